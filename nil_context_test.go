@@ -284,7 +284,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 		"NoClock":    messagestore.New(memory.NewWithClock(nil), nil),
 		"Store":      store,
 		"Consumer":   consumer.New(store, commands, "seats", nothing, &consumer.Config{Logger: logger.Silent()}),
-		"Letters":    deadletter.Of(store, commands, "seats"),
+		"Entries":    deadletter.Of(store, commands, "seats"),
 		"Target":     operate.Consumer(store, commands, "seats"),
 		"Entities":   entity.New(store, seats, entity.NewProjection[int](), nil),
 		"Mux":        mux,

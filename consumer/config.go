@@ -89,8 +89,8 @@ type Config struct {
 	CheckpointInterval time.Duration
 
 	// RedriveInterval is the longest time until the consumer finds a request to redrive
-	// a parked message ([deadletter.Letters.RequestRedrive]), or to park one
-	// ([deadletter.Letters.RequestPark]): 1 ms to 1 h. It also looks when it starts.
+	// a parked message ([deadletter.Entries.RequestRedrive]), or to park one
+	// ([deadletter.Entries.RequestPark]): 1 ms to 1 h. It also looks when it starts.
 	//
 	// Defaults to 5 s.
 	RedriveInterval time.Duration

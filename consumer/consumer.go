@@ -68,7 +68,7 @@ type Consumer struct {
 	id      names.Consumer
 	handler Handler
 	config  Config
-	letters *deadletter.Letters
+	letters *deadletter.Entries
 
 	running atomic.Bool
 	lanes   *lanes.Lanes[delivery] // of the last run

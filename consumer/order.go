@@ -28,7 +28,7 @@ func (r *run) isBlocked(it *item) bool {
 }
 
 // block notes that a message is parked. The letter is nil if it was parked before.
-func (r *run) block(ctx context.Context, m *messagestore.Message, letter *deadletter.Letter) error {
+func (r *run) block(ctx context.Context, m *messagestore.Message, letter *deadletter.Entry) error {
 	switch {
 	case r.blocked == nil:
 		return nil
@@ -135,7 +135,7 @@ func (r *run) redriveEnded(d *delivery) {
 	d.redriven = nil
 }
 
-func (r *run) redriveFirst(work context.Context, d *delivery, first *deadletter.Letter) error {
+func (r *run) redriveFirst(work context.Context, d *delivery, first *deadletter.Entry) error {
 	defer r.blocked.Writing(first.ID)()
 	q := first.Request()
 	err := r.redrive(work, &q, func(failure error, disposed *disposition.Error) (time.Duration, bool) {

@@ -74,7 +74,7 @@ func (r *refuser) amounts(t require.TestingT, stream messagestore.StreamName) []
 	return amounts
 }
 
-func lettersOf(store *messagestore.Store) *deadletter.Letters {
+func lettersOf(store *messagestore.Store) *deadletter.Entries {
 	return deadletter.Of(store, account, "ledger")
 }
 
@@ -90,7 +90,7 @@ func open(t require.TestingT, store *messagestore.Store) (all, behind []messages
 	return all, behind
 }
 
-func firstLetter(t require.TestingT, store *messagestore.Store) *deadletter.Letter {
+func firstLetter(t require.TestingT, store *messagestore.Store) *deadletter.Entry {
 	for p, err := range lettersOf(store).All(context.Background()) {
 		require.NoError(t, err)
 		return p

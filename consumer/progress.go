@@ -29,7 +29,7 @@ type delivery struct {
 
 	// In a consumer that parks in order, behind is the letter because of which the message is parked
 	// without being delivered. A message that is already parked has none.
-	behind        *deadletter.Letter
+	behind        *deadletter.Entry
 	alreadyParked bool
 
 	// request is set for a parked message whose redrive is requested. It is before all

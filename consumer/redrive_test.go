@@ -343,7 +343,7 @@ func newMute(t *testing.T, silent int) *mute {
 }
 
 // The calls of a redrive that was asked for, in their order.
-var callsOfARedrive = []string{"Look", "Letter", "Message", "Outcome"}
+var callsOfARedrive = []string{"Look", "Entry", "Message", "Outcome"}
 
 func TestARedriveWhoseStoreDoesNotAnswerIsGivenUp(t *testing.T) {
 	t.Parallel()

@@ -37,9 +37,9 @@ func request(t *testing.T, store consumer.Store, category messagestore.Category,
 	return len(r.Requested), len(r.Before)
 }
 
-func parkedOf(t *testing.T, store consumer.Store, category messagestore.Category, name string) []*deadletter.Letter {
+func parkedOf(t *testing.T, store consumer.Store, category messagestore.Category, name string) []*deadletter.Entry {
 	t.Helper()
-	var all []*deadletter.Letter
+	var all []*deadletter.Entry
 	for p, err := range deadletter.Of(store, category, name).All(t.Context()) {
 		require.NoError(t, err)
 		all = append(all, p)

@@ -45,7 +45,7 @@
 //
 // A service needs none of these. [Driver] is what every database needs, and package storetest its test.
 // A driver of which more is true has the methods of further interfaces, each of which turns on a part of
-// [Store]: [AtomicDriver], [MeetingDriver], [TransactDriver], [BoundedDriver], [HeadsDriver],
+// [Store]: [AtomicDriver], [ConflictDriver], [TransactDriver], [BoundedDriver], [HeadsDriver],
 // [ListeningDriver], [CheckingDriver], [EpochDriver], [CountingDriver], [TrimmingDriver] and
 // [ForgettingDriver]. Their methods take an [Append], a [StreamQuery] or a [CategoryQuery] that the store has
 // checked, and return the errors that a caller sees, or a [RetryableError], or [NotCheckpoints]. [Encoded] is a body as it is stored, and [Store.Driver] gives a package

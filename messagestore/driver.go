@@ -77,23 +77,23 @@ type AtomicDriver interface {
 	AppendAll(ctx context.Context, appends []Append) ([]Written, error)
 }
 
-// A MeetingDriver can tell what a write met in place of the versions that it expected, in the
+// A ConflictDriver can tell what a write met in place of the versions that it expected, in the
 // step of that write.
-type MeetingDriver interface {
+type ConflictDriver interface {
 	AtomicDriver
 
-	// AppendOrMeet is AppendAll, but where that returns a [*VersionConflictError] it adds
+	// TryAppend is AppendAll, but where that returns a [*VersionConflictError] it adds
 	// nothing and returns what was met. Of two calls for one new stream the second meets the
 	// first, however they reach the database.
 	//
 	// In a transaction of the caller's above READ COMMITTED, whose snapshot is too old to show
 	// what was met, it returns the conflict.
-	AppendOrMeet(ctx context.Context, appends []Append) ([]Written, *Meeting, error)
+	TryAppend(ctx context.Context, appends []Append) ([]Written, *Conflict, error)
 }
 
-// A Meeting is what a write met in place of the versions that it expected. All of it is of one
+// A Conflict is what a write met in place of the versions that it expected. All of it is of one
 // moment, at which no other write to these streams is under way.
-type Meeting struct {
+type Conflict struct {
 	// Time is that moment by the store's clock, in UTC and microseconds.
 	Time time.Time
 

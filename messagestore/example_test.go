@@ -74,12 +74,12 @@ func ExampleStore_WriteInitial() {
 }
 
 // The loser of a race learns in the same round trip what it lost to, and the time.
-func ExampleStore_WriteOrLast() {
+func ExampleStore_TryWrite() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
 
 	for _, amount := range []int{10, 20} {
-		written, met, err := store.WriteOrLast(ctx, "deposit-4711", messagestore.NoStream, Deposited{amount})
+		written, met, err := store.TryWrite(ctx, "deposit-4711", messagestore.NoStream, Deposited{amount})
 		switch {
 		case err != nil:
 			fmt.Println(err)

@@ -41,7 +41,7 @@ func (d untouched) AppendAll(context.Context, []messagestore.Append) ([]messages
 	return nil, nil
 }
 
-func (d untouched) AppendOrMeet(context.Context, []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+func (d untouched) TryAppend(context.Context, []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	d.called()
 	return nil, nil, nil
 }

@@ -19,13 +19,13 @@ func TestAConflictIsAnsweredWithTheLastMessageAndTheTime(t *testing.T) {
 	clock := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	var log bytes.Buffer
 	store := messagestore.New(memory.NewWithClock(func() time.Time { return clock }), &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&log))})
-	first, met, err := store.WriteOrLast(t.Context(), stream, messagestore.NoStream, opened{"secret"})
+	first, met, err := store.TryWrite(t.Context(), stream, messagestore.NoStream, opened{"secret"})
 	require.NoError(t, err)
 	require.Nil(t, met)
 	require.Equal(t, clock, first.Time)
 	clock = clock.Add(time.Minute)
 
-	written, met, err := store.WriteOrLast(t.Context(), stream, messagestore.NoStream, opened{"second"})
+	written, met, err := store.TryWrite(t.Context(), stream, messagestore.NoStream, opened{"second"})
 
 	require.NoError(t, err)
 	require.Zero(t, written)
@@ -43,7 +43,7 @@ func TestLostAnswerOfAWriteThatHappenedIsNoMeeting(t *testing.T) {
 	_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{"before"})
 	require.NoError(t, err)
 
-	written, met, err := store.WriteOrLast(t.Context(), stream, 0, opened{"a"}, opened{"b"})
+	written, met, err := store.TryWrite(t.Context(), stream, 0, opened{"a"}, opened{"b"})
 
 	require.NoError(t, err)
 	require.Nil(t, met)
@@ -64,7 +64,7 @@ func TestLostWriteThatDidNotHappenCanMeetAnotherWhenItIsWrittenOnceMore(t *testi
 		return err
 	}
 
-	written, met, err := store.WriteOrLast(t.Context(), stream, messagestore.NoStream, opened{"a"})
+	written, met, err := store.TryWrite(t.Context(), stream, messagestore.NoStream, opened{"a"})
 
 	require.NoError(t, err)
 	require.Zero(t, written)
@@ -79,7 +79,7 @@ func TestLostMeetingIsMetOnceMore(t *testing.T) {
 	winner, err := store.Write(t.Context(), "account-2", messagestore.NoStream, opened{"winner"})
 	require.NoError(t, err)
 
-	written, met, err := store.WriteStreamsOrLast(t.Context(), messagestore.To("account-1", messagestore.NoStream, opened{"a"}), messagestore.To("account-2", messagestore.NoStream, opened{"b"}))
+	written, met, err := store.TryWriteStreams(t.Context(), messagestore.To("account-1", messagestore.NoStream, opened{"a"}), messagestore.To("account-2", messagestore.NoStream, opened{"b"}))
 
 	require.NoError(t, err)
 	require.Nil(t, written)
@@ -93,10 +93,10 @@ func TestLostMeetingIsMetOnceMore(t *testing.T) {
 func TestWriteOrLastThatIsLostAgainAndAgainIsNotWritten(t *testing.T) {
 	driver, store := script(step{false, errLost}, step{false, errLost}, step{false, errLost})
 
-	_, met, err := store.WriteOrLast(t.Context(), stream, messagestore.NoStream, opened{"a"})
+	_, met, err := store.TryWrite(t.Context(), stream, messagestore.NoStream, opened{"a"})
 
 	require.ErrorIs(t, err, messagestore.ErrNotWritten)
-	require.EqualError(t, err, "write or last: not written after 3 attempts: connection reset")
+	require.EqualError(t, err, "try to write: not written after 3 attempts: connection reset")
 	require.Nil(t, met)
 	require.Equal(t, 3, driver.appends)
 }
@@ -106,7 +106,7 @@ func TestOutcomeOfAWriteOrLastIsUnknownWhenTheContextIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	_, met, err := store.WriteOrLast(ctx, stream, messagestore.NoStream, opened{"a"})
+	_, met, err := store.TryWrite(ctx, stream, messagestore.NoStream, opened{"a"})
 
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.Nil(t, met)
@@ -120,9 +120,9 @@ func TestOutcomeOfAWriteOrLastIsUnknownWhenTheContextIsDone(t *testing.T) {
 func TestAConflictThatShowsNothingIsAnError(t *testing.T) {
 	_, store := script(step{false, &messagestore.VersionConflictError{Stream: stream, Expected: 3, Actual: 4}})
 
-	_, met, err := store.WriteOrLast(t.Context(), stream, 3, opened{"a"})
+	_, met, err := store.TryWrite(t.Context(), stream, 3, opened{"a"})
 
-	require.EqualError(t, err, "write or last: account-1: version conflict: expected 3, found 4")
+	require.EqualError(t, err, "try to write: account-1: version conflict: expected 3, found 4")
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	require.Nil(t, met)
 }
@@ -131,12 +131,12 @@ func TestWriteOrLastNeedsADriverThatCan(t *testing.T) {
 	for _, driver := range []messagestore.Driver{struct{ messagestore.Driver }{memory.New()}, struct{ messagestore.AtomicDriver }{memory.New()}} {
 		store := messagestore.New(driver, nil)
 
-		_, met, err := store.WriteOrLast(t.Context(), stream, messagestore.NoStream, opened{})
+		_, met, err := store.TryWrite(t.Context(), stream, messagestore.NoStream, opened{})
 
 		require.ErrorIs(t, err, messagestore.ErrNotSupported)
-		require.EqualError(t, err, "write or last: not supported by this driver")
+		require.EqualError(t, err, "try to write: not supported by this driver")
 		require.Nil(t, met)
-		_, _, err = store.WriteStreamsOrLast(t.Context(), messagestore.To(stream, messagestore.NoStream, opened{}))
+		_, _, err = store.TryWriteStreams(t.Context(), messagestore.To(stream, messagestore.NoStream, opened{}))
 		require.ErrorIs(t, err, messagestore.ErrNotSupported)
 	}
 }
@@ -144,12 +144,12 @@ func TestWriteOrLastNeedsADriverThatCan(t *testing.T) {
 func TestAWriteOrLastOfInvalidInputIsRefused(t *testing.T) {
 	store := untouchedStore(t)
 
-	_, _, err := store.WriteOrLast(t.Context(), stream, messagestore.NoStream)
+	_, _, err := store.TryWrite(t.Context(), stream, messagestore.NoStream)
 	requireInvalid(t, err, messagestore.ErrInvalid, "batch", "", "there is no message in it")
-	_, _, err = store.WriteOrLast(t.Context(), stream, -3, opened{})
+	_, _, err = store.TryWrite(t.Context(), stream, -3, opened{})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, _, err = store.WriteOrLast(t.Context(), "account-", messagestore.NoStream, opened{})
+	_, _, err = store.TryWrite(t.Context(), "account-", messagestore.NoStream, opened{})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, _, err = store.WriteOrLast(t.Context(), stream, messagestore.NoStream, raw(`[]`))
+	_, _, err = store.TryWrite(t.Context(), stream, messagestore.NoStream, raw(`[]`))
 	requireInvalid(t, err, messagestore.ErrInvalid, "data", `"[]"`, "it is not a JSON object")
 }

@@ -26,8 +26,8 @@ var calls = map[string]func(ctx context.Context, s *messagestore.Store) error{
 		_, err := s.WriteStreams(ctx, messagestore.To(stream, messagestore.NoStream, opened{}))
 		return err
 	},
-	"write or last": func(ctx context.Context, s *messagestore.Store) error {
-		_, _, err := s.WriteOrLast(ctx, stream, messagestore.NoStream, opened{})
+	"try to write": func(ctx context.Context, s *messagestore.Store) error {
+		_, _, err := s.TryWrite(ctx, stream, messagestore.NoStream, opened{})
 		return err
 	},
 	"resolve": func(ctx context.Context, s *messagestore.Store) error {

@@ -460,7 +460,7 @@ func TestHostileBatchesOfStreamsAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := store.WriteStreams(t.Context(), test.writes...)
 			requireInvalid(t, err, test.kind, test.field, test.value, test.rule)
-			_, met, err := store.WriteStreamsOrLast(t.Context(), test.writes...)
+			_, met, err := store.TryWriteStreams(t.Context(), test.writes...)
 			require.Nil(t, met)
 			requireInvalid(t, err, test.kind, test.field, test.value, test.rule)
 		})

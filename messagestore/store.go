@@ -540,45 +540,45 @@ func (s *Store) WriteStreams(ctx context.Context, writes ...StreamWrite) ([]Writ
 	return written, nil
 }
 
-// WriteOrLast is [Store.Write], but a write that is not at its version is answered with what it
+// TryWrite is [Store.Write], but a write that is not at its version is answered with what it
 // met: the stream's last message and the time, in the same round trip. Then the result is not nil,
 // nothing was written, and there is no error.
 //
-// The error matches [ErrNotSupported] if the driver is no [MeetingDriver]. In a transaction of
+// The error matches [ErrNotSupported] if the driver is no [ConflictDriver]. In a transaction of
 // yours above READ COMMITTED a conflict is an error, as in Write.
-func (s *Store) WriteOrLast(ctx context.Context, stream StreamName, expected Version, bodies ...Body) (Written, *Meeting, error) {
-	written, met, err := s.WriteStreamsOrLast(ctx, To(stream, expected, bodies...))
+func (s *Store) TryWrite(ctx context.Context, stream StreamName, expected Version, bodies ...Body) (Written, *Conflict, error) {
+	written, met, err := s.TryWriteStreams(ctx, To(stream, expected, bodies...))
 	if err != nil || met != nil {
 		return Written{}, met, err
 	}
 	return written[0], nil, nil
 }
 
-// WriteStreamsOrLast is [Store.WriteStreams] with the answer of [Store.WriteOrLast]: where one
+// TryWriteStreams is [Store.WriteStreams] with the answer of [Store.TryWrite]: where one
 // stream is not at its version, the last messages of all of them.
-func (s *Store) WriteStreamsOrLast(ctx context.Context, writes ...StreamWrite) ([]Written, *Meeting, error) {
+func (s *Store) TryWriteStreams(ctx context.Context, writes ...StreamWrite) ([]Written, *Conflict, error) {
 	used, err := s.use(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("write or last: %w", err)
+		return nil, nil, fmt.Errorf("try to write: %w", err)
 	}
-	driver, ok := used.(MeetingDriver)
+	driver, ok := used.(ConflictDriver)
 	if !ok {
-		return nil, nil, fmt.Errorf("write or last: %w", ErrNotSupported)
+		return nil, nil, fmt.Errorf("try to write: %w", ErrNotSupported)
 	}
 	appends, err := encodeAll(writes)
 	if err == nil {
 		err = requireMessage(appends)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("write or last: %w", err)
+		return nil, nil, fmt.Errorf("try to write: %w", err)
 	}
-	var met *Meeting
+	var met *Conflict
 	written, err := settle(ctx, s, appends, func(ctx context.Context) (written []Written, err error) {
-		written, met, err = driver.AppendOrMeet(ctx, appends)
+		written, met, err = driver.TryAppend(ctx, appends)
 		return written, err
 	})
 	if err != nil {
-		return nil, nil, streamsError("write or last", err)
+		return nil, nil, streamsError("try to write", err)
 	}
 	if met != nil {
 		s.config.Logger.Debug().Str("stream", string(writes[0].Stream)).Msg("write met another version")

@@ -63,12 +63,12 @@ func (d *scripted) AppendAll(ctx context.Context, appends []messagestore.Append)
 	return written, nil
 }
 
-func (d *scripted) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+func (d *scripted) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	s, answer := d.next()
 	if !s.writes {
 		return nil, nil, answer
 	}
-	written, met, err := d.Driver.AppendOrMeet(context.WithoutCancel(ctx), appends)
+	written, met, err := d.Driver.TryAppend(context.WithoutCancel(ctx), appends)
 	if answer != nil || err != nil {
 		return nil, nil, errors.Join(answer, err)
 	}

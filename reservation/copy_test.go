@@ -60,7 +60,7 @@ func TestACommandWithAReusedKeyIsParked(t *testing.T) {
 	require.NoError(t, c.CatchUp(t.Context()))
 
 	require.Equal(t, []string{"Deposit account:command-123+accounts+AAA@0", "Deposit account:command-123+accounts+BBB@0"}, handled)
-	var parked []*deadletter.Letter
+	var parked []*deadletter.Entry
 	for p, err := range deadletter.Of(store, commands, "accounts").All(t.Context()) {
 		require.NoError(t, err)
 		parked = append(parked, p)

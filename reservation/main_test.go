@@ -190,14 +190,14 @@ func (f *faulty) fate(appends []messagestore.Append, write func() error) error {
 	return write()
 }
 
-// A faultyMeeting is a faulty [messagestore.MeetingDriver].
+// A faultyMeeting is a faulty [messagestore.ConflictDriver].
 type faultyMeeting struct{ *faulty }
 
-func (f faultyMeeting) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+func (f faultyMeeting) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	var written []messagestore.Written
-	var met *messagestore.Meeting
+	var met *messagestore.Conflict
 	err := f.fate(appends, func() (err error) {
-		written, met, err = f.AtomicDriver.(messagestore.MeetingDriver).AppendOrMeet(ctx, appends) //nolint:errcheck // as newFaulty has it
+		written, met, err = f.AtomicDriver.(messagestore.ConflictDriver).TryAppend(ctx, appends) //nolint:errcheck // as newFaulty has it
 		return err
 	})
 	if err != nil {
@@ -209,7 +209,7 @@ func (f faultyMeeting) AppendOrMeet(ctx context.Context, appends []messagestore.
 // newFaulty returns a store over a faulty driver, which returns meetings if the driver
 // beneath does.
 func newFaulty(f *faulty) *messagestore.Store {
-	if _, meets := f.AtomicDriver.(messagestore.MeetingDriver); meets {
+	if _, meets := f.AtomicDriver.(messagestore.ConflictDriver); meets {
 		return messagestore.New(faultyMeeting{f}, nil)
 	}
 	return messagestore.New(f, nil)

@@ -18,9 +18,9 @@ type counted struct {
 	trips int
 }
 
-func (d *counted) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+func (d *counted) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	d.trips++
-	return d.Driver.AppendOrMeet(ctx, appends)
+	return d.Driver.TryAppend(ctx, appends)
 }
 
 func (d *counted) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {

@@ -197,8 +197,8 @@ type losing struct {
 	lose bool
 }
 
-func (d *losing) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
-	written, met, err := d.Driver.AppendOrMeet(ctx, appends)
+func (d *losing) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
+	written, met, err := d.Driver.TryAppend(ctx, appends)
 	if d.lose && err == nil {
 		d.lose = false
 		unknown := &messagestore.OutcomeUnknownError{Cause: errLost}

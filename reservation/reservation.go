@@ -32,10 +32,10 @@ const (
 	expiredProperty = "reservedExpired" // the time of the reservation before it, which had expired
 )
 
-// A Store is the part of [messagestore.Store] that reservations use. WriteStreamsOrLast may return
+// A Store is the part of [messagestore.Store] that reservations use. TryWriteStreams may return
 // [messagestore.ErrNotSupported]: a reservation that another command made first then costs a read.
 type Store interface {
-	WriteStreamsOrLast(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error)
+	TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error)
 	WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error)
 	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
 	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
@@ -567,9 +567,9 @@ func (r *Reserver) initial(ctx context.Context, c claim) (Result, error) {
 	}
 }
 
-// write writes, and returns the meeting of a write that conflicts if the store can tell it.
-func (r *Reserver) write(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error) {
-	written, met, err := r.store.WriteStreamsOrLast(ctx, writes...)
+// write writes, and returns the conflict of a write if the store can tell it.
+func (r *Reserver) write(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
+	written, met, err := r.store.TryWriteStreams(ctx, writes...)
 	if !errors.Is(err, messagestore.ErrNotSupported) {
 		return written, met, err
 	}
@@ -580,7 +580,7 @@ func (r *Reserver) write(ctx context.Context, writes ...messagestore.StreamWrite
 	return []messagestore.Written{one}, nil, err
 }
 
-func (r *Reserver) writeStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error) {
+func (r *Reserver) writeStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
 	written, err := r.store.WriteStreams(ctx, writes...)
 	return written, nil, err
 }

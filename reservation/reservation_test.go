@@ -403,13 +403,13 @@ func (blind) ReadStream(context.Context, messagestore.StreamQuery) ([]*messagest
 	return nil, nil
 }
 
-// blindMeeting is a blind [messagestore.MeetingDriver].
+// blindMeeting is a blind [messagestore.ConflictDriver].
 type blindMeeting struct {
 	blind
-	met *messagestore.Meeting // nil: a conflict
+	met *messagestore.Conflict // nil: a conflict
 }
 
-func (d blindMeeting) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+func (d blindMeeting) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	written, err := d.AppendAll(ctx, appends)
 	if errors.Is(err, messagestore.ErrVersionConflict) && d.met != nil {
 		return nil, d.met, nil
@@ -430,7 +430,7 @@ func TestAWinnerThatCannotBeSeenIsNoAnswer(t *testing.T) {
 		require.ErrorIs(t, err, reservation.ErrWinnerUnseen)
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	}
-	met := &messagestore.Meeting{Last: []*messagestore.Message{nil}}
+	met := &messagestore.Conflict{Last: []*messagestore.Message{nil}}
 	_, err := newReserver(t, messagestore.New(blindMeeting{blind{d}, met}, nil), nil).Reserve(t.Context(), source, "AAA")
 	require.ErrorIs(t, err, reservation.ErrWinnerUnseen)
 }

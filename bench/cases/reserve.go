@@ -210,8 +210,8 @@ func openReserverTaker(meets bool) openTaker {
 // is read after the conflict.
 type blind struct{ *messagestore.Store }
 
-// WriteStreamsOrLast implements [reservation.Store].
-func (blind) WriteStreamsOrLast(context.Context, ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error) {
+// TryWriteStreams implements [reservation.Store].
+func (blind) TryWriteStreams(context.Context, ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
 	return nil, nil, messagestore.ErrNotSupported
 }
 

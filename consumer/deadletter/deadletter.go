@@ -43,16 +43,16 @@ type Store interface {
 	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)
 }
 
-// Letters are the dead letters of one consumer. Its methods are safe for concurrent use.
-type Letters struct {
+// Entries are the dead letters of one consumer. Its methods are safe for concurrent use.
+type Entries struct {
 	store    Store
 	consumer names.Consumer
 }
 
 // Of returns the dead letters of the consumer of category with a name. It reads nothing,
 // and the methods report a store that is nil, and a wrong category or name.
-func Of(store Store, category messagestore.Category, consumer string) *Letters {
-	return &Letters{given(store), names.Consumer{Category: category, Name: consumer}}
+func Of(store Store, category messagestore.Category, consumer string) *Entries {
+	return &Entries{given(store), names.Consumer{Category: category, Name: consumer}}
 }
 
 // given returns a store that refuses every call, for none.
@@ -63,8 +63,8 @@ func given(store Store) Store {
 	return store
 }
 
-// A Letter refers to a message that is parked.
-type Letter struct {
+// A Entry refers to a message that is parked.
+type Entry struct {
 	ID             uuid.UUID
 	Type           string
 	Stream         messagestore.StreamName
@@ -73,7 +73,7 @@ type Letter struct {
 
 	Error         string    // the last failure, shortened
 	Stack         string    // of the last failure, if it was a panic, shortened
-	Reason        string    // of the operator that had the message parked ([Letters.RequestPark])
+	Reason        string    // of the operator that had the message parked ([Entries.RequestPark])
 	Behind        bool      // the message was not delivered, because an earlier one of its cardinal id was parked
 	Attempts      int       // how often the message was delivered
 	FirstFailedAt time.Time // by the consumer's clock
@@ -117,8 +117,8 @@ func (redriven) MessageType() string { return "Redriven" }
 // All yields the open letters in order of their messages' positions. After an error it
 // yields nothing more. It first looks through all dead letters of the category, so it is
 // for operators and jobs, not for a handler.
-func (l *Letters) All(ctx context.Context) iter.Seq2[*Letter, error] {
-	return func(yield func(*Letter, error) bool) {
+func (l *Entries) All(ctx context.Context) iter.Seq2[*Entry, error] {
+	return func(yield func(*Entry, error) bool) {
 		for p, err := range l.withIDs(ctx, nil) {
 			if err != nil {
 				err = l.failed("dead letters", err)
@@ -131,7 +131,7 @@ func (l *Letters) All(ctx context.Context) iter.Seq2[*Letter, error] {
 }
 
 // Get returns the open letter for the message with an id, or a [*NotParkedError].
-func (l *Letters) Get(ctx context.Context, id uuid.UUID) (*Letter, error) {
+func (l *Entries) Get(ctx context.Context, id uuid.UUID) (*Entry, error) {
 	for p, err := range l.withIDs(ctx, []uuid.UUID{id}) {
 		if err != nil {
 			err = l.failed("dead letter", err)
@@ -142,14 +142,14 @@ func (l *Letters) Get(ctx context.Context, id uuid.UUID) (*Letter, error) {
 }
 
 // failed names the consumer and the call in an error. A [*NotParkedError] names them by itself.
-func (l *Letters) failed(doing string, err error) error {
+func (l *Entries) failed(doing string, err error) error {
 	if _, is := errors.AsType[*NotParkedError](err); is {
 		return err
 	}
 	return l.consumer.Wrap(fmt.Errorf("%s: %w", doing, err))
 }
 
-func (l *Letters) notParked(id uuid.UUID) error {
+func (l *Entries) notParked(id uuid.UUID) error {
 	return &NotParkedError{ID: id, Category: l.consumer.Category, Consumer: l.consumer.Name}
 }
 
@@ -167,7 +167,7 @@ func (e *NotParkedError) Error() string {
 
 // Message reads the message that a letter refers to. The error matches
 // [messagestore.ErrNotFound] if the message was removed.
-func (l *Letters) Message(ctx context.Context, p *Letter) (*messagestore.Message, error) {
+func (l *Entries) Message(ctx context.Context, p *Entry) (*messagestore.Message, error) {
 	if p == nil {
 		return nil, l.failed("message", messagestore.NewInvalidError("dead letter", nil, "it is nil"))
 	}
@@ -231,8 +231,8 @@ func isLetter(category messagestore.Category, stream messagestore.StreamName) bo
 }
 
 // withIDs yields the open letters, or those of them for messages with one of the ids.
-func (l *Letters) withIDs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*Letter, error] {
-	return func(yield func(*Letter, error) bool) {
+func (l *Entries) withIDs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*Entry, error] {
+	return func(yield func(*Entry, error) bool) {
 		letters, err := l.open(ctx, ids)
 		if err != nil {
 			yield(nil, err)
@@ -248,7 +248,7 @@ func (l *Letters) withIDs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*Lette
 
 // open returns the open letters, or those of them for messages with one of the ids, in
 // order of the messages' positions.
-func (l *Letters) open(ctx context.Context, ids []uuid.UUID) ([]*Letter, error) {
+func (l *Entries) open(ctx context.Context, ids []uuid.UUID) ([]*Entry, error) {
 	if err := l.consumer.Validate(); err != nil {
 		return nil, err
 	}
@@ -267,7 +267,7 @@ func (l *Letters) open(ctx context.Context, ids []uuid.UUID) ([]*Letter, error) 
 		}
 		streams = slices.DeleteFunc(all, func(s messagestore.StreamName) bool { return s.CardinalID() != l.consumer.Name })
 	}
-	var open []*Letter
+	var open []*Entry
 	for _, stream := range streams {
 		s, err := l.read(ctx, stream)
 		if err != nil {
@@ -276,23 +276,23 @@ func (l *Letters) open(ctx context.Context, ids []uuid.UUID) ([]*Letter, error) 
 		if s.open {
 			requested, ok := asked[s.ID]
 			s.Requested = ok && requested == s.outcome
-			open = append(open, &s.Letter)
+			open = append(open, &s.Entry)
 		}
 	}
-	slices.SortFunc(open, func(a, b *Letter) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) })
-	return slices.CompactFunc(open, func(a, b *Letter) bool { return a.DeadLetter == b.DeadLetter }), nil
+	slices.SortFunc(open, func(a, b *Entry) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) })
+	return slices.CompactFunc(open, func(a, b *Entry) bool { return a.DeadLetter == b.DeadLetter }), nil
 }
 
 // A state is a dead letter's stream as it was read.
 type state struct {
-	Letter
+	Entry
 	open    bool                 // the message is parked, not redriven
 	version messagestore.Version // of the stream
 }
 
 // read returns the state of a dead letter's stream.
-func (l *Letters) read(ctx context.Context, stream messagestore.StreamName) (*state, error) {
-	s := &state{version: messagestore.NoStream, Letter: Letter{outcome: messagestore.NoStream}}
+func (l *Entries) read(ctx context.Context, stream messagestore.StreamName) (*state, error) {
+	s := &state{version: messagestore.NoStream, Entry: Entry{outcome: messagestore.NoStream}}
 	for m, err := range l.store.ReadStream(ctx, stream, 0) {
 		if err != nil {
 			return nil, err
@@ -308,9 +308,9 @@ func (l *Letters) read(ctx context.Context, stream messagestore.StreamName) (*st
 type Failure struct {
 	Message       *messagestore.Message
 	Err           error
-	Stack         string  // of a panic, shortened
-	Reason        string  // of an operator; then there may be no Err
-	Behind        *Letter // because of which the message was not delivered; then there is no Err
+	Stack         string // of a panic, shortened
+	Reason        string // of an operator; then there may be no Err
+	Behind        *Entry // because of which the message was not delivered; then there is no Err
 	Attempts      int
 	FirstFailedAt time.Time
 }
@@ -318,7 +318,7 @@ type Failure struct {
 // Park writes a dead letter, and returns it. A consumer calls it. A message that is parked
 // already stays as it is, and the result is nil: the consumer ended between parking the
 // message and its next checkpoint. A message that was redriven since is parked anew.
-func (l *Letters) Park(ctx context.Context, f Failure) (*Letter, error) {
+func (l *Entries) Park(ctx context.Context, f Failure) (*Entry, error) {
 	m := f.Message
 	switch {
 	case m == nil:
@@ -338,7 +338,7 @@ func (l *Letters) Park(ctx context.Context, f Failure) (*Letter, error) {
 	for version := messagestore.NoStream; ; {
 		written, err := l.write(ctx, stream, version, about(m, p))
 		if err == nil {
-			return &Letter{
+			return &Entry{
 				ID: m.ID, Type: p.Type, Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition,
 				Error: p.Error, Stack: p.Stack, Reason: p.Reason, Behind: p.Behind, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt,
 				DeadLetter: stream, outcome: written.Version,
@@ -377,7 +377,7 @@ func about(m *messagestore.Message, body messagestore.Body) messagestore.Envelop
 
 // write writes an envelope, without its metadata if the store refuses them: other clients
 // may have given the message names that Dibs does not write.
-func (l *Letters) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, e messagestore.Envelope) (messagestore.Written, error) {
+func (l *Entries) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, e messagestore.Envelope) (messagestore.Written, error) {
 	written, err := l.store.Write(ctx, stream, expected, e)
 	if errors.Is(err, messagestore.ErrInvalid) {
 		e.Metadata = messagestore.Metadata{}

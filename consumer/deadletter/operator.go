@@ -19,7 +19,7 @@ import (
 // The error is a [*NotParkedError] if there is no open letter, and matches
 // [messagestore.ErrInvalid] for a reason that is empty, longer than 1024 bytes or not UTF-8. Then
 // nothing is changed. A redrive that has begun goes on, and the first outcome stands.
-func (l *Letters) Drop(ctx context.Context, id uuid.UUID, reason string) (*Letter, error) {
+func (l *Entries) Drop(ctx context.Context, id uuid.UUID, reason string) (*Entry, error) {
 	dropped, err := l.drop(ctx, id, reason)
 	if err != nil {
 		return nil, l.failed("drop dead letter", err)
@@ -27,7 +27,7 @@ func (l *Letters) Drop(ctx context.Context, id uuid.UUID, reason string) (*Lette
 	return dropped, nil
 }
 
-func (l *Letters) drop(ctx context.Context, id uuid.UUID, reason string) (*Letter, error) {
+func (l *Entries) drop(ctx context.Context, id uuid.UUID, reason string) (*Entry, error) {
 	if err := errors.Join(l.consumer.Validate(), CheckReason(reason)); err != nil {
 		return nil, err
 	}
@@ -44,12 +44,12 @@ func (l *Letters) drop(ctx context.Context, id uuid.UUID, reason string) (*Lette
 		if errors.Is(err, messagestore.ErrVersionConflict) {
 			continue // after a redrive, or another drop
 		}
-		return &s.Letter, err
+		return &s.Entry, err
 	}
 }
 
-// CheckReason returns nil, or an error that matches [messagestore.ErrInvalid] if [Letters.Drop] and
-// [Letters.RequestPark] would refuse the reason.
+// CheckReason returns nil, or an error that matches [messagestore.ErrInvalid] if [Entries.Drop] and
+// [Entries.RequestPark] would refuse the reason.
 func CheckReason(reason string) error {
 	switch {
 	case reason == "":
@@ -69,7 +69,7 @@ type parkRequested struct {
 	Stream         messagestore.StreamName     `json:"stream"`
 	Position       messagestore.Version        `json:"position"`
 	GlobalPosition messagestore.GlobalPosition `json:"globalPosition"`
-	Letter         messagestore.Version        `json:"letter"` // the version of the dead letter's stream
+	Entry          messagestore.Version        `json:"letter"` // the version of the dead letter's stream
 	Reason         string                      `json:"reason"`
 }
 
@@ -87,14 +87,14 @@ func (parkRequested) MessageType() string { return "ParkRequested" }
 // It reports false if the message is parked already. The error matches [messagestore.ErrInvalid]
 // for a message of another category, and for a reason that is empty, longer than 1024 bytes or not
 // one line of UTF-8.
-func (l *Letters) RequestPark(ctx context.Context, m *messagestore.Message, reason string) (requested bool, err error) {
+func (l *Entries) RequestPark(ctx context.Context, m *messagestore.Message, reason string) (requested bool, err error) {
 	if requested, err = l.requestPark(ctx, m, reason); err != nil {
 		return false, l.failed("request park", err)
 	}
 	return requested, nil
 }
 
-func (l *Letters) requestPark(ctx context.Context, m *messagestore.Message, reason string) (bool, error) {
+func (l *Entries) requestPark(ctx context.Context, m *messagestore.Message, reason string) (bool, error) {
 	if err := errors.Join(l.consumer.Validate(), CheckReason(reason)); err != nil {
 		return false, err
 	}
@@ -111,7 +111,7 @@ func (l *Letters) requestPark(ctx context.Context, m *messagestore.Message, reas
 			return false, err
 		}
 		_, err = l.store.Write(ctx, l.consumer.Requests(), version, parkRequested{
-			MessageID: m.ID, Stream: m.Stream, Position: m.Position, GlobalPosition: m.GlobalPosition, Letter: s.version, Reason: reason,
+			MessageID: m.ID, Stream: m.Stream, Position: m.Position, GlobalPosition: m.GlobalPosition, Entry: s.version, Reason: reason,
 		})
 		if errors.Is(err, messagestore.ErrVersionConflict) {
 			continue

@@ -15,7 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Driver is a [messagestore.MeetingDriver]. It is safe for concurrent use. Its messages end with
+// Driver is a [messagestore.ConflictDriver]. It is safe for concurrent use. Its messages end with
 // it.
 type Driver struct {
 	mu         sync.RWMutex
@@ -32,8 +32,8 @@ type message struct {
 }
 
 var (
-	_ messagestore.MeetingDriver = (*Driver)(nil)
-	_ messagestore.HeadsDriver   = (*Driver)(nil)
+	_ messagestore.ConflictDriver = (*Driver)(nil)
+	_ messagestore.HeadsDriver    = (*Driver)(nil)
 )
 
 // New returns an empty driver.
@@ -74,8 +74,8 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return d.append(appends)
 }
 
-// AppendOrMeet implements [messagestore.MeetingDriver].
-func (d *Driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+// TryAppend implements [messagestore.ConflictDriver].
+func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
@@ -85,7 +85,7 @@ func (d *Driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append
 	if !errors.Is(err, messagestore.ErrVersionConflict) {
 		return written, nil, err
 	}
-	met := &messagestore.Meeting{Time: d.now(), Last: make([]*messagestore.Message, len(appends))}
+	met := &messagestore.Conflict{Time: d.now(), Last: make([]*messagestore.Message, len(appends))}
 	for i, a := range appends {
 		if all := d.streams[a.Stream]; len(all) > 0 {
 			met.Last[i] = all[len(all)-1].copy()

@@ -31,8 +31,8 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 }
 
 // appendEither writes appends, together with other writes if it may. If it meets another version,
-// that is the answer to a caller that asks for the meeting, and a conflict to another.
-func (d *Driver) appendEither(ctx context.Context, appends []messagestore.Append, meet bool) ([]messagestore.Written, *messagestore.Meeting, error) {
+// that is the answer to a caller of TryAppend, and an error to another.
+func (d *Driver) appendEither(ctx context.Context, appends []messagestore.Append, meet bool) ([]messagestore.Written, *messagestore.Conflict, error) {
 	if d.inGroup(ctx, appends) {
 		return d.appendInGroup(ctx, appends, meet)
 	}
@@ -47,7 +47,7 @@ func always() bool { return true }
 // raised so that it does not.
 func (d *Driver) appendAll(
 	ctx context.Context, appends []messagestore.Append, fences []int64, meet bool, wanted func() bool,
-) ([]messagestore.Written, *messagestore.Meeting, error) {
+) ([]messagestore.Written, *messagestore.Conflict, error) {
 	// A transaction of the caller's is tried once: its earlier statements would have to be
 	// repeated too.
 	const attempts = 5
@@ -231,7 +231,7 @@ func after(appends []messagestore.Append) []pgtype.UUID {
 }
 
 // outcome translates the answers of the function.
-func outcome(answers []answer, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+func outcome(answers []answer, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	if len(answers) == 1 {
 		switch a := answers[0]; a.outcome {
 		case "version_conflict":
@@ -250,7 +250,7 @@ func outcome(answers []answer, appends []messagestore.Append) ([]messagestore.Wr
 		return nil, nil, fmt.Errorf("append %d streams: the database answered for %d", len(appends), len(answers))
 	}
 	if len(answers) > 0 && answers[0].outcome == "met" {
-		return nil, meeting(answers), nil
+		return nil, lastOf(answers), nil
 	}
 	written := make([]messagestore.Written, len(appends))
 	for i, a := range answers {

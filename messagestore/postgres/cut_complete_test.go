@@ -25,7 +25,7 @@ type called struct {
 // calls are all there are. A new call needs a line here.
 var calls = map[string]called{
 	"Driver.Append":          {scenes: []string{"append one", "append several", "append each", "append one that conflicts", "append one twice", "in a transaction"}},
-	"Driver.AppendOrMeet":    {scenes: []string{"append or meet", "append or meet that meets", "append or meet a large message", "append or meet each"}},
+	"Driver.TryAppend":       {scenes: []string{"append or meet", "append or meet that meets", "append or meet a large message", "append or meet each"}},
 	"Driver.AppendAll":       {scenes: []string{"append to streams", "WriteStreams"}},
 	"Driver.ReadStream":      {scenes: []string{"read stream", "read stream backwards"}},
 	"Driver.ReadCategory":    {scenes: []string{"read category", "read category by types", "read category by correlation", "read category by group"}},

@@ -208,7 +208,7 @@ func appendGroup(ctx context.Context, c *attempt, key string) (list []ended) {
 
 func appendOrMeet(ctx context.Context, c *attempt, key string) []ended {
 	a := messages(c, key, messagestore.NoStream, 1)
-	_, met, err := c.driver.AppendOrMeet(ctx, []messagestore.Append{a})
+	_, met, err := c.driver.TryAppend(ctx, []messagestore.Append{a})
 	if met != nil {
 		err = metWrongly(met.Last)
 	}
@@ -235,7 +235,7 @@ func appendOrMeetGroup(ctx context.Context, c *attempt, key string) (list []ende
 	return list
 }
 
-// errMet stands for a meeting, which is a conflict that tells more.
+// errMet stands for a [messagestore.Conflict], which tells more than the error.
 var errMet = &messagestore.VersionConflictError{}
 
 // metWrongly fails the scene, with any outcome.
@@ -253,7 +253,7 @@ func meets(name string, w way, size int) scene {
 			return []ended{{err: err}}
 		}
 		e := ended{appends: []messagestore.Append{a}, refused: true}
-		_, met, err := c.driver.AppendOrMeet(ctx, []messagestore.Append{a})
+		_, met, err := c.driver.TryAppend(ctx, []messagestore.Append{a})
 		switch {
 		case met == nil:
 			e.err = err

@@ -24,7 +24,7 @@ type eachAnswer struct {
 	globalPositions []int64
 	times           []time.Time // of the messages at these positions
 
-	// The last messages, by the stream, of the writes that conflict and ask for the meeting; nil for
+	// The last messages, by the stream, of the writes of TryAppend that conflict; nil for
 	// a stream without messages.
 	met   []*messagestore.Message
 	metAt time.Time
@@ -296,9 +296,9 @@ func (a *eachAnswer) written(t *ticket, versions []int64) []messagestore.Written
 	return all
 }
 
-// meeting takes what t met.
-func (a *eachAnswer) meeting(t *ticket) *messagestore.Meeting {
-	met := &messagestore.Meeting{Time: a.metAt, Last: a.met[:len(t.appends):len(t.appends)]}
+// conflict takes what t met.
+func (a *eachAnswer) conflict(t *ticket) *messagestore.Conflict {
+	met := &messagestore.Conflict{Time: a.metAt, Last: a.met[:len(t.appends):len(t.appends)]}
 	for i, m := range met.Last {
 		if m != nil {
 			m.Stream = t.appends[i].Stream

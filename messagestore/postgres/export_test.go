@@ -70,7 +70,7 @@ func (d *Driver) InOneShard(a, b messagestore.Category) bool {
 type Answer struct {
 	Written messagestore.Written // to its first stream
 	All     []messagestore.Written
-	Met     *messagestore.Meeting
+	Met     *messagestore.Conflict
 	Err     error
 }
 

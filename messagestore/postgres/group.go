@@ -84,7 +84,7 @@ type ticket struct {
 	done     chan struct{}
 
 	written []messagestore.Written // once done
-	met     *messagestore.Meeting
+	met     *messagestore.Conflict
 	err     error
 }
 
@@ -133,7 +133,7 @@ func (t *ticket) answer(written []messagestore.Written, err error) {
 	close(t.done)
 }
 
-func (t *ticket) answerMeeting(met *messagestore.Meeting) {
+func (t *ticket) answerConflict(met *messagestore.Conflict) {
 	t.met = met
 	close(t.done)
 }
@@ -147,7 +147,7 @@ func (d *Driver) inGroup(ctx context.Context, appends []messagestore.Append) boo
 }
 
 // appendInGroup writes appends, together with other writes if there are any.
-func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Append, meet bool) ([]messagestore.Written, *messagestore.Meeting, error) {
+func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Append, meet bool) ([]messagestore.Written, *messagestore.Conflict, error) {
 	if d.onlyConnection(ctx) {
 		return nil, nil, errOnlyConnection
 	}
@@ -343,7 +343,7 @@ func (d *Driver) answer(ctx context.Context, l *shard, group []*ticket, a eachAn
 			d.groups.flushed.Add(1)
 			t.answer(a.written(t, versions), nil)
 		case outcome == 'c' && t.meet:
-			t.answerMeeting(a.meeting(t))
+			t.answerConflict(a.conflict(t))
 		case outcome == 'c':
 			t.answer(nil, conflict(t.appends, versions))
 		case outcome == 'b' && len(t.appends) == 1:
@@ -404,7 +404,7 @@ func (d *Driver) alone(ctx context.Context, t *ticket) error {
 	case err != nil:
 		t.answer(nil, err)
 	case met != nil:
-		t.answerMeeting(met)
+		t.answerConflict(met)
 	default:
 		t.answer(written, nil)
 	}

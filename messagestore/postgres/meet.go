@@ -7,12 +7,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ messagestore.MeetingDriver = (*Driver)(nil)
+var _ messagestore.ConflictDriver = (*Driver)(nil)
 
-// AppendOrMeet implements [messagestore.MeetingDriver]. The answer comes in the round trip of the
+// TryAppend implements [messagestore.ConflictDriver]. The answer comes in the round trip of the
 // write, also for writes that are committed together. A last message of more than 16 KiB takes
 // another.
-func (d *Driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	for {
 		written, met, err := d.appendEither(ctx, appends, true)
 		if met == nil {
@@ -32,7 +32,7 @@ func (d *Driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append
 var errRemoved = errors.New("the message that the write met was removed")
 
 // complete reads the data and metadata that were too large to be sent along, or that are null.
-func (d *Driver) complete(ctx context.Context, met *messagestore.Meeting) error {
+func (d *Driver) complete(ctx context.Context, met *messagestore.Conflict) error {
 	for i, m := range met.Last {
 		if m == nil || m.Data != nil {
 			continue
@@ -57,9 +57,9 @@ func (a *answer) metIn() *messagestore.Message {
 	return a.met
 }
 
-// meeting returns the meeting of a write, by the answers for its streams.
-func meeting(answers []answer) *messagestore.Meeting {
-	met := &messagestore.Meeting{Time: answers[0].metAt, Last: make([]*messagestore.Message, len(answers))}
+// lastOf returns what a write met, by the answers for its streams.
+func lastOf(answers []answer) *messagestore.Conflict {
+	met := &messagestore.Conflict{Time: answers[0].metAt, Last: make([]*messagestore.Message, len(answers))}
 	for i := range answers {
 		met.Last[i] = answers[i].metIn()
 	}

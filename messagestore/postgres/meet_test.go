@@ -33,7 +33,7 @@ func lastOf(t require.TestingT, driver *postgres.Driver, stream messagestore.Str
 }
 
 // requireMet fails unless a write met the last messages of these streams.
-func requireMet(t require.TestingT, driver *postgres.Driver, met *messagestore.Meeting, streams ...messagestore.StreamName) {
+func requireMet(t require.TestingT, driver *postgres.Driver, met *messagestore.Conflict, streams ...messagestore.StreamName) {
 	require.NotNil(t, met)
 	require.Len(t, met.Last, len(streams))
 	for i, stream := range streams {
@@ -95,7 +95,7 @@ func TestLoserMeetsItsWinnerOfTheSameGroup(t *testing.T) {
 	require.Nil(t, answers[5].Met)
 }
 
-// A meeting is of the end of its group. A write is never told of the very version that it expects.
+// A conflict is of the end of its group. A write is never told of the very version that it expects.
 func TestWriteWhoseVersionComesLaterInItsGroupIsWritten(t *testing.T) {
 	t.Parallel()
 	driver := postgres.New(pgtest.Pool(t), nil)
@@ -217,7 +217,7 @@ func TestWriteMeetsWhateverTheDefaultLevel(t *testing.T) {
 	for _, appends := range [][]messagestore.Append{
 		{typed(a, messagestore.NoStream, "Opened")}, {typed(b, messagestore.NoStream, "Opened", "Closed")},
 	} {
-		written, met, err := driver.AppendOrMeet(t.Context(), appends)
+		written, met, err := driver.TryAppend(t.Context(), appends)
 		require.NoError(t, err)
 		require.Nil(t, met)
 		require.Equal(t, lastOf(t, driver, appends[0].Stream).Time, written[0].Time)
@@ -230,7 +230,7 @@ func TestWriteMeetsWhateverTheDefaultLevel(t *testing.T) {
 			streams = append(streams, w.Stream)
 		}
 
-		_, met, err := driver.AppendOrMeet(t.Context(), appends)
+		_, met, err := driver.TryAppend(t.Context(), appends)
 
 		require.NoError(t, err)
 		requireMet(t, driver, met, streams...)
@@ -249,7 +249,7 @@ func TestTransactionAboveReadCommittedGetsTheConflict(t *testing.T) {
 			{typed(other, 4, "Lost", "Lost")},
 			{typed(stream, messagestore.NoStream, "Lost"), typed(other, messagestore.NoStream)},
 		} {
-			written, met, err := inside.AppendOrMeet(t.Context(), appends)
+			written, met, err := inside.TryAppend(t.Context(), appends)
 
 			require.Nil(t, written)
 			if level != pgx.ReadCommitted {
@@ -278,7 +278,7 @@ func TestMeetingIsNeverOfAStaleSnapshot(t *testing.T) {
 		write(t, outside, stream, messagestore.NoStream, opened(), opened())
 		inside := postgres.New(tx, nil)
 
-		_, met, err := inside.AppendOrMeet(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
+		_, met, err := inside.TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
 
 		if level == pgx.ReadCommitted {
 			require.NoError(t, err)
@@ -314,15 +314,15 @@ func TestMeetingIsReadHoweverItWasSent(t *testing.T) {
 			require.NoError(t, err)
 			inside := postgres.New(tx, nil)
 
-			_, met, err := inside.AppendOrMeet(t.Context(), []messagestore.Append{typed(b, messagestore.NoStream, "Lost"), typed(a, messagestore.NoStream, "Lost", "Lost"), typed(empty, 0)})
+			_, met, err := inside.TryAppend(t.Context(), []messagestore.Append{typed(b, messagestore.NoStream, "Lost"), typed(a, messagestore.NoStream, "Lost", "Lost"), typed(empty, 0)})
 			require.NoError(t, err)
 			requireMet(t, shared, met, b, a, empty)
-			_, met, err = inside.AppendOrMeet(t.Context(), []messagestore.Append{typed(a, messagestore.NoStream, "Lost")})
+			_, met, err = inside.TryAppend(t.Context(), []messagestore.Append{typed(a, messagestore.NoStream, "Lost")})
 			require.NoError(t, err)
 			requireMet(t, shared, met, a)
 			past := typed(a, 0, "Extended")
 			past.Past = []string{`Clo"s\ed'`, "Other"}
-			written, met, err := inside.AppendOrMeet(t.Context(), []messagestore.Append{typed(b, 0), past})
+			written, met, err := inside.TryAppend(t.Context(), []messagestore.Append{typed(b, 0), past})
 			require.NoError(t, err)
 			require.Nil(t, met)
 			require.NoError(t, tx.Commit(t.Context()))
@@ -352,7 +352,7 @@ func TestRemovedStreamMeetsItsTombstone(t *testing.T) {
 			{typed(gone, 1, "Lost", "Lost")},
 			{typed(gone, messagestore.NoStream, "Lost"), typed(other, messagestore.NoStream)},
 		} {
-			_, met, err := driver.AppendOrMeet(t.Context(), appends)
+			_, met, err := driver.TryAppend(t.Context(), appends)
 			require.NoError(t, err)
 			require.Equal(t, messagestore.TombstoneType, met.Last[0].Type)
 			require.Equal(t, messagestore.Version(2), met.Last[0].Position)
@@ -366,7 +366,7 @@ func TestRemovedStreamMeetsItsTombstone(t *testing.T) {
 			requireMet(t, driver, answers[i].Met, gone)
 		}
 		require.NoError(t, answers[1].Err)
-		written, met, err := driver.AppendOrMeet(t.Context(), []messagestore.Append{typed(gone, 2, "Opened")})
+		written, met, err := driver.TryAppend(t.Context(), []messagestore.Append{typed(gone, 2, "Opened")})
 		require.NoError(t, err)
 		require.Nil(t, met)
 		require.Equal(t, messagestore.Version(3), written[0].Version)
@@ -423,7 +423,7 @@ func TestLargeMessageIsNotSentAlong(t *testing.T) {
 				require.NoError(t, pool.QueryRow(t.Context(), call, string(stream)).Scan(&data, &metadata))
 				require.Equal(t, []bool{test.along, test.along}, []bool{data, metadata}, call)
 			}
-			_, met, err := driver.AppendOrMeet(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
+			_, met, err := driver.TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
 			require.NoError(t, err)
 			requireMet(t, driver, met, stream)
 			require.JSONEq(t, string(a.Records[0].Data), string(met.Last[0].Data))
@@ -467,7 +467,7 @@ func TestMessageThatIsRemovedAfterItWasMetIsNotTold(t *testing.T) {
 		require.NoError(t, err)
 		await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 
-		_, met, err := postgres.New(pool, nil).AppendOrMeet(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
+		_, met, err := postgres.New(pool, nil).TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
 
 		require.NoError(t, err)
 		requireMet(t, shared, met, stream)
@@ -485,7 +485,7 @@ func TestMessageWithoutDataIsMet(t *testing.T) {
 	require.NoError(t, err)
 	driver := postgres.New(pool, nil)
 
-	_, met, err := driver.AppendOrMeet(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
+	_, met, err := driver.TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
 
 	require.NoError(t, err)
 	requireMet(t, driver, met, stream)
@@ -504,13 +504,13 @@ func TestWriteMeetsBehindAFence(t *testing.T) {
 		require.NoError(t, err)
 		_, err = postgres.New(pool, nil).Find(t.Context(), stream, []uuid.UUID{uuid.New()})
 		require.NoError(t, err)
-		var met *messagestore.Meeting
+		var met *messagestore.Conflict
 		if group {
 			answers := driver.AppendOrMeetEach(t.Context(), []messagestore.Append{typed(stream, 7, "Lost"), typed(category.Stream("2"), -1, "Won")}, 0)
 			require.NoError(t, errors.Join(answers[0].Err, answers[1].Err))
 			met = answers[0].Met
 		} else {
-			_, met, err = driver.AppendOrMeet(t.Context(), []messagestore.Append{typed(stream, 7, "Lost")})
+			_, met, err = driver.TryAppend(t.Context(), []messagestore.Append{typed(stream, 7, "Lost")})
 			require.NoError(t, err)
 		}
 		requireMet(t, driver, met, stream)

@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	_ messagestore.MeetingDriver           = (*SQLDriver)(nil)
+	_ messagestore.ConflictDriver          = (*SQLDriver)(nil)
 	_ messagestore.TransactDriver[*sql.Tx] = (*SQLDriver)(nil)
 )
 

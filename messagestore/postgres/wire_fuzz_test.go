@@ -174,7 +174,7 @@ func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 	numbers := func(n int) []byte { return list(pgtype.Int8OID, slices.Repeat([][]byte{eight}, n)...) }
 	times := func(n int) []byte { return list(pgtype.TimestamptzOID, slices.Repeat([][]byte{eight}, n)...) }
 	none := make([][]byte, 8)
-	// Positions, global positions, ids, times, types, data, metadata and the time of a meeting.
+	// Positions, global positions, ids, times, types, data, metadata and the time of a conflict.
 	met := func(messages ...bool) [][]byte {
 		var columns [7][][]byte
 		for _, there := range messages {
@@ -204,7 +204,7 @@ func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 	add("ww", numbers(2), numbers(2), times(1), none, 1, 1, false) // fewer times than messages
 	add("ww", numbers(2), numbers(2), numbers(2), none, 1, 1, false)
 	add("cc", numbers(2), nil, nil, met(true, false), 1, 1, true)
-	add("cc", numbers(2), nil, nil, met(true), 1, 1, true)              // fewer meetings than conflicts
+	add("cc", numbers(2), nil, nil, met(true), 1, 1, true)              // fewer answers than conflicts
 	add("wc", numbers(2), numbers(1), times(1), met(true), 1, 1, false) // that nobody asked for
 	for spoilt := range 7 {
 		columns := met(true, true)

@@ -193,8 +193,8 @@ func expects(ctx context.Context, db queryer, a messagestore.Append) (actual mes
 
 // meet returns the last messages of the batch's streams and the time. The transaction of db holds
 // the write lock.
-func (b *batch) meet(ctx context.Context, db queryer) (*messagestore.Meeting, error) {
-	met := &messagestore.Meeting{Time: clock(), Last: make([]*messagestore.Message, len(b.appends))}
+func (b *batch) meet(ctx context.Context, db queryer) (*messagestore.Conflict, error) {
+	met := &messagestore.Conflict{Time: clock(), Last: make([]*messagestore.Message, len(b.appends))}
 	for i, a := range b.appends {
 		found, err := query(ctx, db, streamBackwardsSQL, string(a.Stream), int64(messagestore.EndOfStream), 1)
 		if err != nil {

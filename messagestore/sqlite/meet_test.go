@@ -13,17 +13,17 @@ import (
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
 
-// A met call is an AppendOrMeet and its answer.
+// A met call is an TryAppend and its answer.
 type metCall struct {
 	appends []messagestore.Append
 	written []messagestore.Written
-	met     *messagestore.Meeting
+	met     *messagestore.Conflict
 	err     error
 }
 
 func (c *metCall) on(t *testing.T, driver *sqlite.Driver) func() error {
 	return func() error {
-		c.written, c.met, c.err = driver.AppendOrMeet(t.Context(), c.appends)
+		c.written, c.met, c.err = driver.TryAppend(t.Context(), c.appends)
 		return c.err
 	}
 }
@@ -59,7 +59,7 @@ func TestALoserMeetsTheWinnerOfItsOwnCommit(t *testing.T) {
 	require.Equal(t, messagestore.NoStream, version)
 }
 
-// The end of a lease is compared with the time of the meeting. A time of before the wait for
+// The end of a lease is compared with the time of the conflict. A time of before the wait for
 // the lock would have the met message in the future.
 func TestTheTimesOfAWriteAndOfAMeetingAreTakenUnderTheLock(t *testing.T) {
 	t.Parallel()
@@ -151,7 +151,7 @@ func TestARemovedMessageIsNotWrittenPast(t *testing.T) {
 		a.Past = []string{"Withdrawn", "Deposited"}
 
 		_, err = driver.Append(t.Context(), a)
-		_, met, meetErr := driver.AppendOrMeet(t.Context(), []messagestore.Append{{Stream: "account-1", Expected: test.expected, Past: a.Past}, appendOf("account-2", messagestore.NoStream, 1)})
+		_, met, meetErr := driver.TryAppend(t.Context(), []messagestore.Append{{Stream: "account-1", Expected: test.expected, Past: a.Past}, appendOf("account-2", messagestore.NoStream, 1)})
 
 		require.NoError(t, meetErr)
 		if !test.conflict {

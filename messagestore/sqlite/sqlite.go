@@ -11,7 +11,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Driver is a [messagestore.MeetingDriver]. One that [Open] returned is safe for concurrent use,
+// Driver is a [messagestore.ConflictDriver]. One that [Open] returned is safe for concurrent use,
 // and its opener closes it. One over a transaction has one user, as the transaction does, and
 // lives as long.
 type Driver struct {
@@ -24,8 +24,8 @@ type Driver struct {
 }
 
 var (
-	_ messagestore.MeetingDriver = (*Driver)(nil)
-	_ messagestore.HeadsDriver   = (*Driver)(nil)
+	_ messagestore.ConflictDriver = (*Driver)(nil)
+	_ messagestore.HeadsDriver    = (*Driver)(nil)
 )
 
 // writes runs a job where it can write: in the next transaction of the writer, or
@@ -115,12 +115,12 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return written, nil
 }
 
-// AppendOrMeet implements [messagestore.MeetingDriver]. It reads the last messages, and the time,
+// TryAppend implements [messagestore.ConflictDriver]. It reads the last messages, and the time,
 // while it holds the write lock.
-func (d *Driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	b := newBatch(appends)
 	var written []messagestore.Written
-	var met *messagestore.Meeting
+	var met *messagestore.Conflict
 	err := d.write(ctx, b, func(ctx context.Context, db queryer) error {
 		var err error
 		met = nil // of a transaction that did not happen

@@ -605,7 +605,7 @@ var everyCall = map[string]func(ctx context.Context, d *sqlite.Driver) error{
 		return err
 	},
 	"append or meet": func(ctx context.Context, d *sqlite.Driver) error {
-		_, _, err := d.AppendOrMeet(ctx, []messagestore.Append{appendOf("account-1", messagestore.AnyVersion, 1)})
+		_, _, err := d.TryAppend(ctx, []messagestore.Append{appendOf("account-1", messagestore.AnyVersion, 1)})
 		return err
 	},
 	"find": func(ctx context.Context, d *sqlite.Driver) error {

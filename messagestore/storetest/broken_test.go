@@ -172,7 +172,7 @@ type driver struct {
 	messagestore.AtomicDriver
 	append       func(context.Context, messagestore.Append) (messagestore.Written, error)
 	appendAll    func(context.Context, []messagestore.Append) ([]messagestore.Written, error)
-	appendOrMeet func(context.Context, []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error)
+	appendOrMeet func(context.Context, []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error)
 	readStream   func(context.Context, messagestore.StreamQuery) ([]*messagestore.Message, error)
 	readCategory func(context.Context, messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 	last         func(context.Context, messagestore.StreamName, string) (*messagestore.Message, error)
@@ -201,15 +201,15 @@ func (d *driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return d.AtomicDriver.AppendAll(ctx, appends)
 }
 
-func (d *driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+func (d *driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	if d.appendOrMeet != nil {
 		return d.appendOrMeet(ctx, appends)
 	}
 	return d.soundMeeting(ctx, appends)
 }
 
-func (d *driver) soundMeeting(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
-	return d.AtomicDriver.(messagestore.MeetingDriver).AppendOrMeet(ctx, appends) //nolint:errcheck // as opened
+func (d *driver) soundMeeting(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
+	return d.AtomicDriver.(messagestore.ConflictDriver).TryAppend(ctx, appends) //nolint:errcheck // as opened
 }
 
 func (d *driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {

@@ -23,9 +23,9 @@ var meetTests = []test{
 	{"Meet/LoserMeetsTheWinner", loserMeetsTheWinner, meeting | manyUsers},
 }
 
-func (f *fixture) writeOrLast(t *testing.T, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting) {
+func (f *fixture) writeOrLast(t *testing.T, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Conflict) {
 	t.Helper()
-	written, met, err := f.store.WriteOrLast(t.Context(), stream, expected, bodies...)
+	written, met, err := f.store.TryWrite(t.Context(), stream, expected, bodies...)
 	require.NoError(t, err)
 	return written, met
 }
@@ -81,7 +81,7 @@ func eachStreamHasItsLastMessage(t *testing.T, f *fixture) {
 	f.fill(t, b, 2)
 	f.fill(t, c, 1)
 
-	written, met, err := f.store.WriteStreamsOrLast(t.Context(),
+	written, met, err := f.store.TryWriteStreams(t.Context(),
 		messagestore.To(c, 0, opened(1)...), messagestore.To(a, messagestore.NoStream, opened(1)...), messagestore.To(b, 0))
 
 	require.NoError(t, err)
@@ -91,7 +91,7 @@ func eachStreamHasItsLastMessage(t *testing.T, f *fixture) {
 	require.Empty(t, f.read(t, a))
 	require.Len(t, f.read(t, c), 1)
 
-	written, met, err = f.store.WriteStreamsOrLast(t.Context(),
+	written, met, err = f.store.TryWriteStreams(t.Context(),
 		messagestore.To(c, 0, opened(1)...), messagestore.To(a, messagestore.NoStream, opened(1)...), messagestore.To(b, 1))
 	require.NoError(t, err)
 	require.Nil(t, met)
@@ -141,7 +141,7 @@ func takenIDConflictsWithoutMeeting(t *testing.T, f *fixture) {
 	bodies := identified(opened(1))
 	f.writeOrLast(t, f.stream(), messagestore.NoStream, bodies...)
 
-	_, met, err := f.store.WriteOrLast(t.Context(), f.category.Stream("other"), 7, bodies...)
+	_, met, err := f.store.TryWrite(t.Context(), f.category.Stream("other"), 7, bodies...)
 
 	require.ErrorIs(t, err, messagestore.ErrIDConflict)
 	require.Nil(t, met)
@@ -162,7 +162,7 @@ func loserMeetsTheWinner(t *testing.T, f *fixture) {
 	for round := range rounds {
 		type outcome struct {
 			written messagestore.Written
-			met     *messagestore.Meeting
+			met     *messagestore.Conflict
 			err     error
 		}
 		outcomes := make([][writers]outcome, streams)
@@ -174,7 +174,7 @@ func loserMeetsTheWinner(t *testing.T, f *fixture) {
 			for w := range writers {
 				all.Go(func() {
 					o := &outcomes[i][w]
-					o.written, o.met, o.err = f.store.WriteOrLast(t.Context(), name(i), messagestore.NoStream, Opened{Name: string(name(i))})
+					o.written, o.met, o.err = f.store.TryWrite(t.Context(), name(i), messagestore.NoStream, Opened{Name: string(name(i))})
 				})
 			}
 			all.Go(func() {

@@ -14,20 +14,20 @@ import (
 
 var meetBugs = []bug{
 	{"a write does not say when", []string{"Meet/WritesAsAppendDoes", "Meet/EachStreamHasItsLastMessage", "Meet/LoserMeetsTheWinner"}, func(d *driver) {
-		d.meets(func(_ context.Context, _ []messagestore.Append, all []written, _ *messagestore.Meeting) {
+		d.meets(func(_ context.Context, _ []messagestore.Append, all []written, _ *messagestore.Conflict) {
 			for i := range all {
 				all[i].Time = time.Time{}
 			}
 		})
 	}, nil},
 	{"what is met is an error", []string{"Meet/ConflictTellsTheLastMessageAndTheTime", "Meet/EmptyStreamHasNoLastMessage", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
-		d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Meeting, error) {
+		d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Conflict, error) {
 			all, err := d.AtomicDriver.AppendAll(ctx, appends)
 			return all, nil, err
 		}
 	}, nil},
 	{"what is met is read before the lock is taken", []string{"Meet/LoserMeetsTheWinner"}, func(d *driver) {
-		d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Meeting, error) {
+		d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Conflict, error) {
 			before := make([]*recorded, len(appends))
 			for i, a := range appends {
 				before[i] = d.lastOf(ctx, a.Stream)
@@ -41,7 +41,7 @@ var meetBugs = []bug{
 		}
 	}, nil},
 	{"the time of a meeting is that of the call's beginning", []string{"Meet/LoserMeetsTheWinner"}, func(d *driver) {
-		d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Meeting, error) {
+		d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Conflict, error) {
 			begun, err := d.AtomicDriver.Now(ctx)
 			if err != nil {
 				return nil, nil, err
@@ -55,7 +55,7 @@ var meetBugs = []bug{
 		}
 	}, nil},
 	{"the time of a meeting is that of the message met", []string{"Meet/ConflictTellsTheLastMessageAndTheTime", "Meet/EmptyStreamHasNoLastMessage"}, func(d *driver) {
-		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Meeting) {
+		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Conflict) {
 			if met == nil {
 				return
 			}
@@ -65,21 +65,21 @@ var meetBugs = []bug{
 		})
 	}, nil},
 	{"the time of a meeting is after the answer", []string{"Meet/ConflictTellsTheLastMessageAndTheTime"}, func(d *driver) {
-		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Meeting) {
+		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Conflict) {
 			if met != nil {
 				met.Time = met.Time.Add(time.Second)
 			}
 		})
 	}, nil},
 	{"the time of a meeting has a zone", []string{"Meet/ConflictTellsTheLastMessageAndTheTime"}, func(d *driver) {
-		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Meeting) {
+		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Conflict) {
 			if met != nil {
 				met.Time = met.Time.In(time.FixedZone("", 3600))
 			}
 		})
 	}, nil},
 	{"the first message is met", []string{"Meet/ConflictTellsTheLastMessageAndTheTime", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
-		d.meets(func(ctx context.Context, appends []messagestore.Append, _ []written, met *messagestore.Meeting) {
+		d.meets(func(ctx context.Context, appends []messagestore.Append, _ []written, met *messagestore.Conflict) {
 			if met == nil {
 				return
 			}
@@ -91,14 +91,14 @@ var meetBugs = []bug{
 		})
 	}, nil},
 	{"last messages are in the order of the names", []string{"Meet/EachStreamHasItsLastMessage"}, func(d *driver) {
-		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Meeting) {
+		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Conflict) {
 			if met != nil {
 				slices.SortFunc(met.Last, func(a, b *recorded) int { return cmp.Compare(nameOf(a), nameOf(b)) })
 			}
 		})
 	}, nil},
 	{"only the stream in conflict has a last message", []string{"Meet/EachStreamHasItsLastMessage"}, func(d *driver) {
-		d.meets(func(ctx context.Context, appends []messagestore.Append, _ []written, met *messagestore.Meeting) {
+		d.meets(func(ctx context.Context, appends []messagestore.Append, _ []written, met *messagestore.Conflict) {
 			conflict, ok := errors.AsType[*messagestore.VersionConflictError](d.conflict(ctx, appends))
 			if met == nil || !ok {
 				return
@@ -111,14 +111,14 @@ var meetBugs = []bug{
 		})
 	}, nil},
 	{"an empty stream is left out", []string{"Meet/EmptyStreamHasNoLastMessage", "Meet/EachStreamHasItsLastMessage"}, func(d *driver) {
-		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Meeting) {
+		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Conflict) {
 			if met != nil {
 				met.Last = slices.DeleteFunc(met.Last, func(m *recorded) bool { return m == nil })
 			}
 		})
 	}, nil},
 	{"an empty stream has an empty message", []string{"Meet/EmptyStreamHasNoLastMessage", "Meet/EachStreamHasItsLastMessage"}, func(d *driver) {
-		d.meets(func(_ context.Context, appends []messagestore.Append, _ []written, met *messagestore.Meeting) {
+		d.meets(func(_ context.Context, appends []messagestore.Append, _ []written, met *messagestore.Conflict) {
 			if met == nil {
 				return
 			}
@@ -130,39 +130,39 @@ var meetBugs = []bug{
 		})
 	}, nil},
 	{"the data of a large message are cut", []string{"Meet/LargeMessageIsMet"}, func(d *driver) {
-		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Meeting) {
+		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Conflict) {
 			if met != nil && met.Last[0] != nil {
 				met.Last[0].Data = met.Last[0].Data[:min(len(met.Last[0].Data), 32<<10)]
 			}
 		})
 	}, nil},
 	{"a large message is met without metadata", []string{"Meet/LargeMessageIsMet"}, func(d *driver) {
-		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Meeting) {
+		d.meets(func(_ context.Context, _ []messagestore.Append, _ []written, met *messagestore.Conflict) {
 			if met != nil && met.Last[0] != nil && len(met.Last[0].Data) > 8<<10 {
 				met.Last[0].Metadata = messagestore.Metadata{}
 			}
 		})
 	}, nil},
 	{"a repeat is a meeting", []string{"Meet/RepeatMeetsNothing"}, func(d *driver) {
-		d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Meeting, error) {
+		d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Conflict, error) {
 			all, met, err := d.soundMeeting(ctx, appends)
 			if err != nil || met != nil || !all[0].Duplicate {
 				return all, met, err
 			}
-			return nil, &messagestore.Meeting{Time: all[0].Time, Last: []*recorded{d.lastOf(ctx, appends[0].Stream)}}, nil
+			return nil, &messagestore.Conflict{Time: all[0].Time, Last: []*recorded{d.lastOf(ctx, appends[0].Stream)}}, nil
 		}
 	}, nil},
 	{"an id that is taken is a meeting", []string{"Meet/TakenIDConflicts"}, func(d *driver) {
-		d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Meeting, error) {
+		d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Conflict, error) {
 			all, met, err := d.soundMeeting(ctx, appends)
 			if errors.Is(err, messagestore.ErrIDConflict) {
-				return nil, &messagestore.Meeting{Time: time.Now().UTC(), Last: make([]*recorded, len(appends))}, nil
+				return nil, &messagestore.Conflict{Time: time.Now().UTC(), Last: make([]*recorded, len(appends))}, nil
 			}
 			return all, met, err
 		}
 	}, nil},
 	{"a write that meets another writes all the same", []string{"Meet/ConflictTellsTheLastMessageAndTheTime", "Meet/LoserMeetsTheWinner"}, func(d *driver) {
-		d.meets(func(ctx context.Context, appends []messagestore.Append, _ []written, met *messagestore.Meeting) {
+		d.meets(func(ctx context.Context, appends []messagestore.Append, _ []written, met *messagestore.Conflict) {
 			if met == nil {
 				return
 			}
@@ -273,9 +273,9 @@ func (d *driver) accepts(judge func(a messagestore.Append, came []*recorded) boo
 	}
 }
 
-// meets changes the results of a sound AppendOrMeet that is no error.
-func (d *driver) meets(change func(context.Context, []messagestore.Append, []written, *messagestore.Meeting)) {
-	d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Meeting, error) {
+// meets changes the results of a sound TryAppend that is no error.
+func (d *driver) meets(change func(context.Context, []messagestore.Append, []written, *messagestore.Conflict)) {
+	d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Conflict, error) {
 		all, met, err := d.soundMeeting(ctx, appends)
 		if err == nil {
 			change(ctx, appends, all, met)

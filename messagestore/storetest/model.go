@@ -40,7 +40,7 @@ func anyHistoryIsAsTheModelHasIt(t *testing.T, f *fixture) {
 			actions["write streams"] = m.writeStreams
 		}
 		if m.meets {
-			actions["write or last"] = m.writeOrLast
+			actions["try to write"] = m.writeOrLast
 		}
 		t.Repeat(actions)
 	})
@@ -73,7 +73,7 @@ type past struct {
 }
 
 func newModel(f *fixture) *model {
-	_, meets := f.driver.(messagestore.MeetingDriver)
+	_, meets := f.driver.(messagestore.ConflictDriver)
 	m := &model{
 		driver:     f.driver,
 		store:      f.store,
@@ -198,7 +198,7 @@ func (m *model) writeStreams(t *rapid.T) {
 
 func (m *model) writeOrLast(t *rapid.T) {
 	writes := m.drawWrites(t)
-	result, met, err := m.store.WriteStreamsOrLast(t.Context(), writes...)
+	result, met, err := m.store.TryWriteStreams(t.Context(), writes...)
 	if m.conflicts(writes) == nil {
 		require.Nil(t, met)
 		m.settle(t, writes, result, err)

@@ -121,7 +121,7 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 	if needs&atomicity != 0 && !f.writesStreams() {
 		t.Skipf("not applicable: write several streams at once: %v", messagestore.ErrNotSupported)
 	}
-	if _, ok := f.driver.(messagestore.MeetingDriver); needs&meeting != 0 && !ok {
+	if _, ok := f.driver.(messagestore.ConflictDriver); needs&meeting != 0 && !ok {
 		t.Skipf("not applicable: tell what a write met: %v", messagestore.ErrNotSupported)
 	}
 	if _, ok := f.driver.(report.Driver); needs&reporting != 0 && !ok {

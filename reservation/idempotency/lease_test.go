@@ -435,13 +435,13 @@ func (f *failing) set(fail func(ctx context.Context, kind string) error) {
 	f.fail.Store(&fail)
 }
 
-func (f *failing) WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+func (f *failing) TryWrite(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
 	if fail := f.fail.Load(); fail != nil {
 		if err := (*fail)(ctx, bodies[0].MessageType()); err != nil {
 			return messagestore.Written{}, nil, err
 		}
 	}
-	return f.Store.WriteOrLast(ctx, stream, expected, bodies...)
+	return f.Store.TryWrite(ctx, stream, expected, bodies...)
 }
 
 func (f *failing) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
@@ -483,9 +483,9 @@ func TestNothingIsHandledWithoutTheStore(t *testing.T) {
 // deleted is a store in which every stream was deleted.
 type deleted struct{ *messagestore.Store }
 
-func (d deleted) WriteOrLast(_ context.Context, stream messagestore.StreamName, _ messagestore.Version, _ ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+func (d deleted) TryWrite(_ context.Context, stream messagestore.StreamName, _ messagestore.Version, _ ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
 	tombstone := &messagestore.Message{Stream: stream, Position: 2, Type: messagestore.TombstoneType, Data: []byte(`{}`)}
-	return messagestore.Written{}, &messagestore.Meeting{Last: []*messagestore.Message{tombstone}}, nil
+	return messagestore.Written{}, &messagestore.Conflict{Last: []*messagestore.Message{tombstone}}, nil
 }
 
 // The key of a response that an operator deleted stays taken: the request was handled.

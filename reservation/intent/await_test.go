@@ -86,12 +86,12 @@ type silentStore struct {
 	silent atomic.Bool
 }
 
-func (s *silentStore) WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+func (s *silentStore) TryWrite(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
 	if s.silent.Load() && expected != messagestore.NoStream {
 		<-ctx.Done()
 		return messagestore.Written{}, nil, ctx.Err()
 	}
-	return s.Store.WriteOrLast(ctx, stream, expected, bodies...)
+	return s.Store.TryWrite(ctx, stream, expected, bodies...)
 }
 
 func TestLeavingALineTakesUpToFiveSeconds(t *testing.T) {
@@ -142,11 +142,11 @@ func (s farStore) Last(ctx context.Context, stream messagestore.StreamName) (*me
 	return s.Store.Last(ctx, stream)
 }
 
-func (s farStore) WriteOrLast(
+func (s farStore) TryWrite(
 	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body,
-) (messagestore.Written, *messagestore.Meeting, error) {
+) (messagestore.Written, *messagestore.Conflict, error) {
 	time.Sleep(s.delay)
-	return s.Store.WriteOrLast(ctx, stream, expected, bodies...)
+	return s.Store.TryWrite(ctx, stream, expected, bodies...)
 }
 
 // Of each round of calls one comes into the line. The others go on trying until they are in it, or have gone.

@@ -304,12 +304,12 @@ type brokenStore struct {
 
 var errBroken = errors.New("the database is away")
 
-func (s *brokenStore) WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+func (s *brokenStore) TryWrite(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
 	s.calls.Add(1)
 	if s.broken.Load() {
 		return messagestore.Written{}, nil, errBroken
 	}
-	return s.Store.WriteOrLast(ctx, stream, expected, bodies...)
+	return s.Store.TryWrite(ctx, stream, expected, bodies...)
 }
 
 func TestContextEndsATenthBeforeAnybodyMayTakeTheLease(t *testing.T) {

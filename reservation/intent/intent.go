@@ -269,14 +269,14 @@ func (m *Manager) heartbeat(ttl time.Duration) time.Duration {
 	return ttl / 3
 }
 
-// write sends the writes of one step. The meeting is not nil if one of them is not at its
+// write sends the writes of one step. The conflict is not nil if one of them is not at its
 // version; then nothing was written.
-func write(ctx context.Context, store Store, writes []messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error) {
+func write(ctx context.Context, store Store, writes []messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
 	if len(writes) > 1 || len(writes[0].Past) > 0 || len(writes[0].Bodies) == 0 {
-		return store.WriteStreamsOrLast(ctx, writes...)
+		return store.TryWriteStreams(ctx, writes...)
 	}
 	w := writes[0]
-	written, met, err := store.WriteOrLast(ctx, w.Stream, w.Expected, w.Bodies...)
+	written, met, err := store.TryWrite(ctx, w.Stream, w.Expected, w.Bodies...)
 	if err != nil || met != nil {
 		return nil, met, err
 	}

@@ -22,7 +22,7 @@ func TestACorruptStreamHidesNoIntent(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, key := range []string{"corrupt11", "a"} { // the last message decides
-		_, _, err = store.WriteOrLast(t.Context(), messagestore.StreamName("payment:intent-s+"+key), messagestore.AnyVersion,
+		_, _, err = store.TryWrite(t.Context(), messagestore.StreamName("payment:intent-s+"+key), messagestore.AnyVersion,
 			intent.ReservedMessage{Grant: intent.Grant{Session: "A", Attempt: 1, TTL: 60_000, Content: "c"}})
 		require.NoError(t, err)
 	}

@@ -196,8 +196,8 @@ func (m *Manager) forceRelease(ctx context.Context, scope, key, reason string) e
 		if by == "" {
 			by = "operator"
 		}
-		var met *messagestore.Meeting
-		_, met, err = m.store.WriteOrLast(ctx, stream, s.at.Position,
+		var met *messagestore.Conflict
+		_, met, err = m.store.TryWrite(ctx, stream, s.at.Position,
 			messagestore.Envelope{Body: Released{s.Grant, s.token, by, reason}, Metadata: s.metadata})
 		if met == nil {
 			return err
@@ -383,7 +383,7 @@ func (m *Manager) declareFirst(ctx context.Context, stream messagestore.StreamNa
 			return nil, invalid("KeyLife", m.config.KeyLife, fmt.Sprintf("%s has intents whose keys were promised for ever", m.category), ErrInvalidConfig)
 		}
 	}
-	_, met, err := m.store.WriteOrLast(ctx, stream, messagestore.NoStream, KeyLifeDeclared{int64(m.keyLife() / time.Second)})
+	_, met, err := m.store.TryWrite(ctx, stream, messagestore.NoStream, KeyLifeDeclared{int64(m.keyLife() / time.Second)})
 	if err != nil || met == nil {
 		return nil, err
 	}

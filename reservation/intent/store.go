@@ -11,15 +11,15 @@ import (
 // of its writes.
 //
 // A store that can write to one stream at a time returns an error that matches
-// [messagestore.ErrNotSupported] from WriteStreamsOrLast: then requests of several keys, and
+// [messagestore.ErrNotSupported] from TryWriteStreams: then requests of several keys, and
 // other streams in [Lease.Confirm], are refused with it.
 type Store interface {
-	// WriteOrLast appends bodies to stream if it is at the expected version. If it is not, it
+	// TryWrite appends bodies to stream if it is at the expected version. If it is not, it
 	// writes nothing and returns the stream's last message and the store's time, of one moment.
-	WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error)
+	TryWrite(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error)
 
-	// WriteStreamsOrLast does the same for several streams: all of it is written, or nothing.
-	WriteStreamsOrLast(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error)
+	// TryWriteStreams does the same for several streams: all of it is written, or nothing.
+	TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error)
 
 	// Last returns the last message of stream, or an error that matches
 	// [messagestore.ErrNotFound].

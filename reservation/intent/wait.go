@@ -96,13 +96,13 @@ func (a *attempt) stand(ctx, calls context.Context, now time.Time) (time.Time, e
 }
 
 // line writes another line to the intent that a met. If the intent has moved on, it returns the
-// meeting.
-func (a *attempt) line(ctx context.Context, line []string) (*messagestore.Meeting, error) {
+// conflict.
+func (a *attempt) line(ctx context.Context, line []string) (*messagestore.Conflict, error) {
 	k := &a.keys[0]
 	s := k.met
 	body := Waiting{s.Grant, s.token, s.since.UnixMicro(), s.of, s.released, s.by, s.reason}
 	body.Line = line
-	written, met, err := a.m.store.WriteOrLast(ctx, k.stream, s.at.Position, messagestore.Envelope{Body: body, Metadata: s.metadata})
+	written, met, err := a.m.store.TryWrite(ctx, k.stream, s.at.Position, messagestore.Envelope{Body: body, Metadata: s.metadata})
 	if err != nil {
 		return nil, err
 	}

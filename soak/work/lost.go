@@ -42,8 +42,8 @@ func (d postgresDriver) AppendAll(ctx context.Context, all []messagestore.Append
 	return written, err
 }
 
-func (d postgresDriver) AppendOrMeet(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
-	written, met, err := d.Driver.AppendOrMeet(ctx, all)
+func (d postgresDriver) TryAppend(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
+	written, met, err := d.Driver.TryAppend(ctx, all)
 	noteLost(ctx, err)
 	return written, met, err
 }
@@ -62,8 +62,8 @@ func (d sqliteDriver) AppendAll(ctx context.Context, all []messagestore.Append) 
 	return written, err
 }
 
-func (d sqliteDriver) AppendOrMeet(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
-	written, met, err := d.Driver.AppendOrMeet(ctx, all)
+func (d sqliteDriver) TryAppend(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
+	written, met, err := d.Driver.TryAppend(ctx, all)
 	noteLost(ctx, err)
 	return written, met, err
 }

@@ -64,9 +64,9 @@ func (r *recorder) WriteStreams(ctx context.Context, writes ...messagestore.Stre
 	return written, r.end(op, history.Write, written, err)
 }
 
-// WriteStreamsOrLast is messagestore.Store's. A meeting is a conflict in the history.
-func (r *recorder) WriteStreamsOrLast(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error) {
-	if _, ok := r.driver.(messagestore.MeetingDriver); !ok {
+// TryWriteStreams is messagestore.Store's. A [messagestore.Conflict] is a conflict in the history.
+func (r *recorder) TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
+	if _, ok := r.driver.(messagestore.ConflictDriver); !ok {
 		return nil, nil, messagestore.ErrNotSupported
 	}
 	for i := range writes {
@@ -77,7 +77,7 @@ func (r *recorder) WriteStreamsOrLast(ctx context.Context, writes ...messagestor
 		return nil, nil, err
 	}
 	ctx, lost := withLost(ctx)
-	written, met, err := r.Store.WriteStreamsOrLast(ctx, writes...)
+	written, met, err := r.Store.TryWriteStreams(ctx, writes...)
 	switch {
 	case met != nil:
 		_ = r.end(op, history.Write, nil, conflictOf(writes, met))
@@ -89,9 +89,9 @@ func (r *recorder) WriteStreamsOrLast(ctx context.Context, writes ...messagestor
 	return written, nil, r.end(op, history.Write, written, err)
 }
 
-// conflictOf returns the conflict that a write of no past types met. A meeting without one is a
+// conflictOf returns the conflict that a write of no past types met. A write that met something and has none is a
 // conflict with the expected version, which the checker finds.
-func conflictOf(writes []messagestore.StreamWrite, met *messagestore.Meeting) *messagestore.VersionConflictError {
+func conflictOf(writes []messagestore.StreamWrite, met *messagestore.Conflict) *messagestore.VersionConflictError {
 	for i, w := range writes {
 		actual := messagestore.NoStream
 		if met.Last[i] != nil {

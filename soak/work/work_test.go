@@ -58,8 +58,8 @@ func (d lossy) Append(ctx context.Context, a messagestore.Append) (messagestore.
 	return messagestore.Written{}, err
 }
 
-func (d lossy) AppendOrMeet(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
-	_, met, err := d.AtomicDriver.(messagestore.MeetingDriver).AppendOrMeet(ctx, all) //nolint:errcheck // as the test has it
+func (d lossy) TryAppend(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
+	_, met, err := d.AtomicDriver.(messagestore.ConflictDriver).TryAppend(ctx, all) //nolint:errcheck // as the test has it
 	if err != nil || met != nil {
 		return nil, met, err
 	}
@@ -97,8 +97,8 @@ func TestAnAnswerThatWasLostIsNoAnswerInTheHistory(t *testing.T) {
 			_, err := r.Write(t.Context(), "account0-1", messagestore.NoStream, happened())
 			return err
 		},
-		"WriteStreamsOrLast": func(r *recorder) error {
-			_, met, err := r.WriteStreamsOrLast(t.Context(), messagestore.To("account0-1", messagestore.NoStream, happened()))
+		"TryWriteStreams": func(r *recorder) error {
+			_, met, err := r.TryWriteStreams(t.Context(), messagestore.To("account0-1", messagestore.NoStream, happened()))
 			require.Nil(t, met)
 			return err
 		},
@@ -121,7 +121,7 @@ func TestAMeetingIsAConflictInTheHistory(t *testing.T) {
 	t.Parallel()
 	all := operations(t, memory.New(), func(r *recorder) {
 		for range 2 {
-			_, _, err := r.WriteStreamsOrLast(t.Context(),
+			_, _, err := r.TryWriteStreams(t.Context(),
 				messagestore.To("account0-2", messagestore.NoStream), messagestore.To("account0-1", messagestore.NoStream, happened(), happened()))
 			require.NoError(t, err)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
 
-func (a *archive) park(t *testing.T, consumer string, m *messagestore.Message) *deadletter.Letter {
+func (a *archive) park(t *testing.T, consumer string, m *messagestore.Message) *deadletter.Entry {
 	t.Helper()
 	letter, err := deadletter.Of(a.Store, m.Stream.Category(), consumer).
 		Park(t.Context(), deadletter.Failure{Message: m, Err: errors.New("no"), Attempts: 1, FirstFailedAt: time.Now()})
@@ -88,7 +88,7 @@ func TestATrimEndsAtTheLowestParkedMessage(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 8)
 	messages := a.read(t, stream)
-	consumers, letters := map[int]string{2: "other", 3: "other", 4: "one", 5: "one"}, map[int]*deadletter.Letter{}
+	consumers, letters := map[int]string{2: "other", 3: "other", 4: "one", 5: "one"}, map[int]*deadletter.Entry{}
 	for at, consumer := range consumers {
 		letters[at] = a.park(t, consumer, messages[at])
 	}

@@ -171,7 +171,7 @@ func (f *fixture) manager(t *testing.T, config *intent.Config) *intent.Manager {
 func (f *fixture) writesStreams(t *testing.T) bool {
 	t.Helper()
 	category := Category(t)
-	_, _, err := f.store.WriteStreamsOrLast(t.Context(),
+	_, _, err := f.store.TryWriteStreams(t.Context(),
 		messagestore.To(category.Stream("a"), messagestore.NoStream, effect()), messagestore.To(category.Stream("b"), messagestore.NoStream, effect()))
 	if errors.Is(err, messagestore.ErrNotSupported) {
 		return false

@@ -237,8 +237,8 @@ func resourceRefuses(t *testing.T, f *fixture) {
 
 func guardedWriteIsRefused(t *testing.T, f *fixture) {
 	other := f.category.WithType("other").Stream("1")
-	guarded := func(l *intent.Lease) *messagestore.Meeting {
-		_, met, err := f.store.WriteStreamsOrLast(t.Context(), append(l.Guarded(), messagestore.To(other, messagestore.AnyVersion, effect()))...)
+	guarded := func(l *intent.Lease) *messagestore.Conflict {
+		_, met, err := f.store.TryWriteStreams(t.Context(), append(l.Guarded(), messagestore.To(other, messagestore.AnyVersion, effect()))...)
 		require.NoError(t, err)
 		return met
 	}
@@ -341,8 +341,8 @@ type slowStore struct {
 	late time.Duration
 }
 
-func (s slowStore) WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
-	written, met, err := s.Store.WriteOrLast(ctx, stream, expected, bodies...)
+func (s slowStore) TryWrite(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
+	written, met, err := s.Store.TryWrite(ctx, stream, expected, bodies...)
 	timer := time.NewTimer(s.late)
 	defer timer.Stop()
 	<-timer.C

@@ -160,11 +160,11 @@ type dying struct {
 
 var errDead = errors.New("the process is dead")
 
-func (d dying) WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+func (d dying) TryWrite(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
 	if d.dead.Load() {
 		return messagestore.Written{}, nil, errDead
 	}
-	return d.Store.WriteOrLast(ctx, stream, expected, bodies...)
+	return d.Store.TryWrite(ctx, stream, expected, bodies...)
 }
 
 func (d dying) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
@@ -231,10 +231,10 @@ func (f *fixture) managerOver(t *testing.T, store intent.Store) *intent.Manager 
 // tombstones is a store in which every stream was deleted.
 type tombstones struct{ intent.Store }
 
-func (s tombstones) WriteOrLast(ctx context.Context, stream messagestore.StreamName, _ messagestore.Version, _ ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+func (s tombstones) TryWrite(ctx context.Context, stream messagestore.StreamName, _ messagestore.Version, _ ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
 	now, err := s.Now(ctx)
 	last, _ := s.Last(ctx, stream)
-	return messagestore.Written{}, &messagestore.Meeting{Time: now, Last: []*messagestore.Message{last}}, err
+	return messagestore.Written{}, &messagestore.Conflict{Time: now, Last: []*messagestore.Message{last}}, err
 }
 
 func (s tombstones) Last(_ context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
@@ -256,7 +256,7 @@ func otherMessagesAreCorrupt(t *testing.T, f *fixture) {
 			k := kind + string(rune('a'+i))
 			stream, err := f.m.Stream("", k)
 			require.NoError(t, err)
-			written, met, err := f.store.WriteOrLast(t.Context(), stream, messagestore.NoStream, messagestore.Raw{Type: kind, Data: []byte(d)})
+			written, met, err := f.store.TryWrite(t.Context(), stream, messagestore.NoStream, messagestore.Raw{Type: kind, Data: []byte(d)})
 			require.NoError(t, err)
 			require.Nil(t, met)
 
@@ -309,18 +309,18 @@ type forgetfulStore struct {
 	intent.Store
 	lose   atomic.Bool
 	late   bool
-	arrive func(ctx context.Context) (*messagestore.Meeting, error) // the write that is on its way
+	arrive func(ctx context.Context) (*messagestore.Conflict, error) // the write that is on its way
 }
 
-func (s *forgetfulStore) WriteOrLast(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Meeting, error) {
+func (s *forgetfulStore) TryWrite(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
 	if s.late && s.lose.Swap(false) {
-		s.arrive = func(ctx context.Context) (*messagestore.Meeting, error) {
-			_, met, err := s.Store.WriteOrLast(ctx, stream, expected, bodies...)
+		s.arrive = func(ctx context.Context) (*messagestore.Conflict, error) {
+			_, met, err := s.Store.TryWrite(ctx, stream, expected, bodies...)
 			return met, err
 		}
 		return messagestore.Written{}, nil, &messagestore.OutcomeUnknownError{Cause: context.DeadlineExceeded}
 	}
-	written, met, err := s.Store.WriteOrLast(ctx, stream, expected, bodies...)
+	written, met, err := s.Store.TryWrite(ctx, stream, expected, bodies...)
 	if err == nil && met == nil && s.lose.Swap(false) {
 		return messagestore.Written{}, nil, &messagestore.OutcomeUnknownError{Cause: context.DeadlineExceeded}
 	}

@@ -85,21 +85,21 @@ func New(client redis.UniversalClient, config *Config) (*Store, error) {
 	return &Store{messagestore.New(&driver{client, appendScript}, &messagestore.Config{Logger: config.Logger})}, nil
 }
 
-// WriteOrLast implements [intent.Store], for one message.
+// TryWrite implements [intent.Store], for one message.
 //
 // A step whose answer is lost is repeated, up to three times. The error of one that still has no
 // answer matches [messagestore.ErrOutcomeUnknown], and so does each error of Redis: go-redis may
 // have sent the step before.
-func (s *Store) WriteOrLast(
+func (s *Store) TryWrite(
 	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body,
-) (messagestore.Written, *messagestore.Meeting, error) {
-	return s.store.WriteOrLast(ctx, stream, expected, bodies...)
+) (messagestore.Written, *messagestore.Conflict, error) {
+	return s.store.TryWrite(ctx, stream, expected, bodies...)
 }
 
-// WriteStreamsOrLast implements [intent.Store], for one message of one stream. The error of any
+// TryWriteStreams implements [intent.Store], for one message of one stream. The error of any
 // other write matches [messagestore.ErrNotSupported].
-func (s *Store) WriteStreamsOrLast(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Meeting, error) {
-	return s.store.WriteStreamsOrLast(ctx, writes...)
+func (s *Store) TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
+	return s.store.TryWriteStreams(ctx, writes...)
 }
 
 // Last implements [intent.Store].
@@ -124,8 +124,8 @@ type driver struct {
 	script *redis.Script
 }
 
-// AppendOrMeet implements [messagestore.MeetingDriver], for one message of one stream.
-func (d *driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Meeting, error) {
+// TryAppend implements [messagestore.ConflictDriver], for one message of one stream.
+func (d *driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	a := appends[0]
 	switch {
 	case len(appends) > 1:
@@ -154,7 +154,7 @@ func (d *driver) AppendOrMeet(ctx context.Context, appends []messagestore.Append
 	switch last := reply.last; {
 	case reply.wrote:
 	case last == nil || last.ID != r.ID:
-		return nil, &messagestore.Meeting{Time: reply.now, Last: []*messagestore.Message{last}}, nil
+		return nil, &messagestore.Conflict{Time: reply.now, Last: []*messagestore.Message{last}}, nil
 	case !r.Same(last, reply.metadata):
 		return nil, nil, &messagestore.IDConflictError{ID: r.ID, Stream: a.Stream, Position: last.Position}
 	default:

@@ -328,12 +328,12 @@ func TestRepeatedMessageIsADuplicateAndItsIDIsNotUsedAgain(t *testing.T) {
 	_, store := newServer(t).open(t)
 	message := messagestore.Envelope{ID: [16]byte{15: 1}, Body: messagestore.Raw{Type: "Paid", Data: []byte(`{"n": 1}`)}}
 
-	first, met, err := store.WriteOrLast(t.Context(), "payment-1", messagestore.NoStream, message)
+	first, met, err := store.TryWrite(t.Context(), "payment-1", messagestore.NoStream, message)
 	require.NoError(t, err)
 	require.Nil(t, met)
 	require.False(t, first.Duplicate)
 	for _, expected := range []messagestore.Version{messagestore.NoStream, messagestore.AnyVersion, first.Version} {
-		again, met, err := store.WriteOrLast(t.Context(), "payment-1", expected, message)
+		again, met, err := store.TryWrite(t.Context(), "payment-1", expected, message)
 		require.NoError(t, err)
 		require.Nil(t, met)
 		require.True(t, again.Duplicate)
@@ -341,7 +341,7 @@ func TestRepeatedMessageIsADuplicateAndItsIDIsNotUsedAgain(t *testing.T) {
 		require.Equal(t, first, again)
 	}
 	message.Body = messagestore.Raw{Type: "Paid", Data: []byte(`{"n": 2}`)}
-	_, _, err = store.WriteOrLast(t.Context(), "payment-1", messagestore.NoStream, message)
+	_, _, err = store.TryWrite(t.Context(), "payment-1", messagestore.NoStream, message)
 
 	require.ErrorIs(t, err, messagestore.ErrIDConflict)
 }
@@ -350,8 +350,8 @@ func TestVersionIsComparedOrAny(t *testing.T) {
 	t.Parallel()
 	_, store := newServer(t).open(t)
 	paid := messagestore.Raw{Type: "Paid", Data: []byte(`{}`)}
-	write := func(expected messagestore.Version) (messagestore.Written, *messagestore.Meeting) {
-		written, met, err := store.WriteOrLast(t.Context(), "payment-1", expected, paid)
+	write := func(expected messagestore.Version) (messagestore.Written, *messagestore.Conflict) {
+		written, met, err := store.TryWrite(t.Context(), "payment-1", expected, paid)
 		require.NoError(t, err)
 		return written, met
 	}
@@ -386,9 +386,9 @@ func TestWhatRedisCannotDoIsNotSupportedAndWritesNothing(t *testing.T) {
 	_, err := m.Reserve(t.Context(), intent.Request{Key: "a", With: []string{"b"}, Content: order{100}})
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 	require.ErrorIs(t, l.Confirm(t.Context(), nil, messagestore.To("payment-1", messagestore.NoStream, paid)), messagestore.ErrNotSupported)
-	_, _, err = store.WriteStreamsOrLast(t.Context(), l.Confirmation(nil)...)
+	_, _, err = store.TryWriteStreams(t.Context(), l.Confirmation(nil)...)
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
-	_, _, err = store.WriteOrLast(t.Context(), "payment-1", messagestore.NoStream, paid, paid)
+	_, _, err = store.TryWrite(t.Context(), "payment-1", messagestore.NoStream, paid, paid)
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 	_, err = m.List(t.Context(), intent.Filter{})
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
@@ -467,7 +467,7 @@ func TestCallEndsWithItsContext(t *testing.T) {
 	m := manager(t, store)
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, _, err = store.WriteOrLast(done, "payment-1", messagestore.NoStream, messagestore.Raw{Type: "Paid", Data: []byte(`{}`)})
+	_, _, err = store.TryWrite(done, "payment-1", messagestore.NoStream, messagestore.Raw{Type: "Paid", Data: []byte(`{}`)})
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 

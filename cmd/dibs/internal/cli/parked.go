@@ -126,7 +126,7 @@ type parkedLine struct {
 	Message       record                  `json:"message"`
 }
 
-func toParkedLine(category messagestore.Category, name string, p *deadletter.Letter) parkedLine {
+func toParkedLine(category messagestore.Category, name string, p *deadletter.Entry) parkedLine {
 	return parkedLine{
 		Category: category, Consumer: name, State: stateOf(p), ParkedAt: timeText(p.ParkedAt), FirstFailedAt: timeOrNone(p.FirstFailedAt, ""),
 		Attempts: p.Attempts, Error: p.Error, Stack: p.Stack, Reason: p.Reason, DeadLetter: p.DeadLetter,
@@ -134,14 +134,14 @@ func toParkedLine(category messagestore.Category, name string, p *deadletter.Let
 	}
 }
 
-func stateOf(p *deadletter.Letter) string {
+func stateOf(p *deadletter.Entry) string {
 	if p.Requested {
 		return stateRequested
 	}
 	return stateParked
 }
 
-func (a *app) printParked(category messagestore.Category, name string, p *deadletter.Letter) error {
+func (a *app) printParked(category messagestore.Category, name string, p *deadletter.Entry) error {
 	if a.JSON {
 		return a.out.object(toParkedLine(category, name, p))
 	}
@@ -206,7 +206,7 @@ func (c *parkedShowCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-func (a *app) showParked(category messagestore.Category, name string, p *deadletter.Letter, m *messagestore.Message, data bool) error {
+func (a *app) showParked(category messagestore.Category, name string, p *deadletter.Entry, m *messagestore.Message, data bool) error {
 	lines := [][2]string{
 		{"message", placeOf(p.Stream, p.Position) + fmt.Sprintf(", at %d of %s", p.GlobalPosition, visible(string(category)))},
 		{"type", visible(p.Type)},
