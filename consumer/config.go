@@ -129,8 +129,10 @@ type Config struct {
 //
 // A failure that a retry cannot help is not retried. Data that cannot be decoded lead to Then at
 // once. If the failure is not the message's, the consumer stops at once, also where Then parks: a
-// missing right (SQLSTATE 42501), a closed pool, or an error whose method Permanent() bool returns
-// true. A type that no function is registered for is retried, since a newer replica may know it.
+// missing right (SQLSTATE 42501, or [messagestore.ErrNotPermitted]), a store that was closed ([messagestore.ErrClosed]),
+// a schema that is missing or does not fit, an unsafe server, and a reserver of another consumer or store.
+// The types of these errors tell; no method of a handler's error does. A type that no function is registered for is
+// retried, since a newer replica may know it.
 //
 // A failure while the consumer's store does not answer is not the message's, whatever the handler was
 // at: it is neither counted nor logged nor stored, the message is delivered again within a second of

@@ -140,8 +140,8 @@
 // lasting errors end it: [ErrConsumerFenced],
 // [ErrPositionAhead], [ErrPositionCorrupt], an error that matches [messagestore.ErrInvalid],
 // [messagestore.ErrNotSupported] or [messagestore.ErrIDConflict], a missing right (SQLSTATE
-// 42501), or one whose method Permanent() bool returns true, such as that of a closed pool or a
-// missing schema. The first contact of Run also returns the answer of a database to a wrong
+// 42501, [messagestore.ErrNotPermitted]), a closed handle ([messagestore.ErrClosed]), and a schema or a server that the
+// driver refuses until an operator acts. The first contact of Run also returns the answer of a database to a wrong
 // password, user or name; a server that does not answer is asked again. CatchUp returns every
 // error.
 package consumer

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -105,7 +106,7 @@ func sqlState(err error) string {
 	return ""
 }
 
-// lasts reports whether an error says itself that it stays until an operator acts. The methods of a
+// lasts reports whether an error stays until an operator acts: by its own type, or by its SQLSTATE. The methods of a
 // handler's error are the handler's code: one that panics does not say so.
 func lasts(err error) (is bool) {
 	defer func() {
@@ -113,13 +114,7 @@ func lasts(err error) (is bool) {
 			is = false
 		}
 	}()
-	if e, ok := errors.AsType[interface {
-		error
-		Permanent() bool
-	}](err); ok && e.Permanent() {
-		return true
-	}
-	return errors.Is(err, messagestore.ErrClosed) || errors.Is(err, messagestore.ErrNotPermitted) || sqlState(err) == denied
+	return errors.Is(err, disposition.ErrLasting) || errors.Is(err, messagestore.ErrClosed) || errors.Is(err, messagestore.ErrNotPermitted) || sqlState(err) == denied
 }
 
 // refused reports whether a database has answered the first call of a consumer with an error

@@ -22,9 +22,12 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/reservation"
 )
 
 // A logbook is the log of a consumer.
@@ -135,7 +138,14 @@ func (e stateError) SQLState() string { return string(e) }
 // A failure that every message will meet parks none: the consumer stops before the first.
 func TestAFailureThatIsNotTheMessagesStopsUnderEveryPolicy(t *testing.T) {
 	t.Parallel()
-	for _, failure := range []error{stateError("42501"), lastingError{}} {
+	for _, failure := range []error{
+		stateError("42501"),
+		lastingError{},
+		messagestore.ErrNotPermitted, messagestore.ErrClosed, postgres.ErrNotMigrated, postgres.ErrSchemaTooNew,
+		postgres.ErrAdopting, &pglink.SchemaVersionError{Schema: "dibs", Version: 1, Need: 2}, sqlite.ErrNoSchema, sqlite.ErrNewerSchema,
+		&postgres.UnsafeSettingsError{Settings: []postgres.UnsafeSetting{{Name: "fsync", Value: "off", Need: "on"}}},
+		&reservation.OtherConsumerError{}, &reservation.OtherStoreError{Message: &messagestore.Message{}},
+	} {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
 		c := newConsumer(t, store, always(fmt.Errorf("write: %w", failure)), &consumer.Config{Errors: consumer.ErrorPolicy{
@@ -146,6 +156,36 @@ func TestAFailureThatIsNotTheMessagesStopsUnderEveryPolicy(t *testing.T) {
 
 		require.Equal(t, int64(1), c.Stats().Failed)
 		require.Zero(t, c.Stats().Parked)
+	}
+}
+
+// A methodicalError has the methods by which errors of other libraries say the like.
+type methodicalError struct{}
+
+func (methodicalError) Error() string             { return "no such seat" }
+func (methodicalError) Permanent() bool           { return true }
+func (methodicalError) Park() bool                { return true }
+func (methodicalError) RetryAfter() time.Duration { return time.Hour }
+
+// No method of a handler's error has an effect, and a standby is waited for: the policy decides.
+func TestNoMethodOfAFailureStopsAConsumer(t *testing.T) {
+	t.Parallel()
+	for _, failure := range []error{
+		methodicalError{}, &postgres.UnsafeSettingsError{Settings: []postgres.UnsafeSetting{{Name: "in_hot_standby", Value: "on", Need: "off"}}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newStore()
+			write(t, store, "account-1", Deposited{1}, Deposited{2})
+			c := newConsumer(t, store, always(fmt.Errorf("write: %w", failure)), &consumer.Config{Errors: consumer.ErrorPolicy{
+				Retry: consumer.Retry{For: time.Second}, Then: consumer.ParkMessage,
+			}})
+			before := time.Now()
+
+			require.NoError(t, c.CatchUp(t.Context()))
+
+			require.Equal(t, int64(2), c.Stats().Parked)
+			require.Equal(t, 2*time.Second, time.Since(before))
+		})
 	}
 }
 

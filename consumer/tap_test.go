@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -84,5 +85,5 @@ var errStore = errors.New("the store is away")
 // A lastingError is one that a store says will not go away.
 type lastingError struct{}
 
-func (lastingError) Error() string   { return "not migrated" }
-func (lastingError) Permanent() bool { return true }
+func (lastingError) Error() string        { return "not migrated" }
+func (lastingError) Is(target error) bool { return target == disposition.ErrLasting }

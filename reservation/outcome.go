@@ -167,8 +167,8 @@ func (e *OtherConsumerError) Error() string {
 		e.Reserver, e.Consumer, e.Other)
 }
 
-// Permanent has a consumer stop at once, under every policy: each message would fail so.
-func (*OtherConsumerError) Permanent() bool { return true }
+// Is has a consumer stop at once, under every policy: each message would fail so.
+func (*OtherConsumerError) Is(target error) bool { return target == disposition.ErrLasting }
 
 // An OtherStoreError says that a reserver is over another store than the consumer whose handler has it:
 // its reservations would neither be in one write with the events nor seen by the consumer. The consumer
@@ -188,8 +188,8 @@ func (e *OtherStoreError) Error() string {
 	return fmt.Sprintf("invalid store of reserver %q: it is another store than that of %s: %s is not there", e.Reserver, of, e.Message)
 }
 
-// Is reports whether target is [messagestore.ErrInvalid].
-func (*OtherStoreError) Is(target error) bool { return target == messagestore.ErrInvalid }
-
-// Permanent has a consumer stop at once, under every policy: each message would fail so.
-func (*OtherStoreError) Permanent() bool { return true }
+// Is reports whether target is [messagestore.ErrInvalid]. It also has a consumer stop at once, under every policy: each
+// message would fail so.
+func (*OtherStoreError) Is(target error) bool {
+	return target == messagestore.ErrInvalid || target == disposition.ErrLasting
+}

@@ -61,6 +61,20 @@ var Parked error = &Error{Kind: Park} //nolint:errname // it is a disposition, w
 //	func (e *DecodeError) Unwrap() []error { return []error{e.Cause, disposition.Refused} }
 var Refused error = &Error{Kind: Refuse} //nolint:errname // it is a disposition, which errors unwrap to
 
+// ErrLasting is matched by an error that stays until an operator acts, whatever the message. A consumer stops at
+// one, unless the error carries a disposition, and parks nothing. Only errors of Dibs match it: a handler's error
+// cannot stop a consumer by a method.
+var ErrLasting = errors.New("it stays until an operator acts")
+
+// A LastingError is the text of an error that matches [ErrLasting].
+type LastingError string
+
+// Error returns the text.
+func (e LastingError) Error() string { return string(e) }
+
+// Is reports whether target is [ErrLasting].
+func (e LastingError) Is(target error) bool { return target == ErrLasting }
+
 // Of returns the disposition in err, nil if there is none. Of several it returns the outermost, and of
 // those that were joined the first. The methods of err are the code of a user: if one panics, there is no
 // disposition.

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/text"
 )
 
@@ -59,11 +60,14 @@ func (e *UnsafeSettingsError) Error() string {
 	return text
 }
 
-// Is reports whether target is [ErrUnsafeSettings].
-func (e *UnsafeSettingsError) Is(target error) bool { return target == ErrUnsafeSettings }
+// Is reports whether target is [ErrUnsafeSettings], or [disposition.ErrLasting] and an operator has to change a
+// setting.
+func (e *UnsafeSettingsError) Is(target error) bool {
+	return target == ErrUnsafeSettings || target == disposition.ErrLasting && e.lasts()
+}
 
-// Permanent reports whether an operator has to change a setting.
-func (e *UnsafeSettingsError) Permanent() bool {
+// lasts reports whether an operator has to change a setting.
+func (e *UnsafeSettingsError) lasts() bool {
 	return slices.ContainsFunc(e.Settings, func(s UnsafeSetting) bool { return s.Name != inHotStandby && s.Name != onTimeline })
 }
 
@@ -92,16 +96,17 @@ func (e *SchemaVersionError) Error() string {
 		e.Schema, e.Version, e.Serves, e.Need, ErrSchemaTooNew)
 }
 
-// Is reports whether target is [ErrNotMigrated] or [ErrSchemaTooNew], whichever fits.
+// Is reports whether target is [ErrNotMigrated] or [ErrSchemaTooNew], whichever fits, or [disposition.ErrLasting]: an
+// operator has to migrate or to upgrade.
 func (e *SchemaVersionError) Is(target error) bool {
+	if target == disposition.ErrLasting {
+		return true
+	}
 	if e.Version < e.Need {
 		return target == ErrNotMigrated
 	}
 	return target == ErrSchemaTooNew
 }
-
-// Permanent reports true: an operator has to migrate or to upgrade.
-func (e *SchemaVersionError) Permanent() bool { return true }
 
 // A server is the answer to the check.
 type server struct {

@@ -9,21 +9,23 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dibs-go/dibs/internal/disposition"
 )
 
 // Failures to match with [errors.Is]. Nothing was read or written.
 var (
 	// ErrNotMigrated is matched by the error of a call on a database that has no schema,
 	// or an older one. See [SchemaVersionError].
-	ErrNotMigrated error = lastingError("the schema is not there, or not up to date: run dibs migrate up")
+	ErrNotMigrated error = disposition.LastingError("the schema is not there, or not up to date: run dibs migrate up")
 
 	// ErrSchemaTooNew is matched by the error of a call on a database whose schema no
 	// longer works with this release. See [SchemaVersionError].
-	ErrSchemaTooNew error = lastingError("the schema is too new for this release of the library: upgrade the library")
+	ErrSchemaTooNew error = disposition.LastingError("the schema is too new for this release of the library: upgrade the library")
 
 	// ErrAdopting is matched by the error of a call on a database in which message-db's
 	// table is the store, because its messages are being adopted or were given back.
-	ErrAdopting error = lastingError("message-db's messages are not adopted yet: see dibs migrate status")
+	ErrAdopting error = disposition.LastingError("message-db's messages are not adopted yet: see dibs migrate status")
 
 	// ErrUnsafeSettings is matched by the error of a call on a server that might lose or change
 	// acknowledged writes. See [UnsafeSettingsError].
@@ -39,14 +41,6 @@ var (
 	// ErrInvalidURL does not show the URL, which may hold a password.
 	ErrInvalidURL = errors.New("it is not a URL that PostgreSQL's clients know: postgres://user@host:5432/database")
 )
-
-// A lastingError stays until an operator acts. A consumer stops at one.
-type lastingError string
-
-func (e lastingError) Error() string { return string(e) }
-
-// Permanent reports that a retry does not help.
-func (lastingError) Permanent() bool { return true }
 
 // SQLSTATEs that are looked at in more than one place.
 const (

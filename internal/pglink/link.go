@@ -148,7 +148,7 @@ func (l *Link) Pool() *pgxpool.Pool { return l.pool }
 func (l *Link) With(ctx context.Context, f func(db DB) error) error {
 	return l.AsIs(ctx, func(db DB) error {
 		err := l.safely(ctx, db, f)
-		if e, ok := errors.AsType[*UnsafeSettingsError](err); ok && !e.Permanent() && l.pool != nil {
+		if e, ok := errors.AsType[*UnsafeSettingsError](err); ok && !e.lasts() && l.pool != nil {
 			Conn(db).Close(ctx)
 		}
 		return err

@@ -21,6 +21,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
@@ -283,7 +284,7 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 		versions, ok := errors.AsType[*pglink.SchemaVersionError](err)
 		require.True(t, ok)
 		require.Equal(t, &pglink.SchemaVersionError{Schema: schema, Version: test.version, Serves: test.serves, Need: made}, versions)
-		require.True(t, versions.Permanent())
+		require.ErrorIs(t, err, disposition.ErrLasting)
 		for _, other := range []error{postgres.ErrNotMigrated, postgres.ErrSchemaTooNew} {
 			require.Equal(t, errors.Is(test.err, other), errors.Is(err, other))
 		}
@@ -549,8 +550,7 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 
 	err := tryOpen(t, url)
 	requireUnsafe(t, err, recovering)
-	unsafe, _ := errors.AsType[*postgres.UnsafeSettingsError](err)
-	require.False(t, unsafe.Permanent(), "it is promoted, or the next connection reaches the primary")
+	require.NotErrorIs(t, err, disposition.ErrLasting, "it is promoted, or the next connection reaches the primary")
 
 	pool := pgtest.Connect(t, url)
 	driver := postgres.New(pool, nil)
