@@ -213,9 +213,6 @@ func (c *Config) withDefaults() Config {
 	if c != nil {
 		d = *c
 	}
-	if d.Logger.IsZero() {
-		d.Logger = logger.StandardError()
-	}
 	d.Lease = cmp.Or(d.Lease, 10*time.Second)
 	d.Concurrency = cmp.Or(d.Concurrency, 1)
 	d.BatchSize = cmp.Or(d.BatchSize, 1000)

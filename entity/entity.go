@@ -41,7 +41,7 @@ type Config struct {
 	// Logger receives a debug event for each snapshot written, and a warning for
 	// one that could not be, of names and numbers, never of content.
 	//
-	// Defaults to silence.
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 

@@ -4,9 +4,8 @@
 //	messagestore.Config{Logger: logger.Zerolog(log.Logger)}
 //	messagestore.Config{Logger: logger.Slog(slog.Default().Handler())}
 //
-// The zero value costs nothing. It is silent everywhere but in a consumer: one without a Logger
-// writes its warnings and errors to standard error, as [StandardError] does. [Silent] has a
-// consumer say nothing.
+// The zero value writes warnings and errors to standard error, as [StandardError] does, wherever it
+// is. [Silent] writes nothing.
 package logger
 
 import (
@@ -23,8 +22,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// A Logger receives events of names and numbers, never of messages' content. The zero value
-// drops them all, unless the field that it is in says otherwise. It is safe for concurrent use if the logger or the handler in it is.
+// A Logger receives events of names and numbers, never of messages' content. The zero value is
+// [StandardError]. It is safe for concurrent use if the logger or the handler in it is.
 type Logger struct {
 	zero    *zerolog.Logger
 	handler slog.Handler // nil where events stay with zero
@@ -44,13 +43,13 @@ func Slog(h slog.Handler) Logger {
 	return Logger{&z, h}
 }
 
-// Silent returns a Logger that drops all events, also where the zero value does not.
+// Silent returns a Logger that drops all events.
 func Silent() Logger { return Logger{zero: &silent} }
 
 var silent = zerolog.Nop()
 
 // StandardError returns a Logger for a person: it writes warnings and errors to standard error,
-// a line each, with the time, and no colour. A stack follows on lines of its own. It is the Logger of a consumer that is given none.
+// a line each, with the time, and no colour. A stack follows on lines of its own.
 func StandardError() Logger { return standardError() }
 
 var standardError = sync.OnceValue(func() Logger {
@@ -95,8 +94,14 @@ func (l Logger) Error() *zerolog.Event { return l.begin(zerolog.ErrorLevel) }
 // begin returns nil, on which every method of an event does nothing, if the event would be
 // dropped.
 func (l Logger) begin(level zerolog.Level) *zerolog.Event {
+	if l.IsZero() {
+		if level < zerolog.WarnLevel {
+			return nil
+		}
+		l = StandardError()
+	}
 	switch {
-	case l.zero == nil || level < l.zero.GetLevel():
+	case level < l.zero.GetLevel():
 		return nil
 	case l.handler != nil && !l.handler.Enabled(context.Background(), slogLevel(level)):
 		return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -14,20 +15,40 @@ import (
 	"github.com/dibs-go/dibs/logger"
 )
 
-func TestTheZeroValueIsSilent(t *testing.T) {
+func TestASilentLoggerDropsAll(t *testing.T) {
 	t.Parallel()
-	for _, l := range []logger.Logger{{}, logger.Slog(nil)} {
+	for _, l := range []logger.Logger{logger.Silent(), logger.Slog(nil)} {
 		require.Nil(t, l.Debug())
 		require.Nil(t, l.Error())
 		l.Error().Str("a", "b").Err(errors.New("c")).Msg("nothing happens")
 	}
 }
 
+//nolint:paralleltest // it replaces standard error
+func TestTheZeroLoggerWarnsOnStandardError(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	require.NoError(t, err)
+	defer file.Close()
+	before := os.Stderr
+	os.Stderr = file
+	defer func() { os.Stderr = before }()
+
+	var l logger.Logger
+	require.Nil(t, l.Debug())
+	require.Nil(t, l.Info())
+	l.Warn().Str("stream", "account-1").Msg("key reused")
+	l.Error().Msg("stopped")
+
+	text, err := os.ReadFile(file.Name())
+	require.NoError(t, err)
+	require.Regexp(t, `^20\S+ WRN key reused stream=account-1\n20\S+ ERR stopped\n$`, string(text))
+}
+
 func TestASilentLoggerAllocatesNothing(t *testing.T) {
-	var silent logger.Logger
+	var zero logger.Logger
 	quiet := logger.Zerolog(zerolog.New(&bytes.Buffer{}).Level(zerolog.WarnLevel))
 	handler := logger.Slog(slog.NewTextHandler(&bytes.Buffer{}, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	for _, l := range []logger.Logger{silent, quiet, handler} {
+	for _, l := range []logger.Logger{zero, logger.Silent(), quiet, handler} {
 		require.Zero(t, testing.AllocsPerRun(100, func() { l.Debug().Str("stream", "account-1").Int64("version", 3).Msg("write") }))
 	}
 }

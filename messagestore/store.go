@@ -42,7 +42,7 @@ type Config struct {
 	// each write whose outcome has to be found out and for an outage that a watch meets first, of
 	// names and numbers, never of content.
 	//
-	// Defaults to silence.
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 

@@ -36,7 +36,7 @@ type Config struct {
 	// Logger receives a debug event for each result, and a warning for each key that is reused,
 	// of names and numbers, never of content.
 	//
-	// Defaults to silence.
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 

@@ -78,7 +78,6 @@ type Receiver struct {
 	consumer jetstream.Consumer
 	f        func(ctx context.Context, m jetstream.Msg) error
 	config   ReceiverConfig
-	logger   logger.Logger
 	invalid  error
 
 	running                atomic.Bool
@@ -106,9 +105,6 @@ func NewReceiver(c jetstream.Consumer, f func(ctx context.Context, m jetstream.M
 	r.config.Concurrency = cmp.Or(r.config.Concurrency, 1)
 	r.config.MaxDelay = cmp.Or(r.config.MaxDelay, time.Minute)
 	r.config.Grace = cmp.Or(r.config.Grace, 10*time.Second)
-	if r.logger = r.config.Logger; r.logger.IsZero() {
-		r.logger = logger.StandardError()
-	}
 	r.invalid = r.check()
 	return r
 }
@@ -209,7 +205,7 @@ func (r *Receiver) work(fetching, working context.Context) error {
 			return err
 		default:
 			failed++
-			r.logger.Warn().Str("error", text.Log(err)).Msg("no message could be asked for")
+			r.config.Logger.Warn().Str("error", text.Log(err)).Msg("no message could be asked for")
 			_ = backoff.Wait(fetching, backoff.After(failed, leastDelay, 5*time.Second))
 		}
 	}
@@ -224,7 +220,7 @@ func (r *Receiver) receive(ctx context.Context, m jetstream.Msg) {
 		confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
 		defer cancel()
 		if err := m.DoubleAck(confirm); err != nil {
-			event(r.logger.Warn()).Str("error", text.Log(err)).Msg("an acknowledgement was not confirmed: the message may come again")
+			event(r.config.Logger.Warn()).Str("error", text.Log(err)).Msg("an acknowledgement was not confirmed: the message may come again")
 			return
 		}
 		r.acked.Add(1)
@@ -232,13 +228,13 @@ func (r *Receiver) receive(ctx context.Context, m jetstream.Msg) {
 	}
 	if parks(err) {
 		if r.config.OnPark == nil {
-			event(r.logger.Error()).Str("error", text.Log(err)).Msg("message parked: it is not delivered again")
+			event(r.config.Logger.Error()).Str("error", text.Log(err)).Msg("message parked: it is not delivered again")
 		} else if failure := r.record(ctx, m, err); failure != nil {
 			r.delay(m, fmt.Errorf("record a parked message: %w", failure))
 			return
 		}
 		if failure := m.TermWithReason(reason(err)); failure != nil {
-			event(r.logger.Warn()).Str("error", text.Log(failure)).Msg("the server was not told to deliver a message no more: it may come again")
+			event(r.config.Logger.Warn()).Str("error", text.Log(failure)).Msg("the server was not told to deliver a message no more: it may come again")
 			return
 		}
 		r.parked.Add(1)
@@ -259,13 +255,13 @@ func (r *Receiver) delay(m jetstream.Msg, err error) {
 		deliveries = int(min(data.NumDelivered, math.MaxInt32))
 	}
 	pause := backoff.After(deliveries, leastDelay, r.config.MaxDelay)
-	event := r.logger.Warn().Str("subject", m.Subject()).Int("deliveries", deliveries).Dur("pause", pause)
+	event := r.config.Logger.Warn().Str("subject", m.Subject()).Int("deliveries", deliveries).Dur("pause", pause)
 	if stack := panics.Stack(err); stack != "" {
 		event = event.Str(logger.Stack, stack)
 	}
 	event.Str("error", text.Log(err)).Msg("message failed: it is delivered again")
 	if failure := m.NakWithDelay(pause); failure != nil { // AckWait does the same
-		r.logger.Warn().Str("subject", m.Subject()).Str("error", text.Log(failure)).Msg("the server was not told of a failure")
+		r.config.Logger.Warn().Str("subject", m.Subject()).Str("error", text.Log(failure)).Msg("the server was not told of a failure")
 	}
 }
 

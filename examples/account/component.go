@@ -21,7 +21,7 @@ type Config struct {
 
 	// Logger receives a debug event for each command that is ignored.
 	//
-	// Defaults to silence.
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 

@@ -41,7 +41,7 @@ type runCommand struct {
 
 // Run handles commands.
 func (c *runCommand) Run(ctx context.Context, o *stage.Output) error {
-	var log logger.Logger
+	log := logger.Silent()
 	if c.Verbose {
 		log = logger.Zerolog(zerolog.New(o.Stderr).With().Timestamp().Logger())
 	}

@@ -174,7 +174,7 @@ type Config struct {
 	// not safe, and one for a connection that [Open] may make in the clear; of names
 	// and numbers, never of content.
 	//
-	// Defaults to silence.
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 

@@ -120,7 +120,7 @@ type Config struct {
 	// Logger receives a warning for each request that the store or a stored response kept from its
 	// answer, and for each response that is refused for its size, of names and numbers.
 	//
-	// Defaults to silence.
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 

@@ -93,7 +93,7 @@ type Config struct {
 	// each key that is reused, each lease that is lost and each extension that fails, of names
 	// and numbers, never of content.
 	//
-	// Defaults to silence.
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 

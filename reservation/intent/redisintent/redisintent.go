@@ -55,7 +55,7 @@ type Config struct {
 	// Logger receives a debug event for each step, and a warning for each whose outcome is not
 	// known, of names and numbers, never of content.
 	//
-	// Defaults to silence.
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -48,7 +49,7 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return err
 			}
-			return a.printFindings(append(aboutFile(state), aboutCheck(ctx, messagestore.New(d, nil))), c.Quiet)
+			return a.printFindings(append(aboutFile(state), aboutCheck(ctx, messagestore.New(d, quietly))), c.Quiet)
 		})
 	}
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
@@ -332,7 +333,12 @@ func (a *app) printFindings(findings []doctor.Finding, quiet bool) error {
 	return nil
 }
 
-func (a *app) postgresConfig() *postgres.Config { return &postgres.Config{Schema: a.Schema} }
+func (a *app) postgresConfig() *postgres.Config {
+	return &postgres.Config{Schema: a.Schema, Logger: logger.Silent()}
+}
+
+// quietly has a store log nothing: a command prints what it has to say by itself.
+var quietly = &messagestore.Config{Logger: logger.Silent()}
 
 // withPostgres runs f with a connection to the server. A store of another kind is refused:
 // it has no server.

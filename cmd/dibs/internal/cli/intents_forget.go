@@ -50,7 +50,7 @@ func (c *intentsForgetCommand) Run(ctx context.Context, a *app) error {
 	return a.withPostgres(ctx, "intents forget", func(conn *pgx.Conn) error {
 		adm := admin.New(conn, a.postgresConfig())
 		options := &admin.ForgetOptions{Reason: c.Reason, DryRun: true}
-		store := messagestore.New(postgres.New(conn, a.postgresConfig()), nil)
+		store := messagestore.New(postgres.New(conn, a.postgresConfig()), quietly)
 		if err := requireCategory(ctx, store, category); err != nil {
 			return err
 		}

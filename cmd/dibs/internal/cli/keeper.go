@@ -41,10 +41,10 @@ func (a *app) withKeeper(ctx context.Context, command string, f func(k keeper, s
 	}
 	if isPostgres(u) {
 		return a.withConn(ctx, func(conn *pgx.Conn) error {
-			return f(admin.New(conn, a.postgresConfig()), messagestore.New(postgres.New(conn, a.postgresConfig()), nil))
+			return f(admin.New(conn, a.postgresConfig()), messagestore.New(postgres.New(conn, a.postgresConfig()), quietly))
 		})
 	}
-	return a.withFile(ctx, u, command, func(d *sqlite.Driver) error { return f(d, messagestore.New(d, nil)) })
+	return a.withFile(ctx, u, command, func(d *sqlite.Driver) error { return f(d, messagestore.New(d, quietly)) })
 }
 
 // withFile runs f with a store in a file, which has to be there.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -107,7 +108,7 @@ func (a *app) withStore(ctx context.Context, batchSize int, f func(*messagestore
 		}
 		u += separator + "schema=" + url.QueryEscape(a.Schema)
 	}
-	store, err := a.open(ctx, u, &messagestore.Config{BatchSize: batchSize})
+	store, err := a.open(ctx, u, &messagestore.Config{BatchSize: batchSize, Logger: logger.Silent()})
 	if err != nil {
 		return err
 	}
