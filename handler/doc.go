@@ -38,9 +38,14 @@
 //	                              not counted             the next message    now, without retries
 //	redrive    stays parked       stays parked; in        the dead letter     stays parked
 //	                              order again after d     is closed
+//	relay      parked in order    sent again after d,     not sent; counted,  parked in order
+//	                              at most an hour         logged; the next
+//	receiver   OnPark, and not    delivered again         acknowledged;       OnPark, and not
+//	           delivered again    after d                 counted, logged     delivered again
 //
 // The consumer's row holds under every ErrorPolicy. Where that is to park in order, Park parks in order too. A redrive
-// is that of a parked message, "in order" under ParkInOrder.
+// is that of a parked message, "in order" under ParkInOrder. A relay is that of package outbox, and the function is its
+// sink's; a d that is not above 0 is the relay's own pause there. A receiver is that of package natsbroker.
 //
 // Errors of Dibs have dispositions of their own, and say so: data that do not decode are refused, and an
 // idempotence key that is used for something else parks its message.

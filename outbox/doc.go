@@ -25,16 +25,18 @@
 //
 // # Failures
 //
-// The sink's error decides. If it has a method Park() bool that returns true, the message can never be
-// sent: it is parked, and so are later messages of its key, behind it, without being sent. Messages of
+// The sink's error decides, by its disposition, however wrapped. With handler.Refuse and handler.Park the message can
+// never be sent: it is parked, and so are later messages of its key, behind it, without being sent. Messages of
 // other keys flow. After a redrive of the message, or when it is dropped (package deadletter, dibs parked), those
 // behind it are sent in order, by the relay itself. [consumer.ParkInOrder] tells how.
 //
-// With any other error the message is sent again, for ever: a sink that is down for a night parks nothing.
-// The pauses grow to 30 s; an error with a method RetryAfter() time.Duration sets its own, up to
-// [MaxRetryAfter]. Meanwhile messages of its key wait, and others flow, until the relay is as far ahead of its
+// With any other error the message is sent again, for ever: a sink that is down for a night parks nothing, and no error
+// of a sink stops a relay. The pauses grow to 30 s; handler.RetryAfter sets its own, above 0 and up to [MaxRetryAfter].
+// Meanwhile messages of its key wait, and others flow, until the relay is as far ahead of its
 // checkpoint as a crash may send again: [Config.CheckpointMessages] plus those of one read, and at most those of two
-// reads, 2,000. An error of package consumer (Park, RetryAfter, Skip) is obeyed, too.
+// reads, 2,000.
+//
+// With handler.Skip a message is not sent: it is logged, counts as Skipped, and the next of its key is sent.
 //
 // # Types
 //

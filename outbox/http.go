@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -74,8 +75,8 @@ type HTTPSink struct {
 // message's id; webhook-timestamp, the time of the attempt; and webhook-signature, if there are
 // secrets: v1 and the HMAC-SHA256 of id, timestamp and body. It has the id as Idempotency-Key, too.
 //
-// An answer of 2xx takes the message. 400, 410, 413, 414, 415, 422 and 431 refuse it for good: it is
-// parked. With any other answer, and with none, it is sent again, after the answer's Retry-After, in
+// An answer of 2xx takes the message. 400, 410, 413, 414, 415, 422 and 431 refuse it for good: the error is one of
+// handler.Refuse, and the relay parks the message. With any other answer, and with none, it is sent again, after the answer's Retry-After, in
 // seconds or as a date by the clock of this process, up to [MaxRetryAfter], and otherwise as the
 // relay has it. A redirect is not followed, and is such an answer: it would send the message, its
 // signature and the headers to another place. Of an answer 64 KiB are read, and none of it is logged.
@@ -196,7 +197,13 @@ func given(ctx context.Context, m *Message) error {
 	return nil
 }
 
-// Send posts m.
+// refuses are the answers by which a receiver refuses a message for good.
+var refuses = map[int]bool{
+	http.StatusBadRequest: true, http.StatusGone: true, http.StatusRequestEntityTooLarge: true, http.StatusRequestURITooLong: true,
+	http.StatusUnsupportedMediaType: true, http.StatusUnprocessableEntity: true, http.StatusRequestHeaderFieldsTooLarge: true,
+}
+
+// Send posts m. The error for an answer has its disposition: see [HTTP].
 func (s *HTTPSink) Send(ctx context.Context, m *Message) error {
 	if s.invalid != nil {
 		return s.invalid
@@ -221,7 +228,14 @@ func (s *HTTPSink) Send(ctx context.Context, m *Message) error {
 	if answer.StatusCode/100 == 2 {
 		return nil
 	}
-	return &statusError{host: redacted(s.url), status: answer.StatusCode, after: retryAfter(answer.Header.Get("Retry-After"))}
+	err = &statusError{host: redacted(s.url), status: answer.StatusCode}
+	if refuses[answer.StatusCode] {
+		return handler.Refuse(err)
+	}
+	if after := retryAfter(answer.Header.Get("Retry-After")); after > 0 {
+		return handler.RetryAfter(after, err)
+	}
+	return err
 }
 
 // sign sets the headers of a request.
@@ -261,7 +275,6 @@ func (s *HTTPSink) failed(err error) error {
 type statusError struct {
 	host   string
 	status int
-	after  time.Duration
 }
 
 // Error names host and status.
@@ -272,19 +285,6 @@ func (e *statusError) Error() string {
 	}
 	return strings.TrimSpace(fmt.Sprintf("post to %s: the answer is %d %s", e.host, e.status, text))
 }
-
-// Park reports whether the receiver refuses the message, and not just now.
-func (e *statusError) Park() bool {
-	switch e.status {
-	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong,
-		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusRequestHeaderFieldsTooLarge:
-		return true
-	}
-	return false
-}
-
-// RetryAfter returns the pause that the receiver asks for, 0 for none.
-func (e *statusError) RetryAfter() time.Duration { return e.after }
 
 // retryAfter reads the header of that name: seconds, or a date. It returns 0 for any other value, and for
 // a time that has passed.

@@ -6,7 +6,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -22,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -118,20 +118,13 @@ func TestWithoutASecretThereIsNoSignature(t *testing.T) {
 	require.False(t, signed)
 }
 
-func asks(err error) (park bool, after time.Duration) {
-	if e, is := errors.AsType[interface {
-		error
-		Park() bool
-	}](err); is {
-		park = e.Park()
+// asks returns the disposition of an error.
+func asks(err error) (refuses bool, after time.Duration) {
+	found := disposition.Of(err)
+	if found.Asks(disposition.Retry) {
+		after = found.After
 	}
-	if e, is := errors.AsType[interface {
-		error
-		RetryAfter() time.Duration
-	}](err); is {
-		after = e.RetryAfter()
-	}
-	return park, after
+	return found.Asks(disposition.Refuse), after
 }
 
 func TestTheStatusDecides(t *testing.T) {
@@ -145,8 +138,8 @@ func TestTheStatusDecides(t *testing.T) {
 			continue
 		}
 		require.ErrorContains(t, err, strconv.Itoa(status))
-		park, after := asks(err)
-		require.Equal(t, permanent[status], park, "%d", status)
+		refuses, after := asks(err)
+		require.Equal(t, permanent[status], refuses, "%d", status)
 		require.Zero(t, after)
 	}
 }
@@ -173,9 +166,9 @@ func TestRetryAfterIsHonouredAndBounded(t *testing.T) {
 	} {
 		for _, status := range []int{429, 503} {
 			url := serve(t, answering(status, "Retry-After", test.value))
-			park, after := asks(sinkTo(t, url, nil).Send(t.Context(), message()))
+			refuses, after := asks(sinkTo(t, url, nil).Send(t.Context(), message()))
 
-			require.False(t, park)
+			require.False(t, refuses)
 			require.GreaterOrEqual(t, after, test.least, test.value)
 			require.LessOrEqual(t, after, test.most, test.value)
 		}
@@ -192,8 +185,8 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 		err := sinkTo(t, url, nil).Send(t.Context(), message())
 
 		require.ErrorContains(t, err, "a redirect, which is not followed")
-		park, _ := asks(err)
-		require.False(t, park)
+		refuses, _ := asks(err)
+		require.False(t, refuses)
 		require.False(t, followed.Load())
 	}
 }

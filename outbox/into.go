@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -52,14 +53,7 @@ func (s *storeSink) Send(ctx context.Context, m *Message) error {
 		return nil
 	case wrong != nil && wrong.Field == "store": // the zero Store: it is not the message's fault
 	case errors.Is(err, messagestore.ErrInvalid), errors.Is(err, messagestore.ErrIDConflict):
-		return &refusedError{err}
+		return handler.Refuse(fmt.Errorf("into another store: %w", err))
 	}
 	return fmt.Errorf("into another store: %w", err)
 }
-
-// A refusedError says that a store will never take a message.
-type refusedError struct{ err error }
-
-func (e *refusedError) Error() string { return "into another store: " + e.err.Error() }
-func (e *refusedError) Unwrap() error { return e.err }
-func (e *refusedError) Park() bool    { return true }

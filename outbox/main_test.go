@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
@@ -62,13 +63,8 @@ type arrival struct {
 
 var (
 	errAway    = errors.New("the receiver is away")
-	errRefused = &refusal{}
+	errRefused = handler.Refuse(errors.New("the receiver refuses the message"))
 )
-
-type refusal struct{}
-
-func (*refusal) Error() string { return "the receiver refuses the message" }
-func (*refusal) Park() bool    { return true }
 
 // A receiver is a sink that notes each message that it takes. Its answers are those of the function, nil
 // for all.

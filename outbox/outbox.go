@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// MaxRetryAfter is the longest pause that a sink's RetryAfter may set.
+	// MaxRetryAfter is the longest pause that a sink may ask for by handler.RetryAfter.
 	MaxRetryAfter = time.Hour
 
 	// maxBackoff bounds the pauses between the attempts to send a message.
@@ -296,40 +296,19 @@ func (r *Relay) sendAlone(ctx context.Context, m *Message) error {
 	return panics.Call(func() error { return r.sink.Send(ctx, m) })
 }
 
-// disposed returns the error by which the consumer does with a message as the sink's error asks.
+// disposed returns the error by which the consumer does with a message what the sink's error asks for. A pause is at most
+// [MaxRetryAfter]; one of 0 is the relay's own, so that a sink is never called without a pause.
 func disposed(err error) error {
-	if err == nil || disposition.Of(err) != nil {
-		return err
+	found := disposition.Of(err)
+	switch asked := found.Asks(disposition.Retry); {
+	case err == nil:
+		return nil
+	case found == nil, asked && found.After <= 0:
+		return &unsentError{err}
+	case asked:
+		return handler.RetryAfter(min(found.After, MaxRetryAfter), err)
 	}
-	switch park, after := asks(err); {
-	case park:
-		return handler.Park(err)
-	case after > 0:
-		return handler.RetryAfter(min(after, MaxRetryAfter), err)
-	}
-	return &unsentError{err}
-}
-
-// asks calls the methods of a sink's error. They are the sink's code: one that panics asks for nothing.
-func asks(err error) (park bool, after time.Duration) {
-	defer func() {
-		if recover() != nil {
-			park, after = false, 0
-		}
-	}()
-	if e, ok := errors.AsType[interface {
-		error
-		Park() bool
-	}](err); ok && e.Park() {
-		return true, 0
-	}
-	if e, ok := errors.AsType[interface {
-		error
-		RetryAfter() time.Duration
-	}](err); ok {
-		after = e.RetryAfter()
-	}
-	return false, after
+	return err
 }
 
 // An unsentError hides the kind of a sink's error: a consumer would stop because of a closed pool or a

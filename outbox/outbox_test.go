@@ -16,6 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -116,11 +117,6 @@ func TestASinkThatIsAwayForANightParksNothing(t *testing.T) {
 	})
 }
 
-type pausing struct{ after time.Duration }
-
-func (pausing) Error() string               { return "not now" }
-func (p pausing) RetryAfter() time.Duration { return p.after }
-
 func TestASinkSaysWhenToSendAgain(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ asks, least, most time.Duration }{
@@ -137,7 +133,7 @@ func TestASinkSaysWhenToSendAgain(t *testing.T) {
 				var tries []time.Time
 				sink := &receiver{answer: func(*outbox.Message) error {
 					if tries = append(tries, time.Now()); len(tries) == 1 {
-						return fmt.Errorf("sink: %w", pausing{test.asks})
+						return fmt.Errorf("sink: %w", handler.RetryAfter(test.asks, errAway))
 					}
 					return nil
 				}}
@@ -152,29 +148,34 @@ func TestASinkSaysWhenToSendAgain(t *testing.T) {
 	}
 }
 
-type lasting struct{}
-
-func (lasting) Error() string   { return "closed" }
-func (lasting) Permanent() bool { return true }
-
 type wild struct{}
 
-func (wild) Error() string             { return "wild" }
-func (wild) Park() bool                { panic("Park") }
-func (wild) RetryAfter() time.Duration { panic("RetryAfter") }
+func (wild) Error() string { return "wild" }
+func (wild) Is(error) bool { panic("Is") }
+func (wild) As(any) bool   { panic("As") }
+func (wild) Unwrap() error { panic("Unwrap") }
+
+// A methodical error has the methods by which errors of other libraries say the like. They have no effect.
+type methodical struct{}
+
+func (methodical) Error() string             { return "methodical" }
+func (methodical) Permanent() bool           { return true }
+func (methodical) Park() bool                { return true }
+func (methodical) RetryAfter() time.Duration { return time.Hour }
 
 // No error of the sink stops a relay.
 func TestAnyOtherErrorOfTheSinkIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func() error{
-		"an error that lasts":         func() error { return lasting{} },
+		"an error that lasts":         func() error { return disposition.LastingError("not migrated") },
+		"methods":                     func() error { return methodical{} },
 		"a closed store":              func() error { return messagestore.ErrClosed },
 		"a panic":                     func() error { panic("sink") },
 		"a panic with an error":       func() error { panic(errAway) },
 		"a panic with one that lasts": func() error { panic(messagestore.ErrClosed) },
 		"an error that panics":        func() error { return wild{} },
 		"Goexit":                      func() error { runtime.Goexit(); return nil },
-		"a pause of the consumer":     func() error { return handler.RetryAfter(time.Second, errAway) },
+		"a pause that it asks for":    func() error { return handler.RetryAfter(time.Second, errAway) },
 	} {
 		for _, batches := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, batches), func(t *testing.T) {

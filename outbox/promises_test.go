@@ -27,8 +27,8 @@ var errDead = &deadError{}
 // A deadError ends a run at once.
 type deadError struct{}
 
-func (*deadError) Error() string   { return "the process is dead" }
-func (*deadError) Permanent() bool { return true }
+func (*deadError) Error() string        { return "the process is dead" }
+func (*deadError) Is(target error) bool { return target == messagestore.ErrClosed }
 
 // A process is a relay that a test can kill: from then on its store and its sink have no effect. It can
 // also be paused: its calls wait.

@@ -1,6 +1,10 @@
 package natsbroker
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/dibs-go/dibs/internal/disposition"
+)
 
 // A ForeignMessageError says that no relay of the same category and database has sent the last message of a
 // subject. The message that was to be sent is parked: behind a message of another origin
@@ -17,12 +21,5 @@ func (e *ForeignMessageError) Error() string {
 	return fmt.Sprintf("the last message of subject %s, at sequence %d, is foreign: %s", e.Subject, e.Sequence, e.Reason)
 }
 
-// Park returns true.
-func (*ForeignMessageError) Park() bool { return true }
-
-// A refusedError says that a message will never be taken.
-type refusedError struct{ err error }
-
-func (e *refusedError) Error() string { return e.err.Error() }
-func (e *refusedError) Unwrap() error { return e.err }
-func (e *refusedError) Park() bool    { return true }
+// Unwrap has the message parked.
+func (*ForeignMessageError) Unwrap() error { return disposition.Parked }

@@ -16,7 +16,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
@@ -49,14 +51,14 @@ type ReceiverConfig struct {
 	// Defaults to 1.
 	Concurrency int
 
-	// MaxDelay bounds the pause before a message is delivered again. The pause begins with 100 ms, and grows with each
-	// delivery: 100 ms to 24 h.
+	// MaxDelay bounds the pause before a message is delivered again, but not one of handler.RetryAfter. The pause begins
+	// with 100 ms, and grows with each delivery: 100 ms to 24 h.
 	//
 	// Defaults to 1 min.
 	MaxDelay time.Duration
 
-	// OnPark records a message that the function never can take, before the server is told not to deliver it
-	// again. After an error of OnPark the message is delivered again.
+	// OnPark records a message for which the function has returned handler.Park or handler.Refuse, before the server is
+	// told not to deliver it again. After an error of OnPark, whatever its disposition, the message is delivered again.
 	//
 	// Defaults to an error in the log. A stream of the limits policy still has the message.
 	OnPark func(ctx context.Context, m jetstream.Msg, err error) error
@@ -80,8 +82,8 @@ type Receiver struct {
 	config   ReceiverConfig
 	invalid  error
 
-	running                atomic.Bool
-	acked, delayed, parked atomic.Int64
+	running                         atomic.Bool
+	acked, delayed, parked, skipped atomic.Int64
 }
 
 // ErrRunning is returned by a Run while another goes on.
@@ -90,10 +92,10 @@ var ErrRunning = errors.New("the receiver is running")
 // NewReceiver returns a receiver that passes each message of c to f, and acknowledges it after f has returned nil. It
 // waits until the server has confirmed that. If the confirmation is lost, the message may come again.
 //
-// After an error of f the message is delivered again, after a pause. While f takes longer than half of the
-// consumer's AckWait the server is told that the message is in work. If the error has a method Park() bool
-// that returns true, the message is not delivered again: see [ReceiverConfig.OnPark]. A panic of f is
-// an error.
+// After an error of f the message is delivered again, after a pause, unless the error carries a disposition. With
+// handler.Park and handler.Refuse it is not delivered again: see [ReceiverConfig.OnPark]. With handler.RetryAfter it is
+// delivered again after that time, and with handler.Skip it is logged, counted and acknowledged. A panic of f is
+// an error. While f takes longer than half of the consumer's AckWait the server is told that the message is in work.
 //
 // The consumer is a pull consumer with explicit acknowledgements. A message is asked for only when f is free. NewReceiver does not
 // fail: [Receiver.Validate] and Run report mistakes.
@@ -143,11 +145,12 @@ type ReceiverStats struct {
 	Acked   int64 // messages whose acknowledgement the server confirmed
 	Delayed int64 // failures after which a message is delivered again
 	Parked  int64 // messages that are not delivered again
+	Skipped int64 // messages that were passed over, and whose acknowledgement the server confirmed
 }
 
 // Stats returns the counts of this moment.
 func (r *Receiver) Stats() ReceiverStats {
-	return ReceiverStats{r.acked.Load(), r.delayed.Load(), r.parked.Load()}
+	return ReceiverStats{r.acked.Load(), r.delayed.Load(), r.parked.Load(), r.skipped.Load()}
 }
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to [ReceiverConfig.Grace] for those in
@@ -215,47 +218,63 @@ func (r *Receiver) work(fetching, working context.Context) error {
 // receive passes a message to the function, and tells the server what came of it.
 func (r *Receiver) receive(ctx context.Context, m jetstream.Msg) {
 	err := r.call(ctx, m)
-	event := func(e *logger.Event) *logger.Event { return e.Str("subject", m.Subject()) }
-	if err == nil {
-		confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
-		defer cancel()
-		if err := m.DoubleAck(confirm); err != nil {
-			event(r.config.Logger.Warn()).Str("error", text.Log(err)).Msg("an acknowledgement was not confirmed: the message may come again")
-			return
-		}
-		r.acked.Add(1)
-		return
-	}
-	if parks(err) {
-		if r.config.OnPark == nil {
-			event(r.config.Logger.Error()).Str("error", text.Log(err)).Msg("message parked: it is not delivered again")
-		} else if failure := r.record(ctx, m, err); failure != nil {
-			r.delay(m, fmt.Errorf("record a parked message: %w", failure))
-			return
-		}
-		if failure := m.TermWithReason(reason(err)); failure != nil {
-			event(r.config.Logger.Warn()).Str("error", text.Log(failure)).Msg("the server was not told to deliver a message no more: it may come again")
-			return
-		}
-		r.parked.Add(1)
-		return
-	}
-	if ctx.Err() != nil { // the receiver stops: another one has the message at once
+	found := disposition.Of(err)
+	switch {
+	case err == nil:
+		r.ack(ctx, m, &r.acked)
+	case found.Asks(disposition.Skip):
+		r.config.Logger.Warn().Str("subject", m.Subject()).Str("reason", text.Log(err)).Msg("message skipped")
+		r.ack(ctx, m, &r.skipped)
+	case found.Asks(disposition.Park), found.Asks(disposition.Refuse):
+		r.park(ctx, m, err)
+	case found.Asks(disposition.Retry):
+		r.delay(m, err, found.After)
+	case ctx.Err() != nil: // the receiver stops: another one has the message at once
 		_ = m.Nak()
+	default:
+		r.delay(m, err, backoff.After(deliveries(m), leastDelay, r.config.MaxDelay))
+	}
+}
+
+// ack acknowledges a message, and counts it when the server has confirmed that.
+func (r *Receiver) ack(ctx context.Context, m jetstream.Msg, count *atomic.Int64) {
+	confirm, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
+	defer cancel()
+	if err := m.DoubleAck(confirm); err != nil {
+		r.config.Logger.Warn().Str("subject", m.Subject()).Str("error", text.Log(err)).Msg("an acknowledgement was not confirmed: the message may come again")
 		return
 	}
-	r.delay(m, err)
+	count.Add(1)
+}
+
+// park has a message not delivered again, when it is recorded.
+func (r *Receiver) park(ctx context.Context, m jetstream.Msg, err error) {
+	if r.config.OnPark == nil {
+		r.config.Logger.Error().Str("subject", m.Subject()).Str("error", text.Log(err)).Msg("message parked: it is not delivered again")
+	} else if failure := r.record(ctx, m, err); failure != nil {
+		r.delay(m, fmt.Errorf("record a parked message: %w", failure), backoff.After(deliveries(m), leastDelay, r.config.MaxDelay))
+		return
+	}
+	if failure := m.TermWithReason(reason(err)); failure != nil {
+		r.config.Logger.Warn().Str("subject", m.Subject()).Str("error", text.Log(failure)).Msg("the server was not told to deliver a message no more: it may come again")
+		return
+	}
+	r.parked.Add(1)
+}
+
+// deliveries returns how often a message was delivered.
+func deliveries(m jetstream.Msg) int {
+	data, err := m.Metadata()
+	if err != nil {
+		return 1
+	}
+	return int(min(data.NumDelivered, math.MaxInt32))
 }
 
 // delay has a message delivered again after a pause.
-func (r *Receiver) delay(m jetstream.Msg, err error) {
+func (r *Receiver) delay(m jetstream.Msg, err error, pause time.Duration) {
 	r.delayed.Add(1)
-	deliveries := 1
-	if data, failure := m.Metadata(); failure == nil {
-		deliveries = int(min(data.NumDelivered, math.MaxInt32))
-	}
-	pause := backoff.After(deliveries, leastDelay, r.config.MaxDelay)
-	event := r.config.Logger.Warn().Str("subject", m.Subject()).Int("deliveries", deliveries).Dur("pause", pause)
+	event := r.config.Logger.Warn().Str("subject", m.Subject()).Int("deliveries", deliveries(m)).Dur("pause", pause)
 	if stack := panics.Stack(err); stack != "" {
 		event = event.Str(logger.Stack, stack)
 	}
@@ -301,20 +320,6 @@ func (r *Receiver) half() time.Duration {
 	return max(wait/2, time.Millisecond)
 }
 
-// parks calls the method of a function's error.
-func parks(err error) (park bool) {
-	defer func() {
-		if recover() != nil {
-			park = false
-		}
-	}()
-	e, is := errors.AsType[interface {
-		error
-		Park() bool
-	}](err)
-	return is && e.Park()
-}
-
 // reason returns the text of an error for the server, in one line.
 func reason(err error) string {
 	text := strings.Map(func(c rune) rune {
@@ -333,11 +338,11 @@ func reason(err error) string {
 // UnitMessage returns m as a request for a unit. Its ID is the header Nats-Msg-Id, or dibs-id. Its source is the
 // text that is given, or, if that is empty, the subject without its last token, which is the key's.
 //
-// A message that no unit takes is refused with an error that matches [messagestore.ErrInvalid] and parks: one
+// A message that no unit takes is refused, by handler.Refuse, with an error that matches [messagestore.ErrInvalid]: one
 // without an ID, and one whose data are no JSON, or too large.
 func UnitMessage(m jetstream.Msg, source string) (unit.Message, error) {
 	refuse := func(err error) (unit.Message, error) {
-		return unit.Message{}, fmt.Errorf("message of subject %s: %w", m.Subject(), &refusedError{err})
+		return unit.Message{}, fmt.Errorf("message of subject %s: %w", m.Subject(), handler.Refuse(err))
 	}
 	id := cmp.Or(m.Headers().Get(jetstream.MsgIDHeader), m.Headers().Get(outbox.HeaderID))
 	if rule := keys.Rule(id); rule != "" {

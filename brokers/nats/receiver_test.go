@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -183,7 +184,7 @@ func TestAMessageThatParksIsRecordedAndComesNoMore(t *testing.T) {
 	b.stream(js, remembers)
 	c := consumerOf(t, js, jetstream.ConsumerConfig{})
 	publish(t, js, "bad", "good")
-	never := refused("it has no account\n" + strings.Repeat("é", 300))
+	never := handler.Refuse(errors.New("it has no account\n" + strings.Repeat("é", 300)))
 	var recorded atomic.Int64
 	r := receiverOf(c, func(_ context.Context, m jetstream.Msg) error {
 		if m.Headers().Get(jetstream.MsgIDHeader) == "bad" {
@@ -210,10 +211,63 @@ func TestAMessageThatParksIsRecordedAndComesNoMore(t *testing.T) {
 	require.Zero(t, info(t, c).NumAckPending, "it waits for no acknowledgement")
 }
 
-type refused string
+// The row of a receiver in the table of package handler: the function has the disposition for the first message, once.
+func TestDispositions(t *testing.T) {
+	t.Parallel()
+	const pause = 300 * time.Millisecond
+	for name, test := range map[string]struct {
+		disposition error
+		stats       natsbroker.ReceiverStats
+		calls       []string
+	}{
+		"Park":       {handler.Park(errors.New("no account")), natsbroker.ReceiverStats{Acked: 1, Parked: 1}, []string{"one", "two"}},
+		"Refuse":     {handler.Refuse(errors.New("no account")), natsbroker.ReceiverStats{Acked: 1, Parked: 1}, []string{"one", "two"}},
+		"Skip":       {handler.Skip("a test account"), natsbroker.ReceiverStats{Acked: 1, Skipped: 1}, []string{"one", "two"}},
+		"RetryAfter": {handler.RetryAfter(pause, errors.New("busy")), natsbroker.ReceiverStats{Acked: 2, Delayed: 1}, []string{"one", "one", "two"}},
+	} {
+		for how, wrap := range map[string]func(error) error{
+			"wrapped": func(err error) error { return fmt.Errorf("pay: %w", err) },
+			"joined":  func(err error) error { return errors.Join(errors.New("the receipt is lost"), err) },
+		} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				t.Parallel()
+				b := startBroker(t)
+				js := b.connect()
+				b.stream(js, remembers)
+				c := consumerOf(t, js, jetstream.ConsumerConfig{AckWait: time.Hour}) // so only what is given back comes again
+				publish(t, js, "one", "two")
+				var got seen
+				var failed, again time.Time
+				r := receiverOf(c, func(_ context.Context, m jetstream.Msg) error {
+					switch times := got.add(m); {
+					case m.Headers().Get(jetstream.MsgIDHeader) == "two":
+					case times == 1:
+						failed = time.Now()
+						return wrap(test.disposition)
+					default:
+						again = time.Now()
+					}
+					return nil
+				}, &natsbroker.ReceiverConfig{MaxDelay: 100 * time.Millisecond})
+				stop := running(t, r.Run)
+				await.That(t, "two messages have ended", func() (bool, any) {
+					s := r.Stats()
+					return s.Acked+s.Parked+s.Skipped == 2, s
+				})
+				stop()
 
-func (e refused) Error() string { return string(e) }
-func (refused) Park() bool      { return true }
+				require.Equal(t, test.stats, r.Stats())
+				calls := got.all()
+				slices.Sort(calls)
+				require.Equal(t, test.calls, calls)
+				require.Zero(t, info(t, c).NumAckPending, "none waits for an acknowledgement")
+				if test.stats.Delayed > 0 {
+					require.GreaterOrEqual(t, again.Sub(failed), pause)
+				}
+			})
+		}
+	}
+}
 
 func TestAMessageThatTakesLongIsNotDeliveredToAnother(t *testing.T) {
 	t.Parallel()
@@ -496,7 +550,7 @@ func TestWhatAUnitTakesOfAMessage(t *testing.T) {
 	} {
 		_, err := natsbroker.UnitMessage(m, "")
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
-		require.True(t, parks(err), name)
+		require.True(t, refuses(err), name)
 		require.Less(t, len(err.Error()), 1000, name)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -86,9 +87,9 @@ type last struct {
 // NewSink returns a sink that publishes over js. A message is taken when the stream has stored it. The
 // package comment has the promises.
 //
-// A message that the stream can never take is parked: one that is too large for the server or the stream,
-// one whose subject is longer than [MaxSubjectBytes], and one whose subject has a
-// last message that is not of this outbox ([*ForeignMessageError]). After any other error it is sent again: no
+// A message that the stream can never take is refused, by handler.Refuse, and the relay parks it: one that is too large
+// for the server or the stream, and one whose subject is longer than [MaxSubjectBytes]. One whose subject has a
+// last message that is not of this outbox ([*ForeignMessageError]) is parked. After any other error it is sent again: no
 // stream has the subject, no connection, no answer.
 //
 // NewSink does not fail: [Sink.Validate] and [outbox.Relay.Validate] report mistakes.
@@ -295,13 +296,13 @@ func wrongSequence(err error) bool {
 	return is && (e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
-// refusal returns an error that parks, if a message will never be taken.
+// refusal returns a refusal, if a message will never be taken.
 func refusal(err error) error {
 	if errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject) || errors.Is(err, nats.ErrBadHeaderMsg) {
-		return &refusedError{err}
+		return handler.Refuse(err)
 	}
 	if e, is := errors.AsType[*jetstream.APIError](err); is && (e.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum || e.ErrorCode == errCodeHeaderTooLarge) {
-		return &refusedError{err}
+		return handler.Refuse(err)
 	}
 	return err
 }

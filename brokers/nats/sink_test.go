@@ -18,6 +18,7 @@ import (
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/outbox"
@@ -301,13 +302,8 @@ func FuzzEscape(f *testing.F) {
 	})
 }
 
-func parks(err error) bool {
-	e, is := errors.AsType[interface {
-		error
-		Park() bool
-	}](err)
-	return is && e.Park()
-}
+// refuses reports whether an error is a refusal: the relay parks its message.
+func refuses(err error) bool { return disposition.Of(err).Asks(disposition.Refuse) }
 
 func TestAMessageThatIsTooLargeParksAndThoseBehindItWait(t *testing.T) {
 	t.Parallel()
@@ -349,7 +345,7 @@ func TestASubjectThatIsTooLongParks(t *testing.T) {
 	err := sink.Send(t.Context(), m)
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.True(t, parks(err))
+	require.True(t, refuses(err))
 	require.Less(t, len(err.Error()), 400)
 }
 
@@ -381,7 +377,7 @@ func TestAForeignLastMessageParks(t *testing.T) {
 			var foreign *natsbroker.ForeignMessageError
 			require.ErrorAs(t, err, &foreign)
 			require.Equal(t, ack.Sequence, foreign.Sequence)
-			require.True(t, parks(err))
+			require.True(t, disposition.Of(err).Asks(disposition.Park))
 		})
 	}
 }
@@ -442,7 +438,7 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 	t.Run("no stream", func(t *testing.T) {
 		err := natsbroker.NewSink(js, nil).Send(t.Context(), m)
 		require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
-		require.False(t, parks(err))
+		require.Nil(t, disposition.Of(err))
 	})
 	b.stream(js, nil)
 	t.Run("another stream", func(t *testing.T) {
@@ -450,7 +446,7 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 		require.NoError(t, err)
 		err = natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: "OTHER"}).Send(t.Context(), m)
 		require.Error(t, err)
-		require.False(t, parks(err))
+		require.Nil(t, disposition.Of(err))
 	})
 	t.Run("no server", func(t *testing.T) {
 		conn, err := nats.Connect("nats://me:hunter2@127.0.0.1:1", nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
@@ -460,12 +456,12 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 		require.NoError(t, err)
 		err = natsbroker.NewSink(away, &natsbroker.SinkConfig{Timeout: 50 * time.Millisecond}).Send(t.Context(), m)
 		require.Error(t, err)
-		require.False(t, parks(err))
+		require.Nil(t, disposition.Of(err))
 		require.NotContains(t, err.Error(), "hunter2")
 		conn.Close()
 		err = natsbroker.NewSink(away, nil).Send(t.Context(), m)
 		require.ErrorIs(t, err, nats.ErrConnectionClosed)
-		require.False(t, parks(err))
+		require.Nil(t, disposition.Of(err))
 	})
 }
 

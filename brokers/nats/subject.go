@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -57,7 +58,7 @@ func (s *Sink) subject(m *outbox.Message) (string, error) {
 		subject = s.config.Prefix + "." + subject
 	}
 	if len(subject) > MaxSubjectBytes {
-		return "", &refusedError{messagestore.NewInvalidError("subject", subject, fmt.Sprintf("it has %d bytes, of at most %d", len(subject), MaxSubjectBytes))}
+		return "", handler.Refuse(messagestore.NewInvalidError("subject", subject, fmt.Sprintf("it has %d bytes, of at most %d", len(subject), MaxSubjectBytes)))
 	}
 	return subject, nil
 }
