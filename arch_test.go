@@ -23,6 +23,7 @@ var imports = map[string][]string{
 	"internal/disposition":               {},
 	"internal/handling":                  {},
 	"internal/await":                     {},
+	"internal/must":                      {},
 	"internal/seeds":                     {},
 	"internal/pgschema":                  {},
 	"logger":                             {},

@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -81,7 +82,10 @@ func logged(t *testing.T, store *messagestore.Store, category messagestore.Categ
 		config = &consumer.Config{}
 	}
 	config.Logger = logger.Zerolog(zerolog.New(&lines).Level(zerolog.WarnLevel))
-	err := consumer.New(store, category, "seats", h, config).CatchUp(t.Context())
+	c, err := consumer.New(store, category, "seats", h, config)
+	if err == nil {
+		err = c.CatchUp(t.Context())
+	}
 	if err != nil {
 		return err.Error()
 	}
@@ -166,7 +170,8 @@ var mistakes = []struct {
 			return mux.Validate()
 		}},
 		{"a consumer without a handler", func(*testing.T) error {
-			return consumer.New(newStore(), seats, "seats", nil, nil).Validate()
+			_, err := consumer.New(newStore(), seats, "seats", nil, nil)
+			return err
 		}},
 		{"a unit without a store", func(*testing.T) error {
 			_, err := unit.New[int](nil, "seat", nil)
@@ -311,9 +316,9 @@ var mistakes = []struct {
 			store := newStore()
 			write(t, store, "seat-1", held{})
 			config := &consumer.Config{GroupSize: 1, Logger: logger.Silent()}
-			return consumer.New(store, seats, "seats", consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
-				return consumer.New(store, seats, "seats", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), config).CatchUp(ctx)
-			}), config).CatchUp(t.Context())
+			return must.New(consumer.New(store, seats, "seats", consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+				return must.New(consumer.New(store, seats, "seats", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), config)).CatchUp(ctx)
+			}), config)).CatchUp(t.Context())
 		}},
 	}},
 	{"Keys, entities and units", []mistake{
@@ -330,7 +335,7 @@ var mistakes = []struct {
 			for _, name := range []string{"seats", "mailer"} {
 				mux := handler.New()
 				handler.On(mux, reservation.Copy(reservation.New(store, "shared", nil), key, nothing))
-				if err := consumer.New(store, commands, name, mux, &consumer.Config{Logger: logger.Silent()}).CatchUp(t.Context()); err != nil {
+				if err := must.New(consumer.New(store, commands, name, mux, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()); err != nil {
 					return err
 				}
 			}
@@ -351,7 +356,7 @@ var mistakes = []struct {
 			for _, name := range []string{"seats", "mailer"} {
 				mux := handler.New()
 				handler.On(mux, reservation.Copy(once, key, nothing))
-				if err := consumer.New(store, commands, name, mux, &consumer.Config{Logger: logger.Silent()}).CatchUp(t.Context()); err != nil {
+				if err := must.New(consumer.New(store, commands, name, mux, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()); err != nil {
 					return err
 				}
 			}

@@ -28,6 +28,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -283,7 +284,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 		"NoStore":    (*messagestore.Store)(nil),
 		"NoClock":    messagestore.New(memory.NewWithClock(nil), nil),
 		"Store":      store,
-		"Consumer":   consumer.New(store, commands, "seats", nothing, &consumer.Config{Logger: logger.Silent()}),
+		"Consumer":   must.New(consumer.New(store, commands, "seats", nothing, &consumer.Config{Logger: logger.Silent()})),
 		"Entries":    deadletter.Of(store, commands, "seats"),
 		"Target":     operate.Consumer(store, commands, "seats"),
 		"Entities":   entity.New(store, seats, entity.NewProjection[int](), nil),
@@ -294,7 +295,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 		"Operator":   operator,
 		"Saga":       trips,
 		"Unit":       u,
-		"Clock":      alarm.New(store, "seat:alarm", &alarm.Config{Logger: logger.Silent()}),
+		"Clock":      must.New(alarm.New(store, "seat:alarm", &alarm.Config{Logger: logger.Silent()})),
 		"TxStore":    txs,
 		"SQLite":     driver,
 		"Response":   idempotency.Response{},

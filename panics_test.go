@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -91,7 +92,7 @@ func (s manyAtOnce) SendAll(_ context.Context, messages []*outbox.Message) []err
 func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 	t.Parallel()
 	handled := func(store *messagestore.Store, log logger.Logger, mux *handler.Mux) func(context.Context) error {
-		return consumer.New(store, seats, "seats", mux, &consumer.Config{Logger: log}).Run
+		return must.New(consumer.New(store, seats, "seats", mux, &consumer.Config{Logger: log})).Run
 	}
 	one := func(of *saga.Step[hold, hold]) saga.Steps { return saga.Steps{of} }
 	run := func(of *saga.Step[hold, hold]) func(*saga.Run, hold) (hold, error) {

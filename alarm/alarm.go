@@ -50,7 +50,7 @@ type Closed struct {
 // MessageType implements [messagestore.Body].
 func (Closed) MessageType() string { return TypeClosed }
 
-// Config changes how a clock works. Nil means all defaults. [Clock.Validate] reports values that are
+// Config changes how a clock works. Nil means all defaults. [New] refuses values that are
 // out of bounds.
 type Config struct {
 	// Concurrency is how many alarms ring at a time: 1 to 1024.
@@ -86,7 +86,6 @@ type Clock struct {
 	store    Store
 	category messagestore.Category // of the minutes
 	config   Config
-	invalid  error
 	running  atomic.Bool
 	hasNote  atomic.Bool // the stream of notes is not empty
 
@@ -97,9 +96,9 @@ type Clock struct {
 }
 
 // New returns the clock of a category, whose alarms are in the category of that name with the type
-// alarm: booking:saga+alarm for booking:saga. New does not fail: [Clock.Validate], [Clock.At] and
-// [Clock.Run] report mistakes.
-func New(store Store, category messagestore.Category, config *Config) *Clock {
+// alarm: booking:saga+alarm for booking:saga. The error has all
+// mistakes in the arguments, and matches [messagestore.ErrInvalid].
+func New(store Store, category messagestore.Category, config *Config) (*Clock, error) {
 	c := &Clock{store: store, closed: map[messagestore.StreamName]minute{}}
 	if config != nil {
 		c.config = *config
@@ -114,11 +113,11 @@ func New(store Store, category messagestore.Category, config *Config) *Clock {
 	if f.Lease == 0 {
 		f.Lease = 10 * time.Second
 	}
-	c.invalid = c.validate(category)
-	if c.invalid == nil {
-		c.category = category.WithType("alarm")
+	if err := c.validate(category); err != nil {
+		return nil, err
 	}
-	return c
+	c.category = category.WithType("alarm")
+	return c, nil
 }
 
 func (c *Clock) validate(category messagestore.Category) error {
@@ -133,7 +132,8 @@ func (c *Clock) validate(category messagestore.Category) error {
 		all = append(all, err)
 	case !noStore: // its consumer with the longer name says whether the category leaves room for it
 		named := &Clock{store: c.store, category: category.WithType("alarm")}
-		all = append(all, named.minutes(context.Background()).Validate())
+		_, err := named.minutes(context.Background())
+		all = append(all, err)
 	}
 	if n := c.config.Concurrency; n < 1 || n > 1024 {
 		all = append(all, messagestore.NewInvalidError("Concurrency", n, "it is from 1 to 1024"))
@@ -149,10 +149,6 @@ func (c *Clock) validate(category messagestore.Category) error {
 	}
 	return nil
 }
-
-// Validate returns all mistakes in the arguments of [New], as an error that matches
-// [messagestore.ErrInvalid].
-func (c *Clock) Validate() error { return c.invalid }
 
 // Category returns the category of the alarms.
 func (c *Clock) Category() messagestore.Category { return c.category }
@@ -180,9 +176,6 @@ func (c *Clock) At(t time.Time, stream messagestore.StreamName, expected message
 }
 
 func (c *Clock) at(t time.Time, stream messagestore.StreamName, expected messagestore.Version, body messagestore.Body) (messagestore.StreamWrite, error) {
-	if c.invalid != nil {
-		return messagestore.StreamWrite{}, c.invalid
-	}
 	at := t.UTC()
 	if at.Year() < 1970 || at.Year() > 9999 {
 		return messagestore.StreamWrite{}, messagestore.NewInvalidError("time", t.Format(time.RFC3339), "it is between 1970 and 9999")

@@ -20,6 +20,7 @@ import (
 
 	"github.com/dibs-go/dibs/alarm"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -75,7 +76,7 @@ func TestAnAlarmRingsAtItsTime(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := newStore()
-				clock := alarm.New(store, booking, silent)
+				clock := must.New(alarm.New(store, booking, silent))
 				stop := running(t, clock)
 				time.Sleep(17 * time.Second)
 				at := time.Now().Add(after)
@@ -109,7 +110,7 @@ func TestAClockThatIsWellSaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		var lines bytes.Buffer
-		clock := alarm.New(store, booking, &alarm.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&lines)).Level(zerolog.WarnLevel))})
+		clock := must.New(alarm.New(store, booking, &alarm.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&lines)).Level(zerolog.WarnLevel))}))
 		stop := running(t, clock)
 		time.Sleep(time.Minute)
 		for i := range 3 {
@@ -129,7 +130,7 @@ func TestAnAlarmOfAStreamThatHasMovedOnWritesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
-		clock := alarm.New(store, booking, silent)
+		clock := must.New(alarm.New(store, booking, silent))
 		stop := running(t, clock)
 		defer stop()
 		set(t, store, clock, time.Now().Add(time.Minute), "booking:saga-7", messagestore.NoStream)
@@ -149,7 +150,7 @@ func TestAlarmsWhoseTimePassedWhileNoProcessRanRing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
-		clock := alarm.New(store, booking, silent)
+		clock := must.New(alarm.New(store, booking, silent))
 		stop := running(t, clock)
 		for i := range 50 {
 			set(t, store, clock, time.Now().Add(time.Duration(i)*5*time.Minute), booking.Stream(fmt.Sprint(i)), messagestore.NoStream)
@@ -159,7 +160,7 @@ func TestAlarmsWhoseTimePassedWhileNoProcessRanRing(t *testing.T) {
 		time.Sleep(3 * time.Hour)
 		set(t, store, clock, time.Now().Add(-2*time.Hour), "booking:saga-late", messagestore.NoStream)
 
-		clock = alarm.New(store, booking, silent)
+		clock = must.New(alarm.New(store, booking, silent))
 		stop = running(t, clock)
 		time.Sleep(11 * time.Second) // the lease of the one before may last so long
 		for i := range 39 {
@@ -181,14 +182,14 @@ func TestAnAlarmRingsThoughTheFirstClockStoppedSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
-		clock := alarm.New(store, booking, silent)
+		clock := must.New(alarm.New(store, booking, silent))
 		stop := running(t, clock)
 		set(t, store, clock, time.Now().Add(10*time.Minute), "booking:saga-7", messagestore.NoStream)
 		time.Sleep(time.Minute)
 		stop()
 		time.Sleep(20 * time.Minute)
 
-		clock = alarm.New(store, booking, silent)
+		clock = must.New(alarm.New(store, booking, silent))
 		stop = running(t, clock)
 		defer stop()
 		time.Sleep(time.Minute)
@@ -220,7 +221,7 @@ func TestAlarmsAreLateWhileTheStoreIsAwayAndNotLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &broken{Store: newStore()}
-		clock := alarm.New(store, booking, silent)
+		clock := must.New(alarm.New(store, booking, silent))
 		stop := running(t, clock)
 		for i := range 100 {
 			set(t, store.Store, clock, time.Now().Add(time.Duration(i)*3*time.Second), booking.Stream(fmt.Sprint(i)), messagestore.NoStream)
@@ -275,13 +276,13 @@ func requireEachOnce(t *testing.T, s schedule, seed int) {
 	config := &alarm.Config{PollInterval: time.Second, Logger: logger.Silent()}
 	store := newStore()
 	begun := time.Now()
-	setter := alarm.New(store, booking, config)
+	setter := must.New(alarm.New(store, booking, config))
 	var stops [3]func()
 	times := map[messagestore.StreamName]time.Time{}
 	for i, step := range s.steps {
 		if step < len(stops) {
 			if stops[step] == nil {
-				stops[step] = running(t, alarm.New(store, booking, config))
+				stops[step] = running(t, must.New(alarm.New(store, booking, config)))
 			} else {
 				stops[step]()
 				stops[step] = nil
@@ -294,7 +295,7 @@ func requireEachOnce(t *testing.T, s schedule, seed int) {
 		}
 		time.Sleep(7 * time.Second)
 	}
-	last := running(t, alarm.New(store, booking, config))
+	last := running(t, must.New(alarm.New(store, booking, config)))
 	time.Sleep(11 * time.Second) // a lease
 	for _, at := range times {
 		time.Sleep(time.Until(at))
@@ -317,7 +318,7 @@ func TestAnAlarmOfAMinuteThatIsClosedRings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
-		clock := alarm.New(store, booking, silent)
+		clock := must.New(alarm.New(store, booking, silent))
 		stop := running(t, clock)
 		defer stop()
 		at := time.Now().Add(time.Second)
@@ -339,7 +340,7 @@ func TestAnAlarmThatIsSetWhileItsMinuteIsClosedRings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &broken{Store: newStore()}
-		clock := alarm.New(store, booking, silent)
+		clock := must.New(alarm.New(store, booking, silent))
 		at := time.Now().Add(time.Second)
 		set(t, store.Store, clock, at, "booking:saga-1", messagestore.NoStream)
 		closing := 0
@@ -363,7 +364,7 @@ func TestAnAlarmThatIsSetWhileItsMinuteIsClosedRings(t *testing.T) {
 
 func TestWhatIsNoAlarmIsRefused(t *testing.T) {
 	t.Parallel()
-	clock := alarm.New(newStore(), booking, silent)
+	clock := must.New(alarm.New(newStore(), booking, silent))
 	now := time.Now()
 	for name, test := range map[string]struct {
 		at       time.Time
@@ -407,7 +408,7 @@ func TestTheBoundsOfTimeAndAFullMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
-		clock := alarm.New(store, booking, silent)
+		clock := must.New(alarm.New(store, booking, silent))
 		set(t, store, clock, time.Unix(0, 0), "trip-first", messagestore.AnyVersion)
 		set(t, store, clock, time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), "trip-last", messagestore.AnyVersion)
 		const alarms = 20_000
@@ -439,16 +440,15 @@ func (number) MessageType() string { return "Number" }
 func TestAClockOutOfBoundsSaysSo(t *testing.T) {
 	t.Parallel()
 	for _, config := range []alarm.Config{{Concurrency: -1}, {Concurrency: 1025}, {PollInterval: time.Hour}, {PollInterval: 1}, {Lease: time.Millisecond}} {
-		require.ErrorIs(t, alarm.New(newStore(), booking, &config).Validate(), messagestore.ErrInvalid, "%+v", config)
+		_, err := alarm.New(newStore(), booking, &config)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, "%+v", config)
 	}
 	for _, category := range []messagestore.Category{"", "a-b"} {
-		clock := alarm.New(newStore(), category, nil)
-		require.ErrorIs(t, clock.Run(t.Context()), messagestore.ErrInvalid)
-		_, err := clock.At(time.Now(), "a-1", 0, expired{})
+		_, err := alarm.New(newStore(), category, nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
-	require.ErrorIs(t, alarm.New(nil, booking, nil).Validate(), messagestore.ErrInvalid)
-	require.NoError(t, alarm.New(newStore(), booking, nil).Validate())
+	_, err := alarm.New(nil, booking, nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }
 
 // Each mistake is told once, beside all others.
@@ -458,16 +458,18 @@ func TestAllMistakesOfAClockAreNamedOnce(t *testing.T) {
 	long := messagestore.Category(strings.Repeat("x", messagestore.MaxNameBytes-10))
 	bad := &alarm.Config{Concurrency: -1, PollInterval: -1, Lease: -1}
 	for name, test := range map[string]struct {
-		clock  *alarm.Clock
-		fields []string
+		store    alarm.Store
+		category messagestore.Category
+		config   *alarm.Config
+		fields   []string
 	}{
-		"a lease":          {alarm.New(newStore(), booking, &alarm.Config{Lease: time.Millisecond}), []string{"Lease"}},
-		"all":              {alarm.New(nil, "a-b", bad), []string{"store", "category", "Concurrency", "PollInterval", "Lease"}},
-		"a nil store":      {alarm.New(none, booking, nil), []string{"store"}},
-		"a long category":  {alarm.New(newStore(), long, nil), []string{"consumer name"}},
-		"long, and others": {alarm.New(newStore(), long, bad), []string{"consumer name", "Concurrency", "PollInterval", "Lease"}},
+		"a lease":          {newStore(), booking, &alarm.Config{Lease: time.Millisecond}, []string{"Lease"}},
+		"all":              {nil, "a-b", bad, []string{"store", "category", "Concurrency", "PollInterval", "Lease"}},
+		"a nil store":      {none, booking, nil, []string{"store"}},
+		"a long category":  {newStore(), long, nil, []string{"consumer name"}},
+		"long, and others": {newStore(), long, bad, []string{"consumer name", "Concurrency", "PollInterval", "Lease"}},
 	} {
-		err := test.clock.Validate()
+		_, err := alarm.New(test.store, test.category, test.config)
 
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.Equal(t, len(test.fields), strings.Count(err.Error(), "invalid ")-strings.Count(err.Error(), "invalid consumer:"), "%s: %v", name, err)

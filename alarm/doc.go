@@ -1,7 +1,7 @@
 // Package alarm writes messages that come at their time: a deadline, a retry, a reminder. An alarm
 // is set by a message in the caller's own write, so it is there exactly if the rest of that write is.
 //
-//	clock := alarm.New(store, "booking:saga", nil)
+//	clock, err := alarm.New(store, "booking:saga", nil)
 //	deadline, err := clock.At(time.Now().Add(time.Hour), saga, version, Expired{})
 //	written, err := store.WriteStreams(ctx, messagestore.To(saga, version-1, began), deadline)
 //

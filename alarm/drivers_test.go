@@ -11,6 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/alarm"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -38,7 +39,7 @@ func TestAlarmsRingOnceOnADatabase(t *testing.T) {
 			one, other := open(t)
 			a, b := messagestore.New(one, nil), messagestore.New(other, nil)
 			category := storetest.Category(t)
-			clock, twin := alarm.New(a, category, silent), alarm.New(b, category, silent)
+			clock, twin := must.New(alarm.New(a, category, silent)), must.New(alarm.New(b, category, silent))
 			stops := []func(){running(t, clock), running(t, twin)}
 			const alarms = 60
 			begun := time.Now()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/alarm"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -77,14 +78,14 @@ func killed(t *testing.T, killAt int) bool {
 	times := map[messagestore.StreamName]time.Time{}
 	for stream, after := range map[messagestore.StreamName]time.Duration{"trip-1": -time.Hour, "trip-2": time.Second, "trip-3": 5 * time.Second, "trip-4": 70 * time.Second} {
 		times[stream] = begun.Add(after)
-		set(t, store, alarm.New(store, booking, silent), times[stream], stream, messagestore.AnyVersion)
+		set(t, store, must.New(alarm.New(store, booking, silent)), times[stream], stream, messagestore.AnyVersion)
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	first := &process{Store: store, cancel: cancel, killAt: killAt}
-	_ = alarm.New(first, booking, silent).Run(ctx) // it is killed
-	stop := running(t, alarm.New(store, booking, silent))
+	_ = must.New(alarm.New(first, booking, silent)).Run(ctx) // it is killed
+	stop := running(t, must.New(alarm.New(store, booking, silent)))
 	time.Sleep(3 * time.Minute)
 	stop()
 

@@ -44,9 +44,6 @@ func (noted) MessageType() string { return "Noted" }
 // runs it; of two that ring the same alarm, as after a pause, one writes. It returns earlier for the
 // reasons for which [consumer.Consumer.Run] does, and [ErrRunning] if the clock runs already.
 func (c *Clock) Run(ctx context.Context) error {
-	if c.invalid != nil {
-		return c.invalid
-	}
 	if ctx == nil {
 		return messagestore.NewInvalidError("context", nil, "it is nil")
 	}
@@ -56,7 +53,15 @@ func (c *Clock) Run(ctx context.Context) error {
 	defer c.running.Store(false)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	parts := []func(context.Context) error{c.minutes(ctx).Run, c.sets().Run, c.begin}
+	minutes, err := c.minutes(ctx)
+	if err != nil {
+		return err
+	}
+	sets, err := c.sets()
+	if err != nil {
+		return err
+	}
+	parts := []func(context.Context) error{minutes.Run, sets.Run, c.begin}
 	ended := make(chan error, len(parts))
 	for _, part := range parts {
 		go func() { ended <- part(ctx) }()
@@ -79,7 +84,7 @@ var forever = consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}
 
 // minutes is the consumer of the minutes that have begun. A handler has its minute for as long as it
 // lasts; it leaves it when run is done.
-func (c *Clock) minutes(run context.Context) *consumer.Consumer {
+func (c *Clock) minutes(run context.Context) (*consumer.Consumer, error) {
 	ring := func(ctx context.Context, m *messagestore.Message) error { return c.ring(ctx, run, m) }
 	return consumer.New(c.store, c.category, "minutes", known.Handler{Known: []string{TypeDue}, Func: ring, Owner: true, Slow: true}, &consumer.Config{
 		OnlyKnown: true, Concurrency: minuteLanes, PollInterval: c.config.PollInterval, Lease: c.config.Lease,
@@ -88,7 +93,7 @@ func (c *Clock) minutes(run context.Context) *consumer.Consumer {
 }
 
 // sets is the consumer of the alarms that are set: those of minutes that have begun.
-func (c *Clock) sets() *consumer.Consumer {
+func (c *Clock) sets() (*consumer.Consumer, error) {
 	return consumer.New(c.store, c.category, "sets", known.Handler{Known: []string{TypeSet, TypeClosed}, Func: c.see, Owner: true}, &consumer.Config{
 		OnlyKnown: true, Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease,
 		Grace: time.Second, Errors: forever, Start: consumer.FromStart(), Logger: c.config.Logger,

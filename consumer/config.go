@@ -11,8 +11,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Config changes how a [Consumer] works. Nil means all defaults. [Consumer.Validate]
-// reports values that are out of bounds.
+// Config changes how a [Consumer] works. Nil means all defaults. [New] refuses
+// values that are out of bounds.
 type Config struct {
 	// OnlyKnown has the consumer read only messages of types that its handler knows, as the
 	// handler's method Types() []string tells: for a handler.Mux the types of its functions, and all

@@ -10,11 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-func TestValidateRefusesWhatIsOutOfBounds(t *testing.T) {
+func TestNewRefusesWhatIsOutOfBounds(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		config consumer.Config
@@ -45,7 +46,7 @@ func TestValidateRefusesWhatIsOutOfBounds(t *testing.T) {
 		{consumer.Config{GroupSize: messagestore.MaxGroupSize + 1}, "group size"},
 		{consumer.Config{Correlation: "transfer-1"}, "category"},
 	} {
-		err := newNamed(newStore(), account, "ledger", &journal{}, &test.config).Validate()
+		_, err := tryNamed(newStore(), account, "ledger", &journal{}, &test.config)
 
 		require.ErrorContains(t, err, "invalid consumer: ", "%+v", test.config)
 		require.ErrorContains(t, err, test.text)
@@ -57,7 +58,7 @@ func TestValidateRefusesWhatIsOutOfBounds(t *testing.T) {
 	}
 }
 
-func TestValidateAcceptsTheBounds(t *testing.T) {
+func TestNewAcceptsTheBounds(t *testing.T) {
 	t.Parallel()
 	for _, config := range []*consumer.Config{
 		nil,
@@ -72,12 +73,12 @@ func TestValidateAcceptsTheBounds(t *testing.T) {
 		},
 		{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}},
 	} {
-		err := newNamed(newStore(), account, "ledger", &journal{}, config).Validate()
+		_, err := tryNamed(newStore(), account, "ledger", &journal{}, config)
 		require.NoError(t, err)
 	}
 }
 
-func TestValidateRefusesNames(t *testing.T) {
+func TestNewRefusesNames(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]string{
 		"":                         "it is empty",
@@ -94,7 +95,7 @@ func TestValidateRefusesNames(t *testing.T) {
 		strings.Repeat("n", 200):   "bytes too long for the streams of category account that are named after it",
 		strings.Repeat("n", 10240): "too long",
 	} {
-		err := newNamed(newStore(), account, name, &journal{}, nil).Validate()
+		_, err := tryNamed(newStore(), account, name, &journal{}, nil)
 
 		require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", name)
 		require.ErrorContains(t, err, rule, "%q", name)
@@ -109,8 +110,8 @@ func TestTheLongestNameWorks(t *testing.T) {
 	write(t, store, "account-1", Deposited{1})
 	accepted := 0
 	for n := range messagestore.MaxNameBytes {
-		c := newNamed(store, account, strings.Repeat("n", n), always(errHopeless), nil)
-		if c.Validate() != nil {
+		c, err := tryNamed(store, account, strings.Repeat("n", n), always(errHopeless), nil)
+		if err != nil {
 			continue
 		}
 		accepted++
@@ -123,7 +124,7 @@ func TestTheLongestNameWorks(t *testing.T) {
 	require.Greater(t, accepted, 190)
 }
 
-func TestValidateRefusesNil(t *testing.T) {
+func TestNewRefusesNil(t *testing.T) {
 	t.Parallel()
 	var (
 		noStore *messagestore.Store
@@ -141,12 +142,12 @@ func TestValidateRefusesNil(t *testing.T) {
 		"NilFunc":      {newStore(), noFunc, "invalid handler: there is none"},
 		"NilInPointer": {newStore(), noPtr, "invalid handler: there is none"},
 	} {
-		err := newNamed(test.store, account, "ledger", test.handler, nil).Validate()
+		_, err := tryNamed(test.store, account, "ledger", test.handler, nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.ErrorContains(t, err, test.text, name)
 	}
 	for _, category := range []messagestore.Category{"", "account-1", "a b", "account:"} {
-		err := newNamed(newStore(), category, "ledger", &journal{}, nil).Validate()
+		_, err := tryNamed(newStore(), category, "ledger", &journal{}, nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
 }
@@ -155,9 +156,9 @@ type invalidHandler struct{ journal }
 
 func (*invalidHandler) Validate() error { return errBroken }
 
-func TestValidateAsksTheHandler(t *testing.T) {
+func TestNewAsksTheHandler(t *testing.T) {
 	t.Parallel()
-	err := newNamed(newStore(), account, "ledger", &invalidHandler{}, nil).Validate()
+	_, err := tryNamed(newStore(), account, "ledger", &invalidHandler{}, nil)
 	require.ErrorIs(t, err, errBroken)
 	require.EqualError(t, err, "invalid consumer: handler: broken")
 }
@@ -184,13 +185,10 @@ func TestOnlyKnownTakesAHandlerThatTellsItsTypes(t *testing.T) {
 		"message type":             knowing(&journal{}, ""),
 		"filter types":             knowing(&journal{}, make([]string, messagestore.MaxFilterTypes+1)...),
 	} {
-		store := newStore()
-		c := consumer.New(store, account, "ledger", h, &consumer.Config{OnlyKnown: true, Logger: logger.Silent()})
+		_, err := consumer.New(newStore(), account, "ledger", h, &consumer.Config{OnlyKnown: true, Logger: logger.Silent()})
 
-		for _, err := range []error{c.Validate(), c.CatchUp(t.Context())} {
-			require.ErrorContains(t, err, text)
-			require.ErrorIs(t, err, messagestore.ErrInvalid)
-		}
+		require.ErrorContains(t, err, text)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
 }
 
@@ -208,7 +206,7 @@ func always(err error) consumer.Handler {
 }
 
 // A mistake costs no round trip, and all are reported together.
-func TestRunReportsAllMistakesBeforeARoundTrip(t *testing.T) {
+func TestNewReportsAllMistakesBeforeARoundTrip(t *testing.T) {
 	t.Parallel()
 	store := &tap{
 		Store: newStore(),
@@ -216,13 +214,28 @@ func TestRunReportsAllMistakesBeforeARoundTrip(t *testing.T) {
 		look:  func(messagestore.StreamName) error { return errStore },
 		read:  func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return nil, errStore },
 	}
-	c := newNamed(store, "account-1", "a-b", &invalidHandler{}, &consumer.Config{Grace: -1, BatchSize: -1, Correlation: "c-1", GroupSize: -1})
+	_, err := tryNamed(store, "account-1", "a-b", &invalidHandler{}, &consumer.Config{Grace: -1, BatchSize: -1, Correlation: "c-1", GroupSize: -1})
 
-	for _, err := range []error{c.Validate(), c.Run(t.Context()), c.CatchUp(t.Context())} {
-		require.ErrorIs(t, err, errBroken)
-		for _, text := range []string{"grace", "batch size", `invalid category "account-1"`, "consumer name", "correlation", "group size"} {
-			require.ErrorContains(t, err, text)
-		}
-		require.NotErrorIs(t, err, errStore)
+	require.ErrorIs(t, err, errBroken)
+	for _, text := range []string{"grace", "batch size", `invalid category "account-1"`, "consumer name", "correlation", "group size"} {
+		require.ErrorContains(t, err, text)
 	}
+	require.NotErrorIs(t, err, errStore)
+}
+
+// A mux may get a function, and a mistake with it, after the consumer was made.
+func TestRunRefusesAHandlerThatBecameInvalid(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1})
+	mux := handler.New()
+	handler.On(mux, func(context.Context, handler.Message[Deposited]) error { return nil })
+	c := newConsumer(t, store, mux, &consumer.Config{Errors: stopAtOnce})
+	handler.On(mux, func(context.Context, handler.Message[Deposited]) error { return nil })
+
+	err := c.CatchUp(t.Context())
+
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorContains(t, err, "invalid consumer: handler: ")
+	require.Zero(t, c.Stats().Handled)
 }

@@ -32,7 +32,7 @@ import (
 // told to stop, the context is cancelled after [Config.Grace]; an error that comes then
 // does not count.
 //
-// A handler with a method Validate() error is validated by [Consumer.Validate]. One with a method
+// A handler with a method Validate() error is validated by [New], and when Run or CatchUp begins. One with a method
 // Types() []string tells the message types that it knows: see [Config.OnlyKnown]. One with a method
 // Checks() []func(context.Context, *messagestore.Message) error, as a handler.Mux has it, is checked when Run or
 // CatchUp begins. A handler that wraps another passes these methods on.
@@ -84,19 +84,25 @@ type Consumer struct {
 //
 // The name is not empty, has no dash, plus sign, colon, white space or hidden character,
 // and leaves room for the names of the consumer's streams (see
-// [messagestore.MaxNameBytes]). New does not fail: [Consumer.Validate], Run and CatchUp
-// report mistakes.
-func New(store Store, category messagestore.Category, name string, h Handler, config *Config) *Consumer {
+// [messagestore.MaxNameBytes]).
+//
+// The error has all mistakes in the arguments together: errors that match
+// [messagestore.ErrInvalid], and the error of the handler's own Validate, if it has one. New
+// calls no store.
+func New(store Store, category messagestore.Category, name string, h Handler, config *Config) (*Consumer, error) {
 	id := names.Consumer{Category: category, Name: name}
-	return &Consumer{
+	c := &Consumer{
 		store: store, id: id, handler: h, config: config.withDefaults(), letters: deadletter.Of(store, category, name), outage: outage.Of(store),
 	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
-// Validate returns all mistakes in the arguments of [New] together: errors that match
-// [messagestore.ErrInvalid], and the error of the handler's own Validate, if it has one. It
-// calls no store.
-func (c *Consumer) Validate() error {
+// validate also finds a mistake that the handler has made since New, such as a function that was
+// registered twice.
+func (c *Consumer) validate() error {
 	var all []error
 	if isNil(c.store) {
 		all = append(all, invalid("store", nil, "there is none"))
@@ -184,7 +190,7 @@ func (c *Consumer) Run(ctx context.Context) error { return c.run(ctx, false) }
 func (c *Consumer) CatchUp(ctx context.Context) error { return c.run(ctx, true) }
 
 func (c *Consumer) run(ctx context.Context, catchUp bool) error {
-	if err := c.Validate(); err != nil {
+	if err := c.validate(); err != nil {
 		return err
 	}
 	if ctx == nil {

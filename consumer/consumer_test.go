@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/known"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -212,9 +213,14 @@ func knowing(h consumer.Handler, types ...string) consumer.Handler {
 	return known.Handler{Known: types, Func: h.Handle}
 }
 
-// newNamed is [consumer.New] without a word on standard error. With OnlyKnown, a handler that does not tell
-// its types knows Deposited.
+// newNamed is tryNamed where that does not fail.
 func newNamed(store consumer.Store, category messagestore.Category, name string, h consumer.Handler, config *consumer.Config) *consumer.Consumer {
+	return must.New(tryNamed(store, category, name, h, config))
+}
+
+// tryNamed is [consumer.New] without a word on standard error. With OnlyKnown, a handler that does not tell
+// its types knows Deposited.
+func tryNamed(store consumer.Store, category messagestore.Category, name string, h consumer.Handler, config *consumer.Config) (*consumer.Consumer, error) {
 	var quiet consumer.Config
 	if config != nil {
 		quiet = *config

@@ -1,8 +1,8 @@
 // Package consumer reads a category from its last checkpoint and delivers each message to a
 // handler: at least once, in order, and never past a message that was not handled.
 //
-//	c := consumer.New(store, "account:command", "accounts", mux, nil)
-//	err := c.Run(ctx)
+//	c, err := consumer.New(store, "account:command", "accounts", mux, nil)
+//	err = c.Run(ctx)
 //
 // # What is promised
 //

@@ -31,7 +31,10 @@ func ExampleNew() {
 		if _, err := store.Write(ctx, "account-123", messagestore.AnyVersion, Deposited{amount}); err != nil {
 			log.Fatal(err)
 		}
-		c := consumer.New(store, "account", "balances", h, nil)
+		c, err := consumer.New(store, "account", "balances", h, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
 		if err := c.CatchUp(ctx); err != nil {
 			log.Fatal(err)
 		}
@@ -63,9 +66,12 @@ func Example_parkAndRedrive() {
 		fmt.Println("deposited", deposited.Amount)
 		return nil
 	})
-	c := consumer.New(store, "account", "balances", h, &consumer.Config{
+	c, err := consumer.New(store, "account", "balances", h, &consumer.Config{
 		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
 	})
+	if err != nil {
+		log.Fatal(err)
+	}
 	if err := c.CatchUp(ctx); err != nil {
 		log.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -73,8 +74,8 @@ func TestAConsumerWithoutALoggerWarnsOnStandardError(t *testing.T) {
 	require.NoError(t, err)
 	panics := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { panic("no such seat") })
 
-	err = consumer.New(store, account, "ledger", panics, &consumer.Config{Errors: stopAtOnce}).CatchUp(t.Context())
-	require.NoError(t, consumer.New(store, account, "silent", panics, &consumer.Config{Errors: parkAtOnce, Logger: logger.Silent()}).CatchUp(t.Context()))
+	err = must.New(consumer.New(store, account, "ledger", panics, &consumer.Config{Errors: stopAtOnce})).CatchUp(t.Context())
+	require.NoError(t, must.New(consumer.New(store, account, "silent", panics, &consumer.Config{Errors: parkAtOnce, Logger: logger.Silent()})).CatchUp(t.Context()))
 
 	os.Stderr = before
 	require.NoError(t, write.Close())

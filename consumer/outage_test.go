@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/alarm"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -47,7 +48,7 @@ func TestAnOutageOfTheServerIsTwoLinesOfTheWholeService(t *testing.T) {
 		consumers[i] = c
 		running.Go(func() { _ = c.Run(ctx) })
 	}
-	clock := alarm.New(store, "booking:saga", &alarm.Config{Logger: warnings})
+	clock := must.New(alarm.New(store, "booking:saga", &alarm.Config{Logger: warnings}))
 	running.Go(func() { _ = clock.Run(ctx) })
 	handled := func(n int64) func() bool {
 		return func() bool {

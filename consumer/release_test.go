@@ -161,11 +161,12 @@ func TestAConsumerOfKnownTypesIsValidatedWhileItStarts(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
-	c := newConsumer(t, store, knows(false)(&journal{}), &consumer.Config{OnlyKnown: true})
+	h := knows(false)(&journal{})
+	c := newConsumer(t, store, h, &consumer.Config{OnlyKnown: true})
 	var group sync.WaitGroup
 	group.Go(func() {
 		for range 100 {
-			if err := c.Validate(); err != nil {
+			if _, err := tryNamed(store, account, "beside", h, &consumer.Config{OnlyKnown: true}); err != nil {
 				t.Error(err)
 			}
 		}

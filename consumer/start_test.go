@@ -173,7 +173,7 @@ func (s *tallying) Count(ctx context.Context, q messagestore.CategoryQuery) (int
 
 func TestAStartWithoutATimeIsRefused(t *testing.T) {
 	t.Parallel()
-	err := newConsumer(t, newStore(), &journal{}, &consumer.Config{Start: consumer.From(time.Time{})}).Validate()
+	_, err := tryNamed(newStore(), account, "ledger", &journal{}, &consumer.Config{Start: consumer.From(time.Time{})})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, "start")
 }

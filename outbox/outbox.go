@@ -143,6 +143,7 @@ type Config struct {
 // runs once at a time. There is nothing to close.
 type Relay struct {
 	consumer *consumer.Consumer
+	invalid  error // of the consumer
 	store    consumer.Store
 	sink     Sink
 	send     func(ctx context.Context, m *Message) error
@@ -171,7 +172,7 @@ func New(store consumer.Store, category messagestore.Category, name string, sink
 		r.send = (&gathering{sink: batches, calls: &r.calls}).send
 	}
 	r.setTypes(&c)
-	r.consumer = consumer.New(store, category, name, known.Handler{Known: c.Types, Func: r.handle}, &consumer.Config{
+	r.consumer, r.invalid = consumer.New(store, category, name, known.Handler{Known: c.Types, Func: r.handle}, &consumer.Config{
 		OnlyKnown: c.IgnoreUnknown && len(c.Types) > 0, Correlation: c.Correlation, Concurrency: cmp.Or(c.Concurrency, 64), Start: c.Start, Lease: c.Lease,
 		GroupSize: c.GroupSize, GroupMember: c.GroupMember, PollInterval: c.PollInterval,
 		CheckpointMessages: c.CheckpointMessages, CheckpointInterval: c.CheckpointInterval, RedriveInterval: c.RedriveInterval,
@@ -231,8 +232,8 @@ func (r *Relay) Validate() error {
 		}
 	}
 	all = append(all, r.wrong...)
-	if err := r.consumer.Validate(); err != nil {
-		all = append(all, err)
+	if r.invalid != nil {
+		all = append(all, r.invalid)
 	}
 	if len(all) > 0 {
 		return fmt.Errorf("invalid relay: %w", errors.Join(all...))

@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/handling"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -55,7 +56,7 @@ func TestACommandWithAReusedKeyIsParked(t *testing.T) {
 	send(t, store, command, Deposit{"AAA", 10})
 	loser := send(t, store, command, Deposit{"AAA", 11})
 	send(t, store, command, Deposit{"BBB", 12})
-	c := consumer.New(store, commands, "accounts", mux, nil) // whose policy is to stop
+	c := must.New(consumer.New(store, commands, "accounts", mux, nil)) // whose policy is to stop
 
 	require.NoError(t, c.CatchUp(t.Context()))
 

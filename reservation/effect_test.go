@@ -15,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
@@ -237,7 +238,7 @@ func ExampleReserver_Await() {
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error)
-	go func() { stopped <- consumer.New(store, commands, "accounts", answering(once), nil).Run(ctx) }()
+	go func() { stopped <- must.New(consumer.New(store, commands, "accounts", answering(once), nil)).Run(ctx) }()
 
 	location := "/accounts/ann+x@y.cz/deposits/AAA"
 	for _, method := range []string{http.MethodPut, http.MethodPut, http.MethodGet} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"log"
 	"os"
 	"path/filepath"
 
@@ -42,7 +43,10 @@ func issue(ctx context.Context, store *messagestore.Store, times int, body messa
 
 // consume has one consumer handle all commands.
 func consume(ctx context.Context, store *messagestore.Store, mux *handler.Mux) {
-	c := consumer.New(store, commands, "accounts", mux, nil)
+	c, err := consumer.New(store, commands, "accounts", mux, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	if err := c.CatchUp(ctx); err != nil {
 		fmt.Println(err)
 	}
@@ -236,7 +240,10 @@ func ExampleConfig_category() {
 	issue(ctx, store, 3, Deposit{"AAA", 10})
 
 	for _, category := range []messagestore.Category{commands, reserved} {
-		c := consumer.New(store, category, "accounts", mux, nil)
+		c, err := consumer.New(store, category, "accounts", mux, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
 		fmt.Println(c.CatchUp(ctx)) // a service runs both with Run, each in a goroutine
 	}
 	// Output:

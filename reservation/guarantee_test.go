@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -258,7 +259,7 @@ func TestOfTwoDifferentCommandsWithOneKeyNoneIsLost(t *testing.T) {
 		}
 		group.Wait()
 
-		c := consumer.New(store, commands, "accounts", mux, nil)
+		c := must.New(consumer.New(store, commands, "accounts", mux, nil))
 		require.NoError(t, c.CatchUp(t.Context()))
 
 		require.Len(t, handled, 10)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
@@ -80,7 +81,7 @@ func requireNoReservation(t testing.TB, err error, stream messagestore.StreamNam
 // catchUp has a new consumer handle all of the account's commands.
 func catchUp(t testing.TB, store *messagestore.Store, mux *handler.Mux, config *consumer.Config) error {
 	t.Helper()
-	c := consumer.New(store, commands, "accounts", mux, config)
+	c := must.New(consumer.New(store, commands, "accounts", mux, config))
 	return c.CatchUp(t.Context())
 }
 
@@ -88,7 +89,7 @@ func catchUp(t testing.TB, store *messagestore.Store, mux *handler.Mux, config *
 func catchUpAll(t testing.TB, store *messagestore.Store, mux *handler.Mux, categories ...messagestore.Category) {
 	t.Helper()
 	for _, category := range categories {
-		c := consumer.New(store, category, "accounts", mux, nil)
+		c := must.New(consumer.New(store, category, "accounts", mux, nil))
 		require.NoError(t, c.CatchUp(t.Context()))
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -51,7 +52,7 @@ func (p party) mux(t testing.TB, store *messagestore.Store) *handler.Mux {
 
 func (p party) catchUp(t testing.TB, store *messagestore.Store) {
 	t.Helper()
-	c := consumer.New(store, commands, p.name, p.mux(t, store), nil)
+	c := must.New(consumer.New(store, commands, p.name, p.mux(t, store), nil))
 	require.NoError(t, c.CatchUp(t.Context()))
 	require.Zero(t, c.Stats().Parked)
 }
@@ -123,7 +124,7 @@ func TestReserversWithNamesShareACategoryOfTheirOwn(t *testing.T) {
 			mux := handler.New()
 			handler.On(mux, reservation.Copy(named(t, store, name, &reservation.Config{Category: apart}), Deposit.Key, counting[Deposit](handled[name])))
 			for _, category := range []messagestore.Category{commands, apart} {
-				c := consumer.New(store, category, name+"X", mux, nil)
+				c := must.New(consumer.New(store, category, name+"X", mux, nil))
 				require.NoError(t, c.CatchUp(t.Context()))
 			}
 		}

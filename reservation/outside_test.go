@@ -9,6 +9,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
@@ -93,7 +94,7 @@ func TestAConsumerParksACommandWhosePlaceIsTaken(t *testing.T) {
 	store := newStore()
 	send(t, store, command.With("accounts", "AAA"), Deposit{"BBB", 10})
 	send(t, store, command, Deposit{"AAA", 10})
-	c := consumer.New(store, commands, "accounts", inlining(t, store, nil, depositing(store)), nil)
+	c := must.New(consumer.New(store, commands, "accounts", inlining(t, store, nil, depositing(store)), nil))
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
@@ -123,7 +124,7 @@ func TestReserveFeedsNotOnItself(t *testing.T) {
 			for _, reserver := range []string{"accounts", "receipts"} {
 				once := named(t, store, reserver, config)
 				for _, category := range []messagestore.Category{commands, "accountTransaction"} {
-					c := consumer.New(store, category, reserver, obvious(once), nil)
+					c := must.New(consumer.New(store, category, reserver, obvious(once), nil))
 					require.NoError(t, c.CatchUp(t.Context()))
 					require.Zero(t, c.Stats().Parked)
 					skipped += c.Stats().Skipped
@@ -245,9 +246,9 @@ func TestOneReserverServesOneConsumer(t *testing.T) {
 				run := func(name string) error {
 					mux := handler.New()
 					register(mux, once, store)
-					return consumer.New(store, commands, name, mux, &consumer.Config{
+					return must.New(consumer.New(store, commands, name, mux, &consumer.Config{
 						Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}},
-					}).CatchUp(t.Context())
+					})).CatchUp(t.Context())
 				}
 				require.NoError(t, run("accounts"))
 				require.NoError(t, run("accounts"), "the same consumer goes on")

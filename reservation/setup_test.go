@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -53,7 +54,7 @@ func muxOf(f handler.Func[Deposit]) *handler.Mux {
 // catchUpAs is a process that runs a consumer of the commands.
 func catchUpAs(t *testing.T, store consumer.Store, name string, h consumer.Handler) (*consumer.Consumer, error) {
 	t.Helper()
-	c := consumer.New(store, commands, name, h, &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage}})
+	c := must.New(consumer.New(store, commands, name, h, &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage}}))
 	return c, c.CatchUp(t.Context())
 }
 
@@ -137,14 +138,14 @@ func TestAReserverOverAnotherStoreIsRefusedWhenTheConsumerStarts(t *testing.T) {
 				}
 				config := &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage}}
 
-				requireRefused(consumer.New(store, commands, "accounts", mux, config))
+				requireRefused(must.New(consumer.New(store, commands, "accounts", mux, config)))
 				positions, err := operate.Consumers(t.Context(), store, commands)
 				require.NoError(t, err)
 				require.Len(t, positions, 1)
 				require.Empty(t, positions[0].Replicas, "it has left its group")
 
 				send(t, store, command, Deposit{"AAA", 10})
-				c := consumer.New(store, commands, "accounts", wrapped(mux), config)
+				c := must.New(consumer.New(store, commands, "accounts", wrapped(mux), config))
 				requireRefused(c)
 				require.EqualValues(t, 1, c.Stats().Failed)
 				require.Zero(t, c.Stats().Parked)
@@ -204,11 +205,11 @@ func TestACategoryOfCopiesThatNoConsumerReadsIsNamedOnce(t *testing.T) {
 			once := newReserver(t, store, &reservation.Config{Category: "depositOnce"})
 			mux := muxOf(forms[test.form](once, func() {}))
 			if test.read {
-				c := consumer.New(store, "depositOnce", "accounts", mux, &consumer.Config{Logger: logger.Silent()})
+				c := must.New(consumer.New(store, "depositOnce", "accounts", mux, &consumer.Config{Logger: logger.Silent()}))
 				require.NoError(t, c.CatchUp(t.Context()))
 			}
 
-			c := consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))})
+			c := must.New(consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))}))
 			require.NoError(t, c.CatchUp(t.Context()))
 
 			require.Equal(t, test.want, log.count("no consumer has read the category of the copies yet"))

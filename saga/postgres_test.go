@@ -10,6 +10,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -145,8 +146,8 @@ func answering(t *testing.T, store *messagestore.Store, s *saga.Saga[trip, itine
 	config := func(of messagestore.Category) *consumer.Config {
 		return &consumer.Config{Logger: silent, Start: consumer.FromStart(), Correlation: of}
 	}
-	t.Cleanup(running(t, consumer.New(store, "car:command", "cars", mux, config(""))))
-	t.Cleanup(running(t, consumer.New(store, "car", "answers", answers, config(s.Category()))))
+	t.Cleanup(running(t, must.New(consumer.New(store, "car:command", "cars", mux, config("")))))
+	t.Cleanup(running(t, must.New(consumer.New(store, "car", "answers", answers, config(s.Category())))))
 }
 
 func TestAnAskIsAnsweredByItsHandlerOnPostgreSQL(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -142,9 +143,9 @@ func travelAgency(url string) error {
 		}
 		return rented{"a car"}, nil
 	}))
-	answers := consumer.New(store, "car:command", "answers", mux, &consumer.Config{
+	answers := must.New(consumer.New(store, "car:command", "answers", mux, &consumer.Config{
 		Lease: time.Second, Logger: silent, Start: consumer.FromStart(), Correlation: s.Category(), PollInterval: 20 * time.Millisecond,
-	})
+	}))
 	ended := make(chan error, 2)
 	go func() { ended <- s.Run(ctx) }()
 	go func() { ended <- answers.Run(ctx) }()

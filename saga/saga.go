@@ -102,10 +102,15 @@ func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, erro
 	}
 	c.defaults()
 	// The clock has the same store and category, and the same bounds: its mistakes are those of the saga.
-	c.clock = alarm.New(store, c.category, &alarm.Config{
+	clock, err := alarm.New(store, c.category, &alarm.Config{
 		Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease, Logger: c.config.Logger,
 	})
-	wrong := c.check()
+	var wrong []error
+	if err != nil {
+		wrong = append(wrong, err)
+	}
+	c.clock = clock
+	wrong = append(wrong, c.check()...)
 	if f == nil {
 		wrong = append(wrong, invalid("function", nil, "it is nil"))
 	}
@@ -123,12 +128,11 @@ func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, erro
 	wrong = append(wrong, c.define(steps)...)
 	if len(wrong) == 0 {
 		c.wakeups = wakeups.New(store, c.category, []string{TypeCompleted, TypeCompensated, TypeParked}, c.config.PollInterval, c.config.Logger)
-		runner := consumer.New(store, c.category, "runner", known.Handler{Known: append([]string{TypeStarted}, outside...), Func: c.handle, Owner: true}, &consumer.Config{
+		runner, err := consumer.New(store, c.category, "runner", known.Handler{Known: append([]string{TypeStarted}, outside...), Func: c.handle, Owner: true}, &consumer.Config{
 			OnlyKnown: true, Concurrency: c.config.Concurrency, BatchSize: messagestore.MaxReadMessages,
 			PollInterval: c.config.PollInterval, Lease: c.config.Lease, Start: consumer.FromStart(), Logger: c.config.Logger,
 			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}},
 		})
-		err := runner.Validate()
 		if err == nil {
 			return &Saga[In, Out]{c, runner}, nil
 		}
@@ -151,9 +155,6 @@ func (c *core) defaults() {
 }
 
 func (c *core) check() (wrong []error) {
-	if err := c.clock.Validate(); err != nil {
-		wrong = append(wrong, err)
-	}
 	f := &c.config
 	if f.Version < 1 {
 		wrong = append(wrong, invalid("Version", f.Version, "it is at least 1"))

@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -60,11 +61,11 @@ func TestAUnitOfAConsumerHandlesNoReservation(t *testing.T) {
 		d.send(t, Deposit{"AAA", 10})
 		d.send(t, Deposit{"AAA", 10})
 		d.send(t, Deposit{"BBB", 10})
-		c := consumer.New(d.store, d.commands(), "accounts", d.handle(reservation.New(d.store, "accounts", nil), d.deposited), nil)
+		c := must.New(consumer.New(d.store, d.commands(), "accounts", d.handle(reservation.New(d.store, "accounts", nil), d.deposited), nil))
 
 		require.NoError(t, c.CatchUp(t.Context()))
 		renamed := reservation.New(d.store, "accounts", &reservation.Config{Consumers: []string{"accounts"}})
-		again := consumer.New(d.store, d.commands(), "later", d.handle(renamed, d.deposited), nil)
+		again := must.New(consumer.New(d.store, d.commands(), "later", d.handle(renamed, d.deposited), nil))
 		require.NoError(t, again.CatchUp(t.Context()))
 
 		d.requireRows(t, "", 2)

@@ -58,7 +58,10 @@ func runAccounts(concurrency int) func(context.Context, *measure.Cell) error {
 		}
 
 		mux := account.Handlers(store.Store, nil)
-		c := consumer.New(store, account.Commands, "accounts", mux, &consumer.Config{Concurrency: concurrency})
+		c, err := consumer.New(store, account.Commands, "accounts", mux, &consumer.Config{Concurrency: concurrency})
+		if err != nil {
+			return err
+		}
 		err = cell.Once(ctx, func(ctx context.Context) (int64, error) { return commands, c.CatchUp(ctx) })
 		if err != nil {
 			return err

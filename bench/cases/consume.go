@@ -56,7 +56,10 @@ func (r *rows) consumer(concurrency int) func(context.Context, *measure.Cell) er
 		}
 		defer store.close()
 		order := newOrder(r.streams)
-		c := consumer.New(store, rowsCategory, consumerName(fmt.Sprint("c", concurrency), cell), order, &consumer.Config{Concurrency: concurrency})
+		c, err := consumer.New(store, rowsCategory, consumerName(fmt.Sprint("c", concurrency), cell), order, &consumer.Config{Concurrency: concurrency})
+		if err != nil {
+			return err
+		}
 		err = cell.Once(ctx, func(ctx context.Context) (int64, error) {
 			err := c.CatchUp(ctx)
 			return c.Stats().Handled, err

@@ -75,10 +75,13 @@ func init() {
 // consumeAll hands all messages to a handler that counts them.
 func consumeAll(ctx context.Context, cell *measure.Cell, store *dibsStore, task memoryTask) error {
 	var handled atomic.Int64
-	c := consumer.New(store, rowsCategory, task.Name, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+	c, err := consumer.New(store, rowsCategory, task.Name, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 		handled.Add(1)
 		return nil
 	}), nil)
+	if err != nil {
+		return err
+	}
 	return cell.Once(ctx, func(ctx context.Context) (int64, error) {
 		err := c.CatchUp(ctx)
 		return handled.Load(), err

@@ -178,9 +178,12 @@ func dibsSender(store *messagestore.Store) func(context.Context, sent) error {
 
 func dibsListener(store *messagestore.Store) listener {
 	return func(ctx context.Context, hand func(json.RawMessage) error) error {
-		c := consumer.New(store, wakeCategory, "listener", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c, err := consumer.New(store, wakeCategory, "listener", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			return hand(m.Data)
 		}), &consumer.Config{PollInterval: wakePoll})
+		if err != nil {
+			return err
+		}
 		return c.Run(ctx)
 	}
 }
@@ -363,12 +366,15 @@ func idle(ctx context.Context, cell *measure.Cell) error {
 		if _, err := store.Write(ctx, newKeyOf(category), messagestore.NoStream, sent{}); err != nil {
 			return err
 		}
-		c := consumer.New(store, category, "idle", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c, err := consumer.New(store, category, "idle", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			if handled.Add(1) == idleConsumers {
 				close(all)
 			}
 			return nil
 		}), nil)
+		if err != nil {
+			return err
+		}
 		consumers.Go(func() error { return c.Run(running) })
 	}
 	select {

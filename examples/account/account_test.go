@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -64,7 +65,7 @@ func (f fixture) consumer(store *messagestore.Store) *consumer.Consumer {
 	f.t.Helper()
 	mux := account.Handlers(store, &account.Config{Now: func() time.Time { return now }})
 	once := consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}
-	return consumer.New(store, account.Commands, "accounts", mux, &consumer.Config{Errors: once})
+	return must.New(consumer.New(store, account.Commands, "accounts", mux, &consumer.Config{Errors: once}))
 }
 
 // events returns the types of an account's events, and the account they add up to.
@@ -116,7 +117,7 @@ func TestCommandsHandedOverAgainChangeNothing(t *testing.T) {
 	require.Equal(t, []string{"Opened", "Deposited", "Withdrawn", "WithdrawalRejected"}, types)
 
 	mux := account.Handlers(f.Store, nil)
-	again := consumer.New(f.Store, account.Commands, "again", asBefore(t, mux), nil)
+	again := must.New(consumer.New(f.Store, account.Commands, "again", asBefore(t, mux), nil))
 	require.NoError(t, again.CatchUp(t.Context()))
 
 	typesAgain, accountAgain := f.events("1")
@@ -239,9 +240,9 @@ func TestTwoConsumersAtOnceDecideOnce(t *testing.T) {
 	errs := make(chan error, 2)
 	for _, name := range []string{"left", "right"} {
 		mux := account.Handlers(f.Store, nil)
-		c := consumer.New(f.Store, account.Commands, name, asBefore(t, mux), &consumer.Config{
+		c := must.New(consumer.New(f.Store, account.Commands, name, asBefore(t, mux), &consumer.Config{
 			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: time.Minute, MaxBackoff: time.Millisecond}},
-		})
+		}))
 		go func() { errs <- c.CatchUp(t.Context()) }()
 	}
 	require.NoError(t, errors.Join(await.Receive(t, "a consumer", errs), await.Receive(t, "the other consumer", errs)))

@@ -18,6 +18,6 @@
 // one account at once cannot both decide.
 //
 //	mux := account.Handlers(store, nil)
-//	c := consumer.New(store, account.Commands, "accounts", mux, nil)
+//	c, err := consumer.New(store, account.Commands, "accounts", mux, nil)
 //	err := c.Run(ctx)
 package account

@@ -19,6 +19,9 @@ func Serve(ctx context.Context, store *messagestore.Store, config *consumer.Conf
 	// one takes over from another: the handler reads and decides again.
 	c.Errors = consumer.ErrorPolicy{Retry: consumer.Retry{For: 10 * time.Second, MaxBackoff: time.Second}}
 	mux := Handlers(store, &Config{Logger: c.Logger})
-	accounts := consumer.New(store, Commands, "accounts", mux, &c)
+	accounts, err := consumer.New(store, Commands, "accounts", mux, &c)
+	if err != nil {
+		return err
+	}
 	return accounts.Run(ctx)
 }

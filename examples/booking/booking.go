@@ -111,10 +111,15 @@ func (s *Service) define(ctx context.Context, store *messagestore.Store, config 
 	settings := consumer.Config{Start: consumer.FromStart(), Logger: config.Logger}
 	answered := settings
 	answered.Correlation = s.Trips.Category() // only answers to trips
-	s.parts = []*consumer.Consumer{
-		consumer.New(store, carCommands, "garage", garage(store), &settings),
-		consumer.New(store, cars, "booking", answers(s.Trips), &answered),
+	garage, err := consumer.New(store, carCommands, "garage", garage(store), &settings)
+	if err != nil {
+		return err
 	}
+	booking, err := consumer.New(store, cars, "booking", answers(s.Trips), &answered)
+	if err != nil {
+		return err
+	}
+	s.parts = []*consumer.Consumer{garage, booking}
 	return nil
 }
 

@@ -144,7 +144,7 @@ func notedUnderEitherName(m *messagestore.Message) (SeatNoted, error) {
 
 // mailer follows the seats, and mails guests whose seat is held. The consumer reads SeatHeld, and SeatReserved, which
 // is its former name.
-func mailer(store *messagestore.Store, mail handler.Func[SeatHeld]) *consumer.Consumer {
+func mailer(store *messagestore.Store, mail handler.Func[SeatHeld]) (*consumer.Consumer, error) {
 	mux := handler.New()
 	handler.On(mux, mail, upcast.Named[SeatHeld]("SeatReserved"))
 	return consumer.New(store, seats, "mailer", mux, &consumer.Config{OnlyKnown: true, Start: consumer.FromStart()})

@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/handler/handlertest"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/outbox"
@@ -78,7 +79,7 @@ func TestACommandThatIsSentAgainUnderItsNewNameIsParked(t *testing.T) {
 	_, err := store.Write(t.Context(), commands.Stream("12A"), messagestore.NoStream,
 		as("ReserveSeat", `{"id":"h1","first":"Ann","last":"Lee"}`), HoldSeat{ID: "h1", Guest: "Ann Lee"})
 	require.NoError(t, err)
-	c := consumer.New(store, commands, "seats", handlers(store), nil)
+	c := must.New(consumer.New(store, commands, "seats", handlers(store), nil))
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
@@ -101,10 +102,11 @@ func TestARenamedTypeReachesAllThatFollow(t *testing.T) {
 	}
 	var guests, sent []string
 
-	follower := mailer(store, func(_ context.Context, m handler.Message[SeatHeld]) error {
+	follower, err := mailer(store, func(_ context.Context, m handler.Message[SeatHeld]) error {
 		guests = append(guests, m.Body.Guest)
 		return nil
 	})
+	require.NoError(t, err)
 	require.NoError(t, follower.CatchUp(t.Context()))
 	var mu sync.Mutex
 	relay := partner(store, sink(func(m *outbox.Message) {

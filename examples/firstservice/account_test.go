@@ -18,7 +18,9 @@ func TestADepositThatIsSentTwiceIsBookedOnce(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	require.NoError(t, consumer.New(store, commands, "accounts", handlers(store), nil).CatchUp(t.Context()))
+	c, err := consumer.New(store, commands, "accounts", handlers(store), nil)
+	require.NoError(t, err)
+	require.NoError(t, c.CatchUp(t.Context()))
 
 	account, _, err := entity.New(store, accounts, projection(), nil).Get(t.Context(), "123")
 	require.NoError(t, err)

@@ -54,7 +54,11 @@ func serve(ctx context.Context, url string, listener net.Listener) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() { cancel(<-failed) }()
 	config := &consumer.Config{Concurrency: 16, Logger: events}
-	err = consumer.New(store, commands, "accounts", handlers(store), config).Run(ctx)
+	accounts, err := consumer.New(store, commands, "accounts", handlers(store), config)
+	if err != nil {
+		return err
+	}
+	err = accounts.Run(ctx)
 	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
 		return cause // the server ended the service
 	}

@@ -48,10 +48,11 @@ func TestAnAccountAddsItsDeposits(t *testing.T) {
 func TestADepositOfTomorrowIsBookedToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := messagestore.New(memory.New(), nil)
-		c := consumer.New(store, commands, "accounts", handlers(store), nil)
+		c, err := consumer.New(store, commands, "accounts", handlers(store), nil)
+		require.NoError(t, err)
 		time.Sleep(24 * time.Hour) // takes no time: the clock is the bubble's, and so is the store's
 
-		_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, Deposit{"d1", "123", 1000})
+		_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, Deposit{"d1", "123", 1000})
 		require.NoError(t, err)
 
 		require.NoError(t, c.CatchUp(t.Context()))
@@ -66,7 +67,9 @@ func TestADepositIsBookedOnPostgreSQL(t *testing.T) {
 	_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, Deposit{"d1", "123", 1000})
 	require.NoError(t, err)
 
-	require.NoError(t, consumer.New(store, commands, "accounts", handlers(store), nil).CatchUp(t.Context()))
+	c, err := consumer.New(store, commands, "accounts", handlers(store), nil)
+	require.NoError(t, err)
+	require.NoError(t, c.CatchUp(t.Context()))
 
 	account, _, err := entity.New(store, accounts, projection(), nil).Get(t.Context(), "123")
 	require.NoError(t, err)

@@ -33,7 +33,7 @@ func main() {
 		event := messagestore.Follow(m.Message, Deposited{m.Body.Amount})
 		return []messagestore.StreamWrite{messagestore.To("account-123", messagestore.AnyVersion, event)}, nil
 	}))
-	fmt.Println(consumer.New(store, "account:command", "accounts", mux, nil).CatchUp(ctx)) // a service calls Run
+	fmt.Println(must(consumer.New(store, "account:command", "accounts", mux, nil)).CatchUp(ctx)) // a service calls Run
 	fmt.Println(store.Last(ctx, "account-123"))
 }
 

@@ -47,9 +47,18 @@ func Run(ctx context.Context, listener net.Listener, config Config) error {
 	}
 	settings := &consumer.Config{Concurrency: 8, Lease: config.Lease, Logger: config.Logger}
 
+	seller, err := consumer.New(store, commands, "seats", holds, settings)
+	if err != nil {
+		return err
+	}
+	mails, err := consumer.New(store, seats, "mailer", mailer(config.Mail), settings)
+	if err != nil {
+		return err
+	}
+
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return consumer.New(store, commands, "seats", holds, settings).Run(ctx) })
-	group.Go(func() error { return consumer.New(store, seats, "mailer", mailer(config.Mail), settings).Run(ctx) })
+	group.Go(func() error { return seller.Run(ctx) })
+	group.Go(func() error { return mails.Run(ctx) })
 	server := &http.Server{Handler: routes(txs), ReadHeaderTimeout: 5 * time.Second}
 	group.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/handler/handlertest"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres/postgrestest"
@@ -150,7 +151,7 @@ func TestHandlersOfAScenarioServeAConsumerToo(t *testing.T) {
 		When(commands.Stream("123"), withdraw{"w1", 300}).
 		Then(book.Stream("123"), withdrawn{300})
 
-	require.NoError(t, consumer.New(store, commands, "accounts", mux, nil).CatchUp(t.Context()))
+	require.NoError(t, must.New(consumer.New(store, commands, "accounts", mux, nil)).CatchUp(t.Context()))
 }
 
 // told is a testing.TB that remembers how it was failed.

@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/internal/demo/stage"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -109,7 +110,7 @@ func settled(t *testing.T, part int) (*demo, *bytes.Buffer) {
 	}
 	for member := range consumers {
 		mux := account.Handlers(d.store, nil)
-		c := consumer.New(d.store, account.Commands, "accounts", mux, &consumer.Config{GroupSize: consumers, GroupMember: member})
+		c := must.New(consumer.New(d.store, account.Commands, "accounts", mux, &consumer.Config{GroupSize: consumers, GroupMember: member}))
 		require.NoError(t, c.CatchUp(t.Context()))
 	}
 	return d, out

@@ -22,6 +22,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
@@ -533,7 +534,7 @@ func TestConsumerStopsAtAServerThatMayLoseMessages(t *testing.T) {
 	pgtest.Pool(t)
 	store := messagestore.New(postgres.New(pgtest.Connect(t, with(t, pgtest.URL(t), "synchronous_commit", "off", override, "off")), nil), nil)
 	handler := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
-	c := consumer.New(store, storetest.Category(t), "test", handler, nil)
+	c := must.New(consumer.New(store, storetest.Category(t), "test", handler, nil))
 
 	require.ErrorIs(t, c.Run(t.Context()), postgres.ErrUnsafeSettings)
 }
@@ -569,10 +570,10 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	require.Equal(t, "25006", refused.Code)
 
 	handled := make(chan *messagestore.Message, 1)
-	c := consumer.New(messagestore.New(driver, nil), category, "test", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := must.New(consumer.New(messagestore.New(driver, nil), category, "test", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		handled <- m
 		return nil
-	}), nil)
+	}), nil))
 	ctx, stop := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- c.Run(ctx) }()

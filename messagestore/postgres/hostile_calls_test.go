@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -240,7 +241,7 @@ func TestWhatOtherClientsWriteNeverStopsAReader(t *testing.T) {
 	})
 	var log bytes.Buffer
 	config := &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}, Logger: logger.Zerolog(zerolog.New(&log))}
-	c := consumer.New(store, category, "ledger", mux, config)
+	c := must.New(consumer.New(store, category, "ledger", mux, config))
 
 	require.NoError(t, c.CatchUp(t.Context()))
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -30,7 +31,7 @@ func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 	run := func(pool *pgxpool.Pool) <-chan error {
 		ended := make(chan error, 1)
 		handler := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
-		c := consumer.New(messagestore.New(postgres.New(pool, nil), nil), storetest.Category(t), "test", handler, &consumer.Config{Logger: logger.Silent()})
+		c := must.New(consumer.New(messagestore.New(postgres.New(pool, nil), nil), storetest.Category(t), "test", handler, &consumer.Config{Logger: logger.Silent()}))
 		go func() { ended <- c.Run(t.Context()) }()
 		return ended
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedbtest"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -258,7 +259,7 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 		})
 		s := &seen{}
 		readers["consumer "+string(category)], expected["consumer "+string(category)] = s, string(category)
-		consume := consumer.New(store, category, "reader", handle(func(m *messagestore.Message) { s.add(m.ID.String()) }), nil)
+		consume := must.New(consumer.New(store, category, "reader", handle(func(m *messagestore.Message) { s.add(m.ID.String()) }), nil))
 		reading.Go(func() {
 			for last := false; ; {
 				select {

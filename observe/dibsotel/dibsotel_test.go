@@ -16,6 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -60,7 +61,7 @@ func (d *desk) consumer(category messagestore.Category, name string, h consumer.
 		config = &consumer.Config{}
 	}
 	config.Logger = logger.Logger{}
-	return consumer.New(d.store, category, name, dibsotel.Handler(h, d.config), config)
+	return must.New(consumer.New(d.store, category, name, dibsotel.Handler(h, d.config), config))
 }
 
 // sums returns the values of a counter or gauge, and the counts of a histogram, by attributes.
@@ -278,8 +279,10 @@ func TestMistakesAreTold(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = dibsotel.Observe(d.store, d.config, nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorIs(t, d.consumer(seats, "mailer", nil, nil).Validate(), messagestore.ErrInvalid)
-	require.ErrorIs(t, d.consumer(seats, "mailer", handler.New(), nil).Validate(), messagestore.ErrInvalid)
+	for _, h := range []consumer.Handler{nil, handler.New()} {
+		_, err = consumer.New(d.store, seats, "mailer", dibsotel.Handler(h, d.config), nil)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+	}
 	require.Equal(t, held{}, dibsotel.Trace(t.Context(), held{}).Body) // without a trace
 }
 

@@ -1,7 +1,7 @@
 // Package dibsotel has OpenTelemetry spans and metrics for consumers.
 //
 //	handler := dibsotel.Handler(mux, nil)
-//	c := consumer.New(store, "account:command", "accounts", handler, nil)
+//	c, err := consumer.New(store, "account:command", "accounts", handler, nil)
 //	stop, err := dibsotel.Observe(store, nil, c)
 //	defer stop()
 //

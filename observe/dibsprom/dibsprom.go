@@ -1,7 +1,7 @@
 // Package dibsprom has a Prometheus collector for consumers.
 //
 //	metrics := dibsprom.New(store)
-//	seats := consumer.New(store, "seat:command", "seats", metrics.Handler(mux), nil)
+//	seats, err := consumer.New(store, "seat:command", "seats", metrics.Handler(mux), nil)
 //	metrics.Add(seats)
 //	prometheus.MustRegister(metrics)
 //

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -38,12 +39,12 @@ func TestAScrapeShowsConsumers(t *testing.T) {
 	}
 	metrics := dibsprom.New(store)
 	n := 0
-	c := consumer.New(store, seats, "mailer", metrics.Handler(consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+	c := must.New(consumer.New(store, seats, "mailer", metrics.Handler(consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 		if n++; n == 2 {
 			return errors.New("no mail")
 		}
 		return nil
-	})), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}})
+	})), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}}))
 	metrics.Add(c, nil)
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(metrics))
@@ -85,7 +86,7 @@ func TestEachCountIsItsOwn(t *testing.T) {
 		}
 	}
 	tried := false
-	c := consumer.New(store, seats, "mailer", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := must.New(consumer.New(store, seats, "mailer", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		switch { // five are handled, one of them at the second try, two skipped, three parked
 		case m.Position == 4 && !tried:
 			tried = true
@@ -96,7 +97,7 @@ func TestEachCountIsItsOwn(t *testing.T) {
 			return handler.Park(errors.New("no such seat"))
 		}
 		return nil
-	}), &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: time.Millisecond}}})
+	}), &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: time.Millisecond}}}))
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(dibsprom.New(store, c)))
 	write(10)
@@ -136,7 +137,7 @@ func TestAHandlerThatIsNoneIsSaidSo(t *testing.T) {
 func TestAScrapeGoesOnWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	away := messagestore.New(&gone{memory.New()}, nil)
-	c := consumer.New(away, seats, "mailer", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)
+	c := must.New(consumer.New(away, seats, "mailer", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(dibsprom.New(away, c)))
 
@@ -171,9 +172,9 @@ func TestADeliveryIsMeasuredWhateverItsEnd(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, measured.Handle(t.Context(), m))
 		}
-		c := consumer.New(store, seats, "mailer", measured, &consumer.Config{
+		c := must.New(consumer.New(store, seats, "mailer", measured, &consumer.Config{
 			Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
-		})
+		}))
 		require.NoError(t, c.CatchUp(t.Context()))
 
 		page := httptest.NewRecorder()
@@ -202,7 +203,7 @@ func TestACollectorIsUnregistered(t *testing.T) {
 	t.Parallel()
 	store := messagestore.New(memory.New(), nil)
 	newConsumer := func(name string) *consumer.Consumer {
-		return consumer.New(store, seats, name, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)
+		return must.New(consumer.New(store, seats, name, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 	}
 	metrics := dibsprom.New(store, newConsumer("mailer"), newConsumer("printer"))
 	registry := prometheus.NewPedanticRegistry()

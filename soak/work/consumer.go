@@ -81,9 +81,12 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 			config.Concurrency = 1
 		}
 	}
-	c := consumer.New(&watchedStore{recorder: w.store, watched: w}, w.task.Category, w.task.Consumer, doomedHandler{w.doom, &watchedHandler{w, h}}, config)
+	c, err := consumer.New(&watchedStore{recorder: w.store, watched: w}, w.task.Category, w.task.Consumer, doomedHandler{w.doom, &watchedHandler{w, h}}, config)
+	if err != nil {
+		return err
+	}
 	w.begin()
-	err := c.Run(ctx)
+	err = c.Run(ctx)
 	end, kind := w.event(history.Run), history.OK
 	end.Run = 0
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -103,9 +104,9 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		}
 		return nil
 	})
-	watcher := consumer.New(store, "account", "watcher", handled, &consumer.Config{
+	watcher := must.New(consumer.New(store, "account", "watcher", handled, &consumer.Config{
 		CheckpointMessages: 5, Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
-	})
+	}))
 	load.Go(func() {
 		if err := watcher.Run(ctx); err != nil {
 			failures <- fmt.Errorf("consume: %w", err)

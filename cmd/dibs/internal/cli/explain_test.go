@@ -14,6 +14,7 @@ import (
 	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -74,7 +75,7 @@ func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
 		_, err = store.Write(ctx, messagestore.Category("mail").Stream(fmt.Sprint(written.Version)), messagestore.NoStream, messagestore.Follow(event, notified{}))
 		return err
 	}))
-	c := consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}})
+	c := must.New(consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}}))
 	require.NoError(t, c.CatchUp(t.Context()))
 	require.NoError(t, store.Close())
 	return &shell{env: map[string]string{"DIBS_STORE": "sqlite:" + file}}
@@ -304,7 +305,7 @@ func TestExplainTellsTheEventsThatTheReservationNames(t *testing.T) {
 	}))
 	_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
 	require.NoError(t, err)
-	require.NoError(t, consumer.New(store, commands, "rentals", mux, nil).CatchUp(t.Context()))
+	require.NoError(t, must.New(consumer.New(store, commands, "rentals", mux, nil)).CatchUp(t.Context()))
 	effect, err := once.Outcome(t.Context(), commands.Stream("123"), "AAA")
 	require.NoError(t, err)
 	require.Len(t, effect.Events, 1)
@@ -333,9 +334,9 @@ func TestExplainTellsACommandThatIsRetriedParkedAndRedriven(t *testing.T) {
 		return []messagestore.StreamWrite{messagestore.To("account-123", messagestore.AnyVersion, messagestore.Follow(m.Message, deposited{m.Body.Amount}))}, nil
 	}))
 	catchUp := func(then consumer.FailureAction) error {
-		return consumer.New(store, commands, "accounts", mux, &consumer.Config{
+		return must.New(consumer.New(store, commands, "accounts", mux, &consumer.Config{
 			Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: then},
-		}).CatchUp(t.Context())
+		})).CatchUp(t.Context())
 	}
 	_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -22,8 +23,8 @@ func TestFailingMessagesArePrinted(t *testing.T) {
 		dibs.ok(t, "write", "account-1", "Opened", `{"name":"canary"}`)
 		fails := errors.New("the bank \x1b[2J is closed, and " + strings.Repeat("it stays so, ", 20) + "for ever")
 		run := func() error {
-			return consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return fails }),
-				&consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}, Logger: logger.Silent()}).Run(t.Context())
+			return must.New(consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return fails }),
+				&consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}, Logger: logger.Silent()})).Run(t.Context())
 		}
 		require.NotContains(t, dibs.ok(t, "consumers")+dibs.ok(t, "top", "--times", "1"), "fails at")
 		for range 2 {
@@ -67,8 +68,8 @@ func TestFurtherFailingMessagesAreCounted(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		ended := make(chan error, 1)
-		c := consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no mail") }),
-			&consumer.Config{Concurrency: 16, Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}, Logger: logger.Silent()})
+		c := must.New(consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no mail") }),
+			&consumer.Config{Concurrency: 16, Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}, Logger: logger.Silent()}))
 		go func() { ended <- c.Run(ctx) }()
 
 		listed := ""

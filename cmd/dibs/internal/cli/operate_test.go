@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
@@ -71,10 +72,10 @@ var errUnwanted = handler.Park(errors.New("nobody wants it"))
 
 func catchUp(t *testing.T, store *messagestore.Store, category messagestore.Category, name string, failure error) (handled []string) {
 	t.Helper()
-	c := consumer.New(store, category, name, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := must.New(consumer.New(store, category, name, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		handled = append(handled, m.String())
 		return failure
-	}), &consumer.Config{Logger: logger.Silent()})
+	}), &consumer.Config{Logger: logger.Silent()}))
 	require.NoError(t, c.CatchUp(t.Context()))
 	return handled
 }
@@ -261,7 +262,7 @@ func TestReplicasOfAConsumerAreListed(t *testing.T) {
 		defer cancel()
 		ended := make(chan error, 2)
 		for range 2 {
-			c := consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), &consumer.Config{Logger: logger.Silent()})
+			c := must.New(consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), &consumer.Config{Logger: logger.Silent()}))
 			go func() { ended <- c.Run(ctx) }()
 		}
 		var lines []string
@@ -518,7 +519,7 @@ func TestAConsumerIsPausedAndResumed(t *testing.T) {
 		require.NotContains(t, objects(t, dibs.ok(t, "consumers", "--json"))[0], "pausedAt")
 		require.Equal(t, "mail of account is paused: members that run find out within 10 s\n", dibs.ok(t, "consumers", "pause", "account", "mail"))
 		dibs.ok(t, "write", "account-1", "T")
-		c := consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)
+		c := must.New(consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 		require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrPaused)
 		require.Contains(t, dibs.ok(t, "consumers"), "paused since 20")
 		require.Contains(t, dibs.ok(t, "top", "--times", "1"), "none, paused")

@@ -9,6 +9,7 @@ import (
 
 	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -18,13 +19,13 @@ func stuck(t *testing.T, store *messagestore.Store, config consumer.Config, pani
 	t.Helper()
 	config.Logger = logger.Silent()
 	config.Errors.Retry.For = consumer.NoRetry
-	err = consumer.New(store, "account", "mail", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	err = must.New(consumer.New(store, "account", "mail", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		if m.Position == panics {
 			panic("no such seat")
 		}
 		handled = append(handled, m.Stream.ID())
 		return nil
-	}), &config).CatchUp(t.Context())
+	}), &config)).CatchUp(t.Context())
 	return handled, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -20,9 +21,9 @@ func TestTopShowsTheConsumersThatAreFurthestBehindFirst(t *testing.T) {
 		}
 		dibs.ok(t, "write", "payment-1", "Paid", `{}`)
 		catchUp(t, store, "payment", "books", errUnwanted)
-		stuck := consumer.New(store, "account", "mailer", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		stuck := must.New(consumer.New(store, "account", "mailer", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			return errors.New("no mail")
-		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}})
+		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}}))
 		require.Error(t, stuck.CatchUp(t.Context()))
 
 		lines := strings.Split(strings.TrimSpace(dibs.ok(t, "top", "--times", "1")), "\n")
