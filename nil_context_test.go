@@ -289,7 +289,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 		"Target":     operate.Consumer(store, commands, "seats"),
 		"Entities":   entity.New(store, seats, entity.NewProjection[int](), nil),
 		"Mux":        mux,
-		"Relay":      outbox.New(store, seats, "mail", noSink{}, &outbox.Config{Logger: logger.Silent()}),
+		"Relay":      must.New(outbox.New(store, seats, "mail", noSink{}, &outbox.Config{Logger: logger.Silent()})),
 		"Reserver":   reserver,
 		"Manager":    intents,
 		"Operator":   operator,

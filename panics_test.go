@@ -182,15 +182,15 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 			return handled(store, log, mux)
 		},
 		"a sink": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
-			return outbox.New(store, seats, "seats", aSink(breaks), &outbox.Config{Logger: log}).Run
+			return must.New(outbox.New(store, seats, "seats", aSink(breaks), &outbox.Config{Logger: log})).Run
 		},
 		"a sink of many": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
-			return outbox.New(store, seats, "seats", manyAtOnce{aSink(breaks)}, &outbox.Config{Logger: log}).Run
+			return must.New(outbox.New(store, seats, "seats", manyAtOnce{aSink(breaks)}, &outbox.Config{Logger: log})).Run
 		},
 		"the topic of a relay": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
-			return outbox.New(store, seats, "seats", aSink(func() {}), &outbox.Config{
+			return must.New(outbox.New(store, seats, "seats", aSink(func() {}), &outbox.Config{
 				Logger: log, Topic: func(*messagestore.Message) string { breaks(); return "" },
-			}).Run
+			})).Run
 		},
 		"a saga": func(t *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
 			t.Helper()

@@ -2,7 +2,7 @@
 // another store.
 //
 //	sink := outbox.HTTP("https://bank.example/hooks", &outbox.HTTPConfig{Secrets: []string{secret}})
-//	relay := outbox.New(store, "payments:outgoing", "tobank", sink, nil)
+//	relay, err := outbox.New(store, "payments:outgoing", "tobank", sink, nil)
 //	err := relay.Run(ctx)
 //
 // The outbox is a category. A service whose state is events relays those. Any other writes its messages,

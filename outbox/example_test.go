@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 
@@ -31,7 +32,10 @@ func Example() {
 
 	sink := outbox.HTTP(bank.URL, &outbox.HTTPConfig{Secrets: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}})
 	defer sink.Close()
-	relay := outbox.New(store, "payments:outgoing", "tobank", sink, &outbox.Config{Start: consumer.FromStart(), Logger: logger.Silent()})
+	relay, err := outbox.New(store, "payments:outgoing", "tobank", sink, &outbox.Config{Start: consumer.FromStart(), Logger: logger.Silent()})
+	if err != nil {
+		log.Fatal(err)
+	}
 	fmt.Println(relay.CatchUp(ctx)) // a service calls Run
 	// Output:
 	// payments:outgoing-42 0 Paid {"amount":7} <nil>
@@ -50,7 +54,10 @@ func ExampleInto() {
 	sink := outbox.Into(archive, func(m *outbox.Message) messagestore.StreamName {
 		return messagestore.Category("archive").Stream(m.Key())
 	})
-	relay := outbox.New(store, "payments:outgoing", "toarchive", sink, &outbox.Config{Start: consumer.FromStart(), Logger: logger.Silent()})
+	relay, err := outbox.New(store, "payments:outgoing", "toarchive", sink, &outbox.Config{Start: consumer.FromStart(), Logger: logger.Silent()})
+	if err != nil {
+		log.Fatal(err)
+	}
 	fmt.Println(relay.CatchUp(ctx))
 	m, err := archive.Last(ctx, "archive-42")
 	fmt.Println(m, string(m.Data), err)

@@ -82,7 +82,7 @@ type HTTPSink struct {
 // signature and the headers to another place. Of an answer 64 KiB are read, and none of it is logged.
 //
 // Errors name scheme and host of the URL only: user, password, path and query may be secrets. HTTP does
-// not fail: [HTTPSink.Validate] and [Relay.Validate] report mistakes.
+// not fail: [HTTPSink.Validate] and [New] report mistakes.
 func HTTP(to string, config *HTTPConfig) *HTTPSink {
 	s := &HTTPSink{}
 	if config != nil {

@@ -29,7 +29,7 @@ type storeSink struct {
 	name  func(m *Message) messagestore.StreamName
 }
 
-// Validate is called by [Relay.Validate].
+// Validate is called by [New].
 func (s *storeSink) Validate() error {
 	if s.store == nil {
 		return messagestore.NewInvalidError("store", nil, "there is none")

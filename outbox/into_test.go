@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -146,7 +147,7 @@ func oneRow(t *testing.T, open func(t *testing.T) *messagestore.Store) {
 	})
 	relay := relayOf(store, sink, &outbox.Config{CheckpointMessages: 7})
 	require.NoError(t, relay.CatchUp(t.Context()))
-	again := outbox.New(store, outgoing, "again", into, nil) // as after a reset
+	again := must.New(outbox.New(store, outgoing, "again", into, nil)) // as after a reset
 
 	require.NoError(t, again.CatchUp(t.Context()))
 

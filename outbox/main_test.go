@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -176,7 +177,7 @@ func relayOf(store consumer.Store, sink outbox.Sink, config *outbox.Config) *out
 		c.Logger = logger.Silent()
 	}
 	c.Start = consumer.FromStart()
-	return outbox.New(store, outgoing, "tobank", sink, &c)
+	return must.New(outbox.New(store, outgoing, "tobank", sink, &c))
 }
 
 // running runs a relay until the returned function is called.

@@ -34,7 +34,7 @@ const (
 // The context is cancelled when the relay is told to stop and the messages in flight have not been taken
 // for [Config.Grace].
 //
-// A sink with a method Validate() error is validated by [Relay.Validate].
+// A sink with a method Validate() error is validated by [New].
 type Sink interface {
 	Send(ctx context.Context, m *Message) error
 }
@@ -51,7 +51,7 @@ type BatchSink interface {
 }
 
 // Config changes how a relay works. Nil means all defaults. Fields that [consumer.Config] has, too, are
-// as there. [Relay.Validate] reports values that are out of bounds.
+// as there. [New] refuses values that are out of bounds.
 type Config struct {
 	// Topic names where in the sink a message goes, such as a subject or a topic of a broker: see
 	// [Message].Topic. It may be called several times for a message, and from several goroutines.
@@ -143,12 +143,9 @@ type Config struct {
 // runs once at a time. There is nothing to close.
 type Relay struct {
 	consumer *consumer.Consumer
-	invalid  error // of the consumer
-	store    consumer.Store
 	sink     Sink
 	send     func(ctx context.Context, m *Message) error
 	topic    func(m *messagestore.Message) string
-	wrong    []error // of the types
 
 	types, ignore map[string]bool
 	calls         atomic.Int64
@@ -159,35 +156,45 @@ type Relay struct {
 var errUnknownType = errors.New("unknown message type: it is neither in Types nor in Ignore, and the relay does not ignore it (IgnoreUnknown)")
 
 // New returns a relay that sends the messages of category of store to sink. The name is its identity, as
-// [consumer.New] has it: relays and other consumers of one category have different names. New does not
-// fail: [Relay.Validate], Run and CatchUp report mistakes.
-func New(store consumer.Store, category messagestore.Category, name string, sink Sink, config *Config) *Relay {
+// [consumer.New] has it: relays and other consumers of one category have different names.
+//
+// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid], and
+// the error of the sink's own Validate, if it has one. New calls no store and sends nothing.
+func New(store consumer.Store, category messagestore.Category, name string, sink Sink, config *Config) (*Relay, error) {
 	var c Config
 	if config != nil {
 		c = *config
 	}
-	r := &Relay{store: store, sink: sink, topic: c.Topic}
+	r := &Relay{sink: sink, topic: c.Topic}
+	wrong := mistakes(store, sink)
 	r.send = r.sendAlone
 	if batches, is := sink.(BatchSink); is {
 		r.send = (&gathering{sink: batches, calls: &r.calls}).send
 	}
-	r.setTypes(&c)
-	r.consumer, r.invalid = consumer.New(store, category, name, known.Handler{Known: c.Types, Func: r.handle}, &consumer.Config{
+	wrong = append(wrong, r.setTypes(&c)...)
+	var err error
+	r.consumer, err = consumer.New(store, category, name, known.Handler{Known: c.Types, Func: r.handle}, &consumer.Config{
 		OnlyKnown: c.IgnoreUnknown && len(c.Types) > 0, Correlation: c.Correlation, Concurrency: cmp.Or(c.Concurrency, 64), Start: c.Start, Lease: c.Lease,
 		GroupSize: c.GroupSize, GroupMember: c.GroupMember, PollInterval: c.PollInterval,
 		CheckpointMessages: c.CheckpointMessages, CheckpointInterval: c.CheckpointInterval, RedriveInterval: c.RedriveInterval,
 		Grace: c.Grace, Logger: c.Logger,
 		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: maxBackoff}, Then: consumer.ParkInOrder},
 	})
-	return r
+	if err != nil {
+		wrong = append(wrong, err)
+	}
+	if len(wrong) > 0 {
+		return nil, fmt.Errorf("invalid relay: %w", errors.Join(wrong...))
+	}
+	return r, nil
 }
 
-// setTypes keeps the types to send and to pass over, and the mistakes in them.
-func (r *Relay) setTypes(c *Config) {
+// setTypes keeps the types to send and to pass over, and returns the mistakes in them.
+func (r *Relay) setTypes(c *Config) (all []error) {
 	c.Types = slices.Clone(c.Types)
 	r.types, r.ignore = map[string]bool{}, map[string]bool{}
 	wrong := func(field string, value any, rule string) {
-		r.wrong = append(r.wrong, messagestore.NewInvalidError(field, value, rule))
+		all = append(all, messagestore.NewInvalidError(field, value, rule))
 	}
 	for _, list := range []struct {
 		field string
@@ -196,7 +203,7 @@ func (r *Relay) setTypes(c *Config) {
 	}{{"types", c.Types, r.types}, {"ignore", c.Ignore, r.ignore}} {
 		for _, name := range list.names {
 			if err := messagestore.ValidateType(name); err != nil {
-				r.wrong = append(r.wrong, fmt.Errorf("%s: %w", list.field, err))
+				all = append(all, fmt.Errorf("%s: %w", list.field, err))
 			}
 			list.set[name] = true
 		}
@@ -212,53 +219,34 @@ func (r *Relay) setTypes(c *Config) {
 	case c.IgnoreUnknown && len(c.Ignore) > 0:
 		wrong("ignore", len(c.Ignore), "it has no meaning with IgnoreUnknown, which passes over all that is not in Types")
 	}
+	return all
 }
 
-// Validate returns all mistakes in the arguments of [New] together: errors that match
-// [messagestore.ErrInvalid], and the error of the sink's own Validate, if it has one. It calls no store
-// and sends nothing.
-func (r *Relay) Validate() error {
-	var all []error
-	if v := reflect.ValueOf(r.sink); r.sink == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+// mistakes returns those of the sink.
+func mistakes(store consumer.Store, sink Sink) (all []error) {
+	if v := reflect.ValueOf(sink); sink == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		all = append(all, messagestore.NewInvalidError("sink", nil, "there is none"))
-	} else if v, ok := r.sink.(interface{ Validate() error }); ok {
+	} else if v, ok := sink.(interface{ Validate() error }); ok {
 		if err := v.Validate(); err != nil {
 			all = append(all, fmt.Errorf("sink: %w", err))
 		}
 	}
-	if into, is := r.sink.(*storeSink); is && into != nil {
-		if own, is := r.store.(*messagestore.Store); is && own != nil && own == into.store {
+	if into, is := sink.(*storeSink); is && into != nil {
+		if own, is := store.(*messagestore.Store); is && own != nil && own == into.store {
 			all = append(all, messagestore.NewInvalidError("sink", nil, "it is the store that the relay reads"))
 		}
 	}
-	all = append(all, r.wrong...)
-	if r.invalid != nil {
-		all = append(all, r.invalid)
-	}
-	if len(all) > 0 {
-		return fmt.Errorf("invalid relay: %w", errors.Join(all...))
-	}
-	return nil
+	return all
 }
 
 // Run sends messages until ctx is done. Then it takes no more, waits up to [Config.Grace] for those in
 // flight, writes a checkpoint and returns nil. It returns another error, or returns earlier, only
 // because of an error that stopped it, none of them the sink's: see [consumer.Consumer.Run].
-func (r *Relay) Run(ctx context.Context) error {
-	if err := r.Validate(); err != nil {
-		return err
-	}
-	return r.consumer.Run(ctx)
-}
+func (r *Relay) Run(ctx context.Context) error { return r.consumer.Run(ctx) }
 
 // CatchUp sends messages until none is left, and returns nil: see [consumer.Consumer.CatchUp]. As long
 // as the sink takes a message neither now nor never, CatchUp does not end; the caller bounds it by ctx.
-func (r *Relay) CatchUp(ctx context.Context) error {
-	if err := r.Validate(); err != nil {
-		return err
-	}
-	return r.consumer.CatchUp(ctx)
-}
+func (r *Relay) CatchUp(ctx context.Context) error { return r.consumer.CatchUp(ctx) }
 
 // Consumer returns the consumer that the relay is, for packages that observe consumers. A caller does
 // not run it.

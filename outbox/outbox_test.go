@@ -260,7 +260,8 @@ func TestTopics(t *testing.T) {
 		sink := &receiver{answer: func(m *outbox.Message) error { topics = append(topics, m.Topic); return nil }}
 
 		require.NoError(t, relayOf(store, sink, nil).CatchUp(t.Context()))
-		other := outbox.New(store, outgoing, "other", sink, &outbox.Config{Start: consumer.FromStart(), Topic: func(m *messagestore.Message) string { return "payments." + m.Stream.CardinalID() }})
+		other, err := outbox.New(store, outgoing, "other", sink, &outbox.Config{Start: consumer.FromStart(), Topic: func(m *messagestore.Message) string { return "payments." + m.Stream.CardinalID() }})
+		require.NoError(t, err)
 		require.NoError(t, other.CatchUp(t.Context()))
 
 		require.Equal(t, []string{"payments:outgoing", "payments.42"}, topics)
@@ -306,27 +307,28 @@ func TestMistakesAreNamedTogether(t *testing.T) {
 	store := newStore()
 	var none *receiver
 	for _, test := range []struct {
-		relay *outbox.Relay
-		texts []string
+		store    consumer.Store
+		category messagestore.Category
+		name     string
+		sink     outbox.Sink
+		config   *outbox.Config
+		texts    []string
 	}{
-		{outbox.New(store, outgoing, "a", nil, nil), []string{"invalid sink: there is none"}},
-		{outbox.New(store, outgoing, "a", none, nil), []string{"invalid sink: there is none"}},
-		{outbox.New(nil, "x-y", "a-b", nil, &outbox.Config{Concurrency: 1025}), []string{"invalid sink", "invalid store", "category", "concurrency 1025"}},
-		{outbox.New(store, outgoing, "a:b", &receiver{}, nil), []string{`consumer name "a:b"`}},
-		{outbox.New(store, outgoing, "", &receiver{}, nil), []string{"consumer name"}},
-		{outbox.New(store, outgoing, "a", &receiver{}, &outbox.Config{Lease: 1}), []string{"lease"}},
-		{outbox.New(store, outgoing, "a", outbox.Into(nil, nil), nil), []string{"sink: invalid store: there is none"}},
-		{outbox.New(store, outgoing, "a", outbox.Into(store, nil), nil), []string{"invalid sink: it is the store that the relay reads"}},
-		{outbox.New(store, outgoing, "a", outbox.HTTP("ftp://x", nil), nil), []string{`invalid URL "ftp://x": its scheme is http or https`}},
+		{store, outgoing, "a", nil, nil, []string{"invalid sink: there is none"}},
+		{store, outgoing, "a", none, nil, []string{"invalid sink: there is none"}},
+		{nil, "x-y", "a-b", nil, &outbox.Config{Concurrency: 1025}, []string{"invalid sink", "invalid store", "category", "concurrency 1025"}},
+		{store, outgoing, "a:b", &receiver{}, nil, []string{`consumer name "a:b"`}},
+		{store, outgoing, "", &receiver{}, nil, []string{"consumer name"}},
+		{store, outgoing, "a", &receiver{}, &outbox.Config{Lease: 1}, []string{"lease"}},
+		{store, outgoing, "a", outbox.Into(nil, nil), nil, []string{"sink: invalid store: there is none"}},
+		{store, outgoing, "a", outbox.Into(store, nil), nil, []string{"invalid sink: it is the store that the relay reads"}},
+		{store, outgoing, "a", outbox.HTTP("ftp://x", nil), nil, []string{`invalid URL "ftp://x": its scheme is http or https`}},
 	} {
-		for _, err := range []error{test.relay.Validate(), test.relay.Run(t.Context()), test.relay.CatchUp(t.Context())} {
-			require.ErrorIs(t, err, messagestore.ErrInvalid)
-			for _, text := range test.texts {
-				require.ErrorContains(t, err, text)
-			}
+		_, err := outbox.New(test.store, test.category, test.name, test.sink, test.config)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		for _, text := range test.texts {
+			require.ErrorContains(t, err, text)
 		}
 	}
-	relay := relayOf(store, &receiver{}, nil)
-	require.NoError(t, relay.Validate())
-	require.ErrorIs(t, relay.Run(nil), messagestore.ErrInvalid) //nolint:staticcheck // on purpose
+	require.ErrorIs(t, relayOf(store, &receiver{}, nil).Run(nil), messagestore.ErrInvalid) //nolint:staticcheck // on purpose
 }

@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"context"
 	"encoding/json"
 	"sync"
 	"testing"
@@ -84,11 +83,9 @@ func TestMistakesInTheTypesOfARelayAreRefused(t *testing.T) {
 		`ignore: invalid message type "dibs:Tombstone"`:  {Ignore: []string{"dibs:Tombstone"}},
 		"filter types": {Types: make([]string, messagestore.MaxFilterTypes+1), IgnoreUnknown: true},
 	} {
-		relay := relayOf(newStore(), &receiver{}, &config)
+		_, err := outbox.New(newStore(), outgoing, "tobank", &receiver{}, &config)
 
-		for _, err := range []error{relay.Validate(), relay.CatchUp(context.Background())} {
-			require.ErrorIs(t, err, messagestore.ErrInvalid)
-			require.ErrorContains(t, err, text)
-		}
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, text)
 	}
 }

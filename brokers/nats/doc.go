@@ -2,7 +2,7 @@
 // JetStream consumer to a function, which may call a unit.
 //
 //	sink := natsbroker.NewSink(js, nil)
-//	relay := outbox.New(store, "payments:outgoing", "tonats", sink, nil)
+//	relay, err := outbox.New(store, "payments:outgoing", "tonats", sink, nil)
 //	err := relay.Run(ctx)
 //
 //	receiver := natsbroker.NewReceiver(c, func(ctx context.Context, m jetstream.Msg) error {

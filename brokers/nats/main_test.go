@@ -17,6 +17,7 @@ import (
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -142,7 +143,7 @@ func relayOf(store consumer.Store, sink outbox.Sink, name string, config *outbox
 		c = *config
 	}
 	c.Start, c.Logger = consumer.FromStart(), logger.Silent()
-	return outbox.New(store, outgoing, name, sink, &c)
+	return must.New(outbox.New(store, outgoing, name, sink, &c))
 }
 
 func catchUp(t testing.TB, relay *outbox.Relay) {

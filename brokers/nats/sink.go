@@ -92,7 +92,7 @@ type last struct {
 // last message that is not of this outbox ([*ForeignMessageError]) is parked. After any other error it is sent again: no
 // stream has the subject, no connection, no answer.
 //
-// NewSink does not fail: [Sink.Validate] and [outbox.Relay.Validate] report mistakes.
+// NewSink does not fail: [Sink.Validate] and [outbox.New] report mistakes.
 func NewSink(js jetstream.JetStream, config *SinkConfig) *Sink {
 	s := &Sink{js: js}
 	if config != nil {

@@ -485,6 +485,7 @@ func TestMistakesOfASinkAreToldTogether(t *testing.T) {
 	require.ErrorContains(t, err, "JetStream")
 	require.ErrorContains(t, err, "Prefix")
 	require.ErrorContains(t, err, "Timeout")
-	require.ErrorIs(t, outbox.New(newStore(), outgoing, "tonats", natsbroker.NewSink(nil, nil), nil).Validate(), messagestore.ErrInvalid)
+	_, err = outbox.New(newStore(), outgoing, "tonats", natsbroker.NewSink(nil, nil), nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorIs(t, natsbroker.NewSink(nil, nil).Send(t.Context(), nil), messagestore.ErrInvalid)
 }

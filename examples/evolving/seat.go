@@ -151,7 +151,7 @@ func mailer(store *messagestore.Store, mail handler.Func[SeatHeld]) (*consumer.C
 }
 
 // partner sends events of seats to a partner, under the names that they are stored with.
-func partner(store *messagestore.Store, sink outbox.Sink) *outbox.Relay {
+func partner(store *messagestore.Store, sink outbox.Sink) (*outbox.Relay, error) {
 	return outbox.New(store, seats, "partner", sink, &outbox.Config{
 		Types:  []string{"SeatHeld", "SeatReserved", "SeatPriced", "SeatSold"},
 		Ignore: []string{"SeatViewed", "SeatPrinted", "SeatNoted"},

@@ -109,11 +109,12 @@ func TestARenamedTypeReachesAllThatFollow(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, follower.CatchUp(t.Context()))
 	var mu sync.Mutex
-	relay := partner(store, sink(func(m *outbox.Message) {
+	relay, err := partner(store, sink(func(m *outbox.Message) {
 		mu.Lock()
 		defer mu.Unlock()
 		sent = append(sent, m.Type+" "+string(m.Data))
 	}))
+	require.NoError(t, err)
 	require.NoError(t, relay.CatchUp(t.Context()))
 
 	require.ElementsMatch(t, []string{"Ann", "Bo"}, guests)

@@ -6,7 +6,8 @@
 //	service, err := transfer.New(txs, transfer.OnPostgres, nil)
 //	http.ListenAndServe(address, service.Handler())  // orders, and the webhooks of the bank
 //	service.Transfers.Run(ctx)                       // the sagas
-//	service.ToBank(url, nil).Run(ctx)                // the commands to the bank
+//	relay, err := service.ToBank(url, nil)
+//	relay.Run(ctx)                                   // the commands to the bank
 //
 // Each of the four parts of messaging has its place:
 //

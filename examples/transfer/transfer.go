@@ -107,12 +107,12 @@ func (s *Service[Tx]) transfer(r *saga.Run, t Transfer) (Receipt, error) {
 func (s *Service[Tx]) Run(ctx context.Context) error { return s.Transfers.Run(ctx) }
 
 // ToBank returns the relay that posts the commands to the bank. Those of one order are sent in their order.
-func (s *Service[Tx]) ToBank(url string, config *outbox.HTTPConfig) *outbox.Relay {
+func (s *Service[Tx]) ToBank(url string, config *outbox.HTTPConfig) (*outbox.Relay, error) {
 	return outbox.New(s.txs.Store, Outgoing, "tobank", outbox.HTTP(url, config), s.relaying())
 }
 
 // ToSink returns a relay that sends the events of accounts elsewhere, those of one account in their order.
-func (s *Service[Tx]) ToSink(name string, sink outbox.Sink) *outbox.Relay {
+func (s *Service[Tx]) ToSink(name string, sink outbox.Sink) (*outbox.Relay, error) {
 	return outbox.New(s.txs.Store, Accounts, name, sink, s.relaying())
 }
 

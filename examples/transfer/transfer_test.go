@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/transfer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -126,8 +127,8 @@ type service interface {
 	Balance(ctx context.Context, id string) (int64, error)
 	Handler() http.Handler
 	Run(ctx context.Context) error
-	ToBank(url string, config *outbox.HTTPConfig) *outbox.Relay
-	ToSink(name string, sink outbox.Sink) *outbox.Relay
+	ToBank(url string, config *outbox.HTTPConfig) (*outbox.Relay, error)
+	ToSink(name string, sink outbox.Sink) (*outbox.Relay, error)
 }
 
 // events are a sink: a broker that keeps all messages.
@@ -199,8 +200,8 @@ func (w *world) run(t *testing.T) (stop func()) {
 	var running sync.WaitGroup
 	for _, part := range []func(context.Context) error{
 		w.service.Run,
-		w.service.ToBank("http://bank", &outbox.HTTPConfig{Transport: direct{w.bank}}).Run,
-		w.service.ToSink("events", w.events).Run,
+		must.New(w.service.ToBank("http://bank", &outbox.HTTPConfig{Transport: direct{w.bank}})).Run,
+		must.New(w.service.ToSink("events", w.events)).Run,
 	} {
 		running.Go(func() {
 			if err := part(ctx); err != nil {

@@ -50,8 +50,8 @@ type service interface {
 	OpenAccounts(ctx context.Context, balances map[string]int64) error
 	Handler() http.Handler
 	Run(ctx context.Context) error
-	ToBank(url string, config *outbox.HTTPConfig) *outbox.Relay
-	ToSink(name string, sink outbox.Sink) *outbox.Relay
+	ToBank(url string, config *outbox.HTTPConfig) (*outbox.Relay, error)
+	ToSink(name string, sink outbox.Sink) (*outbox.Relay, error)
 }
 
 // open returns the service over the store of a URL. The caller closes the store.
@@ -129,11 +129,17 @@ func (c *relayCommand) Run(ctx context.Context, o *stage.Output) error {
 	if err != nil {
 		return errors.Join(err, store.Close())
 	}
+	toBank, err := s.ToBank(c.Bank+"/orders", &outbox.HTTPConfig{Timeout: bankTimeout})
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	toNATS, err := s.ToSink("tonats", natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: stream, Timeout: time.Second}))
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.ToBank(c.Bank+"/orders", &outbox.HTTPConfig{Timeout: bankTimeout}).Run(ctx) })
-	group.Go(func() error {
-		return s.ToSink("tonats", natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: stream, Timeout: time.Second})).Run(ctx)
-	})
+	group.Go(func() error { return toBank.Run(ctx) })
+	group.Go(func() error { return toNATS.Run(ctx) })
 	err = group.Wait()
 	conn.Close()
 	return errors.Join(err, store.Close())

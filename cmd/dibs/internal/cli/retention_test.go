@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
@@ -291,7 +292,7 @@ func TestATrimStopsBehindTheRelaysThatItNames(t *testing.T) {
 				}
 				return nil
 			})
-			_ = outbox.New(store, category, name, sink, &outbox.Config{Start: consumer.FromStart(), Concurrency: 1, Logger: logger.Silent()}).CatchUp(ctx)
+			_ = must.New(outbox.New(store, category, name, sink, &outbox.Config{Start: consumer.FromStart(), Concurrency: 1, Logger: logger.Silent()})).CatchUp(ctx)
 		}
 		trim := func(args ...string) []string {
 			return append([]string{"trim", "--category", string(category), "--min-age", "0", "--behind"}, args...)
