@@ -204,6 +204,28 @@ func TestGuaranteesNameTestsThatExist(t *testing.T) {
 	namesTestsThatExist(t, "docs/messaging.md")
 }
 
+// A list of more tests than three is read by nobody.
+func TestAPromiseNamesThreeTestsAtMost(t *testing.T) {
+	const most = 3
+	text, err := os.ReadFile("docs/guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists := 0
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "Tests") {
+			continue
+		}
+		lists++
+		if n := len(named.FindAllString(line, -1)); n > most {
+			t.Errorf("docs/guarantees.md: %d tests are more than %d: %.80s", n, most, line)
+		}
+	}
+	if lists < 50 {
+		t.Errorf("docs/guarantees.md: %d lists of tests are few", lists)
+	}
+}
+
 func namesTestsThatExist(t *testing.T, page string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
