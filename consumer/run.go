@@ -28,32 +28,34 @@ const (
 	cancelTimeout = time.Second
 )
 
-// A run is one life of a consumer. Its parts are a reader, lanes with workers, a
-// checkpointer, and the requested redrives. The loop owns the run and all of its parts but
-// three, which have locks of their own: the lanes, the progress and the failures. Workers
-// take items and report progress by themselves, so a message that is handled costs the
-// loop nothing.
+// A run is one life of a consumer. Its parts are a reader, lanes with workers, a checkpointer, and
+// the requested redrives. One goroutine, the loop, decides; workers take items and report progress by
+// themselves, so a message that is handled costs the loop nothing.
 type run struct {
+	// Set by newRun, and never changed.
 	*Consumer
 	catchUp bool
-	wg      sync.WaitGroup
-	wakes   chan struct{} // the loop has something to do
+	from    messagestore.GlobalPosition // where it began
+	wakes   chan struct{}               // any goroutine sends: the loop has something to do
 
+	// Any goroutine: each has a lock of its own, or is atomic.
 	lanes    *lanes.Lanes[delivery]
 	progress *progress
 	failures failures
-	parks    atomic.Pointer[map[uuid.UUID]deadletter.Asked] // messages that an operator has parked
+	blocked  *deadletter.Blocked                            // nil unless the consumer parks in order
+	parks    atomic.Pointer[map[uuid.UUID]deadletter.Asked] // by the loop, for workers: messages that an operator has parked
+	halted   atomic.Bool                                    // by the loop, for workers: no further item is to be begun
 
+	// The loop's. Each part has at most one goroutine at the store, which sends its result to the loop
+	// and has until then what the part's own comment names: no other touches that.
+	wg          sync.WaitGroup // of these goroutines
 	reader      *reader
 	checkpoints *checkpointer
 	redrives    *redrives
-	blocked     *deadletter.Blocked // nil unless the consumer parks in order
-	halted      atomic.Bool         // no further item is to be begun
 	handover    handover
 	slow        slowWatch
-	from        messagestore.GlobalPosition // where it began
-	took        bool                        // a message, in this run
-	stays       bool                        // in its group after its end
+	took        bool // a message, in this run
+	stays       bool // in its group after its end
 	stopping    bool
 	fatal       error
 }

@@ -26,26 +26,37 @@ var (
 	errLeft    = errors.New("the request was answered before its handler was called")
 )
 
-// A call is one request with a key, on its way.
+// A call is one request with a key, on its way. Two goroutines have a part in it: that of net/http,
+// which serves it, and that of the intent's work, which calls the handler and may outlive the answer.
 type call struct {
+	// Set before serve, and never changed.
 	m    *Middleware
 	id   identity
-	w    http.ResponseWriter
 	r    *http.Request
 	body []byte
 	same string // the fingerprint
 	next http.Handler
-	lost bool // the lease of this very request: it may not be handled again
 
-	lease *intent.Lease // since the handler was called
+	// The serving goroutine's: no other writes a response.
+	w http.ResponseWriter
 
+	// Set by the serving goroutine between two calls of Do, and read by the handler's, which begins
+	// after it: the lease of this very request is lost, and it may not be handled again.
+	lost bool
+
+	// Under mu. The handler's goroutine sets them, and the serving one reads them once Do has returned.
+	// A handler that goes on after that may still set them: nothing reads them then.
 	mu       sync.Mutex
-	left     bool // the request is answered: a handler that was not called yet is not called any more
-	recorder *recorder
+	lease    *intent.Lease   // since the handler was called; set once
+	recorder *recorder       // since then, too
 	own      json.RawMessage // its form, if it is kept
 	large    bool            // it is too large to be sent
 	prepared bool            // the handler has given a response to a transaction
 	forget   bool
+
+	// Under mu. The serving goroutine sets it: the request is answered, and a handler that was not
+	// called yet is not called any more.
+	left bool
 }
 
 // content returns a fingerprint as the content of an intent, which is JSON: of one that is no text, the bytes.

@@ -11,24 +11,29 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Place is where one run keeps its checkpoints.
+// A Place is where one run keeps its checkpoints. One goroutine at a time writes: the run's loop, or
+// the one that it has started and waits for.
 type Place struct {
+	// Set when the place is found, and never changed: any goroutine reads them.
 	Stream     messagestore.StreamName
-	Checkpoint                   // the last one
-	Mark       messagestore.Mark // of the message before it, zero if that is not known
-	First      bool              // the consumer had no checkpoint before this one
+	Mark       messagestore.Mark // of the message before the first checkpoint, zero if that is not known
+	First      bool              // the consumer had no checkpoint before
 	Failing    []Failure         // in the part of the run, as they were found
-
 	log        Log
 	size       int                  // of the group
 	generation messagestore.Version // its number
-	ledger     ledger
 	epoch      string               // of the store, before the checkpoint was read
-	version    messagestore.Version // of Stream, as this run knows it
-	failing    Failing              // as this run has stored it, without a lease
 
-	// unsettled is a write of unknown outcome. It is repeated with its id before any other
-	// write: otherwise its success would look like another process.
+	// Any goroutine: it has a lock of its own.
+	ledger ledger
+
+	// The writer's: as this run has written, or met it.
+	Checkpoint                      // the last one
+	version    messagestore.Version // of Stream
+	failing    Failing              // without a lease
+
+	// The writer's. A write of unknown outcome is repeated with its id before any other write:
+	// otherwise its success would look like another process.
 	unsettled *messagestore.Envelope
 
 	*seat // nil without a lease

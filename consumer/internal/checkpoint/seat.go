@@ -11,22 +11,21 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A seat is the place of a member in its group: the state that it met or wrote last. The
-// fields belong to the goroutine that writes.
+// A seat is the place of a member in its group: the state that it met or wrote last.
 type seat struct {
-	me    Member
-	group Group     // at the version that the place knows
-	at    time.Time // when that was written, by the store's clock
-
-	clock   reading   // of the store's clock
-	sent    time.Time // when this member's last message was sent, by the process's clock
-	written messagestore.GlobalPosition
-
-	// Slots are handled by the run, from the position where each begins. They are taken
-	// before the run, and given up after it.
+	// Set before the run, and never changed: any goroutine reads them. The run handles these slots,
+	// from the position where each begins; they are taken before it, and given up after it.
+	me     Member
 	slots  SlotSet
 	begins [Slots]messagestore.GlobalPosition
 	ahead  messagestore.GlobalPosition // the highest of them
+
+	// The writer's: see [Place].
+	group   Group     // at the version that the place knows
+	at      time.Time // when that was written, by the store's clock
+	written messagestore.GlobalPosition
+	clock   reading   // of the store's clock
+	sent    time.Time // when this member's last message was sent, by the process's clock
 }
 
 // A reading of the store's clock is a time of it, and when it was surely reached here.
