@@ -65,7 +65,7 @@ var imports = map[string][]string{
 	"unit":                   {"logger", "messagestore", "handler", "reservation", "internal/exactjson", "internal/keys"},
 	"alarm":                  {"logger", "messagestore", "consumer", "handler", "reservation", "internal/backoff", "internal/exactjson", "internal/known", "internal/outage", "internal/text"},
 	"outbox":                 {"logger", "messagestore", "consumer", "handler", "internal/known", "internal/disposition", "internal/panics"},
-	"saga":                   {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "internal/backoff", "internal/exactjson", "internal/keys", "internal/known", "internal/wakeups", "internal/panics", "internal/text"},
+	"saga":                   {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/keys", "internal/known", "internal/wakeups", "internal/panics", "internal/text"},
 	"entity":                 {"logger", "messagestore", "internal/disposition", "internal/messagetype", "upcast", "internal/text"},
 	"internal/pgtest":        {"migrations", "internal/await"},
 	"internal/pgproxy":       {},

@@ -40,12 +40,22 @@
 //	                              order again after d     is closed
 //	relay      parked in order    sent again after d,     not sent; counted,  parked in order
 //	                              at most an hour         logged; the next
+//	step       the saga is parked the next attempt after  a mistake: the      no other attempt: the
+//	                              d, not counted          saga is parked      step is refused
+//	undo       the saga is parked the next attempt after  a mistake: the      the saga is parked
+//	                              d, not counted          saga is parked
+//	function   the saga is parked run again after d       a mistake: the      the saga is undone
+//	of a saga                                             saga is parked
+//	Answer     as a consumer      as a consumer           as a consumer       the step is refused
 //	receiver   OnPark, and not    delivered again         acknowledged;       OnPark, and not
 //	           delivered again    after d                 counted, logged     delivered again
 //
 // The consumer's row holds under every ErrorPolicy. Where that is to park in order, Park parks in order too. A redrive
 // is that of a parked message, "in order" under ParkInOrder. A relay is that of package outbox, and the function is its
-// sink's; a d that is not above 0 is the relay's own pause there. A receiver is that of package natsbroker.
+// sink's; a d that is not above 0 is the relay's own pause there. A step, an undo, a function
+// and Answer are those of package saga; the function that makes the command of an Ask is as a step. A refused step is
+// returned to the function of the saga, which is undone if that returns the error. A receiver is that of package natsbroker.
+// A clock of package alarm calls no function of the caller's.
 //
 // Errors of Dibs have dispositions of their own, and say so: data that do not decode are refused, and an
 // idempotence key that is used for something else parks its message.

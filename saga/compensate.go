@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/disposition"
 )
 
 // compensate undoes the steps that began, the last first, by their records. The function is not run.
@@ -41,6 +44,8 @@ func (l *life) undo(ctx context.Context, began *step) error {
 	err := defined.undo(ctx, l, began)
 	ofStore, isStore := errors.AsType[*storeError](err)
 	_, isStuck := errors.AsType[*parking](err)
+	found := disposition.Of(err)
+	asked := found.Asks(disposition.Retry)
 	switch {
 	case err == nil || isStuck:
 		return err
@@ -48,15 +53,22 @@ func (l *life) undo(ctx context.Context, began *step) error {
 		return ofStore.error
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case parks(err) || permanent(err) || of.undoing.Attempts > 0 && began.undoFailures+1 >= of.undoing.Attempts:
+	case found.Asks(disposition.Skip):
+		return skipped(began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
+	case found != nil && !asked, !asked && of.undoing.Attempts > 0 && began.undoFailures+1 >= of.undoing.Attempts:
 		return park(WhyUndo, began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
 	}
-	failures := began.undoFailures + 1
-	at := of.undoing.retryAt(failures)
-	alarm, alarmErr := l.alarm(at, Rang{For: RangUndo, Step: began.Step, Attempt: failures})
+	attempt := began.undoAttempts + 1
+	var at time.Time
+	if asked {
+		at = askedAt(found)
+	} else {
+		at = of.undoing.retryAt(began.undoFailures + 1)
+	}
+	alarm, alarmErr := l.alarm(at, Rang{For: RangUndo, Step: began.Step, Attempt: attempt})
 	if alarmErr != nil {
 		return alarmErr
 	}
-	l.note(UndoFailed{Step: began.Step, Attempt: failures, Error: textOf(err), RetryAt: micros(at)}, alarm)
+	l.note(UndoFailed{Step: began.Step, Attempt: attempt, Error: textOf(err), RetryAt: micros(at), Asked: asked}, alarm)
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -38,7 +39,7 @@ func (noSagaError) Is(target error) bool { return target == messagestore.ErrNotF
 type StepError struct {
 	Step    string
 	Reason  string // the text of the error, shortened
-	Refused bool   // the error was permanent; else the attempts were used up, or no reply came in time
+	Refused bool   // the error was a refusal, by handler.Refuse; else the attempts were used up, or no reply came in time
 }
 
 // Error names the step.
@@ -58,36 +59,10 @@ func invalid(field string, value any, rule string) error {
 	return messagestore.NewInvalidError(field, value, rule)
 }
 
-// permanent reports whether an error says itself that no other attempt helps: it is a refusal.
-func permanent(err error) bool {
-	return says(err, func(err error) bool {
-		e, is := errors.AsType[interface {
-			error
-			Permanent() bool
-		}](err)
-		return is && e.Permanent()
-	})
-}
-
-// parks reports whether an error says itself that a person has to look.
-func parks(err error) bool {
-	return says(err, func(err error) bool {
-		e, is := errors.AsType[interface {
-			error
-			Park() bool
-		}](err)
-		return is && e.Park()
-	})
-}
-
-// says calls a method of an error, which is the caller's code: one that panics says nothing.
-func says(err error, asked func(error) bool) (is bool) {
-	defer func() {
-		if recover() != nil {
-			is = false
-		}
-	}()
-	return asked(err)
+// skipped returns the error that parks a saga because a function of its has returned handler.Skip: nothing of a saga is
+// passed over, since what follows wants its output.
+func skipped(step string, err error) error {
+	return park(WhyInvalid, step, fmt.Errorf("handler.Skip is for a message, and a saga passes over nothing: return nil, or handler.Refuse: %w", err))
 }
 
 const maxText = 500
@@ -116,6 +91,9 @@ func shorten(s string) string {
 
 // minBackoff is about the pause before the second attempt.
 const minBackoff = time.Second
+
+// askedAt returns when the next attempt is that a function has asked for by handler.RetryAfter.
+func askedAt(asked *disposition.Error) time.Time { return time.Now().Add(min(asked.After, maxWait)) }
 
 // retryAt returns when the next attempt is after a number of failures.
 func (r Retry) retryAt(failures int) time.Time {

@@ -2,8 +2,10 @@ package saga_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/saga"
@@ -12,11 +14,6 @@ import (
 type Trip struct {
 	To string `json:"to"`
 }
-
-type soldOutError struct{}
-
-func (soldOutError) Error() string   { return "no rooms" }
-func (soldOutError) Permanent() bool { return true } // to try again does not help
 
 // Two steps, of which the second is refused for one of the trips.
 func Example() {
@@ -34,7 +31,7 @@ func Example() {
 	hotel := saga.NewStep("hotel",
 		func(_ context.Context, t Trip) (int, error) {
 			if t.To == "LIS" {
-				return 0, soldOutError{}
+				return 0, handler.Refuse(errors.New("no rooms")) // to try again does not help
 			}
 			return 7, nil
 		}, saga.Nothing, nil)

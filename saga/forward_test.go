@@ -50,7 +50,7 @@ func TestAFunctionGoesOnBehindAStepThatIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
-		w.fails("book flight", 9, refusal{"sold out"})
+		w.fails("book flight", 9, refusal("sold out"))
 		flight, train := w.step("flight", nil), w.step("train", nil)
 		s := newSaga(t, store, func(s *saga.Run, in trip) (ticket, error) {
 			out, err := flight.Do(s, in)
@@ -75,7 +75,7 @@ func TestAnErrorThatAsksToParkParksAndResumes(t *testing.T) {
 		config *saga.StepConfig
 		calls  int
 	}{
-		"by its error":        {puzzle{"the hotel does not know us"}, 1, nil, 2},
+		"by its error":        {puzzle("the hotel does not know us"), 1, nil, 2},
 		"by its policy":       {errDown, 3, &saga.StepConfig{Retry: saga.Retry{Attempts: 3}, Then: saga.Park}, 4},
 		"output is too large": {nil, 0, nil, 1},
 	} {
@@ -325,7 +325,7 @@ func TestAFunctionDoesNotEndBeforeItsSteps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
-		w.fails("book hotel", 1, refusal{"no room"})
+		w.fails("book hotel", 1, refusal("no room"))
 		car, hotel := rental(nil), w.step("hotel", nil)
 		s := newSaga(t, store, func(s *saga.Run, in trip) (int, error) {
 			if err := s.Join(car.Go(s, in), hotel.Go(s, in)); errors.Is(err, saga.ErrPaused) {
@@ -365,7 +365,7 @@ func TestAnAnswerMakesAReplyOfAnEvent(t *testing.T) {
 		answers := handler.New()
 		handler.On(answers, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rented]) (rented, error) {
 			if m.Body.Car == "" {
-				return rented{}, refusal{"none"}
+				return rented{}, refusal("none")
 			}
 			return m.Body, nil
 		}))
@@ -447,7 +447,7 @@ func TestBehindAPivotThereIsNoWayBack(t *testing.T) {
 			defer stop()
 			switch reason {
 			case "refused":
-				w.fails("book mail", 1, refusal{"the mailbox is full"})
+				w.fails("book mail", 1, refusal("the mailbox is full"))
 			default:
 				w.fails("book mail", 4, errDown)
 			}
@@ -723,7 +723,7 @@ func TestAMistakeOfTheFunctionParks(t *testing.T) {
 		"Join twice":                    func(s *saga.Run, in trip) error { f := flight.Go(s, in); _ = s.Join(f); return s.Join(f) },
 		"a panic":                       func(*saga.Run, trip) error { panic("\x00" + strings.Repeat("x", 1000)) },
 		"an end of its goroutine":       func(*saga.Run, trip) error { exit(); return nil },
-		"an error that asks to park":    func(*saga.Run, trip) error { return puzzle{"look"} },
+		"an error that asks to park":    func(*saga.Run, trip) error { return puzzle("look") },
 		"a mistake that it passes over": func(s *saga.Run, in trip) error { _, _ = other.Do(s, in); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -141,8 +141,8 @@ func TestASagaGoesOnAfterAKillAtAnyBoundary(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(w *world){
 		"completes":     func(*world) {},
-		"is refused":    func(w *world) { w.fails("book taxi", 99, refusal{"no taxi"}) },
-		"side refused":  func(w *world) { w.fails("book hotel", 99, refusal{"no room"}) },
+		"is refused":    func(w *world) { w.fails("book taxi", 99, refusal("no taxi")) },
+		"side refused":  func(w *world) { w.fails("book hotel", 99, refusal("no room")) },
 		"fails":         func(w *world) { w.fails("book car", 99, errDown); w.fails("cancel hotel", 2, errDown) },
 		"is once tried": func(w *world) { w.fails("book hotel", 1, errDown) },
 	} {

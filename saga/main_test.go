@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -47,15 +48,9 @@ type itinerary struct {
 }
 
 // The errors of the world.
-type refusal struct{ text string }
+func refusal(text string) error { return handler.Refuse(errors.New(text)) }
 
-func (r refusal) Error() string   { return r.text }
-func (r refusal) Permanent() bool { return true }
-
-type puzzle struct{ text string }
-
-func (p puzzle) Error() string { return p.text }
-func (p puzzle) Park() bool    { return true }
+func puzzle(text string) error { return handler.Park(errors.New(text)) }
 
 // A world is where steps have their effects. Each call is in its log, as "book flight", "cancel flight" or,
 // where the output is not known, "cancel flight?".

@@ -76,6 +76,9 @@ type Failed struct {
 	Error   string `json:"error"`
 	Refused bool   `json:"refused,omitempty"`
 	RetryAt int64  `json:"retryAt,omitempty"` // microseconds since 1970
+
+	// Asked says that the function has asked for the next attempt, by handler.RetryAfter: this one is not counted.
+	Asked bool `json:"asked,omitempty"`
 }
 
 // Waiting says that the saga sleeps.
@@ -109,6 +112,9 @@ type UndoFailed struct {
 	Attempt int    `json:"attempt"`
 	Error   string `json:"error"`
 	RetryAt int64  `json:"retryAt"` // microseconds since 1970
+
+	// Asked is as in [Failed].
+	Asked bool `json:"asked,omitempty"`
 }
 
 // Parked says that the saga needs a person.
@@ -155,7 +161,7 @@ const (
 	RangRetry    = "retry"
 	RangUndo     = "undo"
 	RangTimeout  = "timeout" // of an [Ask]
-	RangLater    = "later"   // for a process of a later release
+	RangLater    = "later"   // for a process of a later release, and for a function that has asked to be run again
 )
 
 // Rang tells the saga that a time has come.

@@ -224,7 +224,7 @@ func (s *state) waitsFor() string {
 			}
 		case one.retrying:
 			all = append(all, "the next attempt of "+one.Step)
-		case one.Kind == KindAsk && !one.settled() && !one.again:
+		case one.Kind == KindAsk && !one.settled() && !one.again && !one.unsent:
 			all = append(all, "a reply to "+one.Step)
 		}
 	}

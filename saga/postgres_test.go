@@ -39,7 +39,7 @@ func TestSagasEndOnPostgreSQL(t *testing.T) {
 			[]string{"Started", "Began flight", "Done flight", "Began hotel", "Done hotel", "Began car", "Done car", "Completed"},
 		},
 		"refused": {
-			func(w *world) { w.fails("book car", 9, refusal{"no cars"}) }, saga.StateCompensated,
+			func(w *world) { w.fails("book car", 9, refusal("no cars")) }, saga.StateCompensated,
 			"book flight, book hotel, book car, cancel car?, cancel hotel, cancel flight",
 			[]string{
 				"Started", "Began flight", "Done flight", "Began hotel", "Done hotel", "Began car", "Failed car", "Compensating",
@@ -51,11 +51,11 @@ func TestSagasEndOnPostgreSQL(t *testing.T) {
 			"book flight, book hotel, book hotel, book hotel, book car", nil,
 		},
 		"undo is tried again": {
-			func(w *world) { w.fails("book hotel", 9, refusal{"full"}); w.fails("cancel hotel", 2, errDown) }, saga.StateCompensated,
+			func(w *world) { w.fails("book hotel", 9, refusal("full")); w.fails("cancel hotel", 2, errDown) }, saga.StateCompensated,
 			"book flight, book hotel, cancel hotel?, cancel hotel?, cancel hotel?, cancel flight", nil,
 		},
 		"parked": {
-			func(w *world) { w.fails("book hotel", 1, puzzle{"what hotel?"}) }, saga.StateParked, "book flight, book hotel",
+			func(w *world) { w.fails("book hotel", 1, puzzle("what hotel?")) }, saga.StateParked, "book flight, book hotel",
 			[]string{"Started", "Began flight", "Done flight", "Began hotel", "Parked hotel"},
 		},
 	} {
@@ -104,7 +104,7 @@ func TestASagaIsUndoneAtItsDeadlineOnPostgreSQL(t *testing.T) {
 func TestAParkedSagaIsResumedAndCancelledOnPostgreSQL(t *testing.T) {
 	t.Parallel()
 	store, w := onPostgres(t), newWorld()
-	w.fails("book hotel", 2, puzzle{"what hotel?"})
+	w.fails("book hotel", 2, puzzle("what hotel?"))
 	s := travelWith(t, store, w, nil, soon)
 	defer running(t, s)()
 	begin(t, s, "7", trip{"LIS"})
@@ -139,7 +139,7 @@ func answering(t *testing.T, store *messagestore.Store, s *saga.Saga[trip, itine
 	answers := handler.New()
 	handler.On(answers, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rented]) (rented, error) {
 		if m.Body.Car == "OPO red" {
-			return rented{}, refusal{"no cars in OPO"}
+			return rented{}, refusal("no cars in OPO")
 		}
 		return m.Body, nil
 	}))

@@ -61,7 +61,7 @@ func agency(store *messagestore.Store, pool *pgxpool.Pool) (*saga.Saga[string, i
 				n, err := effect(ctx, pool, "do "+name)
 				switch {
 				case err == nil && fate == refused:
-					return 0, refusal{name + " is refused"}
+					return 0, refusal(name + " is refused")
 				case err == nil && fate == fails && n == 0:
 					return 0, errDown
 				}
@@ -80,7 +80,7 @@ func agency(store *messagestore.Store, pool *pgxpool.Pool) (*saga.Saga[string, i
 		func(ctx context.Context, tx pgx.Tx, fate string) (int, error) {
 			n, err := effect(ctx, tx, "do seats")
 			if err == nil && fate == "seats refused" {
-				err = refusal{"no seats"}
+				err = refusal("no seats")
 			}
 			return n, err
 		},
@@ -139,7 +139,7 @@ func travelAgency(url string) error {
 	mux := handler.New()
 	handler.On(mux, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rent]) (rented, error) {
 		if m.Body.City == "car refused" {
-			return rented{}, refusal{"no cars"}
+			return rented{}, refusal("no cars")
 		}
 		return rented{"a car"}, nil
 	}))

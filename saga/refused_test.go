@@ -178,6 +178,4 @@ func TestAStepThatDoesNotReturnProperlyFails(t *testing.T) {
 
 type worse struct{}
 
-func (worse) Error() string   { panic("worse") }
-func (worse) Permanent() bool { panic("worse") }
-func (worse) Park() bool      { panic("worse") }
+func (worse) Error() string { panic("worse") }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -66,8 +67,9 @@ func (s *Saga[In, Out]) answered() *core {
 
 // Answer returns a handler that makes a reply to an [Ask] out of each message that is correlated with a saga, as are those
 // that follow its command: for a consumer of the category in which the command's handler writes, with the
-// Correlation of the saga's category. Messages of other sagas and steps are skipped. A permanent error of f is a refusal;
-// after another error the message is delivered again. A reply to a saga that is not there is parked.
+// Correlation of the saga's category. Messages of other sagas and steps are skipped. An error of f by handler.Refuse refuses the
+// step, and with any other disposition the consumer does as package handler says; after another error the message is
+// delivered again. A reply to a saga that is not there is parked.
 func Answer[T messagestore.Body, Out any](
 	to Answered, step string, f func(ctx context.Context, m handler.Message[T]) (Out, error),
 ) handler.Func[T] {
@@ -96,7 +98,7 @@ func Answer[T messagestore.Body, Out any](
 		switch {
 		case err == nil:
 			replied, err = c.reply(step, out)
-		case permanent(err):
+		case disposition.Of(err).Asks(disposition.Refuse):
 			replied, err = Replied{Step: step, Error: textOf(err)}, nil
 		}
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
@@ -150,7 +151,7 @@ func (r *Run) join(all []*one) error {
 			todo = append(todo, c)
 		case !exactjson.Equal(began.Input, c.input):
 			return park(WhyDiverged, c.of.name, fmt.Errorf("%s began with another input than the function wants now", c.of.name))
-		case !began.settled() && !began.retrying && (c.command == nil || began.again):
+		case !began.settled() && !began.retrying && (c.command == nil || began.again || began.unsent):
 			todo = append(todo, c)
 		}
 	}
@@ -239,15 +240,19 @@ func (r *Run) do(all []*one) error {
 		if c.transact != nil {
 			continue
 		}
-		events = append(events, r.begins(c))
+		began := r.begins(c)
+		events = append(events, began)
 		if c.command == nil {
 			continue
 		}
-		commands, err := r.asks(c)
+		failed, writes, err := r.asks(c, began)
 		if err != nil {
 			return err
 		}
-		beside = append(beside, commands...)
+		if failed != nil {
+			events = append(events, *failed)
+		}
+		beside = append(beside, writes...)
 	}
 	if len(events) > 0 {
 		if err := l.writeBeside(r.ctx, events, beside); err != nil {
@@ -276,21 +281,25 @@ func (r *Run) begins(c *one) Began {
 	return b
 }
 
-// asks returns the command of a step, and the alarm for its reply.
-func (r *Run) asks(c *one) ([]messagestore.StreamWrite, error) {
+// asks returns the command of a step, and the alarm for its reply; or the event of a command that was not made, and the
+// alarm for the next attempt.
+func (r *Run) asks(c *one, began Began) (*Failed, []messagestore.StreamWrite, error) {
 	var command messagestore.StreamWrite
 	err := r.life.attempt(r.ctx, c.of, func(ctx context.Context) (err error) {
 		command, err = c.command(ctx)
 		return err
 	})
-	if r.ctx.Err() != nil {
-		return nil, r.ctx.Err()
+	switch {
+	case r.ctx.Err() != nil:
+		return nil, nil, r.ctx.Err()
+	case err != nil && disposition.Of(err) == nil:
+		return nil, nil, park(WhyFailed, c.of.name, fmt.Errorf("make its command: %w", err))
+	case err != nil:
+		failed, beside, err := r.failed(c, r.beginning(began), err)
+		return &failed, beside, err
 	}
-	if err != nil {
-		return nil, park(WhyFailed, c.of.name, fmt.Errorf("make its command: %w", err))
-	}
-	alarm, err := r.life.alarm(time.Now().Add(c.of.wait), Rang{For: RangTimeout, Step: c.of.name, Attempt: r.begins(c).Attempt})
-	return append(r.life.correlated(command, c.of.name), alarm), err
+	alarm, err := r.life.alarm(time.Now().Add(c.of.wait), Rang{For: RangTimeout, Step: c.of.name, Attempt: began.Attempt})
+	return nil, append(r.life.correlated(command, c.of.name), alarm), err
 }
 
 // call calls the functions of steps side by side, and notes their outcomes. An outcome is written at once while
@@ -356,24 +365,41 @@ func (r *Run) failed(c *one, before *step, err error) (Failed, []messagestore.St
 	if before != nil {
 		f.Attempt, failures = before.attempts, before.failures+1
 	}
+	found := disposition.Of(err)
 	stuck, isStuck := errors.AsType[*parking](err)
 	switch {
 	case isStuck:
 		return f, nil, stuck
 	case r.ctx.Err() != nil:
 		return f, nil, r.ctx.Err() // the process stops: it is no failure of the step
-	case parks(err):
+	case found.Asks(disposition.Park):
 		return f, nil, park(WhyFailed, c.of.name, err)
-	case permanent(err):
+	case found.Asks(disposition.Skip):
+		return f, nil, skipped(c.of.name, err)
+	case found.Asks(disposition.Refuse):
 		f.Refused = true
 		return f, nil, nil
+	case found.Asks(disposition.Retry):
+		f.Asked = true
 	case failures >= c.of.retry.Attempts:
 		return f, nil, nil
 	}
 	at := c.of.retry.retryAt(failures)
+	if f.Asked {
+		at = askedAt(found)
+	}
 	alarm, err := r.life.alarm(at, Rang{For: RangRetry, Step: c.of.name, Attempt: f.Attempt})
 	f.RetryAt = micros(at)
 	return f, []messagestore.StreamWrite{alarm}, err
+}
+
+// beginning returns the step of an attempt whose beginning is recorded with its end.
+func (r *Run) beginning(began Began) *step {
+	before := &step{attempts: began.Attempt}
+	if known := r.life.byName[began.Step]; known != nil {
+		before.failures = known.failures
+	}
+	return before
 }
 
 // transact does a step in a transaction that records it. A failure is recorded with its beginning.
@@ -386,11 +412,7 @@ func (r *Run) transact(c *one) error {
 	if ofStore, is := errors.AsType[*storeError](err); is {
 		return ofStore.error
 	}
-	before := &step{attempts: began.Attempt}
-	if known := r.life.byName[c.of.name]; known != nil {
-		before.failures = known.failures
-	}
-	failed, beside, err := r.failed(c, before, err)
+	failed, beside, err := r.failed(c, r.beginning(began), err)
 	if err != nil {
 		return err
 	}
@@ -499,6 +521,7 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 	for name := range r.open {
 		return park(WhyInvalid, name, invalid("step", name, "Go was called, and not Join"))
 	}
+	found := disposition.Of(err)
 	switch {
 	case err == nil:
 		for _, began := range l.steps {
@@ -507,7 +530,11 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 			}
 		}
 		return l.write(ctx, Completed{output})
-	case parks(err) || l.pivoted():
+	case found.Asks(disposition.Skip):
+		return skipped("", err)
+	case found.Asks(disposition.Retry):
+		return l.runAgain(ctx, askedAt(found))
+	case found.Asks(disposition.Park) || l.pivoted():
 		name := ""
 		if failed, is := errors.AsType[*StepError](err); is {
 			name = failed.Step
@@ -515,4 +542,23 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 		return park(WhyFailed, name, err)
 	}
 	return l.write(ctx, Compensating{textOf(err)})
+}
+
+// runAgain has the function run again at a time, or earlier if the saga goes on for another reason.
+func (l *life) runAgain(ctx context.Context, at time.Time) error {
+	if int(l.version)+1 >= MaxEvents {
+		return park(WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", MaxEvents))
+	}
+	l.waits = true
+	if l.guessed && len(l.noted) == 0 {
+		return nil // it is read, and then run again
+	}
+	if err := l.write(ctx); err != nil {
+		return err
+	}
+	alarm, err := l.alarm(at, Rang{For: RangLater})
+	if err == nil {
+		_, err = l.store.WriteStreams(ctx, alarm)
+	}
+	return err
 }

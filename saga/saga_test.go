@@ -36,7 +36,7 @@ func TestARefusalUndoesTheBegunStepsInReverse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
-		w.fails("book car", 9, refusal{"no cars in LIS"})
+		w.fails("book car", 9, refusal("no cars in LIS"))
 		s := travel(t, store, w, nil)
 		defer running(t, s)()
 
@@ -86,7 +86,7 @@ func TestAnUndoIsTriedAgainForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
-		w.fails("book car", 9, refusal{"no cars"})
+		w.fails("book car", 9, refusal("no cars"))
 		w.fails("cancel hotel", 30, errDown)
 		s := travel(t, store, w, nil)
 		defer running(t, s)()

@@ -50,16 +50,18 @@ type state struct {
 type step struct {
 	Began
 
-	attempts int // begun
-	failures int
+	attempts int     // begun
+	failures int     // that count
 	retrying bool    // until its alarm rings
 	failed   *Failed // for good
 	again    bool    // a person wants it to begin again
+	unsent   bool    // of an [Ask]: the last attempt has sent no command
 	done     bool
 	output   json.RawMessage
 
 	undone       bool
-	undoFailures int
+	undoAttempts int  // that failed
+	undoFailures int  // of these, that count
 	undoing      bool // until its alarm rings
 }
 
@@ -112,7 +114,10 @@ func (s *state) fold(body messagestore.Body) {
 		}
 	case Failed:
 		if one := s.byName[b.Step]; one != nil {
-			one.failures++
+			if !b.Asked {
+				one.failures++
+			}
+			one.unsent = one.Kind == KindAsk // its command could not be made
 			if one.retrying = b.RetryAt > 0; !one.retrying {
 				one.failed = &b
 			}
@@ -140,7 +145,10 @@ func (s *state) fold(body messagestore.Body) {
 		}
 	case UndoFailed:
 		if one := s.byName[b.Step]; one != nil {
-			one.undoFailures, one.undoing = one.undoFailures+1, true
+			one.undoAttempts, one.undoing = b.Attempt, true
+			if !b.Asked {
+				one.undoFailures++
+			}
 		}
 	case Parked:
 		s.parked = &b
@@ -160,7 +168,7 @@ func (s *state) began(b Began) {
 		s.steps = append(s.steps, one)
 		s.byName[b.Step] = one
 	}
-	one.attempts, one.retrying, one.failed, one.again = b.Attempt, false, nil, false
+	one.attempts, one.retrying, one.failed, one.again, one.unsent = b.Attempt, false, nil, false, false
 	if reply := s.replies[b.Step]; reply != nil {
 		one.answer(reply) // it came early
 	}
@@ -200,7 +208,7 @@ func (s *state) rang(b Rang) {
 			one.retrying = false
 		}
 	case RangUndo:
-		if one != nil && one.undoFailures == b.Attempt {
+		if one != nil && one.undoAttempts == b.Attempt {
 			one.undoing = false
 		}
 	case RangTimeout:
@@ -214,7 +222,7 @@ const noReply = "no reply came in time"
 
 func (s *state) resumed() {
 	for _, one := range s.steps {
-		one.failures, one.retrying, one.undoFailures, one.undoing = 0, false, 0, false
+		one.failures, one.retrying, one.undoAttempts, one.undoFailures, one.undoing = 0, false, 0, 0, false
 		if s.parked != nil && s.parked.Step == one.Step {
 			one.failed, one.again = nil, true
 		}

@@ -50,7 +50,7 @@ type StepConfig struct {
 	// Defaults to 10 s.
 	Timeout time.Duration
 
-	// Retry is for errors that are neither refusals nor ask to park.
+	// Retry is for errors without a disposition.
 	Retry Retry
 
 	// Then is the fate of the saga when the attempts are used up.
@@ -196,8 +196,10 @@ type Step[In, Out any] struct {
 // known: then undo is called with a nil out, and finds out by the [Key], which is that of do, what there is to
 // undo. So it is too for a step that was refused, of which an earlier attempt may have happened.
 //
-// An error with a method Permanent() bool that returns true is a refusal: no other attempt is made. One
-// with a method Park() bool that returns true parks the saga. NewStep does not fail: [New] reports mistakes.
+// An error of handler.Refuse is a refusal: no other attempt is made. One of handler.Park parks the saga. One of
+// handler.RetryAfter has the next attempt made after its time, of at most 10 years, and is not counted. An error of handler.Skip
+// is a mistake, which parks the saga: what follows the step wants its output. In undo Refuse, too, parks the saga.
+// NewStep does not fail: [New] reports mistakes.
 func NewStep[In, Out any](
 	name string, do func(ctx context.Context, in In) (Out, error), undo func(ctx context.Context, in In, out *Out) error, config *StepConfig,
 ) *Step[In, Out] {
@@ -429,7 +431,8 @@ type Ask[In, Out any] struct {
 //
 // The command of undo is written together with the record that the step is undone; a write without a stream is
 // none. Out is nil if no reply is known: the command may still be handled, before the undo's or after it.
-// An error of the function command parks the saga.
+// An error of the function command is as one of a [NewStep]'s, and nothing is sent; one without a disposition parks the
+// saga. After a refusal undo is called, since an earlier attempt may have sent its command.
 func NewAsk[In, Out any](
 	name string, command func(ctx context.Context, in In) (messagestore.StreamWrite, error),
 	undo func(ctx context.Context, in In, out *Out) (messagestore.StreamWrite, error), config *AskConfig,

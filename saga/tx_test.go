@@ -140,10 +140,10 @@ func committedOnce[Tx any](t *testing.T, open func(t *testing.T) *theatre[Tx]) {
 		"done":               {func(*world) {}, saga.StateCompleted, 1, 2},
 		"fails twice":        {func(w *world) { w.fails("take", 2, errDown) }, saga.StateCompleted, 1, 2},
 		"fails for good":     {func(w *world) { w.fails("take", 99, errDown) }, saga.StateCompensated, 0, 0},
-		"is refused":         {func(w *world) { w.fails("take", 99, refusal{"sold out"}) }, saga.StateCompensated, 0, 0},
-		"undone":             {func(w *world) { w.fails("book flight", 99, refusal{"none"}) }, saga.StateCompensated, 2, 0},
-		"undone in the end":  {func(w *world) { w.fails("book flight", 99, refusal{"none"}); w.fails("give back", 3, errDown) }, saga.StateCompensated, 2, 0},
-		"asks to park, once": {func(w *world) { w.fails("take", 1, puzzle{"where?"}) }, saga.StateParked, 0, 0},
+		"is refused":         {func(w *world) { w.fails("take", 99, refusal("sold out")) }, saga.StateCompensated, 0, 0},
+		"undone":             {func(w *world) { w.fails("book flight", 99, refusal("none")) }, saga.StateCompensated, 2, 0},
+		"undone in the end":  {func(w *world) { w.fails("book flight", 99, refusal("none")); w.fails("give back", 3, errDown) }, saga.StateCompensated, 2, 0},
+		"asks to park, once": {func(w *world) { w.fails("take", 1, puzzle("where?")) }, saga.StateParked, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -182,7 +182,7 @@ func lateIsRolledBack[Tx any](t *testing.T, open func(t *testing.T) *theatre[Tx]
 			what := "take"
 			if undo {
 				what = "give back"
-				th.w.fails("book flight", 99, refusal{"none"})
+				th.w.fails("book flight", 99, refusal("none"))
 			}
 			// On SQLite the other process waits for the transaction; on PostgreSQL the first to write wins.
 			paused, late := make(chan struct{}), make(chan struct{})
@@ -264,7 +264,7 @@ func writesAreCommitted[Tx any](t *testing.T, open func(t *testing.T) *theatre[T
 	}{
 		"done":        {func(*world) {}, saga.StateCompleted, []int{2, 3}},
 		"fails twice": {func(w *world) { w.fails("take", 2, errDown) }, saga.StateCompleted, []int{2, 3}},
-		"is refused":  {func(w *world) { w.fails("take", 99, refusal{"sold out"}) }, saga.StateCompensated, nil},
+		"is refused":  {func(w *world) { w.fails("take", 99, refusal("sold out")) }, saga.StateCompensated, nil},
 		"panics once": {func(w *world) {
 			w.on("take", func(_ context.Context, call int) error {
 				if call == 1 {
@@ -273,9 +273,9 @@ func writesAreCommitted[Tx any](t *testing.T, open func(t *testing.T) *theatre[T
 				return nil
 			})
 		}, saga.StateCompleted, []int{2, 3}},
-		"undone": {func(w *world) { w.fails("book flight", 99, refusal{"none"}) }, saga.StateCompensated, []int{2, 3, -5}},
+		"undone": {func(w *world) { w.fails("book flight", 99, refusal("none")) }, saga.StateCompensated, []int{2, 3, -5}},
 		"undone in the end": {func(w *world) {
-			w.fails("book flight", 99, refusal{"none"})
+			w.fails("book flight", 99, refusal("none"))
 			w.fails("give back", 3, errDown)
 		}, saga.StateCompensated, []int{2, 3, -5}},
 	} {

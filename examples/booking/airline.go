@@ -3,12 +3,14 @@ package booking
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strings"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/saga"
 )
 
@@ -60,7 +62,7 @@ func (a *airline) call(ctx context.Context, method, path, body string) ([]byte, 
 	case err != nil:
 		return nil, err
 	case response.StatusCode == http.StatusConflict:
-		return nil, refusal("no seat")
+		return nil, handler.Refuse(errors.New("no seat"))
 	case response.StatusCode >= 300:
 		return nil, fmt.Errorf("airline: %s", response.Status)
 	}

@@ -165,9 +165,3 @@ func (s *Service) transact(ctx context.Context, f func(ctx context.Context, tx *
 	})
 	return err
 }
-
-// A refusal is an error that no other attempt helps: the trip is undone.
-type refusal string
-
-func (r refusal) Error() string   { return string(r) }
-func (r refusal) Permanent() bool { return true }

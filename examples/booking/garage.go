@@ -2,6 +2,7 @@ package booking
 
 import (
 	"context"
+	"errors"
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
@@ -93,7 +94,7 @@ func answers(trips *saga.Saga[Trip, Itinerary]) *handler.Mux {
 		return m.Body.Plate, nil
 	}))
 	handler.On(mux, saga.Answer(trips, "car", func(_ context.Context, m handler.Message[CarRefused]) (string, error) {
-		return "", refusal(m.Body.Reason)
+		return "", handler.Refuse(errors.New(m.Body.Reason))
 	}))
 	return mux
 }

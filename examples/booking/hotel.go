@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+
+	"github.com/dibs-go/dibs/handler"
 )
 
 func makeTable(ctx context.Context, tx *sql.Tx) error {
@@ -31,7 +33,7 @@ func (s *Service) FreeRooms(ctx context.Context, city string) (free int, err err
 func takeRoom(ctx context.Context, tx *sql.Tx, city string) (room int, err error) {
 	err = tx.QueryRowContext(ctx, `update rooms set free = free - 1 where city = $1 and free > 0 returning free + 1`, city).Scan(&room)
 	if errors.Is(err, sql.ErrNoRows) {
-		return 0, refusal("no room in " + city)
+		return 0, handler.Refuse(errors.New("no room in " + city))
 	}
 	return room, err
 }

@@ -2,8 +2,10 @@ package transfer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
 )
@@ -80,7 +82,7 @@ func (s *Service[Tx]) debit(ctx context.Context, tx Tx, t Transfer) (balance int
 	case err != nil:
 		return 0, err
 	case !found:
-		return 0, refusal("the account has not so much money")
+		return 0, handler.Refuse(errors.New("the account has not so much money"))
 	}
 	return balance, saga.Write(ctx, messagestore.To(Accounts.Stream(t.From), messagestore.AnyVersion, Debited{t.ID, t.Amount, balance}))
 }

@@ -127,9 +127,3 @@ func (s *Service[Tx]) transact(ctx context.Context, f func(ctx context.Context, 
 	})
 	return err
 }
-
-// A refusal is an error that no other attempt helps: the transfer is undone.
-type refusal string
-
-func (r refusal) Error() string   { return string(r) }
-func (r refusal) Permanent() bool { return true }
