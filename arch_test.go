@@ -60,7 +60,7 @@ var imports = map[string][]string{
 
 	"upcast":                 {"messagestore", "internal/messagetype"},
 	"handler":                {"logger", "messagestore", "upcast", "internal/disposition", "internal/panics", "internal/text"},
-	"handler/handlertest":    {"handler", "messagestore", "messagestore/memory", "internal/exactjson"},
+	"handler/handlertest":    {"handler", "messagestore", "messagestore/memory", "internal/disposition", "internal/exactjson"},
 	"reservation":            {"logger", "messagestore", "handler", "internal/exactjson", "internal/disposition", "internal/handling", "internal/keys"},
 	"unit":                   {"logger", "messagestore", "handler", "reservation", "internal/exactjson", "internal/keys"},
 	"alarm":                  {"logger", "messagestore", "consumer", "handler", "reservation", "internal/backoff", "internal/exactjson", "internal/known", "internal/outage", "internal/text"},

@@ -47,6 +47,8 @@
 //	function   the saga is parked run again after d       a mistake: the      the saga is undone
 //	of a saga                                             saga is parked
 //	Answer     as a consumer      as a consumer           as a consumer       the step is refused
+//	scenario   the next message;  the end;                the next message;   the end;
+//	           ThenParked         ThenRetryAfter          ThenSkipped         ThenRefused
 //	receiver   OnPark, and not    delivered again         acknowledged;       OnPark, and not
 //	           delivered again    after d                 counted, logged     delivered again
 //
@@ -55,6 +57,7 @@
 // sink's; a d that is not above 0 is the relay's own pause there. A step, an undo, a function
 // and Answer are those of package saga; the function that makes the command of an Ask is as a step. A refused step is
 // returned to the function of the saga, which is undone if that returns the error. A receiver is that of package natsbroker.
+// A scenario is that of package handlertest, and fails unless the test asks for the error.
 // A clock of package alarm calls no function of the caller's.
 //
 // Errors of Dibs have dispositions of their own, and say so: data that do not decode are refused, and an

@@ -7,8 +7,10 @@ import (
 	"iter"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -96,7 +98,8 @@ func (s *Scenario) Given(stream messagestore.StreamName, events ...messagestore.
 
 // When writes a command to a stream and has it handled, and then, until there is no more, each
 // message that the handlers have written to the command's category, such as the copies of package
-// reservation. It ends with the first error.
+// reservation. An error of handler.Park or handler.Skip goes on with the next message, as a consumer does; any other ends
+// it, without a retry.
 func (s *Scenario) When(stream messagestore.StreamName, command messagestore.Body) *Scenario {
 	s.t.Helper()
 	s.demand()
@@ -205,6 +208,44 @@ func (s *Scenario) ThenError(target error) *Scenario {
 	return s
 }
 
+// ThenParked takes an error as [Scenario.ThenError] does, that is one of handler.Park.
+func (s *Scenario) ThenParked(target error) *Scenario {
+	s.t.Helper()
+	return s.thenDisposed(disposition.Park, "handler.Park", target)
+}
+
+// ThenRefused takes an error as [Scenario.ThenError] does, that is one of handler.Refuse.
+func (s *Scenario) ThenRefused(target error) *Scenario {
+	s.t.Helper()
+	return s.thenDisposed(disposition.Refuse, "handler.Refuse", target)
+}
+
+// ThenSkipped takes an error as [Scenario.ThenError] does, that is one of handler.Skip.
+func (s *Scenario) ThenSkipped() *Scenario {
+	s.t.Helper()
+	return s.thenDisposed(disposition.Skip, "handler.Skip", nil)
+}
+
+// ThenRetryAfter takes an error as [Scenario.ThenError] does, that is one of handler.RetryAfter with d. The command is
+// not delivered again: [Scenario.Redelivered] does.
+func (s *Scenario) ThenRetryAfter(d time.Duration, target error) *Scenario {
+	s.t.Helper()
+	s.thenDisposed(disposition.Retry, "handler.RetryAfter", target)
+	if found := disposition.Of(s.err); found.Asks(disposition.Retry) && found.After != d {
+		s.t.Errorf("then: expected a retry after %v, and it is after %v", d, found.After)
+	}
+	return s
+}
+
+func (s *Scenario) thenDisposed(kind disposition.Kind, name string, target error) *Scenario {
+	s.t.Helper()
+	s.ThenError(target)
+	if s.err != nil && !disposition.Of(s.err).Asks(kind) {
+		s.t.Errorf("then: expected an error of %s\ngot:  %v", name, s.err)
+	}
+	return s
+}
+
 // demand fails the test for an error that was not asked for, before the next step hides it.
 func (s *Scenario) demand() {
 	s.t.Helper()
@@ -240,8 +281,14 @@ func (s *Scenario) deliver() {
 				err = s.mux.Handle(s.t.Context(), m)
 			}
 			if err != nil {
-				s.err = err
-				return
+				if s.err == nil {
+					s.err = err
+				} else {
+					s.err = errors.Join(s.err, err)
+				}
+				if found := disposition.Of(err); !found.Asks(disposition.Park) && !found.Asks(disposition.Skip) {
+					return
+				}
 			}
 			next = m.GlobalPosition + 1
 		}
