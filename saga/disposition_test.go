@@ -49,13 +49,25 @@ func times(name string) int {
 	return 1
 }
 
+// failsWith has the calls of a function fail with a disposition, and behind a RetryAfter one without any.
+func failsWith(w *world, what, name string, err error) {
+	w.on(what, func(_ context.Context, call int) error {
+		switch {
+		case call <= times(name):
+			return err
+		case name == "RetryAfter" && call == times(name)+1:
+			return errDown
+		}
+		return nil
+	})
+}
+
 // The rows of a saga in the table of package handler: flight is booked, and then the function under test has the
-// disposition. A policy of one attempt would end what RetryAfter goes on with.
+// disposition. Behind three of RetryAfter one failure counts, of two attempts that the policy has.
 func TestDispositions(t *testing.T) {
 	t.Parallel()
-	once := &saga.StepConfig{Retry: saga.Retry{Attempts: 1}, Undo: saga.Retry{Attempts: 1}}
 	twice := &saga.StepConfig{Retry: saga.Retry{Attempts: 2}, Undo: saga.Retry{Attempts: 2}} // would try again after Refuse
-	policies := map[string]*saga.StepConfig{"Park": twice, "RetryAfter": once, "Skip": twice, "Refuse": twice}
+	policies := map[string]*saga.StepConfig{"Park": twice, "RetryAfter": twice, "Skip": twice, "Refuse": twice}
 
 	for place, test := range map[string]struct {
 		saga func(t *testing.T, store *messagestore.Store, w *world, name string, err error) *saga.Saga[trip, ticket]
@@ -64,12 +76,12 @@ func TestDispositions(t *testing.T) {
 		"step": {
 			func(t *testing.T, store *messagestore.Store, w *world, name string, err error) *saga.Saga[trip, ticket] {
 				t.Helper()
-				w.fails("book hotel", times(name), err)
+				failsWith(w, "book hotel", name, err)
 				return inARow(t, store, w.step("flight", nil), w.step("hotel", policies[name]))
 			},
 			map[string]disposed{
 				"Park":       {saga.StateParked, saga.WhyFailed, "book flight, book hotel"},
-				"RetryAfter": {saga.StateCompleted, "", "book flight, book hotel, book hotel, book hotel, book hotel"},
+				"RetryAfter": {saga.StateCompleted, "", "book flight, book hotel, book hotel, book hotel, book hotel, book hotel"},
 				"Skip":       {saga.StateParked, saga.WhyInvalid, "book flight, book hotel"},
 				"Refuse":     {saga.StateCompensated, "", "book flight, book hotel, cancel hotel?, cancel flight"},
 			},
@@ -78,12 +90,12 @@ func TestDispositions(t *testing.T) {
 			func(t *testing.T, store *messagestore.Store, w *world, name string, err error) *saga.Saga[trip, ticket] {
 				t.Helper()
 				w.fails("book hotel", 1, handler.Refuse(errors.New("full")))
-				w.fails("cancel flight", times(name), err)
+				failsWith(w, "cancel flight", name, err)
 				return inARow(t, store, w.step("flight", policies[name]), w.step("hotel", nil))
 			},
 			map[string]disposed{
 				"Park":       {saga.StateParked, saga.WhyUndo, "book flight, book hotel, cancel hotel?, cancel flight"},
-				"RetryAfter": {saga.StateCompensated, "", "book flight, book hotel, cancel hotel?, cancel flight, cancel flight, cancel flight, cancel flight"},
+				"RetryAfter": {saga.StateCompensated, "", "book flight, book hotel, cancel hotel?, cancel flight, cancel flight, cancel flight, cancel flight, cancel flight"},
 				"Skip":       {saga.StateParked, saga.WhyInvalid, "book flight, book hotel, cancel hotel?, cancel flight"},
 				"Refuse":     {saga.StateParked, saga.WhyUndo, "book flight, book hotel, cancel hotel?, cancel flight"},
 			},
@@ -170,7 +182,7 @@ func TestDispositions(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						store, w := newStore(), newWorld()
 						s := test.saga(t, store, w, name, wrap(disposition))
-						stop := running(t, s)
+						defer running(t, s)()
 						before := time.Now()
 
 						begin(t, s, "7", trip{"LIS"})
@@ -187,7 +199,6 @@ func TestDispositions(t *testing.T) {
 							took = 3 * pause
 						}
 						require.Equal(t, took, time.Since(before).Truncate(time.Minute))
-						stop()
 					})
 				})
 			}
