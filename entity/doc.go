@@ -42,9 +42,8 @@
 //
 // # Snapshots
 //
-// Where streams are long and processes short, [Config.Snapshot] keeps a copy in the
-// database from time to time, in a stream beside the entity's:
-// "account:snapshot-123" for "account-123". A snapshot is a hint. One that does
-// not fit, by its tag, its content or its place in the stream, is passed over, and
-// one that cannot be written is logged.
+// Where streams are long and processes short, [Config.Snapshot] keeps a copy in the database from
+// time to time, in a stream beside the entity's: "account:snapshot-123" for "account-123". A
+// snapshot is a hint. A snapshot that does not fit, by its tag, its content or its place in the
+// stream, is passed over. A snapshot that cannot be written is logged.
 package entity

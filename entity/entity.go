@@ -38,8 +38,8 @@ type Config struct {
 	// Defaults to never.
 	Snapshot Snapshot
 
-	// Logger receives a debug event for each snapshot written, and a warning for
-	// one that could not be, of names and numbers, never of content.
+	// Logger receives a debug event for each snapshot that is written, and a warning for each that
+	// could not be, of names and numbers, never of content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
@@ -50,10 +50,10 @@ const MaxTagBytes = 255
 
 // A Snapshot says when to keep a copy of an entity in the database.
 type Snapshot struct {
-	// Every is the number of messages after which the next copy is due: at least 1. The
-	// Get that finds it due writes it. There is no copy of an entity whose JSON does not
-	// decode to an equal value, which is logged as a warning, nor of one whose identifier
-	// is so long that the copy's stream name would be above [messagestore.MaxNameBytes].
+	// Every is the number of messages after which the next copy is due: at least 1. The Get that finds
+	// it due writes it. An entity whose JSON does not decode to an equal value is not copied, and a
+	// warning says so. Neither is an entity whose identifier is so long that the copy's stream name
+	// would be above [messagestore.MaxNameBytes].
 	//
 	// Defaults to 0, for never.
 	Every int

@@ -12,9 +12,9 @@ import (
 	"github.com/dibs-go/dibs/upcast"
 )
 
-// ErrUnknownType is matched by the error of a projection for a message of a type that no
-// function is registered for, and that is not ignored. The message may be that of a newer version of the
-// service, so a consumer retries the message that it was handling, as after any other failure.
+// ErrUnknownType is matched by the error of a projection for a message of a type that no function is
+// registered for, and that is not ignored. A newer version of the service may have written the message,
+// so a consumer retries the message that it was handling, as after any other failure.
 var ErrUnknownType = errors.New("unknown message type: no function is registered for it (On), and the projection does not ignore it (Ignore, IgnoreUnknown)")
 
 // A Projection has a function for each type of message, which applies the message to a T. A
@@ -87,8 +87,8 @@ func OnMessage[T any, E messagestore.Body](p *Projection[T], f func(entity T, ev
 	}
 }
 
-// Ignore has p pass over messages of type E, and of the other types that are named, if any: those
-// of events that have no Go type any more.
+// Ignore has p pass over messages of type E, and of the other named types, if any: events that
+// have no Go type any more.
 //
 //	entity.Ignore[SeatViewed](seat, "SeatWatched")
 //

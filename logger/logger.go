@@ -76,7 +76,7 @@ const Stack = "stack"
 // IsZero reports whether l is the zero value.
 func (l Logger) IsZero() bool { return l.zero == nil && l.handler == nil }
 
-// An Event is one that has begun: it is sent by its method Msg.
+// An Event is a log event under construction. Its method Msg sends it.
 type Event = zerolog.Event
 
 // Debug begins an event that helps to find the cause of a failure.

@@ -12,8 +12,8 @@ import (
 type CountingDriver interface {
 	Driver
 
-	// Categories returns the names of the categories there are, in order byte by byte:
-	// those that hold containing, or all if that is "". It does not read every message.
+	// Categories returns the names of the categories that contain the text containing, in byte order.
+	// The text "" is in all of them. It does not read every message.
 	Categories(ctx context.Context, containing string) ([]Category, error)
 
 	// Count returns how many messages ReadCategory would hand out for q, page after
@@ -21,10 +21,9 @@ type CountingDriver interface {
 	Count(ctx context.Context, q CategoryQuery) (int64, error)
 }
 
-// Categories returns the names of the categories that the store has messages of, in
-// order: those that hold the text containing, or all if it is "". Other clients may
-// have written names that ours may not. The error matches [ErrNotSupported] if the
-// driver cannot.
+// Categories returns the names of the categories that have messages and contain the text
+// containing, in order. The text "" is in all of them. Other clients may have written names that
+// ours may not. The error matches [ErrNotSupported] if the driver cannot.
 func (s *Store) Categories(ctx context.Context, containing string) ([]Category, error) {
 	driver, err := s.counter(ctx)
 	if err == nil {

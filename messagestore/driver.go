@@ -53,16 +53,15 @@ type Driver interface {
 	// Version returns the version of a stream, [NoStream] for an empty one.
 	Version(ctx context.Context, stream StreamName) (Version, error)
 
-	// Find returns those messages of a stream that have one of the ids, in order of position.
-	// It first waits for every append to the stream's category that is under way, also one
-	// whose caller is gone, so that a message that it does not find was not and will not be
-	// written. In a transaction of the caller's that holds once it is committed.
+	// Find returns those messages of a stream that have one of the ids, in order of position. It first
+	// waits for the appends to the stream's category that are under way, abandoned ones included. A
+	// message that it does not find was not written and will not be. In a transaction of the caller's
+	// that holds once it is committed.
 	Find(ctx context.Context, stream StreamName, ids []uuid.UUID) ([]*Message, error)
 
-	// Now returns the time of the clock that stamps messages: the database server's,
-	// or the process's where the database has no clock of its own. All processes on one
-	// store read one clock. In a transaction too it is the time of the call, not that of
-	// the transaction's beginning.
+	// Now returns the time of the clock that stamps messages: the database server's, or the process's
+	// where the database has no clock of its own. All processes on one store read one clock. In a
+	// transaction too it is the time of the call, not the time at which the transaction began.
 	Now(ctx context.Context) (time.Time, error)
 }
 
@@ -137,12 +136,11 @@ type BoundedDriver interface {
 type ListeningDriver interface {
 	Driver
 
-	// Listen calls heard for the writes of all processes, until ctx is done or it can go on no
-	// longer, and returns why. A call is a hint: it may be missing or come twice. Each tells a
-	// category and the position of a message in it that is there by then, or 0 for one that is
-	// not known. It first calls heard with the category "", once it listens, for everything
-	// that was written before. An error that matches [ErrNotSupported] is for good; after any
-	// other it may be called again.
+	// Listen calls heard for the writes of all processes, until ctx is done or it can go on no longer,
+	// and returns why. A call is a hint: it may be missing or come twice. Each names a category and
+	// the position of a message that can be read in it by then, or 0 if no position is known. It first
+	// calls heard with the category "", once it listens, for everything that was written before. An
+	// error that matches [ErrNotSupported] is for good; after any other it may be called again.
 	Listen(ctx context.Context, heard func(category Category, head GlobalPosition)) error
 }
 

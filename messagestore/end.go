@@ -91,7 +91,7 @@ func (s *Store) stepBack(ctx context.Context, category Category, at GlobalPositi
 // the gap between the last message that it found and the first position without one after it.
 func (s *Store) End(ctx context.Context, category Category) (GlobalPosition, error) {
 	next := func(from GlobalPosition) (GlobalPosition, bool, error) {
-		// A message right at From may be before one that is under way.
+		// A message at exactly From may stand before a message whose write is under way.
 		page, err := s.ReadCategoryPage(ctx, CategoryQuery{Category: category, From: max(0, from-1), Limit: 2})
 		for _, m := range page.Messages {
 			if m.GlobalPosition >= from {

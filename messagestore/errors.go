@@ -147,7 +147,7 @@ func quote(value any) string {
 	return fmt.Sprintf("%s… (%d bytes)", strconv.QuoteToGraphic(s[:cut]), len(s))
 }
 
-// A VersionConflictError has the version that a refused write expected and the one that it
+// A VersionConflictError has the version that a refused write expected, and the version that it
 // found. Another writer was first: read the stream again and decide again.
 type VersionConflictError struct {
 	Stream   StreamName

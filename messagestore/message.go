@@ -72,7 +72,7 @@ type Raw struct {
 // MessageType returns r.Type.
 func (r Raw) MessageType() string { return r.Type }
 
-// A Message is one that the store has accepted. It is read-only: other readers may share it.
+// A Message is a message in the store. It is read-only: other readers may share it.
 type Message struct {
 	ID             uuid.UUID
 	Stream         StreamName
@@ -160,12 +160,11 @@ func (e *unfitError) Unwrap() []error { return []error{e.cause, disposition.Refu
 
 // Follow puts body in an envelope that records prev as its cause.
 //
-// The new message gets: the causation (prev's stream, position and global position), the
-// correlation stream and the reply stream if prev has them, so that a process goes on, and else
-// those of body's own envelope, which begins one; and, deeply copied, every property, but one
-// that body's envelope sets stands. It does not get: the id, local properties, the schema
-// version, prev's own causation, and metadata of other clients that this package does not know.
-// Where prev is nil, the envelope is refused by the write.
+// The new message gets prev's stream, position and global position as its cause; prev's
+// correlation stream and reply stream, or its own envelope's if prev has none; and deep copies of
+// prev's properties. Properties of its own envelope win over prev's. It does not get: the id,
+// local properties, the schema version, prev's own causation, and metadata of other clients that
+// this package does not know. Where prev is nil, the envelope is refused by the write.
 func Follow(prev *Message, body Body) Envelope {
 	if prev == nil {
 		return Envelope{Body: refusedBody{body, NewInvalidError("cause", nil, "Follow was given a message that is nil")}}

@@ -171,8 +171,8 @@ func (m Metadata) MarshalJSON() ([]byte, error) {
 	return append(o.text, '}'), nil
 }
 
-// An objectEncoder appends the fields of a JSON object, of which it has the brace. Text
-// and numbers, which are all that most metadata has, it writes by itself.
+// An objectEncoder appends fields to a JSON object whose opening brace is written. Text and
+// numbers, which are all that most metadata has, it writes by itself.
 type objectEncoder struct {
 	text []byte
 	err  error // the first

@@ -188,16 +188,15 @@ func (n StreamName) Validate() error {
 	return nil
 }
 
-// GroupMember returns which member of a consumer group of the given size reads
-// the stream, from 0. All streams with one cardinal identifier have one member;
-// a stream without an identifier goes by its category. A size below 1 is that of a group
-// of one.
+// GroupMember returns which member of a consumer group of the given size reads the stream, from 0.
+// All streams with one cardinal identifier have one member; a stream without an identifier goes by
+// its category. A size below 1 counts as 1.
 func (n StreamName) GroupMember(size int) int {
 	return groupMember(n.GroupHash(), max(size, 1))
 }
 
-// GroupHash returns the hash of which [StreamName.GroupMember] takes the remainder: message-db's
-// hash of the cardinal identifier as it is in the name.
+// GroupHash returns message-db's hash of the cardinal identifier, as it is written in the name.
+// [StreamName.GroupMember] is its remainder by the group's size.
 func (n StreamName) GroupHash() int64 {
 	key := n.cardinalPart()
 	if key == "" {

@@ -220,9 +220,9 @@ func (s *Store) wake(ctx context.Context, written []Written, inOrder bool) {
 // In a transaction of yours the answer holds once that is committed; above READ COMMITTED,
 // PostgreSQL refuses to say that something was not written.
 //
-// Removed messages are forgotten. A message that has been trimmed is not found, so ask within
-// the time that trimming spares, of which the default is 15 minutes; about a stream that was
-// deleted the error matches [ErrDeleted].
+// Removed messages are forgotten. A message that has been trimmed is not found, so ask within the
+// time that trimming spares, by default 15 minutes. For a deleted stream the error matches
+// [ErrDeleted].
 func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 	driver, useErr := s.use(ctx)
 	if useErr != nil {
@@ -375,9 +375,9 @@ func (s *Store) ReadCategoryPage(ctx context.Context, q CategoryQuery) (Category
 	return page, nil
 }
 
-// Epoch returns a text that changes once the store may have lost committed messages: after a
-// failover, also one that lost nothing, after the restore of a backup to a moment, or once an
-// operator says so. It is "" if the driver cannot tell (see [EpochDriver]).
+// Epoch returns a text that changes when the store may have lost committed messages: after any
+// failover, after the restore of a backup to a moment, and when an operator says so. It is "" if
+// the driver cannot tell (see [EpochDriver]).
 func (s *Store) Epoch(ctx context.Context) (string, error) {
 	used, err := s.use(ctx)
 	if err != nil {
@@ -491,15 +491,15 @@ type StreamWrite struct {
 	// Defaults to none: nothing may have come.
 	Past []string
 
-	// After is the id of the message at the expected version. If another message is there, as
-	// in another database or in one that lost messages, that is the version conflict, whose two
+	// After is the id of the message at the expected version. If another message is there, as in
+	// another database or after a rollback of the store, the write meets a version conflict, whose two
 	// versions may be equal. It needs an expected version of at least 0.
 	//
 	// Defaults to [uuid.Nil]: the version alone decides.
 	After uuid.UUID
 
-	// Final says that a conflict of this write is one that no other attempt resolves:
-	// [TxStore.Transact] then returns it, and calls its function no more.
+	// Final says that no other attempt resolves a conflict of this write: [TxStore.Transact] then
+	// returns it, and calls its function no more.
 	//
 	// Defaults to false.
 	Final bool
@@ -775,7 +775,7 @@ func encodeData(body Body) (json.RawMessage, error) {
 	return data, validate("data", data)
 }
 
-// hidesAll reports whether a type is a struct with fields, none of which encoding/json can see.
+// hidesAll reports whether a type is a struct with fields, and encoding/json can see none of them.
 func hidesAll(t reflect.Type) bool {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -815,8 +815,8 @@ func encodeMetadata(m Metadata) (json.RawMessage, error) {
 	return encoded, validateEncoded("metadata", encoded)
 }
 
-// quoteName returns a name as error texts show it: as it is, unless it is one
-// that should not be shown as it is. Of a stream of no category it is what was given for a category.
+// quoteName returns a name as error texts show it: as it is, or quoted if it should not be shown as
+// it is. Of a stream of no category it is what was given for a category.
 func quoteName[N ~string](name N) string {
 	if category, of := strings.CutPrefix(string(name), ofNoCategory); of && strings.Contains(category, "-") {
 		return quoteName(category)

@@ -72,8 +72,8 @@ type TxStore[Tx any] struct {
 	driver TransactDriver[Tx]
 }
 
-// Transactional returns store as one that runs transactions of type Tx. The error matches
-// [ErrNotSupported] if its driver has none of that type, or is opened over a transaction
+// Transactional returns a store that runs transactions of type Tx, over the same driver. The error
+// matches [ErrNotSupported] if its driver has none of that type, or is opened over a transaction
 // itself.
 func Transactional[Tx any](store *Store) (*TxStore[Tx], error) {
 	used, err := store.use(context.Background())

@@ -95,7 +95,7 @@ type watches struct {
 	again   chan struct{} // receives when a category may be due sooner than it was
 }
 
-// A watched category is one that has waiters.
+// A watched category has waiters.
 type watched struct {
 	category Category
 	watchers []*watcher     // none once the last watcher has left
@@ -170,8 +170,8 @@ func (c *watched) ring(head GlobalPosition) {
 	}
 }
 
-// heard wakes the waiters for a write of this store, or one that the driver heard of, if it is
-// news.
+// heard wakes the waiters for a write of this store, or for a write that the driver heard of, if
+// it is news.
 func (w *watches) heard(category Category, head GlobalPosition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

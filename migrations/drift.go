@@ -18,7 +18,7 @@ import (
 //go:embed catalog.sql
 var catalogSQL string
 
-// A DriftReport has the differences of a database from one that the migrations made.
+// A DriftReport has the differences between a database and the migrations.
 type DriftReport struct {
 	// Differences are sorted by object. None means that nothing drifted.
 	Differences []Difference
@@ -60,12 +60,11 @@ func (d Difference) String() string {
 	return d.Object + ": " + strings.Join(said, "; ")
 }
 
-// Drift compares the objects of a database with those that the migrations make: tables,
-// indexes, constraints, triggers, views, functions, and the rights to them. It
-// needs no rights but to connect, takes no lock that anybody waits for, and
-// changes nothing. The bodies of views, and of the few functions that are written
-// without a string, are compared by their references; the expressions of checks and
-// of generated columns are not compared.
+// Drift compares the objects of a database with the objects that the migrations make: tables,
+// indexes, constraints, triggers, views, functions, and the rights to them. It needs no rights but
+// to connect, takes no lock that anybody waits for, and changes nothing. The bodies of views, and
+// of the few functions that are written without a string, are compared by their references; the
+// expressions of checks and of generated columns are not compared.
 //
 // A database that was not migrated has nothing to compare, and all files in
 // NotApplied. The connection may be in a transaction.
@@ -226,7 +225,7 @@ func of(object, schema string) bool {
 	return name == schema || strings.HasPrefix(name, schema+".")
 }
 
-// roles returns those that have rights.
+// roles returns the roles that have rights.
 func (o objects) roles() []string {
 	found := map[string]bool{}
 	for _, facts := range o {

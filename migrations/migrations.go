@@ -14,8 +14,8 @@
 // the function of a file that is gone is dropped. The table dibs.migrations has the hash
 // of each file.
 //
-// [Print] writes the script that Up runs, for psql, and [PrintGoose] writes it for goose.
-// The script may be applied to a new database and to one that an older release made.
+// [Print] writes the script that Up runs, for psql, and [PrintGoose] writes it for goose. The
+// script may be applied to a new database, and to a database that an older release made.
 //
 // # Roles
 //
@@ -48,8 +48,8 @@ import (
 
 // Failures to match with [errors.Is]. After any of them the database is as it was.
 var (
-	// ErrChanged is matched by the error for a numbered file that differs from the one
-	// that was applied under its name.
+	// ErrChanged is matched by the error for a numbered file whose text has changed since it was
+	// applied.
 	ErrChanged = errors.New("changed after it was applied")
 
 	// ErrTooNew is matched by the error for a database that a newer release of the
@@ -103,11 +103,11 @@ func given(ctx context.Context, what string, isNil bool) error {
 // works, and the others wait, as long as ctx lasts, and find nothing to do. A process
 // that is killed leaves nothing behind, and the next begins anew.
 //
-// The user needs the right to create in the database, and, to make the roles,
-// CREATEROLE. An error that matches [ErrChanged] or [ErrTooNew] says that this
-// library and the database do not fit; one that matches [ErrForeignSchema], that a
-// superuser should not migrate this schema. If the connection is lost during the
-// commit, its outcome is unknown; calling Up again is always safe.
+// The user needs the right to create in the database, and, to make the roles, CREATEROLE. An error
+// that matches [ErrChanged] or [ErrTooNew] says that this library and the database do not fit. An
+// error that matches [ErrForeignSchema] says that a superuser should not migrate this schema. If
+// the connection is lost during the commit, its outcome is unknown; calling Up again is always
+// safe.
 func Up(ctx context.Context, conn *pgx.Conn, config *Config) error {
 	return up(ctx, conn, config, parts)
 }
@@ -239,7 +239,7 @@ func lock(ctx context.Context, tx pgx.Tx, schema string) error {
 	return err
 }
 
-// bound has each statement wait for locks, and work, as long as those of the files may.
+// bound gives each statement the same limits for locks and for work as the files have.
 func bound(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `
 		select set_config(s.name, coalesce(nullif(current_setting('dibs.' || s.name, true), ''), s.most), true)
@@ -285,18 +285,17 @@ type Migration struct {
 	Name      string    // "tables/0001_messages.sql", "functions/append.sql"
 	Applied   bool      // as it is, or, if it is numbered, as it was
 	AppliedAt time.Time // the last time, UTC; zero for never
-	Changed   bool      // it is numbered, and differs from the one that was applied
+	Changed   bool      // it is numbered, and its text has changed since it was applied
 	Gone      bool      // the library no longer has it, and Up drops its function
 	Unknown   bool      // a newer release of the library applied it: see [ErrTooNew]
 	LeftOut   string    // why Up does not apply it here; "" if it does, or has
 }
 
-// Function reports whether the file is one of those that are applied again when they
-// change.
+// Function reports whether the file is applied again when it changes.
 func (m Migration) Function() bool { return strings.Contains("/"+m.Name, "/functions/") }
 
-// Status returns the state of all files in the order that they are applied in, those of a
-// newer library last. It changes nothing.
+// Status returns the state of all files in the order in which they are applied. Files of a newer
+// library come last. It changes nothing.
 func Status(ctx context.Context, conn *pgx.Conn, config *Config) ([]Migration, error) {
 	return status(ctx, conn, config, parts)
 }

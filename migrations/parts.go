@@ -19,10 +19,9 @@ var embedded embed.FS
 
 // A part is the SQL of one system, with tables, functions and rights of its own.
 //
-// In the folder tables are numbered files, each applied once. In the folder functions
-// each file makes the function or the view of its name, and is applied again where it
-// changed; one that is gone has its function dropped. A table file comes before all
-// functions, and calls none.
+// In the folder tables are numbered files, each applied once. In the folder functions each file
+// makes the function or the view of its name, and is applied again where it changed. Where a file
+// is gone, its function is dropped. A table file comes before all functions, and calls none.
 type part struct {
 	prefix  string // of the names of its files: "", "message_store/"
 	schema  string // of its functions, unless a file's name says another: "dibs.take.sql"
@@ -163,9 +162,8 @@ func read(parts []part) ([]file, error) {
 	return all, nil
 }
 
-// ordered puts each file behind those whose functions and views have to be there for it.
-// PostgreSQL looks for them when it makes a view, a trigger or a function in SQL; for one
-// in PL/pgSQL it does not.
+// ordered puts each file behind the files whose functions and views it needs. PostgreSQL looks for
+// them when it makes a view, a trigger or a function in SQL; for one in PL/pgSQL it does not.
 func ordered(files []file) ([]file, error) {
 	byObject, needs := map[string]file{}, map[string][]string{}
 	for _, f := range files {
@@ -217,8 +215,8 @@ type step struct {
 	sql  string
 }
 
-// script returns SQL that brings a database from any state to that of the files. It is
-// to run in one transaction.
+// script returns SQL that brings a database from any state to the state of the files. It is to run
+// in one transaction.
 func script(schema string, parts []part) ([]step, error) {
 	parts = within(schema, parts)
 	files, err := read(parts)

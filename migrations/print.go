@@ -18,8 +18,8 @@ const printHead = `-- Makes a message store in the schema %[1]s, or brings the o
 -- nothing in it takes a superuser.
 `
 
-// Print writes the SQL that [Up] runs as a script for psql, for a review before it is run by
-// hand. It may be run on an empty database and on one that an older release made. On a database
+// Print writes the SQL that [Up] runs as a script for psql, for a review before it is run by hand.
+// It may be run on an empty database, and on a database that an older release made. On a database
 // with message-db the script leaves the schema message_store out, and says so.
 func Print(w io.Writer, config *Config) error {
 	return write(w, config, printHead+"\\set ON_ERROR_STOP on\n\\o /dev/null\nbegin;\n", "\ncommit;\n\\o\n")

@@ -31,7 +31,7 @@ type Form[T messagestore.Body] struct {
 	raw    bool
 }
 
-// Named returns the form of T under an older message type. The fields are those of T.
+// Named returns the form of T under an older message type. The fields are T's.
 func Named[T messagestore.Body](messageType string) Form[T] {
 	form := Form[T]{name: messageType, goType: reflect.TypeFor[T]().String()}
 	present, err := messagetype.Of[T]()

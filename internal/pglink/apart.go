@@ -19,8 +19,8 @@ const (
 	// apartLinger is how long one stays open after its last use.
 	apartLinger = 10 * time.Second
 
-	// apartPing is how long one may be unused before it is asked whether it still works, as pgx does
-	// with those of a pool.
+	// apartPing is how long the connection may be unused before it is asked whether it still works, as
+	// pgx asks connections of a pool.
 	apartPing = time.Second
 
 	// fullLook is how often a call that waits for the pool looks whether its callers hold all of it.

@@ -126,7 +126,7 @@ type server struct {
 	latest                                   *timeline // that the link has seen
 }
 
-// refused returns the settings for which the server is refused, and those that only the
+// refused returns the settings for which the server is refused, and the settings that only the
 // override allows.
 func (s *server) refused() (refused, lifted []UnsafeSetting) {
 	overridden := isOn(s.override)
@@ -358,7 +358,7 @@ func (l *Link) ask(ctx context.Context, db DB) (*server, error) {
 	return &s, nil
 }
 
-// checkParameters are those of the query, as text.
+// checkParameters are the query's parameters, as text.
 func (l *Link) checkParameters() [][]byte {
 	return [][]byte{[]byte(override)}
 }

@@ -93,16 +93,16 @@ func IsLockTimeout(err error) bool { return code(err) == lockNotAvailable && Def
 // cancel it.
 func IsCancelled(err error) bool { return code(err) == queryCanceled && Definite(err) }
 
-// IsUnsupported reports whether a statement was refused as a feature that there is not, as one
-// that removes messages is above READ COMMITTED.
+// IsUnsupported reports whether a statement was refused as an unsupported feature, as a removal of
+// messages is above READ COMMITTED.
 func IsUnsupported(err error) bool { return code(err) == "0A000" && Definite(err) }
 
 // IsUniqueViolation reports whether a statement was refused because of a row that exists.
 func IsUniqueViolation(err error) bool { return code(err) == "23505" && Definite(err) }
 
-// Failed makes an error one that callers can match and a log may show. A missing schema
-// matches [ErrNotMigrated], a missing right [ErrDenied], and a handle that is closed [ErrClosed].
-// Where the server's text does not say what to do, the error does.
+// Failed returns err so that callers can match it and a log may show it. A missing schema matches
+// [ErrNotMigrated], a missing right [ErrDenied], and a handle that is closed [ErrClosed]. Where
+// the server's text does not say what to do, the error does.
 func Failed(err error) error {
 	if _, explained := errors.AsType[*explainedError](err); explained || err == nil {
 		return err
@@ -215,8 +215,8 @@ func (l *Link) taken(err error) error {
 		"(postgres.New(tx, nil)), or a pool of more connections", err)
 }
 
-// AcquireFailed returns the error of a pool or a *sql.DB that gave no connection. The packages
-// do not export the errors of one that is closed, so their texts are looked at.
+// AcquireFailed returns the error of a pool or a *sql.DB that gave no connection. The packages do
+// not export the errors of a closed pool, so their texts are compared.
 func AcquireFailed(err error) error {
 	if text := err.Error(); text == "closed pool" || text == "sql: database is closed" {
 		return closedError(err)

@@ -100,7 +100,7 @@ func New(db DB, config Config) *Link {
 	return l
 }
 
-// ErrNotPgx is returned for a *sql.DB whose connections are not those of pgx's package stdlib.
+// ErrNotPgx is returned for a *sql.DB whose connections do not come from pgx's package stdlib.
 var ErrNotPgx = errors.New("the connections of the *sql.DB are not pgx's")
 
 // NewSQL returns a link over a *sql.DB of pgx's package stdlib. The caller keeps and closes it.

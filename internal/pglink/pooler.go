@@ -2,10 +2,10 @@ package pglink
 
 import "github.com/jackc/pgx/v5"
 
-// Mode returns how statements are sent on a connection. A pooler such as PgBouncer in
-// transaction mode may send each to another server, so a statement cannot rely on one that
-// was prepared before, and takes one round trip. No statement is sent as text with its
-// arguments in it, even if the pool is configured so.
+// Mode returns how statements are sent on a connection. A pooler such as PgBouncer in transaction
+// mode may send each statement to another server. So no statement relies on an earlier PREPARE,
+// and each takes one round trip. No statement is sent as text with its arguments in it, even if
+// the pool is configured so.
 func (l *Link) Mode(conn *pgx.Conn) pgx.QueryExecMode {
 	if m := l.markOf(conn); m != nil {
 		return m.mode

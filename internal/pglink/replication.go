@@ -25,7 +25,7 @@ const (
 func WatchReplication(config *pgx.ConnConfig) {
 	onNotice, afterConnect := config.OnNotice, config.AfterConnect
 	config.OnNotice = func(conn *pgconn.PgConn, notice *pgconn.Notice) {
-		// The text is in the server's language, and the code is that of any warning.
+		// The text is in the server's language, and every warning has this code.
 		if notice.Routine == "SyncRepWaitForLSN" {
 			conn.CustomData()[cancelledKey] = true
 		}

@@ -59,8 +59,9 @@ type Statement struct {
 	Often      bool                         // prepared by name, where that can be: see Prepare
 }
 
-// Prepare prepares statements by name, so that a [Link.Pipeline] in a transaction need not. One that
-// the connection has takes no round trip, and so does each in a mode that prepares nothing.
+// Prepare prepares statements by name, so that a [Link.Pipeline] in a transaction need not. A
+// statement that the connection has prepared takes no round trip, and in a mode that prepares
+// nothing none does.
 func (l *Link) Prepare(ctx context.Context, conn *pgx.Conn, statements ...string) error {
 	if l.Mode(conn) != pgx.QueryExecModeCacheStatement {
 		return nil
@@ -73,7 +74,7 @@ func (l *Link) Prepare(ctx context.Context, conn *pgx.Conn, statements ...string
 	return nil
 }
 
-// Pipeline runs statements in one round trip and returns the tags of those that are done, also
+// Pipeline runs statements in one round trip and returns the tags of the completed ones, also
 // beside an error. If one fails, the server skips those behind it. After an error that matches
 // [Stale] the same may be tried again in another transaction.
 func (l *Link) Pipeline(ctx context.Context, conn *pgx.Conn, statements ...Statement) (tags []string, err error) {

@@ -62,7 +62,7 @@ type Waiter struct {
 	tailing bool // a tail was running when it began to listen, or does so by now
 }
 
-// NewWaiter returns one that listens to nothing yet.
+// NewWaiter returns a waiter that listens to nothing yet.
 func (w *Wakeups) NewWaiter() *Waiter { return &Waiter{of: w} }
 
 // On begins to listen to stream, and to no other, and reports whether it did not do so before. A message that
@@ -79,7 +79,7 @@ func (w *Waiter) On(stream messagestore.StreamName) (fresh bool) {
 }
 
 // From has the category read from the message after position on, if no goroutine reads it yet. Position is
-// that of a message that was there once the waiter listened.
+// the position of a message that was there when the waiter began to listen.
 func (w *Waiter) From(position messagestore.GlobalPosition) {
 	if !w.tailing {
 		w.of.tail(position.Next())

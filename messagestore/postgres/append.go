@@ -165,7 +165,7 @@ func isOne(appends []messagestore.Append) bool {
 	return len(appends) == 1 && len(appends[0].Records) == 1 && !appends[0].Conditional()
 }
 
-// finite returns the time, and the zero time for null and for one that is infinite.
+// finite returns the time; for null and for infinity it returns the zero time.
 func finite(t pgtype.Timestamptz) time.Time {
 	if !t.Valid || t.InfinityModifier != pgtype.Finite {
 		return time.Time{}

@@ -263,7 +263,7 @@ func (a eachAnswer) check(group []*ticket) error {
 }
 
 // next takes the outcome of the next write of the group, and the versions of its streams. Its parts
-// have one outcome, but for those that were written before.
+// have one outcome, except parts that were written before.
 func (a *eachAnswer) next(t *ticket) (outcome byte, versions []int64) {
 	n := len(t.appends)
 	outcome, versions = a.outcomes[0], a.versions[:n]

@@ -77,7 +77,7 @@ func unknownOutcome(cause error, appends []messagestore.Append) error {
 	return unknown
 }
 
-// failed makes an error one that callers can match and a log may show.
+// failed returns err so that callers can match it and a log may show it.
 func (d *Driver) failed(err error) error {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
@@ -89,7 +89,7 @@ func (d *Driver) failed(err error) error {
 	return matched(pglink.Failed(err))
 }
 
-// matched makes an error of package pglink match that of package messagestore.
+// matched makes an error of package pglink match its counterpart in package messagestore.
 func matched(err error) error {
 	for _, same := range []struct{ ours, kind error }{
 		{pglink.ErrNotPgx, messagestore.ErrNotSupported},

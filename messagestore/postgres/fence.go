@@ -8,8 +8,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// fences are the positions of the categories' fences as this driver believes them to be: those
-// that were raised at all.
+// fences are the positions of the categories' fences that were raised, as this driver believes
+// them to be.
 //
 // A write whose answer is lost may still be on its way to the server when its caller resolves
 // it. So a Find that does not find raises the category's fence, and each write carries the

@@ -108,7 +108,7 @@ func (d *Driver) newTicket(appends []messagestore.Append, meet bool) *ticket {
 // first is the category by which the write has its shard, and which it waits for in a group.
 func (t *ticket) first() messagestore.Category { return t.appends[0].Stream.Category() }
 
-// categories are those that the write waits for by itself.
+// categories are the categories whose locks the write itself waits for.
 func (t *ticket) categories() string {
 	if len(t.appends) == 1 {
 		return string(t.first())
@@ -252,7 +252,7 @@ func (l *shard) take() []*ticket {
 	return group
 }
 
-// putBack has tickets wait again, before all others, but those whose callers have left.
+// putBack has tickets wait again, before all others. Tickets whose callers have left are dropped.
 func (l *shard) putBack(tickets []*ticket) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -354,7 +354,7 @@ func (d *Driver) answer(ctx context.Context, l *shard, group []*ticket, a eachAn
 			}
 			t.fences = d.fences.of(t.appends) // before putBack asks whether the caller still waits
 			again = append(again, t)
-		default: // also one that needs more than one category: a group waits for none but its first
+		default: // also a write to several categories: a group waits for the lock of its first category alone
 			apart = append(apart, t)
 		}
 	}

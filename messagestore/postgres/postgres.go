@@ -82,13 +82,13 @@
 //
 // # The server
 //
-// The promises are as good as the server's. The driver checks the server of each connection
-// before its first use, in a way that leaves a transaction of the caller's usable; the timeline is
+// The promises are as good as the server's. The driver checks the server of each connection before
+// its first use, in a way that leaves a transaction of the caller's usable; the timeline is
 // checked after that transaction. It refuses with [ErrUnsafeSettings] a server with fsync,
-// full_page_writes or synchronous_commit off (local is enough on one machine), one in recovery, an
-// old primary in place of which another was promoted, if the driver has been connected to that
-// one, and an encoding other than UTF-8. It refuses with [ErrNotMigrated] or [ErrSchemaTooNew] a
-// schema that does not fit. The setting
+// full_page_writes or synchronous_commit off (local is enough on one machine), a server in
+// recovery, and an encoding other than UTF-8. It also refuses an old primary once it has been
+// connected to the server that was promoted in its place. It refuses with [ErrNotMigrated] or
+// [ErrSchemaTooNew] a schema that does not fit. The setting
 //
 //	dibs.allow_unsafe_settings = on
 //
@@ -111,10 +111,10 @@
 // one that greeted the client. Then it prepares nothing by name, sends every call as one statement
 // or one transaction, and keeps nothing in a session. The URL needs no parameter for it, and may
 // have none that PgBouncer does not know: settings belong to the role or the database. The check
-// of the server is true of the one that answered, so all servers behind PgBouncer should be alike,
-// and no other client should SET a value that outlives its transaction. A pooler in session mode
-// is treated the same, which costs a little. One in statement mode refuses transactions. The URL
-// may choose a way of sending statements, as pgx has it: default_query_exec_mode=exec.
+// holds for the server that answered, so all servers behind PgBouncer should be alike, and no
+// other client should SET a value that outlives its transaction. A pooler in session mode is
+// treated the same, which costs a little. One in statement mode refuses transactions. The URL may
+// choose a way of sending statements, as pgx has it: default_query_exec_mode=exec.
 package postgres
 
 import (
@@ -211,10 +211,10 @@ func configured(config *Config) *Driver {
 	return d
 }
 
-// Open returns a driver over a pool of its own, which Close closes. It connects once and
-// returns the errors of a server or a schema that is refused: see [ErrUnsafeSettings],
-// [ErrNotMigrated] and [ErrSchemaTooNew]. The URL is one that [pgxpool.ParseConfig] knows,
-// with pool_max_conns and the like.
+// Open returns a driver over a pool of its own, which Close closes. It connects once and returns
+// the errors of a server or a schema that is refused: see [ErrUnsafeSettings], [ErrNotMigrated]
+// and [ErrSchemaTooNew]. The URL is in the form that [pgxpool.ParseConfig] reads, with
+// pool_max_conns and the like.
 //
 // An attempt to connect ends after 10 seconds unless the URL has connect_timeout. The
 // connection's application_name is dibs unless the URL has one. On Linux a connection whose

@@ -76,8 +76,8 @@ func (d *Driver) Version(ctx context.Context, stream messagestore.StreamName) (m
 	return version, err
 }
 
-// Find implements [messagestore.Driver]. Over a pool it asks on another connection
-// than the one that a write was lost on.
+// Find implements [messagestore.Driver]. Over a pool it asks on another connection, not on the
+// connection on which a write was lost.
 func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
 	wanted := make([]pgtype.UUID, len(ids))
 	for i, id := range ids {

@@ -36,7 +36,7 @@ var messageColumns = []struct {
 // that.
 type rowReader struct {
 	seen   bool // a row, and so the columns' formats
-	direct bool // the formats are those that decode reads
+	direct bool // decode reads these formats
 	types  map[string]string
 	text   []byte
 }
@@ -111,8 +111,8 @@ const (
 	leastTime = -211_813_488_000_000_000
 )
 
-// timeOf returns the time that the database counts so, and the zero time for one that is
-// infinite; not for a number that is none of its times.
+// timeOf returns the time that the database counts so; for infinity it returns the zero time. It
+// is false for a number that is no time of the database.
 func timeOf(micros int64) (t time.Time, ok bool) {
 	switch {
 	case micros == math.MaxInt64 || micros == math.MinInt64:

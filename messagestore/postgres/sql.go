@@ -23,10 +23,9 @@ type SQLDriver struct {
 	db *sql.DB
 }
 
-// NewSQL returns a driver over db, whose connections have to be those of pgx's package
-// stdlib, as sql.Open("pgx", url) and stdlib.OpenDBFromPool make them. With others every call
-// returns an error that matches [messagestore.ErrNotSupported]. The caller keeps and closes
-// db.
+// NewSQL returns a driver over db. The connections have to come from pgx's package stdlib, as
+// sql.Open("pgx", url) and stdlib.OpenDBFromPool make them. With others every call returns an
+// error that matches [messagestore.ErrNotSupported]. The caller keeps and closes db.
 //
 // It is for services whose own SQL goes by database/sql, GORM, sqlx or Bun. Each write is by
 // itself, and the driver does not listen: of those New over a pool is faster.

@@ -86,7 +86,7 @@ type transaction struct {
 	driver *Driver
 	conn   *pgx.Conn
 
-	turn sync.Mutex // of those that use the connection
+	turn sync.Mutex // of the callers that use the connection
 	over bool       // f has returned
 }
 
@@ -104,8 +104,8 @@ func (t *transaction) call(ctx context.Context, f func(ctx context.Context) ([]m
 	return f(context.WithValue(ctx, transactionKey{t.driver}, t))
 }
 
-// reads calls f with a connection to read on: that of the transaction whose function ctx is from, if it
-// is from one that goes on.
+// reads calls f with a connection to read on: the connection of the transaction under way whose
+// function ctx belongs to, if there is one.
 func (d *Driver) reads(ctx context.Context, f func(db DB) error) error {
 	t, is := ctx.Value(transactionKey{d}).(*transaction)
 	if !is {

@@ -154,8 +154,8 @@ type ForgetOptions struct {
 	// Defaults to false.
 	DryRun bool
 
-	// OnProgress is called after each transaction with the number of messages that it removed, at
-	// most 10,000, or those of one intent.
+	// OnProgress is called after each transaction with the number of messages that it removed: at most
+	// 10,000, or all messages of one intent.
 	//
 	// Defaults to nothing.
 	OnProgress func(removed int64)
@@ -190,7 +190,7 @@ type ForgottenRequests struct {
 
 // VerifyConfig changes the work of a verification. A nil *VerifyConfig is a good one.
 type VerifyConfig struct {
-	// Categories are the categories to verify. One that has no message is refused.
+	// Categories are the categories to verify. A category without a message is refused.
 	//
 	// Defaults to all of them.
 	Categories []messagestore.Category

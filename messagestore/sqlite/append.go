@@ -166,9 +166,9 @@ func (b *batch) refusal(ctx context.Context, db queryer) ([]messagestore.Written
 	return nil, errRefused
 }
 
-// expects returns the version of a's stream, and whether it is the one that a expects, or past
-// it by messages of the types that a lets come, and has the message that a expects there. Of those
-// that came none may be missing.
+// expects returns the version of a's stream, and whether it is the one that a expects, or past it
+// by messages of the types that a lets come, and has the message that a expects there. None of the
+// messages that came may be missing.
 func expects(ctx context.Context, db queryer, a messagestore.Append) (actual messagestore.Version, ok bool, err error) {
 	actual, err = version(ctx, db, a.Stream)
 	if err == nil && a.After != uuid.Nil {
@@ -252,9 +252,8 @@ func (b *batch) earlier(ctx context.Context, db queryer) ([]messagestore.Written
 	return all, nil
 }
 
-// settle returns those of a stream's messages that have one of the ids. It runs in
-// a transaction that can write, so nothing else is under way. If one is missing,
-// it makes sure that it stays so.
+// settle returns the stream's messages that have one of the ids. It runs in a transaction that can
+// write, so nothing else is under way. If one is missing, it makes sure that it stays so.
 func settle(ctx context.Context, db queryer, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
 	var all []*messagestore.Message
 	for _, id := range ids {

@@ -15,10 +15,9 @@
 // that many callers share one flush. Each is checked against the writes before it, and none is
 // harmed by another that is refused or fails.
 //
-// A write whose context ends before its commit has begun returns the context's
-// error, and nothing was written. One whose commit is under way waits up to half a
-// second more for the outcome, and then returns a
-// [*messagestore.OutcomeUnknownError].
+// A write whose context ends before its commit has begun returns the context's error, and nothing
+// was written. A write whose commit is under way waits up to half a second more for the outcome,
+// and then returns a [*messagestore.OutcomeUnknownError].
 //
 // # Several processes
 //

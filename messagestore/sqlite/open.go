@@ -177,8 +177,8 @@ func logAhead(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// upgradeFile takes the write lock before it looks again, so that of several
-// processes one creates the tables.
+// upgradeFile takes the write lock before it looks again. So one process creates the tables, and
+// the others find them.
 func upgradeFile(ctx context.Context, conn *sql.Conn) error {
 	if _, err := conn.ExecContext(ctx, beginSQL); err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Driver is a [messagestore.ConflictDriver]. One that [Open] returned is safe for concurrent use,
-// and its opener closes it. One over a transaction has one user, as the transaction does, and
+// Driver is a [messagestore.ConflictDriver]. A driver that [Open] returned is safe for concurrent
+// use, and its opener closes it. One over a transaction has one user, as the transaction does, and
 // lives as long.
 type Driver struct {
 	reads  reader
@@ -165,9 +165,9 @@ func (d *Driver) Now(ctx context.Context) (time.Time, error) {
 	return time.Now(), nil
 }
 
-// Close waits for the commit or the Transact that is under way, refuses the calls that wait,
-// with [messagestore.ErrClosed], and closes the file, as it does those that come after. It may be
-// called more than once. Over a transaction it does nothing: the transaction is its caller's.
+// Close waits for the commit or the Transact that is under way, and closes the file. Calls that
+// wait, and calls after it, get [messagestore.ErrClosed]. It may be called more than once. Over a
+// transaction it does nothing: the transaction is its caller's.
 func (d *Driver) Close() error {
 	if d.close == nil {
 		return nil

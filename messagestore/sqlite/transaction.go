@@ -26,15 +26,15 @@ import (
 //	...
 //	err = tx.Commit()
 //
-// A write that is refused, as by a version conflict, leaves the transaction as it was before
-// that write, and usable. After one that failed, as on a full disk, the driver writes no more
-// and returns that error: SQLite may have rolled the whole transaction back, and later
-// statements would be committed one by one.
+// A write that is refused, as by a version conflict, leaves the transaction as it was before that
+// write, and usable. After a statement that failed, as on a full disk, the driver writes no more
+// and returns that error: SQLite may have rolled the whole transaction back, and later statements
+// would be committed one by one.
 //
 // Begin the transaction with BEGIN IMMEDIATE, as the drivers modernc.org/sqlite and
-// mattn/go-sqlite3 do with _txlock=immediate. One that begins without, and reads before it
-// writes, is refused with [ErrBusy] if anybody has written in between, however long the busy
-// timeout is.
+// mattn/go-sqlite3 do with _txlock=immediate. A transaction that begins without it, and reads
+// before it writes, is refused with [ErrBusy] if another connection has written in between,
+// however long the busy timeout is.
 //
 // A context that ends stops a write before it starts, never within: SQLite would
 // roll the whole transaction back.

@@ -307,8 +307,8 @@ func (w *writer) commit(group []*ticket) {
 	}
 }
 
-// commitOneByOne gives each job of a group a transaction of its own, so that the one that
-// failed harms no other. If another process keeps the lock, they wait for it together.
+// commitOneByOne gives each job of a group a transaction of its own, so that a job that failed
+// harms no other. If another process keeps the lock, they wait for it together.
 func (w *writer) commitOneByOne(group []*ticket) {
 	since := time.Now()
 	for _, t := range group {

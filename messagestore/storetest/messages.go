@@ -48,7 +48,7 @@ func raw(messageType, data string) messagestore.Envelope {
 	}
 }
 
-// record is a message as a driver gets it, also one that the store would not let through.
+// record is a message as a driver gets it, also a message that the store would refuse.
 func record(messageType, data string) messagestore.Encoded {
 	return messagestore.Encoded{ID: uuid.Must(uuid.NewV7()), Type: messageType, Data: json.RawMessage(data)}
 }

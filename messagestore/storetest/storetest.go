@@ -33,8 +33,8 @@ type Options struct {
 	// Defaults to leaving out the sub-test that needs it.
 	Reopen func(t *testing.T, driver messagestore.Driver) messagestore.Driver
 
-	// Beside opens a second driver beside one that Open returned, on the same
-	// database, as another process does.
+	// Beside opens another driver on the database of a driver that Open returned, as another process
+	// does.
 	//
 	// Defaults to leaving out the sub-tests that need it.
 	Beside func(t *testing.T, driver messagestore.Driver) messagestore.Driver

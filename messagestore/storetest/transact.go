@@ -23,7 +23,7 @@ type TransactOptions[Tx any] struct {
 	// Add adds one to the counter of that name, in the transaction.
 	Add func(ctx context.Context, tx Tx, counter string) error
 
-	// Count returns a counter as others see it: 0 for one that was never committed.
+	// Count returns a counter as others see it: 0 before its first commit.
 	Count func(t *testing.T, driver messagestore.Driver, counter string) int
 
 	// Commit and Rollback call the transaction's own methods.
@@ -36,8 +36,8 @@ type TransactOptions[Tx any] struct {
 	Fail func(ctx context.Context, tx Tx) error
 }
 
-// RunTransact tests the promises of [messagestore.TransactDriver], beside those of [RunWith].
-// The promises hold for [messagestore.TxStore] over the driver.
+// RunTransact tests the promises of [messagestore.TransactDriver]. [RunWith] tests the others. The
+// promises hold for [messagestore.TxStore] over the driver.
 func RunTransact[Tx any](t *testing.T, options TransactOptions[Tx]) {
 	t.Helper()
 	for _, test := range transactTests[Tx]() {

@@ -30,9 +30,9 @@ const (
 // [Result] does it, so they are the same value.
 //
 // The result is T's zero value with [Held] and [KeyReused], which are no errors, with any error, and where
-// Result says so. A stored result that does not decode into T is an error that matches [ErrResult]: the intent
-// is done for ever all the same, and its answer comes with the error, also where the result is that of this
-// call's work. A manager or function that is nil is refused with an error that matches
+// Result says so. A stored result that does not decode into T is an error that matches [ErrResult], also
+// for the result of this call's own work. The intent is done for ever all the same, and its answer comes
+// with the error. A manager or function that is nil is refused with an error that matches
 // [messagestore.ErrInvalid].
 func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx context.Context, lease *Lease) (T, error)) (T, Answer, error) {
 	var none T
@@ -59,24 +59,23 @@ func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx cont
 // [Result] returns the result; with every other outcome f was not called. The function [Do] returns
 // the result with its type.
 //
-// The context of f ends when ctx does, and, with an error that matches [ErrLeaseLost] as its
-// cause, as that of [Lease.Keep] does. Work that heeds its context within that tenth of the TTL
-// does not overlap with the next holder's, as long as the rates of the clocks differ by less than
-// that and the store's clock does not jump. Any other work is refused by the version, and by a
-// resource that looks at the token.
+// The context of f ends when ctx does. It also ends when [Lease.Keep]'s does, and its cause then
+// matches [ErrLeaseLost]. Work that heeds its context within that tenth of the TTL does not
+// overlap with the next holder's, as long as the rates of the clocks differ by less than that and
+// the store's clock does not jump. Any other work is refused by the version, and by a resource
+// that looks at the token.
 //
-// Do returns when f has returned, and at most [Config.Grace] after the end of the lease: then
-// with an error that matches [ErrGraceExceeded], and f goes on. If f returns an error, panics or
-// calls [runtime.Goexit], the lease is released, and Do does the same; it panics with a [*PanicError],
-// which has the stack of f, and logs that first. F may confirm or release
-// by itself: then the result that it returns is dropped, and after a release without an error Do returns one
-// that matches [ErrReleased]. A result that was confirmed by a
-// transaction of f, with [Lease.Confirmation], stands, also if f returned an error that matches
-// [messagestore.ErrOutcomeUnknown]: Do asks the intent.
+// Do returns when f has returned, and at most [Config.Grace] after the end of the lease: then with an
+// error that matches [ErrGraceExceeded], and f goes on. If f returns an error, panics or calls
+// [runtime.Goexit], the lease is released, and Do does the same; it panics with a [*PanicError], which has
+// the stack of f, and logs that first. F may confirm or release by itself: then the result that it returns
+// is dropped. If f has released and returns no error, Do returns an error that matches [ErrReleased]. A
+// result that was confirmed by a transaction of f, with [Lease.Confirmation], stands, also if f returned
+// an error that matches [messagestore.ErrOutcomeUnknown]: Do asks the intent.
 //
 // The result is confirmed though ctx is done, and though the lease's time is over: the version
 // decides. For that, and for a release, Do takes up to five seconds. With an error that matches
-// ErrLeaseLost the answer's Intent is the one that came after the lease.
+// ErrLeaseLost the answer's Intent is the state that came after the lease.
 func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Context, lease *Lease) (result any, err error)) (Answer, error) {
 	if f == nil {
 		return Answer{}, fmt.Errorf("do intent: %w", messagestore.NewInvalidError("function", nil, "it is nil"))
@@ -152,7 +151,7 @@ type returned struct {
 	panicked *PanicError
 }
 
-// call runs f in a goroutine of its own, so that one that does not stop can be left.
+// call runs f in a goroutine of its own, so that Do can leave an f that does not stop.
 func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, error)) <-chan returned {
 	done := make(chan returned, 1)
 	go func() {

@@ -237,8 +237,8 @@ func encode(field, key string, room int) (string, error) {
 	return part, nil
 }
 
-// ScopeAndKey returns the scope and the key that the intent in stream has. Instead of one that was
-// too long for a name it returns the hash that is in its place.
+// ScopeAndKey returns the scope and the key that the intent in stream has. For a key that was too
+// long for a name it returns the hash that stands in its place.
 func ScopeAndKey(stream messagestore.StreamName) (scope, key string) {
 	switch ids := stream.IDs(); len(ids) {
 	case 0:

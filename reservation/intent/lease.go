@@ -87,7 +87,7 @@ func (l *Lease) Stream() messagestore.StreamName { return l.granted[0].at.Stream
 // Session returns the lease's holder.
 func (l *Lease) Session() string { return l.granted[0].Session }
 
-// Token returns the lease's fencing token: greater than that of every lease before it on this
+// Token returns the lease's fencing token: greater than the token of every earlier lease on this
 // key, and 16 digits long. A resource outside the store keeps the greatest that it has seen, and
 // refuses a smaller one.
 func (l *Lease) Token() int64 { return l.granted[0].token }
@@ -246,9 +246,9 @@ func (p *part) confirmed(result json.RawMessage) Confirmed {
 	return c
 }
 
-// ends are the messages by which a lease has ended itself, or may have: those that its steps and
-// those of its copies in transactions ask for. Another lease of the same session and token has
-// others. They are safe for concurrent use.
+// ends are the messages by which a lease has ended itself, or may have: its own steps ask for
+// them, and so do the steps of its copies in transactions. Another lease of the same session and
+// token has others. They are safe for concurrent use.
 type ends struct {
 	salt string // tells the confirmations of this lease from another's
 
@@ -257,7 +257,7 @@ type ends struct {
 	released  map[place]bool
 }
 
-// A place is that of a message.
+// A place says where a message is.
 type place struct {
 	stream   messagestore.StreamName
 	position messagestore.Version
@@ -358,9 +358,9 @@ func (l *Lease) Guarded() []messagestore.StreamWrite {
 	return checks
 }
 
-// Lost reports whether err says that the lease is lost: a step's error, or that of a transaction
-// which had its [Lease.Confirmation] or its [Lease.Guarded]. Nothing of that transaction was
-// committed.
+// Lost reports whether err says that the lease is lost. It reads a step's error, and the error of
+// a transaction with [Lease.Confirmation] or [Lease.Guarded] in it. Nothing of that transaction
+// was committed.
 func (l *Lease) Lost(err error) bool {
 	if errors.Is(err, ErrLeaseLost) {
 		return true
@@ -587,7 +587,8 @@ func (l *Lease) isStep(p *part, s *state, body messagestore.Body) bool {
 	return false
 }
 
-// conflictOf returns the conflict of the caller's own writes, of which one was not at its version.
+// conflictOf returns the conflict of the caller's own writes: one of their streams was not at its
+// version.
 func conflictOf(writes []messagestore.StreamWrite, last []*messagestore.Message) error {
 	for i, w := range writes {
 		actual := messagestore.NoStream

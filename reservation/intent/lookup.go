@@ -11,7 +11,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Lookup returns an intent as it is now. One that was never reserved is an error that matches
+// Lookup returns an intent as it is now. For an intent that was never reserved the error matches
 // [messagestore.ErrNotFound].
 func (m *Manager) Lookup(ctx context.Context, scope, key string) (Intent, error) {
 	s, now, err := m.look(ctx, scope, key)
@@ -46,9 +46,8 @@ func (m *Manager) lookAt(ctx context.Context, stream messagestore.StreamName) (*
 	return s, now, err
 }
 
-// Await waits until an intent is not held, and returns its state then: done, or free. Await
-// stands in no line. One that was never reserved is an error that matches
-// [messagestore.ErrNotFound].
+// Await waits until an intent is not held, and returns its state then: done, or free. Await stands
+// in no line. For an intent that was never reserved the error matches [messagestore.ErrNotFound].
 //
 // The end of ctx ends the wait. It does not break off a query, which would cost the connection:
 // callers that lose their patience are many.
@@ -104,9 +103,9 @@ func (m *Manager) lookDetached(ctx context.Context, stream messagestore.StreamNa
 // run of this one: one process reserves, and another carries out. It extends the lease.
 //
 // If the session with that token does not have the intent any more, the error matches
-// [ErrLeaseLost]; an intent that was never reserved is one that matches
-// [messagestore.ErrNotFound], and a number that cannot be a token, [ErrInvalidToken]. The lease
-// of a request of several keys cannot be resumed as a whole.
+// [ErrLeaseLost]. For an intent that was never reserved it matches [messagestore.ErrNotFound], and
+// for a number that cannot be a token [ErrInvalidToken]. The lease of a request of several keys
+// cannot be resumed as a whole.
 func (m *Manager) Resume(ctx context.Context, scope, key, session string, token int64) (*Lease, error) {
 	l, err := m.resume(ctx, scope, key, session, token)
 	if err != nil {
@@ -154,11 +153,11 @@ func (m *Manager) resume(ctx context.Context, scope, key, session string, token 
 	return l, nil
 }
 
-// ForceRelease ends the lease of an intent for its holder: an operator's last resort. Every
-// step of that lease fails after it. The reason is kept, so it is not empty, and has at most 500
-// bytes. That the intent is free already is no error, and one whose lease is only over by time is
-// released all the same. One that is confirmed is an error that matches [ErrDone], and one that
-// was never reserved one that matches [messagestore.ErrNotFound].
+// ForceRelease ends the lease of an intent for its holder: an operator's last resort. Every step
+// of that lease fails after it. The reason is kept, so it is not empty, and has at most 500 bytes.
+// An intent that is free already is no error. A lease that is only over by time is released all
+// the same. The error matches [ErrDone] if the intent is confirmed, and [messagestore.ErrNotFound]
+// if it was never reserved.
 func (m *Manager) ForceRelease(ctx context.Context, scope, key, reason string) error {
 	if err := m.forceRelease(ctx, scope, key, reason); err != nil {
 		return fmt.Errorf("release intent: %w", err)
@@ -211,17 +210,17 @@ func (m *Manager) forceRelease(ctx context.Context, scope, key, reason string) e
 
 // A Filter chooses intents for [Manager.List].
 type Filter struct {
-	// Status are those of the intents: [Held], [Done] and [Free].
+	// Status chooses intents by their status: [Held], [Done] and [Free].
 	//
 	// Defaults to Held.
 	Status []Outcome
 
-	// Scope and Session choose those of a scope and of a session.
+	// Scope and Session choose the intents of a scope and of a session.
 	//
 	// Default to any.
 	Scope, Session string
 
-	// Since chooses those that have had a message since then, by the store's clock. A lease that
+	// Since chooses the intents that have had a message since then, by the store's clock. A lease that
 	// lives has one within its TTL.
 	//
 	// Defaults to a day before now.
@@ -286,8 +285,8 @@ func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
 	return all, nil
 }
 
-// statesSince returns the last states of the intents with a message since [Filter.Since], without
-// those that are done unless filter chooses them, and the errors of the streams that are corrupt.
+// statesSince returns the last states of the intents with a message since [Filter.Since], and the
+// errors of the corrupt streams. It leaves out done intents unless filter chooses them.
 func (m *Manager) statesSince(ctx context.Context, store CategoryStore, filter Filter) (states map[messagestore.StreamName]*state, corrupt map[messagestore.StreamName]error, err error) {
 	from, err := store.PositionAt(ctx, m.category, filter.Since)
 	if err != nil {

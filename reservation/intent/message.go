@@ -55,7 +55,7 @@ type Waiting struct {
 	Grant
 	Token int64 `json:"token"`
 
-	// At is the time from which the lease counts, in microseconds since 1970: that of the last
+	// At is the time from which the lease counts, in microseconds since 1970: the time of the last
 	// Reserved, Extended or Released.
 	At int64 `json:"at"`
 
@@ -149,8 +149,8 @@ func (s *state) mayTake(session string, turn time.Duration) time.Time {
 	return s.free().Add(time.Duration(s.before(session)) * turn)
 }
 
-// mayBeTaken reports whether session may take the intent at now. For the first in the line of one
-// that was released, it is free though the clock was put back since.
+// mayBeTaken reports whether session may take the intent at now. A released intent is free for the
+// first session in its line, though the clock was put back since.
 func (s *state) mayBeTaken(session string, now time.Time, turn time.Duration) bool {
 	return s.released && s.before(session) == 0 || !now.Before(s.mayTake(session, turn))
 }

@@ -56,8 +56,8 @@ type Request struct {
 	// for no request, such as a nightly run's, has its key as content.
 	Content any
 
-	// TTL is that of this lease: see [Config]. The request of the session that holds a lease does
-	// not change the lease's TTL.
+	// TTL is how long this lease lasts without an extension: see [Config]. The request of the session
+	// that holds a lease does not change the lease's TTL.
 	//
 	// Defaults to the manager's.
 	TTL time.Duration
@@ -69,8 +69,8 @@ type Request struct {
 	// Defaults to no time: the answer is [Held] at once.
 	Wait time.Duration
 
-	// Metadata goes with the messages of the lease, so that the chain of messages goes on: that
-	// of a [messagestore.Follow], for one.
+	// Metadata goes with the messages of the lease, so that the chain of messages goes on.
+	// [messagestore.Follow] makes it, for example.
 	//
 	// Defaults to none.
 	Metadata messagestore.Metadata
@@ -127,9 +127,9 @@ type Answer struct {
 	Intent Intent
 }
 
-// Result returns the result that a was confirmed with. It is T's zero value if there is none:
-// nil was confirmed, or the intent is not done, or its result was deleted. So it is with [KeyReused],
-// where the result in a's Intent is that of another request.
+// Result returns the result that a was confirmed with. It is T's zero value if there is none: nil was
+// confirmed, or the intent is not done, or its result was deleted. So it is with [KeyReused], where
+// the result in a's Intent belongs to another request.
 //
 // The error for a result that does not decode into T matches [ErrResult].
 func Result[T any](a Answer) (T, error) {
@@ -445,8 +445,8 @@ func (k *wanted) meet(s *state) {
 	}
 }
 
-// step returns the message that a adds to an intent that it met, of which it may take every one
-// that is not its own.
+// step returns the message that a adds to an intent that it met. It may take every lease that is
+// not its own.
 func (a *attempt) step(met *state) (messagestore.Body, messagestore.Metadata) {
 	grant := Grant{Session: a.request.Session, Attempt: 1, TTL: a.ttl.Milliseconds(), Content: a.content}
 	switch {
@@ -462,8 +462,8 @@ func (a *attempt) step(met *state) (messagestore.Body, messagestore.Metadata) {
 	return ReservedMessage{grant, met.token}, a.request.Metadata
 }
 
-// owns reports whether the lease met is the session's own. Only one that lives is extended: see
-// answer.
+// owns reports whether the lease met is the session's own. Only a lease that is not over is
+// extended: see answer.
 func (a *attempt) owns(met *state) bool {
 	return met.Session == a.request.Session && !met.released && !met.lapsed
 }

@@ -80,8 +80,8 @@ const (
 type Violation struct{ Rule, Expected, Found string }
 
 // Violations returns the rules that s breaks as the next step after before. Before is nil for the
-// first message that the stream has: of one whose beginning was trimmed there is nothing to
-// compare. Violations looks at no clock: see [Step.TookEarly].
+// first message in the stream: where the beginning was trimmed there is nothing to compare.
+// Violations looks at no clock: see [Step.TookEarly].
 func (s *Step) Violations(before *Step) []Violation {
 	c := comparison{before: before, step: s}
 	switch {

@@ -25,9 +25,9 @@ const (
 )
 
 // wait has a stand in the line of the intent that it met, and waits until there may be another
-// answer. The result known is the store's time as of which the states of a's keys are known; if
-// it is zero, they have to be looked at. It is over when the request has waited long enough. The wait
-// ends with ctx, and the calls of the store with the other.
+// answer. The result known is the store's time at which the states of a's keys were read. If it is
+// zero, they have to be read. It is over when the request has waited long enough. The wait ends with
+// ctx, and the calls of the store with the other.
 func (a *attempt) wait(ctx, calls context.Context, w *wakeups.Waiter, now, end time.Time) (known time.Time, over bool, err error) {
 	k := &a.keys[a.blocked]
 	fresh := w.On(k.stream)
@@ -141,7 +141,7 @@ func (l *leavers) add(stream messagestore.StreamName, session string, n int) {
 	}
 }
 
-// without returns a line without those that leave it.
+// without returns a line without the sessions that leave it.
 func (l *leavers) without(stream messagestore.StreamName, line []string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,6 +213,6 @@ func (m *Manager) sleep(ctx context.Context, w *wakeups.Waiter, d time.Duration)
 
 // newWakeups returns those by the messages that end leases.
 func (m *Manager) newWakeups() *wakeups.Wakeups {
-	store, _ := m.store.(CategoryStore) // one that is none is asked every PollInterval
+	store, _ := m.store.(CategoryStore) // a store that is none is asked every PollInterval
 	return wakeups.New(store, m.category, []string{TypeReleased, TypeConfirmed}, tailInterval, m.config.Logger)
 }

@@ -99,7 +99,7 @@ func (a *Admin) query(ctx context.Context, sql string, args []any, each func(pgx
 	return a.with(ctx, func(db pglink.DB) error { return failed(a.link.Read(ctx, db, sql, args, each)) })
 }
 
-// failed makes an error one that callers can match and a log may show.
+// failed returns err so that callers can match it and a log may show it.
 func failed(err error) error {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "DB001" {
 		return messagestore.NewInvalidError(strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")

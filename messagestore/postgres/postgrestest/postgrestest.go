@@ -3,8 +3,8 @@
 //
 //	store := postgrestest.New(t, nil)
 //
-// The server is the one that the environment variable TEST_DATABASE_URL names, or [Config.URL]. Any
-// server will do, such as one in a container:
+// The environment variable TEST_DATABASE_URL, or [Config.URL], names the server. Any server will
+// do, such as one in a container:
 //
 //	docker run --rm -d -p 5432:5432 -e POSTGRES_PASSWORD=postgres postgres:17
 //	export TEST_DATABASE_URL=postgres://postgres:postgres@localhost/postgres
@@ -43,8 +43,7 @@ const Variable = "TEST_DATABASE_URL"
 
 // Config says where the server is. A nil *Config is a good one.
 type Config struct {
-	// URL is that of a database on the server, as for [pgxpool.New]. The database itself is not
-	// written to.
+	// URL names a database on the server, as for [pgxpool.New]. The database itself is not written to.
 	//
 	// Defaults to the environment variable TEST_DATABASE_URL.
 	URL string

@@ -152,7 +152,7 @@ func (f *fixture) leaveInLine(t *testing.T, m *intent.Manager, key, session stri
 	await.Receive(t, "the waiter is gone", gone)
 }
 
-// A dying store is that of a process that dies: it is not reached any more.
+// A dying store belongs to a process that dies: nothing reaches it any more.
 type dying struct {
 	intent.Store
 	dead *atomic.Bool

@@ -87,9 +87,9 @@ func New(client redis.UniversalClient, config *Config) (*Store, error) {
 
 // TryWrite implements [intent.Store], for one message.
 //
-// A step whose answer is lost is repeated, up to three times. The error of one that still has no
-// answer matches [messagestore.ErrOutcomeUnknown], and so does each error of Redis: go-redis may
-// have sent the step before.
+// A step whose answer is lost is repeated, up to three times. The error of a step that still has
+// no answer matches [messagestore.ErrOutcomeUnknown], and so does each error of Redis: go-redis
+// may have sent the step before.
 func (s *Store) TryWrite(
 	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body,
 ) (messagestore.Written, *messagestore.Conflict, error) {
