@@ -29,6 +29,8 @@ func TestHandlersThatHoldThePoolDoNotStarveTheLease(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	store := messagestore.New(postgres.New(pool, nil), nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) }) // the connections beside the pool
 	other := messagestore.New(postgres.New(pgtest.Pool(t), nil), nil)
 	category := storetest.Category(t)
 	for i := range 3 {
@@ -39,7 +41,7 @@ func TestHandlersThatHoldThePoolDoNotStarveTheLease(t *testing.T) {
 	giveBack := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(giveBack)
 	var log logbook
-	c := newIn(t, messagestore.New(postgres.New(pool, nil), nil), category, "c", consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+	c := newIn(t, store, category, "c", consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if m.Stream == category.Stream("0") {
 			<-first
 			return nil

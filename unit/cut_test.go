@@ -58,7 +58,9 @@ func TestACommitThatIsCutIsToldAsItWas(t *testing.T) {
 			return &cutConn{conn, &deaf, &mute}, err
 		}
 	})
-	d, err := newDesk(postgres.New(pool, nil), name, func(ctx context.Context, tx pgx.Tx, key string) error {
+	driver := postgres.New(pool, nil)
+	t.Cleanup(func() { require.NoError(t, driver.Close()) }) // the connections beside the pool
+	d, err := newDesk(driver, name, func(ctx context.Context, tx pgx.Tx, key string) error {
 		_, err := tx.Exec(ctx, "insert into "+name+" values ($1)", key)
 		return err
 	}, func(ctx context.Context, tx pgx.Tx, key string) (n int, err error) {

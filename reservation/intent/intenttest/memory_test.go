@@ -71,7 +71,7 @@ func TestOfTwoThatLeaveAtOnceBothLeave(t *testing.T) {
 	})
 }
 
-// In a gathering store the looks at a stream wait until none is missing.
+// In a gathering store the looks at a stream wait until none is missing, for a minute.
 type gathering struct {
 	*messagestore.Store
 
@@ -80,7 +80,8 @@ type gathering struct {
 
 func (s *gathering) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
 	m, err := s.Store.Last(ctx, stream)
-	for s.missing.Add(-1); s.missing.Load() > 0; {
+	s.missing.Add(-1)
+	for i := 0; i < 60_000 && s.missing.Load() > 0; i++ {
 		time.Sleep(time.Millisecond)
 	}
 	return m, err

@@ -153,7 +153,9 @@ func TestExtensionsNeedAConnectionOfTheirOwn(t *testing.T) {
 	}
 	shared, own := one(), one()
 	work := func(intents *pgxpool.Pool, ttl time.Duration, until func(ctx context.Context) error) error {
-		m, err := intent.New(messagestore.New(postgres.New(intents, nil), nil), intenttest.Category(t), &intent.Config{TTL: ttl})
+		store := messagestore.New(postgres.New(intents, nil), nil)
+		defer func() { require.NoError(t, store.Close()) }() // the connections beside the pool
+		m, err := intent.New(store, intenttest.Category(t), &intent.Config{TTL: ttl})
 		require.NoError(t, err)
 		_, err = m.Do(t.Context(), intent.Request{Key: "k", Content: "x"}, func(ctx context.Context, _ *intent.Lease) (any, error) {
 			conn, err := shared.Acquire(ctx)
