@@ -63,8 +63,8 @@ type Config struct {
 	// Defaults to 100 ms.
 	PollInterval time.Duration
 
-	// Lease is that of the consumers: after so long another process rings the alarms of one that was killed: 1 s
-	// to 1 h. See [consumer.Config].
+	// Lease is the consumers' lease: so long after a process was killed, another rings its alarms: 1 s to
+	// 1 h. See [consumer.Config].
 	//
 	// Defaults to 10 s.
 	Lease time.Duration

@@ -521,7 +521,7 @@ func TestTheLogOfARefusedMessageHasNoContent(t *testing.T) {
 		require.ErrorIs(t, stopping.CatchUp(t.Context()), messagestore.ErrInvalid)
 
 		require.Len(t, log.of(t, "message parked"), 2)
-		require.Len(t, log.of(t, "consumer stopped"), 2, "the one that has caught up, too")
+		require.Len(t, log.of(t, "consumer stopped"), 2, "the consumer that has caught up, too")
 		require.NotContains(t, log.text.String(), "CZ65")
 		require.NotContains(t, log.text.String(), "65.12")
 		for letter, err := range deadletter.Of(store, account, "parking").All(t.Context()) { // the store has content, as it has the messages

@@ -87,10 +87,10 @@ type last struct {
 // NewSink returns a sink that publishes over js. A message is taken when the stream has stored it. The
 // package comment has the promises.
 //
-// A message that the stream can never take is refused, by handler.Refuse, and the relay parks it: one that is too large
-// for the server or the stream, and one whose subject is longer than [MaxSubjectBytes]. One whose subject has a
-// last message that is not of this outbox ([*ForeignMessageError]) is parked. After any other error it is sent again: no
-// stream has the subject, no connection, no answer.
+// A message that is too large for the server or the stream, or whose subject is longer than
+// [MaxSubjectBytes], is refused, by handler.Refuse, and the relay parks it in order. A message is parked
+// if the last message of its subject is not of this outbox ([*ForeignMessageError]). After any other error
+// it is sent again: no stream has the subject, no connection, no answer.
 //
 // NewSink does not fail: [Sink.Validate] and [outbox.New] report mistakes.
 func NewSink(js jetstream.JetStream, config *SinkConfig) *Sink {

@@ -12,7 +12,7 @@ import (
 )
 
 // A Place is where one run keeps its checkpoints. One goroutine at a time writes: the run's loop, or
-// the one that it has started and waits for.
+// a goroutine that the loop has started and waits for.
 type Place struct {
 	// Set when the place is found, and never changed: any goroutine reads them.
 	Stream     messagestore.StreamName

@@ -10,8 +10,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/report"
 )
 
-// A Store reads a category. One that also has the methods Driver and Count of
-// [messagestore.Store] counts, where any other reads the whole category.
+// A Store reads a category. A store with the methods Driver and Count of [messagestore.Store]
+// counts. Any other reads the whole category.
 type Store interface {
 	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 }
