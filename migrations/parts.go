@@ -11,10 +11,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dibs-go/dibs/internal/messagedb/schema"
 	"github.com/dibs-go/dibs/internal/pgschema"
 )
 
-//go:embed schema.sql tables functions message_store catalog.txt
+//go:embed schema.sql tables functions catalog.txt
 var embedded embed.FS
 
 // A part is the SQL of one system, with tables, functions and rights of its own.
@@ -37,21 +38,9 @@ type part struct {
 var parts = []part{
 	{schema: pgschema.Default, version: 9, files: embedded},
 	{
-		prefix: "message_store/", schema: "message_store", version: 1, files: sub(embedded, "message_store"),
-		leftOutWhere: messageDBIsThere, leftOut: MessageDBIsThere,
+		prefix: "message_store/", schema: "message_store", version: 1, files: schema.Files,
+		leftOutWhere: schema.Taken, leftOut: MessageDBIsThere,
 	},
-}
-
-// messageDBIsThere is SQL for whether message_store.messages is a table, as it is in
-// message-db. Here it is a view.
-const messageDBIsThere = `exists (select from pg_catalog.pg_class where relnamespace = to_regnamespace('message_store') and relname = 'messages' and relkind in ('r', 'p'))`
-
-func sub(files fs.FS, folder string) fs.FS {
-	inner, err := fs.Sub(files, folder)
-	if err != nil {
-		panic(err) // the name is valid
-	}
-	return inner
 }
 
 // A file is a file of SQL, written for the schema dibs.

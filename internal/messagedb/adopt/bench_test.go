@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/cmd/dibs/internal/adopt"
-	"github.com/dibs-go/dibs/internal/messagedbtest"
+	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
 )
 
 // BenchmarkAdopt adopts message-db with rows of 450 to 550 bytes, while a client goes on

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/messagedbtest"
+	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
 )
 
 func TestDatabaseHasMessageDB(t *testing.T) {
