@@ -246,7 +246,7 @@ func TestARedriveInOrderIsRetried(t *testing.T) {
 		store, r := newStore(), &refuser{}
 		r.set(0, handler.Park(errBroken))
 		r.set(2, errBroken)
-		r.set(3, handler.RetryAfter(time.Hour, errBroken))
+		r.set(3, handler.RetryAfter(10*time.Minute, errBroken))
 		write(t, store, "account-1", Deposited{0}, Deposited{1}, Deposited{2}, Deposited{3}, Deposited{4})
 		stop := running(t, newConsumer(t, store, r, &consumer.Config{Errors: inOrder, Concurrency: 4}))
 		time.Sleep(time.Second)
@@ -254,14 +254,14 @@ func TestARedriveInOrderIsRetried(t *testing.T) {
 		_, err := lettersOf(store).RequestRedrive(t.Context())
 		require.NoError(t, err)
 
-		time.Sleep(2 * time.Hour)
+		time.Sleep(20 * time.Minute)
 		require.Equal(t, []int{0, 1}, r.amounts(t, "account-1"))
 		r.set(2, nil)
 		time.Sleep(time.Minute)
 		require.Equal(t, []int{0, 1, 2}, r.amounts(t, "account-1"))
 		r.set(3, nil)
 		write(t, store, "account-1", Deposited{5})
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 
 		require.Equal(t, []int{0, 1, 2, 3, 4, 5}, r.amounts(t, "account-1"))
 		require.NoError(t, stop())

@@ -91,7 +91,7 @@ func TestWhatIsSettledIsNotedThoughTheStoreWasAway(t *testing.T) {
 			}
 		})
 		stop := running(t, newConsumer(t, store, &journal{}, nil))
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 
 		last, err := store.Store.Last(t.Context(), requests)
 		require.NoError(t, err)

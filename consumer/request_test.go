@@ -91,7 +91,7 @@ func TestARunningConsumerFindsARequest(t *testing.T) {
 		park(t, store, account, "ledger")
 		j := &journal{}
 		stop := running(t, newConsumer(t, store, j, nil))
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		require.Empty(t, j.all())
 
 		request(t, store, account, "ledger")
@@ -99,7 +99,7 @@ func TestARunningConsumerFindsARequest(t *testing.T) {
 
 		require.Equal(t, []string{"account-1@0"}, j.all())
 		require.Empty(t, parkedOf(t, store, account, "ledger"))
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		require.Len(t, j.all(), 1)
 		require.NoError(t, stop())
 	})
@@ -168,7 +168,7 @@ func TestWhatFailsAgainStaysParkedUntilItIsAskedForAgain(t *testing.T) {
 			calls++
 			return errBroken
 		}), nil))
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 
 		require.Equal(t, 1, calls)
@@ -241,7 +241,7 @@ func TestWhatIsAskedForWaitsForItsTurn(t *testing.T) {
 			}
 			time.Sleep(500 * time.Millisecond)
 			request(t, store, account, "ledger")
-			time.Sleep(time.Hour)
+			time.Sleep(time.Minute)
 			synctest.Wait()
 
 			require.Equal(t, 22, calls)
