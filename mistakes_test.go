@@ -394,7 +394,7 @@ var mistakes = []struct {
 			p := entity.NewProjection[bool]()
 			entity.On(p, func(bool, held) bool { return true })
 			write(t, store, "seat-1", held{}, freed{})
-			_, _, err := entity.New(store, seats, p, nil).Get(t.Context(), "1")
+			_, _, err := must.New(entity.New(store, seats, p, nil)).Get(t.Context(), "1")
 			return err
 		}},
 	}},

@@ -268,6 +268,8 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 	require.NoError(t, err)
 	middleware, err := idempotency.New(intents, &idempotency.Config{Scope: idempotency.Public})
 	require.NoError(t, err)
+	rooms := entity.NewProjection[int]()
+	entity.On(rooms, func(n int, _ held) int { return n + 1 })
 	for name, value := range map[string]any{
 		"Lease":      answer.Lease,
 		"Middleware": middleware,
@@ -278,8 +280,8 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 		}, saga.NoCommand, nil),
 		"Projection": entity.NewProjection[int](),
 		"Logger":     logger.Silent(),
-		"HTTPSink":   outbox.HTTP("http://localhost:1", nil),
-		"Into":       outbox.Into(store, func(*outbox.Message) messagestore.StreamName { return "seat-1" }),
+		"HTTPSink":   must.New(outbox.HTTP("http://localhost:1", nil)),
+		"Into":       must.New(outbox.Into(store, func(*outbox.Message) messagestore.StreamName { return "seat-1" })),
 		"NoLetters":  deadletter.Of(nil, commands, "seats"),
 		"NoStore":    (*messagestore.Store)(nil),
 		"NoClock":    messagestore.New(memory.NewWithClock(nil), nil),
@@ -287,7 +289,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 		"Consumer":   must.New(consumer.New(store, commands, "seats", nothing, &consumer.Config{Logger: logger.Silent()})),
 		"Entries":    deadletter.Of(store, commands, "seats"),
 		"Target":     operate.Consumer(store, commands, "seats"),
-		"Entities":   entity.New(store, seats, entity.NewProjection[int](), nil),
+		"Entities":   must.New(entity.New(store, seats, rooms, nil)),
 		"Mux":        mux,
 		"Relay":      must.New(outbox.New(store, seats, "mail", noSink{}, &outbox.Config{Logger: logger.Silent()})),
 		"Reserver":   reserver,

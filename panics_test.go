@@ -137,9 +137,10 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 		"a projection": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
 			p := entity.NewProjection[room]()
 			entity.On(p, func(r room, _ held) room { breaks(); return r })
+			rooms := must.New(entity.New(store, seats, p, nil))
 			mux := handler.New()
 			handler.On(mux, func(ctx context.Context, _ handler.Message[held]) error {
-				_, _, err := entity.New(store, seats, p, nil).Get(ctx, "1")
+				_, _, err := rooms.Get(ctx, "1")
 				return err
 			})
 			return handled(store, log, mux)

@@ -4,7 +4,7 @@
 //	entity.On(account, func(a Account, e Opened) Account { a.Customer = e.Customer; return a })
 //	entity.On(account, func(a Account, e Deposited) Account { a.Balance += e.Amount; return a })
 //
-//	accounts := entity.New(store, "account", account, nil)
+//	accounts, err := entity.New(store, "account", account, nil)
 //	a, version, err := accounts.Get(ctx, "123")
 //	...
 //	_, err = store.Write(ctx, accounts.Stream("123"), version, Withdrawn{amount})

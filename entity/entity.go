@@ -74,18 +74,17 @@ type Store[T any] struct {
 	projection *Projection[T]
 	config     Config
 	cache      *cache[T] // nil for none
-	wrong      error     // the constructor's mistakes
 }
 
-// New returns a store of the entities in category.
+// New returns a store of the entities in category. It reads nothing.
 //
 // A T is a value: not a pointer, not an interface. To be cached, it holds no pointer, slice,
 // map, channel, function or interface, or has a method Clone that returns a T that shares
 // none of them.
 //
-// Mistakes in the arguments are returned by [Store.Validate] and by each [Store.Get], before
-// it reads. They match [messagestore.ErrInvalid].
-func New[T any](store MessageStore, category messagestore.Category, projection *Projection[T], config *Config) *Store[T] {
+// The error has all mistakes in the arguments together, those in registering with the projection too: errors that match
+// [messagestore.ErrInvalid]. New ends registration.
+func New[T any](store MessageStore, category messagestore.Category, projection *Projection[T], config *Config) (*Store[T], error) {
 	s := &Store[T]{messages: store, category: category, projection: projection}
 	if config != nil {
 		s.config = *config
@@ -94,18 +93,14 @@ func New[T any](store MessageStore, category messagestore.Category, projection *
 		s.config.CacheSize = 1000
 	}
 	if err := s.validate(); err != nil {
-		s.wrong = fmt.Errorf("entities of %.80q: %w", string(category), err)
-		return s
+		return nil, fmt.Errorf("entities of %.80q: %w", string(category), err)
 	}
 	projection.seal()
 	if s.config.CacheSize != NoCache {
 		s.cache = newCache[T](s.config.CacheSize)
 	}
-	return s
+	return s, nil
 }
-
-// Validate returns all mistakes in the arguments of [New], or nil.
-func (s *Store[T]) Validate() error { return s.wrong }
 
 func (s *Store[T]) validate() error {
 	var wrong []error
@@ -160,12 +155,9 @@ func (s *Store[T]) Stream(id string) messagestore.StreamName { return s.category
 // [*TrimmedError] or a [*DeletedError]. A panic in the projection is not recovered here; a
 // consumer recovers it.
 func (s *Store[T]) Get(ctx context.Context, id string) (T, messagestore.Version, error) {
-	var zero T
-	if s.wrong != nil {
-		return zero, 0, s.wrong
-	}
 	loaded, err := s.load(ctx, s.Stream(id))
 	if err != nil {
+		var zero T
 		return zero, 0, fmt.Errorf("get %s: %w", s.Stream(id), err)
 	}
 	return loaded.entity, loaded.version, nil

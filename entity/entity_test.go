@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/entity"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -68,8 +69,8 @@ func lists() *entity.Projection[list] {
 }
 
 func newLists(t require.TestingT, store *messagestore.Store, config *entity.Config) *entity.Store[list] {
-	s := entity.New(store, "list", lists(), config)
-	require.NoError(t, s.Validate())
+	s, err := entity.New(store, "list", lists(), config)
+	require.NoError(t, err)
 	return s
 }
 
@@ -225,8 +226,8 @@ func TestATypeThatIsIgnoredDoesNotChangeTheEntity(t *testing.T) {
 			store := messagestore.New(memory.New(), nil)
 			p := lists()
 			ignore(p)
-			s := entity.New(store, "list", p, nil)
-			require.NoError(t, s.Validate())
+			s, err := entity.New(store, "list", p, nil)
+			require.NoError(t, err)
 			write(t, store, "list-1", added{1}, refused{})
 
 			l, version, err := s.Get(t.Context(), "1")
@@ -245,7 +246,7 @@ func TestIgnoringOneTypeIgnoresNoOther(t *testing.T) {
 	entity.Ignore[other](p)
 	write(t, store, "list-1", refused{})
 
-	_, _, err := entity.New(store, "list", p, nil).Get(t.Context(), "1")
+	_, _, err := must.New(entity.New(store, "list", p, nil)).Get(t.Context(), "1")
 
 	require.ErrorIs(t, err, entity.ErrUnknownType)
 }
@@ -282,7 +283,7 @@ func TestAnEventThatWasRenamedIsReadUnderItsOlderName(t *testing.T) {
 		return l
 	}, upcast.Named[added]("Put"), upcast.From(func(old one) added { return added{N: 10 * old.One} }))
 
-	l, _, err := entity.New(store, "list", p, nil).Get(t.Context(), "1")
+	l, _, err := must.New(entity.New(store, "list", p, nil)).Get(t.Context(), "1")
 
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 2, 30}, l.Items)
@@ -295,7 +296,7 @@ func TestAnOlderFormThatDoesNotFitNamesItsGoType(t *testing.T) {
 	p := entity.NewProjection[list]()
 	entity.On(p, func(l list, _ added) list { return l }, upcast.From(func(old one) added { return added{N: old.One} }))
 
-	_, _, err := entity.New(store, "list", p, nil).Get(t.Context(), "1")
+	_, _, err := must.New(entity.New(store, "list", p, nil)).Get(t.Context(), "1")
 
 	require.ErrorContains(t, err, "get list-1: apply One list-1@0: decode into entity_test.one: json: ")
 }
@@ -327,8 +328,8 @@ func TestAFunctionMaySeeTheEnvelope(t *testing.T) {
 	store := messagestore.New(memory.New(), nil)
 	p := entity.NewProjection[time.Time]()
 	entity.OnMessage(p, func(_ time.Time, _ added, m *messagestore.Message) time.Time { return m.Time })
-	s := entity.New(store, "list", p, nil)
-	require.NoError(t, s.Validate())
+	s, err := entity.New(store, "list", p, nil)
+	require.NoError(t, err)
 	write(t, store, "list-1", added{1})
 
 	at, _, err := s.Get(t.Context(), "1")
@@ -626,7 +627,7 @@ func loses[T any](t *testing.T, is T) {
 	write(t, store, "list-1", added{1})
 
 	for range 2 {
-		got, _, err := entity.New(store, "list", p, config).Get(t.Context(), "1")
+		got, _, err := must.New(entity.New(store, "list", p, config)).Get(t.Context(), "1")
 
 		require.NoError(t, err)
 		require.Equal(t, is, got)
@@ -639,7 +640,8 @@ func loses[T any](t *testing.T, is T) {
 func try[T any](config *entity.Config) error {
 	p := entity.NewProjection[T]()
 	entity.On(p, func(t T, _ added) T { return t })
-	return entity.New(messagestore.New(memory.New(), nil), "list", p, config).Validate()
+	_, err := entity.New(messagestore.New(memory.New(), nil), "list", p, config)
+	return err
 }
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {
@@ -650,7 +652,8 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	none := lists()
 	entity.On[list, refused](none, nil)
 	create := func(store entity.MessageStore, category messagestore.Category, p *entity.Projection[list], config *entity.Config) error {
-		return entity.New(store, category, p, config).Validate()
+		_, err := entity.New(store, category, p, config)
+		return err
 	}
 	tagged := func(tag string) *entity.Config { return &entity.Config{Snapshot: entity.Snapshot{Tag: tag}} }
 	for name, test := range map[string]struct {
@@ -708,13 +711,13 @@ func TestAnIdThatIsNoneIsRefused(t *testing.T) {
 func TestRegistrationEndsWithUse(t *testing.T) {
 	t.Parallel()
 	p := lists()
-	s := entity.New(messagestore.New(memory.New(), nil), "list", p, nil)
-	require.NoError(t, s.Validate())
+	_, err := entity.New(messagestore.New(memory.New(), nil), "list", p, nil)
+	require.NoError(t, err)
 
 	entity.On(p, func(l list, _ refused) list { return l })
 
 	require.ErrorIs(t, p.Validate(), messagestore.ErrInvalid)
-	_, err := p.Apply(list{}, &messagestore.Message{Type: "Added", Stream: "list-1"})
+	_, err = p.Apply(list{}, &messagestore.Message{Type: "Added", Stream: "list-1"})
 	require.EqualError(t, err, `apply Added list-1@0: invalid projection "Refused": it is registered after the projection was used`)
 }
 
@@ -726,10 +729,10 @@ func TestCloneByAPointerIsUsed(t *testing.T) {
 		w.M = map[string]int{"a": 1, "b": 2}
 		return w
 	})
-	s := entity.New(store, "list", p, nil)
-	require.NoError(t, s.Validate())
+	s, err := entity.New(store, "list", p, nil)
+	require.NoError(t, err)
 	write(t, store, "list-1", added{1})
-	_, _, err := s.Get(t.Context(), "1")
+	_, _, err = s.Get(t.Context(), "1")
 	require.NoError(t, err)
 
 	w, _, err := s.Get(t.Context(), "1")
@@ -837,10 +840,11 @@ func TestTheLogOfASnapshotThatIsRefusedHasNoContent(t *testing.T) {
 	entity.On(p, func(_ holder, o opened) holder {
 		return holder{o.IBAN, strings.Repeat("x", messagestore.MaxMessageBytes)}
 	})
-	s := entity.New(store, "account", p, &entity.Config{Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))})
+	s, err := entity.New(store, "account", p, &entity.Config{Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))})
+	require.NoError(t, err)
 	write(t, store, "account-1", opened{"CZ6508000000192000145399"})
 
-	_, _, err := s.Get(t.Context(), "1")
+	_, _, err = s.Get(t.Context(), "1")
 
 	require.NoError(t, err)
 	require.Contains(t, log.String(), "snapshot not written")

@@ -3,6 +3,7 @@ package entity_test
 import (
 	"context"
 	"fmt"
+	"log"
 	"maps"
 
 	"github.com/dibs-go/dibs/entity"
@@ -43,7 +44,10 @@ func account() *entity.Projection[Account] {
 func Example() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
-	accounts := entity.New(store, "account", account(), nil)
+	accounts, err := entity.New(store, "account", account(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 
 	withdraw := func(amount int) error {
 		a, version, err := accounts.Get(ctx, "123")
@@ -70,7 +74,10 @@ func Example() {
 func ExampleStore_Get() {
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
-	accounts := entity.New(store, "account", account(), nil)
+	accounts, err := entity.New(store, "account", account(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 
 	fmt.Println(accounts.Get(ctx, "123"))
 	if _, err := store.Write(ctx, "account-123", messagestore.NoStream, Opened{"Ann"}, Deposited{10}); err != nil {
@@ -109,7 +116,10 @@ func ExampleOn() {
 
 	ctx := context.Background()
 	store := messagestore.New(memory.New(), nil)
-	baskets := entity.New(store, "basket", basket, nil)
+	baskets, err := entity.New(store, "basket", basket, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	if _, err := store.Write(ctx, "basket-1", messagestore.NoStream, Put{"pear"}, Put{"plum"}, Put{"pear"}); err != nil {
 		fmt.Println(err)
 	}

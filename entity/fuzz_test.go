@@ -32,8 +32,8 @@ func tallies(t *testing.T, store MessageStore, tag string) *Store[tally] {
 		e.Notes = append(e.Notes, "counted")
 		return e
 	})
-	s := New(store, "tally", p, &Config{CacheSize: NoCache, Snapshot: Snapshot{Every: 100, Tag: tag}})
-	require.NoError(t, s.Validate())
+	s, err := New(store, "tally", p, &Config{CacheSize: NoCache, Snapshot: Snapshot{Every: 100, Tag: tag}})
+	require.NoError(t, err)
 	return s
 }
 

@@ -36,8 +36,8 @@ func (r *removals) entities(t *testing.T, config *entity.Config) *entity.Store[s
 	t.Helper()
 	projection := entity.NewProjection[sum]()
 	entity.On(projection, func(s sum, e added) sum { s.Total += e.N; return s })
-	entities := entity.New(r.store, r.category, projection, config)
-	require.NoError(t, entities.Validate())
+	entities, err := entity.New(r.store, r.category, projection, config)
+	require.NoError(t, err)
 	return entities
 }
 
@@ -188,10 +188,10 @@ func TestMemoryForgetsADeletedEntity(t *testing.T) {
 	watched := &watcher{Store: r.store}
 	projection := entity.NewProjection[sum]()
 	entity.On(projection, func(s sum, e added) sum { s.Total += e.N; return s })
-	entities := entity.New(watched, r.category, projection, nil)
-	require.NoError(t, entities.Validate())
+	entities, err := entity.New(watched, r.category, projection, nil)
+	require.NoError(t, err)
 	r.add(t, "1", messagestore.NoStream, 1, 2, 3)
-	_, _, err := entities.Get(t.Context(), "1")
+	_, _, err = entities.Get(t.Context(), "1")
 	require.NoError(t, err)
 	r.delete(t, r.category.Stream("1"), false)
 

@@ -1,9 +1,9 @@
 // Package outbox sends the messages of a category to a system outside: a broker, an HTTP endpoint,
 // another store.
 //
-//	sink := outbox.HTTP("https://bank.example/hooks", &outbox.HTTPConfig{Secrets: []string{secret}})
+//	sink, err := outbox.HTTP("https://bank.example/hooks", &outbox.HTTPConfig{Secrets: []string{secret}})
 //	relay, err := outbox.New(store, "payments:outgoing", "tobank", sink, nil)
-//	err := relay.Run(ctx)
+//	err = relay.Run(ctx)
 //
 // The outbox is a category. A service whose state is events relays those. Any other writes its messages,
 // in the transaction of its rows (see package unit), to streams that are named after the key that orders

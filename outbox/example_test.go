@@ -30,7 +30,10 @@ func Example() {
 		}
 	}
 
-	sink := outbox.HTTP(bank.URL, &outbox.HTTPConfig{Secrets: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}})
+	sink, err := outbox.HTTP(bank.URL, &outbox.HTTPConfig{Secrets: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}})
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer sink.Close()
 	relay, err := outbox.New(store, "payments:outgoing", "tobank", sink, &outbox.Config{Start: consumer.FromStart(), Logger: logger.Silent()})
 	if err != nil {
@@ -51,9 +54,12 @@ func ExampleInto() {
 		fmt.Println(err)
 	}
 
-	sink := outbox.Into(archive, func(m *outbox.Message) messagestore.StreamName {
+	sink, err := outbox.Into(archive, func(m *outbox.Message) messagestore.StreamName {
 		return messagestore.Category("archive").Stream(m.Key())
 	})
+	if err != nil {
+		log.Fatal(err)
+	}
 	relay, err := outbox.New(store, "payments:outgoing", "toarchive", sink, &outbox.Config{Start: consumer.FromStart(), Logger: logger.Silent()})
 	if err != nil {
 		log.Fatal(err)

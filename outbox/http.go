@@ -65,7 +65,6 @@ type HTTPSink struct {
 	keys      [][]byte
 	client    *http.Client
 	transport *http.Transport // of its own, or nil
-	invalid   error
 }
 
 // HTTP returns a sink that posts each message to an URL of http or https: its data as the body, of type
@@ -81,9 +80,10 @@ type HTTPSink struct {
 // relay has it. A redirect is not followed, and is such an answer: it would send the message, its
 // signature and the headers to another place. Of an answer 64 KiB are read, and none of it is logged.
 //
-// Errors name scheme and host of the URL only: user, password, path and query may be secrets. HTTP does
-// not fail: [HTTPSink.Validate] and [New] report mistakes.
-func HTTP(to string, config *HTTPConfig) *HTTPSink {
+// Errors name scheme and host of the URL only: user, password, path and query may be secrets. The error of HTTP itself
+// has all mistakes in its arguments together: errors that match [messagestore.ErrInvalid] and hold no secret.
+// HTTP sends nothing.
+func HTTP(to string, config *HTTPConfig) (*HTTPSink, error) {
 	s := &HTTPSink{}
 	if config != nil {
 		s.config = *config
@@ -91,6 +91,9 @@ func HTTP(to string, config *HTTPConfig) *HTTPSink {
 	s.config.Header = s.config.Header.Clone()
 	if s.config.Timeout == 0 {
 		s.config.Timeout = 15 * time.Second
+	}
+	if err := errors.Join(s.parseURL(to), s.parseSecrets(), s.checkHeader(), s.checkTimeout()); err != nil {
+		return nil, fmt.Errorf("invalid HTTP sink: %w", err)
 	}
 	transport := s.config.Transport
 	if transport == nil {
@@ -104,13 +107,8 @@ func HTTP(to string, config *HTTPConfig) *HTTPSink {
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	s.invalid = errors.Join(s.parseURL(to), s.parseSecrets(), s.checkHeader(), s.checkTimeout())
-	return s
+	return s, nil
 }
-
-// Validate returns all mistakes in the arguments of [HTTP]: errors that match [messagestore.ErrInvalid]
-// and hold no secret.
-func (s *HTTPSink) Validate() error { return s.invalid }
 
 // Close closes the connections that wait for a further message. The sink may be used again.
 func (s *HTTPSink) Close() {
@@ -205,9 +203,6 @@ var refuses = map[int]bool{
 
 // Send posts m. The error for an answer has its disposition: see [HTTP].
 func (s *HTTPSink) Send(ctx context.Context, m *Message) error {
-	if s.invalid != nil {
-		return s.invalid
-	}
 	if err := given(ctx, m); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}

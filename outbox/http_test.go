@@ -40,9 +40,9 @@ func message() *outbox.Message {
 
 func sinkTo(t *testing.T, url string, config *outbox.HTTPConfig) *outbox.HTTPSink {
 	t.Helper()
-	sink := outbox.HTTP(url, config)
+	sink, err := outbox.HTTP(url, config)
+	require.NoError(t, err)
 	t.Cleanup(sink.Close)
-	require.NoError(t, sink.Validate())
 	return sink
 }
 
@@ -327,12 +327,15 @@ func TestMistakesOfHTTPAreNamed(t *testing.T) {
 		{"http://h", outbox.HTTPConfig{Timeout: -1}, "invalid Timeout"},
 		{"http://h", outbox.HTTPConfig{Timeout: 2 * time.Hour}, "invalid Timeout"},
 	} {
-		sink := outbox.HTTP(test.url, &test.config)
-		for _, err := range []error{sink.Validate(), sink.Send(t.Context(), message())} {
-			require.ErrorIs(t, err, messagestore.ErrInvalid)
-			require.ErrorContains(t, err, test.text)
-			require.NotContains(t, err.Error(), "canary")
-		}
+		sink, err := outbox.HTTP(test.url, &test.config)
+		require.Nil(t, sink)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, test.text)
+		require.NotContains(t, err.Error(), "canary")
+	}
+	_, err := outbox.HTTP("ftp://x", &outbox.HTTPConfig{Secrets: []string{"x"}, Header: http.Header{"": nil}, Timeout: -1})
+	for _, text := range []string{"invalid HTTP sink: invalid URL", "invalid secret 0", "invalid header", "invalid Timeout"} {
+		require.ErrorContains(t, err, text)
 	}
 }
 

@@ -19,22 +19,18 @@ import (
 // sent again.
 //
 // The store is another one than the relay's: a store has an id once. Two stores over one database are
-// one. The caller closes the store.
-func Into(store *messagestore.Store, name func(m *Message) messagestore.StreamName) Sink {
-	return &storeSink{store, name}
+// one. The caller closes the store. Into returns an error that matches [messagestore.ErrInvalid] for a store that is
+// nil, and writes nothing.
+func Into(store *messagestore.Store, name func(m *Message) messagestore.StreamName) (Sink, error) {
+	if store == nil {
+		return nil, fmt.Errorf("invalid sink into another store: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
+	}
+	return &storeSink{store, name}, nil
 }
 
 type storeSink struct {
 	store *messagestore.Store
 	name  func(m *Message) messagestore.StreamName
-}
-
-// Validate is called by [New].
-func (s *storeSink) Validate() error {
-	if s.store == nil {
-		return messagestore.NewInvalidError("store", nil, "there is none")
-	}
-	return nil
 }
 
 // Send writes m, unless the store has it.

@@ -71,7 +71,8 @@ func writtenAsItIs(t *testing.T, open func(t *testing.T) *messagestore.Store) {
 		Metadata: messagestore.Metadata{CorrelationStream: "transfer-5", Properties: messagestore.Properties{"tenant": "a"}},
 	})
 	require.NoError(t, err)
-	sink := outbox.Into(other, func(m *outbox.Message) messagestore.StreamName { return messagestore.Category("copy").Stream(m.Key()) })
+	sink, err := outbox.Into(other, func(m *outbox.Message) messagestore.StreamName { return messagestore.Category("copy").Stream(m.Key()) })
+	require.NoError(t, err)
 
 	require.NoError(t, relayOf(store, sink, nil).CatchUp(t.Context()))
 
@@ -95,12 +96,13 @@ func TestAMessageThatAnotherStoreRefusesIsParked(t *testing.T) {
 		require.NoError(t, err)
 		_, err = other.Write(t.Context(), "elsewhere-1", messagestore.NoStream, messagestore.Envelope{ID: taken.ID, Body: Paid{99}})
 		require.NoError(t, err)
-		sink := outbox.Into(other, func(m *outbox.Message) messagestore.StreamName {
+		sink, err := outbox.Into(other, func(m *outbox.Message) messagestore.StreamName {
 			if m.Key() == "long" {
 				return "a-\n"
 			}
 			return m.Stream
 		})
+		require.NoError(t, err)
 		relay := relayOf(store, sink, nil)
 
 		require.NoError(t, relay.CatchUp(t.Context()))
@@ -112,7 +114,7 @@ func TestAMessageThatAnotherStoreRefusesIsParked(t *testing.T) {
 
 func TestTheZeroStoreParksNothing(t *testing.T) {
 	t.Parallel()
-	err := outbox.Into(&messagestore.Store{}, nil).Send(t.Context(), message())
+	err := must.New(outbox.Into(&messagestore.Store{}, nil)).Send(t.Context(), message())
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	park, _ := asks(err)
@@ -133,7 +135,7 @@ func oneRow(t *testing.T, open func(t *testing.T) *messagestore.Store) {
 			write(t, store, key, i, i+1)
 		}
 	}
-	into := outbox.Into(other, nil)
+	into := must.New(outbox.Into(other, nil))
 	lossy := &receiver{}
 	n := 0
 	sink := sinkFunc(func(ctx context.Context, m *outbox.Message) error {

@@ -33,8 +33,6 @@ const (
 //
 // The context is cancelled when the relay is told to stop and the messages in flight have not been taken
 // for [Config.Grace].
-//
-// A sink with a method Validate() error is validated by [New].
 type Sink interface {
 	Send(ctx context.Context, m *Message) error
 }
@@ -158,8 +156,8 @@ var errUnknownType = errors.New("unknown message type: it is neither in Types no
 // New returns a relay that sends the messages of category of store to sink. The name is its identity, as
 // [consumer.New] has it: relays and other consumers of one category have different names.
 //
-// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid], and
-// the error of the sink's own Validate, if it has one. New calls no store and sends nothing.
+// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. New
+// calls no store and sends nothing.
 func New(store consumer.Store, category messagestore.Category, name string, sink Sink, config *Config) (*Relay, error) {
 	var c Config
 	if config != nil {
@@ -222,14 +220,10 @@ func (r *Relay) setTypes(c *Config) (all []error) {
 	return all
 }
 
-// mistakes returns those of the sink.
+// mistakes returns the mistakes in the sink.
 func mistakes(store consumer.Store, sink Sink) (all []error) {
 	if v := reflect.ValueOf(sink); sink == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		all = append(all, messagestore.NewInvalidError("sink", nil, "there is none"))
-	} else if v, ok := sink.(interface{ Validate() error }); ok {
-		if err := v.Validate(); err != nil {
-			all = append(all, fmt.Errorf("sink: %w", err))
-		}
 	}
 	if into, is := sink.(*storeSink); is && into != nil {
 		if own, is := store.(*messagestore.Store); is && own != nil && own == into.store {

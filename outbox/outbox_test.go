@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -320,9 +321,7 @@ func TestMistakesAreNamedTogether(t *testing.T) {
 		{store, outgoing, "a:b", &receiver{}, nil, []string{`consumer name "a:b"`}},
 		{store, outgoing, "", &receiver{}, nil, []string{"consumer name"}},
 		{store, outgoing, "a", &receiver{}, &outbox.Config{Lease: 1}, []string{"lease"}},
-		{store, outgoing, "a", outbox.Into(nil, nil), nil, []string{"sink: invalid store: there is none"}},
-		{store, outgoing, "a", outbox.Into(store, nil), nil, []string{"invalid sink: it is the store that the relay reads"}},
-		{store, outgoing, "a", outbox.HTTP("ftp://x", nil), nil, []string{`invalid URL "ftp://x": its scheme is http or https`}},
+		{store, outgoing, "a", must.New(outbox.Into(store, nil)), nil, []string{"invalid sink: it is the store that the relay reads"}},
 	} {
 		_, err := outbox.New(test.store, test.category, test.name, test.sink, test.config)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
@@ -330,5 +329,9 @@ func TestMistakesAreNamedTogether(t *testing.T) {
 			require.ErrorContains(t, err, text)
 		}
 	}
+	sink, err := outbox.Into(nil, nil)
+	require.Nil(t, sink)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorContains(t, err, "invalid store: it is nil")
 	require.ErrorIs(t, relayOf(store, &receiver{}, nil).Run(nil), messagestore.ErrInvalid) //nolint:staticcheck // on purpose
 }

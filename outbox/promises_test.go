@@ -17,6 +17,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -290,7 +291,7 @@ func onceInAnother(t *testing.T, open func(t *testing.T) *messagestore.Store) {
 	t.Helper()
 	store, other := open(t), open(t)
 	random := &dice{rand.New(rand.NewPCG(5, 5)), sync.Mutex{}}
-	into := outbox.Into(other, nil)
+	into := must.New(outbox.Into(other, nil))
 	sink := sinkFunc(func(ctx context.Context, m *outbox.Message) error {
 		err := into.Send(ctx, m)
 		if random.one(in(5)) {

@@ -57,7 +57,10 @@ func runAccounts(concurrency int) func(context.Context, *measure.Cell) error {
 			return err
 		}
 
-		mux := account.Handlers(store.Store, nil)
+		mux, err := account.Handlers(store.Store, nil)
+		if err != nil {
+			return err
+		}
 		c, err := consumer.New(store, account.Commands, "accounts", mux, &consumer.Config{Concurrency: concurrency})
 		if err != nil {
 			return err

@@ -63,7 +63,7 @@ func (f fixture) parked() (n int) {
 
 func (f fixture) consumer(store *messagestore.Store) *consumer.Consumer {
 	f.t.Helper()
-	mux := account.Handlers(store, &account.Config{Now: func() time.Time { return now }})
+	mux := must.New(account.Handlers(store, &account.Config{Now: func() time.Time { return now }}))
 	once := consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}
 	return must.New(consumer.New(store, account.Commands, "accounts", mux, &consumer.Config{Errors: once}))
 }
@@ -76,7 +76,7 @@ func (f fixture) events(id string) ([]string, account.Account) {
 		require.NoError(f.t, err)
 		types = append(types, m.Type)
 	}
-	accounts := entity.New(f.Store, account.Category, account.Projection(), nil)
+	accounts := must.New(entity.New(f.Store, account.Category, account.Projection(), nil))
 	a, _, err := accounts.Get(f.t.Context(), id)
 	require.NoError(f.t, err)
 	return types, a
@@ -116,7 +116,7 @@ func TestCommandsHandedOverAgainChangeNothing(t *testing.T) {
 	types, a := f.events("1")
 	require.Equal(t, []string{"Opened", "Deposited", "Withdrawn", "WithdrawalRejected"}, types)
 
-	mux := account.Handlers(f.Store, nil)
+	mux := must.New(account.Handlers(f.Store, nil))
 	again := must.New(consumer.New(f.Store, account.Commands, "again", asBefore(t, mux), nil))
 	require.NoError(t, again.CatchUp(t.Context()))
 
@@ -239,7 +239,7 @@ func TestTwoConsumersAtOnceDecideOnce(t *testing.T) {
 	}
 	errs := make(chan error, 2)
 	for _, name := range []string{"left", "right"} {
-		mux := account.Handlers(f.Store, nil)
+		mux := must.New(account.Handlers(f.Store, nil))
 		c := must.New(consumer.New(f.Store, account.Commands, name, asBefore(t, mux), &consumer.Config{
 			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: time.Minute, MaxBackoff: time.Millisecond}},
 		}))

@@ -33,7 +33,7 @@ type component struct {
 }
 
 // Handlers returns the handlers of an account's commands, for a consumer of [Commands].
-func Handlers(store *messagestore.Store, config *Config) *handler.Mux {
+func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	c := &component{store: store}
 	if config != nil {
 		c.config = *config
@@ -41,7 +41,10 @@ func Handlers(store *messagestore.Store, config *Config) *handler.Mux {
 	if c.config.Now == nil {
 		c.config.Now = time.Now
 	}
-	c.accounts = entity.New(store, Category, Projection(), nil)
+	var err error
+	if c.accounts, err = entity.New(store, Category, Projection(), nil); err != nil {
+		return nil, err
+	}
 	once := reservation.New(store, "accounts", &reservation.Config{Logger: c.config.Logger})
 	// A command that the mux does not know stops the consumer: its sender is ahead of this
 	// component, and the command is not to be lost.
@@ -50,7 +53,7 @@ func Handlers(store *messagestore.Store, config *Config) *handler.Mux {
 	handler.On(mux, c.deposit)
 	handler.On(mux, reservation.Copy(once, Withdraw.Key, c.withdraw))
 	handler.On(mux, c.close)
-	return mux
+	return mux, nil
 }
 
 // open is idempotent by the account's state.

@@ -17,7 +17,7 @@
 // All of them write with the version they read, so that two consumers that handle
 // one account at once cannot both decide.
 //
-//	mux := account.Handlers(store, nil)
+//	mux, err := account.Handlers(store, nil)
 //	c, err := consumer.New(store, account.Commands, "accounts", mux, nil)
 //	err := c.Run(ctx)
 package account

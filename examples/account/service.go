@@ -18,7 +18,10 @@ func Serve(ctx context.Context, store *messagestore.Store, config *consumer.Conf
 	// Another consumer may have handled the account since it was read, as may be while
 	// one takes over from another: the handler reads and decides again.
 	c.Errors = consumer.ErrorPolicy{Retry: consumer.Retry{For: 10 * time.Second, MaxBackoff: time.Second}}
-	mux := Handlers(store, &Config{Logger: c.Logger})
+	mux, err := Handlers(store, &Config{Logger: c.Logger})
+	if err != nil {
+		return err
+	}
 	accounts, err := consumer.New(store, Commands, "accounts", mux, &c)
 	if err != nil {
 		return err

@@ -180,7 +180,7 @@ func pricedInAnyUnit(m *messagestore.Message) (SeatPriced, error) {
 	return SeatPriced{Cents: 100 * old.Euros}, err
 }
 
-func newSeats(store *messagestore.Store) *entity.Store[Seat] {
+func newSeats(store *messagestore.Store) (*entity.Store[Seat], error) {
 	return entity.New(store, seats, projection(), &entity.Config{
 		Snapshot: entity.Snapshot{Every: 100, Tag: "3"}, // "2" was without Note
 	})

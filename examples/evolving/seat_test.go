@@ -45,7 +45,9 @@ func TestEventsOfAllVersionsAreRead(t *testing.T) {
 			_, err := store.Write(t.Context(), seats.Stream("12A"), messagestore.NoStream, test.events...)
 			require.NoError(t, err)
 
-			seat, _, err := newSeats(store).Get(t.Context(), "12A")
+			all, err := newSeats(store)
+			require.NoError(t, err)
+			seat, _, err := all.Get(t.Context(), "12A")
 
 			require.NoError(t, err)
 			require.Equal(t, test.want, seat)

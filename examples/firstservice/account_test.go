@@ -22,7 +22,9 @@ func TestADepositThatIsSentTwiceIsBookedOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, c.CatchUp(t.Context()))
 
-	account, _, err := entity.New(store, accounts, projection(), nil).Get(t.Context(), "123")
+	balances, err := entity.New(store, accounts, projection(), nil)
+	require.NoError(t, err)
+	account, _, err := balances.Get(t.Context(), "123")
 	require.NoError(t, err)
 	require.Equal(t, 1000, account.Balance)
 }

@@ -11,8 +11,11 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-func routes(store *messagestore.Store) http.Handler {
-	balances := entity.New(store, accounts, projection(), nil)
+func routes(store *messagestore.Store) (http.Handler, error) {
+	balances, err := entity.New(store, accounts, projection(), nil)
+	if err != nil {
+		return nil, err
+	}
 	mux := http.NewServeMux()
 
 	// A client that gets no answer sends the request again, under the same id.
@@ -50,5 +53,5 @@ func routes(store *messagestore.Store) http.Handler {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		}
 	})
-	return mux
+	return mux, nil
 }

@@ -46,7 +46,11 @@ func serve(ctx context.Context, url string, listener net.Listener) error {
 		return err
 	}
 
-	server := &http.Server{Handler: routes(store), ReadHeaderTimeout: 5 * time.Second}
+	mux, err := routes(store)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	defer server.Close()

@@ -71,8 +71,10 @@ func TestTheServiceChecksItsRights(t *testing.T) {
 	driver, err := postgres.Open(t.Context(), reader, nil)
 	require.NoError(t, err)
 	defer driver.Close()
+	mux, err := routes(messagestore.New(driver, nil))
+	require.NoError(t, err)
 	answer := httptest.NewRecorder()
-	routes(messagestore.New(driver, nil)).ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/ready", nil))
+	mux.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/ready", nil))
 	require.Equal(t, http.StatusServiceUnavailable, answer.Code)
 	require.Contains(t, answer.Body.String(), "grant dibs_writer")
 }

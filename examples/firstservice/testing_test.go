@@ -38,7 +38,9 @@ func TestAnAccountAddsItsDeposits(t *testing.T) {
 	s := handlertest.New(t, handlers).
 		Given(accounts.Stream("123"), Deposited{Amount: 500}, Deposited{Amount: 1000})
 
-	account, version, err := entity.New(s.Store(), accounts, projection(), nil).Get(t.Context(), "123")
+	balances, err := entity.New(s.Store(), accounts, projection(), nil)
+	require.NoError(t, err)
+	account, version, err := balances.Get(t.Context(), "123")
 
 	require.NoError(t, err)
 	require.Equal(t, Account{Balance: 1500}, account)
@@ -71,7 +73,9 @@ func TestADepositIsBookedOnPostgreSQL(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, c.CatchUp(t.Context()))
 
-	account, _, err := entity.New(store, accounts, projection(), nil).Get(t.Context(), "123")
+	balances, err := entity.New(store, accounts, projection(), nil)
+	require.NoError(t, err)
+	account, _, err := balances.Get(t.Context(), "123")
 	require.NoError(t, err)
 	require.Equal(t, 1000, account.Balance)
 }

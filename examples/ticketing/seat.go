@@ -69,7 +69,10 @@ func boxOffice(store *messagestore.TxStore[pgx.Tx]) (*handler.Mux, error) {
 		return nil, err
 	}
 	once := reservation.New(store, "seats", nil)
-	theatre := entity.New(store, seats, projection(), nil)
+	theatre, err := entity.New(store, seats, projection(), nil)
+	if err != nil {
+		return nil, err
+	}
 	mux := handler.New()
 	handler.On(mux, unit.Handle(u, once, func(h HoldSeat) string { return h.Key },
 		func(ctx context.Context, tx pgx.Tx, m handler.Message[HoldSeat]) (unit.Done, error) {

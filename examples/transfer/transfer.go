@@ -108,7 +108,11 @@ func (s *Service[Tx]) Run(ctx context.Context) error { return s.Transfers.Run(ct
 
 // ToBank returns the relay that posts the commands to the bank. Those of one order are sent in their order.
 func (s *Service[Tx]) ToBank(url string, config *outbox.HTTPConfig) (*outbox.Relay, error) {
-	return outbox.New(s.txs.Store, Outgoing, "tobank", outbox.HTTP(url, config), s.relaying())
+	bank, err := outbox.HTTP(url, config)
+	if err != nil {
+		return nil, err
+	}
+	return outbox.New(s.txs.Store, Outgoing, "tobank", bank, s.relaying())
 }
 
 // ToSink returns a relay that sends the events of accounts elsewhere, those of one account in their order.

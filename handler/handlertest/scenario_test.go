@@ -50,7 +50,7 @@ func balances(store *messagestore.Store) *entity.Store[balance] {
 	p := entity.NewProjection[balance]()
 	entity.On(p, func(b balance, e deposited) balance { return balance{b.Amount + e.Amount} })
 	entity.On(p, func(b balance, e withdrawn) balance { return balance{b.Amount - e.Amount} })
-	return entity.New(store, book, p, nil)
+	return must.New(entity.New(store, book, p, nil))
 }
 
 var errPoor = errors.New("insufficient funds")

@@ -109,7 +109,7 @@ func settled(t *testing.T, part int) (*demo, *bytes.Buffer) {
 		}
 	}
 	for member := range consumers {
-		mux := account.Handlers(d.store, nil)
+		mux := must.New(account.Handlers(d.store, nil))
 		c := must.New(consumer.New(d.store, account.Commands, "accounts", mux, &consumer.Config{GroupSize: consumers, GroupMember: member}))
 		require.NoError(t, c.CatchUp(t.Context()))
 	}
