@@ -1,11 +1,11 @@
 // Package natsbroker sends the messages of an outbox to NATS JetStream, and passes the messages of a
 // JetStream consumer to a function, which may call a unit.
 //
-//	sink := natsbroker.NewSink(js, nil)
+//	sink, err := natsbroker.NewSink(js, nil)
 //	relay, err := outbox.New(store, "payments:outgoing", "tonats", sink, nil)
-//	err := relay.Run(ctx)
+//	err = relay.Run(ctx)
 //
-//	receiver := natsbroker.NewReceiver(c, func(ctx context.Context, m jetstream.Msg) error {
+//	receiver, err := natsbroker.NewReceiver(c, func(ctx context.Context, m jetstream.Msg) error {
 //		request, err := natsbroker.UnitMessage(m, "")
 //		if err != nil {
 //			return err
@@ -13,7 +13,7 @@
 //		_, err = payments.Receive(ctx, request, pay)
 //		return err
 //	}, nil)
-//	err := receiver.Run(ctx)
+//	err = receiver.Run(ctx)
 //
 // # Subjects
 //

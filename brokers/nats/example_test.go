@@ -44,7 +44,7 @@ func ExampleReceiver() {
 		return unit.Done{Answer: "accepted"}, err
 	}
 
-	receiver := natsbroker.NewReceiver(c, func(ctx context.Context, m jetstream.Msg) error {
+	receiver, err := natsbroker.NewReceiver(c, func(ctx context.Context, m jetstream.Msg) error {
 		request, err := natsbroker.UnitMessage(m, "")
 		if err != nil {
 			return err
@@ -59,6 +59,7 @@ func ExampleReceiver() {
 		}
 		return nil
 	}, nil)
+	check(err)
 	check(receiver.Run(ctx))
 
 	// Output:

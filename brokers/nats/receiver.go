@@ -80,7 +80,6 @@ type Receiver struct {
 	consumer jetstream.Consumer
 	f        func(ctx context.Context, m jetstream.Msg) error
 	config   ReceiverConfig
-	invalid  error
 
 	running                         atomic.Bool
 	acked, delayed, parked, skipped atomic.Int64
@@ -97,9 +96,10 @@ var ErrRunning = errors.New("the receiver is running")
 // delivered again after that time, and with handler.Skip it is logged, counted and acknowledged. A panic of f is
 // an error. While f takes longer than half of the consumer's AckWait the server is told that the message is in work.
 //
-// The consumer is a pull consumer with explicit acknowledgements. A message is asked for only when f is free. NewReceiver does not
-// fail: [Receiver.Validate] and Run report mistakes.
-func NewReceiver(c jetstream.Consumer, f func(ctx context.Context, m jetstream.Msg) error, config *ReceiverConfig) *Receiver {
+// The consumer is a pull consumer with explicit acknowledgements. A message is asked for only when f is free.
+//
+// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewReceiver calls no server.
+func NewReceiver(c jetstream.Consumer, f func(ctx context.Context, m jetstream.Msg) error, config *ReceiverConfig) (*Receiver, error) {
 	r := &Receiver{consumer: c, f: f}
 	if config != nil {
 		r.config = *config
@@ -107,13 +107,11 @@ func NewReceiver(c jetstream.Consumer, f func(ctx context.Context, m jetstream.M
 	r.config.Concurrency = cmp.Or(r.config.Concurrency, 1)
 	r.config.MaxDelay = cmp.Or(r.config.MaxDelay, time.Minute)
 	r.config.Grace = cmp.Or(r.config.Grace, 10*time.Second)
-	r.invalid = r.check()
-	return r
+	if err := r.check(); err != nil {
+		return nil, fmt.Errorf("invalid receiver: %w", err)
+	}
+	return r, nil
 }
-
-// Validate returns all mistakes in the arguments of [NewReceiver]: errors that match
-// [messagestore.ErrInvalid]. It calls no server.
-func (r *Receiver) Validate() error { return r.invalid }
 
 func (r *Receiver) check() error {
 	var all []error
@@ -155,11 +153,8 @@ func (r *Receiver) Stats() ReceiverStats {
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to [ReceiverConfig.Grace] for those in
 // work, cancels their context and returns nil. It returns an error only if the consumer or its stream was deleted, the
-// connection was closed, the receiver runs already ([ErrRunning]), or it is invalid. It waits for a server that is away.
+// connection was closed, or the receiver runs already ([ErrRunning]). It waits for a server that is away.
 func (r *Receiver) Run(ctx context.Context) error {
-	if r.invalid != nil {
-		return fmt.Errorf("invalid receiver: %w", r.invalid)
-	}
 	if !r.running.CompareAndSwap(false, true) {
 		return ErrRunning
 	}

@@ -26,6 +26,7 @@ import (
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -76,7 +77,7 @@ func receiverOf(c jetstream.Consumer, f func(ctx context.Context, m jetstream.Ms
 		full = *config
 	}
 	full.Logger = logger.Silent()
-	return natsbroker.NewReceiver(c, f, &full)
+	return must.New(natsbroker.NewReceiver(c, f, &full))
 }
 
 // seen collects the ids that a function is called with.
@@ -400,13 +401,17 @@ func receiveAndHang() error {
 		return err
 	}
 	defer driver.Close()
-	return natsbroker.NewReceiver(c, func(ctx context.Context, m jetstream.Msg) error {
+	r, err := natsbroker.NewReceiver(c, func(ctx context.Context, m jetstream.Msg) error {
 		if _, err := pay(ctx, u, m); err != nil {
 			return err
 		}
 		fmt.Println("committed")
 		select {} // the parent kills the process
-	}, nil).Run(ctx)
+	}, nil)
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
 }
 
 // openUnit opens the store at a path, with a table of payments.
@@ -562,22 +567,25 @@ func TestMistakesOfAReceiverAreToldTogether(t *testing.T) {
 	b.stream(js, remembers)
 	c := consumerOf(t, js, jetstream.ConsumerConfig{})
 	f := func(context.Context, jetstream.Msg) error { return nil }
-	require.NoError(t, natsbroker.NewReceiver(c, f, nil).Validate())
+	_, err := natsbroker.NewReceiver(c, f, nil)
+	require.NoError(t, err)
 	for field, config := range map[string]natsbroker.ReceiverConfig{
 		"Concurrency": {Concurrency: 1025}, "MaxDelay": {MaxDelay: time.Millisecond}, "Grace": {Grace: -1},
 	} {
-		err := natsbroker.NewReceiver(c, f, &config).Validate()
+		_, err := natsbroker.NewReceiver(c, f, &config)
 		var invalid *messagestore.InvalidError
 		require.ErrorAs(t, err, &invalid)
 		require.Equal(t, field, invalid.Field)
 	}
-	r := natsbroker.NewReceiver(nil, nil, &natsbroker.ReceiverConfig{Concurrency: -1})
-	require.ErrorContains(t, r.Validate(), "consumer")
-	require.ErrorContains(t, r.Validate(), "function")
-	require.ErrorContains(t, r.Validate(), "Concurrency")
-	require.ErrorIs(t, r.Run(t.Context()), messagestore.ErrInvalid)
+	r, err := natsbroker.NewReceiver(nil, nil, &natsbroker.ReceiverConfig{Concurrency: -1})
+	require.Nil(t, r)
+	require.ErrorContains(t, err, "invalid receiver: ")
+	require.ErrorContains(t, err, "consumer")
+	require.ErrorContains(t, err, "function")
+	require.ErrorContains(t, err, "Concurrency")
 
 	none, err := js.CreateOrUpdateConsumer(t.Context(), "OUT", jetstream.ConsumerConfig{Durable: "all", AckPolicy: jetstream.AckAllPolicy})
 	require.NoError(t, err)
-	require.ErrorContains(t, natsbroker.NewReceiver(none, f, nil).Validate(), "explicit")
+	_, err = natsbroker.NewReceiver(none, f, nil)
+	require.ErrorContains(t, err, "explicit")
 }

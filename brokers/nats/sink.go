@@ -66,9 +66,8 @@ type SinkConfig struct {
 
 // A Sink publishes messages to JetStream. It is safe for concurrent use. The caller closes the connection.
 type Sink struct {
-	js      jetstream.JetStream
-	config  SinkConfig
-	invalid error
+	js     jetstream.JetStream
+	config SinkConfig
 
 	last    *recent[string, last]             // by subject
 	streams *recent[string, jetstream.Stream] // by topic
@@ -92,23 +91,22 @@ type last struct {
 // if the last message of its subject is not of this outbox ([*ForeignMessageError]). After any other error
 // it is sent again: no stream has the subject, no connection, no answer.
 //
-// NewSink does not fail: [Sink.Validate] and [outbox.New] report mistakes.
-func NewSink(js jetstream.JetStream, config *SinkConfig) *Sink {
+// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewSink
+// calls no server.
+func NewSink(js jetstream.JetStream, config *SinkConfig) (*Sink, error) {
 	s := &Sink{js: js}
 	if config != nil {
 		s.config = *config
 	}
 	s.config.Timeout = cmp.Or(s.config.Timeout, 5*time.Second)
 	s.config.Remember = cmp.Or(s.config.Remember, 1<<16)
+	if err := s.check(); err != nil {
+		return nil, fmt.Errorf("invalid sink: %w", err)
+	}
 	s.last = newRecent[string, last](s.config.Remember)
 	s.streams = newRecent[string, jetstream.Stream](maxTopics)
-	s.invalid = s.check()
-	return s
+	return s, nil
 }
-
-// Validate returns all mistakes in the arguments of [NewSink]: errors that match [messagestore.ErrInvalid].
-// It calls no server.
-func (s *Sink) Validate() error { return s.invalid }
 
 func (s *Sink) check() error {
 	var all []error
@@ -165,8 +163,11 @@ func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error 
 
 // Send publishes m, unless the stream has it.
 func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
-	if s.invalid != nil {
-		return s.invalid
+	switch {
+	case ctx == nil:
+		return fmt.Errorf("publish: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+	case m == nil || m.Message == nil:
+		return fmt.Errorf("publish: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
 	}
 	subject, err := s.subject(m)
 	if err != nil {

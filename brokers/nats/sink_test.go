@@ -19,6 +19,7 @@ import (
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/outbox"
@@ -31,7 +32,7 @@ func TestAStreamHasEachMessageOnceAndInOrder(t *testing.T) {
 	stream := b.stream(js, nil)
 	store := newStore()
 	fill(t, store, 10, 0, 10)
-	sink := natsbroker.NewSink(js, nil)
+	sink := must.New(natsbroker.NewSink(js, nil))
 
 	catchUp(t, relayOf(store, sink, "tonats", nil))
 
@@ -62,17 +63,17 @@ func TestARelayThatSendsAllAgainAddsNothing(t *testing.T) {
 	b.stream(js, nil)
 	store := newStore()
 	fill(t, store, 5, 0, 5)
-	old := natsbroker.NewSink(js, nil)
+	old := must.New(natsbroker.NewSink(js, nil))
 	catchUp(t, relayOf(store, old, "one", nil))
 	forget(t, js)
 
 	catchUp(t, relayOf(store, old, "two", nil)) // it remembers the subjects
 	requireOnce(t, store, js)
-	fresh := natsbroker.NewSink(b.connect(), nil) // another process
+	fresh := must.New(natsbroker.NewSink(b.connect(), nil)) // another process
 	catchUp(t, relayOf(store, fresh, "three", nil))
 	requireOnce(t, store, js)
 	require.Equal(t, natsbroker.SinkStats{Present: 25}, fresh.Stats())
-	small := natsbroker.NewSink(js, &natsbroker.SinkConfig{Remember: 1})
+	small := must.New(natsbroker.NewSink(js, &natsbroker.SinkConfig{Remember: 1}))
 	catchUp(t, relayOf(store, small, "four", nil))
 
 	requireOnce(t, store, js)
@@ -86,10 +87,10 @@ func TestAStaleSinkIsRefusedByTheServer(t *testing.T) {
 	b.stream(js, nil)
 	store := newStore()
 	fill(t, store, 3, 0, 2)
-	stale := natsbroker.NewSink(js, nil)
+	stale := must.New(natsbroker.NewSink(js, nil))
 	catchUp(t, relayOf(store, stale, "stale", nil))
 	fill(t, store, 3, 2, 6)
-	catchUp(t, relayOf(store, natsbroker.NewSink(b.connect(), nil), "other", nil))
+	catchUp(t, relayOf(store, must.New(natsbroker.NewSink(b.connect(), nil)), "other", nil))
 	forget(t, js)
 
 	catchUp(t, relayOf(store, stale, "stale", nil))
@@ -110,7 +111,7 @@ func TestAConflictBehindALowerMessageIsTriedAgain(t *testing.T) {
 	store := newStore()
 	write(t, store, "k", 0, 3)
 	all := messages(t, store)
-	one, two := natsbroker.NewSink(js, nil), natsbroker.NewSink(js, nil)
+	one, two := must.New(natsbroker.NewSink(js, nil)), must.New(natsbroker.NewSink(js, nil))
 	message := func(i int) *outbox.Message { return &outbox.Message{Message: all[i], Topic: string(outgoing)} }
 
 	require.NoError(t, one.Send(t.Context(), message(0)))
@@ -135,10 +136,10 @@ func TestStreamsOfOneCardinalIDShareASubject(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	catchUp(t, relayOf(store, natsbroker.NewSink(js, nil), "one", nil))
+	catchUp(t, relayOf(store, must.New(natsbroker.NewSink(js, nil)), "one", nil))
 	forget(t, js)
 
-	catchUp(t, relayOf(store, natsbroker.NewSink(js, nil), "two", nil))
+	catchUp(t, relayOf(store, must.New(natsbroker.NewSink(js, nil)), "two", nil))
 
 	requireOnce(t, store, js)
 }
@@ -183,7 +184,7 @@ func TestOnceAndInOrderOverSQLiteThroughCrashesBetweenPublishAndCheckpoint(t *te
 	for run := range 6 {
 		ctx, cancel := context.WithCancel(t.Context())
 		var sent atomic.Int64
-		sink := &crashing{natsbroker.NewSink(js, nil), func() error {
+		sink := &crashing{must.New(natsbroker.NewSink(js, nil)), func() error {
 			if sent.Add(1) == int64(10+run) {
 				cancel()
 			}
@@ -197,7 +198,7 @@ func TestOnceAndInOrderOverSQLiteThroughCrashesBetweenPublishAndCheckpoint(t *te
 		cancel()
 		forget(t, js)
 	}
-	catchUp(t, relayOf(store, natsbroker.NewSink(js, nil), "tonats", nil))
+	catchUp(t, relayOf(store, must.New(natsbroker.NewSink(js, nil)), "tonats", nil))
 
 	requireOnce(t, store, js)
 }
@@ -209,7 +210,7 @@ func TestTwoRelaysSideBySideAddNothing(t *testing.T) {
 	b.stream(js, nil)
 	store := newStore()
 	fill(t, store, 4, 0, 50)
-	sinks := []*natsbroker.Sink{natsbroker.NewSink(js, nil), natsbroker.NewSink(b.connect(), nil), natsbroker.NewSink(b.connect(), nil)}
+	sinks := []*natsbroker.Sink{must.New(natsbroker.NewSink(js, nil)), must.New(natsbroker.NewSink(b.connect(), nil)), must.New(natsbroker.NewSink(b.connect(), nil))}
 	var all sync.WaitGroup
 	for i, sink := range sinks { // each from the start, as if the others' checkpoints were lost
 		all.Go(func() { catchUp(t, relayOf(store, sink, fmt.Sprint("relay", i), nil)) })
@@ -226,7 +227,7 @@ func TestAServerThatRestartsLosesNothing(t *testing.T) {
 	b.stream(js, nil)
 	store := newStore()
 	fill(t, store, 4, 0, 20)
-	sink := natsbroker.NewSink(js, &natsbroker.SinkConfig{Timeout: time.Second})
+	sink := must.New(natsbroker.NewSink(js, &natsbroker.SinkConfig{Timeout: time.Second}))
 	sent := func(messages int) {
 		await.That(t, fmt.Sprint("sent messages: ", messages), func() (bool, any) {
 			stats := sink.Stats()
@@ -258,7 +259,7 @@ func TestHostileKeysAndTopicsStayInTheirTokens(t *testing.T) {
 	}
 	topics := append([]string{"", "\x00\r\n\t", "\xff", "PUB x"}, texts...)
 	var next atomic.Int64
-	sink := natsbroker.NewSink(js, &natsbroker.SinkConfig{Prefix: "all", Stream: "OUT"})
+	sink := must.New(natsbroker.NewSink(js, &natsbroker.SinkConfig{Prefix: "all", Stream: "OUT"}))
 	relay := relayOf(store, sink, "tonats", &outbox.Config{Topic: func(m *messagestore.Message) string {
 		return topics[int(next.Add(1))%len(topics)]
 	}})
@@ -326,7 +327,7 @@ func TestAMessageThatIsTooLargeParksAndThoseBehindItWait(t *testing.T) {
 			require.NoError(t, err)
 			write(t, store, "large", 3, 5)
 			write(t, store, "small", 0, 5)
-			relay := relayOf(store, natsbroker.NewSink(js, nil), "tonats", nil)
+			relay := relayOf(store, must.New(natsbroker.NewSink(js, nil)), "tonats", nil)
 
 			catchUp(t, relay)
 
@@ -339,7 +340,7 @@ func TestAMessageThatIsTooLargeParksAndThoseBehindItWait(t *testing.T) {
 func TestASubjectThatIsTooLongParks(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
-	sink := natsbroker.NewSink(b.connect(), nil)
+	sink := must.New(natsbroker.NewSink(b.connect(), nil))
 	m := &outbox.Message{Message: &messagestore.Message{Stream: "payments:outgoing-7", ID: uuid.New()}, Topic: strings.Repeat("x", 3000)}
 
 	err := sink.Send(t.Context(), m)
@@ -372,7 +373,7 @@ func TestAForeignLastMessageParks(t *testing.T) {
 			ack, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "payments:outgoing.k", Header: header})
 			require.NoError(t, err)
 
-			err = natsbroker.NewSink(js, nil).Send(t.Context(), m)
+			err = must.New(natsbroker.NewSink(js, nil)).Send(t.Context(), m)
 
 			var foreign *natsbroker.ForeignMessageError
 			require.ErrorAs(t, err, &foreign)
@@ -394,11 +395,11 @@ func TestAnIDIsKnownWhereTheMessageIsNoMore(t *testing.T) {
 	require.NoError(t, err)
 	store := newStore()
 	write(t, store, "k", 0, 1)
-	catchUp(t, relayOf(store, natsbroker.NewSink(js, nil), "one", nil))
+	catchUp(t, relayOf(store, must.New(natsbroker.NewSink(js, nil)), "one", nil))
 	m, err := c.Next(jetstream.FetchMaxWait(await.Limit))
 	require.NoError(t, err)
 	require.NoError(t, m.DoubleAck(t.Context()))
-	again := natsbroker.NewSink(js, nil)
+	again := must.New(natsbroker.NewSink(js, nil))
 
 	catchUp(t, relayOf(store, again, "two", nil))
 
@@ -416,7 +417,7 @@ func TestAPurgedStreamIsFilledAgain(t *testing.T) {
 	stream := b.stream(js, nil)
 	store := newStore()
 	fill(t, store, 3, 0, 3)
-	sink := natsbroker.NewSink(js, nil)
+	sink := must.New(natsbroker.NewSink(js, nil))
 	catchUp(t, relayOf(store, sink, "one", nil))
 	forget(t, js)
 	require.NoError(t, stream.Purge(t.Context()))
@@ -436,7 +437,7 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 	js := b.connect()
 
 	t.Run("no stream", func(t *testing.T) {
-		err := natsbroker.NewSink(js, nil).Send(t.Context(), m)
+		err := must.New(natsbroker.NewSink(js, nil)).Send(t.Context(), m)
 		require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 		require.Nil(t, disposition.Of(err))
 	})
@@ -444,7 +445,7 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 	t.Run("another stream", func(t *testing.T) {
 		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"other"}})
 		require.NoError(t, err)
-		err = natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: "OTHER"}).Send(t.Context(), m)
+		err = must.New(natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: "OTHER"})).Send(t.Context(), m)
 		require.Error(t, err)
 		require.Nil(t, disposition.Of(err))
 	})
@@ -454,38 +455,54 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 		defer conn.Close()
 		away, err := jetstream.New(conn)
 		require.NoError(t, err)
-		err = natsbroker.NewSink(away, &natsbroker.SinkConfig{Timeout: 50 * time.Millisecond}).Send(t.Context(), m)
+		err = must.New(natsbroker.NewSink(away, &natsbroker.SinkConfig{Timeout: 50 * time.Millisecond})).Send(t.Context(), m)
 		require.Error(t, err)
 		require.Nil(t, disposition.Of(err))
 		require.NotContains(t, err.Error(), "hunter2")
 		conn.Close()
-		err = natsbroker.NewSink(away, nil).Send(t.Context(), m)
+		err = must.New(natsbroker.NewSink(away, nil)).Send(t.Context(), m)
 		require.ErrorIs(t, err, nats.ErrConnectionClosed)
 		require.Nil(t, disposition.Of(err))
 	})
+}
+
+func TestASinkRefusesNoContextAndNoMessage(t *testing.T) {
+	t.Parallel()
+	sink := must.New(natsbroker.NewSink(startBroker(t).connect(), nil))
+	m := &outbox.Message{Message: &messagestore.Message{Stream: "payments:outgoing-1"}, Topic: "payments"}
+
+	for text, err := range map[string]error{
+		"publish: invalid context: it is nil": sink.Send(nil, m), //nolint:staticcheck // on purpose
+		"publish: invalid message: it is nil": errors.Join(sink.Send(t.Context(), nil), sink.Send(t.Context(), &outbox.Message{})),
+	} {
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, text)
+	}
+	require.ErrorIs(t, sink.SendAll(t.Context(), []*outbox.Message{nil})[0], messagestore.ErrInvalid)
 }
 
 func TestMistakesOfASinkAreToldTogether(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	js := b.connect()
-	require.NoError(t, natsbroker.NewSink(js, &natsbroker.SinkConfig{Prefix: "a.b-c", Stream: "OUT", Timeout: time.Second, Remember: 1}).Validate())
+	_, err := natsbroker.NewSink(js, &natsbroker.SinkConfig{Prefix: "a.b-c", Stream: "OUT", Timeout: time.Second, Remember: 1})
+	require.NoError(t, err)
 	for field, config := range map[string]natsbroker.SinkConfig{
 		"Prefix": {Prefix: "a..b"}, "Stream": {Stream: "a.b"}, "Timeout": {Timeout: -1}, "Remember": {Remember: 1<<20 + 1},
 	} {
-		err := natsbroker.NewSink(js, &config).Validate()
+		_, err := natsbroker.NewSink(js, &config)
 		var invalid *messagestore.InvalidError
 		require.ErrorAs(t, err, &invalid)
 		require.Equal(t, field, invalid.Field)
 	}
 	for _, prefix := range []string{".", "a.", ".a", "*", "a.>", "a b", "ä", "$JS", "a\n", strings.Repeat("x", 256)} {
-		require.ErrorIs(t, natsbroker.NewSink(js, &natsbroker.SinkConfig{Prefix: prefix}).Validate(), messagestore.ErrInvalid, "%q", prefix)
+		_, err := natsbroker.NewSink(js, &natsbroker.SinkConfig{Prefix: prefix})
+		require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", prefix)
 	}
-	err := natsbroker.NewSink(nil, &natsbroker.SinkConfig{Prefix: "*", Timeout: 1}).Validate()
+	sink, err := natsbroker.NewSink(nil, &natsbroker.SinkConfig{Prefix: "*", Timeout: 1})
+	require.Nil(t, sink)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, "JetStream")
 	require.ErrorContains(t, err, "Prefix")
 	require.ErrorContains(t, err, "Timeout")
-	_, err = outbox.New(newStore(), outgoing, "tonats", natsbroker.NewSink(nil, nil), nil)
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorIs(t, natsbroker.NewSink(nil, nil).Send(t.Context(), nil), messagestore.ErrInvalid)
 }

@@ -133,7 +133,11 @@ func (c *relayCommand) Run(ctx context.Context, o *stage.Output) error {
 	if err != nil {
 		return errors.Join(err, store.Close())
 	}
-	toNATS, err := s.ToSink("tonats", natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: stream, Timeout: time.Second}))
+	sink, err := natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: stream, Timeout: time.Second})
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	toNATS, err := s.ToSink("tonats", sink)
 	if err != nil {
 		return errors.Join(err, store.Close())
 	}
