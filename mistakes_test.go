@@ -311,11 +311,11 @@ var mistakes = []struct {
 			handler.On(mux, nothing)
 			return text(logged(t, store, seats, mux, &consumer.Config{OnlyKnown: true}))
 		}},
-		{"two processes with one number in a static group", func(t *testing.T) error {
+		{"a `CatchUp` while another process runs the consumer", func(t *testing.T) error {
 			t.Helper()
 			store := newStore()
 			write(t, store, "seat-1", held{})
-			config := &consumer.Config{GroupSize: 1, Logger: logger.Silent()}
+			config := &consumer.Config{Logger: logger.Silent()}
 			return must.New(consumer.New(store, seats, "seats", consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 				return must.New(consumer.New(store, seats, "seats", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), config)).CatchUp(ctx)
 			}), config)).CatchUp(t.Context())

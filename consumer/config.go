@@ -28,23 +28,8 @@ type Config struct {
 	// Defaults to all messages.
 	Correlation messagestore.Category
 
-	// GroupSize splits the category among a fixed number of members, up to
-	// [messagestore.MaxGroupSize], by cardinal id. All members have one name and one
-	// size, and each its own GroupMember, from 0. No member stands in for another. When
-	// the size changes, the members go on from the position of the one that was furthest
-	// behind, and those that still run with the old size stop with [ErrConsumerFenced].
-	//
-	// Defaults to 0: replicas join and leave, and need no number. See the package comment.
-	GroupSize int
-
-	// GroupMember is which member of the group this is, from 0.
-	//
-	// Defaults to 0.
-	GroupMember int
-
 	// Lease is how long a replica may be silent before the others take its work over: 1 s
-	// to 1 h. While there are others, a replica writes at least every third of it. It has no
-	// meaning with GroupSize.
+	// to 1 h. While there are others, a replica writes at least every third of it.
 	//
 	// Defaults to 10 s.
 	Lease time.Duration
@@ -108,8 +93,7 @@ type Config struct {
 	Errors ErrorPolicy
 
 	// Start is where a consumer begins that has no checkpoint yet: see [FromStart], [FromEnd]
-	// and [From]. Of the replicas or the members of a group that start at the same time, one
-	// decides for all. A consumer that has a checkpoint goes on from there, and Start has no meaning.
+	// and [From]. Of the replicas that start at the same time, one decides for all. A consumer that has a checkpoint goes on from there, and Start has no meaning.
 	//
 	// Defaults to FromStart, with a warning that names the number of messages.
 	Start Start
@@ -275,14 +259,10 @@ func (c *Config) mistakes(known []string) (all []error) {
 	return all
 }
 
-// filter returns the filter by which the consumer reads its category. A group of 1 reads
-// like none.
+// filter returns the filter by which the consumer reads its category. A member's slots are not in it.
 func (c *Config) filter(known []string) messagestore.Filter {
-	return messagestore.Filter{Types: known, Correlation: c.Correlation, GroupSize: c.GroupSize, GroupMember: c.GroupMember}
+	return messagestore.Filter{Types: known, Correlation: c.Correlation}
 }
-
-// groupSize is the size under which positions are kept.
-func (c *Config) groupSize() int { return max(c.GroupSize, 1) }
 
 // minRetryBackoff is about the pause before a message's first retry.
 const minRetryBackoff = 100 * time.Millisecond

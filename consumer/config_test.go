@@ -39,11 +39,6 @@ func TestNewRefusesWhatIsOutOfBounds(t *testing.T) {
 		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: 1}}}, `maximum back-off "1ns": it is between 1ms and 24h0m0s`},
 		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: 25 * time.Hour}}}, "maximum back-off"},
 		{consumer.Config{Errors: consumer.ErrorPolicy{Then: 7}}, "errors then 7: it is StopConsumer, ParkMessage or ParkInOrder"},
-		{consumer.Config{GroupMember: 1}, "group member 1: it needs a group size"},
-		{consumer.Config{GroupSize: 2, GroupMember: 2}, "group member 2: it is not less than the group size, 2"},
-		{consumer.Config{GroupSize: 2, GroupMember: -1}, "group member"},
-		{consumer.Config{GroupSize: -1}, "group size"},
-		{consumer.Config{GroupSize: messagestore.MaxGroupSize + 1}, "group size"},
 		{consumer.Config{Correlation: "transfer-1"}, "category"},
 	} {
 		_, err := tryNamed(newStore(), account, "ledger", &journal{}, &test.config)
@@ -65,11 +60,11 @@ func TestNewAcceptsTheBounds(t *testing.T) {
 		{},
 		{
 			PollInterval: time.Millisecond, BatchSize: 1, Concurrency: 1, CheckpointMessages: 1, CheckpointInterval: time.Millisecond, Grace: time.Millisecond,
-			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry, MaxBackoff: time.Millisecond}}, GroupSize: 1,
+			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry, MaxBackoff: time.Millisecond}},
 		},
 		{
 			PollInterval: time.Hour, BatchSize: messagestore.MaxReadMessages, Concurrency: 1024, CheckpointMessages: 1_000_000, CheckpointInterval: time.Hour, Grace: time.Hour,
-			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: 24 * time.Hour, MaxBackoff: 24 * time.Hour}, Then: consumer.ParkMessage}, GroupSize: messagestore.MaxGroupSize, GroupMember: messagestore.MaxGroupSize - 1,
+			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: 24 * time.Hour, MaxBackoff: 24 * time.Hour}, Then: consumer.ParkMessage},
 		},
 		{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}},
 	} {
@@ -214,10 +209,10 @@ func TestNewReportsAllMistakesBeforeARoundTrip(t *testing.T) {
 		look:  func(messagestore.StreamName) error { return errStore },
 		read:  func(messagestore.CategoryQuery) (*messagestore.CategoryPage, error) { return nil, errStore },
 	}
-	_, err := tryNamed(store, "account-1", "a-b", &invalidHandler{}, &consumer.Config{Grace: -1, BatchSize: -1, Correlation: "c-1", GroupSize: -1})
+	_, err := tryNamed(store, "account-1", "a-b", &invalidHandler{}, &consumer.Config{Grace: -1, BatchSize: -1, Correlation: "c-1"})
 
 	require.ErrorIs(t, err, errBroken)
-	for _, text := range []string{"grace", "batch size", `invalid category "account-1"`, "consumer name", "correlation", "group size"} {
+	for _, text := range []string{"grace", "batch size", `invalid category "account-1"`, "consumer name", "correlation"} {
 		require.ErrorContains(t, err, text)
 	}
 	require.NotErrorIs(t, err, errStore)

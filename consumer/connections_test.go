@@ -62,12 +62,12 @@ func TestHandlersThatHoldThePoolDoNotStarveTheLease(t *testing.T) {
 
 	close(first)
 
-	await.True(t, "the checkpoint moves", func() bool { return positionsNow(t, other, category)[0].Members[0].Position > 0 })
+	await.True(t, "the checkpoint moves", func() bool { return positionsNow(t, other, category)[0].Position > 0 })
 	few := log.of(t, "Concurrency is above the connections of the store's pool")
 	require.Len(t, few, 1)
 	require.Equal(t, []any{3.0, 2.0}, []any{few[0]["concurrency"], few[0]["connections"]})
 
 	giveBack()
-	await.True(t, "all is handled", func() bool { return positionsNow(t, other, category)[0].Members[0].Position == end })
+	await.True(t, "all is handled", func() bool { return positionsNow(t, other, category)[0].Position == end })
 	require.NoError(t, stop())
 }

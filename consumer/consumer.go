@@ -304,13 +304,7 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 	met := before != nil // the store has answered
 	checked := before != nil
 	for failures := 1; ctx.Err() == nil; failures++ {
-		var p *checkpoint.Place
-		var err error
-		if c.config.GroupSize == 0 {
-			p, err = log.Join(upkeep.With(ctx), me, catchUp, stream, read)
-		} else {
-			p, err = log.Resume(upkeep.With(ctx), c.config.GroupSize, c.config.GroupMember, stream, read)
-		}
+		p, err := log.Join(upkeep.With(ctx), me, catchUp, stream, read)
 		if err == nil {
 			c.storeWorks(starting)
 			met = true
@@ -355,9 +349,7 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 func (c *Consumer) logStarted(p *checkpoint.Place) {
 	event := c.config.Logger.Info().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).
 		Str("positions", string(p.Stream)).Int64("position", int64(p.Position))
-	if c.config.GroupSize > 0 {
-		event.Int("size", c.config.GroupSize).Int("member", c.config.GroupMember)
-	} else if p.Leased() {
+	if p.Leased() {
 		event.Int("size", p.View(time.Now()).Members).Str("member", p.Member().String()).Int("slots", p.SlotCount())
 	}
 	if c.config.OnlyKnown {

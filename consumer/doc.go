@@ -30,20 +30,21 @@
 // and it starts over as a newcomer while Run goes on. A process that is started alone after
 // one that was killed waits for that one's lease, too.
 //
-// Replicas have the same OnlyKnown, and all a Concurrency of 1 or none. CatchUp wants the whole
-// category, and waits until no other member has any.
+// Replicas have the same OnlyKnown, and all a Concurrency of 1 or none.
 //
-// With [Config.GroupSize] the sizes are static instead: see there.
+// CatchUp wants the whole category. Where the group has members it joins as one, and waits until no
+// other has any of it. Where it has none, CatchUp goes on without a lease, and a crash of it keeps
+// nobody waiting. A process that starts meanwhile, with Run or with CatchUp, takes over: it goes on from the last
+// checkpoint, and CatchUp stops with [ErrConsumerFenced] at its next. No message is skipped, and those since
+// that checkpoint are delivered to both.
 //
 // # Where positions are stored
 //
 // Consumer accounts of category account:command keeps its positions in category
 // account:command+position: a ledger of generations in the stream of its name, and a
-// stream of checkpoints for each generation, or for each member of a static group. A
-// checkpoint has the state of the group with it. The dead letters are in category
-// account:command+deadLetter, a stream for each. All of it is written at expected versions.
-// So of two processes with one number in a static group the second to write a checkpoint is
-// fenced, and stops with [ErrConsumerFenced].
+// stream of checkpoints for each generation, such as account:command+position-accounts+0 for
+// the first. A checkpoint has the state of the group with it, if there are members. The dead letters
+// are in category account:command+deadLetter, a stream for each. All of it is written at expected versions.
 //
 // # What an operator does
 //

@@ -25,10 +25,9 @@ var (
 	// it: it waits until the consumer is resumed.
 	ErrPaused = errors.New("the consumer is paused: an operator has to resume it")
 
-	// ErrConsumerFenced says that another process wrote a checkpoint as the same member of
-	// a static group, or that the group has a new size. Run one process for each GroupMember,
-	// and all with one GroupSize, or leave both out. A consumer whose lease was over, or that an
-	// operator has reset, starts over, and Run goes on.
+	// ErrConsumerFenced says that another process has gone on from the last checkpoint of a CatchUp that was
+	// alone when it started, and so has no lease; or that the stream of checkpoints was deleted. A consumer
+	// whose lease was over, or that an operator has reset, starts over, and Run goes on.
 	ErrConsumerFenced = checkpoint.ErrFenced
 
 	// ErrPositionAhead says that the store was rolled back, by a failover or a restore:

@@ -39,10 +39,10 @@ func statusIn(t *testing.T, store *messagestore.Store, category messagestore.Cat
 	return all[0]
 }
 
-// checkpoints counts the checkpoints of ledger, of its first generation and member.
+// checkpoints counts the checkpoints of ledger, of its first generation.
 func checkpoints(t *testing.T, store *messagestore.Store) int {
 	t.Helper()
-	version, err := store.Version(t.Context(), positions.Stream("ledger").With("0").With("0"))
+	version, err := store.Version(t.Context(), positions.Stream("ledger").With("0"))
 	require.NoError(t, err)
 	return int(version) + 1
 }
@@ -51,7 +51,7 @@ func checkpoints(t *testing.T, store *messagestore.Store) int {
 func TestAFailingMessageIsStoredAtMostOnceASecond(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*consumer.Config{
-		"Replica": {}, "Concurrent": {Concurrency: 8}, "Static": {GroupSize: 1}, "SeldomCheckpoints": {CheckpointInterval: time.Hour},
+		"Replica": {}, "Concurrent": {Concurrency: 8}, "SeldomCheckpoints": {CheckpointInterval: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -78,7 +78,7 @@ func TestAFailingMessageIsStoredAtMostOnceASecond(t *testing.T) {
 				require.Greater(t, f.Attempts, 40)
 				require.WithinDuration(t, began, f.FirstFailedAt, 200*time.Millisecond)
 				require.Zero(t, s.MoreFailing)
-				require.Equal(t, f.GlobalPosition, s.Members[0].Position)
+				require.Equal(t, f.GlobalPosition, s.Position)
 
 				time.Sleep(time.Minute)
 				again := statusIn(t, store, account)
@@ -155,7 +155,7 @@ func TestStoredFailuresAreBounded(t *testing.T) {
 			require.LessOrEqual(t, len(f.Error), 3*1024+len("…"))
 			require.False(t, strings.ContainsFunc(f.Error, unicode.IsControl))
 		}
-		last, err := store.Last(t.Context(), positions.Stream("ledger").With("0").With("0"))
+		last, err := store.Last(t.Context(), positions.Stream("ledger").With("0"))
 		require.NoError(t, err)
 		require.Less(t, len(last.Data), 40_000)
 		require.NoError(t, stop())
@@ -256,7 +256,7 @@ func TestTheMessageThatStoppedAConsumerIsNamedUntilItIsHandled(t *testing.T) {
 		config consumer.Config
 		run    func(*consumer.Consumer) error
 	}{
-		"Run": {run: run}, "CatchUp": {run: catchUp}, "Static": {consumer.Config{GroupSize: 1}, run}, "StaticCatchUp": {consumer.Config{GroupSize: 1}, catchUp},
+		"Run": {run: run}, "CatchUp": {run: catchUp},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -322,7 +322,7 @@ func TestARedriveThatFailsAgainAndAgainIsNamed(t *testing.T) {
 		require.Len(t, s.Failing, 1)
 		require.Equal(t, messagestore.Version(0), s.Failing[0].Position)
 		require.Greater(t, s.Failing[0].Attempts, 5)
-		require.Greater(t, s.Members[0].Position, s.Failing[0].GlobalPosition)
+		require.Greater(t, s.Position, s.Failing[0].GlobalPosition)
 
 		r.set(0, nil)
 		r.set(1, errBroken)
@@ -343,76 +343,69 @@ func TestARedriveThatFailsAgainAndAgainIsNamed(t *testing.T) {
 func TestAConsumerThatCannotStoreFailingMessagesGoesOn(t *testing.T) {
 	t.Parallel()
 	for name, broken := range map[string]error{"Lasts": lastingError{}, "Invalid": messagestore.NewInvalidError("data", "x", "no"), "Heals": errStore} {
-		for _, size := range []int{0, 1} {
-			t.Run(fmt.Sprint(name, size), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					store, r := &tap{Store: newStore()}, &refuser{}
-					r.set(1, errBroken)
-					write(t, store.Store, "account-1", Deposited{0})
-					c := newConsumer(t, store, r, &consumer.Config{GroupSize: size, Errors: retryEach(time.Second)})
-					stop := running(t, c)
-					time.Sleep(10 * time.Second)
-					var refused atomic.Int64
-					store.set(func(s *tap) {
-						s.write = func(stream messagestore.StreamName) error {
-							if stream.Category() == positions {
-								refused.Add(1)
-								return broken
-							}
-							return nil
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store, r := &tap{Store: newStore()}, &refuser{}
+				r.set(1, errBroken)
+				write(t, store.Store, "account-1", Deposited{0})
+				c := newConsumer(t, store, r, &consumer.Config{Errors: retryEach(time.Second)})
+				stop := running(t, c)
+				time.Sleep(10 * time.Second)
+				var refused atomic.Int64
+				store.set(func(s *tap) {
+					s.write = func(stream messagestore.StreamName) error {
+						if stream.Category() == positions {
+							refused.Add(1)
+							return broken
 						}
-					})
-					write(t, store.Store, "account-1", Deposited{1})
-					time.Sleep(time.Minute)
-					require.Empty(t, statusIn(t, store.Store, account).Failing)
-					require.Greater(t, refused.Load(), int64(30))
-					require.Less(t, refused.Load(), int64(130))
-
-					store.set(func(s *tap) { s.write = nil })
-					time.Sleep(3 * time.Second)
-					require.Len(t, statusIn(t, store.Store, account).Failing, 1)
-					require.Greater(t, c.Stats().Failed, int64(30))
-					store.set(func(s *tap) { s.write = func(messagestore.StreamName) error { return broken } })
-					require.NoError(t, stop())
+						return nil
+					}
 				})
+				write(t, store.Store, "account-1", Deposited{1})
+				time.Sleep(time.Minute)
+				require.Empty(t, statusIn(t, store.Store, account).Failing)
+				require.Greater(t, refused.Load(), int64(30))
+				require.Less(t, refused.Load(), int64(130))
+
+				store.set(func(s *tap) { s.write = nil })
+				time.Sleep(3 * time.Second)
+				require.Len(t, statusIn(t, store.Store, account).Failing, 1)
+				require.Greater(t, c.Stats().Failed, int64(30))
+				store.set(func(s *tap) { s.write = func(messagestore.StreamName) error { return broken } })
+				require.NoError(t, stop())
 			})
-		}
+		})
 	}
 }
 
 // A checkpoint whose outcome is not known is neither lost nor taken for another process's checkpoint.
 func TestFailingMessagesAreStoredAfterAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	for _, size := range []int{0, 1} {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store, r := &tap{Store: newStore()}, &refuser{}
-				r.set(0, errBroken)
-				write(t, store.Store, "account-1", Deposited{0})
-				lost := 0
-				store.lost = func(stream messagestore.StreamName) error {
-					if stream.Category() == positions && len(stream.IDs()) == 3 && lost < 20 {
-						if lost++; lost%2 == 0 {
-							return messagestore.ErrOutcomeUnknown
-						}
-					}
-					return nil
+	synctest.Test(t, func(t *testing.T) {
+		store, r := &tap{Store: newStore()}, &refuser{}
+		r.set(0, errBroken)
+		write(t, store.Store, "account-1", Deposited{0})
+		lost := 0
+		store.lost = func(stream messagestore.StreamName) error {
+			if stream.Category() == positions && len(stream.IDs()) == 2 && lost < 20 {
+				if lost++; lost%2 == 0 {
+					return messagestore.ErrOutcomeUnknown
 				}
-				c := newConsumer(t, store, r, &consumer.Config{GroupSize: size, Errors: retryEach(time.Second)})
-				stop := running(t, c)
-				time.Sleep(time.Minute)
-				f := statusIn(t, store.Store, account).Failing
-				require.Len(t, f, 1)
-				require.InDelta(t, float64(c.Stats().Failed), float64(f[0].Attempts), 3)
-				r.set(0, nil)
-				time.Sleep(3 * time.Second)
-				require.Empty(t, statusIn(t, store.Store, account).Failing)
-				require.NoError(t, stop())
-			})
-		})
-	}
+			}
+			return nil
+		}
+		c := newConsumer(t, store, r, &consumer.Config{Errors: retryEach(time.Second)})
+		stop := running(t, c)
+		time.Sleep(time.Minute)
+		f := statusIn(t, store.Store, account).Failing
+		require.Len(t, f, 1)
+		require.InDelta(t, float64(c.Stats().Failed), float64(f[0].Attempts), 3)
+		r.set(0, nil)
+		time.Sleep(3 * time.Second)
+		require.Empty(t, statusIn(t, store.Store, account).Failing)
+		require.NoError(t, stop())
+	})
 }
 
 // A list that a later version, or another client, writes in another form is no reason to stop.
@@ -428,12 +421,12 @@ func TestAListOfFailuresInAnotherFormIsNone(t *testing.T) {
 		for range 2 {
 			write(t, store, "account-1", Deposited{3})
 		}
-		last, err := store.Last(t.Context(), positions.Stream("ledger").With("0").With("0"))
+		last, err := store.Last(t.Context(), positions.Stream("ledger").With("0"))
 		require.NoError(t, err)
 		write(t, store, last.Stream, messagestore.Raw{Type: "Recorded", Data: []byte(strings.TrimSuffix(string(last.Data), "}") + list + "}")})
 
 		s := statusIn(t, store, account)
-		require.NoError(t, s.Members[0].Err, list)
+		require.NoError(t, s.PositionErr, list)
 		require.Empty(t, s.Failing, list)
 		require.Zero(t, s.MoreFailing, list)
 		j := &journal{}
@@ -520,7 +513,7 @@ func TestAMessageHandledBehindASlowOneIsNotFailing(t *testing.T) {
 type slowWriter struct{ *messagestore.Store }
 
 func (s slowWriter) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {
-	if stream.Category() == positions && len(stream.IDs()) == 3 {
+	if stream.Category() == positions && len(stream.IDs()) == 2 {
 		time.Sleep(700 * time.Millisecond)
 	}
 	return s.Store.Write(ctx, stream, expected, bodies...)
@@ -605,55 +598,53 @@ func TestAMessageHandledDuringAnUnknownOutcomeIsNotFailing(t *testing.T) {
 // A redrive that failed is behind the position, and no message may come that moves it.
 func TestARedriveThatSucceedsAfterAStopIsNotFailing(t *testing.T) {
 	t.Parallel()
-	for _, size := range []int{0, 1} {
-		for name, then := range map[string]func(*testing.T, *messagestore.Store, *refuser){
-			"Succeeds": func(_ *testing.T, _ *messagestore.Store, r *refuser) { r.set(0, nil) },
-			"IsDropped": func(t *testing.T, store *messagestore.Store, _ *refuser) {
-				t.Helper()
-				_, err := lettersOf(store).Drop(t.Context(), statusIn(t, store, account).Failing[0].ID, "void")
+	for name, then := range map[string]func(*testing.T, *messagestore.Store, *refuser){
+		"Succeeds": func(_ *testing.T, _ *messagestore.Store, r *refuser) { r.set(0, nil) },
+		"IsDropped": func(t *testing.T, store *messagestore.Store, _ *refuser) {
+			t.Helper()
+			_, err := lettersOf(store).Drop(t.Context(), statusIn(t, store, account).Failing[0].ID, "void")
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store, r := newStore(), &refuser{}
+				r.set(0, errHopeless)
+				write(t, store, "account-1", Deposited{0})
+				config := &consumer.Config{Errors: inOrder}
+				stop := running(t, newConsumer(t, store, r, config))
+				time.Sleep(10 * time.Second)
+				r.set(0, errBroken)
+				_, err := lettersOf(store).RequestRedrive(t.Context())
 				require.NoError(t, err)
-			},
-		} {
-			t.Run(fmt.Sprint(name, size), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					store, r := newStore(), &refuser{}
-					r.set(0, errHopeless)
-					write(t, store, "account-1", Deposited{0})
-					config := &consumer.Config{GroupSize: size, Errors: inOrder}
-					stop := running(t, newConsumer(t, store, r, config))
-					time.Sleep(10 * time.Second)
-					r.set(0, errBroken)
-					_, err := lettersOf(store).RequestRedrive(t.Context())
-					require.NoError(t, err)
-					time.Sleep(5 * time.Minute)
-					before := statusIn(t, store, account).Failing
-					require.Len(t, before, 1)
-					require.NoError(t, stop())
+				time.Sleep(5 * time.Minute)
+				before := statusIn(t, store, account).Failing
+				require.Len(t, before, 1)
+				require.NoError(t, stop())
 
-					stop = running(t, newConsumer(t, store, r, config))
-					time.Sleep(5 * time.Minute)
-					after := statusIn(t, store, account).Failing
-					require.Len(t, after, 1)
-					require.Greater(t, after[0].Attempts, before[0].Attempts)
-					require.Equal(t, before[0].FirstFailedAt, after[0].FirstFailedAt)
-					require.NoError(t, stop())
+				stop = running(t, newConsumer(t, store, r, config))
+				time.Sleep(5 * time.Minute)
+				after := statusIn(t, store, account).Failing
+				require.Len(t, after, 1)
+				require.Greater(t, after[0].Attempts, before[0].Attempts)
+				require.Equal(t, before[0].FirstFailedAt, after[0].FirstFailedAt)
+				require.NoError(t, stop())
 
-					then(t, store, r)
-					stop = running(t, newConsumer(t, store, r, config))
-					time.Sleep(5 * time.Minute)
-					require.Empty(t, statusIn(t, store, account).Failing)
-					require.NoError(t, stop())
-				})
+				then(t, store, r)
+				stop = running(t, newConsumer(t, store, r, config))
+				time.Sleep(5 * time.Minute)
+				require.Empty(t, statusIn(t, store, account).Failing)
+				require.NoError(t, stop())
 			})
-		}
+		})
 	}
 }
 
 // A paused consumer tries no message again, and writes nothing because of one.
 func TestAFailingMessageIsStillStoredWhileTheConsumerIsPaused(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]consumer.Config{"Replica": {}, "Static": {GroupSize: 1}} {
+	for name, config := range map[string]consumer.Config{"Replica": {}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

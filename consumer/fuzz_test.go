@@ -34,19 +34,18 @@ func writeRaw(t *testing.T, store *messagestore.Store, stream messagestore.Strea
 	return err == nil // else the store refuses it, so no writer can have written it
 }
 
-// Any content of the stream of group sizes is read as a size and a start, or is an error: no message is
-// handled on a guess.
-func FuzzAGroupSizeIsNeverGuessed(f *testing.F) {
+// Any content of the ledger is read as a start, or is an error: no message is handled on a guess.
+func FuzzAStartIsNeverGuessed(f *testing.F) {
 	for _, seed := range []string{
-		`{"size":1,"start":0}`, `{"size":1,"start":1}`, `{"size":2,"start":0}`, `{"size":0,"start":0}`, `{"size":-1,"start":0}`, `{"size":1024,"start":0}`, `{"size":1025,"start":0}`, `{"size":1}`,
-		`{"size":1,"start":null}`, `{"size":1,"start":-1}`, `{"size":1e0,"start":0}`, `{"size":"1","start":0}`, `{"size":1,"start":9223372036854775807}`, `{"size":9223372036854775808,"start":0}`, `{"SIZE":1,"Start":0}`, `{}`, `{"size":1,"size":3,"start":0}`,
-		`{"size":1,"start":1,"after":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}`, `{"size":1,"start":1,"after":"none"}`, `{"size":1,"start":1,"after":null}`,
+		`{"start":0}`, `{"start":1}`, `{"start":2}`, `{"start":null}`, `{"start":-1}`, `{"start":1e0}`, `{"start":"1"}`,
+		`{"start":9223372036854775807}`, `{"start":9223372036854775808}`, `{"Start":0}`, `{}`, `{"start":1,"start":3}`,
+		`{"start":1,"after":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}`, `{"start":1,"after":"none"}`, `{"start":1,"after":null}`,
 	} {
-		f.Add("Resized", seed)
+		f.Add("Started", seed)
 	}
-	f.Add("Recorded", `{"size":1,"start":0}`)
+	f.Add("Recorded", `{"start":0}`)
 	for _, data := range seeds.JSON("start") {
-		f.Add("Resized", data)
+		f.Add("Started", data)
 	}
 	f.Fuzz(func(t *testing.T, messageType, data string) {
 		store := messagestore.New(memory.New(), nil)
@@ -59,16 +58,15 @@ func FuzzAGroupSizeIsNeverGuessed(f *testing.F) {
 
 		err := c.CatchUp(t.Context())
 
-		var fields struct{ Size, Start, After json.RawMessage }
+		var fields struct{ Start, After json.RawMessage }
 		wrong := json.Unmarshal([]byte(data), &fields)
 		if fields.After != nil && err != nil { // an id of another message, or none
 			require.True(t, errors.Is(err, ErrPositionCorrupt) || errors.Is(err, ErrPositionAhead), "%v", err)
 			require.Empty(t, handler.handled)
 			return
 		}
-		size, noSize := wholeNumber(fields.Size)
 		start, noStart := wholeNumber(fields.Start)
-		fits := messageType == "Resized" && wrong == nil && noSize == nil && noStart == nil && 1 <= size && size <= messagestore.MaxGroupSize && start >= 0
+		fits := messageType == "Started" && wrong == nil && noStart == nil && start >= 0
 		if !fits {
 			require.ErrorIs(t, err, ErrPositionCorrupt)
 			require.Less(t, len(err.Error()), 2000)
@@ -226,7 +224,7 @@ func FuzzANameIsOneOrRefused(f *testing.F) {
 			requireTold(t, err)
 			return
 		}
-		for _, stream := range []messagestore.StreamName{c.id.Ledger(), c.id.Checkpoints(math.MaxInt64, messagestore.MaxGroupSize-1), c.id.DeadLetter(uuid.New()), c.id.Requests()} {
+		for _, stream := range []messagestore.StreamName{c.id.Ledger(), c.id.Checkpoints(math.MaxInt64), c.id.DeadLetter(uuid.New()), c.id.Requests()} {
 			require.NoError(t, stream.Validate())
 			require.Equal(t, messagestore.Category(category).Entity(), stream.Category().Entity())
 			require.Equal(t, name, stream.CardinalID())

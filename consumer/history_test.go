@@ -164,6 +164,26 @@ func ofMember(member, n int) (streams []messagestore.StreamName) {
 	return streams
 }
 
+// beside starts the second member of a consumer, and waits until each has a half of the category: the first has the
+// streams of member 0, of two.
+func beside(t *testing.T, store *messagestore.Store, category messagestore.Category, second *consumer.Consumer) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = second.Run(ctx) // the rollback may end it
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	await.That(t, "each has a half", func() (bool, any) {
+		replicas := statusIn(t, store, category).Replicas
+		return len(replicas) == 2 && replicas[0].Slots == operate.Slots/2 && replicas[1].Slots == operate.Slots/2, replicas
+	})
+}
+
 // After the rollback of the store its head is beyond the consumer's position. Only the
 // message that the consumer read last shows the rollback.
 func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
@@ -174,14 +194,15 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 		config *consumer.Config
 		stream messagestore.StreamName // of what is lost
 		body   messagestore.Body
+		shares bool // the category, with a second member
 	}{
-		"Whole":         {&consumer.Config{}, streams[3], Deposited{9}},
-		"InParallel":    {&consumer.Config{Concurrency: 4}, streams[3], Deposited{9}},
-		"OneByOne":      {&consumer.Config{BatchSize: 1}, streams[3], Deposited{9}},
-		"Types":         {&consumer.Config{OnlyKnown: true}, streams[3], Deposited{9}},
-		"TypesKeptBack": {&consumer.Config{OnlyKnown: true}, streams[3], Withdrawn{}},
-		"Member":        {member(2, 0), streams[3], Deposited{9}},
-		"AnotherMember": {member(2, 0), anothers, Deposited{9}},
+		"Whole":         {&consumer.Config{}, streams[3], Deposited{9}, false},
+		"InParallel":    {&consumer.Config{Concurrency: 4}, streams[3], Deposited{9}, false},
+		"OneByOne":      {&consumer.Config{BatchSize: 1}, streams[3], Deposited{9}, false},
+		"Types":         {&consumer.Config{OnlyKnown: true}, streams[3], Deposited{9}, false},
+		"TypesKeptBack": {&consumer.Config{OnlyKnown: true}, streams[3], Withdrawn{}, false},
+		"Member":        {&consumer.Config{Concurrency: 4}, streams[3], Deposited{9}, true},
+		"AnotherMember": {&consumer.Config{Concurrency: 4}, anothers, Deposited{9}, true},
 	} {
 		for grows, next := range map[string][]messagestore.StreamName{
 			"AnotherMessageInItsPlace":  {streams[0], streams[1], streams[2]},
@@ -201,6 +222,9 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 					defer cancel()
 					go func() { errs <- c.Run(ctx) }()
 					time.Sleep(time.Minute)
+					if reads.shares {
+						beside(t, elsewhere, account, newConsumer(t, messagestore.New(d, nil), &journal{}, reads.config))
+					}
 					write(t, elsewhere, streams[1], Deposited{3})
 					write(t, elsewhere, reads.stream, reads.body)
 					time.Sleep(15 * time.Second)
@@ -245,7 +269,10 @@ func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 	t.Parallel()
 	streams := ofMember(0, 3)
 	again := messagestore.Envelope{ID: uuid.New(), Body: Deposited{3}}
-	for name, config := range map[string]*consumer.Config{"Whole": {}, "Types": {OnlyKnown: true}, "Member": member(2, 0), "AnotherMember": member(2, 1)} {
+	for name, test := range map[string]struct {
+		config *consumer.Config
+		shares bool
+	}{"Whole": {&consumer.Config{}, false}, "Types": {&consumer.Config{OnlyKnown: true}, false}, "Member": {&consumer.Config{Concurrency: 4}, true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -253,10 +280,13 @@ func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 				write(t, messagestore.New(d, nil), streams[0], Deposited{1}, Deposited{2})
 				write(t, messagestore.New(d, nil), streams[1], again)
 				j := &journal{}
-				c := newConsumer(t, messagestore.New(d, nil), j, config)
+				c := newConsumer(t, messagestore.New(d, nil), j, test.config)
 				errs := make(chan error, 1)
 				go func() { errs <- c.Run(t.Context()) }()
 				time.Sleep(time.Minute)
+				if test.shares {
+					beside(t, messagestore.New(d, nil), account, newConsumer(t, messagestore.New(d, nil), &journal{}, test.config))
+				}
 				handled := j.all()
 				before := d.messages(t, account)[2]
 
@@ -314,7 +344,7 @@ func TestAPollOfAStoreThatWentBackHandlesNothing(t *testing.T) {
 func TestAFailoverThatLostNothingIsNotNoticed(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*consumer.Config{
-		"Whole": {}, "InParallel": {Concurrency: 4}, "OneByOne": {BatchSize: 1}, "Types": {OnlyKnown: true}, "Member": member(1, 0),
+		"Whole": {}, "InParallel": {Concurrency: 4}, "OneByOne": {BatchSize: 1}, "Types": {OnlyKnown: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -372,41 +402,35 @@ func TestAPositionOfAnotherHistoryStopsTheConsumer(t *testing.T) {
 			require.ErrorContains(t, err, fmt.Sprintf("it was right behind message %s, and the store has %s there", lost, last.ID))
 			for _, s := range positionsNow(t, store, category) {
 				if s.Name == name {
-					require.ErrorIs(t, s.Members[0].Err, consumer.ErrPositionAhead)
+					require.ErrorIs(t, s.PositionErr, consumer.ErrPositionAhead)
 				}
 			}
 		}
 
 		// The checkpoint, and the start of a generation.
 		require.NoError(t, newIn(t, store, category, "a", &journal{}, nil).CatchUp(t.Context()))
-		recorded, err := store.Last(t.Context(), streams.Stream("a").With("0", "0"))
+		recorded, err := store.Last(t.Context(), streams.Stream("a").With("0"))
 		require.NoError(t, err)
 		require.JSONEq(t, fmt.Sprintf(`{"position": %d, "after": %q}`, position, last.ID), string(recorded.Data))
-		write(t, store, streams.Stream("a").With("0", "0"), raw("Recorded", fmt.Sprintf(`{"position": %d, `, position)+wrong))
+		write(t, store, streams.Stream("a").With("0"), raw("Recorded", fmt.Sprintf(`{"position": %d, `, position)+wrong))
 		for range 2 {
 			j := &journal{}
-			requireAhead("a", streams.Stream("a").With("0", "0"), newIn(t, store, category, "a", j, nil).CatchUp(t.Context()))
+			requireAhead("a", streams.Stream("a").With("0"), newIn(t, store, category, "a", j, nil).CatchUp(t.Context()))
 			require.Empty(t, j.all())
 		}
-		j, err := start("b", raw("Resized", fmt.Sprintf(`{"size": 1, "start": %d, `, position)+wrong))
-		requireAhead("b", streams.Stream("b").With("0", "0"), err)
+		j, err := start("b", raw("Started", fmt.Sprintf(`{"start": %d, `, position)+wrong))
+		requireAhead("b", streams.Stream("b").With("0"), err)
 		require.Empty(t, j.all())
 
-		// A resize takes it along, and a reset takes it away.
-		for size := range 3 {
-			err := newIn(t, store, category, "a", &journal{}, member(size+1, 0)).CatchUp(t.Context())
-			requireAhead("a", streams.Stream("a").With(fmt.Sprint(size), "0"), err)
-		}
+		// A reset takes it away.
 		_, err = operate.Consumer(store, category, "a").Reset(t.Context(), last.GlobalPosition)
 		require.NoError(t, err)
 		j = &journal{}
-		require.NoError(t, newIn(t, store, category, "a", j, member(3, 0)).CatchUp(t.Context()))
-		require.NoError(t, newIn(t, store, category, "a", j, member(3, 1)).CatchUp(t.Context()))
-		require.NoError(t, newIn(t, store, category, "a", j, member(3, 2)).CatchUp(t.Context()))
+		require.NoError(t, newIn(t, store, category, "a", j, nil).CatchUp(t.Context()))
 		require.Len(t, j.all(), 1)
 
 		// A checkpoint without the name of a message is valid.
-		j, err = start("c", raw("Resized", fmt.Sprintf(`{"size": 1, "start": %d}`, last.GlobalPosition)))
+		j, err = start("c", raw("Started", fmt.Sprintf(`{"start": %d}`, last.GlobalPosition)))
 		require.NoError(t, err)
 		require.Len(t, j.all(), 1)
 	})
@@ -416,7 +440,7 @@ func TestAPositionOfAnotherHistoryStopsTheConsumer(t *testing.T) {
 // there.
 func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]*consumer.Config{"Whole": {GroupSize: 1}, "Types": {GroupSize: 1, OnlyKnown: true}} {
+	for name, config := range map[string]*consumer.Config{"Whole": {}, "Types": {OnlyKnown: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -441,8 +465,7 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 				close(release)
 
 				require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
-				_, err := elsewhere.Last(t.Context(), positions.Stream("ledger").With("0", "0"))
-				require.ErrorIs(t, err, messagestore.ErrNotFound)
+				require.Zero(t, statusIn(t, elsewhere, account).Position)
 				j := &journal{}
 				require.NoError(t, newConsumer(t, messagestore.New(d, nil), j, config).CatchUp(t.Context()))
 				require.Equal(t, []string{"account-2@0", "account-2@1"}, j.all())
@@ -629,7 +652,7 @@ func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
 		d.now.epoch = "1"
 		store := messagestore.New(d, nil)
 		var handled atomic.Int64
-		stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{GroupSize: 1, PollInterval: time.Minute, CheckpointInterval: time.Minute}))
+		stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{PollInterval: time.Minute, CheckpointInterval: time.Minute}))
 		write(t, store, "account-1", Deposited{1})
 		time.Sleep(time.Second)
 		restored := d.restoreBefore(t, d.messages(t, "other")[0].GlobalPosition)
@@ -637,8 +660,7 @@ func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
 		d.by(restored)
 
 		require.ErrorContains(t, stop(), "are redelivered")
-		_, err := store.Last(t.Context(), positions.Stream("ledger").With("0", "0"))
-		require.ErrorIs(t, err, messagestore.ErrNotFound)
+		require.Zero(t, statusIn(t, store, account).Position)
 	})
 }
 
@@ -676,11 +698,11 @@ func TestARunDoesNotBeginAgainBesideAHandlerThatDoesNotStop(t *testing.T) {
 	})
 }
 
-// readers are the ways in which a consumer reads its category.
+// readers are the ways in which a consumer reads its category. A member has another beside it.
 var readers = map[string]*consumer.Config{
 	"Whole":  {CheckpointInterval: 10 * time.Millisecond},
 	"Types":  {CheckpointInterval: 10 * time.Millisecond, OnlyKnown: true},
-	"Member": {CheckpointInterval: 10 * time.Millisecond, GroupSize: 2},
+	"Member": {CheckpointInterval: 10 * time.Millisecond, Concurrency: 4},
 }
 
 func TestAHistoryThatPostgreSQLLostStopsAConsumerThatRuns(t *testing.T) {
@@ -700,6 +722,12 @@ func TestAHistoryThatPostgreSQLLostStopsAConsumerThatRuns(t *testing.T) {
 				c := newIn(t, store, category, "c", j, config)
 				errs := make(chan error, 1)
 				go func() { errs <- c.Run(t.Context()) }()
+				if name == "Member" {
+					await.True(t, "the first member has joined", func() bool {
+						return len(positionsNow(t, store, category)) > 0 && len(statusIn(t, store, category).Replicas) == 1
+					})
+					beside(t, store, category, newIn(t, store, category, "c", &journal{}, config))
+				}
 				for i := range 20 {
 					write(t, store, category.Stream(fmt.Sprint(i)), Deposited{i})
 				}
@@ -750,7 +778,7 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 	end := endOf(t, store, account)
 	await.That(t, "the last message is before the checkpoint", func() (bool, any) { // or that would be missing below
 		all, err := operate.Consumers(t.Context(), store, account)
-		return err == nil && len(all) == 1 && len(all[0].Members) == 1 && all[0].Members[0].Position == end, all
+		return err == nil && len(all) == 1 && all[0].Position == end, all
 	})
 
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -798,6 +826,12 @@ func TestWhatIsRemovedIsNotLost(t *testing.T) {
 				defer cancel()
 				errs := make(chan error, 1)
 				go func() { errs <- c.Run(ctx) }()
+				if name == "Member" {
+					await.True(t, "the first member has joined", func() bool {
+						return len(positionsNow(t, r.Store, r.category)) > 0 && len(statusIn(t, r.Store, r.category).Replicas) == 1
+					})
+					beside(t, r.Store, r.category, r.consumer(t, &journal{}, config))
+				}
 				at := func(end messagestore.GlobalPosition) {
 					t.Helper()
 					await.That(t, "all messages are handled", func() (bool, any) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
@@ -384,13 +385,18 @@ func TestAPanicHasItsStack(t *testing.T) {
 
 func TestTheStartSaysWhichMemberItIs(t *testing.T) {
 	t.Parallel()
-	var log logbook
-	store := newStore()
-	require.NoError(t, newConsumer(t, store, &journal{}, &consumer.Config{Logger: log.logger(), GroupSize: 3, GroupMember: 1}).CatchUp(t.Context()))
-	started := log.of(t, "consumer started")
-	require.Len(t, started, 1)
-	require.InDelta(t, 3, started[0]["size"], 0)
-	require.InDelta(t, 1, started[0]["member"], 0)
+	synctest.Test(t, func(t *testing.T) {
+		var log logbook
+		store := newStore()
+		stop := running(t, newConsumer(t, store, &journal{}, &consumer.Config{Logger: log.logger()}))
+		time.Sleep(time.Minute)
+		started := log.of(t, "consumer started")
+		require.Len(t, started, 1)
+		require.InDelta(t, 1, started[0]["size"], 0)
+		require.InDelta(t, operate.Slots, started[0]["slots"], 0)
+		require.Equal(t, statusIn(t, store, account).Replicas[0].ID.String(), started[0]["member"])
+		require.NoError(t, stop())
+	})
 }
 
 func TestAHandlerThatWritesToItsOwnCategoryIsNamedOnce(t *testing.T) {
@@ -460,9 +466,15 @@ func TestAFilterThatNoMessagePassesIsNamedOnce(t *testing.T) {
 			{"misspelt", consumer.Config{OnlyKnown: true}, "Deposit", 1},
 			{"correlated", consumer.Config{Correlation: "transfer"}, "Deposited", 1},
 			{"right", consumer.Config{OnlyKnown: true}, "Deposited", 0},
-			{"member", consumer.Config{OnlyKnown: true, GroupSize: 2}, "Deposited", 0},
+			{"member", consumer.Config{OnlyKnown: true, Concurrency: 2}, "Deposit", 0},
 		} {
 			var log logbook
+			if test.name == "member" { // of two, which has a half
+				others := test.config
+				others.Logger = logger.Silent()
+				running(t, newNamed(store, account, test.name, knowing(&journal{}, test.known), &others))
+				time.Sleep(time.Minute)
+			}
 			test.config.Logger = log.logger()
 			stop := running(t, newNamed(store, account, test.name, knowing(&journal{}, test.known), &test.config))
 			time.Sleep(time.Minute)

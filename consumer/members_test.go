@@ -117,7 +117,7 @@ func testMembers(t *testing.T, storeURL string, lanes int) {
 	start()
 	await.That(t, "all messages are handled", func() (bool, any) {
 		all, err := operate.Consumers(t.Context(), store, category)
-		return err == nil && len(all) == 1 && all[0].Members[0].Err == nil && all[0].Members[0].Lag == 0, all
+		return err == nil && len(all) == 1 && all[0].PositionErr == nil && all[0].Lag == 0, all
 	})
 	for _, c := range members {
 		signal(c, syscall.SIGTERM)

@@ -31,7 +31,7 @@ func setPaused(t *testing.T, store *messagestore.Store, paused bool) {
 func TestAPausedConsumerTakesNoMessageUntilItIsResumed(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]consumer.Config{
-		"Alone": {}, "Concurrent": {Concurrency: 8}, "Static": {GroupSize: 1},
+		"Alone": {}, "Concurrent": {Concurrency: 8},
 	} {
 		for _, busy := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/busy=%t", name, busy), func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestAPauseLetsTheMessageInFlightEndAndItsRetriesWait(t *testing.T) {
 	})
 }
 
-func TestAPauseOutlivesAResetAndAResize(t *testing.T) {
+func TestAPauseOutlivesAResetAndARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
@@ -194,13 +194,13 @@ func TestAPauseOutlivesAResetAndAResize(t *testing.T) {
 		require.Equal(t, written, first.all(), "nothing is handled again before it is resumed")
 		require.NoError(t, first.stop())
 
-		resized := newReplica(t, driver, member(2, 0))
+		next := newReplica(t, driver, nil)
 		time.Sleep(10 * time.Minute)
-		require.Empty(t, resized.all())
+		require.Empty(t, next.all())
 		setPaused(t, store, false)
 		time.Sleep(11 * time.Second)
-		require.NotEmpty(t, resized.all())
-		require.NoError(t, resized.stop())
+		require.NotEmpty(t, next.all())
+		require.NoError(t, next.stop())
 	})
 }
 
@@ -298,7 +298,7 @@ func TestALedgerThatContinuesALaterGenerationIsCorrupt(t *testing.T) {
 		store := newStore()
 		c := newConsumer(t, store, &journal{}, nil)
 		require.NoError(t, c.CatchUp(t.Context()))
-		_, err := store.Write(t.Context(), "account:position-ledger", 0, messagestore.Raw{Type: "Resized", Data: []byte(`{"size": 1, "start": 0, "of": 1, "paused": true}`)})
+		_, err := store.Write(t.Context(), "account:position-ledger", 0, messagestore.Raw{Type: "Started", Data: []byte(`{"start": 0, "of": 1, "paused": true}`)})
 		require.NoError(t, err)
 		require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrPositionCorrupt)
 	})

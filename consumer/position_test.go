@@ -22,12 +22,12 @@ func raw(messageType, data string) messagestore.Raw {
 	return messagestore.Raw{Type: messageType, Data: json.RawMessage(data)}
 }
 
-func TestOfTwoProcessesWithOneIdentityTheSecondToRecordIsFenced(t *testing.T) {
+func TestOfTwoCatchUpsAtOnceTheSecondToRecordIsFenced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
 		write(t, messagestore.New(driver, nil), "account-1", Deposited{1})
-		config := &consumer.Config{GroupSize: 1, CheckpointMessages: 1}
+		config := &consumer.Config{CheckpointMessages: 1}
 		entered, release := make(chan struct{}), make(chan struct{})
 		late := newConsumer(t, messagestore.New(driver, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			close(entered)
@@ -35,7 +35,7 @@ func TestOfTwoProcessesWithOneIdentityTheSecondToRecordIsFenced(t *testing.T) {
 			return nil
 		}), config)
 		errs := make(chan error, 1)
-		go func() { errs <- runForAWhile(t, late) }()
+		go func() { errs <- late.CatchUp(t.Context()) }()
 		<-entered
 
 		require.NoError(t, newConsumer(t, messagestore.New(driver, nil), &journal{}, config).CatchUp(t.Context()))
@@ -45,11 +45,11 @@ func TestOfTwoProcessesWithOneIdentityTheSecondToRecordIsFenced(t *testing.T) {
 		require.ErrorIs(t, err, consumer.ErrConsumerFenced)
 		fenced, ok := errors.AsType[*checkpoint.FencedError](err)
 		require.True(t, ok)
-		require.Equal(t, positions.Stream("ledger").With("0", "0"), fenced.Stream)
+		require.Equal(t, positions.Stream("ledger").With("0"), fenced.Stream)
 		require.Equal(t, messagestore.NoStream, fenced.Expected)
 		require.Equal(t, messagestore.Version(0), fenced.Actual)
 		require.Zero(t, late.Stats().Position)
-		require.ErrorContains(t, err, "consumer fenced: another process wrote to it as the same member: run each member of a static group once, or leave the group size out, in account:position-ledger+0+0: expected version no stream, found 0")
+		require.ErrorContains(t, err, "consumer fenced: another process wrote to it: call CatchUp while no other process runs the consumer, in account:position-ledger+0: expected version no stream, found 0")
 	})
 }
 
@@ -62,9 +62,9 @@ func TestThePositionIsAStreamOfRecordedMessages(t *testing.T) {
 
 	entry, err := store.Last(t.Context(), "account:position-ledger")
 	require.NoError(t, err)
-	require.Equal(t, "Resized", entry.Type)
-	require.JSONEq(t, `{"size": 1, "start": 0}`, string(entry.Data))
-	position, err := store.Last(t.Context(), "account:position-ledger+0+0")
+	require.Equal(t, "Started", entry.Type)
+	require.JSONEq(t, `{"start": 0}`, string(entry.Data))
+	position, err := store.Last(t.Context(), "account:position-ledger+0")
 	require.NoError(t, err)
 	require.Equal(t, "Recorded", position.Type)
 	last, err := store.Last(t.Context(), "account-1")
@@ -80,7 +80,7 @@ func TestACategoryWithATypeKeepsItsPositionsBesideIt(t *testing.T) {
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
-	_, err := store.Last(t.Context(), "account:command+position-accounts+0+0")
+	_, err := store.Last(t.Context(), "account:command+position-accounts+0")
 	require.NoError(t, err)
 }
 
@@ -92,19 +92,17 @@ func TestACorruptPositionStopsTheConsumer(t *testing.T) {
 		body   messagestore.Body
 		reason string
 	}{
-		{"account:position-ledger+0+0", raw("Recorded", `{"position": "abc"}`), `it is not like {"position": 3}`},
-		{"account:position-ledger+0+0", raw("Recorded", `{"position": -7}`), "position -7 is less than 0"},
-		{"account:position-ledger+0+0", raw("Recorded", `{"position": 1.5}`), `it is not like {"position": 3}`},
-		{"account:position-ledger+0+0", raw("Recorded", `{"position": 1e30}`), `it is not like {"position": 3}`},
-		{"account:position-ledger+0+0", raw("Recorded", `{"position": null}`), "it has no position"},
-		{"account:position-ledger+0+0", raw("Recorded", `{}`), "it has no position"},
-		{"account:position-ledger+0+0", raw("Recorded", `{"position": 2, "after": "none"}`), `it is not like {"position": 3}`},
-		{"account:position-ledger+0+0", raw("Deposited", `{"position": 1}`), "its type is Deposited, not Recorded"},
-		{"account:position-ledger", raw("Resized", `{"size": 0, "start": 0}`), "group size 0"},
-		{"account:position-ledger", raw("Resized", `{"size": 1025, "start": 0}`), "group size 1025"},
-		{"account:position-ledger", raw("Resized", `{"size": 1, "start": -1}`), "start -1 is less than 0"},
-		{"account:position-ledger", raw("Resized", `{"size": 1}`), "it has no start"},
-		{"account:position-ledger", raw("Recorded", `{"size": 1, "start": 0}`), "its type is Recorded, not Resized"},
+		{"account:position-ledger+0", raw("Recorded", `{"position": "abc"}`), `it is not like {"position": 3}`},
+		{"account:position-ledger+0", raw("Recorded", `{"position": -7}`), "position -7 is less than 0"},
+		{"account:position-ledger+0", raw("Recorded", `{"position": 1.5}`), `it is not like {"position": 3}`},
+		{"account:position-ledger+0", raw("Recorded", `{"position": 1e30}`), `it is not like {"position": 3}`},
+		{"account:position-ledger+0", raw("Recorded", `{"position": null}`), "it has no position"},
+		{"account:position-ledger+0", raw("Recorded", `{}`), "it has no position"},
+		{"account:position-ledger+0", raw("Recorded", `{"position": 2, "after": "none"}`), `it is not like {"position": 3}`},
+		{"account:position-ledger+0", raw("Deposited", `{"position": 1}`), "its type is Deposited, not Recorded"},
+		{"account:position-ledger", raw("Started", `{"start": -1}`), "start -1 is less than 0"},
+		{"account:position-ledger", raw("Started", `{}`), "it has no start"},
+		{"account:position-ledger", raw("Recorded", `{"start": 0}`), "its type is Recorded, not Started"},
 	} {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
@@ -129,7 +127,7 @@ func TestAPositionAheadOfTheStoreStopsTheConsumer(t *testing.T) {
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
 	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
-	write(t, store, "account:position-ledger+0+0", raw("Recorded", `{"position": 3}`)) // 2 is at the end
+	write(t, store, "account:position-ledger+0", raw("Recorded", `{"position": 3}`)) // 2 is at the end
 	c := newConsumer(t, store, &journal{}, nil)
 
 	err := runForAWhile(t, c)
@@ -138,7 +136,7 @@ func TestAPositionAheadOfTheStoreStopsTheConsumer(t *testing.T) {
 	ahead, ok := errors.AsType[*checkpoint.AheadError](err)
 	require.True(t, ok)
 	require.Equal(t, messagestore.GlobalPosition(3), ahead.Position)
-	require.ErrorContains(t, err, "position 3 in account:position-ledger+0+0 is ahead of the store")
+	require.ErrorContains(t, err, "position 3 in account:position-ledger+0 is ahead of the store")
 }
 
 func TestAPositionAtTheEndIsNotAhead(t *testing.T) {
@@ -191,7 +189,7 @@ func TestAPositionThatTheStoreLostStopsTheConsumer(t *testing.T) {
 	store := &tap{Store: newStore()}
 	write(t, store.Store, "account-1", Deposited{1})
 	store.write = func(stream messagestore.StreamName) error {
-		if stream == "account:position-ledger+0+0" {
+		if stream == "account:position-ledger+0" {
 			return &messagestore.VersionConflictError{Stream: stream, Expected: 5, Actual: 4}
 		}
 		return nil
@@ -203,8 +201,8 @@ func TestAPositionThatTheStoreLostStopsTheConsumer(t *testing.T) {
 	require.NotErrorIs(t, err, consumer.ErrConsumerFenced)
 	ahead, ok := errors.AsType[*checkpoint.AheadError](err)
 	require.True(t, ok)
-	require.Equal(t, checkpoint.AheadError{Stream: "account:position-ledger+0+0", Position: 0, Expected: 5, Actual: 4}, *ahead)
-	require.ErrorContains(t, err, "position 0 is ahead of the store, which has lost messages of account:position-ledger+0+0: expected version 5, found 4")
+	require.Equal(t, checkpoint.AheadError{Stream: "account:position-ledger+0", Position: 0, Expected: 5, Actual: 4}, *ahead)
+	require.ErrorContains(t, err, "position 0 is ahead of the store, which has lost messages of account:position-ledger+0: expected version 5, found 4")
 }
 
 // A handler may return the error of another consumer, which says nothing of this one's
@@ -239,7 +237,7 @@ func TestAPositionOfUnknownOutcomeDoesNotFenceItsOwnWriter(t *testing.T) {
 				store := &tap{Store: newStore()}
 				lose := func(n int) func(messagestore.StreamName) error {
 					return func(stream messagestore.StreamName) error {
-						if stream != "account:position-ledger+0+0" || n == 0 {
+						if stream != "account:position-ledger+0" || n == 0 {
 							return nil
 						}
 						n--
@@ -269,21 +267,30 @@ func TestAPositionOfUnknownOutcomeDoesNotFenceItsOwnWriter(t *testing.T) {
 	}
 }
 
+// afterJoining has the store refuse the checkpoints of a consumer once it has joined its group.
+func afterJoining(store *tap) {
+	joined := false
+	store.set(func(s *tap) {
+		s.write = func(stream messagestore.StreamName) error {
+			switch {
+			case stream.ID() != "ledger+0":
+				return nil
+			case !joined:
+				joined = true
+				return nil
+			}
+			return errStore
+		}
+	})
+}
+
 func TestAPositionThatCannotBeRecordedAtTheEndIsSaid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &tap{Store: newStore()}
 		write(t, store.Store, "account-1", Deposited{1})
-		c := newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 1})
-		store.set(func(s *tap) {
-			s.write = func(stream messagestore.StreamName) error {
-				if stream.ID() == "ledger+0+0" {
-					return errStore
-				}
-				return nil
-			}
-		})
-		stop := running(t, c)
+		afterJoining(store)
+		stop := running(t, newConsumer(t, store, &journal{}, nil))
 		time.Sleep(time.Minute)
 		start := time.Now()
 
@@ -303,16 +310,10 @@ func TestAConsumerThatCannotRecordDoesNotRunAhead(t *testing.T) {
 		for range 100 {
 			write(t, store.Store, "account-1", Deposited{1})
 		}
-		away := func(stream messagestore.StreamName) error {
-			if stream.ID() == "ledger+0+0" {
-				return errStore
-			}
-			return nil
-		}
-		store.set(func(s *tap) { s.write = away })
-		c := newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 1, CheckpointMessages: 10, BatchSize: 7})
+		afterJoining(store)
+		c := newConsumer(t, store, &journal{}, &consumer.Config{CheckpointMessages: 10, BatchSize: 7})
 		stop := running(t, c)
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		require.Equal(t, int64(17), c.Stats().Handled)
 
 		store.set(func(s *tap) { s.write = nil })
@@ -338,8 +339,8 @@ func FuzzARecordedPositionIsNeverGuessed(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data string) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
-		write(t, store, "account:position-ledger", raw("Resized", `{"size": 1, "start": 0}`))
-		if _, err := store.Write(t.Context(), "account:position-ledger+0+0", messagestore.NoStream, raw("Recorded", data)); err != nil {
+		write(t, store, "account:position-ledger", raw("Started", `{"start": 0}`))
+		if _, err := store.Write(t.Context(), "account:position-ledger+0", messagestore.NoStream, raw("Recorded", data)); err != nil {
 			return // the store refuses it
 		}
 		j := &journal{}

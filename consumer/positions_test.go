@@ -87,58 +87,24 @@ func TestPositionsTellWhereConsumersAre(t *testing.T) {
 
 		require.Len(t, all, 2)
 		require.Equal(t, "a", all[0].Name)
-		require.Equal(t, a.Stats().Position, all[0].Members[0].Position)
-		require.Zero(t, all[0].Members[0].Lag)
-		require.Zero(t, all[0].Members[0].Oldest)
+		require.Equal(t, a.Stats().Position, all[0].Position)
+		require.Zero(t, all[0].Lag)
+		require.Zero(t, all[0].Oldest)
 		require.Zero(t, all[0].Parked)
 		require.Equal(t, "b", all[1].Name)
 		require.Equal(t, category, all[1].Category)
 		require.Equal(t, messagestore.Version(0), all[1].Generation)
-		require.Equal(t, 1, all[1].Size)
 		require.Equal(t, 3, all[1].Parked)
 		require.NotZero(t, all[1].StartedAt)
-		require.Len(t, all[1].Members, 1)
-		m := all[1].Members[0]
+		m := all[1]
 		require.Equal(t, end, m.Position)
 		require.Equal(t, int64(2), m.Lag)
 		require.False(t, m.AtLeast)
 		require.False(t, m.Oldest.After(oldest.Time))
 		require.NotZero(t, m.Oldest)
 		require.NotZero(t, m.RecordedAt)
-		require.NoError(t, m.Err)
-	})
-}
-
-func TestPositionsTellOfEachMemberOfAGroup(t *testing.T) {
-	t.Parallel()
-	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
-		const size = 3
-		for i := range 20 {
-			write(t, store, category.Stream(fmt.Sprint(i)), Deposited{i})
-		}
-		require.NoError(t, newIn(t, store, category, "group", always(nil), &consumer.Config{GroupSize: size, GroupMember: 1}).CatchUp(t.Context()))
-
-		all := positionsNow(t, store, category)
-
-		require.Len(t, all, 1)
-		require.Equal(t, size, all[0].Size)
-		require.Len(t, all[0].Members, size)
-		for member, m := range all[0].Members {
-			want := 0
-			for i := range 20 {
-				if category.Stream(fmt.Sprint(i)).GroupMember(size) == member {
-					want++
-				}
-			}
-			if member == 1 {
-				require.Zero(t, m.Lag)
-				require.NotZero(t, m.RecordedAt)
-				continue
-			}
-			require.Equal(t, int64(want), m.Lag)
-			require.Zero(t, m.RecordedAt, "it has recorded nothing")
-			require.Zero(t, m.Position)
-		}
+		require.NoError(t, m.PositionErr)
+		require.Empty(t, m.Replicas)
 	})
 }
 
@@ -153,13 +119,13 @@ func TestLagIsCountedUpToABound(t *testing.T) {
 	for range operate.MaxLag / len(batch) {
 		write(t, store, "account-1", batch...)
 	}
-	m := positionsNow(t, store, account)[0].Members[0]
+	m := positionsNow(t, store, account)[0]
 	require.Equal(t, int64(operate.MaxLag), m.Lag)
 	require.False(t, m.AtLeast)
 
 	write(t, store, "account-1", Deposited{1})
 
-	m = positionsNow(t, store, account)[0].Members[0]
+	m = positionsNow(t, store, account)[0]
 	require.Equal(t, int64(operate.MaxLag), m.Lag)
 	require.True(t, m.AtLeast)
 }
@@ -180,11 +146,11 @@ func TestPositionsOfOtherClientsAreTold(t *testing.T) {
 		require.Len(t, all, 2)
 		require.True(t, all[0].Foreign)
 		require.Equal(t, "broken", all[0].Name)
-		require.ErrorIs(t, all[0].Members[0].Err, consumer.ErrPositionCorrupt)
+		require.ErrorIs(t, all[0].PositionErr, consumer.ErrPositionCorrupt)
 		require.True(t, all[1].Foreign)
 		require.Equal(t, "theirs", all[1].Name)
-		require.Equal(t, second+1, all[1].Members[0].Position)
-		require.Equal(t, int64(1), all[1].Members[0].Lag)
+		require.Equal(t, second+1, all[1].Position)
+		require.Equal(t, int64(1), all[1].Lag)
 	})
 }
 
@@ -194,18 +160,18 @@ func TestPositionsTellWhatIsWrong(t *testing.T) {
 		positions := category.WithType("position")
 		write(t, store, category.Stream("1"), Deposited{1})
 		for name, recorded := range map[string]string{"ahead": `{"position": 999999999999}`, "less": `{"position": -1}`, "none": `{}`, "text": `{"position": "3"}`} {
-			write(t, store, positions.Stream(name), raw("Resized", `{"size": 1, "start": 0}`))
-			write(t, store, positions.Stream(name).With("0", "0"), raw("Recorded", recorded))
+			write(t, store, positions.Stream(name), raw("Started", `{"start": 0}`))
+			write(t, store, positions.Stream(name).With("0"), raw("Recorded", recorded))
 		}
-		write(t, store, positions.Stream("size"), raw("Resized", `{"size": 0, "start": 0}`))
+		write(t, store, positions.Stream("start"), raw("Started", `{"start": -1}`))
 
 		all := positionsNow(t, store, category)
 
 		require.Len(t, all, 5)
-		require.EqualError(t, all[4].Members[0].Err, fmt.Sprintf(`position is corrupt: %s-text+0+0@0: it is not like {"position": 3}`, positions))
-		require.ErrorIs(t, all[0].Members[0].Err, consumer.ErrPositionAhead)
-		require.ErrorIs(t, all[1].Members[0].Err, consumer.ErrPositionCorrupt)
-		require.ErrorIs(t, all[2].Members[0].Err, consumer.ErrPositionCorrupt)
+		require.EqualError(t, all[4].PositionErr, fmt.Sprintf(`position is corrupt: %s-text+0@0: it is not like {"position": 3}`, positions))
+		require.ErrorIs(t, all[0].PositionErr, consumer.ErrPositionAhead)
+		require.ErrorIs(t, all[1].PositionErr, consumer.ErrPositionCorrupt)
+		require.ErrorIs(t, all[2].PositionErr, consumer.ErrPositionCorrupt)
 		require.ErrorIs(t, all[3].Err, consumer.ErrPositionCorrupt)
 	})
 }
@@ -216,12 +182,9 @@ func TestAfterAResetTheConsumerGoesOnFromThere(t *testing.T) {
 		for i := range 6 {
 			write(t, store, category.Stream(fmt.Sprint(i)), Deposited{i})
 		}
-		config := &consumer.Config{GroupSize: 2, GroupMember: 0}
-		other := &consumer.Config{GroupSize: 2, GroupMember: 1}
 		catchUp := func() []string {
 			j := &journal{}
-			require.NoError(t, newIn(t, store, category, "c", j, config).CatchUp(t.Context()))
-			require.NoError(t, newIn(t, store, category, "c", j, other).CatchUp(t.Context()))
+			require.NoError(t, newIn(t, store, category, "c", j, nil).CatchUp(t.Context()))
 			return j.all()
 		}
 		require.Len(t, catchUp(), 6)
@@ -240,13 +203,12 @@ func TestAfterAResetTheConsumerGoesOnFromThere(t *testing.T) {
 			move, err := operate.Consumer(store, category, "c").Reset(t.Context(), r.to)
 			require.NoError(t, err)
 			require.Equal(t, before.Generation+1, move.Generation)
-			require.Equal(t, before.Members, move.Members)
+			require.Equal(t, before.Position, move.From)
+			require.NoError(t, move.FromErr)
 			status := positionsNow(t, store, category)[0]
 			require.Equal(t, move.Generation, status.Generation)
-			require.Equal(t, 2, status.Size)
-			require.Equal(t, r.to, status.Members[0].Position)
-			require.Equal(t, r.to, status.Members[1].Position)
-			require.Zero(t, status.Members[1].RecordedAt)
+			require.Equal(t, r.to, status.Position)
+			require.Zero(t, status.RecordedAt)
 			require.Len(t, catchUp(), r.want, "from %d", r.to)
 			require.Empty(t, catchUp())
 		}
@@ -339,13 +301,12 @@ func TestAConsumerThatRunsNeverGoesOnAtTheOldPositionAfterAReset(t *testing.T) {
 	})
 }
 
-// Whether one handles the category in order, replicas share it, or a static group does.
+// Whether one handles the category in order, or replicas share it.
 func TestAResetEndsNoProcess(t *testing.T) {
 	t.Parallel()
 	for name, configs := range map[string][]consumer.Config{
 		"InOrder": {{}, {}},
 		"Shared":  {{Concurrency: 4}, {Concurrency: 4}, {Concurrency: 4}},
-		"Static":  {{GroupSize: 2, GroupMember: 0}, {GroupSize: 2, GroupMember: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -394,14 +355,14 @@ func TestAResetEndsNoProcess(t *testing.T) {
 	}
 }
 
-// The ledger is read in an outage: the process does not take a reset for a resize.
+// The ledger is read in an outage: the process finds out about the reset later.
 func TestAResetThatCannotBeReadIsReadAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &tap{Store: newStore()}
 		write(t, store.Store, "account-1", Deposited{1})
 		j := &journal{}
-		stop := running(t, newConsumer(t, store, j, &consumer.Config{GroupSize: 1}))
+		stop := running(t, newConsumer(t, store, j, nil))
 		time.Sleep(time.Second)
 		store.set(func(s *tap) {
 			s.look = func(messagestore.StreamName) error { return errStore }
@@ -416,27 +377,6 @@ func TestAResetThatCannotBeReadIsReadAgain(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		require.Len(t, j.all(), 2)
 		require.NoError(t, stop())
-	})
-}
-
-// A reset and another size since: the member has no place in the group.
-func TestAResetOfAGroupOfAnotherSizeStopsAMember(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newStore()
-		write(t, store, "account-1", Deposited{1})
-		ended := make(chan error, 1)
-		old := newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 2})
-		go func() { ended <- old.Run(t.Context()) }()
-		time.Sleep(time.Second)
-		require.NoError(t, newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 3}).CatchUp(t.Context()))
-
-		_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
-
-		require.NoError(t, err)
-		err = await.Receive(t, "the run ends", ended)
-		require.ErrorIs(t, err, consumer.ErrConsumerFenced)
-		require.ErrorContains(t, err, "the group was resized to 3: start all members with one size")
 	})
 }
 
@@ -588,24 +528,24 @@ func (d *hooked) Append(ctx context.Context, a messagestore.Append) (messagestor
 	return d.Driver.Append(ctx, a)
 }
 
-func TestAResetAndAResizeAtOnceBothCount(t *testing.T) {
+func TestAResetAndAPauseAtOnceBothCount(t *testing.T) {
 	t.Parallel()
 	driver := &hooked{Driver: newDriver()}
 	store := messagestore.New(driver, nil)
 	write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
 	driver.before = func() {
-		require.NoError(t, newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 2}).CatchUp(t.Context()))
+		setPaused(t, store, true)
 	}
 
 	move, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 2)
 
 	require.NoError(t, err)
-	require.Len(t, move.Members, 2)
+	require.Equal(t, messagestore.GlobalPosition(4), move.From)
 	s := positionsNow(t, store, account)[0]
 	require.Equal(t, messagestore.Version(2), s.Generation)
-	require.Equal(t, 2, s.Size)
-	require.Equal(t, messagestore.GlobalPosition(2), s.Members[1].Position)
+	require.NotZero(t, s.PausedAt)
+	require.Equal(t, messagestore.GlobalPosition(2), s.Position)
 }
 
 func TestOfTwoResetsAtOnceTheLaterMovesFromWhereTheEarlierHasPut(t *testing.T) {
@@ -624,10 +564,10 @@ func TestOfTwoResetsAtOnceTheLaterMovesFromWhereTheEarlierHasPut(t *testing.T) {
 	later, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 2)
 
 	require.NoError(t, err)
-	require.Equal(t, messagestore.GlobalPosition(4), earlier.Members[0].Position)
-	require.Equal(t, messagestore.GlobalPosition(3), later.Members[0].Position)
+	require.Equal(t, messagestore.GlobalPosition(4), earlier.From)
+	require.Equal(t, messagestore.GlobalPosition(3), later.From)
 	require.Equal(t, earlier.Generation+1, later.Generation)
-	require.Equal(t, messagestore.GlobalPosition(2), positionsNow(t, store, account)[0].Members[0].Position)
+	require.Equal(t, messagestore.GlobalPosition(2), positionsNow(t, store, account)[0].Position)
 }
 
 func TestResetRefusesWhatCannotBe(t *testing.T) {
@@ -665,7 +605,7 @@ func TestAResetMendsAPositionThatIsAhead(t *testing.T) {
 	store := newStore()
 	write(t, store, "account-1", Deposited{1}, Deposited{2})
 	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
-	write(t, store, positions.Stream("ledger").With("0", "0"), raw("Recorded", `{"position": 1000}`))
+	write(t, store, positions.Stream("ledger").With("0"), raw("Recorded", `{"position": 1000}`))
 	require.ErrorIs(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()), consumer.ErrPositionAhead)
 
 	_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 2)

@@ -125,34 +125,10 @@ func (w *world) afterWrite(stream messagestore.StreamName, body messagestore.Bod
 // checkPosition is promise C1: a position never passes a message that is unfinished.
 func (w *world) checkPosition(stream messagestore.StreamName, position messagestore.GlobalPosition) {
 	for _, m := range w.written {
-		if m.GlobalPosition < position && w.wants(stream, m) && !w.handled[m.GlobalPosition] && !w.parked[m.GlobalPosition] {
+		if m.GlobalPosition < position && m.Type == (Deposited{}).MessageType() && !w.handled[m.GlobalPosition] && !w.parked[m.GlobalPosition] {
 			w.wrongly("%s is at %d, but %s (%d) is unfinished", stream, position, m, m.GlobalPosition)
 		}
 	}
-}
-
-// wants reports whether the member whose positions are in stream reads m.
-func (w *world) wants(stream messagestore.StreamName, m *messagestore.Message) bool {
-	if m.Type != (Deposited{}).MessageType() {
-		return false
-	}
-	var generation, member int
-	if _, err := fmt.Sscanf(stream.ID(), "ledger+%d+%d", &generation, &member); err != nil {
-		w.wrongly("%s: %v", stream, err)
-	}
-	for entry, err := range w.store.ReadStream(context.Background(), positions.Stream("ledger"), messagestore.Version(generation)) {
-		if err != nil {
-			w.wrongly("%v", err)
-			break
-		}
-		var resized struct{ Size int }
-		if err := json.Unmarshal(entry.Data, &resized); err != nil {
-			w.wrongly("%v", err)
-		}
-		return m.Stream.GroupMember(resized.Size) == member
-	}
-	w.wrongly("%s has no ledger entry", stream)
-	return true
 }
 
 func unwrap(body messagestore.Body) messagestore.Body {
@@ -303,42 +279,6 @@ func TestNoMessageIsSkippedWhateverIsKilled(t *testing.T) {
 			if most := config.CheckpointMessages + config.BatchSize; w.again > most {
 				t.Fatalf("%d messages were handled again, more than %d", w.again, most)
 			}
-		}
-		w.checkAllFinished(t)
-	})
-}
-
-func TestNoMessageIsSkippedWhenAGroupIsResized(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld()
-		w.most = 1
-		run := func(size, member, killAt int) {
-			w.born(killAt)
-			c := newNamed(w.tap, account, "ledger", w, &consumer.Config{
-				OnlyKnown:          true,
-				GroupSize:          size,
-				GroupMember:        member,
-				BatchSize:          rapid.IntRange(1, 8).Draw(t, "batch size"),
-				CheckpointMessages: rapid.IntRange(1, 8).Draw(t, "position interval"),
-				Errors:             parkAtOnce,
-			})
-			err := c.CatchUp(t.Context())
-			w.check(t)
-			if !w.ended(err) {
-				t.Fatalf("dead %v: %v", w.dead, err)
-			}
-		}
-		size := 1
-		for range rapid.IntRange(1, 8).Draw(t, "steps") {
-			w.writeSome(t, "messages")
-			size = rapid.IntRange(1, 4).Draw(t, "size")
-			for range rapid.IntRange(0, 3).Draw(t, "runs") {
-				run(size, rapid.IntRange(0, size-1).Draw(t, "member"), rapid.IntRange(0, 20).Draw(t, "kill at"))
-			}
-		}
-		for member := range size {
-			run(size, member, 0)
 		}
 		w.checkAllFinished(t)
 	})

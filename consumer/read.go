@@ -57,9 +57,7 @@ type reader struct {
 
 func newReader(c *Consumer, place *checkpoint.Place) *reader {
 	filter := c.config.filter(c.known())
-	if place.Leased() {
-		filter.GroupSize, filter.GroupMember = place.Class()
-	}
+	filter.GroupSize, filter.GroupMember = place.Class()
 	return &reader{
 		filter: filter,
 		store:  c.store, category: c.id.Category, config: &c.config, place: place, pages: make(chan page, 1),

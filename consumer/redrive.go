@@ -59,7 +59,7 @@ func newRedrives(c *Consumer, place *checkpoint.Place, progress *progress) *redr
 		failed: map[uuid.UUID]time.Time{},
 		keys:   map[string]struct{}{},
 		mine: func(stream messagestore.StreamName) bool {
-			return place.MySlot(stream) && stream.GroupMember(c.config.groupSize()) == c.config.GroupMember
+			return place.MySlot(stream)
 		},
 	}
 	config := deadletter.InboxConfig{

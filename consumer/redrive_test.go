@@ -28,8 +28,8 @@ func TestWhatIsSettledIsNotedOnce(t *testing.T) {
 		j := &journal{}
 		start := func() (stop func()) {
 			var stops []func() error
-			for member := range 2 {
-				stops = append(stops, running(t, newConsumer(t, store, j, &consumer.Config{GroupSize: 2, GroupMember: member})))
+			for range 2 {
+				stops = append(stops, running(t, newConsumer(t, store, j, &consumer.Config{Concurrency: 2})))
 			}
 			stops = append(stops, running(t, newIn(t, store, account, "other", j, nil)))
 			return func() {

@@ -32,7 +32,7 @@ func askToPark(t *testing.T, store *messagestore.Store, stream messagestore.Stre
 
 func TestAnOperatorParksTheMessageThatIsRetried(t *testing.T) {
 	t.Parallel()
-	for _, config := range []consumer.Config{{}, {Concurrency: 4}, {GroupSize: 1}} {
+	for _, config := range []consumer.Config{{}, {Concurrency: 4}} {
 		synctest.Test(t, func(t *testing.T) {
 			store, j := newStore(), &journal{}
 			write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
@@ -131,35 +131,30 @@ func TestAMessageThatWasHandledBeforeIsNotParked(t *testing.T) {
 // all.
 func TestTheMemberThatHasTheMessageParksIt(t *testing.T) {
 	t.Parallel()
-	for _, static := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			store := newStore()
-			for i := range 8 {
-				write(t, store, messagestore.StreamName(fmt.Sprintf("account-%d", i)), Deposited{1})
-			}
-			var log logbook
-			for member := range 3 {
-				config := &consumer.Config{Concurrency: 2, Logger: log.logger(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}}
-				if static {
-					config.GroupSize, config.GroupMember = 3, member
-				}
-				running(t, newConsumer(t, store, always(errBroken), config))
-				time.Sleep(time.Minute)
-			}
-			for i := range 8 {
-				require.True(t, askToPark(t, store, messagestore.StreamName(fmt.Sprintf("account-%d", i)), 0))
-			}
-			time.Sleep(5 * time.Minute)
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 8 {
+			write(t, store, messagestore.StreamName(fmt.Sprintf("account-%d", i)), Deposited{1})
+		}
+		var log logbook
+		for range 3 {
+			config := &consumer.Config{Concurrency: 2, Logger: log.logger(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}}
+			running(t, newConsumer(t, store, always(errBroken), config))
+			time.Sleep(time.Minute)
+		}
+		for i := range 8 {
+			require.True(t, askToPark(t, store, messagestore.StreamName(fmt.Sprintf("account-%d", i)), 0))
+		}
+		time.Sleep(5 * time.Minute)
 
-			require.Len(t, parkedOf(t, store, account, "ledger"), 8)
-			require.Len(t, log.of(t, "message parked"), 8)
-			require.Empty(t, log.of(t, "not parked"))
-			last, err := store.Last(t.Context(), "account:deadLetter-ledger+requests")
-			require.NoError(t, err)
-			require.Equal(t, "RedrivesSettled", last.Type)
-			require.JSONEq(t, fmt.Sprintf(`{"next":%d}`, last.Position), string(last.Data))
-		})
-	}
+		require.Len(t, parkedOf(t, store, account, "ledger"), 8)
+		require.Len(t, log.of(t, "message parked"), 8)
+		require.Empty(t, log.of(t, "not parked"))
+		last, err := store.Last(t.Context(), "account:deadLetter-ledger+requests")
+		require.NoError(t, err)
+		require.Equal(t, "RedrivesSettled", last.Type)
+		require.JSONEq(t, fmt.Sprintf(`{"next":%d}`, last.Position), string(last.Data))
+	})
 }
 
 func TestARequestToParkIsValidated(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
@@ -131,13 +132,15 @@ func TestOfManyRequestsAndConsumersAMessageIsRedrivenOnce(t *testing.T) {
 		require.Equal(t, messages, counts[0]+counts[1]+counts[2]+counts[3], "each is asked for once")
 
 		j := &journal{}
-		for i := range errs {
-			c := newIn(t, store, category, "c", j, &consumer.Config{Concurrency: 3, GroupSize: len(errs), GroupMember: i})
-			wg.Go(func() { errs[i] = c.CatchUp(t.Context()) })
+		var stops []func() error
+		for range errs {
+			stops = append(stops, running(t, newIn(t, store, category, "c", j, &consumer.Config{Concurrency: 3})))
 		}
-		wg.Wait()
-		require.NoError(t, errors.Join(errs...))
-		require.NoError(t, newIn(t, store, category, "c", j, &consumer.Config{GroupSize: len(errs)}).CatchUp(t.Context()))
+		await.True(t, "all are redriven", func() bool { return len(parkedOf(t, store, category, "c")) == 0 })
+		for _, stop := range stops {
+			require.NoError(t, stop())
+		}
+		require.NoError(t, newIn(t, store, category, "c", j, nil).CatchUp(t.Context()))
 		require.Len(t, j.all(), messages)
 		require.ElementsMatch(t, j.all(), unique(j.all()))
 		require.Empty(t, parkedOf(t, store, category, "c"))
@@ -253,24 +256,35 @@ func TestWhatIsAskedForWaitsForItsTurn(t *testing.T) {
 
 func TestAMemberRedrivesWhatIsItsOwn(t *testing.T) {
 	t.Parallel()
-	store := newStore()
-	for i := range 20 {
-		write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
-	}
-	park(t, store, account, "ledger")
-	request(t, store, account, "ledger")
-	var all []string
-	for _, member := range []int{2, 0, 1} {
-		j := &journal{}
-		require.NoError(t, newConsumer(t, store, j, &consumer.Config{GroupSize: 3, GroupMember: member}).CatchUp(t.Context()))
-		for _, place := range j.all() {
-			stream, _, _ := strings.Cut(place, "@")
-			require.Equal(t, member, messagestore.StreamName(stream).GroupMember(3))
-			all = append(all, place)
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 20 {
+			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
 		}
-	}
-	require.Len(t, all, 20)
-	require.Empty(t, parkedOf(t, store, account, "ledger"))
+		park(t, store, account, "ledger")
+		journals := make([]*journal, 4)
+		for i := range journals { // each has a quarter of the slots
+			journals[i] = &journal{}
+			running(t, newConsumer(t, store, journals[i], &consumer.Config{Concurrency: 2}))
+			time.Sleep(time.Minute)
+		}
+		request(t, store, account, "ledger")
+		time.Sleep(time.Minute)
+		var all []string
+		for _, j := range journals {
+			slots := map[int]bool{}
+			for _, place := range j.all() {
+				stream, _, _ := strings.Cut(place, "@")
+				slots[messagestore.StreamName(stream).GroupMember(checkpoint.Slots)] = true
+				all = append(all, place)
+			}
+			require.NotEmpty(t, slots)
+			require.LessOrEqual(t, len(slots), checkpoint.Slots/4)
+		}
+		require.Len(t, unique(all), 20)
+		require.Len(t, all, 20)
+		require.Empty(t, parkedOf(t, store, account, "ledger"))
+	})
 }
 
 // Many requests are settled, and noted as such: the next start reads none of them.

@@ -19,7 +19,7 @@ type said struct {
 // sayNothing warns, at the end of the category, of a category without a message, and of a filter
 // that no message of the category passes: a name may be misspelt.
 func (r *run) sayNothing(page messagestore.CategoryPage) {
-	whole := r.config.groupSize() == 1 && (!r.checkpoints.place.Leased() || r.checkpoints.place.SlotCount() == checkpoint.Slots)
+	whole := !r.checkpoints.place.Leased() || r.checkpoints.place.SlotCount() == checkpoint.Slots
 	switch filtered := r.config.OnlyKnown || r.config.Correlation != ""; {
 	case page.More || r.from > 0 || r.took || r.owned():
 	case page.Next == 0:

@@ -15,7 +15,7 @@ import (
 
 func TestANewConsumerStartsWhereItIsTold(t *testing.T) {
 	t.Parallel()
-	for _, group := range []consumer.Config{{}, {Concurrency: 4}, {GroupSize: 1}} {
+	for _, group := range []consumer.Config{{}, {Concurrency: 4}} {
 		for _, runs := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
 				for name, test := range map[string]struct {
@@ -60,39 +60,34 @@ func TestANewConsumerStartsWhereItIsTold(t *testing.T) {
 // Of several newcomers one decides where all of them start.
 func TestNewcomersAgreeOnTheStart(t *testing.T) {
 	t.Parallel()
-	for _, static := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			store := newStore()
-			for i := range 20 {
-				write(t, store, messagestore.StreamName(fmt.Sprintf("account-%d", i)), Deposited{1})
-			}
-			j := &journal{}
-			for member := range 4 {
-				config := &consumer.Config{Concurrency: 2, Start: consumer.FromEnd()}
-				if static {
-					config.GroupSize, config.GroupMember = 4, member
-				}
-				// Each meets other messages at its start.
-				tapped := &tap{Store: store}
-				running(t, newConsumer(t, tapped, j, config))
-				write(t, store, messagestore.StreamName(fmt.Sprintf("account-1%d", member)), Deposited{2})
-			}
-			time.Sleep(time.Minute)
-			for i := range 20 {
-				write(t, store, messagestore.StreamName(fmt.Sprintf("account-%d", i)), Deposited{3})
-			}
-			time.Sleep(time.Minute)
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		for i := range 20 {
+			write(t, store, messagestore.StreamName(fmt.Sprintf("account-%d", i)), Deposited{1})
+		}
+		j := &journal{}
+		for member := range 4 {
+			config := &consumer.Config{Concurrency: 2, Start: consumer.FromEnd()}
+			// Each meets other messages at its start.
+			tapped := &tap{Store: store}
+			running(t, newConsumer(t, tapped, j, config))
+			write(t, store, messagestore.StreamName(fmt.Sprintf("account-1%d", member)), Deposited{2})
+		}
+		time.Sleep(time.Minute)
+		for i := range 20 {
+			write(t, store, messagestore.StreamName(fmt.Sprintf("account-%d", i)), Deposited{3})
+		}
+		time.Sleep(time.Minute)
 
-			count := map[string]int{}
-			for _, seen := range j.all() {
-				count[seen]++
-			}
-			for i := range 10 {
-				require.Zero(t, count[fmt.Sprintf("account-%d@0", i)])
-				require.Equal(t, 1, count[fmt.Sprintf("account-%d@1", i)])
-			}
-		})
-	}
+		count := map[string]int{}
+		for _, seen := range j.all() {
+			count[seen]++
+		}
+		for i := range 10 {
+			require.Zero(t, count[fmt.Sprintf("account-%d@0", i)])
+			require.Equal(t, 1, count[fmt.Sprintf("account-%d@1", i)])
+		}
+	})
 }
 
 func TestANewConsumerSaysWhereItStarts(t *testing.T) {
@@ -176,17 +171,4 @@ func TestAStartWithoutATimeIsRefused(t *testing.T) {
 	_, err := tryNamed(newStore(), account, "ledger", &journal{}, &consumer.Config{Start: consumer.From(time.Time{})})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, "start")
-}
-
-// A new size of the group is no new consumer.
-func TestAResizeDoesNotStartAnew(t *testing.T) {
-	t.Parallel()
-	store, j := newStore(), &journal{}
-	write(t, store, "account-1", Deposited{1})
-	require.NoError(t, newConsumer(t, store, j, &consumer.Config{Start: consumer.FromEnd()}).CatchUp(t.Context()))
-	write(t, store, "account-1", Deposited{2})
-	for member := range 2 {
-		require.NoError(t, newConsumer(t, store, j, &consumer.Config{Start: consumer.FromEnd(), GroupSize: 2, GroupMember: member}).CatchUp(t.Context()))
-	}
-	require.Equal(t, []string{"account-1@1"}, j.all())
 }

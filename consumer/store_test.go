@@ -180,18 +180,18 @@ func (s *slow) Write(ctx context.Context, stream messagestore.StreamName, expect
 	return s.Store.Write(ctx, stream, expected, bodies...)
 }
 
-// The calls of a start that resizes a group: the epoch, the ledger, the positions of its
-// members, the new size, the own position and the message before it.
+// The calls of a start: the epoch, the ledger, the last checkpoint, the one with which the consumer joins its group, and
+// the message before it.
 func TestAStartThatHangsIsGivenUpAndTriedAgain(t *testing.T) {
 	t.Parallel()
-	for call := int64(1); call <= 6; call++ {
+	for call := int64(1); call <= 5; call++ {
 		t.Run(fmt.Sprint(call), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := &slow{Store: newStore(), hangs: call}
 				write(t, store.Store, "account-1", Deposited{1})
 				require.NoError(t, newConsumer(t, store.Store, &journal{}, nil).CatchUp(t.Context()))
-				c := newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 2})
+				c := newConsumer(t, store, &journal{}, nil)
 				stop := running(t, c)
 				time.Sleep(14 * time.Second)
 				require.Zero(t, c.Stats(), "it waits for the store")
@@ -218,21 +218,6 @@ func TestAStartThatHangsStopsWhenItIsTold(t *testing.T) {
 
 		require.Zero(t, time.Since(before))
 		require.Zero(t, c.Stats().StoreErrors)
-	})
-}
-
-// Each call has the time that one may take, however many there are.
-func TestALargeGroupIsResizedThoughTheStoreIsSlow(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newStore()
-		write(t, store, "account-1", Deposited{1})
-		require.NoError(t, newConsumer(t, store, &journal{}, &consumer.Config{GroupSize: 64}).CatchUp(t.Context()))
-		j := &journal{}
-
-		require.NoError(t, newConsumer(t, &slow{Store: store, pause: time.Second}, j, nil).CatchUp(t.Context()))
-
-		require.Equal(t, []string{"account-1@0"}, j.all())
 	})
 }
 

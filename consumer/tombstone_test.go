@@ -215,20 +215,22 @@ func TestPositionsAreTrimmedUnderARunningConsumer(t *testing.T) {
 	}
 }
 
-// Of positions and of the group's sizes the last ones are enough, also to resize the group.
-func TestAGroupWhosePositionsWereTrimmedIsResizedWithoutASkip(t *testing.T) {
+// Of positions and of generations the last ones are enough, also to go on after a reset.
+func TestAConsumerWhosePositionsWereTrimmedSkipsNothing(t *testing.T) {
 	t.Parallel()
 	r := newRemovals(t)
 	j := &journal{}
 	positions := r.category.WithType("position")
-	for _, run := range []struct{ size, members int }{{2, 1}, {2, 2}, {3, 2}, {1, 0}, {2, 1}, {3, 3}} {
+	for _, run := range []struct{ resets, runs bool }{{false, true}, {true, true}, {false, false}, {true, false}, {false, true}, {false, true}} {
 		for n := range 12 {
 			write(t, r.Store, r.category.Stream(strconv.Itoa(n)), Deposited{n})
 		}
-		for m := range run.members {
-			config := member(run.size, m)
-			config.CheckpointMessages = 1
-			require.NoError(t, r.consumer(t, j, config).CatchUp(t.Context()))
+		if run.resets {
+			_, err := operate.Consumer(r.Store, r.category, "accounts").Reset(t.Context(), positionsNow(t, r.Store, r.category)[0].Position)
+			require.NoError(t, err)
+		}
+		if run.runs {
+			require.NoError(t, r.consumer(t, j, &consumer.Config{CheckpointMessages: 1}).CatchUp(t.Context()))
 		}
 		for _, err := range r.admin.TrimCategory(t.Context(), positions, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge}) {
 			require.NoError(t, err)
@@ -262,10 +264,20 @@ func TestATombstoneIsPassedByOneMemberOfAGroup(t *testing.T) {
 	j := &journal{}
 	tombstones := int64(0)
 	handle := func() {
+		end := endOf(t, r.Store, r.category)
+		stops := make([]func() error, members)
+		all := make([]*consumer.Consumer, members)
 		for m := range members {
-			c := r.consumer(t, j, member(members, m))
-			require.NoError(t, c.CatchUp(t.Context()))
-			tombstones += c.Stats().Tombstones
+			all[m] = r.consumer(t, j, &consumer.Config{Concurrency: 2, PollInterval: time.Millisecond})
+			stops[m] = running(t, all[m])
+		}
+		await.True(t, "all is handled", func() bool {
+			s := positionsNow(t, r.Store, r.category)
+			return len(s) == 1 && s[0].Position == end
+		})
+		for m := range members {
+			require.NoError(t, stops[m]())
+			tombstones += all[m].Stats().Tombstones
 		}
 	}
 	half(0, 2)
@@ -450,7 +462,7 @@ func TestADeletedDeadLetterIsNotParkedAnyMore(t *testing.T) {
 func TestADeletedPositionStopsTheConsumer(t *testing.T) {
 	t.Parallel()
 	for _, erase := range []bool{false, true} {
-		for _, ids := range [][]string{{"accounts"}, {"accounts", "0", "0"}} {
+		for _, ids := range [][]string{{"accounts"}, {"accounts", "0"}} {
 			r := newRemovals(t)
 			write(t, r.Store, r.category.Stream("1"), Deposited{1})
 			require.NoError(t, r.consumer(t, &journal{}, nil).CatchUp(t.Context()))

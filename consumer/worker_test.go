@@ -238,7 +238,7 @@ func (s slowToPark) Write(ctx context.Context, stream messagestore.StreamName, e
 // is as large as the driver's bound of a page.
 func TestAPageThatHoldsNoSecondMessageIsNoEnd(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]*consumer.Config{"Whole": {}, "Types": {OnlyKnown: true}, "Member": {GroupSize: 1}} {
+	for name, config := range map[string]*consumer.Config{"Whole": {}, "Types": {OnlyKnown: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

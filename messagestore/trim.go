@@ -28,7 +28,7 @@ type TrimmingDriver interface {
 // are left, without a gap. Their ids are forgotten.
 //
 // Consumers call it for themselves, so their users need no right but that to write. The stream is
-// one in which a consumer keeps its checkpoints, as account:position-accounts+0+0; any other is
+// one in which a consumer keeps its checkpoints, as account:position-accounts+0; any other is
 // refused with [ErrInvalid]. The error matches [ErrNotSupported] if the driver is no
 // [TrimmingDriver], or is over a transaction that cannot see the latest messages.
 func (s *Store) TrimCheckpoints(ctx context.Context, stream StreamName, keep int) (removed int64, err error) {
@@ -51,15 +51,15 @@ func (s *Store) TrimCheckpoints(ctx context.Context, stream StreamName, keep int
 }
 
 // validateCheckpoints refuses a stream that has not the name of one of checkpoints: category,
-// consumer, generation and member.
+// consumer and generation.
 func validateCheckpoints(stream StreamName, keep int) error {
 	if err := stream.Validate(); err != nil {
 		return err
 	}
 	types := stream.Category().Types()
 	ids := strings.Split(stream.ID(), "+")
-	if len(types) == 0 || types[len(types)-1] != "position" || len(ids) != 3 || strings.Contains(ids[0], "-") || !isNumber(ids[1], 18) || !isNumber(ids[2], 9) {
-		return NewInvalidError("stream name", string(stream), "it is not one of a consumer's checkpoints, as account:position-accounts+0+0")
+	if len(types) == 0 || types[len(types)-1] != "position" || len(ids) != 2 || strings.Contains(ids[0], "-") || !isNumber(ids[1], 18) {
+		return NewInvalidError("stream name", string(stream), "it is not one of a consumer's checkpoints, as account:position-accounts+0")
 	}
 	if keep < MinCheckpoints {
 		return NewInvalidError("keep", keep, fmt.Sprintf("it is at least %d", MinCheckpoints))

@@ -98,11 +98,6 @@ type Config struct {
 	// Defaults to 10 s.
 	Lease time.Duration
 
-	// GroupSize and GroupMember are those of a static group.
-	//
-	// Defaults to 0: replicas join and leave.
-	GroupSize, GroupMember int
-
 	// PollInterval is the longest wait for a message that another process wrote: 1 ms to 1 h.
 	//
 	// Defaults to 100 ms.
@@ -173,8 +168,7 @@ func New(store consumer.Store, category messagestore.Category, name string, sink
 	var err error
 	r.consumer, err = consumer.New(store, category, name, known.Handler{Known: c.Types, Func: r.handle}, &consumer.Config{
 		OnlyKnown: c.IgnoreUnknown && len(c.Types) > 0, Correlation: c.Correlation, Concurrency: cmp.Or(c.Concurrency, 64), Start: c.Start, Lease: c.Lease,
-		GroupSize: c.GroupSize, GroupMember: c.GroupMember, PollInterval: c.PollInterval,
-		CheckpointMessages: c.CheckpointMessages, CheckpointInterval: c.CheckpointInterval, RedriveInterval: c.RedriveInterval,
+		PollInterval: c.PollInterval, CheckpointMessages: c.CheckpointMessages, CheckpointInterval: c.CheckpointInterval, RedriveInterval: c.RedriveInterval,
 		Grace: c.Grace, Logger: c.Logger,
 		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: maxBackoff}, Then: consumer.ParkInOrder},
 	})

@@ -88,12 +88,14 @@ func (e *BeyondEndError) Is(target error) bool { return target == checkpoint.Err
 type Move struct {
 	Generation messagestore.Version // the number of the one that begins at the new position
 
-	// Members are those of the generation that has ended, as they were when it did, without their lag.
-	Members []Member
+	// From is where the consumer was: the last checkpoint of the generation that has ended, or its start. FromErr
+	// matches consumer.ErrPositionCorrupt if that checkpoint cannot be read, and is nil otherwise.
+	From    messagestore.GlobalPosition
+	FromErr error
 }
 
 // Reset moves the consumer, with all members of its group, to a position, where a new generation
-// begins, and returns that and where the members were. A paused consumer stays paused. Of two resets at
+// begins, and returns that and where the consumer was. A paused consumer stays paused. Of two resets at
 // once the later one moves the consumer from where the earlier one has put it.
 //
 // Messages before the position are not delivered again. Messages from it on are, even if
@@ -152,23 +154,18 @@ func (t *Target) reset(ctx context.Context, position messagestore.GlobalPosition
 		if err != nil {
 			return Move{}, err
 		}
-		if current.Size == 0 {
+		if current.None() {
 			return Move{}, t.unknown(ctx)
 		}
-		var move Move
-		for member := range current.Size {
-			m, _, _, err := t.placed(ctx, current, member)
-			if err != nil {
-				return Move{}, err
-			}
-			move.Members = append(move.Members, m)
+		before, err := t.placed(ctx, current)
+		if err != nil {
+			return Move{}, err
 		}
-		written, err := t.store.Write(ctx, t.log.Ledger(), current.Entry, checkpoint.Resized{Size: current.Size, Start: position, Reset: true, Paused: current.Paused})
+		written, err := t.store.Write(ctx, t.log.Ledger(), current.Entry, checkpoint.Started{Start: position, Reset: true, Paused: current.Paused})
 		if errors.Is(err, messagestore.ErrVersionConflict) {
-			continue // the group was resized, paused or reset meanwhile: its new size stays
+			continue // the consumer was paused, resumed or reset meanwhile
 		}
-		move.Generation = written.Version
-		return move, err
+		return Move{written.Version, before.at.Position, before.err}, err
 	}
 }
 
@@ -198,7 +195,7 @@ func (t *Target) pause(ctx context.Context, doing string, paused bool) (bool, er
 		return false, fmt.Errorf("%s: %w", doing, err)
 	}
 	current, changed, err := t.log.Pause(ctx, paused)
-	if err == nil && current.Size == 0 {
+	if err == nil && current.None() {
 		err = t.unknown(ctx)
 	}
 	if err != nil {
@@ -218,7 +215,7 @@ func (t *Target) Create(ctx context.Context, position messagestore.GlobalPositio
 	}
 	err := t.checkPosition(ctx, position)
 	if err == nil {
-		_, err = t.store.Write(ctx, t.log.Ledger(), messagestore.NoStream, checkpoint.Resized{Size: 1, Start: position, Reset: true})
+		_, err = t.store.Write(ctx, t.log.Ledger(), messagestore.NoStream, checkpoint.Started{Start: position, Reset: true})
 	}
 	if errors.Is(err, messagestore.ErrVersionConflict) {
 		err = &KnownConsumerError{Category: t.log.Category, Name: t.log.Name}
@@ -240,8 +237,8 @@ func (e *KnownConsumerError) Error() string {
 	return fmt.Sprintf("consumer %s of %s has started before: reset it", names.Shown(e.Name), names.Shown(string(e.Category)))
 }
 
-// Next returns the messages at which the consumer is: for each member, and each replica that holds
-// slots, the first message that is not finished, as the checkpoints have it. A consumer that is
+// Next returns the messages at which the consumer is: for each replica that holds slots, and for the slots that no
+// replica holds, the first message that is not finished, as the checkpoint has it. A consumer that is
 // stuck is stuck at one of them. It does not know the types that a consumer reads: a message that
 // the consumer's filter leaves out is returned like any other.
 func (t *Target) Next(ctx context.Context) ([]*messagestore.Message, error) {
@@ -260,52 +257,34 @@ func (t *Target) next(ctx context.Context) (all []*messagestore.Message, err err
 	if err != nil {
 		return nil, err
 	}
-	if current.Size == 0 {
+	if current.None() {
 		return nil, t.unknown(ctx)
 	}
-	first := map[uuid.UUID]*messagestore.Message{}
-	for member := range current.Size {
-		parts := map[uuid.UUID][]checkpoint.Part{}
-		last, err := t.store.Last(ctx, t.log.Checkpoints(current.Version, member))
-		switch {
-		case errors.Is(err, messagestore.ErrNotFound):
-			parts[uuid.Nil] = []checkpoint.Part{{Slots: checkpoint.AllSlots, Checkpoint: current.Begin()}}
-		case err != nil:
-			return nil, err
-		default:
-			group, err := checkpoint.DecodeGroup(last)
-			if err != nil {
-				return nil, err
-			}
-			for _, p := range group.Parts {
-				parts[p.Holder] = append(parts[p.Holder], p)
-			}
-		}
-		clear(first)
-		for holder, held := range parts {
-			for _, part := range held {
-				m, err := t.firstOf(ctx, part, current.Size, member)
-				if err != nil {
-					return nil, err
-				}
-				if before := first[holder]; m != nil && (before == nil || m.GlobalPosition < before.GlobalPosition) {
-					first[holder] = m
-				}
-			}
-		}
-		all = append(all, slices.Collect(maps.Values(first))...)
+	before, err := t.placed(ctx, current)
+	if err == nil {
+		err = before.err
 	}
+	if err != nil {
+		return nil, err
+	}
+	first := map[uuid.UUID]*messagestore.Message{} // by holder
+	for _, part := range before.group.Parts {
+		m, err := t.firstOf(ctx, part)
+		if err != nil {
+			return nil, err
+		}
+		if known := first[part.Holder]; m != nil && (known == nil || m.GlobalPosition < known.GlobalPosition) {
+			first[part.Holder] = m
+		}
+	}
+	all = slices.Collect(maps.Values(first))
 	slices.SortFunc(all, func(a, b *messagestore.Message) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) })
 	return all, nil
 }
 
-// firstOf returns the first message of a part, of a member of a static group if the size is above 1.
-func (t *Target) firstOf(ctx context.Context, part checkpoint.Part, size, member int) (first *messagestore.Message, err error) {
-	classes := part.Slots.Classes()
-	if size > 1 {
-		classes = map[int][]int{size: {member}}
-	}
-	for size, members := range classes {
+// firstOf returns the first message of a part.
+func (t *Target) firstOf(ctx context.Context, part checkpoint.Part) (first *messagestore.Message, err error) {
+	for size, members := range part.Slots.Classes() {
 		for _, member := range members {
 			m, err := tails.First(ctx, t.store, messagestore.CategoryQuery{
 				Category: t.log.Category, From: part.Position, Filter: messagestore.Filter{GroupSize: size, GroupMember: member},
@@ -323,12 +302,12 @@ func (t *Target) firstOf(ctx context.Context, part checkpoint.Part, size, member
 
 func (t *Target) unknown(ctx context.Context) error {
 	unknown := &UnknownConsumerError{Category: t.log.Category, Name: t.log.Name}
-	streams, err := tails.Of(ctx, t.store, names.Positions(t.log.Category), []string{checkpoint.Resized{}.MessageType()})
+	streams, err := tails.Of(ctx, t.store, names.Positions(t.log.Category), []string{checkpoint.Started{}.MessageType()})
 	if err != nil {
 		return err
 	}
 	for stream, types := range streams {
-		if types.Has(checkpoint.Resized{}) {
+		if types.Has(checkpoint.Started{}) {
 			unknown.Known = append(unknown.Known, stream.ID())
 		}
 	}

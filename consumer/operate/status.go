@@ -27,20 +27,36 @@ type Status struct {
 
 	// Foreign marks a consumer of another client of message-db, such as Eventide: a stream
 	// of the position category with messages of type Recorded. Its Name is the identifier
-	// of that stream, "" for none. It has one member, no generation, and nothing parked.
+	// of that stream, "" for none. It has no generation, no replicas, and nothing parked.
 	Foreign bool
 
-	// Generation is the position, in the ledger, of the entry that has the group size and
-	// the start. [Target.Reset] adds one; [Target.Pause] and [Target.Resume] do not.
+	// Generation is the position, in the ledger, of the entry that has the start.
+	// [Target.Reset] adds one; [Target.Pause] and [Target.Resume] do not.
 	Generation messagestore.Version
-	Size       int       // the number of members
 	StartedAt  time.Time // when the generation began
 	PausedAt   time.Time // when an operator paused the consumer, zero if it is not paused
 
-	Members []Member
+	// Position is the checkpoint: the next message to read. Of several replicas it is the lowest of theirs.
+	Position messagestore.GlobalPosition
 
-	// Replicas are the processes that have joined the consumer, in their order, of a group
-	// that is not static: then Members has one, with the lowest position of all.
+	// RecordedAt is when the checkpoint was written. It is zero if none has been in the generation, whose start is
+	// then the Position.
+	RecordedAt time.Time
+
+	// Lag is the number of messages of the category from Position on. If there are more than [MaxLag], AtLeast is
+	// set. A consumer that reads only some types may have fewer: its types are not stored.
+	Lag     int64
+	AtLeast bool
+
+	// Oldest is when the first of them was written, by the store's clock, and zero for
+	// none.
+	Oldest time.Time
+
+	// PositionErr matches consumer.ErrPositionAhead or consumer.ErrPositionCorrupt, or is nil. With it there is
+	// no lag, and there are no replicas.
+	PositionErr error
+
+	// Replicas are the processes that have joined the consumer, in their order.
 	Replicas []Replica
 	Free     int // of [Slots]: how many no replica holds
 
@@ -50,36 +66,11 @@ type Status struct {
 	// that began to fail first are here, at most 10 of each checkpoint, in that order; MoreFailing is the number of the
 	// others. A consumer that has stopped at a message has it here, too. A consumer stores both at most once a second, so a
 	// message may be here for about a second after it was handled, skipped or parked, and one that has failed for less may
-	// be missing. A reset, and a group of another size, begin without.
+	// be missing. A reset begins without.
 	Failing     []Failure
 	MoreFailing int
 
 	// Err says why the rest is missing: the ledger is corrupt.
-	Err error
-}
-
-// A Member is where one member of a group is, or a consumer without a group.
-type Member struct {
-	Member int // from 0
-
-	// Position is the checkpoint: the next message to read.
-	Position messagestore.GlobalPosition
-
-	// RecordedAt is when the checkpoint was written. It is zero if this member has written
-	// none in the generation, whose start is then its Position.
-	RecordedAt time.Time
-
-	// Lag is the number of messages of the category from Position on that are this
-	// member's. If there are more than [MaxLag], AtLeast is set. A consumer that reads only
-	// some types may have fewer: its types are not stored.
-	Lag     int64
-	AtLeast bool
-
-	// Oldest is when the first of them was written, by the store's clock, and zero for
-	// none.
-	Oldest time.Time
-
-	// Err matches consumer.ErrPositionAhead or consumer.ErrPositionCorrupt, or is nil.
 	Err error
 }
 
@@ -104,8 +95,8 @@ type Replica struct {
 	Process string // host and process id
 	Slots   int    // of [Slots]; one without any stands by
 
-	// Position is the lowest of its slots, and Lag the number of messages that it has left,
-	// as [Member] has them.
+	// Position is the lowest of its slots, and Lag the number of messages that it has left:
+	// up to [MaxLag], with AtLeast set if there are more.
 	Position messagestore.GlobalPosition
 	Lag      int64
 	AtLeast  bool
@@ -149,7 +140,7 @@ func consumers(ctx context.Context, store *messagestore.Store, category messages
 	var ours, foreign []Status
 	for stream, types := range streams {
 		ids := stream.IDs()
-		if len(ids) == 1 && types.Has(checkpoint.Resized{}) {
+		if len(ids) == 1 && types.Has(checkpoint.Started{}) {
 			s, err := Consumer(store, category, ids[0]).status(ctx)
 			if err != nil {
 				return nil, err
@@ -158,7 +149,7 @@ func consumers(ctx context.Context, store *messagestore.Store, category messages
 			ours = append(ours, s)
 			continue
 		}
-		ofOurs := len(ids) == 3 && streams[positions.Stream(ids[0])].Has(checkpoint.Resized{})
+		ofOurs := len(ids) == 2 && streams[positions.Stream(ids[0])].Has(checkpoint.Started{})
 		if ofOurs || !types.Has(checkpoint.Checkpoint{}) {
 			continue
 		}
@@ -188,44 +179,40 @@ func (t *Target) status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return s, err
 	}
-	s.Generation, s.Size, s.StartedAt = current.Version, current.Size, current.At
+	s.Generation, s.StartedAt = current.Version, current.At
 	if current.Paused {
 		s.PausedAt = current.Since
 	}
-	for member := range current.Size {
-		m, last, err := t.member(ctx, current, member)
-		if err != nil {
-			return s, err
-		}
-		s.Members = append(s.Members, m)
-		s.addFailing(last)
+	p, err := t.placed(ctx, current)
+	if err != nil {
+		return s, err
 	}
-	if current.Size == 1 && s.Members[0].Err == nil {
-		return s, t.replicas(ctx, &s)
+	s.Position, s.PositionErr = p.at.Position, p.err
+	if p.last != nil {
+		s.RecordedAt = p.last.Time
 	}
-	return s, nil
+	if s.PositionErr != nil {
+		return s, nil //nolint:nilerr // it is in the status
+	}
+	if err := t.measure(ctx, &s, t.log.Checkpoints(current.Version), p.at.After); err != nil || p.last == nil {
+		return s, err
+	}
+	s.addFailing(p.last)
+	if s.PositionErr != nil || len(p.group.Members) == 0 {
+		return s, nil //nolint:nilerr // it is in the status
+	}
+	return s, t.replicas(ctx, &s, &p.group, p.last.Time)
 }
 
-// replicas fills in the replicas of s.
-func (t *Target) replicas(ctx context.Context, s *Status) error {
-	last, err := t.store.Last(ctx, t.log.Checkpoints(s.Generation, 0))
-	if errors.Is(err, messagestore.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	group, err := checkpoint.DecodeGroup(last)
-	if err != nil || len(group.Members) == 0 {
-		return nil //nolint:nilerr // the stream was deleted just now
-	}
+// replicas fills in the replicas of s, by a state of the group that was written at a time.
+func (t *Target) replicas(ctx context.Context, s *Status, group *checkpoint.Group, written time.Time) error {
 	now, err := t.store.Now(ctx)
 	if err != nil {
 		return err
 	}
 	s.Free = group.Held(uuid.Nil).Len()
 	for _, m := range group.Members {
-		end, ends := m.Ends(last.Time)
+		end, ends := m.Ends(written)
 		r := Replica{
 			ID: m.ID, Process: m.Process, Slots: group.Held(m.ID).Len(), Silent: max(0, now.Sub(end.Add(-m.Patience()))),
 			Resting: m.Resting, Gone: ends && !now.Before(end),
@@ -264,11 +251,8 @@ func (t *Target) left(ctx context.Context, part checkpoint.Part) (total int64, e
 	return total, nil
 }
 
-// addFailing takes in the failing messages of a member, by its last checkpoint, nil for none.
+// addFailing takes in the failing messages of a checkpoint.
 func (s *Status) addFailing(last *messagestore.Message) {
-	if last == nil {
-		return
-	}
 	failing, more := checkpoint.DecodeFailing(last)
 	for _, f := range failing {
 		s.Failing = append(s.Failing, Failure{
@@ -276,61 +260,60 @@ func (s *Status) addFailing(last *messagestore.Message) {
 			Attempts: f.Attempts, Error: f.Error, FirstFailedAt: f.FirstFailedAt,
 		})
 	}
-	s.MoreFailing += more
-	slices.SortStableFunc(s.Failing, func(a, b Failure) int { return a.FirstFailedAt.Compare(b.FirstFailedAt) })
+	s.MoreFailing = more
 }
 
-// member returns where a member is, with its lag, and its last checkpoint, nil if it has none.
-func (t *Target) member(ctx context.Context, of checkpoint.Generation, member int) (Member, *messagestore.Message, error) {
-	m, at, last, err := t.placed(ctx, of, member)
-	if err != nil || m.Err != nil {
-		return m, nil, err
-	}
-	filter := messagestore.Filter{GroupSize: of.Size, GroupMember: member}
-	return m, last, t.measure(ctx, &m, t.log.Checkpoints(of.Version, member), at.After, filter)
+// A placed is where a consumer is by its last checkpoint, which is nil if there is none in the generation. Then it is
+// where the generation starts.
+type placed struct {
+	last  *messagestore.Message
+	at    checkpoint.Checkpoint
+	group checkpoint.Group
+	err   error // that matches consumer.ErrPositionCorrupt: at is where the generation starts
 }
 
-// placed is member without the lag.
-func (t *Target) placed(
-	ctx context.Context, of checkpoint.Generation, member int,
-) (m Member, at checkpoint.Checkpoint, last *messagestore.Message, err error) {
-	m, at = Member{Member: member, Position: of.Start}, of.Begin()
-	last, err = t.store.Last(ctx, t.log.Checkpoints(of.Version, member))
+func (t *Target) placed(ctx context.Context, of checkpoint.Generation) (p placed, err error) {
+	p.at = of.Begin()
+	p.group = checkpoint.Group{Parts: []checkpoint.Part{{Slots: checkpoint.AllSlots, Checkpoint: p.at}}}
+	last, err := t.store.Last(ctx, t.log.Checkpoints(of.Version))
 	switch {
 	case errors.Is(err, messagestore.ErrNotFound):
-		return m, at, nil, nil
+		return p, nil
 	case err != nil:
-		return m, at, nil, err
+		return p, err
 	}
-	m.RecordedAt = last.Time
-	if at, m.Err = checkpoint.Decode(last); m.Err == nil {
-		m.Position = at.Position
+	p.last = last
+	group, err := checkpoint.DecodeGroup(last)
+	if err != nil {
+		p.err = err
+		return p, nil //nolint:nilerr // it is in the place
 	}
-	return m, at, last, nil
+	p.group, p.at = group, group.Lowest()
+	return p, nil
 }
 
-// measure fills in the lag of m.
-func (t *Target) measure(ctx context.Context, m *Member, stream messagestore.StreamName, after uuid.UUID, filter messagestore.Filter) error {
-	_, err := t.log.Recall(ctx, stream, checkpoint.Checkpoint{Position: m.Position, After: after})
+// measure fills in the lag of s.
+func (t *Target) measure(ctx context.Context, s *Status, stream messagestore.StreamName, after uuid.UUID) error {
+	_, err := t.log.Recall(ctx, stream, checkpoint.Checkpoint{Position: s.Position, After: after})
 	if errors.Is(err, checkpoint.ErrAhead) {
-		m.Err = err
+		s.PositionErr = err
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	q := messagestore.CategoryQuery{Category: t.log.Category, From: m.Position, Filter: filter}
+	q := messagestore.CategoryQuery{Category: t.log.Category, From: s.Position}
 	oldest, err := tails.First(ctx, t.store, q)
 	if err != nil || oldest == nil {
 		return err
 	}
-	m.Oldest = oldest.Time
+	s.Oldest = oldest.Time
 	q.Limit = MaxLag + 1
-	if m.Lag, err = tails.Count(ctx, t.store, q); err != nil {
+	if s.Lag, err = tails.Count(ctx, t.store, q); err != nil {
 		return err
 	}
-	if m.AtLeast = m.Lag > MaxLag; m.AtLeast {
-		m.Lag = MaxLag
+	if s.AtLeast = s.Lag > MaxLag; s.AtLeast {
+		s.Lag = MaxLag
 	}
 	return nil
 }
@@ -338,8 +321,7 @@ func (t *Target) measure(ctx context.Context, m *Member, stream messagestore.Str
 // foreignStatus returns where a consumer of another client is. By Eventide's rule its
 // stored position is that of the last message that it handled.
 func foreignStatus(ctx context.Context, store *messagestore.Store, category messagestore.Category, stream messagestore.StreamName, last tails.Tail) (Status, error) {
-	s := Status{Category: category, Name: stream.ID(), Foreign: true, Generation: messagestore.NoStream, Size: 1, StartedAt: last.At}
-	m := Member{RecordedAt: last.At}
+	s := Status{Category: category, Name: stream.ID(), Foreign: true, Generation: messagestore.NoStream, StartedAt: last.At, RecordedAt: last.At}
 	// The stream may have a name that Dibs does not read, so it is read in its category.
 	page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: stream.Category(), From: last.Global, Limit: 1})
 	if err != nil {
@@ -347,13 +329,10 @@ func foreignStatus(ctx context.Context, store *messagestore.Store, category mess
 	}
 	if len(page.Messages) == 1 && page.Messages[0].Stream == stream {
 		var handled checkpoint.Checkpoint
-		if handled, m.Err = checkpoint.Decode(page.Messages[0]); m.Err == nil {
-			m.Position = handled.Position.Next()
-			if err := Consumer(store, category, "").measure(ctx, &m, stream, uuid.Nil, messagestore.Filter{}); err != nil {
-				return s, err
-			}
+		if handled, s.PositionErr = checkpoint.Decode(page.Messages[0]); s.PositionErr == nil {
+			s.Position = handled.Position.Next()
+			return s, Consumer(store, category, "").measure(ctx, &s, stream, uuid.Nil)
 		}
 	}
-	s.Members = []Member{m}
 	return s, nil
 }

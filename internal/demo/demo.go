@@ -22,7 +22,8 @@ import (
 
 const (
 	senders   = 4
-	consumers = 2
+	consumers = 2 // processes
+	lease     = 2 * time.Second
 
 	stopLimit = 2 * time.Minute // for a process that is told to end
 )
@@ -214,8 +215,7 @@ func (d *demo) start(name string, cancel context.CancelCauseFunc, prepare func(*
 }
 
 func (d *demo) startConsumer(i int, cancel context.CancelCauseFunc) error {
-	p, err := d.start(fmt.Sprintf("consumer %d", i+1), cancel, nil, "run",
-		"--group-size", strconv.Itoa(consumers), "--group-member", strconv.Itoa(i))
+	p, err := d.start(fmt.Sprintf("consumer %d", i+1), cancel, nil, "run", "--lease", lease.String())
 	d.group[i] = p
 	return err
 }

@@ -108,11 +108,8 @@ func settled(t *testing.T, part int) (*demo, *bytes.Buffer) {
 			d.reports[i].Refused += s.refused.Load()
 		}
 	}
-	for member := range consumers {
-		mux := must.New(account.Handlers(d.store, nil))
-		c := must.New(consumer.New(d.store, account.Commands, "accounts", mux, &consumer.Config{GroupSize: consumers, GroupMember: member}))
-		require.NoError(t, c.CatchUp(t.Context()))
-	}
+	c := must.New(consumer.New(d.store, account.Commands, "accounts", must.New(account.Handlers(d.store, nil)), nil))
+	require.NoError(t, c.CatchUp(t.Context()))
 	return d, out
 }
 

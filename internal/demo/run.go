@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -32,11 +33,10 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 type runCommand struct {
-	Store       string `env:"DIBS_STORE" placeholder:"URL" help:"The store."`
-	GroupSize   int    `default:"1" placeholder:"N" help:"The number of consumers that share the category. Defaults to ${default}."`
-	GroupMember int    `placeholder:"N" help:"The number of this consumer, from 0."`
-	Concurrency int    `default:"64" placeholder:"N" help:"The number of accounts in work at once. Defaults to ${default}."`
-	Verbose     bool   `short:"v" help:"Log to standard error."`
+	Store       string        `env:"DIBS_STORE" placeholder:"URL" help:"The store."`
+	Lease       time.Duration `default:"10s" placeholder:"TIME" help:"How long another process of the consumer waits for a silent one before it takes over. Defaults to ${default}."`
+	Concurrency int           `default:"64" placeholder:"N" help:"The number of accounts in work at once. Defaults to ${default}."`
+	Verbose     bool          `short:"v" help:"Log to standard error."`
 }
 
 // Run handles commands.
@@ -51,6 +51,6 @@ func (c *runCommand) Run(ctx context.Context, o *stage.Output) error {
 	}
 	defer store.Close()
 	return account.Serve(ctx, store, &consumer.Config{
-		Concurrency: c.Concurrency, GroupSize: c.GroupSize, GroupMember: c.GroupMember, Logger: log,
+		Concurrency: c.Concurrency, Lease: c.Lease, Logger: log,
 	})
 }

@@ -161,7 +161,7 @@ func (d *demo) verdict(ctx context.Context, late error) error {
 		if err := w.look(ctx); err != nil {
 			return err
 		}
-		d.plan, open = d.plan.part(l, w.passed())
+		d.plan, open = d.plan.part(l, w.passed)
 		stage.PrintPart(d.out, late, d.plan.Distinct, all, "commands")
 	}
 	rows := d.table(l, sent, late, open)

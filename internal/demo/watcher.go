@@ -3,14 +3,13 @@ package demo
 import (
 	"context"
 	"encoding/json"
-	"slices"
 
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 // A watcher follows the store from outside, with the rights of a reader: the commands, the
-// decisions, and the lag of the consumers.
+// decisions, and the lag of the consumer.
 type watcher struct {
 	store *messagestore.Store
 	next  map[messagestore.Category]messagestore.GlobalPosition
@@ -19,9 +18,9 @@ type watcher struct {
 	decided    int // withdrawals with an effect
 	duplicates int // commands passed that repeat an earlier one
 
-	commands  []command // that the slowest consumer has yet to pass
-	asked     map[string]bool
-	positions map[messagestore.StreamName]messagestore.GlobalPosition
+	commands []command // that the consumer has yet to pass
+	asked    map[string]bool
+	passed   messagestore.GlobalPosition // the checkpoint: the consumer has finished all commands before it
 }
 
 // A command is the watcher's note of a command.
@@ -34,7 +33,7 @@ type command struct {
 func newWatcher(store *messagestore.Store) *watcher {
 	return &watcher{
 		store: store, next: map[messagestore.Category]messagestore.GlobalPosition{},
-		asked: map[string]bool{}, positions: map[messagestore.StreamName]messagestore.GlobalPosition{},
+		asked: map[string]bool{},
 	}
 }
 
@@ -56,8 +55,7 @@ func (w *watcher) look(ctx context.Context) error {
 			w.next[category] = m.GlobalPosition.Next()
 		}
 	}
-	passed := w.passed()
-	for len(w.commands) > 0 && w.commands[0].at < passed {
+	for len(w.commands) > 0 && w.commands[0].at < w.passed {
 		c := w.commands[0]
 		w.commands = w.commands[1:]
 		if !c.copied && c.key != "" {
@@ -101,22 +99,10 @@ func (w *watcher) seePosition(m *messagestore.Message) error {
 		return err
 	}
 	if at.Position != nil && len(m.Stream.IDs()) > 1 {
-		w.positions[m.Stream] = *at.Position
+		w.passed = *at.Position
 	}
 	return nil
 }
 
-// passed returns the position before which every consumer has finished.
-func (w *watcher) passed() messagestore.GlobalPosition {
-	if len(w.positions) < consumers {
-		return 0
-	}
-	var all []messagestore.GlobalPosition
-	for _, position := range w.positions {
-		all = append(all, position)
-	}
-	return slices.Min(all)
-}
-
-// lag returns how many commands the slowest consumer has yet to pass.
+// lag returns how many commands the consumer has yet to pass.
 func (w *watcher) lag() int { return len(w.commands) }

@@ -1,25 +1,24 @@
 -- The positions that consumers recorded. The ledger of the consumer c of a category is its -c in
--- the category with the type position: each message starts a generation. The positions are in
--- -c+generation+member. Streams of other forms are of other clients.
+-- the category with the type position: each message starts a generation, or continues one. The
+-- positions are in -c+generation. Streams of other forms are of other clients.
 create or replace function dibs.kept_positions(of_category text)
 returns table (
   stream_name text, "position" bigint, global_position bigint, type text,
-  name text, generation bigint, member bigint, kept numeric, size numeric, reset boolean, after text,
+  name text, generation bigint, kept numeric, continues bigint, reset boolean, after text,
   previous numeric, latest boolean, ledger boolean
 )
 language sql stable
 as $$
   select k.*, lag(k.kept) over (partition by k.stream_name order by k.position),
     lead(k.position) over (partition by k.stream_name order by k.position) is null,
-    coalesce(bool_or(k.generation is null and k.type in ('Resized', 'dibs:Tombstone')) over (partition by k.name), false)
+    coalesce(bool_or(k.generation is null and k.type in ('Started', 'dibs:Tombstone')) over (partition by k.name), false)
   from (
     select m.stream_name, m.position, m.global_position, m.type,
-      regexp_replace(i.id, '[+][0-9]{1,18}[+][0-9]{1,9}$', '') as name,
-      substring(i.id from '[+]([0-9]{1,18})[+][0-9]{1,9}$')::bigint as generation,
-      substring(i.id from '[+][0-9]{1,18}[+]([0-9]{1,9})$')::bigint as member,
-      case when d.data ->> (case m.type when 'Resized' then 'start' else 'position' end) ~ '^-?[0-9]{1,19}$'
-        then (d.data ->> (case m.type when 'Resized' then 'start' else 'position' end))::numeric end as kept,
-      case when d.data ->> 'size' ~ '^-?[0-9]{1,19}$' then (d.data ->> 'size')::numeric end as size,
+      regexp_replace(i.id, '[+][0-9]{1,18}$', '') as name,
+      substring(i.id from '[+]([0-9]{1,18})$')::bigint as generation,
+      case when d.data ->> (case m.type when 'Started' then 'start' else 'position' end) ~ '^-?[0-9]{1,19}$'
+        then (d.data ->> (case m.type when 'Started' then 'start' else 'position' end))::numeric end as kept,
+      case when d.data ->> 'of' ~ '^[0-9]{1,18}$' then (d.data ->> 'of')::bigint end as continues,
       coalesce(d.data ->> 'reset' = 'true', false) as reset,
       substring(lower(d.data ->> 'after') from '^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$') as after
     from dibs.messages m

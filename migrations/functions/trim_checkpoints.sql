@@ -8,7 +8,7 @@ declare
   records text;
   removed bigint;
 begin
-  if stream is null or stream !~ '^[^-]*[:+]position-[^+-]+[+][0-9]{1,18}[+][0-9]{1,9}$' then
+  if stream is null or stream !~ '^[^-]*[:+]position-[^+-]+[+][0-9]{1,18}$' then
     raise exception 'invalid stream: it is not one of a consumer''s checkpoints' using errcode = 'DB001', column = 'stream';
   end if;
   if keep is null or keep < 100 then
@@ -32,7 +32,7 @@ end
 $$;
 
 comment on function dibs.trim_checkpoints(text, bigint) is
-'Removes the first messages of a stream of checkpoints, as account:position-accounts+0+0, but the last keep, at least 100, and at
+'Removes the first messages of a stream of checkpoints, as account:position-accounts+0, but the last keep, at least 100, and at
 most 10,000 in one call. Returns how many it removed. The removal is recorded as by dibs.trim, in one record that replaces those before
 it. Any writer may call it.
 Raises DB001 for a stream that is none of checkpoints, 0A000 above READ COMMITTED, 55P03 after 10 seconds of waiting for another

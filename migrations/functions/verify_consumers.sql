@@ -21,40 +21,30 @@ begin
   with k as materialized (
     select * from dibs.kept_positions(of_category)
   ), generations as (
-    select l.name, l.position as generation, l.size, l.kept as start from k l where l.generation is null and l.type = 'Resized'
+    select l.name, l.position as generation, l.kept as start from k l where l.generation is null and l.type = 'Started' and l.continues is null
   ), ledgers as (
-    select l.name, max(l.position) as last from k l where l.generation is null group by l.name
-  ), reached as (
-    -- by all members of a generation; deleted positions are unknown
-    select g.name, g.generation, case when count(m.last) < g.size then g.start else min(m.last) end as "position"
-    from generations g
-    left join (
-      select p.name, p.generation, p.member, max(p.kept) as last from k p where p.type = 'Recorded' group by p.name, p.generation, p.member
-    ) m on m.name = g.name and m.generation = g.generation and m.member < g.size
-    where not exists (select from k d where d.type = 'dibs:Tombstone')
-    group by g.name, g.generation, g.size, g.start
+    -- the generation that goes on
+    select l.name, max(coalesce(l.continues, l.position)) as last from k l where l.generation is null group by l.name
   )
   select v.rule, of_category, k.stream_name, k.position, k.global_position, v.expected, v.found, null::bigint
   from k
   left join generations g on g.name = k.name and g.generation = k.generation
   left join ledgers l on l.name = k.name
-  left join reached r on r.name = k.name and k.generation is null and r.generation = k.position - 1
   -- The message in the place of the one that a position names, of those that are gone on from.
   left join lateral (
     select m.id
     from dibs.messages m
     where m.category = consumed and m.global_position = case when k.kept between 1 and 9223372036854775807 then (k.kept - 1)::bigint end
-      and k.after is not null and k.latest and k.ledger and coalesce(k.generation, k.position) = l.last
+      and k.after is not null and k.latest and k.ledger and coalesce(k.generation, k.continues, k.position) = l.last
   ) w on true
   cross join lateral (values
-    ('ledger', k.generation is null and k.ledger and (k.type <> 'Resized' or k.size is null or k.kept is null or k.size not between 1 and 1024 or k.kept < 0),
-      'a Resized with a size of 1 to 1024 and a start', k.type),
-    ('ledger', k.type = 'Resized' and not k.reset and k.kept > r.position,
-      'a start not after ' || r.position || ', up to where the generation before has handled all', k.kept::text),
+    ('ledger', k.generation is null and k.ledger and (k.type <> 'Started' or k.kept is null or k.kept < 0), 'a Started with a start', k.type),
+    ('ledger', k.generation is null and k.ledger and k.continues >= k.position, 'a generation before this entry, which it continues', k.continues::text),
+    ('ledger', k.generation is null and k.type = 'Started' and (k.continues is not null or not k.reset) and k.kept <> k.previous,
+      'the start of the entry before, ' || k.previous, k.kept::text),
     ('ledger', k.generation is not null and not k.ledger, 'a ledger that starts generation ' || k.generation, 'none'),
     ('ledger', k.generation is not null and k.ledger and k.generation > l.last,
       'a generation that the ledger starts, up to ' || l.last, 'generation ' || k.generation),
-    ('ledger', k.member >= g.size, 'a member of a group of ' || g.size, 'member ' || k.member),
     ('consumer', k.generation is not null and (k.type <> 'Recorded' or k.kept is null or k.kept < 0),
       'a Recorded with a position', k.type),
     ('consumer', (k.generation is not null or k.ledger) and k.kept > 0 and k.kept - 1 > head,

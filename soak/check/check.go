@@ -236,7 +236,6 @@ const (
 	won
 	duplicate
 	keyReused
-	fenced
 	ahead
 	anotherEpoch
 	rolledBack
@@ -244,15 +243,15 @@ const (
 
 // A life is one run of a consumer.
 type life struct {
-	ref                      history.Ref
-	consumer                 uint32
-	category                 uint32
-	size, member, generation int
-	allowance                int64
-	start                    int64
-	time, end                int64
-	class                    class
-	known, ended             bool
+	ref          history.Ref
+	consumer     uint32
+	category     uint32
+	alone        bool
+	allowance    int64
+	start        int64
+	time, end    int64
+	class        class
+	known, ended bool
 }
 
 // A resolution is operation number by, which found out about another.

@@ -2,7 +2,6 @@ package check
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -62,7 +61,7 @@ func checkConsumers(r *run) {
 		groups[i].fill()
 		groups[i].checkComplete()
 		groups[i].checkOrder()
-		if groups[i].joined() {
+		if !groups[i].alone() {
 			groups[i].checkReplicas()
 			continue
 		}
@@ -72,9 +71,10 @@ func checkConsumers(r *run) {
 	}
 }
 
-// joined reports whether processes join the group by its name.
-func (g *group) joined() bool {
-	return len(g.lives) > 0 && g.r.lives[g.lives[0]].size == history.Joined
+// alone reports whether the group has one process at a time, and is checked by the positions that it recorded: a failover
+// may undo its states.
+func (g *group) alone() bool {
+	return len(g.lives) == 0 || g.r.lives[g.lives[0]].alone
 }
 
 // index returns which of the group's rows a row is, or -1.
@@ -178,56 +178,40 @@ func (g *group) checkComplete() {
 // checkSkips checks invariant 11: every message before a checkpoint was done with before it was
 // stored.
 func (g *group) checkSkips() {
-	type scope struct{ size, member int }
-	scopes := map[scope][]int32{}
+	latest := make([]int32, len(g.rows)) // for each row, of those up to it, the index of that which was done last
+	for i := range g.rows {
+		latest[i] = int32(i)
+		if i > 0 && g.done[latest[i-1]] >= g.done[i] {
+			latest[i] = latest[i-1]
+		}
+	}
 	for _, n := range g.puts {
 		p := &g.r.puts[n]
 		if p.kind == fail {
 			continue
 		}
-		l := &g.r.lives[p.life]
-		s := scope{l.size, l.member}
-		scopes[s] = append(scopes[s], n)
-	}
-	for s, puts := range scopes {
-		var mine []int32   // rows of the scope
-		var latest []int32 // for each, of those up to it, the index of that which was done last
-		for i, n := range g.rows {
-			x := &g.r.rows[n]
-			if s.size > 1 && g.r.streamName(x.stream).GroupMember(s.size) != s.member {
-				continue
+		g.r.verdict.checked(NoSkip, 1)
+		limit := p.position
+		for k := range g.r.failovers {
+			if f := &g.r.failovers[k]; f.end > p.time {
+				// Beyond its head the positions are others now.
+				limit = min(limit, f.heads[g.category]+1)
 			}
-			last := int32(i)
-			if len(latest) > 0 && g.done[latest[len(latest)-1]] >= g.done[i] {
-				last = latest[len(latest)-1]
-			}
-			mine, latest = append(mine, n), append(latest, last)
 		}
-		g.r.verdict.checked(NoSkip, len(puts))
-		for _, n := range puts {
-			p := &g.r.puts[n]
-			limit := p.position
-			for k := range g.r.failovers {
-				if f := &g.r.failovers[k]; f.end > p.time {
-					// Beyond its head the positions are others now.
-					limit = min(limit, f.heads[g.category]+1)
-				}
-			}
-			before := sort.Search(len(mine), func(i int) bool { return g.r.rows[mine[i]].global >= limit })
-			if before == 0 {
-				continue
-			}
-			i := latest[before-1]
-			// A message that was never done is invariant 10's too: the first put beyond it
-			// tells how.
-			if g.done[i] >= p.time {
-				x := &g.r.rows[g.rows[i]]
-				about := g.about(g.rows[i])
-				about.ops = append(about.ops, g.putRef(n))
-				g.r.verdict.broken(NoSkip, about, "%s recorded position %d before it had handled %s@%d at %d",
-					g.name, p.position, g.r.streamName(x.stream), x.position, x.global)
-				break
-			}
+		before := sort.Search(len(g.rows), func(i int) bool { return g.r.rows[g.rows[i]].global >= limit })
+		if before == 0 {
+			continue
+		}
+		i := latest[before-1]
+		// A message that was never done is invariant 10's too: the first put beyond it
+		// tells how.
+		if g.done[i] >= p.time {
+			x := &g.r.rows[g.rows[i]]
+			about := g.about(g.rows[i])
+			about.ops = append(about.ops, g.putRef(n))
+			g.r.verdict.broken(NoSkip, about, "%s recorded position %d before it had handled %s@%d at %d",
+				g.name, p.position, g.r.streamName(x.stream), x.position, x.global)
+			break
 		}
 	}
 }
@@ -311,7 +295,6 @@ func (g *group) checkOrder() {
 func (g *group) checkPuts() {
 	r := g.r
 	r.verdict.checked(Positions, len(g.puts))
-	type identity struct{ generation, size, member, epoch int }
 	type holder struct {
 		put     int32          // the last that was recorded
 		over    map[int32]bool // lives that another has taken over from
@@ -319,13 +302,11 @@ func (g *group) checkPuts() {
 		highest *put           // of those that had, nil for none
 		of      int32          // its number
 	}
-	holders := map[identity]*holder{}
-	fencedSince := map[int32]int32{}
+	holders := map[int]*holder{} // by the failovers before
 	answered := g.answered()
 	recorded := int64(0) // the highest so far, from where another run goes on
 	for _, n := range g.puts {
 		p := &r.puts[n]
-		l := &r.lives[p.life]
 		if p.kind != fail {
 			if limit := max(recorded, answered(p)); p.position > limit {
 				r.verdict.broken(Positions, subject{consumer: g.name, ops: []history.Ref{g.putRef(n)}},
@@ -333,26 +314,19 @@ func (g *group) checkPuts() {
 			}
 			recorded = max(recorded, p.position)
 		}
-		if p.kind == fail && p.class == fenced {
-			fencedSince[p.life] = n
-		}
 		if p.kind != ok {
 			continue
 		}
-		if since, was := fencedSince[p.life]; was && r.puts[since].end < p.time {
-			r.verdict.broken(Positions, subject{consumer: g.name, ops: []history.Ref{g.putRef(since), g.putRef(n)}},
-				"a run of %s recorded position %d after it was told that it was fenced", g.name, p.position)
-		}
-		id := identity{l.generation, l.size, l.member, 0}
+		epoch := 0
 		for i := range r.failovers {
 			if r.failovers[i].end <= p.time {
-				id.epoch++
+				epoch++
 			}
 		}
-		h := holders[id]
+		h := holders[epoch]
 		if h == nil {
 			h = &holder{put: n, over: map[int32]bool{}}
-			holders[id] = h
+			holders[epoch] = h
 		}
 		h.open = append(slices.DeleteFunc(h.open, func(m int32) bool {
 			q := &r.puts[m]
@@ -419,16 +393,11 @@ func (g *group) answered() func(*put) int64 {
 }
 
 // checkRedeliveries checks invariant 14: each run redelivers at most an interval and a batch of the
-// messages of those before it, and as much of each that was at work beside it. The first runs of another
-// size may begin where the slowest member was.
+// messages of those before it, and as much of each that was at work beside it.
 func (g *group) checkRedeliveries() {
 	r := g.r
-	allowed, lowest := g.allowances(), g.lowest()
-	type last struct {
-		time       int64
-		generation int
-	}
-	seen := map[int32]last{} // when a row was last delivered
+	allowed := g.allowances()
+	seen := map[int32]int64{} // when a row was last delivered
 	kept := g.kept()
 	again := map[int32]int64{}
 	first := map[int32]uuid.UUID{}
@@ -438,10 +407,9 @@ func (g *group) checkRedeliveries() {
 		if i < 0 || d.again || g.parked[i] < d.time {
 			continue
 		}
-		generation := r.lives[d.life].generation
 		before, was := seen[d.row]
-		seen[d.row] = last{d.time, generation}
-		if !was || g.rewound(d, before.time, kept) || before.generation != generation && r.rows[d.row].global >= lowest[generation] {
+		seen[d.row] = d.time
+		if !was || g.rewound(d, before, kept) {
 			continue
 		}
 		if again[d.life]++; again[d.life] == 1 {
@@ -474,96 +442,37 @@ func (g *group) allowances() map[int32]int64 {
 	for _, n := range g.puts {
 		sign(r.puts[n].life, r.puts[n].time)
 	}
-	lives := map[member][]int32{}
+	most := int64(0)
 	for _, n := range g.lives {
-		l := &r.lives[n]
-		m := member{l.generation, l.size, l.member}
-		lives[m] = append(lives[m], n)
+		most = max(most, r.lives[n].allowance)
 	}
+	all := slices.Clone(g.lives)
+	slices.SortFunc(all, func(i, j int32) int { return cmp.Compare(active[i].from, active[j].from) })
 	allowed := map[int32]int64{}
-	for _, all := range lives {
-		most := int64(0)
-		for _, n := range all {
-			most = max(most, r.lives[n].allowance)
-		}
-		slices.SortFunc(all, func(i, j int32) int { return cmp.Compare(active[i].from, active[j].from) })
-		for k, n := range all {
-			allowed[n] += most
-			for _, other := range all[k+1:] {
-				if active[other].from > active[n].to {
-					break
-				}
-				allowed[n] += most
-				allowed[other] += most
+	for k, n := range all {
+		allowed[n] += most
+		for _, other := range all[k+1:] {
+			if active[other].from > active[n].to {
+				break
 			}
+			allowed[n] += most
+			allowed[other] += most
 		}
 	}
 	return allowed
 }
 
-// lowest returns, for each generation, the global position from which its runs may begin: the lowest
-// that the members of the one before had recorded when its first began.
-func (g *group) lowest() map[int]int64 {
-	r := g.r
-	began := map[int]int64{}
-	members := map[int]map[int]int64{} // of each generation: how far each had recorded, from 0 on
-	sizes := map[int]int{}
-	for _, n := range g.lives {
-		l := &r.lives[n]
-		if at, known := began[l.generation]; !known || l.time < at {
-			began[l.generation] = l.time
-		}
-		sizes[l.generation] = l.size
-		members[l.generation] = map[int]int64{}
-	}
-	generations := slices.Sorted(maps.Keys(began))
-	next := map[int]int{}
-	for i, generation := range generations[:max(0, len(generations)-1)] {
-		next[generation] = generations[i+1]
-	}
-	for _, n := range g.puts {
-		p := &r.puts[n]
-		l := &r.lives[p.life]
-		after, isOld := next[l.generation]
-		if p.kind == ok && isOld && p.end < began[after] {
-			m := members[l.generation]
-			m[l.member] = max(m[l.member], p.position)
-		}
-	}
-	lowest := map[int]int64{}
-	at := g.start
-	for _, generation := range generations {
-		lowest[generation] = at
-		from := int64(history.Never)
-		for m := range sizes[generation] {
-			position, recorded := members[generation][m]
-			if !recorded {
-				position = at
-			}
-			from = min(from, position)
-		}
-		at = from
-	}
-	return lowest
-}
-
-// A member is whose a position is.
-type member struct{ generation, size, member int }
-
-// kept returns, for each failover, from where on messages may be redelivered to its members: the highest position
-// that each had recorded before the copy stopped to follow, and that none before has undone.
-func (g *group) kept() []map[member]int64 {
-	all := make([]map[member]int64, len(g.r.failovers))
+// kept returns, for each failover, from where on messages may be redelivered: the highest position that was recorded
+// before the copy stopped to follow, and that no failover before has undone.
+func (g *group) kept() []int64 {
+	all := make([]int64, len(g.r.failovers))
 	for i := range all {
-		all[i] = map[member]int64{}
 		undone := func(p *put) bool {
 			return slices.ContainsFunc(g.r.failovers[:i], func(f failover) bool { return p.end >= f.time && p.time < f.end })
 		}
 		for _, n := range g.puts {
 			if p := &g.r.puts[n]; p.kind == ok && p.end < g.r.failovers[i].time && !undone(p) {
-				l := &g.r.lives[p.life]
-				m := member{l.generation, l.size, l.member}
-				all[i][m] = max(all[i][m], p.position)
+				all[i] = max(all[i], p.position)
 			}
 		}
 	}
@@ -572,11 +481,10 @@ func (g *group) kept() []map[member]int64 {
 
 // rewound says that a failover since the time before took away the position with which d would not have been
 // redelivered.
-func (g *group) rewound(d *delivery, before int64, kept []map[member]int64) bool {
-	l := &g.r.lives[d.life]
-	for i, positions := range kept {
+func (g *group) rewound(d *delivery, before int64, kept []int64) bool {
+	for i, position := range kept {
 		f := &g.r.failovers[i]
-		if before < f.end && f.end <= d.time && g.r.rows[d.row].global >= positions[member{l.generation, l.size, l.member}] {
+		if before < f.end && f.end <= d.time && g.r.rows[d.row].global >= position {
 			return true
 		}
 	}

@@ -31,8 +31,7 @@
 //	                      two runs with one identity only the second goes on to record; the position of a
 //	                      slot is moved by the member that holds it alone
 //	14  redelivery bound  each run of a member is redelivered at most an interval and a batch, and as
-//	                      much of each that was at work beside it; the first of another size
-//	                      nothing from before the lowest position of those before; where slots are given up
+//	                      much of each that was at work beside it; where slots are given up
 //	                      in order, nothing that was handled before the first that was not
 //	15  read honesty      every message read or delivered is in F, as it was
 //	16  reservation       a key is reserved once by one who tried, and its effect is in the store once, and

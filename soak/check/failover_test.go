@@ -104,7 +104,6 @@ func TestAConsumerAheadOfTheStoreMustBeTold(t *testing.T) {
 			l.run.end.Kind, l.run.end.Class = history.Fail, history.Ahead
 		}
 		m := w.consume("consumer-2", "audit", 300, 400, 10, 10) // after it was reset
-		m.run.invoke.Generation = 1
 		m.handle(310, 320, w.row(after, 0))
 		m.handle(330, 340, w.row(after, 1))
 		v := w.verdict(t, nil)

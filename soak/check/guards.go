@@ -183,20 +183,15 @@ func checkGuards(r *run, f *Facts) {
 	}
 }
 
-// takeovers counts the runs of consumers that were not the first of their member.
+// takeovers counts the runs of consumers that were not the first.
 func (r *run) takeovers() (n int) {
-	type identity struct {
-		consumer     uint32
-		size, member int
-	}
-	seen := map[identity]bool{}
+	seen := map[uint32]bool{}
 	for i := range r.lives {
 		l := &r.lives[i]
-		id := identity{l.consumer, l.size, l.member}
-		if seen[id] {
+		if seen[l.consumer] {
 			n++
 		}
-		seen[id] = true
+		seen[l.consumer] = true
 	}
 	return n
 }

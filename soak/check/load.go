@@ -139,8 +139,6 @@ func classOf(c string) class {
 		return duplicate
 	case history.KeyReused:
 		return keyReused
-	case history.Fenced:
-		return fenced
 	case history.Ahead:
 		return ahead
 	case history.RolledBack:
@@ -280,7 +278,7 @@ func (r *run) addLife(ref history.Ref, o *history.Operation) {
 	l := &r.lives[r.lifeOf(ref)]
 	l.consumer = r.consumers.number(o.Consumer + " of " + string(o.Category))
 	l.category = r.categoryOf(o.Category)
-	l.size, l.member, l.generation = o.Size, o.Member, o.Generation
+	l.alone = o.Alone
 	l.allowance, l.start = int64(o.Interval+o.Batch), int64(o.Position)
 	l.time, l.end, l.class = o.Time, o.End, classOf(o.Class)
 	l.known, l.ended = true, o.End != history.Never

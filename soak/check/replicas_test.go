@@ -13,7 +13,7 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// A seated life is a run of a member of a group that processes join.
+// A seated life is a run of a member of a group.
 type seated struct {
 	*life
 	id string
@@ -24,7 +24,7 @@ const ms = int64(time.Millisecond)
 // seat is a run of a member from one time to another, in milliseconds.
 func (w *world) seat(id string, from, to int64) *seated {
 	l := w.consume("replica-"+id, "audit", from*ms, to*ms, 2, 2)
-	l.run.invoke.Size = history.Joined
+	l.run.invoke.Alone = false
 	return &seated{l, id}
 }
 
@@ -34,7 +34,7 @@ func (l *seated) handles(from, to int64, r *check.Row) { l.handle(from*ms, to*ms
 // state has the member store the state of its group.
 func (l *seated) state(from, to int64, s check.State) *act {
 	m := l.w.message()
-	stream := messagestore.StreamName("account:position-audit+0+0")
+	stream := messagestore.StreamName("account:position-audit+0")
 	l.w.commit(stream, m)
 	s.Time = time.Unix(0, from*ms)
 	if s.By == "" && len(s.Members) > 0 {
@@ -120,7 +120,7 @@ func TestAGroupWhoseMembersComeAndGoKeepsItsPromises(t *testing.T) {
 	)})
 	c2.handles(1220, 1225, w.row(one, 1))
 	refused := again.record(4100*ms, 4101*ms, end)
-	refused.end.Kind, refused.end.Class = history.Fail, history.Fenced
+	refused.end.Kind, refused.end.Class = history.Fail, history.Conflict
 
 	v := w.verdict(t, groupConfig)
 	require.True(t, v.Passed(), "%v", v)

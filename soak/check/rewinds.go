@@ -106,17 +106,13 @@ func (r *run) grownAfter(n int) map[uint32]int64 {
 // checkAlarms asks of each run that was told that it is ahead for a reason: that its consumer
 // had read or recorded something that a failover undid.
 func (r *run) checkAlarms() {
-	type identity struct {
-		consumer     uint32
-		size, member int
-	}
-	of := func(n int32) identity { return identity{r.lives[n].consumer, r.lives[n].size, r.lives[n].member} }
-	since := map[identity]int64{} // when a failover first undid something of it
+	of := func(n int32) uint32 { return r.lives[n].consumer }
+	since := map[uint32]int64{} // when a failover first undid something of it
 	for i := range r.failovers {
 		f := &r.failovers[i]
-		undone := func(id identity) {
-			if _, was := since[id]; !was {
-				since[id] = f.time
+		undone := func(consumer uint32) {
+			if _, was := since[consumer]; !was {
+				since[consumer] = f.time
 			}
 		}
 		for n := range r.fetches {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/history"
 )
@@ -121,27 +120,4 @@ func TestDeliveriesOfARunThatIsNotInTheHistoryAreFound(t *testing.T) {
 	l.handle(30, 40, w.row(a, 0))
 	v := w.verdict(t, nil)
 	require.Contains(t, v.String(), "a consumer's events name the run consumer-1:999, of which there is nothing")
-}
-
-func TestMembersOfAGroupAnswerForTheirOwn(t *testing.T) {
-	t.Parallel()
-	w := &world{}
-	var rows []*check.Row
-	for _, name := range []messagestore.StreamName{"account-1", "account-2", "account-3", "account-4"} {
-		rows = append(rows, w.row(w.write(10, 40, name, anyVersion, 1), 0))
-	}
-	for member := range 2 {
-		l := w.consume("consumer-"+string(rune('1'+member)), "audit", 5, 900, 10, 10)
-		l.run.invoke.Size, l.run.invoke.Member = 2, member
-		at := int64(100 + 300*member)
-		for _, r := range rows {
-			if r.Stream.GroupMember(2) == member {
-				at += 10
-				l.handle(at, at+5, r)
-			}
-		}
-		l.record(at+20, at+30, 5)
-	}
-	v := w.verdict(t, nil)
-	require.True(t, v.Passed(), "%v", v)
 }

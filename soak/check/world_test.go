@@ -144,7 +144,7 @@ func seen(r *check.Row) history.Append {
 
 // consumer is one that reads category account.
 func (w *world) consume(proc, name string, from, to int64, interval, batch int) *life {
-	e := history.Event{Func: history.Run, Consumer: name, Category: "account", Interval: interval, Batch: batch}
+	e := history.Event{Func: history.Run, Consumer: name, Category: "account", Alone: true, Interval: interval, Batch: batch}
 	a := w.do(proc, from, to, history.OK, e, history.Event{})
 	return &life{w, a, history.Event{Consumer: name, Category: "account", Run: a.invoke.Op}}
 }

@@ -199,8 +199,6 @@ func (c *clients) ended(name string, child *server.Child, err error, stopping bo
 		if _, at, ok := strings.Cut(err.Error(), work.KilledAt); ok {
 			how = killedThere + strings.TrimSpace(strings.SplitN(at, "\n", 2)[0])
 		}
-	case child.ExitCode() == work.ExitFenced:
-		how = "fenced"
 	case c.rewinds && child.ExitCode() == work.ExitAhead:
 		how = "ahead"
 	default:

@@ -13,7 +13,7 @@ import (
 	"github.com/dibs-go/dibs/soak/work"
 )
 
-// Replicas are groups that processes join by their names, with members that come and go.
+// Replicas are groups with members that come and go.
 type Replicas struct {
 	Shares, InOrder bool // there is a group whose members share the category, and one that handles it in order
 	Most            int  // members of each
@@ -22,8 +22,8 @@ type Replicas struct {
 
 const inOrder = "inorder" // the name of a consumer
 
-// replicaLease is the lease of a member.
-const replicaLease = time.Second
+// lease is the lease of a member.
+const lease = time.Second
 
 // A crowd is one such group. It is safe for concurrent use.
 type crowd struct {
@@ -48,7 +48,7 @@ func (r *run) startCrowds() error {
 	for _, name := range names {
 		task := r.task(work.Consumer, work.Consumer)
 		task.Consumer, task.Category = name, work.Events(0)
-		task.Joins, task.Lease, task.InOrder = true, replicaLease, name == inOrder
+		task.InOrder = name == inOrder
 		r.effects[task.Consumer] = task.Category
 		c := &crowd{clients: r.clients, task: task, most: r.options.Replicas.Most}
 		r.crowds = append(r.crowds, c)
@@ -160,7 +160,7 @@ func (n *nemesis) stopMember(ctx context.Context, random *rand.Rand, begin func(
 	_, process := s.now()
 	defer begin(process)()
 	child := s.signal(syscall.SIGSTOP)
-	wait(ctx, between(random, replicaLease+replicaLease/10, 3*replicaLease))
+	wait(ctx, between(random, lease+lease/10, 3*lease))
 	child.Signal(syscall.SIGCONT)
 	return nil
 }

@@ -75,9 +75,7 @@ func (r *run) facts(ctx context.Context, store *messagestore.Store) (*check.Fact
 			return nil, err
 		}
 		for _, s := range statuses {
-			for _, m := range s.Members {
-				f.Lag[fmt.Sprintf("%s of %s, %d of %d", s.Name, category, m.Member, s.Size)] = m.Lag
-			}
+			f.Lag[fmt.Sprintf("%s of %s", s.Name, category)] = s.Lag
 		}
 	}
 	_, err := store.Write(ctx, work.Probes.Stream("1"), messagestore.AnyVersion, messagestore.Raw{Type: "Probe", Data: []byte(`{}`)})

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -44,9 +43,8 @@ var faults = []fault{
 	{3, hold, "everything held up on its way, past the deadlines of some, and then let go", true, (*nemesis).hold},
 	{3, drip, "messages that arrive byte by byte", true, (*nemesis).drip},
 	{1, "past-deadline", "SIGSTOP to every process that serves a client, for longer than any deadline of a write", true, (*nemesis).pastDeadline},
-	{4, "twin", "a second process with the identity of a consumer", false, (*nemesis).twin},
-	{4, "resize", "another size for the group", false, (*nemesis).resize},
-	{4, check.JoinLeave, "a member more of a group that processes join by its name, or one that ends in order", false, (*nemesis).joinLeave},
+	{4, "twin", "a second process of a consumer, for up to 5 s", false, (*nemesis).twin},
+	{4, check.JoinLeave, "a member more of a group whose members come and go, or one that ends in order", false, (*nemesis).joinLeave},
 	{2, check.KillMember, "SIGKILL to such a member, which is not replaced", false, (*nemesis).killMember},
 	{2, check.StopMember, "SIGSTOP to such a member for longer than its lease", false, (*nemesis).stopMember},
 	{4, "deadlock", "transactions that write to two categories in opposite order", true, (*nemesis).deadlock},
@@ -392,9 +390,6 @@ func (n *nemesis) drip(ctx context.Context, random *rand.Rand, begin func(string
 func (n *nemesis) twin(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
 	all := slices.Concat(n.clients.all(work.Consumer), n.clients.all(work.Handler))
 	original := all[random.IntN(len(all))]
-	if strings.HasPrefix(original.name, groupName) {
-		return nil // resize is at work there
-	}
 	defer begin(original.name)()
 	twin, err := n.clients.add(original.name+"-twin", original.task)
 	if err != nil {
@@ -403,19 +398,6 @@ func (n *nemesis) twin(ctx context.Context, random *rand.Rand, begin func(string
 	wait(ctx, between(random, time.Second, 5*time.Second))
 	twin.abandon()
 	return nil
-}
-
-func (n *nemesis) resize(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
-	size := 1 + random.IntN(4)
-	if size == n.group.size {
-		size = size%4 + 1
-	}
-	defer begin(fmt.Sprintf("%d members instead of %d", size, n.group.size))()
-	grace := time.Duration(0)
-	if random.IntN(2) == 0 {
-		grace = 5 * time.Second
-	}
-	return n.group.resize(size, grace, random.IntN(2) == 0)
 }
 
 func (n *nemesis) deadlock(ctx context.Context, random *rand.Rand, begin func(string) func()) error {

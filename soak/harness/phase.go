@@ -31,7 +31,7 @@ const (
 var crashing = []string{"kill-backend", "kill-server"}
 
 // sparing are the faults that leave the server as it is, and all connections but few.
-var sparing = []string{"kill-client", cut, "twin", "resize", migrate, release, reindex, raiseEpoch}
+var sparing = []string{"kill-client", cut, "twin", migrate, release, reindex, raiseEpoch}
 
 // leastOfPhase is how long a phase takes that another follows, if there is time: long enough for each
 // fault to meet something.

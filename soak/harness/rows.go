@@ -7,7 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -37,7 +37,7 @@ type Row struct {
 
 // stateOf returns the state of a group that a checkpoint is, nil for any other message.
 func stateOf(m *messagestore.Message) *check.State {
-	if m.Type != "Recorded" || !strings.HasSuffix(string(m.Stream.Category()), ":position") {
+	if m.Type != "Recorded" || !slices.Contains(m.Stream.Category().Types(), "position") {
 		return nil
 	}
 	var body struct {

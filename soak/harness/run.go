@@ -161,7 +161,6 @@ type run struct {
 	url      string            // of the store, past every proxy
 	proxies  map[work.Role]*proxy
 	clients  *clients
-	group    *group
 	crowds   []*crowd
 	memory   *sampler
 	quiet    held                             // when all was done, and the clients were there
@@ -342,7 +341,7 @@ func (r *run) open(ctx context.Context, dir string) error {
 
 // task is the task of a client of a role, by way of the proxy of another if it has none.
 func (r *run) task(role, by work.Role) work.Task {
-	task := work.Task{Role: role, URL: r.url, History: r.options.Out, Load: r.options.Load, Rewinds: r.options.Failovers.Lossy() > 0}
+	task := work.Task{Role: role, URL: r.url, History: r.options.Out, Load: r.options.Load, Rewinds: r.options.Failovers.Lossy() > 0, Lease: lease, Alone: r.options.Failovers.Total() > 0}
 	if p := r.proxies[by]; p != nil {
 		task.URL = fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/%s?sslmode=disable", work.Canary, p.Port(), database)
 	}
@@ -397,14 +396,7 @@ func (r *run) populate() error {
 			return err
 		}
 	}
-	if err := r.startCrowds(); err != nil || r.options.Replicas.Only {
-		return err
-	}
-	task := r.task(work.Consumer, work.Consumer)
-	task.Consumer, task.Category = groupName, work.Events(0)
-	r.effects[task.Consumer] = task.Category
-	r.group = &group{clients: r.clients, task: task}
-	return r.group.resize(2, 0, false)
+	return r.startCrowds()
 }
 
 // torment has the nemesis do its work for the duration of the run, or until its goals are
@@ -599,10 +591,8 @@ func lag(category messagestore.Category, statuses []operate.Status) string {
 		if s.Err != nil {
 			fmt.Fprintf(&b, "%s of %s: %v; ", s.Name, category, s.Err)
 		}
-		for _, m := range s.Members {
-			if m.Lag > 0 || m.Err != nil {
-				fmt.Fprintf(&b, "%s (%d of %d) of %s is %d behind, %v; ", s.Name, m.Member, s.Size, category, m.Lag, m.Err)
-			}
+		if s.Lag > 0 || s.PositionErr != nil {
+			fmt.Fprintf(&b, "%s of %s is %d behind, %v; ", s.Name, category, s.Lag, s.PositionErr)
 		}
 	}
 	return b.String()

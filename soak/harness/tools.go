@@ -184,9 +184,6 @@ func shown(result *Result) (complaints []string) {
 			complaints = append(complaints, fmt.Sprintf("there was %s %d times, and PostgreSQL has noticed none: no error %s", name, n, states[name]))
 		}
 	}
-	if n := result.Faults["twin"]; n >= few && result.Ends["fenced"] == 0 {
-		complaints = append(complaints, fmt.Sprintf("there was a twin %d times, and no consumer was fenced", n))
-	}
 	for _, name := range []string{migrate, release, raiseEpoch, reindex, cut, lose, hold, drip} {
 		if n := result.Faults[name]; n >= few && result.Done[name] == 0 {
 			complaints = append(complaints, fmt.Sprintf("there was %s %d times, and it was never done", name, n))

@@ -55,10 +55,9 @@ const (
 // The operations of consumers and handlers. All of these have Consumer and Category; all but Run have Run.
 const (
 	// Run is one life of a consumer, from before Run is called until it has returned:
-	// Size and Member of its group if it has one, Generation, Interval, Batch, and as
-	// Position the start position of a new consumer; a fail of class Fenced, Ahead or
-	// another. Its number is the Run of the consumer's other events. A consumer that joins
-	// its group has the Size [Joined], and a run for each set of slots that it takes.
+	// Alone, Interval, Batch, and as Position the start position of a new consumer; a fail of
+	// class Ahead or another. Its number is the Run of the consumer's other events. A consumer has a
+	// run for each set of slots that it takes.
 	Run Func = "run"
 
 	// Fetch is a page that a consumer was answered, an OK without an invoke: Position is
@@ -73,9 +72,9 @@ const (
 	// Park gives up on a message: one append with Stream and the Message.
 	Park Func = "park"
 
-	// Position records a consumer's position: Position, the first that is not done with. One that
-	// joins its group names the message of the state that it writes, in one append with
-	// Stream and ID, and as Target the member, unless none is left.
+	// Position records a consumer's position: Position, the first that is not done with; the message
+	// of the state of its group that it writes, in one append with Stream and ID; and as Target the
+	// member, unless none is left.
 	Position Func = "position"
 
 	// Reserve tries to reserve a key: Key, Value of the command, one append with the
@@ -86,9 +85,6 @@ const (
 	// Effect is an effect outside the store, an OK without an invoke: Key.
 	Effect Func = "effect"
 )
-
-// Joined is the Size of a group that processes join by its name.
-const Joined = -1
 
 // What the harness does.
 const (
@@ -124,7 +120,6 @@ const (
 	Won        = "won"         // reserved
 	Duplicate  = "duplicate"   // reserved before, by an equal command
 	KeyReused  = "key-reused"  // reserved before, by a different command
-	Fenced     = "fenced"      // another has the consumer's identity
 	Ahead      = "ahead"       // the position is ahead of the store
 	Epoch      = "epoch"       // the store has another epoch, and the consumer begins again
 )
@@ -147,16 +142,14 @@ type Event struct {
 	// Actual is the version that was answered, or met by a write that conflicted.
 	Actual messagestore.Version
 
-	Consumer   string
-	Category   messagestore.Category
-	Size       int // of the consumer's group, 0 for none
-	Member     int
-	Generation int    // grows whenever the group is resized or the consumer reset
-	Run        uint64 // the operation that the consumer runs by
-	Interval   int    // of messages, between records of a position
-	Batch      int    // of messages, read at once
-	Attempt    int    // of the handler, from 1
-	Position   messagestore.GlobalPosition
+	Consumer string
+	Category messagestore.Category
+	Alone    bool   // of a run: no other process joins its group, and a failover may undo the states of that
+	Run      uint64 // the operation that the consumer runs by
+	Interval int    // of messages, between records of a position
+	Batch    int    // of messages, read at once
+	Attempt  int    // of the handler, from 1
+	Position messagestore.GlobalPosition
 
 	Key   string // an idempotence key
 	Value uint64 // of the command that wants the key

@@ -69,8 +69,8 @@ func event(t *rapid.T) history.Event {
 		Ref:     history.Ref{Proc: text.Draw(t, "ref"), Op: rapid.Uint64().Draw(t, "op")},
 		Class:   text.Draw(t, "class"), Target: text.Draw(t, "target"), Note: text.Draw(t, "note"),
 		Actual: messagestore.Version(number.Draw(t, "actual")), Consumer: text.Draw(t, "consumer"),
-		Category: messagestore.Category(text.Draw(t, "category")), Size: number.Draw(t, "size"), Member: number.Draw(t, "member"),
-		Generation: number.Draw(t, "generation"), Run: rapid.Uint64().Draw(t, "run"), Interval: number.Draw(t, "interval"),
+		Category: messagestore.Category(text.Draw(t, "category")), Alone: rapid.Bool().Draw(t, "alone"),
+		Run: rapid.Uint64().Draw(t, "run"), Interval: number.Draw(t, "interval"),
 		Batch: number.Draw(t, "batch"), Attempt: number.Draw(t, "attempt"),
 		Position: messagestore.GlobalPosition(number.Draw(t, "position")), Key: text.Draw(t, "key"), Value: rapid.Uint64().Draw(t, "value"),
 	}

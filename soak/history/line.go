@@ -27,9 +27,9 @@ func (e *Event) AppendText(b []byte) ([]byte, error) {
 	b = number(b, "actual", int64(e.Actual))
 	b = text(b, "consumer", e.Consumer)
 	b = text(b, "category", string(e.Category))
-	b = number(b, "size", int64(e.Size))
-	b = number(b, "member", int64(e.Member))
-	b = number(b, "generation", int64(e.Generation))
+	if e.Alone {
+		b = append(b, " alone=1"...)
+	}
 	b = unsigned(b, "run", e.Run)
 	b = number(b, "interval", int64(e.Interval))
 	b = number(b, "batch", int64(e.Batch))
@@ -199,12 +199,8 @@ func (p *parser) field(e *Event, name string, value []byte) {
 		e.Consumer = p.text(value)
 	case "category":
 		e.Category = messagestore.Category(p.text(value))
-	case "size":
-		e.Size = int(p.number(value))
-	case "member":
-		e.Member = int(p.number(value))
-	case "generation":
-		e.Generation = int(p.number(value))
+	case "alone":
+		e.Alone = true
 	case "run":
 		e.Run = p.unsigned(value)
 	case "interval":

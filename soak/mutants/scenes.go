@@ -36,8 +36,6 @@ var (
 	// A question about a write waits for a stopped writer that holds the category's lock. So there are many
 	// categories, most of them without a stopped writer, and each client has connections to spare.
 	pauses  = &Scene{"pauses", 4, 4, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 24, 12, none, harness.Replicas{}, nil}
-	twins   = &Scene{"twins", 3, 3, 5, time.Second, 4 * time.Second, []string{"twin"}, 3, 4, none, harness.Replicas{}, nil}
-	resizes = &Scene{"resizes", 3, 3, 5, time.Second, 4 * time.Second, []string{"resize"}, 3, 4, none, harness.Replicas{}, nil}
 	backups = &Scene{"backups", 3, 3, 5, 0, 4 * time.Second, nil, 3, 4, harness.Failovers{PutBacks: 1}, harness.Replicas{}, nil}
 	crowds  = &Scene{
 		"crowds", 2, 2, 20, 0, 10 * time.Second,

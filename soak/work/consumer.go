@@ -21,8 +21,6 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-var errFenced = errors.New("fenced")
-
 // A watched consumer records each message that it gets and each step that it takes.
 type watched struct {
 	*client
@@ -69,17 +67,17 @@ func (w *watched) event(f history.Func) *history.Event {
 
 func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 	config := &consumer.Config{
-		GroupSize: max(1, w.task.Size), GroupMember: w.task.Member, Concurrency: 1 + w.random.IntN(w.task.Load.Lanes),
+		Lease: w.task.Lease, Concurrency: 1 + w.random.IntN(w.task.Load.Lanes),
 		BatchSize: w.task.Load.Batch, CheckpointMessages: w.task.Load.Interval,
-		PollInterval: 50 * time.Millisecond, CheckpointInterval: 200 * time.Millisecond, Grace: 5 * time.Second,
+		PollInterval: 50 * time.Millisecond, CheckpointInterval: 200 * time.Millisecond, Grace: 2 * time.Second,
 		Logger: logger.Zerolog(w.log),
 		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: 500 * time.Millisecond}},
 	}
-	if w.task.Joins {
-		config.GroupSize, config.Lease, config.Grace = 0, w.task.Lease, 2*time.Second
-		if config.Concurrency = max(2, config.Concurrency); w.task.InOrder {
-			config.Concurrency = 1
-		}
+	switch {
+	case w.task.InOrder:
+		config.Concurrency = 1
+	case !w.task.Alone: // the members share the category, if there are several
+		config.Concurrency = max(2, config.Concurrency)
 	}
 	c, err := consumer.New(&watchedStore{recorder: w.store, watched: w}, w.task.Category, w.task.Consumer, doomedHandler{w.doom, &watchedHandler{w, h}}, config)
 	if err != nil {
@@ -93,9 +91,6 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 		kind, end.Note, end.Class = history.Fail, shorten(err.Error()), "error"
 	}
 	switch {
-	case errors.Is(err, consumer.ErrConsumerFenced):
-		end.Class = history.Fenced
-		err = errFenced
 	case errors.Is(err, consumer.ErrPositionAhead):
 		end.Class = history.Ahead
 	case ctx.Err() != nil && err != nil && strings.Contains(err.Error(), "another epoch"): // it was stopped before it began again
@@ -108,16 +103,13 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 
 func (w *watched) begin() {
 	begin := w.event(history.Run)
-	begin.Size, begin.Member, begin.Generation, begin.Interval, begin.Batch = w.task.Size, w.task.Member, w.task.Generation, w.task.Load.Interval, w.task.Load.Batch
-	if w.task.Joins {
-		begin.Size = history.Joined
-	}
+	begin.Alone, begin.Interval, begin.Batch = w.task.Alone, w.task.Load.Interval, w.task.Load.Batch
 	begin.Run = 0
 	w.run.Store(w.history.begin(begin))
 }
 
 // again ends one run and begins the next, as the consumer does by itself in another epoch of
-// the store, and, if it joins, each time that its slots change.
+// the store, and each time that its slots change.
 func (w *watched) again(kind history.Kind, class string) {
 	end := w.event(history.Run)
 	end.Run, end.Class = 0, class
@@ -359,7 +351,7 @@ type watchedStore struct {
 	mu    sync.Mutex
 	epoch string // of the run that is under way
 	told  string // last, by which a run ends if it is another
-	runs  bool   // one that joins has begun a run
+	runs  bool   // one has begun
 }
 
 // Epoch tells the consumer the store's. It asks when it begins, and while it runs.
@@ -373,21 +365,17 @@ func (s *watchedStore) Epoch(ctx context.Context) (string, error) {
 	return now, err
 }
 
-// Last implements [consumer.Store]. Only a run that begins asks for the last message of a stream of positions; of
-// one that joins, for that of the ledger.
+// Last implements [consumer.Store]. Only a run that begins asks for the last entry of the ledger.
 func (s *watchedStore) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
-	if stream.Category() == s.watched.task.Category.WithType("position") {
+	if stream == s.watched.task.Category.WithType("position").Stream(s.watched.task.Consumer) {
 		s.mu.Lock()
-		begins := !s.watched.task.Joins || !strings.Contains(string(stream), "+")
 		switch another := s.epoch != "" && s.epoch != s.told; {
-		case begins && another:
+		case another:
 			s.watched.again(history.Fail, history.Epoch)
-		case begins && s.runs:
+		case s.runs:
 			s.watched.again(history.OK, "")
 		}
-		if begins {
-			s.epoch, s.runs = s.told, s.watched.task.Joins
-		}
+		s.epoch, s.runs = s.told, true
 		s.mu.Unlock()
 	}
 	return s.recorder.Last(ctx, stream)
@@ -446,7 +434,7 @@ func (s *watchedStore) eventOf(stream messagestore.StreamName, bodies []messages
 		}
 		err := json.Unmarshal(data, &recorded)
 		e.Position = recorded.Position
-		if m, ok := bodies[0].(messagestore.Envelope); ok && s.watched.task.Joins {
+		if m, ok := bodies[0].(messagestore.Envelope); ok {
 			e.Target = recorded.Group.By
 			e.Appends = []history.Append{{Stream: stream, Messages: []history.Message{{ID: m.ID}}}}
 		}

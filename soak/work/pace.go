@@ -32,9 +32,7 @@ func (c *client) keepPace(ctx context.Context) {
 		for _, category := range categories {
 			statuses, err := operate.Consumers(limited, c.store.Store, category) // or else it is tried again
 			for _, s := range statuses {
-				for _, m := range s.Members {
-					behind = behind || err == nil && m.Lag > farBehind
-				}
+				behind = behind || err == nil && s.Lag > farBehind
 			}
 		}
 		cancel()

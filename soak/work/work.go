@@ -31,9 +31,6 @@ import (
 // Variable is set in the environment of a client: its [Task], as JSON.
 const Variable = "DIBS_SOAK_CLIENT"
 
-// ExitFenced is the exit status of a consumer that found another with its identity.
-const ExitFenced = 3
-
 // ExitAhead is the exit status of a consumer that found that the store has lost messages.
 // It goes on from where the store has it when it is started again.
 const ExitAhead = 4
@@ -64,17 +61,14 @@ type Task struct {
 	Death   Death // at a failpoint; none for the zero value
 
 	// Of consumers and handlers.
-	Consumer   string
-	Category   messagestore.Category
-	Size       int // of the group, 0 for none
-	Member     int
-	Generation int
-	Joins      bool          // its group by its name, without a size
-	Lease      time.Duration // of one that joins
-	InOrder    bool          // one that joins: the whole category, so that the others stand by
-	Parks      bool          // some messages, and has no effects that need their order
-	Inline     bool          // reserves by Inline, and else by Copy
-	Rewinds    bool          // the store may go back
+	Consumer string
+	Category messagestore.Category
+	Alone    bool // no other process joins its group, and a failover may undo the states of that
+	Lease    time.Duration
+	InOrder  bool // the whole category, so that the others stand by
+	Parks    bool // some messages, and has no effects that need their order
+	Inline   bool // reserves by Inline, and else by Copy
+	Rewinds  bool // the store may go back
 }
 
 // Load is the load on the store, the same for all clients of a run.
@@ -136,10 +130,7 @@ func RunClient() {
 	}
 	fmt.Fprintln(os.Stderr, err)
 	code := 1
-	switch {
-	case errors.Is(err, errFenced):
-		code = ExitFenced
-	case errors.Is(err, consumer.ErrPositionAhead):
+	if errors.Is(err, consumer.ErrPositionAhead) {
 		code = ExitAhead
 	}
 	os.Exit(code) //nolint:forbidigo // it is main's, here

@@ -2,8 +2,8 @@
 // holds: whether another process has taken over, an operator has reset the consumer, or
 // the store was rolled back.
 //
-// A consumer has a ledger of generations, each with a group size and a start. Each member
-// of a generation has a stream of checkpoints, written at expected versions.
+// A consumer has a ledger of generations, each with a start. Each generation has a stream of
+// checkpoints, which the members of the consumer's group share. All is written at expected versions.
 package checkpoint
 
 import (
@@ -131,19 +131,4 @@ func decode(m *messagestore.Message, messageType string, into any) error {
 
 func corrupt(m *messagestore.Message, reason string) error {
 	return &CorruptError{Stream: m.Stream, Position: m.Position, Reason: reason}
-}
-
-// last returns the last checkpoint in stream, or start if there is none.
-func (l Log) last(ctx context.Context, stream messagestore.StreamName, start Checkpoint) (recorded, messagestore.Version, error) {
-	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
-	defer cancel()
-	m, err := l.Last(ctx, stream)
-	if errors.Is(err, messagestore.ErrNotFound) {
-		return recorded{Checkpoint: start}, messagestore.NoStream, nil
-	}
-	if err != nil {
-		return recorded{}, 0, fmt.Errorf("read checkpoint: %w", err)
-	}
-	at, err := decodeRecorded(m)
-	return at, m.Position, err
 }

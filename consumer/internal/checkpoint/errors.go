@@ -30,28 +30,23 @@ type FencedError struct {
 	TakenOver bool
 
 	// Generation is that which has begun since, nil if none has, or if it is corrupt.
-	Generation *Resized
-
-	// Size is the group size of the process.
-	Size int
+	Generation *Started
 }
 
 // StartsOver reports whether the process has a place in the group as it is now: its slots were
 // taken over, or an operator has reset the consumer.
 func (e *FencedError) StartsOver() bool {
-	return e.TakenOver || e.Generation != nil && e.Generation.Reset && e.Generation.Size == e.Size
+	return e.TakenOver || e.Generation != nil
 }
 
 // Error names the reason, what to do, the stream and the versions.
 func (e *FencedError) Error() string {
-	reason, step := "another process wrote to it as the same member", "run each member of a static group once, or leave the group size out"
-	switch g := e.Generation; {
+	reason, step := "another process wrote to it", "call CatchUp while no other process runs the consumer"
+	switch {
 	case e.TakenOver:
 		reason, step = "the lease was over, and other replicas go on", "it starts over as a newcomer"
 	case e.StartsOver():
-		reason, step = fmt.Sprintf("an operator reset the consumer to position %d", g.Start), "it starts over there"
-	case g != nil:
-		reason, step = fmt.Sprintf("the group was resized to %d", g.Size), "start all members with one size"
+		reason, step = fmt.Sprintf("an operator reset the consumer to position %d", e.Generation.Start), "it starts over there"
 	}
 	return fmt.Sprintf("consumer fenced: %s: %s, in %s: expected version %v, found %v", reason, step, e.Stream, e.Expected, e.Actual)
 }

@@ -11,12 +11,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Resized starts a generation: a group size, and where members begin that have no
-// checkpoint in it. Checkpoints of one size mean nothing to another, which splits the
-// category differently. So each generation has streams of its own, and a size that
-// returns does not find its old ones.
-type Resized struct {
-	Size  int                         `json:"size"`
+// Started starts a generation: where the consumer begins that has no checkpoint in it. Each generation has a
+// stream of checkpoints of its own, so a checkpoint from before a reset does not count.
+type Started struct {
 	Start messagestore.GlobalPosition `json:"start"`
 
 	// After is the id of the last message before Start, if it is known.
@@ -35,12 +32,12 @@ type Resized struct {
 	Began time.Time             `json:"began,omitzero"`
 }
 
-// MessageType is Resized.
-func (Resized) MessageType() string { return "Resized" }
+// MessageType is Started.
+func (Started) MessageType() string { return "Started" }
 
 // A Generation is the state of the ledger, as its last entry has it.
 type Generation struct {
-	Resized
+	Started
 	Version messagestore.Version // its number: the version of the entry that started it
 	Entry   messagestore.Version // of the last entry
 	At      time.Time            // when it began
@@ -48,37 +45,35 @@ type Generation struct {
 	First   bool                 // of a consumer that had none, and begun by this call
 }
 
-// Begin is where members begin that have no checkpoint in g.
+// None reports whether the consumer has no generation: it has never started.
+func (g *Generation) None() bool { return g.Entry == messagestore.NoStream }
+
+// Begin is where a consumer begins that has no checkpoint in g.
 func (g *Generation) Begin() Checkpoint { return Checkpoint{g.Start, g.After} }
 
-// join returns the current generation. It starts one if there is none, or if the group has
-// another size.
-func (l Log) join(ctx context.Context, size int) (Generation, error) {
+// start returns the current generation. It starts the first if there is none.
+func (l Log) start(ctx context.Context) (Generation, error) {
 	for {
 		current, err := l.Generation(ctx)
-		if err != nil || current.Size == size {
+		if err != nil || !current.None() {
 			return current, err
 		}
-		lowest, err := l.lowest(ctx, current)
-		if err != nil {
-			return Generation{}, err
-		}
-		next := Resized{Size: size, Start: lowest.Position, After: lowest.After, Paused: current.Paused}
-		if current.Size == 0 && l.First != nil {
-			if next.Start, err = l.First(ctx); err != nil {
+		var first Started
+		if l.First != nil {
+			if first.Start, err = l.First(ctx); err != nil {
 				return Generation{}, fmt.Errorf("find where to start: %w", err)
 			}
 		}
 		writing, cancel := context.WithTimeout(ctx, CallTimeout)
-		written, err := l.Write(writing, l.Ledger(), current.Entry, next)
+		written, err := l.Write(writing, l.Ledger(), messagestore.NoStream, first)
 		cancel()
 		if errors.Is(err, messagestore.ErrVersionConflict) {
-			continue // another member was first: read its entry
+			continue // another process was first: read its entry
 		}
 		if err != nil {
 			return Generation{}, fmt.Errorf("write generation: %w", err)
 		}
-		return Generation{Resized: next, Version: written.Version, Entry: written.Version, First: current.Size == 0}, nil
+		return Generation{Started: first, Version: written.Version, Entry: written.Version, First: true}, nil
 	}
 }
 
@@ -88,24 +83,24 @@ func (l Log) join(ctx context.Context, size int) (Generation, error) {
 func (l Log) Pause(ctx context.Context, paused bool) (current Generation, changed bool, err error) {
 	for {
 		current, err = l.Generation(ctx)
-		if err != nil || current.Size == 0 || current.Paused == paused {
+		if err != nil || current.None() || current.Paused == paused {
 			return current, false, err
 		}
-		next := current.Resized
+		next := current.Started
 		next.Paused, next.Of, next.Began = paused, &current.Version, current.At
 		written, err := l.Write(ctx, l.Ledger(), current.Entry, next)
 		switch {
 		case errors.Is(err, messagestore.ErrVersionConflict):
-			continue // the group was resized or reset meanwhile
+			continue // the consumer was reset, paused or resumed meanwhile
 		case err != nil:
 			return current, false, err
 		}
-		current.Resized, current.Entry, current.Since = next, written.Version, written.Time
+		current.Started, current.Entry, current.Since = next, written.Version, written.Time
 		return current, true, nil
 	}
 }
 
-// Generation returns the current generation, of size 0 if there is none.
+// Generation returns the current generation, which is [Generation.None] if the consumer has never started.
 func (l Log) Generation(ctx context.Context) (Generation, error) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
@@ -117,7 +112,6 @@ func (l Log) Generation(ctx context.Context) (Generation, error) {
 		return Generation{}, fmt.Errorf("read generation: %w", err)
 	}
 	var body struct {
-		Size  int                          `json:"size"`
 		Start *messagestore.GlobalPosition `json:"start"`
 		After uuid.UUID                    `json:"after"`
 		Reset bool                         `json:"reset"`
@@ -126,12 +120,10 @@ func (l Log) Generation(ctx context.Context) (Generation, error) {
 		Of     *messagestore.Version `json:"of"`
 		Began  time.Time             `json:"began"`
 	}
-	if err := decode(m, Resized{}.MessageType(), &body); err != nil {
+	if err := decode(m, Started{}.MessageType(), &body); err != nil {
 		return Generation{}, err
 	}
 	switch {
-	case body.Size < 1 || body.Size > messagestore.MaxGroupSize:
-		return Generation{}, corrupt(m, fmt.Sprintf("group size %d is not between 1 and %d", body.Size, messagestore.MaxGroupSize))
 	case body.Start == nil:
 		return Generation{}, corrupt(m, "it has no start")
 	case *body.Start < 0:
@@ -140,26 +132,11 @@ func (l Log) Generation(ctx context.Context) (Generation, error) {
 		return Generation{}, corrupt(m, fmt.Sprintf("generation %d, which it continues, is not before it", *body.Of))
 	}
 	g := Generation{
-		Resized: Resized{Size: body.Size, Start: *body.Start, After: body.After, Reset: body.Reset, Paused: body.Paused, Of: body.Of, Began: body.Began},
+		Started: Started{Start: *body.Start, After: body.After, Reset: body.Reset, Paused: body.Paused, Of: body.Of, Began: body.Began},
 		Version: m.Position, Entry: m.Position, At: m.Time, Since: m.Time,
 	}
 	if body.Of != nil {
 		g.Version, g.At = *body.Of, body.Began
 	}
 	return g, nil
-}
-
-// lowest returns the checkpoint of the member of a generation that is furthest behind:
-// all members have finished the messages before it.
-func (l Log) lowest(ctx context.Context, of Generation) (lowest Checkpoint, err error) {
-	for member := range of.Size {
-		at, _, err := l.last(ctx, l.Checkpoints(of.Version, member), of.Begin())
-		if err != nil {
-			return Checkpoint{}, err
-		}
-		if member == 0 || at.Position < lowest.Position {
-			lowest = at.Checkpoint
-		}
-	}
-	return lowest, nil
 }

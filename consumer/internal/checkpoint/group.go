@@ -13,8 +13,8 @@ import (
 )
 
 // Slots is the number of slots of a category. A slot is the messages of the cardinal ids
-// with one remainder of their hash, as in a static group of this size. A member of a group
-// holds some of them, so at most so many members have work.
+// with one remainder of their hash: those of one member in a filter of this group size. A member of a
+// consumer's group holds some of them, so at most so many members have work.
 const Slots = 32
 
 // A SlotSet has bit i for slot i.
@@ -30,7 +30,7 @@ func (s SlotSet) Len() int { return bits.OnesCount32(uint32(s)) }
 func (s SlotSet) Has(slot int) bool { return s&(1<<slot) != 0 }
 
 // Class returns the smallest part of the category that has all of s and that a store can
-// filter by: the messages of one member in a static group of that size. Size 1 is all.
+// filter by, as the group size and the group member of a filter. Size 1 is all.
 func (s SlotSet) Class() (size, member int) {
 	for size = Slots; size > 1; size /= 2 {
 		var class SlotSet
@@ -45,7 +45,7 @@ func (s SlotSet) Class() (size, member int) {
 	return 1, 0
 }
 
-// Classes returns the members of static groups, by size, that have s together: the whole if s is
+// Classes returns the group members of filters, by group size, that have s together: the whole if s is
 // one class, and otherwise each slot by itself.
 func (s SlotSet) Classes() map[int][]int {
 	if size, member := s.Class(); s.Len() == Slots/size {

@@ -20,7 +20,6 @@ type Place struct {
 	First      bool              // the consumer had no checkpoint before
 	Failing    []Failure         // in the part of the run, as they were found
 	log        Log
-	size       int                  // of the group
 	generation messagestore.Version // its number
 	epoch      string               // of the store, before the checkpoint was read
 
@@ -67,31 +66,9 @@ func (p *Place) Paused() bool {
 	return p.ledger.paused
 }
 
-// Resume returns the place at which a member of a group goes on. Each call of the store has
-// a timeout of its own: when a group is resized there is one call for each member.
-//
-// Before is where a run before this one had checkpointed, and read the last message that
-// it had read; they are zero if there was none. That run may have looked for the message
-// before the store was rolled back, and for the epoch after that.
-func (l Log) Resume(ctx context.Context, size, member int, before messagestore.StreamName, read messagestore.Mark) (*Place, error) {
-	p, start, err := l.place(ctx, size, member, before, read)
-	if err != nil {
-		return nil, err
-	}
-	last, version, err := l.last(ctx, p.Stream, start)
-	if err != nil {
-		return nil, err
-	}
-	p.Checkpoint, p.version = last.Checkpoint, version
-	p.Failing, p.failing = last.Failing, Failing{last.Failing, max(len(last.Failing), last.FailingCount)}
-	p.Mark, err = l.Recall(ctx, p.Stream, p.Checkpoint)
-	return p, err
-}
-
-// place returns the place of a member in the current generation, without its checkpoint, and
-// where the generation starts.
-func (l Log) place(ctx context.Context, size, member int, before messagestore.StreamName, read messagestore.Mark) (*Place, Checkpoint, error) {
-	p := &Place{log: l, size: size}
+// place returns a place in the current generation, without its checkpoint, and where the generation starts.
+func (l Log) place(ctx context.Context, before messagestore.StreamName, read messagestore.Mark) (*Place, Checkpoint, error) {
+	p := &Place{log: l}
 	var err error
 	if p.epoch, err = l.epoch(ctx); err != nil {
 		return nil, Checkpoint{}, err
@@ -104,13 +81,13 @@ func (l Log) place(ctx context.Context, size, member int, before messagestore.St
 			return nil, Checkpoint{}, err
 		}
 	}
-	current, err := l.join(ctx, size)
+	current, err := l.start(ctx)
 	if err != nil {
 		return nil, Checkpoint{}, err
 	}
 	p.generation, p.First = current.Version, current.First
 	p.ledger.entry, p.ledger.paused = current.Entry, current.Paused
-	p.Stream = l.Checkpoints(current.Version, member)
+	p.Stream = l.Checkpoints(current.Version)
 	return p, current.Begin(), nil
 }
 
@@ -131,13 +108,13 @@ func (p *Place) CheckGeneration(ctx context.Context) error {
 // catchUp reads the ledger, which has grown. It returns a [*FencedError] for a later generation, or the
 // error of a store that did not say: the run looks again.
 func (p *Place) catchUp(ctx context.Context, known, version messagestore.Version) error {
-	fenced := &FencedError{Stream: p.log.Ledger(), Expected: known, Actual: version, Size: p.size}
+	fenced := &FencedError{Stream: p.log.Ledger(), Expected: known, Actual: version}
 	switch now, err := p.log.Generation(ctx); {
 	case err == nil && now.Version == p.generation:
 		p.ledger.saw(&now)
 		return nil
 	case err == nil:
-		fenced.Generation = &now.Resized
+		fenced.Generation = &now.Started
 	case !errors.Is(err, ErrCorrupt):
 		return err
 	}
@@ -167,7 +144,7 @@ func (p *Place) Check(ctx context.Context, read messagestore.Mark) error {
 }
 
 // Write writes a checkpoint, with the failing messages, at the version that this run wrote or read last, so that of two
-// processes with one identity the second to write is fenced. It writes nothing if the store
+// processes without a lease the second to write is fenced. It writes nothing if the store
 // has lost the message that was read last, or has another epoch. A member of a group extends its
 // lease with it, or leaves.
 func (p *Place) Write(ctx context.Context, at Checkpoint, failing Failing, read messagestore.Mark, leave bool) error {
@@ -177,8 +154,8 @@ func (p *Place) Write(ctx context.Context, at Checkpoint, failing Failing, read 
 	if err := p.CheckEpoch(ctx); err != nil {
 		return err
 	}
-	// The next write finds a resize that comes after this read. No message is skipped by
-	// it: the new generation starts at a position no higher than this member's.
+	// The next write finds a reset that comes after this read. This write does not count then: its
+	// stream is that of the generation before.
 	known := p.ledger.last()
 	entry, err := p.log.Version(ctx, p.log.Ledger())
 	switch {

@@ -50,8 +50,12 @@ func (s *seat) set(store time.Time) { s.clock = reading{store, time.Now()} }
 //
 // A guest takes a seat only if the group has members. Otherwise it goes on without a lease,
 // and the next member that joins fences it.
+//
+// Before is where a run before this one had checkpointed, and read the last message that
+// it had read; they are zero if there was none. That run may have looked for the message
+// before the store was rolled back, and for the epoch after that. Each call of the store has a timeout of its own.
 func (l Log) Join(ctx context.Context, me Member, guest bool, before messagestore.StreamName, read messagestore.Mark) (*Place, error) {
-	p, start, err := l.place(ctx, 1, 0, before, read)
+	p, start, err := l.place(ctx, before, read)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +76,8 @@ func (l Log) Join(ctx context.Context, me Member, guest bool, before messagestor
 			}
 		}
 		sent := time.Now()
-		body, written, err := p.append(ctx, func() recorded {
+		writing, cancel := context.WithTimeout(ctx, CallTimeout)
+		body, written, err := p.append(writing, func() recorded {
 			next := p.group.clone()
 			if next.member(me.ID) == nil {
 				next.Members = append(next.Members, me)
@@ -82,6 +87,7 @@ func (l Log) Join(ctx context.Context, me Member, guest bool, before messagestor
 			next.member(me.ID).Failing = len(next.failures(me.ID)) // those of a run before are not known
 			return next.body()
 		})
+		cancel()
 		if errors.Is(err, messagestore.ErrVersionConflict) {
 			continue
 		}

@@ -24,9 +24,9 @@ func (c Consumer) Ledger() messagestore.StreamName {
 	return Positions(c.Category).Stream(c.Name)
 }
 
-// Checkpoints returns the stream of a member's checkpoints in one generation.
-func (c Consumer) Checkpoints(generation messagestore.Version, member int) messagestore.StreamName {
-	return c.Ledger().With(strconv.FormatInt(int64(generation), 10)).With(strconv.Itoa(member))
+// Checkpoints returns the stream of the checkpoints of one generation.
+func (c Consumer) Checkpoints(generation messagestore.Version) messagestore.StreamName {
+	return c.Ledger().With(strconv.FormatInt(int64(generation), 10))
 }
 
 // DeadLetter returns the stream of the dead letter for the message with an id.
@@ -95,15 +95,11 @@ func (c Consumer) nameRule() string {
 	return ""
 }
 
-// roomRule returns that the streams of the consumer have no room, or "".
+// roomRule returns that the streams of the consumer have no room, or "". The name of a dead letter's stream is the
+// longest of them.
 func (c Consumer) roomRule() string {
-	for _, longest := range []messagestore.StreamName{
-		c.DeadLetter(uuid.Max),
-		c.Checkpoints(messagestore.EndOfStream, messagestore.MaxGroupSize-1),
-	} {
-		if n := len(longest) - messagestore.MaxNameBytes; n > 0 {
-			return fmt.Sprintf("%d bytes too long for the streams of category %s that are named after it", n, c.Category)
-		}
+	if n := len(c.DeadLetter(uuid.Max)) - messagestore.MaxNameBytes; n > 0 {
+		return fmt.Sprintf("%d bytes too long for the streams of category %s that are named after it", n, c.Category)
 	}
 	return ""
 }

@@ -454,9 +454,7 @@ func (d *messagingDemo) left(ctx context.Context, ledger *sql.DB) (n int64, err 
 			n++
 		}
 		for _, relay := range relays {
-			for _, m := range relay.Members {
-				n += m.Lag
-			}
+			n += relay.Lag
 			for _, r := range relay.Replicas {
 				n += r.Lag
 			}

@@ -24,9 +24,9 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 	_, err := store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, messagestore.Raw{Type: "T", Data: []byte(`{}`)})
 	require.NoError(t, err)
 	positions := category.WithType("position")
-	_, err = store.Write(t.Context(), positions.Stream("accounts"), messagestore.NoStream, messagestore.Raw{Type: "Resized", Data: []byte(`{"size":1,"start":0}`)})
+	_, err = store.Write(t.Context(), positions.Stream("accounts"), messagestore.NoStream, messagestore.Raw{Type: "Started", Data: []byte(`{"start":0}`)})
 	require.NoError(t, err)
-	stream := positions.Stream("accounts").With("0", "0")
+	stream := positions.Stream("accounts").With("0")
 	for range 3 {
 		bodies := make([]messagestore.Body, 150)
 		for i := range bodies {
@@ -41,7 +41,7 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 	require.NoError(t, owner.QueryRow(t.Context(), "select min(position) from dibs.messages where stream_name = $1", string(stream)).Scan(&first))
 	require.Equal(t, int64(350), first)
 	require.NoError(t, owner.QueryRow(t.Context(), "select count(*), max((data ->> 'upTo')::bigint) from dibs.messages where stream_name = $1",
-		string(category)+":position+retention-accounts+0+0").Scan(&records, &upTo))
+		string(category)+":position+retention-accounts+0").Scan(&records, &upTo))
 	require.Equal(t, int64(1), records)
 	require.Equal(t, int64(349), upTo)
 
@@ -50,16 +50,15 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 	require.Empty(t, found.Violations)
 
 	for name, refused := range map[string]string{
-		string(category.Stream("1")):                    "DB001",
-		string(positions.Stream("accounts")):            "DB001",
-		string(positions.Stream("accounts")) + "+0":     "DB001",
-		string(positions.Stream("accounts")) + "+a+0":   "DB001",
-		string(category) + ":positions-accounts+0+0":    "DB001",
-		string(category) + "-a:position-accounts+0+0":   "DB001",
-		string(category) + ":position-acc-ounts+0+0":    "DB001",
-		string(category) + ":position-accounts+0+0\n":   "DB001",
-		string(category) + ":position-accounts+0+0+0":   "DB001",
-		string(category) + ":position-accounts+0+0+key": "DB001",
+		string(category.Stream("1")):                  "DB001",
+		string(positions.Stream("accounts")):          "DB001",
+		string(positions.Stream("accounts")) + "+a":   "DB001",
+		string(category) + ":positions-accounts+0":    "DB001",
+		string(category) + "-a:position-accounts+0":   "DB001",
+		string(category) + ":position-acc-ounts+0":    "DB001",
+		string(category) + ":position-accounts+0\n":   "DB001",
+		string(category) + ":position-accounts+0+0":   "DB001",
+		string(category) + ":position-accounts+0+key": "DB001",
 	} {
 		_, err := writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, 100)", name)
 		require.ErrorContains(t, err, refused, "%q", name)
@@ -80,11 +79,11 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 func TestTrimCheckpointsOfAnotherStreamIsRefused(t *testing.T) {
 	t.Parallel()
 	store := messagestore.New(postgres.New(pgtest.Pool(t), nil), nil)
-	for _, stream := range []messagestore.StreamName{"account-1", "account:position-a", "account:position-a+0", "account:position-a+x+0", "account:position-a-b+0+0", "account:position-a+0+0+0", "account:position-a+0+1234567890"} {
+	for _, stream := range []messagestore.StreamName{"account-1", "account:position-a", "account:position-a+x", "account:position-a-b+0", "account:position-a+0+0", "account:position-a+1234567890123456789"} {
 		_, err := store.TrimCheckpoints(t.Context(), stream, 100)
 		require.ErrorIs(t, err, messagestore.ErrInvalid, stream)
-		require.ErrorContains(t, err, "it is not one of a consumer's checkpoints, as account:position-accounts+0+0")
+		require.ErrorContains(t, err, "it is not one of a consumer's checkpoints, as account:position-accounts+0")
 	}
-	_, err := store.TrimCheckpoints(t.Context(), "account:position-a+0+0", 99)
+	_, err := store.TrimCheckpoints(t.Context(), "account:position-a+0", 99)
 	require.ErrorContains(t, err, "invalid keep 99: it is at least 100")
 }

@@ -71,7 +71,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		return err
 	})
 	repeat("trim", func(ctx context.Context, _ int) error {
-		for _, stream := range []messagestore.StreamName{account(), "account:position-watcher+0+0"} {
+		for _, stream := range []messagestore.StreamName{account(), "account:position-watcher+0"} {
 			if _, err := adm.Trim(ctx, stream, &admin.TrimOptions{Keep: 3, MinAge: admin.AnyAge}); err != nil && !errors.Is(err, messagestore.ErrNotFound) {
 				return err
 			}

@@ -96,9 +96,9 @@ func (v *verified) healthy(t *testing.T) {
 	v.reserve(t, first, "billing", &reservation.Config{Category: "account:reserved"})
 	page, err := v.store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1})
 	require.NoError(t, err)
-	v.write(t, "account:position-accounts", body{"Resized", fields{"size": 1, "start": 0}}, body{"Resized", fields{"size": 2, "start": 2, "after": page.Last.ID}})
-	v.write(t, "account:position-accounts+0+0", body{"Recorded", fields{"position": 1}}, body{"Recorded", fields{"position": 3, "after": uuid.New()}}) // and given up
-	v.write(t, "account:position-accounts+1+1", body{"Recorded", fields{"position": 5}})
+	v.write(t, "account:position-accounts", body{"Started", fields{"start": 0}}, body{"Started", fields{"start": 2, "after": page.Last.ID, "reset": true}})
+	v.write(t, "account:position-accounts+0", body{"Recorded", fields{"position": 1}}, body{"Recorded", fields{"position": 3, "after": uuid.New()}}) // and given up
+	v.write(t, "account:position-accounts+1", body{"Recorded", fields{"position": 5}})
 	v.write(t, "account:position-of+another+client", body{"Recorded", fields{"position": 1000}}, body{"Recorded", fields{"position": 10}})
 	parked, err := v.store.Last(t.Context(), "account-1")
 	require.NoError(t, err)
@@ -247,52 +247,63 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 			"reservation: account:command-1+accounts+AAA@0 (7): expected an id derived from account:command-1@1, found ", "",
 		},
 		"a consumer is ahead": {
-			[]string{`update dibs.messages set data = '{"position":6}' where stream_name = 'account:position-accounts+1+1'`},
-			"consumer: account:position-accounts+1+1@0 (13): expected a position not ahead of account, whose last message is at 4, found 6", "",
+			[]string{`update dibs.messages set data = '{"position":6}' where stream_name = 'account:position-accounts+1'`},
+			"consumer: account:position-accounts+1@0 (13): expected a position not ahead of account, whose last message is at 4, found 6", "",
 		},
 		"a consumer of nothing is ahead": {
-			[]string{insert("none:position-c", 0, 17, "Resized", `{"size":1,"start":3}`), "select setval('dibs.messages_global_position_seq', 17)"},
+			[]string{insert("none:position-c", 0, 17, "Started", `{"start":3}`), "select setval('dibs.messages_global_position_seq', 17)"},
 			"consumer: none:position-c@0 (17): expected a position not ahead of none, which has no message, found 3", "",
 		},
 		"a position is of another history": {
-			[]string{`update dibs.messages set data = '{"position":5,"after":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}' where stream_name = 'account:position-accounts+1+1'`},
-			"consumer: account:position-accounts+1+1@0 (13): expected a position right behind message 0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f, found message ", "",
+			[]string{`update dibs.messages set data = '{"position":5,"after":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}' where stream_name = 'account:position-accounts+1'`},
+			"consumer: account:position-accounts+1@0 (13): expected a position right behind message 0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f, found message ", "",
 		},
 		"a generation begins in another history": {
-			[]string{`update dibs.messages set data = '{"size":2,"start":2,"after":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}' where stream_name = 'account:position-accounts' and position = 1`},
+			[]string{`update dibs.messages set data = '{"start":2,"reset":true,"after":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}' where stream_name = 'account:position-accounts' and position = 1`},
 			"consumer: account:position-accounts@1 (10): expected a position right behind message 0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f, found message ", "",
 		},
 		"a position went back": {
-			[]string{`update dibs.messages set data = '{"position":0}' where stream_name = 'account:position-accounts+0+0' and position = 1`},
-			"consumer: account:position-accounts+0+0@1 (12): expected a position not before 1, found 0", "ledger: account:position-accounts@1 (10): expected a start not after 1",
+			[]string{`update dibs.messages set data = '{"position":0}' where stream_name = 'account:position-accounts+0' and position = 1`},
+			"consumer: account:position-accounts+0@1 (12): expected a position not before 1, found 0", "",
 		},
 		"a position is before its generation": {
-			[]string{`update dibs.messages set data = '{"position":1}' where stream_name = 'account:position-accounts+1+1'`},
-			"consumer: account:position-accounts+1+1@0 (13): expected a position not before 2, found 1", "",
+			[]string{`update dibs.messages set data = '{"position":1}' where stream_name = 'account:position-accounts+1'`},
+			"consumer: account:position-accounts+1@0 (13): expected a position not before 2, found 1", "",
 		},
 		"a position is none": {
-			[]string{`update dibs.messages set data = '{"position":"\u0000"}' where stream_name = 'account:position-accounts+1+1'`},
-			"consumer: account:position-accounts+1+1@0 (13): expected a Recorded with a position, found Recorded", "json: ",
+			[]string{`update dibs.messages set data = '{"position":"\u0000"}' where stream_name = 'account:position-accounts+1'`},
+			"consumer: account:position-accounts+1@0 (13): expected a Recorded with a position, found Recorded", "json: ",
 		},
-		"a ledger has no size": {
-			[]string{`update dibs.messages set data = '{"start":2}' where stream_name = 'account:position-accounts' and position = 1`},
-			"ledger: account:position-accounts@1 (10): expected a Resized with a size of 1 to 1024 and a start, found Resized", "",
+		"a ledger has no start": {
+			[]string{`update dibs.messages set data = '{"reset":true}' where stream_name = 'account:position-accounts' and position = 1`},
+			"ledger: account:position-accounts@1 (10): expected a Started with a start, found Started", "",
 		},
 		"a generation skips messages": {
-			[]string{`update dibs.messages set data = '{"size":2,"start":4}' where stream_name = 'account:position-accounts' and position = 1`},
-			"ledger: account:position-accounts@1 (10): expected a start not after 3, up to where the generation before has handled all, found 4", "",
+			[]string{`update dibs.messages set data = '{"start":2}' where stream_name = 'account:position-accounts' and position = 1`},
+			"ledger: account:position-accounts@1 (10): expected the start of the entry before, 0, found 2", "",
+		},
+		"a pause moves a consumer": {
+			[]string{insert("account:position-accounts", 2, 17, "Started", `{"start":3,"reset":true,"paused":true,"of":1}`), "select setval('dibs.messages_global_position_seq', 17)"},
+			"ledger: account:position-accounts@2 (17): expected the start of the entry before, 2, found 3", "",
+		},
+		"a pause is of a generation to come": {
+			[]string{insert("account:position-accounts", 2, 17, "Started", `{"start":2,"reset":true,"paused":true,"of":2}`), "select setval('dibs.messages_global_position_seq', 17)"},
+			"ledger: account:position-accounts@2 (17): expected a generation before this entry, which it continues, found 2", "",
+		},
+		"a position of a paused consumer is of another history": {
+			[]string{
+				insert("account:position-accounts", 2, 17, "Started", `{"start":2,"reset":true,"paused":true,"of":1}`), "select setval('dibs.messages_global_position_seq', 17)",
+				`update dibs.messages set data = '{"position":5,"after":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f"}' where stream_name = 'account:position-accounts+1'`,
+			},
+			"consumer: account:position-accounts+1@0 (13): expected a position right behind message 0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f, found message ", "",
 		},
 		"a generation never started": {
-			[]string{insert("account:position-accounts+2+0", 0, 17, "Recorded", `{"position":5}`), "select setval('dibs.messages_global_position_seq', 17)"},
-			"ledger: account:position-accounts+2+0@0 (17): expected a generation that the ledger starts, up to 1, found generation 2", "",
-		},
-		"a member is none of the group": {
-			[]string{insert("account:position-accounts+0+1", 0, 17, "Recorded", `{"position":5}`), "select setval('dibs.messages_global_position_seq', 17)"},
-			"ledger: account:position-accounts+0+1@0 (17): expected a member of a group of 1, found member 1", "",
+			[]string{insert("account:position-accounts+2", 0, 17, "Recorded", `{"position":5}`), "select setval('dibs.messages_global_position_seq', 17)"},
+			"ledger: account:position-accounts+2@0 (17): expected a generation that the ledger starts, up to 1, found generation 2", "",
 		},
 		"a ledger is gone": {
 			[]string{"delete from dibs.messages where stream_name = 'account:position-accounts'"},
-			"ledger: account:position-accounts+0+0@0 (11): expected a ledger that starts generation 0, found none", "ledger: account:position-accounts+",
+			"ledger: account:position-accounts+0@0 (11): expected a ledger that starts generation 0, found none", "ledger: account:position-accounts+",
 		},
 		"a dead letter of nothing": {
 			[]string{"delete from dibs.messages where stream_name = 'account-1'"},

@@ -10,13 +10,13 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Lag is how far a consumer is behind, with all of its group.
+// A Lag is how far a consumer is behind, with all of its replicas.
 type Lag struct {
 	Consumer *consumer.Consumer
 	Messages int64   // up to operate.MaxLag
 	Seconds  float64 // the age of the oldest of them, by the store's clock
 	Parked   int     // open dead letters
-	Members  int     // replicas that have joined, or the size of a static group; 0 before the first start
+	Members  int     // replicas that have joined
 	Gone     int     // replicas that have been silent for longer than their lease
 }
 
@@ -48,17 +48,14 @@ func Of(ctx context.Context, store *messagestore.Store, consumers []*consumer.Co
 }
 
 func (l *Lag) add(s operate.Status, now time.Time) {
-	l.Parked, l.Members = s.Parked, s.Size
-	for _, m := range s.Members {
-		l.Messages += m.Lag
-		if !m.Oldest.IsZero() {
-			l.Seconds = max(l.Seconds, now.Sub(m.Oldest).Seconds())
-		}
+	l.Parked, l.Members, l.Messages = s.Parked, len(s.Replicas), s.Lag
+	if !s.Oldest.IsZero() {
+		l.Seconds = max(0, now.Sub(s.Oldest).Seconds())
 	}
 	if len(s.Replicas) == 0 {
 		return
 	}
-	l.Members, l.Messages = len(s.Replicas), 0
+	l.Messages = 0
 	for _, r := range s.Replicas {
 		l.Messages += r.Lag
 		if r.Gone {
@@ -66,8 +63,6 @@ func (l *Lag) add(s operate.Status, now time.Time) {
 		}
 	}
 	if s.Free > 0 { // their messages are no replica's
-		for _, m := range s.Members {
-			l.Messages = max(l.Messages, m.Lag)
-		}
+		l.Messages = max(l.Messages, s.Lag)
 	}
 }

@@ -22,20 +22,11 @@ func (a *app) warnOfReaders(ctx context.Context, store *messagestore.Store, cate
 		a.warn("dibs: the positions of consumers of %s cannot be read: %s\n", category, visible(err.Error()))
 	}
 	for _, status := range all {
-		if slices.Contains(without, status.Name) {
+		if slices.Contains(without, status.Name) || status.Lag == 0 {
 			continue
 		}
-		for _, m := range status.Members {
-			if m.Lag == 0 {
-				continue
-			}
-			name := visible(status.Name)
-			if len(status.Members) > 1 {
-				name = fmt.Sprintf("%s (%d of %d)", name, m.Member, len(status.Members))
-			}
-			a.warn("dibs: consumer %s of %s has not read %s yet, from %d on, and misses messages removed before it reads them\n",
-				name, category, number(m.Lag, "message", "messages"), m.Position)
-		}
+		a.warn("dibs: consumer %s of %s has not read %s yet, from %d on, and misses messages removed before it reads them\n",
+			visible(status.Name), category, number(status.Lag, "message", "messages"), status.Position)
 	}
 }
 
@@ -62,15 +53,10 @@ func passed(ctx context.Context, store *messagestore.Store, category messagestor
 		if all[i].Err != nil {
 			return 0, all[i].Err
 		}
-		for _, m := range all[i].Members {
-			if m.Err != nil {
-				return 0, fmt.Errorf("consumer %s of %s: %w", visible(name), category, m.Err)
-			}
-			below = append(below, m.Position)
+		if err := all[i].PositionErr; err != nil {
+			return 0, fmt.Errorf("consumer %s of %s: %w", visible(name), category, err)
 		}
-	}
-	if len(below) == 0 {
-		return 0, nil
+		below = append(below, all[i].Position)
 	}
 	return slices.Min(below), nil
 }

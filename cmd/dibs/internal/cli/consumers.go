@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ type consumersListCommand struct {
 
 // Help is printed below the command's usage.
 func (consumersListCommand) Help() string {
-	return `A line for each consumer, or each member of a static group, and for each replica: its position, its lag in messages of the category (above 100000 it says so), the age of the oldest of these, the time of the checkpoint, and the number of parked messages. A consumer that reads only some types may have less to do. A message whose handler fails has a line: its place, the attempt, since when it fails, and the error. The 10 that began first are printed, and the number of the others. A replica has its slots of 32 at the end of the line, and is gone if it has been silent for longer than its lease. Positions of Eventide's consumers are printed too, as foreign.
+	return `A line for each consumer, and for each of its replicas: its position, its lag in messages of the category (above 100000 it says so), the age of the oldest of these, the time of the checkpoint, and the number of parked messages. A consumer that reads only some types may have less to do. A message whose handler fails has a line: its place, the attempt, since when it fails, and the error. The 10 that began first are printed, and the number of the others. A replica has its slots of 32 at the end of the line, and is gone if it has been silent for longer than its lease. Positions of Eventide's consumers are printed too, as foreign.
 
 Examples:
 
@@ -111,7 +112,7 @@ func withSideCategory(ctx context.Context, store *messagestore.Store, side strin
 var consumersHeader = []cell{
 	{text: "category"},
 	{text: "consumer"},
-	{text: "member"},
+	{text: "replica"},
 	{text: "position", right: true},
 	{text: "lag", right: true},
 	{text: "behind", right: true},
@@ -126,13 +127,19 @@ type consumerLine struct {
 	Consumer   string                `json:"consumer"`
 	Foreign    bool                  `json:"foreign,omitempty"`
 	Generation *messagestore.Version `json:"generation,omitempty"`
-	Size       int                   `json:"size"`
 	StartedAt  string                `json:"startedAt,omitempty"`
 	PausedAt   string                `json:"pausedAt,omitempty"`
-	Parked     int                   `json:"parked"`
-	Members    []memberLine          `json:"members"`
-	Replicas   []replicaLine         `json:"replicas,omitempty"`
-	FreeSlots  int                   `json:"freeSlots,omitempty"`
+
+	Position   *messagestore.GlobalPosition `json:"position,omitempty"` // unless it is corrupt
+	RecordedAt string                       `json:"recordedAt,omitempty"`
+	Lag        *int64                       `json:"lag,omitempty"` // unless there is an error
+	AtLeast    bool                         `json:"lagIsAtLeast,omitempty"`
+	LagSeconds *float64                     `json:"lagSeconds,omitempty"`
+	Oldest     string                       `json:"oldest,omitempty"`
+
+	Parked    int           `json:"parked"`
+	Replicas  []replicaLine `json:"replicas,omitempty"`
+	FreeSlots int           `json:"freeSlots,omitempty"`
 	failingLines
 	Error string `json:"error,omitempty"`
 }
@@ -149,38 +156,21 @@ type replicaLine struct {
 	Alone         bool                        `json:"alone,omitempty"`
 }
 
-type memberLine struct {
-	Member     int                          `json:"member"`
-	Position   *messagestore.GlobalPosition `json:"position,omitempty"` // unless it is corrupt
-	RecordedAt string                       `json:"recordedAt,omitempty"`
-	Lag        *int64                       `json:"lag,omitempty"` // unless there is an error
-	AtLeast    bool                         `json:"lagIsAtLeast,omitempty"`
-	LagSeconds *float64                     `json:"lagSeconds,omitempty"`
-	Oldest     string                       `json:"oldest,omitempty"`
-	Error      string                       `json:"error,omitempty"`
-}
-
 func toConsumerLine(s operate.Status, now time.Time) consumerLine {
 	l := consumerLine{
-		Category: s.Category, Consumer: s.Name, Foreign: s.Foreign, Size: s.Size, Parked: s.Parked, Members: []memberLine{},
-		StartedAt: timeOrNone(s.StartedAt, ""), PausedAt: timeOrNone(s.PausedAt, ""), Error: errorText(s.Err),
+		Category: s.Category, Consumer: s.Name, Foreign: s.Foreign, Parked: s.Parked,
+		StartedAt: timeOrNone(s.StartedAt, ""), PausedAt: timeOrNone(s.PausedAt, ""), RecordedAt: timeOrNone(s.RecordedAt, ""),
+		AtLeast: s.AtLeast, Oldest: timeOrNone(s.Oldest, ""), Error: errorText(cmp.Or(s.Err, s.PositionErr)),
 	}
 	if !s.Foreign {
 		l.Generation = &s.Generation
 	}
-	for _, m := range s.Members {
-		line := memberLine{
-			Member: m.Member, RecordedAt: timeOrNone(m.RecordedAt, ""), AtLeast: m.AtLeast,
-			Oldest: timeOrNone(m.Oldest, ""), Error: errorText(m.Err),
-		}
-		if !errors.Is(m.Err, consumer.ErrPositionCorrupt) {
-			line.Position = &m.Position
-		}
-		if m.Err == nil {
-			seconds := behind(m, now).Seconds()
-			line.Lag, line.LagSeconds = &m.Lag, &seconds
-		}
-		l.Members = append(l.Members, line)
+	if s.Err == nil && !errors.Is(s.PositionErr, consumer.ErrPositionCorrupt) {
+		l.Position = &s.Position
+	}
+	if s.Err == nil && s.PositionErr == nil {
+		seconds := behind(s, now).Seconds()
+		l.Lag, l.LagSeconds = &s.Lag, &seconds
 	}
 	l.FreeSlots = s.Free
 	l.failingLines = toFailingLines(s)
@@ -233,36 +223,31 @@ func (a *app) printConsumer(s operate.Status, now time.Time) error {
 		return a.out.row(cell{text: visible(string(s.Category))}, name, cell{text: "-"}, cell{text: "-", right: true}, cell{text: "-", right: true},
 			cell{text: "-", right: true}, cell{text: "-"}, cell{text: strconv.Itoa(s.Parked), right: true}, cell{text: visible(s.Err.Error()), style: red})
 	}
-	for i, m := range s.Members {
-		member, parked, note := fmt.Sprintf("%d of %d", m.Member, s.Size), strconv.Itoa(s.Parked), cell{}
-		if i > 0 {
-			parked = ""
+	parked, note := strconv.Itoa(s.Parked), cell{}
+	switch {
+	case s.Foreign:
+		parked, note.text = "-", "foreign"
+	case !s.PausedAt.IsZero():
+		note = cell{text: "paused since " + timeText(s.PausedAt), style: yellow}
+	}
+	position, lag, waited := strconv.FormatInt(int64(s.Position), 10), strconv.FormatInt(s.Lag, 10), ageText(behind(s, now))
+	if errors.Is(s.PositionErr, consumer.ErrPositionCorrupt) {
+		position = "-"
+	}
+	if s.AtLeast {
+		lag = ">" + lag
+	}
+	if s.PositionErr != nil {
+		if note.text != "" {
+			note.text += ": "
 		}
-		switch {
-		case s.Foreign:
-			member, parked, note.text = "-", "-", "foreign"
-		case !s.PausedAt.IsZero() && i == 0:
-			note = cell{text: "paused since " + timeText(s.PausedAt), style: yellow}
-		}
-		position, lag, waited := strconv.FormatInt(int64(m.Position), 10), strconv.FormatInt(m.Lag, 10), ageText(behind(m, now))
-		if errors.Is(m.Err, consumer.ErrPositionCorrupt) {
-			position = "-"
-		}
-		if m.AtLeast {
-			lag = ">" + lag
-		}
-		if m.Err != nil {
-			if note.text != "" {
-				note.text += ": "
-			}
-			lag, waited, note = "-", "-", cell{text: note.text + visible(m.Err.Error()), style: red}
-		}
-		err := a.out.row(cell{text: visible(string(s.Category))}, name, cell{text: member},
-			cell{text: position, right: true}, cell{text: lag, right: true}, cell{text: waited, right: true},
-			cell{text: timeOrNone(m.RecordedAt, "-"), style: dim}, cell{text: parked, right: true}, note)
-		if err != nil {
-			return err
-		}
+		lag, waited, note = "-", "-", cell{text: note.text + visible(s.PositionErr.Error()), style: red}
+	}
+	err := a.out.row(cell{text: visible(string(s.Category))}, name, cell{text: "-"},
+		cell{text: position, right: true}, cell{text: lag, right: true}, cell{text: waited, right: true},
+		cell{text: timeOrNone(s.RecordedAt, "-"), style: dim}, cell{text: parked, right: true}, note)
+	if err != nil {
+		return err
 	}
 	if err := a.printReplicas(s, name); err != nil {
 		return err
@@ -271,11 +256,11 @@ func (a *app) printConsumer(s operate.Status, now time.Time) error {
 }
 
 // behind returns how long the oldest message has waited, by two clocks.
-func behind(m operate.Member, now time.Time) time.Duration {
-	if m.Oldest.IsZero() {
+func behind(s operate.Status, now time.Time) time.Duration {
+	if s.Oldest.IsZero() {
 		return 0
 	}
-	return max(0, now.Sub(m.Oldest).Truncate(time.Millisecond))
+	return max(0, now.Sub(s.Oldest).Truncate(time.Millisecond))
 }
 
 // ageText returns d in full seconds.
@@ -341,7 +326,7 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 		case c.New && err == nil:
 			return &operate.KnownConsumerError{Category: category, Name: c.Name}
 		case c.New && isUnknownConsumer(err):
-			before = operate.Status{Size: 1, Members: []operate.Member{{}}}
+			before = operate.Status{}
 		case isUnknownConsumer(err):
 			return fmt.Errorf("%w; --new lets one begin that has never started", err)
 		case err != nil:
@@ -356,7 +341,7 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 		}
 		r := resetLine{Category: category, Consumer: c.Name, Position: to, DryRun: !c.Yes || c.DryRun}
 		if target := operate.Consumer(store, category, c.Name); !r.DryRun {
-			move := operate.Move{Members: before.Members} // of a new consumer to the first generation
+			move := operate.Move{From: before.Position} // of a new consumer to the first generation
 			if c.New {
 				err = target.Create(ctx, to)
 			} else {
@@ -365,14 +350,10 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return err
 			}
-			r.Generation, before.Members, before.Size = &move.Generation, move.Members, len(move.Members)
+			r.Generation, before.Position, before.PositionErr = &move.Generation, move.From, move.FromErr
 		}
-		for _, m := range before.Members {
-			moved, err := movedMember(ctx, store, category, before.Size, m, to)
-			if err != nil {
-				return err
-			}
-			r.Members = append(r.Members, moved)
+		if err := r.measure(ctx, store, before); err != nil {
+			return err
 		}
 		if err := a.printReset(r); err != nil {
 			return err
@@ -460,48 +441,36 @@ type resetLine struct {
 	Position   messagestore.GlobalPosition `json:"position"`
 	Generation *messagestore.Version       `json:"generation,omitempty"`
 	DryRun     bool                        `json:"dryRun,omitempty"`
-	Members    []resetMember               `json:"members"`
+	From       messagestore.GlobalPosition `json:"from"`
+	Again      int64                       `json:"again"`  // messages that are handled again
+	Passed     int64                       `json:"passed"` // messages that are passed over
+	AtLeast    bool                        `json:"isAtLeast,omitempty"`
+	Error      string                      `json:"error,omitempty"` // why from is not the real position
 }
 
-type resetMember struct {
-	Member  int                         `json:"member"`
-	From    messagestore.GlobalPosition `json:"from"`
-	Again   int64                       `json:"again"`  // messages that are handled again
-	Passed  int64                       `json:"passed"` // messages that are passed over
-	AtLeast bool                        `json:"isAtLeast,omitempty"`
-	Error   string                      `json:"error,omitempty"` // why from is not the real position
-}
-
-// movedMember tells the messages that a member at another position handles again, or not at
-// all.
-func movedMember(
-	ctx context.Context, store *messagestore.Store, category messagestore.Category, size int, m operate.Member, to messagestore.GlobalPosition,
-) (resetMember, error) {
-	r := resetMember{Member: m.Member, From: m.Position, Error: errorText(m.Err)}
-	if m.Err != nil {
-		return r, nil //nolint:nilerr // it is in the row
+// measure fills in where the consumer was before, and counts the messages that it handles again, or not at all.
+func (r *resetLine) measure(ctx context.Context, store *messagestore.Store, before operate.Status) error {
+	r.From, r.Error = before.Position, errorText(before.PositionErr)
+	if before.PositionErr != nil {
+		return nil //nolint:nilerr // it is in the line
 	}
-	q := messagestore.CategoryQuery{
-		Category: category, From: min(m.Position, to), Limit: operate.MaxLag + 1,
-		Filter: messagestore.Filter{GroupSize: size, GroupMember: m.Member},
-	}
+	q := messagestore.CategoryQuery{Category: r.Category, From: min(r.From, r.Position), Limit: operate.MaxLag + 1}
 	all, err := store.Count(ctx, q)
 	if err != nil {
-		return r, err
+		return err
 	}
-	q.From = max(m.Position, to)
+	q.From = max(r.From, r.Position)
 	rest, err := store.Count(ctx, q)
 	if err != nil {
-		return r, err
+		return err
 	}
-	between := all - rest
 	r.AtLeast = all > operate.MaxLag
-	if to < m.Position {
-		r.Again = between
+	if r.Position < r.From {
+		r.Again = all - rest
 	} else {
-		r.Passed = between
+		r.Passed = all - rest
 	}
-	return r, nil
+	return nil
 }
 
 func (a *app) printReset(r resetLine) error {
@@ -512,29 +481,25 @@ func (a *app) printReset(r resetLine) error {
 	if r.DryRun {
 		does = "would go"
 	}
-	for _, m := range r.Members {
-		what := "which changes nothing for it"
-		some := func(n int64) string {
-			text := counted(n, "message")
-			if m.AtLeast {
-				text = "at least " + text
-			}
-			return text
+	what := "which changes nothing for it"
+	some := func(n int64) string {
+		text := counted(n, "message")
+		if r.AtLeast {
+			text = "at least " + text
 		}
-		switch {
-		case m.Error != "":
-			what = "with an unknown effect (" + visible(m.Error) + ")"
-		case m.Again > 0 || r.Position < m.From && m.AtLeast:
-			what = "handling " + some(m.Again) + " again"
-		case m.Passed > 0 || r.Position > m.From && m.AtLeast:
-			what = "passing over " + some(m.Passed)
-		}
-		if err := a.out.line("%s of %s, member %d: %s from %d to %d, %s", visible(r.Consumer), visible(string(r.Category)), m.Member, does, m.From, r.Position, what); err != nil {
-			return err
-		}
+		return text
 	}
-	if r.DryRun {
-		return nil
+	switch {
+	case r.Error != "":
+		what = "with an unknown effect (" + visible(r.Error) + ")"
+	case r.Again > 0 || r.Position < r.From && r.AtLeast:
+		what = "handling " + some(r.Again) + " again"
+	case r.Passed > 0 || r.Position > r.From && r.AtLeast:
+		what = "passing over " + some(r.Passed)
+	}
+	err := a.out.line("%s of %s %s from %d to %d, %s", visible(r.Consumer), visible(string(r.Category)), does, r.From, r.Position, what)
+	if err != nil || r.DryRun {
+		return err
 	}
 	return a.out.line("members that run find out within 10 s, and start over there")
 }

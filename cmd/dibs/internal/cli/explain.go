@@ -378,13 +378,14 @@ func (e *explainer) notReserved(ctx context.Context, of messagestore.StreamName,
 		s.note("consumer", "none", "no consumer of "+visible(string(commands[0].Stream.Category()))+" has stored a checkpoint")
 	}
 	for _, c := range consumers {
-		for _, member := range c.Members {
-			text := fmt.Sprintf("has finished all before %d", member.Position)
-			if first := commands[0]; member.Position <= first.GlobalPosition {
-				text += ": " + notFinished(c, first)
-			}
-			s.note("consumer", visible(c.Name), text)
+		if c.Err != nil {
+			continue
 		}
+		text := fmt.Sprintf("has finished all before %d", c.Position)
+		if first := commands[0]; c.Position <= first.GlobalPosition {
+			text += ": " + notFinished(c, first)
+		}
+		s.note("consumer", visible(c.Name), text)
 	}
 	return nil
 }

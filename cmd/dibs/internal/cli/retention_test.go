@@ -166,11 +166,11 @@ func TestWhoHasNotReadWhatIsToBeRemovedIsNamed(t *testing.T) {
 	t.Parallel()
 	dibs := newShellOnAFile(t)
 	dibs.fill(t, "account-1", 5)
-	dibs.ok(t, "write", "account:position-quick", "Resized", `{"size":1,"start":0}`)
-	dibs.ok(t, "write", "account:position-quick+0+0", "Recorded", `{"position":6}`)
+	dibs.ok(t, "write", "account:position-quick", "Started", `{"start":0}`)
+	dibs.ok(t, "write", "account:position-quick+0", "Recorded", `{"position":6}`)
 	require.Empty(t, dibs.run(t, "trim", "account-1", "--yes", "--keep", "4", "--min-age", "0").stderr)
-	dibs.ok(t, "write", "account:position-slow", "Resized", `{"size":1,"start":0}`)
-	dibs.ok(t, "write", "account:position-slow+0+0", "Recorded", `{"position":3}`)
+	dibs.ok(t, "write", "account:position-slow", "Started", `{"start":0}`)
+	dibs.ok(t, "write", "account:position-slow+0", "Recorded", `{"position":3}`)
 	const slow = "dibs: consumer slow of account has not read 3 messages yet, from 3 on, and misses messages removed before it reads them\n"
 
 	for _, args := range []string{

@@ -36,11 +36,9 @@ Examples:
 type standing struct {
 	operate.Status
 
-	lag     int64
-	atLeast bool
-	behind  time.Duration
-	change  *float64 // of the lag in a second, since the last look
-	gone    int      // replicas
+	behind time.Duration
+	change *float64 // of the lag in a second, since the last look
+	gone   int      // replicas
 }
 
 // A topLine is how a consumer is printed as JSON.
@@ -96,7 +94,7 @@ func (c *topCommand) Run(ctx context.Context, a *app) error {
 				s := &all[i]
 				key := string(s.Category) + "\n" + s.Name
 				if before, ok := last[key]; ok && now.After(lastAt) {
-					change := float64(s.lag-before.lag) / now.Sub(lastAt).Seconds()
+					change := float64(s.Lag-before.Lag) / now.Sub(lastAt).Seconds()
 					s.change = &change
 				}
 				known[key] = *s
@@ -135,21 +133,14 @@ func standings(ctx context.Context, store *messagestore.Store, category messages
 		}
 	}
 	slices.SortStableFunc(all, func(a, b standing) int {
-		return cmp.Or(cmp.Compare(b.behind, a.behind), cmp.Compare(b.lag, a.lag), cmp.Compare(b.Parked, a.Parked))
+		return cmp.Or(cmp.Compare(b.behind, a.behind), cmp.Compare(b.Lag, a.Lag), cmp.Compare(b.Parked, a.Parked))
 	})
 	return all, nil
 }
 
 func standingOf(s operate.Status, now time.Time) standing {
-	st := standing{Status: s}
-	for _, m := range s.Members {
-		st.lag += m.Lag
-		st.atLeast = st.atLeast || m.AtLeast
-		st.behind = max(st.behind, behind(m, now))
-		if st.Err == nil {
-			st.Err = m.Err
-		}
-	}
+	st := standing{Status: s, behind: behind(s, now)}
+	st.Err = cmp.Or(s.Err, s.PositionErr)
 	for _, r := range s.Replicas {
 		if r.Gone {
 			st.gone++
@@ -161,21 +152,13 @@ func standingOf(s operate.Status, now time.Time) standing {
 // failing returns how many messages fail.
 func (s *standing) failing() int { return len(s.Failing) + s.MoreFailing }
 
-// processes returns how many processes are known to run the consumer. Of a static group the size is
-// known, and not its processes.
-func (s *standing) processes() int {
-	if s.Size > 1 {
-		return s.Size
-	}
-	return len(s.Replicas) - s.gone
-}
+// processes returns how many processes are known to run the consumer.
+func (s *standing) processes() int { return len(s.Replicas) - s.gone }
 
 func (s *standing) processText() string {
 	switch {
 	case s.Foreign:
 		return "foreign"
-	case s.Size > 1:
-		return fmt.Sprintf("a static group of %d", s.Size)
 	case s.gone > 0:
 		return fmt.Sprintf("%d, and %d gone", s.processes(), s.gone)
 	case s.processes() == 0:
@@ -188,7 +171,7 @@ func (c *topCommand) print(a *app, all []standing, now time.Time) error {
 	if a.JSON {
 		for _, s := range all[:min(c.Lines, len(all))] {
 			err := a.out.object(topLine{
-				Time: timeText(now), Category: s.Category, Consumer: s.Name, Lag: s.lag, AtLeast: s.atLeast, Change: s.change,
+				Time: timeText(now), Category: s.Category, Consumer: s.Name, Lag: s.Lag, AtLeast: s.AtLeast, Change: s.change,
 				LagSeconds: s.behind.Seconds(), Parked: s.Parked, Processes: s.processes(), Gone: s.gone, PausedAt: timeOrNone(s.PausedAt, ""), Error: errorText(s.Err),
 				failingLines: toFailingLines(s.Status),
 			})
@@ -243,8 +226,8 @@ var topHeader = []cell{
 }
 
 func (s *standing) cells() []cell {
-	lag, change := cell{text: strconv.FormatInt(s.lag, 10), right: true}, cell{text: "-", right: true}
-	if s.atLeast {
+	lag, change := cell{text: strconv.FormatInt(s.Lag, 10), right: true}, cell{text: "-", right: true}
+	if s.AtLeast {
 		lag.text = ">" + lag.text
 	}
 	if s.change != nil {

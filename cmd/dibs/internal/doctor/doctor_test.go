@@ -518,7 +518,7 @@ func TestDoctorFindsPositionsThatNobodyTrims(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Migrated(t))
 	requireVerdict(t, doctor.OK, examine(t, conn, nil), "consumers keep 0 positions in 0 categories")
-	for _, stream := range []messagestore.StreamName{"account:position-a+0+0", "account:position-b+0+0", "account:position-b+0+0", "wallet:position-a+0+0", "composition-a", "position-a"} {
+	for _, stream := range []messagestore.StreamName{"account:position-a+0", "account:position-b+0", "account:position-b+0", "wallet:position-a+0", "composition-a", "position-a"} {
 		write(t, conn, stream)
 	}
 
