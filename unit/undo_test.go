@@ -82,8 +82,9 @@ func TestAnUndoGivesBackOnce(t *testing.T) {
 		d.requireRows(t, "undone AAA", 1)
 		all := d.inbox(t, d.inboxes(), "AAA")
 		require.Len(t, all, 2)
-		require.JSONEq(t, `{"source":"DELETE /transfers","answer":{"row":"undone"}}`, string(all[1].Data))
-		require.Len(t, d.inbox(t, messagestore.Category(d.name), "1"), 1)
+		events := d.inbox(t, messagestore.Category(d.name), "1")
+		require.Len(t, events, 1)
+		require.JSONEq(t, fmt.Sprintf(`{"source":"DELETE /transfers","answer":{"row":"undone"},"wrote":{%q:[%q]}}`, events[0].Stream, events[0].ID), string(all[1].Data))
 		for _, want := range []reservation.Outcome{reservation.Reserved, reservation.Undone, reservation.Duplicate, reservation.Undone, reservation.KeyReused} {
 			require.Equal(t, want, d.result(t).Outcome)
 		}

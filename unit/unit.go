@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -162,7 +163,11 @@ type Received struct {
 	Source string          `json:"source"`
 	Digest string          `json:"digest"` // of source and data
 	Answer json.RawMessage `json:"answer,omitempty"`
+	Wrote  Wrote           `json:"wrote,omitempty"`
 }
+
+// Wrote has the ids of the messages that were committed with a message of the inbox, by stream.
+type Wrote map[messagestore.StreamName][]uuid.UUID
 
 // MessageType returns "Received".
 func (Received) MessageType() string { return "Received" }
@@ -171,6 +176,7 @@ func (Received) MessageType() string { return "Received" }
 type Undone struct {
 	Source string          `json:"source"`           // of the undo
 	Answer json.RawMessage `json:"answer,omitempty"` // of the undo
+	Wrote  Wrote           `json:"wrote,omitempty"`
 }
 
 // MessageType returns "Undone".
@@ -265,7 +271,7 @@ func (u *Unit[Tx]) Receive(ctx context.Context, m Message, f func(ctx context.Co
 			if answer, writes, err = parts(done); err != nil {
 				return nil, err
 			}
-			return inFront(stream, messagestore.NoStream, id, Received{m.Source, digest, answer}, writes), nil
+			return inFront(stream, messagestore.NoStream, id, Received{m.Source, digest, answer, identified(writes)}, writes), nil
 		},
 	}, f)
 	if err == nil && result.Outcome == reservation.KeyReused {
@@ -339,7 +345,7 @@ func (u *Unit[Tx]) Undo(ctx context.Context, m Message, f func(ctx context.Conte
 			if answer, writes, err = parts(done); err != nil {
 				return nil, err
 			}
-			return inFront(stream, version, id, Undone{m.Source, answer}, writes), nil
+			return inFront(stream, version, id, Undone{m.Source, answer, identified(writes)}, writes), nil
 		},
 	}, f)
 	if err != nil {
@@ -456,6 +462,35 @@ func parts(done Done) (answer json.RawMessage, writes []messagestore.StreamWrite
 		return nil, nil, messagestore.NewInvalidError("answer", nil, fmt.Sprintf("it does not encode: %v", err))
 	}
 	return answer, writes, nil
+}
+
+// identified gives each message of writes without an id one, and returns the ids.
+func identified(writes []messagestore.StreamWrite) Wrote {
+	wrote := Wrote{}
+	for i := range writes {
+		w := &writes[i]
+		w.Bodies = slices.Clone(w.Bodies)
+		for j, body := range w.Bodies {
+			if body == nil {
+				continue // the store refuses it
+			}
+			e := messagestore.Envelope{Body: body}
+			switch own := body.(type) {
+			case messagestore.Envelope:
+				e = own
+			case *messagestore.Envelope:
+				if own != nil {
+					e = *own
+				}
+			}
+			if e.ID == uuid.Nil {
+				e.ID = uuid.Must(uuid.NewV7())
+			}
+			w.Bodies[j] = e
+			wrote[w.Stream] = append(wrote[w.Stream], e.ID)
+		}
+	}
+	return wrote
 }
 
 // inFront returns the writes of a function behind the message of the inbox.
