@@ -1,17 +1,13 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer/operate"
-	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -19,7 +15,7 @@ import (
 
 type explainCommand struct {
 	Target   string   `arg:"" name:"stream" help:"Name of a stream, or with --category an idempotence key."`
-	Category string   `placeholder:"CATEGORY" help:"Search all of this category for streams reserved with the key. In a category of intents, the one with the key."`
+	Category string   `placeholder:"CATEGORY" help:"Search all of this category for streams reserved with the key. In a category of intents, or an inbox, the one with the key."`
 	Scope    string   `placeholder:"SCOPE" help:"The scope of an intent's key. Defaults to none."`
 	In       []string `sep:"none" placeholder:"CATEGORY" help:"Search all of this category too for messages that followed. May be repeated."`
 }
@@ -30,11 +26,14 @@ func (explainCommand) Help() string {
 
 An intent is told from its grant to its end: each lease, how often it was extended and until when, the line, leases that lapsed (no message says so) and were taken over, the release or the result, and the messages that followed. Requests that were refused wrote nothing.
 
+A request in an inbox is told with the messages of its transaction, its undo, and the requests that were refused because they reused its key.
+
 Examples:
 
     dibs explain account:command-123+AAA
     dibs explain AAA --category account:command --in account:transaction
-    dibs explain 29401/1998-12 --category payment:intent --scope acme`
+    dibs explain 29401/1998-12 --category payment:intent --scope acme
+    dibs explain order-17 --category payments:inbox`
 }
 
 // Run tells the story.
@@ -79,11 +78,15 @@ func (c *explainCommand) Run(ctx context.Context, a *app) error {
 // explainKey looks for the streams that are reserved with the key, and explains
 // each: a key means something within one entity.
 func (c *explainCommand) explainKey(ctx context.Context, e *explainer, category messagestore.Category) error {
-	if yes, err := c.isIntents(ctx, e.store, category); err != nil || yes {
-		if err == nil {
-			err = c.explainIntent(ctx, e, category)
+	for _, one := range keyedParts {
+		stream, err := one.streamOf(ctx, e, c, category)
+		if err != nil {
+			return err
 		}
-		return err
+		if stream != "" {
+			e.key = c.Target
+			return e.explain(ctx, stream)
+		}
 	}
 	e.key = c.Target
 	var streams []messagestore.StreamName
@@ -131,64 +134,6 @@ type explainer struct {
 	key   string // that was asked for
 }
 
-// The local properties of a reservation's first message.
-const (
-	keyProperty    = "reservedKey"    // of a copy: the key, as it is in the stream's name
-	digestProperty = "reservedDigest" // of a copy, and of the first message of a stream that was initiated
-	nameProperty   = "reservedFor"    // of a copy: the name of the reserver
-
-	expiredProperty = "reservedExpired" // of a copy: the time of the reservation before it, which had expired
-)
-
-// reservedWith reports whether m is the first message of a stream that is reserved
-// with the key.
-func (e *explainer) reservedWith(m *messagestore.Message, key string) (bool, error) {
-	cause := m.Metadata.CausationStream
-	if m.IsTombstone() && m.Metadata.Local.Get(digestProperty) != "" {
-		reserved, ok := reservation.KeyOf(m.Stream)
-		return ok && reserved == key, nil
-	}
-	if m.Position != 0 || cause == "" {
-		return false, nil
-	}
-	if m.Metadata.Local.Get(keyProperty) == "" {
-		return m.Metadata.Local.Get(digestProperty) != "" && m.Stream.ID() == key, nil
-	}
-	config := &reservation.Config{}
-	if cause.Category() != m.Stream.Category() {
-		config.Category = m.Stream.Category()
-	}
-	stream, err := reservation.New(e.store, m.Metadata.Local.Get(nameProperty), config).Stream(cause, key)
-	if errors.Is(err, reservation.ErrInvalidKey) {
-		return false, err
-	}
-	return err == nil && stream == m.Stream, nil
-}
-
-// keyOf returns the key that stream is reserved with, or "" if it is not, or if the
-// key is too long to be in the name.
-func (e *explainer) keyOf(first *messagestore.Message) string {
-	if e.key != "" {
-		return e.key
-	}
-	local, cause := first.Metadata.Local, first.Metadata.CausationStream
-	part := local.Get(keyProperty)
-	if part == "" {
-		// As other clients name reservations.
-		var ok bool
-		if part, ok = strings.CutPrefix(string(first.Stream), string(cause)+"+"); !ok || cause == "" {
-			part = ""
-		}
-	}
-	if key, ok := reservation.KeyOf(first.Stream); part != "" && ok {
-		return key
-	}
-	if local.Get(digestProperty) != "" && part == "" {
-		return first.Stream.ID()
-	}
-	return ""
-}
-
 // The relations of a message to the stream that is explained.
 const (
 	firstWrite = "firstWrite" // the stream's first message
@@ -201,6 +146,9 @@ const (
 	deadLetter = "deadLetter" // was parked by a consumer
 	redriven   = "redriven"   // was delivered again, and its dead letter is closed
 	dropped    = "dropped"    // an operator closed its dead letter without handling it
+	received   = "received"   // a request that an inbox has
+	undone     = "undone"     // the undo of a request
+	wrote      = "wrote"      // was committed with a message of an inbox
 	deleted    = "deleted"    // the tombstone that stands for the stream's messages
 	followed   = "followed"   // has one of the first two, or a message that follows them, as its cause
 
@@ -228,6 +176,9 @@ var roles = map[string]struct {
 	deadLetter: {"dead letter", red},
 	redriven:   {"redriven", green},
 	dropped:    {"dropped", yellow},
+	received:   {"received", green},
+	undone:     {"undone", yellow},
+	wrote:      {"wrote", plain},
 	deleted:    {"deleted", red},
 	followed:   {"followed", plain},
 
@@ -248,6 +199,25 @@ type event struct {
 	Message record                  `json:"message"`
 }
 
+// A part of a story is told by one system: what it knows of the stream that is explained, if the stream is its own, or
+// of the messages that were told so far. It adds to the story's roots the messages that others may have as their cause.
+type part interface {
+	tell(ctx context.Context, e *explainer, s *story) error
+}
+
+// parts are told in this order. A stream that no other system knows is told as one of reservations.
+var parts = []part{intentsPart{}, inboxesPart{}, reservationsPart{}, deadLettersPart{}, followersPart{}}
+
+// A keyedPart is of a system that has categories of its own, with a stream for each key.
+type keyedPart interface {
+	part
+
+	// streamOf returns the stream of the key that is asked for, or "" for a category that is not the system's.
+	streamOf(ctx context.Context, e *explainer, c *explainCommand, category messagestore.Category) (messagestore.StreamName, error)
+}
+
+var keyedParts = []keyedPart{intentsPart{}, inboxesPart{}}
+
 func (e *explainer) explain(ctx context.Context, stream messagestore.StreamName) error {
 	first, err := messageAt(ctx, e.store, stream, 0)
 	if errors.Is(err, messagestore.ErrNotFound) {
@@ -256,45 +226,21 @@ func (e *explainer) explain(ctx context.Context, stream messagestore.StreamName)
 	if err != nil {
 		return err
 	}
-	if isStep(first) {
-		return e.intent(ctx, stream)
-	}
-	s := story{app: e.app, of: stream, key: e.keyOf(first)}
-	if err := s.begin(first); err != nil {
-		return err
-	}
-	role := cause
-	if s.key != "" || first.Metadata.Local.Get(digestProperty) != "" {
-		role = winner
-	}
-	roots := []*messagestore.Message{first}
-	if stream := first.Metadata.CausationStream; stream != "" {
-		source, err := messageAt(ctx, e.store, stream, first.Metadata.CausationPosition)
-		switch {
-		case errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid):
-			// In another store, or named by another client.
-			s.note(roles[role].label, placeOf(stream, first.Metadata.CausationPosition), "not in this store")
-		case err != nil:
+	return e.ask(ctx, stream, first)
+}
+
+// ask has each part told of the story of a stream that begins with first.
+func (e *explainer) ask(ctx context.Context, stream messagestore.StreamName, first *messagestore.Message) error {
+	s := &story{app: e.app, of: stream, first: first}
+	for _, one := range parts {
+		if err := one.tell(ctx, e, s); err != nil {
 			return err
-		default:
-			roots = append(roots, source)
-			if err := s.tell(role, source, "id "+source.ID.String()); err != nil {
-				return err
-			}
-			later, err := e.later(ctx, &s)
-			if err != nil {
-				return err
-			}
-			roots = append(roots, later...)
-			if err := e.seconds(ctx, &s, source); err != nil {
-				return err
-			}
 		}
 	}
-	if err := e.deadLetters(ctx, &s, roots); err != nil {
-		return err
+	for _, last := range s.ending {
+		s.note(last[0], last[1], last[2])
 	}
-	return e.followers(ctx, &s, roots)
+	return nil
 }
 
 // removed tells of a stream without a first message: that it was deleted or trimmed, if it
@@ -306,7 +252,7 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 		}
 		s := story{app: e.app, of: stream}
 		if isStep(m) {
-			return e.intent(ctx, stream)
+			return e.ask(ctx, stream, m)
 		}
 		if !m.IsTombstone() {
 			return notFound("%s begins at position %d: its first message was trimmed", visible(string(stream)), m.Position)
@@ -329,249 +275,16 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 	return notFound("%s has no messages, so it is not reserved", visible(string(stream)))
 }
 
-// commandsOf tells the commands that a reservation stream without messages may be of, and reports
-// whether there are any: those with the key in them, in the stream that its name begins with.
-func (e *explainer) commandsOf(ctx context.Context, stream messagestore.StreamName) (yes bool, err error) {
-	key, ok := reservation.KeyOf(stream)
-	parts := strings.Split(string(stream), "+")
-	if !ok || len(parts) < 3 {
-		return false, nil
-	}
-	var commands []*messagestore.Message
-	for m, err := range e.store.ReadStream(ctx, messagestore.StreamName(strings.Join(parts[:len(parts)-2], "+")), 0) {
-		if err != nil {
-			return false, err
-		}
-		if holds(m.Data, key) {
-			commands = append(commands, m)
-		}
-	}
-	if len(commands) == 0 {
-		return false, nil
-	}
-	return true, e.notReserved(ctx, stream, key, commands)
-}
+// followersPart tells the messages that have one of the roots as their cause, or the cause of their cause, and so on.
+type followersPart struct{}
 
-// notReserved tells of commands of which none was reserved: where their consumers are, and which of
-// them were parked.
-func (e *explainer) notReserved(ctx context.Context, of messagestore.StreamName, key string, commands []*messagestore.Message) error {
-	s := story{app: e.app, of: of, told: map[ref]bool{}}
-	if !e.app.JSON {
-		title := fmt.Sprintf("no command with the key %s is reserved yet in %s", shorten(visible(key)), visible(string(of)))
-		if err := e.app.out.line("%s", e.app.out.styled(title, bold)); err != nil {
-			return err
-		}
-	}
-	for _, m := range commands {
-		if err := s.tell(unreserved, m, "id "+m.ID.String()); err != nil {
-			return err
-		}
-	}
-	if err := e.deadLetters(ctx, &s, commands); err != nil || e.app.JSON {
-		return err
-	}
-	consumers, err := operate.Consumers(ctx, e.store, commands[0].Stream.Category())
-	if err != nil {
-		return err
-	}
-	if len(consumers) == 0 {
-		s.note("consumer", "none", "no consumer of "+visible(string(commands[0].Stream.Category()))+" has stored a checkpoint")
-	}
-	for _, c := range consumers {
-		if c.Err != nil {
-			continue
-		}
-		text := fmt.Sprintf("has finished all before %d", c.Position)
-		if first := commands[0]; c.Position <= first.GlobalPosition {
-			text += ": " + notFinished(c, first)
-		}
-		s.note("consumer", visible(c.Name), text)
-	}
-	return nil
-}
-
-// notFinished tells why a consumer has not finished a message.
-func notFinished(c operate.Status, m *messagestore.Message) string {
-	text := fmt.Sprintf("message %d waits", m.GlobalPosition)
-	i := slices.IndexFunc(c.Failing, func(f operate.Failure) bool { return f.ID == m.ID })
-	switch {
-	case i >= 0:
-		f := c.Failing[i]
-		text = fmt.Sprintf("message %d fails, attempt %d since %s: %s", m.GlobalPosition, f.Attempts, timeText(f.FirstFailedAt), visible(f.Error))
-	case c.PausedAt.IsZero():
-		return text + " behind another, or has failed for less than a second: dibs consumers lists failing messages"
-	}
-	if !c.PausedAt.IsZero() {
-		text += fmt.Sprintf("; the consumer is paused since %s: dibs consumers resume %s %s", timeText(c.PausedAt), visible(string(c.Category)), visible(c.Name))
-	}
-	return text
-}
-
-// later tells the reservations that came after those that had expired, and their winners, and
-// returns them.
-func (e *explainer) later(ctx context.Context, s *story) (roots []*messagestore.Message, err error) {
-	for m, err := range e.store.ReadStream(ctx, s.of, 1) {
-		if err != nil {
-			return nil, err
-		}
-		before := m.Metadata.Local.Get(expiredProperty)
-		if before == "" {
-			continue
-		}
-		if err := s.tell(expired, m, "the reservation of "+visible(before)+" had expired"); err != nil {
-			return nil, err
-		}
-		roots = append(roots, m)
-		if m.Metadata.CausationStream == "" {
-			continue
-		}
-		source, err := messageAt(ctx, e.store, m.Metadata.CausationStream, m.Metadata.CausationPosition)
-		switch {
-		case errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid):
-			s.note(roles[winner].label, placeOf(m.Metadata.CausationStream, m.Metadata.CausationPosition), "not in this store")
-			continue
-		case err != nil:
-			return nil, err
-		}
-		roots = append(roots, source)
-		if err := s.tell(winner, source, "id "+source.ID.String()); err != nil {
-			return nil, err
-		}
-	}
-	return roots, nil
-}
-
-// seconds tells which messages of the winner's stream came second.
-func (e *explainer) seconds(ctx context.Context, s *story, source *messagestore.Message) error {
-	for m, err := range e.store.ReadStream(ctx, source.Stream, 0) {
-		if err != nil {
-			return err
-		}
-		same := m.Type == source.Type && exactjson.Equal(m.Data, source.Data)
-		switch {
-		case m.Position == source.Position || m.Stream == s.of || s.knows(m.Stream, m.Position):
-		case same:
-			err = s.tell(duplicate, m, "the same content, id "+m.ID.String())
-			s.duplicates++
-		case s.key != "" && holds(m.Data, s.key):
-			err = s.tell(sameKey, m, "other content, id "+m.ID.String())
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// holds reports whether a value in data, however deep, is the key.
-func holds(data json.RawMessage, key string) bool {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	var value any
-	if d.Decode(&value) != nil {
-		return false
-	}
-	var walk func(any) bool
-	walk = func(value any) bool {
-		switch v := value.(type) {
-		case string:
-			return v == key
-		case json.Number:
-			return string(v) == key
-		case []any:
-			return slices.ContainsFunc(v, walk)
-		case map[string]any:
-			for _, element := range v {
-				if walk(element) {
-					return true
-				}
-			}
-		}
-		return false
-	}
-	return walk(value)
-}
-
-// A parked message is the content of a consumer's dead letter, or of its end.
-type parked struct {
-	Stream   messagestore.StreamName `json:"stream"`
-	Position messagestore.Version    `json:"position"`
-	Consumer string                  `json:"consumer"`
-	Error    string                  `json:"error"`
-
-	// Of a letter that is closed.
-	Attempts int    `json:"attempts"`
-	Dropped  string `json:"dropped"` // an operator's reason
-	Skipped  string `json:"skipped"` // the handler's reason
-	Deleted  bool   `json:"deleted"`
-}
-
-// closedText says how a dead letter was closed.
-func (p parked) closedText() string {
-	switch {
-	case p.Dropped != "":
-		return "by an operator: " + p.Dropped
-	case p.Deleted:
-		return "its stream was deleted, and it was not delivered"
-	case p.Skipped != "":
-		return fmt.Sprintf("skipped at attempt %d: %s", p.Attempts, p.Skipped)
-	}
-	return fmt.Sprintf("handled at attempt %d", p.Attempts)
-}
-
-// deadLetters tells which messages of the story consumers parked.
-func (e *explainer) deadLetters(ctx context.Context, s *story, roots []*messagestore.Message) error {
-	var categories []messagestore.Category
-	for _, m := range roots {
-		if category := m.Stream.Category(); !slices.Contains(categories, category) {
-			categories = append(categories, category)
-		}
-	}
-	for _, category := range categories {
-		letters := category.WithType("deadLetter")
-		if letters.Validate() != nil {
-			continue // so no consumer could have written there
-		}
-		var told error
-		err := e.scan(ctx, letters, messagestore.Filter{Types: []string{"Parked", "Redriven"}}, func(m *messagestore.Message) {
-			var p parked
-			if json.Unmarshal(m.Data, &p) != nil || told != nil {
-				return
-			}
-			if cause := m.Metadata; m.Type == "Redriven" {
-				if !s.knows(cause.CausationStream, cause.CausationPosition) {
-					return
-				}
-				role := redriven
-				if p.Dropped != "" {
-					role = dropped
-				}
-				told = s.tellAt(role, m, placeOf(cause.CausationStream, cause.CausationPosition),
-					visible(fmt.Sprintf("of %s, %s", m.Stream.CardinalID(), p.closedText())))
-				return
-			}
-			if !s.knows(p.Stream, p.Position) {
-				return
-			}
-			// Its own name is long, and says nothing that these do not.
-			told = s.tellAt(deadLetter, m, placeOf(p.Stream, p.Position), visible(fmt.Sprintf("by %s: %s", p.Consumer, p.Error)))
-		})
-		if err = errors.Join(err, told); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// followers tells the messages that have one of the roots as their cause, or the cause of
-// their cause, and so on.
-func (e *explainer) followers(ctx context.Context, s *story, roots []*messagestore.Message) error {
+func (followersPart) tell(ctx context.Context, e *explainer, s *story) error {
 	chain := map[ref]bool{}
-	for _, m := range roots {
+	for _, m := range s.roots {
 		chain[refOf(m)] = true
 	}
-	streams := []messagestore.StreamName{messagestore.Category(s.of.Category().Entity()).Stream(s.of.CardinalID())}
-	for _, root := range roots {
+	streams := append([]messagestore.StreamName{messagestore.Category(s.of.Category().Entity()).Stream(s.of.CardinalID())}, s.streams...)
+	for _, root := range s.roots {
 		for _, stream := range reservation.WrittenWith(root) {
 			if !slices.Contains(streams, stream) {
 				streams = append(streams, stream)
@@ -655,6 +368,12 @@ type story struct {
 	key        string
 	told       map[ref]bool
 	duplicates int
+
+	first   *messagestore.Message
+	begun   bool                      // a system has told the stream
+	roots   []*messagestore.Message   // that others may have as their cause
+	streams []messagestore.StreamName // that a system names, to look for them there
+	ending  [][3]string               // the last notes
 }
 
 // begin tells the first write.
@@ -666,7 +385,7 @@ func (s *story) begin(first *messagestore.Message) error {
 }
 
 func (s *story) title() error {
-	s.told = map[ref]bool{}
+	s.told, s.begun = map[ref]bool{}, true
 	if s.app.JSON {
 		return nil
 	}

@@ -25,6 +25,9 @@ func isStep(m *messagestore.Message) bool {
 	return err == nil && !m.IsTombstone()
 }
 
+// intentsPart tells the steps of an intent, from its grant to its end.
+type intentsPart struct{}
+
 // isIntents reports whether category is one of intents: its first message that was not deleted
 // tells, or else the name.
 func (c *explainCommand) isIntents(ctx context.Context, store *messagestore.Store, category messagestore.Category) (bool, error) {
@@ -44,17 +47,19 @@ func (c *explainCommand) isIntents(ctx context.Context, store *messagestore.Stor
 	return len(types) > 0 && types[len(types)-1] == "intent", nil
 }
 
-func (c *explainCommand) explainIntent(ctx context.Context, e *explainer, category messagestore.Category) error {
+func (intentsPart) streamOf(ctx context.Context, e *explainer, c *explainCommand, category messagestore.Category) (messagestore.StreamName, error) {
+	if yes, err := c.isIntents(ctx, e.store, category); err != nil || !yes {
+		return "", err
+	}
 	stream, err := intentStream(category, c.Scope, c.Target)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if _, err = e.store.Last(ctx, stream); err != nil {
 		args := intentArgs{string(category), c.Target, c.Scope}
-		return args.notFound(ctx, e.store, err)
+		return "", args.notFound(ctx, e.store, err)
 	}
-	e.key = c.Target
-	return e.intent(ctx, stream)
+	return stream, nil
 }
 
 // An intentEvent is how a part of an intent's story is printed as JSON.
@@ -73,19 +78,21 @@ type intentEvent struct {
 
 // An intentStory is told step by step.
 type intentStory struct {
-	story
+	*story
 
 	scope string
-	last  *intent.Step            // that was told, or is being counted
-	times int                     // extensions that are not told yet
-	beat  *messagestore.Message   // the last of them
-	roots []*messagestore.Message // that others may have as their cause
+	last  *intent.Step          // that was told, or is being counted
+	times int                   // extensions that are not told yet
+	beat  *messagestore.Message // the last of them
 }
 
-// intent tells the story of an intent.
-func (e *explainer) intent(ctx context.Context, stream messagestore.StreamName) error {
-	s := &intentStory{story: story{app: e.app, of: stream, told: map[ref]bool{}}}
-	s.scope, s.key = intent.ScopeAndKey(stream)
+func (intentsPart) tell(ctx context.Context, e *explainer, of *story) error {
+	if of.begun || !isStep(of.first) {
+		return nil
+	}
+	s := &intentStory{story: of}
+	s.told, s.begun = map[ref]bool{}, true
+	s.scope, s.key = intent.ScopeAndKey(s.of)
 	if e.key != "" {
 		s.key = e.key
 	}
@@ -94,7 +101,7 @@ func (e *explainer) intent(ctx context.Context, stream messagestore.StreamName) 
 			return err
 		}
 	}
-	for m, err := range e.store.ReadStream(ctx, stream, 0) {
+	for m, err := range e.store.ReadStream(ctx, s.of, 0) {
 		if err == nil {
 			err = s.step(ctx, e, m)
 		}
@@ -109,10 +116,7 @@ func (e *explainer) intent(ctx context.Context, stream messagestore.StreamName) 
 	if err := s.ended(now); err != nil {
 		return err
 	}
-	if err := e.followers(ctx, &s.story, s.roots); err != nil {
-		return err
-	}
-	s.note("refused", "not in the store", "a request that is held, done or key reused writes nothing: see the callers' logs")
+	s.ending = append(s.ending, [3]string{"refused", "not in the store", "a request that is held, done or key reused writes nothing: see the callers' logs"})
 	return nil
 }
 

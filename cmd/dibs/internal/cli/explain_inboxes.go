@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/unit"
+)
+
+// inboxesPart tells a request from outside: that it was received, its undo, the messages that were committed with
+// either, and the requests that were refused because they reused its key.
+type inboxesPart struct{}
+
+// isInbox reports whether a category has the name of an inbox.
+func isInbox(category messagestore.Category) bool {
+	types := category.Types()
+	return len(types) > 0 && types[len(types)-1] == "inbox"
+}
+
+func (inboxesPart) streamOf(ctx context.Context, e *explainer, c *explainCommand, category messagestore.Category) (messagestore.StreamName, error) {
+	if !isInbox(category) {
+		return "", nil
+	}
+	name := messagestore.Category(strings.TrimRight(strings.TrimSuffix(string(category), "inbox"), ":+"))
+	u, err := unit.New(&messagestore.TxStore[*sql.Tx]{Store: e.store}, name, nil)
+	if err != nil {
+		return "", err
+	}
+	stream, err := u.Stream(c.Target)
+	if err != nil {
+		return "", err
+	}
+	_, err = e.store.Last(ctx, stream)
+	if errors.Is(err, messagestore.ErrNotFound) {
+		if err := requireCategory(ctx, e.store, category); err != nil {
+			return "", err
+		}
+		return "", notFound("%s has no request with the key %.80q", category, c.Target)
+	}
+	return stream, err
+}
+
+func (inboxesPart) tell(ctx context.Context, e *explainer, s *story) error {
+	if s.begun || !isInbox(s.of.Category()) || s.first.Type != (unit.Received{}).MessageType() && s.first.Type != (unit.Undone{}).MessageType() {
+		return nil
+	}
+	if s.key = e.key; s.key == "" {
+		s.key, _ = reservation.KeyOf(s.of)
+	}
+	if err := s.title(); err != nil {
+		return err
+	}
+	for m, err := range e.store.ReadStream(ctx, s.of, 0) {
+		if err == nil {
+			err = e.request(ctx, s, m)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, id, _ := strings.Cut(string(s.of), "-")
+	refused := messagestore.StreamName(string(s.of.Category().WithType("refused")) + "-" + id)
+	if refused.Validate() != nil {
+		return nil // so none could be recorded
+	}
+	for m, err := range e.store.ReadStream(ctx, refused, 0) {
+		var body unit.Refused
+		if err == nil && json.Unmarshal(m.Data, &body) == nil {
+			err = s.tell(sameKey, m, visible(fmt.Sprintf("refused, source %q: %s", body.Source, body.Error)))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// request tells a message of an inbox, and the messages that were committed with it.
+func (e *explainer) request(ctx context.Context, s *story, m *messagestore.Message) error {
+	var body struct {
+		Source string
+		Answer json.RawMessage
+		Wrote  unit.Wrote
+	}
+	role := map[string]string{unit.Received{}.MessageType(): received, unit.Undone{}.MessageType(): undone}[m.Type]
+	if role == "" || json.Unmarshal(m.Data, &body) != nil {
+		return nil
+	}
+	note := fmt.Sprintf("source %q", body.Source)
+	if len(body.Answer) > 0 {
+		note += ", answer " + dataText(body.Answer)
+	}
+	s.roots = append(s.roots, m)
+	if err := s.tell(role, m, visible(note)); err != nil {
+		return err
+	}
+	var found []*messagestore.Message
+	for stream, ids := range body.Wrote {
+		s.streams = append(s.streams, stream)
+		for m, err := range e.store.ReadStream(ctx, stream, 0) {
+			if errors.Is(err, messagestore.ErrInvalid) {
+				break // of another client: no stream has such a name
+			}
+			if err != nil {
+				return err
+			}
+			if slices.ContainsFunc(ids, func(id uuid.UUID) bool { return id == m.ID }) {
+				found = append(found, m)
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b *messagestore.Message) int {
+		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Position, b.Position))
+	})
+	for _, m := range found {
+		s.roots = append(s.roots, m)
+		if err := s.tell(wrote, m, dataText(m.Data)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

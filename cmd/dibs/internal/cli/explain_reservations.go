@@ -1,0 +1,280 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+// reservationsPart tells the first message of a stream, the winner, and the duplicates of it.
+type reservationsPart struct{}
+
+func (reservationsPart) tell(ctx context.Context, e *explainer, s *story) error {
+	if s.begun {
+		return nil
+	}
+	first := s.first
+	s.key = e.keyOf(first)
+	if err := s.begin(first); err != nil {
+		return err
+	}
+	role := cause
+	if s.key != "" || first.Metadata.Local.Get(digestProperty) != "" {
+		role = winner
+	}
+	s.roots = []*messagestore.Message{first}
+	stream := first.Metadata.CausationStream
+	if stream == "" {
+		return nil
+	}
+	source, err := messageAt(ctx, e.store, stream, first.Metadata.CausationPosition)
+	switch {
+	case errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid):
+		// In another store, or named by another client.
+		s.note(roles[role].label, placeOf(stream, first.Metadata.CausationPosition), "not in this store")
+		return nil
+	case err != nil:
+		return err
+	}
+	s.roots = append(s.roots, source)
+	if err := s.tell(role, source, "id "+source.ID.String()); err != nil {
+		return err
+	}
+	later, err := e.later(ctx, s)
+	if err != nil {
+		return err
+	}
+	s.roots = append(s.roots, later...)
+	return e.seconds(ctx, s, source)
+}
+
+// The local properties of a reservation's first message.
+const (
+	keyProperty    = "reservedKey"    // of a copy: the key, as it is in the stream's name
+	digestProperty = "reservedDigest" // of a copy, and of the first message of a stream that was initiated
+	nameProperty   = "reservedFor"    // of a copy: the name of the reserver
+
+	expiredProperty = "reservedExpired" // of a copy: the time of the reservation before it, which had expired
+)
+
+// reservedWith reports whether m is the first message of a stream that is reserved
+// with the key.
+func (e *explainer) reservedWith(m *messagestore.Message, key string) (bool, error) {
+	cause := m.Metadata.CausationStream
+	if m.IsTombstone() && m.Metadata.Local.Get(digestProperty) != "" {
+		reserved, ok := reservation.KeyOf(m.Stream)
+		return ok && reserved == key, nil
+	}
+	if m.Position != 0 || cause == "" {
+		return false, nil
+	}
+	if m.Metadata.Local.Get(keyProperty) == "" {
+		return m.Metadata.Local.Get(digestProperty) != "" && m.Stream.ID() == key, nil
+	}
+	config := &reservation.Config{}
+	if cause.Category() != m.Stream.Category() {
+		config.Category = m.Stream.Category()
+	}
+	stream, err := reservation.New(e.store, m.Metadata.Local.Get(nameProperty), config).Stream(cause, key)
+	if errors.Is(err, reservation.ErrInvalidKey) {
+		return false, err
+	}
+	return err == nil && stream == m.Stream, nil
+}
+
+// keyOf returns the key that stream is reserved with, or "" if it is not, or if the
+// key is too long to be in the name.
+func (e *explainer) keyOf(first *messagestore.Message) string {
+	if e.key != "" {
+		return e.key
+	}
+	local, cause := first.Metadata.Local, first.Metadata.CausationStream
+	part := local.Get(keyProperty)
+	if part == "" {
+		// As other clients name reservations.
+		var ok bool
+		if part, ok = strings.CutPrefix(string(first.Stream), string(cause)+"+"); !ok || cause == "" {
+			part = ""
+		}
+	}
+	if key, ok := reservation.KeyOf(first.Stream); part != "" && ok {
+		return key
+	}
+	if local.Get(digestProperty) != "" && part == "" {
+		return first.Stream.ID()
+	}
+	return ""
+}
+
+// commandsOf tells the commands that a reservation stream without messages may be of, and reports
+// whether there are any: those with the key in them, in the stream that its name begins with.
+func (e *explainer) commandsOf(ctx context.Context, stream messagestore.StreamName) (yes bool, err error) {
+	key, ok := reservation.KeyOf(stream)
+	parts := strings.Split(string(stream), "+")
+	if !ok || len(parts) < 3 {
+		return false, nil
+	}
+	var commands []*messagestore.Message
+	for m, err := range e.store.ReadStream(ctx, messagestore.StreamName(strings.Join(parts[:len(parts)-2], "+")), 0) {
+		if err != nil {
+			return false, err
+		}
+		if holds(m.Data, key) {
+			commands = append(commands, m)
+		}
+	}
+	if len(commands) == 0 {
+		return false, nil
+	}
+	return true, e.notReserved(ctx, stream, key, commands)
+}
+
+// notReserved tells of commands of which none was reserved: where their consumers are, and which of
+// them were parked.
+func (e *explainer) notReserved(ctx context.Context, of messagestore.StreamName, key string, commands []*messagestore.Message) error {
+	s := &story{app: e.app, of: of, told: map[ref]bool{}}
+	if !e.app.JSON {
+		title := fmt.Sprintf("no command with the key %s is reserved yet in %s", shorten(visible(key)), visible(string(of)))
+		if err := e.app.out.line("%s", e.app.out.styled(title, bold)); err != nil {
+			return err
+		}
+	}
+	for _, m := range commands {
+		if err := s.tell(unreserved, m, "id "+m.ID.String()); err != nil {
+			return err
+		}
+	}
+	s.roots = commands
+	if err := (deadLettersPart{}).tell(ctx, e, s); err != nil || e.app.JSON {
+		return err
+	}
+	consumers, err := operate.Consumers(ctx, e.store, commands[0].Stream.Category())
+	if err != nil {
+		return err
+	}
+	if len(consumers) == 0 {
+		s.note("consumer", "none", "no consumer of "+visible(string(commands[0].Stream.Category()))+" has stored a checkpoint")
+	}
+	for _, c := range consumers {
+		if c.Err != nil {
+			continue
+		}
+		text := fmt.Sprintf("has finished all before %d", c.Position)
+		if first := commands[0]; c.Position <= first.GlobalPosition {
+			text += ": " + notFinished(c, first)
+		}
+		s.note("consumer", visible(c.Name), text)
+	}
+	return nil
+}
+
+// notFinished tells why a consumer has not finished a message.
+func notFinished(c operate.Status, m *messagestore.Message) string {
+	text := fmt.Sprintf("message %d waits", m.GlobalPosition)
+	i := slices.IndexFunc(c.Failing, func(f operate.Failure) bool { return f.ID == m.ID })
+	switch {
+	case i >= 0:
+		f := c.Failing[i]
+		text = fmt.Sprintf("message %d fails, attempt %d since %s: %s", m.GlobalPosition, f.Attempts, timeText(f.FirstFailedAt), visible(f.Error))
+	case c.PausedAt.IsZero():
+		return text + " behind another, or has failed for less than a second: dibs consumers lists failing messages"
+	}
+	if !c.PausedAt.IsZero() {
+		text += fmt.Sprintf("; the consumer is paused since %s: dibs consumers resume %s %s", timeText(c.PausedAt), visible(string(c.Category)), visible(c.Name))
+	}
+	return text
+}
+
+// later tells the reservations that came after those that had expired, and their winners, and
+// returns them.
+func (e *explainer) later(ctx context.Context, s *story) (roots []*messagestore.Message, err error) {
+	for m, err := range e.store.ReadStream(ctx, s.of, 1) {
+		if err != nil {
+			return nil, err
+		}
+		before := m.Metadata.Local.Get(expiredProperty)
+		if before == "" {
+			continue
+		}
+		if err := s.tell(expired, m, "the reservation of "+visible(before)+" had expired"); err != nil {
+			return nil, err
+		}
+		roots = append(roots, m)
+		if m.Metadata.CausationStream == "" {
+			continue
+		}
+		source, err := messageAt(ctx, e.store, m.Metadata.CausationStream, m.Metadata.CausationPosition)
+		switch {
+		case errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid):
+			s.note(roles[winner].label, placeOf(m.Metadata.CausationStream, m.Metadata.CausationPosition), "not in this store")
+			continue
+		case err != nil:
+			return nil, err
+		}
+		roots = append(roots, source)
+		if err := s.tell(winner, source, "id "+source.ID.String()); err != nil {
+			return nil, err
+		}
+	}
+	return roots, nil
+}
+
+// seconds tells which messages of the winner's stream came second.
+func (e *explainer) seconds(ctx context.Context, s *story, source *messagestore.Message) error {
+	for m, err := range e.store.ReadStream(ctx, source.Stream, 0) {
+		if err != nil {
+			return err
+		}
+		same := m.Type == source.Type && exactjson.Equal(m.Data, source.Data)
+		switch {
+		case m.Position == source.Position || m.Stream == s.of || s.knows(m.Stream, m.Position):
+		case same:
+			err = s.tell(duplicate, m, "the same content, id "+m.ID.String())
+			s.duplicates++
+		case s.key != "" && holds(m.Data, s.key):
+			err = s.tell(sameKey, m, "other content, id "+m.ID.String())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holds reports whether a value in data, however deep, is the key.
+func holds(data json.RawMessage, key string) bool {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	var value any
+	if d.Decode(&value) != nil {
+		return false
+	}
+	var walk func(any) bool
+	walk = func(value any) bool {
+		switch v := value.(type) {
+		case string:
+			return v == key
+		case json.Number:
+			return string(v) == key
+		case []any:
+			return slices.ContainsFunc(v, walk)
+		case map[string]any:
+			for _, element := range v {
+				if walk(element) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	return walk(value)
+}
