@@ -16,7 +16,7 @@ type failover struct {
 	Restores  int    `help:"How often to a backup that was taken meanwhile." default:"1" placeholder:"N"`
 	PutBacks  int    `help:"How often to the files of such a backup, as they are: nothing but the epoch that is raised tells of it." default:"1" placeholder:"N"`
 	Writers   int    `help:"Processes that write." default:"2" placeholder:"N"`
-	Consumers int    `help:"Processes that consume events, beside a group of two." default:"4" placeholder:"N"`
+	Consumers int    `help:"Processes that consume events." default:"4" placeholder:"N"`
 	Handlers  int    `help:"Processes that handle commands with idempotence keys: up to 2." default:"2" placeholder:"N"`
 	Out       string `help:"The folder for histories and findings; a new one below it each time." default:"results" placeholder:"DIR"`
 	Dir       string `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
