@@ -20,7 +20,7 @@ type Config struct {
 	// the checkpoint for good. So a type that a later version of the handler knows is read from where the
 	// consumer is by then, not from the start, and a replica that does not know a type passes it over.
 	//
-	// Defaults to all types. A mux has an error for those that it does not know.
+	// Defaults to all types. A mux returns an error for a type that it does not know.
 	OnlyKnown bool
 
 	// Correlation reads only messages with a correlation stream of this category.
@@ -43,10 +43,9 @@ type Config struct {
 	// Defaults to 1, which handles the category in order.
 	Concurrency int
 
-	// BatchSize is how many messages one read asks for: 1 to
-	// [messagestore.MaxReadMessages]. Where messages are large it asks for fewer, so that
-	// those of one read have about 4 MiB of data. The consumer holds at most two batches,
-	// and reads the second while the first is handled.
+	// BatchSize is how many messages one read asks for: 1 to [messagestore.MaxReadMessages]. Where
+	// messages are large it asks for fewer: one read is about 4 MiB of data. The consumer holds at
+	// most two batches, and reads the second while the first is handled.
 	//
 	// Defaults to 1000.
 	BatchSize int

@@ -152,8 +152,8 @@ func (c *Consumer) forHandlers(ctx context.Context) context.Context {
 	return handling.With(ctx, &handling.Delivery{Consumer: c.id.Name, Wrote: c.wrote, Unread: c.unread})
 }
 
-// known returns the message types to read, if only those that the handler knows. There is none if it does not
-// tell.
+// known returns the message types that the handler knows, if the consumer reads no other. There is
+// none if the handler does not tell.
 func (c *Consumer) known() []string {
 	if h, tells := c.handler.(interface{ Types() []string }); tells && c.config.OnlyKnown && !isNil(c.handler) {
 		return h.Types()
@@ -183,9 +183,9 @@ func isNil(v any) bool {
 // returns [ErrRunning].
 func (c *Consumer) Run(ctx context.Context) error { return c.run(ctx, false) }
 
-// CatchUp delivers messages until none are left, those that handlers write meanwhile and
-// requested redrives included, and returns nil. Tests and batch jobs use it where a service
-// uses Run. It stops as Run does, but returns ctx's error if ctx is done first, and any
+// CatchUp delivers messages until none are left, and returns nil. It also delivers the messages
+// that handlers write meanwhile, and requested redrives. Tests and batch jobs use it where a
+// service uses Run. It stops as Run does, but returns ctx's error if ctx is done first, and any
 // error of the store.
 func (c *Consumer) CatchUp(ctx context.Context) error { return c.run(ctx, true) }
 
@@ -210,7 +210,7 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 			c.config.Logger.Warn().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Log(err)).Msg("consumer starts again")
 		}
 		if startsOver(err) {
-			me = c.newMember(catchUp) // the group has gone on without the one that it was
+			me = c.newMember(catchUp) // the group has gone on without the member that this process was
 		}
 		r, err = c.runOnce(ctx, catchUp, r, me)
 	}

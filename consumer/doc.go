@@ -25,10 +25,10 @@
 //   - With more, each has about as many cardinal ids as the others. A newcomer gets its
 //     share as soon as the messages in flight of the others are finished.
 //
-// A member that stops frees its slots at once. One that is killed, paused or cut off is replaced
-// when it has been silent for [Config.Lease]. If it comes back, its next write is refused,
-// and it starts over as a newcomer while Run goes on. A process that is started alone after
-// one that was killed waits for that one's lease, too.
+// A member that stops frees its slots at once. A member that is killed, paused or cut off is
+// replaced when it has been silent for [Config.Lease]. If it comes back, its next write is refused,
+// and it starts over as a newcomer while Run goes on. A process that is started alone after a
+// member was killed waits for that member's lease, too.
 //
 // Replicas have the same OnlyKnown, and all a Concurrency of 1 or none.
 //
@@ -64,15 +64,16 @@
 // While a message waits for its next retry, later messages of its cardinal id wait behind it; with a
 // Concurrency of 1, the whole category waits. The checkpoint stays before the message. Messages of other
 // cardinal ids are delivered until the consumer is as far ahead of its checkpoint as a crash may redeliver: it
-// takes no message that is [Config.CheckpointMessages] plus [Config.BatchSize] behind the one that waits, and holds
-// at most two batches. Then it stands still until the message is handled, parked or skipped.
+// takes no message that is [Config.CheckpointMessages] plus [Config.BatchSize] behind the waiting message, and
+// holds at most two batches. Then it stands still until the message is handled, parked or skipped.
 //
 // Failing messages are stored with the checkpoint, for operators, at most once a second, each with the number of its
 // attempts, its last error and the time of the first. operate.Consumers returns them, and dibs consumers prints them.
 // The text of the error is the handler's, cut at 1 KiB. A consumer that cannot store them goes on.
 //
-// A message of a type that the handler does not know is retried in the same way. During a deploy it may be
-// that of a newer replica. When the older one stops, a newer one takes the message over, at the checkpoint.
+// A message of a type that the handler does not know is retried in the same way. During a deploy a
+// newer replica may know the type. When the older one stops, a newer one takes the message over, at
+// the checkpoint.
 //
 // A message whose handler returns nil is handled, also if a handler.Mux ignored it because
 // of its type: see IgnoreUnknown there.
@@ -92,20 +93,21 @@
 // messages of the cardinal id wait in its lane meanwhile. A request to redrive a message that is not the
 // first waits for its turn, and a redrive is retried by the [ErrorPolicy].
 //
-// The state is the open dead letters in the store; there is no other. A run reads them after it has taken
-// its slots and before it delivers anything. It knows its own letters as soon as they are written, since
-// the messages of its slots are parked and redriven by it alone, in the lane of their cardinal id. So the
-// last redrive and a new message do not race: the one that is first in the lane goes first. A message that
-// finds its cardinal id blocked is parked behind, and the redrive that follows it in the lane takes it along.
+// The state is the open dead letters in the store; there is no other. A run reads them after it has taken its
+// slots and before it delivers anything. It knows its own letters as soon as they are written, since the
+// messages of its slots are parked and redriven by it alone, in the lane of their cardinal id. So the last
+// redrive and a new message do not race: the first of them in the lane goes first. A message that finds its
+// cardinal id blocked is parked behind, and the redrive that follows it in the lane takes it along.
 //
 // A run that takes slots over reads the letters of the run before. If that run is not dead but slow, both
 // go on in order from a place that both had reached: some messages are delivered twice, and the first
 // deliveries stay in order. An operator's drop comes from outside: the run finds it as it finds a request,
 // within [Config.RedriveInterval], and until then parks messages behind, which are delivered in their turn.
 //
-// A message of a cardinal id that is not blocked costs no round trip more. One that is parked behind costs a
-// dead letter, and its redrive one read more than that of [ParkMessage]. A start reads all dead letters that
-// the category ever had, 500 in a read, and a run keeps the open ones of its consumer in memory.
+// A message of a cardinal id that is not blocked costs no round trip more. A message that is parked
+// behind costs a dead letter, and its redrive costs one read more than with [ParkMessage]. A start
+// reads all dead letters that the category ever had, 500 in a read, and a run keeps the open ones
+// of its consumer in memory.
 //
 // A message that is dropped gives up its place. If a run ends before its checkpoint has passed the
 // message, the next delivers it again, as it does any other.

@@ -30,14 +30,12 @@ var (
 	// whose lease was over, or that an operator has reset, starts over, and Run goes on.
 	ErrConsumerFenced = checkpoint.ErrFenced
 
-	// ErrPositionAhead says that the store was rolled back, by a failover or a restore:
-	// the checkpoint is beyond the end of the category, the message before it is another
-	// than the one that was read there, or a checkpoint of this process is gone. Find out
-	// which messages were lost.
+	// ErrPositionAhead says that the store was rolled back, by a failover or a restore: the
+	// checkpoint is beyond the end of the category, another message is before it than was read
+	// there, or a checkpoint of this process is gone. Find out which messages were lost.
 	//
-	// A consumer that is started again goes on from the checkpoint that the store has, if
-	// the message before it is the one that was read. Otherwise the error comes again:
-	// reset the consumer.
+	// A consumer that is started again goes on from the checkpoint that the store has, if the same
+	// message is before it as was read there. Otherwise the error comes again: reset the consumer.
 	ErrPositionAhead = checkpoint.ErrAhead
 
 	// ErrPositionCorrupt says that a message in the stream of checkpoints is not one.
@@ -93,8 +91,8 @@ func (e *GraceExceededError) Error() string {
 // denied is the SQLSTATE of a right that the user lacks.
 const denied = "42501"
 
-// sqlState returns the SQLSTATE of an error of a database, "" for none. The method is that of
-// the errors of pgx, and of other drivers.
+// sqlState returns the SQLSTATE of an error of a database, "" for none. The errors of pgx and of
+// other drivers have the method.
 func sqlState(err error) string {
 	if e, ok := errors.AsType[interface {
 		error
@@ -105,8 +103,9 @@ func sqlState(err error) string {
 	return ""
 }
 
-// lasts reports whether an error stays until an operator acts: by its own type, or by its SQLSTATE. The methods of a
-// handler's error are the handler's code: one that panics does not say so.
+// lasts reports whether an error stays until an operator acts: by its own type, or by its SQLSTATE.
+// The methods of a handler's error are the handler's code: an error whose method panics does not
+// last.
 func lasts(err error) (is bool) {
 	defer func() {
 		if recover() != nil {

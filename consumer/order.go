@@ -56,8 +56,8 @@ func (r *redrives) readBlocked(ctx context.Context) error {
 	}
 }
 
-// inOrder returns the redrives that may begin, one of a cardinal id: those that were requested, and those of
-// messages that were behind one that is not parked any more.
+// inOrder returns the redrives that may begin, one of a cardinal id: requested redrives, and
+// redrives of messages that are unblocked since.
 func (r *run) inOrder(found look) (first []deadletter.Request) {
 	if !found.knows {
 		return nil
@@ -86,9 +86,9 @@ type againError struct{ after time.Duration }
 
 func (*againError) Error() string { return "redriven again" }
 
-// redriveInOrder redrives the first parked message of a cardinal id, if it is the one that the request is
-// for, and then those that are parked behind it, until one of them fails for good. New messages of the
-// cardinal id wait in its lane meanwhile. A failure is retried by the error policy.
+// redriveInOrder redrives the first parked message of a cardinal id, if the request is for it, and
+// then the messages that are parked behind it, until one of them fails for good. New messages of
+// the cardinal id wait in its lane meanwhile. A failure is retried by the error policy.
 func (r *run) redriveInOrder(work context.Context, it *item) error {
 	d := &it.Value
 	for {

@@ -46,7 +46,7 @@ func (c *Consumer) storeFailed(at activity, err error, failures int) time.Durati
 	return wait
 }
 
-// storeWorks ends an outage, if there is one and nothing else fails. A start is that of a run, so a
+// storeWorks ends an outage, if there is one and nothing else fails. A start begins a run, so a
 // failure in the run before does not count any more.
 func (c *Consumer) storeWorks(at activity) {
 	if at == starting {

@@ -11,10 +11,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// headInterval is how often a consumer checks the store when nothing else does: that its
-// last message still exists (the store was not rolled back), and that its generation is
-// current (it was not reset). It covers consumers that are idle, and those that work on
-// one message for long.
+// headInterval is how often a consumer checks the store when nothing else does: that its last
+// message still exists (the store was not rolled back), and that its generation is current (it was
+// not reset). It covers consumers that are idle or work on one message for long.
 const headInterval = 10 * time.Second
 
 const (

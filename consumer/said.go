@@ -41,7 +41,7 @@ func (r *run) sayNothing(page messagestore.CategoryPage) {
 	}
 }
 
-// owned reports whether the category is that of a package of this library, which no user has named.
+// owned reports whether a package of this library has named the category, and no user.
 func (c *Consumer) owned() bool {
 	h, is := c.handler.(interface{ OwnsCategory() bool })
 	return is && h.OwnsCategory()

@@ -9,8 +9,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Start says where a consumer begins that has no checkpoint. The zero value is that of
-// [FromStart], but the consumer warns of the messages that it finds there.
+// A Start says where a consumer begins that has no checkpoint. The zero value starts as [FromStart]
+// does, but the consumer warns of the messages that it finds there.
 type Start struct {
 	kind startKind
 	at   time.Time
@@ -28,8 +28,8 @@ const (
 // FromStart begins at the first message of the category.
 func FromStart() Start { return Start{kind: startFirst} }
 
-// FromEnd begins with the messages that are written after the consumer's first start. It is for
-// a consumer whose handler must not be called for the past, such as one that sends mail.
+// FromEnd begins with the messages that are written after the consumer's first start. It is for a
+// handler that must not be called for the past, such as a handler that sends mail.
 func FromEnd() Start { return Start{kind: startEnd} }
 
 // From begins at the first message that was written at t or later, by the store's clock: see
@@ -88,7 +88,7 @@ func (c *Consumer) sayNew(ctx context.Context, p *checkpoint.Place, catchUp bool
 	}
 	event := c.config.Logger.Info()
 	if left > 0 && c.config.Start.kind == startUnset && !catchUp {
-		event = c.config.Logger.Warn() // it may be one that sends mail
+		event = c.config.Logger.Warn() // its handler may send mail
 	}
 	messages := "1 message"
 	if left != 1 {

@@ -10,8 +10,8 @@ import (
 )
 
 // A consumer removes its own old checkpoints: after every trimEvery of them all but the last
-// keptCheckpoints. Replicas write to one stream, and the one whose checkpoint is the
-// trimEvery-th trims it.
+// keptCheckpoints. Replicas write to one stream, and the replica that writes the trimEvery-th
+// checkpoint trims it.
 const (
 	trimEvery       = 1000
 	keptCheckpoints = 1000

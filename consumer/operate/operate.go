@@ -86,7 +86,7 @@ func (e *BeyondEndError) Is(target error) bool { return target == checkpoint.Err
 
 // A Move is what a reset has done.
 type Move struct {
-	Generation messagestore.Version // the number of the one that begins at the new position
+	Generation messagestore.Version // the number of the generation that begins at the new position
 
 	// From is where the consumer was: the last checkpoint of the generation that has ended, or its start. FromErr
 	// matches consumer.ErrPositionCorrupt if that checkpoint cannot be read, and is nil otherwise.
@@ -184,8 +184,8 @@ func (t *Target) Pause(ctx context.Context) (changed bool, err error) {
 }
 
 // Resume has the consumer go on where it was paused, and reports whether it has changed anything: false
-// is a consumer that was not paused. Members that run find out as they do of a [Target.Pause]. The errors are
-// those of Pause.
+// is a consumer that was not paused. Members that run find out as they do of a [Target.Pause]. It
+// returns the errors that Pause returns.
 func (t *Target) Resume(ctx context.Context) (changed bool, err error) {
 	return t.pause(ctx, "resume", false)
 }

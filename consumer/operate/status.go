@@ -62,11 +62,11 @@ type Status struct {
 
 	Parked int // open dead letters
 
-	// Failing are the failing messages: their handler has failed, and they are not handled, skipped or parked yet. Those
-	// that began to fail first are here, at most 10 of each checkpoint, in that order; MoreFailing is the number of the
-	// others. A consumer that has stopped at a message has it here, too. A consumer stores both at most once a second, so a
-	// message may be here for about a second after it was handled, skipped or parked, and one that has failed for less may
-	// be missing. A reset begins without.
+	// Failing are the failing messages: their handler has failed, and they are not handled, skipped or parked yet.
+	// The first 10 that began to fail are here, in that order; MoreFailing is the number of the others. A consumer
+	// that has stopped at a message has it here, too. A consumer stores both at most once a second, so a message
+	// may be here for about a second after it was handled, skipped or parked, and a message that has failed for
+	// less may be missing. A reset begins without.
 	Failing     []Failure
 	MoreFailing int
 
@@ -109,10 +109,10 @@ type Replica struct {
 	Resting bool
 }
 
-// Consumers returns where the consumers of category are that have ever started, by name,
-// those of other clients last. It counts the messages before them and does not read them.
-// It may be called while the consumers run: each number is of the moment at which it was
-// read. A store whose driver cannot count reads the whole category of positions.
+// Consumers returns where the consumers of category are that have ever started, by name, and then
+// the consumers of other clients. It counts the messages before them and does not read them. It may
+// be called while the consumers run: each number is of the moment at which it was read. A store
+// whose driver cannot count reads the whole category of positions.
 func Consumers(ctx context.Context, store *messagestore.Store, category messagestore.Category) ([]Status, error) {
 	if err := category.Validate(); err != nil {
 		return nil, fmt.Errorf("consumers: %w", err)
@@ -318,8 +318,8 @@ func (t *Target) measure(ctx context.Context, s *Status, stream messagestore.Str
 	return nil
 }
 
-// foreignStatus returns where a consumer of another client is. By Eventide's rule its
-// stored position is that of the last message that it handled.
+// foreignStatus returns where a consumer of another client is. By Eventide's rule it stores the
+// position of the last message that it handled.
 func foreignStatus(ctx context.Context, store *messagestore.Store, category messagestore.Category, stream messagestore.StreamName, last tails.Tail) (Status, error) {
 	s := Status{Category: category, Name: stream.ID(), Foreign: true, Generation: messagestore.NoStream, StartedAt: last.At, RecordedAt: last.At}
 	// The stream may have a name that Dibs does not read, so it is read in its category.
