@@ -72,9 +72,9 @@ func checkID(id string) error {
 	return nil
 }
 
-// Begin starts a saga, or attaches to the one that was started with this id and the same input. It does not
-// wait: the status is that of the moment. A saga that was started with another input is a
-// [*reservation.KeyReusedError].
+// Begin starts a saga, or attaches to the saga that was started with this id and the same input. It
+// returns the status of the moment, and does not wait. A saga that was started with another input
+// is a [*reservation.KeyReusedError].
 func (s *Saga[In, Out]) Begin(ctx context.Context, id string, in In) (Status[Out], error) {
 	fail := func(err error) (Status[Out], error) { return Status[Out]{}, s.core.fail("begin", id, err) }
 	started, err := s.core.start(id, in)
@@ -133,7 +133,8 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 }
 
 // Cancel asks to undo a saga, for a reason. It is undone as soon as the attempts under way have ended, also if it
-// is parked; a saga behind a pivot goes on. To one that has ended nothing is written. The status is that of before.
+// is parked; a saga behind a pivot goes on. It writes nothing to a saga that has ended. It returns the status of
+// before.
 func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[Out], error) {
 	status, err := s.Status(ctx, id)
 	if err != nil || status.IsOver() {
@@ -146,8 +147,8 @@ func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[O
 	return status, nil
 }
 
-// Resume goes on with a parked saga, for a reason. The step that failed has all its attempts again. To one
-// that is not parked nothing is written. The status is that of before.
+// Resume goes on with a parked saga, for a reason. The step that failed has all its attempts again.
+// It writes nothing to a saga that is not parked. It returns the status of before.
 func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[Out], error) {
 	status, err := s.Status(ctx, id)
 	if err != nil || status.State != StateParked {

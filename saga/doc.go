@@ -36,14 +36,14 @@
 //
 // # Going back
 //
-// A refusal, which is an error of handler.Refuse, is returned to the function at once; other
-// errors when the attempts are used up. Package handler has a table of all dispositions: an error of handler.Park parks the
-// saga, handler.RetryAfter asks for the next attempt. The function itself returns them too: an error of handler.RetryAfter
-// has it run again. If the function returns an error, the steps that began are undone, the last
-// first, one at a time: also those of which it is not known whether they happened, for which the undo has no output. The
-// function is not run: an undo is called by the recorded name, with the recorded input. One that fails is
-// called again for ever, or parks the saga, as its [StepConfig] says. [Saga.Cancel] and [Config].Deadline undo in the
-// same way. Behind a step that is a pivot there is no way back.
+// A refusal, which is an error of handler.Refuse, is returned to the function at once; other errors when the
+// attempts are used up. Package handler has a table of all dispositions: an error of handler.Park parks the saga,
+// handler.RetryAfter asks for the next attempt. The function itself returns them too: an error of
+// handler.RetryAfter has it run again. If the function returns an error, the steps that began are undone, the last
+// first, one at a time: also the steps of unknown outcome, whose undo has no output. The function is not run: an
+// undo is called by the recorded name, with the recorded input. An undo that fails is called again for ever, or
+// parks the saga, as its [StepConfig] says. [Saga.Cancel] and [Config].Deadline undo in the same way. Behind a
+// step that is a pivot there is no way back.
 //
 // # Changed code
 //

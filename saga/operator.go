@@ -120,9 +120,9 @@ func (o *Operator) Show(ctx context.Context, id string) (Story, error) {
 	return l.story(first.Time, last.Time), nil
 }
 
-// List returns the stories of all sagas of the category for which wanted returns true, in the order of their starts.
-// It reads the whole category, and holds the sagas that have not ended in memory. A stream that holds no saga is
-// left out: the error names it, and the stories are those of the others.
+// List returns the stories of all sagas of the category for which wanted returns true, in the order of their
+// starts. It reads the whole category, and holds the sagas that have not ended in memory. It leaves out a stream
+// that holds no saga, and its error names that stream.
 func (o *Operator) List(ctx context.Context, wanted func(Story) bool) ([]Story, error) {
 	reader := &listing{core: o.core, all: map[messagestore.StreamName]*listed{}}
 	from := messagestore.GlobalPosition(0)
@@ -244,7 +244,7 @@ func (s *state) pauses() bool {
 }
 
 // Cancel asks to undo a saga, for a reason of 1 to 500 bytes. A saga that has ended, is undone already or is behind a
-// pivot is refused with a [*StateError]. The story is that of before.
+// pivot is refused with a [*StateError]. It returns the story of before.
 func (o *Operator) Cancel(ctx context.Context, id, reason string) (Story, error) {
 	return o.change(ctx, DoingCancel, id, reason, CancelRequested{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
@@ -260,7 +260,7 @@ func (o *Operator) Cancel(ctx context.Context, id, reason string) (Story, error)
 }
 
 // Resume goes on with a parked saga, for a reason of 1 to 500 bytes. The step that failed has all its attempts again. A
-// saga that is not parked is refused with a [*StateError]. The story is that of before.
+// saga that is not parked is refused with a [*StateError]. It returns the story of before.
 func (o *Operator) Resume(ctx context.Context, id, reason string) (Story, error) {
 	return o.change(ctx, DoingResume, id, reason, Resumed{Reason: reason, By: o.by}, func(l *life) string {
 		if l.parked == nil {
@@ -271,8 +271,7 @@ func (o *Operator) Resume(ctx context.Context, id, reason string) (Story, error)
 }
 
 // Retry has a step, or an undo, that waits for its next attempt be attempted now, for a reason of 1 to 500 bytes. It has
-// all its attempts again. A saga in which none waits so is refused with a [*StateError]. The story is that of
-// before.
+// all its attempts again. A saga in which none waits so is refused with a [*StateError]. It returns the story of before.
 func (o *Operator) Retry(ctx context.Context, id, reason string) (Story, error) {
 	return o.change(ctx, DoingRetry, id, reason, Resumed{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
@@ -287,7 +286,7 @@ func (o *Operator) Retry(ctx context.Context, id, reason string) (Story, error) 
 
 // Park has a saga do nothing more until it is resumed or cancelled, for a reason of 1 to 500 bytes. A step that runs
 // just now has its context cancelled when the runner next writes, and begins again after a resume, with the same key. A
-// saga that has ended or is parked is refused with a [*StateError]. The story is that of before.
+// saga that has ended or is parked is refused with a [*StateError]. It returns the story of before.
 func (o *Operator) Park(ctx context.Context, id, reason string) (Story, error) {
 	return o.change(ctx, DoingPark, id, reason, Parked{Why: WhyOperator, Reason: reason, By: o.by}, func(l *life) string {
 		if l.parked != nil {

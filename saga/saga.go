@@ -29,8 +29,8 @@ type Versions map[int]any
 
 // Config changes how a saga works. Nil means all defaults. [New] reports values that are out of bounds.
 type Config struct {
-	// Version is that of the function. A saga keeps the version that it was started with. It is raised
-	// with a function that does not do, for the same input, what the one before did.
+	// Version is the version of the function. A saga keeps the version that it was started with. It
+	// is raised with a function that does not do, for the same input, what the one before did.
 	//
 	// Defaults to 1.
 	Version int
@@ -46,7 +46,7 @@ type Config struct {
 	// Defaults to 0: there is none.
 	Deadline time.Duration
 
-	// Concurrency is how many sagas go on at a time: 1 to 1024. Those that wait do not count.
+	// Concurrency is how many sagas go on at a time: 1 to 1024. A saga that waits does not count.
 	//
 	// Defaults to 64.
 	Concurrency int
@@ -56,7 +56,7 @@ type Config struct {
 	// Defaults to 100 ms.
 	PollInterval time.Duration
 
-	// Lease is after how long another process goes on with the sagas of one that was killed. See
+	// Lease is how long the sagas of a process that was killed wait for another process. See
 	// [consumer.Config].
 	//
 	// Defaults to 10 s.
@@ -88,9 +88,9 @@ type core struct {
 	config    Config
 }
 
-// New returns the saga of a name, whose streams are in the category name:saga, and whose alarms in
-// name:saga+alarm. The function f is run once for each step that begins, and more often: it does nothing but call steps,
-// and compute. All steps that it and the earlier functions call, and those whose undo may be needed, are among
+// New returns the saga of a name, whose streams are in the category name:saga, and whose alarms in name:saga+alarm.
+// The function f is run once for each step that begins, and more often: it does nothing but call steps, and
+// compute. All steps that it and the earlier functions call, and all steps whose undo may be needed, are among
 // steps. The error names all mistakes and matches [messagestore.ErrInvalid].
 func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, error), steps Steps, config *Config) (*Saga[In, Out], error) {
 	c := &core{

@@ -9,7 +9,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// MaxEvents bounds the messages of a saga: one that would have more is parked. Its compensation
+// MaxEvents bounds the messages of a saga: a saga that would have more is parked. Its compensation
 // may take as many again.
 const MaxEvents = 10_000
 
@@ -46,7 +46,7 @@ type state struct {
 	later        string // a type that this release does not know
 }
 
-// A step is one that has begun.
+// A step has begun.
 type step struct {
 	Began
 
@@ -174,8 +174,8 @@ func (s *state) began(b Began) {
 	}
 }
 
-// replied keeps the first reply of a step. One that comes behind the step's timeout changes nothing
-// going on, and is an undo's output.
+// replied keeps the first reply of a step. A reply behind the step's timeout changes nothing that
+// goes on, and is an undo's output.
 func (s *state) replied(b Replied) {
 	if s.replies[b.Step] != nil {
 		return

@@ -91,7 +91,7 @@ const (
 	maxWait        = 10 * 365 * 24 * time.Hour
 )
 
-// Steps are those of a saga.
+// Steps are the steps of a saga.
 type Steps []AnyStep
 
 // AnyStep is a [*Step], a [*TxStep] or an [*Ask].
@@ -193,8 +193,9 @@ type Step[In, Out any] struct {
 }
 
 // NewStep returns a step that calls do, and undo to undo it. A step may have run if its outcome is not
-// known: then undo is called with a nil out, and finds out by the [Key], which is that of do, what there is to
-// undo. So it is too for a step that was refused, of which an earlier attempt may have happened.
+// known: then undo is called with a nil out, and finds out by the [Key], the same as in do, what there
+// is to undo. A step that was refused may have happened in an earlier attempt: undo is called with a
+// nil out for it, too.
 //
 // An error of handler.Refuse is a refusal: no other attempt is made. One of handler.Park parks the saga. One of
 // handler.RetryAfter has the next attempt made after its time, of at most 10 years, and is not counted. An error of handler.Skip
@@ -383,9 +384,9 @@ func (a *adding) end() {
 // has the function called again, up to five times, and then the attempt has failed. A message that the store refuses as
 // invalid parks the saga.
 //
-// The error matches [messagestore.ErrInvalid], and nothing is added, if ctx is not that of a function of a TxStep that is
-// running, and if a write is to the saga's own stream or to one whose name is invalid. Write may be called several times, and
-// from several goroutines.
+// The error matches [messagestore.ErrInvalid], and nothing is added, if ctx is not the context of a
+// function of a TxStep that is running, and if a write is to the saga's own stream or to one whose
+// name is invalid. Write may be called several times, and from several goroutines.
 func Write(ctx context.Context, writes ...messagestore.StreamWrite) error {
 	if ctx == nil {
 		return fmt.Errorf("saga: write: %w", invalid("context", nil, "it is nil"))
