@@ -9,8 +9,8 @@ import (
 	"github.com/dibs-go/dibs/internal/panics"
 )
 
-// A gathering sends one message at once, and those that come meanwhile together. The goroutine of one of
-// them sends for all. No goroutine outlives its message.
+// A gathering sends one message at once, and the messages that come meanwhile together. The goroutine of
+// one of them sends for all. No goroutine outlives its message.
 type gathering struct {
 	sink  BatchSink
 	calls *atomic.Int64

@@ -258,7 +258,7 @@ func (s *HTTPSink) sign(h http.Header, m *Message, body []byte) {
 	}
 }
 
-// failed returns an error without the URL that those of net/http have.
+// failed returns err without the URL, which errors of net/http have.
 func (s *HTTPSink) failed(err error) error {
 	if e, is := errors.AsType[*url.Error](err); is {
 		err = e.Err

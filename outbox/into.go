@@ -13,10 +13,9 @@ import (
 // to the stream that name returns. A nil name keeps the message's stream. The name of a message is always
 // the same.
 //
-// The other store has each message once, however often it is sent: it knows a message's id. A message
-// that the store refuses is parked: one that breaks its rules ([messagestore.ErrInvalid]), and one whose
-// id another message has ([messagestore.ErrIDConflict]). Any other error is the store's, and the message is
-// sent again.
+// The other store has each message once, however often it is sent: it knows a message's id. A message that
+// the store refuses is parked: it breaks a rule ([messagestore.ErrInvalid]), or another message has its id
+// ([messagestore.ErrIDConflict]). Any other error is the store's, and the message is sent again.
 //
 // The store is another one than the relay's: a store has an id once. Two stores over one database are
 // one. The caller closes the store. Into returns an error that matches [messagestore.ErrInvalid] for a store that is

@@ -240,8 +240,8 @@ func (r *Relay) CatchUp(ctx context.Context) error { return r.consumer.CatchUp(c
 // not run it.
 func (r *Relay) Consumer() *consumer.Consumer { return r.consumer }
 
-// Stats are a relay's counts since [New]. Handled are the messages that the sink has taken, and those that
-// are Ignored.
+// Stats are a relay's counts since [New]. Handled counts the messages that the sink has taken, and the
+// Ignored ones.
 type Stats struct {
 	consumer.Stats
 
