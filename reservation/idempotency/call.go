@@ -26,8 +26,9 @@ var (
 	errLeft    = errors.New("the request was answered before its handler was called")
 )
 
-// A call is one request with a key, on its way. Two goroutines have a part in it: that of net/http,
-// which serves it, and that of the intent's work, which calls the handler and may outlive the answer.
+// A call is one request with a key, on its way. Two goroutines have a part in it: net/http's, which
+// serves it, and the goroutine of the intent's work, which calls the handler and may outlive the
+// answer.
 type call struct {
 	// Set before serve, and never changed.
 	m    *Middleware
@@ -59,7 +60,8 @@ type call struct {
 	left bool
 }
 
-// content returns a fingerprint as the content of an intent, which is JSON: of one that is no text, the bytes.
+// content returns a fingerprint as the content of an intent, which is JSON: a fingerprint that is no
+// text is encoded as bytes.
 func content(fingerprint string) any {
 	if utf8.ValidString(fingerprint) {
 		return fingerprint
@@ -129,7 +131,7 @@ func (c *call) abortable(ctx context.Context, lease *intent.Lease) (form any, er
 	return c.handle(ctx, lease)
 }
 
-// isPartOf reports whether an intent is that of a handler around this one: the request has met the
+// isPartOf reports whether a handler around this one holds the intent: the request has met the
 // middleware before, or is one that the handler makes with the key.
 func (c *call) isPartOf(i intent.Intent) bool {
 	for around := callOf(c.r.Context()); around != nil; around = callOf(around.r.Context()) {
@@ -147,7 +149,7 @@ func (c *call) pass() {
 	c.next.ServeHTTP(c.w, r)
 }
 
-// close drops the response, also that of a handler that panics or goes on.
+// close drops the response, also if its handler panics or goes on.
 func (c *call) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,7 +166,7 @@ func (c *call) began(err error) bool {
 	return c.recorder != nil
 }
 
-// begin returns what the handler is called with, of which nothing else has a part.
+// begin returns the arguments of the handler, which shares them with nothing else.
 func (c *call) begin(ctx context.Context, lease *intent.Lease) (*recorder, *http.Request, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -245,8 +247,8 @@ func (c *call) encode(r Response) (json.RawMessage, bool) {
 	return raw, err == nil && len(raw) <= maxStored
 }
 
-// finish answers a request that the handler has had. The intent and err are those of Do. It
-// reports whether the lease was lost, and the answer is with the request that came after.
+// finish answers a request that the handler has had. The intent and err are from Do. It reports
+// whether the lease was lost, and the answer is with the request that came after.
 func (c *call) finish(i intent.Intent, err error) (lost bool) {
 	c.recorder.stop()
 	c.mu.Lock()
@@ -299,7 +301,7 @@ func (c *call) wait(held intent.Intent, patience time.Time) bool {
 	switch {
 	case err == nil, errors.Is(err, messagestore.ErrNotFound):
 		return true
-	case ctx.Err() != nil: // or that of the request, which may end though the client still listens
+	case ctx.Err() != nil: // or the request's, which may end though the client still listens
 		c.inProgress(held.Left)
 	default:
 		c.unavailable(err)

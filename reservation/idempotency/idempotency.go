@@ -81,8 +81,8 @@ type Config struct {
 	// Defaults to 256 KiB.
 	MaxResponse int
 
-	// Headers are the names of further response header fields that are stored, beside
-	// [KeptHeaders]. Set-Cookie, WWW-Authenticate, Date and those of the connection never are.
+	// Headers are the names of further response header fields that are stored, beside [KeptHeaders].
+	// Set-Cookie, WWW-Authenticate, Date and headers of the connection never are.
 	//
 	// Defaults to none.
 	Headers []string
@@ -107,7 +107,8 @@ type Config struct {
 	// Defaults to one request: a client may try another host of a service with its key.
 	Host bool
 
-	// Methods are those that need a key, in upper case, as requests have them. Requests of others pass.
+	// Methods are the methods that need a key, in upper case, as requests have them. Requests of others
+	// pass.
 	//
 	// Defaults to POST and PATCH.
 	Methods []string
@@ -264,12 +265,12 @@ func isToken(s string) bool {
 // [Config.Keep] does not keep the status, the intent is released, and the answer is 500,
 // [ProblemHandler].
 //
-// If the lease is lost, the response is not sent: the answer is that of the request which came
-// after. A panic goes on, after the intent is released.
+// If the lease is lost, the response is not sent: the client gets the answer of the request that
+// came after. A panic goes on, after the intent is released.
 //
 // A request that next makes to a handler behind a middleware with its own context and its own key, and
-// one that meets a middleware twice, passes: it is a part of the request whose lease is held. What a
-// middleware behind this one answers by itself is sent, and never stored.
+// a request that meets a middleware twice, passes: it is a part of the request whose lease is held.
+// What a middleware behind this one answers by itself is sent, and never stored.
 //
 // A next that is nil, or that [http.TimeoutHandler] returned, panics: its time-out would answer while
 // the work goes on without a lease. [Config.Timeout] is for that.
@@ -347,7 +348,7 @@ func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
 	return &call{m: m, id: identity{scope, key}, w: w, r: r, body: body, same: same}
 }
 
-// scope returns the client of a request, of which it may read the body.
+// scope returns the client of a request. It may read the body.
 func (m *Middleware) scope(b *body) (string, error) {
 	r := b.request()
 	defer removeFiles(r)

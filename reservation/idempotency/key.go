@@ -57,7 +57,7 @@ func parseKey(value string) (string, error) {
 	return key, nil
 }
 
-// unquote reads a string of RFC 8941 (4.2.5), of which nothing may follow.
+// unquote reads a string of RFC 8941 (4.2.5). Nothing may follow it.
 func unquote(value string) (key, rule string) {
 	var b strings.Builder
 	for i := 1; i < len(value); i++ {

@@ -87,13 +87,13 @@ func (r *recorder) writeHeader(status int) {
 	}
 }
 
-// SetReadDeadline sets that of the connection, as [http.ResponseController] has it.
+// SetReadDeadline sets the connection's read deadline, as [http.ResponseController] has it.
 func (r *recorder) SetReadDeadline(t time.Time) error {
 	return r.reach(func() error { return r.behind.SetReadDeadline(t) })
 }
 
-// SetWriteDeadline sets that of the connection, as [http.ResponseController] has it: it counts when
-// the response is sent.
+// SetWriteDeadline sets the connection's write deadline, as [http.ResponseController] has it: it
+// counts when the response is sent.
 func (r *recorder) SetWriteDeadline(t time.Time) error {
 	return r.reach(func() error { return r.behind.SetWriteDeadline(t) })
 }
@@ -152,7 +152,7 @@ func (r *recorder) fail(err error) error {
 	return err
 }
 
-// size is about that of the stored response.
+// size is about the size of the stored response.
 func (r *recorder) size() int {
 	n := len(r.response.Body)
 	for name, values := range r.response.Header {

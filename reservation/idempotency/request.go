@@ -20,7 +20,7 @@ var (
 	errNoLength   = errors.New("the body has no length and no bytes: it cannot be told from one that was read before")
 )
 
-// A body is that of a request. What a scope reads of it is kept.
+// A body is the body of a request. What a scope reads of it is kept.
 type body struct {
 	r     *http.Request
 	limit int64
@@ -84,7 +84,7 @@ func withBody(ctx context.Context, r *http.Request, body []byte) *http.Request {
 // it knows.
 func removeFiles(r *http.Request) {
 	if r.MultipartForm != nil {
-		_ = r.MultipartForm.RemoveAll() // one that stays is in the directory of temporary files
+		_ = r.MultipartForm.RemoveAll() // a file that stays is in the directory of temporary files
 	}
 }
 

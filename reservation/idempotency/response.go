@@ -30,7 +30,7 @@ type Response struct {
 	// Defaults to 200.
 	Status int
 
-	// Header has the header fields. Those of [Config.Headers] and of [KeptHeaders] are stored.
+	// Header has the header fields. The headers of [Config.Headers] and of [KeptHeaders] are stored.
 	Header http.Header
 
 	// Body is sent byte for byte.
@@ -56,8 +56,8 @@ var neverKept = []string{
 	"Upgrade", "Keep-Alive", Replayed, ProblemHeader, "Retry-After",
 }
 
-// formVersion is that of the form in which responses are stored. Every version that a release
-// has written can be read for ever: see testdata/stored.
+// formVersion is the version of the form in which responses are stored. Every version that a
+// release has written can be read for ever: see testdata/stored.
 const formVersion = 1
 
 // A form is a response as it is stored: the result of an intent. It has all fields of the
@@ -197,7 +197,7 @@ func (f form) sum(id identity) string {
 	return base64.RawURLEncoding.EncodeToString(hash(parts...))
 }
 
-// An identity is that of an intent.
+// An identity names an intent.
 type identity struct{ scope, key string }
 
 // send sends a whole response.
