@@ -45,8 +45,8 @@ const (
 // ReceiverConfig changes how a receiver works. Nil means all defaults.
 type ReceiverConfig struct {
 	// Concurrency is how many messages are passed to the function at a time: 1 to 1024. Only with 1 do the
-	// messages come in their order, and one that is delivered again comes later also then, unless the
-	// consumer's MaxAckPending is 1.
+	// messages come in their order, and a message that is delivered again comes later also then, unless
+	// the consumer's MaxAckPending is 1.
 	//
 	// Defaults to 1.
 	Concurrency int
@@ -333,8 +333,8 @@ func reason(err error) string {
 // UnitMessage returns m as a request for a unit. Its ID is the header Nats-Msg-Id, or dibs-id. Its source is the
 // text that is given, or, if that is empty, the subject without its last token, which is the key's.
 //
-// A message that no unit takes is refused, by handler.Refuse, with an error that matches [messagestore.ErrInvalid]: one
-// without an ID, and one whose data are no JSON, or too large.
+// A message that no unit takes is refused, by handler.Refuse, with an error that matches
+// [messagestore.ErrInvalid]: it has no ID, or its data are no JSON, or too large.
 func UnitMessage(m jetstream.Msg, source string) (unit.Message, error) {
 	refuse := func(err error) (unit.Message, error) {
 		return unit.Message{}, fmt.Errorf("message of subject %s: %w", m.Subject(), handler.Refuse(err))

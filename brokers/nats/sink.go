@@ -20,7 +20,7 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
-// HeaderGlobalPosition is the header of a message that has its global position, beside those of
+// HeaderGlobalPosition is the header with a message's global position, beside the headers of
 // [outbox.Message.Headers]. It grows from message to message of a subject.
 const HeaderGlobalPosition = "dibs-global-position"
 
@@ -41,7 +41,8 @@ const (
 
 // SinkConfig changes how a sink publishes. Nil means all defaults.
 type SinkConfig struct {
-	// Prefix is a subject of up to 255 bytes that those of all messages begin with, such as "bank.events".
+	// Prefix is a subject of up to 255 bytes with which the subjects of all messages begin, such as
+	// "bank.events".
 	//
 	// Defaults to none.
 	Prefix string

@@ -53,7 +53,7 @@ func New(store *messagestore.Store, consumers ...*consumer.Consumer) *Collector 
 	return c
 }
 
-// Add adds consumers to those whose metrics are collected. A nil one is left out.
+// Add has the metrics of more consumers collected. A nil one is left out.
 func (c *Collector) Add(consumers ...*consumer.Consumer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
