@@ -10,9 +10,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// warnOfReaders names the consumers that have not read all of a category from which
-// messages are to be removed. These messages may be older than the consumers' positions, so
-// nothing is refused. Those that the removal stops behind are left out.
+// warnOfReaders names the consumers that have not read all of a category from which messages are
+// to be removed. These messages may be older than the consumers' positions, so nothing is refused.
+// The consumers that the removal stops behind are left out.
 func (a *app) warnOfReaders(ctx context.Context, store *messagestore.Store, category messagestore.Category, without ...string) {
 	if a.JSON || category.Validate() != nil {
 		return

@@ -144,7 +144,7 @@ func (a *app) warn(format string, args ...any) {
 	fmt.Fprintf(a.stderr, format, args...)
 }
 
-// closed reports whether err is that of a pipe without a reader.
+// closed reports whether err says that a pipe has no reader.
 func closed(err error) bool {
 	_, writing := errors.AsType[*lineError](err)
 	return !writing && (errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe))

@@ -138,9 +138,9 @@ type explainer struct {
 const (
 	firstWrite = "firstWrite" // the stream's first message
 	winner     = "winner"     // the message that made the reservation, ahead of the others
-	expired    = "expired"    // the reservation that came after one that had expired
+	expired    = "expired"    // the reservation that came after an expired one
 	cause      = "cause"      // the message that a stream without a key was begun for
-	unreserved = "unreserved" // a command with the key, of which no reservation was made yet
+	unreserved = "unreserved" // a command with the key, which is not reserved yet
 	duplicate  = "duplicate"  // came second, with the same content
 	sameKey    = "sameKey"    // has the key in it, and other content; the handler knows which fields count
 	deadLetter = "deadLetter" // was parked by a consumer

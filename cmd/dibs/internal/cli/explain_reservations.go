@@ -138,8 +138,8 @@ func (e *explainer) commandsOf(ctx context.Context, stream messagestore.StreamNa
 	return true, e.notReserved(ctx, stream, key, commands)
 }
 
-// notReserved tells of commands of which none was reserved: where their consumers are, and which of
-// them were parked.
+// notReserved tells of commands without a reservation: where their consumers are, and which
+// commands were parked.
 func (e *explainer) notReserved(ctx context.Context, of messagestore.StreamName, key string, commands []*messagestore.Message) error {
 	s := &story{app: e.app, of: of, told: map[ref]bool{}}
 	if !e.app.JSON {
@@ -194,8 +194,7 @@ func notFinished(c operate.Status, m *messagestore.Message) string {
 	return text
 }
 
-// later tells the reservations that came after those that had expired, and their winners, and
-// returns them.
+// later tells the reservations that came after expired ones, and their winners, and returns them.
 func (e *explainer) later(ctx context.Context, s *story) (roots []*messagestore.Message, err error) {
 	for m, err := range e.store.ReadStream(ctx, s.of, 1) {
 		if err != nil {

@@ -26,7 +26,7 @@ type intentsCommand struct {
 // errDry is the answer of a dryStore.
 var errDry = errors.New("the arguments are valid")
 
-// A dryStore lets a call be tried before there is a connection: one that gets to the store has
+// A dryStore lets a call be tried before there is a connection: a call that gets to the store has
 // valid arguments.
 type dryStore struct{ intent.CategoryStore }
 
@@ -208,7 +208,7 @@ type intentLine struct {
 	Attempt int                     `json:"attempt,omitempty"`
 	Since   string                  `json:"since,omitempty"`
 	Until   string                  `json:"until,omitempty"`
-	Left    *float64                `json:"leftSeconds,omitempty"` // of one that is held
+	Left    *float64                `json:"leftSeconds,omitempty"` // of a held intent
 	Line    []string                `json:"line,omitempty"`
 	Result  json.RawMessage         `json:"result,omitempty"`
 	Deleted bool                    `json:"deleted,omitempty"`
@@ -228,7 +228,7 @@ func toIntentLine(i intent.Intent, now time.Time) intentLine {
 	return l
 }
 
-// intentState tells a lease that is over from one that was released.
+// intentState tells a lease that is over from a released one.
 func intentState(i intent.Intent) string {
 	switch {
 	case i.Status != intent.Free:

@@ -72,7 +72,7 @@ type intentEvent struct {
 	Token   int64                   `json:"token,omitempty"`
 	Attempt int                     `json:"attempt,omitempty"`
 	Until   string                  `json:"until,omitempty"`   // of the lease
-	Times   int                     `json:"times,omitempty"`   // of extended: how many in a row, of which the message is the last
+	Times   int                     `json:"times,omitempty"`   // of extended: how many in a row; the message is the last
 	Message *record                 `json:"message,omitempty"` // not of lapsed
 }
 

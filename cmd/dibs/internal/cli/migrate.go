@@ -228,8 +228,8 @@ func newMigrationLine(m migrations.Migration) migrationLine {
 	return l
 }
 
-// folded has one line for the functions of a folder that are applied, with the last time, and
-// one for those that are left out, or all pending; it names the others.
+// folded has one line for the applied functions of a folder, with the last time, and one for the
+// functions that are left out, or all pending; it names the others.
 func folded(all []migrations.Migration, lines []migrationLine) []migrationLine {
 	type group struct{ folder, state string }
 	groups := map[group]int{}

@@ -22,7 +22,7 @@ type sagaCommand struct {
 	Park   sagaParkCommand   `cmd:"" help:"Have a saga do nothing more until it is resumed or cancelled."`
 }
 
-// A drySagas lets a call be tried before there is a connection: one that gets to the store has
+// A drySagas lets a call be tried before there is a connection: a call that gets to the store has
 // valid arguments.
 type drySagas struct{ saga.Store }
 

@@ -115,7 +115,7 @@ func (c *topCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// standings returns all consumers, those that are furthest behind first.
+// standings returns all consumers, the furthest behind first.
 func standings(ctx context.Context, store *messagestore.Store, category messagestore.Category) (all []standing, err error) {
 	categories := []messagestore.Category{category}
 	if category == "" {

@@ -102,8 +102,8 @@ func (c *trimCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// bareStreams returns the streams of which messages would go that an entity needs, for no snapshot
-// has them: in order.
+// bareStreams returns, in order, the streams that would lose messages that an entity needs, since
+// no snapshot has them.
 func bareStreams(ctx context.Context, store *messagestore.Store, each iter.Seq2[retention.Trimmed, error]) ([]messagestore.StreamName, error) {
 	entities := map[messagestore.Category]bool{}
 	var bare []messagestore.StreamName
@@ -138,8 +138,8 @@ func bareStreams(ctx context.Context, store *messagestore.Store, each iter.Seq2[
 	return bare, nil
 }
 
-// hasEntities reports whether the streams of a category may be those of entities: it has no type,
-// as commands and positions have, or it has snapshots.
+// hasEntities reports whether a category may have the streams of entities: it has no type, as
+// commands and positions have, or it has snapshots.
 func hasEntities(ctx context.Context, store *messagestore.Store, category messagestore.Category) (bool, error) {
 	if len(category.Types()) == 0 {
 		return true, nil

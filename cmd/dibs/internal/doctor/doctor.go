@@ -321,8 +321,7 @@ func inSchema(sql, schema string) string {
 	).Replace(sql)
 }
 
-// pooler reports a pooler: the process that answered is another than the one that
-// accepted the connection.
+// pooler reports a pooler: one process accepted the connection, and another answered.
 func (e *examination) pooler(pid uint32) {
 	if e.conn.PgConn().PID() != pid {
 		e.add("server", "pooler", OK, "the connection goes through a pooler, such as PgBouncer: the driver prepares no statement over it", "")

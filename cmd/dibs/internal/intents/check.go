@@ -16,7 +16,7 @@ type Violation struct {
 }
 
 // A Checker checks the intents of a category, told its messages in their order. It keeps the last
-// step of each intent, and of one that is done the token alone.
+// step of each intent, and of a done intent the token alone.
 type Checker struct {
 	// Found is called with each violation.
 	Found func(Violation)
