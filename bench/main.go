@@ -164,7 +164,7 @@ func (f run) options(servers *server.Set, log zerolog.Logger) measure.Options {
 	return o
 }
 
-// arguments are those that the figures depend on, and not where files are.
+// arguments are the arguments that the figures depend on, without the places of files.
 func (f run) arguments() []string {
 	var given []string
 	if f.Long {

@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// withdrawals is how many commands each account gets after those that open it and
-	// fill it.
+	// withdrawals is how many commands each account gets after it was opened and filled.
 	withdrawals     = 18
 	accountCommands = withdrawals + 2
 
@@ -76,7 +75,7 @@ func runAccounts(concurrency int) func(context.Context, *measure.Cell) error {
 	}
 }
 
-// sendCommands writes all commands, those of the accounts in turn.
+// sendCommands writes all commands, to the accounts in turn.
 func sendCommands(ctx context.Context, store *messagestore.Store, accounts int) error {
 	ids := make([]string, accounts)
 	for i := range ids {

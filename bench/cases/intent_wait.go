@@ -11,7 +11,7 @@ import (
 	"github.com/dibs-go/dibs/reservation/intent"
 )
 
-// lapsingTTL is that of a lease that no holder extends.
+// lapsingTTL is the TTL of a lease that no holder extends.
 const lapsingTTL = 200 * time.Millisecond
 
 // The processes of the holder and the waiter.

@@ -133,7 +133,7 @@ func (d *copyDecoder) row(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// typeOf returns a message type, which is mostly that of the message before.
+// typeOf returns a message type, mostly the type of the message before.
 func (d *copyDecoder) typeOf(name []byte) string {
 	if n := len(d.messages); n > 0 && d.messages[n-1].Type == string(name) {
 		return d.messages[n-1].Type

@@ -20,7 +20,7 @@ const (
 	dbosTransact = "DBOS Transact"
 )
 
-// sagaSteps are the names of the steps, none of which does anything.
+// sagaSteps are the names of the steps. No step does anything.
 var sagaSteps = []string{"flight", "hotel", "car"}
 
 // A trip is the input of a saga.

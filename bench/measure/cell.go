@@ -53,7 +53,7 @@ type Cell struct {
 // A Tally has the measurements of one cell, or of one child process of it.
 type Tally struct {
 	Units     int64              // operations in the time that counts
-	All       int64              // operations altogether, those of the warm-up too
+	All       int64              // operations altogether, the warm-up's too
 	Elapsed   time.Duration      // the time that counts
 	Latency   Histogram          // of the work done in that time
 	ClientCPU time.Duration      // used in that time
@@ -116,10 +116,10 @@ func (c *Cell) MeasurePostgres(ctx context.Context, p *server.Postgres) error {
 // MeasureServer has the processor time of a server's processes measured.
 func (c *Cell) MeasureServer(s interface{ PID() int }) { c.servers = append(c.servers, s) }
 
-// Callers has n callers at once do op again and again, and measures. An op returns how
-// many operations it was: 1, or the rows of a batch. Callers returns how many were done,
-// those of the warm-up too; the first error ends it. The warm-up lasts until each caller has
-// done op once: to begin a connection may take longer than a short turn.
+// Callers has n callers at once do op again and again, and measures. An op returns how many
+// operations it was: 1, or the rows of a batch. Callers returns how many were done, the warm-up's
+// too; the first error ends it. The warm-up lasts until each caller has done op once: to begin a
+// connection may take longer than a short turn.
 func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, caller int) (units int, err error)) (int64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

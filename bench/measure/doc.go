@@ -16,7 +16,7 @@
 //   - Before the measured time there is a CHECKPOINT and a garbage collection.
 //   - A figure is the median of the rounds. A ratio is the median of the rounds' ratios,
 //     since the two cells of one round ran next to each other.
-//   - The client's processor time is that of this process (getrusage) and of the children
-//     that report to it; the server's that of its whole process tree. The bench's own
+//   - The client's processor time is the time of this process (getrusage) and of the children
+//     that report to it; the server's is the time of its whole process tree. The bench's own
 //     bookkeeping, some 100 ns an operation, is in the client's.
 package measure

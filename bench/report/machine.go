@@ -77,7 +77,7 @@ var reported = []string{
 	"github.com/ThreeDotsLabs/watermill-sql", "modernc.org/sqlite",
 }
 
-// Versions returns those of Go and of the modules that take part.
+// Versions returns the versions of Go and of the modules that take part.
 func Versions() map[string]string {
 	versions := map[string]string{"Go": strings.TrimPrefix(runtime.Version(), "go")}
 	build, ok := debug.ReadBuildInfo()

@@ -14,7 +14,7 @@ import (
 // architecture that Go knows.
 const clockTick = 10 * time.Millisecond
 
-// CPU returns the time that a process and all below it have used, with those that have
+// CPU returns the time that a process and all below it have used, with the processes that have
 // ended and been waited for. Running processes are counted in nanoseconds.
 func CPU(pid int) (time.Duration, error) {
 	stat, err := readStat(pid)

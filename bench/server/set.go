@@ -79,7 +79,7 @@ func makeDibs(ctx context.Context, p *Postgres) error {
 	return migrations.Up(ctx, conn, nil)
 }
 
-// Redis returns the server with that appendfsync; "" for one that stores nothing.
+// Redis returns the server with that appendfsync; "" is a server that stores nothing.
 func (s *Set) Redis(ctx context.Context, appendFsync string) (*Redis, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +93,7 @@ func (s *Set) Redis(ctx context.Context, appendFsync string) (*Redis, error) {
 	return r, err
 }
 
-// Versions returns those of the servers that were started.
+// Versions returns the versions of the servers that were started.
 func (s *Set) Versions(ctx context.Context) (map[string]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
