@@ -43,7 +43,7 @@ func (f failover) options() harness.Options {
 	return o
 }
 
-// failoverFigures are those of a run that loses the primary.
+// failoverFigures are the figures of a run that loses the primary.
 func failoverFigures(want harness.Failovers, r *harness.Result, v *check.Verdict) []figure {
 	done := func(name string, want int, way string) figure {
 		return figure{name: name, goal: thousands(want), got: thousands(r.Faults[way]), missed: r.Faults[way] < want}

@@ -18,7 +18,7 @@ type figure struct {
 	time            bool // it hangs on the machine, and fails no run
 }
 
-// figures are those of a run, in the order in which soak/RESULTS.md has them.
+// figures are the figures of a run, in the order of soak/RESULTS.md.
 func figures(goals *harness.Goals, r *harness.Result, v *check.Verdict) []figure {
 	least := func(name string, goal, got int) figure {
 		f := figure{name: name, got: thousands(got)}

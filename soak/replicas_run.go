@@ -49,7 +49,7 @@ func replicaGuards(d time.Duration) *check.Guards {
 // gapLeases is within how many leases the slots of a member that was killed or stopped should have another holder.
 const gapLeases = 2
 
-// replicaFigures are those of the groups that processes join.
+// replicaFigures are the figures of the groups that processes join.
 func replicaFigures(v *check.Verdict) []figure {
 	c := v.Replicas
 	if c == nil {

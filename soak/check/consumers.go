@@ -491,7 +491,7 @@ func (g *group) rewound(d *delivery, before int64, kept []int64) bool {
 	return false
 }
 
-// checkReads checks invariant 15, of which most was done when the histories were read.
+// checkReads checks invariant 15. Most of it was done when the histories were read.
 func checkReads(r *run) {
 	for _, x := range r.reads {
 		if r.mayBeLost(&x) {

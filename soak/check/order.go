@@ -18,9 +18,9 @@ type placed struct {
 	attempt   int32
 }
 
-// checkOrder checks the second half of invariant 7: within a category, of two writes of which one began
-// after a caller had been told that the other is there, that one has the higher global position. For a
-// failover it checks that the lost messages are the end of the category.
+// checkOrder checks the second half of invariant 7: within a category, a write that began after a
+// caller had been told of another has the higher global position. For a failover it checks that the
+// lost messages are the end of the category.
 func checkOrder(r *run) {
 	var all []placed
 	for i := range r.appends {

@@ -24,8 +24,8 @@ type step struct {
 
 func (s *step) wrote() bool { return s.first >= 0 }
 
-// rank says where the step is among those of its stream: the final table knows the order of all
-// writes, and a version is seen between two of them.
+// rank says where the step is among the steps of its stream: the final table knows the order of
+// all writes, and a version is seen between two of them.
 func (s *step) rank() int64 {
 	if s.wrote() {
 		return 2*s.first + 1
@@ -40,7 +40,7 @@ const chunk = 32
 
 // checkVersions checks invariants 8 and 9: that each stream's version is linearizable, with
 // unknown outcomes as the final table has them. A write of unknown outcome that is in the table
-// was done, at any time after it began; one that is not was not.
+// was done, at any time after it began; a write that is not there was not done.
 //
 // A stream's history is cut into chunks between two ranks. Steps of different chunks need only
 // not end before one of an earlier chunk begins, which is checked beside; then the chunks'

@@ -299,8 +299,7 @@ func (s *slot) spare() {
 	_, _ = s.stdin.Write([]byte("\n")) // it may have ended
 }
 
-// stopAll gives all slots of a role up, all at once, and returns those that had to be
-// killed.
+// stopAll gives all slots of a role up, all at once, and returns the slots that had to be killed.
 func (c *clients) stopAll(role work.Role, grace time.Duration) []string {
 	var mu sync.Mutex
 	var forced []string

@@ -217,8 +217,8 @@ func errorsIn(log []byte) (lines []check.LogLine) {
 	return lines
 }
 
-// canaries looks through the files of a run, but the histories, for text that must not be logged. It returns
-// how many there are, and those that have it.
+// canaries looks through the files of a run, but the histories, for text that must not be logged. It
+// returns how many files there are, and which of them have such text.
 func canaries(dir string) (files int, found []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

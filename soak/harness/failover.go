@@ -139,8 +139,8 @@ func (n *nemesis) failOverAsync(ctx context.Context, random *rand.Rand, name str
 	return n.rewindTo(ctx, op, standby, lost, n.everySecond())
 }
 
-// restore loses the messages that are acknowledged after the end of a backup. Clients go
-// on meanwhile, though docs/dba.md says that those that consume should not.
+// restore loses the messages that are acknowledged after the end of a backup. Clients go on
+// meanwhile, though docs/dba.md says that consumers should not.
 func (n *nemesis) restore(ctx context.Context, random *rand.Rand, name string) error {
 	op, backup, err := n.backUp(ctx, name, RestoreLoss)
 	if err != nil {
@@ -227,7 +227,7 @@ func (n *nemesis) holdRecordings(ctx context.Context) (release func(), err error
 	return func() { _ = conn.Close(context.WithoutCancel(ctx)) }, nil // the server is gone
 }
 
-// backUp takes a backup, of which a failover is that goes back to it.
+// backUp takes a backup, to which a failover goes back.
 func (n *nemesis) backUp(ctx context.Context, name, way string) (op uint64, backup *server.Postgres, err error) {
 	op, err = n.history.Begin(&history.Event{Func: history.Failover, Class: way})
 	if err != nil {

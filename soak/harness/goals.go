@@ -19,8 +19,8 @@ var (
 	Long = Goals{2_000, 10_000, 2_000_000, 20_000, 4_000_000, 2 * time.Second, false}
 )
 
-// reached reports whether a run has reached the goals that need no look into the store.
-// The counts of the tally are nearly those of the checker.
+// reached reports whether a run has reached the goals that need no look into the store. The counts
+// of the tally are nearly the checker's.
 func (g *Goals) reached(serverKills, clientKills int, done *tally) bool {
 	const nearly = 50
 	return serverKills >= g.ServerKills && clientKills >= g.ClientKills &&

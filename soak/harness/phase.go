@@ -22,7 +22,7 @@ type phase struct {
 // The names of phases.
 const (
 	Mixed = "mixed" // every fault, two at a time
-	Kills = "kills" // the server killed, one time after the other, and no clients but those that die at failpoints
+	Kills = "kills" // the server killed, one time after the other, and no clients but the ones that die at failpoints
 	Crowd = "crowd" // members of groups that come and go each second, and nothing else
 	Calm  = "calm"  // the server left as it is, so that much is done; clients die, are cut off, have doubles
 )
@@ -44,8 +44,8 @@ const (
 	aloneAfter  = 2 * time.Second
 )
 
-// phases returns those that the options name, or the first. All but the last have an end: kills,
-// with goals, when the server was killed often enough, and the others after a while.
+// phases returns the phases that the options name, or the first. All but the last have an end:
+// kills, with goals, when the server was killed often enough, and the others after a while.
 func (o *Options) phases(chosen []fault) ([]phase, error) {
 	if len(o.Phases) == 0 {
 		return []phase{{name: Mixed, faults: chosen, lanes: 2, most: o.Gap}}, nil
@@ -86,7 +86,7 @@ func (o *Options) phases(chosen []fault) ([]phase, error) {
 	return all, nil
 }
 
-// pick returns those of the faults that have one of the names.
+// pick returns the faults that have one of the names.
 func pick(chosen []fault, names []string) (picked []fault) {
 	for _, f := range chosen {
 		if slices.Contains(names, f.name) {

@@ -16,7 +16,7 @@ import (
 // handled that was delivered after it, sorted. A kill is alone if nothing else was wrong
 // from a second before it until two after it.
 type Recovery struct {
-	First, FirstOfMany []time.Duration // of any consumer: after a kill that was alone, after one that was not
+	First, FirstOfMany []time.Duration // of any consumer: after a kill that was alone, after a kill that was not
 	Each, EachOfMany   []time.Duration // the same, of each consumer
 	Never              int             // consumers that never handled a message after a kill
 }

@@ -43,8 +43,7 @@ const (
 // The names of the connections that the nemesis passes through proxies.
 var roles = []work.Role{work.Writer, work.Consumer, work.Handler}
 
-// Options are the settings of a run. All of them but those of the command line are
-// drawn from the seed.
+// Options are the settings of a run. All of them but the command line's are drawn from the seed.
 type Options struct {
 	Seed      uint64
 	Duration  time.Duration
@@ -544,8 +543,8 @@ func (r *run) store(ctx context.Context) (*messagestore.Store, error) {
 	return messagestore.New(driver, nil), nil
 }
 
-// catchUp waits until no consumer has anything left to do, and names those that have if
-// that takes too long.
+// catchUp waits until no consumer has anything left to do, and names the unfinished ones if that
+// takes too long.
 func (r *run) catchUp(ctx context.Context) (behind string, err error) {
 	store, err := r.store(ctx)
 	if err != nil {

@@ -189,9 +189,9 @@ func (r Ref) String() string {
 	return fmt.Sprintf("%s:%d", r.Proc, r.Op)
 }
 
-// Hash returns a hash of a message's content: its type, its data byte for byte, and its metadata as canonical
-// JSON, so that equal metadata have equal hashes in any spelling. It fails for metadata that are not JSON.
-// They are those that the sender gave.
+// Hash returns a hash of a message's content: its type, its data byte for byte, and its metadata as
+// canonical JSON, so that equal metadata have equal hashes in any spelling. It fails for metadata that are
+// not JSON. All are as the sender gave them.
 func Hash(messageType string, data, metadata json.RawMessage) (uint64, error) {
 	h := fnv.New64a()
 	h.Write([]byte(messageType))

@@ -12,9 +12,9 @@ const Never = math.MaxInt64
 
 // An Operation is an invoke and its end together: the arguments and the reply.
 type Operation struct {
-	// Event is the invoke, with the Kind, Class, Actual and Note of the end, and the Version,
-	// Global and Duplicate of each append as they were answered. Its Kind is Info if there is
-	// no end. Its Time is that of the invoke.
+	// Event is the invoke, with the Kind, Class, Actual and Note of the end, and the Version, Global
+	// and Duplicate of each append as they were answered. Its Kind is Info if there is no end. Its
+	// Time is the time of the invoke.
 	Event
 
 	// End is when it ended, or [Never]. An operation of unknown outcome may still happen

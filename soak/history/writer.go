@@ -47,8 +47,8 @@ func (w *Writer) Begin(e *Event) (op uint64, err error) {
 	return e.Op, w.write(e)
 }
 
-// End dates e and writes it as the end of operation op, of kind OK, Fail or Info. Its Func
-// is that of the invoke.
+// End dates e and writes it as the end of operation op, of kind OK, Fail or Info. Its Func is the
+// Func of the invoke.
 func (w *Writer) End(op uint64, kind Kind, e *Event) error {
 	if kind == Invoke {
 		return errors.New("an invoke is no end of an operation")

@@ -283,7 +283,7 @@ type stream struct {
 	result string
 }
 
-// A grant is one lease, from the message that granted it to the one that ended it.
+// A grant is one lease, from the message that granted it to the message that ended it.
 type grant struct {
 	intent.Grant
 	token    int64
@@ -449,8 +449,8 @@ func oneMore(before, after []string) bool {
 	return len(after) == len(before)+1 && slices.Equal(after[:len(before)], before)
 }
 
-// fewer reports whether sessions of one process have left a line, and the others keep their order. Those
-// of a process that leave together leave by one message.
+// fewer reports whether sessions of one process have left a line, and the others keep their order.
+// Sessions of a process that leave together leave by one message.
 func fewer(before, after []string) bool {
 	process := ""
 	left := after

@@ -193,7 +193,7 @@ func (h *hand) stream(key string) string {
 	return string(stream)
 }
 
-// contentOf is that of a request for any key: several are asked for by one request.
+// contentOf returns the content of a request for any key: several are asked for by one request.
 func contentOf(other bool) any { return map[string]any{"pay": 1, "other": other} }
 
 // job draws a request.

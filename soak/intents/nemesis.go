@@ -72,7 +72,7 @@ func (r *run) awaitAnswers(ctx context.Context, answers int64) {
 	}
 }
 
-// faults are those of the run.
+// faults are the faults of the run.
 func (r *run) faults() []fault {
 	switch {
 	case r.Calm:

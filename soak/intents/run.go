@@ -205,7 +205,7 @@ func (r *run) startResource(said io.Writer) (stop func(), err error) {
 	}
 }
 
-// A slot is a place for a process. One that is killed is replaced.
+// A slot is a place for a process. A killed process is replaced.
 type slot struct {
 	*run
 	name  string

@@ -24,13 +24,13 @@ var (
 	slow    = &Scene{Name: "long transactions", holders: &holders{processes: 4, goroutines: 6, calm: true, long: true}}
 )
 
-// OfIntents reports whether runs of the scene are those of package intents.
+// OfIntents reports whether runs of the scene are runs of package intents.
 func (s *Scene) OfIntents() bool { return s.holders != nil }
 
-// leaseTime is that of the first run of a scene of intents, enough for some leases to be lost.
+// leaseTime is the duration of the first run of a scene of intents, enough for some leases to be lost.
 const leaseTime = 8 * time.Second
 
-// IntentOptions are those of a run of a scene of intents.
+// IntentOptions are the options of a run of a scene of intents.
 func (s *Scene) IntentOptions(m *Mutant, seed uint64, round int) intents.Options {
 	h := s.holders
 	o := intents.Options{

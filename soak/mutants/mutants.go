@@ -61,7 +61,7 @@ var (
 		from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;`, "")
 	lockOfOneInTransaction = edit("append", "perform pg_advisory_xact_lock(1684628083, dibs.lock_key(one_category));", "")
 
-	// columns are those that dibs.append puts into, in both of its ways.
+	// columns are the columns that dibs.append fills, in both of its ways.
 	columns     = "(category, group_hash, correlation_category, stream_name, position, type, id, data, metadata)"
 	lockOfGroup = edit("append_each", `
 		if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(first_category)) then

@@ -46,8 +46,8 @@ var (
 	}
 )
 
-// Options are those of a run of the scene, with a bug unless m is nil. Each round is twice as long
-// as the one before, and has other dice.
+// Options are the options of a run of the scene, with a bug unless m is nil. Each round is twice
+// as long as the one before, and has other dice.
 func (s *Scene) Options(m *Mutant, seed uint64, round int) harness.Options {
 	o := harness.Options{Seed: seed + uint64(round), Duration: s.least << round, Writers: s.writers, Consumers: 3, Handlers: 2, Faults: s.faults}
 	if len(s.faults) == 0 {

@@ -222,8 +222,8 @@ func (w *watched) effect(ctx context.Context, m *messagestore.Message) error {
 	return nil
 }
 
-// effectAtItsVersion writes the effect of a message after that of the one before it. Some
-// processes ask first whether it is their turn. The others find out by writing.
+// effectAtItsVersion writes the effect of a message after the effect of the message before it.
+// Some processes ask first whether it is their turn. The others find out by writing.
 func (w *watched) effectAtItsVersion(ctx context.Context, m *messagestore.Message) error {
 	if !w.asks {
 		return w.writeEffect(ctx, m, m.Position-1)

@@ -87,9 +87,9 @@ func (w *caller) loop(ctx context.Context) error {
 	return nil
 }
 
-// pause waits between two calls, and after one that failed until the store answers. If consumers lag far
-// behind, it pauses longer, and mostly asks or is late: a long lag tests nothing, and they have to catch up in
-// the end.
+// pause waits between two calls, and after a failed call until the store answers. If consumers lag far
+// behind, it pauses longer, and mostly asks or is late: a long lag tests nothing, and they have to catch
+// up in the end.
 func (w *caller) pause(ctx context.Context) {
 	most := time.Duration(2*w.task.Load.Pause+1) * time.Millisecond
 	switch {
@@ -164,7 +164,7 @@ func (w *caller) stream() messagestore.StreamName {
 	return name(category, w.zipf.Uint64())
 }
 
-// freshStream is one that is empty.
+// freshStream returns an empty stream.
 func (w *caller) freshStream() messagestore.StreamName {
 	return w.freshIn(w.random.IntN(w.task.Load.Categories))
 }
