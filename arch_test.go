@@ -48,6 +48,7 @@ var imports = map[string][]string{
 	"internal/lanes":                     {},
 	"internal/panics":                    {},
 	"internal/wakeups":                   {"logger", "messagestore", "internal/backoff", "internal/outage", "internal/text"},
+	"internal/keylife":                   {"messagestore"},
 	"internal/keys":                      {"messagestore", "internal/exactjson"},
 	"internal/known":                     {"messagestore"},
 
@@ -61,7 +62,7 @@ var imports = map[string][]string{
 	"upcast":                           {"messagestore", "internal/messagetype"},
 	"handler":                          {"logger", "messagestore", "upcast", "internal/disposition", "internal/panics", "internal/text"},
 	"handler/handlertest":              {"handler", "messagestore", "messagestore/memory", "internal/disposition", "internal/exactjson"},
-	"reservation":                      {"logger", "messagestore", "handler", "internal/exactjson", "internal/disposition", "internal/handling", "internal/keys"},
+	"reservation":                      {"logger", "messagestore", "handler", "internal/exactjson", "internal/disposition", "internal/handling", "internal/keylife", "internal/keys"},
 	"unit":                             {"logger", "messagestore", "handler", "reservation", "internal/exactjson", "internal/keys"},
 	"alarm":                            {"logger", "messagestore", "consumer", "handler", "reservation", "internal/backoff", "internal/exactjson", "internal/known", "internal/outage", "internal/text"},
 	"outbox":                           {"logger", "messagestore", "consumer", "handler", "internal/known", "internal/disposition", "internal/panics"},
@@ -79,8 +80,8 @@ var imports = map[string][]string{
 	"examples/...":                     {"..."},
 	"cmd/...":                          {"..."},
 
-	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keys", "internal/outage", "internal/upkeep", "internal/wakeups", "internal/panics", "internal/text"},
-	"reservation/intent/intenttest": {"internal/await", "messagestore", "messagestore/memory", "messagestore/storetest", "reservation/intent"},
+	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keylife", "internal/keys", "internal/outage", "internal/upkeep", "internal/wakeups", "internal/panics", "internal/text"},
+	"reservation/intent/intenttest": {"internal/await", "internal/keylife", "messagestore", "messagestore/memory", "messagestore/storetest", "reservation/intent"},
 	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "reservation/intent", "internal/text"},
 }
 

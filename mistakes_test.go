@@ -345,7 +345,7 @@ var mistakes = []struct {
 			t.Helper()
 			store, mux := newStore(), handler.New()
 			write(t, store, "seat:command-1", hold{"k1"})
-			handler.On(mux, reservation.Copy(reservation.New(store, "seats", &reservation.Config{Category: "seatOnce"}), key, nothing))
+			handler.On(mux, reservation.Copy(reservation.New(store, "seats", nil), key, nothing))
 			return text(logged(t, store, commands, mux, nil))
 		}},
 		{"one reserver in two consumers", func(t *testing.T) error {
@@ -384,7 +384,7 @@ var mistakes = []struct {
 			t.Helper()
 			store := newStore()
 			once := reservation.New(store, "seats", nil)
-			write(t, store, "seat:command-1+seats+k1", held{})
+			write(t, store, "seat:command+reservation+seats-1+k1", held{})
 			_, err := once.Reserve(t.Context(), write(t, store, "seat:command-1", hold{"k1"}), "k1")
 			return err
 		}},

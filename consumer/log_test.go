@@ -405,7 +405,10 @@ func TestAHandlerThatWritesToItsOwnCategoryIsNamedOnce(t *testing.T) {
 		"TheSameStream": func(m *messagestore.Message) messagestore.StreamName { return m.Stream },
 		"AnotherStream": func(*messagestore.Message) messagestore.StreamName { return "account-2" },
 		"Elsewhere":     func(*messagestore.Message) messagestore.StreamName { return "account:command-2" },
-		"AReservation":  func(m *messagestore.Message) messagestore.StreamName { return m.Stream.With("key") },
+		"AnotherPart":   func(m *messagestore.Message) messagestore.StreamName { return m.Stream.With("key") },
+		"AReservation": func(*messagestore.Message) messagestore.StreamName {
+			return "account:reservation+ledger-1+key"
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -62,10 +62,9 @@ func (c *Consumer) sayFewConnections() {
 }
 
 // wrote warns of a handler that writes to the category that its consumer reads: each such
-// message is delivered to it, too, and it may go on for ever. The streams of reservations, which
-// have a key behind the identifier, are meant to be met.
+// message is delivered to it, too, and it may go on for ever.
 func (c *Consumer) wrote(stream string) {
-	if id, is := strings.CutPrefix(stream, string(c.id.Category)+"-"); !is || strings.Contains(id, "+") || c.owned() {
+	if !strings.HasPrefix(stream, string(c.id.Category)+"-") || c.owned() {
 		return
 	}
 	if c.said.own.CompareAndSwap(false, true) {

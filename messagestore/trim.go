@@ -67,24 +67,24 @@ func validateCheckpoints(stream StreamName, keep int) error {
 	return nil
 }
 
-// A ForgettingDriver keeps its messages where an operator may be able to forget intents.
+// A ForgettingDriver keeps its messages where an operator may be able to forget keys.
 type ForgettingDriver interface {
 	Driver
 
-	// ForgetsIntents reports whether an operator can remove finished intents, keys and all, as
-	// dibs intents forget does. It asks nothing of the database.
-	ForgetsIntents() bool
+	// Forgets reports whether an operator can remove the keys of intents and reservations, as dibs forget
+	// does. It asks nothing of the database.
+	Forgets() bool
 }
 
-// ForgetsIntents reports whether an operator can remove finished intents of the store, keys and all,
-// as dibs intents forget does: on PostgreSQL. It sends nothing, and is false for a store without a
-// driver. Where it is false, the keys of intents stay taken for ever.
-func (s *Store) ForgetsIntents() bool {
+// Forgets reports whether an operator can remove the keys of intents and reservations from the store, as dibs forget
+// does: on PostgreSQL and SQLite. It sends nothing, and is false for a store without a
+// driver. Where it is false, keys stay taken for ever.
+func (s *Store) Forgets() bool {
 	if s == nil {
 		return false
 	}
 	driver, ok := s.driver.(ForgettingDriver)
-	return ok && driver.ForgetsIntents()
+	return ok && driver.Forgets()
 }
 
 func isNumber(s string, digits int) bool {

@@ -3,7 +3,6 @@ package reservation
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,8 +21,7 @@ type Claim struct {
 }
 
 // NewClaim returns the claim of the command m. It is nil, and nothing is to be done, if m is a
-// reservation of which the effect is written already, or a copy for a reserver of another
-// name.
+// reservation of which the effect is written already.
 func NewClaim[T messagestore.Body](ctx context.Context, r *Reserver, m handler.Message[T], key func(T) string) (*Claim, error) {
 	switch {
 	case r == nil:
@@ -31,11 +29,11 @@ func NewClaim[T messagestore.Body](ctx context.Context, r *Reserver, m handler.M
 	case key == nil:
 		return nil, messagestore.NewInvalidError("key", nil, "there is no function for it")
 	}
-	if err := r.serves(ctx, m.Message); err != nil || r.passesOver(m.Message) {
+	if err := r.serves(ctx, m.Message); err != nil {
 		return nil, err
 	}
-	if r.isCopy(m.Message) && isHandled(m.Message) {
-		return nil, r.ofOther(ctx, m.Message)
+	if r.has(m.Stream.Category()) && r.isCopy(m.Message) && isHandled(m.Message) {
+		return nil, r.ofOther(ctx, m.Message) // its consumer is there for the copies of Copy
 	}
 	c, err := r.copyOf(ctx, m.Message, key(m.Body), digestOf(m))
 	if err != nil {
@@ -87,22 +85,14 @@ func (c *Claim) Won(ctx context.Context, written messagestore.Written) Result {
 }
 
 // Met returns the result of the claim on a stream that begins with first. The error is a
-// [*NoReservationError], or an [*ExpiredError] where keys expire.
+// [*NoReservationError] or an [*OtherConsumerError].
 func (c *Claim) Met(ctx context.Context, first *messagestore.Message) (Result, error) {
 	return c.reserver.compare(ctx, c.claim, first)
 }
 
-// Look returns the result of the claim if its stream has begun. A reservation that has expired is
-// none: the claim is then to the place behind it.
+// Look returns the result of the claim if its stream has begun.
 func (c *Claim) Look(ctx context.Context) (result Result, taken bool, err error) {
-	result, taken, err = c.reserver.taken(ctx, c.claim)
-	if expired, ok := errors.AsType[*ExpiredError](err); ok {
-		c.claim = c.behind(expired.Reservation)
-		c.plain = maps.Clone(c.plain)
-		c.plain[expiredProperty] = c.body.Metadata.Local[expiredProperty]
-		return Result{}, false, nil
-	}
-	return result, taken, err
+	return c.reserver.taken(ctx, c.claim)
 }
 
 // Answer returns a value among the writes of a handler that [Inline] calls, or package unit: v is

@@ -3,6 +3,7 @@ package reservation
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
@@ -11,35 +12,50 @@ import (
 // Copy returns a function that handles each key's command once, with next.
 //
 // A command is copied to the stream of its key: a reserver named "accounts" copies a
-// command with key AAA in "account:command-123" to "account:command-123+accounts+AAA".
-// When the copy arrives, next is called with it. A second command with the same key is a
+// command with key AAA in "account:command-123" to "account:command+reservation+accounts-123+AAA".
+// The copies are a category of their own ([Reserver.Category]), with a consumer that has the same name
+// and mux as that of the commands. When the copy arrives there, next is called with it. If no consumer has
+// ever read the category, that of the commands warns at its first copy:
+//
+//	consumer.New(store, commands, "accounts", mux, nil)
+//	consumer.New(store, once.Category(commands), "accounts", mux, nil)
+//
+// A second command with the same key is a
 // duplicate and needs no handling; one with other content is a [*KeyReusedError].
 // Commands are compared by [Contenter], or whole.
 //
 // The copy is delivered at least once, as every message is; the package comment says how
-// next makes its effect repeatable.
+// next makes its effect repeatable. Copies of one cardinal id are delivered in their order, and not
+// in the order of the commands that have no copy.
 //
-// The copies of reservers with other names are passed over. With [Config.Category], the
-// copies arrive at the consumer of that category, which has the same mux.
+// A message among the copies that is none is parked, with a [*NoReservationError].
 func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Func[T]) handler.Func[T] {
 	if err := missing("Copy", r, key == nil, "function", next == nil); err != nil {
 		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
 	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
-		if err := r.serves(ctx, m.Message); err != nil || r.passesOver(m.Message) {
+		if err := r.serves(ctx, m.Message); err != nil {
 			return err
 		}
-		if r.isCopy(m.Message) {
-			if isHandled(m.Message) { // by Inline, before Copy took its place
+		if r.has(m.Stream.Category()) {
+			switch {
+			case !r.isCopy(m.Message):
+				return &NoReservationError{m.Stream, m.Message}
+			case isHandled(m.Message): // by Inline, before Copy took its place
 				return r.ofOther(ctx, m.Message)
 			}
 			return next(ctx, m)
 		}
-		result, err := r.reserve(ctx, m.Message, key(m.Body), digestOf(m))
+		c, err := r.copyOf(ctx, m.Message, key(m.Body), digestOf(m))
+		if err != nil {
+			return fmt.Errorf("reserve for %s: %w", m, err)
+		}
+		c.body.Metadata.Local[handledProperty] = false
+		result, err := r.initial(ctx, c)
 		if err != nil {
 			return err
 		}
-		r.readBy(ctx)
+		r.readBy(ctx, c.stream.Category())
 		return result.Err()
 	}, r.Check)
 }

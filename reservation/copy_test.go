@@ -12,7 +12,6 @@ import (
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/handling"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -40,7 +39,7 @@ func TestACommandThatIsIssuedAgainIsHandledOnce(t *testing.T) {
 
 	require.NoError(t, catchUp(t, store, mux, nil))
 
-	require.Equal(t, []string{"Deposit account:command-123+accounts+AAA@0", "Deposit account:command-123+accounts+BBB@0"}, handled)
+	require.Equal(t, []string{"Deposit account:command+reservation+accounts-123+AAA@0", "Deposit account:command+reservation+accounts-123+BBB@0"}, handled)
 	require.Equal(t, 2, told.count(reservation.Reserved))
 	require.Equal(t, 2, told.count(reservation.Duplicate))
 }
@@ -56,11 +55,10 @@ func TestACommandWithAReusedKeyIsParked(t *testing.T) {
 	send(t, store, command, Deposit{"AAA", 10})
 	loser := send(t, store, command, Deposit{"AAA", 11})
 	send(t, store, command, Deposit{"BBB", 12})
-	c := must.New(consumer.New(store, commands, "accounts", mux, nil)) // whose policy is to stop
 
-	require.NoError(t, c.CatchUp(t.Context()))
+	require.NoError(t, catchUp(t, store, mux, nil)) // by consumers whose policy is to stop
 
-	require.Equal(t, []string{"Deposit account:command-123+accounts+AAA@0", "Deposit account:command-123+accounts+BBB@0"}, handled)
+	require.Equal(t, []string{"Deposit account:command+reservation+accounts-123+AAA@0", "Deposit account:command+reservation+accounts-123+BBB@0"}, handled)
 	var parked []*deadletter.Entry
 	for p, err := range deadletter.Of(store, commands, "accounts").All(t.Context()) {
 		require.NoError(t, err)
@@ -69,7 +67,7 @@ func TestACommandWithAReusedKeyIsParked(t *testing.T) {
 	require.Len(t, parked, 1)
 	require.Equal(t, loser.ID, parked[0].ID)
 	require.Equal(t, 1, parked[0].Attempts)
-	require.Contains(t, parked[0].Error, `idempotence key reused: "AAA" was first used with other content, by Deposit account:command-123+accounts+AAA@0`)
+	require.Contains(t, parked[0].Error, `idempotence key reused: "AAA" was first used with other content, by Deposit account:command+reservation+accounts-123+AAA@0`)
 }
 
 func TestAReusedKeyIsATypedError(t *testing.T) {
@@ -85,9 +83,9 @@ func TestAReusedKeyIsATypedError(t *testing.T) {
 	require.True(t, ok)
 	require.True(t, disposition.Of(reused).Asks(disposition.Park))
 	require.Equal(t, "AAA", reused.Key)
-	require.Equal(t, command.With("accounts").With("AAA"), reused.Stream)
+	require.Equal(t, place(command, "accounts").With("AAA"), reused.Stream)
 	require.Equal(t, messagestore.Version(0), reused.Winner.Metadata.CausationPosition)
-	require.EqualError(t, err, `handle Deposit account:command-123@1: idempotence key reused: "AAA" was first used with other content, by Deposit account:command-123+accounts+AAA@0`)
+	require.EqualError(t, err, `handle Deposit account:command-123@1: idempotence key reused: "AAA" was first used with other content, by Deposit account:command+reservation+accounts-123+AAA@0`)
 }
 
 func TestAnEmptyKeyStopsAndLosesNothing(t *testing.T) {
@@ -151,40 +149,40 @@ func TestWhatDoesNotCountDoesNotMakeAKeyReused(t *testing.T) {
 	require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Duplicate, reservation.KeyReused}, told.all)
 }
 
-// A message that is no copy is reserved, even if it has the properties of one.
+// A message among the copies that is none is neither handled nor reserved, even if it has the properties of one.
 func TestAMarkAloneDoesNotMakeACopy(t *testing.T) {
 	t.Parallel()
-	mark := messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x"}
+	mark := messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x", "reservedFor": "accounts"}
+	forged := func(store *messagestore.Store, stream messagestore.StreamName, local messagestore.Properties) *messagestore.Message {
+		m := messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10})
+		m.Metadata.Local = local
+		return send(t, store, stream, m)
+	}
 	for name, forge := range map[string]func(*messagestore.Store) *messagestore.Message{
 		"on a command's stream": func(store *messagestore.Store) *messagestore.Message {
-			return send(t, store, command, messagestore.Envelope{Body: Deposit{"AAA", 10}, Metadata: messagestore.Metadata{Local: mark}})
+			return forged(store, place(command, "accounts"), mark)
 		},
-		"with a cause": func(store *messagestore.Store) *messagestore.Message {
-			first := send(t, store, "other-1", Deposit{"AAA", 10})
-			forged := messagestore.Follow(first, Deposit{"AAA", 10})
-			forged.Metadata.Local = mark
-			return send(t, store, command, forged)
+		"without a cause": func(store *messagestore.Store) *messagestore.Message {
+			return send(t, store, place(command, "accounts").With("AAA"), messagestore.Envelope{Body: Deposit{"AAA", 10}, Metadata: messagestore.Metadata{Local: mark}})
 		},
 		"on the key's stream, later": func(store *messagestore.Store) *messagestore.Message {
-			first := send(t, store, command, Deposit{"AAA", 10})
-			send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
-			forged := messagestore.Follow(first, Deposit{"AAA", 10})
-			forged.Metadata.Local = mark
-			return send(t, store, command.With("accounts").With("AAA"), forged)
+			send(t, store, place(command, "accounts").With("AAA"), Deposit{"AAA", 10})
+			return forged(store, place(command, "accounts").With("AAA"), mark)
 		},
 		"on another key's stream": func(store *messagestore.Store) *messagestore.Message {
-			first := send(t, store, command, Deposit{"AAA", 10})
-			forged := messagestore.Follow(first, Deposit{"AAA", 10})
-			forged.Metadata.Local = mark
-			return send(t, store, command.With("BBB"), forged)
+			return forged(store, place(command, "accounts").With("BBB"), mark)
+		},
+		"of another category": func(store *messagestore.Store) *messagestore.Message {
+			return forged(store, place("order:command-123", "accounts").With("AAA"), mark)
 		},
 		"without a mark": func(store *messagestore.Store) *messagestore.Message {
-			return send(t, store, command.With("accounts").With("AAA"), messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10}))
+			return forged(store, place(command, "accounts").With("AAA"), nil)
+		},
+		"with another's name": func(store *messagestore.Store) *messagestore.Message {
+			return forged(store, place(command, "accounts").With("AAA"), messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x", "reservedFor": "receipts"})
 		},
 		"with a mark of two parts": func(store *messagestore.Store) *messagestore.Message {
-			forged := messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10})
-			forged.Metadata.Local = messagestore.Properties{"reservedKey": "BBB+AAA"}
-			return send(t, store, command.With("BBB").With("AAA"), forged)
+			return forged(store, place(command, "accounts").With("BBB").With("AAA"), messagestore.Properties{"reservedKey": "BBB+AAA", "reservedFor": "accounts"})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -193,11 +191,14 @@ func TestAMarkAloneDoesNotMakeACopy(t *testing.T) {
 			store := newStore()
 			mux := handler.New()
 			handler.On(mux, reservation.Copy(newReserver(t, store, &reservation.Config{OnOutcome: told.on}), Deposit.Key, counting[Deposit](&handled)))
+			m := forge(store)
 
-			require.NoError(t, mux.Handle(t.Context(), forge(store)))
+			err := mux.Handle(t.Context(), m)
 
+			requireNoReservation(t, err, m.Stream)
+			require.Equal(t, disposition.Park, disposition.Of(err).Kind)
 			require.Empty(t, handled)
-			require.Len(t, told.all, 1)
+			require.Empty(t, told.all)
 		})
 	}
 }
@@ -215,7 +216,7 @@ func TestTheMarkDoesNotPassToWhatFollows(t *testing.T) {
 	require.NoError(t, catchUp(t, store, mux, nil))
 
 	event := all(t, store, "account-123")[0]
-	require.Equal(t, command.With("accounts").With("AAA"), event.Metadata.CausationStream)
+	require.Equal(t, place(command, "accounts").With("AAA"), event.Metadata.CausationStream)
 	require.Empty(t, event.Metadata.Local)
 }
 
@@ -271,7 +272,7 @@ func TestAReserverOverAnotherStoreThanTheConsumersIsRefused(t *testing.T) {
 
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.ErrorContains(t, err, `invalid store of reserver "accounts": it is another store than that of consumer accounts: Deposit account:command-123@0 is not there`)
-		require.Empty(t, all(t, other, command.With("accounts").With("AAA")))
+		require.Empty(t, all(t, other, place(command, "accounts").With("AAA")))
 		require.Empty(t, all(t, other, "accountTransaction-1"))
 	}
 }
@@ -280,7 +281,7 @@ func TestTwoConsumersShareTheMuxOfACategoryOfItsOwn(t *testing.T) {
 	t.Parallel()
 	var handled []string
 	store := newStore()
-	r := newReserver(t, store, &reservation.Config{Category: "accountTransaction"})
+	r := newReserver(t, store, nil)
 	mux := handler.New()
 	handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](&handled)))
 	for range 3 {
@@ -288,8 +289,8 @@ func TestTwoConsumersShareTheMuxOfACategoryOfItsOwn(t *testing.T) {
 	}
 
 	for range 2 {
-		catchUpAll(t, store, mux, commands, "accountTransaction")
+		require.NoError(t, catchUp(t, store, mux, nil))
 	}
 
-	require.Equal(t, []string{"Deposit accountTransaction-123+accounts+AAA@0"}, handled)
+	require.Equal(t, []string{"Deposit account:command+reservation+accounts-123+AAA@0"}, handled)
 }

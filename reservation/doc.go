@@ -30,7 +30,7 @@
 // # Ways to reserve
 //
 // [Copy] copies the command to its reservation stream and handles it when the copy
-// arrives. The handler may do anything, and the copy keeps the command's data byte
+// arrives, at a second consumer. The handler may do anything, and the copy keeps the command's data byte
 // for byte. [Initiate] starts another stream with an answer to the command, for
 // another consumer to go on with. [Inline] writes the reservation and the handler's
 // own events as one, without a second hop. Package unit does as [Inline] does, with the
@@ -47,15 +47,14 @@
 // # Names of reservation streams
 //
 // A reserver named accounts reserves a command in account:command-123 with key AAA in
-// stream account:command-123+accounts+AAA. The stream keeps the entity's cardinal id, so
-// that consumer groups keep the entity's order. It is in the category that is consumed,
-// so the copy comes back to the same consumer. [Config.Category] puts reservations into a
-// category of their own, which takes a second consumer with the same mux.
+// stream account:command+reservation+accounts-123+AAA. The stream keeps the entity's cardinal id, so
+// that consumer groups keep the entity's order. The category is the reserver's own
+// ([Reserver.Category]): a consumer of the commands does not meet the reservations. Only the copies
+// of [Copy] take a consumer, with the same name and mux as that of the commands.
 //
 // A key means something within the stream of its command, by its whole identifier:
 // key AAA of account:command-123 and key AAA of account:command-456 are two, and so
-// are those of account:command-123 and account:command-123+more. With
-// [Config.Category] the cardinal id tells them apart.
+// are those of account:command-123 and account:command-123+more, and those of two categories.
 //
 // A key is one for commands of all types: if a Deposit and a Refund of one account have
 // equal keys, the second is [KeyReused], and parked. Types whose keys may be equal get
@@ -70,22 +69,17 @@
 // A reserver is over the store of the consumer: another is refused when the consumer starts, with an
 // [*OtherStoreError].
 //
-// # Keys that expire
+// # How long a key is taken
 //
-// A key is taken for ever, unless [Config.Retention] says for how long. That takes a category of
-// its own. After the retention the key is free: the next command with it makes a reservation behind
-// the one that has expired, at the version of that one, so of all that race for it one wins. The
-// new reservation has the time of the expired one on record, [Result.Expired] is true, an info
-// event is logged, and dibs explain tells both.
+// For ever, or at least for the [Config].KeyLife that the first reserver of a name declared in its
+// category, before its first key. dibs forget removes reservations that are older: their keys are free, and
+// a command with such a key that is sent again is carried out again. It leaves a reservation as long as a
+// consumer of the commands has yet to pass a command that may have its key, a copy was not delivered, or an open dead
+// letter has the copy or a message of the command's stream. So a command that is redelivered, or redriven, meets its own
+// reservation.
 //
-// A command that is sent again after the retention is handled again: choose one that is longer
-// than any sender tries, and than a consumer may be stopped or behind. A command that is redelivered
-// meets its own reservation at any age. [Reserver.Lookup] of an expired key is an [*ExpiredError],
-// and [Reserver.Outcome] is that of a key that is free, with Expired set. [Initiate] and package unit
-// take no reserver whose keys expire.
-//
-// The expired messages stay in the store: dibs trim leaves reservations as they are, and dibs
-// delete removes one stream, whose tombstone keeps the key taken for the retention once more.
+// dibs trim leaves reservations as they are, and dibs delete removes one stream, whose
+// tombstone keeps the key taken.
 //
 // # Deleted reservations
 //

@@ -46,7 +46,6 @@ func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, 
 	result, err := r.Lookup(ctx, source, key)
 	switch {
 	case errors.Is(err, messagestore.ErrNotFound):
-		_, effect.Expired = errors.AsType[*ExpiredError](err)
 		return effect, nil
 	case err != nil:
 		return Effect{}, fmt.Errorf("outcome: %w", err)

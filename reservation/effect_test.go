@@ -120,7 +120,7 @@ func TestAnAnswerThatCannotBeRecordedIsRefused(t *testing.T) {
 		})
 
 		require.Error(t, mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10})), name)
-		require.Empty(t, all(t, store, command.With("accounts", "AAA")))
+		require.Empty(t, all(t, store, place(command, "accounts").With("AAA")))
 	}
 	_, err := store.WriteStreams(t.Context(), reservation.Answer(1))
 	require.ErrorIs(t, err, messagestore.ErrInvalid, "it is no write of its own")

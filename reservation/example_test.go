@@ -10,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -134,12 +135,15 @@ func ExampleCopy() {
 	mux := handler.New()
 	handler.On(mux, reservation.Copy(once, Deposit.Key, deposit))
 	issue(ctx, store, 3, Deposit{"AAA", 10})
-	consume(ctx, store, mux)
+	// A service runs both consumers with Run, each in a goroutine.
+	for _, category := range []messagestore.Category{once.Category(commands), commands, once.Category(commands)} {
+		check(must.New(consumer.New(store, category, "accounts", mux, nil)).CatchUp(ctx))
+	}
 	// Output:
-	// Deposit account:command-123@0: reserved, by Deposit account:command-123+accounts+AAA@0
-	// Deposit account:command-123@1: duplicate, by Deposit account:command-123+accounts+AAA@0
-	// Deposit account:command-123@2: duplicate, by Deposit account:command-123+accounts+AAA@0
-	// Deposit account:command-123+accounts+AAA@0: handled
+	// Deposit account:command-123@0: reserved, by Deposit account:command+reservation+accounts-123+AAA@0
+	// Deposit account:command-123@1: duplicate, by Deposit account:command+reservation+accounts-123+AAA@0
+	// Deposit account:command-123@2: duplicate, by Deposit account:command+reservation+accounts-123+AAA@0
+	// Deposit account:command+reservation+accounts-123+AAA@0: handled
 }
 
 func ExampleInitiate() {
@@ -210,7 +214,7 @@ func ExampleReserver_Reserve() {
 	// 0 reserved <nil>
 	// 1 duplicate <nil>
 	// 2 key reused <nil>
-	// message 0 won account:command-123+accounts+AAA <nil>
+	// message 0 won account:command+reservation+accounts-123+AAA <nil>
 }
 
 func ExampleContentKey() {
@@ -225,35 +229,8 @@ func ExampleContentKey() {
 	// true
 }
 
-// Reservations in a category of their own take two consumers with one mux: the first reads
-// the commands and copies them, the second delivers the copies to the handler.
-func ExampleConfig_category() {
-	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
-	const reserved messagestore.Category = "accountTransaction"
-	once := reservation.New(store, "accounts", &reservation.Config{Category: reserved})
-	mux := handler.New()
-	handler.On(mux, reservation.Copy(once, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) error {
-		fmt.Printf("%s: handled\n", m)
-		return nil
-	}))
-	issue(ctx, store, 3, Deposit{"AAA", 10})
-
-	for _, category := range []messagestore.Category{commands, reserved} {
-		c, err := consumer.New(store, category, "accounts", mux, nil)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(c.CatchUp(ctx)) // a service runs both with Run, each in a goroutine
-	}
-	// Output:
-	// <nil>
-	// Deposit accountTransaction-123+accounts+AAA@0: handled
-	// <nil>
-}
-
 func ExampleKeyOf() {
-	stream := messagestore.StreamName("account:command-123+accounts+a%2Bb")
+	stream := messagestore.StreamName("account:command+reservation+accounts-123+a%2Bb")
 	fmt.Println(reservation.KeyOf(stream))
 	// Output:
 	// a+b true

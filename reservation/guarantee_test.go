@@ -2,6 +2,7 @@ package reservation_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -11,10 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -109,7 +108,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 		reservedNow := map[string]int{}
 		require.NotEmpty(t, acked)
 		for _, a := range acked {
-			reserved := all(t, plain, commands.Stream("123").With("accounts", a.key))
+			reserved := all(t, plain, place(command, "accounts").With(a.key))
 			require.Len(t, reserved, 1, "acknowledged, so there, and once")
 			require.Equal(t, messagestore.Version(0), reserved[0].Position)
 			wins := reserved[0].Metadata.CausationPosition == a.source.Position
@@ -208,10 +207,13 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 	}
 }
 
-// deliver hands every command to mux until it is handled, those that are written
-// meanwhile too.
+// deliver hands every command to mux until it is handled, and then every copy.
 func deliver(store *messagestore.Store, mux *handler.Mux) error {
-	for m, err := range store.ReadCategory(context.Background(), commands, 0, messagestore.Filter{}) {
+	return errors.Join(deliverAll(store, mux, commands), deliverAll(store, mux, place(command, "accounts").Category()))
+}
+
+func deliverAll(store *messagestore.Store, mux *handler.Mux, category messagestore.Category) error {
+	for m, err := range store.ReadCategory(context.Background(), category, 0, messagestore.Filter{}) {
 		if err != nil {
 			return err
 		}
@@ -259,8 +261,7 @@ func TestOfTwoDifferentCommandsWithOneKeyNoneIsLost(t *testing.T) {
 		}
 		group.Wait()
 
-		c := must.New(consumer.New(store, commands, "accounts", mux, nil))
-		require.NoError(t, c.CatchUp(t.Context()))
+		require.NoError(t, catchUp(t, store, mux, nil))
 
 		require.Len(t, handled, 10)
 		parked := 0

@@ -23,20 +23,14 @@ import (
 // are compared, not the answers, so start may look at the clock. A stream that began
 // in another way is a [*NoReservationError].
 //
-// The copies of reservers with other names are passed over.
-//
 // A started stream in the category of the command would be consumed by the same
 // consumer: that matches [messagestore.ErrInvalid].
 func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (messagestore.StreamName, messagestore.Body)) handler.Func[T] {
-	err := missing("Initiate", r, false, "function", start == nil)
-	if err == nil && r.Expires() {
-		err = messagestore.NewInvalidError("Initiate's reserver", nil, "its keys expire, and a stream that was started does not")
-	}
-	if err != nil {
+	if err := missing("Initiate", r, false, "function", start == nil); err != nil {
 		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
 	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
-		if err := r.serves(ctx, m.Message); err != nil || r.passesOver(m.Message) {
+		if err := r.serves(ctx, m.Message); err != nil {
 			return err
 		}
 		stream, body := start(m)
@@ -57,7 +51,7 @@ func answerTo[T messagestore.Body](ctx context.Context, m handler.Message[T], st
 		return claim{}, err
 	}
 	if stream.Category() == m.Stream.Category() {
-		return claim{}, loop(stream.Category())
+		return claim{}, messagestore.NewInvalidError("started stream", string(stream), "it is in the category that is consumed: the consumer would take its messages for commands")
 	}
 	sum, err := digestOf(m)(m.Message)
 	if err != nil {

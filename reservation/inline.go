@@ -23,10 +23,9 @@ const attempts = 5
 // happen more than once. A decide that returns no writes is done with the command. One of the
 // writes may be an [Answer].
 //
-// The reservation is a copy of the command as [Copy] makes it, and passed over when
-// it arrives. A handler may change from one to the other while commands are under
-// way, in either direction; with [Config.Category] only after they are done. The copies
-// of reservers with other names are passed over.
+// The reservation is a copy of the command as [Copy] makes it, but says that it was handled, so a function
+// of Copy passes over it. A handler may change from Inline to Copy at any time, and from Copy to Inline once
+// all copies are handled.
 func Inline[T messagestore.Body](
 	r *Reserver, key func(T) string,
 	decide func(ctx context.Context, m handler.Message[T]) ([]messagestore.StreamWrite, error),
@@ -70,11 +69,7 @@ func (c *Claim) inline(ctx context.Context, decide func() ([]messagestore.Stream
 		written, met, err := write(ctx, writes...)
 		switch {
 		case met != nil && met.Last[0] != nil:
-			result, err := r.lost(ctx, c.claim, met.Last[0])
-			if _, expired := errors.AsType[*ExpiredError](err); expired && attempt < attempts {
-				continue
-			}
-			return result, err
+			return r.lost(ctx, c.claim, met.Last[0])
 		case met != nil:
 			continue // another stream has moved on
 		case err == nil:

@@ -47,9 +47,9 @@ func TestReservationAndEffectAreOneWrite(t *testing.T) {
 	require.NoError(t, catchUp(t, store, mux, nil))
 
 	require.Len(t, all(t, store, "account-123"), 2)
-	require.Len(t, all(t, store, command.With("accounts").With("AAA")), 1)
-	require.Len(t, all(t, store, command.With("accounts").With("BBB")), 1)
-	require.Empty(t, all(t, store, command.With("accounts").With("AAA").With("accounts").With("AAA")), "the copy is passed over")
+	require.Len(t, all(t, store, place(command, "accounts").With("AAA")), 1)
+	require.Len(t, all(t, store, place(command, "accounts").With("BBB")), 1)
+	require.Empty(t, all(t, store, place(command, "accounts").With("AAA").With("accounts").With("AAA")), "the copy is passed over")
 	require.Equal(t, 2, told.count(reservation.Reserved))
 	require.Equal(t, 2, told.count(reservation.Duplicate))
 	require.Equal(t, 1, told.count(reservation.KeyReused))
@@ -109,9 +109,9 @@ func TestAStreamThatNeverRestsIsAVersionConflictAndNoDuplicate(t *testing.T) {
 	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
 
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	require.ErrorContains(t, err, "handle Deposit account:command-123@0: reserve account:command-123+accounts+AAA: decided 5 times: write streams: account-123: version conflict")
+	require.ErrorContains(t, err, "handle Deposit account:command-123@0: reserve account:command+reservation+accounts-123+AAA: decided 5 times: write streams: account-123: version conflict")
 	require.Empty(t, told.all)
-	require.Empty(t, all(t, store, command.With("accounts").With("AAA")))
+	require.Empty(t, all(t, store, place(command, "accounts").With("AAA")))
 }
 
 func TestAForgottenExpectedVersionIsAskedAboutByInline(t *testing.T) {
@@ -138,7 +138,7 @@ func TestAnErrorOfTheDecisionIsReturnedAndNothingIsReserved(t *testing.T) {
 	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
 
 	require.ErrorIs(t, err, poor)
-	require.Empty(t, all(t, store, command.With("accounts").With("AAA")))
+	require.Empty(t, all(t, store, place(command, "accounts").With("AAA")))
 }
 
 func TestAnErrorOfADecisionThatCameTooLateIsNoError(t *testing.T) {
@@ -187,20 +187,20 @@ func TestToDecideOnNothingIsToBeDone(t *testing.T) {
 
 	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10})))
 
-	require.Len(t, all(t, store, command.With("accounts").With("AAA")), 1)
+	require.Len(t, all(t, store, place(command, "accounts").With("AAA")), 1)
 }
 
 func TestADecisionMayNotWriteToItsOwnReservation(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	mux := inlining(t, store, nil, func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
-		return []messagestore.StreamWrite{{Stream: command.With("accounts").With("AAA"), Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{Deposited{1}}}}, nil
+		return []messagestore.StreamWrite{{Stream: place(command, "accounts").With("AAA"), Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{Deposited{1}}}}, nil
 	})
 
 	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.Empty(t, all(t, store, command.With("accounts").With("AAA")))
+	require.Empty(t, all(t, store, place(command, "accounts").With("AAA")))
 }
 
 func TestNoFaultWritesAnEffectTwiceOrHalf(t *testing.T) {
@@ -218,7 +218,7 @@ func TestNoFaultWritesAnEffectTwiceOrHalf(t *testing.T) {
 
 			require.Error(t, err)
 			require.Empty(t, told.all)
-			require.Len(t, all(t, store, "account-123"), len(all(t, store, command.With("accounts").With("AAA"))), "all or nothing")
+			require.Len(t, all(t, store, "account-123"), len(all(t, store, place(command, "accounts").With("AAA"))), "all or nothing")
 			d.next = nil
 			for range 2 {
 				require.NoError(t, mux.Handle(t.Context(), source))
@@ -250,12 +250,24 @@ func TestNothingIsLostOrDoneTwiceWhenTheHandlerChanges(t *testing.T) {
 	t.Run("to Inline", func(t *testing.T) {
 		t.Parallel()
 		store := newStore()
+		first := send(t, store, command, Deposit{"AAA", 10})
+		require.NoError(t, catchUp(t, store, copying(store), nil)) // all copies are handled
+		send(t, store, command, Deposit{"AAA", 10})
+
+		require.NoError(t, inlining(t, store, nil, depositing(store)).Handle(t.Context(), first))
+		require.NoError(t, catchUp(t, store, inlining(t, store, nil, depositing(store)), nil))
+
+		require.Len(t, all(t, store, "account-123"), 1)
+	})
+	t.Run("to Inline too soon", func(t *testing.T) {
+		t.Parallel()
+		store := newStore()
 		require.NoError(t, copying(store).Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10}))) // reserved, not handled
 
-		for range 2 {
-			require.NoError(t, catchUp(t, store, inlining(t, store, nil, depositing(store)), nil))
-		}
+		err := catchUp(t, store, inlining(t, store, nil, depositing(store)), nil)
 
+		require.ErrorContains(t, err, "only the function of Copy takes it", "the copy is not lost: its consumer stops")
+		require.NoError(t, catchUp(t, store, copying(store), nil))
 		require.Len(t, all(t, store, "account-123"), 1)
 	})
 	t.Run("to Copy", func(t *testing.T) {

@@ -61,14 +61,14 @@ func encodeKey(key string, room int) (string, error) {
 }
 
 func invalidKey(key, rule string) error {
-	return &keyError{keys.Invalid("idempotence key", key, rule)}
+	return &hopelessError{keys.Invalid("idempotence key", key, rule)}
 }
 
-// A keyError is of a key that is the same in each delivery of its message.
-type keyError struct{ error }
+// A hopelessError is of a message that is refused at each delivery: its key or its stream is invalid.
+type hopelessError struct{ error }
 
 // Unwrap has a consumer stop, or park the message, without a retry.
-func (e *keyError) Unwrap() []error { return []error{e.error, disposition.Refused} }
+func (e *hopelessError) Unwrap() []error { return []error{e.error, disposition.Refused} }
 
 // KeyOf returns the key that a reservation stream is named after, the last part of its
 // identifier. It is not ok for a part that stands for no key, and for a key that was too

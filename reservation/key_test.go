@@ -19,27 +19,27 @@ func TestAKeyIsInTheStreamsName(t *testing.T) {
 	t.Parallel()
 	r := newReserver(t, newStore(), nil)
 	for key, want := range map[string]messagestore.StreamName{
-		"AAA":                                  command + "+accounts+AAA",
-		"aaa":                                  command + "+accounts+aaa",
-		"a-b:c/d@e.f_g~{}":                     command + "+accounts+a-b:c/d@e.f_g~{}",
-		"018f4e0c-2b1e-7000-8000-000000000000": command + "+accounts+018f4e0c-2b1e-7000-8000-000000000000",
-		"a+b":                                  command + "+accounts+a%2Bb",
-		"100%":                                 command + "+accounts+100%25",
-		"%2B":                                  command + "+accounts+%252B",
-		" a":                                   command + "+accounts+%20a",
-		"a ":                                   command + "+accounts+a%20",
-		"a b":                                  command + "+accounts+a b",
-		"a\x00b\n":                             command + "+accounts+a%00b%0A",
-		"Zürich":                               command + "+accounts+Zürich",
-		"a\u202eb\ufeff":                       command + "+accounts+a%E2%80%AEb%EF%BB%BF",
-		strings.Repeat("k", 226):               command + "+accounts+" + messagestore.StreamName(strings.Repeat("k", 226)),
-		strings.Repeat("k", 227):               command + "+accounts+%sha256:709b4a6e1357a43825e92fa8b9a9f811a60a77ebb91ec374e1d5d940d0b95e33",
+		"AAA":                                  place(command, "accounts") + "+AAA",
+		"aaa":                                  place(command, "accounts") + "+aaa",
+		"a-b:c/d@e.f_g~{}":                     place(command, "accounts") + "+a-b:c/d@e.f_g~{}",
+		"018f4e0c-2b1e-7000-8000-000000000000": place(command, "accounts") + "+018f4e0c-2b1e-7000-8000-000000000000",
+		"a+b":                                  place(command, "accounts") + "+a%2Bb",
+		"100%":                                 place(command, "accounts") + "+100%25",
+		"%2B":                                  place(command, "accounts") + "+%252B",
+		" a":                                   place(command, "accounts") + "+%20a",
+		"a ":                                   place(command, "accounts") + "+a%20",
+		"a b":                                  place(command, "accounts") + "+a b",
+		"a\x00b\n":                             place(command, "accounts") + "+a%00b%0A",
+		"Zürich":                               place(command, "accounts") + "+Zürich",
+		"a\u202eb\ufeff":                       place(command, "accounts") + "+a%E2%80%AEb%EF%BB%BF",
+		strings.Repeat("k", 214):               place(command, "accounts") + "+" + messagestore.StreamName(strings.Repeat("k", 214)),
+		strings.Repeat("k", 215):               place(command, "accounts") + "+%sha256:fbaa0f91e92d966523d3f3b8645897b5229d18ca67fe6066f9a50b67388fae70",
 	} {
 		stream, err := r.Stream(command, key)
 		require.NoError(t, err, "%.20q", key)
 		require.Equal(t, want, stream)
 		decoded, ok := reservation.KeyOf(stream)
-		require.Equal(t, len(key) <= 226, ok)
+		require.Equal(t, len(key) <= 214, ok)
 		if ok {
 			require.Equal(t, key, decoded)
 		}
@@ -50,7 +50,7 @@ func TestAKeyOfAnyLengthHasAStream(t *testing.T) {
 	t.Parallel()
 	r := newReserver(t, newStore(), nil)
 	seen := map[messagestore.StreamName]bool{}
-	for _, n := range []int{1, 100, 226, 227, 255, 256, 1 << 20} {
+	for _, n := range []int{1, 100, 214, 215, 255, 256, 1 << 20} {
 		stream, err := r.Stream(command, strings.Repeat("k", n))
 		require.NoError(t, err)
 		require.NoError(t, stream.Validate())
@@ -102,7 +102,7 @@ func TestASourceThatIsNoStreamIsRefused(t *testing.T) {
 func TestWhatIsNoKeyDoesNotDecode(t *testing.T) {
 	t.Parallel()
 	for _, part := range []string{"", "%", "%2", "%2b", "%zz", "a%20b", "a ", "%41", "%FF", "%20", "%C3%A9", "%sha256:00", "%sha256:" + strings.Repeat("0", 64)} {
-		_, ok := reservation.KeyOf(messagestore.StreamName("account:command-123+accounts+" + part))
+		_, ok := reservation.KeyOf(messagestore.StreamName("account:command+reservation+accounts-123+" + part))
 		require.False(t, ok, "%q", part)
 	}
 }
@@ -149,11 +149,11 @@ func differ(t require.TestingT, r *reservation.Reserver, a, b string) {
 		require.True(t, utf8.ValidString(key))
 		require.NoError(t, stream.Validate())
 		require.Equal(t, "123", stream.CardinalID())
-		require.Len(t, stream.IDs(), 3)
+		require.Len(t, stream.IDs(), 2)
 		if decoded, ok := reservation.KeyOf(stream); ok {
 			require.Equal(t, key, decoded)
 		} else {
-			require.True(t, strings.HasPrefix(stream.IDs()[2], "%sha256:"))
+			require.True(t, strings.HasPrefix(stream.IDs()[1], "%sha256:"))
 		}
 		streams[key] = stream
 	}

@@ -78,20 +78,18 @@ func requireNoReservation(t testing.TB, err error, stream messagestore.StreamNam
 	require.Equal(t, stream, wrong.First.Stream)
 }
 
-// catchUp has a new consumer handle all of the account's commands.
-func catchUp(t testing.TB, store *messagestore.Store, mux *handler.Mux, config *consumer.Config) error {
-	t.Helper()
-	c := must.New(consumer.New(store, commands, "accounts", mux, config))
-	return c.CatchUp(t.Context())
+// place returns the beginning of the streams in which a reserver reserves the keys of commands in source.
+func place(source messagestore.StreamName, reserver string) messagestore.StreamName {
+	return messagestore.StreamName(string(source.Category().WithType("reservation").WithType(reserver)) + "-" + source.ID())
 }
 
-// catchUpAll has a new consumer of each category handle all of its messages.
-func catchUpAll(t testing.TB, store *messagestore.Store, mux *handler.Mux, categories ...messagestore.Category) {
+// catchUp has a new consumer handle all of the account's commands, and another one their copies.
+func catchUp(t testing.TB, store *messagestore.Store, mux *handler.Mux, config *consumer.Config) error {
 	t.Helper()
-	for _, category := range categories {
-		c := must.New(consumer.New(store, category, "accounts", mux, nil))
-		require.NoError(t, c.CatchUp(t.Context()))
+	if err := must.New(consumer.New(store, commands, "accounts", mux, config)).CatchUp(t.Context()); err != nil {
+		return err
 	}
+	return must.New(consumer.New(store, place(command, "accounts").Category(), "accounts", mux, config)).CatchUp(t.Context())
 }
 
 // outcomes collects the outcomes that OnOutcome is called with.

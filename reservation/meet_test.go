@@ -108,8 +108,8 @@ func TestAWinnerThatIsNotTheLastMessageIsRead(t *testing.T) {
 		store := newStore()
 		r := newReserver(t, store, nil)
 		source := send(t, store, command, Deposit{"AAA", 10})
-		winner := send(t, store, command.With("accounts").With("AAA"), messagestore.Follow(send(t, store, command, first), first))
-		send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 21 - first.Amount}) // the other
+		winner := send(t, store, place(command, "accounts").With("AAA"), messagestore.Follow(send(t, store, command, first), first))
+		send(t, store, place(command, "accounts").With("AAA"), Deposit{"AAA", 21 - first.Amount}) // the other
 
 		result, err := r.Reserve(t.Context(), source, "AAA")
 

@@ -1,20 +1,17 @@
 package reservation_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -52,9 +49,11 @@ func (p party) mux(t testing.TB, store *messagestore.Store) *handler.Mux {
 
 func (p party) catchUp(t testing.TB, store *messagestore.Store) {
 	t.Helper()
-	c := must.New(consumer.New(store, commands, p.name, p.mux(t, store), nil))
-	require.NoError(t, c.CatchUp(t.Context()))
-	require.Zero(t, c.Stats().Parked)
+	for _, category := range []messagestore.Category{commands, place(command, p.reserver).Category()} {
+		c := must.New(consumer.New(store, category, p.name, p.mux(t, store), nil))
+		require.NoError(t, c.CatchUp(t.Context()))
+		require.Zero(t, c.Stats().Parked)
+	}
 }
 
 // streams returns the streams of a category with a message for each that is in them.
@@ -95,63 +94,14 @@ func TestEveryConsumerWithANameHasItsEffect(t *testing.T) {
 					}
 				}
 
-				want := []messagestore.StreamName{command, command, command}
+				require.Len(t, streams(t, store, commands), 3)
 				for _, p := range parties {
 					require.Len(t, all(t, store, p.effects()), 1, p.name)
-					want = append(want, command.With(p.reserver).With("AAA"))
+					require.Equal(t, []messagestore.StreamName{place(command, p.reserver).With("AAA")}, streams(t, store, place(command, p.reserver).Category()), "one copy, and no copy of it")
 				}
-				slices.Sort(want)
-				require.Equal(t, want, streams(t, store, commands), "one copy for each, and no copy of a copy")
 			})
 		}
 	}
-}
-
-func TestReserversWithNamesShareACategoryOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	const apart messagestore.Category = "accountTransaction"
-	store := newStore()
-	send(t, store, command, Deposit{"AAA", 10})
-	send(t, store, command, Deposit{"AAA", 10})
-	names := []string{"accounts", "receipts"}
-	handled := map[string]*[]string{}
-	for _, name := range names {
-		handled[name] = new([]string)
-	}
-
-	for range 2 {
-		for _, name := range names {
-			mux := handler.New()
-			handler.On(mux, reservation.Copy(named(t, store, name, &reservation.Config{Category: apart}), Deposit.Key, counting[Deposit](handled[name])))
-			for _, category := range []messagestore.Category{commands, apart} {
-				c := must.New(consumer.New(store, category, name+"X", mux, nil))
-				require.NoError(t, c.CatchUp(t.Context()))
-			}
-		}
-	}
-
-	require.Equal(t, []string{"Deposit accountTransaction-123+accounts+AAA@0"}, *handled["accounts"])
-	require.Equal(t, []string{"Deposit accountTransaction-123+receipts+AAA@0"}, *handled["receipts"])
-	require.Len(t, streams(t, store, apart), 2)
-	require.Len(t, streams(t, store, commands), 2)
-}
-
-func TestInitiatePassesOverTheCopiesOfOthers(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	store := newStore()
-	send(t, store, command, Deposit{"AAA", 10})
-	party{"receipts", "receipts", false}.catchUp(t, store)
-	r := newReserver(t, store, &reservation.Config{Logger: logger.Zerolog(zerolog.New(&log))})
-	mux := handler.New()
-	handler.On(mux, reservation.Initiate(r, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
-		return messagestore.Category("transaction").Stream(m.Stream.ID()), Deposited{m.Body.Amount}
-	}))
-
-	require.NoError(t, catchUp(t, store, mux, nil))
-
-	require.Equal(t, []messagestore.StreamName{"transaction-123"}, streams(t, store, "transaction"))
-	require.Contains(t, log.String(), `{"level":"debug","reservation":"account:command-123+receipts+AAA","for":"receipts","message":"pass over"}`)
 }
 
 func TestANameIsInTheReservation(t *testing.T) {
@@ -161,7 +111,7 @@ func TestANameIsInTheReservation(t *testing.T) {
 	source := send(t, store, command, Deposit{"a+b", 10})
 	stream, err := r.Stream(command, "a+b")
 	require.NoError(t, err)
-	require.Equal(t, messagestore.StreamName("account:command-123+receipts+a%2Bb"), stream)
+	require.Equal(t, messagestore.StreamName("account:command+reservation+receipts-123+a%2Bb"), stream)
 	_, err = r.Lookup(t.Context(), command, "a+b")
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
 	_, err = r.Reserve(t.Context(), source, "a+b")
@@ -178,17 +128,16 @@ func TestANameIsInTheReservation(t *testing.T) {
 	_, err = newReserver(t, store, nil).Lookup(t.Context(), command, "a+b")
 	require.ErrorIs(t, err, messagestore.ErrNotFound, "the key is free for others")
 
-	apart := named(t, store, "receipts", &reservation.Config{Category: "accountTransaction"})
-	stream, err = apart.Stream("account:command-123+more", "AAA")
+	stream, err = r.Stream("account-123+more", "AAA")
 	require.NoError(t, err)
-	require.Equal(t, messagestore.StreamName("accountTransaction-123+receipts+AAA"), stream)
+	require.Equal(t, messagestore.StreamName("account:reservation+receipts-123+more+AAA"), stream)
 
-	stream, err = r.Stream(command, strings.Repeat("k", 226))
+	stream, err = r.Stream(command, strings.Repeat("k", 214))
 	require.NoError(t, err)
 	require.Len(t, string(stream), messagestore.MaxNameBytes)
-	stream, err = r.Stream(command, strings.Repeat("k", 227))
+	stream, err = r.Stream(command, strings.Repeat("k", 215))
 	require.NoError(t, err)
-	require.Contains(t, string(stream), "+receipts+%sha256:")
+	require.Contains(t, string(stream), "receipts-123+%sha256:")
 }
 
 func TestANameThatIsNoPartOfAStreamsNameIsRefused(t *testing.T) {
@@ -232,52 +181,4 @@ func TestReservationsOfTwoNamesNeverMeet(t *testing.T) {
 	require.Equal(t, reservation.Reserved, first.Outcome)
 	require.Equal(t, reservation.Reserved, second.Outcome)
 	require.NotEqual(t, first.Stream, second.Stream)
-}
-
-// A message with the properties of another reserver's copy, but elsewhere, is a command.
-func TestANameAloneDoesNotMakeACopyOfAnother(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		stream messagestore.StreamName
-		local  messagestore.Properties
-	}{
-		"on a command's stream":  {command, messagestore.Properties{"reservedKey": "AAA", "reservedFor": "receipts"}},
-		"on another name's":      {command.With("mail").With("AAA"), messagestore.Properties{"reservedKey": "AAA", "reservedFor": "receipts"}},
-		"without a key":          {command.With("receipts").With("AAA"), messagestore.Properties{"reservedFor": "receipts"}},
-		"with a name of two":     {command.With("a").With("b").With("AAA"), messagestore.Properties{"reservedKey": "AAA", "reservedFor": "a+b"}},
-		"with a name of no text": {command.With("7").With("AAA"), messagestore.Properties{"reservedKey": "AAA", "reservedFor": 7}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var told outcomes
-			store := newStore()
-			forged := messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10})
-			forged.Metadata.Local = test.local
-			mux := handler.New()
-			handler.On(mux, reservation.Copy(newReserver(t, store, &reservation.Config{OnOutcome: told.on}), Deposit.Key, counting[Deposit](new([]string))))
-
-			require.NoError(t, mux.Handle(t.Context(), send(t, store, test.stream, forged)))
-
-			require.Len(t, told.all, 1)
-		})
-	}
-}
-
-// A handler with a name may change between Copy and Inline as one without may.
-func TestAHandlerWithANameMayChange(t *testing.T) {
-	t.Parallel()
-	for _, inline := range []bool{false, true} {
-		store := newStore()
-		other := party{"mail", "mail", true}
-		before, after := party{"accounts", "accounts", inline}, party{"accounts", "accounts", !inline}
-		require.NoError(t, before.mux(t, store).Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10})))
-
-		for range 2 {
-			other.catchUp(t, store)
-			after.catchUp(t, store)
-		}
-
-		require.Len(t, all(t, store, "accounts-123"), 1)
-		require.Len(t, all(t, store, "mail-123"), 1)
-	}
 }

@@ -3,7 +3,6 @@ package reservation
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
@@ -62,11 +61,6 @@ type Result struct {
 	// metadata names the command that it follows.
 	Winner *messagestore.Message
 
-	// Expired says that an earlier reservation of the key had expired: Winner was made behind it,
-	// and its metadata has the time of the earlier one as reservedExpired. Without a Winner,
-	// as [Reserver.Outcome] returns it, the key is free again.
-	Expired bool
-
 	// Deleted says that the stream was deleted since. Winner is then the tombstone, which
 	// keeps the digest of the command.
 	Deleted bool
@@ -116,37 +110,6 @@ func (e *NoReservationError) Error() string {
 // Unwrap has a consumer park the message at once.
 func (e *NoReservationError) Unwrap() error { return disposition.Parked }
 
-// An ExpiredError says that the reservation of a key is older than [Config.Retention], so the key
-// is free. It matches [messagestore.ErrNotFound].
-type ExpiredError struct {
-	Reservation *messagestore.Message // the last one
-	Retention   time.Duration
-}
-
-// Error names the reservation.
-func (e *ExpiredError) Error() string {
-	return fmt.Sprintf("the reservation %s of %s has expired after %s", e.Reservation, e.Reservation.Time.UTC().Format(time.RFC3339), e.Retention)
-}
-
-// Is reports whether target is [messagestore.ErrNotFound].
-func (e *ExpiredError) Is(target error) bool { return target == messagestore.ErrNotFound }
-
-// A CopyError says that a message is itself a reservation, by this reserver or another, and no
-// command: to reserve it would make a copy of the copy, for ever. A consumer of the category of
-// its own commands meets such copies. It skips one, under every policy, if the handler
-// returns this error.
-type CopyError struct {
-	Copy *messagestore.Message
-}
-
-// Error names the copy.
-func (e *CopyError) Error() string {
-	return fmt.Sprintf("%s is a reservation and no command", e.Copy)
-}
-
-// Unwrap has a consumer skip the message.
-func (e *CopyError) Unwrap() error { return &disposition.Error{Kind: disposition.Skip} }
-
 // An OtherConsumerError says that two consumers have one [Reserver], or two reservers of one name: the
 // second would find each key taken by the first, and have no effect. Make a reserver for each of
 // them, with a name of its own. If it is one consumer that was renamed, name its other name in [Config].Consumers.
@@ -169,6 +132,14 @@ func (e *OtherConsumerError) Error() string {
 
 // Is has a consumer stop at once, under every policy: each message would fail so.
 func (*OtherConsumerError) Is(target error) bool { return target == disposition.ErrLasting }
+
+// A lastingError has a consumer stop at once, under every policy: each message would fail so.
+type lastingError struct{ error }
+
+func (e *lastingError) Unwrap() error { return e.error }
+
+// Is reports whether target is that of an error that lasts.
+func (*lastingError) Is(target error) bool { return target == disposition.ErrLasting }
 
 // An OtherStoreError says that a reserver is over another store than the consumer whose handler has it:
 // its reservations would neither be in one write with the events nor seen by the consumer. The consumer

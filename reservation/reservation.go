@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/dibs-go/dibs/internal/handling"
+	"github.com/dibs-go/dibs/internal/keylife"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -25,11 +23,10 @@ const (
 	keyProperty     = "reservedKey"     // the key, as it is in the stream's name
 	digestProperty  = "reservedDigest"  // a hash of the content that is compared
 	nameProperty    = "reservedFor"     // the reserver's name
-	handledProperty = "reservedHandled" // true if the command's effect was written with it
+	handledProperty = "reservedHandled" // true if the command's effect was written with it, false if it comes with the copy's delivery
 	answerProperty  = "reservedAnswer"  // the handler's answer, as JSON in a string
 	eventsProperty  = "reservedEvents"  // the names of the streams that were written to with it
 	byProperty      = "reservedBy"      // the consumer that the command was delivered by
-	expiredProperty = "reservedExpired" // the time of the reservation before it, which had expired
 )
 
 // A Store is the part of [messagestore.Store] that reservations use. TryWriteStreams may return
@@ -44,27 +41,6 @@ type Store interface {
 
 // Config changes how a [Reserver] works. A nil *Config is a good one.
 type Config struct {
-	// Category is a category of its own for reservations: the key AAA of a command in
-	// account:command-123 is then reserved in Category-123+name+AAA. A consumer of that
-	// category, of the same name, delivers the copies of [Copy]; if none has ever read it, the consumer of the
-	// commands warns at the first copy. It may not be the category that is consumed.
-	//
-	// Defaults to the command's own category, and its whole identifier.
-	Category messagestore.Category
-
-	// Retention is how long a key stays taken, by the store's clock, from the time of its
-	// reservation. After it the key is free: the next command with the key makes a reservation
-	// behind the one that has expired, and [Result.Expired] says so. It takes a Category,
-	// and is the same for all reservers of that category and name.
-	//
-	// A command that is sent again later than that is handled again. So the retention is longer than
-	// any sender tries, and than a consumer may be stopped or behind. A command that is redelivered
-	// meets its own reservation, however old that is. It is at least [MinRetention]: with less, a sender
-	// that waits for its time-out and tries again would have its command handled twice.
-	//
-	// Defaults to 0, for ever.
-	Retention time.Duration
-
 	// Consumers are the other names of the consumer whose handlers have the reserver: those that it had
 	// before, and the one that it is about to have. Each reservation has the name of its consumer on
 	// record, and one that another consumer made is an [*OtherConsumerError]: its effect is that of
@@ -73,6 +49,15 @@ type Config struct {
 	//
 	// Defaults to none.
 	Consumers []string
+
+	// KeyLife declares how long a key is taken at least, between 1 minute and 100 years: dibs forget may remove
+	// reservations that are older, and their keys are free again. The first reserver of a name in a category writes it down,
+	// at its first reservation there. Another value is refused later, and so is any where keys are reserved already: the
+	// error matches [messagestore.ErrInvalid], and has a consumer stop. [Reserver.Validate] refuses it for a store whose keys
+	// cannot be removed, which is any but PostgreSQL and SQLite. The streams of [Initiate] are not removed.
+	//
+	// Defaults to for ever, or to the value that is written down.
+	KeyLife time.Duration
 
 	// OnOutcome is called with the outcome of each attempt, before the outcome is acted on.
 	//
@@ -86,30 +71,28 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// MinRetention is the least [Config.Retention]: longer than a sender waits before it tries again.
-const MinRetention = time.Minute
-
 // A Reserver makes reservations. It is safe for concurrent use if its store is.
 type Reserver struct {
 	store  Store
 	name   string
 	config Config
 	wrong  error // the constructor's mistakes
+	life   *keylife.Life
 
 	consumer atomic.Pointer[string] // that it serves, once one has delivered to it
 	known    atomic.Bool            // a message of the consumer's is in the store
-	read     atomic.Bool            // a consumer has read Category, or it was told that none has
+	read     atomic.Bool            // a consumer has read the category of the copies, or it was told that none has
 }
 
 // New returns a reserver that writes to store. Its name stands for the purpose of its
 // reservations; the consumer's name is a good one. The key AAA of a command in account:command-123 is
-// reserved in account:command-123+name+AAA, so reservers with different names have each
+// reserved in account:command+reservation+name-123+AAA, so reservers with different names have each
 // key once. Two consumers of one category have a reserver each, with different names; one that
 // is handed to the handlers of two consumers returns an [*OtherConsumerError] to the second,
 // whatever the names are. A name has no dash, plus sign, colon, white space or hidden character.
 //
 // A new name makes every key free again, and copies under the old name that were not
-// handled yet are passed over: change it only after all commands are done.
+// handled yet are left behind: change it only after all commands are done.
 //
 // Mistakes in the arguments are returned by [Reserver.Validate] and by each method,
 // before it reads or writes. They match [messagestore.ErrInvalid]. A consumer of another store is refused when it
@@ -122,6 +105,8 @@ func New(store Store, name string, config *Config) *Reserver {
 	}
 	if err := r.validate(); err != nil {
 		r.wrong = fmt.Errorf("reserver %.80q: %w", name, err)
+	} else {
+		r.life = keylife.New(r.config.KeyLife, store)
 	}
 	return r
 }
@@ -133,29 +118,16 @@ func (r *Reserver) validate() error {
 	var wrong []error
 	if isNil(r.store) {
 		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "it is nil"))
+	} else {
+		wrong = append(wrong, keylife.Validate(r.config.KeyLife, r.store))
 	}
 	if rule := nameRule(r.name); rule != "" {
 		wrong = append(wrong, messagestore.NewInvalidError("reserver name", r.name, rule))
-	}
-	if r.config.Category != "" {
-		wrong = append(wrong, r.config.Category.Validate())
 	}
 	for _, name := range r.config.Consumers {
 		if rule := nameRule(name); rule != "" {
 			wrong = append(wrong, messagestore.NewInvalidError("consumers", name, rule))
 		}
-	}
-	if r.config.Retention == 0 {
-		return errors.Join(wrong...)
-	}
-	if r.config.Retention < MinRetention {
-		wrong = append(wrong, messagestore.NewInvalidError("retention", r.config.Retention, fmt.Sprintf("it is at least %v, or 0 for ever", MinRetention)))
-	}
-	if r.config.Category == "" {
-		wrong = append(wrong, messagestore.NewInvalidError("retention", r.config.Retention, "it takes a Category: keys that expire have one of their own"))
-	}
-	if _, tellsTime := r.store.(clock); !tellsTime && !isNil(r.store) {
-		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "it does not tell the time, by which keys expire"))
 	}
 	return errors.Join(wrong...)
 }
@@ -183,8 +155,28 @@ func isNil(v any) bool {
 	return !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil()
 }
 
+// Category returns the category in which r reserves the keys of commands in the category commands:
+// account:command+reservation+name for account:command. A consumer of it, with the name of the commands'
+// consumer and the same handlers, delivers the copies of [Copy].
+func (r *Reserver) Category(commands messagestore.Category) messagestore.Category {
+	return categoryOf(commands, r.name)
+}
+
+// reservationType is the type of the categories in which keys are reserved. The reserver's name is behind it.
+const reservationType = "reservation"
+
+func categoryOf(commands messagestore.Category, name string) messagestore.Category {
+	return commands.WithType(reservationType).WithType(name)
+}
+
+// has reports whether r reserves in category.
+func (r *Reserver) has(category messagestore.Category) bool {
+	types := category.Types()
+	return len(types) >= 2 && types[len(types)-2] == reservationType && types[len(types)-1] == r.name
+}
+
 // Stream returns the name of the stream that key is reserved in, for a command in the
-// stream source. An invalid key is refused, and so is a source in [Config.Category].
+// stream source. An invalid key is refused, and so is a source that is itself a reservation of r.
 func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagestore.StreamName, error) {
 	if r.wrong != nil {
 		return "", r.wrong
@@ -192,8 +184,8 @@ func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagest
 	if err := source.Validate(); err != nil {
 		return "", err
 	}
-	if r.config.Category != "" && source.Category() == r.config.Category {
-		return "", loop(r.config.Category)
+	if r.has(source.Category()) {
+		return "", &hopelessError{messagestore.NewInvalidError("command", string(source), fmt.Sprintf("it is a reservation of reserver %q, and no command: only the function of Copy takes it", r.name))}
 	}
 	part, err := encodeKey(key, messagestore.MaxNameBytes-len(r.join(source, "")))
 	if err != nil {
@@ -203,25 +195,10 @@ func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagest
 	return stream, stream.Validate()
 }
 
-// loop refuses a reservation in the category of its command, where a consumer would take
-// the reservation for a command again.
-func loop(category messagestore.Category) error {
-	return messagestore.NewInvalidError("reservation category", string(category), "it is the category that is consumed: the consumer would take each reservation for a command again")
-}
-
-// join names the reservation of an encoded key.
+// join names the reservation of an encoded key. It puts the parts together as they are: the source's
+// may be another client's, and part is encoded.
 func (r *Reserver) join(source messagestore.StreamName, part string) messagestore.StreamName {
-	return join(r.config.Category, source, r.name, part)
-}
-
-// join puts the parts together as they are: the source's may be another client's, and part is
-// encoded.
-func join(category messagestore.Category, source messagestore.StreamName, name, part string) messagestore.StreamName {
-	if category != "" {
-		cardinal, _, _ := strings.Cut(source.ID(), "+")
-		source = messagestore.StreamName(string(category) + "-" + cardinal)
-	}
-	return source + messagestore.StreamName("+"+name+"+"+part)
+	return messagestore.StreamName(string(r.Category(source.Category())) + "-" + source.ID() + "+" + part)
 }
 
 // Reserve copies source to the stream of its key, if it is the first to: the same
@@ -231,8 +208,8 @@ func join(category messagestore.Category, source messagestore.StreamName, name, 
 // Commands are compared whole, by type and data. A reservation that another command
 // made first is an outcome and no error. After an error the source is to be tried again:
 // nothing was written, or nobody knows. Only a version conflict is taken for a duplicate.
-// A source that is a copy itself is a [*CopyError], and a stream that begins
-// with another message is a [*NoReservationError].
+// A source that is a reservation of r itself is refused, with an error that matches
+// [messagestore.ErrInvalid], and a stream that begins with another message is a [*NoReservationError].
 //
 // If store is over a transaction of the caller's own, the reservation is committed with the caller's
 // SQL, or not at all. So the effect happens with [Reserved], and with no other outcome:
@@ -251,10 +228,11 @@ func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, ke
 	if err := r.serves(ctx, source); err != nil {
 		return Result{}, err
 	}
-	if isCopyIn("", source) || isCopyIn(r.config.Category, source) {
-		return Result{}, fmt.Errorf("reserve: %w", &CopyError{source})
+	c, err := r.copyOf(ctx, source, key, wholeDigest)
+	if err != nil {
+		return Result{}, fmt.Errorf("reserve for %s: %w", source, err)
 	}
-	return r.reserve(ctx, source, key, wholeDigest)
+	return r.initial(ctx, c)
 }
 
 // serves returns the mistakes of the constructor, or an error if another consumer than the first
@@ -320,18 +298,8 @@ func by(ctx context.Context, local messagestore.Properties) {
 	}
 }
 
-func (r *Reserver) reserve(ctx context.Context, source *messagestore.Message, key string, d digest) (Result, error) {
-	c, err := r.copyOf(ctx, source, key, d)
-	if err != nil {
-		return Result{}, fmt.Errorf("reserve for %s: %w", source, err)
-	}
-	return r.initial(ctx, c)
-}
-
 // Lookup returns the reservation of key for commands in the stream source, also one
-// that was deleted since. A key that is free gives an error that matches
-// [messagestore.ErrNotFound]; one whose reservation has expired, an [*ExpiredError], which matches
-// that too.
+// that was deleted since. It returns an error that matches [messagestore.ErrNotFound] for a free key.
 func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, key string) (Result, error) {
 	stream, err := r.Stream(source, key)
 	if err != nil {
@@ -347,13 +315,7 @@ func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, k
 	if !r.isReservation(winner, stream) {
 		return Result{}, fmt.Errorf("look up reservation: %w", &NoReservationError{stream, winner})
 	}
-	if err := r.expired(ctx, winner); err != nil {
-		return Result{}, fmt.Errorf("look up reservation %s: %w", stream, err)
-	}
-	return Result{
-		Outcome: Reserved, Key: key, Stream: stream, Winner: winner,
-		Deleted: winner.IsTombstone(), Expired: winner.Metadata.Local.Get(expiredProperty) != "",
-	}, nil
+	return Result{Outcome: Reserved, Key: key, Stream: stream, Winner: winner, Deleted: winner.IsTombstone()}, nil
 }
 
 // isReservation reports whether first, with which stream begins, made a reservation there, or
@@ -365,60 +327,16 @@ func (r *Reserver) isReservation(first *messagestore.Message, stream messagestor
 	}
 	part := string(stream[strings.LastIndexByte(string(stream), '+')+1:])
 	cause := first.Metadata.CausationStream
-	return (first.Position == 0 || r.config.Retention > 0 && isLater(first)) && cause != "" && join(r.config.Category, cause, r.name, part) == stream
+	return first.Position == 0 && cause != "" && r.join(cause, part) == stream
 }
 
-// isLater reports whether m was written behind a reservation that had expired.
-func isLater(m *messagestore.Message) bool {
-	return m.Position > 0 && m.Metadata.Local.Get(expiredProperty) != ""
-}
-
-// A clock is a store that tells the time.
-type clock interface {
-	Now(ctx context.Context) (time.Time, error)
-}
-
-// own returns the reservation that the source of c has made before the one at a position, or nil.
-func (r *Reserver) own(ctx context.Context, c claim, before messagestore.Version) (*messagestore.Message, error) {
-	if before == 0 {
-		return nil, nil
-	}
-	for m, err := range r.store.ReadStream(ctx, c.stream, 0) {
-		if err != nil || m.Position >= before {
-			return nil, err
-		}
-		if m.ID == idOf(c.source, c.stream, m.Position) {
-			return m, nil
-		}
-	}
-	return nil, nil
-}
-
-// expired returns an [*ExpiredError] if the reservation m has expired.
-func (r *Reserver) expired(ctx context.Context, m *messagestore.Message) error {
-	if r.config.Retention == 0 {
-		return nil
-	}
-	now, err := r.store.(clock).Now(ctx) //nolint:errcheck // New has looked
-	if err == nil && now.Sub(m.Time) >= r.config.Retention {
-		err = &ExpiredError{Reservation: m, Retention: r.config.Retention}
-	}
-	return err
-}
-
-// Expires reports whether the keys of r have a [Config.Retention].
-func (r *Reserver) Expires() bool { return r.config.Retention > 0 }
-
-// A claim is an attempt to write the first message of a stream, or the one behind a reservation
-// that has expired.
+// A claim is an attempt to write the first message of a stream.
 type claim struct {
 	source *messagestore.Message
 	key    string
 	stream messagestore.StreamName
 	body   messagestore.Envelope
 	digest string // of the source's content
-
-	after *messagestore.Message // the reservation that has expired, or nil
 
 	// digestOf computes the digest of a winner that carries none. It is nil if the winner is no
 	// command: the claim of Initiate.
@@ -433,15 +351,27 @@ func (c claim) begunBy(r *Reserver, first *messagestore.Message) bool {
 	return r.isReservation(first, c.stream)
 }
 
+// declare writes the life of keys down where stream is to be, once.
+func (r *Reserver) declare(ctx context.Context, stream messagestore.StreamName) error {
+	err := r.life.Declare(ctx, stream.Category())
+	corrupt := (*keylife.CorruptError)(nil)
+	if errors.Is(err, messagestore.ErrInvalid) || errors.As(err, &corrupt) {
+		return &lastingError{err}
+	}
+	return err
+}
+
 // copyOf returns the claim that Copy, Inline and Reserve make.
 func (r *Reserver) copyOf(ctx context.Context, source *messagestore.Message, key string, d digest) (claim, error) {
 	stream, err := r.Stream(source.Stream, key)
 	if err != nil {
 		return claim{}, err
 	}
-	d = r.within(d)
 	sum, err := d(source)
 	if err != nil {
+		return claim{}, err
+	}
+	if err := r.declare(ctx, stream); err != nil {
 		return claim{}, err
 	}
 	body := messagestore.Follow(source, source.Body())
@@ -453,91 +383,19 @@ func (r *Reserver) copyOf(ctx context.Context, source *messagestore.Message, key
 	return claim{source: source, key: key, stream: stream, body: body, digest: sum, digestOf: d}, nil
 }
 
-// behind returns the claim to the place behind a reservation that has expired. The message there
-// has an id of its own, so that a command that had the key before can have it again.
-func (c claim) behind(expired *messagestore.Message) claim {
-	c.after = expired
-	c.body.ID = idOf(c.source, c.stream, expired.Position+1)
-	c.body.Metadata.Local = maps.Clone(c.body.Metadata.Local)
-	c.body.Metadata.Local[expiredProperty] = expired.Time.UTC().Format(time.RFC3339Nano)
-	return c
-}
-
-// idOf returns the id of the reservation that source makes at a position of stream.
-func idOf(source *messagestore.Message, stream messagestore.StreamName, position messagestore.Version) uuid.UUID {
-	if position == 0 {
-		return DeriveID(source, string(stream))
-	}
-	return DeriveID(source, fmt.Sprintf("%s@%d", stream, position))
-}
-
-// unseen reports whether found, which was read after the claim was refused, is not what refused it: there
-// is nothing, or only the reservation that has expired. The snapshot of the reader is older.
-func (c claim) unseen(found *messagestore.Message) bool {
-	return found == nil || c.after != nil && found.ID == c.after.ID
-}
-
-// write returns the write that makes the claim. Of those that race for the place behind a
-// reservation that has expired, the expected version lets one win.
+// write returns the write that makes the claim.
 func (c claim) write() messagestore.StreamWrite {
-	w := messagestore.To(c.stream, messagestore.NoStream, c.body)
-	if c.after != nil {
-		w.Expected, w.After = c.after.Position, c.after.ID
-	}
-	return w
+	return messagestore.To(c.stream, messagestore.NoStream, c.body)
 }
 
-// within returns d for this reserver. In a category of its own, commands of several
-// categories meet under one stream name: the digest tells them apart.
-func (r *Reserver) within(d digest) digest {
-	if r.config.Category == "" {
-		return d
-	}
-	return func(m *messagestore.Message) (string, error) {
-		category := m.Stream.Category()
-		if category == r.config.Category { // a copy: its command's category counts
-			category = m.Metadata.CausationStream.Category()
-		}
-		sum, err := d(m)
-		return sum + "@" + string(category), err
-	}
-}
-
-// isCopy reports whether m is a copy that this reserver made, or one of the same name
-// and category. The property alone does not make it one: m is the first message of the
+// isCopy reports whether m, of a category that r reserves in, is a copy that r made, or a reserver of the
+// same name. The property alone does not make it one: m is the first message of the
 // very stream that its cause and its key lead to.
 func (r *Reserver) isCopy(m *messagestore.Message) bool {
-	return m.Metadata.Local.Get(nameProperty) == r.name && isCopyIn(r.config.Category, m)
-}
-
-// passesOver reports whether m is a copy that a reserver of another name made. The
-// command of that copy is in the same category, and this reserver reserves that command.
-// Taking the copy for a command too would handle it twice, and copying it would never
-// end, for the other reserver would do the same.
-func (r *Reserver) passesOver(m *messagestore.Message) bool {
-	name := m.Metadata.Local.Get(nameProperty)
-	if name == r.name || !isCopyIn("", m) && !isCopyIn(r.config.Category, m) {
-		return false
-	}
-	r.config.Logger.Debug().Str("reservation", string(m.Stream)).Str("for", name).Msg("pass over")
-	return true
-}
-
-// isCopyIn reports whether m is a copy, by a reserver of any name, in the given category,
-// or in that of its command if none is given.
-func isCopyIn(category messagestore.Category, m *messagestore.Message) bool {
 	local, cause := m.Metadata.Local, m.Metadata.CausationStream
-	part, name := local.Get(keyProperty), local.Get(nameProperty)
-	return (m.Position == 0 || isLater(m)) && part != "" && cause != "" && !strings.Contains(part, "+") && nameRule(name) == "" &&
-		join(category, cause, name, part) == m.Stream
-}
-
-// IsCopy reports whether m is a copy of a command, by a reserver of any name: the reservation of
-// its key. A consumer that reads the commands of a category reads their copies too, so a count of
-// commands leaves them out. The copies of a reserver with a category of its own are all messages of
-// that category.
-func IsCopy(m *messagestore.Message) bool {
-	return m != nil && (isCopyIn("", m) || isCopyIn(m.Stream.Category(), m))
+	part := local.Get(keyProperty)
+	return m.Position == 0 && local.Get(nameProperty) == r.name && part != "" && !strings.Contains(part, "+") && cause != "" &&
+		r.join(cause, part) == m.Stream
 }
 
 // isHandled reports whether the command's effect was written with the copy m.
@@ -546,25 +404,16 @@ func isHandled(m *messagestore.Message) bool {
 	return handled
 }
 
-// initial makes the claim by an initial write, or by one behind a reservation that has expired.
+// initial makes the claim by an initial write.
 func (r *Reserver) initial(ctx context.Context, c claim) (Result, error) {
-	for attempt := 1; ; attempt++ {
-		written, met, err := r.write(ctx, c.write())
-		var result Result
-		switch {
-		case err != nil:
-			result, err = r.refused(ctx, c, err)
-		case met != nil:
-			result, err = r.lost(ctx, c, met.Last[0])
-		default:
-			return r.won(ctx, c, written[0]), nil
-		}
-		expired, ok := errors.AsType[*ExpiredError](err)
-		if !ok || attempt == attempts {
-			return result, err
-		}
-		c = c.behind(expired.Reservation)
+	written, met, err := r.write(ctx, c.write())
+	switch {
+	case err != nil:
+		return r.refused(ctx, c, err)
+	case met != nil:
+		return r.lost(ctx, c, met.Last[0])
 	}
+	return r.won(ctx, c, written[0]), nil
 }
 
 // write writes, and returns the conflict of a write if the store can tell it.
@@ -590,10 +439,10 @@ func (r *Reserver) writeStreams(ctx context.Context, writes ...messagestore.Stre
 func (r *Reserver) lost(ctx context.Context, c claim, last *messagestore.Message) (Result, error) {
 	winner := last
 	var err error
-	if last == nil || last.Position != 0 && !r.Expires() {
+	if last == nil || last.Position != 0 {
 		winner, err = r.first(ctx, c.stream)
 	}
-	if err == nil && c.unseen(winner) {
+	if err == nil && winner == nil {
 		err = ErrWinnerUnseen
 	}
 	if err != nil {
@@ -616,20 +465,17 @@ func (r *Reserver) refused(ctx context.Context, c claim, failure error) (Result,
 	switch {
 	case err != nil:
 		return fail(err)
-	case c.unseen(winner) && errors.Is(failure, messagestore.ErrVersionConflict):
+	case winner == nil && errors.Is(failure, messagestore.ErrVersionConflict):
 		return fail(fmt.Errorf("%w: %w", ErrWinnerUnseen, failure))
-	case c.unseen(winner):
+	case winner == nil:
 		return fail(failure)
 	}
 	return r.compare(ctx, c, winner)
 }
 
-// first returns the first message of stream, or nil; where keys expire, the last one. A stream
-// that was deleted begins with its tombstone, at any position.
+// first returns the first message of stream, or nil. A stream that was deleted begins with its
+// tombstone, at any position.
 func (r *Reserver) first(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
-	if r.Expires() {
-		return r.begin(ctx, stream)
-	}
 	// This way it reads one message, however long the stream is.
 	for m, err := range r.store.ReadStreamBackwards(ctx, stream, 0) {
 		return m, err
@@ -638,12 +484,6 @@ func (r *Reserver) first(ctx context.Context, stream messagestore.StreamName) (*
 }
 
 func (r *Reserver) begin(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
-	if r.Expires() {
-		for m, err := range r.store.ReadStreamBackwards(ctx, stream, messagestore.EndOfStream) {
-			return m, err
-		}
-		return nil, nil
-	}
 	for m, err := range r.store.ReadStream(ctx, stream, 0) {
 		return m, err
 	}
@@ -658,28 +498,25 @@ func (r *Reserver) won(ctx context.Context, c claim, written messagestore.Writte
 	if len(written.IDs) > 0 {
 		record.ID = written.IDs[0]
 	}
-	if c.after != nil {
-		record.Position = c.after.Position + 1
-	}
 	if raw, ok := c.body.Body.(messagestore.Raw); ok {
 		record.Data = raw.Data
 	}
-	result := Result{Outcome: Reserved, Key: c.key, Stream: c.stream, Winner: record, Expired: c.after != nil}
+	result := Result{Outcome: Reserved, Key: c.key, Stream: c.stream, Winner: record}
 	if written.Duplicate {
 		result.Outcome = Redelivered
 	}
 	return r.tell(ctx, c, result)
 }
 
-// compare returns the outcome of a claim on a stream that begins with first, or, where keys
-// expire, ends with it. The error is a [*NoReservationError] or an [*ExpiredError].
+// compare returns the outcome of a claim on a stream that begins with first. The error is a
+// [*NoReservationError] or an [*OtherConsumerError].
 func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Message) (Result, error) {
 	if !c.begunBy(r, first) {
 		r.config.Logger.Warn().Str("type", c.source.Type).Str("stream", string(c.source.Stream)).Int64("position", int64(c.source.Position)).
 			Str("reservation", string(c.stream)).Msg("no reservation in its place")
 		return Result{}, fmt.Errorf("reserve %s: %w", c.stream, &NoReservationError{c.stream, first})
 	}
-	result := Result{Outcome: KeyReused, Key: c.key, Stream: c.stream, Winner: first, Deleted: first.IsTombstone(), Expired: isLater(first)}
+	result := Result{Outcome: KeyReused, Key: c.key, Stream: c.stream, Winner: first, Deleted: first.IsTombstone()}
 	sum := first.Metadata.Local.Get(digestProperty)
 	if sum == "" && first.Type == c.source.Type {
 		if computed, err := c.digestOf(first); err == nil { // else it counts as other content
@@ -692,22 +529,10 @@ func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Mes
 	case result.Deleted && same: // the tombstone keeps the winner's digest
 		result.Outcome = Duplicate
 	case result.Deleted:
-	case first.ID == idOf(c.source, c.stream, first.Position), same && causedBySource:
+	case first.ID == DeriveID(c.source, string(c.stream)), same && causedBySource:
 		result.Outcome = Redelivered
 	case same:
 		result.Outcome = Duplicate
-	}
-	if r.Expires() && result.Outcome != Redelivered { // its own reservation counts, however old it is
-		own, err := r.own(ctx, c, first.Position)
-		if err == nil && own == nil {
-			err = r.expired(ctx, first)
-		}
-		if err != nil {
-			return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
-		}
-		if own != nil {
-			result = Result{Outcome: Redelivered, Key: c.key, Stream: c.stream, Winner: own, Expired: isLater(own)}
-		}
 	}
 	if err := r.ofOther(ctx, result.Winner); err != nil {
 		return Result{}, fmt.Errorf("reserve %s: %w", c.stream, err)
@@ -717,12 +542,8 @@ func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Mes
 
 func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {
 	begin := r.config.Logger.Debug
-	switch {
-	case result.Outcome == KeyReused:
+	if result.Outcome == KeyReused {
 		begin = r.config.Logger.Warn
-	case result.Outcome == Reserved && result.Expired:
-		r.config.Logger.Info().Str("reservation", string(result.Stream)).Int64("position", int64(result.Winner.Position)).
-			Msg("the key was free: its reservation had expired")
 	}
 	begin().Str("outcome", result.Outcome.String()).
 		Str("type", c.source.Type).Str("stream", string(c.source.Stream)).Int64("position", int64(c.source.Position)).
@@ -740,17 +561,17 @@ type pages interface {
 
 // readBy tells the consumer, once, that no other has read the category of the copies: a consumer that reads it has
 // positions.
-func (r *Reserver) readBy(ctx context.Context) {
+func (r *Reserver) readBy(ctx context.Context, copies messagestore.Category) {
 	store, reads := r.store.(pages)
-	if r.config.Category == "" || !reads || !r.read.CompareAndSwap(false, true) {
+	if !reads || !r.read.CompareAndSwap(false, true) {
 		return
 	}
-	page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: r.config.Category.WithType("position"), Limit: 1})
+	page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: copies.WithType("position"), Limit: 1})
 	switch {
 	case err != nil:
 		r.read.Store(false) // the next copy asks
 	case len(page.Messages) == 0:
-		handling.Unread(ctx, string(r.config.Category))
+		handling.Unread(ctx, string(copies))
 	}
 }
 

@@ -35,8 +35,8 @@ func TestACopyIsTheCommandByteForByte(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, reservation.Reserved, result.Outcome)
 	require.Equal(t, "AAA", result.Key)
-	require.Equal(t, command.With("accounts").With("AAA"), result.Stream)
-	copies := all(t, store, command.With("accounts").With("AAA"))
+	require.Equal(t, place(command, "accounts").With("AAA"), result.Stream)
+	copies := all(t, store, place(command, "accounts").With("AAA"))
 	require.Len(t, copies, 1)
 	made := copies[0]
 	require.Equal(t, "Deposit", made.Type)
@@ -48,7 +48,7 @@ func TestACopyIsTheCommandByteForByte(t *testing.T) {
 	require.Len(t, made.Metadata.Local.Get("reservedDigest"), 64)
 	require.Equal(t, "accounts", made.Metadata.Local.Get("reservedFor"))
 	require.Len(t, made.Metadata.Local, 3)
-	require.Equal(t, reservation.DeriveID(source, string(command.With("accounts").With("AAA"))), made.ID)
+	require.Equal(t, reservation.DeriveID(source, string(place(command, "accounts").With("AAA"))), made.ID)
 	require.Equal(t, source.ID[:6], made.ID[:6])
 	require.Equal(t, made.ID, result.Winner.ID)
 	require.Equal(t, made.GlobalPosition, result.Winner.GlobalPosition)
@@ -68,7 +68,7 @@ func TestTheWinnersOwnCommandIsReservedOnceAndThenRedelivered(t *testing.T) {
 		require.Equal(t, want, result.Outcome)
 	}
 
-	require.Len(t, all(t, store, command.With("accounts").With("AAA")), 1)
+	require.Len(t, all(t, store, place(command, "accounts").With("AAA")), 1)
 }
 
 // A copy that was made by other means is known by its cause.
@@ -77,13 +77,13 @@ func TestTheWinnersOwnCommandIsKnownByItsCauseToo(t *testing.T) {
 	store := newStore()
 	r := newReserver(t, store, nil)
 	source := send(t, store, command, Deposit{"AAA", 10})
-	send(t, store, command.With("accounts").With("AAA"), messagestore.Follow(source, source.Body()))
+	send(t, store, place(command, "accounts").With("AAA"), messagestore.Follow(source, source.Body()))
 
 	result, err := r.Reserve(t.Context(), source, "AAA")
 
 	require.NoError(t, err)
 	require.Equal(t, reservation.Redelivered, result.Outcome)
-	require.Len(t, all(t, store, command.With("accounts").With("AAA")), 1)
+	require.Len(t, all(t, store, place(command, "accounts").With("AAA")), 1)
 }
 
 // A store that was copied elsewhere may number its messages anew.
@@ -115,7 +115,7 @@ func TestADuplicateLearnsWhoWon(t *testing.T) {
 
 	require.NoError(t, err)
 	require.Equal(t, reservation.Duplicate, result.Outcome)
-	require.Equal(t, command.With("accounts").With("AAA"), result.Winner.Stream)
+	require.Equal(t, place(command, "accounts").With("AAA"), result.Winner.Stream)
 	require.Equal(t, messagestore.Version(0), result.Winner.Position)
 	require.Equal(t, first.Position, result.Winner.Metadata.CausationPosition)
 	require.False(t, result.Winner.Time.IsZero())
@@ -157,7 +157,7 @@ func TestAWinnerWithoutADigestIsComparedByItsContent(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	r := newReserver(t, store, nil)
-	send(t, store, command.With("accounts").With("AAA"), messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10}))
+	send(t, store, place(command, "accounts").With("AAA"), messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10}))
 
 	same, err := r.Reserve(t.Context(), send(t, store, command, Deposit{"AAA", 10}), "AAA")
 	require.NoError(t, err)
@@ -220,7 +220,7 @@ func TestAnyoneCanSeeWhoWon(t *testing.T) {
 	r := newReserver(t, store, nil)
 	_, err := r.Lookup(t.Context(), command, "a+b")
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
-	require.EqualError(t, err, "look up reservation account:command-123+accounts+a%2Bb: no such message")
+	require.EqualError(t, err, "look up reservation account:command+reservation+accounts-123+a%2Bb: no such message")
 	source := send(t, store, command, Deposit{"a+b", 10})
 	_, err = r.Reserve(t.Context(), source, "a+b")
 	require.NoError(t, err)
@@ -235,18 +235,6 @@ func TestAnyoneCanSeeWhoWon(t *testing.T) {
 	require.ErrorIs(t, err, reservation.ErrInvalidKey)
 }
 
-func TestACategoryOfItsOwnKeepsTheCardinalID(t *testing.T) {
-	t.Parallel()
-	store := newStore()
-	r := newReserver(t, store, &reservation.Config{Category: "accountTransaction"})
-	source := send(t, store, "account:command-123+more", Deposit{"AAA", 10})
-
-	result, err := r.Reserve(t.Context(), source, "AAA")
-
-	require.NoError(t, err)
-	require.Equal(t, messagestore.StreamName("accountTransaction-123+accounts+AAA"), result.Stream)
-}
-
 func TestMistakesOfNewAreToldByEachCall(t *testing.T) {
 	t.Parallel()
 	store := newStore()
@@ -257,8 +245,8 @@ func TestMistakesOfNewAreToldByEachCall(t *testing.T) {
 	}{
 		"no store":    {nil, nil, "invalid store: it is nil"},
 		"a nil store": {(*messagestore.Store)(nil), nil, "invalid store: it is nil"},
-		"a stream":    {store, &reservation.Config{Category: "b-1"}, `invalid category "b-1": it is the name of a stream: a category has no dash`},
-		"all of them": {nil, &reservation.Config{Category: "b-1"}, "invalid store: it is nil\n" + `invalid category "b-1": it is the name of a stream: a category has no dash`},
+		"a consumer":  {store, &reservation.Config{Consumers: []string{"b-1"}}, `invalid consumers "b-1": it holds a dash, plus sign or colon, which divide the parts of stream names`},
+		"all of them": {nil, &reservation.Config{Consumers: []string{"b-1"}}, "invalid store: it is nil\n" + `invalid consumers "b-1": it holds a dash, plus sign or colon, which divide the parts of stream names`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -283,27 +271,11 @@ func TestMistakesOfNewAreToldByEachCall(t *testing.T) {
 	}
 }
 
-func TestACommandInTheReservationsCategoryIsALoop(t *testing.T) {
-	t.Parallel()
-	store := newStore()
-	r := newReserver(t, store, &reservation.Config{Category: "accountTransaction"})
-	source := send(t, store, "accountTransaction-123", Deposit{"AAA", 10})
-
-	_, err := r.Reserve(t.Context(), source, "AAA")
-
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.ErrorContains(t, err, `invalid reservation category "accountTransaction": it is the category that is consumed`)
-	version, err := store.Version(t.Context(), "accountTransaction-123+accounts+AAA")
-	require.NoError(t, err)
-	require.Equal(t, messagestore.NoStream, version)
-}
-
-// In a category of their own, reservations for commands of two categories have one stream.
-// A command of the second is no duplicate of one of the first: it is parked, and not lost.
+// Each category of commands has keys of its own.
 func TestCommandsOfTwoCategoriesAreNoDuplicates(t *testing.T) {
 	t.Parallel()
 	store := newStore()
-	r := newReserver(t, store, &reservation.Config{Category: "reserved"})
+	r := newReserver(t, store, nil)
 	first, err := r.Reserve(t.Context(), send(t, store, command, Deposit{"AAA", 10}), "AAA")
 	require.NoError(t, err)
 	again, err := r.Reserve(t.Context(), send(t, store, command, Deposit{"AAA", 10}), "AAA")
@@ -314,8 +286,8 @@ func TestCommandsOfTwoCategoriesAreNoDuplicates(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, reservation.Reserved, first.Outcome)
 	require.Equal(t, reservation.Duplicate, again.Outcome)
-	require.Equal(t, reservation.KeyReused, other.Outcome)
-	require.Equal(t, first.Stream, other.Stream)
+	require.Equal(t, reservation.Reserved, other.Outcome)
+	require.Equal(t, messagestore.StreamName("order:command+reservation+accounts-123+AAA"), other.Stream)
 }
 
 func TestACommandWhoseDataAreNullIsReserved(t *testing.T) {
@@ -357,7 +329,7 @@ func TestNoOtherErrorIsTakenForADuplicate(t *testing.T) {
 				r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 				source := send(t, store, command, Deposit{"AAA", 10})
 				if taken {
-					send(t, store, command.With("accounts").With("AAA"), messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10}))
+					send(t, store, place(command, "accounts").With("AAA"), messagestore.Follow(send(t, store, command, Deposit{"AAA", 10}), Deposit{"AAA", 10}))
 				}
 				d.next = func() fault { return test.fault }
 
@@ -369,7 +341,7 @@ func TestNoOtherErrorIsTakenForADuplicate(t *testing.T) {
 				result, err := r.Reserve(t.Context(), source, "AAA")
 				require.NoError(t, err)
 				require.Equal(t, taken, result.Outcome == reservation.Duplicate)
-				require.Len(t, all(t, store, command.With("accounts").With("AAA")), 1)
+				require.Len(t, all(t, store, place(command, "accounts").With("AAA")), 1)
 			})
 		}
 	}
@@ -385,7 +357,7 @@ func TestAWinnerThatCannotBeReadIsNoAnswer(t *testing.T) {
 		r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 		source := send(t, store, command, Deposit{"AAA", 10})
 		for range 2 { // so that the last message is not the winner
-			send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
+			send(t, store, place(command, "accounts").With("AAA"), Deposit{"AAA", 10})
 		}
 		d.reads = func() error { return errRefused }
 
@@ -422,7 +394,7 @@ func TestAWinnerThatCannotBeSeenIsNoAnswer(t *testing.T) {
 	d := memory.New()
 	store := messagestore.New(d, nil)
 	source := send(t, store, command, Deposit{"AAA", 10})
-	send(t, store, command.With("accounts").With("AAA"), Deposit{"AAA", 10})
+	send(t, store, place(command, "accounts").With("AAA"), Deposit{"AAA", 10})
 
 	for _, driver := range []messagestore.Driver{blind{d}, blindMeeting{blind{d}, nil}} {
 		_, err := newReserver(t, messagestore.New(driver, nil), nil).Reserve(t.Context(), source, "AAA")

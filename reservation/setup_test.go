@@ -202,10 +202,10 @@ func TestACategoryOfCopiesThatNoConsumerReadsIsNamedOnce(t *testing.T) {
 			for _, key := range []string{"AAA", "BBB"} {
 				send(t, store, command, Deposit{key, 10})
 			}
-			once := newReserver(t, store, &reservation.Config{Category: "depositOnce"})
+			once := newReserver(t, store, nil)
 			mux := muxOf(forms[test.form](once, func() {}))
 			if test.read {
-				c := must.New(consumer.New(store, "depositOnce", "accounts", mux, &consumer.Config{Logger: logger.Silent()}))
+				c := must.New(consumer.New(store, once.Category(commands), "accounts", mux, &consumer.Config{Logger: logger.Silent()}))
 				require.NoError(t, c.CatchUp(t.Context()))
 			}
 
@@ -213,7 +213,7 @@ func TestACategoryOfCopiesThatNoConsumerReadsIsNamedOnce(t *testing.T) {
 			require.NoError(t, c.CatchUp(t.Context()))
 
 			require.Equal(t, test.want, log.count("no consumer has read the category of the copies yet"))
-			require.Equal(t, test.want, log.count(`"copies":"depositOnce"`))
+			require.Equal(t, test.want, log.count(`"copies":"account:command+reservation+accounts"`))
 		})
 	}
 }

@@ -75,7 +75,7 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 				return mux
 			},
 			func(category messagestore.Category) messagestore.StreamName {
-				return category.Stream("123").With("accounts", "AAA")
+				return place(category.Stream("123"), "accounts").With("AAA")
 			},
 		},
 		"inline": {
@@ -87,7 +87,7 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 				return mux
 			},
 			func(category messagestore.Category) messagestore.StreamName {
-				return category.Stream("123").With("deposits", "AAA")
+				return place(category.Stream("123"), "deposits").With("AAA")
 			},
 		},
 		"started": {
@@ -174,8 +174,8 @@ func TestADeletedStreamThatMayHaveBeenNoReservationIsNoAnswer(t *testing.T) {
 		pool := pgtest.Pool(t)
 		store, adm := messagestore.New(postgres.New(pool, nil), nil), admin.New(pool, nil)
 		source := storetest.Category(t).Stream("123")
-		send(t, store, source.With("accounts").With("AAA"), Deposit{"AAA", 10})
-		deleting(erase)(t, store, adm, source.With("accounts").With("AAA"))
+		send(t, store, place(source, "accounts").With("AAA"), Deposit{"AAA", 10})
+		deleting(erase)(t, store, adm, place(source, "accounts").With("AAA"))
 
 		_, err := newReserver(t, store, nil).Reserve(t.Context(), send(t, store, source, Deposit{"AAA", 11}), "AAA")
 

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -116,7 +115,7 @@ func TestAnEffectInTheCallersTransactionHappensOnce(t *testing.T) {
 		_, err := handle(first, boom)
 		require.ErrorIs(t, err, boom)
 		require.Zero(t, l.count())
-		require.Empty(t, all(t, l.store, command.With("accounts").With("AAA")))
+		require.Empty(t, all(t, l.store, place(command, "accounts").With("AAA")))
 
 		for _, step := range []struct {
 			m    *messagestore.Message
@@ -133,7 +132,7 @@ func TestAnEffectInTheCallersTransactionHappensOnce(t *testing.T) {
 			require.Equal(t, step.want, outcome)
 			require.Equal(t, 1, l.count())
 		}
-		require.Len(t, all(t, l.store, command.With("accounts").With("AAA")), 1)
+		require.Len(t, all(t, l.store, place(command, "accounts").With("AAA")), 1)
 	})
 }
 
@@ -157,7 +156,7 @@ func TestASecondReservationInOneTransactionIsARedelivery(t *testing.T) {
 		}))
 
 		require.Equal(t, 1, l.count())
-		require.Len(t, all(t, l.store, command.With("accounts").With("AAA")), 1)
+		require.Len(t, all(t, l.store, place(command, "accounts").With("AAA")), 1)
 	})
 }
 
@@ -180,47 +179,4 @@ func TestAWinnerOutsideOfTheSnapshotIsNoAnswer(t *testing.T) {
 	_, err = newReserver(t, messagestore.New(postgres.New(tx, config), nil), nil).Reserve(t.Context(), again, "AAA")
 
 	require.ErrorIs(t, err, reservation.ErrWinnerUnseen)
-}
-
-// Where keys expire there is a reservation in the snapshot, which has expired: it is not what the write has met.
-func TestAWinnerBehindAnExpiredReservationIsNotInTheSnapshotEither(t *testing.T) {
-	t.Parallel()
-	pool, schema := pgtest.Schema(t)
-	config := &postgres.Config{Schema: schema}
-	store := messagestore.New(postgres.New(pool, config), nil)
-	expiring := &reservation.Config{Category: kept, Retention: daily}
-	for name, level := range map[string]pgx.TxIsoLevel{"repeatable read": pgx.RepeatableRead, "serializable": pgx.Serializable} {
-		for how, reserve := range map[string]func(once *reservation.Reserver, late *messagestore.Message, key string) error{
-			"Reserve": func(once *reservation.Reserver, late *messagestore.Message, key string) error {
-				_, err := once.Reserve(t.Context(), late, key)
-				return err
-			},
-			"Inline": func(once *reservation.Reserver, late *messagestore.Message, _ string) error {
-				mux := handler.New()
-				handler.On(mux, reservation.Inline(once, Deposit.Key, func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
-					return nil, nil
-				}))
-				return mux.Handle(t.Context(), late)
-			},
-		} {
-			t.Run(name+", "+how, func(t *testing.T) {
-				key := name + how
-				expired, winner, late := send(t, store, command, Deposit{key, 10}), send(t, store, command, Deposit{key, 10}), send(t, store, command, Deposit{key, 10})
-				_, err := newReserver(t, store, expiring).Reserve(t.Context(), expired, key)
-				require.NoError(t, err)
-				tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
-				require.NoError(t, err)
-				defer func() { require.NoError(t, tx.Rollback(context.Background())) }()
-				_, err = tx.Exec(t.Context(), "select 1") // takes the snapshot
-				require.NoError(t, err)
-				_, err = newReserver(t, ahead{store, daily}, expiring).Reserve(t.Context(), winner, key)
-				require.NoError(t, err)
-
-				err = reserve(newReserver(t, ahead{messagestore.New(postgres.New(tx, config), nil), daily}, expiring), late, key)
-
-				require.ErrorIs(t, err, reservation.ErrWinnerUnseen)
-				require.NotErrorIs(t, err, messagestore.ErrNotFound)
-			})
-		}
-	}
 }

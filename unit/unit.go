@@ -129,8 +129,6 @@ func missing[Tx any](u *Unit[Tx], once *reservation.Reserver, noKey, noFunction 
 		wrong = append(wrong, once.Validate())
 	case u != nil && !once.Over(u.txs.Store) && !once.Over(u.txs):
 		add("Handle's reserver", "it is over another store than the unit")
-	case once.Expires():
-		add("Handle's reserver", "its keys expire, and those of a unit are taken for ever")
 	}
 	if noKey {
 		add("Handle's key", "it is nil")

@@ -1,7 +1,7 @@
 // Command dibs writes, reads and explains the messages of a store.
 //
 //	dibs write account:command-123 Deposit '{"amount":10,"depositId":"AAA"}'
-//	dibs explain account:command-123+AAA
+//	dibs explain account:command+reservation+accounts-123+AAA
 package main
 
 import (

@@ -51,7 +51,7 @@ func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	mux := handler.New()
 	handler.On(mux, c.open)
 	handler.On(mux, c.deposit)
-	handler.On(mux, reservation.Copy(once, Withdraw.Key, c.withdraw))
+	handler.On(mux, reservation.Inline(once, Withdraw.Key, c.withdraw))
 	handler.On(mux, c.close)
 	return mux, nil
 }
@@ -85,26 +85,23 @@ func (c *component) deposit(ctx context.Context, m handler.Message[Deposit]) err
 		Deposited{AccountID: m.Body.AccountID, DepositID: m.Body.DepositID, Amount: m.Body.Amount, Processed: c.now(), Sequence: m.GlobalPosition})
 }
 
-// withdraw is called for the one command that holds the reservation. That one may
-// be redelivered after a crash, and so it looks at its sequence too.
-func (c *component) withdraw(ctx context.Context, m handler.Message[Withdraw]) error {
+// withdraw decides for the one command that takes the key. Its event is one write with the reservation.
+func (c *component) withdraw(ctx context.Context, m handler.Message[Withdraw]) ([]messagestore.StreamWrite, error) {
 	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if account.Processed(m.GlobalPosition) {
-		return c.ignore(m.Message)
-	}
-	if reason := refuse(account, m.Body.Amount); reason != "" {
-		return c.write(ctx, m.Message, m.Body.AccountID, version, WithdrawalRejected{
-			AccountID: m.Body.AccountID, WithdrawalID: m.Body.WithdrawalID, Amount: m.Body.Amount,
-			Reason: reason, Processed: c.now(), Sequence: m.GlobalPosition,
-		})
-	}
-	return c.write(ctx, m.Message, m.Body.AccountID, version, Withdrawn{
+	var event messagestore.Body = Withdrawn{
 		AccountID: m.Body.AccountID, WithdrawalID: m.Body.WithdrawalID, Amount: m.Body.Amount,
 		Processed: c.now(), Sequence: m.GlobalPosition,
-	})
+	}
+	if reason := refuse(account, m.Body.Amount); reason != "" {
+		event = WithdrawalRejected{
+			AccountID: m.Body.AccountID, WithdrawalID: m.Body.WithdrawalID, Amount: m.Body.Amount,
+			Reason: reason, Processed: c.now(), Sequence: m.GlobalPosition,
+		}
+	}
+	return []messagestore.StreamWrite{messagestore.To(Category.Stream(m.Body.AccountID), version, messagestore.Follow(m.Message, event))}, nil
 }
 
 // refuse returns why an account does not pay out an amount, or "".

@@ -12,7 +12,7 @@
 //     must repeat its write with the same message id.
 //   - Withdraw by reservation. Any number of messages may ask for the same
 //     withdrawal, from any number of senders. Each tries to be the first message
-//     of a stream named after the withdrawal's id; the one that is gets handled.
+//     of a stream named after the withdrawal's id, in one write with its event.
 //
 // All of them write with the version they read, so that two consumers that handle
 // one account at once cannot both decide.

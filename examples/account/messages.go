@@ -12,6 +12,9 @@ import (
 const (
 	Category messagestore.Category = "account"
 	Commands messagestore.Category = "account:command"
+
+	// Reservations are where the keys of withdrawals are reserved.
+	Reservations messagestore.Category = "account:command+reservation+accounts"
 )
 
 // Money is an amount in hundredths of a crown, so that sums are exact.

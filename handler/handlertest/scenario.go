@@ -97,8 +97,8 @@ func (s *Scenario) Given(stream messagestore.StreamName, events ...messagestore.
 }
 
 // When writes a command to a stream and has it handled, and then, until there is no more, each
-// message that the handlers have written to the command's category, such as the copies of package
-// reservation. An error of handler.Park or handler.Skip goes on with the next message, as a consumer does; any other ends
+// message that the handlers have written to the command's category, and each copy that reservation.Copy has
+// made. An error of handler.Park or handler.Skip goes on with the next message, as a consumer does; any other ends
 // it, without a retry.
 func (s *Scenario) When(stream messagestore.StreamName, command messagestore.Body) *Scenario {
 	s.t.Helper()
@@ -166,7 +166,7 @@ func (s *Scenario) Then(stream messagestore.StreamName, events ...messagestore.B
 		return s
 	}
 	message := fmt.Sprintf("then: %s has not the expected events\nwant:%s\ngot:%s", stream, list(want), list(got))
-	if others := s.written(func(m *messagestore.Message) bool { return m.Stream != stream && m.Stream.Category() != s.commands() }); len(others) > 0 {
+	if others := s.written(func(m *messagestore.Message) bool { return m.Stream != stream && s.isEffect(m) }); len(others) > 0 {
 		var elsewhere []string
 		for _, m := range others {
 			elsewhere = append(elsewhere, fmt.Sprintf("%s in %s", text(m), m.Stream))
@@ -178,19 +178,24 @@ func (s *Scenario) Then(stream messagestore.StreamName, events ...messagestore.B
 }
 
 // ThenNothing compares with nothing: no message was written since the last When began, but for
-// those in the category of its command.
+// those in the category of its command, and reservations.
 func (s *Scenario) ThenNothing() *Scenario {
 	s.t.Helper()
 	s.needsCommand("then")
 	s.demand()
 	var got []string
-	for _, m := range s.written(func(m *messagestore.Message) bool { return m.Stream.Category() != s.commands() }) {
+	for _, m := range s.written(s.isEffect) {
 		got = append(got, fmt.Sprintf("%s in %s", text(m), m.Stream))
 	}
 	if len(got) > 0 {
 		s.t.Errorf("then: expected no events\ngot:%s", list(got))
 	}
 	return s
+}
+
+// isEffect reports whether m is neither a command nor a reservation of one.
+func (s *Scenario) isEffect(m *messagestore.Message) bool {
+	return m.Stream.Category() != s.commands() && !s.reserves(m.Stream.Category())
 }
 
 // ThenError takes the error of the last command's handler, which matches target. A nil target is
@@ -266,37 +271,67 @@ func (s *Scenario) needsCommand(step string) {
 // most bounds how many messages one command leads to in its category.
 const most = 1000
 
-// deliver has all messages of the command's category handled, from the command on.
+// deliver has all messages of the command's category handled, from the command on, and the copies of package
+// reservation.
 func (s *Scenario) deliver() {
 	s.t.Helper()
 	s.err, s.asked = nil, false
 	delivered := 0
-	for from := s.command.GlobalPosition; ; {
-		next := from
-		for m, err := range s.store.ReadCategory(context.Background(), s.commands(), from, messagestore.Filter{}) {
-			if delivered++; delivered > most {
-				s.t.Fatalf("when: %s has led to more than %d messages in %s: a handler writes to its own category, for ever", s.command, most, s.commands())
+	next := marks{s.commands(): s.command.GlobalPosition}
+	for again := true; again; {
+		again = false
+		for _, category := range append([]messagestore.Category{s.commands()}, s.reservations("when")...) {
+			if _, known := next[category]; !known {
+				next[category] = s.marks[category]
 			}
-			if err == nil {
-				err = s.mux.Handle(s.t.Context(), m)
-			}
-			if err != nil {
-				if s.err == nil {
-					s.err = err
-				} else {
-					s.err = errors.Join(s.err, err)
+			for m, err := range s.store.ReadCategory(context.Background(), category, next[category], messagestore.Filter{}) {
+				if delivered++; delivered > most {
+					s.t.Fatalf("when: %s has led to more than %d messages in %s: a handler writes to its own category, for ever", s.command, most, s.commands())
 				}
-				if found := disposition.Of(err); !found.Asks(disposition.Park) && !found.Asks(disposition.Skip) {
-					return
+				if err == nil && (category == s.commands() || awaitsDelivery(m)) {
+					err = s.mux.Handle(s.t.Context(), m)
 				}
+				if err != nil {
+					if s.err == nil {
+						s.err = err
+					} else {
+						s.err = errors.Join(s.err, err)
+					}
+					if found := disposition.Of(err); !found.Asks(disposition.Park) && !found.Asks(disposition.Skip) {
+						return
+					}
+				}
+				next[category], again = m.GlobalPosition+1, true
 			}
-			next = m.GlobalPosition + 1
 		}
-		if next == from {
-			return
-		}
-		from = next
 	}
+}
+
+// reservations returns the categories in which the keys of the commands are reserved.
+func (s *Scenario) reservations(step string) (found []messagestore.Category) {
+	s.t.Helper()
+	categories, err := s.store.Categories(context.Background(), string(s.commands().WithType("reservation"))+"+")
+	if err != nil {
+		s.t.Fatalf("%s: %v", step, err)
+	}
+	for _, category := range categories {
+		if s.reserves(category) {
+			found = append(found, category)
+		}
+	}
+	return found
+}
+
+// reserves reports whether the keys of the commands are reserved in category.
+func (s *Scenario) reserves(category messagestore.Category) bool {
+	name, is := strings.CutPrefix(string(category), string(s.commands().WithType("reservation"))+"+")
+	return is && !strings.Contains(name, "+")
+}
+
+// awaitsDelivery reports whether m is a copy of reservation.Copy: its effect is that of its delivery.
+func awaitsDelivery(m *messagestore.Message) bool {
+	handled, is := m.Metadata.Local["reservedHandled"].(bool)
+	return is && !handled
 }
 
 func (s *Scenario) commands() messagestore.Category { return s.command.Stream.Category() }

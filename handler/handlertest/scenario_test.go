@@ -98,7 +98,7 @@ func TestAScenarioDeliversCopies(t *testing.T) {
 	handlertest.New(t, copying).
 		When(commands.Stream("123"), withdraw{"w1", 300}).
 		Then(book.Stream("123"), withdrawn{300}).
-		Then(commands.Stream("123").With("accounts").With("w1"), withdraw{"w1", 300})
+		Then("account:command+reservation+accounts-123+w1", withdraw{"w1", 300})
 }
 
 func copying(store *messagestore.Store) *handler.Mux {

@@ -135,7 +135,7 @@ func TestVerdictSeesWhatIsWrong(t *testing.T) {
 		{"DepositedTwice", "account-1", account.Deposited{AccountID: "1", DepositID: "funding-1", Amount: 1}, "effects that happened exactly once"},
 		{"OpenedTwice", "account-1", account.Opened{AccountID: "1"}, "effects that happened exactly once"},
 		{"UnknownAccount", "account-none", account.Opened{AccountID: "none"}, "accounts "},
-		{"ReservedTwice", "account:command-1+accounts+29401/1998-10", account.Withdraw{AccountID: "1", WithdrawalID: "29401/1998-10", Amount: 245200}, "reservations with exactly one winner"},
+		{"ReservedTwice", "account:command+reservation+accounts-1+29401/1998-10", account.Withdraw{AccountID: "1", WithdrawalID: "29401/1998-10", Amount: 245200}, "reservations with exactly one winner"},
 		{"SentByNobody", "account:command-1", account.Withdraw{AccountID: "1", WithdrawalID: "29401/1998-10", Amount: 245200}, "commands sent"},
 	} {
 		for name, end := range ends {

@@ -20,11 +20,11 @@ func (d *demo) story(ctx context.Context) error {
 	fmt.Fprintf(d.out, "\nWho won withdrawal %s, of %s from account %s?\n", id, o.Amount, o.Account)
 	commands := account.Commands.Stream(o.Account)
 	var reserved *messagestore.Message
-	for m, err := range d.store.ReadCategory(ctx, account.Commands, 0, messagestore.Filter{Types: []string{"Withdraw"}}) {
+	for m, err := range d.store.ReadCategory(ctx, account.Reservations, 0, messagestore.Filter{Types: []string{"Withdraw"}}) {
 		if err != nil {
 			return err
 		}
-		if m.Stream.CardinalID() != o.Account || m.Stream == commands {
+		if m.Stream.CardinalID() != o.Account {
 			continue
 		}
 		if body, err := messagestore.Decode[account.Withdraw](m); err == nil && body.WithdrawalID == id {
@@ -37,6 +37,7 @@ func (d *demo) story(ctx context.Context) error {
 		return nil
 	}
 	lines := []line{{reserved.Time, fmt.Sprintf("reserved as the first message of %s", reserved.Stream)}}
+	var won *messagestore.Message
 	for m, err := range d.store.ReadStream(ctx, commands, 0) {
 		if err != nil {
 			return err
@@ -47,7 +48,7 @@ func (d *demo) story(ctx context.Context) error {
 		}
 		what := "refused"
 		if reserved.Metadata.Follows(m) {
-			what = "won"
+			what, won = "won", m
 		}
 		lines = append(lines, line{m.Time, fmt.Sprintf("%s sent it, %s@%d: %s", m.Metadata.Local.Get("sender"), m.Stream, m.Position, what)})
 	}
@@ -55,7 +56,7 @@ func (d *demo) story(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if m.Metadata.Follows(reserved) {
+		if won != nil && m.Metadata.Follows(won) {
 			lines = append(lines, line{m.Time, fmt.Sprintf("%s, %s@%d", m.Type, m.Stream, m.Position)})
 		}
 	}

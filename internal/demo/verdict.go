@@ -29,17 +29,16 @@ type ledger struct {
 	Asked    []sentCommand  // the first command for each effect, in their order
 	Recorded int            // commands from senders
 	Reserved map[string]int // by withdrawal: messages in its reservation stream
-	reserved map[string]messagestore.GlobalPosition
-	Strange  []string // messages that should not exist
+	Strange  []string       // messages that should not exist
 }
 
 func readLedger(ctx context.Context, store *messagestore.Store) (*ledger, error) {
 	l := &ledger{
 		Accounts: map[string]*book{}, Opened: map[string]int{}, Deposits: map[string]int{}, Effects: map[string]int{},
-		Sent: map[string]int{}, Reserved: map[string]int{}, reserved: map[string]messagestore.GlobalPosition{},
+		Sent: map[string]int{}, Reserved: map[string]int{},
 	}
 	for category, add := range map[messagestore.Category]func(*messagestore.Message, fields){
-		account.Category: l.addEvent, account.Commands: l.addCommand,
+		account.Category: l.addEvent, account.Commands: l.addCommand, account.Reservations: l.addReservation,
 	} {
 		for m, err := range store.ReadCategory(ctx, category, 0, messagestore.Filter{}) {
 			if err != nil {
@@ -91,19 +90,17 @@ func (l *ledger) addEvent(m *messagestore.Message, f fields) {
 }
 
 func (l *ledger) addCommand(m *messagestore.Message, f fields) {
-	if len(m.Stream.IDs()) > 1 {
-		if l.Reserved[f.WithdrawalID]++; l.Reserved[f.WithdrawalID] == 1 {
-			l.reserved[f.WithdrawalID] = m.GlobalPosition
-		}
-		if m.Position != 0 {
-			l.Strange = append(l.Strange, m.String())
-		}
-		return
-	}
 	l.Recorded++
 	a := sentCommand{effect(m.Type, m.Stream.ID(), f.DepositID, f.WithdrawalID), m.Stream.ID(), f, m.GlobalPosition}
 	if l.Sent[a.effect]++; l.Sent[a.effect] == 1 {
 		l.Asked = append(l.Asked, a)
+	}
+}
+
+func (l *ledger) addReservation(m *messagestore.Message, f fields) {
+	l.Reserved[f.WithdrawalID]++
+	if m.Position != 0 {
+		l.Strange = append(l.Strange, m.String())
 	}
 }
 
@@ -118,15 +115,13 @@ func effect(kind, account, deposit, withdrawal string) string {
 	return kind + " " + account + " " + deposit + withdrawal
 }
 
-// open reports whether a command without an effect is due to none: a consumer was not there yet, or at its reservation.
+// open reports whether a command without an effect is due to none: a consumer was not there yet.
 func (l *ledger) open(a sentCommand, passed messagestore.GlobalPosition) bool {
-	at := a.at
 	switch {
 	case a.WithdrawalID != "":
 		if l.Effects[a.WithdrawalID] > 0 {
 			return false
 		}
-		at = max(at, l.reserved[a.WithdrawalID])
 	case a.DepositID != "":
 		if l.Deposits[a.DepositID] > 0 {
 			return false
@@ -134,7 +129,7 @@ func (l *ledger) open(a sentCommand, passed messagestore.GlobalPosition) bool {
 	case l.Opened[a.account] > 0:
 		return false
 	}
-	return at >= passed
+	return a.at >= passed
 }
 
 // once counts the keys that were counted exactly once.

@@ -25,9 +25,8 @@ type watcher struct {
 
 // A command is the watcher's note of a command.
 type command struct {
-	at     messagestore.GlobalPosition
-	key    string // what it asks for
-	copied bool   // it is a reservation's copy, not a sender's message
+	at  messagestore.GlobalPosition
+	key string // what it asks for
 }
 
 func newWatcher(store *messagestore.Store) *watcher {
@@ -58,7 +57,7 @@ func (w *watcher) look(ctx context.Context) error {
 	for len(w.commands) > 0 && w.commands[0].at < w.passed {
 		c := w.commands[0]
 		w.commands = w.commands[1:]
-		if !c.copied && c.key != "" {
+		if c.key != "" {
 			if w.asked[c.key] {
 				w.duplicates++
 			}
@@ -69,7 +68,7 @@ func (w *watcher) look(ctx context.Context) error {
 }
 
 func (w *watcher) seeCommand(m *messagestore.Message) error {
-	c := command{at: m.GlobalPosition, copied: len(m.Stream.IDs()) > 1}
+	c := command{at: m.GlobalPosition}
 	switch m.Type {
 	case account.Withdraw{}.MessageType():
 		body, err := messagestore.Decode[account.Withdraw](m)

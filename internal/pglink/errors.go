@@ -170,7 +170,7 @@ var roles = []struct {
 	name      string
 	functions []string
 }{
-	{"dibs_admin", []string{"trim", "delete_stream", "forget_intents", "forget_inbox", "raise_epoch", "category_streams", "verify_table", "verify_store", "verify_category"}},
+	{"dibs_admin", []string{"trim", "delete_stream", "forget", "raise_epoch", "category_streams", "verify_table", "verify_store", "verify_category"}},
 	{"dibs_writer", []string{"append", "append_one", "append_each", "find_messages", "trim_checkpoints"}},
 }
 

@@ -497,18 +497,18 @@ func deletes(w way, erase bool) scene {
 // forgets is a scene of an intent that was confirmed two hours ago, in a category whose keys live
 // for a minute.
 func forgets(w way) scene {
-	s := removes("forget intents", w, func(ctx context.Context, a *admin.Admin, c *attempt, key string) error {
+	s := removes("forget", w, func(ctx context.Context, a *admin.Admin, c *attempt, key string) error {
 		category := c.category
 		if key != "cut" {
 			category += "x"
 		}
-		forgotten, err := a.ForgetIntents(ctx, category, time.Now().Add(-time.Hour), nil)
+		forgotten, err := a.Forget(ctx, category, time.Hour, nil)
 		c.got = forgotten.Messages
 		return err
 	}, func(ctx context.Context, c *attempt) error {
 		var left, records int
 		err := c.direct.QueryRow(ctx, `select count(*) filter (where stream_name = $1), count(*) filter (where type = 'dibs:Forgotten')
-			from dibs.messages where stream_name in ($1, $2)`, string(c.category.Stream("cut")), string(c.category.WithType("life").Stream("forgotten"))).Scan(&left, &records)
+			from dibs.messages where stream_name in ($1, $2)`, string(c.category.Stream("cut")), string(c.category.WithType("forgotten").Stream("1"))).Scan(&left, &records)
 		if err == nil && (left != 0 || records != 1) {
 			err = fmt.Errorf("%d messages are left, and %d are on record", left, records)
 		}

@@ -16,8 +16,8 @@ var (
 	_ messagestore.ForgettingDriver = (*Driver)(nil)
 )
 
-// ForgetsIntents implements [messagestore.ForgettingDriver]: package admin can.
-func (*Driver) ForgetsIntents() bool { return true }
+// Forgets implements [messagestore.ForgettingDriver]: package admin can.
+func (*Driver) Forgets() bool { return true }
 
 //go:embed sql/trim_checkpoints.sql
 var trimCheckpointsSQL string

@@ -141,7 +141,7 @@ type Deleted struct {
 	Already bool
 }
 
-// ForgetOptions change how intents, or the requests of an inbox, are forgotten. A nil *ForgetOptions is a good one.
+// ForgetOptions change how keys are forgotten. A nil *ForgetOptions is a good one.
 type ForgetOptions struct {
 	// Reason is recorded: up to 255 bytes of visible text. It stays, so it must not contain the
 	// data that is to be forgotten.
@@ -155,37 +155,73 @@ type ForgetOptions struct {
 	DryRun bool
 
 	// OnProgress is called after each transaction with the number of messages that it removed: at most
-	// 10,000, or all messages of one intent.
+	// 10,000, or all messages of one key.
 	//
 	// Defaults to nothing.
 	OnProgress func(removed int64)
 }
 
-// MinForgetAge is how old a request is at least that is forgotten.
-const MinForgetAge = 24 * time.Hour
+// InboxKeyLife is how old a request of an inbox is at least that is forgotten.
+const InboxKeyLife = 24 * time.Hour
 
-// ValidateInbox returns nil or an [*messagestore.InvalidError]: whether requests of that age may be
-// forgotten in a category.
-func (o *ForgetOptions) ValidateInbox(category messagestore.Category, age time.Duration) error {
-	if err := category.Validate(); err != nil {
-		return err
-	}
-	types := category.Types()
+// Validate returns nil or an [*messagestore.InvalidError]: whether keys of that age may be forgotten in a
+// category, as far as its name tells.
+func (o *ForgetOptions) Validate(category messagestore.Category, age time.Duration) error {
+	err := category.Validate()
 	switch {
-	case len(types) == 0 || types[len(types)-1] != "inbox":
-		return messagestore.NewInvalidError("category", string(category), "its last type is not inbox, so its keys stay taken")
-	case age < MinForgetAge:
-		return messagestore.NewInvalidError("age", age, fmt.Sprintf("it is at least %v: a copy of a request that comes later is carried out again", MinForgetAge))
+	case err != nil:
+		return err
+	case age <= 0:
+		return messagestore.NewInvalidError("age", age, "it is more than 0")
+	case IsInbox(category) && age < InboxKeyLife:
+		return InsideKeyLife(age, InboxKeyLife)
 	case age > 100*365*24*time.Hour:
 		return messagestore.NewInvalidError("age", age, "it is at most 100 years")
 	}
 	return CheckReason(o.Reason)
 }
 
-// ForgottenRequests is the result of a removal of the requests of an inbox.
-type ForgottenRequests struct {
-	Requests int64 // how many went, or would go
+// NoKeyLife is the error for a category whose keys stay.
+func NoKeyLife(category messagestore.Category) error {
+	return messagestore.NewInvalidError("category", string(category), "it is no inbox, and no KeyLife was declared in it before its first key, so its keys stay for ever")
+}
+
+// InsideKeyLife is the error for an age that is less than the life of keys.
+func InsideKeyLife(age, life time.Duration) error {
+	return messagestore.NewInvalidError("age", age, fmt.Sprintf("the keys live %v, so it is at least that: a request with a forgotten key is carried out again", life))
+}
+
+// CommandsOf returns the category of the commands whose keys a reserver reserves in category, and false if
+// that is a category of no reserver: account:command for account:command+reservation+accounts.
+func CommandsOf(category messagestore.Category) (commands messagestore.Category, ok bool) {
+	name := string(category)
+	last := strings.LastIndexAny(name, ":+")
+	if last < 0 || last == len(name)-1 {
+		return "", false
+	}
+	for _, mark := range []string{":reservation", "+reservation"} {
+		if commands, ok := strings.CutSuffix(name[:last], mark); ok && commands != "" && name[last] == '+' {
+			return messagestore.Category(commands), true
+		}
+	}
+	return "", false
+}
+
+// IsInbox reports whether category is an inbox, such as payments:inbox.
+func IsInbox(category messagestore.Category) bool {
+	types := category.Types()
+	_, reserves := CommandsOf(category)
+	return !reserves && len(types) > 0 && types[len(types)-1] == "inbox"
+}
+
+// Forgotten is the result of a removal of keys.
+type Forgotten struct {
+	Keys     int64 // how many went, or would go
 	Messages int64 // how many messages they had
+
+	// Unhandled is when the first command was written that a consumer has yet to pass, for a category of
+	// reservations: of the time from the age before it on, all reservations stay. It is zero if there is none.
+	Unhandled time.Time
 }
 
 // VerifyConfig changes the work of a verification. A nil *VerifyConfig is a good one.

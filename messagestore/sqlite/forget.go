@@ -5,115 +5,266 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
-// maxForgotten bounds the requests that one transaction removes.
+var _ messagestore.ForgettingDriver = (*Driver)(nil)
+
+// Forgets implements [messagestore.ForgettingDriver]: Forget does.
+func (*Driver) Forgets() bool { return true }
+
+// maxForgotten bounds the keys that one transaction looks at.
 const maxForgotten = 5000
 
 // A forgetRecord is the data of a message of type dibs:Forgotten.
 type forgetRecord struct {
-	Before   time.Time `json:"before"`
-	Requests int64     `json:"requests"`
-	Messages int64     `json:"messages"`
-	Reason   string    `json:"reason,omitempty"`
+	Before         time.Time `json:"before"`
+	Streams        int64     `json:"streams"`
+	Messages       int64     `json:"messages"`
+	KeyLifeSeconds int64     `json:"keyLifeSeconds"`
+	Reason         string    `json:"reason,omitempty"`
 }
 
-// ForgetInbox removes the requests of an inbox, such as payments:inbox, whose last message is older
-// than an age, key and all, as package messagestore/postgres/admin does: no tombstone is left, and
-// their keys are free. So the age is the window of deduplication. A category whose last type is not
-// inbox is refused, and so is an age of less than [retention.MinForgetAge]: with a
-// [*messagestore.InvalidError].
+// Forget removes the keys of a category that are older than an age, with all their messages, as package
+// messagestore/postgres/admin does: the requests of an inbox, and the intents and the reservations of a category whose
+// first manager, or reserver, had a KeyLife. No tombstone is left, and the keys are free. An age of less than the KeyLife,
+// or a day for an inbox, and any other category, is a [*messagestore.InvalidError].
 //
-// The request that has the last message of its category stays, and so do streams that end with a
-// message of another type. At most 5,000 requests are removed in one transaction, for which writers
-// wait, and each such transaction is recorded by a message of type dibs:Forgotten in
-// payments:inbox+forgotten-1, with numbers and no names. If it ends with an error, some of it may be
+// The key that has the last message of its category stays, and so do streams that were deleted, or end with another
+// message, and reservations that may still be needed: see there. At most 10,000 messages are removed in one transaction, or
+// one key with more, for which writers wait, and each such transaction is recorded by a message of type dibs:Forgotten in
+// payment:intent+forgotten-1, for payment:intent, with numbers and no names. If it ends with an error, some of it may be
 // done; to call it again is safe.
-func (d *Driver) ForgetInbox(
+func (d *Driver) Forget(
 	ctx context.Context, category messagestore.Category, age time.Duration, options *retention.ForgetOptions,
-) (retention.ForgottenRequests, error) {
+) (retention.Forgotten, error) {
 	if options == nil {
 		options = &retention.ForgetOptions{}
 	}
-	var forgotten retention.ForgottenRequests
-	err := options.ValidateInbox(category, age)
+	var forgotten retention.Forgotten
+	err := options.Validate(category, age)
 	for more, from := true, messagestore.GlobalPosition(0); more && err == nil; {
-		var batch retention.ForgottenRequests
+		var batch retention.Forgotten
 		var next messagestore.GlobalPosition
-		err = d.change(ctx, "forget requests", func(ctx context.Context, db queryer) (err error) {
-			batch, next, err = forget(ctx, db, category, from, clock().Add(-age), options)
+		err = d.change(ctx, "forget keys", func(ctx context.Context, db queryer) (err error) {
+			batch, next, more, err = forget(ctx, db, category, from, age, options)
 			return err
 		})
 		if err != nil {
 			break
 		}
-		more, from = batch.Requests == maxForgotten, next
-		forgotten.Requests += batch.Requests
+		from = next
+		forgotten.Keys += batch.Keys
 		forgotten.Messages += batch.Messages
+		forgotten.Unhandled = batch.Unhandled
 		if options.OnProgress != nil && batch.Messages > 0 && !options.DryRun {
 			options.OnProgress(batch.Messages)
 		}
 	}
 	if err != nil {
-		return forgotten, fmt.Errorf("forget requests of %.80q: %w", string(category), err)
+		return forgotten, fmt.Errorf("forget keys of %.80q: %w", string(category), err)
 	}
 	return forgotten, nil
 }
 
-// forget is one transaction of ForgetInbox. It returns where the next one begins.
+// forget is one transaction of Forget. It returns where the next one begins, if there is one.
 func forget(
-	ctx context.Context, db queryer, category messagestore.Category, from messagestore.GlobalPosition, before time.Time, o *retention.ForgetOptions,
-) (batch retention.ForgottenRequests, next messagestore.GlobalPosition, err error) {
-	streams, next, err := forgettable(ctx, db, category, from, before)
-	if err != nil {
-		return batch, next, err
+	ctx context.Context, db queryer, category messagestore.Category, from messagestore.GlobalPosition, age time.Duration, o *retention.ForgetOptions,
+) (batch retention.Forgotten, next messagestore.GlobalPosition, more bool, err error) {
+	life, err := keyLife(ctx, db, category)
+	switch {
+	case err != nil:
+		return batch, from, false, err
+	case life == 0:
+		return batch, from, false, retention.NoKeyLife(category)
+	case age < life:
+		return batch, from, false, retention.InsideKeyLife(age, life)
 	}
-	for _, stream := range streams {
-		first, last, _, err := endsOf(ctx, db, stream)
-		if err != nil {
-			return batch, next, err
+	needed, err := neededOf(ctx, db, category)
+	if err != nil {
+		return batch, from, false, err
+	}
+	before := clock()
+	if batch.Unhandled = needed.unhandled; !needed.unhandled.IsZero() && needed.unhandled.Before(before) {
+		before = needed.unhandled
+	}
+	before = before.Add(-age)
+	found, err := query(ctx, db, forgettableSQL, string(category), int64(from), before.UnixMicro(), maxForgotten)
+	if err != nil {
+		return batch, from, false, err
+	}
+	next, more = from, len(found) == maxForgotten
+	for _, last := range found {
+		if !needed.ends(last) {
+			next = last.GlobalPosition.Next()
+			continue
 		}
-		batch.Requests++
-		batch.Messages += int64(last-first) + 1
+		first, _, _, err := endsOf(ctx, db, last.Stream)
+		if err != nil {
+			return batch, next, false, err
+		}
+		messages := int64(last.Position-first) + 1
+		if batch.Messages > 0 && batch.Messages+messages > maxRemoved {
+			more = true
+			break
+		}
+		batch.Keys++
+		batch.Messages += messages
+		next = last.GlobalPosition.Next()
 		if o.DryRun {
 			continue
 		}
-		for _, name := range []messagestore.StreamName{stream, retentionStream(stream)} {
+		for _, name := range []messagestore.StreamName{last.Stream, retentionStream(last.Stream)} {
 			if _, err := removeBelow(ctx, db, name, math.MaxInt64); err != nil {
-				return batch, next, err
+				return batch, next, false, err
 			}
 		}
 	}
-	if o.DryRun || batch.Requests == 0 {
-		return batch, next, nil
+	if o.DryRun || batch.Keys == 0 {
+		return batch, next, more, nil
 	}
-	data, err := json.Marshal(forgetRecord{before.UTC().Truncate(time.Microsecond), batch.Requests, batch.Messages, o.Reason})
+	data, err := json.Marshal(forgetRecord{before.UTC().Truncate(time.Microsecond), batch.Keys, batch.Messages, int64(life / time.Second), o.Reason})
 	if err != nil {
-		return batch, next, err
+		return batch, next, false, err
 	}
-	return batch, next, appendOwn(ctx, db, category.WithType("forgotten").Stream("1"), "dibs:Forgotten", data, nil)
+	return batch, next, more, appendOwn(ctx, db, category.WithType("forgotten").Stream("1"), "dibs:Forgotten", data, nil)
 }
 
-func forgettable(
-	ctx context.Context, db queryer, category messagestore.Category, from messagestore.GlobalPosition, before time.Time,
-) (streams []messagestore.StreamName, next messagestore.GlobalPosition, err error) {
-	next = from
-	rows, err := db.QueryContext(ctx, forgettableSQL, string(category), int64(from), before.UnixMicro(), maxForgotten)
-	if err != nil {
-		return nil, next, err
+// keyLife returns how long the keys of a category live at least, 0 for ever. A life that was declared after the first key
+// is none.
+func keyLife(ctx context.Context, db queryer, category messagestore.Category) (time.Duration, error) {
+	if retention.IsInbox(category) {
+		return retention.InboxKeyLife, nil
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var at messagestore.GlobalPosition
-		var stream messagestore.StreamName
-		if err := rows.Scan(&at, &stream); err != nil {
-			return nil, next, err
+	declared, err := query(ctx, db, streamSQL, string(category.WithType("life").Stream("1")), 0, 1)
+	if err != nil || len(declared) == 0 || declared[0].Type != "KeyLifeDeclared" {
+		return 0, err
+	}
+	first, err := query(ctx, db, categorySQL, string(category), 0, 1)
+	if err != nil || len(first) > 0 && first[0].GlobalPosition < declared[0].GlobalPosition {
+		return 0, err
+	}
+	var body struct {
+		Seconds int64 `json:"seconds"`
+	}
+	if json.Unmarshal(declared[0].Data, &body) != nil || body.Seconds < 10 || body.Seconds > 9_999_999_999 {
+		return 0, nil //nolint:nilerr // what cannot be read declares nothing
+	}
+	return time.Duration(min(body.Seconds, math.MaxInt64/int64(time.Second))) * time.Second, nil
+}
+
+// A needed tells which keys of a category may still be needed.
+type needed struct {
+	inbox, reserves bool
+
+	// Of reservations:
+	unhandled time.Time                   // when the first command was written that a consumer has yet to pass
+	passed    messagestore.GlobalPosition // by the consumers of the copies
+	parked    []messagestore.StreamName   // of copies, and of commands
+}
+
+func neededOf(ctx context.Context, db queryer, category messagestore.Category) (n needed, err error) {
+	commands, reserves := retention.CommandsOf(category)
+	n.inbox, n.reserves = retention.IsInbox(category), reserves
+	if !reserves {
+		return n, nil
+	}
+	if read, any, err := passed(ctx, db, commands); err != nil {
+		return n, err
+	} else if any {
+		first, err := query(ctx, db, categorySQL, string(commands), int64(read), 1)
+		if err != nil {
+			return n, err
 		}
-		streams, next = append(streams, stream), at.Next()
+		if len(first) > 0 {
+			n.unhandled = first[0].Time
+		}
 	}
-	return streams, next, rows.Err()
+	if n.passed, _, err = passed(ctx, db, category); err != nil {
+		return n, err
+	}
+	for _, of := range []messagestore.Category{commands, category} {
+		all, err := parkedOf(ctx, db, of)
+		if err != nil {
+			return n, err
+		}
+		for _, p := range all {
+			n.parked = append(n.parked, p.message.Stream)
+		}
+	}
+	return n, nil
+}
+
+// ends reports whether the key of a stream may be removed which last is the last message of.
+func (n needed) ends(last message) bool {
+	switch {
+	case n.inbox:
+		return last.Type == "Received" || last.Type == "Undone"
+	case !n.reserves:
+		return last.Type == "Confirmed"
+	case last.Position != 0 || last.IsTombstone():
+		return false
+	}
+	kept := reservationOf(last.metadata)
+	return kept != nil && (string(kept["reservedHandled"]) != "false" || last.GlobalPosition < n.passed) &&
+		!slices.Contains(n.parked, last.Stream) && !slices.Contains(n.parked, last.Metadata.CausationStream)
+}
+
+// passed returns the lowest global position from which one of the consumers of a category has yet to read, and whether the
+// category has any. A checkpoint that cannot be read counts as 0. A consumer whose ledger was deleted does not count.
+func passed(ctx context.Context, db queryer, category messagestore.Category) (lowest messagestore.GlobalPosition, any bool, err error) {
+	lasts, err := query(ctx, db, lastsSQL, string(category.WithType("position")))
+	if err != nil {
+		return 0, false, err
+	}
+	checkpoints := map[messagestore.StreamName]message{}
+	for _, m := range lasts {
+		checkpoints[m.Stream] = m
+	}
+	lower := func(at messagestore.GlobalPosition) {
+		if !any || at < lowest {
+			lowest, any = at, true
+		}
+	}
+	for _, m := range lasts {
+		if strings.Contains(m.Stream.ID(), "+") {
+			continue // checkpoints
+		}
+		var ledger struct {
+			Start    messagestore.GlobalPosition `json:"start"`
+			Of       *messagestore.Version       `json:"of"`
+			Position messagestore.GlobalPosition `json:"position"` // of the last message that another client handled
+		}
+		switch wrong := json.Unmarshal(m.Data, &ledger); {
+		case m.Type != "Started" && m.Type != messagestore.CheckpointType: // a tombstone, or another client's
+			continue
+		case wrong != nil:
+			lower(0)
+			continue
+		case m.Type == messagestore.CheckpointType:
+			lower(ledger.Position.Next())
+			continue
+		}
+		generation, at := m.Position, ledger.Start
+		if ledger.Of != nil {
+			generation = *ledger.Of
+		}
+		if checkpoint, ok := checkpoints[m.Stream.With(strconv.FormatInt(int64(generation), 10))]; ok {
+			var body struct {
+				Position messagestore.GlobalPosition `json:"position"`
+			}
+			if checkpoint.Type == messagestore.CheckpointType {
+				_ = json.Unmarshal(checkpoint.Data, &body) // 0 for what cannot be read
+			}
+			at = body.Position
+		}
+		lower(at)
+	}
+	return lowest, any, nil
 }

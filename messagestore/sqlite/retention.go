@@ -162,10 +162,27 @@ func reservationOf(metadata json.RawMessage) map[string]json.RawMessage {
 // openLetter returns the first position of a stream in a range of a message that an open dead
 // letter refers to, and the letter's stream; "" for none.
 func openLetter(ctx context.Context, db queryer, stream messagestore.StreamName, first, below messagestore.Version) (at messagestore.Version, letter messagestore.StreamName, err error) {
-	letters := string(stream.Category().WithType("deadLetter"))
+	all, err := parkedOf(ctx, db, stream.Category())
+	for _, p := range all {
+		if p.message.Stream == stream && p.message.Position >= first && p.message.Position < below {
+			below, at, letter = p.message.Position, p.message.Position, p.letter
+		}
+	}
+	return at, letter, err
+}
+
+// A parked is a message, and the stream of the open dead letter that refers to it.
+type parked struct {
+	letter  messagestore.StreamName
+	message message
+}
+
+// parkedOf returns the messages of a category that open dead letters refer to.
+func parkedOf(ctx context.Context, db queryer, category messagestore.Category) (all []parked, err error) {
+	letters := string(category.WithType("deadLetter"))
 	rows, err := db.QueryContext(ctx, lettersSQL, letters+"-", letters+".")
 	if err != nil {
-		return 0, "", err
+		return nil, err
 	}
 	defer rows.Close()
 	var open []messagestore.StreamName
@@ -173,14 +190,14 @@ func openLetter(ctx context.Context, db queryer, stream messagestore.StreamName,
 		var name messagestore.StreamName
 		var messageType string
 		if err := rows.Scan(&name, &messageType); err != nil {
-			return 0, "", err
+			return nil, err
 		}
 		if messageType == "Parked" {
 			open = append(open, name)
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return 0, "", err
+		return nil, err
 	}
 	for _, name := range open {
 		id, err := uuid.Parse(string(name[strings.LastIndexByte(string(name), '+')+1:]))
@@ -189,13 +206,13 @@ func openLetter(ctx context.Context, db queryer, stream messagestore.StreamName,
 		}
 		found, err := query(ctx, db, byIDSQL, id[:])
 		if err != nil {
-			return 0, "", err
+			return nil, err
 		}
-		if len(found) == 1 && found[0].Stream == stream && found[0].Position >= first && found[0].Position < below {
-			below, at, letter = found[0].Position, found[0].Position, name
+		if len(found) == 1 {
+			all = append(all, parked{name, found[0]})
 		}
 	}
-	return at, letter, nil
+	return all, nil
 }
 
 // TrimCategory trims every stream that a category has when it gets there, in order of their

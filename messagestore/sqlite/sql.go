@@ -52,6 +52,8 @@ var (
 	streamsSQL string
 	//go:embed sql/forgettable.sql
 	forgettableSQL string
+	//go:embed sql/lasts.sql
+	lastsSQL string
 	//go:embed sql/own_last.sql
 	ownLastSQL string
 	//go:embed sql/all.sql

@@ -655,7 +655,7 @@ var everyCall = map[string]func(ctx context.Context, d *sqlite.Driver) error{
 		return nil
 	},
 	"forget": func(ctx context.Context, d *sqlite.Driver) error {
-		_, err := d.ForgetInbox(ctx, "account:inbox", retention.MinForgetAge, nil)
+		_, err := d.Forget(ctx, "account:inbox", retention.InboxKeyLife, nil)
 		return err
 	},
 }

@@ -8,14 +8,14 @@ language sql stable
 as $$
   select c.stream_name, c.position, c.global_position, c.id, c.cause,
     case when c.cause_position ~ '^[0-9]{1,18}$' then c.cause_position::bigint end, c.key, c.reserver,
-    c.stream_name = c.cause || c.ids
-      or c.stream_name = c.category || '-' || split_part(substr(c.cause, strpos(c.cause, '-') + 1), '+', 1) || c.ids
+    coalesce(c.stream_name = c.commands || case when strpos(c.commands, ':') > 0 then '+' else ':' end || 'reservation+' || c.reserver
+      || substr(c.cause, strpos(c.cause, '-')) || '+' || c.key, false)
   from (
-    select m.*, m.metadata ->> 'causationMessageStreamName' as cause, m.metadata ->> 'causationMessagePosition' as cause_position,
-      l.key, l.reserver, coalesce('+' || l.reserver, '') || '+' || l.key as ids
+    select m.*, l.*, split_part(l.cause, '-', 1) as commands
     from dibs.messages m
     cross join lateral (
-      select m.metadata #>> '{localProperties,reservedKey}' as key, nullif(m.metadata #>> '{localProperties,reservedFor}', '') as reserver
+      select m.metadata #>> '{localProperties,reservedKey}' as key, nullif(m.metadata #>> '{localProperties,reservedFor}', '') as reserver,
+        m.metadata ->> 'causationMessageStreamName' as cause, m.metadata ->> 'causationMessagePosition' as cause_position
     ) l
     where m.category = of_category and m.metadata::text like '%"reservedKey"%' and l.key <> ''
   ) c

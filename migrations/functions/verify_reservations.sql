@@ -4,14 +4,9 @@ returns table (
 )
 language sql stable
 as $$
-  -- A key that expires has one winner after another in its stream: each but the first says that the
-  -- one before it had expired.
   select 'reservations', of_category, null::text, null::bigint, null::bigint, null::text, null::text, count(*)
   from dibs.copies(of_category) c
-  where c.leads and (c.position = 0 or exists (
-    select from dibs.messages m
-    where m.stream_name = c.stream_name and m.position = c.position and m.metadata #>> '{localProperties,reservedExpired}' <> ''
-  ))
+  where c.leads and c.position = 0
   having count(*) > 0
   union all
   (
@@ -22,10 +17,7 @@ as $$
       select c.*, row_number() over (partition by c.cause, c.reserver, c.key order by c.leads desc, c.global_position) as nth
       from dibs.copies(of_category) c
     ) c
-    where (c.leads and c.position > 0 or c.nth > 1) and not (c.leads and c.position > 0 and exists (
-        select from dibs.messages m
-        where m.stream_name = c.stream_name and m.position = c.position and m.metadata #>> '{localProperties,reservedExpired}' <> ''
-      ))
+    where c.leads and c.position > 0 or c.nth > 1
     limit max_violations
   )
   union all
@@ -46,18 +38,14 @@ as $$
   (
     -- what a reserver answers with NoReservationError: its place is taken, and not by a copy
     select 'reservation', of_category, s.stream_name, s.position, s.global_position,
-      'a reservation by ' || s.ids[cardinality(s.ids) - 1], 'a message that is none', null::bigint
+      'a reservation by ' || substring(of_category from '[^+]+$'), 'a message that is none', null::bigint
     from (
-      select m.*, m.metadata ->> 'causationMessageStreamName' as cause,
-        string_to_array(substr(m.stream_name, strpos(m.stream_name, '-') + 1), '+') as ids
+      select m.*, m.metadata ->> 'causationMessageStreamName' as cause, regexp_replace(of_category, '[:+]reservation[+][^:+]+$', '') as commands
       from dibs.messages m
-      where m.category = of_category and m.position = 0 and m.stream_name like '%+%+%' and m.type not like 'dibs:%'
+      where m.category = of_category and of_category ~ '[:+]reservation[+][^:+]+$' and m.position = 0 and m.type not like 'dibs:%'
+        and coalesce(m.metadata::text, '') not like '%"reservedKey"%'
     ) s
-    cross join lateral (select '+' || s.ids[cardinality(s.ids) - 1] || '+' || s.ids[cardinality(s.ids)] as name) suffix
-    where cardinality(s.ids) > 2
-      and s.ids[cardinality(s.ids) - 1] in (select c.reserver from dibs.copies(of_category) c where c.leads)
-      and coalesce(s.cause || suffix.name <> s.stream_name
-        and of_category || '-' || split_part(substr(s.cause, strpos(s.cause, '-') + 1), '+', 1) || suffix.name <> s.stream_name, true)
+    where coalesce(s.cause || '+' || substring(s.stream_name from '[^+]*$') <> s.commands || substr(s.stream_name, strpos(s.stream_name, '-')), true)
     limit max_violations
   )
 $$;

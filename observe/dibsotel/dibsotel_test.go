@@ -26,6 +26,7 @@ import (
 
 const (
 	commands messagestore.Category = "seat:command"
+	copies   messagestore.Category = "seat:command+reservation+seats"
 	seats    messagestore.Category = "seat"
 )
 
@@ -117,31 +118,24 @@ func TestATraceGoesThroughConsumers(t *testing.T) {
 	require.NoError(t, err)
 	root.End()
 	require.NoError(t, d.consumer(commands, "seats", mux, nil).CatchUp(t.Context()))
+	require.NoError(t, d.consumer(copies, "seats", mux, nil).CatchUp(t.Context()))
 	require.NoError(t, d.consumer(seats, "mailer", mailer, nil).CatchUp(t.Context()))
 
 	spans := d.spans.GetSpans()
 	require.Len(t, spans, 4)
 	parents := map[string]tracetest.SpanStub{}
-	copies := 0
 	for _, s := range spans {
 		require.Equal(t, root.SpanContext().TraceID(), s.SpanContext.TraceID(), s.Name)
 		require.NotEqual(t, codes.Error, s.Status.Code)
-		for _, a := range s.Attributes {
-			if a == attribute.Bool("dibs.copy", true) {
-				copies++
-				parents["copy"] = s
-			}
-		}
 		parents[s.Name] = s
 	}
-	require.Equal(t, 1, copies)
-	require.Equal(t, root.SpanContext().SpanID(), parents["copy"].Parent.SpanID())
-	require.Equal(t, parents["copy"].SpanContext.SpanID(), parents["deliver Held seat"].Parent.SpanID())
+	require.Equal(t, root.SpanContext().SpanID(), parents["deliver Hold seat:command+reservation+seats"].Parent.SpanID())
+	require.Equal(t, parents["deliver Hold seat:command+reservation+seats"].SpanContext.SpanID(), parents["deliver Held seat"].Parent.SpanID())
 	require.Contains(t, parents["deliver Held seat"].Attributes, attribute.String("dibs.consumer", "mailer"))
 	require.Contains(t, parents["deliver Held seat"].Attributes, attribute.String("dibs.stream", "seat-1"))
 }
 
-// A command and its copy are two deliveries, and one that is no copy.
+// A command and its copy are deliveries of two consumers.
 func TestDeliveriesAreCountedByOutcomeAndCopiesApart(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -159,22 +153,26 @@ func TestDeliveriesAreCountedByOutcomeAndCopiesApart(t *testing.T) {
 	_, err := d.store.Write(t.Context(), commands.Stream("1"), messagestore.AnyVersion, hold{"k1"})
 	require.NoError(t, err)
 	c := d.consumer(commands, "seats", mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: time.Millisecond}}})
-	stop, err := dibsotel.Observe(d.store, d.config, c)
+	ofCopies := d.consumer(copies, "seats", mux, &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: time.Millisecond}}})
+	stop, err := dibsotel.Observe(d.store, d.config, c, ofCopies)
 	require.NoError(t, err)
 	require.NoError(t, c.CatchUp(t.Context()))
+	require.NoError(t, ofCopies.CatchUp(t.Context()))
 
-	common := []attribute.KeyValue{attribute.String("dibs.category", "seat:command"), attribute.String("dibs.consumer", "seats")}
-	durations := d.sums(t, "dibs.consumer.duration")
-	of := func(isCopy bool, outcome string) float64 {
-		return durations[key(append(common, attribute.String("dibs.type", "Hold"), attribute.Bool("dibs.copy", isCopy), attribute.String("dibs.outcome", outcome))...)]
+	common := func(category messagestore.Category) []attribute.KeyValue {
+		return []attribute.KeyValue{attribute.String("dibs.category", string(category)), attribute.String("dibs.consumer", "seats")}
 	}
-	require.InDelta(t, 1, of(false, "handled"), 0)
-	require.InDelta(t, 1, of(true, "handled"), 0)
-	require.InDelta(t, 2, of(true, "failed"), 0)
-	for name, want := range map[string]float64{"handled": 2, "failed": 2, "retried": 2, "parked": 0, "lag": 0, "dead_letters": 0} {
+	durations := d.sums(t, "dibs.consumer.duration")
+	of := func(category messagestore.Category, outcome string) float64 {
+		return durations[key(append(common(category), attribute.String("dibs.type", "Hold"), attribute.String("dibs.outcome", outcome))...)]
+	}
+	require.InDelta(t, 1, of(commands, "handled"), 0)
+	require.InDelta(t, 1, of(copies, "handled"), 0)
+	require.InDelta(t, 2, of(copies, "failed"), 0)
+	for name, want := range map[string]float64{"handled": 1, "failed": 2, "retried": 2, "parked": 0, "lag": 0, "dead_letters": 0} {
 		sums := d.sums(t, "dibs.consumer."+name)
-		require.Contains(t, sums, key(common...), name)
-		require.InDelta(t, want, sums[key(common...)], 0, name)
+		require.Contains(t, sums, key(common(copies)...), name)
+		require.InDelta(t, want, sums[key(common(copies)...)], 0, name)
 	}
 	failed := 0
 	for _, s := range d.spans.GetSpans() {

@@ -13,14 +13,12 @@
 //
 // A span is named after the message's type and the category, "deliver HoldSeat seat:command". It has the
 // attributes of the semantic conventions for messaging (messaging.system is dibs), and dibs.stream,
-// dibs.position, dibs.global_position, dibs.consumer and dibs.copy.
+// dibs.position, dibs.global_position and dibs.consumer.
 //
 // # Metrics
 //
 // Of [Handler]: dibs.consumer.duration, a histogram in seconds, with dibs.category, dibs.consumer,
-// dibs.type, dibs.copy, which is true for the copy of a command that a reserver has made, and
-// dibs.outcome, which is handled or failed. A sum of those with dibs.copy false counts each
-// command once.
+// dibs.type, and dibs.outcome, which is handled or failed.
 //
 // Of [Observe], with dibs.category and dibs.consumer: the counters dibs.consumer.handled, failed, retried,
 // parked, skipped and store_errors, of this process; and the gauges dibs.consumer.lag (messages),

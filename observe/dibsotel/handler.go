@@ -14,7 +14,6 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation"
 )
 
 const scope = "github.com/dibs-go/dibs/observe/dibsotel"
@@ -92,7 +91,7 @@ func (h *observed) Handle(ctx context.Context, m *messagestore.Message) (err err
 	category := string(m.Stream.Category())
 	common := []attribute.KeyValue{
 		attribute.String("dibs.category", category), attribute.String("dibs.consumer", consumer.NameOf(ctx)),
-		attribute.String("dibs.type", m.Type), attribute.Bool("dibs.copy", reservation.IsCopy(m)),
+		attribute.String("dibs.type", m.Type),
 	}
 	ctx, span := h.tracer.Start(extract(ctx, m), fmt.Sprintf("deliver %s %s", m.Type, category),
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(common...), trace.WithAttributes(

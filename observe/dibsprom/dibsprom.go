@@ -11,13 +11,11 @@
 // dibs_store_up, which is 0 if the store could not be asked for these.
 //
 // Of [Collector.Handler]: the histogram dibs_delivery_seconds with the labels category, consumer, type,
-// outcome, which is handled or failed, and copy, which is true for the copy of a command that a reserver
-// has made: a sum of those with copy="false" counts each command once.
+// and outcome, which is handled or failed.
 package dibsprom
 
 import (
 	"context"
-	"strconv"
 	"sync"
 	"time"
 
@@ -26,7 +24,6 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/observe/internal/lag"
-	"github.com/dibs-go/dibs/reservation"
 )
 
 // A Collector collects the metrics of consumers. It is safe for concurrent use.
@@ -48,7 +45,7 @@ func New(store *messagestore.Store, consumers ...*consumer.Consumer) *Collector 
 	c := &Collector{store: store, seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "dibs_delivery_seconds", Help: "How long handlers took.",
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2.5, 12), // to 12 s
-	}, []string{"category", "consumer", "type", "outcome", "copy"})}
+	}, []string{"category", "consumer", "type", "outcome"})}
 	c.Add(consumers...)
 	return c
 }
@@ -106,7 +103,7 @@ func (t *timed) Checks() []func(context.Context, *messagestore.Message) error {
 func (t *timed) Handle(ctx context.Context, m *messagestore.Message) error {
 	start, outcome := time.Now(), "failed" // also if it panics
 	defer func() {
-		t.seconds.WithLabelValues(string(m.Stream.Category()), consumer.NameOf(ctx), m.Type, outcome, strconv.FormatBool(reservation.IsCopy(m))).
+		t.seconds.WithLabelValues(string(m.Stream.Category()), consumer.NameOf(ctx), m.Type, outcome).
 			Observe(time.Since(start).Seconds())
 	}()
 	err := t.next.Handle(ctx, m)

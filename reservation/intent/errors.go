@@ -170,6 +170,14 @@ func (e *corruptStreamsError) Error() string {
 // Unwrap returns the errors of the streams that are named.
 func (e *corruptStreamsError) Unwrap() []error { return e.first }
 
+// ofConfig has an invalid value match [ErrInvalidConfig].
+func ofConfig(err error) error {
+	if wrong, ok := errors.AsType[*messagestore.InvalidError](err); ok {
+		wrong.Kind = ErrInvalidConfig
+	}
+	return err
+}
+
 func invalid(field string, value any, rule string, kind error) error {
 	e := messagestore.NewInvalidError(field, value, rule)
 	e.Kind = kind

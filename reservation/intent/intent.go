@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/keylife"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/wakeups"
@@ -33,9 +32,6 @@ const (
 	maxTurn     = time.Minute
 
 	minHeartbeat = 10 * time.Millisecond
-
-	minKeyLife = time.Minute
-	maxKeyLife = 100 * 365 * 24 * time.Hour
 
 	minMargin = 10 * time.Millisecond
 
@@ -75,11 +71,11 @@ type Config struct {
 	// Defaults to none.
 	Name string
 
-	// KeyLife declares how long a finished intent is kept in this category, between 1 minute and
-	// 100 years: an operator may remove it after that, key and all, and the key is free again.
+	// KeyLife declares how long a finished intent is kept in this category at least, between 1 minute and
+	// 100 years: dibs forget may remove it after that, key and all, and the key is free again.
 	// The first manager of the category writes it down. Another value is refused later, and so
-	// is any in a category that has intents already. A store whose intents cannot be removed, which
-	// is any but PostgreSQL, is refused by [New].
+	// is any in a category that has intents already. A store whose keys cannot be removed, which
+	// is any but PostgreSQL and SQLite, is refused by [New].
 	//
 	// Defaults to for ever, or to the value that is written down.
 	KeyLife time.Duration
@@ -107,8 +103,7 @@ type Manager struct {
 	wakeups  *wakeups.Wakeups
 	leavers  leavers
 
-	declaring sync.Mutex
-	declared  atomic.Bool // KeyLife is written down, or there is none
+	life *keylife.Life
 }
 
 // New returns a manager of the intents in category, whose streams it alone writes to:
@@ -127,7 +122,7 @@ func New(store Store, category messagestore.Category, config *Config) (*Manager,
 		return nil, fmt.Errorf("intents of %.80q: %w", category, err)
 	}
 	c.TTL = c.TTL.Truncate(time.Millisecond)
-	m.declared.Store(c.KeyLife == 0)
+	m.life = keylife.New(c.KeyLife, m.store)
 	m.wakeups = m.newWakeups()
 	return m, nil
 }
@@ -157,11 +152,8 @@ func (m *Manager) validate() error {
 	if c.Heartbeat != 0 {
 		wrong = append(wrong, validateHeartbeat(c.Heartbeat, c.TTL))
 	}
-	if c.KeyLife != 0 {
-		wrong = append(wrong, bounded("KeyLife", c.KeyLife, minKeyLife, maxKeyLife))
-		if !isNil(m.store) && !forgets(m.store) {
-			wrong = append(wrong, invalid("KeyLife", c.KeyLife, "no intent of this store can be removed, so its keys live for ever: leave it out", ErrInvalidConfig))
-		}
+	if !isNil(m.store) {
+		wrong = append(wrong, ofConfig(keylife.Validate(c.KeyLife, m.store)))
 	}
 	if c.Name != "" {
 		if rule := textRule(c.Name); rule != "" {
@@ -171,12 +163,6 @@ func (m *Manager) validate() error {
 		}
 	}
 	return errors.Join(wrong...)
-}
-
-// forgets reports whether the intents of a store can be removed.
-func forgets(store Store) bool {
-	f, ok := store.(ForgettingStore)
-	return ok && f.ForgetsIntents()
 }
 
 func bounded(field string, value, least, most time.Duration) error {

@@ -345,7 +345,7 @@ type forgettingStore struct {
 	forgets bool
 }
 
-func (s forgettingStore) ForgetsIntents() bool { return s.forgets }
+func (s forgettingStore) Forgets() bool { return s.forgets }
 
 // A life that nobody can end is none, and no request finds out.
 func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
@@ -356,7 +356,6 @@ func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, file.Close()) })
 	for name, store := range map[string]intent.Store{
 		"memory":                   store,
-		"SQLite":                   messagestore.New(file, nil),
 		"it says so":               forgettingStore{store, false},
 		"a store of another kind":  struct{ intent.Store }{store},
 		"a store without a driver": &messagestore.Store{},
@@ -366,12 +365,13 @@ func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
 		refused, is := errors.AsType[*messagestore.InvalidError](err)
 		require.True(t, is, name)
 		require.Equal(t, []string{"KeyLife", `"24h0m0s"`}, []string{refused.Field, refused.Value}, name)
-		require.ErrorContains(t, err, "no intent of this store can be removed, so its keys live for ever: leave it out", name)
+		require.ErrorContains(t, err, "no key of this store can be removed, so its keys live for ever: leave it out", name)
 		_, err = intent.New(store, category, nil)
 		require.NoError(t, err, name)
 	}
 	for name, store := range map[string]intent.Store{
 		"it says so":                  forgettingStore{store, true},
+		"SQLite":                      messagestore.New(file, nil),
 		"PostgreSQL":                  messagestore.New(postgres.New(nil, nil), nil),
 		"PostgreSQL, by database/sql": messagestore.New(postgres.NewSQL(nil, nil), nil),
 	} {
@@ -410,7 +410,7 @@ func TestManagersOfOneKeyLifeMayStartAtOnce(t *testing.T) {
 			require.ErrorIs(t, err, intent.ErrInvalidConfig)
 			rule := "has 2h0m0s"
 			if life == 0 {
-				rule = "has intents whose keys were promised for ever"
+				rule = "has keys that were promised for ever"
 			}
 			require.ErrorContains(t, err, rule)
 		})

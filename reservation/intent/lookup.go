@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/keylife"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -318,73 +319,11 @@ func (m *Manager) statesSince(ctx context.Context, store CategoryStore, filter F
 	return states, corrupt, nil
 }
 
-// KeyLifeDeclared is the one message of the stream CATEGORY+life-1, in a category whose first
-// manager had [Config.KeyLife].
-type KeyLifeDeclared struct {
-	Seconds int64 `json:"seconds"`
-}
-
-// MessageType returns "KeyLifeDeclared".
-func (KeyLifeDeclared) MessageType() string { return "KeyLifeDeclared" }
-
-// LifeStream returns the stream in which the life of a category's keys is declared.
-func LifeStream(category messagestore.Category) messagestore.StreamName {
-	return category.WithType("life").Stream("1")
-}
-
-// declare writes down the life of keys, once, before the manager's first write.
+// declare writes the life of keys down, once, before the manager's first write.
 func (m *Manager) declare(ctx context.Context) error {
-	if m.declared.Load() {
-		return nil
+	err := m.life.Declare(ctx, m.category)
+	if corrupt, ok := errors.AsType[*keylife.CorruptError](err); ok {
+		return &corruptError{corrupt.Stream, corrupt.Position, corrupt.Rule}
 	}
-	m.declaring.Lock()
-	defer m.declaring.Unlock()
-	if m.declared.Load() {
-		return nil
-	}
-	stream := LifeStream(m.category)
-	last, err := m.store.Last(ctx, stream)
-	if errors.Is(err, messagestore.ErrNotFound) {
-		if last, err = m.declareFirst(ctx, stream); err == nil && last == nil {
-			m.declared.Store(true)
-			return nil
-		}
-	}
-	if err != nil {
-		return err
-	}
-	d, err := messagestore.Decode[KeyLifeDeclared](last)
-	if err != nil {
-		return &corruptError{stream, last.Position, err.Error()}
-	}
-	if declared := time.Duration(d.Seconds) * time.Second; declared != m.keyLife() {
-		return invalid("KeyLife", m.config.KeyLife, fmt.Sprintf("%s has %v", stream, declared), ErrInvalidConfig)
-	}
-	m.declared.Store(true)
-	return nil
-}
-
-func (m *Manager) keyLife() time.Duration { return m.config.KeyLife.Truncate(time.Second) }
-
-// declareFirst declares the life of keys in a category without intents. It returns the message
-// that another manager wrote first.
-func (m *Manager) declareFirst(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
-	if store, ok := m.store.(CategoryStore); ok {
-		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: m.category, Limit: 1})
-		if err != nil {
-			return nil, err
-		}
-		if len(page.Messages) > 0 { // perhaps those of a manager that has declared it meanwhile
-			last, err := m.store.Last(ctx, stream)
-			if !errors.Is(err, messagestore.ErrNotFound) {
-				return last, err
-			}
-			return nil, invalid("KeyLife", m.config.KeyLife, fmt.Sprintf("%s has intents whose keys were promised for ever", m.category), ErrInvalidConfig)
-		}
-	}
-	_, met, err := m.store.TryWrite(ctx, stream, messagestore.NoStream, KeyLifeDeclared{int64(m.keyLife() / time.Second)})
-	if err != nil || met == nil {
-		return nil, err
-	}
-	return met.Last[0], nil
+	return ofConfig(err)
 }

@@ -46,14 +46,14 @@ type CategoryStore interface {
 	PositionAt(ctx context.Context, category messagestore.Category, t time.Time) (messagestore.GlobalPosition, error)
 }
 
-// A ForgettingStore is a [Store] that knows whether its intents can be forgotten, as
+// A ForgettingStore is a [Store] that knows whether its keys can be forgotten, as
 // [messagestore.Store] does. [Config.KeyLife] needs one in which they can.
 type ForgettingStore interface {
 	Store
 
-	// ForgetsIntents reports whether an operator can remove finished intents, keys and all: see
-	// [messagestore.Store.ForgetsIntents].
-	ForgetsIntents() bool
+	// Forgets reports whether an operator can remove finished intents, keys and all: see
+	// [messagestore.Store.Forgets].
+	Forgets() bool
 }
 
 var (

@@ -553,6 +553,9 @@ func (r *run) catchUp(ctx context.Context) (behind string, err error) {
 	defer store.Close()
 	for _, s := range r.clients.all("") {
 		r.wanted[s.task.Category] = true
+		if s.task.Role == work.Handler && !s.task.Inline {
+			r.wanted[work.CopiesOf(s.task)] = true
+		}
 	}
 	deadline, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()

@@ -45,14 +45,32 @@ func (c *client) handle(ctx context.Context) error {
 	once := reservation.New(c.store, c.task.Consumer, &reservation.Config{OnOutcome: w.outcome, Logger: logger.Zerolog(c.log)})
 	w.once = once
 	mux := handler.New()
+	commands := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		return w.reserve(ctx, m, mux.Handle)
+	})
 	if c.task.Inline {
 		handler.On(mux, reservation.Inline(once, Do.key, w.decide))
-	} else {
-		handler.On(mux, reservation.Copy(once, Do.key, w.do))
+		return w.consume(ctx, commands)
 	}
-	return w.consume(ctx, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
-		return w.reserve(ctx, m, mux.Handle)
-	}))
+	handler.On(mux, reservation.Copy(once, Do.key, w.do))
+	ofCopies := *c
+	ofCopies.task.Category = CopiesOf(c.task)
+	copies := ofCopies.newWatched()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		defer stop()
+		ended <- copies.consume(ctx, consumer.HandlerFunc(mux.Handle))
+	}()
+	err := w.consume(ctx, commands)
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// CopiesOf is the category of the copies that a handler makes of its commands by Copy.
+func CopiesOf(task Task) messagestore.Category {
+	return task.Category.WithType("reservation").WithType(task.Consumer)
 }
 
 func (c *client) newWatched() *watched {
@@ -309,8 +327,8 @@ func (w *watched) reserve(ctx context.Context, m *messagestore.Message, next han
 		return err
 	}
 	stream, err := w.once.Stream(m.Stream, key)
-	if err != nil || strings.Contains(m.Stream.ID(), "+") {
-		return next(ctx, m) // a copy
+	if err != nil {
+		return err
 	}
 	begin := w.event(history.Reserve)
 	begin.Key, begin.Value = key, valueOf(m.Data)

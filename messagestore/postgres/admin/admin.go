@@ -1,4 +1,4 @@
-// Package admin trims and deletes streams of a store on PostgreSQL, forgets finished intents,
+// Package admin trims and deletes streams of a store on PostgreSQL, forgets old keys,
 // raises its epoch and verifies it. Its user is a member of the role dibs_admin.
 //
 //	a := admin.New(pool, nil)
@@ -41,10 +41,8 @@ var (
 	trimSQL string
 	//go:embed sql/delete.sql
 	deleteSQL string
-	//go:embed sql/forget_intents.sql
-	forgetIntentsSQL string
-	//go:embed sql/forget_inbox.sql
-	forgetInboxSQL string
+	//go:embed sql/forget.sql
+	forgetSQL string
 	//go:embed sql/category_streams.sql
 	categoryStreamsSQL string
 	//go:embed sql/raise_epoch.sql
@@ -52,7 +50,7 @@ var (
 )
 
 type queries struct {
-	trim, delete, forgetIntents, forgetInbox, categoryStreams, raiseEpoch string
+	trim, delete, forget, categoryStreams, raiseEpoch string
 }
 
 // schemaVersion is the version of the schema whose functions this package calls.
@@ -77,8 +75,7 @@ func New(db postgres.DB, config *postgres.Config) *Admin {
 	a.queries = queries{
 		trim:            pgschema.Rename(trimSQL, a.schema),
 		delete:          pgschema.Rename(deleteSQL, a.schema),
-		forgetIntents:   pgschema.Rename(forgetIntentsSQL, a.schema),
-		forgetInbox:     pgschema.Rename(forgetInboxSQL, a.schema),
+		forget:          pgschema.Rename(forgetSQL, a.schema),
 		categoryStreams: pgschema.Rename(categoryStreamsSQL, a.schema),
 		raiseEpoch:      pgschema.Rename(raiseEpochSQL, a.schema),
 	}

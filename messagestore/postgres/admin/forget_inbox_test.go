@@ -13,7 +13,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
-	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 // inboxed returns an archive whose category is an inbox, with requests of some ages.
@@ -49,14 +48,14 @@ func TestOldRequestsAreForgottenKeyAndAll(t *testing.T) {
 	a.age(t, a.category.Stream("last"), 1000, 2*day)
 	records := a.category.WithType("forgotten").Stream("1")
 
-	planned, err := a.admin.ForgetInbox(t.Context(), a.category, day, &admin.ForgetOptions{DryRun: true})
+	planned, err := a.admin.Forget(t.Context(), a.category, day, &admin.ForgetOptions{DryRun: true})
 	require.NoError(t, err)
 	require.Empty(t, a.read(t, records))
 	var removed []int64
-	forgotten, err := a.admin.ForgetInbox(t.Context(), a.category, day, &admin.ForgetOptions{Reason: "ticket 1", OnProgress: func(n int64) { removed = append(removed, n) }})
+	forgotten, err := a.admin.Forget(t.Context(), a.category, day, &admin.ForgetOptions{Reason: "ticket 1", OnProgress: func(n int64) { removed = append(removed, n) }})
 
 	require.NoError(t, err)
-	require.Equal(t, retention.ForgottenRequests{Requests: 2, Messages: 3}, forgotten)
+	require.Equal(t, admin.Forgotten{Keys: 2, Messages: 3}, forgotten)
 	require.Equal(t, forgotten, planned)
 	require.Equal(t, []int64{3}, removed)
 	for key, messages := range map[string]int{"old": 0, "undone": 0, "undone just now": 2, "young": 1, "deleted": 1, "other": 2, "last": 1} {
@@ -65,10 +64,10 @@ func TestOldRequestsAreForgottenKeyAndAll(t *testing.T) {
 	record := a.read(t, records)
 	require.Len(t, record, 1)
 	require.Equal(t, "dibs:Forgotten", record[0].Type)
-	require.Regexp(t, `"requests": ?2`, string(record[0].Data))
+	require.Regexp(t, `"streams": ?2`, string(record[0].Data))
 	require.Contains(t, string(record[0].Data), "ticket 1")
 	require.NotContains(t, string(record[0].Data), "old")
-	again, err := a.admin.ForgetInbox(t.Context(), a.category, day, nil)
+	again, err := a.admin.Forget(t.Context(), a.category, day, nil)
 	require.NoError(t, err)
 	require.Zero(t, again)
 	require.Len(t, a.read(t, records), 1, "of something that was done")
@@ -85,13 +84,11 @@ func TestOnlyAnInboxIsForgottenAndNothingOfTheLastDay(t *testing.T) {
 	a := inboxed(t, map[string]time.Duration{"old": 100 * time.Hour})
 	write(t, a.Store, a.category.Stream("last"), messagestore.AnyVersion, messagestore.Raw{Type: "Received", Data: []byte(`{}`)})
 	for _, category := range []messagestore.Category{"payments", "payments:command", "payments:inbox+refused", "payments:inbox+forgotten", "inbox", "paymentsinbox"} {
-		_, err := a.admin.ForgetInbox(t.Context(), category, 48*time.Hour, nil)
-		requireInvalid(t, err, "category", "its last type is not inbox, so its keys stay taken")
-		_, err = a.pool.Exec(t.Context(), "select dibs.forget_inbox($1, '2 days')", string(category))
-		requireRefused(t, err, "category")
+		_, err := a.admin.Forget(t.Context(), category, 48*time.Hour, nil)
+		requireInvalid(t, err, "category", "it is no inbox, and no KeyLife was declared in it before its first key, so its keys stay for ever")
 	}
 	for _, age := range []time.Duration{0, -time.Hour, 24*time.Hour - 1, 101 * 365 * 24 * time.Hour} {
-		_, err := a.admin.ForgetInbox(t.Context(), a.category, age, nil)
+		_, err := a.admin.Forget(t.Context(), a.category, age, nil)
 		invalid := (*messagestore.InvalidError)(nil)
 		require.ErrorAs(t, err, &invalid)
 		require.Equal(t, "age", invalid.Field)
@@ -100,7 +97,7 @@ func TestOnlyAnInboxIsForgottenAndNothingOfTheLastDay(t *testing.T) {
 		"null, '2 days'":                                         "stream",
 		"'a-b:inbox', '2 days'":                                  "category",
 		"'a:inbox', null":                                        "older_than",
-		"'a:inbox', '23:59:59'":                                  "older_than",
+		"'a:inbox', '0'":                                         "older_than",
 		"'a:inbox', '-2 days'":                                   "older_than",
 		"'a:inbox', '101 years'":                                 "older_than",
 		"'a:inbox', '2 days', ''":                                "reason",
@@ -109,17 +106,20 @@ func TestOnlyAnInboxIsForgottenAndNothingOfTheLastDay(t *testing.T) {
 		"'a:inbox', '2 days', dry_run => null":                   "dry_run",
 		"'a:inbox', '2 days', id => '" + uuid.Nil.String() + "'": "id",
 	} {
-		_, err := a.pool.Exec(t.Context(), "select dibs.forget_inbox("+call+")")
+		_, err := a.pool.Exec(t.Context(), "select dibs.forget("+call+")")
 		requireRefused(t, err, column)
 	}
+	var outcome string
+	require.NoError(t, a.pool.QueryRow(t.Context(), "select outcome from dibs.forget($1, '23:59:59')", string(a.category)).Scan(&outcome))
+	require.Equal(t, "inside_key_life", outcome)
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {
-		_, err := admin.New(pgtest.PoolAs(t, role), &postgres.Config{}).ForgetInbox(t.Context(), a.category, 48*time.Hour, nil)
+		_, err := admin.New(pgtest.PoolAs(t, role), &postgres.Config{}).Forget(t.Context(), a.category, 48*time.Hour, nil)
 		require.ErrorContains(t, err, "permission denied", role)
 	}
 	require.Len(t, a.read(t, a.category.Stream("old")), 1)
-	forgotten, err := admin.New(pgtest.PoolAs(t, "dibs_admin"), nil).ForgetInbox(t.Context(), a.category, 48*time.Hour, nil)
+	forgotten, err := admin.New(pgtest.PoolAs(t, "dibs_admin"), nil).Forget(t.Context(), a.category, 48*time.Hour, nil)
 	require.NoError(t, err)
-	require.Equal(t, int64(1), forgotten.Requests)
+	require.Equal(t, int64(1), forgotten.Keys)
 }
 
 // A repetition of a call, whose answer was lost, answers as it did.
@@ -138,7 +138,7 @@ func TestAnInboxIsForgottenInBatchesThatMayBeRepeated(t *testing.T) {
 		for call := range 2 {
 			var n, messages, at int64
 			var outcome string
-			require.NoError(t, a.pool.QueryRow(t.Context(), "select * from dibs.forget_inbox($1, '1 day', null, $2, 2, false, $3)", string(a.category), next, id).Scan(&outcome, &n, &messages, &at, &more))
+			require.NoError(t, a.pool.QueryRow(t.Context(), "select outcome, streams, messages, next_position, more from dibs.forget($1, '1 day', null, $2, 2, false, $3)", string(a.category), next, id).Scan(&outcome, &n, &messages, &at, &more))
 			require.Equal(t, n, messages)
 			if call == 1 {
 				requests, next = append(requests, n), at
@@ -162,7 +162,7 @@ func TestARequestThatIsUndoneMeanwhileStays(t *testing.T) {
 	tx := begin(t, a.pool.Config().ConnString(), pgx.ReadCommitted)
 	_, err := tx.Exec(t.Context(), `select * from dibs.append(array[$1], '{0}', '{1}', array[gen_random_uuid()], '{Undone}', '{"{}"}', '{null}')`, string(a.category.Stream("old")))
 	require.NoError(t, err)
-	forget := "select requests from (select streams as requests from dibs.forget_inbox('" + string(a.category) + "', '1 day')) f"
+	forget := "select requests from (select streams as requests from dibs.forget('" + string(a.category) + "', '1 day')) f"
 	done := make(chan int64, 1)
 	go func() {
 		var requests int64

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/keylife"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -59,16 +60,16 @@ func (p *promises) done(t *testing.T, scope, key string, extensions int, ago tim
 	return l
 }
 
-func (p *promises) forget(t *testing.T, ago time.Duration, options *admin.ForgetOptions) admin.Forgotten {
+func (p *promises) forget(t *testing.T, age time.Duration, options *admin.ForgetOptions) admin.Forgotten {
 	t.Helper()
-	forgotten, err := p.admin.ForgetIntents(t.Context(), p.category, time.Now().Add(-ago), options)
+	forgotten, err := p.admin.Forget(t.Context(), p.category, age, options)
 	require.NoError(t, err)
 	return forgotten
 }
 
 func (p *promises) records(t *testing.T) []*messagestore.Message {
 	t.Helper()
-	return p.read(t, p.category.WithType("life").Stream("forgotten"))
+	return p.read(t, p.category.WithType("forgotten").Stream("1"))
 }
 
 func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
@@ -94,7 +95,7 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 	p.hold(t, "", "last")
 
 	planned := p.forget(t, time.Hour, &admin.ForgetOptions{DryRun: true})
-	require.Equal(t, admin.Forgotten{Intents: 2, Messages: 4}, planned)
+	require.Equal(t, admin.Forgotten{Keys: 2, Messages: 4}, planned)
 	require.Empty(t, p.records(t))
 	var removed []int64
 	forgotten := p.forget(t, time.Hour, &admin.ForgetOptions{Reason: "ticket 1", OnProgress: func(n int64) { removed = append(removed, n) }})
@@ -116,7 +117,7 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 	require.Len(t, p.records(t), 1)
 	record := p.records(t)[0]
 	require.Equal(t, "dibs:Forgotten", record.Type)
-	for _, part := range []string{`"intents":2`, `"messages":4`, `"keyLifeSeconds":60`, `"reason":"ticket 1"`, `"by":"`, `"before":"2`} {
+	for _, part := range []string{`"streams":2`, `"messages":4`, `"keyLifeSeconds":60`, `"reason":"ticket 1"`, `"by":"`, `"before":"2`} {
 		require.Contains(t, strings.ReplaceAll(string(record.Data), " ", ""), strings.ReplaceAll(part, " ", ""))
 	}
 	require.Equal(t, admin.Forgotten{}, p.forget(t, time.Hour, nil))
@@ -125,7 +126,7 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 	again := p.hold(t, "", "first")
 	require.Equal(t, 1, again.Attempt())
 	require.Greater(t, again.Token(), first.Token())
-	found, err := p.admin.Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{p.category, p.category.WithType("life")}})
+	found, err := p.admin.Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{p.category, p.category.WithType("life"), p.category.WithType("forgotten")}})
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 }
@@ -139,26 +140,26 @@ func TestKeysAreForgottenOnlyWhereAndWhenThatWasDeclared(t *testing.T) {
 	ever.done(t, "", "k", 0, 1000*time.Hour)
 	ever.hold(t, "", "last")
 
-	_, err := p.admin.ForgetIntents(t.Context(), p.category, time.Now().Add(-59*time.Minute), nil)
-	requireInvalid(t, err, "before", "the keys live 1h0m0s, so it is at least that long ago")
-	_, err = ever.admin.ForgetIntents(t.Context(), ever.category, time.Now().Add(-999*time.Hour), nil)
-	requireInvalid(t, err, "category", "its first manager declared no life of the keys, or had an intent before it did, so they stay for ever")
+	_, err := p.admin.Forget(t.Context(), p.category, 59*time.Minute, nil)
+	requireInvalid(t, err, "age", "the keys live 1h0m0s, so it is at least that")
+	_, err = ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)
+	requireInvalid(t, err, "category", "it is no inbox, and no KeyLife was declared in it before its first key, so its keys stay for ever")
 	for _, forged := range []string{`{"seconds":0}`, `{"seconds":-1}`, `{"seconds":"x"}`, `{}`, `{"seconds":1e3}`} {
-		_, err := ever.Write(t.Context(), intent.LifeStream(ever.category), messagestore.AnyVersion, messagestore.Raw{Type: "KeyLifeDeclared", Data: []byte(forged)})
+		_, err := ever.Write(t.Context(), keylife.Stream(ever.category), messagestore.AnyVersion, messagestore.Raw{Type: "KeyLifeDeclared", Data: []byte(forged)})
 		require.NoError(t, err)
-		_, err = ever.admin.ForgetIntents(t.Context(), ever.category, time.Now().Add(-999*time.Hour), nil)
-		requireInvalid(t, err, "category", "its first manager declared no life")
+		_, err = ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)
+		requireInvalid(t, err, "category", "no KeyLife was declared")
 	}
 	other := newPromises(t, 0)
-	write(t, other.Store, intent.LifeStream(other.category), messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{"seconds":60}`)})
-	_, err = other.admin.ForgetIntents(t.Context(), other.category, time.Now().Add(-time.Hour), nil)
-	requireInvalid(t, err, "category", "its first manager declared no life")
+	write(t, other.Store, keylife.Stream(other.category), messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{"seconds":60}`)})
+	_, err = other.admin.Forget(t.Context(), other.category, time.Hour, nil)
+	requireInvalid(t, err, "category", "no KeyLife was declared")
 	late := newPromises(t, 0) // another manager's first intent came in before the life was written down
 	late.done(t, "", "k", 0, 1000*time.Hour)
 	late.hold(t, "", "last")
-	write(t, late.Store, intent.LifeStream(late.category), messagestore.NoStream, intent.KeyLifeDeclared{Seconds: 60})
-	_, err = late.admin.ForgetIntents(t.Context(), late.category, time.Now().Add(-999*time.Hour), nil)
-	requireInvalid(t, err, "category", "or had an intent before it did, so they stay for ever")
+	write(t, late.Store, keylife.Stream(late.category), messagestore.NoStream, keylife.Declared{Seconds: 60})
+	_, err = late.admin.Forget(t.Context(), late.category, 999*time.Hour, nil)
+	requireInvalid(t, err, "category", "before its first key, so its keys stay for ever")
 	require.Len(t, late.read(t, late.category.Stream("k")), 2)
 	require.Len(t, p.read(t, p.category.Stream("k")), 2)
 	require.Len(t, ever.read(t, ever.category.Stream("k")), 2)
@@ -175,16 +176,15 @@ func requireInvalid(t *testing.T, err error, field, rule string) {
 func TestBadArgumentsOfForgetAreNotSent(t *testing.T) {
 	t.Parallel()
 	a := admin.New(unreachable{}, nil)
-	hourAgo := time.Now().Add(-time.Hour)
 	for name, forget := range map[string]func() error{
-		"category": func() error { return second(a.ForgetIntents(t.Context(), "a-1", hourAgo, nil)) },
-		"empty":    func() error { return second(a.ForgetIntents(t.Context(), "", hourAgo, nil)) },
-		"no time":  func() error { return second(a.ForgetIntents(t.Context(), "a", time.Time{}, nil)) },
-		"too late": func() error {
-			return second(a.ForgetIntents(t.Context(), "a", time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), nil))
-		},
+		"category": func() error { return second(a.Forget(t.Context(), "a-1", time.Hour, nil)) },
+		"empty":    func() error { return second(a.Forget(t.Context(), "", time.Hour, nil)) },
+		"no age":   func() error { return second(a.Forget(t.Context(), "a", 0, nil)) },
+		"negative": func() error { return second(a.Forget(t.Context(), "a", -time.Hour, nil)) },
+		"too old":  func() error { return second(a.Forget(t.Context(), "a", 101*365*24*time.Hour, nil)) },
+		"inbox":    func() error { return second(a.Forget(t.Context(), "a:inbox", 24*time.Hour-1, nil)) },
 		"reason": func() error {
-			return second(a.ForgetIntents(t.Context(), "a", hourAgo, &admin.ForgetOptions{Reason: "a\nb"}))
+			return second(a.Forget(t.Context(), "a", time.Hour, &admin.ForgetOptions{Reason: "a\nb"}))
 		},
 	} {
 		require.ErrorIs(t, forget(), messagestore.ErrInvalid, name)
@@ -200,7 +200,7 @@ func TestTheLastMessageOfACategoryIsNotForgotten(t *testing.T) {
 	before, err := p.End(t.Context(), p.category)
 	require.NoError(t, err)
 
-	require.Equal(t, admin.Forgotten{Intents: 1, Messages: 2}, p.forget(t, time.Hour, nil))
+	require.Equal(t, admin.Forgotten{Keys: 1, Messages: 2}, p.forget(t, time.Hour, nil))
 
 	after, err := p.End(t.Context(), p.category)
 	require.NoError(t, err)
@@ -225,7 +225,7 @@ func TestIntentsAreForgottenInBatches(t *testing.T) {
 	for more := true; more; {
 		var outcome string
 		var intents, messages int64
-		err := p.pool.QueryRow(t.Context(), "select outcome, intents, messages, next_position, more from dibs.forget_intents($1, now() - interval '1 h', null, $2, 5)", string(p.category), next).
+		err := p.pool.QueryRow(t.Context(), "select outcome, streams, messages, next_position, more from dibs.forget($1, '1 h', null, $2, 5)", string(p.category), next).
 			Scan(&outcome, &intents, &messages, &next, &more)
 		require.NoError(t, err)
 		if messages > 0 {
@@ -258,11 +258,11 @@ func TestForgetWhoseAnswerIsLostIsToldAsItWas(t *testing.T) {
 	p.hold(t, "", "last")
 
 	cuts.Store(1)
-	forgotten, err := admin.New(pool, nil).ForgetIntents(t.Context(), p.category, time.Now().Add(-time.Hour), nil)
+	forgotten, err := admin.New(pool, nil).Forget(t.Context(), p.category, time.Hour, nil)
 
 	require.NoError(t, err)
 	require.Zero(t, cuts.Load())
-	require.Equal(t, admin.Forgotten{Intents: 1, Messages: 2}, forgotten)
+	require.Equal(t, admin.Forgotten{Keys: 1, Messages: 2}, forgotten)
 	require.Len(t, p.records(t), 1)
 }
 
@@ -293,7 +293,7 @@ func TestKeysAreReservedWhileTheyAreForgotten(t *testing.T) {
 	p.hold(t, "", "last")
 	done := make(chan error, 1)
 	go func() {
-		_, err := p.admin.ForgetIntents(t.Context(), p.category, time.Now().Add(-time.Hour), nil)
+		_, err := p.admin.Forget(t.Context(), p.category, time.Hour, nil)
 		done <- err
 	}()
 	for n := range keys {
@@ -318,10 +318,10 @@ func TestOnlyAnAdminForgets(t *testing.T) {
 	p.done(t, "", "a", 0, 2*time.Hour)
 	p.hold(t, "", "last")
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {
-		_, err := admin.New(pgtest.PoolAs(t, role), &postgres.Config{}).ForgetIntents(t.Context(), p.category, time.Now().Add(-time.Hour), nil)
+		_, err := admin.New(pgtest.PoolAs(t, role), &postgres.Config{}).Forget(t.Context(), p.category, time.Hour, nil)
 		require.ErrorContains(t, err, "permission denied", role)
 	}
-	forgotten, err := admin.New(pgtest.PoolAs(t, "dibs_admin"), nil).ForgetIntents(t.Context(), p.category, time.Now().Add(-time.Hour), nil)
+	forgotten, err := admin.New(pgtest.PoolAs(t, "dibs_admin"), nil).Forget(t.Context(), p.category, time.Hour, nil)
 	require.NoError(t, err)
-	require.Equal(t, int64(1), forgotten.Intents)
+	require.Equal(t, int64(1), forgotten.Keys)
 }

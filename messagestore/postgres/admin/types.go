@@ -10,8 +10,10 @@ type (
 	Trimmed = retention.Trimmed
 	// DeleteOptions change how a stream is deleted. A nil *DeleteOptions is a good one.
 	DeleteOptions = retention.DeleteOptions
-	// ForgetOptions change how intents, or the requests of an inbox, are forgotten.
+	// ForgetOptions change how keys are forgotten. A nil *ForgetOptions is a good one.
 	ForgetOptions = retention.ForgetOptions
+	// Forgotten is the result of [Admin.Forget].
+	Forgotten = retention.Forgotten
 	// Deleted is the result of a deletion.
 	Deleted = retention.Deleted
 	// VerifyConfig changes the work of [Admin.Verify]. A nil *VerifyConfig is a good one.

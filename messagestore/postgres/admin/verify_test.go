@@ -76,9 +76,9 @@ func (v *verified) write(t *testing.T, stream messagestore.StreamName, bodies ..
 	require.NoError(t, err)
 }
 
-func (v *verified) reserve(t *testing.T, source *messagestore.Message, name string, config *reservation.Config) {
+func (v *verified) reserve(t *testing.T, source *messagestore.Message, name string) {
 	t.Helper()
-	result, err := reservation.New(v.store, name, config).Reserve(t.Context(), source, "AAA")
+	result, err := reservation.New(v.store, name, nil).Reserve(t.Context(), source, "AAA")
 	require.NoError(t, err)
 	require.Equal(t, reservation.Reserved, result.Outcome)
 }
@@ -92,8 +92,8 @@ func (v *verified) healthy(t *testing.T) {
 	v.write(t, "account:command-1", body{"Open", fields{"key": "AAA"}}, body{"Open", fields{"key": "AAA"}})
 	first, err := v.store.Last(t.Context(), "account:command-1")
 	require.NoError(t, err)
-	v.reserve(t, first, "accounts", nil)
-	v.reserve(t, first, "billing", &reservation.Config{Category: "account:reserved"})
+	v.reserve(t, first, "accounts")
+	v.reserve(t, first, "billing")
 	page, err := v.store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1})
 	require.NoError(t, err)
 	v.write(t, "account:position-accounts", body{"Started", fields{"start": 0}}, body{"Started", fields{"start": 2, "after": page.Last.ID, "reset": true}})
@@ -137,7 +137,7 @@ func TestVerifyCountsWhatItLookedAt(t *testing.T) {
 	require.Empty(t, found.Violations)
 	require.False(t, found.More)
 	require.Equal(t, admin.Checked{
-		Categories: 5, Streams: 10, Messages: 16, Consumers: 1, Positions: 3, Reservations: 2, DeadLetters: 1,
+		Categories: 6, Streams: 10, Messages: 16, Consumers: 1, Positions: 3, Reservations: 2, DeadLetters: 1,
 	}, found.Checked)
 	require.NotEmpty(t, found.NotChecked)
 }
@@ -225,26 +225,26 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 		"a second copy in a reservation's stream": {
 			[]string{
 				`insert into dibs.messages (category, group_hash, correlation_category, stream_name, position, global_position, type, id, data, metadata)
-				select category, group_hash, correlation_category, stream_name, 1, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+accounts+AAA'`,
+				select category, group_hash, correlation_category, stream_name, 1, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command+reservation+accounts-1+AAA'`,
 				"select setval('dibs.messages_global_position_seq', 17)",
 			},
-			"reservation: account:command-1+accounts+AAA@1 (17): expected one winner for the key AAA of accounts, at position 0, found one more in the stream", "",
+			"reservation: account:command+reservation+accounts-1+AAA@1 (17): expected one winner for the key AAA of accounts, at position 0, found one more in the stream", "",
 		},
 		"a second copy in another stream": {
 			[]string{
 				`insert into dibs.messages (category, group_hash, correlation_category, stream_name, position, global_position, type, id, data, metadata)
-				select category, dibs.group_hash('account:command-9'), correlation_category, 'account:command-9', 0, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command-1+accounts+AAA'`,
+				select category, dibs.group_hash('account:command+reservation+accounts-9'), correlation_category, 'account:command+reservation+accounts-9', 0, 17, type, gen_random_uuid(), data, metadata from dibs.messages where stream_name = 'account:command+reservation+accounts-1+AAA'`,
 				"select setval('dibs.messages_global_position_seq', 17)",
 			},
-			"reservation: account:command-9@0 (17): expected one winner for the key AAA of accounts, at position 0, found one in another stream", "",
+			"reservation: account:command+reservation+accounts-9@0 (17): expected one winner for the key AAA of accounts, at position 0, found one in another stream", "",
 		},
 		"another message in a reservation's place": {
-			[]string{insert("account:command-9+accounts+AAA", 0, 17, "Open", `{}`), insert("account:command-9+others+AAA", 0, 18, "Open", `{}`), "select setval('dibs.messages_global_position_seq', 18)"},
-			"reservation: account:command-9+accounts+AAA@0 (17): expected a reservation by accounts, found a message that is none", "",
+			[]string{insert("account:command+reservation+accounts-9+AAA", 0, 17, "Open", `{}`), "select setval('dibs.messages_global_position_seq', 17)"},
+			"reservation: account:command+reservation+accounts-9+AAA@0 (17): expected a reservation by accounts, found a message that is none", "",
 		},
 		"a copy of something else": {
-			[]string{"update dibs.messages set id = gen_random_uuid() where stream_name = 'account:command-1+accounts+AAA'"},
-			"reservation: account:command-1+accounts+AAA@0 (7): expected an id derived from account:command-1@1, found ", "",
+			[]string{"update dibs.messages set id = gen_random_uuid() where stream_name = 'account:command+reservation+accounts-1+AAA'"},
+			"reservation: account:command+reservation+accounts-1+AAA@0 (7): expected an id derived from account:command-1@1, found ", "",
 		},
 		"a consumer is ahead": {
 			[]string{`update dibs.messages set data = '{"position":6}' where stream_name = 'account:position-accounts+1'`},
@@ -492,9 +492,9 @@ func TestVerifySeesOneMoment(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 	require.Equal(t, int64(16), found.Checked.Messages)
-	require.Len(t, told, 6)
+	require.Len(t, told, 7)
 	require.Equal(t, admin.VerifyProgress{Category: "account", Done: 16, Total: 32}, told[1])
-	require.Equal(t, int64(28), v.verify(t).Checked.Messages, "and later what was written meanwhile")
+	require.Equal(t, int64(30), v.verify(t).Checked.Messages, "and later what was written meanwhile")
 }
 
 func TestVerifyReadsThroughAPoolerAndFromAStandby(t *testing.T) {

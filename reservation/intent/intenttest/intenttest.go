@@ -86,7 +86,7 @@ const (
 	several                     // writes to several streams
 	reading                     // a store that is read by category
 	busy                        // the test computes, and waits for no time
-	forgetting                  // a store whose intents an operator can remove
+	forgetting                  // a store whose keys an operator can remove
 )
 
 func tests() []test {
@@ -141,7 +141,7 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 
 func forgets(store intent.Store) bool {
 	s, ok := store.(intent.ForgettingStore)
-	return ok && s.ForgetsIntents()
+	return ok && s.Forgets()
 }
 
 // Category returns a category that no other test uses, so that tests share a database without

@@ -20,7 +20,7 @@ import (
 // A forgettingStore passes for one whose intents can be removed, so that all of the suite runs in memory.
 type forgettingStore struct{ *messagestore.Store }
 
-func (forgettingStore) ForgetsIntents() bool { return true }
+func (forgettingStore) Forgets() bool { return true }
 
 func TestIntentsInMemory(t *testing.T) {
 	t.Parallel()

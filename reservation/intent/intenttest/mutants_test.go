@@ -277,17 +277,17 @@ var mutants = []mutant{
 		[]string{"List/ChoosesByStatusScopeAndSession"},
 	},
 	{
-		"a key's life that is not compared", "lookup.go",
-		"; declared != m.keyLife() {", "; false && declared != m.keyLife() {",
+		"a key's life that is not compared", "../../internal/keylife/keylife.go",
+		"; declared != l.life {", "; false && declared != l.life {",
 		[]string{"KeyLife/IsDeclaredByTheFirst"},
 	},
 	{
-		"a key's life that cannot end", "intent.go",
-		"return ok && f.ForgetsIntents()", "return !ok || f.ForgetsIntents()",
+		"a key's life that cannot end", "../../internal/keylife/keylife.go",
+		"!ok || !s.Forgets() {", "ok && !s.Forgets() {",
 		[]string{"KeyLife/IsRefusedWhereKeysStay"},
 	},
 	{
-		"a key's life that comes too late", "lookup.go",
+		"a key's life that comes too late", "../../internal/keylife/keylife.go",
 		"if len(page.Messages) > 0 {", "if len(page.Messages) > 1 {",
 		[]string{"KeyLife/IsRefusedOnceThereAreIntents"},
 	},

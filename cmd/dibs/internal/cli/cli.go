@@ -62,11 +62,11 @@ type grammar struct {
 	Consumers consumersCommand `cmd:"" help:"Show consumer positions and lag; reset a position."`
 	Top       topCommand       `cmd:"" help:"Watch the lag of consumers, those furthest behind first."`
 	Parked    parkedCommand    `cmd:"" help:"List parked messages; redrive or drop them."`
-	Intents   intentsCommand   `cmd:"" help:"List, show and check intents; release a lease; forget finished ones."`
+	Intents   intentsCommand   `cmd:"" help:"List, show and check intents; release a lease."`
 	Saga      sagaCommand      `cmd:"" help:"List and show sagas; cancel, resume, retry or park one."`
 	Trim      trimCommand      `cmd:"" help:"Remove the first messages of a stream, or of each stream of a category."`
 	Delete    deleteCommand    `cmd:"" help:"Delete a stream and leave a tombstone; erase its name on request."`
-	Forget    forgetCommand    `cmd:"" help:"Forget old requests of an inbox, keys and all."`
+	Forget    forgetCommand    `cmd:"" help:"Forget old keys of an inbox, of intents or of reservations."`
 	Epoch     epochCommand     `cmd:"" help:"Show the epoch; raise it after a rollback of the store."`
 	Doctor    doctorCommand    `cmd:"" help:"Examine server, schema, roles, locks and sizes, with a remedy for each finding."`
 	Verify    verifyCommand    `cmd:"" help:"Check the invariants of a store in use."`

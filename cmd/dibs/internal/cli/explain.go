@@ -10,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -30,7 +31,7 @@ A request in an inbox is told with the messages of its transaction, its undo, an
 
 Examples:
 
-    dibs explain account:command-123+AAA
+    dibs explain account:command+reservation+accounts-123+AAA
     dibs explain AAA --category account:command --in account:transaction
     dibs explain 29401/1998-12 --category payment:intent --scope acme
     dibs explain order-17 --category payments:inbox`
@@ -91,18 +92,25 @@ func (c *explainCommand) explainKey(ctx context.Context, e *explainer, category 
 	e.key = c.Target
 	var streams []messagestore.StreamName
 	var commands []*messagestore.Message
-	var refused error
-	err := e.scan(ctx, category, messagestore.Filter{}, func(m *messagestore.Message) {
-		yes, err := e.reservedWith(m, c.Target)
-		if yes {
-			streams = append(streams, m.Stream)
-		} else if !reservation.IsCopy(m) && holds(m.Data, c.Target) {
-			commands = append(commands, m)
-		}
-		refused = err
-	})
-	if err = errors.Join(err, refused); err != nil {
+	categories, err := e.reservationsOf(ctx, category)
+	if err != nil {
 		return err
+	}
+	for _, in := range append([]messagestore.Category{category}, categories...) {
+		_, reservations := retention.CommandsOf(in)
+		var refused error
+		err := e.scan(ctx, in, messagestore.Filter{}, func(m *messagestore.Message) {
+			yes, err := e.reservedWith(m, c.Target)
+			if yes {
+				streams = append(streams, m.Stream)
+			} else if !reservations && holds(m.Data, c.Target) {
+				commands = append(commands, m)
+			}
+			refused = err
+		})
+		if err = errors.Join(err, refused); err != nil {
+			return err
+		}
 	}
 	if len(streams) == 0 && len(commands) > 0 {
 		return e.notReserved(ctx, commands[0].Stream, c.Target, commands)
@@ -138,7 +146,6 @@ type explainer struct {
 const (
 	firstWrite = "firstWrite" // the stream's first message
 	winner     = "winner"     // the message that made the reservation, ahead of the others
-	expired    = "expired"    // the reservation that came after an expired one
 	cause      = "cause"      // the message that a stream without a key was begun for
 	unreserved = "unreserved" // a command with the key, which is not reserved yet
 	duplicate  = "duplicate"  // came second, with the same content
@@ -168,7 +175,6 @@ var roles = map[string]struct {
 }{
 	firstWrite: {"first write", green},
 	winner:     {"winner", green},
-	expired:    {"reserved anew", yellow},
 	cause:      {"caused by", plain},
 	unreserved: {"command", yellow},
 	duplicate:  {"duplicate", yellow},
@@ -269,7 +275,7 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 		}
 		return s.tell(deleted, m, note)
 	}
-	if yes, err := e.commandsOf(ctx, stream); yes || err != nil {
+	if yes, err := e.unreserved(ctx, stream); yes || err != nil {
 		return err
 	}
 	return notFound("%s has no messages, so it is not reserved", visible(string(stream)))

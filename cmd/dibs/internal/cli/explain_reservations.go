@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -49,11 +50,6 @@ func (reservationsPart) tell(ctx context.Context, e *explainer, s *story) error 
 	if err := s.tell(role, source, "id "+source.ID.String()); err != nil {
 		return err
 	}
-	later, err := e.later(ctx, s)
-	if err != nil {
-		return err
-	}
-	s.roots = append(s.roots, later...)
 	return e.seconds(ctx, s, source)
 }
 
@@ -62,9 +58,19 @@ const (
 	keyProperty    = "reservedKey"    // of a copy: the key, as it is in the stream's name
 	digestProperty = "reservedDigest" // of a copy, and of the first message of a stream that was initiated
 	nameProperty   = "reservedFor"    // of a copy: the name of the reserver
-
-	expiredProperty = "reservedExpired" // of a copy: the time of the reservation before it, which had expired
 )
+
+// reservationsOf returns the categories in which reservers have reserved the keys of commands in category.
+func (e *explainer) reservationsOf(ctx context.Context, category messagestore.Category) ([]messagestore.Category, error) {
+	all, err := e.store.Categories(ctx, string(category.WithType("reservation"))+"+")
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(c messagestore.Category) bool {
+		commands, is := retention.CommandsOf(c)
+		return !is || commands != category
+	}), nil
+}
 
 // reservedWith reports whether m is the first message of a stream that is reserved
 // with the key.
@@ -80,11 +86,7 @@ func (e *explainer) reservedWith(m *messagestore.Message, key string) (bool, err
 	if m.Metadata.Local.Get(keyProperty) == "" {
 		return m.Metadata.Local.Get(digestProperty) != "" && m.Stream.ID() == key, nil
 	}
-	config := &reservation.Config{}
-	if cause.Category() != m.Stream.Category() {
-		config.Category = m.Stream.Category()
-	}
-	stream, err := reservation.New(e.store, m.Metadata.Local.Get(nameProperty), config).Stream(cause, key)
+	stream, err := reservation.New(e.store, m.Metadata.Local.Get(nameProperty), nil).Stream(cause, key)
 	if errors.Is(err, reservation.ErrInvalidKey) {
 		return false, err
 	}
@@ -115,16 +117,18 @@ func (e *explainer) keyOf(first *messagestore.Message) string {
 	return ""
 }
 
-// commandsOf tells the commands that a reservation stream without messages may be of, and reports
-// whether there are any: those with the key in them, in the stream that its name begins with.
-func (e *explainer) commandsOf(ctx context.Context, stream messagestore.StreamName) (yes bool, err error) {
+// unreserved tells the commands that a reservation stream without messages may be of, and reports
+// whether there are any: those with the key in them, in the stream that its name is made of.
+func (e *explainer) unreserved(ctx context.Context, stream messagestore.StreamName) (yes bool, err error) {
 	key, ok := reservation.KeyOf(stream)
-	parts := strings.Split(string(stream), "+")
-	if !ok || len(parts) < 3 {
+	category, is := retention.CommandsOf(stream.Category())
+	id := stream.ID()
+	last := strings.LastIndexByte(id, '+')
+	if !ok || !is || last < 0 {
 		return false, nil
 	}
 	var commands []*messagestore.Message
-	for m, err := range e.store.ReadStream(ctx, messagestore.StreamName(strings.Join(parts[:len(parts)-2], "+")), 0) {
+	for m, err := range e.store.ReadStream(ctx, messagestore.StreamName(string(category)+"-"+id[:last]), 0) {
 		if err != nil {
 			return false, err
 		}
@@ -192,39 +196,6 @@ func notFinished(c operate.Status, m *messagestore.Message) string {
 		text += fmt.Sprintf("; the consumer is paused since %s: dibs consumers resume %s %s", timeText(c.PausedAt), visible(string(c.Category)), visible(c.Name))
 	}
 	return text
-}
-
-// later tells the reservations that came after expired ones, and their winners, and returns them.
-func (e *explainer) later(ctx context.Context, s *story) (roots []*messagestore.Message, err error) {
-	for m, err := range e.store.ReadStream(ctx, s.of, 1) {
-		if err != nil {
-			return nil, err
-		}
-		before := m.Metadata.Local.Get(expiredProperty)
-		if before == "" {
-			continue
-		}
-		if err := s.tell(expired, m, "the reservation of "+visible(before)+" had expired"); err != nil {
-			return nil, err
-		}
-		roots = append(roots, m)
-		if m.Metadata.CausationStream == "" {
-			continue
-		}
-		source, err := messageAt(ctx, e.store, m.Metadata.CausationStream, m.Metadata.CausationPosition)
-		switch {
-		case errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid):
-			s.note(roles[winner].label, placeOf(m.Metadata.CausationStream, m.Metadata.CausationPosition), "not in this store")
-			continue
-		case err != nil:
-			return nil, err
-		}
-		roots = append(roots, source)
-		if err := s.tell(winner, source, "id "+source.ID.String()); err != nil {
-			return nil, err
-		}
-	}
-	return roots, nil
 }
 
 // seconds tells which messages of the winner's stream came second.

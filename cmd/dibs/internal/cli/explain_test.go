@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -75,8 +74,10 @@ func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
 		_, err = store.Write(ctx, messagestore.Category("mail").Stream(fmt.Sprint(written.Version)), messagestore.NoStream, messagestore.Follow(event, notified{}))
 		return err
 	}))
-	c := must.New(consumer.New(store, commands, "accounts", mux, &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}}))
-	require.NoError(t, c.CatchUp(t.Context()))
+	for _, category := range []messagestore.Category{commands, once.Category(commands)} {
+		c := must.New(consumer.New(store, category, "accounts", mux, &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}}))
+		require.NoError(t, c.CatchUp(t.Context()))
+	}
 	require.NoError(t, store.Close())
 	return &shell{env: map[string]string{"DIBS_STORE": "sqlite:" + file}}
 }
@@ -90,20 +91,20 @@ func TestStoryOfAReservation(t *testing.T) {
 		}
 	})
 
-	story := steady(dibs.ok(t, "explain", "account:command-123+accounts+AAA", "--in", "mail"))
+	story := steady(dibs.ok(t, "explain", "account:command+reservation+accounts-123+AAA", "--in", "mail"))
 
 	golden(t, "explain", story)
 	require.Equal(t, story, steady(dibs.ok(t, "explain", "AAA", "--category", "account:command", "--in", "mail")))
 
-	events := objects(t, dibs.ok(t, "explain", "account:command-123+accounts+AAA", "--json"))
+	events := objects(t, dibs.ok(t, "explain", "account:command+reservation+accounts-123+AAA", "--json"))
 	var names []string
 	for _, event := range events {
-		require.Equal(t, "account:command-123+accounts+AAA", event["of"])
+		require.Equal(t, "account:command+reservation+accounts-123+AAA", event["of"])
 		require.Equal(t, "AAA", event["key"])
 		names = append(names, fmt.Sprint(event["event"], " ", field(t, event, "message")["stream"]))
 	}
 	require.Equal(t, []string{
-		"firstWrite account:command-123+accounts+AAA", "winner account:command-123",
+		"firstWrite account:command+reservation+accounts-123+AAA", "winner account:command-123",
 		"duplicate account:command-123", "sameKey account:command-123", "duplicate account:command-123",
 		names[5], "followed account-123",
 	}, names)
@@ -113,41 +114,39 @@ func TestStoryOfAReservation(t *testing.T) {
 // Two consumers that reserve one key, each for itself, have two stories.
 func TestStoryOfAReservationWithAName(t *testing.T) {
 	t.Parallel()
-	for _, category := range []messagestore.Category{"", "receiptTransaction"} {
-		dibs := bank(t, func(store *messagestore.Store) {
-			var source *messagestore.Message
-			for _, command := range []deposit{{"a+b", 10}, {"a+b", 10}, {"a+b", 11}} {
-				_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, command)
-				require.NoError(t, err)
-				if source == nil {
-					source, err = store.Last(t.Context(), commands.Stream("123"))
-					require.NoError(t, err)
-				}
-			}
-			receipts := reservation.New(store, "receipts", &reservation.Config{Category: category})
-			_, err := receipts.Reserve(t.Context(), source, "a+b")
+	dibs := bank(t, func(store *messagestore.Store) {
+		var source *messagestore.Message
+		for _, command := range []deposit{{"a+b", 10}, {"a+b", 10}, {"a+b", 11}} {
+			_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, command)
 			require.NoError(t, err)
-		})
-		in, stream, want := commands, "account:command-123+receipts+a%2Bb", []string{"account:command-123+receipts+a%2Bb", "account:command-123+accounts+a%2Bb"}
-		if category != "" {
-			in, stream = category, "receiptTransaction-123+receipts+a%2Bb"
-			want = []string{stream}
+			if source == nil {
+				source, err = store.Last(t.Context(), commands.Stream("123"))
+				require.NoError(t, err)
+			}
 		}
+		_, err := reservation.New(store, "receipts", nil).Reserve(t.Context(), source, "a+b")
+		require.NoError(t, err)
+	})
+	want := []string{"account:command+reservation+receipts-123+a%2Bb", "account:command+reservation+accounts-123+a%2Bb"}
 
+	for _, stream := range want {
 		story := dibs.ok(t, "explain", stream)
 
 		require.Contains(t, story, stream+" is reserved with the key a+b\n")
 		for _, part := range []string{"winner ", "duplicate ", "same key "} {
 			require.Contains(t, story, part)
 		}
-		var streams []string
+	}
+	told := func(in messagestore.Category) (streams []string) {
 		for _, event := range objects(t, dibs.ok(t, "explain", "a+b", "--category", string(in), "--json")) {
 			if event["event"] == "firstWrite" {
 				streams = append(streams, fmt.Sprint(event["of"]))
 			}
 		}
-		require.ElementsMatch(t, want, streams)
+		return streams
 	}
+	require.ElementsMatch(t, want, told(commands))
+	require.Equal(t, want[:1], told("account:command+reservation+receipts"))
 }
 
 func TestStoryOfAnEntity(t *testing.T) {
@@ -167,7 +166,7 @@ func TestStoryOfAParkedCommand(t *testing.T) {
 		require.NoError(t, err)
 	})
 
-	golden(t, "explain-parked", steady(dibs.ok(t, "explain", "account:command-123+accounts+AAA")))
+	golden(t, "explain-parked", steady(dibs.ok(t, "explain", "account:command+reservation+accounts-123+AAA")))
 }
 
 // Keys are found however they are spelt in a stream's name.
@@ -249,48 +248,6 @@ func TestWhatFollowedIsFoundInAnyOrder(t *testing.T) {
 	require.Contains(t, story, "Second")
 }
 
-// An ahead store has a clock that was put forward.
-type ahead struct {
-	*messagestore.Store
-	by time.Duration
-}
-
-func (a ahead) Now(ctx context.Context) (time.Time, error) {
-	now, err := a.Store.Now(ctx)
-	return now.Add(a.by), err
-}
-
-// A key that had expired has a winner after another, and each is told.
-func TestExplainTellsAReservationThatCameAfterOneThatHadExpired(t *testing.T) {
-	t.Parallel()
-	dibs := bank(t, func(store *messagestore.Store) {
-		for _, by := range []time.Duration{0, time.Hour} {
-			once := reservation.New(ahead{store, by}, "transfers", &reservation.Config{Category: "transfer", Retention: time.Hour})
-			written, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
-			require.NoError(t, err)
-			m, err := store.Last(t.Context(), commands.Stream("123"))
-			require.NoError(t, err)
-			require.Equal(t, written.IDs[0], m.ID)
-			result, err := once.Reserve(t.Context(), m, "AAA")
-			require.NoError(t, err)
-			require.Equal(t, reservation.Reserved, result.Outcome)
-		}
-	})
-	told := dibs.ok(t, "explain", "transfer-123+transfers+AAA")
-
-	require.Regexp(t, `(?m)^first write .* transfer-123\+transfers\+AAA@0 `, told)
-	require.Regexp(t, `(?m)^winner .* account:command-123@0 `, told)
-	require.Regexp(t, `(?m)^reserved anew .* transfer-123\+transfers\+AAA@1 .* the reservation of \S+Z had expired$`, told)
-	require.Regexp(t, `(?m)^winner .* account:command-123@1 `, told)
-	require.NotContains(t, told, "duplicate")
-	var events []string
-	for _, object := range objects(t, dibs.ok(t, "explain", "AAA", "--category", "transfer", "--json")) {
-		event, _ := object["event"].(string)
-		events = append(events, event)
-	}
-	require.Equal(t, []string{"firstWrite", "winner", "expired", "winner"}, events)
-}
-
 // The reservation names the streams that were written to with it, in whichever category they are.
 func TestExplainTellsTheEventsThatTheReservationNames(t *testing.T) {
 	t.Parallel()
@@ -310,7 +267,7 @@ func TestExplainTellsTheEventsThatTheReservationNames(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, effect.Events, 1)
 
-	told := dibs.ok(t, "explain", "account:command-123+rentals+AAA")
+	told := dibs.ok(t, "explain", "account:command+reservation+rentals-123+AAA")
 
 	require.Regexp(t, `(?m)^followed .* ledger-7@0 +Deposited +\{"amount":10\}$`, told)
 	require.NotContains(t, told, "nothing yet")
@@ -340,12 +297,12 @@ func TestExplainTellsACommandThatIsRetriedParkedAndRedriven(t *testing.T) {
 	}
 	_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
 	require.NoError(t, err)
-	const stream = "account:command-123+accounts+AAA"
+	const stream = "account:command+reservation+accounts-123+AAA"
 	require.Error(t, catchUp(consumer.StopConsumer))
 
 	for _, args := range [][]string{{stream}, {"AAA", "--category", "account:command"}} {
 		told := dibs.ok(t, append([]string{"explain"}, args...)...)
-		require.Regexp(t, `^no command with the key AAA is reserved yet in account:command-123`, told)
+		require.Regexp(t, `^no command with the key AAA is reserved yet in account:command(\+reservation\+accounts)?-123`, told)
 		require.Regexp(t, `(?m)^command .* account:command-123@0 +Deposit `, told)
 		require.Regexp(t, `(?m)^consumer +accounts +has finished all before \d+: message 1 fails, attempt 1 since \S+Z: .*the bank is closed$`, told)
 	}
@@ -354,10 +311,10 @@ func TestExplainTellsACommandThatIsRetriedParkedAndRedriven(t *testing.T) {
 	told := dibs.ok(t, "explain", stream)
 	require.Regexp(t, `(?m): message 1 fails, .*the bank is closed; the consumer is paused since \S+Z: dibs consumers resume account:command accounts$`, told)
 	dibs.ok(t, "write", "account:command-124", "Deposit", `{"ID":"BBB","Amount":10}`)
-	told = dibs.ok(t, "explain", "account:command-124+accounts+BBB")
+	told = dibs.ok(t, "explain", "account:command+reservation+accounts-124+BBB")
 	require.Regexp(t, `(?m): message \d+ waits; the consumer is paused since \S+Z: dibs consumers resume account:command accounts$`, told)
 	dibs.ok(t, "consumers", "resume", "account:command", "accounts")
-	require.Regexp(t, `(?m): message \d+ waits behind another, or `, dibs.ok(t, "explain", "account:command-124+accounts+BBB"))
+	require.Regexp(t, `(?m): message \d+ waits behind another, or `, dibs.ok(t, "explain", "account:command+reservation+accounts-124+BBB"))
 
 	require.NoError(t, catchUp(consumer.ParkMessage))
 	told = dibs.ok(t, "explain", stream)

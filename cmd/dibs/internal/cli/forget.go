@@ -10,8 +10,8 @@ import (
 )
 
 type forgetCommand struct {
-	Category  string        `arg:"" help:"The category of the inbox, like payments:inbox."`
-	OlderThan time.Duration `required:"" placeholder:"AGE" help:"Remove requests that are older, at least 24h, like 720h."`
+	Category  string        `arg:"" help:"The category of the keys: an inbox like payments:inbox, intents, or the reservations of a reserver."`
+	OlderThan time.Duration `required:"" placeholder:"AGE" help:"Remove keys that are older, like 720h: at least their KeyLife, and 24h for an inbox."`
 	Reason    string        `placeholder:"TEXT" help:"The reason, which is recorded and stays."`
 	DryRun    bool          `help:"Remove nothing, and print the effect."`
 	Yes       bool          `help:"Do not ask."`
@@ -19,14 +19,21 @@ type forgetCommand struct {
 
 // Help is printed below the command's usage.
 func (forgetCommand) Help() string {
-	return `All messages of a request that was received, and undone, longer ago than that are removed, its key and its answer with them. There is no tombstone: a copy of the request that comes later is carried out again, so the age is how long a copy is recognised.
+	return `All messages of a key that is older than that are removed, the answer or the result with them. There is no tombstone: a request with the key that comes later is carried out again, so the age is how long a copy is recognised.
 
-It is for a category whose last type is inbox, as package unit writes; another one is refused, and so is an age of less than a day. What was removed is recorded, in payments:inbox+forgotten-1 for payments:inbox, as numbers without names. The request with the last message of the category stays.
+It is for three kinds of categories, and any other is refused:
+
+- an inbox, like payments:inbox, as package unit writes it: requests that were received, and undone, longer ago than that. The age is at least 24h.
+- intents, like payment:intent, whose first manager declared how long keys live (KeyLife): those that were confirmed longer ago. Intents that are held, lapsed or released stay.
+- the reservations of a reserver, like account:command+reservation+accounts, that declared it: those of commands that were handled. A reservation stays as long as a consumer of account:command has yet to pass a command that may have its key, a copy has yet to be delivered, or an open dead letter has the copy or a message of the command's stream.
+
+An age of less than the KeyLife is refused. What was removed is recorded, in payment:intent+forgotten-1 for payment:intent, as numbers without names. Keys that were deleted stay, and so does the one with the last message of the category.
 
 Examples:
 
     dibs forget payments:inbox --older-than 720h --dry-run
-    dibs forget payments:inbox --older-than 720h --reason age --yes`
+    dibs forget payment:intent --older-than 8760h --reason age --yes
+    dibs forget account:command+reservation+accounts --older-than 720h --yes`
 }
 
 // Run forgets.
@@ -36,22 +43,22 @@ func (c *forgetCommand) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	options := &retention.ForgetOptions{Reason: c.Reason, DryRun: true}
-	if err := options.ValidateInbox(category, c.OlderThan); err != nil {
+	if err := options.Validate(category, c.OlderThan); err != nil {
 		return err
 	}
 	if !c.Yes && !c.DryRun && !isTerminal(a.stdin) {
-		return usage("there is no terminal to confirm on: give --yes to forget requests of %s, or --dry-run", visible(c.Category))
+		return usage("there is no terminal to confirm on: give --yes to forget keys of %s, or --dry-run", visible(c.Category))
 	}
 	return a.withKeeper(ctx, "forget", func(k keeper, store *messagestore.Store) error {
 		if err := requireCategory(ctx, store, category); err != nil {
 			return err
 		}
 		if c.DryRun || !c.Yes {
-			planned, err := k.ForgetInbox(ctx, category, c.OlderThan, options)
-			if err != nil || c.DryRun || planned.Requests == 0 {
+			planned, err := k.Forget(ctx, category, c.OlderThan, options)
+			if err != nil || c.DryRun || planned.Keys == 0 {
 				return c.print(a, planned, err)
 			}
-			question := fmt.Sprintf("forget %s of %s, keys and answers? They do not come back. Type yes: ", number(planned.Requests, "request", "requests"), visible(c.Category))
+			question := fmt.Sprintf("forget %s of %s, with answers and results? They do not come back. Type yes: ", number(planned.Keys, "key", "keys"), visible(c.Category))
 			if err := a.confirm(ctx, question, "nothing was removed"); err != nil {
 				return err
 			}
@@ -60,32 +67,36 @@ func (c *forgetCommand) Run(ctx context.Context, a *app) error {
 		meter := &removalMeter{app: a, progress: progress{every: 2 * time.Second, now: time.Now}}
 		meter.start()
 		options.DryRun, options.OnProgress = false, meter.removed
-		forgotten, err := k.ForgetInbox(ctx, category, c.OlderThan, options)
-		if err != nil && forgotten.Requests > 0 && !a.JSON {
-			a.warn("dibs: %s removed before this error: run it again to go on\n", number(forgotten.Requests, "request was", "requests were"))
+		forgotten, err := k.Forget(ctx, category, c.OlderThan, options)
+		if err != nil && forgotten.Keys > 0 && !a.JSON {
+			a.warn("dibs: %s removed before this error: run it again to go on\n", number(forgotten.Keys, "key was", "keys were"))
 		}
 		return c.print(a, forgotten, err)
 	})
 }
 
-// A forgetRequestsLine is how a removal of requests is printed as JSON.
-type forgetRequestsLine struct {
-	Category messagestore.Category `json:"category"`
-	Requests int64                 `json:"requests"`
-	Messages int64                 `json:"messages"`
-	DryRun   bool                  `json:"dryRun,omitempty"`
+// A forgetLine is how a removal of keys is printed as JSON.
+type forgetLine struct {
+	Category  messagestore.Category `json:"category"`
+	Keys      int64                 `json:"keys"`
+	Messages  int64                 `json:"messages"`
+	Unhandled time.Time             `json:"unhandled,omitzero"`
+	DryRun    bool                  `json:"dryRun,omitempty"`
 }
 
-func (c *forgetCommand) print(a *app, f retention.ForgottenRequests, err error) error {
+func (c *forgetCommand) print(a *app, f retention.Forgotten, err error) error {
 	if err != nil {
 		return err
 	}
 	if a.JSON {
-		return a.out.object(forgetRequestsLine{messagestore.Category(c.Category), f.Requests, f.Messages, c.DryRun})
+		return a.out.object(forgetLine{messagestore.Category(c.Category), f.Keys, f.Messages, f.Unhandled, c.DryRun})
 	}
 	verb := "forgot"
 	if c.DryRun {
 		verb = "would forget"
 	}
-	return a.out.line("%s %s of %s, with %s", verb, number(f.Requests, "request", "requests"), visible(c.Category), number(f.Messages, "message", "messages"))
+	if !f.Unhandled.IsZero() {
+		a.warn("dibs: a consumer has yet to pass a command of %s: keys that are younger than %v before then stay\n", f.Unhandled.UTC().Format(time.RFC3339), c.OlderThan)
+	}
+	return a.out.line("%s %s of %s, with %s", verb, number(f.Keys, "key", "keys"), visible(c.Category), number(f.Messages, "message", "messages"))
 }

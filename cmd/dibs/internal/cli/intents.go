@@ -19,7 +19,6 @@ type intentsCommand struct {
 	List    intentsListCommand    `cmd:"" help:"Print the intents of a category, with their holders."`
 	Show    intentsShowCommand    `cmd:"" help:"Print one intent: its state, and its history."`
 	Release intentsReleaseCommand `cmd:"" help:"End the lease of an intent, of any holder."`
-	Forget  intentsForgetCommand  `cmd:"" help:"Remove finished intents, keys and all, where that was declared."`
 	Verify  intentsVerifyCommand  `cmd:"" help:"Check the history of each intent of a category."`
 }
 

@@ -24,7 +24,7 @@ type keeper interface {
 	Trim(ctx context.Context, stream messagestore.StreamName, options *retention.TrimOptions) (retention.Trimmed, error)
 	TrimCategory(ctx context.Context, category messagestore.Category, options *retention.TrimOptions) iter.Seq2[retention.Trimmed, error]
 	Delete(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions) (retention.Deleted, error)
-	ForgetInbox(ctx context.Context, category messagestore.Category, age time.Duration, options *retention.ForgetOptions) (retention.ForgottenRequests, error)
+	Forget(ctx context.Context, category messagestore.Category, age time.Duration, options *retention.ForgetOptions) (retention.Forgotten, error)
 	Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error)
 }
 

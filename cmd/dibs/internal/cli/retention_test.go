@@ -249,13 +249,14 @@ func TestForgetRemovesOldRequestsOfAnInbox(t *testing.T) {
 			require.Equal(t, noCategory("payments:inbox"), dibs.run(t, "forget", "payments:inbox", "--older-than", "24h", flag))
 		}
 		dibs.ok(t, "write", "payments:inbox-k", "Received", `{"digest":"x"}`)
+		dibs.ok(t, "write", "payments-1", "Opened", `{}`)
 		dibs.ok(t, "write", "payments:inbox-l", "Received", `{"digest":"x"}`)
-		require.Equal(t, "would forget 0 requests of payments:inbox, with 0 messages\n", dibs.ok(t, "forget", "payments:inbox", "--older-than", "24h", "--dry-run"))
-		require.Equal(t, []map[string]any{{"category": "payments:inbox", "requests": 0.0, "messages": 0.0}},
+		require.Equal(t, "would forget 0 keys of payments:inbox, with 0 messages\n", dibs.ok(t, "forget", "payments:inbox", "--older-than", "24h", "--dry-run"))
+		require.Equal(t, []map[string]any{{"category": "payments:inbox", "keys": 0.0, "messages": 0.0}},
 			objects(t, dibs.ok(t, "forget", "payments:inbox", "--older-than", "24h", "--yes", "--json")))
 		for text, args := range map[string][]string{
-			"its last type is not inbox":         {"payments", "--older-than", "24h", "--yes"},
-			"it is at least 24h0m0s":             {"payments:inbox", "--older-than", "23h59m", "--yes"},
+			"it is no inbox, and no KeyLife was declared in it before its first key": {"payments", "--older-than", "24h", "--yes"},
+			"the keys live 24h0m0s, so it is at least that":                          {"payments:inbox", "--older-than", "23h59m", "--yes"},
 			"--older-than":                       {"payments:inbox", "--yes"},
 			"there is no terminal to confirm on": {"payments:inbox", "--older-than", "24h"},
 			"at most 255 bytes of visible text":  {"payments:inbox", "--older-than", "24h", "--yes", "--reason", " "},

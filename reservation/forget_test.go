@@ -1,0 +1,382 @@
+package reservation_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/keylife"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/reservation"
+)
+
+// A keeper is a store whose keys can be forgotten.
+type keeper struct {
+	*messagestore.Store
+	admin interface {
+		Forget(ctx context.Context, category messagestore.Category, age time.Duration, options *retention.ForgetOptions) (retention.Forgotten, error)
+		Delete(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions) (retention.Deleted, error)
+		Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error)
+	}
+	age func(t *testing.T, by time.Duration) // of all messages
+
+	effects []string // the keys of the commands that were carried out
+}
+
+func eachKeeper(t *testing.T, test func(t *testing.T, k *keeper)) {
+	t.Helper()
+	for name, open := range map[string]func(t *testing.T) *keeper{"PostgreSQL": keptByPostgreSQL, "SQLite": keptBySQLite} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, open(t))
+		})
+	}
+}
+
+func keptByPostgreSQL(t *testing.T) *keeper {
+	t.Helper()
+	pool, schema := pgtest.Schema(t)
+	config := &postgres.Config{Schema: schema}
+	return &keeper{
+		Store: messagestore.New(postgres.New(pool, config), nil),
+		admin: admin.New(pool, config),
+		age: func(t *testing.T, by time.Duration) {
+			t.Helper()
+			require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+				_, err := tx.Exec(t.Context(), "set local session_replication_role = replica") // without triggers
+				if err == nil {
+					_, err = tx.Exec(t.Context(), fmt.Sprintf("update %s.messages set time = time - interval '%d s'", schema, int(by.Seconds())))
+				}
+				return err
+			}))
+		},
+	}
+}
+
+func keptBySQLite(t *testing.T) *keeper {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "dibs.db")
+	driver, err := sqlite.Open(t.Context(), file, nil)
+	require.NoError(t, err)
+	store := messagestore.New(driver, nil)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	db, err := sql.Open("sqlite", file)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return &keeper{
+		Store: store,
+		admin: driver,
+		age: func(t *testing.T, by time.Duration) {
+			t.Helper()
+			_, err := db.ExecContext(t.Context(), "UPDATE dibs_messages SET time = time - ?", by.Microseconds())
+			require.NoError(t, err)
+		},
+	}
+}
+
+const (
+	keyLife    = time.Hour
+	reservedAt = messagestore.Category("account:command+reservation+accounts")
+)
+
+// inline returns handlers of Inline, and copying of Copy, of a process of its own whose keys live for an hour.
+func (k *keeper) inline(t *testing.T) *handler.Mux {
+	t.Helper()
+	return muxOf(reservation.Inline(newReserver(t, k.Store, &reservation.Config{KeyLife: keyLife, Logger: logger.Silent()}), Deposit.Key,
+		func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+			k.effects = append(k.effects, m.Body.DepositID)
+			return nil, nil
+		}))
+}
+
+func (k *keeper) copying(t *testing.T) *handler.Mux {
+	t.Helper()
+	return muxOf(reservation.Copy(newReserver(t, k.Store, &reservation.Config{KeyLife: keyLife, Logger: logger.Silent()}), Deposit.Key,
+		func(_ context.Context, m handler.Message[Deposit]) error {
+			k.effects = append(k.effects, m.Body.DepositID)
+			return nil
+		}))
+}
+
+// handle has a consumer of the category pass all of its messages.
+func (k *keeper) handle(t *testing.T, category messagestore.Category, mux *handler.Mux) {
+	t.Helper()
+	require.NoError(t, must.New(consumer.New(k.Store, category, "accounts", mux, &consumer.Config{Concurrency: 1, Logger: logger.Silent()})).CatchUp(t.Context()))
+}
+
+func (k *keeper) forget(t *testing.T) (keys int64) {
+	t.Helper()
+	planned, err := k.admin.Forget(t.Context(), reservedAt, keyLife, &retention.ForgetOptions{DryRun: true})
+	require.NoError(t, err)
+	forgotten, err := k.admin.Forget(t.Context(), reservedAt, keyLife, nil)
+	require.NoError(t, err)
+	require.Equal(t, planned, forgotten)
+	require.Equal(t, forgotten.Keys, forgotten.Messages)
+	return forgotten.Keys
+}
+
+func (k *keeper) isTaken(t *testing.T, stream messagestore.StreamName, key string) bool {
+	t.Helper()
+	_, err := newReserver(t, k.Store, nil).Lookup(t.Context(), stream, key)
+	if !errors.Is(err, messagestore.ErrNotFound) {
+		require.NoError(t, err)
+	}
+	return err == nil
+}
+
+// R7: the key is taken for its life, and free once dibs forget has run after it.
+func TestAKeyIsForgottenAfterItsLifeAndNotBefore(t *testing.T) {
+	t.Parallel()
+	eachKeeper(t, func(t *testing.T, k *keeper) {
+		for _, key := range []string{"AAA", "BBB", "deleted"} {
+			send(t, k.Store, command, Deposit{key, 1})
+		}
+		k.handle(t, commands, k.inline(t))
+		_, err := k.admin.Delete(t.Context(), place(command, "accounts").With("deleted"), messagestore.AnyVersion, nil)
+		require.NoError(t, err)
+		k.age(t, keyLife-5*time.Minute)
+		send(t, k.Store, command, Deposit{"last", 1})
+		k.handle(t, commands, k.inline(t))
+
+		require.Zero(t, k.forget(t))
+		send(t, k.Store, command, Deposit{"AAA", 1})
+		k.handle(t, commands, k.inline(t))
+		require.Equal(t, []string{"AAA", "BBB", "deleted", "last"}, k.effects)
+		_, err = k.admin.Forget(t.Context(), reservedAt, keyLife-time.Second, nil)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "the keys live 1h0m0s, so it is at least that")
+		require.True(t, k.isTaken(t, command, "AAA"))
+
+		k.age(t, 10*time.Minute)
+		require.Equal(t, int64(2), k.forget(t))
+		for key, taken := range map[string]bool{"AAA": false, "BBB": false, "last": true, "deleted": true} {
+			require.Equal(t, taken, k.isTaken(t, command, key), key)
+		}
+		require.Zero(t, k.forget(t))
+		send(t, k.Store, command, Deposit{"AAA", 1})
+		k.handle(t, commands, k.inline(t))
+		require.Equal(t, []string{"AAA", "BBB", "deleted", "last", "AAA"}, k.effects)
+
+		k.age(t, 10*keyLife)
+		require.Equal(t, int64(1), k.forget(t), "the last of the category stays")
+		require.True(t, k.isTaken(t, command, "AAA"))
+		records := all(t, k.Store, reservedAt.WithType("forgotten").Stream("1"))
+		require.Len(t, records, 2)
+		require.Regexp(t, `"streams" ?: ?2.*"keyLifeSeconds" ?: ?3600`, string(records[0].Data))
+		require.NotContains(t, string(records[0].Data), "AAA")
+		found, err := k.admin.Verify(t.Context(), nil)
+		require.NoError(t, err)
+		require.Empty(t, found.Violations)
+	})
+}
+
+// R7: of two commands with one key that were sent less than its life apart one is carried out, however late the
+// consumer comes to the second.
+func TestACommandThatIsNotHandledYetKeepsItsReservation(t *testing.T) {
+	t.Parallel()
+	eachKeeper(t, func(t *testing.T, k *keeper) {
+		send(t, k.Store, command, Deposit{"AAA", 1})
+		k.handle(t, commands, k.inline(t))
+		k.age(t, keyLife-time.Minute)
+		late := send(t, k.Store, command, Deposit{"AAA", 1})
+		_, err := newReserver(t, k.Store, nil).Reserve(t.Context(), late, "other") // which is not the last of its category then
+		require.NoError(t, err)
+		k.age(t, 10*keyLife)
+		late = all(t, k.Store, command)[1]
+
+		require.Zero(t, k.forget(t))
+		forgotten, err := k.admin.Forget(t.Context(), reservedAt, keyLife, nil)
+		require.NoError(t, err)
+		require.Equal(t, late.Time, forgotten.Unhandled.UTC())
+		k.handle(t, commands, k.inline(t))
+
+		require.Equal(t, []string{"AAA"}, k.effects)
+		_, err = operate.Consumer(k.Store, commands, "accounts").Pause(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, int64(1), k.forget(t), "a consumer that is paused is where it was")
+		require.False(t, k.isTaken(t, command, "AAA"))
+	})
+}
+
+// R7: the effect of a copy comes with its delivery, so it stays until then, whichever consumers there are.
+func TestACopyThatWasNotDeliveredIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	eachKeeper(t, func(t *testing.T, k *keeper) {
+		send(t, k.Store, command, Deposit{"AAA", 1})
+		send(t, k.Store, command, Deposit{"last", 1})
+		k.handle(t, commands, k.copying(t))
+		k.age(t, 10*keyLife)
+		require.Zero(t, k.forget(t), "nobody has delivered a copy")
+
+		failing := muxOf(func(context.Context, handler.Message[Deposit]) error { return errors.New("boom") })
+		require.Error(t, must.New(consumer.New(k.Store, reservedAt, "accounts", failing, &consumer.Config{
+			Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}},
+		})).CatchUp(t.Context()))
+		require.Zero(t, k.forget(t), "nor has the consumer of the copies passed it")
+
+		k.handle(t, reservedAt, k.copying(t))
+		require.Equal(t, []string{"AAA", "last"}, k.effects)
+		k.age(t, 10*keyLife)
+		require.Equal(t, int64(1), k.forget(t))
+		require.False(t, k.isTaken(t, command, "AAA"))
+	})
+}
+
+// R7: what an operator redrives meets its reservation.
+func TestAReservationWithAnOpenDeadLetterIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	eachKeeper(t, func(t *testing.T, k *keeper) {
+		other := commands.Stream("456")
+		sources := map[messagestore.StreamName]*messagestore.Message{}
+		for _, stream := range []messagestore.StreamName{command, other, commands.Stream("789"), commands.Stream("last")} {
+			sources[stream] = send(t, k.Store, stream, Deposit{"AAA", 1})
+		}
+		k.handle(t, commands, k.inline(t))
+		copied, err := newReserver(t, k.Store, nil).Lookup(t.Context(), command, "AAA")
+		require.NoError(t, err)
+		letters := map[messagestore.Category]*deadletter.Entry{}
+		for _, m := range []*messagestore.Message{copied.Winner, sources[other]} {
+			letters[m.Stream.Category()], err = deadletter.Of(k.Store, m.Stream.Category(), "accounts").
+				Park(t.Context(), deadletter.Failure{Message: m, Err: errors.New("no"), Attempts: 1, FirstFailedAt: time.Now()})
+			require.NoError(t, err)
+		}
+		k.age(t, 10*keyLife)
+
+		require.Equal(t, int64(1), k.forget(t), "that of neither")
+		require.True(t, k.isTaken(t, command, "AAA"))
+		require.True(t, k.isTaken(t, other, "AAA"))
+		for category, letter := range letters {
+			_, err = k.admin.Delete(t.Context(), letter.DeadLetter, messagestore.AnyVersion, nil)
+			require.NoError(t, err, category)
+		}
+		require.Equal(t, int64(2), k.forget(t))
+	})
+}
+
+// R7: a life that comes after the first key is none, nor is another than the first.
+func TestOnlyTheLifeThatWasDeclaredFirstCounts(t *testing.T) {
+	t.Parallel()
+	eachKeeper(t, func(t *testing.T, k *keeper) {
+		reserve := func(name string, life time.Duration, key string) error {
+			r := named(t, k.Store, name, &reservation.Config{KeyLife: life, Logger: logger.Silent()})
+			_, err := r.Reserve(t.Context(), send(t, k.Store, command, Deposit{key, 1}), key)
+			return err
+		}
+		refused := func(err error, rule string) {
+			t.Helper()
+			invalid, is := errors.AsType[*messagestore.InvalidError](err)
+			require.True(t, is, "%v", err)
+			require.Equal(t, "KeyLife", invalid.Field)
+			require.ErrorContains(t, err, rule)
+		}
+		require.NoError(t, reserve("ever", 0, "AAA"))
+		refused(reserve("ever", time.Hour, "BBB"), "account:command+reservation+ever has keys that were promised for ever")
+		k.age(t, 1000*time.Hour)
+		_, err := k.admin.Forget(t.Context(), "account:command+reservation+ever", 999*time.Hour, nil)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "no KeyLife was declared in it before its first key, so its keys stay for ever")
+		_, err = k.WriteInitial(t.Context(), keylife.Stream("account:command+reservation+ever"), keylife.Declared{Seconds: 60})
+		require.NoError(t, err)
+		_, err = k.admin.Forget(t.Context(), "account:command+reservation+ever", 999*time.Hour, nil)
+		require.ErrorContains(t, err, "its keys stay for ever", "by the hand of a third")
+
+		require.NoError(t, reserve("hour", time.Hour, "AAA"))
+		require.NoError(t, reserve("hour", time.Hour, "BBB"), "a process that starts later")
+		require.NoError(t, reserve("hour", 0, "CCC"), "it knows of no life")
+		refused(reserve("hour", 2*time.Hour, "DDD"), "account:command+reservation+hour+life-1 has 1h0m0s")
+
+		// A consumer stops at the first command, under every policy, and parks nothing.
+		_, err = catchUpAs(t, k.Store, "hour", muxOf(forms["Inline"](named(t, k.Store, "hour", &reservation.Config{KeyLife: 2 * time.Hour}), func() {})))
+		refused(err, "has 1h0m0s")
+		parked, err := deadletter.Counts(t.Context(), k.Store, commands)
+		require.NoError(t, err)
+		require.Empty(t, parked)
+	})
+}
+
+// A racing store has another process come in before a step of the declaration.
+type racing struct {
+	*messagestore.Store
+	look, write func()
+}
+
+func (s *racing) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	s.look()
+	return s.Store.ReadCategoryPage(ctx, q)
+}
+
+func (s *racing) TryWrite(
+	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body,
+) (messagestore.Written, *messagestore.Conflict, error) {
+	s.write()
+	return s.Store.TryWrite(ctx, stream, expected, bodies...)
+}
+
+// The first of several processes declares, whichever that is.
+func TestReserversOfOneLifeMayStartAtOnce(t *testing.T) {
+	t.Parallel()
+	eachKeeper(t, func(t *testing.T, k *keeper) {
+		for name, life := range map[string]time.Duration{"same": keyLife, "other": 2 * keyLife} {
+			for _, step := range []string{"look", "write"} {
+				comesIn := func() {
+					_, err := named(t, k.Store, name+step, &reservation.Config{KeyLife: life, Logger: logger.Silent()}).
+						Reserve(t.Context(), send(t, k.Store, command, Deposit{"AAA", 1}), "AAA")
+					require.NoError(t, err)
+				}
+				store := &racing{k.Store, func() {}, func() {}}
+				if step == "look" {
+					store.look = comesIn
+				} else {
+					store.write = comesIn
+				}
+				m := send(t, k.Store, command, Deposit{"BBB", 1})
+
+				_, err := named(t, store, name+step, &reservation.Config{KeyLife: keyLife, Logger: logger.Silent()}).Reserve(t.Context(), m, "BBB")
+
+				if life == keyLife {
+					require.NoError(t, err, step)
+				} else {
+					require.ErrorContains(t, err, "has 2h0m0s", step)
+				}
+				declared, err := k.Version(t.Context(), keylife.Stream(commands.WithType("reservation").WithType(name+step)))
+				require.NoError(t, err)
+				require.Zero(t, declared, "there is one declaration")
+			}
+		}
+	})
+}
+
+// A life that nobody can end is none, and no command finds out.
+func TestALifeOfKeysThatCannotEndIsRefused(t *testing.T) {
+	t.Parallel()
+	k := keptBySQLite(t)
+	for name, r := range map[string]*reservation.Reserver{
+		"memory": reservation.New(newStore(), "accounts", &reservation.Config{KeyLife: time.Hour}),
+		"less":   reservation.New(k.Store, "accounts", &reservation.Config{KeyLife: time.Minute - 1}),
+		"more":   reservation.New(k.Store, "accounts", &reservation.Config{KeyLife: 101 * 365 * 24 * time.Hour}),
+		"none":   reservation.New(k.Store, "accounts", &reservation.Config{KeyLife: -1}),
+		"other":  reservation.New(struct{ reservation.Store }{k.Store}, "accounts", &reservation.Config{KeyLife: time.Hour}),
+	} {
+		invalid, is := errors.AsType[*messagestore.InvalidError](r.Validate())
+		require.True(t, is, name)
+		require.Equal(t, "KeyLife", invalid.Field, name)
+	}
+}
