@@ -13,8 +13,8 @@ import (
 )
 
 // Slots is the number of slots of a category. A slot is the messages of the cardinal ids
-// with one remainder of their hash: those of one member in a filter of this group size. A member of a
-// consumer's group holds some of them, so at most so many members have work.
+// with one remainder of their hash by Slots, which is a [messagestore.Filter] with GroupSize Slots. A
+// member of a consumer's group holds some slots, so at most so many members have work.
 const Slots = 32
 
 // A SlotSet has bit i for slot i.

@@ -154,8 +154,8 @@ func (p *Place) Write(ctx context.Context, at Checkpoint, failing Failing, read 
 	if err := p.CheckEpoch(ctx); err != nil {
 		return err
 	}
-	// The next write finds a reset that comes after this read. This write does not count then: its
-	// stream is that of the generation before.
+	// The next write finds a reset that comes after this read. This write does not count then: it
+	// goes to the stream of the generation before.
 	known := p.ledger.last()
 	entry, err := p.log.Version(ctx, p.log.Ledger())
 	switch {

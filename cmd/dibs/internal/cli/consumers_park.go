@@ -20,7 +20,7 @@ type consumersParkCommand struct {
 func (consumersParkCommand) Help() string {
 	return `The dead letter is the consumer's to write, so this writes a request beside the dead letters. A running consumer parks the message in place of its next retry; a stopped one parks it when it is started next, before the handler sees it. Nothing is passed over without a record: the message is then listed by dibs parked, to be redriven or dropped. A message that is handled meanwhile is not parked.
 
-The error with which a consumer stops has the position in its log line, as globalPosition. Without --position the message is the first one that is not finished; where replicas are at several, they are printed, and --position says which. A consumer that reads only some types is stuck at a message of those: give its position.
+The error with which a consumer stops has the position in its log line, as globalPosition. Without --position the message is the first that is not finished. If the replicas are at several messages, the command prints them and parks none: say which by --position. A consumer that reads only some types is stuck at a message of those: give its position.
 
 Example:
 
