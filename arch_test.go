@@ -63,7 +63,7 @@ var imports = map[string][]string{
 	"handler":                          {"logger", "messagestore", "upcast", "internal/disposition", "internal/panics", "internal/text"},
 	"handler/handlertest":              {"handler", "messagestore", "messagestore/memory", "internal/disposition", "internal/exactjson"},
 	"reservation":                      {"logger", "messagestore", "handler", "internal/exactjson", "internal/disposition", "internal/handling", "internal/keylife", "internal/keys"},
-	"unit":                             {"logger", "messagestore", "handler", "reservation", "internal/exactjson", "internal/keys"},
+	"inbox":                            {"logger", "messagestore", "handler", "reservation", "internal/exactjson", "internal/keys"},
 	"alarm":                            {"logger", "messagestore", "consumer", "handler", "reservation", "internal/backoff", "internal/exactjson", "internal/known", "internal/outage", "internal/text"},
 	"outbox":                           {"logger", "messagestore", "consumer", "handler", "internal/known", "internal/disposition", "internal/panics"},
 	"saga":                             {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/keys", "internal/known", "internal/wakeups", "internal/panics", "internal/text"},

@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
@@ -27,7 +28,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 var update = flag.Bool("update", false, "write the lists of docs/mistakes.md anew")
@@ -173,8 +173,8 @@ var mistakes = []struct {
 			_, err := consumer.New(newStore(), seats, "seats", nil, nil)
 			return err
 		}},
-		{"a unit without a store", func(*testing.T) error {
-			_, err := unit.New[int](nil, "seat", nil)
+		{"an inbox without a store", func(*testing.T) error {
+			_, err := inbox.New[int](nil, "seat", nil)
 			return err
 		}},
 	}},
@@ -321,7 +321,7 @@ var mistakes = []struct {
 			}), config)).CatchUp(t.Context())
 		}},
 	}},
-	{"Keys, entities and units", []mistake{
+	{"Keys, entities and inboxes", []mistake{
 		{"a reserver over another store than that of the consumer, when it starts", func(t *testing.T) error {
 			t.Helper()
 			mux := handler.New()

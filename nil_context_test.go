@@ -28,6 +28,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -43,7 +44,6 @@ import (
 	"github.com/dibs-go/dibs/reservation/idempotency"
 	"github.com/dibs-go/dibs/reservation/intent"
 	"github.com/dibs-go/dibs/saga"
-	"github.com/dibs-go/dibs/unit"
 	"github.com/dibs-go/dibs/upcast"
 )
 
@@ -158,8 +158,8 @@ var theFunctions = map[string]any{
 	"saga.NewAsk":                  saga.NewAsk[int, int],
 	"saga.NoCommand":               saga.NoCommand[int, int],
 	"saga.Key":                     saga.Key,
-	"unit.New":                     unit.New[*sql.Tx],
-	"unit.Handle":                  unit.Handle[*sql.Tx, hold],
+	"inbox.New":                    inbox.New[*sql.Tx],
+	"inbox.Handle":                 inbox.Handle[*sql.Tx, hold],
 	"upcast.Named":                 upcast.Named[hold],
 	"upcast.From":                  upcast.From[held, hold],
 	"upcast.Raw":                   upcast.Raw[hold],
@@ -231,7 +231,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 	defer driver.Close()
 	txs, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
 	require.NoError(t, err)
-	u, err := unit.New(txs, seats, nil)
+	u, err := inbox.New(txs, seats, nil)
 	require.NoError(t, err)
 	intents, err := intent.New(store, "payment:intent", &intent.Config{Logger: logger.Silent()})
 	require.NoError(t, err)
@@ -258,7 +258,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 		messagestore.To("seat-1", messagestore.AnyVersion, held{}), trips, uuid.New(),
 		messagestore.CategoryQuery{Category: seats},
 		intent.Request{Key: "1", Session: "1", Content: "1"},
-		unit.Message{ID: "1"},
+		inbox.Request{ID: "1"},
 		&retention.TrimOptions{Keep: 1}, &outbox.Message{Message: message}, http.NotFoundHandler(),
 	}
 	for name, f := range theFunctions {
@@ -298,7 +298,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 		"Manager":    intents,
 		"Operator":   operator,
 		"Saga":       trips,
-		"Unit":       u,
+		"Inbox":      u,
 		"Clock":      must.New(alarm.New(store, "seat:alarm", &alarm.Config{Logger: logger.Silent()})),
 		"TxStore":    txs,
 		"SQLite":     driver,

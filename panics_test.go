@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
@@ -27,7 +28,6 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/reservation/intent"
 	"github.com/dibs-go/dibs/saga"
-	"github.com/dibs-go/dibs/unit"
 	"github.com/dibs-go/dibs/upcast"
 )
 
@@ -154,15 +154,15 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 			}))
 			return handled(store, log, mux)
 		},
-		"a unit": func(t *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
+		"an inbox": func(t *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
 			t.Helper()
-			u, err := unit.New(transactional(t, store), seats, nil)
+			u, err := inbox.New(transactional(t, store), seats, nil)
 			require.NoError(t, err)
 			mux := handler.New()
 			handler.On(mux, func(ctx context.Context, m handler.Message[held]) error {
-				_, err := u.Receive(ctx, unit.Message{ID: m.ID.String()}, func(context.Context, *sql.Tx) (unit.Done, error) {
+				_, err := u.Receive(ctx, inbox.Request{ID: m.ID.String()}, func(context.Context, *sql.Tx) (inbox.Done, error) {
 					breaks()
-					return unit.Done{}, nil
+					return inbox.Done{}, nil
 				})
 				return err
 			})

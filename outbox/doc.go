@@ -6,7 +6,7 @@
 //	err = relay.Run(ctx)
 //
 // The outbox is a category. A service whose state is events relays its events. Any other writes its
-// messages, in the transaction of its rows (see package unit), to streams that are named after the key
+// messages, in the transaction of its rows (see package inbox), to streams that are named after the key
 // that orders them: payments:outgoing-42. There is no table of an outbox, and nothing is marked as sent:
 // the relay has a checkpoint.
 //

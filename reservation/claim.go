@@ -13,7 +13,7 @@ import (
 )
 
 // A Claim is an attempt to reserve a command's key together with the command's effect, in steps:
-// [Inline] and package unit are made of it. It is of one delivery, and not for concurrent use.
+// [Inline] and package inbox are made of it. It is of one delivery, and not for concurrent use.
 type Claim struct {
 	claim
 	reserver *Reserver
@@ -95,7 +95,7 @@ func (c *Claim) Look(ctx context.Context) (result Result, taken bool, err error)
 	return c.reserver.taken(ctx, c.claim)
 }
 
-// Answer returns a value among the writes of a handler that [Inline] calls, or package unit: v is
+// Answer returns a value among the writes of a handler that [Inline] calls, or package inbox: v is
 // recorded with the reservation, as JSON, and [Result.Answer] returns it to every copy of the
 // command. It is no write of its own.
 func Answer(v any) messagestore.StreamWrite {
@@ -109,7 +109,7 @@ type answer struct{ value any }
 func (answer) MessageType() string { return "answer" }
 
 // AnswerIn returns the value of which w is the [Answer], and false if w is a write of its own. Package
-// unit takes answers out with it.
+// inbox takes answers out with it.
 func AnswerIn(w messagestore.StreamWrite) (value any, ok bool) {
 	if w.Stream != "" || len(w.Bodies) != 1 {
 		return nil, false

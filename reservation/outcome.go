@@ -30,7 +30,7 @@ const (
 	KeyReused
 
 	// Undone says that the request was undone, or, of an undo, that it was made now. Only package
-	// unit returns it.
+	// inbox returns it.
 	Undone
 )
 

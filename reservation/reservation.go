@@ -223,7 +223,7 @@ func (r *Reserver) join(source messagestore.StreamName, part string) messagestor
 // Otherwise the reservation is one write and the effect another: a handler that is killed between
 // them is delivered its message again, and is told [Redelivered]. It then carries the effect out as
 // with [Reserved], so the effect is one that bears to be repeated. [Copy] and [Inline] know the way on
-// from there, and so does package unit, for an effect in SQL.
+// from there, and so does package inbox, for an effect in SQL.
 func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, key string) (Result, error) {
 	if err := r.serves(ctx, source); err != nil {
 		return Result{}, err

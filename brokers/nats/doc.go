@@ -1,12 +1,12 @@
 // Package natsbroker sends the messages of an outbox to NATS JetStream, and passes the messages of a
-// JetStream consumer to a function, which may call a unit.
+// JetStream consumer to a function, which may call an inbox.
 //
 //	sink, err := natsbroker.NewSink(js, nil)
 //	relay, err := outbox.New(store, "payments:outgoing", "tonats", sink, nil)
 //	err = relay.Run(ctx)
 //
 //	receiver, err := natsbroker.NewReceiver(c, func(ctx context.Context, m jetstream.Msg) error {
-//		request, err := natsbroker.UnitMessage(m, "")
+//		request, err := natsbroker.Request(m, "")
 //		if err != nil {
 //			return err
 //		}
@@ -46,7 +46,7 @@
 // # Promises of the receiver
 //
 // A message is acknowledged only after the function has returned nil, and the server confirms it. So it is
-// received at least once; with a unit its effect is there once.
+// received at least once; with an inbox its effect is there once.
 //
 // Positions in the log, and errors, name subjects, which hold keys; never data, nor the URL of a server.
 package natsbroker

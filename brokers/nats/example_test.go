@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
-	"github.com/dibs-go/dibs/unit"
+	"github.com/dibs-go/dibs/inbox"
 )
 
 // A sender publishes a request twice, under one idempotence key, and it is paid once.
@@ -35,17 +35,17 @@ func ExampleReceiver() {
 	}
 	c, err := requests.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy})
 	check(err)
-	payments, store, err := openUnit(ctx, filepath.Join(dir, "bank.db"))
+	payments, store, err := openInbox(ctx, filepath.Join(dir, "bank.db"))
 	check(err)
 	defer store.Close()
 	received := 0
-	pay := func(ctx context.Context, tx *sql.Tx) (unit.Done, error) {
+	pay := func(ctx context.Context, tx *sql.Tx) (inbox.Done, error) {
 		_, err := tx.ExecContext(ctx, "insert into payments values (10)")
-		return unit.Done{Answer: "accepted"}, err
+		return inbox.Done{Answer: "accepted"}, err
 	}
 
 	receiver, err := natsbroker.NewReceiver(c, func(ctx context.Context, m jetstream.Msg) error {
-		request, err := natsbroker.UnitMessage(m, "")
+		request, err := natsbroker.Request(m, "")
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/keys"
@@ -25,7 +26,6 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
-	"github.com/dibs-go/dibs/unit"
 )
 
 const (
@@ -330,14 +330,14 @@ func reason(err error) string {
 	return text
 }
 
-// UnitMessage returns m as a request for a unit. Its ID is the header Nats-Msg-Id, or dibs-id. Its source is the
+// Request returns m as a request for an inbox. Its ID is the header Nats-Msg-Id, or dibs-id. Its source is the
 // text that is given, or, if that is empty, the subject without its last token, which is the key's.
 //
-// A message that no unit takes is refused, by handler.Refuse, with an error that matches
+// A message that no inbox takes is refused, by handler.Refuse, with an error that matches
 // [messagestore.ErrInvalid]: it has no ID, or its data are no JSON, or too large.
-func UnitMessage(m jetstream.Msg, source string) (unit.Message, error) {
-	refuse := func(err error) (unit.Message, error) {
-		return unit.Message{}, fmt.Errorf("message of subject %s: %w", m.Subject(), handler.Refuse(err))
+func Request(m jetstream.Msg, source string) (inbox.Request, error) {
+	refuse := func(err error) (inbox.Request, error) {
+		return inbox.Request{}, fmt.Errorf("message of subject %s: %w", m.Subject(), handler.Refuse(err))
 	}
 	id := cmp.Or(m.Headers().Get(jetstream.MsgIDHeader), m.Headers().Get(outbox.HeaderID))
 	if rule := keys.Rule(id); rule != "" {
@@ -351,8 +351,8 @@ func UnitMessage(m jetstream.Msg, source string) (unit.Message, error) {
 	}
 	data := m.Data()
 	switch {
-	case len(source) > unit.MaxSourceBytes:
-		return refuse(messagestore.NewInvalidError("source", source, fmt.Sprintf("at most %d bytes", unit.MaxSourceBytes)))
+	case len(source) > inbox.MaxSourceBytes:
+		return refuse(messagestore.NewInvalidError("source", source, fmt.Sprintf("at most %d bytes", inbox.MaxSourceBytes)))
 	case !utf8.ValidString(source) || strings.ContainsRune(source, 0):
 		return refuse(messagestore.NewInvalidError("source", source, "not valid UTF-8, or with a character U+0000"))
 	case len(data) > messagestore.MaxMessageBytes:
@@ -365,5 +365,5 @@ func UnitMessage(m jetstream.Msg, source string) (unit.Message, error) {
 			return refuse(messagestore.NewInvalidError("data", data, fmt.Sprintf("it is no JSON: %v", err)))
 		}
 	}
-	return unit.Message{ID: id, Source: source, Data: json.RawMessage(data)}, nil
+	return inbox.Request{ID: id, Source: source, Data: json.RawMessage(data)}, nil
 }

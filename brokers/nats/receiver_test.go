@@ -25,13 +25,13 @@ import (
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 // consumerOf makes a consumer of the stream OUT.
@@ -396,7 +396,7 @@ func receiveAndHang() error {
 	if err != nil {
 		return err
 	}
-	u, driver, err := openUnit(ctx, os.Getenv(childStore))
+	u, driver, err := openInbox(ctx, os.Getenv(childStore))
 	if err != nil {
 		return err
 	}
@@ -414,8 +414,8 @@ func receiveAndHang() error {
 	return r.Run(ctx)
 }
 
-// openUnit opens the store at a path, with a table of payments.
-func openUnit(ctx context.Context, path string) (*unit.Unit[*sql.Tx], *sqlite.Driver, error) {
+// openInbox opens the store at a path, with a table of payments.
+func openInbox(ctx context.Context, path string) (*inbox.Inbox[*sql.Tx], *sqlite.Driver, error) {
 	driver, err := sqlite.Open(ctx, path, nil)
 	if err != nil {
 		return nil, nil, err
@@ -430,23 +430,23 @@ func openUnit(ctx context.Context, path string) (*unit.Unit[*sql.Tx], *sqlite.Dr
 	if err != nil {
 		return nil, nil, errors.Join(err, driver.Close())
 	}
-	u, err := unit.New(txs, "payments", nil)
+	u, err := inbox.New(txs, "payments", nil)
 	return u, driver, err
 }
 
 // pay inserts a row for a message, once.
-func pay(ctx context.Context, u *unit.Unit[*sql.Tx], m jetstream.Msg) (reservation.Outcome, error) {
-	request, err := natsbroker.UnitMessage(m, "")
+func pay(ctx context.Context, u *inbox.Inbox[*sql.Tx], m jetstream.Msg) (reservation.Outcome, error) {
+	request, err := natsbroker.Request(m, "")
 	if err != nil {
 		return 0, err
 	}
-	result, err := u.Receive(ctx, request, func(ctx context.Context, tx *sql.Tx) (unit.Done, error) {
+	result, err := u.Receive(ctx, request, func(ctx context.Context, tx *sql.Tx) (inbox.Done, error) {
 		var paid Paid
 		if err := json.Unmarshal(m.Data(), &paid); err != nil {
-			return unit.Done{}, err
+			return inbox.Done{}, err
 		}
 		_, err := tx.ExecContext(ctx, "insert into payments values (?)", paid.Amount)
-		return unit.Done{}, err
+		return inbox.Done{}, err
 	})
 	return result.Outcome, err
 }
@@ -476,7 +476,7 @@ func TestAProcessThatIsKilledBetweenCommitAndAckPaysOnce(t *testing.T) {
 	require.Error(t, child.Wait())
 	require.Equal(t, 1, info(t, c).NumAckPending, "it was not acknowledged")
 
-	u, driver, err := openUnit(t.Context(), path)
+	u, driver, err := openInbox(t.Context(), path)
 	require.NoError(t, err)
 	defer driver.Close()
 	outcomes := make(chan reservation.Outcome, 1000)
@@ -525,19 +525,19 @@ func TestWhatAUnitTakesOfAMessage(t *testing.T) {
 		}
 		return message{subject: subject, header: header, data: []byte(data)}
 	}
-	got, err := natsbroker.UnitMessage(of("order 17+é", "bank.transfers.ann", `{"amount":1}`), "")
+	got, err := natsbroker.Request(of("order 17+é", "bank.transfers.ann", `{"amount":1}`), "")
 	require.NoError(t, err)
-	require.Equal(t, unit.Message{ID: "order 17+é", Source: "bank.transfers", Data: json.RawMessage(`{"amount":1}`)}, got)
+	require.Equal(t, inbox.Request{ID: "order 17+é", Source: "bank.transfers", Data: json.RawMessage(`{"amount":1}`)}, got)
 
-	got, err = natsbroker.UnitMessage(of("a", "alone", ""), "")
+	got, err = natsbroker.Request(of("a", "alone", ""), "")
 	require.NoError(t, err)
 	require.Equal(t, "alone", got.Source)
 
 	m := of("", "bank.transfers.ann", `1`)
 	m.header.Set("dibs-id", "01a2")
-	got, err = natsbroker.UnitMessage(m, "POST /transfers")
+	got, err = natsbroker.Request(m, "POST /transfers")
 	require.NoError(t, err)
-	require.Equal(t, unit.Message{ID: "01a2", Source: "POST /transfers", Data: json.RawMessage(`1`)}, got)
+	require.Equal(t, inbox.Request{ID: "01a2", Source: "POST /transfers", Data: json.RawMessage(`1`)}, got)
 
 	for name, m := range map[string]message{
 		"no id":               of("", "a.b", `{}`),
@@ -553,7 +553,7 @@ func TestWhatAUnitTakesOfAMessage(t *testing.T) {
 		"a source of bytes":   of("a", "\xff.k", `{}`),
 		"a source with a NUL": of("a", "\x00.k", `{}`),
 	} {
-		_, err := natsbroker.UnitMessage(m, "")
+		_, err := natsbroker.Request(m, "")
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.True(t, refuses(err), name)
 		require.Less(t, len(err.Error()), 1000, name)

@@ -15,10 +15,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 func main() {
@@ -42,7 +42,7 @@ func routes(ctx context.Context, pool *pgxpool.Pool) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	inbox, err := unit.New(store, "deposit", nil)
+	deposits, err := inbox.New(store, "deposit", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -54,10 +54,10 @@ func routes(ctx context.Context, pool *pgxpool.Pool) (http.Handler, error) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		request := unit.Message{ID: id, Source: "POST /deposits", Data: body}
-		result, err := inbox.Receive(r.Context(), request, func(ctx context.Context, tx pgx.Tx) (unit.Done, error) {
+		request := inbox.Request{ID: id, Source: "POST /deposits", Data: body}
+		result, err := deposits.Receive(r.Context(), request, func(ctx context.Context, tx pgx.Tx) (inbox.Done, error) {
 			_, err := tx.Exec(ctx, "insert into deposits values ($1, $2)", id, amount)
-			return unit.Done{Answer: Booked{id, amount}}, err // committed together, or nothing is
+			return inbox.Done{Answer: Booked{id, amount}}, err // committed together, or nothing is
 		})
 		answer(w, result, err) // the same to each copy of the request
 	})
@@ -82,7 +82,7 @@ func read(w http.ResponseWriter, r *http.Request) (id string, amount int, body j
 	return r.Header.Get("Idempotency-Key"), d.Amount, body, nil
 }
 
-func answer(w http.ResponseWriter, result unit.Result, err error) {
+func answer(w http.ResponseWriter, result inbox.Result, err error) {
 	switch {
 	case errors.Is(err, messagestore.ErrInvalid), errors.Is(err, reservation.ErrInvalidKey):
 		http.Error(w, err.Error(), http.StatusBadRequest)

@@ -7,9 +7,9 @@ import (
 
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 const (
@@ -64,7 +64,7 @@ func projection() *entity.Projection[seat] {
 // boxOffice returns the handlers of commands. The reservation of the key, the event and the row
 // are one transaction, and the version of the seat has one of two customers win.
 func boxOffice(store *messagestore.TxStore[pgx.Tx]) (*handler.Mux, error) {
-	u, err := unit.New(store, "seat", nil)
+	u, err := inbox.New(store, "seat", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -74,19 +74,19 @@ func boxOffice(store *messagestore.TxStore[pgx.Tx]) (*handler.Mux, error) {
 		return nil, err
 	}
 	mux := handler.New()
-	handler.On(mux, unit.Handle(u, once, func(h HoldSeat) string { return h.Key },
-		func(ctx context.Context, tx pgx.Tx, m handler.Message[HoldSeat]) (unit.Done, error) {
+	handler.On(mux, inbox.Handle(u, once, func(h HoldSeat) string { return h.Key },
+		func(ctx context.Context, tx pgx.Tx, m handler.Message[HoldSeat]) (inbox.Done, error) {
 			c := m.Body
 			taken, version, err := theatre.Get(ctx, c.Seat)
 			if err != nil {
-				return unit.Done{}, err
+				return inbox.Done{}, err
 			}
 			var event messagestore.Body = SeatHeld{c.Seat, c.Email}
 			if taken.Held {
 				event = HoldRefused{c.Seat, c.Email}
 			}
 			_, err = tx.Exec(ctx, "insert into holds (seat, key, email, held) values ($1, $2, $3, $4)", c.Seat, c.Key, c.Email, !taken.Held)
-			return unit.Done{
+			return inbox.Done{
 				Answer: Answer{c.Seat, !taken.Held},
 				Writes: []messagestore.StreamWrite{messagestore.To(theatre.Stream(c.Seat), version, messagestore.Follow(m.Message, event))},
 			}, err

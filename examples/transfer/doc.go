@@ -11,13 +11,13 @@
 //
 // Each of the four parts of messaging has its place:
 //
-//   - An order comes over HTTP. Its key is reserved in one transaction with the start of its saga ([unit.Unit.Receive]), so
+//   - An order comes over HTTP. Its key is reserved in one transaction with the start of its saga ([inbox.Inbox.Receive]), so
 //     any number of copies of an order is one transfer.
 //   - The saga debits the account: the row, the event of the account and the record of the step are one transaction (a
 //     [saga.TxStep] with [saga.Write]).
 //   - The saga asks the bank (a [saga.Ask]): the command is a message in the outbox transfer:outgoing, and a relay posts
 //     it until the bank has taken it ([outbox.HTTP]).
-//   - The bank answers when it likes, by a webhook that it may send several times. It is received once, by a [unit.Unit] of its
+//   - The bank answers when it likes, by a webhook that it may send several times. It is received once, by a [inbox.Inbox] of its
 //     own, in one transaction with the reply to the saga.
 //
 // If the bank refuses, or does not answer in time, the saga goes back: it tells the bank to cancel, which is safe

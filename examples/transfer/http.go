@@ -7,9 +7,9 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 // An Accepted is the answer to an order, the same to each copy of it.
@@ -46,9 +46,9 @@ func (s *Service[Tx]) order(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	t.ID = r.Header.Get("Idempotency-Key")
-	result, err := s.orders.Receive(r.Context(), unit.Message{ID: t.ID, Source: "POST /transfers", Data: body},
-		func(context.Context, Tx) (unit.Done, error) {
-			return unit.Done{Answer: Accepted{t.ID}, Writes: []messagestore.StreamWrite{s.Transfers.Start(t.ID, t)}}, nil
+	result, err := s.orders.Receive(r.Context(), inbox.Request{ID: t.ID, Source: "POST /transfers", Data: body},
+		func(context.Context, Tx) (inbox.Done, error) {
+			return inbox.Done{Answer: Accepted{t.ID}, Writes: []messagestore.StreamWrite{s.Transfers.Start(t.ID, t)}}, nil
 		})
 	answer(w, result, err, http.StatusAccepted)
 }
@@ -67,8 +67,8 @@ func (s *Service[Tx]) webhook(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no notice", http.StatusBadRequest)
 		return
 	}
-	result, err := s.webhooks.Receive(r.Context(), unit.Message{ID: n.ID, Source: "POST /webhooks/bank", Data: body},
-		func(context.Context, Tx) (unit.Done, error) { return unit.Done{Writes: s.reply(n)}, nil })
+	result, err := s.webhooks.Receive(r.Context(), inbox.Request{ID: n.ID, Source: "POST /webhooks/bank", Data: body},
+		func(context.Context, Tx) (inbox.Done, error) { return inbox.Done{Writes: s.reply(n)}, nil })
 	if errors.Is(err, messagestore.ErrVersionConflict) {
 		http.Error(w, "no such order", http.StatusNotFound)
 		return
@@ -77,7 +77,7 @@ func (s *Service[Tx]) webhook(w http.ResponseWriter, r *http.Request) {
 }
 
 // answer answers a request that was received. The text of an error is not told.
-func answer(w http.ResponseWriter, result unit.Result, err error, status int) {
+func answer(w http.ResponseWriter, result inbox.Result, err error, status int) {
 	switch {
 	case errors.Is(err, messagestore.ErrInvalid), errors.Is(err, reservation.ErrInvalidKey):
 		http.Error(w, "no valid request", http.StatusBadRequest)

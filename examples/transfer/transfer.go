@@ -5,11 +5,11 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 	"github.com/dibs-go/dibs/saga"
-	"github.com/dibs-go/dibs/unit"
 )
 
 // The categories of messages.
@@ -64,8 +64,8 @@ type Service[Tx any] struct {
 	txs      *messagestore.TxStore[Tx]
 	sql      SQL[Tx]
 	config   Config
-	orders   *unit.Unit[Tx]
-	webhooks *unit.Unit[Tx]
+	orders   *inbox.Inbox[Tx]
+	webhooks *inbox.Inbox[Tx]
 
 	debited *saga.TxStep[Tx, Transfer, int64]
 	paid    *saga.Ask[Transfer, Receipt]
@@ -81,10 +81,10 @@ func New[Tx any](txs *messagestore.TxStore[Tx], sql SQL[Tx], config *Config) (*S
 		s.config.Deadline = time.Hour
 	}
 	var err error
-	if s.orders, err = unit.New(txs, "transfer", &unit.Config{Logger: s.config.Logger}); err != nil {
+	if s.orders, err = inbox.New(txs, "transfer", &inbox.Config{Logger: s.config.Logger}); err != nil {
 		return nil, err
 	}
-	if s.webhooks, err = unit.New(txs, "bank", &unit.Config{Logger: s.config.Logger}); err != nil {
+	if s.webhooks, err = inbox.New(txs, "bank", &inbox.Config{Logger: s.config.Logger}); err != nil {
 		return nil, err
 	}
 	s.debited = saga.NewTxStep("debited", txs, s.debit, s.giveBack, nil)

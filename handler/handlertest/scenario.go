@@ -50,7 +50,7 @@ func New(t testing.TB, handlers func(store *messagestore.Store) *handler.Mux) *S
 }
 
 // Over returns a scenario as [New] does, over a store of the test's own, for handlers that need its
-// database: those of package unit, and those that call Transact. The handlers are over the same store:
+// database: those of package inbox, and those that call Transact. The handlers are over the same store:
 // a reserver over another one fails the test at the first When, as it stops a consumer. The test closes it.
 //
 //	pool := postgrestest.Pool(t, nil)

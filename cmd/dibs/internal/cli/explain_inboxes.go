@@ -12,9 +12,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 // inboxesPart tells a request from outside: that it was received, its undo, the messages that were committed with
@@ -32,7 +32,7 @@ func (inboxesPart) streamOf(ctx context.Context, e *explainer, c *explainCommand
 		return "", nil
 	}
 	name := messagestore.Category(strings.TrimRight(strings.TrimSuffix(string(category), "inbox"), ":+"))
-	u, err := unit.New(&messagestore.TxStore[*sql.Tx]{Store: e.store}, name, nil)
+	u, err := inbox.New(&messagestore.TxStore[*sql.Tx]{Store: e.store}, name, nil)
 	if err != nil {
 		return "", err
 	}
@@ -51,7 +51,7 @@ func (inboxesPart) streamOf(ctx context.Context, e *explainer, c *explainCommand
 }
 
 func (inboxesPart) tell(ctx context.Context, e *explainer, s *story) error {
-	if s.begun || !isInbox(s.of.Category()) || s.first.Type != (unit.Received{}).MessageType() && s.first.Type != (unit.Undone{}).MessageType() {
+	if s.begun || !isInbox(s.of.Category()) || s.first.Type != (inbox.Received{}).MessageType() && s.first.Type != (inbox.Undone{}).MessageType() {
 		return nil
 	}
 	if s.key = e.key; s.key == "" {
@@ -74,7 +74,7 @@ func (inboxesPart) tell(ctx context.Context, e *explainer, s *story) error {
 		return nil // so none could be recorded
 	}
 	for m, err := range e.store.ReadStream(ctx, refused, 0) {
-		var body unit.Refused
+		var body inbox.Refused
 		if err == nil && json.Unmarshal(m.Data, &body) == nil {
 			err = s.tell(sameKey, m, visible(fmt.Sprintf("refused, source %q: %s", body.Source, body.Error)))
 		}
@@ -90,9 +90,9 @@ func (e *explainer) request(ctx context.Context, s *story, m *messagestore.Messa
 	var body struct {
 		Source string
 		Answer json.RawMessage
-		Wrote  unit.Wrote
+		Wrote  inbox.Wrote
 	}
-	role := map[string]string{unit.Received{}.MessageType(): received, unit.Undone{}.MessageType(): undone}[m.Type]
+	role := map[string]string{inbox.Received{}.MessageType(): received, inbox.Undone{}.MessageType(): undone}[m.Type]
 	if role == "" || json.Unmarshal(m.Data, &body) != nil {
 		return nil
 	}

@@ -14,10 +14,10 @@ import (
 	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/unit"
 )
 
 // A request from outside is told with the messages of its transaction, which name no cause, with what followed them,
@@ -30,11 +30,11 @@ func TestStoryOfARequestInAnInbox(t *testing.T) {
 	defer store.Close()
 	txs, err := messagestore.Transactional[*sql.Tx](store)
 	require.NoError(t, err)
-	payments, err := unit.New(txs, "payments", &unit.Config{Logger: logger.Silent()})
+	payments, err := inbox.New(txs, "payments", &inbox.Config{Logger: logger.Silent()})
 	require.NoError(t, err)
-	write := func(amount int) func(context.Context, *sql.Tx) (unit.Done, error) {
-		return func(context.Context, *sql.Tx) (unit.Done, error) {
-			return unit.Done{Answer: map[string]int{"paid": amount}, Writes: []messagestore.StreamWrite{
+	write := func(amount int) func(context.Context, *sql.Tx) (inbox.Done, error) {
+		return func(context.Context, *sql.Tx) (inbox.Done, error) {
+			return inbox.Done{Answer: map[string]int{"paid": amount}, Writes: []messagestore.StreamWrite{
 				messagestore.To("account-7", messagestore.AnyVersion, deposited{amount}),
 				messagestore.To("account-6", messagestore.AnyVersion, deposited{amount}),
 			}}, nil
@@ -42,14 +42,14 @@ func TestStoryOfARequestInAnInbox(t *testing.T) {
 	}
 	receive := func(id string, amount int) {
 		t.Helper()
-		_, err := payments.Receive(t.Context(), unit.Message{ID: id, Source: "POST /payments", Data: json.RawMessage(fmt.Sprintf(`{"amount":%d}`, amount))}, write(amount))
+		_, err := payments.Receive(t.Context(), inbox.Request{ID: id, Source: "POST /payments", Data: json.RawMessage(fmt.Sprintf(`{"amount":%d}`, amount))}, write(amount))
 		require.NoError(t, err)
 	}
 	receive("order 17", 10)
 	receive("order 18", 20)
 	receive("order 17", 10)
 	receive("order 17", 11)
-	_, err = payments.Undo(t.Context(), unit.Message{ID: "order 17", Source: "DELETE /payments"}, write(-10))
+	_, err = payments.Undo(t.Context(), inbox.Request{ID: "order 17", Source: "DELETE /payments"}, write(-10))
 	require.NoError(t, err)
 	event, err := store.Last(t.Context(), "account-7")
 	require.NoError(t, err)

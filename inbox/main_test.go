@@ -1,4 +1,4 @@
-package unit_test
+package inbox_test
 
 import (
 	"bufio"
@@ -20,13 +20,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 // A process of the kill test is this program, with these variables.
@@ -64,20 +64,20 @@ type accepted struct {
 	Row string `json:"row"`
 }
 
-// A desk is a unit with a table beside it, with transactions of any type.
+// A desk is an inbox with a table beside it, with transactions of any type.
 type desk struct {
 	store *messagestore.Store
-	name  string // of the unit and of the table
+	name  string // of the inbox and of the table
 
 	// receive carries out a request whose function inserts a row for its key. The function then
 	// calls work.
-	receive func(ctx context.Context, m unit.Message, work func() (unit.Done, error)) (unit.Result, error)
+	receive func(ctx context.Context, m inbox.Request, work func() (inbox.Done, error)) (inbox.Result, error)
 	// undo undoes a request, by a function that inserts a row for "undone" and its key.
-	undo func(ctx context.Context, m unit.Message, work func() (unit.Done, error)) (unit.Result, error)
+	undo func(ctx context.Context, m inbox.Request, work func() (inbox.Done, error)) (inbox.Result, error)
 	// carry calls Receive with a function that is given the transaction, or nil for none.
-	carry func(ctx context.Context, m unit.Message, f func(ctx context.Context, tx any) (unit.Done, error)) (unit.Result, error)
+	carry func(ctx context.Context, m inbox.Request, f func(ctx context.Context, tx any) (inbox.Done, error)) (inbox.Result, error)
 	// handle returns the handler of deposits, whose function inserts a row and calls work.
-	handle  func(once *reservation.Reserver, work func(m handler.Message[Deposit]) (unit.Done, error)) *handler.Mux
+	handle  func(once *reservation.Reserver, work func(m handler.Message[Deposit]) (inbox.Done, error)) *handler.Mux
 	results chan reservation.Result
 	rows    func(ctx context.Context, key string) (int, error)
 	faults  *faults
@@ -155,45 +155,45 @@ func newDesk[Tx any](
 		return nil, err
 	}
 	d.store = txs.Store
-	u, err := unit.New(txs, messagestore.Category(name), &unit.Config{OnResult: func(_ context.Context, result reservation.Result) { d.results <- result }})
+	u, err := inbox.New(txs, messagestore.Category(name), &inbox.Config{OnResult: func(_ context.Context, result reservation.Result) { d.results <- result }})
 	if err != nil {
 		return nil, err
 	}
-	d.receive = func(ctx context.Context, m unit.Message, work func() (unit.Done, error)) (unit.Result, error) {
-		return u.Receive(ctx, m, func(ctx context.Context, tx Tx) (unit.Done, error) {
+	d.receive = func(ctx context.Context, m inbox.Request, work func() (inbox.Done, error)) (inbox.Result, error) {
+		return u.Receive(ctx, m, func(ctx context.Context, tx Tx) (inbox.Done, error) {
 			if err := insert(ctx, tx, m.ID); err != nil {
-				return unit.Done{}, err
+				return inbox.Done{}, err
 			}
 			return work()
 		})
 	}
-	d.undo = func(ctx context.Context, m unit.Message, work func() (unit.Done, error)) (unit.Result, error) {
-		return u.Undo(ctx, m, func(ctx context.Context, tx Tx) (unit.Done, error) {
+	d.undo = func(ctx context.Context, m inbox.Request, work func() (inbox.Done, error)) (inbox.Result, error) {
+		return u.Undo(ctx, m, func(ctx context.Context, tx Tx) (inbox.Done, error) {
 			if err := insert(ctx, tx, "undone "+m.ID); err != nil {
-				return unit.Done{}, err
+				return inbox.Done{}, err
 			}
 			return work()
 		})
 	}
-	d.carry = func(ctx context.Context, m unit.Message, f func(ctx context.Context, tx any) (unit.Done, error)) (unit.Result, error) {
+	d.carry = func(ctx context.Context, m inbox.Request, f func(ctx context.Context, tx any) (inbox.Done, error)) (inbox.Result, error) {
 		if f == nil {
 			result, err := u.Receive(ctx, m, nil)
 			_, undoErr := u.Undo(ctx, m, nil)
 			return result, errors.Join(err, undoErr)
 		}
-		return u.Receive(ctx, m, func(ctx context.Context, tx Tx) (unit.Done, error) {
+		return u.Receive(ctx, m, func(ctx context.Context, tx Tx) (inbox.Done, error) {
 			if err := insert(ctx, tx, m.ID); err != nil {
-				return unit.Done{}, err
+				return inbox.Done{}, err
 			}
 			return f(ctx, tx)
 		})
 	}
-	d.handle = func(once *reservation.Reserver, work func(m handler.Message[Deposit]) (unit.Done, error)) *handler.Mux {
+	d.handle = func(once *reservation.Reserver, work func(m handler.Message[Deposit]) (inbox.Done, error)) *handler.Mux {
 		mux := handler.New()
-		handler.On(mux, unit.Handle(u, once, func(d Deposit) string { return d.Key },
-			func(ctx context.Context, tx Tx, m handler.Message[Deposit]) (unit.Done, error) {
+		handler.On(mux, inbox.Handle(u, once, func(d Deposit) string { return d.Key },
+			func(ctx context.Context, tx Tx, m handler.Message[Deposit]) (inbox.Done, error) {
 				if err := insert(ctx, tx, m.Body.Key); err != nil {
-					return unit.Done{}, err
+					return inbox.Done{}, err
 				}
 				return work(m)
 			}))
@@ -267,7 +267,7 @@ func prepare(t *testing.T, kind, name string) (place string) {
 		t.Cleanup(func() { _, _ = pool.Exec(context.Background(), "drop table "+name) })
 		return pool.Config().ConnString()
 	}
-	place = filepath.Join(t.TempDir(), "unit.db")
+	place = filepath.Join(t.TempDir(), "inbox.db")
 	driver, err := sqlite.Open(t.Context(), place, nil)
 	require.NoError(t, err)
 	defer driver.Close()
@@ -299,7 +299,7 @@ func (d *desk) result(t *testing.T) reservation.Result {
 	return await.Receive(t, "a result", d.results)
 }
 
-func newName() string { return "unit" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12] }
+func newName() string { return "inbox" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12] }
 
 func (d *desk) requireRows(t *testing.T, key string, want int) {
 	t.Helper()
@@ -324,9 +324,9 @@ func (d *desk) send(t *testing.T, body messagestore.Body) *messagestore.Message 
 }
 
 // deposited writes an event and answers.
-func (d *desk) deposited(m handler.Message[Deposit]) (unit.Done, error) {
+func (d *desk) deposited(m handler.Message[Deposit]) (inbox.Done, error) {
 	event := messagestore.To(messagestore.Category(d.name).Stream("1"), messagestore.AnyVersion, messagestore.Follow(m.Message, Deposited{m.Body.Amount}))
-	return unit.Done{Answer: accepted{m.Body.Key}, Writes: []messagestore.StreamWrite{event}}, nil
+	return inbox.Done{Answer: accepted{m.Body.Key}, Writes: []messagestore.StreamWrite{event}}, nil
 }
 
 // work receives the requests that are named on standard input, and prints each that is done.
@@ -340,9 +340,9 @@ func work(kind string) error {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		key := in.Text()
-		result, err := d.receive(ctx, unit.Message{ID: key, Source: "test", Data: []byte(`{}`)}, func() (unit.Done, error) {
+		result, err := d.receive(ctx, inbox.Request{ID: key, Source: "test", Data: []byte(`{}`)}, func() (inbox.Done, error) {
 			event := messagestore.To(messagestore.Category(d.name).Stream(key), messagestore.NoStream, Deposited{1})
-			return unit.Done{Answer: accepted{key}, Writes: []messagestore.StreamWrite{event}}, nil
+			return inbox.Done{Answer: accepted{key}, Writes: []messagestore.StreamWrite{event}}, nil
 		})
 		if err != nil {
 			return err

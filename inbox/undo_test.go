@@ -1,4 +1,4 @@
-package unit_test
+package inbox_test
 
 import (
 	"context"
@@ -12,22 +12,22 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
-func answering(text string) func() (unit.Done, error) {
-	return func() (unit.Done, error) { return unit.Done{Answer: accepted{text}}, nil }
+func answering(text string) func() (inbox.Done, error) {
+	return func() (inbox.Done, error) { return inbox.Done{Answer: accepted{text}}, nil }
 }
 
 // notCalled is a function that must not be called.
-func notCalled(t *testing.T) func() (unit.Done, error) {
+func notCalled(t *testing.T) func() (inbox.Done, error) {
 	t.Helper()
-	return func() (unit.Done, error) {
+	return func() (inbox.Done, error) {
 		t.Error("the function was called")
-		return unit.Done{}, nil
+		return inbox.Done{}, nil
 	}
 }
 
@@ -46,25 +46,25 @@ func (d *desk) inboxes() messagestore.Category { return messagestore.Category(d.
 func TestAnUndoGivesBackOnce(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
-		m := unit.Message{ID: "AAA", Source: "POST /transfers", Data: []byte(`{"amount":10}`)}
+		m := inbox.Request{ID: "AAA", Source: "POST /transfers", Data: []byte(`{"amount":10}`)}
 		_, err := d.receive(t.Context(), m, answering("done"))
 		require.NoError(t, err)
 		boom := errors.New("boom")
-		_, err = d.undo(t.Context(), m, func() (unit.Done, error) { return unit.Done{}, boom })
+		_, err = d.undo(t.Context(), m, func() (inbox.Done, error) { return inbox.Done{}, boom })
 		require.ErrorIs(t, err, boom)
 		d.requireRows(t, "undone AAA", 0)
 		require.Len(t, d.inbox(t, d.inboxes(), "AAA"), 1)
 
-		undone, err := d.undo(t.Context(), unit.Message{ID: "AAA", Source: "DELETE /transfers"}, func() (unit.Done, error) {
+		undone, err := d.undo(t.Context(), inbox.Request{ID: "AAA", Source: "DELETE /transfers"}, func() (inbox.Done, error) {
 			event := messagestore.To(messagestore.Category(d.name).Stream("1"), messagestore.AnyVersion, Deposited{-10})
-			return unit.Done{Answer: accepted{"undone"}, Writes: []messagestore.StreamWrite{event}}, nil
+			return inbox.Done{Answer: accepted{"undone"}, Writes: []messagestore.StreamWrite{event}}, nil
 		})
 
 		require.NoError(t, err)
 		require.Equal(t, reservation.Undone, undone.Outcome)
 		require.JSONEq(t, `{"row":"undone"}`, string(undone.Answer))
 		require.Equal(t, messagestore.Version(1), undone.Winner.Position)
-		again, err := d.undo(t.Context(), unit.Message{ID: "AAA"}, notCalled(t))
+		again, err := d.undo(t.Context(), inbox.Request{ID: "AAA"}, notCalled(t))
 		require.NoError(t, err)
 		require.Equal(t, reservation.Duplicate, again.Outcome)
 		require.JSONEq(t, `{"row":"undone"}`, string(again.Answer))
@@ -95,27 +95,27 @@ func TestAnUndoGivesBackOnce(t *testing.T) {
 func TestNothingIsDoneAfterItsUndo(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
-		undone, err := d.undo(t.Context(), unit.Message{ID: "AAA"}, notCalled(t))
+		undone, err := d.undo(t.Context(), inbox.Request{ID: "AAA"}, notCalled(t))
 		require.NoError(t, err)
 		require.Equal(t, reservation.Undone, undone.Outcome)
 		require.Nil(t, undone.Answer)
 
 		for range 2 {
-			result, err := d.receive(t.Context(), unit.Message{ID: "AAA", Data: []byte(`{}`)}, notCalled(t))
+			result, err := d.receive(t.Context(), inbox.Request{ID: "AAA", Data: []byte(`{}`)}, notCalled(t))
 			require.NoError(t, err)
 			require.Equal(t, reservation.Undone, result.Outcome)
 			require.Nil(t, result.Answer)
 			require.Equal(t, undone.Winner.ID, result.Winner.ID)
 		}
 
-		again, err := d.undo(t.Context(), unit.Message{ID: "AAA"}, notCalled(t))
+		again, err := d.undo(t.Context(), inbox.Request{ID: "AAA"}, notCalled(t))
 		require.NoError(t, err)
 		require.Equal(t, reservation.Duplicate, again.Outcome)
 		d.requireRows(t, "", 0)
 
 		_, err = d.store.Write(t.Context(), d.inboxes().Stream("BBB"), messagestore.NoStream, Deposited{1})
 		require.NoError(t, err)
-		_, err = d.undo(t.Context(), unit.Message{ID: "BBB"}, notCalled(t))
+		_, err = d.undo(t.Context(), inbox.Request{ID: "BBB"}, notCalled(t))
 		_, is := errors.AsType[*reservation.NoReservationError](err)
 		require.Truef(t, is, "%v", err)
 	})
@@ -124,32 +124,32 @@ func TestNothingIsDoneAfterItsUndo(t *testing.T) {
 // The tombstone of a request has neither its digest nor its answer, whichever way it went.
 func TestARequestWhoseStreamWasDeletedIsNeitherCarriedOutNorUndone(t *testing.T) {
 	t.Parallel()
-	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "unit.db"), nil)
+	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "inbox.db"), nil)
 	require.NoError(t, err)
 	defer driver.Close()
 	txs, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
 	require.NoError(t, err)
-	u, err := unit.New(txs, "payments", nil)
+	u, err := inbox.New(txs, "payments", nil)
 	require.NoError(t, err)
-	done := func(context.Context, *sql.Tx) (unit.Done, error) { return unit.Done{Answer: "done"}, nil }
-	received, undone, both := unit.Message{ID: "received"}, unit.Message{ID: "undone"}, unit.Message{ID: "both"}
-	for _, m := range []unit.Message{received, both} {
+	done := func(context.Context, *sql.Tx) (inbox.Done, error) { return inbox.Done{Answer: "done"}, nil }
+	received, undone, both := inbox.Request{ID: "received"}, inbox.Request{ID: "undone"}, inbox.Request{ID: "both"}
+	for _, m := range []inbox.Request{received, both} {
 		_, err := u.Receive(t.Context(), m, done)
 		require.NoError(t, err)
 	}
-	for _, m := range []unit.Message{undone, both} {
+	for _, m := range []inbox.Request{undone, both} {
 		_, err := u.Undo(t.Context(), m, done)
 		require.NoError(t, err)
 	}
-	for _, m := range []unit.Message{received, undone, both} {
+	for _, m := range []inbox.Request{received, undone, both} {
 		stream, err := u.Stream(m.ID)
 		require.NoError(t, err)
 		_, err = driver.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
 		require.NoError(t, err)
-		for _, carry := range []func(context.Context, unit.Message, func(context.Context, *sql.Tx) (unit.Done, error)) (unit.Result, error){u.Receive, u.Undo} {
-			_, err := carry(t.Context(), m, func(context.Context, *sql.Tx) (unit.Done, error) {
+		for _, carry := range []func(context.Context, inbox.Request, func(context.Context, *sql.Tx) (inbox.Done, error)) (inbox.Result, error){u.Receive, u.Undo} {
+			_, err := carry(t.Context(), m, func(context.Context, *sql.Tx) (inbox.Done, error) {
 				t.Error("the function was called")
-				return unit.Done{}, nil
+				return inbox.Done{}, nil
 			})
 
 			none, ok := errors.AsType[*reservation.NoReservationError](err)
@@ -165,7 +165,7 @@ func TestARequestAndItsUndoAtOnceAreEvenInTheEnd(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		for round := range 6 {
-			m := unit.Message{ID: fmt.Sprint("key ", round)}
+			m := inbox.Request{ID: fmt.Sprint("key ", round)}
 			var wg sync.WaitGroup
 			for range 3 {
 				wg.Go(func() {
@@ -199,11 +199,11 @@ func TestAnUndoThatMeetsTheRequestGivesItBack(t *testing.T) {
 			t.Skip("on SQLite the second waits for the first")
 		}
 		// The request is under way when the undo comes: the undo is first, and its work is rolled back.
-		result, err := d.receive(t.Context(), unit.Message{ID: "AAA"}, func() (unit.Done, error) {
-			undone, err := d.undo(t.Context(), unit.Message{ID: "AAA"}, notCalled(t))
+		result, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (inbox.Done, error) {
+			undone, err := d.undo(t.Context(), inbox.Request{ID: "AAA"}, notCalled(t))
 			require.NoError(t, err)
 			require.Equal(t, reservation.Undone, undone.Outcome)
-			return unit.Done{Answer: accepted{"late"}}, nil
+			return inbox.Done{Answer: accepted{"late"}}, nil
 		})
 		require.NoError(t, err)
 		require.Equal(t, reservation.Undone, result.Outcome)
@@ -211,22 +211,22 @@ func TestAnUndoThatMeetsTheRequestGivesItBack(t *testing.T) {
 		d.requireRows(t, "", 0)
 
 		// Nor is its answer told if another request had the key first.
-		result, err = d.receive(t.Context(), unit.Message{ID: "CCC"}, func() (unit.Done, error) {
-			_, err := d.receive(t.Context(), unit.Message{ID: "CCC", Source: "other"}, answering("other"))
+		result, err = d.receive(t.Context(), inbox.Request{ID: "CCC"}, func() (inbox.Done, error) {
+			_, err := d.receive(t.Context(), inbox.Request{ID: "CCC", Source: "other"}, answering("other"))
 			require.NoError(t, err)
-			return unit.Done{Answer: accepted{"late"}}, nil
+			return inbox.Done{Answer: accepted{"late"}}, nil
 		})
 		require.NoError(t, err)
 		require.Equal(t, reservation.KeyReused, result.Outcome)
 		require.Nil(t, result.Answer)
 
 		// Two undos of one request.
-		_, err = d.receive(t.Context(), unit.Message{ID: "BBB"}, answering("done"))
+		_, err = d.receive(t.Context(), inbox.Request{ID: "BBB"}, answering("done"))
 		require.NoError(t, err)
-		undone, err := d.undo(t.Context(), unit.Message{ID: "BBB"}, func() (unit.Done, error) {
-			_, err := d.undo(t.Context(), unit.Message{ID: "BBB"}, answering("first"))
+		undone, err := d.undo(t.Context(), inbox.Request{ID: "BBB"}, func() (inbox.Done, error) {
+			_, err := d.undo(t.Context(), inbox.Request{ID: "BBB"}, answering("first"))
 			require.NoError(t, err)
-			return unit.Done{Answer: accepted{"second"}}, nil
+			return inbox.Done{Answer: accepted{"second"}}, nil
 		})
 		require.NoError(t, err)
 		require.Equal(t, reservation.Duplicate, undone.Outcome)
@@ -248,7 +248,7 @@ func TestALostAnswerToTheCommitOfAnUndoIsFoundOut(t *testing.T) {
 			"committed, and not found out": {losesReply, true, 1}, // the key's stream tells
 		} {
 			for _, done := range []bool{false, true} {
-				m := unit.Message{ID: fmt.Sprint(name, done)}
+				m := inbox.Request{ID: fmt.Sprint(name, done)}
 				if done {
 					_, err := d.receive(t.Context(), m, answering("done"))
 					require.NoError(t, err)
@@ -263,9 +263,9 @@ func TestALostAnswerToTheCommitOfAnUndoIsFoundOut(t *testing.T) {
 				}
 				calls := 0
 
-				result, err := d.undo(t.Context(), m, func() (unit.Done, error) {
+				result, err := d.undo(t.Context(), m, func() (inbox.Done, error) {
 					calls++
-					return unit.Done{Answer: accepted{m.ID}}, nil
+					return inbox.Done{Answer: accepted{m.ID}}, nil
 				})
 
 				d.faults.noFind = false
@@ -281,7 +281,7 @@ func TestALostAnswerToTheCommitOfAnUndoIsFoundOut(t *testing.T) {
 				}
 			}
 		}
-		m := unit.Message{ID: "none"}
+		m := inbox.Request{ID: "none"}
 		_, err := d.receive(t.Context(), m, answering("done"))
 		require.NoError(t, err)
 		d.faults.noFind, d.faults.next = true, func() fate { return losesWrite }
@@ -296,10 +296,10 @@ func TestAReusedKeyIsRecorded(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		refused := messagestore.Category(d.name + ":inbox+refused")
-		_, err := d.receive(t.Context(), unit.Message{ID: "A+A", Source: "POST /transfers", Data: []byte(`{"amount":10}`)}, answering("done"))
+		_, err := d.receive(t.Context(), inbox.Request{ID: "A+A", Source: "POST /transfers", Data: []byte(`{"amount":10}`)}, answering("done"))
 		require.NoError(t, err)
 		require.Equal(t, reservation.Reserved, d.result(t).Outcome)
-		others := []unit.Message{
+		others := []inbox.Request{
 			{ID: "A+A", Source: "POST /transfers", Data: []byte(`{"amount":11}`)},
 			{ID: "A+A", Source: "POST /transfers", Data: []byte(` {"amount": 11.0}`)}, // the same
 			{ID: "A+A", Source: "POST /refunds", Data: []byte(`{"amount":10}`)},

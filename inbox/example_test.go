@@ -1,4 +1,4 @@
-package unit_test
+package inbox_test
 
 import (
 	"context"
@@ -11,16 +11,16 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 // A transfer over HTTP: the row, the event and the answer are one transaction.
-func ExampleUnit_Receive() {
+func ExampleInbox_Receive() {
 	ctx := context.Background()
-	dir, err := os.MkdirTemp("", "unit")
+	dir, err := os.MkdirTemp("", "inbox")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -37,7 +37,7 @@ func ExampleUnit_Receive() {
 		fmt.Println(err)
 		return
 	}
-	u, err := unit.New(txs, "payments", nil)
+	u, err := inbox.New(txs, "payments", nil)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -61,10 +61,10 @@ func ExampleUnit_Receive() {
 			return
 		}
 		key := r.Header.Get("Idempotency-Key")
-		result, err := u.Receive(r.Context(), unit.Message{ID: key, Source: "POST /transfers", Data: data},
-			func(ctx context.Context, tx *sql.Tx) (unit.Done, error) {
+		result, err := u.Receive(r.Context(), inbox.Request{ID: key, Source: "POST /transfers", Data: data},
+			func(ctx context.Context, tx *sql.Tx) (inbox.Done, error) {
 				_, err := tx.ExecContext(ctx, "insert into transfers values (?, ?)", key, body.Amount)
-				return unit.Done{
+				return inbox.Done{
 					Answer: map[string]string{"transfer": key},
 					Writes: []messagestore.StreamWrite{messagestore.To(messagestore.Category("payment").Stream(key), messagestore.NoStream, Deposited{body.Amount})},
 				}, err

@@ -1,4 +1,4 @@
-package unit_test
+package inbox_test
 
 import (
 	"context"
@@ -9,10 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 // Nobody configured a logger: a key that two requests use is seen nevertheless.
@@ -24,7 +24,7 @@ func TestAReusedKeyIsSeenWithoutALogger(t *testing.T) {
 	defer driver.Close()
 	txs, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
 	require.NoError(t, err)
-	u, err := unit.New(txs, "payments", nil)
+	u, err := inbox.New(txs, "payments", nil)
 	require.NoError(t, err)
 	stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 	require.NoError(t, err)
@@ -34,13 +34,13 @@ func TestAReusedKeyIsSeenWithoutALogger(t *testing.T) {
 	defer func() { os.Stderr = before }()
 
 	for i, want := range []reservation.Outcome{reservation.Reserved, reservation.KeyReused} {
-		result, err := u.Receive(t.Context(), unit.Message{ID: "AAA", Data: []byte([]string{`{"amount":10}`, `{"amount":11}`}[i])},
-			func(context.Context, *sql.Tx) (unit.Done, error) { return unit.Done{}, nil })
+		result, err := u.Receive(t.Context(), inbox.Request{ID: "AAA", Data: []byte([]string{`{"amount":10}`, `{"amount":11}`}[i])},
+			func(context.Context, *sql.Tx) (inbox.Done, error) { return inbox.Done{}, nil })
 		require.NoError(t, err)
 		require.Equal(t, want, result.Outcome)
 	}
 
 	text, err := os.ReadFile(stderr.Name())
 	require.NoError(t, err)
-	require.Regexp(t, `^20\S+ WRN unit outcome="key reused" reservation=payments:inbox-AAA\n$`, string(text))
+	require.Regexp(t, `^20\S+ WRN inbox outcome="key reused" reservation=payments:inbox-AAA\n$`, string(text))
 }

@@ -1,4 +1,4 @@
-package unit
+package inbox
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 // be wrapped.
 var ErrStale error = &messagestore.RetryableError{Cause: errors.New("a row has moved on since it was read")}
 
-// Config changes how a [Unit] works. A nil *Config is a good one.
+// Config changes how a [Inbox] works. A nil *Config is a good one.
 type Config struct {
 	// OnResult is called with the result of each command and request, before it is acted on. It is
 	// called from several goroutines.
@@ -41,28 +41,28 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// A Unit carries out commands and requests, each once, in transactions of type Tx: pgx.Tx or
+// An Inbox carries out commands and requests, each once, in transactions of type Tx: pgx.Tx or
 // *sql.Tx. It is safe for concurrent use.
-type Unit[Tx any] struct {
+type Inbox[Tx any] struct {
 	txs    *messagestore.TxStore[Tx]
 	inbox  messagestore.Category
 	config Config
 }
 
-// New returns a unit of the given name, whose inbox is the category name:inbox. The error matches
+// New returns the inbox of the given name: the category name:inbox. The error matches
 // [messagestore.ErrInvalid].
-func New[Tx any](txs *messagestore.TxStore[Tx], name messagestore.Category, config *Config) (*Unit[Tx], error) {
-	u := &Unit[Tx]{txs: txs, inbox: name.WithType("inbox")}
+func New[Tx any](txs *messagestore.TxStore[Tx], name messagestore.Category, config *Config) (*Inbox[Tx], error) {
+	b := &Inbox[Tx]{txs: txs, inbox: name.WithType("inbox")}
 	if config != nil {
-		u.config = *config
+		b.config = *config
 	}
 	if txs == nil || txs.Store == nil {
-		return nil, fmt.Errorf("unit: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
+		return nil, fmt.Errorf("inbox: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
 	}
-	if err := u.inbox.Validate(); err != nil {
-		return nil, fmt.Errorf("unit: %w", err)
+	if err := b.inbox.Validate(); err != nil {
+		return nil, fmt.Errorf("inbox: %w", err)
 	}
-	return u, nil
+	return b, nil
 }
 
 // Done is the result of a function that has done its work.
@@ -71,23 +71,23 @@ type Done struct {
 	// command or request. Nil is none. A second answer, among Writes, is refused.
 	Answer any
 
-	// Writes are committed with the function's SQL. None is to the inbox of the unit. One of them may be a
+	// Writes are committed with the function's SQL. None is to the inbox itself. One of them may be a
 	// [reservation.Answer].
 	Writes []messagestore.StreamWrite
 }
 
 // Handle returns a function that handles each key's command once, with f in a transaction. The
-// reserver is over the unit's store, and names the reservation as for [reservation.Inline]: a handler
+// reserver is over the inbox's store, and names the reservation as for [reservation.Inline]: a handler
 // may change from one to the other.
 //
 // A command whose key is taken is not handled again. An error of f rolls back, and is returned,
 // unless another command has taken the key by then. A key that was reused is a
 // [*reservation.KeyReusedError].
 func Handle[Tx any, T messagestore.Body](
-	u *Unit[Tx], once *reservation.Reserver, key func(T) string,
+	b *Inbox[Tx], once *reservation.Reserver, key func(T) string,
 	f func(ctx context.Context, tx Tx, m handler.Message[T]) (Done, error),
 ) handler.Func[T] {
-	if err := missing(u, once, key == nil, f == nil); err != nil {
+	if err := missing(b, once, key == nil, f == nil); err != nil {
 		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
 	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
@@ -95,7 +95,7 @@ func Handle[Tx any, T messagestore.Body](
 		if c == nil || err != nil {
 			return err
 		}
-		result, err := transact(ctx, u, attempt{
+		result, err := transact(ctx, b, attempt{
 			stream: c.Stream(),
 			begin:  free,
 			met:    c.Met,
@@ -111,24 +111,24 @@ func Handle[Tx any, T messagestore.Body](
 		if err != nil {
 			return err
 		}
-		return u.tell(ctx, result).Err()
+		return b.tell(ctx, result).Err()
 	}, once.Check)
 }
 
 // missing returns which argument of Handle is nil or wrong, or nil.
-func missing[Tx any](u *Unit[Tx], once *reservation.Reserver, noKey, noFunction bool) error {
+func missing[Tx any](b *Inbox[Tx], once *reservation.Reserver, noKey, noFunction bool) error {
 	var wrong []error
 	add := func(field, rule string) { wrong = append(wrong, messagestore.NewInvalidError(field, nil, rule)) }
-	if u == nil {
-		add("Handle's unit", "it is nil")
+	if b == nil {
+		add("Handle's inbox", "it is nil")
 	}
 	switch {
 	case once == nil:
 		add("Handle's reserver", "it is nil")
 	case once.Validate() != nil:
 		wrong = append(wrong, once.Validate())
-	case u != nil && !once.Over(u.txs.Store) && !once.Over(u.txs):
-		add("Handle's reserver", "it is over another store than the unit")
+	case b != nil && !once.Over(b.txs.Store) && !once.Over(b.txs):
+		add("Handle's reserver", "it is over another store than the inbox")
 	}
 	if noKey {
 		add("Handle's key", "it is nil")
@@ -139,8 +139,8 @@ func missing[Tx any](u *Unit[Tx], once *reservation.Reserver, noKey, noFunction 
 	return errors.Join(wrong...)
 }
 
-// A Message is a request from outside.
-type Message struct {
+// A Request is a request from outside.
+type Request struct {
 	// ID is the idempotence key, which the sender chose. It may hold any text.
 	ID string
 
@@ -153,7 +153,7 @@ type Message struct {
 	Data json.RawMessage
 }
 
-// MaxSourceBytes bounds [Message.Source].
+// MaxSourceBytes bounds [Request.Source].
 const MaxSourceBytes = 255
 
 // Received is the message of a request in the inbox: the first of its stream.
@@ -221,16 +221,16 @@ type Result struct {
 // request that cannot be is refused with an error that matches [messagestore.ErrInvalid].
 // A stream that begins with another message, or was deleted, is a [*reservation.NoReservationError]: the
 // request is neither carried out nor answered.
-func (u *Unit[Tx]) Receive(ctx context.Context, m Message, f func(ctx context.Context, tx Tx) (Done, error)) (Result, error) {
+func (b *Inbox[Tx]) Receive(ctx context.Context, m Request, f func(ctx context.Context, tx Tx) (Done, error)) (Result, error) {
 	fail := func(err error) (Result, error) { return Result{}, fmt.Errorf("receive: %w", err) }
-	stream, content, err := u.check(m, f == nil)
+	stream, content, err := b.check(m, f == nil)
 	if err != nil {
 		return fail(err)
 	}
 	digest := digestOf(m.Source, content)
 	id := uuid.Must(uuid.NewV7()) // of this attempt: a lost COMMIT is found by it
 	var answer json.RawMessage
-	result, err := transact(ctx, u, attempt{
+	result, err := transact(ctx, b, attempt{
 		stream: stream,
 		begin:  free,
 		met: func(ctx context.Context, first *messagestore.Message) (reservation.Result, error) {
@@ -252,7 +252,7 @@ func (u *Unit[Tx]) Receive(ctx context.Context, m Message, f func(ctx context.Co
 				result.Outcome = reservation.Reserved
 				return result, nil
 			}
-			undone, err := u.undone(ctx, stream)
+			undone, err := b.undone(ctx, stream)
 			switch {
 			case err != nil:
 				return reservation.Result{}, err
@@ -273,12 +273,12 @@ func (u *Unit[Tx]) Receive(ctx context.Context, m Message, f func(ctx context.Co
 		},
 	}, f)
 	if err == nil && result.Outcome == reservation.KeyReused {
-		err = u.refuse(ctx, m, digest)
+		err = b.refuse(ctx, m, digest)
 	}
 	if err != nil {
 		return fail(err)
 	}
-	u.tell(ctx, result)
+	b.tell(ctx, result)
 	return Result{result.Outcome, answer, result.Winner}, nil
 }
 
@@ -288,17 +288,17 @@ func (u *Unit[Tx]) Receive(ctx context.Context, m Message, f func(ctx context.Co
 //
 // The outcome is Undone if that happened now, and Duplicate, with the first answer, if it happened
 // before. The Source of m is recorded, and its Data is not looked at: an undo names a key. Errors are
-// those of [Unit.Receive].
-func (u *Unit[Tx]) Undo(ctx context.Context, m Message, f func(ctx context.Context, tx Tx) (Done, error)) (Result, error) {
+// those of [Inbox.Receive].
+func (b *Inbox[Tx]) Undo(ctx context.Context, m Request, f func(ctx context.Context, tx Tx) (Done, error)) (Result, error) {
 	fail := func(err error) (Result, error) { return Result{}, fmt.Errorf("undo: %w", err) }
-	stream, _, err := u.check(Message{ID: m.ID, Source: m.Source}, f == nil)
+	stream, _, err := b.check(Request{ID: m.ID, Source: m.Source}, f == nil)
 	if err != nil {
 		return fail(err)
 	}
 	id := uuid.Must(uuid.NewV7())
 	version := messagestore.NoStream // at which Undone is written
 	var answer json.RawMessage
-	result, err := transact(ctx, u, attempt{
+	result, err := transact(ctx, b, attempt{
 		stream: stream,
 		begin: func(ctx context.Context, first *messagestore.Message) (calls bool, err error) {
 			if version = messagestore.NoStream; first == nil {
@@ -307,7 +307,7 @@ func (u *Unit[Tx]) Undo(ctx context.Context, m Message, f func(ctx context.Conte
 			if first.Type != (Received{}).MessageType() {
 				return false, errTaken
 			}
-			undone, err := u.undone(ctx, stream)
+			undone, err := b.undone(ctx, stream)
 			if undone != nil {
 				return false, errTaken
 			}
@@ -319,7 +319,7 @@ func (u *Unit[Tx]) Undo(ctx context.Context, m Message, f func(ctx context.Conte
 			switch first.Type {
 			case Received{}.MessageType():
 				var err error
-				if undone, err = u.undone(ctx, stream); undone == nil {
+				if undone, err = b.undone(ctx, stream); undone == nil {
 					return reservation.Result{}, err
 				}
 			case Undone{}.MessageType():
@@ -349,13 +349,13 @@ func (u *Unit[Tx]) Undo(ctx context.Context, m Message, f func(ctx context.Conte
 	if err != nil {
 		return fail(err)
 	}
-	u.tell(ctx, result)
+	b.tell(ctx, result)
 	return Result{result.Outcome, answer, result.Winner}, nil
 }
 
 // undone returns the message behind the first of a stream of the inbox, if it is an undo.
-func (u *Unit[Tx]) undone(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
-	for m, err := range u.txs.ReadStream(ctx, stream, 1) {
+func (b *Inbox[Tx]) undone(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
+	for m, err := range b.txs.ReadStream(ctx, stream, 1) {
 		if err != nil || m.Type != (Undone{}).MessageType() {
 			return nil, err
 		}
@@ -365,18 +365,18 @@ func (u *Unit[Tx]) undone(ctx context.Context, stream messagestore.StreamName) (
 }
 
 // refuse records a request whose key was used for another.
-func (u *Unit[Tx]) refuse(ctx context.Context, m Message, digest string) error {
-	stream, err := streamOf(u.inbox.WithType("refused"), m.ID)
+func (b *Inbox[Tx]) refuse(ctx context.Context, m Request, digest string) error {
+	stream, err := streamOf(b.inbox.WithType("refused"), m.ID)
 	if err != nil {
 		return err
 	}
 	body := Refused{m.Source, digest, "the key was first used for another request", m.Data}
 	envelope := messagestore.Envelope{ID: uuid.NewSHA1(uuid.NameSpaceOID, []byte("dibs refused "+string(stream)+" "+digest)), Body: body}
-	_, err = u.txs.Write(ctx, stream, messagestore.AnyVersion, envelope)
+	_, err = b.txs.Write(ctx, stream, messagestore.AnyVersion, envelope)
 	if errors.Is(err, messagestore.ErrInvalid) { // such as U+0000 in the data
 		body.Data = nil
 		envelope.Body = body
-		_, err = u.txs.Write(ctx, stream, messagestore.AnyVersion, envelope)
+		_, err = b.txs.Write(ctx, stream, messagestore.AnyVersion, envelope)
 	}
 	if err != nil {
 		return fmt.Errorf("record the reuse of a key: %w", err)
@@ -386,11 +386,11 @@ func (u *Unit[Tx]) refuse(ctx context.Context, m Message, digest string) error {
 
 // check returns the stream of a request and the form in which its data are compared: the
 // canonical one, if it is that of no other value.
-func (u *Unit[Tx]) check(m Message, noFunction bool) (stream messagestore.StreamName, content []byte, err error) {
+func (b *Inbox[Tx]) check(m Request, noFunction bool) (stream messagestore.StreamName, content []byte, err error) {
 	if noFunction {
 		return "", nil, messagestore.NewInvalidError("function", nil, "it is nil")
 	}
-	if stream, err = u.Stream(m.ID); err != nil {
+	if stream, err = b.Stream(m.ID); err != nil {
 		return "", nil, err
 	}
 	switch {
@@ -419,7 +419,7 @@ func (u *Unit[Tx]) check(m Message, noFunction bool) (stream messagestore.Stream
 
 // Stream returns the stream of the inbox that a request's key is reserved in. The error matches
 // [reservation.ErrInvalidKey].
-func (u *Unit[Tx]) Stream(id string) (messagestore.StreamName, error) { return streamOf(u.inbox, id) }
+func (b *Inbox[Tx]) Stream(id string) (messagestore.StreamName, error) { return streamOf(b.inbox, id) }
 
 func streamOf(category messagestore.Category, id string) (messagestore.StreamName, error) {
 	if rule := keys.Rule(id); rule != "" {
@@ -539,10 +539,10 @@ func free(_ context.Context, first *messagestore.Message) (calls bool, err error
 // stream of the key decides, whatever the error is: another transaction may have been first
 // while this one failed.
 func transact[Tx any](
-	ctx context.Context, u *Unit[Tx], a attempt, f func(ctx context.Context, tx Tx) (Done, error),
+	ctx context.Context, b *Inbox[Tx], a attempt, f func(ctx context.Context, tx Tx) (Done, error),
 ) (reservation.Result, error) {
 	var first *messagestore.Message
-	written, err := u.txs.Transact(ctx, a.stream, func(ctx context.Context, tx Tx, begun *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	written, err := b.txs.Transact(ctx, a.stream, func(ctx context.Context, tx Tx, begun *messagestore.Message) ([]messagestore.StreamWrite, error) {
 		first = begun
 		calls, err := a.begin(ctx, begun)
 		if err != nil {
@@ -555,8 +555,8 @@ func transact[Tx any](
 			}
 		}
 		for _, w := range done.Writes {
-			if w.Stream.Category() == u.inbox {
-				return nil, messagestore.NewInvalidError("writes", string(w.Stream), "the stream is in the inbox of the unit")
+			if w.Stream.Category() == b.inbox {
+				return nil, messagestore.NewInvalidError("writes", string(w.Stream), "the stream is in the inbox itself")
 			}
 		}
 		return a.with(done)
@@ -565,7 +565,7 @@ func transact[Tx any](
 	case err == nil && !written[0].Duplicate:
 		return a.won(written[0]), nil
 	case first == nil:
-		for m, readErr := range u.txs.ReadStream(ctx, a.stream, 0) {
+		for m, readErr := range b.txs.ReadStream(ctx, a.stream, 0) {
 			if readErr == nil {
 				first = m
 			}
@@ -588,14 +588,14 @@ func transact[Tx any](
 }
 
 // tell reports a result.
-func (u *Unit[Tx]) tell(ctx context.Context, result reservation.Result) reservation.Result {
-	begin := u.config.Logger.Debug
+func (b *Inbox[Tx]) tell(ctx context.Context, result reservation.Result) reservation.Result {
+	begin := b.config.Logger.Debug
 	if result.Outcome == reservation.KeyReused {
-		begin = u.config.Logger.Warn
+		begin = b.config.Logger.Warn
 	}
-	begin().Str("outcome", result.Outcome.String()).Str("reservation", string(result.Stream)).Msg("unit")
-	if u.config.OnResult != nil {
-		u.config.OnResult(ctx, result)
+	begin().Str("outcome", result.Outcome.String()).Str("reservation", string(result.Stream)).Msg("inbox")
+	if b.config.OnResult != nil {
+		b.config.OnResult(ctx, result)
 	}
 	return result
 }

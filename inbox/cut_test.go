@@ -1,4 +1,4 @@
-package unit_test
+package inbox_test
 
 import (
 	"bytes"
@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 var errCut = errors.New("the connection was cut")
@@ -71,7 +71,7 @@ func TestACommitThatIsCutIsToldAsItWas(t *testing.T) {
 		cut   *atomic.Bool
 		calls int
 	}{{&deaf, 1}, {&mute, 2}} {
-		m := unit.Message{ID: newName()}
+		m := inbox.Request{ID: newName()}
 		for _, undo := range []bool{false, true} {
 			call, want, row := d.receive, reservation.Reserved, m.ID
 			if undo {
@@ -80,9 +80,9 @@ func TestACommitThatIsCutIsToldAsItWas(t *testing.T) {
 			calls := 0
 			test.cut.Store(true)
 
-			result, err := call(t.Context(), m, func() (unit.Done, error) {
+			result, err := call(t.Context(), m, func() (inbox.Done, error) {
 				calls++
-				return unit.Done{Answer: accepted{row}}, nil
+				return inbox.Done{Answer: accepted{row}}, nil
 			})
 
 			require.NoError(t, err)

@@ -1,13 +1,13 @@
-// Package unit carries out a command or a request once, together with the caller's own SQL: key,
+// Package inbox carries out a command or a request once, together with the caller's own SQL: key,
 // rows and messages are one transaction.
 //
 //	txs, err := messagestore.Transactional[pgx.Tx](store)
-//	u, err := unit.New(txs, "payments", nil)
+//	b, err := inbox.New(txs, "payments", nil)
 //	...
-//	handler.On(mux, unit.Handle(u, once, Deposit.Key,
-//		func(ctx context.Context, tx pgx.Tx, m handler.Message[Deposit]) (unit.Done, error) {
+//	handler.On(mux, inbox.Handle(b, once, Deposit.Key,
+//		func(ctx context.Context, tx pgx.Tx, m handler.Message[Deposit]) (inbox.Done, error) {
 //			_, err := tx.Exec(ctx, "insert into deposits values ($1, $2)", m.Body.DepositID, m.Body.Amount)
-//			return unit.Done{Answer: Accepted{m.Body.DepositID}}, err
+//			return inbox.Done{Answer: Accepted{m.Body.DepositID}}, err
 //		}))
 //
 // [Handle] is for the commands of a category: it reserves as [reservation.Inline] does. [Receive] is for
@@ -23,7 +23,7 @@
 // killed after it finds the key reserved. If the answer to COMMIT is lost, the id of the
 // reservation tells whether it happened.
 //
-// [Unit.Undo] gives a request back, once. The first write wins here too: a request that comes after
+// [Inbox.Undo] gives a request back, once. The first write wins here too: a request that comes after
 // its undo is not carried out, and its outcome is [reservation.Undone]. So a sender that does not know
 // whether its request arrived may undo it.
 //
@@ -33,4 +33,4 @@
 //
 // The function may be called more than once, each time in a new transaction: another stream or a
 // row may have moved on. So its effects outside of tx may happen more than once.
-package unit
+package inbox

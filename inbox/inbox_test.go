@@ -1,4 +1,4 @@
-package unit_test
+package inbox_test
 
 import (
 	"bufio"
@@ -15,13 +15,13 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 func TestACommandIsHandledOnceWithItsRow(t *testing.T) {
@@ -55,7 +55,7 @@ func TestACommandIsHandledOnceWithItsRow(t *testing.T) {
 }
 
 // The consumer meets the reservation that it made, and a handler may have been Copy before.
-func TestAUnitOfAConsumerHandlesNoReservation(t *testing.T) {
+func TestAnInboxOfAConsumerHandlesNoReservation(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		d.send(t, Deposit{"AAA", 10})
@@ -77,11 +77,11 @@ func TestARequestIsCarriedOutOnceWithItsRow(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		calls := 0
-		work := func() (unit.Done, error) {
+		work := func() (inbox.Done, error) {
 			calls++
-			return unit.Done{Answer: accepted{fmt.Sprint(calls)}}, nil
+			return inbox.Done{Answer: accepted{fmt.Sprint(calls)}}, nil
 		}
-		m := unit.Message{ID: "a+b %/", Source: "POST /transfers", Data: []byte(`{"amount": 10}`)}
+		m := inbox.Request{ID: "a+b %/", Source: "POST /transfers", Data: []byte(`{"amount": 10}`)}
 		for i, want := range []reservation.Outcome{reservation.Reserved, reservation.Duplicate, reservation.Duplicate} {
 			m.Data = [][]byte{[]byte(`{"amount": 10}`), []byte(`{"amount":10.0}`), []byte(` {"amount":1e1}`)}[i]
 			result, err := d.receive(t.Context(), m, work)
@@ -91,7 +91,7 @@ func TestARequestIsCarriedOutOnceWithItsRow(t *testing.T) {
 			require.JSONEq(t, `{"row":"1"}`, string(result.Answer), "the same answer to all")
 			require.False(t, result.Winner.Time.IsZero())
 		}
-		for _, other := range []unit.Message{
+		for _, other := range []inbox.Request{
 			{ID: m.ID, Source: m.Source, Data: []byte(`{"amount": 11}`)},
 			{ID: m.ID, Source: "POST /refunds", Data: m.Data},
 		} {
@@ -110,13 +110,13 @@ func TestARequestIsCarriedOutOnceWithItsRow(t *testing.T) {
 func TestAnAnswerAmongTheWritesIsRecorded(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
-		work := func(text string) func() (unit.Done, error) {
-			return func() (unit.Done, error) {
+		work := func(text string) func() (inbox.Done, error) {
+			return func() (inbox.Done, error) {
 				event := messagestore.To(messagestore.Category(d.name).Stream(text), messagestore.AnyVersion, Deposited{10})
-				return unit.Done{Writes: []messagestore.StreamWrite{reservation.Answer(accepted{text}), event}}, nil
+				return inbox.Done{Writes: []messagestore.StreamWrite{reservation.Answer(accepted{text}), event}}, nil
 			}
 		}
-		m := unit.Message{ID: "AAA"}
+		m := inbox.Request{ID: "AAA"}
 		for i, want := range []reservation.Outcome{reservation.Reserved, reservation.Duplicate} {
 			received, err := d.receive(t.Context(), m, work("received"))
 			require.NoError(t, err)
@@ -129,7 +129,7 @@ func TestAnAnswerAmongTheWritesIsRecorded(t *testing.T) {
 			require.Equal(t, want, undone.Outcome)
 			require.JSONEq(t, `{"row":"undone"}`, string(undone.Answer), i)
 		}
-		mux := d.handle(reservation.New(d.store, "accounts", nil), func(handler.Message[Deposit]) (unit.Done, error) { return work("handled")() })
+		mux := d.handle(reservation.New(d.store, "accounts", nil), func(handler.Message[Deposit]) (inbox.Done, error) { return work("handled")() })
 		for range 2 {
 			require.NoError(t, mux.Handle(t.Context(), d.send(t, Deposit{"BBB", 10})))
 		}
@@ -140,15 +140,15 @@ func TestAnAnswerAmongTheWritesIsRecorded(t *testing.T) {
 			require.Len(t, d.inbox(t, messagestore.Category(d.name), stream), 1, "the event beside it")
 		}
 
-		two := unit.Done{Answer: 1, Writes: []messagestore.StreamWrite{reservation.Answer(2)}}
-		err = d.handle(reservation.New(d.store, "accounts", nil), func(handler.Message[Deposit]) (unit.Done, error) { return two, nil }).
+		two := inbox.Done{Answer: 1, Writes: []messagestore.StreamWrite{reservation.Answer(2)}}
+		err = d.handle(reservation.New(d.store, "accounts", nil), func(handler.Message[Deposit]) (inbox.Done, error) { return two, nil }).
 			Handle(t.Context(), d.send(t, Deposit{"CCC", 10}))
 		requireInvalid(t, err, "answer", "two")
-		_, err = d.receive(t.Context(), unit.Message{ID: "CCC"}, func() (unit.Done, error) { return two, nil })
+		_, err = d.receive(t.Context(), inbox.Request{ID: "CCC"}, func() (inbox.Done, error) { return two, nil })
 		requireInvalid(t, err, "answer", "two")
-		_, err = d.receive(t.Context(), unit.Message{ID: "CCC"}, answering("done"))
+		_, err = d.receive(t.Context(), inbox.Request{ID: "CCC"}, answering("done"))
 		require.NoError(t, err)
-		_, err = d.undo(t.Context(), unit.Message{ID: "CCC"}, func() (unit.Done, error) { return two, nil })
+		_, err = d.undo(t.Context(), inbox.Request{ID: "CCC"}, func() (inbox.Done, error) { return two, nil })
 		requireInvalid(t, err, "answer", "two")
 	})
 }
@@ -157,17 +157,17 @@ func TestAFunctionThatFailsLeavesNothing(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		boom := errors.New("boom")
-		m := unit.Message{ID: "AAA"}
-		_, err := d.receive(t.Context(), m, func() (unit.Done, error) { return unit.Done{}, boom })
+		m := inbox.Request{ID: "AAA"}
+		_, err := d.receive(t.Context(), m, func() (inbox.Done, error) { return inbox.Done{}, boom })
 		require.ErrorIs(t, err, boom)
-		_, err = d.receive(t.Context(), m, func() (unit.Done, error) { return unit.Done{Answer: make(chan int)}, nil })
+		_, err = d.receive(t.Context(), m, func() (inbox.Done, error) { return inbox.Done{Answer: make(chan int)}, nil })
 		require.Error(t, err)
 		once := reservation.New(d.store, "accounts", nil)
-		mux := d.handle(once, func(handler.Message[Deposit]) (unit.Done, error) { return unit.Done{}, boom })
+		mux := d.handle(once, func(handler.Message[Deposit]) (inbox.Done, error) { return inbox.Done{}, boom })
 		require.ErrorIs(t, mux.Handle(t.Context(), d.send(t, Deposit{"AAA", 10})), boom)
 		d.requireRows(t, "AAA", 0)
 
-		result, err := d.receive(t.Context(), m, func() (unit.Done, error) { return unit.Done{}, nil })
+		result, err := d.receive(t.Context(), m, func() (inbox.Done, error) { return inbox.Done{}, nil })
 		require.NoError(t, err)
 		require.Equal(t, reservation.Reserved, result.Outcome, "the key is free")
 		require.Nil(t, result.Answer)
@@ -179,11 +179,11 @@ func TestAStaleRowRunsAgain(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		calls := 0
-		result, err := d.receive(t.Context(), unit.Message{ID: "AAA"}, func() (unit.Done, error) {
+		result, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (inbox.Done, error) {
 			if calls++; calls < 3 {
-				return unit.Done{}, fmt.Errorf("accounts: %w", unit.ErrStale)
+				return inbox.Done{}, fmt.Errorf("accounts: %w", inbox.ErrStale)
 			}
-			return unit.Done{}, nil
+			return inbox.Done{}, nil
 		})
 
 		require.NoError(t, err)
@@ -191,8 +191,8 @@ func TestAStaleRowRunsAgain(t *testing.T) {
 		require.Equal(t, 3, calls)
 		d.requireRows(t, "AAA", 1)
 
-		_, err = d.receive(t.Context(), unit.Message{ID: "BBB"}, func() (unit.Done, error) { return unit.Done{}, unit.ErrStale })
-		require.ErrorIs(t, err, unit.ErrStale)
+		_, err = d.receive(t.Context(), inbox.Request{ID: "BBB"}, func() (inbox.Done, error) { return inbox.Done{}, inbox.ErrStale })
+		require.ErrorIs(t, err, inbox.ErrStale)
 		d.requireRows(t, "BBB", 0)
 	})
 }
@@ -202,12 +202,12 @@ func TestATwinThatCommitsFirstWins(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		if !strings.Contains(t.Name(), "SQLite") { // where the second would wait for the first
-			m := unit.Message{ID: "AAA", Data: []byte(`{"amount":10}`)}
-			result, err := d.receive(t.Context(), m, func() (unit.Done, error) {
-				twin, err := d.receive(t.Context(), m, func() (unit.Done, error) { return unit.Done{Answer: accepted{"twin"}}, nil })
+			m := inbox.Request{ID: "AAA", Data: []byte(`{"amount":10}`)}
+			result, err := d.receive(t.Context(), m, func() (inbox.Done, error) {
+				twin, err := d.receive(t.Context(), m, func() (inbox.Done, error) { return inbox.Done{Answer: accepted{"twin"}}, nil })
 				require.NoError(t, err)
 				require.Equal(t, reservation.Reserved, twin.Outcome)
-				return unit.Done{Answer: accepted{"late"}}, nil
+				return inbox.Done{Answer: accepted{"late"}}, nil
 			})
 
 			require.NoError(t, err)
@@ -217,10 +217,10 @@ func TestATwinThatCommitsFirstWins(t *testing.T) {
 
 			// The late one fails by itself.
 			m.ID = "BBB"
-			result, err = d.receive(t.Context(), m, func() (unit.Done, error) {
-				_, err := d.receive(t.Context(), m, func() (unit.Done, error) { return unit.Done{}, nil })
+			result, err = d.receive(t.Context(), m, func() (inbox.Done, error) {
+				_, err := d.receive(t.Context(), m, func() (inbox.Done, error) { return inbox.Done{}, nil })
 				require.NoError(t, err)
-				return unit.Done{}, errors.New("boom")
+				return inbox.Done{}, errors.New("boom")
 			})
 			require.NoError(t, err)
 			require.Equal(t, reservation.Duplicate, result.Outcome)
@@ -229,9 +229,9 @@ func TestATwinThatCommitsFirstWins(t *testing.T) {
 			// The same message, delivered by two consumers at once.
 			once := reservation.New(d.store, "accounts", nil)
 			command := d.send(t, Deposit{"CCC", 10})
-			err = d.handle(once, func(m handler.Message[Deposit]) (unit.Done, error) {
+			err = d.handle(once, func(m handler.Message[Deposit]) (inbox.Done, error) {
 				require.NoError(t, d.handle(once, d.deposited).Handle(t.Context(), command))
-				return unit.Done{Answer: accepted{"late"}}, nil
+				return inbox.Done{Answer: accepted{"late"}}, nil
 			}).Handle(t.Context(), command)
 			require.NoError(t, err)
 			d.requireRows(t, "CCC", 1)
@@ -243,7 +243,7 @@ func TestATwinThatCommitsFirstWins(t *testing.T) {
 		outcomes := make(chan reservation.Outcome, callers)
 		for range callers {
 			wg.Go(func() {
-				result, err := d.receive(t.Context(), unit.Message{ID: "DDD"}, func() (unit.Done, error) { return unit.Done{Answer: accepted{"x"}}, nil })
+				result, err := d.receive(t.Context(), inbox.Request{ID: "DDD"}, func() (inbox.Done, error) { return inbox.Done{Answer: accepted{"x"}}, nil })
 				if err == nil && string(result.Answer) == `{"row":"x"}` {
 					outcomes <- result.Outcome
 				}
@@ -285,13 +285,13 @@ func TestALostAnswerToCommitIsFoundOut(t *testing.T) {
 					return f
 				}
 				calls := 0
-				done := func() unit.Done {
+				done := func() inbox.Done {
 					calls++
-					return unit.Done{Answer: accepted{key}}
+					return inbox.Done{Answer: accepted{key}}
 				}
 				var carryOut func() (reservation.Outcome, string, error)
 				if handles {
-					mux := d.handle(reservation.New(d.store, "accounts", nil), func(handler.Message[Deposit]) (unit.Done, error) { return done(), nil })
+					mux := d.handle(reservation.New(d.store, "accounts", nil), func(handler.Message[Deposit]) (inbox.Done, error) { return done(), nil })
 					command := d.send(t, Deposit{key, 10})
 					carryOut = func() (reservation.Outcome, string, error) {
 						if err := mux.Handle(t.Context(), command); err != nil {
@@ -302,7 +302,7 @@ func TestALostAnswerToCommitIsFoundOut(t *testing.T) {
 					}
 				} else {
 					carryOut = func() (reservation.Outcome, string, error) {
-						result, err := d.receive(t.Context(), unit.Message{ID: key}, func() (unit.Done, error) { return done(), nil })
+						result, err := d.receive(t.Context(), inbox.Request{ID: key}, func() (inbox.Done, error) { return done(), nil })
 						if err == nil {
 							d.result(t)
 						}
@@ -409,31 +409,31 @@ func TestEachRequestHasOneRowThroughKills(t *testing.T) {
 func TestARequestThatCannotBeIsRefused(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
-		never := func() (unit.Done, error) {
+		never := func() (inbox.Done, error) {
 			t.Error("the function was called")
-			return unit.Done{}, nil
+			return inbox.Done{}, nil
 		}
 		for _, id := range []string{"", " ", "\u200b", "\xff"} {
-			_, err := d.receive(t.Context(), unit.Message{ID: id}, never)
+			_, err := d.receive(t.Context(), inbox.Request{ID: id}, never)
 			require.ErrorIs(t, err, reservation.ErrInvalidKey, "%q", id)
 		}
-		_, err := d.receive(t.Context(), unit.Message{ID: "AAA", Data: []byte(`{`)}, never)
+		_, err := d.receive(t.Context(), inbox.Request{ID: "AAA", Data: []byte(`{`)}, never)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 
 		_, err = d.store.Write(t.Context(), messagestore.Category(d.name+":inbox").Stream("BBB"), messagestore.NoStream, Deposited{1})
 		require.NoError(t, err)
-		_, err = d.receive(t.Context(), unit.Message{ID: "BBB"}, never)
+		_, err = d.receive(t.Context(), inbox.Request{ID: "BBB"}, never)
 		none, ok := errors.AsType[*reservation.NoReservationError](err)
 		require.Truef(t, ok, "%v", err)
 		require.Equal(t, "Deposited", none.First.Type)
 
-		long, err := d.receive(t.Context(), unit.Message{ID: strings.Repeat("k", 1<<20)}, func() (unit.Done, error) { return unit.Done{}, nil })
+		long, err := d.receive(t.Context(), inbox.Request{ID: strings.Repeat("k", 1<<20)}, func() (inbox.Done, error) { return inbox.Done{}, nil })
 		require.NoError(t, err)
 		require.Equal(t, reservation.Reserved, long.Outcome)
 	})
 }
 
-func TestAUnitOfAnotherStoreIsRefused(t *testing.T) {
+func TestAnInboxOfAnotherStoreIsRefused(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		elsewhere := reservation.New(messagestore.New(memory.New(), nil), "accounts", nil)
@@ -446,21 +446,21 @@ func TestAUnitOfAnotherStoreIsRefused(t *testing.T) {
 }
 
 // A mistake is found at registration, and names the argument.
-func TestAMissingPartOfAUnitIsAMistakeOfTheMux(t *testing.T) {
+func TestAMissingPartOfAnInboxIsAMistakeOfTheMux(t *testing.T) {
 	t.Parallel()
-	u, err := unit.New(&messagestore.TxStore[context.Context]{Store: messagestore.New(memory.New(), nil)}, "payments", nil)
+	u, err := inbox.New(&messagestore.TxStore[context.Context]{Store: messagestore.New(memory.New(), nil)}, "payments", nil)
 	require.NoError(t, err)
 	once := reservation.New(messagestore.New(memory.New(), nil), "accounts", nil)
-	work := func(context.Context, context.Context, handler.Message[Deposit]) (unit.Done, error) {
-		return unit.Done{}, nil
+	work := func(context.Context, context.Context, handler.Message[Deposit]) (inbox.Done, error) {
+		return inbox.Done{}, nil
 	}
 	key := func(d Deposit) string { return d.Key }
 	for want, f := range map[string]handler.Func[Deposit]{
-		"Handle's unit: it is nil":                             unit.Handle(nil, once, key, work),
-		"Handle's reserver: it is nil":                         unit.Handle(u, nil, key, work),
-		"Handle's reserver: it is over another store than the": unit.Handle(u, once, key, work),
-		"Handle's key: it is nil":                              unit.Handle(u, once, nil, work),
-		"Handle's function: it is nil":                         unit.Handle[context.Context, Deposit](u, once, key, nil),
+		"Handle's inbox: it is nil":                            inbox.Handle(nil, once, key, work),
+		"Handle's reserver: it is nil":                         inbox.Handle(u, nil, key, work),
+		"Handle's reserver: it is over another store than the": inbox.Handle(u, once, key, work),
+		"Handle's key: it is nil":                              inbox.Handle(u, once, nil, work),
+		"Handle's function: it is nil":                         inbox.Handle[context.Context, Deposit](u, once, key, nil),
 	} {
 		mux := handler.New()
 		handler.On(mux, f)
@@ -468,12 +468,12 @@ func TestAMissingPartOfAUnitIsAMistakeOfTheMux(t *testing.T) {
 	}
 }
 
-func TestAForgottenExpectedVersionIsAskedAboutByAUnit(t *testing.T) {
+func TestAForgottenExpectedVersionIsAskedAboutByAnInbox(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		forgotten := messagestore.StreamWrite{Stream: messagestore.Category(d.name).Stream("1"), Bodies: []messagestore.Body{Deposited{1}}}
-		_, err := d.receive(t.Context(), unit.Message{ID: "AAA"}, func() (unit.Done, error) {
-			return unit.Done{Writes: []messagestore.StreamWrite{forgotten}}, nil
+		_, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (inbox.Done, error) {
+			return inbox.Done{Writes: []messagestore.StreamWrite{forgotten}}, nil
 		})
 
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
@@ -481,15 +481,15 @@ func TestAForgottenExpectedVersionIsAskedAboutByAUnit(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoUnitIsRefused(t *testing.T) {
+func TestWhatIsNoInboxIsRefused(t *testing.T) {
 	t.Parallel()
-	_, err := unit.New[context.Context](nil, "payments", nil)
+	_, err := inbox.New[context.Context](nil, "payments", nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = unit.New(&messagestore.TxStore[context.Context]{}, "payments", nil) // not of Transactional
+	_, err = inbox.New(&messagestore.TxStore[context.Context]{}, "payments", nil) // not of Transactional
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	store := messagestore.New(memory.New(), nil)
 	_, err = messagestore.Transactional[context.Context](store)
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
-	_, err = unit.New(&messagestore.TxStore[context.Context]{Store: store}, "my-payments", nil)
+	_, err = inbox.New(&messagestore.TxStore[context.Context]{Store: store}, "my-payments", nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }

@@ -1,4 +1,4 @@
-package unit_test
+package inbox_test
 
 import (
 	"context"
@@ -13,10 +13,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 var digestless = regexp.MustCompile(`"digest":"[0-9a-f]{64}",`)
@@ -27,22 +27,22 @@ func TestARequestThatBreaksARuleIsRefused(t *testing.T) {
 	eachDesk(t, func(t *testing.T, d *desk) {
 		const limit = messagestore.MaxMessageBytes
 		for name, test := range map[string]struct {
-			m     unit.Message
+			m     inbox.Request
 			field string
 		}{
-			"empty":                {unit.Message{}, "idempotence key"},
-			"invisible":            {unit.Message{ID: "\u200b\u2060"}, "idempotence key"},
-			"white space":          {unit.Message{ID: " \t\u00a0"}, "idempotence key"},
-			"not UTF-8":            {unit.Message{ID: "a\xff"}, "idempotence key"},
-			"long source":          {unit.Message{ID: "k", Source: strings.Repeat("s", unit.MaxSourceBytes+1)}, "source"},
-			"source not UTF-8":     {unit.Message{ID: "k", Source: "a\xff"}, "source"},
-			"source with U+0000":   {unit.Message{ID: "k", Source: "a\x00"}, "source"},
-			"long data":            {unit.Message{ID: "k", Data: []byte(`"` + strings.Repeat("x", limit-1) + `"`)}, "data"},
-			"data not UTF-8":       {unit.Message{ID: "k", Data: []byte("\"\xff\"")}, "data"},
-			"data that is binary":  {unit.Message{ID: "k", Data: []byte{0, 1, 2}}, "data"},
-			"data that ends early": {unit.Message{ID: "k", Data: []byte(`{`)}, "data"},
-			"two values":           {unit.Message{ID: "k", Data: []byte(`{} {}`)}, "data"},
-			"white space for data": {unit.Message{ID: "k", Data: []byte(` `)}, "data"},
+			"empty":                {inbox.Request{}, "idempotence key"},
+			"invisible":            {inbox.Request{ID: "\u200b\u2060"}, "idempotence key"},
+			"white space":          {inbox.Request{ID: " \t\u00a0"}, "idempotence key"},
+			"not UTF-8":            {inbox.Request{ID: "a\xff"}, "idempotence key"},
+			"long source":          {inbox.Request{ID: "k", Source: strings.Repeat("s", inbox.MaxSourceBytes+1)}, "source"},
+			"source not UTF-8":     {inbox.Request{ID: "k", Source: "a\xff"}, "source"},
+			"source with U+0000":   {inbox.Request{ID: "k", Source: "a\x00"}, "source"},
+			"long data":            {inbox.Request{ID: "k", Data: []byte(`"` + strings.Repeat("x", limit-1) + `"`)}, "data"},
+			"data not UTF-8":       {inbox.Request{ID: "k", Data: []byte("\"\xff\"")}, "data"},
+			"data that is binary":  {inbox.Request{ID: "k", Data: []byte{0, 1, 2}}, "data"},
+			"data that ends early": {inbox.Request{ID: "k", Data: []byte(`{`)}, "data"},
+			"two values":           {inbox.Request{ID: "k", Data: []byte(`{} {}`)}, "data"},
+			"white space for data": {inbox.Request{ID: "k", Data: []byte(` `)}, "data"},
 		} {
 			_, err := d.receive(t.Context(), test.m, notCalled(t))
 
@@ -53,20 +53,20 @@ func TestARequestThatBreaksARuleIsRefused(t *testing.T) {
 				requireInvalid(t, err, test.field, name)
 			}
 		}
-		_, err := d.carry(t.Context(), unit.Message{ID: "k"}, nil)
+		_, err := d.carry(t.Context(), inbox.Request{ID: "k"}, nil)
 		requireInvalid(t, err, "function", "nil")
-		_, err = d.receive(nil, unit.Message{ID: "k"}, notCalled(t))
+		_, err = d.receive(nil, inbox.Request{ID: "k"}, notCalled(t))
 		requireInvalid(t, err, "context", "nil")
 		d.requireRows(t, "", 0)
 
-		for _, m := range []unit.Message{
+		for _, m := range []inbox.Request{
 			{ID: strings.Repeat("k", 1<<20)},
 			{ID: "\x00\x01a"},
 			{ID: "a/b+c-d:e%"},
 			{ID: "data", Data: []byte(`"` + strings.Repeat("x", limit-2) + `"`)},
-			{ID: "source", Source: strings.Repeat("s", unit.MaxSourceBytes)},
+			{ID: "source", Source: strings.Repeat("s", inbox.MaxSourceBytes)},
 		} {
-			result, err := d.carry(t.Context(), m, func(context.Context, any) (unit.Done, error) { return unit.Done{}, nil })
+			result, err := d.carry(t.Context(), m, func(context.Context, any) (inbox.Done, error) { return inbox.Done{}, nil })
 			if err != nil && strings.ContainsRune(m.ID, 0) { // PostgreSQL's text, of the test's own insert
 				require.Contains(t, err.Error(), "0x00")
 				continue
@@ -94,21 +94,21 @@ func TestAFunctionThatBreaksARuleLeavesNothing(t *testing.T) {
 		}
 		account := messagestore.Category(d.name).Stream("1")
 		for name, test := range map[string]struct {
-			done  unit.Done
+			done  inbox.Done
 			field string
 		}{
-			"an answer that is no JSON": {unit.Done{Answer: make(chan int)}, "answer"},
-			"NaN":                       {unit.Done{Answer: math.NaN()}, "answer"},
-			"a large answer":            {unit.Done{Answer: strings.Repeat("x", messagestore.MaxMessageBytes)}, "data"},
-			"an answer not UTF-8":       {unit.Done{Answer: []string{"\xff"}}, "answer"},
-			"an answer with U+0000":     {unit.Done{Answer: "\x00"}, "data"},
-			"two answers":               {unit.Done{Writes: []messagestore.StreamWrite{reservation.Answer(1), reservation.Answer(2)}}, "answer"},
-			"a stream twice":            {unit.Done{Writes: []messagestore.StreamWrite{event(account), event(account)}}, "batch"},
-			"no stream":                 {unit.Done{Writes: []messagestore.StreamWrite{event("")}}, "stream name"},
-			"its own place":             {unit.Done{Writes: []messagestore.StreamWrite{event(d.inboxes().Stream("AAA"))}}, "writes"},
-			"another place":             {unit.Done{Writes: []messagestore.StreamWrite{event(account), event(d.inboxes().Stream("B"))}}, "writes"},
+			"an answer that is no JSON": {inbox.Done{Answer: make(chan int)}, "answer"},
+			"NaN":                       {inbox.Done{Answer: math.NaN()}, "answer"},
+			"a large answer":            {inbox.Done{Answer: strings.Repeat("x", messagestore.MaxMessageBytes)}, "data"},
+			"an answer not UTF-8":       {inbox.Done{Answer: []string{"\xff"}}, "answer"},
+			"an answer with U+0000":     {inbox.Done{Answer: "\x00"}, "data"},
+			"two answers":               {inbox.Done{Writes: []messagestore.StreamWrite{reservation.Answer(1), reservation.Answer(2)}}, "answer"},
+			"a stream twice":            {inbox.Done{Writes: []messagestore.StreamWrite{event(account), event(account)}}, "batch"},
+			"no stream":                 {inbox.Done{Writes: []messagestore.StreamWrite{event("")}}, "stream name"},
+			"its own place":             {inbox.Done{Writes: []messagestore.StreamWrite{event(d.inboxes().Stream("AAA"))}}, "writes"},
+			"another place":             {inbox.Done{Writes: []messagestore.StreamWrite{event(account), event(d.inboxes().Stream("B"))}}, "writes"},
 		} {
-			_, err := d.receive(t.Context(), unit.Message{ID: "AAA"}, func() (unit.Done, error) { return test.done, nil })
+			_, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (inbox.Done, error) { return test.done, nil })
 			requireInvalid(t, err, test.field, name)
 			d.requireRows(t, "", 0)
 		}
@@ -120,16 +120,16 @@ func TestAFunctionThatBreaksARuleLeavesNothing(t *testing.T) {
 func TestAFunctionThatDoesNotReturnLeavesNothing(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
-		m := unit.Message{ID: "AAA"}
+		m := inbox.Request{ID: "AAA"}
 		require.PanicsWithValue(t, "boom", func() {
-			_, _ = d.receive(t.Context(), m, func() (unit.Done, error) { panic("boom") })
+			_, _ = d.receive(t.Context(), m, func() (inbox.Done, error) { panic("boom") })
 		})
 		gone := make(chan bool)
 		go func() {
 			defer close(gone)
-			_, _ = d.receive(t.Context(), m, func() (unit.Done, error) {
+			_, _ = d.receive(t.Context(), m, func() (inbox.Done, error) {
 				runtime.Goexit()
-				return unit.Done{}, nil
+				return inbox.Done{}, nil
 			})
 			gone <- true
 		}()
@@ -147,17 +147,17 @@ func TestAFunctionDoesNotEndOrKeepItsTransaction(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		for _, how := range []string{"commit", "rollback"} {
-			_, err := d.carry(t.Context(), unit.Message{ID: how}, func(ctx context.Context, tx any) (unit.Done, error) {
-				return unit.Done{}, map[string]func(context.Context, any) error{"commit": commit, "rollback": rollback}[how](ctx, tx)
+			_, err := d.carry(t.Context(), inbox.Request{ID: how}, func(ctx context.Context, tx any) (inbox.Done, error) {
+				return inbox.Done{}, map[string]func(context.Context, any) error{"commit": commit, "rollback": rollback}[how](ctx, tx)
 			})
 			require.ErrorIs(t, err, messagestore.ErrTransactionEnded, how)
 			d.requireRows(t, how, 0)
 			require.Empty(t, d.inbox(t, d.inboxes(), how))
 		}
 		var kept any
-		_, err := d.carry(t.Context(), unit.Message{ID: "kept"}, func(_ context.Context, tx any) (unit.Done, error) {
+		_, err := d.carry(t.Context(), inbox.Request{ID: "kept"}, func(_ context.Context, tx any) (inbox.Done, error) {
 			kept = tx
-			return unit.Done{}, nil
+			return inbox.Done{}, nil
 		})
 		require.NoError(t, err)
 		require.Error(t, d.insertIn(t.Context(), kept))
@@ -207,7 +207,7 @@ func TestAmbiguousDataAreNoOtherData(t *testing.T) {
 			"plain": {`{"a":2}`, `{"a":1,"a":2}`},
 		} {
 			for i, data := range append(others, others[0]) {
-				result, err := d.carry(t.Context(), unit.Message{ID: key, Data: []byte(data)}, func(context.Context, any) (unit.Done, error) { return unit.Done{}, nil })
+				result, err := d.carry(t.Context(), inbox.Request{ID: key, Data: []byte(data)}, func(context.Context, any) (inbox.Done, error) { return inbox.Done{}, nil })
 				require.NoError(t, err)
 				want := reservation.KeyReused
 				switch i {

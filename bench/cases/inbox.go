@@ -11,63 +11,63 @@ import (
 
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/server"
+	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/unit"
 )
 
 const (
-	unitCallers = 64
+	inboxCallers = 64
 
-	// unitAccounts is how many accounts the requests change, each drawn.
-	unitAccounts = 10_000
+	// inboxAccounts is how many accounts the requests change, each drawn.
+	inboxAccounts = 10_000
 
-	unitInbox  messagestore.Category = "payments:inbox"
-	unitOutbox messagestore.Category = "payments:outgoing"
+	requestsInbox  messagestore.Category = "payments:inbox"
+	requestsOutbox messagestore.Category = "payments:outgoing"
 )
 
 // The names of the ways to receive a request.
 const (
-	unitWithSQL   = "Dibs, a Unit"
-	plainTables   = "Tables for inbox and outbox"
-	unitWrites    = "Dibs, messages alone"
-	unitDuplicate = "Dibs, a Unit, a request that came before"
+	inboxWithSQL   = "Dibs, an Inbox"
+	plainTables    = "Tables for inbox and outbox"
+	inboxWrites    = "Dibs, messages alone"
+	inboxDuplicate = "Dibs, an Inbox, a request that came before"
 )
 
-// Unit returns the cases of requests from outside that are carried out once.
-func Unit() []measure.Case {
+// Inbox returns the cases of requests from outside that are carried out once.
+func Inbox() []measure.Case {
 	withSQL := func(callers int) []measure.Contender {
 		return []measure.Contender{
-			{Name: unitWithSQL, Run: receive(callers, true, (*requests).unit)},
+			{Name: inboxWithSQL, Run: receive(callers, true, (*requests).inbox)},
 			{Name: plainTables, Run: receive(callers, true, (*requests).tables)},
 		}
 	}
 	return []measure.Case{{
-		Name:       "unit/sql/64-callers",
+		Name:       "inbox/sql/64-callers",
 		Shows:      "Receive a request: reserve its key, change one of 10,000 accounts, and send a message, 64 callers over 32 connections",
-		Contenders: withSQL(unitCallers),
+		Contenders: withSQL(inboxCallers),
 		Goals: []measure.Goal{
-			{Metric: measure.Rate, Of: unitWithSQL, To: plainTables, AtLeast: 0.7},
-			{Metric: measure.ServerCPU, Of: unitWithSQL, To: plainTables, AtMost: 2},
+			{Metric: measure.Rate, Of: inboxWithSQL, To: plainTables, AtLeast: 0.7},
+			{Metric: measure.ServerCPU, Of: inboxWithSQL, To: plainTables, AtMost: 2},
 		},
 	}, {
-		Name:       "unit/sql/1-caller",
+		Name:       "inbox/sql/1-caller",
 		Shows:      "Receive a request: reserve its key, change one of 10,000 accounts, and send a message, one caller",
 		Contenders: withSQL(1),
-		Goals:      []measure.Goal{{Metric: measure.P50, Of: unitWithSQL, To: plainTables, AtMost: 1.1}},
+		Goals:      []measure.Goal{{Metric: measure.P50, Of: inboxWithSQL, To: plainTables, AtMost: 1.1}},
 	}, {
-		Name:  "unit/messages/64-callers",
+		Name:  "inbox/messages/64-callers",
 		Shows: "Receive a request that changes no row: reserve its key, and send a message, 64 callers",
 		Contenders: []measure.Contender{
-			{Name: unitWrites, Run: receive(unitCallers, false, (*requests).messages)},
-			{Name: unitWithSQL, Run: receive(unitCallers, false, (*requests).unit)},
-			{Name: plainTables, Run: receive(unitCallers, false, (*requests).tables)},
-			{Name: unitDuplicate, Run: receiveAgain},
+			{Name: inboxWrites, Run: receive(inboxCallers, false, (*requests).messages)},
+			{Name: inboxWithSQL, Run: receive(inboxCallers, false, (*requests).inbox)},
+			{Name: plainTables, Run: receive(inboxCallers, false, (*requests).tables)},
+			{Name: inboxDuplicate, Run: receiveAgain},
 		},
 		Goals: []measure.Goal{
-			{Metric: measure.Rate, Of: unitWrites, To: plainTables, AtLeast: 2},
-			{Metric: measure.Rate, Of: unitDuplicate, To: unitWithSQL, AtLeast: 2},
+			{Metric: measure.Rate, Of: inboxWrites, To: plainTables, AtLeast: 2},
+			{Metric: measure.Rate, Of: inboxDuplicate, To: inboxWithSQL, AtLeast: 2},
 		},
 	}}
 }
@@ -76,7 +76,7 @@ func Unit() []measure.Case {
 type requests struct {
 	pool     *pgxpool.Pool
 	store    *messagestore.Store
-	received *unit.Unit[pgx.Tx]
+	received *inbox.Inbox[pgx.Tx]
 	changes  bool // an account each
 }
 
@@ -112,7 +112,7 @@ func openRequests(ctx context.Context, cell *measure.Cell, changes bool) (*reque
 	r := &requests{pool: pool, store: messagestore.New(postgres.New(pool, nil), nil), changes: changes}
 	txs, err := messagestore.Transactional[pgx.Tx](r.store)
 	if err == nil {
-		r.received, err = unit.New(txs, "payments", nil)
+		r.received, err = inbox.New(txs, "payments", nil)
 	}
 	if err == nil {
 		_, err = pool.Exec(ctx, `
@@ -140,7 +140,7 @@ func receive(callers int, changes bool, way func(r *requests, ctx context.Contex
 		defer r.close()
 		random := randoms(cell, callers)
 		done, err := cell.Callers(ctx, callers, func(ctx context.Context, caller int) (int, error) {
-			return 1, way(r, ctx, request{newID().String(), random[caller].IntN(unitAccounts)})
+			return 1, way(r, ctx, request{newID().String(), random[caller].IntN(inboxAccounts)})
 		})
 		return errors.Join(err, r.check(ctx, cell, done))
 	}
@@ -153,7 +153,7 @@ func (r *requests) check(ctx context.Context, cell *measure.Cell, done int64) er
 	err := r.pool.QueryRow(ctx, `select
 		(select count(*) from inbox) + (select count(*) from dibs.messages where category = $1),
 		(select count(*) from outbox) + (select count(*) from dibs.messages where category = $2),
-		(select sum(balance) from accounts)`, string(unitInbox), string(unitOutbox)).Scan(&keys, &sent, &balances)
+		(select sum(balance) from accounts)`, string(requestsInbox), string(requestsOutbox)).Scan(&keys, &sent, &balances)
 	if err != nil {
 		return err
 	}
@@ -174,12 +174,12 @@ func receiveAgain(ctx context.Context, cell *measure.Cell) error {
 	all := make([]request, size(cell, 100, 1000, 1000))
 	for i := range all {
 		all[i] = request{newID().String(), i}
-		if err := r.unit(ctx, all[i]); err != nil {
+		if err := r.inbox(ctx, all[i]); err != nil {
 			return err
 		}
 	}
-	random := randoms(cell, unitCallers)
-	_, err = cell.Callers(ctx, unitCallers, func(ctx context.Context, caller int) (int, error) {
+	random := randoms(cell, inboxCallers)
+	_, err = cell.Callers(ctx, inboxCallers, func(ctx context.Context, caller int) (int, error) {
 		result, err := r.receive(ctx, all[random[caller].IntN(len(all))])
 		if err == nil && result.Outcome != reservation.Duplicate {
 			err = fmt.Errorf("a request that came before is %s", result.Outcome)
@@ -195,12 +195,12 @@ func (r *requests) data(one request) json.RawMessage {
 	return fmt.Appendf(nil, `{"account":%d,"amount":1}`, one.account)
 }
 
-func (r *requests) receive(ctx context.Context, one request) (unit.Result, error) {
-	return r.received.Receive(ctx, unit.Message{ID: one.key, Source: "POST /payments", Data: r.data(one)},
-		func(ctx context.Context, tx pgx.Tx) (unit.Done, error) {
-			return unit.Done{
+func (r *requests) receive(ctx context.Context, one request) (inbox.Result, error) {
+	return r.received.Receive(ctx, inbox.Request{ID: one.key, Source: "POST /payments", Data: r.data(one)},
+		func(ctx context.Context, tx pgx.Tx) (inbox.Done, error) {
+			return inbox.Done{
 				Answer: json.RawMessage(answer),
-				Writes: []messagestore.StreamWrite{messagestore.To(newKeyOf(unitOutbox), messagestore.NoStream, paid{one.account, 1})},
+				Writes: []messagestore.StreamWrite{messagestore.To(newKeyOf(requestsOutbox), messagestore.NoStream, paid{one.account, 1})},
 			}, r.change(ctx, tx, one)
 		})
 }
@@ -213,8 +213,8 @@ func (r *requests) change(ctx context.Context, tx pgx.Tx, one request) error {
 	return err
 }
 
-// unit carries a request out by a Unit.
-func (r *requests) unit(ctx context.Context, one request) error {
+// inbox carries a request out by an Inbox.
+func (r *requests) inbox(ctx context.Context, one request) error {
 	result, err := r.receive(ctx, one)
 	if err == nil && result.Outcome != reservation.Reserved {
 		err = fmt.Errorf("a new request is %s", result.Outcome)
@@ -245,8 +245,8 @@ func (r *requests) tables(ctx context.Context, one request) error {
 func (r *requests) messages(ctx context.Context, one request) error {
 	data := r.data(one)
 	_, err := r.store.WriteStreams(ctx,
-		messagestore.To(unitInbox.Stream(one.key), messagestore.NoStream,
-			unit.Received{Source: "POST /payments", Digest: digest(data), Answer: json.RawMessage(answer)}),
-		messagestore.To(newKeyOf(unitOutbox), messagestore.NoStream, paid{one.account, 1}))
+		messagestore.To(requestsInbox.Stream(one.key), messagestore.NoStream,
+			inbox.Received{Source: "POST /payments", Digest: digest(data), Answer: json.RawMessage(answer)}),
+		messagestore.To(newKeyOf(requestsOutbox), messagestore.NoStream, paid{one.account, 1}))
 	return err
 }
