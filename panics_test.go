@@ -160,9 +160,9 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 			require.NoError(t, err)
 			mux := handler.New()
 			handler.On(mux, func(ctx context.Context, m handler.Message[held]) error {
-				_, err := u.Receive(ctx, inbox.Request{ID: m.ID.String()}, func(context.Context, *sql.Tx) (inbox.Done, error) {
+				_, err := u.Receive(ctx, inbox.Request{ID: m.ID.String()}, func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
 					breaks()
-					return inbox.Done{}, nil
+					return nil, nil
 				})
 				return err
 			})

@@ -80,9 +80,9 @@ func TestACommitThatIsCutIsToldAsItWas(t *testing.T) {
 			calls := 0
 			test.cut.Store(true)
 
-			result, err := call(t.Context(), m, func() (inbox.Done, error) {
+			result, err := call(t.Context(), m, func() (doneWith, error) {
 				calls++
-				return inbox.Done{Answer: accepted{row}}, nil
+				return doneWith{Answer: accepted{row}}, nil
 			})
 
 			require.NoError(t, err)

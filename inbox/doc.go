@@ -1,18 +1,17 @@
-// Package inbox carries out a command or a request once, together with the caller's own SQL: key,
+// Package inbox carries out a request from outside once, together with the caller's own SQL: key,
 // rows and messages are one transaction.
 //
 //	txs, err := messagestore.Transactional[pgx.Tx](store)
 //	b, err := inbox.New(txs, "payments", nil)
 //	...
-//	handler.On(mux, inbox.Handle(b, once, Deposit.Key,
-//		func(ctx context.Context, tx pgx.Tx, m handler.Message[Deposit]) (inbox.Done, error) {
-//			_, err := tx.Exec(ctx, "insert into deposits values ($1, $2)", m.Body.DepositID, m.Body.Amount)
-//			return inbox.Done{Answer: Accepted{m.Body.DepositID}}, err
-//		}))
+//	result, err := b.Receive(ctx, inbox.Request{ID: key, Source: "POST /deposits", Data: body},
+//		func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
+//			_, err := tx.Exec(ctx, "insert into deposits values ($1, $2)", key, amount)
+//			return []messagestore.StreamWrite{reservation.Answer(Accepted{key})}, err
+//		})
 //
-// [Handle] is for the commands of a category: it reserves as [reservation.Inline] does. [Receive] is for
-// a request from outside, such as one over HTTP: its key is reserved in a category of its own, the
-// inbox.
+// [Inbox.Receive] is for a request from outside, such as one over HTTP: its key is reserved in a category of its own,
+// the inbox. The commands of a category are for [reservation.Transact].
 //
 // # Once
 //

@@ -62,11 +62,11 @@ func ExampleInbox_Receive() {
 		}
 		key := r.Header.Get("Idempotency-Key")
 		result, err := u.Receive(r.Context(), inbox.Request{ID: key, Source: "POST /transfers", Data: data},
-			func(ctx context.Context, tx *sql.Tx) (inbox.Done, error) {
+			func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 				_, err := tx.ExecContext(ctx, "insert into transfers values (?, ?)", key, body.Amount)
-				return inbox.Done{
-					Answer: map[string]string{"transfer": key},
-					Writes: []messagestore.StreamWrite{messagestore.To(messagestore.Category("payment").Stream(key), messagestore.NoStream, Deposited{body.Amount})},
+				return []messagestore.StreamWrite{
+					reservation.Answer(map[string]string{"transfer": key}),
+					messagestore.To(messagestore.Category("payment").Stream(key), messagestore.NoStream, Deposited{body.Amount}),
 				}, err
 			})
 		switch {

@@ -66,7 +66,7 @@ func TestARequestThatBreaksARuleIsRefused(t *testing.T) {
 			{ID: "data", Data: []byte(`"` + strings.Repeat("x", limit-2) + `"`)},
 			{ID: "source", Source: strings.Repeat("s", inbox.MaxSourceBytes)},
 		} {
-			result, err := d.carry(t.Context(), m, func(context.Context, any) (inbox.Done, error) { return inbox.Done{}, nil })
+			result, err := d.carry(t.Context(), m, func(context.Context, any) (doneWith, error) { return doneWith{}, nil })
 			if err != nil && strings.ContainsRune(m.ID, 0) { // PostgreSQL's text, of the test's own insert
 				require.Contains(t, err.Error(), "0x00")
 				continue
@@ -94,21 +94,21 @@ func TestAFunctionThatBreaksARuleLeavesNothing(t *testing.T) {
 		}
 		account := messagestore.Category(d.name).Stream("1")
 		for name, test := range map[string]struct {
-			done  inbox.Done
+			done  doneWith
 			field string
 		}{
-			"an answer that is no JSON": {inbox.Done{Answer: make(chan int)}, "answer"},
-			"NaN":                       {inbox.Done{Answer: math.NaN()}, "answer"},
-			"a large answer":            {inbox.Done{Answer: strings.Repeat("x", messagestore.MaxMessageBytes)}, "data"},
-			"an answer not UTF-8":       {inbox.Done{Answer: []string{"\xff"}}, "answer"},
-			"an answer with U+0000":     {inbox.Done{Answer: "\x00"}, "data"},
-			"two answers":               {inbox.Done{Writes: []messagestore.StreamWrite{reservation.Answer(1), reservation.Answer(2)}}, "answer"},
-			"a stream twice":            {inbox.Done{Writes: []messagestore.StreamWrite{event(account), event(account)}}, "batch"},
-			"no stream":                 {inbox.Done{Writes: []messagestore.StreamWrite{event("")}}, "stream name"},
-			"its own place":             {inbox.Done{Writes: []messagestore.StreamWrite{event(d.inboxes().Stream("AAA"))}}, "writes"},
-			"another place":             {inbox.Done{Writes: []messagestore.StreamWrite{event(account), event(d.inboxes().Stream("B"))}}, "writes"},
+			"an answer that is no JSON": {doneWith{Answer: make(chan int)}, "answer"},
+			"NaN":                       {doneWith{Answer: math.NaN()}, "answer"},
+			"a large answer":            {doneWith{Answer: strings.Repeat("x", messagestore.MaxMessageBytes)}, "data"},
+			"an answer not UTF-8":       {doneWith{Answer: []string{"\xff"}}, "answer"},
+			"an answer with U+0000":     {doneWith{Answer: "\x00"}, "data"},
+			"two answers":               {doneWith{Writes: []messagestore.StreamWrite{reservation.Answer(1), reservation.Answer(2)}}, "answer"},
+			"a stream twice":            {doneWith{Writes: []messagestore.StreamWrite{event(account), event(account)}}, "batch"},
+			"no stream":                 {doneWith{Writes: []messagestore.StreamWrite{event("")}}, "stream name"},
+			"its own place":             {doneWith{Writes: []messagestore.StreamWrite{event(d.inboxes().Stream("AAA"))}}, "writes"},
+			"another place":             {doneWith{Writes: []messagestore.StreamWrite{event(account), event(d.inboxes().Stream("B"))}}, "writes"},
 		} {
-			_, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (inbox.Done, error) { return test.done, nil })
+			_, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (doneWith, error) { return test.done, nil })
 			requireInvalid(t, err, test.field, name)
 			d.requireRows(t, "", 0)
 		}
@@ -122,14 +122,14 @@ func TestAFunctionThatDoesNotReturnLeavesNothing(t *testing.T) {
 	eachDesk(t, func(t *testing.T, d *desk) {
 		m := inbox.Request{ID: "AAA"}
 		require.PanicsWithValue(t, "boom", func() {
-			_, _ = d.receive(t.Context(), m, func() (inbox.Done, error) { panic("boom") })
+			_, _ = d.receive(t.Context(), m, func() (doneWith, error) { panic("boom") })
 		})
 		gone := make(chan bool)
 		go func() {
 			defer close(gone)
-			_, _ = d.receive(t.Context(), m, func() (inbox.Done, error) {
+			_, _ = d.receive(t.Context(), m, func() (doneWith, error) {
 				runtime.Goexit()
-				return inbox.Done{}, nil
+				return doneWith{}, nil
 			})
 			gone <- true
 		}()
@@ -147,17 +147,17 @@ func TestAFunctionDoesNotEndOrKeepItsTransaction(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		for _, how := range []string{"commit", "rollback"} {
-			_, err := d.carry(t.Context(), inbox.Request{ID: how}, func(ctx context.Context, tx any) (inbox.Done, error) {
-				return inbox.Done{}, map[string]func(context.Context, any) error{"commit": commit, "rollback": rollback}[how](ctx, tx)
+			_, err := d.carry(t.Context(), inbox.Request{ID: how}, func(ctx context.Context, tx any) (doneWith, error) {
+				return doneWith{}, map[string]func(context.Context, any) error{"commit": commit, "rollback": rollback}[how](ctx, tx)
 			})
 			require.ErrorIs(t, err, messagestore.ErrTransactionEnded, how)
 			d.requireRows(t, how, 0)
 			require.Empty(t, d.inbox(t, d.inboxes(), how))
 		}
 		var kept any
-		_, err := d.carry(t.Context(), inbox.Request{ID: "kept"}, func(_ context.Context, tx any) (inbox.Done, error) {
+		_, err := d.carry(t.Context(), inbox.Request{ID: "kept"}, func(_ context.Context, tx any) (doneWith, error) {
 			kept = tx
-			return inbox.Done{}, nil
+			return doneWith{}, nil
 		})
 		require.NoError(t, err)
 		require.Error(t, d.insertIn(t.Context(), kept))
@@ -207,7 +207,7 @@ func TestAmbiguousDataAreNoOtherData(t *testing.T) {
 			"plain": {`{"a":2}`, `{"a":1,"a":2}`},
 		} {
 			for i, data := range append(others, others[0]) {
-				result, err := d.carry(t.Context(), inbox.Request{ID: key, Data: []byte(data)}, func(context.Context, any) (inbox.Done, error) { return inbox.Done{}, nil })
+				result, err := d.carry(t.Context(), inbox.Request{ID: key, Data: []byte(data)}, func(context.Context, any) (doneWith, error) { return doneWith{}, nil })
 				require.NoError(t, err)
 				want := reservation.KeyReused
 				switch i {

@@ -27,7 +27,7 @@ import (
 func TestACommandIsHandledOnceWithItsRow(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
-		once := reservation.New(d.store, "accounts", nil)
+		once := d.reserver()
 		first, again, other := d.send(t, Deposit{"AAA", 10}), d.send(t, Deposit{"AAA", 10}), d.send(t, Deposit{"AAA", 11})
 		mux := d.handle(once, d.deposited)
 		for _, test := range []struct {
@@ -38,7 +38,7 @@ func TestACommandIsHandledOnceWithItsRow(t *testing.T) {
 
 			result := d.result(t)
 			require.Equal(t, test.want, result.Outcome)
-			require.JSONEq(t, `{"row":"AAA"}`, string(result.Answer()), "the recorded answer")
+			require.JSONEq(t, `{"row":"AAA"}`, string(result.Answer), "the recorded answer")
 		}
 		err := mux.Handle(t.Context(), other)
 		reused, ok := errors.AsType[*reservation.KeyReusedError](err)
@@ -61,7 +61,7 @@ func TestAnInboxOfAConsumerHandlesNoReservation(t *testing.T) {
 		d.send(t, Deposit{"AAA", 10})
 		d.send(t, Deposit{"AAA", 10})
 		d.send(t, Deposit{"BBB", 10})
-		c := must.New(consumer.New(d.store, d.commands(), "accounts", d.handle(reservation.New(d.store, "accounts", nil), d.deposited), nil))
+		c := must.New(consumer.New(d.store, d.commands(), "accounts", d.handle(d.reserver(), d.deposited), nil))
 
 		require.NoError(t, c.CatchUp(t.Context()))
 		renamed := reservation.New(d.store, "accounts", &reservation.Config{Consumers: []string{"accounts"}})
@@ -77,9 +77,9 @@ func TestARequestIsCarriedOutOnceWithItsRow(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		calls := 0
-		work := func() (inbox.Done, error) {
+		work := func() (doneWith, error) {
 			calls++
-			return inbox.Done{Answer: accepted{fmt.Sprint(calls)}}, nil
+			return doneWith{Answer: accepted{fmt.Sprint(calls)}}, nil
 		}
 		m := inbox.Request{ID: "a+b %/", Source: "POST /transfers", Data: []byte(`{"amount": 10}`)}
 		for i, want := range []reservation.Outcome{reservation.Reserved, reservation.Duplicate, reservation.Duplicate} {
@@ -110,10 +110,10 @@ func TestARequestIsCarriedOutOnceWithItsRow(t *testing.T) {
 func TestAnAnswerAmongTheWritesIsRecorded(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
-		work := func(text string) func() (inbox.Done, error) {
-			return func() (inbox.Done, error) {
+		work := func(text string) func() (doneWith, error) {
+			return func() (doneWith, error) {
 				event := messagestore.To(messagestore.Category(d.name).Stream(text), messagestore.AnyVersion, Deposited{10})
-				return inbox.Done{Writes: []messagestore.StreamWrite{reservation.Answer(accepted{text}), event}}, nil
+				return doneWith{Writes: []messagestore.StreamWrite{reservation.Answer(accepted{text}), event}}, nil
 			}
 		}
 		m := inbox.Request{ID: "AAA"}
@@ -129,26 +129,26 @@ func TestAnAnswerAmongTheWritesIsRecorded(t *testing.T) {
 			require.Equal(t, want, undone.Outcome)
 			require.JSONEq(t, `{"row":"undone"}`, string(undone.Answer), i)
 		}
-		mux := d.handle(reservation.New(d.store, "accounts", nil), func(handler.Message[Deposit]) (inbox.Done, error) { return work("handled")() })
+		mux := d.handle(d.reserver(), func(handler.Message[Deposit]) (doneWith, error) { return work("handled")() })
 		for range 2 {
 			require.NoError(t, mux.Handle(t.Context(), d.send(t, Deposit{"BBB", 10})))
 		}
-		effect, err := reservation.New(d.store, "accounts", nil).Outcome(t.Context(), d.commands().Stream("1"), "BBB")
+		effect, err := d.reserver().Outcome(t.Context(), d.commands().Stream("1"), "BBB")
 		require.NoError(t, err)
-		require.JSONEq(t, `{"row":"handled"}`, string(effect.Answer()))
+		require.JSONEq(t, `{"row":"handled"}`, string(effect.Answer))
 		for _, stream := range []string{"received", "undone", "handled"} {
 			require.Len(t, d.inbox(t, messagestore.Category(d.name), stream), 1, "the event beside it")
 		}
 
-		two := inbox.Done{Answer: 1, Writes: []messagestore.StreamWrite{reservation.Answer(2)}}
-		err = d.handle(reservation.New(d.store, "accounts", nil), func(handler.Message[Deposit]) (inbox.Done, error) { return two, nil }).
+		two := doneWith{Answer: 1, Writes: []messagestore.StreamWrite{reservation.Answer(2)}}
+		err = d.handle(d.reserver(), func(handler.Message[Deposit]) (doneWith, error) { return two, nil }).
 			Handle(t.Context(), d.send(t, Deposit{"CCC", 10}))
 		requireInvalid(t, err, "answer", "two")
-		_, err = d.receive(t.Context(), inbox.Request{ID: "CCC"}, func() (inbox.Done, error) { return two, nil })
+		_, err = d.receive(t.Context(), inbox.Request{ID: "CCC"}, func() (doneWith, error) { return two, nil })
 		requireInvalid(t, err, "answer", "two")
 		_, err = d.receive(t.Context(), inbox.Request{ID: "CCC"}, answering("done"))
 		require.NoError(t, err)
-		_, err = d.undo(t.Context(), inbox.Request{ID: "CCC"}, func() (inbox.Done, error) { return two, nil })
+		_, err = d.undo(t.Context(), inbox.Request{ID: "CCC"}, func() (doneWith, error) { return two, nil })
 		requireInvalid(t, err, "answer", "two")
 	})
 }
@@ -158,16 +158,16 @@ func TestAFunctionThatFailsLeavesNothing(t *testing.T) {
 	eachDesk(t, func(t *testing.T, d *desk) {
 		boom := errors.New("boom")
 		m := inbox.Request{ID: "AAA"}
-		_, err := d.receive(t.Context(), m, func() (inbox.Done, error) { return inbox.Done{}, boom })
+		_, err := d.receive(t.Context(), m, func() (doneWith, error) { return doneWith{}, boom })
 		require.ErrorIs(t, err, boom)
-		_, err = d.receive(t.Context(), m, func() (inbox.Done, error) { return inbox.Done{Answer: make(chan int)}, nil })
+		_, err = d.receive(t.Context(), m, func() (doneWith, error) { return doneWith{Answer: make(chan int)}, nil })
 		require.Error(t, err)
-		once := reservation.New(d.store, "accounts", nil)
-		mux := d.handle(once, func(handler.Message[Deposit]) (inbox.Done, error) { return inbox.Done{}, boom })
+		once := d.reserver()
+		mux := d.handle(once, func(handler.Message[Deposit]) (doneWith, error) { return doneWith{}, boom })
 		require.ErrorIs(t, mux.Handle(t.Context(), d.send(t, Deposit{"AAA", 10})), boom)
 		d.requireRows(t, "AAA", 0)
 
-		result, err := d.receive(t.Context(), m, func() (inbox.Done, error) { return inbox.Done{}, nil })
+		result, err := d.receive(t.Context(), m, func() (doneWith, error) { return doneWith{}, nil })
 		require.NoError(t, err)
 		require.Equal(t, reservation.Reserved, result.Outcome, "the key is free")
 		require.Nil(t, result.Answer)
@@ -179,11 +179,11 @@ func TestAStaleRowRunsAgain(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		calls := 0
-		result, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (inbox.Done, error) {
+		result, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (doneWith, error) {
 			if calls++; calls < 3 {
-				return inbox.Done{}, fmt.Errorf("accounts: %w", inbox.ErrStale)
+				return doneWith{}, fmt.Errorf("accounts: %w", reservation.ErrStale)
 			}
-			return inbox.Done{}, nil
+			return doneWith{}, nil
 		})
 
 		require.NoError(t, err)
@@ -191,8 +191,8 @@ func TestAStaleRowRunsAgain(t *testing.T) {
 		require.Equal(t, 3, calls)
 		d.requireRows(t, "AAA", 1)
 
-		_, err = d.receive(t.Context(), inbox.Request{ID: "BBB"}, func() (inbox.Done, error) { return inbox.Done{}, inbox.ErrStale })
-		require.ErrorIs(t, err, inbox.ErrStale)
+		_, err = d.receive(t.Context(), inbox.Request{ID: "BBB"}, func() (doneWith, error) { return doneWith{}, reservation.ErrStale })
+		require.ErrorIs(t, err, reservation.ErrStale)
 		d.requireRows(t, "BBB", 0)
 	})
 }
@@ -203,11 +203,11 @@ func TestATwinThatCommitsFirstWins(t *testing.T) {
 	eachDesk(t, func(t *testing.T, d *desk) {
 		if !strings.Contains(t.Name(), "SQLite") { // where the second would wait for the first
 			m := inbox.Request{ID: "AAA", Data: []byte(`{"amount":10}`)}
-			result, err := d.receive(t.Context(), m, func() (inbox.Done, error) {
-				twin, err := d.receive(t.Context(), m, func() (inbox.Done, error) { return inbox.Done{Answer: accepted{"twin"}}, nil })
+			result, err := d.receive(t.Context(), m, func() (doneWith, error) {
+				twin, err := d.receive(t.Context(), m, func() (doneWith, error) { return doneWith{Answer: accepted{"twin"}}, nil })
 				require.NoError(t, err)
 				require.Equal(t, reservation.Reserved, twin.Outcome)
-				return inbox.Done{Answer: accepted{"late"}}, nil
+				return doneWith{Answer: accepted{"late"}}, nil
 			})
 
 			require.NoError(t, err)
@@ -217,21 +217,21 @@ func TestATwinThatCommitsFirstWins(t *testing.T) {
 
 			// The late one fails by itself.
 			m.ID = "BBB"
-			result, err = d.receive(t.Context(), m, func() (inbox.Done, error) {
-				_, err := d.receive(t.Context(), m, func() (inbox.Done, error) { return inbox.Done{}, nil })
+			result, err = d.receive(t.Context(), m, func() (doneWith, error) {
+				_, err := d.receive(t.Context(), m, func() (doneWith, error) { return doneWith{}, nil })
 				require.NoError(t, err)
-				return inbox.Done{}, errors.New("boom")
+				return doneWith{}, errors.New("boom")
 			})
 			require.NoError(t, err)
 			require.Equal(t, reservation.Duplicate, result.Outcome)
 			d.requireRows(t, "BBB", 1)
 
 			// The same message, delivered by two consumers at once.
-			once := reservation.New(d.store, "accounts", nil)
+			once := d.reserver()
 			command := d.send(t, Deposit{"CCC", 10})
-			err = d.handle(once, func(m handler.Message[Deposit]) (inbox.Done, error) {
+			err = d.handle(once, func(m handler.Message[Deposit]) (doneWith, error) {
 				require.NoError(t, d.handle(once, d.deposited).Handle(t.Context(), command))
-				return inbox.Done{Answer: accepted{"late"}}, nil
+				return doneWith{Answer: accepted{"late"}}, nil
 			}).Handle(t.Context(), command)
 			require.NoError(t, err)
 			d.requireRows(t, "CCC", 1)
@@ -243,7 +243,7 @@ func TestATwinThatCommitsFirstWins(t *testing.T) {
 		outcomes := make(chan reservation.Outcome, callers)
 		for range callers {
 			wg.Go(func() {
-				result, err := d.receive(t.Context(), inbox.Request{ID: "DDD"}, func() (inbox.Done, error) { return inbox.Done{Answer: accepted{"x"}}, nil })
+				result, err := d.receive(t.Context(), inbox.Request{ID: "DDD"}, func() (doneWith, error) { return doneWith{Answer: accepted{"x"}}, nil })
 				if err == nil && string(result.Answer) == `{"row":"x"}` {
 					outcomes <- result.Outcome
 				}
@@ -285,24 +285,24 @@ func TestALostAnswerToCommitIsFoundOut(t *testing.T) {
 					return f
 				}
 				calls := 0
-				done := func() inbox.Done {
+				done := func() doneWith {
 					calls++
-					return inbox.Done{Answer: accepted{key}}
+					return doneWith{Answer: accepted{key}}
 				}
 				var carryOut func() (reservation.Outcome, string, error)
 				if handles {
-					mux := d.handle(reservation.New(d.store, "accounts", nil), func(handler.Message[Deposit]) (inbox.Done, error) { return done(), nil })
+					mux := d.handle(d.reserver(), func(handler.Message[Deposit]) (doneWith, error) { return done(), nil })
 					command := d.send(t, Deposit{key, 10})
 					carryOut = func() (reservation.Outcome, string, error) {
 						if err := mux.Handle(t.Context(), command); err != nil {
 							return 0, "", err
 						}
 						result := d.result(t)
-						return result.Outcome, string(result.Answer()), nil
+						return result.Outcome, string(result.Answer), nil
 					}
 				} else {
 					carryOut = func() (reservation.Outcome, string, error) {
-						result, err := d.receive(t.Context(), inbox.Request{ID: key}, func() (inbox.Done, error) { return done(), nil })
+						result, err := d.receive(t.Context(), inbox.Request{ID: key}, func() (doneWith, error) { return done(), nil })
 						if err == nil {
 							d.result(t)
 						}
@@ -409,9 +409,9 @@ func TestEachRequestHasOneRowThroughKills(t *testing.T) {
 func TestARequestThatCannotBeIsRefused(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
-		never := func() (inbox.Done, error) {
+		never := func() (doneWith, error) {
 			t.Error("the function was called")
-			return inbox.Done{}, nil
+			return doneWith{}, nil
 		}
 		for _, id := range []string{"", " ", "\u200b", "\xff"} {
 			_, err := d.receive(t.Context(), inbox.Request{ID: id}, never)
@@ -427,7 +427,7 @@ func TestARequestThatCannotBeIsRefused(t *testing.T) {
 		require.Truef(t, ok, "%v", err)
 		require.Equal(t, "Deposited", none.First.Type)
 
-		long, err := d.receive(t.Context(), inbox.Request{ID: strings.Repeat("k", 1<<20)}, func() (inbox.Done, error) { return inbox.Done{}, nil })
+		long, err := d.receive(t.Context(), inbox.Request{ID: strings.Repeat("k", 1<<20)}, func() (doneWith, error) { return doneWith{}, nil })
 		require.NoError(t, err)
 		require.Equal(t, reservation.Reserved, long.Outcome)
 	})
@@ -446,25 +446,25 @@ func TestAnInboxOfAnotherStoreIsRefused(t *testing.T) {
 }
 
 // A mistake is found at registration, and names the argument.
-func TestAMissingPartOfAnInboxIsAMistakeOfTheMux(t *testing.T) {
+func TestAMissingPartOfTransactIsAMistakeOfTheMux(t *testing.T) {
 	t.Parallel()
-	u, err := inbox.New(&messagestore.TxStore[context.Context]{Store: messagestore.New(memory.New(), nil)}, "payments", nil)
-	require.NoError(t, err)
-	once := reservation.New(messagestore.New(memory.New(), nil), "accounts", nil)
-	work := func(context.Context, context.Context, handler.Message[Deposit]) (inbox.Done, error) {
-		return inbox.Done{}, nil
+	txs := &messagestore.TxStore[context.Context]{Store: messagestore.New(memory.New(), nil)}
+	over := reservation.New(txs.Store, "accounts", nil)
+	elsewhere := reservation.New(messagestore.New(memory.New(), nil), "accounts", nil)
+	work := func(context.Context, context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		return nil, nil
 	}
 	key := func(d Deposit) string { return d.Key }
 	for want, f := range map[string]handler.Func[Deposit]{
-		"Handle's inbox: it is nil":                            inbox.Handle(nil, once, key, work),
-		"Handle's reserver: it is nil":                         inbox.Handle(u, nil, key, work),
-		"Handle's reserver: it is over another store than the": inbox.Handle(u, once, key, work),
-		"Handle's key: it is nil":                              inbox.Handle(u, once, nil, work),
-		"Handle's function: it is nil":                         inbox.Handle[context.Context, Deposit](u, once, key, nil),
+		"store: it is nil":                             reservation.Transact[context.Context](nil, over, key, work),
+		"reserver: it is nil":                          reservation.Transact(txs, nil, key, work),
+		"reserver: it is over another store than the ": reservation.Transact(txs, elsewhere, key, work),
+		"key: it is nil":                               reservation.Transact(txs, over, nil, work),
+		"function: it is nil":                          reservation.Transact[context.Context, Deposit](txs, over, key, nil),
 	} {
 		mux := handler.New()
 		handler.On(mux, f)
-		require.ErrorContains(t, mux.Validate(), "invalid "+want)
+		require.ErrorContains(t, mux.Validate(), "invalid Transact's "+want)
 	}
 }
 
@@ -472,8 +472,8 @@ func TestAForgottenExpectedVersionIsAskedAboutByAnInbox(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
 		forgotten := messagestore.StreamWrite{Stream: messagestore.Category(d.name).Stream("1"), Bodies: []messagestore.Body{Deposited{1}}}
-		_, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (inbox.Done, error) {
-			return inbox.Done{Writes: []messagestore.StreamWrite{forgotten}}, nil
+		_, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (doneWith, error) {
+			return doneWith{Writes: []messagestore.StreamWrite{forgotten}}, nil
 		})
 
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)

@@ -64,6 +64,19 @@ type accepted struct {
 	Row string `json:"row"`
 }
 
+// A doneWith is what a function returns: an answer, nil for none, and its writes.
+type doneWith struct {
+	Answer any
+	Writes []messagestore.StreamWrite
+}
+
+func writesOf(d doneWith, err error) ([]messagestore.StreamWrite, error) {
+	if d.Answer == nil {
+		return d.Writes, err
+	}
+	return append([]messagestore.StreamWrite{reservation.Answer(d.Answer)}, d.Writes...), err
+}
+
 // A desk is an inbox with a table beside it, with transactions of any type.
 type desk struct {
 	store *messagestore.Store
@@ -71,13 +84,13 @@ type desk struct {
 
 	// receive carries out a request whose function inserts a row for its key. The function then
 	// calls work.
-	receive func(ctx context.Context, m inbox.Request, work func() (inbox.Done, error)) (inbox.Result, error)
+	receive func(ctx context.Context, m inbox.Request, work func() (doneWith, error)) (reservation.Result, error)
 	// undo undoes a request, by a function that inserts a row for "undone" and its key.
-	undo func(ctx context.Context, m inbox.Request, work func() (inbox.Done, error)) (inbox.Result, error)
+	undo func(ctx context.Context, m inbox.Request, work func() (doneWith, error)) (reservation.Result, error)
 	// carry calls Receive with a function that is given the transaction, or nil for none.
-	carry func(ctx context.Context, m inbox.Request, f func(ctx context.Context, tx any) (inbox.Done, error)) (inbox.Result, error)
+	carry func(ctx context.Context, m inbox.Request, f func(ctx context.Context, tx any) (doneWith, error)) (reservation.Result, error)
 	// handle returns the handler of deposits, whose function inserts a row and calls work.
-	handle  func(once *reservation.Reserver, work func(m handler.Message[Deposit]) (inbox.Done, error)) *handler.Mux
+	handle  func(once *reservation.Reserver, work func(m handler.Message[Deposit]) (doneWith, error)) *handler.Mux
 	results chan reservation.Result
 	rows    func(ctx context.Context, key string) (int, error)
 	faults  *faults
@@ -159,43 +172,43 @@ func newDesk[Tx any](
 	if err != nil {
 		return nil, err
 	}
-	d.receive = func(ctx context.Context, m inbox.Request, work func() (inbox.Done, error)) (inbox.Result, error) {
-		return u.Receive(ctx, m, func(ctx context.Context, tx Tx) (inbox.Done, error) {
+	d.receive = func(ctx context.Context, m inbox.Request, work func() (doneWith, error)) (reservation.Result, error) {
+		return u.Receive(ctx, m, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 			if err := insert(ctx, tx, m.ID); err != nil {
-				return inbox.Done{}, err
+				return nil, err
 			}
-			return work()
+			return writesOf(work())
 		})
 	}
-	d.undo = func(ctx context.Context, m inbox.Request, work func() (inbox.Done, error)) (inbox.Result, error) {
-		return u.Undo(ctx, m, func(ctx context.Context, tx Tx) (inbox.Done, error) {
+	d.undo = func(ctx context.Context, m inbox.Request, work func() (doneWith, error)) (reservation.Result, error) {
+		return u.Undo(ctx, m, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 			if err := insert(ctx, tx, "undone "+m.ID); err != nil {
-				return inbox.Done{}, err
+				return nil, err
 			}
-			return work()
+			return writesOf(work())
 		})
 	}
-	d.carry = func(ctx context.Context, m inbox.Request, f func(ctx context.Context, tx any) (inbox.Done, error)) (inbox.Result, error) {
+	d.carry = func(ctx context.Context, m inbox.Request, f func(ctx context.Context, tx any) (doneWith, error)) (reservation.Result, error) {
 		if f == nil {
 			result, err := u.Receive(ctx, m, nil)
 			_, undoErr := u.Undo(ctx, m, nil)
 			return result, errors.Join(err, undoErr)
 		}
-		return u.Receive(ctx, m, func(ctx context.Context, tx Tx) (inbox.Done, error) {
+		return u.Receive(ctx, m, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 			if err := insert(ctx, tx, m.ID); err != nil {
-				return inbox.Done{}, err
+				return nil, err
 			}
-			return f(ctx, tx)
+			return writesOf(f(ctx, tx))
 		})
 	}
-	d.handle = func(once *reservation.Reserver, work func(m handler.Message[Deposit]) (inbox.Done, error)) *handler.Mux {
+	d.handle = func(once *reservation.Reserver, work func(m handler.Message[Deposit]) (doneWith, error)) *handler.Mux {
 		mux := handler.New()
-		handler.On(mux, inbox.Handle(u, once, func(d Deposit) string { return d.Key },
-			func(ctx context.Context, tx Tx, m handler.Message[Deposit]) (inbox.Done, error) {
+		handler.On(mux, reservation.Transact(txs, once, func(d Deposit) string { return d.Key },
+			func(ctx context.Context, tx Tx, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 				if err := insert(ctx, tx, m.Body.Key); err != nil {
-					return inbox.Done{}, err
+					return nil, err
 				}
-				return work(m)
+				return writesOf(work(m))
 			}))
 		return mux
 	}
@@ -324,9 +337,9 @@ func (d *desk) send(t *testing.T, body messagestore.Body) *messagestore.Message 
 }
 
 // deposited writes an event and answers.
-func (d *desk) deposited(m handler.Message[Deposit]) (inbox.Done, error) {
+func (d *desk) deposited(m handler.Message[Deposit]) (doneWith, error) {
 	event := messagestore.To(messagestore.Category(d.name).Stream("1"), messagestore.AnyVersion, messagestore.Follow(m.Message, Deposited{m.Body.Amount}))
-	return inbox.Done{Answer: accepted{m.Body.Key}, Writes: []messagestore.StreamWrite{event}}, nil
+	return doneWith{Answer: accepted{m.Body.Key}, Writes: []messagestore.StreamWrite{event}}, nil
 }
 
 // work receives the requests that are named on standard input, and prints each that is done.
@@ -340,9 +353,9 @@ func work(kind string) error {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		key := in.Text()
-		result, err := d.receive(ctx, inbox.Request{ID: key, Source: "test", Data: []byte(`{}`)}, func() (inbox.Done, error) {
+		result, err := d.receive(ctx, inbox.Request{ID: key, Source: "test", Data: []byte(`{}`)}, func() (doneWith, error) {
 			event := messagestore.To(messagestore.Category(d.name).Stream(key), messagestore.NoStream, Deposited{1})
-			return inbox.Done{Answer: accepted{key}, Writes: []messagestore.StreamWrite{event}}, nil
+			return doneWith{Answer: accepted{key}, Writes: []messagestore.StreamWrite{event}}, nil
 		})
 		if err != nil {
 			return err
@@ -352,4 +365,11 @@ func work(kind string) error {
 		}
 	}
 	return in.Err()
+}
+
+// reserver returns a reserver over the store of the desk, whose outcomes are among the results.
+func (d *desk) reserver() *reservation.Reserver {
+	return reservation.New(d.store, "accounts", &reservation.Config{
+		OnOutcome: func(_ context.Context, _ *messagestore.Message, result reservation.Result) { d.results <- result },
+	})
 }

@@ -35,7 +35,7 @@ func TestAReusedKeyIsSeenWithoutALogger(t *testing.T) {
 
 	for i, want := range []reservation.Outcome{reservation.Reserved, reservation.KeyReused} {
 		result, err := u.Receive(t.Context(), inbox.Request{ID: "AAA", Data: []byte([]string{`{"amount":10}`, `{"amount":11}`}[i])},
-			func(context.Context, *sql.Tx) (inbox.Done, error) { return inbox.Done{}, nil })
+			func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) { return nil, nil })
 		require.NoError(t, err)
 		require.Equal(t, want, result.Outcome)
 	}

@@ -18,16 +18,16 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-func answering(text string) func() (inbox.Done, error) {
-	return func() (inbox.Done, error) { return inbox.Done{Answer: accepted{text}}, nil }
+func answering(text string) func() (doneWith, error) {
+	return func() (doneWith, error) { return doneWith{Answer: accepted{text}}, nil }
 }
 
 // notCalled is a function that must not be called.
-func notCalled(t *testing.T) func() (inbox.Done, error) {
+func notCalled(t *testing.T) func() (doneWith, error) {
 	t.Helper()
-	return func() (inbox.Done, error) {
+	return func() (doneWith, error) {
 		t.Error("the function was called")
-		return inbox.Done{}, nil
+		return doneWith{}, nil
 	}
 }
 
@@ -50,14 +50,14 @@ func TestAnUndoGivesBackOnce(t *testing.T) {
 		_, err := d.receive(t.Context(), m, answering("done"))
 		require.NoError(t, err)
 		boom := errors.New("boom")
-		_, err = d.undo(t.Context(), m, func() (inbox.Done, error) { return inbox.Done{}, boom })
+		_, err = d.undo(t.Context(), m, func() (doneWith, error) { return doneWith{}, boom })
 		require.ErrorIs(t, err, boom)
 		d.requireRows(t, "undone AAA", 0)
 		require.Len(t, d.inbox(t, d.inboxes(), "AAA"), 1)
 
-		undone, err := d.undo(t.Context(), inbox.Request{ID: "AAA", Source: "DELETE /transfers"}, func() (inbox.Done, error) {
+		undone, err := d.undo(t.Context(), inbox.Request{ID: "AAA", Source: "DELETE /transfers"}, func() (doneWith, error) {
 			event := messagestore.To(messagestore.Category(d.name).Stream("1"), messagestore.AnyVersion, Deposited{-10})
-			return inbox.Done{Answer: accepted{"undone"}, Writes: []messagestore.StreamWrite{event}}, nil
+			return doneWith{Answer: accepted{"undone"}, Writes: []messagestore.StreamWrite{event}}, nil
 		})
 
 		require.NoError(t, err)
@@ -131,7 +131,9 @@ func TestARequestWhoseStreamWasDeletedIsNeitherCarriedOutNorUndone(t *testing.T)
 	require.NoError(t, err)
 	u, err := inbox.New(txs, "payments", nil)
 	require.NoError(t, err)
-	done := func(context.Context, *sql.Tx) (inbox.Done, error) { return inbox.Done{Answer: "done"}, nil }
+	done := func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
+		return []messagestore.StreamWrite{reservation.Answer("done")}, nil
+	}
 	received, undone, both := inbox.Request{ID: "received"}, inbox.Request{ID: "undone"}, inbox.Request{ID: "both"}
 	for _, m := range []inbox.Request{received, both} {
 		_, err := u.Receive(t.Context(), m, done)
@@ -146,10 +148,10 @@ func TestARequestWhoseStreamWasDeletedIsNeitherCarriedOutNorUndone(t *testing.T)
 		require.NoError(t, err)
 		_, err = driver.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
 		require.NoError(t, err)
-		for _, carry := range []func(context.Context, inbox.Request, func(context.Context, *sql.Tx) (inbox.Done, error)) (inbox.Result, error){u.Receive, u.Undo} {
-			_, err := carry(t.Context(), m, func(context.Context, *sql.Tx) (inbox.Done, error) {
+		for _, carry := range []func(context.Context, inbox.Request, func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error)) (reservation.Result, error){u.Receive, u.Undo} {
+			_, err := carry(t.Context(), m, func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
 				t.Error("the function was called")
-				return inbox.Done{}, nil
+				return nil, nil
 			})
 
 			none, ok := errors.AsType[*reservation.NoReservationError](err)
@@ -199,11 +201,11 @@ func TestAnUndoThatMeetsTheRequestGivesItBack(t *testing.T) {
 			t.Skip("on SQLite the second waits for the first")
 		}
 		// The request is under way when the undo comes: the undo is first, and its work is rolled back.
-		result, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (inbox.Done, error) {
+		result, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (doneWith, error) {
 			undone, err := d.undo(t.Context(), inbox.Request{ID: "AAA"}, notCalled(t))
 			require.NoError(t, err)
 			require.Equal(t, reservation.Undone, undone.Outcome)
-			return inbox.Done{Answer: accepted{"late"}}, nil
+			return doneWith{Answer: accepted{"late"}}, nil
 		})
 		require.NoError(t, err)
 		require.Equal(t, reservation.Undone, result.Outcome)
@@ -211,10 +213,10 @@ func TestAnUndoThatMeetsTheRequestGivesItBack(t *testing.T) {
 		d.requireRows(t, "", 0)
 
 		// Nor is its answer told if another request had the key first.
-		result, err = d.receive(t.Context(), inbox.Request{ID: "CCC"}, func() (inbox.Done, error) {
+		result, err = d.receive(t.Context(), inbox.Request{ID: "CCC"}, func() (doneWith, error) {
 			_, err := d.receive(t.Context(), inbox.Request{ID: "CCC", Source: "other"}, answering("other"))
 			require.NoError(t, err)
-			return inbox.Done{Answer: accepted{"late"}}, nil
+			return doneWith{Answer: accepted{"late"}}, nil
 		})
 		require.NoError(t, err)
 		require.Equal(t, reservation.KeyReused, result.Outcome)
@@ -223,10 +225,10 @@ func TestAnUndoThatMeetsTheRequestGivesItBack(t *testing.T) {
 		// Two undos of one request.
 		_, err = d.receive(t.Context(), inbox.Request{ID: "BBB"}, answering("done"))
 		require.NoError(t, err)
-		undone, err := d.undo(t.Context(), inbox.Request{ID: "BBB"}, func() (inbox.Done, error) {
+		undone, err := d.undo(t.Context(), inbox.Request{ID: "BBB"}, func() (doneWith, error) {
 			_, err := d.undo(t.Context(), inbox.Request{ID: "BBB"}, answering("first"))
 			require.NoError(t, err)
-			return inbox.Done{Answer: accepted{"second"}}, nil
+			return doneWith{Answer: accepted{"second"}}, nil
 		})
 		require.NoError(t, err)
 		require.Equal(t, reservation.Duplicate, undone.Outcome)
@@ -263,9 +265,9 @@ func TestALostAnswerToTheCommitOfAnUndoIsFoundOut(t *testing.T) {
 				}
 				calls := 0
 
-				result, err := d.undo(t.Context(), m, func() (inbox.Done, error) {
+				result, err := d.undo(t.Context(), m, func() (doneWith, error) {
 					calls++
-					return inbox.Done{Answer: accepted{m.ID}}, nil
+					return doneWith{Answer: accepted{m.ID}}, nil
 				})
 
 				d.faults.noFind = false

@@ -33,8 +33,8 @@
 // arrives, at a second consumer. The handler may do anything, and the copy keeps the command's data byte
 // for byte. [Initiate] starts another stream with an answer to the command, for
 // another consumer to go on with. [Inline] writes the reservation and the handler's
-// own events as one, without a second hop. Package inbox does as [Inline] does, with the
-// caller's own SQL in the same transaction. [Reserver.Reserve] reserves, and the effect is the
+// own events as one, without a second hop. [Transact] does as [Inline] does, with the
+// caller's own SQL in the same transaction; package inbox does so for requests from outside. [Reserver.Reserve] reserves, and the effect is the
 // caller's: in a transaction of the caller's own it happens with [Reserved], and with no other
 // outcome.
 //

@@ -16,7 +16,7 @@ const awaitInterval = 100 * time.Millisecond
 
 // An Effect is the result of a command.
 type Effect struct {
-	// Done says that the command was handled: by [Inline] or package inbox, as soon as the
+	// Done says that the command was handled: by [Inline] or [Transact], as soon as the
 	// reservation is there; by [Copy], once a message has the copy as its cause.
 	Done bool
 
@@ -33,7 +33,7 @@ type Effect struct {
 // handler recorded, and its events. It does not wait: a command that was
 // not handled yet has an effect that is not Done, and no error.
 //
-// Events are looked for in the streams that [Inline], or package inbox, wrote to with the
+// Events are looked for in the streams that [Inline], or [Transact], wrote to with the
 // reservation, and in those of in, which [Copy] needs. Of each it reads the messages that
 // are later than the command. An invalid name or key is refused before it reads: the error matches
 // [messagestore.ErrInvalid].
@@ -137,7 +137,7 @@ func (r *Reserver) effectOf(source messagestore.StreamName, key string, in []mes
 }
 
 // WrittenWith returns the streams that were written to together with a reservation, as [Inline] and
-// package inbox do: none of a reservation without an effect of its own, nor of another message, nor of nil.
+// [Transact] do: none of a reservation without an effect of its own, nor of another message, nor of nil.
 func WrittenWith(winner *messagestore.Message) []messagestore.StreamName {
 	if winner == nil {
 		return nil

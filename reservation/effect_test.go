@@ -62,7 +62,7 @@ func TestTheOutcomeHasTheAnswerAndTheEvents(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, effect.Done)
 	require.Equal(t, reservation.Reserved, effect.Outcome)
-	require.JSONEq(t, `{"balance":10}`, string(effect.Answer()))
+	require.JSONEq(t, `{"balance":10}`, string(effect.Answer))
 	require.Len(t, effect.Events, 1)
 	require.Equal(t, all(t, store, "account-123")[1], effect.Events[0])
 }
@@ -83,7 +83,7 @@ func TestADuplicateIsToldTheRecordedAnswer(t *testing.T) {
 	require.Len(t, told, 2)
 	for i, outcome := range []reservation.Outcome{reservation.Reserved, reservation.Duplicate} {
 		require.Equal(t, outcome, told[i].Outcome)
-		require.JSONEq(t, `{"balance":10}`, string(told[i].Answer()))
+		require.JSONEq(t, `{"balance":10}`, string(told[i].Answer))
 	}
 }
 
@@ -104,7 +104,7 @@ func TestTheAnswerIsThatOfTheLastDecision(t *testing.T) {
 
 	effect, err := newReserver(t, store, nil).Outcome(t.Context(), command, "AAA")
 	require.NoError(t, err)
-	require.JSONEq(t, `{"balance":2}`, string(effect.Answer()))
+	require.JSONEq(t, `{"balance":2}`, string(effect.Answer))
 }
 
 func TestAnAnswerThatCannotBeRecordedIsRefused(t *testing.T) {
@@ -171,7 +171,7 @@ func TestAwaitWaitsUntilTheCommandIsDone(t *testing.T) {
 		a := <-answers
 		require.NoError(t, a.err)
 		require.True(t, a.effect.Done)
-		require.JSONEq(t, `{"balance":10}`, string(a.effect.Answer()))
+		require.JSONEq(t, `{"balance":10}`, string(a.effect.Answer))
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -229,7 +229,7 @@ func ExampleReserver_Await() {
 		switch {
 		case err == nil:
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(effect.Answer())
+			_ = json.NewEncoder(w).Encode(effect.Answer)
 		case ctx.Err() != nil: // not handled yet: ask again
 			w.WriteHeader(http.StatusAccepted)
 		default:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/once"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -34,11 +35,11 @@ func Inline[T messagestore.Body](
 		return handler.Invalid[T](err) // a mistake that the mux reports
 	}
 	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
-		c, err := NewClaim(ctx, r, m, key)
-		if c == nil || err != nil {
+		c, todo, err := claimOf(ctx, r, m, key)
+		if !todo || err != nil {
 			return err
 		}
-		result, err := c.inline(ctx, func() ([]messagestore.StreamWrite, error) { return decide(ctx, m) })
+		result, err := r.inline(ctx, c, func() ([]messagestore.StreamWrite, error) { return decide(ctx, m) })
 		if err != nil {
 			return err
 		}
@@ -46,18 +47,14 @@ func Inline[T messagestore.Body](
 	}, r.Check)
 }
 
-func (c *Claim) inline(ctx context.Context, decide func() ([]messagestore.StreamWrite, error)) (Result, error) {
-	r := c.reserver
+func (r *Reserver) inline(ctx context.Context, plain claim, decide func() ([]messagestore.StreamWrite, error)) (Result, error) {
 	for attempt := 1; ; attempt++ {
-		if result, taken, err := c.Look(ctx); taken || err != nil {
+		if result, taken, err := r.taken(ctx, plain); taken || err != nil {
 			return result, err
 		}
-		writes, err := decide()
-		if err == nil {
-			writes, err = c.With(writes...)
-		}
+		c, writes, err := decided(plain, decide)
 		if err != nil {
-			if result, taken, lookErr := c.Look(ctx); taken && lookErr == nil {
+			if result, taken, lookErr := r.taken(ctx, plain); taken && lookErr == nil {
 				return result, nil
 			}
 			return Result{}, err
@@ -69,20 +66,34 @@ func (c *Claim) inline(ctx context.Context, decide func() ([]messagestore.Stream
 		written, met, err := write(ctx, writes...)
 		switch {
 		case met != nil && met.Last[0] != nil:
-			return r.lost(ctx, c.claim, met.Last[0])
+			return r.lost(ctx, c, met.Last[0])
 		case met != nil:
 			continue // another stream has moved on
 		case err == nil:
-			return c.Won(ctx, written[0]), nil
+			return r.won(ctx, c, written[0]), nil
 		}
 		moved, ok := errors.AsType[*messagestore.VersionConflictError](err)
 		if !ok || moved.Stream == c.stream {
-			return r.refused(ctx, c.claim, err)
+			return r.refused(ctx, c, err)
 		}
 		if attempt == attempts {
 			return Result{}, fmt.Errorf("reserve %s: decided %d times: %w", c.stream, attempts, err)
 		}
 	}
+}
+
+// decided returns the claim of one attempt, and its writes.
+func decided(c claim, decide func() ([]messagestore.StreamWrite, error)) (claim, []messagestore.StreamWrite, error) {
+	writes, err := decide()
+	if err != nil {
+		return claim{}, nil, err
+	}
+	answer, writes, err := once.Split(writes)
+	if err != nil {
+		return claim{}, nil, fmt.Errorf("reserve %s: %w", c.stream, err)
+	}
+	c = c.with(answer, writes)
+	return c, append([]messagestore.StreamWrite{c.write()}, writes...), nil
 }
 
 // taken returns the outcome of a claim whose stream has begun.

@@ -1,6 +1,7 @@
 package reservation
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -60,6 +61,10 @@ type Result struct {
 	// Winner is the message that has the reservation, the first of Stream. Its
 	// metadata names the command that it follows.
 	Winner *messagestore.Message
+
+	// Answer is the value that the function of the winner recorded by [Answer], as JSON, and nil for none. It is the
+	// same for all copies of a command or request. It is nil for a key that package inbox found reused.
+	Answer json.RawMessage
 
 	// Deleted says that the stream was deleted since. Winner is then the tombstone, which
 	// keeps the digest of the command.

@@ -223,7 +223,7 @@ func (r *Reserver) join(source messagestore.StreamName, part string) messagestor
 // Otherwise the reservation is one write and the effect another: a handler that is killed between
 // them is delivered its message again, and is told [Redelivered]. It then carries the effect out as
 // with [Reserved], so the effect is one that bears to be repeated. [Copy] and [Inline] know the way on
-// from there, and so does package inbox, for an effect in SQL.
+// from there, and so does [Transact], for an effect in SQL.
 func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, key string) (Result, error) {
 	if err := r.serves(ctx, source); err != nil {
 		return Result{}, err
@@ -315,7 +315,7 @@ func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, k
 	if !r.isReservation(winner, stream) {
 		return Result{}, fmt.Errorf("look up reservation: %w", &NoReservationError{stream, winner})
 	}
-	return Result{Outcome: Reserved, Key: key, Stream: stream, Winner: winner, Deleted: winner.IsTombstone()}, nil
+	return Result{Outcome: Reserved, Key: key, Stream: stream, Winner: winner, Answer: answerOf(winner), Deleted: winner.IsTombstone()}, nil
 }
 
 // isReservation reports whether first, with which stream begins, made a reservation there, or
@@ -501,7 +501,7 @@ func (r *Reserver) won(ctx context.Context, c claim, written messagestore.Writte
 	if raw, ok := c.body.Body.(messagestore.Raw); ok {
 		record.Data = raw.Data
 	}
-	result := Result{Outcome: Reserved, Key: c.key, Stream: c.stream, Winner: record}
+	result := Result{Outcome: Reserved, Key: c.key, Stream: c.stream, Winner: record, Answer: answerOf(record)}
 	if written.Duplicate {
 		result.Outcome = Redelivered
 	}
@@ -516,7 +516,7 @@ func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Mes
 			Str("reservation", string(c.stream)).Msg("no reservation in its place")
 		return Result{}, fmt.Errorf("reserve %s: %w", c.stream, &NoReservationError{c.stream, first})
 	}
-	result := Result{Outcome: KeyReused, Key: c.key, Stream: c.stream, Winner: first, Deleted: first.IsTombstone()}
+	result := Result{Outcome: KeyReused, Key: c.key, Stream: c.stream, Winner: first, Answer: answerOf(first), Deleted: first.IsTombstone()}
 	sum := first.Metadata.Local.Get(digestProperty)
 	if sum == "" && first.Type == c.source.Type {
 		if computed, err := c.digestOf(first); err == nil { // else it counts as other content
@@ -584,6 +584,3 @@ func (r *Reserver) Check(ctx context.Context, m *messagestore.Message) error {
 	}
 	return r.holds(ctx, m, handling.Consumer(ctx))
 }
-
-// Over reports whether r reserves in store.
-func (r *Reserver) Over(store Store) bool { return r.store == store }

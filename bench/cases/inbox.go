@@ -195,12 +195,12 @@ func (r *requests) data(one request) json.RawMessage {
 	return fmt.Appendf(nil, `{"account":%d,"amount":1}`, one.account)
 }
 
-func (r *requests) receive(ctx context.Context, one request) (inbox.Result, error) {
+func (r *requests) receive(ctx context.Context, one request) (reservation.Result, error) {
 	return r.received.Receive(ctx, inbox.Request{ID: one.key, Source: "POST /payments", Data: r.data(one)},
-		func(ctx context.Context, tx pgx.Tx) (inbox.Done, error) {
-			return inbox.Done{
-				Answer: json.RawMessage(answer),
-				Writes: []messagestore.StreamWrite{messagestore.To(newKeyOf(requestsOutbox), messagestore.NoStream, paid{one.account, 1})},
+		func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
+			return []messagestore.StreamWrite{
+				reservation.Answer(json.RawMessage(answer)),
+				messagestore.To(newKeyOf(requestsOutbox), messagestore.NoStream, paid{one.account, 1}),
 			}, r.change(ctx, tx, one)
 		})
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
-	"github.com/dibs-go/dibs/inbox"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
 )
 
 // A sender publishes a request twice, under one idempotence key, and it is paid once.
@@ -39,9 +40,9 @@ func ExampleReceiver() {
 	check(err)
 	defer store.Close()
 	received := 0
-	pay := func(ctx context.Context, tx *sql.Tx) (inbox.Done, error) {
+	pay := func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 		_, err := tx.ExecContext(ctx, "insert into payments values (10)")
-		return inbox.Done{Answer: "accepted"}, err
+		return []messagestore.StreamWrite{reservation.Answer("accepted")}, err
 	}
 
 	receiver, err := natsbroker.NewReceiver(c, func(ctx context.Context, m jetstream.Msg) error {

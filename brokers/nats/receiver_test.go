@@ -440,13 +440,13 @@ func pay(ctx context.Context, u *inbox.Inbox[*sql.Tx], m jetstream.Msg) (reserva
 	if err != nil {
 		return 0, err
 	}
-	result, err := u.Receive(ctx, request, func(ctx context.Context, tx *sql.Tx) (inbox.Done, error) {
+	result, err := u.Receive(ctx, request, func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 		var paid Paid
 		if err := json.Unmarshal(m.Data(), &paid); err != nil {
-			return inbox.Done{}, err
+			return nil, err
 		}
 		_, err := tx.ExecContext(ctx, "insert into payments values (?)", paid.Amount)
-		return inbox.Done{}, err
+		return nil, err
 	})
 	return result.Outcome, err
 }

@@ -55,9 +55,9 @@ func routes(ctx context.Context, pool *pgxpool.Pool) (http.Handler, error) {
 			return
 		}
 		request := inbox.Request{ID: id, Source: "POST /deposits", Data: body}
-		result, err := deposits.Receive(r.Context(), request, func(ctx context.Context, tx pgx.Tx) (inbox.Done, error) {
+		result, err := deposits.Receive(r.Context(), request, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 			_, err := tx.Exec(ctx, "insert into deposits values ($1, $2)", id, amount)
-			return inbox.Done{Answer: Booked{id, amount}}, err // committed together, or nothing is
+			return []messagestore.StreamWrite{reservation.Answer(Booked{id, amount})}, err // committed together, or nothing is
 		})
 		answer(w, result, err) // the same to each copy of the request
 	})
@@ -82,7 +82,7 @@ func read(w http.ResponseWriter, r *http.Request) (id string, amount int, body j
 	return r.Header.Get("Idempotency-Key"), d.Amount, body, nil
 }
 
-func answer(w http.ResponseWriter, result inbox.Result, err error) {
+func answer(w http.ResponseWriter, result reservation.Result, err error) {
 	switch {
 	case errors.Is(err, messagestore.ErrInvalid), errors.Is(err, reservation.ErrInvalidKey):
 		http.Error(w, err.Error(), http.StatusBadRequest)

@@ -55,7 +55,7 @@ func routes(store *messagestore.TxStore[pgx.Tx]) http.Handler {
 			http.Error(w, "try again", http.StatusServiceUnavailable)
 		default:
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(effect.Answer())
+			_, _ = w.Write(effect.Answer)
 		}
 	})
 	return mux

@@ -7,7 +7,6 @@ import (
 
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -64,31 +63,27 @@ func projection() *entity.Projection[seat] {
 // boxOffice returns the handlers of commands. The reservation of the key, the event and the row
 // are one transaction, and the version of the seat has one of two customers win.
 func boxOffice(store *messagestore.TxStore[pgx.Tx]) (*handler.Mux, error) {
-	u, err := inbox.New(store, "seat", nil)
-	if err != nil {
-		return nil, err
-	}
 	once := reservation.New(store, "seats", nil)
 	theatre, err := entity.New(store, seats, projection(), nil)
 	if err != nil {
 		return nil, err
 	}
 	mux := handler.New()
-	handler.On(mux, inbox.Handle(u, once, func(h HoldSeat) string { return h.Key },
-		func(ctx context.Context, tx pgx.Tx, m handler.Message[HoldSeat]) (inbox.Done, error) {
+	handler.On(mux, reservation.Transact(store, once, func(h HoldSeat) string { return h.Key },
+		func(ctx context.Context, tx pgx.Tx, m handler.Message[HoldSeat]) ([]messagestore.StreamWrite, error) {
 			c := m.Body
 			taken, version, err := theatre.Get(ctx, c.Seat)
 			if err != nil {
-				return inbox.Done{}, err
+				return nil, err
 			}
 			var event messagestore.Body = SeatHeld{c.Seat, c.Email}
 			if taken.Held {
 				event = HoldRefused{c.Seat, c.Email}
 			}
 			_, err = tx.Exec(ctx, "insert into holds (seat, key, email, held) values ($1, $2, $3, $4)", c.Seat, c.Key, c.Email, !taken.Held)
-			return inbox.Done{
-				Answer: Answer{c.Seat, !taken.Held},
-				Writes: []messagestore.StreamWrite{messagestore.To(theatre.Stream(c.Seat), version, messagestore.Follow(m.Message, event))},
+			return []messagestore.StreamWrite{
+				reservation.Answer(Answer{c.Seat, !taken.Held}),
+				messagestore.To(theatre.Stream(c.Seat), version, messagestore.Follow(m.Message, event)),
 			}, err
 		}))
 	return mux, nil

@@ -47,8 +47,8 @@ func (s *Service[Tx]) order(w http.ResponseWriter, r *http.Request) {
 	}
 	t.ID = r.Header.Get("Idempotency-Key")
 	result, err := s.orders.Receive(r.Context(), inbox.Request{ID: t.ID, Source: "POST /transfers", Data: body},
-		func(context.Context, Tx) (inbox.Done, error) {
-			return inbox.Done{Answer: Accepted{t.ID}, Writes: []messagestore.StreamWrite{s.Transfers.Start(t.ID, t)}}, nil
+		func(context.Context, Tx) ([]messagestore.StreamWrite, error) {
+			return []messagestore.StreamWrite{reservation.Answer(Accepted{t.ID}), s.Transfers.Start(t.ID, t)}, nil
 		})
 	answer(w, result, err, http.StatusAccepted)
 }
@@ -68,7 +68,7 @@ func (s *Service[Tx]) webhook(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	result, err := s.webhooks.Receive(r.Context(), inbox.Request{ID: n.ID, Source: "POST /webhooks/bank", Data: body},
-		func(context.Context, Tx) (inbox.Done, error) { return inbox.Done{Writes: s.reply(n)}, nil })
+		func(context.Context, Tx) ([]messagestore.StreamWrite, error) { return s.reply(n), nil })
 	if errors.Is(err, messagestore.ErrVersionConflict) {
 		http.Error(w, "no such order", http.StatusNotFound)
 		return
@@ -77,7 +77,7 @@ func (s *Service[Tx]) webhook(w http.ResponseWriter, r *http.Request) {
 }
 
 // answer answers a request that was received. The text of an error is not told.
-func answer(w http.ResponseWriter, result inbox.Result, err error, status int) {
+func answer(w http.ResponseWriter, result reservation.Result, err error, status int) {
 	switch {
 	case errors.Is(err, messagestore.ErrInvalid), errors.Is(err, reservation.ErrInvalidKey):
 		http.Error(w, "no valid request", http.StatusBadRequest)

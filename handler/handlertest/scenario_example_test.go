@@ -10,7 +10,6 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/handler/handlertest"
-	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
@@ -54,17 +53,13 @@ func ExampleScenario() {
 
 // withdrawals are handlers with SQL: the reservation of the key, the row and the event are one transaction.
 func withdrawals(store *messagestore.TxStore[*sql.Tx]) (*handler.Mux, error) {
-	u, err := inbox.New(store, "accounts", nil)
-	if err != nil {
-		return nil, err
-	}
 	mux := handler.New()
-	handler.On(mux, inbox.Handle(u, reservation.New(store, "accounts", nil), withdraw.Key,
-		func(ctx context.Context, tx *sql.Tx, m handler.Message[withdraw]) (inbox.Done, error) {
+	handler.On(mux, reservation.Transact(store, reservation.New(store, "accounts", nil), withdraw.Key,
+		func(ctx context.Context, tx *sql.Tx, m handler.Message[withdraw]) ([]messagestore.StreamWrite, error) {
 			_, err := tx.ExecContext(ctx, "insert into withdrawals (id, amount) values ($1, $2)", m.Body.ID, m.Body.Amount)
-			return inbox.Done{Writes: []messagestore.StreamWrite{
+			return []messagestore.StreamWrite{
 				messagestore.To(book.Stream(m.Stream.CardinalID()), messagestore.AnyVersion, messagestore.Follow(m.Message, withdrawn{m.Body.Amount})),
-			}}, err
+			}, err
 		}))
 	return mux, nil
 }

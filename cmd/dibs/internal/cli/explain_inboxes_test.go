@@ -18,6 +18,7 @@ import (
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/reservation"
 )
 
 // A request from outside is told with the messages of its transaction, which name no cause, with what followed them,
@@ -32,12 +33,13 @@ func TestStoryOfARequestInAnInbox(t *testing.T) {
 	require.NoError(t, err)
 	payments, err := inbox.New(txs, "payments", &inbox.Config{Logger: logger.Silent()})
 	require.NoError(t, err)
-	write := func(amount int) func(context.Context, *sql.Tx) (inbox.Done, error) {
-		return func(context.Context, *sql.Tx) (inbox.Done, error) {
-			return inbox.Done{Answer: map[string]int{"paid": amount}, Writes: []messagestore.StreamWrite{
+	write := func(amount int) func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
+		return func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
+			return []messagestore.StreamWrite{
+				reservation.Answer(map[string]int{"paid": amount}),
 				messagestore.To("account-7", messagestore.AnyVersion, deposited{amount}),
 				messagestore.To("account-6", messagestore.AnyVersion, deposited{amount}),
-			}}, nil
+			}, nil
 		}
 	}
 	receive := func(id string, amount int) {

@@ -1,0 +1,158 @@
+// Package once is the engine of "once" in a transaction: it commits the message that takes a key together with the
+// caller's SQL and messages, and finds out what became of the key. Packages reservation and inbox stand on it.
+package once
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// ErrTaken is returned by [Key.Begin] if there is nothing to do: it ends the transaction, and [Key.Met] tells the
+// result.
+var ErrTaken = errors.New("the key is taken")
+
+// A Key is a key that is to be taken, or given back, with results of type R. Its methods change nothing in it: a
+// transaction may be tried several times.
+type Key[R any] interface {
+	// Stream returns the stream of the key.
+	Stream() messagestore.StreamName
+
+	// Begin returns how the attempt starts on a stream that begins with first, nil for a free key.
+	Begin(ctx context.Context, first *messagestore.Message) (Start, error)
+
+	// Compose returns all writes of the attempt. The first of them is to the stream of the key.
+	Compose(start Start, answer json.RawMessage, writes []messagestore.StreamWrite) ([]messagestore.StreamWrite, error)
+
+	// Won returns the result of an attempt that was committed.
+	Won(ctx context.Context, a Attempt) R
+
+	// Met returns the result of a stream that begins with first. Without an error, decided is false if the stream
+	// does not tell.
+	Met(ctx context.Context, first *messagestore.Message) (result R, decided bool, err error)
+}
+
+// A Start says how an attempt starts.
+type Start struct {
+	Calls   bool                 // the caller's function is called
+	Version messagestore.Version // expected of the stream of the key
+}
+
+// Free is the Begin of a key that is taken by the first message of its stream.
+func Free(first *messagestore.Message) (Start, error) {
+	if first != nil {
+		return Start{}, ErrTaken
+	}
+	return Start{Calls: true, Version: messagestore.NoStream}, nil
+}
+
+// An Attempt is one run of a transaction. Another run has an Attempt of its own.
+type Attempt struct {
+	First   *messagestore.Message      // that the stream of the key began with, nil for none
+	Answer  json.RawMessage            // nil for none
+	Writes  []messagestore.StreamWrite // all, that of the key first
+	Written messagestore.Written       // what was committed of the key
+}
+
+// Transact calls f in a transaction and commits it with the message of the key, if the key says so. The stream of
+// the key decides, whatever the error is: another transaction may have been first while this one failed.
+func Transact[Tx, R any](
+	ctx context.Context, txs *messagestore.TxStore[Tx], key Key[R], f func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error),
+) (R, error) {
+	var none R
+	var last Attempt
+	written, err := txs.Transact(ctx, key.Stream(), func(ctx context.Context, tx Tx, first *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		last = Attempt{First: first}
+		a, err := try(ctx, tx, key, first, f)
+		if err != nil {
+			return nil, err
+		}
+		last = a
+		return a.Writes, nil
+	})
+	if err == nil && !written[0].Duplicate {
+		last.Written = written[0]
+		return key.Won(ctx, last), nil
+	}
+	first := last.First
+	if first == nil {
+		for m, readErr := range txs.ReadStream(ctx, key.Stream(), 0) {
+			if readErr == nil {
+				first = m
+			}
+			break
+		}
+	}
+	if first == nil {
+		return none, err
+	}
+	result, decided, metErr := key.Met(ctx, first)
+	switch {
+	case metErr != nil && errors.Is(err, messagestore.ErrOutcomeUnknown):
+		return none, errors.Join(err, metErr)
+	case metErr != nil:
+		return none, metErr
+	case !decided:
+		return none, err
+	}
+	return result, nil
+}
+
+// try returns the attempt of one transaction.
+func try[Tx, R any](
+	ctx context.Context, tx Tx, key Key[R], first *messagestore.Message, f func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error),
+) (Attempt, error) {
+	start, err := key.Begin(ctx, first)
+	if err != nil {
+		return Attempt{}, err
+	}
+	var writes []messagestore.StreamWrite
+	if start.Calls {
+		if writes, err = f(ctx, tx); err != nil {
+			return Attempt{}, err
+		}
+	}
+	answer, writes, err := Split(writes)
+	if err != nil {
+		return Attempt{}, err
+	}
+	all, err := key.Compose(start, answer, writes)
+	return Attempt{First: first, Answer: answer, Writes: all}, err
+}
+
+// Answer returns a value among the writes of a function. It is no write of its own.
+func Answer(v any) messagestore.StreamWrite {
+	return messagestore.StreamWrite{Bodies: []messagestore.Body{answerBody{v}}}
+}
+
+// An answerBody is the only body of a write that [Answer] returned.
+type answerBody struct{ value any }
+
+// MessageType is that of no message.
+func (answerBody) MessageType() string { return "answer" }
+
+// Split returns the [Answer] among the writes of a function as JSON, nil for none, and the other writes.
+func Split(writes []messagestore.StreamWrite) (answer json.RawMessage, rest []messagestore.StreamWrite, err error) {
+	for _, w := range writes {
+		if w.Stream != "" || len(w.Bodies) != 1 {
+			rest = append(rest, w)
+			continue
+		}
+		a, ok := w.Bodies[0].(answerBody)
+		switch {
+		case !ok:
+			rest = append(rest, w)
+			continue
+		case answer != nil:
+			return nil, nil, messagestore.NewInvalidError("answer", nil, "there is more than one")
+		}
+		if answer, err = exactjson.Marshal(a.value); err != nil {
+			return nil, nil, messagestore.NewInvalidError("answer", nil, fmt.Sprintf("it does not encode: %v", err))
+		}
+	}
+	return answer, rest, nil
+}

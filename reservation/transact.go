@@ -1,0 +1,81 @@
+package reservation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/once"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// ErrStale is returned by a function of [Transact] or package inbox that finds that a row has moved on since it was
+// read: the transaction is rolled back, and the function called again in a new one, up to five times. It may be
+// wrapped.
+var ErrStale error = &messagestore.RetryableError{Cause: errors.New("a row has moved on since it was read")}
+
+// Transact returns a function that handles each key's command once, with f in a transaction of the store txs, which is
+// the store of the reserver: the reservation, the SQL of f and the writes that f returns are committed together, or
+// nothing is. One of the writes may be an [Answer]. The reservation is that of [Inline]: a handler may change from one
+// to the other.
+//
+// A command whose key is taken is not handled again. An error of f rolls back, and is returned,
+// unless another command has taken the key by then. A key that was reused is a
+// [*KeyReusedError]. f may be called more than once, each time in a new transaction: another stream or a row may have
+// moved on. So its effects outside of tx may happen more than once.
+func Transact[Tx any, T messagestore.Body](
+	txs *messagestore.TxStore[Tx], r *Reserver, key func(T) string,
+	f func(ctx context.Context, tx Tx, m handler.Message[T]) ([]messagestore.StreamWrite, error),
+) handler.Func[T] {
+	err := missing("Transact", r, key == nil, "function", f == nil)
+	switch {
+	case txs == nil || txs.Store == nil:
+		err = errors.Join(messagestore.NewInvalidError("Transact's store", nil, "it is nil"), err)
+	case r != nil && r.wrong == nil && r.store != Store(txs.Store) && r.store != Store(txs):
+		err = errors.Join(err, messagestore.NewInvalidError("Transact's reserver", nil, "it is over another store than the transactions"))
+	}
+	if err != nil {
+		return handler.Invalid[T](err) // a mistake that the mux reports
+	}
+	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
+		c, todo, err := claimOf(ctx, r, m, key)
+		if !todo || err != nil {
+			return err
+		}
+		result, err := once.Transact(ctx, txs, transacted{r, c}, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
+			return f(ctx, tx, m)
+		})
+		if err != nil {
+			return err
+		}
+		return result.Err()
+	}, r.Check)
+}
+
+// transacted is the key of a claim, for the engine.
+type transacted struct {
+	reserver *Reserver
+	claim    claim
+}
+
+var _ once.Key[Result] = transacted{}
+
+func (t transacted) Stream() messagestore.StreamName { return t.claim.stream }
+
+func (t transacted) Begin(_ context.Context, first *messagestore.Message) (once.Start, error) {
+	return once.Free(first)
+}
+
+func (t transacted) Compose(_ once.Start, answer json.RawMessage, writes []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
+	return append([]messagestore.StreamWrite{t.claim.with(answer, writes).write()}, writes...), nil
+}
+
+func (t transacted) Won(ctx context.Context, a once.Attempt) Result {
+	return t.reserver.won(ctx, t.claim.with(a.Answer, a.Writes[1:]), a.Written)
+}
+
+func (t transacted) Met(ctx context.Context, first *messagestore.Message) (Result, bool, error) {
+	result, err := t.reserver.compare(ctx, t.claim, first)
+	return result, err == nil, err
+}
