@@ -493,3 +493,26 @@ func TestWhatIsNoInboxIsRefused(t *testing.T) {
 	_, err = inbox.New(&messagestore.TxStore[context.Context]{Store: store}, "my-payments", nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }
+
+// The first attempt is rolled back, for its stream has moved on. The caller is told the answer of the second.
+func TestTheAnswerIsThatOfTheAttemptThatWasCommitted(t *testing.T) {
+	t.Parallel()
+	eachDesk(t, func(t *testing.T, d *desk) {
+		account := messagestore.Category(d.name).Stream("1")
+		_, err := d.store.Write(t.Context(), account, messagestore.NoStream, Deposited{1})
+		require.NoError(t, err)
+		calls := 0
+		for _, want := range []reservation.Outcome{reservation.Reserved, reservation.Duplicate} {
+			result, err := d.receive(t.Context(), inbox.Request{ID: "AAA"}, func() (doneWith, error) {
+				expected := messagestore.Version(calls) - 1 // NoStream at first
+				calls++
+				return doneWith{accepted{fmt.Sprint(calls)}, []messagestore.StreamWrite{messagestore.To(account, expected, Deposited{1})}}, nil
+			})
+
+			require.NoError(t, err)
+			require.Equal(t, want, result.Outcome)
+			require.JSONEq(t, `{"row":"2"}`, string(result.Answer))
+			require.Equal(t, 2, calls)
+		}
+	})
+}
