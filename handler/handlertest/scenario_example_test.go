@@ -52,7 +52,7 @@ func ExampleScenario() {
 }
 
 // withdrawals are handlers with SQL: the reservation of the key, the row and the event are one transaction.
-func withdrawals(store *messagestore.TxStore[*sql.Tx]) (*handler.Mux, error) {
+func withdrawals(store *messagestore.TxStore[*sql.Tx]) *handler.Mux {
 	mux := handler.New()
 	handler.On(mux, reservation.Transact(store, reservation.New(store, "accounts", nil), withdraw.Key,
 		func(ctx context.Context, tx *sql.Tx, m handler.Message[withdraw]) ([]messagestore.StreamWrite, error) {
@@ -61,7 +61,7 @@ func withdrawals(store *messagestore.TxStore[*sql.Tx]) (*handler.Mux, error) {
 				messagestore.To(book.Stream(m.Stream.CardinalID()), messagestore.AnyVersion, messagestore.Follow(m.Message, withdrawn{m.Body.Amount})),
 			}, err
 		}))
-	return mux, nil
+	return mux
 }
 
 // Handlers with SQL, over a database. On PostgreSQL the database is a pool of package postgrestest, and the transaction
@@ -90,12 +90,8 @@ func ExampleOver() {
 	if _, err := db.ExecContext(ctx, "create table withdrawals (id text primary key, amount integer check (amount > 0))"); err != nil {
 		panic(err)
 	}
-	handlers, err := withdrawals(store)
-	if err != nil {
-		panic(err)
-	}
 
-	handlertest.Over(t, store.Store, handlers).
+	handlertest.Over(t, store.Store, withdrawals(store)).
 		When(commands.Stream("123"), withdraw{ID: "w1", Amount: 300}).
 		Then(book.Stream("123"), withdrawn{Amount: 300}).
 		Redelivered(). // neither a row nor an event is added
