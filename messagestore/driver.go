@@ -160,8 +160,11 @@ type Append struct {
 	After uuid.UUID
 }
 
-// Conditional reports whether the append has a condition beside the expected version.
-func (a Append) Conditional() bool { return len(a.Past) > 0 || a.After != uuid.Nil }
+// Conditional reports whether the append needs more of its stream than the number of its version:
+// messages of some types, the id of one, or that it exists.
+func (a Append) Conditional() bool {
+	return len(a.Past) > 0 || a.After != uuid.Nil || a.Expected == StreamExists
+}
 
 // An Encoded is an encoded message that a driver has yet to place.
 type Encoded struct {

@@ -169,6 +169,9 @@ func (e *VersionConflictError) Error() string {
 	if e.Expected == 0 && e.Actual == NoStream {
 		text += " (version 0 expects one message: is NoStream meant, or AnyVersion?)"
 	}
+	if e.Expected == StreamExists && e.Actual != NoStream {
+		text += " (the stream was deleted)"
+	}
 	return text
 }
 

@@ -293,8 +293,8 @@ func ValidateType(name string) error {
 }
 
 func validateExpected(v Version) error {
-	if v < AnyVersion {
-		return NewInvalidError("expected version", int64(v), "it is a position from 0, NoStream (-1) or AnyVersion (-2)")
+	if v < AnyVersion && v != StreamExists {
+		return NewInvalidError("expected version", int64(v), "it is a position from 0, NoStream (-1), AnyVersion (-2) or StreamExists (-4)")
 	}
 	return nil
 }

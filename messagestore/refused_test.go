@@ -308,8 +308,8 @@ func TestMetadataMayNameStreamsOfOtherClients(t *testing.T) {
 
 func TestHostileVersionsAreRefused(t *testing.T) {
 	store := untouchedStore(t)
-	const rule = "it is a position from 0, NoStream (-1) or AnyVersion (-2)"
-	for expected, value := range map[messagestore.Version]string{-3: "-3", math.MinInt64: "-9223372036854775808"} {
+	const rule = "it is a position from 0, NoStream (-1), AnyVersion (-2) or StreamExists (-4)"
+	for expected, value := range map[messagestore.Version]string{-3: "-3", -5: "-5", math.MinInt64: "-9223372036854775808"} {
 		_, err := store.Write(t.Context(), stream, expected, opened{})
 		requireInvalid(t, err, messagestore.ErrInvalid, "expected version", value, rule)
 		_, err = store.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: []messagestore.Body{opened{}}})

@@ -656,7 +656,7 @@ func validatePast(w StreamWrite) error {
 	if len(w.Past) > MaxFilterTypes {
 		return NewInvalidError("past types", len(w.Past), fmt.Sprintf("at most %d", MaxFilterTypes))
 	}
-	if len(w.Past) > 0 && w.Expected == AnyVersion {
+	if len(w.Past) > 0 && w.Expected < NoStream {
 		return NewInvalidError("expected version", w.Expected, "a write past messages of some types names the version that they came after")
 	}
 	if w.After != uuid.Nil && w.Expected < 0 {

@@ -18,6 +18,11 @@ const (
 	// out of a write by mistake expects one message, and conflicts.
 	AnyVersion Version = -2
 
+	// StreamExists expects a stream with a message, at whatever version. A stream without messages
+	// conflicts, and so does one that was deleted: nothing but its tombstone is left of it. The name
+	// and the number are EventStoreDB's.
+	StreamExists Version = -4
+
 	// EndOfStream is where [Store.ReadStreamBackwards] starts for the whole stream.
 	EndOfStream Version = math.MaxInt64
 )
@@ -29,6 +34,8 @@ func (v Version) String() string {
 		return "no stream"
 	case AnyVersion:
 		return "any version"
+	case StreamExists:
+		return "an existing stream"
 	}
 	return strconv.FormatInt(int64(v), 10)
 }

@@ -220,7 +220,7 @@ func (c *core) from(id string, body messagestore.Body, err error) messagestore.S
 	if err == nil {
 		err = checkID(id)
 	}
-	return messagestore.StreamWrite{Stream: c.category.Stream(id), Expected: 0, Past: allTypes, Bodies: []messagestore.Body{outsider(body, err)}}
+	return messagestore.StreamWrite{Stream: c.category.Stream(id), Expected: messagestore.StreamExists, Bodies: []messagestore.Body{outsider(body, err)}}
 }
 
 // outsider returns body, or one that no store encodes, because of err.

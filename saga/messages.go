@@ -31,12 +31,6 @@ const (
 // outside are the types that come from outside of a runner: each is a reason to go on.
 var outside = []string{TypeReplied, TypeRang, TypeCancelRequested, TypeResumed}
 
-// allTypes are those that a message from outside may come behind.
-var allTypes = append([]string{
-	TypeStarted, TypeBegan, TypeDone, TypeFailed, TypeWaiting, TypeValued, TypeCompensating, TypeUndone, TypeUndoFailed,
-	TypeParked, TypeCompleted, TypeCompensated,
-}, outside...)
-
 // Started is the first message of a saga.
 type Started struct {
 	Definition string          `json:"definition"`

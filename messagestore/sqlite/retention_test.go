@@ -171,6 +171,8 @@ func TestDeleteLeavesATombstone(t *testing.T) {
 	wrote, err := k.store.WriteInitial(t.Context(), "account:command-1+AAA", messagestore.Raw{Type: "T", Data: []byte(`{}`)})
 	require.NoError(t, err)
 	require.False(t, wrote)
+	_, err = k.store.Write(t.Context(), "account:command-1+AAA", messagestore.StreamExists, messagestore.Raw{Type: "T", Data: []byte(`{}`)})
+	require.ErrorContains(t, err, "version conflict: expected an existing stream, found 3 (the stream was deleted)")
 	require.Equal(t, messagestore.Version(4), k.write(t, "account:command-1+AAA", messagestore.Raw{Type: "T", Data: []byte(`{}`)}).Version)
 	deleted, err = k.Delete(t.Context(), "account:command-1+AAA", messagestore.AnyVersion, nil)
 	require.NoError(t, err)

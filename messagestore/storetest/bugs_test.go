@@ -24,7 +24,7 @@ type (
 	category = messagestore.CategoryPage
 )
 
-var bugs = slices.Concat(versionBugs, batchBugs, outcomeBugs, idBugs, orderBugs, contentBugs, streamBugs, categoryBugs, groupBugs, lookupBugs, atomicBugs, meetBugs, pastBugs, afterBugs, reportBugs, headsBugs, clockBugs, checkBugs, trimBugs)
+var bugs = slices.Concat(versionBugs, batchBugs, outcomeBugs, idBugs, orderBugs, contentBugs, streamBugs, categoryBugs, groupBugs, lookupBugs, atomicBugs, meetBugs, pastBugs, afterBugs, existsBugs, reportBugs, headsBugs, clockBugs, checkBugs, trimBugs)
 
 var versionBugs = []bug{
 	{"the expected version is not checked", []string{

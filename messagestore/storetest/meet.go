@@ -212,6 +212,9 @@ var pastTests = []test{
 	{"After/AnotherMessageConflicts", anotherMessageConflicts, atomicity},
 	{"After/GoesWithTypesThatMayCome", afterGoesWithPast, atomicity},
 	{"After/CheckHasIt", checkAfter, atomicity},
+	{"Exists/GoesToTheEndOfAnyVersion", existsGoesToTheEnd, atomicity},
+	{"Exists/NoStreamConflicts", existsConflicts, atomicity},
+	{"Exists/CheckHasIt", checkExists, atomicity},
 }
 
 func follows(id uuid.UUID, w messagestore.StreamWrite) messagestore.StreamWrite {
@@ -267,6 +270,52 @@ func checkAfter(t *testing.T, f *fixture) {
 
 	_, err = f.store.WriteStreams(t.Context(), follows(first.IDs[0], messagestore.To(b, 0)), messagestore.To(a, messagestore.NoStream, opened(1)...))
 	require.NoError(t, err)
+}
+
+func existsGoesToTheEnd(t *testing.T, f *fixture) {
+	f.write(t, f.stream(), messagestore.NoStream, opened(3)...)
+	one := messagestore.Envelope{ID: uuid.New(), Body: Opened{Name: "one"}}
+	for _, duplicate := range []bool{false, true} {
+		written, err := f.store.Write(t.Context(), f.stream(), messagestore.StreamExists, one)
+		require.NoError(t, err)
+		require.Equal(t, messagestore.Version(3), written.Version)
+		require.Equal(t, duplicate, written.Duplicate)
+	}
+	require.Equal(t, messagestore.Version(6), f.write(t, f.stream(), messagestore.StreamExists, opened(3)...).Version)
+	requireDense(t, f.read(t, f.stream()))
+	require.Len(t, f.read(t, f.stream()), 7)
+}
+
+func existsConflicts(t *testing.T, f *fixture) {
+	b, a, _ := f.streams()
+	want := messagestore.VersionConflictError{Stream: b, Expected: messagestore.StreamExists, Actual: messagestore.NoStream}
+	for n := 1; n <= 2; n++ {
+		_, err := f.store.Write(t.Context(), b, messagestore.StreamExists, opened(n)...)
+		require.Equal(t, want, conflict(t, err))
+		_, met, err := f.store.TryWrite(t.Context(), b, messagestore.StreamExists, opened(n)...)
+		require.NoError(t, err)
+		require.Equal(t, []*messagestore.Message{nil}, met.Last)
+	}
+	for _, w := range []messagestore.StreamWrite{messagestore.To(b, messagestore.StreamExists), messagestore.To(b, messagestore.StreamExists, opened(1)...)} {
+		_, err := f.store.WriteStreams(t.Context(), messagestore.To(a, messagestore.NoStream, opened(1)...), w)
+		require.Equal(t, want, conflict(t, err))
+	}
+	require.Empty(t, f.read(t, a))
+	require.Empty(t, f.read(t, b))
+}
+
+func checkExists(t *testing.T, f *fixture) {
+	b, a, _ := f.streams()
+	f.write(t, b, messagestore.NoStream, opened(2)...)
+	one := messagestore.Envelope{ID: uuid.New(), Body: Opened{Name: "one"}}
+	for _, duplicate := range []bool{false, true} {
+		written, err := f.store.WriteStreams(t.Context(), messagestore.To(b, messagestore.StreamExists), messagestore.To(a, messagestore.AnyVersion, one))
+		require.NoError(t, err)
+		require.Equal(t, messagestore.Version(1), written[0].Version)
+		require.Equal(t, messagestore.Version(0), written[1].Version)
+		require.Equal(t, duplicate, written[1].Duplicate)
+	}
+	require.Len(t, f.read(t, b), 2)
 }
 
 func goingPast(w messagestore.StreamWrite, types ...string) messagestore.StreamWrite {

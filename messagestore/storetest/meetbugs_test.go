@@ -245,6 +245,48 @@ var afterBugs = []bug{
 	}, nil},
 }
 
+var existsBugs = []bug{
+	{"a stream that has to exist may be new", []string{"Exists/NoStreamConflicts", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
+		d.expectsOther(messagestore.StreamExists, messagestore.AnyVersion)
+	}, nil},
+	{"a stream that has to exist has one message", []string{
+		"Exists/GoesToTheEndOfAnyVersion", "Exists/CheckHasIt", "Model/AnyHistoryIsAsTheModelHasIt",
+	}, func(d *driver) {
+		d.expectsOther(messagestore.StreamExists, 0)
+	}, nil},
+	{"a check that a stream exists tells no version", []string{"Exists/CheckHasIt"}, func(d *driver) {
+		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+			all, err := d.AtomicDriver.AppendAll(ctx, appends)
+			for i := range all {
+				if a := appends[i]; a.Expected == messagestore.StreamExists && len(a.Records) == 0 {
+					all[i].Version = a.Expected
+				}
+			}
+			return all, err
+		}
+	}, nil},
+}
+
+// expectsOther passes an expected version on as another.
+func (d *driver) expectsOther(asked, passed messagestore.Version) {
+	change := func(a *messagestore.Append) {
+		if a.Expected == asked {
+			a.Expected = passed
+		}
+	}
+	d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+		change(&a)
+		return d.AtomicDriver.Append(ctx, a)
+	}
+	d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+		appends = slices.Clone(appends)
+		for i := range appends {
+			change(&appends[i])
+		}
+		return d.AtomicDriver.AppendAll(ctx, appends)
+	}
+}
+
 func allOf(types []string, messages []*recorded) bool {
 	return len(messages) > 0 && !slices.ContainsFunc(messages, func(m *recorded) bool { return !slices.Contains(types, m.Type) })
 }

@@ -98,7 +98,7 @@ func (m *model) drawStream(t *rapid.T) messagestore.StreamName {
 func (m *model) drawExpected(t *rapid.T, stream messagestore.StreamName) messagestore.Version {
 	version := m.version(stream)
 	return rapid.SampledFrom([]messagestore.Version{
-		version, version, version, messagestore.AnyVersion, messagestore.NoStream, max(version-1, messagestore.NoStream), version + 1,
+		version, version, version, messagestore.AnyVersion, messagestore.StreamExists, messagestore.NoStream, max(version-1, messagestore.NoStream), version + 1,
 	}).Draw(t, "expected")
 }
 
@@ -116,7 +116,8 @@ func drawMessages(t *rapid.T, least int) []messagestore.Body {
 // conflicts returns the version conflict that the writes have to meet, or nil.
 func (m *model) conflicts(writes []messagestore.StreamWrite) *messagestore.VersionConflictError {
 	for _, w := range writes {
-		if actual := m.version(w.Stream); w.Expected != messagestore.AnyVersion && w.Expected != actual && !m.goesPast(w) {
+		if actual := m.version(w.Stream); w.Expected != messagestore.AnyVersion && w.Expected != actual && !m.goesPast(w) &&
+			(w.Expected != messagestore.StreamExists || actual == messagestore.NoStream) {
 			return &messagestore.VersionConflictError{Stream: w.Stream, Expected: w.Expected, Actual: actual}
 		}
 	}
@@ -231,7 +232,7 @@ func (m *model) drawWrites(t *rapid.T) []messagestore.StreamWrite {
 		if len(w.Bodies) == 0 && w.Expected == messagestore.AnyVersion {
 			w.Expected = m.version(stream)
 		}
-		if w.Expected != messagestore.AnyVersion {
+		if w.Expected >= messagestore.NoStream {
 			w.Past = rapid.SampledFrom([][]string{nil, {"Opened"}, {"opened", "Deposited", "Opened"}}).Draw(t, "past")
 		}
 		writes = append(writes, w)

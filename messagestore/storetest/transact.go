@@ -75,6 +75,7 @@ func transactTests[Tx any]() []transactTest[Tx] {
 		{"Transact/IDConflictRollsBack", idConflictRollsBack[Tx], false},
 		{"Transact/DuplicateIsDoneOnce", duplicateIsDoneOnce[Tx], false},
 		{"Transact/WritesPastTypes", transactsPastTypes[Tx], false},
+		{"Transact/WritesToAStreamThatExists", transactsToAStreamThatExists[Tx], false},
 		{"Transact/WritesAfterAMessage", transactsAfter[Tx], false},
 		{"Transact/FirstMessageIsSeen", firstMessageIsSeen[Tx], false},
 		{"Transact/CommitIsRefused", commitIsRefused[Tx], false},
@@ -277,6 +278,24 @@ func transactsPastTypes[Tx any](t *testing.T, f *transacting[Tx]) {
 		require.Equal(t, 2, f.count(t))
 	}
 	require.Len(t, f.read(t, f.stream()), 4)
+}
+
+func transactsToAStreamThatExists[Tx any](t *testing.T, f *transacting[Tx]) {
+	f.write(t, f.stream(), messagestore.NoStream, opened(2)...)
+	calls := 0
+	for _, w := range []messagestore.StreamWrite{messagestore.To(f.stream(), messagestore.StreamExists, opened(1)...), messagestore.To(f.stream(), messagestore.StreamExists)} {
+		written, err := f.tx.Transact(t.Context(), "", f.adding(&calls, w))
+		require.NoError(t, err)
+		require.Equal(t, messagestore.Version(2), written[0].Version)
+	}
+	require.Equal(t, 2, f.count(t))
+
+	none := f.stream("none")
+	for _, w := range []messagestore.StreamWrite{messagestore.To(none, messagestore.StreamExists, opened(1)...), messagestore.To(none, messagestore.StreamExists)} {
+		_, err := f.tx.Transact(t.Context(), "", f.adding(&calls, w))
+		require.Equal(t, messagestore.VersionConflictError{Stream: none, Expected: messagestore.StreamExists, Actual: messagestore.NoStream}, conflict(t, err))
+	}
+	require.Equal(t, 2, f.count(t))
 }
 
 func transactsAfter[Tx any](t *testing.T, f *transacting[Tx]) {

@@ -63,6 +63,7 @@ type faults struct {
 	dropsPast       bool // types that may come in between
 	dropsAfter      bool // the id of the message at the expected version
 	anyPast         bool // the same, and nothing else is looked at either
+	createsAny      bool // takes StreamExists for AnyVersion
 	conflictIsBlind bool // says that any conflict is of another kind
 }
 
@@ -115,6 +116,9 @@ func (d *transactor) Transact(
 		}
 		if d.dropsAfter {
 			appends[i].After = uuid.Nil
+		}
+		if d.createsAny && a.Expected == messagestore.StreamExists && len(a.Records) > 0 {
+			appends[i].Expected = messagestore.AnyVersion
 		}
 		if d.anyPast && len(a.Past) > 0 {
 			appends[i].Expected, appends[i].Past = messagestore.AnyVersion, nil
@@ -211,6 +215,7 @@ var transactBugs = []transactBug{
 	{"the types that may come in between are lost on the way", []string{"WritesPastTypes"}, faults{dropsPast: true}},
 	{"messages of any type may come in between", []string{"WritesPastTypes"}, faults{anyPast: true}},
 	{"the message at the expected version is lost on the way", []string{"WritesAfterAMessage"}, faults{dropsAfter: true}},
+	{"a stream that has to exist may be new", []string{"WritesToAStreamThatExists"}, faults{createsAny: true}},
 	{"the last message is taken for the first", []string{"FirstMessageIsSeen"}, faults{begunIsLast: true}},
 	{"Commit and Rollback work", []string{"CommitIsRefused", "RollbackIsRefused"}, faults{commitWorks: true}},
 	{"a refused Commit is forgotten", []string{"CommitIsRefused", "RollbackIsRefused"}, faults{hidesEnd: true}},

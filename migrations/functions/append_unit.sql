@@ -25,7 +25,7 @@ begin
     and array_dims(streams) = one_each and array_dims(expected) = one_each and array_dims(counts) = one_each and array_dims(fences) = one_each
     and array_dims(ids) = one_each and array_dims(types) = one_each and array_dims(data) = one_each and array_dims(metadata) = one_each
     and (past is null or jsonb_typeof(past) = 'array') and (after is null or array_dims(after) = one_each)
-    and 1 = all (counts) and '' <> all (streams) and -2 <= all (expected)
+    and 1 = all (counts) and '' <> all (streams) and -4 <= all (expected)
   ) then
     perform dibs.lock_shared(streams);
     -- A statement of its own: its snapshot is younger than the locks. An erased stream, and an id
@@ -37,6 +37,7 @@ begin
         and not exists (select from dibs.messages r where r.id = s.id)
         and (
           s.expected = -2
+          or s.expected = -4 and m.type <> 'dibs:Tombstone'
           or s.expected = coalesce(m.position, -1) and (s.after is null or s.after = m.id)
           or s.expected < m.position and past -> (s.n - 1)::integer <> 'null'
             and (
@@ -50,7 +51,7 @@ begin
         ) is true as fits
       from unnest(streams, expected, fences, ids, after) with ordinality s (name, expected, fence, id, after, n) -- in its order
       left join lateral (
-        select l.position, l.id, l.group_hash as hash from dibs.messages l where l.stream_name = s.name order by l.position desc limit 1
+        select l.position, l.type, l.id, l.group_hash as hash from dibs.messages l where l.stream_name = s.name order by l.position desc limit 1
       ) m on true
       left join lateral (select l.* from dibs.fences l where l.category = split_part(s.name, '-', 1) limit 1) f on true
     ) v;

@@ -58,11 +58,11 @@ begin
   if field is null then
     select s.n into at
     from unnest(expected, counts) with ordinality s (version, count, n)
-    where s.version is null or s.version < -2 or s.count = 0 and s.version = -2
+    where s.version is null or s.version < -2 and s.version <> -4 or s.count = 0 and s.version = -2
     order by s.n
     limit 1;
     if found then
-      field := 'expected'; rule := 'it is a position from 0, -1 for no stream, or, with messages, -2 for any version';
+      field := 'expected'; rule := 'it is a position from 0, -1 for no stream, -4 for a stream that exists, or, with messages, -2 for any version';
     end if;
   end if;
 

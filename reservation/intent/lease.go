@@ -595,7 +595,8 @@ func conflictOf(writes []messagestore.StreamWrite, last []*messagestore.Message)
 		if last[i] != nil {
 			actual = last[i].Position
 		}
-		if w.Expected != actual && w.Expected != messagestore.AnyVersion {
+		exists := last[i] != nil && !last[i].IsTombstone()
+		if w.Expected != actual && w.Expected != messagestore.AnyVersion && (w.Expected != messagestore.StreamExists || !exists) {
 			return &messagestore.VersionConflictError{Stream: w.Stream, Expected: w.Expected, Actual: actual}
 		}
 	}

@@ -139,7 +139,7 @@ func TestADeletedStreamGoesOnAfterItsTombstone(t *testing.T) {
 				version, err := a.Version(t.Context(), stream)
 				require.NoError(t, err)
 				require.Equal(t, messagestore.Version(3), version)
-				for _, wrong := range []messagestore.Version{messagestore.NoStream, 0, 2, 4} {
+				for _, wrong := range []messagestore.Version{messagestore.NoStream, 0, 2, 4, messagestore.StreamExists} {
 					_, err = a.Write(t.Context(), stream, wrong, bodies...)
 					conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
 					require.True(t, ok, "%v", err)

@@ -21,7 +21,7 @@ type writeCommand struct {
 	Data   string  `arg:"" optional:"" help:"Its data, a JSON object; - reads it from the standard input. Defaults to {}."`
 
 	ID       string `name:"id" placeholder:"UUID" help:"The message's id. Writing it again changes nothing. Defaults to a new one."`
-	Expected string `placeholder:"VERSION" help:"no-stream, any, or the position of the stream's last message. Defaults to any."`
+	Expected string `placeholder:"VERSION" help:"no-stream, exists, any, or the position of the stream's last message. Defaults to any."`
 	Metadata string `placeholder:"JSON" help:"The message's metadata, a JSON object."`
 	Follow   string `placeholder:"STREAM@POSITION" help:"The message that this one follows, which becomes its cause."`
 
@@ -152,11 +152,13 @@ func parseExpected(s string) (messagestore.Version, error) {
 		return messagestore.NoStream, nil
 	case "any":
 		return messagestore.AnyVersion, nil
+	case "exists":
+		return messagestore.StreamExists, nil
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 || strconv.FormatInt(n, 10) != s {
 		return 0, messagestore.NewInvalidError("expected version", s,
-			fmt.Sprintf("it is no-stream, any, or a position from 0 to %d", int64(math.MaxInt64)))
+			fmt.Sprintf("it is no-stream, exists, any, or a position from 0 to %d", int64(math.MaxInt64)))
 	}
 	return messagestore.Version(n), nil
 }
