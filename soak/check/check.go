@@ -51,7 +51,7 @@ type Config struct {
 
 	// Guards are how much must have happened for a run to say anything.
 	//
-	// Defaults to those of [DefaultGuards].
+	// Defaults to [DefaultGuards].
 	Guards *Guards
 
 	// HealLimit is how long it may take until everything is quiet after the last fault.
@@ -62,7 +62,7 @@ type Config struct {
 	// AllowedSQLStates are the errors that PostgreSQL's log may hold; a name of two
 	// characters allows a class.
 	//
-	// Defaults to those of [DefaultSQLStates].
+	// Defaults to [DefaultSQLStates].
 	AllowedSQLStates []string
 
 	// AllowedTexts are other errors that it may log, whole.
@@ -260,7 +260,7 @@ type resolution struct {
 	by  int32
 }
 
-// A delivery is a message in flight, or one that was parked.
+// A delivery is a message in flight, or a parked message.
 type delivery struct {
 	time, end int64
 	number    uint64

@@ -283,7 +283,7 @@ func (g *group) checkOrder() {
 				break
 			}
 			if !known {
-				// Messages before the last one that was done were looked at when that was
+				// Messages before the last handled one were looked at when that was
 				// delivered.
 				break
 			}
@@ -298,9 +298,9 @@ func (g *group) checkPuts() {
 	type holder struct {
 		put     int32          // the last that was recorded
 		over    map[int32]bool // lives that another has taken over from
-		open    []int32        // that had not ended when the last began
-		highest *put           // of those that had, nil for none
-		of      int32          // its number
+		open    []int32        // lives that had not ended when the last one began
+		highest *put           // the highest put of the lives that had ended, nil for none
+		of      int32          // the number of the highest put
 	}
 	holders := map[int]*holder{} // by the failovers before
 	answered := g.answered()

@@ -54,7 +54,8 @@ type LogLine struct {
 	Text     string `json:"text"`
 }
 
-// Goroutines are those of one process before it did anything and when it had ended all.
+// Goroutines says how many goroutines a process had before it did anything, and after it had ended all
+// of them.
 type Goroutines struct {
 	Proc   string `json:"proc"`
 	Before int    `json:"before"`

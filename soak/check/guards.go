@@ -20,7 +20,7 @@ type Guards struct {
 	// OK or a conflict.
 	HealthyOK float64
 
-	// Faults are those of which each must have hit a write in flight at least once.
+	// Faults names the faults that must each have hit a write in flight at least once.
 	Faults []string
 
 	// Unknown is how many writes of unknown outcome there must have been, and Written and
@@ -196,8 +196,8 @@ func (r *run) takeovers() (n int) {
 	return n
 }
 
-// countStruck counts, of the faults of each name, those that began in the middle of a write of which its process was
-// told that its outcome is unknown.
+// countStruck counts by name the faults that began in the middle of a write whose process was told that
+// the outcome is unknown.
 func (r *run) countStruck() {
 	var unknown []span
 	for i := range r.ops {
@@ -206,7 +206,7 @@ func (r *run) countStruck() {
 		}
 	}
 	slices.SortFunc(unknown, func(a, b span) int { return cmp.Compare(a.from, b.from) })
-	for i := 1; i < len(unknown); i++ { // each to the latest end of those that began until then
+	for i := 1; i < len(unknown); i++ { // each to the latest end of the writes that began until then
 		unknown[i].to = max(unknown[i].to, unknown[i-1].to)
 	}
 	for i := range r.faults {

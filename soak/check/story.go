@@ -194,7 +194,7 @@ func (t *teller) ends(i int, o *history.Operation) string {
 	return "has done it"
 }
 
-// appends tells the messages of a write: of a long batch, those that the story is
+// appends tells the messages of a write. From a long batch it picks the messages that the story is
 // about.
 func (t *teller) appends(i int, appends []history.Append) string {
 	var parts []string

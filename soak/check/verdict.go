@@ -77,8 +77,8 @@ type Verdict struct {
 	// ByEpoch is how many consumers only the epoch can have told that a backup was put back.
 	ByEpoch int64
 
-	// Struck is how many faults there were of each name, and how many of them began in the middle of a write of
-	// which its process was told that its outcome is unknown.
+	// Struck is how many faults there were of each name, and how many of them began in the middle of a
+	// write whose process was told that the outcome is unknown.
 	Struck map[string]Struck
 
 	// Done is how many operations of each kind were done.

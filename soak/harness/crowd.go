@@ -15,7 +15,7 @@ import (
 
 // Replicas are groups with members that come and go.
 type Replicas struct {
-	Shares, InOrder bool // there is a group whose members share the category, and one that handles it in order
+	Shares, InOrder bool // there is a group whose members share the category, and a group in which one member handles all of it in order
 	Most            int  // members of each
 	Only            bool // there is no other consumer, and no handler
 }

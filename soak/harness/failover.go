@@ -28,7 +28,7 @@ type Failovers struct {
 	Sync     int // a standby that commits wait for
 	Async    int // a standby that lacks the last acknowledged messages
 	Restores int // a backup that was taken under load
-	PutBacks int // the files of such a backup, as they are, of which no timeline tells
+	PutBacks int // the files of such a backup, started as they are: the timeline stays the same
 }
 
 // Total is how many there are.
@@ -37,8 +37,9 @@ func (f Failovers) Total() int { return f.Sync + f.Lossy() }
 // Lossy is how many lose something that was acknowledged.
 func (f Failovers) Lossy() int { return f.Async + f.Restores + f.PutBacks }
 
-// madeInHand reports whether a violation is of a message that was made of another: of one
-// that a failover undid, if it was in flight: its handler goes on until it is told.
+// madeInHand reports whether a violation is of a message that a handler makes of another. If a
+// failover undid the other message while it was in flight, its handler still goes on until it is
+// told.
 func madeInHand(v admin.Violation) bool { return v.Rule == "reservation" || v.Rule == "deadLetter" }
 
 // The names of the ways to lose a primary.
@@ -57,7 +58,7 @@ func (f Failovers) schedule(random *rand.Rand) []string {
 	return all
 }
 
-// names are those of which there are any.
+// names returns the ways that are asked for at least once, sorted.
 func (f Failovers) names() []string {
 	all := f.schedule(rand.New(rand.NewPCG(0, 0)))
 	slices.Sort(all)
@@ -74,7 +75,7 @@ func (n *nemesis) failovers(ctx context.Context) error {
 		if !wait(ctx, between(random, time.Second, 3*time.Second)) {
 			return ctx.Err()
 		}
-		// The first server is pg, and those that take its place are pg-1, pg-2 ...
+		// The first server is pg, its successors are pg-1, pg-2 ...
 		if err := ways[name](ctx, random, fmt.Sprintf("pg-%d", i+1)); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -332,8 +333,8 @@ func heads(ctx context.Context, p *server.Postgres) ([]history.Append, error) {
 	})
 }
 
-// moveTo has clients go on with another server, and removes the one that there was. It
-// must not come back: both would acknowledge.
+// moveTo has clients go on with another server, and removes the former one. That must not come
+// back: both would acknowledge.
 func (n *nemesis) moveTo(next *server.Postgres) error {
 	old := n.postgres
 	n.postgres, n.url = next, next.URL(database)

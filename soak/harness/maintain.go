@@ -165,8 +165,8 @@ func (n *nemesis) reindex(ctx context.Context, random *rand.Rand, begin func(str
 	})
 }
 
-// reindexes returns the statements that make each index anew, after those that drop the
-// remains of such a statement that was killed.
+// reindexes returns the statements that drop the remains of a killed reindex, and then the
+// statements that make each index anew.
 func reindexes(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	rows, err := conn.Query(ctx, `
 		select format(case when indisvalid then 'reindex index concurrently %s' else 'drop index concurrently %s' end, indexrelid::regclass)

@@ -82,7 +82,7 @@ type nemesis struct {
 	done    map[string]int // how often the fault had its effect, before any other fault
 
 	// Of failovers.
-	rewinds int // how often the server was replaced by one that had less, which consumers may have read
+	rewinds int // how often a server took over that lacked messages which consumers may have read
 }
 
 func newNemesis(r *run, phases []phase) *nemesis {
@@ -198,14 +198,14 @@ func (n *nemesis) crashed() error {
 	return errors.Join(err, readyErr)
 }
 
-// died waits until none of the processes is left that served clients when one of them was killed: they
+// died waits until all processes have ended that served clients when one of them was killed. They
 // serve on until the postmaster has noticed.
 func (n *nemesis) died(ctx context.Context, served []server.Backend) error {
 	limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for slices.ContainsFunc(n.postgres.Backends(), func(b server.Backend) bool { return slices.Contains(served, b) }) {
 		if !wait(limited, time.Millisecond) {
-			break // one that another fault has stopped serves no client either
+			break // a process that another fault has stopped serves no client either
 		}
 	}
 	now, err := history.Now()
@@ -327,9 +327,8 @@ func (n *nemesis) pastDeadline(ctx context.Context, random *rand.Rand, begin fun
 	return nil
 }
 
-// ruled puts a rule on one of the proxies for a while. Where it may leave a connection of
-// which the client does not learn that it is dead, it is severed in the end: no one else
-// here would find that out.
+// ruled puts a rule on one of the proxies for a while. If the rule may leave a connection dead
+// without the client's knowing, sever cuts it in the end: nothing else here would find it.
 func (n *nemesis) ruled(
 	ctx context.Context, random *rand.Rand, begin func(string) func(), name string, most time.Duration, sever bool, rule pgproxy.Rule,
 ) error {

@@ -96,7 +96,8 @@ func pick(chosen []fault, names []string) (picked []fault) {
 	return picked
 }
 
-// wait returns how long to wait before a fault that is alone or not, after one that was or not.
+// wait returns how long to wait before the next fault: longer if that fault is to be alone, or if the
+// last one was (after).
 func (p *phase) wait(random *rand.Rand, alone, after bool) time.Duration {
 	if alone || after {
 		return between(random, aloneAfter, aloneAfter+aloneBefore)

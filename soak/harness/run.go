@@ -152,8 +152,8 @@ type run struct {
 	log     zerolog.Logger
 	history *history.Writer
 
-	postgres *server.Postgres  // nil for SQLite; the one that there is now
-	logged   []check.LogLine   // of those that there were before
+	postgres *server.Postgres  // the present server; nil for SQLite
+	logged   []check.LogLine   // of the former servers
 	bouncer  *server.PgBouncer // nil for none
 	disk     string            // that fills up, "" for none
 	up       sync.RWMutex      // held for writing while the server is down by our own doing

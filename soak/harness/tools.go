@@ -98,9 +98,9 @@ func traced(pid int) bool {
 // tracing bounds how long a process is traced, which slows it, until it syncs.
 const tracing = 3 * time.Second
 
-// failSync has a sync of the server fail, as that of a broken disk does: one of the WAL, at
-// the next commit, or of data. PostgreSQL does not know the contents of the disk then, and
-// reads its WAL again.
+// failSync has a sync of the server fail as on a broken disk: a sync of the WAL, at the next
+// commit, or of data. PostgreSQL does not know the contents of the disk then, and reads its WAL
+// again.
 func (n *nemesis) failSync(ctx context.Context, random *rand.Rand, begin func(string) func()) error {
 	if !n.up.TryRLock() {
 		return nil // it is down

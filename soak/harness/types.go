@@ -17,7 +17,8 @@ import (
 	"strings"
 )
 
-// Types are those of all packages of the repository, to check what a bug makes of one without a build.
+// Types holds the types of all packages of the repository, to check a package with a planted bug
+// without a build.
 type Types struct {
 	root    string
 	exports map[string]string   // by import path: the file of its types

@@ -3,10 +3,10 @@
 //
 // # One file for each process
 //
-// A process has a name that no other process ever has, also not the one that is started in
-// its place, and a file of that name. [Create] refuses a file that exists. The file is opened
-// with O_APPEND and each event is one line in one write(2): a kill -9 loses nothing that was
-// written before, and tears at most the last line.
+// A process has a name that no other process ever has, not even its successor, and a file of that
+// name. [Create] refuses a file that exists. The file is opened with O_APPEND and each event is
+// one line in one write(2): a kill -9 loses nothing that was written before, and tears at most the
+// last line.
 //
 //	w, err := history.Create(dir, "writer-3.1")
 //	...

@@ -25,9 +25,9 @@ type Operation struct {
 	Answer []Append
 }
 
-// Operations yields the operations of the file at path, each when it ends, and at last those that do not, in
-// the order in which they began. The operations that it yields may be kept. It has only those in flight in
-// memory.
+// Operations yields the operations of the file at path: each when it ends, and after them the operations
+// without an end, in the order in which they began. A caller may keep what it gets. Operations itself has
+// in memory only the ones in flight.
 func Operations(path string) iter.Seq2[*Operation, error] {
 	return func(yield func(*Operation, error) bool) {
 		open := map[uint64]*Operation{}

@@ -58,7 +58,7 @@ type Row struct {
 
 // Inputs are all that a run leaves.
 type Inputs struct {
-	Messages []*Message // those of a stream in their order
+	Messages []*Message // the messages of each stream in their order
 	Calls    []*Call
 	Writes   []*Write // in the resource's order
 	Rows     []Row
@@ -247,8 +247,8 @@ func (c *checker) lossy(from, to int64) bool {
 	return slices.ContainsFunc(c.losses, func(s span) bool { return s.meets(from, to) })
 }
 
-// lost reports whether a token that no grant has may be of one that was undone, and if so keeps it: it is
-// about the time of its grant.
+// lost reports whether a token without a grant may be of a grant that a failover undid, and if so keeps
+// it. A token is about the time of its grant.
 func (c *checker) lost(k Key) bool {
 	if !c.lossy(k.Token, k.Token) {
 		return false
@@ -597,7 +597,7 @@ func (c *checker) done(s *stream, call *Call) bool {
 	return true
 }
 
-// await looks at an answer to one that waited.
+// await looks at the answer to a call that waited for an end.
 func (c *checker) await(call *Call) {
 	s := c.streams[call.Stream]
 	switch call.Answer.Answer {
@@ -781,7 +781,7 @@ func (c *checker) kill(call *Call) {
 	}
 }
 
-// confirmations looks for the call that made each confirmation, and for the one that asked for each grant.
+// confirmations looks for the calls that asked for each grant, released it by force, and confirmed it.
 func (c *checker) confirmations() {
 	could := func(call *Call, yes string) bool {
 		a := call.Answer.Answer
@@ -863,7 +863,8 @@ func (c *checker) own(name, session string) int {
 	return 0
 }
 
-// above compares the tokens that a failover has undone with those that were asked for and granted after it.
+// above compares the tokens that a failover has undone with the tokens that were asked for and granted
+// after it.
 func (c *checker) above() {
 	undone := map[string][]int64{}
 	for k := range c.undone {

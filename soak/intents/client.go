@@ -176,10 +176,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// key draws one of those of the time.
+// key draws one of the keys that are in use now: they change with time.
 func (h *hand) key() string {
 	age, lasts := now()-h.task.Began, keyTime
-	if h.task.Long { // one that is done ends the contention for it
+	if h.task.Long { // when a key is done, the contention for it ends
 		lasts /= 8
 	}
 	return fmt.Sprintf("%d.%d", age/lasts.Microseconds(), h.zipf.Uint64())

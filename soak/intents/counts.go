@@ -33,8 +33,8 @@ type Counts struct {
 	Work            int // that looked at its lease, or its context, before it began
 	Paused          int // of these, begun after the lease by a process that was stopped meanwhile
 	Undone          int // answers that a failover has undone
-	Above           int // grants after one that was undone
-	Strayed         int // intents that a holder wrote to whose lease a failover has undone
+	Above           int // grants that were asked for after a failover had undone one of the same key
+	Strayed         int // intents that were written by a holder whose lease a failover has undone
 }
 
 // The goals of a run: of the issue's, and of one of a minute.
@@ -59,7 +59,7 @@ func (n *Counts) count(call *Call) {
 		if a == Lost {
 			n.LateConfirms++
 		}
-	case Stop: // one that was killed meanwhile was no longer late
+	case Stop: // a process that was killed meanwhile was no longer late
 		if a == OK && call.End-call.At > ttl.Microseconds() {
 			n.Stops++
 		}

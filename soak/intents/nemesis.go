@@ -16,7 +16,7 @@ import (
 // A fault comes again and again, after a time between two bounds; and seldom, once there was enough of it.
 type fault struct {
 	least, most time.Duration
-	counted     func(n *Counts) *int // nil for one that has no goal
+	counted     func(n *Counts) *int // nil if it has no goal
 	after       func(n *Counts) *int // the goal before which it is seldom too; nil for none
 	answers     int64                // of the server before the next one, so that a slow machine gets something done
 	run         func(r *run, ctx context.Context, random *rand.Rand) error
@@ -214,7 +214,8 @@ func (r *run) killBouncer(ctx context.Context, _ *rand.Rand) error {
 	return r.bouncer.Start(context.WithoutCancel(ctx))
 }
 
-// ask is the rule of a slot's proxy: that of the fault that is there, if one is. It tells of commits.
+// ask is the rule of a slot's proxy. It follows the rule of the present fault, if there is one, and
+// tells of commits.
 func (s *slot) ask(m pgproxy.Message) pgproxy.Fault {
 	if m.From == pgproxy.Server && m.Name == "CommandComplete" {
 		s.answers.Add(1)
@@ -335,8 +336,8 @@ func (r *run) jump(ctx context.Context, random *rand.Rand) error {
 
 // Failovers are how often the primary is lost to a standby.
 type Failovers struct {
-	Sync  int // to one that commits wait for
-	Async int // to one that lacks the last commits
+	Sync  int // to a standby that commits wait for
+	Async int // to a standby that lacks the last commits
 }
 
 func (f Failovers) total() int { return f.Sync + f.Async }

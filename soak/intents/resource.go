@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// A Write is one that the resource was asked for, in the order of its log.
+// A Write is a write that the resource was asked for.
 type Write struct {
 	At       int64  `json:"at"`
 	Key      string `json:"key"` // the intent's stream

@@ -139,7 +139,7 @@ func (t *tally) lines(path string, f func(line []byte) error) error {
 	}
 }
 
-// messages folds those that have come, as far as the server answers.
+// messages folds the new messages, as far as the server answers.
 func (t *tally) messages(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -29,9 +29,8 @@ func FakeClock() (string, error) {
 // clock is the file that says how far the clock of a server is off.
 func (p *Postgres) clock() string { return filepath.Join(p.dir, "clock") }
 
-// SetClock puts the clock of a server off by so much from now on: that of each of its
-// processes, but not the clock that they measure durations by. The server was made with
-// [PostgresConfig.Clock].
+// SetClock puts the wall clock of all processes of a server off by so much from now on, but not
+// the clock that they measure durations by. The server was made with [PostgresConfig.Clock].
 func (p *Postgres) SetClock(off time.Duration) error {
 	return p.writeClock(fmt.Sprintf("%+d\n", int64(off.Seconds())))
 }

@@ -160,7 +160,7 @@ func (p *Postgres) await(ctx context.Context) error {
 func (p *Postgres) Kill() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.process.Signal(syscall.SIGKILL) // first the one that would start others
+	p.process.Signal(syscall.SIGKILL) // first the postmaster, which would start others
 	err := killBelow(filepath.Join(p.dir, "data"))
 	<-p.process.Done()
 	return err

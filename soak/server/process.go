@@ -84,8 +84,8 @@ func (t *tail) String() string {
 	return string(bytes.TrimSpace(t.buf))
 }
 
-// below returns the processes whose working folder is dir or below it: those of a server
-// that runs there, also if their parent has ended.
+// below returns the processes whose working folder is dir or below it. So it finds all processes
+// of a server that runs there, also if their parent has ended.
 func below(dir string) []int {
 	entries, _ := os.ReadDir("/proc") // of nothing there is nothing below
 	var found []int

@@ -111,7 +111,7 @@ func (c *content) text(b *strings.Builder) {
 	}
 }
 
-// name makes the i-th name of a stream, some of which are hostile.
+// name makes the i-th name of a stream. Two of each sixteen are hostile.
 func name(category messagestore.Category, i uint64) messagestore.StreamName {
 	switch i % 16 {
 	case 3:

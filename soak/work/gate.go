@@ -17,8 +17,8 @@ const (
 // that it needs to recover.
 type gate struct {
 	ping func(context.Context) error
-	turn chan struct{} // of one: its holder is the one that asks
-	open time.Time     // when it was asked last whether the store answers, and it did
+	turn chan struct{} // has room for one value; the caller that has put it there asks
+	open time.Time     // when the question was asked that ended the last wait
 }
 
 func newGate(ping func(context.Context) error) *gate {

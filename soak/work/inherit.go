@@ -69,8 +69,8 @@ func unsettled(path string) ([]*history.Operation, error) {
 	return left, nil
 }
 
-// find returns the outcome of writes whose sender is gone or sent them in a transaction. It waits for those
-// that are still in flight.
+// find returns the outcome of writes whose sender is gone or sent them in a transaction. It waits for
+// writes that are still in flight.
 func (w *caller) find(ctx context.Context, sent []history.Append) ([]messagestore.Written, error) {
 	var written []messagestore.Written
 	for _, a := range sent {

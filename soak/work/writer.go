@@ -376,8 +376,8 @@ func (w *caller) read(ctx context.Context) {
 	w.history.end(op, history.OK, &history.Event{Func: history.Read, Appends: []history.Append{seen}})
 }
 
-// send sends a command under an idempotence key: a new one, or one that was sent before,
-// as it was or, seldom, with other content.
+// send sends a command under an idempotence key: a new command, or an earlier one, as it was or,
+// seldom, with other content.
 func (w *caller) send(ctx context.Context) error {
 	var sent command
 	switch n := w.random.IntN(100); {
