@@ -223,7 +223,8 @@ func (c *core) from(id string, body messagestore.Body, err error) messagestore.S
 	return messagestore.StreamWrite{Stream: c.category.Stream(id), Expected: messagestore.StreamExists, Bodies: []messagestore.Body{outsider(body, err)}}
 }
 
-// outsider returns body, or one that no store encodes, because of err.
+// outsider returns body. If err is set, it returns a body that no store encodes, with err as the
+// reason.
 func outsider(body messagestore.Body, err error) messagestore.Body {
 	if err != nil {
 		return refused{body.MessageType(), err}

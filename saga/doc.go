@@ -1,5 +1,5 @@
-// Package saga runs a process over several steps, each recorded, that ends done or undone: a trip with a flight,
-// a hotel and a car, of which the customer gets all or none.
+// Package saga runs a process over several recorded steps, which ends with all of them done or all undone:
+// a trip with a flight, a hotel and a car, and the customer gets all or none.
 //
 //	txs, err := messagestore.Transactional[pgx.Tx](store) // the store of the sagas
 //	...
@@ -21,45 +21,48 @@
 //
 // # Going on
 //
-// The function is plain Go. It is run again from its start whenever the saga goes on: after a reply, after a time,
-// or in another process after a crash. Each step that is recorded answers at once, by its name, with its recorded outcome,
-// and the first that is not is done. So the function does nothing but call steps and compute: its time, its
-// random numbers and its reads come from a step or from [Value].
+// The function is plain Go. It is run again from its start whenever the saga goes on: after a reply, after
+// a time, or in another process after a crash. A recorded step answers at once, by its name, with its
+// recorded outcome; the first step without a record is done. So the function does nothing but call steps
+// and compute: its time, its random numbers and its reads come from a step or from [Value].
 //
-// A step is recorded before it is done (Began, with its input) and afterwards (Done, with its output, in one write
-// with the next Began). A process that is killed in between does not know whether the step happened: it is done
-// again with the same [Key], by which the other side can tell. A [TxStep] is recorded in the transaction of its SQL,
-// and is committed once. An [Ask] writes a command together with its Began, and waits for the reply.
+// A step is recorded before it is done (Began, with its input) and afterwards (Done, with its output, in
+// one write with the next Began). After a kill in between, no process knows whether the step happened: the
+// next one does it again with the same [Key], by which the other side can tell. A [TxStep] is recorded in
+// the transaction of its SQL, and is committed once. An [Ask] writes a command together with its Began,
+// and waits for the reply.
 //
-// A saga that waits holds no goroutine and no memory: the step returns [ErrPaused], the function returns, and is run again
-// when the message comes that was waited for.
+// A saga that waits holds no goroutine and no memory: the step returns [ErrPaused], the function returns,
+// and it is run again when the awaited message comes.
 //
 // # Going back
 //
-// A refusal, which is an error of handler.Refuse, is returned to the function at once; other errors when the
-// attempts are used up. Package handler has a table of all dispositions: an error of handler.Park parks the saga,
-// handler.RetryAfter asks for the next attempt. The function itself returns them too: an error of
-// handler.RetryAfter has it run again. If the function returns an error, the steps that began are undone, the last
-// first, one at a time: also the steps of unknown outcome, whose undo has no output. The function is not run: an
-// undo is called by the recorded name, with the recorded input. An undo that fails is called again for ever, or
-// parks the saga, as its [StepConfig] says. [Saga.Cancel] and [Config].Deadline undo in the same way. Behind a
-// step that is a pivot there is no way back.
+// The step returns a refusal, which is an error of handler.Refuse, to the function at once, and any other
+// error when the attempts are used up. Package handler has a table of all dispositions: an error of
+// handler.Park parks the saga, handler.RetryAfter asks for the next attempt. The function itself returns
+// them too: an error of handler.RetryAfter has it run again. If the function returns an error, the steps
+// that began are undone, the last first, one at a time. A step of unknown outcome is undone too; its undo
+// gets no output. The function is not run: an undo is called by the recorded name, with the recorded
+// input. An undo that fails is called again for ever, or parks the saga, as its [StepConfig] says.
+// [Saga.Cancel] and [Config].Deadline undo in the same way. Behind a step that is a pivot there is no way
+// back.
 //
 // # Changed code
 //
-// A step begins only if the function has reached all that is recorded, each with the recorded input. A function that
-// was changed under a running saga so that it does something else is found out before it does anything, and the
-// saga is parked. To change it, raise [Config].Version and keep the function of the version before in Earlier.
+// A step begins only if the function has reached everything that is recorded, each step with the recorded
+// input. If a function was changed under a running saga so that it does something else, the saga is parked
+// before the function does anything. To change it, raise [Config].Version and keep the function of the
+// version before in Earlier.
 //
 // # Parked
 //
-// A saga that cannot go on is parked: [Saga.Status] has the reason. [Saga.Resume] goes on when that is mended, and
-// [Saga.Cancel] undoes the saga. Saga.Run logs a warning for each.
+// A saga that cannot go on is parked: [Saga.Status] has the reason. When that is mended, [Saga.Resume] has
+// the saga go on; [Saga.Cancel] undoes it. Saga.Run logs a warning for each parked saga.
 //
 // # Streams
 //
-// The saga 7 of the name booking is the stream booking:saga-7. Runners write to it at the version before. Replies,
-// alarms, cancels and resumes come from outside at any version, and each is a reason to go on: the runner is a consumer of
-// these. So two processes with one saga are told apart by a version: the late one has its write refused, cancels the
-// contexts of its steps, and begins nothing more.
+// The saga 7 of the name booking is the stream booking:saga-7. Runners write to it at the version before.
+// Replies, alarms, cancels and resumes come from outside at any version, and each is a reason to go on:
+// the runner is a consumer of these messages. If two processes run one saga, the store refuses the late
+// one's write by its version; that process cancels the contexts of its steps, and begins nothing more.
 package saga

@@ -7,8 +7,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The types of the messages in the stream of a saga. Those that a runner writes are at the version
-// before; the last five come from outside, at any version.
+// The types of the messages in the stream of a saga. A runner writes its messages at the version
+// before; the last four types come from outside, at any version.
 const (
 	TypeStarted         = "Started"
 	TypeBegan           = "Began"

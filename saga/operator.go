@@ -160,7 +160,7 @@ type listing struct {
 // A listed is a saga of a listing.
 type listed struct {
 	life     *life
-	story    Story // of one that has ended, whose life is dropped
+	story    Story // of a saga that has ended; its life is dropped
 	from, to time.Time
 	wrong    error
 }

@@ -11,9 +11,10 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-// Reply returns the write of a reply to an [Ask] of a saga, for the caller to write with the messages that it belongs to. The
-// output has the type of the step's output. The first reply counts, and only until the step's timeout: one that
-// comes before the step has begun is there when it does; a second one, and one after the end, change nothing.
+// Reply returns the write of a reply to an [Ask] of a saga, for the caller to write with the messages that
+// it belongs to. The output has the type of the step's output. The first reply counts, and only until the
+// step's timeout. A step that begins later finds a reply that came early. A second reply changes nothing,
+// nor does a reply after the end of the step.
 //
 // The write is a version conflict if there is no such saga. If the id, the step or the output is invalid, the
 // write is refused with an error that matches [messagestore.ErrInvalid].
@@ -65,11 +66,12 @@ func (s *Saga[In, Out]) answered() *core {
 	return s.core
 }
 
-// Answer returns a handler that makes a reply to an [Ask] out of each message that is correlated with a saga, as are those
-// that follow its command: for a consumer of the category in which the command's handler writes, with the
-// Correlation of the saga's category. Messages of other sagas and steps are skipped. An error of f by handler.Refuse refuses the
-// step, and with any other disposition the consumer does as package handler says; after another error the message is
-// delivered again. A reply to a saga that is not there is parked.
+// Answer returns a handler that makes a reply to an [Ask] out of each message that is correlated with a
+// saga, as every message is that follows the saga's command. It is for a consumer of the category in which
+// the command's handler writes, with the Correlation of the saga's category. Messages of other sagas and
+// steps are skipped. An error of f by handler.Refuse refuses the step, and with any other disposition the
+// consumer does as package handler says; after another error the message is delivered again. A reply to a
+// saga that is not there is parked.
 func Answer[T messagestore.Body, Out any](
 	to Answered, step string, f func(ctx context.Context, m handler.Message[T]) (Out, error),
 ) handler.Func[T] {

@@ -452,9 +452,9 @@ func (r *Run) Sleep(name string, d time.Duration) error {
 	return r.ends(ErrPaused)
 }
 
-// Value returns the value of f, computed in the first run that is recorded and the same in all later ones: a
-// time, a random number, what was read. It is stored with the next step that begins. The name is one of the
-// run's, as a step's is. The error is one that the function returns.
+// Value returns the value of f. The first recorded run computes it, and all later runs get the same: a
+// time, a random number, the result of a read. It is stored with the next step that begins. The name
+// must be unique within the run, as a step's. The function has to return the error.
 func Value[T any](r *Run, name string, f func() T) (T, error) {
 	var value T
 	if r == nil || r.stop != nil || r.busy.Load() {

@@ -101,7 +101,7 @@ func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, erro
 		c.config = *config
 	}
 	c.defaults()
-	// The clock has the same store and category, and the same bounds: its mistakes are those of the saga.
+	// The clock has the saga's store, category and bounds, so New reports a wrong value of these itself.
 	clock, err := alarm.New(store, c.category, &alarm.Config{
 		Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease, Logger: c.config.Logger,
 	})

@@ -16,7 +16,7 @@ import (
 // MaxValueBytes bounds an input, an output and a value, as JSON.
 const MaxValueBytes = 512 << 10
 
-// A Then is the fate of a saga one of whose steps has failed for good.
+// A Then says what becomes of a saga when a step has failed for good.
 type Then int
 
 const (
@@ -27,8 +27,9 @@ const (
 	Park
 )
 
-// Retry says how often a function is called that fails. The pause before the second attempt is about
-// 1 s. It doubles, and each is shortened by a random part of up to a half. No goroutine waits meanwhile.
+// Retry says how often a failing function is called. The pause before the second attempt is about 1 s,
+// and doubles with each attempt; each pause is shortened by a random part of up to a half. No goroutine
+// waits meanwhile.
 type Retry struct {
 	// Attempts is how often it is called, up to 1000.
 	//
@@ -53,7 +54,7 @@ type StepConfig struct {
 	// Retry is for errors without a disposition.
 	Retry Retry
 
-	// Then is the fate of the saga when the attempts are used up.
+	// Then says what becomes of the saga when the attempts are used up.
 	//
 	// Defaults to Compensate.
 	Then Then
@@ -61,8 +62,9 @@ type StepConfig struct {
 	// Undo is for the errors of the undo. When its attempts are used up, the saga is parked.
 	Undo Retry
 
-	// Pivot says that there is no way back once the step is done: the saga is not undone any more, also
-	// by no deadline and no cancel. A later step that fails for good, and an error of the function, park it.
+	// Pivot says that there is no way back once the step is done: nothing undoes the saga any more,
+	// neither a deadline nor a cancel. If a later step fails for good, or the function returns an error,
+	// the saga is parked.
 	Pivot bool
 }
 
@@ -74,7 +76,7 @@ type AskConfig struct {
 	// Defaults to 10 min.
 	Timeout time.Duration
 
-	// Then is the fate of the saga if no reply comes in time.
+	// Then says what becomes of the saga if no reply comes in time.
 	//
 	// Defaults to Compensate.
 	Then Then
@@ -368,8 +370,9 @@ func (a *adding) end() {
 	a.ended = true
 }
 
-// Write adds writes to the transaction of a [TxStep]: its function and its undo call it with the context that they were
-// given, and the messages are committed with their SQL, or not at all. So a step changes a row and says so in one:
+// Write adds writes to the transaction of a [TxStep]. The step's function and undo call it with the
+// context that they were given, and the messages are committed with their SQL, or not at all. So a step
+// changes a row and says so in one transaction:
 //
 //	func debit(ctx context.Context, tx pgx.Tx, t Transfer) (balance int64, err error) {
 //		err = tx.QueryRow(ctx, "update accounts set balance = balance - $2 where id = $1 returning balance", t.From, t.Amount).Scan(&balance)
@@ -380,13 +383,13 @@ func (a *adding) end() {
 //		return balance, saga.Write(ctx, event)
 //	}
 //
-// The messages have the saga's stream as their correlation, and the property [StepProperty]. A write whose version conflicts
-// has the function called again, up to five times, and then the attempt has failed. A message that the store refuses as
-// invalid parks the saga.
+// The messages have the saga's stream as their correlation, and the property [StepProperty]. A write whose
+// version conflicts has the function called again, up to five times; then the attempt has failed. A
+// message that the store refuses as invalid parks the saga.
 //
-// The error matches [messagestore.ErrInvalid], and nothing is added, if ctx is not the context of a
-// function of a TxStep that is running, and if a write is to the saga's own stream or to one whose
-// name is invalid. Write may be called several times, and from several goroutines.
+// If ctx is not the context of a running function of a TxStep, or if a write is to the saga's own
+// stream or to a stream with an invalid name, the error matches [messagestore.ErrInvalid] and
+// nothing is added. Write may be called several times, and from several goroutines.
 func Write(ctx context.Context, writes ...messagestore.StreamWrite) error {
 	if ctx == nil {
 		return fmt.Errorf("saga: write: %w", invalid("context", nil, "it is nil"))
