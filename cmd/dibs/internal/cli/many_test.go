@@ -139,9 +139,9 @@ func TestBadLineIsNamedAndNothingOfItWritten(t *testing.T) {
 		"U+0000":             {`{"stream":"account-1","type":"T","data":{"a":"\u0000"}}`, "U+0000 cannot be stored, at .a"},
 		"metadata is null":   {`{"stream":"account-1","type":"T","metadata":null}`, "it is not a JSON object"},
 		"id":                 {`{"stream":"account-1","type":"T","id":"1"}`, "it is not a UUID"},
-		"expected -1":        {`{"stream":"account-1","type":"T","expected":-1}`, "it is no-stream, any, or a position"},
-		"expected 1.0":       {`{"stream":"account-1","type":"T","expected":1.0}`, "it is no-stream, any, or a position"},
-		"expected null":      {`{"stream":"account-1","type":"T","expected":null}`, "it is no-stream, any, or a position"},
+		"expected -1":        {`{"stream":"account-1","type":"T","expected":-1}`, "it is no-stream, exists, any, or a position"},
+		"expected 1.0":       {`{"stream":"account-1","type":"T","expected":1.0}`, "it is no-stream, exists, any, or a position"},
+		"expected null":      {`{"stream":"account-1","type":"T","expected":null}`, "it is no-stream, exists, any, or a position"},
 		"2 MB":               {`{"stream":"account-1","type":"T","data":{"a":"` + strings.Repeat("x", 2<<20) + `"}}`, "too long: at most 2097152 bytes"},
 		"1.5 MB":             {`{"stream":"account-1","type":"T","data":{"a":"` + strings.Repeat("x", 3<<19) + `"}}`, "too long"},
 	} {
