@@ -22,6 +22,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
@@ -44,13 +45,13 @@ func (r *removals) consumer(t *testing.T, h consumer.Handler, config *consumer.C
 }
 
 func (r *removals) trim(ctx context.Context, stream messagestore.StreamName, keep int64) error {
-	_, err := r.admin.Trim(ctx, stream, &admin.TrimOptions{Keep: keep, MinAge: admin.AnyAge})
+	_, err := r.admin.Trim(ctx, stream, &retention.TrimOptions{Keep: keep, MinAge: retention.AnyAge})
 	return err
 }
 
 func (r *removals) delete(t *testing.T, stream messagestore.StreamName, erase bool) {
 	t.Helper()
-	_, err := r.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: erase})
+	_, err := r.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase})
 	require.NoError(t, err)
 }
 
@@ -164,7 +165,7 @@ func TestPositionsAreTrimmedUnderARunningConsumer(t *testing.T) {
 	var removed atomic.Int64
 	go func() {
 		for {
-			for each, err := range r.admin.TrimCategory(ctx, positions, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge}) {
+			for each, err := range r.admin.TrimCategory(ctx, positions, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}) {
 				if err != nil {
 					trimmed <- err
 					return
@@ -200,7 +201,7 @@ func TestPositionsAreTrimmedUnderARunningConsumer(t *testing.T) {
 	again := &journal{}
 	require.NoError(t, r.consumer(t, again, nil).CatchUp(t.Context()))
 	require.Empty(t, again.all(), "it goes on where it was")
-	for _, err := range r.admin.TrimCategory(t.Context(), positions, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge}) {
+	for _, err := range r.admin.TrimCategory(t.Context(), positions, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}) {
 		require.NoError(t, err) // the last one before may have come before the last checkpoint
 	}
 	rows := map[messagestore.StreamName]int{}
@@ -232,7 +233,7 @@ func TestAConsumerWhosePositionsWereTrimmedSkipsNothing(t *testing.T) {
 		if run.runs {
 			require.NoError(t, r.consumer(t, j, &consumer.Config{CheckpointMessages: 1}).CatchUp(t.Context()))
 		}
-		for _, err := range r.admin.TrimCategory(t.Context(), positions, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge}) {
+		for _, err := range r.admin.TrimCategory(t.Context(), positions, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}) {
 			require.NoError(t, err)
 		}
 	}
@@ -242,7 +243,7 @@ func TestAConsumerWhosePositionsWereTrimmedSkipsNothing(t *testing.T) {
 		seen[m] = true
 	}
 	require.Len(t, seen, 6*12)
-	found, err := r.admin.Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{r.category, positions}})
+	found, err := r.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{r.category, positions}})
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 }
@@ -340,7 +341,7 @@ func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
 			var err error
 			switch rand.N(4) {
 			case 0:
-				_, err = r.admin.Delete(ctx, stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: true})
+				_, err = r.admin.Delete(ctx, stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
 			case 1:
 				_, err = r.admin.Delete(ctx, stream, messagestore.AnyVersion, nil)
 			default:
@@ -469,7 +470,7 @@ func TestADeletedPositionStopsTheConsumer(t *testing.T) {
 			write(t, r.Store, r.category.Stream("1"), Deposited{2})
 
 			err := r.consumer(t, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
-				_, err := r.admin.Delete(ctx, r.category.WithType("position").Stream(ids[0]).With(ids[1:]...), messagestore.AnyVersion, &admin.DeleteOptions{EraseName: erase})
+				_, err := r.admin.Delete(ctx, r.category.WithType("position").Stream(ids[0]).With(ids[1:]...), messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase})
 				return err
 			}), nil).CatchUp(t.Context())
 

@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
@@ -52,13 +53,13 @@ func (r *removals) add(t *testing.T, id string, expected messagestore.Version, n
 
 func (r *removals) trim(t *testing.T, id string, keep int64) {
 	t.Helper()
-	_, err := r.admin.Trim(t.Context(), r.category.Stream(id), &admin.TrimOptions{Keep: keep, MinAge: admin.AnyAge})
+	_, err := r.admin.Trim(t.Context(), r.category.Stream(id), &retention.TrimOptions{Keep: keep, MinAge: retention.AnyAge})
 	require.NoError(t, err)
 }
 
 func (r *removals) delete(t *testing.T, stream messagestore.StreamName, erase bool) {
 	t.Helper()
-	_, err := r.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: erase})
+	_, err := r.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase})
 	require.NoError(t, err)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -23,14 +24,14 @@ type removal func(t *testing.T, store *messagestore.Store, adm *admin.Admin, str
 func deleting(erase bool) removal {
 	return func(t *testing.T, _ *messagestore.Store, adm *admin.Admin, stream messagestore.StreamName) {
 		t.Helper()
-		_, err := adm.Delete(t.Context(), stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: erase})
+		_, err := adm.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase})
 		require.NoError(t, err)
 	}
 }
 
 func trimming(t *testing.T, _ *messagestore.Store, adm *admin.Admin, stream messagestore.StreamName) {
 	t.Helper()
-	for trimmed, err := range adm.TrimCategory(t.Context(), stream.Category(), &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge}) {
+	for trimmed, err := range adm.TrimCategory(t.Context(), stream.Category(), &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}) {
 		require.NoError(t, err)
 		require.Zero(t, trimmed.Removed, trimmed.Stream)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/report"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 // A way is one in which the statements of a call are sent.
@@ -421,7 +422,7 @@ func removes(name string, w way, remove func(ctx context.Context, a *admin.Admin
 }
 
 func trims(w way) scene {
-	options := &admin.TrimOptions{Keep: 2, MinAge: admin.AnyAge}
+	options := &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge}
 	return removes("trim", w, func(ctx context.Context, a *admin.Admin, c *attempt, key string) error {
 		trimmed, err := a.Trim(ctx, c.category.Stream(key), options)
 		c.got = trimmed.Removed
@@ -440,7 +441,7 @@ func trims(w way) scene {
 
 // trimsAll trims the category of two streams, the other one before, past the proxy.
 func trimsAll(w way) scene {
-	options := &admin.TrimOptions{Keep: 2, MinAge: admin.AnyAge}
+	options := &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge}
 	return removes("trim a category", w, func(ctx context.Context, a *admin.Admin, c *attempt, key string) error {
 		category := c.category
 		if key != "cut" { // which would go with the other
@@ -473,12 +474,12 @@ func deletes(w way, erase bool) scene {
 		name = "erase"
 	}
 	remove := func(ctx context.Context, a *admin.Admin, c *attempt, key string) error {
-		deleted, err := a.Delete(ctx, c.category.Stream(key), 4, &admin.DeleteOptions{EraseName: erase})
+		deleted, err := a.Delete(ctx, c.category.Stream(key), 4, &retention.DeleteOptions{EraseName: erase})
 		c.got = deleted.Messages
 		return err
 	}
 	return removes(name, w, remove, func(ctx context.Context, c *attempt) error {
-		deleted, err := admin.New(c.direct, nil).Delete(ctx, c.category.Stream("cut"), 4, &admin.DeleteOptions{EraseName: erase})
+		deleted, err := admin.New(c.direct, nil).Delete(ctx, c.category.Stream("cut"), 4, &retention.DeleteOptions{EraseName: erase})
 		if err != nil {
 			return err
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -679,7 +680,7 @@ func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
 		require.NoError(t, err)
 		again := before
 		if change == nil {
-			_, err := admin.New(pool, nil).Delete(t.Context(), stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: true})
+			_, err := admin.New(pool, nil).Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
 			require.NoError(t, err)
 			again = record(stream)
 			again.Expected = messagestore.NoStream

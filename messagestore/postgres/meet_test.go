@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
@@ -344,7 +345,7 @@ func TestRemovedStreamMeetsItsTombstone(t *testing.T) {
 		gone, other := category.Stream("gone"), category.Stream("other")
 		_, err := driver.Append(t.Context(), typed(gone, messagestore.NoStream, "Opened", "Closed"))
 		require.NoError(t, err)
-		_, err = admin.New(pool, nil).Delete(t.Context(), gone, 1, &admin.DeleteOptions{EraseName: erase})
+		_, err = admin.New(pool, nil).Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase})
 		require.NoError(t, err)
 
 		for _, appends := range [][]messagestore.Append{
@@ -458,7 +459,7 @@ func TestMessageThatIsRemovedAfterItWasMetIsNotTold(t *testing.T) {
 		require.NoError(t, err)
 		config := pgtest.Pool(t).Config()
 		config.ConnConfig.Tracer = &interruption{"dibs.read_stream(", func() {
-			_, err := admin.New(pgtest.Pool(t), nil).Delete(t.Context(), stream, 1, &admin.DeleteOptions{EraseName: erase})
+			_, err := admin.New(pgtest.Pool(t), nil).Delete(t.Context(), stream, 1, &retention.DeleteOptions{EraseName: erase})
 			if err != nil {
 				t.Error(err)
 			}
@@ -586,7 +587,7 @@ func TestPastARemovedMessageIsAConflict(t *testing.T) {
 	trimmed := category.Stream("trimmed")
 	_, err := driver.Append(t.Context(), typed(trimmed, messagestore.NoStream, "Reserved", "Extended", "Extended", "Extended"))
 	require.NoError(t, err)
-	_, err = remover.Trim(t.Context(), trimmed, &admin.TrimOptions{Keep: 2, MinAge: admin.AnyAge})
+	_, err = remover.Trim(t.Context(), trimmed, &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge})
 	require.NoError(t, err)
 	write := func(a messagestore.Append, types ...string) error {
 		_, err := driver.Append(t.Context(), goingPast(a, types...))
@@ -608,7 +609,7 @@ func TestPastARemovedMessageIsAConflict(t *testing.T) {
 		gone := category.Stream(fmt.Sprint("gone", erase))
 		_, err = driver.Append(t.Context(), typed(gone, messagestore.NoStream, "Reserved", "Extended"))
 		require.NoError(t, err)
-		_, err = remover.Delete(t.Context(), gone, 1, &admin.DeleteOptions{EraseName: erase})
+		_, err = remover.Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase})
 		require.NoError(t, err)
 		for _, expected := range []messagestore.Version{messagestore.NoStream, 0} {
 			require.ErrorIs(t, write(typed(gone, expected, "Confirmed"), "Extended", "Reserved", messagestore.TombstoneType), messagestore.ErrVersionConflict)

@@ -24,6 +24,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
@@ -685,7 +686,7 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 	_, err := adm.Delete(t.Context(), category.Stream("1"), 0, nil)
 	require.NoError(t, err)
 	write(t, store, category.Stream("2"), messagestore.NoStream, opened())
-	erased, err := adm.Delete(t.Context(), category.Stream("2"), 0, &admin.DeleteOptions{EraseName: true})
+	erased, err := adm.Delete(t.Context(), category.Stream("2"), 0, &retention.DeleteOptions{EraseName: true})
 	require.NoError(t, err)
 	for name, call := range map[string]struct {
 		ends func(db postgres.DB) error
@@ -696,11 +697,11 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 			return err
 		}, messagestore.ErrDeleted},
 		"delete": {func(db postgres.DB) error {
-			_, err := admin.New(db, nil).Delete(t.Context(), erased.Tombstone, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: true})
+			_, err := admin.New(db, nil).Delete(t.Context(), erased.Tombstone, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
 			return err
 		}, messagestore.ErrInvalid},
 		"verify": {func(db postgres.DB) error {
-			_, err := admin.New(db, nil).Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{category + "none"}})
+			_, err := admin.New(db, nil).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{category + "none"}})
 			return err
 		}, messagestore.ErrNotFound},
 	} {

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
@@ -163,7 +164,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 	setOnServer(t, conn, "synchronous_standby_names", "nobody")
 	calls := map[string]func() error{
 		"trim": func() error {
-			_, err := adm.Trim(t.Context(), category.Stream("trimmed"), &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge})
+			_, err := adm.Trim(t.Context(), category.Stream("trimmed"), &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
 			return err
 		},
 		"delete": func() error {
@@ -171,7 +172,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 			return err
 		},
 		"erase": func() error {
-			_, err := adm.Delete(t.Context(), category.Stream("erased"), 2, &admin.DeleteOptions{EraseName: true})
+			_, err := adm.Delete(t.Context(), category.Stream("erased"), 2, &retention.DeleteOptions{EraseName: true})
 			return err
 		},
 	}
@@ -188,7 +189,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 		require.NoError(t, call(), name)
 	}
 	for _, id := range []string{"deleted", "erased"} {
-		deleted, err := adm.Delete(t.Context(), category.Stream(id), 2, &admin.DeleteOptions{EraseName: id == "erased"})
+		deleted, err := adm.Delete(t.Context(), category.Stream(id), 2, &retention.DeleteOptions{EraseName: id == "erased"})
 		require.NoError(t, err)
 		require.True(t, deleted.Already)
 		require.Equal(t, int64(3), deleted.Messages)

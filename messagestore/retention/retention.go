@@ -8,16 +8,12 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-const (
-	// DefaultMinAge is how old a message is at least that a trim removes.
-	DefaultMinAge = 15 * time.Minute
-
-	// AnyAge is a [TrimOptions.MinAge] that spares nothing.
-	AnyAge time.Duration = -1
-)
+// AnyAge is a [TrimOptions.MinAge] that spares nothing.
+const AnyAge time.Duration = -1
 
 // TrimOptions choose the messages that are removed. Keep, Before or Below is needed; with several, a
 // message is removed only if all of them allow it.
@@ -41,7 +37,7 @@ type TrimOptions struct {
 	// write of unknown outcome that is resolved, or repeated, after that counts as not written.
 	// [AnyAge] spares nothing; it is for streams that nobody writes to, and for positions.
 	//
-	// Defaults to [DefaultMinAge].
+	// Defaults to 15 minutes.
 	MinAge time.Duration
 
 	// Reason is recorded: up to 255 bytes of visible text.
@@ -77,7 +73,7 @@ func (o *TrimOptions) Validate() error {
 	case o.Before.Year() < 1 || o.Before.Year() > 9999:
 		return messagestore.NewInvalidError("before", o.Before, "it is of a year from 1 to 9999")
 	}
-	return CheckReason(o.Reason)
+	return removal.CheckReason(o.Reason)
 }
 
 // Trimmed is the result of a trim of one stream.
@@ -161,9 +157,6 @@ type ForgetOptions struct {
 	OnProgress func(removed int64)
 }
 
-// InboxKeyLife is how old a request of an inbox is at least that is forgotten.
-const InboxKeyLife = 24 * time.Hour
-
 // Validate returns nil or an [*messagestore.InvalidError]: whether keys of that age may be forgotten in a
 // category, as far as its name tells.
 func (o *ForgetOptions) Validate(category messagestore.Category, age time.Duration) error {
@@ -173,45 +166,12 @@ func (o *ForgetOptions) Validate(category messagestore.Category, age time.Durati
 		return err
 	case age <= 0:
 		return messagestore.NewInvalidError("age", age, "it is more than 0")
-	case IsInbox(category) && age < InboxKeyLife:
-		return InsideKeyLife(age, InboxKeyLife)
+	case removal.IsInbox(category) && age < removal.InboxKeyLife:
+		return removal.InsideKeyLife(age, removal.InboxKeyLife)
 	case age > 100*365*24*time.Hour:
 		return messagestore.NewInvalidError("age", age, "it is at most 100 years")
 	}
-	return CheckReason(o.Reason)
-}
-
-// NoKeyLife is the error for a category whose keys stay.
-func NoKeyLife(category messagestore.Category) error {
-	return messagestore.NewInvalidError("category", string(category), "it is no inbox, and no KeyLife was declared in it before its first key, so its keys stay for ever")
-}
-
-// InsideKeyLife is the error for an age that is less than the life of keys.
-func InsideKeyLife(age, life time.Duration) error {
-	return messagestore.NewInvalidError("age", age, fmt.Sprintf("the keys live %v, so it is at least that: a request with a forgotten key is carried out again", life))
-}
-
-// CommandsOf returns the category of the commands whose keys a reserver reserves in category, and false if
-// that is a category of no reserver: account:command for account:command+reservation+accounts.
-func CommandsOf(category messagestore.Category) (commands messagestore.Category, ok bool) {
-	name := string(category)
-	last := strings.LastIndexAny(name, ":+")
-	if last < 0 || last == len(name)-1 {
-		return "", false
-	}
-	for _, mark := range []string{":reservation", "+reservation"} {
-		if commands, ok := strings.CutSuffix(name[:last], mark); ok && commands != "" && name[last] == '+' {
-			return messagestore.Category(commands), true
-		}
-	}
-	return "", false
-}
-
-// IsInbox reports whether category is an inbox, such as payments:inbox.
-func IsInbox(category messagestore.Category) bool {
-	types := category.Types()
-	_, reserves := CommandsOf(category)
-	return !reserves && len(types) > 0 && types[len(types)-1] == "inbox"
+	return removal.CheckReason(o.Reason)
 }
 
 // Forgotten is the result of a removal of keys.
@@ -361,33 +321,4 @@ func (c *VerifyConfig) Most() int {
 		return 100
 	}
 	return c.MaxViolations
-}
-
-// MaxReasonBytes bounds a reason.
-const MaxReasonBytes = 255
-
-// CheckName refuses an impossible stream name. It accepts names that other clients may have
-// written and that [messagestore.StreamName.Validate] refuses.
-func CheckName(stream messagestore.StreamName) error {
-	var rule string
-	switch {
-	case stream == "":
-		rule = "it is empty"
-	case strings.HasPrefix(string(stream), "-"):
-		rule = "the category is empty"
-	case !utf8.ValidString(string(stream)) || strings.ContainsRune(string(stream), 0):
-		rule = "it is not valid UTF-8, or holds a character U+0000"
-	default:
-		return nil
-	}
-	return messagestore.NewInvalidError("stream name", string(stream), rule)
-}
-
-// CheckReason refuses a reason that is not recorded.
-func CheckReason(reason string) error {
-	if reason != "" && messagestore.ValidateType("x"+reason+"x") != nil || len(reason) > MaxReasonBytes ||
-		strings.TrimSpace(reason) != reason {
-		return messagestore.NewInvalidError("reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
-	}
-	return nil
 }

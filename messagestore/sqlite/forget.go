@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -82,9 +83,9 @@ func forget(
 	case err != nil:
 		return batch, from, false, err
 	case life == 0:
-		return batch, from, false, retention.NoKeyLife(category)
+		return batch, from, false, removal.NoKeyLife(category)
 	case age < life:
-		return batch, from, false, retention.InsideKeyLife(age, life)
+		return batch, from, false, removal.InsideKeyLife(age, life)
 	}
 	needed, err := neededOf(ctx, db, category)
 	if err != nil {
@@ -139,8 +140,8 @@ func forget(
 // keyLife returns how long the keys of a category live at least, 0 for ever. A life that was declared after the first key
 // is none.
 func keyLife(ctx context.Context, db queryer, category messagestore.Category) (time.Duration, error) {
-	if retention.IsInbox(category) {
-		return retention.InboxKeyLife, nil
+	if removal.IsInbox(category) {
+		return removal.InboxKeyLife, nil
 	}
 	declared, err := query(ctx, db, streamSQL, string(category.WithType("life").Stream("1")), 0, 1)
 	if err != nil || len(declared) == 0 || declared[0].Type != "KeyLifeDeclared" {
@@ -170,8 +171,8 @@ type needed struct {
 }
 
 func neededOf(ctx context.Context, db queryer, category messagestore.Category) (n needed, err error) {
-	commands, reserves := retention.CommandsOf(category)
-	n.inbox, n.reserves = retention.IsInbox(category), reserves
+	commands, reserves := removal.CommandsOf(category)
+	n.inbox, n.reserves = removal.IsInbox(category), reserves
 	if !reserves {
 		return n, nil
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -26,7 +27,7 @@ import (
 // ends with an error, some of it may be done; to call it again is safe.
 func (d *Driver) Trim(ctx context.Context, stream messagestore.StreamName, options *retention.TrimOptions) (retention.Trimmed, error) {
 	trimmed := retention.Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
-	err := retention.CheckName(stream)
+	err := removal.CheckName(stream)
 	if err == nil && isOfType(stream.Category(), "deadLetter") {
 		err = messagestore.NewInvalidError("stream name", string(stream), "what is parked in it could be lost: dead letters are deleted, not trimmed")
 	}
@@ -130,7 +131,7 @@ func spare(o *retention.TrimOptions) time.Time {
 	age := o.MinAge
 	switch age {
 	case 0:
-		age = retention.DefaultMinAge
+		age = removal.DefaultMinAge
 	case retention.AnyAge:
 		return o.Before
 	}
@@ -279,12 +280,12 @@ func (d *Driver) Delete(
 	if options == nil {
 		options = &retention.DeleteOptions{}
 	}
-	err = retention.CheckName(stream)
+	err = removal.CheckName(stream)
 	if err == nil && expected < 0 && expected != messagestore.AnyVersion {
 		err = messagestore.NewInvalidError("expected version", int64(expected), "it is a position from 0, or AnyVersion (-2)")
 	}
 	if err == nil {
-		err = retention.CheckReason(options.Reason)
+		err = removal.CheckReason(options.Reason)
 	}
 	if err == nil && options.EraseName {
 		err = fmt.Errorf("erase the name on SQLite: %w", messagestore.ErrNotSupported)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/report"
 	"github.com/dibs-go/dibs/messagestore/retention"
@@ -655,7 +656,7 @@ var everyCall = map[string]func(ctx context.Context, d *sqlite.Driver) error{
 		return nil
 	},
 	"forget": func(ctx context.Context, d *sqlite.Driver) error {
-		_, err := d.Forget(ctx, "account:inbox", retention.InboxKeyLife, nil)
+		_, err := d.Forget(ctx, "account:inbox", removal.InboxKeyLife, nil)
 		return err
 	},
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/soak/history"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
@@ -40,7 +41,7 @@ func (f Failovers) Lossy() int { return f.Async + f.Restores + f.PutBacks }
 // madeInHand reports whether a violation is of a message that a handler makes of another. If a
 // failover undid the other message while it was in flight, its handler still goes on until it is
 // told.
-func madeInHand(v admin.Violation) bool { return v.Rule == "reservation" || v.Rule == "deadLetter" }
+func madeInHand(v retention.Violation) bool { return v.Rule == "reservation" || v.Rule == "deadLetter" }
 
 // The names of the ways to lose a primary.
 const (

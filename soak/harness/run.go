@@ -25,6 +25,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/soak/check"
@@ -635,7 +636,7 @@ func (r *run) look(ctx context.Context, result *Result) error {
 		return err
 	}
 	defer pool.Close()
-	verification, err := admin.New(pool, nil).Verify(ctx, &admin.VerifyConfig{Amcheck: true})
+	verification, err := admin.New(pool, nil).Verify(ctx, &retention.VerifyConfig{Amcheck: true})
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -24,18 +25,18 @@ import (
 // The error matches [messagestore.ErrVersionConflict] if the stream is at another
 // version, [messagestore.ErrNotFound] if it has no messages and never had, and
 // [messagestore.ErrInvalid] if nothing was sent.
-func (a *Admin) Delete(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *DeleteOptions) (Deleted, error) {
+func (a *Admin) Delete(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions) (retention.Deleted, error) {
 	if options == nil {
-		options = &DeleteOptions{}
+		options = &retention.DeleteOptions{}
 	}
-	err := retention.CheckName(stream)
+	err := removal.CheckName(stream)
 	if err == nil && expected < 0 && expected != messagestore.AnyVersion {
 		err = messagestore.NewInvalidError("expected version", int64(expected), "it is a position from 0, or AnyVersion (-2)")
 	}
 	if err == nil {
-		err = retention.CheckReason(options.Reason)
+		err = removal.CheckReason(options.Reason)
 	}
-	deleted := Deleted{Stream: stream}
+	deleted := retention.Deleted{Stream: stream}
 	for more, first := true, true; more && err == nil; first = false {
 		more, err = a.delete(ctx, expected, options, &deleted, first)
 	}
@@ -46,7 +47,7 @@ func (a *Admin) Delete(ctx context.Context, stream messagestore.StreamName, expe
 }
 
 // delete is one transaction of Delete.
-func (a *Admin) delete(ctx context.Context, expected messagestore.Version, o *DeleteOptions, deleted *Deleted, first bool) (more bool, err error) {
+func (a *Admin) delete(ctx context.Context, expected messagestore.Version, o *retention.DeleteOptions, deleted *retention.Deleted, first bool) (more bool, err error) {
 	at := pgtype.Int8{Int64: int64(expected), Valid: expected != messagestore.AnyVersion}
 	if !first { // it is decided, and at the tombstone
 		at = pgtype.Int8{Int64: int64(deleted.Version), Valid: true}

@@ -20,9 +20,10 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
-var erase = &admin.DeleteOptions{EraseName: true}
+var erase = &retention.DeleteOptions{EraseName: true}
 
 func decodeInto(t *testing.T, m *messagestore.Message, into any) {
 	t.Helper()
@@ -40,13 +41,13 @@ func TestADeletedStreamIsATombstone(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 3)
 
-	planned, err := a.admin.Delete(t.Context(), stream, 2, &admin.DeleteOptions{DryRun: true})
+	planned, err := a.admin.Delete(t.Context(), stream, 2, &retention.DeleteOptions{DryRun: true})
 	require.NoError(t, err)
 	require.Len(t, a.read(t, stream), 3)
-	deleted, err := a.admin.Delete(t.Context(), stream, 2, &admin.DeleteOptions{Reason: "asked for"})
+	deleted, err := a.admin.Delete(t.Context(), stream, 2, &retention.DeleteOptions{Reason: "asked for"})
 
 	require.NoError(t, err)
-	require.Equal(t, admin.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: stream}, deleted)
+	require.Equal(t, retention.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: stream}, deleted)
 	require.Equal(t, planned, deleted)
 	left := a.read(t, stream)
 	require.Len(t, left, 1)
@@ -60,7 +61,7 @@ func TestADeletedStreamIsATombstone(t *testing.T) {
 
 	again, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
 	require.NoError(t, err)
-	require.Equal(t, admin.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: stream, Already: true}, again)
+	require.Equal(t, retention.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: stream, Already: true}, again)
 	require.Equal(t, left, a.read(t, stream), "deleting twice changes nothing")
 }
 
@@ -75,7 +76,7 @@ func TestAnErasedStreamHasNoNameAnyMore(t *testing.T) {
 	deleted, err := a.admin.Delete(t.Context(), stream, 2, erase)
 
 	require.NoError(t, err)
-	require.Equal(t, admin.Deleted{Stream: stream, Messages: 2, Version: 3, Tombstone: digestStream(stream)}, deleted)
+	require.Equal(t, retention.Deleted{Stream: stream, Messages: 2, Version: 3, Tombstone: digestStream(stream)}, deleted)
 	var traces int
 	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages m where m::text like '%Ärger%'").Scan(&traces))
 	require.Zero(t, traces, "not in its records either")
@@ -122,7 +123,7 @@ func last(t *testing.T, a *archive, stream messagestore.StreamName) []*messagest
 // Whether the name is there or not, the stream goes on from its tombstone.
 func TestADeletedStreamGoesOnAfterItsTombstone(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]*admin.DeleteOptions{"name kept": nil, "name erased": erase} {
+	for name, options := range map[string]*retention.DeleteOptions{"name kept": nil, "name erased": erase} {
 		for _, batch := range []int{1, 3} {
 			t.Run(fmt.Sprintf("%s, %d messages", name, batch), func(t *testing.T) {
 				t.Parallel()
@@ -233,13 +234,13 @@ func TestANameIsErasedLater(t *testing.T) {
 	a := newArchive(t)
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 3)
-	_, err := a.admin.Delete(t.Context(), stream, 2, &admin.DeleteOptions{Reason: "first"})
+	_, err := a.admin.Delete(t.Context(), stream, 2, &retention.DeleteOptions{Reason: "first"})
 	require.NoError(t, err)
 
 	deleted, err := a.admin.Delete(t.Context(), stream, 2, erase)
 
 	require.NoError(t, err)
-	require.Equal(t, admin.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: digestStream(stream)}, deleted)
+	require.Equal(t, retention.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: digestStream(stream)}, deleted)
 	tombstone, err := messagestore.Decode[messagestore.Tombstone](a.read(t, stream)[0])
 	require.NoError(t, err)
 	require.True(t, tombstone.NameErased)
@@ -248,7 +249,7 @@ func TestANameIsErasedLater(t *testing.T) {
 
 func TestDeletionWorksInParts(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]*admin.DeleteOptions{"name kept": {}, "name erased": {EraseName: true}} {
+	for name, options := range map[string]*retention.DeleteOptions{"name kept": {}, "name erased": {EraseName: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newArchive(t)
@@ -288,7 +289,7 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 	const end = "select count(*) filter (where pg_terminate_backend(pid, 60000)) from pg_stat_activity where datname = current_database() and application_name = 'deleting'"
 	parts := 0
 	ended := make(chan error, 9)
-	options := &admin.DeleteOptions{OnProgress: func() {
+	options := &retention.DeleteOptions{OnProgress: func() {
 		if parts++; parts == 1 {
 			var sessions int
 			require.NoError(t, a.pool.QueryRow(t.Context(), end).Scan(&sessions))
@@ -326,7 +327,7 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 // A write to a stream that is being deleted in parts stays.
 func TestAWriteBetweenThePartsOfADeletionStays(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]*admin.DeleteOptions{"name kept": {}, "name erased": {EraseName: true}} {
+	for name, options := range map[string]*retention.DeleteOptions{"name kept": {}, "name erased": {EraseName: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newArchive(t)
@@ -385,7 +386,7 @@ func TestATombstoneKeepsWhatAReservationNeeds(t *testing.T) {
 // Of a write to a deleted stream "not written" is never said.
 func TestADeletedStreamDoesNotTellWhatWasWritten(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]*admin.DeleteOptions{"name kept": nil, "name erased": erase} {
+	for name, options := range map[string]*retention.DeleteOptions{"name kept": nil, "name erased": erase} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newArchive(t)
@@ -454,7 +455,7 @@ func TestATombstoneThatStandsForAnotherStreamStays(t *testing.T) {
 		}
 		before := a.read(t, deleted.Tombstone)
 
-		for _, options := range []*admin.DeleteOptions{{}, erase, {DryRun: true, EraseName: true}} {
+		for _, options := range []*retention.DeleteOptions{{}, erase, {DryRun: true, EraseName: true}} {
 			again, err := a.admin.Delete(t.Context(), deleted.Tombstone, messagestore.AnyVersion, options)
 			if others == 0 && !options.EraseName {
 				require.NoError(t, err)
@@ -464,7 +465,7 @@ func TestATombstoneThatStandsForAnotherStreamStays(t *testing.T) {
 				require.ErrorContains(t, err, "tombstone of a stream that was deleted with its name")
 			}
 		}
-		for trimmed, err := range a.admin.TrimCategory(t.Context(), a.category, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge}) {
+		for trimmed, err := range a.admin.TrimCategory(t.Context(), a.category, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}) {
 			require.NoError(t, err)
 			require.Zero(t, trimmed.Removed)
 		}
@@ -520,7 +521,7 @@ func TestTheRecordsOfAnErasedStreamGoInParts(t *testing.T) {
 		require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages where stream_name = $1 and type = 'dibs:Trimmed'", string(records)).Scan(&rows))
 		require.LessOrEqual(t, left-rows, 3)
 		left = rows
-		found, err := a.admin.Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}})
+		found, err := a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}})
 		require.NoError(t, err)
 		require.Empty(t, found.Violations)
 	}
@@ -537,7 +538,7 @@ func TestWritersAndADeletion(t *testing.T) {
 	t.Parallel()
 	const writers, writes = 3, 30 // each, or more, until there were two deletions
 
-	for name, options := range map[string]*admin.DeleteOptions{"name kept": nil, "name erased": erase} {
+	for name, options := range map[string]*retention.DeleteOptions{"name kept": nil, "name erased": erase} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := newOwnArchive(t)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -33,11 +34,11 @@ import (
 // the category no longer than that. Each is recorded by a message of type dibs:Forgotten in
 // payment:intent+forgotten-1, for payment:intent, with numbers and no names. If it ends with an
 // error, some of it may be done; to call it again is safe.
-func (a *Admin) Forget(ctx context.Context, category messagestore.Category, age time.Duration, options *ForgetOptions) (Forgotten, error) {
+func (a *Admin) Forget(ctx context.Context, category messagestore.Category, age time.Duration, options *retention.ForgetOptions) (retention.Forgotten, error) {
 	if options == nil {
-		options = &ForgetOptions{}
+		options = &retention.ForgetOptions{}
 	}
-	var forgotten Forgotten
+	var forgotten retention.Forgotten
 	err := options.Validate(category, age)
 	for more, next := true, int64(0); more && err == nil; {
 		more, err = a.forget(ctx, category, age, options, &forgotten, &next)
@@ -50,7 +51,7 @@ func (a *Admin) Forget(ctx context.Context, category messagestore.Category, age 
 
 // forget is one transaction of Forget. It begins at a global position, and sets the one to
 // go on from.
-func (a *Admin) forget(ctx context.Context, category messagestore.Category, age time.Duration, o *ForgetOptions, forgotten *Forgotten, next *int64) (more bool, err error) {
+func (a *Admin) forget(ctx context.Context, category messagestore.Category, age time.Duration, o *retention.ForgetOptions, forgotten *retention.Forgotten, next *int64) (more bool, err error) {
 	var outcome string
 	var keys, messages int64
 	var life pgtype.Interval
@@ -63,9 +64,9 @@ func (a *Admin) forget(ctx context.Context, category messagestore.Category, age 
 	}
 	switch outcome {
 	case "no_key_life":
-		return false, retention.NoKeyLife(category)
+		return false, removal.NoKeyLife(category)
 	case "inside_key_life":
-		return false, retention.InsideKeyLife(age, time.Duration(life.Microseconds)*time.Microsecond+time.Duration(life.Days)*24*time.Hour)
+		return false, removal.InsideKeyLife(age, time.Duration(life.Microseconds)*time.Microsecond+time.Duration(life.Days)*24*time.Hour)
 	}
 	if unhandled != nil {
 		forgotten.Unhandled = *unhandled

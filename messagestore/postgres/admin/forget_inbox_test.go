@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 // inboxed returns an archive whose category is an inbox, with requests of some ages.
@@ -48,14 +49,14 @@ func TestOldRequestsAreForgottenKeyAndAll(t *testing.T) {
 	a.age(t, a.category.Stream("last"), 1000, 2*day)
 	records := a.category.WithType("forgotten").Stream("1")
 
-	planned, err := a.admin.Forget(t.Context(), a.category, day, &admin.ForgetOptions{DryRun: true})
+	planned, err := a.admin.Forget(t.Context(), a.category, day, &retention.ForgetOptions{DryRun: true})
 	require.NoError(t, err)
 	require.Empty(t, a.read(t, records))
 	var removed []int64
-	forgotten, err := a.admin.Forget(t.Context(), a.category, day, &admin.ForgetOptions{Reason: "ticket 1", OnProgress: func(n int64) { removed = append(removed, n) }})
+	forgotten, err := a.admin.Forget(t.Context(), a.category, day, &retention.ForgetOptions{Reason: "ticket 1", OnProgress: func(n int64) { removed = append(removed, n) }})
 
 	require.NoError(t, err)
-	require.Equal(t, admin.Forgotten{Keys: 2, Messages: 3}, forgotten)
+	require.Equal(t, retention.Forgotten{Keys: 2, Messages: 3}, forgotten)
 	require.Equal(t, forgotten, planned)
 	require.Equal(t, []int64{3}, removed)
 	for key, messages := range map[string]int{"old": 0, "undone": 0, "undone just now": 2, "young": 1, "deleted": 1, "other": 2, "last": 1} {
@@ -74,7 +75,7 @@ func TestOldRequestsAreForgottenKeyAndAll(t *testing.T) {
 	wrote, err := a.WriteInitial(t.Context(), a.category.Stream("old"), messagestore.Raw{Type: "Received", Data: []byte(`{}`)})
 	require.NoError(t, err)
 	require.True(t, wrote, "the key is free")
-	found, err := a.admin.Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{a.category, a.category.WithType("forgotten")}})
+	found, err := a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, a.category.WithType("forgotten")}})
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
 
@@ -60,7 +61,7 @@ func (p *promises) done(t *testing.T, scope, key string, extensions int, ago tim
 	return l
 }
 
-func (p *promises) forget(t *testing.T, age time.Duration, options *admin.ForgetOptions) admin.Forgotten {
+func (p *promises) forget(t *testing.T, age time.Duration, options *retention.ForgetOptions) retention.Forgotten {
 	t.Helper()
 	forgotten, err := p.admin.Forget(t.Context(), p.category, age, options)
 	require.NoError(t, err)
@@ -77,7 +78,7 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 	p := newPromises(t, time.Minute)
 	first := p.done(t, "", "first", 0, 2*time.Hour)
 	trimmed := p.done(t, "acme", "trimmed", 3, 2*time.Hour)
-	_, err := p.admin.Trim(t.Context(), trimmed.Stream(), &admin.TrimOptions{Keep: 2, MinAge: admin.AnyAge})
+	_, err := p.admin.Trim(t.Context(), trimmed.Stream(), &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge})
 	require.NoError(t, err)
 	kept := map[messagestore.StreamName]int{p.done(t, "", "young", 0, 0).Stream(): 2}
 	held := p.hold(t, "", "held")
@@ -94,11 +95,11 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 	p.age(t, p.category.Stream("young"), 1000, -2*time.Hour)
 	p.hold(t, "", "last")
 
-	planned := p.forget(t, time.Hour, &admin.ForgetOptions{DryRun: true})
-	require.Equal(t, admin.Forgotten{Keys: 2, Messages: 4}, planned)
+	planned := p.forget(t, time.Hour, &retention.ForgetOptions{DryRun: true})
+	require.Equal(t, retention.Forgotten{Keys: 2, Messages: 4}, planned)
 	require.Empty(t, p.records(t))
 	var removed []int64
-	forgotten := p.forget(t, time.Hour, &admin.ForgetOptions{Reason: "ticket 1", OnProgress: func(n int64) { removed = append(removed, n) }})
+	forgotten := p.forget(t, time.Hour, &retention.ForgetOptions{Reason: "ticket 1", OnProgress: func(n int64) { removed = append(removed, n) }})
 
 	require.Equal(t, planned, forgotten)
 	require.Equal(t, []int64{4}, removed)
@@ -120,13 +121,13 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 	for _, part := range []string{`"streams":2`, `"messages":4`, `"keyLifeSeconds":60`, `"reason":"ticket 1"`, `"by":"`, `"before":"2`} {
 		require.Contains(t, strings.ReplaceAll(string(record.Data), " ", ""), strings.ReplaceAll(part, " ", ""))
 	}
-	require.Equal(t, admin.Forgotten{}, p.forget(t, time.Hour, nil))
+	require.Equal(t, retention.Forgotten{}, p.forget(t, time.Hour, nil))
 	require.Len(t, p.records(t), 1, "of something that was done")
 
 	again := p.hold(t, "", "first")
 	require.Equal(t, 1, again.Attempt())
 	require.Greater(t, again.Token(), first.Token())
-	found, err := p.admin.Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{p.category, p.category.WithType("life"), p.category.WithType("forgotten")}})
+	found, err := p.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{p.category, p.category.WithType("life"), p.category.WithType("forgotten")}})
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 }
@@ -163,7 +164,7 @@ func TestKeysAreForgottenOnlyWhereAndWhenThatWasDeclared(t *testing.T) {
 	require.Len(t, late.read(t, late.category.Stream("k")), 2)
 	require.Len(t, p.read(t, p.category.Stream("k")), 2)
 	require.Len(t, ever.read(t, ever.category.Stream("k")), 2)
-	require.Equal(t, admin.Forgotten{}, p.forget(t, time.Hour, nil), "confirmed 30 minutes ago")
+	require.Equal(t, retention.Forgotten{}, p.forget(t, time.Hour, nil), "confirmed 30 minutes ago")
 }
 
 func requireInvalid(t *testing.T, err error, field, rule string) {
@@ -184,7 +185,7 @@ func TestBadArgumentsOfForgetAreNotSent(t *testing.T) {
 		"too old":  func() error { return second(a.Forget(t.Context(), "a", 101*365*24*time.Hour, nil)) },
 		"inbox":    func() error { return second(a.Forget(t.Context(), "a:inbox", 24*time.Hour-1, nil)) },
 		"reason": func() error {
-			return second(a.Forget(t.Context(), "a", time.Hour, &admin.ForgetOptions{Reason: "a\nb"}))
+			return second(a.Forget(t.Context(), "a", time.Hour, &retention.ForgetOptions{Reason: "a\nb"}))
 		},
 	} {
 		require.ErrorIs(t, forget(), messagestore.ErrInvalid, name)
@@ -200,7 +201,7 @@ func TestTheLastMessageOfACategoryIsNotForgotten(t *testing.T) {
 	before, err := p.End(t.Context(), p.category)
 	require.NoError(t, err)
 
-	require.Equal(t, admin.Forgotten{Keys: 1, Messages: 2}, p.forget(t, time.Hour, nil))
+	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 2}, p.forget(t, time.Hour, nil))
 
 	after, err := p.End(t.Context(), p.category)
 	require.NoError(t, err)
@@ -262,7 +263,7 @@ func TestForgetWhoseAnswerIsLostIsToldAsItWas(t *testing.T) {
 
 	require.NoError(t, err)
 	require.Zero(t, cuts.Load())
-	require.Equal(t, admin.Forgotten{Keys: 1, Messages: 2}, forgotten)
+	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 2}, forgotten)
 	require.Len(t, p.records(t), 1)
 }
 
@@ -275,7 +276,7 @@ func TestAnIntentWithAMessageAfterItsResultStays(t *testing.T) {
 	p.age(t, l.Stream(), 1000, 2*time.Hour)
 	p.hold(t, "", "last")
 
-	require.Equal(t, admin.Forgotten{}, p.forget(t, time.Hour, nil))
+	require.Equal(t, retention.Forgotten{}, p.forget(t, time.Hour, nil))
 	require.Len(t, p.read(t, l.Stream()), 3)
 }
 

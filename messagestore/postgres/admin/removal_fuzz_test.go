@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -24,14 +25,14 @@ func FuzzARemovalIsRefusedBeforeItIsSentOrCanBe(f *testing.F) {
 	f.Add("", "", " ", int64(0), int64(-62135596800), int64(0))                              // nothing
 	f.Add("account-1", "account", "GDPR 17, ticket 4711", int64(100), int64(0), int64(0))    // plain
 	f.Fuzz(func(t *testing.T, stream, category, reason string, keep, before, minAge int64) {
-		o := TrimOptions{Keep: keep, Before: time.Unix(before, 0).UTC(), MinAge: time.Duration(minAge), Reason: reason}
+		o := retention.TrimOptions{Keep: keep, Before: time.Unix(before, 0).UTC(), MinAge: time.Duration(minAge), Reason: reason}
 		if err := o.Validate(); err != nil {
 			requireRefusal(t, err, messagestore.ErrInvalid)
 		} else {
 			require.True(t, o.Keep > 0 || !o.Before.IsZero())
 			require.GreaterOrEqual(t, o.Before.Year(), 1)
 			require.LessOrEqual(t, o.Before.Year(), 9999)
-			require.True(t, o.MinAge >= 0 || o.MinAge == AnyAge)
+			require.True(t, o.MinAge >= 0 || o.MinAge == retention.AnyAge)
 			requireText(t, reason)
 			require.LessOrEqual(t, len(reason), 255)
 			require.Equal(t, strings.TrimSpace(reason), reason)
@@ -39,13 +40,13 @@ func FuzzARemovalIsRefusedBeforeItIsSentOrCanBe(f *testing.F) {
 				require.False(t, unicode.IsControl(r), "%q", reason)
 			}
 		}
-		if err := retention.CheckName(messagestore.StreamName(stream)); err != nil {
+		if err := removal.CheckName(messagestore.StreamName(stream)); err != nil {
 			requireRefusal(t, err, messagestore.ErrInvalid)
 		} else {
 			requireText(t, stream)
 			require.NotEmpty(t, messagestore.StreamName(stream).Category())
 		}
-		v := verifier{config: VerifyConfig{Categories: []messagestore.Category{messagestore.Category(category)}}}
+		v := verifier{config: retention.VerifyConfig{Categories: []messagestore.Category{messagestore.Category(category)}}}
 		if err := v.validate(); err != nil {
 			requireRefusal(t, err, messagestore.ErrInvalid)
 		} else {

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 // A removedStream is the expected state of a stream after removals.
@@ -60,7 +60,7 @@ func TestNoRemovalMakesAStreamBeginAgain(t *testing.T) {
 			h.check(t, r, streams[name])
 			h.ask(t, r, streams[name])
 		}
-		h.verify(t, r, &admin.VerifyConfig{Categories: []messagestore.Category{category}})
+		h.verify(t, r, &retention.VerifyConfig{Categories: []messagestore.Category{category}})
 	})
 	require.Empty(t, v.verify(t).Violations)
 }
@@ -71,7 +71,7 @@ type removing struct {
 	streams map[messagestore.StreamName]*removedStream
 }
 
-func (h *removing) verify(t *testing.T, r *rapid.T, config *admin.VerifyConfig) {
+func (h *removing) verify(t *testing.T, r *rapid.T, config *retention.VerifyConfig) {
 	t.Helper()
 	found, err := h.admin.Verify(t.Context(), config)
 	if !errors.Is(err, messagestore.ErrNotFound) {

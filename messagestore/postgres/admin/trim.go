@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -24,9 +25,9 @@ import (
 // It removes at most 10,000 messages in one transaction, and holds up no writer. If it ends with
 // an error, some of it may be done; to call it again is safe. Invalid options are refused with a
 // [*messagestore.InvalidError] before anything is sent.
-func (a *Admin) Trim(ctx context.Context, stream messagestore.StreamName, options *TrimOptions) (Trimmed, error) {
-	trimmed := Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
-	err := retention.CheckName(stream)
+func (a *Admin) Trim(ctx context.Context, stream messagestore.StreamName, options *retention.TrimOptions) (retention.Trimmed, error) {
+	trimmed := retention.Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
+	err := removal.CheckName(stream)
 	if types := stream.Category().Types(); err == nil && len(types) > 0 && types[len(types)-1] == "deadLetter" {
 		err = messagestore.NewInvalidError("stream name", string(stream), "what is parked in it could be lost: dead letters are deleted, not trimmed")
 	}
@@ -43,15 +44,15 @@ func (a *Admin) Trim(ctx context.Context, stream messagestore.StreamName, option
 }
 
 // trim is one transaction of Trim.
-func (a *Admin) trim(ctx context.Context, o *TrimOptions, trimmed *Trimmed) (more bool, err error) {
+func (a *Admin) trim(ctx context.Context, o *retention.TrimOptions, trimmed *retention.Trimmed) (more bool, err error) {
 	keep := pgtype.Int8{Int64: o.Keep, Valid: o.Keep > 0}
 	before := pgtype.Timestamptz{Time: o.Before, Valid: !o.Before.IsZero()}
 	below := pgtype.Int8{Int64: int64(o.Below), Valid: o.Below > 0}
 	minAge := o.MinAge
 	switch minAge {
 	case 0:
-		minAge = DefaultMinAge
-	case AnyAge:
+		minAge = removal.DefaultMinAge
+	case retention.AnyAge:
 		minAge = 0
 	}
 	age := pgtype.Interval{Microseconds: minAge.Microseconds(), Valid: true}
@@ -79,14 +80,14 @@ func (a *Admin) trim(ctx context.Context, o *TrimOptions, trimmed *Trimmed) (mor
 // TrimCategory trims every stream that a category has when it gets there, in order of their
 // names, each as [Admin.Trim] does, and yields each result. After an error it yields nothing
 // more.
-func (a *Admin) TrimCategory(ctx context.Context, category messagestore.Category, options *TrimOptions) iter.Seq2[Trimmed, error] {
-	return func(yield func(Trimmed, error) bool) {
+func (a *Admin) TrimCategory(ctx context.Context, category messagestore.Category, options *retention.TrimOptions) iter.Seq2[retention.Trimmed, error] {
+	return func(yield func(retention.Trimmed, error) bool) {
 		if err := options.Validate(); err != nil {
-			yield(Trimmed{}, fmt.Errorf("trim category %.80q: %w", string(category), err))
+			yield(retention.Trimmed{}, fmt.Errorf("trim category %.80q: %w", string(category), err))
 			return
 		}
 		for stream, err := range a.streams(ctx, category) {
-			var trimmed Trimmed
+			var trimmed retention.Trimmed
 			if err == nil {
 				trimmed, err = a.Trim(ctx, stream, options)
 			} else {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 func (a *archive) park(t *testing.T, consumer string, m *messagestore.Message) *deadletter.Entry {
@@ -55,7 +55,7 @@ func TestAMessageThatIsParkedIsNotTrimmed(t *testing.T) {
 			low, high := a.park(t, "one", messages[2]), a.park(t, "other", messages[3])
 			dry := *anyAge
 			dry.DryRun = true
-			trim := func(want admin.Trimmed) {
+			trim := func(want retention.Trimmed) {
 				t.Helper()
 				planned, err := a.admin.Trim(t.Context(), stream, &dry)
 				require.NoError(t, err)
@@ -65,17 +65,17 @@ func TestAMessageThatIsParkedIsNotTrimmed(t *testing.T) {
 				require.Equal(t, want, trimmed)
 			}
 
-			trim(admin.Trimmed{Stream: stream, Removed: 2, First: 2, Version: 5, DeadLetter: low.DeadLetter})
+			trim(retention.Trimmed{Stream: stream, Removed: 2, First: 2, Version: 5, DeadLetter: low.DeadLetter})
 			require.Equal(t, []int{2, 3, 4, 5}, a.positions(t, stream))
 			a.redrive(t, "one", messages[2], errors.New("still no"))
-			trim(admin.Trimmed{Stream: stream, First: 2, Version: 5, DeadLetter: low.DeadLetter})
+			trim(retention.Trimmed{Stream: stream, First: 2, Version: 5, DeadLetter: low.DeadLetter})
 			a.redrive(t, "one", messages[2], nil)
-			trim(admin.Trimmed{Stream: stream, Removed: 1, First: 3, Version: 5, DeadLetter: high.DeadLetter})
+			trim(retention.Trimmed{Stream: stream, Removed: 1, First: 3, Version: 5, DeadLetter: high.DeadLetter})
 			a.redrive(t, "other", messages[3], errors.New("no"))
 			// The deletion has removed one of two messages, and goes on later.
 			_, err := a.pool.Exec(t.Context(), "select dibs.delete_stream($1, max_messages => 1)", string(high.DeadLetter))
 			require.NoError(t, err)
-			trim(admin.Trimmed{Stream: stream, Removed: 1, First: 4, Version: 5})
+			trim(retention.Trimmed{Stream: stream, Removed: 1, First: 4, Version: 5})
 			require.Equal(t, []int{4, 5}, a.positions(t, stream))
 		})
 	}
@@ -109,13 +109,13 @@ func TestATrimOfACategoryPassesParkedMessages(t *testing.T) {
 	}
 	letter := a.park(t, "one", a.read(t, a.category.Stream("1"))[1])
 
-	var found []admin.Trimmed
+	var found []retention.Trimmed
 	for trimmed, err := range a.admin.TrimCategory(t.Context(), a.category, anyAge) {
 		require.NoError(t, err)
 		found = append(found, trimmed)
 	}
 
-	require.Equal(t, []admin.Trimmed{
+	require.Equal(t, []retention.Trimmed{
 		{Stream: a.category.Stream("0"), Removed: 3, First: 3, Version: 4},
 		{Stream: a.category.Stream("1"), Removed: 1, First: 1, Version: 4, DeadLetter: letter.DeadLetter},
 		{Stream: a.category.Stream("2"), Removed: 3, First: 3, Version: 4},
@@ -136,9 +136,9 @@ func TestATrimLooksAtOpenLettersOfItsMessagesOnly(t *testing.T) {
 	for _, name := range []messagestore.StreamName{letters.Stream("a"), letters.Stream("one"), letters.Stream("two").With("x"), letters.Stream("two!")} {
 		a.fill(t, name, 1)
 	}
-	trimmed, err := a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 5, MinAge: admin.AnyAge})
+	trimmed, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 5, MinAge: retention.AnyAge})
 	require.NoError(t, err)
-	require.Equal(t, admin.Trimmed{Stream: stream, Removed: 1, First: 1, Version: 5}, trimmed)
+	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 1, First: 1, Version: 5}, trimmed)
 
 	letter := a.park(t, "two", messages[3])
 	for _, want := range []struct {

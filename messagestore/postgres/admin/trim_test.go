@@ -25,6 +25,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
@@ -108,7 +109,7 @@ func (a *archive) age(t *testing.T, stream messagestore.StreamName, upTo message
 	require.NoError(t, tx.Commit(t.Context()))
 }
 
-var anyAge = &admin.TrimOptions{Keep: 2, MinAge: admin.AnyAge}
+var anyAge = &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge}
 
 func TestTrimKeepsTheLastMessagesAndTheirPositions(t *testing.T) {
 	t.Parallel()
@@ -119,7 +120,7 @@ func TestTrimKeepsTheLastMessagesAndTheirPositions(t *testing.T) {
 	trimmed, err := a.admin.Trim(t.Context(), stream, anyAge)
 
 	require.NoError(t, err)
-	require.Equal(t, admin.Trimmed{Stream: stream, Removed: 3, First: 3, Version: 4}, trimmed)
+	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 3, First: 3, Version: 4}, trimmed)
 	require.Equal(t, []int{3, 4}, a.positions(t, stream))
 	version, err := a.Version(t.Context(), stream)
 	require.NoError(t, err)
@@ -128,13 +129,13 @@ func TestTrimKeepsTheLastMessagesAndTheirPositions(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	require.Equal(t, messagestore.Version(5), write(t, a.Store, stream, 4, opened()).Version)
 
-	again, err := a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 10, MinAge: admin.AnyAge})
+	again, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 10, MinAge: retention.AnyAge})
 	require.NoError(t, err)
-	require.Equal(t, admin.Trimmed{Stream: stream, First: 3, Version: 5}, again)
+	require.Equal(t, retention.Trimmed{Stream: stream, First: 3, Version: 5}, again)
 	none, err := a.admin.Trim(t.Context(), a.category.Stream("none"), anyAge)
 	require.NoError(t, err)
-	require.Equal(t, admin.Trimmed{Stream: a.category.Stream("none"), First: messagestore.NoStream, Version: messagestore.NoStream}, none)
-	one, err := a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Before: time.Now().Add(time.Hour), MinAge: admin.AnyAge})
+	require.Equal(t, retention.Trimmed{Stream: a.category.Stream("none"), First: messagestore.NoStream, Version: messagestore.NoStream}, none)
+	one, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Before: time.Now().Add(time.Hour), MinAge: retention.AnyAge})
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(5), one.First, "the last message stays")
 }
@@ -146,10 +147,10 @@ func TestATrimIsRecorded(t *testing.T) {
 	a.fill(t, stream, 5)
 	records := a.category.WithType("retention").Stream("1")
 
-	_, err := a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 3, MinAge: admin.AnyAge, DryRun: true})
+	_, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 3, MinAge: retention.AnyAge, DryRun: true})
 	require.NoError(t, err)
 	require.Empty(t, a.read(t, records))
-	_, err = a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 3, MinAge: admin.AnyAge, Reason: "old"})
+	_, err = a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 3, MinAge: retention.AnyAge, Reason: "old"})
 	require.NoError(t, err)
 	_, err = a.admin.Trim(t.Context(), stream, anyAge)
 	require.NoError(t, err)
@@ -163,7 +164,7 @@ func TestATrimIsRecorded(t *testing.T) {
 	require.JSONEq(t, fmt.Sprintf(`{"stream":%q,"removed":1,"from":2,"upTo":2,"by":%q}`, stream, user), string(found[1].Data))
 
 	// The records are trimmed too, and that is not recorded.
-	_, err = a.admin.Trim(t.Context(), records, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge})
+	_, err = a.admin.Trim(t.Context(), records, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
 	require.NoError(t, err)
 	require.Equal(t, []int{1}, a.positions(t, records))
 	require.Empty(t, a.read(t, records.Category().WithType("retention").Stream("1")))
@@ -185,11 +186,11 @@ func TestTheRecordOfATrimIsNeitherForgedNorTrimmedAway(t *testing.T) {
 	_, err = a.pool.Exec(t.Context(), "select dibs.append(array[$1], array[-2::bigint], array[1], array[gen_random_uuid()], array['dibs:Trimmed'], array['{}'::json], array[null::json])", string(records))
 	requireRefused(t, err, "types")
 	a.fill(t, records, 3)
-	trimmed, err := a.admin.Trim(t.Context(), records, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge})
+	trimmed, err := a.admin.Trim(t.Context(), records, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
 	require.NoError(t, err)
 	require.Zero(t, trimmed.Removed, "the last record stays")
 
-	found, err := a.admin.Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}})
+	found, err := a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}})
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 }
@@ -201,20 +202,20 @@ func TestTrimSparesWhatIsYoung(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 5)
 
-	trimmed, err := a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 1})
+	trimmed, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1})
 	require.NoError(t, err)
-	require.Equal(t, admin.Trimmed{Stream: stream, First: 0, Version: 4, Recent: true}, trimmed)
+	require.Equal(t, retention.Trimmed{Stream: stream, First: 0, Version: 4, Recent: true}, trimmed)
 
 	a.age(t, stream, 1, time.Hour)
-	trimmed, err = a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 1})
+	trimmed, err = a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1})
 	require.NoError(t, err)
-	require.Equal(t, admin.Trimmed{Stream: stream, Removed: 2, First: 2, Version: 4, Recent: true}, trimmed)
+	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 2, First: 2, Version: 4, Recent: true}, trimmed)
 
 	a.age(t, stream, 3, 10*time.Minute)
-	trimmed, err = a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 1, MinAge: 5 * time.Minute, DryRun: true})
+	trimmed, err = a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: 5 * time.Minute, DryRun: true})
 	require.NoError(t, err)
-	require.Equal(t, admin.Trimmed{Stream: stream, Removed: 2, First: 4, Version: 4}, trimmed)
-	trimmed, err = a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 1})
+	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 2, First: 4, Version: 4}, trimmed)
+	trimmed, err = a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1})
 	require.NoError(t, err)
 	require.Zero(t, trimmed.Removed)
 }
@@ -228,12 +229,12 @@ func TestTrimBeforeATime(t *testing.T) {
 	a.age(t, stream, 3, 2*time.Hour)
 	before := time.Now().Add(-time.Hour)
 
-	both, err := a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Before: before, Keep: 5})
+	both, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Before: before, Keep: 5})
 	require.NoError(t, err)
-	require.Equal(t, admin.Trimmed{Stream: stream, Removed: 1, First: 1, Version: 5}, both)
-	trimmed, err := a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Before: before})
+	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 1, First: 1, Version: 5}, both)
+	trimmed, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Before: before})
 	require.NoError(t, err)
-	require.Equal(t, admin.Trimmed{Stream: stream, Removed: 3, First: 4, Version: 5}, trimmed)
+	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 3, First: 4, Version: 5}, trimmed)
 	require.Equal(t, []int{4, 5}, a.positions(t, stream))
 }
 
@@ -247,7 +248,7 @@ func TestTrimRemovesABeginningWhateverTheTimes(t *testing.T) {
 	a.age(t, stream, 1, -2*time.Hour) // 0 and 1 are young
 	a.age(t, stream, 0, 2*time.Hour)  // and 0 is not
 
-	trimmed, err := a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 1})
+	trimmed, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1})
 
 	require.NoError(t, err)
 	require.Equal(t, int64(1), trimmed.Removed)
@@ -260,9 +261,9 @@ func TestTrimWorksInParts(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fillMany(t, stream, 11000)
 	var parts []int64
-	options := &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge, OnProgress: func(removed int64) { parts = append(parts, removed) }}
+	options := &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge, OnProgress: func(removed int64) { parts = append(parts, removed) }}
 
-	planned, err := a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge, DryRun: true})
+	planned, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge, DryRun: true})
 	require.NoError(t, err)
 	require.Equal(t, int64(10999), planned.Removed)
 	trimmed, err := a.admin.Trim(t.Context(), stream, options)
@@ -280,7 +281,7 @@ func TestAReservationIsNotTrimmed(t *testing.T) {
 	write(t, a.Store, stream, messagestore.NoStream,
 		messagestore.Envelope{Body: opened().Body, Metadata: messagestore.Metadata{Local: messagestore.Properties{"reservedDigest": "abc"}}}, opened())
 
-	trimmed, err := a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge})
+	trimmed, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
 
 	require.NoError(t, err)
 	require.True(t, trimmed.Reservation)
@@ -439,7 +440,7 @@ func TestATransactionOlderThanARemovalDoesNotWriteIntoTheGap(t *testing.T) {
 		},
 		"erase": func(t *testing.T, a *archive, stream messagestore.StreamName) {
 			t.Helper()
-			_, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: true})
+			_, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
 			require.NoError(t, err)
 		},
 	} {
@@ -493,7 +494,7 @@ func TestAMessageThatIsWrittenAgainWhileItIsTrimmedIsTheFirstOrNew(t *testing.T)
 		a.fill(t, stream, 1)
 		trimmed := make(chan error, 1)
 		go func() {
-			_, err := a.admin.Trim(t.Context(), stream, &admin.TrimOptions{Keep: 1, MinAge: admin.AnyAge})
+			_, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
 			trimmed <- err
 		}()
 
@@ -514,14 +515,14 @@ func TestAMessageThatIsWrittenAgainWhileItIsTrimmedIsTheFirstOrNew(t *testing.T)
 func TestInvalidRemovalsAreRefused(t *testing.T) {
 	t.Parallel()
 	adm := admin.New(unreachable{}, nil)
-	keep := func(n int64) *admin.TrimOptions { return &admin.TrimOptions{Keep: n} }
+	keep := func(n int64) *retention.TrimOptions { return &retention.TrimOptions{Keep: n} }
 	for name, err := range map[string]error{
 		"no options":      second(adm.Trim(t.Context(), "account-1", nil)),
-		"nothing asked":   second(adm.Trim(t.Context(), "account-1", &admin.TrimOptions{})),
+		"nothing asked":   second(adm.Trim(t.Context(), "account-1", &retention.TrimOptions{})),
 		"keep -1":         second(adm.Trim(t.Context(), "account-1", keep(-1))),
-		"negative age":    second(adm.Trim(t.Context(), "account-1", &admin.TrimOptions{Keep: 1, MinAge: -2})),
-		"age of ages":     second(adm.Trim(t.Context(), "account-1", &admin.TrimOptions{Keep: 1, MinAge: 200 * 365 * 24 * time.Hour})),
-		"year 10000":      second(adm.Trim(t.Context(), "account-1", &admin.TrimOptions{Before: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)})),
+		"negative age":    second(adm.Trim(t.Context(), "account-1", &retention.TrimOptions{Keep: 1, MinAge: -2})),
+		"age of ages":     second(adm.Trim(t.Context(), "account-1", &retention.TrimOptions{Keep: 1, MinAge: 200 * 365 * 24 * time.Hour})),
+		"year 10000":      second(adm.Trim(t.Context(), "account-1", &retention.TrimOptions{Before: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)})),
 		"no stream":       second(adm.Trim(t.Context(), "", keep(1))),
 		"no category":     second(adm.Trim(t.Context(), "-1", keep(1))),
 		"a NUL":           second(adm.Trim(t.Context(), "account-\x00", keep(1))),
@@ -530,10 +531,10 @@ func TestInvalidRemovalsAreRefused(t *testing.T) {
 		"delete nothing":  second(adm.Delete(t.Context(), "", messagestore.AnyVersion, nil)),
 		"delete at -1":    second(adm.Delete(t.Context(), "account-1", messagestore.NoStream, nil)),
 		"delete at -3":    second(adm.Delete(t.Context(), "account-1", -3, nil)),
-		"a long reason":   second(adm.Delete(t.Context(), "account-1", 0, &admin.DeleteOptions{Reason: strings.Repeat("x", 256)})),
-		"a hidden reason": second(adm.Trim(t.Context(), "account-1", &admin.TrimOptions{Keep: 1, Reason: "a\u202eb"})),
-		"a blank reason":  second(adm.Delete(t.Context(), "account-1", 0, &admin.DeleteOptions{Reason: " "})),
-		"a line":          second(adm.Delete(t.Context(), "account-1", 0, &admin.DeleteOptions{Reason: "a\nb"})),
+		"a long reason":   second(adm.Delete(t.Context(), "account-1", 0, &retention.DeleteOptions{Reason: strings.Repeat("x", 256)})),
+		"a hidden reason": second(adm.Trim(t.Context(), "account-1", &retention.TrimOptions{Keep: 1, Reason: "a\u202eb"})),
+		"a blank reason":  second(adm.Delete(t.Context(), "account-1", 0, &retention.DeleteOptions{Reason: " "})),
+		"a line":          second(adm.Delete(t.Context(), "account-1", 0, &retention.DeleteOptions{Reason: "a\nb"})),
 	} {
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 	}
@@ -626,12 +627,12 @@ func TestARemovalWhoseAnswerIsLostIsToldAsItWas(t *testing.T) {
 	cuts.Store(1)
 	trimmed, err := adm.Trim(t.Context(), stream, anyAge)
 	require.NoError(t, err)
-	require.Equal(t, admin.Trimmed{Stream: stream, Removed: 3, First: 3, Version: 4}, trimmed)
+	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 3, First: 3, Version: 4}, trimmed)
 	require.Len(t, a.read(t, a.category.WithType("retention").Stream("1")), 1)
 
 	for _, erase := range []bool{false, true} {
 		cuts.Store(1)
-		deleted, err := adm.Delete(t.Context(), stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: erase})
+		deleted, err := adm.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase})
 		require.NoError(t, err)
 		require.False(t, deleted.Already)
 		require.Equal(t, messagestore.Version(5), deleted.Version)

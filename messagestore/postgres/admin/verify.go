@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 var (
@@ -40,7 +41,7 @@ var errNoAmcheck = fmt.Errorf("amcheck is not installed in this database, or not
 //
 // It takes a pool or a connection, not in a transaction, of a member of dibs_admin.
 // A category that has no message is an error that matches [messagestore.ErrNotFound].
-func (a *Admin) Verify(ctx context.Context, config *VerifyConfig) (*Verification, error) {
+func (a *Admin) Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error) {
 	v := verifier{admin: a, max: 100}
 	if config != nil {
 		v.config = *config
@@ -74,12 +75,12 @@ func (a *Admin) Verify(ctx context.Context, config *VerifyConfig) (*Verification
 
 type verifier struct {
 	admin  *Admin
-	config VerifyConfig
+	config retention.VerifyConfig
 	max    int
-	found  Verification
+	found  retention.Verification
 
 	categories []counted
-	progress   VerifyProgress
+	progress   retention.VerifyProgress
 }
 
 // counted is a category, and how many messages of it are in the table.
@@ -176,7 +177,7 @@ func (v *verifier) rows(ctx context.Context, tx pgx.Tx, sql string, args ...any)
 			v.count(rule, messagestore.Category(category.String), checked.Int64)
 			return nil
 		}
-		v.found.Violations = append(v.found.Violations, Violation{
+		v.found.Violations = append(v.found.Violations, retention.Violation{
 			Rule: rule, Category: messagestore.Category(category.String), Stream: messagestore.StreamName(stream.String),
 			Position: messagestore.Version(position.Int64), GlobalPosition: messagestore.GlobalPosition(globalPosition.Int64),
 			Expected: expected.String, Found: found.String,
@@ -238,7 +239,7 @@ func (v *verifier) amcheck(ctx context.Context, tx pgx.Tx) error {
 		e, ok := errors.AsType[*pgconn.PgError](err)
 		switch {
 		case ok && strings.HasPrefix(e.Code, "XX"):
-			v.found.Violations = append(v.found.Violations, Violation{Rule: "indexes", Expected: "an index " + i.name + " as amcheck wants it", Found: e.Message})
+			v.found.Violations = append(v.found.Violations, retention.Violation{Rule: "indexes", Expected: "an index " + i.name + " as amcheck wants it", Found: e.Message})
 		case ok && e.Code == "42501":
 			return errNoAmcheck
 		case err != nil:

@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -72,14 +73,14 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 	})
 	repeat("trim", func(ctx context.Context, _ int) error {
 		for _, stream := range []messagestore.StreamName{account(), "account:position-watcher+0"} {
-			if _, err := adm.Trim(ctx, stream, &admin.TrimOptions{Keep: 3, MinAge: admin.AnyAge}); err != nil && !errors.Is(err, messagestore.ErrNotFound) {
+			if _, err := adm.Trim(ctx, stream, &retention.TrimOptions{Keep: 3, MinAge: retention.AnyAge}); err != nil && !errors.Is(err, messagestore.ErrNotFound) {
 				return err
 			}
 		}
 		return nil
 	})
 	repeat("delete", func(ctx context.Context, n int) error {
-		_, err := adm.Delete(ctx, account(), messagestore.AnyVersion, &admin.DeleteOptions{EraseName: n%2 == 0})
+		_, err := adm.Delete(ctx, account(), messagestore.AnyVersion, &retention.DeleteOptions{EraseName: n%2 == 0})
 		if errors.Is(err, messagestore.ErrNotFound) {
 			err = nil
 		}
@@ -114,7 +115,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 	})
 
 	var (
-		found *admin.Verification
+		found *retention.Verification
 		err   error
 	)
 	for range rounds {

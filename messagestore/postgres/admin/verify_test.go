@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/reservation"
@@ -52,7 +53,7 @@ func (v *verified) damage(t *testing.T, statements ...string) {
 	require.NoError(t, err)
 }
 
-func (v *verified) verify(t *testing.T) *admin.Verification {
+func (v *verified) verify(t *testing.T) *retention.Verification {
 	t.Helper()
 	found, err := v.admin.Verify(t.Context(), nil)
 	require.NoError(t, err)
@@ -136,7 +137,7 @@ func TestVerifyCountsWhatItLookedAt(t *testing.T) {
 
 	require.Empty(t, found.Violations)
 	require.False(t, found.More)
-	require.Equal(t, admin.Checked{
+	require.Equal(t, retention.Checked{
 		Categories: 6, Streams: 10, Messages: 16, Consumers: 1, Positions: 3, Reservations: 2, DeadLetters: 1,
 	}, found.Checked)
 	require.NotEmpty(t, found.NotChecked)
@@ -379,14 +380,14 @@ func TestVerifyFindsWhatAnIndexMisses(t *testing.T) {
 			found := v.verify(t)
 
 			require.Contains(t, texts(found), want)
-			found, err = v.admin.Verify(t.Context(), &admin.VerifyConfig{Amcheck: true})
+			found, err = v.admin.Verify(t.Context(), &retention.VerifyConfig{Amcheck: true})
 			require.NoError(t, err)
 			require.Contains(t, strings.Join(texts(found), "\n"), "indexes: expected an index "+index+" as amcheck wants it, found heap tuple")
 		})
 	}
 }
 
-func texts(found *admin.Verification) []string {
+func texts(found *retention.Verification) []string {
 	all := make([]string, len(found.Violations))
 	for i, violation := range found.Violations {
 		all[i] = violation.String()
@@ -404,11 +405,11 @@ func TestVerifyKnowsWhatWasRemovedOnRecord(t *testing.T) {
 		v.write(t, messagestore.Category("account").Stream(fmt.Sprint(n)), event, event, event, event, event)
 	}
 	for _, keep := range []int64{4, 2} {
-		_, err := v.admin.Trim(t.Context(), "account-0", &admin.TrimOptions{Keep: keep, MinAge: admin.AnyAge})
+		_, err := v.admin.Trim(t.Context(), "account-0", &retention.TrimOptions{Keep: keep, MinAge: retention.AnyAge})
 		require.NoError(t, err)
 	}
 	for stream, erase := range map[messagestore.StreamName]bool{"account-1": false, "account-2": true, "account-3": true, "account-4": true} {
-		_, err := v.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &admin.DeleteOptions{EraseName: erase})
+		_, err := v.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase})
 		require.NoError(t, err)
 	}
 	v.write(t, "account-1", event)
@@ -452,13 +453,13 @@ func TestVerifyListsNoMoreViolationsThanAsked(t *testing.T) {
 	v.write(t, "account-3", body{"Opened", fields{}}, body{"Opened", fields{}})
 	v.damage(t, "delete from dibs.messages where stream_name = 'account-3' and position = 0")
 
-	found, err := v.admin.Verify(t.Context(), &admin.VerifyConfig{MaxViolations: 1, Categories: []messagestore.Category{"account"}})
+	found, err := v.admin.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 1, Categories: []messagestore.Category{"account"}})
 
 	require.NoError(t, err)
 	require.Len(t, found.Violations, 1)
 	require.True(t, found.More)
 	require.Equal(t, int64(1), found.Checked.Categories)
-	all, err := v.admin.Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{"account"}})
+	all, err := v.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"account"}})
 	require.NoError(t, err)
 	require.Len(t, all.Violations, 2)
 	require.False(t, all.More)
@@ -481,9 +482,9 @@ func TestVerifySeesOneMoment(t *testing.T) {
 	t.Parallel()
 	v := newVerified(t)
 	v.healthy(t)
-	var told []admin.VerifyProgress
+	var told []retention.VerifyProgress
 
-	found, err := v.admin.Verify(t.Context(), &admin.VerifyConfig{OnProgress: func(p admin.VerifyProgress) {
+	found, err := v.admin.Verify(t.Context(), &retention.VerifyConfig{OnProgress: func(p retention.VerifyProgress) {
 		told = append(told, p)
 		v.write(t, "account-1", body{"Opened", fields{}})
 		v.write(t, messagestore.Category("new").Stream(fmt.Sprint(len(told))), body{"Opened", fields{}})
@@ -493,7 +494,7 @@ func TestVerifySeesOneMoment(t *testing.T) {
 	require.Empty(t, found.Violations)
 	require.Equal(t, int64(16), found.Checked.Messages)
 	require.Len(t, told, 7)
-	require.Equal(t, admin.VerifyProgress{Category: "account", Done: 16, Total: 32}, told[1])
+	require.Equal(t, retention.VerifyProgress{Category: "account", Done: 16, Total: 32}, told[1])
 	require.Equal(t, int64(30), v.verify(t).Checked.Messages, "and later what was written meanwhile")
 }
 
@@ -527,11 +528,11 @@ func TestVerifyRefusesWhatItCannotWorkWith(t *testing.T) {
 
 	_, err = admin.New(tx, nil).Verify(t.Context(), nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = admin.New(pool, nil).Verify(t.Context(), &admin.VerifyConfig{MaxViolations: 100_001})
+	_, err = admin.New(pool, nil).Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 100_001})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = admin.New(pool, nil).Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
+	_, err = admin.New(pool, nil).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = admin.New(pool, nil).Verify(t.Context(), &admin.VerifyConfig{Categories: []messagestore.Category{storetest.Category(t)}})
+	_, err = admin.New(pool, nil).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{storetest.Category(t)}})
 	require.ErrorIs(t, err, messagestore.ErrNotFound, "a category without a message was not looked at")
 	_, err = admin.New(pgtest.Connect(t, pgtest.Database(t)), nil).Verify(t.Context(), nil)
 	require.ErrorIs(t, err, postgres.ErrNotMigrated)
@@ -572,7 +573,7 @@ func TestVerifyListsTheLatestViolationsFirst(t *testing.T) {
 		v.write(t, messagestore.StreamName(fmt.Sprintf("gap-%d", i)), body{"T", fields{}}, body{"T", fields{}}, body{"T", fields{}})
 	}
 	v.damage(t, "delete from dibs.messages where position = 1", "delete from dibs.messages where stream_name in ('gap-0', 'gap-7') and position = 0")
-	found, err := v.admin.Verify(t.Context(), &admin.VerifyConfig{MaxViolations: 1})
+	found, err := v.admin.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 1})
 	require.NoError(t, err)
 	require.True(t, found.More)
 	var streams []messagestore.StreamName

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -46,7 +47,7 @@ func (c *deleteCommand) Run(ctx context.Context, a *app) error {
 			return usage("--expect=%.80q: it is the position of the last message, from 0", c.Expect)
 		}
 	}
-	if err := retention.CheckReason(c.Reason); err != nil {
+	if err := removal.CheckReason(c.Reason); err != nil {
 		return err
 	}
 	if !c.Yes && !c.DryRun && !isTerminal(a.stdin) {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -97,7 +97,7 @@ func (c *explainCommand) explainKey(ctx context.Context, e *explainer, category 
 		return err
 	}
 	for _, in := range append([]messagestore.Category{category}, categories...) {
-		_, reservations := retention.CommandsOf(in)
+		_, reservations := removal.CommandsOf(in)
 		var refused error
 		err := e.scan(ctx, in, messagestore.Filter{}, func(m *messagestore.Message) {
 			yes, err := e.reservedWith(m, c.Target)

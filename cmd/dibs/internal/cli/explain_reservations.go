@@ -11,8 +11,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -67,7 +67,7 @@ func (e *explainer) reservationsOf(ctx context.Context, category messagestore.Ca
 		return nil, err
 	}
 	return slices.DeleteFunc(all, func(c messagestore.Category) bool {
-		commands, is := retention.CommandsOf(c)
+		commands, is := removal.CommandsOf(c)
 		return !is || commands != category
 	}), nil
 }
@@ -121,7 +121,7 @@ func (e *explainer) keyOf(first *messagestore.Message) string {
 // whether there are any: those with the key in them, in the stream that its name is made of.
 func (e *explainer) unreserved(ctx context.Context, stream messagestore.StreamName) (yes bool, err error) {
 	key, ok := reservation.KeyOf(stream)
-	category, is := retention.CommandsOf(stream.Category())
+	category, is := removal.CommandsOf(stream.Category())
 	id := stream.ID()
 	last := strings.LastIndexByte(id, '+')
 	if !ok || !is || last < 0 {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/intents"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 type intentsVerifyCommand struct {
@@ -44,7 +44,7 @@ func (c *intentsVerifyCommand) Run(ctx context.Context, a *app) error {
 				return
 			}
 			total++
-			printed = a.printViolation(admin.Violation{
+			printed = a.printViolation(retention.Violation{
 				Rule: v.Rule, Category: category, Stream: v.Place.Stream, Position: v.Place.Position,
 				GlobalPosition: v.Place.GlobalPosition, Expected: v.Expected, Found: v.Found,
 			})

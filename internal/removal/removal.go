@@ -1,0 +1,78 @@
+// Package removal has the rules of trims, deletions and forgotten keys that the drivers, their options and the command share.
+package removal
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// DefaultMinAge is how old a message is at least that a trim removes, unless its options have another age.
+const DefaultMinAge = 15 * time.Minute
+
+// InboxKeyLife is how old a request of an inbox is at least that is forgotten.
+const InboxKeyLife = 24 * time.Hour
+
+// NoKeyLife is the error for a category whose keys stay.
+func NoKeyLife(category messagestore.Category) error {
+	return messagestore.NewInvalidError("category", string(category), "it is no inbox, and no KeyLife was declared in it before its first key, so its keys stay for ever")
+}
+
+// InsideKeyLife is the error for an age that is less than the life of keys.
+func InsideKeyLife(age, life time.Duration) error {
+	return messagestore.NewInvalidError("age", age, fmt.Sprintf("the keys live %v, so it is at least that: a request with a forgotten key is carried out again", life))
+}
+
+// CommandsOf returns the category of the commands whose keys a reserver reserves in category, and false if
+// that is a category of no reserver: account:command for account:command+reservation+accounts.
+func CommandsOf(category messagestore.Category) (commands messagestore.Category, ok bool) {
+	name := string(category)
+	last := strings.LastIndexAny(name, ":+")
+	if last < 0 || last == len(name)-1 {
+		return "", false
+	}
+	for _, mark := range []string{":reservation", "+reservation"} {
+		if commands, ok := strings.CutSuffix(name[:last], mark); ok && commands != "" && name[last] == '+' {
+			return messagestore.Category(commands), true
+		}
+	}
+	return "", false
+}
+
+// IsInbox reports whether category is an inbox, such as payments:inbox.
+func IsInbox(category messagestore.Category) bool {
+	types := category.Types()
+	_, reserves := CommandsOf(category)
+	return !reserves && len(types) > 0 && types[len(types)-1] == "inbox"
+}
+
+const maxReasonBytes = 255
+
+// CheckName refuses an impossible stream name. It accepts names that other clients may have
+// written and that [messagestore.StreamName.Validate] refuses.
+func CheckName(stream messagestore.StreamName) error {
+	var rule string
+	switch {
+	case stream == "":
+		rule = "it is empty"
+	case strings.HasPrefix(string(stream), "-"):
+		rule = "the category is empty"
+	case !utf8.ValidString(string(stream)) || strings.ContainsRune(string(stream), 0):
+		rule = "it is not valid UTF-8, or holds a character U+0000"
+	default:
+		return nil
+	}
+	return messagestore.NewInvalidError("stream name", string(stream), rule)
+}
+
+// CheckReason refuses a reason that is not recorded.
+func CheckReason(reason string) error {
+	if reason != "" && messagestore.ValidateType("x"+reason+"x") != nil || len(reason) > maxReasonBytes ||
+		strings.TrimSpace(reason) != reason {
+		return messagestore.NewInvalidError("reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
+	}
+	return nil
+}
