@@ -164,9 +164,9 @@ type Stats struct {
 func (c *Clock) Stats() Stats { return Stats{c.rung.Load(), c.late.Load(), c.failures.Load()} }
 
 // At returns the write that sets an alarm: at t, body is appended to stream at the expected version, which
-// may be [messagestore.AnyVersion]. The time is between 1970 and 9999; one that has passed rings at once.
-// The body may be an [messagestore.Envelope] without an id. The caller writes it with whatever else the
-// alarm belongs to. The errors match [messagestore.ErrInvalid].
+// may be [messagestore.AnyVersion]. The time is between 1970 and 9999; an alarm whose time has passed
+// rings at once. The body may be an [messagestore.Envelope] without an id. The caller writes it with
+// whatever else the alarm belongs to. The errors match [messagestore.ErrInvalid].
 func (c *Clock) At(t time.Time, stream messagestore.StreamName, expected messagestore.Version, body messagestore.Body) (messagestore.StreamWrite, error) {
 	w, err := c.at(t, stream, expected, body)
 	if err != nil {

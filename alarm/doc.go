@@ -15,8 +15,8 @@
 // there are: its message has an id that follows from the alarm.
 //
 // No alarm rings before its time by the clock of the process that rings, and all ring in the end. While
-// a process runs, they are some milliseconds late. Those whose time passed while none ran ring when one
-// starts.
+// a process runs, they are some milliseconds late. Alarms whose time passed while no process ran ring
+// when a process starts.
 //
 // # How it works
 //
@@ -29,5 +29,5 @@
 // minute that has begun already, and rings an alarm that comes behind Closed.
 //
 // So there is no leader, no table of timers and no scan: a process that starts looks at the minutes since
-// the last one that was begun.
+// the last minute that was begun.
 package alarm

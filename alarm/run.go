@@ -92,7 +92,7 @@ func (c *Clock) minutes(run context.Context) (*consumer.Consumer, error) {
 	})
 }
 
-// sets is the consumer of the alarms that are set: those of minutes that have begun.
+// sets is the consumer of the alarms that are set in minutes that have begun.
 func (c *Clock) sets() (*consumer.Consumer, error) {
 	return consumer.New(c.store, c.category, "sets", known.Handler{Known: []string{TypeSet, TypeClosed}, Func: c.see, Owner: true}, &consumer.Config{
 		OnlyKnown: true, Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease,

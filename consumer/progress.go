@@ -27,7 +27,7 @@ type delivery struct {
 	parkFailures int
 	away         int // failures in a row while the store was away
 
-	// In a consumer that parks in order, behind is the letter because of which the message is parked
+	// In a consumer that parks in order, behind is the dead letter that the message is parked behind,
 	// without being delivered. A message that is already parked has none.
 	behind        *deadletter.Entry
 	alreadyParked bool

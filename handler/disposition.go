@@ -30,8 +30,8 @@ func Skip(reason string) error {
 	return skip
 }
 
-// Refuse is the error of a function that no other attempt helps, such as one that breaks a rule: there are no
-// retries, and the policy does at once what it does when they are over. The package comment has its effect in
+// Refuse is the error of a function that no other attempt helps, since its message breaks a rule, say:
+// there are no retries, and the policy's last action comes at once. The package comment has its effect in
 // each place. Err may be nil.
 func Refuse(err error) error {
 	return &disposition.Error{Kind: disposition.Refuse, Err: err}

@@ -52,13 +52,13 @@
 //	receiver   OnPark, and not    delivered again         acknowledged;       OnPark, and not
 //	           delivered again    after d                 counted, logged     delivered again
 //
-// The consumer's row holds under every ErrorPolicy. Where that is to park in order, Park parks in order too. A redrive
-// is that of a parked message, "in order" under ParkInOrder. A relay is that of package outbox, and the function is its
-// sink's; a d that is not above 0 is the relay's own pause there. A step, an undo, a function
-// and Answer are those of package saga; the function that makes the command of an Ask is as a step. A refused step is
-// returned to the function of the saga, which is undone if that returns the error. A receiver is that of package natsbroker.
-// A scenario is that of package handlertest, and fails unless the test asks for the error.
-// A clock of package alarm calls no function of the caller's.
+// The consumer's row holds under every ErrorPolicy. Where that is to park in order, Park parks in order
+// too. A redrive delivers a parked message, "in order" under ParkInOrder. A relay is of package outbox,
+// and the function is its sink's; a d that is not above 0 is the relay's own pause there. A step, an
+// undo, a function and Answer are of package saga; the function that makes the command of an Ask is as a
+// step. A refused step is returned to the function of the saga, which is undone if that returns the
+// error. A receiver is of package natsbroker. A scenario is of package handlertest, and fails unless the
+// test asks for the error. A clock of package alarm calls no function of the caller's.
 //
 // Errors of Dibs have dispositions of their own, and say so: data that do not decode are refused, and an
 // idempotence key that is used for something else parks its message.

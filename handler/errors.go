@@ -8,10 +8,10 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// ErrUnknownType is matched by the error of [Mux.Handle] for a message of a type that no
-// function is registered for, unless [Mux.IgnoreUnknown] was called. The message may be that of a
-// newer version of the service, so a consumer retries it as it does after any other failure: a replica
-// that knows the type may take it over.
+// ErrUnknownType is matched by the error of [Mux.Handle] for a message of a type that no function is
+// registered for, unless [Mux.IgnoreUnknown] was called. A newer version of the service may have
+// written the message, so a consumer retries it as it does after any other failure: a replica that
+// knows the type may take it over.
 var ErrUnknownType = errors.New("unknown message type: no function is registered for it (On), and the mux does not ignore it (IgnoreUnknown)")
 
 func invalid(name, rule string) error {

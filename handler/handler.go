@@ -135,9 +135,9 @@ func (mux *Mux) Validate() error {
 	return errors.Join(mux.mistakes...)
 }
 
-// Types returns the types that the mux knows, sorted: those of its functions, and the older forms of
-// these. A consumer with OnlyKnown reads no others. A call ends registration, for a type that comes later
-// would not be read.
+// Types returns the types that the mux knows, sorted: the types of its functions, and their older forms.
+// A consumer with OnlyKnown reads no others. A call ends registration, for a type that comes later would
+// not be read.
 func (mux *Mux) Types() []string {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()

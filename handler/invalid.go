@@ -18,9 +18,9 @@ func Invalid[T messagestore.Body](err error) Func[T] {
 }
 
 // Checked returns f with a check, which a consumer makes when it starts, before it delivers anything:
-// [Mux.Checks] has those of all functions. It is for packages that make functions over a store of their own.
-// Check is called with the context of a handler and a message of the consumer's, which the store of the consumer
-// has.
+// [Mux.Checks] has the checks of all functions. It is for packages that make functions over a store of
+// their own. Check is called with the context of a handler and a message of the consumer's, which the
+// store of the consumer has.
 //
 // It is not inlined: checkOf knows its functions by their code.
 //
@@ -34,7 +34,7 @@ func Checked[T messagestore.Body](f Func[T], check func(ctx context.Context, m *
 	}
 }
 
-// A checked is the answer of a function that [Checked] has made to one that asks for its check.
+// A checked is the answer of a function made by [Checked] to a caller that asks for its check.
 type checked struct {
 	check func(ctx context.Context, m *messagestore.Message) error
 }

@@ -14,9 +14,9 @@ import (
 // A Middleware wraps the handling of every message that has a function.
 type Middleware func(next HandlerFunc) HandlerFunc
 
-// Use puts middleware around all functions of the mux, whether registered before
-// or after. The first is the outermost. A nil middleware is a mistake, and so is one that
-// comes after the mux was used.
+// Use puts middleware around all functions of the mux, whether registered before or after. The
+// first is the outermost. A nil middleware is a mistake, and so is a call of Use after the mux was
+// used.
 func (mux *Mux) Use(middleware ...Middleware) {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()

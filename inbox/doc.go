@@ -18,9 +18,9 @@
 // The function's SQL, the reservation of the key and the messages that the function returns are
 // committed together, or nothing is. So of any number of copies, redeliveries and concurrent
 // attempts one is committed, and each of the others is told the answer of that one: see
-// [reservation.Result]. A process that is killed before COMMIT has done nothing, and one that is
-// killed after it finds the key reserved. If the answer to COMMIT is lost, the id of the
-// reservation tells whether it happened.
+// [reservation.Result]. If a process is killed before COMMIT, nothing has happened; if it is
+// killed after COMMIT, the next copy finds the key reserved. If the answer to COMMIT is lost, the
+// id of the reservation tells whether it happened.
 //
 // [Inbox.Undo] gives a request back, once. The first write wins here too: a request that comes after
 // its undo is not carried out, and its outcome is [reservation.Undone]. So a sender that does not know

@@ -153,8 +153,8 @@ func (b *Inbox[Tx]) Receive(ctx context.Context, m Request, f func(ctx context.C
 // yet, Undone is written without a call of f, and a request that comes later is not carried out.
 //
 // The outcome is Undone if that happened now, and Duplicate, with the first answer, if it happened
-// before. The Source of m is recorded, and its Data is not looked at: an undo names a key. Errors are
-// those of [Inbox.Receive].
+// before. The Source of m is recorded, and its Data is not looked at: an undo names a key. It returns
+// the errors of [Inbox.Receive].
 func (b *Inbox[Tx]) Undo(ctx context.Context, m Request, f func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error)) (reservation.Result, error) {
 	fail := func(err error) (reservation.Result, error) { return reservation.Result{}, fmt.Errorf("undo: %w", err) }
 	stream, _, err := b.check(Request{ID: m.ID, Source: m.Source}, f == nil)
@@ -200,8 +200,8 @@ func (b *Inbox[Tx]) refuse(ctx context.Context, m Request, digest string) error 
 	return nil
 }
 
-// check returns the stream of a request and the form in which its data are compared: the
-// canonical one, if it is that of no other value.
+// check returns the stream of a request and the form in which its data are compared: the canonical
+// form, if no other value has the same.
 func (b *Inbox[Tx]) check(m Request, noFunction bool) (stream messagestore.StreamName, content []byte, err error) {
 	if noFunction {
 		return "", nil, messagestore.NewInvalidError("function", nil, "it is nil")

@@ -19,8 +19,8 @@ const (
 	AnyVersion Version = -2
 
 	// StreamExists expects a stream with a message, at whatever version. A stream without messages
-	// conflicts, and so does one that was deleted: nothing but its tombstone is left of it. The name
-	// and the number are EventStoreDB's.
+	// conflicts, and so does a deleted stream: only its tombstone is left of it. The name and the
+	// number are EventStoreDB's.
 	StreamExists Version = -4
 
 	// EndOfStream is where [Store.ReadStreamBackwards] starts for the whole stream.

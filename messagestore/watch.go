@@ -265,8 +265,8 @@ type look struct {
 	categories []Category // of asked
 }
 
-// ask fills l with the categories to look at, if one is due, and with those that will be due
-// soon, so that one look is enough for all.
+// ask fills l with the categories to look at, if one is due, and with the categories that will be
+// due soon, so that one look is enough for all.
 func (w *watches) ask(l *look, now time.Time) {
 	l.asked, l.categories = l.asked[:0], l.categories[:0]
 	w.mu.Lock()

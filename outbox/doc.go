@@ -40,9 +40,10 @@
 //
 // # Types
 //
-// A relay sends all messages of its category, or those of [Config.Types]. Then a message of a type that is
-// neither there nor in [Config.Ignore] is not passed over: its key waits until a relay that knows the type
-// takes it over. A message is sent as it is stored, under the type and in the form that it was written with.
+// A relay sends all messages of its category, or only the types of [Config.Types]. Then a message of a
+// type that is neither there nor in [Config.Ignore] is not passed over: its key waits until a relay that
+// knows the type takes it over. A message is sent as it is stored, under the type and in the form that it
+// was written with.
 //
 // # Operation
 //

@@ -12,8 +12,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// claimOf returns the claim of the command m with its effect, as Inline and Transact make it. Without an error, todo
-// is false if m is a reservation of which the effect is written already.
+// claimOf returns the claim of the command m with its effect, as Inline and Transact make it. Without an
+// error, todo is false if m is a reservation whose effect is written already.
 func claimOf[T messagestore.Body](ctx context.Context, r *Reserver, m handler.Message[T], key func(T) string) (c claim, todo bool, err error) {
 	if err := r.serves(ctx, m.Message); err != nil {
 		return claim{}, false, err

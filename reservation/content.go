@@ -39,8 +39,8 @@ type Contenter interface {
 //
 //	handler.On(mux, reservation.Copy(once, reservation.ContentKey[Deposit], accounts.deposit))
 //
-// A body that does not encode, as one that is nil, or whose content is empty, has the key "",
-// which is refused.
+// A body that does not encode, such as nil, or whose content is empty, has the key "", which is
+// refused.
 func ContentKey[T messagestore.Body](body T) string {
 	if isNil(body) {
 		return ""
@@ -139,7 +139,7 @@ func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, e
 // It is a version 7 id with the time of m's, or the time at which m was written if its id
 // has none, so that ids stay in about the order of time.
 //
-// It panics if m is nil: an id of no message would be one that all have.
+// It panics if m is nil: all callers without a message would get the same id.
 func DeriveID(m *messagestore.Message, name string) uuid.UUID {
 	if m == nil {
 		panic("reservation: DeriveID of a nil message")

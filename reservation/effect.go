@@ -33,9 +33,9 @@ type Effect struct {
 // handler recorded, and its events. It does not wait: a command that was
 // not handled yet has an effect that is not Done, and no error.
 //
-// Events are looked for in the streams that [Inline], or [Transact], wrote to with the
-// reservation, and in those of in, which [Copy] needs. Of each it reads the messages that
-// are later than the command. An invalid name or key is refused before it reads: the error matches
+// It looks for events in the streams that [Inline], or [Transact], wrote to with the reservation,
+// and in the streams in, which [Copy] needs. In each it reads the messages that are later than the
+// command. An invalid name or key is refused before it reads: the error matches
 // [messagestore.ErrInvalid].
 func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, key string, in ...messagestore.StreamName) (Effect, error) {
 	stream, err := r.effectOf(source, key, in)
@@ -72,8 +72,8 @@ func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, 
 }
 
 // Await is [Reserver.Outcome] of a command that is Done. It waits until then, and reads again when
-// something was written to the category of the reservation, or to those of in. If ctx ends first,
-// the effect as it was last comes with the error of ctx. The error matches
+// something was written to the category of the reservation, or of a stream in in. If ctx ends
+// first, the effect as it was last comes with the error of ctx. The error matches
 // [messagestore.ErrNotSupported] if the store cannot be watched: it is no [messagestore.Store].
 func (r *Reserver) Await(ctx context.Context, source messagestore.StreamName, key string, in ...messagestore.StreamName) (Effect, error) {
 	stream, err := r.effectOf(source, key, in)

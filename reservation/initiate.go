@@ -10,18 +10,18 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Initiate returns a function that answers each command with the first message of
-// another stream, which start names and makes. The stream's identifier is the
-// command's key, so it is one that the sender chose:
+// Initiate returns a function that answers each command with the first message of another stream,
+// which start names and makes. The stream's identifier is the command's key, so the sender chose
+// it:
 //
 //	handler.On(mux, reservation.Initiate(once, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
 //		return transaction.Stream(m.Body.AccountID).With(m.Body.DepositID), Initiated{Amount: m.Body.Amount}
 //	}))
 //
-// The message follows the command. A command that comes second is a duplicate, and
-// one with other content a [*KeyReusedError], as for [Copy]: it is the commands that
-// are compared, not the answers, so start may look at the clock. A stream that began
-// in another way is a [*NoReservationError].
+// The message follows the command. A command that comes second is a duplicate, and a command with
+// other content a [*KeyReusedError], as for [Copy]: the commands are compared, and the answers are
+// not, so start may look at the clock. A stream that began in another way is a
+// [*NoReservationError].
 //
 // A started stream in the category of the command would be consumed by the same
 // consumer: that matches [messagestore.ErrInvalid].

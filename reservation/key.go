@@ -23,8 +23,8 @@ var ErrInvalidKey = keys.ErrInvalid
 func NewKey() string { return uuid.Must(uuid.NewV7()).String() }
 
 // JoinKey returns the key of its parts, such as a client's name and the key that the client sent: other
-// parts are another key, also where one of them has a slash. The error matches [ErrInvalidKey] if
-// there is no part, or one that would be no key by itself, such as a header that was not sent.
+// parts are another key, also where one of them has a slash. The error matches [ErrInvalidKey] if there
+// is no part, or a part would be no key by itself, such as a header that was not sent.
 func JoinKey(parts ...string) (string, error) {
 	escaped := make([]string, len(parts))
 	for i, part := range parts {
@@ -70,9 +70,9 @@ type hopelessError struct{ error }
 // Unwrap has a consumer stop, or park the message, without a retry.
 func (e *hopelessError) Unwrap() []error { return []error{e.error, disposition.Refused} }
 
-// KeyOf returns the key that a reservation stream is named after, the last part of its
-// identifier. It is not ok for a part that stands for no key, and for a key that was too
-// long, of which the name has only a hash.
+// KeyOf returns the key that a reservation stream is named after, the last part of its identifier.
+// It is not ok for a part that stands for no key, and for a key that was too long, since the name
+// has only a hash of it.
 func KeyOf(stream messagestore.StreamName) (key string, ok bool) {
 	id := stream.ID()
 	key, ok = messagestore.UnescapeID(id[strings.LastIndexByte(id, '+')+1:])

@@ -17,10 +17,10 @@ const (
 	// the key has a reservation.
 	Reserved Outcome = iota + 1
 
-	// Redelivered says that this message had made the reservation before: it was delivered
-	// again, or the answer to an attempt was lost. An effect that is committed
-	// together with the reservation is there already, and is not repeated. One that comes after
-	// the reservation may be there or not.
+	// Redelivered says that this message had made the reservation before: it was delivered again, or
+	// the answer to an attempt was lost. An effect that is committed together with the reservation is
+	// there already, and is not repeated. An effect that comes after the reservation may be there or
+	// not.
 	Redelivered
 
 	// Duplicate says that another message with the same key and content was first.
@@ -94,11 +94,11 @@ func (e *KeyReusedError) Error() string {
 // Unwrap has a consumer park the message at once.
 func (e *KeyReusedError) Unwrap() error { return disposition.Parked }
 
-// A NoReservationError says that the stream which is named after the key of a command begins with
-// a message that is no reservation: it was written there by itself, or by another client. Or the stream
-// was deleted, and the tombstone has no digest of a reservation, as that of a request in an inbox never
-// has. So there is no winner, and the command is neither reserved nor a duplicate. A consumer parks the
-// command at once, under every policy.
+// A NoReservationError says that the stream which is named after the key of a command begins with a
+// message that is no reservation: it was written there by itself, or by another client. Or the stream
+// was deleted, and the tombstone has no digest of a reservation: the tombstone of a request in an inbox
+// never has one. So there is no winner, and the command is neither reserved nor a duplicate. A consumer
+// parks the command at once, under every policy.
 type NoReservationError struct {
 	Stream messagestore.StreamName
 	First  *messagestore.Message // that the stream begins with
@@ -143,7 +143,7 @@ type lastingError struct{ error }
 
 func (e *lastingError) Unwrap() error { return e.error }
 
-// Is reports whether target is that of an error that lasts.
+// Is reports whether target marks an error that lasts.
 func (*lastingError) Is(target error) bool { return target == disposition.ErrLasting }
 
 // An OtherStoreError says that a reserver is over another store than the consumer whose handler has it:

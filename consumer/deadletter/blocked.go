@@ -29,8 +29,8 @@ type Blocked struct {
 	own   map[uuid.UUID]struct{} // letters that the run is writing
 }
 
-// A known is the last that is known of a dead letter. One that is closed is known until the category was
-// read so far.
+// A known is the last that is known of a dead letter. A closed dead letter is known until the category
+// was read so far.
 type known struct {
 	outcome messagestore.Version
 	letter  *Entry // nil if it is closed
@@ -234,7 +234,7 @@ func (s *state) take(m *messagestore.Message) error {
 		s.open = false
 		s.outcome = m.Position
 		if out.Dropped == "" {
-			s.Attempts++ // the one that succeeded
+			s.Attempts++ // with the attempt that succeeded
 		}
 	}
 	s.version = m.Position

@@ -230,7 +230,7 @@ func isLetter(category messagestore.Category, stream messagestore.StreamName) bo
 	return err == nil && c.Validate() == nil && stream == c.DeadLetter(id)
 }
 
-// withIDs yields the open letters, or those of them for messages with one of the ids.
+// withIDs yields the open dead letters, or only the ones for messages with one of the ids.
 func (l *Entries) withIDs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*Entry, error] {
 	return func(yield func(*Entry, error) bool) {
 		letters, err := l.open(ctx, ids)
@@ -246,8 +246,8 @@ func (l *Entries) withIDs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*Entry
 	}
 }
 
-// open returns the open letters, or those of them for messages with one of the ids, in
-// order of the messages' positions.
+// open returns the open dead letters, or only the ones for messages with one of the ids, in order
+// of the messages' positions.
 func (l *Entries) open(ctx context.Context, ids []uuid.UUID) ([]*Entry, error) {
 	if err := l.consumer.Validate(); err != nil {
 		return nil, err
@@ -310,7 +310,7 @@ type Failure struct {
 	Err           error
 	Stack         string // of a panic, shortened
 	Reason        string // of an operator; then there may be no Err
-	Behind        *Entry // because of which the message was not delivered; then there is no Err
+	Behind        *Entry // the dead letter that kept the message from being delivered; then there is no Err
 	Attempts      int
 	FirstFailedAt time.Time
 }

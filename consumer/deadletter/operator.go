@@ -79,9 +79,9 @@ func (parkRequested) MessageType() string { return "ParkRequested" }
 // for the message at which a consumer is stuck.
 //
 // The request is stored beside the dead letters. The consumer that has the message's part of the
-// category carries it out: one that runs parks the message in place of the next retry, once it has
-// found the request, which takes at most its RedriveInterval; one that is stopped parks the
-// message when it is started next, without delivering it. A handler that has the message is not
+// category carries it out. A running consumer parks the message in place of the next retry, once
+// it has found the request, which takes at most its RedriveInterval. A stopped consumer parks the
+// message at its next start, without delivering it. A handler that has the message is not
 // interrupted. If the message is handled before, nothing is parked, and the consumer logs that.
 //
 // It reports false if the message is parked already. The error matches [messagestore.ErrInvalid]

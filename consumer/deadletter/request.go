@@ -104,7 +104,7 @@ func (l *Entries) request(ctx context.Context, ids []uuid.UUID) (*Requests, erro
 	}
 }
 
-// choose divides the open letters, or those of them with one of the ids.
+// choose divides the open dead letters, or only the ones with one of the ids.
 func (l *Entries) choose(ctx context.Context, ids []uuid.UUID) (*Requests, error) {
 	open, err := l.open(ctx, ids)
 	if err != nil {

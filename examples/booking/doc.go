@@ -1,4 +1,4 @@
-// Package booking books trips as a saga: a flight, a hotel and a car, of which the customer gets all or
+// Package booking books trips as a saga: a flight, a hotel and a car. The customer gets all three or
 // none, whichever process is killed and whichever of the three refuses.
 //
 //   - The hotel's rooms are in a table of this service: the row and the record of it are one transaction, a

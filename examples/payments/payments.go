@@ -53,7 +53,7 @@ type Config struct {
 	// Defaults to no look.
 	Review func(ctx context.Context, p Payment) error
 
-	// TTL is that of leases.
+	// TTL is how long a lease lasts without an extension.
 	//
 	// Defaults to 15 seconds.
 	TTL time.Duration
@@ -62,8 +62,9 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// API is the handler of POST /accounts/ACCOUNT/payments. The account is that of the client, and the
-// scope of its keys; another API asks the client's credentials. Tx is the type of the store's transactions.
+// API is the handler of POST /accounts/ACCOUNT/payments. The account stands for the client, and is the
+// scope of its keys; another API asks the client's credentials. Tx is the type of the store's
+// transactions.
 type API[Tx any] struct {
 	txs    *messagestore.TxStore[Tx]
 	exec   Exec[Tx]

@@ -12,7 +12,8 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-// A Mail is sent at least once, and shown once: the mail service knows one that it has had by its ID.
+// A Mail is sent at least once, and shown once: the mail service knows by the ID that it has had a
+// Mail.
 type Mail struct {
 	ID   string `json:"id"`
 	To   string `json:"to"`

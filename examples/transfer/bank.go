@@ -6,8 +6,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The commands to the bank. Their JSON is that of the bank's API, which has one address for both. Both have the
-// order's id, by which the bank tells that it has a command already.
+// The commands to the bank. Their JSON has the form of the bank's API, which has one address for both.
+// Both have the order's id, by which the bank tells that it has a command already.
 type (
 	// PayOrder asks the bank to pay.
 	PayOrder struct {

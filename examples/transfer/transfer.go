@@ -48,7 +48,7 @@ type Config struct {
 	// Defaults to no check, which is for a network of the bank and the service alone.
 	Verify func(header map[string][]string, body []byte) error
 
-	// Lease is after how long another replica goes on with the work of one that was killed.
+	// Lease is after how long another replica goes on with the work of a killed replica.
 	//
 	// Defaults to 10 seconds.
 	Lease time.Duration
@@ -106,7 +106,8 @@ func (s *Service[Tx]) transfer(r *saga.Run, t Transfer) (Receipt, error) {
 // Run goes on with the transfers until ctx is done. Each replica of the service runs it.
 func (s *Service[Tx]) Run(ctx context.Context) error { return s.Transfers.Run(ctx) }
 
-// ToBank returns the relay that posts the commands to the bank. Those of one order are sent in their order.
+// ToBank returns the relay that posts the commands to the bank. The commands of one order are sent in
+// their order.
 func (s *Service[Tx]) ToBank(url string, config *outbox.HTTPConfig) (*outbox.Relay, error) {
 	bank, err := outbox.HTTP(url, config)
 	if err != nil {
@@ -115,7 +116,7 @@ func (s *Service[Tx]) ToBank(url string, config *outbox.HTTPConfig) (*outbox.Rel
 	return outbox.New(s.txs.Store, Outgoing, "tobank", bank, s.relaying())
 }
 
-// ToSink returns a relay that sends the events of accounts elsewhere, those of one account in their order.
+// ToSink returns a relay that sends the events of accounts elsewhere, each account's in their order.
 func (s *Service[Tx]) ToSink(name string, sink outbox.Sink) (*outbox.Relay, error) {
 	return outbox.New(s.txs.Store, Accounts, name, sink, s.relaying())
 }

@@ -65,7 +65,7 @@ func Receive[T any](t testing.TB, what string, from <-chan T) T {
 }
 
 // Close has the test call a function at its end that waits until nothing is in use any more, such as
-// that of a pool: a handler that keeps a connection would have the test hang.
+// a pool's Close: a handler that keeps a connection would have the test hang.
 func Close(t testing.TB, what string, end func()) {
 	t.Helper()
 	t.Cleanup(func() {

@@ -477,7 +477,8 @@ func (c *paymentsServeCommand) Run(ctx context.Context, o *stage.Output) error {
 // reviewsPath is the demo's own: the reviews that a server holds, until they are deleted.
 const reviewsPath = "/demo/reviews"
 
-// reviews are those of a server. After some it holds all, so that the demo can stop it in the middle of them.
+// reviews are the reviews of a server. After some it holds all, so that the demo can stop it in the
+// middle of them.
 type reviews struct {
 	goOn chan struct{} // closed if no review is held any more
 

@@ -65,8 +65,8 @@ type tableRow struct {
 
 const selectRows = "select id, account, amount, receipt, fencing_token from "
 
-// alone calls f while no process writes to a store in a file: one that is stopped then does not keep
-// the others from writing. In PostgreSQL no transaction does.
+// alone calls f while no process writes to a store in a file: a process that is stopped then does
+// not keep the others from writing. In PostgreSQL no transaction does.
 func (b books) alone(ctx context.Context, f func() error) error {
 	txs, err := messagestore.Transactional[*sql.Tx](b.store)
 	if err != nil {
@@ -151,7 +151,7 @@ type outcome struct {
 	Tokens   map[string]int64
 	Fell     int             // transfers with a smaller token than one before
 	TooLate  int             // orders refused
-	Late     map[string]bool // the payments of which one was
+	Late     map[string]bool // the payments that had a late order
 	Untrue   int             // refused though no greater token was seen, or to an order that is in no file
 	BankPaid account.Money
 

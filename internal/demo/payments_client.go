@@ -34,7 +34,7 @@ type clientReport struct {
 	Failed   int `json:"failed"`   // answered with 5xx, or by the end of the connection
 }
 
-// An answer is one that a client got, for good: a line of its file.
+// An answer is a client's, for good: a line of its file.
 type answer struct {
 	Key     string `json:"key"`
 	Planted bool   `json:"planted,omitempty"` // the request had another amount

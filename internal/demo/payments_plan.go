@@ -18,7 +18,7 @@ const (
 type paymentPlan struct {
 	Payments map[string]payments.Payment
 	Sum      int64
-	Sent     int // requests, but for repeats of those that were cut off
+	Sent     int // requests, but for repeats of requests that were cut off
 	Planted  int // requests with another amount
 	Tasks    int
 	Open     map[string]payments.Payment // in a part of a plan: those without an answer

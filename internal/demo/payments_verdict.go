@@ -183,8 +183,8 @@ func told(m *messagestore.Message, before int64) (text string, token int64, err 
 	return fmt.Sprintf("%s by %s, %s", strings.ToLower(m.Type), session, at), before, nil
 }
 
-// interesting returns a key of which the bank refused a late order, or that was taken over and paid for
-// twice, or else the nearest to it.
+// interesting returns a key that had a late order refused by the bank, or that was taken over and paid
+// for twice, or else the nearest to it.
 func (d *paymentsDemo) interesting(o *outcome) (best string) {
 	most := -1
 	for _, key := range d.plan.order {

@@ -40,7 +40,8 @@ type Order struct {
 	To      string
 }
 
-// ReadOrders reads standing payment orders from a file, "" for those that are built in. An error names the line.
+// ReadOrders reads standing payment orders from a file, "" for the built-in orders. An error names the
+// line.
 func ReadOrders(path string) ([]Order, error) {
 	raw := paymentOrders
 	if path != "" {

@@ -106,7 +106,7 @@ type replicasDemo struct {
 	asked map[string]*asked // by seat and key
 	mails map[string]int    // times that each was sent, by id
 	sent  int
-	again int // attempts after one that was cut off
+	again int // attempts after an attempt that was cut off
 	done  int
 	odd   []string // answers that a client should not get
 }
@@ -301,9 +301,9 @@ func (d *replicasDemo) show(began time.Time) int {
 	return d.done
 }
 
-// load sends the requests of the demo, at the rate, whatever becomes of those before, and more if a replica has not
-// been killed and another stopped by then. When ctx ends it sends no other; those that were begun go on until asking
-// ends.
+// load sends the requests of the demo, at the rate, whatever becomes of those before, and more if a
+// replica has not been killed and another stopped by then. When ctx ends it sends no other; requests that
+// were begun go on until asking ends.
 func (d *replicasDemo) load(ctx, asking context.Context) error {
 	orders := make(chan *asked)
 	for range audience {

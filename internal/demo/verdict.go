@@ -57,7 +57,7 @@ func readLedger(ctx context.Context, store *messagestore.Store) (*ledger, error)
 	return l, nil
 }
 
-// fields are those that the messages have between them.
+// fields are all fields that any of the messages has.
 type fields struct {
 	DepositID    string        `json:"depositId"`
 	WithdrawalID string        `json:"withdrawalId"`

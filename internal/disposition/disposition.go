@@ -76,7 +76,7 @@ func (e LastingError) Error() string { return string(e) }
 func (e LastingError) Is(target error) bool { return target == ErrLasting }
 
 // Of returns the disposition in err, nil if there is none. Of several it returns the outermost, and of
-// those that were joined the first. The methods of err are the code of a user: if one panics, there is no
+// joined ones the first. The methods of err are the code of a user: if one panics, there is no
 // disposition.
 func Of(err error) (found *Error) {
 	defer func() {

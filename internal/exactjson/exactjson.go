@@ -27,8 +27,8 @@ func Canonical(raw json.RawMessage) ([]byte, error) {
 }
 
 // AppendCanonical appends the canonical form of raw to b. Ambiguous reports whether an object in
-// raw has a key twice, of which the last is kept, or a text in it has half a surrogate pair or is
-// not UTF-8, which becomes U+FFFD: then the same form is that of another value, too.
+// raw has a key twice, so that the last is kept, or a text in it has half a surrogate pair or is
+// not UTF-8, which becomes U+FFFD: then another value has the same form, too.
 func AppendCanonical(b []byte, raw json.RawMessage) (canonical []byte, ambiguous bool, err error) {
 	if !json.Valid(raw) {
 		var whole json.RawMessage
@@ -361,9 +361,9 @@ type shortError struct{ error }
 func (e shortError) Error() string { return text.Of(e.error) }
 func (e shortError) Unwrap() error { return e.error }
 
-// Marshal is json.Marshal without its escapes for HTML, which a database and other languages'
-// clients have no use for. A string that is not valid UTF-8 is an error, where json.Marshal
-// puts another in its place. The text of an error is one short line, also that of a type's own MarshalJSON.
+// Marshal is json.Marshal without its escapes for HTML, which a database and other languages' clients have
+// no use for. A string that is not valid UTF-8 is an error, where json.Marshal puts another in its place.
+// The text of an error is one short line, also from a type's own MarshalJSON.
 func Marshal(v any) ([]byte, error) {
 	b, _ := buffers.Get().(*buffered)
 	b.buffer.Reset()

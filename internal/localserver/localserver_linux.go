@@ -91,8 +91,8 @@ func (p *Process) State() *os.ProcessState {
 	return p.cmd.ProcessState
 }
 
-// Await returns once answers returns nil, which it is asked again and again. Its error is that of
-// answers if ctx is done or a minute is over, and another if the child has ended.
+// Await returns once answers returns nil, which it is asked again and again. It returns the error
+// of answers if ctx is done or a minute is over, and another error if the child has ended.
 func (p *Process) Await(ctx context.Context, answers func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, answersWithin)
 	defer cancel()
@@ -114,8 +114,8 @@ func (p *Process) Await(ctx context.Context, answers func(context.Context) error
 	}
 }
 
-// PostgresBin returns the folder of PostgreSQL's programs: the one that POSTGRES_BIN names, or
-// the newest of Debian's, or that of the PATH.
+// PostgresBin returns the folder of PostgreSQL's programs: the folder that POSTGRES_BIN names, or
+// the newest of Debian's, or the one in the PATH.
 func PostgresBin() (string, error) {
 	if bin := os.Getenv("POSTGRES_BIN"); bin != "" {
 		return bin, nil

@@ -12,9 +12,9 @@ import (
 // Of returns the message type of T, as its zero value tells it. A function for messages of
 // type T is registered under it.
 //
-// A T that cannot tell is refused with an [*messagestore.InvalidError] that matches [messagestore.ErrInvalid] and names
-// T: an interface, a pointer whose MessageType dereferences it, or a type whose zero value's
-// message type is not a valid one, as that of [messagestore.Raw].
+// A T that cannot tell is refused with an [*messagestore.InvalidError] that matches
+// [messagestore.ErrInvalid] and names T: an interface, a pointer whose MessageType dereferences it, or a
+// type whose zero value's message type is not valid, such as [messagestore.Raw].
 func Of[T messagestore.Body]() (messageType string, err error) {
 	goType := reflect.TypeFor[T]().String()
 	defer func() {

@@ -54,7 +54,7 @@ func Free(first *messagestore.Message) (Start, error) {
 type Attempt struct {
 	First   *messagestore.Message      // that the stream of the key began with, nil for none
 	Answer  json.RawMessage            // nil for none
-	Writes  []messagestore.StreamWrite // all, that of the key first
+	Writes  []messagestore.StreamWrite // all, the write of the key first
 	Written messagestore.Written       // what was committed of the key
 }
 
@@ -132,7 +132,7 @@ func Answer(v any) messagestore.StreamWrite {
 // An answerBody is the only body of a write that [Answer] returned.
 type answerBody struct{ value any }
 
-// MessageType is that of no message.
+// MessageType is the type of no message.
 func (answerBody) MessageType() string { return "answer" }
 
 // Split returns the [Answer] among the writes of a function as JSON, nil for none, and the other writes.

@@ -27,7 +27,7 @@ type Key struct{ By, To string }
 
 // An Outage is the time from the first error of a store to its next success at all that failed: a
 // server that answers reads and refuses writes is not back. Its methods are safe for concurrent use.
-// The zero value is that of a store that works.
+// The zero value stands for a store that works.
 type Outage struct {
 	some atomic.Bool // fails, so that a success costs nothing otherwise
 

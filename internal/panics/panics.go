@@ -40,9 +40,9 @@ func (e *Error) Exited() bool {
 	return e.Value == ErrExited //nolint:errorlint // it is the value itself
 }
 
-// Recovered returns the error of a function that did not return, with the value of recover in the deferred function that
-// calls it: nil if the function ended its goroutine. The stack of a panic that is passed on from another goroutine is
-// that of the first.
+// Recovered returns the error of a function that did not return, with the value of recover in the deferred
+// function that calls it: nil if the function ended its goroutine. A panic that is passed on from another
+// goroutine has the stack of the first.
 func Recovered(value any) *Error {
 	e := &Error{Value: value, Stack: debug.Stack()}
 	if value == nil {
@@ -56,8 +56,8 @@ func Recovered(value any) *Error {
 	return e
 }
 
-// Of returns the [*Error] in err, nil if there is none. The methods of an error are the caller's code: of one that
-// panics it is not known.
+// Of returns the [*Error] in err, nil if there is none. The methods of an error are the caller's code: if
+// one panics, Of returns nil.
 func Of(err error) (e *Error) {
 	defer func() {
 		if recover() != nil {

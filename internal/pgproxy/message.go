@@ -25,12 +25,12 @@ func (s Side) String() string {
 	return "server"
 }
 
-// A Message is one that has arrived at the proxy.
+// A Message is a message that has arrived at the proxy.
 type Message struct {
 	Conn int    // the connection's number, from 1 on, in the order in which they came
 	From Side   // who sent it
 	Type byte   // the protocol's type byte, 0 for a message that begins a connection
-	Name string // "Bind", or the type for one that is not known here
+	Name string // "Bind", or the type of an unknown message
 	Size int    // in bytes, with type and length
 	Body []byte // the bytes after type and length; a [Rule] must not keep them
 }
@@ -103,7 +103,7 @@ func (r *reader) next() (Message, error) {
 	return m, nil
 }
 
-// read reads a message of which so many bytes come before its length.
+// read reads a message with so many bytes before its length.
 func (r *reader) read(before int) (Message, error) {
 	header := before + 4
 	r.raw = append(r.raw[:0], make([]byte, header)...)

@@ -1,12 +1,10 @@
-// Package pgtest gives a test the PostgreSQL database it needs: a pool on the
-// one that all tests share ([Pool]), a migrated database ([Migrated], [Schema]),
-// a schema of its own in the shared one ([SchemaInShared]), or an empty database
-// ([Database]).
+// Package pgtest gives a test the PostgreSQL database it needs: a pool on the database that all
+// tests share ([Pool]), a migrated database ([Migrated], [Schema]), a schema of its own in the
+// shared one ([SchemaInShared]), or an empty database ([Database]).
 //
-// The server is the one that TEST_DATABASE_URL names; make test starts one.
-// Without it a test skips, saying so, except in CI, where it fails: green never
-// means that something did not run. Tests share the database by taking
-// categories of their own, so that they can all run at once.
+// TEST_DATABASE_URL names the server; make test starts one. Without it a test skips, saying so,
+// except in CI, where it fails: green never means that something did not run. Tests share the
+// database by taking categories of their own, so that they can all run at once.
 package pgtest
 
 import (
@@ -185,7 +183,7 @@ func makeTemplate(t testing.TB, server, template string, fill func(url string)) 
 	}
 	fill(url)
 	freeze(t, server, url, name)
-	// The lock is that of a database: a test that is connected to another one may have been first.
+	// The lock is of one database: a test that is connected to another database may have been first.
 	_, err = conn.Exec(ctx, "alter database "+name+" rename to "+template)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); err != nil && (!ok || refused.Code != "42P04") {
 		t.Fatalf("keep the template %s: %v", template, err)
@@ -199,9 +197,9 @@ func freeze(t testing.TB, server, url, name string) {
 	must(t, server, "alter database "+name+" with allow_connections false")
 }
 
-// Freeze makes a database that the test has filled one that nobody connects to any more, and
-// returns the function that hands out copies of it: to the test's own subtests, since it is dropped
-// when the test ends. The test has closed its connections.
+// Freeze refuses further connections to a database that the test has filled, and returns the
+// function that hands out copies of it: to the test's own subtests, since it is dropped when the
+// test ends. The test has closed its connections.
 func Freeze(t testing.TB, url string) (copied func(t testing.TB) string) {
 	t.Helper()
 	server := URL(t)

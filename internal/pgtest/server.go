@@ -139,11 +139,10 @@ type Bouncer struct {
 	pid int
 }
 
-// PgBouncer starts one in front of the database that the URL names, with fewer
-// connections to the server than its clients have to it. Settings, such as
-// "pool_mode = session", come before its own. It ends with the test. PGBOUNCER names the
-// program if it is not that of the PATH. Where it is not installed the test is skipped, or
-// fails if CI is set.
+// PgBouncer starts one in front of the database that the URL names, with fewer connections to the
+// server than its clients have to it. Settings, such as "pool_mode = session", come before its
+// own. It ends with the test. PGBOUNCER names the program if it is not in the PATH. Where it is
+// not installed the test is skipped, or fails if CI is set.
 func PgBouncer(t testing.TB, database string, settings ...string) *Bouncer {
 	t.Helper()
 	program := os.Getenv("PGBOUNCER")

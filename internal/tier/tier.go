@@ -1,6 +1,6 @@
-// Package tier tells the tests that run for every change from those of the long tier, which take
-// minutes. The long tier runs with DIBS_LONG=1, as in make ci/long: for a change of the store's
-// or the consumer's core, and before a release.
+// Package tier divides the tests into the ones that run for every change and the long tier, which
+// takes minutes. The long tier runs with DIBS_LONG=1, as in make ci/long: for a change of the
+// store's or the consumer's core, and before a release.
 package tier
 
 import (

@@ -46,8 +46,8 @@ type Wakeups struct {
 	reader  *tail // nil while the category is not read
 }
 
-// New returns wake-ups by the messages of these types. The interval is the longest wait for one that another
-// process wrote. With a store that is nil, a waiter hears of nothing.
+// New returns wake-ups by the messages of these types. The interval is the longest wait for a message that
+// another process wrote. With a store that is nil, a waiter hears of nothing.
 func New(store Store, category messagestore.Category, types []string, interval time.Duration, log logger.Logger) *Wakeups {
 	return &Wakeups{
 		store: store, category: category, types: types, interval: interval, log: log, outage: outage.Of(store), waiters: map[messagestore.StreamName][]*Waiter{},

@@ -41,10 +41,10 @@ func (d *Driver) appendEither(ctx context.Context, appends []messagestore.Append
 
 func always() bool { return true }
 
-// appendAll writes with the category's fences as they were when the caller came, if the
-// caller wants it when there is a connection. If they have been raised, it goes on with the
-// new ones for as long as the caller does: for one that is gone, the fence may have been
-// raised so that it does not.
+// appendAll writes with the category's fences as they were when the caller came, if the caller
+// wants it when there is a connection. If they have been raised, it goes on with the new fences
+// for as long as the caller waits: where the caller is gone, the fence may have been raised to
+// stop this write.
 func (d *Driver) appendAll(
 	ctx context.Context, appends []messagestore.Append, fences []int64, meet bool, wanted func() bool,
 ) ([]messagestore.Written, *messagestore.Conflict, error) {

@@ -85,7 +85,7 @@ func (r *rowReader) decode(values [][]byte) (m *messagestore.Message, more, ok b
 	if !ok {
 		return nil, false, false
 	}
-	// One string for both, of which the message has parts.
+	// One string for both, and the message has parts of it.
 	r.text = append(append(r.text[:0], stream...), metadata...)
 	text := string(r.text)
 	m = &messagestore.Message{
@@ -123,8 +123,7 @@ func timeOf(micros int64) (t time.Time, ok bool) {
 	return time.UnixMicro(epoch + micros).UTC(), true
 }
 
-// typeName returns the name of a type, of which there are few and which many messages
-// have.
+// typeName returns the name of a type. There are few, and many messages have each.
 func (r *rowReader) typeName(name []byte) string {
 	if known, ok := r.types[string(name)]; ok {
 		return known

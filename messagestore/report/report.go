@@ -25,7 +25,7 @@ type Driver interface {
 	Report(ctx context.Context, q Query) (Report, error)
 }
 
-// A Key names a property of messages for each value of which a report has a row.
+// A Key names a property of messages. A report has a row for each of its values.
 type Key string
 
 // The keys of a report.
@@ -117,8 +117,7 @@ type Report struct {
 	// Groups is how many rows there are without the query's limit.
 	Groups int64
 
-	// Messages is how many were counted: those of the store, or of the query's
-	// category.
+	// Messages is how many were counted in the store, or in the query's category.
 	Messages int64
 }
 

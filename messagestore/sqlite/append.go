@@ -166,9 +166,9 @@ func (b *batch) refusal(ctx context.Context, db queryer) ([]messagestore.Written
 	return nil, errRefused
 }
 
-// expects returns the version of a's stream, and whether it is the one that a expects, or past it
-// by messages of the types that a lets come, and has the message that a expects there. None of the
-// messages that came may be missing.
+// expects returns the version of a's stream, and whether a expects that version, or the stream is
+// past it by messages of the types that a lets come, and has the message that a expects there.
+// None of the messages that came may be missing.
 func expects(ctx context.Context, db queryer, a messagestore.Append) (actual messagestore.Version, ok bool, err error) {
 	actual, err = version(ctx, db, a.Stream)
 	if err == nil && a.After != uuid.Nil {

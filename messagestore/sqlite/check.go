@@ -40,7 +40,7 @@ func checkSchema(ctx context.Context, db queryer) error {
 	return nil
 }
 
-// A file is the one that was opened.
+// A file is the file that was opened.
 type file struct {
 	path string
 	info os.FileInfo

@@ -33,7 +33,7 @@ func refusedBatchWritesNothing(t *testing.T, f *fixture) {
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	require.Len(t, f.read(t, stream), 1)
 
-	// The last message of the batch is the one that cannot be written.
+	// The last message of the batch cannot be written.
 	changed := messagestore.Envelope{ID: first.ID, Body: Opened{Name: "changed"}}
 	_, err = f.store.Write(t.Context(), stream, 0, append(opened(3), changed)...)
 	require.ErrorIs(t, err, messagestore.ErrIDConflict)

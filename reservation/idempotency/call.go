@@ -80,7 +80,7 @@ func (c *call) serve() {
 			if !c.finish(answer.Intent, err) {
 				return
 			}
-			c.lost = true // the answer is that of the request which came after
+			c.lost = true // the request that came after gives the answer
 			continue
 		}
 		switch {
@@ -132,7 +132,7 @@ func (c *call) abortable(ctx context.Context, lease *intent.Lease) (form any, er
 }
 
 // isPartOf reports whether a handler around this one holds the intent: the request has met the
-// middleware before, or is one that the handler makes with the key.
+// middleware before, or that handler makes it with the key.
 func (c *call) isPartOf(i intent.Intent) bool {
 	for around := callOf(c.r.Context()); around != nil; around = callOf(around.r.Context()) {
 		if l := around.lease; l.Stream() == i.Stream && l.Session() == i.Session && l.Token() == i.Token {

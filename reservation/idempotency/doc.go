@@ -52,8 +52,8 @@
 //
 // # Around it
 //
-// The middleware is inside any that compresses or decodes bodies, and behind the one that authenticates.
-// One in front of it that reads a body puts it back whole: a body that may lack bytes is refused, since
-// another amount would be the same request. Requests wait for the store: give it connections of its own if
-// the handlers may hold all others, since the heartbeat of a lease needs one.
+// Put the middleware inside a middleware that compresses or decodes bodies, and behind the one for
+// authentication. One in front of it that reads a body puts it back whole: a body that may lack bytes is
+// refused, since another amount would be the same request. Requests wait for the store: give it
+// connections of its own if the handlers may hold all others, since the heartbeat of a lease needs one.
 package idempotency

@@ -29,7 +29,7 @@ import (
 type Lease struct {
 	m     *Manager
 	store Store                 // that the steps are written through
-	cause *messagestore.Message // of one that was resumed; else its grant
+	cause *messagestore.Message // of a resumed lease; else its grant
 
 	granted []part // as they were granted, for the fields that never change
 	ends    *ends
@@ -523,7 +523,7 @@ func (l *Lease) log(s *state) {
 // meet decides on a step that met other versions: it goes again, it was done before, or the lease
 // is lost.
 func (l *Lease) meet(parts []part, bodies []messagestore.Body, writes []messagestore.StreamWrite, last []*messagestore.Message) (again bool, err error) {
-	before, own := 0, 0 // parts of which this very step was written before; and that the lease itself has ended
+	before, own := 0, 0 // parts whose present step was written before; and parts that the lease itself has ended
 	var lost *LeaseLostError
 	for i := range parts {
 		p := &parts[i]

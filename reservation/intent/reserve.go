@@ -161,7 +161,7 @@ type Intent struct {
 	Left  time.Duration // of a lease: how long still, or until the turns of the line are over
 	Line  []string      // the sessions that wait
 
-	Result    json.RawMessage // of the one that confirmed it
+	Result    json.RawMessage // of the confirmation
 	Forgotten bool            // it is done, and an operator deleted the result
 	Released  bool            // it is free since it was released, and not by time
 	By        string          // the operator, if one released it
@@ -213,7 +213,7 @@ type attempt struct {
 	request Request
 	content string
 	keys    []wanted
-	blocked int  // of keys, the one that is held
+	blocked int  // the index of the held key in keys
 	stands  bool // in the line, or may
 	unnamed bool // the session is new, so no caller can ask for its lease again
 	ttl     time.Duration
@@ -363,7 +363,7 @@ func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
 			return answer, err
 		}
 		if known, over, err = a.wait(ctx, calls, w, now, end); err == nil {
-			err = ctx.Err() // one that has gone takes nothing
+			err = ctx.Err() // a caller that has gone takes nothing
 		}
 		if err != nil {
 			return Answer{}, err

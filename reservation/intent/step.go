@@ -19,7 +19,7 @@ type Step struct {
 	Place    messagestore.Mark
 	Token    int64                // the fencing token of the lease
 	After    int64                // of Reserved: the token before, 0 for none
-	Since    time.Time            // from when the lease counts; of one that was released, from when it is free
+	Since    time.Time            // from when the lease counts; if it was released, from when it is free
 	Of       messagestore.Version // the message of that time
 	Released bool                 // the lease was released, and not taken since
 	By       string               // the operator that released it, or "" for the holder

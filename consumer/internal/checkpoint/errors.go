@@ -61,8 +61,8 @@ type AheadError struct {
 	Expected messagestore.Version        // of the stream: the last that this process wrote or read
 	Actual   messagestore.Version        // of the stream
 
-	// Behind is the id of the last message before the position, and Found that of the
-	// message now in its place. They are zero if not known, or not there.
+	// Behind is the id of the last message before the position, and Found the id of the message now in
+	// its place. They are zero if not known, or not there.
 	Behind uuid.UUID
 	Found  uuid.UUID
 }

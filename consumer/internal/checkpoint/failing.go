@@ -36,7 +36,7 @@ func NewFailure(m *messagestore.Message, err error, at time.Time) Failure {
 	}
 }
 
-// Failing is the failing messages of one run: those that began to fail first, at most [MaxFailures], and how many there
+// Failing is the failing messages of one run: the first to fail, at most [MaxFailures], and how many there
 // are in all.
 type Failing struct {
 	First []Failure

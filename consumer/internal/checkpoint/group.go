@@ -60,8 +60,8 @@ func (s SlotSet) Classes() map[int][]int {
 	return map[int][]int{Slots: slots}
 }
 
-// some returns n slots of s: those that are first if the bits of their numbers are read
-// backwards, or last. So half of a class is again a class.
+// some returns n slots of s: the first in the order of their numbers' bits read backwards, or the
+// last. So half of a class is again a class.
 func (s SlotSet) some(n int, last bool) (some SlotSet) {
 	for i := range Slots {
 		if last {
@@ -110,7 +110,7 @@ type Member struct {
 	// Whole says that the member handles the category in order, and so has all slots or none.
 	Whole bool `json:"whole,omitempty"`
 
-	// Failing is how many messages of the member are failing, those that are stored included.
+	// Failing is how many messages of the member are failing, stored ones included.
 	Failing int `json:"failing,omitempty"`
 }
 
@@ -155,7 +155,7 @@ func (g *Group) member(id uuid.UUID) *Member {
 	return nil
 }
 
-// Held returns the slots of a member. The free slots are those of [uuid.Nil].
+// Held returns the slots of a member. [uuid.Nil] holds the free slots.
 func (g *Group) Held(id uuid.UUID) (held SlotSet) {
 	for _, p := range g.Parts {
 		if p.Holder == id {
@@ -212,9 +212,9 @@ func (g *Group) unfair(id uuid.UUID) int {
 	return max(surplus, -g.Held(uuid.Nil).Len())
 }
 
-// begin begins the next message of a member, after one that was written at a time: the leases
-// of the others count on, those that rest count from now on, and a member whose lease is over
-// is removed. The member itself extends its lease, and rests if it is alone. A lease that began after now, since the
+// begin begins the next message of a member, after a message that was written at a time: the leases of the
+// others count on, a lease that rests counts from now on, and a member whose lease is over is removed. The
+// member itself extends its lease, and rests if it is alone. A lease that began after now, since the
 // store's clock went back, counts from now on.
 func (g *Group) begin(by uuid.UUID, written, now time.Time) {
 	g.By = by
@@ -279,8 +279,8 @@ func (g *Group) move(slots SlotSet, to uuid.UUID) {
 	g.join()
 }
 
-// advance moves the slots of a member that are behind a position to it. Some may be ahead:
-// those that it took from a member that was further.
+// advance moves the slots of a member that are behind a position to it. A slot may be ahead, if
+// the member took it from a member that was further.
 func (g *Group) advance(id uuid.UUID, to Checkpoint) {
 	for i := range g.Parts {
 		if p := &g.Parts[i]; p.Holder == id && p.Position < to.Position {

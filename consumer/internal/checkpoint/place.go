@@ -143,10 +143,10 @@ func (p *Place) Check(ctx context.Context, read messagestore.Mark) error {
 	return p.CheckEpoch(ctx)
 }
 
-// Write writes a checkpoint, with the failing messages, at the version that this run wrote or read last, so that of two
-// processes without a lease the second to write is fenced. It writes nothing if the store
-// has lost the message that was read last, or has another epoch. A member of a group extends its
-// lease with it, or leaves.
+// Write writes a checkpoint, with the failing messages, at the version that this run wrote or read last.
+// So of two processes without a lease the second to write is fenced. It writes nothing if the store has
+// lost the message that was read last, or has another epoch. A member of a group extends its lease with
+// it, or leaves.
 func (p *Place) Write(ctx context.Context, at Checkpoint, failing Failing, read messagestore.Mark, leave bool) error {
 	if err := p.log.checkMark(ctx, p.Stream, read); err != nil {
 		return err

@@ -84,7 +84,7 @@ func (l Log) Join(ctx context.Context, me Member, guest bool, before messagestor
 			}
 			next.begin(me.ID, p.at, p.clock.now(time.Now()))
 			next.settle(me.ID)
-			next.member(me.ID).Failing = len(next.failures(me.ID)) // those of a run before are not known
+			next.member(me.ID).Failing = len(next.failures(me.ID)) // failures of an earlier run are not known
 			return next.body()
 		})
 		cancel()
@@ -202,7 +202,7 @@ func (p *Place) MySlot(stream messagestore.StreamName) bool {
 }
 
 // Leave frees the member's slots, where they are, and gives up its seat, if it has one. The member
-// may have taken other slots than those of this place since.
+// may have taken slots since that this place does not have.
 func (p *Place) Leave(ctx context.Context) error {
 	if p.seat == nil {
 		return nil

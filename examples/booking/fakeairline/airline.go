@@ -14,7 +14,7 @@ import (
 // goroutines.
 type Airline struct {
 	mu       sync.Mutex
-	bookings map[string]string // references by key, "" for one that was cancelled
+	bookings map[string]string // references by key, "" for a cancelled booking
 	issued   int
 	away     int
 	dropped  int

@@ -112,7 +112,7 @@ type messagingDemo struct {
 	ended  atomic.Int64 // sagas
 	parked atomic.Int64
 	sent   atomic.Int64 // requests
-	again  atomic.Int64 // after one that was cut off
+	again  atomic.Int64 // requests after a request that was cut off
 	wrong  atomic.Int64 // answers that are not as planned
 	turned atomic.Int64 // planted ones that were refused
 
@@ -297,7 +297,7 @@ func (d *messagingDemo) makeStream(ctx context.Context) error {
 	}
 }
 
-// start starts a process in the place of one that has ended.
+// start starts a process in the place of an ended process.
 func (d *messagingDemo) start(i int, cancel context.CancelCauseFunc) (err error) {
 	args, socket := []string{"go"}, -1
 	switch i {
@@ -324,7 +324,7 @@ func (d *messagingDemo) kill(i int, cancel context.CancelCauseFunc) error {
 	return d.start(i, cancel)
 }
 
-// stopAll stops all processes but JetStream, of which the verdict asks.
+// stopAll stops all processes but JetStream, which the verdict asks.
 func (d *messagingDemo) stopAll() error {
 	for _, p := range d.processes {
 		if err := p.Stop(stopLimit); err != nil {
@@ -463,8 +463,8 @@ func (d *messagingDemo) left(ctx context.Context, ledger *sql.DB) (n int64, err 
 	return n, nil
 }
 
-// send sends the orders, with some transfers open at a time, until each copy has an answer for good. When ctx ends it
-// sends no other; those that were begun go on until asking ends.
+// send sends the orders, with some transfers open at a time, until each copy has an answer for good. When
+// ctx ends it sends no other; transfers that were begun go on until asking ends.
 func (d *messagingDemo) send(ctx, asking context.Context) error {
 	next := make(chan sending)
 	client := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: clients}}

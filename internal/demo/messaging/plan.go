@@ -88,8 +88,8 @@ func newPlan(orders []demo.Order, seed uint64) *plan {
 	return p
 }
 
-// part returns the plan of the orders that were sent, if the limit ended before all were: of those that are done, and of
-// the others, which are open.
+// part returns the plan of the orders that were sent, if the limit ended before all were: of the done
+// ones, and of the others, which are open.
 func (p *plan) part(sent map[string]bool) *plan {
 	part := &plan{Balances: p.Balances, Money: p.Money, Orders: map[string]transfer.Transfer{}, Open: map[string]transfer.Transfer{}}
 	for id, done := range sent {

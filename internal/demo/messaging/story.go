@@ -85,7 +85,7 @@ func told(m row, id string) string {
 	return ""
 }
 
-// interesting returns an order that was undone, of those with the longest story: one that the bank had paid.
+// interesting returns an order that was undone and has the longest story: the bank had paid it.
 func interesting(o *outcome, b *books) (best string) {
 	most := -1
 	for _, id := range slices.Sorted(maps.Keys(o.Undone)) {

@@ -52,8 +52,8 @@ type outcome struct {
 	Disorder int // events that are not behind the one before
 }
 
-// ended returns the orders of which nothing is under way: the saga has ended, and if it was undone the bank has its
-// cancel, or has refused it.
+// ended returns the orders that have nothing under way: the saga has ended, and if it was undone the bank
+// has its cancel, or has refused it.
 func (b *books) ended() map[string]bool {
 	ended, toBank := map[string]bool{}, map[string]bool{}
 	for _, m := range b.Messages {
@@ -212,7 +212,7 @@ func (o *outcome) addStream(stream []row, events map[uuid.UUID]row) {
 			o.Foreign++
 			continue
 		}
-		if m.Position != positions[m.Stream] { // so the balances follow from each other as those of the store do
+		if m.Position != positions[m.Stream] { // so the balances follow from each other as in the store
 			o.Disorder++
 		}
 		positions[m.Stream] = m.Position + 1
@@ -293,8 +293,8 @@ func (d *messagingDemo) table(o *outcome, b *books, late error) []stage.Row {
 	return rows
 }
 
-// part has the plan be that of the orders that have come to their end, if the limit ended before all were sent. After
-// their time to settle all that were accepted have to.
+// part cuts the plan to the orders that have come to their end, if the limit ended before all were sent.
+// After their time to settle all that were accepted have to.
 func (d *messagingDemo) part(b *books, late error) {
 	if late == nil {
 		return

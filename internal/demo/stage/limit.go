@@ -64,8 +64,8 @@ type Work struct {
 	Verdict func(ctx context.Context, late error) error
 }
 
-// Run does the work within the limit, and has the verdict made on it, or on the part that was done. The error of a
-// verdict goes before that of the limit, which matches ErrNotDone.
+// Run does the work within the limit, and has the verdict made on it, or on the part that was done. The
+// error of a verdict goes before the error of the limit, which matches ErrNotDone.
 func (l Limit) Run(ctx context.Context, screen *Screen, w Work) error {
 	late, err := l.do(ctx, screen, w)
 	if err != nil {

@@ -40,8 +40,8 @@ func (p *Process) End() {
 	}
 }
 
-// Stop ends a process as a deployment does, within a limit. One that is told so before it has begun
-// ends by the signal itself, or interrupted.
+// Stop ends a process as a deployment does, within a limit. A process that is stopped before it has
+// begun ends by the signal itself, or interrupted.
 func (p *Process) Stop(limit time.Duration) error {
 	p.Killed.Store(true)
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
@@ -67,7 +67,7 @@ func (p *Process) result() error {
 	return fmt.Errorf("%s ended: %v: %s", p.name, p.ProcessState, strings.TrimSpace(p.Errors.String()))
 }
 
-// Finish stops processes, all at once, but for those that have ended.
+// Finish stops all processes that have not ended, at once.
 func Finish(limit time.Duration, processes ...*Process) error {
 	ended := make([]error, len(processes))
 	var ending sync.WaitGroup

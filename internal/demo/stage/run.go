@@ -19,8 +19,8 @@ var ErrUsage = errors.New("wrong call")
 // Output is where a command prints.
 type Output struct{ Stdout, Stderr io.Writer }
 
-// interrupted is the exit code of a command that was told to end before its work was done: that of
-// shells for Ctrl-C.
+// interrupted is the exit code of a command that was told to end before its work was done, as
+// shells have it for Ctrl-C.
 const interrupted = 130
 
 // notDone is the exit code of a run whose limit ended before its work was done, and whose books agree on the part

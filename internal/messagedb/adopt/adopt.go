@@ -220,7 +220,7 @@ func (c *Config) withDefaults() (Config, error) {
 // A Phase is a part of an adoption.
 type Phase string
 
-// The phases, in order. Those that count nothing else count messages.
+// The phases, in order. A phase that counts nothing else counts messages.
 const (
 	Checking  Phase = "checking"
 	Copying   Phase = "copying"
@@ -312,7 +312,7 @@ type adopter struct {
 // lockClass is "dibm" in ASCII, the class of the advisory locks of migrations too.
 const lockClass int32 = 0x6469626d
 
-// withAdopter runs f with one that is the only one in the database.
+// withAdopter runs f with the only adopter in the database.
 func withAdopter(ctx context.Context, connect Connect, config *Config, f func(*adopter) error) error {
 	c, err := config.withDefaults()
 	if err != nil {
@@ -324,7 +324,7 @@ func withAdopter(ctx context.Context, connect Connect, config *Config, f func(*a
 	}
 	defer a.main.Close(context.WithoutCancel(ctx))
 
-	// The session of one that was killed may take a moment to find out.
+	// The session of a killed adopter may take a moment to find out.
 	for tries := 0; ; tries++ {
 		var got bool
 		if err := a.main.QueryRow(ctx, "select pg_try_advisory_lock($1::int, hashtext('dibs.adoption'))", lockClass).Scan(&got); err != nil {
@@ -513,7 +513,7 @@ func inTx(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
 	})
 }
 
-// execAll runs statements that have no parameters, each of which may be several.
+// execAll runs texts of one or more statements without parameters.
 func execAll(ctx context.Context, tx pgx.Tx, all ...string) error {
 	for _, sql := range all {
 		if _, err := tx.Conn().PgConn().Exec(ctx, sql).ReadAll(); err != nil {

@@ -16,7 +16,7 @@ func (a *adopter) hold(ctx context.Context) error {
 	})
 }
 
-// copyBulk copies all up to the frontier, by ranges, of which each is done once.
+// copyBulk copies all messages up to the frontier, by ranges, each range once.
 func (a *adopter) copyBulk(ctx context.Context, messages int64) error {
 	err := inTx(ctx, a.main, func(tx pgx.Tx) error {
 		var frontier int64

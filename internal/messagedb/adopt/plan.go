@@ -224,7 +224,7 @@ func (a *adopter) surveyCompatible(ctx context.Context, s *survey) error {
 	return err
 }
 
-// surveyMessages reads all of them, but those that a state says do not change any more.
+// surveyMessages reads all messages, except messages that do not change any more, as a state says.
 func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source, state *Adoption) error {
 	var found int64
 	var beyond *int64
@@ -252,7 +252,7 @@ func (a *adopter) surveyMessages(ctx context.Context, s *survey, source source, 
 	case err != nil:
 		return err
 	case last > drawn:
-		// Those to come would have lower numbers than those that are there.
+		// Messages to come would have lower numbers than the messages that are there.
 		s.found(ObstacleMessages, "the sequence of global positions is at %d, and there is a message at %d", drawn, last)
 	}
 	for _, bad := range []struct {
@@ -310,8 +310,8 @@ type Plan struct {
 	Compare time.Duration // the same
 }
 
-// Estimate is about how long an adoption takes, of which message-db takes writes for
-// all but a moment.
+// Estimate is about how long an adoption takes; message-db takes writes for all of it but a
+// moment.
 func (p *Plan) Estimate() time.Duration { return p.Copy + p.Index + p.Compare }
 
 // NewPlan forecasts [Run] and its duration, by copying a sample in a transaction that is

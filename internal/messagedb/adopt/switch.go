@@ -85,8 +85,7 @@ func (a *adopter) copyTail(ctx context.Context, tx pgx.Tx) (int64, error) {
 	return bulk + tail, nil
 }
 
-// applyCompatible makes the schema message_store, or takes back the one that an undo
-// put aside.
+// applyCompatible makes the schema message_store, or takes back the schema that an undo put aside.
 func applyCompatible(ctx context.Context, tx pgx.Tx) error {
 	var aside bool
 	if err := tx.QueryRow(ctx, "select to_regnamespace('message_store_by_dibs') is not null").Scan(&aside); err != nil {

@@ -29,7 +29,7 @@ const (
 	V1_1   = "1.1.6"
 )
 
-// programs are those that install message-db.
+// programs are the programs that install message-db.
 var programs = []string{"npm", "psql"}
 
 // patience is for npm, which fetches the package once for each user of a machine.

@@ -1,6 +1,6 @@
 // Booking runs the booking service of trips, and shows it at work.
 //
-//	booking demo        some trips beside an airline with a bad day, and the story of one that was undone
+//	booking demo        some trips beside an airline with a bad day, and the story of a trip that was undone
 //	booking run         a replica, until interrupted
 package main
 

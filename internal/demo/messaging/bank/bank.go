@@ -120,7 +120,7 @@ func (b *Bank) draw(n uint64, text string) uint64 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d %s", b.seed, text)
 	x := h.Sum64()
-	x ^= x >> 31 // the low bits of FNV are those of the last letter
+	x ^= x >> 31 // the low bits of FNV depend on the last letter alone
 	x *= 0x9e3779b97f4a7c15
 	return (x >> 33) % n
 }
