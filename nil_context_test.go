@@ -35,7 +35,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
-	"github.com/dibs-go/dibs/messagestore/report"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/migrations"
@@ -115,7 +114,6 @@ var theFunctions = map[string]any{
 	"migrations.PrintRoles":        migrations.PrintRoles,
 	"outbox.HTTP":                  outbox.HTTP,
 	"outbox.Into":                  outbox.Into,
-	"report.Of":                    report.Of,
 	"outbox.New":                   outbox.New,
 	"reservation.Transact":         reservation.Transact[*sql.Tx, hold],
 	"reservation.Answer":           reservation.Answer,

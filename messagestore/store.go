@@ -76,8 +76,7 @@ func (s *Store) use(ctx context.Context) (Driver, error) {
 	return s.driver, nil
 }
 
-// Driver returns the driver, for a package that asks it for more than a Store has, such as package
-// report. The error matches [ErrInvalid] for a store without one.
+// Driver returns the driver, for code that asks it for more than a Store has. The error matches [ErrInvalid] for a store without one.
 func (s *Store) Driver() (Driver, error) { return s.use(context.Background()) }
 
 // Close closes the driver if the driver owns its database handle, as one does that was opened

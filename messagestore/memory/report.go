@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 var (
@@ -15,7 +15,7 @@ var (
 	_ messagestore.CountingDriver = (*Driver)(nil)
 )
 
-// Report implements [report.Driver].
+// Report is for dibs report: it implements the driver's part of internal/report.
 func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	if err := ctx.Err(); err != nil {
 		return report.Report{}, err

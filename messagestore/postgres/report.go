@@ -11,8 +11,8 @@ import (
 
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 var (
@@ -41,7 +41,7 @@ func reportQueriesFor(schema string) reportQueries {
 	}
 }
 
-// Report implements [report.Driver]. It is one statement, which takes no
+// Report is for dibs report: it implements the driver's part of internal/report. It is one statement, which takes no
 // lock that a writer waits for.
 func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	by := make([]string, len(q.By))

@@ -5,8 +5,8 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 var (
@@ -14,7 +14,7 @@ var (
 	_ messagestore.CountingDriver = (*Driver)(nil)
 )
 
-// Report implements [report.Driver].
+// Report is for dibs report: it implements the driver's part of internal/report.
 func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	keys := make([]any, 3)
 	for i, key := range q.By {

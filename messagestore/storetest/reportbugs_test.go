@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 // reports has every report changed before it is returned.

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 // A Store reads a category. A store with the methods Driver and Count of [messagestore.Store]

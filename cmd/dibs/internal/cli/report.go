@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/report"
 )
 
 type reportCommand struct {

@@ -1,5 +1,6 @@
-// Package report counts the messages of a store by stream, type and category, for operators: dibs report
-// prints it. A service needs it for nothing; [messagestore.Store.Count] counts the messages of a category.
+// Package report counts the messages of a store by stream, type and category. dibs report prints the counts, and
+// dead letters and the lag of consumers are found by them. A service counts the messages of a category by
+// [messagestore.Store.Count].
 package report
 
 import (
