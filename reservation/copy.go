@@ -14,14 +14,14 @@ import (
 // A command is copied to the stream of its key: a reserver named "accounts" copies a
 // command with key AAA in "account:command-123" to "account:command+reservation+accounts-123+AAA".
 // The copies are a category of their own ([Reserver.Category]), with a consumer that has the same name
-// and mux as that of the commands. When the copy arrives there, next is called with it. If no consumer has
-// ever read the category, that of the commands warns at its first copy:
+// and mux as the commands' consumer. When the copy arrives there, next is called with it. If no consumer has
+// ever read the category, the commands' consumer warns at its first copy:
 //
 //	consumer.New(store, commands, "accounts", mux, nil)
 //	consumer.New(store, once.Category(commands), "accounts", mux, nil)
 //
 // A second command with the same key is a
-// duplicate and needs no handling; one with other content is a [*KeyReusedError].
+// duplicate and needs no handling; a command with other content is a [*KeyReusedError].
 // Commands are compared by [Contenter], or whole.
 //
 // The copy is delivered at least once, as every message is; the package comment says how

@@ -50,11 +50,11 @@
 // stream account:command+reservation+accounts-123+AAA. The stream keeps the entity's cardinal id, so
 // that consumer groups keep the entity's order. The category is the reserver's own
 // ([Reserver.Category]): a consumer of the commands does not meet the reservations. Only the copies
-// of [Copy] take a consumer, with the same name and mux as that of the commands.
+// of [Copy] take a consumer, with the same name and mux as the commands' consumer.
 //
 // A key means something within the stream of its command, by its whole identifier:
-// key AAA of account:command-123 and key AAA of account:command-456 are two, and so
-// are those of account:command-123 and account:command-123+more, and those of two categories.
+// key AAA of account:command-123 and key AAA of account:command-456 are two keys, and so
+// is key AAA of account:command-123+more, or of another category.
 //
 // A key is one for commands of all types: if a Deposit and a Refund of one account have
 // equal keys, the second is [KeyReused], and parked. Types whose keys may be equal get
@@ -63,7 +63,7 @@
 // The name tells the reservations of two consumers of one category apart, so that each
 // of them handles every key's command once. Each reservation has the name of its consumer on record.
 // A second consumer whose reserver has the same name would find every key taken, and have no effect: it
-// is stopped with an [*OtherConsumerError], and so is one that is handed the reserver itself. A consumer
+// is stopped with an [*OtherConsumerError], and so is a second consumer of one reserver. A consumer
 // that is renamed names its other name in [Config].Consumers.
 //
 // A reserver is over the store of the consumer: another is refused when the consumer starts, with an

@@ -41,10 +41,10 @@ type Store interface {
 
 // Config changes how a [Reserver] works. A nil *Config is a good one.
 type Config struct {
-	// Consumers are the other names of the consumer whose handlers have the reserver: those that it had
-	// before, and the one that it is about to have. Each reservation has the name of its consumer on
-	// record, and one that another consumer made is an [*OtherConsumerError]: its effect is that of
-	// another handler. So a consumer that is renamed has its old name here, and the release before has
+	// Consumers are the other names of the consumer whose handlers have the reserver: its former names,
+	// and the name that it is about to have. Each reservation has the name of its consumer on
+	// record, and a reservation that another consumer made is an [*OtherConsumerError]: its effect is
+	// another handler's. So a consumer that is renamed has its old name here, and the release before has
 	// the new one, if both run at once.
 	//
 	// Defaults to none.
@@ -87,9 +87,9 @@ type Reserver struct {
 // New returns a reserver that writes to store. Its name stands for the purpose of its
 // reservations; the consumer's name is a good one. The key AAA of a command in account:command-123 is
 // reserved in account:command+reservation+name-123+AAA, so reservers with different names have each
-// key once. Two consumers of one category have a reserver each, with different names; one that
-// is handed to the handlers of two consumers returns an [*OtherConsumerError] to the second,
-// whatever the names are. A name has no dash, plus sign, colon, white space or hidden character.
+// key once. Two consumers of one category have a reserver each, with different names; a reserver in
+// the handlers of two consumers returns an [*OtherConsumerError] to the second, whatever the names
+// are. A name has no dash, plus sign, colon, white space or hidden character.
 //
 // A new name makes every key free again, and copies under the old name that were not
 // handled yet are left behind: change it only after all commands are done.
@@ -222,8 +222,8 @@ func (r *Reserver) join(source messagestore.StreamName, part string) messagestor
 //
 // Otherwise the reservation is one write and the effect another: a handler that is killed between
 // them is delivered its message again, and is told [Redelivered]. It then carries the effect out as
-// with [Reserved], so the effect is one that bears to be repeated. [Copy] and [Inline] know the way on
-// from there, and so does [Transact], for an effect in SQL.
+// with [Reserved], so make the effect repeatable. [Copy] and [Inline] handle [Redelivered] by themselves,
+// and so does [Transact], for an effect in SQL.
 func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, key string) (Result, error) {
 	if err := r.serves(ctx, source); err != nil {
 		return Result{}, err
@@ -281,7 +281,7 @@ func (r *Reserver) holds(ctx context.Context, m *messagestore.Message, consumer 
 	return &OtherStoreError{Reserver: r.name, Consumer: consumer, Message: m}
 }
 
-// ofOther returns an error if another consumer than that of ctx made the reservation first, so
+// ofOther returns an error if another consumer than the one in ctx made the reservation first, so
 // that the effect of this one's handler would be missing.
 func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) error {
 	by, name := first.Metadata.Local.Get(byProperty), handling.Consumer(ctx)
@@ -298,8 +298,8 @@ func by(ctx context.Context, local messagestore.Properties) {
 	}
 }
 
-// Lookup returns the reservation of key for commands in the stream source, also one
-// that was deleted since. It returns an error that matches [messagestore.ErrNotFound] for a free key.
+// Lookup returns the reservation of key for commands in the stream source, also if it
+// was deleted since. It returns an error that matches [messagestore.ErrNotFound] for a free key.
 func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, key string) (Result, error) {
 	stream, err := r.Stream(source, key)
 	if err != nil {
@@ -319,7 +319,7 @@ func (r *Reserver) Lookup(ctx context.Context, source messagestore.StreamName, k
 }
 
 // isReservation reports whether first, with which stream begins, made a reservation there, or
-// stands for one that did: it has a digest, and its cause leads to the stream. Without a digest the
+// is the tombstone of a message that did: it has a digest, and its cause leads to the stream. Without a digest the
 // cause will do, for other clients copy commands too.
 func (r *Reserver) isReservation(first *messagestore.Message, stream messagestore.StreamName) bool {
 	if first.IsTombstone() {
@@ -554,7 +554,7 @@ func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {
 	return result
 }
 
-// pages is a store of which a page of a category can be read.
+// pages is a store that reads a page of a category.
 type pages interface {
 	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 }

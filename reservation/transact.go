@@ -17,7 +17,7 @@ var ErrStale error = &messagestore.RetryableError{Cause: errors.New("a row has m
 
 // Transact returns a function that handles each key's command once, with f in a transaction of the store txs, which is
 // the store of the reserver: the reservation, the SQL of f and the writes that f returns are committed together, or
-// nothing is. One of the writes may be an [Answer]. The reservation is that of [Inline]: a handler may change from one
+// nothing is. One of the writes may be an [Answer]. The reservation is as by [Inline]: a handler may change from one
 // to the other.
 //
 // A command whose key is taken is not handled again. An error of f rolls back, and is returned,

@@ -50,8 +50,8 @@ func New(t testing.TB, handlers func(store *messagestore.Store) *handler.Mux) *S
 }
 
 // Over returns a scenario as [New] does, over a store of the test's own, for handlers that need its
-// database: those of package inbox, and those that call Transact. The handlers are over the same store:
-// a reserver over another one fails the test at the first When, as it stops a consumer. The test closes it.
+// database: they are of package inbox, or call Transact. The handlers are over the same store:
+// a reserver over another store fails the test at the first When, as it stops a consumer. The test closes it.
 //
 //	pool := postgrestest.Pool(t, nil)
 //	store, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
@@ -328,7 +328,7 @@ func (s *Scenario) reserves(category messagestore.Category) bool {
 	return is && !strings.Contains(name, "+")
 }
 
-// awaitsDelivery reports whether m is a copy of reservation.Copy: its effect is that of its delivery.
+// awaitsDelivery reports whether m is a copy of reservation.Copy: its delivery has the effect.
 func awaitsDelivery(m *messagestore.Message) bool {
 	handled, is := m.Metadata.Local["reservedHandled"].(bool)
 	return is && !handled

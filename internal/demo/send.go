@@ -21,7 +21,7 @@ import (
 
 // A report is a line in which a sender tells its progress.
 type report struct {
-	Begun   int64 `json:"begun"` // at most so many were sent; whether one that is not in Sent was, is not known
+	Begun   int64 `json:"begun"` // at most so many were sent; of the rest beyond Sent it is not known
 	Sent    int64 `json:"sent"`
 	Refused int64 `json:"refused"` // by the store: the message id was there already
 	Phase   int   `json:"phase"`   // that is done: 1, 2; 0 while the first goes on

@@ -120,8 +120,8 @@ func (d *Driver) reads(ctx context.Context, f func(db DB) error) error {
 	return f(t.conn)
 }
 
-// onlyConnection reports whether ctx is that of a function of [Driver.Transact] that goes on and has the one
-// connection there is: a call that takes a connection of its own would wait for the function, and the function
+// onlyConnection reports whether ctx is of a function of [Driver.Transact] that goes on and has the only
+// connection: a call that takes a connection of its own would wait for the function, and the function
 // for the call. Upkeep has a goroutine and, over a pool, a connection of its own.
 func (d *Driver) onlyConnection(ctx context.Context) bool {
 	t, is := ctx.Value(transactionKey{d}).(*transaction)

@@ -35,8 +35,8 @@ func collect(t *testing.T, messages iter.Seq2[*messagestore.Message, error]) []s
 	return all
 }
 
-// batchSizes are one, one that leaves a rest of six messages, exact parts of six,
-// six, and more than there are.
+// batchSizes, for six messages, are one, a size that leaves a rest, exact parts of six, six, and
+// more than there are.
 var batchSizes = []int{1, 4, 3, 2, 6, 7}
 
 func pagesForwards(t *testing.T, f *fixture) {

@@ -141,7 +141,7 @@ func Listen() (*os.File, string, error) {
 
 // shared returns the socket of a listener for processes to inherit. The file that TCPListener.File
 // returns is set to block each time that a process is started with it. The processes share that
-// setting, so the accept of one that runs already would block too, and its Close would wait for the
+// setting, so the accept of a running process would block too, and its Close would wait for the
 // next client.
 func shared(listener *net.TCPListener) (file *os.File, err error) {
 	conn, err := listener.SyscallConn()

@@ -9,7 +9,7 @@
 //	docker run --rm -d -p 5432:5432 -e POSTGRES_PASSWORD=postgres postgres:17
 //	export TEST_DATABASE_URL=postgres://postgres:postgres@localhost/postgres
 //
-// Its role has to be one that may create databases (CREATEDB), and no more. The migration makes the roles
+// Its role needs the right to create databases (CREATEDB), and no more. The migration makes the roles
 // dibs_owner, dibs_writer, dibs_reader, dibs_admin and message_store if the role may (CREATEROLE); a
 // store whose role may not act as dibs_owner belongs to the role. The server need not be
 // durable: fsync, full_page_writes and synchronous_commit may be off.

@@ -15,8 +15,8 @@
 // # What is not promised
 //
 //   - An intent is as durable as Redis is set up to be. With appendfsync always a step that was
-//     answered survives the server's end; with everysec those of the last second may be lost; and a
-//     failover loses those that no replica had. A lost Confirmed is done again.
+//     answered survives the server's end; with everysec the steps of the last second may be lost; and a
+//     failover loses steps that no replica had. A lost Confirmed is done again.
 //   - After a loss fencing tokens rise by the clock alone: they do if the clock of the server that
 //     answers then is not behind the old one's by more than the time since the lost grant. So do
 //     versions, which are of that clock too, and by which a holder from before the loss is refused.
