@@ -49,9 +49,6 @@ var (
 
 	// ErrInvalidConfig is matched by the error for a duration that is out of its bounds.
 	ErrInvalidConfig = errors.New("invalid intent configuration")
-
-	// ErrInvalidToken is matched by the error for a number that cannot be a fencing token.
-	ErrInvalidToken = errors.New("invalid fencing token")
 )
 
 // A LeaseLostError tells the end of a lease.

@@ -105,7 +105,7 @@ func (m *Manager) lookDetached(ctx context.Context, stream messagestore.StreamNa
 //
 // If the session with that token does not have the intent any more, the error matches
 // [ErrLeaseLost]. For an intent that was never reserved it matches [messagestore.ErrNotFound], and
-// for a number that cannot be a token [ErrInvalidToken]. The lease of a request of several keys
+// for a number that cannot be a token [messagestore.ErrInvalid]. The lease of a request of several keys
 // cannot be resumed as a whole.
 func (m *Manager) Resume(ctx context.Context, scope, key, session string, token int64) (*Lease, error) {
 	l, err := m.resume(ctx, scope, key, session, token)
@@ -120,7 +120,7 @@ func (m *Manager) resume(ctx context.Context, scope, key, session string, token 
 		return nil, err
 	}
 	if token < 1 || token > maxToken {
-		return nil, invalid("fencing token", token, "it is the microseconds of a time between 1970 and 9999", ErrInvalidToken)
+		return nil, messagestore.NewInvalidError("fencing token", token, "it is the microseconds of a time between 1970 and 9999")
 	}
 	if rule := sessionRule(session); rule != "" {
 		return nil, messagestore.NewInvalidError("session", session, rule)

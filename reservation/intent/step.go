@@ -66,18 +66,29 @@ func (s *Step) TookEarly(before *Step) bool {
 	return s.Type == TypeReserved && !before.Done() && s.Place.Time.Before(before.Until())
 }
 
-// The rules of a history.
 const (
-	RuleMessage    = "message"    // a message is an intent's: see [ReadStep]
-	RuleTransition = "transition" // a step may follow the one before it; nothing follows a result
-	RuleToken      = "token"      // the tokens of a key rise, and a grant keeps its own
-	RuleAttempt    = "attempt"    // grants are counted from 1
-	RuleGrant      = "grant"      // session, content and TTL are the same from a grant to its end
-	RuleLine       = "line"       // a lease that is taken leaves the rest of the line in its order
+	ruleTransition = "transition"
+	ruleToken      = "token"
+	ruleAttempt    = "attempt"
+	ruleGrant      = "grant"
+	ruleLine       = "line"
 )
 
 // A Violation is a rule that a step breaks.
-type Violation struct{ Rule, Expected, Found string }
+type Violation struct {
+	// Rule is the name of the violated rule:
+	//
+	//	message     a message is an intent's: see [ReadStep]
+	//	transition  a step may follow the one before it; nothing follows a result
+	//	token       the tokens of a key rise, and a grant keeps its own
+	//	attempt     grants are counted from 1
+	//	grant       session, content and TTL are the same from a grant to its end
+	//	line        a lease that is taken leaves the rest of the line in its order
+	Rule string
+
+	Expected string
+	Found    string
+}
 
 // Violations returns the rules that s breaks as the next step after before. Before is nil for the
 // first message in the stream: where the beginning was trimmed there is nothing to compare.
@@ -86,7 +97,7 @@ func (s *Step) Violations(before *Step) []Violation {
 	c := comparison{before: before, step: s}
 	switch {
 	case before != nil && before.Done() && !s.Deleted:
-		c.broken(RuleTransition, "nothing after the result", s.Type)
+		c.broken(ruleTransition, "nothing after the result", s.Type)
 	case s.Deleted || before == nil && s.Place.Position != 0:
 	case before == nil:
 		c.first()
@@ -112,13 +123,13 @@ func (c *comparison) first() {
 	s := c.step
 	switch {
 	case s.Type != TypeReserved:
-		c.broken(RuleTransition, "Reserved at the beginning", s.Type)
+		c.broken(ruleTransition, "Reserved at the beginning", s.Type)
 	case s.Attempt != 1:
-		c.broken(RuleAttempt, "attempt 1", fmt.Sprint(s.Attempt))
+		c.broken(ruleAttempt, "attempt 1", fmt.Sprint(s.Attempt))
 	case s.After != 0:
-		c.broken(RuleToken, "no token before the first", fmt.Sprint(s.After))
+		c.broken(ruleToken, "no token before the first", fmt.Sprint(s.After))
 	case len(s.Line) > 0:
-		c.broken(RuleLine, "no line", fmt.Sprintf("%q", s.Line))
+		c.broken(ruleLine, "no line", fmt.Sprintf("%q", s.Line))
 	}
 }
 
@@ -126,20 +137,20 @@ func (c *comparison) first() {
 func (c *comparison) granted() {
 	before, s := c.before, c.step
 	if s.Token <= before.Token || s.After != before.Token {
-		c.broken(RuleToken, fmt.Sprintf("a token above %d, and granted after it", before.Token), fmt.Sprintf("%d, granted after %d", s.Token, s.After))
+		c.broken(ruleToken, fmt.Sprintf("a token above %d, and granted after it", before.Token), fmt.Sprintf("%d, granted after %d", s.Token, s.After))
 	}
 	if s.Attempt != before.Attempt+1 {
-		c.broken(RuleAttempt, fmt.Sprintf("attempt %d", before.Attempt+1), fmt.Sprint(s.Attempt))
+		c.broken(ruleAttempt, fmt.Sprintf("attempt %d", before.Attempt+1), fmt.Sprint(s.Attempt))
 	}
 	if !before.Released && s.Content != before.Content {
-		c.broken(RuleGrant, "the content of a lease that was not released, "+before.Content, s.Content)
+		c.broken(ruleGrant, "the content of a lease that was not released, "+before.Content, s.Content)
 	}
 	var rest []string
 	if i := slices.Index(before.Line, s.Session); i >= 0 {
 		rest = before.Line[i+1:]
 	}
 	if !slices.Equal(s.Line, rest) {
-		c.broken(RuleLine, fmt.Sprintf("the line after %.80q, %q", s.Session, rest), fmt.Sprintf("%q", s.Line))
+		c.broken(ruleLine, fmt.Sprintf("the line after %.80q, %q", s.Session, rest), fmt.Sprintf("%q", s.Line))
 	}
 }
 
@@ -147,32 +158,32 @@ func (c *comparison) granted() {
 func (c *comparison) continued() {
 	before, s := c.before, c.step
 	if before.Released && s.Type != TypeWaiting {
-		c.broken(RuleTransition, "Reserved or Waiting after a release", s.Type)
+		c.broken(ruleTransition, "Reserved or Waiting after a release", s.Type)
 	}
 	if s.Token != before.Token {
-		c.broken(RuleToken, fmt.Sprint(before.Token), fmt.Sprint(s.Token))
+		c.broken(ruleToken, fmt.Sprint(before.Token), fmt.Sprint(s.Token))
 	}
 	if s.Attempt != before.Attempt {
-		c.broken(RuleAttempt, fmt.Sprintf("attempt %d", before.Attempt), fmt.Sprint(s.Attempt))
+		c.broken(ruleAttempt, fmt.Sprintf("attempt %d", before.Attempt), fmt.Sprint(s.Attempt))
 	}
 	if s.Session != before.Session || s.Content != before.Content || s.TTL != before.TTL {
-		c.broken(RuleGrant, grantText(before), grantText(s))
+		c.broken(ruleGrant, grantText(before), grantText(s))
 	}
 	switch s.Type {
 	case TypeWaiting:
 		if s.Released != before.Released || s.Of != before.Of || !s.Since.Equal(before.Since.Truncate(time.Microsecond)) {
-			c.broken(RuleTransition, leaseText(before), leaseText(s))
+			c.broken(ruleTransition, leaseText(before), leaseText(s))
 		}
 		if !stood(before.Line, s.Line) {
-			c.broken(RuleLine, fmt.Sprintf("one session more at the end of %q, or fewer in that order", before.Line), fmt.Sprintf("%q", s.Line))
+			c.broken(ruleLine, fmt.Sprintf("one session more at the end of %q, or fewer in that order", before.Line), fmt.Sprintf("%q", s.Line))
 		}
 	case TypeConfirmed:
 		if len(s.Line) > 0 {
-			c.broken(RuleLine, "no line", fmt.Sprintf("%q", s.Line))
+			c.broken(ruleLine, "no line", fmt.Sprintf("%q", s.Line))
 		}
 	default:
 		if !slices.Equal(s.Line, before.Line) {
-			c.broken(RuleLine, fmt.Sprintf("%q", before.Line), fmt.Sprintf("%q", s.Line))
+			c.broken(ruleLine, fmt.Sprintf("%q", before.Line), fmt.Sprintf("%q", s.Line))
 		}
 	}
 }

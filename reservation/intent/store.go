@@ -10,6 +10,8 @@ import (
 // A Store is the part of [messagestore.Store] that intents need. Every step of an intent is one
 // of its writes.
 //
+// [Config.KeyLife] needs a store that has [messagestore.Store.Forgets] too, and returns true from it.
+//
 // A store that can write to one stream at a time returns an error that matches
 // [messagestore.ErrNotSupported] from TryWriteStreams: then requests of several keys, and
 // other streams in [Lease.Confirm], are refused with it.
@@ -31,7 +33,7 @@ type Store interface {
 
 // A CategoryStore is a [Store] that can be read by category, as [messagestore.Store] can. A
 // manager over one hears of the end of a lease at once; over another it asks every
-// [PollInterval] while a caller waits. [Manager.List] needs one.
+// 50 ms while a caller waits. [Manager.List] needs one.
 type CategoryStore interface {
 	Store
 
@@ -46,21 +48,8 @@ type CategoryStore interface {
 	PositionAt(ctx context.Context, category messagestore.Category, t time.Time) (messagestore.GlobalPosition, error)
 }
 
-// A ForgettingStore is a [Store] that knows whether its keys can be forgotten, as
-// [messagestore.Store] does. [Config.KeyLife] needs one in which they can.
-type ForgettingStore interface {
-	Store
+var _ CategoryStore = (*messagestore.Store)(nil)
 
-	// Forgets reports whether an operator can remove finished intents, keys and all: see
-	// [messagestore.Store.Forgets].
-	Forgets() bool
-}
-
-var (
-	_ CategoryStore   = (*messagestore.Store)(nil)
-	_ ForgettingStore = (*messagestore.Store)(nil)
-)
-
-// PollInterval is how often a manager looks at an intent that a caller waits for, over a store
+// pollInterval is how often a manager looks at an intent that a caller waits for, over a store
 // that is no [CategoryStore].
-const PollInterval = 50 * time.Millisecond
+const pollInterval = 50 * time.Millisecond

@@ -197,7 +197,7 @@ func outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
 // error.
 func (m *Manager) sleep(ctx context.Context, w *wakeups.Waiter, d time.Duration) (*messagestore.Message, error) {
 	if _, ok := m.store.(CategoryStore); !ok {
-		d = min(d, PollInterval)
+		d = min(d, pollInterval)
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -213,6 +213,6 @@ func (m *Manager) sleep(ctx context.Context, w *wakeups.Waiter, d time.Duration)
 
 // newWakeups returns those by the messages that end leases.
 func (m *Manager) newWakeups() *wakeups.Wakeups {
-	store, _ := m.store.(CategoryStore) // a store that is none is asked every PollInterval
+	store, _ := m.store.(CategoryStore) // a store that is none is asked every pollInterval
 	return wakeups.New(store, m.category, []string{TypeReleased, TypeConfirmed}, tailInterval, m.config.Logger)
 }

@@ -140,7 +140,7 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 }
 
 func forgets(store intent.Store) bool {
-	s, ok := store.(intent.ForgettingStore)
+	s, ok := store.(interface{ Forgets() bool })
 	return ok && s.Forgets()
 }
 

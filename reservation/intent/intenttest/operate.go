@@ -34,8 +34,9 @@ func resume(t *testing.T, f *fixture) {
 	require.NoError(t, l.Err())
 	for _, token := range []int64{0, -1, 253_402_300_800_000_000} {
 		_, err := elsewhere.Resume(t.Context(), "", key, "A", token)
-		require.ErrorIs(t, err, intent.ErrInvalidToken)
-		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		var invalid *messagestore.InvalidError
+		require.ErrorAs(t, err, &invalid)
+		require.Equal(t, "fencing token", invalid.Field)
 	}
 	for _, token := range []int64{1, l.Token() - 1, l.Token() + 1, l.Token() + time.Hour.Microseconds()} {
 		_, err := elsewhere.Resume(t.Context(), "", key, "A", token)

@@ -28,7 +28,7 @@
 //     [intent.Lease.Confirmation] in a transaction of the caller's match
 //     [messagestore.ErrNotSupported]. Nothing of theirs is sent.
 //   - No operator forgets intents, so [intent.Config.KeyLife] is refused.
-//   - A waiter is woken by no message: it asks every [intent.PollInterval].
+//   - A waiter is woken by no message: it asks every 50 ms.
 //
 // Redis forgets no intent by itself unless it may evict keys: set maxmemory-policy to noeviction.
 // An intent whose hash is deleted is free again. Redis 5 and later will do.

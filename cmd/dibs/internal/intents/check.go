@@ -48,22 +48,22 @@ func (c *Checker) Next(m *messagestore.Message) {
 	s, err := intent.ReadStep(m)
 	switch {
 	case done && m.Position != 0 && !s.Deleted:
-		c.violation(&s, intent.Violation{Rule: intent.RuleTransition, Expected: "nothing after the result", Found: s.Type})
+		c.violation(&s, intent.Violation{Rule: "transition", Expected: "nothing after the result", Found: s.Type})
 		return // a later message is compared with the result too
 	case err != nil:
-		c.violation(&s, intent.Violation{Rule: intent.RuleMessage, Expected: "a message of an intent", Found: err.Error()})
+		c.violation(&s, intent.Violation{Rule: "message", Expected: "a message of an intent", Found: err.Error()})
 		if before == nil {
 			c.open[m.Stream] = &intent.Step{}
 		}
 		return
 	case done && s.Token <= token && !s.Deleted: // it was removed, key and all, while the category was read
-		c.violation(&s, intent.Violation{Rule: intent.RuleToken, Expected: fmt.Sprintf("a token above %d", token), Found: fmt.Sprint(s.Token)})
+		c.violation(&s, intent.Violation{Rule: "token", Expected: fmt.Sprintf("a token above %d", token), Found: fmt.Sprint(s.Token)})
 	case done || before == nil:
 		c.violation(&s, s.Violations(nil)...)
 	case before.Type == "": // the message before it is no intent's
 	case !s.Deleted && s.Place.Position != before.Place.Position+1: // messages before it were trimmed while the category was read
 		if s.Token < before.Token || s.Attempt < before.Attempt {
-			c.violation(&s, intent.Violation{Rule: intent.RuleToken, Expected: fmt.Sprintf("a token from %d on", before.Token), Found: fmt.Sprint(s.Token)})
+			c.violation(&s, intent.Violation{Rule: "token", Expected: fmt.Sprintf("a token from %d on", before.Token), Found: fmt.Sprint(s.Token)})
 		}
 	default:
 		c.violation(&s, s.Violations(before)...)
