@@ -42,14 +42,13 @@ var imports = map[string][]string{
 	"messagestore/postgres/admin":        {"logger", "messagestore", "messagestore/postgres", "messagestore/retention", "internal/pglink", "internal/pgschema", "internal/removal", "internal/text"},
 	"messagestore/retention":             {"messagestore", "internal/removal"},
 	"messagestore/sqlite":                {"messagestore", "internal/report", "messagestore/retention", "internal/disposition", "internal/hash64", "internal/removal", "internal/text"},
-	"messagestore/storetest":             {"messagestore", "internal/report", "internal/await", "internal/exactjson"},
+	"messagestore/storetest":             {"messagestore", "internal/report", "internal/await", "internal/exactjson", "internal/must"},
 	"internal/backoff":                   {},
 	"internal/lanes":                     {},
 	"internal/panics":                    {},
 	"internal/wakeups":                   {"logger", "messagestore", "internal/backoff", "internal/outage", "internal/text"},
 	"internal/keylife":                   {"messagestore"},
 	"internal/removal":                   {"messagestore"},
-	"internal/snapshots":                 {"messagestore"},
 	"internal/report":                    {"messagestore"},
 	"internal/keys":                      {"messagestore", "internal/exactjson"},
 	"internal/known":                     {"messagestore"},
@@ -69,7 +68,7 @@ var imports = map[string][]string{
 	"alarm":                            {"logger", "messagestore", "consumer", "handler", "reservation", "internal/backoff", "internal/exactjson", "internal/known", "internal/outage", "internal/text"},
 	"outbox":                           {"logger", "messagestore", "consumer", "handler", "internal/known", "internal/disposition", "internal/panics"},
 	"saga":                             {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/keys", "internal/known", "internal/wakeups", "internal/panics", "internal/text"},
-	"entity":                           {"logger", "messagestore", "internal/disposition", "internal/messagetype", "internal/snapshots", "upcast", "internal/text"},
+	"entity":                           {"logger", "messagestore", "internal/disposition", "internal/messagetype", "upcast", "internal/text"},
 	"internal/pgtest":                  {"migrations", "internal/await"},
 	"internal/once":                    {"messagestore", "internal/exactjson"},
 	"internal/pgproxy":                 {},
@@ -84,7 +83,7 @@ var imports = map[string][]string{
 	"cmd/...":                          {"..."},
 
 	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keylife", "internal/keys", "internal/outage", "internal/upkeep", "internal/wakeups", "internal/panics", "internal/text"},
-	"reservation/intent/intenttest": {"internal/await", "internal/keylife", "messagestore", "messagestore/memory", "messagestore/storetest", "reservation/intent"},
+	"reservation/intent/intenttest": {"internal/await", "internal/keylife", "internal/must", "messagestore", "messagestore/memory", "messagestore/storetest", "reservation/intent"},
 	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "reservation/intent", "internal/text"},
 }
 

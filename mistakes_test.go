@@ -56,7 +56,7 @@ const (
 	commands messagestore.Category = "seat:command"
 )
 
-func newStore() *messagestore.Store { return messagestore.New(memory.New(), nil) }
+func newStore() *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) }
 
 func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, bodies ...messagestore.Body) *messagestore.Message {
 	t.Helper()
@@ -137,12 +137,12 @@ var mistakes = []struct {
 	{"Something is missing", []mistake{
 		{"a store over no driver", func(t *testing.T) error {
 			t.Helper()
-			_, err := messagestore.New(nil, nil).Version(t.Context(), "seat-1")
+			_, err := messagestore.New(nil, nil)
 			return err
 		}},
 		{"a driver over no pool", func(t *testing.T) error {
 			t.Helper()
-			_, err := messagestore.New(postgres.New((*pgxpool.Pool)(nil), nil), nil).Version(t.Context(), "seat-1")
+			_, err := postgres.New((*pgxpool.Pool)(nil), nil)
 			return err
 		}},
 		{"no context", func(*testing.T) error {
@@ -166,7 +166,7 @@ var mistakes = []struct {
 		}},
 		{"`Copy` or `Inline` without a key", func(*testing.T) error {
 			mux := handler.New()
-			handler.On(mux, reservation.Copy(reservation.New(newStore(), "seats", nil), nil, nothing))
+			handler.On(mux, reservation.Copy(must.New(reservation.New(newStore(), "seats", nil)), nil, nothing))
 			return mux.Validate()
 		}},
 		{"a consumer without a handler", func(*testing.T) error {
@@ -201,12 +201,12 @@ var mistakes = []struct {
 				return err
 			}
 			pool.Close()
-			_, err = messagestore.New(postgres.New(pool, nil), nil).Write(t.Context(), "seat-1", messagestore.AnyVersion, held{})
+			_, err = must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)).Write(t.Context(), "seat-1", messagestore.AnyVersion, held{})
 			return err
 		}},
 		{"the user may only read", func(t *testing.T) error {
 			t.Helper()
-			_, err := messagestore.New(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil), nil).Write(t.Context(), "seat-1", messagestore.AnyVersion, held{})
+			_, err := must.New(messagestore.New(must.New(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil)), nil)).Write(t.Context(), "seat-1", messagestore.AnyVersion, held{})
 			return err
 		}},
 		{"a write through the pool, beside an open transaction of the caller's that wrote", func(t *testing.T) error {
@@ -221,10 +221,10 @@ var mistakes = []struct {
 			}
 			defer func() { _ = tx.Rollback(context.Background()) }()
 			const category = messagestore.Category("mistakeInner")
-			if _, err := messagestore.New(postgres.New(tx, nil), nil).Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, held{}); err != nil {
+			if _, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, held{}); err != nil {
 				return err
 			}
-			_, err = messagestore.New(postgres.New(pool, nil), nil).Write(t.Context(), category.Stream("2"), messagestore.AnyVersion, held{})
+			_, err = must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)).Write(t.Context(), category.Stream("2"), messagestore.AnyVersion, held{})
 			return err
 		}},
 		{"a write through a pool of one connection, which an open transaction of the caller's has", func(t *testing.T) error {
@@ -243,7 +243,7 @@ var mistakes = []struct {
 			defer func() { _ = tx.Rollback(context.Background()) }()
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			_, err = messagestore.New(postgres.New(pool, nil), nil).Write(ctx, "mistakeInner-1", messagestore.AnyVersion, held{})
+			_, err = must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)).Write(ctx, "mistakeInner-1", messagestore.AnyVersion, held{})
 			return err
 		}},
 		{"a write through the store in the function of Transact, over a pool of one connection", func(t *testing.T) error {
@@ -255,7 +255,7 @@ var mistakes = []struct {
 				return err
 			}
 			defer pool.Close()
-			txs, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
+			txs, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)))
 			if err != nil {
 				return err
 			}
@@ -289,7 +289,7 @@ var mistakes = []struct {
 			t.Helper()
 			store, n := newStore(), 0
 			mux := handler.New()
-			once := reservation.New(store, "seats", nil)
+			once := must.New(reservation.New(store, "seats", nil))
 			handler.On(mux, reservation.Inline(once, key, func(_ context.Context, m handler.Message[hold]) ([]messagestore.StreamWrite, error) {
 				if n++; n > 20 {
 					return nil, nil
@@ -325,7 +325,7 @@ var mistakes = []struct {
 		{"a reserver over another store than that of the consumer, when it starts", func(t *testing.T) error {
 			t.Helper()
 			mux := handler.New()
-			handler.On(mux, reservation.Copy(reservation.New(newStore(), "seats", nil), key, nothing))
+			handler.On(mux, reservation.Copy(must.New(reservation.New(newStore(), "seats", nil)), key, nothing))
 			return text(logged(t, newStore(), commands, mux, nil))
 		}},
 		{"two reservers of one name in two consumers", func(t *testing.T) error {
@@ -334,7 +334,7 @@ var mistakes = []struct {
 			write(t, store, "seat:command-1", hold{"k1"})
 			for _, name := range []string{"seats", "mailer"} {
 				mux := handler.New()
-				handler.On(mux, reservation.Copy(reservation.New(store, "shared", nil), key, nothing))
+				handler.On(mux, reservation.Copy(must.New(reservation.New(store, "shared", nil)), key, nothing))
 				if err := must.New(consumer.New(store, commands, name, mux, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()); err != nil {
 					return err
 				}
@@ -345,13 +345,13 @@ var mistakes = []struct {
 			t.Helper()
 			store, mux := newStore(), handler.New()
 			write(t, store, "seat:command-1", hold{"k1"})
-			handler.On(mux, reservation.Copy(reservation.New(store, "seats", nil), key, nothing))
+			handler.On(mux, reservation.Copy(must.New(reservation.New(store, "seats", nil)), key, nothing))
 			return text(logged(t, store, commands, mux, nil))
 		}},
 		{"one reserver in two consumers", func(t *testing.T) error {
 			t.Helper()
 			store := newStore()
-			once := reservation.New(store, "shared", nil)
+			once := must.New(reservation.New(store, "shared", nil))
 			write(t, store, "seat:command-1", hold{"k1"})
 			for _, name := range []string{"seats", "mailer"} {
 				mux := handler.New()
@@ -365,14 +365,14 @@ var mistakes = []struct {
 		{"an empty key", func(t *testing.T) error {
 			t.Helper()
 			store, mux := newStore(), handler.New()
-			handler.On(mux, reservation.Copy(reservation.New(store, "seats", nil), key, nothing))
+			handler.On(mux, reservation.Copy(must.New(reservation.New(store, "seats", nil)), key, nothing))
 			write(t, store, "seat:command-1", hold{})
 			return text(logged(t, store, commands, mux, nil))
 		}},
 		{"`Reserve` of a message that is itself a reservation", func(t *testing.T) error {
 			t.Helper()
 			store := newStore()
-			once := reservation.New(store, "seats", nil)
+			once := must.New(reservation.New(store, "seats", nil))
 			won, err := once.Reserve(t.Context(), write(t, store, "seat:command-1", hold{"k1"}), "k1")
 			if err != nil {
 				return err
@@ -383,7 +383,7 @@ var mistakes = []struct {
 		{"a key whose place another message has", func(t *testing.T) error {
 			t.Helper()
 			store := newStore()
-			once := reservation.New(store, "seats", nil)
+			once := must.New(reservation.New(store, "seats", nil))
 			write(t, store, "seat:command+reservation+seats-1+k1", held{})
 			_, err := once.Reserve(t.Context(), write(t, store, "seat:command-1", hold{"k1"}), "k1")
 			return err

@@ -66,6 +66,8 @@ var theFunctions = map[string]any{
 	"entity.On":                    entity.On[int, hold],
 	"entity.OnMessage":             entity.OnMessage[int, hold],
 	"entity.Ignore":                entity.Ignore[hold, int],
+	"entity.SnapshotStream":        entity.SnapshotStream,
+	"entity.SnapshotVersion":       entity.SnapshotVersion,
 	"handler.New":                  handler.New,
 	"handler.On":                   handler.On[hold],
 	"handler.Invalid":              handler.Invalid[hold],
@@ -217,7 +219,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil)
 	require.NoError(t, err)
 	defer driver.Close()
-	txs, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
+	txs, err := messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil)))
 	require.NoError(t, err)
 	u, err := inbox.New(txs, seats, nil)
 	require.NoError(t, err)
@@ -227,7 +229,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 	require.NoError(t, err)
 	trips, err := saga.New(store, "trip", func(*saga.Run, int) (int, error) { return 0, nil }, nil, &saga.Config{Logger: logger.Silent()})
 	require.NoError(t, err)
-	reserver := reservation.New(store, "seats", &reservation.Config{Logger: logger.Silent()})
+	reserver := must.New(reservation.New(store, "seats", &reservation.Config{Logger: logger.Silent()}))
 	ended, end := context.WithCancel(t.Context())
 	end()
 	nothing := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
@@ -274,7 +276,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 		"Into":       must.New(outbox.Into(store, func(*outbox.Message) messagestore.StreamName { return "seat-1" })),
 		"NoLetters":  deadletter.Of(nil, commands, "seats"),
 		"NoStore":    (*messagestore.Store)(nil),
-		"NoClock":    messagestore.New(memory.NewWithClock(nil), nil),
+		"NoClock":    must.New(messagestore.New(memory.NewWithClock(nil), nil)),
 		"Store":      store,
 		"Consumer":   must.New(consumer.New(store, commands, "seats", nothing, &consumer.Config{Logger: logger.Silent()})),
 		"Entries":    deadletter.Of(store, commands, "seats"),

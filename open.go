@@ -34,7 +34,7 @@ func Open(ctx context.Context, storeURL string, config *messagestore.Config) (*m
 	if err != nil {
 		return nil, err
 	}
-	return messagestore.New(driver, config), nil
+	return messagestore.New(driver, config)
 }
 
 func open(ctx context.Context, storeURL string, config *messagestore.Config) (messagestore.Driver, error) {

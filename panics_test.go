@@ -147,7 +147,7 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 		},
 		"a key function": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
 			mux := handler.New()
-			once := reservation.New(store, "seats", nil)
+			once := must.New(reservation.New(store, "seats", nil))
 			key := func(held) string { breaks(); return "1" }
 			handler.On(mux, reservation.Inline(once, key, func(context.Context, handler.Message[held]) ([]messagestore.StreamWrite, error) {
 				return nil, nil

@@ -35,7 +35,7 @@ type expired struct {
 
 func (expired) MessageType() string { return "Expired" }
 
-func newStore() *messagestore.Store { return messagestore.New(memory.New(), nil) }
+func newStore() *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) }
 
 var silent = &alarm.Config{Logger: logger.Silent()}
 

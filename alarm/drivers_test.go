@@ -31,13 +31,13 @@ func TestAlarmsRingOnceOnADatabase(t *testing.T) {
 		"PostgreSQL": func(t *testing.T) (messagestore.Driver, messagestore.Driver) {
 			t.Helper()
 			pool := pgtest.Pool(t)
-			return postgres.New(pool, nil), postgres.New(pool, nil)
+			return must.New(postgres.New(pool, nil)), must.New(postgres.New(pool, nil))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			one, other := open(t)
-			a, b := messagestore.New(one, nil), messagestore.New(other, nil)
+			a, b := must.New(messagestore.New(one, nil)), must.New(messagestore.New(other, nil))
 			category := storetest.Category(t)
 			clock, twin := must.New(alarm.New(a, category, silent)), must.New(alarm.New(b, category, silent))
 			stops := []func(){running(t, clock), running(t, twin)}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -47,7 +48,7 @@ func TestAProcessThatStartsTakesOverFromACatchUpWithoutALease(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				driver := newDriver()
-				store := messagestore.New(driver, nil)
+				store := must.New(messagestore.New(driver, nil))
 				write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3}, Deposited{4})
 				entered, release := make(chan struct{}), make(chan struct{})
 				early := &journal{}
@@ -67,7 +68,7 @@ func TestAProcessThatStartsTakesOverFromACatchUpWithoutALease(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				began := time.Now()
-				go func() { ended <- next(newConsumer(t, messagestore.New(driver, nil), j, nil), ctx) }()
+				go func() { ended <- next(newConsumer(t, must.New(messagestore.New(driver, nil)), j, nil), ctx) }()
 				await.That(t, "the rest is handled", func() (bool, any) { return len(j.all()) == 2, j.all() })
 				require.Less(t, time.Since(began), time.Second, "it waits for no lease")
 				require.Equal(t, []string{"account-1@2", "account-1@3"}, j.all())
@@ -101,7 +102,7 @@ func TestACatchUpBesideMembersWaitsForTheWholeCategory(t *testing.T) {
 				time.Sleep(time.Minute)
 				j := &journal{}
 				ended := make(chan error, 1)
-				go func() { ended <- newConsumer(t, messagestore.New(driver, nil), j, nil).CatchUp(t.Context()) }()
+				go func() { ended <- newConsumer(t, must.New(messagestore.New(driver, nil)), j, nil).CatchUp(t.Context()) }()
 				time.Sleep(time.Minute)
 				want := writeEach(t, driver, 20, 0)
 				time.Sleep(time.Minute)
@@ -112,8 +113,8 @@ func TestACatchUpBesideMembersWaitsForTheWholeCategory(t *testing.T) {
 
 				require.NoError(t, await.Receive(t, "the CatchUp ends", ended))
 
-				require.Empty(t, statusIn(t, messagestore.New(driver, nil), account).Replicas)
-				require.NoError(t, newConsumer(t, messagestore.New(driver, nil), j, nil).CatchUp(t.Context()))
+				require.Empty(t, statusIn(t, must.New(messagestore.New(driver, nil)), account).Replicas)
+				require.NoError(t, newConsumer(t, must.New(messagestore.New(driver, nil)), j, nil).CatchUp(t.Context()))
 				require.ElementsMatch(t, rest, j.all())
 			})
 		})

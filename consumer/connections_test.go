@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -29,9 +30,9 @@ func TestHandlersThatHoldThePoolDoNotStarveTheLease(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	t.Cleanup(func() { require.NoError(t, store.Close()) }) // the connections beside the pool
-	other := messagestore.New(postgres.New(pgtest.Pool(t), nil), nil)
+	other := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
 	category := storetest.Category(t)
 	for i := range 3 {
 		write(t, other, category.Stream(fmt.Sprint(i)), Deposited{i})

@@ -55,7 +55,7 @@ func (j *journal) all() []string {
 
 func newDriver() messagestore.Driver { return memory.New() }
 
-func newStore() *messagestore.Store { return messagestore.New(newDriver(), nil) }
+func newStore() *messagestore.Store { return must.New(messagestore.New(newDriver(), nil)) }
 
 func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, bodies ...messagestore.Body) {
 	t.Helper()

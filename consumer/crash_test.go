@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -196,7 +197,7 @@ func allDone(t *testing.T, store *messagestore.Store, category messagestore.Cate
 
 func TestRunStopsAtADatabaseThatIsNotMigrated(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(postgres.New(pgtest.Connect(t, pgtest.Database(t)), nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, pgtest.Database(t)), nil)), nil))
 
 	require.ErrorIs(t, runForAWhile(t, newConsumer(t, store, &journal{}, nil)), postgres.ErrNotMigrated)
 }

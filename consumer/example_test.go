@@ -16,7 +16,10 @@ import (
 // nothing is left; a service calls Run.
 func ExampleNew() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	balance := 0
 	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		deposited, err := messagestore.Decode[Deposited](m)
@@ -50,7 +53,10 @@ func ExampleNew() {
 // is mended it is taken up again.
 func Example_parkAndRedrive() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	if _, err := store.Write(ctx, "account-123", messagestore.NoStream, Deposited{10}, Deposited{-1}, Deposited{20}); err != nil {
 		log.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -175,7 +176,7 @@ func TestAFailingMessageIsStillStoredAfterAHandOver(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					driver := newDriver()
-					store, r := messagestore.New(driver, nil), &refuser{}
+					store, r := must.New(messagestore.New(driver, nil)), &refuser{}
 					r.set(7, errBroken)
 					config := &consumer.Config{Concurrency: concurrency, Errors: retryEach(time.Minute)}
 					first := newReplicaOf(t, driver, r, config)
@@ -220,7 +221,7 @@ func TestEachReplicaStoresTheFailingMessagesOfItsSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store, r := messagestore.New(driver, nil), &refuser{}
+		store, r := must.New(messagestore.New(driver, nil)), &refuser{}
 		config := &consumer.Config{Concurrency: 8, Errors: retryEach(time.Minute)}
 		first, second := newReplicaOf(t, driver, r, config), newReplicaOf(t, driver, r, config)
 		time.Sleep(time.Minute)
@@ -687,7 +688,7 @@ func TestAResetBeginsWithoutFailingMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store, r := messagestore.New(driver, nil), &refuser{}
+		store, r := must.New(messagestore.New(driver, nil)), &refuser{}
 		config := &consumer.Config{Concurrency: 8, Errors: retryEach(time.Second)}
 		first, second := newReplicaOf(t, driver, r, config), newReplicaOf(t, driver, r, config)
 		for i := range 20 {

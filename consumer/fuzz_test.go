@@ -48,7 +48,7 @@ func FuzzAStartIsNeverGuessed(f *testing.F) {
 		f.Add("Started", data)
 	}
 	f.Fuzz(func(t *testing.T, messageType, data string) {
-		store := messagestore.New(memory.New(), nil)
+		store := must.New(messagestore.New(memory.New(), nil))
 		require.True(t, writeRaw(t, store, "account-1", "Opened", `{}`))
 		if !writeRaw(t, store, "account:position-ledger", messageType, data) {
 			return
@@ -101,7 +101,7 @@ func FuzzADeadLetterIsReadOrRefused(f *testing.F) {
 		f.Add("Parked", data, "Redriving", `{}`)
 	}
 	f.Fuzz(func(t *testing.T, firstType, first, secondType, second string) {
-		store := messagestore.New(memory.New(), nil)
+		store := must.New(messagestore.New(memory.New(), nil))
 		require.True(t, writeRaw(t, store, "account-1", "Opened", `{}`))
 		id := uuid.MustParse("0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f")
 		letter := messagestore.Category("account:deadLetter").Stream("ledger").With(id.String())
@@ -154,7 +154,7 @@ func FuzzARequestIsReadOrRefused(f *testing.F) {
 		f.Add("RedriveRequested", data, "RedrivesSettled", `{}`)
 	}
 	f.Fuzz(func(t *testing.T, firstType, first, secondType, second string) {
-		store := messagestore.New(memory.New(), nil)
+		store := must.New(messagestore.New(memory.New(), nil))
 		requests := messagestore.StreamName("account:deadLetter-ledger+requests")
 		if !writeRaw(t, store, requests, firstType, first) || !writeRaw(t, store, requests, secondType, second) {
 			return
@@ -188,7 +188,7 @@ func FuzzAConfigurationHasItsBounds(f *testing.F) {
 			(between(span, 0, int64(24*time.Hour)) || time.Duration(span) == NoRetry || time.Duration(span) == Forever) &&
 			between(int64(concurrency), 1, 1024) && between(int64(messages), 1, 1_000_000) && (then == 0 || then == 1)
 
-		c, err := New(messagestore.New(memory.New(), nil), "account", "ledger", &counted{}, config)
+		c, err := New(must.New(messagestore.New(memory.New(), nil)), "account", "ledger", &counted{}, config)
 
 		require.Equal(t, ok, err == nil, "%v", err)
 		if err != nil {
@@ -218,7 +218,7 @@ func FuzzANameIsOneOrRefused(f *testing.F) {
 		f.Add("account", name)
 	}
 	f.Fuzz(func(t *testing.T, category, name string) {
-		c, err := New(messagestore.New(memory.New(), nil), messagestore.Category(category), name, &counted{}, nil)
+		c, err := New(must.New(messagestore.New(memory.New(), nil)), messagestore.Category(category), name, &counted{}, nil)
 		if err != nil {
 			require.ErrorIs(t, err, messagestore.ErrInvalid)
 			requireTold(t, err)

@@ -22,6 +22,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -213,17 +214,17 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					d := &replaced{now: newHistory()}
-					elsewhere := messagestore.New(d, nil)
+					elsewhere := must.New(messagestore.New(d, nil))
 					write(t, elsewhere, streams[0], Deposited{1}, Deposited{2})
 					j := &journal{}
-					c := newConsumer(t, messagestore.New(d, nil), j, reads.config)
+					c := newConsumer(t, must.New(messagestore.New(d, nil)), j, reads.config)
 					errs := make(chan error, 1)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 					defer cancel()
 					go func() { errs <- c.Run(ctx) }()
 					time.Sleep(time.Minute)
 					if reads.shares {
-						beside(t, elsewhere, account, newConsumer(t, messagestore.New(d, nil), &journal{}, reads.config))
+						beside(t, elsewhere, account, newConsumer(t, must.New(messagestore.New(d, nil)), &journal{}, reads.config))
 					}
 					write(t, elsewhere, streams[1], Deposited{3})
 					write(t, elsewhere, reads.stream, reads.body)
@@ -235,7 +236,7 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 
 					restored := d.restore(t, 1)
 					for _, stream := range next {
-						write(t, messagestore.New(restored, nil), stream, Deposited{10})
+						write(t, must.New(messagestore.New(restored, nil)), stream, Deposited{10})
 					}
 					d.by(restored)
 					start := time.Now()
@@ -253,7 +254,7 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 
 					// A new run goes on from the messages that the store has.
 					again := &journal{}
-					require.NoError(t, newConsumer(t, messagestore.New(d, nil), again, reads.config).CatchUp(t.Context()))
+					require.NoError(t, newConsumer(t, must.New(messagestore.New(d, nil)), again, reads.config).CatchUp(t.Context()))
 					for _, stream := range streams[:2] {
 						require.True(t, slices.ContainsFunc(again.all(), func(seen string) bool { return strings.HasPrefix(seen, string(stream)+"@") }))
 					}
@@ -277,22 +278,22 @@ func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := &replaced{now: newHistory()}
-				write(t, messagestore.New(d, nil), streams[0], Deposited{1}, Deposited{2})
-				write(t, messagestore.New(d, nil), streams[1], again)
+				write(t, must.New(messagestore.New(d, nil)), streams[0], Deposited{1}, Deposited{2})
+				write(t, must.New(messagestore.New(d, nil)), streams[1], again)
 				j := &journal{}
-				c := newConsumer(t, messagestore.New(d, nil), j, test.config)
+				c := newConsumer(t, must.New(messagestore.New(d, nil)), j, test.config)
 				errs := make(chan error, 1)
 				go func() { errs <- c.Run(t.Context()) }()
 				time.Sleep(time.Minute)
 				if test.shares {
-					beside(t, messagestore.New(d, nil), account, newConsumer(t, messagestore.New(d, nil), &journal{}, test.config))
+					beside(t, must.New(messagestore.New(d, nil)), account, newConsumer(t, must.New(messagestore.New(d, nil)), &journal{}, test.config))
 				}
 				handled := j.all()
 				before := d.messages(t, account)[2]
 
 				restored := d.restore(t, 2)
-				write(t, messagestore.New(restored, nil), streams[2], Deposited{4}) // where the second was
-				write(t, messagestore.New(restored, nil), streams[1], again)
+				write(t, must.New(messagestore.New(restored, nil)), streams[2], Deposited{4}) // where the second was
+				write(t, must.New(messagestore.New(restored, nil)), streams[1], again)
 				d.by(restored)
 
 				require.ErrorIs(t, await.Receive(t, "the run ends", errs), consumer.ErrPositionAhead)
@@ -315,7 +316,7 @@ func TestAPollOfAStoreThatWentBackHandlesNothing(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := &replaced{now: newHistory()}
-				store := messagestore.New(d, nil)
+				store := must.New(messagestore.New(d, nil))
 				j := &journal{}
 				c := newConsumer(t, store, j, config)
 				errs := make(chan error, 1)
@@ -328,7 +329,7 @@ func TestAPollOfAStoreThatWentBackHandlesNothing(t *testing.T) {
 				require.Len(t, j.all(), 2)
 
 				restored := d.restore(t, 1)
-				write(t, messagestore.New(restored, nil), "account-2", Deposited{3}, Deposited{4})
+				write(t, must.New(messagestore.New(restored, nil)), "account-2", Deposited{3}, Deposited{4})
 				d.by(restored)
 				replaced := time.Now()
 
@@ -350,9 +351,9 @@ func TestAFailoverThatLostNothingIsNotNoticed(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := &replaced{now: newHistory()}
-				elsewhere := messagestore.New(d, nil)
+				elsewhere := must.New(messagestore.New(d, nil))
 				j := &journal{}
-				c := newConsumer(t, messagestore.New(d, nil), j, config)
+				c := newConsumer(t, must.New(messagestore.New(d, nil)), j, config)
 				stop := running(t, c)
 				var want []string
 				for i := range 5 {
@@ -445,10 +446,10 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := &replaced{now: newHistory()}
-				elsewhere := messagestore.New(d, nil)
+				elsewhere := must.New(messagestore.New(d, nil))
 				entered, release := make(chan struct{}), make(chan struct{})
 				config.CheckpointMessages = 1
-				c := newConsumer(t, messagestore.New(d, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+				c := newConsumer(t, must.New(messagestore.New(d, nil)), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 					close(entered)
 					<-release
 					return nil
@@ -460,14 +461,14 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 				<-entered
 				synctest.Wait()
 				restored := d.restore(t, 1)
-				write(t, messagestore.New(restored, nil), "account-2", Deposited{2}, Deposited{3})
+				write(t, must.New(messagestore.New(restored, nil)), "account-2", Deposited{2}, Deposited{3})
 				d.by(restored)
 				close(release)
 
 				require.ErrorIs(t, <-errs, consumer.ErrPositionAhead)
 				require.Zero(t, statusIn(t, elsewhere, account).Position)
 				j := &journal{}
-				require.NoError(t, newConsumer(t, messagestore.New(d, nil), j, config).CatchUp(t.Context()))
+				require.NoError(t, newConsumer(t, must.New(messagestore.New(d, nil)), j, config).CatchUp(t.Context()))
 				require.Equal(t, []string{"account-2@0", "account-2@1"}, j.all())
 			})
 		})
@@ -495,7 +496,7 @@ func TestWhatAHandlerWroteAndTheStoreLostIsWrittenAgain(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := &replaced{now: newHistory()}
 				d.now.epoch = "1"
-				store := messagestore.New(d, nil)
+				store := must.New(messagestore.New(d, nil))
 				var handled atomic.Int64
 				stop := running(t, newConsumer(t, store, effects(store, &handled), config))
 				write(t, store, "account-1", Deposited{1}, Deposited{2})
@@ -534,7 +535,7 @@ func TestAnotherEpochHandsOverAgainWhatWasNotRecorded(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := &replaced{now: newHistory()}
 				d.now.epoch = "1"
-				store := messagestore.New(d, nil)
+				store := must.New(messagestore.New(d, nil))
 				var handled atomic.Int64
 				stop := running(t, newConsumer(t, store, effects(store, &handled), again.config))
 				write(t, store, "account-1", Deposited{1})
@@ -562,7 +563,7 @@ func TestAConsumerThatRetriesFindsOutThatTheStoreIsAnother(t *testing.T) {
 		t.Helper()
 		d := &replaced{now: newHistory()}
 		d.now.epoch = "1"
-		store := messagestore.New(d, nil)
+		store := must.New(messagestore.New(d, nil))
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
 		log = &bytes.Buffer{}
 		c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: againAndAgain, Logger: logger.Zerolog(zerolog.New(log))})
@@ -622,7 +623,7 @@ func TestARunThatBeginsAgainLooksForWhatTheOneBeforeHasRead(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d := &goingBack{replaced: &replaced{now: newHistory()}, handled: &atomic.Int64{}}
 			d.now.epoch = "1"
-			store := messagestore.New(d, nil)
+			store := must.New(messagestore.New(d, nil))
 			write(t, store, "account-1", Deposited{1}, Deposited{2})
 			d.before = d.restore(t, lost)
 			d.before.epoch = "2"
@@ -650,7 +651,7 @@ func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &replaced{now: newHistory()}
 		d.now.epoch = "1"
-		store := messagestore.New(d, nil)
+		store := must.New(messagestore.New(d, nil))
 		var handled atomic.Int64
 		stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{PollInterval: time.Minute, CheckpointInterval: time.Minute}))
 		write(t, store, "account-1", Deposited{1})
@@ -670,7 +671,7 @@ func TestARunDoesNotBeginAgainBesideAHandlerThatDoesNotStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &replaced{now: newHistory()}
 		d.now.epoch = "1"
-		store := messagestore.New(d, nil)
+		store := must.New(messagestore.New(d, nil))
 		var handled atomic.Int64
 		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			handled.Add(1)
@@ -717,7 +718,7 @@ func TestAHistoryThatPostgreSQLLostStopsAConsumerThatRuns(t *testing.T) {
 		} {
 			t.Run(name+how, func(t *testing.T) {
 				t.Parallel()
-				store, category := messagestore.New(postgres.New(pool, nil), nil), storetest.Category(t)
+				store, category := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t)
 				j := &journal{}
 				c := newIn(t, store, category, "c", j, config)
 				errs := make(chan error, 1)
@@ -762,7 +763,7 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
 	config := &postgres.Config{Schema: schema}
-	store := messagestore.New(postgres.New(pool, config), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, config)), nil))
 	var handled atomic.Int64
 	stop := running(t, newConsumer(t, store, effects(store, &handled), &consumer.Config{CheckpointInterval: 10 * time.Millisecond}))
 	write(t, store, "account-1", Deposited{1}, Deposited{2})
@@ -786,7 +787,7 @@ func TestWhatAnOperatorSaysIsLostIsHandledAgain(t *testing.T) {
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), "delete from "+schema+".messages where category in ('other', $1)", string(positions))
 		require.NoError(t, err)
-		_, err = admin.New(tx, config).RaiseEpoch(t.Context())
+		_, err = must.New(admin.New(tx, config)).RaiseEpoch(t.Context())
 		return err
 	}))
 	write(t, store, "account-1", Deposited{3})

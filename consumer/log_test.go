@@ -494,7 +494,7 @@ func TestAConsumerOverAClosedFileStops(t *testing.T) {
 	t.Parallel()
 	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "dibs.db"), nil)
 	require.NoError(t, err)
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	ended := make(chan error, 2)
 	started := make(chan struct{})
 	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {

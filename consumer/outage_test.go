@@ -34,7 +34,7 @@ func TestAnOutageOfTheServerIsTwoLinesOfTheWholeService(t *testing.T) {
 	driver, err := postgres.Open(t.Context(), url, &postgres.Config{Logger: warnings})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	store := messagestore.New(driver, &messagestore.Config{Logger: warnings})
+	store := must.New(messagestore.New(driver, &messagestore.Config{Logger: warnings}))
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	t.Cleanup(func() {

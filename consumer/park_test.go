@@ -22,6 +22,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -177,7 +178,7 @@ func TestAConsumerThatWasResetParksNothing(t *testing.T) {
 func TestAMessageThatTheStoreHasLostIsNotParked(t *testing.T) {
 	t.Parallel()
 	d := &replaced{now: newHistory()}
-	store := messagestore.New(d, nil)
+	store := must.New(messagestore.New(d, nil))
 	write(t, store, "account-1", Deposited{1})
 	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 		d.by(d.restore(t, 1))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -38,7 +39,7 @@ func TestAPausedConsumerTakesNoMessageUntilItIsResumed(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					driver := newDriver()
-					store := messagestore.New(driver, nil)
+					store := must.New(messagestore.New(driver, nil))
 					config, log := config, &logbook{}
 					config.Logger = log.logger()
 					first := newReplica(t, driver, &config)
@@ -98,7 +99,7 @@ func TestReplicasGoOnWhereTheyWerePaused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		config := &consumer.Config{Concurrency: 4}
 		first, second := newReplica(t, driver, config), newReplica(t, driver, config)
 		time.Sleep(time.Minute)
@@ -182,7 +183,7 @@ func TestAPauseOutlivesAResetAndARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		first := newReplica(t, driver, nil)
 		written := writeEach(t, driver, 10, 0)
 		time.Sleep(time.Minute)
@@ -209,7 +210,7 @@ func TestAResetBehindAPauseIsAReset(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		first := newReplica(t, driver, nil)
 		written := writeEach(t, driver, 10, 0)
 		time.Sleep(time.Minute)

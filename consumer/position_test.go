@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -26,10 +27,10 @@ func TestOfTwoCatchUpsAtOnceTheSecondToRecordIsFenced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		write(t, messagestore.New(driver, nil), "account-1", Deposited{1})
+		write(t, must.New(messagestore.New(driver, nil)), "account-1", Deposited{1})
 		config := &consumer.Config{CheckpointMessages: 1}
 		entered, release := make(chan struct{}), make(chan struct{})
-		late := newConsumer(t, messagestore.New(driver, nil), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		late := newConsumer(t, must.New(messagestore.New(driver, nil)), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			close(entered)
 			<-release
 			return nil
@@ -38,7 +39,7 @@ func TestOfTwoCatchUpsAtOnceTheSecondToRecordIsFenced(t *testing.T) {
 		go func() { errs <- late.CatchUp(t.Context()) }()
 		<-entered
 
-		require.NoError(t, newConsumer(t, messagestore.New(driver, nil), &journal{}, config).CatchUp(t.Context()))
+		require.NoError(t, newConsumer(t, must.New(messagestore.New(driver, nil)), &journal{}, config).CatchUp(t.Context()))
 		close(release)
 		err := <-errs
 

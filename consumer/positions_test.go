@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -38,12 +39,12 @@ func everyStore(t *testing.T, test func(t *testing.T, store *messagestore.Store,
 		},
 		"Postgres": func(t *testing.T) messagestore.Driver {
 			t.Helper()
-			return postgres.New(pgtest.Pool(t), nil)
+			return must.New(postgres.New(pgtest.Pool(t), nil))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, messagestore.New(open(t), nil), storetest.Category(t))
+			test(t, must.New(messagestore.New(open(t), nil)), storetest.Category(t))
 		})
 	}
 }
@@ -325,7 +326,7 @@ func TestAResetEndsNoProcess(t *testing.T) {
 				require.Equal(t, len(all), before)
 				start := time.Now()
 
-				_, err := operate.Consumer(messagestore.New(driver, nil), account, "ledger").Reset(t.Context(), 0)
+				_, err := operate.Consumer(must.New(messagestore.New(driver, nil)), account, "ledger").Reset(t.Context(), 0)
 
 				require.NoError(t, err)
 				after := func() (again []string) {
@@ -341,7 +342,7 @@ func TestAResetEndsNoProcess(t *testing.T) {
 				time.Sleep(time.Minute)
 				require.Len(t, after(), 2*len(all))
 				if name == "Shared" {
-					replicas := positionsNow(t, messagestore.New(driver, nil), account)[0].Replicas
+					replicas := positionsNow(t, must.New(messagestore.New(driver, nil)), account)[0].Replicas
 					require.Len(t, replicas, 3)
 					for _, r := range replicas {
 						require.GreaterOrEqual(t, r.Slots, operate.Slots/3)
@@ -531,7 +532,7 @@ func (d *hooked) Append(ctx context.Context, a messagestore.Append) (messagestor
 func TestAResetAndAPauseAtOnceBothCount(t *testing.T) {
 	t.Parallel()
 	driver := &hooked{Driver: newDriver()}
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
 	driver.before = func() {
@@ -551,7 +552,7 @@ func TestAResetAndAPauseAtOnceBothCount(t *testing.T) {
 func TestOfTwoResetsAtOnceTheLaterMovesFromWhereTheEarlierHasPut(t *testing.T) {
 	t.Parallel()
 	driver := &hooked{Driver: newDriver()}
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
 	var earlier operate.Move
@@ -640,7 +641,7 @@ func TestATimeIsFoundAmongMessages(t *testing.T) {
 		times = append(times, zero.Add(time.Duration(i/2)*time.Second))
 	}
 	reads := 0
-	store := messagestore.New(dated{newDriver(), times, &reads}, nil)
+	store := must.New(messagestore.New(dated{newDriver(), times, &reads}, nil))
 	for i := range times {
 		if i%2 == 0 { // so that there are gaps between the positions
 			write(t, store, "other-1", Deposited{i})

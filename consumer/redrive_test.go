@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -372,7 +373,7 @@ func TestARedriveWhoseStoreDoesNotAnswerIsGivenUp(t *testing.T) {
 func TestARedriveReadsOneMessageOfAStream(t *testing.T) {
 	t.Parallel()
 	driver := &counting{Driver: newDriver()}
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	write(t, store, "account-1", Deposited{1})
 	park(t, store, account, "ledger")
 	for i := range 1000 {

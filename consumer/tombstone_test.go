@@ -18,6 +18,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -36,7 +37,7 @@ type removals struct {
 func newRemovals(t *testing.T) *removals {
 	t.Helper()
 	pool := pgtest.Pool(t)
-	return &removals{messagestore.New(postgres.New(pool, nil), nil), admin.New(pool, nil), storetest.Category(t)}
+	return &removals{must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(admin.New(pool, nil)), storetest.Category(t)}
 }
 
 func (r *removals) consumer(t *testing.T, h consumer.Handler, config *consumer.Config) *consumer.Consumer {

@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -148,14 +149,14 @@ func TestARequestIsFoundWithinItsInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newDriver()
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		write(t, store, "account-1", Deposited{1})
 		park(t, store, account, "ledger")
 		j := &journal{}
 		stop := running(t, newConsumer(t, store, j, &consumer.Config{RedriveInterval: 20 * time.Second}))
 		time.Sleep(10*time.Minute + time.Second)
 
-		request(t, messagestore.New(driver, nil), account, "ledger") // elsewhere
+		request(t, must.New(messagestore.New(driver, nil)), account, "ledger") // elsewhere
 		time.Sleep(20 * time.Second)
 
 		require.Len(t, j.all(), 1)

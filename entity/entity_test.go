@@ -107,7 +107,7 @@ func (d *driver) Append(ctx context.Context, a messagestore.Append) (messagestor
 
 func TestAnEmptyStreamIsTheZeroEntityAtNoStream(t *testing.T) {
 	t.Parallel()
-	s := newLists(t, messagestore.New(memory.New(), nil), nil)
+	s := newLists(t, must.New(messagestore.New(memory.New(), nil)), nil)
 
 	l, version, err := s.Get(t.Context(), "1")
 
@@ -118,7 +118,7 @@ func TestAnEmptyStreamIsTheZeroEntityAtNoStream(t *testing.T) {
 
 func TestGetReturnsWhatTheMessagesMakeAndTheVersionToWriteWith(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	s := newLists(t, store, nil)
 	for n := range 3 {
 		_, version, err := s.Get(t.Context(), "1")
@@ -137,7 +137,7 @@ func TestGetReturnsWhatTheMessagesMakeAndTheVersionToWriteWith(t *testing.T) {
 func TestOnlyWhatIsNewIsRead(t *testing.T) {
 	t.Parallel()
 	d := &driver{Driver: memory.New()}
-	store := messagestore.New(d, nil)
+	store := must.New(messagestore.New(d, nil))
 	s := newLists(t, store, nil)
 	for n := range 100 {
 		write(t, store, "list-1", added{n})
@@ -157,7 +157,7 @@ func TestOnlyWhatIsNewIsRead(t *testing.T) {
 
 func TestWhatACallerDoesToAnEntityIsTheCallersAlone(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	s := newLists(t, store, nil)
 	write(t, store, "list-1", added{1}, added{2})
 
@@ -172,7 +172,7 @@ func TestWhatACallerDoesToAnEntityIsTheCallersAlone(t *testing.T) {
 func TestAnErrorLeavesNothingHalfApplied(t *testing.T) {
 	t.Parallel()
 	d := &driver{Driver: memory.New()}
-	store := messagestore.New(d, &messagestore.Config{BatchSize: 2})
+	store := must.New(messagestore.New(d, &messagestore.Config{BatchSize: 2}))
 	s := newLists(t, store, nil)
 	write(t, store, "list-1", added{1})
 	_, _, err := s.Get(t.Context(), "1")
@@ -193,7 +193,7 @@ func TestAnErrorLeavesNothingHalfApplied(t *testing.T) {
 
 func TestAMessageThatCannotBeAppliedIsNamed(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	s := newLists(t, store, nil)
 	write(t, store, "list-2", messagestore.Raw{Type: "Added", Data: []byte(`{"N":"one"}`)})
 
@@ -204,7 +204,7 @@ func TestAMessageThatCannotBeAppliedIsNamed(t *testing.T) {
 
 func TestAnUnknownTypeIsAnError(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	s := newLists(t, store, nil)
 	write(t, store, "list-1", added{1}, refused{})
 
@@ -223,7 +223,7 @@ func TestATypeThatIsIgnoredDoesNotChangeTheEntity(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := messagestore.New(memory.New(), nil)
+			store := must.New(messagestore.New(memory.New(), nil))
 			p := lists()
 			ignore(p)
 			s, err := entity.New(store, "list", p, nil)
@@ -241,7 +241,7 @@ func TestATypeThatIsIgnoredDoesNotChangeTheEntity(t *testing.T) {
 
 func TestIgnoringOneTypeIgnoresNoOther(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	p := lists()
 	entity.Ignore[other](p)
 	write(t, store, "list-1", refused{})
@@ -275,7 +275,7 @@ func TestMistakesOfIgnoringAreKept(t *testing.T) {
 // older name is given.
 func TestAnEventThatWasRenamedIsReadUnderItsOlderName(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	write(t, store, "list-1", added{1}, messagestore.Raw{Type: "Put", Data: []byte(`{"N":2}`)}, one{3})
 	p := entity.NewProjection[list]()
 	entity.On(p, func(l list, e added) list {
@@ -291,7 +291,7 @@ func TestAnEventThatWasRenamedIsReadUnderItsOlderName(t *testing.T) {
 
 func TestAnOlderFormThatDoesNotFitNamesItsGoType(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	write(t, store, "list-1", messagestore.Raw{Type: "One", Data: []byte(`{"One":"x"}`)})
 	p := entity.NewProjection[list]()
 	entity.On(p, func(l list, _ added) list { return l }, upcast.From(func(old one) added { return added{N: old.One} }))
@@ -325,7 +325,7 @@ func (one) MessageType() string { return "One" }
 
 func TestAFunctionMaySeeTheEnvelope(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	p := entity.NewProjection[time.Time]()
 	entity.OnMessage(p, func(_ time.Time, _ added, m *messagestore.Message) time.Time { return m.Time })
 	s, err := entity.New(store, "list", p, nil)
@@ -341,7 +341,7 @@ func TestAFunctionMaySeeTheEnvelope(t *testing.T) {
 func TestTheEntitiesUsedLastAreRemembered(t *testing.T) {
 	t.Parallel()
 	d := &driver{Driver: memory.New()}
-	store := messagestore.New(d, nil)
+	store := must.New(messagestore.New(d, nil))
 	s := newLists(t, store, &entity.Config{CacheSize: 2})
 	get := func(id string) int64 {
 		d.read.Store(0)
@@ -366,7 +366,7 @@ func TestTheEntitiesUsedLastAreRemembered(t *testing.T) {
 func TestNoCacheReadsAll(t *testing.T) {
 	t.Parallel()
 	d := &driver{Driver: memory.New()}
-	store := messagestore.New(d, nil)
+	store := must.New(messagestore.New(d, nil))
 	s := newLists(t, store, &entity.Config{CacheSize: entity.NoCache})
 	write(t, store, "list-1", added{1}, added{2}, added{3})
 
@@ -399,7 +399,7 @@ func TestARestoredDatabaseIsNoticed(t *testing.T) {
 			t.Run(name+" with "+what, func(t *testing.T) {
 				t.Parallel()
 				d := &driver{Driver: memory.New()}
-				store := messagestore.New(d, nil)
+				store := must.New(messagestore.New(d, nil))
 				s := newLists(t, store, config)
 				write(t, store, "list-1", added{1}, added{2}, added{3})
 				_, _, err := s.Get(t.Context(), "1")
@@ -409,7 +409,7 @@ func TestARestoredDatabaseIsNoticed(t *testing.T) {
 				snapshots, err := d.Driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "list:snapshot-1", Limit: 10})
 				require.NoError(t, err)
 				for _, m := range snapshots { // that a snapshot is ahead is the hard case
-					write(t, messagestore.New(restored, nil), m.Stream, m.Body())
+					write(t, must.New(messagestore.New(restored, nil)), m.Stream, m.Body())
 				}
 				d.Driver = restored
 				if test.after != nil {
@@ -434,7 +434,7 @@ func TestARestoredDatabaseIsNoticed(t *testing.T) {
 func TestASnapshotSavesReading(t *testing.T) {
 	t.Parallel()
 	d := &driver{Driver: memory.New()}
-	store := messagestore.New(d, nil)
+	store := must.New(messagestore.New(d, nil))
 	config := &entity.Config{Snapshot: entity.Snapshot{Every: 10, Tag: "v1"}}
 	for n := range 25 {
 		write(t, store, "list-1", added{n})
@@ -459,7 +459,7 @@ func TestASnapshotSavesReading(t *testing.T) {
 
 func TestASnapshotIsWrittenWhenTheIntervalIsFull(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Every: 3}})
 	var snapshots []messagestore.Version
 	for n := range 9 {
@@ -488,7 +488,7 @@ func TestASnapshotThatDoesNotFitIsPassedOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := messagestore.New(memory.New(), nil)
+			store := must.New(messagestore.New(memory.New(), nil))
 			write(t, store, "list-1", added{1})
 			first, err := store.Last(t.Context(), "list-1")
 			require.NoError(t, err)
@@ -507,7 +507,7 @@ func TestASnapshotThatDoesNotFitIsPassedOver(t *testing.T) {
 func TestAnIdTooLongForASnapshotHasNone(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	longest := strings.Repeat("x", messagestore.MaxNameBytes-len("list:snapshot-"))
 	s := newLists(t, store, &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))})
 	for _, id := range []string{longest, longest + "x"} {
@@ -529,7 +529,7 @@ func TestASnapshotThatCannotBeWrittenIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	d := &driver{Driver: memory.New()}
-	store := messagestore.New(d, nil)
+	store := must.New(messagestore.New(d, nil))
 	s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))})
 	write(t, store, "list-1", added{4711})
 	d.failAdd.Store(true)
@@ -620,7 +620,7 @@ func TestASnapshotThatWouldLoseAFieldIsNotWritten(t *testing.T) {
 func loses[T any](t *testing.T, is T) {
 	t.Helper()
 	var log bytes.Buffer
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	p := entity.NewProjection[T]()
 	entity.On(p, func(T, added) T { return is })
 	config := &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))}
@@ -640,13 +640,13 @@ func loses[T any](t *testing.T, is T) {
 func try[T any](config *entity.Config) error {
 	p := entity.NewProjection[T]()
 	entity.On(p, func(t T, _ added) T { return t })
-	_, err := entity.New(messagestore.New(memory.New(), nil), "list", p, config)
+	_, err := entity.New(must.New(messagestore.New(memory.New(), nil)), "list", p, config)
 	return err
 }
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	twice := lists()
 	entity.On(twice, func(l list, _ added) list { return l })
 	none := lists()
@@ -671,7 +671,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		"the interval":      {create(store, "list", lists(), &entity.Config{Snapshot: entity.Snapshot{Every: -1}}), messagestore.ErrInvalid, "invalid snapshot interval -1: it is at least 1, or 0 for never"},
 		"a tag with U+0000": {create(store, "list", lists(), tagged("\x00")), messagestore.ErrInvalid, `invalid snapshot tag "\x00": it holds U+0000`},
 		"a tag no UTF-8":    {create(store, "list", lists(), tagged("v\xff")), messagestore.ErrInvalid, `invalid snapshot tag "v\xff": it is not valid UTF-8`},
-		"a long tag":        {create(store, "list", lists(), tagged(strings.Repeat("v", 256))), messagestore.ErrInvalid, `256 bytes are too long: at most 255`},
+		"a long tag":        {create(store, "list", lists(), tagged(strings.Repeat("v", entity.MaxTagBytes+1))), messagestore.ErrInvalid, `256 bytes are too long: at most 255`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -685,8 +685,8 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 // Each tag that is accepted is written with the snapshot, and found again.
 func TestALongTagIsThatOfASnapshot(t *testing.T) {
 	t.Parallel()
-	for _, tag := range []string{"", strings.Repeat("v", 255), "\u200b \"\n", strings.Repeat("\x01", 255)} {
-		store := messagestore.New(memory.New(), nil)
+	for _, tag := range []string{"", strings.Repeat("v", entity.MaxTagBytes), "\u200b \"\n", strings.Repeat("\x01", entity.MaxTagBytes)} {
+		store := must.New(messagestore.New(memory.New(), nil))
 		s := newLists(t, store, &entity.Config{Snapshot: entity.Snapshot{Every: 1, Tag: tag}})
 		_, err := store.Write(t.Context(), "list-1", messagestore.NoStream, added{1})
 		require.NoError(t, err)
@@ -694,14 +694,14 @@ func TestALongTagIsThatOfASnapshot(t *testing.T) {
 		_, _, err = s.Get(t.Context(), "1")
 		require.NoError(t, err)
 
-		_, err = store.Last(t.Context(), "list:snapshot-1")
+		_, err = store.Last(t.Context(), entity.SnapshotStream("list-1"))
 		require.NoErrorf(t, err, "%q", tag)
 	}
 }
 
 func TestAnIdThatIsNoneIsRefused(t *testing.T) {
 	t.Parallel()
-	s := newLists(t, messagestore.New(memory.New(), nil), nil)
+	s := newLists(t, must.New(messagestore.New(memory.New(), nil)), nil)
 
 	_, _, err := s.Get(t.Context(), "")
 
@@ -711,7 +711,7 @@ func TestAnIdThatIsNoneIsRefused(t *testing.T) {
 func TestRegistrationEndsWithUse(t *testing.T) {
 	t.Parallel()
 	p := lists()
-	_, err := entity.New(messagestore.New(memory.New(), nil), "list", p, nil)
+	_, err := entity.New(must.New(messagestore.New(memory.New(), nil)), "list", p, nil)
 	require.NoError(t, err)
 
 	entity.On(p, func(l list, _ refused) list { return l })
@@ -723,7 +723,7 @@ func TestRegistrationEndsWithUse(t *testing.T) {
 
 func TestCloneByAPointerIsUsed(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	p := entity.NewProjection[wellClonedBy]()
 	entity.On(p, func(w wellClonedBy, _ added) wellClonedBy {
 		w.M = map[string]int{"a": 1, "b": 2}
@@ -748,7 +748,7 @@ func TestALoadedEntityIsItsStreamFolded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ctx := context.Background()
 		d := &driver{Driver: memory.New()}
-		store := messagestore.New(d, &messagestore.Config{BatchSize: rapid.IntRange(1, 5).Draw(t, "batch")})
+		store := must.New(messagestore.New(d, &messagestore.Config{BatchSize: rapid.IntRange(1, 5).Draw(t, "batch")}))
 		config := &entity.Config{
 			CacheSize: rapid.SampledFrom([]int{entity.NoCache, 1, 2, 10}).Draw(t, "cache"),
 			Snapshot:  entity.Snapshot{Every: rapid.IntRange(0, 4).Draw(t, "interval")},
@@ -835,7 +835,7 @@ func (opened) MessageType() string { return "Opened" }
 func TestTheLogOfASnapshotThatIsRefusedHasNoContent(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	p := entity.NewProjection[holder]()
 	entity.On(p, func(_ holder, o opened) holder {
 		return holder{o.IBAN, strings.Repeat("x", messagestore.MaxMessageBytes)}

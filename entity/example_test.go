@@ -43,7 +43,10 @@ func account() *entity.Projection[Account] {
 // Load, decide, and write at the version that was loaded.
 func Example() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	accounts, err := entity.New(store, "account", account(), nil)
 	if err != nil {
 		log.Fatal(err)
@@ -73,7 +76,10 @@ func Example() {
 
 func ExampleStore_Get() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	accounts, err := entity.New(store, "account", account(), nil)
 	if err != nil {
 		log.Fatal(err)
@@ -115,7 +121,10 @@ func ExampleOn() {
 	})
 
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	baskets, err := entity.New(store, "basket", basket, nil)
 	if err != nil {
 		log.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/snapshots"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -71,7 +71,7 @@ func FuzzASnapshotIsRestoredOrPassedOver(f *testing.F) {
 		if tagRule(tag) != "" {
 			return // no store has it
 		}
-		store := messagestore.New(memory.New(), nil)
+		store := must.New(messagestore.New(memory.New(), nil))
 		for i, id := range countedIDs {
 			_, err := store.Write(t.Context(), "tally-1", messagestore.Version(i-1), messagestore.Envelope{ID: id, Body: counted{int64(i)}})
 			require.NoError(t, err)
@@ -101,9 +101,9 @@ func requireRestored(t *testing.T, restored state[tally], tag string) {
 	t.Helper()
 	raw, err := json.Marshal(restored.entity)
 	require.NoError(t, err)
-	data, err := json.Marshal(snapshots.Snapshot{Entity: raw, Version: restored.version, Last: restored.last, Tag: tag})
+	data, err := json.Marshal(kept{raw, restored.version, restored.last, tag})
 	require.NoError(t, err)
-	again, ok := restore[tally](&messagestore.Message{Type: snapshots.Snapshot{}.MessageType(), Data: data}, tag)
+	again, ok := restore[tally](&messagestore.Message{Type: kept{}.MessageType(), Data: data}, tag)
 	require.True(t, ok, "%s", data)
 	require.Equal(t, restored, again)
 }
@@ -126,7 +126,7 @@ func FuzzASnapshotIsRestoredAsItWasKept(f *testing.F) {
 			version: messagestore.Version(version), kept: messagestore.NoStream,
 		}
 		copy(loaded.last[:], last)
-		store := messagestore.New(memory.New(), nil)
+		store := must.New(messagestore.New(memory.New(), nil))
 
 		tallies(t, store, tag).keep(t.Context(), "tally-1", &loaded)
 

@@ -29,8 +29,12 @@ func (*Accounts) deposit(_ context.Context, m handler.Message[Deposit]) error {
 
 func ExampleOn() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
-	_, err := store.Write(ctx, "account:command-123", messagestore.NoStream, Deposit{10}, Deposit{0})
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = store.Write(ctx, "account:command-123", messagestore.NoStream, Deposit{10}, Deposit{0})
 	if err != nil {
 		fmt.Println(err)
 	}

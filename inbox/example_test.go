@@ -32,7 +32,12 @@ func ExampleInbox_Receive() {
 		return
 	}
 	defer driver.Close()
-	txs, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
+	store, err := messagestore.New(driver, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	txs, err := messagestore.Transactional[*sql.Tx](store)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -64,7 +64,7 @@ func TestAnInboxOfAConsumerHandlesNoReservation(t *testing.T) {
 		c := must.New(consumer.New(d.store, d.commands(), "accounts", d.handle(d.reserver(), d.deposited), nil))
 
 		require.NoError(t, c.CatchUp(t.Context()))
-		renamed := reservation.New(d.store, "accounts", &reservation.Config{Consumers: []string{"accounts"}})
+		renamed := must.New(reservation.New(d.store, "accounts", &reservation.Config{Consumers: []string{"accounts"}}))
 		again := must.New(consumer.New(d.store, d.commands(), "later", d.handle(renamed, d.deposited), nil))
 		require.NoError(t, again.CatchUp(t.Context()))
 
@@ -436,7 +436,7 @@ func TestARequestThatCannotBeIsRefused(t *testing.T) {
 func TestAnInboxOfAnotherStoreIsRefused(t *testing.T) {
 	t.Parallel()
 	eachDesk(t, func(t *testing.T, d *desk) {
-		elsewhere := reservation.New(messagestore.New(memory.New(), nil), "accounts", nil)
+		elsewhere := must.New(reservation.New(must.New(messagestore.New(memory.New(), nil)), "accounts", nil))
 
 		err := d.handle(elsewhere, d.deposited).Handle(t.Context(), d.send(t, Deposit{"AAA", 10}))
 
@@ -448,9 +448,9 @@ func TestAnInboxOfAnotherStoreIsRefused(t *testing.T) {
 // A mistake is found at registration, and names the argument.
 func TestAMissingPartOfTransactIsAMistakeOfTheMux(t *testing.T) {
 	t.Parallel()
-	txs := &messagestore.TxStore[context.Context]{Store: messagestore.New(memory.New(), nil)}
-	over := reservation.New(txs.Store, "accounts", nil)
-	elsewhere := reservation.New(messagestore.New(memory.New(), nil), "accounts", nil)
+	txs := &messagestore.TxStore[context.Context]{Store: must.New(messagestore.New(memory.New(), nil))}
+	over := must.New(reservation.New(txs.Store, "accounts", nil))
+	elsewhere := must.New(reservation.New(must.New(messagestore.New(memory.New(), nil)), "accounts", nil))
 	work := func(context.Context, context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 		return nil, nil
 	}
@@ -487,7 +487,7 @@ func TestWhatIsNoInboxIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = inbox.New(&messagestore.TxStore[context.Context]{}, "payments", nil) // not of Transactional
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	_, err = messagestore.Transactional[context.Context](store)
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 	_, err = inbox.New(&messagestore.TxStore[context.Context]{Store: store}, "my-payments", nil)

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -28,7 +29,7 @@ func (moved) MessageType() string { return "Moved" }
 // BenchmarkWrite measures a write before it comes to the driver: a message is checked and
 // encoded.
 func BenchmarkWrite(b *testing.B) {
-	store := messagestore.New(nowhere{}, nil)
+	store := must.New(messagestore.New(nowhere{}, nil))
 	m := messagestore.Envelope{
 		ID:   uuid.Must(uuid.NewV7()),
 		Body: moved{"CZ6508000000192000145399", 12_300, "rent of the flat on the second floor for the month of November"},

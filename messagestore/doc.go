@@ -4,8 +4,10 @@
 // owns everything that is the same for every database: encoding, validation,
 // identifiers, paging, error text.
 //
-//	store := messagestore.New(postgres.New(pool, nil), nil)
-//
+//	driver, err := postgres.New(pool, nil)
+//	...
+//	store, err := messagestore.New(driver, nil)
+//	...
 //	written, err := store.Write(ctx, account.Stream("123"), messagestore.NoStream, Opened{Name: "Ann"})
 //
 // # Streams and categories

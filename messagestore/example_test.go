@@ -27,7 +27,11 @@ func (Withdrawn) MessageType() string { return "Withdrawn" }
 
 func ExampleStore_Write() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 
 	written, err := store.Write(ctx, account.Stream("123"), messagestore.NoStream, Deposited{10})
 	fmt.Println("at version", written.Version, err)
@@ -46,7 +50,11 @@ func ExampleStore_Write() {
 // A message with an id of its own may be written as often as one likes.
 func ExampleStore_Write_again() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	deposited := messagestore.Envelope{ID: uuid.New(), Body: Deposited{10}}
 
 	for range 2 {
@@ -61,7 +69,11 @@ func ExampleStore_Write_again() {
 
 func ExampleStore_WriteInitial() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 
 	for range 2 {
 		wrote, err := store.WriteInitial(ctx, "deposit-4711", Deposited{10})
@@ -76,7 +88,11 @@ func ExampleStore_WriteInitial() {
 // The loser of a race learns in the same round trip what it lost to, and the time.
 func ExampleStore_TryWrite() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 
 	for _, amount := range []int{10, 20} {
 		written, met, err := store.TryWrite(ctx, "deposit-4711", messagestore.NoStream, Deposited{amount})
@@ -97,7 +113,11 @@ func ExampleStore_TryWrite() {
 
 func ExampleStore_ReadStream() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	if _, err := store.Write(ctx, account.Stream("123"), messagestore.NoStream, Deposited{10}, Withdrawn{3}); err != nil {
 		fmt.Println(err)
 	}
@@ -133,7 +153,11 @@ func ExampleStore_ReadStream() {
 
 func ExampleStore_ReadCategory() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	for _, id := range []string{"123", "456", "123"} {
 		if _, err := store.Write(ctx, account.Stream(id), messagestore.AnyVersion, Deposited{10}, Withdrawn{1}); err != nil {
 			fmt.Println(err)
@@ -157,13 +181,17 @@ func ExampleStore_ReadCategory() {
 // After a write of unknown outcome, another process asks again later.
 func ExampleStore_Resolve() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	lost := &messagestore.OutcomeUnknownError{
 		Writes: []messagestore.UnknownWrite{{Stream: account.Stream("123"), IDs: []uuid.UUID{uuid.New()}}},
 		Cause:  errors.New("connection reset"),
 	}
 
-	_, err := store.Resolve(ctx, lost)
+	_, err = store.Resolve(ctx, lost)
 	switch {
 	case err == nil:
 		fmt.Println("it was written")

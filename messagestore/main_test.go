@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -78,7 +79,7 @@ func (d untouched) Now(context.Context) (time.Time, error) {
 
 func untouchedStore(t *testing.T) *messagestore.Store {
 	t.Helper()
-	return messagestore.New(untouched{t}, nil)
+	return must.New(messagestore.New(untouched{t}, nil))
 }
 
 // requireInvalid demands the error of refused input, and returns the index of the

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -18,7 +19,7 @@ import (
 func TestAConflictIsAnsweredWithTheLastMessageAndTheTime(t *testing.T) {
 	clock := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	var log bytes.Buffer
-	store := messagestore.New(memory.NewWithClock(func() time.Time { return clock }), &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&log))})
+	store := must.New(messagestore.New(memory.NewWithClock(func() time.Time { return clock }), &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&log))}))
 	first, met, err := store.TryWrite(t.Context(), stream, messagestore.NoStream, opened{"secret"})
 	require.NoError(t, err)
 	require.Nil(t, met)
@@ -129,7 +130,7 @@ func TestAConflictThatShowsNothingIsAnError(t *testing.T) {
 
 func TestWriteOrLastNeedsADriverThatCan(t *testing.T) {
 	for _, driver := range []messagestore.Driver{struct{ messagestore.Driver }{memory.New()}, struct{ messagestore.AtomicDriver }{memory.New()}} {
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 
 		_, met, err := store.TryWrite(t.Context(), stream, messagestore.NoStream, opened{})
 

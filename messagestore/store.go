@@ -46,20 +46,27 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// New returns a store that keeps its messages with driver. A batch size that is
-// out of bounds is the error of every read, and a driver that is nil the error of every call.
-func New(driver Driver, config *Config) *Store {
+// New returns a store that keeps its messages with driver. The error names each mistake: a driver
+// that is nil, a batch size that is out of bounds. It matches [ErrInvalid].
+func New(driver Driver, config *Config) (*Store, error) {
 	s := &Store{driver: driver}
-	if v := reflect.ValueOf(driver); v.Kind() == reflect.Pointer && v.IsNil() {
-		s.driver = nil
-	}
 	if config != nil {
 		s.config = *config
 	}
 	if s.config.BatchSize == 0 {
 		s.config.BatchSize = 1000
 	}
-	return s
+	var wrong []error
+	if v := reflect.ValueOf(driver); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		wrong = append(wrong, NewInvalidError("driver", nil, "it is nil"))
+	}
+	if size := s.config.BatchSize; size < 1 || size > MaxReadMessages {
+		wrong = append(wrong, NewInvalidError("batch size", size, fmt.Sprintf("it is between 1 and %d", MaxReadMessages)))
+	}
+	if len(wrong) > 0 {
+		return nil, fmt.Errorf("store: %w", errors.Join(wrong...))
+	}
+	return s, nil
 }
 
 // use returns the driver, or an [*InvalidError] for a store without one or for a context that is
@@ -69,7 +76,7 @@ func (s *Store) use(ctx context.Context) (Driver, error) {
 	case s == nil:
 		return nil, NewInvalidError("store", nil, "it is nil")
 	case s.driver == nil:
-		return nil, NewInvalidError("store", nil, "it has no driver: it is the zero Store, or New was given nil")
+		return nil, NewInvalidError("store", nil, "it has no driver: it is the zero Store, not one of New")
 	case ctx == nil:
 		return nil, NewInvalidError("context", nil, "it is nil")
 	}

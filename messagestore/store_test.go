@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -87,7 +88,7 @@ func (d *scripted) Find(ctx context.Context, stream messagestore.StreamName, ids
 
 func script(steps ...step) (*scripted, *messagestore.Store) {
 	d := &scripted{Driver: memory.New(), script: steps}
-	return d, messagestore.New(d, nil)
+	return d, must.New(messagestore.New(d, nil))
 }
 
 func requireMessages(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, want int) {
@@ -171,7 +172,7 @@ func TestOutcomeThatCannotBeFoundOutIsUnknown(t *testing.T) {
 	require.NotErrorIs(t, resolveErr, messagestore.ErrNotWritten)
 
 	driver.find = nil
-	written, resolveErr := messagestore.New(driver, nil).Resolve(t.Context(), err)
+	written, resolveErr := must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err)
 	require.NoError(t, resolveErr)
 	require.Len(t, written, 1)
 	require.Equal(t, messagestore.Version(0), written[0].Version)
@@ -265,7 +266,7 @@ func TestResolveWantsAnUnknownOutcome(t *testing.T) {
 }
 
 func TestWatchRingsForWritesToItsCategory(t *testing.T) {
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	bell, stop := store.Watch("account", 0)
 	other, stopOther := store.Watch("order", 0)
 	second, stopSecond := store.Watch("account", 0)
@@ -306,7 +307,7 @@ func TestWatchRingsForWritesToItsCategory(t *testing.T) {
 }
 
 func TestReadingStopsWhenTheReaderDoes(t *testing.T) {
-	store := messagestore.New(memory.New(), &messagestore.Config{BatchSize: 2})
+	store := must.New(messagestore.New(memory.New(), &messagestore.Config{BatchSize: 2}))
 	_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{"0"}, opened{"1"}, opened{"2"})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -343,7 +344,7 @@ func TestToIsAStreamWrite(t *testing.T) {
 // The memory driver has the process's clock, and so a test the clock of its bubble.
 func TestNowIsTheTimeOfTheBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := messagestore.New(memory.New(), nil)
+		store := must.New(messagestore.New(memory.New(), nil))
 		before, err := store.Now(t.Context())
 		require.NoError(t, err)
 
@@ -356,7 +357,7 @@ func TestNowIsTheTimeOfTheBubble(t *testing.T) {
 }
 
 func TestSeveralStreamsNeedADriverThatCan(t *testing.T) {
-	store := messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil)
+	store := must.New(messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil))
 
 	_, err := store.WriteStreams(t.Context(), messagestore.To("account-1", messagestore.NoStream, opened{}))
 
@@ -371,12 +372,12 @@ type closing struct {
 func (c closing) Close() error { return c.err }
 
 func TestCloseClosesADriverThatOwnsWhatItWorksWith(t *testing.T) {
-	require.NoError(t, messagestore.New(memory.New(), nil).Close())
-	require.ErrorIs(t, messagestore.New(closing{err: errLost}, nil).Close(), errLost)
+	require.NoError(t, must.New(messagestore.New(memory.New(), nil)).Close())
+	require.ErrorIs(t, must.New(messagestore.New(closing{err: errLost}, nil)).Close(), errLost)
 }
 
 func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	_, err := store.Last(t.Context(), stream)
 	require.EqualError(t, err, "read last of account-1: no such message")
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
@@ -401,7 +402,7 @@ func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
 
 func TestLogHasNamesAndNumbersAndNoContent(t *testing.T) {
 	var log bytes.Buffer
-	store := messagestore.New(memory.New(), &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&log))})
+	store := must.New(messagestore.New(memory.New(), &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&log))}))
 	_, err := store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{
 		Body: opened{"secret"}, Metadata: messagestore.Metadata{Properties: messagestore.Properties{"token": "secret"}},
 	})
@@ -417,7 +418,7 @@ func TestLogHasNamesAndNumbersAndNoContent(t *testing.T) {
 }
 
 func TestWriteInitialIsNotTrueForAMessageThatIsNotFirst(t *testing.T) {
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	m := messagestore.Envelope{ID: uuid.New(), Body: opened{"second"}}
 	_, err := store.Write(t.Context(), "account-1", messagestore.NoStream, opened{"first"}, m)
 	require.NoError(t, err)
@@ -429,7 +430,7 @@ func TestWriteInitialIsNotTrueForAMessageThatIsNotFirst(t *testing.T) {
 }
 
 func TestWriteInitialOfTheFirstMessageAgainIsTrue(t *testing.T) {
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	m := messagestore.Envelope{ID: uuid.New(), Body: opened{"first"}}
 	for range 2 {
 		wrote, err := store.WriteInitial(t.Context(), "account-1", m)
@@ -452,7 +453,7 @@ func (k *keeping) Append(ctx context.Context, a messagestore.Append) (messagesto
 
 func TestABufferMayBeUsedAgainAfterTheWrite(t *testing.T) {
 	driver := &keeping{Driver: memory.New()}
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	buffer := []byte(`{"a":1}`)
 	raw := messagestore.Raw{Type: "Opened", Data: buffer}
 	_, err := store.Write(t.Context(), "account-1", messagestore.AnyVersion, raw, &raw)
@@ -486,7 +487,7 @@ func TestAStoreTellsItsEpochIfItsDriverCan(t *testing.T) {
 		{epochs{memory.New(), "1", nil}, "1", nil},
 		{epochs{memory.New(), "1", errLost}, "", errLost},
 	} {
-		epoch, err := messagestore.New(c.driver, nil).Epoch(t.Context())
+		epoch, err := must.New(messagestore.New(c.driver, nil)).Epoch(t.Context())
 		require.ErrorIs(t, err, c.err)
 		require.Equal(t, c.want, epoch)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -160,7 +161,7 @@ func TestOneLookIsForAllWhoWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newTelling()
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		for i := range 100 {
 			_, stop := store.Watch(messagestore.Category(fmt.Sprintf("account%d", i)), 100*time.Millisecond)
 			defer stop()
@@ -185,7 +186,7 @@ func TestAWatchRingsForTheHeadThatMoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newTelling()
 		driver.move("order", 7)
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		account, stop := store.Watch("account", time.Second)
 		defer stop()
 		order, stopOrder := store.Watch("order", time.Second)
@@ -209,7 +210,7 @@ func TestEveryWatchIsLookedAtAsOftenAsItAsks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newTelling()
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		for category, interval := range map[messagestore.Category]time.Duration{"slow": time.Hour, "mixed": time.Hour, "never": 0} {
 			_, stop := store.Watch(category, interval)
 			defer stop()
@@ -239,7 +240,7 @@ func TestAWriteThatIsHeardOfTwiceRingsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		bell, stop := store.Watch("account", time.Second)
 		defer endListening(stop)
 
@@ -263,7 +264,7 @@ func TestABurstRingsOnceForItsHighest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		bell, stop := messagestore.New(driver, nil).Watch("account", 0)
+		bell, stop := must.New(messagestore.New(driver, nil)).Watch("account", 0)
 		defer endListening(stop)
 
 		for head := range messagestore.GlobalPosition(10) {
@@ -285,7 +286,7 @@ func TestAStoreThatWasPutBackRings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newTelling()
 		driver.move("account", 100)
-		bell, stop := messagestore.New(driver, nil).Watch("account", time.Second)
+		bell, stop := must.New(messagestore.New(driver, nil)).Watch("account", time.Second)
 		defer stop()
 		time.Sleep(time.Minute)
 		require.Equal(t, messagestore.GlobalPosition(100), rang(bell))
@@ -307,7 +308,7 @@ func TestAnOldAnswerIsNoNews(t *testing.T) {
 		driver := newListening()
 		driver.move("account", 1)
 		driver.delay = 300 * time.Millisecond
-		bell, stop := messagestore.New(driver, nil).Watch("account", time.Second)
+		bell, stop := must.New(messagestore.New(driver, nil)).Watch("account", time.Second)
 		defer endListening(stop)
 		time.Sleep(1400 * time.Millisecond)
 		require.Equal(t, messagestore.GlobalPosition(1), rang(bell))
@@ -329,7 +330,7 @@ func TestAWatchOnADriverThatCannotTellRingsEveryInterval(t *testing.T) {
 	unable.err = fmt.Errorf("over a transaction: %w", messagestore.ErrNotSupported)
 	for _, driver := range []messagestore.Driver{struct{ messagestore.Driver }{memory.New()}, unable} {
 		synctest.Test(t, func(t *testing.T) {
-			bell, stop := messagestore.New(driver, nil).Watch("account", time.Second)
+			bell, stop := must.New(messagestore.New(driver, nil)).Watch("account", time.Second)
 			defer stop()
 			start := time.Now()
 			for range 10 {
@@ -347,7 +348,7 @@ func TestALookThatFailsRingsAndIsTakenUpAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newTelling()
 		driver.err = errAway
-		bell, stop := messagestore.New(driver, nil).Watch("account", 100*time.Millisecond)
+		bell, stop := must.New(messagestore.New(driver, nil)).Watch("account", 100*time.Millisecond)
 		defer stop()
 		time.Sleep(100 * time.Millisecond)
 		require.Equal(t, messagestore.GlobalPosition(0), rang(bell))
@@ -374,7 +375,7 @@ func TestTheEndOfAnOutageIsThatOfItsBeginning(t *testing.T) {
 		driver := newTelling()
 		driver.err = errAway
 		var lines bytes.Buffer
-		store := messagestore.New(driver, &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&lines).Level(zerolog.WarnLevel))})
+		store := must.New(messagestore.New(driver, &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&lines).Level(zerolog.WarnLevel))}))
 		_, stop := store.Watch("account", 100*time.Millisecond)
 		defer stop()
 		time.Sleep(150 * time.Millisecond)
@@ -401,7 +402,7 @@ func TestTheEndOfAnOutageIsThatOfItsBeginning(t *testing.T) {
 func TestAnAnswerThatDoesNotFitIsAFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		bell, stop := messagestore.New(short{newTelling()}, nil).Watch("account", time.Second)
+		bell, stop := must.New(messagestore.New(short{newTelling()}, nil)).Watch("account", time.Second)
 		defer stop()
 		time.Sleep(time.Second)
 		require.Equal(t, messagestore.GlobalPosition(0), rang(bell))
@@ -418,7 +419,7 @@ func TestWhatIsHeardRingsAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		bell, stop := store.Watch("account", time.Hour)
 		defer endListening(stop)
 		other, stopOther := store.Watch("order", time.Hour)
@@ -437,7 +438,7 @@ func TestListeningIsTakenUpAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		bell, stop := messagestore.New(driver, nil).Watch("account", time.Hour)
+		bell, stop := must.New(messagestore.New(driver, nil)).Watch("account", time.Hour)
 		defer endListening(stop)
 		synctest.Wait()
 
@@ -465,7 +466,7 @@ func TestListeningThatDoesNotLastIsNotTakenUpInALoop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		_, stop := messagestore.New(driver, nil).Watch("account", 0)
+		_, stop := must.New(messagestore.New(driver, nil)).Watch("account", 0)
 		defer endListening(stop)
 		start := time.Now()
 		for range 100 {
@@ -480,7 +481,7 @@ func TestADriverThatCannotListenIsAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
 		driver.err = messagestore.ErrNotSupported
-		_, stop := messagestore.New(driver, nil).Watch("account", time.Second)
+		_, stop := must.New(messagestore.New(driver, nil)).Watch("account", time.Second)
 		defer endListening(stop)
 		time.Sleep(time.Hour)
 		times, _ := driver.listened()
@@ -493,7 +494,7 @@ func TestNoGoroutineOutlivesTheLastWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		for range 3 {
 			_, stop := store.Watch("account", time.Second)
 			_, stopToo := store.Watch("account", time.Second)
@@ -530,7 +531,7 @@ func TestShortWatchesShareOneListening(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		driver := newListening()
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		for range 100 {
 			bell, stop := store.Watch("account", 0)
 			time.Sleep(10 * time.Millisecond)

@@ -23,7 +23,10 @@ func Example() {
 		fmt.Println(r.Header.Get("dibs-stream"), r.Header.Get("dibs-position"), r.Header.Get("dibs-type"), string(body), err)
 	}))
 	defer bank.Close()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	for _, amount := range []int{7, 12} {
 		if _, err := store.Write(ctx, "payments:outgoing-42", messagestore.AnyVersion, Paid{amount}); err != nil {
 			fmt.Println(err)
@@ -49,7 +52,14 @@ func Example() {
 // Another store has each message once, by its id.
 func ExampleInto() {
 	ctx := context.Background()
-	store, archive := messagestore.New(memory.New(), nil), messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	archive, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	if _, err := store.Write(ctx, "payments:outgoing-42", messagestore.NoStream, Paid{7}); err != nil {
 		fmt.Println(err)
 	}

@@ -49,13 +49,13 @@ func openPlace(ctx context.Context, kind, place string) (_ *messagestore.Store, 
 		if err != nil {
 			return nil, nil, err
 		}
-		return messagestore.New(postgres.New(pool, nil), nil), pool.Close, nil
+		return must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), pool.Close, nil
 	}
 	driver, err := sqlite.Open(ctx, place, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	return messagestore.New(driver, nil), func() { _ = driver.Close() }, nil
+	return must.New(messagestore.New(driver, nil)), func() { _ = driver.Close() }, nil
 }
 
 func TestAMessageIsWrittenToAnotherStoreAsItIs(t *testing.T) {

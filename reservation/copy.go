@@ -66,8 +66,8 @@ func missing(name string, r *Reserver, noKey bool, function string, noFunction b
 	add := func(field string) { wrong = append(wrong, messagestore.NewInvalidError(field, nil, "it is nil")) }
 	if r == nil {
 		add(name + "'s reserver")
-	} else if r.wrong != nil {
-		wrong = append(wrong, r.wrong)
+	} else if err := r.made(); err != nil {
+		wrong = append(wrong, err)
 	}
 	if noKey {
 		add(name + "'s key")

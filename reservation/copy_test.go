@@ -223,7 +223,6 @@ func TestTheMarkDoesNotPassToWhatFollows(t *testing.T) {
 func TestAMissingPartIsAMistakeOfTheMux(t *testing.T) {
 	t.Parallel()
 	r := newReserver(t, newStore(), nil)
-	nameless := reservation.New(newStore(), "", nil)
 	next := counting[Deposit](new([]string))
 	start := func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) { return "", nil }
 	for want, f := range map[string]handler.Func[Deposit]{
@@ -242,9 +241,6 @@ func TestAMissingPartIsAMistakeOfTheMux(t *testing.T) {
 		require.EqualError(t, mux.Validate(), `invalid registration "Deposit": invalid `+want)
 		require.ErrorContains(t, f(t.Context(), handler.Message[Deposit]{}), "it is nil")
 	}
-	mux := handler.New()
-	handler.On(mux, reservation.Inline(nameless, Deposit.Key, noWrites))
-	require.ErrorContains(t, mux.Validate(), `invalid registration "Deposit": reserver "": invalid reserver name`)
 }
 
 // A reserver over another store would reserve where the consumer's store does not see it.

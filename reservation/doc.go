@@ -1,7 +1,7 @@
 // Package reservation makes a command that may be sent more than once take effect once,
 // and shows which copy of the command did.
 //
-//	once := reservation.New(store, "accounts", nil)
+//	once, err := reservation.New(store, "accounts", nil)
 //	...
 //	handler.On(mux, reservation.Copy(once, Deposit.Key, accounts.deposit))
 //

@@ -150,7 +150,7 @@ func TestTheOutcomeOfACopyIsDoneOnceAnEventFollows(t *testing.T) {
 func TestAwaitWaitsUntilTheCommandIsDone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := messagestore.New(memory.New(), nil)
+		store := must.New(messagestore.New(memory.New(), nil))
 		once := newReserver(t, store, nil)
 		type answer struct {
 			effect reservation.Effect
@@ -210,8 +210,8 @@ func TestInvalidStreamsOfEventsAreRefused(t *testing.T) {
 
 // An HTTP service answers 202 with a Location, and the result there.
 func ExampleReserver_Await() {
-	store := messagestore.New(memory.New(), nil)
-	once := reservation.New(store, "accounts", nil)
+	store := must.New(messagestore.New(memory.New(), nil))
+	once := must.New(reservation.New(store, "accounts", nil))
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /accounts/{id}/deposits/{key}", func(w http.ResponseWriter, r *http.Request) {
 		deposit := Deposit{r.PathValue("key"), 10}

@@ -63,7 +63,10 @@ func ExampleReserver_Reserve_transaction() {
 	file := filepath.Join(dir, "dibs.db")
 	driver, err := sqlite.Open(ctx, file, nil)
 	check(err)
-	store := messagestore.New(driver, nil)
+	store, err := messagestore.New(driver, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer store.Close()
 	db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate")
 	check(err)
@@ -77,7 +80,18 @@ func ExampleReserver_Reserve_transaction() {
 			return err
 		}
 		defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
-		once := reservation.New(messagestore.New(sqlite.New(tx), nil), "accounts", nil)
+		driver, err := sqlite.New(tx)
+		if err != nil {
+			return err
+		}
+		store, err := messagestore.New(driver, nil)
+		if err != nil {
+			return err
+		}
+		once, err := reservation.New(store, "accounts", nil)
+		if err != nil {
+			return err
+		}
 		result, err := once.Reserve(ctx, m.Message, m.Body.Key())
 		if err != nil {
 			return err
@@ -121,12 +135,15 @@ func check(err error) {
 
 func ExampleCopy() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
-	once := reservation.New(store, "accounts", &reservation.Config{
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	once := must.New(reservation.New(store, "accounts", &reservation.Config{
 		OnOutcome: func(_ context.Context, source *messagestore.Message, result reservation.Result) {
 			fmt.Printf("%s: %s, by %s\n", source, result.Outcome, result.Winner)
 		},
-	})
+	}))
 	deposit := func(_ context.Context, m handler.Message[Deposit]) error {
 		fmt.Printf("%s: handled\n", m)
 		return nil
@@ -148,8 +165,14 @@ func ExampleCopy() {
 
 func ExampleInitiate() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
-	once := reservation.New(store, "accounts", nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	once, err := reservation.New(store, "accounts", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 
 	mux := handler.New()
 	handler.On(mux, reservation.Initiate(once, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
@@ -167,8 +190,14 @@ func ExampleInitiate() {
 
 func ExampleInline() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
-	once := reservation.New(store, "accounts", nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	once, err := reservation.New(store, "accounts", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	deposit := func(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 		account := messagestore.Category("account").Stream(m.Stream.CardinalID())
 		version, err := store.Version(ctx, account)
@@ -195,8 +224,14 @@ func ExampleInline() {
 
 func ExampleReserver_Reserve() {
 	ctx := context.Background()
-	store := messagestore.New(memory.New(), nil)
-	once := reservation.New(store, "accounts", nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	once, err := reservation.New(store, "accounts", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	issue(ctx, store, 2, Deposit{"AAA", 10})
 	issue(ctx, store, 1, Deposit{"AAA", 99})
 

@@ -56,8 +56,8 @@ func keptByPostgreSQL(t *testing.T) *keeper {
 	pool, schema := pgtest.Schema(t)
 	config := &postgres.Config{Schema: schema}
 	return &keeper{
-		Store: messagestore.New(postgres.New(pool, config), nil),
-		admin: admin.New(pool, config),
+		Store: must.New(messagestore.New(must.New(postgres.New(pool, config)), nil)),
+		admin: must.New(admin.New(pool, config)),
 		age: func(t *testing.T, by time.Duration) {
 			t.Helper()
 			require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
@@ -76,7 +76,7 @@ func keptBySQLite(t *testing.T) *keeper {
 	file := filepath.Join(t.TempDir(), "dibs.db")
 	driver, err := sqlite.Open(t.Context(), file, nil)
 	require.NoError(t, err)
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	db, err := sql.Open("sqlite", file)
 	require.NoError(t, err)
@@ -368,14 +368,18 @@ func TestReserversOfOneLifeMayStartAtOnce(t *testing.T) {
 func TestALifeOfKeysThatCannotEndIsRefused(t *testing.T) {
 	t.Parallel()
 	k := keptBySQLite(t)
-	for name, r := range map[string]*reservation.Reserver{
-		"memory": reservation.New(newStore(), "accounts", &reservation.Config{KeyLife: time.Hour}),
-		"less":   reservation.New(k.Store, "accounts", &reservation.Config{KeyLife: time.Minute - 1}),
-		"more":   reservation.New(k.Store, "accounts", &reservation.Config{KeyLife: 101 * 365 * 24 * time.Hour}),
-		"none":   reservation.New(k.Store, "accounts", &reservation.Config{KeyLife: -1}),
-		"other":  reservation.New(struct{ reservation.Store }{k.Store}, "accounts", &reservation.Config{KeyLife: time.Hour}),
+	for name, with := range map[string]struct {
+		store reservation.Store
+		life  time.Duration
+	}{
+		"memory": {newStore(), time.Hour},
+		"less":   {k.Store, time.Minute - 1},
+		"more":   {k.Store, 101 * 365 * 24 * time.Hour},
+		"none":   {k.Store, -1},
+		"other":  {struct{ reservation.Store }{k.Store}, time.Hour},
 	} {
-		invalid, is := errors.AsType[*messagestore.InvalidError](r.Validate())
+		_, err := reservation.New(with.store, "accounts", &reservation.Config{KeyLife: with.life})
+		invalid, is := errors.AsType[*messagestore.InvalidError](err)
 		require.True(t, is, name)
 		require.Equal(t, "KeyLife", invalid.Field, name)
 	}

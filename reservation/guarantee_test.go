@@ -14,6 +14,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -43,7 +44,7 @@ func onEachDriver(t *testing.T, test func(t *testing.T, driver messagestore.Atom
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		pool, schema := pgtest.Schema(t)
-		test(t, postgres.New(pool, &postgres.Config{Schema: schema}))
+		test(t, must.New(postgres.New(pool, &postgres.Config{Schema: schema})))
 	})
 }
 
@@ -56,7 +57,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 		const keys, sources, workers = 4, 4, 3
 		var random sync.Mutex
 		chance := rand.New(rand.NewPCG(1, 2))
-		plain := messagestore.New(driver, nil)
+		plain := must.New(messagestore.New(driver, nil))
 		broken := newFaulty(&faulty{
 			AtomicDriver: driver,
 			next: func() fault {
@@ -88,7 +89,7 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 				source := send(t, plain, commands.Stream("123"), Deposit{name, 10})
 				for range workers {
 					group.Go(func() {
-						r := reservation.New(broken, "accounts", nil)
+						r := must.New(reservation.New(broken, "accounts", nil))
 						for range 6 { // then it crashes
 							result, err := r.Reserve(context.Background(), source, name)
 							if err != nil {
@@ -169,7 +170,7 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 				const keys, issues, accounts, deliverers = 6, 3, 2, 3
 				var random sync.Mutex
 				chance := rand.New(rand.NewPCG(3, 4))
-				plain := messagestore.New(driver, nil)
+				plain := must.New(messagestore.New(driver, nil))
 				broken := newFaulty(&faulty{AtomicDriver: driver, next: func() fault {
 					random.Lock()
 					defer random.Unlock()
@@ -233,7 +234,7 @@ func deliverAll(store *messagestore.Store, mux *handler.Mux, category messagesto
 func TestOfTwoDifferentCommandsWithOneKeyNoneIsLost(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, driver messagestore.AtomicDriver) {
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		var mu sync.Mutex
 		var handled, reused []int
 		mux := handler.New()

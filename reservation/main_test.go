@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const command = messagestore.StreamName("account:command-123")
 
-func newStore() *messagestore.Store { return messagestore.New(memory.New(), nil) }
+func newStore() *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) }
 
 func newReserver(t testing.TB, store reservation.Store, config *reservation.Config) *reservation.Reserver {
 	t.Helper()
@@ -32,8 +32,8 @@ func newReserver(t testing.TB, store reservation.Store, config *reservation.Conf
 
 func named(t testing.TB, store reservation.Store, name string, config *reservation.Config) *reservation.Reserver {
 	t.Helper()
-	r := reservation.New(store, name, config)
-	require.NoError(t, r.Validate())
+	r, err := reservation.New(store, name, config)
+	require.NoError(t, err)
 	return r
 }
 
@@ -209,9 +209,9 @@ func (f faultyMeeting) TryAppend(ctx context.Context, appends []messagestore.App
 // beneath does.
 func newFaulty(f *faulty) *messagestore.Store {
 	if _, meets := f.AtomicDriver.(messagestore.ConflictDriver); meets {
-		return messagestore.New(faultyMeeting{f}, nil)
+		return must.New(messagestore.New(faultyMeeting{f}, nil))
 	}
-	return messagestore.New(f, nil)
+	return must.New(messagestore.New(f, nil))
 }
 
 // forEachDriver runs a test over a driver that returns meetings, and over one that does not.

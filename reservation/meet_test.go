@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
@@ -48,7 +49,7 @@ func (d *counted) during(f func()) int {
 func TestAWinnerIsLearntInTheRoundTripOfTheWrite(t *testing.T) {
 	t.Parallel()
 	d := &counted{Driver: memory.New()}
-	store := messagestore.New(d, nil)
+	store := must.New(messagestore.New(d, nil))
 	r := newReserver(t, store, nil)
 	first, again, other := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 11})
 	for _, test := range []struct {
@@ -83,7 +84,7 @@ func TestTheLoserOfARaceLearnsItsWinnerInTheRoundTripOfItsWrite(t *testing.T) {
 	t.Parallel()
 	var told outcomes
 	d := &counted{Driver: memory.New()}
-	store := messagestore.New(d, nil)
+	store := must.New(messagestore.New(d, nil))
 	first, again := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10})
 	inDecide := 0
 	mux := inlining(t, store, &reservation.Config{OnOutcome: told.on}, func(ctx context.Context, m handler.Message[Deposit]) (writes []messagestore.StreamWrite, err error) {
@@ -124,7 +125,7 @@ func TestAWinnerHasTheTimeOfItsMessage(t *testing.T) {
 	t.Parallel()
 	forEachDriver(t, "time", func(t *testing.T, driver messagestore.AtomicDriver) {
 		var told []reservation.Result
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		config := &reservation.Config{OnOutcome: func(_ context.Context, _ *messagestore.Message, result reservation.Result) {
 			told = append(told, result)
 		}}
@@ -149,7 +150,7 @@ func TestAWinnerHasTheTimeOfItsMessage(t *testing.T) {
 // A driver needs no more than the store's own interface.
 func TestADriverOfSingleStreamsReserves(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil)
+	store := must.New(messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil))
 	r := newReserver(t, store, nil)
 	first, again, other := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 11})
 

@@ -156,7 +156,8 @@ func TestANameThatIsNoPartOfAStreamsNameIsRefused(t *testing.T) {
 		"a\u202e":                "",
 		strings.Repeat("n", 256): "",
 	} {
-		invalid, ok := errors.AsType[*messagestore.InvalidError](reservation.New(newStore(), name, nil).Validate())
+		_, err := reservation.New(newStore(), name, nil)
+		invalid, ok := errors.AsType[*messagestore.InvalidError](err)
 		require.True(t, ok, "%q", name)
 		require.Equal(t, "reserver name", invalid.Field)
 		if rule != "" {

@@ -54,7 +54,7 @@ func TestAStreamThatBeginsWithNoReservationIsNeitherWonNorADuplicate(t *testing.
 	t.Parallel()
 	forEachDriver(t, "squatted", func(t *testing.T, driver messagestore.AtomicDriver) {
 		var told outcomes
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 		squatted := place(command, "accounts").With("AAA")
 		for _, first := range []messagestore.Body{
@@ -151,7 +151,7 @@ func TestReserveTellsARedelivery(t *testing.T) {
 	t.Parallel()
 	forEachDriver(t, "redelivery", func(t *testing.T, driver messagestore.AtomicDriver) {
 		var told outcomes
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 		first, second := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10})
 		want := []reservation.Outcome{reservation.Reserved, reservation.Redelivered, reservation.Duplicate, reservation.Redelivered}
@@ -171,7 +171,7 @@ func TestReserveTellsARedelivery(t *testing.T) {
 func TestALostAnswerIsNotToldAsARedelivery(t *testing.T) {
 	t.Parallel()
 	driver := &losing{Driver: memory.New()}
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	source := send(t, store, command, Deposit{"AAA", 10})
 	driver.lose = true
 

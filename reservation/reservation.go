@@ -53,7 +53,7 @@ type Config struct {
 	// KeyLife declares how long a key is taken at least, between 1 minute and 100 years: dibs forget may remove
 	// reservations that are older, and their keys are free again. The first reserver of a name in a category writes it down,
 	// at its first reservation there. Another value is refused later, and so is any where keys are reserved already: the
-	// error matches [messagestore.ErrInvalid], and has a consumer stop. [Reserver.Validate] refuses it for a store whose keys
+	// error matches [messagestore.ErrInvalid], and has a consumer stop. [New] refuses it for a store whose keys
 	// cannot be removed, which is any but PostgreSQL and SQLite. The streams of [Initiate] are not removed.
 	//
 	// Defaults to for ever, or to the value that is written down.
@@ -76,7 +76,6 @@ type Reserver struct {
 	store  Store
 	name   string
 	config Config
-	wrong  error // the constructor's mistakes
 	life   *keylife.Life
 
 	consumer atomic.Pointer[string] // that it serves, once one has delivered to it
@@ -94,25 +93,28 @@ type Reserver struct {
 // A new name makes every key free again, and copies under the old name that were not
 // handled yet are left behind: change it only after all commands are done.
 //
-// Mistakes in the arguments are returned by [Reserver.Validate] and by each method,
-// before it reads or writes. They match [messagestore.ErrInvalid]. A consumer of another store is refused when it
-// starts, with an [*OtherStoreError].
-func New(store Store, name string, config *Config) *Reserver {
+// The error names each mistake in the arguments. It matches [messagestore.ErrInvalid]. A consumer of another
+// store is refused when it starts, with an [*OtherStoreError].
+func New(store Store, name string, config *Config) (*Reserver, error) {
 	r := &Reserver{store: store, name: name}
 	if config != nil {
 		r.config = *config
 		r.config.Consumers = slices.Clone(config.Consumers)
 	}
 	if err := r.validate(); err != nil {
-		r.wrong = fmt.Errorf("reserver %.80q: %w", name, err)
-	} else {
-		r.life = keylife.New(r.config.KeyLife, store)
+		return nil, fmt.Errorf("reserver %.80q: %w", name, err)
 	}
-	return r
+	r.life = keylife.New(r.config.KeyLife, store)
+	return r, nil
 }
 
-// Validate returns all mistakes in the arguments of [New], or nil.
-func (r *Reserver) Validate() error { return r.wrong }
+// made returns an error for the zero Reserver.
+func (r *Reserver) made() error {
+	if r.store == nil {
+		return messagestore.NewInvalidError("reserver", nil, "it is the zero Reserver, not one of New")
+	}
+	return nil
+}
 
 func (r *Reserver) validate() error {
 	var wrong []error
@@ -178,8 +180,8 @@ func (r *Reserver) has(category messagestore.Category) bool {
 // Stream returns the name of the stream that key is reserved in, for a command in the
 // stream source. An invalid key is refused, and so is a source that is itself a reservation of r.
 func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagestore.StreamName, error) {
-	if r.wrong != nil {
-		return "", r.wrong
+	if err := r.made(); err != nil {
+		return "", err
 	}
 	if err := source.Validate(); err != nil {
 		return "", err
@@ -214,7 +216,9 @@ func (r *Reserver) join(source messagestore.StreamName, part string) messagestor
 // If store is over a transaction of the caller's own, the reservation is committed with the caller's
 // SQL, or not at all. So the effect happens with [Reserved], and with no other outcome:
 //
-//	result, err := reservation.New(inTx, "accounts", nil).Reserve(ctx, m, key)
+//	once, err := reservation.New(inTx, "accounts", nil)
+//	...
+//	result, err := once.Reserve(ctx, m, key)
 //	if err != nil || result.Outcome != reservation.Reserved {
 //		return errors.Join(err, result.Err())
 //	}
@@ -235,11 +239,11 @@ func (r *Reserver) Reserve(ctx context.Context, source *messagestore.Message, ke
 	return r.initial(ctx, c)
 }
 
-// serves returns the mistakes of the constructor, or an error if another consumer than the first
+// serves returns an error for the zero Reserver, or if another consumer than the first
 // one delivers to the reserver, or one of another store.
 func (r *Reserver) serves(ctx context.Context, m *messagestore.Message) error {
-	if r.wrong != nil {
-		return r.wrong
+	if err := r.made(); err != nil {
+		return err
 	}
 	switch {
 	case ctx == nil:

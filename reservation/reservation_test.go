@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -235,7 +236,7 @@ func TestAnyoneCanSeeWhoWon(t *testing.T) {
 	require.ErrorIs(t, err, reservation.ErrInvalidKey)
 }
 
-func TestMistakesOfNewAreToldByEachCall(t *testing.T) {
+func TestNewTellsAllMistakes(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	for name, test := range map[string]struct {
@@ -250,24 +251,26 @@ func TestMistakesOfNewAreToldByEachCall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := reservation.New(test.store, "accounts", test.config)
-			source := send(t, store, command, Deposit{"AAA", 10})
-			_, atReserve := r.Reserve(t.Context(), source, "AAA")
-			_, atLookup := r.Lookup(t.Context(), command, "AAA")
-			mux := handler.New()
-			handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
-			handler.On(mux, reservation.Initiate(r, func(handler.Message[Transfer]) (messagestore.StreamName, messagestore.Body) {
-				return "transfer-1", Deposited{}
-			}))
-			atCopy := mux.Handle(t.Context(), source)
-			atInitiate := mux.Handle(t.Context(), send(t, store, command, Transfer{To: "Bob"}))
+			r, err := reservation.New(test.store, "accounts", test.config)
 
-			require.EqualError(t, r.Validate(), `reserver "accounts": `+test.want)
-			for _, err := range []error{r.Validate(), atReserve, atLookup, atCopy, atInitiate} {
-				require.ErrorIs(t, err, messagestore.ErrInvalid)
-				require.ErrorContains(t, err, test.want)
-			}
+			require.Nil(t, r)
+			require.EqualError(t, err, `reserver "accounts": `+test.want)
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
 		})
+	}
+}
+
+func TestTheZeroReserverIsRefused(t *testing.T) {
+	t.Parallel()
+	r, store := &reservation.Reserver{}, newStore()
+	source := send(t, store, command, Deposit{"AAA", 10})
+	_, atReserve := r.Reserve(t.Context(), source, "AAA")
+	_, atLookup := r.Lookup(t.Context(), command, "AAA")
+	mux := handler.New()
+	handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
+	for _, err := range []error{atReserve, atLookup, mux.Validate()} {
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "invalid reserver: it is the zero Reserver, not one of New")
 	}
 }
 
@@ -392,18 +395,18 @@ func (d blindMeeting) TryAppend(ctx context.Context, appends []messagestore.Appe
 func TestAWinnerThatCannotBeSeenIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	d := memory.New()
-	store := messagestore.New(d, nil)
+	store := must.New(messagestore.New(d, nil))
 	source := send(t, store, command, Deposit{"AAA", 10})
 	send(t, store, place(command, "accounts").With("AAA"), Deposit{"AAA", 10})
 
 	for _, driver := range []messagestore.Driver{blind{d}, blindMeeting{blind{d}, nil}} {
-		_, err := newReserver(t, messagestore.New(driver, nil), nil).Reserve(t.Context(), source, "AAA")
+		_, err := newReserver(t, must.New(messagestore.New(driver, nil)), nil).Reserve(t.Context(), source, "AAA")
 
 		require.ErrorIs(t, err, reservation.ErrWinnerUnseen)
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	}
 	met := &messagestore.Conflict{Last: []*messagestore.Message{nil}}
-	_, err := newReserver(t, messagestore.New(blindMeeting{blind{d}, met}, nil), nil).Reserve(t.Context(), source, "AAA")
+	_, err := newReserver(t, must.New(messagestore.New(blindMeeting{blind{d}, met}, nil)), nil).Reserve(t.Context(), source, "AAA")
 	require.ErrorIs(t, err, reservation.ErrWinnerUnseen)
 }
 

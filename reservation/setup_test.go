@@ -105,7 +105,7 @@ func TestAConsumerThatIsRenamedFindsItsReservations(t *testing.T) {
 			require.Equal(t, before, effects, form)
 		}
 	}
-	err := reservation.New(newStore(), "accounts", &reservation.Config{Consumers: []string{""}}).Validate()
+	_, err := reservation.New(newStore(), "accounts", &reservation.Config{Consumers: []string{""}})
 	require.ErrorContains(t, err, `invalid consumers ""`)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }

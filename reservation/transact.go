@@ -32,7 +32,7 @@ func Transact[Tx any, T messagestore.Body](
 	switch {
 	case txs == nil || txs.Store == nil:
 		err = errors.Join(messagestore.NewInvalidError("Transact's store", nil, "it is nil"), err)
-	case r != nil && r.wrong == nil && r.store != Store(txs.Store) && r.store != Store(txs):
+	case r != nil && r.store != nil && r.store != Store(txs.Store) && r.store != Store(txs):
 		err = errors.Join(err, messagestore.NewInvalidError("Transact's reserver", nil, "it is over another store than the transactions"))
 	}
 	if err != nil {

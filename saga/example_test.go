@@ -45,7 +45,11 @@ func Example() {
 		return fmt.Sprintf("flight %s, room %d", reference, room), err
 	}
 
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	booking, err := saga.New(store, "booking", book, saga.Steps{flight, hotel}, nil)
 	if err != nil {
 		fmt.Println(err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -130,7 +131,7 @@ func (w *world) step(name string, config *saga.StepConfig) *saga.Step[trip, tick
 
 var silent = logger.Silent()
 
-func newStore() *messagestore.Store { return messagestore.New(memory.New(), nil) }
+func newStore() *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) }
 
 type runner interface {
 	Run(ctx context.Context) error

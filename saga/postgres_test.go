@@ -20,7 +20,7 @@ import (
 // onPostgres returns a store in a database that no other test uses.
 func onPostgres(t *testing.T) *messagestore.Store {
 	t.Helper()
-	return messagestore.New(postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil), nil)
+	return must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil)), nil))
 }
 
 // soon has the next attempt come at once, for tests in real time.

@@ -131,7 +131,7 @@ func travelAgency(url string) error {
 		return err
 	}
 	defer pool.Close()
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	s, err := agency(store, pool)
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func TestSagasEndThoughTheirProcessesAreKilled(t *testing.T) {
 	sagas := rounds * portion
 	url := pgtest.Migrated(t)
 	pool := pgtest.Connect(t, url)
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	_, err := pool.Exec(t.Context(), "create table effects (id bigserial primary key, saga text, what text, key text)")
 	require.NoError(t, err)
 	s, err := agency(store, pool)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -34,7 +35,7 @@ func newTheatre[Tx any](
 	t *testing.T, driver messagestore.TransactDriver[Tx], exec, row func(ctx context.Context, tx Tx, query string, args ...any) error,
 ) *theatre[Tx] {
 	t.Helper()
-	txs, err := messagestore.Transactional[Tx](messagestore.New(driver, nil))
+	txs, err := messagestore.Transactional[Tx](must.New(messagestore.New(driver, nil)))
 	require.NoError(t, err)
 	th := &theatre[Tx]{txs: txs, w: newWorld(), exec: exec, row: row}
 	th.transact(t, func(ctx context.Context, tx Tx) error {
@@ -65,12 +66,12 @@ func onDatabaseSQL(t *testing.T) *theatre[*sql.Tx] {
 	db, err := sql.Open("pgx", pgtest.Migrated(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	return newTheatre(t, postgres.NewSQL(db, nil), execSQL, rowSQL)
+	return newTheatre(t, must.New(postgres.NewSQL(db, nil)), execSQL, rowSQL)
 }
 
 func onPgx(t *testing.T) *theatre[pgx.Tx] {
 	t.Helper()
-	return newTheatre(t, postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil),
+	return newTheatre(t, must.New(postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil)),
 		func(ctx context.Context, tx pgx.Tx, query string, args ...any) error {
 			_, err := tx.Exec(ctx, query, args...)
 			return err

@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/inbox"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/reservation"
@@ -109,7 +110,7 @@ func openRequests(ctx context.Context, cell *measure.Cell, changes bool) (*reque
 	if err != nil {
 		return nil, err
 	}
-	r := &requests{pool: pool, store: messagestore.New(postgres.New(pool, nil), nil), changes: changes}
+	r := &requests{pool: pool, store: must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), changes: changes}
 	txs, err := messagestore.Transactional[pgx.Tx](r.store)
 	if err == nil {
 		r.received, err = inbox.New(txs, "payments", nil)

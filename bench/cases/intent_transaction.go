@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/bench/measure"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/reservation/intent"
@@ -98,7 +99,7 @@ func openPayments(ctx context.Context, cell *measure.Cell) (*payments, error) {
 		p.dibsStore.close()
 		return nil, err
 	}
-	p.txs, err = messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(p.pool, nil), nil))
+	p.txs, err = messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(p.pool, nil)), nil)))
 	if err == nil {
 		_, err = p.pool.Exec(ctx, "create table payments (intent text primary key, amount bigint not null, status text not null, last_fencing_token bigint not null)")
 	}
@@ -132,7 +133,7 @@ func (p *payments) confirmInEnd(ctx context.Context, l *intent.Lease, key string
 
 func (p *payments) confirmEarly(ctx context.Context, l *intent.Lease, key string) error {
 	return p.transact(ctx, func(tx pgx.Tx) error {
-		in, err := l.In(ctx, messagestore.New(postgres.New(tx, nil), nil))
+		in, err := l.In(ctx, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)))
 		if err != nil {
 			return err
 		}

@@ -201,8 +201,8 @@ func openReserverTaker(meets bool) openTaker {
 		if !meets {
 			store = blind{t.Store}
 		}
-		r := reservation.New(store, "bench", nil)
-		return reserverTaker{t, r, &atomic.Int64{}}, r.Validate()
+		r, err := reservation.New(store, "bench", nil)
+		return reserverTaker{t, r, &atomic.Int64{}}, err
 	}
 }
 

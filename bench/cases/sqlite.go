@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/dibs-go/dibs/bench/measure"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
@@ -41,7 +42,7 @@ func writeSQLite(config *sqlite.Config) func(context.Context, *measure.Cell) err
 		if err != nil {
 			return err
 		}
-		store := messagestore.New(driver, nil)
+		store := must.New(messagestore.New(driver, nil))
 		defer store.Close()
 		done, err := cell.Callers(ctx, sqliteCallers, func(ctx context.Context, _ int) (int, error) {
 			key := newKey()

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/bench/server"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -57,7 +58,7 @@ func newDibsStore(ctx context.Context, url string) (store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &dibsStore{messagestore.New(postgres.New(pool, nil), nil), pool}, nil
+	return &dibsStore{must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), pool}, nil
 }
 
 func (s *dibsStore) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Envelope) (bool, error) {

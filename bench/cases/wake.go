@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -241,8 +242,8 @@ func openNotifying(ctx context.Context, url string, notify bool) (*messagestore.
 	if err != nil {
 		return nil, nil, err
 	}
-	driver := postgres.New(pool, &postgres.Config{NoNotify: !notify})
-	store := messagestore.New(driver, nil)
+	driver := must.New(postgres.New(pool, &postgres.Config{NoNotify: !notify}))
+	store := must.New(messagestore.New(driver, nil))
 	return store, func() {
 		_ = store.Close() // it has nothing more to do
 		pool.Close()

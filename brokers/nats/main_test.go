@@ -44,7 +44,7 @@ type Paid struct {
 
 func (Paid) MessageType() string { return "Paid" }
 
-func newStore() *messagestore.Store { return messagestore.New(memory.New(), nil) }
+func newStore() *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) }
 
 // write adds messages with the amounts from..to-1 to the stream of a key.
 func write(t require.TestingT, store *messagestore.Store, key string, from, to int) {

@@ -177,7 +177,7 @@ func TestOnceAndInOrderOverSQLiteThroughCrashesBetweenPublishAndCheckpoint(t *te
 	b.stream(js, nil)
 	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil)
 	require.NoError(t, err)
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	fill(t, store, 4, 0, 25)
 

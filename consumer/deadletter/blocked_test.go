@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -24,7 +25,7 @@ var errRefused = errors.New("refused")
 // note comes too late to block the key.
 func TestALetterThatWasClosedMeanwhileDoesNotBlock(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	_, err := store.Write(t.Context(), "account-1", messagestore.NoStream, paid{})
 	require.NoError(t, err)
 	m, err := store.Last(t.Context(), "account-1")
@@ -51,7 +52,7 @@ func TestBlockedKnowsTheOpenLetters(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		ctx := context.Background()
-		store := messagestore.New(memory.New(), nil)
+		store := must.New(messagestore.New(memory.New(), nil))
 		letters := deadletter.Of(store, "account", "ledger")
 		other := deadletter.Of(store, "account", "other")
 		var all []*messagestore.Message

@@ -33,7 +33,7 @@ type fixture struct {
 
 func setup(t *testing.T) fixture {
 	t.Helper()
-	return fixture{messagestore.New(memory.New(), nil), t}
+	return fixture{must.New(messagestore.New(memory.New(), nil)), t}
 }
 
 // send writes commands to the account, each as a message of its own.

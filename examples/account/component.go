@@ -45,7 +45,10 @@ func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	if c.accounts, err = entity.New(store, Category, Projection(), nil); err != nil {
 		return nil, err
 	}
-	once := reservation.New(store, "accounts", &reservation.Config{Logger: c.config.Logger})
+	once, err := reservation.New(store, "accounts", &reservation.Config{Logger: c.config.Logger})
+	if err != nil {
+		return nil, err
+	}
 	// A command that the mux does not know stops the consumer: its sender is ahead of this
 	// component, and the command is not to be lost.
 	mux := handler.New()

@@ -81,7 +81,14 @@ func open(ctx context.Context, config Config) (*messagestore.Store, func() error
 	if err != nil {
 		return nil, nil, errors.New("booking: the URL of the database cannot be read") // it may hold a password
 	}
-	store := messagestore.New(postgres.NewSQL(db, &postgres.Config{Logger: config.Logger}), settings)
+	driver, err := postgres.NewSQL(db, &postgres.Config{Logger: config.Logger})
+	if err != nil {
+		return nil, nil, err
+	}
+	store, err := messagestore.New(driver, settings)
+	if err != nil {
+		return nil, nil, err
+	}
 	return store, func() error { return errors.Join(store.Close(), db.Close()) }, nil
 }
 

@@ -72,11 +72,14 @@ func fromV1(old HoldSeatV1) HoldSeat {
 	return HoldSeat{ID: old.ID, Guest: old.First + " " + old.Last}
 }
 
-func handlers(store *messagestore.Store) *handler.Mux {
-	once := reservation.New(store, "seats", nil)
+func handlers(store *messagestore.Store) (*handler.Mux, error) {
+	once, err := reservation.New(store, "seats", nil)
+	if err != nil {
+		return nil, err
+	}
 	mux := handler.New()
 	handler.On(mux, reservation.Inline(once, HoldSeat.Key, hold), upcast.From(fromV1))
-	return mux
+	return mux, nil
 }
 
 func hold(_ context.Context, m handler.Message[HoldSeat]) ([]messagestore.StreamWrite, error) {

@@ -12,7 +12,6 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/handler/handlertest"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/outbox"
@@ -41,8 +40,9 @@ func TestEventsOfAllVersionsAreRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := messagestore.New(memory.New(), nil)
-			_, err := store.Write(t.Context(), seats.Stream("12A"), messagestore.NoStream, test.events...)
+			store, err := messagestore.New(memory.New(), nil)
+			require.NoError(t, err)
+			_, err = store.Write(t.Context(), seats.Stream("12A"), messagestore.NoStream, test.events...)
 			require.NoError(t, err)
 
 			all, err := newSeats(store)
@@ -77,11 +77,15 @@ func TestCommandsOfAllVersionsAreHandled(t *testing.T) {
 // twice, and nothing is lost.
 func TestACommandThatIsSentAgainUnderItsNewNameIsParked(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
-	_, err := store.Write(t.Context(), commands.Stream("12A"), messagestore.NoStream,
+	store, err := messagestore.New(memory.New(), nil)
+	require.NoError(t, err)
+	_, err = store.Write(t.Context(), commands.Stream("12A"), messagestore.NoStream,
 		as("ReserveSeat", `{"id":"h1","first":"Ann","last":"Lee"}`), HoldSeat{ID: "h1", Guest: "Ann Lee"})
 	require.NoError(t, err)
-	c := must.New(consumer.New(store, commands, "seats", handlers(store), nil))
+	mux, err := handlers(store)
+	require.NoError(t, err)
+	c, err := consumer.New(store, commands, "seats", mux, nil)
+	require.NoError(t, err)
 
 	require.NoError(t, c.CatchUp(t.Context()))
 
@@ -94,7 +98,8 @@ func TestACommandThatIsSentAgainUnderItsNewNameIsParked(t *testing.T) {
 // Both names of a renamed type reach the follower and the partner.
 func TestARenamedTypeReachesAllThatFollow(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	require.NoError(t, err)
 	for stream, events := range map[messagestore.StreamName][]messagestore.Body{
 		"seat-12A": {as("SeatReserved", `{"guest":"Ann"}`), SeatViewed{}, price(1250)},
 		"seat-12B": {SeatHeld{"Bo"}, SeatNoted{"by the window"}},

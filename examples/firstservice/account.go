@@ -48,11 +48,14 @@ func projection() *entity.Projection[Account] {
 }
 
 // handlers books deposits. Inline writes the reservation of the key and the event as one.
-func handlers(store *messagestore.Store) *handler.Mux {
-	once := reservation.New(store, "accounts", nil)
+func handlers(store *messagestore.Store) (*handler.Mux, error) {
+	once, err := reservation.New(store, "accounts", nil)
+	if err != nil {
+		return nil, err
+	}
 	mux := handler.New()
 	handler.On(mux, reservation.Inline(once, Deposit.Key, deposit))
-	return mux
+	return mux, nil
 }
 
 func deposit(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {

@@ -12,13 +12,16 @@ import (
 )
 
 func TestADepositThatIsSentTwiceIsBookedOnce(t *testing.T) {
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	require.NoError(t, err)
 	for range 2 {
 		_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, Deposit{"d1", "123", 1000})
 		require.NoError(t, err)
 	}
 
-	c, err := consumer.New(store, commands, "accounts", handlers(store), nil)
+	mux, err := handlers(store)
+	require.NoError(t, err)
+	c, err := consumer.New(store, commands, "accounts", mux, nil)
 	require.NoError(t, err)
 	require.NoError(t, c.CatchUp(t.Context()))
 

@@ -40,7 +40,10 @@ func serve(ctx context.Context, url string, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	store := messagestore.New(driver, &messagestore.Config{Logger: events})
+	store, err := messagestore.New(driver, &messagestore.Config{Logger: events})
+	if err != nil {
+		return err
+	}
 	defer store.Close()
 	if err := store.Check(ctx); err != nil {
 		return err
@@ -58,7 +61,11 @@ func serve(ctx context.Context, url string, listener net.Listener) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() { cancel(<-failed) }()
 	config := &consumer.Config{Concurrency: 16, Logger: events}
-	accounts, err := consumer.New(store, commands, "accounts", handlers(store), config)
+	booking, err := handlers(store)
+	if err != nil {
+		return err
+	}
+	accounts, err := consumer.New(store, commands, "accounts", booking, config)
 	if err != nil {
 		return err
 	}

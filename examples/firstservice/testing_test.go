@@ -49,8 +49,11 @@ func TestAnAccountAddsItsDeposits(t *testing.T) {
 
 func TestADepositOfTomorrowIsBookedToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := messagestore.New(memory.New(), nil)
-		c, err := consumer.New(store, commands, "accounts", handlers(store), nil)
+		store, err := messagestore.New(memory.New(), nil)
+		require.NoError(t, err)
+		mux, err := handlers(store)
+		require.NoError(t, err)
+		c, err := consumer.New(store, commands, "accounts", mux, nil)
 		require.NoError(t, err)
 		time.Sleep(24 * time.Hour) // takes no time: the clock is the bubble's, and so is the store's
 
@@ -69,7 +72,9 @@ func TestADepositIsBookedOnPostgreSQL(t *testing.T) {
 	_, err := store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, Deposit{"d1", "123", 1000})
 	require.NoError(t, err)
 
-	c, err := consumer.New(store, commands, "accounts", handlers(store), nil)
+	mux, err := handlers(store)
+	require.NoError(t, err)
+	c, err := consumer.New(store, commands, "accounts", mux, nil)
 	require.NoError(t, err)
 	require.NoError(t, c.CatchUp(t.Context()))
 

@@ -28,7 +28,7 @@ func main() {
 	for range 3 {                                 // the sender gets no answer, and sends it again
 		must(store.Write(ctx, "account:command-123", messagestore.AnyVersion, Deposit{"AAA", "10.00"}))
 	}
-	mux, once := handler.New(), reservation.New(store, "accounts", nil)
+	mux, once := handler.New(), must(reservation.New(store, "accounts", nil))
 	handler.On(mux, reservation.Inline(once, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 		event := messagestore.Follow(m.Message, Deposited{m.Body.Amount})
 		return []messagestore.StreamWrite{messagestore.To("account-123", messagestore.AnyVersion, event)}, nil

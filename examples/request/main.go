@@ -38,7 +38,15 @@ func routes(ctx context.Context, pool *pgxpool.Pool) (http.Handler, error) {
 	if _, err := pool.Exec(ctx, "create table if not exists deposits (id text primary key, amount int not null)"); err != nil {
 		return nil, err
 	}
-	store, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
+	driver, err := postgres.New(pool, nil)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := messagestore.New(driver, nil)
+	if err != nil {
+		return nil, err
+	}
+	store, err := messagestore.Transactional[pgx.Tx](messages)
 	if err != nil {
 		return nil, err
 	}

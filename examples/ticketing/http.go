@@ -14,8 +14,11 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-func routes(store *messagestore.TxStore[pgx.Tx]) http.Handler {
-	once := reservation.New(store, "seats", nil) // it only looks
+func routes(store *messagestore.TxStore[pgx.Tx]) (http.Handler, error) {
+	once, err := reservation.New(store, "seats", nil) // it only looks
+	if err != nil {
+		return nil, err
+	}
 	mux := http.NewServeMux()
 
 	// A client that gets no response sends the request again, with the same key.
@@ -58,5 +61,5 @@ func routes(store *messagestore.TxStore[pgx.Tx]) http.Handler {
 			_, _ = w.Write(effect.Answer)
 		}
 	})
-	return mux
+	return mux, nil
 }

@@ -63,7 +63,10 @@ func projection() *entity.Projection[seat] {
 // boxOffice returns the handlers of commands. The reservation of the key, the event and the row
 // are one transaction, and the version of the seat has one of two customers win.
 func boxOffice(store *messagestore.TxStore[pgx.Tx]) (*handler.Mux, error) {
-	once := reservation.New(store, "seats", nil)
+	once, err := reservation.New(store, "seats", nil)
+	if err != nil {
+		return nil, err
+	}
 	theatre, err := entity.New(store, seats, projection(), nil)
 	if err != nil {
 		return nil, err

@@ -59,7 +59,11 @@ func Run(ctx context.Context, listener net.Listener, config Config) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return seller.Run(ctx) })
 	group.Go(func() error { return mails.Run(ctx) })
-	server := &http.Server{Handler: routes(txs), ReadHeaderTimeout: 5 * time.Second}
+	handler, err := routes(txs)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
 	group.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return err

@@ -220,10 +220,10 @@ func TestReplicasHandOver(t *testing.T) {
 	await.Equal(t, "the mails of both replicas", 2, func() int { return len(th.mail.texts("ann@example.com")) })
 }
 
-// The service is at most 230 lines of Go, without blank lines and comments.
+// The service is at most 240 lines of Go, without blank lines and comments.
 func TestTheServiceIsShort(t *testing.T) {
 	t.Parallel()
-	const most = 230
+	const most = 240
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	lines := 0

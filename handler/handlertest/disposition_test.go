@@ -39,7 +39,7 @@ func TestDispositions(t *testing.T) {
 					t.Parallel()
 					var delivered []int
 					r := &told{TB: t}
-					s := handlertest.New(r, func(store *messagestore.Store) *handler.Mux {
+					s := handlertest.New(r, func(store *messagestore.Store) (*handler.Mux, error) {
 						mux := handler.New()
 						handler.On(mux, func(ctx context.Context, m handler.Message[withdraw]) error {
 							delivered = append(delivered, m.Body.Amount)
@@ -52,7 +52,7 @@ func TestDispositions(t *testing.T) {
 							}
 							return nil
 						})
-						return mux
+						return mux, nil
 					}).When(commands.Stream("123"), withdraw{"w1", 1})
 					require.Equal(t, test.delivered, delivered)
 					require.Empty(t, r.errors)
@@ -65,10 +65,10 @@ func TestDispositions(t *testing.T) {
 		}
 	}
 	r := &told{TB: t}
-	s := handlertest.New(r, func(*messagestore.Store) *handler.Mux {
+	s := handlertest.New(r, func(*messagestore.Store) (*handler.Mux, error) {
 		mux := handler.New()
 		handler.On(mux, func(context.Context, handler.Message[withdraw]) error { return handler.RetryAfter(time.Hour, errPoor) })
-		return mux
+		return mux, nil
 	}).When(commands.Stream("123"), withdraw{"w1", 1})
 	s.ThenRetryAfter(time.Minute, errPoor)
 	require.Equal(t, []string{"then: expected a retry after 1m0s, and it is after 1h0m0s"}, r.errors)

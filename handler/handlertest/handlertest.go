@@ -78,8 +78,11 @@ func Stored(t testing.TB, body messagestore.Body, config *Config) *messagestore.
 	case c.GlobalPosition < 0:
 		t.Fatalf("handlertest: the global position of a message is not %d: the first is 1", c.GlobalPosition)
 	}
-	store := messagestore.New(memory.New(), nil)
-	_, err := store.Write(context.Background(), c.Stream, messagestore.NoStream, messagestore.Envelope{ID: c.ID, Body: body, Metadata: c.Metadata})
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		t.Fatalf("handlertest: %v", err)
+	}
+	_, err = store.Write(context.Background(), c.Stream, messagestore.NoStream, messagestore.Envelope{ID: c.ID, Body: body, Metadata: c.Metadata})
 	if err != nil {
 		t.Fatalf("handlertest: %v", err)
 	}

@@ -36,17 +36,24 @@ type Scenario struct {
 }
 
 // New returns a scenario over an empty store in memory. The function makes the handlers, as the
-// service does; their mistakes fail the test. An error of a handler that no
+// service does; its error, and their mistakes, fail the test. An error of a handler that no
 // [Scenario.ThenError] asks for fails the test, at its end.
 //
 // The store in memory has no SQL: see [Over] for handlers with a transaction.
-func New(t testing.TB, handlers func(store *messagestore.Store) *handler.Mux) *Scenario {
+func New(t testing.TB, handlers func(store *messagestore.Store) (*handler.Mux, error)) *Scenario {
 	t.Helper()
 	if handlers == nil {
 		t.Fatalf("handlertest: the function that makes the handlers is nil")
 	}
-	store := messagestore.New(memory.New(), nil)
-	return Over(t, store, handlers(store))
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		t.Fatalf("handlertest: %v", err)
+	}
+	mux, err := handlers(store)
+	if err != nil {
+		t.Fatalf("handlertest: the function that makes the handlers: %v", err)
+	}
+	return Over(t, store, mux)
 }
 
 // Over returns a scenario as [New] does, over a store of the test's own, for handlers that need its
@@ -54,7 +61,11 @@ func New(t testing.TB, handlers func(store *messagestore.Store) *handler.Mux) *S
 // a reserver over another store fails the test at the first When, as it stops a consumer. The test closes it.
 //
 //	pool := postgrestest.Pool(t, nil)
-//	store, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
+//	driver, err := postgres.New(pool, nil)
+//	...
+//	plain, err := messagestore.New(driver, nil)
+//	...
+//	store, err := messagestore.Transactional[pgx.Tx](plain)
 //	...
 //	handlertest.Over(t, store.Store, handlers(store)).
 //		When(commands.Stream("123"), Deposit{ID: "d1", Amount: 10}).

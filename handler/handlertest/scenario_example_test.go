@@ -52,16 +52,20 @@ func ExampleScenario() {
 }
 
 // withdrawals are handlers with SQL: the reservation of the key, the row and the event are one transaction.
-func withdrawals(store *messagestore.TxStore[*sql.Tx]) *handler.Mux {
+func withdrawals(store *messagestore.TxStore[*sql.Tx]) (*handler.Mux, error) {
 	mux := handler.New()
-	handler.On(mux, reservation.Transact(store, reservation.New(store, "accounts", nil), withdraw.Key,
+	once, err := reservation.New(store, "accounts", nil)
+	if err != nil {
+		return nil, err
+	}
+	handler.On(mux, reservation.Transact(store, once, withdraw.Key,
 		func(ctx context.Context, tx *sql.Tx, m handler.Message[withdraw]) ([]messagestore.StreamWrite, error) {
 			_, err := tx.ExecContext(ctx, "insert into withdrawals (id, amount) values ($1, $2)", m.Body.ID, m.Body.Amount)
 			return []messagestore.StreamWrite{
 				messagestore.To(book.Stream(m.Stream.CardinalID()), messagestore.AnyVersion, messagestore.Follow(m.Message, withdrawn{m.Body.Amount})),
 			}, err
 		}))
-	return mux
+	return mux, nil
 }
 
 // Handlers with SQL, over a database. On PostgreSQL the database is a pool of package postgrestest, and the transaction
@@ -83,7 +87,11 @@ func ExampleOver() {
 		panic(err)
 	}
 	defer driver.Close()
-	store, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
+	messages, err := messagestore.New(driver, nil)
+	if err != nil {
+		panic(err)
+	}
+	store, err := messagestore.Transactional[*sql.Tx](messages)
 	if err != nil {
 		panic(err)
 	}
@@ -91,7 +99,11 @@ func ExampleOver() {
 		panic(err)
 	}
 
-	handlertest.Over(t, store.Store, withdrawals(store)).
+	mux, err := withdrawals(store)
+	if err != nil {
+		panic(err)
+	}
+	handlertest.Over(t, store.Store, mux).
 		When(commands.Stream("123"), withdraw{ID: "w1", Amount: 300}).
 		Then(book.Stream("123"), withdrawn{Amount: 300}).
 		Redelivered(). // neither a row nor an event is added

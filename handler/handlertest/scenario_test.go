@@ -56,8 +56,8 @@ func balances(store *messagestore.Store) *entity.Store[balance] {
 var errPoor = errors.New("insufficient funds")
 
 // handlers are those of a service.
-func handlers(store *messagestore.Store) *handler.Mux {
-	once := reservation.New(store, "accounts", nil)
+func handlers(store *messagestore.Store) (*handler.Mux, error) {
+	once := must.New(reservation.New(store, "accounts", nil))
 	all := balances(store)
 	mux := handler.New()
 	handler.On(mux, reservation.Inline(once, withdraw.Key, func(ctx context.Context, m handler.Message[withdraw]) ([]messagestore.StreamWrite, error) {
@@ -68,7 +68,7 @@ func handlers(store *messagestore.Store) *handler.Mux {
 		}
 		return []messagestore.StreamWrite{messagestore.To(all.Stream(id), version, messagestore.Follow(m.Message, withdrawn{m.Body.Amount}))}, nil
 	}))
-	return mux
+	return mux, nil
 }
 
 func TestAScenarioOfAReservingHandler(t *testing.T) {
@@ -101,20 +101,20 @@ func TestAScenarioDeliversCopies(t *testing.T) {
 		Then("account:command+reservation+accounts-123+w1", withdraw{"w1", 300})
 }
 
-func copying(store *messagestore.Store) *handler.Mux {
+func copying(store *messagestore.Store) (*handler.Mux, error) {
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(reservation.New(store, "accounts", nil), withdraw.Key, func(ctx context.Context, m handler.Message[withdraw]) error {
+	handler.On(mux, reservation.Copy(must.New(reservation.New(store, "accounts", nil)), withdraw.Key, func(ctx context.Context, m handler.Message[withdraw]) error {
 		_, err := store.Write(ctx, book.Stream(m.Stream.CardinalID()), messagestore.AnyVersion, withdrawn{m.Body.Amount})
 		return err
 	}))
-	return mux
+	return mux, nil
 }
 
 // Messages that were there before, of the scenario's streams and of others, are not compared.
 func TestAScenarioOverAStoreOfTheTest(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) *messagestore.Store{
-		"memory":     func(*testing.T) *messagestore.Store { return messagestore.New(memory.New(), nil) },
+		"memory":     func(*testing.T) *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) },
 		"PostgreSQL": func(t *testing.T) *messagestore.Store { return postgrestest.New(t, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestAScenarioOverAStoreOfTheTest(t *testing.T) {
 				require.NoError(t, err)
 			}
 
-			s := handlertest.Over(t, store, handlers(store)).
+			s := handlertest.Over(t, store, must.New(handlers(store))).
 				When(commands.Stream("123"), withdraw{"w1", 300}).
 				Then(book.Stream("123"), withdrawn{300}).
 				Redelivered().
@@ -144,8 +144,8 @@ func TestAScenarioOverAStoreOfTheTest(t *testing.T) {
 // The checks of a scenario give a reserver to no consumer.
 func TestHandlersOfAScenarioServeAConsumerToo(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
-	mux := handlers(store)
+	store := must.New(messagestore.New(memory.New(), nil))
+	mux := must.New(handlers(store))
 	handlertest.Over(t, store, mux).
 		Given(book.Stream("123"), deposited{1000}).
 		When(commands.Stream("123"), withdraw{"w1", 300}).
@@ -227,7 +227,7 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 		},
 		"a mistake of the mux": {
 			func(t testing.TB) {
-				handlertest.New(t, func(*messagestore.Store) *handler.Mux { return handler.New() })
+				handlertest.New(t, func(*messagestore.Store) (*handler.Mux, error) { return handler.New(), nil })
 			},
 			[]string{"handlers: invalid registration: no function is registered"},
 		},
@@ -235,16 +235,22 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 			func(t testing.TB) { handlertest.Over(t, nil, handler.New()) },
 			[]string{"handlertest: the store is nil"},
 		},
+		"an error of the function": {
+			func(t testing.TB) {
+				handlertest.New(t, func(*messagestore.Store) (*handler.Mux, error) { return nil, errors.New("no rates") })
+			},
+			[]string{"handlertest: the function that makes the handlers: no rates"},
+		},
 		"missing handlers": {
 			func(t testing.TB) {
-				handlertest.New(t, func(*messagestore.Store) *handler.Mux { return nil })
+				handlertest.New(t, func(*messagestore.Store) (*handler.Mux, error) { return nil, nil })
 			},
 			[]string{"handlertest: the handlers are nil"},
 		},
 		"a store that lists no categories": {
 			func(t testing.TB) {
-				store := messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil)
-				handlertest.Over(t, store, handlers(store)).When(commands.Stream("123"), withdraw{"w1", 300})
+				store := must.New(messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil))
+				handlertest.Over(t, store, must.New(handlers(store))).When(commands.Stream("123"), withdraw{"w1", 300})
 			},
 			[]string{"when: read categories: not supported by this driver"},
 		},
@@ -258,15 +264,15 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 		},
 		"handlers over another store": {
 			func(t testing.TB) {
-				handlertest.Over(t, messagestore.New(memory.New(), nil), handlers(messagestore.New(memory.New(), nil))).
+				handlertest.Over(t, must.New(messagestore.New(memory.New(), nil)), must.New(handlers(must.New(messagestore.New(memory.New(), nil))))).
 					When(commands.Stream("123"), withdraw{"w1", 300}).ThenError(errPoor).ThenNothing()
 			},
 			[]string{`handlers: invalid store of reserver "accounts": it is another store than that of the delivered messages: Withdraw account:command-123@0 is not there`},
 		},
 		"handlers over another store than that of New": {
 			func(t testing.TB) {
-				other := messagestore.New(memory.New(), nil)
-				handlertest.New(t, func(*messagestore.Store) *handler.Mux { return copying(other) }).When(commands.Stream("123"), withdraw{"w1", 300}).ThenNothing()
+				other := must.New(messagestore.New(memory.New(), nil))
+				handlertest.New(t, func(*messagestore.Store) (*handler.Mux, error) { return copying(other) }).When(commands.Stream("123"), withdraw{"w1", 300}).ThenNothing()
 			},
 			[]string{`handlers: invalid store of reserver "accounts": it is another store than that of the delivered messages: Withdraw account:command-123@0 is not there`},
 		},
@@ -308,13 +314,13 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 		},
 		"a handler that feeds on itself": {
 			func(t testing.TB) {
-				handlertest.New(t, func(store *messagestore.Store) *handler.Mux {
+				handlertest.New(t, func(store *messagestore.Store) (*handler.Mux, error) {
 					mux := handler.New()
 					handler.On(mux, func(ctx context.Context, m handler.Message[withdraw]) error {
 						_, err := store.Write(ctx, m.Stream, messagestore.AnyVersion, m.Body)
 						return err
 					})
-					return mux
+					return mux, nil
 				}).When(commands.Stream("123"), withdraw{})
 			},
 			[]string{"when: Withdraw account:command-123@0 has led to more than 1000 messages in account:command: a handler writes to its own category, for ever"},

@@ -94,7 +94,7 @@ func settled(t *testing.T, part int) (*demo, *bytes.Buffer) {
 	orders, err := ReadOrders(writeOrders(t, 12))
 	require.NoError(t, err)
 	out := &bytes.Buffer{}
-	d := &demo{out: out, orders: orders, plan: newPlan(orders, 7, senders), store: messagestore.New(memory.New(), nil), killed: true}
+	d := &demo{out: out, orders: orders, plan: newPlan(orders, 7, senders), store: must.New(messagestore.New(memory.New(), nil)), killed: true}
 	for phase := range d.plan.phases {
 		for i := range senders {
 			s := &commandSender{store: d.store, name: fmt.Sprint(i), out: json.NewEncoder(io.Discard)}

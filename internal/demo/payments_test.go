@@ -9,6 +9,7 @@ import (
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/examples/payments"
 	"github.com/dibs-go/dibs/internal/demo/stage"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -180,7 +181,7 @@ func TestWrongCallsOfThePaymentsDemoEndWithTwo(t *testing.T) {
 }
 
 func TestAStoryTellsEveryKindOfMessage(t *testing.T) {
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	d := &paymentsDemo{books: books{store: store}}
 	require.NoError(t, d.books.close())
 	for kind, want := range map[string]string{

@@ -10,6 +10,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -17,7 +18,7 @@ import (
 )
 
 func storeOver(db postgres.DB) *messagestore.Store {
-	return messagestore.New(postgres.New(db, nil), nil)
+	return must.New(messagestore.New(must.New(postgres.New(db, nil)), nil))
 }
 
 func TestCheckNamesTheMissingRight(t *testing.T) {
@@ -43,7 +44,7 @@ func TestCheckSeesWhatHasChangedSinceTheConnectionWasMade(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.SchemaInShared(t)
 	one, _ := pgtest.PoolOfOne(t, nil)
-	store := messagestore.New(postgres.New(one, &postgres.Config{Schema: schema}), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(one, &postgres.Config{Schema: schema})), nil))
 	require.NoError(t, store.Check(t.Context()))
 
 	_, err := one.Exec(t.Context(), "set default_transaction_read_only = on")
@@ -106,12 +107,12 @@ func TestClosedHandleIsRecognised(t *testing.T) {
 
 	db, err := sql.Open("pgx", url)
 	require.NoError(t, err)
-	stores["sql.DB"] = messagestore.New(postgres.NewSQL(db, nil), nil)
+	stores["sql.DB"] = must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil))
 	require.NoError(t, db.Close())
 
 	ours, err := postgres.Open(t.Context(), url, nil)
 	require.NoError(t, err)
-	stores["opened"] = messagestore.New(ours, nil)
+	stores["opened"] = must.New(messagestore.New(ours, nil))
 	require.NoError(t, stores["opened"].Close())
 
 	for name, store := range stores {

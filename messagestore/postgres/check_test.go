@@ -188,7 +188,7 @@ func TestServerThatWouldNotTellOfACancelledWaitIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, override)
 		require.NoError(t, tryOpen(t, with(t, url, override, "on")))
 		require.NoError(t, tryOpen(t, with(t, url, "synchronous_commit", "local")))
-		_, err = postgres.New(pgtest.Connect(t, url), nil).Version(t.Context(), storetest.Category(t).Stream("1"))
+		_, err = must.New(postgres.New(pgtest.Connect(t, url), nil)).Version(t.Context(), storetest.Category(t).Stream("1"))
 		require.NoError(t, err, "a connection that is not watched hears of no warning")
 	}
 	for _, level := range []string{"warning", "notice", "log", "debug1"} {
@@ -255,7 +255,7 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 	stream := storetest.Category(t).Stream("1")
 	call := func(schema string) error {
 		// A driver and a connection of its own, that has been told nothing.
-		_, err := postgres.New(connect(t, pgtest.URL(t)), &postgres.Config{Schema: schema}).Version(t.Context(), stream)
+		_, err := must.New(postgres.New(connect(t, pgtest.URL(t)), &postgres.Config{Schema: schema})).Version(t.Context(), stream)
 		return err
 	}
 	var made int
@@ -319,7 +319,7 @@ func TestRefusalLeavesTheTransactionUsable(t *testing.T) {
 		tx, err := connect(t, refused.url).Begin(t.Context())
 		require.NoError(t, err)
 		for range 2 { // it is asked again, and says the same
-			_, err = postgres.New(tx, refused.config).Append(t.Context(), appendOne(stream, messagestore.NoStream))
+			_, err = must.New(postgres.New(tx, refused.config)).Append(t.Context(), appendOne(stream, messagestore.NoStream))
 			require.ErrorIs(t, err, refused.err)
 		}
 		_, err = tx.Exec(t.Context(), "select 1")
@@ -341,13 +341,13 @@ func TestAMissingRightLeavesTheTransactionUsable(t *testing.T) {
 		user := loginIn(t, url, "")
 		exec(t, admin, fmt.Sprintf(rights.grant, user))
 		conn := connect(t, with(t, url, "user", user))
-		_, outside := postgres.New(conn, nil).Version(t.Context(), stream)
+		_, outside := must.New(postgres.New(conn, nil)).Version(t.Context(), stream)
 		requireDenied(t, outside, name)
 		require.ErrorContains(t, outside, rights.says, name)
 
 		tx, err := conn.Begin(t.Context())
 		require.NoError(t, err)
-		_, inside := postgres.New(tx, nil).Version(t.Context(), stream)
+		_, inside := must.New(postgres.New(tx, nil)).Version(t.Context(), stream)
 		require.Equal(t, outside, inside, name)
 
 		_, err = tx.Exec(t.Context(), "select 1")
@@ -391,17 +391,17 @@ func TestServerIsAskedOnceForEachConnection(t *testing.T) {
 	stream := storetest.Category(t).Stream("1")
 
 	for range 3 {
-		_, err := postgres.New(pool, nil).Version(t.Context(), stream)
+		_, err := must.New(postgres.New(pool, nil)).Version(t.Context(), stream)
 		require.NoError(t, err)
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			write(t, messagestore.New(postgres.New(tx, nil), nil), stream, messagestore.AnyVersion, opened())
+			write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), stream, messagestore.AnyVersion, opened())
 			return nil
 		}))
 	}
 	require.Equal(t, int64(1), asked.checks.Load())
 
 	pool.Reset() // and so another connection
-	_, err := postgres.New(pool, nil).Version(t.Context(), stream)
+	_, err := must.New(postgres.New(pool, nil)).Version(t.Context(), stream)
 	require.NoError(t, err)
 	require.Equal(t, int64(2), asked.checks.Load())
 }
@@ -417,12 +417,12 @@ func TestServerIsAskedOnceMoreAfterTheTransactionThatAConnectionWasFirstUsedIn(t
 	for _, checks := range []int64{1, 2, 2} {
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			for range 2 {
-				write(t, messagestore.New(postgres.New(tx, nil), nil), stream, messagestore.AnyVersion, opened())
+				write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), stream, messagestore.AnyVersion, opened())
 			}
 			return nil
 		}))
 		require.Equal(t, checks, asked.checks.Load())
-		_, err := postgres.New(pool, nil).Version(t.Context(), stream)
+		_, err := must.New(postgres.New(pool, nil)).Version(t.Context(), stream)
 		require.NoError(t, err)
 		require.Equal(t, int64(2), asked.checks.Load())
 	}
@@ -440,7 +440,7 @@ func TestServerThatDoesNotTellItsTimelineIsAskedOnce(t *testing.T) {
 	conn, err := pgx.ConnectConfig(t.Context(), config)
 	require.NoError(t, err)
 	defer conn.Close(contextOf(t))
-	driver := postgres.New(conn, nil)
+	driver := must.New(postgres.New(conn, nil))
 	epoch, err := driver.Epoch(t.Context())
 	require.NoError(t, err)
 	require.Regexp(t, "^//0", epoch)
@@ -466,7 +466,7 @@ func TestServerIsAskedInOneRoundTrip(t *testing.T) {
 	conn, err := pgx.ConnectConfig(t.Context(), config)
 	require.NoError(t, err)
 	defer conn.Close(contextOf(t))
-	driver, stream := postgres.New(conn, nil), storetest.Category(t).Stream("1")
+	driver, stream := must.New(postgres.New(conn, nil)), storetest.Category(t).Stream("1")
 
 	var trips []int64
 	for range 2 {
@@ -488,7 +488,7 @@ func TestServerThatRefusesToWriteIsAskedAgain(t *testing.T) {
 		asked.listen(c.ConnConfig)
 		c.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
 	})
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	stream := storetest.Category(t).Stream("1")
 
 	_, err := driver.Append(t.Context(), appendOne(stream, messagestore.NoStream))
@@ -507,7 +507,7 @@ func TestWritesOfAGroupToARefusedServerAreRefused(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
 	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["client_encoding"] = "LATIN1" })
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	category := storetest.Category(t)
 	only, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
@@ -532,7 +532,7 @@ func TestWritesOfAGroupToARefusedServerAreRefused(t *testing.T) {
 func TestConsumerStopsAtAServerThatMayLoseMessages(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
-	store := messagestore.New(postgres.New(pgtest.Connect(t, with(t, pgtest.URL(t), "synchronous_commit", "off", override, "off")), nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, with(t, pgtest.URL(t), "synchronous_commit", "off", override, "off")), nil)), nil))
 	handler := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
 	c := must.New(consumer.New(store, storetest.Category(t), "test", handler, nil))
 
@@ -545,7 +545,7 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	primary := ownServer.Together(t)
 	category := storetest.Category(t)
 	stream := category.Stream("1")
-	write(t, messagestore.New(open(t, primary), nil), stream, messagestore.NoStream, opened())
+	write(t, must.New(messagestore.New(open(t, primary), nil)), stream, messagestore.NoStream, opened())
 	url := pgtest.Standby(t, primary)
 	recovering := postgres.UnsafeSetting{Name: "in_hot_standby", Value: "on", Need: "off"}
 
@@ -554,12 +554,12 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	require.NotErrorIs(t, err, disposition.ErrLasting, "it is promoted, or the next connection reaches the primary")
 
 	pool := pgtest.Connect(t, url)
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	_, err = driver.Version(t.Context(), stream)
 	requireUnsafe(t, err, recovering)
 
 	// The override is for readers.
-	reader := messagestore.New(open(t, with(t, url, override, "on")), nil)
+	reader := must.New(messagestore.New(open(t, with(t, url, override, "on")), nil))
 	version, err := reader.Version(t.Context(), stream)
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(0), version)
@@ -570,7 +570,7 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	require.Equal(t, "25006", refused.Code)
 
 	handled := make(chan *messagestore.Message, 1)
-	c := must.New(consumer.New(messagestore.New(driver, nil), category, "test", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := must.New(consumer.New(must.New(messagestore.New(driver, nil)), category, "test", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		handled <- m
 		return nil
 	}), nil))
@@ -579,7 +579,7 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	go func() { ran <- c.Run(ctx) }()
 	promote(t, url)
 	require.Equal(t, stream, await.Receive(t, "a message", handled).Stream, "it goes on by itself")
-	write(t, messagestore.New(driver, nil), stream, 0, opened())
+	write(t, must.New(messagestore.New(driver, nil)), stream, 0, opened())
 	stop()
 	require.NoError(t, await.Receive(t, "the end of the consumer", ran))
 }

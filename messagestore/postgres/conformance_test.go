@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -18,12 +19,12 @@ func TestConformanceOverAPool(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	storetest.RunWith(t, storetest.Options{
-		Open: func(*testing.T) messagestore.Driver { return postgres.New(pool, nil) },
+		Open: func(*testing.T) messagestore.Driver { return must.New(postgres.New(pool, nil)) },
 		Reopen: func(t *testing.T, _ messagestore.Driver) messagestore.Driver {
-			return postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil)
+			return must.New(postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil))
 		},
 		Beside: func(t *testing.T, _ messagestore.Driver) messagestore.Driver {
-			return postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil)
+			return must.New(postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil))
 		},
 	})
 }
@@ -33,7 +34,7 @@ func TestConformanceOverAConnection(t *testing.T) {
 	tier.NeedsLong(t)
 	pgtest.Pool(t)
 	storetest.RunWith(t, storetest.Options{
-		Open:    func(t *testing.T) messagestore.Driver { return postgres.New(connect(t, pgtest.URL(t)), nil) },
+		Open:    func(t *testing.T) messagestore.Driver { return must.New(postgres.New(connect(t, pgtest.URL(t)), nil)) },
 		OneUser: true, // a caller that leaves early leaves the connection closed
 	})
 }
@@ -46,7 +47,7 @@ func TestConformanceInATransaction(t *testing.T) {
 		Open: func(t *testing.T) messagestore.Driver {
 			tx, err := connect(t, pgtest.URL(t)).Begin(t.Context())
 			require.NoError(t, err)
-			return postgres.New(tx, nil)
+			return must.New(postgres.New(tx, nil))
 		},
 		OneUser: true,
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -169,7 +170,7 @@ func ping(ctx context.Context, c *attempt) error {
 		return err
 	}
 	defer conn.Release()
-	_, err = postgres.New(conn, &postgres.Config{Schema: c.schema}).Version(ctx, c.category.Stream("ping"))
+	_, err = must.New(postgres.New(conn, &postgres.Config{Schema: c.schema})).Version(ctx, c.category.Stream("ping"))
 	return err
 }
 
@@ -250,7 +251,7 @@ func meets(name string, w way, size int) scene {
 		a := messages(c, key, 7, 1)
 		before := messages(c, key, messagestore.NoStream, 1)
 		before.Records[0].Data = []byte(`{"n":"` + strings.Repeat("x", size) + `"}`)
-		if _, err := postgres.New(c.direct, nil).Append(context.WithoutCancel(ctx), before); err != nil {
+		if _, err := must.New(postgres.New(c.direct, nil)).Append(context.WithoutCancel(ctx), before); err != nil {
 			return []ended{{err: err}}
 		}
 		e := ended{appends: []messagestore.Append{a}, refused: true}
@@ -271,7 +272,7 @@ func meets(name string, w way, size int) scene {
 // appendTwice repeats a write.
 func appendTwice(ctx context.Context, c *attempt, key string) []ended {
 	a := messages(c, key, messagestore.AnyVersion, 1)
-	if _, err := postgres.New(c.direct, nil).Append(ctx, a); err != nil {
+	if _, err := must.New(postgres.New(c.direct, nil)).Append(ctx, a); err != nil {
 		return []ended{{err: err}}
 	}
 	_, err := c.driver.Append(ctx, a)
@@ -281,16 +282,16 @@ func appendTwice(ctx context.Context, c *attempt, key string) []ended {
 // write1 writes by a store, which asks by itself, at the version of the last write.
 func write1(ctx context.Context, c *attempt, key string) []ended {
 	before, a := messages(c, key, messagestore.NoStream, 1), messages(c, key, 0, 1)
-	if _, err := postgres.New(c.direct, nil).Append(context.WithoutCancel(ctx), before); err != nil {
+	if _, err := must.New(postgres.New(c.direct, nil)).Append(context.WithoutCancel(ctx), before); err != nil {
 		return []ended{{err: err}}
 	}
-	_, err := messagestore.New(c.driver, nil).Write(ctx, a.Stream, 0, bodiesOf(a)...)
+	_, err := must.New(messagestore.New(c.driver, nil)).Write(ctx, a.Stream, 0, bodiesOf(a)...)
 	return []ended{{appends: []messagestore.Append{a}, err: err}}
 }
 
 func writeStreams(ctx context.Context, c *attempt, key string) []ended {
 	all := []messagestore.Append{messages(c, key+"a", messagestore.NoStream, 1), messages(c, key+"b", messagestore.NoStream, 2)}
-	_, err := messagestore.New(c.driver, nil).WriteStreams(ctx,
+	_, err := must.New(messagestore.New(c.driver, nil)).WriteStreams(ctx,
 		messagestore.To(all[0].Stream, messagestore.NoStream, bodiesOf(all[0])...),
 		messagestore.To(all[1].Stream, messagestore.NoStream, bodiesOf(all[1])...))
 	return []ended{{appends: all, err: err}}
@@ -314,7 +315,7 @@ func transaction(w way) scene {
 			return []ended{e}
 		}
 		defer tx.Rollback(ctx) //nolint:errcheck // there is nothing to undo, or it is broken
-		if _, err := postgres.New(tx, nil).Append(ctx, a); err != nil {
+		if _, err := must.New(postgres.New(tx, nil)).Append(ctx, a); err != nil {
 			if c.got = err; errors.Is(err, messagestore.ErrOutcomeUnknown) {
 				e.err = nil // which is found out to be wrong
 				return []ended{e}
@@ -345,7 +346,7 @@ func reads(name string, w way, ask func(ctx context.Context, d *postgres.Driver,
 				a.Records[i].ID = idOf(c, i)
 			}
 			a.Records[1].Metadata = []byte(`{"correlationStreamName":"correlated-1"}`)
-			direct := postgres.New(c.direct, nil)
+			direct := must.New(postgres.New(c.direct, nil))
 			if _, err := direct.AppendAll(ctx, []messagestore.Append{a, messages(c, "other", messagestore.NoStream, 1)}); err != nil {
 				return err
 			}
@@ -395,7 +396,7 @@ func removes(name string, w way, remove func(ctx context.Context, a *admin.Admin
 	return scene{
 		name: name + ": " + w.name, mode: w.mode, thorough: w == prepared,
 		before: func(ctx context.Context, c *attempt) error {
-			_, err := postgres.New(c.direct, nil).AppendAll(ctx, []messagestore.Append{
+			_, err := must.New(postgres.New(c.direct, nil)).AppendAll(ctx, []messagestore.Append{
 				messages(c, "warm", messagestore.NoStream, 5), messages(c, "cut", messagestore.NoStream, 5),
 			})
 			return err
@@ -404,13 +405,13 @@ func removes(name string, w way, remove func(ctx context.Context, a *admin.Admin
 			if !w.warm {
 				return ping(ctx, c)
 			}
-			return remove(ctx, admin.New(c.pool, nil), c, "warm")
+			return remove(ctx, must.New(admin.New(c.pool, nil)), c, "warm")
 		},
 		call: func(ctx context.Context, c *attempt) ([]ended, error) {
-			return nil, remove(ctx, admin.New(c.pool, nil), c, "cut")
+			return nil, remove(ctx, must.New(admin.New(c.pool, nil)), c, "cut")
 		},
 		again: func(ctx context.Context, c *attempt, db postgres.DB) error {
-			return remove(ctx, admin.New(db, nil), c, "cut")
+			return remove(ctx, must.New(admin.New(db, nil)), c, "cut")
 		},
 		judge: func(ctx context.Context, c *attempt) error {
 			if removed, ok := c.got.(int64); c.err == nil && (!ok || removed == 0) {
@@ -479,7 +480,7 @@ func deletes(w way, erase bool) scene {
 		return err
 	}
 	return removes(name, w, remove, func(ctx context.Context, c *attempt) error {
-		deleted, err := admin.New(c.direct, nil).Delete(ctx, c.category.Stream("cut"), 4, &retention.DeleteOptions{EraseName: erase})
+		deleted, err := must.New(admin.New(c.direct, nil)).Delete(ctx, c.category.Stream("cut"), 4, &retention.DeleteOptions{EraseName: erase})
 		if err != nil {
 			return err
 		}
@@ -533,7 +534,7 @@ func forgets(w way) scene {
 				all = append(all, a)
 			}
 		}
-		if _, err := postgres.New(c.direct, nil).AppendAll(ctx, all); err != nil {
+		if _, err := must.New(postgres.New(c.direct, nil)).AppendAll(ctx, all); err != nil {
 			return err
 		}
 		_, err := c.direct.Exec(ctx, fmt.Sprintf(`begin; set local session_replication_role = replica;
@@ -546,7 +547,7 @@ func forgets(w way) scene {
 // raises raises the epoch, in a schema of its own: the epoch of the others stays.
 func raises(w way) scene {
 	raise := func(ctx context.Context, c *attempt, db postgres.DB) (string, error) {
-		return admin.New(db, &postgres.Config{Schema: c.schema}).RaiseEpoch(ctx)
+		return must.New(admin.New(db, &postgres.Config{Schema: c.schema})).RaiseEpoch(ctx)
 	}
 	now := func(ctx context.Context, c *attempt) (number int64, epoch string, err error) {
 		err = c.direct.QueryRow(ctx, fmt.Sprintf("select number, %[1]s.epoch() from %[1]s.epochs", c.schema)).Scan(&number, &epoch)
@@ -633,7 +634,7 @@ func listens() scene {
 				switch category {
 				case "":
 					var written messagestore.Written
-					written, failed = postgres.New(c.direct, nil).Append(context.WithoutCancel(ctx), messages(c, "heard", messagestore.NoStream, 1))
+					written, failed = must.New(postgres.New(c.direct, nil)).Append(context.WithoutCancel(ctx), messages(c, "heard", messagestore.NoStream, 1))
 					c.fact = written.GlobalPosition
 				case c.category:
 					c.got = head

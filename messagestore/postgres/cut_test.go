@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
@@ -128,7 +129,7 @@ func (m *matrix) play(ctx context.Context, s scene, at int, f fault) (_ []pgprox
 		return nil, err
 	}
 	defer c.pool.Close()
-	c.driver = postgres.New(c.pool, nil)
+	c.driver = must.New(postgres.New(c.pool, nil))
 	for _, prepare := range []func(context.Context, *attempt) error{s.before, s.warm} {
 		if prepare != nil {
 			if err := prepare(ctx, c); err != nil {
@@ -211,7 +212,7 @@ func (m *matrix) goOn(ctx context.Context, s scene, c *attempt) error {
 	defer conn.Release()
 	done := make(chan error, 1)
 	go func() {
-		store := messagestore.New(postgres.New(conn, nil), nil)
+		store := must.New(messagestore.New(must.New(postgres.New(conn, nil)), nil))
 		for i := range c.writes {
 			if w := &c.writes[i]; errors.Is(w.err, messagestore.ErrOutcomeUnknown) {
 				_, w.found = store.Resolve(ctx, w.err)

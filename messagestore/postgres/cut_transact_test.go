@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -32,7 +33,7 @@ func overPgx(ctx context.Context, c *attempt, first messagestore.StreamName, row
 func overSQL(ctx context.Context, c *attempt, first messagestore.StreamName, row uuid.UUID, a messagestore.Append) error {
 	db := stdlib.OpenDBFromPool(c.pool)
 	defer db.Close()
-	_, err := postgres.NewSQL(db, nil).Transact(ctx, first, func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+	_, err := must.New(postgres.NewSQL(db, nil)).Transact(ctx, first, func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
 		_, err := tx.ExecContext(ctx, cutRowSQL, row.String())
 		return []messagestore.Append{a}, err
 	})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -13,7 +14,7 @@ import (
 
 func TestAnEpochIsOfTheServerAndItsTimeline(t *testing.T) {
 	t.Parallel()
-	adm, writer := postgres.New(pgtest.Pool(t), nil), postgres.New(pgtest.PoolAs(t, "dibs_writer"), nil)
+	adm, writer := must.New(postgres.New(pgtest.Pool(t), nil)), must.New(postgres.New(pgtest.PoolAs(t, "dibs_writer"), nil))
 
 	epoch, err := adm.Epoch(t.Context())
 	require.NoError(t, err)
@@ -38,7 +39,7 @@ func TestWhoMayNotAskTheServerHasTheEpochThatWasRaised(t *testing.T) {
 		defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // there is nothing to undo
 		_, err = tx.Exec(t.Context(), revoke+"; set local role dibs_writer")
 		require.NoError(t, err)
-		driver := postgres.New(tx, nil)
+		driver := must.New(postgres.New(tx, nil))
 
 		epoch, err := driver.Epoch(t.Context())
 		require.NoError(t, err)
@@ -56,7 +57,7 @@ func TestWhoMayNotAskForTheEpochHasNone(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "revoke execute on function dibs.epoch() from dibs_writer; set local role dibs_writer")
 	require.NoError(t, err)
 
-	epoch, err := messagestore.New(postgres.New(tx, nil), nil).Epoch(t.Context())
+	epoch, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Epoch(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, epoch)
 }

@@ -30,7 +30,16 @@ func ExampleNew() {
 		return
 	}
 	defer pool.Close()
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	driver, err := postgres.New(pool, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	store, err := messagestore.New(driver, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	_, err = store.Write(ctx, "invoice-7", messagestore.NoStream, Paid{Amount: 40})
 	fmt.Println(err)
 }
@@ -48,8 +57,15 @@ func ExampleNew_transaction() {
 		if _, err := tx.Exec(ctx, "update invoices set paid = true where id = 7"); err != nil {
 			return err
 		}
-		store := messagestore.New(postgres.New(tx, nil), nil)
-		_, err := store.Write(ctx, "invoice-7", messagestore.AnyVersion, Paid{Amount: 40})
+		driver, err := postgres.New(tx, nil)
+		if err != nil {
+			return err
+		}
+		store, err := messagestore.New(driver, nil)
+		if err != nil {
+			return err
+		}
+		_, err = store.Write(ctx, "invoice-7", messagestore.AnyVersion, Paid{Amount: 40})
 		return err
 	})
 	fmt.Println(err)
@@ -64,7 +80,17 @@ func ExampleDriver_Transact() {
 		return
 	}
 	defer pool.Close()
-	txs, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
+	driver, err := postgres.New(pool, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	store, err := messagestore.New(driver, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	txs, err := messagestore.Transactional[pgx.Tx](store)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -87,7 +113,17 @@ func ExampleNewSQL() {
 		return
 	}
 	defer db.Close()
-	txs, err := messagestore.Transactional[*sql.Tx](messagestore.New(postgres.NewSQL(db, nil), nil))
+	driver, err := postgres.NewSQL(db, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	store, err := messagestore.New(driver, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	txs, err := messagestore.Transactional[*sql.Tx](store)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/internal/tier"
@@ -101,9 +102,9 @@ func requireAgreement(t *testing.T, pool *pgxpool.Pool, stream, messageType, dat
 		t.Fatal(err)
 	}
 	defer tx.Rollback(contextOf(t)) //nolint:errcheck // nothing was to be kept
-	in := postgres.New(tx, nil)
+	in := must.New(postgres.New(tx, nil))
 
-	validate := messagestore.New(memory.New(), nil)
+	validate := must.New(messagestore.New(memory.New(), nil))
 	message := messagestore.Envelope{ID: uuid.New(), Body: messagestore.Raw{Type: messageType, Data: json.RawMessage(data)}}
 	_, refused := validate.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, message)
 	if refused == nil {
@@ -152,7 +153,7 @@ func validMetadata(t *testing.T, metadata string, beside int) error {
 	if len(metadata)+beside > messagestore.MaxMessageBytes {
 		return errors.New("too long")
 	}
-	validate := messagestore.New(memory.New(), nil)
+	validate := must.New(messagestore.New(memory.New(), nil))
 	_, err := validate.Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "Metadata", Data: json.RawMessage(metadata)})
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -43,7 +44,7 @@ type crowd struct {
 
 func gather(t *testing.T) *crowd {
 	t.Helper()
-	return gatherOver(t, postgres.New(pgtest.Pool(t), nil))
+	return gatherOver(t, must.New(postgres.New(pgtest.Pool(t), nil)))
 }
 
 func gatherOver(t *testing.T, driver *postgres.Driver) *crowd {
@@ -221,7 +222,7 @@ func TestAGroupWhoseConnectionIsLostIsSettled(t *testing.T) {
 	t.Parallel()
 	c := gather(t)
 	pool := pgtest.Pool(t)
-	store := messagestore.New(c.driver, nil)
+	store := must.New(messagestore.New(c.driver, nil))
 	errs := make([]error, 6)
 	for i := range errs {
 		before := c.driver.Waiting()
@@ -302,7 +303,7 @@ func TestRepeatsInAGroupAreOneMessage(t *testing.T) {
 	group[1].Expected = messagestore.NoStream
 	got := make([]messagestore.Written, len(group))
 	errs := make([]error, len(group))
-	elsewhere := postgres.New(pgtest.Pool(t), nil)
+	elsewhere := must.New(postgres.New(pgtest.Pool(t), nil))
 	for i, a := range group {
 		c.add(t.Context(), a, func(w messagestore.Written, err error) { got[i], errs[i] = w, err })
 	}
@@ -377,7 +378,7 @@ func TestAGroupTakesItsCategoriesForWhatTheyAreInEveryLanguage(t *testing.T) {
 	t.Parallel()
 	url := pgtest.DatabaseInEnglish(t)
 	require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
-	driver := postgres.New(pgtest.Connect(t, url), nil)
+	driver := must.New(postgres.New(pgtest.Connect(t, url), nil))
 
 	answers := driver.AppendEach(t.Context(), []messagestore.Append{record("account-1"), record("account:command-1")})
 
@@ -398,9 +399,9 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 	holder, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
-	_, err = postgres.New(holder, config).Append(t.Context(), record("stuck-0"))
+	_, err = must.New(postgres.New(holder, config)).Append(t.Context(), record("stuck-0"))
 	require.NoError(t, err)
-	driver := postgres.New(pool, config)
+	driver := must.New(postgres.New(pool, config))
 
 	answers := driver.AppendEach(t.Context(), []messagestore.Append{record("stuck-1"), record("other-1"), record("stuck-2"), record("other-2")})
 
@@ -425,10 +426,10 @@ func TestOneByOneACategoryIsWaitedForOnce(t *testing.T) {
 	holder, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
-	_, err = postgres.New(holder, &postgres.Config{Schema: schema}).Append(t.Context(), record("stuck-0"))
+	_, err = must.New(postgres.New(holder, &postgres.Config{Schema: schema})).Append(t.Context(), record("stuck-0"))
 	require.NoError(t, err)
 	old := limitedPool(t, "default_transaction_isolation", "repeatable read")
-	driver := postgres.New(old, &postgres.Config{Schema: schema})
+	driver := must.New(postgres.New(old, &postgres.Config{Schema: schema}))
 
 	answers := driver.AppendEach(t.Context(), []messagestore.Append{record("stuck-1"), record("stuck-2"), record("other-1"), record("stuck-3")})
 
@@ -483,7 +484,7 @@ func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	stuck, other := storetest.Category(t), storetest.Category(t).Stream("1")
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	holder, err := lockCategory(t.Context(), pool, stuck)
 	require.NoError(t, err)
 	letGo := sync.OnceValue(holder)
@@ -498,7 +499,7 @@ func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
 
 	cancelStatements(t, 2, lockWaitersSQL, string(stuck)) // the group, and the first write by itself
 	await.Equal(t, "the version of the other category's stream", 0, func() messagestore.Version {
-		version, err := postgres.New(pool, nil).Version(t.Context(), other)
+		version, err := must.New(postgres.New(pool, nil)).Version(t.Context(), other)
 		require.NoError(t, err)
 		return version
 	})
@@ -528,7 +529,7 @@ func TestASlowWriteCostsItsGroupOneTimeout(t *testing.T) {
 		require.NoError(t, err)
 	}
 	var log bytes.Buffer
-	driver := postgres.New(pool, &postgres.Config{Schema: schema, Logger: logger.Zerolog(zerolog.New(&log))})
+	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema, Logger: logger.Zerolog(zerolog.New(&log))}))
 	var group []messagestore.Append
 	for range 4 {
 		group = append(group, record(storetest.Category(t).Stream("1")))
@@ -589,7 +590,7 @@ func TestWhoLeavesBeforeThereIsAConnectionWritesNothing(t *testing.T) {
 			require.NoError(t, err)
 			release := sync.OnceFunc(conn.Release)
 			t.Cleanup(release)
-			c := &crowd{t: t, driver: postgres.New(pool, nil), category: storetest.Category(t)}
+			c := &crowd{t: t, driver: must.New(postgres.New(pool, nil)), category: storetest.Category(t)}
 			begins, endFirst := context.WithCancel(t.Context())
 			first := make(chan error, 1)
 			go func() {
@@ -638,7 +639,7 @@ func TestAGroupGoesOnWithTheFenceThatWasRaised(t *testing.T) {
 func goesOnWithTheFence(t *testing.T, streams int) {
 	t.Helper()
 	c := gather(t)
-	asker := postgres.New(pgtest.Pool(t), nil)
+	asker := must.New(postgres.New(pgtest.Pool(t), nil))
 	var errs [4]error
 	for i := range errs {
 		c.add(t.Context(), record(c.category.Stream(fmt.Sprint(i%streams))), func(_ messagestore.Written, err error) { errs[i] = err })
@@ -666,7 +667,7 @@ func goesOnWithTheFence(t *testing.T, streams int) {
 func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	category := storetest.Category(t)
 	for name, change := range map[string]func(*messagestore.Append){
 		"at its version":    func(*messagestore.Append) {},
@@ -680,7 +681,7 @@ func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
 		require.NoError(t, err)
 		again := before
 		if change == nil {
-			_, err := admin.New(pool, nil).Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
+			_, err := must.New(admin.New(pool, nil)).Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
 			require.NoError(t, err)
 			again = record(stream)
 			again.Expected = messagestore.NoStream
@@ -710,7 +711,7 @@ func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
 // Where transactions do not see the writes that they wait for, each write is by itself.
 func TestGroupsAreNotMadeAboveReadCommitted(t *testing.T) {
 	t.Parallel()
-	c := gatherOver(t, postgres.New(limitedPool(t, "default_transaction_isolation", "repeatable read"), nil))
+	c := gatherOver(t, must.New(postgres.New(limitedPool(t, "default_transaction_isolation", "repeatable read"), nil)))
 	var errs [4]error
 	for i := range errs {
 		c.add(t.Context(), record(c.category.Stream(fmt.Sprint(i))), func(_ messagestore.Written, err error) { errs[i] = err })
@@ -734,11 +735,11 @@ func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()
-	one := postgres.New(conn.Conn(), nil)
+	one := must.New(postgres.New(conn.Conn(), nil))
 	rapid.Check(t, func(r *rapid.T) {
 		prefix := "g" + strings.ReplaceAll(uuid.NewString(), "-", "")
 		together, apart := messagestore.Category(prefix+"a"), messagestore.Category(prefix+"b")
-		d := postgres.New(pool, nil)
+		d := must.New(postgres.New(pool, nil))
 		for range rapid.IntRange(1, 3).Draw(r, "groups") {
 			n := rapid.IntRange(2, 12).Draw(r, "writes")
 			group, want := make([][]messagestore.Append, n), make([]string, n)
@@ -787,7 +788,7 @@ func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 func TestAWriteToTwoCategoriesWaitsForTheOtherByItself(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	d := postgres.New(pool, nil)
+	d := must.New(postgres.New(pool, nil))
 	category, busy := storetest.Category(t), storetest.Category(t)+"busy"
 	release, err := lockCategory(t.Context(), pool, busy)
 	require.NoError(t, err)
@@ -799,7 +800,7 @@ func TestAWriteToTwoCategoriesWaitsForTheOtherByItself(t *testing.T) {
 
 	go func() { answered <- d.AppendAllEach(t.Context(), [][]messagestore.Append{both(), single, both()}) }()
 
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	await.Equal(t, "the version of the stream of one category", 0, func() messagestore.Version {
 		version, err := store.Version(t.Context(), single[0].Stream)
 		require.NoError(t, err)
@@ -821,7 +822,7 @@ func TestAWriteToTwoCategoriesWaitsForTheOtherByItself(t *testing.T) {
 // Of a write to several streams one has come before by itself, or has another id's message.
 func TestAWriteToSeveralStreamsLeavesItsGroupForAnIDThatIsThere(t *testing.T) {
 	t.Parallel()
-	d := postgres.New(pgtest.Pool(t), nil)
+	d := must.New(postgres.New(pgtest.Pool(t), nil))
 	category := storetest.Category(t)
 	both := func(name string) []messagestore.Append {
 		return []messagestore.Append{record(category.Stream(name + "1")), record(category.Stream(name + "2"))}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -70,7 +71,7 @@ func overLines(t *testing.T, url string, afterConnect func(context.Context, *pgx
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	return postgres.New(pool, nil), lines
+	return must.New(postgres.New(pool, nil)), lines
 }
 
 func TestWhoListensNoMoreSaysGoodbye(t *testing.T) {

@@ -90,7 +90,7 @@ func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := pgtest.Pool(t)
-			driver := postgres.New(pool, nil)
+			driver := must.New(postgres.New(pool, nil))
 			category := storetest.Category(t)
 			good, beside := category.Stream("good"), category.Stream("beside")
 			for way, write := range map[string]func(messagestore.Append) error{
@@ -144,7 +144,7 @@ func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 func TestHostileReadsAreRefusedByTheDatabase(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	stream := func(q messagestore.StreamQuery) error {
 		_, err := driver.ReadStream(t.Context(), q)
 		return err
@@ -183,7 +183,7 @@ func TestHostileReadsAreRefusedByTheDatabase(t *testing.T) {
 func TestForgedNotificationsLoseNothing(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	writer, reader := messagestore.New(postgres.New(pool, nil), nil), messagestore.New(postgres.New(pool, nil), nil)
+	writer, reader := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	stream := storetest.Category(t).Stream("1")
 	bell, stop := reader.Watch(stream.Category(), 50*time.Millisecond)
 	defer stop()
@@ -231,7 +231,7 @@ func TestWhatOtherClientsWriteNeverStopsAReader(t *testing.T) {
 		_, err := pool.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::text, $1, $2, $3::text::jsonb, $4::text::jsonb)", string(category)+"-"+m.id, m.messageType, m.data, m.metadata)
 		require.NoError(t, err, "%q", m)
 	}
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	mux := handler.New()
 	mux.IgnoreUnknown()
 	var handled []int

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -233,7 +234,7 @@ func TestDatabaseRefusesTypesThatAreNoneForAWriteOfOneMessage(t *testing.T) {
 		require.True(t, ok, past)
 		require.Equal(t, "DB001", refused.Code, "%s: %s", past, refused.Message)
 		require.Equal(t, "past", refused.ColumnName, past)
-		require.Nil(t, lastOf(t, postgres.New(pool, nil), stream), past)
+		require.Nil(t, lastOf(t, must.New(postgres.New(pool, nil)), stream), past)
 	}
 	for i, past := range []string{`[null]`, `[["T"]]`, `[[` + strings.Repeat(`"T",`, 99) + `"T"]]`} {
 		require.NoError(t, append1(category.Stream("good"+strconv.Itoa(i)), past))
@@ -319,7 +320,7 @@ func TestDatabaseRefusesCallsThatAreNone(t *testing.T) {
 // passed by.
 func TestRefusalOfTheDatabaseIsAnInvalidError(t *testing.T) {
 	t.Parallel()
-	driver := postgres.New(pgtest.Pool(t), nil)
+	driver := must.New(postgres.New(pgtest.Pool(t), nil))
 
 	a := appendOne("canary-", messagestore.NoStream)
 	_, err := driver.Append(t.Context(), a)
@@ -335,7 +336,7 @@ func TestRefusalOfTheDatabaseIsAnInvalidError(t *testing.T) {
 // The details that the server gives for an error show the row.
 func TestErrorsShowNoValuesOfRows(t *testing.T) {
 	t.Parallel()
-	driver := postgres.New(pgtest.Pool(t), nil)
+	driver := must.New(postgres.New(pgtest.Pool(t), nil))
 	a := appendOne(storetest.Category(t).Stream("1"), messagestore.NoStream)
 	a.Records[0].Data = []byte(`{"secret":"canary",}`)
 
@@ -353,7 +354,7 @@ func TestGroupOfTheSmallestHash(t *testing.T) {
 	pool, schema := pgtest.Schema(t)
 	_, err := pool.Exec(t.Context(), "insert into "+schema+".messages (category, stream_name, position, type, id, group_hash) values ('a', 'a-1', 0, 'T', gen_random_uuid(), -9223372036854775808)")
 	require.NoError(t, err)
-	driver := postgres.New(pool, &postgres.Config{Schema: schema})
+	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
 	found := 0
 	for member := range 3 {
 		page, err := driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: 10, Filter: messagestore.Filter{GroupSize: 3, GroupMember: member}})

@@ -31,7 +31,7 @@ func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 	run := func(pool *pgxpool.Pool) <-chan error {
 		ended := make(chan error, 1)
 		handler := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
-		c := must.New(consumer.New(messagestore.New(postgres.New(pool, nil), nil), storetest.Category(t), "test", handler, &consumer.Config{Logger: logger.Silent()}))
+		c := must.New(consumer.New(must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t), "test", handler, &consumer.Config{Logger: logger.Silent()}))
 		go func() { ended <- c.Run(t.Context()) }()
 		return ended
 	}

@@ -33,9 +33,6 @@ var headsOIDs = []uint32{pgtype.TextArrayOID}
 // Heads implements [messagestore.HeadsDriver]. It is supported over a pool only: a connection or
 // a transaction has another user.
 func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
-	if d.invalid != nil {
-		return nil, d.invalid
-	}
 	if d.link.Pool() == nil {
 		return nil, fmt.Errorf("heads of categories: %w", messagestore.ErrNotSupported)
 	}
@@ -70,9 +67,6 @@ func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) 
 // [Config.NoNotify], nor through a pooler such as PgBouncer, which may give the notification to
 // another client.
 func (d *Driver) Listen(ctx context.Context, heard func(category messagestore.Category, head messagestore.GlobalPosition)) error {
-	if d.invalid != nil {
-		return d.invalid
-	}
 	if d.link.Pool() == nil || !d.notify {
 		return fmt.Errorf("listen: %w", messagestore.ErrNotSupported)
 	}

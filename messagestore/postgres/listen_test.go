@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -47,7 +48,7 @@ func awaitListener(t *testing.T, pool *pgxpool.Pool, before ...uint32) {
 // watch returns the bell of a category whose watcher waits for an hour if it has to.
 func watch(t *testing.T, driver messagestore.Driver, category messagestore.Category, interval time.Duration) <-chan messagestore.GlobalPosition {
 	t.Helper()
-	bell, stop := messagestore.New(driver, nil).Watch(category, interval)
+	bell, stop := must.New(messagestore.New(driver, nil)).Watch(category, interval)
 	t.Cleanup(stop)
 	return bell
 }
@@ -107,7 +108,7 @@ func TestWithoutNotificationsMessagesAreFoundByPolling(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	bell := watch(t, driver, "account", 10*time.Millisecond)
 
-	written := write(t, messagestore.New(postgres.New(elsewhere, quiet), nil), "account-1", messagestore.NoStream, opened())
+	written := write(t, must.New(messagestore.New(must.New(postgres.New(elsewhere, quiet)), nil)), "account-1", messagestore.NoStream, opened())
 
 	requireRing(t, bell, written.GlobalPosition)
 	require.Empty(t, listeners(t, elsewhere))
@@ -122,7 +123,7 @@ func TestThroughPgBouncerMessagesAreFoundByPolling(t *testing.T) {
 	driver := open(t, through.URL)
 	bell := watch(t, driver, "account", 10*time.Millisecond)
 
-	written := write(t, messagestore.New(postgres.New(elsewhere, nil), nil), "account-1", messagestore.NoStream, opened())
+	written := write(t, must.New(messagestore.New(must.New(postgres.New(elsewhere, nil)), nil)), "account-1", messagestore.NoStream, opened())
 
 	requireRing(t, bell, written.GlobalPosition)
 	require.ErrorIs(t, driver.Listen(t.Context(), nil), messagestore.ErrNotSupported)
@@ -151,7 +152,7 @@ func TestOnAStandbyMessagesAreFoundByPolling(t *testing.T) {
 	category := storetest.Category(t)
 	bell := watch(t, driver, category, 10*time.Millisecond)
 
-	written := write(t, messagestore.New(open(t, primary), nil), category.Stream("1"), messagestore.NoStream, opened())
+	written := write(t, must.New(messagestore.New(open(t, primary), nil)), category.Stream("1"), messagestore.NoStream, opened())
 
 	requireRing(t, bell, written.GlobalPosition)
 	err := driver.Listen(t.Context(), nil)
@@ -168,7 +169,7 @@ func TestOverAnythingButAPoolAWatchLeavesTheDriverAlone(t *testing.T) {
 	require.NoError(t, err)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // there is nothing to undo
 	for _, db := range []postgres.DB{conn, tx} {
-		driver := postgres.New(db, nil)
+		driver := must.New(postgres.New(db, nil))
 		_, err := driver.Heads(t.Context(), nil)
 		require.ErrorIs(t, err, messagestore.ErrNotSupported)
 		require.ErrorIs(t, driver.Listen(t.Context(), nil), messagestore.ErrNotSupported)
@@ -183,7 +184,7 @@ func TestOverAnythingButAPoolAWatchLeavesTheDriverAlone(t *testing.T) {
 func TestTheLastWatchEndsListening(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
-	_, stop := messagestore.New(open(t, url), nil).Watch("account", time.Hour)
+	_, stop := must.New(messagestore.New(open(t, url), nil)).Watch("account", time.Hour)
 	awaitListener(t, elsewhere)
 
 	stop()

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -59,7 +60,7 @@ func typed(stream messagestore.StreamName, expected messagestore.Version, types 
 // The snapshot by which a group looks up the versions has none of its own messages.
 func TestLoserMeetsItsWinnerOfTheSameGroup(t *testing.T) {
 	t.Parallel()
-	driver := postgres.New(pgtest.Pool(t), nil)
+	driver := must.New(postgres.New(pgtest.Pool(t), nil))
 	category := storetest.Category(t)
 	a, b, c, old, empty := category.Stream("a"), category.Stream("b"), category.Stream("c"), category.Stream("old"), category.Stream("empty")
 	_, err := driver.Append(t.Context(), typed(old, messagestore.NoStream, "Opened", "Closed"))
@@ -99,7 +100,7 @@ func TestLoserMeetsItsWinnerOfTheSameGroup(t *testing.T) {
 // A conflict is of the end of its group. A write is never told of the very version that it expects.
 func TestWriteWhoseVersionComesLaterInItsGroupIsWritten(t *testing.T) {
 	t.Parallel()
-	driver := postgres.New(pgtest.Pool(t), nil)
+	driver := must.New(postgres.New(pgtest.Pool(t), nil))
 	stream := storetest.Category(t).Stream("1")
 
 	answers := driver.AppendOrMeetEach(t.Context(), []messagestore.Append{
@@ -117,7 +118,7 @@ func TestWriteWhoseVersionComesLaterInItsGroupIsWritten(t *testing.T) {
 
 func TestGroupMeetsTheLastMessageOrWrites(t *testing.T) {
 	t.Parallel()
-	driver := postgres.New(pgtest.Pool(t), nil)
+	driver := must.New(postgres.New(pgtest.Pool(t), nil))
 	rapid.Check(t, func(r *rapid.T) {
 		category := messagestore.Category("g" + strings.ReplaceAll(uuid.NewString(), "-", ""))
 		for range rapid.IntRange(1, 3).Draw(r, "groups") {
@@ -184,7 +185,7 @@ func TestGroupThatFallsApartMeetsAllTheSame(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			driver := postgres.New(pool, nil)
+			driver := must.New(postgres.New(pool, nil))
 			category := storetest.Category(t)
 			a, b := category.Stream("a"), category.Stream("b")
 			bad := typed(category.Stream("bad"), messagestore.AnyVersion, "T")
@@ -212,7 +213,7 @@ func TestGroupThatFallsApartMeetsAllTheSame(t *testing.T) {
 // A level that the user has by default is not that of a transaction of the caller's.
 func TestWriteMeetsWhateverTheDefaultLevel(t *testing.T) {
 	t.Parallel()
-	driver := postgres.New(limitedPool(t, "default_transaction_isolation", "serializable"), nil)
+	driver := must.New(postgres.New(limitedPool(t, "default_transaction_isolation", "serializable"), nil))
 	category := storetest.Category(t)
 	a, b := category.Stream("a"), category.Stream("b")
 	for _, appends := range [][]messagestore.Append{
@@ -243,8 +244,8 @@ func TestTransactionAboveReadCommittedGetsTheConflict(t *testing.T) {
 	eachLevel(t, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		category := storetest.Category(t)
 		stream, other := category.Stream("1"), category.Stream("2")
-		inside := postgres.New(tx, nil)
-		write(t, messagestore.New(inside, nil), other, messagestore.NoStream, opened())
+		inside := must.New(postgres.New(tx, nil))
+		write(t, must.New(messagestore.New(inside, nil)), other, messagestore.NoStream, opened())
 		for _, appends := range [][]messagestore.Append{
 			{typed(other, messagestore.NoStream, "Lost")},
 			{typed(other, 4, "Lost", "Lost")},
@@ -277,7 +278,7 @@ func TestMeetingIsNeverOfAStaleSnapshot(t *testing.T) {
 	eachLevel(t, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		stream := storetest.Category(t).Stream("1")
 		write(t, outside, stream, messagestore.NoStream, opened(), opened())
-		inside := postgres.New(tx, nil)
+		inside := must.New(postgres.New(tx, nil))
 
 		_, met, err := inside.TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
 
@@ -295,7 +296,7 @@ func TestMeetingIsNeverOfAStaleSnapshot(t *testing.T) {
 // In a transaction of the caller's all ways of pgx to send a statement have the same answer.
 func TestMeetingIsReadHoweverItWasSent(t *testing.T) {
 	t.Parallel()
-	shared := postgres.New(pgtest.Pool(t), nil)
+	shared := must.New(postgres.New(pgtest.Pool(t), nil))
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 	} {
@@ -313,7 +314,7 @@ func TestMeetingIsReadHoweverItWasSent(t *testing.T) {
 			require.NoError(t, err)
 			tx, err := conn.Begin(t.Context())
 			require.NoError(t, err)
-			inside := postgres.New(tx, nil)
+			inside := must.New(postgres.New(tx, nil))
 
 			_, met, err := inside.TryAppend(t.Context(), []messagestore.Append{typed(b, messagestore.NoStream, "Lost"), typed(a, messagestore.NoStream, "Lost", "Lost"), typed(empty, 0)})
 			require.NoError(t, err)
@@ -340,12 +341,12 @@ func TestRemovedStreamMeetsItsTombstone(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	for _, erase := range []bool{false, true} {
-		driver := postgres.New(pool, nil)
+		driver := must.New(postgres.New(pool, nil))
 		category := storetest.Category(t)
 		gone, other := category.Stream("gone"), category.Stream("other")
 		_, err := driver.Append(t.Context(), typed(gone, messagestore.NoStream, "Opened", "Closed"))
 		require.NoError(t, err)
-		_, err = admin.New(pool, nil).Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase})
+		_, err = must.New(admin.New(pool, nil)).Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase})
 		require.NoError(t, err)
 
 		for _, appends := range [][]messagestore.Append{
@@ -378,7 +379,7 @@ func TestRemovedStreamMeetsItsTombstone(t *testing.T) {
 func TestLargeMessageIsNotSentAlong(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	const bound = 16 << 10
 	for name, test := range map[string]struct {
 		data, metadata int
@@ -450,7 +451,7 @@ func (*interruption) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEnd
 
 func TestMessageThatIsRemovedAfterItWasMetIsNotTold(t *testing.T) {
 	t.Parallel()
-	shared := postgres.New(pgtest.Pool(t), nil)
+	shared := must.New(postgres.New(pgtest.Pool(t), nil))
 	for _, erase := range []bool{false, true} {
 		stream := storetest.Category(t).Stream("1")
 		large := typed(stream, messagestore.NoStream, "Opened", "Large")
@@ -459,7 +460,7 @@ func TestMessageThatIsRemovedAfterItWasMetIsNotTold(t *testing.T) {
 		require.NoError(t, err)
 		config := pgtest.Pool(t).Config()
 		config.ConnConfig.Tracer = &interruption{"dibs.read_stream(", func() {
-			_, err := admin.New(pgtest.Pool(t), nil).Delete(t.Context(), stream, 1, &retention.DeleteOptions{EraseName: erase})
+			_, err := must.New(admin.New(pgtest.Pool(t), nil)).Delete(t.Context(), stream, 1, &retention.DeleteOptions{EraseName: erase})
 			if err != nil {
 				t.Error(err)
 			}
@@ -468,7 +469,7 @@ func TestMessageThatIsRemovedAfterItWasMetIsNotTold(t *testing.T) {
 		require.NoError(t, err)
 		await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 
-		_, met, err := postgres.New(pool, nil).TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
+		_, met, err := must.New(postgres.New(pool, nil)).TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
 
 		require.NoError(t, err)
 		requireMet(t, shared, met, stream)
@@ -484,7 +485,7 @@ func TestMessageWithoutDataIsMet(t *testing.T) {
 	stream := storetest.Category(t).Stream("1")
 	_, err := pool.Exec(t.Context(), "select message_store.write_message($1, $2, 'Empty', null)", uuid.NewString(), string(stream))
 	require.NoError(t, err)
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 
 	_, met, err := driver.TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
 
@@ -498,12 +499,12 @@ func TestWriteMeetsBehindAFence(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	for _, group := range []bool{false, true} {
-		driver := postgres.New(pool, nil)
+		driver := must.New(postgres.New(pool, nil))
 		category := storetest.Category(t)
 		stream := category.Stream("1")
 		_, err := driver.Append(t.Context(), typed(stream, messagestore.NoStream, "Opened"))
 		require.NoError(t, err)
-		_, err = postgres.New(pool, nil).Find(t.Context(), stream, []uuid.UUID{uuid.New()})
+		_, err = must.New(postgres.New(pool, nil)).Find(t.Context(), stream, []uuid.UUID{uuid.New()})
 		require.NoError(t, err)
 		var met *messagestore.Conflict
 		if group {
@@ -521,7 +522,7 @@ func TestWriteMeetsBehindAFence(t *testing.T) {
 // The time of a write is the message's, whichever function wrote it, and of a repeat the first's.
 func TestTimeOfAWriteIsTheMessages(t *testing.T) {
 	t.Parallel()
-	driver := postgres.New(pgtest.Pool(t), nil)
+	driver := must.New(postgres.New(pgtest.Pool(t), nil))
 	category := storetest.Category(t)
 	group := []messagestore.Append{
 		typed(category.Stream("g1"), messagestore.NoStream, "T"), typed(category.Stream("g2"), messagestore.NoStream, "T", "T", "T"), typed(category.Stream("g1"), 0, "T"),
@@ -582,7 +583,7 @@ func goingPast(a messagestore.Append, types ...string) messagestore.Append {
 func TestPastARemovedMessageIsAConflict(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver, remover := postgres.New(pool, nil), admin.New(pool, nil)
+	driver, remover := must.New(postgres.New(pool, nil)), must.New(admin.New(pool, nil))
 	category := storetest.Category(t)
 	trimmed := category.Stream("trimmed")
 	_, err := driver.Append(t.Context(), typed(trimmed, messagestore.NoStream, "Reserved", "Extended", "Extended", "Extended"))
@@ -634,7 +635,7 @@ func TestPastOfATransactionThatIsTooOldIsASerializationFailure(t *testing.T) {
 					_, err := outside.Append(t.Context(), typed(stream, 1, came))
 					require.NoError(t, err)
 
-					_, err = postgres.New(tx, nil).AppendAll(t.Context(), []messagestore.Append{goingPast(typed(stream, 0, types...), "Extended")})
+					_, err = must.New(postgres.New(tx, nil)).AppendAll(t.Context(), []messagestore.Append{goingPast(typed(stream, 0, types...), "Extended")})
 
 					switch {
 					case level != pgx.ReadCommitted:
@@ -657,14 +658,14 @@ func TestPastAnotherTypeIsAConflictAtEveryLevel(t *testing.T) {
 		_, err := outside.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved", "Released", "Extended"))
 		require.NoError(t, err)
 	}, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *postgres.Driver, stream messagestore.StreamName) {
-		inside := postgres.New(tx, nil)
+		inside := must.New(postgres.New(tx, nil))
 		for _, a := range []messagestore.Append{typed(stream, 0, "Confirmed"), typed(stream, 0)} {
 			_, err := inside.AppendAll(t.Context(), []messagestore.Append{goingPast(a, "Extended")})
 			require.Equal(t, &messagestore.VersionConflictError{Stream: stream, Expected: 0, Actual: 2}, err)
 		}
 		_, err := inside.AppendAll(t.Context(), []messagestore.Append{goingPast(typed(stream, 1, "Confirmed"), "Extended")})
 		require.NoError(t, err)
-		requireUsable(t, tx, messagestore.New(outside, nil))
+		requireUsable(t, tx, must.New(messagestore.New(outside, nil)))
 	})
 }
 
@@ -674,7 +675,7 @@ func eachLevelAfter(
 	test func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *postgres.Driver, stream messagestore.StreamName),
 ) {
 	t.Helper()
-	outside := postgres.New(pgtest.Pool(t), nil)
+	outside := must.New(postgres.New(pgtest.Pool(t), nil))
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
@@ -693,7 +694,7 @@ func eachLevelAfter(
 // snapshot.
 func TestTransactDoesNotPassACheckOnAnOldSnapshot(t *testing.T) {
 	t.Parallel()
-	driver := postgres.New(pgtest.Pool(t), nil)
+	driver := must.New(postgres.New(pgtest.Pool(t), nil))
 	for _, types := range [][]string{nil, {"Confirmed"}} {
 		stream := storetest.Category(t).Stream("1")
 		_, err := driver.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved"))

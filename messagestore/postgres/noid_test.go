@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -21,7 +22,7 @@ func TestStreamWithoutIdentifierIsOneMembers(t *testing.T) {
 	_, err := pool.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
 		values (dibs.category($1), dibs.group_hash($1), $1, 0, 'Opened', gen_random_uuid(), '{}')`, string(category))
 	require.NoError(t, err)
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 
 	for _, size := range []int{1, 2, 3, 64} {
 		var members []int

@@ -13,22 +13,20 @@ import (
 
 func TestNilDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
-	for name, driver := range map[string]messagestore.Driver{
-		"nil":            postgres.New(nil, nil),
-		"nil pool":       postgres.New((*pgxpool.Pool)(nil), nil),
-		"nil connection": postgres.New((*pgx.Conn)(nil), nil),
-		"nil *sql.DB":    postgres.NewSQL(nil, nil),
+	over := func(db postgres.DB) func(*postgres.Config) error {
+		return func(config *postgres.Config) error { _, err := postgres.New(db, config); return err }
+	}
+	for name, make := range map[string]func(*postgres.Config) error{
+		"nil":            over(nil),
+		"nil pool":       over((*pgxpool.Pool)(nil)),
+		"nil connection": over((*pgx.Conn)(nil)),
+		"nil *sql.DB":    func(config *postgres.Config) error { _, err := postgres.NewSQL(nil, config); return err },
 	} {
-		store := messagestore.New(driver, nil)
-		for _, err := range []error{store.Check(t.Context()), func() error {
-			_, err := store.Write(t.Context(), "account-1", messagestore.NoStream, opened())
-			return err
-		}(), func() error { _, err := store.Epoch(t.Context()); return err }()} {
-			require.ErrorIs(t, err, messagestore.ErrInvalid, name)
-			require.ErrorContains(t, err, "invalid database: it is nil: give a pool, a connection or a transaction", name)
-		}
-		_, stop := store.Watch("account", 0)
-		stop()
-		require.NoError(t, store.Close(), name)
+		err := make(nil)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
+		require.EqualError(t, err, "postgres: invalid database: it is nil: give a pool, a connection or a transaction", name)
+		err = make(&postgres.Config{Schema: "A"})
+		require.ErrorContains(t, err, `invalid schema "A": `, name)
+		require.ErrorContains(t, err, "invalid database: it is nil", name)
 	}
 }

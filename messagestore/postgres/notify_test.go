@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -21,9 +22,9 @@ func TestAWriteOfAnotherProcessRingsAtOnce(t *testing.T) {
 	url, elsewhere := listeningDatabase(t)
 	bell := watch(t, open(t, url), "account", time.Hour)
 	awaitListener(t, elsewhere)
-	other := postgres.New(elsewhere, nil)
+	other := must.New(postgres.New(elsewhere, nil))
 
-	written := write(t, messagestore.New(other, nil), "account-1", messagestore.NoStream, opened())
+	written := write(t, must.New(messagestore.New(other, nil)), "account-1", messagestore.NoStream, opened())
 	requireRing(t, bell, written.GlobalPosition)
 	all, err := other.AppendAll(t.Context(), []messagestore.Append{appendOne("order-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion)})
 	require.NoError(t, err)
@@ -36,7 +37,7 @@ func TestAWriteOfAnotherProcessRingsAtOnce(t *testing.T) {
 
 	tx, err := elsewhere.Begin(t.Context())
 	require.NoError(t, err)
-	written = write(t, messagestore.New(postgres.New(tx, nil), nil), "account-3", messagestore.NoStream, opened())
+	written = write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), "account-3", messagestore.NoStream, opened())
 	require.NoError(t, tx.Commit(t.Context()))
 	requireRing(t, bell, written.GlobalPosition)
 }
@@ -44,7 +45,7 @@ func TestAWriteOfAnotherProcessRingsAtOnce(t *testing.T) {
 func TestASchemaOfAnotherNameIsHeard(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	driver := postgres.New(pool, &postgres.Config{Schema: schema})
+	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
 	ctx, cancel := context.WithCancel(t.Context())
 	told, ended := make(chan heard), make(chan error, 1)
 	go func() {
@@ -54,7 +55,7 @@ func TestASchemaOfAnotherNameIsHeard(t *testing.T) {
 	}()
 	require.Equal(t, heard{}, await.Receive(t, "a wake-up", told), "it listens")
 
-	written := write(t, messagestore.New(driver, nil), "account-1", messagestore.NoStream, opened())
+	written := write(t, must.New(messagestore.New(driver, nil)), "account-1", messagestore.NoStream, opened())
 
 	require.Equal(t, heard{"account", written.GlobalPosition}, await.Receive(t, "a wake-up", told))
 	cancel()
@@ -66,7 +67,7 @@ func TestAListenerThatIsKilledMissesNothing(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
 	bell := watch(t, open(t, url), "account", time.Hour)
-	store := messagestore.New(postgres.New(elsewhere, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(elsewhere, nil)), nil))
 	for range 5 {
 		awaitListener(t, elsewhere)
 		before := listeners(t, elsewhere)
@@ -104,7 +105,7 @@ func TestWhatIsNotified(t *testing.T) {
 		}
 	}
 	for _, config := range []*postgres.Config{nil, {NoNotify: true}} {
-		driver := postgres.New(elsewhere, config)
+		driver := must.New(postgres.New(elsewhere, config))
 		payload := func(w messagestore.Written) []string {
 			if config != nil {
 				return nil
@@ -137,7 +138,7 @@ func TestWhatIsNotified(t *testing.T) {
 
 		tx, err := elsewhere.Begin(t.Context())
 		require.NoError(t, err)
-		_, err = postgres.New(tx, config).Append(t.Context(), appendOne("account-1", messagestore.AnyVersion))
+		_, err = must.New(postgres.New(tx, config)).Append(t.Context(), appendOne("account-1", messagestore.AnyVersion))
 		require.NoError(t, err)
 		require.NoError(t, tx.Rollback(t.Context()))
 		require.Empty(t, notified(), "it was rolled back")
@@ -148,7 +149,7 @@ func TestWhatIsNotified(t *testing.T) {
 func TestNobodyIsNotifiedWhereNobodyListens(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
-	driver := postgres.New(elsewhere, nil)
+	driver := must.New(postgres.New(elsewhere, nil))
 	deaf, one, other := connect(t, url), connect(t, url), connect(t, url)
 	_, err := deaf.Exec(t.Context(), "listen dibs_messages") // and has not told anybody
 	require.NoError(t, err)
@@ -218,7 +219,7 @@ func TestWritesThroughPgBouncerAreHeard(t *testing.T) {
 	bell := watch(t, open(t, url), "account", time.Hour)
 	awaitListener(t, elsewhere)
 
-	written := write(t, messagestore.New(open(t, through.URL), nil), "account-1", messagestore.NoStream, opened())
+	written := write(t, must.New(messagestore.New(open(t, through.URL), nil)), "account-1", messagestore.NoStream, opened())
 
 	requireRing(t, bell, written.GlobalPosition)
 }
@@ -245,12 +246,12 @@ func TestListeningTakesNoConnectionOfThePool(t *testing.T) {
 	require.NoError(t, err)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 
-	bell := watch(t, postgres.New(pool, nil), "account", time.Hour)
+	bell := watch(t, must.New(postgres.New(pool, nil)), "account", time.Hour)
 	awaitListener(t, elsewhere)
 	held, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer held.Release()
-	written := write(t, messagestore.New(postgres.New(elsewhere, nil), nil), "account-1", messagestore.NoStream, opened())
+	written := write(t, must.New(messagestore.New(must.New(postgres.New(elsewhere, nil)), nil)), "account-1", messagestore.NoStream, opened())
 
 	requireRing(t, bell, written.GlobalPosition)
 	var name string

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
@@ -32,7 +33,7 @@ import (
 func holdCategory(t *testing.T, stream messagestore.StreamName) pgx.Tx {
 	t.Helper()
 	holder := begin(t, pgx.ReadCommitted)
-	write(t, messagestore.New(postgres.New(holder, nil), nil), stream, messagestore.AnyVersion, opened())
+	write(t, must.New(messagestore.New(must.New(postgres.New(holder, nil)), nil)), stream, messagestore.AnyVersion, opened())
 	return holder
 }
 
@@ -48,7 +49,7 @@ func TestKilledBackendLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
 	pool, pid := pgtest.PoolOfOne(t, nil)
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	a := appendOne(category.Stream("1"), messagestore.NoStream)
 	done := make(chan error, 1)
 	go func() {
@@ -65,7 +66,7 @@ func TestKilledBackendLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	require.True(t, ok, "%v", err)
 	require.Equal(t, []messagestore.UnknownWrite{{Stream: a.Stream, IDs: []uuid.UUID{a.Records[0].ID}}}, unknown.Writes)
 	require.NoError(t, holder.Rollback(t.Context()))
-	_, err = messagestore.New(driver, nil).Resolve(t.Context(), unknown)
+	_, err = must.New(messagestore.New(driver, nil)).Resolve(t.Context(), unknown)
 	require.ErrorIs(t, err, messagestore.ErrNotWritten)
 }
 
@@ -76,7 +77,7 @@ func TestResolveWaitsForAWriteWhoseCallerIsGone(t *testing.T) {
 	stream := storetest.Category(t).Stream("1")
 	holder := begin(t, pgx.ReadCommitted)
 	message := opened()
-	write(t, messagestore.New(postgres.New(holder, nil), nil), stream, messagestore.NoStream, message)
+	write(t, must.New(messagestore.New(must.New(postgres.New(holder, nil)), nil)), stream, messagestore.NoStream, message)
 	asking, pid := pgtest.PoolOfOne(t, func(c *pgxpool.Config) {
 		// A transaction at this level would not see the writes that it waited for.
 		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
@@ -88,7 +89,7 @@ func TestResolveWaitsForAWriteWhoseCallerIsGone(t *testing.T) {
 	}
 	done := make(chan answer, 1)
 	go func() {
-		written, err := messagestore.New(postgres.New(asking, nil), nil).Resolve(t.Context(), lost)
+		written, err := must.New(messagestore.New(must.New(postgres.New(asking, nil)), nil)).Resolve(t.Context(), lost)
 		done <- answer{written, err}
 	}()
 	waitUntilBlocked(t, pool, pid)
@@ -107,7 +108,7 @@ func TestContextThatEndsWhileWaitingLeavesAnUnknownOutcome(t *testing.T) {
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
 	pool, pid := pgtest.PoolOfOne(t, nil)
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -129,7 +130,7 @@ func TestContextThatEndsWhileWaitingLeavesAnUnknownOutcome(t *testing.T) {
 		return !waits
 	})
 	require.NoError(t, holder.Commit(t.Context()))
-	_, err = messagestore.New(driver, nil).Resolve(t.Context(), err)
+	_, err = must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err)
 	require.ErrorIs(t, err, messagestore.ErrNotWritten)
 }
 
@@ -138,7 +139,7 @@ func TestContextThatHasEndedSendsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	_, err := postgres.New(pgtest.Pool(t), nil).Append(ctx, appendOne(storetest.Category(t).Stream("1"), messagestore.NoStream))
+	_, err := must.New(postgres.New(pgtest.Pool(t), nil)).Append(ctx, appendOne(storetest.Category(t).Stream("1"), messagestore.NoStream))
 
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
@@ -154,9 +155,9 @@ func TestWaitingForAStuckPeerEndsDefinitely(t *testing.T) {
 	holder, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
-	write(t, messagestore.New(postgres.New(holder, config), nil), category.Stream("held"), messagestore.NoStream, opened())
+	write(t, must.New(messagestore.New(must.New(postgres.New(holder, config)), nil)), category.Stream("held"), messagestore.NoStream, opened())
 
-	_, err = postgres.New(pool, config).Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream))
+	_, err = must.New(postgres.New(pool, config)).Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream))
 
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	refused, ok := errors.AsType[*pgconn.PgError](err)
@@ -188,7 +189,7 @@ func TestWhatIsNoneOfOurConstraintsIsRefusedOnce(t *testing.T) {
 				_, err := pool.Exec(t.Context(), fmt.Sprintf(statement, schema))
 				require.NoError(t, err)
 			}
-			driver := postgres.New(pool, &postgres.Config{Schema: schema})
+			driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
 			category := storetest.Category(t)
 			invoice := func(id string) messagestore.Append {
 				a := record(category.Stream(id))
@@ -222,7 +223,7 @@ func TestWhatIsNoneOfOurConstraintsIsRefusedOnce(t *testing.T) {
 func TestASequenceThatIsBehindIsNotDrawnFromUntilItFits(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	driver := postgres.New(pool, &postgres.Config{Schema: schema})
+	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
 	stream := storetest.Category(t).Stream("1")
 	for range 10 {
 		_, err := driver.Append(t.Context(), record(stream))
@@ -251,7 +252,7 @@ func TestSerializationFailureIsTriedAgain(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() {
-		_, err := postgres.New(pool, nil).Append(t.Context(), appendOne(stream, messagestore.AnyVersion))
+		_, err := must.New(postgres.New(pool, nil)).Append(t.Context(), appendOne(stream, messagestore.AnyVersion))
 		done <- err
 	}()
 	waitUntilBlocked(t, shared, pid)
@@ -383,12 +384,12 @@ func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
 			proxy, pool := proxied(t)
 			stream := storetest.Category(t).Stream("1")
 			message := canary()
-			store := messagestore.New(postgres.New(pool, nil), nil)
+			store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 			write(t, store, stream, messagestore.NoStream, opened()) // so that the statement is prepared
 			a := messagestore.Append{Stream: stream, Expected: 0, Records: []messagestore.Encoded{{ID: message.ID, Type: "Opened", Data: []byte(`{"name":"canary"}`)}}}
 
 			met := cutCanary(proxy, written)
-			_, err := postgres.New(pool, nil).Append(t.Context(), a)
+			_, err := must.New(postgres.New(pool, nil)).Append(t.Context(), a)
 
 			require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 			await.Receive(t, "the fault", met)
@@ -408,7 +409,7 @@ func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
 func TestAWriteThatIsNeverAnsweredDoesNotKeepItsLine(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	category := storetest.Category(t)
 	_, err := driver.Append(t.Context(), record(category.Stream("0"))) // so that the statement is prepared
 	require.NoError(t, err)
@@ -443,7 +444,7 @@ func TestAWriteThatIsNeverAnsweredDoesNotKeepItsLine(t *testing.T) {
 	err = await.Receive(t, "the first write", first)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	found, err := messagestore.New(driver, nil).Resolve(t.Context(), err)
+	found, err := must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err)
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(0), found[0].Version)
 }
@@ -454,7 +455,7 @@ func TestStoreWritesOnceThoughTheAnswerIsLost(t *testing.T) {
 		t.Run(fmt.Sprint("written ", written), func(t *testing.T) {
 			t.Parallel()
 			proxy, pool := proxied(t)
-			store := messagestore.New(postgres.New(pool, nil), nil)
+			store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 			stream := storetest.Category(t).Stream("1")
 			write(t, store, stream, messagestore.NoStream, opened())
 
@@ -475,8 +476,8 @@ func TestStoreWritesOnceThoughTheAnswerIsLost(t *testing.T) {
 func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
-	driver := postgres.New(pool, nil)
-	store := messagestore.New(driver, nil)
+	driver := must.New(postgres.New(pool, nil))
+	store := must.New(messagestore.New(driver, nil))
 	category := storetest.Category(t)
 	stream := category.Stream("1")
 	write(t, store, category.Stream("0"), messagestore.NoStream, opened()) // so that the statement is prepared
@@ -511,8 +512,8 @@ func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 func TestWriteThatArrivesLateIsWritten(t *testing.T) {
 	t.Parallel()
 	proxy, pool := proxied(t)
-	driver := postgres.New(pool, nil)
-	store := messagestore.New(driver, nil)
+	driver := must.New(postgres.New(pool, nil))
+	store := must.New(messagestore.New(driver, nil))
 	stream := storetest.Category(t).Stream("1")
 	write(t, store, stream, messagestore.NoStream, opened())
 	ctx, leave := context.WithCancel(t.Context())
@@ -587,7 +588,7 @@ func TestAFenceThatWasLearnedOfALostHistoryHoldsNobodyUp(t *testing.T) {
 func TestAFenceIsRaisedToWhereItNeverWas(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	stream := storetest.Category(t).Stream("1")
 	for _, before := range []int64{1, 2} { // it was there, or is where the next one would be
 		_, err := driver.Find(t.Context(), stream, []uuid.UUID{uuid.New()})
@@ -607,7 +608,7 @@ func TestGroupThatIsSentAfterItsCallerLeftGoesWithoutIt(t *testing.T) {
 	category := storetest.Category(t)
 	pgtest.Pool(t)
 	pool, _ := pgtest.PoolOfOne(t, nil)
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	only, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	release := sync.OnceFunc(only.Release)
@@ -680,7 +681,7 @@ func TestOpeningEndsWithItsContextThoughTheServerIsSilent(t *testing.T) {
 func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 	t.Parallel()
 	direct := pgtest.Pool(t)
-	store, adm := messagestore.New(postgres.New(direct, nil), nil), admin.New(direct, nil)
+	store, adm := must.New(messagestore.New(must.New(postgres.New(direct, nil)), nil)), must.New(admin.New(direct, nil))
 	category := storetest.Category(t)
 	write(t, store, category.Stream("1"), messagestore.NoStream, opened())
 	_, err := adm.Delete(t.Context(), category.Stream("1"), 0, nil)
@@ -693,15 +694,15 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 		with error
 	}{
 		"find": {func(db postgres.DB) error {
-			_, err := postgres.New(db, nil).Find(t.Context(), category.Stream("1"), []uuid.UUID{uuid.New()})
+			_, err := must.New(postgres.New(db, nil)).Find(t.Context(), category.Stream("1"), []uuid.UUID{uuid.New()})
 			return err
 		}, messagestore.ErrDeleted},
 		"delete": {func(db postgres.DB) error {
-			_, err := admin.New(db, nil).Delete(t.Context(), erased.Tombstone, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
+			_, err := must.New(admin.New(db, nil)).Delete(t.Context(), erased.Tombstone, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
 			return err
 		}, messagestore.ErrInvalid},
 		"verify": {func(db postgres.DB) error {
-			_, err := admin.New(db, nil).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{category + "none"}})
+			_, err := must.New(admin.New(db, nil)).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{category + "none"}})
 			return err
 		}, messagestore.ErrNotFound},
 	} {
@@ -735,7 +736,7 @@ func TestConnectionThatCannotBeMadeWritesNothing(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 
-	_, err = postgres.New(pool, nil).Append(t.Context(), appendOne("account-1", messagestore.NoStream))
+	_, err = must.New(postgres.New(pool, nil)).Append(t.Context(), appendOne("account-1", messagestore.NoStream))
 
 	require.Error(t, err)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
@@ -750,7 +751,7 @@ func TestWritersOfTwoCategoriesInOppositeOrderDoNotDeadlock(t *testing.T) {
 	const writers, rounds = 8, 25
 	pool := pgtest.Pool(t)
 	var log bytes.Buffer // to which a deadlock would be logged, and then tried again
-	store := messagestore.New(postgres.New(pool, &postgres.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))}), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, &postgres.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))})), nil))
 	var streams []messagestore.StreamName
 	for range 4 {
 		streams = append(streams, storetest.Category(t).Stream("1"))
@@ -800,12 +801,12 @@ func TestAnIndexThatIsMadeAnewIsNotSomebodyElses(t *testing.T) {
 	err := pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), "select from "+schema+".messages")
 		require.NoError(t, err)
-		_, err = postgres.New(pool, config).Append(t.Context(), first)
+		_, err = must.New(postgres.New(pool, config)).Append(t.Context(), first)
 		require.NoError(t, err)
 
 		late := record(stream)
 		late.Expected = messagestore.NoStream
-		_, err = postgres.New(tx, config).Append(t.Context(), late)
+		_, err = must.New(postgres.New(tx, config)).Append(t.Context(), late)
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 		_, err = tx.Exec(t.Context(), "select 1") // goes on
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -19,7 +20,7 @@ func TestAPageOfLargeMessagesEndsEarly(t *testing.T) {
 	t.Parallel()
 	const messages, size, pageBytes = 50, 700_000, 16 << 20
 	category := storetest.Category(t)
-	store := messagestore.New(postgres.New(pgtest.Pool(t), nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
 	body := messagestore.Raw{Type: "T", Data: json.RawMessage(fmt.Sprintf(`{"note": %q}`, strings.Repeat("x", size)))}
 	for range messages / 10 {
 		_, err := store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, body, body, body, body, body, body, body, body, body, body)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -48,7 +49,7 @@ func TestConformanceInATransactionThroughPgBouncer(t *testing.T) {
 		Open: func(t *testing.T) messagestore.Driver {
 			tx, err := connect(t, through.URL).Begin(t.Context())
 			require.NoError(t, err)
-			return postgres.New(tx, nil)
+			return must.New(postgres.New(tx, nil))
 		},
 		OneUser: true,
 	})
@@ -60,7 +61,7 @@ func TestConformanceOverAConnectionThroughPgBouncer(t *testing.T) {
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
 	storetest.RunWith(t, storetest.Options{
-		Open:    func(t *testing.T) messagestore.Driver { return postgres.New(connect(t, through.URL), nil) },
+		Open:    func(t *testing.T) messagestore.Driver { return must.New(postgres.New(connect(t, through.URL), nil)) },
 		OneUser: true,
 	})
 }
@@ -87,7 +88,7 @@ func TestPgBouncerInStatementModeRefusesTransactions(t *testing.T) {
 	through := pgtest.PgBouncer(t, pgtest.URL(t), "pool_mode = statement")
 	driver := open(t, through.URL)
 	stream := storetest.Category(t).Stream("1")
-	write(t, messagestore.New(driver, nil), stream, messagestore.NoStream, opened())
+	write(t, must.New(messagestore.New(driver, nil)), stream, messagestore.NoStream, opened())
 	conn := connect(t, through.URL)
 
 	_, err := conn.Begin(t.Context())
@@ -114,14 +115,14 @@ func TestPgBouncerIsFoundByItself(t *testing.T) {
 			require.Equal(t, want, mode(t, conn), url)
 		}
 		stream := storetest.Category(t).Stream("1")
-		write(t, messagestore.New(driver, nil), stream, messagestore.NoStream, opened())
+		write(t, must.New(messagestore.New(driver, nil)), stream, messagestore.NoStream, opened())
 	}
 }
 
 // mode returns how a driver over the connection sends its statements.
 func mode(t *testing.T, conn *pgx.Conn) pgx.QueryExecMode {
 	t.Helper()
-	driver := postgres.New(conn, nil)
+	driver := must.New(postgres.New(conn, nil))
 	_, err := driver.Version(t.Context(), storetest.Category(t).Stream("1"))
 	require.NoError(t, err)
 	return driver.Mode(conn)
@@ -132,7 +133,7 @@ func TestVerifyPreparesNothingThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	through := pgtest.PgBouncer(t, ownDatabase(t), "default_pool_size = 1")
 	for range 2 { // pools, which have one server in turn
-		found, err := admin.New(pgtest.Connect(t, through.URL), nil).Verify(t.Context(), nil)
+		found, err := must.New(admin.New(pgtest.Connect(t, through.URL), nil)).Verify(t.Context(), nil)
 		require.NoError(t, err)
 		require.Empty(t, found.Violations)
 	}
@@ -161,7 +162,7 @@ func TestWritesThatWaitAreCommittedTogetherThroughPgBouncer(t *testing.T) {
 		c.wg.Wait()
 
 		require.NoError(t, await.Receive(t, "the first write", c.first))
-		version, err := postgres.New(shared, nil).Version(t.Context(), stream)
+		version, err := must.New(postgres.New(shared, nil)).Version(t.Context(), stream)
 		require.NoError(t, err)
 		require.Equal(t, messagestore.Version(7), version)
 		flushes, writes := c.driver.Flushes()
@@ -191,13 +192,13 @@ func TestKilledPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	resolved := make(chan error, 1)
 	go func() {
-		_, err := messagestore.New(postgres.New(shared, nil), nil).Resolve(t.Context(), err)
+		_, err := must.New(messagestore.New(must.New(postgres.New(shared, nil)), nil)).Resolve(t.Context(), err)
 		resolved <- err
 	}()
 	awaitTwoLockWaiters(t, shared, category)
 	require.NoError(t, holder.Commit(t.Context()))
 	require.NoError(t, await.Receive(t, "the end of Resolve", resolved))
-	version, err := postgres.New(shared, nil).Version(t.Context(), category.Stream("1"))
+	version, err := must.New(postgres.New(shared, nil)).Version(t.Context(), category.Stream("1"))
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(0), version)
 }
@@ -221,7 +222,7 @@ func TestServerKilledBehindPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *t
 	err := await.Receive(t, "the end of the write", lost)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.NoError(t, holder.Commit(t.Context()))
-	_, err = messagestore.New(driver, nil).Resolve(t.Context(), err)
+	_, err = must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err)
 	require.ErrorIs(t, err, messagestore.ErrNotWritten)
 	version, err := driver.Version(t.Context(), category.Stream("1"))
 	require.NoError(t, err)
@@ -233,7 +234,7 @@ func TestStoreWritesOnceThoughTheServerIsKilledBehindPgBouncer(t *testing.T) {
 	t.Parallel()
 	shared := pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
-	store := messagestore.New(open(t, through.URL), nil)
+	store := must.New(messagestore.New(open(t, through.URL), nil))
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
 	done := make(chan error, 1)

@@ -4,7 +4,11 @@
 //	if err != nil {
 //		return err
 //	}
-//	store := messagestore.New(postgres.New(pool, nil), nil)
+//	driver, err := postgres.New(pool, nil)
+//	if err != nil {
+//		return err
+//	}
+//	store, err := messagestore.New(driver, nil)
 //
 // or, with a pool of the driver's own, [Open]. The schema is made by package
 // migrations. The user needs no more than to be a member of the role dibs_writer,
@@ -19,8 +23,15 @@
 //		if _, err := tx.Exec(ctx, "update invoices set ..."); err != nil {
 //			return err
 //		}
-//		store := messagestore.New(postgres.New(tx, nil), nil)
-//		_, err := store.Write(ctx, stream, version, Paid{})
+//		driver, err := postgres.New(tx, nil)
+//		if err != nil {
+//			return err
+//		}
+//		store, err := messagestore.New(driver, nil)
+//		if err != nil {
+//			return err
+//		}
+//		_, err = store.Write(ctx, stream, version, Paid{})
 //		return err
 //	})
 //
@@ -149,8 +160,7 @@ type Driver struct {
 	schema  string
 	queries queries
 	fences  fences
-	notify  bool  // a write sends a NOTIFY
-	invalid error // of the configuration: the error of every call
+	notify  bool // a write sends a NOTIFY
 	log     logger.Logger
 	close   func()
 }
@@ -178,37 +188,45 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// New returns a driver over db, which the caller keeps and closes. An invalid schema name, and
-// a db that is nil, are the error of every call.
-func New(db DB, config *Config) *Driver {
-	d := configured(config)
-	if d.invalid == nil && pglink.IsNil(db) {
-		d.invalid = errNoDatabase
+// New returns a driver over db, which the caller keeps and closes. The error names each mistake: an
+// invalid schema name, a db that is nil. It matches [messagestore.ErrInvalid]. New makes no round trip.
+func New(db DB, config *Config) (*Driver, error) {
+	d, err := configured(config, pglink.IsNil(db))
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	if d.invalid != nil {
-		return d
-	}
+	d.over(db)
+	return d, nil
+}
+
+// over gives d its database.
+func (d *Driver) over(db DB) {
 	d.link = pglink.New(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log})
 	if d.link.Pool() != nil {
 		d.groups = newGroups()
 	}
-	return d
 }
 
 var errNoDatabase = messagestore.NewInvalidError("database", nil, "it is nil: give a pool, a connection or a transaction")
 
-// configured returns a driver that has no database yet.
-func configured(config *Config) *Driver {
+// configured returns a driver that has no database yet, or all mistakes. With none its database is nil.
+func configured(config *Config, none bool) (*Driver, error) {
 	if config == nil {
 		config = &Config{}
 	}
 	d := &Driver{schema: cmp.Or(config.Schema, pgschema.Default), notify: !config.NoNotify, log: config.Logger, close: func() {}}
+	var wrong []error
 	if rule := pgschema.Check(d.schema); rule != "" {
-		d.invalid = messagestore.NewInvalidError("schema", d.schema, rule)
-		return d
+		wrong = append(wrong, messagestore.NewInvalidError("schema", d.schema, rule))
+	}
+	if none {
+		wrong = append(wrong, errNoDatabase)
+	}
+	if len(wrong) > 0 {
+		return nil, errors.Join(wrong...)
 	}
 	d.queries = queriesFor(d.schema)
-	return d
+	return d, nil
 }
 
 // Open returns a driver over a pool of its own, which Close closes. It connects once and returns
@@ -227,6 +245,10 @@ func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
 	if ctx == nil {
 		return nil, fmt.Errorf("open: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
 	}
+	d, err := configured(config, false)
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
 	pool, clear, err := pglink.Open(ctx, url)
 	switch {
 	case errors.Is(err, pglink.ErrInvalidURL):
@@ -237,7 +259,7 @@ func Open(ctx context.Context, url string, config *Config) (*Driver, error) {
 	if clear != "" && config != nil {
 		config.Logger.Warn().Str("host", clear).Msg("the connection may not be encrypted: sslmode=verify-full in the URL encrypts it and verifies the host")
 	}
-	d := New(pool, config)
+	d.over(pool)
 	d.close = pool.Close
 	if err := d.with(ctx, func(DB) error { return nil }); err != nil {
 		pglink.CloseWithin(ctx, pool)
@@ -337,9 +359,6 @@ func queriesFor(schema string) queries {
 // with calls f with a connection or transaction that only f uses meanwhile, and whose server
 // is trusted.
 func (d *Driver) with(ctx context.Context, f func(db DB) error) error {
-	if d.invalid != nil {
-		return d.invalid
-	}
 	if ctx == nil {
 		return messagestore.NewInvalidError("context", nil, "it is nil")
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -84,7 +85,7 @@ func TestAPlanThatWasMadeForAnEmptyTableReadsNoMoreThanItHasTo(t *testing.T) {
 func TestAFilteredPageSaysHowFarItHasLooked(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	driver := postgres.New(pool, &postgres.Config{Schema: schema})
+	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
 	insert := func(first, last int, category, messageType string) {
 		t.Helper()
 		_, err := pool.Exec(t.Context(), `insert into `+schema+`.messages (id, category, group_hash, stream_name, position, global_position, type, data)
@@ -167,7 +168,7 @@ type hidden struct{ postgres.DB }
 func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	store := messagestore.New(postgres.New(pool, &postgres.Config{Schema: schema}), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, &postgres.Config{Schema: schema})), nil))
 	full := messagestore.Envelope{ID: uuid.New(), Body: messagestore.Raw{Type: "Opened", Data: json.RawMessage(`{"a": "é\n", "b":[1.10]}`)}, Metadata: messagestore.Metadata{
 		CausationStream: "b-1", CausationPosition: 3, CausationGlobalPosition: 4, Properties: messagestore.Properties{"n": json.Number("1.10")},
 	}}
@@ -210,7 +211,7 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 		require.NoError(t, err)
 		return a
 	}
-	want := read(postgres.New(pool, &postgres.Config{Schema: schema}))
+	want := read(must.New(postgres.New(pool, &postgres.Config{Schema: schema})))
 	first, second := want.one, want.two
 	require.Len(t, first, 3)
 	require.Equal(t, full.ID, first[0].ID)
@@ -236,13 +237,13 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 			c.DefaultQueryExecMode, c.DescriptionCacheCapacity = mode, descriptions
 			conn, err := pgx.ConnectConfig(t.Context(), c)
 			require.NoError(t, err)
-			require.Equal(t, want, read(postgres.New(conn, config)), "%v", mode)
+			require.Equal(t, want, read(must.New(postgres.New(conn, config))), "%v", mode)
 			tx, err := conn.Begin(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, want, read(postgres.New(tx, config)), "%v in a transaction", mode)
+			require.Equal(t, want, read(must.New(postgres.New(tx, config))), "%v in a transaction", mode)
 			require.NoError(t, tx.Rollback(t.Context()))
 			if mode == pgx.QueryExecModeExec {
-				require.Equal(t, want, read(postgres.New(hidden{conn}, config)), "%v of a connection that is not found", mode)
+				require.Equal(t, want, read(must.New(postgres.New(hidden{conn}, config))), "%v of a connection that is not found", mode)
 			}
 			require.NoError(t, conn.Close(context.WithoutCancel(t.Context())))
 		}
@@ -254,7 +255,7 @@ func TestTransactionThatHasEndedReadsNothing(t *testing.T) {
 	t.Parallel()
 	tx, err := pgtest.Pool(t).Begin(t.Context())
 	require.NoError(t, err)
-	driver := postgres.New(tx, nil)
+	driver := must.New(postgres.New(tx, nil))
 	stream := storetest.Category(t).Stream("1")
 	_, err = driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 1})
 	require.NoError(t, err)
@@ -271,7 +272,7 @@ func TestLimitThatIsNoneIsRefused(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	for _, limit := range []int{0, -1, 10_001, 1<<32 + 5, -1<<32 + 5} {
-		driver := postgres.New(pool, nil)
+		driver := must.New(postgres.New(pool, nil))
 		_, err := driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "a-1", Limit: limit})
 		require.ErrorContains(t, err, "invalid limit", "%d", limit)
 		_, err = driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: limit})
@@ -285,13 +286,13 @@ func TestMessagesShareNothing(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
 	require.NoError(t, err)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	category, driver := storetest.Category(t), postgres.New(pool, nil)
+	category, driver := storetest.Category(t), must.New(postgres.New(pool, nil))
 	for i := range 3 {
 		bodies := make([]messagestore.Body, 100)
 		for n := range bodies {
 			bodies[n] = opened()
 		}
-		write(t, messagestore.New(driver, nil), category.Stream(fmt.Sprint(i)), messagestore.NoStream, bodies...)
+		write(t, must.New(messagestore.New(driver, nil)), category.Stream(fmt.Sprint(i)), messagestore.NoStream, bodies...)
 	}
 	page, err := driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 1000})
 	require.NoError(t, err)

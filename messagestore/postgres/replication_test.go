@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
@@ -52,7 +53,7 @@ func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 
 	for name, driver := range map[string]*postgres.Driver{
 		"a pool of the driver's own": open(t, url),
-		"a pool that is watched":     postgres.New(own, nil),
+		"a pool that is watched":     must.New(postgres.New(own, nil)),
 		"through PgBouncer":          open(t, through.URL),
 	} {
 		lost := make(chan error, 1)
@@ -105,7 +106,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 	url := ownServer.Alone(t)
 	adm := connect(t, url)
 	driver := open(t, url)
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	stream := storetest.Category(t).Stream("1")
 	a := appendOne(stream, messagestore.NoStream)
 	setOnServer(t, adm, "synchronous_standby_names", "nobody")
@@ -156,10 +157,10 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	adm := admin.New(pool, nil)
+	adm := must.New(admin.New(pool, nil))
 	category := storetest.Category(t)
 	for _, id := range []string{"trimmed", "deleted", "erased"} {
-		write(t, messagestore.New(driver, nil), category.Stream(id), messagestore.NoStream, opened(), opened(), opened())
+		write(t, must.New(messagestore.New(driver, nil)), category.Stream(id), messagestore.NoStream, opened(), opened(), opened())
 	}
 	setOnServer(t, conn, "synchronous_standby_names", "nobody")
 	calls := map[string]func() error{
@@ -226,11 +227,11 @@ func TestUnwatchedConnectionsAreNamedInTheLog(t *testing.T) {
 	driver, err := postgres.Open(t.Context(), url, config)
 	require.NoError(t, err)
 	require.NoError(t, driver.Close())
-	_, err = postgres.New(pgtest.Connect(t, with(t, url, "synchronous_commit", "local")), config).Version(t.Context(), stream)
+	_, err = must.New(postgres.New(pgtest.Connect(t, with(t, url, "synchronous_commit", "local")), config)).Version(t.Context(), stream)
 	require.NoError(t, err)
 	require.Empty(t, log.String())
 
-	_, err = postgres.New(pgtest.Connect(t, url), config).Version(t.Context(), stream)
+	_, err = must.New(postgres.New(pgtest.Connect(t, url), config)).Version(t.Context(), stream)
 	require.NoError(t, err)
 	require.Contains(t, log.String(), "WatchReplication")
 }

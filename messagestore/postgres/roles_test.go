@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -21,14 +22,16 @@ func TestConformanceAsAWriterInAnotherSchema(t *testing.T) {
 	tier.TakesTurns(t, 2, 4)
 	_, schema := pgtest.SchemaInShared(t)
 	pool := pgtest.PoolAs(t, "dibs_writer")
-	storetest.Run(t, func(*testing.T) messagestore.Driver { return postgres.New(pool, &postgres.Config{Schema: schema}) })
+	storetest.Run(t, func(*testing.T) messagestore.Driver {
+		return must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
+	})
 }
 
 func TestReaderReadsAndCannotWrite(t *testing.T) {
 	t.Parallel()
 	stream := storetest.Category(t).Stream("1")
-	write(t, messagestore.New(postgres.New(pgtest.Pool(t), nil), nil), stream, messagestore.NoStream, opened())
-	reader := messagestore.New(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil), nil)
+	write(t, must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil)), stream, messagestore.NoStream, opened())
+	reader := must.New(messagestore.New(must.New(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil)), nil))
 
 	_, err := reader.Write(t.Context(), stream, messagestore.AnyVersion, opened())
 	requireDenied(t, err)
@@ -98,7 +101,7 @@ func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 		_, err := conn.Exec(t.Context(), statement)
 		require.NoError(t, err, statement)
 	}
-	store := messagestore.New(postgres.New(conn, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(conn, nil)), nil))
 	stream := storetest.Category(t).Stream("1")
 
 	message := opened()

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -35,7 +36,7 @@ func begun(t *testing.T, pool *pgxpool.Pool) (pgx.Tx, *messagestore.Store) {
 	t.Helper()
 	tx, err := connect(t, pool.Config().ConnString()).Begin(t.Context())
 	require.NoError(t, err)
-	return tx, messagestore.New(postgres.New(tx, nil), nil)
+	return tx, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
 }
 
 // blocks reports whether a session waits for the one with the given process.
@@ -60,7 +61,7 @@ func streamsOf(t *testing.T, store *messagestore.Store, category messagestore.Ca
 // Each way to read a category, for tests of where it ends.
 func categoryReaders(t *testing.T, pool *pgxpool.Pool) map[string]func(category messagestore.Category) []messagestore.StreamName {
 	t.Helper()
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	rows := func(sql string, args ...any) []messagestore.StreamName {
 		found, err := pool.Query(t.Context(), sql, args...)
 		require.NoError(t, err)
@@ -135,7 +136,7 @@ func TestAPreparedTransactionHoldsReadersBack(t *testing.T) {
 	conn := connect(t, pgtest.URL(t))
 	tx, err := conn.Begin(t.Context())
 	require.NoError(t, err)
-	write(t, messagestore.New(postgres.New(tx, &postgres.Config{NoNotify: true}), nil), category.Stream("slow"), messagestore.NoStream, opened())
+	write(t, must.New(messagestore.New(must.New(postgres.New(tx, &postgres.Config{NoNotify: true})), nil)), category.Stream("slow"), messagestore.NoStream, opened())
 	_, err = conn.Exec(t.Context(), fmt.Sprintf("prepare transaction '%s'", category))
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = pool.Exec(context.Background(), fmt.Sprintf("rollback prepared '%s'", category)) })
@@ -143,7 +144,7 @@ func TestAPreparedTransactionHoldsReadersBack(t *testing.T) {
 	fast, fastStore := begun(t, pool)
 	write(t, fastStore, category.Stream("fast"), messagestore.NoStream, opened())
 	require.NoError(t, fast.Commit(t.Context()))
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	require.Len(t, streamsOf(t, store, category), 1)
 
 	_, err = conn.Exec(t.Context(), fmt.Sprintf("commit prepared '%s'", category))
@@ -166,7 +167,7 @@ func TestATransactionReadsItsOwnMessages(t *testing.T) {
 func TestWhichWritersWaitForATransaction(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	outside := messagestore.New(postgres.New(pool, nil), nil)
+	outside := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	for name, c := range map[string]struct {
 		waits bool
 		write func(t *testing.T, category messagestore.Category) error
@@ -192,7 +193,7 @@ func TestWhichWritersWaitForATransaction(t *testing.T) {
 		"a transaction at REPEATABLE READ": {true, func(t *testing.T, category messagestore.Category) error {
 			tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 			require.NoError(t, err)
-			_, err = messagestore.New(postgres.New(tx, nil), nil).Write(t.Context(), category.Stream("another"), messagestore.NoStream, opened())
+			_, err = must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), category.Stream("another"), messagestore.NoStream, opened())
 			return err
 		}},
 		"a write by itself": {true, func(t *testing.T, category messagestore.Category) error {
@@ -205,7 +206,7 @@ func TestWhichWritersWaitForATransaction(t *testing.T) {
 			return err
 		}},
 		"the question what became of a write": {true, func(t *testing.T, category messagestore.Category) error {
-			found, err := postgres.New(pool, nil).Find(t.Context(), category.Stream("slow"), nil)
+			found, err := must.New(postgres.New(pool, nil)).Find(t.Context(), category.Stream("slow"), nil)
 			require.Empty(t, found)
 			return err
 		}},
@@ -243,7 +244,7 @@ func TestASharedCategoryIsNotReadAboveReadCommitted(t *testing.T) {
 		alone(t, level)
 		tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 		require.NoError(t, err)
-		_, err = messagestore.New(postgres.New(tx, nil), nil).ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
+		_, err = must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
 		require.ErrorContains(t, err, "read at READ COMMITTED", level)
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
@@ -254,7 +255,7 @@ func TestASharedCategoryIsNotReadAboveReadCommitted(t *testing.T) {
 func TestATransactionHoldsNoReaderBackFromAMessageThatWasThereBefore(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	category, other := storetest.Category(t)+"a", storetest.Category(t)+"b"
 	shares(t, pool, category)
 	shares(t, pool, other)
@@ -282,7 +283,7 @@ func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
 	pool := pgtest.Pool(t)
 	category := storetest.Category(t)
 	shares(t, pool, category)
-	txs, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
+	txs, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)))
 	require.NoError(t, err)
 	page, err := txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
 	require.NoError(t, err)
@@ -298,7 +299,7 @@ func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
 
 	// Its own ring, with which there is nothing to read yet.
 	require.Zero(t, await.Receive(t, "a ring", bell))
-	heads, err := postgres.New(pool, nil).Heads(t.Context(), []messagestore.Category{category})
+	heads, err := must.New(postgres.New(pool, nil)).Heads(t.Context(), []messagestore.Category{category})
 	require.NoError(t, err)
 	require.Equal(t, page.Next-1, heads[0])
 	held, err := txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, From: page.Next})
@@ -324,7 +325,7 @@ func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
 func TestReadersOfTransactionsThatOverlapSkipNothing(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	txs, err := messagestore.Transactional[pgx.Tx](store)
 	require.NoError(t, err)
 	categories := []messagestore.Category{storetest.Category(t) + "a", storetest.Category(t) + "b"}
@@ -425,7 +426,7 @@ func begunOnce(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, *messagestore.S
 		return nil, nil, err
 	}
 	tx, err := conn.Begin(ctx)
-	return tx, messagestore.New(postgres.New(tx, nil), nil), err
+	return tx, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), err
 }
 
 // A constraint of the caller's own table that is checked at COMMIT is the caller's error, and no
@@ -433,7 +434,7 @@ func begunOnce(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, *messagestore.S
 func TestAUniqueViolationOfTheCallersIsReturnedAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	txs, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(pool, nil), nil))
+	txs, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)))
 	require.NoError(t, err)
 	category := storetest.Category(t)
 	calls := 0

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -25,19 +26,18 @@ type SQLDriver struct {
 
 // NewSQL returns a driver over db. The connections have to come from pgx's package stdlib, as
 // sql.Open("pgx", url) and stdlib.OpenDBFromPool make them. With others every call returns an
-// error that matches [messagestore.ErrNotSupported]. The caller keeps and closes db.
+// error that matches [messagestore.ErrNotSupported]. The caller keeps and closes db. The error is as
+// that of [New].
 //
 // It is for services whose own SQL goes by database/sql, GORM, sqlx or Bun. Each write is by
 // itself, and the driver does not listen: of those New over a pool is faster.
-func NewSQL(db *sql.DB, config *Config) *SQLDriver {
-	d := configured(config)
-	if d.invalid == nil && db == nil {
-		d.invalid = errNoDatabase
+func NewSQL(db *sql.DB, config *Config) (*SQLDriver, error) {
+	d, err := configured(config, db == nil)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	if d.invalid == nil {
-		d.link = pglink.NewSQL(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log})
-	}
-	return &SQLDriver{d, db}
+	d.link = pglink.NewSQL(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log})
+	return &SQLDriver{d, db}, nil
 }
 
 // Transact implements [messagestore.TransactDriver] as [Driver.Transact] does. The *sql.Tx is
@@ -48,9 +48,6 @@ func (d *SQLDriver) Transact(
 	ctx context.Context, first messagestore.StreamName,
 	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
 ) (written []messagestore.Written, err error) {
-	if d.invalid != nil {
-		return nil, d.invalid
-	}
 	if f == nil {
 		return nil, nil
 	}

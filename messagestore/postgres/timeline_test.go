@@ -11,6 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -58,7 +59,7 @@ func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
 	old := ownServer.Together(t)
 	promoted := pgtest.Standby(t, old)
 	pool, to := moving(t, old)
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	stream := storetest.Category(t).Stream("1")
 	write(t, store, stream, messagestore.NoStream, opened())
 	left := open(t, old)
@@ -103,7 +104,7 @@ func TestAPrimaryThatWasLeftIsRefusedOnAConnectionThatWasUsedFirstInATransaction
 	old := ownServer.Together(t)
 	promoted := pgtest.Standby(t, old)
 	pool, to := moving(t, old)
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	stream := storetest.Category(t).Stream("1")
 	acquire := func() *pgxpool.Conn {
 		conn, err := pool.Acquire(t.Context())
@@ -113,11 +114,11 @@ func TestAPrimaryThatWasLeftIsRefusedOnAConnectionThatWasUsedFirstInATransaction
 	}
 	first, second := acquire(), acquire()
 	require.NoError(t, pgx.BeginFunc(t.Context(), first, func(tx pgx.Tx) error {
-		write(t, messagestore.New(postgres.New(tx, nil), nil), stream, messagestore.NoStream, opened())
+		write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), stream, messagestore.NoStream, opened())
 		return nil
 	}))
 	exec(t, second.Conn(), "begin") // by hand
-	write(t, messagestore.New(postgres.New(second, nil), nil), stream, 0, opened())
+	write(t, must.New(messagestore.New(must.New(postgres.New(second, nil)), nil)), stream, 0, opened())
 	exec(t, second.Conn(), "commit")
 
 	promote(t, promoted)

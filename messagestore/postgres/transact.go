@@ -52,9 +52,6 @@ func (d *Driver) Transact(
 	ctx context.Context, first messagestore.StreamName,
 	f func(ctx context.Context, tx pgx.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
 ) (written []messagestore.Written, err error) {
-	if d.invalid != nil {
-		return nil, d.invalid
-	}
 	if d.link.OverTransaction() {
 		return nil, messagestore.ErrNotSupported
 	}

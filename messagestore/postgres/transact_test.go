@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -62,14 +63,16 @@ func TestConformanceOfTransactions(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	newCounters(t, pool)
-	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return postgres.New(pool, nil) }, pool))
+	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return must.New(postgres.New(pool, nil)) }, pool))
 }
 
 func TestConformanceOfTransactionsInAnotherSchema(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
 	newCounters(t, pool)
-	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return postgres.New(pool, &postgres.Config{Schema: schema}) }, pool))
+	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver {
+		return must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
+	}, pool))
 }
 
 func TestConformanceOfTransactionsThroughPgBouncer(t *testing.T) {
@@ -78,7 +81,7 @@ func TestConformanceOfTransactionsThroughPgBouncer(t *testing.T) {
 	newCounters(t, pool)
 	bouncer := pgtest.PgBouncer(t, pgtest.URL(t))
 	through := pgtest.Connect(t, bouncer.URL)
-	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return postgres.New(through, nil) }, pool))
+	storetest.RunTransact(t, ofPgx(func(*testing.T) messagestore.Driver { return must.New(postgres.New(through, nil)) }, pool))
 }
 
 func openSQL(t *testing.T, url string) *sql.DB {
@@ -97,7 +100,7 @@ func TestConformanceOfTransactionsOfASQLDatabase(t *testing.T) {
 	newCounters(t, pool)
 	db := openSQL(t, pgtest.URL(t))
 	storetest.RunTransact(t, storetest.TransactOptions[*sql.Tx]{
-		Open: func(*testing.T) messagestore.Driver { return postgres.NewSQL(db, nil) },
+		Open: func(*testing.T) messagestore.Driver { return must.New(postgres.NewSQL(db, nil)) },
 		Add: func(ctx context.Context, tx *sql.Tx, counter string) error {
 			_, err := tx.ExecContext(ctx, addSQL, counter)
 			return err
@@ -117,7 +120,7 @@ func TestConformanceOverASQLDatabase(t *testing.T) {
 	tier.TakesTurns(t, 0, 4)
 	pgtest.Pool(t)
 	db := openSQL(t, pgtest.URL(t))
-	storetest.Run(t, func(*testing.T) messagestore.Driver { return postgres.NewSQL(db, nil) })
+	storetest.Run(t, func(*testing.T) messagestore.Driver { return must.New(postgres.NewSQL(db, nil)) })
 }
 
 // requireUndone runs f in a transaction over a pool of one connection, and requires that nothing of it
@@ -131,7 +134,7 @@ func requireUndone(t *testing.T, want error, f func(ctx context.Context, tx pgx.
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	driver, stream := postgres.New(pool, nil), storetest.Category(t).Stream("1")
+	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
 	a := appendOne(stream, messagestore.NoStream)
 	transact := func(f func(ctx context.Context, tx pgx.Tx) error) error {
 		_, err := driver.Transact(t.Context(), stream, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
@@ -167,7 +170,7 @@ func TestAFunctionWithTheOnlyConnectionIsToldSo(t *testing.T) {
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	db := openSQL(t, pgtest.URL(t))
 	db.SetMaxOpenConns(1)
-	ofPool, ofConn, ofSQL := messagestore.New(postgres.New(pool, nil), nil), messagestore.New(postgres.New(connect(t, pgtest.URL(t)), nil), nil), messagestore.New(postgres.NewSQL(db, nil), nil)
+	ofPool, ofConn, ofSQL := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(messagestore.New(must.New(postgres.New(connect(t, pgtest.URL(t)), nil)), nil)), must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil))
 	for name, c := range map[string]struct {
 		store    *messagestore.Store
 		transact func(ctx context.Context, f func(ctx context.Context) error) error
@@ -213,7 +216,7 @@ func TestAFunctionWithTheOnlyConnectionIsToldSo(t *testing.T) {
 // The store names the call, and the driver does not name it once more.
 func TestTheErrorOfATransactionNamesItOnce(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(postgres.New(pgtest.Pool(t), nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
 	transactional, err := messagestore.Transactional[pgx.Tx](store)
 	require.NoError(t, err)
 	for _, ends := range []string{"select 1/0", "commit"} {
@@ -235,8 +238,8 @@ func TestAWriteThatLeavesBehindOneWithoutAConnectionIsToldSo(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
 	require.NoError(t, err)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	driver := postgres.New(pool, nil)
-	store := messagestore.New(driver, nil)
+	driver := must.New(postgres.New(pool, nil))
+	store := must.New(messagestore.New(driver, nil))
 	held, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	first, second := make(chan error, 1), make(chan error, 1)
@@ -265,7 +268,7 @@ func TestACallThatWaitsForItsTurnIsToldForWhat(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
 	conn := connect(t, pgtest.URL(t))
-	store := messagestore.New(postgres.New(conn, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(conn, nil)), nil))
 	stream := storetest.Category(t).Stream("1")
 
 	err := transactOf[pgx.Tx](t, store)(func(context.Context) error {
@@ -293,14 +296,14 @@ func TestReadsOfAFunctionTakeNoSecondConnection(t *testing.T) {
 			pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
 			require.NoError(t, err)
 			await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-			store := messagestore.New(postgres.New(pool, nil), nil)
+			store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 			return store, transactOf[pgx.Tx](t, store)
 		},
 		"database/sql": func(t *testing.T) (*messagestore.Store, func(f func(ctx context.Context) error) error) {
 			t.Helper()
 			db := openSQL(t, pgtest.URL(t))
 			db.SetMaxOpenConns(1)
-			store := messagestore.New(postgres.NewSQL(db, nil), nil)
+			store := must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil))
 			return store, transactOf[*sql.Tx](t, store)
 		},
 	} {
@@ -383,7 +386,7 @@ func TestTransactionThatIsRolledBackByItsTextWritesNothing(t *testing.T) {
 func TestTransactionThatIsCommittedByItsTextWritesNoMessage(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	for _, text := range []string{"commit", "commit; begin", "commit and chain"} {
 		stream := storetest.Category(t).Stream("1")
 		_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
@@ -401,7 +404,7 @@ func TestTransactionHasSavepointsAndChoosesItsLevel(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	newCounters(t, pool)
-	driver, stream := postgres.New(pool, nil), storetest.Category(t).Stream("1")
+	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
 	_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
 		_, err := tx.Exec(ctx, "set transaction isolation level serializable")
 		require.NoError(t, err)
@@ -437,7 +440,7 @@ func TestATransactionGoesOnWithoutWhatWasPrepared(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			pool, _ := pgtest.PoolOfOne(t, func(*pgxpool.Config) {})
-			d, stream := postgres.New(pool, nil), storetest.Category(t).Stream("1")
+			d, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
 			transact := func(between string) error {
 				return retried(func() error {
 					_, err := d.Transact(t.Context(), stream, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
@@ -473,9 +476,9 @@ func TestTransactIsNotSupportedInATransaction(t *testing.T) {
 	t.Parallel()
 	tx, err := connect(t, pgtest.URL(t)).Begin(t.Context())
 	require.NoError(t, err)
-	_, err = messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(tx, nil), nil))
+	_, err = messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
-	_, err = messagestore.Transactional[*sql.Tx](messagestore.New(postgres.New(pgtest.Pool(t), nil), nil))
+	_, err = messagestore.Transactional[*sql.Tx](must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }
 
@@ -493,7 +496,7 @@ func TestASQLDatabaseOfAnotherDriverIsNotSupported(t *testing.T) {
 	t.Parallel()
 	db := sql.OpenDB(foreign{})
 	defer db.Close()
-	driver := postgres.NewSQL(db, nil)
+	driver := must.New(postgres.NewSQL(db, nil))
 	_, err := driver.Version(t.Context(), "account-1")
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 	_, err = driver.Transact(t.Context(), "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.Append, error) {

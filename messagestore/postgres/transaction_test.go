@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -47,7 +48,7 @@ func eachLevel(t *testing.T, test func(t *testing.T, level pgx.TxIsoLevel, tx pg
 			_, err = tx.Exec(t.Context(), "select from dibs.stream_version('snapshot-1')")
 			require.NoError(t, err)
 
-			test(t, level, tx, messagestore.New(postgres.New(pool, nil), nil))
+			test(t, level, tx, must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)))
 		})
 	}
 }
@@ -67,7 +68,7 @@ func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamNa
 func requireUsable(t *testing.T, tx pgx.Tx, outside *messagestore.Store) {
 	t.Helper()
 	stream := storetest.Category(t).Stream("after")
-	write(t, messagestore.New(postgres.New(tx, nil), nil), stream, messagestore.NoStream, opened())
+	write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), stream, messagestore.NoStream, opened())
 	require.NoError(t, tx.Commit(t.Context()))
 	version, err := outside.Version(t.Context(), stream)
 	require.NoError(t, err)
@@ -78,10 +79,10 @@ func TestWritesCommitAndRollBackWithTheTransaction(t *testing.T) {
 	t.Parallel()
 	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		kept, undone := storetest.Category(t).Stream("kept"), storetest.Category(t).Stream("undone")
-		write(t, messagestore.New(postgres.New(tx, nil), nil), kept, messagestore.NoStream, opened())
+		write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), kept, messagestore.NoStream, opened())
 		savepoint, err := tx.Begin(t.Context())
 		require.NoError(t, err)
-		write(t, messagestore.New(postgres.New(savepoint, nil), nil), undone, messagestore.NoStream, opened())
+		write(t, must.New(messagestore.New(must.New(postgres.New(savepoint, nil)), nil)), undone, messagestore.NoStream, opened())
 		require.NoError(t, savepoint.Rollback(t.Context()))
 		version, err := outside.Version(t.Context(), kept)
 		require.NoError(t, err)
@@ -102,7 +103,7 @@ func TestConflictLeavesTheTransactionUsable(t *testing.T) {
 	t.Parallel()
 	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		stream := storetest.Category(t).Stream("1")
-		inside := messagestore.New(postgres.New(tx, nil), nil)
+		inside := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
 		first := opened()
 		write(t, inside, stream, messagestore.NoStream, first)
 
@@ -130,7 +131,7 @@ func TestConflictWithWhatTheTransactionCannotSee(t *testing.T) {
 			write(t, outside, stream, messagestore.AnyVersion, opened())
 		}
 
-		_, err := messagestore.New(postgres.New(tx, nil), nil).Write(t.Context(), stream, messagestore.NoStream, opened(), opened())
+		_, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), stream, messagestore.NoStream, opened(), opened())
 
 		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
 		require.True(t, ok, "%v", err)
@@ -150,7 +151,7 @@ func TestCheckMeetsWhatTheTransactionCannotSee(t *testing.T) {
 	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		checked, written := storetest.Category(t).Stream("checked"), storetest.Category(t).Stream("written")
 		write(t, outside, checked, messagestore.NoStream, opened())
-		inside := messagestore.New(postgres.New(tx, nil), nil)
+		inside := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
 
 		_, err := inside.WriteStreams(t.Context(),
 			messagestore.StreamWrite{Stream: checked, Expected: messagestore.NoStream},
@@ -180,7 +181,7 @@ func TestTransactionTooOldToTellIsASerializationFailure(t *testing.T) {
 				}
 				write(t, outside, stream, messagestore.NoStream, theirs)
 
-				written, err := messagestore.New(postgres.New(tx, nil), nil).Write(t.Context(), stream, expected, mine)
+				written, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), stream, expected, mine)
 
 				if level == pgx.ReadCommitted {
 					require.NoError(t, err)
@@ -205,12 +206,12 @@ func TestIDTakenInAnotherCategoryMeanwhileIsARow(t *testing.T) {
 	for name, bodies := range map[string]int{"one message": 1, "several messages": 3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			outside := messagestore.New(postgres.New(pool, nil), nil)
+			outside := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 			theirs, ours := storetest.Category(t).Stream("1"), storetest.Category(t).Stream("2")
 			taken := opened()
 			other, err := pool.Begin(t.Context())
 			require.NoError(t, err)
-			write(t, messagestore.New(postgres.New(other, nil), nil), theirs, messagestore.NoStream, taken)
+			write(t, must.New(messagestore.New(must.New(postgres.New(other, nil)), nil)), theirs, messagestore.NoStream, taken)
 
 			tx := begin(t, pgx.ReadCommitted)
 			done := make(chan error, 1)
@@ -219,7 +220,7 @@ func TestIDTakenInAnotherCategoryMeanwhileIsARow(t *testing.T) {
 				for range bodies - 1 {
 					messages = append(messages, opened())
 				}
-				_, err := messagestore.New(postgres.New(tx, nil), nil).Write(t.Context(), ours, messagestore.NoStream, messages...)
+				_, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), ours, messagestore.NoStream, messages...)
 				done <- err
 			}()
 			waitUntilBlocked(t, pool, tx.Conn().PgConn().PID())
@@ -239,7 +240,7 @@ func TestWhatATransactionCannotSeeIsNotSaidToBeNotWritten(t *testing.T) {
 	eachLevel(t, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		stream := storetest.Category(t).Stream("1")
 		message := opened()
-		inside := messagestore.New(postgres.New(tx, nil), nil)
+		inside := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
 		lost := &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}}
 		write(t, outside, stream, messagestore.NoStream, message)
 
@@ -265,8 +266,8 @@ func TestWhatATransactionSeesIsFoundAtEveryLevel(t *testing.T) {
 	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		stream := storetest.Category(t).Stream("1")
 		message := opened()
-		driver := postgres.New(tx, nil)
-		write(t, messagestore.New(driver, nil), stream, messagestore.NoStream, message)
+		driver := must.New(postgres.New(tx, nil))
+		write(t, must.New(messagestore.New(driver, nil)), stream, messagestore.NoStream, message)
 
 		found, err := driver.Find(t.Context(), stream, []uuid.UUID{message.ID})
 
@@ -306,7 +307,7 @@ func TestOneMessageOfATransactionThatIsTooOldMeetsAConflict(t *testing.T) {
 	defer tx.Rollback(t.Context())                                  //nolint:errcheck // whatever became of the test
 	_, err = tx.Exec(t.Context(), "select 1 from pg_class limit 1") // it begins to see
 	require.NoError(t, err)
-	_, err = postgres.New(pool, nil).Append(t.Context(), appendOne(stream, messagestore.NoStream))
+	_, err = must.New(postgres.New(pool, nil)).Append(t.Context(), appendOne(stream, messagestore.NoStream))
 	require.NoError(t, err)
 
 	var outcome string

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
@@ -41,9 +42,9 @@ func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 			pool, err := pgxpool.NewWithConfig(t.Context(), config)
 			require.NoError(t, err)
 			await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-			driver := postgres.New(pool, nil)
+			driver := must.New(postgres.New(pool, nil))
 			t.Cleanup(func() { require.NoError(t, driver.Close()) })
-			store := messagestore.New(driver, nil)
+			store := must.New(messagestore.New(driver, nil))
 			stream := storetest.Category(t).Stream("1")
 			write(t, store, stream, messagestore.NoStream, opened())
 			require.Equal(t, 2, store.Connections())
@@ -97,7 +98,7 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	held := make(chan *pgxpool.Conn, 1)
 	go func() {
 		conn, err := pool.Acquire(t.Context())
@@ -126,7 +127,7 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 func TestConnectionsOfUpkeepEndWithTheDriver(t *testing.T) {
 	t.Parallel()
 	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = t.Name() })
-	driver := postgres.New(pool, nil)
+	driver := must.New(postgres.New(pool, nil))
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()

@@ -4,7 +4,8 @@
 //
 //	driver, err := sqlite.Open(ctx, "/var/lib/app/messages.db", nil)
 //	...
-//	store := messagestore.New(driver, nil)
+//	store, err := messagestore.New(driver, nil)
+//	...
 //	defer store.Close()
 //
 // # Acknowledged writes are kept

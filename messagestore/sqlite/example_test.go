@@ -30,7 +30,10 @@ func ExampleOpen() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	store := messagestore.New(driver, nil)
+	store, err := messagestore.New(driver, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer store.Close()
 
 	for range 2 {
@@ -85,7 +88,15 @@ func ExampleNew() {
 			if _, err := tx.ExecContext(ctx, "UPDATE invoices SET payments = payments + 1 WHERE id = '17'"); err != nil {
 				return err
 			}
-			_, err := messagestore.New(sqlite.New(tx), nil).Write(ctx, "invoice-17", messagestore.NoStream, Paid{Amount: 10})
+			driver, err := sqlite.New(tx)
+			if err != nil {
+				return err
+			}
+			store, err := messagestore.New(driver, nil)
+			if err != nil {
+				return err
+			}
+			_, err = store.Write(ctx, "invoice-17", messagestore.NoStream, Paid{Amount: 10})
 			return err
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -56,7 +57,7 @@ func FuzzAFileKeepsWhatMemoryKeeps(f *testing.F) {
 			ID: uuid.New(), Body: messagestore.Raw{Type: messageType, Data: json.RawMessage(data)},
 			Metadata: messagestore.Metadata{CorrelationStream: messagestore.StreamName(correlation), Properties: messagestore.Properties{property: property}},
 		}
-		inMemory, inFile := messagestore.New(memory.New(), nil), messagestore.New(driver, nil)
+		inMemory, inFile := must.New(messagestore.New(memory.New(), nil)), must.New(messagestore.New(driver, nil))
 		_, refused := inMemory.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, m)
 		written, err := inFile.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, m)
 		if refused != nil {

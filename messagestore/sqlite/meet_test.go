@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
@@ -109,7 +110,7 @@ func TestAMeetingLeavesTheTransactionUsable(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	tx := begin(t, db)
-	driver := sqlite.New(tx)
+	driver := must.New(sqlite.New(tx))
 	first := appendOf("invoice-1", messagestore.NoStream, 2)
 	_, err := driver.Append(t.Context(), first)
 	require.NoError(t, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -258,7 +259,7 @@ func TestKilledWritersLoseNothingThatWasAcknowledged(t *testing.T) {
 	batches := map[uuid.UUID][]*messagestore.Message{}
 	next := map[messagestore.StreamName]messagestore.Version{}
 	global := messagestore.GlobalPosition(0)
-	for m, err := range messagestore.New(driver, nil).ReadCategory(t.Context(), category, 0, messagestore.Filter{}) {
+	for m, err := range must.New(messagestore.New(driver, nil)).ReadCategory(t.Context(), category, 0, messagestore.Filter{}) {
 		require.NoError(t, err)
 		require.Equal(t, next[m.Stream], m.Position, m)
 		require.Greater(t, m.GlobalPosition, global)

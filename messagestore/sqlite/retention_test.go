@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -31,7 +32,7 @@ func newKept(t *testing.T) *kept {
 	db, err := sql.Open("sqlite", path)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	return &kept{driver, messagestore.New(driver, nil), db}
+	return &kept{driver, must.New(messagestore.New(driver, nil)), db}
 }
 
 func (k *kept) fill(t *testing.T, stream messagestore.StreamName, n int) {

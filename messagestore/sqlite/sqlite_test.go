@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -43,7 +44,7 @@ func TestConformanceInATransaction(t *testing.T) {
 	storetest.RunWith(t, storetest.Options{
 		OneUser: true,
 		Open: func(t *testing.T) messagestore.Driver {
-			return sqlite.New(begin(t, newDatabase(t)))
+			return must.New(sqlite.New(begin(t, newDatabase(t))))
 		},
 	})
 }

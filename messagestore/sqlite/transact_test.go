@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -67,14 +68,14 @@ func TestConformanceOfTransactions(t *testing.T) {
 
 func transactional(t *testing.T, driver messagestore.Driver) *messagestore.TxStore[*sql.Tx] {
 	t.Helper()
-	store, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
+	store, err := messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil)))
 	require.NoError(t, err)
 	return store
 }
 
 func TestATransactionOfTheCallerBeginsNoOther(t *testing.T) {
 	t.Parallel()
-	_, err := messagestore.Transactional[*sql.Tx](messagestore.New(sqlite.New(begin(t, newDatabase(t))), nil))
+	_, err := messagestore.Transactional[*sql.Tx](must.New(messagestore.New(must.New(sqlite.New(begin(t, newDatabase(t)))), nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }
 

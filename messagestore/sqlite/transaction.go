@@ -21,7 +21,10 @@ import (
 //	...
 //	_, err = tx.ExecContext(ctx, "UPDATE invoices SET paid = 1 WHERE id = ?", id)
 //	...
-//	store := messagestore.New(sqlite.New(tx), nil)
+//	driver, err := sqlite.New(tx)
+//	...
+//	store, err := messagestore.New(driver, nil)
+//	...
 //	_, err = store.Write(ctx, stream, version, Paid{})
 //	...
 //	err = tx.Commit()
@@ -39,14 +42,14 @@ import (
 // A context that ends stops a write before it starts, never within: SQLite would
 // roll the whole transaction back.
 //
-// A transaction that is nil is the error of every call. After the transaction's end the error of every
-// call matches [messagestore.ErrClosed].
-func New(tx *sql.Tx) *Driver {
+// For a transaction that is nil New returns an error that matches [messagestore.ErrInvalid]. After the
+// transaction's end the error of every call matches [messagestore.ErrClosed].
+func New(tx *sql.Tx) (*Driver, error) {
 	if tx == nil {
-		return &Driver{reads: noTransaction{}, writes: noTransaction{}}
+		return nil, fmt.Errorf("sqlite: %w", messagestore.NewInvalidError("transaction", nil, "it is nil"))
 	}
 	t := transaction{newPrepared(tx), &atomic.Pointer[error]{}}
-	return &Driver{reads: t, writes: t}
+	return &Driver{reads: t, writes: t}, nil
 }
 
 // transaction keeps the statements that it prepared in the caller's transaction; database/sql
@@ -104,19 +107,4 @@ func (t transaction) do(ctx context.Context, j *job) error {
 		t.failed.CompareAndSwap(nil, &err)
 	}
 	return ended(err)
-}
-
-// noTransaction refuses every call of a driver over nil.
-type noTransaction struct{}
-
-func (noTransaction) read(context.Context, func(context.Context, queryer) error) error {
-	return messagestore.NewInvalidError("transaction", nil, "it is nil")
-}
-
-func (noTransaction) alive(context.Context) error {
-	return messagestore.NewInvalidError("transaction", nil, "it is nil")
-}
-
-func (noTransaction) do(context.Context, *job) error {
-	return messagestore.NewInvalidError("transaction", nil, "it is nil")
 }

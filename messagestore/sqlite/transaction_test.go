@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
@@ -20,7 +21,7 @@ func TestMessageAndTableCommitTogether(t *testing.T) {
 	pay := func(id string) *sql.Tx {
 		tx := begin(t, db)
 		execute(t, tx, "INSERT INTO invoices VALUES (?, 1)", id)
-		_, err := sqlite.New(tx).Append(t.Context(), appendOf(messagestore.StreamName("invoice-"+id), messagestore.NoStream, 2))
+		_, err := must.New(sqlite.New(tx)).Append(t.Context(), appendOf(messagestore.StreamName("invoice-"+id), messagestore.NoStream, 2))
 		require.NoError(t, err)
 		return tx
 	}
@@ -29,10 +30,10 @@ func TestMessageAndTableCommitTogether(t *testing.T) {
 	require.NoError(t, pay("2").Rollback())
 
 	tx := begin(t, db)
-	version, err := sqlite.New(tx).Version(t.Context(), "invoice-1")
+	version, err := must.New(sqlite.New(tx)).Version(t.Context(), "invoice-1")
 	require.NoError(t, err)
 	require.EqualValues(t, 1, version)
-	version, err = sqlite.New(tx).Version(t.Context(), "invoice-2")
+	version, err = must.New(sqlite.New(tx)).Version(t.Context(), "invoice-2")
 	require.NoError(t, err)
 	require.Equal(t, messagestore.NoStream, version)
 	var paid int
@@ -46,7 +47,7 @@ func TestConflictLeavesTheTransactionUsable(t *testing.T) {
 	db := newDatabase(t)
 	execute(t, db, "CREATE TABLE invoices (id TEXT PRIMARY KEY)")
 	tx := begin(t, db)
-	driver := sqlite.New(tx)
+	driver := must.New(sqlite.New(tx))
 	first := appendOf("invoice-1", messagestore.NoStream, 1)
 	_, err := driver.Append(t.Context(), first)
 	require.NoError(t, err)
@@ -75,7 +76,7 @@ func TestEndedContextLeavesTheTransactionUsable(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	tx := begin(t, db)
-	driver := sqlite.New(tx)
+	driver := must.New(sqlite.New(tx))
 	_, err := driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -97,13 +98,13 @@ func TestTransactionThatReadTooEarlyIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	tx := begin(t, db)
-	version, err := sqlite.New(tx).Version(t.Context(), "invoice-1")
+	version, err := must.New(sqlite.New(tx)).Version(t.Context(), "invoice-1")
 	require.NoError(t, err)
 	require.Equal(t, messagestore.NoStream, version)
 	_, err = beside.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
 	require.NoError(t, err)
 
-	_, err = sqlite.New(tx).Append(t.Context(), appendOf("invoice-1", version, 1))
+	_, err = must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", version, 1))
 
 	require.ErrorIs(t, err, sqlite.ErrBusy)
 	require.ErrorContains(t, err, "BEGIN IMMEDIATE")
@@ -123,7 +124,7 @@ func TestTransactionWithoutLockWritesToWhatIsThere(t *testing.T) {
 	_, err = beside.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
 	require.NoError(t, err)
 
-	_, err = sqlite.New(tx).Append(t.Context(), appendOf("invoice-1", 0, 1))
+	_, err = must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", 0, 1))
 	require.NoError(t, err)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -138,7 +139,7 @@ func TestTransactionWithoutLockWritesToWhatIsThere(t *testing.T) {
 func TestDatabaseWithoutTablesSaysHowToCreateThem(t *testing.T) {
 	t.Parallel()
 	tx := begin(t, database(t, newFile(t)))
-	driver := sqlite.New(tx)
+	driver := must.New(sqlite.New(tx))
 
 	_, err := driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
 	require.ErrorIs(t, err, sqlite.ErrNoSchema)
@@ -167,7 +168,7 @@ func TestApplicationsDatabaseOpensAsAStore(t *testing.T) {
 
 	store := open(t, path, nil)
 	tx = begin(t, db)
-	w, err := sqlite.New(tx).Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
+	w, err := must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
 	require.NoError(t, err)
 	before, err := store.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "invoice", Limit: 10})
 	require.NoError(t, err)
@@ -199,7 +200,7 @@ func TestAfterAWriteThatFailedATransactionWritesNoMore(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	tx := begin(t, db)
-	driver := sqlite.New(tx)
+	driver := must.New(sqlite.New(tx))
 	_, err = driver.Append(t.Context(), appendOf("account-bad", messagestore.NoStream, 1))
 	require.ErrorIs(t, err, sqliteError(10|1<<8))
 

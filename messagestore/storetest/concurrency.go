@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -28,7 +29,7 @@ func oneInitialWriterWins(t *testing.T, f *fixture) {
 }
 
 func oneInitialWriterOfTwoDriversWins(t *testing.T, f *fixture) {
-	f.initialRace(t, []*messagestore.Store{f.store, messagestore.New(f.options.Beside(t, f.driver), nil)})
+	f.initialRace(t, []*messagestore.Store{f.store, must.New(messagestore.New(f.options.Beside(t, f.driver), nil))})
 }
 
 // The test that a suite without contention leaves out: the losers must learn that

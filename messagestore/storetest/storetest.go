@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -117,7 +118,7 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 		t.Skip("not applicable: the suite is not told how to open a second driver beside the first")
 	}
 	f := &fixture{driver: options.Open(t), category: Category(t), options: options}
-	f.store = messagestore.New(f.driver, &messagestore.Config{BatchSize: 3})
+	f.store = must.New(messagestore.New(f.driver, &messagestore.Config{BatchSize: 3}))
 	if needs&atomicity != 0 && !f.writesStreams() {
 		t.Skipf("not applicable: write several streams at once: %v", messagestore.ErrNotSupported)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -43,7 +44,7 @@ func pagesForwards(t *testing.T, f *fixture) {
 	stream := f.stream()
 	f.write(t, stream, messagestore.NoStream, opened(6)...)
 	for _, size := range batchSizes {
-		store := messagestore.New(f.driver, &messagestore.Config{BatchSize: size})
+		store := must.New(messagestore.New(f.driver, &messagestore.Config{BatchSize: size}))
 		for from := range 6 {
 			require.Equal(t, numbers(from, 5), collect(t, store.ReadStream(t.Context(), stream, messagestore.Version(from))),
 				"from %d in batches of %d", from, size)
@@ -59,7 +60,7 @@ func pagesBackwards(t *testing.T, f *fixture) {
 	stream := f.stream()
 	f.write(t, stream, messagestore.NoStream, opened(6)...)
 	for _, size := range batchSizes {
-		store := messagestore.New(f.driver, &messagestore.Config{BatchSize: size})
+		store := must.New(messagestore.New(f.driver, &messagestore.Config{BatchSize: size}))
 		for from := range 6 {
 			require.Equal(t, numbers(from, 0), collect(t, store.ReadStreamBackwards(t.Context(), stream, messagestore.Version(from))),
 				"from %d in batches of %d", from, size)
@@ -91,7 +92,7 @@ func emptyHasNone(t *testing.T, f *fixture) {
 func tenThousandMessages(t *testing.T, f *fixture) {
 	const messages = 10_000
 	stream := f.stream()
-	store := messagestore.New(f.driver, nil)
+	store := must.New(messagestore.New(f.driver, nil))
 	all := opened(messages)
 	for at := 0; at < messages; at += messagestore.MaxWriteMessages {
 		f.write(t, stream, messagestore.Version(at-1), all[at:at+messagestore.MaxWriteMessages]...)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -47,7 +48,7 @@ func RunTransact[Tx any](t *testing.T, options TransactOptions[Tx]) {
 				t.Skip("not applicable: the database has no failures that another attempt may not meet")
 			}
 			driver := options.Open(t)
-			store, err := messagestore.Transactional[Tx](messagestore.New(driver, &messagestore.Config{BatchSize: 3}))
+			store, err := messagestore.Transactional[Tx](must.New(messagestore.New(driver, &messagestore.Config{BatchSize: 3})))
 			require.NoError(t, err)
 			category := freshCategory()
 			test.run(t, &transacting[Tx]{
@@ -454,9 +455,9 @@ func (d *losing[Tx]) Transact(
 
 func (f *transacting[Tx]) losing(t *testing.T, committed bool) *messagestore.TxStore[Tx] {
 	t.Helper()
-	store, err := messagestore.Transactional[Tx](messagestore.New(&losing[Tx]{
+	store, err := messagestore.Transactional[Tx](must.New(messagestore.New(&losing[Tx]{
 		TransactDriver: f.driver.(messagestore.TransactDriver[Tx]), committed: committed, //nolint:errcheck // it is one
-	}, nil))
+	}, nil)))
 	require.NoError(t, err)
 	return store
 }

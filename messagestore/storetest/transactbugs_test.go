@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -266,7 +267,7 @@ func TestEveryTransactBugIsFound(t *testing.T) {
 // A driver without transactions of the type is no transactional store.
 func TestTransactionalNeedsADriverThatCan(t *testing.T) {
 	t.Parallel()
-	_, err := messagestore.Transactional[*counting](messagestore.New(memory.New(), nil))
+	_, err := messagestore.Transactional[*counting](must.New(messagestore.New(memory.New(), nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 	require.ErrorContains(t, err, "*storetest.counting")
 }

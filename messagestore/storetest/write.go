@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -31,7 +32,7 @@ func acknowledgedIsThereAfterReopening(t *testing.T, f *fixture) {
 
 	require.Equal(t, before, f.read(t, stream))
 	require.Equal(t, before, f.readCategory(t, f.category, messagestore.Filter{}))
-	f.store = messagestore.New(f.driver, nil)
+	f.store = must.New(messagestore.New(f.driver, nil))
 	next := f.write(t, stream, last.Version, Opened{Name: "after"})
 	require.Greater(t, next.GlobalPosition, last.GlobalPosition)
 }

@@ -51,7 +51,7 @@ type desk struct {
 
 func newDesk(t *testing.T) *desk {
 	t.Helper()
-	d := &desk{store: messagestore.New(memory.New(), nil), spans: tracetest.NewInMemoryExporter(), reader: metric.NewManualReader()}
+	d := &desk{store: must.New(messagestore.New(memory.New(), nil)), spans: tracetest.NewInMemoryExporter(), reader: metric.NewManualReader()}
 	d.tracer = trace.NewTracerProvider(trace.WithSyncer(d.spans))
 	d.config = &dibsotel.Config{Tracers: d.tracer, Meters: metric.NewMeterProvider(metric.WithReader(d.reader))}
 	return d
@@ -105,7 +105,7 @@ func TestATraceGoesThroughConsumers(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(reservation.New(d.store, "seats", nil), func(h hold) string { return h.Key },
+	handler.On(mux, reservation.Copy(must.New(reservation.New(d.store, "seats", nil)), func(h hold) string { return h.Key },
 		func(ctx context.Context, m handler.Message[hold]) error {
 			_, err := d.store.Write(ctx, seats.Stream("1"), messagestore.AnyVersion, dibsotel.Follow(ctx, m.Message, held{}))
 			return err
@@ -141,7 +141,7 @@ func TestDeliveriesAreCountedByOutcomeAndCopiesApart(t *testing.T) {
 	d := newDesk(t)
 	mux := handler.New()
 	fails := 2
-	handler.On(mux, reservation.Copy(reservation.New(d.store, "seats", nil), func(h hold) string { return h.Key },
+	handler.On(mux, reservation.Copy(must.New(reservation.New(d.store, "seats", nil)), func(h hold) string { return h.Key },
 		func(context.Context, handler.Message[hold]) error {
 			if fails--; fails == 1 {
 				panic("no seat")
@@ -288,7 +288,7 @@ func TestMistakesAreTold(t *testing.T) {
 func TestAHandlerTellsTheTypesAndTheChecksOfTheOneBelow(t *testing.T) {
 	t.Parallel()
 	mux := handler.New()
-	once := reservation.New(messagestore.New(memory.New(), nil), "mailer", nil)
+	once := must.New(reservation.New(must.New(messagestore.New(memory.New(), nil)), "mailer", nil))
 	handler.On(mux, reservation.Copy(once, func(held) string { return "k" }, func(context.Context, handler.Message[held]) error { return nil }))
 	for _, test := range []struct {
 		below  consumer.Handler

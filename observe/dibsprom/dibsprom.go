@@ -1,6 +1,7 @@
 // Package dibsprom has a Prometheus collector for consumers.
 //
-//	metrics := dibsprom.New(store)
+//	metrics, err := dibsprom.New(store)
+//	...
 //	seats, err := consumer.New(store, "seat:command", "seats", metrics.Handler(mux), nil)
 //	metrics.Add(seats)
 //	prometheus.MustRegister(metrics)
@@ -16,6 +17,7 @@ package dibsprom
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -41,13 +43,17 @@ var _ prometheus.Collector = (*Collector)(nil)
 const scrapeTimeout = 5 * time.Second
 
 // New returns a collector. Each scrape asks the store for the lag, by some queries for each category.
-func New(store *messagestore.Store, consumers ...*consumer.Consumer) *Collector {
+// For a store that is nil the error matches [messagestore.ErrInvalid].
+func New(store *messagestore.Store, consumers ...*consumer.Consumer) (*Collector, error) {
+	if store == nil {
+		return nil, fmt.Errorf("dibsprom: %w", messagestore.NewInvalidError("store", nil, "it is nil"))
+	}
 	c := &Collector{store: store, seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "dibs_delivery_seconds", Help: "How long handlers took.",
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2.5, 12), // to 12 s
 	}, []string{"category", "consumer", "type", "outcome"})}
 	c.Add(consumers...)
-	return c
+	return c, nil
 }
 
 // Add has the metrics of more consumers collected. A nil one is left out.

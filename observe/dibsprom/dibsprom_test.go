@@ -32,12 +32,12 @@ func (held) MessageType() string { return "Held" }
 
 func TestAScrapeShowsConsumers(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	for range 3 {
 		_, err := store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, held{})
 		require.NoError(t, err)
 	}
-	metrics := dibsprom.New(store)
+	metrics := must.New(dibsprom.New(store))
 	n := 0
 	c := must.New(consumer.New(store, seats, "mailer", metrics.Handler(consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
 		if n++; n == 2 {
@@ -78,7 +78,7 @@ func TestAScrapeShowsConsumers(t *testing.T) {
 
 func TestEachCountIsItsOwn(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	write := func(messages int) {
 		for range messages {
 			_, err := store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, held{})
@@ -99,7 +99,7 @@ func TestEachCountIsItsOwn(t *testing.T) {
 		return nil
 	}), &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: time.Millisecond}}}))
 	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(dibsprom.New(store, c)))
+	require.NoError(t, registry.Register(must.New(dibsprom.New(store, c))))
 	write(10)
 	require.NoError(t, c.CatchUp(t.Context()))
 	write(6)
@@ -125,7 +125,7 @@ func TestEachCountIsItsOwn(t *testing.T) {
 
 func TestAHandlerThatIsNoneIsSaidSo(t *testing.T) {
 	t.Parallel()
-	metrics := dibsprom.New(messagestore.New(memory.New(), nil))
+	metrics := must.New(dibsprom.New(must.New(messagestore.New(memory.New(), nil))))
 	for _, h := range []consumer.Handler{nil, handler.New()} { // a mux without handlers
 		validator, is := metrics.Handler(h).(interface{ Validate() error })
 		require.True(t, is)
@@ -136,10 +136,10 @@ func TestAHandlerThatIsNoneIsSaidSo(t *testing.T) {
 // A store that is away costs the gauges, and not the scrape.
 func TestAScrapeGoesOnWithoutTheStore(t *testing.T) {
 	t.Parallel()
-	away := messagestore.New(&gone{memory.New()}, nil)
+	away := must.New(messagestore.New(&gone{memory.New()}, nil))
 	c := must.New(consumer.New(away, seats, "mailer", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(dibsprom.New(away, c)))
+	require.NoError(t, registry.Register(must.New(dibsprom.New(away, c))))
 
 	count, err := testutil.GatherAndCount(registry, "dibs_handled_total", "dibs_lag_messages")
 	require.NoError(t, err)
@@ -155,9 +155,9 @@ func TestAScrapeGoesOnWithoutTheStore(t *testing.T) {
 func TestADeliveryIsMeasuredWhateverItsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := messagestore.New(memory.New(), nil)
-		once := reservation.New(store, "seats", nil)
-		metrics := dibsprom.New(store)
+		store := must.New(messagestore.New(memory.New(), nil))
+		once := must.New(reservation.New(store, "seats", nil))
+		metrics := must.New(dibsprom.New(store))
 		mux := handler.New()
 		handler.On(mux, reservation.Copy(once, func(reserve) string { return "K" }, func(context.Context, handler.Message[reserve]) error {
 			time.Sleep(2 * time.Second)
@@ -204,14 +204,14 @@ func (reserve) MessageType() string { return "Reserve" }
 // A collector is one: a second of its kind is refused, and nothing of one that was unregistered is left.
 func TestACollectorIsUnregistered(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	newConsumer := func(name string) *consumer.Consumer {
 		return must.New(consumer.New(store, seats, name, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 	}
-	metrics := dibsprom.New(store, newConsumer("mailer"), newConsumer("printer"))
+	metrics := must.New(dibsprom.New(store, newConsumer("mailer"), newConsumer("printer")))
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(metrics))
-	require.ErrorAs(t, registry.Register(dibsprom.New(store)), &prometheus.AlreadyRegisteredError{})
+	require.ErrorAs(t, registry.Register(must.New(dibsprom.New(store))), &prometheus.AlreadyRegisteredError{})
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
 		# HELP dibs_handled_total Messages whose handler returned nil.
 		# TYPE dibs_handled_total counter
@@ -228,7 +228,7 @@ func TestACollectorIsUnregistered(t *testing.T) {
 	count, err := testutil.GatherAndCount(registry)
 	require.NoError(t, err)
 	require.Zero(t, count)
-	require.NoError(t, registry.Register(dibsprom.New(store)))
+	require.NoError(t, registry.Register(must.New(dibsprom.New(store))))
 }
 
 // A scrape of a store that does not answer ends after five seconds.
@@ -236,7 +236,7 @@ func TestAScrapeDoesNotWaitForTheStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewPedanticRegistry()
-		require.NoError(t, registry.Register(dibsprom.New(messagestore.New(&silent{memory.New()}, nil))))
+		require.NoError(t, registry.Register(must.New(dibsprom.New(must.New(messagestore.New(&silent{memory.New()}, nil))))))
 		start := time.Now()
 
 		_, err := registry.Gather()
@@ -263,9 +263,9 @@ func (*gone) Now(context.Context) (time.Time, error) { return time.Time{}, error
 func TestAHandlerTellsTheTypesAndTheChecksOfTheOneBelow(t *testing.T) {
 	t.Parallel()
 	mux := handler.New()
-	once := reservation.New(messagestore.New(memory.New(), nil), "mailer", nil)
+	once := must.New(reservation.New(must.New(messagestore.New(memory.New(), nil)), "mailer", nil))
 	handler.On(mux, reservation.Copy(once, func(held) string { return "k" }, func(context.Context, handler.Message[held]) error { return nil }))
-	metrics := dibsprom.New(nil)
+	metrics := must.New(dibsprom.New(nil))
 	for _, test := range []struct {
 		below  consumer.Handler
 		want   []string

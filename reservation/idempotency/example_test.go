@@ -21,7 +21,11 @@ import (
 
 // Two requests with one key, of which the second is the client's retry.
 func ExampleNew() {
-	intents, err := intent.New(messagestore.New(memory.New(), nil), "payment:intent", nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	intents, err := intent.New(store, "payment:intent", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -68,7 +72,11 @@ func ExampleResponse_Write() {
 		log.Fatal(err)
 	}
 	defer driver.Close()
-	txs, err := messagestore.Transactional[*sql.Tx](messagestore.New(driver, nil))
+	store, err := messagestore.New(driver, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	txs, err := messagestore.Transactional[*sql.Tx](store)
 	if err != nil {
 		log.Fatal(err)
 	}

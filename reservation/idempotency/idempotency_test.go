@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -87,7 +88,7 @@ func newAPIOver(t testing.TB, intents *intent.Manager, config *idempotency.Confi
 	return a
 }
 
-func newStore() *messagestore.Store { return messagestore.New(memory.New(), nil) }
+func newStore() *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) }
 
 // An answer is a response, whole.
 type answer struct {

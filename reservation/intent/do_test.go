@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -251,7 +252,7 @@ func TestAPanicIsInTheLog(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				store := messagestore.New(memory.New(), nil)
+				store := must.New(messagestore.New(memory.New(), nil))
 				defer store.Close()
 				m, err := intent.New(store, "payment:intent", &intent.Config{Grace: time.Second, Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)))})
 				require.NoError(t, err)
@@ -315,7 +316,7 @@ func (s *brokenStore) TryWrite(ctx context.Context, stream messagestore.StreamNa
 func TestContextEndsATenthBeforeAnybodyMayTakeTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &brokenStore{Store: messagestore.New(memory.New(), nil)}
+		store := &brokenStore{Store: must.New(messagestore.New(memory.New(), nil))}
 		m := manager(t, store, nil)
 		began := time.Now()
 
@@ -341,7 +342,7 @@ func TestContextEndsATenthBeforeAnybodyMayTakeTheLease(t *testing.T) {
 func TestAnOutageOfLeasesIsSaidAndEachLeaseThatIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &brokenStore{Store: messagestore.New(memory.New(), nil)}
+		store := &brokenStore{Store: must.New(messagestore.New(memory.New(), nil))}
 		var log bytes.Buffer
 		m := manager(t, store, &intent.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.WarnLevel))})
 		var working sync.WaitGroup
@@ -372,7 +373,7 @@ func TestAnOutageOfLeasesIsSaidAndEachLeaseThatIsLost(t *testing.T) {
 func TestExtensionThatFailsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &brokenStore{Store: messagestore.New(memory.New(), nil)}
+		store := &brokenStore{Store: must.New(messagestore.New(memory.New(), nil))}
 		m := manager(t, store, nil)
 
 		_, err := m.Do(t.Context(), request("A"), func(ctx context.Context, _ *intent.Lease) (any, error) {
@@ -415,7 +416,7 @@ func TestContextEndsAtOnceWhenTheLeaseIsTaken(t *testing.T) {
 func TestWorkThatDoesNotStopIsLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &brokenStore{Store: messagestore.New(memory.New(), nil)}
+		store := &brokenStore{Store: must.New(messagestore.New(memory.New(), nil))}
 		m := manager(t, store, nil)
 		began := time.Now()
 		stop := make(chan struct{})

@@ -17,7 +17,10 @@ type payment struct {
 
 // A payment is carried out once, however often it is asked for.
 func ExampleDo() {
-	store := messagestore.New(memory.New(), nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	intents, err := intent.New(store, "payment:intent", nil)
 	if err != nil {
 		log.Fatal(err)
@@ -43,7 +46,11 @@ func ExampleDo() {
 // The four answers to a request.
 func ExampleManager_Reserve() {
 	ctx := context.Background()
-	intents, err := intent.New(messagestore.New(memory.New(), nil), "payment:intent", nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	intents, err := intent.New(store, "payment:intent", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -75,7 +82,11 @@ func ExampleManager_Reserve() {
 // One process reserves, and another carries out: the session and the token are all that it needs.
 func ExampleManager_Resume() {
 	ctx := context.Background()
-	intents, err := intent.New(messagestore.New(memory.New(), nil), "payment:intent", nil)
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	intents, err := intent.New(store, "payment:intent", nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -10,8 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -34,7 +37,7 @@ type receipt struct {
 func bubble(t *testing.T, f func(t *testing.T, m *intent.Manager, store *messagestore.Store)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		store := messagestore.New(memory.New(), nil)
+		store := must.New(messagestore.New(memory.New(), nil))
 		f(t, manager(t, store, nil), store)
 	})
 }
@@ -307,7 +310,7 @@ func (r jsonText) MarshalJSON() ([]byte, error) { return []byte(r), nil }
 
 func TestBadConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	for name, c := range map[string]intent.Config{
 		"TTL -1":          {TTL: -1},
 		"TTL 99 ms":       {TTL: 99 * time.Millisecond},
@@ -350,7 +353,7 @@ func (s forgettingStore) Forgets() bool { return s.forgets }
 // A life that nobody can end is none, and no request finds out.
 func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	file, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "intents.db"), nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, file.Close()) })
@@ -369,11 +372,16 @@ func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
 		_, err = intent.New(store, category, nil)
 		require.NoError(t, err, name)
 	}
+	pool, err := pgxpool.New(t.Context(), "postgres://localhost:1/none") // nothing is sent
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	db := stdlib.OpenDBFromPool(pool)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	for name, store := range map[string]intent.Store{
 		"it says so":                  forgettingStore{store, true},
-		"SQLite":                      messagestore.New(file, nil),
-		"PostgreSQL":                  messagestore.New(postgres.New(nil, nil), nil),
-		"PostgreSQL, by database/sql": messagestore.New(postgres.NewSQL(nil, nil), nil),
+		"SQLite":                      must.New(messagestore.New(file, nil)),
+		"PostgreSQL":                  must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)),
+		"PostgreSQL, by database/sql": must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil)),
 	} {
 		_, err := intent.New(store, category, &intent.Config{KeyLife: 24 * time.Hour})
 		require.NoError(t, err, name)
@@ -396,7 +404,7 @@ func TestManagersOfOneKeyLifeMayStartAtOnce(t *testing.T) {
 	for name, life := range map[string]time.Duration{"the same": time.Hour, "another": 2 * time.Hour, "for ever": 0} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			forgets := forgettingStore{messagestore.New(memory.New(), nil), true}
+			forgets := forgettingStore{must.New(messagestore.New(memory.New(), nil)), true}
 			other := manager(t, forgets, &intent.Config{KeyLife: life})
 			m := manager(t, racingStore{forgets, func() { lease(t, other, intent.Request{Key: "first", Content: 1}) }}, &intent.Config{KeyLife: time.Hour})
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation/intent"
@@ -13,7 +14,7 @@ import (
 
 func TestACorruptStreamHidesNoIntent(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	m, err := intent.New(store, "payment:intent", nil)
 	require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/retention"
@@ -195,7 +196,7 @@ func (n *nemesis) putBack(ctx context.Context, random *rand.Rand, name string) e
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := admin.New(conn, nil).RaiseEpoch(ctx); err != nil {
+	if _, err := must.New(admin.New(conn, nil)).RaiseEpoch(ctx); err != nil {
 		return err
 	}
 	return n.rewindTo(ctx, op, backup, lost, true)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/soak/check"
@@ -110,7 +111,7 @@ func together(ctx context.Context, conn *pgx.Conn, statements []string) error {
 func (n *nemesis) raiseEpoch(ctx context.Context, _ *rand.Rand, begin func(string) func()) error {
 	return n.maintain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		defer begin("the store")()
-		_, err := admin.New(conn, nil).RaiseEpoch(ctx)
+		_, err := must.New(admin.New(conn, nil)).RaiseEpoch(ctx)
 		if err == nil {
 			n.did(raiseEpoch)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
@@ -97,7 +98,7 @@ func (r *run) writeRows(ctx context.Context, store *messagestore.Store) (count i
 			return 0, err
 		}
 		defer driver.Close()
-		if _, err := encodeRows(ctx, messagestore.New(driver, nil), encoder); err != nil {
+		if _, err := encodeRows(ctx, must.New(messagestore.New(driver, nil)), encoder); err != nil {
 			return 0, err
 		}
 	}

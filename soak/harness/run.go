@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -535,13 +536,13 @@ func (r *run) store(ctx context.Context) (*messagestore.Store, error) {
 		if err != nil {
 			return nil, err
 		}
-		return messagestore.New(driver, nil), nil
+		return messagestore.New(driver, nil)
 	}
 	driver, err := postgres.Open(ctx, r.url, nil)
 	if err != nil {
 		return nil, err
 	}
-	return messagestore.New(driver, nil), nil
+	return messagestore.New(driver, nil)
 }
 
 // catchUp waits until no consumer has anything left to do, and names the unfinished ones if that
@@ -636,7 +637,7 @@ func (r *run) look(ctx context.Context, result *Result) error {
 		return err
 	}
 	defer pool.Close()
-	verification, err := admin.New(pool, nil).Verify(ctx, &retention.VerifyConfig{Amcheck: true})
+	verification, err := must.New(admin.New(pool, nil)).Verify(ctx, &retention.VerifyConfig{Amcheck: true})
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/reservation/intent"
@@ -104,7 +105,7 @@ func runProcess(encoded string) error {
 		return err
 	}
 	defer pool.Close()
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	if c.txs, err = messagestore.Transactional[pgx.Tx](store); err != nil {
 		return err
 	}

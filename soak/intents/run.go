@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -412,7 +413,7 @@ func (r *run) store(ctx context.Context) (*messagestore.Store, *intent.Manager, 
 	if err != nil {
 		return nil, nil, err
 	}
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	intents, err := intent.New(store, Category, &intent.Config{TTL: ttl, Turn: turn, Name: healer})
 	if err != nil {
 		return nil, nil, errors.Join(err, store.Close())

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/soak/history"
@@ -18,7 +19,7 @@ func newRecorded(t *testing.T, dir, process string, driver messagestore.Driver) 
 	w, err := history.Create(dir, process)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
-	r := newRecorder(messagestore.New(driver, nil), driver, journal{w}, process)
+	r := newRecorder(must.New(messagestore.New(driver, nil)), driver, journal{w}, process)
 	return r
 }
 
@@ -38,7 +39,7 @@ func TestAProcessFindsOutWhatTheOneBeforeItLeft(t *testing.T) {
 		return op
 	}
 	write := func(w messagestore.StreamWrite) {
-		_, err := messagestore.New(store, nil).Write(t.Context(), w.Stream, w.Expected, w.Bodies...)
+		_, err := must.New(messagestore.New(store, nil)).Write(t.Context(), w.Stream, w.Expected, w.Bodies...)
 		require.NoError(t, err)
 	}
 	nothing := func(messagestore.StreamWrite) {}

@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -261,8 +262,8 @@ func (c *client) open(ctx context.Context) error {
 		}
 		c.gate = newGate(c.pool.Ping)
 		quiet := rand.New(rand.NewPCG(c.task.Seed, 0x9)).Float64() < c.task.Load.Quiet
-		driver = postgresDriver{postgres.New(c.pool, &postgres.Config{Logger: logger.Zerolog(log), NoNotify: quiet})}
+		driver = postgresDriver{must.New(postgres.New(c.pool, &postgres.Config{Logger: logger.Zerolog(log), NoNotify: quiet}))}
 	}
-	c.store = newRecorder(messagestore.New(driver, &messagestore.Config{Logger: logger.Zerolog(log)}), driver, c.history, c.task.ProcessName())
+	c.store = newRecorder(must.New(messagestore.New(driver, &messagestore.Config{Logger: logger.Zerolog(log)})), driver, c.history, c.task.ProcessName())
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/soak/history"
@@ -22,7 +23,7 @@ func newContent(most int) *content {
 
 func TestEveryContentIsTakenAndReadBackTheSame(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	c := newContent(messagestore.MaxMessageBytes)
 	values := map[uint64]bool{}
 	for i := range uint64(300) {
@@ -74,7 +75,7 @@ func operations(t *testing.T, driver messagestore.Driver, do func(r *recorder)) 
 	dir := t.TempDir()
 	w, err := history.Create(dir, "writer-1")
 	require.NoError(t, err)
-	do(newRecorder(messagestore.New(driver, nil), driver, journal{w}, "writer-1"))
+	do(newRecorder(must.New(messagestore.New(driver, nil)), driver, journal{w}, "writer-1"))
 	require.NoError(t, w.Close())
 
 	files, err := history.Files(dir)

@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
 	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -512,7 +513,7 @@ func TestNobodyWritesNativelyWhileMessagesAreAdopted(t *testing.T) {
 		require.Equal(t, "42501", sqlstate(err), sql)
 	}
 	for _, c := range []*pgx.Conn{user, conn} {
-		_, err = messagestore.New(postgres.New(c, nil), nil).Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte("{}")})
+		_, err = must.New(messagestore.New(must.New(postgres.New(c, nil)), nil)).Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte("{}")})
 		require.ErrorIs(t, err, postgres.ErrAdopting)
 	}
 	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrAdopting)

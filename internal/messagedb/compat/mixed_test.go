@@ -68,7 +68,7 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 	admin := connect(t, database)
 	pgtest.WaitForLocks(t, database, "dibs")
 	pool := pgtest.Connect(t, database)
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	name := func(category int) messagestore.Category {
 		return messagestore.Category("mixed" + strconv.Itoa(category))
 	}
@@ -335,7 +335,7 @@ func inTransactions(t *testing.T, pool *pgxpool.Pool, each int, r *rand.Rand, st
 	for n := range each {
 		var ids []string
 		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			result, err := messagestore.New(postgres.New(tx, nil), nil).Write(t.Context(), messagestore.StreamName(stream(r)), messagestore.AnyVersion, noted{N: n})
+			result, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), messagestore.StreamName(stream(r)), messagestore.AnyVersion, noted{N: n})
 			if err != nil {
 				return err
 			}
@@ -405,7 +405,7 @@ func TestEachKindReadsWhatTheOtherWrote(t *testing.T) {
 	t.Parallel()
 	database := dibs(t)
 	s := open(t, database, "message_store", "")
-	store := messagestore.New(postgres.New(pgtest.Connect(t, database), nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, database), nil)), nil))
 	require.Empty(t, s.do(t, step{sql: `select write_message($1, 'a-1', 'Noted', '{"writer": 1, "n": 2}', '{"correlationStreamName": "c-1", "other": [1]}')`, args: []any{id(1)}}, modes[1], "").Error)
 	require.Empty(t, s.do(t, step{sql: `select write_message($1, 'a-1', 'Noted', null)`, args: []any{id(2)}}, modes[1], "").Error)
 	native, err := store.Write(t.Context(), "a-1", 1, noted{Writer: 3, N: 4})

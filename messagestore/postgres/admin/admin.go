@@ -1,7 +1,7 @@
 // Package admin trims and deletes streams of a store on PostgreSQL, forgets old keys,
 // raises its epoch and verifies it. Its user is a member of the role dibs_admin.
 //
-//	a := admin.New(pool, nil)
+//	a, err := admin.New(pool, nil)
 //	trimmed, err := a.Trim(ctx, "account-123", &admin.TrimOptions{Keep: 1})
 package admin
 
@@ -10,6 +10,7 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/google/uuid"
@@ -32,7 +33,6 @@ type Admin struct {
 	link    *pglink.Link
 	schema  string
 	queries queries
-	invalid error // of the configuration: the error of every call
 	log     logger.Logger
 }
 
@@ -56,20 +56,23 @@ type queries struct {
 // schemaVersion is the version of the schema whose functions this package calls.
 const schemaVersion = 9
 
-// New returns an administrator of the store in db, which the caller keeps and closes. An
-// invalid schema name, and a db that is nil, are the error of every call. Of the configuration NoNotify is not used.
-func New(db postgres.DB, config *postgres.Config) *Admin {
+// New returns an administrator of the store in db, which the caller keeps and closes. Of the
+// configuration NoNotify is not used. The error names each mistake: an invalid schema name, a db
+// that is nil. It matches [messagestore.ErrInvalid].
+func New(db postgres.DB, config *postgres.Config) (*Admin, error) {
 	if config == nil {
 		config = &postgres.Config{}
 	}
 	a := &Admin{schema: cmp.Or(config.Schema, pgschema.Default), log: config.Logger}
+	var wrong []error
 	if rule := pgschema.Check(a.schema); rule != "" {
-		a.invalid = messagestore.NewInvalidError("schema", a.schema, rule)
-		return a
+		wrong = append(wrong, messagestore.NewInvalidError("schema", a.schema, rule))
 	}
 	if pglink.IsNil(db) {
-		a.invalid = messagestore.NewInvalidError("database", nil, "it is nil: give a pool, a connection or a transaction")
-		return a
+		wrong = append(wrong, messagestore.NewInvalidError("database", nil, "it is nil: give a pool, a connection or a transaction"))
+	}
+	if len(wrong) > 0 {
+		return nil, fmt.Errorf("admin: %w", errors.Join(wrong...))
 	}
 	a.link = pglink.New(db, pglink.Config{Schema: a.schema, Version: schemaVersion, Logger: a.log})
 	a.queries = queries{
@@ -79,13 +82,10 @@ func New(db postgres.DB, config *postgres.Config) *Admin {
 		categoryStreams: pgschema.Rename(categoryStreamsSQL, a.schema),
 		raiseEpoch:      pgschema.Rename(raiseEpochSQL, a.schema),
 	}
-	return a
+	return a, nil
 }
 
 func (a *Admin) with(ctx context.Context, f func(db pglink.DB) error) error {
-	if a.invalid != nil {
-		return a.invalid
-	}
 	if ctx == nil {
 		return messagestore.NewInvalidError("context", nil, "it is nil")
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -220,9 +221,9 @@ func TestDeletionAtAnotherVersionIsAConflict(t *testing.T) {
 
 	// It is a row: the transaction goes on.
 	tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
-	_, err = admin.New(tx, nil).Delete(t.Context(), stream, 1, nil)
+	_, err = must.New(admin.New(tx, nil)).Delete(t.Context(), stream, 1, nil)
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	_, err = admin.New(tx, nil).Delete(t.Context(), stream, 2, nil)
+	_, err = must.New(admin.New(tx, nil)).Delete(t.Context(), stream, 2, nil)
 	require.NoError(t, err)
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.Len(t, a.read(t, stream), 3, "a deletion in a transaction is the transaction's")
@@ -313,7 +314,7 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 		}()
 	}}
 
-	deleted, err := admin.New(pool, nil).Delete(t.Context(), stream, messagestore.AnyVersion, options)
+	deleted, err := must.New(admin.New(pool, nil)).Delete(t.Context(), stream, messagestore.AnyVersion, options)
 
 	require.NoError(t, err)
 	require.Equal(t, int64(31000), deleted.Messages)
@@ -612,7 +613,7 @@ func TestOnlyAdministratorsRemove(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 3)
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {
-		adm := admin.New(pgtest.PoolAs(t, role), nil)
+		adm := must.New(admin.New(pgtest.PoolAs(t, role), nil))
 		_, err := adm.Trim(t.Context(), stream, anyAge)
 		requireDenied(t, err)
 		_, err = adm.Delete(t.Context(), stream, 2, nil)
@@ -623,7 +624,7 @@ func TestOnlyAdministratorsRemove(t *testing.T) {
 	pool := pgtest.PoolAs(t, "dibs_admin")
 	var user string
 	require.NoError(t, pool.QueryRow(t.Context(), "select session_user").Scan(&user))
-	adm := admin.New(pool, nil)
+	adm := must.New(admin.New(pool, nil))
 	_, err := adm.Trim(t.Context(), stream, anyAge)
 	require.NoError(t, err)
 	var data struct{ By string }
@@ -696,7 +697,7 @@ func TestARemovalLeavesNoDoorOpen(t *testing.T) {
 		stream := a.category.Stream("1")
 		a.fill(t, stream, 3)
 		tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
-		require.NoError(t, remove(admin.New(tx, nil), stream))
+		require.NoError(t, remove(must.New(admin.New(tx, nil)), stream))
 
 		_, err := tx.Exec(t.Context(), "delete from dibs.messages where stream_name = $1", string(stream))
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -20,7 +21,7 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
 	config := &postgres.Config{Schema: schema}
-	store, adm := messagestore.New(postgres.New(pool, config), nil), admin.New(pool, config)
+	store, adm := must.New(messagestore.New(must.New(postgres.New(pool, config)), nil)), must.New(admin.New(pool, config))
 	seen := map[string]bool{}
 	epoch := func() string {
 		t.Helper()
@@ -83,11 +84,13 @@ func TestAnEpochIsRaisedOnceByOneID(t *testing.T) {
 func TestWhoMayNotRaiseTheEpochIsTold(t *testing.T) {
 	t.Parallel()
 	for _, role := range []string{"dibs_reader", "dibs_writer"} {
-		_, err := admin.New(pgtest.PoolAs(t, role), nil).RaiseEpoch(t.Context())
+		_, err := must.New(admin.New(pgtest.PoolAs(t, role), nil)).RaiseEpoch(t.Context())
 		require.ErrorContains(t, err, "raise epoch: ")
 		require.ErrorContains(t, err, "permission denied for function raise_epoch")
 	}
 	var none *pgxpool.Pool
-	_, err := admin.New(none, &postgres.Config{Schema: "no-schema"}).RaiseEpoch(t.Context())
-	require.Error(t, err)
+	_, err := admin.New(none, &postgres.Config{Schema: "no-schema"})
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorContains(t, err, `invalid schema "no-schema": `)
+	require.ErrorContains(t, err, "invalid database: it is nil")
 }

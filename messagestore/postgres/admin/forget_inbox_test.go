@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -114,11 +115,11 @@ func TestOnlyAnInboxIsForgottenAndNothingOfTheLastDay(t *testing.T) {
 	require.NoError(t, a.pool.QueryRow(t.Context(), "select outcome from dibs.forget($1, '23:59:59')", string(a.category)).Scan(&outcome))
 	require.Equal(t, "inside_key_life", outcome)
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {
-		_, err := admin.New(pgtest.PoolAs(t, role), &postgres.Config{}).Forget(t.Context(), a.category, 48*time.Hour, nil)
+		_, err := must.New(admin.New(pgtest.PoolAs(t, role), &postgres.Config{})).Forget(t.Context(), a.category, 48*time.Hour, nil)
 		require.ErrorContains(t, err, "permission denied", role)
 	}
 	require.Len(t, a.read(t, a.category.Stream("old")), 1)
-	forgotten, err := admin.New(pgtest.PoolAs(t, "dibs_admin"), nil).Forget(t.Context(), a.category, 48*time.Hour, nil)
+	forgotten, err := must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), nil)).Forget(t.Context(), a.category, 48*time.Hour, nil)
 	require.NoError(t, err)
 	require.Equal(t, int64(1), forgotten.Keys)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/keylife"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -176,7 +177,7 @@ func requireInvalid(t *testing.T, err error, field, rule string) {
 
 func TestBadArgumentsOfForgetAreNotSent(t *testing.T) {
 	t.Parallel()
-	a := admin.New(unreachable{}, nil)
+	a := must.New(admin.New(unreachable{}, nil))
 	for name, forget := range map[string]func() error{
 		"category": func() error { return second(a.Forget(t.Context(), "a-1", time.Hour, nil)) },
 		"empty":    func() error { return second(a.Forget(t.Context(), "", time.Hour, nil)) },
@@ -259,7 +260,7 @@ func TestForgetWhoseAnswerIsLostIsToldAsItWas(t *testing.T) {
 	p.hold(t, "", "last")
 
 	cuts.Store(1)
-	forgotten, err := admin.New(pool, nil).Forget(t.Context(), p.category, time.Hour, nil)
+	forgotten, err := must.New(admin.New(pool, nil)).Forget(t.Context(), p.category, time.Hour, nil)
 
 	require.NoError(t, err)
 	require.Zero(t, cuts.Load())
@@ -319,10 +320,10 @@ func TestOnlyAnAdminForgets(t *testing.T) {
 	p.done(t, "", "a", 0, 2*time.Hour)
 	p.hold(t, "", "last")
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {
-		_, err := admin.New(pgtest.PoolAs(t, role), &postgres.Config{}).Forget(t.Context(), p.category, time.Hour, nil)
+		_, err := must.New(admin.New(pgtest.PoolAs(t, role), &postgres.Config{})).Forget(t.Context(), p.category, time.Hour, nil)
 		require.ErrorContains(t, err, "permission denied", role)
 	}
-	forgotten, err := admin.New(pgtest.PoolAs(t, "dibs_admin"), nil).Forget(t.Context(), p.category, time.Hour, nil)
+	forgotten, err := must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), nil)).Forget(t.Context(), p.category, time.Hour, nil)
 	require.NoError(t, err)
 	require.Equal(t, int64(1), forgotten.Keys)
 }

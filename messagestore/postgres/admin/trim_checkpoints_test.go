@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -19,7 +20,7 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 	url := pgtest.Migrated(t)
 	owner := pgtest.Connect(t, url)
 	writer := pgtest.Connect(t, url+"&options=-c%20role%3Ddibs_writer")
-	store := messagestore.New(postgres.New(writer, nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(writer, nil)), nil))
 	category := storetest.Category(t)
 	_, err := store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, messagestore.Raw{Type: "T", Data: []byte(`{}`)})
 	require.NoError(t, err)
@@ -45,7 +46,7 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 	require.Equal(t, int64(1), records)
 	require.Equal(t, int64(349), upTo)
 
-	found, err := admin.New(owner, nil).Verify(t.Context(), nil)
+	found, err := must.New(admin.New(owner, nil)).Verify(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 
@@ -69,7 +70,7 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 	}
 	_, err = writer.Exec(t.Context(), "select from dibs.trim($1, 1)", string(stream))
 	require.ErrorContains(t, err, "42501")
-	reader := messagestore.New(postgres.New(pgtest.Connect(t, url+"&options=-c%20role%3Ddibs_reader"), nil), nil)
+	reader := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, url+"&options=-c%20role%3Ddibs_reader"), nil)), nil))
 	_, err = reader.TrimCheckpoints(t.Context(), stream, 100)
 	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
 	require.ErrorContains(t, err, "grant dibs_writer")
@@ -78,7 +79,7 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 // Streams that hold no checkpoints are refused before anything is sent.
 func TestTrimCheckpointsOfAnotherStreamIsRefused(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(postgres.New(pgtest.Pool(t), nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
 	for _, stream := range []messagestore.StreamName{"account-1", "account:position-a", "account:position-a+x", "account:position-a-b+0", "account:position-a+0+0", "account:position-a+1234567890123456789"} {
 		_, err := store.TrimCheckpoints(t.Context(), stream, 100)
 		require.ErrorIs(t, err, messagestore.ErrInvalid, stream)

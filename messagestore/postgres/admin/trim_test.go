@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -53,7 +54,7 @@ func newOwnArchive(t *testing.T) *archive {
 
 func archiveOn(t *testing.T, pool *pgxpool.Pool) *archive {
 	t.Helper()
-	return &archive{messagestore.New(postgres.New(pool, nil), nil), pool, admin.New(pool, nil), storetest.Category(t)}
+	return &archive{must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), pool, must.New(admin.New(pool, nil)), storetest.Category(t)}
 }
 
 func (a *archive) fill(t *testing.T, stream messagestore.StreamName, messages int) []messagestore.Envelope {
@@ -403,14 +404,14 @@ func TestTrimHoldsUpNoWriter(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 5)
 	tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
-	_, err := admin.New(tx, nil).Trim(t.Context(), stream, anyAge)
+	_, err := must.New(admin.New(tx, nil)).Trim(t.Context(), stream, anyAge)
 	require.NoError(t, err)
 
 	write(t, a.Store, stream, 4, opened())
 
 	require.NoError(t, tx.Commit(t.Context()))
 	holder := begin(t, pgtest.URL(t), pgx.ReadCommitted)
-	write(t, messagestore.New(postgres.New(holder, nil), nil), stream, messagestore.AnyVersion, opened())
+	write(t, must.New(messagestore.New(must.New(postgres.New(holder, nil)), nil)), stream, messagestore.AnyVersion, opened())
 	trimmed, err := a.admin.Trim(t.Context(), stream, anyAge)
 	require.NoError(t, err)
 	require.Equal(t, int64(1), trimmed.Removed)
@@ -463,7 +464,7 @@ func TestATransactionOlderThanARemovalDoesNotWriteIntoTheGap(t *testing.T) {
 					a.fill(t, stream, 5)
 					remove(t, a, stream)
 
-					_, err = messagestore.New(postgres.New(tx, nil), nil).Write(t.Context(), stream, messagestore.Version(before-1), opened())
+					_, err = must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), stream, messagestore.Version(before-1), opened())
 
 					refused, ok := errors.AsType[*pgconn.PgError](err)
 					require.True(t, ok, "%v", err)
@@ -514,7 +515,7 @@ func TestAMessageThatIsWrittenAgainWhileItIsTrimmedIsTheFirstOrNew(t *testing.T)
 
 func TestInvalidRemovalsAreRefused(t *testing.T) {
 	t.Parallel()
-	adm := admin.New(unreachable{}, nil)
+	adm := must.New(admin.New(unreachable{}, nil))
 	keep := func(n int64) *retention.TrimOptions { return &retention.TrimOptions{Keep: n} }
 	for name, err := range map[string]error{
 		"no options":      second(adm.Trim(t.Context(), "account-1", nil)),
@@ -620,7 +621,7 @@ func TestARemovalWhoseAnswerIsLostIsToldAsItWas(t *testing.T) {
 			return &deafConn{conn, &cuts}, err
 		}
 	})
-	adm := admin.New(pool, nil)
+	adm := must.New(admin.New(pool, nil))
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 5)
 

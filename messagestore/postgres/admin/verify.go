@@ -46,9 +46,6 @@ func (a *Admin) Verify(ctx context.Context, config *retention.VerifyConfig) (*re
 	if config != nil {
 		v.config = *config
 	}
-	if a.invalid != nil {
-		return nil, fmt.Errorf("verify: %w", a.invalid)
-	}
 	if err := v.validate(); err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}

@@ -35,8 +35,8 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 	url := pgtest.Migrated(t)
 	pgtest.WaitForLocks(t, url, "dibs")
 	pool := pgtest.Connect(t, url)
-	store := messagestore.New(postgres.New(pool, nil), nil)
-	adm := admin.New(pool, nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	adm := must.New(admin.New(pool, nil))
 
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -86,7 +86,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		}
 		return err
 	})
-	reserver := reservation.New(store, "accounts", nil)
+	reserver := must.New(reservation.New(store, "accounts", nil))
 	repeat("reserve", func(ctx context.Context, n int) error {
 		stream := messagestore.Category("account:command").Stream(fmt.Sprint(n % streams))
 		if _, err := store.Write(ctx, stream, messagestore.AnyVersion, event); err != nil {
@@ -146,7 +146,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 func rollBack(ctx context.Context, pool *pgxpool.Pool, stream messagestore.StreamName, event messagestore.Body) error {
 	errRollBack := errors.New("rolled back")
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if _, err := messagestore.New(postgres.New(tx, nil), nil).Write(ctx, stream, messagestore.AnyVersion, event); err != nil {
+		if _, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(ctx, stream, messagestore.AnyVersion, event); err != nil {
 			return err
 		}
 		return errRollBack

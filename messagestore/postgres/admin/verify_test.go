@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -36,7 +37,7 @@ func newVerified(t *testing.T) *verified {
 
 func newVerifiedOn(pool *pgxpool.Pool, schema string) *verified {
 	config := &postgres.Config{Schema: schema}
-	return &verified{pool, schema, messagestore.New(postgres.New(pool, config), nil), admin.New(pool, config)}
+	return &verified{pool, schema, must.New(messagestore.New(must.New(postgres.New(pool, config)), nil)), must.New(admin.New(pool, config))}
 }
 
 // damage changes tables as a superuser: no trigger fires.
@@ -79,7 +80,7 @@ func (v *verified) write(t *testing.T, stream messagestore.StreamName, bodies ..
 
 func (v *verified) reserve(t *testing.T, source *messagestore.Message, name string) {
 	t.Helper()
-	result, err := reservation.New(v.store, name, nil).Reserve(t.Context(), source, "AAA")
+	result, err := must.New(reservation.New(v.store, name, nil)).Reserve(t.Context(), source, "AAA")
 	require.NoError(t, err)
 	require.Equal(t, reservation.Reserved, result.Outcome)
 }
@@ -119,7 +120,7 @@ func TestVerifyFindsTheSameWhereBackslashesEscape(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 
-	found, err := admin.New(pool, &postgres.Config{Schema: v.schema}).Verify(t.Context(), nil)
+	found, err := must.New(admin.New(pool, &postgres.Config{Schema: v.schema})).Verify(t.Context(), nil)
 
 	require.NoError(t, err)
 	require.Equal(t, v.verify(t), found)
@@ -399,7 +400,7 @@ func texts(found *retention.Verification) []string {
 func TestVerifyKnowsWhatWasRemovedOnRecord(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
-	v := &verified{pool, "dibs", messagestore.New(postgres.New(pool, nil), nil), admin.New(pool, nil)}
+	v := &verified{pool, "dibs", must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(admin.New(pool, nil))}
 	event := body{"Opened", fields{}}
 	for n := range 6 {
 		v.write(t, messagestore.Category("account").Stream(fmt.Sprint(n)), event, event, event, event, event)
@@ -469,10 +470,10 @@ func TestVerifyIsForMembersOfDibsAdmin(t *testing.T) {
 	t.Parallel()
 	_, schema := pgtest.SchemaInShared(t) // what all tests write takes long to verify
 	config := &postgres.Config{Schema: schema}
-	_, err := admin.New(pgtest.PoolAs(t, "dibs_admin"), config).Verify(t.Context(), nil)
+	_, err := must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), config)).Verify(t.Context(), nil)
 	require.NoError(t, err)
 	for _, role := range []string{"dibs_reader", "dibs_writer"} {
-		_, err := admin.New(pgtest.PoolAs(t, role), config).Verify(t.Context(), nil)
+		_, err := must.New(admin.New(pgtest.PoolAs(t, role), config)).Verify(t.Context(), nil)
 		requireDenied(t, err)
 	}
 }
@@ -514,7 +515,7 @@ func TestVerifyReadsThroughAPoolerAndFromAStandby(t *testing.T) {
 
 func requireNoViolation(t *testing.T, db postgres.DB) {
 	t.Helper()
-	found, err := admin.New(db, nil).Verify(t.Context(), nil)
+	found, err := must.New(admin.New(db, nil)).Verify(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 }
@@ -526,17 +527,17 @@ func TestVerifyRefusesWhatItCannotWorkWith(t *testing.T) {
 	require.NoError(t, err)
 	defer tx.Rollback(contextOf(t)) //nolint:errcheck // nothing was done in it
 
-	_, err = admin.New(tx, nil).Verify(t.Context(), nil)
+	_, err = must.New(admin.New(tx, nil)).Verify(t.Context(), nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = admin.New(pool, nil).Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 100_001})
+	_, err = must.New(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 100_001})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = admin.New(pool, nil).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
+	_, err = must.New(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = admin.New(pool, nil).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{storetest.Category(t)}})
+	_, err = must.New(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{storetest.Category(t)}})
 	require.ErrorIs(t, err, messagestore.ErrNotFound, "a category without a message was not looked at")
-	_, err = admin.New(pgtest.Connect(t, pgtest.Database(t)), nil).Verify(t.Context(), nil)
+	_, err = must.New(admin.New(pgtest.Connect(t, pgtest.Database(t)), nil)).Verify(t.Context(), nil)
 	require.ErrorIs(t, err, postgres.ErrNotMigrated)
-	_, err = admin.New(pgtest.PoolAs(t, "dibs_reader"), nil).Verify(t.Context(), nil)
+	_, err = must.New(admin.New(pgtest.PoolAs(t, "dibs_reader"), nil)).Verify(t.Context(), nil)
 	requireDenied(t, err)
 }
 

@@ -62,7 +62,14 @@ func New(t testing.TB, config *Config) *messagestore.Store {
 	if config != nil {
 		driver = config.Postgres
 	}
-	store := messagestore.New(postgres.New(Pool(t, config), driver), nil)
+	d, err := postgres.New(Pool(t, config), driver)
+	if err != nil {
+		t.Fatalf("postgrestest: %v", err)
+	}
+	store, err := messagestore.New(d, nil)
+	if err != nil {
+		t.Fatalf("postgrestest: %v", err)
+	}
 	t.Cleanup(func() { _ = store.Close() })
 	return store
 }

@@ -23,7 +23,7 @@ func (held) MessageType() string { return "Held" }
 
 func TestEachConsumerHasItsOwnLag(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(memory.New(), nil)
+	store := must.New(messagestore.New(memory.New(), nil))
 	write := func() {
 		_, err := store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, held{})
 		require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestEachConsumerHasItsOwnLag(t *testing.T) {
 func TestACategoryIsAskedForOnce(t *testing.T) {
 	t.Parallel()
 	driver := &counting{Driver: memory.New(), reads: map[messagestore.Category]int{}}
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	for category, messages := range map[messagestore.Category]int{seats: 2, "row": 5} {
 		for range messages {
 			_, err := store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, held{})
@@ -95,7 +95,7 @@ func TestACategoryIsAskedForOnce(t *testing.T) {
 	require.LessOrEqual(t, driver.total(), 2*once, "each category once")
 
 	for _, failing := range []*counting{{Driver: driver.Driver, noTime: true}, {Driver: driver.Driver, noReads: true}} {
-		_, err := Of(t.Context(), messagestore.New(failing, nil), all)
+		_, err := Of(t.Context(), must.New(messagestore.New(failing, nil)), all)
 		require.ErrorIs(t, err, errAway)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation/intent"
@@ -25,9 +26,9 @@ func (forgettingStore) Forgets() bool { return true }
 func TestIntentsInMemory(t *testing.T) {
 	t.Parallel()
 	intenttest.Run(t, intenttest.Options{
-		Open: func(*testing.T) intent.Store { return forgettingStore{messagestore.New(memory.New(), nil)} },
+		Open: func(*testing.T) intent.Store { return forgettingStore{must.New(messagestore.New(memory.New(), nil))} },
 		OpenWithClock: func(_ *testing.T, clock func() time.Time) intent.Store {
-			return messagestore.New(memory.NewWithClock(clock), nil)
+			return must.New(messagestore.New(memory.NewWithClock(clock), nil))
 		},
 		Bubble: true,
 	})
@@ -37,7 +38,7 @@ func TestIntentsInMemory(t *testing.T) {
 func TestOfTwoThatLeaveAtOnceBothLeave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &gathering{Store: messagestore.New(memory.New(), nil)}
+		store := &gathering{Store: must.New(messagestore.New(memory.New(), nil))}
 		managers := make([]*intent.Manager, 3)
 		for i := range managers {
 			var err error

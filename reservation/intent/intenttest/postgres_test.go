@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -21,7 +22,9 @@ import (
 func TestIntentsOnPostgreSQL(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	intenttest.Run(t, intenttest.Options{Open: func(*testing.T) intent.Store { return messagestore.New(postgres.New(pool, nil), nil) }})
+	intenttest.Run(t, intenttest.Options{Open: func(*testing.T) intent.Store {
+		return must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	}})
 }
 
 func TestIntentsThroughPgBouncer(t *testing.T) {
@@ -29,7 +32,9 @@ func TestIntentsThroughPgBouncer(t *testing.T) {
 	bouncer := pgtest.PgBouncer(t, pgtest.URL(t))
 	pgtest.Pool(t)
 	through := pgtest.Connect(t, bouncer.URL)
-	intenttest.Run(t, intenttest.Options{Open: func(*testing.T) intent.Store { return messagestore.New(postgres.New(through, nil), nil) }})
+	intenttest.Run(t, intenttest.Options{Open: func(*testing.T) intent.Store {
+		return must.New(messagestore.New(must.New(postgres.New(through, nil)), nil))
+	}})
 }
 
 // transactions are the caller's over pool, with a table of counters beside the messages.
@@ -38,7 +43,7 @@ func transactions(t *testing.T, pool *pgxpool.Pool) storetest.TransactOptions[pg
 	_, err := pool.Exec(t.Context(), "select pg_advisory_xact_lock(7); create table if not exists public.intent_counters (name text primary key, n bigint)")
 	require.NoError(t, err)
 	return storetest.TransactOptions[pgx.Tx]{
-		Open: func(*testing.T) messagestore.Driver { return postgres.New(pool, nil) },
+		Open: func(*testing.T) messagestore.Driver { return must.New(postgres.New(pool, nil)) },
 		Add: func(ctx context.Context, tx pgx.Tx, counter string) error {
 			_, err := tx.Exec(ctx, "insert into public.intent_counters values ($1, 1) on conflict (name) do update set n = intent_counters.n + 1", counter)
 			return err
@@ -59,7 +64,7 @@ func TestIntentsInTransactionsOnPostgreSQL(t *testing.T) {
 func TestConfirmInATransactionOfTheCaller(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	m, err := intent.New(messagestore.New(postgres.New(pool, nil), nil), intenttest.Category(t), nil)
+	m, err := intent.New(must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), intenttest.Category(t), nil)
 	require.NoError(t, err)
 	grant := func(t *testing.T, key string) *intent.Lease {
 		t.Helper()
@@ -78,7 +83,7 @@ func TestConfirmInATransactionOfTheCaller(t *testing.T) {
 		tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-		in, err := l.In(t.Context(), messagestore.New(postgres.New(tx, nil), nil))
+		in, err := l.In(t.Context(), must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)))
 		if err != nil {
 			return tx, err
 		}
@@ -123,9 +128,9 @@ func TestConfirmInATransactionOfTheCaller(t *testing.T) {
 	t.Run("another database", func(t *testing.T) {
 		l := grant(t, "here")
 		elsewhere := pgtest.Connect(t, pgtest.Migrated(t))
-		_, err := l.In(t.Context(), messagestore.New(postgres.New(elsewhere, nil), nil))
+		_, err := l.In(t.Context(), must.New(messagestore.New(must.New(postgres.New(elsewhere, nil)), nil)))
 		require.ErrorIs(t, err, messagestore.ErrNotFound)
-		tx, err := messagestore.Transactional[pgx.Tx](messagestore.New(postgres.New(elsewhere, nil), nil))
+		tx, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(elsewhere, nil)), nil)))
 		require.NoError(t, err)
 		_, err = tx.Transact(t.Context(), l.Stream(), func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
 			return l.Confirmation("elsewhere"), nil
@@ -153,7 +158,7 @@ func TestExtensionsNeedAConnectionOfTheirOwn(t *testing.T) {
 	}
 	shared, own := one(), one()
 	work := func(intents *pgxpool.Pool, ttl time.Duration, until func(ctx context.Context) error) error {
-		store := messagestore.New(postgres.New(intents, nil), nil)
+		store := must.New(messagestore.New(must.New(postgres.New(intents, nil)), nil))
 		defer func() { require.NoError(t, store.Close()) }() // the connections beside the pool
 		m, err := intent.New(store, intenttest.Category(t), &intent.Config{TTL: ttl})
 		require.NoError(t, err)

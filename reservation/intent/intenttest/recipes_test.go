@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -43,7 +44,14 @@ func reserves(ctx context.Context, store *messagestore.Store, order Order, tell 
 }
 
 func paysExactlyOnce(ctx context.Context, pool *pgxpool.Pool, request intent.Request, order Order, tell told) error {
-	store := messagestore.New(postgres.New(pool, nil), nil)
+	driver, err := postgres.New(pool, nil)
+	if err != nil {
+		return err
+	}
+	store, err := messagestore.New(driver, nil)
+	if err != nil {
+		return err
+	}
 	txs, err := messagestore.Transactional[pgx.Tx](store)
 	if err != nil {
 		return err
@@ -146,7 +154,7 @@ func TestTheExactRecipePaysOnce(t *testing.T) {
 
 func TestTheFastRecipeLooksBeforeItPaysAgain(t *testing.T) {
 	t.Parallel()
-	store := messagestore.New(postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil), nil)
+	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil)), nil))
 	var receipts []Receipt
 	var outcomes []intent.Outcome
 	tell := tells(&receipts, &outcomes)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -35,7 +36,7 @@ func openDB(t *testing.T, path string) *sql.DB {
 func TestIntentsOnSQLite(t *testing.T) {
 	t.Parallel()
 	intenttest.Run(t, intenttest.Options{Open: func(t *testing.T) intent.Store {
-		return messagestore.New(openSQLite(t, filepath.Join(t.TempDir(), "intents.db")), nil)
+		return must.New(messagestore.New(openSQLite(t, filepath.Join(t.TempDir(), "intents.db")), nil))
 	}})
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -15,5 +16,5 @@ func NewWithClock(client redis.UniversalClient, hash string) *Store {
 	if clocked == appendLua {
 		panic("the script reads no time")
 	}
-	return &Store{messagestore.New(&driver{client, redis.NewScript(clocked)}, nil)}
+	return &Store{must.New(messagestore.New(&driver{client, redis.NewScript(clocked)}, nil))}
 }

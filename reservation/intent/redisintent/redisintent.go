@@ -82,7 +82,11 @@ func New(client redis.UniversalClient, config *Config) (*Store, error) {
 	if config == nil {
 		config = &Config{}
 	}
-	return &Store{messagestore.New(&driver{client, appendScript}, &messagestore.Config{Logger: config.Logger})}, nil
+	store, err := messagestore.New(&driver{client, appendScript}, &messagestore.Config{Logger: config.Logger})
+	if err != nil {
+		return nil, err
+	}
+	return &Store{store}, nil
 }
 
 // TryWrite implements [intent.Store], for one message.

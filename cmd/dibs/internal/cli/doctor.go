@@ -49,7 +49,11 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return err
 			}
-			return a.printFindings(append(aboutFile(state), aboutCheck(ctx, messagestore.New(d, quietly))), c.Quiet)
+			store, err := messagestore.New(d, quietly)
+			if err != nil {
+				return err
+			}
+			return a.printFindings(append(aboutFile(state), aboutCheck(ctx, store)), c.Quiet)
 		})
 	}
 	return a.withConn(ctx, func(conn *pgx.Conn) error {

@@ -55,7 +55,11 @@ Example:
 // Run raises it.
 func (epochRaiseCommand) Run(ctx context.Context, a *app) error {
 	return a.withPostgres(ctx, "epoch raise", func(conn *pgx.Conn) error {
-		epoch, err := admin.New(conn, a.postgresConfig()).RaiseEpoch(ctx)
+		keeper, err := admin.New(conn, a.postgresConfig())
+		if err != nil {
+			return err
+		}
+		epoch, err := keeper.RaiseEpoch(ctx)
 		if err != nil {
 			return err
 		}

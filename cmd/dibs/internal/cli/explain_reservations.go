@@ -86,7 +86,11 @@ func (e *explainer) reservedWith(m *messagestore.Message, key string) (bool, err
 	if m.Metadata.Local.Get(keyProperty) == "" {
 		return m.Metadata.Local.Get(digestProperty) != "" && m.Stream.ID() == key, nil
 	}
-	stream, err := reservation.New(e.store, m.Metadata.Local.Get(nameProperty), nil).Stream(cause, key)
+	reserver, err := reservation.New(e.store, m.Metadata.Local.Get(nameProperty), nil)
+	var stream messagestore.StreamName
+	if err == nil { // else no reserver has this name: another client wrote it
+		stream, err = reserver.Stream(cause, key)
+	}
 	if errors.Is(err, reservation.ErrInvalidKey) {
 		return false, err
 	}

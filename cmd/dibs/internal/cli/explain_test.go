@@ -49,10 +49,10 @@ func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
 	file := filepath.Join(t.TempDir(), "dibs.db")
 	driver, err := sqlite.Open(t.Context(), file, nil)
 	require.NoError(t, err)
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	send(store)
 
-	once := reservation.New(store, "accounts", nil)
+	once := must.New(reservation.New(store, "accounts", nil))
 	mux := handler.New()
 	handler.On(mux, reservation.Copy(once, deposit.key, func(ctx context.Context, m handler.Message[deposit]) error {
 		if m.Body.Amount < 0 {
@@ -124,7 +124,7 @@ func TestStoryOfAReservationWithAName(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
-		_, err := reservation.New(store, "receipts", nil).Reserve(t.Context(), source, "a+b")
+		_, err := must.New(reservation.New(store, "receipts", nil)).Reserve(t.Context(), source, "a+b")
 		require.NoError(t, err)
 	})
 	want := []string{"account:command+reservation+receipts-123+a%2Bb", "account:command+reservation+accounts-123+a%2Bb"}
@@ -255,7 +255,7 @@ func TestExplainTellsTheEventsThatTheReservationNames(t *testing.T) {
 	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
 	require.NoError(t, err)
 	defer store.Close()
-	once := reservation.New(store, "rentals", nil)
+	once := must.New(reservation.New(store, "rentals", nil))
 	mux := handler.New()
 	handler.On(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
 		return []messagestore.StreamWrite{messagestore.To("ledger-7", messagestore.AnyVersion, messagestore.Follow(m.Message, deposited{m.Body.Amount}))}, nil
@@ -281,7 +281,7 @@ func TestExplainTellsACommandThatIsRetriedParkedAndRedriven(t *testing.T) {
 	store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
 	require.NoError(t, err)
 	defer store.Close()
-	once := reservation.New(store, "accounts", nil)
+	once := must.New(reservation.New(store, "accounts", nil))
 	fails := true
 	mux := handler.New()
 	handler.On(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -310,7 +311,7 @@ func FuzzACommandLineEndsWithACode(f *testing.F) {
 			}
 		}
 		open := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) {
-			return messagestore.New(memory.New(), nil), nil
+			return must.New(messagestore.New(memory.New(), nil)), nil
 		}
 		var stdout, stderr bytes.Buffer
 		a := &app{stdin: strings.NewReader(stdin), stderr: &stderr, getenv: func(name string) string { return map[string]string{"DIBS_STORE": "memory:"}[name] }, open: open}

@@ -41,10 +41,28 @@ func (a *app) withKeeper(ctx context.Context, command string, f func(k keeper, s
 	}
 	if isPostgres(u) {
 		return a.withConn(ctx, func(conn *pgx.Conn) error {
-			return f(admin.New(conn, a.postgresConfig()), messagestore.New(postgres.New(conn, a.postgresConfig()), quietly))
+			keeper, err := admin.New(conn, a.postgresConfig())
+			if err != nil {
+				return err
+			}
+			driver, err := postgres.New(conn, a.postgresConfig())
+			if err != nil {
+				return err
+			}
+			store, err := messagestore.New(driver, quietly)
+			if err != nil {
+				return err
+			}
+			return f(keeper, store)
 		})
 	}
-	return a.withFile(ctx, u, command, func(d *sqlite.Driver) error { return f(d, messagestore.New(d, quietly)) })
+	return a.withFile(ctx, u, command, func(d *sqlite.Driver) error {
+		store, err := messagestore.New(d, quietly)
+		if err != nil {
+			return err
+		}
+		return f(d, store)
+	})
 }
 
 // withFile runs f with a store in a file, which has to be there.

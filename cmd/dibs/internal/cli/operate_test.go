@@ -173,7 +173,7 @@ func TestHostileNamesAreShownAsTheyAreSpelt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dibs.db")
 	driver, err := sqlite.Open(t.Context(), file, nil)
 	require.NoError(t, err)
-	store := messagestore.New(driver, nil)
+	store := must.New(messagestore.New(driver, nil))
 	_, err = store.Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)})
 	require.NoError(t, err)
 	catchUp(t, store, "account", "mail", errUnwanted)
@@ -430,7 +430,7 @@ type plainDriver struct{ messagestore.Driver }
 func TestAStoreThatCannotCountSaysSo(t *testing.T) {
 	t.Parallel()
 	open := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) {
-		return messagestore.New(plainDriver{memory.New()}, nil), nil
+		return must.New(messagestore.New(plainDriver{memory.New()}, nil)), nil
 	}
 	var stdout, stderr strings.Builder
 	code := cli.RunOver(t.Context(), open, []string{"report", "streams", "--store", "memory:"}, &stdout, &stderr, func(string) string { return "" })
@@ -461,7 +461,7 @@ func TestALongReportSaysSo(t *testing.T) {
 	t.Parallel()
 	driver := slowReport{memory.New(), make(chan struct{})}
 	open := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) { //nolint:unparam // as the function has it
-		return messagestore.New(driver, nil), nil
+		return must.New(messagestore.New(driver, nil)), nil
 	}
 	stderr := &signal{said: make(chan string, 100)}
 	ended := make(chan int, 1)

@@ -390,7 +390,10 @@ func (e *examination) refused(ctx context.Context, first string) ([]postgres.Uns
 				return err
 			}
 		}
-		_, err := postgres.New(unknown{tx}, &postgres.Config{Schema: e.config.Schema}).Epoch(ctx)
+		driver, err := postgres.New(unknown{tx}, &postgres.Config{Schema: e.config.Schema})
+		if err == nil {
+			_, err = driver.Epoch(ctx)
+		}
 		if unsafe, ok := errors.AsType[*postgres.UnsafeSettingsError](err); ok {
 			refused = unsafe.Settings
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
@@ -70,7 +71,7 @@ func with(t *testing.T, where string, parameters ...string) string {
 
 func write(t *testing.T, db postgres.DB, stream messagestore.StreamName) {
 	t.Helper()
-	_, err := messagestore.New(postgres.New(db, nil), nil).Write(t.Context(), stream, messagestore.AnyVersion, opened())
+	_, err := must.New(messagestore.New(must.New(postgres.New(db, nil)), nil)).Write(t.Context(), stream, messagestore.AnyVersion, opened())
 	require.NoError(t, err)
 }
 
@@ -352,7 +353,7 @@ func TestDoctorNamesWhoHoldsACategoryAndWhoWaits(t *testing.T) {
 
 	done := make(chan error, 1)
 	go func() {
-		_, err := messagestore.New(postgres.New(waiter, nil), nil).Write(contextOf(t), stream, messagestore.AnyVersion, opened())
+		_, err := must.New(messagestore.New(must.New(postgres.New(waiter, nil)), nil)).Write(contextOf(t), stream, messagestore.AnyVersion, opened())
 		done <- err
 	}()
 	waits := fmt.Sprintf("; process %d waits, for 00:", waiter.PgConn().PID())
@@ -405,7 +406,7 @@ func TestDoctorNamesWhoKeepsOthersFromATable(t *testing.T) {
 	waiter := connect(t, url)
 	ended := make(chan error, 1)
 	wait := func() {
-		store := messagestore.New(postgres.New(waiter, nil), nil)
+		store := must.New(messagestore.New(must.New(postgres.New(waiter, nil)), nil))
 		for {
 			_, err := store.Write(contextOf(t), "account-1", messagestore.AnyVersion, opened())
 			if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "55P03" {
