@@ -15,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -42,7 +43,7 @@ func (c *client) consume(ctx context.Context) error {
 // handle runs a consumer of commands that does each key's once.
 func (c *client) handle(ctx context.Context) error {
 	w := c.newWatched()
-	once := reservation.New(c.store, c.task.Consumer, &reservation.Config{OnOutcome: w.outcome, Logger: logger.Zerolog(c.log)})
+	once := must.New(reservation.New(c.store, c.task.Consumer, &reservation.Config{OnOutcome: w.outcome, Logger: logger.Zerolog(c.log)}))
 	w.once = once
 	mux := handler.New()
 	commands := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
@@ -58,15 +59,24 @@ func (c *client) handle(ctx context.Context) error {
 	copies := ofCopies.newWatched()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	ended := make(chan error, 1)
-	go func() {
-		defer stop()
-		ended <- copies.consume(ctx, consumer.HandlerFunc(mux.Handle))
-	}()
-	err := w.consume(ctx, commands)
+	ended := make(chan error, 2)
+	go func() { ended <- w.consume(ctx, commands) }()
+	go func() { ended <- copies.consume(ctx, consumer.HandlerFunc(mux.Handle)) }()
+	err := <-ended
+	if errors.Is(err, consumer.ErrPositionAhead) {
+		// A failover undid what this one had read. The other one is told by itself, if it is ahead too.
+		select {
+		case other := <-ended:
+			return errors.Join(err, other)
+		case <-time.After(toldWithin):
+		}
+	}
 	stop()
 	return errors.Join(err, <-ended)
 }
+
+// toldWithin is how long a consumer may take to find out that it is ahead of the store: it polls each 50 ms.
+const toldWithin = 10 * time.Second
 
 // CopiesOf is the category of the copies that a handler makes of its commands by Copy.
 func CopiesOf(task Task) messagestore.Category {
