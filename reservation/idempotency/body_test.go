@@ -12,8 +12,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/dibs-go/dibs/reservation/idempotency"
 )
 
 // echo answers with the length of the body.
@@ -42,7 +40,7 @@ func TestABodyIsReadUpToItsLimit(t *testing.T) {
 		}
 
 		require.Equal(t, 413, got.status, name)
-		require.Equal(t, idempotency.ProblemBodyTooLarge, got.problem(t), name)
+		require.Equal(t, problemType("body-too-large"), got.problem(t), name)
 	}
 	require.EqualValues(t, 3, a.handled.Load())
 }
@@ -85,7 +83,7 @@ func TestABodyThatDoesNotComeWholeIsRefused(t *testing.T) {
 		status, body := raw(t, a, request)
 
 		require.Equal(t, 400, status, name)
-		require.Contains(t, body, idempotency.ProblemBody, name)
+		require.Contains(t, body, problemType("body-incomplete"), name)
 	}
 	require.Zero(t, a.handled.Load())
 	status, body := raw(t, a, head+"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n0\r\n\r\n")

@@ -91,7 +91,7 @@ func (c *call) serve() {
 		case answer.Outcome != intent.Done && c.isPartOf(answer.Intent):
 			c.pass()
 		case answer.Outcome == intent.KeyReused:
-			refuse(c.w, http.StatusUnprocessableEntity, ProblemKeyReused, "the key was first used with another method, path, query, content type, encoding, range or body")
+			refuse(c.w, http.StatusUnprocessableEntity, problemKeyReused, "the key was first used with another method, path, query, content type, encoding, range or body")
 		case answer.Outcome == intent.Done:
 			c.send(answer.Intent, true)
 		default:
@@ -260,12 +260,12 @@ func (c *call) finish(i intent.Intent, err error) (lost bool) {
 	switch {
 	case errors.Is(err, intent.ErrGraceExceeded):
 		c.warn(err, "the handler did not stop")
-		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the request did not end in time", i.Left)
+		refuseFor(c.w, http.StatusServiceUnavailable, problemUnavailable, "the request did not end in time", i.Left)
 	case err == nil && i.Status == intent.Done && (large || !exactjson.Equal(i.Result, own)):
 		c.send(i, false)
 	case sent && large:
 		c.warn(ErrResponseTooLarge, "no whole response")
-		refuse(c.w, http.StatusInternalServerError, ProblemHandler, fmt.Sprintf("the response had more than %d bytes", c.m.config.MaxResponse))
+		refuse(c.w, http.StatusInternalServerError, problemHandler, fmt.Sprintf("the response had more than %d bytes", c.m.config.MaxResponse))
 	case sent:
 		clear(c.w.Header()) // the recorder began with a copy of it
 		c.recorder.send(c.w)
@@ -273,10 +273,10 @@ func (c *call) finish(i intent.Intent, err error) (lost bool) {
 		return true
 	case errors.Is(err, errShort):
 		c.warn(err, "no whole response")
-		refuse(c.w, http.StatusInternalServerError, ProblemHandler, "the handler gave less than it had declared")
+		refuse(c.w, http.StatusInternalServerError, problemHandler, "the handler gave less than it had declared")
 	default:
 		c.warn(err, "no response stored")
-		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the outcome of the request is not stored", i.Left)
+		refuseFor(c.w, http.StatusServiceUnavailable, problemUnavailable, "the outcome of the request is not stored", i.Left)
 	}
 	return false
 }
@@ -310,22 +310,22 @@ func (c *call) wait(held intent.Intent, patience time.Time) bool {
 }
 
 func (c *call) inProgress(left time.Duration) {
-	refuseFor(c.w, http.StatusConflict, ProblemInProgress, "another request with this key is at work; send it again later", left)
+	refuseFor(c.w, http.StatusConflict, problemInProgress, "another request with this key is at work; send it again later", left)
 }
 
 // send answers with the stored response, of another request if it is replayed.
 func (c *call) send(i intent.Intent, replayed bool) {
 	if i.Forgotten {
-		refuse(c.w, http.StatusConflict, ProblemNotKept, "the request is done, and its response was removed")
+		refuse(c.w, http.StatusConflict, problemNotKept, "the request is done, and its response was removed")
 		return
 	}
 	response, ok, err := decode(c.id, i.Result)
 	switch {
 	case err != nil:
 		c.m.config.Logger.Error().Str("error", text.Log(err)).Str("stream", string(i.Stream)).Msg("stored response")
-		refuse(c.w, http.StatusInternalServerError, ProblemCorrupt, "")
+		refuse(c.w, http.StatusInternalServerError, problemCorrupt, "")
 	case !ok:
-		refuse(c.w, http.StatusConflict, ProblemNotKept, "the request is done; its response was too large to keep")
+		refuse(c.w, http.StatusConflict, problemNotKept, "the request is done; its response was too large to keep")
 	default:
 		if replayed {
 			c.w.Header().Set(Replayed, "true")
@@ -345,11 +345,11 @@ func (c *call) unavailable(err error) {
 	invalid, isInvalid := errors.AsType[*messagestore.InvalidError](err)
 	switch {
 	case isInvalid && invalid.Field == "scope":
-		refuse(c.w, http.StatusUnauthorized, ProblemScope, "")
+		refuse(c.w, http.StatusUnauthorized, problemScope, "")
 	case isInvalid && !errors.Is(err, intent.ErrInvalidConfig), errors.Is(err, intent.ErrCorrupt):
-		refuse(c.w, http.StatusInternalServerError, ProblemCorrupt, "")
+		refuse(c.w, http.StatusInternalServerError, problemCorrupt, "")
 	default:
-		refuseFor(c.w, http.StatusServiceUnavailable, ProblemUnavailable, "the store does not answer; the request was not handled", time.Second)
+		refuseFor(c.w, http.StatusServiceUnavailable, problemUnavailable, "the store does not answer; the request was not handled", time.Second)
 	}
 }
 

@@ -93,7 +93,7 @@ type Config struct {
 	Keep func(status int) bool
 
 	// Fingerprint returns the part of a request that is the same in all requests with one key: any
-	// bytes, such as a sum. With an error, or without a byte, the answer is 400, [ProblemFingerprint].
+	// bytes, such as a sum. With an error, or without a byte, the answer is 400, fingerprint-missing: see [Problem].
 	//
 	// Defaults to the method, the path and the query, as the client sent them and as the handler gets
 	// them, content type and encoding, range, and the body: of JSON white space, the order of keys and
@@ -261,9 +261,9 @@ func isToken(s string) bool {
 //
 // A response above [Config.MaxResponse] is refused: next's writes fail with an error that matches
 // [ErrResponseTooLarge]. Once next has returned, the intent is confirmed as done, and this request and
-// each later one with the key is answered with 409, [ProblemNotKept]: next is not called again. If
+// each later one with the key is answered with 409, response-not-kept: next is not called again. If
 // [Config.Keep] does not keep the status, the intent is released, and the answer is 500,
-// [ProblemHandler].
+// handler-failed: see [Problem].
 //
 // If the lease is lost, the response is not sent: the client gets the answer of the request that
 // came after. A panic goes on, after the intent is released.
@@ -306,34 +306,34 @@ func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
 	key, err := keyOf(r.Header)
 	switch {
 	case errors.Is(err, errNoKey):
-		refuse(w, http.StatusBadRequest, ProblemKeyMissing, "the header Idempotency-Key is required")
+		refuse(w, http.StatusBadRequest, problemKeyMissing, "the header Idempotency-Key is required")
 		return nil
 	case err != nil:
-		refuse(w, http.StatusBadRequest, ProblemKeyInvalid, err.Error())
+		refuse(w, http.StatusBadRequest, problemKeyInvalid, err.Error())
 		return nil
 	}
 	b := newBody(w, r, m.config.MaxBody)
 	scope, err := m.scope(b)
 	if err != nil || scope == "" {
-		refuse(w, http.StatusUnauthorized, ProblemScope, "") // the error is not the client's to see
+		refuse(w, http.StatusUnauthorized, problemScope, "") // the error is not the client's to see
 		return nil
 	}
 	body, err := b.whole()
 	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case isTooLarge:
-		refuse(w, http.StatusRequestEntityTooLarge, ProblemBodyTooLarge, fmt.Sprintf("at most %d bytes", tooLarge.Limit))
+		refuse(w, http.StatusRequestEntityTooLarge, problemBodyTooLarge, fmt.Sprintf("at most %d bytes", tooLarge.Limit))
 		return nil
 	case errors.Is(err, errReadBefore):
 		m.config.Logger.Error().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no body to compare")
-		refuse(w, http.StatusInternalServerError, ProblemBodyRead, "")
+		refuse(w, http.StatusInternalServerError, problemBodyRead, "")
 		return nil
 	case errors.Is(err, errNoLength):
 		m.config.Logger.Warn().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no body to compare")
-		refuse(w, http.StatusLengthRequired, ProblemLengthRequired, "send Content-Length: 0")
+		refuse(w, http.StatusLengthRequired, problemLengthRequired, "send Content-Length: 0")
 		return nil
 	case err != nil:
-		refuse(w, http.StatusBadRequest, ProblemBody, "the body ended before its length")
+		refuse(w, http.StatusBadRequest, problemBody, "the body ended before its length")
 		return nil
 	}
 	same, err := m.config.Fingerprint(r, body)
@@ -342,7 +342,7 @@ func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
 	}
 	if err != nil {
 		m.config.Logger.Warn().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no fingerprint")
-		refuse(w, http.StatusBadRequest, ProblemFingerprint, "") // the error is not the client's to see
+		refuse(w, http.StatusBadRequest, problemFingerprint, "") // the error is not the client's to see
 		return nil
 	}
 	return &call{m: m, id: identity{scope, key}, w: w, r: r, body: body, same: same}

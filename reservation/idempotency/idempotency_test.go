@@ -110,6 +110,11 @@ func (a answer) problem(t testing.TB) string {
 	return p.Type
 }
 
+// problemType is the type of a problem of a name.
+func problemType(name string) string {
+	return "https://github.com/dibs-go/dibs/blob/main/docs/intents.md#problem-" + name
+}
+
 // An ask is a request. Its header is of pairs.
 type ask struct {
 	method, path, key, body string
@@ -223,7 +228,7 @@ func TestARequestWithoutAKeyIsRefused(t *testing.T) {
 		got := a.do(t, ask{method: method})
 
 		require.Equal(t, 400, got.status)
-		require.Equal(t, idempotency.ProblemKeyMissing, got.problem(t))
+		require.Equal(t, problemType("key-missing"), got.problem(t))
 	}
 	require.Zero(t, a.handled.Load())
 }
@@ -273,7 +278,7 @@ func TestAHeaderThatIsNoKeyIsRefused(t *testing.T) {
 		got := a.do(t, ask{header: header})
 
 		require.Equal(t, 400, got.status, name)
-		require.Equal(t, idempotency.ProblemKeyInvalid, got.problem(t), name)
+		require.Equal(t, problemType("key-invalid"), got.problem(t), name)
 	}
 	require.Zero(t, a.handled.Load())
 }
@@ -300,7 +305,7 @@ func TestAClientThatIsNotKnownIsRefused(t *testing.T) {
 		got := a.do(t, ask{key: "AAA", header: []string{"X-Client", name}})
 
 		require.Equal(t, 401, got.status, got.body)
-		require.Equal(t, idempotency.ProblemScope, got.problem(t))
+		require.Equal(t, problemType("client-unknown"), got.problem(t))
 		require.NotContains(t, got.body, "no such client", "an error is not the client's to see")
 	}
 	require.Zero(t, a.handled.Load())
@@ -332,7 +337,7 @@ func TestAKeyOfAnotherRequestIsRefused(t *testing.T) {
 		got := a.do(t, q)
 
 		require.Equal(t, 422, got.status, name)
-		require.Equal(t, idempotency.ProblemKeyReused, got.problem(t), name)
+		require.Equal(t, problemType("key-reused"), got.problem(t), name)
 	}
 	require.True(t, a.do(t, ask{path: "/payments?a=1", key: "AAA", body: `{ "amount": 10 }`, header: json}).replayed(), "the same in another spelling")
 	require.EqualValues(t, 1, a.handled.Load())
@@ -588,7 +593,7 @@ func TestAStoredResponseThatIsNoneRunsNothing(t *testing.T) {
 	got := a.do(t, ask{key: "AAA"})
 
 	require.Equal(t, 500, got.status)
-	require.Equal(t, idempotency.ProblemCorrupt, got.problem(t))
+	require.Equal(t, problemType("response-corrupt"), got.problem(t))
 	require.Zero(t, a.handled.Load())
 }
 
@@ -605,7 +610,7 @@ func TestAStreamThatIsNoIntentRunsNothing(t *testing.T) {
 	got := a.do(t, ask{key: "AAA"})
 
 	require.Equal(t, 500, got.status)
-	require.Equal(t, idempotency.ProblemCorrupt, got.problem(t))
+	require.Equal(t, problemType("response-corrupt"), got.problem(t))
 	require.Zero(t, a.handled.Load())
 }
 

@@ -108,7 +108,7 @@ func TestARequestInProgressForLongIsToldSo(t *testing.T) {
 		got := b.do(t.Context(), "AAA")
 
 		require.Equal(t, 409, got.status)
-		require.Equal(t, idempotency.ProblemInProgress, got.problem(t))
+		require.Equal(t, problemType("in-progress"), got.problem(t))
 		require.Equal(t, "15", got.header.Get("Retry-After"), "the rest of the lease")
 		require.Equal(t, 5*time.Second, time.Since(start))
 		close(done)
@@ -275,7 +275,7 @@ func TestAHandlerThatDoesNotStopIsLeft(t *testing.T) {
 		got := b.do(t.Context(), "AAA")
 
 		require.Equal(t, 503, got.status)
-		require.Equal(t, idempotency.ProblemUnavailable, got.problem(t))
+		require.Equal(t, problemType("unavailable"), got.problem(t))
 		require.NotEmpty(t, got.header.Get("Retry-After"))
 		close(done)
 		require.Error(t, <-returned, "nothing is written to a response that was sent")
@@ -373,7 +373,7 @@ func TestAResponseAfterALeaseThatNobodyTookIsNotSent(t *testing.T) {
 		got := b.do(t.Context(), "AAA")
 
 		require.Equal(t, 409, got.status)
-		require.Equal(t, idempotency.ProblemInProgress, got.problem(t))
+		require.Equal(t, problemType("in-progress"), got.problem(t))
 		require.EqualValues(t, 1, b.handled.Load(), "a request is handled once at most")
 		i, err := b.intents.Lookup(t.Context(), "public", "AAA")
 		require.NoError(t, err)
@@ -472,7 +472,7 @@ func TestNothingIsHandledWithoutTheStore(t *testing.T) {
 			got := b.do(t.Context(), "AAA")
 
 			require.Equal(t, 503, got.status, name)
-			require.Equal(t, idempotency.ProblemUnavailable, got.problem(t))
+			require.Equal(t, problemType("unavailable"), got.problem(t))
 			require.Equal(t, "1", got.header.Get("Retry-After"))
 			require.NotContains(t, got.body, errAway.Error(), "an error is not the client's to see")
 			require.Zero(t, b.handled.Load())
@@ -496,7 +496,7 @@ func TestARequestWhoseResponseWasDeletedIsNotHandledAgain(t *testing.T) {
 	got := b.do(t.Context(), "AAA")
 
 	require.Equal(t, 409, got.status)
-	require.Equal(t, idempotency.ProblemNotKept, got.problem(t))
+	require.Equal(t, problemType("response-not-kept"), got.problem(t))
 	require.Contains(t, got.body, "the request is done, and its response was removed")
 	require.Empty(t, got.header.Get("Retry-After"), "it will never be another")
 	require.Zero(t, b.handled.Load())
@@ -525,7 +525,7 @@ func TestAResponseThatCannotBeStoredIsNotSent(t *testing.T) {
 				got := b.do(t.Context(), "AAA")
 
 				require.Equal(t, 503, got.status)
-				require.Equal(t, idempotency.ProblemUnavailable, got.problem(t))
+				require.Equal(t, problemType("unavailable"), got.problem(t))
 				require.NotEmpty(t, got.header.Get("Retry-After"))
 				store.set(nil)
 				time.Sleep(15 * time.Second)
@@ -634,7 +634,7 @@ func TestAResponseThatIsTooLargeIsRefusedNowAndEachTime(t *testing.T) {
 	require.ErrorIs(t, written, idempotency.ErrResponseTooLarge)
 	for _, got := range []answer{first, second} {
 		require.Equal(t, 409, got.status)
-		require.Equal(t, idempotency.ProblemNotKept, got.problem(t))
+		require.Equal(t, problemType("response-not-kept"), got.problem(t))
 		require.Contains(t, got.body, "its response was too large to keep")
 		require.Empty(t, got.header.Get("Location"))
 	}
@@ -655,7 +655,7 @@ func TestAResponseWithALargeHeaderIsRefused(t *testing.T) {
 	for range 2 {
 		got := a.do(t, ask{key: "AAA"})
 		require.Equal(t, 409, got.status)
-		require.Equal(t, idempotency.ProblemNotKept, got.problem(t))
+		require.Equal(t, problemType("response-not-kept"), got.problem(t))
 	}
 	require.EqualValues(t, 1, a.handled.Load())
 }
@@ -687,7 +687,7 @@ func TestALargeFailureIsRefusedAndHandledAgain(t *testing.T) {
 	for range 2 {
 		got := a.do(t, ask{key: "AAA"})
 		require.Equal(t, 500, got.status)
-		require.Equal(t, idempotency.ProblemHandler, got.problem(t))
+		require.Equal(t, problemType("handler-failed"), got.problem(t))
 		require.Contains(t, got.body, "more than 262144 bytes")
 	}
 	require.EqualValues(t, 2, a.handled.Load())
@@ -743,7 +743,7 @@ func TestALargeResponseAfterALostLeaseIsNotSent(t *testing.T) {
 			got := a.do(t, ask{key: "AAA"})
 
 			require.Equal(t, 409, got.status)
-			require.Equal(t, idempotency.ProblemInProgress, got.problem(t))
+			require.Equal(t, problemType("in-progress"), got.problem(t))
 		})
 	}
 }
@@ -758,7 +758,7 @@ func TestAResponseShorterThanDeclaredIsNoOutcome(t *testing.T) {
 	for range 2 {
 		got := a.do(t, ask{key: "AAA"})
 		require.Equal(t, 500, got.status)
-		require.Equal(t, idempotency.ProblemHandler, got.problem(t))
+		require.Equal(t, problemType("handler-failed"), got.problem(t))
 	}
 	require.EqualValues(t, 2, a.handled.Load())
 }

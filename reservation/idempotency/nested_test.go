@@ -110,7 +110,7 @@ func TestWhatAMiddlewareAnswersByItselfIsNotStored(t *testing.T) {
 		synctest.Wait()
 		second := serve(t.Context(), outer, "/")
 
-		require.Equal(t, idempotency.ProblemInProgress, first.problem(t))
+		require.Equal(t, problemType("in-progress"), first.problem(t))
 		require.NotEmpty(t, first.header.Get("Retry-After"))
 		require.Equal(t, 201, second.status, second.body)
 	})

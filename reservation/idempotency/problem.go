@@ -10,8 +10,31 @@ import (
 
 // A Problem is the body of an answer that the middleware gives by itself: RFC 9457,
 // application/problem+json.
+//
+// Its type ends with the name that the header [ProblemHeader] has:
+//
+//	key-missing          400  the request has no key
+//	key-invalid          400  the header holds no key
+//	body-incomplete      400  the body did not come whole
+//	fingerprint-missing  400  [Config.Fingerprint] finds nothing in the request by which it could be told from another
+//	                          with its key
+//	client-unknown       401  the client is not known
+//	in-progress          409  another request with the key is at work, or was a moment ago. Retry-After says when to
+//	                          send it again
+//	response-not-kept    409  the request is done, and its response was too large to keep, or was removed. Where it was
+//	                          too large, the first request has this answer too
+//	length-required      411  a body of no declared length is empty, as one would be that was read in front of the
+//	                          middleware
+//	body-too-large       413
+//	key-reused           422  the key was used for another request
+//	body-read            500  something in front of the middleware read the body, and did not put it back
+//	response-corrupt     500  the stored response cannot be read
+//	handler-failed       500  the handler gave less than it had declared, or a response of a status that is not kept had
+//	                          more than MaxResponse bytes. The request may be sent again
+//	unavailable          503  the request cannot be told from a repeat now, or its outcome cannot be stored. Retry-After
+//	                          says when to send it again
 type Problem struct {
-	// Type is the name of the problem, for programs: one of the constants.
+	// Type is the name of the problem, for programs: a URI that ends with #problem-in-progress, for example.
 	Type string `json:"type"`
 	// Title is the same in words. Status is the answer's.
 	Title  string `json:"title"`
@@ -25,62 +48,41 @@ type Problem struct {
 // never stored, since the next one may be another.
 const ProblemHeader = "Idempotency-Problem"
 
-// The types of problems.
+// The types of problems: see [Problem].
 const (
-	// ProblemKeyMissing is the type of 400: the request has no key.
-	ProblemKeyMissing = problems + "key-missing"
-	// ProblemKeyInvalid is the type of 400: the header holds no key.
-	ProblemKeyInvalid = problems + "key-invalid"
-	// ProblemScope is the type of 401: the client is not known.
-	ProblemScope = problems + "client-unknown"
-	// ProblemBody is the type of 400: the body did not come whole.
-	ProblemBody = problems + "body-incomplete"
-	// ProblemFingerprint is the type of 400: [Config.Fingerprint] finds nothing in the request by which it
-	// could be told from another with its key.
-	ProblemFingerprint = problems + "fingerprint-missing"
-	// ProblemBodyRead is the type of 500: something in front of the middleware read the body, and
-	// did not put it back.
-	ProblemBodyRead = problems + "body-read"
-	// ProblemLengthRequired is the type of 411: a body of no declared length is empty, as one would
-	// be that was read in front of the middleware.
-	ProblemLengthRequired = problems + "length-required"
-	// ProblemBodyTooLarge is the type of 413.
-	ProblemBodyTooLarge = problems + "body-too-large"
-	// ProblemInProgress is the type of 409: another request with the key is at work, or was a
-	// moment ago. Retry-After says when to send it again.
-	ProblemInProgress = problems + "in-progress"
-	// ProblemKeyReused is the type of 422: the key was used for another request.
-	ProblemKeyReused = problems + "key-reused"
-	// ProblemNotKept is the type of 409: the request is done, and its response was too large to
-	// keep, or was removed. Where it was too large, the first request has this answer too.
-	ProblemNotKept = problems + "response-not-kept"
-	// ProblemCorrupt is the type of 500: the stored response cannot be read.
-	ProblemCorrupt = problems + "response-corrupt"
-	// ProblemUnavailable is the type of 503: the request cannot be told from a repeat now, or
-	// its outcome cannot be stored. Retry-After says when to send it again.
-	ProblemUnavailable = problems + "unavailable"
-	// ProblemHandler is the type of 500: the handler gave less than it had declared, or a response
-	// of a status that is not kept had more than MaxResponse bytes. The request may be sent again.
-	ProblemHandler = problems + "handler-failed"
+	problemKeyMissing     = problems + "key-missing"
+	problemKeyInvalid     = problems + "key-invalid"
+	problemScope          = problems + "client-unknown"
+	problemBody           = problems + "body-incomplete"
+	problemFingerprint    = problems + "fingerprint-missing"
+	problemBodyRead       = problems + "body-read"
+	problemLengthRequired = problems + "length-required"
+	problemBodyTooLarge   = problems + "body-too-large"
+	problemInProgress     = problems + "in-progress"
+	problemKeyReused      = problems + "key-reused"
+	problemNotKept        = problems + "response-not-kept"
+	problemCorrupt        = problems + "response-corrupt"
+	problemUnavailable    = problems + "unavailable"
+	problemHandler        = problems + "handler-failed"
 )
 
 const problems = "https://github.com/dibs-go/dibs/blob/main/docs/intents.md#problem-"
 
 var titles = map[string]string{
-	ProblemKeyMissing:     "Idempotency-Key is missing",
-	ProblemKeyInvalid:     "Idempotency-Key is invalid",
-	ProblemScope:          "The client is not known",
-	ProblemBody:           "The body is incomplete",
-	ProblemFingerprint:    "The request has no fingerprint",
-	ProblemBodyRead:       "The body was read before it could be compared",
-	ProblemLengthRequired: "An empty body needs its length",
-	ProblemBodyTooLarge:   "The body is too large",
-	ProblemInProgress:     "A request with this Idempotency-Key is in progress",
-	ProblemKeyReused:      "Idempotency-Key was used for another request",
-	ProblemNotKept:        "The request is done, and its response was not kept",
-	ProblemCorrupt:        "The stored response cannot be read",
-	ProblemUnavailable:    "The request cannot be handled now",
-	ProblemHandler:        "The request has no whole response",
+	problemKeyMissing:     "Idempotency-Key is missing",
+	problemKeyInvalid:     "Idempotency-Key is invalid",
+	problemScope:          "The client is not known",
+	problemBody:           "The body is incomplete",
+	problemFingerprint:    "The request has no fingerprint",
+	problemBodyRead:       "The body was read before it could be compared",
+	problemLengthRequired: "An empty body needs its length",
+	problemBodyTooLarge:   "The body is too large",
+	problemInProgress:     "A request with this Idempotency-Key is in progress",
+	problemKeyReused:      "Idempotency-Key was used for another request",
+	problemNotKept:        "The request is done, and its response was not kept",
+	problemCorrupt:        "The stored response cannot be read",
+	problemUnavailable:    "The request cannot be handled now",
+	problemHandler:        "The request has no whole response",
 }
 
 // refuse answers with a problem.

@@ -93,9 +93,9 @@ func TestABodyThatWasReadBeforeIsRefusedAndLogged(t *testing.T) {
 
 			got := a.do(t, ask{key: "AAA", reader: reader("amount=10"), header: []string{"Content-Type", form}})
 
-			want, problem := 500, idempotency.ProblemBodyRead
+			want, problem := 500, problemType("body-read")
 			if name == "all" && declares == 0 {
-				want, problem = 411, idempotency.ProblemLengthRequired
+				want, problem = 411, problemType("length-required")
 			}
 			require.Equal(t, want, got.status, name)
 			require.Equal(t, problem, got.problem(t), name)
@@ -130,7 +130,7 @@ func TestAnEmptyBodySaysItsLength(t *testing.T) {
 
 	status, body := raw(t, a, head+"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
 	require.Equal(t, 411, status)
-	require.Contains(t, body, idempotency.ProblemLengthRequired)
+	require.Contains(t, body, problemType("length-required"))
 
 	for _, header := range []string{"", "Content-Length: 0\r\n"} {
 		status, body = raw(t, a, head+header+"\r\n")
