@@ -66,8 +66,6 @@ var theFunctions = map[string]any{
 	"entity.On":                    entity.On[int, hold],
 	"entity.OnMessage":             entity.OnMessage[int, hold],
 	"entity.Ignore":                entity.Ignore[hold, int],
-	"entity.SnapshotStream":        entity.SnapshotStream,
-	"entity.SnapshotVersion":       entity.SnapshotVersion,
 	"handler.New":                  handler.New,
 	"handler.On":                   handler.On[hold],
 	"handler.Invalid":              handler.Invalid[hold],

@@ -45,8 +45,8 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// MaxTagBytes bounds [Snapshot.Tag].
-const MaxTagBytes = 255
+// maxTagBytes bounds [Snapshot.Tag].
+const maxTagBytes = 255
 
 // A Snapshot says when to keep a copy of an entity in the database.
 type Snapshot struct {
@@ -60,7 +60,7 @@ type Snapshot struct {
 
 	// Tag is the version of the copies, their schema version. Change it whenever the entity's type or its
 	// projection changes: copies with another tag are passed over. It is UTF-8 without U+0000, at most
-	// [MaxTagBytes].
+	// 255 bytes.
 	//
 	// Defaults to "".
 	Tag string
@@ -134,8 +134,8 @@ func (s *Store[T]) validate() error {
 // tagRule returns the rule that a tag breaks, or "". No copy with it could be written.
 func tagRule(tag string) string {
 	switch {
-	case len(tag) > MaxTagBytes:
-		return fmt.Sprintf("%d bytes are too long: at most %d", len(tag), MaxTagBytes)
+	case len(tag) > maxTagBytes:
+		return fmt.Sprintf("%d bytes are too long: at most %d", len(tag), maxTagBytes)
 	case !utf8.ValidString(tag):
 		return "it is not valid UTF-8"
 	case strings.ContainsRune(tag, 0):

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/snapshots"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -101,9 +102,9 @@ func requireRestored(t *testing.T, restored state[tally], tag string) {
 	t.Helper()
 	raw, err := json.Marshal(restored.entity)
 	require.NoError(t, err)
-	data, err := json.Marshal(kept{raw, restored.version, restored.last, tag})
+	data, err := json.Marshal(snapshots.Snapshot{Entity: raw, Version: restored.version, Last: restored.last, Tag: tag})
 	require.NoError(t, err)
-	again, ok := restore[tally](&messagestore.Message{Type: kept{}.MessageType(), Data: data}, tag)
+	again, ok := restore[tally](&messagestore.Message{Type: snapshots.Snapshot{}.MessageType(), Data: data}, tag)
 	require.True(t, ok, "%s", data)
 	require.Equal(t, restored, again)
 }

@@ -5,49 +5,22 @@ import (
 	"encoding/json"
 	"errors"
 
-	"github.com/google/uuid"
-
+	"github.com/dibs-go/dibs/internal/snapshots"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// kept is the body of a snapshot.
-type kept struct {
-	Entity  json.RawMessage      `json:"entity"`
-	Version messagestore.Version `json:"version"`
-	Last    uuid.UUID            `json:"last"` // the id of the message at Version
-	Tag     string               `json:"tag"`
-}
-
-func (kept) MessageType() string { return "Snapshot" }
-
-// SnapshotStream returns the name of the stream that holds the snapshots of an entity's stream:
-// "account:snapshot-123" for "account-123".
-func SnapshotStream(stream messagestore.StreamName) messagestore.StreamName {
-	return stream.Category().WithType("snapshot").Stream(stream.ID())
-}
-
-// SnapshotVersion returns the version of the entity that the snapshot m has, for tools that look
-// after a store. It is not ok if m is no snapshot. The tag is not looked at.
-func SnapshotVersion(m *messagestore.Message) (version messagestore.Version, ok bool) {
-	copied, err := messagestore.Decode[kept](m)
-	if err != nil || copied.Version < 0 || len(copied.Entity) == 0 {
-		return 0, false
-	}
-	return copied.Version, true
-}
-
 // snapshots reports whether snapshots of stream are written. The name of their stream is
 // longer than the entity's, and may be too long.
 func (s *Store[T]) snapshots(stream messagestore.StreamName) bool {
-	return s.config.Snapshot.Every > 0 && SnapshotStream(stream).Validate() == nil
+	return s.config.Snapshot.Every > 0 && snapshots.Stream(stream).Validate() == nil
 }
 
 // snapshot returns the last snapshot of stream, or an empty state if its tag or its content
 // does not fit. The read of the stream shows whether the stream has the snapshot's message.
 func (s *Store[T]) snapshot(ctx context.Context, stream messagestore.StreamName) (state[T], error) {
 	none := empty[T]()
-	m, err := s.messages.Last(ctx, SnapshotStream(stream))
+	m, err := s.messages.Last(ctx, snapshots.Stream(stream))
 	if errors.Is(err, messagestore.ErrNotFound) {
 		return none, nil
 	}
@@ -61,7 +34,7 @@ func (s *Store[T]) snapshot(ctx context.Context, stream messagestore.StreamName)
 }
 
 func restore[T any](m *messagestore.Message, tag string) (restored state[T], ok bool) {
-	copied, err := messagestore.Decode[kept](m)
+	copied, err := messagestore.Decode[snapshots.Snapshot](m)
 	if err != nil || copied.Tag != tag || copied.Version < 0 || len(copied.Entity) == 0 {
 		return restored, false
 	}
@@ -74,8 +47,8 @@ func restore[T any](m *messagestore.Message, tag string) (restored state[T], ok 
 func (s *Store[T]) keep(ctx context.Context, stream messagestore.StreamName, loaded *state[T]) {
 	raw, err := encode(loaded.entity)
 	if err == nil {
-		_, err = s.messages.Write(ctx, SnapshotStream(stream), messagestore.AnyVersion,
-			kept{raw, loaded.version, loaded.last, s.config.Snapshot.Tag})
+		_, err = s.messages.Write(ctx, snapshots.Stream(stream), messagestore.AnyVersion,
+			snapshots.Snapshot{Entity: raw, Version: loaded.version, Last: loaded.last, Tag: s.config.Snapshot.Tag})
 	}
 	if err != nil {
 		s.config.Logger.Warn().Str("error", text.Log(err)).Str("stream", string(stream)).Int64("version", int64(loaded.version)).Msg("snapshot not written")

@@ -209,10 +209,6 @@ func refuseForeign(ctx context.Context, tx pgx.Tx, schema string) error {
 	return fmt.Errorf("%w: %s belongs to %s; migrate as that user, or give it to dibs_owner", ErrForeignSchema, schema, owner)
 }
 
-// MessageDBIsThere is the reason for which [Up] leaves the schema message_store out where
-// it is message-db's own, until dibs migrate adopt takes its messages over.
-const MessageDBIsThere = "message_store is message-db's own, until it is adopted"
-
 // grantRights gives roles that were made since their rights, if the user may.
 func grantRights(ctx context.Context, tx pgx.Tx, schema string) error {
 	may, err := tx.Exec(ctx, pgschema.Rename(becomeGranter, schema))

@@ -39,7 +39,7 @@ var parts = []part{
 	{schema: pgschema.Default, version: 9, files: embedded},
 	{
 		prefix: "message_store/", schema: "message_store", version: 1, files: schema.Files,
-		leftOutWhere: schema.Taken, leftOut: MessageDBIsThere,
+		leftOutWhere: schema.Taken, leftOut: schema.LeftOut,
 	},
 }
 

@@ -13,3 +13,7 @@ var Files embed.FS
 // Taken is SQL for whether message_store.messages is a table, as it is in message-db. Here
 // it is a view.
 const Taken = `exists (select from pg_catalog.pg_class where relnamespace = to_regnamespace('message_store') and relname = 'messages' and relkind in ('r', 'p'))`
+
+// LeftOut is the reason for which migrations leave the schema message_store out where it is message-db's own, until
+// dibs migrate adopt takes its messages over.
+const LeftOut = "message_store is message-db's own, until it is adopted"

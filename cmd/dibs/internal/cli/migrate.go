@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/messagedb/schema"
 	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -122,7 +123,7 @@ func (a *app) printUpToDate(all []migrations.Migration) error {
 		if err := a.out.line("%s is left out: %s", part, m.LeftOut); err != nil {
 			return err
 		}
-		if m.LeftOut != migrations.MessageDBIsThere {
+		if m.LeftOut != schema.LeftOut {
 			continue
 		}
 		// A store that is used already is not filled.

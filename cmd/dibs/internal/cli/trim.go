@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs/entity"
+	"github.com/dibs-go/dibs/internal/snapshots"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -124,12 +124,12 @@ func bareStreams(ctx context.Context, store *messagestore.Store, each iter.Seq2[
 		if !entities[category] {
 			continue
 		}
-		snapshot, err := store.Last(ctx, entity.SnapshotStream(t.Stream))
+		snapshot, err := store.Last(ctx, snapshots.Stream(t.Stream))
 		if err != nil && !errors.Is(err, messagestore.ErrNotFound) && !errors.Is(err, messagestore.ErrInvalid) {
 			return nil, err
 		}
 		if err == nil {
-			if version, ok := entity.SnapshotVersion(snapshot); ok && version >= t.First-1 {
+			if version, ok := snapshots.Version(snapshot); ok && version >= t.First-1 {
 				continue
 			}
 		}

@@ -1,0 +1,37 @@
+// Package snapshots has the stored form of an entity's snapshot, which package entity writes and dibs trim reads.
+package snapshots
+
+import (
+	"encoding/json"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Snapshot is the body of a snapshot.
+type Snapshot struct {
+	Entity  json.RawMessage      `json:"entity"`
+	Version messagestore.Version `json:"version"`
+	Last    uuid.UUID            `json:"last"` // the id of the message at Version
+	Tag     string               `json:"tag"`
+}
+
+// MessageType returns "Snapshot".
+func (Snapshot) MessageType() string { return "Snapshot" }
+
+// Stream returns the name of the stream that holds the snapshots of an entity's stream:
+// "account:snapshot-123" for "account-123".
+func Stream(stream messagestore.StreamName) messagestore.StreamName {
+	return stream.Category().WithType("snapshot").Stream(stream.ID())
+}
+
+// Version returns the version of the entity that the snapshot m has. It is not ok if m is no snapshot. The tag is
+// not looked at.
+func Version(m *messagestore.Message) (version messagestore.Version, ok bool) {
+	copied, err := messagestore.Decode[Snapshot](m)
+	if err != nil || copied.Version < 0 || len(copied.Entity) == 0 {
+		return 0, false
+	}
+	return copied.Version, true
+}
