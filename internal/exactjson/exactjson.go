@@ -167,7 +167,7 @@ func (w *writer) object() error {
 }
 
 // differInFold reports whether no two keys are the same to a decoder that ignores case, as
-// encoding/json does.
+// encoding/json does, and dashes and underscores, as encoding/json/v2 does.
 func differInFold(members []member) bool {
 	if len(members) < 2 {
 		return true
@@ -183,8 +183,11 @@ func differInFold(members []member) bool {
 	return true
 }
 
-// fold returns the least of the characters that differ from c in case alone.
+// fold returns the least of the characters that differ from c in case alone, and none for a dash or an underscore.
 func fold(c rune) rune {
+	if c == '-' || c == '_' {
+		return -1
+	}
 	for {
 		next := unicode.SimpleFold(c)
 		if next <= c {

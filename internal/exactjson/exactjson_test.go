@@ -238,6 +238,7 @@ func TestOneReadingIsOfWhatEveryDecoderReadsAlike(t *testing.T) {
 	}
 	for _, raw := range []string{
 		`{"a":1,"a":2}`, `{"a":1,"A":2}`, `{"a":1,"\u0041":2}`, `{"k":1,"K":2}`, `{"s":1,"ſ":2}`, `{"x":[{"Amount":1,"amount":2}]}`,
+		`{"net_amount":1,"netAmount":2}`, `{"a-b":1,"ab":2}`, `{"A_B":1,"a-b":2}`,
 		`"\ud800"`, `"\udc00\ud800"`, `{"\ud800":1}`, "\"\xff\"", "{\"\xff\":1}", "\"\xe2\"",
 		"", " ", "{}{}", "{} x", "\ufeff{}", "NaN", "Infinity", "01", "+1", "{a:1}", "[1,]", "'a'", "// a\n1",
 	} {

@@ -88,7 +88,7 @@ func (c *call) serve() {
 			c.inProgress(0)
 		case err != nil:
 			c.unavailable(err)
-		case answer.Outcome != intent.Done && c.isPartOf(answer.Intent):
+		case answer.Intent.Status == intent.Held && c.isPartOf(answer.Intent):
 			c.pass()
 		case answer.Outcome == intent.KeyReused:
 			refuse(c.w, http.StatusUnprocessableEntity, problemKeyReused, "the key was first used with another method, path, query, content type, encoding, range or body")
@@ -132,10 +132,11 @@ func (c *call) abortable(ctx context.Context, lease *intent.Lease) (form any, er
 }
 
 // isPartOf reports whether a handler around this one holds the intent: the request has met the
-// middleware before, or that handler makes it with the key.
+// middleware before, or that handler makes it with the key. A lease that is over holds nothing, though
+// work of its handler may go on.
 func (c *call) isPartOf(i intent.Intent) bool {
 	for around := callOf(c.r.Context()); around != nil; around = callOf(around.r.Context()) {
-		if l := around.lease; l.Stream() == i.Stream && l.Session() == i.Session && l.Token() == i.Token {
+		if l := around.lease; l.Stream() == i.Stream && l.Session() == i.Session && l.Token() == i.Token && l.Err() == nil {
 			return true
 		}
 	}
@@ -271,9 +272,9 @@ func (c *call) finish(i intent.Intent, err error) (lost bool) {
 		c.recorder.send(c.w)
 	case !mine:
 		return true
-	case errors.Is(err, errShort):
+	case errors.Is(err, errLength):
 		c.warn(err, "no whole response")
-		refuse(c.w, http.StatusInternalServerError, problemHandler, "the handler gave less than it had declared")
+		refuse(c.w, http.StatusInternalServerError, problemHandler, errLength.Error())
 	default:
 		c.warn(err, "no response stored")
 		refuseFor(c.w, http.StatusServiceUnavailable, problemUnavailable, "the outcome of the request is not stored", i.Left)
@@ -354,7 +355,11 @@ func (c *call) unavailable(err error) {
 }
 
 func (c *call) warn(err error, what string) {
-	c.m.config.Logger.Warn().Str("error", text.Log(err)).Str("category", string(c.m.intents.Category())).Msg(what)
+	event := c.m.config.Logger.Warn().Str("error", text.Log(err)).Str("category", string(c.m.intents.Category()))
+	if c.lease != nil {
+		event = event.Str("stream", string(c.lease.Stream()))
+	}
+	event.Msg(what)
 }
 
 // Write returns the writes that store r as the response to the request of ctx, for the handler to

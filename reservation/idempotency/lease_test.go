@@ -17,9 +17,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/idempotency"
 	"github.com/dibs-go/dibs/reservation/intent"
@@ -761,6 +763,23 @@ func TestAResponseShorterThanDeclaredIsNoOutcome(t *testing.T) {
 		require.Equal(t, problemType("handler-failed"), got.problem(t))
 	}
 	require.EqualValues(t, 2, a.handled.Load())
+}
+
+func TestAResponseLongerThanDeclaredIsToldSo(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	once := newOnce(t, newStore(), "longer:intent", idempotency.Config{Logger: logger.Zerolog(zerolog.New(&log))})
+
+	got := serve(t.Context(), once.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "2")
+		if _, err := fmt.Fprint(w, "all"); !errors.Is(err, http.ErrContentLength) {
+			t.Error(err)
+		}
+	}), "/")
+
+	require.Equal(t, problemType("handler-failed"), got.problem(t))
+	require.Contains(t, log.String(), `"error":"the handler wrote another length than it had declared: more than 2 bytes"`)
+	require.Contains(t, log.String(), `"stream":"longer:intent-public+AAA"`)
 }
 
 func TestTheClientsDisconnectDoesNotEndTheWork(t *testing.T) {

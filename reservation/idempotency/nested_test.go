@@ -93,6 +93,23 @@ func TestARequestThatMeetsTheMiddlewareTwiceIsHandledOnce(t *testing.T) {
 	}
 }
 
+// Work that goes on after its request keeps that request's context, as a follow-up does. The lease is over: a call of
+// another endpoint with the key is a key reused, as from anybody, and not a part of a request that holds the key.
+func TestAContextOfAnEndedRequestHoldsNoKey(t *testing.T) {
+	t.Parallel()
+	once := newOnce(t, newStore(), "ended:intent", idempotency.Config{})
+	contexts := make(chan context.Context, 1)
+	first := serve(t.Context(), once.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { contexts <- context.WithoutCancel(r.Context()) }), "/pay")
+	after := <-contexts
+	require.Equal(t, 200, first.status)
+	mail := once.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler runs without a lease") })
+
+	for range 2 {
+		require.Equal(t, problemType("key-reused"), serve(after, mail, "/mail").problem(t))
+	}
+	require.True(t, serve(after, mail, "/pay").replayed())
+}
+
 // Its next answer may be another: 409 in progress, 503, 401, 422.
 func TestWhatAMiddlewareAnswersByItselfIsNotStored(t *testing.T) {
 	t.Parallel()

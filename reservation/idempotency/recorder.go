@@ -13,8 +13,8 @@ import (
 
 var (
 	// errEnded is returned by a write after the handler has returned.
-	errEnded = errors.New("the handler has returned")
-	errShort = errors.New("the handler wrote less than it had declared")
+	errEnded  = errors.New("the handler has returned")
+	errLength = errors.New("the handler wrote another length than it had declared")
 )
 
 // A recorder is the [http.ResponseWriter] that a handler gets. It holds the response back until
@@ -33,6 +33,7 @@ type recorder struct {
 	behind   *http.ResponseController // of the connection
 	declared int64                    // the Content-Length that the handler has set, or -1
 	length   int64                    // of the body so far
+	beyond   bool                     // the handler wrote more than it had declared, which was refused
 	response Response
 	wrote    bool // the status stands
 	ended    bool
@@ -133,6 +134,7 @@ func write[T []byte | string](r *recorder, p T) (int, error) {
 		return 0, http.ErrBodyNotAllowed
 	}
 	if r.declared >= 0 && r.length+int64(len(p)) > r.declared {
+		r.beyond = true
 		return 0, http.ErrContentLength
 	}
 	if r.failed != nil {
@@ -190,7 +192,11 @@ func (r *recorder) finish() {
 	switch {
 	case r.failed != nil:
 	case r.declared > r.length && hasBody(r.response.Status):
-		_ = r.fail(fmt.Errorf("%w: %d of %d bytes", errShort, r.length, r.declared))
+		if r.beyond {
+			_ = r.fail(fmt.Errorf("%w: more than %d bytes", errLength, r.declared))
+			return
+		}
+		_ = r.fail(fmt.Errorf("%w: %d of %d bytes", errLength, r.length, r.declared))
 	default:
 		r.response.Header = typed(r.response.Header, r.response.Body)
 	}
