@@ -365,7 +365,7 @@ func (d *Driver) Verify(ctx context.Context, config *retention.VerifyConfig) (*r
 	var v *verifier
 	if err == nil {
 		err = explain(d.reads.read(ctx, func(ctx context.Context, db queryer) error {
-			v = &verifier{most: config.Most(), listed: map[string]int{}, trims: map[messagestore.StreamName][]messagestore.Version{}, heads: map[messagestore.Category]messagestore.GlobalPosition{}, seen: map[messagestore.Category]bool{}}
+			v = &verifier{most: config.Most(), listed: map[string]int{}, trims: map[messagestore.StreamName][]messagestore.Version{}, heads: map[messagestore.Category]messagestore.GlobalPosition{}, ledgers: map[messagestore.StreamName]bool{}, seen: map[messagestore.Category]bool{}}
 			if config != nil {
 				v.only = config.Categories
 				if config.OnProgress != nil {
@@ -388,10 +388,11 @@ type verifier struct {
 	listed map[string]int // violations by rule and category
 	found  retention.Verification
 
-	seen  map[messagestore.Category]bool
-	heads map[messagestore.Category]messagestore.GlobalPosition
-	trims map[messagestore.StreamName][]messagestore.Version // where the stream begins by its records
-	late  []placed                                           // streams that do not begin at 0
+	seen    map[messagestore.Category]bool
+	ledgers map[messagestore.StreamName]bool // the streams in which consumers keep their generations
+	heads   map[messagestore.Category]messagestore.GlobalPosition
+	trims   map[messagestore.StreamName][]messagestore.Version // where the stream begins by its records
+	late    []placed                                           // streams that do not begin at 0
 
 	positions []recordedPosition
 	last      placed // the message before, of the same stream or another
@@ -542,6 +543,13 @@ func (v *verifier) message(m placed, category, messageType string, data, metadat
 		if !initial && parsed.CausationStream != "" {
 			v.violation("reservation", m, "one winner, the first message of its stream", "a copy at a later position")
 		}
+	}
+	if isOfType(messagestore.Category(category), "deadLetter") && messageType == "Parked" {
+		c.DeadLetters++
+	}
+	if isOfType(messagestore.Category(category), "position") && messageType == "Started" && !v.ledgers[m.stream] {
+		v.ledgers[m.stream] = true // a consumer's, of its generations
+		c.Consumers++
 	}
 	if isOfType(messagestore.Category(category), "position") && messageType == messagestore.CheckpointType {
 		var body struct {

@@ -1,7 +1,9 @@
 package sqlite_test
 
 import (
+	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -10,7 +12,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -214,6 +219,30 @@ func TestVerifyFindsDamage(t *testing.T) {
 			require.ElementsMatch(t, c.want, k.rules(t))
 		})
 	}
+}
+
+func TestVerifyCountsConsumersAndDeadLetters(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	k.fill(t, "account-1", 3)
+	for _, name := range []string{"accounts", "ledger"} {
+		refusing := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+			if m.Position == 1 {
+				return handler.Park(errors.New("it cannot be"))
+			}
+			return nil
+		})
+		c, err := consumer.New(k.store, "account", name, refusing, &consumer.Config{Start: consumer.FromStart(), Logger: logger.Silent()})
+		require.NoError(t, err)
+		require.NoError(t, c.CatchUp(t.Context()))
+	}
+
+	found, err := k.Verify(t.Context(), nil)
+
+	require.NoError(t, err)
+	require.Empty(t, found.Violations)
+	require.EqualValues(t, 2, found.Checked.Consumers)
+	require.EqualValues(t, 2, found.Checked.DeadLetters)
 }
 
 func TestVerifyCountsAndBounds(t *testing.T) {
