@@ -265,7 +265,7 @@ func TestAHandlerTellsTheTypesAndTheChecksOfTheOneBelow(t *testing.T) {
 	mux := handler.New()
 	once := must.New(reservation.New(must.New(messagestore.New(memory.New(), nil)), "mailer", nil))
 	handler.On(mux, reservation.Copy(once, func(held) string { return "k" }, func(context.Context, handler.Message[held]) error { return nil }))
-	metrics := must.New(dibsprom.New(nil))
+	metrics := must.New(dibsprom.New(must.New(messagestore.New(memory.New(), nil))))
 	for _, test := range []struct {
 		below  consumer.Handler
 		want   []string
@@ -279,4 +279,11 @@ func TestAHandlerTellsTheTypesAndTheChecksOfTheOneBelow(t *testing.T) {
 		require.Equal(t, test.want, tells.Types())
 		require.Len(t, tells.Checks(), test.checks)
 	}
+}
+
+func TestANilStoreIsRefused(t *testing.T) {
+	metrics, err := dibsprom.New(nil)
+	require.Nil(t, metrics)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.EqualError(t, err, "dibsprom: invalid store: it is nil")
 }
