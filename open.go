@@ -19,7 +19,7 @@ const rule = "it begins with postgres://, postgresql:// or sqlite: and a path, o
 //
 //	postgres://user@host:5432/database             see [postgres.Open]
 //	postgres://user@host:5432/database?schema=other  in another schema than dibs
-//	sqlite:messages.db                             a file, see [sqlite.Open]
+//	sqlite:messages.db                             a file, see [sqlite.Open]; the path is taken as it is
 //	sqlite:///var/lib/service/messages.db          the same, with an absolute path
 //	memory:                                        new and empty, gone with the process
 //
@@ -119,8 +119,11 @@ func sqlitePath(rest string) (string, error) {
 			return "", invalid("after sqlite:// comes an absolute path: sqlite:///folder/file; a relative one is sqlite:file")
 		}
 	}
-	if path == "" {
+	switch {
+	case path == "":
 		return "", invalid("sqlite: has a path after it")
+	case strings.Contains(path, "?"):
+		return "", invalid("sqlite: has a path after it and no parameters; for a file with a question mark in its name call sqlite.Open")
 	}
 	return path, nil
 }

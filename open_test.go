@@ -73,7 +73,7 @@ func TestPostgresURLWithoutASchemaTakesTheDefault(t *testing.T) {
 func TestWhatIsNoStoreURLIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, storeURL := range []string{
-		"", "messages.db", "mysql://u:canary@h/d", "memory:x", "sqlite:", "sqlite://", "sqlite://folder/file", "postgres",
+		"", "messages.db", "mysql://u:canary@h/d", "memory:x", "sqlite:", "sqlite://", "sqlite://folder/file", "sqlite:a.db?mode=ro", "sqlite:///a.db?schema=other", "sqlite:?", "postgres",
 		"postgres://u:canary@h/d?schema=", "postgres://u:canary@h/d?schema=a&schema=b", "postgres://u:canary@h/d?schema=%zz",
 		"postgres://u:canary@h/d?schema=a%22b", "postgres://u:canary@h/d?schema=pg_catalog", "postgres://u:canary@h:port/d",
 		"postgres://u:canary@@h%/d", "postgres://u:ca nary@h/d\x00", "://", "\x00", strings.Repeat("canary", 1000),

@@ -24,6 +24,10 @@ const (
 // lock from its beginning (BEGIN IMMEDIATE). Writers of this driver wait while f runs, at most
 // for [Config.BusyTimeout], and so does another Transact; a write by f through the same store
 // would wait for f itself.
+//
+// Foreign keys of the caller's tables are not enforced in it: SQLite enforces them on a connection that has
+// said PRAGMA foreign_keys = ON outside of a transaction (https://www.sqlite.org/foreignkeys.html, 2), and the
+// driver's connections do not say so.
 func (d *Driver) Transact(
 	ctx context.Context, first messagestore.StreamName,
 	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
