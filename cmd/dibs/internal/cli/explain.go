@@ -289,12 +289,17 @@ func (followersPart) tell(ctx context.Context, e *explainer, s *story) error {
 	for _, m := range s.roots {
 		chain[refOf(m)] = true
 	}
-	streams := append([]messagestore.StreamName{messagestore.Category(s.of.Category().Entity()).Stream(s.of.CardinalID())}, s.streams...)
+	for _, place := range s.gone {
+		chain[place] = true
+	}
+	named := append([]messagestore.StreamName{messagestore.Category(s.of.Category().Entity()).Stream(s.of.CardinalID())}, s.streams...)
 	for _, root := range s.roots {
-		for _, stream := range reservation.WrittenWith(root) {
-			if !slices.Contains(streams, stream) {
-				streams = append(streams, stream)
-			}
+		named = append(named, reservation.WrittenWith(root)...)
+	}
+	var streams []messagestore.StreamName
+	for _, stream := range named {
+		if !slices.Contains(streams, stream) {
+			streams = append(streams, stream)
 		}
 	}
 	var found []*messagestore.Message
@@ -378,6 +383,7 @@ type story struct {
 	first   *messagestore.Message
 	begun   bool                      // a system has told the stream
 	roots   []*messagestore.Message   // that others may have as their cause
+	gone    []ref                     // the places of causes that are not in the store
 	streams []messagestore.StreamName // that a system names, to look for them there
 	ending  [][3]string               // the last notes
 }

@@ -85,6 +85,7 @@ func TestStoryOfARequestInAnInbox(t *testing.T) {
 	}, events[:7])
 	require.Contains(t, events[7], "deadLetter account:deadLetter-ledger")
 	require.Equal(t, "followed mail-1", events[8])
+	require.Regexp(t, `(?m)^followed +nothing yet +in payments-order 17, account-[67], account-[67]; look`, dibs.ok(t, "explain", stream), "each stream once")
 
 	unknown := dibs.run(t, "explain", "order 19", "--category", "payments:inbox")
 	require.Equal(t, 1, unknown.code)

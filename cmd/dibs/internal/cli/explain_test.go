@@ -271,6 +271,18 @@ func TestExplainTellsTheEventsThatTheReservationNames(t *testing.T) {
 
 	require.Regexp(t, `(?m)^followed .* ledger-7@0 +Deposited +\{"amount":10\}$`, told)
 	require.NotContains(t, told, "nothing yet")
+
+	// The command is trimmed away, and its effect is there.
+	_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"BBB", 20})
+	require.NoError(t, err)
+	require.NoError(t, must.New(consumer.New(store, commands, "rentals", mux, nil)).CatchUp(t.Context()))
+	dibs.ok(t, "trim", "account:command-123", "--keep", "1", "--min-age", "0s", "--yes")
+
+	told = dibs.ok(t, "explain", "account:command+reservation+rentals-123+AAA")
+
+	require.Contains(t, told, "not in this store")
+	require.Regexp(t, `(?m)^followed .* ledger-7@0 +Deposited +\{"amount":10\}$`, told)
+	require.NotContains(t, told, "ledger-7@1")
 }
 
 // A command whose handler fails is in the store, though its key is not reserved: while it is retried,
