@@ -8,8 +8,9 @@
 //
 // A message is delivered until its handler returns nil, or until it is parked or skipped.
 // The checkpoint of a consumer is the position of its first unfinished message, so a
-// restart redelivers some messages and skips none: after a crash at most
-// [Config.CheckpointMessages] plus [Config.BatchSize].
+// restart redelivers some messages and skips none, and so does a slot that goes from one
+// process to another: at most [Config.CheckpointMessages] plus [Config.BatchSize], also after a
+// crash. With a [Config.Concurrency] of 1 a stop in order redelivers none.
 //
 // Messages of one cardinal id (123 in account-123 and account-123+AAA) are delivered one
 // after the other, in order. With [Config.Concurrency] above 1, messages of different

@@ -17,7 +17,7 @@ type consumersPauseCommand struct{ pausedConsumer }
 
 // Help is printed below the command's usage.
 func (consumersPauseCommand) Help() string {
-	return `Running members find out within 10 s: they finish the messages that they have in flight, and take no others. Their processes go on, and keep their leases. A pause outlives restarts, resets and new members, and ends with dibs consumers resume; no message is lost or handled twice by it. Messages that wait for a retry, and requested redrives, wait too.
+	return `Running members find out within 10 s: they finish the messages that they have in flight, and take no others. Their processes go on, and keep their leases. A pause outlives restarts, resets and new members, and ends with dibs consumers resume; no message is lost or handled twice by the pause itself. Messages that wait for a retry, and requested redrives, wait too.
 
 A consumer that is paused before it is reset handles nothing from its old position.
 
