@@ -260,7 +260,7 @@ func TestAReservationWithAnOpenDeadLetterIsNotForgotten(t *testing.T) {
 		}
 		k.age(t, 10*keyLife)
 
-		require.Equal(t, int64(1), k.forget(t), "that of neither")
+		require.Equal(t, int64(1), k.forget(t), "neither of the two keys goes")
 		require.True(t, k.isTaken(t, command, "AAA"))
 		require.True(t, k.isTaken(t, other, "AAA"))
 		for category, letter := range letters {

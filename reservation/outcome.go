@@ -128,7 +128,7 @@ type OtherConsumerError struct {
 // Error names the consumers.
 func (e *OtherConsumerError) Error() string {
 	if e.Reservation != "" {
-		return fmt.Sprintf("reserver %q of consumer %s has the name of one of consumer %s, which made the reservation %s: each consumer has a reserver with a name of its own, and one that was renamed has its other name in Config.Consumers",
+		return fmt.Sprintf("reserver %q of consumer %s has the name of a reserver of consumer %s, which made the reservation %s: each consumer has a reserver with a name of its own, and a consumer that was renamed has its other name in Config.Consumers",
 			e.Reserver, e.Other, e.Consumer, e.Reservation)
 	}
 	return fmt.Sprintf("reserver %q serves consumer %s, and was handed to consumer %s too: each consumer has a reserver with a name of its own",

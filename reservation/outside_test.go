@@ -130,7 +130,7 @@ func TestReserveFeedsNotOnItself(t *testing.T) {
 	require.Len(t, streams(t, store, commands), 1)
 }
 
-// A consumer that reads the copies with another handler than that of Copy would copy them, for ever.
+// A consumer that reads the copies, and whose handler is not made by Copy, would copy them for ever.
 func TestReserveRefusesACopy(t *testing.T) {
 	t.Parallel()
 	store := newStore()

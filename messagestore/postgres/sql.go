@@ -26,11 +26,11 @@ type SQLDriver struct {
 
 // NewSQL returns a driver over db. The connections have to come from pgx's package stdlib, as
 // sql.Open("pgx", url) and stdlib.OpenDBFromPool make them. With others every call returns an
-// error that matches [messagestore.ErrNotSupported]. The caller keeps and closes db. The error is as
-// that of [New].
+// error that matches [messagestore.ErrNotSupported]. The caller keeps and closes db. NewSQL
+// refuses what [New] refuses.
 //
 // It is for services whose own SQL goes by database/sql, GORM, sqlx or Bun. Each write is by
-// itself, and the driver does not listen: of those New over a pool is faster.
+// itself, and the driver does not listen: New over a pool is faster.
 func NewSQL(db *sql.DB, config *Config) (*SQLDriver, error) {
 	d, err := configured(config, db == nil)
 	if err != nil {

@@ -173,11 +173,11 @@ A request for such a key that comes later is carried out again. It removes
   the requests of an inbox, such as payments:inbox, that were received and undone longer ago, from a day on;
   the intents of a category whose first manager declared how long its keys live, that were confirmed longer ago than that;
   the reservations of a reserver, as in account:command+reservation+accounts, if their life was declared too, and only where the
-  command was handled: no reservation that a command could meet which a consumer of the commands has yet to pass, none whose
-  copy has yet to be delivered, and none if its stream, or that of its command, has an open dead letter. unhandled is the time of
-  the first such command: of the time from older_than before it, all stay.
+  command was handled. A reservation stays while a consumer of the commands has yet to pass a command that could meet it, while
+  its copy has yet to be delivered, and while its stream, or its command''s stream, has an open dead letter. unhandled is the time
+  of the first such command: reservations of the time from older_than before it all stay.
 
-A key that has the last message of its category stays, and so does one that was deleted, and any stream that ends otherwise.
+A key that has the last message of its category stays. A key that was deleted stays, and so does a stream that ends otherwise.
 
 It looks at up to max_messages messages from a global position on, and removes as many, or one key with more; next_position
 is where to go on, if there are more to look at. The end is a call that finds no message from before the time. With dry_run

@@ -18,7 +18,7 @@ as $$
   left join last c on c.stream_name = l.stream_name || '+' || coalesce(l.data ->> 'of', l.position::text)
   cross join lateral (
     select case
-      when l.type = 'Recorded' then l.data ->> 'position' -- by another client, whose position is that of the last message that it handled
+      when l.type = 'Recorded' then l.data ->> 'position' -- by another client, which records the position of the last message that it handled
       when c.stream_name is null then l.data ->> 'start'
       when c.type = 'Recorded' then c.data ->> 'position'
     end as kept

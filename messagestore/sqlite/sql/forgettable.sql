@@ -1,4 +1,4 @@
--- The last messages of streams of a category, of those that are older than a time, from a global position on. The last
+-- The last messages of the streams of a category, if they are older than a time, from a global position on. The last
 -- message of the category is not among them.
 SELECT m.global_position, m.stream_name, m.position, m.type, m.data, m.metadata, m.id, m.time
 FROM dibs_messages m
