@@ -41,6 +41,7 @@ var imports = map[string][]string{
 	"messagestore/postgres/postgrestest": {"internal/await", "internal/pgtest", "messagestore", "messagestore/postgres"},
 	"messagestore/postgres/admin":        {"logger", "messagestore", "messagestore/postgres", "messagestore/retention", "internal/pglink", "internal/pgschema", "internal/removal", "internal/text"},
 	"messagestore/retention":             {"messagestore", "internal/removal"},
+	"messagestore/queuing":               {"messagestore"},
 	"messagestore/sqlite":                {"messagestore", "internal/report", "messagestore/retention", "internal/disposition", "internal/hash64", "internal/removal", "internal/text"},
 	"messagestore/storetest":             {"messagestore", "internal/report", "internal/await", "internal/exactjson", "internal/must"},
 	"internal/backoff":                   {},

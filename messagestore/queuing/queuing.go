@@ -1,0 +1,325 @@
+// Package queuing is how package queue asks a driver for the state of queues. Applications use package
+// queue; only an author of a driver needs this page. Package queue/queuetest says, as tests, everything
+// that a driver promises.
+//
+// A queue reads one category, and each message of it is an item of the queue. What the driver keeps is a
+// cursor, up to which all messages of the category were looked at, and a row for each item behind the cursor
+// that is not finished: it is open. So an item is beyond the cursor, or open, or finished. Several
+// queues may read one category; each gets every message.
+//
+// An item is delivered under a version. Whatever gives it back raises the version, so position and version name a
+// delivery, and they are the fence: a call about another version is told that the delivery is lost. What
+// became of each delivery that did not finish its item is in the item's log.
+//
+// Of a stream one item is out at a time, in the order of the stream. An item behind another of its stream that is
+// open is held, until that one is finished or dead.
+package queuing
+
+import (
+	"context"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A Driver keeps the state of queues beside the messages. All methods but Finish are steps of their own: in a
+// transaction of the caller's they return [messagestore.ErrNotSupported].
+//
+// Of two calls for one queue that change something, the second sees all of the first. Every change is atomic. A call
+// whose error matches [messagestore.ErrOutcomeUnknown] may have changed the queue; all methods but QueueTake may be
+// called again for the same with the same answer, and QueueTake does if the session is another one: see [Taken].
+//
+// The time of a queue is that of the store's clock, and never goes back.
+type Driver interface {
+	messagestore.Driver
+
+	// QueueTake finishes deliveries, gives back what sessions that are over have out, and reserves items for a
+	// session, in this order.
+	QueueTake(ctx context.Context, t Take) (Taken, error)
+
+	// QueueReady reports whether a take may find something, without changing anything and without waiting for
+	// another call. It may be wrong in one way: true though there is nothing.
+	QueueReady(ctx context.Context, q Queue) (Ready, error)
+
+	// QueueExtend has a session last its lease from now on, and returns which of the deliveries are not the session's
+	// any more: all of them if the session was over.
+	QueueExtend(ctx context.Context, e Extension) (lost []Delivery, err error)
+
+	// QueueLeave ends a session. What it has out is offered again at once, and counts no failure; but what is kept
+	// goes to the next session, if that is not 0.
+	QueueLeave(ctx context.Context, l Leave) error
+
+	// QueueFinish completes deliveries without waiting for another call, in the caller's transaction if the
+	// driver is over one. It tells [Done] or [Lost] of each. A take that reports them as [Committed] lets
+	// go what is held behind them.
+	QueueFinish(ctx context.Context, q Queue, deliveries []Delivery) ([]Ending, error)
+
+	// QueueChange does what an operator asks for, to the items that are in a state for it, and returns their
+	// positions.
+	QueueChange(ctx context.Context, c Change) (changed []messagestore.GlobalPosition, err error)
+
+	// QueueItem returns what is known of an item. A position at which the queue's category has no message is
+	// [messagestore.ErrNotFound].
+	QueueItem(ctx context.Context, q Queue, position messagestore.GlobalPosition) (Item, error)
+
+	// QueueItems returns open items in a state, in order of position.
+	QueueItems(ctx context.Context, l List) ([]Item, error)
+
+	// Queues returns the queues that were ever taken from, by name.
+	Queues(ctx context.Context) ([]Status, error)
+}
+
+// Limits of one call.
+const (
+	// MaxItems is how many items one call reserves, finishes or lists at most.
+	MaxItems = 1000
+
+	// MaxFailures bounds [Policy].MaxFailures.
+	MaxFailures = 32_767
+
+	// MaxWait bounds [Take].Wait.
+	MaxWait = 15 * time.Minute
+
+	// MaxLease bounds [Take].Lease, and MinLease does from below.
+	MaxLease = 24 * time.Hour
+	MinLease = 10 * time.Millisecond
+
+	// MaxDelay bounds [Finish].Delay: 100 years.
+	MaxDelay = 100 * 365 * 24 * time.Hour
+
+	// MaxErrorBytes bounds [Finish].Error.
+	MaxErrorBytes = 4096
+
+	// Patience is for how long an item is kept for the first in line.
+	Patience = 200 * time.Millisecond
+
+	// OrphanInterval is how often a take looks whether an item is held behind one that is finished.
+	OrphanInterval = time.Second
+)
+
+// A Queue is named, and reads one category for ever.
+type Queue struct {
+	Name     string
+	Category messagestore.Category
+}
+
+// A Delivery names one delivery of an item.
+type Delivery struct {
+	Position messagestore.GlobalPosition
+	Version  int // how often the item was given back before
+}
+
+// A Kind says how a delivery ends.
+type Kind byte
+
+const (
+	Complete  Kind = 'c' // the item is finished
+	Retry     Kind = 'r' // a failure: offered again after the delay, or dead
+	Defer     Kind = 'f' // no failure: offered again after the delay
+	Unhandled Kind = 'u' // no failure: it was not worked on
+	Bury      Kind = 'x' // a failure, and dead
+	Committed Kind = 't' // the item was finished by QueueFinish, in a transaction that was committed
+)
+
+// A Finish ends a delivery.
+type Finish struct {
+	Delivery
+	Kind  Kind
+	Delay time.Duration // of Retry and Defer; 0 or less is now
+	Error string        // of Retry and Bury, for the log
+}
+
+// An Ending is what a call tells of a delivery.
+type Ending byte
+
+const (
+	// Done says that the delivery was ended so, by this call or by an earlier one for the same.
+	Done Ending = 'd'
+
+	// Lost says that the delivery had ended otherwise before: its session was over, or an operator changed the
+	// item. Nothing was changed.
+	Lost Ending = 'l'
+
+	// Open answers [Committed] where the item is out still: the transaction was not committed, or not yet.
+	Open Ending = 'o'
+)
+
+// A Policy is how a queue treats its items. It travels with each take, so the policy of the process that gives an
+// item back holds.
+type Policy struct {
+	MaxFailures int  // with so many failures an item is dead; 1 to MaxFailures
+	Hold        bool // a dead item keeps later ones of its stream held
+	MaxOut      int  // how many items may be out, of all sessions; 0 for any number
+
+	// Rate is how many items are reserved in a second at most, by all sessions, and Burst how many at once after a
+	// pause. 0 is any number.
+	Rate  float64
+	Burst int
+}
+
+// A Take is a call for items.
+type Take struct {
+	Queue
+	Policy
+
+	// Session has what is reserved until its lease is over: Lease from now on, or from the last extension.
+	Session int64
+	Lease   time.Duration
+
+	// Finishes end deliveries, of this session or another, before items are reserved.
+	Finishes []Finish
+
+	// Want is how many items are wanted. 0 reserves none.
+	Want int
+
+	// Wait is for how long the caller will ask again if nothing is found: then a ticket keeps its place in the
+	// line for so long. 0 leaves none.
+	Wait time.Duration
+
+	// Ticket is the caller's place in the line from an earlier take, or 0.
+	Ticket int64
+}
+
+// Taken is the answer to a [Take]. If it is lost, the caller continues with a new session, to which it has
+// [Driver.QueueLeave] move the deliveries that it knows; the others are offered again. It asks for the same finishes
+// again: a delivery that the lost call ended is told so.
+type Taken struct {
+	Endings []Ending // of each finish
+	Items   []Taking // in the order in which they became available
+
+	// Ticket is the place in the line that was made, or 0.
+	Ticket int64
+
+	// More says that another take may find something at once.
+	More bool
+
+	// Wake is after how much time something may become available without a write to the category; less than 0 if
+	// nothing will.
+	Wake time.Duration
+}
+
+// A Taking is an item that was reserved.
+type Taking struct {
+	Message  *messagestore.Message
+	Version  int
+	Failures int
+}
+
+// Delivery returns the position and version.
+func (t Taking) Delivery() Delivery { return Delivery{t.Message.GlobalPosition, t.Version} }
+
+// Ready is whether a take may find something, and if not, after how much time; less than 0 for not by itself.
+type Ready struct {
+	Ready bool
+	Wake  time.Duration
+}
+
+// An Extension extends a session.
+type Extension struct {
+	Queue
+	Session    int64
+	Lease      time.Duration
+	Deliveries []Delivery
+}
+
+// A Leave ends a session.
+type Leave struct {
+	Queue
+	Session int64
+	Next    int64 // gets the kept deliveries under Lease; 0 if none
+	Lease   time.Duration
+	Keep    []Delivery
+}
+
+// An Action is what an operator asks for.
+type Action string
+
+const (
+	RetryNow Action = "retry"  // later and dead items are offered now; a dead one's failures count anew
+	Drop     Action = "drop"   // later, held and dead items are finished
+	Cancel   Action = "cancel" // an item in any state, also beyond the cursor, is finished; one that is out is lost to its worker
+	Pause    Action = "pause"  // nothing is reserved
+	Resume   Action = "resume"
+)
+
+// A Change is what an operator asks for. Pause and Resume have no positions.
+type Change struct {
+	Queue
+	Action    Action
+	Positions []messagestore.GlobalPosition
+	Reason    string // for the log
+}
+
+// A State is where an item is.
+type State string
+
+const (
+	Waiting  State = "waiting" // beyond the cursor
+	Out      State = "out"     // reserved
+	Later    State = "later"   // offered at a time, which may have come
+	Held     State = "held"    // behind another of its stream
+	Dead     State = "dead"
+	Finished State = "finished"
+)
+
+// An Item is what is known of an item.
+type Item struct {
+	Message  *messagestore.Message // nil for an open item whose message was removed
+	Position messagestore.GlobalPosition
+	State    State
+	Version  int
+	Failures int
+	Session  int64                       // Out
+	Due      time.Time                   // Later, and of a held item the time before which it is not offered
+	Behind   messagestore.GlobalPosition // Held
+	Closed   bool                        // Dead, and later items of its stream are held
+	Error    string                      // of the last failure
+	Log      []Entry                     // of QueueItem only, in order
+}
+
+// An Entry of an item's log says how a delivery, or a state, ended that did not finish the item as [Complete] does.
+type Entry struct {
+	Version int
+	What    What
+	Time    time.Time
+	Session int64
+	Text    string // the error, or the operator's reason
+}
+
+// What ended a delivery or a state.
+type What byte
+
+const (
+	Failed      What = 'r'
+	Deferred    What = 'f'
+	GivenBack   What = 'u'
+	Buried      What = 'x'
+	SessionOver What = 'e'
+	Retried     What = 'R' // by an operator
+	Dropped     What = 'D'
+	Cancelled   What = 'C'
+	Removed     What = 'M' // its message was removed
+)
+
+// A List asks for open items of one state.
+type List struct {
+	Queue
+	State State // Out, Later, Held or Dead; for Waiting the messages beyond the cursor
+	From  messagestore.GlobalPosition
+	Limit int
+}
+
+// A Status is how a queue stands.
+type Status struct {
+	Queue
+	Paused                        bool
+	Cursor                        messagestore.GlobalPosition
+	Out, Later, Held, Dead        int64
+	Waiting                       bool      // something is beyond the cursor
+	Oldest                        time.Time // the item that was written first and is open, but dead; zero for none
+	Taken, Finished, Back, Buried int64     // counts of deliveries since the queue began
+}
+
+// DueField is the field of a message's metadata with the time before which its item is not offered, in microseconds
+// since 1970 as a JSON number.
+const DueField = "dueAt"
