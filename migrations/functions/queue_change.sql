@@ -1,0 +1,108 @@
+-- What an operator asks for. It is a step of its own, under the queue's lock.
+create or replace function dibs.queue_change(queue_name text, of_category text, action text, of_positions bigint[], reason text)
+returns bigint[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+  q constant integer := dibs.queue_lock(queue_name, of_category);
+  letter constant "char" := case action when 'retry' then 'R' when 'drop' then 'D' when 'cancel' then 'C' end;
+  h dibs.queue_heads;
+  changed bigint[];
+  beyond bigint[];
+  n integer;
+begin
+  if (
+    action in ('pause', 'resume') and coalesce(cardinality(of_positions), 0) = 0
+    or letter is not null and cardinality(of_positions) between 1 and 1000
+  ) is not true then
+    raise exception 'invalid action: it is retry, drop or cancel, of 1 to 1000 positions, or pause or resume' using errcode = 'DB001', column = 'action';
+  end if;
+  if reason is not null and not dibs.valid_text(reason) then
+    raise exception 'invalid reason: it is 1 to 255 bytes of visible text' using errcode = 'DB001', column = 'reason';
+  end if;
+  select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
+  if h.queue is null then
+    h := (q, 0, clock_timestamp(), 0, 0, 0, 0, 'infinity', clock_timestamp(), clock_timestamp(), clock_timestamp(), 0, false, null, 0, 0, 0, 0)::dibs.queue_heads;
+  end if;
+  h.at := greatest(clock_timestamp(), h.at);
+
+  if letter is null then
+    if h.paused = (action = 'pause') then
+      return '{}';
+    end if;
+    h.paused := action = 'pause';
+  else
+    if action = 'retry' then
+      with named as (
+        select x.ctid, x.position, x.version, x.state from dibs.queue_open x
+        where x.queue = q and x.position = any (of_positions) and x.state in ('l', 'd', 'k')
+      ), done as (
+        update dibs.queue_open x
+        set version = x.version + 1, state = 'l', due = h.at, failures = case when x.state = 'l' then x.failures else 0 end
+        from named y where x.ctid = y.ctid
+        returning x.position, y.version
+      ), logged as (
+        insert into dibs.queue_log (queue, position, version, what, at, text)
+        select q, d.position, d.version, letter, h.at, reason from done d on conflict do nothing
+      )
+      select array_agg(d.position order by d.position) into changed from done d;
+    else
+      with named as (
+        select x.ctid, x.position, x.version, x.state, x.session from dibs.queue_open x
+        where x.queue = q and x.position = any (of_positions) and x.state <> 'z' and (action = 'cancel' or x.state <> 'o')
+        for update skip locked
+      ), kept as ( -- the places of those behind them
+        update dibs.queue_open x set state = 'z', due = null from named y where x.ctid = y.ctid and y.state = 'h'
+        returning x.position, y.version, y.state, y.session
+      ), gone as (
+        delete from dibs.queue_open x using named y where x.ctid = y.ctid and y.state <> 'h' returning x.position, y.version, y.state, y.session
+      ), done as (
+        select * from kept union all select * from gone
+      ), logged as (
+        insert into dibs.queue_log (queue, position, version, what, at, session, text)
+        select q, d.position, d.version, letter, h.at, d.session, reason from done d on conflict do nothing
+      )
+      select array_agg(d.position order by d.position), count(*) filter (where d.state = 'h') into changed, n from done d;
+      h.finished := h.finished + coalesce(cardinality(changed), 0);
+      if action = 'cancel' then
+        with beyond as (
+          insert into dibs.queue_log (queue, position, version, what, at, text)
+          select q, x.global_position, 0, letter, h.at, reason
+          from dibs.messages x
+          where x.category = of_category and x.global_position = any (of_positions) and x.global_position > h.cursor and x.type <> 'dibs:Tombstone'
+          on conflict do nothing
+          returning position
+        )
+        select array_agg(b.position order by b.position) into beyond from beyond b;
+        h.ahead := greatest(h.ahead, (select max(b.position) from unnest(beyond) b (position)));
+        changed := changed || beyond;
+      end if;
+      if h.held > 0 then -- those behind are let go
+        update dibs.queue_open x set state = 'l', after = null, due = greatest(x.due, h.at)
+        where x.queue = q and x.state = 'h' and x.after = any (changed)
+          and not exists (select from dibs.queue_open b where b.queue = q and b.position = x.after and b.state <> 'd');
+        get diagnostics n = row_count;
+        h.held := h.held - n - dibs.queue_pass(q, h.at);
+      end if;
+    end if;
+    if coalesce(cardinality(changed), 0) = 0 then
+      return '{}';
+    end if;
+    h.wake := least(h.wake, h.at);
+  end if;
+  h.version := h.version + 1;
+  insert into dibs.queue_heads select h.*;
+  return coalesce(changed, '{}');
+end
+$$;
+
+comment on function dibs.queue_change(text, text, text, bigint[], text) is
+'Does to items what an operator asks for, and returns the positions of those that were in a state for it: retry offers later and dead
+ones now, drop finishes those that are not out, cancel those in any state. pause and resume are of the whole queue.';
+
+grant execute on function dibs.queue_change to dibs_writer, dibs_admin;

@@ -1,0 +1,37 @@
+-- Without the queue's lock: a session that is over by now is a row that is gone, or will be.
+create or replace function dibs.queue_extend(
+  queue_name text, of_category text, me bigint, lease bigint, has_positions bigint[], has_versions integer[]
+) returns bigint[]
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+  q constant integer := (select x.id from dibs.queues x where x.name = queue_name and x.category = of_category);
+begin
+  if (me > 0 and lease between 10000 and 86400000000 and coalesce(cardinality(has_positions), 0) = coalesce(cardinality(has_versions), 0)) is not true then
+    raise exception 'invalid session: it is more than 0, and the lease 10 milliseconds to 24 hours, in microseconds' using errcode = 'DB001', column = 'me';
+  end if;
+  update dibs.queue_sessions x set until = greatest(x.until, clock_timestamp() + lease * interval '1 microsecond')
+  where x.queue = q and x.session = me and x.until > clock_timestamp();
+  if not found then
+    return coalesce(has_positions, '{}');
+  end if;
+  return array(
+    select u.position
+    from unnest(has_positions, has_versions) u (position, version)
+    where not exists (
+      select from dibs.queue_open x
+      where x.queue = q and x.position = u.position and x.version = u.version and x.state = 'o' and x.session = me
+    )
+  );
+end
+$$;
+
+comment on function dibs.queue_extend(text, text, bigint, bigint, bigint[], integer[]) is
+'Has a session last for the lease, in microseconds, from now on, and returns the positions that are not out in it any more: all if it was over.';
+
+grant execute on function dibs.queue_extend to dibs_writer;

@@ -1,0 +1,37 @@
+-- In the caller's transaction, and without the queue's lock, which it would hold to its end. The next take
+-- that is told of it lets go what is held behind; untold, one does a second later.
+create or replace function dibs.queue_finish(queue_name text, of_category text, ended_positions bigint[], ended_versions integer[]) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+  q constant integer := (select x.id from dibs.queues x where x.name = queue_name and x.category = of_category);
+  done bigint[];
+begin
+  if (cardinality(ended_positions) between 1 and 1000 and cardinality(ended_positions) = cardinality(ended_versions)) is not true then
+    raise exception 'invalid positions: they are 1 to 1000, each with a version' using errcode = 'DB001', column = 'ended_positions';
+  end if;
+  with gone as (
+    delete from dibs.queue_open x using unnest(ended_positions, ended_versions) u (position, version)
+    where x.queue = q and x.position = u.position and x.version = u.version and x.state = 'o'
+    returning x.position
+  )
+  select array_agg(g.position) into done from gone g;
+  return (
+    select string_agg(
+      case when u.position = any (done) then 'd'
+      else dibs.queue_ended(q, of_category, (select x.cursor from dibs.queue_heads x where x.queue = q order by x.version desc limit 1), u.position, u.version, 'c')
+      end, '' order by u.n)
+    from unnest(ended_positions, ended_versions) with ordinality u (position, version, n)
+  );
+end
+$$;
+
+comment on function dibs.queue_finish(text, text, bigint[], integer[]) is
+'Completes deliveries in the caller''s transaction, and tells d done or l lost of each.';
+
+grant execute on function dibs.queue_finish to dibs_writer;

@@ -1,0 +1,53 @@
+create or replace function dibs.queue_items(queue_name text, of_category text, of_state text, from_position bigint, max_items integer)
+returns table (
+  "position" bigint, state text, version integer, failures integer, session bigint, due bigint, after bigint, error text,
+  id uuid, stream_name text, stream_position bigint, type text, data text, metadata text, "time" bigint
+)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  q constant integer := (select x.id from dibs.queues x where x.name = queue_name and x.category = of_category);
+  h record;
+begin
+  if (of_state in ('waiting', 'out', 'later', 'held', 'dead', 'any') and from_position >= 0 and max_items between 1 and 1000) is not true then
+    raise exception 'invalid state: it is waiting, out, later, held, dead or any, of 1 to 1000 items' using errcode = 'DB001', column = 'of_state';
+  end if;
+  select x.cursor, x.ahead into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
+  if of_state = 'waiting' then
+    return query
+    select m.global_position, 'w', 0, 0, null::bigint, dibs.microseconds(dibs.queue_due(m.metadata)), null::bigint, null::text,
+      m.id, m.stream_name, m.position, m.type, m.data::text, m.metadata::text, dibs.microseconds(m.time)
+    from dibs.messages m
+    where m.category = of_category and m.global_position >= greatest(from_position, coalesce(h.cursor, 0) + 1) and m.type <> 'dibs:Tombstone'
+      and (m.global_position > coalesce(h.ahead, 0) or not exists (
+        select from dibs.queue_log x where x.queue = q and x.position = m.global_position and x.what = 'C'
+      ))
+    order by m.global_position
+    limit max_items;
+    return;
+  end if;
+  return query
+  select o.position, o.state::text, o.version, o.failures::integer, o.session, dibs.microseconds(o.due), o.after, o.error,
+    m.id, m.stream_name, m.position, m.type, m.data::text, m.metadata::text, dibs.microseconds(m.time)
+  from (
+    select * from dibs.queue_open x
+    where x.queue = q and x.position >= from_position
+      and case of_state when 'out' then x.state = 'o' when 'later' then x.state = 'l' when 'held' then x.state = 'h' when 'dead' then x.state in ('d', 'k') else x.state <> 'z' end
+    order by x.position
+    limit max_items
+  ) o
+  left join dibs.messages m on m.category = of_category and m.global_position = o.position
+  order by o.position;
+end
+$$;
+
+comment on function dibs.queue_items(text, text, text, bigint, integer) is
+'Open items of a queue in a state, or in any, in order of position from one on, with their messages. Those that wait are beyond the cursor.';
+
+grant execute on function dibs.queue_items to dibs_reader, dibs_writer, dibs_admin;

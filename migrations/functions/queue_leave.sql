@@ -1,0 +1,63 @@
+create or replace function dibs.queue_leave(
+  queue_name text, of_category text, me bigint, next_session bigint, lease bigint, kept_positions bigint[], kept_versions integer[]
+) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+  q constant integer := dibs.queue_lock(queue_name, of_category);
+  h dibs.queue_heads;
+  n integer := 0;
+begin
+  if (me > 0 and (next_session is null or next_session > 0 and next_session <> me and lease between 10000 and 86400000000)) is not true then
+    raise exception 'invalid session: each is more than 0, and the lease 10 milliseconds to 24 hours, in microseconds' using errcode = 'DB001', column = 'me';
+  end if;
+  select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
+  if h.queue is null then
+    return;
+  end if;
+  h.at := greatest(clock_timestamp(), h.at);
+  if next_session is not null then
+    update dibs.queue_open x set session = next_session
+    from unnest(kept_positions, kept_versions) u (position, version)
+    where x.queue = q and x.position = u.position and x.version = u.version and x.state = 'o' and x.session = me;
+    if found then
+      insert into dibs.queue_sessions as x (queue, session, until) values (q, next_session, h.at + lease * interval '1 microsecond')
+      on conflict (queue, session) do update set until = greatest(x.until, excluded.until);
+    end if;
+  end if;
+  with back as (
+    update dibs.queue_open x set version = x.version + 1, state = 'l', session = null, due = h.at
+    where x.ctid = any (array(
+      select y.ctid from dibs.queue_open y
+      where y.queue = q and y.position >= h.floor and y.state = 'o' and y.session = me
+      for update skip locked
+    ))
+    returning x.position, x.version
+  ), logged as (
+    insert into dibs.queue_log (queue, position, version, what, at, session)
+    select q, b.position, b.version - 1, 'u', h.at, me from back b
+    on conflict do nothing
+  )
+  select count(*) into n from back;
+  if not exists (select from dibs.queue_open y where y.queue = q and y.position >= h.floor and y.state = 'o' and y.session = me) then
+    delete from dibs.queue_sessions x where x.queue = q and x.session = me;
+  end if;
+  delete from dibs.queue_tickets x where x.queue = q and x.ticket > h.turn and x.session = me;
+  if n > 0 then
+    h.version := h.version + 1;
+    h.wake := least(h.wake, h.at);
+    h.returned := h.returned + n;
+    insert into dibs.queue_heads select h.*;
+  end if;
+end
+$$;
+
+comment on function dibs.queue_leave(text, text, bigint, bigint, bigint, bigint[], integer[]) is
+'Ends a session: what it has out is offered again at once, and counts no failure. With a next session, the deliveries that are kept go to that.';
+
+grant execute on function dibs.queue_leave to dibs_writer;

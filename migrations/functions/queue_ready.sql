@@ -1,0 +1,33 @@
+-- The poll of a queue: it takes no lock.
+create or replace function dibs.queue_ready(queue_name text, of_category text, out ready boolean, out wake bigint)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+  h record;
+  soon timestamptz;
+begin
+  select x.cursor, x.paused, x.wake, x.held, x.checked into h
+  from dibs.queue_heads x
+  where x.queue = (select y.id from dibs.queues y where y.name = queue_name)
+  order by x.version desc
+  limit 1;
+  if h.paused then
+    ready := false;
+    return;
+  end if;
+  soon := least(nullif(h.wake, 'infinity'), case when h.held > 0 then h.checked + interval '1 s' end);
+  wake := greatest(0, dibs.microseconds(soon) - dibs.microseconds(clock_timestamp()));
+  ready := coalesce(wake = 0, false)
+    or exists (select from dibs.messages x where x.category = of_category and x.global_position > coalesce(h.cursor, 0));
+end
+$$;
+
+comment on function dibs.queue_ready(text, text) is
+'Whether queue_take may find something, and else after how many microseconds without a write; null for never.';
+
+grant execute on function dibs.queue_ready to dibs_writer;

@@ -1,0 +1,482 @@
+-- Finishes deliveries, gives back what sessions that are over have out, and reserves items, under the queue's
+-- lock: one transaction. The comments of the tables say what the words mean.
+--
+-- A read of a table that changes with each item goes by an index, whatever the statistics say: none is analyzed.
+create or replace function dibs.queue_take(
+  queue_name text, of_category text, me bigint, lease bigint,
+  ended_positions bigint[], ended_versions integer[], ended_kinds text, ended_delays bigint[], ended_errors text[],
+  want integer, wait bigint, own_ticket bigint,
+  max_failures integer, hold boolean, max_out integer, rate double precision, burst integer,
+  out endings text,
+  out positions bigint[], out versions integer[], out failures integer[],
+  out ids uuid[], out streams text[], out stream_positions bigint[], out types text[], out data text[], out metadata text[], out times bigint[],
+  out ticket bigint, out more boolean, out wake bigint
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+  patience constant interval := '200 ms'; -- for so long an item is kept for the first in line
+  end_of_time constant bigint := 9223372036854775807;
+  dying constant "char" := case when hold then 'k' else 'd' end;
+  q integer;
+  h dibs.queue_heads;
+  now timestamptz;
+  total integer; -- how many are wanted still
+  kept integer := 0; -- for those before in line
+  changed boolean := false;
+  over bigint[]; -- sessions
+  gone bigint[]; -- finished, or dead
+  gone_versions integer[];
+  freed bigint[]; -- let go, and not taken yet
+  picked bigint[]; -- of the rows that were there: taken
+  skipped bigint[];
+  n integer; m integer; l integer;
+  low bigint; high bigint; up_to bigint;
+  soon timestamptz;
+  again timestamptz; -- when what is there may be reserved, where a bound or the line keeps it
+  bounded boolean := false;
+  p bigint[]; i uuid[]; s text[]; o bigint[]; t text[]; d text[]; e text[]; at bigint[];
+begin
+  if (
+    me > 0 and lease between 10000 and 86400000000 and want between 0 and 1000 and coalesce(wait, 0) between 0 and 900000000
+    and max_failures between 1 and 32767 and hold is not null and coalesce(max_out, 1) > 0
+    and (rate is null or rate > 0 and rate < 'Infinity' and burst > 0)
+    and coalesce(cardinality(ended_positions), 0) between 0 and 1000
+    and (
+      coalesce(cardinality(ended_positions), 0) = 0
+      or cardinality(ended_positions) = cardinality(ended_versions) and length(ended_kinds) = cardinality(ended_positions)
+        and cardinality(ended_delays) = cardinality(ended_positions) and cardinality(ended_errors) = cardinality(ended_positions)
+        and ended_kinds ~ '^[crfuxt]*$'
+    )
+  ) is not true then
+    perform dibs.refuse_invalid_take(me, lease, want, wait, max_failures, hold, max_out, rate, burst);
+  end if;
+  q := dibs.queue_lock(queue_name, of_category);
+  select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
+  now := clock_timestamp();
+  if h.queue is null then
+    h := (q, 0, now, 0, 0, 0, 0, 'infinity', now, now, now, 0, false, null, 0, 0, 0, 0)::dibs.queue_heads;
+  end if;
+  now := greatest(now, h.at);
+  more := false;
+
+  -- Deliveries end.
+  if cardinality(ended_positions) > 0 then
+    endings := repeat('d', cardinality(ended_positions));
+    if ended_kinds ~ '^c*$' then
+      with done as (
+        delete from dibs.queue_open x
+        where x.ctid = any (array(
+          select y.ctid
+          from unnest(ended_positions, ended_versions) u (position, version)
+          cross join lateral (
+            select z.ctid from dibs.queue_open z where z.queue = q and z.position = u.position and z.version = u.version and z.state = 'o' offset 0
+          ) y
+        ))
+        returning x.position, x.version
+      )
+      select array_agg(y.position), array_agg(y.version) into gone, gone_versions from done y;
+      n := coalesce(cardinality(gone), 0);
+      h.finished := h.finished + n;
+    else
+      -- A row that a transaction of a caller's is finishing is passed over: the queue does not wait for it.
+      with named as (
+        select y.ctid, y.position, y.version, y.session, u.kind, u.delay, u.error,
+          u.kind = 'x' or u.kind = 'r' and y.failures + 1 >= max_failures as dies
+        from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null), ended_delays, ended_errors) u (position, version, kind, delay, error)
+        cross join lateral (
+          select z.ctid, z.position, z.version, z.failures, z.session
+          from dibs.queue_open z
+          where z.queue = q and z.position = u.position and z.version = u.version and z.state = 'o'
+          for update skip locked
+        ) y
+        where u.kind <> 't'
+      ), done as (
+        delete from dibs.queue_open x where x.ctid = any (array(select y.ctid from named y where y.kind = 'c')) returning x.position, x.version
+      ), back as (
+        update dibs.queue_open x
+        set version = x.version + 1, session = null, state = case when y.dies then dying else 'l' end,
+          failures = least(x.failures + case when y.kind in ('r', 'x') then 1 else 0 end, 32767),
+          due = case when not y.dies then now + greatest(y.delay, 0) * interval '1 microsecond' end, error = coalesce(y.error, x.error)
+        from (select distinct on (z.ctid) z.* from named z where z.kind <> 'c') y
+        where x.ctid = y.ctid
+        returning x.position, y.version, y.session, y.kind, y.dies, x.due, y.error
+      ), logged as (
+        insert into dibs.queue_log (queue, position, version, what, at, session, text)
+        select q, y.position, y.version, y.kind::"char", now, y.session, y.error from back y
+        on conflict do nothing
+      )
+      select array_agg(y.position), array_agg(y.version), count(*) filter (where y.kind <> 'c' and not y.dies), count(*) filter (where y.dies),
+        min(y.due)
+      into gone, gone_versions, n, m, soon
+      from (
+        select x.position, x.version, 'c' as kind, false as dies, null::timestamptz as due from done x
+        union all
+        select x.position, x.version, x.kind, x.dies, x.due from back x
+      ) y;
+      h.returned := h.returned + n;
+      h.buried := h.buried + m;
+      h.finished := h.finished + coalesce(cardinality(gone), 0) - n - m;
+      h.wake := least(h.wake, soon);
+    end if;
+    changed := gone is not null;
+    if coalesce(cardinality(gone), 0) < cardinality(ended_positions) then
+      select string_agg(
+        case
+          when exists (select from unnest(gone, gone_versions) g (position, version) where g.position = u.position and g.version = u.version) then 'd'
+          else dibs.queue_ended(q, of_category, h.cursor, u.position, u.version, u.kind)
+        end, '' order by u.n)
+      into endings
+      from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null)) with ordinality u (position, version, kind, n);
+    end if;
+  end if;
+
+  -- Sessions end.
+  if now >= h.wake then
+    with ended as (
+      delete from dibs.queue_sessions x where x.queue = q and x.until >= h.seen - interval '1 s' and x.until <= now returning x.session
+    )
+    select array_agg(x.session) into over from ended x;
+    if over is not null then
+      with named as (
+        select x.ctid, x.position, x.version, x.session, x.failures, x.failures + 1 >= max_failures as dies
+        from dibs.queue_open x
+        where x.queue = q and x.position >= h.floor and x.state = 'o' and x.session = any (over)
+        for update skip locked
+      ), back as (
+        update dibs.queue_open x
+        set version = x.version + 1, session = null, failures = least(x.failures + 1, 32767), error = 'its session was over',
+          state = case when y.dies then dying else 'l' end,
+          due = case when not y.dies then now + case when y.failures = 0 then 0 else least(power(2, least(y.failures, 12)), 3600) end * interval '1 s' end
+        from named y
+        where x.ctid = y.ctid
+        returning x.position, y.version, y.session, y.dies, x.due
+      ), logged as (
+        insert into dibs.queue_log (queue, position, version, what, at, session)
+        select q, y.position, y.version, 'e', now, y.session from back y
+        on conflict do nothing
+      )
+      select array_agg(y.position), count(*) filter (where not y.dies), count(*) filter (where y.dies), min(y.due) into p, n, m, soon from back y;
+      h.returned := h.returned + n;
+      h.buried := h.buried + m;
+      h.wake := least(h.wake, soon);
+      gone := case when gone is null then p else gone || p end;
+      changed := true;
+      -- What a transaction of a caller's is finishing is looked at again.
+      insert into dibs.queue_sessions (queue, session, until)
+      select distinct q, x.session, now + interval '1 s'
+      from dibs.queue_open x
+      where x.queue = q and x.position >= h.floor and x.state = 'o' and x.session = any (over)
+      on conflict do nothing;
+      h.seen := now;
+    end if;
+  end if;
+
+  -- What was held behind them is let go.
+  if h.held > 0 and (cardinality(ended_positions) > 0 or gone is not null) then
+    with behind as (
+      select y.position, y.due
+      from (select distinct g.position from unnest(ended_positions || gone) g (position)) g
+      cross join lateral (
+        select x.position, x.due from dibs.queue_open x where x.queue = q and x.state = 'h' and x.after = g.position offset 0
+      ) y
+      where not exists (select from dibs.queue_open x where x.queue = q and x.position = g.position and x.state <> 'd')
+    ), later as (
+      update dibs.queue_open x set state = 'l', after = null
+      where x.queue = q and x.position = any (array(select b.position from behind b where b.due > now))
+      returning x.due
+    )
+    select (select array_agg(b.position order by b.position) from behind b where (b.due > now) is not true), count(*), min(x.due)
+    into freed, n, soon
+    from later x;
+    h.held := h.held - n;
+    h.wake := least(h.wake, soon);
+    changed := changed or n > 0 or freed is not null;
+  end if;
+  if h.held > 0 and exists (select from dibs.queue_open x where x.queue = q and x.state = 'z') then
+    n := dibs.queue_pass(q, now);
+    if n > 0 then
+      h.held := h.held - n;
+      h.wake := least(h.wake, now);
+      changed := true;
+    end if;
+  end if;
+
+  total := want;
+  if h.held > 0 and total > 0 and h.checked <= now - interval '1 s' then
+    -- Behind one that was finished by a caller who could not report it, or whose message was removed.
+    update dibs.queue_open x set state = 'l', after = null, due = greatest(x.due, now)
+    where x.ctid = any (array(
+      select y.ctid
+      from (
+        select z.ctid, z.position, z.after from dibs.queue_open z where z.queue = q and z.state = 'h' order by z.after limit 10000
+      ) y
+      where y.position <> all (coalesce(freed, '{}'))
+        and not exists (select from dibs.queue_open b where b.queue = q and b.position = y.after and b.state <> 'd')
+    ));
+    get diagnostics n = row_count;
+    h.held := h.held - n;
+    h.checked := now;
+    changed := true;
+    if n > 0 then
+      h.wake := least(h.wake, now);
+    end if;
+  end if;
+
+  -- Bounds.
+  if h.paused then
+    total := 0;
+  end if;
+  if total > 0 and max_out is not null then
+    select greatest(0, max_out - count(*)) into low
+    from dibs.queue_open x where x.queue = q and x.position >= h.floor and x.state = 'o';
+    total := least(total, low);
+    bounded := total = 0; -- until one of them ends
+  end if;
+  if total > 0 and rate is not null then
+    h.tokens := coalesce(least(burst, h.tokens + rate * extract(epoch from now - h.at)::double precision), burst);
+    if h.tokens < 1 then
+      again := now + (1 - h.tokens) / rate * interval '1 s';
+      bounded := true;
+    end if;
+    total := least(total, floor(h.tokens));
+  end if;
+
+  -- First come, first served.
+  if total > 0 then
+    select coalesce(sum(y.want), 0) into kept
+    from (
+      select x.want
+      from dibs.queue_tickets x
+      where x.queue = q and x.ticket > h.turn and x.ticket < coalesce(own_ticket, end_of_time) and x.session <> me and x.until > now
+      order by x.ticket
+      limit 64
+    ) y;
+    if kept > 0 then
+      select count(*), min(y.at) into n, soon
+      from (
+        (
+          select x.due as at from dibs.queue_open x
+          where x.queue = q and x.state = 'l' and x.after is null and x.due >= h.due and x.due <= now
+          order by x.due limit kept + total
+        )
+        union all
+        (select x.time from dibs.messages x where x.category = of_category and x.global_position > h.cursor order by x.global_position limit kept + total)
+        union all
+        select now from unnest(freed)
+      ) y;
+      if soon < now - patience then
+        delete from dibs.queue_tickets x
+        where x.queue = q and x.ticket > h.turn and x.ticket < coalesce(own_ticket, end_of_time) and x.session <> me;
+        changed := true;
+      else
+        total := greatest(0, least(total, n - kept));
+        again := soon + patience;
+        bounded := total = 0;
+      end if;
+    end if;
+  end if;
+
+  -- What was let go just now.
+  if total > 0 and freed is not null then
+    picked := freed[1 : total];
+    freed := freed[total + 1 :];
+    update dibs.queue_open x set state = 'o', after = null, due = null, session = me where x.queue = q and x.position = any (picked);
+    h.held := h.held - cardinality(picked);
+    total := total - cardinality(picked);
+  end if;
+  if freed is not null and cardinality(freed) > 0 then
+    update dibs.queue_open x set state = 'l', after = null, due = now where x.queue = q and x.position = any (freed);
+    h.held := h.held - cardinality(freed);
+    h.wake := least(h.wake, now);
+    more := true;
+  end if;
+
+  -- What is due.
+  if total > 0 and now >= h.wake then
+    with due as (
+      select x.ctid, x.position, x.due
+      from dibs.queue_open x
+      where x.queue = q and x.state = 'l' and x.after is null and x.due >= h.due and x.due <= now
+      order by x.due, x.position
+      limit total
+    ), taken as (
+      update dibs.queue_open x set state = 'o', session = me, due = null where x.ctid = any (array(select y.ctid from due y)) returning 1
+    )
+    select array_agg(y.position order by y.due, y.position), max(y.due) into p, soon from due y where exists (select from taken);
+    n := coalesce(cardinality(p), 0);
+    if n > 0 then
+      picked := case when picked is null then p else picked || p end;
+      h.due := case when n = total then soon else now end;
+      more := more or n = total;
+      total := total - n;
+    end if;
+  end if;
+  if picked is not null then
+    select array_agg(y.position), array_agg(y.version), array_agg(y.failures),
+      array_agg(y.id), array_agg(y.stream_name), array_agg(y.stream_position), array_agg(y.type), array_agg(y.data), array_agg(y.metadata), array_agg(y.at)
+    into positions, versions, failures, ids, streams, stream_positions, types, data, metadata, times
+    from (
+      select u.position, x.version, x.failures::integer as failures, y.id, y.stream_name, y.position as stream_position, y.type,
+        y.data::text as data, y.metadata::text as metadata, dibs.microseconds(y.time) as at
+      from unnest(picked) with ordinality u (position, n)
+      cross join lateral (select z.version, z.failures from dibs.queue_open z where z.queue = q and z.position = u.position offset 0) x
+      cross join lateral (select z.* from dibs.messages z where z.category = of_category and z.global_position = u.position offset 0) y
+      order by u.n
+    ) y;
+    n := coalesce(cardinality(positions), 0);
+    if n < cardinality(picked) then -- their messages were removed
+      with lost as (
+        delete from dibs.queue_open x
+        where x.queue = q and x.position = any (picked) and x.position <> all (coalesce(positions, '{}'))
+        returning x.position, x.version
+      )
+      insert into dibs.queue_log (queue, position, version, what, at) select q, x.position, x.version, 'M', now from lost x on conflict do nothing;
+      h.finished := h.finished + cardinality(picked) - n;
+      h.taken := h.taken + cardinality(picked) - n;
+      changed := true;
+      more := true;
+    end if;
+  end if;
+
+  -- Messages behind the cursor's place, in pages.
+  if total > 0 then
+    if exists (select from dibs.fences x where x.category = of_category and x.shared) then
+      up_to := dibs.readable(of_category);
+    end if;
+    for round in 1 .. 8 loop
+      low := h.cursor;
+      skipped := '{}';
+      if h.ahead > low then
+        skipped := array(select x.position from dibs.queue_log x where x.queue = q and x.position > low and x.position <= h.ahead and x.what = 'C');
+      end if;
+      with page as (
+        select x.* from dibs.messages x
+        where x.category = of_category and x.global_position > low and x.global_position <= coalesce(up_to, end_of_time)
+          and (up_to is not null or not exists (select from dibs.fences f where f.category = of_category and f.shared))
+        order by x.global_position
+        limit total
+      ), placed as (
+        select x.*, b.before, y.due,
+          case when x.global_position = any (skipped) then 'z' when b.before is not null then 'h' when y.due > now then 'l' else 'o' end as state
+        from page x
+        left join lateral (
+          select z.global_position as before
+          from dibs.messages z
+          where x.position > 0 and z.stream_name = x.stream_name and z.position = x.position - 1
+            and z.type <> 'dibs:Tombstone'
+            and (z.global_position > low or exists (
+              select from dibs.queue_open b where b.queue = q and b.position = z.global_position and b.state <> 'd'
+            ))
+          offset 0
+        ) b on true
+        cross join lateral (select case when strpos(x.metadata::text, '"dueAt"') > 0 then dibs.queue_due(x.metadata) end as due) y
+        where x.type <> 'dibs:Tombstone'
+      ), opened as (
+        insert into dibs.queue_open (queue, position, state, session, due, after)
+        select q, x.global_position, x.state::"char", case when x.state = 'o' then me end, case when x.state in ('l', 'h') then x.due end,
+          case when x.state = 'z' then coalesce(x.before, 0) else x.before end
+        from placed x
+      )
+      select array_agg(x.global_position) filter (where x.state = 'o'), array_agg(x.id) filter (where x.state = 'o'),
+        array_agg(x.stream_name) filter (where x.state = 'o'), array_agg(x.position) filter (where x.state = 'o'),
+        array_agg(x.type) filter (where x.state = 'o'), array_agg(x.data::text) filter (where x.state = 'o'),
+        array_agg(x.metadata::text) filter (where x.state = 'o'), array_agg(dibs.microseconds(x.time)) filter (where x.state = 'o'),
+        count(*) filter (where x.state in ('h', 'z')), min(x.due) filter (where x.state = 'l'),
+        (select max(y.global_position) from page y), (select count(*) from page y)
+      into p, i, s, o, t, d, e, at, l, soon, high, m
+      from placed x;
+      exit when m = 0;
+      changed := true;
+      h.cursor := high;
+      h.held := h.held + l;
+      h.wake := least(h.wake, soon);
+      if skipped <> '{}' then
+        n := dibs.queue_pass(q, now);
+        h.held := h.held - n;
+        h.wake := least(h.wake, now);
+        more := true;
+      end if;
+      n := coalesce(cardinality(p), 0);
+      if n > 0 then
+        positions := positions || p;
+        versions := versions || array_fill(0, array[n]);
+        failures := failures || array_fill(0, array[n]);
+        ids := ids || i;
+        streams := streams || s;
+        stream_positions := stream_positions || o;
+        types := types || t;
+        data := data || d;
+        metadata := metadata || e;
+        times := times || at;
+      end if;
+      more := more or m = total and (round = 8 or n = total);
+      exit when m < total;
+      total := total - n;
+      exit when total = 0;
+    end loop;
+  end if;
+
+  n := coalesce(cardinality(positions), 0);
+  if n > 0 then
+    insert into dibs.queue_sessions as x (queue, session, until) values (q, me, now + lease * interval '1 microsecond')
+    on conflict (queue, session) do update set until = excluded.until where x.until < now + lease * 0.67 * interval '1 microsecond';
+    h.wake := least(h.wake, now + lease * interval '1 microsecond');
+    h.taken := h.taken + n;
+    h.tokens := h.tokens - case when rate is null then 0 else n end;
+    changed := true;
+    if own_ticket is not null then
+      delete from dibs.queue_tickets x where x.queue = q and x.ticket = own_ticket;
+    end if;
+  elsif want > 0 and wait > 0 and own_ticket is null then
+    insert into dibs.queue_tickets (queue, session, want, until) values (q, me, want, now + wait * interval '1 microsecond')
+    returning queue_tickets.ticket into ticket;
+  end if;
+
+  if now >= h.wake or changed and h.wake = 'infinity' then
+    soon := coalesce(least(
+      (select x.until from dibs.queue_sessions x where x.queue = q order by x.until limit 1),
+      (select x.due from dibs.queue_open x where x.queue = q and x.state = 'l' and x.after is null and x.due >= h.due order by x.due limit 1)
+    ), 'infinity');
+    changed := changed or soon <> h.wake;
+    h.wake := soon;
+  end if;
+  if changed then
+    if h.version % 16 = 0 then
+      h.floor := coalesce((select x.position from dibs.queue_open x where x.queue = q and x.position >= h.floor order by x.position limit 1), h.cursor + 1);
+      h.turn := coalesce((select x.ticket - 1 from dibs.queue_tickets x where x.queue = q and x.ticket > h.turn order by x.ticket limit 1), h.turn);
+    end if;
+    h.version := h.version + 1;
+    h.at := now;
+    insert into dibs.queue_heads select h.*;
+    if h.version % 256 = 0 then
+      delete from dibs.queue_heads x where x.queue = q and x.version > h.version - 1024 and x.version <= h.version - 512;
+      delete from dibs.queue_tickets x where x.queue = q and x.until < now;
+    end if;
+  end if;
+  soon := least(case when not bounded then nullif(h.wake, 'infinity') end, case when h.held > 0 then h.checked + interval '1 s' end, again);
+  if bounded and soon is null then
+    soon := now + interval '1 s';
+  end if;
+  wake := case when soon is not null and not h.paused then greatest(0, dibs.microseconds(soon) - dibs.microseconds(now)) end;
+end
+$$;
+
+comment on function dibs.queue_take(
+  text, text, bigint, bigint, bigint[], integer[], text, bigint[], text[], integer, bigint, bigint, integer, boolean, integer, double precision, integer
+) is
+'Ends deliveries, gives back what sessions that are over have out, and reserves up to want items for the session me, in one step.
+Each delivery that ends is a position and a version, a kind (c completed, r failed, f deferred, u not worked on, x buried, t
+completed by queue_finish), a delay in microseconds and an error; endings tells d done, l lost or o still out of each. Times are
+microseconds: lease, wait, and wake, which says after how long something may be available without a write; null for never. A
+take that finds nothing and waits gets a ticket, which it gives again as own_ticket.';
+
+grant execute on function dibs.queue_take to dibs_writer;
