@@ -37,7 +37,7 @@ var imports = map[string][]string{
 	"internal/upkeep":                    {},
 	"internal/outage":                    {"logger"},
 	"internal/pglink":                    {"logger", "internal/backoff", "internal/disposition", "internal/pgschema", "internal/upkeep", "internal/text"},
-	"messagestore/postgres":              {"logger", "messagestore", "internal/report", "internal/pglink", "internal/pgschema", "internal/upkeep", "internal/text"},
+	"messagestore/postgres":              {"logger", "messagestore", "messagestore/queuing", "internal/report", "internal/pglink", "internal/pgschema", "internal/upkeep", "internal/text"},
 	"messagestore/postgres/postgrestest": {"internal/await", "internal/pgtest", "messagestore", "messagestore/postgres"},
 	"messagestore/postgres/admin":        {"logger", "messagestore", "messagestore/postgres", "messagestore/retention", "internal/pglink", "internal/pgschema", "internal/removal", "internal/text"},
 	"messagestore/retention":             {"messagestore", "internal/removal"},

@@ -330,6 +330,7 @@ var (
 
 type queries struct {
 	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen, ring, transactAppend, transactLearn, rights, trimCheckpoints string
+	queues                                                                                                                                                    queueQueries
 	reportQueries
 }
 
@@ -352,6 +353,7 @@ func queriesFor(schema string) queries {
 
 		trimCheckpoints: pgschema.Rename(trimCheckpointsSQL, schema),
 
+		queues:        queueQueriesFor(schema),
 		reportQueries: reportQueriesFor(schema),
 	}
 }

@@ -1,0 +1,389 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+var _ queuing.Driver = (*Driver)(nil)
+
+var (
+	//go:embed sql/queue_take.sql
+	queueTakeSQL string
+	//go:embed sql/queue_ready.sql
+	queueReadySQL string
+	//go:embed sql/queue_extend.sql
+	queueExtendSQL string
+	//go:embed sql/queue_leave.sql
+	queueLeaveSQL string
+	//go:embed sql/queue_finish.sql
+	queueFinishSQL string
+	//go:embed sql/queue_change.sql
+	queueChangeSQL string
+	//go:embed sql/queue_items.sql
+	queueItemsSQL string
+	//go:embed sql/queue_item.sql
+	queueItemSQL string
+	//go:embed sql/queue_states.sql
+	queueStatesSQL string
+)
+
+type queueQueries struct{ take, ready, extend, leave, finish, change, items, item, states string }
+
+func queueQueriesFor(schema string) queueQueries {
+	return queueQueries{
+		take:   pgschema.Rename(queueTakeSQL, schema),
+		ready:  pgschema.Rename(queueReadySQL, schema),
+		extend: pgschema.Rename(queueExtendSQL, schema),
+		leave:  pgschema.Rename(queueLeaveSQL, schema),
+		finish: pgschema.Rename(queueFinishSQL, schema),
+		change: pgschema.Rename(queueChangeSQL, schema),
+		items:  pgschema.Rename(queueItemsSQL, schema),
+		item:   pgschema.Rename(queueItemSQL, schema),
+		states: pgschema.Rename(queueStatesSQL, schema),
+	}
+}
+
+// QueueTake implements [queuing.Driver].
+func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	n := len(t.Finishes)
+	kinds, delays, reasons := make([]byte, n), make([]int64, n), make([]*string, n)
+	ended := make([]queuing.Delivery, n)
+	for i, f := range t.Finishes {
+		ended[i], kinds[i], delays[i], reasons[i] = f.Delivery, byte(f.Kind), f.Delay.Microseconds(), pglink.OrNull(f.Error)
+	}
+	positions, versions := split(ended)
+	args := []any{
+		t.Name, string(t.Category), t.Session, t.Lease.Microseconds(), positions, versions, string(kinds), delays, reasons,
+		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), //nolint:gosec // the database refuses what is out of bounds
+	}
+	var taken queuing.Taken
+	err := d.changeQueue(ctx, d.queries.queues.take, args, func(rows pgx.Rows) error {
+		taken = queuing.Taken{}
+		return scanTaken(rows, &taken)
+	})
+	if err == nil && len(taken.Endings) != n {
+		err = fmt.Errorf("malformed reply to queue_take: %d endings of %d deliveries", len(taken.Endings), n)
+	}
+	if err != nil {
+		return queuing.Taken{}, err
+	}
+	return taken, nil
+}
+
+func scanTaken(rows pgx.Rows, taken *queuing.Taken) error {
+	var endings pgtype.Text
+	var positions, streamPositions, times []int64
+	var versions, failures []int32
+	var ids []pgtype.UUID
+	var streams, types []string
+	var data, metadata []*string
+	var ticket, wake pgtype.Int8
+	if err := rows.Scan(&endings, &positions, &versions, &failures, &ids, &streams, &streamPositions, &types, &data, &metadata, &times, &ticket, &taken.More, &wake); err != nil {
+		return err
+	}
+	n := len(positions)
+	for _, other := range []int{
+		len(versions), len(failures), len(ids), len(streams), len(streamPositions), len(types), len(data), len(metadata), len(times),
+	} {
+		if other != n {
+			return fmt.Errorf("malformed reply to queue_take: columns of %d and %d items", n, other)
+		}
+	}
+	taken.Endings = endingsOf(endings.String)
+	taken.Items = make([]queuing.Taking, n)
+	for i := range positions {
+		taken.Items[i] = queuing.Taking{
+			Message: messageOf(ids[i], streams[i], streamPositions[i], positions[i], types[i], data[i], metadata[i], times[i]),
+			Version: int(versions[i]), Failures: int(failures[i]),
+		}
+	}
+	taken.Ticket = ticket.Int64
+	taken.Wake = wakeOf(wake)
+	return nil
+}
+
+func endingsOf(letters string) []queuing.Ending {
+	endings := make([]queuing.Ending, len(letters))
+	for i := range letters {
+		endings[i] = queuing.Ending(letters[i])
+	}
+	return endings
+}
+
+func wakeOf(micros pgtype.Int8) time.Duration {
+	if !micros.Valid {
+		return -1
+	}
+	return time.Duration(min(micros.Int64, queuing.MaxDelay.Microseconds())) * time.Microsecond
+}
+
+func messageOf(id pgtype.UUID, stream string, position, global int64, messageType string, data, metadata *string, micros int64) *messagestore.Message {
+	m := &messagestore.Message{
+		ID: id.Bytes, Stream: messagestore.StreamName(stream), Position: messagestore.Version(position),
+		GlobalPosition: messagestore.GlobalPosition(global), Type: messageType, Time: time.UnixMicro(micros).UTC(),
+	}
+	if data != nil {
+		m.Data = json.RawMessage(*data)
+	}
+	if metadata != nil {
+		m.Metadata = messagestore.ParseMetadata(*metadata)
+	}
+	return m
+}
+
+func split(deliveries []queuing.Delivery) (positions []int64, versions []int32) {
+	positions, versions = make([]int64, len(deliveries)), make([]int32, len(deliveries))
+	for i, d := range deliveries {
+		positions[i], versions[i] = int64(d.Position), int32(d.Version) //nolint:gosec // of a row
+	}
+	return positions, versions
+}
+
+// orNull returns an argument that is null for 0.
+func orNull[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// changeQueue calls a function that changes a queue, at READ COMMITTED, in a step of its own. If the answer
+// is lost, the outcome is unknown.
+func (d *Driver) changeQueue(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
+	return d.with(ctx, func(db DB) error {
+		if d.link.InTransaction(db) {
+			return fmt.Errorf("%w: a queue is changed in a step of its own, not in a transaction of the caller's", messagestore.ErrNotSupported)
+		}
+		err := d.link.Read(ctx, db, sql, args, each)
+		if pglink.IsUnsupported(err) { // another level is the default
+			err = d.atReadCommitted(ctx, db, func(tx DB) error { return d.link.Read(ctx, tx, sql, args, each) })
+		}
+		return d.writeFailedIfAny(err)
+	})
+}
+
+func (d *Driver) atReadCommitted(ctx context.Context, db DB, f func(tx DB) error) error {
+	tx, err := pglink.Begin(ctx, db)
+	if err != nil {
+		return err
+	}
+	defer pglink.RollBack(ctx, tx)
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+func (d *Driver) writeFailedIfAny(err error) error {
+	if err == nil {
+		return nil
+	}
+	return d.writeFailed(err, nil)
+}
+
+// QueueReady implements [queuing.Driver].
+func (d *Driver) QueueReady(ctx context.Context, q queuing.Queue) (ready queuing.Ready, err error) {
+	err = d.query(ctx, d.queries.queues.ready, []any{q.Name, string(q.Category)}, func(rows pgx.Rows) error {
+		var wake pgtype.Int8
+		err := rows.Scan(&ready.Ready, &wake)
+		ready.Wake = wakeOf(wake)
+		return err
+	})
+	return ready, err
+}
+
+// QueueExtend implements [queuing.Driver].
+func (d *Driver) QueueExtend(ctx context.Context, e queuing.Extension) (lost []queuing.Delivery, err error) {
+	positions, versions := split(e.Deliveries)
+	var gone []int64
+	err = d.changeQueue(ctx, d.queries.queues.extend, []any{e.Name, string(e.Category), e.Session, e.Lease.Microseconds(), positions, versions}, func(rows pgx.Rows) error {
+		return rows.Scan(&gone)
+	})
+	if err != nil {
+		return nil, err
+	}
+	is := make(map[int64]bool, len(gone))
+	for _, position := range gone {
+		is[position] = true
+	}
+	for _, delivery := range e.Deliveries {
+		if is[int64(delivery.Position)] {
+			lost = append(lost, delivery)
+		}
+	}
+	return lost, nil
+}
+
+// QueueLeave implements [queuing.Driver].
+func (d *Driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
+	positions, versions := split(l.Keep)
+	args := []any{l.Name, string(l.Category), l.Session, orNull(l.Next), orNull(l.Lease.Microseconds()), positions, versions}
+	return d.changeQueue(ctx, d.queries.queues.leave, args, func(pgx.Rows) error { return nil })
+}
+
+// QueueFinish implements [queuing.Driver]. With the context of a function of [Driver.Transact] it is in that transaction.
+func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, deliveries []queuing.Delivery) (endings []queuing.Ending, err error) {
+	positions, versions := split(deliveries)
+	err = d.reads(ctx, func(db DB) error {
+		own := !d.link.InTransaction(db)
+		err := d.link.Read(ctx, db, d.queries.queues.finish, []any{q.Name, string(q.Category), positions, versions}, func(rows pgx.Rows) error {
+			var letters pgtype.Text
+			err := rows.Scan(&letters)
+			endings = endingsOf(letters.String)
+			return err
+		})
+		if !own {
+			return d.failed(err)
+		}
+		return d.writeFailedIfAny(err)
+	})
+	if err == nil && len(endings) != len(deliveries) {
+		err = fmt.Errorf("malformed reply to queue_finish: %d endings of %d deliveries", len(endings), len(deliveries))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return endings, nil
+}
+
+// QueueChange implements [queuing.Driver].
+func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) (changed []messagestore.GlobalPosition, err error) {
+	positions := make([]int64, len(c.Positions))
+	for i, position := range c.Positions {
+		positions[i] = int64(position)
+	}
+	var done []int64
+	err = d.changeQueue(ctx, d.queries.queues.change, []any{c.Name, string(c.Category), string(c.Action), positions, pglink.OrNull(c.Reason)}, func(rows pgx.Rows) error {
+		return rows.Scan(&done)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, position := range done {
+		changed = append(changed, messagestore.GlobalPosition(position))
+	}
+	return changed, nil
+}
+
+// queueStates are the states in which a row may be, by its letter.
+var queueStates = map[string]queuing.State{
+	"w": queuing.Waiting, "o": queuing.Out, "l": queuing.Later, "h": queuing.Held, "d": queuing.Dead, "k": queuing.Dead, "f": queuing.Finished,
+}
+
+// scanItem reads an item, and its log if there is a column for it.
+func scanItem(rows pgx.Rows, log *[]byte) (queuing.Item, error) {
+	var item queuing.Item
+	var state string
+	var version, failures int32
+	var session, due, after, streamPosition, at pgtype.Int8
+	var failure, stream, messageType pgtype.Text
+	var id pgtype.UUID
+	var data, metadata *string
+	into := []any{(*int64)(&item.Position), &state, &version, &failures, &session, &due, &after, &failure, &id, &stream, &streamPosition, &messageType, &data, &metadata, &at}
+	if log != nil {
+		into = append(into, log)
+	}
+	if err := rows.Scan(into...); err != nil {
+		return item, err
+	}
+	item.State, item.Closed = queueStates[state], state == "k"
+	item.Version, item.Failures, item.Session, item.Error = int(version), int(failures), session.Int64, failure.String
+	item.Behind = messagestore.GlobalPosition(after.Int64)
+	if due.Valid {
+		item.Due = time.UnixMicro(due.Int64).UTC()
+	}
+	if id.Valid {
+		item.Message = messageOf(id, stream.String, streamPosition.Int64, int64(item.Position), messageType.String, data, metadata, at.Int64)
+	}
+	return item, nil
+}
+
+// QueueItem implements [queuing.Driver].
+func (d *Driver) QueueItem(ctx context.Context, q queuing.Queue, position messagestore.GlobalPosition) (item queuing.Item, err error) {
+	found := false
+	err = d.query(ctx, d.queries.queues.item, []any{q.Name, string(q.Category), int64(position)}, func(rows pgx.Rows) error {
+		var log []byte
+		var err error
+		if item, err = scanItem(rows, &log); err != nil {
+			return err
+		}
+		found = true
+		item.Log, err = entriesOf(log)
+		return err
+	})
+	if err == nil && !found {
+		err = messagestore.ErrNotFound
+	}
+	if err != nil {
+		return queuing.Item{}, err
+	}
+	return item, nil
+}
+
+func entriesOf(raw []byte) ([]queuing.Entry, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	var log []struct {
+		Version int
+		What    string
+		Time    int64
+		Session int64
+		Text    string
+	}
+	if err := json.Unmarshal(raw, &log); err != nil {
+		return nil, fmt.Errorf("malformed reply to queue_item: %w", err)
+	}
+	entries := make([]queuing.Entry, len(log))
+	for i, e := range log {
+		if len(e.What) != 1 {
+			return nil, fmt.Errorf("malformed reply to queue_item: an entry of kind %q", e.What)
+		}
+		entries[i] = queuing.Entry{Version: e.Version, What: queuing.What(e.What[0]), Time: time.UnixMicro(e.Time).UTC(), Session: e.Session, Text: e.Text}
+	}
+	return entries, nil
+}
+
+// QueueItems implements [queuing.Driver].
+func (d *Driver) QueueItems(ctx context.Context, l queuing.List) (items []queuing.Item, err error) {
+	err = d.query(ctx, d.queries.queues.items, []any{l.Name, string(l.Category), string(l.State), int64(l.From), int32(l.Limit)}, func(rows pgx.Rows) error { //nolint:gosec // the database refuses more
+		item, err := scanItem(rows, nil)
+		items = append(items, item)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+// Queues implements [queuing.Driver].
+func (d *Driver) Queues(ctx context.Context) (all []queuing.Status, err error) {
+	err = d.query(ctx, d.queries.queues.states, nil, func(rows pgx.Rows) error {
+		var s queuing.Status
+		var oldest pgtype.Int8
+		err := rows.Scan(&s.Name, (*string)(&s.Category), &s.Paused, (*int64)(&s.Cursor), &s.Out, &s.Later, &s.Held, &s.Dead, &s.Waiting, &oldest, &s.Taken, &s.Finished, &s.Back, &s.Buried)
+		if oldest.Valid {
+			s.Oldest = time.UnixMicro(oldest.Int64).UTC()
+		}
+		all = append(all, s)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}

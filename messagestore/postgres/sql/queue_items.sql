@@ -1,0 +1,1 @@
+select * from dibs.queue_items($1::text, $2::text, $3::text, $4::bigint, $5::integer)

@@ -1,0 +1,1 @@
+select * from dibs.queue_states()
