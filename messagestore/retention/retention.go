@@ -3,6 +3,7 @@
 package retention
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -11,6 +12,9 @@ import (
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 )
+
+// ErrOpenItem is matched by the error of deleting a stream with a message that a queue has not finished as an item.
+var ErrOpenItem = errors.New("a message of the stream is an open item of a queue")
 
 // AnyAge is a [TrimOptions.MinAge] that spares nothing.
 const AnyAge time.Duration = -1
@@ -95,6 +99,10 @@ type Trimmed struct {
 	// DeadLetter is the stream of the open dead letter that refers to the message at First:
 	// the messages from there on stay. It is empty if no letter held anything back.
 	DeadLetter messagestore.StreamName
+
+	// Queue is the name of the queue that has not finished the message at First as an item: the messages from
+	// there on stay. It is empty if no queue held anything back.
+	Queue string
 }
 
 // DeleteOptions change how a stream is deleted. A nil *DeleteOptions is a good one.

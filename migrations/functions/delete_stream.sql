@@ -123,6 +123,12 @@ begin
     return;
   end if;
 
+  if not stands and (select i.queue from dibs.open_item(stream, 0, 9223372036854775807) i) is not null then
+    outcome := 'open_item'; messages := 0; version := tail.position;
+    return next;
+    return;
+  end if;
+
   outcome := 'deleted';
   if dry_run then
     return next;
@@ -187,6 +193,7 @@ Answers with one row:
   already_deleted   the same, of when it was
   version_conflict  nothing happened: the stream is at this version
   no_stream         nothing happened: there is none
+  open_item         nothing happened: a queue has not finished a message of it
 Raises DB001 for bad input, 0A000 above READ COMMITTED, 55P03 after 10 seconds of waiting for another transaction.';
 
 grant execute on function dibs.delete_stream to dibs_admin;

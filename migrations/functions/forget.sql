@@ -14,6 +14,7 @@ as $$
 declare
   commands constant text := substring(category from '^(.+)[:+]reservation[+][^:+]+$'); -- null for a category of no reserver
   inbox constant boolean := commands is null and category ~ '[:+]inbox$';
+  queued constant boolean := exists (select from dibs.queues q where q.category = forget.category);
   side constant text := category || case when strpos(category, ':') > 0 then '+' else ':' end;
   records constant text := side || 'forgotten-1';
   declared record;
@@ -46,7 +47,7 @@ begin
     perform dibs.await_standby(); -- also where it finds nothing to do
   end if;
 
-  if inbox then
+  if inbox or queued and commands is null then
     key_life := '24 hours';
   else
     select m.type, m.global_position, case when dibs.storable_json(m.data) then m.data end ->> 'seconds' as seconds into declared
@@ -81,6 +82,9 @@ begin
     end if;
   end if;
 
+  if queued then
+    passed := dibs.passed(category);
+  end if;
   if commands is not null then
     -- A command that is not handled yet meets the reservations that were made up to a life of the keys before it.
     select m.time into unhandled
@@ -105,6 +109,7 @@ begin
     older := older or found_at.time < before;
     if found_at.time < before and found_at.global_position < end_position and (case
       when inbox then found_at.type in ('Received', 'Undone')
+      when queued and commands is null then found_at.type <> 'dibs:Tombstone' and found_at.global_position < coalesce(passed, 9223372036854775807)
       when commands is null then found_at.type = 'Confirmed'
       else found_at.position = 0 and found_at.type <> 'dibs:Tombstone' and dibs.reservation_of(found_at.metadata, true) is not null
         and (dibs.reservation_of(found_at.metadata, true) ->> 'reservedHandled' is distinct from 'false' or found_at.global_position < coalesce(passed, 0))
@@ -113,7 +118,9 @@ begin
     end) then
       select m.position into head from dibs.messages m where m.stream_name = found_at.stream_name order by m.position limit 1;
       select m.position into last from dibs.messages m where m.stream_name = found_at.stream_name order by m.position desc limit 1;
-      if last = found_at.position and dibs.kept_tombstone(found_at.stream_name) is null then
+      if last = found_at.position and dibs.kept_tombstone(found_at.stream_name) is null
+        and (not queued or (select i.queue from dibs.open_item(found_at.stream_name, head, last + 1) i) is null)
+      then
         if messages > 0 and messages + last - head + 1 > max_messages then
           more := true;
           exit;
@@ -150,6 +157,11 @@ begin
     where s.last = (select m.global_position from dibs.messages m where m.stream_name = s.name order by m.position desc limit 1)
   );
   streams := cardinality(names);
+  if queued then
+    delete from dibs.queue_log l
+    using dibs.queues q, dibs.messages m
+    where q.category = forget.category and m.stream_name = any (names) and l.queue = q.id and l.position = m.global_position;
+  end if;
   messages := dibs.remove_streams(names);
   if trims is not null then
     perform dibs.remove_streams(trims);
@@ -171,6 +183,7 @@ comment on function dibs.forget(text, interval, text, bigint, integer, boolean, 
 A request for such a key that comes later is carried out again. It removes
 
   the requests of an inbox, such as payments:inbox, that were received and undone longer ago, from a day on;
+  the items of a category that queues read, from a day on: whole streams of which every queue has finished all items;
   the intents of a category whose first manager declared how long its keys live, that were confirmed longer ago than that;
   the reservations of a reserver, as in account:command+reservation+accounts, if their life was declared too, and only where the
   command was handled. A reservation stays while a consumer of the commands has yet to pass a command that could meet it, while
@@ -187,7 +200,7 @@ that there are more.
 Answers with one row:
   forgotten        and recorded, without names, by a message of type dibs:Forgotten in payment:intent+forgotten-1 for payment:intent
   nothing          there was nothing to remove
-  no_key_life      nothing was removed: it is no inbox, and declares no life of its keys, or had a key before it did
+  no_key_life      nothing was removed: it is no inbox, no queue reads it, and it declares no life of its keys, or had a key before it did
   inside_key_life  nothing was removed: older_than is less than key_life
 Raises DB001 for bad input, 0A000 above READ COMMITTED, 55P03 after 10 seconds of waiting for another transaction.';
 

@@ -3,7 +3,7 @@ create or replace function dibs.trim(
   min_age interval default '15 minutes', max_messages integer default 10000, dry_run boolean default false, id uuid default null,
   below bigint default null
 )
-returns table (outcome text, removed bigint, first_position bigint, version bigint, recent boolean, more boolean, dead_letter text)
+returns table (outcome text, removed bigint, first_position bigint, version bigint, recent boolean, more boolean, dead_letter text, queue text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '10s'
@@ -16,6 +16,7 @@ declare
   head record;
   found_at record;
   parked record;
+  item record;
   cut bigint; -- all below it may go
   upto bigint; -- all below it goes now
 begin
@@ -46,14 +47,14 @@ begin
         raise exception 'invalid id: it is another message''s' using errcode = 'DB001', column = 'id';
       end if;
       return query select 'trimmed', (found_at.data ->> 'removed')::bigint, (found_at.data ->> 'upTo')::bigint + 1,
-        dibs.stream_version(stream), false, true, null::text;
+        dibs.stream_version(stream), false, true, null::text, null::text;
       return;
     end if;
   end if;
 
   select m.position, m.metadata into head from dibs.messages m where m.stream_name = stream order by m.position limit 1;
   if not found then
-    return query select 'no_stream', 0::bigint, null::bigint, dibs.stream_version(stream), false, false, null::text;
+    return query select 'no_stream', 0::bigint, null::bigint, dibs.stream_version(stream), false, false, null::text, null::text;
     return;
   end if;
   first_position := head.position;
@@ -93,6 +94,15 @@ begin
     end if;
   end if;
 
+  select i.position, i.queue into item from dibs.open_item(stream, head.position, upto) i;
+  if item.queue is not null then
+    upto := item.position;
+    trim.queue := item.queue;
+    dead_letter := null;
+    recent := false;
+    more := false;
+  end if;
+
   removed := upto - head.position;
   if removed = 0 then
     outcome := 'nothing';
@@ -129,7 +139,7 @@ whose answer was lost would be found not to have happened. So messages younger t
 recent says that a message stayed for that only.
 
 A message that an open dead letter refers to stays, with all behind it, until it is redriven or the letter is deleted.
-dead_letter is then the stream of the letter, and first_position that of the parked message. A message may be parked after its trim:
+dead_letter is then the stream of the letter, and first_position that of the parked message. So does a message that a queue, of that name, has not finished. A message may be parked after its trim:
 consumers do not wait for it.
 
 A call removes at most max_messages, so that it is short; more says that there are more to remove. With dry_run nothing is

@@ -23,7 +23,8 @@ import (
 // again, at the same version, is safe, and goes on.
 //
 // The error matches [messagestore.ErrVersionConflict] if the stream is at another
-// version, [messagestore.ErrNotFound] if it has no messages and never had, and
+// version, [messagestore.ErrNotFound] if it has no messages and never had,
+// [retention.ErrOpenItem] if a queue has not finished a message of it, and
 // [messagestore.ErrInvalid] if nothing was sent.
 func (a *Admin) Delete(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions) (retention.Deleted, error) {
 	if options == nil {
@@ -64,6 +65,8 @@ func (a *Admin) delete(ctx context.Context, expected messagestore.Version, o *re
 		return false, &messagestore.VersionConflictError{
 			Stream: deleted.Stream, Expected: messagestore.Version(at.Int64), Actual: messagestore.Version(version),
 		}
+	case "open_item":
+		return false, fmt.Errorf("%w: finish, drop or cancel it first", retention.ErrOpenItem)
 	case "no_stream":
 		return false, fmt.Errorf("%w: the stream has none, and never had", messagestore.ErrNotFound)
 	}

@@ -19,7 +19,7 @@ import (
 // messages of type dibs:Trimmed in account:retention-123 for account-123.
 //
 // A message that an open dead letter refers to stays, with all behind it, until the letter
-// is closed by a redrive, or deleted. A message that a consumer parks after it was
+// is closed by a redrive, or deleted, and so does an item that a queue has not finished. A message that a consumer parks after it was
 // trimmed is gone: its redrive leaves the letter open, with an error.
 //
 // It removes at most 10,000 messages in one transaction, and holds up no writer. If it ends with
@@ -59,9 +59,9 @@ func (a *Admin) trim(ctx context.Context, o *retention.TrimOptions, trimmed *ret
 	var outcome string
 	var removed int64
 	var first pgtype.Int8
-	var letter pgtype.Text
+	var letter, queue pgtype.Text
 	args := []any{string(trimmed.Stream), keep, before, pglink.OrNull(o.Reason), age, maxRemoved, o.DryRun, below}
-	err = a.change(ctx, a.queries.trim, args, &outcome, &removed, &first, (*int64)(&trimmed.Version), &trimmed.Recent, &more, &letter)
+	err = a.change(ctx, a.queries.trim, args, &outcome, &removed, &first, (*int64)(&trimmed.Version), &trimmed.Recent, &more, &letter, &queue)
 	if err != nil {
 		return false, err
 	}
@@ -71,6 +71,7 @@ func (a *Admin) trim(ctx context.Context, o *retention.TrimOptions, trimmed *ret
 	}
 	trimmed.Reservation = outcome == "reservation"
 	trimmed.DeadLetter = messagestore.StreamName(letter.String)
+	trimmed.Queue = queue.String
 	if o.OnProgress != nil && removed > 0 && !o.DryRun {
 		o.OnProgress(removed)
 	}

@@ -213,6 +213,7 @@ type trimLine struct {
 	Recent      bool                    `json:"recent,omitempty"`
 	Reservation bool                    `json:"reservation,omitempty"`
 	DeadLetter  messagestore.StreamName `json:"deadLetter,omitempty"`
+	Queue       string                  `json:"queue,omitempty"`
 	DryRun      bool                    `json:"dryRun,omitempty"`
 }
 
@@ -243,7 +244,7 @@ func (c *trimCommand) print(a *app, each iter.Seq2[retention.Trimmed, error]) er
 
 func (c *trimCommand) printStream(a *app, t retention.Trimmed) error {
 	if a.JSON {
-		return a.out.object(trimLine{t.Stream, t.Removed, t.First, t.Version, t.Recent, t.Reservation, t.DeadLetter, c.DryRun})
+		return a.out.object(trimLine{t.Stream, t.Removed, t.First, t.Version, t.Recent, t.Reservation, t.DeadLetter, t.Queue, c.DryRun})
 	}
 	var notes []string
 	if t.Removed > 0 {
@@ -258,6 +259,8 @@ func (c *trimCommand) printStream(a *app, t retention.Trimmed) error {
 		notes = append(notes, "left as it is: its first message makes a reservation")
 	case t.DeadLetter != "":
 		notes = append(notes, fmt.Sprintf("messages from %d on stay: that one is parked, in %s", t.First, visible(string(t.DeadLetter))))
+	case t.Queue != "":
+		notes = append(notes, fmt.Sprintf("messages from %d on stay: queue %s has not finished that one", t.First, visible(t.Queue)))
 	case t.Recent:
 		notes = append(notes, fmt.Sprintf("messages younger than %s stay", c.MinAge))
 	case t.Version == messagestore.NoStream && c.Stream != "":
