@@ -1,0 +1,255 @@
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// InsertOpts change how an item is inserted. A nil *InsertOpts is a good one.
+type InsertOpts struct {
+	// ID is the message's. An item that is inserted again with the same ID is the same item.
+	//
+	// Defaults to a new version 7 identifier.
+	ID uuid.UUID
+
+	// Key is whose items are delivered one at a time, in the order of insertion: any text, which is escaped. The item is in
+	// the stream of that name in the queue's category.
+	//
+	// Defaults to none: the item has a stream of its own.
+	Key string
+
+	// Unique is a name that one item has, for as long as its message is kept (see dibs forget). A second item with the
+	// name and the same content is a duplicate of the first; with other content the error is a [*KeyReusedError].
+	// An item has a Key or a Unique name, not both.
+	//
+	// Defaults to none.
+	Unique string
+
+	// ScheduledAt is the time before which the item is not delivered, by the store's clock: of a year from 1 to
+	// 9999. An item with a Key is waited for by those behind it.
+	//
+	// Defaults to now.
+	ScheduledAt time.Time
+
+	// Metadata is the message's.
+	Metadata messagestore.Metadata
+}
+
+// An Inserted says where an item is.
+type Inserted struct {
+	ID     uuid.UUID
+	Stream messagestore.StreamName
+
+	// Position names the item to [Queue.Item] and the like. Of several items with one key in a batch, only the last is
+	// told its position; the others have 0.
+	Position messagestore.GlobalPosition
+
+	// Duplicate says that the item had been inserted before, with the same ID or Unique name, and that nothing was.
+	Duplicate bool
+}
+
+// An Entry is an item to insert: see [Queue.InsertMany].
+type Entry struct {
+	Body messagestore.Body
+	Opts *InsertOpts
+}
+
+// Insert adds an item. A store over a transaction of the caller's ([postgres.New] of a pgx.Tx) inserts with that
+// transaction; then later items of the category wait for its end.
+//
+// Invalid input is a [*messagestore.InvalidError], before anything is sent. An error that matches
+// [messagestore.ErrOutcomeUnknown] is resolved by [messagestore.Store.Resolve], or by inserting again with the same ID.
+func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *InsertOpts) (Inserted, error) {
+	if err := q.use(ctx); err != nil {
+		return Inserted{}, err
+	}
+	w, err := q.Write(body, opts)
+	if err != nil {
+		return Inserted{}, err
+	}
+	if opts != nil && opts.Unique != "" {
+		inserted, err := q.insertUnique(ctx, w, opts)
+		return inserted, q.fail("insert", err)
+	}
+	written, err := q.store.Write(ctx, w.Stream, w.Expected, w.Bodies...)
+	if err != nil {
+		return Inserted{}, q.fail("insert", err)
+	}
+	return Inserted{ID: written.IDs[0], Stream: w.Stream, Position: written.GlobalPosition, Duplicate: written.Duplicate}, nil
+}
+
+func (q *Queue) insertUnique(ctx context.Context, w messagestore.StreamWrite, opts *InsertOpts) (Inserted, error) {
+	written, met, err := q.store.TryWrite(ctx, w.Stream, w.Expected, w.Bodies...)
+	switch {
+	case err != nil:
+		return Inserted{}, err
+	case met == nil:
+		return Inserted{ID: written.IDs[0], Stream: w.Stream, Position: written.GlobalPosition, Duplicate: written.Duplicate}, nil
+	}
+	first := met.Last[0]
+	if first == nil {
+		return Inserted{}, fmt.Errorf("unique key %.80q: %w, and no message was met", opts.Unique, messagestore.ErrVersionConflict)
+	}
+	same, err := isSame(w.Bodies[0], first)
+	if err != nil {
+		return Inserted{}, err
+	}
+	if !same {
+		return Inserted{}, &KeyReusedError{opts.Unique, first}
+	}
+	return Inserted{ID: first.ID, Stream: w.Stream, Position: first.GlobalPosition, Duplicate: true}, nil
+}
+
+func isSame(body messagestore.Body, met *messagestore.Message) (bool, error) {
+	envelope, ok := body.(messagestore.Envelope)
+	if !ok || envelope.MessageType() != met.Type {
+		return false, nil
+	}
+	data, err := json.Marshal(envelope.Body)
+	if raw, is := envelope.Body.(messagestore.Raw); is {
+		data, err = raw.Data, nil
+	}
+	return err == nil && exactjson.Equal(data, met.Data), err
+}
+
+// MaxBatch is how many items one call of [Queue.InsertMany] takes.
+const MaxBatch = queuing.MaxItems
+
+// InsertMany adds items, 1 to [MaxBatch], in steps of up to 100 streams, each whole, and returns where they are. After an error
+// it returns those of the steps before. To insert all again with the same IDs changes nothing.
+// Items with Unique names go by [Queue.Insert].
+func (q *Queue) InsertMany(ctx context.Context, entries ...Entry) ([]Inserted, error) {
+	if err := q.use(ctx); err != nil {
+		return nil, err
+	}
+	writes, at, err := q.writes(entries)
+	if err != nil {
+		return nil, q.fail("insert", err)
+	}
+	inserted := make([]Inserted, 0, len(entries))
+	all := make([]Inserted, len(entries))
+	done := make([]bool, len(entries))
+	for begin := 0; begin < len(writes); begin += messagestore.MaxWriteStreams {
+		end := min(begin+messagestore.MaxWriteStreams, len(writes))
+		written, err := q.store.WriteStreams(ctx, writes[begin:end]...)
+		if err != nil {
+			for i, one := range all {
+				if done[i] {
+					inserted = append(inserted, one)
+				}
+			}
+			return inserted, q.fail("insert", err)
+		}
+		for n, w := range written {
+			for k, index := range at[begin+n] {
+				all[index] = Inserted{ID: w.IDs[k], Stream: w.Stream, Duplicate: w.Duplicate}
+				if k == len(w.IDs)-1 {
+					all[index].Position = w.GlobalPosition
+				}
+				done[index] = true
+			}
+		}
+	}
+	return all, nil
+}
+
+// writes gathers the items of each stream into one write, and says which entries each has.
+func (q *Queue) writes(entries []Entry) (writes []messagestore.StreamWrite, at [][]int, err error) {
+	if len(entries) < 1 || len(entries) > MaxBatch {
+		return nil, nil, messagestore.NewInvalidError("items", len(entries), fmt.Sprintf("they are 1 to %d", MaxBatch))
+	}
+	by := map[messagestore.StreamName]int{}
+	ids := map[uuid.UUID]bool{}
+	for i, e := range entries {
+		w, err := q.Write(e.Body, e.Opts)
+		if err == nil && e.Opts != nil && e.Opts.Unique != "" {
+			err = messagestore.NewInvalidError("Unique", e.Opts.Unique, "an item of a batch has none: call Insert")
+		}
+		if err == nil && e.Opts != nil && e.Opts.ID != uuid.Nil && ids[e.Opts.ID] {
+			err = messagestore.NewInvalidError("ID", e.Opts.ID, "two items have it")
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("item %d: %w", i, err)
+		}
+		if e.Opts != nil {
+			ids[e.Opts.ID] = true
+		}
+		n, ok := by[w.Stream]
+		if !ok {
+			n = len(writes)
+			by[w.Stream] = n
+			writes, at = append(writes, w), append(at, nil)
+		} else {
+			writes[n].Bodies = append(writes[n].Bodies, w.Bodies...)
+		}
+		at[n] = append(at[n], i)
+	}
+	return writes, at, nil
+}
+
+// Write returns the write of an item, which goes beside others: in [messagestore.Store.WriteStreams], in a handler
+// of package reservation, with an inbox, or as a confirmation. With a Unique name it expects no stream, and where
+// the name is taken the whole write meets a version conflict.
+func (q *Queue) Write(body messagestore.Body, opts *InsertOpts) (messagestore.StreamWrite, error) {
+	if q == nil || q.driver == nil {
+		return messagestore.StreamWrite{}, messagestore.NewInvalidError("queue", nil, "it is not one of New")
+	}
+	if opts == nil {
+		opts = &InsertOpts{}
+	}
+	envelope := messagestore.Envelope{ID: opts.ID, Body: body, Metadata: opts.Metadata}
+	if given, ok := body.(messagestore.Envelope); ok {
+		envelope = given
+		if opts.ID != uuid.Nil {
+			envelope.ID = opts.ID
+		}
+	}
+	var wrong []error
+	if envelope.Body == nil {
+		wrong = append(wrong, messagestore.NewInvalidError("body", nil, "it is nil"))
+	}
+	if envelope.ID == uuid.Nil {
+		id, err := uuid.NewV7()
+		wrong = append(wrong, err)
+		envelope.ID = id
+	}
+	if at := opts.ScheduledAt; !at.IsZero() {
+		if year := at.UTC().Year(); year < 1 || year > 9999 {
+			wrong = append(wrong, messagestore.NewInvalidError("ScheduledAt", at, "it is of a year from 1 to 9999"))
+		} else if micros := at.UnixMicro(); micros > 0 { // before 1970 is now
+			extra := maps.Clone(envelope.Metadata.Extra)
+			if extra == nil {
+				extra = map[string]json.RawMessage{}
+			}
+			extra[queuing.DueField] = json.RawMessage(strconv.FormatInt(micros, 10))
+			envelope.Metadata.Extra = extra
+		}
+	}
+	stream, expected := q.of.Category.Stream(envelope.ID.String()), messagestore.AnyVersion
+	switch {
+	case opts.Key != "" && opts.Unique != "":
+		wrong = append(wrong, messagestore.NewInvalidError("Unique", opts.Unique, "an item has a Key or a Unique name, not both"))
+	case opts.Key != "":
+		stream = q.of.Category.Stream(opts.Key)
+	case opts.Unique != "":
+		stream, expected = q.of.Category.Stream(opts.Unique).With("unique"), messagestore.NoStream
+	}
+	if err := stream.Validate(); err != nil {
+		wrong = append(wrong, err)
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return messagestore.StreamWrite{}, q.fail("write", err)
+	}
+	return messagestore.To(stream, expected, envelope), nil
+}

@@ -1,0 +1,163 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// A Job is a delivery of an item: to a handler, which finds it with [JobOf], or by [Queue.Receive]. It is safe for
+// concurrent use. One of Complete, Retry, Snooze and Bury ends it, for ever; a second is [ErrLost] unless it is the same.
+type Job struct {
+	// Message is the item. It is read-only.
+	Message *messagestore.Message
+
+	// Failures is how many failures the item had before, and Deliveries how often it was delivered before.
+	Failures   int
+	Deliveries int
+
+	queue    *Queue
+	delivery queuing.Delivery
+	end      func(ctx context.Context, f queuing.Finish) (queuing.Ending, error)
+	session  int64
+	lease    time.Duration // of a session of its own; 0 in a worker
+
+	mu        sync.Mutex
+	ended     bool // by a call of the job's
+	committed bool // CompleteTx was called
+}
+
+type jobKey struct{}
+
+// JobOf returns the job that a handler works on, or nil if ctx is of no handler of a queue.
+func JobOf(ctx context.Context) *Job {
+	if ctx == nil {
+		return nil
+	}
+	job, _ := ctx.Value(jobKey{}).(*Job)
+	return job
+}
+
+// Complete finishes the item. A handler may call it before it returns, and do then what may fail without the item being
+// delivered again, such as to log; its error is logged then, and changes nothing. The error matches [ErrLost] if the
+// item was given to another worker by then. An error that matches [messagestore.ErrOutcomeUnknown], or any other, may be
+// followed by another call.
+func (j *Job) Complete(ctx context.Context) error {
+	return j.finish(ctx, "complete", queuing.Finish{Kind: queuing.Complete})
+}
+
+// Retry gives the item back as a failure, to be delivered again after d, or dead with the last one. Err is kept in the
+// item's log.
+func (j *Job) Retry(ctx context.Context, d time.Duration, err error) error {
+	return j.finish(ctx, "retry", queuing.Finish{Kind: queuing.Retry, Delay: d, Error: errorText(err)})
+}
+
+// Snooze gives the item back, to be delivered again after d. It counts no failure.
+func (j *Job) Snooze(ctx context.Context, d time.Duration) error {
+	return j.finish(ctx, "snooze", queuing.Finish{Kind: queuing.Defer, Delay: d})
+}
+
+// Bury makes the item dead. Err is kept in its log.
+func (j *Job) Bury(ctx context.Context, err error) error {
+	return j.finish(ctx, "bury", queuing.Finish{Kind: queuing.Bury, Error: errorText(err)})
+}
+
+func (j *Job) finish(ctx context.Context, what string, f queuing.Finish) error {
+	if err := j.use(ctx); err != nil {
+		return err
+	}
+	if err := checkDuration("delay", f.Delay, 0, queuing.MaxDelay); err != nil {
+		return j.fail(what, err)
+	}
+	f.Delivery = j.delivery
+	ending, err := j.end(ctx, f)
+	if err == nil && ending != queuing.Done {
+		err = ErrLost
+	}
+	if err == nil {
+		j.mu.Lock()
+		j.ended = true
+		j.mu.Unlock()
+	}
+	return j.fail(what, err)
+}
+
+// CompleteTx finishes the item in a transaction of the caller's, whose writes and SQL are then made once: tx is a store
+// over it, as postgres.New(tx, nil) has a driver for one. In a function of [messagestore.Transactional] the queue's own
+// store is in the transaction, with the context of the function.
+//
+// The error matches [ErrLost] if the item was given to another worker: roll back then. If the transaction is rolled
+// back for another reason, the handler returns an error, and the item is retried. A worker that is told of the
+// completion by a handler that returns nil, and finds the item open still, waits for the commit for as long as the
+// handler may take, and counts a failure then.
+func (j *Job) CompleteTx(ctx context.Context, tx *messagestore.Store) error {
+	if err := j.use(ctx); err != nil {
+		return err
+	}
+	used, err := tx.Driver()
+	if err != nil {
+		return j.fail("complete", err)
+	}
+	driver, ok := used.(queuing.Driver)
+	if !ok {
+		return j.fail("complete", fmt.Errorf("%w: the store's driver keeps no queues", messagestore.ErrNotSupported))
+	}
+	j.mu.Lock()
+	j.committed = true
+	j.mu.Unlock()
+	endings, err := driver.QueueFinish(ctx, j.queue.of, []queuing.Delivery{j.delivery})
+	if err == nil && (len(endings) != 1 || endings[0] != queuing.Done) {
+		err = ErrLost
+	}
+	return j.fail("complete", err)
+}
+
+// Extend has a job of [Queue.Receive] last for d from now on, and with it all jobs of that call. In a worker it asks whether
+// the item is the handler's still. The error matches [ErrLost] if it is not.
+func (j *Job) Extend(ctx context.Context, d time.Duration) error {
+	if err := j.use(ctx); err != nil {
+		return err
+	}
+	session, lease := j.session, d
+	if j.lease == 0 {
+		return j.fail("extend", messagestore.NewInvalidError("job", nil, "a worker extends its jobs by itself: give the worker a longer Timeout"))
+	}
+	if err := checkDuration("time", d, queuing.MinLease, queuing.MaxLease); err != nil {
+		return j.fail("extend", err)
+	}
+	lost, err := j.queue.driver.QueueExtend(ctx, queuing.Extension{Queue: j.queue.of, Session: session, Lease: lease, Deliveries: []queuing.Delivery{j.delivery}})
+	if err == nil && len(lost) > 0 {
+		err = ErrLost
+	}
+	return j.fail("extend", err)
+}
+
+func (j *Job) use(ctx context.Context) error {
+	switch {
+	case j == nil || j.queue == nil:
+		return messagestore.NewInvalidError("job", nil, "it is of no queue")
+	case ctx == nil:
+		return messagestore.NewInvalidError("context", nil, "it is nil")
+	}
+	return nil
+}
+
+func (j *Job) fail(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return j.queue.fail(fmt.Sprintf("%s %s", what, j.Message), err)
+}
+
+// errorText is the text of an error that the store keeps.
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return text.Log(err)
+}

@@ -1,0 +1,279 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// A Queue delivers the messages of one category to workers. It is safe for concurrent use, and nothing has to close
+// it. Two with the same name and category are the same queue.
+type Queue struct {
+	store  *messagestore.Store
+	driver queuing.Driver
+	of     queuing.Queue
+	policy queuing.Policy
+	config Config
+
+	working atomic.Bool
+	counts  counts
+}
+
+// WhenDead says what becomes of the items behind one that is dead.
+type WhenDead int
+
+const (
+	GoOn WhenDead = iota // they are delivered
+	Hold                 // they wait until the dead one is retried and finished, or dropped
+)
+
+// Config changes how a [Queue] works. A nil *Config is a good one. Processes with different settings may work on one
+// queue: an item is treated as the process says that gives it back.
+type Config struct {
+	// Name is the queue's: 1 to 255 bytes of visible text without - and +. Several queues of one category each get
+	// every item.
+	//
+	// Defaults to the category.
+	Name string
+
+	// MaxFailures is with how many failures an item is dead, 1 to 32,767.
+	//
+	// Defaults to 20.
+	MaxFailures int
+
+	// WhenDead says what becomes of the items of its key behind a dead one.
+	//
+	// Defaults to GoOn.
+	WhenDead WhenDead
+
+	// MaxOut is how many items may be out at a time, in all processes, 0 for any number.
+	//
+	// Defaults to 0.
+	MaxOut int
+
+	// Rate is how many items are delivered in a second at most, in all processes, and Burst how many at once after a
+	// pause. 0 is any number. A Burst of 0 is 1.
+	//
+	// Defaults to 0.
+	Rate  float64
+	Burst int
+
+	// Logger receives a warning for each failure of a handler, an error for each dead item, and the outages of the
+	// store, of names and numbers, never of content.
+	//
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
+	Logger logger.Logger
+}
+
+// New returns a queue over a category. The error names all mistakes and matches [messagestore.ErrInvalid]; it matches
+// [messagestore.ErrNotSupported] for a store whose driver keeps no queues. New makes no round trip.
+func New(store *messagestore.Store, category messagestore.Category, config *Config) (*Queue, error) {
+	q := &Queue{store: store}
+	if config != nil {
+		q.config = *config
+	}
+	c := &q.config
+	c.Name = cmp.Or(c.Name, string(category))
+	c.MaxFailures = cmp.Or(c.MaxFailures, 20)
+	wrong := []error{category.Validate(), checkName(c.Name)}
+	invalid := func(field string, value any, rule string) {
+		wrong = append(wrong, messagestore.NewInvalidError(field, value, rule))
+	}
+	if c.MaxFailures < 1 || c.MaxFailures > queuing.MaxFailures {
+		invalid("MaxFailures", c.MaxFailures, fmt.Sprintf("it is 1 to %d", queuing.MaxFailures))
+	}
+	if c.WhenDead != GoOn && c.WhenDead != Hold {
+		invalid("WhenDead", int(c.WhenDead), "it is GoOn or Hold")
+	}
+	if c.MaxOut < 0 || c.MaxOut > math.MaxInt32 {
+		invalid("MaxOut", c.MaxOut, "it is at least 1, or 0 for any number")
+	}
+	if !(c.Rate >= 0 && c.Rate <= 1e9) { // not NaN
+		invalid("Rate", c.Rate, "it is more than 0 and at most 1e9 a second, or 0 for any number")
+	}
+	if c.Burst < 0 || c.Burst > math.MaxInt32 || c.Burst > 0 && c.Rate == 0 {
+		invalid("Burst", c.Burst, "it is at least 1, with a Rate")
+	}
+	driver, err := store.Driver()
+	wrong = append(wrong, err)
+	if err := errors.Join(wrong...); err != nil {
+		return nil, fmt.Errorf("queue: %w", err)
+	}
+	keeps, ok := driver.(queuing.Driver)
+	if !ok {
+		return nil, fmt.Errorf("queue: %w: the store's driver keeps no queues", messagestore.ErrNotSupported)
+	}
+	q.driver = keeps
+	q.of = queuing.Queue{Name: c.Name, Category: category}
+	q.policy = queuing.Policy{MaxFailures: c.MaxFailures, Hold: c.WhenDead == Hold, MaxOut: c.MaxOut, Rate: c.Rate}
+	if c.Rate > 0 {
+		q.policy.Burst = max(c.Burst, 1)
+	}
+	return q, nil
+}
+
+func checkName(name string) error {
+	const rule = "it is 1 to 255 bytes of visible text, without - and +"
+	if strings.ContainsAny(name, "-+") || len(name) > 255 || messagestore.ValidateType(name) != nil {
+		return messagestore.NewInvalidError("queue name", name, rule)
+	}
+	return nil
+}
+
+// Name returns the queue's name, and Category the category that it reads.
+func (q *Queue) Name() string { return q.of.Name }
+
+// Category returns the category that the queue reads.
+func (q *Queue) Category() messagestore.Category { return q.of.Category }
+
+func (q *Queue) fail(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("queue %s: %s: %w", q.of.Name, what, err)
+}
+
+// use refuses a queue or a context that is nil.
+func (q *Queue) use(ctx context.Context) error {
+	switch {
+	case q == nil || q.driver == nil:
+		return messagestore.NewInvalidError("queue", nil, "it is not one of New")
+	case ctx == nil:
+		return messagestore.NewInvalidError("context", nil, "it is nil")
+	}
+	return nil
+}
+
+// A Status is how a queue stands: see [Queue.Status].
+type Status = queuing.Status
+
+// Status returns how the queue stands in its store. The error matches [messagestore.ErrNotFound] for a queue that nothing
+// was ever reserved from.
+func (q *Queue) Status(ctx context.Context) (Status, error) {
+	if err := q.use(ctx); err != nil {
+		return Status{}, err
+	}
+	all, err := q.driver.Queues(ctx)
+	if err != nil {
+		return Status{}, q.fail("status", err)
+	}
+	for _, s := range all {
+		if s.Name == q.of.Name {
+			return s, nil
+		}
+	}
+	return Status{}, q.fail("status", messagestore.ErrNotFound)
+}
+
+// An Item is what is known of an item, and a State where it is.
+type (
+	Item  = queuing.Item
+	State = queuing.State
+)
+
+// The states of items.
+const (
+	Waiting  = queuing.Waiting
+	Out      = queuing.Out
+	Later    = queuing.Later
+	Held     = queuing.Held
+	Dead     = queuing.Dead
+	Finished = queuing.Finished
+)
+
+// Item returns what is known of the item at a position, with its log. The error matches [messagestore.ErrNotFound] if
+// there is none.
+func (q *Queue) Item(ctx context.Context, position messagestore.GlobalPosition) (Item, error) {
+	if err := q.use(ctx); err != nil {
+		return Item{}, err
+	}
+	item, err := q.driver.QueueItem(ctx, q.of, position)
+	return item, q.fail(fmt.Sprintf("item %d", position), err)
+}
+
+// Items returns items that are not finished and in a state, in order of position from one on: at most limit, 1 to 1,000.
+func (q *Queue) Items(ctx context.Context, state State, from messagestore.GlobalPosition, limit int) ([]Item, error) {
+	err := q.use(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case state != Waiting && state != Out && state != Later && state != Held && state != Dead:
+		err = messagestore.NewInvalidError("state", string(state), "it is waiting, out, later, held or dead")
+	case from < 0:
+		err = messagestore.NewInvalidError("from", int64(from), "it is a position from 0")
+	case limit < 1 || limit > queuing.MaxItems:
+		err = messagestore.NewInvalidError("limit", limit, fmt.Sprintf("it is 1 to %d", queuing.MaxItems))
+	}
+	var items []Item
+	if err == nil {
+		items, err = q.driver.QueueItems(ctx, queuing.List{Queue: q.of, State: state, From: from, Limit: limit})
+	}
+	return items, q.fail("items", err)
+}
+
+// Retry has later and dead items offered now, and returns the positions of those that were. The failures of a dead one count
+// anew, and it is delivered beside later ones of its key: it has lost its place. The reason is for the item's log, and
+// may be empty.
+func (q *Queue) Retry(ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
+	return q.change(ctx, queuing.RetryNow, reason, positions)
+}
+
+// Drop finishes later, held and dead items without a worker, and returns the positions of those that were. The reason is for the
+// item's log.
+func (q *Queue) Drop(ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
+	return q.change(ctx, queuing.Drop, reason, positions)
+}
+
+// Cancel finishes items in any state, also those that no worker has met yet, and returns the positions of those that were
+// not finished. The context of a handler that works on one ends with [ErrLost], within a third of its worker's lease.
+func (q *Queue) Cancel(ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
+	return q.change(ctx, queuing.Cancel, reason, positions)
+}
+
+// Pause has no process reserve an item until [Queue.Resume]. Items that are out go on. It outlives restarts.
+func (q *Queue) Pause(ctx context.Context) error {
+	_, err := q.change(ctx, queuing.Pause, "", nil)
+	return err
+}
+
+// Resume ends a pause.
+func (q *Queue) Resume(ctx context.Context) error {
+	_, err := q.change(ctx, queuing.Resume, "", nil)
+	return err
+}
+
+func (q *Queue) change(ctx context.Context, action queuing.Action, reason string, positions []messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
+	if err := q.use(ctx); err != nil {
+		return nil, err
+	}
+	ofItems := action != queuing.Pause && action != queuing.Resume
+	var err error
+	switch {
+	case ofItems && (len(positions) == 0 || len(positions) > queuing.MaxItems):
+		err = messagestore.NewInvalidError("positions", len(positions), fmt.Sprintf("they are 1 to %d", queuing.MaxItems))
+	case reason != "" && messagestore.ValidateType(reason) != nil:
+		err = messagestore.NewInvalidError("reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
+	}
+	var changed []messagestore.GlobalPosition
+	if err == nil {
+		changed, err = q.driver.QueueChange(ctx, queuing.Change{Queue: q.of, Action: action, Positions: positions, Reason: reason})
+	}
+	return changed, q.fail(string(action), err)
+}
+
+// checkDuration refuses a duration that is out of bounds.
+func checkDuration(field string, d, least, most time.Duration) error {
+	if d < least || d > most {
+		return messagestore.NewInvalidError(field, d, fmt.Sprintf("it is %v to %v", least, most))
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// ReceiveOpts change a call of [Queue.Receive]. A nil *ReceiveOpts is a good one.
+type ReceiveOpts struct {
+	// Wait is for how long the call waits for an item, up to 15 minutes. Calls that wait are served in the order in which
+	// they came, across processes.
+	//
+	// Defaults to 0: it does not wait.
+	Wait time.Duration
+
+	// VisibilityTimeout is for how long the jobs of the call are the caller's: 10 ms to 24 hours. Each is then
+	// delivered again, and has a failure, unless it was ended or the time extended.
+	//
+	// Defaults to 30 seconds.
+	VisibilityTimeout time.Duration
+}
+
+// receivePoll is how often a call that waits looks for what no wake-up told.
+const receivePoll = 250 * time.Millisecond
+
+// Receive reserves up to n items, 1 to 1,000, and returns their jobs as soon as there is one. It returns none, and no error, if
+// there is none within the time to wait. If ctx ends, items that were reserved meanwhile are given back.
+func (q *Queue) Receive(ctx context.Context, n int, opts *ReceiveOpts) ([]*Job, error) {
+	if err := q.use(ctx); err != nil {
+		return nil, err
+	}
+	if opts == nil {
+		opts = &ReceiveOpts{}
+	}
+	lease := opts.VisibilityTimeout
+	if lease == 0 {
+		lease = 30 * time.Second
+	}
+	err := errors.Join(checkDuration("Wait", opts.Wait, 0, queuing.MaxWait), checkDuration("VisibilityTimeout", lease, queuing.MinLease, queuing.MaxLease))
+	if n < 1 || n > queuing.MaxItems {
+		err = errors.Join(messagestore.NewInvalidError("n", n, fmt.Sprintf("it is 1 to %d", queuing.MaxItems)), err)
+	}
+	if err != nil {
+		return nil, q.fail("receive", err)
+	}
+	jobs, err := q.receive(ctx, n, opts.Wait, lease)
+	return jobs, q.fail("receive", err)
+}
+
+func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) ([]*Job, error) {
+	deadline := time.Now().Add(wait)
+	session := newSession()
+	var bell <-chan messagestore.GlobalPosition
+	if wait > 0 {
+		var stop func()
+		bell, stop = q.store.Watch(q.of.Category, receivePoll)
+		defer stop()
+	}
+	t := queuing.Take{Queue: q.of, Policy: q.policy, Session: session, Lease: lease, Want: n}
+	for {
+		if t.Ticket == 0 {
+			t.Wait = max(time.Until(deadline), 0).Truncate(time.Microsecond)
+		}
+		taken, err := q.driver.QueueTake(ctx, t)
+		if err != nil {
+			// What was reserved, or a place in the line, is of nobody else.
+			q.leave(ctx, session)
+			return nil, err
+		}
+		if len(taken.Items) > 0 {
+			return q.jobs(taken.Items, session, lease), nil
+		}
+		if taken.Ticket != 0 {
+			t.Ticket = taken.Ticket
+		}
+		left := time.Until(deadline)
+		if left <= 0 {
+			if t.Ticket != 0 {
+				q.leave(ctx, session)
+			}
+			return nil, nil
+		}
+		pause := min(left, receivePoll)
+		if taken.Wake >= 0 {
+			pause = min(pause, max(taken.Wake, time.Millisecond))
+		}
+		if taken.More {
+			pause = 0
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-bell:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			q.leave(ctx, session)
+			return nil, ctx.Err()
+		}
+		timer.Stop()
+	}
+}
+
+// leaveTimeout bounds the end of a session whose caller has gone.
+const leaveTimeout = 5 * time.Second
+
+// leave gives back what a session has. If it fails, the session's end does.
+func (q *Queue) leave(ctx context.Context, session int64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	if err := q.driver.QueueLeave(ctx, queuing.Leave{Queue: q.of, Session: session}); err != nil {
+		q.config.Logger.Debug().Str("queue", q.of.Name).Str("error", errorText(err)).Msg("session is left to end by itself")
+	}
+}
+
+func (q *Queue) jobs(items []queuing.Taking, session int64, lease time.Duration) []*Job {
+	jobs := make([]*Job, len(items))
+	for i, item := range items {
+		jobs[i] = &Job{
+			Message: item.Message, Failures: item.Failures, Deliveries: item.Version,
+			queue: q, delivery: item.Delivery(), session: session, lease: lease,
+		}
+		jobs[i].end = func(ctx context.Context, f queuing.Finish) (queuing.Ending, error) {
+			return q.end(ctx, session, lease, f)
+		}
+	}
+	return jobs
+}
+
+// end ends one delivery by a call of its own. A call whose answer is lost may be repeated.
+func (q *Queue) end(ctx context.Context, session int64, lease time.Duration, f queuing.Finish) (queuing.Ending, error) {
+	taken, err := q.driver.QueueTake(ctx, queuing.Take{Queue: q.of, Policy: q.policy, Session: session, Lease: lease, Finishes: []queuing.Finish{f}})
+	if errors.Is(err, messagestore.ErrOutcomeUnknown) && ctx.Err() == nil {
+		taken, err = q.driver.QueueTake(ctx, queuing.Take{Queue: q.of, Policy: q.policy, Session: session, Lease: lease, Finishes: []queuing.Finish{f}})
+	}
+	if err != nil {
+		return 0, err
+	}
+	return taken.Endings[0], nil
+}
+
+// newSession returns a number that no other session has.
+func newSession() int64 { return rand.Int64N(1<<62) + 1 }
