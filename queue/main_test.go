@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 	"github.com/dibs-go/dibs/queue"
@@ -29,6 +30,7 @@ func (Send) MessageType() string { return "Send" }
 
 // stores are the stores that a test of the whole runs on.
 var stores = map[string]func(t *testing.T) *messagestore.Store{
+	"memory": func(*testing.T) *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) },
 	"PostgreSQL": func(t *testing.T) *messagestore.Store {
 		return must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
 	},

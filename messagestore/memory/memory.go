@@ -24,6 +24,7 @@ type Driver struct {
 	categories map[messagestore.Category][]*message
 	ids        map[uuid.UUID]*message
 	clock      func() time.Time
+	queues     map[string]*queue
 }
 
 type message struct {

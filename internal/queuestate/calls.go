@@ -1,0 +1,391 @@
+package queuestate
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// Ready is [queuing.Driver.QueueReady].
+func Ready(r Rows) (queuing.Ready, error) {
+	s, err := begin(r)
+	if err != nil || s.head.Paused {
+		return queuing.Ready{Wake: -1}, err
+	}
+	var taken queuing.Taken
+	taken.Wake = -1
+	if err := s.wake(&taken, false, time.Time{}); err != nil {
+		return queuing.Ready{}, err
+	}
+	next, err := s.Next(s.head.Cursor, 1)
+	return queuing.Ready{Ready: taken.Wake == 0 || len(next) > 0, Wake: taken.Wake}, err
+}
+
+// Extend is [queuing.Driver.QueueExtend].
+func Extend(r Rows, e queuing.Extension) (lost []queuing.Delivery, err error) {
+	now := r.Now()
+	until, there, err := r.Session(e.Session)
+	if err != nil {
+		return nil, err
+	}
+	if !there || !until.After(now) {
+		return e.Deliveries, nil
+	}
+	if end := now.Add(e.Lease); end.After(until) {
+		if err := r.SetSession(e.Session, end); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range e.Deliveries {
+		row, err := r.Row(d.Position)
+		if err != nil {
+			return nil, err
+		}
+		if row == nil || row.Place != Out || row.Version != d.Version || row.Session != e.Session {
+			lost = append(lost, d)
+		}
+	}
+	return lost, nil
+}
+
+// Leave is [queuing.Driver.QueueLeave].
+func Leave(r Rows, l queuing.Leave) error {
+	s, err := begin(r)
+	if err != nil || !s.there {
+		return err
+	}
+	kept := map[queuing.Delivery]bool{}
+	for _, d := range l.Keep {
+		kept[d] = l.Next != 0
+	}
+	rows, err := s.OutOf(l.Session)
+	if err != nil {
+		return err
+	}
+	moved := false
+	for _, row := range rows {
+		if kept[queuing.Delivery{Position: row.Position, Version: row.Version}] {
+			row.Session, moved = l.Next, true
+		} else {
+			entry := queuing.Entry{Version: row.Version, What: queuing.GivenBack, Time: s.now, Session: l.Session}
+			if err := s.AddEntry(row.Position, entry); err != nil {
+				return err
+			}
+			s.giveBack(&row, false, queuing.Policy{}, 0)
+			s.changed = true
+		}
+		if err := s.Put(row); err != nil {
+			return err
+		}
+	}
+	if moved {
+		until, _, err := s.Session(l.Next)
+		if err != nil {
+			return err
+		}
+		if end := s.now.Add(l.Lease); end.After(until) {
+			until = end
+		}
+		if err := s.SetSession(l.Next, until); err != nil {
+			return err
+		}
+	}
+	if err := s.EndSession(l.Session); err != nil {
+		return err
+	}
+	tickets, err := s.Tickets()
+	if err != nil {
+		return err
+	}
+	for _, t := range tickets {
+		if t.Session == l.Session {
+			if err := s.DropTicket(t.Number); err != nil {
+				return err
+			}
+		}
+	}
+	return s.end()
+}
+
+// Finish is [queuing.Driver.QueueFinish].
+func Finish(r Rows, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+	s, err := begin(r)
+	if err != nil {
+		return nil, err
+	}
+	endings := make([]queuing.Ending, len(deliveries))
+	for i, d := range deliveries {
+		row, err := s.Row(d.Position)
+		if err != nil {
+			return nil, err
+		}
+		if row != nil && row.Place == Out && row.Version == d.Version {
+			endings[i], err = queuing.Done, s.Remove(d.Position)
+		} else {
+			endings[i], err = s.ended(d, row, queuing.Complete)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return endings, nil
+}
+
+// Change is [queuing.Driver.QueueChange].
+func Change(r Rows, c queuing.Change) (changed []messagestore.GlobalPosition, err error) {
+	s, err := begin(r)
+	if err != nil {
+		return nil, err
+	}
+	if c.Action == queuing.Pause || c.Action == queuing.Resume {
+		s.changed = s.head.Paused != (c.Action == queuing.Pause)
+		s.head.Paused = c.Action == queuing.Pause
+		return nil, s.end()
+	}
+	done := map[messagestore.GlobalPosition]bool{}
+	for _, position := range c.Positions {
+		if done[position] {
+			continue
+		}
+		done[position] = true
+		did, err := s.change(c, position)
+		if err != nil {
+			return nil, err
+		}
+		if did {
+			changed = append(changed, position)
+		}
+	}
+	slices.Sort(changed)
+	if err := s.release(changed); err != nil {
+		return nil, err
+	}
+	return changed, s.end()
+}
+
+func (s *step) change(c queuing.Change, position messagestore.GlobalPosition) (bool, error) {
+	row, err := s.Row(position)
+	if err != nil {
+		return false, err
+	}
+	if row == nil {
+		return s.cancelAhead(c, position)
+	}
+	entry := queuing.Entry{Version: row.Version, Time: s.now, Session: row.Session, Text: c.Reason}
+	switch {
+	case row.Place == Passed:
+		return false, nil
+	case c.Action == queuing.RetryNow:
+		if row.Place != Later && row.Place != Dead && row.Place != Closed {
+			return false, nil
+		}
+		if row.Place != Later {
+			row.Failures = 0
+		}
+		row.Place, row.Due, entry.What = Later, s.now, queuing.Retried
+		row.Version++
+		err = s.Put(*row)
+	case c.Action == queuing.Drop && row.Place == Out:
+		return false, nil
+	default:
+		entry.What = queuing.Dropped
+		if c.Action == queuing.Cancel {
+			entry.What = queuing.Cancelled
+		}
+		s.head.Finished++
+		if row.Place == Held {
+			row.Place, row.Due = Passed, time.Time{}
+			err = s.Put(*row)
+		} else {
+			err = s.Remove(position)
+		}
+	}
+	s.changed = true
+	if err != nil {
+		return false, err
+	}
+	return true, s.AddEntry(position, entry)
+}
+
+// cancelAhead cancels an item beyond the cursor.
+func (s *step) cancelAhead(c queuing.Change, position messagestore.GlobalPosition) (bool, error) {
+	if c.Action != queuing.Cancel || position <= s.head.Cursor {
+		return false, nil
+	}
+	m, err := s.Message(position)
+	if err != nil || m == nil || m.IsTombstone() {
+		return false, err
+	}
+	entries, err := s.Entries(position)
+	if err != nil || len(entries) > 0 {
+		return false, err
+	}
+	s.changed = true
+	s.head.Ahead = max(s.head.Ahead, position)
+	return true, s.AddEntry(position, queuing.Entry{What: queuing.Cancelled, Time: s.now, Text: c.Reason})
+}
+
+var states = map[Place]queuing.State{
+	Out: queuing.Out, Later: queuing.Later, Held: queuing.Held, Dead: queuing.Dead, Closed: queuing.Dead, Passed: queuing.Finished,
+}
+
+func (row *Row) item(m *messagestore.Message) queuing.Item {
+	return queuing.Item{
+		Message: m, Position: row.Position, State: states[row.Place], Version: row.Version, Failures: row.Failures, Session: row.Session,
+		Due: row.Due, Behind: row.After, Closed: row.Place == Closed, Error: row.Error,
+	}
+}
+
+// Item is [queuing.Driver.QueueItem].
+func Item(r Rows, position messagestore.GlobalPosition) (queuing.Item, error) {
+	head, _, err := r.Head()
+	if err != nil {
+		return queuing.Item{}, err
+	}
+	row, err := r.Row(position)
+	if err != nil {
+		return queuing.Item{}, err
+	}
+	m, err := r.Message(position)
+	if err != nil {
+		return queuing.Item{}, err
+	}
+	entries, err := r.Entries(position)
+	switch {
+	case err != nil:
+		return queuing.Item{}, err
+	case row == nil && (m == nil || m.IsTombstone()):
+		return queuing.Item{}, messagestore.ErrNotFound
+	case row != nil:
+		item := row.item(m)
+		item.Log = entries
+		return item, nil
+	}
+	item := queuing.Item{Message: m, Position: position, State: queuing.Finished, Log: entries}
+	item.Due, _ = DueOf(m)
+	cancelled := false
+	for _, e := range entries {
+		item.Version = e.Version + 1
+		cancelled = cancelled || e.What == queuing.Cancelled
+	}
+	if position > head.Cursor && !cancelled {
+		item.State = queuing.Waiting
+	}
+	return item, nil
+}
+
+// Items is [queuing.Driver.QueueItems].
+func Items(r Rows, l queuing.List) (items []queuing.Item, err error) {
+	if l.State == queuing.Waiting {
+		return waiting(r, l)
+	}
+	for from := l.From; len(items) < l.Limit; {
+		rows, err := r.InPlace(0, from, l.Limit)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			from = row.Position + 1
+			if len(items) == l.Limit || states[row.Place] != l.State || row.Place == Passed {
+				continue
+			}
+			m, err := r.Message(row.Position)
+			if err != nil {
+				return nil, err
+			}
+			items = append(items, row.item(m))
+		}
+		if len(rows) < l.Limit {
+			break
+		}
+	}
+	return items, nil
+}
+
+func waiting(r Rows, l queuing.List) (items []queuing.Item, err error) {
+	head, _, err := r.Head()
+	if err != nil {
+		return nil, err
+	}
+	for after := max(head.Cursor, l.From-1); len(items) < l.Limit; {
+		messages, err := r.Next(after, l.Limit)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range messages {
+			after = m.GlobalPosition
+			if len(items) == l.Limit || m.IsTombstone() {
+				continue
+			}
+			item, err := Item(r, m.GlobalPosition)
+			if err != nil {
+				return nil, err
+			}
+			if item.State == queuing.Waiting {
+				item.Log = nil
+				items = append(items, item)
+			}
+		}
+		if len(messages) < l.Limit {
+			break
+		}
+	}
+	return items, nil
+}
+
+// Status is how a queue stands, but for its name.
+func Status(r Rows) (queuing.Status, error) {
+	head, _, err := r.Head()
+	if err != nil {
+		return queuing.Status{}, err
+	}
+	status := queuing.Status{
+		Paused: head.Paused, Cursor: head.Cursor, Taken: head.Taken, Finished: head.Finished, Back: head.Returned, Buried: head.Buried,
+	}
+	oldest := messagestore.GlobalPosition(0)
+	for from := messagestore.GlobalPosition(0); ; {
+		rows, err := r.InPlace(0, from, 1000)
+		if err != nil {
+			return queuing.Status{}, err
+		}
+		for _, row := range rows {
+			from = row.Position + 1
+			switch row.Place {
+			case Out:
+				status.Out++
+			case Later:
+				status.Later++
+			case Held:
+				status.Held++
+			case Dead, Closed:
+				status.Dead++
+			case Passed:
+			}
+			if oldest == 0 && row.Place != Dead && row.Place != Closed && row.Place != Passed {
+				oldest = row.Position
+			}
+		}
+		if len(rows) < 1000 {
+			break
+		}
+	}
+	next, err := r.Next(head.Cursor, 1)
+	if err != nil {
+		return queuing.Status{}, err
+	}
+	status.Waiting = len(next) > 0
+	if oldest > 0 {
+		m, err := r.Message(oldest)
+		if err != nil {
+			return queuing.Status{}, err
+		}
+		if m != nil {
+			status.Oldest = m.Time
+		}
+	} else if len(next) > 0 {
+		status.Oldest = next[0].Time
+	}
+	return status, nil
+}

@@ -1,0 +1,662 @@
+// Package queuestate is the state of a queue as drivers keep it that have no function of the database's for it:
+// what becomes of rows in a take, and in the other calls of queuing.Driver. A driver gives it the rows of one queue
+// within a step of its own, and no other step sees a part of that.
+//
+// It does what the functions queue_take and the like of package migrations do; queuetest holds the two against each other.
+package queuestate
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// A Head is the state of a queue beside its rows. The zero Head is a new queue's.
+type Head struct {
+	At                                time.Time // of the last change
+	Cursor                            messagestore.GlobalPosition
+	Ahead                             messagestore.GlobalPosition // the highest that was cancelled beyond the cursor
+	Checked                           time.Time                   // held rows were last looked through
+	Paused                            bool
+	Tokens                            float64 // of a rate, at the time; less than 0 before the first
+	Taken, Finished, Returned, Buried int64
+}
+
+// Place says where an open item is.
+type Place byte
+
+const (
+	Out    Place = 'o'
+	Later  Place = 'l'
+	Held   Place = 'h'
+	Dead   Place = 'd'
+	Closed Place = 'k' // dead, and what is behind it stays held
+	Passed Place = 'z' // was held, and is finished: it keeps the place of what is behind it
+)
+
+// A Row is an open item.
+type Row struct {
+	Position messagestore.GlobalPosition
+	Version  int
+	Place    Place
+	Failures int
+	Session  int64                       // Out
+	Due      time.Time                   // Later; of Held the time before which it is not offered, or zero
+	After    messagestore.GlobalPosition // Held and Passed
+	Error    string
+}
+
+// A Ticket is a place in the line.
+type Ticket struct {
+	Number  int64
+	Session int64
+	Want    int
+	Until   time.Time
+}
+
+// Rows are the rows of one queue. Times are in microseconds.
+type Rows interface {
+	Now() time.Time
+	Head() (head Head, there bool, err error)
+	SetHead(Head) error
+
+	Row(messagestore.GlobalPosition) (*Row, error) // nil for none
+	Put(Row) error
+	Remove(messagestore.GlobalPosition) error
+	OutOf(session int64) ([]Row, error)                                              // in order of position
+	CountOut() (int, error)                                                          // of all sessions
+	Behind(messagestore.GlobalPosition) ([]Row, error)                               // Held and Passed after it, in order of position
+	Due(until time.Time, limit int) ([]Row, error)                                   // Later, in order of date and position
+	InPlace(place Place, from messagestore.GlobalPosition, limit int) ([]Row, error) // in order of position; 0 is every place
+
+	Session(session int64) (until time.Time, there bool, err error)
+	SetSession(session int64, until time.Time) error
+	EndSession(session int64) error
+	Over(until time.Time) ([]int64, error) // sessions that end by then
+	FirstEnd() (until time.Time, there bool, err error)
+
+	Tickets() ([]Ticket, error) // in order
+	AddTicket(Ticket) (number int64, err error)
+	DropTicket(number int64) error
+
+	Entries(messagestore.GlobalPosition) ([]queuing.Entry, error) // in order of version
+	AddEntry(messagestore.GlobalPosition, queuing.Entry) error    // unless there is one of that version
+
+	Message(messagestore.GlobalPosition) (*messagestore.Message, error) // of the queue's category; nil for none
+	Next(after messagestore.GlobalPosition, limit int) ([]*messagestore.Message, error)
+	Before(m *messagestore.Message) (*messagestore.Message, error) // in its stream; nil for none
+}
+
+// A step is one call.
+type step struct {
+	Rows
+	head    Head
+	there   bool
+	now     time.Time
+	changed bool
+}
+
+func begin(r Rows) (*step, error) {
+	s := &step{Rows: r}
+	var err error
+	if s.head, s.there, err = r.Head(); err != nil {
+		return nil, err
+	}
+	s.now = r.Now()
+	if !s.there {
+		s.head.Tokens, s.head.Checked = -1, s.now
+	}
+	if s.now.Before(s.head.At) {
+		s.now = s.head.At
+	}
+	return s, nil
+}
+
+func (s *step) end() error {
+	if !s.changed {
+		return nil
+	}
+	s.head.At = s.now
+	return s.SetHead(s.head)
+}
+
+func dead(hold bool) Place {
+	if hold {
+		return Closed
+	}
+	return Dead
+}
+
+// opens reports whether a row in a place lets go what is behind it.
+func opens(row *Row) bool { return row == nil || row.Place == Dead }
+
+// Take is [queuing.Driver.QueueTake].
+func Take(r Rows, t queuing.Take) (queuing.Taken, error) {
+	s, err := begin(r)
+	if err != nil {
+		return queuing.Taken{}, err
+	}
+	taken := queuing.Taken{Wake: -1}
+	var gone []messagestore.GlobalPosition
+	for _, f := range t.Finishes {
+		ending, err := s.finish(f, t.Policy)
+		if err != nil {
+			return queuing.Taken{}, err
+		}
+		taken.Endings = append(taken.Endings, ending)
+		gone = append(gone, f.Position)
+	}
+	over, err := s.expire(t.Policy)
+	if err == nil {
+		err = s.release(append(gone, over...))
+	}
+	if err == nil && t.Want > 0 {
+		err = s.orphans()
+	}
+	if err == nil {
+		err = s.reserve(t, &taken)
+	}
+	if err == nil {
+		err = s.end()
+	}
+	if err != nil {
+		return queuing.Taken{}, err
+	}
+	return taken, nil
+}
+
+// finish ends a delivery.
+func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, error) {
+	row, err := s.Row(f.Position)
+	if err != nil {
+		return 0, err
+	}
+	if row == nil || row.Place != Out || row.Version != f.Version || f.Kind == queuing.Committed {
+		return s.ended(f.Delivery, row, f.Kind)
+	}
+	s.changed = true
+	if f.Kind == queuing.Complete {
+		s.head.Finished++
+		return queuing.Done, s.Remove(f.Position)
+	}
+	entry := queuing.Entry{Version: row.Version, What: queuing.What(f.Kind), Time: s.now, Session: row.Session, Text: f.Error}
+	if f.Kind == queuing.Retry || f.Kind == queuing.Bury {
+		row.Failures = min(row.Failures+1, queuing.MaxFailures)
+	}
+	if f.Error != "" {
+		row.Error = f.Error
+	}
+	s.giveBack(row, f.Kind == queuing.Bury || f.Kind == queuing.Retry && row.Failures >= policy.MaxFailures, policy, max(f.Delay, 0))
+	if err := s.AddEntry(row.Position, entry); err != nil {
+		return 0, err
+	}
+	return queuing.Done, s.Put(*row)
+}
+
+// giveBack has a row that was out offered again, or dead.
+func (s *step) giveBack(row *Row, dies bool, policy queuing.Policy, delay time.Duration) {
+	row.Version++
+	row.Session = 0
+	if dies {
+		row.Place, row.Due = dead(policy.Hold), time.Time{}
+		s.head.Buried++
+		return
+	}
+	row.Place, row.Due = Later, s.now.Add(delay)
+	s.head.Returned++
+}
+
+// ended tells of a delivery that is not ended by this call.
+func (s *step) ended(d queuing.Delivery, row *Row, kind queuing.Kind) (queuing.Ending, error) {
+	entries, err := s.Entries(d.Position)
+	if err != nil {
+		return 0, err
+	}
+	before := d.Version == 0
+	for _, e := range entries {
+		switch e.Version {
+		case d.Version:
+			if byte(e.What) == byte(kind) {
+				return queuing.Done, nil
+			}
+			return queuing.Lost, nil
+		case d.Version - 1:
+			before = true
+		}
+	}
+	switch {
+	case row != nil && row.Version == d.Version && row.Place == Out && kind == queuing.Committed:
+		return queuing.Open, nil
+	case row != nil || kind != queuing.Complete && kind != queuing.Committed || !before || d.Position > s.head.Cursor:
+		return queuing.Lost, nil
+	}
+	m, err := s.Message(d.Position)
+	if err != nil || m == nil || m.IsTombstone() {
+		return queuing.Lost, err
+	}
+	return queuing.Done, nil
+}
+
+// expire gives back what sessions have out that are over.
+func (s *step) expire(policy queuing.Policy) (positions []messagestore.GlobalPosition, err error) {
+	over, err := s.Over(s.now)
+	if err != nil {
+		return nil, err
+	}
+	for _, session := range over {
+		rows, err := s.OutOf(session)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			delay := time.Duration(0)
+			if row.Failures > 0 {
+				delay = time.Duration(min(math.Pow(2, float64(min(row.Failures, 12))), 3600)) * time.Second
+			}
+			entry := queuing.Entry{Version: row.Version, What: queuing.SessionOver, Time: s.now, Session: session}
+			row.Failures = min(row.Failures+1, queuing.MaxFailures)
+			row.Error = "its session was over"
+			s.giveBack(&row, row.Failures >= policy.MaxFailures, policy, delay)
+			if err := s.AddEntry(row.Position, entry); err != nil {
+				return nil, err
+			}
+			if err := s.Put(row); err != nil {
+				return nil, err
+			}
+			positions = append(positions, row.Position)
+		}
+		if err := s.EndSession(session); err != nil {
+			return nil, err
+		}
+		s.changed = true
+	}
+	return positions, nil
+}
+
+// release lets go what is held behind items that are finished, or dead. What is let go is later, from now on.
+func (s *step) release(positions []messagestore.GlobalPosition) error {
+	for len(positions) > 0 {
+		position := positions[0]
+		positions = positions[1:]
+		row, err := s.Row(position)
+		if err != nil {
+			return err
+		}
+		if !opens(row) {
+			continue
+		}
+		behind, err := s.Behind(position)
+		if err != nil {
+			return err
+		}
+		for _, b := range behind {
+			s.changed = true
+			if b.Place == Passed {
+				err = s.Remove(b.Position)
+				positions = append(positions, b.Position)
+			} else {
+				err = s.letGo(b)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *step) letGo(row Row) error {
+	row.Place, row.After = Later, 0
+	if row.Due.Before(s.now) {
+		row.Due = s.now
+	}
+	return s.Put(row)
+}
+
+// orphans lets go what is held behind an item that was finished by a caller who could not report it, or whose message was
+// removed.
+func (s *step) orphans() error {
+	if s.now.Before(s.head.Checked.Add(queuing.OrphanInterval)) {
+		return nil
+	}
+	var loose []messagestore.GlobalPosition
+	any := false
+	for _, place := range []Place{Held, Passed} {
+		rows, err := s.InPlace(place, 0, 10_000)
+		if err != nil {
+			return err
+		}
+		any = any || len(rows) > 0
+		for _, row := range rows {
+			loose = append(loose, row.After)
+		}
+	}
+	if !any {
+		return nil
+	}
+	s.head.Checked, s.changed = s.now, true
+	slices.Sort(loose)
+	return s.release(slices.Compact(loose))
+}
+
+// reserve takes items for the session.
+func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
+	want := min(t.Want, queuing.MaxItems)
+	var again time.Time // when what is there may be reserved, where a bound or the line keeps it
+	bounded := false
+	if s.head.Paused {
+		want = 0
+	}
+	if want > 0 && t.MaxOut > 0 {
+		out, err := s.CountOut()
+		if err != nil {
+			return err
+		}
+		want = max(0, min(want, t.MaxOut-out))
+		bounded = want == 0
+	}
+	if want > 0 && t.Rate > 0 {
+		if s.head.Tokens < 0 {
+			s.head.Tokens = float64(t.Burst)
+		}
+		tokens := min(float64(t.Burst), s.head.Tokens+t.Rate*s.now.Sub(s.head.At).Seconds())
+		if s.head.At.IsZero() {
+			tokens = float64(t.Burst)
+		}
+		s.head.Tokens = tokens
+		if tokens < 1 {
+			again, bounded = s.now.Add(time.Duration((1-tokens)/t.Rate*float64(time.Second))), true
+		}
+		want = min(want, int(tokens))
+	}
+	if want > 0 {
+		var err error
+		if want, again, err = s.inLine(t, want, again); err != nil {
+			return err
+		}
+		bounded = bounded || want == 0
+	}
+	asked := want
+	if err := s.takeDue(t.Session, &want, taken); err != nil {
+		return err
+	}
+	if err := s.takeNext(t.Session, &want, taken); err != nil {
+		return err
+	}
+	if err := s.account(t, taken); err != nil {
+		return err
+	}
+	taken.More = taken.More || asked > 0 && want == 0
+	return s.wake(taken, bounded, again)
+}
+
+// inLine leaves to those that came before what they want, unless they do not come.
+func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time, error) {
+	tickets, err := s.Tickets()
+	if err != nil {
+		return 0, again, err
+	}
+	kept := 0
+	var before []int64
+	for _, other := range tickets {
+		if t.Ticket != 0 && other.Number >= t.Ticket {
+			break
+		}
+		if other.Session == t.Session {
+			continue
+		}
+		before = append(before, other.Number)
+		if other.Until.After(s.now) && len(before) <= 64 {
+			kept += other.Want
+		}
+	}
+	if kept == 0 {
+		return want, again, nil
+	}
+	due, err := s.Due(s.now, kept+want)
+	if err != nil {
+		return 0, again, err
+	}
+	next, err := s.Next(s.head.Cursor, kept+want)
+	if err != nil {
+		return 0, again, err
+	}
+	var oldest time.Time
+	older := func(at time.Time) {
+		if oldest.IsZero() || at.Before(oldest) {
+			oldest = at
+		}
+	}
+	for _, row := range due {
+		older(row.Due)
+	}
+	for _, m := range next {
+		older(m.Time)
+	}
+	there := len(due) + len(next)
+	if there > 0 && oldest.Before(s.now.Add(-queuing.Patience)) {
+		for _, number := range before {
+			if err := s.DropTicket(number); err != nil {
+				return 0, again, err
+			}
+		}
+		s.changed = true
+		return want, again, nil
+	}
+	if there > 0 {
+		again = oldest.Add(queuing.Patience)
+	}
+	return max(0, min(want, there-kept)), again, nil
+}
+
+// takeDue takes rows whose time has come.
+func (s *step) takeDue(session int64, want *int, taken *queuing.Taken) error {
+	if *want <= 0 {
+		return nil
+	}
+	rows, err := s.Due(s.now, *want)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		s.changed = true
+		m, err := s.Message(row.Position)
+		if err != nil {
+			return err
+		}
+		if m == nil { // it was removed
+			s.head.Taken++
+			s.head.Finished++
+			taken.More = true
+			if err := s.AddEntry(row.Position, queuing.Entry{Version: row.Version, What: queuing.Removed, Time: s.now}); err != nil {
+				return err
+			}
+			if err := s.Remove(row.Position); err != nil {
+				return err
+			}
+			continue
+		}
+		row.Place, row.Due, row.Session = Out, time.Time{}, session
+		if err := s.Put(row); err != nil {
+			return err
+		}
+		taken.Items = append(taken.Items, queuing.Taking{Message: m, Version: row.Version, Failures: row.Failures})
+		*want--
+	}
+	return nil
+}
+
+// takeNext moves the cursor.
+func (s *step) takeNext(session int64, want *int, taken *queuing.Taken) error {
+	const pages = 8
+	for page := 1; page <= pages && *want > 0; page++ {
+		asked := *want
+		messages, err := s.Next(s.head.Cursor, asked)
+		if err != nil {
+			return err
+		}
+		for _, m := range messages {
+			if err := s.meet(session, m, want, taken); err != nil {
+				return err
+			}
+		}
+		if len(messages) < asked {
+			return nil
+		}
+		taken.More = taken.More || page == pages
+	}
+	return nil
+}
+
+// meet places a message that the cursor comes to.
+func (s *step) meet(session int64, m *messagestore.Message, want *int, taken *queuing.Taken) error {
+	s.changed = true
+	s.head.Cursor = m.GlobalPosition
+	if m.IsTombstone() {
+		return nil
+	}
+	row := Row{Position: m.GlobalPosition, Place: Out, Session: session}
+	if due, ok := DueOf(m); ok && due.After(s.now) {
+		row.Place, row.Session, row.Due = Later, 0, due
+	}
+	before, err := s.Before(m)
+	if err != nil {
+		return err
+	}
+	if before != nil {
+		open, err := s.Row(before.GlobalPosition)
+		if err != nil {
+			return err
+		}
+		if !opens(open) {
+			row.Place, row.Session, row.After = Held, 0, before.GlobalPosition
+		}
+	}
+	if m.GlobalPosition <= s.head.Ahead {
+		entries, err := s.Entries(m.GlobalPosition)
+		if err != nil {
+			return err
+		}
+		if len(entries) > 0 && entries[0].What == queuing.Cancelled {
+			if row.Place != Held {
+				return nil
+			}
+			row.Place, row.Due = Passed, time.Time{}
+		}
+	}
+	if err := s.Put(row); err != nil {
+		return err
+	}
+	if row.Place == Out {
+		taken.Items = append(taken.Items, queuing.Taking{Message: m})
+		*want--
+	}
+	return nil
+}
+
+// account keeps the session, the line and the counts.
+func (s *step) account(t queuing.Take, taken *queuing.Taken) error {
+	n := len(taken.Items)
+	if n == 0 {
+		if t.Want == 0 || t.Wait <= 0 || t.Ticket != 0 {
+			return nil
+		}
+		number, err := s.AddTicket(Ticket{Session: t.Session, Want: t.Want, Until: s.now.Add(t.Wait)})
+		taken.Ticket = number
+		return err
+	}
+	until, there, err := s.Session(t.Session)
+	if err != nil {
+		return err
+	}
+	if !there || until.Before(s.now.Add(t.Lease*67/100)) {
+		if err := s.SetSession(t.Session, s.now.Add(t.Lease)); err != nil {
+			return err
+		}
+	}
+	s.head.Taken += int64(n)
+	if t.Rate > 0 {
+		s.head.Tokens -= float64(n)
+	}
+	if t.Ticket != 0 {
+		return s.DropTicket(t.Ticket)
+	}
+	return nil
+}
+
+// wake says when something may become available by itself.
+func (s *step) wake(taken *queuing.Taken, bounded bool, again time.Time) error {
+	if s.head.Paused {
+		return nil
+	}
+	wake := again
+	sooner := func(at time.Time) {
+		if !at.IsZero() && (wake.IsZero() || at.Before(wake)) {
+			wake = at
+		}
+	}
+	if !bounded {
+		at, err := s.soonest()
+		if err != nil {
+			return err
+		}
+		sooner(at)
+	}
+	held, err := s.holds()
+	if err != nil {
+		return err
+	}
+	if held {
+		sooner(s.head.Checked.Add(queuing.OrphanInterval))
+	}
+	if bounded && wake.IsZero() {
+		wake = s.now.Add(time.Second)
+	}
+	if !wake.IsZero() {
+		taken.Wake = max(0, wake.Sub(s.now))
+	}
+	return nil
+}
+
+func (s *step) holds() (bool, error) {
+	for _, place := range []Place{Held, Passed} {
+		rows, err := s.InPlace(place, 0, 1)
+		if err != nil || len(rows) > 0 {
+			return len(rows) > 0, err
+		}
+	}
+	return false, nil
+}
+
+// soonest is when a session ends or a row is due first; zero for never.
+func (s *step) soonest() (time.Time, error) {
+	end, there, err := s.FirstEnd()
+	if err != nil {
+		return time.Time{}, err
+	}
+	rows, err := s.Due(time.Unix(1<<40, 0), 1)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if len(rows) > 0 && (!there || rows[0].Due.Before(end)) {
+		return rows[0].Due, nil
+	}
+	if !there {
+		return time.Time{}, nil
+	}
+	return end, nil
+}
+
+// DueOf is the time before which a message is not offered, if its metadata has one.
+func DueOf(m *messagestore.Message) (time.Time, bool) {
+	raw, ok := m.Metadata.Extra[queuing.DueField]
+	if !ok || len(raw) > 18 || raw[0] < '0' || raw[0] > '9' {
+		return time.Time{}, false
+	}
+	micros, err := strconv.ParseInt(string(raw), 10, 64)
+	return time.UnixMicro(micros).UTC(), err == nil
+}

@@ -1,0 +1,275 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/queuestate"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+var _ queuing.Driver = (*Driver)(nil)
+
+// A queue is the state of one. It implements [queuestate.Rows], while the driver is locked.
+type queue struct {
+	driver   *Driver
+	of       queuing.Queue
+	head     queuestate.Head
+	there    bool
+	rows     map[messagestore.GlobalPosition]queuestate.Row
+	sessions map[int64]time.Time
+	tickets  []queuestate.Ticket
+	last     int64 // ticket
+	log      map[messagestore.GlobalPosition][]queuing.Entry
+}
+
+func (d *Driver) queue(of queuing.Queue) (*queue, error) {
+	q := d.queues[of.Name]
+	if q == nil {
+		q = &queue{
+			driver: d, of: of, rows: map[messagestore.GlobalPosition]queuestate.Row{}, sessions: map[int64]time.Time{},
+			log: map[messagestore.GlobalPosition][]queuing.Entry{},
+		}
+	}
+	if q.of.Category != of.Category {
+		return nil, messagestore.NewInvalidError("category", string(of.Category), "queue "+of.Name+" reads "+string(q.of.Category))
+	}
+	return q, nil
+}
+
+// onQueue calls f with a queue, which is there from then on if keep is set.
+func onQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, keep bool, f func(queuestate.Rows) (T, error)) (answer T, err error) {
+	if err := ctx.Err(); err != nil {
+		return answer, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q, err := d.queue(of)
+	if err != nil {
+		return answer, err
+	}
+	if keep {
+		if d.queues == nil {
+			d.queues = map[string]*queue{}
+		}
+		d.queues[of.Name] = q
+	}
+	return f(q)
+}
+
+// QueueTake implements [queuing.Driver].
+func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	return onQueue(ctx, d, t.Queue, true, func(r queuestate.Rows) (queuing.Taken, error) { return queuestate.Take(r, t) })
+}
+
+// QueueReady implements [queuing.Driver].
+func (d *Driver) QueueReady(ctx context.Context, q queuing.Queue) (queuing.Ready, error) {
+	return onQueue(ctx, d, q, false, queuestate.Ready)
+}
+
+// QueueExtend implements [queuing.Driver].
+func (d *Driver) QueueExtend(ctx context.Context, e queuing.Extension) ([]queuing.Delivery, error) {
+	return onQueue(ctx, d, e.Queue, false, func(r queuestate.Rows) ([]queuing.Delivery, error) { return queuestate.Extend(r, e) })
+}
+
+// QueueLeave implements [queuing.Driver].
+func (d *Driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
+	_, err := onQueue(ctx, d, l.Queue, true, func(r queuestate.Rows) (struct{}, error) { return struct{}{}, queuestate.Leave(r, l) })
+	return err
+}
+
+// QueueFinish implements [queuing.Driver].
+func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+	return onQueue(ctx, d, q, false, func(r queuestate.Rows) ([]queuing.Ending, error) { return queuestate.Finish(r, deliveries) })
+}
+
+// QueueChange implements [queuing.Driver].
+func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) ([]messagestore.GlobalPosition, error) {
+	return onQueue(ctx, d, c.Queue, true, func(r queuestate.Rows) ([]messagestore.GlobalPosition, error) { return queuestate.Change(r, c) })
+}
+
+// QueueItem implements [queuing.Driver].
+func (d *Driver) QueueItem(ctx context.Context, q queuing.Queue, position messagestore.GlobalPosition) (queuing.Item, error) {
+	return onQueue(ctx, d, q, false, func(r queuestate.Rows) (queuing.Item, error) { return queuestate.Item(r, position) })
+}
+
+// QueueItems implements [queuing.Driver].
+func (d *Driver) QueueItems(ctx context.Context, l queuing.List) ([]queuing.Item, error) {
+	return onQueue(ctx, d, l.Queue, false, func(r queuestate.Rows) ([]queuing.Item, error) { return queuestate.Items(r, l) })
+}
+
+// Queues implements [queuing.Driver].
+func (d *Driver) Queues(ctx context.Context) ([]queuing.Status, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all []queuing.Status
+	for _, name := range slices.Sorted(maps.Keys(d.queues)) {
+		status, err := queuestate.Status(d.queues[name])
+		if err != nil {
+			return nil, err
+		}
+		status.Queue = d.queues[name].of
+		all = append(all, status)
+	}
+	return all, nil
+}
+
+func (q *queue) Now() time.Time { return q.driver.now() }
+
+func (q *queue) Head() (queuestate.Head, bool, error) { return q.head, q.there, nil }
+
+func (q *queue) SetHead(h queuestate.Head) error {
+	q.head, q.there = h, true
+	return nil
+}
+
+func (q *queue) Row(position messagestore.GlobalPosition) (*queuestate.Row, error) {
+	row, ok := q.rows[position]
+	if !ok {
+		return nil, nil //nolint:nilnil // as the interface has it
+	}
+	return &row, nil
+}
+
+func (q *queue) Put(row queuestate.Row) error {
+	q.rows[row.Position] = row
+	return nil
+}
+
+func (q *queue) Remove(position messagestore.GlobalPosition) error {
+	delete(q.rows, position)
+	return nil
+}
+
+// where returns the rows for which is holds, in order of position.
+func (q *queue) where(is func(queuestate.Row) bool) []queuestate.Row {
+	var rows []queuestate.Row
+	for _, row := range q.rows {
+		if is(row) {
+			rows = append(rows, row)
+		}
+	}
+	slices.SortFunc(rows, func(a, b queuestate.Row) int { return cmp.Compare(a.Position, b.Position) })
+	return rows
+}
+
+func (q *queue) OutOf(session int64) ([]queuestate.Row, error) {
+	return q.where(func(r queuestate.Row) bool { return r.Place == queuestate.Out && r.Session == session }), nil
+}
+
+func (q *queue) CountOut() (int, error) {
+	return len(q.where(func(r queuestate.Row) bool { return r.Place == queuestate.Out })), nil
+}
+
+func (q *queue) Behind(position messagestore.GlobalPosition) ([]queuestate.Row, error) {
+	return q.where(func(r queuestate.Row) bool {
+		return (r.Place == queuestate.Held || r.Place == queuestate.Passed) && r.After == position
+	}), nil
+}
+
+func (q *queue) Due(until time.Time, limit int) ([]queuestate.Row, error) {
+	rows := q.where(func(r queuestate.Row) bool { return r.Place == queuestate.Later && !r.Due.After(until) })
+	slices.SortStableFunc(rows, func(a, b queuestate.Row) int { return a.Due.Compare(b.Due) })
+	return rows[:min(len(rows), limit)], nil
+}
+
+func (q *queue) InPlace(place queuestate.Place, from messagestore.GlobalPosition, limit int) ([]queuestate.Row, error) {
+	rows := q.where(func(r queuestate.Row) bool { return (place == 0 || r.Place == place) && r.Position >= from })
+	return rows[:min(len(rows), limit)], nil
+}
+
+func (q *queue) Session(session int64) (time.Time, bool, error) {
+	until, ok := q.sessions[session]
+	return until, ok, nil
+}
+
+func (q *queue) SetSession(session int64, until time.Time) error {
+	q.sessions[session] = until
+	return nil
+}
+
+func (q *queue) EndSession(session int64) error {
+	delete(q.sessions, session)
+	return nil
+}
+
+func (q *queue) Over(until time.Time) ([]int64, error) {
+	var over []int64
+	for session, end := range q.sessions {
+		if !end.After(until) {
+			over = append(over, session)
+		}
+	}
+	slices.Sort(over)
+	return over, nil
+}
+
+func (q *queue) FirstEnd() (first time.Time, there bool, err error) {
+	for _, end := range q.sessions {
+		if !there || end.Before(first) {
+			first, there = end, true
+		}
+	}
+	return first, there, nil
+}
+
+func (q *queue) Tickets() ([]queuestate.Ticket, error) { return slices.Clone(q.tickets), nil }
+
+func (q *queue) AddTicket(t queuestate.Ticket) (int64, error) {
+	q.last++
+	t.Number = q.last
+	q.tickets = append(q.tickets, t)
+	return t.Number, nil
+}
+
+func (q *queue) DropTicket(number int64) error {
+	q.tickets = slices.DeleteFunc(q.tickets, func(t queuestate.Ticket) bool { return t.Number == number })
+	return nil
+}
+
+func (q *queue) Entries(position messagestore.GlobalPosition) ([]queuing.Entry, error) {
+	return slices.Clone(q.log[position]), nil
+}
+
+func (q *queue) AddEntry(position messagestore.GlobalPosition, e queuing.Entry) error {
+	if !slices.ContainsFunc(q.log[position], func(other queuing.Entry) bool { return other.Version == e.Version }) {
+		q.log[position] = append(q.log[position], e)
+		slices.SortFunc(q.log[position], func(a, b queuing.Entry) int { return cmp.Compare(a.Version, b.Version) })
+	}
+	return nil
+}
+
+func (q *queue) Message(position messagestore.GlobalPosition) (*messagestore.Message, error) {
+	found, err := q.Next(position-1, 1)
+	if err != nil || len(found) == 0 || found[0].GlobalPosition != position {
+		return nil, err
+	}
+	return found[0], nil
+}
+
+func (q *queue) Next(after messagestore.GlobalPosition, limit int) ([]*messagestore.Message, error) {
+	all := q.driver.categories[q.of.Category]
+	from := sort.Search(len(all), func(i int) bool { return all[i].recorded.GlobalPosition > after })
+	var found []*messagestore.Message
+	for _, m := range all[from:min(len(all), from+limit)] {
+		found = append(found, m.copy())
+	}
+	return found, nil
+}
+
+func (q *queue) Before(m *messagestore.Message) (*messagestore.Message, error) {
+	all := q.driver.streams[m.Stream]
+	i := at(all, m.Position-1)
+	if i >= len(all) || all[i].recorded.Position != m.Position-1 {
+		return nil, nil //nolint:nilnil // as the interface has it
+	}
+	return all[i].copy(), nil
+}
