@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 	"github.com/dibs-go/dibs/queue"
 )
@@ -31,6 +33,11 @@ func (Send) MessageType() string { return "Send" }
 // stores are the stores that a test of the whole runs on.
 var stores = map[string]func(t *testing.T) *messagestore.Store{
 	"memory": func(*testing.T) *messagestore.Store { return must.New(messagestore.New(memory.New(), nil)) },
+	"SQLite": func(t *testing.T) *messagestore.Store {
+		driver := must.New(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil))
+		t.Cleanup(func() { require.NoError(t, driver.Close()) })
+		return must.New(messagestore.New(driver, nil))
+	},
 	"PostgreSQL": func(t *testing.T) *messagestore.Store {
 		return must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
 	},

@@ -12,14 +12,14 @@ import (
 
 // schemas are the steps from an empty database to the newest version of the
 // tables: the first makes version 1. A step that was released is never changed.
-var schemas = []string{schema1SQL}
+var schemas = []string{schema1SQL, schema2SQL}
 
 // Schema creates or upgrades the tables of a message store in the caller's
 // database, within the caller's transaction. It does nothing if they are up to
 // date. If they are of a newer version than this program knows, the error matches
 // [ErrNewerSchema].
 //
-// The tables are dibs_store and dibs_messages. A database that has them may be
+// The tables are dibs_store, dibs_messages and those that begin with dibs_queue. A database that has them may be
 // opened with [Open] too, beside the caller's own use of it: in one process only if
 // that is by modernc.org/sqlite, too (see [New]).
 //

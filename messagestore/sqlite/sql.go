@@ -6,6 +6,8 @@ import _ "embed"
 var (
 	//go:embed sql/schema_1.sql
 	schema1SQL string
+	//go:embed sql/schema_2.sql
+	schema2SQL string
 	//go:embed sql/lock.sql
 	lockSQL string
 	//go:embed sql/append.sql

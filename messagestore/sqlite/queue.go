@@ -1,0 +1,388 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	_ "embed" // for SQL
+	"fmt"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/queuestate"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+var _ queuing.Driver = (*Driver)(nil)
+
+var (
+	//go:embed sql/queue_add.sql
+	queueAddSQL string
+	//go:embed sql/queue_add_entry.sql
+	queueAddEntrySQL string
+	//go:embed sql/queue_add_ticket.sql
+	queueAddTicketSQL string
+	//go:embed sql/queue_all.sql
+	queueAllSQL string
+	//go:embed sql/queue_before.sql
+	queueBeforeSQL string
+	//go:embed sql/queue_behind.sql
+	queueBehindSQL string
+	//go:embed sql/queue_count_out.sql
+	queueCountOutSQL string
+	//go:embed sql/queue_drop_ticket.sql
+	queueDropTicketSQL string
+	//go:embed sql/queue_due.sql
+	queueDueSQL string
+	//go:embed sql/queue_end_session.sql
+	queueEndSessionSQL string
+	//go:embed sql/queue_entries.sql
+	queueEntriesSQL string
+	//go:embed sql/queue_find.sql
+	queueFindSQL string
+	//go:embed sql/queue_first_end.sql
+	queueFirstEndSQL string
+	//go:embed sql/queue_head.sql
+	queueHeadSQL string
+	//go:embed sql/queue_in_place.sql
+	queueInPlaceSQL string
+	//go:embed sql/queue_message.sql
+	queueMessageSQL string
+	//go:embed sql/queue_open.sql
+	queueOpenSQL string
+	//go:embed sql/queue_out_of.sql
+	queueOutOfSQL string
+	//go:embed sql/queue_over.sql
+	queueOverSQL string
+	//go:embed sql/queue_put.sql
+	queuePutSQL string
+	//go:embed sql/queue_remove.sql
+	queueRemoveSQL string
+	//go:embed sql/queue_row.sql
+	queueRowSQL string
+	//go:embed sql/queue_session.sql
+	queueSessionSQL string
+	//go:embed sql/queue_set_head.sql
+	queueSetHeadSQL string
+	//go:embed sql/queue_set_session.sql
+	queueSetSessionSQL string
+	//go:embed sql/queue_tickets.sql
+	queueTicketsSQL string
+)
+
+// A queue is the rows of one, in a transaction. It implements [queuestate.Rows].
+type queue struct {
+	ctx context.Context //nolint:containedctx // of the transaction
+	db  queryer
+	id  int64 // 0 for a queue that is not there yet: it has no rows
+	of  queuing.Queue
+	now time.Time
+}
+
+// queueOf finds a queue, and adds it if it is to be kept. A queue of another category is refused.
+func queueOf(ctx context.Context, db queryer, of queuing.Queue, keep bool) (q *queue, refused, err error) {
+	q = &queue{ctx: ctx, db: db, of: of, now: clock()}
+	var category string
+	found, err := scanOne(ctx, db, queueFindSQL, []any{of.Name}, &q.id, &category)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case found && category != string(of.Category):
+		return nil, messagestore.NewInvalidError("category", string(of.Category), "queue "+of.Name+" reads "+category), nil
+	case !found && keep:
+		_, err = scanOne(ctx, db, queueAddSQL, []any{of.Name, string(of.Category)}, &q.id)
+	}
+	return q, nil, err
+}
+
+// changeQueue calls f in a transaction that can write. Where it is not known whether that was committed, the outcome is unknown.
+func changeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTransaction bool, f func(queuestate.Rows) (T, error)) (answer T, err error) {
+	if d.transactions == nil && !inTransaction {
+		return answer, fmt.Errorf("%w: a queue is changed in a step of its own, not in a transaction of the caller's", messagestore.ErrNotSupported)
+	}
+	var refused error
+	err = d.writes.do(ctx, &job{
+		run: func(ctx context.Context, db queryer) error {
+			q, no, err := queueOf(ctx, db, of, true)
+			if refused = no; err != nil || no != nil {
+				return err
+			}
+			answer, err = f(q)
+			return err
+		},
+		unknown: func(cause error) error { return &messagestore.OutcomeUnknownError{Cause: cause} },
+	})
+	if err == nil {
+		err = refused
+	}
+	if err != nil {
+		var none T
+		return none, explain(err)
+	}
+	return answer, nil
+}
+
+func readQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, f func(queuestate.Rows) (T, error)) (answer T, err error) {
+	err = d.reads.read(ctx, func(ctx context.Context, db queryer) error {
+		q, refused, err := queueOf(ctx, db, of, false)
+		if err == nil {
+			err = refused
+		}
+		if err == nil {
+			answer, err = f(q)
+		}
+		return err
+	})
+	return answer, explain(err)
+}
+
+// QueueTake implements [queuing.Driver].
+func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	return changeQueue(ctx, d, t.Queue, false, func(r queuestate.Rows) (queuing.Taken, error) { return queuestate.Take(r, t) })
+}
+
+// QueueReady implements [queuing.Driver].
+func (d *Driver) QueueReady(ctx context.Context, q queuing.Queue) (queuing.Ready, error) {
+	return readQueue(ctx, d, q, queuestate.Ready)
+}
+
+// QueueExtend implements [queuing.Driver].
+func (d *Driver) QueueExtend(ctx context.Context, e queuing.Extension) ([]queuing.Delivery, error) {
+	return changeQueue(ctx, d, e.Queue, false, func(r queuestate.Rows) ([]queuing.Delivery, error) { return queuestate.Extend(r, e) })
+}
+
+// QueueLeave implements [queuing.Driver].
+func (d *Driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
+	_, err := changeQueue(ctx, d, l.Queue, false, func(r queuestate.Rows) (struct{}, error) { return struct{}{}, queuestate.Leave(r, l) })
+	return err
+}
+
+// QueueFinish implements [queuing.Driver].
+func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+	return changeQueue(ctx, d, q, true, func(r queuestate.Rows) ([]queuing.Ending, error) { return queuestate.Finish(r, deliveries) })
+}
+
+// QueueChange implements [queuing.Driver].
+func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) ([]messagestore.GlobalPosition, error) {
+	return changeQueue(ctx, d, c.Queue, false, func(r queuestate.Rows) ([]messagestore.GlobalPosition, error) { return queuestate.Change(r, c) })
+}
+
+// QueueItem implements [queuing.Driver].
+func (d *Driver) QueueItem(ctx context.Context, q queuing.Queue, position messagestore.GlobalPosition) (queuing.Item, error) {
+	return readQueue(ctx, d, q, func(r queuestate.Rows) (queuing.Item, error) { return queuestate.Item(r, position) })
+}
+
+// QueueItems implements [queuing.Driver].
+func (d *Driver) QueueItems(ctx context.Context, l queuing.List) ([]queuing.Item, error) {
+	return readQueue(ctx, d, l.Queue, func(r queuestate.Rows) ([]queuing.Item, error) { return queuestate.Items(r, l) })
+}
+
+// Queues implements [queuing.Driver].
+func (d *Driver) Queues(ctx context.Context) ([]queuing.Status, error) {
+	var all []queuing.Status
+	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
+		found, err := rowsOf(ctx, db, queueAllSQL, nil, func(rows *sql.Rows) (q queue, err error) {
+			q = queue{ctx: ctx, db: db, now: clock()}
+			return q, rows.Scan(&q.id, &q.of.Name, (*string)(&q.of.Category))
+		})
+		if err != nil {
+			return err
+		}
+		for _, q := range found {
+			status, err := queuestate.Status(&q)
+			if err != nil {
+				return err
+			}
+			status.Queue = q.of
+			all = append(all, status)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, explain(err)
+	}
+	return all, nil
+}
+
+// rowsOf returns what scan makes of each row.
+func rowsOf[T any](ctx context.Context, db queryer, statement string, args []any, scan func(*sql.Rows) (T, error)) (all []T, err error) {
+	rows, err := db.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		one, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}
+
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func ofMicros(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(n).UTC()
+}
+
+func (q *queue) exec(statement string, args ...any) error {
+	_, err := q.db.ExecContext(q.ctx, statement, append([]any{q.id}, args...)...)
+	return err
+}
+
+func (q *queue) one(statement string, args []any, into ...any) (bool, error) {
+	return scanOne(q.ctx, q.db, statement, append([]any{q.id}, args...), into...)
+}
+
+func (q *queue) Now() time.Time { return q.now }
+
+func (q *queue) Head() (h queuestate.Head, there bool, err error) {
+	var at, checked int64
+	there, err = q.one(queueHeadSQL, nil, &at, &h.Cursor, &h.Ahead, &checked, &h.Paused, &h.Tokens, &h.Taken, &h.Finished, &h.Returned, &h.Buried)
+	h.At, h.Checked = ofMicros(at), ofMicros(checked)
+	return h, there, err
+}
+
+func (q *queue) SetHead(h queuestate.Head) error {
+	return q.exec(queueSetHeadSQL, micros(h.At), int64(h.Cursor), int64(h.Ahead), micros(h.Checked), h.Paused, h.Tokens, h.Taken, h.Finished, h.Returned, h.Buried)
+}
+
+func scanRow(rows *sql.Rows) (r queuestate.Row, err error) {
+	var place string
+	var due int64
+	err = rows.Scan(&r.Position, &r.Version, &place, &r.Failures, &r.Session, &due, &r.After, &r.Error)
+	if err == nil {
+		r.Place, r.Due = queuestate.Place(place[0]), ofMicros(due)
+	}
+	return r, err
+}
+
+func (q *queue) rows(statement string, args ...any) ([]queuestate.Row, error) {
+	return rowsOf(q.ctx, q.db, statement, append([]any{q.id}, args...), scanRow)
+}
+
+func (q *queue) Row(position messagestore.GlobalPosition) (*queuestate.Row, error) {
+	found, err := q.rows(queueRowSQL, int64(position))
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return &found[0], nil
+}
+
+func (q *queue) Put(r queuestate.Row) error {
+	return q.exec(queuePutSQL, int64(r.Position), r.Version, string(r.Place), r.Failures, r.Session, micros(r.Due), int64(r.After), r.Error)
+}
+
+func (q *queue) Remove(position messagestore.GlobalPosition) error {
+	return q.exec(queueRemoveSQL, int64(position))
+}
+
+func (q *queue) OutOf(session int64) ([]queuestate.Row, error) { return q.rows(queueOutOfSQL, session) }
+
+func (q *queue) CountOut() (n int, err error) {
+	_, err = q.one(queueCountOutSQL, nil, &n)
+	return n, err
+}
+
+func (q *queue) Behind(position messagestore.GlobalPosition) ([]queuestate.Row, error) {
+	return q.rows(queueBehindSQL, int64(position))
+}
+
+func (q *queue) Due(until time.Time, limit int) ([]queuestate.Row, error) {
+	return q.rows(queueDueSQL, until.UnixMicro(), limit)
+}
+
+func (q *queue) InPlace(place queuestate.Place, from messagestore.GlobalPosition, limit int) ([]queuestate.Row, error) {
+	if place == 0 {
+		return q.rows(queueOpenSQL, int64(from), limit)
+	}
+	return q.rows(queueInPlaceSQL, int64(from), string(place), limit)
+}
+
+func (q *queue) Session(session int64) (time.Time, bool, error) {
+	var until int64
+	there, err := q.one(queueSessionSQL, []any{session}, &until)
+	return ofMicros(until), there, err
+}
+
+func (q *queue) SetSession(session int64, until time.Time) error {
+	return q.exec(queueSetSessionSQL, session, micros(until))
+}
+
+func (q *queue) EndSession(session int64) error { return q.exec(queueEndSessionSQL, session) }
+
+func (q *queue) Over(until time.Time) ([]int64, error) {
+	return rowsOf(q.ctx, q.db, queueOverSQL, []any{q.id, micros(until)}, func(rows *sql.Rows) (session int64, err error) {
+		return session, rows.Scan(&session)
+	})
+}
+
+func (q *queue) FirstEnd() (time.Time, bool, error) {
+	var until int64
+	there, err := q.one(queueFirstEndSQL, nil, &until)
+	return ofMicros(until), there, err
+}
+
+func (q *queue) Tickets() ([]queuestate.Ticket, error) {
+	return rowsOf(q.ctx, q.db, queueTicketsSQL, []any{q.id}, func(rows *sql.Rows) (t queuestate.Ticket, err error) {
+		var until int64
+		err = rows.Scan(&t.Number, &t.Session, &t.Want, &until)
+		t.Until = ofMicros(until)
+		return t, err
+	})
+}
+
+func (q *queue) AddTicket(t queuestate.Ticket) (number int64, err error) {
+	_, err = q.one(queueAddTicketSQL, []any{t.Session, t.Want, micros(t.Until)}, &number)
+	return number, err
+}
+
+func (q *queue) DropTicket(number int64) error { return q.exec(queueDropTicketSQL, number) }
+
+func (q *queue) Entries(position messagestore.GlobalPosition) ([]queuing.Entry, error) {
+	return rowsOf(q.ctx, q.db, queueEntriesSQL, []any{q.id, int64(position)}, func(rows *sql.Rows) (e queuing.Entry, err error) {
+		var what string
+		var at int64
+		if err = rows.Scan(&e.Version, &what, &at, &e.Session, &e.Text); err == nil && what != "" {
+			e.What, e.Time = queuing.What(what[0]), ofMicros(at)
+		}
+		return e, err
+	})
+}
+
+func (q *queue) AddEntry(position messagestore.GlobalPosition, e queuing.Entry) error {
+	return q.exec(queueAddEntrySQL, int64(position), e.Version, string(e.What), micros(e.Time), e.Session, e.Text)
+}
+
+func (q *queue) message(statement string, args ...any) (*messagestore.Message, error) {
+	found, err := query(q.ctx, q.db, statement, args...)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return found[0].Message, nil
+}
+
+func (q *queue) Message(position messagestore.GlobalPosition) (*messagestore.Message, error) {
+	return q.message(queueMessageSQL, int64(position), string(q.of.Category))
+}
+
+func (q *queue) Next(after messagestore.GlobalPosition, limit int) ([]*messagestore.Message, error) {
+	found, err := query(q.ctx, q.db, categorySQL, string(q.of.Category), int64(after)+1, limit)
+	return recorded(found), err
+}
+
+func (q *queue) Before(m *messagestore.Message) (*messagestore.Message, error) {
+	if m.Position == 0 {
+		return nil, nil //nolint:nilnil // as the interface has it
+	}
+	return q.message(queueBeforeSQL, string(m.Stream), int64(m.Position)-1)
+}

@@ -1,0 +1,1 @@
+INSERT INTO dibs_queues (name, category) VALUES (?1, ?2) RETURNING id

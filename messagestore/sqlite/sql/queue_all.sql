@@ -1,0 +1,1 @@
+SELECT id, name, category FROM dibs_queues ORDER BY name

@@ -1,0 +1,1 @@
+SELECT count(*) FROM dibs_queue_open WHERE queue = ?1 AND place = 'o'

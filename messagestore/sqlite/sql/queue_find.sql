@@ -1,0 +1,1 @@
+SELECT id, category FROM dibs_queues WHERE name = ?1

@@ -1,0 +1,4 @@
+SELECT position, version, place, failures, session, due, after, error
+FROM dibs_queue_open
+WHERE queue = ?1 AND session = ?2 AND place = 'o'
+ORDER BY position
