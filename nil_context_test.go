@@ -39,6 +39,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/outbox"
+	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/reservation/idempotency"
 	"github.com/dibs-go/dibs/reservation/intent"
@@ -148,6 +149,8 @@ var theFunctions = map[string]any{
 	"saga.NoCommand":               saga.NoCommand[int, int],
 	"saga.Key":                     saga.Key,
 	"inbox.New":                    inbox.New[*sql.Tx],
+	"queue.New":                    queue.New,
+	"queue.JobOf":                  queue.JobOf,
 	"upcast.Named":                 upcast.Named[hold],
 	"upcast.From":                  upcast.From[held, hold],
 	"upcast.Raw":                   upcast.Raw[hold],

@@ -21,6 +21,8 @@ var (
 	ErrAbandoned = errors.New("handlers did not return")
 )
 
+var errUncommitted = errors.New("its completion was not committed")
+
 // A KeyReusedError says that an item with the same unique key and other content was inserted before.
 type KeyReusedError struct {
 	Key string

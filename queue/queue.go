@@ -174,11 +174,11 @@ func (q *Queue) Status(ctx context.Context) (Status, error) {
 	return Status{}, q.fail("status", messagestore.ErrNotFound)
 }
 
-// An Item is what is known of an item, and a State where it is.
-type (
-	Item  = queuing.Item
-	State = queuing.State
-)
+// An Item is what is known of an item.
+type Item = queuing.Item
+
+// A State is where an item is.
+type State = queuing.State
 
 // The states of items.
 const (

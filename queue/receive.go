@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
 )
@@ -114,7 +115,7 @@ func (q *Queue) leave(ctx context.Context, session int64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if err := q.driver.QueueLeave(ctx, queuing.Leave{Queue: q.of, Session: session}); err != nil {
-		q.config.Logger.Debug().Str("queue", q.of.Name).Str("error", errorText(err)).Msg("session is left to end by itself")
+		q.config.Logger.Debug().Str("queue", q.of.Name).Str("error", text.Log(err)).Msg("session is left to end by itself")
 	}
 }
 

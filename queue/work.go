@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -346,7 +347,7 @@ func (w *work) take(ctx context.Context, due []*ending, want int) error {
 func (w *work) putBack(due []*ending) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.pending = append(due[:len(due):len(due)], w.pending...)
+	w.pending = append(slices.Clip(due), w.pending...)
 }
 
 // renewSession leaves a session that may have reserved items that nobody was told of, and takes along what is known.
@@ -484,13 +485,13 @@ func (w *work) endingOf(f *flight, err error) *ending {
 		w.about(w.log().Warn(), f).Str("reason", text.Log(err)).Msg("item skipped")
 	case disposed.Asks(disposition.Retry):
 		e.Kind, e.Delay, e.Error = queuing.Defer, min(max(disposed.After, 0), queuing.MaxDelay), errorText(err)
-		w.about(w.log().Debug(), f).Dur("wait", e.Delay).Str("error", e.Error).Msg("item deferred")
+		w.about(w.log().Debug(), f).Dur("wait", e.Delay).Str("error", text.Log(err)).Msg("item deferred")
 	case disposed.Asks(disposition.Park), disposed.Asks(disposition.Refuse):
 		e.Kind, e.Error = queuing.Bury, errorText(err)
 	case errors.Is(err, handler.ErrUnknownType): // a newer process may know it
 		e.Kind, e.Error = queuing.Defer, errorText(err)
 		e.Delay = backoff.After(j.Deliveries+1, w.config.MinBackoff, w.config.MaxBackoff)
-		w.about(w.log().Warn(), f).Dur("wait", e.Delay).Str("error", e.Error).Msg("item has no handler")
+		w.about(w.log().Warn(), f).Dur("wait", e.Delay).Str("error", text.Log(err)).Msg("item has no handler")
 	case w.stopping && errors.Is(err, context.Canceled):
 		e.Kind = queuing.Unhandled
 		w.about(w.log().Info(), f).Str("error", text.Log(err)).Msg("handler interrupted")
@@ -517,7 +518,7 @@ func (w *work) failed(e *ending, err error) {
 	if stack := panics.Stack(err); stack != "" && f.job.Failures == 0 {
 		event.Str(logger.Stack, stack)
 	}
-	event.Str("error", e.Error).Msg(what)
+	event.Str("error", text.Log(err)).Msg(what)
 }
 
 func (w *work) about(event *logger.Event, f *flight) *logger.Event {
@@ -532,8 +533,8 @@ func (w *work) ended(e *ending, told queuing.Ending) {
 		if now := time.Now(); now.Before(e.expire) {
 			e.after = now.Add(openInterval)
 		} else {
-			e.Finish = queuing.Finish{Delivery: e.Delivery, Kind: queuing.Retry, Error: "its completion was not committed"}
-			w.failed(e, nil)
+			e.Finish = queuing.Finish{Delivery: e.Delivery, Kind: queuing.Retry, Error: errorText(errUncommitted)}
+			w.failed(e, errUncommitted)
 		}
 		w.putBack([]*ending{e})
 		return
@@ -595,11 +596,12 @@ func (w *work) abandon(f *flight) {
 	took := time.Since(f.began).Round(time.Millisecond)
 	if !f.done && !f.ending {
 		f.done = true
+		err := fmt.Errorf("abandoned: its handler did not return within %v", took)
 		e := &ending{flight: f, Finish: queuing.Finish{
-			Delivery: f.job.delivery, Kind: queuing.Retry, Error: fmt.Sprintf("abandoned: its handler did not return within %v", took),
+			Delivery: f.job.delivery, Kind: queuing.Retry, Error: errorText(err),
 			Delay: backoff.After(f.job.Failures+1, w.config.MinBackoff, w.config.MaxBackoff),
 		}}
-		w.failed(e, nil)
+		w.failed(e, err)
 		w.pending = append(w.pending, e)
 	}
 	w.mu.Unlock()

@@ -250,8 +250,8 @@ func TestAnItemIsNotDeliveredBeforeItsDate(t *testing.T) {
 		early := make(chan bool, 1)
 		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
 			at, err := store.Now(ctx)
-			early <- err != nil || at.Before(date)
-			return nil
+			early <- at.Before(date)
+			return err
 		}, nil)
 		require.False(t, await.Receive(t, "the delivery", early))
 		awaitState(t, q, soon.Position, queue.Finished)
