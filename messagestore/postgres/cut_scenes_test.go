@@ -104,6 +104,8 @@ func scenes(ways []way) (all []scene) {
 			continue
 		}
 		all = append(all, trims(w), trimsAll(w), deletes(w, false), deletes(w, true), forgets(w), raises(w))
+		all = append(all, queueChanges(w)...)
+		all = append(all, queueReads(w)...)
 	}
 	if !slices.Contains(ways, prepared) {
 		return all

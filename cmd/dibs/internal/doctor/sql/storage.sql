@@ -63,4 +63,4 @@ select 'sequence', case
     when q.seqmax - coalesce(pg_sequence_last_value(o.oid), 0) < 1000000000 then 'copy the categories to a new store'
   end
 from pg_sequence q
-join ours o on o.oid = q.seqrelid
+join ours o on o.oid = q.seqrelid and o.relname = 'messages_global_position_seq'

@@ -1,0 +1,243 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// The sessions of the scenes, and their policy. Leases of cutLease are over before they are asked for again.
+const (
+	cutSession  = 1
+	nextSession = 2
+	lastSession = 3
+	cutLease    = 20 * time.Millisecond
+	longLease   = time.Hour
+	cutItems    = 3
+)
+
+var cutPolicy = queuing.Policy{MaxFailures: 1000}
+
+func queueOf(c *attempt) queuing.Queue {
+	return queuing.Queue{Name: string(c.category), Category: c.category}
+}
+
+// queueItems appends the items, past the proxy.
+func queueItems(ctx context.Context, c *attempt) error {
+	var all []messagestore.Append
+	for i := range cutItems {
+		all = append(all, messagestore.Append{
+			Stream: c.category.Stream(fmt.Sprint(i)), Expected: messagestore.NoStream,
+			Records: []messagestore.Encoded{{ID: uuid.New(), Type: "Item", Data: []byte(`{}`)}},
+		})
+	}
+	_, err := must.New(postgres.New(c.direct, nil)).AppendAll(ctx, all)
+	return err
+}
+
+// queueTaken takes the items too, under a lease that lasts.
+func queueTaken(ctx context.Context, c *attempt) error {
+	if err := queueItems(ctx, c); err != nil {
+		return err
+	}
+	taken, err := must.New(postgres.New(c.direct, nil)).QueueTake(ctx, queuing.Take{
+		Queue: queueOf(c), Policy: cutPolicy, Session: cutSession, Lease: longLease, Want: cutItems,
+	})
+	if err == nil && len(taken.Items) != cutItems {
+		err = fmt.Errorf("took %d items", len(taken.Items))
+	}
+	c.fact = taken.Items
+	return err
+}
+
+func takenOf(c *attempt) (deliveries []queuing.Delivery) {
+	items, _ := c.fact.([]queuing.Taking)
+	for _, item := range items {
+		deliveries = append(deliveries, item.Delivery())
+	}
+	return deliveries
+}
+
+func completions(deliveries []queuing.Delivery) (all []queuing.Finish) {
+	for _, d := range deliveries {
+		all = append(all, queuing.Finish{Delivery: d, Kind: queuing.Complete})
+	}
+	return all
+}
+
+// queueWarm makes the statements known to the connection.
+func queueWarm(w way) func(ctx context.Context, c *attempt) error {
+	return func(ctx context.Context, c *attempt) error {
+		if err := ping(ctx, c); err != nil || !w.warm {
+			return err
+		}
+		other := queuing.Queue{Name: string(c.category) + "x", Category: c.category + "x"}
+		_, err := c.driver.QueueTake(ctx, queuing.Take{Queue: other, Policy: cutPolicy, Session: cutSession, Lease: cutLease, Want: 1})
+		return err
+	}
+}
+
+// requireDone wants each delivery to be ended by this call, or by the one before it whose answer was lost.
+func requireDone(endings []queuing.Ending, err error) error {
+	for _, ending := range endings {
+		if err == nil && ending != queuing.Done {
+			err = fmt.Errorf("an ending is told as %q", ending)
+		}
+	}
+	return err
+}
+
+// takes reserves items. After a lost answer another session takes over: what the lost call reserved is offered again at
+// once, and what it reserves later, when its lease is over. In the end each item is finished once.
+func takes(w way) scene {
+	return scene{
+		name: "queue take: " + w.name, mode: w.mode, thorough: w == prepared, changes: true, before: queueItems, warm: queueWarm(w),
+		call: func(ctx context.Context, c *attempt) ([]ended, error) {
+			taken, err := c.driver.QueueTake(ctx, queuing.Take{Queue: queueOf(c), Policy: cutPolicy, Session: cutSession, Lease: cutLease, Want: 2})
+			if err == nil && len(taken.Items) != 2 {
+				err = errors.New("there were two items to take")
+			}
+			c.got = len(taken.Items)
+			return nil, err
+		},
+		again: func(ctx context.Context, c *attempt, db postgres.DB) error {
+			d := must.New(postgres.New(db, nil))
+			if err := d.QueueLeave(ctx, queuing.Leave{Queue: queueOf(c), Session: cutSession, Next: nextSession, Lease: longLease}); err != nil {
+				return err
+			}
+			taken, err := d.QueueTake(ctx, queuing.Take{Queue: queueOf(c), Policy: cutPolicy, Session: nextSession, Lease: longLease, Want: 1})
+			if err != nil {
+				return err
+			}
+			var deliveries []queuing.Delivery
+			for _, item := range taken.Items {
+				deliveries = append(deliveries, item.Delivery())
+			}
+			finished, err := d.QueueTake(ctx, queuing.Take{Queue: queueOf(c), Policy: cutPolicy, Session: nextSession, Lease: longLease, Finishes: completions(deliveries)})
+			return requireDone(finished.Endings, err)
+		},
+		judge: func(ctx context.Context, c *attempt) error {
+			d := must.New(postgres.New(c.direct, nil))
+			for end := time.Now().Add(time.Minute); ; time.Sleep(cutLease / 4) {
+				var finishes []queuing.Finish
+				taken, err := d.QueueTake(ctx, queuing.Take{Queue: queueOf(c), Policy: cutPolicy, Session: lastSession, Lease: longLease, Want: cutItems})
+				for _, item := range taken.Items {
+					finishes = append(finishes, queuing.Finish{Delivery: item.Delivery(), Kind: queuing.Complete})
+				}
+				if err == nil && len(finishes) > 0 {
+					var finished queuing.Taken
+					finished, err = d.QueueTake(ctx, queuing.Take{Queue: queueOf(c), Policy: cutPolicy, Session: lastSession, Lease: longLease, Finishes: finishes})
+					err = requireDone(finished.Endings, err)
+				}
+				if err != nil {
+					return err
+				}
+				var finished, open int64
+				err = c.direct.QueryRow(ctx, `select (select h.finished from dibs.queue_heads h where h.queue = q.id order by h.version desc limit 1),
+					(select count(*) from dibs.queue_open o where o.queue = q.id) from dibs.queues q where q.name = $1`, string(c.category)).Scan(&finished, &open)
+				switch {
+				case err != nil:
+					return err
+				case finished == cutItems && open == 0:
+					return nil
+				case finished > cutItems || time.Now().After(end):
+					return fmt.Errorf("%d items are finished of %d, and %d are open", finished, cutItems, open)
+				}
+			}
+		},
+	}
+}
+
+// repeats is a call that may be made again after its answer was lost, with the same result.
+func repeats(name string, w way, call func(ctx context.Context, d *postgres.Driver, c *attempt) error, want func(*queuing.Status) bool) scene {
+	return scene{
+		name: name + ": " + w.name, mode: w.mode, thorough: w == prepared, changes: true, before: queueTaken, warm: queueWarm(w),
+		call: func(ctx context.Context, c *attempt) ([]ended, error) { return nil, call(ctx, c.driver, c) },
+		again: func(ctx context.Context, c *attempt, db postgres.DB) error {
+			return call(ctx, must.New(postgres.New(db, nil)), c)
+		},
+		judge: func(ctx context.Context, c *attempt) error {
+			all, err := must.New(postgres.New(c.direct, nil)).Queues(ctx)
+			for _, s := range all {
+				if s.Name == string(c.category) {
+					if !want(&s) {
+						return fmt.Errorf("the queue is left as %+v", s)
+					}
+					return nil
+				}
+			}
+			return errors.Join(err, errors.New("the queue is not there"))
+		},
+	}
+}
+
+func queueChanges(w way) []scene {
+	finished := func(s *queuing.Status) bool { return s.Out+s.Later+s.Held+s.Dead == 0 }
+	return []scene{
+		takes(w),
+		repeats("queue complete", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
+			taken, err := d.QueueTake(ctx, queuing.Take{
+				Queue: queueOf(c), Policy: cutPolicy, Session: cutSession, Lease: longLease, Finishes: completions(takenOf(c)),
+			})
+			return requireDone(taken.Endings, err)
+		}, func(s *queuing.Status) bool { return finished(s) && s.Finished == cutItems }),
+		repeats("queue retry", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
+			var finishes []queuing.Finish
+			for _, delivery := range takenOf(c) {
+				finishes = append(finishes, queuing.Finish{Delivery: delivery, Kind: queuing.Retry, Delay: time.Hour, Error: "not now"})
+			}
+			taken, err := d.QueueTake(ctx, queuing.Take{Queue: queueOf(c), Policy: cutPolicy, Session: cutSession, Lease: longLease, Finishes: finishes})
+			return requireDone(taken.Endings, err)
+		}, func(s *queuing.Status) bool { return s.Later == cutItems && s.Back == cutItems && s.Out == 0 }),
+		repeats("queue finish", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
+			return requireDone(d.QueueFinish(ctx, queueOf(c), takenOf(c)))
+		}, finished),
+		repeats("queue extend", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
+			lost, err := d.QueueExtend(ctx, queuing.Extension{Queue: queueOf(c), Session: cutSession, Lease: longLease, Deliveries: takenOf(c)})
+			if err == nil && len(lost) > 0 {
+				err = fmt.Errorf("%d deliveries are lost", len(lost))
+			}
+			return err
+		}, func(s *queuing.Status) bool { return s.Out == cutItems }),
+		repeats("queue leave", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
+			return d.QueueLeave(ctx, queuing.Leave{Queue: queueOf(c), Session: cutSession, Next: nextSession, Lease: longLease, Keep: takenOf(c)[:1]})
+		}, func(s *queuing.Status) bool { return s.Out == 1 && s.Later == cutItems-1 && s.Back == cutItems-1 }),
+		repeats("queue change", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
+			_, err := d.QueueChange(ctx, queuing.Change{Queue: queueOf(c), Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{takenOf(c)[0].Position}})
+			return err
+		}, func(s *queuing.Status) bool { return s.Out == cutItems-1 && s.Finished == 1 }),
+	}
+}
+
+func queueReads(w way) (all []scene) {
+	for name, read := range map[string]func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error){
+		"queue ready": func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+			return d.QueueReady(ctx, queueOf(c))
+		},
+		"queue items": func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+			return d.QueueItems(ctx, queuing.List{Queue: queueOf(c), State: queuing.Waiting, Limit: 10})
+		},
+		"queue states": func(ctx context.Context, d *postgres.Driver, _ *attempt) (any, error) {
+			_, err := d.Queues(ctx)
+			return nil, err
+		},
+		"queue item": func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+			_, err := d.QueueItem(ctx, queueOf(c), 1<<60)
+			if errors.Is(err, messagestore.ErrNotFound) {
+				err = nil
+			}
+			return nil, err
+		},
+	} {
+		all = append(all, reads(name, w, read))
+	}
+	return all
+}
