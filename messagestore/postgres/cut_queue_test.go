@@ -126,7 +126,9 @@ func takes(w way) scene {
 		},
 		judge: func(ctx context.Context, c *attempt) error {
 			d := must.New(postgres.New(c.direct, nil))
-			for end := time.Now().Add(time.Minute); ; time.Sleep(cutLease / 4) {
+			ticker := time.NewTicker(cutLease / 4)
+			defer ticker.Stop()
+			for end := time.Now().Add(time.Minute); ; <-ticker.C {
 				var finishes []queuing.Finish
 				taken, err := d.QueueTake(ctx, queuing.Take{Queue: queueOf(c), Policy: cutPolicy, Session: lastSession, Lease: longLease, Want: cutItems})
 				for _, item := range taken.Items {
