@@ -63,6 +63,7 @@ type grammar struct {
 	Top       topCommand       `cmd:"" help:"Watch the lag of consumers, those furthest behind first."`
 	Parked    parkedCommand    `cmd:"" help:"List parked messages; redrive or drop them."`
 	Intents   intentsCommand   `cmd:"" help:"List, show and check intents; release a lease."`
+	Queue     queueCommand     `cmd:"" help:"Show queues and their items; insert, retry, drop, cancel, pause."`
 	Saga      sagaCommand      `cmd:"" help:"List and show sagas; cancel, resume, retry or park one."`
 	Trim      trimCommand      `cmd:"" help:"Remove the first messages of a stream, or of each stream of a category."`
 	Delete    deleteCommand    `cmd:"" help:"Delete a stream and leave a tombstone; erase its name on request."`

@@ -1,0 +1,628 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/queue"
+)
+
+type queueCommand struct {
+	Ls     queueLsCommand     `cmd:"" help:"Print each queue: how many of its items are in which state."`
+	Jobs   queueJobsCommand   `cmd:"" help:"Print the items of a queue that are not finished."`
+	Show   queueShowCommand   `cmd:"" help:"Print one item: its state, its message, and each of its deliveries."`
+	Insert queueInsertCommand `cmd:"" help:"Insert an item."`
+	Retry  queueRetryCommand  `cmd:"" help:"Have later and dead items offered now."`
+	Drop   queueDropCommand   `cmd:"" help:"Finish later, held and dead items without a worker."`
+	Cancel queueCancelCommand `cmd:"" help:"Finish items in any state."`
+	Pause  queuePauseCommand  `cmd:"" help:"Have no process reserve an item until the queue is resumed."`
+	Resume queueResumeCommand `cmd:"" help:"Have a paused queue go on."`
+}
+
+// withQueues calls f with the queues that the store has.
+func (a *app) withQueues(ctx context.Context, f func(store *messagestore.Store, all []queuing.Status) error) error {
+	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
+		driver, err := store.Driver()
+		if err != nil {
+			return err
+		}
+		keeps, ok := driver.(queuing.Driver)
+		if !ok {
+			return messagestore.ErrNotSupported
+		}
+		all, err := keeps.Queues(ctx)
+		if err != nil {
+			return err
+		}
+		return f(store, all)
+	})
+}
+
+// withQueue calls f with a queue that the store has.
+func (a *app) withQueue(ctx context.Context, name string, f func(store *messagestore.Store, q *queue.Queue) error) error {
+	return a.withQueues(ctx, func(store *messagestore.Store, all []queuing.Status) error {
+		var names []string
+		for _, s := range all {
+			if s.Name == name {
+				q, err := queue.New(store, s.Category, &queue.Config{Name: name})
+				if err != nil {
+					return err
+				}
+				return f(store, q)
+			}
+			names = append(names, visible(s.Name))
+		}
+		there := "no queue was ever worked on here"
+		if len(names) > 0 {
+			there = "there is " + shorten(strings.Join(names, ", "))
+		}
+		return fmt.Errorf("queue %s: %w: %s", shorten(visible(name)), messagestore.ErrNotFound, there)
+	})
+}
+
+type queueLsCommand struct{}
+
+// Help is printed below the command's usage.
+func (queueLsCommand) Help() string {
+	return `A line for each queue that a worker has asked for items: whether messages wait that no worker has met, how many items are out, later, held and dead, the time of the oldest that is not dead, and how many deliveries were completed, given back and buried since the queue began.
+
+Example:
+
+    dibs queue ls`
+}
+
+// A queueLine is how a queue is printed as JSON.
+type queueLine struct {
+	Queue     string                      `json:"queue"`
+	Category  messagestore.Category       `json:"category"`
+	Paused    bool                        `json:"paused,omitempty"`
+	Waiting   bool                        `json:"waiting"`
+	Out       int64                       `json:"out"`
+	Later     int64                       `json:"later"`
+	Held      int64                       `json:"held"`
+	Dead      int64                       `json:"dead"`
+	Oldest    string                      `json:"oldest,omitempty"`
+	Cursor    messagestore.GlobalPosition `json:"cursor"`
+	Taken     int64                       `json:"taken"`
+	Finished  int64                       `json:"finished"`
+	GivenBack int64                       `json:"givenBack"`
+	Buried    int64                       `json:"buried"`
+}
+
+// Run prints them.
+func (c *queueLsCommand) Run(ctx context.Context, a *app) error {
+	return a.withQueues(ctx, func(_ *messagestore.Store, all []queuing.Status) error {
+		for i, s := range all {
+			if a.JSON {
+				line := queueLine{
+					s.Name, s.Category, s.Paused, s.Waiting, s.Out, s.Later, s.Held, s.Dead, timeOrNone(s.Oldest, ""), s.Cursor,
+					s.Taken, s.Finished, s.Back, s.Buried,
+				}
+				if err := a.out.object(line); err != nil {
+					return err
+				}
+				continue
+			}
+			if i == 0 {
+				if err := a.out.row(queueHeader...); err != nil {
+					return err
+				}
+			}
+			if err := a.out.row(queueCells(s)...); err != nil {
+				return err
+			}
+		}
+		if len(all) == 0 {
+			a.nothing("no queue was ever worked on")
+		}
+		return nil
+	})
+}
+
+var queueHeader = []cell{
+	{text: "queue"}, {text: "category"}, {text: "waiting"}, {text: "out", right: true}, {text: "later", right: true}, {text: "held", right: true},
+	{text: "dead", right: true}, {text: "oldest"}, {text: "finished", right: true}, {text: "given back", right: true}, {text: "buried", right: true}, {text: ""},
+}
+
+func queueCells(s queuing.Status) []cell {
+	count := func(n int64) cell { return cell{text: strconv.FormatInt(n, 10), right: true} }
+	dead := count(s.Dead)
+	if s.Dead > 0 {
+		dead.style = red
+	}
+	waiting, note := "no", cell{}
+	if s.Waiting {
+		waiting = "yes"
+	}
+	if s.Paused {
+		note = cell{text: "paused", style: yellow}
+	}
+	return []cell{
+		{text: visible(s.Name), style: bold}, {text: visible(string(s.Category))}, {text: waiting}, count(s.Out), count(s.Later), count(s.Held), dead,
+		{text: timeOrNone(s.Oldest, "-"), style: dim}, count(s.Finished), count(s.Back), count(s.Buried), note,
+	}
+}
+
+type queueJobsCommand struct {
+	Queue string `arg:"" help:"The queue's name."`
+	State string `placeholder:"STATE" enum:"waiting,out,later,held,dead,any" default:"any" help:"waiting, out, later, held or dead. Defaults to all."`
+	From  int64  `placeholder:"POSITION" help:"The first position to print."`
+	Limit int    `default:"100" placeholder:"N" help:"Print at most N of each state, 1 to 1000. Defaults to 100."`
+}
+
+// Help is printed below the command's usage.
+func (queueJobsCommand) Help() string {
+	return `A line for each item: its position, which names it to the other commands, its state, how often it was given back, its failures, the time before which it is not offered, the type and stream of its message, and the error of its last failure. An item is
+
+- waiting, if no worker has met it yet;
+- out, at a worker;
+- later, if it is offered at a time, which may have come;
+- held, behind another item of its key;
+- dead, after its last failure, until it is retried or dropped.
+
+Examples:
+
+    dibs queue jobs mail
+    dibs queue jobs mail --state dead`
+}
+
+// An itemLine is how an item is printed as JSON.
+type itemLine struct {
+	Position messagestore.GlobalPosition `json:"position"`
+	State    queuing.State               `json:"state"`
+	Version  int                         `json:"version"`
+	Failures int                         `json:"failures"`
+	Session  int64                       `json:"session,omitempty"`
+	Due      string                      `json:"due,omitempty"`
+	Behind   messagestore.GlobalPosition `json:"behind,omitempty"`
+	Holds    bool                        `json:"holds,omitempty"`
+	Error    string                      `json:"error,omitempty"`
+	Message  *record                     `json:"message,omitempty"`
+	Log      []entryLine                 `json:"log,omitempty"`
+}
+
+type entryLine struct {
+	Version int    `json:"version"`
+	What    string `json:"what"`
+	Time    string `json:"time"`
+	Session int64  `json:"session,omitempty"`
+	Text    string `json:"text,omitempty"`
+}
+
+func toItemLine(i queuing.Item) itemLine {
+	l := itemLine{
+		Position: i.Position, State: i.State, Version: i.Version, Failures: i.Failures, Session: i.Session, Due: timeOrNone(i.Due, ""),
+		Behind: i.Behind, Holds: i.Closed, Error: i.Error,
+	}
+	if i.Message != nil {
+		r := toRecord(i.Message)
+		l.Message = &r
+	}
+	for _, e := range i.Log {
+		l.Log = append(l.Log, entryLine{e.Version, whatText(e.What), timeText(e.Time), e.Session, e.Text})
+	}
+	return l
+}
+
+var whatTexts = map[queuing.What]string{
+	queuing.Failed: "failed", queuing.Deferred: "deferred", queuing.GivenBack: "given back", queuing.Buried: "buried", queuing.SessionOver: "session over",
+	queuing.Retried: "retried", queuing.Dropped: "dropped", queuing.Cancelled: "cancelled", queuing.Removed: "message removed",
+}
+
+func whatText(w queuing.What) string {
+	if text, ok := whatTexts[w]; ok {
+		return text
+	}
+	return string(w)
+}
+
+var itemStyles = map[queuing.State]style{queuing.Dead: red, queuing.Out: yellow, queuing.Finished: green}
+
+// Run prints them.
+func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
+	if c.Limit < 1 || c.Limit > queuing.MaxItems {
+		return usage("--limit=%d: it is 1 to %d", c.Limit, queuing.MaxItems)
+	}
+	if c.From < 0 {
+		return usage("--from=%d: it is a position from 0", c.From)
+	}
+	states := []queuing.State{queuing.Dead, queuing.Out, queuing.Later, queuing.Held, queuing.Waiting}
+	if c.State != "any" {
+		states = []queuing.State{queuing.State(c.State)}
+	}
+	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
+		printed := 0
+		for _, state := range states {
+			items, err := q.Items(ctx, state, messagestore.GlobalPosition(c.From), c.Limit)
+			if err != nil {
+				return err
+			}
+			for _, item := range items {
+				if err := c.print(a, item, printed == 0); err != nil {
+					return err
+				}
+				printed++
+			}
+			if len(items) == c.Limit && !a.JSON {
+				a.warn("dibs: %d items that are %s; --limit and --from print more\n", c.Limit, state)
+			}
+		}
+		if printed == 0 {
+			a.nothing("no item of %s is %s", visible(c.Queue), map[bool]string{true: "open", false: c.State}[c.State == "any"])
+		}
+		return nil
+	})
+}
+
+func (c *queueJobsCommand) print(a *app, item queuing.Item, first bool) error {
+	if a.JSON {
+		return a.out.object(toItemLine(item))
+	}
+	if first {
+		if err := a.out.row(cell{text: "position", right: true}, cell{text: "state"}, cell{text: "given back", right: true}, cell{text: "failures", right: true},
+			cell{text: "due"}, cell{text: "type"}, cell{text: "stream"}, cell{text: ""}); err != nil {
+			return err
+		}
+	}
+	note, messageType, stream := visible(item.Error), "-", "-"
+	if item.State == queuing.Held {
+		note = fmt.Sprintf("behind %d", item.Behind)
+	}
+	if item.Message != nil {
+		messageType, stream = visible(item.Message.Type), shorten(visible(string(item.Message.Stream)))
+	}
+	return a.out.row(cell{text: strconv.FormatInt(int64(item.Position), 10), right: true}, cell{text: string(item.State), style: itemStyles[item.State]},
+		cell{text: strconv.Itoa(item.Version), right: true}, cell{text: strconv.Itoa(item.Failures), right: true}, cell{text: timeOrNone(item.Due, "-"), style: dim},
+		cell{text: messageType, style: bold}, cell{text: stream}, cell{text: shorten(note)})
+}
+
+type queueShowCommand struct {
+	Queue    string `arg:"" help:"The queue's name."`
+	Position int64  `arg:"" help:"The position of the item, as dibs queue jobs prints it."`
+}
+
+// Help is printed below the command's usage.
+func (queueShowCommand) Help() string {
+	return `It prints the state of an item, its message, and a line for each delivery that did not finish it: when it ended and why, and the session that had it. So the deliveries of an item are the lines and, if a worker has completed it, one more.
+
+Example:
+
+    dibs queue show mail 4711`
+}
+
+// Run prints it.
+func (c *queueShowCommand) Run(ctx context.Context, a *app) error {
+	if c.Position < 1 {
+		return usage("%d: the position of an item is at least 1", c.Position)
+	}
+	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
+		item, err := q.Item(ctx, messagestore.GlobalPosition(c.Position))
+		if errors.Is(err, messagestore.ErrNotFound) {
+			return fmt.Errorf("%s has no item at position %d: %w", visible(c.Queue), c.Position, messagestore.ErrNotFound)
+		}
+		if err != nil {
+			return err
+		}
+		if a.JSON {
+			return a.out.object(toItemLine(item))
+		}
+		return printItem(a, item)
+	})
+}
+
+func printItem(a *app, item queuing.Item) error {
+	name := fmt.Sprintf("position %d", item.Position)
+	if item.Message != nil {
+		name = visible(item.Message.String())
+	}
+	if err := a.out.line("%s", a.out.styled(name, bold)); err != nil {
+		return err
+	}
+	state := string(item.State)
+	switch {
+	case item.State == queuing.Held:
+		state += fmt.Sprintf(", behind position %d", item.Behind)
+	case item.Closed:
+		state += ", and holds what is behind it"
+	case item.State == queuing.Out:
+		state += fmt.Sprintf(", at session %d", item.Session)
+	}
+	rows := [][2]string{{"state", state}, {"given back", strconv.Itoa(item.Version)}, {"failures", strconv.Itoa(item.Failures)}, {"due", timeOrNone(item.Due, "")}, {"error", visible(item.Error)}}
+	if m := item.Message; m != nil {
+		rows = append(rows, [2]string{"inserted", timeText(m.Time)}, [2]string{"id", m.ID.String()}, [2]string{"data", dataText(m.Data)})
+		if m.Metadata.CausationStream != "" {
+			rows = append(rows, [2]string{"by", visible(fmt.Sprintf("%s@%d", m.Metadata.CausationStream, m.Metadata.CausationPosition))})
+		}
+	}
+	for _, row := range rows {
+		if row[1] == "" {
+			continue
+		}
+		if err := a.out.row(cell{text: row[0], style: dim}, cell{text: row[1]}); err != nil {
+			return err
+		}
+	}
+	if len(item.Log) == 0 {
+		return nil
+	}
+	if err := a.out.line(""); err != nil {
+		return err
+	}
+	for _, e := range item.Log {
+		who := ""
+		if e.Session != 0 {
+			who = fmt.Sprintf("session %d", e.Session)
+		}
+		if err := a.out.row(cell{text: timeText(e.Time), style: dim}, cell{text: strconv.Itoa(e.Version), right: true}, cell{text: whatText(e.What), style: bold},
+			cell{text: who}, cell{text: visible(e.Text)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type queueInsertCommand struct {
+	Category string `arg:"" help:"The category that the queue reads."`
+	Type     string `arg:"" help:"Type of the message, like Send."`
+	Data     string `arg:"" optional:"" help:"Its data, a JSON object; - reads it from the standard input. Defaults to {}."`
+	ID       string `name:"id" placeholder:"UUID" help:"The message's id. Inserting it again changes nothing. Defaults to a new one."`
+	Key      string `placeholder:"KEY" help:"Items of one key are delivered one at a time, in order."`
+	Unique   string `placeholder:"NAME" help:"A second item with this name is not inserted."`
+	At       string `placeholder:"TIME" help:"The time before which the item is not delivered, like 2026-11-27T10:00:00Z."`
+}
+
+// Help is printed below the command's usage.
+func (queueInsertCommand) Help() string {
+	return `It writes the message that is the item, and prints its position. A queue gets every message of its category, however it was written: this command only gives it its stream and its date.
+
+Example:
+
+    dibs queue insert mail Send '{"to":"ann"}' --key ann`
+}
+
+// Run inserts it.
+func (c *queueInsertCommand) Run(ctx context.Context, a *app) error {
+	category, err := messagestore.ParseCategory(c.Category)
+	if err != nil {
+		return err
+	}
+	w := writeCommand{Type: c.Type, Data: c.Data, ID: c.ID}
+	m, err := w.message(ctx, a)
+	if err != nil {
+		return err
+	}
+	opts := &queue.InsertOpts{Key: c.Key, Unique: c.Unique}
+	if c.At != "" {
+		if opts.ScheduledAt, err = parseTime("at", c.At); err != nil {
+			return err
+		}
+	}
+	return a.withStore(ctx, 1, func(store *messagestore.Store) error {
+		q, err := queue.New(store, category, nil)
+		if err != nil {
+			return err
+		}
+		inserted, err := q.Insert(ctx, m, opts)
+		if err != nil {
+			return err
+		}
+		if a.JSON {
+			return a.out.object(insertedLine{inserted.Position, inserted.Stream, inserted.ID.String(), inserted.Duplicate})
+		}
+		note := ""
+		if inserted.Duplicate {
+			note = " (it was there before, and nothing was inserted)"
+		}
+		return a.out.line("position %d, in %s%s", inserted.Position, visible(string(inserted.Stream)), note)
+	})
+}
+
+type insertedLine struct {
+	Position  messagestore.GlobalPosition `json:"position"`
+	Stream    messagestore.StreamName     `json:"stream"`
+	ID        string                      `json:"id"`
+	Duplicate bool                        `json:"duplicate,omitempty"`
+}
+
+// queueItems are the items that a command changes.
+type queueItems struct {
+	Queue     string  `arg:"" help:"The queue's name."`
+	Positions []int64 `arg:"" optional:"" help:"The positions of items, as dibs queue jobs prints them."`
+	Reason    string  `placeholder:"TEXT" help:"Why, for the item's log."`
+}
+
+func (c *queueItems) positions() ([]messagestore.GlobalPosition, error) {
+	if len(c.Positions) == 0 {
+		return nil, usage("which items? Give their positions, as dibs queue jobs prints them")
+	}
+	all := make([]messagestore.GlobalPosition, len(c.Positions))
+	for i, position := range c.Positions {
+		if position < 1 {
+			return nil, usage("%d: the position of an item is at least 1", position)
+		}
+		all[i] = messagestore.GlobalPosition(position)
+	}
+	return all, nil
+}
+
+type queueChanged struct {
+	Queue     string                        `json:"queue"`
+	Changed   []messagestore.GlobalPosition `json:"changed"`
+	Unchanged []messagestore.GlobalPosition `json:"unchanged,omitempty"`
+}
+
+type queueChange func(q *queue.Queue, ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error)
+
+func (c *queueItems) run(ctx context.Context, a *app, did, states string, do queueChange) error {
+	positions, err := c.positions()
+	if err != nil {
+		return err
+	}
+	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
+		changed, err := do(q, ctx, c.Reason, positions...)
+		if err != nil {
+			return err
+		}
+		is := map[messagestore.GlobalPosition]bool{}
+		for _, position := range changed {
+			is[position] = true
+		}
+		line := queueChanged{Queue: c.Queue, Changed: changed}
+		var rest []string
+		for _, position := range positions {
+			if !is[position] {
+				line.Unchanged = append(line.Unchanged, position)
+				rest = append(rest, strconv.FormatInt(int64(position), 10))
+			}
+		}
+		if a.JSON {
+			err = a.out.object(line)
+		} else {
+			err = a.out.line("%s %s", did, number(int64(len(changed)), "item", "items"))
+		}
+		if err == nil && len(rest) > 0 {
+			err = fmt.Errorf("not %s: no item that is %s is at position %s: %w", did, states, strings.Join(rest, ", "), messagestore.ErrNotFound)
+		}
+		return err
+	})
+}
+
+type queueRetryCommand struct {
+	queueItems
+
+	AllDead bool `help:"Retry all dead items."`
+}
+
+// Help is printed below the command's usage.
+func (queueRetryCommand) Help() string {
+	return `Later and dead items are offered now. The failures of a dead item count anew. It is delivered beside later items of its key: it has lost its place in their order.
+
+Examples:
+
+    dibs queue retry mail 4711 4712
+    dibs queue retry mail --all-dead --reason "the mail server is back"`
+}
+
+// Run retries them.
+func (c *queueRetryCommand) Run(ctx context.Context, a *app) error {
+	if !c.AllDead {
+		return c.run(ctx, a, "retried", "later or dead", (*queue.Queue).Retry)
+	}
+	if len(c.Positions) > 0 {
+		return usage("--all-dead goes without positions")
+	}
+	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
+		retried := queueChanged{Queue: c.Queue}
+		for {
+			items, err := q.Items(ctx, queuing.Dead, 0, queuing.MaxItems)
+			if err != nil {
+				return err
+			}
+			positions := make([]messagestore.GlobalPosition, len(items))
+			for i, item := range items {
+				positions[i] = item.Position
+			}
+			if len(positions) == 0 {
+				break
+			}
+			changed, err := q.Retry(ctx, c.Reason, positions...)
+			if err != nil {
+				return err
+			}
+			retried.Changed = append(retried.Changed, changed...)
+			if len(items) < queuing.MaxItems || len(changed) == 0 {
+				break
+			}
+		}
+		if a.JSON {
+			return a.out.object(retried)
+		}
+		return a.out.line("retried %s", number(int64(len(retried.Changed)), "item", "items"))
+	})
+}
+
+type queueDropCommand struct{ queueItems }
+
+// Help is printed below the command's usage.
+func (queueDropCommand) Help() string {
+	return `Later, held and dead items are finished without a worker. Their messages stay, and the reason is in their log.
+
+Example:
+
+    dibs queue drop mail 4711 --reason "the account is closed"`
+}
+
+// Run drops them.
+func (c *queueDropCommand) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, "dropped", "later, held or dead", (*queue.Queue).Drop)
+}
+
+type queueCancelCommand struct{ queueItems }
+
+// Help is printed below the command's usage.
+func (queueCancelCommand) Help() string {
+	return `Items in any state are finished, also those that no worker has met yet. A handler that works on one is told within a third of its worker's lease, and what it completes after that is refused.
+
+Example:
+
+    dibs queue cancel mail 4711 --reason "sent by hand"`
+}
+
+// Run cancels them.
+func (c *queueCancelCommand) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, "cancelled", "not finished", (*queue.Queue).Cancel)
+}
+
+type namedQueue struct {
+	Queue string `arg:"" help:"The queue's name."`
+}
+
+func (c *namedQueue) run(ctx context.Context, a *app, did string, do func(*queue.Queue, context.Context) error) error {
+	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
+		if err := do(q, ctx); err != nil {
+			return err
+		}
+		if a.JSON {
+			return a.out.object(map[string]any{"queue": c.Queue, "paused": did == "paused", "time": timeText(time.Now())})
+		}
+		return a.out.line("%s is %s", visible(c.Queue), did)
+	})
+}
+
+type queuePauseCommand struct{ namedQueue }
+
+// Help is printed below the command's usage.
+func (queuePauseCommand) Help() string {
+	return `From then on no process reserves an item of the queue. Items that are out go on. The pause outlives restarts, and ends with dibs queue resume.
+
+Example:
+
+    dibs queue pause mail`
+}
+
+// Run pauses.
+func (c *queuePauseCommand) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, "paused", (*queue.Queue).Pause)
+}
+
+type queueResumeCommand struct{ namedQueue }
+
+// Help is printed below the command's usage.
+func (queueResumeCommand) Help() string {
+	return `Workers reserve items again, at most one poll interval later.
+
+Example:
+
+    dibs queue resume mail`
+}
+
+// Run resumes.
+func (c *queueResumeCommand) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, "resumed", (*queue.Queue).Resume)
+}

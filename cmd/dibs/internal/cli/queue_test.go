@@ -1,0 +1,74 @@
+package cli_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
+)
+
+// positioned returns the position that insert printed.
+func positioned(t *testing.T, dibs *shell, args ...string) messagestore.GlobalPosition {
+	t.Helper()
+	line := objects(t, dibs.ok(t, append([]string{"queue", "insert", "mail", "Send", `{"to":"ann"}`, "--json"}, args...)...))[0]
+	position, err := strconv.ParseInt(fmt.Sprint(line["position"]), 10, 64)
+	require.NoError(t, err)
+	return messagestore.GlobalPosition(position)
+}
+
+func TestQueuesAreListedAndTheirItemsShownAndChanged(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		require.Equal(t, result{0, "", "no queue was ever worked on\n"}, dibs.run(t, "queue", "ls"))
+		require.Equal(t, 1, dibs.run(t, "queue", "jobs", "mail").code)
+		first := positioned(t, dibs, "--key", "ann")
+		second := positioned(t, dibs, "--key", "ann")
+		later := positioned(t, dibs, "--at", "2999-01-01T00:00:00Z")
+		unique := positioned(t, dibs, "--unique", "report")
+		require.Equal(t, unique, positioned(t, dibs, "--unique", "report"))
+		q := must.New(queue.New(store, "mail", &queue.Config{MaxFailures: 1}))
+		jobs, err := q.Receive(t.Context(), 10, &queue.ReceiveOpts{VisibilityTimeout: time.Hour})
+		require.NoError(t, err)
+		require.Len(t, jobs, 2)
+
+		states := func(flags ...string) (all []string) {
+			for _, line := range objects(t, dibs.ok(t, append([]string{"queue", "jobs", "mail", "--json"}, flags...)...)) {
+				all = append(all, fmt.Sprint(line["position"], " ", line["state"]))
+			}
+			return all
+		}
+		is := func(position messagestore.GlobalPosition, state string) string { return fmt.Sprint(position, " ", state) }
+		require.ElementsMatch(t, []string{is(first, "out"), is(second, "held"), is(later, "later"), is(unique, "out")}, states())
+		require.Equal(t, []string{is(second, "held")}, states("--state", "held"))
+		require.NoError(t, jobs[0].Retry(t.Context(), 0, errors.New("no such mailbox")))
+		require.Contains(t, dibs.ok(t, "queue", "jobs", "mail", "--state", "dead"), "no such mailbox")
+		shown := dibs.ok(t, "queue", "show", "mail", fmt.Sprint(first))
+		require.Regexp(t, `(?m)^state +dead$`, shown)
+		require.Regexp(t, `(?m) 0 +failed +session \d+ +no such mailbox$`, shown)
+		require.Regexp(t, `(?m)^mail +mail +no +1 +2 +0 +1 .*$`, dibs.ok(t, "queue", "ls"))
+
+		require.Equal(t, "retried 1 item\n", dibs.ok(t, "queue", "retry", "mail", "--all-dead", "--reason", "it is back"))
+		require.Contains(t, dibs.ok(t, "queue", "show", "mail", fmt.Sprint(first)), "it is back")
+		require.Equal(t, "cancelled 1 item\n", dibs.ok(t, "queue", "cancel", "mail", fmt.Sprint(later)))
+		require.Contains(t, dibs.ok(t, "queue", "show", "mail", fmt.Sprint(later)), "finished")
+		again := dibs.run(t, "queue", "drop", "mail", fmt.Sprint(later))
+		require.Equal(t, 1, again.code)
+		require.Contains(t, again.stderr, "no item that is later, held or dead is at position "+fmt.Sprint(later))
+		require.Equal(t, "mail is paused\n", dibs.ok(t, "queue", "pause", "mail"))
+		none, err := q.Receive(t.Context(), 10, nil)
+		require.NoError(t, err)
+		require.Empty(t, none)
+		require.Regexp(t, `(?m) paused$`, dibs.ok(t, "queue", "ls"))
+		require.Equal(t, "mail is resumed\n", dibs.ok(t, "queue", "resume", "mail"))
+		some, err := q.Receive(t.Context(), 10, nil)
+		require.NoError(t, err)
+		require.Len(t, some, 2)
+	})
+}
