@@ -40,6 +40,7 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/outbox"
 	"github.com/dibs-go/dibs/queue"
+	"github.com/dibs-go/dibs/queue/cron"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/reservation/idempotency"
 	"github.com/dibs-go/dibs/reservation/intent"
@@ -151,6 +152,9 @@ var theFunctions = map[string]any{
 	"inbox.New":                    inbox.New[*sql.Tx],
 	"queue.New":                    queue.New,
 	"queue.JobOf":                  queue.JobOf,
+	"cron.New":                     cron.New,
+	"cron.Next":                    cron.Next,
+	"cron.TickOf":                  cron.TickOf,
 	"upcast.Named":                 upcast.Named[hold],
 	"upcast.From":                  upcast.From[held, hold],
 	"upcast.Raw":                   upcast.Raw[hold],

@@ -1,0 +1,515 @@
+// Package cron has items come to a queue at their times, without a leader: each process that runs the schedules
+// writes each tick, and the first write wins.
+//
+//	c, err := cron.New(store, "reports", nil)
+//	err = c.Set(ctx, cron.Schedule{Name: "daily", Spec: "0 6 * * *", Zone: "Europe/Prague", Body: Report{}})
+//	...
+//	go c.Run(ctx)                              // in any number of processes
+//	reports, err := queue.New(store, "reports", nil)
+//	err = reports.Work(ctx, mux, nil)
+//
+// A tick is the item itself: a message of the queue's category, in the stream of the schedule's name, at the version
+// after the tick before it, with an id that is made of the stream and the time. So two processes write it
+// once, in order, and a process that comes back knows the last one. The schedules are in the store too, in
+// reports:schedule, so any process adds, changes or removes one, and all others follow.
+//
+// Once a tick's stream was forgotten (dibs forget, from a day on), the last tick is no longer known. Then no tick
+// comes that is older than a day.
+package cron
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Config changes how a [Cron] works. A nil *Config is a good one.
+type Config struct {
+	// Now tells the time by which ticks come.
+	//
+	// Defaults to the store's clock.
+	Now func(ctx context.Context) (time.Time, error)
+
+	// Workers is how many ticks a process writes at a time, 1 to 100.
+	//
+	// Defaults to 4.
+	Workers int
+
+	// PollInterval is how often a process looks for ticks and for schedules that were changed, 10 ms to a minute.
+	//
+	// Defaults to a second.
+	PollInterval time.Duration
+
+	// Logger receives a warning for each schedule that cannot be read, and the outages of the store.
+	//
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
+	Logger logger.Logger
+}
+
+// A Cron keeps schedules of the items of one category, and runs them. It is safe for concurrent use, and nothing has to
+// close it.
+type Cron struct {
+	store    *messagestore.Store
+	category messagestore.Category
+	config   Config
+}
+
+// New returns the schedules of a queue's category. The error names all mistakes, and matches [messagestore.ErrInvalid]. New makes no
+// round trip.
+func New(store *messagestore.Store, category messagestore.Category, config *Config) (*Cron, error) {
+	c := &Cron{store: store, category: category}
+	if config != nil {
+		c.config = *config
+	}
+	if c.config.Now == nil {
+		c.config.Now = store.Now
+	}
+	if c.config.Workers == 0 {
+		c.config.Workers = 4
+	}
+	if c.config.PollInterval == 0 {
+		c.config.PollInterval = time.Second
+	}
+	_, err := store.Driver()
+	wrong := []error{err, category.Validate(), c.schedules().Validate()}
+	if c.config.Workers < 1 || c.config.Workers > 100 {
+		wrong = append(wrong, messagestore.NewInvalidError("Workers", c.config.Workers, "it is 1 to 100"))
+	}
+	if d := c.config.PollInterval; d < 10*time.Millisecond || d > time.Minute {
+		wrong = append(wrong, messagestore.NewInvalidError("PollInterval", d, "it is 10ms to 1m0s"))
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return nil, fmt.Errorf("cron: %w", err)
+	}
+	return c, nil
+}
+
+func (c *Cron) schedules() messagestore.Category { return c.category.WithType("schedule") }
+
+// Scheduled is the message that adds or changes a schedule.
+type Scheduled struct {
+	Name    string          `json:"name"`
+	Spec    string          `json:"spec"`
+	Zone    string          `json:"zone,omitempty"`
+	CatchUp string          `json:"catchUp,omitempty"`
+	From    time.Time       `json:"from"` // ticks come after it
+	Type    string          `json:"type"`
+	Data    json.RawMessage `json:"data"`
+}
+
+// MessageType implements [messagestore.Body].
+func (Scheduled) MessageType() string { return "Scheduled" }
+
+// Unscheduled is the message that removes a schedule.
+type Unscheduled struct {
+	Name string `json:"name"`
+}
+
+// MessageType implements [messagestore.Body].
+func (Unscheduled) MessageType() string { return "Unscheduled" }
+
+// Set adds a schedule, or changes the one of its name. To set the same again writes nothing. Ticks come from then on. The
+// error matches [messagestore.ErrInvalid] for a spec, a zone or a body that is none, before anything is sent.
+func (c *Cron) Set(ctx context.Context, s Schedule) error {
+	if err := c.use(ctx); err != nil {
+		return err
+	}
+	err := c.set(ctx, s)
+	if err != nil {
+		return fmt.Errorf("cron %s: set %.80q: %w", c.category, s.Name, err)
+	}
+	return nil
+}
+
+func (c *Cron) set(ctx context.Context, s Schedule) error {
+	_, err := parse(s.Spec, s.Zone)
+	wrong := []error{err, c.stream(s.Name).Validate(), c.definition(s.Name).Validate()}
+	if s.CatchUp < Last || s.CatchUp > All {
+		wrong = append(wrong, messagestore.NewInvalidError("CatchUp", int(s.CatchUp), "it is Last, None or All"))
+	}
+	scheduled := Scheduled{Name: s.Name, Spec: s.Spec, Zone: s.Zone, CatchUp: s.CatchUp.String()}
+	if s.Body == nil {
+		wrong = append(wrong, messagestore.NewInvalidError("body", nil, "it is nil"))
+	} else {
+		wrong = append(wrong, scheduled.encode(s.Body))
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return err
+	}
+	version := messagestore.NoStream
+	last, err := c.store.Last(ctx, c.definition(s.Name))
+	switch {
+	case errors.Is(err, messagestore.ErrNotFound):
+	case err != nil:
+		return err
+	default:
+		version = last.Position
+		if old, is := readScheduled(last); is && old.sameAs(scheduled) {
+			return nil
+		}
+	}
+	now, err := c.config.Now(ctx)
+	if err != nil {
+		return err
+	}
+	scheduled.From = now.UTC().Truncate(time.Second)
+	_, err = c.store.Write(ctx, c.definition(s.Name), version, scheduled)
+	return err
+}
+
+// encode keeps the body as each item will have it.
+func (s *Scheduled) encode(body messagestore.Body) error {
+	s.Type = body.MessageType()
+	if err := messagestore.ValidateType(s.Type); err != nil {
+		return err
+	}
+	if raw, is := body.(messagestore.Raw); is {
+		s.Data = raw.Data
+		if !json.Valid(raw.Data) {
+			return messagestore.NewInvalidError("body", string(raw.Data), "it is a JSON object")
+		}
+		return nil
+	}
+	data, err := json.Marshal(body)
+	s.Data = data
+	return err
+}
+
+func (s Scheduled) sameAs(other Scheduled) bool {
+	return s.Spec == other.Spec && s.Zone == other.Zone && s.CatchUp == other.CatchUp && s.Type == other.Type && string(s.Data) == string(other.Data)
+}
+
+func readScheduled(m *messagestore.Message) (s Scheduled, is bool) {
+	if m.Type != s.MessageType() {
+		return s, false
+	}
+	s, err := messagestore.Decode[Scheduled](m)
+	return s, err == nil
+}
+
+// Remove removes a schedule. No tick comes once Remove has returned and processes have seen it, within their poll
+// interval. The error matches [messagestore.ErrNotFound] if there is none of the name.
+func (c *Cron) Remove(ctx context.Context, name string) error {
+	err := c.use(ctx)
+	if err == nil {
+		err = c.remove(ctx, name)
+	}
+	if err != nil {
+		return fmt.Errorf("cron: remove %.80q: %w", name, err)
+	}
+	return nil
+}
+
+func (c *Cron) remove(ctx context.Context, name string) error {
+	if err := c.definition(name).Validate(); err != nil {
+		return err
+	}
+	last, err := c.store.Last(ctx, c.definition(name))
+	if err != nil {
+		return err
+	}
+	if last.Type != (Scheduled{}).MessageType() {
+		return messagestore.ErrNotFound
+	}
+	_, err = c.store.Write(ctx, c.definition(name), last.Position, Unscheduled{name})
+	return err
+}
+
+// List returns the schedules, in order of their names.
+func (c *Cron) List(ctx context.Context) ([]Schedule, error) {
+	if err := c.use(ctx); err != nil {
+		return nil, err
+	}
+	f := &follower{cron: c, known: map[messagestore.StreamName]*schedule{}}
+	if err := f.read(ctx); err != nil {
+		return nil, fmt.Errorf("cron %s: list: %w", c.category, err)
+	}
+	var all []Schedule
+	for _, s := range f.known {
+		all = append(all, s.Schedule)
+	}
+	slices.SortFunc(all, func(a, b Schedule) int { return compare(a.Name, b.Name) })
+	return all, nil
+}
+
+func compare(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func (c *Cron) use(ctx context.Context) error {
+	switch {
+	case c == nil || c.store == nil:
+		return messagestore.NewInvalidError("cron", nil, "it is not one of New")
+	case ctx == nil:
+		return messagestore.NewInvalidError("context", nil, "it is nil")
+	}
+	return nil
+}
+
+func (c *Cron) stream(name string) messagestore.StreamName     { return c.category.Stream(name) }
+func (c *Cron) definition(name string) messagestore.StreamName { return c.schedules().Stream(name) }
+
+// tickField is the field of a tick's metadata with its time, in microseconds since 1970.
+const tickField = "tickAt"
+
+// TickOf returns the time of the tick that an item is, and false for another item.
+func TickOf(m *messagestore.Message) (time.Time, bool) {
+	if m == nil {
+		return time.Time{}, false
+	}
+	micros, err := strconv.ParseInt(string(m.Metadata.Extra[tickField]), 10, 64)
+	return time.UnixMicro(micros).UTC(), err == nil
+}
+
+// A schedule is one that a process runs.
+type schedule struct {
+	Schedule
+	plan *plan
+	from time.Time
+	next time.Time // zero for never
+
+	known   bool // of the stream
+	version messagestore.Version
+	last    time.Time // tick; zero for none that is known
+}
+
+// A follower knows the schedules of the store.
+type follower struct {
+	cron  *Cron
+	at    messagestore.GlobalPosition
+	known map[messagestore.StreamName]*schedule
+}
+
+// read takes in what was written since.
+func (f *follower) read(ctx context.Context) error {
+	for {
+		page, err := f.cron.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: f.cron.schedules(), From: f.at, Limit: 1000})
+		if err != nil {
+			return err
+		}
+		for _, m := range page.Messages {
+			f.take(m)
+		}
+		f.at = page.Next
+		if !page.More {
+			return nil
+		}
+	}
+}
+
+func (f *follower) take(m *messagestore.Message) {
+	scheduled, is := readScheduled(m)
+	if !is {
+		delete(f.known, m.Stream)
+		return
+	}
+	p, err := parse(scheduled.Spec, scheduled.Zone)
+	if err != nil {
+		f.cron.config.Logger.Warn().Str("stream", string(m.Stream)).Str("error", text.Log(err)).Msg("schedule cannot be read")
+		delete(f.known, m.Stream)
+		return
+	}
+	s := &schedule{plan: p, from: scheduled.From, Schedule: Schedule{
+		Name: scheduled.Name, Spec: scheduled.Spec, Zone: scheduled.Zone, CatchUp: CatchUp(max(0, slices.Index(catchUps, scheduled.CatchUp))),
+		Body: messagestore.Raw{Type: scheduled.Type, Data: scheduled.Data},
+	}}
+	s.next = p.next(s.from)
+	f.known[m.Stream] = s
+}
+
+// Run has the ticks come until ctx ends, and returns nil then. It may run in any number of processes; each tick comes
+// once. It returns an error that lasts, such as [messagestore.ErrNotPermitted].
+func (c *Cron) Run(ctx context.Context) error {
+	if err := c.use(ctx); err != nil {
+		return err
+	}
+	f := &follower{cron: c, known: map[messagestore.StreamName]*schedule{}}
+	bell, stop := c.store.Watch(c.schedules(), c.config.PollInterval)
+	defer stop()
+	key := outage.Key{By: "cron " + string(c.category), To: "tick"}
+	defer c.store.Outage().Ends(key.By)
+	for failures := 0; ctx.Err() == nil; {
+		pause, err := c.round(ctx, f)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, messagestore.ErrClosed), errors.Is(err, messagestore.ErrNotPermitted), errors.Is(err, messagestore.ErrNotSupported), errors.Is(err, messagestore.ErrInvalid):
+			return fmt.Errorf("cron %s: %w", c.category, err)
+		case err != nil:
+			failures++
+			pause = backoff.After(failures, 50*time.Millisecond, time.Second)
+			c.store.Outage().Failed(key, c.config.Logger, "category", string(c.category), "failures", failures, "wait", pause, "error", text.Log(err))
+		default:
+			failures = 0
+			c.store.Outage().Works(key)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-bell:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+	return nil
+}
+
+// round has those ticks come that are due, and returns for how long nothing is.
+func (c *Cron) round(ctx context.Context, f *follower) (time.Duration, error) {
+	if err := f.read(ctx); err != nil {
+		return 0, err
+	}
+	now, err := c.config.Now(ctx)
+	if err != nil {
+		return 0, err
+	}
+	due := make(chan *schedule)
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	for range c.config.Workers {
+		group.Go(func() {
+			for s := range due {
+				if err := c.tick(ctx, s, now); err != nil {
+					mu.Lock()
+					failed = err
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	pause := c.config.PollInterval
+	for _, s := range slices.SortedFunc(maps.Values(f.known), func(a, b *schedule) int { return a.next.Compare(b.next) }) {
+		if !s.next.IsZero() && !s.next.After(now) && ctx.Err() == nil {
+			due <- s
+		}
+	}
+	close(due)
+	group.Wait()
+	for _, s := range f.known {
+		if !s.next.IsZero() {
+			pause = min(pause, max(s.next.Sub(now), time.Millisecond))
+		}
+	}
+	return pause, failed
+}
+
+// tick writes the ticks of a schedule that are due, unless another process did.
+func (c *Cron) tick(ctx context.Context, s *schedule, now time.Time) error {
+	if !s.known {
+		if err := c.learn(ctx, s); err != nil {
+			return err
+		}
+	}
+	for _, at := range s.plan.due(s.base(now), now, s.CatchUp) {
+		if err := c.write(ctx, s, at); err != nil {
+			return err
+		}
+	}
+	s.next = s.plan.next(now)
+	if s.plan.every > 0 {
+		s.next = s.plan.next(later(s.base(now), s.last))
+	}
+	return nil
+}
+
+// base is the time after which ticks are due. A last tick that is not known may have been forgotten, which takes a day.
+func (s *schedule) base(now time.Time) time.Time {
+	if s.last.IsZero() {
+		return later(s.from, now.Add(-24*time.Hour))
+	}
+	return later(s.from, s.last)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// learn finds the last tick of a schedule.
+func (c *Cron) learn(ctx context.Context, s *schedule) error {
+	s.version, s.last = messagestore.NoStream, time.Time{}
+	const most = 100 // messages of others in the stream
+	n := 0
+	for m, err := range c.store.ReadStreamBackwards(ctx, c.stream(s.Name), messagestore.EndOfStream) {
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			s.version = m.Position
+		}
+		n++
+		if at, is := TickOf(m); is {
+			s.last = at
+			break
+		}
+		if n == most {
+			break
+		}
+	}
+	s.known = true
+	return nil
+}
+
+// write writes one tick, at the version after the one before it.
+func (c *Cron) write(ctx context.Context, s *schedule, at time.Time) error {
+	for attempt := 1; ; attempt++ {
+		if !s.last.Before(at) {
+			return nil // another process was first
+		}
+		stream := c.stream(s.Name)
+		written, err := c.store.Write(ctx, stream, s.version, messagestore.Envelope{
+			ID: idOf(stream, at), Body: s.Body,
+			Metadata: messagestore.Metadata{Extra: map[string]json.RawMessage{tickField: json.RawMessage(strconv.FormatInt(at.UnixMicro(), 10))}},
+		})
+		switch {
+		case err == nil:
+			s.version, s.last = written.Version, at
+			return nil
+		case errors.Is(err, messagestore.ErrIDConflict): // the tick is there, of a schedule that was changed since
+			s.last = at
+			return c.learn(ctx, s)
+		case !errors.Is(err, messagestore.ErrVersionConflict) || attempt == 5:
+			s.known = false
+			return err
+		}
+		if err := c.learn(ctx, s); err != nil {
+			return err
+		}
+	}
+}
+
+// idOf is the id of a tick: version 7 by its time, and made of the stream's name.
+func idOf(stream messagestore.StreamName, at time.Time) (id uuid.UUID) {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d", stream, at.UnixMicro()))
+	copy(id[:], sum[:])
+	var millis [8]byte
+	binary.BigEndian.PutUint64(millis[:], uint64(max(at.UnixMilli(), 0)))
+	copy(id[:6], millis[2:])
+	id[6], id[8] = id[6]&0x0F|0x70, id[8]&0x3F|0x80
+	return id
+}

@@ -1,0 +1,331 @@
+package cron_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+	"github.com/dibs-go/dibs/queue/cron"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type Report struct {
+	Of string `json:"of"`
+}
+
+func (Report) MessageType() string { return "Report" }
+
+func TestTicksWhereClocksAreChanged(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spec, zone, after string
+		want              []string
+	}{
+		"a skipped hour of a fixed time":        {"30 2 * * *", "Europe/Prague", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"}},
+		"two fixed times in a skipped hour":     {"15,45 2 * * *", "Europe/Prague", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:15:00Z"}},
+		"a repeated hour of a fixed time":       {"30 2 * * *", "Europe/Prague", "2026-10-24T12:00:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"}},
+		"after the first of a repeated hour":    {"30 2 * * *", "Europe/Prague", "2026-10-25T00:30:00Z", []string{"2026-10-26T01:30:00Z"}},
+		"every half an hour through a skip":     {"*/30 * * * *", "Europe/Prague", "2026-03-29T00:15:00Z", []string{"2026-03-29T00:30:00Z", "2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z"}},
+		"every half an hour through a repeat":   {"*/30 * * * *", "Europe/Prague", "2026-10-25T00:15:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-25T01:00:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:00:00Z"}},
+		"New York, which changes at two":        {"0 2 * * *", "America/New_York", "2026-03-07T12:00:00Z", []string{"2026-03-08T07:00:00Z", "2026-03-09T06:00:00Z"}},
+		"Lord Howe, by half an hour":            {"15 2 * * *", "Australia/Lord_Howe", "2026-10-03T00:00:00Z", []string{"2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"}},
+		"UTC, where none is":                    {"@daily", "", "2026-03-28T12:00:00Z", []string{"2026-03-29T00:00:00Z"}},
+		"the last of February in a leap year":   {"0 0 29 2 *", "", "2026-01-01T00:00:00Z", []string{"2028-02-29T00:00:00Z"}},
+		"@every, from the tick before":          {"@every 90s", "", "2026-01-01T00:00:00Z", []string{"2026-01-01T00:01:30Z", "2026-01-01T00:03:00Z"}},
+		"a day of the month or one of the week": {"0 0 13 * fri", "", "2026-02-12T00:00:00Z", []string{"2026-02-13T00:00:00Z", "2026-02-20T00:00:00Z"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			after, err := time.Parse(time.RFC3339, c.after)
+			require.NoError(t, err)
+			ticks, err := cron.Next(c.spec, c.zone, after, len(c.want))
+			require.NoError(t, err)
+			var got []string
+			for _, at := range ticks {
+				got = append(got, at.UTC().Format(time.RFC3339))
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+func TestBadSchedulesAreRefused(t *testing.T) {
+	t.Parallel()
+	c := must.New(cron.New(must.New(messagestore.New(memory.New(), nil)), "reports", nil))
+	for name, s := range map[string]cron.Schedule{
+		"spec":          {Name: "x", Spec: "* * * *", Body: Report{}},
+		"minute":        {Name: "x", Spec: "60 * * * *", Body: Report{}},
+		"never":         {Name: "x", Spec: "0 0 30 2 *", Body: Report{}},
+		"empty":         {Name: "x", Body: Report{}},
+		"zone":          {Name: "x", Spec: "@daily", Zone: "Mars/X", Body: Report{}},
+		"zone in spec":  {Name: "x", Spec: "CRON_TZ=UTC 0 0 * * *", Body: Report{}},
+		"every":         {Name: "x", Spec: "@every 10ms", Body: Report{}},
+		"every nothing": {Name: "x", Spec: "@every 0s", Body: Report{}},
+		"name":          {Spec: "@daily", Body: Report{}},
+		"long name":     {Name: fmt.Sprintf("%0300d", 1), Spec: "@daily", Body: Report{}},
+		"body":          {Name: "x", Spec: "@daily"},
+		"catch-up":      {Name: "x", Spec: "@daily", Body: Report{}, CatchUp: 7},
+	} {
+		require.ErrorIs(t, c.Set(t.Context(), s), messagestore.ErrInvalid, name)
+	}
+	all, err := c.List(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, all)
+	require.ErrorIs(t, c.Remove(t.Context(), "x"), messagestore.ErrNotFound)
+	_, err = cron.New(nil, "a-b", &cron.Config{Workers: -1, PollInterval: -1})
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+}
+
+// A clock is the time of a test, which the test puts forward.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now(context.Context) (time.Time, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now, nil
+}
+
+func (c *clock) put(to time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = to
+}
+
+func eachStore(t *testing.T, test func(t *testing.T, store *messagestore.Store)) {
+	t.Helper()
+	for name, open := range map[string]func(t *testing.T) messagestore.Driver{
+		"memory": func(*testing.T) messagestore.Driver { return memory.New() },
+		"SQLite": func(t *testing.T) messagestore.Driver {
+			driver := must.New(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil))
+			t.Cleanup(func() { require.NoError(t, driver.Close()) })
+			return driver
+		},
+		"PostgreSQL": func(t *testing.T) messagestore.Driver { return must.New(postgres.New(pgtest.Pool(t), nil)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, must.New(messagestore.New(open(t), nil)))
+		})
+	}
+}
+
+// run runs the schedules until the test ends.
+func run(t *testing.T, c *cron.Cron) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, await.Receive(t, "Run returns", done))
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// ticksOf returns the times of the ticks of a schedule, in the order of the stream.
+func ticksOf(t *testing.T, store *messagestore.Store, stream messagestore.StreamName) (ticks []string) {
+	t.Helper()
+	for m, err := range store.ReadStream(t.Context(), stream, 0) {
+		require.NoError(t, err)
+		at, is := cron.TickOf(m)
+		require.True(t, is)
+		ticks = append(ticks, at.Format(time.DateOnly))
+	}
+	return ticks
+}
+
+func TestEachTickComesOnceFromThreeProcesses(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store *messagestore.Store) {
+		const schedules, days = 8, 10
+		category := storetest.Category(t)
+		begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		const poll = 10 * time.Millisecond
+		clock := &clock{now: begin}
+		var processes []*cron.Cron
+		for range 3 {
+			c := must.New(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: poll, Logger: logger.Silent()}))
+			processes = append(processes, c)
+		}
+		for i := range schedules {
+			require.NoError(t, processes[0].Set(t.Context(), cron.Schedule{Name: fmt.Sprint(i), Spec: "0 6 * * *", Body: Report{fmt.Sprint(i)}}))
+		}
+		for _, c := range processes {
+			run(t, c)
+		}
+		var want []string
+		for day := 1; day <= days; day++ {
+			at := begin.AddDate(0, 0, day)
+			want = append(want, at.Format(time.DateOnly))
+			clock.put(at)
+			await.That(t, "each schedule has ticked", func() (bool, any) {
+				n := 0
+				for i := range schedules {
+					n += len(ticksOf(t, store, category.Stream(fmt.Sprint(i))))
+				}
+				return n >= day*schedules, n
+			})
+		}
+		for i := range schedules {
+			require.Equal(t, want, ticksOf(t, store, category.Stream(fmt.Sprint(i))))
+		}
+	})
+}
+
+func TestMissedTicksComeAsTheScheduleSays(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store *messagestore.Store) {
+		category := storetest.Category(t)
+		begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		clock := &clock{now: begin}
+		newCron := func() *cron.Cron {
+			return must.New(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+		}
+		for name, catchUp := range map[string]cron.CatchUp{"last": cron.Last, "none": cron.None, "all": cron.All} {
+			require.NoError(t, newCron().Set(t.Context(), cron.Schedule{Name: name, Spec: "0 6 * * *", Body: Report{}, CatchUp: catchUp}))
+		}
+		ticked := func(stream string, n int) []string {
+			await.That(t, stream+" has ticked", func() (bool, any) {
+				ticks := ticksOf(t, store, category.Stream(stream))
+				return len(ticks) >= n, ticks
+			})
+			return ticksOf(t, store, category.Stream(stream))
+		}
+		stop := run(t, newCron())
+		clock.put(time.Date(2026, 3, 2, 6, 0, 0, 0, time.UTC))
+		for _, name := range []string{"last", "none", "all"} {
+			require.Equal(t, []string{"2026-03-02"}, ticked(name, 1))
+		}
+		stop()
+		clock.put(time.Date(2026, 3, 5, 12, 0, 0, 0, time.UTC)) // three are missed
+		run(t, newCron())
+		require.Equal(t, []string{"2026-03-02", "2026-03-03", "2026-03-04", "2026-03-05"}, ticked("all", 4))
+		require.Equal(t, []string{"2026-03-02", "2026-03-05"}, ticked("last", 2))
+		clock.put(time.Date(2026, 3, 6, 6, 0, 0, 0, time.UTC))
+		require.Equal(t, []string{"2026-03-02", "2026-03-06"}, ticked("none", 2))
+		require.Equal(t, []string{"2026-03-02", "2026-03-05", "2026-03-06"}, ticked("last", 3))
+	})
+}
+
+func TestASleepOfThreeYearsIsNoFlood(t *testing.T) {
+	t.Parallel()
+	store := must.New(messagestore.New(memory.New(), nil))
+	clock := &clock{now: time.Date(2023, 1, 1, 0, 0, 0, 0, time.UTC)}
+	c := must.New(cron.New(store, "reports", &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+	require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "all", Spec: "@every 1s", Body: Report{}, CatchUp: cron.All}))
+	require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "last", Spec: "* * * * *", Body: Report{}}))
+	run(t, c)
+	count := func(stream messagestore.StreamName) func() int {
+		return func() int { return len(ticksOf(t, store, stream)) }
+	}
+	clock.put(time.Date(2023, 1, 1, 0, 1, 0, 0, time.UTC))
+	await.Equal(t, "a minute of ticks", 60, count("reports-all"))
+	clock.put(time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC))
+	await.Equal(t, "the last thousand", 1060, count("reports-all"))
+	await.Equal(t, "one for three years", 2, count("reports-last"))
+}
+
+func TestAScheduleIsChangedAndRemovedByAnyProcess(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store *messagestore.Store) {
+		category := storetest.Category(t)
+		clock := &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+		c := must.New(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+		run(t, c)
+		other := must.New(cron.New(store, category, &cron.Config{Now: clock.Now}))
+		set := func(spec string, of string) {
+			require.NoError(t, other.Set(t.Context(), cron.Schedule{Name: "daily", Spec: spec, Body: Report{of}}))
+		}
+		set("0 6 * * *", "one")
+		set("0 6 * * *", "one")
+		version, err := store.Version(t.Context(), category.WithType("schedule").Stream("daily"))
+		require.NoError(t, err)
+		require.EqualValues(t, 0, version, "the same again")
+		clock.put(time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC))
+		ticks := func() int { return len(ticksOf(t, store, category.Stream("daily"))) }
+		await.Equal(t, "a tick", 1, ticks)
+		set("0 7 * * *", "two")
+		clock.put(time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC))
+		await.Equal(t, "a tick of the changed one", 2, ticks)
+		last, err := store.Last(t.Context(), category.Stream("daily"))
+		require.NoError(t, err)
+		require.JSONEq(t, `{"of":"two"}`, string(last.Data))
+		at, _ := cron.TickOf(last)
+		require.Equal(t, 7, at.Hour())
+		require.NoError(t, other.Remove(t.Context(), "daily"))
+		all, err := c.List(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, all)
+		require.NoError(t, other.Set(t.Context(), cron.Schedule{Name: "second", Spec: "0 6 * * *", Body: Report{}}))
+		clock.put(time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC))
+		await.Equal(t, "a tick of another", 1, func() int { return len(ticksOf(t, store, category.Stream("second"))) })
+		require.Equal(t, 2, ticks(), "a removed schedule has no tick")
+	})
+}
+
+// A store that fails does not end Run, and no tick is lost or doubled by it.
+func TestTicksOutliveAnOutage(t *testing.T) {
+	t.Parallel()
+	failing := &failingDriver{Driver: memory.New()}
+	store := must.New(messagestore.New(failing, &messagestore.Config{Logger: logger.Silent()}))
+	clock := &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+	c := must.New(cron.New(store, "reports", &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+	require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "daily", Spec: "0 6 * * *", Body: Report{}}))
+	run(t, c)
+	failing.set(true)
+	clock.put(time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC))
+	await.That(t, "writes fail", func() (bool, any) { n := failing.count(); return n > 2, n })
+	failing.set(false)
+	await.Equal(t, "the tick", 1, func() int { return len(ticksOf(t, store, "reports-daily")) })
+}
+
+type failingDriver struct {
+	*memory.Driver
+	mu     sync.Mutex
+	fails  bool
+	failed int
+}
+
+func (d *failingDriver) set(fails bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fails = fails
+}
+
+func (d *failingDriver) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failed
+}
+
+func (d *failingDriver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	d.mu.Lock()
+	if d.fails {
+		d.failed++
+		d.mu.Unlock()
+		return messagestore.Written{}, errors.New("the store is away")
+	}
+	d.mu.Unlock()
+	return d.Driver.Append(ctx, a)
+}

@@ -1,0 +1,198 @@
+package cron
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	parser "github.com/robfig/cron/v3"
+
+	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// CatchUp says what becomes of ticks for which no process was there.
+type CatchUp int
+
+const (
+	Last CatchUp = iota // the last of them comes, late
+	None                // none comes: a tick is at most a minute late
+	All                 // all come, in order; at most the last 1,000
+)
+
+var catchUps = []string{Last: "last", None: "none", All: "all"}
+
+// String returns last, none or all.
+func (c CatchUp) String() string {
+	if c < 0 || int(c) >= len(catchUps) {
+		return fmt.Sprintf("CatchUp(%d)", int(c))
+	}
+	return catchUps[c]
+}
+
+const (
+	maxCatchUp = 1000
+	lateness   = time.Minute // of a tick under None
+)
+
+// A Schedule is when items come, and which.
+type Schedule struct {
+	// Name is the key of the items, so they are delivered one at a time, in order: any text.
+	Name string
+
+	// Spec has five fields, minute, hour, day of the month, month and day of the week, as in a crontab; or it is
+	// @yearly, @monthly, @weekly, @daily, @hourly, or @every with a duration of whole seconds, as in "@every 90s".
+	//
+	// Where clocks are changed, as Debian's cron has it: a time of fixed hours that a change skips comes at the end of
+	// the hour that was skipped, and one that a change repeats comes once. With hours of "*" time goes on as it
+	// elapses.
+	Spec string
+
+	// Zone is the time zone of Spec, as "Europe/Prague".
+	//
+	// Defaults to UTC.
+	Zone string
+
+	// CatchUp says what becomes of ticks for which no process was there.
+	//
+	// Defaults to Last.
+	CatchUp CatchUp
+
+	// Body is that of each item. The time of the tick is in the message: see [TickOf].
+	Body messagestore.Body
+}
+
+// A plan is a spec that was parsed.
+type plan struct {
+	every time.Duration        // in place of the rest
+	spec  *parser.SpecSchedule // in UTC
+	local *parser.SpecSchedule // the same in the zone
+	zone  *time.Location
+	fixed bool // no star among the hours
+}
+
+// starBit is in a field of the parser's that holds a star.
+const starBit = 1 << 63
+
+func parse(spec, zone string) (*plan, error) {
+	location, zoneErr := time.UTC, error(nil)
+	if zone != "" {
+		if location, zoneErr = time.LoadLocation(zone); zoneErr != nil || zone == "Local" {
+			zoneErr = messagestore.NewInvalidError("zone", zone, `it is a time zone, as "Europe/Prague"`)
+		}
+	}
+	invalid := func(rule string) error { return errors.Join(messagestore.NewInvalidError("spec", spec, rule), zoneErr) }
+	if strings.Contains(spec, "TZ=") {
+		return nil, invalid("the zone is a field of its own")
+	}
+	if every, ok := strings.CutPrefix(spec, "@every "); ok {
+		d, err := time.ParseDuration(every)
+		if err != nil || d < time.Second || d%time.Second != 0 || d > 366*24*time.Hour {
+			return nil, invalid("@every has a duration of whole seconds, a second to 366 days")
+		}
+		return &plan{every: d}, zoneErr
+	}
+	parsed, err := parser.ParseStandard(spec)
+	if err != nil {
+		return nil, invalid(text.Log(err))
+	}
+	fields, ok := parsed.(*parser.SpecSchedule)
+	if !ok {
+		return nil, invalid("it has five fields, or is one of @yearly, @monthly, @weekly, @daily, @hourly and @every")
+	}
+	if zoneErr != nil {
+		return nil, zoneErr
+	}
+	wall, local := *fields, *fields
+	wall.Location, local.Location = time.UTC, location
+	p := &plan{spec: &wall, local: &local, zone: location, fixed: fields.Hour&starBit == 0}
+	if p.next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
+		return nil, invalid("no such time comes")
+	}
+	return p, nil
+}
+
+// next returns the first tick after t, or the zero time if none comes within five years.
+func (p *plan) next(t time.Time) time.Time {
+	if p.every > 0 {
+		return t.Add(p.every)
+	}
+	if !p.fixed {
+		return p.local.Next(t.In(p.zone)).UTC()
+	}
+	// By the clock on the wall, which a change puts forward or back.
+	local := t.In(p.zone)
+	wall := time.Date(local.Year(), local.Month(), local.Day(), local.Hour(), local.Minute(), local.Second(), local.Nanosecond(), time.UTC)
+	for range 100 {
+		if wall = p.spec.Next(wall); wall.IsZero() {
+			return time.Time{}
+		}
+		if at := onWall(wall, p.zone); at.After(t) {
+			return at.UTC()
+		}
+	}
+	return time.Time{}
+}
+
+// onWall returns the first time at which the clock in a zone shows what wall has in UTC. If it never does, it returns the time
+// at which the clock is put forward past it.
+func onWall(wall time.Time, zone *time.Location) time.Time {
+	at := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), 0, zone)
+	shows := func(t time.Time) bool {
+		_, offset := t.Zone()
+		return t.Add(time.Duration(offset) * time.Second).UTC().Equal(wall.UTC())
+	}
+	begin, end := at.ZoneBounds()
+	if !shows(at) { // skipped: Go takes one of the two offsets, and so is an hour before or behind
+		if end.IsZero() || at.Sub(begin) < end.Sub(at) && !begin.IsZero() {
+			return begin
+		}
+		return end
+	}
+	// Repeated: the same is shown before the change, by the offset of that time.
+	if !begin.IsZero() {
+		before := begin.Add(-time.Nanosecond)
+		_, offset := before.Zone()
+		if earlier := wall.Add(-time.Duration(offset) * time.Second); earlier.Before(begin) && shows(earlier.In(zone)) {
+			return earlier
+		}
+	}
+	return at
+}
+
+// due returns the ticks after one time and up to another that are to come, of a plan.
+func (p *plan) due(after, now time.Time, catchUp CatchUp) (ticks []time.Time) {
+	if p.every > 0 {
+		if n := now.Sub(after) / p.every; n > maxCatchUp { // those between are not looked at
+			after = after.Add((n - maxCatchUp) * p.every)
+		}
+	}
+	for t := p.next(after); !t.IsZero() && !t.After(now); t = p.next(t) {
+		if catchUp == None && t.Before(now.Add(-lateness)) {
+			continue
+		}
+		if catchUp == Last || len(ticks) == maxCatchUp {
+			ticks = ticks[min(1, len(ticks)):]
+			if catchUp == Last {
+				ticks = ticks[:0]
+			}
+		}
+		ticks = append(ticks, t)
+	}
+	return ticks
+}
+
+// Next returns the next n ticks of a spec in a zone after a time: those that a schedule would have. The error matches
+// [messagestore.ErrInvalid] for a spec or a zone that is none.
+func Next(spec, zone string, after time.Time, n int) ([]time.Time, error) {
+	p, err := parse(spec, zone)
+	if err != nil {
+		return nil, fmt.Errorf("cron: %w", err)
+	}
+	var ticks []time.Time
+	for t := p.next(after); len(ticks) < n && !t.IsZero(); t = p.next(t) {
+		ticks = append(ticks, t)
+	}
+	return ticks, nil
+}
