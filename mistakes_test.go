@@ -301,7 +301,7 @@ var mistakes = []struct {
 		}},
 		{"a category that does not exist", func(t *testing.T) error {
 			t.Helper()
-			return text(logged(t, newStore(), "saet", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
+			return text(logged(t, newStore(), "saet", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 		}},
 		{"`OnlyKnown`, and no message of a type that the handler knows", func(t *testing.T) error {
 			t.Helper()
@@ -316,8 +316,8 @@ var mistakes = []struct {
 			store := newStore()
 			write(t, store, "seat-1", held{})
 			config := &consumer.Config{Logger: logger.Silent()}
-			return must.New(consumer.New(store, seats, "seats", consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
-				return must.New(consumer.New(store, seats, "seats", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), config)).CatchUp(ctx)
+			return must.New(consumer.New(store, seats, "seats", handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+				return must.New(consumer.New(store, seats, "seats", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), config)).CatchUp(ctx)
 			}), config)).CatchUp(t.Context())
 		}},
 	}},

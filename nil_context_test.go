@@ -237,7 +237,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 	reserver := must.New(reservation.New(store, "seats", &reservation.Config{Logger: logger.Silent()}))
 	ended, end := context.WithCancel(t.Context())
 	end()
-	nothing := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
+	nothing := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
 	message := write(t, store, "seat-1", hold{"1"})
 
 	known := arguments{

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -24,7 +25,7 @@ func BenchmarkConsumer(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			c := newNamed(store, account, "ledger", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }),
+			c := newNamed(store, account, "ledger", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }),
 				&consumer.Config{Concurrency: concurrency})
 			b.ReportAllocs()
 			b.ResetTimer()

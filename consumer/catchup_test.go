@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
@@ -52,7 +53,7 @@ func TestAProcessThatStartsTakesOverFromACatchUpWithoutALease(t *testing.T) {
 				write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3}, Deposited{4})
 				entered, release := make(chan struct{}), make(chan struct{})
 				early := &journal{}
-				late := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+				late := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 					if m.Position == 2 {
 						time.Sleep(time.Minute) // until the checkpoint of those before is stored
 						close(entered)

@@ -123,7 +123,7 @@ func TestNewRefusesNil(t *testing.T) {
 	t.Parallel()
 	var (
 		noStore *messagestore.Store
-		noFunc  consumer.HandlerFunc
+		noFunc  handler.HandlerFunc
 		noPtr   *journal
 	)
 	for name, test := range map[string]struct {
@@ -175,7 +175,7 @@ func TestNewKeepsACopyOfTheConfig(t *testing.T) {
 func TestOnlyKnownTakesAHandlerThatTellsItsTypes(t *testing.T) {
 	t.Parallel()
 	for text, h := range map[string]consumer.Handler{
-		"only known true: the handler does not tell the types that it knows": consumer.HandlerFunc((&journal{}).Handle),
+		"only known true: the handler does not tell the types that it knows": handler.HandlerFunc((&journal{}).Handle),
 		"or the method names none": knowing(&journal{}),
 		"message type":             knowing(&journal{}, ""),
 		"filter types":             knowing(&journal{}, make([]string, messagestore.MaxFilterTypes+1)...),
@@ -197,7 +197,7 @@ func TestRunRefusesNoContext(t *testing.T) {
 
 // always returns a handler that fails with err.
 func always(err error) consumer.Handler {
-	return consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return err })
+	return handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return err })
 }
 
 // A mistake costs no round trip, and all are reported together.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -42,7 +43,7 @@ func TestHandlersThatHoldThePoolDoNotStarveTheLease(t *testing.T) {
 	giveBack := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(giveBack)
 	var log logbook
-	c := newIn(t, store, category, "c", consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+	c := newIn(t, store, category, "c", handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if m.Stream == category.Stream("0") {
 			<-first
 			return nil

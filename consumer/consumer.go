@@ -36,15 +36,11 @@ import (
 // Types() []string tells the message types that it knows: see [Config.OnlyKnown]. One with a method
 // Checks() []func(context.Context, *messagestore.Message) error, as a handler.Mux has it, is checked when Run or
 // CatchUp begins. A handler that wraps another passes these methods on.
+//
+// A handler.Mux is one, and so is a handler.HandlerFunc, a function for messages of every type.
 type Handler interface {
 	Handle(ctx context.Context, m *messagestore.Message) error
 }
-
-// HandlerFunc lets a function be a [Handler].
-type HandlerFunc func(ctx context.Context, m *messagestore.Message) error
-
-// Handle calls f.
-func (f HandlerFunc) Handle(ctx context.Context, m *messagestore.Message) error { return f(ctx, m) }
 
 // A Store has the methods of a [messagestore.Store] that a consumer needs. It is safe for
 // concurrent use.

@@ -109,7 +109,7 @@ func TestCatchUpHandlesWhatHandlersWrite(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	count := 0
-	h := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+	h := handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if count++; count == 10 {
 			return nil
 		}
@@ -146,7 +146,7 @@ func TestAFailingHandlerStopsTheConsumerBeforeItsMessage(t *testing.T) {
 			write(t, store, "account-1", Deposited{1})
 		}
 		var calls int
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Position == 1 {
 				calls++
 				return errBroken
@@ -176,7 +176,7 @@ func TestParkGoesOnWithTheNextMessage(t *testing.T) {
 		for range 3 {
 			write(t, store, "account-1", Deposited{1})
 		}
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Position == 1 {
 				return errBroken
 			}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -49,20 +50,20 @@ func (handledBy) MessageType() string { return "Handled" }
 
 // doneHandler writes that a message was handled, in a stream for each stream.
 func doneHandler(store *messagestore.Store) consumer.Handler {
-	return consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+	return handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		_, err := store.Write(ctx, done(m.Stream.Category()).Stream(m.Stream.ID()), messagestore.AnyVersion, messagestore.Follow(m, handledBy{os.Getpid()}))
 		return err
 	})
 }
 
 // hangingAfter handles so many messages, and never returns from a later one.
-func hangingAfter(handler consumer.Handler, after int64) consumer.Handler {
+func hangingAfter(next consumer.Handler, after int64) consumer.Handler {
 	var calls atomic.Int64
-	return consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+	return handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if calls.Add(1) > after {
 			select {} // the parent kills the process
 		}
-		return handler.Handle(ctx, m)
+		return next.Handle(ctx, m)
 	})
 }
 
@@ -80,11 +81,11 @@ func crashChild(storeURL string, category messagestore.Category) int {
 	}
 	store, err := dibs.Open(ctx, storeURL, nil)
 	if err == nil {
-		handler := doneHandler(store)
+		h := doneHandler(store)
 		if after, err := strconv.ParseInt(os.Getenv(crashHangs), 10, 64); err == nil {
-			handler, config.CheckpointInterval = hangingAfter(handler, after), time.Hour
+			h, config.CheckpointInterval = hangingAfter(h, after), time.Hour
 		}
-		err = newNamed(store, category, "crash", handler, &config).Run(ctx)
+		err = newNamed(store, category, "crash", h, &config).Run(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, err)

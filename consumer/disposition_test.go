@@ -91,7 +91,7 @@ func TestDispositions(t *testing.T) {
 					store := newStore()
 					write(t, store, "account-1", Deposited{1}, Deposited{2})
 					calls := 0
-					c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+					c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 						if calls++; calls == 1 {
 							return wrap(test.disposition)
 						}
@@ -146,7 +146,7 @@ func TestDispositionsOfARedrive(t *testing.T) {
 					park(t, store, account, "ledger")
 					request(t, store, account, "ledger")
 					calls := 0
-					c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+					c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 						if calls++; calls == 1 {
 							return wrap(test.disposition)
 						}

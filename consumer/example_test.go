@@ -8,6 +8,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -21,7 +22,7 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	balance := 0
-	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	h := handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		deposited, err := messagestore.Decode[Deposited](m)
 		if err != nil {
 			return err
@@ -61,7 +62,7 @@ func Example_parkAndRedrive() {
 		log.Fatal(err)
 	}
 	mended := false
-	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	h := handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		deposited, err := messagestore.Decode[Deposited](m)
 		if err != nil {
 			return err

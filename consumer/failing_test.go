@@ -112,7 +112,7 @@ func TestAMessageThatSucceedsAtOnceOrSoonCostsNoCheckpoint(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newStore()
 				failed := 0
-				c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+				c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 					if time.Sleep(10 * time.Millisecond); failed < fails {
 						failed++
 						return errBroken
@@ -142,7 +142,7 @@ func TestStoredFailuresAreBounded(t *testing.T) {
 			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
 		}
 		odd := errors.New("\x00\xff\x1b[2J\u0085" + strings.Repeat("é", 100_000))
-		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			time.Sleep(time.Duration(m.GlobalPosition) * time.Millisecond) // so that they begin to fail one after the other
 			return odd
 		}), &consumer.Config{Concurrency: 64, Errors: retryEach(time.Hour)}))
@@ -492,7 +492,7 @@ func TestAMessageHandledBehindASlowOneIsNotFailing(t *testing.T) {
 		write(t, store, "account-1", Deposited{0})
 		write(t, store, "account-2", Deposited{1})
 		recovers := time.Now().Add(12500 * time.Millisecond)
-		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 			switch {
 			case m.Stream == "account-1":
 				<-ctx.Done()
@@ -526,7 +526,7 @@ func TestAFailureDuringACheckpointIsStoredByTheNext(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{0})
 		calls := 0
-		stop := running(t, newConsumer(t, slowWriter{store}, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+		stop := running(t, newConsumer(t, slowWriter{store}, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			if calls++; calls < 3 {
 				return handler.RetryAfter(1300*time.Millisecond, fmt.Errorf("failure %d", calls))
 			}
@@ -547,7 +547,7 @@ func TestAMessageThatAFilterLeavesOutIsNotFailing(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Withdrawn{}, Deposited{1})
-	fails := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return errBroken })
+	fails := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errBroken })
 	require.ErrorIs(t, newConsumer(t, store, fails, &consumer.Config{Errors: stopAtOnce}).CatchUp(t.Context()), errBroken)
 	require.Len(t, statusIn(t, store, account).Failing, 1)
 
@@ -577,7 +577,7 @@ func TestAMessageHandledDuringAnUnknownOutcomeIsNotFailing(t *testing.T) {
 		}
 		write(t, store.Store, "account-1", Deposited{0})
 		write(t, store.Store, "account-2", Deposited{1})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 			switch {
 			case m.Stream == "account-1":
 				<-ctx.Done()

@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -449,7 +450,7 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 				elsewhere := must.New(messagestore.New(d, nil))
 				entered, release := make(chan struct{}), make(chan struct{})
 				config.CheckpointMessages = 1
-				c := newConsumer(t, must.New(messagestore.New(d, nil)), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+				c := newConsumer(t, must.New(messagestore.New(d, nil)), handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 					close(entered)
 					<-release
 					return nil
@@ -477,7 +478,7 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 
 // A handler that writes to "other", under an id of the message's own.
 func effects(store *messagestore.Store, handled *atomic.Int64) consumer.Handler {
-	return consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+	return handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		handled.Add(1)
 		_, err := store.Write(ctx, "other-1", messagestore.AnyVersion, messagestore.Envelope{ID: uuid.NewSHA1(m.ID, nil), Body: Deposited{1}})
 		return err
@@ -627,7 +628,7 @@ func TestARunThatBeginsAgainLooksForWhatTheOneBeforeHasRead(t *testing.T) {
 			write(t, store, "account-1", Deposited{1}, Deposited{2})
 			d.before = d.restore(t, lost)
 			d.before.epoch = "2"
-			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 				d.handled.Add(1)
 				return nil
 			}), nil)
@@ -673,7 +674,7 @@ func TestARunDoesNotBeginAgainBesideAHandlerThatDoesNotStop(t *testing.T) {
 		d.now.epoch = "1"
 		store := must.New(messagestore.New(d, nil))
 		var handled atomic.Int64
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			handled.Add(1)
 			time.Sleep(time.Hour)
 			return nil

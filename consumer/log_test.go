@@ -73,7 +73,7 @@ func TestAConsumerWithoutALoggerWarnsOnStandardError(t *testing.T) {
 	store := newStore()
 	_, err = store.Write(t.Context(), "account-1", messagestore.NoStream, Deposited{1})
 	require.NoError(t, err)
-	panics := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { panic("no such seat") })
+	panics := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { panic("no such seat") })
 
 	err = must.New(consumer.New(store, account, "ledger", panics, &consumer.Config{Errors: stopAtOnce})).CatchUp(t.Context())
 	require.NoError(t, must.New(consumer.New(store, account, "silent", panics, &consumer.Config{Errors: parkAtOnce, Logger: logger.Silent()})).CatchUp(t.Context()))
@@ -99,11 +99,11 @@ func TestAFailureThatNoRetryHelpsIsNotRetried(t *testing.T) {
 	entity.On(projection, func(sum int, d Deposited) int { return sum + d.Amount })
 	for name, h := range map[string]consumer.Handler{
 		"OfAMux": mux,
-		"OfAFunction": consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		"OfAFunction": handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			_, err := messagestore.Decode[Deposited](m)
 			return err
 		}),
-		"OfAProjection": consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		"OfAProjection": handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			_, err := projection.Apply(0, m)
 			return err
 		}),
@@ -312,7 +312,7 @@ func TestAHandlerThatDoesNotReturnIsLoggedAtGrowingIntervals(t *testing.T) {
 		write(t, store, "account-2", Deposited{1})
 		var log logbook
 		hangs := make(chan struct{})
-		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Stream == "account-1" {
 				<-hangs
 			}
@@ -350,7 +350,7 @@ func TestAPanicHasItsStack(t *testing.T) {
 			}
 			deep(n - 1)
 		}
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			deep(90)
 			return nil
 		}), &consumer.Config{Logger: log.logger(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: 10 * time.Millisecond}, Then: consumer.ParkMessage}})
@@ -416,7 +416,7 @@ func TestAHandlerThatWritesToItsOwnCategoryIsNamedOnce(t *testing.T) {
 			write(t, store, "account-1", Deposited{1})
 			var log logbook
 			n := 0
-			c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+			c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 				if n++; n > 5 {
 					return nil
 				}
@@ -497,7 +497,7 @@ func TestAConsumerOverAClosedFileStops(t *testing.T) {
 	store := must.New(messagestore.New(driver, nil))
 	ended := make(chan error, 2)
 	started := make(chan struct{})
-	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+	c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 		close(started)
 		return nil
 	}), nil)
@@ -518,7 +518,7 @@ func TestTheLogOfARefusedMessageHasNoContent(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", raw("Opened", `{"iban":"CZ65"}`))
 		write(t, store, "account-2", raw("Deposited", `{"amount":65.12}`))
-		h := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		h := handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 			if m.Type == "Opened" {
 				_, err := store.Write(ctx, "other-1", messagestore.AnyVersion, raw("Refused", string(m.Data)+"CZ65"))
 				return err

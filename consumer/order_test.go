@@ -446,7 +446,7 @@ func TestNewMessagesDoNotPassTheLastRedrive(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, 1))
 				store, r := newStore(), &refuser{}
-				slow := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+				slow := handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 					r.mu.Lock()
 					pause := time.Duration(random.IntN(20)) * time.Millisecond
 					r.mu.Unlock()
@@ -516,7 +516,7 @@ func TestReplicasKeepTheOrderOfBlockedKeys(t *testing.T) {
 					ctx, cancel := context.WithCancel(context.Background())
 					ended := make(chan error, 1)
 					dead := false
-					c := newConsumer(t, s, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+					c := newConsumer(t, s, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 						time.Sleep(time.Millisecond)
 						if s.wait() != nil {
 							return errDead // a process that is dead has no effect

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/alarm"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -120,7 +121,7 @@ func TestAnOutageIsNoFailureOfTheMessagesAtWork(t *testing.T) {
 				store := &leaving{Store: newStore()}
 				var log logbook
 				var handled atomic.Int64
-				c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+				c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 					time.Sleep(time.Second) // so that the store goes away meanwhile
 					if _, err := store.Now(ctx); err != nil {
 						return fmt.Errorf("my own statement: %w", err)

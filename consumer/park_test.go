@@ -43,7 +43,7 @@ func TestADeadLetterRefersToItsMessage(t *testing.T) {
 	})
 	original, err := store.Last(t.Context(), "account-1")
 	require.NoError(t, err)
-	c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		if m.ID == id {
 			return errBroken
 		}
@@ -159,7 +159,7 @@ func TestAConsumerThatWasResetParksNothing(t *testing.T) {
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
 	deliveries := 0
-	c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+	c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 		if deliveries++; deliveries > 1 {
 			return nil
 		}
@@ -180,7 +180,7 @@ func TestAMessageThatTheStoreHasLostIsNotParked(t *testing.T) {
 	d := &replaced{now: newHistory()}
 	store := must.New(messagestore.New(d, nil))
 	write(t, store, "account-1", Deposited{1})
-	c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+	c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 		d.by(d.restore(t, 1))
 		return errHopeless
 	}), nil)
@@ -222,7 +222,7 @@ func TestAMessageThatCannotBeParkedIsNotPassed(t *testing.T) {
 			return nil
 		}
 		calls := 0
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			calls++
 			return errBroken
 		}), &consumer.Config{Errors: parkAtOnce})
@@ -273,7 +273,7 @@ func TestALargeMessageIsParkedAndRedriven(t *testing.T) {
 			require.Equal(t, messagestore.StreamName("account-1"), letter.Metadata.CausationStream)
 
 			var given *messagestore.Message
-			n := redrive(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+			n := redrive(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 				given = m
 				return nil
 			}))
@@ -309,7 +309,7 @@ func TestRedriveDeliversTheOriginalsInOrder(t *testing.T) {
 	}
 	var seen []messagestore.Message
 	broken := true
-	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	h := handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		if broken {
 			return errBroken
 		}
@@ -359,7 +359,7 @@ func TestDeadLettersOfOthersAreLeftAlone(t *testing.T) {
 func TestARedriveFailsAsADeliveryDoes(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		handler consumer.HandlerFunc
+		handler handler.HandlerFunc
 		text    string
 	}{
 		{func(context.Context, *messagestore.Message) error { panic("poison") }, "panic: poison"},
@@ -433,7 +433,7 @@ func TestTheFirstOutcomeOfARedriveStands(t *testing.T) {
 	request(t, store, account, "ledger")
 	twin := newConsumer(t, store, &journal{}, nil)
 
-	err := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+	err := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 		require.NoError(t, twin.CatchUp(ctx))
 		return errBroken
 	}), nil).CatchUp(t.Context())

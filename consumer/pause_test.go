@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -148,7 +149,7 @@ func TestAPauseLetsTheMessageInFlightEndAndItsRetriesWait(t *testing.T) {
 		store := newStore()
 		var attempts atomic.Int64
 		release := make(chan struct{})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			if attempts.Add(1) == 1 {
 				<-release
 				return nil
@@ -237,7 +238,7 @@ func TestCatchUpOfAPausedConsumerIsAnError(t *testing.T) {
 				store := newStore()
 				write(t, store, "account-1", Deposited{1}, Deposited{2})
 				handled, release := 0, make(chan struct{})
-				c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+				c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 					if begun {
 						<-release
 					}

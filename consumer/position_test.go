@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
@@ -30,7 +31,7 @@ func TestOfTwoCatchUpsAtOnceTheSecondToRecordIsFenced(t *testing.T) {
 		write(t, must.New(messagestore.New(driver, nil)), "account-1", Deposited{1})
 		config := &consumer.Config{CheckpointMessages: 1}
 		entered, release := make(chan struct{}), make(chan struct{})
-		late := newConsumer(t, must.New(messagestore.New(driver, nil)), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		late := newConsumer(t, must.New(messagestore.New(driver, nil)), handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			close(entered)
 			<-release
 			return nil
@@ -213,7 +214,7 @@ func TestAHandlersErrorDoesNotKeepThePositionFromBeingRecorded(t *testing.T) {
 	for _, failure := range []error{consumer.ErrConsumerFenced, consumer.ErrPositionAhead, &checkpoint.CorruptError{}} {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Position == 1 {
 				return failure
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -423,7 +424,7 @@ func TestAConsumerThatRetriesFindsOutThatItWasReset(t *testing.T) {
 				write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 				config.Errors = againAndAgain
 				var third atomic.Int64
-				stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+				stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 					if m.Position == 2 {
 						third.Add(1)
 						return nil
@@ -455,7 +456,7 @@ func TestAConsumerThatRedrivesFindsOutThatItWasReset(t *testing.T) {
 		park(t, store, account, "ledger")
 		request(t, store, account, "ledger")
 		var log logbook
-		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			select {
 			case <-ctx.Done():
 			case <-time.After(30 * time.Second):
@@ -490,7 +491,7 @@ func TestAConsumerThatRecordsMakesSureByNothingElse(t *testing.T) {
 				recorded.Add(1)
 			}
 		}
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			time.Sleep(time.Second)
 			return nil
 		}), &consumer.Config{CheckpointInterval: 5 * time.Second})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -136,7 +137,7 @@ func TestWhatWasRedrivenIsNotHandedOverAgainWhenTheStoreIsBack(t *testing.T) {
 							}
 						})
 					})
-					c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+					c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 						calls++
 						store.set(func(*tap) { back = time.Now().Add(30 * time.Second) })
 						return failure
@@ -182,7 +183,7 @@ func TestAnOutcomeThatCannotBeStoredHoldsUpNoStop(t *testing.T) {
 						return nil
 					}
 				})
-				c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+				c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 					store.set(func(*tap) { away = true })
 					return nil
 				}), &consumer.Config{Grace: 2 * time.Second})
@@ -213,7 +214,7 @@ func TestAHandlerThatARedriveLeftBehindKeepsTheConsumerFromRunning(t *testing.T)
 		release := sync.OnceFunc(func() { close(blocked) })
 		defer release()
 		var calls atomic.Int64
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			calls.Add(1)
 			<-blocked
 			return nil
@@ -250,7 +251,7 @@ func TestARequestWhoseHandlerReturnsIsSettledWhateverItReturns(t *testing.T) {
 				store, _ := oneParked(t)
 				request(t, store.Store, account, "ledger")
 				handled := 0
-				stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+				stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 					if m.Stream == "account-1" {
 						return test.failure
 					}

@@ -42,7 +42,7 @@ func folds(newer bool) release {
 		if newer {
 			entity.On(p, func(n int, _ Withdrawn) int { return n - 1 })
 		}
-		return consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		return handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 			if _, err := p.Apply(0, m); err != nil {
 				return err
 			}

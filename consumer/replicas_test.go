@@ -15,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -105,7 +106,7 @@ func newReplicaOf(t *testing.T, driver messagestore.Driver, h consumer.Handler, 
 	if h == nil {
 		h = r.journal
 	}
-	r.Consumer = newConsumer(t, s, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+	r.Consumer = newConsumer(t, s, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if err := s.wait(); err != nil {
 			return err
 		}
@@ -313,7 +314,7 @@ func comeAndGo(t *testing.T, random *rand.Rand) {
 	next := map[messagestore.StreamName]messagestore.Version{} // to be handled for the first time
 	calls, written := 0, 0
 	var wrong []string
-	handle := func(s *frozen) consumer.HandlerFunc {
+	handle := func(s *frozen) handler.HandlerFunc {
 		return func(ctx context.Context, m *messagestore.Message) error {
 			time.Sleep(time.Duration(m.GlobalPosition%7) * 20 * time.Millisecond)
 			if err := s.wait(); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -38,7 +39,7 @@ func TestAnOperatorParksTheMessageThatIsRetried(t *testing.T) {
 			write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 			var log logbook
 			config.Errors.Retry.For, config.Logger = consumer.Forever, log.logger()
-			stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+			stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 				if m.Position == 1 {
 					return errBroken
 				}
@@ -70,7 +71,7 @@ func TestAnOperatorParksTheMessageOfAStoppedConsumer(t *testing.T) {
 	t.Parallel()
 	store, j := newStore(), &journal{}
 	write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
-	kills := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+	kills := handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if m.Position == 1 {
 			return errBroken
 		}
@@ -220,7 +221,7 @@ func TestADropAndARedriveHaveOneEnd(t *testing.T) {
 	letter := parkedOf(t, store, account, "ledger")[0]
 	request(t, store, account, "ledger")
 
-	require.NoError(t, newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+	require.NoError(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 		_, err := letters.Drop(ctx, letter.ID, "refunded by hand")
 		return err
 	}), nil).CatchUp(t.Context()))
@@ -259,7 +260,7 @@ func TestNextIsTheFirstMessageOfSeveralParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, j := newStore(), &journal{}
 		write(t, store, "account-0", Deposited{1})
-		broken := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		broken := handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 			if m.Stream == "account-0" {
 				return errBroken
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
@@ -167,7 +168,7 @@ func TestWhatFailsAgainStaysParkedUntilItIsAskedForAgain(t *testing.T) {
 		park(t, store, account, "ledger")
 		request(t, store, account, "ledger")
 		calls := 0
-		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			calls++
 			return errBroken
 		}), nil))
@@ -198,7 +199,7 @@ func TestARequestOutlivesTheConsumerThatTookItUp(t *testing.T) {
 		write(t, store, "account-1", Deposited{1})
 		park(t, store, account, "ledger")
 		request(t, store, account, "ledger")
-		stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}), &consumer.Config{Grace: time.Second}))
@@ -227,7 +228,7 @@ func TestWhatIsAskedForWaitsForItsTurn(t *testing.T) {
 			park(t, store, account, "ledger")
 			inHand, most, calls := 0, 0, 0
 			var mu sync.Mutex
-			stop := running(t, newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 				mu.Lock()
 				calls++
 				inHand++
@@ -376,9 +377,9 @@ func redriveChild(storeURL string, category messagestore.Category, hangs bool) i
 	ctx := context.Background()
 	store, err := dibs.Open(ctx, storeURL, nil)
 	if err == nil {
-		handler := doneHandler(store)
+		h := doneHandler(store)
 		if hangs {
-			handler = consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+			h = handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 				if _, err := store.Write(ctx, begun(category), messagestore.AnyVersion, raw("Hangs", `{}`)); err != nil {
 					return err
 				}
@@ -386,7 +387,7 @@ func redriveChild(storeURL string, category messagestore.Category, hangs bool) i
 				return ctx.Err()
 			})
 		}
-		err = newNamed(store, category, "c", handler, &consumer.Config{RedriveInterval: 5 * time.Millisecond, Lease: time.Second}).Run(ctx)
+		err = newNamed(store, category, "c", h, &consumer.Config{RedriveInterval: 5 * time.Millisecond, Lease: time.Second}).Run(ctx)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 2

@@ -35,7 +35,7 @@ func TestAMessageOfAnotherProcessIsFoundByPolling(t *testing.T) {
 		driver := newDriver()
 		var handledAt []time.Duration
 		start := time.Now()
-		c := newConsumer(t, must.New(messagestore.New(driver, nil)), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, must.New(messagestore.New(driver, nil)), handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			handledAt = append(handledAt, time.Since(start))
 			return nil
 		}), &consumer.Config{PollInterval: time.Minute})
@@ -152,7 +152,7 @@ func TestThePositionIsRecordedByCountByTimeWhenIdleAndAtTheEnd(t *testing.T) {
 	t.Parallel()
 	config := consumer.Config{CheckpointMessages: 10, CheckpointInterval: time.Minute, PollInterval: 8 * time.Second, Grace: time.Minute}
 	slow := func(pause time.Duration) consumer.Handler {
-		return consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		return handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			time.Sleep(pause)
 			return nil
 		})
@@ -219,7 +219,7 @@ func TestStoppingLetsTheMessageInHandFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -244,7 +244,7 @@ func TestPastTheGraceTheContextEndsAndTheMessageIsNotAtFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			<-ctx.Done()
 			return fmt.Errorf("deposit: %w", ctx.Err())
 		}), &consumer.Config{Grace: 2 * time.Second, Errors: parkAtOnce})
@@ -265,7 +265,7 @@ func TestAHandlerThatIgnoresItsContextIsNamed(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
 		release := make(chan struct{})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			<-release
 			return nil
 		}), &consumer.Config{Grace: 2 * time.Second})
@@ -299,7 +299,7 @@ func TestAHandlerThatIgnoresItsContextIsNamedThoughAnotherFailed(t *testing.T) {
 		write(t, store, "account-1", Deposited{2})
 		write(t, store, "account-2", Deposited{3})
 		release := make(chan struct{})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			switch m.Stream {
 			case "account-1":
 				<-release
@@ -352,7 +352,7 @@ func TestRetriesBackOffWithJitterForFiveMinutesByDefault(t *testing.T) {
 		write(t, store, "account-1", Deposited{1})
 		var calls []time.Time
 		var log bytes.Buffer
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			calls = append(calls, time.Now())
 			return errBroken
 		}), &consumer.Config{Logger: logger.Zerolog(zerolog.New(&log))})
@@ -383,7 +383,7 @@ func TestRetryForeverOutlivesADay(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
 		until := time.Now().Add(30 * time.Hour)
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			if time.Now().Before(until) {
 				return errBroken
 			}
@@ -401,7 +401,7 @@ func TestRetryAfterIsNotCountedByThePolicy(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
 		var calls []time.Time
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			if calls = append(calls, time.Now()); len(calls) <= 3 {
 				return fmt.Errorf("wrapped: %w", handler.RetryAfter(time.Hour, errBroken))
 			}
@@ -424,7 +424,7 @@ func TestSkipMovesOnIsCountedAndLogged(t *testing.T) {
 	write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 	var log bytes.Buffer
 	j := &journal{}
-	c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+	c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if m.Position == 1 {
 			return fmt.Errorf("wrapped: %w", handler.Skip("a test account"))
 		}
@@ -448,7 +448,7 @@ func TestAStopFinishesWhatIsInHandAndRecordsThePositionBeforeTheMessage(t *testi
 		}
 		var finished []messagestore.StreamName
 		var mu sync.Mutex
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Stream == "account-1" {
 				return errBroken
 			}
@@ -483,7 +483,7 @@ func TestEveryWayOfFailingFails(t *testing.T) {
 			t.Parallel()
 			store := newStore()
 			write(t, store, "account-1", Deposited{1})
-			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 				test.fail()
 				return nil
 			}), &consumer.Config{Errors: stopAtOnce})
@@ -535,7 +535,7 @@ func TestOneMessageOfAnIDIsInHandAndOthersDoNotWait(t *testing.T) {
 		inHand := map[string]int{}
 		most, mostOfOne := 0, 0
 		var hot []string
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			mu.Lock()
 			inHand[m.Stream.CardinalID()]++
 			together := 0
@@ -580,7 +580,7 @@ func TestAMessageThatWaitsForItsRetryHoldsUpOnlyItsOwnID(t *testing.T) {
 			write(t, store, "account-2", Deposited{3})
 			j := &journal{}
 			failed := false
-			c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+			c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 				if m.GlobalPosition == 1 && !failed {
 					failed = true
 					return handler.RetryAfter(time.Minute, errBroken)
@@ -615,7 +615,7 @@ func TestReadAheadIsBounded(t *testing.T) {
 			return &page, err
 		}
 		var handled, ahead atomic.Int64
-		c := newConsumer(t, tapped, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, tapped, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Stream == "account-slow" {
 				time.Sleep(10 * time.Minute)
 				ahead.Store(handled.Load())
@@ -673,7 +673,7 @@ func TestStatsCount(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
 		failures := 2
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Position == 1 && failures > 0 {
 				failures--
 				return errBroken
@@ -697,7 +697,7 @@ func TestConcurrentHandlersAreAllUsed(t *testing.T) {
 		for i := range 64 {
 			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
 		}
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			time.Sleep(time.Second)
 			return nil
 		}), &consumer.Config{Concurrency: 16})
@@ -716,7 +716,7 @@ func TestOneAfterTheOtherIsInOrderOfTheCategory(t *testing.T) {
 		write(t, store, account.Stream(fmt.Sprint(i*7%11)), Deposited{i})
 	}
 	var seen []messagestore.GlobalPosition
-	c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		seen = append(seen, m.GlobalPosition)
 		return nil
 	}), nil)
@@ -737,7 +737,7 @@ func TestAMessageThatIsDueWaitsForAFreeHand(t *testing.T) {
 			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
 		}
 		failed := false
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Stream == "account-0" {
 				if !failed {
 					failed = true
@@ -763,7 +763,7 @@ func TestWhatIsKeptBackBehindAMessageIsPassedWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Withdrawn{}, Withdrawn{})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			time.Sleep(5 * time.Second)
 			return nil
 		}), &consumer.Config{OnlyKnown: true})
@@ -782,7 +782,7 @@ func TestCatchUpDoesNotEndWhileMessagesAreInHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2}, Deposited{3})
-		c := newConsumer(t, store, consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 			_, err := store.Write(ctx, "account-2", messagestore.AnyVersion, Withdrawn{})
 			time.Sleep(time.Second)
 			return err

@@ -97,7 +97,7 @@ func TestATombstoneWaitsInItsPlaceForWhatIsBeforeIt(t *testing.T) {
 	write(t, r.Store, r.category.Stream("1"), Deposited{1})
 	write(t, r.Store, r.category.Stream("2"), Deposited{1})
 	r.delete(t, r.category.Stream("2"), false)
-	failing := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("not yet") })
+	failing := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("not yet") })
 
 	c := r.consumer(t, failing, &consumer.Config{Concurrency: 4, Errors: stopAtOnce})
 	require.Error(t, c.CatchUp(t.Context()))
@@ -306,7 +306,7 @@ func TestAConsumerReadsWhatIsRemovedUnderIt(t *testing.T) {
 	var mu sync.Mutex
 	last := map[messagestore.StreamName]messagestore.Version{}
 	handled := map[string]bool{}
-	h := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	h := handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if before, ok := last[m.Stream]; ok && before >= m.Position {
@@ -401,7 +401,7 @@ func TestAParkedMessageOfADeletedStreamIsNotRedriven(t *testing.T) {
 	r := newRemovals(t)
 	fails := true
 	j := &journal{}
-	h := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+	h := handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		if fails {
 			return errors.New("not yet")
 		}
@@ -434,7 +434,7 @@ func TestADeletedDeadLetterIsNotParkedAnyMore(t *testing.T) {
 	for _, erase := range []bool{false, true} {
 		r := newRemovals(t)
 		write(t, r.Store, r.category.Stream("1"), Deposited{1})
-		failing := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no") })
+		failing := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no") })
 		c := r.consumer(t, failing, &consumer.Config{Errors: parkAtOnce})
 		require.NoError(t, c.CatchUp(t.Context()))
 		for p, err := range deadletter.Of(r.Store, r.category, "accounts").All(t.Context()) {
@@ -470,7 +470,7 @@ func TestADeletedPositionStopsTheConsumer(t *testing.T) {
 			require.NoError(t, r.consumer(t, &journal{}, nil).CatchUp(t.Context()))
 			write(t, r.Store, r.category.Stream("1"), Deposited{2})
 
-			err := r.consumer(t, consumer.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+			err := r.consumer(t, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 				_, err := r.admin.Delete(ctx, r.category.WithType("position").Stream(ids[0]).With(ids[1:]...), messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase})
 				return err
 			}), nil).CatchUp(t.Context())

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -27,7 +28,7 @@ func TestNoMessageIsBegunOnceTheContextIsDone(t *testing.T) {
 	for i, stopAt := range []int64{1, 100, 1000} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var calls int64
-		c := newNamed(store, account, fmt.Sprintf("ledger%d", i), consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c := newNamed(store, account, fmt.Sprintf("ledger%d", i), handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			if calls++; calls == stopAt {
 				cancel()
 			}
@@ -56,7 +57,7 @@ func TestSlowMessagesHoldUpNoOther(t *testing.T) {
 			write(t, store, stream, Deposited{i})
 		}
 		var fast atomic.Int64
-		c := newConsumer(t, store, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if strings.HasPrefix(m.Stream.ID(), "slow") {
 				time.Sleep(10 * time.Minute)
 			} else {
@@ -84,7 +85,7 @@ func TestWhatFailsForGoodWhileTheRunStopsIsParked(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := newStore()
 			write(t, store, "account-1", Deposited{1}, Deposited{2})
-			c := newConsumer(t, store, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 				time.Sleep(2 * time.Second)
 				return errHopeless
 			}), &consumer.Config{Concurrency: concurrency})
@@ -127,7 +128,7 @@ func TestLargeMessagesAreReadInSmallBatches(t *testing.T) {
 			}
 			return &page, err
 		}
-		c := newConsumer(t, tapped, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, tapped, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			time.Sleep(time.Second) // so that the next batch is there, if there is room
 			mu.Lock()
 			defer mu.Unlock()
@@ -205,7 +206,7 @@ func TestAMessageThatIsBeingParkedCounts(t *testing.T) {
 			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
 		}
 		var inHand, most atomic.Int64
-		c := newConsumer(t, slowToPark{store}, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, slowToPark{store}, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Stream == "account-0" {
 				return errHopeless
 			}
@@ -281,7 +282,7 @@ func TestABusyConsumerReadsSeldomAndInTime(t *testing.T) {
 				time.Sleep(80 * time.Millisecond)
 				return nil, nil
 			}}
-			c := newConsumer(t, tapped, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			c := newConsumer(t, tapped, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 				time.Sleep(100 * time.Millisecond)
 				return nil
 			}), &consumer.Config{Concurrency: concurrency, PollInterval: time.Hour})

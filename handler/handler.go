@@ -23,8 +23,12 @@ type Message[T messagestore.Body] struct {
 // It is called from several goroutines at once, though never for messages of one stream.
 type Func[T messagestore.Body] func(ctx context.Context, m Message[T]) error
 
-// A HandlerFunc handles a stored message of any type. [Mux.Handle] is one.
+// A HandlerFunc handles a stored message of any type. [Mux.Handle] is one, and a [Middleware] wraps one.
+// A consumer takes it in place of a mux.
 type HandlerFunc func(ctx context.Context, m *messagestore.Message) error //nolint:revive // the name that users of net/http look for
+
+// Handle calls f.
+func (f HandlerFunc) Handle(ctx context.Context, m *messagestore.Message) error { return f(ctx, m) }
 
 // A Mux passes each message to the function registered for its type. A message of another
 // type is an error, unless [Mux.IgnoreUnknown] was called.

@@ -108,7 +108,7 @@ func TestReserveFeedsNotOnItself(t *testing.T) {
 	store := newStore()
 	send(t, store, command, Deposit{"AAA", 10})
 	var results []reservation.Result
-	obvious := func(once *reservation.Reserver) consumer.HandlerFunc {
+	obvious := func(once *reservation.Reserver) handler.HandlerFunc {
 		return func(ctx context.Context, m *messagestore.Message) error {
 			result, err := once.Reserve(ctx, m, "AAA")
 			if err == nil {

@@ -111,7 +111,7 @@ func TestAConsumerThatIsRenamedFindsItsReservations(t *testing.T) {
 }
 
 // wrapped hides what the mux tells.
-func wrapped(mux *handler.Mux) consumer.Handler { return consumer.HandlerFunc(mux.Handle) }
+func wrapped(mux *handler.Mux) consumer.Handler { return handler.HandlerFunc(mux.Handle) }
 
 // There is no message yet: the consumer is refused before one comes. Behind a handler that hides the mux, it is
 // at the first message.

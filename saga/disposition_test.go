@@ -162,7 +162,7 @@ func TestDispositions(t *testing.T) {
 						_, err := store.WriteStreams(ctx, s.Reply("7", "car", ticket{"red"}))
 						return err
 					}
-					cars := must.New(consumer.New(store, "car:command", "cars", consumer.HandlerFunc(answer), &consumer.Config{Logger: silent, Start: consumer.FromStart()}))
+					cars := must.New(consumer.New(store, "car:command", "cars", handler.HandlerFunc(answer), &consumer.Config{Logger: silent, Start: consumer.FromStart()}))
 					t.Cleanup(running(t, cars))
 				}
 				return s

@@ -10,6 +10,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -75,7 +76,7 @@ func init() {
 // consumeAll hands all messages to a handler that counts them.
 func consumeAll(ctx context.Context, cell *measure.Cell, store *dibsStore, task memoryTask) error {
 	var handled atomic.Int64
-	c, err := consumer.New(store, rowsCategory, task.Name, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+	c, err := consumer.New(store, rowsCategory, task.Name, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 		handled.Add(1)
 		return nil
 	}), nil)

@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -179,7 +180,7 @@ func dibsSender(store *messagestore.Store) func(context.Context, sent) error {
 
 func dibsListener(store *messagestore.Store) listener {
 	return func(ctx context.Context, hand func(json.RawMessage) error) error {
-		c, err := consumer.New(store, wakeCategory, "listener", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c, err := consumer.New(store, wakeCategory, "listener", handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			return hand(m.Data)
 		}), &consumer.Config{PollInterval: wakePoll})
 		if err != nil {
@@ -367,7 +368,7 @@ func idle(ctx context.Context, cell *measure.Cell) error {
 		if _, err := store.Write(ctx, newKeyOf(category), messagestore.NoStream, sent{}); err != nil {
 			return err
 		}
-		c, err := consumer.New(store, category, "idle", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+		c, err := consumer.New(store, category, "idle", handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			if handled.Add(1) == idleConsumers {
 				close(all)
 			}

@@ -226,7 +226,7 @@ func TestEventsFollowTheirCommand(t *testing.T) {
 // asBefore is a handler that is not told that another consumer calls it, as if the one before had lost its place.
 func asBefore(t *testing.T, mux *handler.Mux) consumer.Handler {
 	t.Helper()
-	return consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error { return mux.Handle(t.Context(), m) })
+	return handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error { return mux.Handle(t.Context(), m) })
 }
 
 // An event that two processes decide on at once, one of which was paused past its lease, is written by one of

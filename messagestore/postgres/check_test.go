@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/must"
@@ -533,8 +534,8 @@ func TestConsumerStopsAtAServerThatMayLoseMessages(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
 	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, with(t, pgtest.URL(t), "synchronous_commit", "off", override, "off")), nil)), nil))
-	handler := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
-	c := must.New(consumer.New(store, storetest.Category(t), "test", handler, nil))
+	done := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
+	c := must.New(consumer.New(store, storetest.Category(t), "test", done, nil))
 
 	require.ErrorIs(t, c.Run(t.Context()), postgres.ErrUnsafeSettings)
 }
@@ -570,7 +571,7 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 	require.Equal(t, "25006", refused.Code)
 
 	handled := make(chan *messagestore.Message, 1)
-	c := must.New(consumer.New(must.New(messagestore.New(driver, nil)), category, "test", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := must.New(consumer.New(must.New(messagestore.New(driver, nil)), category, "test", handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		handled <- m
 		return nil
 	}), nil))

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -30,8 +31,8 @@ func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 	}
 	run := func(pool *pgxpool.Pool) <-chan error {
 		ended := make(chan error, 1)
-		handler := consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
-		c := must.New(consumer.New(must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t), "test", handler, &consumer.Config{Logger: logger.Silent()}))
+		done := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
+		c := must.New(consumer.New(must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t), "test", done, &consumer.Config{Logger: logger.Silent()}))
 		go func() { ended <- c.Run(t.Context()) }()
 		return ended
 	}

@@ -226,7 +226,7 @@ func TestVerifyCountsConsumersAndDeadLetters(t *testing.T) {
 	k := newKept(t)
 	k.fill(t, "account-1", 3)
 	for _, name := range []string{"accounts", "ledger"} {
-		refusing := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		refusing := handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Position == 1 {
 				return handler.Park(errors.New("it cannot be"))
 			}

@@ -193,7 +193,7 @@ func TestTheLagIsThatOfTheStore(t *testing.T) {
 		_, err := d.store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, held{})
 		require.NoError(t, err)
 	}
-	stuck := d.consumer(seats, "mailer", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no mail") }),
+	stuck := d.consumer(seats, "mailer", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no mail") }),
 		&consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}})
 	stop, err := dibsotel.Observe(d.store, d.config, stuck)
 	require.NoError(t, err)
@@ -215,7 +215,7 @@ func TestEachCountIsItsOwn(t *testing.T) {
 		}
 	}
 	tried := false
-	c := d.consumer(seats, "mailer", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := d.consumer(seats, "mailer", handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		switch { // five are handled, one of them at the second try, two skipped, three parked
 		case m.Position == 4 && !tried:
 			tried = true
@@ -255,7 +255,7 @@ func TestADeliveryWithinASpanStaysInItsTrace(t *testing.T) {
 	writing.End()
 	m, err := d.store.Last(t.Context(), seats.Stream("1"))
 	require.NoError(t, err)
-	h := dibsotel.Handler(consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), d.config)
+	h := dibsotel.Handler(handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), d.config)
 
 	ctx, calling := d.tracer.Tracer("test").Start(t.Context(), "calling")
 	require.NoError(t, h.Handle(ctx, m))
@@ -270,7 +270,7 @@ func TestADeliveryWithinASpanStaysInItsTrace(t *testing.T) {
 func TestMistakesAreTold(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	c := d.consumer(seats, "mailer", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)
+	c := d.consumer(seats, "mailer", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)
 	_, err := dibsotel.Observe(nil, d.config, c)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = dibsotel.Observe(d.store, d.config)
@@ -294,7 +294,7 @@ func TestAHandlerTellsTheTypesAndTheChecksOfTheOneBelow(t *testing.T) {
 		below  consumer.Handler
 		want   []string
 		checks int
-	}{{mux, []string{"Held"}, 1}, {consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil, 0}} {
+	}{{mux, []string{"Held"}, 1}, {handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil, 0}} {
 		tells, is := dibsotel.Handler(test.below, nil).(interface {
 			Types() []string
 			Checks() []func(context.Context, *messagestore.Message) error

@@ -39,7 +39,7 @@ func TestAScrapeShowsConsumers(t *testing.T) {
 	}
 	metrics := must.New(dibsprom.New(store))
 	n := 0
-	c := must.New(consumer.New(store, seats, "mailer", metrics.Handler(consumer.HandlerFunc(func(context.Context, *messagestore.Message) error {
+	c := must.New(consumer.New(store, seats, "mailer", metrics.Handler(handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 		if n++; n == 2 {
 			return errors.New("no mail")
 		}
@@ -86,7 +86,7 @@ func TestEachCountIsItsOwn(t *testing.T) {
 		}
 	}
 	tried := false
-	c := must.New(consumer.New(store, seats, "mailer", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := must.New(consumer.New(store, seats, "mailer", handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		switch { // five are handled, one of them at the second try, two skipped, three parked
 		case m.Position == 4 && !tried:
 			tried = true
@@ -137,7 +137,7 @@ func TestAHandlerThatIsNoneIsSaidSo(t *testing.T) {
 func TestAScrapeGoesOnWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	away := must.New(messagestore.New(&gone{memory.New()}, nil))
-	c := must.New(consumer.New(away, seats, "mailer", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
+	c := must.New(consumer.New(away, seats, "mailer", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(must.New(dibsprom.New(away, c))))
 
@@ -206,7 +206,7 @@ func TestACollectorIsUnregistered(t *testing.T) {
 	t.Parallel()
 	store := must.New(messagestore.New(memory.New(), nil))
 	newConsumer := func(name string) *consumer.Consumer {
-		return must.New(consumer.New(store, seats, name, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
+		return must.New(consumer.New(store, seats, name, handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 	}
 	metrics := must.New(dibsprom.New(store, newConsumer("mailer"), newConsumer("printer")))
 	registry := prometheus.NewPedanticRegistry()
@@ -270,7 +270,7 @@ func TestAHandlerTellsTheTypesAndTheChecksOfTheOneBelow(t *testing.T) {
 		below  consumer.Handler
 		want   []string
 		checks int
-	}{{mux, []string{"Held"}, 1}, {consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil, 0}} {
+	}{{mux, []string{"Held"}, 1}, {handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil, 0}} {
 		tells, is := metrics.Handler(test.below).(interface {
 			Types() []string
 			Checks() []func(context.Context, *messagestore.Message) error

@@ -37,7 +37,7 @@ type watched struct {
 
 func (c *client) consume(ctx context.Context) error {
 	w := c.newWatched()
-	return w.consume(ctx, consumer.HandlerFunc(w.effect))
+	return w.consume(ctx, handler.HandlerFunc(w.effect))
 }
 
 // handle runs a consumer of commands that does each key's once.
@@ -46,7 +46,7 @@ func (c *client) handle(ctx context.Context) error {
 	once := must.New(reservation.New(c.store, c.task.Consumer, &reservation.Config{OnOutcome: w.outcome, Logger: logger.Zerolog(c.log)}))
 	w.once = once
 	mux := handler.New()
-	commands := consumer.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+	commands := handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		return w.reserve(ctx, m, mux.Handle)
 	})
 	if c.task.Inline {
@@ -61,7 +61,7 @@ func (c *client) handle(ctx context.Context) error {
 	defer stop()
 	ended := make(chan error, 2)
 	go func() { ended <- w.consume(ctx, commands) }()
-	go func() { ended <- copies.consume(ctx, consumer.HandlerFunc(mux.Handle)) }()
+	go func() { ended <- copies.consume(ctx, handler.HandlerFunc(mux.Handle)) }()
 	err := <-ended
 	if errors.Is(err, consumer.ErrPositionAhead) {
 		// A failover undid what this one had read. The other one is told by itself, if it is ahead too.

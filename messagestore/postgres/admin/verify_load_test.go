@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -99,7 +100,7 @@ func TestVerifyRaisesNoFalseAlarmUnderLoad(t *testing.T) {
 		_, err = reserver.Reserve(ctx, source, fmt.Sprint(n/2))
 		return err
 	})
-	handled := consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	handled := handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		if m.GlobalPosition%50 == 0 {
 			return errors.New("no")
 		}

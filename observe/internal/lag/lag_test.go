@@ -10,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -29,7 +30,7 @@ func TestEachConsumerHasItsOwnLag(t *testing.T) {
 		require.NoError(t, err)
 	}
 	newConsumer := func(name string) *consumer.Consumer {
-		return must.New(consumer.New(store, seats, name, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
+		return must.New(consumer.New(store, seats, name, handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 	}
 	early, late, never := newConsumer("early"), newConsumer("late"), newConsumer("never")
 	write()
@@ -63,7 +64,7 @@ func TestACategoryIsAskedForOnce(t *testing.T) {
 		}
 	}
 	newConsumer := func(category messagestore.Category, name string) *consumer.Consumer {
-		return must.New(consumer.New(store, category, name, consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
+		return must.New(consumer.New(store, category, name, handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 	}
 	join := func(c *consumer.Consumer) *consumer.Consumer {
 		require.NoError(t, c.CatchUp(t.Context()))

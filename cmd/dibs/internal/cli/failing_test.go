@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
@@ -23,7 +24,7 @@ func TestFailingMessagesArePrinted(t *testing.T) {
 		dibs.ok(t, "write", "account-1", "Opened", `{"name":"canary"}`)
 		fails := errors.New("the bank \x1b[2J is closed, and " + strings.Repeat("it stays so, ", 20) + "for ever")
 		run := func() error {
-			return must.New(consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return fails }),
+			return must.New(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return fails }),
 				&consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}, Logger: logger.Silent()})).Run(t.Context())
 		}
 		require.NotContains(t, dibs.ok(t, "consumers")+dibs.ok(t, "top", "--times", "1"), "fails at")
@@ -68,7 +69,7 @@ func TestFurtherFailingMessagesAreCounted(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		ended := make(chan error, 1)
-		c := must.New(consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no mail") }),
+		c := must.New(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no mail") }),
 			&consumer.Config{Concurrency: 16, Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}, Logger: logger.Silent()}))
 		go func() { ended <- c.Run(ctx) }()
 

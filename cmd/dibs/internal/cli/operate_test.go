@@ -72,7 +72,7 @@ var errUnwanted = handler.Park(errors.New("nobody wants it"))
 
 func catchUp(t *testing.T, store *messagestore.Store, category messagestore.Category, name string, failure error) (handled []string) {
 	t.Helper()
-	c := must.New(consumer.New(store, category, name, consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	c := must.New(consumer.New(store, category, name, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		handled = append(handled, m.String())
 		return failure
 	}), &consumer.Config{Logger: logger.Silent()}))
@@ -258,7 +258,7 @@ func TestReplicasOfAConsumerAreListed(t *testing.T) {
 		defer cancel()
 		ended := make(chan error, 2)
 		for range 2 {
-			c := must.New(consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), &consumer.Config{Logger: logger.Silent()}))
+			c := must.New(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), &consumer.Config{Logger: logger.Silent()}))
 			go func() { ended <- c.Run(ctx) }()
 		}
 		var lines []string
@@ -511,7 +511,7 @@ func TestAConsumerIsPausedAndResumed(t *testing.T) {
 		require.NotContains(t, objects(t, dibs.ok(t, "consumers", "--json"))[0], "pausedAt")
 		require.Equal(t, "mail of account is paused: members that run find out within 10 s\n", dibs.ok(t, "consumers", "pause", "account", "mail"))
 		dibs.ok(t, "write", "account-1", "T")
-		c := must.New(consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
+		c := must.New(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
 		require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrPaused)
 		require.Contains(t, dibs.ok(t, "consumers"), "paused since 20")
 		require.Contains(t, dibs.ok(t, "top", "--times", "1"), "none, paused")

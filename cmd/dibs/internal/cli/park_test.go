@@ -13,6 +13,7 @@ import (
 	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
@@ -24,7 +25,7 @@ func stuck(t *testing.T, store *messagestore.Store, config consumer.Config, pani
 	t.Helper()
 	config.Logger = logger.Silent()
 	config.Errors.Retry.For = consumer.NoRetry
-	err = must.New(consumer.New(store, "account", "mail", consumer.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+	err = must.New(consumer.New(store, "account", "mail", handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 		if m.Position == panics {
 			panic("no such seat")
 		}
@@ -99,7 +100,7 @@ func TestAnOperatorSaysWhichOfSeveralMessagesIsParked(t *testing.T) {
 		defer running.Wait()
 		defer stop()
 		for range 2 {
-			replica := must.New(consumer.New(store, "account", "mail", consumer.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no such seat") }), &consumer.Config{
+			replica := must.New(consumer.New(store, "account", "mail", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no such seat") }), &consumer.Config{
 				Concurrency: 2, RedriveInterval: time.Millisecond, Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: time.Millisecond}},
 			}))
 			running.Go(func() { _ = replica.Run(ctx) })
