@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -42,7 +43,9 @@ type InsertOpts struct {
 	// Defaults to now.
 	ScheduledAt time.Time
 
-	// Metadata is the message's.
+	// Metadata is the message's. A body that is a [messagestore.Envelope] has its own.
+	//
+	// Defaults to none.
 	Metadata messagestore.Metadata
 }
 
@@ -209,13 +212,15 @@ func (q *Queue) Write(body messagestore.Body, opts *InsertOpts) (messagestore.St
 		opts = &InsertOpts{}
 	}
 	envelope := messagestore.Envelope{ID: opts.ID, Body: body, Metadata: opts.Metadata}
+	var wrong []error
 	if given, ok := body.(messagestore.Envelope); ok {
-		envelope = given
-		if opts.ID != uuid.Nil {
+		if envelope = given; opts.ID != uuid.Nil {
 			envelope.ID = opts.ID
 		}
+		if !reflect.ValueOf(opts.Metadata).IsZero() {
+			wrong = append(wrong, messagestore.NewInvalidError("Metadata", nil, "the body is an Envelope, which has its own"))
+		}
 	}
-	var wrong []error
 	if envelope.Body == nil {
 		wrong = append(wrong, messagestore.NewInvalidError("body", nil, "it is nil"))
 	}
@@ -227,12 +232,12 @@ func (q *Queue) Write(body messagestore.Body, opts *InsertOpts) (messagestore.St
 	if at := opts.ScheduledAt; !at.IsZero() {
 		if year := at.UTC().Year(); year < 1 || year > 9999 {
 			wrong = append(wrong, messagestore.NewInvalidError("ScheduledAt", at, "it is of a year from 1 to 9999"))
-		} else if micros := at.UnixMicro(); micros > 0 { // before 1970 is now
+		} else {
 			extra := maps.Clone(envelope.Metadata.Extra)
 			if extra == nil {
 				extra = map[string]json.RawMessage{}
 			}
-			extra[queuing.DueField] = json.RawMessage(strconv.FormatInt(micros, 10))
+			extra[queuing.DueField] = json.RawMessage(strconv.FormatInt(max(at.UnixMicro(), 0), 10)) // before 1970 is now
 			envelope.Metadata.Extra = extra
 		}
 	}

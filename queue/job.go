@@ -3,7 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/text"
@@ -21,15 +21,12 @@ type Job struct {
 	Failures   int
 	Deliveries int
 
-	queue    *Queue
-	delivery queuing.Delivery
-	end      func(ctx context.Context, f queuing.Finish) (queuing.Ending, error)
-	session  int64
-	lease    time.Duration // of a session of its own; 0 in a worker
-
-	mu        sync.Mutex
-	ended     bool // by a call of the job's
-	committed bool // CompleteTx was called
+	queue     *Queue
+	delivery  queuing.Delivery
+	end       func(ctx context.Context, f queuing.Finish, why error) (queuing.Ending, error)
+	session   int64
+	lease     time.Duration // of a session of its own; 0 in a worker
+	committed atomic.Bool   // CompleteTx was called
 }
 
 type jobKey struct{}
@@ -48,41 +45,36 @@ func JobOf(ctx context.Context) *Job {
 // item was given to another worker by then. An error that matches [messagestore.ErrOutcomeUnknown], or any other, may be
 // followed by another call.
 func (j *Job) Complete(ctx context.Context) error {
-	return j.finish(ctx, "complete", queuing.Finish{Kind: queuing.Complete})
+	return j.finish(ctx, "complete", queuing.Complete, 0, nil)
 }
 
-// Retry gives the item back as a failure, to be delivered again after d, or dead with the last one. Err is kept in the
-// item's log.
+// Retry gives the item back as a failure, to be delivered again after d, up to 100 years, or dead with the last one.
+// Err is kept in the item's log.
 func (j *Job) Retry(ctx context.Context, d time.Duration, err error) error {
-	return j.finish(ctx, "retry", queuing.Finish{Kind: queuing.Retry, Delay: d, Error: errorText(err)})
+	return j.finish(ctx, "retry", queuing.Retry, d, err)
 }
 
-// Snooze gives the item back, to be delivered again after d. It counts no failure.
+// Snooze gives the item back, to be delivered again after d, up to 100 years. It counts no failure.
 func (j *Job) Snooze(ctx context.Context, d time.Duration) error {
-	return j.finish(ctx, "snooze", queuing.Finish{Kind: queuing.Defer, Delay: d})
+	return j.finish(ctx, "snooze", queuing.Defer, d, nil)
 }
 
 // Bury makes the item dead. Err is kept in its log.
 func (j *Job) Bury(ctx context.Context, err error) error {
-	return j.finish(ctx, "bury", queuing.Finish{Kind: queuing.Bury, Error: errorText(err)})
+	return j.finish(ctx, "bury", queuing.Bury, 0, err)
 }
 
-func (j *Job) finish(ctx context.Context, what string, f queuing.Finish) error {
+func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay time.Duration, why error) error {
 	if err := j.use(ctx); err != nil {
 		return err
 	}
-	if err := checkDuration("delay", f.Delay, 0, queuing.MaxDelay); err != nil {
+	if err := checkDuration("delay", delay, 0, queuing.MaxDelay); err != nil {
 		return j.fail(what, err)
 	}
-	f.Delivery = j.delivery
-	ending, err := j.end(ctx, f)
+	finish := queuing.Finish{Delivery: j.delivery, Kind: kind, Delay: delay, Error: errorText(why)}
+	ending, err := j.end(ctx, finish, why)
 	if err == nil && ending != queuing.Done {
 		err = ErrLost
-	}
-	if err == nil {
-		j.mu.Lock()
-		j.ended = true
-		j.mu.Unlock()
 	}
 	return j.fail(what, err)
 }
@@ -91,10 +83,10 @@ func (j *Job) finish(ctx context.Context, what string, f queuing.Finish) error {
 // over it, as postgres.New(tx, nil) has a driver for one. In a function of [messagestore.Transactional] the queue's own
 // store is in the transaction, with the context of the function.
 //
-// The error matches [ErrLost] if the item was given to another worker: roll back then. If the transaction is rolled
-// back for another reason, the handler returns an error, and the item is retried. A worker that is told of the
-// completion by a handler that returns nil, and finds the item open still, waits for the commit for as long as the
-// handler may take, and counts a failure then.
+// The error matches [ErrLost] if the item was given to another worker, or tx is of another database: roll back then. When the
+// handler returns, its worker asks the store whether the transaction was committed. If it was, an error of the handler is
+// logged and changes nothing. If it was not, the error says what becomes of the item as ever; after nil the worker waits
+// for the commit for as long as a handler may take, and then counts a failure.
 func (j *Job) CompleteTx(ctx context.Context, tx *messagestore.Store) error {
 	if err := j.use(ctx); err != nil {
 		return err
@@ -107,30 +99,32 @@ func (j *Job) CompleteTx(ctx context.Context, tx *messagestore.Store) error {
 	if !ok {
 		return j.fail("complete", fmt.Errorf("%w: the store's driver keeps no queues", messagestore.ErrNotSupported))
 	}
-	j.mu.Lock()
-	j.committed = true
-	j.mu.Unlock()
 	endings, err := driver.QueueFinish(ctx, j.queue.of, []queuing.Delivery{j.delivery})
-	if err == nil && (len(endings) != 1 || endings[0] != queuing.Done) {
+	lost := err == nil && (len(endings) != 1 || endings[0] != queuing.Done)
+	if lost {
 		err = ErrLost
+	} else {
+		j.committed.Store(true) // or an unknown outcome
 	}
 	return j.fail("complete", err)
 }
 
-// Extend has a job of [Queue.Receive] last for d from now on, and with it all jobs of that call. In a worker it asks whether
-// the item is the handler's still. The error matches [ErrLost] if it is not.
+// Extend has a job of [Queue.Receive] last for d from now on, 10 ms to 24 hours, and with it all jobs of that call; it never
+// shortens their time. The error matches [ErrLost] if the item is the caller's no more. A worker extends the jobs of its
+// handlers by itself, up to [WorkConfig.Timeout], and refuses this.
 func (j *Job) Extend(ctx context.Context, d time.Duration) error {
 	if err := j.use(ctx); err != nil {
 		return err
 	}
-	session, lease := j.session, d
 	if j.lease == 0 {
 		return j.fail("extend", messagestore.NewInvalidError("job", nil, "a worker extends its jobs by itself: give the worker a longer Timeout"))
 	}
 	if err := checkDuration("time", d, queuing.MinLease, queuing.MaxLease); err != nil {
 		return j.fail("extend", err)
 	}
-	lost, err := j.queue.driver.QueueExtend(ctx, queuing.Extension{Queue: j.queue.of, Session: session, Lease: lease, Deliveries: []queuing.Delivery{j.delivery}})
+	lost, err := j.queue.driver.QueueExtend(ctx, queuing.Extension{
+		Queue: j.queue.of, Session: j.session, Lease: d, Deliveries: []queuing.Delivery{j.delivery},
+	})
 	if err == nil && len(lost) > 0 {
 		err = ErrLost
 	}

@@ -60,8 +60,8 @@ type Config struct {
 	// Defaults to 0.
 	MaxOut int
 
-	// Rate is how many items are delivered in a second at most, in all processes, and Burst how many at once after a
-	// pause. 0 is any number. A Burst of 0 is 1.
+	// Rate is how many items are delivered in a second at most, in all processes, 1e-6 to 1e9, and Burst how many at
+	// once after a pause. A Rate of 0 is any number. A Burst of 0 is 1.
 	//
 	// Defaults to 0.
 	Rate  float64
@@ -97,8 +97,8 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 	if c.MaxOut < 0 || c.MaxOut > math.MaxInt32 {
 		invalid("MaxOut", c.MaxOut, "it is at least 1, or 0 for any number")
 	}
-	if !(c.Rate >= 0 && c.Rate <= 1e9) { // not NaN
-		invalid("Rate", c.Rate, "it is more than 0 and at most 1e9 a second, or 0 for any number")
+	if !(c.Rate == 0 || c.Rate >= 1e-6 && c.Rate <= 1e9) { // not NaN
+		invalid("Rate", c.Rate, "it is 1e-6 to 1e9 a second, or 0 for any number")
 	}
 	if c.Burst < 0 || c.Burst > math.MaxInt32 || c.Burst > 0 && c.Rate == 0 {
 		invalid("Burst", c.Burst, "it is at least 1, with a Rate")
@@ -167,7 +167,7 @@ func (q *Queue) Status(ctx context.Context) (Status, error) {
 		return Status{}, q.fail("status", err)
 	}
 	for _, s := range all {
-		if s.Name == q.of.Name {
+		if s.Queue == q.of {
 			return s, nil
 		}
 	}
@@ -195,6 +195,9 @@ const (
 func (q *Queue) Item(ctx context.Context, position messagestore.GlobalPosition) (Item, error) {
 	if err := q.use(ctx); err != nil {
 		return Item{}, err
+	}
+	if err := checkPosition(position); err != nil {
+		return Item{}, q.fail("item", err)
 	}
 	item, err := q.driver.QueueItem(ctx, q.of, position)
 	return item, q.fail(fmt.Sprintf("item %d", position), err)
@@ -263,11 +266,21 @@ func (q *Queue) change(ctx context.Context, action queuing.Action, reason string
 	case reason != "" && messagestore.ValidateType(reason) != nil:
 		err = messagestore.NewInvalidError("reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
 	}
+	for _, position := range positions {
+		err = errors.Join(err, checkPosition(position))
+	}
 	var changed []messagestore.GlobalPosition
 	if err == nil {
 		changed, err = q.driver.QueueChange(ctx, queuing.Change{Queue: q.of, Action: action, Positions: positions, Reason: reason})
 	}
 	return changed, q.fail(string(action), err)
+}
+
+func checkPosition(position messagestore.GlobalPosition) error {
+	if position < 1 {
+		return messagestore.NewInvalidError("position", int64(position), "it is at least 1")
+	}
+	return nil
 }
 
 // checkDuration refuses a duration that is out of bounds.

@@ -55,6 +55,9 @@ func (q *Queue) Receive(ctx context.Context, n int, opts *ReceiveOpts) ([]*Job, 
 }
 
 func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) ([]*Job, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	deadline := time.Now().Add(wait)
 	session := newSession()
 	var bell <-chan messagestore.GlobalPosition
@@ -126,7 +129,7 @@ func (q *Queue) jobs(items []queuing.Taking, session int64, lease time.Duration)
 			Message: item.Message, Failures: item.Failures, Deliveries: item.Version,
 			queue: q, delivery: item.Delivery(), session: session, lease: lease,
 		}
-		jobs[i].end = func(ctx context.Context, f queuing.Finish) (queuing.Ending, error) {
+		jobs[i].end = func(ctx context.Context, f queuing.Finish, _ error) (queuing.Ending, error) {
 			return q.end(ctx, session, lease, f)
 		}
 	}
@@ -135,9 +138,13 @@ func (q *Queue) jobs(items []queuing.Taking, session int64, lease time.Duration)
 
 // end ends one delivery by a call of its own. A call whose answer is lost may be repeated.
 func (q *Queue) end(ctx context.Context, session int64, lease time.Duration, f queuing.Finish) (queuing.Ending, error) {
-	taken, err := q.driver.QueueTake(ctx, queuing.Take{Queue: q.of, Policy: q.policy, Session: session, Lease: lease, Finishes: []queuing.Finish{f}})
+	t := queuing.Take{Queue: q.of, Policy: q.policy, Session: session, Lease: lease, Finishes: []queuing.Finish{f}}
+	taken, err := q.driver.QueueTake(ctx, t)
 	if errors.Is(err, messagestore.ErrOutcomeUnknown) && ctx.Err() == nil {
-		taken, err = q.driver.QueueTake(ctx, queuing.Take{Queue: q.of, Policy: q.policy, Session: session, Lease: lease, Finishes: []queuing.Finish{f}})
+		taken, err = q.driver.QueueTake(ctx, t)
+	}
+	if err == nil && len(taken.Endings) != 1 {
+		err = fmt.Errorf("%w: the store told %d endings of 1", messagestore.ErrOutcomeUnknown, len(taken.Endings))
 	}
 	if err != nil {
 		return 0, err

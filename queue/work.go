@@ -154,8 +154,9 @@ type work struct {
 	ticket   int64
 	ticketed bool // there was a ticket since the last item
 	wakeAt   time.Time
-	renew    bool // the answer of a take was lost
-	failures int  // of the store, in a row
+	renew    bool      // the answer of a take was lost
+	left     time.Time // the session was left first, while renew is set
+	failures int       // of the store, in a row
 
 	mu       sync.Mutex
 	session  int64
@@ -172,22 +173,28 @@ type flight struct {
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	began  time.Time
-	ending bool // a call of the job's is to end it
-	done   bool // the item is finished or given back: what the handler returns does not count
+	early  *ending // by a call of the job's: what the handler returns does not count
+	done   bool    // it ends, or is lost: the same
 }
+
+// open reports whether what the handler returns decides what becomes of the item.
+func (f *flight) open() bool { return !f.done && f.early == nil }
 
 // An ending is a finish that is to be reported.
 type ending struct {
 	queuing.Finish
 	flight *flight
-	after  time.Time      // not reported before
-	expire time.Time      // of Committed: a failure from then on
-	reply  chan<- replyOf // to a call of the job
-}
+	err    error     // of the handler
+	after  time.Time // not reported before
 
-type replyOf struct {
-	ending queuing.Ending
-	err    error
+	// Of a call of the job's: closed when the store has told what it answers.
+	told   chan struct{}
+	answer queuing.Ending
+
+	// Where CompleteTx was called: what becomes of the item if it is open still at a time.
+	otherwise *queuing.Finish
+	until     time.Time
+	said      bool // it was logged
 }
 
 func (w *work) wake() {
@@ -216,7 +223,7 @@ func (w *work) run(ctx context.Context) error {
 			want = free
 		}
 		if len(due) > 0 || want > 0 {
-			if err := w.take(ctx, due, want); err != nil {
+			if err := w.take(context.WithoutCancel(ctx), due, want); err != nil {
 				lasting = w.storeFailed(ctx, err)
 			}
 			continue
@@ -228,7 +235,9 @@ func (w *work) run(ctx context.Context) error {
 		case <-bell:
 			w.look = true
 		case <-timer.C:
-			w.look = w.look || !w.wakeAt.IsZero() && !time.Now().Before(w.wakeAt)
+			if !w.wakeAt.IsZero() && !time.Now().Before(w.wakeAt) {
+				w.look, w.wakeAt = true, time.Time{}
+			}
 		case <-poll.C:
 			if free > 0 {
 				w.poll(ctx)
@@ -293,7 +302,7 @@ func (w *work) setWake(after time.Duration) {
 
 // take reports endings and reserves items. If it fails, the endings are reported again.
 func (w *work) take(ctx context.Context, due []*ending, want int) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if w.renew {
 		if err := w.renewSession(ctx, due); err != nil {
@@ -317,7 +326,7 @@ func (w *work) take(ctx context.Context, due []*ending, want int) error {
 	began := time.Now()
 	taken, err := w.driver.QueueTake(ctx, t)
 	if err == nil && len(taken.Endings) != len(due) {
-		err = fmt.Errorf("the store told %d endings of %d", len(taken.Endings), len(due))
+		err = fmt.Errorf("%w: the store told %d endings of %d", messagestore.ErrOutcomeUnknown, len(taken.Endings), len(due))
 	}
 	if err != nil {
 		w.renew = w.renew || errors.Is(err, messagestore.ErrOutcomeUnknown)
@@ -337,7 +346,7 @@ func (w *work) take(ctx context.Context, due []*ending, want int) error {
 		}
 		if len(taken.Items) > 0 {
 			w.ticket, w.ticketed = 0, false
-			w.begin(ctx, session, began, taken.Items)
+			w.begin(ctx, began, taken.Items)
 		}
 	}
 	return nil
@@ -369,13 +378,16 @@ func (w *work) renewSession(ctx context.Context, due []*ending) error {
 	for _, e := range due {
 		l.Keep = append(l.Keep, e.Delivery)
 	}
-	began := time.Now()
+	if w.left.IsZero() { // an earlier call may have moved them, and a later one finds nothing to move
+		w.left = time.Now()
+	}
 	if err := w.driver.QueueLeave(ctx, l); err != nil {
 		return err
 	}
 	w.mu.Lock()
-	w.session, w.next, w.until = w.next, 0, began.Add(w.config.Lease)
+	w.session, w.next, w.until = w.next, 0, w.left.Add(w.config.Lease)
 	w.mu.Unlock()
+	w.left = time.Time{}
 	w.renew, w.ticket, w.ticketed = false, 0, false
 	return nil
 }
@@ -403,16 +415,16 @@ func (w *work) storeFailed(ctx context.Context, err error) error {
 func (w *work) log() logger.Logger { return w.Queue.config.Logger }
 
 // begin delivers items.
-func (w *work) begin(ctx context.Context, session int64, asked time.Time, items []queuing.Taking) {
+func (w *work) begin(ctx context.Context, asked time.Time, items []queuing.Taking) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// The session was extended if less than two thirds of the lease were left.
 	w.until = later(w.until, asked.Add(w.config.Lease*66/100))
 	for _, item := range items {
 		f := &flight{began: time.Now()}
-		f.job = &Job{Message: item.Message, Failures: item.Failures, Deliveries: item.Version, queue: w.Queue, delivery: item.Delivery(), session: session}
-		f.job.end = func(ctx context.Context, finish queuing.Finish) (queuing.Ending, error) {
-			return w.endEarly(ctx, f, finish)
+		f.job = &Job{Message: item.Message, Failures: item.Failures, Deliveries: item.Version, queue: w.Queue, delivery: item.Delivery()}
+		f.job.end = func(ctx context.Context, finish queuing.Finish, err error) (queuing.Ending, error) {
+			return w.endEarly(ctx, f, finish, err)
 		}
 		w.flights[f.job.delivery] = f
 		base := handling.With(context.WithoutCancel(ctx), &handling.Delivery{Consumer: w.of.Name})
@@ -453,72 +465,101 @@ func (w *work) landed(f *flight, err error) {
 	if w.flights[f.job.delivery] == f {
 		delete(w.flights, f.job.delivery)
 	}
-	if f.done || f.ending {
-		w.mu.Unlock()
-		if err != nil {
-			w.about(w.log().Warn(), f).Str("error", text.Log(err)).Msg("handler failed after the end of its delivery")
-		}
-		w.wake()
-		return
+	open := f.open()
+	if open {
+		f.done = true
+		w.pending = append(w.pending, w.endingOf(f, err))
 	}
-	e := w.endingOf(f, err)
-	w.pending = append(w.pending, e)
 	w.mu.Unlock()
+	if !open {
+		w.afterEnd(f, err)
+	}
 	w.wake()
+}
+
+// afterEnd logs an error that changes nothing any more.
+func (w *work) afterEnd(f *flight, err error) {
+	if err != nil {
+		w.about(w.log().Warn(), f).Str("error", text.Log(err)).Msg("handler failed after the end of its delivery")
+	}
 }
 
 // endingOf decides what becomes of an item. It is called under mu.
 func (w *work) endingOf(f *flight, err error) *ending {
-	f.done = true
-	j := f.job
-	e := &ending{Finish: queuing.Finish{Delivery: j.delivery, Kind: queuing.Complete}, flight: f}
-	j.mu.Lock()
-	committed := j.committed
-	j.mu.Unlock()
-	disposed := disposition.Of(err)
-	switch {
-	case err == nil && committed:
-		e.Kind, e.expire = queuing.Committed, time.Now().Add(w.config.Timeout)
-	case err == nil:
-	case disposed.Asks(disposition.Skip):
-		w.counts.skipped.Add(1)
-		w.about(w.log().Warn(), f).Str("reason", text.Log(err)).Msg("item skipped")
-	case disposed.Asks(disposition.Retry):
-		e.Kind, e.Delay, e.Error = queuing.Defer, min(max(disposed.After, 0), queuing.MaxDelay), errorText(err)
-		w.about(w.log().Debug(), f).Dur("wait", e.Delay).Str("error", text.Log(err)).Msg("item deferred")
-	case disposed.Asks(disposition.Park), disposed.Asks(disposition.Refuse):
-		e.Kind, e.Error = queuing.Bury, errorText(err)
-	case errors.Is(err, handler.ErrUnknownType): // a newer process may know it
-		e.Kind, e.Error = queuing.Defer, errorText(err)
-		e.Delay = backoff.After(j.Deliveries+1, w.config.MinBackoff, w.config.MaxBackoff)
-		w.about(w.log().Warn(), f).Dur("wait", e.Delay).Str("error", text.Log(err)).Msg("item has no handler")
-	case w.stopping && errors.Is(err, context.Canceled):
-		e.Kind = queuing.Unhandled
-		w.about(w.log().Info(), f).Str("error", text.Log(err)).Msg("handler interrupted")
-	default:
-		e.Kind, e.Error = queuing.Retry, errorText(err)
-		e.Delay = backoff.After(j.Failures+1, w.config.MinBackoff, w.config.MaxBackoff)
+	e := &ending{Finish: w.finishOf(f.job, err), flight: f, err: err}
+	if !f.job.committed.Load() {
+		w.decided(e)
+		return e
 	}
-	if e.Kind == queuing.Retry || e.Kind == queuing.Bury {
-		w.failed(e, err)
+	// The store knows whether the transaction was committed.
+	e.otherwise, e.until = new(queuing.Finish), time.Now()
+	if *e.otherwise = e.Finish; err == nil {
+		e.err, e.until = errUncommitted, e.until.Add(w.config.Timeout)
+		*e.otherwise = w.finishOf(f.job, e.err)
 	}
+	e.Kind = queuing.Committed
 	return e
 }
 
-// failed logs and counts a failure.
-func (w *work) failed(e *ending, err error) {
-	w.counts.failed.Add(1)
+// finishOf says what the error of a handler makes of its item. It is called under mu.
+func (w *work) finishOf(j *Job, err error) queuing.Finish {
+	finish := queuing.Finish{Delivery: j.delivery, Kind: queuing.Complete}
+	disposed := disposition.Of(err)
+	if err == nil || disposed.Asks(disposition.Skip) {
+		return finish
+	}
+	finish.Error = errorText(err)
+	switch {
+	case disposed.Asks(disposition.Retry):
+		finish.Kind, finish.Delay = queuing.Defer, min(max(disposed.After, 0), queuing.MaxDelay)
+	case disposed.Asks(disposition.Park), disposed.Asks(disposition.Refuse):
+		finish.Kind = queuing.Bury
+	case errors.Is(err, handler.ErrUnknownType): // a newer process may know it
+		finish.Kind, finish.Delay = queuing.Defer, backoff.After(j.Deliveries+1, w.config.MinBackoff, w.config.MaxBackoff)
+	case w.stopping && errors.Is(err, context.Canceled):
+		finish.Kind = queuing.Unhandled
+	default:
+		finish.Kind, finish.Delay = queuing.Retry, backoff.After(j.Failures+1, w.config.MinBackoff, w.config.MaxBackoff)
+	}
+	return finish
+}
+
+// decided logs and counts what becomes of an item, but for its completion.
+func (w *work) decided(e *ending) {
+	var event *logger.Event
+	var what string
 	f := e.flight
-	event, what := w.log().Warn().Dur("wait", e.Delay), "handler failed"
-	if e.Kind == queuing.Bury || f.job.Failures+1 >= w.policy.MaxFailures {
-		w.counts.buried.Add(1)
-		event, what = w.log().Error(), "item is dead"
+	switch e.Kind {
+	case queuing.Complete:
+		if e.err == nil {
+			return
+		}
+		w.counts.skipped.Add(1)
+		event, what = w.log().Warn(), "item skipped"
+	case queuing.Defer:
+		event, what = w.log().Debug(), "item deferred"
+		if errors.Is(e.err, handler.ErrUnknownType) {
+			event, what = w.log().Warn(), "item has no handler"
+		}
+	case queuing.Retry, queuing.Bury:
+		w.counts.failed.Add(1)
+		event, what = w.log().Warn(), "handler failed"
+		if e.Kind == queuing.Bury || f.job.Failures+1 >= w.policy.MaxFailures {
+			w.counts.buried.Add(1)
+			event, what = w.log().Error(), "item is dead"
+		}
+		event = event.Int("failures", f.job.Failures+1)
+		if stack := panics.Stack(e.err); stack != "" && f.job.Failures == 0 {
+			event = event.Str(logger.Stack, stack)
+		}
+	default:
+		event, what = w.log().Info(), "handler interrupted"
 	}
-	event = w.about(event, f).Int("failures", f.job.Failures+1)
-	if stack := panics.Stack(err); stack != "" && f.job.Failures == 0 {
-		event.Str(logger.Stack, stack)
+	event = w.about(event, f).Dur("wait", e.Delay)
+	if e.err != nil {
+		event = event.Str("error", text.Log(e.err))
 	}
-	event.Str("error", text.Log(err)).Msg(what)
+	event.Msg(what)
 }
 
 func (w *work) about(event *logger.Event, f *flight) *logger.Event {
@@ -529,60 +570,72 @@ func (w *work) about(event *logger.Event, f *flight) *logger.Event {
 
 // ended takes in what the store told of an ending.
 func (w *work) ended(e *ending, told queuing.Ending) {
-	if e.Kind == queuing.Committed && told == queuing.Open {
-		if now := time.Now(); now.Before(e.expire) {
-			e.after = now.Add(openInterval)
-		} else {
-			e.Finish = queuing.Finish{Delivery: e.Delivery, Kind: queuing.Retry, Error: errorText(errUncommitted)}
-			w.failed(e, errUncommitted)
-		}
+	if e.otherwise != nil && w.askAgain(e, told) {
 		w.putBack([]*ending{e})
 		return
 	}
 	f := e.flight
-	if e.reply != nil {
+	if e.told != nil {
 		w.mu.Lock()
-		f.ending, f.done = false, told == queuing.Done || told == queuing.Lost
+		e.answer, f.done = told, true
 		w.mu.Unlock()
-		e.reply <- replyOf{ending: told}
+		close(e.told)
 	}
 	switch {
 	case told != queuing.Done:
 		w.counts.lost.Add(1)
 		w.about(w.log().Warn(), f).Str("kind", string(e.Kind)).Msg("the end of the delivery came too late")
-	case e.Kind == queuing.Complete || e.Kind == queuing.Committed:
+	case e.Kind == queuing.Committed && e.err != errUncommitted: //nolint:errorlint // as it was set
+		w.afterEnd(f, e.err)
+		fallthrough
+	case e.Kind == queuing.Complete, e.Kind == queuing.Committed:
 		w.counts.completed.Add(1)
 	}
 }
 
-// endEarly ends a delivery while its handler goes on.
-func (w *work) endEarly(ctx context.Context, f *flight, finish queuing.Finish) (queuing.Ending, error) {
-	reply := make(chan replyOf, 1)
-	w.mu.Lock()
+// askAgain reports whether an item that a transaction was to complete is to be asked for again, as what. A row that a
+// transaction has is passed over, so what is refused then may be the item's yet.
+func (w *work) askAgain(e *ending, told queuing.Ending) bool {
+	committed := queuing.Finish{Delivery: e.Delivery, Kind: queuing.Committed}
 	switch {
-	case f.done && f.job.isEnded():
-		w.mu.Unlock()
-		return 0, ErrLost // by another call of the handler's, as something else
-	case f.done, f.ending:
+	case e.Kind == queuing.Committed && told == queuing.Open && time.Now().Before(e.until):
+		e.after = time.Now().Add(openInterval)
+	case e.Kind == queuing.Committed && told == queuing.Open:
+		if e.Finish = *e.otherwise; !e.said {
+			e.said = true
+			w.decided(e)
+		}
+	case e.Kind != queuing.Committed && told == queuing.Lost:
+		e.Finish, e.after = committed, time.Now().Add(openInterval)
+	default:
+		return false
+	}
+	return true
+}
+
+// endEarly ends a delivery while its handler goes on. A later call for the same is told what the first one is.
+func (w *work) endEarly(ctx context.Context, f *flight, finish queuing.Finish, err error) (queuing.Ending, error) {
+	w.mu.Lock()
+	early := f.early
+	switch {
+	case early != nil && early.Kind == finish.Kind:
+	case !f.open():
 		w.mu.Unlock()
 		return queuing.Lost, nil
+	default:
+		early = &ending{Finish: finish, flight: f, err: err, told: make(chan struct{})}
+		f.early = early
+		w.pending = append(w.pending, early)
+		w.decided(early)
 	}
-	f.ending = true
-	w.pending = append(w.pending, &ending{Finish: finish, flight: f, reply: reply})
 	w.mu.Unlock()
 	w.wake()
 	select {
-	case r := <-reply:
-		return r.ending, r.err
+	case <-early.told:
+		return early.answer, nil
 	case <-ctx.Done():
 		return 0, fmt.Errorf("%w: %w", messagestore.ErrOutcomeUnknown, context.Cause(ctx))
 	}
-}
-
-func (j *Job) isEnded() bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.ended
 }
 
 // abandon gives back an item whose handler does not return.
@@ -594,15 +647,9 @@ func (w *work) abandon(f *flight) {
 	}
 	delete(w.flights, f.job.delivery)
 	took := time.Since(f.began).Round(time.Millisecond)
-	if !f.done && !f.ending {
+	if f.open() {
 		f.done = true
-		err := fmt.Errorf("abandoned: its handler did not return within %v", took)
-		e := &ending{flight: f, Finish: queuing.Finish{
-			Delivery: f.job.delivery, Kind: queuing.Retry, Error: errorText(err),
-			Delay: backoff.After(f.job.Failures+1, w.config.MinBackoff, w.config.MaxBackoff),
-		}}
-		w.failed(e, err)
-		w.pending = append(w.pending, e)
+		w.pending = append(w.pending, w.endingOf(f, fmt.Errorf("abandoned: its handler did not return within %v", took)))
 	}
 	w.mu.Unlock()
 	w.counts.abandoned.Add(1)
@@ -659,23 +706,36 @@ func (w *work) extended(e queuing.Extension, began time.Time, lost []queuing.Del
 	if w.session != e.Session {
 		return // left meanwhile, and what it had is another's
 	}
+	alive := err == nil && w.next == 0 // while it is left, nobody knows whose they are
 	switch {
-	case err == nil:
+	case alive:
 		w.until = later(w.until, began.Add(w.config.Lease))
 	case time.Now().Before(w.until.Add(-w.margin())):
 		return
 	default: // nobody else may work on them while they go on
 		lost = e.Deliveries
-		w.session = newSession()
-		w.log().Warn().Str("queue", w.of.Name).Int("items", len(lost)).Str("error", text.Log(err)).Msg("session could not be extended: its items are lost")
+		w.session, w.next = newSession(), 0
+		event := w.log().Warn().Str("queue", w.of.Name).Int("items", len(lost))
+		if err != nil {
+			event = event.Str("error", text.Log(err))
+		}
+		event.Msg("session could not be extended: its items are lost")
 	}
 	for _, delivery := range lost {
-		if f := w.flights[delivery]; f != nil && !f.done && !f.ending {
-			f.done = true
-			w.counts.lost.Add(1)
-			f.cancel(ErrLost)
-			w.about(w.log().Warn(), f).Msg("delivery lost")
+		f := w.flights[delivery]
+		if f == nil || !f.open() {
+			continue
 		}
+		if f.job.committed.Load() { // it is finished, or will be: the store is asked when the handler has returned
+			if !alive {
+				f.cancel(ErrLost)
+			}
+			continue
+		}
+		f.done = true
+		w.counts.lost.Add(1)
+		f.cancel(ErrLost)
+		w.about(w.log().Warn(), f).Msg("delivery lost")
 	}
 }
 
@@ -697,8 +757,9 @@ func (w *work) drain(ctx context.Context) error {
 	var left []string
 	for delivery, f := range w.flights {
 		delete(w.flights, delivery)
+		f.timer.Stop()
 		left = append(left, f.job.Message.String())
-		if !f.done && !f.ending {
+		if f.open() {
 			f.done = true
 			w.pending = append(w.pending, &ending{Finish: queuing.Finish{Delivery: delivery, Kind: queuing.Unhandled}, flight: f})
 		}
@@ -706,14 +767,19 @@ func (w *work) drain(ctx context.Context) error {
 	w.mu.Unlock()
 	w.drainUntil(ctx, time.Now().Add(leaveTimeout))
 	w.mu.Lock()
-	session := w.session
+	session, unreported := w.session, len(w.pending)
 	w.mu.Unlock()
 	w.leave(ctx, session)
 	w.store.Outage().Ends(w.outageKey().By)
-	if len(left) == 0 {
-		return nil
+	var err error
+	if unreported > 0 {
+		err = fmt.Errorf("%w: the ends of %d deliveries were not reported", messagestore.ErrOutcomeUnknown, unreported)
 	}
-	return fmt.Errorf("%w within %v: %s", ErrAbandoned, 2*w.config.Grace, strings.Join(left, ", "))
+	if len(left) > 0 {
+		slices.Sort(left)
+		err = errors.Join(fmt.Errorf("%w within %v: %s", ErrAbandoned, 2*w.config.Grace, strings.Join(left, ", ")), err)
+	}
+	return err
 }
 
 // drainUntil reports endings until there is nothing to wait for, or the time comes.
@@ -739,6 +805,7 @@ func (w *work) drainUntil(ctx context.Context, end time.Time) {
 		case <-ctx.Done():
 		case <-w.wakes:
 		case <-timer.C:
+			w.wakeAt = time.Time{}
 		}
 		timer.Stop()
 	}

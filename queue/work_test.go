@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 )
@@ -105,7 +106,7 @@ func TestItemsOfAKeyAreHandledInOrderOneAtATime(t *testing.T) {
 
 func TestFailuresBuryAnItem(t *testing.T) {
 	t.Parallel()
-	each(t, &queue.Config{MaxFailures: 3}, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
+	each(t, &queue.Config{MaxFailures: 3, Logger: logger.Silent()}, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
 		var handled seen
 		working(t, q, func(_ context.Context, m handler.Message[Send]) error {
 			handled.add(m.Body.To)

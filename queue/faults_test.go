@@ -1,0 +1,579 @@
+package queue_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/queue"
+)
+
+var errAway = errors.New("connection refused")
+
+// A cut driver is one whose calls for queues fail, or whose answers are lost, as a test says.
+type cut struct {
+	*memory.Driver
+
+	mu     sync.Mutex
+	fails  func(call string) bool // it is not made
+	loses  func(call string) bool // it is made, and its answer is lost
+	late   time.Duration          // the answers of extensions come so late
+	called map[string]int
+}
+
+func (d *cut) set(fails, loses func(call string) bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fails, d.loses = fails, loses
+}
+
+func (d *cut) calls(call string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.called[call]
+}
+
+func (d *cut) call(name string, do func() error) error {
+	d.mu.Lock()
+	d.called[name]++
+	fails := d.fails != nil && d.fails(name)
+	loses := !fails && d.loses != nil && d.loses(name)
+	late := d.late
+	d.mu.Unlock()
+	if fails {
+		return errAway
+	}
+	err := do()
+	if name == "extend" {
+		time.Sleep(late)
+	}
+	if err == nil && loses {
+		return &messagestore.OutcomeUnknownError{Cause: errAway}
+	}
+	return err
+}
+
+func (d *cut) QueueTake(ctx context.Context, t queuing.Take) (taken queuing.Taken, err error) {
+	err = d.call("take", func() (err error) { taken, err = d.Driver.QueueTake(ctx, t); return err })
+	if err != nil {
+		return queuing.Taken{}, err
+	}
+	return taken, nil
+}
+
+func (d *cut) QueueReady(ctx context.Context, q queuing.Queue) (ready queuing.Ready, err error) {
+	err = d.call("ready", func() (err error) { ready, err = d.Driver.QueueReady(ctx, q); return err })
+	return ready, err
+}
+
+func (d *cut) QueueExtend(ctx context.Context, e queuing.Extension) (lost []queuing.Delivery, err error) {
+	err = d.call("extend", func() (err error) { lost, err = d.Driver.QueueExtend(ctx, e); return err })
+	if err != nil {
+		return nil, err
+	}
+	return lost, nil
+}
+
+func (d *cut) QueueLeave(ctx context.Context, l queuing.Leave) error {
+	return d.call("leave", func() error { return d.Driver.QueueLeave(ctx, l) })
+}
+
+// is returns whether a call is one of some.
+func is(calls ...string) func(string) bool {
+	return func(call string) bool { return slices.Contains(calls, call) }
+}
+
+// first returns is for the first n of the calls.
+func first(n int, calls ...string) func(string) bool {
+	return func(call string) bool {
+		if n == 0 || !slices.Contains(calls, call) {
+			return false
+		}
+		n--
+		return true
+	}
+}
+
+// A lines has what was logged.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) logger() logger.Logger {
+	return logger.Zerolog(zerolog.New(l).Level(zerolog.WarnLevel))
+}
+
+// said returns the messages of the lines since the last call.
+func (l *lines) said(t *testing.T) (messages []string) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for d := json.NewDecoder(&l.text); d.More(); {
+		var line struct{ Message string }
+		require.NoError(t, d.Decode(&line))
+		messages = append(messages, line.Message)
+	}
+	return messages
+}
+
+// bubble runs a test in a bubble, with a queue over a driver whose calls it may cut.
+func bubble(t *testing.T, config *queue.Config, test func(t *testing.T, q *queue.Queue, driver *cut)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := &cut{Driver: memory.New(), called: map[string]int{}}
+		c := queue.Config{Logger: logger.Silent()}
+		if config != nil {
+			c = *config
+		}
+		test(t, must.New(queue.New(must.New(messagestore.New(driver, nil)), "mail", &c)), driver)
+	})
+}
+
+func item(t *testing.T, q *queue.Queue, at messagestore.GlobalPosition) queue.Item {
+	t.Helper()
+	found, err := q.Item(context.Background(), at)
+	require.NoError(t, err)
+	return found
+}
+
+// whats are the kinds of an item's entries.
+func whats(of queue.Item) string {
+	var all []byte
+	for _, e := range of.Log {
+		all = append(all, byte(e.What))
+	}
+	return string(all)
+}
+
+// What a lost take reserved is given back by the next call, and counts no failure; what it ended is ended.
+func TestLostAnswersOfTakesCostNoFailureAndNoDelivery(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		const items = 30
+		n := 0
+		driver.set(nil, func(call string) bool {
+			if call == "take" {
+				n++
+			}
+			return call == "take" && n%2 == 0
+		})
+		var handled seen
+		working(t, q, func(_ context.Context, m handler.Message[Send]) error {
+			handled.add(m.Body.To)
+			time.Sleep(time.Millisecond)
+			return nil
+		}, &queue.WorkConfig{MaxWorkers: 3})
+		for n := range items {
+			insert(t, q, Send{To: fmt.Sprint(n)}, &queue.InsertOpts{Key: fmt.Sprint(n % 7)})
+		}
+		time.Sleep(9 * time.Second) // less than a lease
+
+		all := handled.list()
+		require.Len(t, all, items)
+		slices.Sort(all)
+		require.Len(t, slices.Compact(all), items)
+		given := 0
+		for at := range items {
+			of := item(t, q, messagestore.GlobalPosition(at+1))
+			require.Equal(t, queue.Finished, of.State)
+			require.Regexp(t, "^u*$", whats(of))
+			given += len(of.Log)
+		}
+		require.Positive(t, given)
+		require.EqualValues(t, items, q.Counts().Completed)
+		require.Zero(t, q.Counts().Lost)
+	})
+}
+
+// A handler goes on while nobody knows in which of two sessions its item is.
+func TestLostAnswersOfLeavesTakeNoItemFromItsHandler(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		var handled seen
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			handled.add(m.Body.To)
+			if m.Body.To == "slow" {
+				select {
+				case <-time.After(25 * time.Second):
+				case <-ctx.Done():
+					handled.add(fmt.Sprint("cut off: ", context.Cause(ctx)))
+				}
+			}
+			return nil
+		}, nil)
+		slow := insert(t, q, Send{To: "slow"}, nil)
+		time.Sleep(time.Second)
+		lost := time.Now()
+		driver.set(nil, func(call string) bool {
+			return (call == "take" || call == "leave") && time.Since(lost) < 3*time.Second
+		})
+		insert(t, q, Send{To: "other"}, nil)
+		time.Sleep(time.Minute)
+
+		require.Equal(t, []string{"slow", "other"}, handled.list())
+		require.Equal(t, queue.Finished, item(t, q, slow.Position).State)
+		require.Empty(t, item(t, q, slow.Position).Log)
+		require.GreaterOrEqual(t, driver.calls("leave"), 3)
+	})
+}
+
+func TestLostAnswersOfExtensionsTakeNoItemFromItsHandler(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		n := 0
+		driver.set(nil, func(call string) bool {
+			if call == "extend" {
+				n++
+			}
+			return call == "extend" && n%2 == 1
+		})
+		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+			select {
+			case <-time.After(50 * time.Second):
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}, nil)
+		at := insert(t, q, Send{}, nil)
+		time.Sleep(51 * time.Second)
+
+		require.Equal(t, queue.Finished, item(t, q, at.Position).State)
+		require.Empty(t, item(t, q, at.Position).Log)
+	})
+}
+
+// What a handler returned is kept until the store is back, and an outage is a line at its beginning and one at its end.
+func TestAnOutageKeepsWhatHandlersReturned(t *testing.T) {
+	var log lines
+	bubble(t, &queue.Config{Logger: log.logger()}, func(t *testing.T, q *queue.Queue, driver *cut) {
+		working(t, q, func(context.Context, handler.Message[Send]) error {
+			time.Sleep(2 * time.Second)
+			return nil
+		}, &queue.WorkConfig{Lease: time.Minute})
+		at := insert(t, q, Send{}, nil)
+		time.Sleep(time.Second)
+		driver.set(is("take", "ready", "extend", "leave"), nil)
+		time.Sleep(20 * time.Second)
+		require.Equal(t, queue.Out, item(t, q, at.Position).State)
+		driver.set(nil, nil)
+		time.Sleep(2 * time.Second)
+
+		require.Equal(t, queue.Finished, item(t, q, at.Position).State)
+		require.Empty(t, item(t, q, at.Position).Log)
+		require.Equal(t, []string{"store failed: trying again", "store is back"}, log.said(t))
+	})
+}
+
+func TestAHandlerEndsBeforeALeaseThatCannotBeExtended(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		ended := make(chan error, 1)
+		var took time.Duration
+		var state queue.State
+		var at queue.Inserted
+		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+			if queue.JobOf(ctx).Deliveries > 0 {
+				return nil
+			}
+			began := time.Now()
+			<-ctx.Done()
+			took, state = time.Since(began), item(t, q, at.Position).State
+			ended <- context.Cause(ctx)
+			return ctx.Err()
+		}, nil)
+		driver.set(is("extend"), nil)
+		at = insert(t, q, Send{}, nil)
+
+		require.ErrorIs(t, <-ended, queue.ErrLost)
+		require.Equal(t, queue.Out, state, "and nobody else has it")
+		require.LessOrEqual(t, took, 9*time.Second)
+		require.GreaterOrEqual(t, took, 5*time.Second)
+		time.Sleep(20 * time.Second)
+		of := item(t, q, at.Position)
+		require.Equal(t, queue.Finished, of.State)
+		require.Equal(t, "e", whats(of))
+		require.EqualValues(t, 1, q.Counts().Lost)
+		require.Zero(t, q.Counts().Failed, "what the handler returned does not count")
+	})
+}
+
+// A lease is counted from before the request that extended it.
+func TestALeaseWhoseExtensionIsToldLateIsNotTakenForLonger(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		ended := make(chan time.Time, 1)
+		driver.late = 2500 * time.Millisecond
+		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+			<-ctx.Done()
+			ended <- time.Now()
+			return nil
+		}, &queue.WorkConfig{MaxWorkers: 1})
+		insert(t, q, Send{}, nil)
+		time.Sleep(5 * time.Second) // the session was extended once
+		require.Equal(t, 1, driver.calls("extend"))
+		driver.set(is("extend"), nil)
+		other := must.New(queue.New(must.New(messagestore.New(driver.Driver, nil)), "mail", nil))
+		given := make(chan time.Time, 1)
+		go func() {
+			jobs, err := other.Receive(context.Background(), 1, &queue.ReceiveOpts{Wait: time.Minute})
+			if assert.NoError(t, err) && assert.Len(t, jobs, 1) {
+				given <- time.Now()
+				assert.NoError(t, jobs[0].Complete(context.Background()))
+			}
+		}()
+
+		require.True(t, (<-ended).Before(<-given))
+	})
+}
+
+func TestAnItemThatIsCancelledEndsItsHandler(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
+		ended := make(chan error, 2)
+		var took time.Duration
+		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+			began := time.Now()
+			<-ctx.Done()
+			took = time.Since(began)
+			ended <- context.Cause(ctx)
+			ended <- queue.JobOf(ctx).Complete(context.Background())
+			return nil
+		}, nil)
+		at := insert(t, q, Send{}, nil)
+		synctest.Wait()
+		changed, err := q.Cancel(t.Context(), "sent twice", at.Position)
+		require.NoError(t, err)
+		require.Equal(t, []messagestore.GlobalPosition{at.Position}, changed)
+
+		require.ErrorIs(t, <-ended, queue.ErrLost)
+		require.ErrorIs(t, <-ended, queue.ErrLost)
+		require.LessOrEqual(t, took, 4*time.Second)
+		of := item(t, q, at.Position)
+		require.Equal(t, queue.Finished, of.State)
+		require.Equal(t, "C", whats(of))
+		require.Equal(t, "sent twice", of.Log[0].Text)
+	})
+}
+
+// First handlers go on, then their contexts end, then what has not returned is given back; none of it is a failure.
+func TestAStopHasTwoSteps(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
+		const grace = 10 * time.Second
+		end := make(chan struct{})
+		var handled seen
+		mux := handler.New()
+		handler.On(mux, func(ctx context.Context, m handler.Message[Send]) error {
+			switch m.Body.To {
+			case "returns":
+				time.Sleep(grace / 2)
+				handled.add(fmt.Sprint("returns ", ctx.Err()))
+			case "heeds":
+				<-ctx.Done()
+				handled.add("heeds")
+				return ctx.Err()
+			case "hangs":
+				<-end
+				handled.add("hangs")
+			default:
+				handled.add("late")
+			}
+			return nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- q.Work(ctx, mux, &queue.WorkConfig{Grace: grace, Timeout: time.Hour}) }()
+		at := map[string]queue.Inserted{}
+		for _, to := range []string{"returns", "heeds", "hangs"} {
+			at[to] = insert(t, q, Send{To: to}, nil)
+		}
+		time.Sleep(time.Second)
+		cancel()
+		synctest.Wait()
+		at["late"] = insert(t, q, Send{To: "late"}, nil)
+		stopped := time.Now()
+
+		time.Sleep(grace - time.Second)
+		require.Equal(t, []string{"returns <nil>"}, handled.list())
+		err := <-done
+		require.ErrorIs(t, err, queue.ErrAbandoned)
+		require.ErrorContains(t, err, string(at["hangs"].Stream))
+		require.NotContains(t, err.Error(), string(at["heeds"].Stream))
+		require.Equal(t, 2*grace, time.Since(stopped))
+		require.Equal(t, []string{"returns <nil>", "heeds"}, handled.list())
+		require.Equal(t, queue.Finished, item(t, q, at["returns"].Position).State)
+		for _, to := range []string{"heeds", "hangs"} {
+			of := item(t, q, at[to].Position)
+			require.Equal(t, queue.Later, of.State, to)
+			require.Equal(t, "u", whats(of), to)
+			require.Zero(t, of.Failures, to)
+		}
+		require.Equal(t, queue.Waiting, item(t, q, at["late"].Position).State)
+		close(end)
+		synctest.Wait()
+		require.Equal(t, "u", whats(item(t, q, at["hangs"].Position)))
+	})
+}
+
+// A stop does not wait for a store that is away longer than its steps, and says what could not be told.
+func TestAStopWithoutAStoreEnds(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		mux := handler.New()
+		handler.On(mux, func(context.Context, handler.Message[Send]) error {
+			driver.set(is("take", "ready", "extend", "leave"), nil)
+			return nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- q.Work(ctx, mux, &queue.WorkConfig{Grace: time.Second}) }()
+		insert(t, q, Send{}, nil)
+		time.Sleep(time.Second)
+		cancel()
+		stopped := time.Now()
+
+		err := <-done
+		require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+		require.ErrorContains(t, err, "the ends of 1 deliveries were not reported")
+		require.LessOrEqual(t, time.Since(stopped), 10*time.Second)
+	})
+}
+
+func TestAHandlerIsAbandonedAfterItsTimeAndAGrace(t *testing.T) {
+	var log lines
+	bubble(t, &queue.Config{Logger: log.logger()}, func(t *testing.T, q *queue.Queue, _ *cut) {
+		end := make(chan struct{})
+		late := make(chan error, 1)
+		var handled seen
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			handled.add(m.Body.To)
+			if m.Body.To == "hangs" && queue.JobOf(ctx).Failures == 0 {
+				<-end
+				late <- queue.JobOf(ctx).Complete(t.Context())
+				return errors.New("at last")
+			}
+			return nil
+		}, &queue.WorkConfig{MaxWorkers: 1, Timeout: time.Minute, Grace: 5 * time.Second, MinBackoff: time.Hour})
+		at := insert(t, q, Send{To: "hangs"}, nil)
+		insert(t, q, Send{To: "other"}, nil)
+
+		time.Sleep(65*time.Second - time.Millisecond)
+		require.Equal(t, []string{"hangs"}, handled.list())
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"hangs", "other"}, handled.list(), "its place is filled")
+		of := item(t, q, at.Position)
+		require.Equal(t, queue.Later, of.State)
+		require.Equal(t, 1, of.Failures)
+		require.Equal(t, "abandoned: its handler did not return within 1m5s", of.Log[0].Text)
+		require.EqualValues(t, 1, q.Counts().Abandoned)
+		require.Equal(t, []string{"handler failed", "handler abandoned: it goes on without its item"}, log.said(t))
+		close(end)
+		require.ErrorIs(t, <-late, queue.ErrLost)
+		synctest.Wait()
+		require.Equal(t, []string{"handler failed after the end of its delivery"}, log.said(t))
+		time.Sleep(2 * time.Hour)
+		require.Equal(t, []string{"hangs", "other", "hangs"}, handled.list())
+	})
+}
+
+func TestAnEarlyCompletionWhoseAnswerIsLostStands(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		answers := make(chan error, 5)
+		var handled seen
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			handled.add(m.Body.To)
+			job := queue.JobOf(ctx)
+			driver.set(nil, first(1, "take"))
+			answers <- job.Complete(ctx)
+			answers <- job.Complete(ctx)
+			answers <- job.Retry(ctx, 0, errors.New("no"))
+			return errors.New("no space left on device")
+		}, nil)
+		at := insert(t, q, Send{To: "ann"}, nil)
+
+		require.NoError(t, <-answers)
+		require.NoError(t, <-answers, "again")
+		require.ErrorIs(t, <-answers, queue.ErrLost, "as something else")
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"ann"}, handled.list())
+		require.Equal(t, queue.Finished, item(t, q, at.Position).State)
+		require.Equal(t, queue.Counts{Completed: 1}, q.Counts())
+	})
+}
+
+func TestAnEarlyCompletionThatIsNotAnsweredMayBeAskedForAgain(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		answers := make(chan error, 2)
+		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+			job := queue.JobOf(ctx)
+			driver.set(is("take"), nil)
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			answers <- job.Complete(short)
+			driver.set(nil, nil)
+			answers <- job.Complete(ctx)
+			return nil
+		}, nil)
+		at := insert(t, q, Send{}, nil)
+
+		require.ErrorIs(t, <-answers, messagestore.ErrOutcomeUnknown)
+		require.NoError(t, <-answers)
+		require.Equal(t, queue.Finished, item(t, q, at.Position).State)
+		require.EqualValues(t, 1, q.Counts().Completed)
+	})
+}
+
+func TestAJobEndsEarlyInEachWay(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
+		answers := make(chan error, 3)
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			job := queue.JobOf(ctx)
+			if job.Deliveries > 0 {
+				return nil
+			}
+			switch m.Body.To {
+			case "retries":
+				answers <- job.Retry(ctx, time.Hour, errors.New("no answer"))
+			case "snoozes":
+				answers <- job.Snooze(ctx, time.Hour)
+			case "buries":
+				answers <- job.Bury(ctx, errors.New("no such address"))
+			}
+			return nil
+		}, nil)
+		at := map[string]messagestore.GlobalPosition{}
+		for _, to := range []string{"retries", "snoozes", "buries"} {
+			at[to] = insert(t, q, Send{To: to}, nil).Position
+		}
+		time.Sleep(time.Second)
+		for range 3 {
+			require.NoError(t, <-answers)
+		}
+		retried, snoozed, buried := item(t, q, at["retries"]), item(t, q, at["snoozes"]), item(t, q, at["buries"])
+		require.Equal(t, queue.Later, retried.State)
+		require.Equal(t, 1, retried.Failures)
+		require.Equal(t, "no answer", retried.Error)
+		require.Equal(t, queue.Later, snoozed.State)
+		require.Zero(t, snoozed.Failures)
+		require.Equal(t, queue.Dead, buried.State)
+		require.Equal(t, queue.Counts{Failed: 2, Buried: 1}, q.Counts())
+	})
+}
