@@ -4,6 +4,7 @@
 LINT := go tool -modfile=tools/go.mod golangci-lint
 ACCOUNT = go run ./examples/account/cmd/account demo $(if $(ORDERS),--orders "$$ORDERS")
 PAYMENTS = go run ./examples/payments/cmd/payments demo $(if $(ORDERS),--orders "$$ORDERS")
+STANDING = go run ./examples/standing/cmd/standing demo $(if $(ORDERS),--orders "$$ORDERS")
 MESSAGING = go build -C internal/demo/messaging -o $(CURDIR)/bin/messaging . && bin/messaging demo $(if $(ORDERS),--orders "$$ORDERS")
 TICKETING = go run ./examples/ticketing/cmd/ticketing demo $(if $(FOR),--for "$$FOR")
 FUZZTIME ?= 30s
@@ -53,6 +54,14 @@ demo/messaging: ## Transfer money by units, sagas and relays on SQLite, with Jet
 .PHONY: demo/messaging/postgres
 demo/messaging/postgres: ## Run it on PostgreSQL: DATABASE_URL, or a throwaway server that syncs
 	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'export DIBS_STORE="$$DATABASE_URL"; $(MESSAGING)'
+
+.PHONY: demo/queue
+demo/queue: ## Pay standing orders by schedules and a queue on SQLite, under kills
+	@env -u DIBS_STORE $(STANDING)
+
+.PHONY: demo/queue/postgres
+demo/queue/postgres: ## Run it on PostgreSQL: DATABASE_URL, or a throwaway server that syncs
+	@scripts/with-postgres --durable DATABASE_URL -- sh -c 'DIBS_STORE="$$DATABASE_URL" $(STANDING)'
 
 .PHONY: demo/replicas
 demo/replicas: ## Run the ticketing service in three replicas that come and go: DATABASE_URL, or a throwaway server

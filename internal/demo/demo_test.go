@@ -40,6 +40,11 @@ func TestMain(m *testing.M) {
 		defer stop()
 		os.Exit(RunPayments(ctx, os.Args[1:], os.Stdout, os.Stderr))
 	}
+	if len(os.Args) > 1 && (os.Args[1] == "cron" || os.Args[1] == "worker") {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		os.Exit(RunStanding(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	}
 	if len(os.Args) > 1 && os.Args[1] == "replica" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()

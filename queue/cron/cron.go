@@ -13,8 +13,8 @@
 // once, in order, and a process that comes back knows the last one. The schedules are in the store too, in
 // reports:schedule, so any process adds, changes or removes one, and all others follow.
 //
-// Once a tick's stream was forgotten (dibs forget, from a day on), the last tick is no longer known. Then no tick
-// comes that is older than a day.
+// Once a tick's stream was forgotten (dibs forget, from a day on), the last tick is no longer known. Of a schedule that
+// was set more than a day ago, no tick comes then that is older than a day.
 package cron
 
 import (
@@ -288,11 +288,13 @@ type schedule struct {
 	Schedule
 	plan *plan
 	from time.Time
+	set  time.Time // when it was written, by the store's clock
 	next time.Time // zero for never
 
 	known   bool // of the stream
 	version messagestore.Version
 	last    time.Time // tick; zero for none that is known
+	lost    bool      // the last tick may have been forgotten
 }
 
 // A follower knows the schedules of the store.
@@ -331,7 +333,7 @@ func (f *follower) take(m *messagestore.Message) {
 		delete(f.known, m.Stream)
 		return
 	}
-	s := &schedule{plan: p, from: scheduled.From, Schedule: Schedule{
+	s := &schedule{plan: p, from: scheduled.From, set: m.Time, Schedule: Schedule{
 		Name: scheduled.Name, Spec: scheduled.Spec, Zone: scheduled.Zone, CatchUp: CatchUp(max(0, slices.Index(catchUps, scheduled.CatchUp))),
 		Body: messagestore.Raw{Type: scheduled.Type, Data: scheduled.Data},
 	}}
@@ -435,10 +437,13 @@ func (c *Cron) tick(ctx context.Context, s *schedule, now time.Time) error {
 	return nil
 }
 
-// base is the time after which ticks are due. A last tick that is not known may have been forgotten, which takes a day.
+// forgettable is the least age of a tick that is forgotten.
+const forgettable = 24 * time.Hour
+
+// base is the time after which ticks are due.
 func (s *schedule) base(now time.Time) time.Time {
-	if s.last.IsZero() {
-		return later(s.from, now.Add(-24*time.Hour))
+	if s.lost {
+		return later(s.from, now.Add(-forgettable))
 	}
 	return later(s.from, s.last)
 }
@@ -471,6 +476,13 @@ func (c *Cron) learn(ctx context.Context, s *schedule) error {
 			break
 		}
 	}
+	if s.lost = s.last.IsZero(); s.lost {
+		now, err := c.store.Now(ctx)
+		if err != nil {
+			return err
+		}
+		s.lost = now.Sub(s.set) >= forgettable
+	}
 	s.known = true
 	return nil
 }
@@ -488,7 +500,7 @@ func (c *Cron) write(ctx context.Context, s *schedule, at time.Time) error {
 		})
 		switch {
 		case err == nil:
-			s.version, s.last = written.Version, at
+			s.version, s.last, s.lost = written.Version, at, false
 			return nil
 		case errors.Is(err, messagestore.ErrIDConflict): // the tick is there, of a schedule that was changed since
 			s.last = at
