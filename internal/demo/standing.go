@@ -541,12 +541,15 @@ func (d *standingDemo) mend(ctx context.Context) error {
 	}
 	var positions []messagestore.GlobalPosition
 	for _, item := range items {
+		var p standingPayment
+		if item.Message != nil && json.Unmarshal(item.Message.Data, &p) == nil && p.Order == d.bank.failing {
+			d.bank.mend()
+		}
 		positions = append(positions, item.Position)
 	}
 	if len(positions) == 0 {
 		return nil
 	}
-	d.bank.mend()
 	retried, err := d.service.Payments.Retry(ctx, "the account is there now", positions...)
 	if err == nil && len(retried) > 0 {
 		d.dead += len(retried)
