@@ -18,7 +18,7 @@ const InboxKeyLife = 24 * time.Hour
 
 // NoKeyLife is the error for a category whose keys stay.
 func NoKeyLife(category messagestore.Category) error {
-	return messagestore.NewInvalidError("category", string(category), "it is no inbox, and no KeyLife was declared in it before its first key, so its keys stay for ever")
+	return messagestore.NewInvalidError("category", string(category), "it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key, so its keys stay for ever")
 }
 
 // InsideKeyLife is the error for an age that is less than the life of keys.

@@ -33,12 +33,14 @@ type forgetRecord struct {
 }
 
 // Forget removes the keys of a category that are older than an age, with all their messages, as package
-// messagestore/postgres/admin does: the requests of an inbox, and the intents and the reservations of a category whose
-// first manager, or reserver, had a KeyLife. No tombstone is left, and the keys are free. An age of less than the KeyLife,
-// or a day for an inbox, and any other category, is a [*messagestore.InvalidError].
+// messagestore/postgres/admin does: the requests of an inbox, the items of a category that queues read, and the intents and
+// the reservations of a category whose first manager, or reserver, had a KeyLife. No tombstone is left, and the keys are
+// free. An age of less than the KeyLife, or a day for an inbox and for items, and any other category, is a
+// [*messagestore.InvalidError].
 //
 // The key that has the last message of its category stays, and so do streams that were deleted, or end with another
-// message, and reservations that may still be needed: see there. At most 10,000 messages are removed in one transaction, or
+// message, streams with a message that a queue has not finished, or that a consumer of the items has yet to pass, and
+// reservations that may still be needed: see there. At most 10,000 messages are removed in one transaction, or
 // one key with more, for which writers wait, and each such transaction is recorded by a message of type dibs:Forgotten in
 // payment:intent+forgotten-1, for payment:intent, with numbers and no names. If it ends with an error, some of it may be
 // done; to call it again is safe.
@@ -78,7 +80,11 @@ func (d *Driver) Forget(
 func forget(
 	ctx context.Context, db queryer, category messagestore.Category, from messagestore.GlobalPosition, age time.Duration, o *retention.ForgetOptions,
 ) (batch retention.Forgotten, next messagestore.GlobalPosition, more bool, err error) {
-	life, err := keyLife(ctx, db, category)
+	needed, err := neededOf(ctx, db, category)
+	if err != nil {
+		return batch, from, false, err
+	}
+	life, err := keyLife(ctx, db, category, needed)
 	switch {
 	case err != nil:
 		return batch, from, false, err
@@ -86,10 +92,6 @@ func forget(
 		return batch, from, false, removal.NoKeyLife(category)
 	case age < life:
 		return batch, from, false, removal.InsideKeyLife(age, life)
-	}
-	needed, err := neededOf(ctx, db, category)
-	if err != nil {
-		return batch, from, false, err
 	}
 	before := clock()
 	if batch.Unhandled = needed.unhandled; !needed.unhandled.IsZero() && needed.unhandled.Before(before) {
@@ -110,6 +112,14 @@ func forget(
 		if err != nil {
 			return batch, next, false, err
 		}
+		if needed.queued {
+			if _, queue, err := openItem(ctx, db, last.Stream, first, last.Position+1); err != nil {
+				return batch, next, false, err
+			} else if queue != "" {
+				next = last.GlobalPosition.Next()
+				continue
+			}
+		}
 		messages := int64(last.Position-first) + 1
 		if batch.Messages > 0 && batch.Messages+messages > maxRemoved {
 			more = true
@@ -120,6 +130,11 @@ func forget(
 		next = last.GlobalPosition.Next()
 		if o.DryRun {
 			continue
+		}
+		if needed.queued {
+			if _, err := db.ExecContext(ctx, queueForgetSQL, string(last.Stream), string(category)); err != nil {
+				return batch, next, false, err
+			}
 		}
 		for _, name := range []messagestore.StreamName{last.Stream, retentionStream(last.Stream)} {
 			if _, err := removeBelow(ctx, db, name, math.MaxInt64); err != nil {
@@ -139,8 +154,8 @@ func forget(
 
 // keyLife returns how long the keys of a category live at least, 0 for ever. A life that was declared after the first key
 // is none.
-func keyLife(ctx context.Context, db queryer, category messagestore.Category) (time.Duration, error) {
-	if removal.IsInbox(category) {
+func keyLife(ctx context.Context, db queryer, category messagestore.Category, n needed) (time.Duration, error) {
+	if n.inbox || n.items() {
 		return removal.InboxKeyLife, nil
 	}
 	declared, err := query(ctx, db, streamSQL, string(category.WithType("life").Stream("1")), 0, 1)
@@ -162,17 +177,31 @@ func keyLife(ctx context.Context, db queryer, category messagestore.Category) (t
 
 // A needed tells which keys of a category may still be needed.
 type needed struct {
-	inbox, reserves bool
+	inbox, reserves, queued bool
+
+	// Of reservations, and of items:
+	passed   messagestore.GlobalPosition // by the consumers of the copies, or of the items
+	consumed bool                        // there is a consumer
 
 	// Of reservations:
-	unhandled time.Time                   // when the first command was written that a consumer has yet to pass
-	passed    messagestore.GlobalPosition // by the consumers of the copies
-	parked    []messagestore.StreamName   // of copies, and of commands
+	unhandled time.Time                 // when the first command was written that a consumer has yet to pass
+	parked    []messagestore.StreamName // of copies, and of commands
 }
+
+// items reports whether the keys are those of items, and of nothing else.
+func (n needed) items() bool { return n.queued && !n.inbox && !n.reserves }
 
 func neededOf(ctx context.Context, db queryer, category messagestore.Category) (n needed, err error) {
 	commands, reserves := removal.CommandsOf(category)
 	n.inbox, n.reserves = removal.IsInbox(category), reserves
+	if n.queued, err = hasQueue(ctx, db, category); err != nil {
+		return n, err
+	}
+	if n.queued || reserves {
+		if n.passed, n.consumed, err = passed(ctx, db, category); err != nil {
+			return n, err
+		}
+	}
 	if !reserves {
 		return n, nil
 	}
@@ -186,9 +215,6 @@ func neededOf(ctx context.Context, db queryer, category messagestore.Category) (
 		if len(first) > 0 {
 			n.unhandled = first[0].Time
 		}
-	}
-	if n.passed, _, err = passed(ctx, db, category); err != nil {
-		return n, err
 	}
 	for _, of := range []messagestore.Category{commands, category} {
 		all, err := parkedOf(ctx, db, of)
@@ -207,6 +233,8 @@ func (n needed) ends(last message) bool {
 	switch {
 	case n.inbox:
 		return last.Type == "Received" || last.Type == "Undone"
+	case n.items():
+		return !last.IsTombstone() && (!n.consumed || last.GlobalPosition < n.passed)
 	case !n.reserves:
 		return last.Type == "Confirmed"
 	case last.Position != 0 || last.IsTombstone():

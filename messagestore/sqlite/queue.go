@@ -41,6 +41,8 @@ var (
 	queueFindSQL string
 	//go:embed sql/queue_first_end.sql
 	queueFirstEndSQL string
+	//go:embed sql/queue_forget.sql
+	queueForgetSQL string
 	//go:embed sql/queue_head.sql
 	queueHeadSQL string
 	//go:embed sql/queue_in_place.sql
@@ -49,12 +51,16 @@ var (
 	queueMessageSQL string
 	//go:embed sql/queue_open.sql
 	queueOpenSQL string
+	//go:embed sql/queue_open_item.sql
+	queueOpenItemSQL string
 	//go:embed sql/queue_out_of.sql
 	queueOutOfSQL string
 	//go:embed sql/queue_over.sql
 	queueOverSQL string
 	//go:embed sql/queue_put.sql
 	queuePutSQL string
+	//go:embed sql/queue_reads.sql
+	queueReadsSQL string
 	//go:embed sql/queue_remove.sql
 	queueRemoveSQL string
 	//go:embed sql/queue_row.sql
@@ -385,4 +391,17 @@ func (q *queue) Before(m *messagestore.Message) (*messagestore.Message, error) {
 		return nil, nil //nolint:nilnil // as the interface has it
 	}
 	return q.message(queueBeforeSQL, string(m.Stream), int64(m.Position)-1)
+}
+
+// openItem returns the first position of a stream in a range of a message that a queue has not finished, and the queue's
+// name; "" for none.
+func openItem(ctx context.Context, db queryer, stream messagestore.StreamName, first, below messagestore.Version) (at messagestore.Version, name string, err error) {
+	_, err = scanOne(ctx, db, queueOpenItemSQL, []any{string(stream), int64(first), int64(below), string(stream.Category())}, &at, &name)
+	return at, name, err
+}
+
+// hasQueue reports whether a queue reads a category.
+func hasQueue(ctx context.Context, db queryer, category messagestore.Category) (has bool, err error) {
+	_, err = scanOne(ctx, db, queueReadsSQL, []any{string(category)}, &has)
+	return has, err
 }

@@ -22,8 +22,8 @@ import (
 // one always stays, and so does the version; the remaining messages keep their positions. It is
 // recorded by messages of type dibs:Trimmed in account:retention-123 for account-123.
 //
-// A reservation is left as it is, and so is a message that an open dead letter refers to, with all
-// behind it. At most 10,000 messages are removed in one transaction, for which writers wait. If it
+// A reservation is left as it is, and so is a message that an open dead letter refers to, or that a queue
+// has not finished as an item, with all behind it. At most 10,000 messages are removed in one transaction, for which writers wait. If it
 // ends with an error, some of it may be done; to call it again is safe.
 func (d *Driver) Trim(ctx context.Context, stream messagestore.StreamName, options *retention.TrimOptions) (retention.Trimmed, error) {
 	trimmed := retention.Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
@@ -111,6 +111,13 @@ func trim(ctx context.Context, db queryer, stream messagestore.StreamName, o *re
 	}
 	if letter != "" {
 		upTo, more, t.DeadLetter, t.Recent = parked, false, letter, false
+	}
+	open, queue, err := openItem(ctx, db, stream, first, upTo)
+	if err != nil {
+		return t, false, err
+	}
+	if queue != "" {
+		upTo, more, t.Queue, t.DeadLetter, t.Recent = open, false, queue, "", false
 	}
 	if upTo == first {
 		return t, false, nil
@@ -272,8 +279,8 @@ func (d *Driver) streams(ctx context.Context, category messagestore.Category, af
 // there, and the tombstone keeps the digest of a reservation, so that its key stays taken.
 //
 // The error matches [messagestore.ErrVersionConflict] if the stream is at another version,
-// [messagestore.ErrNotFound] if it has no messages, and [messagestore.ErrNotSupported] for
-// EraseName: on SQLite the name stays.
+// [messagestore.ErrNotFound] if it has no messages, [retention.ErrOpenItem] if a queue has not finished
+// a message of it, and [messagestore.ErrNotSupported] for EraseName: on SQLite the name stays.
 func (d *Driver) Delete(
 	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions,
 ) (deleted retention.Deleted, err error) {
@@ -328,6 +335,12 @@ func remove(ctx context.Context, db queryer, stream messagestore.StreamName, exp
 		_ = json.Unmarshal(tail[0].Data, &stone) // of a later release, perhaps
 		d.Already, d.Version, d.Messages = true, last, stone.Messages
 		return d, nil
+	}
+	switch _, queue, err := openItem(ctx, db, stream, first, last+1); {
+	case err != nil:
+		return d, err
+	case queue != "":
+		return d, fmt.Errorf("%w: finish, drop or cancel it first", retention.ErrOpenItem)
 	}
 	d.Version, d.Messages = last+1, int64(last-first)+1
 	if head[0].IsTombstone() {

@@ -18,13 +18,15 @@ import (
 // is carried out again. It removes
 //
 //   - the requests of an inbox, such as payments:inbox, whose last message is older;
+//   - the items of a category that queues read: streams whose last message is older, if every queue has finished all of
+//     their messages, and every consumer has passed them;
 //   - the intents of a category whose first manager had a KeyLife (intent.Config), that were confirmed before;
 //   - the reservations in a category of a reserver that had a KeyLife (reservation.Config), if no consumer of the
 //     commands has a command to pass that is younger by less than the age: see [Forgotten.Unhandled]. A copy
 //     that was not delivered yet stays, and so does a reservation while an open dead letter has its copy, or a
 //     message of its command's stream.
 //
-// The age is at least the KeyLife, and a day for an inbox. A younger age, and any other category, is a
+// The age is at least the KeyLife, and a day for an inbox and for items. A younger age, and any other category, is a
 // [*messagestore.InvalidError].
 //
 // The key that has the last message of its category stays, since a consumer that has read it

@@ -87,7 +87,7 @@ func TestOnlyAnInboxIsForgottenAndNothingOfTheLastDay(t *testing.T) {
 	write(t, a.Store, a.category.Stream("last"), messagestore.AnyVersion, messagestore.Raw{Type: "Received", Data: []byte(`{}`)})
 	for _, category := range []messagestore.Category{"payments", "payments:command", "payments:inbox+refused", "payments:inbox+forgotten", "inbox", "paymentsinbox"} {
 		_, err := a.admin.Forget(t.Context(), category, 48*time.Hour, nil)
-		requireInvalid(t, err, "category", "it is no inbox, and no KeyLife was declared in it before its first key, so its keys stay for ever")
+		requireInvalid(t, err, "category", "it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key, so its keys stay for ever")
 	}
 	for _, age := range []time.Duration{0, -time.Hour, 24*time.Hour - 1, 101 * 365 * 24 * time.Hour} {
 		_, err := a.admin.Forget(t.Context(), a.category, age, nil)

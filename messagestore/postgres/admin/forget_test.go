@@ -145,7 +145,7 @@ func TestKeysAreForgottenOnlyWhereAndWhenThatWasDeclared(t *testing.T) {
 	_, err := p.admin.Forget(t.Context(), p.category, 59*time.Minute, nil)
 	requireInvalid(t, err, "age", "the keys live 1h0m0s, so it is at least that")
 	_, err = ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)
-	requireInvalid(t, err, "category", "it is no inbox, and no KeyLife was declared in it before its first key, so its keys stay for ever")
+	requireInvalid(t, err, "category", "it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key, so its keys stay for ever")
 	for _, forged := range []string{`{"seconds":0}`, `{"seconds":-1}`, `{"seconds":"x"}`, `{}`, `{"seconds":1e3}`} {
 		_, err := ever.Write(t.Context(), keylife.Stream(ever.category), messagestore.AnyVersion, messagestore.Raw{Type: "KeyLifeDeclared", Data: []byte(forged)})
 		require.NoError(t, err)

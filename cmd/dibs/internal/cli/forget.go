@@ -10,8 +10,8 @@ import (
 )
 
 type forgetCommand struct {
-	Category  string        `arg:"" help:"The category of the keys: an inbox like payments:inbox, intents, or the reservations of a reserver."`
-	OlderThan time.Duration `required:"" placeholder:"AGE" help:"Remove keys that are older, like 720h: at least their KeyLife, and 24h for an inbox."`
+	Category  string        `arg:"" help:"The category of the keys: an inbox like payments:inbox, the items of queues, intents, or the reservations of a reserver."`
+	OlderThan time.Duration `required:"" placeholder:"AGE" help:"Remove keys that are older, like 720h: at least their KeyLife, and 24h for an inbox and for items."`
 	Reason    string        `placeholder:"TEXT" help:"The reason, which is recorded and stays."`
 	DryRun    bool          `help:"Remove nothing, and print the effect."`
 	Yes       bool          `help:"Do not ask."`
@@ -21,9 +21,11 @@ type forgetCommand struct {
 func (forgetCommand) Help() string {
 	return `All messages of a key that is older than that are removed, the answer or the result with them. There is no tombstone: a request with the key that comes later is carried out again, so the age is how long a copy is recognised.
 
-It is for three kinds of categories, and any other is refused:
+It is for four kinds of categories, and any other is refused:
 
 - an inbox, like payments:inbox, as package inbox writes it: requests that were received, and undone, longer ago than that. The age is at least 24h.
+
+- a category that queues read: items that every queue has finished, with their logs, as whole streams. The age is at least 24h.
 
 - intents, like payment:intent, if the first manager declared how long keys live (KeyLife): intents that were confirmed longer ago. Intents that are held, lapsed or released stay.
 

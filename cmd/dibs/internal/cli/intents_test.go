@@ -377,7 +377,7 @@ func TestForgetRemovesFinishedIntentsWhereKeysHaveALife(t *testing.T) {
 	dibs.ok(t, "write", "refund:intent-1", "T")
 	ever := dibs.run(t, "forget", "refund:intent", "--older-than", "1h", "--yes")
 	require.Equal(t, 2, ever.code)
-	require.Contains(t, ever.stderr, "it is no inbox, and no KeyLife was declared in it before its first key, so its keys stay for ever")
+	require.Contains(t, ever.stderr, "it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key, so its keys stay for ever")
 }
 
 // An operator is told why keys stay that are old enough.

@@ -126,8 +126,18 @@ func (c *queueLsCommand) Run(ctx context.Context, a *app) error {
 }
 
 var queueHeader = []cell{
-	{text: "queue"}, {text: "category"}, {text: "waiting"}, {text: "out", right: true}, {text: "later", right: true}, {text: "held", right: true},
-	{text: "dead", right: true}, {text: "oldest"}, {text: "finished", right: true}, {text: "given back", right: true}, {text: "buried", right: true}, {text: ""},
+	{text: "queue"},
+	{text: "category"},
+	{text: "waiting"},
+	{text: "out", right: true},
+	{text: "later", right: true},
+	{text: "held", right: true},
+	{text: "dead", right: true},
+	{text: "oldest"},
+	{text: "finished", right: true},
+	{text: "given back", right: true},
+	{text: "buried", right: true},
+	{text: ""},
 }
 
 func queueCells(s queuing.Status) []cell {
@@ -144,8 +154,12 @@ func queueCells(s queuing.Status) []cell {
 		note = cell{text: "paused", style: yellow}
 	}
 	return []cell{
-		{text: visible(s.Name), style: bold}, {text: visible(string(s.Category))}, {text: waiting}, count(s.Out), count(s.Later), count(s.Held), dead,
-		{text: timeOrNone(s.Oldest, "-"), style: dim}, count(s.Finished), count(s.Back), count(s.Buried), note,
+		{text: visible(s.Name), style: bold},
+		{text: visible(string(s.Category))},
+		{text: waiting},
+		count(s.Out), count(s.Later), count(s.Held), dead,
+		{text: timeOrNone(s.Oldest, "-"), style: dim},
+		count(s.Finished), count(s.Back), count(s.Buried), note,
 	}
 }
 

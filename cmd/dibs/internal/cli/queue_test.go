@@ -44,7 +44,9 @@ func TestQueuesAreListedAndTheirItemsShownAndChanged(t *testing.T) {
 			}
 			return all
 		}
-		is := func(position messagestore.GlobalPosition, state string) string { return fmt.Sprint(position, " ", state) }
+		is := func(position messagestore.GlobalPosition, state string) string {
+			return fmt.Sprint(position, " ", state)
+		}
 		require.ElementsMatch(t, []string{is(first, "out"), is(second, "held"), is(later, "later"), is(unique, "out")}, states())
 		require.Equal(t, []string{is(second, "held")}, states("--state", "held"))
 		require.NoError(t, jobs[0].Retry(t.Context(), 0, errors.New("no such mailbox")))

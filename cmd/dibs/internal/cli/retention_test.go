@@ -255,8 +255,8 @@ func TestForgetRemovesOldRequestsOfAnInbox(t *testing.T) {
 		require.Equal(t, []map[string]any{{"category": "payments:inbox", "keys": 0.0, "messages": 0.0}},
 			objects(t, dibs.ok(t, "forget", "payments:inbox", "--older-than", "24h", "--yes", "--json")))
 		for text, args := range map[string][]string{
-			"it is no inbox, and no KeyLife was declared in it before its first key": {"payments", "--older-than", "24h", "--yes"},
-			"the keys live 24h0m0s, so it is at least that":                          {"payments:inbox", "--older-than", "23h59m", "--yes"},
+			"it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key": {"payments", "--older-than", "24h", "--yes"},
+			"the keys live 24h0m0s, so it is at least that":                                             {"payments:inbox", "--older-than", "23h59m", "--yes"},
 			"--older-than":                       {"payments:inbox", "--yes"},
 			"there is no terminal to confirm on": {"payments:inbox", "--older-than", "24h"},
 			"at most 255 bytes of visible text":  {"payments:inbox", "--older-than", "24h", "--yes", "--reason", " "},

@@ -1,0 +1,111 @@
+package admin_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/messagestore/retention"
+)
+
+// What a queue has not finished stays, whatever its age, and so does what is beyond the queue's cursor.
+func TestOpenItemsStay(t *testing.T) {
+	t.Parallel()
+	k := newArchive(t)
+	driver, store, category := must.New(postgres.New(k.pool, nil)), k.Store, k.category
+	q := queuing.Queue{Name: strings.NewReplacer("-", "", "+", "").Replace(string(category)), Category: category}
+	a, b := category.Stream("a"), category.Stream("b")
+	k.fill(t, a, 3)
+	k.fill(t, b, 2)
+	k.fill(t, category.Stream("last"), 1)
+	for _, stream := range []messagestore.StreamName{a, b, category.Stream("last")} {
+		k.age(t, stream, 1000, 48*time.Hour)
+	}
+	take := func(want int, finishes ...queuing.Finish) []queuing.Taking {
+		t.Helper()
+		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+			Queue: q, Policy: queuing.Policy{MaxFailures: 10}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
+		})
+		require.NoError(t, err)
+		for _, ending := range taken.Endings {
+			require.Equal(t, queuing.Done, ending)
+		}
+		return taken.Items
+	}
+	ended := func(item queuing.Taking, kind queuing.Kind) queuing.Finish {
+		return queuing.Finish{Delivery: item.Delivery(), Kind: kind}
+	}
+	trim := func(stream messagestore.StreamName) retention.Trimmed {
+		t.Helper()
+		trimmed, err := k.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+		require.NoError(t, err)
+		return trimmed
+	}
+	forget := func() retention.Forgotten {
+		t.Helper()
+		forgotten, err := k.admin.Forget(t.Context(), category, 24*time.Hour, nil)
+		require.NoError(t, err)
+		return forgotten
+	}
+	logged := func() (entries int) {
+		t.Helper()
+		err := k.pool.QueryRow(t.Context(), "select count(*) from dibs.queue_log l join dibs.queues q on q.id = l.queue where q.name = $1", q.Name).Scan(&entries)
+		require.NoError(t, err)
+		return entries
+	}
+
+	_, err := k.admin.Forget(t.Context(), category, 24*time.Hour, nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid, "no queue reads it")
+	require.Empty(t, take(0)) // the queue is there, and has looked at nothing
+	require.NoError(t, driver.QueueLeave(t.Context(), queuing.Leave{Queue: q, Session: 2}))
+	require.Equal(t, retention.Trimmed{Stream: a, Version: 2, Queue: q.Name}, trim(a))
+	items := take(10)
+	require.Len(t, items, 3, "the first of each stream")
+	require.Equal(t, retention.Trimmed{Stream: a, Version: 2, Queue: q.Name}, trim(a))
+	_, err = k.admin.Delete(t.Context(), b, messagestore.AnyVersion, &retention.DeleteOptions{DryRun: true})
+	require.ErrorIs(t, err, retention.ErrOpenItem)
+	require.Zero(t, forget())
+
+	second := take(1, ended(items[0], queuing.Complete))
+	require.Equal(t, a, second[0].Message.Stream)
+	require.Equal(t, retention.Trimmed{Stream: a, Removed: 1, First: 1, Version: 2, Queue: q.Name}, trim(a))
+	again := take(1, ended(items[1], queuing.Retry), ended(items[2], queuing.Complete))
+	require.Equal(t, 1, again[0].Version)
+	last := take(1, ended(again[0], queuing.Complete))
+	require.Zero(t, forget(), "the last of the stream is out")
+	require.Empty(t, take(1, ended(last[0], queuing.Complete)))
+	require.Equal(t, 1, logged())
+	_, err = k.admin.Forget(t.Context(), category, 24*time.Hour-1, nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 2}, forget())
+	require.Zero(t, logged(), "the log goes with the item")
+	version, err := store.Version(t.Context(), b)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.NoStream, version)
+
+	changed, err := driver.QueueChange(t.Context(), queuing.Change{
+		Queue: q, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{second[0].Message.GlobalPosition}, Reason: "asked",
+	})
+	require.NoError(t, err)
+	require.Len(t, changed, 1)
+	require.Equal(t, retention.Trimmed{Stream: a, Removed: 1, First: 2, Version: 2}, trim(a), "the last stays anyway")
+	_, err = k.admin.Delete(t.Context(), a, messagestore.AnyVersion, nil)
+	require.ErrorIs(t, err, retention.ErrOpenItem)
+	third := take(1)
+	require.Equal(t, a, third[0].Message.Stream)
+	require.Empty(t, take(0, ended(third[0], queuing.Bury)))
+	_, err = k.admin.Delete(t.Context(), a, messagestore.AnyVersion, nil)
+	require.ErrorIs(t, err, retention.ErrOpenItem, "it may be redriven")
+	_, err = driver.QueueChange(t.Context(), queuing.Change{
+		Queue: q, Action: queuing.Drop, Positions: []messagestore.GlobalPosition{third[0].Message.GlobalPosition}, Reason: "asked",
+	})
+	require.NoError(t, err)
+	_, err = k.admin.Delete(t.Context(), a, messagestore.AnyVersion, nil)
+	require.NoError(t, err)
+}
