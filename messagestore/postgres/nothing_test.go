@@ -1,10 +1,13 @@
 package postgres_test
 
 import (
+	"errors"
+	"net"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -29,4 +32,40 @@ func TestNilDatabaseIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, `invalid schema "A": `, name)
 		require.ErrorContains(t, err, "invalid database: it is nil", name)
 	}
+}
+
+// The server answers no connection. The first connection that it accepts is the test's own.
+func TestABadSchemaIsRefusedBeforeAnyConnection(t *testing.T) {
+	t.Parallel()
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer server.Close()
+	url := "postgres://dibs@" + server.Addr().String() + "/dibs?sslmode=disable&connect_timeout=1"
+	pool, err := pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	defer pool.Close()
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+
+	for _, schema := range []string{"A", "1a", "a-b", "pg_catalog", `x"; drop schema dibs; --`, "a\x00"} {
+		config := &postgres.Config{Schema: schema}
+		_, opened := postgres.Open(t.Context(), url, config)
+		_, made := postgres.New(pool, config)
+		_, madeSQL := postgres.NewSQL(db, config)
+
+		for _, err := range []error{opened, made, madeSQL} {
+			invalid, ok := errors.AsType[*messagestore.InvalidError](err)
+			require.True(t, ok, "%q: %v", schema, err)
+			require.Equal(t, "schema", invalid.Field, "%q", schema)
+			require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", schema)
+		}
+	}
+
+	own, err := net.Dial("tcp", server.Addr().String())
+	require.NoError(t, err)
+	defer own.Close()
+	first, err := server.Accept()
+	require.NoError(t, err)
+	defer first.Close()
+	require.Equal(t, own.LocalAddr().String(), first.RemoteAddr().String(), "a connection came before the test's own")
 }
