@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -16,6 +17,7 @@ type parked struct {
 	Position messagestore.Version    `json:"position"`
 	Consumer string                  `json:"consumer"`
 	Error    string                  `json:"error"`
+	Reason   string                  `json:"reason"` // of the operator that had it parked; the handler's error, if there is one, is beside it
 
 	// Of a letter that is closed.
 	Attempts int    `json:"attempts"`
@@ -23,6 +25,17 @@ type parked struct {
 	Skipped  string `json:"skipped"` // the handler's reason
 	Deleted  bool   `json:"deleted"`
 }
+
+// openText says why a message is parked.
+func (p parked) openText() string {
+	if p.Reason == "" || strings.HasPrefix(p.Error, parkedByOperator) {
+		return fmt.Sprintf("by %s: %s", p.Consumer, p.Error)
+	}
+	return fmt.Sprintf("by %s: %s%s; its last error: %s", p.Consumer, parkedByOperator, p.Reason, p.Error)
+}
+
+// parkedByOperator begins the error of a message that had none of its own.
+const parkedByOperator = "parked by an operator: "
 
 // closedText says how a dead letter was closed.
 func (p parked) closedText() string {
@@ -74,7 +87,7 @@ func (deadLettersPart) tell(ctx context.Context, e *explainer, s *story) error {
 				return
 			}
 			// Its own name is long, and says nothing that these do not.
-			told = s.tellAt(deadLetter, m, placeOf(p.Stream, p.Position), visible(fmt.Sprintf("by %s: %s", p.Consumer, p.Error)))
+			told = s.tellAt(deadLetter, m, placeOf(p.Stream, p.Position), visible(p.openText()))
 		})
 		if err = errors.Join(err, told); err != nil {
 			return err

@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -283,6 +285,59 @@ func TestExplainTellsTheEventsThatTheReservationNames(t *testing.T) {
 	require.Contains(t, told, "not in this store")
 	require.Regexp(t, `(?m)^followed .* ledger-7@0 +Deposited +\{"amount":10\}$`, told)
 	require.NotContains(t, told, "ledger-7@1")
+}
+
+// An operator's reason to park a command is told beside the handler's error, and alone if the handler was not called.
+func TestExplainTellsTheReasonForWhichAnOperatorHadACommandParked(t *testing.T) {
+	t.Parallel()
+	for name, running := range map[string]bool{"a running consumer": true, "a stopped consumer": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dibs := newShell(t)
+			store, err := library.Open(t.Context(), dibs.env["DIBS_STORE"], nil)
+			require.NoError(t, err)
+			defer store.Close()
+			once := must.New(reservation.New(store, "accounts", nil))
+			delivered := make(chan struct{}, 1)
+			mux := handler.New()
+			handler.On(mux, reservation.Inline(once, deposit.key, func(context.Context, handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
+				select {
+				case delivered <- struct{}{}:
+				default:
+				}
+				return nil, errors.New("the bank is closed")
+			}))
+			accounts := func(retry time.Duration) *consumer.Consumer {
+				return must.New(consumer.New(store, commands, "accounts", mux, &consumer.Config{
+					Logger: logger.Silent(), RedriveInterval: 5 * time.Millisecond,
+					Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: retry, MaxBackoff: time.Millisecond}},
+				}))
+			}
+			park := []string{"consumers", "park", "account:command", "accounts", "--reason", "the account was closed"}
+			_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
+			require.NoError(t, err)
+
+			reason := "parked by an operator: the account was closed"
+			if running {
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- accounts(consumer.Forever).Run(ctx) }()
+				await.Receive(t, "the first delivery", delivered)
+				dibs.ok(t, park...)
+				await.True(t, "a dead letter", func() bool { return strings.Contains(dibs.ok(t, "parked", "list"), "account:command-123@0") })
+				stop()
+				require.NoError(t, await.Receive(t, "the end of the consumer", ended))
+				reason += "; its last error: .*the bank is closed"
+			} else {
+				require.Error(t, accounts(consumer.NoRetry).CatchUp(t.Context()))
+				dibs.ok(t, park...)
+				require.NoError(t, accounts(consumer.NoRetry).CatchUp(t.Context()))
+			}
+
+			told := dibs.ok(t, "explain", "account:command+reservation+accounts-123+AAA")
+			require.Regexp(t, `(?m)^dead letter .* by accounts: `+reason+`$`, told)
+		})
+	}
 }
 
 // A command whose handler fails is in the store, though its key is not reserved: while it is retried,
