@@ -171,7 +171,7 @@ var roles = []struct {
 	functions []string
 }{
 	{"dibs_admin", []string{"trim", "delete_stream", "forget", "raise_epoch", "category_streams", "verify_table", "verify_store", "verify_category"}},
-	{"dibs_writer", []string{"append", "append_one", "append_each", "find_messages", "trim_checkpoints"}},
+	{"dibs_writer", []string{"append", "append_one", "append_each", "append_shared", "find_messages", "trim_checkpoints"}},
 }
 
 // roleFor names the role that has the right that is missing. The object is the last word of the

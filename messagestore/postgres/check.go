@@ -18,7 +18,7 @@ var rightsSQL string
 // The functions that a reader and a writer call.
 var (
 	readingFunctions = []string{"read_stream", "read_category", "last_message", "stream_version"}
-	writingFunctions = append([]string{"append", "append_each", "append_one", "append_unit", "find_messages"}, readingFunctions...)
+	writingFunctions = append([]string{"append", "append_each", "append_one", "append_shared", "find_messages"}, readingFunctions...)
 )
 
 // Check implements [messagestore.CheckingDriver]. It checks the settings, the role of the server

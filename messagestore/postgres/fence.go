@@ -25,6 +25,7 @@ type fences struct {
 	by map[messagestore.Category]int64
 
 	doubtful map[messagestore.Category]bool // a Find of this driver has raised it since
+	shared   map[messagestore.Category]bool // a transaction of this driver has shared the category's lock
 }
 
 // errUnwanted is the error of a write whose caller has left.
@@ -83,5 +84,38 @@ func (f *fences) trust(appends []messagestore.Append) {
 	defer f.mu.Unlock()
 	for _, a := range appends {
 		delete(f.doubtful, a.Stream.Category())
+	}
+}
+
+// marked reports of each append whether its category is marked as one whose lock is shared. A store that
+// was put back may have lost the mark: a write that finds that out is refused.
+func (f *fences) marked(appends []messagestore.Append) []bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	marked := make([]bool, len(appends))
+	for i, a := range appends {
+		marked[i] = f.shared[a.Stream.Category()]
+	}
+	return marked
+}
+
+// mark records that a transaction with these appends has been committed.
+func (f *fences) mark(appends []messagestore.Append) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.shared == nil {
+		f.shared = map[messagestore.Category]bool{}
+	}
+	for _, a := range appends {
+		f.shared[a.Stream.Category()] = true
+	}
+}
+
+// unmark forgets the marks: one may be gone.
+func (f *fences) unmark(appends []messagestore.Append) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, a := range appends {
+		delete(f.shared, a.Stream.Category())
 	}
 }

@@ -329,8 +329,8 @@ var (
 )
 
 type queries struct {
-	append, appendOne, appendEach, readStream, readCategory, last, version, find, heads, listen, ring, transactAppend, transactLearn, rights, trimCheckpoints string
-	queues                                                                                                                                                    queueQueries
+	append, appendOne, appendEach, appendShared, readStream, readCategory, last, version, find, heads, listen, ring, transactAppend, transactAsk, rights, trimCheckpoints string
+	queues                                                                                                                                                                queueQueries
 	reportQueries
 }
 
@@ -339,6 +339,7 @@ func queriesFor(schema string) queries {
 		append:         pgschema.Rename(appendSQL, schema),
 		appendOne:      pgschema.Rename(appendOneSQL, schema),
 		appendEach:     pgschema.Rename(appendEachSQL, schema),
+		appendShared:   pgschema.Rename(appendSharedSQL, schema),
 		readStream:     pgschema.Rename(readStreamSQL, schema),
 		readCategory:   pgschema.Rename(readCategorySQL, schema),
 		last:           pgschema.Rename(lastSQL, schema),
@@ -348,7 +349,7 @@ func queriesFor(schema string) queries {
 		listen:         pgschema.Rename(listenSQL, schema),
 		ring:           pgschema.Rename(ringSQL, schema),
 		transactAppend: pgschema.Rename(transactAppendSQL, schema),
-		transactLearn:  pgschema.Rename(transactLearnSQL, schema),
+		transactAsk:    pgschema.Rename(transactAskSQL, schema),
 		rights:         pgschema.Rename(rightsSQL, schema),
 
 		trimCheckpoints: pgschema.Rename(trimCheckpointsSQL, schema),

@@ -3,19 +3,12 @@ package postgres
 import (
 	"context"
 	_ "embed"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/upkeep"
@@ -25,21 +18,11 @@ import (
 var _ messagestore.TransactDriver[pgx.Tx] = (*Driver)(nil)
 
 var (
-	//go:embed sql/transact_append.sql
-	transactAppendSQL string
-	//go:embed sql/transact_learn.sql
-	transactLearnSQL string
 	//go:embed sql/transact_end.sql
 	transactEndSQL string
 	//go:embed sql/ring.sql
 	ringSQL string
 )
-
-// The parameters of the statement that appends.
-var transactOIDs = []uint32{
-	pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.UUIDArrayOID, pgtype.TextArrayOID,
-	pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.Int8ArrayOID, pgtype.TextOID, pgtype.UUIDArrayOID,
-}
 
 // Transact implements [messagestore.TransactDriver] over a pool or a connection. BEGIN and the
 // look at first are one round trip, and so are the append and COMMIT. The transaction is at
@@ -142,9 +125,9 @@ const markSQL = "set local dibs.transaction = 'begun'"
 // trip.
 func (t *transaction) begin(ctx context.Context, first messagestore.StreamName) (*messagestore.Message, error) {
 	d := t.driver
-	prepared := []string{d.queries.readStream, d.queries.transactAppend, d.queries.ring}
+	prepared := []string{d.queries.readStream, d.queries.appendShared, d.queries.transactAppend, d.queries.ring}
 	if !d.notify {
-		prepared = prepared[:2]
+		prepared = prepared[:3]
 	}
 	if err := d.link.Prepare(ctx, t.conn, prepared...); err != nil {
 		return nil, d.failed(err)
@@ -198,176 +181,6 @@ func (t *transaction) end(ctx context.Context, appends []messagestore.Append, fa
 	return t.commit(ctx, appends)
 }
 
-// commit appends and commits in one round trip. If the append fails, the server skips COMMIT.
-func (t *transaction) commit(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
-	d := t.driver
-	for d.fences.inDoubt(appends) {
-		if err := t.learn(ctx, appends); err != nil {
-			return nil, err
-		}
-	}
-	var at placed
-	statements := []pglink.Statement{{SQL: transactEndSQL}, {SQL: "commit"}}
-	if len(appends) > 0 {
-		statements[0] = pglink.Statement{
-			SQL: d.queries.transactAppend, OIDs: transactOIDs, Parameters: transactParameters(appends, d.fences.of(appends)), Read: at.read, Often: true,
-		}
-		if d.notify {
-			statements = append(statements, pglink.Statement{SQL: d.queries.ring, OIDs: headsOIDs, Parameters: categoriesOf(appends), Often: true})
-		}
-	}
-	var tags []string
-	err := pglink.Replicated(t.conn, func() (err error) {
-		tags, err = d.link.Pipeline(ctx, t.conn, statements...)
-		if len(tags) > 1 {
-			return nil // the server has answered to COMMIT; a reader without a wake-up polls
-		}
-		return err
-	})
-	switch {
-	case err != nil && !pglink.Definite(err):
-		return nil, unknownOutcome(pglink.Safe(err), appends)
-	case err != nil:
-		return t.refused(err, appends)
-	case tags[1] != "COMMIT":
-		return nil, errAborted
-	case len(appends) == 0:
-		return nil, nil
-	}
-	written, err := at.written(appends)
-	if err != nil {
-		return nil, unknownOutcome(err, appends)
-	}
-	return written, nil
-}
-
-// placed is where append_unit has put messages: a version, a global position and a time for each
-// stream.
-type placed struct {
-	versions, globalPositions []int64
-	times                     []time.Time
-}
-
-func (p *placed) read(columns [][]byte) (err error) {
-	if len(columns) != 3 {
-		return errNoAnswer
-	}
-	if p.versions, err = pglink.Int8s(columns[0]); err != nil {
-		return err
-	}
-	if p.globalPositions, err = pglink.Int8s(columns[1]); err != nil {
-		return err
-	}
-	p.times, err = readTimes(columns[2])
-	return err
-}
-
-func (p *placed) written(appends []messagestore.Append) ([]messagestore.Written, error) {
-	if len(p.versions) != len(appends) || len(p.globalPositions) != len(appends) || len(p.times) != len(appends) {
-		return nil, errNoAnswer
-	}
-	answers := make([]answer, len(appends))
-	for i := range appends {
-		answers[i] = answer{
-			outcome: "written", stream: string(appends[i].Stream), version: messagestore.Version(p.versions[i]),
-			globalPosition: messagestore.GlobalPosition(p.globalPositions[i]), time: p.times[i],
-		}
-	}
-	written, _, err := outcome(answers, appends)
-	return written, err
-}
-
-// categoriesOf lays out the categories to which appends write.
-func categoriesOf(appends []messagestore.Append) [][]byte {
-	var categories []messagestore.Category
-	for _, a := range appends {
-		if c := a.Stream.Category(); len(a.Records) > 0 && !slices.Contains(categories, c) {
-			categories = append(categories, c)
-		}
-	}
-	var e pglink.Encoder
-	e.Array(pgtype.TextOID, len(categories))
-	for _, c := range categories {
-		pglink.Element(&e, c)
-	}
-	return e.Parameters()
-}
-
-// learn asks for a fence that a Find of this driver has raised, by an append that it undoes. An
-// append that carries another fence would be refused behind f, and f would run again.
-func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) error {
-	fences := &t.driver.fences
-	var refused []answer
-	_, err := t.driver.link.Pipeline(ctx, t.conn,
-		pglink.Statement{SQL: "savepoint dibs_fence"},
-		pglink.Statement{
-			SQL: t.driver.queries.transactLearn, OIDs: transactOIDs, Parameters: transactParameters(appends, fences.of(appends)),
-			Read: func(columns [][]byte) error {
-				if len(columns) == 2 && len(columns[1]) == 8 {
-					version := messagestore.Version(binary.BigEndian.Uint64(columns[1])) //nolint:gosec // the same bits
-					refused = append(refused, answer{outcome: "fenced", stream: string(columns[0]), version: version})
-				}
-				return nil
-			},
-		},
-		pglink.Statement{SQL: "rollback to savepoint dibs_fence"},
-	)
-	switch {
-	case err == nil && !fences.raised(refused):
-		fences.trust(appends)
-		return nil
-	case pglink.Retryable(err):
-		return &messagestore.RetryableError{Cause: t.driver.failed(err)}
-	}
-	return t.driver.failed(err)
-}
-
-// refused returns the outcome of an append and COMMIT that failed for certain.
-func (t *transaction) refused(err error, appends []messagestore.Append) ([]messagestore.Written, error) {
-	d := t.driver
-	e, _ := errors.AsType[*pgconn.PgError](err)
-	switch {
-	case e == nil:
-	case e.Code == "DB004" || e.Code == "22P02" && strings.Contains(e.Message, "dibs:ended"): // in every language
-		return nil, messagestore.ErrTransactionEnded
-	case e.Code == "DB003":
-		answers, err := readAnswers([]byte(e.Detail))
-		if err != nil {
-			return nil, err
-		}
-		if d.fences.raised(answers) {
-			return nil, &messagestore.RetryableError{Cause: errors.New("a fence was raised")}
-		}
-		written, _, err := outcome(answers, appends)
-		return written, err
-	case pglink.Retryable(err) || pglink.Stale(err) || e.Code == "23505" && (e.ConstraintName == "messages_id" || e.ConstraintName == "messages_stream"): // by a message that was under way
-		return nil, &messagestore.RetryableError{Cause: d.failed(err)}
-	}
-	return nil, d.refused(err, appends)
-}
-
-func readAnswers(raw []byte) ([]answer, error) {
-	var rows []struct {
-		Outcome        string
-		Stream         string
-		Version        messagestore.Version
-		GlobalPosition messagestore.GlobalPosition
-		ID             uuid.UUID
-		Time           *int64
-	}
-	if err := json.Unmarshal(raw, &rows); err != nil {
-		return nil, errNoAnswer
-	}
-	answers := make([]answer, len(rows))
-	for i, r := range rows {
-		answers[i] = answer{outcome: r.Outcome, stream: r.Stream, version: r.Version, globalPosition: r.GlobalPosition, id: r.ID}
-		if r.Time != nil {
-			answers[i].time = time.UnixMicro(*r.Time).UTC()
-		}
-	}
-	return answers, nil
-}
-
 // rollBack ends a transaction that is still open. If the server does not answer within a
 // second, the connection is closed, and the server rolls back by itself.
 func (t *transaction) rollBack(ctx context.Context) {
@@ -383,64 +196,4 @@ func (t *transaction) rollBack(ctx context.Context) {
 	if _, err := t.conn.Exec(ctx, "rollback"); err != nil {
 		t.conn.Close(ctx)
 	}
-}
-
-func transactParameters(appends []messagestore.Append, fences []int64) [][]byte {
-	messages := 0
-	for _, a := range appends {
-		messages += len(a.Records)
-	}
-	var e pglink.Encoder
-	each := func(oid uint32, add func(r *messagestore.Encoded)) {
-		e.Array(oid, messages)
-		for _, a := range appends {
-			for i := range a.Records {
-				add(&a.Records[i])
-			}
-		}
-	}
-	e.Array(pgtype.TextOID, len(appends))
-	for _, a := range appends {
-		pglink.Element(&e, a.Stream)
-	}
-	e.Array(pgtype.Int8OID, len(appends))
-	for _, a := range appends {
-		e.Int8Element(int64(a.Expected))
-	}
-	e.Array(pgtype.Int4OID, len(appends))
-	for _, a := range appends {
-		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 4)
-		e.Int4(len(a.Records))
-	}
-	each(pgtype.UUIDOID, func(r *messagestore.Encoded) { pglink.Element(&e, r.ID[:]) })
-	each(pgtype.TextOID, func(r *messagestore.Encoded) { pglink.Element(&e, r.Type) })
-	each(pgtype.JSONOID, func(r *messagestore.Encoded) { pglink.Element(&e, r.Data) })
-	each(pgtype.JSONOID, func(r *messagestore.Encoded) {
-		if len(r.Metadata) > 0 {
-			pglink.Element(&e, r.Metadata)
-		} else {
-			e.Null()
-		}
-	})
-	e.Array(pgtype.Int8OID, len(fences))
-	for _, fence := range fences {
-		e.Int8Element(fence)
-	}
-	parameters := append(e.Parameters(), nil, nil)
-	if types := past(appends); types != nil {
-		parameters[len(parameters)-2] = []byte(*types)
-	}
-	if ids := after(appends); ids != nil {
-		var e pglink.Encoder
-		e.Array(pgtype.UUIDOID, len(ids))
-		for _, id := range ids {
-			if id.Valid {
-				pglink.Element(&e, id.Bytes[:])
-			} else {
-				e.Null()
-			}
-		}
-		parameters[len(parameters)-1] = e.Parameters()[0]
-	}
-	return parameters
 }

@@ -79,8 +79,8 @@ begin
   if shared and current then
     perform dibs.lock_shared(streams);
   else
-    perform pg_advisory_xact_lock(1684628083, k.key)
-    from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;
+    perform pg_advisory_xact_lock(1684628083, dibs.lock_key(k.category))
+    from (select split_part(s.name, '-', 1) as category from unnest(streams) s (name) order by s.name collate "C" offset 0) k;
   end if;
 
   if not current then

@@ -48,10 +48,10 @@ begin
     exit when dry_run or tail.type = tombstone and tail.position - head.position > max_messages;
     first := coalesce(head.position, 0);
     if locked = 0 then
-      perform pg_advisory_xact_lock(1684628083, k.key)
+      perform pg_advisory_xact_lock(1684628083, dibs.lock_key(k.category))
       from (
-        select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key
-        from unnest(array[stream, records]) s (name) where s.name is not null order by 1
+        select split_part(s.name, '-', 1) as category
+        from unnest(array[stream, records]) s (name) where s.name is not null order by s.name collate "C" offset 0
       ) k;
     end if;
   end loop;

@@ -146,10 +146,10 @@ begin
   if trims is not null then
     perform dibs.lock_retention(split_part(trims[1], '-', 1));
   end if;
-  perform pg_advisory_xact_lock(1684628083, k.key)
+  perform pg_advisory_xact_lock(1684628083, dibs.lock_key(k.category))
   from (
-    select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key
-    from unnest(array[names[1], trims[1], records]) s (name) where s.name is not null order by 1
+    select split_part(s.name, '-', 1) as category
+    from unnest(array[names[1], trims[1], records]) s (name) where s.name is not null order by s.name collate "C" offset 0
   ) k;
   -- A message may have been appended since.
   names := array(

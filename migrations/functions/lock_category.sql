@@ -11,4 +11,4 @@ comment on function dibs.lock_category(text) is
 'Waits for every transaction that has written to the category, and holds off others, to the end of this one. A function that
 adds a message to the category takes this lock first, and looks nothing up and draws no position before that: so positions
 become visible in order, and a later statement sees all messages there are. To lock several categories, take them in the order
-of dibs.lock_key.';
+of their names with a dash behind, by bytes: order by category || ''-'' collate "C".';

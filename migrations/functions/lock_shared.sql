@@ -4,49 +4,49 @@
 -- a lock too, of dibs.floor_class. All other writers take the category's lock for themselves, so
 -- they exclude these, and find every message there is.
 --
--- The class of a stream's lock is "dibt" in ASCII. Locks are taken in the order of their keys, one
--- expression each: a query would cost ten times as much.
+-- The class of a stream's lock is "dibt" in ASCII. Locks are taken in the order of the streams' names
+-- by bytes, a category's right before those of its streams, as several calls of append_shared take
+-- them; one expression each: a query would cost ten times as much.
 create or replace function dibs.lock_shared(streams text[]) returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  categories text[];
-  category_keys integer[];
-  stream_keys integer[];
-  key integer;
+  sorted text[];
   name text;
-  drawn integer; -- the lower 32 bits
+  stream_category text;
+  locked text; -- the category before it
   done boolean;
 begin
-  select array_agg(distinct s.category), array_agg(distinct s.category_key order by s.category_key), array_agg(distinct s.key order by s.key)
-  into categories, category_keys, stream_keys
-  from (
-    select c.category, dibs.lock_key(c.category) as category_key, hashtext(n.name) as key
-    from unnest(streams) n (name), split_part(n.name, '-', 1) c (category)
-  ) s;
+  select array_agg(n.name order by n.name collate "C") into sorted from unnest(streams) n (name);
 
-  if (select count(*) from dibs.fences f where f.category = any (categories) and f.shared) < cardinality(categories) then
+  if exists (select from unnest(sorted) n (name) where not exists (
+    select from dibs.fences f where f.category = split_part(n.name, '-', 1) and f.shared
+  )) then
     -- Readers do not know yet. The next transactions see the mark, and share.
-    foreach key in array category_keys loop
-      done := pg_advisory_xact_lock(1684628083, key) is null;
+    foreach name in array sorted loop
+      stream_category := split_part(name, '-', 1);
+      if stream_category is distinct from locked then
+        done := pg_advisory_xact_lock(1684628083, dibs.lock_key(stream_category)) is null;
+        locked := stream_category;
+      end if;
     end loop;
     insert into dibs.fences as f (category, fence, shared)
-    select c.category, 0, true from unnest(categories) c (category)
+    select distinct split_part(n.name, '-', 1), 0, true from unnest(sorted) n (name)
     on conflict (category) do update set shared = true where not f.shared;
     return;
   end if;
 
-  foreach key in array category_keys loop
-    done := pg_advisory_xact_lock_shared(1684628083, key) is null;
-  end loop;
-  foreach key in array stream_keys loop
-    done := pg_advisory_xact_lock(1684628084, key) is null;
-  end loop;
-  -- Behind the category's lock, and before a position is drawn.
-  drawn := (coalesce(pg_sequence_last_value('dibs.messages_global_position_seq'), dibs.drawn()) & 4294967295)::bit(32)::integer;
-  foreach name in array categories loop
-    done := pg_advisory_xact_lock_shared(dibs.floor_class(name), drawn) is null;
+  foreach name in array sorted loop
+    stream_category := split_part(name, '-', 1);
+    if stream_category is distinct from locked then
+      done := pg_advisory_xact_lock_shared(1684628083, dibs.lock_key(stream_category)) is null;
+      -- Behind the category's lock, and before a position is drawn.
+      done := pg_advisory_xact_lock_shared(dibs.floor_class(stream_category),
+        (coalesce(pg_sequence_last_value('dibs.messages_global_position_seq'), dibs.drawn()) & 4294967295)::bit(32)::integer) is null;
+      locked := stream_category;
+    end if;
+    done := pg_advisory_xact_lock(1684628084, hashtext(name)) is null;
   end loop;
 end
 $$;

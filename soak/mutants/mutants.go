@@ -57,8 +57,8 @@ var (
 			perform dibs.wait_for_category(stream_category);
 		end if;`, "")
 	lockOfSeveral = edit("append", `
-		perform pg_advisory_xact_lock(1684628083, k.key)
-		from (select distinct dibs.lock_key(split_part(s.name, '-', 1)) as key from unnest(streams) s (name) order by 1) k;`, "")
+		perform pg_advisory_xact_lock(1684628083, dibs.lock_key(k.category))
+		from (select split_part(s.name, '-', 1) as category from unnest(streams) s (name) order by s.name collate "C" offset 0) k;`, "")
 	lockOfOneInTransaction = edit("append", "perform pg_advisory_xact_lock(1684628083, dibs.lock_key(one_category));", "")
 
 	// columns are the columns that dibs.append fills, in both of its ways.

@@ -1,0 +1,338 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// transacted writes appends by Transact.
+func transacted(ctx context.Context, d *postgres.Driver, appends ...messagestore.Append) ([]messagestore.Written, error) {
+	return d.Transact(ctx, "", func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.Append, error) {
+		return appends, nil
+	})
+}
+
+// Each way to write to two streams in one transaction waits for the stream whose name is first, and
+// does not hold the other by then: so no two of them wait for each other.
+func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	driver := must.New(postgres.New(pool, nil))
+	for name, c := range map[string]struct {
+		alone bool // it takes the category for itself
+		write func(first, second messagestore.Append) error
+	}{
+		"transact": {false, func(first, second messagestore.Append) error {
+			_, err := transacted(t.Context(), driver, second, first)
+			return err
+		}},
+		"transact, of a message and a check": {false, func(first, second messagestore.Append) error {
+			first.Expected, first.Records = 0, nil
+			_, err := transacted(t.Context(), driver, second, first)
+			return err
+		}},
+		"in a caller's transaction": {false, func(first, second messagestore.Append) error {
+			tx, err := connect(t, pgtest.URL(t)).Begin(t.Context())
+			require.NoError(t, err)
+			if _, err = must.New(postgres.New(tx, nil)).AppendAll(t.Context(), []messagestore.Append{second, first}); err != nil {
+				return err
+			}
+			return tx.Commit(t.Context())
+		}},
+		"by itself": {true, func(first, second messagestore.Append) error {
+			_, err := must.New(postgres.New(connect(t, pgtest.URL(t)), nil)).AppendAll(t.Context(), []messagestore.Append{second, first})
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// By chance the locks of one pair of categories are in this order whatever they are sorted by.
+			for _, suffix := range []messagestore.Category{"1", "2", "3", "4", "5"} {
+				one := storetest.Category(t) + "a" + suffix
+				two := one + "b"
+				for _, category := range []messagestore.Category{one, two} {
+					_, err := transacted(t.Context(), driver, appendOne(category.Stream("first"), messagestore.NoStream))
+					require.NoError(t, err)
+				}
+				holder, store := begun(t, pool)
+				write(t, store, one.Stream("first"), 0, opened())
+				first, second := appendOne(one.Stream("first"), messagestore.AnyVersion), appendOne(two.Stream("second"), messagestore.AnyVersion)
+				done := make(chan error, 1)
+				go func() { done <- c.write(first, second) }()
+				await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
+
+				// The second stream is nobody's.
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				var err error
+				if another := appendOne(second.Stream, messagestore.NoStream); c.alone {
+					_, err = driver.Append(ctx, another)
+				} else {
+					_, err = transacted(ctx, driver, another)
+				}
+				require.NoError(t, err)
+
+				require.NoError(t, holder.Rollback(t.Context()))
+				require.NoError(t, await.Receive(t, "the end of the write", done))
+			}
+		})
+	}
+}
+
+// The messages of a category come in the order in which the function returned them, and not in that of
+// the locks.
+func TestATransactionKeepsTheOrderOfItsMessages(t *testing.T) {
+	t.Parallel()
+	driver, category := must.New(postgres.New(pgtest.Pool(t), nil)), storetest.Category(t)
+	appends := []messagestore.Append{
+		appendOne(category.Stream("b"), messagestore.NoStream), appendOne(category.Stream("a"), messagestore.NoStream), appendOne(category.Stream("c"), messagestore.NoStream),
+	}
+	for range 2 {
+		written, err := transacted(t.Context(), driver, appends...)
+		require.NoError(t, err)
+		require.Less(t, written[0].GlobalPosition, written[1].GlobalPosition)
+		require.Less(t, written[1].GlobalPosition, written[2].GlobalPosition)
+		for i := range appends {
+			require.Equal(t, appends[i].Stream, written[i].Stream)
+			appends[i] = appendOne(appends[i].Stream, written[i].Version)
+		}
+	}
+}
+
+// Its floor is there before its first position: a message is under way, its position drawn, when a later
+// one is committed.
+func TestNoReaderPassesAMessageOfATransactionThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	driver, category := must.New(postgres.New(pool, nil)), storetest.Category(t)
+	store := must.New(messagestore.New(driver, nil))
+	_, err := transacted(t.Context(), driver, appendOne(category.Stream("first"), messagestore.NoStream))
+	require.NoError(t, err)
+
+	// It waits for a message with the same id in the index, with its position drawn.
+	slow := appendOne(category.Stream("slow"), messagestore.NoStream)
+	holder, err := connect(t, pgtest.URL(t)).Begin(t.Context())
+	require.NoError(t, err)
+	same := slow
+	same.Stream = (storetest.Category(t) + "held").Stream("1")
+	_, err = must.New(postgres.New(holder, nil)).AppendAll(t.Context(), []messagestore.Append{same})
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := transacted(t.Context(), driver, slow)
+		done <- err
+	}()
+	await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
+	_, err = transacted(t.Context(), driver, appendOne(category.Stream("fast"), messagestore.NoStream))
+	require.NoError(t, err)
+
+	require.Equal(t, []messagestore.StreamName{category.Stream("first")}, streamsOf(t, store, category))
+
+	require.NoError(t, holder.Rollback(t.Context()))
+	require.NoError(t, await.Receive(t, "the end of the transaction", done))
+	require.Equal(t, []messagestore.StreamName{category.Stream("first"), category.Stream("slow"), category.Stream("fast")}, streamsOf(t, store, category))
+}
+
+// The id of the message becomes another message's while the transaction is under way.
+func TestATransactionIsToldThatAnIdIsTaken(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	driver, category := must.New(postgres.New(pool, nil)), storetest.Category(t)
+	for _, same := range []bool{true, false} {
+		a := appendOne(category.Stream("late"), messagestore.AnyVersion)
+		other := a
+		if !same {
+			other.Stream = category.Stream("early")
+		}
+		holder, err := connect(t, pgtest.URL(t)).Begin(t.Context())
+		require.NoError(t, err)
+		early, err := must.New(postgres.New(holder, nil)).AppendAll(t.Context(), []messagestore.Append{other})
+		require.NoError(t, err)
+		type end struct {
+			written []messagestore.Written
+			err     error
+		}
+		done := make(chan end, 1)
+		go func() {
+			var e end
+			e.err = retried(func() (err error) {
+				e.written, err = transacted(t.Context(), driver, a)
+				return err
+			})
+			done <- e
+		}()
+		await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
+		require.NoError(t, holder.Commit(t.Context()))
+
+		e := await.Receive(t, "the end of the transaction", done)
+		if same {
+			early[0].Duplicate = true
+			require.NoError(t, e.err)
+			require.Equal(t, early, e.written)
+			continue
+		}
+		require.ErrorIs(t, e.err, messagestore.ErrIDConflict)
+	}
+}
+
+// A transaction waits for another that writes to its stream, and goes behind it.
+func TestATransactionGoesBehindAnotherOfItsStream(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+	_, err := transacted(t.Context(), driver, appendOne(stream, messagestore.NoStream))
+	require.NoError(t, err)
+	holder, store := begun(t, pool)
+	write(t, store, stream, 0, opened())
+	done := make(chan error, 1)
+	go func() {
+		written, err := transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))
+		if err == nil && written[0].Version != 2 {
+			err = fmt.Errorf("it is at %d", written[0].Version)
+		}
+		done <- err
+	}()
+	await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
+	require.NoError(t, holder.Commit(t.Context()))
+	require.NoError(t, await.Receive(t, "the end of the transaction", done))
+}
+
+// A question for a lost write keeps transactions that were sent before it from being committed: they
+// carry an older fence.
+func TestATransactionOfBeforeAQuestionIsRefused(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	driver, other, stream := must.New(postgres.New(pool, nil)), must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+	_, err := transacted(t.Context(), driver, appendOne(stream, messagestore.NoStream))
+	require.NoError(t, err)
+	lost := appendOne(stream, messagestore.AnyVersion)
+	found, err := other.Find(t.Context(), stream, []uuid.UUID{lost.Records[0].ID})
+	require.NoError(t, err)
+	require.Empty(t, found)
+
+	_, err = transacted(t.Context(), driver, lost)
+
+	require.ErrorAs(t, err, new(*messagestore.RetryableError))
+	require.ErrorContains(t, err, "a fence was raised")
+	_, err = transacted(t.Context(), driver, lost)
+	require.NoError(t, err)
+}
+
+// All messages are recorded, one of them is, or one stream is at another version: the answer is for all.
+func TestARefusedTransactionIsToldWhatItMet(t *testing.T) {
+	t.Parallel()
+	driver, category := must.New(postgres.New(pgtest.Pool(t), nil)), storetest.Category(t)
+	a, b := appendOne(category.Stream("a"), messagestore.NoStream), appendOne((category+"b").Stream("b"), messagestore.NoStream)
+	first, err := transacted(t.Context(), driver, b, a)
+	require.NoError(t, err)
+
+	again, err := transacted(t.Context(), driver, b, a)
+	require.NoError(t, err)
+	for i := range first {
+		first[i].Duplicate = true
+	}
+	require.Equal(t, first, again)
+
+	_, err = transacted(t.Context(), driver, a, appendOne((category+"b").Stream("new"), messagestore.NoStream))
+	require.ErrorIs(t, err, messagestore.ErrIDConflict)
+
+	conflict := new(messagestore.VersionConflictError)
+	_, err = transacted(t.Context(), driver, appendOne((category+"b").Stream("b"), 7), appendOne(category.Stream("a"), 8))
+	require.ErrorAs(t, err, &conflict)
+	require.Equal(t, messagestore.VersionConflictError{Stream: b.Stream, Expected: 7, Actual: 0}, *conflict)
+}
+
+// A store that was put back may have lost the mark by which readers know that a category is shared.
+func TestATransactionMarksACategoryAgain(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Connect(t, pgtest.Migrated(t))
+	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+	for _, lost := range []string{"delete from dibs.fences", "update dibs.fences set shared = false"} {
+		_, err := transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))
+		require.NoError(t, err)
+		_, err = pool.Exec(t.Context(), lost)
+		require.NoError(t, err)
+
+		_, err = transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))
+		require.ErrorAs(t, err, new(*messagestore.RetryableError))
+		for range 2 {
+			_, err = transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))
+			require.NoError(t, err)
+		}
+
+		var shared bool
+		require.NoError(t, pool.QueryRow(t.Context(), "select shared from dibs.fences where category = $1", string(stream.Category())).Scan(&shared))
+		require.True(t, shared)
+	}
+}
+
+// In a category of which a stream was erased, a transaction writes to that stream and to others.
+func TestATransactionWritesToAStreamThatWasErased(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	driver, category := must.New(postgres.New(pool, nil)), storetest.Category(t)
+	_, err := transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.NoStream))
+	require.NoError(t, err)
+	_, err = must.New(admin.New(pool, nil)).Delete(t.Context(), category.Stream("gone"), 0, &retention.DeleteOptions{EraseName: true})
+	require.NoError(t, err)
+
+	_, err = transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.NoStream))
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	written, err := transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.AnyVersion))
+	require.NoError(t, err)
+	require.EqualValues(t, 2, written[0].Version)
+	written, err = transacted(t.Context(), driver, appendOne(category.Stream("other"), messagestore.NoStream))
+	require.NoError(t, err)
+	require.EqualValues(t, 0, written[0].Version)
+}
+
+// A trigger that is deferred to COMMIT writes a message for each row of a table of the caller's.
+func TestATriggerAtCommitWritesMessages(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Connect(t, pgtest.Migrated(t))
+	store, category := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t)
+	_, err := pool.Exec(t.Context(), `
+		create table public.staged (stream text, id uuid);
+		create function public.send() returns trigger language plpgsql as $$
+		begin
+			perform dibs.append_shared(new.stream, -2, new.id, 'Sent', '{}', null);
+			return null;
+		end $$;
+		create constraint trigger send after insert on public.staged deferrable initially deferred for each row execute function public.send()`)
+	require.NoError(t, err)
+	id := uuid.Must(uuid.NewV7())
+
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "insert into public.staged values ($1, $2), ($3, gen_random_uuid())", string(category.Stream("1")), id, string(category.Stream("2")))
+	require.NoError(t, err)
+	require.Empty(t, streamsOf(t, store, category))
+	require.NoError(t, tx.Commit(t.Context()))
+	require.Equal(t, []messagestore.StreamName{category.Stream("1"), category.Stream("2")}, streamsOf(t, store, category))
+
+	for sqlstate, values := range map[string]string{
+		"23505": "('" + string(category.Stream("3")) + "', '" + id.String() + "')", // recorded already
+		"DB001": "('" + string(category) + "', gen_random_uuid())",                 // no stream
+	} {
+		_, err = pool.Exec(t.Context(), "insert into public.staged values "+values)
+		refused := new(pgconn.PgError)
+		require.ErrorAs(t, err, &refused)
+		require.Equal(t, sqlstate, refused.Code)
+	}
+	require.Len(t, streamsOf(t, store, category), 2)
+}

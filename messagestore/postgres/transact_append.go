@@ -1,0 +1,352 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var (
+	//go:embed sql/append_shared.sql
+	appendSharedSQL string
+	//go:embed sql/transact_append.sql
+	transactAppendSQL string
+	//go:embed sql/transact_ask.sql
+	transactAskSQL string
+)
+
+// The parameters of the statements that append.
+var (
+	sharedOIDs = []uint32{
+		pgtype.TextOID, pgtype.Int8OID, pgtype.UUIDOID, pgtype.TextOID, pgtype.JSONOID, pgtype.JSONOID, pgtype.Int8OID, pgtype.BoolOID,
+	}
+	transactOIDs = []uint32{
+		pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.UUIDArrayOID, pgtype.TextArrayOID,
+		pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.Int8ArrayOID, pgtype.TextOID, pgtype.UUIDArrayOID,
+	}
+)
+
+const (
+	beginSQL    = "begin isolation level read committed"
+	rollBackSQL = "rollback"
+)
+
+// commit appends and commits in one round trip. If an append fails, the server skips COMMIT.
+func (t *transaction) commit(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
+	d := t.driver
+	for d.fences.inDoubt(appends) {
+		if err := t.learn(ctx, appends); err != nil {
+			return nil, err
+		}
+	}
+	answers := make([]answer, len(appends))
+	statements := []pglink.Statement{{SQL: transactEndSQL}}
+	if len(appends) > 0 {
+		statements = d.writes(appends, answers)
+	}
+	commit := len(statements)
+	statements = append(statements, pglink.Statement{SQL: "commit"})
+	if d.notify && len(appends) > 0 {
+		statements = append(statements, pglink.Statement{SQL: d.queries.ring, OIDs: headsOIDs, Parameters: categoriesOf(appends), Often: true})
+	}
+	var tags []string
+	err := pglink.Replicated(t.conn, func() (err error) {
+		tags, err = d.link.Pipeline(ctx, t.conn, statements...)
+		if len(tags) > commit {
+			return nil // the server has answered to COMMIT; a reader without a wake-up polls
+		}
+		return err
+	})
+	switch {
+	case err != nil && !pglink.Definite(err):
+		return nil, unknownOutcome(pglink.Safe(err), appends)
+	case err != nil:
+		return t.refused(ctx, err, appends)
+	case tags[commit] != "COMMIT":
+		return nil, errAborted
+	case len(appends) == 0:
+		return nil, nil
+	case slices.ContainsFunc(answers, func(a answer) bool { return a.outcome == "" }):
+		return nil, unknownOutcome(errNoAnswer, appends)
+	}
+	d.fences.mark(appends)
+	written, _, err := outcome(answers, appends)
+	return written, err
+}
+
+// writes returns the statements that append, and fill in the answers: one for each stream, in the
+// order of the names, in which each transaction locks. One statement appends all if the messages of
+// a category would not come in the order given, or if a stream is there twice, which it refuses.
+func (d *Driver) writes(appends []messagestore.Append, answers []answer) []pglink.Statement {
+	fences, marked := d.fences.of(appends), d.fences.marked(appends)
+	order := make([]int, len(appends))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(appends[i].Stream, appends[j].Stream) })
+	for n, i := range order[1:] {
+		before := order[n]
+		if i < before && appends[i].Stream.Category() == appends[before].Stream.Category() || appends[i].Stream == appends[before].Stream {
+			return []pglink.Statement{d.writeAll(appends, fences, answers)}
+		}
+	}
+	statements := make([]pglink.Statement, 0, len(appends)+2)
+	for _, i := range order {
+		if a := appends[i]; len(a.Records) == 1 && !a.Conditional() {
+			statements = append(statements, d.writeShared(a, fences[i], marked[i], &answers[i]))
+		} else {
+			statements = append(statements, d.writeAll(appends[i:i+1], fences[i:i+1], answers[i:i+1]))
+		}
+	}
+	return statements
+}
+
+// writeShared returns the statement that appends one message.
+func (d *Driver) writeShared(a messagestore.Append, fence int64, marked bool, to *answer) pglink.Statement {
+	r := &a.Records[0]
+	e := pglink.Encoder{Buffer: make([]byte, 0, 17)}
+	e.Next()
+	e.Int8(int64(a.Expected))
+	e.Next()
+	e.Int8(fence)
+	e.Next()
+	e.Bool(marked)
+	numbers := e.Parameters()
+	parameters := [][]byte{[]byte(a.Stream), numbers[0], r.ID[:], []byte(r.Type), r.Data, nil, numbers[1], numbers[2]}
+	if len(r.Metadata) > 0 {
+		parameters[5] = r.Metadata
+	}
+	return pglink.Statement{SQL: d.queries.appendShared, OIDs: sharedOIDs, Parameters: parameters, Often: true, Read: func(columns [][]byte) (err error) {
+		*to, err = readShared(columns)
+		to.stream = string(a.Stream)
+		return err
+	}}
+}
+
+// readShared reads a record, as one column for the reason of [readOne]: version, global position, time.
+func readShared(columns [][]byte) (a answer, err error) {
+	const fields, field = 3, 16 // of each its type, its size and eight bytes
+	if len(columns) != 1 || len(columns[0]) != 4+fields*field || binary.BigEndian.Uint32(columns[0]) != fields {
+		return answer{}, errNoAnswer
+	}
+	var values [fields][]byte
+	for i := range values {
+		at := columns[0][4+i*field:]
+		if binary.BigEndian.Uint32(at[4:]) != 8 {
+			return answer{}, errNoAnswer
+		}
+		values[i] = at[8:field]
+	}
+	return placed(values[:])
+}
+
+// placed reads where a message was written: version, global position, time.
+func placed(values [][]byte) (a answer, err error) {
+	if len(values) != 3 || len(values[0]) != 8 || len(values[1]) != 8 {
+		return answer{}, errNoAnswer
+	}
+	if a.time, err = readTime(values[2]); err != nil {
+		return answer{}, err
+	}
+	a.outcome = "written"
+	a.version = messagestore.Version(binary.BigEndian.Uint64(values[0]))               //nolint:gosec // the same bits
+	a.globalPosition = messagestore.GlobalPosition(binary.BigEndian.Uint64(values[1])) //nolint:gosec // the same bits
+	return a, nil
+}
+
+// writeAll returns the statement that has append write several messages, a message at a version
+// that has more conditions, or none, which is a check.
+func (d *Driver) writeAll(appends []messagestore.Append, fences []int64, to []answer) pglink.Statement {
+	n := 0
+	return pglink.Statement{SQL: d.queries.transactAppend, OIDs: transactOIDs, Parameters: transactParameters(appends, fences), Often: true, Read: func(columns [][]byte) (err error) {
+		if n == len(to) {
+			return errNoAnswer
+		}
+		to[n], err = placed(columns)
+		to[n].stream = string(appends[n].Stream)
+		n++
+		return err
+	}}
+}
+
+// categoriesOf lays out the categories to which appends write.
+func categoriesOf(appends []messagestore.Append) [][]byte {
+	var categories []messagestore.Category
+	for _, a := range appends {
+		if c := a.Stream.Category(); len(a.Records) > 0 && !slices.Contains(categories, c) {
+			categories = append(categories, c)
+		}
+	}
+	var e pglink.Encoder
+	e.Array(pgtype.TextOID, len(categories))
+	for _, c := range categories {
+		pglink.Element(&e, c)
+	}
+	return e.Parameters()
+}
+
+// ask asks append for its answer, and undoes what it did.
+func (t *transaction) ask(ctx context.Context, appends []messagestore.Append, before, after []string) (answers []answer, err error) {
+	statements := make([]pglink.Statement, 0, len(before)+1+len(after))
+	for _, sql := range before {
+		statements = append(statements, pglink.Statement{SQL: sql})
+	}
+	statements = append(statements, pglink.Statement{
+		SQL: t.driver.queries.transactAsk, OIDs: transactOIDs, Parameters: transactParameters(appends, t.driver.fences.of(appends)),
+		Read: func(columns [][]byte) error {
+			a, err := readAsked(columns)
+			answers = append(answers, a)
+			return err
+		},
+	})
+	for _, sql := range after {
+		statements = append(statements, pglink.Statement{SQL: sql})
+	}
+	_, err = t.driver.link.Pipeline(ctx, t.conn, statements...)
+	return answers, err
+}
+
+// readAsked reads an answer of append: outcome, stream, version, global position, id, time.
+func readAsked(columns [][]byte) (a answer, err error) {
+	if len(columns) != 6 || len(columns[2]) != 8 || len(columns[3]) != 8 && columns[3] != nil || len(columns[4]) != 16 && columns[4] != nil {
+		return answer{}, errNoAnswer
+	}
+	if a.time, err = readTime(columns[5]); err != nil {
+		return answer{}, err
+	}
+	a.outcome, a.stream = outcomeName(columns[0]), string(columns[1])
+	a.version = messagestore.Version(binary.BigEndian.Uint64(columns[2])) //nolint:gosec // the same bits
+	if columns[3] != nil {
+		a.globalPosition = messagestore.GlobalPosition(binary.BigEndian.Uint64(columns[3])) //nolint:gosec // the same bits
+	}
+	copy(a.id[:], columns[4])
+	return a, nil
+}
+
+// learn asks for a fence that a Find of this driver has raised. An append that carries another fence
+// would be refused behind f, and f would run again.
+func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) error {
+	fences := &t.driver.fences
+	answers, err := t.ask(ctx, appends, []string{"savepoint dibs_fence"}, []string{"rollback to savepoint dibs_fence"})
+	switch {
+	case err == nil && !fences.raised(answers):
+		fences.trust(appends)
+		return nil
+	case pglink.Retryable(err):
+		return &messagestore.RetryableError{Cause: t.driver.failed(err)}
+	}
+	return t.driver.failed(err)
+}
+
+// refused returns the outcome of an append and COMMIT that failed for certain.
+func (t *transaction) refused(ctx context.Context, err error, appends []messagestore.Append) ([]messagestore.Written, error) {
+	d := t.driver
+	d.fences.unmark(appends)
+	e, _ := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case e == nil:
+	case isRaised(e, "dibs:ended"):
+		return nil, messagestore.ErrTransactionEnded
+	case isRaised(e, "dibs:refused") || e.Code == "DB003" || e.Code == "23505" && (e.ConstraintName == "messages_id" || e.ConstraintName == "messages_stream"):
+		return t.reason(ctx, err, appends)
+	case pglink.Retryable(err) || pglink.Stale(err):
+		return nil, &messagestore.RetryableError{Cause: d.failed(err)}
+	}
+	return nil, d.refused(err, appends)
+}
+
+// isRaised reports whether a statement failed since it was to: it casts the text, which the server's
+// message has in every language.
+func isRaised(e *pgconn.PgError, text string) bool {
+	return e.Code == "22P02" && strings.Contains(e.Message, text)
+}
+
+// reason rolls back and returns why the messages are not written. The reason may be gone: a message
+// that was under way has been rolled back since.
+func (t *transaction) reason(ctx context.Context, cause error, appends []messagestore.Append) ([]messagestore.Written, error) {
+	d := t.driver
+	answers, err := t.ask(ctx, appends, []string{rollBackSQL, beginSQL}, []string{rollBackSQL})
+	switch {
+	case err != nil && (pglink.Retryable(err) || pglink.Stale(err)):
+		return nil, &messagestore.RetryableError{Cause: d.failed(err)}
+	case err != nil:
+		return nil, d.refused(fmt.Errorf("the messages are not written, and the question why failed: %w", err), appends)
+	case d.fences.raised(answers):
+		return nil, &messagestore.RetryableError{Cause: errors.New("a fence was raised")}
+	case len(answers) > 0 && answers[0].outcome == "written":
+		return nil, &messagestore.RetryableError{Cause: d.failed(cause)}
+	}
+	written, _, err := outcome(answers, appends)
+	return written, err
+}
+
+func transactParameters(appends []messagestore.Append, fences []int64) [][]byte {
+	messages := 0
+	for _, a := range appends {
+		messages += len(a.Records)
+	}
+	var e pglink.Encoder
+	each := func(oid uint32, add func(r *messagestore.Encoded)) {
+		e.Array(oid, messages)
+		for _, a := range appends {
+			for i := range a.Records {
+				add(&a.Records[i])
+			}
+		}
+	}
+	e.Array(pgtype.TextOID, len(appends))
+	for _, a := range appends {
+		pglink.Element(&e, a.Stream)
+	}
+	e.Array(pgtype.Int8OID, len(appends))
+	for _, a := range appends {
+		e.Int8Element(int64(a.Expected))
+	}
+	e.Array(pgtype.Int4OID, len(appends))
+	for _, a := range appends {
+		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 4)
+		e.Int4(len(a.Records))
+	}
+	each(pgtype.UUIDOID, func(r *messagestore.Encoded) { pglink.Element(&e, r.ID[:]) })
+	each(pgtype.TextOID, func(r *messagestore.Encoded) { pglink.Element(&e, r.Type) })
+	each(pgtype.JSONOID, func(r *messagestore.Encoded) { pglink.Element(&e, r.Data) })
+	each(pgtype.JSONOID, func(r *messagestore.Encoded) {
+		if len(r.Metadata) > 0 {
+			pglink.Element(&e, r.Metadata)
+		} else {
+			e.Null()
+		}
+	})
+	e.Array(pgtype.Int8OID, len(fences))
+	for _, fence := range fences {
+		e.Int8Element(fence)
+	}
+	parameters := append(e.Parameters(), nil, nil)
+	if types := past(appends); types != nil {
+		parameters[len(parameters)-2] = []byte(*types)
+	}
+	if ids := after(appends); ids != nil {
+		var e pglink.Encoder
+		e.Array(pgtype.UUIDOID, len(ids))
+		for _, id := range ids {
+			if id.Valid {
+				pglink.Element(&e, id.Bytes[:])
+			} else {
+				e.Null()
+			}
+		}
+		parameters[len(parameters)-1] = e.Parameters()[0]
+	}
+	return parameters
+}
