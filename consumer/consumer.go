@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/handling"
@@ -64,7 +64,7 @@ type Consumer struct {
 	id      names.Consumer
 	handler Handler
 	config  Config
-	letters *deadletter.Entries
+	letters *letters.Letters
 
 	running atomic.Bool
 	lanes   *lanes.Lanes[delivery] // of the last run
@@ -88,7 +88,7 @@ type Consumer struct {
 func New(store Store, category messagestore.Category, name string, h Handler, config *Config) (*Consumer, error) {
 	id := names.Consumer{Category: category, Name: name}
 	c := &Consumer{
-		store: store, id: id, handler: h, config: config.withDefaults(), letters: deadletter.Of(store, category, name), outage: outage.Of(store),
+		store: store, id: id, handler: h, config: config.withDefaults(), letters: letters.Of(store, category, name), outage: outage.Of(store),
 	}
 	if err := c.validate(); err != nil {
 		return nil, err

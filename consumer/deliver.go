@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/panics"
@@ -250,7 +250,7 @@ func (r *run) park(ctx context.Context, it *item) error {
 	if r.blocked != nil {
 		defer r.blocked.Writing(d.message.ID)()
 	}
-	letter, err := r.letters.Park(ctx, deadletter.Failure{
+	letter, err := r.letters.Park(ctx, letters.Failure{
 		Message: d.message, Err: d.lastErr, Stack: panics.Stack(d.lastErr), Reason: d.reason, Behind: d.behind,
 		Attempts: d.attempts, FirstFailedAt: d.firstFailed,
 	})

@@ -3,8 +3,8 @@ package consumer
 import (
 	"time"
 
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -89,7 +89,7 @@ func (p *progress) failed(failure checkpoint.Failure, parked bool) {
 }
 
 // redriveFailed notes that the redrive of a parked message has failed, and is to be tried again.
-func (p *progress) redriveFailed(letter *deadletter.Entry, err error) {
+func (p *progress) redriveFailed(letter *letters.Letter, err error) {
 	failure := checkpoint.NewFailure(&messagestore.Message{
 		ID: letter.ID, Type: letter.Type, Stream: letter.Stream, Position: letter.Position, GlobalPosition: letter.GlobalPosition,
 	}, err, time.Now())

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -28,7 +28,7 @@ func (r *run) isBlocked(it *item) bool {
 }
 
 // block notes that a message is parked. The letter is nil if it was parked before.
-func (r *run) block(ctx context.Context, m *messagestore.Message, letter *deadletter.Entry) error {
+func (r *run) block(ctx context.Context, m *messagestore.Message, letter *letters.Letter) error {
 	switch {
 	case r.blocked == nil:
 		return nil
@@ -58,7 +58,7 @@ func (r *redrives) readBlocked(ctx context.Context) error {
 
 // inOrder returns the redrives that may begin, one of a cardinal id: requested redrives, and
 // redrives of messages that are unblocked since.
-func (r *run) inOrder(found look) (first []deadletter.Request) {
+func (r *run) inOrder(found look) (first []letters.Request) {
 	if !found.knows {
 		return nil
 	}
@@ -135,7 +135,7 @@ func (r *run) redriveEnded(d *delivery) {
 	d.redriven = nil
 }
 
-func (r *run) redriveFirst(work context.Context, d *delivery, first *deadletter.Entry) error {
+func (r *run) redriveFirst(work context.Context, d *delivery, first *letters.Letter) error {
 	defer r.blocked.Writing(first.ID)()
 	q := first.Request()
 	err := r.redrive(work, &q, func(failure error, disposed *disposition.Error) (time.Duration, bool) {

@@ -4,8 +4,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/internal/lanes"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -29,12 +29,12 @@ type delivery struct {
 
 	// In a consumer that parks in order, behind is the dead letter that the message is parked behind,
 	// without being delivered. A message that is already parked has none.
-	behind        *deadletter.Entry
+	behind        *letters.Letter
 	alreadyParked bool
 
 	// request is set for a parked message whose redrive is requested. It is before all
 	// other items, and not in the window.
-	request  *deadletter.Request
+	request  *letters.Request
 	redriven *redriven // nil unless a redrive has begun
 }
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/panics"
@@ -29,7 +29,7 @@ const never = 10_000 * time.Hour
 
 // Redrives are the requested redrives of a run. They belong to the run's loop.
 type redrives struct {
-	inbox    *deadletter.Inbox // belongs to the goroutine that looks, while there is one
+	inbox    *letters.Inbox // belongs to the goroutine that looks, while there is one
 	looks    chan look
 	looked   bool      // the first look has ended, so a message that is to be parked is known
 	at       time.Time // when to look for requests
@@ -39,15 +39,15 @@ type redrives struct {
 	ids      map[uuid.UUID]struct{}
 	failed   map[uuid.UUID]time.Time // by the store: when to try again
 
-	blocked *deadletter.Blocked // nil unless the consumer parks in order
+	blocked *letters.Blocked // nil unless the consumer parks in order
 	mine    func(messagestore.StreamName) bool
 	keys    map[string]struct{} // cardinal ids that have an item in the lanes, if it does
 }
 
 // A look is the result of a look for requests.
 type look struct {
-	due   []deadletter.Request
-	parks map[uuid.UUID]deadletter.Asked
+	due   []letters.Request
+	parks map[uuid.UUID]letters.Asked
 	knows bool // which cardinal ids are blocked
 	err   error
 }
@@ -62,12 +62,12 @@ func newRedrives(c *Consumer, place *checkpoint.Place, progress *progress) *redr
 			return place.MySlot(stream)
 		},
 	}
-	config := deadletter.InboxConfig{
+	config := letters.InboxConfig{
 		Mine: r.mine,
 		Passed: func(stream messagestore.StreamName, at messagestore.GlobalPosition) bool {
 			return !place.Mine(stream, at) || at < progress.checkpoint()
 		},
-		Void: func(asked deadletter.Asked) {
+		Void: func(asked letters.Asked) {
 			c.config.Logger.Warn().Str("consumer", c.id.Name).Str("stream", string(asked.Stream)).Int64("position", int64(asked.Position)).
 				Str("id", asked.ID.String()).Str("reason", text.Shorten(asked.Reason)).
 				Msg("not parked, as an operator has asked: the message was finished before")
@@ -159,7 +159,7 @@ func (r *run) endLook(ctx context.Context, found look) {
 
 // redrive delivers a parked message, unless the request is settled, and stores the outcome.
 // It runs in a worker's goroutine. Again, if there is one, tells of a failure whether it is to be retried.
-func (r *run) redrive(work context.Context, q *deadletter.Request, again func(failure error, disposed *disposition.Error) (after time.Duration, is bool)) error {
+func (r *run) redrive(work context.Context, q *letters.Request, again func(failure error, disposed *disposition.Error) (after time.Duration, is bool)) error {
 	redrive, m, err := r.beginRedrive(work, q)
 	if err != nil || redrive == nil {
 		return err
@@ -198,7 +198,7 @@ func (r *run) redrive(work context.Context, q *deadletter.Request, again func(fa
 // beginRedrive reads the letter and the message. The redrive is nil if the request is
 // settled, and the message is nil if its stream was deleted. If the message was removed in
 // another way, the letter stays open with an error that says so.
-func (r *run) beginRedrive(work context.Context, q *deadletter.Request) (*deadletter.Redrive, *messagestore.Message, error) {
+func (r *run) beginRedrive(work context.Context, q *letters.Request) (*letters.Redrive, *messagestore.Message, error) {
 	ctx, cancel := context.WithTimeout(work, checkpoint.CallTimeout)
 	defer cancel()
 	if err := r.checkpoints.place.Check(ctx, messagestore.Mark{}); err != nil {
@@ -228,7 +228,7 @@ func (r *run) deliverApart(work context.Context, m *messagestore.Message) error 
 // settle stores the outcome of a redrive. While the store fails it tries again, because a
 // message that was handled should not be redelivered. When the run stops, it has half of
 // cancelTimeout left.
-func (r *run) settle(work context.Context, redrive *deadletter.Redrive) error {
+func (r *run) settle(work context.Context, redrive *letters.Redrive) error {
 	tries, cancel := context.WithCancel(context.WithoutCancel(work))
 	defer cancel()
 	defer context.AfterFunc(work, func() { time.AfterFunc(cancelTimeout/2, cancel) })()
@@ -245,7 +245,7 @@ func (r *run) settle(work context.Context, redrive *deadletter.Redrive) error {
 	}
 }
 
-func (r *run) countRedrive(redrive *deadletter.Redrive, m *messagestore.Message, failure error, disposed *disposition.Error) {
+func (r *run) countRedrive(redrive *letters.Redrive, m *messagestore.Message, failure error, disposed *disposition.Error) {
 	if m == nil {
 		r.counts.tombstones.Add(1)
 		r.logRedrive(r.config.Logger.Warn(), redrive, "not redriven: the stream was deleted")
@@ -267,7 +267,7 @@ func (r *run) countRedrive(redrive *deadletter.Redrive, m *messagestore.Message,
 	r.logRedrive(log, redrive, what)
 }
 
-func (r *run) logRedrive(event *logger.Event, redrive *deadletter.Redrive, what string) {
+func (r *run) logRedrive(event *logger.Event, redrive *letters.Redrive, what string) {
 	r.about(event, &messagestore.Message{
 		ID: redrive.ID, Type: redrive.Type, Stream: redrive.Stream, Position: redrive.Position, GlobalPosition: redrive.GlobalPosition,
 	}).Int("attempt", redrive.Attempts+1).Str("deadLetter", string(redrive.DeadLetter)).Msg(what)

@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -34,7 +35,7 @@ func park(t *testing.T, store consumer.Store, category messagestore.Category, na
 
 func request(t *testing.T, store consumer.Store, category messagestore.Category, name string, ids ...uuid.UUID) (requested, before int) {
 	t.Helper()
-	r, err := deadletter.Of(store, category, name).RequestRedrive(t.Context(), ids...)
+	r, err := letters.Of(store, category, name).RequestRedrive(t.Context(), ids...)
 	require.NoError(t, err)
 	return len(r.Requested), len(r.Before)
 }
@@ -42,9 +43,9 @@ func request(t *testing.T, store consumer.Store, category messagestore.Category,
 func parkedOf(t *testing.T, store consumer.Store, category messagestore.Category, name string) []*deadletter.Entry {
 	t.Helper()
 	var all []*deadletter.Entry
-	for p, err := range deadletter.Of(store, category, name).All(t.Context()) {
+	for p, err := range letters.Of(store, category, name).All(t.Context()) {
 		require.NoError(t, err)
-		all = append(all, p)
+		all = append(all, (*deadletter.Entry)(&p.Entry))
 	}
 	return all
 }

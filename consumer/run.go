@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/lanes"
@@ -42,9 +42,9 @@ type run struct {
 	lanes    *lanes.Lanes[delivery]
 	progress *progress
 	failures failures
-	blocked  *deadletter.Blocked                            // nil unless the consumer parks in order
-	parks    atomic.Pointer[map[uuid.UUID]deadletter.Asked] // by the loop, for workers: messages that an operator has parked
-	halted   atomic.Bool                                    // by the loop, for workers: no further item is to be begun
+	blocked  *letters.Blocked                            // nil unless the consumer parks in order
+	parks    atomic.Pointer[map[uuid.UUID]letters.Asked] // by the loop, for workers: messages that an operator has parked
+	halted   atomic.Bool                                 // by the loop, for workers: no further item is to be begun
 
 	// The loop's. Each part has at most one goroutine at the store, which sends its result to the loop
 	// and has until then what the part's own comment names: no other touches that.

@@ -254,8 +254,15 @@ func TestAReservationWithAnOpenDeadLetterIsNotForgotten(t *testing.T) {
 		require.NoError(t, err)
 		letters := map[messagestore.Category]*deadletter.Entry{}
 		for _, m := range []*messagestore.Message{copied.Winner, sources[other]} {
-			letters[m.Stream.Category()], err = deadletter.Of(k.Store, m.Stream.Category(), "accounts").
-				Park(t.Context(), deadletter.Failure{Message: m, Err: errors.New("no"), Attempts: 1, FirstFailedAt: time.Now()})
+			category := m.Stream.Category()
+			parks := handler.HandlerFunc(func(_ context.Context, got *messagestore.Message) error {
+				if got.ID == m.ID {
+					return handler.Park(errors.New("no"))
+				}
+				return nil
+			})
+			require.NoError(t, must.New(consumer.New(k.Store, category, "parking", parks, &consumer.Config{Logger: logger.Silent(), Start: consumer.FromStart()})).CatchUp(t.Context()))
+			letters[category], err = deadletter.Of(k.Store, category, "parking").Get(t.Context(), m.ID)
 			require.NoError(t, err)
 		}
 		k.age(t, 10*keyLife)

@@ -17,53 +17,26 @@
 package deadletter
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/consumer/internal/names"
-	"github.com/dibs-go/dibs/consumer/internal/tails"
-	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Store has the methods of a [messagestore.Store] that dead letters need.
-type Store interface {
-	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
-	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
-	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
-	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
-	LastOfType(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error)
-	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)
-}
-
 // Entries are the dead letters of one consumer. Its methods are safe for concurrent use.
-type Entries struct {
-	store    Store
-	consumer names.Consumer
-}
+type Entries struct{ letters *letters.Letters }
 
 // Of returns the dead letters of the consumer of category with a name. It reads nothing,
 // and the methods report a store that is nil, and a wrong category or name.
-func Of(store Store, category messagestore.Category, consumer string) *Entries {
-	return &Entries{given(store), names.Consumer{Category: category, Name: consumer}}
+func Of(store *messagestore.Store, category messagestore.Category, consumer string) *Entries {
+	return &Entries{letters.Of(store, category, consumer)}
 }
 
-// given returns a store that refuses every call, for none.
-func given(store Store) Store {
-	if store == nil {
-		return (*messagestore.Store)(nil)
-	}
-	return store
-}
-
-// A Entry refers to a message that is parked.
+// An Entry refers to a message that is parked.
 type Entry struct {
 	ID             uuid.UUID
 	Type           string
@@ -81,49 +54,34 @@ type Entry struct {
 
 	DeadLetter messagestore.StreamName // where the letter is stored
 	Requested  bool                    // a redrive was requested and has not happened
-
-	outcome messagestore.Version // the position in DeadLetter of the last message that parked or redrove it
 }
 
-// parked is the first message of a dead letter's stream, and each later one after a
-// redrive that failed.
-type parked struct {
-	Consumer       string                      `json:"consumer"`
-	MessageID      uuid.UUID                   `json:"messageId"`
-	Type           string                      `json:"type"`
-	Stream         messagestore.StreamName     `json:"stream"`
-	Position       messagestore.Version        `json:"position"`
-	GlobalPosition messagestore.GlobalPosition `json:"globalPosition"`
-	Error          string                      `json:"error"`
-	Attempts       int                         `json:"attempts"`
-	FirstFailedAt  time.Time                   `json:"firstFailedAt"`
-	Stack          string                      `json:"stack,omitempty"`
-	Reason         string                      `json:"reason,omitempty"`
-	Behind         bool                        `json:"behind,omitempty"` // it was not delivered
+// entry returns a letter as operators know it.
+func entry(l *letters.Letter) *Entry {
+	if l == nil {
+		return nil
+	}
+	return (*Entry)(&l.Entry)
 }
 
-func (parked) MessageType() string { return "Parked" }
-
-// redriven closes a dead letter, until its message is parked again.
-type redriven struct {
-	Attempts int    `json:"attempts"`
-	Deleted  bool   `json:"deleted,omitempty"` // the stream of the message was: it was not delivered
-	Skipped  string `json:"skipped,omitempty"` // the handler's reason to skip the message
-	Dropped  string `json:"dropped,omitempty"` // the operator's reason to drop the letter: the message was not handled
+func entries(all []*letters.Letter) (of []*Entry) {
+	for _, l := range all {
+		of = append(of, entry(l))
+	}
+	return of
 }
 
-func (redriven) MessageType() string { return "Redriven" }
+// A NotParkedError says that a message is not parked. It has the message's ID, and the Category and the name of the
+// Consumer.
+type NotParkedError = letters.NotParkedError
 
 // All yields the open letters in order of their messages' positions. After an error it
 // yields nothing more. It first looks through all dead letters of the category, so it is
 // for operators and jobs, not for a handler.
 func (l *Entries) All(ctx context.Context) iter.Seq2[*Entry, error] {
 	return func(yield func(*Entry, error) bool) {
-		for p, err := range l.withIDs(ctx, nil) {
-			if err != nil {
-				err = l.failed("dead letters", err)
-			}
-			if !yield(p, err) {
+		for p, err := range l.letters.All(ctx) {
+			if !yield(entry(p), err) {
 				return
 			}
 		}
@@ -132,256 +90,91 @@ func (l *Entries) All(ctx context.Context) iter.Seq2[*Entry, error] {
 
 // Get returns the open letter for the message with an id, or a [*NotParkedError].
 func (l *Entries) Get(ctx context.Context, id uuid.UUID) (*Entry, error) {
-	for p, err := range l.withIDs(ctx, []uuid.UUID{id}) {
-		if err != nil {
-			err = l.failed("dead letter", err)
-		}
-		return p, err
-	}
-	return nil, l.notParked(id)
-}
-
-// failed names the consumer and the call in an error. A [*NotParkedError] names them by itself.
-func (l *Entries) failed(doing string, err error) error {
-	if _, is := errors.AsType[*NotParkedError](err); is {
-		return err
-	}
-	return l.consumer.Wrap(fmt.Errorf("%s: %w", doing, err))
-}
-
-func (l *Entries) notParked(id uuid.UUID) error {
-	return &NotParkedError{ID: id, Category: l.consumer.Category, Consumer: l.consumer.Name}
-}
-
-// A NotParkedError says that a message is not parked.
-type NotParkedError struct {
-	ID       uuid.UUID
-	Category messagestore.Category
-	Consumer string
-}
-
-// Error names the message and the consumer.
-func (e *NotParkedError) Error() string {
-	return fmt.Sprintf("message %s is not parked by consumer %s of %s", e.ID, names.Shown(e.Consumer), names.Shown(string(e.Category)))
+	p, err := l.letters.Get(ctx, id)
+	return entry(p), err
 }
 
 // Message reads the message that a letter refers to. The error matches
 // [messagestore.ErrNotFound] if the message was removed.
 func (l *Entries) Message(ctx context.Context, p *Entry) (*messagestore.Message, error) {
-	if p == nil {
-		return nil, l.failed("message", messagestore.NewInvalidError("dead letter", nil, "it is nil"))
-	}
-	page, err := l.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: l.consumer.Category, From: p.GlobalPosition, Limit: 1})
-	if err == nil && (len(page.Messages) == 0 || page.Messages[0].ID != p.ID) {
-		err = fmt.Errorf("%s %s@%d, which is parked: %w", p.Type, p.Stream, p.Position, messagestore.ErrNotFound)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return page.Messages[0], nil
+	return l.letters.Message(ctx, (*letters.Entry)(p))
 }
 
 // Counts returns the number of open letters of each consumer of category that has any.
-func Counts(ctx context.Context, store Store, category messagestore.Category) (map[string]int, error) {
-	if err := category.Validate(); err != nil {
-		return nil, fmt.Errorf("count dead letters: %w", err)
-	}
-	open, err := openLetters(ctx, given(store), category)
-	if err != nil {
-		return nil, fmt.Errorf("count dead letters of the consumers of %s: %w", category, err)
-	}
-	counts := map[string]int{}
-	for _, stream := range open {
-		counts[stream.CardinalID()]++
-	}
-	return counts, nil
+func Counts(ctx context.Context, store *messagestore.Store, category messagestore.Category) (map[string]int, error) {
+	return letters.Counts(ctx, store, category)
 }
 
-// openLetters returns the streams of the open letters of all consumers of category.
-func openLetters(ctx context.Context, store Store, category messagestore.Category) ([]messagestore.StreamName, error) {
-	letters := names.DeadLetters(category)
-	if letters.Validate() != nil {
-		return nil, nil //nolint:nilerr // the name is too long for any
-	}
-	streams, err := tails.Of(ctx, store, letters, []string{parked{}.MessageType(), redriven{}.MessageType()})
-	if err != nil {
-		return nil, err
-	}
-	var open []messagestore.StreamName
-	for stream, types := range streams {
-		in, out := types[parked{}.MessageType()], types[redriven{}.MessageType()]
-		if types.Has(parked{}) && isLetter(category, stream) && (!types.Has(redriven{}) || in.Position > out.Position) {
-			open = append(open, stream)
-		}
-	}
-	slices.Sort(open)
-	return open, nil
+// Drop closes the open letter for the message with an id: the message is not handled, and will
+// not be redriven. The letter's stream keeps the reason, and a trim may then remove the message.
+// It returns the letter as it was.
+//
+// The error is a [*NotParkedError] if there is no open letter, and matches
+// [messagestore.ErrInvalid] for a reason that is empty, longer than 1024 bytes or not UTF-8. Then
+// nothing is changed. A redrive that has begun goes on, and the first outcome stands.
+func (l *Entries) Drop(ctx context.Context, id uuid.UUID, reason string) (*Entry, error) {
+	p, err := l.letters.Drop(ctx, id, reason)
+	return entry(p), err
 }
 
-// isLetter reports whether a stream has the name of a dead letter: other clients may write
-// other streams to the category.
-func isLetter(category messagestore.Category, stream messagestore.StreamName) bool {
-	ids := stream.IDs()
-	if len(ids) != 2 {
-		return false
-	}
-	c := names.Consumer{Category: category, Name: ids[0]}
-	id, err := uuid.Parse(ids[1])
-	return err == nil && c.Validate() == nil && stream == c.DeadLetter(id)
+// RequestPark asks the consumer to park a message, with a reason that the dead letter keeps. It is
+// for the message at which a consumer is stuck.
+//
+// The request is stored beside the dead letters. The consumer that has the message's part of the
+// category carries it out. A running consumer parks the message in place of the next retry, once
+// it has found the request, which takes at most its RedriveInterval. A stopped consumer parks the
+// message at its next start, without delivering it. A handler that has the message is not
+// interrupted. If the message is handled before, nothing is parked, and the consumer logs that.
+//
+// It reports false if the message is parked already. The error matches [messagestore.ErrInvalid]
+// for a message of another category, and for a reason that is empty, longer than 1024 bytes or not
+// one line of UTF-8.
+func (l *Entries) RequestPark(ctx context.Context, m *messagestore.Message, reason string) (requested bool, err error) {
+	return l.letters.RequestPark(ctx, m, reason)
 }
 
-// withIDs yields the open dead letters, or only the ones for messages with one of the ids.
-func (l *Entries) withIDs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*Entry, error] {
-	return func(yield func(*Entry, error) bool) {
-		letters, err := l.open(ctx, ids)
-		if err != nil {
-			yield(nil, err)
-			return
-		}
-		for _, p := range letters {
-			if !yield(p, nil) {
-				return
-			}
-		}
-	}
+// CheckReason returns nil, or an error that matches [messagestore.ErrInvalid] if [Entries.Drop] and
+// [Entries.RequestPark] would refuse the reason.
+func CheckReason(reason string) error { return letters.CheckReason(reason) }
+
+// Requests are the letters that [Entries.RequestRedrive] chose, in order of their
+// messages' positions.
+type Requests struct {
+	Requested []*Entry // by this call
+	Before    []*Entry // by an earlier one
 }
 
-// open returns the open dead letters, or only the ones for messages with one of the ids, in order
-// of the messages' positions.
-func (l *Entries) open(ctx context.Context, ids []uuid.UUID) ([]*Entry, error) {
-	if err := l.consumer.Validate(); err != nil {
-		return nil, err
-	}
-	asked, _, err := l.asked(ctx)
+func requests(r *letters.Requests, err error) (*Requests, error) {
 	if err != nil {
 		return nil, err
 	}
-	var streams []messagestore.StreamName
-	for _, id := range ids {
-		streams = append(streams, l.consumer.DeadLetter(id))
-	}
-	if len(ids) == 0 {
-		all, err := openLetters(ctx, l.store, l.consumer.Category)
-		if err != nil {
-			return nil, err
-		}
-		streams = slices.DeleteFunc(all, func(s messagestore.StreamName) bool { return s.CardinalID() != l.consumer.Name })
-	}
-	var open []*Entry
-	for _, stream := range streams {
-		s, err := l.read(ctx, stream)
-		if err != nil {
-			return nil, err
-		}
-		if s.open {
-			requested, ok := asked[s.ID]
-			s.Requested = ok && requested == s.outcome
-			open = append(open, &s.Entry)
-		}
-	}
-	slices.SortFunc(open, func(a, b *Entry) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) })
-	return slices.CompactFunc(open, func(a, b *Entry) bool { return a.DeadLetter == b.DeadLetter }), nil
+	return &Requests{entries(r.Requested), entries(r.Before)}, nil
 }
 
-// A state is a dead letter's stream as it was read.
-type state struct {
-	Entry
-	open    bool                 // the message is parked, not redriven
-	version messagestore.Version // of the stream
+// RequestRedrive asks the consumer to deliver parked messages again: those with the ids, or
+// all if there are none.
+//
+// The request is stored beside the dead letters. The consumer finds it within its
+// RedriveInterval, wherever it runs, or when it is started next; in a group the member that
+// the message's stream belongs to. It delivers the message in its turn: never together with
+// another of its cardinal id. A request is for one delivery of a message as it is parked
+// now, however often it is made. It is settled by success, by a failure, after which the
+// message stays parked with the new error, or by a redrive of another process. A consumer
+// that is killed during the delivery redrives the message when it is started again, and two
+// processes with one identity may both redrive it.
+//
+// A consumer that parks in order redrives a message when it is the first of its cardinal id that is
+// parked, and then those behind it without a request. A request for another waits.
+//
+// The message is not written to its category a second time: other consumers of the category
+// would get it again, and the stream would have two events where one happened.
+//
+// For an id that is not parked the error is a [*NotParkedError], and nothing is requested.
+func (l *Entries) RequestRedrive(ctx context.Context, ids ...uuid.UUID) (*Requests, error) {
+	return requests(l.letters.RequestRedrive(ctx, ids...))
 }
 
-// read returns the state of a dead letter's stream.
-func (l *Entries) read(ctx context.Context, stream messagestore.StreamName) (*state, error) {
-	s := &state{version: messagestore.NoStream, Entry: Entry{outcome: messagestore.NoStream}}
-	for m, err := range l.store.ReadStream(ctx, stream, 0) {
-		if err != nil {
-			return nil, err
-		}
-		if err := s.take(m); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
-}
-
-// A Failure is a message that a consumer gives up on.
-type Failure struct {
-	Message       *messagestore.Message
-	Err           error
-	Stack         string // of a panic, shortened
-	Reason        string // of an operator; then there may be no Err
-	Behind        *Entry // the dead letter that kept the message from being delivered; then there is no Err
-	Attempts      int
-	FirstFailedAt time.Time
-}
-
-// Park writes a dead letter, and returns it. A consumer calls it. A message that is parked
-// already stays as it is, and the result is nil: the consumer ended between parking the
-// message and its next checkpoint. A message that was redriven since is parked anew.
-func (l *Entries) Park(ctx context.Context, f Failure) (*Entry, error) {
-	m := f.Message
-	switch {
-	case m == nil:
-		return nil, l.failed("park", messagestore.NewInvalidError("message", nil, "it is nil"))
-	case f.Err != nil:
-	case f.Behind != nil:
-		f.Err = errBehind(f.Behind)
-	default:
-		f.Err = errors.New("parked by an operator: " + f.Reason)
-	}
-	p := parked{
-		Consumer: l.consumer.Name, MessageID: m.ID, Type: m.Type, Stream: m.Stream, Position: m.Position, GlobalPosition: m.GlobalPosition,
-		Error: text.Of(f.Err), Stack: f.Stack, Reason: f.Reason,
-		Behind: f.Behind != nil, Attempts: f.Attempts, FirstFailedAt: f.FirstFailedAt.UTC(),
-	}
-	stream := l.consumer.DeadLetter(m.ID)
-	for version := messagestore.NoStream; ; {
-		written, err := l.write(ctx, stream, version, about(m, p))
-		if err == nil {
-			return &Entry{
-				ID: m.ID, Type: p.Type, Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition,
-				Error: p.Error, Stack: p.Stack, Reason: p.Reason, Behind: p.Behind, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt,
-				DeadLetter: stream, outcome: written.Version,
-			}, nil
-		}
-		if !errors.Is(err, messagestore.ErrVersionConflict) {
-			return nil, fmt.Errorf("park: %w", err)
-		}
-		s, readErr := l.read(ctx, stream)
-		switch {
-		case readErr != nil:
-			return nil, fmt.Errorf("park: %w", readErr)
-		case s.open:
-			return nil, nil
-		case s.version <= version:
-			return nil, fmt.Errorf("park: %w", err) // no other write came first: it is not a conflict
-		}
-		version = s.version
-		p.Attempts = s.Attempts + f.Attempts
-		if !s.FirstFailedAt.IsZero() {
-			p.FirstFailedAt = s.FirstFailedAt
-		}
-	}
-}
-
-// about returns an envelope for a body about m: m is its cause, and both have one
-// correlation. It does not grow with m's metadata.
-func about(m *messagestore.Message, body messagestore.Body) messagestore.Envelope {
-	return messagestore.Envelope{Body: body, Metadata: messagestore.Metadata{
-		CausationStream:         m.Stream,
-		CausationPosition:       m.Position,
-		CausationGlobalPosition: m.GlobalPosition,
-		CorrelationStream:       m.Metadata.CorrelationStream,
-	}}
-}
-
-// write writes an envelope, without its metadata if the store refuses them: other clients
-// may have given the message names that Dibs does not write.
-func (l *Entries) write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, e messagestore.Envelope) (messagestore.Written, error) {
-	written, err := l.store.Write(ctx, stream, expected, e)
-	if errors.Is(err, messagestore.ErrInvalid) {
-		e.Metadata = messagestore.Metadata{}
-		written, err = l.store.Write(ctx, stream, expected, e)
-	}
-	return written, err
+// PreviewRedrive returns the result of [Entries.RequestRedrive], and requests nothing.
+func (l *Entries) PreviewRedrive(ctx context.Context, ids ...uuid.UUID) (*Requests, error) {
+	return requests(l.letters.PreviewRedrive(ctx, ids...))
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/consumer/internal/tails"
 	"github.com/dibs-go/dibs/messagestore"
@@ -133,7 +133,7 @@ func consumers(ctx context.Context, store *messagestore.Store, category messages
 	if err != nil {
 		return nil, err
 	}
-	parked, err := deadletter.Counts(ctx, store, category)
+	parked, err := letters.Counts(ctx, store, category)
 	if err != nil {
 		return nil, err
 	}

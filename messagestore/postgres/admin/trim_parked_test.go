@@ -1,43 +1,62 @@
 package admin_test
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
-func (a *archive) park(t *testing.T, consumer string, m *messagestore.Message) *deadletter.Entry {
+// park has a consumer park messages of one category.
+func (a *archive) park(t *testing.T, name string, messages ...*messagestore.Message) (letters []*deadletter.Entry) {
 	t.Helper()
-	letter, err := deadletter.Of(a.Store, m.Stream.Category(), consumer).
-		Park(t.Context(), deadletter.Failure{Message: m, Err: errors.New("no"), Attempts: 1, FirstFailedAt: time.Now()})
-	require.NoError(t, err)
-	require.NotNil(t, letter)
-	return letter
+	category := messages[0].Stream.Category()
+	a.catchUp(t, category, name, func(m *messagestore.Message) error {
+		if slices.ContainsFunc(messages, func(parked *messagestore.Message) bool { return parked.ID == m.ID }) {
+			return errors.New("no")
+		}
+		return nil
+	})
+	for _, m := range messages {
+		letter, err := deadletter.Of(a.Store, category, name).Get(t.Context(), m.ID)
+		require.NoError(t, err)
+		letters = append(letters, letter)
+	}
+	return letters
 }
 
-// redrive settles one parked message, as a consumer does.
-func (a *archive) redrive(t *testing.T, consumer string, m *messagestore.Message, failure error) {
+// redrive has a consumer deliver one parked message again.
+func (a *archive) redrive(t *testing.T, name string, m *messagestore.Message, failure error) {
 	t.Helper()
-	letters := deadletter.Of(a.Store, m.Stream.Category(), consumer)
-	_, err := letters.RequestRedrive(t.Context(), m.ID)
+	_, err := deadletter.Of(a.Store, m.Stream.Category(), name).RequestRedrive(t.Context(), m.ID)
 	require.NoError(t, err)
-	requests, _, err := letters.Inbox(deadletter.InboxConfig{Mine: func(messagestore.StreamName) bool { return true }}).Look(t.Context(), map[uuid.UUID]struct{}{}, 10)
-	require.NoError(t, err)
-	require.Len(t, requests, 1)
-	redrive, err := letters.Begin(t.Context(), requests[0])
-	require.NoError(t, err)
-	if redrive.Succeeded(); failure != nil {
-		redrive.Failed(failure, "")
-	}
-	require.NoError(t, redrive.Settle(t.Context()))
+	var delivered []uuid.UUID
+	a.catchUp(t, m.Stream.Category(), name, func(m *messagestore.Message) error {
+		delivered = append(delivered, m.ID)
+		return failure
+	})
+	require.Equal(t, []uuid.UUID{m.ID}, delivered)
+}
+
+func (a *archive) catchUp(t *testing.T, category messagestore.Category, name string, handle func(m *messagestore.Message) error) {
+	t.Helper()
+	c := must.New(consumer.New(a.Store, category, name, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error { return handle(m) }), &consumer.Config{
+		Logger: logger.Silent(), Start: consumer.FromStart(),
+		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
+	}))
+	require.NoError(t, c.CatchUp(t.Context()))
 }
 
 func TestAMessageThatIsParkedIsNotTrimmed(t *testing.T) {
@@ -52,7 +71,7 @@ func TestAMessageThatIsParkedIsNotTrimmed(t *testing.T) {
 			stream := a.category.Stream("1")
 			a.fill(t, stream, 6)
 			messages := a.read(t, stream)
-			low, high := a.park(t, "one", messages[2]), a.park(t, "other", messages[3])
+			low, high := a.park(t, "one", messages[2])[0], a.park(t, "other", messages[3])[0]
 			dry := *anyAge
 			dry.DryRun = true
 			trim := func(want retention.Trimmed) {
@@ -88,15 +107,13 @@ func TestATrimEndsAtTheLowestParkedMessage(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 8)
 	messages := a.read(t, stream)
-	consumers, letters := map[int]string{2: "other", 3: "other", 4: "one", 5: "one"}, map[int]*deadletter.Entry{}
-	for at, consumer := range consumers {
-		letters[at] = a.park(t, consumer, messages[at])
-	}
+	consumers := map[int]string{2: "other", 3: "other", 4: "one", 5: "one"}
+	letters := append(a.park(t, "other", messages[2], messages[3]), a.park(t, "one", messages[4], messages[5])...)
 	for at := 2; at <= 5; at++ {
 		trimmed, err := a.admin.Trim(t.Context(), stream, anyAge)
 		require.NoError(t, err)
 		require.Equal(t, messagestore.Version(at), trimmed.First)
-		require.Equal(t, letters[at].DeadLetter, trimmed.DeadLetter)
+		require.Equal(t, letters[at-2].DeadLetter, trimmed.DeadLetter)
 		a.redrive(t, consumers[at], messages[at], nil)
 	}
 }
@@ -107,7 +124,7 @@ func TestATrimOfACategoryPassesParkedMessages(t *testing.T) {
 	for n := range 3 {
 		a.fill(t, a.category.Stream(strconv.Itoa(n)), 5)
 	}
-	letter := a.park(t, "one", a.read(t, a.category.Stream("1"))[1])
+	letter := a.park(t, "one", a.read(t, a.category.Stream("1"))[1])[0]
 
 	var found []retention.Trimmed
 	for trimmed, err := range a.admin.TrimCategory(t.Context(), a.category, anyAge) {
@@ -131,8 +148,7 @@ func TestATrimLooksAtOpenLettersOfItsMessagesOnly(t *testing.T) {
 	a.fill(t, stream, 6)
 	a.fill(t, a.category.Stream("2"), 2)
 	messages := a.read(t, stream)
-	a.park(t, "one", a.read(t, a.category.Stream("2"))[0])
-	a.park(t, "one", messages[5]) // stays for keep
+	a.park(t, "one", a.read(t, a.category.Stream("2"))[0], messages[5]) // the second stays for keep
 	for _, name := range []messagestore.StreamName{letters.Stream("a"), letters.Stream("one"), letters.Stream("two").With("x"), letters.Stream("two!")} {
 		a.fill(t, name, 1)
 	}
@@ -140,7 +156,7 @@ func TestATrimLooksAtOpenLettersOfItsMessagesOnly(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 1, First: 1, Version: 5}, trimmed)
 
-	letter := a.park(t, "two", messages[3])
+	letter := a.park(t, "two", messages[3])[0]
 	for _, want := range []struct {
 		removed, first int64
 		more           bool

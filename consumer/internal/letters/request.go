@@ -1,4 +1,4 @@
-package deadletter
+package letters
 
 import (
 	"context"
@@ -30,33 +30,15 @@ type redrivesSettled struct {
 
 func (redrivesSettled) MessageType() string { return "RedrivesSettled" }
 
-// Requests are the letters that [Entries.RequestRedrive] chose, in order of their
+// Requests are the letters that [Letters.RequestRedrive] chose, in order of their
 // messages' positions.
 type Requests struct {
-	Requested []*Entry // by this call
-	Before    []*Entry // by an earlier one
+	Requested []*Letter // by this call
+	Before    []*Letter // by an earlier one
 }
 
-// RequestRedrive asks the consumer to deliver parked messages again: those with the ids, or
-// all if there are none.
-//
-// The request is stored beside the dead letters. The consumer finds it within its
-// RedriveInterval, wherever it runs, or when it is started next; in a group the member that
-// the message's stream belongs to. It delivers the message in its turn: never together with
-// another of its cardinal id. A request is for one delivery of a message as it is parked
-// now, however often it is made. It is settled by success, by a failure, after which the
-// message stays parked with the new error, or by a redrive of another process. A consumer
-// that is killed during the delivery redrives the message when it is started again, and two
-// processes with one identity may both redrive it.
-//
-// A consumer that parks in order redrives a message when it is the first of its cardinal id that is
-// parked, and then those behind it without a request. A request for another waits.
-//
-// The message is not written to its category a second time: other consumers of the category
-// would get it again, and the stream would have two events where one happened.
-//
-// For an id that is not parked the error is a [*NotParkedError], and nothing is requested.
-func (l *Entries) RequestRedrive(ctx context.Context, ids ...uuid.UUID) (*Requests, error) {
+// RequestRedrive asks the consumer to deliver parked messages again: see deadletter.Entries.RequestRedrive.
+func (l *Letters) RequestRedrive(ctx context.Context, ids ...uuid.UUID) (*Requests, error) {
 	requests, err := l.request(ctx, ids)
 	if err != nil {
 		return nil, l.failed("request redrive", err)
@@ -64,8 +46,8 @@ func (l *Entries) RequestRedrive(ctx context.Context, ids ...uuid.UUID) (*Reques
 	return requests, nil
 }
 
-// PreviewRedrive returns the result of [Entries.RequestRedrive], and requests nothing.
-func (l *Entries) PreviewRedrive(ctx context.Context, ids ...uuid.UUID) (*Requests, error) {
+// PreviewRedrive returns the result of [Letters.RequestRedrive], and requests nothing.
+func (l *Letters) PreviewRedrive(ctx context.Context, ids ...uuid.UUID) (*Requests, error) {
 	requests, err := l.choose(ctx, ids)
 	if err != nil {
 		return nil, l.failed("preview redrive", err)
@@ -73,7 +55,7 @@ func (l *Entries) PreviewRedrive(ctx context.Context, ids ...uuid.UUID) (*Reques
 	return requests, nil
 }
 
-func (l *Entries) request(ctx context.Context, ids []uuid.UUID) (*Requests, error) {
+func (l *Letters) request(ctx context.Context, ids []uuid.UUID) (*Requests, error) {
 	if err := l.consumer.Validate(); err != nil {
 		return nil, err
 	}
@@ -105,7 +87,7 @@ func (l *Entries) request(ctx context.Context, ids []uuid.UUID) (*Requests, erro
 }
 
 // choose divides the open dead letters, or only the ones with one of the ids.
-func (l *Entries) choose(ctx context.Context, ids []uuid.UUID) (*Requests, error) {
+func (l *Letters) choose(ctx context.Context, ids []uuid.UUID) (*Requests, error) {
 	open, err := l.open(ctx, ids)
 	if err != nil {
 		return nil, err
@@ -135,7 +117,7 @@ type Request struct {
 }
 
 // readRequests returns the requests from a position of their stream on, and the stream's version.
-func (l *Entries) readRequests(ctx context.Context, from messagestore.Version) ([]Request, messagestore.Version, error) {
+func (l *Letters) readRequests(ctx context.Context, from messagestore.Version) ([]Request, messagestore.Version, error) {
 	var all []Request
 	version := from - 1
 	for m, err := range l.store.ReadStream(ctx, l.consumer.Requests(), from) {
@@ -168,7 +150,7 @@ func (l *Entries) readRequests(ctx context.Context, from messagestore.Version) (
 }
 
 // settledBefore returns the position before which all requests are settled.
-func (l *Entries) settledBefore(ctx context.Context) (messagestore.Version, error) {
+func (l *Letters) settledBefore(ctx context.Context) (messagestore.Version, error) {
 	m, err := l.store.LastOfType(ctx, l.consumer.Requests(), redrivesSettled{}.MessageType())
 	if errors.Is(err, messagestore.ErrNotFound) {
 		return 0, nil
@@ -184,7 +166,7 @@ func (l *Entries) settledBefore(ctx context.Context) (messagestore.Version, erro
 }
 
 // asked returns the requests that may not be settled, and the version of their stream.
-func (l *Entries) asked(ctx context.Context) (map[uuid.UUID]messagestore.Version, messagestore.Version, error) {
+func (l *Letters) asked(ctx context.Context) (map[uuid.UUID]messagestore.Version, messagestore.Version, error) {
 	from, err := l.settledBefore(ctx)
 	if err != nil {
 		return nil, 0, err

@@ -1,4 +1,4 @@
-package deadletter
+package letters
 
 import (
 	"cmp"
@@ -20,11 +20,11 @@ const blockedPage = 500
 // the category of dead letters, and is told of the letters that the run itself writes, so that it
 // knows those at once. Its methods are safe for concurrent use, but for Read.
 type Blocked struct {
-	letters *Entries
+	letters *Letters
 	next    messagestore.GlobalPosition // of the category, to read from
 
 	mu    sync.Mutex
-	keys  map[string][]*Entry // the open letters of a cardinal id, in order of their messages
+	keys  map[string][]*Letter // the open letters of a cardinal id, in order of their messages
 	known map[uuid.UUID]known
 	own   map[uuid.UUID]struct{} // letters that the run is writing
 }
@@ -33,13 +33,13 @@ type Blocked struct {
 // was read so far.
 type known struct {
 	outcome messagestore.Version
-	letter  *Entry // nil if it is closed
-	read    bool   // in the category
+	letter  *Letter // nil if it is closed
+	read    bool    // in the category
 }
 
 // Blocked returns an empty Blocked, to be filled by Read.
-func (l *Entries) Blocked() *Blocked {
-	return &Blocked{letters: l, keys: map[string][]*Entry{}, known: map[uuid.UUID]known{}, own: map[uuid.UUID]struct{}{}}
+func (l *Letters) Blocked() *Blocked {
+	return &Blocked{letters: l, keys: map[string][]*Letter{}, known: map[uuid.UUID]known{}, own: map[uuid.UUID]struct{}{}}
 }
 
 // Read takes in the next page of the dead letters, and reports whether there are more.
@@ -55,7 +55,7 @@ func (b *Blocked) Read(ctx context.Context) (more bool, err error) {
 		if !isLetter(category, m.Stream) || m.Stream.CardinalID() != b.letters.consumer.Name {
 			continue
 		}
-		s := &state{Entry: Entry{outcome: messagestore.NoStream}}
+		s := &state{Letter: Letter{outcome: messagestore.NoStream}}
 		if err := s.take(m); err != nil {
 			return false, err
 		}
@@ -67,7 +67,7 @@ func (b *Blocked) Read(ctx context.Context) (more bool, err error) {
 		case m.IsTombstone():
 			b.note(id, m.Position, nil, true)
 		case s.outcome == m.Position && s.open:
-			b.note(id, m.Position, &s.Entry, true)
+			b.note(id, m.Position, &s.Letter, true)
 		case s.outcome == m.Position:
 			b.note(id, m.Position, nil, true)
 		}
@@ -91,7 +91,7 @@ func (b *Blocked) Writing(id uuid.UUID) (end func()) {
 }
 
 // Add notes a letter that the run has written.
-func (b *Blocked) Add(p *Entry) { b.note(p.ID, p.outcome, p, false) }
+func (b *Blocked) Add(p *Letter) { b.note(p.ID, p.outcome, p, false) }
 
 // Refresh notes a letter as it is in the store.
 func (b *Blocked) Refresh(ctx context.Context, id uuid.UUID) error {
@@ -100,7 +100,7 @@ func (b *Blocked) Refresh(ctx context.Context, id uuid.UUID) error {
 	case err != nil:
 		return err
 	case s.open:
-		b.note(id, s.outcome, &s.Entry, false)
+		b.note(id, s.outcome, &s.Letter, false)
 	default:
 		b.note(id, s.outcome, nil, false)
 	}
@@ -109,7 +109,7 @@ func (b *Blocked) Refresh(ctx context.Context, id uuid.UUID) error {
 
 // note takes in the outcome at a position of a dead letter's stream, nil for a letter that it closes, unless a
 // later one is known.
-func (b *Blocked) note(id uuid.UUID, outcome messagestore.Version, letter *Entry, read bool) {
+func (b *Blocked) note(id uuid.UUID, outcome messagestore.Version, letter *Letter, read bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	before, is := b.known[id]
@@ -137,19 +137,19 @@ func (b *Blocked) forget(id uuid.UUID) {
 	}
 }
 
-func (b *Blocked) remove(p *Entry) {
+func (b *Blocked) remove(p *Letter) {
 	key := p.Stream.CardinalID()
-	rest := slices.DeleteFunc(b.keys[key], func(q *Entry) bool { return q.ID == p.ID })
+	rest := slices.DeleteFunc(b.keys[key], func(q *Letter) bool { return q.ID == p.ID })
 	if b.keys[key] = rest; len(rest) == 0 {
 		delete(b.keys, key)
 	}
 }
 
-func byPlace(a, b *Entry) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) }
+func byPlace(a, b *Letter) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) }
 
 // By reports whether a message is not to be delivered, because it is parked itself, or because of the
 // letter of an earlier one of its cardinal id, which is returned.
-func (b *Blocked) By(m *messagestore.Message) (first *Entry, parked bool) {
+func (b *Blocked) By(m *messagestore.Message) (first *Letter, parked bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.keys) == 0 {
@@ -172,7 +172,7 @@ func (b *Blocked) Any() bool {
 }
 
 // First returns the first open letter of a cardinal id, nil for none.
-func (b *Blocked) First(key string) *Entry {
+func (b *Blocked) First(key string) *Letter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if open := b.keys[key]; len(open) > 0 {
@@ -192,7 +192,7 @@ func (b *Blocked) InTurn(q Request) bool {
 
 // Waiting returns the first open letter of each cardinal id whose message was not delivered, because it
 // was behind another that is not open any more.
-func (b *Blocked) Waiting() (all []*Entry) {
+func (b *Blocked) Waiting() (all []*Letter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, open := range b.keys {
@@ -205,12 +205,12 @@ func (b *Blocked) Waiting() (all []*Entry) {
 }
 
 // Request returns a request to redrive a letter, as it is.
-func (p *Entry) Request() Request {
+func (p *Letter) Request() Request {
 	return Request{redriveRequested: redriveRequested{MessageID: p.ID, Stream: p.Stream, Parked: p.outcome}}
 }
 
 // Is reports whether q asks for the redrive of the letter as it is.
-func (p *Entry) Is(q Request) bool { return q.MessageID == p.ID && q.Parked == p.outcome }
+func (p *Letter) Is(q Request) bool { return q.MessageID == p.ID && q.Parked == p.outcome }
 
 // take takes in a message of a dead letter's stream.
 func (s *state) take(m *messagestore.Message) error {
@@ -221,11 +221,11 @@ func (s *state) take(m *messagestore.Message) error {
 			return fmt.Errorf("decode %s: %w", m, err)
 		}
 		s.open = true
-		s.Entry = Entry{
+		s.Letter = Letter{outcome: m.Position, Entry: Entry{
 			ID: p.MessageID, Type: p.Type, Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition,
 			Error: p.Error, Stack: p.Stack, Reason: p.Reason, Behind: p.Behind, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, ParkedAt: m.Time,
-			DeadLetter: m.Stream, outcome: m.Position,
-		}
+			DeadLetter: m.Stream,
+		}}
 	case redriven{}.MessageType():
 		var out redriven
 		if err := json.Unmarshal(m.Data, &out); err != nil {
@@ -242,7 +242,7 @@ func (s *state) take(m *messagestore.Message) error {
 }
 
 // errBehind is the failure of a message that was not delivered.
-func errBehind(first *Entry) error {
+func errBehind(first *Letter) error {
 	m := &messagestore.Message{Type: first.Type, Stream: first.Stream, Position: first.Position}
 	return fmt.Errorf("behind %s, which is parked", m)
 }

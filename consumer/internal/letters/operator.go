@@ -1,4 +1,4 @@
-package deadletter
+package letters
 
 import (
 	"context"
@@ -12,14 +12,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Drop closes the open letter for the message with an id: the message is not handled, and will
-// not be redriven. The letter's stream keeps the reason, and a trim may then remove the message.
-// It returns the letter as it was.
-//
-// The error is a [*NotParkedError] if there is no open letter, and matches
-// [messagestore.ErrInvalid] for a reason that is empty, longer than 1024 bytes or not UTF-8. Then
-// nothing is changed. A redrive that has begun goes on, and the first outcome stands.
-func (l *Entries) Drop(ctx context.Context, id uuid.UUID, reason string) (*Entry, error) {
+// Drop closes an open letter: see deadletter.Entries.Drop.
+func (l *Letters) Drop(ctx context.Context, id uuid.UUID, reason string) (*Letter, error) {
 	dropped, err := l.drop(ctx, id, reason)
 	if err != nil {
 		return nil, l.failed("drop dead letter", err)
@@ -27,7 +21,7 @@ func (l *Entries) Drop(ctx context.Context, id uuid.UUID, reason string) (*Entry
 	return dropped, nil
 }
 
-func (l *Entries) drop(ctx context.Context, id uuid.UUID, reason string) (*Entry, error) {
+func (l *Letters) drop(ctx context.Context, id uuid.UUID, reason string) (*Letter, error) {
 	if err := errors.Join(l.consumer.Validate(), CheckReason(reason)); err != nil {
 		return nil, err
 	}
@@ -44,12 +38,11 @@ func (l *Entries) drop(ctx context.Context, id uuid.UUID, reason string) (*Entry
 		if errors.Is(err, messagestore.ErrVersionConflict) {
 			continue // after a redrive, or another drop
 		}
-		return &s.Entry, err
+		return &s.Letter, err
 	}
 }
 
-// CheckReason returns nil, or an error that matches [messagestore.ErrInvalid] if [Entries.Drop] and
-// [Entries.RequestPark] would refuse the reason.
+// CheckReason returns nil, or the error with which [Letters.Drop] and [Letters.RequestPark] refuse a reason.
 func CheckReason(reason string) error {
 	switch {
 	case reason == "":
@@ -69,32 +62,21 @@ type parkRequested struct {
 	Stream         messagestore.StreamName     `json:"stream"`
 	Position       messagestore.Version        `json:"position"`
 	GlobalPosition messagestore.GlobalPosition `json:"globalPosition"`
-	Entry          messagestore.Version        `json:"letter"` // the version of the dead letter's stream
+	Letter         messagestore.Version        `json:"letter"` // the version of the dead letter's stream
 	Reason         string                      `json:"reason"`
 }
 
 func (parkRequested) MessageType() string { return "ParkRequested" }
 
-// RequestPark asks the consumer to park a message, with a reason that the dead letter keeps. It is
-// for the message at which a consumer is stuck.
-//
-// The request is stored beside the dead letters. The consumer that has the message's part of the
-// category carries it out. A running consumer parks the message in place of the next retry, once
-// it has found the request, which takes at most its RedriveInterval. A stopped consumer parks the
-// message at its next start, without delivering it. A handler that has the message is not
-// interrupted. If the message is handled before, nothing is parked, and the consumer logs that.
-//
-// It reports false if the message is parked already. The error matches [messagestore.ErrInvalid]
-// for a message of another category, and for a reason that is empty, longer than 1024 bytes or not
-// one line of UTF-8.
-func (l *Entries) RequestPark(ctx context.Context, m *messagestore.Message, reason string) (requested bool, err error) {
+// RequestPark asks the consumer to park a message: see deadletter.Entries.RequestPark.
+func (l *Letters) RequestPark(ctx context.Context, m *messagestore.Message, reason string) (requested bool, err error) {
 	if requested, err = l.requestPark(ctx, m, reason); err != nil {
 		return false, l.failed("request park", err)
 	}
 	return requested, nil
 }
 
-func (l *Entries) requestPark(ctx context.Context, m *messagestore.Message, reason string) (bool, error) {
+func (l *Letters) requestPark(ctx context.Context, m *messagestore.Message, reason string) (bool, error) {
 	if err := errors.Join(l.consumer.Validate(), CheckReason(reason)); err != nil {
 		return false, err
 	}
@@ -111,7 +93,7 @@ func (l *Entries) requestPark(ctx context.Context, m *messagestore.Message, reas
 			return false, err
 		}
 		_, err = l.store.Write(ctx, l.consumer.Requests(), version, parkRequested{
-			MessageID: m.ID, Stream: m.Stream, Position: m.Position, GlobalPosition: m.GlobalPosition, Entry: s.version, Reason: reason,
+			MessageID: m.ID, Stream: m.Stream, Position: m.Position, GlobalPosition: m.GlobalPosition, Letter: s.version, Reason: reason,
 		})
 		if errors.Is(err, messagestore.ErrVersionConflict) {
 			continue

@@ -1,4 +1,4 @@
-package deadletter_test
+package letters_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -30,13 +30,13 @@ func TestALetterThatWasClosedMeanwhileDoesNotBlock(t *testing.T) {
 	require.NoError(t, err)
 	m, err := store.Last(t.Context(), "account-1")
 	require.NoError(t, err)
-	letters := deadletter.Of(store, "account", "ledger")
-	blocked := letters.Blocked()
+	own := letters.Of(store, "account", "ledger")
+	blocked := own.Blocked()
 
 	end := blocked.Writing(m.ID)
-	letter, err := letters.Park(t.Context(), deadletter.Failure{Message: m, Err: errRefused})
+	letter, err := own.Park(t.Context(), letters.Failure{Message: m, Err: errRefused})
 	require.NoError(t, err)
-	_, err = letters.Drop(t.Context(), m.ID, "by hand")
+	_, err = own.Drop(t.Context(), m.ID, "by hand")
 	require.NoError(t, err)
 	_, err = blocked.Read(t.Context())
 	require.NoError(t, err)
@@ -53,8 +53,8 @@ func TestBlockedKnowsTheOpenLetters(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ctx := context.Background()
 		store := must.New(messagestore.New(memory.New(), nil))
-		letters := deadletter.Of(store, "account", "ledger")
-		other := deadletter.Of(store, "account", "other")
+		own := letters.Of(store, "account", "ledger")
+		other := letters.Of(store, "account", "other")
 		var all []*messagestore.Message
 		for range 6 {
 			stream := messagestore.Category("account").Stream(rapid.SampledFrom([]string{"1", "2"}).Draw(t, "key"))
@@ -64,13 +64,13 @@ func TestBlockedKnowsTheOpenLetters(t *testing.T) {
 			require.NoError(t, err)
 			all = append(all, m)
 		}
-		blocked := letters.Blocked()
+		blocked := own.Blocked()
 		message := func() *messagestore.Message { return rapid.SampledFrom(all).Draw(t, "message") }
 		t.Repeat(map[string]func(*rapid.T){
 			"the run parks": func(*rapid.T) {
 				m := message()
 				defer blocked.Writing(m.ID)()
-				letter, err := letters.Park(ctx, deadletter.Failure{Message: m, Err: errRefused})
+				letter, err := own.Park(ctx, letters.Failure{Message: m, Err: errRefused})
 				require.NoError(t, err)
 				if letter != nil {
 					blocked.Add(letter)
@@ -87,7 +87,7 @@ func TestBlockedKnowsTheOpenLetters(t *testing.T) {
 					t.Skip()
 				}
 				defer blocked.Writing(first.ID)()
-				redrive, err := letters.Begin(ctx, first.Request())
+				redrive, err := own.Begin(ctx, first.Request())
 				require.NoError(t, err)
 				if redrive != nil {
 					redrive.Succeeded()
@@ -96,16 +96,16 @@ func TestBlockedKnowsTheOpenLetters(t *testing.T) {
 				require.NoError(t, blocked.Refresh(ctx, first.ID))
 			},
 			"another parks": func(*rapid.T) {
-				_, err := letters.Park(ctx, deadletter.Failure{Message: message(), Err: errRefused})
+				_, err := own.Park(ctx, letters.Failure{Message: message(), Err: errRefused})
 				require.NoError(t, err)
 			},
 			"another consumer parks": func(*rapid.T) {
-				_, err := other.Park(ctx, deadletter.Failure{Message: message(), Err: errRefused})
+				_, err := other.Park(ctx, letters.Failure{Message: message(), Err: errRefused})
 				require.NoError(t, err)
 			},
 			"an operator drops": func(*rapid.T) {
-				_, err := letters.Drop(ctx, message().ID, "by hand")
-				if _, is := errors.AsType[*deadletter.NotParkedError](err); !is {
+				_, err := own.Drop(ctx, message().ID, "by hand")
+				if _, is := errors.AsType[*letters.NotParkedError](err); !is {
 					require.NoError(t, err)
 				}
 			},
@@ -118,7 +118,7 @@ func TestBlockedKnowsTheOpenLetters(t *testing.T) {
 				require.NoError(t, err)
 				first := map[string]uuid.UUID{}
 				open := map[uuid.UUID]bool{}
-				for p, err := range letters.All(ctx) {
+				for p, err := range own.All(ctx) {
 					require.NoError(t, err)
 					open[p.ID] = true
 					if key := p.Stream.CardinalID(); first[key] == uuid.Nil {

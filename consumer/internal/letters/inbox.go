@@ -1,4 +1,4 @@
-package deadletter
+package letters
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 // An Inbox follows the requests to redrive and to park, for one member of a consumer. It is not
 // safe for concurrent use.
 type Inbox struct {
-	letters *Entries
+	letters *Letters
 	config  InboxConfig
 
 	known   bool
@@ -42,7 +42,7 @@ type Asked struct {
 }
 
 // Inbox returns the requests that a member carries out.
-func (l *Entries) Inbox(config InboxConfig) *Inbox { return &Inbox{letters: l, config: config} }
+func (l *Letters) Inbox(config InboxConfig) *Inbox { return &Inbox{letters: l, config: config} }
 
 // Empty reports whether the last look found no request that is not settled.
 func (in *Inbox) Empty() bool { return len(in.open) == 0 }
@@ -140,7 +140,7 @@ func (in *Inbox) passed(ctx context.Context, q *parkRequested) (bool, error) {
 		return false, nil
 	}
 	version, err := in.letters.store.Version(ctx, in.letters.consumer.DeadLetter(q.MessageID))
-	if err == nil && version <= q.Entry {
+	if err == nil && version <= q.Letter {
 		in.config.Void(q.asked())
 	}
 	return err == nil, err
@@ -165,25 +165,25 @@ func (in *Inbox) noteSettled(ctx context.Context, settled messagestore.Version) 
 
 // A Redrive is the delivery that a request asks for.
 type Redrive struct {
-	*Entry
-	letters *Entries
+	*Letter
+	letters *Letters
 	version messagestore.Version
 	outcome *messagestore.Envelope // with one id, however often it is written
 }
 
 // Begin returns the redrive that a request asks for, or nil if the request is settled.
-func (l *Entries) Begin(ctx context.Context, q Request) (*Redrive, error) {
+func (l *Letters) Begin(ctx context.Context, q Request) (*Redrive, error) {
 	s, err := l.read(ctx, l.consumer.DeadLetter(q.MessageID))
 	if err != nil || !s.open || s.outcome != q.Parked {
 		return nil, err
 	}
-	return &Redrive{Entry: &s.Entry, letters: l, version: s.version}, nil
+	return &Redrive{Letter: &s.Letter, letters: l, version: s.version}, nil
 }
 
 // Message reads the message. It is nil, without an error, if its stream was deleted since:
 // then it is not to be delivered.
 func (r *Redrive) Message(ctx context.Context) (*messagestore.Message, error) {
-	m, err := r.letters.Message(ctx, r.Entry)
+	m, err := r.letters.Message(ctx, &r.Entry)
 	if errors.Is(err, messagestore.ErrNotFound) {
 		deleted, readErr := r.deleted(ctx)
 		if deleted || readErr != nil {
