@@ -282,7 +282,7 @@ func Items(r Rows, l queuing.List) (items []queuing.Item, err error) {
 		return waiting(r, l)
 	}
 	for from := l.From; len(items) < l.Limit; {
-		rows, err := r.InPlace(0, from, l.Limit)
+		rows, err := r.Open(from, l.Limit)
 		if err != nil {
 			return nil, err
 		}
@@ -346,7 +346,7 @@ func Status(r Rows) (queuing.Status, error) {
 	}
 	oldest := messagestore.GlobalPosition(0)
 	for from := messagestore.GlobalPosition(0); ; {
-		rows, err := r.InPlace(0, from, 1000)
+		rows, err := r.Open(from, 1000)
 		if err != nil {
 			return queuing.Status{}, err
 		}

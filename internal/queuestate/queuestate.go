@@ -7,7 +7,6 @@ package queuestate
 
 import (
 	"math"
-	"slices"
 	"strconv"
 	"time"
 
@@ -67,11 +66,13 @@ type Rows interface {
 	Row(messagestore.GlobalPosition) (*Row, error) // nil for none
 	Put(Row) error
 	Remove(messagestore.GlobalPosition) error
-	OutOf(session int64) ([]Row, error)                                              // in order of position
-	CountOut() (int, error)                                                          // of all sessions
-	Behind(messagestore.GlobalPosition) ([]Row, error)                               // Held and Passed after it, in order of position
-	Due(until time.Time, limit int) ([]Row, error)                                   // Later, in order of date and position
-	InPlace(place Place, from messagestore.GlobalPosition, limit int) ([]Row, error) // in order of position; 0 is every place
+	OutOf(session int64) ([]Row, error)                              // in order of position
+	CountOut() (int, error)                                          // of all sessions
+	Behind(messagestore.GlobalPosition) ([]Row, error)               // Held and Passed after it, in order of position
+	Due(until time.Time, limit int) ([]Row, error)                   // Later, in order of date and position
+	Open(from messagestore.GlobalPosition, limit int) ([]Row, error) // in every place, in order of position
+	Holds() (bool, error)                                            // whether a row is Held or Passed
+	Loose(limit int) ([]messagestore.GlobalPosition, error)          // after which a row is Held or Passed, with no row or a Dead one; in order
 
 	Session(session int64) (until time.Time, there bool, err error)
 	SetSession(session int64, until time.Time) error
@@ -323,24 +324,16 @@ func (s *step) orphans() error {
 	if s.now.Before(s.head.Checked.Add(queuing.OrphanInterval)) {
 		return nil
 	}
-	var loose []messagestore.GlobalPosition
-	any := false
-	for _, place := range []Place{Held, Passed} {
-		rows, err := s.InPlace(place, 0, 10_000)
-		if err != nil {
-			return err
-		}
-		any = any || len(rows) > 0
-		for _, row := range rows {
-			loose = append(loose, row.After)
-		}
-	}
-	if !any {
-		return nil
+	held, err := s.Holds()
+	if err != nil || !held {
+		return err
 	}
 	s.head.Checked, s.changed = s.now, true
-	slices.Sort(loose)
-	return s.release(slices.Compact(loose))
+	loose, err := s.Loose(10_000)
+	if err != nil {
+		return err
+	}
+	return s.release(loose)
 }
 
 // reserve takes items for the session.
@@ -359,19 +352,12 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 		want = max(0, min(want, t.MaxOut-out))
 		bounded = want == 0
 	}
-	if want > 0 && t.Rate > 0 {
-		if s.head.Tokens < 0 {
-			s.head.Tokens = float64(t.Burst)
+	if t.Rate > 0 {
+		s.refill(t.Rate, t.Burst)
+		if want > 0 && s.head.Tokens < 1 {
+			again, bounded = s.now.Add(time.Duration((1-s.head.Tokens)/t.Rate*float64(time.Second))), true
 		}
-		tokens := min(float64(t.Burst), s.head.Tokens+t.Rate*s.now.Sub(s.head.At).Seconds())
-		if s.head.At.IsZero() {
-			tokens = float64(t.Burst)
-		}
-		s.head.Tokens = tokens
-		if tokens < 1 {
-			again, bounded = s.now.Add(time.Duration((1-tokens)/t.Rate*float64(time.Second))), true
-		}
-		want = min(want, int(tokens))
+		want = min(want, int(s.head.Tokens))
 	}
 	if want > 0 {
 		var err error
@@ -394,13 +380,22 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 	return s.wake(taken, bounded, again)
 }
 
+// refill adds the tokens of the time since the head was changed. Every take does so, since every take may change the head.
+func (s *step) refill(rate float64, burst int) {
+	if s.head.Tokens < 0 { // the first
+		s.head.Tokens = float64(burst)
+		return
+	}
+	s.head.Tokens = min(float64(burst), s.head.Tokens+rate*s.now.Sub(s.head.At).Seconds())
+}
+
 // inLine leaves to those that came before what they want, unless they do not come.
 func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time, error) {
 	tickets, err := s.Tickets()
 	if err != nil {
 		return 0, again, err
 	}
-	kept := 0
+	kept, live := 0, 0
 	var before []int64
 	for _, other := range tickets {
 		if t.Ticket != 0 && other.Number >= t.Ticket {
@@ -410,7 +405,8 @@ func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time
 			continue
 		}
 		before = append(before, other.Number)
-		if other.Until.After(s.now) && len(before) <= 64 {
+		if other.Until.After(s.now) && live < 64 {
+			live++
 			kept += other.Want
 		}
 	}
@@ -565,6 +561,9 @@ func (s *step) account(t queuing.Take, taken *queuing.Taken) error {
 		if t.Want == 0 || t.Wait <= 0 || t.Ticket != 0 {
 			return nil
 		}
+		if err := s.dropOver(); err != nil {
+			return err
+		}
 		number, err := s.AddTicket(Ticket{Session: t.Session, Want: t.Want, Until: s.now.Add(t.Wait)})
 		taken.Ticket = number
 		return err
@@ -588,6 +587,23 @@ func (s *step) account(t queuing.Take, taken *queuing.Taken) error {
 	return nil
 }
 
+// dropOver drops the tickets whose callers ask no more.
+func (s *step) dropOver() error {
+	tickets, err := s.Tickets()
+	if err != nil {
+		return err
+	}
+	for _, other := range tickets {
+		if other.Until.After(s.now) {
+			continue
+		}
+		if err := s.DropTicket(other.Number); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // wake says when something may become available by itself.
 func (s *step) wake(taken *queuing.Taken, bounded bool, again time.Time) error {
 	if s.head.Paused {
@@ -606,7 +622,7 @@ func (s *step) wake(taken *queuing.Taken, bounded bool, again time.Time) error {
 		}
 		sooner(at)
 	}
-	held, err := s.holds()
+	held, err := s.Holds()
 	if err != nil {
 		return err
 	}
@@ -620,16 +636,6 @@ func (s *step) wake(taken *queuing.Taken, bounded bool, again time.Time) error {
 		taken.Wake = max(0, wake.Sub(s.now))
 	}
 	return nil
-}
-
-func (s *step) holds() (bool, error) {
-	for _, place := range []Place{Held, Passed} {
-		rows, err := s.InPlace(place, 0, 1)
-		if err != nil || len(rows) > 0 {
-			return len(rows) > 0, err
-		}
-	}
-	return false, nil
 }
 
 // soonest is when a session ends or a row is due first; zero for never.

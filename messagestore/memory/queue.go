@@ -64,6 +64,9 @@ func onQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, keep bool,
 
 // QueueTake implements [queuing.Driver].
 func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	if err := queuestate.CheckTake(t); err != nil {
+		return queuing.Taken{}, err
+	}
 	return onQueue(ctx, d, t.Queue, true, func(r queuestate.Rows) (queuing.Taken, error) { return queuestate.Take(r, t) })
 }
 
@@ -74,22 +77,34 @@ func (d *Driver) QueueReady(ctx context.Context, q queuing.Queue) (queuing.Ready
 
 // QueueExtend implements [queuing.Driver].
 func (d *Driver) QueueExtend(ctx context.Context, e queuing.Extension) ([]queuing.Delivery, error) {
+	if err := queuestate.CheckExtension(e); err != nil {
+		return nil, err
+	}
 	return onQueue(ctx, d, e.Queue, false, func(r queuestate.Rows) ([]queuing.Delivery, error) { return queuestate.Extend(r, e) })
 }
 
 // QueueLeave implements [queuing.Driver].
 func (d *Driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
+	if err := queuestate.CheckLeave(l); err != nil {
+		return err
+	}
 	_, err := onQueue(ctx, d, l.Queue, true, func(r queuestate.Rows) (struct{}, error) { return struct{}{}, queuestate.Leave(r, l) })
 	return err
 }
 
 // QueueFinish implements [queuing.Driver].
 func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+	if err := queuestate.CheckFinish(q, deliveries); err != nil {
+		return nil, err
+	}
 	return onQueue(ctx, d, q, false, func(r queuestate.Rows) ([]queuing.Ending, error) { return queuestate.Finish(r, deliveries) })
 }
 
 // QueueChange implements [queuing.Driver].
 func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) ([]messagestore.GlobalPosition, error) {
+	if err := queuestate.CheckChange(c); err != nil {
+		return nil, err
+	}
 	return onQueue(ctx, d, c.Queue, true, func(r queuestate.Rows) ([]messagestore.GlobalPosition, error) { return queuestate.Change(r, c) })
 }
 
@@ -100,6 +115,9 @@ func (d *Driver) QueueItem(ctx context.Context, q queuing.Queue, position messag
 
 // QueueItems implements [queuing.Driver].
 func (d *Driver) QueueItems(ctx context.Context, l queuing.List) ([]queuing.Item, error) {
+	if err := queuestate.CheckList(l); err != nil {
+		return nil, err
+	}
 	return onQueue(ctx, d, l.Queue, false, func(r queuestate.Rows) ([]queuing.Item, error) { return queuestate.Items(r, l) })
 }
 
@@ -171,7 +189,7 @@ func (q *queue) CountOut() (int, error) {
 
 func (q *queue) Behind(position messagestore.GlobalPosition) ([]queuestate.Row, error) {
 	return q.where(func(r queuestate.Row) bool {
-		return (r.Place == queuestate.Held || r.Place == queuestate.Passed) && r.After == position
+		return holds(r) && r.After == position
 	}), nil
 }
 
@@ -181,9 +199,32 @@ func (q *queue) Due(until time.Time, limit int) ([]queuestate.Row, error) {
 	return rows[:min(len(rows), limit)], nil
 }
 
-func (q *queue) InPlace(place queuestate.Place, from messagestore.GlobalPosition, limit int) ([]queuestate.Row, error) {
-	rows := q.where(func(r queuestate.Row) bool { return (place == 0 || r.Place == place) && r.Position >= from })
+func (q *queue) Open(from messagestore.GlobalPosition, limit int) ([]queuestate.Row, error) {
+	rows := q.where(func(r queuestate.Row) bool { return r.Position >= from })
 	return rows[:min(len(rows), limit)], nil
+}
+
+func holds(r queuestate.Row) bool { return r.Place == queuestate.Held || r.Place == queuestate.Passed }
+
+func (q *queue) Holds() (bool, error) {
+	for _, row := range q.rows {
+		if holds(row) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (q *queue) Loose(limit int) (loose []messagestore.GlobalPosition, err error) {
+	for _, row := range q.rows {
+		before, open := q.rows[row.After]
+		if holds(row) && (!open || before.Place == queuestate.Dead) {
+			loose = append(loose, row.After)
+		}
+	}
+	slices.Sort(loose)
+	loose = slices.Compact(loose)
+	return loose[:min(len(loose), limit)], nil
 }
 
 func (q *queue) Session(session int64) (time.Time, bool, error) {

@@ -45,8 +45,10 @@ var (
 	queueForgetSQL string
 	//go:embed sql/queue_head.sql
 	queueHeadSQL string
-	//go:embed sql/queue_in_place.sql
-	queueInPlaceSQL string
+	//go:embed sql/queue_holds.sql
+	queueHoldsSQL string
+	//go:embed sql/queue_loose.sql
+	queueLooseSQL string
 	//go:embed sql/queue_message.sql
 	queueMessageSQL string
 	//go:embed sql/queue_open.sql
@@ -143,6 +145,9 @@ func readQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, f func(q
 
 // QueueTake implements [queuing.Driver].
 func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	if err := queuestate.CheckTake(t); err != nil {
+		return queuing.Taken{}, err
+	}
 	return changeQueue(ctx, d, t.Queue, false, func(r queuestate.Rows) (queuing.Taken, error) { return queuestate.Take(r, t) })
 }
 
@@ -153,22 +158,34 @@ func (d *Driver) QueueReady(ctx context.Context, q queuing.Queue) (queuing.Ready
 
 // QueueExtend implements [queuing.Driver].
 func (d *Driver) QueueExtend(ctx context.Context, e queuing.Extension) ([]queuing.Delivery, error) {
+	if err := queuestate.CheckExtension(e); err != nil {
+		return nil, err
+	}
 	return changeQueue(ctx, d, e.Queue, false, func(r queuestate.Rows) ([]queuing.Delivery, error) { return queuestate.Extend(r, e) })
 }
 
 // QueueLeave implements [queuing.Driver].
 func (d *Driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
+	if err := queuestate.CheckLeave(l); err != nil {
+		return err
+	}
 	_, err := changeQueue(ctx, d, l.Queue, false, func(r queuestate.Rows) (struct{}, error) { return struct{}{}, queuestate.Leave(r, l) })
 	return err
 }
 
 // QueueFinish implements [queuing.Driver].
 func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+	if err := queuestate.CheckFinish(q, deliveries); err != nil {
+		return nil, err
+	}
 	return changeQueue(ctx, d, q, true, func(r queuestate.Rows) ([]queuing.Ending, error) { return queuestate.Finish(r, deliveries) })
 }
 
 // QueueChange implements [queuing.Driver].
 func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) ([]messagestore.GlobalPosition, error) {
+	if err := queuestate.CheckChange(c); err != nil {
+		return nil, err
+	}
 	return changeQueue(ctx, d, c.Queue, false, func(r queuestate.Rows) ([]messagestore.GlobalPosition, error) { return queuestate.Change(r, c) })
 }
 
@@ -179,6 +196,9 @@ func (d *Driver) QueueItem(ctx context.Context, q queuing.Queue, position messag
 
 // QueueItems implements [queuing.Driver].
 func (d *Driver) QueueItems(ctx context.Context, l queuing.List) ([]queuing.Item, error) {
+	if err := queuestate.CheckList(l); err != nil {
+		return nil, err
+	}
 	return readQueue(ctx, d, l.Queue, func(r queuestate.Rows) ([]queuing.Item, error) { return queuestate.Items(r, l) })
 }
 
@@ -307,11 +327,19 @@ func (q *queue) Due(until time.Time, limit int) ([]queuestate.Row, error) {
 	return q.rows(queueDueSQL, until.UnixMicro(), limit)
 }
 
-func (q *queue) InPlace(place queuestate.Place, from messagestore.GlobalPosition, limit int) ([]queuestate.Row, error) {
-	if place == 0 {
-		return q.rows(queueOpenSQL, int64(from), limit)
-	}
-	return q.rows(queueInPlaceSQL, int64(from), string(place), limit)
+func (q *queue) Open(from messagestore.GlobalPosition, limit int) ([]queuestate.Row, error) {
+	return q.rows(queueOpenSQL, int64(from), limit)
+}
+
+func (q *queue) Holds() (holds bool, err error) {
+	_, err = q.one(queueHoldsSQL, nil, &holds)
+	return holds, err
+}
+
+func (q *queue) Loose(limit int) ([]messagestore.GlobalPosition, error) {
+	return rowsOf(q.ctx, q.db, queueLooseSQL, []any{q.id, limit}, func(rows *sql.Rows) (after messagestore.GlobalPosition, err error) {
+		return after, rows.Scan(&after)
+	})
 }
 
 func (q *queue) Session(session int64) (time.Time, bool, error) {

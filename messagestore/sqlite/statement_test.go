@@ -15,25 +15,7 @@ import (
 func TestStatementsGoByAnIndex(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	column := func(statement string, index int) (values []string) {
-		rows, err := db.Query(statement, make([]any, 10)...)
-		require.NoError(t, err)
-		defer rows.Close()
-		columns, err := rows.Columns()
-		require.NoError(t, err)
-		for rows.Next() {
-			row := make([]any, len(columns))
-			var value sql.NullString
-			for i := range row {
-				row[i] = new(any)
-			}
-			row[index] = &value
-			require.NoError(t, rows.Scan(row...))
-			values = append(values, value.String)
-		}
-		require.NoError(t, rows.Err())
-		return values
-	}
+	column := func(statement string, index int) []string { return columnOf(t, db, statement, index) }
 	for name, statement := range sqlite.Statements {
 		t.Run(name, func(t *testing.T) {
 			for _, step := range column("EXPLAIN QUERY PLAN "+statement, 3) {
@@ -48,4 +30,38 @@ func TestStatementsGoByAnIndex(t *testing.T) {
 			}
 		})
 	}
+}
+
+// However many items are open, no step of a take goes through all of them.
+func TestStatementsOfATakeGoByAnIndex(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	for name, statement := range sqlite.QueueStatements {
+		t.Run(name, func(t *testing.T) {
+			for _, step := range columnOf(t, db, "EXPLAIN QUERY PLAN "+statement, 3) {
+				require.NotRegexp(t, `SCAN dibs|TEMP B-TREE|(open|sessions) USING PRIMARY KEY \(queue=\?\)`, step)
+			}
+		})
+	}
+}
+
+func columnOf(t *testing.T, db *sql.DB, statement string, index int) (values []string) {
+	t.Helper()
+	rows, err := db.Query(statement, make([]any, 10)...)
+	require.NoError(t, err)
+	defer rows.Close()
+	columns, err := rows.Columns()
+	require.NoError(t, err)
+	for rows.Next() {
+		row := make([]any, len(columns))
+		var value sql.NullString
+		for i := range row {
+			row[i] = new(any)
+		}
+		row[index] = &value
+		require.NoError(t, rows.Scan(row...))
+		values = append(values, value.String)
+	}
+	require.NoError(t, rows.Err())
+	return values
 }

@@ -241,9 +241,9 @@ begin
     total := least(total, low);
     bounded := total = 0; -- until one of them ends
   end if;
-  if total > 0 and rate is not null then
+  if rate is not null then -- also where none is wanted: the head's time goes on
     h.tokens := coalesce(least(burst, h.tokens + rate * extract(epoch from now - h.at)::double precision), burst);
-    if h.tokens < 1 then
+    if total > 0 and h.tokens < 1 then
       again := now + (1 - h.tokens) / rate * interval '1 s';
       bounded := true;
     end if;
@@ -437,6 +437,7 @@ begin
       delete from dibs.queue_tickets x where x.queue = q and x.ticket = own_ticket;
     end if;
   elsif want > 0 and wait > 0 and own_ticket is null then
+    delete from dibs.queue_tickets x where x.queue = q and x.until < now; -- their callers ask no more
     insert into dibs.queue_tickets (queue, session, want, until) values (q, me, want, now + wait * interval '1 microsecond')
     returning queue_tickets.ticket into ticket;
   end if;

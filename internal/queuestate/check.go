@@ -1,0 +1,129 @@
+package queuestate
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// What a caller gives that would break the state of a queue is refused before anything is read, as the functions of package
+// migrations refuse it.
+
+func refuse(field string, value any, rule string) error {
+	return messagestore.NewInvalidError(field, value, rule)
+}
+
+// CheckQueue refuses a name or a category that no queue has.
+func CheckQueue(q queuing.Queue) error {
+	if strings.ContainsAny(q.Name, "-+") || len(q.Name) > 255 || messagestore.ValidateType(q.Name) != nil {
+		return refuse("queue", q.Name, "the name is 1 to 255 bytes of visible text without - and +")
+	}
+	if q.Category.Validate() != nil {
+		return refuse("category", string(q.Category), "it is no category")
+	}
+	return nil
+}
+
+func checkSession(q queuing.Queue, session int64, lease time.Duration) error {
+	if err := CheckQueue(q); err != nil {
+		return err
+	}
+	if session < 1 {
+		return refuse("session", session, "it is more than 0")
+	}
+	if lease < queuing.MinLease || lease > queuing.MaxLease {
+		return refuse("lease", lease, "it is 10 milliseconds to 24 hours")
+	}
+	return nil
+}
+
+// CheckTake refuses a take that cannot be.
+func CheckTake(t queuing.Take) error {
+	if err := checkSession(t.Queue, t.Session, t.Lease); err != nil {
+		return err
+	}
+	switch {
+	case t.Want < 0 || t.Want > queuing.MaxItems:
+		return refuse("want", t.Want, "it is 0 to 1000")
+	case t.Wait < 0 || t.Wait > queuing.MaxWait:
+		return refuse("wait", t.Wait, "it is 0 to 15 minutes")
+	case t.MaxFailures < 1 || t.MaxFailures > queuing.MaxFailures:
+		return refuse("max failures", t.MaxFailures, "it is 1 to 32767")
+	case t.MaxOut < 0:
+		return refuse("max out", t.MaxOut, "it is at least 1, or 0 for any number")
+	case !(t.Rate >= 0) || math.IsInf(t.Rate, 0): // not a number is neither
+		return refuse("rate", t.Rate, "it is more than 0 and finite, or 0 for any")
+	case t.Rate > 0 && t.Burst < 1:
+		return refuse("burst", t.Burst, "it is at least 1")
+	case len(t.Finishes) > queuing.MaxItems:
+		return refuse("finishes", len(t.Finishes), "they are at most 1000")
+	}
+	for _, f := range t.Finishes {
+		switch f.Kind {
+		case queuing.Complete, queuing.Retry, queuing.Defer, queuing.Unhandled, queuing.Bury, queuing.Committed:
+		default:
+			return refuse("kind", string(rune(f.Kind)), "it is one of c, r, f, u, x and t")
+		}
+	}
+	return nil
+}
+
+// CheckExtension refuses an extension that cannot be.
+func CheckExtension(e queuing.Extension) error { return checkSession(e.Queue, e.Session, e.Lease) }
+
+// CheckLeave refuses a leave that cannot be.
+func CheckLeave(l queuing.Leave) error {
+	lease := l.Lease
+	if l.Next == 0 {
+		lease = queuing.MinLease
+	}
+	if err := checkSession(l.Queue, l.Session, lease); err != nil {
+		return err
+	}
+	if l.Next < 0 || l.Next == l.Session {
+		return refuse("next session", l.Next, "it is another one, or 0 for none")
+	}
+	return nil
+}
+
+// CheckFinish refuses deliveries that are none, or too many.
+func CheckFinish(q queuing.Queue, deliveries []queuing.Delivery) error {
+	if n := len(deliveries); n < 1 || n > queuing.MaxItems {
+		return refuse("deliveries", n, "they are 1 to 1000")
+	}
+	return CheckQueue(q)
+}
+
+// CheckChange refuses a change that cannot be.
+func CheckChange(c queuing.Change) error {
+	n := len(c.Positions)
+	switch c.Action {
+	case queuing.Pause, queuing.Resume:
+		if n > 0 {
+			return refuse("positions", n, "a queue is paused and resumed as a whole")
+		}
+	case queuing.RetryNow, queuing.Drop, queuing.Cancel:
+		if n < 1 || n > queuing.MaxItems {
+			return refuse("positions", n, "they are 1 to 1000")
+		}
+	default:
+		return refuse("action", string(c.Action), "it is retry, drop, cancel, pause or resume")
+	}
+	return CheckQueue(c.Queue)
+}
+
+// CheckList refuses a list that cannot be.
+func CheckList(l queuing.List) error {
+	switch l.State {
+	case queuing.Waiting, queuing.Out, queuing.Later, queuing.Held, queuing.Dead:
+	default:
+		return refuse("state", string(l.State), "it is waiting, out, later, held or dead")
+	}
+	if l.Limit < 1 || l.Limit > queuing.MaxItems {
+		return refuse("limit", l.Limit, "it is 1 to 1000")
+	}
+	return CheckQueue(l.Queue)
+}
