@@ -295,6 +295,8 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 		"Saga":       trips,
 		"Inbox":      u,
 		"Clock":      must.New(alarm.New(store, "seat:alarm", &alarm.Config{Logger: logger.Silent()})),
+		"Queue":      must.New(queue.New(store, commands, &queue.Config{Logger: logger.Silent()})),
+		"Job":        &queue.Job{},
 		"TxStore":    txs,
 		"SQLite":     driver,
 		"Response":   idempotency.Response{},

@@ -25,6 +25,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
+	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/reservation/intent"
 	"github.com/dibs-go/dibs/saga"
@@ -119,6 +120,12 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 			mux := handler.New()
 			handler.On(mux, func(context.Context, handler.Message[held]) error { breaks(); return nil })
 			return handled(store, log, mux)
+		},
+		"a handler of a queue": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
+			mux := handler.New()
+			handler.On(mux, func(context.Context, handler.Message[held]) error { breaks(); return nil })
+			q := must.New(queue.New(store, seats, &queue.Config{Logger: log}))
+			return func(ctx context.Context) error { return q.Work(ctx, mux, nil) }
 		},
 		"a middleware": func(_ *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
 			mux := handler.New()

@@ -553,27 +553,27 @@ func TestAJobEndsEarlyInEachWay(t *testing.T) {
 			switch m.Body.To {
 			case "retries":
 				answers <- job.Retry(ctx, time.Hour, errors.New("no answer"))
-			case "snoozes":
-				answers <- job.Snooze(ctx, time.Hour)
+			case "defers":
+				answers <- job.Defer(ctx, time.Hour)
 			case "buries":
 				answers <- job.Bury(ctx, errors.New("no such address"))
 			}
 			return nil
 		}, nil)
 		at := map[string]messagestore.GlobalPosition{}
-		for _, to := range []string{"retries", "snoozes", "buries"} {
+		for _, to := range []string{"retries", "defers", "buries"} {
 			at[to] = insert(t, q, Send{To: to}, nil).Position
 		}
 		time.Sleep(time.Second)
 		for range 3 {
 			require.NoError(t, <-answers)
 		}
-		retried, snoozed, buried := item(t, q, at["retries"]), item(t, q, at["snoozes"]), item(t, q, at["buries"])
+		retried, deferred, buried := item(t, q, at["retries"]), item(t, q, at["defers"]), item(t, q, at["buries"])
 		require.Equal(t, queue.Later, retried.State)
 		require.Equal(t, 1, retried.Failures)
 		require.Equal(t, "no answer", retried.Error)
-		require.Equal(t, queue.Later, snoozed.State)
-		require.Zero(t, snoozed.Failures)
+		require.Equal(t, queue.Later, deferred.State)
+		require.Zero(t, deferred.Failures)
 		require.Equal(t, queue.Dead, buried.State)
 		require.Equal(t, queue.Counts{Failed: 2, Buried: 1}, q.Counts())
 	})

@@ -24,8 +24,8 @@ type InsertOpts struct {
 	// Defaults to a new version 7 identifier.
 	ID uuid.UUID
 
-	// Key is whose items are delivered one at a time, in the order of insertion: any text, which is escaped. The item is in
-	// the stream of that name in the queue's category.
+	// Key is whose items are delivered one at a time, in the order of insertion: any text, which is escaped. The item
+	// is in the stream of that name in the queue's category, and the stream's name has at most 255 bytes.
 	//
 	// Defaults to none: the item has a stream of its own.
 	Key string
@@ -242,6 +242,7 @@ func (q *Queue) Write(body messagestore.Body, opts *InsertOpts) (messagestore.St
 		}
 	}
 	stream, expected := q.of.Category.Stream(envelope.ID.String()), messagestore.AnyVersion
+	field, name := "Key", opts.Key
 	switch {
 	case opts.Key != "" && opts.Unique != "":
 		wrong = append(wrong, messagestore.NewInvalidError("Unique", opts.Unique, "an item has a Key or a Unique name, not both"))
@@ -249,9 +250,10 @@ func (q *Queue) Write(body messagestore.Body, opts *InsertOpts) (messagestore.St
 		stream = q.of.Category.Stream(opts.Key)
 	case opts.Unique != "":
 		stream, expected = q.of.Category.Stream(opts.Unique).With("unique"), messagestore.NoStream
+		field, name = "Unique", opts.Unique
 	}
-	if err := stream.Validate(); err != nil {
-		wrong = append(wrong, err)
+	if invalid, is := errors.AsType[*messagestore.InvalidError](stream.Validate()); is {
+		wrong = append(wrong, messagestore.NewInvalidError(field, name, "in the name of its stream: "+invalid.Rule))
 	}
 	if err := errors.Join(wrong...); err != nil {
 		return messagestore.StreamWrite{}, q.fail("write", err)

@@ -12,7 +12,7 @@ import (
 )
 
 // A Job is a delivery of an item: to a handler, which finds it with [JobOf], or by [Queue.Receive]. It is safe for
-// concurrent use. One of Complete, Retry, Snooze and Bury ends it, for ever; a second is [ErrLost] unless it is the same.
+// concurrent use. One of Complete, Retry, Defer and Bury ends it, for ever; a second is [ErrLost] unless it is the same.
 type Job struct {
 	// Message is the item. It is read-only.
 	Message *messagestore.Message
@@ -54,9 +54,9 @@ func (j *Job) Retry(ctx context.Context, d time.Duration, err error) error {
 	return j.finish(ctx, "retry", queuing.Retry, d, err)
 }
 
-// Snooze gives the item back, to be delivered again after d, up to 100 years. It counts no failure.
-func (j *Job) Snooze(ctx context.Context, d time.Duration) error {
-	return j.finish(ctx, "snooze", queuing.Defer, d, nil)
+// Defer gives the item back, to be delivered again after d, up to 100 years. It counts no failure.
+func (j *Job) Defer(ctx context.Context, d time.Duration) error {
+	return j.finish(ctx, "defer", queuing.Defer, d, nil)
 }
 
 // Bury makes the item dead. Err is kept in its log.
@@ -80,8 +80,8 @@ func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay 
 }
 
 // CompleteTx finishes the item in a transaction of the caller's, whose writes and SQL are then made once: tx is a store
-// over it, as postgres.New(tx, nil) has a driver for one. In a function of [messagestore.Transactional] the queue's own
-// store is in the transaction, with the context of the function.
+// over it, of postgres.New or sqlite.New. In a function of [messagestore.TxStore.Transact] it is a store over that
+// function's transaction.
 //
 // The error matches [ErrLost] if the item was given to another worker, or tx is of another database: roll back then. When the
 // handler returns, its worker asks the store whether the transaction was committed. If it was, an error of the handler is

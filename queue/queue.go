@@ -266,8 +266,8 @@ func (q *Queue) change(ctx context.Context, action queuing.Action, reason string
 	case reason != "" && messagestore.ValidateType(reason) != nil:
 		err = messagestore.NewInvalidError("reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
 	}
-	for _, position := range positions {
-		err = errors.Join(err, checkPosition(position))
+	for i := 0; i < len(positions) && err == nil; i++ {
+		err = checkPosition(positions[i])
 	}
 	var changed []messagestore.GlobalPosition
 	if err == nil {

@@ -1,0 +1,111 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/queue"
+)
+
+// Two mails to one person go in order, and a report goes once, however often it is inserted.
+func Example() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	store := must.New(messagestore.New(memory.New(), nil)) // or dibs.Open(ctx, "postgres://…", nil)
+	mail, err := queue.New(store, "mail", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for n := range 2 {
+		_, err = mail.Insert(ctx, Send{To: "ann", N: n + 1}, &queue.InsertOpts{Key: "ann"})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	for range 3 {
+		report, err := mail.Insert(ctx, Send{To: "bob", N: 3}, &queue.InsertOpts{Unique: "report-2026-11-25"})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("inserted before:", report.Duplicate)
+	}
+
+	sent := 0
+	mux := handler.New()
+	handler.On(mux, func(_ context.Context, m handler.Message[Send]) error {
+		fmt.Println("mail", m.Body.N, "to", m.Body.To)
+		if sent++; sent == 3 {
+			stop()
+		}
+		return nil
+	})
+	if err := mail.Work(ctx, mux, &queue.WorkConfig{MaxWorkers: 1, Timeout: time.Minute}); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// inserted before: false
+	// inserted before: true
+	// inserted before: true
+	// mail 1 to ann
+	// mail 2 to ann
+	// mail 3 to bob
+}
+
+// A program that handles items one by one reserves them itself. What it does not end in time is delivered again.
+func ExampleQueue_Receive() {
+	ctx := context.Background()
+	store := must.New(messagestore.New(memory.New(), nil))
+	mail := must.New(queue.New(store, "mail", nil))
+	must.New(mail.Insert(ctx, Send{To: "ann"}, nil))
+
+	jobs, err := mail.Receive(ctx, 10, &queue.ReceiveOpts{Wait: 20 * time.Second, VisibilityTimeout: time.Minute})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, job := range jobs {
+		fmt.Printf("%s %s\n", job.Message.Type, job.Message.Data)
+		if err := job.Complete(ctx); errors.Is(err, queue.ErrLost) {
+			fmt.Println("too late: another has it")
+		} else if err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// Send {"to":"ann"}
+}
+
+// The mail is sent and its item completed before the line is logged. A disk that is full then fails the log, and sends no
+// second mail.
+func ExampleJob_Complete() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	store := must.New(messagestore.New(memory.New(), nil))
+	mail := must.New(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
+	at := must.New(mail.Insert(ctx, Send{To: "ann"}, nil))
+
+	mux := handler.New()
+	handler.On(mux, func(ctx context.Context, m handler.Message[Send]) error {
+		defer stop()
+		fmt.Println("mail to", m.Body.To)
+		if err := queue.JobOf(ctx).Complete(ctx); err != nil {
+			return err
+		}
+		return errors.New("write mail.log: no space left on device")
+	})
+	if err := mail.Work(ctx, mux, nil); err != nil {
+		log.Fatal(err)
+	}
+	item := must.New(mail.Item(context.Background(), at.Position))
+	fmt.Println(item.State, "with", item.Failures, "failures")
+	// Output:
+	// mail to ann
+	// finished with 0 failures
+}

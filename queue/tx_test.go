@@ -1,0 +1,253 @@
+package queue_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+	"github.com/dibs-go/dibs/queue"
+)
+
+// inTx is called with a store over a transaction.
+type inTx func(ctx context.Context, tx *messagestore.Store) ([]messagestore.StreamWrite, error)
+
+// A database has transactions of the caller's, and those of the store.
+type database struct {
+	store *messagestore.Store
+
+	// begin returns a store over a transaction of the caller's.
+	begin func(ctx context.Context) (tx *messagestore.Store, commit, rollBack func() error, err error)
+
+	// transact calls f in a transaction of the store's, and writes its result.
+	transact func(ctx context.Context, f inTx) error
+}
+
+func transacts[Tx any](store *messagestore.Store, over func(Tx) *messagestore.Store) func(context.Context, inTx) error {
+	txs := must.New(messagestore.Transactional[Tx](store))
+	return func(ctx context.Context, f inTx) error {
+		_, err := txs.Transact(ctx, "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+			return f(ctx, over(tx))
+		})
+		return err
+	}
+}
+
+func overPgx(tx pgx.Tx) *messagestore.Store {
+	return must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
+}
+
+func overSQL(tx *sql.Tx) *messagestore.Store {
+	return must.New(messagestore.New(must.New(sqlite.New(tx)), nil))
+}
+
+var databases = map[string]func(t *testing.T) database{
+	"PostgreSQL": func(t *testing.T) database {
+		pool := pgtest.Pool(t)
+		store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+		return database{store: store, transact: transacts(store, overPgx), begin: func(ctx context.Context) (*messagestore.Store, func() error, func() error, error) {
+			tx, err := pool.Begin(ctx)
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			end := context.WithoutCancel(ctx)
+			return overPgx(tx), func() error { return tx.Commit(end) }, func() error { return tx.Rollback(end) }, nil
+		}}
+	},
+	"SQLite": func(t *testing.T) database {
+		file := filepath.Join(t.TempDir(), "store.db")
+		driver := must.New(sqlite.Open(t.Context(), file, nil))
+		t.Cleanup(func() { require.NoError(t, driver.Close()) })
+		db, err := sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)")
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		store := must.New(messagestore.New(driver, nil))
+		return database{store: store, transact: transacts(store, overSQL), begin: func(ctx context.Context) (*messagestore.Store, func() error, func() error, error) {
+			tx, err := db.BeginTx(context.WithoutCancel(ctx), nil)
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			return overSQL(tx), tx.Commit, tx.Rollback, nil
+		}}
+	},
+}
+
+func eachDatabase(t *testing.T, test func(t *testing.T, q *queue.Queue, db database)) {
+	t.Helper()
+	t.Parallel()
+	for name, open := range databases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := open(t)
+			test(t, must.New(queue.New(db.store, storetest.Category(t), &queue.Config{Logger: logger.Silent()})), db)
+		})
+	}
+}
+
+var soon = &queue.WorkConfig{MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond}
+
+func TestACompletionInATransactionThatIsCommittedStands(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
+		var handled seen
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			handled.add(fmt.Sprint(m.Body.To, m.Body.N))
+			tx, commit, _, err := db.begin(ctx)
+			if err != nil {
+				return err
+			}
+			if err := queue.JobOf(ctx).CompleteTx(ctx, tx); err != nil {
+				return err
+			}
+			if err := commit(); err != nil {
+				return err
+			}
+			return errors.New("no space left on device")
+		}, soon)
+		first := insert(t, q, Send{"ann", 1}, &queue.InsertOpts{Key: "ann"})
+		second := insert(t, q, Send{"ann", 2}, &queue.InsertOpts{Key: "ann"})
+
+		require.Empty(t, awaitState(t, q, first.Position, queue.Finished).Log)
+		require.Empty(t, awaitState(t, q, second.Position, queue.Finished).Log)
+		await.Equal(t, "the counts", queue.Counts{Completed: 2}, q.Counts)
+		require.Equal(t, []string{"ann1", "ann2"}, handled.list())
+	})
+}
+
+func TestACompletionInATransactionThatIsRolledBackHasNotBeen(t *testing.T) {
+	for name, returns := range map[string]error{"its completion was not committed": nil, "no answer": errors.New("no answer")} {
+		t.Run(name, func(t *testing.T) {
+			eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
+				working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+					job := queue.JobOf(ctx)
+					if job.Failures > 0 {
+						return nil
+					}
+					tx, _, rollBack, err := db.begin(ctx)
+					if err != nil {
+						return err
+					}
+					return errors.Join(job.CompleteTx(ctx, tx), rollBack(), returns)
+				}, &queue.WorkConfig{Timeout: 200 * time.Millisecond, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
+				at := insert(t, q, Send{To: "ann"}, nil)
+
+				of := awaitState(t, q, at.Position, queue.Finished)
+				require.Equal(t, "r", whats(of))
+				require.Contains(t, of.Log[0].Text, name)
+			})
+		})
+	}
+}
+
+// The transaction outlasts the handler, which may have returned nil or an error.
+func TestACompletionIsWaitedForWhileItsTransactionIsOpen(t *testing.T) {
+	for _, commits := range []bool{true, false} {
+		for _, fails := range []bool{true, false} {
+			t.Run(fmt.Sprintf("commits %v, fails %v", commits, fails), func(t *testing.T) {
+				eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
+					returned, end := make(chan struct{}), make(chan func() error, 1)
+					var handled seen
+					working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+						handled.add(m.Body.To)
+						job := queue.JobOf(ctx)
+						if job.Deliveries > 0 {
+							return nil
+						}
+						tx, commit, rollBack, err := db.begin(ctx)
+						if err != nil {
+							return err
+						}
+						if err := job.CompleteTx(ctx, tx); err != nil {
+							return errors.Join(err, rollBack())
+						}
+						defer close(returned)
+						if end <- rollBack; commits {
+							<-end
+							end <- commit
+						}
+						if fails {
+							return errors.New("no answer")
+						}
+						return nil
+					}, &queue.WorkConfig{Timeout: 200 * time.Millisecond, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
+					at := insert(t, q, Send{To: "ann"}, nil)
+					await.Receive(t, "the handler's end", returned)
+					if name(t) == "PostgreSQL" { // a row that a transaction has is passed over; SQLite waits
+						await.True(t, "the failure", func() bool { return q.Counts().Failed == 1 })
+					}
+					require.NoError(t, (<-end)())
+
+					of := awaitState(t, q, at.Position, queue.Finished)
+					if commits {
+						require.Empty(t, of.Log)
+						require.Len(t, handled.list(), 1)
+					} else {
+						require.Equal(t, "r", whats(of))
+						require.Len(t, handled.list(), 2)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestACompletionInATransactionOfTheStore(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
+		sent := storetest.Category(t).Stream("1")
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			job := queue.JobOf(ctx)
+			return db.transact(ctx, func(ctx context.Context, tx *messagestore.Store) ([]messagestore.StreamWrite, error) {
+				if err := job.CompleteTx(ctx, tx); err != nil {
+					return nil, err
+				}
+				if job.Failures == 0 {
+					return nil, errors.New("rolled back")
+				}
+				return []messagestore.StreamWrite{messagestore.To(sent, messagestore.AnyVersion, m.Body)}, nil
+			})
+		}, soon)
+		at := insert(t, q, Send{To: "ann"}, nil)
+
+		of := awaitState(t, q, at.Position, queue.Finished)
+		require.Equal(t, "r", whats(of))
+		require.Contains(t, of.Log[0].Text, "rolled back")
+		version, err := db.store.Version(t.Context(), sent)
+		require.NoError(t, err)
+		require.EqualValues(t, 0, version)
+	})
+}
+
+func TestACompletionInAnotherDatabaseIsRefused(t *testing.T) {
+	t.Parallel()
+	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
+		insert(t, q, Send{To: "ann"}, nil)
+		jobs, err := q.Receive(t.Context(), 1, nil)
+		require.NoError(t, err)
+		require.Len(t, jobs, 1)
+		other := must.New(messagestore.New(memory.New(), nil))
+		require.ErrorIs(t, jobs[0].CompleteTx(t.Context(), other), queue.ErrLost)
+		require.ErrorIs(t, jobs[0].CompleteTx(t.Context(), nil), messagestore.ErrInvalid)
+		require.NoError(t, jobs[0].Complete(t.Context()))
+	})
+}
+
+// name is the last part of a test's name.
+func name(t *testing.T) string {
+	t.Helper()
+	return filepath.Base(t.Name())
+}
