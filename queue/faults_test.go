@@ -435,6 +435,19 @@ func TestAStopHasTwoSteps(t *testing.T) {
 	})
 }
 
+// A process that is idle asks, and takes and writes nothing.
+func TestAnIdleProcessTakesNothing(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		working(t, q, func(context.Context, handler.Message[Send]) error { return nil }, nil)
+		insert(t, q, Send{}, nil)
+		time.Sleep(time.Minute)
+		before := driver.calls("take")
+		time.Sleep(time.Hour)
+		require.LessOrEqual(t, driver.calls("take")-before, 1)
+		require.Zero(t, driver.calls("extend"))
+	})
+}
+
 // A stop does not wait for a store that is away longer than its steps, and says what could not be told.
 func TestAStopWithoutAStoreEnds(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {

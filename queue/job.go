@@ -43,7 +43,7 @@ func JobOf(ctx context.Context) *Job {
 // Complete finishes the item. A handler may call it before it returns, and do then what may fail without the item being
 // delivered again, such as to log; its error is logged then, and changes nothing. The error matches [ErrLost] if the
 // item was given to another worker by then. An error that matches [messagestore.ErrOutcomeUnknown], or any other, may be
-// followed by another call.
+// followed by another call. After [Job.CompleteTx] it tells whether that was committed.
 func (j *Job) Complete(ctx context.Context) error {
 	return j.finish(ctx, "complete", queuing.Complete, 0, nil)
 }
@@ -71,9 +71,16 @@ func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay 
 	if err := checkDuration("delay", delay, 0, queuing.MaxDelay); err != nil {
 		return j.fail(what, err)
 	}
+	if kind == queuing.Complete && j.committed.Load() { // to complete it again would wait for the transaction
+		kind = queuing.Committed
+	}
 	finish := queuing.Finish{Delivery: j.delivery, Kind: kind, Delay: delay, Error: errorText(why)}
 	ending, err := j.end(ctx, finish, why)
-	if err == nil && ending != queuing.Done {
+	switch {
+	case err != nil || ending == queuing.Done:
+	case ending == queuing.Open:
+		err = errUncommitted
+	default:
 		err = ErrLost
 	}
 	return j.fail(what, err)

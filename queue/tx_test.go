@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 	"github.com/dibs-go/dibs/queue"
@@ -232,6 +233,90 @@ func TestACompletionInATransactionOfTheStore(t *testing.T) {
 	})
 }
 
+// A session is left while a transaction has a row of it: nobody waits for that.
+func TestASessionIsLeftWithoutWaitingForATransaction(t *testing.T) {
+	t.Parallel()
+	db := databases["PostgreSQL"](t)
+	driver, err := db.store.Driver()
+	require.NoError(t, err)
+	queues := driver.(queuing.Driver) //nolint:errcheck,forcetypeassert // it keeps queues
+	q := must.New(queue.New(db.store, storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
+	of := queuing.Queue{Name: q.Name(), Category: q.Category()}
+	at := []queue.Inserted{insert(t, q, Send{To: "ann"}, nil), insert(t, q, Send{To: "bob"}, nil)}
+	_, err = queues.QueueTake(t.Context(), queuing.Take{Queue: of, Policy: queuing.Policy{MaxFailures: 9}, Session: 1, Lease: time.Hour, Want: 2})
+	require.NoError(t, err)
+	tx, commit, _, err := db.begin(t.Context())
+	require.NoError(t, err)
+	inTx, err := tx.Driver()
+	require.NoError(t, err)
+	ann, bob := queuing.Delivery{Position: at[0].Position}, queuing.Delivery{Position: at[1].Position}
+	_, err = inTx.(queuing.Driver).QueueFinish(t.Context(), of, []queuing.Delivery{ann}) //nolint:forcetypeassert // the same
+	require.NoError(t, err)
+
+	err = queues.QueueLeave(t.Context(), queuing.Leave{Queue: of, Session: 1, Next: 2, Lease: time.Hour, Keep: []queuing.Delivery{ann, bob}})
+
+	require.NoError(t, err, "a wait would have ended with an error after 10 seconds")
+	require.EqualValues(t, 2, item(t, q, bob.Position).Session)
+	require.EqualValues(t, 1, item(t, q, ann.Position).Session)
+	require.NoError(t, commit())
+	awaitState(t, q, ann.Position, queue.Finished)
+}
+
+// To complete once more tells whether the first was committed, and does not wait for it.
+func TestACompletionInATransactionIsAskedFor(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
+		answers := make(chan error, 3)
+		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+			job := queue.JobOf(ctx)
+			for _, commits := range []bool{false, true} {
+				tx, commit, rollBack, err := db.begin(ctx)
+				if err != nil {
+					return err
+				}
+				answers <- job.CompleteTx(ctx, tx)
+				if !commits {
+					if err := rollBack(); err != nil {
+						return err
+					}
+				} else if err := commit(); err != nil {
+					return err
+				}
+				answers <- job.Complete(ctx)
+			}
+			return nil
+		}, soon)
+		at := insert(t, q, Send{To: "ann"}, nil)
+
+		require.NoError(t, await.Receive(t, "the first", answers))
+		require.ErrorContains(t, await.Receive(t, "its end", answers), "its completion was not committed")
+		require.NoError(t, await.Receive(t, "the second", answers))
+		require.NoError(t, await.Receive(t, "its end", answers))
+		require.Empty(t, awaitState(t, q, at.Position, queue.Finished).Log)
+		await.Equal(t, "the counts", queue.Counts{Completed: 1}, q.Counts)
+	})
+}
+
+// A handler whose item is finished in a transaction goes on, though its session has the item no more.
+func TestAHandlerGoesOnAfterItsTransaction(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		ended := make(chan error, 1)
+		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+			if err := queue.JobOf(ctx).CompleteTx(ctx, must.New(messagestore.New(driver, nil))); err != nil {
+				return err
+			}
+			time.Sleep(50 * time.Second)
+			ended <- context.Cause(ctx)
+			return errors.New("no space left on device")
+		}, nil)
+		at := insert(t, q, Send{To: "ann"}, nil)
+
+		require.NoError(t, <-ended)
+		time.Sleep(time.Second)
+		require.Empty(t, item(t, q, at.Position).Log)
+		require.Equal(t, queue.Counts{Completed: 1}, q.Counts())
+	})
+}
+
 func TestACompletionInAnotherDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
 	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
@@ -239,8 +324,14 @@ func TestACompletionInAnotherDatabaseIsRefused(t *testing.T) {
 		jobs, err := q.Receive(t.Context(), 1, nil)
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
-		other := must.New(messagestore.New(memory.New(), nil))
-		require.ErrorIs(t, jobs[0].CompleteTx(t.Context(), other), queue.ErrLost)
+		for _, driver := range []queuing.Driver{memory.New(), must.New(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "other.db"), nil))} {
+			other := must.New(messagestore.New(driver, nil))
+			require.ErrorIs(t, jobs[0].CompleteTx(t.Context(), other), queue.ErrLost)
+			queues, err := driver.Queues(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, queues)
+			require.NoError(t, other.Close())
+		}
 		require.ErrorIs(t, jobs[0].CompleteTx(t.Context(), nil), messagestore.ErrInvalid)
 		require.NoError(t, jobs[0].Complete(t.Context()))
 	})

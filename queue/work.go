@@ -530,6 +530,8 @@ func (w *work) decided(e *ending) {
 	var what string
 	f := e.flight
 	switch e.Kind {
+	case queuing.Committed:
+		return
 	case queuing.Complete:
 		if e.err == nil {
 			return
@@ -577,9 +579,14 @@ func (w *work) ended(e *ending, told queuing.Ending) {
 	f := e.flight
 	if e.told != nil {
 		w.mu.Lock()
-		e.answer, f.done = told, true
+		e.answer, f.done = told, told != queuing.Open
+		if !f.done {
+			f.early = nil
+		}
 		w.mu.Unlock()
-		close(e.told)
+		if close(e.told); !f.done {
+			return
+		}
 	}
 	switch {
 	case told != queuing.Done:

@@ -110,7 +110,7 @@ func changeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTran
 	var refused error
 	err = d.writes.do(ctx, &job{
 		run: func(ctx context.Context, db queryer) error {
-			q, no, err := queueOf(ctx, db, of, true)
+			q, no, err := queueOf(ctx, db, of, !inTransaction) // in another database's transaction there is none
 			if refused = no; err != nil || no != nil {
 				return err
 			}

@@ -22,9 +22,17 @@ begin
   end if;
   h.at := greatest(clock_timestamp(), h.at);
   if next_session is not null then
+    -- A row that a transaction of a caller's is finishing stays: the queue does not wait for it.
     update dibs.queue_open x set session = next_session
-    from unnest(kept_positions, kept_versions) u (position, version)
-    where x.queue = q and x.position = u.position and x.version = u.version and x.state = 'o' and x.session = me;
+    where x.ctid = any (array(
+      select y.ctid
+      from unnest(kept_positions, kept_versions) u (position, version)
+      cross join lateral (
+        select z.ctid from dibs.queue_open z
+        where z.queue = q and z.position = u.position and z.version = u.version and z.state = 'o' and z.session = me
+        for update skip locked
+      ) y
+    ));
     if found then
       insert into dibs.queue_sessions as x (queue, session, until) values (q, next_session, h.at + lease * interval '1 microsecond')
       on conflict (queue, session) do update set until = greatest(x.until, excluded.until);
