@@ -495,11 +495,20 @@ func (s *step) takeNext(session int64, want *int, taken *queuing.Taken) error {
 		if err != nil {
 			return err
 		}
+		var passed []messagestore.GlobalPosition
 		for _, m := range messages {
-			if err := s.meet(session, m, want, taken); err != nil {
+			cancelled, err := s.meet(session, m, want, taken)
+			if err != nil {
 				return err
 			}
+			if cancelled {
+				passed = append(passed, m.GlobalPosition)
+			}
 		}
+		if err := s.passAhead(passed); err != nil {
+			return err
+		}
+		taken.More = taken.More || len(passed) > 0
 		if len(messages) < asked {
 			return nil
 		}
@@ -508,12 +517,39 @@ func (s *step) takeNext(session int64, want *int, taken *queuing.Taken) error {
 	return nil
 }
 
-// meet places a message that the cursor comes to.
-func (s *step) meet(session int64, m *messagestore.Message, want *int, taken *queuing.Taken) error {
+// passAhead lets go what is behind items that were cancelled beyond the cursor, and behind no open item.
+func (s *step) passAhead(passed []messagestore.GlobalPosition) error {
+	for _, position := range passed {
+		row, err := s.Row(position)
+		if err != nil {
+			return err
+		}
+		if row == nil {
+			continue // it went with the one before it
+		}
+		before, err := s.Row(row.After)
+		if err != nil {
+			return err
+		}
+		if !opens(before) {
+			continue
+		}
+		if err := s.Remove(position); err != nil {
+			return err
+		}
+		if err := s.release([]messagestore.GlobalPosition{position}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meet places a message that the cursor comes to, and reports whether it was cancelled before.
+func (s *step) meet(session int64, m *messagestore.Message, want *int, taken *queuing.Taken) (cancelled bool, err error) {
 	s.changed = true
 	s.head.Cursor = m.GlobalPosition
 	if m.IsTombstone() {
-		return nil
+		return false, nil
 	}
 	row := Row{Position: m.GlobalPosition, Place: Out, Session: session}
 	if due, ok := DueOf(m); ok && due.After(s.now) {
@@ -521,12 +557,12 @@ func (s *step) meet(session int64, m *messagestore.Message, want *int, taken *qu
 	}
 	before, err := s.Before(m)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if before != nil {
 		open, err := s.Row(before.GlobalPosition)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if !opens(open) {
 			row.Place, row.Session, row.After = Held, 0, before.GlobalPosition
@@ -535,23 +571,20 @@ func (s *step) meet(session int64, m *messagestore.Message, want *int, taken *qu
 	if m.GlobalPosition <= s.head.Ahead {
 		entries, err := s.Entries(m.GlobalPosition)
 		if err != nil {
-			return err
+			return false, err
 		}
-		if len(entries) > 0 && entries[0].What == queuing.Cancelled {
-			if row.Place != Held {
-				return nil
-			}
-			row.Place, row.Due = Passed, time.Time{}
+		if cancelled = len(entries) > 0 && entries[0].What == queuing.Cancelled; cancelled {
+			row.Place, row.Due, row.Session = Passed, time.Time{}, 0
 		}
 	}
 	if err := s.Put(row); err != nil {
-		return err
+		return false, err
 	}
 	if row.Place == Out {
 		taken.Items = append(taken.Items, queuing.Taking{Message: m})
 		*want--
 	}
-	return nil
+	return cancelled, nil
 }
 
 // account keeps the session, the line and the counts.
