@@ -31,9 +31,9 @@ type cut struct {
 	*memory.Driver
 
 	mu     sync.Mutex
-	fails  func(call string) bool // it is not made
-	loses  func(call string) bool // it is made, and its answer is lost
-	late   time.Duration          // the answers of extensions come so late
+	fails  func(call string) bool   // it is not made
+	loses  func(call string) bool   // it is made, and its answer is lost
+	late   map[string]time.Duration // the answers come so late
 	called map[string]int
 }
 
@@ -54,15 +54,13 @@ func (d *cut) call(name string, do func() error) error {
 	d.called[name]++
 	fails := d.fails != nil && d.fails(name)
 	loses := !fails && d.loses != nil && d.loses(name)
-	late := d.late
+	late := d.late[name]
 	d.mu.Unlock()
 	if fails {
 		return errAway
 	}
 	err := do()
-	if name == "extend" {
-		time.Sleep(late)
-	}
+	time.Sleep(late)
 	if err == nil && loses {
 		return &messagestore.OutcomeUnknownError{Cause: errAway}
 	}
@@ -70,6 +68,9 @@ func (d *cut) call(name string, do func() error) error {
 }
 
 func (d *cut) QueueTake(ctx context.Context, t queuing.Take) (taken queuing.Taken, err error) {
+	if t.Session < 1 { // as PostgreSQL
+		return taken, messagestore.NewInvalidError("session", t.Session, "it is more than 0")
+	}
 	err = d.call("take", func() (err error) { taken, err = d.Driver.QueueTake(ctx, t); return err })
 	if err != nil {
 		return queuing.Taken{}, err
@@ -239,6 +240,33 @@ func TestLostAnswersOfLeavesTakeNoItemFromItsHandler(t *testing.T) {
 	})
 }
 
+// A worker whose session ends while it is being left goes on with another.
+func TestALeaseIsLostWhileItsSessionIsLeft(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		var handled seen
+		stop := working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			if m.Body.To == "slow" && queue.JobOf(ctx).Deliveries == 0 {
+				<-ctx.Done()
+				handled.add(fmt.Sprint(errors.Is(context.Cause(ctx), queue.ErrLost)))
+				return nil
+			}
+			handled.add(m.Body.To)
+			return nil
+		}, nil)
+		slow := insert(t, q, Send{To: "slow"}, nil)
+		time.Sleep(time.Second)
+		driver.late = map[string]time.Duration{"leave": 14 * time.Second}
+		driver.set(nil, first(1, "take"))
+		insert(t, q, Send{To: "other"}, nil)
+		time.Sleep(2 * time.Minute)
+
+		require.ElementsMatch(t, []string{"true", "other", "slow"}, handled.list())
+		require.Equal(t, queue.Finished, item(t, q, slow.Position).State)
+		require.Equal(t, "e", whats(item(t, q, slow.Position)))
+		require.NoError(t, stop())
+	})
+}
+
 func TestLostAnswersOfExtensionsTakeNoItemFromItsHandler(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
 		n := 0
@@ -322,7 +350,7 @@ func TestAHandlerEndsBeforeALeaseThatCannotBeExtended(t *testing.T) {
 func TestALeaseWhoseExtensionIsToldLateIsNotTakenForLonger(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
 		ended := make(chan time.Time, 1)
-		driver.late = 2500 * time.Millisecond
+		driver.late = map[string]time.Duration{"extend": 2500 * time.Millisecond}
 		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
 			<-ctx.Done()
 			ended <- time.Now()

@@ -250,7 +250,7 @@ func TestASessionIsLeftWithoutWaitingForATransaction(t *testing.T) {
 	inTx, err := tx.Driver()
 	require.NoError(t, err)
 	ann, bob := queuing.Delivery{Position: at[0].Position}, queuing.Delivery{Position: at[1].Position}
-	_, err = inTx.(queuing.Driver).QueueFinish(t.Context(), of, []queuing.Delivery{ann}) //nolint:forcetypeassert // the same
+	_, err = inTx.(queuing.Driver).QueueFinish(t.Context(), of, []queuing.Delivery{ann}) //nolint:errcheck,forcetypeassert // the same
 	require.NoError(t, err)
 
 	err = queues.QueueLeave(t.Context(), queuing.Leave{Queue: of, Session: 1, Next: 2, Lease: time.Hour, Keep: []queuing.Delivery{ann, bob}})

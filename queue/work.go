@@ -385,7 +385,10 @@ func (w *work) renewSession(ctx context.Context, due []*ending) error {
 		return err
 	}
 	w.mu.Lock()
-	w.session, w.next, w.until = w.next, 0, w.left.Add(w.config.Lease)
+	if w.session == l.Session { // else it has ended meanwhile, and its items are lost
+		w.session, w.until = l.Next, w.left.Add(w.config.Lease)
+	}
+	w.next = 0
 	w.mu.Unlock()
 	w.left = time.Time{}
 	w.renew, w.ticket, w.ticketed = false, 0, false
