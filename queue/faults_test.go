@@ -463,6 +463,50 @@ func TestAStopHasTwoSteps(t *testing.T) {
 	})
 }
 
+// A process that dies tells nobody.
+func TestWhatADeadProcessHadIsOutAgainWhenItsLeaseIsOver(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
+		insert(t, q, Send{}, nil)
+		jobs, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: 10 * time.Second})
+		require.NoError(t, err)
+		require.Len(t, jobs, 1)
+		died := time.Now()
+		handled := make(chan *queue.Job, 1)
+		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+			handled <- queue.JobOf(ctx)
+			return nil
+		}, nil)
+
+		job := <-handled
+		require.GreaterOrEqual(t, time.Since(died), 10*time.Second)
+		require.LessOrEqual(t, time.Since(died), 11*time.Second)
+		require.Equal(t, 1, job.Failures)
+		require.Equal(t, 1, job.Deliveries)
+		require.ErrorIs(t, jobs[0].Complete(t.Context()), queue.ErrLost)
+	})
+}
+
+// It does not take one process after the other at once, and not for ever.
+func TestAnItemThatKillsItsProcessIsDeadInTheEnd(t *testing.T) {
+	bubble(t, &queue.Config{MaxFailures: 4, Logger: logger.Silent()}, func(t *testing.T, q *queue.Queue, _ *cut) {
+		at := insert(t, q, Send{}, nil)
+		began := time.Now()
+		var after []time.Duration
+		for {
+			jobs, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{Wait: time.Minute, VisibilityTimeout: 10 * time.Second})
+			require.NoError(t, err)
+			if len(jobs) == 0 {
+				break
+			}
+			after = append(after, time.Since(began).Round(time.Second))
+		}
+		require.Equal(t, []time.Duration{0, 10 * time.Second, 22 * time.Second, 36 * time.Second}, after)
+		of := item(t, q, at.Position)
+		require.Equal(t, queue.Dead, of.State)
+		require.Equal(t, "eeee", whats(of))
+	})
+}
+
 // A process that is idle asks, and takes and writes nothing.
 func TestAnIdleProcessTakesNothing(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
