@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -312,6 +313,7 @@ func TestAHandlerGoesOnAfterItsTransaction(t *testing.T) {
 
 		require.NoError(t, <-ended)
 		time.Sleep(time.Second)
+		synctest.Wait()
 		require.Empty(t, item(t, q, at.Position).Log)
 		require.Equal(t, queue.Counts{Completed: 1}, q.Counts())
 	})
