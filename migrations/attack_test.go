@@ -229,6 +229,7 @@ func TestPlantedNamesChangeNothing(t *testing.T) {
 		{`select coalesce(max(rule), 'none') from dibs.verify_table() where rule is not null and stream is not null`, "none"},
 		{`select coalesce(max(rule), 'none') from dibs.verify_store() where rule is not null and stream is not null`, "none"},
 		{`select coalesce(max(rule), 'none') from dibs.verify_category('a') where rule is not null and stream is not null`, "none"},
+		{`select coalesce(max(rule), 'none') from dibs.verify_queues() where rule is not null and stream is not null`, "none"},
 		{`select dibs.epoch()`, one[string](t, superuser, "select dibs.epoch()")},
 		{`select pg_catalog.split_part(dibs.raise_epoch('00000000-0000-0000-0000-000000000006'), '/', 3)`, "1.00000000-0000-0000-0000-000000000006"},
 		{`select pg_catalog.split_part(dibs.raise_epoch('00000000-0000-0000-0000-000000000006'), '/', 3)`, "1.00000000-0000-0000-0000-000000000006"},

@@ -177,7 +177,7 @@ func TestNullsAndHugeArraysAreRefused(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{
 		"epoch", "listen", "schema_version", // which take nothing
-		"stream_version", "last_message", "heads", "categories", "queue_states", "queue_item", "queue_ready", "verify_table", "verify_store", "verify_category",
+		"stream_version", "last_message", "heads", "categories", "queue_states", "queue_item", "queue_ready", "verify_table", "verify_store", "verify_category", "verify_queues",
 		"raise_epoch", // which then takes an id of its own
 	}, answered)
 	const many = "array_fill(gen_random_uuid(), '{1000001}')"

@@ -246,6 +246,7 @@ type Checked struct {
 	Positions    int64 `json:"positions"`    // that consumers recorded
 	Reservations int64 `json:"reservations"` // copies of commands, made for a key
 	DeadLetters  int64 `json:"deadLetters"`  // that consumers parked
+	Queues       int64 `json:"queues"`       // that were taken from
 	Erased       int64 `json:"erased"`       // streams that were deleted with their names
 }
 
@@ -265,6 +266,7 @@ type Violation struct {
 	//	ledger       a consumer's generations skip nothing, and positions are of one of them
 	//	consumer     a consumer's positions are not ahead of its category, and only grow
 	//	deadLetter   a message that was parked is where it was, or was removed
+	//	queue        an open item is as its queue's cursor, its message, its session and its log have it
 	Rule string
 
 	Category       messagestore.Category       // empty for a violation of the whole store

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -368,7 +369,7 @@ func remove(ctx context.Context, db queryer, stream messagestore.StreamName, exp
 
 // Verify checks the whole store, as of one moment, and reports violations of these rules of
 // [retention.Violation]: indexes (by PRAGMA integrity_check), dense, order, derived, json, sequence,
-// reservation and consumer. Writers go on meanwhile, and raise no alarm. It reads every message.
+// reservation, consumer and queue. Writers go on meanwhile, and raise no alarm. It reads every message.
 // A category that has no message is an error that matches [messagestore.ErrNotFound].
 func (d *Driver) Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error) {
 	err := config.Validate()
@@ -425,9 +426,7 @@ type recordedPosition struct {
 
 func (v *verifier) violation(rule string, m placed, expected, found string) {
 	category := m.stream.Category()
-	key := rule + " " + string(category)
-	if v.listed[key]++; v.listed[key] > v.most {
-		v.found.More = true
+	if !v.counts(rule + " " + string(category)) {
 		return
 	}
 	v.found.Violations = append(v.found.Violations, retention.Violation{
@@ -462,6 +461,9 @@ func (v *verifier) run(ctx context.Context, db queryer) error {
 		}
 	}
 	v.judge()
+	if err := v.queues(ctx, db); err != nil {
+		return err
+	}
 	var drawn messagestore.GlobalPosition
 	if _, err := scanOne(ctx, db, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'dibs_messages'", nil, &drawn); err != nil {
 		return err
@@ -498,7 +500,7 @@ func (v *verifier) scan(ctx context.Context, db queryer) error {
 		if messageType == trimmedType {
 			v.trimmed(data)
 		}
-		if len(v.only) > 0 && !slices.Contains(v.only, messagestore.Category(category)) {
+		if !v.looksAt(messagestore.Category(category)) {
 			continue
 		}
 		v.message(m, category, messageType, data, metadata, hash, correlation)
@@ -591,6 +593,45 @@ func (v *verifier) judge() {
 			v.violation("consumer", p.placed, fmt.Sprintf("a position up to %d", head.Next()), fmt.Sprint(p.position))
 		}
 	}
+}
+
+// queues looks at the state of the queues.
+func (v *verifier) queues(ctx context.Context, db queryer) error {
+	all, err := rowsOf(ctx, db, queueAllSQL, nil, func(rows *sql.Rows) (category messagestore.Category, err error) {
+		return category, rows.Scan(new(int64), new(string), (*string)(&category))
+	})
+	if err != nil {
+		return err
+	}
+	for _, category := range all {
+		if v.looksAt(category) {
+			v.found.Checked.Queues++
+		}
+	}
+	broken, err := rowsOf(ctx, db, verifyQueuesSQL, nil, func(rows *sql.Rows) (b retention.Violation, err error) {
+		return b, rows.Scan((*string)(&b.Category), (*string)(&b.Stream), (*int64)(&b.Position), (*int64)(&b.GlobalPosition), &b.Expected, &b.Found)
+	})
+	for _, b := range broken {
+		if !v.looksAt(b.Category) {
+			continue
+		}
+		b.Rule = "queue"
+		if v.counts("queue " + string(b.Category)) {
+			v.found.Violations = append(v.found.Violations, b)
+		}
+	}
+	return err
+}
+
+func (v *verifier) looksAt(category messagestore.Category) bool {
+	return len(v.only) == 0 || slices.Contains(v.only, category)
+}
+
+// counts reports whether another violation of a rule and category is listed.
+func (v *verifier) counts(key string) bool {
+	v.listed[key]++
+	v.found.More = v.found.More || v.listed[key] > v.most
+	return v.listed[key] <= v.most
 }
 
 // ofPositions returns the category whose consumers keep their positions in another.

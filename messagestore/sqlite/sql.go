@@ -60,6 +60,8 @@ var (
 	ownLastSQL string
 	//go:embed sql/all.sql
 	allSQL string
+	//go:embed sql/verify_queues.sql
+	verifyQueuesSQL string
 	//go:embed sql/count.sql
 	countSQL string
 )

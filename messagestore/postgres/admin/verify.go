@@ -24,6 +24,8 @@ var (
 	verifyStoreSQL string
 	//go:embed sql/verify_category.sql
 	verifyCategorySQL string
+	//go:embed sql/verify_queues.sql
+	verifyQueuesSQL string
 	//go:embed sql/verify_estimate.sql
 	verifyEstimateSQL string
 	//go:embed sql/verify_amcheck.sql
@@ -121,6 +123,10 @@ func (v *verifier) run(ctx context.Context, tx pgx.Tx) error {
 		v.progress.Done += category.messages
 	}
 
+	if err := v.rows(ctx, tx, verifyQueuesSQL, names, v.max); err != nil {
+		return fmt.Errorf("queues: %w", err)
+	}
+
 	var messages *int64
 	if names == nil {
 		messages = &v.found.Checked.Messages
@@ -203,6 +209,8 @@ func (v *verifier) count(what string, category messagestore.Category, n int64) {
 		c.Reservations += n
 	case "deadLetters":
 		c.DeadLetters += n
+	case "queues":
+		c.Queues += n
 	case "erased":
 		c.Erased += n
 	}

@@ -20,7 +20,7 @@ type verifyCommand struct {
 
 // Help is printed below the command's usage.
 func (verifyCommand) Help() string {
-	return `Checks a store in use, as of one moment, and prints violations: positions that are not dense or not in order, ids that come twice, keys with two winners, consumers ahead of their category. Writers continue meanwhile, and raise no alarm. Ends with 1 if there is a violation.
+	return `Checks a store in use, as of one moment, and prints violations: positions that are not dense or not in order, ids that come twice, keys with two winners, consumers ahead of their category, open items of queues that nothing bears out. Writers continue meanwhile, and raise no alarm. Ends with 1 if there is a violation.
 
 Example:
 
@@ -150,7 +150,7 @@ func (a *app) printChecked(found *retention.Verification) error {
 		number(c.Categories, "category", "categories"), number(c.Streams, "stream", "streams"), number(c.Messages, "message", "messages"),
 		number(c.Consumers, "consumer", "consumers"), number(c.Positions, "position of theirs", "positions of theirs"),
 		number(c.Reservations, "reservation", "reservations"), number(c.DeadLetters, "dead letter", "dead letters"),
-		number(c.Erased, "erased stream", "erased streams"),
+		number(c.Queues, "queue", "queues"), number(c.Erased, "erased stream", "erased streams"),
 	}, ", ")); err != nil {
 		return err
 	}

@@ -1,0 +1,114 @@
+package admin_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// queued fills a queue with an item in each state: a is out, then cancelled, then held; b later; c dead; d was cancelled
+// before it was met; e is finished, unreported, with one held behind it; f was expired.
+func queued(t *testing.T, driver queuing.Driver) {
+	t.Helper()
+	store, err := messagestore.New(driver, nil)
+	require.NoError(t, err)
+	at := map[messagestore.StreamName]messagestore.GlobalPosition{}
+	for _, stream := range []messagestore.StreamName{"mail-a", "mail-b", "mail-c", "mail-d", "mail-e", "mail-f"} {
+		n := 1
+		if stream == "mail-a" || stream == "mail-e" {
+			n = 3
+		}
+		for range n {
+			_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)})
+			require.NoError(t, err)
+		}
+		m, err := store.Last(t.Context(), stream)
+		require.NoError(t, err)
+		at[stream] = m.GlobalPosition
+	}
+	q := queuing.Queue{Name: "mail", Category: "mail"}
+	take := func(session int64, lease time.Duration, want int, finishes ...queuing.Finish) []queuing.Taking {
+		t.Helper()
+		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+			Queue: q, Policy: queuing.Policy{MaxFailures: 10}, Session: session, Lease: lease, Want: want, Finishes: finishes,
+		})
+		require.NoError(t, err)
+		return taken.Items
+	}
+	cancel := func(position messagestore.GlobalPosition) {
+		t.Helper()
+		changed, err := driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{position}, Reason: "asked"})
+		require.NoError(t, err)
+		require.Len(t, changed, 1)
+	}
+	cancel(at["mail-d"])
+	items := take(1, time.Hour, 4)
+	require.Len(t, items, 4, "a, b, c, e")
+	short := take(2, queuing.MinLease, 4)
+	require.Len(t, short, 1, "f")
+	cancel(at["mail-a"] - 1)
+	take(1, time.Hour, 0,
+		queuing.Finish{Delivery: items[1].Delivery(), Kind: queuing.Retry, Delay: time.Hour, Error: "it failed"},
+		queuing.Finish{Delivery: items[2].Delivery(), Kind: queuing.Bury, Error: "it cannot be"})
+	_, err = driver.QueueFinish(t.Context(), q, []queuing.Delivery{items[3].Delivery()})
+	require.NoError(t, err)
+	await.True(t, "the session is over", func() bool {
+		take(1, time.Hour, 0)
+		item, err := driver.QueueItem(t.Context(), q, at["mail-f"])
+		require.NoError(t, err)
+		return item.State == queuing.Later
+	})
+}
+
+func TestVerifyFindsDamageOfQueues(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ damage, want string }{
+		"no cursor":           {"UPDATE dibs.queue_heads SET cursor = 1", "no row beyond the cursor at 1"},
+		"a cursor too far":    {"UPDATE dibs.queue_heads SET cursor = 99", "a cursor that is not ahead of mail"},
+		"no message":          {"DELETE FROM dibs.messages WHERE stream_name = 'mail-b'", "a message, found none"},
+		"no session":          {"DELETE FROM dibs.queue_sessions", "a session that has it, found 1"},
+		"another before it":   {"UPDATE dibs.queue_open SET after = 4 WHERE state = 'h'", "the message before it in its stream, found 4"},
+		"too many failures":   {"UPDATE dibs.queue_open SET failures = 7 WHERE state = 'd'", "failures up to its version, 1, found 7"},
+		"no log":              {"DELETE FROM dibs.queue_log WHERE what = 'x'", "a log of what ended the 1 versions before, found 0 entries before, and 0 of later ones"},
+		"a later log":         {"UPDATE dibs.queue_log SET version = 1 WHERE what = 'x'", "a log without a gap up to version 1, found 1 entries"},
+		"a log too far":       {"UPDATE dibs.queue_log SET position = 1000 WHERE what = 'x'", "no log beyond the cursor at "},
+		"a version too high":  {"UPDATE dibs.queue_open SET version = 3 WHERE state = 'o'", "a log of what ended the 3 versions before"},
+		"no date":             {"UPDATE dibs.queue_open SET due = null WHERE state = 'l'", "a date"},
+		"a head is gone":      {"delete from dibs.queue_heads where version = 2", "head 2, found head 3"},
+		"heads go back":       {"update dibs.queue_heads set cursor = 99 where version = 2", "a cursor at 99 or later, found head 3"},
+		"a floor too high":    {"update dibs.queue_heads set floor = 2", "no row before the floor at 2, found one"},
+		"held rows forgotten": {"update dibs.queue_heads set held = 1", "a head that counts the held rows, found 1 of 4"},
+		"a date was passed":   {"update dibs.queue_open set due = due - interval '1 day' where state = 'l'", "a date from "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := pgtest.Connect(t, pgtest.Migrated(t))
+			driver := must.New(postgres.New(pool, nil))
+			v := &verified{pool, "dibs", must.New(messagestore.New(driver, nil)), must.New(admin.New(pool, nil))}
+			queued(t, driver)
+			found, err := v.admin.Verify(t.Context(), nil)
+			require.NoError(t, err)
+			require.Empty(t, found.Violations)
+			require.EqualValues(t, 1, found.Checked.Queues)
+			v.damage(t, c.damage)
+			found, err = v.admin.Verify(t.Context(), nil)
+			require.NoError(t, err)
+			var all []string
+			for _, v := range found.Violations {
+				require.Contains(t, []string{"queue", "dense"}, v.Rule)
+				all = append(all, v.String())
+			}
+			require.Contains(t, strings.Join(all, "\n"), "expected queue mail: "+c.want)
+		})
+	}
+}
