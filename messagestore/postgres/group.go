@@ -2,10 +2,10 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,8 +48,8 @@ type groups struct {
 	flushes, flushed atomic.Int64 // for the tests: transactions of more than one write, and the writes in them
 }
 
-// A shard is where the writes to some categories wait for each other. All writes to a category
-// are in one shard, so that a process does not hold up itself.
+// A shard is where the writes to some categories wait for each other. All writes to one category
+// alone are in one shard, so that a process seldom holds up itself.
 type shard struct {
 	room chan struct{} // a token for each write that waits
 
@@ -68,6 +68,16 @@ func newGroups() *groups {
 
 func (g *groups) shard(category messagestore.Category) *shard {
 	return g.shards[maphash.String(g.seed, string(category))%uint64(len(g.shards))]
+}
+
+// shardOf returns the shard of a write. Writes to the same categories are in one shard, in whichever
+// order they name them.
+func (g *groups) shardOf(appends []messagestore.Append) *shard {
+	first := appends[0].Stream.Category()
+	for _, a := range appends[1:] {
+		first = min(first, a.Stream.Category())
+	}
+	return g.shard(first)
 }
 
 // A ticket is a write in a shard. Until it is taken its caller may leave, and then it never
@@ -105,20 +115,14 @@ func (d *Driver) newTicket(appends []messagestore.Append, meet bool) *ticket {
 	return t
 }
 
-// first is the category by which the write has its shard, and which it waits for in a group.
-func (t *ticket) first() messagestore.Category { return t.appends[0].Stream.Category() }
-
-// categories are the categories whose locks the write itself waits for.
-func (t *ticket) categories() string {
-	if len(t.appends) == 1 {
-		return string(t.first())
-	}
-	all := make([]string, len(t.appends))
-	for i, a := range t.appends {
-		all[i] = string(a.Stream.Category())
+// categories returns the categories that are written to, each once, in the order of their names.
+func categories(appends []messagestore.Append) []messagestore.Category {
+	all := make([]messagestore.Category, len(appends))
+	for i, a := range appends {
+		all[i] = a.Stream.Category()
 	}
 	slices.Sort(all)
-	return strings.Join(slices.Compact(all), "-") // which none of them has
+	return slices.Compact(all)
 }
 
 // begin reports whether the caller still waits. From then on the caller cannot leave with a
@@ -151,7 +155,7 @@ func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Appen
 	if d.onlyConnection(ctx) {
 		return nil, nil, errOnlyConnection
 	}
-	l := d.groups.shard(appends[0].Stream.Category())
+	l := d.groups.shardOf(appends)
 	l.mu.Lock()
 	if !l.busy {
 		l.busy = true
@@ -302,8 +306,8 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 		}
 	case pglink.IsLockTimeout(err):
 		// They have waited for as long as one may. The others have not.
-		first, others := partFirst(group)
-		for _, t := range first {
+		waited, others := partWaited(group)
+		for _, t := range waited {
 			t.answer(nil, d.writeFailed(err, t.appends))
 		}
 		l.putBack(others)
@@ -319,18 +323,19 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 	}
 }
 
-// partFirst parts the writes to the category of the first, which a group waits for, from
-// the others.
-func partFirst(group []*ticket) (first, others []*ticket) {
-	category := group[0].first()
+// partWaited parts the writes to all categories of the first, which a group waits for, from the
+// others.
+func partWaited(group []*ticket) (waited, others []*ticket) {
+	first := categories(group[0].appends)
 	for _, t := range group {
-		if t.first() == category {
-			first = append(first, t)
-		} else {
+		all := categories(t.appends)
+		if slices.ContainsFunc(first, func(c messagestore.Category) bool { return !slices.Contains(all, c) }) {
 			others = append(others, t)
+		} else {
+			waited = append(waited, t)
 		}
 	}
-	return first, others
+	return waited, others
 }
 
 // answer gives each caller of a committed group its outcome.
@@ -346,7 +351,7 @@ func (d *Driver) answer(ctx context.Context, l *shard, group []*ticket, a eachAn
 			t.answerConflict(a.conflict(t))
 		case outcome == 'c':
 			t.answer(nil, conflict(t.appends, versions))
-		case outcome == 'b' && len(t.appends) == 1:
+		case outcome == 'b': // the next group waits for the categories of the first of these
 			again = append(again, t)
 		case outcome == 'f':
 			for i, w := range t.appends {
@@ -354,7 +359,7 @@ func (d *Driver) answer(ctx context.Context, l *shard, group []*ticket, a eachAn
 			}
 			t.fences = d.fences.of(t.appends) // before putBack asks whether the caller still waits
 			again = append(again, t)
-		default: // also a write to several categories: a group waits for the lock of its first category alone
+		default:
 			apart = append(apart, t)
 		}
 	}
@@ -379,7 +384,7 @@ func (d *Driver) oneByOne(ctx context.Context, l *shard, tickets []*ticket) {
 	kept := map[string]error{} // by the categories
 	var later []*ticket
 	for _, t := range tickets {
-		categories := t.categories()
+		categories := fmt.Sprint(categories(t.appends))
 		switch err := kept[categories]; {
 		case pglink.IsCancelled(err):
 			later = append(later, t)

@@ -403,15 +403,24 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 	require.NoError(t, err)
 	driver := must.New(postgres.New(pool, config))
 
-	answers := driver.AppendEach(t.Context(), []messagestore.Append{record("stuck-1"), record("other-1"), record("stuck-2"), record("other-2")})
+	answers := driver.AppendAllEach(t.Context(), [][]messagestore.Append{
+		both("free-1", "stuck-3"),
+		{record("stuck-1")},
+		{record("other-1")},
+		{record("stuck-2")},
+		{record("other-2")},
+		both("stuck-4", "free-2"),
+		{record("free-3")},
+		both("free-4", "other-3"),
+	})
 
-	for _, i := range []int{0, 2} {
+	for _, i := range []int{0, 1, 3, 5} {
 		require.NotErrorIs(t, answers[i].Err, messagestore.ErrOutcomeUnknown)
 		refused, ok := errors.AsType[*pgconn.PgError](answers[i].Err)
 		require.True(t, ok, "%v", answers[i].Err)
 		require.Equal(t, "55P03", refused.Code)
 	}
-	for _, i := range []int{1, 3} {
+	for _, i := range []int{2, 4, 6, 7} {
 		require.NoError(t, answers[i].Err)
 	}
 }
@@ -783,22 +792,25 @@ func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 	})
 }
 
-// A write to two categories, one of which another has, keeps no other from being written, and is
-// written once that category is free.
-func TestAWriteToTwoCategoriesWaitsForTheOtherByItself(t *testing.T) {
+// both is a write to two streams.
+func both(a, b messagestore.StreamName) []messagestore.Append {
+	return []messagestore.Append{record(a), record(b)}
+}
+
+// Writes to two categories, one of which another session has, keep the first of their group from nothing. The
+// next group waits for both categories, and has all of these writes.
+func TestWritesToTwoCategoriesWaitForBothInTheNextGroup(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	d := must.New(postgres.New(pool, nil))
 	category, busy := storetest.Category(t), storetest.Category(t)+"busy"
 	release, err := lockCategory(t.Context(), pool, busy)
 	require.NoError(t, err)
-	both := func() []messagestore.Append {
-		return []messagestore.Append{record(category.Stream("both")), record(busy.Stream("both"))}
-	}
 	single := []messagestore.Append{record(category.Stream("single"))}
+	there, back := both(category.Stream("both"), busy.Stream("both")), both(busy.Stream("both"), category.Stream("both"))
 	answered := make(chan []postgres.Answer, 1)
 
-	go func() { answered <- d.AppendAllEach(t.Context(), [][]messagestore.Append{both(), single, both()}) }()
+	go func() { answered <- d.AppendAllEach(t.Context(), [][]messagestore.Append{single, there, back}) }()
 
 	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	await.Equal(t, "the version of the stream of one category", 0, func() messagestore.Version {
@@ -806,7 +818,7 @@ func TestAWriteToTwoCategoriesWaitsForTheOtherByItself(t *testing.T) {
 		require.NoError(t, err)
 		return version
 	})
-	version, err := store.Version(t.Context(), both()[0].Stream)
+	version, err := store.Version(t.Context(), there[0].Stream)
 	require.NoError(t, err)
 	require.Equal(t, messagestore.NoStream, version)
 	awaitLockWaiters(t, pool, busy)
@@ -814,9 +826,117 @@ func TestAWriteToTwoCategoriesWaitsForTheOtherByItself(t *testing.T) {
 	for _, answer := range await.Receive(t, "the end of the call", answered) {
 		require.NoError(t, answer.Err)
 	}
-	version, err = store.Version(t.Context(), both()[1].Stream)
+	version, err = store.Version(t.Context(), there[1].Stream)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, version)
+	flushes, writes := d.Flushes()
+	require.Equal(t, int64(2), flushes)
+	require.Equal(t, int64(3), writes)
+}
+
+// A group whose first write is to two categories has the one of the lesser name before it waits for the
+// other, whichever the write names first: as append does, so they never wait for each other.
+func TestAGroupWaitsForItsCategoriesInTheOrderOfTheirNames(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	lesser, greater := storetest.Category(t), messagestore.Category("")
+	for n, found := 0, false; !found; n++ { // not in the order of their keys
+		greater = messagestore.Category(fmt.Sprintf("%s%d", lesser, n))
+		require.NoError(t, pool.QueryRow(t.Context(), "select dibs.lock_key($1) < dibs.lock_key($2)", string(greater), string(lesser)).Scan(&found))
+	}
+	for _, streams := range [][2]messagestore.StreamName{
+		{lesser.Stream("1"), greater.Stream("1")},
+		{greater.Stream("1"), lesser.Stream("1")},
+	} {
+		d := must.New(postgres.New(pool, nil))
+		holder, err := lockCategory(t.Context(), pool, lesser)
+		require.NoError(t, err)
+		release := sync.OnceValue(holder)
+		t.Cleanup(func() { _ = release() })
+		answered := make(chan []postgres.Answer, 1)
+		go func() {
+			write := both(streams[0], streams[1])
+			answered <- d.AppendAllEach(t.Context(), [][]messagestore.Append{write, both(streams[0], streams[1])})
+		}()
+		awaitLockWaiters(t, pool, lesser)
+
+		var free bool
+		err = pool.QueryRow(t.Context(), "select pg_try_advisory_xact_lock(1684628083, dibs.lock_key($1))", string(greater)).Scan(&free)
+
+		require.NoError(t, err)
+		require.True(t, free, "while %s is waited for, for a write to %v", lesser, streams)
+		require.NoError(t, release())
+		for _, answer := range await.Receive(t, "the end of the call", answered) {
+			require.NoError(t, answer.Err)
+		}
+		_, writes := d.Flushes()
+		require.Equal(t, int64(2), writes)
+	}
+}
+
+// A process does not hold up itself: writes to the same two categories wait for each other in one shard, whichever
+// they name first.
+func TestWritesToTheSameCategoriesWaitInOneShard(t *testing.T) {
+	t.Parallel()
+	c := gather(t)
+	other := c.category + "other"
+	for n := 0; c.driver.InOneShard(c.category, other) && n < 100; n++ { // with one processor there is one shard
+		other = messagestore.Category(fmt.Sprintf("%sother%d", c.category, n))
+	}
+	for n, write := range [][]messagestore.Append{
+		both(c.category.Stream("1"), other.Stream("1")),
+		both(other.Stream("1"), c.category.Stream("1")),
+		{record(c.category.Stream("2"))},
+	} {
+		c.wg.Go(func() {
+			if _, err := c.driver.AppendAll(t.Context(), write); err != nil {
+				t.Error(err)
+			}
+		})
+		awaitWaiting(t, c.driver, n+1)
+	}
+
+	c.release()
+	c.wg.Wait()
+
+	require.NoError(t, await.Receive(t, "the first write", c.first))
+	_, writes := c.driver.Flushes()
+	require.Equal(t, int64(3), writes)
+}
+
+// A write to several streams of which one does not fit writes nothing, where no other write of its group is to
+// one of these streams.
+func TestAWriteOfAGroupIsNotWrittenInPart(t *testing.T) {
+	t.Parallel()
+	d := must.New(postgres.New(pgtest.Pool(t), nil))
+	category := storetest.Category(t)
+	for i, expected := range [][2]messagestore.Version{{0, messagestore.NoStream}, {messagestore.NoStream, 0}} {
+		stream := func(name string) messagestore.StreamName { return category.Stream(name + fmt.Sprint(i)) }
+		half := both(stream("half1"), stream("half2"))
+		half[0].Expected, half[1].Expected = expected[0], expected[1]
+		met := both(stream("met1"), stream("met2"))
+		met[0].Expected, met[1].Expected = expected[0], expected[1]
+
+		answers := d.AppendAllEach(t.Context(), [][]messagestore.Append{
+			both(stream("a1"), stream("a2")), half, met, both(stream("b1"), stream("b2")),
+		}, 2)
+
+		require.NoError(t, answers[0].Err)
+		require.NoError(t, answers[3].Err)
+		conflict, ok := errors.AsType[*messagestore.VersionConflictError](answers[1].Err)
+		require.True(t, ok, "%v", answers[1].Err)
+		require.EqualValues(t, 0, conflict.Expected)
+		require.Equal(t, messagestore.NoStream, conflict.Actual)
+		require.Equal(t, []*messagestore.Message{nil, nil}, answers[2].Met.Last)
+		for _, a := range append(half, met...) {
+			version, err := d.Version(t.Context(), a.Stream)
+			require.NoError(t, err)
+			require.Equal(t, messagestore.NoStream, version, a.Stream)
+		}
+	}
+	flushes, writes := d.Flushes()
+	require.Equal(t, int64(2), flushes)
+	require.Equal(t, int64(4), writes)
 }
 
 // Of a write to several streams one has come before by itself, or has another id's message.
@@ -825,7 +945,7 @@ func TestAWriteToSeveralStreamsLeavesItsGroupForAnIDThatIsThere(t *testing.T) {
 	d := must.New(postgres.New(pgtest.Pool(t), nil))
 	category := storetest.Category(t)
 	both := func(name string) []messagestore.Append {
-		return []messagestore.Append{record(category.Stream(name + "1")), record(category.Stream(name + "2"))}
+		return both(category.Stream(name+"1"), category.Stream(name+"2"))
 	}
 	before, half := both("before"), both("half")
 	_, err := d.AppendAll(t.Context(), before)

@@ -20,6 +20,8 @@ declare
   of_writes constant text := '[1:' || cardinality(streams) || ']';
   of_messages constant text := '[1:' || cardinality(ids) || ']';
   first_category constant text := split_part(streams[1], '-', 1);
+  waited text;
+  firsts text[] := array[first_category]; -- the categories of the first write
   single boolean;          -- whether each write has one message
   free text[];             -- the categories whose lock it has
   fences_of bigint[];      -- of each of them; null for one that was never raised
@@ -56,11 +58,20 @@ begin
     return;
   end if;
 
-  -- It waits for one category. Others are written to if nobody has them: so nobody
-  -- waits for a category that is not theirs, and there is no deadlock.
-  if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(first_category)) then
-    perform dibs.wait_for_category(first_category);
+  -- It waits for the categories of the first write, in the order in which append locks them,
+  -- before it has any other: so there is no deadlock. Others are written to if nobody has them.
+  if joined[2] then
+    select array_agg(k.category order by (k.category || '-') collate "C") into firsts
+    from (
+      select distinct split_part(s.name, '-', 1) as category
+      from unnest(streams[: coalesce(array_position(joined, false, 2) - 1, cardinality(streams))]) s (name)
+    ) k;
   end if;
+  foreach waited in array firsts loop
+    if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(waited)) then
+      perform dibs.wait_for_category(waited);
+    end if;
+  end loop;
   -- In ASCII the dot comes after the dash: a name between the two begins with the category and a
   -- dash.
   if (first_category || '-') collate "C" <= all (streams) and (first_category || '.') collate "C" > all (streams) then
@@ -108,7 +119,11 @@ begin
     ) v
   ) r;
   names := streams;
-  if not single or joined is not null or (select count(distinct s.name) from unnest(streams) s (name)) < cardinality(streams) then
+  -- Where each write has one message and a stream of its own, and all of them fit, there is nothing to
+  -- follow.
+  if not single or joined is not null and outcomes <> repeat('w', cardinality(streams))
+    or (select count(distinct s.name) from unnest(streams) s (name)) < cardinality(streams)
+  then
     select f.* into outcomes, versions, names, positions, writes
     from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken, meets, joined) f;
     hashes := null;
@@ -193,7 +208,7 @@ comment on function dibs.append_each(text[], bigint[], integer[], bigint[], uuid
 stream, at an expected version, with so many of the messages, and a fence; it and notify are as in append.
 
 Answers with a letter for each write: w for written, c for a version conflict, f for fenced, b for one whose category is
-busy and not that of the first stream, which is waited for, and a for one that append has to be asked about: its stream was
+busy and none of the first write, which are waited for, and a for one that append has to be asked about: its stream was
 erased, or one of its ids is recorded already, or a later write has brought the stream to its version. With it comes the version of
 its last message, or that its stream is at, or the fence that there is; and in the end the global positions and times of all
 messages that were written, in order. With meets, one for each write, those that conflict and have true are told, in order, the

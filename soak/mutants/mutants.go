@@ -64,8 +64,8 @@ var (
 	// columns are the columns that dibs.append fills, in both of its ways.
 	columns     = "(category, group_hash, correlation_category, stream_name, position, type, id, data, metadata)"
 	lockOfGroup = edit("append_each", `
-		if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(first_category)) then
-			perform dibs.wait_for_category(first_category);
+		if not pg_try_advisory_xact_lock(1684628083, dibs.lock_key(waited)) then
+			perform dibs.wait_for_category(waited);
 		end if;`, "")
 	otherLocksOfGroup = edit("append_each", `
 		offset 0) k
