@@ -43,6 +43,13 @@ func (d *cut) set(fails, loses func(call string) bool) {
 	d.fails, d.loses = fails, loses
 }
 
+// delay has the answers to a call come so late.
+func (d *cut) delay(call string, by time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.late = map[string]time.Duration{call: by}
+}
+
 func (d *cut) calls(call string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -255,7 +262,7 @@ func TestALeaseIsLostWhileItsSessionIsLeft(t *testing.T) {
 		}, nil)
 		slow := insert(t, q, Send{To: "slow"}, nil)
 		time.Sleep(time.Second)
-		driver.late = map[string]time.Duration{"leave": 14 * time.Second}
+		driver.delay("leave", 14*time.Second)
 		driver.set(nil, first(1, "take"))
 		insert(t, q, Send{To: "other"}, nil)
 		time.Sleep(2 * time.Minute)
@@ -319,19 +326,18 @@ func TestAHandlerEndsBeforeALeaseThatCannotBeExtended(t *testing.T) {
 		ended := make(chan error, 1)
 		var took time.Duration
 		var state queue.State
-		var at queue.Inserted
-		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
 			if queue.JobOf(ctx).Deliveries > 0 {
 				return nil
 			}
 			began := time.Now()
 			<-ctx.Done()
-			took, state = time.Since(began), item(t, q, at.Position).State
+			took, state = time.Since(began), item(t, q, m.GlobalPosition).State
 			ended <- context.Cause(ctx)
 			return ctx.Err()
 		}, nil)
 		driver.set(is("extend"), nil)
-		at = insert(t, q, Send{}, nil)
+		at := insert(t, q, Send{}, nil)
 
 		require.ErrorIs(t, <-ended, queue.ErrLost)
 		require.Equal(t, queue.Out, state, "and nobody else has it")
@@ -350,7 +356,7 @@ func TestAHandlerEndsBeforeALeaseThatCannotBeExtended(t *testing.T) {
 func TestALeaseWhoseExtensionIsToldLateIsNotTakenForLonger(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
 		ended := make(chan time.Time, 1)
-		driver.late = map[string]time.Duration{"extend": 2500 * time.Millisecond}
+		driver.delay("extend", 2500*time.Millisecond)
 		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
 			<-ctx.Done()
 			ended <- time.Now()
