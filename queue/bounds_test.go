@@ -115,10 +115,10 @@ func TestADeadItemHoldsItsKeyOrNot(t *testing.T) {
 		t.Run(fmt.Sprint(when), func(t *testing.T) {
 			bubble(t, &queue.Config{WhenDead: when, Logger: logger.Silent()}, func(t *testing.T, q *queue.Queue, _ *cut) {
 				var handled seen
-				mended := false
+				var mended atomic.Bool
 				working(t, q, func(_ context.Context, m handler.Message[Send]) error {
 					handled.add(fmt.Sprint(m.Body.N))
-					if m.Body.N == 1 && !mended {
+					if m.Body.N == 1 && !mended.Load() {
 						return handler.Park(errors.New("no such address"))
 					}
 					return nil
@@ -135,7 +135,7 @@ func TestADeadItemHoldsItsKeyOrNot(t *testing.T) {
 				}
 				require.Equal(t, []string{"1"}, handled.list())
 				require.Equal(t, queue.Held, item(t, q, second.Position).State)
-				mended = true
+				mended.Store(true)
 				changed, err := q.Retry(t.Context(), "address added", first.Position)
 				require.NoError(t, err)
 				require.Len(t, changed, 1)
@@ -191,17 +191,17 @@ func TestAnItemThatIsCancelledBeforeItIsTakenIsNeverDelivered(t *testing.T) {
 func TestAHandlerMayPutItsItemOff(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
 		began := time.Now()
-		var after []time.Duration
+		var after seen
 		working(t, q, func(context.Context, handler.Message[Send]) error {
-			after = append(after, time.Since(began).Round(time.Second))
-			if len(after) < 3 {
+			after.add(time.Since(began).Round(time.Second).String())
+			if len(after.list()) < 3 {
 				return handler.RetryAfter(time.Hour, errors.New("closed"))
 			}
 			return nil
 		}, nil)
 		at := insert(t, q, Send{}, nil)
 		time.Sleep(5 * time.Hour)
-		require.Equal(t, []time.Duration{0, time.Hour, 2 * time.Hour}, after)
+		require.Equal(t, []string{"0s", "1h0m0s", "2h0m0s"}, after.list())
 		of := item(t, q, at.Position)
 		require.Equal(t, "ff", whats(of))
 		require.Contains(t, of.Log[0].Text, "closed")
@@ -211,16 +211,19 @@ func TestAHandlerMayPutItsItemOff(t *testing.T) {
 // A failed item comes again after a time that doubles, within bounds.
 func TestFailuresAreBackedOffFrom(t *testing.T) {
 	bubble(t, &queue.Config{MaxFailures: 6, Logger: logger.Silent()}, func(t *testing.T, q *queue.Queue, _ *cut) {
-		var at []time.Time
+		deliveries := make(chan time.Time, 9)
 		working(t, q, func(context.Context, handler.Message[Send]) error {
-			at = append(at, time.Now())
+			deliveries <- time.Now()
 			return errors.New("no")
 		}, &queue.WorkConfig{MinBackoff: time.Second, MaxBackoff: 8 * time.Second})
 		insert(t, q, Send{}, nil)
 		time.Sleep(time.Hour)
-		require.Len(t, at, 6)
+		require.Len(t, deliveries, 6)
+		last := <-deliveries
 		for i, most := range []time.Duration{1, 2, 4, 8, 8} {
-			pause := at[i+1].Sub(at[i])
+			next := <-deliveries
+			pause := next.Sub(last)
+			last = next
 			require.LessOrEqual(t, pause, most*time.Second+200*time.Millisecond, i)
 			require.GreaterOrEqual(t, pause, most*time.Second/2, i)
 		}
