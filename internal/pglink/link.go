@@ -46,6 +46,9 @@ type Config struct {
 	Schema  string        // a valid name: see package pgschema
 	Version int           // of the schema that the caller's statements need
 	Logger  logger.Logger // of warnings: names and numbers, never content
+
+	// KeepMemory has each session keep the memory that it frees, up to 2 MB, for its next statement.
+	KeepMemory bool
 }
 
 // A Link is a way to a database. It is safe for concurrent use, unless it is over a

@@ -36,7 +36,7 @@ func NewSQL(db *sql.DB, config *Config) (*SQLDriver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	d.link = pglink.NewSQL(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log})
+	d.link = pglink.NewSQL(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log, KeepMemory: d.keep})
 	return &SQLDriver{d, db}, nil
 }
 
