@@ -364,8 +364,8 @@ func (l *Link) ask(ctx context.Context, db DB) (*server, error) {
 // gives memory back to the system when more than 128 kB of it are free. So the result of a page of 1,000 messages costs page
 // faults at each call: 89 for 300 kB of messages, and none after the block. The server takes 0.83 of the time for such
 // a page, and 0.86 to 0.9 for a backlog of them. glibc raises its bound to twice the size of a large block that is
-// freed (mallopt(3), M_MMAP_THRESHOLD). 200 kB made no difference, 4 MB the same as 1 MB, which takes the server up
-// to 1 ms, once a connection. Other allocators do not change by it.
+// freed (mallopt(3), M_MMAP_THRESHOLD). 200 kB made no difference, 4 MB the same as 1 MB, which takes the server
+// some 1 ms, once a connection, and 10 ms where it is busy. Other allocators do not change by it.
 const keptKB = 1000
 
 // checkParameters are the query's parameters, as text.
