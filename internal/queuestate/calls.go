@@ -53,7 +53,7 @@ func Extend(r Rows, e queuing.Extension) (lost []queuing.Delivery, err error) {
 // Leave is [queuing.Driver.QueueLeave].
 func Leave(r Rows, l queuing.Leave) error {
 	s, err := begin(r)
-	if err != nil || !s.there {
+	if err != nil {
 		return err
 	}
 	kept := map[queuing.Delivery]bool{}

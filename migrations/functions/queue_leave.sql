@@ -12,12 +12,14 @@ declare
   q constant integer := dibs.queue_lock(queue_name, of_category);
   h dibs.queue_heads;
   n integer := 0;
+  moved boolean := false;
 begin
   if (me > 0 and (next_session is null or next_session > 0 and next_session <> me and lease between 10000 and 86400000000)) is not true then
     raise exception 'invalid session: each is more than 0, and the lease 10 milliseconds to 24 hours, in microseconds' using errcode = 'DB001', column = 'me';
   end if;
   select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
   if h.queue is null then
+    delete from dibs.queue_tickets x where x.queue = q and x.session = me;
     return;
   end if;
   h.at := greatest(clock_timestamp(), h.at);
@@ -33,7 +35,8 @@ begin
         for update skip locked
       ) y
     ));
-    if found then
+    moved := found;
+    if moved then
       insert into dibs.queue_sessions as x (queue, session, until) values (q, next_session, h.at + lease * interval '1 microsecond')
       on conflict (queue, session) do update set until = greatest(x.until, excluded.until);
     end if;
@@ -56,9 +59,9 @@ begin
     delete from dibs.queue_sessions x where x.queue = q and x.session = me;
   end if;
   delete from dibs.queue_tickets x where x.queue = q and x.ticket > h.turn and x.session = me;
-  if n > 0 then
+  if n > 0 or moved then
     h.version := h.version + 1;
-    h.wake := least(h.wake, h.at);
+    h.wake := least(h.wake, case when n > 0 then h.at else h.at + lease * interval '1 microsecond' end);
     h.returned := h.returned + n;
     insert into dibs.queue_heads select h.*;
   end if;
