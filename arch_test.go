@@ -57,6 +57,7 @@ var imports = map[string][]string{
 	"internal/known":                     {"messagestore"},
 
 	"queue":                        {"handler", "logger", "messagestore", "messagestore/queuing", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/handling", "internal/outage", "internal/panics", "internal/text", "internal/upkeep"},
+	"queue/queuetest":              {"messagestore", "messagestore/memory", "messagestore/queuing", "internal/await"},
 	"queue/cron":                   {"logger", "messagestore", "internal/backoff", "internal/outage", "internal/text"},
 	"consumer":                     {"logger", "messagestore", "consumer/internal/...", "internal/lanes", "internal/backoff", "internal/outage", "internal/disposition", "internal/handling", "internal/upkeep", "internal/panics", "internal/text"},
 	"consumer/deadletter":          {"messagestore", "consumer/internal/letters"},

@@ -209,23 +209,6 @@ func TestReceiveWaitsInLine(t *testing.T) {
 	})
 }
 
-func TestALateCompletionIsLost(t *testing.T) {
-	t.Parallel()
-	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
-		insert(t, q, Send{To: "ann"}, nil)
-		first, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: 10 * time.Millisecond})
-		require.NoError(t, err)
-		require.Len(t, first, 1)
-		second, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{Wait: time.Minute})
-		require.NoError(t, err)
-		require.Len(t, second, 1)
-		require.Equal(t, 1, second[0].Deliveries)
-		require.Equal(t, 1, second[0].Failures)
-		require.ErrorIs(t, first[0].Complete(t.Context()), queue.ErrLost)
-		require.NoError(t, second[0].Complete(t.Context()))
-	})
-}
-
 func TestUniqueItemsAreInsertedOnce(t *testing.T) {
 	t.Parallel()
 	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {

@@ -219,7 +219,7 @@ type Extension struct {
 	Queue
 	Session    int64
 	Lease      time.Duration
-	Deliveries []Delivery
+	Deliveries []Delivery // of each item one
 }
 
 // A Leave ends a session.

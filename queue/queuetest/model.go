@@ -1,10 +1,8 @@
-package queue_test
+package queuetest
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,43 +10,43 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
-	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/queuing"
-	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
+
+var modelTests = []test{
+	{"Model/AnswersRandomCallsAsInMemory", answersAsInMemory, busy},
+}
 
 // A side is one of the stores that get the same calls. Its items are known by their numbers.
 type side struct {
-	driver queuing.Driver
-	of     queuing.Queue
+	*fixture
+
 	at     []messagestore.GlobalPosition // by number
 	number map[messagestore.GlobalPosition]int
 }
 
 func (s *side) insert(t require.TestingT, stream string, due time.Time) {
-	a := messagestore.Append{Stream: s.of.Category.Stream(stream), Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{
-		{ID: uuid.New(), Type: "Item", Data: []byte(`{}`)},
-	}}
-	if !due.IsZero() {
-		a.Records[0].Metadata = json.RawMessage(fmt.Sprintf(`{"dueAt":%d}`, due.UnixMicro()))
-	}
-	written, err := s.driver.Append(context.Background(), a)
-	require.NoError(t, err)
-	s.number[written.GlobalPosition] = len(s.at)
-	s.at = append(s.at, written.GlobalPosition)
+	at := s.insertAt(t, stream, due)
+	s.number[at] = len(s.at)
+	s.at = append(s.at, at)
 }
 
 // taken is the answer to a take, with numbers in place of positions.
 func (s *side) taken(taken queuing.Taken) string {
-	text := fmt.Sprintf("%c", taken.Endings)
+	text := fmt.Appendf(nil, "%c", taken.Endings)
 	for _, item := range taken.Items {
-		text += fmt.Sprintf(" %d.%d/%d", s.number[item.Message.GlobalPosition], item.Version, item.Failures)
+		text = fmt.Appendf(text, " %d.%d/%d", s.number[item.Message.GlobalPosition], item.Version, item.Failures)
 	}
-	return text
+	return string(text)
+}
+
+func (s *side) numbers(at []messagestore.GlobalPosition) (all []int) {
+	for _, p := range at {
+		all = append(all, s.number[p])
+	}
+	return all
 }
 
 // state is what is known of all items.
@@ -56,48 +54,36 @@ func (s *side) state(t require.TestingT) (all []string) {
 	for n, at := range s.at {
 		item, err := s.driver.QueueItem(context.Background(), s.of, at)
 		require.NoError(t, err)
-		text := fmt.Sprintf("%d: %s %d/%d", n, item.State, item.Version, item.Failures)
+		text := fmt.Appendf(nil, "%d: %s", n, describe(item))
 		if item.State == queuing.Held {
-			text += fmt.Sprintf(" behind %d", s.number[item.Behind])
+			text = fmt.Appendf(text, " behind %d", s.number[item.Behind])
 		}
 		if item.Closed {
-			text += " closed"
+			text = append(text, " closed"...)
 		}
 		for _, e := range item.Log {
-			text += fmt.Sprintf(" %d%c", e.Version, e.What)
+			text = fmt.Appendf(text, " %d%c", e.Version, e.What)
 		}
-		all = append(all, text)
+		all = append(all, string(text))
 	}
 	return all
 }
 
-// The functions of PostgreSQL, and the state machine in Go over memory and over SQLite, answer the same calls alike, and leave the same
-// state. So a rule that one of them forgets is found, unless the others forget it too.
-func TestAllStoresAnswerRandomCallsAlike(t *testing.T) {
-	t.Parallel()
-	pool := pgtest.Pool(t)
-	file := must.New(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil))
-	t.Cleanup(func() { require.NoError(t, file.Close()) })
+// The driver, and the one in memory, answer the same calls alike, and leave the same state. So a rule that one of them
+// forgets is found, unless the other forgets it too.
+func answersAsInMemory(t *testing.T, f *fixture) {
 	rapid.Check(t, func(rt *rapid.T) {
-		category := messagestore.Category("random" + uuid.NewString()[:8])
-		of := queuing.Queue{Name: string(category), Category: category}
-		clock := &movedClock{}
-		inMemory := memory.NewWithClock(clock.now)
-		newSide := func(d queuing.Driver) *side {
-			return &side{driver: d, of: of, number: map[messagestore.GlobalPosition]int{}}
+		of := newFixture(f.driver, f.options).of
+		var sides []*side
+		for _, driver := range []queuing.Driver{f.driver, memory.New()} {
+			sides = append(sides, &side{fixture: &fixture{driver: driver, of: of}, number: map[messagestore.GlobalPosition]int{}})
 		}
-		sides := []*side{newSide(must.New(postgres.New(pool, nil))), newSide(inMemory), newSide(file)}
 		policy := queuing.Policy{MaxFailures: rapid.IntRange(1, 3).Draw(rt, "max failures"), Hold: rapid.Bool().Draw(rt, "hold"), MaxOut: rapid.SampledFrom([]int{0, 0, 3}).Draw(rt, "max out")}
 		var versions [][2]int // number and version of each delivery
 		each := func(what string, f func(s *side) string) {
-			first := f(sides[0])
-			for i, s := range sides[1:] {
-				require.Equal(rt, first, f(s), "%s, side %d", what, i+1)
-			}
-			want := sides[0].state(rt)
-			for i, s := range sides[1:] {
-				require.Equal(rt, want, s.state(rt), "after %s, side %d", what, i+1)
-			}
+			first, want := f(sides[0]), f(sides[1])
+			require.Equal(rt, want, first, what)
+			require.Equal(rt, sides[1].state(rt), sides[0].state(rt), "after %s", what)
 		}
 		delivery := func(s *side, d [2]int) queuing.Delivery {
 			return queuing.Delivery{Position: s.at[d[0]], Version: d[1]}
@@ -215,11 +201,7 @@ func TestAllStoresAnswerRandomCallsAlike(t *testing.T) {
 					}
 					changed, err := s.driver.QueueChange(context.Background(), c)
 					require.NoError(rt, err)
-					text := ""
-					for _, at := range changed {
-						text += fmt.Sprint(" ", s.number[at])
-					}
-					return text
+					return fmt.Sprint(s.numbers(changed))
 				})
 			},
 			"": func(*rapid.T) {
@@ -228,22 +210,15 @@ func TestAllStoresAnswerRandomCallsAlike(t *testing.T) {
 					for _, s := range sides {
 						items, err := s.driver.QueueItems(context.Background(), queuing.List{Queue: of, State: state, Limit: 1000})
 						require.NoError(rt, err)
-						text := ""
+						var listed []messagestore.GlobalPosition
 						for _, item := range items {
-							text += fmt.Sprint(" ", s.number[item.Position])
+							listed = append(listed, item.Position)
 						}
-						lists = append(lists, text)
+						lists = append(lists, fmt.Sprint(s.numbers(listed)))
 					}
-					for _, list := range lists[1:] {
-						require.Equal(rt, lists[0], list, "the items that are %s", state)
-					}
+					require.Equal(rt, lists[1], lists[0], "the items that are %s", state)
 				}
 			},
 		})
 	})
 }
-
-// A movedClock is the process's, put forward.
-type movedClock struct{ by time.Duration }
-
-func (c *movedClock) now() time.Time { return time.Now().Add(c.by) }

@@ -1,0 +1,310 @@
+package queuetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+var failureTests = []test{
+	{"Q6/FailuresAreInTheLog", failuresAreInTheLog, 0},
+	{"Q6/TheLastFailureBuries", lastFailureBuries, 0},
+	{"Q6/WhatIsNoFailureDoesNotCount", noFailures, 0},
+	{"Q6/SessionsThatAreOverAreBackedOffFrom", overBacksOff, 0},
+}
+
+func failuresAreInTheLog(t *testing.T, f *fixture) {
+	at := f.insert(t, "")[0]
+	for failures, text := range []string{"no route", "no answer"} {
+		item := f.one(t, queuing.Take{Session: 3})
+		require.Equal(t, failures, item.Failures)
+		f.take(t, queuing.Take{Finishes: []queuing.Finish{{Delivery: item.Delivery(), Kind: queuing.Retry, Error: text}}})
+		found := f.item(t, at)
+		require.Equal(t, text, found.Error)
+		entry := found.Log[failures]
+		require.WithinDuration(t, f.now(t), entry.Time, await.Limit)
+		entry.Time = time.Time{}
+		require.Equal(t, queuing.Entry{Version: failures, What: queuing.Failed, Session: 3, Text: text}, entry)
+	}
+	f.is(t, at, "later 2/2 rr")
+}
+
+func lastFailureBuries(t *testing.T, f *fixture) {
+	few := queuing.Policy{MaxFailures: 2}
+	at := f.insert(t, "")[0]
+	for range 2 {
+		retry := queuing.Finish{Delivery: f.one(t, queuing.Take{Policy: few}).Delivery(), Kind: queuing.Retry}
+		f.take(t, queuing.Take{Policy: few, Finishes: []queuing.Finish{retry}})
+	}
+	f.is(t, at, "dead 2/2 rr")
+
+	at = f.insert(t, "")[0]
+	f.one(t, queuing.Take{Session: 2, Lease: brief})
+	pass(t, 2*brief)
+	f.none(t, queuing.Take{Policy: queuing.Policy{MaxFailures: 1}})
+	f.is(t, at, "dead 1/1 e")
+
+	at = f.insert(t, "")[0]
+	f.done(t, queuing.Bury, f.one(t, queuing.Take{}).Delivery())
+	f.is(t, at, "dead 1/1 x")
+	f.none(t, queuing.Take{})
+}
+
+func noFailures(t *testing.T, f *fixture) {
+	at := f.insert(t, "")[0]
+	for _, kind := range []queuing.Kind{queuing.Unhandled, queuing.Defer, 0} {
+		item := f.one(t, queuing.Take{Policy: queuing.Policy{MaxFailures: 1}})
+		if kind == 0 {
+			f.leave(t, queuing.Leave{Session: 1})
+			continue
+		}
+		f.take(t, queuing.Take{Policy: queuing.Policy{MaxFailures: 1}, Finishes: []queuing.Finish{{Delivery: item.Delivery(), Kind: kind}}})
+	}
+	f.is(t, at, "later 3/0 ufu")
+}
+
+// An item that kills its process does not take one after the other at once.
+func overBacksOff(t *testing.T, f *fixture) {
+	at := f.insert(t, "")[0]
+	f.one(t, queuing.Take{Session: 1, Lease: brief})
+	pass(t, 2*brief)
+	f.one(t, queuing.Take{Session: 2, Lease: brief})
+	pass(t, 2*brief)
+
+	f.none(t, queuing.Take{Session: 3})
+
+	item := f.item(t, at)
+	require.Equal(t, "later 2/2 ee", describe(item))
+	require.GreaterOrEqual(t, item.Due.Sub(item.Log[1].Time), time.Second)
+}
+
+var lineTests = []test{
+	{"Q8/ServedInTheirOrder", servedInOrder, 0},
+	{"Q8/ACallerThatDoesNotComeIsPassedOver", passedOver, 0},
+	{"Q8/APlaceEndsWithItsWait", placeEnds, 0},
+	{"Q8/APlaceEndsWithItsSession", leaverGivesUpItsPlace, 0},
+}
+
+// wait has a session wait in line.
+func (f *fixture) wait(t testing.TB, session int64, wait time.Duration) (ticket int64) {
+	t.Helper()
+	taken := f.take(t, queuing.Take{Session: session, Want: 1, Wait: wait})
+	require.Empty(t, taken.Items)
+	require.NotZero(t, taken.Ticket)
+	return taken.Ticket
+}
+
+// Callers have [queuing.Patience] to come. Where the machine is slower, the sub-test tries again.
+func servedInOrder(t *testing.T, f *fixture) {
+	await.That(t, "three calls within the patience", func() (bool, any) {
+		f := newFixture(f.driver, f.options)
+		tickets := []int64{0, f.wait(t, 1, queuing.MaxWait), f.wait(t, 2, queuing.MaxWait)}
+		for i := 1; i <= 2; i++ {
+			began := f.now(t)
+			at := f.insert(t, "")
+			later := f.take(t, queuing.Take{Session: 3, Want: 1})
+			if i == 1 {
+				later.Items = append(later.Items, f.take(t, queuing.Take{Session: 2, Want: 1, Ticket: tickets[2]}).Items...)
+			}
+			if took := f.now(t).Sub(began); took >= queuing.Patience {
+				return false, took
+			}
+			require.Empty(t, positions(later), "the first is yet to come")
+			require.Equal(t, at, positions(f.take(t, queuing.Take{Session: int64(i), Want: 1, Ticket: tickets[i]})))
+		}
+		f.insert(t, "")
+		f.one(t, queuing.Take{Session: 3})
+		return true, nil
+	})
+}
+
+func passedOver(t *testing.T, f *fixture) {
+	f.wait(t, 1, queuing.MaxWait)
+	f.insert(t, "")
+	f.soon(t, queuing.Take{Session: 2})
+	f.insert(t, "")
+
+	f.one(t, queuing.Take{Session: 2})
+}
+
+func placeEnds(t *testing.T, f *fixture) {
+	for session := range int64(70) { // more than a driver may care to count
+		f.wait(t, session+1, brief)
+	}
+	pass(t, 2*brief)
+	ticket := f.wait(t, 100, queuing.MaxWait)
+	f.insert(t, "")
+
+	f.one(t, queuing.Take{Session: 100, Ticket: ticket})
+}
+
+func leaverGivesUpItsPlace(t *testing.T, f *fixture) {
+	f.wait(t, 1, queuing.MaxWait)
+	f.leave(t, queuing.Leave{Session: 1})
+	f.insert(t, "")
+
+	f.one(t, queuing.Take{Session: 2})
+}
+
+var boundTests = []test{
+	{"Q9/NotBeforeItsDate", notBeforeItsDate, 0},
+	{"Q9/NotBeforeItsDelay", notBeforeItsDelay, 0},
+	{"Q9/NoMoreThanMaxOut", noMoreThanMaxOut, 0},
+	{"Q9/NoMoreThanTheRate", noMoreThanTheRate, 0},
+	{"Q9/NothingWhilePaused", nothingWhilePaused, 0},
+	{"Q9/WakeTellsWhen", wakeTellsWhen, 0},
+}
+
+func notBeforeItsDate(t *testing.T, f *fixture) {
+	now := f.now(t)
+	far := now.Add(long).Truncate(time.Microsecond)
+	at := []messagestore.GlobalPosition{f.insertAt(t, "a", far), f.insertAt(t, "a", time.Time{}), f.insertAt(t, "", now.Add(-long))}
+
+	require.Equal(t, at[2:], positions(f.take(t, queuing.Take{Want: 9})), "but one whose date has passed")
+
+	f.is(t, at[0], "later 0/0 ")
+	require.True(t, far.Equal(f.item(t, at[0]).Due))
+	f.is(t, at[1], "held 0/0 ")
+
+	date := f.now(t).Add(5 * brief)
+	soon := f.insertAt(t, "", date)
+	require.Equal(t, soon, f.soon(t, queuing.Take{}).Message.GlobalPosition)
+	require.False(t, f.now(t).Before(date.Truncate(time.Microsecond)))
+}
+
+func notBeforeItsDelay(t *testing.T, f *fixture) {
+	for _, kind := range []queuing.Kind{queuing.Retry, queuing.Defer} {
+		at := f.insert(t, "")[0]
+		d := f.one(t, queuing.Take{}).Delivery()
+		put := func(delay time.Duration) {
+			f.take(t, queuing.Take{Finishes: []queuing.Finish{{Delivery: d, Kind: kind, Delay: delay}}})
+		}
+		before := f.now(t).Truncate(time.Microsecond)
+		put(5 * brief)
+		d = f.soon(t, queuing.Take{}).Delivery()
+		require.GreaterOrEqual(t, f.now(t).Sub(before), 5*brief)
+		put(long)
+		f.none(t, queuing.Take{})
+		require.Equal(t, queuing.Later, f.item(t, at).State)
+		require.WithinRange(t, f.item(t, at).Due, before.Add(long), f.now(t).Add(long))
+	}
+}
+
+// The bound is of all sessions together.
+func noMoreThanMaxOut(t *testing.T, f *fixture) {
+	two := queuing.Policy{MaxOut: 2}
+	at := f.insert(t, "", "", "", "")
+	f.one(t, queuing.Take{Session: 1, Policy: two})
+
+	require.Equal(t, at[1:2], positions(f.take(t, queuing.Take{Session: 2, Policy: two, Want: 9})))
+
+	f.none(t, queuing.Take{Session: 3, Policy: two})
+	f.done(t, queuing.Complete, queuing.Delivery{Position: at[0]})
+	require.Equal(t, at[2:3], positions(f.take(t, queuing.Take{Session: 3, Policy: two, Want: 9})))
+}
+
+// Burst at once, and then Rate in a second.
+func noMoreThanTheRate(t *testing.T, f *fixture) {
+	slow := queuing.Policy{Rate: 0.001, Burst: 3}
+	at := f.insert(t, "", "", "", "", "")
+
+	require.Equal(t, at[:3], positions(f.take(t, queuing.Take{Policy: slow, Want: 9})))
+
+	taken := f.take(t, queuing.Take{Session: 2, Policy: slow, Want: 9})
+	require.Empty(t, taken.Items)
+	require.Greater(t, taken.Wake, long/60)
+	require.LessOrEqual(t, taken.Wake, 1000*time.Second)
+	require.Equal(t, at[3], f.soon(t, queuing.Take{Policy: queuing.Policy{Rate: 50, Burst: 1}}).Message.GlobalPosition)
+}
+
+func nothingWhilePaused(t *testing.T, f *fixture) {
+	at := f.insert(t, "", "", "")
+	d := f.one(t, queuing.Take{}).Delivery()
+	f.one(t, queuing.Take{Session: 2})
+	f.leave(t, queuing.Leave{Session: 2})
+
+	f.change(t, queuing.Pause)
+
+	f.none(t, queuing.Take{})
+	require.True(t, f.status(t).Paused)
+	require.False(t, f.ready(t).Ready)
+	f.done(t, queuing.Complete, d)
+	f.change(t, queuing.Resume)
+	require.False(t, f.status(t).Paused)
+	require.Equal(t, at[1:], positions(f.take(t, queuing.Take{Want: 9})))
+}
+
+// A caller that waits so long, or for a write, misses nothing.
+func wakeTellsWhen(t *testing.T, f *fixture) {
+	requireWake := func(least, most time.Duration) {
+		t.Helper()
+		for _, wake := range []time.Duration{f.take(t, queuing.Take{Want: 9}).Wake, f.ready(t).Wake} {
+			require.GreaterOrEqual(t, wake, least)
+			require.LessOrEqual(t, wake, most)
+		}
+	}
+	taken := f.take(t, queuing.Take{Want: 9})
+	require.Less(t, taken.Wake, time.Duration(0), "nothing comes by itself")
+	require.False(t, taken.More)
+	f.insertAt(t, "", f.now(t).Add(20*long))
+	requireWake(0, 20*long)
+	f.insert(t, "", "")
+	require.True(t, f.take(t, queuing.Take{Want: 1, Session: 2, Lease: 10 * long}).More)
+	require.NotEmpty(t, f.take(t, queuing.Take{Want: 1, Session: 2, Lease: 10 * long}).Items)
+	requireWake(0, 10*long)
+	require.Empty(t, f.extend(t, 2, 15*long))
+	requireWake(0, 15*long)
+}
+
+var idleTests = []test{
+	{"Q11/ReadyChangesNothing", readyChangesNothing, 0},
+	{"Q11/ReadyTellsOfAllThatIsOffered", readyTellsOfAll, 0},
+}
+
+func readyChangesNothing(t *testing.T, f *fixture) {
+	f.ready(t)
+	require.Nil(t, f.status(t), "no queue is made")
+	at := f.insert(t, "", "", "")
+	f.one(t, queuing.Take{Lease: brief})
+	before := *f.status(t)
+	pass(t, 2*brief)
+
+	f.ready(t)
+
+	require.Equal(t, before, *f.status(t))
+	f.is(t, at[0], "out 0/0 ")
+	f.is(t, at[1], "waiting 0/0 ")
+}
+
+// It may say that something is there though nothing is, and not the other way round.
+func readyTellsOfAll(t *testing.T, f *fixture) {
+	there := func(what string) {
+		t.Helper()
+		require.True(t, f.ready(t).Ready, what)
+	}
+	f.insert(t, "")
+	there("an item of a queue that is not there yet")
+	d := f.one(t, queuing.Take{}).Delivery()
+	f.insert(t, "", "")
+	there("items beyond the cursor")
+	f.one(t, queuing.Take{Session: 2, Lease: brief})
+	f.one(t, queuing.Take{Session: 3})
+	pass(t, 2*brief)
+	there("an item whose session is over")
+	f.one(t, queuing.Take{})
+	f.done(t, queuing.Retry, d)
+	there("an item that was given back")
+	f.one(t, queuing.Take{})
+	f.leave(t, queuing.Leave{Session: 3})
+	there("an item whose session was left")
+	dated := f.insertAt(t, "", f.now(t).Add(3*brief))
+	f.take(t, queuing.Take{Want: 9})
+	if f.item(t, dated).State == queuing.Later { // or the machine was slow, and it is out
+		await.True(t, "an item is due", func() bool { return f.ready(t).Ready })
+	}
+}

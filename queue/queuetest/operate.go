@@ -1,0 +1,186 @@
+package queuetest
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+var operatorTests = []test{
+	{"Operate/RetryOffersNow", retryOffersNow, 0},
+	{"Operate/DropFinishesWhatIsNotOut", dropFinishes, 0},
+	{"Operate/CancelFinishesInAnyState", cancelFinishes, 0},
+	{"Operate/ListsByState", listsByState, 0},
+	{"Operate/StatusCounts", statusCounts, 0},
+	{"Operate/WhatIsNoItemIsNotFound", noItemIsNotFound, 0},
+	{"Refused/AnotherCategory", anotherCategory, 0},
+	{"Refused/WhatBreaksTheState", whatBreaksTheState, 0},
+}
+
+// inEachState returns an item that is out, later, held, dead and beyond the cursor.
+func (f *fixture) inEachState(t testing.TB) (at []messagestore.GlobalPosition) {
+	t.Helper()
+	at = append(f.insert(t, "a"), f.insertAt(t, "", f.now(t).Add(long)))
+	at = append(at, f.insert(t, "a", "")...)
+	items := f.take(t, queuing.Take{Want: 9}).Items
+	require.Len(t, items, 2)
+	f.done(t, queuing.Bury, items[1].Delivery())
+	at = append(at, f.insert(t, "")...)
+	for i, state := range []queuing.State{queuing.Out, queuing.Later, queuing.Held, queuing.Dead, queuing.Waiting} {
+		require.Equal(t, state, f.item(t, at[i]).State)
+	}
+	return at
+}
+
+func retryOffersNow(t *testing.T, f *fixture) {
+	at := f.inEachState(t)
+
+	require.Equal(t, []messagestore.GlobalPosition{at[1], at[3]}, f.change(t, queuing.RetryNow, append(at, at[3])...))
+
+	f.is(t, at[1], "later 1/0 R")
+	f.is(t, at[3], "later 2/0 xR")
+	require.Equal(t, "sent twice", f.item(t, at[3]).Log[1].Text)
+	taken := f.take(t, queuing.Take{Want: 9})
+	require.ElementsMatch(t, []messagestore.GlobalPosition{at[1], at[3], at[4]}, positions(taken))
+}
+
+func dropFinishes(t *testing.T, f *fixture) {
+	at := f.inEachState(t)
+
+	require.Equal(t, at[1:4], f.change(t, queuing.Drop, at...))
+
+	for _, p := range at[1:4] {
+		require.Equal(t, queuing.Finished, f.item(t, p).State)
+	}
+	f.is(t, at[3], "finished 2/0 xD")
+	require.Equal(t, at[4:], f.next(t, queuing.Delivery{Position: at[0]}))
+}
+
+func cancelFinishes(t *testing.T, f *fixture) {
+	at := f.inEachState(t)
+
+	require.Equal(t, at, f.change(t, queuing.Cancel, at...))
+
+	for _, p := range at {
+		require.Equal(t, queuing.Finished, f.item(t, p).State)
+	}
+	requireEnding(t, queuing.Lost, f.end(t, queuing.Complete, queuing.Delivery{Position: at[0]}))
+	f.none(t, queuing.Take{})
+}
+
+func listsByState(t *testing.T, f *fixture) {
+	at := f.inEachState(t)
+	list := func(state queuing.State, from messagestore.GlobalPosition, limit int) (listed []messagestore.GlobalPosition) {
+		items, err := f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: state, From: from, Limit: limit})
+		require.NoError(t, err)
+		for _, item := range items {
+			require.Equal(t, state, item.State)
+			require.Equal(t, item.Position, item.Message.GlobalPosition)
+			listed = append(listed, item.Position)
+		}
+		return listed
+	}
+	for i, state := range []queuing.State{queuing.Out, queuing.Later, queuing.Held, queuing.Dead, queuing.Waiting} {
+		require.Equal(t, at[i:i+1], list(state, 0, 9), state)
+		require.Equal(t, at[i:i+1], list(state, at[i], 9), state)
+		require.Empty(t, list(state, at[i]+1, 9), state)
+	}
+	waiting := append(at[4:], f.insert(t, "", "")...)
+	require.Equal(t, waiting, list(queuing.Waiting, 0, 9))
+	require.Equal(t, waiting[:2], list(queuing.Waiting, 0, 2))
+	f.take(t, queuing.Take{Want: 9, Session: 2})
+	require.Equal(t, waiting, list(queuing.Out, waiting[0], 9))
+	require.Equal(t, waiting[1:2], list(queuing.Out, waiting[1], 1))
+}
+
+func statusCounts(t *testing.T, f *fixture) {
+	at := f.inEachState(t)
+	status := f.status(t)
+	require.NotNil(t, status)
+	require.Equal(t, f.of, status.Queue)
+	require.Equal(t, []int64{1, 1, 1, 1}, []int64{status.Out, status.Later, status.Held, status.Dead})
+	require.Equal(t, []int64{2, 0, 0, 1}, []int64{status.Taken, status.Finished, status.Back, status.Buried})
+	require.True(t, status.Waiting)
+	require.Equal(t, at[3], status.Cursor)
+	require.True(t, f.item(t, at[0]).Message.Time.Equal(status.Oldest))
+
+	f.done(t, queuing.Complete, queuing.Delivery{Position: at[0]})
+	f.take(t, queuing.Take{Want: 9})
+	f.leave(t, queuing.Leave{Session: 1})
+	status = f.status(t)
+	require.Equal(t, []int64{0, 3, 0, 1}, []int64{status.Out, status.Later, status.Held, status.Dead})
+	require.Equal(t, []int64{4, 1, 2, 1}, []int64{status.Taken, status.Finished, status.Back, status.Buried})
+	require.False(t, status.Waiting)
+}
+
+func noItemIsNotFound(t *testing.T, f *fixture) {
+	other := newFixture(f.driver, f.options)
+	at := other.insert(t, "")
+	other.take(t, queuing.Take{})
+	f.insert(t, "")
+	for _, p := range []messagestore.GlobalPosition{at[0], at[0] + 1_000_000_000} {
+		_, err := f.driver.QueueItem(t.Context(), f.of, p)
+		require.ErrorIs(t, err, messagestore.ErrNotFound)
+	}
+	require.Empty(t, f.change(t, queuing.Cancel, at...))
+	other.is(t, at[0], "waiting 0/0 ")
+}
+
+func anotherCategory(t *testing.T, f *fixture) {
+	f.insert(t, "")
+	f.take(t, queuing.Take{})
+	other := newFixture(f.driver, f.options)
+	other.of.Name = f.of.Name
+	other.insert(t, "")
+
+	_, err := f.driver.QueueTake(t.Context(), other.full(queuing.Take{Want: 1}))
+
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+}
+
+func whatBreaksTheState(t *testing.T, f *fixture) {
+	refused := func(what string, err error) {
+		t.Helper()
+		var invalid *messagestore.InvalidError
+		require.ErrorAs(t, err, &invalid, what)
+		require.NotEmpty(t, invalid.Field, what)
+	}
+	for what, spoil := range map[string]func(*queuing.Take){
+		"queue":        func(t *queuing.Take) { t.Name = "a-b" },
+		"category":     func(t *queuing.Take) { t.Category = "a-b" },
+		"session":      func(t *queuing.Take) { t.Session = 0 },
+		"lease":        func(t *queuing.Take) { t.Lease = queuing.MinLease - time.Microsecond },
+		"want":         func(t *queuing.Take) { t.Want = queuing.MaxItems + 1 },
+		"wait":         func(t *queuing.Take) { t.Wait = queuing.MaxWait + time.Microsecond },
+		"max failures": func(t *queuing.Take) { t.MaxFailures = 0 },
+		"max out":      func(t *queuing.Take) { t.MaxOut = -1 },
+		"rate":         func(t *queuing.Take) { t.Rate = -1 },
+		"burst":        func(t *queuing.Take) { t.Rate = 1 },
+		"finishes": func(t *queuing.Take) {
+			t.Finishes = slices.Repeat([]queuing.Finish{{Kind: queuing.Defer}}, queuing.MaxItems+1)
+		},
+		"kind": func(t *queuing.Take) { t.Finishes = []queuing.Finish{{Kind: '?'}} },
+	} {
+		q := f.full(queuing.Take{})
+		spoil(&q)
+		_, err := f.driver.QueueTake(t.Context(), q)
+		refused(what, err)
+	}
+	ctx := context.Background()
+	refused("the same session", f.driver.QueueLeave(ctx, queuing.Leave{Queue: f.of, Session: 1, Next: 1, Lease: long}))
+	_, err := f.driver.QueueExtend(ctx, queuing.Extension{Queue: f.of, Session: 1})
+	refused("no lease", err)
+	_, err = f.driver.QueueFinish(ctx, f.of, nil)
+	refused("no deliveries", err)
+	_, err = f.driver.QueueChange(ctx, queuing.Change{Queue: f.of, Action: "stop"})
+	refused("action", err)
+	_, err = f.driver.QueueItems(ctx, queuing.List{Queue: f.of, State: queuing.Finished, Limit: 1})
+	refused("state", err)
+	require.Nil(t, f.status(t), "no queue was made for a call that was refused")
+}

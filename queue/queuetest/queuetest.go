@@ -1,0 +1,289 @@
+// Package queuetest is the conformance suite of [queuing.Driver]: what queues ask of a driver, as tests. The test
+// file of a driver calls [Run]:
+//
+//	func TestQueues(t *testing.T) {
+//		queuetest.Run(t, queuetest.Options{Open: func(t *testing.T) queuing.Driver { return open(t) }})
+//	}
+//
+// Every sub-test is named by the promise that it would refute, Q1 to Q11, or by the part of the interface that it
+// holds to its word.
+//
+// Q7 and Q12 ask nothing of a driver, and Q10 asks what messagestore/storetest tests.
+package queuetest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// Options are the subject of the suite.
+type Options struct {
+	// Open returns a driver. It is called once for each sub-test, and the sub-tests run in parallel, each
+	// with a queue and a category of its own, so all drivers may work on one database. Open closes its driver with
+	// t.Cleanup.
+	Open func(t *testing.T) queuing.Driver
+
+	// Begin begins a transaction of the caller's on the database of a driver that Open returned. It returns a
+	// driver over the transaction, and the functions of which the sub-test calls one.
+	//
+	// Defaults to leaving out the sub-tests that need it.
+	Begin func(t *testing.T, driver queuing.Driver) (tx queuing.Driver, commit, rollBack func() error)
+
+	// Bubble says that the driver takes its time from the time package, and waits in a synctest bubble only. The
+	// sub-tests run in one each, and take no time.
+	//
+	// Defaults to real time, and short leases.
+	Bubble bool
+}
+
+// Run tests the drivers that the options open. Sub-tests that are left out are skipped with the reason.
+func Run(t *testing.T, options Options) {
+	t.Helper()
+	for _, test := range tests() {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if test.needs&transactions != 0 && options.Begin == nil {
+				t.Skip("not applicable: the suite is not told how to begin a transaction")
+			}
+			run := func(t *testing.T) { test.run(t, newFixture(options.Open(t), options)) }
+			if options.Bubble && test.needs&busy == 0 {
+				synctest.Test(t, run)
+				return
+			}
+			run(t)
+		})
+	}
+}
+
+// A test is one sub-test of the suite.
+type test struct {
+	name  string
+	run   func(t *testing.T, f *fixture)
+	needs need
+}
+
+// A need says what a sub-test cannot be run without.
+type need uint8
+
+const (
+	transactions need = 1 << iota
+	busy              // the test computes, and waits for no time
+)
+
+func tests() []test {
+	var all []test
+	for _, subject := range [][]test{deliveryTests, endTests, keyTests, leaseTests, transactTests, failureTests, lineTests, boundTests, idleTests, operatorTests, modelTests} {
+		all = append(all, subject...)
+	}
+	return all
+}
+
+// Times that a sub-test lets pass, and one that does not pass within it. No step has to be in time for the first.
+const (
+	brief = queuing.MinLease
+	long  = time.Hour
+)
+
+// A fixture is the driver and the queue of a sub-test.
+type fixture struct {
+	options Options
+	driver  queuing.Driver
+	of      queuing.Queue // that no other sub-test uses
+}
+
+func newFixture(driver queuing.Driver, options Options) *fixture {
+	id := uuid.NewString()
+	name := "test" + id[:8] + id[24:]
+	return &fixture{driver: driver, options: options, of: queuing.Queue{Name: name, Category: messagestore.Category(name)}}
+}
+
+// insert writes an item for each key. An empty one is a key that no other item has.
+func (f *fixture) insert(t require.TestingT, keys ...string) (at []messagestore.GlobalPosition) {
+	for _, key := range keys {
+		at = append(at, f.insertAt(t, key, time.Time{}))
+	}
+	return at
+}
+
+// insertAt writes an item with a date, or with none for the zero time.
+func (f *fixture) insertAt(t require.TestingT, key string, due time.Time) messagestore.GlobalPosition {
+	item := messagestore.Encoded{ID: uuid.New(), Type: "Item", Data: []byte(`{}`)}
+	if !due.IsZero() {
+		item.Metadata = fmt.Appendf(nil, `{%q:%d}`, queuing.DueField, due.UnixMicro())
+	}
+	written, err := f.driver.Append(context.Background(), messagestore.Append{
+		Stream: f.of.Category.Stream(cmp.Or(key, item.ID.String())), Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{item},
+	})
+	require.NoError(t, err)
+	return written.GlobalPosition
+}
+
+// full returns a take of the queue with what it leaves open: session 1, a lease that does not end, and five failures.
+func (f *fixture) full(q queuing.Take) queuing.Take {
+	q.Queue = f.of
+	q.Session = cmp.Or(q.Session, 1)
+	q.Lease = cmp.Or(q.Lease, long)
+	q.MaxFailures = cmp.Or(q.MaxFailures, 5)
+	return q
+}
+
+func (f *fixture) take(t testing.TB, q queuing.Take) queuing.Taken {
+	t.Helper()
+	taken, err := f.driver.QueueTake(t.Context(), f.full(q))
+	require.NoError(t, err)
+	require.Len(t, taken.Endings, len(q.Finishes))
+	require.LessOrEqual(t, len(taken.Items), q.Want)
+	return taken
+}
+
+// one returns the item that is offered next.
+func (f *fixture) one(t testing.TB, q queuing.Take) queuing.Taking {
+	t.Helper()
+	q.Want = 1
+	taken := f.take(t, q)
+	require.Len(t, taken.Items, 1)
+	return taken.Items[0]
+}
+
+// none requires that nothing is offered.
+func (f *fixture) none(t testing.TB, q queuing.Take) {
+	t.Helper()
+	q.Want = 100
+	require.Empty(t, positions(f.take(t, q)))
+}
+
+// soon returns the item that is offered next, once a time has passed.
+func (f *fixture) soon(t testing.TB, q queuing.Take) (item queuing.Taking) {
+	t.Helper()
+	q.Want = 1
+	await.That(t, "an item is offered", func() (bool, any) {
+		taken := f.take(t, q)
+		if len(taken.Items) > 0 {
+			item = taken.Items[0]
+		}
+		return len(taken.Items) > 0, taken
+	})
+	return item
+}
+
+// end ends a delivery, with an error for its log if it failed.
+func (f *fixture) end(t testing.TB, kind queuing.Kind, d queuing.Delivery) queuing.Ending {
+	t.Helper()
+	finish := queuing.Finish{Delivery: d, Kind: kind}
+	if kind == queuing.Retry || kind == queuing.Bury {
+		finish.Error = "no answer"
+	}
+	return f.take(t, queuing.Take{Finishes: []queuing.Finish{finish}}).Endings[0]
+}
+
+// done ends a delivery, and requires that it was not lost.
+func (f *fixture) done(t testing.TB, kind queuing.Kind, d queuing.Delivery) {
+	t.Helper()
+	requireEnding(t, queuing.Done, f.end(t, kind, d))
+}
+
+func requireEnding(t testing.TB, want, got queuing.Ending) {
+	t.Helper()
+	require.Equal(t, string(rune(want)), string(rune(got)))
+}
+
+func (f *fixture) extend(t testing.TB, session int64, lease time.Duration, deliveries ...queuing.Delivery) (lost []queuing.Delivery) {
+	t.Helper()
+	lost, err := f.driver.QueueExtend(t.Context(), queuing.Extension{Queue: f.of, Session: session, Lease: lease, Deliveries: deliveries})
+	require.NoError(t, err)
+	return lost
+}
+
+func (f *fixture) leave(t testing.TB, l queuing.Leave) {
+	t.Helper()
+	l.Queue = f.of
+	require.NoError(t, f.driver.QueueLeave(t.Context(), l))
+}
+
+func (f *fixture) change(t testing.TB, action queuing.Action, at ...messagestore.GlobalPosition) []messagestore.GlobalPosition {
+	t.Helper()
+	c := queuing.Change{Queue: f.of, Action: action, Positions: at}
+	if len(at) > 0 {
+		c.Reason = "sent twice"
+	}
+	changed, err := f.driver.QueueChange(t.Context(), c)
+	require.NoError(t, err)
+	return changed
+}
+
+func (f *fixture) item(t testing.TB, at messagestore.GlobalPosition) queuing.Item {
+	t.Helper()
+	item, err := f.driver.QueueItem(t.Context(), f.of, at)
+	require.NoError(t, err)
+	require.Equal(t, at, item.Position)
+	return item
+}
+
+// is requires what is known of an item: its state, version and failures, and the kinds of the entries of its log.
+func (f *fixture) is(t testing.TB, at messagestore.GlobalPosition, want string) {
+	t.Helper()
+	require.Equal(t, want, describe(f.item(t, at)))
+}
+
+// describe returns an item's state, version/failures, and the kinds of the entries of its log: "later 2/1 ru".
+func describe(item queuing.Item) string {
+	text := fmt.Appendf(nil, "%s %d/%d ", item.State, item.Version, item.Failures)
+	for _, e := range item.Log {
+		text = append(text, byte(e.What))
+	}
+	return string(text)
+}
+
+func (f *fixture) ready(t testing.TB) queuing.Ready {
+	t.Helper()
+	ready, err := f.driver.QueueReady(t.Context(), f.of)
+	require.NoError(t, err)
+	return ready
+}
+
+// status returns how the queue stands, or nil if it is not there.
+func (f *fixture) status(t testing.TB) *queuing.Status {
+	t.Helper()
+	all, err := f.driver.Queues(t.Context())
+	require.NoError(t, err)
+	for _, status := range all {
+		if status.Name == f.of.Name {
+			return &status
+		}
+	}
+	return nil
+}
+
+func (f *fixture) now(t testing.TB) time.Time {
+	t.Helper()
+	now, err := f.driver.Now(t.Context())
+	require.NoError(t, err)
+	return now
+}
+
+func positions(taken queuing.Taken) (at []messagestore.GlobalPosition) {
+	for _, item := range taken.Items {
+		at = append(at, item.Message.GlobalPosition)
+	}
+	return at
+}
+
+// pass lets a time pass, in which brief leases end.
+func pass(t testing.TB, d time.Duration) {
+	t.Helper()
+	select {
+	case <-time.After(d):
+	case <-t.Context().Done():
+	}
+}

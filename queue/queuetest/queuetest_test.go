@@ -1,0 +1,66 @@
+package queuetest
+
+import (
+	"database/sql"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+)
+
+func TestMain(m *testing.M) {
+	tier.ManyAtOnce()
+	tier.FewerCases()
+	goleak.VerifyTestMain(m)
+}
+
+func TestQueuesInMemory(t *testing.T) {
+	t.Parallel()
+	Run(t, Options{Open: func(*testing.T) queuing.Driver { return memory.New() }, Bubble: true})
+}
+
+func TestQueuesOnSQLite(t *testing.T) {
+	t.Parallel()
+	var files sync.Map // by driver
+	Run(t, Options{
+		Open: func(t *testing.T) queuing.Driver {
+			file := filepath.Join(t.TempDir(), "queues.db")
+			driver := must.New(sqlite.Open(t.Context(), file, nil))
+			t.Cleanup(func() { require.NoError(t, driver.Close()) })
+			files.Store(driver, file)
+			return driver
+		},
+		Begin: func(t *testing.T, driver queuing.Driver) (queuing.Driver, func() error, func() error) {
+			file, _ := files.Load(driver)
+			db, err := sql.Open("sqlite", "file:"+file.(string)+"?_txlock=immediate&_pragma=busy_timeout(10000)") //nolint:errcheck // so stored
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, db.Close()) })
+			tx, err := db.BeginTx(t.Context(), nil)
+			require.NoError(t, err)
+			return must.New(sqlite.New(tx)), tx.Commit, tx.Rollback
+		},
+	})
+}
+
+func TestQueuesOnPostgreSQL(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	Run(t, Options{
+		Open: func(*testing.T) queuing.Driver { return must.New(postgres.New(pool, nil)) },
+		Begin: func(t *testing.T, _ queuing.Driver) (queuing.Driver, func() error, func() error) {
+			tx, err := pool.Begin(t.Context())
+			require.NoError(t, err)
+			return must.New(postgres.New(tx, nil)), func() error { return tx.Commit(t.Context()) }, func() error { return tx.Rollback(t.Context()) }
+		},
+	})
+}
