@@ -81,10 +81,7 @@ type job struct{ transferred }
 // Kind is River's name for the type.
 func (job) Kind() string { return messageType }
 
-func newJob() job {
-	body, _ := command(newKey()).Body.(transferred)
-	return job{body}
-}
+func newJob() job { return job{newItem()} }
 
 // A worker counts jobs.
 type worker struct {
@@ -164,10 +161,7 @@ func workJobs(ctx context.Context, cell *measure.Cell) error {
 	w := &worker{want: size[int64](cell, riverBatch, 20_000, 100_000), done: make(chan struct{})}
 	workers := riverqueue.NewWorkers()
 	riverqueue.AddWorker(workers, w)
-	client, pool, err := openRiver(ctx, cell, &riverqueue.Config{
-		Workers: workers, FetchCooldown: 2 * time.Millisecond, FetchPollInterval: 20 * time.Millisecond,
-		Queues: map[string]riverqueue.QueueConfig{riverqueue.QueueDefault: {MaxWorkers: 2000}},
-	})
+	client, pool, err := openRiver(ctx, cell, riverConfig(workers))
 	if err != nil {
 		return err
 	}
