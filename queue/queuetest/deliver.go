@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -418,7 +419,7 @@ func manyTakers(t *testing.T, f *fixture) {
 	for taker := range takers {
 		all.Go(func() {
 			for rounds := 0; ; rounds++ {
-				if ended, _ := s.is(); ended >= keys*items || rounds > 100*keys*items {
+				if ended, _ := s.is(); ended >= keys*items || rounds > 1000*keys*items {
 					return
 				}
 				taken, err := f.driver.QueueTake(t.Context(), f.full(queuing.Take{Session: int64(taker + 1), Want: 2}))
@@ -429,6 +430,7 @@ func manyTakers(t *testing.T, f *fixture) {
 				for _, item := range taken.Items {
 					s.begin(item.Message)
 				}
+				pass(t, time.Millisecond) // others take meanwhile
 				for _, item := range taken.Items {
 					s.end(item.Message)
 					finish := queuing.Finish{Delivery: item.Delivery(), Kind: queuing.Complete}

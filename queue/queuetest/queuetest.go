@@ -6,7 +6,8 @@
 //	}
 //
 // Every sub-test is named by the promise that it would refute, Q1 to Q11, or by the part of the interface that it
-// holds to its word.
+// holds to its word. Each has been seen to fail: the package's own tests break a driver in one way after another, and
+// demand that the sub-test meant for it finds out.
 //
 // Q7 and Q12 ask nothing of a driver, and Q10 asks what messagestore/storetest tests.
 package queuetest

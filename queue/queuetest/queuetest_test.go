@@ -12,7 +12,6 @@ import (
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
-	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -22,11 +21,6 @@ func TestMain(m *testing.M) {
 	tier.ManyAtOnce()
 	tier.FewerCases()
 	goleak.VerifyTestMain(m)
-}
-
-func TestQueuesInMemory(t *testing.T) {
-	t.Parallel()
-	Run(t, Options{Open: func(*testing.T) queuing.Driver { return memory.New() }, Bubble: true})
 }
 
 func TestQueuesOnSQLite(t *testing.T) {

@@ -1,0 +1,762 @@
+package queuetest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// bugVariable names, in the environment, the bug of the driver that TestQueuesInMemory runs the suite on.
+const bugVariable = "QUEUETEST_BUG"
+
+// It passes on a sound driver, whose transactions are the test's. TestEveryBugIsFound starts it on broken ones, each in
+// a process of its own, and there it must fail.
+func TestQueuesInMemory(t *testing.T) {
+	t.Parallel()
+	broken := bug{breaks: func(*driver) {}}
+	if name := os.Getenv(bugVariable); name != "" {
+		i := slices.IndexFunc(bugs, func(b bug) bool { return b.name == name })
+		require.GreaterOrEqual(t, i, 0, "no bug %q", name)
+		broken = bugs[i]
+	}
+	Run(t, Options{
+		Open: func(*testing.T) queuing.Driver {
+			d := &driver{Driver: memory.New()}
+			broken.breaks(d)
+			return d
+		},
+		Begin: func(_ *testing.T, d queuing.Driver) (queuing.Driver, func() error, func() error) {
+			return d.(*driver).begin() //nolint:errcheck // as opened
+		},
+		Bubble: true,
+	})
+}
+
+// A suite is worth as much as the bugs that it has been seen to catch.
+func TestEveryBugIsFound(t *testing.T) {
+	t.Parallel()
+	for _, b := range bugs {
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			output, err := b.suite(t)
+
+			require.Error(t, err, "the suite passed:\n%s", output)
+			require.NotContains(t, output, "panic:")
+			for _, name := range b.foundBy {
+				require.Contains(t, output, "--- FAIL: TestQueuesInMemory/"+name+" ")
+			}
+		})
+	}
+}
+
+func TestEverySubTestHasFoundABug(t *testing.T) {
+	t.Parallel()
+	all, found := map[string]bool{}, map[string]bool{}
+	for _, test := range tests() {
+		require.False(t, all[test.name], "%s is the name of two", test.name)
+		all[test.name] = true
+	}
+	for _, b := range bugs {
+		require.NotEmpty(t, b.foundBy, b.name)
+		for _, name := range b.foundBy {
+			found[name] = true
+		}
+	}
+	require.Equal(t, slices.Sorted(maps.Keys(all)), slices.Sorted(maps.Keys(found)))
+}
+
+// suite runs the sub-tests that must find the bug in another process, on a driver with it.
+func (b bug) suite(t *testing.T) (output string, err error) {
+	t.Helper()
+	var subjects, names []string
+	for _, name := range b.foundBy {
+		subject, rest, _ := strings.Cut(name, "/")
+		subjects, names = append(subjects, subject), append(names, rest)
+	}
+	pattern := "^TestQueuesInMemory$/^(" + strings.Join(subjects, "|") + ")$/^(" + strings.Join(names, "|") + ")$"
+	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run="+pattern, "-test.timeout=1m", "-rapid.nofailfile", "-rapid.shrinktime=100ms", "-rapid.seed=1")
+	command.Env = append(os.Environ(), bugVariable+"="+b.name)
+	combined, err := command.CombinedOutput()
+	return string(combined), err
+}
+
+// A driver is a sound one in which some calls are changed: what is asked of it, and what it answers.
+type driver struct {
+	*memory.Driver
+
+	ask    func(*queuing.Take)
+	answer func(queuing.Take, *queuing.Taken)
+	take   func(queuing.Take) (queuing.Taken, error)
+	ready  func(queuing.Queue) (queuing.Ready, error)
+	extend func(*queuing.Extension)
+	lost   func([]queuing.Delivery) []queuing.Delivery
+	leave  func(*queuing.Leave) bool // reports whether it is made
+	finish func(queuing.Queue, []queuing.Delivery) ([]queuing.Ending, error)
+	change func(*queuing.Change) bool // reports whether it is made, and not only answered
+	item   func(queuing.Queue, messagestore.GlobalPosition) (queuing.Item, error)
+	list   func(*queuing.List)
+	status func(*queuing.Status)
+
+	commits, rollsBack func(queuing.Driver, pending) error
+	anyVersion         bool // of completions in a transaction
+}
+
+func (d *driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	if d.take != nil {
+		return d.take(t)
+	}
+	asked := t
+	if d.ask != nil {
+		t.Finishes = slices.Clone(t.Finishes)
+		d.ask(&t)
+	}
+	taken, err := d.Driver.QueueTake(ctx, t)
+	if err == nil && d.answer != nil {
+		d.answer(asked, &taken)
+	}
+	return taken, err
+}
+
+func (d *driver) QueueReady(ctx context.Context, q queuing.Queue) (queuing.Ready, error) {
+	if d.ready != nil {
+		return d.ready(q)
+	}
+	return d.Driver.QueueReady(ctx, q)
+}
+
+func (d *driver) QueueExtend(ctx context.Context, e queuing.Extension) ([]queuing.Delivery, error) {
+	if d.extend != nil {
+		d.extend(&e)
+	}
+	lost, err := d.Driver.QueueExtend(ctx, e)
+	if d.lost != nil {
+		lost = d.lost(lost)
+	}
+	return lost, err
+}
+
+func (d *driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
+	if d.leave != nil && !d.leave(&l) {
+		return nil
+	}
+	return d.Driver.QueueLeave(ctx, l)
+}
+
+func (d *driver) QueueFinish(ctx context.Context, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+	if d.finish != nil {
+		return d.finish(q, deliveries)
+	}
+	return d.Driver.QueueFinish(ctx, q, deliveries)
+}
+
+func (d *driver) QueueChange(ctx context.Context, c queuing.Change) ([]messagestore.GlobalPosition, error) {
+	if d.change != nil && !d.change(&c) {
+		return c.Positions, nil
+	}
+	return d.Driver.QueueChange(ctx, c)
+}
+
+func (d *driver) QueueItem(ctx context.Context, q queuing.Queue, at messagestore.GlobalPosition) (queuing.Item, error) {
+	if d.item != nil {
+		return d.item(q, at)
+	}
+	return d.Driver.QueueItem(ctx, q, at)
+}
+
+func (d *driver) QueueItems(ctx context.Context, l queuing.List) ([]queuing.Item, error) {
+	if d.list != nil {
+		d.list(&l)
+	}
+	return d.Driver.QueueItems(ctx, l)
+}
+
+func (d *driver) Queues(ctx context.Context) ([]queuing.Status, error) {
+	all, err := d.Driver.Queues(ctx)
+	if d.status != nil {
+		for i := range all {
+			d.status(&all[i])
+		}
+	}
+	return all, err
+}
+
+// known returns what is known of an item, or a zero item.
+func (d *driver) known(q queuing.Queue, at messagestore.GlobalPosition) queuing.Item {
+	item, _ := d.Driver.QueueItem(context.Background(), q, at)
+	return item
+}
+
+// expiries returns how often an item's session was over.
+func (d *driver) expiries(q queuing.Queue, at messagestore.GlobalPosition) (n int) {
+	for _, e := range d.known(q, at).Log {
+		if e.What == queuing.SessionOver {
+			n++
+		}
+	}
+	return n
+}
+
+// offer has takes answer with items of a state too, which are not theirs.
+func (d *driver) offer(state queuing.State, which func(queuing.Queue, queuing.Item) bool) {
+	d.answer = func(q queuing.Take, taken *queuing.Taken) {
+		items, _ := d.Driver.QueueItems(context.Background(), queuing.List{Queue: q.Queue, State: state, Limit: queuing.MaxItems})
+		for _, item := range items {
+			if len(taken.Items) < q.Want && which(q.Queue, item) {
+				taken.Items = append(taken.Items, queuing.Taking{Message: item.Message, Version: item.Version, Failures: item.Failures})
+			}
+		}
+	}
+}
+
+// A pending completion is one of a transaction that is open.
+type pending struct {
+	queue      queuing.Queue
+	deliveries []queuing.Delivery
+}
+
+// A transaction of the caller's has its completions until it is committed.
+type transaction struct {
+	queuing.Driver
+
+	of      *driver
+	pending []pending
+}
+
+func (d *driver) begin() (tx queuing.Driver, commit, rollBack func() error) {
+	t := &transaction{Driver: d.Driver, of: d}
+	end := func(each func(queuing.Driver, pending) error) error {
+		for _, p := range t.pending {
+			if err := each(d.Driver, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	commit = func() error {
+		if d.commits != nil {
+			return end(d.commits)
+		}
+		return end(finishAll)
+	}
+	rollBack = func() error {
+		if d.rollsBack != nil {
+			return end(d.rollsBack)
+		}
+		return nil
+	}
+	return t, commit, rollBack
+}
+
+func finishAll(d queuing.Driver, p pending) error {
+	_, err := d.QueueFinish(context.Background(), p.queue, p.deliveries)
+	return err
+}
+
+func (t *transaction) QueueFinish(_ context.Context, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+	endings := make([]queuing.Ending, len(deliveries))
+	for i, delivery := range deliveries {
+		endings[i] = queuing.Lost
+		if item := t.of.known(q, delivery.Position); item.State == queuing.Out && (item.Version == delivery.Version || t.of.anyVersion) {
+			endings[i] = queuing.Done
+		}
+	}
+	t.pending = append(t.pending, pending{q, deliveries})
+	return endings, nil
+}
+
+func (t *transaction) QueueTake(ctx context.Context, q queuing.Take) (queuing.Taken, error) {
+	if t.of.take != nil {
+		return t.Driver.QueueTake(ctx, q)
+	}
+	return queuing.Taken{}, messagestore.ErrNotSupported
+}
+
+func (*transaction) QueueExtend(context.Context, queuing.Extension) ([]queuing.Delivery, error) {
+	return nil, messagestore.ErrNotSupported
+}
+
+func (*transaction) QueueLeave(context.Context, queuing.Leave) error {
+	return messagestore.ErrNotSupported
+}
+
+func (*transaction) QueueChange(context.Context, queuing.Change) ([]messagestore.GlobalPosition, error) {
+	return nil, messagestore.ErrNotSupported
+}
+
+// A bug is one way to break a driver, and the sub-tests that must find it.
+type bug struct {
+	name    string
+	foundBy []string
+	breaks  func(d *driver)
+}
+
+// asks changes what is asked of a take, answers what it answers.
+func asks(f func(*queuing.Take)) func(*driver) { return func(d *driver) { d.ask = f } }
+
+func answers(f func(queuing.Take, *queuing.Taken)) func(*driver) {
+	return func(d *driver) { d.answer = f }
+}
+
+// finishes changes the ends of deliveries that are asked of a take.
+func finishes(f func(*queuing.Finish)) func(*driver) {
+	return asks(func(q *queuing.Take) {
+		for i := range q.Finishes {
+			f(&q.Finishes[i])
+		}
+	})
+}
+
+// ignores has an operator's action answered, and not made.
+func ignores(action queuing.Action) func(*driver) {
+	return func(d *driver) { d.change = func(c *queuing.Change) bool { return c.Action != action } }
+}
+
+var bugs = []bug{
+	// Q1
+	{
+		"items in the reverse order",
+		[]string{"Q1/EachItemIsDeliveredInItsOrder"},
+		answers(func(_ queuing.Take, taken *queuing.Taken) { slices.Reverse(taken.Items) }),
+	},
+	{
+		"an item to two",
+		[]string{"Q1/EachItemIsDeliveredInItsOrder", "Q3/ManyTakersKeepTheOrder", "Q9/NoMoreThanMaxOut"},
+		func(d *driver) { d.offer(queuing.Out, func(queuing.Queue, queuing.Item) bool { return true }) },
+	},
+	{
+		"an item that gets lost",
+		[]string{"Q1/EachItemIsDeliveredInItsOrder"},
+		answers(func(_ queuing.Take, taken *queuing.Taken) { taken.Items = taken.Items[:min(len(taken.Items), 9)] }),
+	},
+	{
+		"one queue for all of a category",
+		[]string{"Q1/EachQueueGetsEachMessage"},
+		asks(func(q *queuing.Take) { q.Name = string(q.Category) }),
+	},
+	{
+		"a lease that does not end",
+		[]string{"Q1/SessionThatIsOverGivesBack", "Q4/SessionThatIsOverIsNotExtended", "Q11/ReadyTellsOfAllThatIsOffered"},
+		asks(func(q *queuing.Take) { q.Lease = queuing.MaxLease }),
+	},
+	{
+		"a session that is over and keeps the version",
+		[]string{"Q1/SessionThatIsOverGivesBack", "Q2/LateEndIsLost"},
+		func(d *driver) {
+			d.ask = func(q *queuing.Take) {
+				for i, f := range q.Finishes {
+					q.Finishes[i].Version += d.expiries(q.Queue, f.Position)
+				}
+			}
+			d.answer = func(q queuing.Take, taken *queuing.Taken) {
+				for i, item := range taken.Items {
+					taken.Items[i].Version -= d.expiries(q.Queue, item.Message.GlobalPosition)
+				}
+			}
+		},
+	},
+	{
+		"a session that cannot be left",
+		[]string{"Q1/LeftSessionGivesBack", "Q8/APlaceEndsWithItsSession"},
+		func(d *driver) { d.leave = func(*queuing.Leave) bool { return false } },
+	},
+	{
+		"a session that keeps nothing",
+		[]string{"Q1/KeptDeliveriesGoToTheNextSession"},
+		func(d *driver) { d.leave = func(l *queuing.Leave) bool { l.Keep = nil; return true } },
+	},
+	{
+		"a next session without an end",
+		[]string{"Q1/KeptDeliveriesGoToTheNextSession"},
+		func(d *driver) {
+			d.leave = func(l *queuing.Leave) bool { l.Lease = queuing.MaxLease; return true }
+		},
+	},
+	{
+		"an extension for a moment",
+		[]string{"Q1/ExtendedSessionLasts"},
+		func(d *driver) { d.extend = func(e *queuing.Extension) { e.Lease = queuing.MinLease } },
+	},
+
+	// Q2
+	{
+		"a completion without a version",
+		[]string{"Q2/LateEndIsLost", "Q2/WhatWasNotDeliveredIsLost"},
+		func(d *driver) {
+			d.ask = func(q *queuing.Take) {
+				for i, f := range q.Finishes {
+					q.Finishes[i].Version = d.known(q.Queue, f.Position).Version
+				}
+			}
+		},
+	},
+	{
+		"a completion apart without a version",
+		[]string{"Q2/LateEndIsLost"},
+		func(d *driver) {
+			d.finish = func(q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+				for i, f := range deliveries {
+					deliveries[i].Version = d.known(q, f.Position).Version
+				}
+				return d.Driver.QueueFinish(context.Background(), q, deliveries)
+			}
+		},
+	},
+	{
+		"a completion apart that finishes nothing",
+		[]string{"Q2/FinishedApart", "Q3/ReportedCompletionLetsGo", "Q3/UnreportedCompletionLetsGoInTheEnd"},
+		func(d *driver) {
+			d.finish = func(_ queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+				return slices.Repeat([]queuing.Ending{queuing.Done}, len(deliveries)), nil
+			}
+		},
+	},
+	{
+		"an end that is forgotten",
+		[]string{"Q2/EndingAgainIsTheSame"},
+		func(d *driver) {
+			var were []queuing.State
+			d.ask = func(q *queuing.Take) {
+				were = nil
+				for _, f := range q.Finishes {
+					were = append(were, d.known(q.Queue, f.Position).State)
+				}
+			}
+			d.answer = func(_ queuing.Take, taken *queuing.Taken) {
+				for i, state := range were {
+					if state != queuing.Out {
+						taken.Endings[i] = queuing.Lost
+					}
+				}
+			}
+		},
+	},
+	{
+		"each end is told that it counts",
+		[]string{"Q2/OneOfManyEnds", "Q2/EndingAgainIsTheSame", "Q2/LateEndIsLost", "Q2/WhatWasNotDeliveredIsLost"},
+		answers(func(_ queuing.Take, taken *queuing.Taken) {
+			for i := range taken.Endings {
+				taken.Endings[i] = queuing.Done
+			}
+		}),
+	},
+	{
+		"a cancelled item that is not finished",
+		[]string{"Q2/CancelledIsLost", "Q3/CancelledItemKeepsTheOrder", "Operate/CancelFinishesInAnyState"},
+		ignores(queuing.Cancel),
+	},
+
+	// Q3
+	{
+		"a key that holds nothing",
+		[]string{"Q3/OneOfAKeyIsOutAtATime", "Q3/OrderOutlivesFailures", "Q3/ManyTakersKeepTheOrder"},
+		func(d *driver) { d.offer(queuing.Held, func(queuing.Queue, queuing.Item) bool { return true }) },
+	},
+	{
+		"an item that is given back and loses its place",
+		[]string{"Q3/OrderOutlivesFailures"},
+		func(d *driver) {
+			d.offer(queuing.Held, func(q queuing.Queue, item queuing.Item) bool { return d.known(q, item.Behind).State == queuing.Later })
+		},
+	},
+	{
+		"a dead item that keeps its key",
+		[]string{"Q3/DeadItemLetsGo"},
+		asks(func(q *queuing.Take) { q.Hold = true }),
+	},
+	{
+		"a dead item that lets go though it is to hold",
+		[]string{"Q3/DeadItemHoldsIfAsked", "Model/AnswersRandomCallsAsInMemory"},
+		asks(func(q *queuing.Take) { q.Hold = false }),
+	},
+	{
+		"a cancelled item that lets go what is behind another",
+		[]string{"Q3/CancelledItemKeepsTheOrder"},
+		func(d *driver) {
+			d.offer(queuing.Held, func(q queuing.Queue, item queuing.Item) bool {
+				return d.known(q, item.Behind).State == queuing.Finished
+			})
+		},
+	},
+	{
+		"a report that lets nothing go",
+		[]string{"Q3/ReportedCompletionLetsGo"},
+		func(d *driver) {
+			d.ask = func(q *queuing.Take) {
+				q.Finishes = slices.DeleteFunc(q.Finishes, func(f queuing.Finish) bool { return f.Kind == queuing.Committed })
+			}
+			d.answer = func(q queuing.Take, taken *queuing.Taken) {
+				for len(taken.Endings) < len(q.Finishes) {
+					taken.Endings = append(taken.Endings, queuing.Done)
+				}
+			}
+		},
+	},
+	{
+		"a completion apart whose key stays held",
+		[]string{"Q3/UnreportedCompletionLetsGoInTheEnd"},
+		func(d *driver) {
+			held := map[messagestore.StreamName]bool{}
+			d.finish = func(q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+				for _, f := range deliveries {
+					held[d.known(q, f.Position).Message.Stream] = true
+				}
+				return d.Driver.QueueFinish(context.Background(), q, deliveries)
+			}
+			d.answer = func(_ queuing.Take, taken *queuing.Taken) {
+				taken.Items = slices.DeleteFunc(taken.Items, func(item queuing.Taking) bool { return held[item.Message.Stream] })
+			}
+		},
+	},
+
+	// Q4
+	{
+		"an extension that tells of nothing",
+		[]string{"Q4/ExtensionTellsWhatIsLost", "Q4/SessionThatIsOverIsNotExtended", "Q2/CancelledIsLost"},
+		func(d *driver) { d.lost = func([]queuing.Delivery) []queuing.Delivery { return nil } },
+	},
+
+	// Q5
+	{
+		"a commit without its completions",
+		[]string{"Q5/CommittedIsFinished"},
+		func(d *driver) { d.commits = func(queuing.Driver, pending) error { return nil } },
+	},
+	{
+		"a completion that outlives its rollback",
+		[]string{"Q5/RolledBackIsOut"},
+		func(d *driver) { d.rollsBack = finishAll },
+	},
+	{
+		"a completion in a transaction without a version",
+		[]string{"Q5/LateCompletionIsLost"},
+		func(d *driver) { d.anyVersion = true },
+	},
+	{
+		"a take in a transaction",
+		[]string{"Q5/OtherCallsAreNotSupported"},
+		func(d *driver) {
+			d.take = func(q queuing.Take) (queuing.Taken, error) { return d.Driver.QueueTake(context.Background(), q) }
+		},
+	},
+
+	// Q6
+	{
+		"an error that is not kept",
+		[]string{"Q6/FailuresAreInTheLog"},
+		finishes(func(f *queuing.Finish) { f.Error = "" }),
+	},
+	{
+		"failures without end",
+		[]string{"Q6/TheLastFailureBuries", "Model/AnswersRandomCallsAsInMemory"},
+		asks(func(q *queuing.Take) { q.MaxFailures = queuing.MaxFailures }),
+	},
+	{
+		"an item that is given back as a failure",
+		[]string{"Q6/WhatIsNoFailureDoesNotCount", "Q2/EndingAgainIsTheSame"},
+		finishes(func(f *queuing.Finish) {
+			if f.Kind == queuing.Unhandled {
+				f.Kind = queuing.Retry
+			}
+		}),
+	},
+	{
+		"an item that takes one process after the other",
+		[]string{"Q6/SessionsThatAreOverAreBackedOffFrom"},
+		func(d *driver) {
+			d.offer(queuing.Later, func(q queuing.Queue, item queuing.Item) bool { return d.expiries(q, item.Position) > 1 })
+		},
+	},
+
+	// Q8
+	{
+		"a line in which each is the first",
+		[]string{"Q8/ServedInTheirOrder"},
+		func(d *driver) {
+			d.ask = func(q *queuing.Take) { q.Wait, q.Ticket = 0, 0 }
+			d.answer = func(q queuing.Take, taken *queuing.Taken) {
+				if q.Wait > 0 && len(taken.Items) == 0 {
+					taken.Ticket = q.Session
+				}
+			}
+		},
+	},
+	{
+		"a line that waits for its first for ever",
+		[]string{"Q8/ACallerThatDoesNotComeIsPassedOver", "Q8/APlaceEndsWithItsWait", "Q8/APlaceEndsWithItsSession"},
+		func(d *driver) {
+			first := int64(0)
+			d.ask = func(q *queuing.Take) {
+				if first != 0 && first != q.Session {
+					q.Want = 0
+				}
+			}
+			d.answer = func(q queuing.Take, taken *queuing.Taken) {
+				if q.Wait > 0 && first == 0 {
+					first = q.Session
+				}
+				if q.Wait > 0 {
+					taken.Ticket = q.Session
+				}
+			}
+		},
+	},
+
+	// Q9
+	{
+		"a date that does not count",
+		[]string{"Q9/NotBeforeItsDate"},
+		func(d *driver) {
+			d.offer(queuing.Later, func(_ queuing.Queue, item queuing.Item) bool { return item.Version == 0 })
+		},
+	},
+	{
+		"a delay that does not count",
+		[]string{"Q9/NotBeforeItsDelay", "Model/AnswersRandomCallsAsInMemory"},
+		finishes(func(f *queuing.Finish) { f.Delay = 0 }),
+	},
+	{
+		"more than MaxOut",
+		[]string{"Q9/NoMoreThanMaxOut"},
+		asks(func(q *queuing.Take) { q.MaxOut = 0 }),
+	},
+	{
+		"MaxOut of each session",
+		[]string{"Q9/NoMoreThanMaxOut"},
+		func(d *driver) {
+			has := map[int64]bool{}
+			d.ask = func(q *queuing.Take) {
+				if !has[q.Session] {
+					has[q.Session] = true
+					q.MaxOut = 0
+				}
+			}
+		},
+	},
+	{
+		"more than the rate",
+		[]string{"Q9/NoMoreThanTheRate"},
+		asks(func(q *queuing.Take) { q.Rate = 0 }),
+	},
+	{
+		"a rate without a burst",
+		[]string{"Q9/NoMoreThanTheRate"},
+		asks(func(q *queuing.Take) { q.Burst = min(q.Burst, 1) }),
+	},
+	{
+		"a pause that does not count",
+		[]string{"Q9/NothingWhilePaused"},
+		ignores(queuing.Pause),
+	},
+	{
+		"a queue that cannot be resumed",
+		[]string{"Q9/NothingWhilePaused"},
+		ignores(queuing.Resume),
+	},
+	{
+		"nothing that comes by itself",
+		[]string{"Q9/WakeTellsWhen"},
+		answers(func(_ queuing.Take, taken *queuing.Taken) { taken.Wake = -1 }),
+	},
+	{
+		"nothing more",
+		[]string{"Q9/WakeTellsWhen"},
+		answers(func(_ queuing.Take, taken *queuing.Taken) { taken.More = false }),
+	},
+
+	// Q11
+	{
+		"a question that takes",
+		[]string{"Q11/ReadyChangesNothing"},
+		func(d *driver) {
+			d.ready = func(q queuing.Queue) (queuing.Ready, error) {
+				taken, err := d.Driver.QueueTake(context.Background(), queuing.Take{
+					Queue: q, Policy: queuing.Policy{MaxFailures: 5}, Session: 77, Lease: queuing.MaxLease,
+				})
+				return queuing.Ready{Ready: taken.More, Wake: taken.Wake}, err
+			}
+		},
+	},
+	{
+		"never ready",
+		[]string{"Q11/ReadyTellsOfAllThatIsOffered"},
+		func(d *driver) {
+			d.ready = func(queuing.Queue) (queuing.Ready, error) { return queuing.Ready{Wake: -1}, nil }
+		},
+	},
+
+	// An operator's calls, and refusals
+	{
+		"a retry that does nothing",
+		[]string{"Operate/RetryOffersNow"},
+		ignores(queuing.RetryNow),
+	},
+	{
+		"a reason that is not kept",
+		[]string{"Operate/RetryOffersNow", "Q2/CancelledIsLost"},
+		func(d *driver) { d.change = func(c *queuing.Change) bool { c.Reason = ""; return true } },
+	},
+	{
+		"what is out can be dropped",
+		[]string{"Operate/DropFinishesWhatIsNotOut", "Model/AnswersRandomCallsAsInMemory"},
+		func(d *driver) {
+			d.change = func(c *queuing.Change) bool {
+				if c.Action == queuing.Drop {
+					c.Action = queuing.Cancel
+				}
+				return true
+			}
+		},
+	},
+	{
+		"a list from its beginning",
+		[]string{"Operate/ListsByState"},
+		func(d *driver) { d.list = func(l *queuing.List) { l.From = 0 } },
+	},
+	{
+		"a list without end",
+		[]string{"Operate/ListsByState"},
+		func(d *driver) { d.list = func(l *queuing.List) { l.Limit = queuing.MaxItems } },
+	},
+	{
+		"finished items that are not counted",
+		[]string{"Operate/StatusCounts"},
+		func(d *driver) { d.status = func(s *queuing.Status) { s.Finished = 0 } },
+	},
+	{
+		"a status without the oldest",
+		[]string{"Operate/StatusCounts"},
+		func(d *driver) { d.status = func(s *queuing.Status) { s.Oldest = s.Oldest.Add(long) } },
+	},
+	{
+		"an item where there is none",
+		[]string{"Operate/WhatIsNoItemIsNotFound"},
+		func(d *driver) {
+			d.item = func(q queuing.Queue, at messagestore.GlobalPosition) (queuing.Item, error) {
+				item := d.known(q, at)
+				item.Position = at
+				return item, nil
+			}
+		},
+	},
+	{
+		"a queue of two categories",
+		[]string{"Refused/AnotherCategory"},
+		asks(func(q *queuing.Take) { q.Name = fmt.Sprint(q.Name, ":", q.Category) }),
+	},
+	{
+		"a take without bounds",
+		[]string{"Refused/WhatBreaksTheState"},
+		asks(func(q *queuing.Take) { q.Want = min(q.Want, queuing.MaxItems) }),
+	},
+}
