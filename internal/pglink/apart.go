@@ -157,9 +157,12 @@ func (l *Link) takeApart(ctx context.Context) (apartConn, error) {
 }
 
 // giveApart keeps a connection for the next call, unless it is broken, or as old as one of the pool
-// may become.
+// may become. After a write that took long pgx reads in a goroutine, until something is read: it ends with this.
 func (l *Link) giveApart(ctx context.Context, conn apartConn) {
-	if conn.IsClosed() || conn.PgConn().TxStatus() != 'I' || time.Since(conn.made) > l.pool.Config().MaxConnLifetime {
+	syncing, cancel := context.WithTimeout(context.WithoutCancel(ctx), apartPing)
+	defer cancel()
+	if conn.IsClosed() || conn.PgConn().TxStatus() != 'I' || time.Since(conn.made) > l.pool.Config().MaxConnLifetime ||
+		conn.PgConn().SyncConn(syncing) != nil {
 		HangUp(ctx, conn.Conn)
 		return
 	}

@@ -1,7 +1,9 @@
 package postgres_test
 
 import (
+	"bytes"
 	"context"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -142,4 +144,57 @@ func TestConnectionsOfUpkeepEndWithTheDriver(t *testing.T) {
 	require.NoError(t, driver.Close())
 
 	await.Equal(t, "the sessions", 1, sessions)
+}
+
+// A slowLine returns from the write of a message when its answer was read and another read waits, as where a
+// process is not scheduled for some time. It counts the reads that wait for the server.
+type slowLine struct {
+	net.Conn
+	t              *testing.T
+	begun, waiting *atomic.Int64
+}
+
+func (l slowLine) Write(b []byte) (int, error) {
+	before := l.begun.Load()
+	n, err := l.Conn.Write(b)
+	if bytes.Contains(b, []byte("Opened")) {
+		await.Equal(l.t, "a second read in pgx's goroutine", true, func() bool { return l.begun.Load() > before+1 })
+	}
+	return n, err
+}
+
+func (l slowLine) Read(b []byte) (int, error) {
+	l.begun.Add(1)
+	l.waiting.Add(1)
+	defer l.waiting.Add(-1)
+	return l.Conn.Read(b)
+}
+
+func TestAConnectionBesideThePoolIsNotReadBetweenCalls(t *testing.T) {
+	t.Parallel()
+	pgtest.Pool(t)
+	config, err := pgxpool.ParseConfig(pgtest.URL(t))
+	require.NoError(t, err)
+	config.MaxConns = 1
+	var begun, waiting atomic.Int64
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		return slowLine{conn, t, &begun, &waiting}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
+	driver := must.New(postgres.New(pool, nil))
+	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	store := must.New(messagestore.New(driver, nil))
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(conn.Release)
+	require.NoError(t, conn.Conn().PgConn().SyncConn(t.Context()))
+
+	_, err = store.Write(upkeep.With(t.Context()), storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened())
+
+	require.NoError(t, err)
+	require.Zero(t, waiting.Load(), "a goroutine of pgx reads until the connection is closed")
 }

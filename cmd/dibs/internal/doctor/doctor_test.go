@@ -327,7 +327,9 @@ func TestDoctorFindsWhatIsWrongWithAServer(t *testing.T) {
 		standby := connect(t, pgtest.Standby(t, url))
 
 		requireVerdict(t, doctor.Fail, examine(t, standby, nil), "in_hot_standby is on")
-		requireVerdict(t, doctor.Warn, examine(t, conn, nil), "1 standby is connected, 0 waited for; synchronous_standby_names is ''")
+		// It answers before it has begun to follow.
+		const none = "1 standby is connected, 0 waited for; synchronous_standby_names is ''"
+		requireVerdict(t, doctor.Warn, awaitFinding(t, conn, nil, none), none)
 		execute(t, conn, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
 		t.Cleanup(func() { execute(t, conn, "alter system reset synchronous_standby_names", "select pg_reload_conf()") })
 		const both = "1 standby is connected, 1 waited for; synchronous_standby_names is '*'"
