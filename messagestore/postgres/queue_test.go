@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -63,4 +64,68 @@ func TestTicketsThatAreOverAreDropped(t *testing.T) {
 	var sessions []int64
 	require.NoError(t, pool.QueryRow(t.Context(), "select array_agg(session) from dibs.queue_tickets").Scan(&sessions))
 	require.Equal(t, []int64{3}, sessions)
+}
+
+// A session keeps the plans that it made when the queue was smaller. By itself, because tables that other tests create and
+// drop may make it plan anew.
+func TestATakeReadsTheRowsOfItsItemsAndNoOthers(t *testing.T) {
+	for name, before := range map[string]int{"planned with a few rows": 5, "planned with a hundred rows": 100, "planned with a thousand rows": 1000} {
+		t.Run(name, func(t *testing.T) { requireTakeReads(t, before) })
+	}
+}
+
+// requireTakeReads counts the rows that a take looks at when the queue has grown from so many to thousands.
+func requireTakeReads(t *testing.T, before int) {
+	conn, err := pgtest.Connect(t, pgtest.Migrated(t)).Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		_, err := conn.Exec(t.Context(), sql, args...)
+		require.NoError(t, err)
+	}
+	insert := func(name string, keys, each int) {
+		t.Helper()
+		exec(`insert into dibs.messages (id, category, group_hash, stream_name, position, type, data)
+			select gen_random_uuid(), 'mail', 1, 'mail-' || $3 || n % $1, n / $1, 'T', '{}' from generate_series(0, $1::integer * $2::integer - 1) n`, keys, each, name)
+	}
+	var positions []int64
+	var versions []int32
+	take := func(want int) {
+		t.Helper()
+		kinds, delays, errs := strings.Repeat("c", len(positions)), make([]int64, len(positions)), make([]*string, len(positions))
+		require.NoError(t, conn.QueryRow(t.Context(),
+			"select positions, versions from dibs.queue_take('mail', 'mail', 1, 60000000, $1, $2, $3, $4, $5, $6, 0, null, 5, false, null, null, null)",
+			positions, versions, kinds, delays, errs, want).Scan(&positions, &versions))
+	}
+	looked := func() (rows, scans int) {
+		require.NoError(t, conn.QueryRow(t.Context(),
+			"select coalesce(sum(seq_tup_read + idx_tup_fetch), 0), coalesce(sum(seq_scan), 0) from pg_stat_xact_user_tables where relname in ('messages', 'queue_open')",
+		).Scan(&rows, &scans))
+		return rows, scans
+	}
+	insert("small", 1, before)
+	take(1000)
+	for range 3 { // it lets go what is held
+		require.Len(t, positions, 1)
+		take(1)
+	}
+	const keys, each = 10, 500
+	insert("large", keys, each)
+	take(1000)
+	require.Len(t, positions, keys+1, "the first of each key")
+	var held int
+	require.NoError(t, conn.QueryRow(t.Context(), "select count(*) from dibs.queue_open where state = 'h'").Scan(&held))
+	require.GreaterOrEqual(t, held, keys*(each-1))
+
+	exec("begin")
+	rows, scans := looked()
+	take(keys + 1)
+	rowsAfter, scansAfter := looked()
+	exec("rollback")
+
+	require.GreaterOrEqual(t, len(positions), keys, "the second of each key")
+	require.Equal(t, scans, scansAfter, "it went through a whole table")
+	require.LessOrEqual(t, rowsAfter-rows, 15*keys, "rows looked at")
+	require.GreaterOrEqual(t, rowsAfter-rows, 4*keys, "the server counts")
 }

@@ -85,7 +85,7 @@ begin
       if h.held > 0 then -- those behind are let go
         update dibs.queue_open x set state = 'l', after = null, due = greatest(x.due, h.at)
         where x.queue = q and x.state = 'h' and x.after = any (changed)
-          and not exists (select from dibs.queue_open b where b.queue = q and b.position = x.after and b.state <> 'd');
+          and not exists (select from dibs.queue_open b where b.queue = q and b.position = x.after and b.state <> 'd' offset 0);
         get diagnostics n = row_count;
         h.held := h.held - n - dibs.queue_pass(q, h.at);
       end if;

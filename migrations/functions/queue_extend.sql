@@ -26,6 +26,7 @@ begin
     where not exists (
       select from dibs.queue_open x
       where x.queue = q and x.position = u.position and x.version = u.version and x.state = 'o' and x.session = me
+      offset 0 -- as in queue_take
     )
   );
 end

@@ -17,7 +17,7 @@ begin
       where x.ctid = any (array(
         select y.ctid from dibs.queue_open y
         where y.queue = q and y.state = 'z' and not exists (
-          select from dibs.queue_open b where b.queue = q and b.position = y.after and b.state <> 'd'
+          select from dibs.queue_open b where b.queue = q and b.position = y.after and b.state <> 'd' offset 0
         )
       ))
       returning x.position

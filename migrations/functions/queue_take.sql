@@ -2,6 +2,8 @@
 -- lock: one transaction. The comments of the tables say what the words mean.
 --
 -- A read of a table that changes with each item goes by an index, whatever the statistics say: none is analyzed.
+-- Rows are looked up one by one, by position, and an offset of 0 keeps the look-up from becoming a join or a filter:
+-- planned in a session that met the queue when it was small, either would read all open rows of the queue in each take.
 create or replace function dibs.queue_take(
   queue_name text, of_category text, me bigint, lease bigint,
   ended_positions bigint[], ended_versions integer[], ended_kinds text, ended_delays bigint[], ended_errors text[],
@@ -183,15 +185,15 @@ begin
   -- What was held behind them is let go.
   if h.held > 0 and (cardinality(ended_positions) > 0 or gone is not null) then
     with behind as (
-      select y.position, y.due
+      select y.ctid, y.position, y.due
       from (select distinct g.position from unnest(ended_positions || gone) g (position)) g
       cross join lateral (
-        select x.position, x.due from dibs.queue_open x where x.queue = q and x.state = 'h' and x.after = g.position offset 0
+        select x.ctid, x.position, x.due from dibs.queue_open x where x.queue = q and x.state = 'h' and x.after = g.position offset 0
       ) y
-      where not exists (select from dibs.queue_open x where x.queue = q and x.position = g.position and x.state <> 'd')
+      where not exists (select from dibs.queue_open x where x.queue = q and x.position = g.position and x.state <> 'd' offset 0)
     ), later as (
       update dibs.queue_open x set state = 'l', after = null
-      where x.queue = q and x.position = any (array(select b.position from behind b where b.due > now))
+      where x.ctid = any (array(select b.ctid from behind b where b.due > now))
       returning x.due
     )
     select (select array_agg(b.position order by b.position) from behind b where (b.due > now) is not true), count(*), min(x.due)
@@ -220,7 +222,7 @@ begin
         select z.ctid, z.position, z.after from dibs.queue_open z where z.queue = q and z.state = 'h' order by z.after limit 10000
       ) y
       where y.position <> all (coalesce(freed, '{}'))
-        and not exists (select from dibs.queue_open b where b.queue = q and b.position = y.after and b.state <> 'd')
+        and not exists (select from dibs.queue_open b where b.queue = q and b.position = y.after and b.state <> 'd' offset 0)
     ));
     get diagnostics n = row_count;
     h.held := h.held - n;
@@ -289,12 +291,22 @@ begin
   if total > 0 and freed is not null then
     picked := freed[1 : total];
     freed := freed[total + 1 :];
-    update dibs.queue_open x set state = 'o', after = null, due = null, session = me where x.queue = q and x.position = any (picked);
+    update dibs.queue_open x set state = 'o', after = null, due = null, session = me
+    where x.ctid = any (array(
+      select y.ctid
+      from unnest(picked) u (position)
+      cross join lateral (select z.ctid from dibs.queue_open z where z.queue = q and z.position = u.position offset 0) y
+    ));
     h.held := h.held - cardinality(picked);
     total := total - cardinality(picked);
   end if;
   if freed is not null and cardinality(freed) > 0 then
-    update dibs.queue_open x set state = 'l', after = null, due = now where x.queue = q and x.position = any (freed);
+    update dibs.queue_open x set state = 'l', after = null, due = now
+    where x.ctid = any (array(
+      select y.ctid
+      from unnest(freed) u (position)
+      cross join lateral (select z.ctid from dibs.queue_open z where z.queue = q and z.position = u.position offset 0) y
+    ));
     h.held := h.held - cardinality(freed);
     h.wake := least(h.wake, now);
     more := true;
