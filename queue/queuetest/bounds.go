@@ -32,6 +32,9 @@ func failuresAreInTheLog(t *testing.T, f *fixture) {
 		require.Equal(t, queuing.Entry{Version: failures, What: queuing.Failed, Session: 3, Text: text}, entry)
 	}
 	f.is(t, at, "later 2/2 rr")
+	f.done(t, queuing.Defer, f.one(t, queuing.Take{}).Delivery())
+	f.is(t, at, "later 3/2 rrf")
+	require.Equal(t, "no answer", f.item(t, at).Error, "of the last failure")
 }
 
 func lastFailureBuries(t *testing.T, f *fixture) {
@@ -85,37 +88,52 @@ func overBacksOff(t *testing.T, f *fixture) {
 
 var lineTests = []test{
 	{"Q8/ServedInTheirOrder", servedInOrder, 0},
+	{"Q8/WhatIsLeftIsOffered", leftIsOffered, 0},
 	{"Q8/ACallerThatDoesNotComeIsPassedOver", passedOver, 0},
 	{"Q8/APlaceEndsWithItsWait", placeEnds, 0},
 	{"Q8/APlaceEndsWithItsSession", leaverGivesUpItsPlace, 0},
+	{"Q8/ASessionDoesNotWaitForItself", notForItself, 0},
 }
 
 // wait has a session wait in line.
-func (f *fixture) wait(t testing.TB, session int64, wait time.Duration) (ticket int64) {
+func (f *fixture) wait(t testing.TB, q queuing.Take) queuing.Take {
 	t.Helper()
-	taken := f.take(t, queuing.Take{Session: session, Want: 1, Wait: wait})
+	q.Want = max(q.Want, 1)
+	taken := f.take(t, q)
 	require.Empty(t, taken.Items)
 	require.NotZero(t, taken.Ticket)
-	return taken.Ticket
+	q.Wait, q.Ticket = 0, taken.Ticket
+	return q
 }
 
 // Callers have [queuing.Patience] to come. Where the machine is slower, the sub-test tries again.
 func servedInOrder(t *testing.T, f *fixture) {
-	await.That(t, "three calls within the patience", func() (bool, any) {
+	await.That(t, "calls within the patience", func() (bool, any) {
 		f := newFixture(f.driver, f.options)
-		tickets := []int64{0, f.wait(t, 1, queuing.MaxWait), f.wait(t, 2, queuing.MaxWait)}
-		for i := 1; i <= 2; i++ {
+		first := f.wait(t, queuing.Take{Session: 1, Want: 2, Wait: queuing.MaxWait})
+		second := f.wait(t, queuing.Take{Session: 2, Wait: queuing.MaxWait})
+		for _, test := range []struct {
+			next queuing.Take
+			late []queuing.Take
+		}{
+			{first, []queuing.Take{{Session: 3, Want: 1}, second}},
+			{second, []queuing.Take{{Session: 3, Want: 1}}},
+		} {
 			began := f.now(t)
-			at := f.insert(t, "")
-			later := f.take(t, queuing.Take{Session: 3, Want: 1})
-			if i == 1 {
-				later.Items = append(later.Items, f.take(t, queuing.Take{Session: 2, Want: 1, Ticket: tickets[2]}).Items...)
+			at := f.insert(t, make([]string, test.next.Want)...)
+			var late []queuing.Taken
+			for _, q := range test.late {
+				late = append(late, f.take(t, q))
 			}
 			if took := f.now(t).Sub(began); took >= queuing.Patience {
 				return false, took
 			}
-			require.Empty(t, positions(later), "the first is yet to come")
-			require.Equal(t, at, positions(f.take(t, queuing.Take{Session: int64(i), Want: 1, Ticket: tickets[i]})))
+			for _, taken := range late {
+				require.Empty(t, positions(taken), "the first is yet to come")
+				require.LessOrEqual(t, taken.Wake, queuing.Patience)
+				require.GreaterOrEqual(t, taken.Wake, time.Duration(0))
+			}
+			require.Equal(t, at, positions(f.take(t, test.next)))
 		}
 		f.insert(t, "")
 		f.one(t, queuing.Take{Session: 3})
@@ -123,8 +141,15 @@ func servedInOrder(t *testing.T, f *fixture) {
 	})
 }
 
+func leftIsOffered(t *testing.T, f *fixture) {
+	f.wait(t, queuing.Take{Session: 1, Wait: queuing.MaxWait})
+	f.insert(t, "", "")
+
+	require.NotEmpty(t, positions(f.take(t, queuing.Take{Session: 2, Want: 9})))
+}
+
 func passedOver(t *testing.T, f *fixture) {
-	f.wait(t, 1, queuing.MaxWait)
+	f.wait(t, queuing.Take{Session: 1, Wait: queuing.MaxWait})
 	f.insert(t, "")
 	f.soon(t, queuing.Take{Session: 2})
 	f.insert(t, "")
@@ -134,17 +159,26 @@ func passedOver(t *testing.T, f *fixture) {
 
 func placeEnds(t *testing.T, f *fixture) {
 	for session := range int64(70) { // more than a driver may care to count
-		f.wait(t, session+1, brief)
+		f.wait(t, queuing.Take{Session: session + 1, Wait: brief})
 	}
 	pass(t, 2*brief)
-	ticket := f.wait(t, 100, queuing.MaxWait)
+	f.insert(t, "")
+	f.one(t, queuing.Take{Session: 101})
+
+	next := f.wait(t, queuing.Take{Session: 100, Wait: queuing.MaxWait})
+	f.insert(t, "")
+	require.Len(t, f.take(t, next).Items, 1)
+}
+
+func notForItself(t *testing.T, f *fixture) {
+	f.wait(t, queuing.Take{Session: 1, Wait: queuing.MaxWait})
 	f.insert(t, "")
 
-	f.one(t, queuing.Take{Session: 100, Ticket: ticket})
+	f.one(t, queuing.Take{Session: 1})
 }
 
 func leaverGivesUpItsPlace(t *testing.T, f *fixture) {
-	f.wait(t, 1, queuing.MaxWait)
+	f.wait(t, queuing.Take{Session: 1, Wait: queuing.MaxWait})
 	f.leave(t, queuing.Leave{Session: 1})
 	f.insert(t, "")
 
@@ -170,6 +204,14 @@ func notBeforeItsDate(t *testing.T, f *fixture) {
 	f.is(t, at[0], "later 0/0 ")
 	require.True(t, far.Equal(f.item(t, at[0]).Due))
 	f.is(t, at[1], "held 0/0 ")
+
+	f.done(t, queuing.Complete, queuing.Delivery{Position: at[2]})
+	before := f.insert(t, "b")
+	behind := f.insertAt(t, "b", far)
+	require.Equal(t, before, positions(f.take(t, queuing.Take{Want: 9})))
+	f.is(t, behind, "held 0/0 ")
+	require.Empty(t, f.next(t, queuing.Delivery{Position: before[0]}))
+	f.is(t, behind, "later 0/0 ")
 
 	date := f.now(t).Add(5 * brief)
 	soon := f.insertAt(t, "", date)
@@ -220,6 +262,10 @@ func noMoreThanTheRate(t *testing.T, f *fixture) {
 	require.Greater(t, taken.Wake, long/60)
 	require.LessOrEqual(t, taken.Wake, 1000*time.Second)
 	require.Equal(t, at[3], f.soon(t, queuing.Take{Policy: queuing.Policy{Rate: 50, Burst: 1}}).Message.GlobalPosition)
+
+	f.insert(t, "", "", "")
+	pass(t, brief)
+	require.Len(t, f.take(t, queuing.Take{Policy: queuing.Policy{Rate: 1e6, Burst: 2}, Want: 9}).Items, 2, "however long the pause")
 }
 
 func nothingWhilePaused(t *testing.T, f *fixture) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -387,6 +388,19 @@ var bugs = []bug{
 		[]string{"Q1/ExtendedSessionLasts"},
 		func(d *driver) { d.extend = func(e *queuing.Extension) { e.Lease = queuing.MinLease } },
 	},
+	{
+		"a session that keeps its first lease",
+		[]string{"Q1/SessionThatTakesLasts"},
+		func(d *driver) {
+			leases := map[int64]time.Duration{}
+			d.ask = func(q *queuing.Take) {
+				if leases[q.Session] == 0 {
+					leases[q.Session] = q.Lease
+				}
+				q.Lease = leases[q.Session]
+			}
+		},
+	},
 
 	// Q2
 	{
@@ -593,7 +607,7 @@ var bugs = []bug{
 	},
 	{
 		"a line that waits for its first for ever",
-		[]string{"Q8/ACallerThatDoesNotComeIsPassedOver", "Q8/APlaceEndsWithItsWait", "Q8/APlaceEndsWithItsSession"},
+		[]string{"Q8/ACallerThatDoesNotComeIsPassedOver", "Q8/WhatIsLeftIsOffered", "Q8/APlaceEndsWithItsWait", "Q8/APlaceEndsWithItsSession"},
 		func(d *driver) {
 			first := int64(0)
 			d.ask = func(q *queuing.Take) {
@@ -608,6 +622,19 @@ var bugs = []bug{
 				if q.Wait > 0 {
 					taken.Ticket = q.Session
 				}
+			}
+		},
+	},
+	{
+		"a session that waits for itself",
+		[]string{"Q8/ASessionDoesNotWaitForItself"},
+		func(d *driver) {
+			waits := map[int64]bool{}
+			d.ask = func(q *queuing.Take) {
+				if waits[q.Session] && q.Ticket == 0 {
+					q.Want = 0
+				}
+				waits[q.Session] = q.Wait > 0
 			}
 		},
 	},

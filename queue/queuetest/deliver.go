@@ -21,6 +21,7 @@ var deliveryTests = []test{
 	{"Q1/LeftSessionGivesBack", leftGivesBack, 0},
 	{"Q1/KeptDeliveriesGoToTheNextSession", keptGoOn, 0},
 	{"Q1/ExtendedSessionLasts", extendedLasts, 0},
+	{"Q1/SessionThatTakesLasts", takingLasts, 0},
 }
 
 func eachItemIsDelivered(t *testing.T, f *fixture) {
@@ -71,13 +72,14 @@ func overGivesBack(t *testing.T, f *fixture) {
 	require.Equal(t, 1, again.Failures)
 	f.is(t, at[0], "out 1/1 e")
 	require.EqualValues(t, 1, f.item(t, at[0]).Log[0].Session)
+	require.NotEmpty(t, f.item(t, at[0]).Error)
 }
 
 func leftGivesBack(t *testing.T, f *fixture) {
 	at := f.insert(t, "")
 	f.one(t, queuing.Take{Session: 1})
 	for range 2 { // to leave again is no mistake
-		f.leave(t, queuing.Leave{Session: 1})
+		f.leave(t, queuing.Leave{Session: 1, Keep: []queuing.Delivery{{Position: at[0]}}}) // for nobody
 		f.is(t, at[0], "later 1/0 u")
 	}
 
@@ -87,22 +89,30 @@ func leftGivesBack(t *testing.T, f *fixture) {
 // A caller whose take's answer was lost goes on with another session, and keeps the deliveries that it knows.
 func keptGoOn(t *testing.T, f *fixture) {
 	at := f.insert(t, "", "", "")
-	f.take(t, queuing.Take{Session: 1, Want: 2, Lease: long})
-	f.one(t, queuing.Take{Session: 1, Lease: long}) // the answer that is lost
-	known := []queuing.Delivery{{Position: at[0]}, {Position: at[1]}}
-	leave := queuing.Leave{Session: 1, Next: 2, Lease: long, Keep: append(known, queuing.Delivery{Position: at[2], Version: 7})}
+	f.take(t, queuing.Take{Session: 9, Want: 3})
+	f.leave(t, queuing.Leave{Session: 9})
+	f.take(t, queuing.Take{Session: 1, Want: 2})
+	f.one(t, queuing.Take{Session: 1}) // the answer that is lost
+	known := []queuing.Delivery{{Position: at[0], Version: 1}, {Position: at[1], Version: 1}}
+	leave := queuing.Leave{Session: 1, Next: 2, Lease: long, Keep: append(known, queuing.Delivery{Position: at[2], Version: 0})}
 
 	f.leave(t, leave)
 	f.leave(t, leave)
 
 	require.Equal(t, at[2:], positions(f.take(t, queuing.Take{Session: 3, Want: 9})))
 	require.Empty(t, f.extend(t, 2, long, known...))
-	f.is(t, at[0], "out 0/0 ")
-	f.is(t, at[2], "out 1/0 u")
+	f.is(t, at[0], "out 1/0 u")
+	f.is(t, at[2], "out 2/0 uu")
 	f.done(t, queuing.Complete, known[0])
 
+	kept := f.insert(t, "")
+	f.one(t, queuing.Take{Session: 5})
+	f.leave(t, queuing.Leave{Session: 5, Next: 2, Lease: brief, Keep: []queuing.Delivery{{Position: kept[0]}}})
+	pass(t, 2*brief)
+	f.none(t, queuing.Take{})
+	f.done(t, queuing.Complete, queuing.Delivery{Position: kept[0]})
 	f.leave(t, queuing.Leave{Session: 2, Next: 4, Lease: brief, Keep: known})
-	require.Equal(t, queuing.Delivery{Position: at[1], Version: 1}, f.soon(t, queuing.Take{}).Delivery())
+	require.Equal(t, queuing.Delivery{Position: at[1], Version: 2}, f.soon(t, queuing.Take{}).Delivery())
 }
 
 // A machine that is too slow for a lease to be extended gets a longer one.
@@ -122,6 +132,16 @@ func extendedLasts(t *testing.T, f *fixture) {
 		require.Empty(t, f.extend(t, int64(lease), long, item.Delivery()))
 		return true, nil
 	})
+}
+
+// A take has all that its session has out last for its own lease.
+func takingLasts(t *testing.T, f *fixture) {
+	f.insert(t, "", "")
+	f.one(t, queuing.Take{Session: 1, Lease: brief})
+	f.take(t, queuing.Take{Session: 1, Want: 9})
+	pass(t, 2*brief)
+
+	f.none(t, queuing.Take{Session: 2})
 }
 
 var endTests = []test{
@@ -167,6 +187,7 @@ func againIsTheSame(t *testing.T, f *fixture) {
 			if other != kind {
 				requireEnding(t, queuing.Lost, f.end(t, other, d))
 			}
+			requireEnding(t, queuing.Lost, f.end(t, other, queuing.Delivery{Position: at, Version: 7}))
 		}
 		f.is(t, at, state)
 		if f.item(t, at).State == queuing.Later {
@@ -210,10 +231,12 @@ func count(of []bool) (n int) {
 }
 
 func cancelledIsLost(t *testing.T, f *fixture) {
-	at := f.insert(t, "")
+	at := f.insert(t, "a", "a")
 	d := f.one(t, queuing.Take{}).Delivery()
+	f.none(t, queuing.Take{})
 
-	require.Equal(t, at, f.change(t, queuing.Cancel, at...))
+	require.Equal(t, at[:1], f.change(t, queuing.Cancel, at[0]))
+	require.Equal(t, at[1:], positions(f.take(t, queuing.Take{Want: 9})))
 
 	require.Equal(t, []queuing.Delivery{d}, f.extend(t, 1, long, d))
 	for _, kind := range kinds {
@@ -225,10 +248,11 @@ func cancelledIsLost(t *testing.T, f *fixture) {
 }
 
 func notDeliveredIsLost(t *testing.T, f *fixture) {
+	others := newFixture(f.driver, f.options).insert(t, "")[0] // no item of the queue's, though the cursor is beyond it
 	at := f.insert(t, "", "")
 	f.one(t, queuing.Take{})
 	for _, kind := range append(kinds, queuing.Committed) {
-		for _, d := range []queuing.Delivery{{Position: at[0], Version: 1}, {Position: at[1]}, {Position: at[1] + 1_000_000_000}} {
+		for _, d := range []queuing.Delivery{{Position: at[0], Version: 1}, {Position: at[1]}, {Position: at[1] + 1_000_000_000}, {Position: others}} {
 			requireEnding(t, queuing.Lost, f.end(t, kind, d))
 		}
 	}

@@ -39,6 +39,11 @@ func (f *fixture) inEachState(t testing.TB) (at []messagestore.GlobalPosition) {
 }
 
 func retryOffersNow(t *testing.T, f *fixture) {
+	failed := f.insert(t, "")[0]
+	f.take(t, queuing.Take{Finishes: []queuing.Finish{{Delivery: f.one(t, queuing.Take{}).Delivery(), Kind: queuing.Retry, Delay: long}}})
+	require.Equal(t, []messagestore.GlobalPosition{failed}, f.change(t, queuing.RetryNow, failed))
+	f.is(t, failed, "later 2/1 rR")
+	f.done(t, queuing.Complete, f.one(t, queuing.Take{}).Delivery())
 	at := f.inEachState(t)
 
 	require.Equal(t, []messagestore.GlobalPosition{at[1], at[3]}, f.change(t, queuing.RetryNow, append(at, at[3])...))
@@ -94,18 +99,30 @@ func listsByState(t *testing.T, f *fixture) {
 	waiting := append(at[4:], f.insert(t, "", "")...)
 	require.Equal(t, waiting, list(queuing.Waiting, 0, 9))
 	require.Equal(t, waiting[:2], list(queuing.Waiting, 0, 2))
+	f.change(t, queuing.Cancel, f.insert(t, "")...)
+	require.Equal(t, waiting, list(queuing.Waiting, 0, 9))
 	f.take(t, queuing.Take{Want: 9, Session: 2})
 	require.Equal(t, waiting, list(queuing.Out, waiting[0], 9))
 	require.Equal(t, waiting[1:2], list(queuing.Out, waiting[1], 1))
 }
 
 func statusCounts(t *testing.T, f *fixture) {
-	at := f.inEachState(t)
+	f.take(t, queuing.Take{})
+	f.change(t, queuing.Pause)
+	f.change(t, queuing.Resume)
+	first := f.insert(t, "")[0]
 	status := f.status(t)
 	require.NotNil(t, status)
+	require.True(t, f.item(t, first).Message.Time.Equal(status.Oldest))
+	f.done(t, queuing.Bury, f.one(t, queuing.Take{}).Delivery())
+	require.Zero(t, f.status(t).Oldest, "what is dead does not count")
+	require.NotEmpty(t, f.change(t, queuing.Drop, first))
+
+	at := f.inEachState(t)
+	status = f.status(t)
 	require.Equal(t, f.of, status.Queue)
 	require.Equal(t, []int64{1, 1, 1, 1}, []int64{status.Out, status.Later, status.Held, status.Dead})
-	require.Equal(t, []int64{2, 0, 0, 1}, []int64{status.Taken, status.Finished, status.Back, status.Buried})
+	require.Equal(t, []int64{3, 1, 0, 2}, []int64{status.Taken, status.Finished, status.Back, status.Buried})
 	require.True(t, status.Waiting)
 	require.Equal(t, at[3], status.Cursor)
 	require.True(t, f.item(t, at[0]).Message.Time.Equal(status.Oldest))
@@ -115,7 +132,7 @@ func statusCounts(t *testing.T, f *fixture) {
 	f.leave(t, queuing.Leave{Session: 1})
 	status = f.status(t)
 	require.Equal(t, []int64{0, 3, 0, 1}, []int64{status.Out, status.Later, status.Held, status.Dead})
-	require.Equal(t, []int64{4, 1, 2, 1}, []int64{status.Taken, status.Finished, status.Back, status.Buried})
+	require.Equal(t, []int64{5, 2, 2, 2}, []int64{status.Taken, status.Finished, status.Back, status.Buried})
 	require.False(t, status.Waiting)
 }
 
