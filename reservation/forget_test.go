@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/keylife"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -295,7 +298,7 @@ func TestOnlyTheLifeThatWasDeclaredFirstCounts(t *testing.T) {
 			require.ErrorContains(t, err, rule)
 		}
 		require.NoError(t, reserve("ever", 0, "AAA"))
-		refused(reserve("ever", time.Hour, "BBB"), "account:command+reservation+ever has keys that were promised for ever")
+		refused(reserve("ever", time.Hour, "BBB"), "account:command+reservation+ever had a key before a life of keys was declared")
 		k.age(t, 1000*time.Hour)
 		_, err := k.admin.Forget(t.Context(), "account:command+reservation+ever", 999*time.Hour, nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
@@ -304,6 +307,7 @@ func TestOnlyTheLifeThatWasDeclaredFirstCounts(t *testing.T) {
 		require.NoError(t, err)
 		_, err = k.admin.Forget(t.Context(), "account:command+reservation+ever", 999*time.Hour, nil)
 		require.ErrorContains(t, err, "its keys stay for ever", "by the hand of a third")
+		refused(reserve("ever", time.Minute, "BBB"), "account:command+reservation+ever had a key before a life of keys was declared")
 
 		require.NoError(t, reserve("hour", time.Hour, "AAA"))
 		require.NoError(t, reserve("hour", time.Hour, "BBB"), "a process that starts later")
@@ -330,11 +334,23 @@ func (s *racing) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQu
 	return s.Store.ReadCategoryPage(ctx, q)
 }
 
-func (s *racing) TryWrite(
-	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body,
-) (messagestore.Written, *messagestore.Conflict, error) {
-	s.write()
-	return s.Store.TryWrite(ctx, stream, expected, bodies...)
+func (s *racing) TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
+	if strings.HasSuffix(string(writes[0].Stream), "+life-1") {
+		s.write()
+	}
+	return s.Store.TryWriteStreams(ctx, writes...)
+}
+
+// racingAt returns a racing store whose other process comes in before a step.
+func racingAt(store *messagestore.Store, step string, comesIn func()) *racing {
+	s := &racing{store, func() {}, func() {}}
+	switch once := sync.OnceFunc(comesIn); step {
+	case "look":
+		s.look = once
+	case "write":
+		s.write = once
+	}
+	return s
 }
 
 // The first of several processes declares, whichever that is.
@@ -348,12 +364,7 @@ func TestReserversOfOneLifeMayStartAtOnce(t *testing.T) {
 						Reserve(t.Context(), send(t, k.Store, command, Deposit{"AAA", 1}), "AAA")
 					require.NoError(t, err)
 				}
-				store := &racing{k.Store, func() {}, func() {}}
-				if step == "look" {
-					store.look = comesIn
-				} else {
-					store.write = comesIn
-				}
+				store := racingAt(k.Store, step, comesIn)
 				m := send(t, k.Store, command, Deposit{"BBB", 1})
 
 				_, err := named(t, store, name+step, &reservation.Config{KeyLife: keyLife, Logger: logger.Silent()}).Reserve(t.Context(), m, "BBB")
@@ -369,6 +380,74 @@ func TestReserversOfOneLifeMayStartAtOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// R7: whichever step of the declaration the first key comes before, no process takes the life to be one, and neither does
+// dibs forget.
+func TestALifeThatCameAfterAKeyIsRefusedByAll(t *testing.T) {
+	t.Parallel()
+	eachKeeper(t, func(t *testing.T, k *keeper) {
+		for _, step := range []string{"look", "write"} {
+			first := send(t, k.Store, command, Deposit{"AAA", 1})
+			m := send(t, k.Store, command, Deposit{"BBB", 1})
+			racer := racingAt(k.Store, step, func() {
+				_, err := named(t, k.Store, step, &reservation.Config{Logger: logger.Silent()}).Reserve(t.Context(), first, "AAA")
+				require.NoError(t, err)
+			})
+			for _, store := range []reservation.Store{racer, racer, k.Store} {
+				_, err := named(t, store, step, &reservation.Config{KeyLife: keyLife, Logger: logger.Silent()}).Reserve(t.Context(), m, "BBB")
+				invalid, is := errors.AsType[*messagestore.InvalidError](err)
+				require.True(t, is, "%s: %v", step, err)
+				require.Equal(t, "KeyLife", invalid.Field)
+				require.ErrorContains(t, err, "had a key before a life of keys was declared", step)
+			}
+			k.age(t, 10*keyLife)
+			_, err := k.admin.Forget(t.Context(), commands.WithType("reservation").WithType(step), keyLife, nil)
+			require.ErrorContains(t, err, "no KeyLife was declared in it before its first key", step)
+		}
+	})
+}
+
+// R7: a key whose transaction has yet to commit when the life is declared came first.
+func TestALifeWaitsForKeysOnTheirWay(t *testing.T) {
+	t.Parallel()
+	for name, shared := range map[string]bool{"alone": false, "shared": true} { // the lock of the key's category
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			place := commands.WithType("reservation").WithType(name) // one hash for all schemas, and one for each sub-test
+			pool, schema := pgtest.Schema(t)
+			config := &postgres.Config{Schema: schema}
+			store := must.New(messagestore.New(must.New(postgres.New(pool, config)), nil))
+			first, m := send(t, store, command, Deposit{"AAA", 1}), send(t, store, command, Deposit{"BBB", 1})
+			tx, err := pool.Begin(t.Context())
+			require.NoError(t, err)
+			defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it has ended
+			if shared {
+				_, err = tx.Exec(t.Context(), fmt.Sprintf("select from %s.append_shared($1, -1, gen_random_uuid(), 'Deposit', '{}', null)", schema),
+					place.Stream("123").With("AAA"))
+			} else {
+				_, err = named(t, must.New(messagestore.New(must.New(postgres.New(tx, config)), nil)), name, nil).Reserve(t.Context(), first, "AAA")
+			}
+			require.NoError(t, err)
+
+			late := named(t, store, name, &reservation.Config{KeyLife: keyLife, Logger: logger.Silent()})
+			refused := make(chan error, 1)
+			go func() {
+				_, err := late.Reserve(t.Context(), m, "BBB")
+				refused <- err
+			}()
+			await.True(t, "the declaration waits", func() bool {
+				var waits bool
+				require.NoError(t, pool.QueryRow(t.Context(), fmt.Sprintf(
+					"select exists (select from pg_locks where classid = 1684628083 and objid::bigint = %s.lock_key($1)::bigint & 4294967295 and not granted)", schema,
+				), string(place)).Scan(&waits))
+				return waits
+			})
+			require.NoError(t, tx.Commit(t.Context()))
+
+			require.ErrorContains(t, <-refused, "had a key before a life of keys was declared")
+		})
+	}
 }
 
 // A life that nobody can end is none, and no command finds out.

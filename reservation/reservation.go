@@ -52,9 +52,10 @@ type Config struct {
 
 	// KeyLife declares how long a key is taken at least, between 1 minute and 100 years: dibs forget may remove
 	// reservations that are older, and their keys are free again. The first reserver of a name in a category writes it down,
-	// at its first reservation there. Another value is refused later, and so is any where keys are reserved already: the
-	// error matches [messagestore.ErrInvalid], and has a consumer stop. [New] refuses it for a store whose keys
-	// cannot be removed, which is any but PostgreSQL and SQLite. The streams of [Initiate] are not removed.
+	// at its first reservation there. Another value is refused later, and so is any where a key was reserved before one was
+	// written down, as where two processes raced: the error matches [messagestore.ErrInvalid], and has a consumer stop. [New]
+	// refuses it for a store whose keys cannot be removed, which is any but PostgreSQL and SQLite. The streams of
+	// [Initiate] are not removed.
 	//
 	// Defaults to for ever, or to the value that is written down.
 	KeyLife time.Duration

@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -31,15 +34,31 @@ func Stream(category messagestore.Category) messagestore.StreamName {
 	return category.WithType("life").Stream("1")
 }
 
-// A Store is the part of [messagestore.Store] that a declaration needs. If it can be read by category, a category
-// that has keys already is refused.
+// A Store is the part of [messagestore.Store] that a declaration needs.
 type Store interface {
-	TryWrite(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error)
+	TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error)
 	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
+	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 }
 
-type categoryStore interface {
-	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
+var errLate = errors.New("it came after the first key, which was promised for ever")
+
+// Of returns the life that the first message of [Stream] declares, in a category whose first message is first, nil for
+// none. A life that came after a key is none, and what cannot be read is a [*CorruptError].
+//
+// An operator's forget and each [Life] ask it, but on PostgreSQL, where the function dibs.forget says the same in SQL.
+func Of(declared, first *messagestore.Message) (time.Duration, error) {
+	d, err := messagestore.Decode[Declared](declared)
+	if err == nil && (d.Seconds < 10 || d.Seconds > 9_999_999_999) {
+		err = errors.New("seconds are between 10 and 9,999,999,999")
+	}
+	if err != nil {
+		return 0, &CorruptError{declared.Stream, declared.Position, err.Error()}
+	}
+	if first != nil && first.GlobalPosition < declared.GlobalPosition {
+		return 0, errLate
+	}
+	return time.Duration(min(d.Seconds, math.MaxInt64/int64(time.Second))) * time.Second, nil
 }
 
 // Validate returns nil or an [*messagestore.InvalidError] that names KeyLife: it is out of bounds, or no key of the
@@ -55,7 +74,7 @@ func Validate(life time.Duration, store any) error {
 		return invalid(life, "no key of this store can be removed, so its keys live for ever: leave it out")
 	}
 	if _, ok := store.(Store); !ok {
-		return invalid(life, "the store has no methods TryWrite and Last, with which it is declared")
+		return invalid(life, "the store has no methods TryWriteStreams, ReadCategoryPage and Last, with which it is declared")
 	}
 	return nil
 }
@@ -78,8 +97,8 @@ func New(life time.Duration, store any) *Life {
 }
 
 // Declare writes the life of the keys of category down, unless that was done. It comes before the first key. A category in
-// which another life is declared, or which has keys that live for ever, is an [*messagestore.InvalidError], and a
-// declaration that cannot be read a [*CorruptError].
+// which another life is declared, or which had a key before any was, is an [*messagestore.InvalidError], for each process
+// that asks, and a declaration that cannot be read a [*CorruptError].
 func (l *Life) Declare(ctx context.Context, category messagestore.Category) error {
 	if l == nil {
 		return nil
@@ -101,43 +120,64 @@ func (l *Life) Declare(ctx context.Context, category messagestore.Category) erro
 
 func (l *Life) declare(ctx context.Context, category messagestore.Category) error {
 	stream := Stream(category)
-	last, err := l.store.Last(ctx, stream)
+	declared, err := l.store.Last(ctx, stream)
 	if errors.Is(err, messagestore.ErrNotFound) {
-		last, err = l.first(ctx, category, stream)
+		if err := l.write(ctx, category, stream); err != nil {
+			return err
+		}
+		declared, err = l.store.Last(ctx, stream)
 	}
-	if err != nil || last == nil {
+	if err != nil {
 		return err
 	}
-	d, err := messagestore.Decode[Declared](last)
+	first, err := l.firstOf(ctx, category)
 	if err != nil {
-		return &CorruptError{stream, last.Position, err.Error()}
+		return err
 	}
-	if declared := time.Duration(d.Seconds) * time.Second; declared != l.life {
-		return invalid(l.life, fmt.Sprintf("%s has %v", stream, declared))
+	life, err := Of(declared, first)
+	switch {
+	case errors.Is(err, errLate):
+		return l.late(category)
+	case err != nil:
+		return err
+	case life != l.life:
+		return invalid(l.life, fmt.Sprintf("%s has %v", stream, life))
 	}
 	return nil
 }
 
-// first declares the life in a category without keys. It returns the message that another wrote first.
-func (l *Life) first(ctx context.Context, category messagestore.Category, stream messagestore.StreamName) (*messagestore.Message, error) {
-	if store, ok := l.store.(categoryStore); ok {
-		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: category, Limit: 1})
-		if err != nil {
-			return nil, err
-		}
-		if len(page.Messages) > 0 { // perhaps after a declaration that was made meanwhile
-			last, err := l.store.Last(ctx, stream)
-			if !errors.Is(err, messagestore.ErrNotFound) {
-				return last, err
-			}
-			return nil, invalid(l.life, fmt.Sprintf("%s has keys that were promised for ever", category))
-		}
+// write declares the life in a category without keys, unless another process has declared one meanwhile. With it goes a
+// look at a stream of the category that there is none of. So it holds up the category's writers, and waits for those
+// before it, to draw its position: after it a reader sees each key that came before it.
+func (l *Life) write(ctx context.Context, category messagestore.Category, stream messagestore.StreamName) error {
+	first, err := l.firstOf(ctx, category)
+	if err != nil {
+		return err
 	}
-	_, met, err := l.store.TryWrite(ctx, stream, messagestore.NoStream, Declared{int64(l.life / time.Second)})
-	if err != nil || met == nil {
+	if first != nil {
+		if _, err := l.store.Last(ctx, stream); !errors.Is(err, messagestore.ErrNotFound) {
+			return err // nil for a declaration that was made meanwhile, perhaps before the key
+		}
+		return l.late(category)
+	}
+	_, _, err = l.store.TryWriteStreams(ctx,
+		messagestore.To(stream, messagestore.NoStream, Declared{int64(l.life / time.Second)}),
+		messagestore.To(category.Stream(uuid.NewString()), messagestore.NoStream),
+	)
+	return err
+}
+
+// firstOf returns the first message of a category, or nil.
+func (l *Life) firstOf(ctx context.Context, category messagestore.Category) (*messagestore.Message, error) {
+	page, err := l.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: category, Limit: 1})
+	if err != nil || len(page.Messages) == 0 {
 		return nil, err
 	}
-	return met.Last[0], nil
+	return page.Messages[0], nil
+}
+
+func (l *Life) late(category messagestore.Category) error {
+	return invalid(l.life, fmt.Sprintf("%s had a key before a life of keys was declared, and that key was promised for ever: leave it out", category))
 }
 
 func invalid(life time.Duration, rule string) error {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/keylife"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
@@ -153,26 +154,28 @@ func forget(
 }
 
 // keyLife returns how long the keys of a category live at least, 0 for ever. A life that was declared after the first key
-// is none.
+// is none, and neither is one that cannot be read.
 func keyLife(ctx context.Context, db queryer, category messagestore.Category, n needed) (time.Duration, error) {
 	if n.inbox || n.items() {
 		return removal.InboxKeyLife, nil
 	}
-	declared, err := query(ctx, db, streamSQL, string(category.WithType("life").Stream("1")), 0, 1)
-	if err != nil || len(declared) == 0 || declared[0].Type != "KeyLifeDeclared" {
+	declared, err := query(ctx, db, streamSQL, string(keylife.Stream(category)), 0, 1)
+	if err != nil || len(declared) == 0 {
 		return 0, err
 	}
 	first, err := query(ctx, db, categorySQL, string(category), 0, 1)
-	if err != nil || len(first) > 0 && first[0].GlobalPosition < declared[0].GlobalPosition {
+	if err != nil {
 		return 0, err
 	}
-	var body struct {
-		Seconds int64 `json:"seconds"`
+	var key *messagestore.Message
+	if len(first) > 0 {
+		key = first[0].Message
 	}
-	if json.Unmarshal(declared[0].Data, &body) != nil || body.Seconds < 10 || body.Seconds > 9_999_999_999 {
-		return 0, nil //nolint:nilerr // what cannot be read declares nothing
+	life, err := keylife.Of(declared[0].Message, key)
+	if err != nil {
+		return 0, nil //nolint:nilerr // as told above
 	}
-	return time.Duration(min(body.Seconds, math.MaxInt64/int64(time.Second))) * time.Second, nil
+	return life, nil
 }
 
 // A needed tells which keys of a category may still be needed.

@@ -74,8 +74,10 @@ type Config struct {
 	// KeyLife declares how long a finished intent is kept in this category at least, between 1 minute and
 	// 100 years: dibs forget may remove it after that, key and all, and the key is free again.
 	// The first manager of the category writes it down. Another value is refused later, and so
-	// is any in a category that has intents already. A store whose keys cannot be removed, which
-	// is any but PostgreSQL and SQLite, is refused by [New].
+	// is any in a category that had an intent before one was written down, as where two managers
+	// raced: each [Manager.Reserve] then returns [ErrInvalidConfig], and dibs forget refuses the
+	// category. A store whose keys cannot be removed, which is any but PostgreSQL and SQLite, is
+	// refused by [New].
 	//
 	// Defaults to for ever, or to the value that is written down.
 	KeyLife time.Duration

@@ -1,7 +1,9 @@
 package intenttest
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ var operateTests = []test{
 	{"List/ChoosesByStatusScopeAndSession", list, reading},
 	{"KeyLife/IsDeclaredByTheFirst", keyLife, forgetting},
 	{"KeyLife/IsRefusedOnceThereAreIntents", keyLifeTooLate, reading | forgetting},
+	{"KeyLife/IsRefusedWhereAnIntentCameFirst", keyLifeRaced, reading | forgetting},
 	{"KeyLife/IsRefusedWhereKeysStay", keyLifeInVain, 0},
 }
 
@@ -143,6 +146,36 @@ func keyLifeTooLate(t *testing.T, f *fixture) {
 	_, err := f.manager(t, &intent.Config{KeyLife: 24 * time.Hour}).Reserve(t.Context(), with("A", "b"))
 	require.ErrorIs(t, err, intent.ErrInvalidConfig)
 	_, err = f.store.Last(t.Context(), keylife.Stream(f.category))
+	require.ErrorIs(t, err, messagestore.ErrNotFound)
+}
+
+// A racedStore has another manager come in before a life of keys is written down.
+type racedStore struct {
+	intent.CategoryStore
+	comesIn func()
+}
+
+func (racedStore) Forgets() bool { return true }
+
+func (s racedStore) TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
+	s.comesIn()
+	return s.CategoryStore.TryWriteStreams(ctx, writes...)
+}
+
+func keyLifeRaced(t *testing.T, f *fixture) {
+	category, is := f.store.(intent.CategoryStore)
+	require.True(t, is)
+	raced := racedStore{category, sync.OnceFunc(func() { lease(t, f.m, request("A")) })}
+	for _, store := range []intent.Store{raced, raced, f.store} { // the last is that of a manager that starts later
+		m, err := intent.New(store, f.category, &intent.Config{KeyLife: 24 * time.Hour})
+		require.NoError(t, err)
+		for range 2 {
+			_, err = m.Reserve(t.Context(), with("A", "b"))
+			require.ErrorIs(t, err, intent.ErrInvalidConfig)
+			require.ErrorContains(t, err, "had a key before a life of keys was declared")
+		}
+	}
+	_, err := f.m.Lookup(t.Context(), "", "b")
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
 }
 
