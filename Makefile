@@ -144,12 +144,13 @@ soak: ## Torment a store for three minutes and check its history (SOAK=--ci: to 
 	cd soak && go build -buildvcs=auto -o ../bin/soak . && exec ../bin/soak $(SOAK)
 
 .PHONY: soak/ci
-soak/ci: ## Torment a store, replicas and holders of intents to the goals of make ci/long, with failovers: some twenty minutes
+soak/ci: ## Torment a store, replicas, holders of intents and a queue to the goals of make ci/long, with failovers: some twenty minutes
 	scripts/setup postgresql pgbouncer libfaketime
 	$(MAKE) soak SOAK=--ci
 	$(MAKE) soak SOAK=failover
 	$(MAKE) soak SOAK='replicas --duration 60s'
 	$(MAKE) soak SOAK='intents --ci'
+	$(MAKE) soak SOAK='queue --ci'
 
 .PHONY: mutants
 mutants: ## Plant bugs and see that the soak finds each (MUTANTS=4: so many, others each day)

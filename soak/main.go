@@ -9,6 +9,7 @@
 //	make soak SOAK=replicas          members of groups that join by name come and go
 //	make soak SOAK=intents           holders of leases that are killed, stopped and too late
 //	make soak SOAK='intents --ci'    the same until its goals are reached, and through failovers
+//	make soak SOAK=queue             workers of a queue that are killed, stopped and too late
 //	make mutants                     with a bug, one of many at a time, that has to be found
 package main
 
@@ -33,6 +34,7 @@ import (
 
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/intents"
+	"github.com/dibs-go/dibs/soak/queues"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
 )
@@ -43,6 +45,7 @@ type commands struct {
 	Check    checkRun    `cmd:"" help:"Check the files of a run."`
 	Replicas replicasRun `cmd:"" help:"Have members of groups come and go, and check what they did."`
 	Intents  intentsRun  `cmd:"" help:"Torment holders of intents, and check what they did."`
+	Queue    queueRun    `cmd:"" help:"Torment workers of a queue, and check what they did."`
 
 	Mutants mutantsRun `cmd:"" help:"Plant bugs, one after the other, and see that each is found."`
 }
@@ -74,6 +77,7 @@ func main() {
 	server.RunKeeper()
 	work.RunClient()
 	intents.RunProcess()
+	queues.RunProcess()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once, and the keeper the rest
 	var c commands

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/mutants"
+	"github.com/dibs-go/dibs/soak/queues"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
 )
@@ -23,6 +25,7 @@ func TestMain(m *testing.M) {
 	server.RunKeeper() // runs start this program
 	work.RunClient()
 	intents.RunProcess()
+	queues.RunProcess()
 	goleak.VerifyTestMain(m)
 }
 
@@ -185,4 +188,26 @@ func TestMembersOfGroupsThatComeAndGo(t *testing.T) {
 	require.NoError(t, err)
 	require.Regexp(t, `members that joined +[1-9]`, string(verdict))
 	require.Regexp(t, `25 seats +[1-9]\d+ +0\n`, string(verdict))
+}
+
+func TestARunOfAQueueIsCheckedAndLeavesNothing(t *testing.T) {
+	out := t.TempDir()
+	f := queueRun{Seed: 3, Duration: 5 * time.Second, Processes: 3, Workers: 4, Inserters: 2, Hold: "no", Out: out, Dir: "/var/tmp"}
+	err := f.Run(t.Context())
+	if errors.Is(err, errMissed) { // in seconds, too little happens
+		err = nil
+	}
+	require.NoError(t, err)
+	dir, err := left(t, out, nil)
+	require.NoError(t, err)
+	told(t, dir, nil)
+	verdict, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "verdict.txt"), nil, 0o600))
+	if err := (queueRun{Check: dir}).Run(t.Context()); err != nil {
+		require.ErrorIs(t, err, errMissed)
+	}
+	again, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
+	require.NoError(t, err)
+	require.Equal(t, string(verdict), string(again))
 }

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/soak/queues"
+)
+
+// A queueRun torments workers of a queue.
+type queueRun struct {
+	Seed      uint64        `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
+	CI        bool          `name:"ci" xor:"goals" help:"Until the goals of a build are reached, for at most 4m, and fail if one is not."`
+	Long      bool          `xor:"goals" help:"Until the great goals are reached, for at most 2h: 100 kills of the server, 500 of processes, 100,000 items."`
+	Duration  time.Duration `help:"How long to torment at most. 1m, 4m with --ci, 2h with --long." placeholder:"D"`
+	Processes int           `help:"Processes that work." default:"4" placeholder:"N"`
+	Workers   int           `help:"Goroutines of each." default:"6" placeholder:"N"`
+	Inserters int           `help:"Processes that insert." default:"2" placeholder:"N"`
+	Hold      string        `help:"Whether a dead item holds its key: yes, no, or seed for as the seed is even or odd." enum:"yes,no,seed" default:"seed" placeholder:"WHEN"`
+	Calm      bool          `help:"Without kills of the server."`
+	Out       string        `help:"The folder for histories and findings; a new one below it each time." default:"results" placeholder:"DIR"`
+	Dir       string        `help:"Where the server keeps its data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
+	Check     string        `help:"Torment nothing, and check the files of a run in this folder." placeholder:"DIR"`
+}
+
+// A queueReport is the record of a run beside its histories.
+type queueReport struct {
+	Commit     string         `json:"commit"`
+	Date       time.Time      `json:"date"`
+	Options    queues.Options `json:"options"`
+	Complaints []string       `json:"complaints,omitempty"`
+}
+
+// drainTime is in how long the workers have to finish what there is when the faults are over.
+const drainTime = time.Minute
+
+// Run torments, and checks.
+func (f queueRun) Run(ctx context.Context) error {
+	if f.Check != "" {
+		return checkQueues(f.Check)
+	}
+	for f.Seed == 0 {
+		f.Seed = rand.Uint64()
+	}
+	goals, most := queues.Short, time.Minute
+	switch {
+	case f.CI:
+		most = 4 * time.Minute
+	case f.Long:
+		goals, most = queues.Issue, 2*time.Hour
+	}
+	if f.Calm {
+		goals.ServerKills = 0
+	}
+	o := queues.Options{
+		Seed: f.Seed, Duration: cmp.Or(f.Duration, most), Drain: drainTime, Processes: f.Processes, Workers: f.Workers, Inserters: f.Inserters,
+		Hold: f.Hold == "yes" || f.Hold == "seed" && f.Seed%2 == 0, Calm: f.Calm, Dir: f.Dir, Goals: &goals,
+		Out: filepath.Join(f.Out, fmt.Sprintf("queue-%s-%d", time.Now().UTC().Format("20060102-150405"), f.Seed)),
+	}
+	return runQueues(ctx, o, zerolog.New(console()).With().Timestamp().Logger())
+}
+
+// runQueues has one run, and checks it.
+func runQueues(ctx context.Context, o queues.Options, log zerolog.Logger) error {
+	r := queueReport{Commit: commit(), Date: time.Now().UTC(), Options: o}
+	log.Info().Uint64("seed", o.Seed).Str("commit", r.Commit).Bool("hold", o.Hold).Str("at most", o.Duration.String()).Str("out", o.Out).Msg("queue")
+	var err error
+	if r.Complaints, err = queues.Run(ctx, o, log); err != nil {
+		return err
+	}
+	encoded, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(o.Out, reportFile), encoded, 0o600); err != nil {
+		return err
+	}
+	return checkQueues(o.Out)
+}
+
+// checkQueues checks the files of a run.
+func checkQueues(dir string) error {
+	encoded, err := os.ReadFile(filepath.Join(dir, reportFile))
+	if err != nil {
+		return err
+	}
+	var r queueReport
+	if err := json.Unmarshal(encoded, &r); err != nil {
+		return err
+	}
+	in, err := queues.Read(dir)
+	if err != nil {
+		return err
+	}
+	verdict := queues.Check(in)
+	var b strings.Builder
+	fmt.Fprintf(&b, "queue, seed %d, commit %s, hold %v: %d items, %d calls, %d lines, %d effects, %d pairs of a key\n",
+		r.Options.Seed, r.Commit, r.Options.Hold, len(in.Messages), len(in.Calls), len(in.Lines), len(in.Effects), verdict.Pairs)
+	fmt.Fprintln(&b, verdict)
+	b.WriteString(verdict.Counts.Table(r.Options.Goals))
+	for _, complaint := range r.Complaints {
+		fmt.Fprintln(&b, "harness:", complaint)
+	}
+	fmt.Fprint(os.Stdout, b.String())
+	if err := os.WriteFile(filepath.Join(dir, "verdict.txt"), []byte(b.String()), 0o600); err != nil {
+		return err
+	}
+	if !verdict.Passed() || len(r.Complaints) > 0 {
+		return errViolated
+	}
+	if names := verdict.Counts.Missed(r.Options.Goals); len(names) > 0 {
+		return fmt.Errorf("%w: %s", errMissed, strings.Join(names, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+package queues
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Counts are how much a run has done. A run that does too little shows nothing.
+type Counts struct {
+	ServerKills  int // kill -9 of PostgreSQL
+	Kills        int // kill -9 of processes, by the nemesis and at failpoints
+	Stops        int // SIGSTOP of a process for longer than its lease
+	Cuts         int // of the connections of a process
+	Items        int // whose insertion was answered
+	Undone       int // inserted in a transaction that was rolled back
+	Deliveries   int
+	Tickets      int // takes that were served in line
+	Refused      int // completions that came late
+	Transactions int // completions in a transaction that was committed
+	RolledBack   int // completions in a transaction that was not
+	Again        int // completions that were told done once more
+	Unknown      int // answers of takes and commits that were lost
+	Trims        int // that removed something
+	Pauses       int
+
+	Expiries  int // deliveries whose session was over
+	Retries   int
+	Defers    int
+	GivenBack int
+	Buried    int
+	Redriven  int
+	Cancelled int // or dropped
+}
+
+// The goals of a run: of the issue's, of one of a minute, and of one that is enough to find a planted bug.
+var (
+	Issue = Counts{
+		ServerKills: 100, Kills: 500, Stops: 100, Cuts: 100, Items: 100_000, Undone: 1000, Deliveries: 100_000, Tickets: 100, Refused: 100,
+		Transactions: 1000, RolledBack: 100, Again: 100, Unknown: 100, Trims: 100, Pauses: 20,
+		Expiries: 100, Retries: 1000, Defers: 1000, GivenBack: 100, Buried: 100, Redriven: 50, Cancelled: 100,
+	}
+	Short = Counts{
+		ServerKills: 3, Kills: 10, Stops: 3, Cuts: 5, Items: 1000, Undone: 20, Deliveries: 1000, Tickets: 5, Refused: 3,
+		Transactions: 50, RolledBack: 5, Again: 3, Unknown: 2, Trims: 3, Pauses: 1,
+		Expiries: 10, Retries: 20, Defers: 20, GivenBack: 1, Buried: 5, Redriven: 2, Cancelled: 3,
+	}
+)
+
+// count adds an answer, or a call that has none.
+func (n *Counts) count(r *Record) {
+	switch {
+	case r.Call == Kill && r.Target == Server && r.Answer == "":
+		n.ServerKills++
+	case r.Call == Kill && r.Answer == "":
+		n.Kills++
+	case r.Call == Stop && r.Answer == OK: // a process that was killed meanwhile was no longer late
+		n.Stops++
+	case r.Call == Cut:
+		n.Cuts++
+	case r.Call == Insert && r.Answer == OK:
+		n.Items += len(r.New)
+	case r.Call == Insert && r.Answer == Undone:
+		n.Undone++
+	case r.Call == Finish && r.Answer == OK:
+		n.Transactions++
+	case r.Call == Finish && r.Answer == Undone:
+		n.RolledBack++
+	case r.Call == Finish && r.Answer == Lost, r.Call == Complete && r.Answer == Lost:
+		n.Refused++
+	case r.Call == Change && r.Answer == OK && r.Note == pausing:
+		n.Pauses++
+	case r.Call == Trim && r.Answer == OK && r.Note != "0":
+		n.Trims++
+	}
+	if r.Answer == Unknown {
+		n.Unknown++
+	}
+	if r.Call != Take || r.Answer != OK {
+		return
+	}
+	n.Deliveries += len(r.Items)
+	if len(r.Items) > 0 && r.Ticket > 0 {
+		n.Tickets++
+	}
+	for _, e := range r.Ends {
+		if e.Kind == "c" && e.Told == "l" {
+			n.Refused++
+		}
+	}
+}
+
+// setLines takes in how many lines of each sort the logs have.
+func (n *Counts) setLines(lines map[string]int) {
+	n.Expiries, n.Retries, n.Defers, n.GivenBack = lines["e"], lines["r"], lines["f"], lines["u"]
+	n.Buried, n.Redriven, n.Cancelled = lines["x"], lines["R"], lines["C"]+lines["D"]
+}
+
+func (n *Counts) addLines(last *Counts) {
+	n.Expiries, n.Retries, n.Defers, n.GivenBack = last.Expiries, last.Retries, last.Defers, last.GivenBack
+	n.Buried, n.Redriven, n.Cancelled = last.Buried, last.Redriven, last.Cancelled
+}
+
+type figure struct {
+	name string
+	of   func(n *Counts) *int
+}
+
+var figures = []figure{
+	{"kill -9 of PostgreSQL", func(n *Counts) *int { return &n.ServerKills }},
+	{"kill -9 of processes", func(n *Counts) *int { return &n.Kills }},
+	{"SIGSTOP of workers for longer than a lease", func(n *Counts) *int { return &n.Stops }},
+	{"connections cut", func(n *Counts) *int { return &n.Cuts }},
+	{"items inserted", func(n *Counts) *int { return &n.Items }},
+	{"insertions rolled back", func(n *Counts) *int { return &n.Undone }},
+	{"deliveries", func(n *Counts) *int { return &n.Deliveries }},
+	{"takes served in line, by their tickets", func(n *Counts) *int { return &n.Tickets }},
+	{"late completions refused", func(n *Counts) *int { return &n.Refused }},
+	{"completions in a transaction", func(n *Counts) *int { return &n.Transactions }},
+	{"  that was rolled back", func(n *Counts) *int { return &n.RolledBack }},
+	{"completions told done again", func(n *Counts) *int { return &n.Again }},
+	{"lost answers", func(n *Counts) *int { return &n.Unknown }},
+	{"trims of a key's stream", func(n *Counts) *int { return &n.Trims }},
+	{"pauses", func(n *Counts) *int { return &n.Pauses }},
+	{"deliveries whose session was over", func(n *Counts) *int { return &n.Expiries }},
+	{"failed deliveries", func(n *Counts) *int { return &n.Retries }},
+	{"deferred deliveries", func(n *Counts) *int { return &n.Defers }},
+	{"deliveries given back", func(n *Counts) *int { return &n.GivenBack }},
+	{"buried items", func(n *Counts) *int { return &n.Buried }},
+	{"dead items redriven", func(n *Counts) *int { return &n.Redriven }},
+	{"items cancelled or dropped", func(n *Counts) *int { return &n.Cancelled }},
+}
+
+// Missed names the goals that were not reached.
+func (n *Counts) Missed(goals *Counts) (names []string) {
+	for _, f := range figures {
+		if got, goal := *f.of(n), *f.of(goals); got < goal {
+			names = append(names, fmt.Sprintf("%s: %d of %d", strings.TrimSpace(f.name), got, goal))
+		}
+	}
+	return names
+}
+
+// Table has the counts beside their goals.
+func (n *Counts) Table(goals *Counts) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-44s %8s %8s\n", "figure", "goal", "counted")
+	for _, f := range figures {
+		got, goal, missed := *f.of(n), *f.of(goals), ""
+		if got < goal {
+			missed = "   missed"
+		}
+		fmt.Fprintf(&b, "%-44s %8d %8d%s\n", f.name, goal, got, missed)
+	}
+	return b.String()
+}
+
+// Progress has the rest of the goals, in one line.
+func (n *Counts) Progress(goals *Counts, took time.Duration) string {
+	missed := n.Missed(goals)
+	if len(missed) == 0 {
+		return fmt.Sprintf("after %v: all goals are reached", took.Round(time.Second))
+	}
+	return fmt.Sprintf("after %v: %s", took.Round(time.Second), strings.Join(missed, ", "))
+}
+
+// A tally counts along with a run, from the lines written since it last looked. The verdict counts anew.
+type tally struct {
+	dir  string
+	read map[string]int64
+	told map[End]bool // completions that were told done
+	n    Counts
+}
+
+func newTally(dir string) *tally {
+	return &tally{dir: dir, read: map[string]int64{}, told: map[End]bool{}}
+}
+
+// counts returns the counts up to now.
+func (t *tally) counts() (*Counts, error) {
+	paths, err := filepath.Glob(filepath.Join(t.dir, "*"+ending))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		if err := t.lines(path); err != nil {
+			return nil, err
+		}
+	}
+	n := t.n
+	return &n, nil
+}
+
+func (t *tally) lines(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Seek(t.read[path], io.SeekStart); err != nil {
+		return err
+	}
+	read, err := io.ReadAll(file)
+	if err != nil {
+		return err
+	}
+	whole := bytes.LastIndexByte(read, '\n') + 1
+	t.read[path] += int64(whole)
+	for line := range bytes.Lines(read[:whole]) {
+		var r Record
+		if err := json.Unmarshal(line, &r); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		t.add(&r)
+	}
+	return nil
+}
+
+func (t *tally) add(r *Record) {
+	t.n.count(r)
+	if r.Call != Take || r.Answer != OK {
+		return
+	}
+	for _, e := range r.Ends {
+		if e.Kind != "c" || e.Told != "d" {
+			continue
+		}
+		key := End{Position: e.Position, Version: e.Version}
+		if t.told[key] {
+			t.n.Again++
+		}
+		t.told[key] = true
+	}
+}

@@ -1,0 +1,83 @@
+package queues
+
+import (
+	"context"
+	"errors"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// A driver writes down what a process asks a queue for, and what it is told.
+type driver struct {
+	*postgres.Driver
+	recorder *recorder
+	alone    bool // of callers of Receive
+	pass     func(point string)
+}
+
+func answerOf(err error) Record {
+	switch {
+	case err == nil:
+		return Record{Answer: OK}
+	case errors.Is(err, messagestore.ErrOutcomeUnknown):
+		return Record{Answer: Unknown, Note: err.Error()}
+	}
+	return Record{Answer: Failed, Note: err.Error()}
+}
+
+// QueueTake records takes that end deliveries before they are sent, and others if they were given something.
+func (d *driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	began := now()
+	c := Record{Call: Take, Session: t.Session, Lease: t.Lease.Microseconds(), Ticket: t.Ticket, Alone: d.alone}
+	for _, f := range t.Finishes {
+		c.Ends = append(c.Ends, End{Position: int64(f.Position), Version: f.Version, Kind: string(f.Kind), Delay: f.Delay.Microseconds()})
+	}
+	if len(c.Ends) > 0 {
+		c = d.recorder.begin(c)
+		d.pass(atEnding)
+	}
+	taken, err := d.Driver.QueueTake(ctx, t)
+	if len(c.Ends) == 0 {
+		if err != nil || len(taken.Items) == 0 {
+			return taken, err
+		}
+		c = d.recorder.since(began, c)
+	}
+	a := answerOf(err)
+	for i, told := range taken.Endings {
+		end := c.Ends[i]
+		end.Told = string(told)
+		a.Ends = append(a.Ends, end)
+	}
+	for _, item := range taken.Items {
+		a.Items = append(a.Items, Given{
+			int64(item.Message.GlobalPosition), item.Version, item.Failures, item.Message.ID.String(), string(item.Message.Stream),
+		})
+	}
+	if len(a.Items) > 0 {
+		a.Ticket = t.Ticket
+	}
+	d.recorder.end(c, a)
+	if len(a.Items) > 0 {
+		d.pass(atTaken)
+	}
+	return taken, err
+}
+
+// QueueExtend records extensions.
+func (d *driver) QueueExtend(ctx context.Context, e queuing.Extension) ([]queuing.Delivery, error) {
+	c := d.recorder.begin(Record{Call: Extend, Session: e.Session, Lease: e.Lease.Microseconds()})
+	lost, err := d.Driver.QueueExtend(ctx, e)
+	d.recorder.end(c, answerOf(err))
+	return lost, err
+}
+
+// QueueLeave records the ends of sessions.
+func (d *driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
+	c := d.recorder.begin(Record{Call: Leave, Session: l.Session, Next: l.Next, Lease: l.Lease.Microseconds()})
+	err := d.Driver.QueueLeave(ctx, l)
+	d.recorder.end(c, answerOf(err))
+	return err
+}
