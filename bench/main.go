@@ -4,6 +4,8 @@
 //	make bench                        a short run
 //	make bench BENCH=--long           the run that bench/RESULTS.md is made from
 //	make bench BENCH='--only write/'  some cases
+//
+// In the end it prints each goal with the figure that was measured.
 package main
 
 import (
@@ -34,15 +36,17 @@ type commands struct {
 }
 
 type run struct {
-	Long    bool    `help:"Measure for longer, in more rounds, with more rows: some 35 minutes."`
-	Only    string  `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP"`
-	Rounds  int     `help:"Rounds: in each, each contender of a case has its turn. 3, or 5 with --long." placeholder:"N"`
-	Seconds float64 `help:"How long to measure each contender in each round. 0.5, or 2.5 with --long." placeholder:"S"`
-	Out     string  `help:"The folder for the results." default:"results" placeholder:"DIR"`
-	Dir     string  `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
-	Seed    uint64  `help:"What random choices are made from; another one each time if it is 0." default:"0" placeholder:"N"`
-	Profile bool    `help:"Write a profile of the client's processor time for each contender, for go tool pprof."`
-	List    bool    `help:"Print the names of the cases, and the purpose of each."`
+	Long    bool          `help:"Measure for longer, in more rounds, with more rows: some 35 minutes."`
+	Only    string        `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP"`
+	Rounds  int           `help:"Rounds: in each, each contender of a case has its turn. 3, or 5 with --long." placeholder:"N"`
+	Seconds float64       `help:"How long to measure each contender in each round. 0.5, or 2.5 with --long." placeholder:"S"`
+	Out     string        `help:"The folder for the results." default:"results" placeholder:"DIR"`
+	Dir     string        `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
+	Seed    uint64        `help:"What random choices are made from; another one each time if it is 0." default:"0" placeholder:"N"`
+	Held    time.Duration `help:"For how long a snapshot is held in the cases of that. 2s, or 30s with --long." placeholder:"D"`
+	Backlog int64         `help:"How many items wait in the case of a backlog of a queue. 100,000, or 1,000,000 with --long." placeholder:"N"`
+	Profile bool          `help:"Write a profile of the client's processor time for each contender, for go tool pprof."`
+	List    bool          `help:"Print the names of the cases, and the purpose of each."`
 }
 
 type docs struct {
@@ -129,6 +133,7 @@ func (f run) finish(ctx context.Context, results report.Results, servers *server
 	if err := report.Write(f.Out, results); err != nil {
 		return err
 	}
+	fmt.Print(report.Goals(results))
 	met, goals := results.Goals()
 	log.Info().Int("goals", goals).Int("met", met).Str("report", filepath.Join(f.Out, "report.md")).Msg("done")
 	if len(results.Failed) > 0 {
@@ -144,7 +149,7 @@ func console() zerolog.ConsoleWriter {
 }
 
 func (f run) options(servers *server.Set, log zerolog.Logger) measure.Options {
-	o := measure.Options{Servers: servers, Rounds: 3, Time: 500 * time.Millisecond, Long: f.Long, Seed: f.Seed, Log: log}
+	o := measure.Options{Servers: servers, Rounds: 3, Time: 500 * time.Millisecond, Long: f.Long, Held: f.Held, Backlog: f.Backlog, Seed: f.Seed, Log: log}
 	if f.Long {
 		o.Rounds, o.Time = 5, 2500*time.Millisecond
 	}
@@ -178,6 +183,12 @@ func (f run) arguments() []string {
 	}
 	if f.Seconds > 0 {
 		given = append(given, fmt.Sprintf("--seconds=%g", f.Seconds))
+	}
+	if f.Held > 0 {
+		given = append(given, fmt.Sprintf("--held=%v", f.Held))
+	}
+	if f.Backlog > 0 {
+		given = append(given, fmt.Sprintf("--backlog=%d", f.Backlog))
 	}
 	return given
 }

@@ -58,6 +58,7 @@ func TestRunIsReportedAndGoesIntoTheDocument(t *testing.T) {
 	require.Len(t, results.Cases, 1)
 	require.Len(t, results.Cases[0].Contenders, 3)
 	require.NotZero(t, results.Run.Seed)
+	require.Contains(t, report.Goals(results), "| Write at an expected version, one hot category, 1 caller | Dibs: p50 ≤ 1x message-db |")
 	require.Equal(t, []string{"--only=^write/1-category/1-caller$", "--rounds=1", "--seconds=0.05"}, results.Run.Arguments)
 	require.Contains(t, results.Run.Versions, "PostgreSQL")
 

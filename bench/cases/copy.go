@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/maphash"
+	"math"
 	"runtime"
 	"sync"
 
@@ -157,7 +158,11 @@ func copyRows(ctx context.Context, conn *pgconn.PgConn, template string, rows []
 		} else {
 			b = binary.BigEndian.AppendUint16(b, 8)
 			text(r.data)
-			text(r.metadata)
+			if r.metadata == nil {
+				b = binary.BigEndian.AppendUint32(b, math.MaxUint32) // null
+			} else {
+				text(r.metadata)
+			}
 		}
 		text(r.id[:])
 		text([]byte(r.stream))

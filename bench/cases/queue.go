@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
@@ -28,10 +29,12 @@ const (
 	queueKeys = 1000
 )
 
-// The contenders beside Dibs.
+// The names of contenders.
 const (
 	dibsKeyed = "Dibs, 1,000 keys"
 	pgmqShape = "pgmq's shape"
+	sqliteTen = "Dibs, ten an insert"
+	sqliteOne = "Dibs, one an insert"
 )
 
 // Queue returns the cases of inserting items, taking and completing them.
@@ -54,7 +57,39 @@ func Queue() []measure.Case {
 			},
 		}
 	}
-	return []measure.Case{cycles(10, 3, 2.5), cycles(1, 5, 4)}
+	return []measure.Case{
+		cycles(10, 3, 2.5), cycles(1, 5, 4),
+		{
+			Name:  "queue/latency/200-a-second",
+			Shows: "From before an insert to its handler's call, 200 items a second",
+			Contenders: []measure.Contender{
+				{Name: dibs, Run: queueLatency}, {Name: river, Run: riverLatency},
+			},
+			Goals: []measure.Goal{{Metric: measure.P99, Of: dibs, AtMost: 0.004}},
+		},
+		{
+			Name:       "queue/idle",
+			Shows:      "A queue with 64 workers that wait",
+			Contenders: []measure.Contender{{Name: dibs, Run: queueIdle}},
+			// The server itself logs once in the while which transactions run.
+			Goals: []measure.Goal{{Metric: measure.Quiet, Of: dibs, AtLeast: 0.9}},
+		},
+		{
+			Name:       "queue/4-processes/16-workers",
+			Shows:      "Take and complete items of one queue, four processes of 16 workers; the spread is of what each does",
+			Contenders: []measure.Contender{{Name: dibs, Run: queueProcesses}},
+			Goals:      []measure.Goal{{Metric: measure.Spread, Of: dibs, AtMost: 0.05}},
+		},
+		{
+			Name:  "queue/sqlite/64-workers",
+			Shows: "SQLite: insert, take and complete items, ten an insert and one, 64 workers",
+			Contenders: []measure.Contender{
+				{Name: sqliteTen, Run: cycleOf(openSQLiteQueue, 10, 0)}, {Name: sqliteOne, Run: cycleOf(openSQLiteQueue, 1, 0)},
+			},
+			Goals: []measure.Goal{{Metric: measure.Rate, Of: sqliteTen, AtLeast: 2000}, {Metric: measure.Rate, Of: sqliteOne, AtLeast: 2000}},
+		},
+		takesUnderSnapshot(), takesOfBacklog(),
+	}
 }
 
 // A queued is a queue that is worked on while callers insert.
@@ -117,17 +152,34 @@ func newItem() transferred {
 }
 
 // A dibsQueue is package queue over a store.
-type dibsQueue struct{ *queue.Queue }
+type dibsQueue struct {
+	*queue.Queue
+	workers int
+	lease   time.Duration // 0 for the default
+}
 
-func newDibsQueue(store *messagestore.Store) dibsQueue {
-	return dibsQueue{must.New(queue.New(store, itemCategory, &queue.Config{Logger: logger.Silent()}))}
+func newDibsQueue(store *messagestore.Store, workers int) dibsQueue {
+	return dibsQueue{must.New(queue.New(store, itemCategory, &queue.Config{Logger: logger.Silent()})), workers, 0}
 }
 
 func openQueue(ctx context.Context, cell *measure.Cell) (queued, error) {
+	s, err := openQueueStore(ctx, cell)
+	if err != nil {
+		return nil, err
+	}
+	return newDibsQueue(s.Store, queueWorkers), nil
+}
+
+// openQueueStore opens a store in a database of the cell's, until the cell is over.
+func openQueueStore(ctx context.Context, cell *measure.Cell) (*dibsStore, error) {
 	url, err := database(ctx, cell, server.Dibs)
 	if err != nil {
 		return nil, err
 	}
+	return openQueueStoreAt(ctx, cell, url)
+}
+
+func openQueueStoreAt(ctx context.Context, cell *measure.Cell, url string) (*dibsStore, error) {
 	s, err := openDibsStore(ctx, url)
 	if err != nil {
 		return nil, err
@@ -136,7 +188,7 @@ func openQueue(ctx context.Context, cell *measure.Cell) (queued, error) {
 		defer s.close()
 		return s.Close() // the connection that listens ends before its database does
 	})
-	return newDibsQueue(s.Store), nil
+	return s, nil
 }
 
 func (q dibsQueue) insert(ctx context.Context, items, keys int, source *rand.Rand) error {
@@ -156,16 +208,12 @@ func (q dibsQueue) insert(ctx context.Context, items, keys int, source *rand.Ran
 }
 
 func (q dibsQueue) work(ctx context.Context, handled func()) error {
-	return q.workers(ctx, queueWorkers, handled)
-}
-
-func (q dibsQueue) workers(ctx context.Context, n int, handled func()) error {
 	mux := handler.New()
 	handler.On(mux, func(context.Context, handler.Message[transferred]) error {
 		handled()
 		return nil
 	})
-	return q.Work(ctx, mux, &queue.WorkConfig{MaxWorkers: n})
+	return q.Work(ctx, mux, &queue.WorkConfig{MaxWorkers: q.workers, Lease: q.lease})
 }
 
 func (q dibsQueue) completed(ctx context.Context) (int64, error) {

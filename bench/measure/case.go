@@ -71,6 +71,9 @@ const (
 	Resident  Metric = "peak RSS"         // bytes of the client's memory that are in RAM, at most
 	WriteP99  Metric = "p99 of the write" // where more than the write is timed
 	Cores     Metric = "cores"            // how many of the processors were busy for it, 0.02 for 2 % of one
+	Least     Metric = "least"            // seconds of an operation, the least of many
+	Spread    Metric = "spread"           // the most of several parts less the least, as a part of their mean
+	Quiet     Metric = "without WAL"      // the part of the time in which the server logged nothing
 )
 
 // A Goal is a bound for a contender's figure, or for its ratio to another's.

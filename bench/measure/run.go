@@ -21,6 +21,8 @@ type Options struct {
 	Rounds       int
 	Time, Warmup time.Duration
 	Long, Smoke  bool
+	Held         time.Duration
+	Backlog      int64
 	Seed         uint64
 	Profiles     string // the folder for profiles of the client in the first round; "" for none
 	Log          zerolog.Logger
@@ -63,7 +65,7 @@ func runCase(ctx context.Context, c Case, o Options, progress func() (percent in
 	hash.Write([]byte(c.Name))
 	seed := o.Seed ^ hash.Sum64()
 	newCell := func(round int) *Cell {
-		return &Cell{Servers: o.Servers, Time: o.Time, Warmup: o.Warmup, Long: o.Long, Smoke: o.Smoke, Seed: seed + uint64(round)} //nolint:gosec // a few
+		return &Cell{Servers: o.Servers, Time: o.Time, Warmup: o.Warmup, Long: o.Long, Smoke: o.Smoke, Held: o.Held, Backlog: o.Backlog, Seed: seed + uint64(round)} //nolint:gosec // a few
 	}
 	if c.Setup != nil {
 		cell := newCell(0)

@@ -53,6 +53,13 @@ func runText(b *strings.Builder, r Results) {
 	}
 }
 
+// Goals returns the table of the goals, each with its measured figure, or "" if there are none.
+func Goals(r Results) string {
+	var b strings.Builder
+	goalsTable(&b, r)
+	return b.String()
+}
+
 func goalsTable(b *strings.Builder, r Results) {
 	met, all := r.Goals()
 	if all == 0 {
@@ -153,7 +160,7 @@ func value(m measure.Metric, v float64) string {
 	switch m {
 	case measure.Rate:
 		return thousands(v) + "/s"
-	case measure.P50, measure.P99, measure.WriteP99, measure.ClientCPU, measure.ServerCPU:
+	case measure.P50, measure.P99, measure.WriteP99, measure.Least, measure.ClientCPU, measure.ServerCPU:
 		switch {
 		case v >= 1:
 			return number(v) + " s"
@@ -166,7 +173,7 @@ func value(m measure.Metric, v float64) string {
 		return thousands(v) + " B"
 	case measure.Resident:
 		return number(v/(1<<20)) + " MiB"
-	case measure.Cores:
+	case measure.Cores, measure.Spread, measure.Quiet:
 		return number(v*100) + " %"
 	}
 	return number(v)
