@@ -109,3 +109,37 @@ func ExampleJob_Complete() {
 	// mail to ann
 	// finished with 0 failures
 }
+
+// A caller inserts an item and waits for its end, and for the message that the handler wrote with the item as its cause.
+func ExampleQueue_Await() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	store := must.New(messagestore.New(memory.New(), nil))
+	mail := must.New(queue.New(store, "mail", nil))
+	mux := handler.New()
+	handler.On(mux, func(ctx context.Context, m handler.Message[Send]) error {
+		_, err := store.Write(ctx, "receipt-ann", messagestore.AnyVersion, messagestore.Follow(m.Message, Send{To: "ann", N: 250}))
+		return err
+	})
+	worker := make(chan error, 1)
+	go func() { worker <- mail.Work(ctx, mux, nil) }()
+
+	at, err := mail.Insert(ctx, Send{To: "ann"}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	waiting, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	item, result, err := mail.Await(waiting, at.Position, "receipt-ann")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s: %s\n", item.State, result[0].Data)
+
+	stop()
+	if err := <-worker; err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// finished: {"to":"ann","n":250}
+}

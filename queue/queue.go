@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/followers"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
@@ -201,6 +203,71 @@ func (q *Queue) Item(ctx context.Context, position messagestore.GlobalPosition) 
 	}
 	item, err := q.driver.QueueItem(ctx, q.of, position)
 	return item, q.fail(fmt.Sprintf("item %d", position), err)
+}
+
+// awaitPoll is how often Await looks at its item at first, and slowestPoll later: no write tells that an item is finished.
+const (
+	awaitPoll   = 100 * time.Millisecond
+	slowestPoll = time.Second
+)
+
+// Await waits until the item at a position is finished or dead, and returns it, and in the order of the streams in the messages
+// there that have it as their cause ([messagestore.Follow]): its result, if the handler wrote one before it ended. The item's log
+// has its failures, and whether it was cancelled or dropped. A dead item may be retried later.
+//
+// It looks when something was written to the category of a stream in in, and every 100 ms, after ten seconds every second.
+// If ctx ends first, the item as it was last comes with the error of ctx. The error matches [messagestore.ErrNotFound] for
+// a position at which the queue's category has no message: of another category, not committed yet, or removed; and
+// [messagestore.ErrInvalid] for a position or name that cannot be.
+func (q *Queue) Await(ctx context.Context, position messagestore.GlobalPosition, in ...messagestore.StreamName) (Item, []*messagestore.Message, error) {
+	if err := q.use(ctx); err != nil {
+		return Item{}, nil, err
+	}
+	err := checkPosition(position)
+	for _, name := range in {
+		err = errors.Join(err, name.Validate())
+	}
+	if err != nil {
+		return Item{}, nil, q.fail("await", err)
+	}
+	item, err := q.awaitEnd(ctx, position, in)
+	var found []*messagestore.Message
+	for i := 0; i < len(in) && err == nil && item.Message != nil; i++ {
+		var some []*messagestore.Message
+		if slices.Contains(in[:i], in[i]) {
+			continue
+		}
+		some, err = followers.In(ctx, q.store, in[i], position, func(m *messagestore.Message) bool {
+			return m.Metadata.CausationStream == item.Message.Stream && m.Metadata.CausationPosition == item.Message.Position
+		})
+		found = append(found, some...)
+	}
+	return item, found, q.fail(fmt.Sprintf("await %d", position), err)
+}
+
+func (q *Queue) awaitEnd(ctx context.Context, position messagestore.GlobalPosition, in []messagestore.StreamName) (last Item, err error) {
+	changed, stop := followers.Watch(q.store, awaitPoll, in...)
+	defer stop()
+	for began := time.Now(); ; {
+		item, err := q.driver.QueueItem(ctx, q.of, position)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return last, ctx.Err()
+		case err != nil || item.State == Finished || item.State == Dead:
+			return item, err
+		}
+		last = item
+		timer := time.NewTimer(min(max(time.Since(began)/10, awaitPoll), slowestPoll))
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return last, ctx.Err()
+		}
+	}
 }
 
 // Items returns items that are not finished and in a state, in order of position from one on: at most limit, 1 to 1,000.

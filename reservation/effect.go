@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/followers"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -61,7 +62,7 @@ func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, 
 		}
 	}
 	for _, name := range streams {
-		events, err := r.followers(ctx, name, result.Winner)
+		events, err := followers.In(ctx, r.store, name, result.Winner.Metadata.CausationGlobalPosition, ledTo(result.Winner))
 		if err != nil {
 			return Effect{}, fmt.Errorf("outcome of %s: %w", stream, err)
 		}
@@ -80,37 +81,12 @@ func (r *Reserver) Await(ctx context.Context, source messagestore.StreamName, ke
 	if err != nil {
 		return Effect{}, fmt.Errorf("await: %w", err)
 	}
-	store, ok := r.store.(interface {
-		Watch(category messagestore.Category, interval time.Duration) (<-chan messagestore.GlobalPosition, func())
-	})
+	store, ok := r.store.(followers.Watcher)
 	if !ok {
 		return Effect{}, fmt.Errorf("await %s: %w", stream, messagestore.ErrNotSupported)
 	}
-	changed := make(chan struct{}, 1)
-	left := make(chan struct{})
-	defer close(left)
-	var watched []messagestore.Category
-	for _, name := range append([]messagestore.StreamName{stream}, in...) {
-		if slices.Contains(watched, name.Category()) {
-			continue
-		}
-		watched = append(watched, name.Category())
-		bell, stop := store.Watch(name.Category(), awaitInterval)
-		defer stop()
-		go func() {
-			for {
-				select {
-				case <-bell:
-				case <-left:
-					return
-				}
-				select {
-				case changed <- struct{}{}:
-				default: // it is about to be read
-				}
-			}
-		}()
-	}
+	changed, stop := followers.Watch(store, awaitInterval, append([]messagestore.StreamName{stream}, in...)...)
+	defer stop()
 	for {
 		effect, err := r.Outcome(ctx, source, key, in...)
 		if err != nil || effect.Done {
@@ -152,23 +128,12 @@ func WrittenWith(winner *messagestore.Message) []messagestore.StreamName {
 	return streams
 }
 
-// followers returns the messages of a stream that have the winner or its command as their cause.
-// They were written after the command, and so have greater global positions.
-func (r *Reserver) followers(ctx context.Context, stream messagestore.StreamName, winner *messagestore.Message) ([]*messagestore.Message, error) {
-	var found []*messagestore.Message
+// ledTo reports whether a message has the winner or its command as its cause.
+func ledTo(winner *messagestore.Message) func(*messagestore.Message) bool {
 	command := winner.Metadata
-	for m, err := range r.store.ReadStreamBackwards(ctx, stream, messagestore.EndOfStream) {
-		if err != nil {
-			return nil, err
-		}
-		if m.GlobalPosition <= command.CausationGlobalPosition {
-			break
-		}
+	return func(m *messagestore.Message) bool {
 		cause, at := m.Metadata.CausationStream, m.Metadata.CausationPosition
-		if cause == winner.Stream && at == winner.Position || cause == command.CausationStream && at == command.CausationPosition && m.Stream != winner.Stream {
-			found = append(found, m)
-		}
+		return cause == winner.Stream && at == winner.Position ||
+			cause == command.CausationStream && at == command.CausationPosition && m.Stream != winner.Stream
 	}
-	slices.Reverse(found)
-	return found, nil
 }

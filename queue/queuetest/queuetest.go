@@ -9,7 +9,7 @@
 // holds to its word. Each has been seen to fail: the package's own tests break a driver in one way after another, and
 // demand that the sub-test meant for it finds out.
 //
-// Q7 and Q12 ask nothing of a driver, and Q10 asks what messagestore/storetest tests.
+// Q7, Q12 and Q13 ask nothing of a driver, and Q10 asks what messagestore/storetest tests.
 package queuetest
 
 import (
