@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -38,18 +39,25 @@ func TestTicksWhereClocksAreChanged(t *testing.T) {
 		spec, zone, after string
 		want              []string
 	}{
-		"a skipped hour of a fixed time":        {"30 2 * * *", "Europe/Prague", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"}},
-		"two fixed times in a skipped hour":     {"15,45 2 * * *", "Europe/Prague", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:15:00Z"}},
-		"a repeated hour of a fixed time":       {"30 2 * * *", "Europe/Prague", "2026-10-24T12:00:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"}},
-		"after the first of a repeated hour":    {"30 2 * * *", "Europe/Prague", "2026-10-25T00:30:00Z", []string{"2026-10-26T01:30:00Z"}},
-		"every half an hour through a skip":     {"*/30 * * * *", "Europe/Prague", "2026-03-29T00:15:00Z", []string{"2026-03-29T00:30:00Z", "2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z"}},
-		"every half an hour through a repeat":   {"*/30 * * * *", "Europe/Prague", "2026-10-25T00:15:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-25T01:00:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:00:00Z"}},
-		"New York, which changes at two":        {"0 2 * * *", "America/New_York", "2026-03-07T12:00:00Z", []string{"2026-03-08T07:00:00Z", "2026-03-09T06:00:00Z"}},
-		"Lord Howe, by half an hour":            {"15 2 * * *", "Australia/Lord_Howe", "2026-10-03T00:00:00Z", []string{"2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"}},
-		"UTC, where none is":                    {"@daily", "", "2026-03-28T12:00:00Z", []string{"2026-03-29T00:00:00Z"}},
-		"the last of February in a leap year":   {"0 0 29 2 *", "", "2026-01-01T00:00:00Z", []string{"2028-02-29T00:00:00Z"}},
-		"@every, from the tick before":          {"@every 90s", "", "2026-01-01T00:00:00Z", []string{"2026-01-01T00:01:30Z", "2026-01-01T00:03:00Z"}},
-		"a day of the month or one of the week": {"0 0 13 * fri", "", "2026-02-12T00:00:00Z", []string{"2026-02-13T00:00:00Z", "2026-02-20T00:00:00Z"}},
+		"a skipped hour of a fixed time":         {"30 2 * * *", "Europe/Prague", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"}},
+		"two fixed times in a skipped hour":      {"15,45 2 * * *", "Europe/Prague", "2026-03-28T12:00:00Z", []string{"2026-03-29T01:00:00Z", "2026-03-30T00:15:00Z"}},
+		"a repeated hour of a fixed time":        {"30 2 * * *", "Europe/Prague", "2026-10-24T12:00:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"}},
+		"after the first of a repeated hour":     {"30 2 * * *", "Europe/Prague", "2026-10-25T00:30:00Z", []string{"2026-10-26T01:30:00Z"}},
+		"every half an hour through a skip":      {"*/30 * * * *", "Europe/Prague", "2026-03-29T00:15:00Z", []string{"2026-03-29T00:30:00Z", "2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z"}},
+		"every half an hour through a repeat":    {"*/30 * * * *", "Europe/Prague", "2026-10-25T00:15:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-25T01:00:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:00:00Z"}},
+		"New York, which changes at two":         {"0 2 * * *", "America/New_York", "2026-03-07T12:00:00Z", []string{"2026-03-08T07:00:00Z", "2026-03-09T06:00:00Z"}},
+		"Lord Howe, by half an hour":             {"15 2 * * *", "Australia/Lord_Howe", "2026-10-03T00:00:00Z", []string{"2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"}},
+		"UTC, where none is":                     {"@daily", "", "2026-03-28T12:00:00Z", []string{"2026-03-29T00:00:00Z"}},
+		"the last of February in a leap year":    {"0 0 29 2 *", "", "2026-01-01T00:00:00Z", []string{"2028-02-29T00:00:00Z"}},
+		"@every, from the tick before":           {"@every 90s", "", "2026-01-01T00:00:00Z", []string{"2026-01-01T00:01:30Z", "2026-01-01T00:03:00Z"}},
+		"29 February around 2100, which is none": {"0 0 29 2 *", "", "2096-01-01T00:00:00Z", []string{"2096-02-29T00:00:00Z", "2104-02-29T00:00:00Z"}},
+		"the same in a zone, each hour":          {"30 * 29 2 *", "Europe/Prague", "2096-02-29T22:00:00Z", []string{"2096-02-29T22:30:00Z", "2104-02-28T23:30:00Z"}},
+		"Sunday as 7":                            {"0 9 * * 7", "", "2026-11-27T00:00:00Z", []string{"2026-11-29T09:00:00Z", "2026-12-06T09:00:00Z"}},
+		"a range up to Sunday":                   {"0 9 * * Fri-7", "", "2026-11-27T10:00:00Z", []string{"2026-11-28T09:00:00Z", "2026-11-29T09:00:00Z", "2026-12-04T09:00:00Z"}},
+		"each other day up to Sunday":            {"0 9 * * 1-7/2", "", "2026-11-27T10:00:00Z", []string{"2026-11-29T09:00:00Z", "2026-11-30T09:00:00Z", "2026-12-02T09:00:00Z", "2026-12-04T09:00:00Z"}},
+		"all days, two of them Sunday":           {"0 9 * * 0-7", "", "2026-11-27T10:00:00Z", []string{"2026-11-28T09:00:00Z", "2026-11-29T09:00:00Z", "2026-11-30T09:00:00Z"}},
+		"Sunday among others":                    {"0 9 * * 3,7", "", "2026-11-27T10:00:00Z", []string{"2026-11-29T09:00:00Z", "2026-12-02T09:00:00Z"}},
+		"a day of the month or one of the week":  {"0 0 13 * fri", "", "2026-02-12T00:00:00Z", []string{"2026-02-13T00:00:00Z", "2026-02-20T00:00:00Z"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,6 +79,9 @@ func TestBadSchedulesAreRefused(t *testing.T) {
 	c := must.New(cron.New(must.New(messagestore.New(memory.New(), nil)), "reports", nil))
 	for name, s := range map[string]cron.Schedule{
 		"spec":          {Name: "x", Spec: "* * * *", Body: Report{}},
+		"eighth day":    {Name: "x", Spec: "0 0 * * 8", Body: Report{}},
+		"step of none":  {Name: "x", Spec: "0 0 * * 1-7/0", Body: Report{}},
+		"back in days":  {Name: "x", Spec: "0 0 * * 9-7", Body: Report{}},
 		"minute":        {Name: "x", Spec: "60 * * * *", Body: Report{}},
 		"never":         {Name: "x", Spec: "0 0 30 2 *", Body: Report{}},
 		"empty":         {Name: "x", Body: Report{}},
@@ -91,6 +102,23 @@ func TestBadSchedulesAreRefused(t *testing.T) {
 	require.ErrorIs(t, c.Remove(t.Context(), "x"), messagestore.ErrNotFound)
 	_, err = cron.New(nil, "a-b", &cron.Config{Workers: -1, PollInterval: -1})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
+}
+
+func TestNextTellsAllTicksOrNone(t *testing.T) {
+	t.Parallel()
+	after := time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)
+	for _, n := range []int{-1, 0, cron.MaxNext + 1} {
+		ticks, err := cron.Next("@daily", "", after, n)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "it is 1 to 1000")
+		require.Empty(t, ticks)
+	}
+	_, err := cron.Next("x", "", after, 0)
+	require.ErrorContains(t, err, "invalid spec")
+	require.ErrorContains(t, err, "invalid n")
+	ticks, err := cron.Next("@daily", "", after, cron.MaxNext)
+	require.NoError(t, err)
+	require.Equal(t, after.AddDate(0, 0, cron.MaxNext), ticks[cron.MaxNext-1])
 }
 
 // A clock is the time of a test, which the test puts forward.
@@ -244,6 +272,24 @@ func TestASleepOfThreeYearsIsNoFlood(t *testing.T) {
 	clock.put(time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC))
 	await.Equal(t, "the last thousand", 1060, count("reports-all"))
 	await.Equal(t, "one for three years", 2, count("reports-last"))
+}
+
+// 2100 is no leap year, and eight years are more than the parser looks ahead.
+func TestAScheduleGoesOnOverYearsWithoutATick(t *testing.T) {
+	t.Parallel()
+	store := must.New(messagestore.New(memory.New(), nil))
+	clock := &clock{now: time.Date(2096, 2, 28, 0, 0, 0, 0, time.UTC)}
+	c := must.New(cron.New(store, "reports", &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+	for name, spec := range map[string]string{"fixed": "0 6 29 2 *", "hourly": "0 * 29 2 *"} {
+		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: name, Spec: spec, Zone: "Europe/Prague", Body: Report{}}))
+	}
+	run(t, c)
+	for n, year := range []int{2096, 2104, 2108} {
+		clock.put(time.Date(year, 2, 29, 12, 0, 0, 0, time.UTC))
+		for _, stream := range []messagestore.StreamName{"reports-fixed", "reports-hourly"} {
+			await.Equal(t, "a tick in "+strconv.Itoa(year), n+1, func() int { return len(ticksOf(t, store, stream)) })
+		}
+	}
 }
 
 func TestAScheduleIsChangedAndRemovedByAnyProcess(t *testing.T) {

@@ -3,6 +3,8 @@ package cron
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -41,8 +43,8 @@ type Schedule struct {
 	// Name is the key of the items, so they are delivered one at a time, in order: any text.
 	Name string
 
-	// Spec has five fields, minute, hour, day of the month, month and day of the week, as in a crontab; or it is
-	// @yearly, @monthly, @weekly, @daily, @hourly, or @every with a duration of whole seconds, as in "@every 90s".
+	// Spec has five fields, minute, hour, day of the month, month and day of the week, as in a crontab, where Sunday is 0
+	// or 7; or it is @yearly, @monthly, @weekly, @daily, @hourly, or @every with a duration of whole seconds, as in "@every 90s".
 	//
 	// Where clocks are changed, as Debian's cron has it: a time of fixed hours that a change skips comes at the end of
 	// the hour that was skipped, and one that a change repeats comes once. With hours of "*" time goes on as it
@@ -93,7 +95,7 @@ func parse(spec, zone string) (*plan, error) {
 		}
 		return &plan{every: d}, zoneErr
 	}
-	parsed, err := parser.ParseStandard(spec)
+	parsed, err := parser.ParseStandard(sundays(spec))
 	if err != nil {
 		return nil, invalid(text.Log(err))
 	}
@@ -113,19 +115,62 @@ func parse(spec, zone string) (*plan, error) {
 	return p, nil
 }
 
-// next returns the first tick after t, or the zero time if none comes within five years.
+var weekdays = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat", "7"}
+
+// sundays has 7, which is Sunday in a crontab, as the parser has it: 0. A range up to it becomes a list.
+func sundays(spec string) string {
+	fields := strings.Fields(spec)
+	if len(fields) != 5 || !strings.Contains(fields[4], "7") {
+		return spec
+	}
+	parts := strings.Split(fields[4], ",")
+	for i, part := range parts {
+		days, by, stepped := strings.Cut(part, "/")
+		first, last, isRange := strings.Cut(days, "-")
+		from, step := slices.Index(weekdays, strings.ToLower(first)), 1
+		if n, err := strconv.Atoi(first); err == nil {
+			from = n
+		}
+		if stepped {
+			step, _ = strconv.Atoi(by)
+		}
+		if isRange && last != "7" || !isRange && first != "7" || from < 0 || step < 1 {
+			continue // the parser takes it as it is, or refuses it
+		}
+		var list []string
+		for day := from; day <= 7; day += step {
+			list = append(list, strconv.Itoa(day%7))
+		}
+		if len(list) > 0 {
+			parts[i] = strings.Join(list, ",")
+		}
+	}
+	fields[4] = strings.Join(parts, ",")
+	return strings.Join(fields, " ")
+}
+
+// after returns the first time of a spec after t. The parser looks at no year but t's and the five that follow; 29 February
+// may be eight years off.
+func after(spec *parser.SpecSchedule, t time.Time) time.Time {
+	if at := spec.Next(t); !at.IsZero() {
+		return at
+	}
+	return spec.Next(time.Date(t.Year()+6, 1, 1, 0, 0, -1, 0, t.Location()))
+}
+
+// next returns the first tick after t, or the zero time if none ever comes.
 func (p *plan) next(t time.Time) time.Time {
 	if p.every > 0 {
 		return t.Add(p.every)
 	}
 	if !p.fixed {
-		return p.local.Next(t.In(p.zone)).UTC()
+		return after(p.local, t.In(p.zone)).UTC()
 	}
 	// By the clock on the wall, which a change puts forward or back.
 	local := t.In(p.zone)
 	wall := time.Date(local.Year(), local.Month(), local.Day(), local.Hour(), local.Minute(), local.Second(), local.Nanosecond(), time.UTC)
 	for range 100 {
-		if wall = p.spec.Next(wall); wall.IsZero() {
+		if wall = after(p.spec, wall); wall.IsZero() {
 			return time.Time{}
 		}
 		if at := onWall(wall, p.zone); at.After(t) {
@@ -183,16 +228,25 @@ func (p *plan) due(after, now time.Time, catchUp CatchUp) (ticks []time.Time) {
 	return ticks
 }
 
-// Next returns the next n ticks of a spec in a zone after a time: those that a schedule would have. The error matches
-// [messagestore.ErrInvalid] for a spec or a zone that is none.
+// MaxNext is how many ticks [Next] returns at most.
+const MaxNext = 1000
+
+// Next returns the next n ticks, 1 to [MaxNext], of a spec in a zone after a time: those that a schedule would have. The error
+// matches [messagestore.ErrInvalid] for a spec or a zone that is none, or another n.
 func Next(spec, zone string, after time.Time, n int) ([]time.Time, error) {
 	p, err := parse(spec, zone)
+	if n < 1 || n > MaxNext {
+		err = errors.Join(err, messagestore.NewInvalidError("n", n, fmt.Sprintf("it is 1 to %d", MaxNext)))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cron: %w", err)
 	}
-	var ticks []time.Time
-	for t := p.next(after); len(ticks) < n && !t.IsZero(); t = p.next(t) {
-		ticks = append(ticks, t)
+	ticks := make([]time.Time, n)
+	for i := range ticks {
+		if after = p.next(after); after.IsZero() {
+			return nil, fmt.Errorf("cron: %w", messagestore.NewInvalidError("spec", spec, "no such time comes"))
+		}
+		ticks[i] = after
 	}
 	return ticks, nil
 }
