@@ -187,6 +187,7 @@ func leaverGivesUpItsPlace(t *testing.T, f *fixture) {
 
 var boundTests = []test{
 	{"Q9/NotBeforeItsDate", notBeforeItsDate, 0},
+	{"Q9/DatesAreExact", datesAreExact, 0},
 	{"Q9/NotBeforeItsDelay", notBeforeItsDelay, 0},
 	{"Q9/NoMoreThanMaxOut", noMoreThanMaxOut, 0},
 	{"Q9/NoMoreThanTheRate", noMoreThanTheRate, 0},
@@ -217,6 +218,30 @@ func notBeforeItsDate(t *testing.T, f *fixture) {
 	soon := f.insertAt(t, "", date)
 	require.Equal(t, soon, f.soon(t, queuing.Take{}).Message.GlobalPosition)
 	require.False(t, f.now(t).Before(date.Truncate(time.Microsecond)))
+}
+
+// The last date has more microseconds than a double holds.
+func datesAreExact(t *testing.T, f *fixture) {
+	dates := []time.Time{
+		time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC),
+		time.Date(2400, 2, 29, 12, 34, 56, 789_001_000, time.UTC),
+		time.UnixMicro(999_999_999_999_999_999).UTC(), // of 18 digits
+	}
+	var at []messagestore.GlobalPosition
+	are := func(state queuing.State) {
+		t.Helper()
+		for i, date := range dates {
+			item := f.item(t, at[i])
+			require.Equal(t, state, item.State)
+			require.Equal(t, date, item.Due)
+		}
+	}
+	for _, date := range dates {
+		at = append(at, f.insertAt(t, "", date))
+	}
+	are(queuing.Waiting)
+	f.none(t, queuing.Take{})
+	are(queuing.Later)
 }
 
 func notBeforeItsDelay(t *testing.T, f *fixture) {

@@ -641,6 +641,19 @@ var bugs = []bug{
 
 	// Q9
 	{
+		"a date that is a microsecond off",
+		[]string{"Q9/DatesAreExact", "Q9/NotBeforeItsDate"},
+		func(d *driver) {
+			d.item = func(q queuing.Queue, at messagestore.GlobalPosition) (queuing.Item, error) {
+				item, err := d.Driver.QueueItem(context.Background(), q, at)
+				if !item.Due.IsZero() {
+					item.Due = item.Due.Add(time.Microsecond)
+				}
+				return item, err
+			}
+		},
+	},
+	{
 		"a date that does not count",
 		[]string{"Q9/NotBeforeItsDate"},
 		func(d *driver) {
