@@ -413,6 +413,8 @@ func (c *checker) finished(it *item) {
 			c.broke(Effects, "the completion of item %d at version %d was committed, and its effect is not there", it.Position, f.Version)
 		case (a == Undone || a == Lost) && committed && len(it.finishes) == 1:
 			c.broke(Effects, "the completion of item %d at version %d was not committed (%s), and its effect is there", it.Position, f.Version, a)
+		case a == Undone && !committed && slices.Contains(done, f.Version): // its caller gave it back, or left it
+			c.broke(Effects, "the completion of item %d at version %d was rolled back, and the item is completed", it.Position, f.Version)
 		}
 	}
 	for _, e := range it.ends {

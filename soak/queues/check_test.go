@@ -1,0 +1,243 @@
+package queues
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A world is the history of five items: one that is completed; one behind it whose first session was over, and whose
+// late completion is refused; one with a date, that is completed in a transaction; one that fails and is buried; and
+// one that is cancelled while it is held.
+type world struct{ Inputs }
+
+const second = int64(1_000_000)
+
+// at is a moment of the world, in milliseconds from its beginning.
+func at(ms int64) int64 { return 1_700_000_000*second + ms*1000 }
+
+func (w *world) call(process string, from, to int64, c, a Record) *Call {
+	c.At, a.At, a.Call = at(from), at(to), c.Call
+	call := &Call{Record: c, Process: process, End: at(to), Answer: a}
+	w.Calls = append(w.Calls, call)
+	return call
+}
+
+func (w *world) give(session, from, position int64, version, failures int) {
+	m := w.Messages[position-1]
+	w.call("worker", from, from+10, Record{Call: Take, Session: session, Lease: second},
+		Record{Answer: OK, Items: []Given{{position, version, failures, m.ID, m.Stream}}})
+}
+
+func (w *world) end(session, from, position int64, version int, kind, told string) *Call {
+	e := End{Position: position, Version: version, Kind: kind}
+	answered := e
+	answered.Told = told
+	return w.call("worker", from, from+10, Record{Call: Take, Session: session, Lease: second, Ends: []End{e}}, Record{Answer: OK, Ends: []End{answered}})
+}
+
+func (w *world) line(position int64, version int, what string, ms, session int64) {
+	w.Lines = append(w.Lines, &Line{position, version, what, at(ms), session})
+}
+
+func newWorld() *world {
+	w := &world{}
+	for i, m := range []Message{{Stream: "mail-k1"}, {Stream: "mail-k1", Place: 1}, {Stream: "mail-c", Due: at(500)}, {Stream: "mail-d"}, {Stream: "mail-k1", Place: 2}} {
+		m.Position, m.ID = int64(i+1), fmt.Sprintf("id-%d", i+1)
+		w.Messages = append(w.Messages, &m)
+		w.call("inserter", 10, 20, Record{Call: Insert, New: []New{{m.ID, m.Stream}}}, Record{Answer: OK, New: []New{{m.ID, m.Stream}}})
+	}
+	w.give(1, 100, 1, 0, 0)
+	w.end(1, 200, 1, 0, "c", "d")
+	w.give(1, 220, 2, 0, 0)
+	w.line(2, 0, "e", 2000, 1)
+	w.give(2, 2010, 2, 1, 1)
+	w.end(1, 2100, 2, 0, "c", "l")
+	w.end(2, 2200, 2, 1, "c", "d")
+	w.give(2, 600, 3, 0, 0)
+	committed := []End{{Position: 3, Kind: "c"}}
+	w.call("worker", 620, 640, Record{Call: Finish, Ends: committed}, Record{Answer: OK, Ends: committed})
+	w.Effects = append(w.Effects, Effect{3, 0})
+	w.end(2, 650, 3, 0, "t", "d")
+	w.give(2, 660, 4, 0, 0)
+	w.end(2, 700, 4, 0, "r", "d").Ends[0].Delay = 50_000
+	w.line(4, 0, "r", 705, 2)
+	w.give(2, 800, 4, 1, 1)
+	w.end(2, 900, 4, 1, "x", "d")
+	w.line(4, 1, "x", 905, 2)
+	w.Rows = append(w.Rows, &Row{Position: 4, Version: 2, State: "d", Failures: 2})
+	w.line(5, 0, "C", 1000, 0)
+	w.call(nemesis, 3000, 3100, Record{Call: Drain}, Record{Answer: OK})
+	w.Head = &Head{Cursor: 5, Taken: 6, Finished: 3, Returned: 2, Buried: 1}
+	return w
+}
+
+func (w *world) dropLine(position int64, version int) {
+	w.Lines = slices.DeleteFunc(w.Lines, func(l *Line) bool { return l.Position == position && l.Version == version })
+}
+
+func TestAHistoryWithoutAMistakePasses(t *testing.T) {
+	t.Parallel()
+	v := Check(&newWorld().Inputs)
+	require.True(t, v.Passed(), v.String())
+	require.Equal(t, 2, v.Pairs)
+	require.Equal(t, 6, v.Counts.Deliveries)
+	require.Equal(t, 1, v.Counts.Refused)
+	require.Equal(t, 1, v.Counts.Expiries)
+	require.NotContains(t, v.String(), "broken")
+}
+
+// planted are histories with one mistake each.
+var planted = []struct {
+	name  string
+	rules []Rule // all that it breaks
+	plant func(w *world)
+}{
+	{"what was inserted is not there", []Rule{Nothing}, func(w *world) {
+		w.call("inserter", 30, 40, Record{Call: Insert, New: []New{{"id-9", "mail-e"}}}, Record{Answer: OK})
+	}},
+	{"what was rolled back is there", []Rule{Nothing}, func(w *world) { w.Calls[0].Answer.Answer = Undone }},
+	{"an item passed without a delivery", []Rule{Nothing}, func(w *world) {
+		w.Messages = append(w.Messages, &Message{Position: 6, Stream: "mail-f", ID: "id-6"})
+		w.call("inserter", 30, 40, Record{Call: Insert, New: []New{{"id-6", "mail-f"}}}, Record{Answer: OK})
+		w.Head.Cursor, w.Head.Taken, w.Head.Finished = 6, 7, 4
+	}},
+	{"an item is left out", []Rule{Met}, func(w *world) {
+		w.Rows = append(w.Rows, &Row{Position: 5, State: "o", Session: 2})
+		w.dropLine(5, 0)
+		w.Head.Taken, w.Head.Finished = 7, 2
+	}},
+	{"the end of a session was met late", []Rule{Met}, func(w *world) {
+		for _, l := range w.Lines {
+			if l.What == "e" {
+				l.At = at(230) + second + endOfSession.Microseconds() + 2_000_000
+			}
+		}
+		w.Calls = slices.DeleteFunc(w.Calls, func(c *Call) bool { return c.Session == 1 && c.At > at(300) })
+	}},
+	{"the workers did not finish in the end", []Rule{Met}, func(w *world) { w.Calls[len(w.Calls)-1].Answer.Answer = Failed }},
+	{"an open item was trimmed", []Rule{Trimmed}, func(w *world) { w.Messages[1].Gone, w.Messages[1].Open = true, true }},
+	{"the message of an item was removed before its row", []Rule{Trimmed}, func(w *world) {
+		w.Lines[slices.IndexFunc(w.Lines, func(l *Line) bool { return l.What == "C" })].What = "M"
+		w.Head.Taken = 7
+	}},
+	{"a late completion was accepted", []Rule{Twice, Late, After}, func(w *world) {
+		for _, c := range w.Calls {
+			if c.At == at(2100) {
+				c.Answer.Ends[0].Told = "d"
+			}
+		}
+	}},
+	{"a caller was told of a completion that was none", []Rule{Late}, func(w *world) {
+		e := []End{{Position: 2, Kind: "c"}}
+		w.call("worker", 2090, 2120, Record{Call: Complete, Ends: e}, Record{Answer: OK, Ends: e})
+	}},
+	{"a delivery was given twice", []Rule{Fenced}, func(w *world) { w.give(2, 110, 1, 0, 0) }},
+	{"an item was given after its completion", []Rule{After, Lines}, func(w *world) { w.give(2, 400, 1, 1, 0) }},
+	{"an item was given before the one before it was completed", []Rule{Order}, func(w *world) {
+		for _, c := range w.Calls {
+			if c.At == at(220) {
+				c.At, c.End = at(150), at(160)
+			}
+		}
+	}},
+	{"a cancelled item did not keep its place", []Rule{Order}, func(w *world) {
+		w.call("inserter", 30, 40, Record{Call: Insert, New: []New{{"id-6", "mail-k1"}}}, Record{Answer: OK})
+		w.Messages = append(w.Messages, &Message{Position: 6, Stream: "mail-k1", Place: 3, ID: "id-6"})
+		w.give(2, 1100, 6, 0, 0)
+		w.end(2, 1200, 6, 0, "c", "d")
+		w.Head.Cursor, w.Head.Taken, w.Head.Finished = 6, 7, 4
+	}},
+	{"a committed completion has no effect", []Rule{Effects}, func(w *world) { w.Effects = nil }},
+	{"a completion that was rolled back counts", []Rule{Effects}, func(w *world) {
+		e := []End{{Position: 1, Kind: "c"}}
+		w.call("worker", 120, 130, Record{Call: Finish, Ends: e}, Record{Answer: Undone, Ends: e})
+	}},
+	{"an effect is there twice", []Rule{Effects}, func(w *world) { w.Effects = append(w.Effects, Effect{3, 0}) }},
+	{"a failure was not counted", []Rule{Failures}, func(w *world) {
+		for _, c := range w.Calls {
+			if c.At == at(2010) {
+				c.Answer.Items[0].Failures = 0
+			}
+		}
+	}},
+	{"an item is dead too early", []Rule{Failures}, func(w *world) {
+		w.Lines[slices.IndexFunc(w.Lines, func(l *Line) bool { return l.What == "x" })].What = "r"
+	}},
+	{"a delivery has no line", []Rule{Lines, Failures}, func(w *world) { w.dropLine(4, 1) }},
+	{"a count is off", []Rule{Lines}, func(w *world) { w.Head.Finished++ }},
+	{"a delivery was counted that was none", []Rule{Lines}, func(w *world) { w.Head.Taken++ }},
+	{"an item was given before its date", []Rule{Early}, func(w *world) { w.Messages[2].Due = at(650) }},
+	{"a failed item was given before its time", []Rule{Early}, func(w *world) {
+		for _, c := range w.Calls {
+			if c.At == at(700) {
+				c.Answer.Ends[0].Delay = 2 * second
+			}
+		}
+	}},
+	{"an item was given while the queue was paused", []Rule{Early}, func(w *world) {
+		w.call(nemesis, 580, 590, Record{Call: Change, Note: pausing}, Record{Answer: OK, Note: pausing})
+		w.call(nemesis, 620, 630, Record{Call: Change, Note: resuming}, Record{Answer: OK, Note: resuming})
+	}},
+}
+
+func TestEachRuleIsBrokenByAPlantedHistory(t *testing.T) {
+	t.Parallel()
+	broken := map[Rule]bool{}
+	for _, p := range planted {
+		w := newWorld()
+		p.plant(w)
+		v := Check(&w.Inputs)
+		require.Len(t, v.Broken, len(p.rules), "%s\n%s", p.name, v)
+		for _, r := range p.rules {
+			broken[r] = true
+			require.Positive(t, v.Broken[r], "%s: %s\n%s", p.name, r, v)
+		}
+	}
+	for _, r := range Rules() {
+		require.True(t, broken[r], "no history breaks %s", r)
+	}
+}
+
+func TestATornLineIsLeftOutAndAnotherIsNot(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r, err := newRecorder(dir, "worker")
+	require.NoError(t, err)
+	c := r.begin(Record{Call: Take, Session: 7})
+	r.end(c, Record{Answer: OK, Items: []Given{{Position: 1}}})
+	r.begin(Record{Call: Take, Session: 8})
+	require.NoError(t, r.Close())
+	path := filepath.Join(dir, "worker"+ending)
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, append(whole, []byte(`{"op":3,"ca`)...), 0o600))
+
+	calls, err := readCalls(dir)
+	require.NoError(t, err)
+	require.Len(t, calls, 2)
+	require.Equal(t, OK, calls[0].Answer.Answer)
+	require.Equal(t, Never, calls[1].End)
+	counted, err := newTally(dir).counts()
+	require.NoError(t, err)
+	require.Equal(t, 1, counted.Deliveries)
+
+	require.NoError(t, os.WriteFile(path, append(slices.Clone(whole), []byte("{\n")...), 0o600))
+	_, err = readCalls(dir)
+	require.ErrorContains(t, err, "line 4")
+}
+
+func TestGoalsThatAreMissedAreNamed(t *testing.T) {
+	t.Parallel()
+	n := Short
+	require.Empty(t, n.Missed(&Short))
+	n.Kills--
+	require.Equal(t, []string{"kill -9 of processes: 9 of 10"}, n.Missed(&Short))
+	require.Contains(t, n.Table(&Short), "missed")
+	require.Contains(t, n.Progress(&Short, time.Second), "after 1s: kill -9")
+}
