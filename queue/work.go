@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -217,6 +218,7 @@ func (w *work) run(ctx context.Context) error {
 	defer poll.Stop()
 	var lasting error
 	for ctx.Err() == nil && lasting == nil {
+		runtime.Gosched() // handlers that return at once do so first: the next take ends all of them, and not some
 		due, free, soonest := w.due()
 		want := 0
 		if w.look {
