@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // dibs cron runs where no zones are installed
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
 )

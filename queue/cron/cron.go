@@ -18,6 +18,8 @@
 package cron
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -126,18 +128,24 @@ func (Unscheduled) MessageType() string { return "Unscheduled" }
 
 // Set adds a schedule, or changes the one of its name. To set the same again writes nothing. Ticks come from then on. The
 // error matches [messagestore.ErrInvalid] for a spec, a zone or a body that is none, before anything is sent.
-func (c *Cron) Set(ctx context.Context, s Schedule) error {
+func (c *Cron) Set(ctx context.Context, s Schedule) error { return c.put(ctx, s, "set", false) }
+
+// Add is Set for a name that has no schedule. If there is one that is another, nothing is written, and the error matches
+// [messagestore.ErrVersionConflict]. To add the same again is no mistake.
+func (c *Cron) Add(ctx context.Context, s Schedule) error { return c.put(ctx, s, "add", true) }
+
+func (c *Cron) put(ctx context.Context, s Schedule, what string, isNew bool) error {
 	if err := c.use(ctx); err != nil {
 		return err
 	}
-	err := c.set(ctx, s)
+	err := c.set(ctx, s, isNew)
 	if err != nil {
-		return fmt.Errorf("cron %s: set %.80q: %w", c.category, s.Name, err)
+		return fmt.Errorf("cron %s: %s %.80q: %w", c.category, what, s.Name, err)
 	}
 	return nil
 }
 
-func (c *Cron) set(ctx context.Context, s Schedule) error {
+func (c *Cron) set(ctx context.Context, s Schedule, isNew bool) error {
 	_, err := parse(s.Spec, s.Zone)
 	wrong := []error{err, c.stream(s.Name).Validate(), c.definition(s.Name).Validate()}
 	if s.CatchUp < Last || s.CatchUp > All {
@@ -160,8 +168,12 @@ func (c *Cron) set(ctx context.Context, s Schedule) error {
 		return err
 	default:
 		version = last.Position
-		if old, is := readScheduled(last); is && old.sameAs(scheduled) {
+		old, is := readScheduled(last)
+		if is && old.sameAs(scheduled) {
 			return nil
+		}
+		if is && isNew {
+			return &messagestore.VersionConflictError{Stream: last.Stream, Expected: messagestore.NoStream, Actual: version}
 		}
 	}
 	now, err := c.config.Now(ctx)
@@ -181,14 +193,17 @@ func (s *Scheduled) encode(body messagestore.Body) error {
 	}
 	if raw, is := body.(messagestore.Raw); is {
 		s.Data = raw.Data
-		if !json.Valid(raw.Data) {
-			return messagestore.NewInvalidError("body", string(raw.Data), "it is a JSON object")
+	} else {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return messagestore.NewInvalidError("body", s.Type, "it cannot be encoded: "+text.Log(err))
 		}
-		return nil
+		s.Data = data
 	}
-	data, err := json.Marshal(body)
-	s.Data = data
-	return err
+	if !json.Valid(s.Data) || bytes.TrimLeft(s.Data, " \t\r\n")[0] != '{' {
+		return messagestore.NewInvalidError("body", string(s.Data), "it is a JSON object")
+	}
+	return nil
 }
 
 func (s Scheduled) sameAs(other Scheduled) bool {
@@ -244,18 +259,60 @@ func (c *Cron) List(ctx context.Context) ([]Schedule, error) {
 	for _, s := range f.known {
 		all = append(all, s.Schedule)
 	}
-	slices.SortFunc(all, func(a, b Schedule) int { return compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b Schedule) int { return cmp.Compare(a.Name, b.Name) })
 	return all, nil
 }
 
-func compare(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
+// A Status is how a schedule stands: see [Cron.Status].
+type Status struct {
+	Schedule
+
+	From time.Time // ticks come after it: the time at which the schedule was set
+	Last time.Time // the last tick that came; the zero time if none is known
+
+	// Next is the next tick that comes. It is in the past if no process has run the schedules since, and the zero time
+	// if none comes within five years.
+	Next time.Time
+}
+
+// Status returns how the schedules of some names stand, or all for none, in order of their names. A name without a schedule is not
+// among them. It reads the last tick of each.
+func (c *Cron) Status(ctx context.Context, names ...string) ([]Status, error) {
+	if err := c.use(ctx); err != nil {
+		return nil, err
 	}
-	return 0
+	all, err := c.status(ctx, names)
+	if err != nil {
+		return nil, fmt.Errorf("cron %s: status: %w", c.category, err)
+	}
+	return all, nil
+}
+
+func (c *Cron) status(ctx context.Context, names []string) ([]Status, error) {
+	f := &follower{cron: c, known: map[messagestore.StreamName]*schedule{}}
+	if err := f.read(ctx); err != nil {
+		return nil, err
+	}
+	now, err := c.config.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []Status
+	for _, s := range f.known {
+		if len(names) > 0 && !slices.Contains(names, s.Name) {
+			continue
+		}
+		if err := c.learn(ctx, s); err != nil {
+			return nil, err
+		}
+		status := Status{Schedule: s.Schedule, From: s.from, Last: s.last, Next: s.plan.upcoming(s.base(now), now)}
+		if due := s.plan.due(s.base(now), now, s.CatchUp); len(due) > 0 {
+			status.Next = due[0]
+		}
+		all = append(all, status)
+	}
+	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
+	return all, nil
 }
 
 func (c *Cron) use(ctx context.Context) error {
@@ -430,10 +487,7 @@ func (c *Cron) tick(ctx context.Context, s *schedule, now time.Time) error {
 			return err
 		}
 	}
-	s.next = s.plan.next(now)
-	if s.plan.every > 0 {
-		s.next = s.plan.next(later(s.base(now), s.last))
-	}
+	s.next = s.plan.upcoming(s.base(now), now)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -92,6 +93,9 @@ func TestBadSchedulesAreRefused(t *testing.T) {
 		"name":          {Spec: "@daily", Body: Report{}},
 		"long name":     {Name: fmt.Sprintf("%0300d", 1), Spec: "@daily", Body: Report{}},
 		"body":          {Name: "x", Spec: "@daily"},
+		"array":         {Name: "x", Spec: "@daily", Body: messagestore.Raw{Type: "Report", Data: []byte(`[1]`)}},
+		"no JSON":       {Name: "x", Spec: "@daily", Body: messagestore.Raw{Type: "Report", Data: []byte(`{`)}},
+		"no data":       {Name: "x", Spec: "@daily", Body: messagestore.Raw{Type: "Report"}},
 		"catch-up":      {Name: "x", Spec: "@daily", Body: Report{}, CatchUp: 7},
 	} {
 		require.ErrorIs(t, c.Set(t.Context(), s), messagestore.ErrInvalid, name)
@@ -374,4 +378,83 @@ func (d *failingDriver) Append(ctx context.Context, a messagestore.Append) (mess
 	}
 	d.mu.Unlock()
 	return d.Driver.Append(ctx, a)
+}
+
+func TestAStatusHasTheLastTickAndTheNext(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store *messagestore.Store) {
+		category := storetest.Category(t)
+		begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		clock := &clock{now: begin}
+		c := must.New(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+		for name, s := range map[string]cron.Schedule{"all": {Spec: "0 6 * * *", CatchUp: cron.All}, "last": {Spec: "0 6 * * *"}, "none": {Spec: "@every 24h", CatchUp: cron.None}} {
+			s.Name, s.Body = name, Report{}
+			require.NoError(t, c.Add(t.Context(), s))
+		}
+		status := func(names ...string) (lines []string) {
+			all, err := c.Status(t.Context(), names...)
+			require.NoError(t, err)
+			for _, s := range all {
+				last := "-"
+				if !s.Last.IsZero() {
+					last = s.Last.Format("02 15h")
+				}
+				require.Equal(t, begin, s.From)
+				lines = append(lines, fmt.Sprint(s.Name, ": ", last, ", ", s.Next.Format("02 15h")))
+			}
+			return lines
+		}
+		require.Equal(t, []string{"all: -, 02 06h", "last: -, 02 06h", "none: -, 02 12h"}, status())
+		require.Equal(t, []string{"last: -, 02 06h"}, status("last", "nobody"))
+
+		clock.put(time.Date(2026, 3, 4, 18, 0, 0, 0, time.UTC))
+
+		require.Equal(t, []string{"all: -, 02 06h", "last: -, 04 06h", "none: -, 05 12h"}, status(), "nobody has run them")
+		run(t, c)
+		await.Equal(t, "three ticks", 3, func() int { return len(ticksOf(t, store, category.Stream("all"))) })
+		await.Equal(t, "the last tick", 1, func() int { return len(ticksOf(t, store, category.Stream("last"))) })
+		require.Equal(t, []string{"all: 04 06h, 05 06h", "last: 04 06h, 05 06h", "none: -, 05 12h"}, status())
+	})
+}
+
+func TestASecondScheduleOfANameIsNotAdded(t *testing.T) {
+	t.Parallel()
+	store := must.New(messagestore.New(memory.New(), nil))
+	c := must.New(cron.New(store, "reports", nil))
+	daily := cron.Schedule{Name: "daily", Spec: "@daily", Body: Report{}}
+	require.NoError(t, c.Add(t.Context(), daily))
+	require.NoError(t, c.Add(t.Context(), daily), "the same again")
+
+	err := c.Add(t.Context(), cron.Schedule{Name: "daily", Spec: "@hourly", Body: Report{}})
+
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	all, err := c.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.Equal(t, "@daily", all[0].Spec)
+	require.NoError(t, c.Remove(t.Context(), "daily"))
+	require.NoError(t, c.Add(t.Context(), cron.Schedule{Name: "daily", Spec: "@hourly", Body: Report{}}), "the name is free")
+}
+
+// Of a schedule whose missed ticks do not come, the next one is waited for.
+func TestAMissedTickThatDoesNotComeIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		begin := time.Now()
+		rounds := 0
+		passed := 90 * time.Minute
+		set := must.New(cron.New(store, "reports", &cron.Config{Now: func(context.Context) (time.Time, error) { return begin, nil }}))
+		require.NoError(t, set.Set(t.Context(), cron.Schedule{Name: "hourly", Spec: "@every 1h", Body: Report{}, CatchUp: cron.None}))
+		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Silent(), Now: func(context.Context) (time.Time, error) {
+			rounds++
+			return begin.Add(passed), nil
+		}}))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+
+		require.NoError(t, c.Run(ctx))
+
+		require.Less(t, rounds, 20)
+	})
 }

@@ -180,6 +180,14 @@ func (p *plan) next(t time.Time) time.Time {
 	return time.Time{}
 }
 
+// upcoming returns the first tick after now, of a plan whose ticks come after base.
+func (p *plan) upcoming(base, now time.Time) time.Time {
+	if p.every > 0 {
+		return base.Add((max(now.Sub(base), 0)/p.every + 1) * p.every)
+	}
+	return p.next(later(base, now))
+}
+
 // onWall returns the first time at which the clock in a zone shows what wall has in UTC. If it never does, it returns the time
 // at which the clock is put forward past it.
 func onWall(wall time.Time, zone *time.Location) time.Time {

@@ -64,6 +64,7 @@ type grammar struct {
 	Parked    parkedCommand    `cmd:"" help:"List parked messages; redrive or drop them."`
 	Intents   intentsCommand   `cmd:"" help:"List, show and check intents; release a lease."`
 	Queue     queueCommand     `cmd:"" help:"Show queues and their items; insert, retry, drop, cancel, pause."`
+	Cron      cronCommand      `cmd:"" help:"List, show, set, remove and run schedules of items of queues."`
 	Saga      sagaCommand      `cmd:"" help:"List and show sagas; cancel, resume, retry or park one."`
 	Trim      trimCommand      `cmd:"" help:"Remove the first messages of a stream, or of each stream of a category."`
 	Delete    deleteCommand    `cmd:"" help:"Delete a stream and leave a tombstone; erase its name on request."`

@@ -1,0 +1,173 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue/cron"
+)
+
+func TestSchedulesAreSetListedShownAndRemoved(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		require.Equal(t, result{0, "", "no schedule is set\n"}, dibs.run(t, "cron", "ls"))
+
+		set := dibs.ok(t, "cron", "set", "reports", "spring", "30 2 * * *", "Report", `{"of":"all"}`, "--zone", "Europe/Prague", "--catch-up", "all")
+		require.Regexp(t, `(?m)^spring of reports$`, set)
+		require.Regexp(t, `(?m)^zone +Europe/Prague$`, set)
+		require.Regexp(t, `(?m)^data +\{"of":"all"\}$`, set)
+		require.Regexp(t, `(?m)^next +\S+T0\d:30:00.000000Z +\w{3} \S+ 02:30:00 CES?T$`, set)
+		dibs.ok(t, "cron", "set", "mail", "digest", "@every 90s", "Digest")
+
+		lines := strings.Split(strings.TrimSpace(dibs.ok(t, "cron", "ls")), "\n")
+		require.Len(t, lines, 3)
+		require.Regexp(t, `^category  name    spec        zone           catch-up  last  next +type$`, lines[0])
+		require.Regexp(t, `^mail      digest  @every 90s  UTC            last      -     \S+Z  Digest$`, lines[1])
+		require.Regexp(t, `^reports   spring  30 2 \* \* \*  Europe/Prague  all       -     \S+:30:00.000000Z  Report$`, lines[2])
+		require.Len(t, objects(t, dibs.ok(t, "cron", "ls", "reports", "--json")), 1)
+		require.Equal(t, result{0, "", "no schedule is set\n"}, dibs.run(t, "cron", "ls", "other"))
+
+		shown := objects(t, dibs.ok(t, "cron", "show", "reports", "spring", "--next", "400", "--json"))[0]
+		next, is := shown["next"].([]any)
+		require.True(t, is)
+		require.Len(t, next, 400)
+		require.True(t, slices.ContainsFunc(next, func(at any) bool {
+			return strings.Contains(fmt.Sprint(at), "-03-") && strings.Contains(fmt.Sprint(at), "T01:00:00")
+		}), "the skipped hour")
+
+		again := dibs.run(t, "cron", "set", "reports", "spring", "@daily", "Report", "--new")
+		require.Equal(t, 3, again.code, again.stderr)
+		require.Contains(t, again.stderr, "version conflict")
+		require.Contains(t, again.stderr, "dibs stream 'reports:schedule-spring'")
+		require.Regexp(t, `(?m)^spec +30 2 \* \* \*$`, dibs.ok(t, "cron", "show", "reports", "spring"))
+		dibs.ok(t, "cron", "set", "reports", "spring", "@daily", "Report")
+		require.Regexp(t, `(?m)^spec +@daily$`, dibs.ok(t, "cron", "show", "reports", "spring"))
+
+		require.Equal(t, "removed spring of reports\n", dibs.ok(t, "cron", "remove", "reports", "spring"))
+		gone := dibs.run(t, "cron", "remove", "reports", "spring")
+		require.Equal(t, 1, gone.code)
+		require.Contains(t, gone.stderr, `reports has no schedule "spring"`)
+		require.Equal(t, 1, dibs.run(t, "cron", "show", "reports", "spring").code)
+	})
+}
+
+func TestAScheduleThatNoProcessRunsIsLate(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		yesterday := func(context.Context) (time.Time, error) { return time.Now().Add(-24 * time.Hour), nil }
+		c := must.New(cron.New(store, "reports", &cron.Config{Now: yesterday}))
+		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "hourly", Spec: "0 * * * *", Body: messagestore.Raw{Type: "Report", Data: []byte(`{}`)}}))
+
+		require.Regexp(t, `(?m)  Report  late$`, dibs.ok(t, "cron", "ls"))
+		require.Equal(t, true, objects(t, dibs.ok(t, "cron", "ls", "--json"))[0]["late"])
+		require.Regexp(t, `(?m)^next .*  late$`, dibs.ok(t, "cron", "show", "reports", "hourly"))
+	})
+}
+
+// background runs dibs until stop is called, which returns its result.
+func (s *shell) background(t *testing.T, args ...string) (stop func() result) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan result, 1)
+	go func() { done <- s.runContext(ctx, args...) }()
+	var r result
+	stop = func() result {
+		if ctx.Err() == nil {
+			cancel()
+			r = await.Receive(t, "dibs ends", done)
+		}
+		return r
+	}
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+func TestSchedulesAreRunBySeveralProcesses(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		dibs.ok(t, "cron", "set", "reports", "often", "@every 1s", "Report", `{"of":"all"}`)
+		var stops []func() result
+		for _, args := range [][]string{{"cron", "run"}, {"cron", "run", "reports"}, {"cron", "run", "mail", "reports", "--json"}} {
+			stops = append(stops, dibs.background(t, args...))
+		}
+		// It is set while they run: the first finds its category, the third was told.
+		dibs.ok(t, "cron", "set", "mail", "digest", "@every 1s", "Digest")
+		for _, stream := range []messagestore.StreamName{"reports-often", "mail-digest"} {
+			await.That(t, "three ticks of "+string(stream), func() (bool, any) {
+				version, err := store.Version(t.Context(), stream)
+				return version >= 2, fmt.Sprint(version, err)
+			})
+		}
+		var said []string
+		for _, stop := range stops {
+			r := stop()
+			require.Zero(t, r.code, r.stderr)
+			require.Empty(t, r.stderr)
+			said = append(said, r.stdout)
+		}
+		require.Contains(t, said[0], "runs the schedules of reports\n")
+		require.Equal(t, "runs the schedules of reports\n", said[1])
+		require.Len(t, objects(t, said[2]), 2)
+		require.Contains(t, dibs.ok(t, "queue", "insert", "reports", "Report"), "position")
+
+		var last time.Time
+		for m, err := range store.ReadStream(t.Context(), "reports-often", 0) {
+			require.NoError(t, err)
+			at, is := cron.TickOf(m)
+			require.True(t, is)
+			require.Greater(t, at, last, "each tick once, in order")
+			require.JSONEq(t, `{"of":"all"}`, string(m.Data))
+			last = at
+		}
+		status := objects(t, dibs.ok(t, "cron", "ls", "reports", "--json"))[0]
+		require.Equal(t, last.Format("2006-01-02T15:04:05.000000Z"), status["last"])
+	})
+}
+
+func TestACategoryWithAFirstScheduleIsFoundByARunningProcess(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		stop := dibs.background(t, "cron", "run")
+		dibs.ok(t, "cron", "set", "reports", "often", "@every 1s", "Report")
+		await.That(t, "a tick", func() (bool, any) {
+			version, err := store.Version(t.Context(), "reports-often")
+			return version >= 0, fmt.Sprint(version, err)
+		})
+		require.Equal(t, "runs the schedules of reports\n", stop().stdout)
+	})
+}
+
+// An error that lasts ends the process.
+func TestSchedulesOfAStoreThatMayNotBeWrittenEndTheProcess(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		dibs.ok(t, "cron", "set", "reports", "often", "@every 1s", "Report")
+		driver := must.New(store.Driver())
+		readOnly := func(context.Context, string, *messagestore.Config) (*messagestore.Store, error) {
+			return messagestore.New(readOnlyDriver{driver}, nil)
+		}
+		var stdout, stderr bytes.Buffer
+
+		code := cli.RunOver(t.Context(), readOnly, []string{"cron", "run", "reports"}, &stdout, &stderr, dibs.getenv)
+
+		require.Equal(t, 1, code)
+		require.Contains(t, stderr.String(), "dibs: cron reports:")
+	})
+}
+
+type readOnlyDriver struct{ messagestore.Driver }
+
+func (readOnlyDriver) Append(context.Context, messagestore.Append) (messagestore.Written, error) {
+	return messagestore.Written{}, messagestore.ErrNotPermitted
+}
