@@ -270,8 +270,8 @@ type Status struct {
 	From time.Time // ticks come after it: the time at which the schedule was set
 	Last time.Time // the last tick that came; the zero time if none is known
 
-	// Next is the next tick that comes. It is in the past if no process has run the schedules since, and the zero time
-	// if none comes within five years.
+	// Next is the next tick that comes; in the past if no process has run the schedules since, and the zero time if none
+	// comes.
 	Next time.Time
 }
 
