@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/mutants"
+	"github.com/dibs-go/dibs/soak/queues"
 	"github.com/dibs-go/dibs/soak/work"
 )
 
@@ -89,8 +90,11 @@ func (f mutantsRun) control(ctx context.Context, chosen []*mutants.Mutant) error
 
 // pass runs a scene without a bug, longer each time, until enough was done: a machine may be slow.
 func (f mutantsRun) pass(ctx context.Context, s *mutants.Scene) error {
-	if s.OfIntents() {
+	switch {
+	case s.OfIntents():
 		return f.passIntents(ctx, s)
+	case s.OfQueues():
+		return f.passQueues(ctx, s)
 	}
 	tormented := time.Duration(0)
 	for round := 0; ; round++ {
@@ -179,6 +183,18 @@ func (f mutantsRun) broken(ctx context.Context, m *mutants.Mutant, program strin
 		}
 		return broken, options.Duration, nil
 	}
+	if m.Scene.OfQueues() {
+		options := m.Scene.QueueOptions(m, f.Seed, round)
+		options.Program = program
+		verdict, _, err := f.onceQueues(ctx, options, dir)
+		if err != nil {
+			return nil, 0, err
+		}
+		for rule := range verdict.Broken {
+			broken = append(broken, rule)
+		}
+		return broken, options.Duration, nil
+	}
 	options := m.Scene.Options(m, f.Seed, round)
 	options.Program = program
 	verdict, _, err := f.once(ctx, options, dir)
@@ -227,6 +243,43 @@ func (f mutantsRun) onceIntents(ctx context.Context, options intents.Options, di
 		return nil, nil, err
 	}
 	return intents.Check(in), complaints, nil
+}
+
+// passQueues is pass for a scene of queues.
+func (f mutantsRun) passQueues(ctx context.Context, s *mutants.Scene) error {
+	tormented := time.Duration(0)
+	for round := 0; ; round++ {
+		options := s.QueueOptions(nil, f.Seed, round)
+		tormented += options.Duration
+		dir := filepath.Join(f.Out, fmt.Sprintf("control-%s-%d", s.Name, round))
+		verdict, complaints, err := f.onceQueues(ctx, options, dir)
+		if err != nil {
+			return err
+		}
+		enough := len(verdict.Counts.Missed(&queues.Counts{Items: 100, Deliveries: 100, Expiries: 3, Refused: 3, Kills: 3})) == 0
+		if enough && verdict.Passed() && len(complaints) == 0 {
+			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %d deliveries, %d of them lost with their sessions\n",
+				s.Name, verdict.Counts.Deliveries, verdict.Counts.Expiries)
+			return os.RemoveAll(dir)
+		}
+		if !verdict.Passed() || len(complaints) > 0 || tormented > f.limit() {
+			fmt.Fprintln(os.Stdout, verdict, strings.Join(complaints, "\n"))
+			return fmt.Errorf("%w: %s", errNoControl, dir)
+		}
+	}
+}
+
+func (f mutantsRun) onceQueues(ctx context.Context, options queues.Options, dir string) (*queues.Verdict, []string, error) {
+	options.Out, options.Dir = dir, f.Dir
+	complaints, err := queues.Run(ctx, options, zerolog.Nop())
+	if err != nil {
+		return nil, nil, err
+	}
+	in, err := queues.Read(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	return queues.Check(in), complaints, nil
 }
 
 // build returns the program of clients that have the bug, "" for this one if the bug is not in Go.

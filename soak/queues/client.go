@@ -34,7 +34,7 @@ const (
 	maxFailures = 4
 	lease       = time.Second
 	visible     = 400 * time.Millisecond
-	mostBehind  = 300 // items that no worker has met, above which nothing is inserted
+	mostBehind  = 100 // items that no worker has met, above which nothing is inserted
 	connections = 6
 )
 
@@ -367,12 +367,17 @@ func (h *hand) receive(ctx context.Context, job *queue.Job) {
 // inserts inserts items, in one way or another, until ctx ends.
 func (h *hand) inserts(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
-		if n%10 == 0 && !h.mayInsert(ctx) {
-			pause(ctx, 50*time.Millisecond)
+		// Transactions alone overlap: other inserts keep them apart. Only workers that are not behind meet them open.
+		second := time.Now().Unix()
+		overlap := second%3 == 0
+		if overlap && !h.mayInsert(ctx, 8) || n%10 == 0 && !h.mayInsert(ctx, mostBehind) {
+			pause(ctx, 10*time.Millisecond+h.sooner(40*time.Millisecond))
 			n--
 			continue
 		}
 		switch what := h.random.IntN(100); {
+		case overlap:
+			h.insertTx(ctx)
 		case what < 55:
 			h.insertOne(ctx)
 		case what < 75:
@@ -380,17 +385,17 @@ func (h *hand) inserts(ctx context.Context) {
 		default:
 			h.insertTx(ctx)
 		}
-		if h.often(4) { // workers wait in line
-			pause(ctx, h.sooner(200*time.Millisecond))
+		if second%5 == 4 { // workers wait in line
+			pause(ctx, h.sooner(500*time.Millisecond))
 		}
 		pause(ctx, h.sooner(10*time.Millisecond))
 	}
 }
 
-// mayInsert reports whether the workers have not fallen behind.
-func (h *hand) mayInsert(ctx context.Context) bool {
-	waiting, err := h.queue.Items(ctx, queue.Waiting, 0, mostBehind)
-	return err == nil && len(waiting) < mostBehind
+// mayInsert reports whether there are fewer items than most that no worker has met.
+func (h *hand) mayInsert(ctx context.Context, most int) bool {
+	waiting, err := h.queue.Items(ctx, queue.Waiting, 0, most)
+	return err == nil && len(waiting) < most
 }
 
 func (h *hand) item() (queue.Entry, New) {

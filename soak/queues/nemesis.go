@@ -166,12 +166,29 @@ func (r *run) worker(random *rand.Rand) *slot {
 	return r.slots[random.IntN(r.Processes)]
 }
 
-func (r *run) killProcess(_ context.Context, random *rand.Rand) error {
+func (r *run) killProcess(ctx context.Context, random *rand.Rand) error {
 	s := r.worker(random)
+	if random.IntN(2) == 0 { // one that waits, and whose place in the line is left
+		s = r.slots[random.IntN(r.Processes)]
+		r.awaitLine(ctx)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.child.Signal(syscall.SIGKILL)
 	return nil
+}
+
+// awaitLine waits until the workers wait in line, but not for ever.
+func (r *run) awaitLine(ctx context.Context) {
+	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline) && pause(ctx, 30*time.Millisecond); {
+		waiting := 0
+		_ = r.ask(ctx, func(conn *pgx.Conn) error {
+			return conn.QueryRow(ctx, "select count(*) from dibs.queue_tickets where until > now() + interval '1 minute'").Scan(&waiting)
+		})
+		if waiting >= r.Processes/2 {
+			return
+		}
+	}
 }
 
 // stopProcess stops a process until a session was over, or it has been long enough for its own to be.
@@ -269,11 +286,11 @@ func (r *run) operate(ctx context.Context, random *rand.Rand) error {
 	if _, err := q.Status(ctx); errors.Is(err, messagestore.ErrNotFound) {
 		return nil
 	}
-	switch random.IntN(8) {
-	case 0:
+	switch random.IntN(7) {
+	case 0, 1:
 		r.pauses(ctx, q, random)
 		return nil
-	case 1, 2, 3, 4:
+	case 2, 3, 4:
 		return r.redrive(ctx, q, random)
 	default:
 		return r.cancel(ctx, q, random)
@@ -300,7 +317,7 @@ const (
 
 func (r *run) pauses(ctx context.Context, q *queue.Queue, random *rand.Rand) {
 	r.change(pausing, func() error { return q.Pause(ctx) })
-	pause(ctx, time.Duration(random.Int64N(int64(200*time.Millisecond))))
+	pause(ctx, time.Duration(random.Int64N(int64(700*time.Millisecond))))
 	r.change(resuming, func() error { return q.Resume(ctx) })
 }
 

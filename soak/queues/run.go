@@ -78,11 +78,13 @@ const schema = `
 create table ` + effects + ` (position bigint not null, version integer not null);
 create table ` + removed + ` (global_position bigint, position bigint, stream_name text, id uuid, metadata json, open boolean);
 create function soak_remember() returns trigger language plpgsql security definer as $$
+declare
+	q constant integer := (select x.id from dibs.queues x where x.name = '` + Category + `');
 begin
 	if old.category = '` + Category + `' then
 		insert into public.` + removed + ` values (old.global_position, old.position, old.stream_name, old.id, old.metadata,
-			old.global_position > coalesce((select x.cursor from dibs.queue_heads x order by x.version desc limit 1), 0)
-			or exists (select from dibs.queue_open x where x.position = old.global_position and x.state <> 'z'));
+			old.global_position > coalesce((select x.cursor from dibs.queue_heads x where x.queue = q order by x.version desc limit 1), 0)
+			or exists (select from dibs.queue_open x where x.queue = q and x.position = old.global_position and x.state <> 'z'));
 	end if;
 	return null;
 end $$;

@@ -1,0 +1,92 @@
+package mutants
+
+import (
+	"time"
+
+	"github.com/dibs-go/dibs/soak/queues"
+)
+
+// A line of workers takes from a queue, in runs of package queues.
+type workers struct {
+	hold bool // a dead item holds its key
+}
+
+// Scenes of queues. The server is not killed: each run has more deliveries so.
+var (
+	worked = &Scene{Name: "workers", workers: &workers{}}
+)
+
+// OfQueues reports whether runs of the scene are runs of package queues.
+func (s *Scene) OfQueues() bool { return s.workers != nil }
+
+// The durations of the first run of a scene of queues: of its faults, and in which all is to be finished afterwards.
+const (
+	workTime = 8 * time.Second
+	drained  = 15 * time.Second
+)
+
+// QueueOptions are the options of a run of a scene of queues.
+func (s *Scene) QueueOptions(m *Mutant, seed uint64, round int) queues.Options {
+	o := queues.Options{
+		Seed: seed + uint64(round), Duration: workTime << round, Drain: drained << round, Processes: 4, Workers: 6, Inserters: 2,
+		Hold: s.workers.hold, Calm: true,
+	}
+	if m != nil {
+		o.Plant = &m.Plant
+	}
+	return o
+}
+
+// queued are bugs of queues.
+func queued() []*Mutant {
+	const take = "queue_take"
+	broken := func(rules ...Promise) []Promise { return rules }
+	mutant := func(name, says string, breaks []Promise, edits ...[3]string) *Mutant {
+		m := &Mutant{Name: name, Says: says, Scene: worked, Breaks: breaks}
+		for _, e := range edits {
+			m.Plant.SQL = append(m.Plant.SQL, edit(e[0], e[1], e[2]))
+		}
+		return m
+	}
+	return []*Mutant{
+		mutant("complete-any-version", "a completion finishes its item under whatever version that is out", broken(queues.Late, queues.Twice, queues.Nothing),
+			[3]string{take, "z.position = u.position and z.version = u.version and z.state = 'o' offset 0", "z.position = u.position and z.state = 'o' offset 0"},
+			[3]string{take, "where g.position = u.position and g.version = u.version) then 'd'", "where g.position = u.position) then 'd'"}),
+		mutant("late-is-done", "a completion that comes late is told done", broken(queues.Late, queues.Twice),
+			[3]string{"queue_ended", "return case when found.what::text = kind then 'd' else 'l' end;", "return 'd';"}),
+		mutant("over-same-version", "an item whose session is over is offered again under the same version", broken(queues.Fenced, queues.Late, queues.Lines),
+			[3]string{take, "set version = x.version + 1, session = null, failures = least(x.failures + 1, 32767),", "set session = null, failures = least(x.failures + 1, 32767),"}),
+		mutant("session-never-over", "the end of a session is not met", broken(queues.Met),
+			[3]string{take, "and x.until <= now returning x.session", "and x.until <= now - interval '1 hour' returning x.session"}),
+		mutant("queue-no-lock", "takes of a queue do not wait for each other, and of two heads one is kept", broken(queues.Fenced, queues.Lines, queues.Nothing, queues.Twice),
+			[3]string{"queue_lock", "done := pg_advisory_xact_lock(1684631857, found.id) is null;", ""},
+			[3]string{take, "insert into dibs.queue_heads select h.*;", "insert into dibs.queue_heads select h.* on conflict do nothing;"}),
+		mutant("cursor-too-far", "the cursor is one beyond the last message of a page", broken(queues.Nothing),
+			[3]string{take, "h.cursor := high;", "h.cursor := high + 1;"}),
+		mutant("key-not-held", "an item is offered though the one before it of its key is open", broken(queues.Order),
+			[3]string{take, "where x.position > 0 and z.stream_name = x.stream_name", "where x.position > 1000000 and z.stream_name = x.stream_name"}),
+		mutant("key-not-held-in-page", "an item is offered beside the one before it of its key, if both are in one page", broken(queues.Order),
+			[3]string{take, "and (z.global_position > low or exists (", "and (exists ("}),
+		mutant("unreported-holds", "what is held behind a completion that was committed and not reported stays held", broken(queues.Met),
+			[3]string{take, "if h.held > 0 and total > 0 and h.checked <= now - interval '1 s' then", "if false then"}),
+		mutant("dead-holds", "a dead item holds its key, also where it is to go on", broken(queues.Met),
+			[3]string{take, "case when hold then 'k' else 'd' end", "'k'"}),
+		mutant("dead-ticket-kept", "a caller in line that does not come is waited for", broken(queues.Met),
+			[3]string{take, "if soon < now - patience then", "if false then"}),
+		mutant("trim-of-open", "a trim removes items that are open, but dead ones", broken(queues.Trimmed),
+			[3]string{"open_item", "and o.state <> 'z'", "and o.state in ('d', 'k')"}),
+		mutant("report-counted-again", "a completion that was done already is counted again", broken(queues.Lines),
+			[3]string{take, "h.finished := h.finished + n;", "h.finished := h.finished + cardinality(ended_positions);"}),
+		mutant("date-not-heeded", "an item is offered before its date", broken(queues.Early),
+			[3]string{take, "then dibs.queue_due(x.metadata) end as due", "then null::timestamptz end as due"}),
+		mutant("pause-not-heeded", "items are reserved though the queue is paused", broken(queues.Early),
+			[3]string{take, "if h.paused then total := 0;", "if false then total := 0;"}),
+		mutant("failures-not-counted", "a failed delivery is no failure", broken(queues.Failures),
+			[3]string{take, "failures = least(x.failures + case when y.kind in ('r', 'x') then 1 else 0 end, 32767),", "failures = x.failures,"}),
+		mutant("deferred-without-line", "a deferred delivery has no line in its item's log", broken(queues.Lines),
+			[3]string{take, "select q, y.position, y.version, y.kind::\"char\", now, y.session, y.error from back y", "select q, y.position, y.version, y.kind::\"char\", now, y.session, y.error from back y where y.kind <> 'f'"}),
+		{Name: "commit-not-asked-for", Says: "an item whose completion was rolled back is completed", Plant: code(
+			edit("queue", "e.Kind = queuing.Committed return e", "e.Kind = queuing.Complete\n\treturn e"),
+		), Scene: worked, Breaks: broken(queues.Effects)},
+	}
+}
