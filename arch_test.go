@@ -20,7 +20,7 @@ const module = "github.com/dibs-go/dibs"
 // not here is not allowed to exist: a new one comes with its line.
 var imports = map[string][]string{
 	".":                                  {"messagestore", "messagestore/memory", "messagestore/postgres", "messagestore/sqlite"},
-	"internal/disposition":               {},
+	"internal/disposition":               {"internal/panics"},
 	"internal/handling":                  {},
 	"internal/await":                     {},
 	"internal/must":                      {},

@@ -34,54 +34,85 @@ func TestDispositions(t *testing.T) {
 		stats       consumer.Stats
 		took        time.Duration
 		stops       bool
+		panics      bool // with the disposition, which is a failure as any other
 	}{
 		"Park": {
 			handler.Park(errBroken),
 			consumer.ErrorPolicy{Retry: forever},
 			consumer.Stats{Failed: 1, Parked: 1, Handled: 1, Position: 3, Head: 2},
-			0, false,
+			0, false, false,
 		},
 		"Park, which a policy in order blocks": {
 			handler.Park(errBroken),
 			consumer.ErrorPolicy{Retry: forever, Then: consumer.ParkInOrder},
 			consumer.Stats{Failed: 1, Parked: 2, Position: 3, Head: 2},
-			0, false,
+			0, false, false,
 		},
 		"RetryAfter": {
 			handler.RetryAfter(time.Hour, errBroken),
 			consumer.ErrorPolicy{Retry: once},
 			consumer.Stats{Failed: 1, Retried: 1, Handled: 2, Position: 3, Head: 2},
-			time.Hour, false,
+			time.Hour, false, false,
 		},
 		"RetryAfter at once": {
 			handler.RetryAfter(-1, errBroken),
 			consumer.ErrorPolicy{Retry: once, Then: consumer.ParkMessage},
 			consumer.Stats{Failed: 1, Retried: 1, Handled: 2, Position: 3, Head: 2},
-			0, false,
+			0, false, false,
 		},
 		"Skip": {
 			handler.Skip("broken"),
 			consumer.ErrorPolicy{Retry: once},
 			consumer.Stats{Skipped: 1, Handled: 1, Position: 3, Head: 2},
-			0, false,
+			0, false, false,
 		},
 		"Refuse, which stops": {
 			handler.Refuse(errBroken),
 			consumer.ErrorPolicy{Retry: forever},
 			consumer.Stats{Failed: 1, Head: 2},
-			0, true,
+			0, true, false,
 		},
 		"Refuse, which parks": {
 			handler.Refuse(errBroken),
 			consumer.ErrorPolicy{Retry: forever, Then: consumer.ParkMessage},
 			consumer.Stats{Failed: 1, Parked: 1, Handled: 1, Position: 3, Head: 2},
-			0, false,
+			0, false, false,
 		},
 		"Refuse, which parks in order": {
 			handler.Refuse(errBroken),
 			consumer.ErrorPolicy{Retry: forever, Then: consumer.ParkInOrder},
 			consumer.Stats{Failed: 1, Parked: 2, Position: 3, Head: 2},
-			0, false,
+			0, false, false,
+		},
+		"panic(Park), which stops": {
+			handler.Park(errBroken),
+			consumer.ErrorPolicy{Retry: once},
+			consumer.Stats{Failed: 1, Head: 2},
+			0, true, true,
+		},
+		"panic(RetryAfter), which parks": {
+			handler.RetryAfter(time.Hour, errBroken),
+			consumer.ErrorPolicy{Retry: once, Then: consumer.ParkMessage},
+			consumer.Stats{Failed: 1, Parked: 1, Handled: 1, Position: 3, Head: 2},
+			0, false, true,
+		},
+		"panic(Skip), which parks": {
+			handler.Skip("broken"),
+			consumer.ErrorPolicy{Retry: once, Then: consumer.ParkMessage},
+			consumer.Stats{Failed: 1, Parked: 1, Handled: 1, Position: 3, Head: 2},
+			0, false, true,
+		},
+		"panic(Skip), which parks in order": {
+			handler.Skip("broken"),
+			consumer.ErrorPolicy{Retry: once, Then: consumer.ParkInOrder},
+			consumer.Stats{Failed: 1, Parked: 2, Position: 3, Head: 2},
+			0, false, true,
+		},
+		"panic(Refuse), which is retried": {
+			handler.Refuse(errBroken),
+			consumer.ErrorPolicy{Retry: forever},
+			consumer.Stats{Failed: 1, Retried: 1, Handled: 2, Position: 3, Head: 2},
+			0, false, true,
 		},
 	} {
 		for how, wrap := range wrappings {
@@ -92,7 +123,9 @@ func TestDispositions(t *testing.T) {
 					write(t, store, "account-1", Deposited{1}, Deposited{2})
 					calls := 0
 					c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
-						if calls++; calls == 1 {
+						if calls++; calls == 1 && test.panics {
+							panic(wrap(test.disposition))
+						} else if calls == 1 {
 							return wrap(test.disposition)
 						}
 						return nil
@@ -101,11 +134,13 @@ func TestDispositions(t *testing.T) {
 
 					err := c.CatchUp(t.Context())
 
-					require.Equal(t, test.took, time.Since(before))
+					require.Equal(t, test.took, time.Since(before).Truncate(time.Second)) // without the pause of a policy
 					require.Equal(t, test.stats, c.Stats())
 					if !test.stops {
 						require.NoError(t, err)
-						require.Len(t, parkedOf(t, store, account, "ledger"), int(test.stats.Parked))
+						parked := parkedOf(t, store, account, "ledger")
+						require.Len(t, parked, int(test.stats.Parked))
+						require.False(t, test.panics && len(parked) > 0 && parked[0].Stack == "", "it has the place of the panic")
 						return
 					}
 					failed, is := errors.AsType[*consumer.MessageError](err)
@@ -126,16 +161,20 @@ func TestDispositionsOfARedrive(t *testing.T) {
 		then        consumer.FailureAction
 		parked      int
 		took        time.Duration
+		panics      bool
 	}{
-		"Park":                 {handler.Park(errBroken), consumer.ParkMessage, 1, 0},
-		"Park in order":        {handler.Park(errBroken), consumer.ParkInOrder, 1, 0},
-		"RetryAfter":           {handler.RetryAfter(time.Hour, errBroken), consumer.ParkMessage, 1, 0},
-		"RetryAfter in order":  {handler.RetryAfter(time.Hour, errBroken), consumer.ParkInOrder, 0, time.Hour},
-		"Skip":                 {handler.Skip("broken"), consumer.ParkMessage, 0, 0},
-		"Skip in order":        {handler.Skip("broken"), consumer.ParkInOrder, 0, 0},
-		"Refuse":               {handler.Refuse(errBroken), consumer.ParkMessage, 1, 0},
-		"Refuse in order":      {handler.Refuse(errBroken), consumer.ParkInOrder, 1, 0},
-		"no disposition, once": {errBroken, consumer.ParkMessage, 1, 0},
+		"Park":                       {handler.Park(errBroken), consumer.ParkMessage, 1, 0, false},
+		"Park in order":              {handler.Park(errBroken), consumer.ParkInOrder, 1, 0, false},
+		"RetryAfter":                 {handler.RetryAfter(time.Hour, errBroken), consumer.ParkMessage, 1, 0, false},
+		"RetryAfter in order":        {handler.RetryAfter(time.Hour, errBroken), consumer.ParkInOrder, 0, time.Hour, false},
+		"Skip":                       {handler.Skip("broken"), consumer.ParkMessage, 0, 0, false},
+		"Skip in order":              {handler.Skip("broken"), consumer.ParkInOrder, 0, 0, false},
+		"Refuse":                     {handler.Refuse(errBroken), consumer.ParkMessage, 1, 0, false},
+		"Refuse in order":            {handler.Refuse(errBroken), consumer.ParkInOrder, 1, 0, false},
+		"no disposition, once":       {errBroken, consumer.ParkMessage, 1, 0, false},
+		"panic(Skip)":                {handler.Skip("broken"), consumer.ParkMessage, 1, 0, true},
+		"panic(Skip) in order":       {handler.Skip("broken"), consumer.ParkInOrder, 1, 0, true},
+		"panic(RetryAfter) in order": {handler.RetryAfter(time.Hour, errBroken), consumer.ParkInOrder, 1, 0, true},
 	} {
 		for how, wrap := range wrappings {
 			t.Run(name+" "+how, func(t *testing.T) {
@@ -145,13 +184,19 @@ func TestDispositionsOfARedrive(t *testing.T) {
 					write(t, store, "account-1", Deposited{1})
 					park(t, store, account, "ledger")
 					request(t, store, account, "ledger")
+					policy := consumer.ErrorPolicy{Then: test.then}
+					if test.panics {
+						policy.Retry.For = consumer.NoRetry
+					}
 					calls := 0
 					c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
-						if calls++; calls == 1 {
+						if calls++; calls == 1 && test.panics {
+							panic(wrap(test.disposition))
+						} else if calls == 1 {
 							return wrap(test.disposition)
 						}
 						return nil
-					}), &consumer.Config{Errors: consumer.ErrorPolicy{Then: test.then}})
+					}), &consumer.Config{Errors: policy})
 					before := time.Now()
 
 					require.NoError(t, c.CatchUp(t.Context()))

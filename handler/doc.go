@@ -30,7 +30,8 @@
 //
 // A function says by its error what becomes of the message: [Park], [RetryAfter], [Skip] and [Refuse] return
 // such an error. It may be wrapped, with fmt.Errorf and %w or by errors.Join; of several the outermost counts, and of
-// joined ones the first. [errors.Is] and [errors.As] find the cause in it.
+// joined ones the first. [errors.Is] and [errors.As] find the cause in it. A function that panics has failed: a
+// disposition that it panics with has no effect.
 //
 //	place      Park               RetryAfter              Skip                Refuse
 //

@@ -519,7 +519,7 @@ func (w *work) finishOf(j *Job, err error) queuing.Finish {
 		finish.Kind, finish.Delay = queuing.Defer, min(max(disposed.After, 0), queuing.MaxDelay)
 	case disposed.Asks(disposition.Park), disposed.Asks(disposition.Refuse):
 		finish.Kind = queuing.Bury
-	case errors.Is(err, handler.ErrUnknownType): // a newer process may know it
+	case errors.Is(err, handler.ErrUnknownType) && panics.Of(err) == nil: // a newer process may know it
 		finish.Kind, finish.Delay = queuing.Defer, backoff.After(j.Deliveries+1, w.config.MinBackoff, w.config.MaxBackoff)
 	case w.stopping && errors.Is(err, context.Canceled):
 		finish.Kind = queuing.Unhandled

@@ -113,6 +113,14 @@ func TestFailuresBuryAnItem(t *testing.T) {
 			switch m.Body.To {
 			case "panics":
 				panic("no")
+			case "panics with Park":
+				panic(handler.Park(errors.New("look at it")))
+			case "panics with RetryAfter":
+				panic(handler.RetryAfter(time.Hour, errors.New("later")))
+			case "panics with Skip":
+				panic(handler.Skip("not mine"))
+			case "panics with an unknown type":
+				panic(handler.ErrUnknownType)
 			case "exits":
 				runtime.Goexit()
 			case "fails":
@@ -127,10 +135,13 @@ func TestFailuresBuryAnItem(t *testing.T) {
 			return nil
 		}, &queue.WorkConfig{MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
 		at := map[string]queue.Inserted{}
-		for _, to := range []string{"panics", "exits", "fails", "parks", "refuses", "skips", "works"} {
+		for _, to := range []string{"panics", "panics with Park", "panics with RetryAfter", "panics with Skip", "panics with an unknown type", "exits", "fails", "parks", "refuses", "skips", "works"} {
 			at[to] = insert(t, q, Send{To: to}, nil)
 		}
-		for to, text := range map[string]string{"panics": "panic: no", "exits": "the function ended its goroutine", "fails": "no such mailbox"} {
+		for to, text := range map[string]string{
+			"panics": "panic: no", "panics with Park": "panic: look at it", "panics with RetryAfter": "panic: later", "panics with Skip": "panic: not mine",
+			"panics with an unknown type": "panic: ", "exits": "the function ended its goroutine", "fails": "no such mailbox",
+		} {
 			item := awaitState(t, q, at[to].Position, queue.Dead)
 			require.Equal(t, 3, item.Failures, to)
 			require.Len(t, item.Log, 3, to)

@@ -3,6 +3,7 @@ package reservation_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
@@ -21,6 +23,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // forms are the functions that package reservation makes, over a reserver. An effect of a handler is a call of effect.
@@ -214,6 +217,74 @@ func TestACategoryOfCopiesThatNoConsumerReadsIsNamedOnce(t *testing.T) {
 
 			require.Equal(t, test.want, log.count("no consumer has read the category of the copies yet"))
 			require.Equal(t, test.want, log.count(`"copies":"account:command+reservation+accounts"`))
+		})
+	}
+}
+
+// A function that panics has failed, in every form: what it panics with is no disposition, its message is parked by the
+// policy with the place of the panic, and no key is taken.
+func TestAPanicIsNoDispositionInAnyForm(t *testing.T) {
+	t.Parallel()
+	no := func() { panic(handler.Skip("not mine")) }
+	for name, of := range map[string]func(t *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit]{
+		"Copy": func(_ *testing.T, _ *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
+			return forms["Copy"](r, no)
+		},
+		"Inline": func(_ *testing.T, _ *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
+			return forms["Inline"](r, no)
+		},
+		"Initiate": func(_ *testing.T, _ *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
+			return forms["Initiate"](r, no)
+		},
+		"Transact": func(t *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
+			t.Helper()
+			txs, err := messagestore.Transactional[*sql.Tx](store)
+			require.NoError(t, err)
+			return reservation.Transact(txs, r, Deposit.Key, func(context.Context, *sql.Tx, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+				no()
+				return nil, nil
+			})
+		},
+		"intent.Do": func(_ *testing.T, store *messagestore.Store, _ *reservation.Reserver) handler.Func[Deposit] {
+			m := must.New(intent.New(store, "account:intent", &intent.Config{Logger: logger.Silent()}))
+			return func(ctx context.Context, d handler.Message[Deposit]) error {
+				_, _, err := intent.Do(ctx, m, intent.Request{Key: d.Body.DepositID, Content: d.Body}, func(context.Context, *intent.Lease) (int, error) {
+					no()
+					return 0, nil
+				})
+				return err
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := keptBySQLite(t)
+			r := newReserver(t, k.Store, &reservation.Config{Logger: logger.Silent()})
+			mux, category := muxOf(of(t, k.Store, r)), commands
+			send(t, k.Store, command, Deposit{"AAA", 10})
+			run := func(category messagestore.Category) consumer.Stats {
+				c := must.New(consumer.New(k.Store, category, "accounts", mux, &consumer.Config{
+					Start: consumer.FromStart(), Logger: logger.Silent(),
+					Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
+				}))
+				require.NoError(t, c.CatchUp(t.Context()))
+				return c.Stats()
+			}
+			stats := run(category)
+			if name == "Copy" { // its function is called with the copy
+				require.Equal(t, int64(1), stats.Handled)
+				category = r.Category(commands)
+				stats = run(category)
+			} else {
+				require.False(t, k.isTaken(t, command, "AAA"))
+			}
+
+			require.Equal(t, [3]int64{1, 1, 0}, [3]int64{stats.Failed, stats.Parked, stats.Skipped})
+			for letter, err := range deadletter.Of(k.Store, category, "accounts").All(t.Context()) {
+				require.NoError(t, err)
+				require.Contains(t, letter.Error, "panic: not mine")
+				require.Contains(t, letter.Stack, "TestAPanicIsNoDispositionInAnyForm")
+			}
 		})
 	}
 }

@@ -155,6 +155,10 @@ func TestAStepThatDoesNotReturnProperlyFails(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(ctx context.Context, call int) error{
 		"panics":                 func(context.Context, int) error { panic("no") },
+		"panics with Park":       func(context.Context, int) error { panic(handler.Park(errDown)) },
+		"panics with RetryAfter": func(context.Context, int) error { panic(handler.RetryAfter(time.Hour, errDown)) },
+		"panics with Skip":       func(context.Context, int) error { panic(handler.Skip("it is not needed")) },
+		"panics with Refuse":     func(context.Context, int) error { panic(handler.Refuse(errDown)) },
 		"ends its goroutine":     func(context.Context, int) error { exit(); return nil },
 		"returns at its timeout": func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() },
 		"an error that panics":   func(context.Context, int) error { return worse{} },

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/dibs-go/dibs/internal/panics"
 )
 
 // A Kind is one of the four dispositions. Package handler has a table of their effects.
@@ -76,16 +78,44 @@ func (e LastingError) Error() string { return string(e) }
 func (e LastingError) Is(target error) bool { return target == ErrLasting }
 
 // Of returns the disposition in err, nil if there is none. Of several it returns the outermost, and of
-// joined ones the first. The methods of err are the code of a user: if one panics, there is no
-// disposition.
+// joined ones the first. A disposition that a function has panicked with is none: the function has failed, and
+// said nothing. The methods of err are the code of a user: if one panics, there is no disposition.
 func Of(err error) (found *Error) {
 	defer func() {
 		if recover() != nil {
 			found = nil
 		}
 	}()
-	found, _ = errors.AsType[*Error](err)
-	return found
+	return outermost(err)
+}
+
+// outermost is [errors.AsType], which looks into no panic.
+func outermost(err error) (found *Error) {
+	for err != nil {
+		switch e := err.(type) { //nolint:errorlint // it goes from one to the next itself
+		case *Error:
+			return e
+		case *panics.Error:
+			return nil
+		}
+		if e, is := err.(interface{ As(target any) bool }); is && e.As(&found) {
+			return found
+		}
+		switch e := err.(type) { //nolint:errorlint // as above
+		case interface{ Unwrap() error }:
+			err = e.Unwrap()
+		case interface{ Unwrap() []error }:
+			for _, joined := range e.Unwrap() {
+				if found := outermost(joined); found != nil {
+					return found
+				}
+			}
+			return nil
+		default:
+			return nil
+		}
+	}
+	return nil
 }
 
 // Asks reports whether e is a disposition of a kind. A nil one is of none.
