@@ -11,12 +11,13 @@ import (
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/reservation"
 )
 
 type explainCommand struct {
 	Target   string   `arg:"" name:"stream" help:"Name of a stream, or with --category an idempotence key."`
-	Category string   `placeholder:"CATEGORY" help:"Search all of this category for streams reserved with the key. In a category of intents, or an inbox, the one with the key."`
+	Category string   `placeholder:"CATEGORY" help:"Search all of this category for streams reserved with the key. In a category of intents, or an inbox, the one with the key; in one of a queue, the item at a position."`
 	Scope    string   `placeholder:"SCOPE" help:"The scope of an intent's key. Defaults to none."`
 	In       []string `sep:"none" placeholder:"CATEGORY" help:"Search all of this category too for messages that followed. May be repeated."`
 }
@@ -27,6 +28,8 @@ func (explainCommand) Help() string {
 
 An intent is told from its grant to its end: each lease, how often it was extended and until when, the line, leases that lapsed (no message says so) and were taken over, the release or the result, and the messages that followed. Requests that were refused wrote nothing.
 
+An item of a queue is named by its position and its category, or by its stream: told are the message that it was inserted for, the item of its key before it, each delivery that did not finish it, with its session and reason, its state, and the messages that followed.
+
 A request in an inbox is told with the messages of its transaction, its undo, and the requests that were refused because they reused its key.
 
 Examples:
@@ -34,7 +37,8 @@ Examples:
     dibs explain account:command+reservation+accounts-123+AAA
     dibs explain AAA --category account:command --in account:transaction
     dibs explain 29401/1998-12 --category payment:intent --scope acme
-    dibs explain order-17 --category payments:inbox`
+    dibs explain order-17 --category payments:inbox
+    dibs explain 4711 --category mail --in account`
 }
 
 // Run tells the story.
@@ -89,6 +93,12 @@ func (c *explainCommand) explainKey(ctx context.Context, e *explainer, category 
 			return e.explain(ctx, stream)
 		}
 	}
+	if item, err := e.itemAt(ctx, category, c.Target); err != nil || item != nil {
+		if err != nil {
+			return err
+		}
+		return e.ask(ctx, item.Stream, item)
+	}
 	e.key = c.Target
 	var streams []messagestore.StreamName
 	var commands []*messagestore.Message
@@ -140,6 +150,8 @@ type explainer struct {
 	store *messagestore.Store
 	in    []messagestore.Category
 	key   string // that was asked for
+
+	queues map[messagestore.Category][]queuing.Queue // nil until they were asked for
 }
 
 // The relations of a message to the stream that is explained.
@@ -157,6 +169,7 @@ const (
 	undone     = "undone"     // the undo of a request
 	wrote      = "wrote"      // was committed with a message of an inbox
 	deleted    = "deleted"    // the tombstone that stands for the stream's messages
+	inserted   = "inserted"   // an item of a queue
 	followed   = "followed"   // has one of the first two, or a message that follows them, as its cause
 
 	// Of an intent.
@@ -186,6 +199,7 @@ var roles = map[string]struct {
 	undone:     {"undone", yellow},
 	wrote:      {"wrote", plain},
 	deleted:    {"deleted", red},
+	inserted:   {"inserted", green},
 	followed:   {"followed", plain},
 
 	reserved:  {"reserved", green},
@@ -212,7 +226,7 @@ type part interface {
 }
 
 // parts are told in this order. A stream that no other system knows is told as one of reservations.
-var parts = []part{intentsPart{}, inboxesPart{}, reservationsPart{}, deadLettersPart{}, followersPart{}}
+var parts = []part{intentsPart{}, inboxesPart{}, queuesPart{}, reservationsPart{}, itemsPart{}, deadLettersPart{}, followersPart{}}
 
 // A keyedPart is of a system that has categories of its own, with a stream for each key.
 type keyedPart interface {

@@ -339,13 +339,8 @@ func printItem(a *app, item queuing.Item) error {
 		return err
 	}
 	state := string(item.State)
-	switch {
-	case item.State == queuing.Held:
-		state += fmt.Sprintf(", behind position %d", item.Behind)
-	case item.Closed:
-		state += ", and holds what is behind it"
-	case item.State == queuing.Out:
-		state += fmt.Sprintf(", at session %d", item.Session)
+	if note := stateNote(item); note != "" {
+		state += ", " + note
 	}
 	rows := [][2]string{{"state", state}, {"given back", strconv.Itoa(item.Version)}, {"failures", strconv.Itoa(item.Failures)}, {"due", timeOrNone(item.Due, "")}, {"error", visible(item.Error)}}
 	if m := item.Message; m != nil {
@@ -369,12 +364,7 @@ func printItem(a *app, item queuing.Item) error {
 		return err
 	}
 	for _, e := range item.Log {
-		who := ""
-		if e.Session != 0 {
-			who = fmt.Sprintf("session %d", e.Session)
-		}
-		if err := a.out.row(cell{text: timeText(e.Time), style: dim}, cell{text: strconv.Itoa(e.Version), right: true}, cell{text: whatText(e.What), style: bold},
-			cell{text: who}, cell{text: visible(e.Text)}); err != nil {
+		if err := a.out.row(entryCells(strconv.Itoa(e.Version), e)...); err != nil {
 			return err
 		}
 	}

@@ -53,7 +53,7 @@ func TestQueuesAreListedAndTheirItemsShownAndChanged(t *testing.T) {
 		require.Contains(t, dibs.ok(t, "queue", "jobs", "mail", "--state", "dead"), "no such mailbox")
 		shown := dibs.ok(t, "queue", "show", "mail", fmt.Sprint(first))
 		require.Regexp(t, `(?m)^state +dead$`, shown)
-		require.Regexp(t, `(?m) 0 +failed +session \d+ +no such mailbox$`, shown)
+		require.Regexp(t, `(?m) 0 +failed +session \d+: no such mailbox$`, shown)
 		require.Regexp(t, `(?m)^mail +mail +no +1 +2 +0 +1 .*$`, dibs.ok(t, "queue", "ls"))
 
 		require.Equal(t, "retried 1 item\n", dibs.ok(t, "queue", "retry", "mail", "--all-dead", "--reason", "it is back"))
@@ -72,5 +72,50 @@ func TestQueuesAreListedAndTheirItemsShownAndChanged(t *testing.T) {
 		some, err := q.Receive(t.Context(), 10, nil)
 		require.NoError(t, err)
 		require.Len(t, some, 2)
+	})
+}
+
+func TestAnItemIsExplained(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		dibs.ok(t, "write", "order-1", "Ordered", `{"by":"ann"}`)
+		dibs.ok(t, "write", "mail-ann", "Send", `{"n":1}`, "--follow", "order-1@0")
+		second := positioned(t, dibs, "--key", "ann")
+		q := must.New(queue.New(store, "mail", &queue.Config{MaxFailures: 2}))
+		receive := func() *queue.Job {
+			jobs, err := q.Receive(t.Context(), 10, &queue.ReceiveOpts{VisibilityTimeout: time.Hour})
+			require.NoError(t, err)
+			require.Len(t, jobs, 1)
+			return jobs[0]
+		}
+		job := receive()
+		first := fmt.Sprint(job.Message.GlobalPosition)
+		require.NoError(t, job.Retry(t.Context(), 0, errors.New("the mail server is away")))
+		require.NoError(t, receive().Retry(t.Context(), 0, errors.New("no such mailbox")))
+		_, err := store.Write(t.Context(), "ledger-1", messagestore.AnyVersion, messagestore.Follow(job.Message, messagestore.Raw{Type: "Bounced", Data: []byte(`{}`)}))
+		require.NoError(t, err)
+
+		told := dibs.ok(t, "explain", first, "--category", "mail", "--in", "ledger")
+		require.Regexp(t, `(?s)^mail-ann\n`+
+			`caused by +\S+Z  order-1@0 +Ordered +\{"by":"ann"\}\n`+
+			`inserted +\S+Z  mail-ann@0 +Send +\{"n":1\}\n`+
+			`queue mail +\S+Z  mail-ann@0 +failed +session \d+: the mail server is away\n`+
+			`queue mail +\S+Z  mail-ann@0 +failed +session \d+: no such mailbox\n`+
+			`queue mail +mail-ann@0 +dead\n`+
+			`followed +\S+Z  ledger-1@0 +Bounced +\{\}\n$`, told)
+		require.Equal(t, told, dibs.ok(t, "explain", "mail-ann", "--in", "ledger"), "by its stream")
+		require.Regexp(t, `(?m)^behind +mail-ann@0 +the item before it of its key$`, dibs.ok(t, "explain", fmt.Sprint(second), "--category", "mail"))
+
+		// What queue show has of the deliveries is the same.
+		var explained, shown []any
+		for _, line := range objects(t, dibs.ok(t, "explain", first, "--category", "mail", "--json")) {
+			if line["event"] == "delivery" {
+				explained = append(explained, line["delivery"])
+			}
+		}
+		shown, _ = objects(t, dibs.ok(t, "queue", "show", "mail", first, "--json"))[0]["log"].([]any)
+		require.Len(t, shown, 2)
+		require.Equal(t, shown, explained)
+		require.Equal(t, 1, dibs.run(t, "explain", "999999", "--category", "mail").code)
 	})
 }

@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/queue"
+)
+
+// queuesOf returns the queues that read a category.
+func (e *explainer) queuesOf(ctx context.Context, category messagestore.Category) ([]queuing.Queue, error) {
+	if e.queues == nil {
+		e.queues = map[messagestore.Category][]queuing.Queue{}
+		driver, err := e.store.Driver()
+		if err != nil {
+			return nil, err
+		}
+		keeps, is := driver.(queuing.Driver)
+		if !is {
+			return nil, nil
+		}
+		all, err := keeps.Queues(ctx)
+		if err != nil && !errors.Is(err, messagestore.ErrNotSupported) {
+			return nil, err
+		}
+		for _, s := range all {
+			e.queues[s.Category] = append(e.queues[s.Category], s.Queue)
+		}
+	}
+	return e.queues[category], nil
+}
+
+// itemAt returns the message of the item that a text names by its position, or nil for a text or a category of
+// another kind.
+func (e *explainer) itemAt(ctx context.Context, category messagestore.Category, text string) (*messagestore.Message, error) {
+	position, _ := strconv.ParseInt(text, 10, 64)
+	if position < 1 {
+		return nil, nil
+	}
+	queues, err := e.queuesOf(ctx, category)
+	if err != nil || len(queues) == 0 {
+		return nil, err
+	}
+	q, err := queue.New(e.store, category, &queue.Config{Name: queues[0].Name})
+	if err != nil {
+		return nil, err
+	}
+	item, err := q.Item(ctx, messagestore.GlobalPosition(position))
+	if errors.Is(err, messagestore.ErrNotFound) {
+		return nil, nil
+	}
+	return item.Message, err
+}
+
+// queuesPart begins the story of a message that is an item: who inserted it, and the item of its key that is before it.
+type queuesPart struct{}
+
+func (queuesPart) tell(ctx context.Context, e *explainer, s *story) error {
+	m := s.first
+	queues, err := e.queuesOf(ctx, s.of.Category())
+	if err != nil || len(queues) == 0 || s.begun || m.IsTombstone() || m.Metadata.Local.Get(digestProperty) != "" {
+		return err
+	}
+	if err := s.title(); err != nil {
+		return err
+	}
+	s.roots = append(s.roots, m)
+	if stream := m.Metadata.CausationStream; stream != "" {
+		source, err := messageAt(ctx, e.store, stream, m.Metadata.CausationPosition)
+		switch {
+		case errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid):
+			s.note(roles[cause].label, placeOf(stream, m.Metadata.CausationPosition), "not in this store")
+		case err != nil:
+			return err
+		default:
+			if err := s.tell(cause, source, dataText(source.Data)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.tell(inserted, m, dataText(m.Data)); err != nil {
+		return err
+	}
+	if m.Position > 0 {
+		s.note("behind", placeOf(m.Stream, m.Position-1), "the item before it of its key")
+	}
+	return nil
+}
+
+// itemsPart tells the deliveries of those messages of the story that are items of queues.
+type itemsPart struct{}
+
+func (itemsPart) tell(ctx context.Context, e *explainer, s *story) error {
+	for _, m := range s.roots {
+		queues, err := e.queuesOf(ctx, m.Stream.Category())
+		if err != nil {
+			return err
+		}
+		for _, of := range queues {
+			q, err := queue.New(e.store, of.Category, &queue.Config{Name: of.Name})
+			if err != nil {
+				return err
+			}
+			item, err := q.Item(ctx, m.GlobalPosition)
+			if errors.Is(err, messagestore.ErrNotFound) {
+				continue
+			}
+			if err == nil {
+				err = s.item(of.Name, m, item)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// An itemEvent is how a delivery of an item, and its state in the end, is printed as JSON.
+type itemEvent struct {
+	Event string                  `json:"event"`
+	Of    messagestore.StreamName `json:"of"`
+	Queue string                  `json:"queue"`
+	Item  *itemLine               `json:"item,omitempty"`
+	Entry *entryLine              `json:"delivery,omitempty"`
+
+	Position messagestore.GlobalPosition `json:"position"`
+}
+
+// item tells how an item of a queue went.
+func (s *story) item(name string, m *messagestore.Message, item queuing.Item) error {
+	if s.app.JSON {
+		line := toItemLine(item)
+		for i := range line.Log {
+			if err := s.app.out.object(itemEvent{Event: "delivery", Of: s.of, Queue: name, Position: item.Position, Entry: &line.Log[i]}); err != nil {
+				return err
+			}
+		}
+		line.Log, line.Message = nil, nil
+		return s.app.out.object(itemEvent{Event: "item", Of: s.of, Queue: name, Position: item.Position, Item: &line})
+	}
+	label := cell{text: "queue " + visible(name)}
+	for _, e := range item.Log {
+		if err := s.app.out.row(append([]cell{label}, entryCells(place(m), e)...)...); err != nil {
+			return err
+		}
+	}
+	return s.app.out.row(label, cell{}, cell{text: place(m)}, cell{text: string(item.State), style: itemStyles[item.State]}, cell{text: stateNote(item)})
+}
+
+// entryCells are the cells of an entry of an item's log: when, of which delivery, what ended it, and why.
+func entryCells(of string, e queuing.Entry) []cell {
+	text := visible(e.Text)
+	if e.Session != 0 {
+		text = fmt.Sprintf("session %d", e.Session)
+		if e.Text != "" {
+			text += ": " + visible(e.Text)
+		}
+	}
+	return []cell{{text: timeText(e.Time), style: dim}, {text: of}, {text: whatText(e.What), style: bold}, {text: text}}
+}
+
+// stateNote says more of the state of an item: where it is, and what it waits for.
+func stateNote(item queuing.Item) string {
+	switch {
+	case item.State == queuing.Held:
+		return fmt.Sprintf("behind position %d", item.Behind)
+	case item.Closed:
+		return "and holds what is behind it"
+	case item.State == queuing.Out:
+		return fmt.Sprintf("at session %d", item.Session)
+	case item.State == queuing.Later && !item.Due.IsZero():
+		return "not before " + timeText(item.Due)
+	}
+	return ""
+}
