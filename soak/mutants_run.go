@@ -256,7 +256,11 @@ func (f mutantsRun) passQueues(ctx context.Context, s *mutants.Scene) error {
 		if err != nil {
 			return err
 		}
-		enough := len(verdict.Counts.Missed(&queues.Counts{Items: 100, Deliveries: 100, Expiries: 3, Refused: 3, Kills: 3})) == 0
+		least := &queues.Counts{Items: 100, Deliveries: 100, Expiries: 3, Refused: 3, Kills: 3}
+		if options.Open {
+			least = &queues.Counts{Items: 100, Deliveries: 100, Undone: 10}
+		}
+		enough := len(verdict.Counts.Missed(least)) == 0
 		if enough && verdict.Passed() && len(complaints) == 0 {
 			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %d deliveries, %d of them lost with their sessions\n",
 				s.Name, verdict.Counts.Deliveries, verdict.Counts.Expiries)

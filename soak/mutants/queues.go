@@ -8,12 +8,13 @@ import (
 
 // A line of workers takes from a queue, in runs of package queues.
 type workers struct {
-	hold bool // a dead item holds its key
+	open bool // nothing is killed, and transactions that insert overlap
 }
 
 // Scenes of queues. The server is not killed: each run has more deliveries so.
 var (
 	worked = &Scene{Name: "workers", workers: &workers{}}
+	opened = &Scene{Name: "workers beside open transactions", workers: &workers{open: true}}
 )
 
 // OfQueues reports whether runs of the scene are runs of package queues.
@@ -29,7 +30,7 @@ const (
 func (s *Scene) QueueOptions(m *Mutant, seed uint64, round int) queues.Options {
 	o := queues.Options{
 		Seed: seed + uint64(round), Duration: workTime << round, Drain: drained << round, Processes: 4, Workers: 6, Inserters: 2,
-		Hold: s.workers.hold, Calm: true,
+		Calm: true, Open: s.workers.open,
 	}
 	if m != nil {
 		o.Plant = &m.Plant
@@ -61,6 +62,11 @@ func queued() []*Mutant {
 		mutant("queue-no-lock", "takes of a queue do not wait for each other, and of two heads one is kept", broken(queues.Fenced, queues.Lines, queues.Nothing, queues.Twice),
 			[3]string{"queue_lock", "done := pg_advisory_xact_lock(1684631857, found.id) is null;", ""},
 			[3]string{take, "insert into dibs.queue_heads select h.*;", "insert into dibs.queue_heads select h.* on conflict do nothing;"}),
+		{
+			Name: "cursor-past-writers", Says: "the cursor goes past positions of transactions that are open", Plant: sql(
+				edit(take, "up_to := dibs.readable(of_category);", "up_to := end_of_time;"),
+			), Scene: opened, Breaks: broken(queues.Nothing),
+		},
 		mutant("cursor-too-far", "the cursor is one beyond the last message of a page", broken(queues.Nothing),
 			[3]string{take, "h.cursor := high;", "h.cursor := high + 1;"}),
 		mutant("key-not-held", "an item is offered though the one before it of its key is open", broken(queues.Order),

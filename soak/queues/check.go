@@ -533,9 +533,11 @@ func (c *checker) early(it *item, g *given) {
 	if g.Version == 0 {
 		return
 	}
+	line := it.lines[g.Version-1] // its time is that of the call that ended the delivery: one before it may have had no answer
 	for _, e := range it.ends {
-		if e.Version == g.Version-1 && (e.Kind == "r" || e.Kind == "f") && e.Told == "d" && g.call.End < e.call.At+e.Delay && it.lines[e.Version].What == e.Kind {
-			c.broke(Early, "item %d was given again %v before its time", it.Position, time.Duration(e.call.At+e.Delay-g.call.End)*time.Microsecond)
+		due := line.At + e.Delay
+		if e.Version == line.Version && e.Kind == line.What && (e.Kind == "r" || e.Kind == "f") && e.Told == "d" && g.call.End < due {
+			c.broke(Early, "item %d was given again %v before its time", it.Position, time.Duration(due-g.call.End)*time.Microsecond)
 		}
 	}
 }

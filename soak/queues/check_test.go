@@ -65,8 +65,10 @@ func newWorld() *world {
 	w.Effects = append(w.Effects, Effect{3, 0})
 	w.end(2, 650, 3, 0, "t", "d")
 	w.give(2, 660, 4, 0, 0)
-	w.end(2, 700, 4, 0, "r", "d").Ends[0].Delay = 50_000
+	w.end(2, 700, 4, 0, "r", "d")
 	w.line(4, 0, "r", 705, 2)
+	w.end(2, 790, 4, 0, "r", "d").Ends[0].Delay = 50_000 // again: an answer was lost
+	w.Calls[len(w.Calls)-1].Answer.Ends[0].Delay = 50_000
 	w.give(2, 800, 4, 1, 1)
 	w.end(2, 900, 4, 1, "x", "d")
 	w.line(4, 1, "x", 905, 2)

@@ -48,6 +48,7 @@ type task struct {
 	Inserts bool   // and does not work
 	Workers int
 	Hold    bool
+	Open    bool   // it inserts in transactions alone
 	Point   string // the failpoint at which the process dies, "" for none
 	Turn    int64  // when it passes the point for this time
 }
@@ -369,7 +370,7 @@ func (h *hand) inserts(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		// Transactions alone overlap: other inserts keep them apart. Only workers that are not behind meet them open.
 		second := time.Now().Unix()
-		overlap := second%3 == 0
+		overlap := h.task.Open || second%3 == 0
 		if overlap && !h.mayInsert(ctx, 8) || n%10 == 0 && !h.mayInsert(ctx, mostBehind) {
 			pause(ctx, 10*time.Millisecond+h.sooner(40*time.Millisecond))
 			n--
@@ -385,7 +386,7 @@ func (h *hand) inserts(ctx context.Context) {
 		default:
 			h.insertTx(ctx)
 		}
-		if second%5 == 4 { // workers wait in line
+		if second%5 == 4 && !h.task.Open { // workers wait in line
 			pause(ctx, h.sooner(500*time.Millisecond))
 		}
 		pause(ctx, h.sooner(10*time.Millisecond))

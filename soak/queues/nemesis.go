@@ -27,7 +27,7 @@ type fault struct {
 var (
 	killProcess = fault{400, kills, (*run).killProcess}
 	stopProcess = fault{500, func(n *Counts) *int { return &n.Stops }, (*run).stopProcess}
-	killServer  = fault{2500, func(n *Counts) *int { return &n.ServerKills }, (*run).killServer}
+	killServer  = fault{1200, func(n *Counts) *int { return &n.ServerKills }, (*run).killServer}
 	cut         = fault{300, nil, (*run).cut}
 	operate     = fault{80, nil, (*run).operate}
 	trim        = fault{300, nil, (*run).trim}
@@ -60,7 +60,10 @@ func (r *run) torment(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, r.Duration)
 	defer cancel()
 	faults := []fault{killProcess, stopProcess, cut, operate, trim}
-	if !r.Calm {
+	switch {
+	case r.Open:
+		faults = []fault{operate}
+	case !r.Calm:
 		faults = append(faults, killServer)
 	}
 	var all sync.WaitGroup

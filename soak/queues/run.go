@@ -40,6 +40,7 @@ type Options struct {
 	Inserters int           // processes
 	Hold      bool          // a dead item holds its key
 	Calm      bool          // the server is not killed
+	Open      bool          // nor is anything else, and all is inserted in transactions that overlap
 	Plant     *harness.Mutant
 	Program   string // of the processes, "" for this one
 	Out       string // the folder of the run, which is made
@@ -206,10 +207,10 @@ func (s *slot) start() error {
 	r.mu.Lock()
 	r.numbers++
 	t := task{
-		Process: fmt.Sprintf("%s-%d", s.name, r.numbers), Seed: r.random.Uint64(), Dir: r.Out, Inserts: s.inserts, Workers: r.Workers, Hold: r.Hold,
+		Process: fmt.Sprintf("%s-%d", s.name, r.numbers), Seed: r.random.Uint64(), Dir: r.Out, Inserts: s.inserts, Workers: r.Workers, Hold: r.Hold, Open: r.Open,
 		URL: fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.proxy.Port(), database),
 	}
-	if !r.healed && !r.enough(kills) {
+	if !r.healed && !r.Open && !r.enough(kills) {
 		t.Point, t.Turn = points[r.random.IntN(len(points))], 3+turnOf(r.random, 100)
 	}
 	r.mu.Unlock()
