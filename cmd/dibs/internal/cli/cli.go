@@ -60,7 +60,7 @@ type grammar struct {
 	Explain   explainCommand   `cmd:"" help:"Show the winner of a reservation, its duplicates, and the messages that followed."`
 	Report    reportCommand    `cmd:"" help:"Count messages by stream, type or category."`
 	Consumers consumersCommand `cmd:"" help:"Show consumer positions and lag; reset a position."`
-	Top       topCommand       `cmd:"" help:"Watch the lag of consumers, those furthest behind first."`
+	Top       topCommand       `cmd:"" help:"Watch the lag of consumers, those furthest behind first, and queues."`
 	Parked    parkedCommand    `cmd:"" help:"List parked messages; redrive or drop them."`
 	Intents   intentsCommand   `cmd:"" help:"List, show and check intents; release a lease."`
 	Queue     queueCommand     `cmd:"" help:"Show queues and their items; insert, retry, drop, cancel, pause."`

@@ -95,16 +95,19 @@ type queueLine struct {
 	Buried    int64                       `json:"buried"`
 }
 
+func toQueueLine(s queuing.Status) queueLine {
+	return queueLine{
+		s.Name, s.Category, s.Paused, s.Waiting, s.Out, s.Later, s.Held, s.Dead, timeOrNone(s.Oldest, ""), s.Cursor,
+		s.Taken, s.Finished, s.Back, s.Buried,
+	}
+}
+
 // Run prints them.
 func (c *queueLsCommand) Run(ctx context.Context, a *app) error {
 	return a.withQueues(ctx, func(_ *messagestore.Store, all []queuing.Status) error {
 		for i, s := range all {
 			if a.JSON {
-				line := queueLine{
-					s.Name, s.Category, s.Paused, s.Waiting, s.Out, s.Later, s.Held, s.Dead, timeOrNone(s.Oldest, ""), s.Cursor,
-					s.Taken, s.Finished, s.Back, s.Buried,
-				}
-				if err := a.out.object(line); err != nil {
+				if err := a.out.object(toQueueLine(s)); err != nil {
 					return err
 				}
 				continue

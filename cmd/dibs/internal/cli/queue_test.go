@@ -119,3 +119,27 @@ func TestAnItemIsExplained(t *testing.T) {
 		require.Equal(t, 1, dibs.run(t, "explain", "999999", "--category", "mail").code)
 	})
 }
+
+func TestTopShowsQueuesWithDeadItemsFirst(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		for _, category := range []messagestore.Category{"fax", "mail"} {
+			q := must.New(queue.New(store, category, &queue.Config{MaxFailures: 1}))
+			for range 2 {
+				dibs.ok(t, "queue", "insert", string(category), "Send")
+			}
+			jobs, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: time.Hour})
+			require.NoError(t, err)
+			require.Len(t, jobs, 1)
+			if category == "mail" {
+				require.NoError(t, jobs[0].Retry(t.Context(), 0, errors.New("no such mailbox")))
+			}
+		}
+		looked := dibs.ok(t, "top", "--times", "1")
+		require.Regexp(t, `(?s)\n\nqueue  category  waiting  out  later  held  dead  oldest .*\nmail   mail      yes        0      0     0     1  \S+Z .*\nfax    fax       yes        1      0     0     0  \S+Z .*\n$`, looked)
+		lines := objects(t, dibs.ok(t, "top", "fax", "--times", "1", "--json"))
+		require.Len(t, lines, 1)
+		require.Equal(t, "fax", lines[0]["queue"])
+		require.NotEmpty(t, lines[0]["time"])
+	})
+}

@@ -10,18 +10,19 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 type topCommand struct {
-	Category string        `arg:"" optional:"" help:"The category that the consumers read. Defaults to all."`
+	Category string        `arg:"" optional:"" help:"The category that the consumers and queues read. Defaults to all."`
 	Every    time.Duration `default:"2s" placeholder:"TIME" help:"Look this often, at least every 100ms. Defaults to ${default}."`
 	Times    int           `placeholder:"N" help:"End after so many looks. Defaults to none: until it is interrupted."`
-	Lines    int           `default:"40" placeholder:"N" help:"Print the N consumers that are furthest behind. Defaults to ${default}."`
+	Lines    int           `default:"40" placeholder:"N" help:"Print the N consumers that are furthest behind, and N queues. Defaults to ${default}."`
 }
 
 // Help is printed below the command's usage.
 func (topCommand) Help() string {
-	return `A line for each consumer, the furthest behind first: its lag in messages, how the lag changed since the last look, the age of the oldest of these messages, the number of parked messages, that of messages whose handler fails, and the processes that run it. Below it is the message that has failed for longest: its place, the attempt, since when it fails, and the error. Ctrl-C ends it.
+	return `A line for each consumer, the furthest behind first: its lag in messages, how the lag changed since the last look, the age of the oldest of these messages, the number of parked messages, that of messages whose handler fails, and the processes that run it. Below it is the message that has failed for longest: its place, the attempt, since when it fails, and the error. Below the consumers is a line for each queue, as dibs queue ls has it: those with most dead items first, and then those whose oldest item has waited longest. Ctrl-C ends it.
 
 On a terminal the lines are drawn in place; otherwise one look follows the other.
 
@@ -99,7 +100,11 @@ func (c *topCommand) Run(ctx context.Context, a *app) error {
 				}
 				known[key] = *s
 			}
-			if err := c.print(a, all, now); err != nil {
+			queues, err := queuesOf(ctx, store, category)
+			if err != nil {
+				return err
+			}
+			if err := c.print(a, all, queues, now); err != nil {
 				return err
 			}
 			if look == c.Times {
@@ -113,6 +118,62 @@ func (c *topCommand) Run(ctx context.Context, a *app) error {
 			}
 		}
 	})
+}
+
+// queuesOf returns the queues of a category, or all: those with most dead items first, and then those whose oldest item has
+// waited longest.
+func queuesOf(ctx context.Context, store *messagestore.Store, category messagestore.Category) ([]queuing.Status, error) {
+	driver, err := store.Driver()
+	if err != nil {
+		return nil, err
+	}
+	keeps, is := driver.(queuing.Driver)
+	if !is {
+		return nil, nil
+	}
+	all, err := keeps.Queues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(s queuing.Status) bool { return category != "" && s.Category != category })
+	slices.SortStableFunc(all, func(a, b queuing.Status) int {
+		if a.Oldest.IsZero() != b.Oldest.IsZero() {
+			return cmp.Or(cmp.Compare(b.Dead, a.Dead), b.Oldest.Compare(a.Oldest))
+		}
+		return cmp.Or(cmp.Compare(b.Dead, a.Dead), a.Oldest.Compare(b.Oldest))
+	})
+	return all, nil
+}
+
+// A topQueueLine is how a queue is printed as JSON.
+type topQueueLine struct {
+	Time string `json:"time"`
+	queueLine
+}
+
+// printQueues prints the queues below the consumers.
+func (c *topCommand) printQueues(a *app, queues []queuing.Status, now time.Time) error {
+	for i, s := range queues[:min(c.Lines, len(queues))] {
+		if a.JSON {
+			if err := a.out.object(topQueueLine{timeText(now), toQueueLine(s)}); err != nil {
+				return err
+			}
+			continue
+		}
+		if i == 0 {
+			if err := a.out.line(""); err != nil {
+				return err
+			}
+			a.out.widths = nil // another table
+			if err := a.out.row(queueHeader...); err != nil {
+				return err
+			}
+		}
+		if err := a.out.row(queueCells(s)...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // standings returns all consumers, the furthest behind first.
@@ -167,7 +228,7 @@ func (s *standing) processText() string {
 	return strconv.Itoa(s.processes())
 }
 
-func (c *topCommand) print(a *app, all []standing, now time.Time) error {
+func (c *topCommand) print(a *app, all []standing, queues []queuing.Status, now time.Time) error {
 	if a.JSON {
 		for _, s := range all[:min(c.Lines, len(all))] {
 			err := a.out.object(topLine{
@@ -178,6 +239,9 @@ func (c *topCommand) print(a *app, all []standing, now time.Time) error {
 			if err != nil {
 				return err
 			}
+		}
+		if err := c.printQueues(a, queues, now); err != nil {
+			return err
 		}
 		return a.out.flush()
 	}
@@ -210,6 +274,9 @@ func (c *topCommand) print(a *app, all []standing, now time.Time) error {
 		if err := a.out.row(cell{text: visible(string(s.Category))}, cell{text: visible(s.Name), style: bold}, failingCell(first, shorten(first.Error))); err != nil {
 			return err
 		}
+	}
+	if err := c.printQueues(a, queues, now); err != nil {
+		return err
 	}
 	return a.out.flush()
 }
