@@ -43,12 +43,12 @@ var (
 	Issue = Counts{
 		ServerKills: 100, Kills: 500, Stops: 100, Cuts: 100, Items: 100_000, Undone: 1000, Deliveries: 100_000, Tickets: 100, Refused: 100,
 		Transactions: 1000, RolledBack: 100, Again: 100, Unknown: 100, Trims: 100, Pauses: 20,
-		Expiries: 100, Retries: 1000, Defers: 1000, GivenBack: 100, Buried: 100, Redriven: 50, Cancelled: 100,
+		Expiries: 100, Retries: 1000, Defers: 1000, GivenBack: 1, Buried: 100, Redriven: 50, Cancelled: 100,
 	}
 	Short = Counts{
 		ServerKills: 3, Kills: 10, Stops: 3, Cuts: 5, Items: 1000, Undone: 20, Deliveries: 1000, Tickets: 5, Refused: 3,
 		Transactions: 50, RolledBack: 5, Again: 3, Unknown: 2, Trims: 3, Pauses: 1,
-		Expiries: 10, Retries: 20, Defers: 20, GivenBack: 1, Buried: 5, Redriven: 2, Cancelled: 3,
+		Expiries: 10, Retries: 20, Defers: 20, Buried: 5, Redriven: 2, Cancelled: 3,
 	}
 )
 
