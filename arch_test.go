@@ -46,6 +46,7 @@ var imports = map[string][]string{
 	"messagestore/sqlite":                {"messagestore", "messagestore/queuing", "internal/queuestate", "internal/report", "messagestore/retention", "internal/disposition", "internal/hash64", "internal/keylife", "internal/removal", "internal/text"},
 	"messagestore/storetest":             {"messagestore", "internal/report", "internal/await", "internal/exactjson", "internal/must"},
 	"internal/backoff":                   {},
+	"internal/retry":                     {"messagestore", "internal/backoff", "internal/disposition"},
 	"internal/lanes":                     {},
 	"internal/panics":                    {},
 	"internal/wakeups":                   {"logger", "messagestore", "internal/backoff", "internal/outage", "internal/text"},
@@ -90,7 +91,7 @@ var imports = map[string][]string{
 	"examples/...":                     {"..."},
 	"cmd/...":                          {"..."},
 
-	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keylife", "internal/keys", "internal/outage", "internal/upkeep", "internal/wakeups", "internal/panics", "internal/text"},
+	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keylife", "internal/keys", "internal/outage", "internal/retry", "internal/upkeep", "internal/wakeups", "internal/panics", "internal/text"},
 	"reservation/intent/intenttest": {"internal/await", "internal/keylife", "internal/must", "messagestore", "messagestore/memory", "messagestore/storetest", "reservation/intent"},
 	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "reservation/intent", "internal/text"},
 }

@@ -46,7 +46,8 @@ var (
 
 	// ErrClosed is matched by the error of a call on a store whose database handle was closed: by
 	// [Store.Close], or by its owner, as by Close of a pool, or by the end of a transaction. It
-	// stays so. Nothing was written.
+	// stays so. Nothing was written, unless the error matches [ErrOutcomeUnknown] too: then an
+	// earlier attempt of the call may have written.
 	ErrClosed = errors.New("the store is closed")
 
 	// ErrNotPermitted is matched by the error of a call to which the database's user has no

@@ -10,20 +10,25 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// finishTimeout bounds how long Do tries to confirm or release, though its context is done.
+// finishTimeout bounds how long Do tries to confirm or release, though its context is done, and how long
+// Reserve tries to give back what its caller was not told of.
 const finishTimeout = 5 * time.Second
 
-const (
-	minFinishBackoff = 20 * time.Millisecond
-	maxFinishBackoff = time.Second
-)
+// steps are repeated until they are decided: a step that finds the lease lost has read its intent, and so
+// has a step that finds it corrupt.
+var steps = retry.Loop{
+	Resolving: []error{ErrLeaseLost},
+	Decided: func(err error) bool {
+		return retry.Lasts(err) || errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrCorrupt)
+	},
+}
 
 // Do is [Manager.Do] for work with a result of type T. It returns the result that the intent is done with,
 // of this call's work ([Reserved]) or of an earlier one ([Done]): both are decoded from the stored result, as
@@ -74,8 +79,11 @@ func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx cont
 // an error that matches [messagestore.ErrOutcomeUnknown]: Do asks the intent.
 //
 // The result is confirmed though ctx is done, and though the lease's time is over: the version
-// decides. For that, and for a release, Do takes up to five seconds. With an error that matches
-// ErrLeaseLost the answer's Intent is the state that came after the lease.
+// decides. For that, and for a release, Do takes up to five seconds, in which it tries again while the store
+// fails; a store that was closed it leaves at once. After an error that matches
+// [messagestore.ErrOutcomeUnknown] the intent may be done: the next call with its key is answered with the
+// result. The error matches it if any attempt may have confirmed, or a transaction of f, and no later one
+// could tell. With an error that matches ErrLeaseLost the answer's Intent is the state that came after the lease.
 func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Context, lease *Lease) (result any, err error)) (Answer, error) {
 	if f == nil {
 		return Answer{}, fmt.Errorf("do intent: %w", messagestore.NewInvalidError("function", nil, "it is nil"))
@@ -141,6 +149,9 @@ func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Co
 	}
 	return answer, r.err
 }
+
+// errOwnConfirmation is why an intent may be done though no step of Do's has confirmed it.
+var errOwnConfirmation = errors.New("the work may have confirmed the lease itself, in a transaction")
 
 // A returned is how a function ended.
 type returned struct {
@@ -209,7 +220,11 @@ func (l *Lease) await(ctx, work context.Context, done <-chan returned, r *return
 
 // finish confirms the result, unless f has done so, or released the lease.
 func (l *Lease) finish(ctx context.Context, result json.RawMessage) error {
-	err := retry(ctx, func() error { return l.confirm(ctx, result, nil) })
+	var o retry.Outcome
+	if l.ends.mayBeConfirmed() {
+		o.Unknown(errOwnConfirmation)
+	}
+	err := steps.DoFrom(ctx, &o, func() error { return l.confirm(ctx, result, nil) })
 	if err != nil {
 		return fmt.Errorf("confirm lease: %w", err)
 	}
@@ -218,24 +233,11 @@ func (l *Lease) finish(ctx context.Context, result json.RawMessage) error {
 
 // giveUp releases the lease. It returns an error if the lease was lost before, or confirmed.
 func (l *Lease) giveUp(ctx context.Context, reason string) error {
-	err := retry(ctx, func() error { return l.Release(ctx, reason) })
+	err := steps.Do(ctx, func() error { return l.Release(ctx, reason) })
 	if err != nil && !errors.Is(err, ErrLeaseLost) && l.Left() > 0 { // the intent is held for as long
 		l.m.config.Logger.Warn().Str("error", text.Log(err)).Str("stream", string(l.Stream())).Msg("release lease")
 	}
 	return err
-}
-
-// retry repeats a step until it is decided or ctx is done.
-func retry(ctx context.Context, step func() error) error {
-	for failures := 1; ; failures++ {
-		err := step()
-		if err == nil || errors.Is(err, ErrLeaseLost) || errors.Is(err, messagestore.ErrInvalid) || errors.Is(err, ErrCorrupt) {
-			return err
-		}
-		if backoff.Wait(ctx, backoff.After(failures, minFinishBackoff, maxFinishBackoff)) != nil {
-			return err
-		}
-	}
 }
 
 // isConfirmed reports whether this lease was confirmed, by whichever of its copies.

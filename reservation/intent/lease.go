@@ -278,6 +278,13 @@ func (e *ends) confirmation(p *part, result json.RawMessage) uuid.UUID {
 	return id
 }
 
+// mayBeConfirmed reports whether a confirmation was asked for, by a step or for a transaction.
+func (e *ends) mayBeConfirmed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.confirmed) > 0
+}
+
 // release keeps the place of the message that releases a part.
 func (e *ends) release(stream messagestore.StreamName, position messagestore.Version) {
 	e.mu.Lock()

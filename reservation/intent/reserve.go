@@ -14,6 +14,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -227,8 +228,9 @@ type attempt struct {
 // made is released again then: nobody could ask for it. After any other error no lease was granted.
 //
 // While it waits, Reserve returns ctx's error once ctx is done. However it ends, it leaves the line.
-// It breaks off no call of the store for that, and takes up to five seconds if the store does not
-// answer, as it does to release what nobody has.
+// It breaks off no call of the store for that. While the store fails, Reserve tries to leave the line, and to
+// release a lease that nobody has, again and again for up to five seconds; of a lease that it could
+// not release a warning is logged, and it lasts its TTL. A store that was closed ends the wait, and is not tried again.
 func (m *Manager) Reserve(ctx context.Context, request Request) (Answer, error) {
 	a, err := m.attempt(ctx, request)
 	if err != nil {
@@ -338,18 +340,20 @@ func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
 		defer cancel()
 		w = a.m.wakeups.NewWaiter()
 		defer w.Leave()
-		defer func() { // also if the store or the logger panics
-			if answer.Outcome != Reserved {
-				a.leaveLine(calls)
-			}
-			if err != nil && calls.Err() != nil && !errors.Is(err, ctx.Err()) { // they have ended after the caller
-				err = fmt.Errorf("%w: %w", ctx.Err(), err)
-			}
-		}()
 	}
-	defer func() {
+	defer func() { // also if the store or the logger panics
+		finish := time.Now().Add(finishTimeout)
 		if a.unnamed && errors.Is(err, messagestore.ErrOutcomeUnknown) {
-			a.giveBack(ctx)
+			a.giveBack(ctx, finish)
+		}
+		if w == nil {
+			return
+		}
+		if answer.Outcome != Reserved {
+			a.leaveLine(calls, finish)
+		}
+		if err != nil && calls.Err() != nil && !errors.Is(err, ctx.Err()) { // they have ended after the caller
+			err = fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}()
 	end := time.Now().Add(a.request.Wait)
@@ -373,11 +377,23 @@ func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
 
 // giveBack releases what a request was granted whose answer was lost. It asks again for that, so that
 // the write that was lost is refused if it is still on its way.
-func (a *attempt) giveBack(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+func (a *attempt) giveBack(ctx context.Context, until time.Time) {
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
-	if answer, _, err := a.try(ctx, time.Time{}); err == nil && answer.Outcome == Reserved {
-		_ = answer.Lease.giveUp(ctx, "the answer to its request was lost")
+	var l *Lease
+	err := steps.Do(ctx, func() error {
+		if l == nil {
+			answer, _, err := a.try(ctx, time.Time{})
+			if err != nil || answer.Outcome != Reserved {
+				return err
+			}
+			l = answer.Lease
+		}
+		return l.Release(ctx, "the answer to its request was lost")
+	})
+	if err != nil && !errors.Is(err, ErrLeaseLost) {
+		a.m.config.Logger.Warn().Str("error", text.Log(err)).Str("stream", string(a.keys[0].stream)).Str("session", a.request.Session).
+			Dur("ttl", a.ttl).Msg("release lease: it may be held until its TTL is over")
 	}
 }
 

@@ -2,6 +2,7 @@ package intent
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -150,32 +151,40 @@ func (l *leavers) without(stream messagestore.StreamName, line []string) []strin
 
 // leaveLine takes the session out of the line, so that its turn costs the others no time. That it may
 // not succeed is the reason for turns.
-func (a *attempt) leaveLine(ctx context.Context) {
+func (a *attempt) leaveLine(ctx context.Context, until time.Time) {
 	if !a.stands {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
+	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	k := &a.keys[0]
 	a.m.leavers.add(k.stream, a.request.Session, 1)
 	defer a.m.leavers.add(k.stream, a.request.Session, -1)
+	_ = steps.Do(ctx, func() error { return a.tryToLeave(ctx) })
+}
+
+// tryToLeave takes the session out of the line, however often other sessions are first, until ctx is done or
+// the store fails.
+func (a *attempt) tryToLeave(ctx context.Context) error {
+	k := &a.keys[0]
 	for failures := 0; backoff.Wait(ctx, backoff.After(failures, minLeaveBackoff, maxLeaveBackoff)) == nil; failures++ {
 		m, err := a.m.store.Last(ctx, k.stream) // the answer to a write for the line may be lost
+		if errors.Is(err, messagestore.ErrNotFound) {
+			return nil
+		}
 		if err != nil {
-			return
+			return err
 		}
 		s, err := read(m)
-		if err != nil || s.done() {
-			return
-		}
-		if !slices.Contains(s.Line, a.request.Session) {
-			return
+		if err != nil || s.done() || !slices.Contains(s.Line, a.request.Session) {
+			return err
 		}
 		k.meet(s)
-		if met, err := a.line(ctx, a.m.leavers.without(k.stream, s.Line)); err == nil && met == nil {
-			return
+		if met, err := a.line(ctx, a.m.leavers.without(k.stream, s.Line)); err != nil || met == nil {
+			return err
 		}
 	}
+	return ctx.Err()
 }
 
 // outlasting returns a context for the calls of the store that a request makes which waits. A call

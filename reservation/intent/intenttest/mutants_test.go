@@ -213,7 +213,7 @@ var mutants = []mutant{
 	},
 	{
 		"a waiter that keeps its place", "reserve.go",
-		"				a.leaveLine(calls)\n", "",
+		"			a.leaveLine(calls, finish)\n", "",
 		[]string{"Wait/EndsWithHeld"},
 	},
 	{
@@ -223,13 +223,23 @@ var mutants = []mutant{
 	},
 	{
 		"a waiter that leaves while the others do", "wait.go",
-		"; err == nil && met == nil {", "; err == nil || met == nil {",
+		"; err != nil || met == nil {", "; true || met == nil {",
 		[]string{"TestOfTwoThatLeaveAtOnceBothLeave"},
 	},
 	{
 		"a lease that is granted to nobody", "reserve.go",
-		"			a.giveBack(ctx)\n", "",
+		"			a.giveBack(ctx, finish)\n", "",
 		[]string{"Answer/LostGrantOfNobodyIsGivenBack"},
+	},
+	{
+		"a lease that is given back at the first attempt or never", "reserve.go",
+		"			if err != nil || answer.Outcome != Reserved {\n				return err", "			if err != nil || answer.Outcome != Reserved {\n				return nil",
+		[]string{"Answer/LostGrantOfNobodyIsGivenBack"},
+	},
+	{
+		"a place in the line that is left at the first attempt or never", "wait.go",
+		"		if err != nil {\n			return err\n		}\n		s, err := read(m)\n		if err != nil || s.done() ||", "		if err != nil {\n			return nil\n		}\n		s, err := read(m)\n		if err != nil || s.done() ||",
+		[]string{"Answer/LostPlaceInTheLineIsLeft"},
 	},
 	{
 		"a waiter without a context", "reserve.go",

@@ -25,6 +25,7 @@ var stateTests = []test{
 	{"Answer/OtherContentIsKeyReused", otherContent, 0},
 	{"Answer/LostAnswerIsNoConflict", lostAnswers, 0},
 	{"Answer/LostGrantOfNobodyIsGivenBack", lostGrants, 0},
+	{"Answer/LostPlaceInTheLineIsLeft", lostPlaces, 0},
 	{"Answer/MetadataGoesWithTheLease", metadataGoes, 0},
 }
 
@@ -304,16 +305,23 @@ func otherContent(t *testing.T, f *fixture) {
 	require.Equal(t, intent.Done, reserve(t, f.m, other).Outcome)
 }
 
-// A forgetfulStore loses the answers of writes that succeeded, or that are still on their way.
+// A forgetfulStore loses the answers of writes that succeeded, or that are still on their way, and fails the
+// calls after that.
 type forgetfulStore struct {
 	intent.Store
 	lose   atomic.Bool
+	outage int32 // how many calls fail after an answer that was lost
+	away   atomic.Int32
 	late   bool
 	arrive func(ctx context.Context) (*messagestore.Conflict, error) // the write that is on its way
 }
 
 func (s *forgetfulStore) TryWrite(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
+	if s.away.Add(-1) >= 0 {
+		return messagestore.Written{}, nil, errAway
+	}
 	if s.late && s.lose.Swap(false) {
+		s.away.Store(s.outage)
 		s.arrive = func(ctx context.Context) (*messagestore.Conflict, error) {
 			_, met, err := s.Store.TryWrite(ctx, stream, expected, bodies...)
 			return met, err
@@ -322,10 +330,20 @@ func (s *forgetfulStore) TryWrite(ctx context.Context, stream messagestore.Strea
 	}
 	written, met, err := s.Store.TryWrite(ctx, stream, expected, bodies...)
 	if err == nil && met == nil && s.lose.Swap(false) {
+		s.away.Store(s.outage)
 		return messagestore.Written{}, nil, &messagestore.OutcomeUnknownError{Cause: context.DeadlineExceeded}
 	}
 	return written, met, err
 }
+
+func (s *forgetfulStore) Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
+	if s.away.Add(-1) >= 0 {
+		return nil, errAway
+	}
+	return s.Store.Last(ctx, stream)
+}
+
+var errAway = errors.New("failed to connect")
 
 func lostAnswers(t *testing.T, f *fixture) {
 	store := &forgetfulStore{Store: f.store}
@@ -360,11 +378,12 @@ func lostAnswers(t *testing.T, f *fixture) {
 // a caller keeps its lease.
 func lostGrants(t *testing.T, f *fixture) {
 	for _, wait := range []time.Duration{0, time.Minute} {
-		for _, late := range []bool{false, true} {
-			store := &forgetfulStore{Store: f.store, late: late}
+		for i := range 4 {
+			late, outage := i%2 == 1, int32(3*(i/2))
+			store := &forgetfulStore{Store: f.store, late: late, outage: outage}
 			m := f.managerOver(t, store)
 			r := request("")
-			r.Key, r.Wait = fmt.Sprint(wait, late), wait
+			r.Key, r.Wait = fmt.Sprint(wait, late, outage), wait
 			store.lose.Store(true)
 
 			_, err := m.Reserve(t.Context(), r)
@@ -386,6 +405,25 @@ func lostGrants(t *testing.T, f *fixture) {
 	_, err := f.managerOver(t, store).Reserve(t.Context(), request("A"))
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.Equal(t, intent.Held, f.lookup(t).Status)
+}
+
+// lostPlaces has the answers to waiters be lost that came into the line. They leave it, also when the store fails at
+// first, and cost nobody a turn.
+func lostPlaces(t *testing.T, f *fixture) {
+	lease(t, f.m, request("A"))
+	for _, outage := range []int32{0, 3} {
+		for _, session := range []string{"", "B"} {
+			store := &forgetfulStore{Store: f.store, outage: outage}
+			r := request(session)
+			r.Wait = time.Minute
+			store.lose.Store(true)
+
+			_, err := f.managerOver(t, store).Reserve(t.Context(), r)
+
+			require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+			require.Empty(t, f.lookup(t).Line)
+		}
+	}
 }
 
 func metadataGoes(t *testing.T, f *fixture) {
