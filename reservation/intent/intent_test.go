@@ -6,6 +6,7 @@ import (
 	"math"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -388,7 +389,7 @@ func TestKeyLifeIsRefusedWhereNoIntentCanBeRemoved(t *testing.T) {
 	}
 }
 
-// A racingStore has another manager come in before the look whether a category has intents.
+// A racingStore has another manager come in before the first look whether a category has intents.
 type racingStore struct {
 	forgettingStore
 	before func()
@@ -406,7 +407,7 @@ func TestManagersOfOneKeyLifeMayStartAtOnce(t *testing.T) {
 			t.Parallel()
 			forgets := forgettingStore{must.New(messagestore.New(memory.New(), nil)), true}
 			other := manager(t, forgets, &intent.Config{KeyLife: life})
-			m := manager(t, racingStore{forgets, func() { lease(t, other, intent.Request{Key: "first", Content: 1}) }}, &intent.Config{KeyLife: time.Hour})
+			m := manager(t, racingStore{forgets, sync.OnceFunc(func() { lease(t, other, intent.Request{Key: "first", Content: 1}) })}, &intent.Config{KeyLife: time.Hour})
 
 			a, err := m.Reserve(t.Context(), request("A"))
 
@@ -418,7 +419,7 @@ func TestManagersOfOneKeyLifeMayStartAtOnce(t *testing.T) {
 			require.ErrorIs(t, err, intent.ErrInvalidConfig)
 			rule := "has 2h0m0s"
 			if life == 0 {
-				rule = "has keys that were promised for ever"
+				rule = "had a key before a life of keys was declared"
 			}
 			require.ErrorContains(t, err, rule)
 		})
