@@ -43,7 +43,7 @@ var imports = map[string][]string{
 	"messagestore/retention":             {"messagestore", "internal/removal"},
 	"messagestore/queuing":               {"messagestore"},
 	"internal/queuestate":                {"messagestore", "messagestore/queuing"},
-	"messagestore/sqlite":                {"messagestore", "messagestore/queuing", "internal/queuestate", "internal/report", "messagestore/retention", "internal/disposition", "internal/hash64", "internal/keylife", "internal/removal", "internal/text"},
+	"messagestore/sqlite":                {"messagestore", "messagestore/queuing", "internal/queuestate", "internal/report", "messagestore/retention", "internal/disposition", "internal/exactjson", "internal/hash64", "internal/keylife", "internal/removal", "internal/text"},
 	"messagestore/storetest":             {"messagestore", "internal/report", "internal/await", "internal/exactjson", "internal/must"},
 	"internal/backoff":                   {},
 	"internal/retry":                     {"messagestore", "internal/backoff", "internal/disposition"},

@@ -76,6 +76,16 @@ type AtomicDriver interface {
 	AppendAll(ctx context.Context, appends []Append) ([]Written, error)
 }
 
+// A StagingDriver can add a message as the last step of a transaction of the caller's.
+type StagingDriver interface {
+	Driver
+
+	// Stage is an append of one record, not [Append.Conditional], in the transaction that the driver is over. Until the
+	// transaction is committed nothing waits for it, and then it happens or the commit fails. A record that is recorded
+	// already with its content is left out, as is one for no stream where the stream begins with its type and data.
+	Stage(ctx context.Context, a Append) error
+}
+
 // A ConflictDriver can tell what a write met in place of the versions that it expected, in the
 // step of that write.
 type ConflictDriver interface {

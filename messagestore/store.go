@@ -142,6 +142,45 @@ func (e *writeError) Error() string { return fmt.Sprintf("write %s: %v", quoteNa
 
 func (e *writeError) Unwrap() error { return e.err }
 
+// Stage has body written when the caller's transaction is committed, over which s is. A transaction that has called
+// [Store.Write] and stays open has later messages of the category wait for its end; one that has staged does not, until
+// COMMIT. Messages that are staged for a stream come in the order of the calls.
+//
+// A message whose ID is recorded by then with the same content is left out, as is one for [NoStream] if the stream begins with a
+// message of the same type and data. If the stream is at another version, or the ID is taken, COMMIT fails and all is
+// rolled back: on PostgreSQL with SQLSTATE DB003. On SQLite, where a transaction that writes keeps all others from writing,
+// it is Write. The error matches [ErrNotSupported] if s is over no transaction of the caller's, or its driver is no
+// [StagingDriver]. Invalid input is an [*InvalidError], before anything is sent.
+func (s *Store) Stage(ctx context.Context, stream StreamName, expected Version, body Body) error {
+	err := s.stage(ctx, To(stream, expected, body))
+	if err != nil {
+		return fmt.Errorf("stage for %s: %w", quoteName(stream), err)
+	}
+	return nil
+}
+
+func (s *Store) stage(ctx context.Context, w StreamWrite) error {
+	used, err := s.use(ctx)
+	if err != nil {
+		return err
+	}
+	driver, ok := used.(StagingDriver)
+	if !ok {
+		return ErrNotSupported
+	}
+	a, err := encode(w)
+	if err == nil && a.Conditional() {
+		err = NewInvalidError("expected version", a.Expected, "it is a version, NoStream or AnyVersion")
+	}
+	if err == nil {
+		err = validateBatch([]Append{a})
+	}
+	if err != nil {
+		return err
+	}
+	return driver.Stage(ctx, a)
+}
+
 // WriteInitial writes body as the first message of stream and reports whether it
 // did. That another writer was first is an answer, not an error.
 //

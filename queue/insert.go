@@ -69,7 +69,7 @@ type Entry struct {
 }
 
 // Insert adds an item. A store over a transaction of the caller's ([postgres.New] of a pgx.Tx) inserts with that
-// transaction; then later items of the category wait for its end.
+// transaction; then later items of the category wait for its end, which they do not for [Queue.InsertTx].
 //
 // Invalid input is a [*messagestore.InvalidError], before anything is sent. An error that matches
 // [messagestore.ErrOutcomeUnknown] is resolved by [messagestore.Store.Resolve], or by inserting again with the same ID.
@@ -92,6 +92,51 @@ func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *Insert
 	return Inserted{ID: written.IDs[0], Stream: w.Stream, Position: written.GlobalPosition, Duplicate: written.Duplicate}, nil
 }
 
+// InsertTx adds an item if a transaction of the caller's is committed: tx is a store over it, of postgres.New or sqlite.New. In a
+// function of [messagestore.TxStore.Transact] it is a store over that function's transaction. See
+// [messagestore.Store.Stage]: no other item waits for the transaction, and the position is not known yet.
+//
+// An item whose ID or Unique name is taken, by the time of the commit, by an item of the same content is left out; it is a
+// Duplicate if it is known already. By other content, the error is a [*KeyReusedError] if it is known already; else COMMIT
+// fails. Other errors are those of Stage; after an error roll back.
+func (q *Queue) InsertTx(ctx context.Context, tx *messagestore.Store, body messagestore.Body, opts *InsertOpts) (Inserted, error) {
+	if err := q.use(ctx); err != nil {
+		return Inserted{}, err
+	}
+	w, err := q.Write(body, opts)
+	if err != nil {
+		return Inserted{}, err
+	}
+	envelope, _ := w.Bodies[0].(messagestore.Envelope) // of Write
+	inserted := Inserted{ID: envelope.ID, Stream: w.Stream}
+	if opts != nil && opts.Unique != "" {
+		first, err := tx.Last(ctx, w.Stream)
+		switch {
+		case err == nil:
+			inserted, err = duplicate(w, first, opts.Unique)
+			return inserted, q.fail("insert", err)
+		case !errors.Is(err, messagestore.ErrNotFound):
+			return Inserted{}, q.fail("insert", err)
+		}
+	}
+	if err := tx.Stage(ctx, w.Stream, w.Expected, w.Bodies[0]); err != nil {
+		return Inserted{}, q.fail("insert", err)
+	}
+	return inserted, nil
+}
+
+// duplicate tells that a unique name is taken.
+func duplicate(w messagestore.StreamWrite, first *messagestore.Message, name string) (Inserted, error) {
+	same, err := isSame(w.Bodies[0], first)
+	switch {
+	case err != nil:
+		return Inserted{}, err
+	case !same:
+		return Inserted{}, &KeyReusedError{name, first}
+	}
+	return Inserted{ID: first.ID, Stream: w.Stream, Position: first.GlobalPosition, Duplicate: true}, nil
+}
+
 func (q *Queue) insertUnique(ctx context.Context, w messagestore.StreamWrite, opts *InsertOpts) (Inserted, error) {
 	written, met, err := q.store.TryWrite(ctx, w.Stream, w.Expected, w.Bodies...)
 	switch {
@@ -104,14 +149,7 @@ func (q *Queue) insertUnique(ctx context.Context, w messagestore.StreamWrite, op
 	if first == nil {
 		return Inserted{}, fmt.Errorf("unique key %.80q: %w, and no message was met", opts.Unique, messagestore.ErrVersionConflict)
 	}
-	same, err := isSame(w.Bodies[0], first)
-	if err != nil {
-		return Inserted{}, err
-	}
-	if !same {
-		return Inserted{}, &KeyReusedError{opts.Unique, first}
-	}
-	return Inserted{ID: first.ID, Stream: w.Stream, Position: first.GlobalPosition, Duplicate: true}, nil
+	return duplicate(w, first, opts.Unique)
 }
 
 func isSame(body messagestore.Body, met *messagestore.Message) (bool, error) {

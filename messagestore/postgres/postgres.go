@@ -338,8 +338,8 @@ var (
 )
 
 type queries struct {
-	append, appendOne, appendEach, appendShared, readStream, readCategory, last, version, find, heads, listen, ring, transactAppend, transactAsk, rights, trimCheckpoints string
-	queues                                                                                                                                                                queueQueries
+	append, appendOne, appendEach, appendShared, readStream, readCategory, last, version, find, heads, listen, ring, stage, transactAppend, transactAsk, rights, trimCheckpoints string
+	queues                                                                                                                                                                       queueQueries
 	reportQueries
 }
 
@@ -357,6 +357,7 @@ func queriesFor(schema string) queries {
 		heads:          pgschema.Rename(headsSQL, schema),
 		listen:         pgschema.Rename(listenSQL, schema),
 		ring:           pgschema.Rename(ringSQL, schema),
+		stage:          pgschema.Rename(stageSQL, schema),
 		transactAppend: pgschema.Rename(transactAppendSQL, schema),
 		transactAsk:    pgschema.Rename(transactAskSQL, schema),
 		rights:         pgschema.Rename(rightsSQL, schema),

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -25,6 +26,7 @@ type Driver struct {
 
 var (
 	_ messagestore.ConflictDriver = (*Driver)(nil)
+	_ messagestore.StagingDriver  = (*Driver)(nil)
 	_ messagestore.HeadsDriver    = (*Driver)(nil)
 )
 
@@ -113,6 +115,36 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 		return nil, err
 	}
 	return written, nil
+}
+
+// Stage implements [messagestore.StagingDriver]. The transaction keeps all others from writing, so the message is appended
+// at once.
+func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
+	if d.transactions != nil {
+		return fmt.Errorf("%w: the store is over no transaction of the caller's (sqlite.New(tx))", messagestore.ErrNotSupported)
+	}
+	_, met, err := d.TryAppend(ctx, []messagestore.Append{a})
+	if err != nil || met == nil {
+		return err
+	}
+	conflict := &messagestore.VersionConflictError{Stream: a.Stream, Expected: a.Expected, Actual: messagestore.NoStream}
+	if last := met.Last[0]; last != nil {
+		conflict.Actual = last.Position
+	}
+	if a.Expected != messagestore.NoStream {
+		return conflict
+	}
+	first, err := d.ReadStream(ctx, messagestore.StreamQuery{Stream: a.Stream, Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(first) == 1 && first[0].Position == 0 && first[0].Type == a.Records[0].Type && exactjson.Equal(first[0].Data, a.Records[0].Data) {
+		return nil
+	}
+	return conflict
 }
 
 // TryAppend implements [messagestore.ConflictDriver]. It reads the last messages, and the time,

@@ -12,6 +12,14 @@ declare
   q record;
   h dibs.queue_heads;
 begin
+  if not pg_is_in_recovery() then -- where an unlogged table cannot be read
+    return query
+    select 'queue', split_part(s.stream, '-', 1), s.stream, null::bigint, null::bigint, 'message ' || s.id || ': appended by its transaction', 'staged', null::bigint
+    from dibs.staged s
+    where s.xact is distinct from pg_current_xact_id_if_assigned() and (categories is null or split_part(s.stream, '-', 1) = any (categories))
+    limit max_violations;
+  end if;
+
   for q in
     select x.id, x.name, x.category from dibs.queues x where categories is null or x.category = any (categories) order by x.name
   loop

@@ -68,10 +68,6 @@ func dropFinishes(t *testing.T, f *fixture) {
 }
 
 func cancelFinishes(t *testing.T, f *fixture) {
-	finished := f.insert(t, "")[0]
-	f.done(t, queuing.Complete, f.one(t, queuing.Take{}).Delivery())
-	require.Empty(t, f.change(t, queuing.Cancel, finished))
-	f.is(t, finished, "finished 0/0 ")
 	at := f.inEachState(t)
 
 	require.Equal(t, at, f.change(t, queuing.Cancel, at...))

@@ -1,0 +1,39 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+var (
+	_ messagestore.StagingDriver = (*Driver)(nil)
+
+	//go:embed sql/stage.sql
+	stageSQL string
+)
+
+var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (postgres.New(tx, nil))", messagestore.ErrNotSupported)
+
+// Stage implements [messagestore.StagingDriver]. The message is in an unlogged table until a deferred trigger appends
+// it, in COMMIT. With the context of a function of [Driver.Transact] it is in that transaction.
+//
+// Nobody is notified of it: transactions that notify commit one at a time. A reader finds it when it looks next.
+func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
+	if len(a.Records) != 1 || a.Conditional() {
+		return errors.New("one record is staged, at a version, for no stream, or at any")
+	}
+	r := &a.Records[0]
+	return d.reads(ctx, func(db DB) error {
+		if !d.link.InTransaction(db) {
+			return errNoTransaction
+		}
+		args := []any{string(a.Stream), int64(a.Expected), r.ID, r.Type, textOrNull(r.Data), textOrNull(r.Metadata)}
+		return d.failed(d.link.Read(ctx, db, d.queries.stage, args, func(pgx.Rows) error { return nil }))
+	})
+}

@@ -1,0 +1,58 @@
+-- The first row of a transaction appends all of its rows, in the order in which append_shared locks; the
+-- others then find none. What append_shared does not tell, append does, in a transaction that goes on: so the
+-- first attempt is one step that can be taken back.
+create or replace function dibs.append_staged() returns trigger
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '10s'
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+  s dibs.staged;
+  first dibs.messages;
+  answer text;
+  at text;
+begin
+  if not exists (select from dibs.staged x where x.xact = new.xact) then
+    return null;
+  end if;
+  begin
+    for s in select * from dibs.staged x where x.xact = new.xact order by x.stream, x.n loop
+      perform dibs.append_shared(s.stream, s.expected, s.id, s.type, s.data, s.metadata);
+    end loop;
+  exception
+    when sqlstate 'DB003' or unique_violation then
+      for s in select * from dibs.staged x where x.xact = new.xact order by x.stream, x.n loop
+        select a.outcome, a.stream || ' is at version ' || a.version into answer, at
+        from dibs.append(array[s.stream], array[s.expected], array[1], array[s.id], array[s.type], array[s.data], array[s.metadata],
+          shared => true) a;
+        if answer in ('written', 'duplicate') then
+          continue;
+        end if;
+        if answer = 'version_conflict' and s.expected = -1 then
+          select m.* into first from dibs.messages m where m.stream_name = s.stream order by m.position limit 1;
+          if first.position = 0 and first.type = s.type and first.data::jsonb is not distinct from s.data::jsonb then
+            continue;
+          end if;
+        end if;
+        raise exception 'the staged message % is not written: % (%)', s.id, answer, at
+          using errcode = 'DB003', hint = 'The transaction is rolled back. A first message of a stream that begins with another was staged, or an id is taken.';
+      end loop;
+  end;
+  delete from dibs.staged x where x.xact = new.xact;
+  return null;
+end
+$$;
+
+comment on function dibs.append_staged() is 'Appends the staged messages of a transaction, in COMMIT.';
+
+-- There is no "or replace" for a constraint trigger.
+do $$
+begin
+  if not exists (select from pg_trigger t where t.tgrelid = 'dibs.staged'::regclass and t.tgname = 'staged_append') then
+    create constraint trigger staged_append after insert on dibs.staged
+    deferrable initially deferred for each row execute function dibs.append_staged();
+  end if;
+end
+$$;

@@ -1,0 +1,317 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+	"github.com/dibs-go/dibs/queue"
+)
+
+func insertTx(t *testing.T, q *queue.Queue, tx *messagestore.Store, body Send, opts *queue.InsertOpts) queue.Inserted {
+	t.Helper()
+	inserted, err := q.InsertTx(t.Context(), tx, body, opts)
+	require.NoError(t, err)
+	return inserted
+}
+
+func TestItemsOfATransactionComeIfItIsCommitted(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
+		var handled seen
+		working(t, q, func(_ context.Context, m handler.Message[Send]) error {
+			handled.add(fmt.Sprint(m.Body.To, m.Body.N))
+			return nil
+		}, nil)
+		tx, _, rollBack, err := db.begin(t.Context())
+		require.NoError(t, err)
+		insertTx(t, q, tx, Send{"bob", 1}, nil)
+		require.NoError(t, rollBack())
+
+		tx, commit, _, err := db.begin(t.Context())
+		require.NoError(t, err)
+		for n := range 3 {
+			inserted := insertTx(t, q, tx, Send{"ann", n}, &queue.InsertOpts{Key: "ann"})
+			require.Equal(t, q.Category().Stream("ann"), inserted.Stream)
+			require.Zero(t, inserted.Position)
+			require.NotEqual(t, uuid.Nil, inserted.ID)
+		}
+		require.NoError(t, commit())
+
+		require.Equal(t, []string{"ann0", "ann1", "ann2"}, handled.await(t, 3))
+	})
+}
+
+func TestAnItemOfTheStoresTransactionComesWithIt(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
+		events := storetest.Category(t).Stream("1")
+		for _, fails := range []error{errors.New("rolled back"), nil} {
+			err := db.transact(t.Context(), func(ctx context.Context, tx *messagestore.Store) ([]messagestore.StreamWrite, error) {
+				if _, err := q.InsertTx(ctx, tx, Send{To: "ann"}, &queue.InsertOpts{Key: "ann"}); err != nil {
+					return nil, err
+				}
+				return []messagestore.StreamWrite{messagestore.To(events, messagestore.AnyVersion, Send{N: 1})}, fails
+			})
+			require.ErrorIs(t, err, fails)
+		}
+
+		for _, stream := range []messagestore.StreamName{q.Category().Stream("ann"), events} {
+			version, err := db.store.Version(t.Context(), stream)
+			require.NoError(t, err)
+			require.EqualValues(t, 0, version)
+		}
+	})
+}
+
+// What an open transaction has appended holds back later items; what it has staged does not.
+func TestAnOpenInsertDelaysNoOtherItem(t *testing.T) {
+	t.Parallel()
+	db := databases["PostgreSQL"](t)
+	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	var handled seen
+	working(t, q, func(_ context.Context, m handler.Message[Send]) error {
+		handled.add(m.Body.To)
+		return nil
+	}, nil)
+	tx, commit, _, err := db.begin(t.Context())
+	require.NoError(t, err)
+	insertTx(t, q, tx, Send{To: "ann"}, nil)
+
+	insert(t, q, Send{To: "bob"}, nil)
+
+	require.Equal(t, []string{"bob"}, handled.await(t, 1))
+	require.NoError(t, commit())
+	require.Equal(t, []string{"bob", "ann"}, handled.await(t, 2))
+}
+
+func TestAUniqueItemOfATransactionIsInsertedOnce(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
+		unique := &queue.InsertOpts{Unique: "report"}
+		first := insert(t, q, Send{"ann", 1}, unique)
+		tx, commit, _, err := db.begin(t.Context())
+		require.NoError(t, err)
+
+		again := insertTx(t, q, tx, Send{"ann", 1}, unique)
+
+		require.Equal(t, queue.Inserted{ID: first.ID, Stream: first.Stream, Position: first.Position, Duplicate: true}, again)
+		require.NoError(t, commit())
+		tx, _, rollBack, err := db.begin(t.Context())
+		require.NoError(t, err)
+		_, err = q.InsertTx(t.Context(), tx, Send{"ann", 2}, unique)
+		reused, is := errors.AsType[*queue.KeyReusedError](err)
+		require.True(t, is, err)
+		require.Equal(t, first.ID, reused.Met.ID)
+		require.NoError(t, rollBack())
+
+		// Twice in one transaction, which knows nothing of the first by then.
+		tx, commit, _, err = db.begin(t.Context())
+		require.NoError(t, err)
+		for range 2 {
+			insertTx(t, q, tx, Send{"bob", 1}, &queue.InsertOpts{Unique: "other"})
+		}
+		sameID := uuid.New()
+		for range 2 {
+			insertTx(t, q, tx, Send{"cid", 1}, &queue.InsertOpts{ID: sameID})
+		}
+		require.NoError(t, commit())
+		requireItems(t, db.store, q, 3)
+	})
+}
+
+func requireItems(t *testing.T, store *messagestore.Store, q *queue.Queue, n int64) {
+	t.Helper()
+	count, err := store.Count(t.Context(), messagestore.CategoryQuery{Category: q.Category(), Limit: 10_000})
+	require.NoError(t, err)
+	require.Equal(t, n, count)
+}
+
+// Two transactions stage an item, and the second to commit meets the first.
+func TestACommitMeetsWhatWasInsertedMeanwhile(t *testing.T) {
+	for name, test := range map[string]struct {
+		opts   queue.InsertOpts
+		second Send
+		fails  bool
+	}{
+		"a unique name, and the same content":  {queue.InsertOpts{Unique: "report"}, Send{"ann", 1}, false},
+		"a unique name, and another content":   {queue.InsertOpts{Unique: "report"}, Send{"ann", 2}, true},
+		"an id, and the same content":          {queue.InsertOpts{ID: uuid.New()}, Send{"ann", 1}, false},
+		"an id, and another content":           {queue.InsertOpts{ID: uuid.New()}, Send{"ann", 2}, true},
+		"a key, which is for many":             {queue.InsertOpts{Key: "ann"}, Send{"ann", 1}, false},
+		"a key and an id, of the same content": {queue.InsertOpts{Key: "ann", ID: uuid.New()}, Send{"ann", 1}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := databases["PostgreSQL"](t)
+			q := must.New(queue.New(db.store, storetest.Category(t), nil))
+			opts := test.opts
+			if opts.ID == uuid.Nil && opts.Key == "" {
+				opts.ID = uuid.New()
+			}
+			tx1, commit1, _, err := db.begin(t.Context())
+			require.NoError(t, err)
+			insertTx(t, q, tx1, Send{"ann", 1}, &opts)
+			tx2, commit2, rollBack2, err := db.begin(t.Context())
+			require.NoError(t, err)
+			if test.opts.ID == uuid.Nil {
+				opts.ID = uuid.Nil
+			}
+			insertTx(t, q, tx2, test.second, &opts)
+			insertTx(t, q, tx2, Send{To: "bob"}, nil)
+			require.NoError(t, commit1())
+
+			err = commit2()
+
+			_ = rollBack2()
+			if !test.fails {
+				require.NoError(t, err)
+				n := int64(2)
+				if test.opts.ID == uuid.Nil && test.opts.Key != "" {
+					n = 3
+				}
+				requireItems(t, db.store, q, n)
+				return
+			}
+			refused, is := errors.AsType[*pgconn.PgError](err)
+			require.True(t, is, err)
+			require.Equal(t, "DB003", refused.Code)
+			requireItems(t, db.store, q, 1)
+		})
+	}
+}
+
+// Transactions stage items of the same keys in opposite orders, and both append in one.
+func TestInsertsInOppositeOrdersDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	db := databases["PostgreSQL"](t)
+	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	const rounds, keys = 50, 5
+	var all sync.WaitGroup
+	for _, backwards := range []bool{true, false} {
+		all.Go(func() {
+			for n := range rounds {
+				err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+					for i := range keys {
+						if backwards {
+							i = keys - 1 - i
+						}
+						if _, err := q.InsertTx(t.Context(), overPgx(tx), Send{N: n}, &queue.InsertOpts{Key: fmt.Sprint(i)}); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	requireItems(t, db.store, q, 2*rounds*keys)
+}
+
+func TestWhatASavepointTakesBackIsNotInserted(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		db := databases["PostgreSQL"](t)
+		q := must.New(queue.New(db.store, storetest.Category(t), nil))
+		tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+		require.NoError(t, err)
+		insertTx(t, q, overPgx(tx), Send{"ann", 1}, &queue.InsertOpts{Key: "ann"})
+		inner, err := tx.Begin(t.Context())
+		require.NoError(t, err)
+		insertTx(t, q, overPgx(inner), Send{"ann", 2}, &queue.InsertOpts{Key: "ann"})
+		require.NoError(t, inner.Rollback(t.Context()))
+		inner, err = tx.Begin(t.Context())
+		require.NoError(t, err)
+		insertTx(t, q, overPgx(inner), Send{"ann", 3}, &queue.InsertOpts{Key: "ann"})
+		require.NoError(t, inner.Commit(t.Context()))
+		require.NoError(t, tx.Commit(t.Context()))
+
+		var handled seen
+		working(t, q, func(_ context.Context, m handler.Message[Send]) error {
+			handled.add(fmt.Sprint(m.Body.N))
+			return nil
+		}, nil)
+		require.Equal(t, []string{"1", "3"}, handled.await(t, 2), level)
+	}
+}
+
+// With the constraints checked at once, the item is appended by its own statement.
+func TestAnItemIsInsertedWhereConstraintsAreImmediate(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	db := databases["PostgreSQL"](t)
+	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "set constraints all immediate"); err != nil {
+			return err
+		}
+		_, err := q.InsertTx(t.Context(), overPgx(tx), Send{To: "ann"}, nil)
+		return err
+	}))
+	requireItems(t, db.store, q, 1)
+}
+
+func TestAnInsertInNoTransactionIsRefused(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
+		_, err := q.InsertTx(t.Context(), db.store, Send{To: "ann"}, nil)
+
+		require.ErrorIs(t, err, messagestore.ErrNotSupported)
+		require.ErrorContains(t, err, "over no transaction of the caller's")
+		_, err = q.InsertTx(t.Context(), must.New(messagestore.New(memory.New(), nil)), Send{To: "ann"}, nil)
+		require.ErrorIs(t, err, messagestore.ErrNotSupported)
+		_, err = q.InsertTx(t.Context(), nil, Send{To: "ann"}, nil)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		requireItems(t, db.store, q, 0)
+	})
+}
+
+// A session whose triggers are off would commit, and append nothing.
+func TestNothingIsStagedWithoutTriggers(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	db := databases["PostgreSQL"](t)
+	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	tx, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it has failed
+	_, err = tx.Exec(t.Context(), "set local session_replication_role = replica")
+	require.NoError(t, err)
+
+	_, err = q.InsertTx(t.Context(), overPgx(tx), Send{To: "ann"}, nil)
+
+	require.ErrorContains(t, err, "session_replication_role")
+}
+
+func TestNothingStagedIsLeft(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	db := databases["PostgreSQL"](t)
+	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	var left int
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		insertTx(t, q, overPgx(tx), Send{To: "ann"}, nil)
+		return tx.QueryRow(t.Context(), "select count(*) from dibs.staged").Scan(&left)
+	}))
+	require.Equal(t, 1, left)
+	await.Equal(t, "rows that are staged", 0, func() int {
+		require.NoError(t, pool.QueryRow(t.Context(), "select count(*) from dibs.staged where stream like $1", string(q.Category())+"-%").Scan(&left))
+		return left
+	})
+}
