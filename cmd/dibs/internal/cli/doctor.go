@@ -53,7 +53,7 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return err
 			}
-			return a.printFindings(append(aboutFile(state), aboutCheck(ctx, store)), c.Quiet)
+			return a.printFindings(append(append(aboutFile(state), aboutQueues(ctx, store)...), aboutCheck(ctx, store)), c.Quiet)
 		})
 	}
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
@@ -67,26 +67,52 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		return a.printFindings(append(append(schema, findings...), a.examineAccess(ctx)), c.Quiet)
+		return a.printFindings(append(append(schema, findings...), a.examineAccess(ctx)...), c.Quiet)
 	})
 }
 
 // checkTimeout bounds how long a store may take to say whether it serves.
 const checkTimeout = 5 * time.Second
 
-// examineAccess reports whether a service could start with the store's URL.
-func (a *app) examineAccess(ctx context.Context) doctor.Finding {
+// examineAccess reports how the queues stand, and whether a service could start with the store's URL.
+func (a *app) examineAccess(ctx context.Context) []doctor.Finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	var f doctor.Finding
+	var found []doctor.Finding
 	err := a.withStore(ctx, 1, func(store *messagestore.Store) error {
-		f = aboutCheck(ctx, store)
+		check := aboutCheck(ctx, store)
+		found = append(aboutQueues(ctx, store), check)
 		return nil
 	})
 	if err != nil { // what refuses to open refuses a service too
-		f = aboutAccess(err, err)
+		found = []doctor.Finding{aboutAccess(err, err)}
 	}
-	return f
+	return found
+}
+
+// aboutQueues reports each queue with its dead items and its oldest item that is open. Queues that cannot be
+// read are left out: the check of the store says why.
+func aboutQueues(ctx context.Context, store *messagestore.Store) (found []doctor.Finding) {
+	all, err := queuesOf(ctx, store, "")
+	if err != nil {
+		return nil
+	}
+	for _, s := range all {
+		says := fmt.Sprintf("queue %s has %s", visible(s.Name), number(s.Dead, "dead item", "dead items"))
+		if !s.Oldest.IsZero() {
+			says += ", and its oldest item that is not finished is of " + timeText(s.Oldest)
+		}
+		f := doctor.Finding{Group: "queues", Name: s.Name, Verdict: doctor.OK, Says: says}
+		if s.Dead > 0 {
+			f.Verdict, f.Advice = doctor.Warn, fmt.Sprintf("see them with dibs queue jobs %s --state dead, and have them offered again, or drop them", visible(s.Name))
+		}
+		if s.Paused {
+			f.Verdict, f.Says = doctor.Warn, f.Says+", and is paused"
+			f.Advice = strings.TrimPrefix(f.Advice+"; dibs queue resume "+visible(s.Name)+" ends the pause", "; ")
+		}
+		found = append(found, f)
+	}
+	return found
 }
 
 func aboutCheck(ctx context.Context, store *messagestore.Store) doctor.Finding {

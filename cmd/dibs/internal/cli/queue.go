@@ -25,6 +25,11 @@ type queueCommand struct {
 	Resume queueResumeCommand `cmd:"" help:"Have a paused queue go on."`
 }
 
+// Help is printed below the command's usage.
+func (queueCommand) Help() string {
+	return `Items are messages: dibs explain tells the story of one, and dibs forget removes those that all queues of their category have finished.`
+}
+
 // withQueues calls f with the queues that the store has.
 func (a *app) withQueues(ctx context.Context, f func(store *messagestore.Store, all []queuing.Status) error) error {
 	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
