@@ -181,8 +181,8 @@ func (c *Consumer) Run(ctx context.Context) error { return c.run(ctx, false) }
 
 // CatchUp delivers messages until none are left, and returns nil. It also delivers the messages
 // that handlers write meanwhile, and requested redrives. Tests and batch jobs use it where a
-// service uses Run. It stops as Run does, but returns ctx's error if ctx is done first, and any
-// error of the store.
+// service uses Run. It stops as Run does, but returns ctx's error if ctx is done first, [ErrPaused] if
+// an operator has paused the consumer, and any error of the store.
 func (c *Consumer) CatchUp(ctx context.Context) error { return c.run(ctx, true) }
 
 func (c *Consumer) run(ctx context.Context, catchUp bool) error {
@@ -324,22 +324,27 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 		case ctx.Err() != nil:
 			continue
 		case catchUp || !heals(err) || !met && refused(err):
-			if p != nil {
-				c.leaveGroup(ctx, p)
-			}
+			c.leaveSeat(ctx, p, standby.place, before)
 			return nil, err
 		}
 		if backoff.Wait(ctx, c.storeFailed(starting, err, failures)) != nil {
 			break
 		}
 	}
-	switch { // the context is done, and to be stopped is not an error
-	case standby.place != nil:
-		c.leaveGroup(ctx, standby.place)
+	c.leaveSeat(ctx, nil, standby.place, before) // the context is done, and to be stopped is not an error
+	return nil, nil                              //nolint:nilnil // there is nothing to go on from
+}
+
+// leaveSeat leaves the group by the seat that the member took last: now, when it stood by, or in the run before.
+func (c *Consumer) leaveSeat(ctx context.Context, now, stoodBy *checkpoint.Place, before *run) {
+	switch {
+	case now != nil:
+		c.leaveGroup(ctx, now)
+	case stoodBy != nil:
+		c.leaveGroup(ctx, stoodBy)
 	case before != nil:
 		c.leaveGroup(ctx, before.checkpoints.place)
 	}
-	return nil, nil //nolint:nilnil // there is nothing to go on from
 }
 
 func (c *Consumer) logStarted(p *checkpoint.Place) {

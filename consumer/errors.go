@@ -23,7 +23,7 @@ var (
 
 	// ErrPaused is returned by CatchUp for a consumer that an operator has paused. Run does not return
 	// it: it waits until the consumer is resumed.
-	ErrPaused = errors.New("the consumer is paused: an operator has to resume it")
+	ErrPaused = checkpoint.ErrPaused
 
 	// ErrConsumerFenced says that another process has gone on from the last checkpoint of a CatchUp that was
 	// alone when it started, and so has no lease; or that the stream of checkpoints was deleted. A consumer

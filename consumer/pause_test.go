@@ -267,6 +267,71 @@ func TestCatchUpOfAPausedConsumerIsAnError(t *testing.T) {
 	}
 }
 
+// Beside members, which keep their slots in a pause, it ends too, and they lose none by it.
+func TestCatchUpOfAPausedConsumerBesideMembersIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, waits := range []bool{false, true} { // for the members' slots as the pause comes
+		t.Run(fmt.Sprintf("waits=%t", waits), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				driver := newDriver()
+				store := must.New(messagestore.New(driver, nil))
+				write(t, store, "account-1", Deposited{1})
+				config := &consumer.Config{Concurrency: 4, Start: consumer.FromStart()}
+				release := make(chan struct{})
+				held := handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+					if waits {
+						<-release
+					}
+					return nil
+				})
+				running, stop := context.WithCancel(ctx)
+				defer stop()
+				members := make(chan error, 2)
+				for range 2 {
+					member := newConsumer(t, must.New(messagestore.New(driver, nil)), held, config)
+					go func() { members <- member.Run(running) }()
+				}
+				time.Sleep(time.Minute)
+				status := func() operate.Status {
+					all, err := operate.Consumers(t.Context(), store, account)
+					require.NoError(t, err)
+					require.Len(t, all, 1)
+					return all[0]
+				}
+				require.Len(t, status().Replicas, 2)
+				ended := make(chan error, 1)
+				guest := newConsumer(t, must.New(messagestore.New(driver, nil)), held, config)
+				catchUp := func() { ended <- guest.CatchUp(ctx) }
+				if waits {
+					go catchUp()
+					time.Sleep(5 * time.Second)
+					require.Len(t, status().Replicas, 3)
+				}
+
+				setPaused(t, store, true)
+				if !waits {
+					go catchUp()
+				}
+
+				begun := time.Now()
+				require.ErrorIs(t, <-ended, consumer.ErrPaused)
+				require.LessOrEqual(t, time.Since(begun), 11*time.Second)
+				require.Len(t, status().Replicas, 2, "it has left")
+				close(release)
+				setPaused(t, store, false)
+				time.Sleep(time.Minute)
+				require.Equal(t, 32, status().Replicas[0].Slots+status().Replicas[1].Slots)
+				stop()
+				require.NoError(t, errors.Join(<-members, <-members))
+				require.NoError(t, guest.CatchUp(ctx))
+			})
+		})
+	}
+}
+
 func TestAPauseThatChangesNothingSaysSo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,6 +14,7 @@ var (
 	ErrFenced  = errors.New("consumer fenced")
 	ErrAhead   = errors.New("position is ahead of the store")
 	ErrCorrupt = errors.New("position is corrupt")
+	ErrPaused  = errors.New("the consumer is paused: an operator has to resume it")
 )
 
 // ErrEpoch ends a run whose store may have lost the writes of its handlers. The next run

@@ -49,7 +49,8 @@ func (s *seat) set(store time.Time) { s.clock = reading{store, time.Now()} }
 // be in flight.
 //
 // A guest takes a seat only if the group has members. Otherwise it goes on without a lease,
-// and the next member that joins fences it.
+// and the next member that joins fences it. It is refused with [ErrPaused] while the consumer is paused:
+// the members keep their slots then, and it would wait for them.
 //
 // Before is where a run before this one had checkpointed, and read the last message that
 // it had read; they are zero if there was none. That run may have looked for the message
@@ -58,6 +59,9 @@ func (l Log) Join(ctx context.Context, me Member, guest bool, before messagestor
 	p, start, err := l.place(ctx, before, read)
 	if err != nil {
 		return nil, err
+	}
+	if guest && p.Paused() {
+		return nil, ErrPaused
 	}
 	p.seat = &seat{me: me}
 	for {
