@@ -127,14 +127,28 @@ func TestNextTellsAllTicksOrNone(t *testing.T) {
 
 // A clock is the time of a test, which the test puts forward.
 type clock struct {
-	mu  sync.Mutex
-	now time.Time
+	mu    sync.Mutex
+	now   time.Time
+	asked int
 }
 
 func (c *clock) Now(context.Context) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.asked++
 	return c.now, nil
+}
+
+// awaitRound waits until the one process that runs has read all that was set before: it reads, then asks for the time.
+func (c *clock) awaitRound(t *testing.T) {
+	t.Helper()
+	asked := func() int {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.asked
+	}
+	before := asked()
+	await.True(t, "a whole round", func() bool { return asked() >= before+2 })
 }
 
 func (c *clock) put(to time.Time) {
@@ -312,10 +326,12 @@ func TestAScheduleIsChangedAndRemovedByAnyProcess(t *testing.T) {
 		version, err := store.Version(t.Context(), category.WithType("schedule").Stream("daily"))
 		require.NoError(t, err)
 		require.EqualValues(t, 0, version, "the same again")
+		clock.awaitRound(t)
 		clock.put(time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC))
 		ticks := func() int { return len(ticksOf(t, store, category.Stream("daily"))) }
 		await.Equal(t, "a tick", 1, ticks)
 		set("0 7 * * *", "two")
+		clock.awaitRound(t)
 		clock.put(time.Date(2026, 3, 3, 12, 0, 0, 0, time.UTC))
 		await.Equal(t, "a tick of the changed one", 2, ticks)
 		last, err := store.Last(t.Context(), category.Stream("daily"))
@@ -328,6 +344,7 @@ func TestAScheduleIsChangedAndRemovedByAnyProcess(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, all)
 		require.NoError(t, other.Set(t.Context(), cron.Schedule{Name: "second", Spec: "0 6 * * *", Body: Report{}}))
+		clock.awaitRound(t)
 		clock.put(time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC))
 		await.Equal(t, "a tick of another", 1, func() int { return len(ticksOf(t, store, category.Stream("second"))) })
 		require.Equal(t, 2, ticks(), "a removed schedule has no tick")
