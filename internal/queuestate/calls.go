@@ -194,7 +194,9 @@ func (s *step) change(c queuing.Change, position messagestore.GlobalPosition) (b
 		if c.Action == queuing.Cancel {
 			entry.What = queuing.Cancelled
 		}
-		s.head.Finished++
+		if row.Place != Out {
+			s.head.Finished++
+		}
 		if row.Place == Held {
 			row.Place, row.Due = Passed, time.Time{}
 			err = s.Put(*row)
@@ -223,6 +225,7 @@ func (s *step) cancelAhead(c queuing.Change, position messagestore.GlobalPositio
 		return false, err
 	}
 	s.changed = true
+	s.head.Finished++
 	s.head.Ahead = max(s.head.Ahead, position)
 	return true, s.AddEntry(position, queuing.Entry{What: queuing.Cancelled, Time: s.now, Text: c.Reason})
 }
@@ -341,9 +344,7 @@ func Status(r Rows) (queuing.Status, error) {
 	if err != nil {
 		return queuing.Status{}, err
 	}
-	status := queuing.Status{
-		Paused: head.Paused, Cursor: head.Cursor, Taken: head.Taken, Finished: head.Finished, Back: head.Returned, Buried: head.Buried,
-	}
+	status := queuing.Status{Paused: head.Paused, Cursor: head.Cursor, Taken: head.Taken, Back: head.Returned, Buried: head.Buried}
 	oldest := messagestore.GlobalPosition(0)
 	for from := messagestore.GlobalPosition(0); ; {
 		rows, err := r.Open(from, 1000)
@@ -371,6 +372,8 @@ func Status(r Rows) (queuing.Status, error) {
 			break
 		}
 	}
+	// A delivery that was neither given back nor buried and is not out has finished its item, in whatever transaction.
+	status.Finished = head.Finished + head.Taken - head.Returned - head.Buried - status.Out
 	next, err := r.Next(head.Cursor, 1)
 	if err != nil {
 		return queuing.Status{}, err

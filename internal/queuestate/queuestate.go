@@ -22,7 +22,7 @@ type Head struct {
 	Checked                           time.Time                   // held rows were last looked through
 	Paused                            bool
 	Tokens                            float64 // of a rate, at the time; less than 0 before the first
-	Taken, Finished, Returned, Buried int64
+	Taken, Finished, Returned, Buried int64   // Finished counts items that were finished while no session had them
 }
 
 // Place says where an open item is.
@@ -181,7 +181,6 @@ func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, 
 	}
 	s.changed = true
 	if f.Kind == queuing.Complete {
-		s.head.Finished++
 		return queuing.Done, s.Remove(f.Position)
 	}
 	entry := queuing.Entry{Version: row.Version, What: queuing.What(f.Kind), Time: s.now, Session: row.Session, Text: f.Error}
@@ -466,7 +465,6 @@ func (s *step) takeDue(session int64, want *int, taken *queuing.Taken) error {
 		}
 		if m == nil { // it was removed
 			s.head.Taken++
-			s.head.Finished++
 			taken.More = true
 			if err := s.AddEntry(row.Position, queuing.Entry{Version: row.Version, What: queuing.Removed, Time: s.now}); err != nil {
 				return err

@@ -312,12 +312,16 @@ type List struct {
 // A Status is how a queue stands.
 type Status struct {
 	Queue
-	Paused                        bool
-	Cursor                        messagestore.GlobalPosition
-	Out, Later, Held, Dead        int64
-	Waiting                       bool      // something is beyond the cursor
-	Oldest                        time.Time // the item that was written first and is open, but dead; zero for none
-	Taken, Finished, Back, Buried int64     // counts of deliveries since the queue began
+	Paused                 bool
+	Cursor                 messagestore.GlobalPosition
+	Out, Later, Held, Dead int64
+	Waiting                bool      // something is beyond the cursor
+	Oldest                 time.Time // the item that was written first and is open, but dead; zero for none
+	Taken, Back, Buried    int64     // counts of deliveries since the queue began
+
+	// Finished counts the items that were finished since the queue began: by a completion, also one of a caller's
+	// transaction from its commit on, by an operator, or because the message was removed.
+	Finished int64
 }
 
 // DueField is the field of a message's metadata with the time before which its item is not offered, in microseconds

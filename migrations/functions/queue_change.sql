@@ -67,8 +67,8 @@ begin
         insert into dibs.queue_log (queue, position, version, what, at, session, text)
         select q, d.position, d.version, letter, h.at, d.session, reason from done d on conflict do nothing
       )
-      select array_agg(d.position order by d.position), count(*) filter (where d.state = 'h') into changed, n from done d;
-      h.finished := h.finished + coalesce(cardinality(changed), 0);
+      select array_agg(d.position order by d.position), count(*) filter (where d.state <> 'o') into changed, n from done d;
+      h.finished := h.finished + n;
       if action = 'cancel' then
         with beyond as (
           insert into dibs.queue_log (queue, position, version, what, at, text)
@@ -80,6 +80,7 @@ begin
         )
         select array_agg(b.position order by b.position) into beyond from beyond b;
         h.ahead := greatest(h.ahead, (select max(b.position) from unnest(beyond) b (position)));
+        h.finished := h.finished + coalesce(cardinality(beyond), 0);
         changed := changed || beyond;
       end if;
       if h.held > 0 then -- those behind are let go

@@ -1,3 +1,5 @@
+-- A delivery that was neither given back nor buried and is not out has finished its item, also in a caller's transaction,
+-- which cannot count it. The head's count is of the others.
 create or replace function dibs.queue_states()
 returns table (
   name text, category text, paused boolean, cursor bigint, out_items bigint, later bigint, held bigint, dead bigint,
@@ -8,7 +10,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select q.name, q.category, coalesce(h.paused, false), coalesce(h.cursor, 0), o.taken, o.later, o.held, o.dead,
     w.time is not null, dibs.microseconds(least(o.oldest, w.time)),
-    coalesce(h.taken, 0), coalesce(h.finished, 0), coalesce(h.returned, 0), coalesce(h.buried, 0)
+    coalesce(h.taken, 0), coalesce(h.finished + h.taken - h.returned - h.buried - o.taken, 0), coalesce(h.returned, 0), coalesce(h.buried, 0)
   from dibs.queues q
   left join lateral (select * from dibs.queue_heads x where x.queue = q.id order by x.version desc limit 1) h on true
   cross join lateral (

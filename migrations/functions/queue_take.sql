@@ -86,8 +86,6 @@ begin
         returning x.position, x.version
       )
       select array_agg(y.position), array_agg(y.version) into gone, gone_versions from done y;
-      n := coalesce(cardinality(gone), 0);
-      h.finished := h.finished + n;
     else
       -- A row that a transaction of a caller's is finishing is passed over: the queue does not wait for it.
       with named as (
@@ -126,7 +124,6 @@ begin
       ) y;
       h.returned := h.returned + n;
       h.buried := h.buried + m;
-      h.finished := h.finished + coalesce(cardinality(gone), 0) - n - m;
       h.wake := least(h.wake, soon);
     end if;
     changed := gone is not null;
@@ -352,7 +349,6 @@ begin
         returning x.position, x.version
       )
       insert into dibs.queue_log (queue, position, version, what, at) select q, x.position, x.version, 'M', now from lost x on conflict do nothing;
-      h.finished := h.finished + cardinality(picked) - n;
       h.taken := h.taken + cardinality(picked) - n;
       changed := true;
       more := true;

@@ -51,10 +51,14 @@ func (s *side) numbers(at []messagestore.GlobalPosition) (all []int) {
 
 // state is what is known of all items.
 func (s *side) state(t require.TestingT) (all []string) {
+	finished := int64(0)
 	for n, at := range s.at {
 		item, err := s.driver.QueueItem(context.Background(), s.of, at)
 		require.NoError(t, err)
 		text := fmt.Appendf(nil, "%d: %s", n, describe(item))
+		if item.State == queuing.Finished {
+			finished++
+		}
 		if item.State == queuing.Held {
 			text = fmt.Appendf(text, " behind %d", s.number[item.Behind])
 		}
@@ -65,6 +69,10 @@ func (s *side) state(t require.TestingT) (all []string) {
 			text = fmt.Appendf(text, " %d%c", e.Version, e.What)
 		}
 		all = append(all, string(text))
+	}
+	if status := s.status(t); status != nil {
+		all = append(all, fmt.Sprintf("taken %d, finished %d, back %d, buried %d", status.Taken, status.Finished, status.Back, status.Buried))
+		require.Equal(t, finished, status.Finished, "each finished item is counted once")
 	}
 	return all
 }

@@ -18,6 +18,8 @@ var operatorTests = []test{
 	{"Operate/CancelFinishesInAnyState", cancelFinishes, 0},
 	{"Operate/ListsByState", listsByState, 0},
 	{"Operate/StatusCounts", statusCounts, 0},
+	{"Operate/StatusCountsWhatIsCommitted", statusCountsCommitted, transactions},
+	{"Operate/StatusCountsWhatIsCancelled", statusCountsChanges, 0},
 	{"Operate/WhatIsNoItemIsNotFound", noItemIsNotFound, 0},
 	{"Refused/AnotherCategory", anotherCategory, 0},
 	{"Refused/WhatBreaksTheState", whatBreaksTheState, 0},
@@ -134,6 +136,46 @@ func statusCounts(t *testing.T, f *fixture) {
 	require.Equal(t, []int64{0, 3, 0, 1}, []int64{status.Out, status.Later, status.Held, status.Dead})
 	require.Equal(t, []int64{5, 2, 2, 2}, []int64{status.Taken, status.Finished, status.Back, status.Buried})
 	require.False(t, status.Waiting)
+}
+
+// A completion in a transaction counts from its commit on, reported or not, and once.
+func statusCountsCommitted(t *testing.T, f *fixture) {
+	at := f.insert(t, "", "", "", "")
+	f.take(t, queuing.Take{Want: 4})
+	finished := func(want int64) {
+		t.Helper()
+		require.Equal(t, want, f.status(t).Finished)
+	}
+	f.finishIn(t, queuing.Done, queuing.Delivery{Position: at[0]}, false)
+	finished(0)
+	f.finishIn(t, queuing.Done, queuing.Delivery{Position: at[0]}, true)
+	finished(1)
+	f.finishIn(t, queuing.Done, queuing.Delivery{Position: at[1]}, true)
+	for range 2 {
+		f.done(t, queuing.Committed, queuing.Delivery{Position: at[0]})
+		f.done(t, queuing.Complete, queuing.Delivery{Position: at[0]})
+	}
+	finished(2)
+	f.done(t, queuing.Complete, queuing.Delivery{Position: at[2]})
+	finished(3)
+	f.leave(t, queuing.Leave{Session: 1})
+	finished(3)
+	f.change(t, queuing.Cancel, at...)
+	f.change(t, queuing.Cancel, at...)
+	finished(4)
+}
+
+// An item that is finished without a worker counts once, in whatever state it was.
+func statusCountsChanges(t *testing.T, f *fixture) {
+	at := append(f.inEachState(t), f.insert(t, "")...)
+	before := f.status(t).Finished
+	for i, p := range at {
+		require.Len(t, f.change(t, queuing.Cancel, p), 1)
+		require.Empty(t, f.change(t, queuing.Cancel, p))
+		require.Equal(t, before+int64(i)+1, f.status(t).Finished)
+	}
+	f.take(t, queuing.Take{Want: 9})
+	require.Equal(t, before+int64(len(at)), f.status(t).Finished)
 }
 
 func noItemIsNotFound(t *testing.T, f *fixture) {

@@ -254,9 +254,8 @@ func (f *fixture) ready(t testing.TB) queuing.Ready {
 }
 
 // status returns how the queue stands, or nil if it is not there.
-func (f *fixture) status(t testing.TB) *queuing.Status {
-	t.Helper()
-	all, err := f.driver.Queues(t.Context())
+func (f *fixture) status(t require.TestingT) *queuing.Status {
+	all, err := f.driver.Queues(context.Background())
 	require.NoError(t, err)
 	for _, status := range all {
 		if status.Name == f.of.Name {
