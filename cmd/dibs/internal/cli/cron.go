@@ -110,6 +110,9 @@ func ticksOf(s cron.Status, n int) ([]time.Time, error) {
 	if s.Next.IsZero() {
 		return nil, nil
 	}
+	if n == 1 {
+		return []time.Time{s.Next}, nil
+	}
 	more, err := cron.Next(s.Spec, s.Zone, s.Next, n-1)
 	return append([]time.Time{s.Next}, more...), err
 }
