@@ -106,8 +106,12 @@ func requireTakeReads(t *testing.T, before int) {
 	}
 	insert("small", 1, before)
 	take(1000)
+	const finish = "select dibs.queue_finish('mail', 'mail', $1, $2)"
 	for range 3 { // it lets go what is held
 		require.Len(t, positions, 1)
+		exec("begin")
+		exec(finish, positions, versions)
+		exec("rollback")
 		take(1)
 	}
 	const keys, each = 10, 500
@@ -117,6 +121,13 @@ func requireTakeReads(t *testing.T, before int) {
 	var held int
 	require.NoError(t, conn.QueryRow(t.Context(), "select count(*) from dibs.queue_open where state = 'h'").Scan(&held))
 	require.GreaterOrEqual(t, held, keys*(each-1))
+
+	exec("begin")
+	rows, _ := looked()
+	exec(finish, positions[:1], versions[:1])
+	rowsAfter, _ := looked()
+	exec("rollback")
+	require.LessOrEqual(t, rowsAfter-rows, 2, "rows looked at for one that is finished")
 
 	exec("begin")
 	exec("update dibs.queue_heads set checked = checked + interval '1 hour'") // once a second a take looks at all that is held

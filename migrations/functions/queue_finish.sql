@@ -15,12 +15,13 @@ begin
   if (cardinality(ended_positions) between 1 and 1000 and cardinality(ended_positions) = cardinality(ended_versions)) is not true then
     raise exception 'invalid positions: they are 1 to 1000, each with a version' using errcode = 'DB001', column = 'ended_positions';
   end if;
-  with gone as (
-    delete from dibs.queue_open x using unnest(ended_positions, ended_versions) u (position, version)
-    where x.queue = q and x.position = u.position and x.version = u.version and x.state = 'o'
-    returning x.position
-  )
-  select array_agg(g.position) into done from gone g;
+  -- One by one: a join that was planned when the queue was small would read all open rows.
+  for i in 1 .. cardinality(ended_positions) loop
+    delete from dibs.queue_open x where x.queue = q and x.position = ended_positions[i] and x.version = ended_versions[i] and x.state = 'o';
+    if found then
+      done := done || ended_positions[i];
+    end if;
+  end loop;
   return (
     select string_agg(
       case when u.position = any (done) then 'd'
