@@ -79,6 +79,7 @@ func Queue() []measure.Case {
 			Shows:      "Take and complete items of one queue, four processes of 16 workers; the spread is of what each does",
 			Contenders: []measure.Contender{{Name: dibs, Run: queueProcesses}},
 			Goals:      []measure.Goal{{Metric: measure.Spread, Of: dibs, AtMost: 0.05}},
+			LongOnly:   true,
 		},
 		{
 			Name:  "queue/sqlite/64-workers",
