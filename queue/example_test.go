@@ -143,3 +143,22 @@ func ExampleQueue_Await() {
 	// Output:
 	// finished: {"to":"ann","n":250}
 }
+
+// A handler notes how far it is, as often as it likes: dibs queue jobs shows the last note.
+func ExampleJob_Progress() {
+	ctx := context.Background()
+	store := must.New(messagestore.New(memory.New(), nil))
+	mail := must.New(queue.New(store, "mail", nil))
+	at := must.New(mail.Insert(ctx, Send{To: "ann"}, nil))
+	jobs := must.New(mail.Receive(ctx, 1, nil))
+
+	if err := jobs[0].Progress("3 of 9 sent"); err != nil {
+		log.Fatal(err)
+	}
+	if err := jobs[0].Extend(ctx, time.Minute); err != nil { // a worker extends by itself
+		log.Fatal(err)
+	}
+	fmt.Println(must.New(mail.Item(ctx, at.Position)).Note)
+	// Output:
+	// 3 of 9 sent
+}

@@ -35,6 +35,7 @@ type cut struct {
 	loses  func(call string) bool   // it is made, and its answer is lost
 	late   map[string]time.Duration // the answers come so late
 	called map[string]int
+	notes  []queuing.Notes // of the extensions
 }
 
 func (d *cut) set(fails, loses func(call string) bool) {
@@ -91,6 +92,11 @@ func (d *cut) QueueReady(ctx context.Context, q queuing.Queue) (ready queuing.Re
 }
 
 func (d *cut) QueueExtend(ctx context.Context, e queuing.Extension) (lost []queuing.Delivery, err error) {
+	if e.Notes != nil {
+		d.mu.Lock()
+		d.notes = append(d.notes, e.Notes)
+		d.mu.Unlock()
+	}
 	err = d.call("extend", func() (err error) { lost, err = d.Driver.QueueExtend(ctx, e); return err })
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/text"
@@ -123,14 +124,21 @@ func (q *Queue) leave(ctx context.Context, session int64) {
 }
 
 func (q *Queue) jobs(items []queuing.Taking, session int64, lease time.Duration) []*Job {
-	jobs := make([]*Job, len(items))
+	jobs, all := make([]*Job, len(items)), &notes{}
 	for i, item := range items {
 		jobs[i] = &Job{
 			Message: item.Message, Failures: item.Failures, Deliveries: item.Version,
-			queue: q, delivery: item.Delivery(), session: session, lease: lease,
+			queue: q, delivery: item.Delivery(), session: session, lease: lease, notes: all,
 		}
+		var ended atomic.Bool
+		jobs[i].lost = ended.Load
 		jobs[i].end = func(ctx context.Context, f queuing.Finish, _ error) (queuing.Ending, error) {
-			return q.end(ctx, session, lease, f)
+			ending, err := q.end(ctx, session, lease, f)
+			if err == nil && ending != queuing.Open {
+				ended.Store(true)
+				all.ended(f.Delivery)
+			}
+			return ending, err
 		}
 	}
 	return jobs

@@ -209,6 +209,7 @@ func TestHostileCallsAreRefused(t *testing.T) {
 			"no queue":     (*queue.Queue)(nil).Pause(ctx),
 			"no context":   q.Resume(nil), //nolint:staticcheck // it is refused
 			"no job":       queue.JobOf(ctx).Complete(ctx),
+			"no progress":  queue.JobOf(ctx).Progress("half of it"),
 		} {
 			require.ErrorIs(t, err, messagestore.ErrInvalid, what)
 			require.Less(t, len(err.Error()), 1000)

@@ -123,7 +123,7 @@ func (q *Queue) Work(ctx context.Context, mux *handler.Mux, config *WorkConfig) 
 	if err := q.use(ctx); err != nil {
 		return err
 	}
-	w := &work{Queue: q, mux: mux, flights: map[queuing.Delivery]*flight{}, wakes: make(chan struct{}, 1), session: newSession(), look: true}
+	w := &work{Queue: q, mux: mux, flights: map[queuing.Delivery]*flight{}, wakes: make(chan struct{}, 1), session: newSession(), notes: &notes{}, look: true}
 	if config != nil {
 		w.config = *config
 	}
@@ -149,6 +149,7 @@ type work struct {
 	mux    *handler.Mux
 	config WorkConfig // in place of the queue's
 	wakes  chan struct{}
+	notes  *notes
 
 	// Of the goroutine of run.
 	look     bool // there may be an item
@@ -387,6 +388,7 @@ func (w *work) renewSession(ctx context.Context, due []*ending) error {
 		return err
 	}
 	w.mu.Lock()
+	w.notes.again()
 	if w.session == l.Session { // else it has ended meanwhile, and its items are lost
 		w.session, w.until = l.Next, w.left.Add(w.config.Lease)
 	}
@@ -427,7 +429,12 @@ func (w *work) begin(ctx context.Context, asked time.Time, items []queuing.Takin
 	w.until = later(w.until, asked.Add(w.config.Lease*66/100))
 	for _, item := range items {
 		f := &flight{began: time.Now()}
-		f.job = &Job{Message: item.Message, Failures: item.Failures, Deliveries: item.Version, queue: w.Queue, delivery: item.Delivery()}
+		f.job = &Job{Message: item.Message, Failures: item.Failures, Deliveries: item.Version, queue: w.Queue, delivery: item.Delivery(), notes: w.notes}
+		f.job.lost = func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return !f.open()
+		}
 		f.job.end = func(ctx context.Context, finish queuing.Finish, err error) (queuing.Ending, error) {
 			return w.endEarly(ctx, f, finish, err)
 		}
@@ -469,6 +476,7 @@ func (w *work) landed(f *flight, err error) {
 	w.mu.Lock()
 	if w.flights[f.job.delivery] == f {
 		delete(w.flights, f.job.delivery)
+		w.notes.ended(f.job.delivery)
 	}
 	open := f.open()
 	if open {
@@ -658,6 +666,7 @@ func (w *work) abandon(f *flight) {
 		return
 	}
 	delete(w.flights, f.job.delivery)
+	w.notes.ended(f.job.delivery)
 	took := time.Since(f.began).Round(time.Millisecond)
 	if f.open() {
 		f.done = true
@@ -686,6 +695,10 @@ func (w *work) beat(ctx context.Context) {
 			e.Deliveries = append(e.Deliveries, p.Delivery)
 		}
 		until := w.until
+		var version int
+		if len(e.Deliveries) > 0 {
+			e.Notes, version = w.notes.news()
+		}
 		w.mu.Unlock()
 		if len(e.Deliveries) == 0 {
 			continue // the session may end
@@ -695,6 +708,9 @@ func (w *work) beat(ctx context.Context) {
 		lost, err := w.driver.QueueExtend(call, e)
 		cancel()
 		w.extended(e, began, lost, err)
+		if err == nil {
+			w.notes.stored(version)
+		}
 	}
 }
 

@@ -38,6 +38,11 @@ func Extend(r Rows, e queuing.Extension) (lost []queuing.Delivery, err error) {
 			return nil, err
 		}
 	}
+	if e.Notes != nil {
+		if err := r.SetNotes(e.Session, e.Notes); err != nil {
+			return nil, err
+		}
+	}
 	for _, d := range e.Deliveries {
 		row, err := r.Row(d.Position)
 		if err != nil {
@@ -234,11 +239,15 @@ var states = map[Place]queuing.State{
 	Out: queuing.Out, Later: queuing.Later, Held: queuing.Held, Dead: queuing.Dead, Closed: queuing.Dead, Passed: queuing.Finished,
 }
 
-func (row *Row) item(m *messagestore.Message) queuing.Item {
-	return queuing.Item{
+func itemOf(r Rows, row *Row, m *messagestore.Message) (item queuing.Item, err error) {
+	item = queuing.Item{
 		Message: m, Position: row.Position, State: states[row.Place], Version: row.Version, Failures: row.Failures, Session: row.Session,
 		Due: row.Due, Behind: row.After, Closed: row.Place == Closed, Error: row.Error,
 	}
+	if row.Place == Out {
+		item.Note, err = r.Note(row.Session, queuing.Delivery{Position: row.Position, Version: row.Version})
+	}
+	return item, err
 }
 
 // Item is [queuing.Driver.QueueItem].
@@ -262,9 +271,9 @@ func Item(r Rows, position messagestore.GlobalPosition) (queuing.Item, error) {
 	case row == nil && (m == nil || m.IsTombstone()):
 		return queuing.Item{}, messagestore.ErrNotFound
 	case row != nil:
-		item := row.item(m)
+		item, err := itemOf(r, row, m)
 		item.Log = entries
-		return item, nil
+		return item, err
 	}
 	item := queuing.Item{Message: m, Position: position, State: queuing.Finished, Log: entries}
 	item.Due, _ = DueOf(m)
@@ -298,7 +307,11 @@ func Items(r Rows, l queuing.List) (items []queuing.Item, err error) {
 			if err != nil {
 				return nil, err
 			}
-			items = append(items, row.item(m))
+			item, err := itemOf(r, &row, m)
+			if err != nil {
+				return nil, err
+			}
+			items = append(items, item)
 		}
 		if len(rows) < l.Limit {
 			break

@@ -72,7 +72,17 @@ func CheckTake(t queuing.Take) error {
 }
 
 // CheckExtension refuses an extension that cannot be.
-func CheckExtension(e queuing.Extension) error { return checkSession(e.Queue, e.Session, e.Lease) }
+func CheckExtension(e queuing.Extension) error {
+	if len(e.Notes) > queuing.MaxItems {
+		return refuse("notes", len(e.Notes), "they are at most 1000")
+	}
+	for _, note := range e.Notes {
+		if len(note) > queuing.MaxNoteBytes {
+			return refuse("note", note, "it is at most 1024 bytes")
+		}
+	}
+	return checkSession(e.Queue, e.Session, e.Lease)
+}
 
 // CheckLeave refuses a leave that cannot be.
 func CheckLeave(l queuing.Leave) error {

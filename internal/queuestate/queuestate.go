@@ -76,8 +76,10 @@ type Rows interface {
 
 	Session(session int64) (until time.Time, there bool, err error)
 	SetSession(session int64, until time.Time) error
-	EndSession(session int64) error
-	Over(until time.Time) ([]int64, error) // sessions that end by then
+	EndSession(session int64) error                          // and its notes
+	Note(session int64, of queuing.Delivery) (string, error) // "" for none
+	SetNotes(session int64, notes queuing.Notes) error       // in place of all that it has
+	Over(until time.Time) ([]int64, error)                   // sessions that end by then
 	FirstEnd() (until time.Time, there bool, err error)
 
 	Tickets() ([]Ticket, error) // in order

@@ -23,6 +23,7 @@ type queue struct {
 	there    bool
 	rows     map[messagestore.GlobalPosition]queuestate.Row
 	sessions map[int64]time.Time
+	notes    map[int64]queuing.Notes // of each session
 	tickets  []queuestate.Ticket
 	last     int64 // ticket
 	log      map[messagestore.GlobalPosition][]queuing.Entry
@@ -33,7 +34,7 @@ func (d *Driver) queue(of queuing.Queue) (*queue, error) {
 	if q == nil {
 		q = &queue{
 			driver: d, of: of, rows: map[messagestore.GlobalPosition]queuestate.Row{}, sessions: map[int64]time.Time{},
-			log: map[messagestore.GlobalPosition][]queuing.Entry{},
+			notes: map[int64]queuing.Notes{}, log: map[messagestore.GlobalPosition][]queuing.Entry{},
 		}
 	}
 	if q.of.Category != of.Category {
@@ -237,8 +238,18 @@ func (q *queue) SetSession(session int64, until time.Time) error {
 	return nil
 }
 
+func (q *queue) Note(session int64, of queuing.Delivery) (string, error) {
+	return q.notes[session][of], nil
+}
+
+func (q *queue) SetNotes(session int64, notes queuing.Notes) error {
+	q.notes[session] = maps.Clone(notes)
+	return nil
+}
+
 func (q *queue) EndSession(session int64) error {
 	delete(q.sessions, session)
+	delete(q.notes, session)
 	return nil
 }
 

@@ -203,7 +203,7 @@ func queueChanges(w way) []scene {
 			return requireDone(d.QueueFinish(ctx, queueOf(c), takenOf(c)))
 		}, finished),
 		repeats("queue extend", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
-			lost, err := d.QueueExtend(ctx, queuing.Extension{Queue: queueOf(c), Session: cutSession, Lease: longLease, Deliveries: takenOf(c)})
+			lost, err := d.QueueExtend(ctx, queuing.Extension{Queue: queueOf(c), Session: cutSession, Lease: longLease, Deliveries: takenOf(c), Notes: queuing.Notes{takenOf(c)[0]: "half of it"}})
 			if err == nil && len(lost) > 0 {
 				err = fmt.Errorf("%d deliveries are lost", len(lost))
 			}

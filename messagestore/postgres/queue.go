@@ -209,7 +209,7 @@ func (d *Driver) QueueReady(ctx context.Context, q queuing.Queue) (ready queuing
 func (d *Driver) QueueExtend(ctx context.Context, e queuing.Extension) (lost []queuing.Delivery, err error) {
 	positions, versions := split(e.Deliveries)
 	var gone []int64
-	err = d.changeQueue(ctx, d.queries.queues.extend, []any{e.Name, string(e.Category), e.Session, e.Lease.Microseconds(), positions, versions}, func(rows pgx.Rows) error {
+	err = d.changeQueue(ctx, d.queries.queues.extend, []any{e.Name, string(e.Category), e.Session, e.Lease.Microseconds(), positions, versions, pglink.OrNull(string(e.Notes.JSON()))}, func(rows pgx.Rows) error {
 		return rows.Scan(&gone)
 	})
 	if err != nil {
@@ -289,10 +289,10 @@ func scanItem(rows pgx.Rows, log *[]byte) (queuing.Item, error) {
 	var state string
 	var version, failures int32
 	var session, due, after, streamPosition, at pgtype.Int8
-	var failure, stream, messageType pgtype.Text
+	var failure, note, stream, messageType pgtype.Text
 	var id pgtype.UUID
 	var data, metadata *string
-	into := []any{(*int64)(&item.Position), &state, &version, &failures, &session, &due, &after, &failure, &id, &stream, &streamPosition, &messageType, &data, &metadata, &at}
+	into := []any{(*int64)(&item.Position), &state, &version, &failures, &session, &due, &after, &failure, &note, &id, &stream, &streamPosition, &messageType, &data, &metadata, &at}
 	if log != nil {
 		into = append(into, log)
 	}
@@ -301,6 +301,7 @@ func scanItem(rows pgx.Rows, log *[]byte) (queuing.Item, error) {
 	}
 	item.State, item.Closed = queueStates[state], state == "k"
 	item.Version, item.Failures, item.Session, item.Error = int(version), int(failures), session.Int64, failure.String
+	item.Note = note.String
 	item.Behind = messagestore.GlobalPosition(after.Int64)
 	if due.Valid {
 		item.Due = time.UnixMicro(due.Int64).UTC()

@@ -17,6 +17,8 @@ package queuing
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -87,6 +89,9 @@ const (
 	// MaxDelay bounds [Finish].Delay: 100 years.
 	MaxDelay = 100 * 365 * 24 * time.Hour
 
+	// MaxNoteBytes bounds a note of [Extension].Notes.
+	MaxNoteBytes = 1024
+
 	// MaxErrorBytes bounds [Finish].Error.
 	MaxErrorBytes = 4096
 
@@ -107,6 +112,25 @@ type Queue struct {
 type Delivery struct {
 	Position messagestore.GlobalPosition
 	Version  int // how often the item was given back before
+}
+
+// String returns position.version.
+func (d Delivery) String() string { return fmt.Sprintf("%d.%d", d.Position, d.Version) }
+
+// Notes are on the progress of deliveries.
+type Notes map[Delivery]string
+
+// JSON returns an object with the notes, by position.version; nil for nil.
+func (n Notes) JSON() []byte {
+	if n == nil {
+		return nil
+	}
+	by := make(map[string]string, len(n))
+	for d, note := range n {
+		by[d.String()] = note
+	}
+	text, _ := json.Marshal(by) // of strings
+	return text
 }
 
 // A Kind says how a delivery ends.
@@ -220,6 +244,10 @@ type Extension struct {
 	Session    int64
 	Lease      time.Duration
 	Deliveries []Delivery // of each item one
+
+	// Notes are all that the session has, in place of those before; nil leaves those. A note is of at most MaxNoteBytes
+	// and of a delivery. It is shown while the session has the item out under that version. They end with the session.
+	Notes Notes
 }
 
 // A Leave ends a session.
@@ -274,6 +302,7 @@ type Item struct {
 	Behind   messagestore.GlobalPosition // Held
 	Closed   bool                        // Dead, and later items of its stream are held
 	Error    string                      // of the last failure
+	Note     string                      // Out: on its progress
 	Log      []Entry                     // of QueueItem only, in order
 }
 

@@ -51,6 +51,8 @@ var (
 	queueLooseSQL string
 	//go:embed sql/queue_message.sql
 	queueMessageSQL string
+	//go:embed sql/queue_note.sql
+	queueNoteSQL string
 	//go:embed sql/queue_open.sql
 	queueOpenSQL string
 	//go:embed sql/queue_open_item.sql
@@ -71,6 +73,8 @@ var (
 	queueSessionSQL string
 	//go:embed sql/queue_set_head.sql
 	queueSetHeadSQL string
+	//go:embed sql/queue_set_notes.sql
+	queueSetNotesSQL string
 	//go:embed sql/queue_set_session.sql
 	queueSetSessionSQL string
 	//go:embed sql/queue_tickets.sql
@@ -350,6 +354,15 @@ func (q *queue) Session(session int64) (time.Time, bool, error) {
 
 func (q *queue) SetSession(session int64, until time.Time) error {
 	return q.exec(queueSetSessionSQL, session, micros(until))
+}
+
+func (q *queue) Note(session int64, of queuing.Delivery) (note string, err error) {
+	_, err = q.one(queueNoteSQL, []any{session, of.String()}, &note)
+	return note, err
+}
+
+func (q *queue) SetNotes(session int64, notes queuing.Notes) error {
+	return q.exec(queueSetNotesSQL, session, string(notes.JSON()))
 }
 
 func (q *queue) EndSession(session int64) error { return q.exec(queueEndSessionSQL, session) }

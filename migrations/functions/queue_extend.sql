@@ -1,6 +1,7 @@
 -- Without the queue's lock: a session that is over by now is a row that is gone, or will be.
+-- Notes are in the session's row, not the item's: a take passes over the end of an item whose row another has locked.
 create or replace function dibs.queue_extend(
-  queue_name text, of_category text, me bigint, lease bigint, has_positions bigint[], has_versions integer[]
+  queue_name text, of_category text, me bigint, lease bigint, has_positions bigint[], has_versions integer[], new_notes jsonb
 ) returns bigint[]
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -15,7 +16,14 @@ begin
   if (me > 0 and lease between 10000 and 86400000000 and coalesce(cardinality(has_positions), 0) = coalesce(cardinality(has_versions), 0)) is not true then
     raise exception 'invalid session: it is more than 0, and the lease 10 milliseconds to 24 hours, in microseconds' using errcode = 'DB001', column = 'me';
   end if;
-  update dibs.queue_sessions x set until = greatest(x.until, clock_timestamp() + lease * interval '1 microsecond')
+  if new_notes is not null and (
+    jsonb_typeof(new_notes) = 'object'
+    and (select count(*) <= 1000 and coalesce(max(octet_length(n.value)), 0) <= 1024 from jsonb_each_text(new_notes) n)
+  ) is not true then
+    raise exception 'invalid notes: they are at most 1000, of at most 1024 bytes each' using errcode = 'DB001', column = 'new_notes';
+  end if;
+  update dibs.queue_sessions x
+  set until = greatest(x.until, clock_timestamp() + lease * interval '1 microsecond'), notes = coalesce(new_notes, x.notes)
   where x.queue = q and x.session = me and x.until > clock_timestamp();
   if not found then
     return coalesce(has_positions, '{}');
@@ -32,7 +40,7 @@ begin
 end
 $$;
 
-comment on function dibs.queue_extend(text, text, bigint, bigint, bigint[], integer[]) is
-'Has a session last for the lease, in microseconds, from now on, and returns the positions that are not out in it any more: all if it was over.';
+comment on function dibs.queue_extend(text, text, bigint, bigint, bigint[], integer[], jsonb) is
+'Has a session last for the lease, in microseconds, from now on, keeps its notes unless they are null, and returns the positions that are not out in it any more: all if it was over.';
 
 grant execute on function dibs.queue_extend to dibs_writer;

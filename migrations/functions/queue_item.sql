@@ -1,6 +1,6 @@
 create or replace function dibs.queue_item(queue_name text, of_category text, of_position bigint)
 returns table (
-  "position" bigint, state text, version integer, failures integer, session bigint, due bigint, after bigint, error text,
+  "position" bigint, state text, version integer, failures integer, session bigint, due bigint, after bigint, error text, note text,
   id uuid, stream_name text, stream_position bigint, type text, data text, metadata text, "time" bigint, log json
 )
 language plpgsql stable security definer
@@ -29,6 +29,7 @@ begin
       else 'f' end),
     coalesce(o.version, (entries -> -1 ->> 'version')::integer + 1, 0), coalesce(o.failures::integer, 0), o.session,
     dibs.microseconds(coalesce(o.due, dibs.queue_due(m.metadata))), o.after, o.error,
+    (select s.notes ->> (o.position || '.' || o.version) from dibs.queue_sessions s where s.queue = q and s.session = o.session and o.state = 'o'),
     m.id, m.stream_name, m.position, m.type, m.data::text, m.metadata::text, dibs.microseconds(m.time), entries
   from (select 1) one
   left join dibs.messages m on m.category = of_category and m.global_position = of_position and m.type <> 'dibs:Tombstone'

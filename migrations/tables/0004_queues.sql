@@ -36,6 +36,7 @@ create table dibs.queue_sessions (
   queue integer not null,
   session bigint not null,
   until timestamptz not null,
+  notes jsonb, -- on the progress of what it has out, by position.version
   primary key (queue, session)
 ) with (fillfactor = 50);
 

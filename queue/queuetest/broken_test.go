@@ -540,6 +540,24 @@ var bugs = []bug{
 		func(d *driver) { d.lost = func([]queuing.Delivery) []queuing.Delivery { return nil } },
 	},
 
+	{
+		"notes that are those of any version",
+		[]string{"Operate/NotesAreOfOneDelivery"},
+		func(d *driver) {
+			d.extend = func(e *queuing.Extension) {
+				all := queuing.Notes{}
+				for of, note := range e.Notes {
+					for version := range 2 {
+						all[queuing.Delivery{Position: of.Position, Version: version}] = note
+					}
+				}
+				if e.Notes != nil && len(e.Notes) <= queuing.MaxItems {
+					e.Notes = all
+				}
+			}
+		},
+	},
+
 	// Q5
 	{
 		"a commit without its completions",

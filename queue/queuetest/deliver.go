@@ -3,6 +3,7 @@ package queuetest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -476,6 +477,57 @@ func manyTakers(t *testing.T, f *fixture) {
 var leaseTests = []test{
 	{"Q4/ExtensionTellsWhatIsLost", extensionTells, 0},
 	{"Q4/SessionThatIsOverIsNotExtended", overIsNotExtended, 0},
+	{"Operate/NotesAreOfOneDelivery", notesAreOfOneDelivery, 0},
+}
+
+func notesAreOfOneDelivery(t *testing.T, f *fixture) {
+	at := f.insert(t, "", "", "")
+	f.take(t, queuing.Take{Session: 1, Want: 2})
+	f.one(t, queuing.Take{Session: 2})
+	first, second, others := queuing.Delivery{Position: at[0]}, queuing.Delivery{Position: at[1]}, queuing.Delivery{Position: at[2]}
+	note := func(session int64, notes queuing.Notes) {
+		t.Helper()
+		_, err := f.driver.QueueExtend(t.Context(), queuing.Extension{Queue: f.of, Session: session, Lease: long, Notes: notes})
+		require.NoError(t, err)
+	}
+	shown := func() (all []string) {
+		items, err := f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: queuing.Out, Limit: 9})
+		require.NoError(t, err)
+		for _, item := range items {
+			require.Equal(t, item.Note, f.item(t, item.Position).Note)
+			all = append(all, item.Note)
+		}
+		return all
+	}
+
+	note(1, queuing.Notes{first: "3 of \"9\" {ü}", second: "0 of 2", others: "not its", {Position: at[1], Version: 1}: "not yet"})
+	require.Equal(t, []string{"3 of \"9\" {ü}", "0 of 2", ""}, shown())
+	note(1, nil)
+	require.Equal(t, []string{"3 of \"9\" {ü}", "0 of 2", ""}, shown(), "none is said")
+	note(1, queuing.Notes{second: "1 of 2"})
+	require.Equal(t, []string{"", "1 of 2", ""}, shown(), "in place of all")
+	note(9, queuing.Notes{second: "of no session"})
+	require.Equal(t, []string{"", "1 of 2", ""}, shown())
+
+	f.done(t, queuing.Unhandled, second)
+	require.Empty(t, f.item(t, at[1]).Note, "given back")
+	require.Equal(t, 1, f.one(t, queuing.Take{Session: 1}).Version)
+	require.Equal(t, []string{"", "", ""}, shown(), "another delivery")
+
+	for what, notes := range map[string]queuing.Notes{"long": {first: strings.Repeat("x", queuing.MaxNoteBytes+1)}, "many": manyNotes()} {
+		_, err := f.driver.QueueExtend(t.Context(), queuing.Extension{Queue: f.of, Session: 1, Lease: long, Notes: notes})
+		require.ErrorIs(t, err, messagestore.ErrInvalid, what)
+	}
+	note(1, queuing.Notes{first: strings.Repeat("x", queuing.MaxNoteBytes)})
+	require.Len(t, shown()[0], queuing.MaxNoteBytes)
+}
+
+func manyNotes() queuing.Notes {
+	notes := queuing.Notes{}
+	for n := range queuing.MaxItems + 1 {
+		notes[queuing.Delivery{Position: messagestore.GlobalPosition(n)}] = "x"
+	}
+	return notes
 }
 
 func extensionTells(t *testing.T, f *fixture) {

@@ -65,6 +65,7 @@ func (s *side) state(t require.TestingT) (all []string) {
 		if item.Closed {
 			text = append(text, " closed"...)
 		}
+		text = fmt.Appendf(text, " %q", item.Note)
 		for _, e := range item.Log {
 			text = fmt.Appendf(text, " %d%c", e.Version, e.What)
 		}
@@ -187,8 +188,17 @@ func answersAsInMemory(t *testing.T, f *fixture) {
 					rt.Skip("nothing was delivered")
 				}
 				me, d := session(), rapid.SampledFrom(versions).Draw(rt, "delivery")
-				each(fmt.Sprintf("extend of %d with %v", me, d), func(s *side) string {
-					lost, err := s.driver.QueueExtend(context.Background(), queuing.Extension{Queue: of, Session: me, Lease: 24 * time.Hour, Deliveries: []queuing.Delivery{delivery(s, d)}})
+				noted := rapid.SliceOfN(rapid.SampledFrom(versions), 0, 3).Draw(rt, "noted")
+				none := rapid.Bool().Draw(rt, "no notes")
+				each(fmt.Sprintf("extend of %d with %v, notes of %v (none: %v)", me, d, noted, none), func(s *side) string {
+					e := queuing.Extension{Queue: of, Session: me, Lease: 24 * time.Hour, Deliveries: []queuing.Delivery{delivery(s, d)}}
+					if !none {
+						e.Notes = queuing.Notes{}
+						for i, n := range noted {
+							e.Notes[delivery(s, n)] = fmt.Sprint("half of it, \"", i)
+						}
+					}
+					lost, err := s.driver.QueueExtend(context.Background(), e)
 					require.NoError(rt, err)
 					return fmt.Sprint(len(lost))
 				})

@@ -37,6 +37,7 @@ CREATE TABLE dibs_queue_sessions (
   queue   INTEGER NOT NULL,
   session INTEGER NOT NULL,
   until   INTEGER NOT NULL,
+  notes   TEXT    NOT NULL DEFAULT '', -- on the progress of what it has out, by position.version; '' for none
   PRIMARY KEY (queue, session)
 ) STRICT, WITHOUT ROWID;
 

@@ -180,7 +180,7 @@ type queueJobsCommand struct {
 
 // Help is printed below the command's usage.
 func (queueJobsCommand) Help() string {
-	return `A line for each item: its position, which names it to the other commands, its state, how often it was given back, its failures, the time before which it is not offered, the type and stream of its message, and the error of its last failure. An item is
+	return `A line for each item: its position, which names it to the other commands, its state, how often it was given back, its failures, the time before which it is not offered, the type and stream of its message, and the note of its handler on its progress, or the error of its last failure. An item is
 
 - waiting, if no worker has met it yet;
 - out, at a worker;
@@ -205,6 +205,7 @@ type itemLine struct {
 	Behind   messagestore.GlobalPosition `json:"behind,omitempty"`
 	Holds    bool                        `json:"holds,omitempty"`
 	Error    string                      `json:"error,omitempty"`
+	Note     string                      `json:"note,omitempty"`
 	Message  *record                     `json:"message,omitempty"`
 	Log      []entryLine                 `json:"log,omitempty"`
 }
@@ -220,7 +221,7 @@ type entryLine struct {
 func toItemLine(i queuing.Item) itemLine {
 	l := itemLine{
 		Position: i.Position, State: i.State, Version: i.Version, Failures: i.Failures, Session: i.Session, Due: timeOrNone(i.Due, ""),
-		Behind: i.Behind, Holds: i.Closed, Error: i.Error,
+		Behind: i.Behind, Holds: i.Closed, Error: i.Error, Note: i.Note,
 	}
 	if i.Message != nil {
 		r := toRecord(i.Message)
@@ -293,7 +294,10 @@ func (c *queueJobsCommand) print(a *app, item queuing.Item, first bool) error {
 		}
 	}
 	note, messageType, stream := visible(item.Error), "-", "-"
-	if item.State == queuing.Held {
+	switch {
+	case item.Note != "":
+		note = visible(item.Note)
+	case item.State == queuing.Held:
 		note = fmt.Sprintf("behind %d", item.Behind)
 	}
 	if item.Message != nil {
@@ -350,7 +354,7 @@ func printItem(a *app, item queuing.Item) error {
 	if note := stateNote(item); note != "" {
 		state += ", " + note
 	}
-	rows := [][2]string{{"state", state}, {"given back", strconv.Itoa(item.Version)}, {"failures", strconv.Itoa(item.Failures)}, {"due", timeOrNone(item.Due, "")}, {"error", visible(item.Error)}}
+	rows := [][2]string{{"state", state}, {"given back", strconv.Itoa(item.Version)}, {"failures", strconv.Itoa(item.Failures)}, {"due", timeOrNone(item.Due, "")}, {"progress", visible(item.Note)}, {"error", visible(item.Error)}}
 	if m := item.Message; m != nil {
 		rows = append(rows, [2]string{"inserted", timeText(m.Time)}, [2]string{"id", m.ID.String()}, [2]string{"data", dataText(m.Data)})
 		if m.Metadata.CausationStream != "" {

@@ -49,6 +49,10 @@ func TestQueuesAreListedAndTheirItemsShownAndChanged(t *testing.T) {
 		}
 		require.ElementsMatch(t, []string{is(first, "out"), is(second, "held"), is(later, "later"), is(unique, "out")}, states())
 		require.Equal(t, []string{is(second, "held")}, states("--state", "held"))
+		require.NoError(t, jobs[0].Progress("3 of 9 sent"))
+		require.NoError(t, jobs[0].Extend(t.Context(), time.Hour))
+		require.Regexp(t, `(?m) 3 of 9 sent$`, dibs.ok(t, "queue", "jobs", "mail", "--state", "out"))
+		require.Regexp(t, `(?m)^progress +3 of 9 sent$`, dibs.ok(t, "queue", "show", "mail", fmt.Sprint(first)))
 		require.NoError(t, jobs[0].Retry(t.Context(), 0, errors.New("no such mailbox")))
 		require.Contains(t, dibs.ok(t, "queue", "jobs", "mail", "--state", "dead"), "no such mailbox")
 		examined := dibs.run(t, "doctor", "--quiet")
