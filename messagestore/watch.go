@@ -249,10 +249,15 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 		default:
 			s.watches.ringAll(&l)
 		}
-		if failures++; err == nil || !canTell {
+		switch {
+		case len(l.asked) == 0: // nothing was asked, and nothing is known
+		case err == nil, !canTell:
 			failures = 0
 			s.outage.Works(looks)
-		} else {
+		case errors.Is(err, ErrClosed): // no outage, and the waiters that were woken find out
+			failures++
+		default:
+			failures++
 			s.outage.Failed(looks, s.config.Logger, "to", looks.To, "categories", len(l.asked), "failures", failures, "error", text.Log(err))
 		}
 		timer.Reset(max(time.Until(s.watches.nextDue()), backoff.After(failures, minWatchBackoff, maxLookBackoff)))
@@ -349,7 +354,7 @@ func (s *Store) listen(ctx context.Context, driver ListeningDriver) {
 			s.outage.Works(listens)
 			s.watches.heard(category, head)
 		})
-		if ctx.Err() != nil || errors.Is(err, ErrNotSupported) {
+		if ctx.Err() != nil || errors.Is(err, ErrNotSupported) || errors.Is(err, ErrClosed) {
 			return
 		}
 		wait := backoff.After(failures, minWatchBackoff, maxListenBackoff)

@@ -3,6 +3,7 @@ package messagestore_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -396,6 +397,49 @@ func TestTheEndOfAnOutageIsThatOfItsBeginning(t *testing.T) {
 		require.Contains(t, said[0], about+`failed: trying again"}`)
 		require.Contains(t, said[1], about+`is back"}`)
 	})
+}
+
+// A handle that was closed stays so: that is no outage, and no look at nothing ends one. Each waiter is woken, to find
+// out for itself.
+func TestAClosedHandleIsNoOutage(t *testing.T) {
+	t.Parallel()
+	closed, away := newListening(), newTelling()
+	closed.err, away.err = fmt.Errorf("look at heads: %w", messagestore.ErrClosed), errAway
+	for name, c := range map[string]struct {
+		driver messagestore.Driver
+		said   []string
+	}{
+		"closed": {closed, nil},
+		"away":   {away, []string{"store failed: trying again"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var lines bytes.Buffer
+				store := must.New(messagestore.New(c.driver, &messagestore.Config{Logger: logger.Zerolog(zerolog.New(zerolog.SyncWriter(&lines)).Level(zerolog.WarnLevel))}))
+				bell, stop := store.Watch("account", 100*time.Millisecond)
+				for range 10 {
+					time.Sleep(time.Second)
+					_, another := store.Watch("order", 0) // nothing is due, and nothing is asked
+					another()
+				}
+				require.Equal(t, messagestore.GlobalPosition(0), rang(bell))
+				endListening(stop)
+				require.Equal(t, c.said, messagesOf(t, &lines))
+			})
+		})
+	}
+}
+
+// messagesOf returns the messages of the lines of a log.
+func messagesOf(t *testing.T, lines *bytes.Buffer) (messages []string) {
+	t.Helper()
+	for d := json.NewDecoder(lines); d.More(); {
+		var line struct{ Message string }
+		require.NoError(t, d.Decode(&line))
+		messages = append(messages, line.Message)
+	}
+	return messages
 }
 
 // An answer for fewer categories than it was asked about says nothing about any.

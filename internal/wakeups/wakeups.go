@@ -4,6 +4,7 @@ package wakeups
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -87,7 +88,8 @@ func (w *Waiter) From(position messagestore.GlobalPosition) {
 	}
 }
 
-// Bell returns a channel of the last of the stream's messages that the waiter has not received.
+// Bell returns a channel of the last of the stream's messages that the waiter has not received. A nil message
+// has it look for itself: the store is closed, and tells of nothing any more.
 func (w *Waiter) Bell() <-chan *messagestore.Message { return w.bell }
 
 // Leave stops listening.
@@ -162,6 +164,10 @@ func (w *Wakeups) read(r *tail) {
 	q := messagestore.CategoryQuery{Category: w.category, Limit: maxPage, Filter: messagestore.Filter{Types: w.types}}
 	for failures := 0; w.wanted(r, &q); {
 		page, err := w.readPage(q)
+		if errors.Is(err, messagestore.ErrClosed) {
+			w.closed()
+			return
+		}
 		if err != nil {
 			failures++
 			w.outage.Failed(key, w.log, "category", string(w.category), "to", key.To, "failures", failures, "error", text.Log(err))
@@ -181,6 +187,28 @@ func (w *Wakeups) read(r *tail) {
 		case <-bell:
 		}
 	}
+}
+
+// closed has all waiters look for themselves, and forgets the goroutine that read: it ends. A store that was closed stays
+// so, and no outage is said.
+func (w *Wakeups) closed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reader = nil
+	for _, all := range w.waiters {
+		for _, one := range all {
+			one.ring(nil)
+		}
+	}
+}
+
+// ring has the waiter receive m in place of a message that it has not received yet.
+func (w *Waiter) ring(m *messagestore.Message) {
+	select {
+	case <-w.bell:
+	default:
+	}
+	w.bell <- m // there is room: no other goroutine sends
 }
 
 // wanted tells whether there are waiters still, and from where on the category is to be read. If there
@@ -208,11 +236,7 @@ func (w *Wakeups) deliver(r *tail, from messagestore.GlobalPosition, page messag
 	defer w.mu.Unlock()
 	for _, m := range page.Messages {
 		for _, one := range w.waiters[m.Stream] {
-			select {
-			case <-one.bell: // the one before was not received yet
-			default:
-			}
-			one.bell <- m // there is room: no other goroutine sends
+			one.ring(m)
 		}
 	}
 	if r.next != from { // it was put back meanwhile

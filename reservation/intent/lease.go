@@ -718,7 +718,7 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 				end(err)
 			}
 			return
-		case ctx.Err() != nil:
+		case ctx.Err() != nil, errors.Is(err, messagestore.ErrClosed): // and stays so: the work ends with the lease
 			return
 		default:
 			failures++

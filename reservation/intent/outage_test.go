@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,10 +14,12 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
 
@@ -293,4 +296,50 @@ func TestAConfirmationThatMayHaveHappenedIsTold(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A store that was closed stays so: it keeps no caller that waits, and its log has no outage.
+func TestAClosedStoreEndsEachWaitAtOnce(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	lines := logger.Zerolog(zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.WarnLevel))
+	file, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "intents.db"), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, file.Close()) })
+	store := must.New(messagestore.New(file, &messagestore.Config{Logger: lines}))
+	m := manager(t, store, &intent.Config{TTL: time.Hour, Logger: lines})
+	held := lease(t, m, request("A"))
+	_, stop := held.Keep(t.Context())
+	defer stop()
+	waits := map[string]func() error{
+		"Reserve": func() error {
+			r := request("B")
+			r.Wait = time.Hour
+			_, err := m.Reserve(t.Context(), r)
+			return err
+		},
+		"Reserve of several keys": func() error {
+			r := request("")
+			r.With, r.Wait = []string{"l"}, time.Hour
+			_, err := m.Reserve(t.Context(), r)
+			return err
+		},
+		"Await": func() error {
+			_, err := m.Await(t.Context(), "", "k")
+			return err
+		},
+	}
+	ended := make(chan error, len(waits))
+	for _, wait := range waits {
+		go func() { ended <- wait() }()
+	}
+	await.Equal(t, "a waiter stands in the line", 1, func() int { return len(lookup(t, m).Line) })
+
+	require.NoError(t, store.Close())
+
+	for range waits {
+		require.ErrorIs(t, await.Receive(t, "the end of a wait", ended), messagestore.ErrClosed)
+	}
+	require.NotContains(t, log.String(), "store failed")
+	require.NotContains(t, log.String(), "store is back")
 }

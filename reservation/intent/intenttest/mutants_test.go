@@ -248,7 +248,7 @@ var mutants = []mutant{
 	},
 	{
 		"waiters that nothing wakes", "../../internal/wakeups/wakeups.go",
-		"one.bell <- m //", "_ = m //",
+		"			one.ring(m)\n", "			_ = m\n",
 		[]string{"Wait/LineIsServedInItsOrder", "Wait/IsToldTheResult", "Wait/OfSeveralKeysHoldsNothing", "Await/UntilItIsNotHeld"},
 	},
 	{
