@@ -94,7 +94,8 @@ func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay 
 
 // CompleteTx finishes the item in a transaction of the caller's, whose writes and SQL are then made once: tx is a store
 // over it, of postgres.New or sqlite.New. In a function of [messagestore.TxStore.Transact] it is a store over that
-// function's transaction.
+// function's transaction; on PostgreSQL the store itself is, with that function's context. Any other store is refused
+// before anything is done: the error matches [messagestore.ErrNotSupported].
 //
 // The error matches [ErrLost] if the item was given to another worker, or tx is of another database: roll back then. When the
 // handler returns, its worker asks the store whether the transaction was committed. If it was, an error of the handler is
@@ -108,9 +109,12 @@ func (j *Job) CompleteTx(ctx context.Context, tx *messagestore.Store) error {
 	if err != nil {
 		return j.fail("complete", err)
 	}
-	driver, ok := used.(queuing.Driver)
+	driver, ok := used.(queuing.TransactionDriver)
 	if !ok {
-		return j.fail("complete", fmt.Errorf("%w: the store's driver keeps no queues", messagestore.ErrNotSupported))
+		return j.fail("complete", fmt.Errorf("%w: the store's driver completes no items in transactions", messagestore.ErrNotSupported))
+	}
+	if err := driver.InTransaction(ctx); err != nil {
+		return j.fail("complete", err)
 	}
 	endings, err := driver.QueueFinish(ctx, j.queue.of, []queuing.Delivery{j.delivery})
 	lost := err == nil && (len(endings) != 1 || endings[0] != queuing.Done)

@@ -19,7 +19,6 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -297,12 +296,17 @@ func TestACompletionInATransactionIsAskedFor(t *testing.T) {
 	})
 }
 
+// A committing driver is over a transaction that commits each call.
+type committing struct{ *cut }
+
+func (committing) InTransaction(context.Context) error { return nil }
+
 // A handler whose item is finished in a transaction goes on, though its session has the item no more.
 func TestAHandlerGoesOnAfterItsTransaction(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
 		ended := make(chan error, 1)
 		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
-			if err := queue.JobOf(ctx).CompleteTx(ctx, must.New(messagestore.New(driver, nil))); err != nil {
+			if err := queue.JobOf(ctx).CompleteTx(ctx, must.New(messagestore.New(committing{driver}, nil))); err != nil {
 				return err
 			}
 			time.Sleep(50 * time.Second)
@@ -326,17 +330,52 @@ func TestACompletionInAnotherDatabaseIsRefused(t *testing.T) {
 		jobs, err := q.Receive(t.Context(), 1, nil)
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
-		for _, driver := range []queuing.Driver{memory.New(), must.New(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "other.db"), nil))} {
-			other := must.New(messagestore.New(driver, nil))
-			require.ErrorIs(t, jobs[0].CompleteTx(t.Context(), other), queue.ErrLost)
-			queues, err := driver.Queues(t.Context())
-			require.NoError(t, err)
-			require.Empty(t, queues)
-			require.NoError(t, other.Close())
-		}
+		other := databases["SQLite"](t)
+		tx, _, rollBack, err := other.begin(t.Context())
+		require.NoError(t, err)
+		require.ErrorIs(t, jobs[0].CompleteTx(t.Context(), tx), queue.ErrLost)
+		require.NoError(t, rollBack())
 		require.ErrorIs(t, jobs[0].CompleteTx(t.Context(), nil), messagestore.ErrInvalid)
 		require.NoError(t, jobs[0].Complete(t.Context()))
 	})
+}
+
+// It would be made at once, and stand if the caller's transaction is rolled back.
+func TestACompletionOverNoTransactionIsRefused(t *testing.T) {
+	t.Parallel()
+	each(t, nil, func(t *testing.T, q *queue.Queue, store *messagestore.Store) {
+		at := insert(t, q, Send{To: "ann"}, nil)
+		jobs, err := q.Receive(t.Context(), 1, nil)
+		require.NoError(t, err)
+		require.Len(t, jobs, 1)
+
+		err = jobs[0].CompleteTx(t.Context(), store)
+
+		require.ErrorIs(t, err, messagestore.ErrNotSupported)
+		if name(t) != "memory" {
+			require.ErrorContains(t, err, "the store is over no transaction of the caller's")
+		}
+		require.Equal(t, queue.Out, item(t, q, at.Position).State)
+		require.NoError(t, jobs[0].Complete(t.Context()), "it was not taken for one in a transaction")
+		require.Equal(t, queue.Finished, item(t, q, at.Position).State)
+	})
+}
+
+func TestACompletionByTheContextOfATransaction(t *testing.T) {
+	t.Parallel()
+	db := databases["PostgreSQL"](t)
+	q := must.New(queue.New(db.store, storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
+	at := insert(t, q, Send{To: "ann"}, nil)
+	jobs, err := q.Receive(t.Context(), 1, nil)
+	require.NoError(t, err)
+	require.Len(t, jobs, 1)
+	for _, fails := range []error{errors.New("rolled back"), nil} {
+		err := db.transact(t.Context(), func(ctx context.Context, _ *messagestore.Store) ([]messagestore.StreamWrite, error) {
+			return nil, errors.Join(jobs[0].CompleteTx(ctx, db.store), fails)
+		})
+		require.ErrorIs(t, err, fails)
+		require.Equal(t, map[bool]queue.State{true: queue.Out, false: queue.Finished}[fails != nil], item(t, q, at.Position).State)
+	}
 }
 
 // name is the last part of a test's name.

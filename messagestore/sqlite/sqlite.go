@@ -117,6 +117,8 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return written, nil
 }
 
+var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (sqlite.New(tx))", messagestore.ErrNotSupported)
+
 // Stage implements [messagestore.StagingDriver]. The transaction keeps all others from writing, so the message is appended
 // at once.
 func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
@@ -124,7 +126,7 @@ func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
 		return err
 	}
 	if d.transactions != nil {
-		return fmt.Errorf("%w: the store is over no transaction of the caller's (sqlite.New(tx))", messagestore.ErrNotSupported)
+		return errNoTransaction
 	}
 	_, met, err := d.TryAppend(ctx, []messagestore.Append{a})
 	if err != nil || met == nil {
