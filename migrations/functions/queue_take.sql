@@ -38,6 +38,7 @@ declare
   gone bigint[]; -- finished, or dead
   gone_versions integer[];
   freed bigint[]; -- let go, and not taken yet
+  due_now boolean; -- something may be due
   picked bigint[]; -- of the rows that were there: taken
   skipped bigint[];
   n integer; m integer; l integer;
@@ -284,20 +285,38 @@ begin
     end if;
   end if;
 
-  -- What was let go just now.
-  if total > 0 and freed is not null then
-    picked := freed[1 : total];
-    freed := freed[total + 1 :];
-    update dibs.queue_open x set state = 'o', after = null, due = null, session = me
-    where x.ctid = any (array(
-      select y.ctid
-      from unnest(picked) u (position)
+  -- What is due, and what was let go just now, which is due from now on.
+  due_now := total > 0 and now >= h.wake;
+  if due_now or total > 0 and freed is not null then
+    with due as (
+      (
+        select x.ctid, x.position, x.due
+        from dibs.queue_open x
+        where due_now and x.queue = q and x.state = 'l' and x.after is null and x.due >= h.due and x.due <= now
+        order by x.due, x.position
+        limit total
+      )
+      union all
+      select y.ctid, u.position, now
+      from unnest(freed) u (position)
       cross join lateral (select z.ctid from dibs.queue_open z where z.queue = q and z.position = u.position offset 0) y
-    ));
-    h.held := h.held - cardinality(picked);
-    total := total - cardinality(picked);
+    ), first as (
+      select x.* from due x order by x.due, x.position limit total
+    ), taken as (
+      update dibs.queue_open x set state = 'o', session = me, due = null, after = null where x.ctid = any (array(select y.ctid from first y)) returning 1
+    )
+    select array_agg(y.position order by y.due, y.position), max(y.due) into picked, soon from first y where exists (select from taken);
+    n := coalesce(cardinality(picked), 0);
+    if due_now and n > 0 then
+      h.due := case when n = total then soon else now end;
+    end if;
+    more := more or n > 0 and n = total;
+    total := total - n;
+    n := coalesce(cardinality(freed), 0);
+    freed := array(select u.position from unnest(freed) u (position) where u.position <> all (coalesce(picked, '{}')));
+    h.held := h.held - n + cardinality(freed);
   end if;
-  if freed is not null and cardinality(freed) > 0 then
+  if cardinality(freed) > 0 then
     update dibs.queue_open x set state = 'l', after = null, due = now
     where x.ctid = any (array(
       select y.ctid
@@ -309,26 +328,6 @@ begin
     more := true;
   end if;
 
-  -- What is due.
-  if total > 0 and now >= h.wake then
-    with due as (
-      select x.ctid, x.position, x.due
-      from dibs.queue_open x
-      where x.queue = q and x.state = 'l' and x.after is null and x.due >= h.due and x.due <= now
-      order by x.due, x.position
-      limit total
-    ), taken as (
-      update dibs.queue_open x set state = 'o', session = me, due = null where x.ctid = any (array(select y.ctid from due y)) returning 1
-    )
-    select array_agg(y.position order by y.due, y.position), max(y.due) into p, soon from due y where exists (select from taken);
-    n := coalesce(cardinality(p), 0);
-    if n > 0 then
-      picked := case when picked is null then p else picked || p end;
-      h.due := case when n = total then soon else now end;
-      more := more or n = total;
-      total := total - n;
-    end if;
-  end if;
   if picked is not null then
     select array_agg(y.position), array_agg(y.version), array_agg(y.failures),
       array_agg(y.id), array_agg(y.stream_name), array_agg(y.stream_position), array_agg(y.type), array_agg(y.data), array_agg(y.metadata), array_agg(y.at)
