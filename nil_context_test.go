@@ -132,6 +132,7 @@ var theFunctions = map[string]any{
 	"idempotency.Lease":            idempotency.Lease,
 	"idempotency.Forget":           idempotency.Forget,
 	"idempotency.KeptHeaders":      idempotency.KeptHeaders,
+	"idempotency.KeyOf":            idempotency.KeyOf,
 	"intent.Do":                    intent.Do[int],
 	"intent.New":                   intent.New,
 	"intent.ScopeAndKey":           intent.ScopeAndKey,

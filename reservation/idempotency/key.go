@@ -17,6 +17,17 @@ const MaxKey = 255
 // errNoKey is returned for a request without the header.
 var errNoKey = errors.New("no key")
 
+// KeyOf returns the key in the header of a request, as the middleware reads it: bare, or a string of RFC 8941 in
+// quotes, which are one key. A handler that reserves a key by other means, as with package inbox, reads it so. A request
+// without a key, or with one that cannot be read, is an [*messagestore.InvalidError].
+func KeyOf(header http.Header) (string, error) {
+	key, err := keyOf(header)
+	if errors.Is(err, errNoKey) {
+		return "", invalidKey("", "it is missing")
+	}
+	return key, err
+}
+
 // keyOf returns the key of a request. Two lines of the header are no key, even if they are
 // equal: a proxy in between may have added one.
 func keyOf(header http.Header) (string, error) {

@@ -83,6 +83,20 @@ func TestTwoKeysAreNone(t *testing.T) {
 	require.EqualError(t, err, `invalid Idempotency-Key "a, a": it is there more than once`)
 }
 
+func TestAHandlerReadsAKeyAsTheMiddlewareDoes(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{"a1", `"a1"`} {
+		key, err := KeyOf(http.Header{Header: {value}})
+		require.NoError(t, err)
+		require.Equal(t, "a1", key)
+	}
+	for _, header := range []http.Header{nil, {Header: {""}}, {Header: {"a1", "a1"}}, {Header: {`"a1`}}} {
+		_, err := KeyOf(header)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorContains(t, err, "invalid Idempotency-Key")
+	}
+}
+
 func FuzzAKeyIsVisibleOrRefused(f *testing.F) {
 	for _, seed := range []string{"abc", `"abc"`, `"a\"b"`, `"a`, "a,b", "a\x00", strings.Repeat("k", 256), `"";a`, ` "x" `} {
 		f.Add(seed)
