@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/reservation/idempotency"
 )
 
 // A transfer over HTTP: the row, the event and the answer are one transaction.
@@ -65,7 +66,11 @@ func ExampleInbox_Receive() {
 			http.Error(w, "a transfer is JSON with an amount", http.StatusBadRequest)
 			return
 		}
-		key := r.Header.Get("Idempotency-Key")
+		key, err := idempotency.KeyOf(r.Header)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
 		result, err := u.Receive(r.Context(), inbox.Request{ID: key, Source: "POST /transfers", Data: data},
 			func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 				_, err := tx.ExecContext(ctx, "insert into transfers values (?, ?)", key, body.Amount)

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/reservation/idempotency"
 )
 
 func main() {
@@ -67,7 +68,10 @@ func routes(ctx context.Context, pool *pgxpool.Pool) (http.Handler, error) {
 			_, err := tx.Exec(ctx, "insert into deposits values ($1, $2)", id, amount)
 			return []messagestore.StreamWrite{reservation.Answer(Booked{id, amount})}, err // committed together, or nothing is
 		})
-		answer(w, result, err) // the same to each copy of the request
+		if err == nil {
+			err = result.Err() // the key was used for another deposit: nothing was booked, and there is no answer
+		}
+		answer(w, result.Answer, err) // the same to each copy of the request
 	})
 	return mux, nil
 }
@@ -87,19 +91,21 @@ func read(w http.ResponseWriter, r *http.Request) (id string, amount int, body j
 	if err != nil || json.Unmarshal(body, &d) != nil || d.Amount <= 0 {
 		return "", 0, nil, errors.New("a deposit is JSON with an amount above 0")
 	}
-	return r.Header.Get("Idempotency-Key"), d.Amount, body, nil
+	id, err = idempotency.KeyOf(r.Header)
+	return id, d.Amount, body, err
 }
 
-func answer(w http.ResponseWriter, result reservation.Result, err error) {
+func answer(w http.ResponseWriter, booked json.RawMessage, err error) {
+	_, reused := errors.AsType[*reservation.KeyReusedError](err)
 	switch {
+	case reused:
+		http.Error(w, "the key was used for another deposit", http.StatusUnprocessableEntity)
 	case errors.Is(err, messagestore.ErrInvalid), errors.Is(err, reservation.ErrInvalidKey):
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	case err != nil: // it may be booked: the next copy of the request tells
 		http.Error(w, "try again", http.StatusServiceUnavailable)
-	case result.Outcome == reservation.KeyReused:
-		http.Error(w, "the key was used for another deposit", http.StatusUnprocessableEntity)
 	default:
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(append(result.Answer, '\n'))
+		_, _ = w.Write(append(booked, '\n'))
 	}
 }

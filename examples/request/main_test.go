@@ -30,6 +30,7 @@ func TestADepositThatIsSentTwiceIsBookedOnce(t *testing.T) {
 	}{
 		{"d1", `{"amount":10}`, http.StatusOK, `{"deposit":"d1","amount":10}`},
 		{"d1", `{"amount":10}`, http.StatusOK, `{"deposit":"d1","amount":10}`},
+		{`"d1"`, `{"amount":10}`, http.StatusOK, `{"deposit":"d1","amount":10}`}, // as RFC 8941 writes it
 		{"d1", `{"amount":11}`, http.StatusUnprocessableEntity, "the key was used for another deposit"},
 		{"d2", `{"amount":-1}`, http.StatusBadRequest, ""},
 		{"", `{"amount":10}`, http.StatusBadRequest, ""},

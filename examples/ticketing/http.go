@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/reservation/idempotency"
 )
 
 func routes(store *messagestore.TxStore[pgx.Tx]) (http.Handler, error) {
@@ -28,8 +29,11 @@ func routes(store *messagestore.TxStore[pgx.Tx]) (http.Handler, error) {
 			http.Error(w, "a hold is JSON with an email", http.StatusBadRequest)
 			return
 		}
-		c.Key, c.Seat = r.Header.Get("Idempotency-Key"), r.PathValue("seat") // and not the body's
-		_, err := once.Stream(commands.Stream(c.Seat), c.Key)
+		key, err := idempotency.KeyOf(r.Header)
+		if err == nil {
+			c.Key, c.Seat = key, r.PathValue("seat") // and not the body's
+			_, err = once.Stream(commands.Stream(c.Seat), c.Key)
+		}
 		if err == nil {
 			_, err = store.Write(r.Context(), commands.Stream(c.Seat), messagestore.AnyVersion, c)
 		}

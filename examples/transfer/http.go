@@ -10,6 +10,7 @@ import (
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/reservation/idempotency"
 )
 
 // An Accepted is the answer to an order, the same to each copy of it.
@@ -45,7 +46,10 @@ func (s *Service[Tx]) order(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no transfer", http.StatusBadRequest)
 		return
 	}
-	t.ID = r.Header.Get("Idempotency-Key")
+	if t.ID, err = idempotency.KeyOf(r.Header); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
 	result, err := s.orders.Receive(r.Context(), inbox.Request{ID: t.ID, Source: "POST /transfers", Data: body},
 		func(context.Context, Tx) ([]messagestore.StreamWrite, error) {
 			return []messagestore.StreamWrite{reservation.Answer(Accepted{t.ID}), s.Transfers.Start(t.ID, t)}, nil
