@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -368,5 +369,52 @@ func TestALedgerThatContinuesALaterGenerationIsCorrupt(t *testing.T) {
 		_, err := store.Write(t.Context(), "account:position-ledger", 0, messagestore.Raw{Type: "Started", Data: []byte(`{"start": 0, "of": 1, "paused": true}`)})
 		require.NoError(t, err)
 		require.ErrorIs(t, c.CatchUp(t.Context()), consumer.ErrPositionCorrupt)
+	})
+}
+
+// C2: a reset of members that run overlaps, since each finds out by itself. Behind a pause it does not.
+func TestAResetBehindAPauseKeepsOneMessageOfAnIDInFlight(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		store := must.New(messagestore.New(driver, nil))
+		for at := range 200 {
+			writeEach(t, driver, 12, at)
+		}
+		var mu sync.Mutex
+		inFlight, overlaps, handled := map[messagestore.StreamName]int{}, 0, 0
+		slow := handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+			mu.Lock()
+			handled++
+			if inFlight[m.Stream]++; inFlight[m.Stream] > 1 {
+				overlaps++
+			}
+			mu.Unlock()
+			time.Sleep(500 * time.Millisecond)
+			mu.Lock()
+			inFlight[m.Stream]--
+			mu.Unlock()
+			return nil
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		ended := make(chan error, 3)
+		for range 3 {
+			member := newConsumer(t, must.New(messagestore.New(driver, nil)), slow, &consumer.Config{Concurrency: 4, Start: consumer.FromStart()})
+			go func() { ended <- member.Run(ctx) }()
+		}
+		for range 5 {
+			time.Sleep(20 * time.Second)
+			setPaused(t, store, true)
+			time.Sleep(11 * time.Second) // they have found out, and no handler is at work
+			_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 0)
+			require.NoError(t, err)
+			setPaused(t, store, false)
+		}
+		time.Sleep(10 * time.Minute)
+		stop()
+		require.NoError(t, errors.Join(<-ended, <-ended, <-ended))
+		require.Greater(t, handled, 2400)
+		require.Zero(t, overlaps)
 	})
 }

@@ -103,7 +103,9 @@ type Move struct {
 //
 // Members that run meanwhile are fenced: each finds out when it writes its next checkpoint, or
 // after at most 10 s if it writes none, finishes its messages in flight, and starts over at the
-// position, while its Run goes on. Until then it handles messages from its old position on.
+// position, while its Run goes on. Until then it handles messages from its old position on, and messages
+// of one cardinal id may be in flight in two members at once. To have one at a time, [Target.Pause] the consumer
+// first, reset it when no handler is at work, after 10 s and the longest handler, and [Target.Resume] it.
 //
 // The error is an [*UnknownConsumerError] if no consumer of the name has started yet, a
 // [*BeyondEndError] for a position beyond the end, and matches [messagestore.ErrInvalid] for
