@@ -23,7 +23,7 @@ var (
 
 var errUncommitted = errors.New("its completion was not committed")
 
-// A KeyReusedError says that an item with the same unique key and other content was inserted before.
+// A KeyReusedError says that an item with the same unique key and another type or other data was inserted before.
 type KeyReusedError struct {
 	Key string
 	Met *messagestore.Message

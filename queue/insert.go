@@ -31,7 +31,8 @@ type InsertOpts struct {
 	Key string
 
 	// Unique is a name that one item has, for as long as its message is kept (see dibs forget). A second item with the
-	// name and the same content is a duplicate of the first; with other content the error is a [*KeyReusedError].
+	// name and the same type and data is a duplicate of the first, whose date, ID and metadata stand; with another
+	// type or other data the error is a [*KeyReusedError].
 	// An item has a Key or a Unique name, not both.
 	//
 	// Defaults to none.

@@ -54,13 +54,14 @@ func (j *Job) Complete(ctx context.Context) error {
 	return j.finish(ctx, "complete", queuing.Complete, 0, nil)
 }
 
-// Retry gives the item back as a failure, to be delivered again after d, up to 100 years, or dead with the last one.
+// Retry gives the item back as a failure, to be delivered again after d, up to 100 years, or dead with the last one. A d below
+// 0 is 0.
 // Err is kept in the item's log.
 func (j *Job) Retry(ctx context.Context, d time.Duration, err error) error {
 	return j.finish(ctx, "retry", queuing.Retry, d, err)
 }
 
-// Defer gives the item back, to be delivered again after d, up to 100 years. It counts no failure.
+// Defer gives the item back, to be delivered again after d, up to 100 years. It counts no failure. A d below 0 is 0.
 func (j *Job) Defer(ctx context.Context, d time.Duration) error {
 	return j.finish(ctx, "defer", queuing.Defer, d, nil)
 }
@@ -74,6 +75,7 @@ func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay 
 	if err := j.use(ctx); err != nil {
 		return err
 	}
+	delay = max(delay, 0)
 	if err := checkDuration("delay", delay, 0, queuing.MaxDelay); err != nil {
 		return j.fail(what, err)
 	}

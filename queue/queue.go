@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/dibs-go/dibs/internal/followers"
 	"github.com/dibs-go/dibs/logger"
@@ -17,7 +18,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
-// A Queue delivers the messages of one category to workers. It is safe for concurrent use, and nothing has to close
+// A Queue delivers the messages of one category to workers. The store knows it from the first Receive, Work, Cancel or Pause on: only
+// then are its open items kept from a trim and a deletion. It is safe for concurrent use, and nothing has to close
 // it. Two with the same name and category are the same queue.
 type Queue struct {
 	store  *messagestore.Store
@@ -41,7 +43,7 @@ const (
 // Config changes how a [Queue] works. A nil *Config is a good one. Processes with different settings may work on one
 // queue: an item is treated as the process says that gives it back.
 type Config struct {
-	// Name is the queue's: 1 to 255 bytes of visible text without - and +. Several queues of one category each get
+	// Name is the queue's: 1 to 255 bytes of visible text without white space, - and +. Several queues of one category each get
 	// every item.
 	//
 	// Defaults to the category.
@@ -70,7 +72,8 @@ type Config struct {
 	Burst int
 
 	// Logger receives a warning for each failure of a handler, an error for each dead item, and the outages of the
-	// store, of names and numbers, never of content.
+	// store. There is never an item's data in it, but the texts of handlers' errors and panics, and the names of streams, which have
+	// the items' keys.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
@@ -124,8 +127,8 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 }
 
 func checkName(name string) error {
-	const rule = "it is 1 to 255 bytes of visible text, without - and +"
-	if strings.ContainsAny(name, "-+") || len(name) > 255 || messagestore.ValidateType(name) != nil {
+	const rule = "it is 1 to 255 bytes of visible text, without white space, - and +"
+	if strings.ContainsAny(name, "-+") || strings.ContainsFunc(name, unicode.IsSpace) || len(name) > 255 || messagestore.ValidateType(name) != nil {
 		return messagestore.NewInvalidError("queue name", name, rule)
 	}
 	return nil
@@ -155,11 +158,11 @@ func (q *Queue) use(ctx context.Context) error {
 	return nil
 }
 
-// A Status is how a queue stands: see [Queue.Status].
+// A Status is how a queue stands: see [Queue.Status]. [queuing.Status] has its fields.
 type Status = queuing.Status
 
 // Status returns how the queue stands in its store. The error matches [messagestore.ErrNotFound] for a queue that nothing
-// was ever reserved from.
+// was ever reserved from by Receive or Work, nor changed.
 func (q *Queue) Status(ctx context.Context) (Status, error) {
 	if err := q.use(ctx); err != nil {
 		return Status{}, err
@@ -176,7 +179,7 @@ func (q *Queue) Status(ctx context.Context) (Status, error) {
 	return Status{}, q.fail("status", messagestore.ErrNotFound)
 }
 
-// An Item is what is known of an item.
+// An Item is what is known of an item: [queuing.Item] has its fields.
 type Item = queuing.Item
 
 // A State is where an item is.
@@ -290,20 +293,20 @@ func (q *Queue) Items(ctx context.Context, state State, from messagestore.Global
 	return items, q.fail("items", err)
 }
 
-// Retry has later and dead items offered now, and returns the positions of those that were. The failures of a dead one count
+// Retry has later and dead items, at 1 to 1,000 positions, offered now, and returns the positions of those that were. The failures of a dead one count
 // anew, and it is delivered beside later ones of its key: it has lost its place. The reason is for the item's log, and
 // may be empty.
 func (q *Queue) Retry(ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
 	return q.change(ctx, queuing.RetryNow, reason, positions)
 }
 
-// Drop finishes later, held and dead items without a worker, and returns the positions of those that were. The reason is for the
+// Drop finishes later, held and dead items, at 1 to 1,000 positions, without a worker, and returns the positions of those that were. The reason is for the
 // item's log.
 func (q *Queue) Drop(ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
 	return q.change(ctx, queuing.Drop, reason, positions)
 }
 
-// Cancel finishes items in any state, also those that no worker has met yet, and returns the positions of those that were
+// Cancel finishes items at 1 to 1,000 positions in any state, also those that no worker has met yet, and returns the positions of those that were
 // not finished. The context of a handler that works on one ends with [ErrLost], within a third of its worker's lease.
 func (q *Queue) Cancel(ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
 	return q.change(ctx, queuing.Cancel, reason, positions)

@@ -113,8 +113,11 @@ const (
 	maxStoreBackoff = time.Second
 )
 
-// Work reserves items and has mux handle them, until ctx ends or the store refuses for good. Any number of processes may work on
+// Work reserves items and has mux, which has a function, handle them, until ctx ends or the store refuses for good. Any number of processes may work on
 // one queue; in one process it is called once at a time for a [Queue].
+//
+// An item of a type that mux has no function for comes again after a back-off, for ever and without a failure, since a newer process
+// may know it; each time a warning is logged. [handler.Mux.IgnoreUnknown] has such items completed.
 //
 // When ctx ends, it reserves no more, and handlers have [WorkConfig.Grace] to return. Then their contexts end. What has not returned
 // another Grace later is given back without a failure, and the error, which matches [ErrAbandoned], names it. Work

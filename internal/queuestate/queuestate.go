@@ -189,7 +189,7 @@ func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, 
 	if f.Kind == queuing.Retry || f.Kind == queuing.Bury {
 		row.Failures = min(row.Failures+1, queuing.MaxFailures)
 	}
-	if f.Error != "" {
+	if f.Error != "" && (f.Kind == queuing.Retry || f.Kind == queuing.Bury) {
 		row.Error = f.Error
 	}
 	s.giveBack(row, f.Kind == queuing.Bury || f.Kind == queuing.Retry && row.Failures >= policy.MaxFailures, policy, max(f.Delay, 0))

@@ -159,7 +159,7 @@ type Finish struct {
 	Delivery
 	Kind  Kind
 	Delay time.Duration // of Retry and Defer; 0 or less is now
-	Error string        // of Retry and Bury, for the log
+	Error string        // for the log; of Retry and Bury it is the item's too
 }
 
 // An Ending is what a call tells of a delivery.
@@ -310,7 +310,7 @@ type Item struct {
 	Due      time.Time                   // Later, and of a held item the time before which it is not offered
 	Behind   messagestore.GlobalPosition // Held
 	Closed   bool                        // Dead, and later items of its stream are held
-	Error    string                      // of the last failure
+	Error    string                      // of the last failure; what gave it back without one is in the log
 	Note     string                      // Out: on its progress
 	Log      []Entry                     // of QueueItem only, in order
 }
@@ -338,6 +338,19 @@ const (
 	Cancelled   What = 'C'
 	Removed     What = 'M' // its message was removed
 )
+
+var whats = map[What]string{
+	Failed: "failed", Deferred: "deferred", GivenBack: "given back", Buried: "buried", SessionOver: "session over",
+	Retried: "retried", Dropped: "dropped", Cancelled: "cancelled", Removed: "message removed",
+}
+
+// String returns it in words: "session over".
+func (w What) String() string {
+	if text, ok := whats[w]; ok {
+		return text
+	}
+	return fmt.Sprintf("What(%q)", byte(w))
+}
 
 // A List asks for open items of one state.
 type List struct {

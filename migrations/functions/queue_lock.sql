@@ -14,8 +14,8 @@ begin
   end if;
   select x.id, x.category into found from dibs.queues x where x.name = queue_name;
   if found.id is null then
-    if not dibs.valid_text(queue_name) or queue_name ~ '[-+]' or of_category ~ '-' or not dibs.valid_stream_name(of_category || '-1') then
-      raise exception 'invalid queue: the name is 1 to 255 bytes of visible text without - and +, and the category is one'
+    if not dibs.valid_text(queue_name) or queue_name ~ '[-+[:space:]]' or of_category ~ '-' or not dibs.valid_stream_name(of_category || '-1') then
+      raise exception 'invalid queue: the name is 1 to 255 bytes of visible text without white space, - and +, and the category is one'
         using errcode = 'DB001', column = 'queue_name';
     end if;
     insert into dibs.queues (name, category) values (queue_name, of_category) on conflict (name) do nothing;

@@ -106,7 +106,7 @@ begin
         update dibs.queue_open x
         set version = x.version + 1, session = null, state = case when y.dies then dying else 'l' end,
           failures = least(x.failures + case when y.kind in ('r', 'x') then 1 else 0 end, 32767),
-          due = case when not y.dies then now + greatest(y.delay, 0) * interval '1 microsecond' end, error = coalesce(y.error, x.error)
+          due = case when not y.dies then now + greatest(y.delay, 0) * interval '1 microsecond' end, error = case when y.kind in ('r', 'x') then coalesce(y.error, x.error) else x.error end
         from (select distinct on (z.ctid) z.* from named z where z.kind <> 'c') y
         where x.ctid = y.ctid
         returning x.position, y.version, y.session, y.kind, y.dies, x.due, y.error

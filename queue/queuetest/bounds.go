@@ -66,7 +66,10 @@ func noFailures(t *testing.T, f *fixture) {
 			f.leave(t, queuing.Leave{Session: 1})
 			continue
 		}
-		f.take(t, queuing.Take{Policy: queuing.Policy{MaxFailures: 1}, Finishes: []queuing.Finish{{Delivery: item.Delivery(), Kind: kind}}})
+		f.take(t, queuing.Take{Policy: queuing.Policy{MaxFailures: 1}, Finishes: []queuing.Finish{{Delivery: item.Delivery(), Kind: kind, Error: "stopped"}}})
+		of := f.item(t, at)
+		require.Equal(t, "stopped", of.Log[len(of.Log)-1].Text)
+		require.Empty(t, of.Error, "it is of the last failure")
 	}
 	f.is(t, at, "later 3/0 ufu")
 }

@@ -212,6 +212,7 @@ func whatBreaksTheState(t *testing.T, f *fixture) {
 	}
 	for what, spoil := range map[string]func(*queuing.Take){
 		"queue":        func(t *queuing.Take) { t.Name = "a-b" },
+		"queue name":   func(t *queuing.Take) { t.Name = "a b" },
 		"category":     func(t *queuing.Take) { t.Category = "a-b" },
 		"session":      func(t *queuing.Take) { t.Session = 0 },
 		"lease":        func(t *queuing.Take) { t.Lease = queuing.MinLease - time.Microsecond },

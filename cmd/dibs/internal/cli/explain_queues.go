@@ -161,7 +161,7 @@ func entryCells(of string, e queuing.Entry) []cell {
 			text += ": " + visible(e.Text)
 		}
 	}
-	return []cell{{text: timeText(e.Time), style: dim}, {text: of}, {text: whatText(e.What), style: bold}, {text: text}}
+	return []cell{{text: timeText(e.Time), style: dim}, {text: of}, {text: e.What.String(), style: bold}, {text: text}}
 }
 
 // stateNote says more of the state of an item: where it is, and what it waits for.

@@ -228,21 +228,9 @@ func toItemLine(i queuing.Item) itemLine {
 		l.Message = &r
 	}
 	for _, e := range i.Log {
-		l.Log = append(l.Log, entryLine{e.Version, whatText(e.What), timeText(e.Time), e.Session, e.Text})
+		l.Log = append(l.Log, entryLine{e.Version, e.What.String(), timeText(e.Time), e.Session, e.Text})
 	}
 	return l
-}
-
-var whatTexts = map[queuing.What]string{
-	queuing.Failed: "failed", queuing.Deferred: "deferred", queuing.GivenBack: "given back", queuing.Buried: "buried", queuing.SessionOver: "session over",
-	queuing.Retried: "retried", queuing.Dropped: "dropped", queuing.Cancelled: "cancelled", queuing.Removed: "message removed",
-}
-
-func whatText(w queuing.What) string {
-	if text, ok := whatTexts[w]; ok {
-		return text
-	}
-	return string(w)
 }
 
 var itemStyles = map[queuing.State]style{queuing.Dead: red, queuing.Out: yellow, queuing.Finished: green}

@@ -28,7 +28,7 @@ type trimCommand struct {
 
 // Help is printed below the command's usage.
 func (trimCommand) Help() string {
-	return `The last message of a stream always stays, and all that stay keep their positions. The ids of removed messages are forgotten, so do not set --min-age below the time for which a writer may still resolve or repeat a write. The user, the messages removed and the reason are recorded, in account:retention-123 for account-123. A stream whose first message makes a reservation is left as it is. A message that an open dead letter refers to stays, with all behind it.
+	return `The last message of a stream always stays, and all that stay keep their positions. The ids of removed messages are forgotten, so do not set --min-age below the time for which a writer may still resolve or repeat a write. The user, the messages removed and the reason are recorded, in account:retention-123 for account-123. A stream whose first message makes a reservation is left as it is. A message that an open dead letter refers to stays, with all behind it. So does one that a queue has not finished, from the first time on that a worker asked the queue for items.
 
 An entity is folded from all messages of its stream, or from a snapshot and those after it. So a trim of a category without a type, such as account, or of one with snapshots, looks for the snapshots first: in account:snapshot-123 for account-123. If messages would go that no snapshot has, nothing is removed without --yes.
 
