@@ -58,14 +58,14 @@ var imports = map[string][]string{
 	"internal/known":                     {"messagestore"},
 	"internal/followers":                 {"messagestore"},
 
-	"queue":                        {"handler", "logger", "messagestore", "messagestore/queuing", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/followers", "internal/handling", "internal/outage", "internal/panics", "internal/text", "internal/upkeep"},
+	"queue":                        {"handler", "logger", "messagestore", "messagestore/queuing", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/followers", "internal/handling", "internal/outage", "internal/panics", "internal/retry", "internal/text", "internal/upkeep"},
 	"queue/queuetest":              {"messagestore", "messagestore/memory", "messagestore/queuing", "internal/await"},
 	"queue/cron":                   {"logger", "messagestore", "internal/backoff", "internal/outage", "internal/text"},
 	"consumer":                     {"logger", "messagestore", "consumer/internal/...", "internal/lanes", "internal/backoff", "internal/outage", "internal/disposition", "internal/handling", "internal/upkeep", "internal/panics", "internal/text"},
 	"consumer/deadletter":          {"messagestore", "consumer/internal/letters"},
-	"consumer/internal/letters":    {"messagestore", "consumer/internal/names", "consumer/internal/tails", "internal/text"},
+	"consumer/internal/letters":    {"messagestore", "internal/retry", "consumer/internal/names", "consumer/internal/tails", "internal/text"},
 	"consumer/operate":             {"messagestore", "consumer/internal/...", "internal/text"},
-	"consumer/internal/checkpoint": {"messagestore", "consumer/internal/names", "internal/text"},
+	"consumer/internal/checkpoint": {"messagestore", "internal/retry", "consumer/internal/names", "internal/text"},
 	"consumer/internal/names":      {"messagestore"},
 	"consumer/internal/tails":      {"messagestore", "internal/report"},
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -264,6 +265,69 @@ func TestAPositionOfUnknownOutcomeDoesNotFenceItsOwnWriter(t *testing.T) {
 				require.Equal(t, c.Stats().Head+1, c.Stats().Position)
 				require.Equal(t, int64(2), c.Stats().StoreErrors)
 				require.NoError(t, stop())
+			})
+		})
+	}
+}
+
+// A write that fails definitely tells nothing of the one before it, whose answer was lost: it goes again with its id, and
+// while that fails, the error says that the outcome is not known.
+func TestAPositionOfUnknownOutcomeIsNotForgottenForALaterError(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		later error // of the writes after it
+		times int
+		ends  bool // the consumer ends by it
+	}{
+		"back again": {errStore, 3, false},
+		"away":       {errStore, math.MaxInt, false},
+		"closed":     {fmt.Errorf("write: %w", messagestore.ErrClosed), math.MaxInt, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &tap{Store: newStore()}
+				joined, lost, failed := false, false, 0
+				ofPosition := func(stream messagestore.StreamName) bool { return stream == "account:position-ledger+0" }
+				store.set(func(s *tap) {
+					s.lost = func(stream messagestore.StreamName) error {
+						if !ofPosition(stream) || lost {
+							return nil
+						}
+						if !joined {
+							joined = true
+							return nil
+						}
+						lost = true
+						return &messagestore.OutcomeUnknownError{Cause: errStore}
+					}
+					s.write = func(stream messagestore.StreamName) error {
+						if !ofPosition(stream) || !lost || failed == c.times {
+							return nil
+						}
+						failed++
+						return c.later
+					}
+				})
+				write(t, store.Store, "account-1", Deposited{1})
+				run := newConsumer(t, store, &journal{}, &consumer.Config{CheckpointMessages: 1})
+				ended := make(chan error, 1)
+				ctx, cancel := context.WithCancel(t.Context())
+				go func() { ended <- run.Run(ctx) }()
+				time.Sleep(time.Minute)
+				if !c.ends {
+					cancel()
+				}
+				err := <-ended
+				cancel()
+
+				if c.times == math.MaxInt {
+					require.ErrorIs(t, err, c.later)
+					require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+					return
+				}
+				require.NoError(t, err, "it is not fenced by its own write")
+				require.Equal(t, run.Stats().Head+1, run.Stats().Position)
 			})
 		})
 	}

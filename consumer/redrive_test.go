@@ -165,6 +165,40 @@ func TestWhatWasRedrivenIsNotHandedOverAgainWhenTheStoreIsBack(t *testing.T) {
 	}
 }
 
+// Where the answer to the outcome of a redrive is lost, a store that is closed then does not say that it was not stored.
+func TestAnOutcomeThatMayBeStoredIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, letter := oneParked(t)
+		redriven, lost := false, false
+		store.set(func(s *tap) {
+			s.lost = func(stream messagestore.StreamName) error {
+				if stream != letter || !redriven || lost {
+					return nil
+				}
+				lost = true
+				return &messagestore.OutcomeUnknownError{Cause: errStore}
+			}
+			s.write = func(stream messagestore.StreamName) error {
+				if stream == letter && lost {
+					return fmt.Errorf("write: %w", messagestore.ErrClosed)
+				}
+				return nil
+			}
+		})
+		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			store.set(func(*tap) { redriven = true })
+			return nil
+		}), nil)
+		request(t, store.Store, account, "ledger")
+
+		err := c.Run(t.Context())
+
+		require.ErrorIs(t, err, messagestore.ErrClosed)
+		require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	})
+}
+
 // A store that stays away delays a stop by no more than the grace, and ends CatchUp.
 func TestAnOutcomeThatCannotBeStoredHoldsUpNoStop(t *testing.T) {
 	t.Parallel()

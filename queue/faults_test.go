@@ -675,3 +675,43 @@ func TestAJobEndsEarlyInEachWay(t *testing.T) {
 		require.Equal(t, queue.Counts{Failed: 2, Buried: 1}, q.Counts())
 	})
 }
+
+// What a Receive has reserved whose answer was lost is given back when the store is back, and not at the end of its time.
+func TestItemsOfALostReceiveAreGivenBackWhenTheStoreIsBack(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		insert(t, q, Send{To: "a"}, nil)
+		driver.set(first(3, "leave"), first(1, "take"))
+
+		_, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: time.Hour})
+
+		require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+		jobs, err := q.Receive(t.Context(), 1, nil)
+		require.NoError(t, err)
+		require.Len(t, jobs, 1)
+		require.Zero(t, jobs[0].Failures)
+		require.Equal(t, 4, driver.calls("leave"))
+	})
+}
+
+// Where the answer to the end of a job is lost, a call after it that fails definitely does not make it one that was not made.
+func TestAnEndThatMayHaveHappenedIsTold(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		insert(t, q, Send{To: "a"}, nil)
+		jobs, err := q.Receive(t.Context(), 1, nil)
+		require.NoError(t, err)
+		require.Len(t, jobs, 1)
+		takes := 0
+		driver.set(func(call string) bool {
+			if call == "take" {
+				takes++
+			}
+			return call == "take" && takes == 2
+		}, first(1, "take"))
+
+		err = jobs[0].Complete(t.Context())
+
+		require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+		require.ErrorIs(t, err, errAway)
+		require.NoError(t, jobs[0].Complete(t.Context()))
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
@@ -75,7 +76,7 @@ func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) (
 		taken, err := q.driver.QueueTake(ctx, t)
 		if err != nil {
 			// What was reserved, or a place in the line, is of nobody else.
-			q.leave(ctx, session)
+			q.leave(ctx, session, time.Now().Add(leaveTimeout))
 			return nil, err
 		}
 		if len(taken.Items) > 0 {
@@ -87,7 +88,7 @@ func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) (
 		left := time.Until(deadline)
 		if left <= 0 {
 			if t.Ticket != 0 {
-				q.leave(ctx, session)
+				q.leave(ctx, session, time.Now().Add(leaveTimeout))
 			}
 			return nil, nil
 		}
@@ -104,7 +105,7 @@ func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) (
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			q.leave(ctx, session)
+			q.leave(ctx, session, time.Now().Add(leaveTimeout))
 			return nil, ctx.Err()
 		}
 		timer.Stop()
@@ -114,11 +115,16 @@ func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) (
 // leaveTimeout bounds the end of a session whose caller has gone.
 const leaveTimeout = 5 * time.Second
 
-// leave gives back what a session has. If it fails, the session's end does.
-func (q *Queue) leave(ctx context.Context, session int64) {
+// leave gives back what a session has, and tries again until a time while the store fails. If it cannot, the session's
+// end does.
+func (q *Queue) leave(ctx context.Context, session int64, until time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	if err := q.driver.QueueLeave(ctx, queuing.Leave{Queue: q.of, Session: session}); err != nil {
+	decided := func(err error) bool { return retry.Lasts(err) || !time.Now().Before(until) }
+	err := retry.Loop{Decided: decided}.Do(ctx, func() error {
+		return q.driver.QueueLeave(ctx, queuing.Leave{Queue: q.of, Session: session})
+	})
+	if err != nil {
 		q.config.Logger.Debug().Str("queue", q.of.Name).Str("error", text.Log(err)).Msg("session is left to end by itself")
 	}
 }
@@ -149,7 +155,10 @@ func (q *Queue) end(ctx context.Context, session int64, lease time.Duration, f q
 	t := queuing.Take{Queue: q.of, Policy: q.policy, Session: session, Lease: lease, Finishes: []queuing.Finish{f}}
 	taken, err := q.driver.QueueTake(ctx, t)
 	if errors.Is(err, messagestore.ErrOutcomeUnknown) && ctx.Err() == nil {
+		var o retry.Outcome
+		_ = o.Of(err)
 		taken, err = q.driver.QueueTake(ctx, t)
+		err = o.Of(err)
 	}
 	if err == nil && len(taken.Endings) != 1 {
 		err = fmt.Errorf("%w: the store told %d endings of 1", messagestore.ErrOutcomeUnknown, len(taken.Endings))

@@ -796,11 +796,12 @@ func (w *work) drain(ctx context.Context) error {
 		}
 	}
 	w.mu.Unlock()
-	w.drainUntil(ctx, time.Now().Add(leaveTimeout))
+	until := time.Now().Add(leaveTimeout)
+	w.drainUntil(ctx, until)
 	w.mu.Lock()
 	session, unreported := w.session, len(w.pending)
 	w.mu.Unlock()
-	w.leave(ctx, session)
+	w.leave(ctx, session, until)
 	w.store.Outage().Ends(w.outageKey().By)
 	var err error
 	if unreported > 0 {

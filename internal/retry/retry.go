@@ -39,6 +39,9 @@ func (o *Outcome) Of(err error, resolving ...error) error {
 	return err
 }
 
+// IsUnknown reports whether the write may have happened.
+func (o *Outcome) IsUnknown() bool { return o.unknown != nil }
+
 // A Loop says how a call is repeated.
 type Loop struct {
 	// Resolving are errors by which the store tells what became of an attempt before: see [Outcome.Of].

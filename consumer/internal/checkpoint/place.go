@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -34,6 +35,9 @@ type Place struct {
 	// The writer's. A write of unknown outcome is repeated with its id before any other write:
 	// otherwise its success would look like another process.
 	unsettled *messagestore.Envelope
+
+	// The writer's: while unsettled is set, no error of the store takes the place of the unknown outcome.
+	outcome retry.Outcome
 
 	*seat // nil without a lease
 }
@@ -148,6 +152,14 @@ func (p *Place) Check(ctx context.Context, read messagestore.Mark) error {
 // lost the message that was read last, or has another epoch. A member of a group extends its lease with
 // it, or leaves.
 func (p *Place) Write(ctx context.Context, at Checkpoint, failing Failing, read messagestore.Mark, leave bool) error {
+	return p.told(p.write(ctx, at, failing, read, leave))
+}
+
+// told returns an error of a write as it is to be told: one after a write of unknown outcome says so too, unless this
+// run is fenced, or has lost what it knew.
+func (p *Place) told(err error) error { return p.outcome.Of(err, ErrFenced, ErrAhead, ErrEpoch) }
+
+func (p *Place) write(ctx context.Context, at Checkpoint, failing Failing, read messagestore.Mark, leave bool) error {
 	if err := p.log.checkMark(ctx, p.Stream, read); err != nil {
 		return err
 	}
@@ -169,12 +181,16 @@ func (p *Place) Write(ctx context.Context, at Checkpoint, failing Failing, read 
 	if err != nil {
 		return err
 	}
-	return p.Put(ctx, at, failing, leave)
+	return p.put(ctx, at, failing, leave)
 }
 
 // Put is Write by a run that ends and whose position has not moved: it asks the store nothing, and writes at the
 // version that this run knows.
 func (p *Place) Put(ctx context.Context, at Checkpoint, failing Failing, leave bool) error {
+	return p.told(p.put(ctx, at, failing, leave))
+}
+
+func (p *Place) put(ctx context.Context, at Checkpoint, failing Failing, leave bool) error {
 	if p.seat != nil {
 		return p.step(ctx, at, &failing, leave)
 	}
@@ -208,7 +224,7 @@ func (p *Place) append(ctx context.Context, next func() recorded) (recorded, mes
 	if err == nil {
 		p.version = written.Version
 	}
-	if !errors.Is(err, messagestore.ErrOutcomeUnknown) {
+	if _ = p.outcome.Of(err); !p.outcome.IsUnknown() { // an attempt that failed definitely does not tell of the one before
 		p.unsettled = nil
 	}
 	return body, written, err

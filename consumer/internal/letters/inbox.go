@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -169,6 +170,8 @@ type Redrive struct {
 	letters *Letters
 	version messagestore.Version
 	outcome *messagestore.Envelope // with one id, however often it is written
+
+	attempts retry.Outcome // to write it
 }
 
 // Begin returns the redrive that a request asks for, or nil if the request is settled.
@@ -251,5 +254,5 @@ func (r *Redrive) Settle(ctx context.Context) error {
 	if errors.Is(err, messagestore.ErrVersionConflict) {
 		return nil
 	}
-	return err
+	return r.attempts.Of(err)
 }
