@@ -63,11 +63,11 @@ func (a *app) withQueue(ctx context.Context, name string, f func(store *messages
 			}
 			names = append(names, visible(s.Name))
 		}
-		there := "no queue was ever worked on here"
+		there := "nor from another"
 		if len(names) > 0 {
 			there = "there is " + shorten(strings.Join(names, ", "))
 		}
-		return fmt.Errorf("queue %s: %w: %s", shorten(visible(name)), messagestore.ErrNotFound, there)
+		return notFound("queue %s: no worker ever took from it, and the store does not know which category it reads; %s", shorten(visible(name)), there)
 	})
 }
 

@@ -27,6 +27,10 @@ func TestQueuesAreListedAndTheirItemsShownAndChanged(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		require.Equal(t, result{0, "", "no queue was ever worked on\n"}, dibs.run(t, "queue", "ls"))
+		unknown := dibs.run(t, "queue", "pause", "mail")
+		require.Equal(t, 1, unknown.code)
+		require.Contains(t, unknown.stderr, "queue mail: no worker ever took from it")
+		require.NotContains(t, unknown.stderr, "no such message")
 		require.Equal(t, 1, dibs.run(t, "queue", "jobs", "mail").code)
 		first := positioned(t, dibs, "--key", "ann")
 		second := positioned(t, dibs, "--key", "ann")
