@@ -288,18 +288,23 @@ var mutants = []mutant{
 	},
 	{
 		"a key's life that is not compared", "../../internal/keylife/keylife.go",
-		"; declared != l.life {", "; false && declared != l.life {",
+		"case life != l.life:", "case false:",
 		[]string{"KeyLife/IsDeclaredByTheFirst"},
 	},
 	{
 		"a key's life that cannot end", "../../internal/keylife/keylife.go",
-		"!ok || !s.Forgets() {", "ok && !s.Forgets() {",
+		`return invalid(life, "no key of this store`, `return nil // ("no key of this store`,
 		[]string{"KeyLife/IsRefusedWhereKeysStay"},
 	},
 	{
 		"a key's life that comes too late", "../../internal/keylife/keylife.go",
-		"if len(page.Messages) > 0 {", "if len(page.Messages) > 1 {",
+		"		return l.late(category)\n	}\n	_, _, err", "		return nil\n	}\n	_, _, err",
 		[]string{"KeyLife/IsRefusedOnceThereAreIntents"},
+	},
+	{
+		"a key's life that was declared too late", "../../internal/keylife/keylife.go",
+		"		return 0, errLate\n", "",
+		[]string{"KeyLife/IsRefusedWhereAnIntentCameFirst"},
 	},
 }
 
