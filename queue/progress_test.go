@@ -81,12 +81,14 @@ func TestProgressIsStoredOnceASecondAndMakesNoCall(t *testing.T) {
 
 func TestProgressMovesToTheNextSession(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, d *cut) {
-		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
-			err := queue.JobOf(ctx).Progress("half of it")
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) (err error) {
+			if m.Body.To == "ann" {
+				err = queue.JobOf(ctx).Progress("half of it")
+			}
 			<-ctx.Done()
 			return err
 		}, nil)
-		at := insert(t, q, Send{}, nil)
+		at := insert(t, q, Send{To: "ann"}, nil)
 		time.Sleep(5 * time.Second)
 		require.Equal(t, "half of it", item(t, q, at.Position).Note)
 		session := item(t, q, at.Position).Session

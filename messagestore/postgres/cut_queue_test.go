@@ -142,9 +142,7 @@ func takes(w way) scene {
 				if err != nil {
 					return err
 				}
-				var finished, open int64
-				err = c.direct.QueryRow(ctx, `select (select h.finished from dibs.queue_heads h where h.queue = q.id order by h.version desc limit 1),
-					(select count(*) from dibs.queue_open o where o.queue = q.id) from dibs.queues q where q.name = $1`, string(c.category)).Scan(&finished, &open)
+				finished, open, err := countsOf(ctx, d, c)
 				switch {
 				case err != nil:
 					return err
@@ -156,6 +154,17 @@ func takes(w way) scene {
 			}
 		},
 	}
+}
+
+// countsOf returns how many items of the queue are finished, and open.
+func countsOf(ctx context.Context, d *postgres.Driver, c *attempt) (finished, open int64, err error) {
+	all, err := d.Queues(ctx)
+	for _, s := range all {
+		if s.Name == string(c.category) {
+			finished, open = s.Finished, s.Out+s.Later+s.Held+s.Dead
+		}
+	}
+	return finished, open, err
 }
 
 // repeats is a call that may be made again after its answer was lost, with the same result.
