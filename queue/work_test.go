@@ -266,7 +266,7 @@ func TestAStopGivesBackWhatIsNotHandled(t *testing.T) {
 			begun <- struct{}{}
 			<-ctx.Done()
 			return ctx.Err()
-		}, &queue.WorkConfig{Grace: 10 * time.Millisecond})
+		}, &queue.WorkConfig{Grace: 2 * time.Second}) // after it a busy machine has as long for the handler to return
 		at := insert(t, q, Send{To: "ann"}, nil)
 		await.Receive(t, "the handler", begun)
 		require.NoError(t, stop())
