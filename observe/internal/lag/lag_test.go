@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -24,32 +25,36 @@ func (held) MessageType() string { return "Held" }
 
 func TestEachConsumerHasItsOwnLag(t *testing.T) {
 	t.Parallel()
-	store := must.New(messagestore.New(memory.New(), nil))
-	write := func() {
-		_, err := store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, held{})
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		write := func() {
+			_, err := store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, held{})
+			require.NoError(t, err)
+		}
+		newConsumer := func(name string) *consumer.Consumer {
+			return must.New(consumer.New(store, seats, name, handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
+		}
+		early, late, never := newConsumer("early"), newConsumer("late"), newConsumer("never")
+		write()
+		require.NoError(t, early.CatchUp(t.Context()))
+		write()
+		write()
+		require.NoError(t, late.CatchUp(t.Context()))
+		time.Sleep(time.Second)
+		write()
+		time.Sleep(time.Second)
+
+		all, err := Of(t.Context(), store, []*consumer.Consumer{late, never, early})
+
 		require.NoError(t, err)
-	}
-	newConsumer := func(name string) *consumer.Consumer {
-		return must.New(consumer.New(store, seats, name, handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil))
-	}
-	early, late, never := newConsumer("early"), newConsumer("late"), newConsumer("never")
-	write()
-	require.NoError(t, early.CatchUp(t.Context()))
-	write()
-	write()
-	require.NoError(t, late.CatchUp(t.Context()))
-	write()
-
-	all, err := Of(t.Context(), store, []*consumer.Consumer{late, never, early})
-
-	require.NoError(t, err)
-	require.Len(t, all, 3)
-	require.Equal(t, []*consumer.Consumer{late, never, early}, []*consumer.Consumer{all[0].Consumer, all[1].Consumer, all[2].Consumer})
-	require.Equal(t, int64(1), all[0].Messages)
-	require.Equal(t, Lag{Consumer: never}, all[1])
-	require.Equal(t, int64(3), all[2].Messages)
-	require.Greater(t, all[2].Seconds, all[0].Seconds)
-	require.Positive(t, all[0].Seconds)
+		require.Len(t, all, 3)
+		require.Equal(t, []*consumer.Consumer{late, never, early}, []*consumer.Consumer{all[0].Consumer, all[1].Consumer, all[2].Consumer})
+		require.Equal(t, int64(1), all[0].Messages)
+		require.Equal(t, Lag{Consumer: never}, all[1])
+		require.Equal(t, int64(3), all[2].Messages)
+		require.InDelta(t, 2, all[2].Seconds, 1e-9)
+		require.InDelta(t, 1, all[0].Seconds, 1e-9)
+	})
 }
 
 // Consumers of two categories, and of another client.
