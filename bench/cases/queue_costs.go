@@ -195,7 +195,7 @@ func init() {
 	})
 }
 
-// handledInAll is how many items a process has handled, the time before and after the one that counts too.
+// handledInAll is how many items a process has handled, also in the time before and after its figures count.
 const handledInAll measure.Metric = "handled in all"
 
 func queueProcesses(ctx context.Context, cell *measure.Cell) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
-// takeItems is how many items a take reserves, while it completes those of the take before.
+// takeItems is how many items a take reserves, while it completes the items of the take before.
 const takeItems = 100
 
 // The names of the ways to take.

@@ -56,7 +56,7 @@ func scheduled(ctx context.Context, c *cron.Cron, category, name string) (cron.S
 		return cron.Status{}, err
 	}
 	if len(all) == 0 {
-		return cron.Status{}, &hintedError{notFound("%s has no schedule %.80q", visible(category), name), "see those that there are with: dibs cron ls"}
+		return cron.Status{}, &hintedError{notFound("%s has no schedule %.80q", visible(category), name), "list the schedules with: dibs cron ls"}
 	}
 	return all[0], nil
 }
@@ -202,7 +202,7 @@ func lateCell(s cron.Status, now time.Time) cell {
 	return cell{}
 }
 
-// A namedSchedule is one that a command is about.
+// A namedSchedule names the schedule that a command is about.
 type namedSchedule struct {
 	Category string `arg:"" help:"The category of the items, as reports."`
 	Name     string `arg:"" help:"The schedule's name, which is the key of its items."`
@@ -364,7 +364,7 @@ func (c *cronRemoveCommand) Run(ctx context.Context, a *app) error {
 }
 
 type cronRunCommand struct {
-	Categories []string `arg:"" optional:"" help:"Run the schedules of these categories. Defaults to all, also those that are set later."`
+	Categories []string `arg:"" optional:"" help:"Run the schedules of these categories. Defaults to all, also schedules that are set later."`
 }
 
 // Help is printed below the command's usage.
@@ -434,7 +434,7 @@ type cronRunner struct {
 	ended   chan error // the first error that lasts
 }
 
-// begin runs the schedules of categories, but of those that run.
+// begin runs the schedules of the categories that do not run yet.
 func (r *cronRunner) begin(ctx context.Context, categories []messagestore.Category) error {
 	for _, category := range slices.Compact(slices.Sorted(slices.Values(categories))) {
 		if r.running[category] {
