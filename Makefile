@@ -69,7 +69,7 @@ demo/replicas: ## Run the ticketing service in three replicas that come and go: 
 
 .PHONY: test
 test: ## Run every test, on TEST_DATABASE_URL or a throwaway server
-	scripts/with-postgres -- $(GOTEST) $(TESTFLAGS) $(FIRST) ./...
+	scripts/with-postgres -- $(GOTEST) -vet=off $(TESTFLAGS) $(FIRST) ./...
 
 .PHONY: test/quick
 test/quick: ## Run the tests that need no PostgreSQL; the others say that they skip

@@ -159,7 +159,8 @@ type dying struct {
 	dead *atomic.Bool
 }
 
-var errDead = errors.New("the process is dead")
+// The calls of a process that is dead end at once: nothing in it would try again.
+var errDead = fmt.Errorf("%w: the process is dead", messagestore.ErrClosed)
 
 func (d dying) TryWrite(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
 	if d.dead.Load() {
