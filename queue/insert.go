@@ -30,13 +30,20 @@ type InsertOpts struct {
 	// Defaults to none: the item has a stream of its own.
 	Key string
 
-	// Unique is a name that one item has, for as long as its message is kept (see dibs forget). A second item with the
-	// name and the same type and data is a duplicate of the first, whose date, ID and metadata stand; with another
-	// type or other data the error is a [*KeyReusedError].
+	// Unique is a name that one item has until the time that UniqueUntil says. A second item with the name and the same
+	// type and data is a duplicate of the first, whose date, ID and metadata stand; with another type or other data the
+	// error is a [*KeyReusedError]. A name that has a period in it, as "report 2026-11", is for one item a period.
 	// An item has a Key or a Unique name, not both.
 	//
 	// Defaults to none.
 	Unique string
+
+	// UniqueUntil says until when an item has its Unique name. Items that have had the same name are delivered one at a
+	// time, in order, as items with one Key are. Values other than UntilForgotten are for [Queue.Insert] alone; over a
+	// transaction of the caller's its error matches [messagestore.ErrNotSupported] if an item has had the name.
+	//
+	// Defaults to UntilForgotten.
+	UniqueUntil UniqueUntil
 
 	// ScheduledAt is the time before which the item is not delivered, by the store's clock: of a year from 1 to
 	// 9999. An item with a Key is waited for by those behind it.
@@ -48,6 +55,33 @@ type InsertOpts struct {
 	//
 	// Defaults to none.
 	Metadata messagestore.Metadata
+}
+
+// UniqueUntil says until when an item has its unique name.
+type UniqueUntil int
+
+const (
+	// UntilForgotten is for as long as the item's message is kept: see dibs forget.
+	UntilForgotten UniqueUntil = iota
+
+	// UntilFinished is until the queue has finished the item, or it is dead. A caller that writes something while a
+	// handler works on the item, and inserts it again, gets a duplicate, and the handler may have missed what it wrote.
+	UntilFinished
+
+	// UntilDelivered is until a worker has the item, and again while it waits to be delivered again. What a caller
+	// wrote before it inserted an item, a later delivery sees: of its item, or of the item that it is a duplicate of.
+	UntilDelivered
+)
+
+// has reports whether an item in a state has its unique name still.
+func (u UniqueUntil) has(state State) bool {
+	switch u {
+	case UntilFinished:
+		return state != Finished && state != Dead
+	case UntilDelivered:
+		return state == Waiting || state == Later || state == Held
+	}
+	return true
 }
 
 // An Inserted says where an item is.
@@ -78,7 +112,7 @@ func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *Insert
 	if err := q.use(ctx); err != nil {
 		return Inserted{}, err
 	}
-	w, err := q.Write(body, opts)
+	w, err := q.write(body, opts)
 	if err != nil {
 		return Inserted{}, err
 	}
@@ -108,7 +142,7 @@ func (q *Queue) InsertTx(ctx context.Context, tx *messagestore.Store, body messa
 	if err != nil {
 		return Inserted{}, err
 	}
-	envelope, _ := w.Bodies[0].(messagestore.Envelope) // of Write
+	envelope := envelopeOf(w)
 	inserted := Inserted{ID: envelope.ID, Stream: w.Stream}
 	if opts != nil && opts.Unique != "" {
 		first, err := tx.Last(ctx, w.Stream)
@@ -138,19 +172,42 @@ func duplicate(w messagestore.StreamWrite, first *messagestore.Message, name str
 	return Inserted{ID: first.ID, Stream: w.Stream, Position: first.GlobalPosition, Duplicate: true}, nil
 }
 
+// insertUnique writes an item unless another has its name. Where the last item of the name has it no more, the write expects
+// that item to be the last still, so that of two callers that saw it one gets the name.
 func (q *Queue) insertUnique(ctx context.Context, w messagestore.StreamWrite, opts *InsertOpts) (Inserted, error) {
-	written, met, err := q.store.TryWrite(ctx, w.Stream, w.Expected, w.Bodies...)
-	switch {
-	case err != nil:
-		return Inserted{}, err
-	case met == nil:
-		return Inserted{ID: written.IDs[0], Stream: w.Stream, Position: written.GlobalPosition, Duplicate: written.Duplicate}, nil
+	for {
+		written, met, err := q.store.TryWrite(ctx, w.Stream, w.Expected, w.Bodies...)
+		switch {
+		case err != nil:
+			return Inserted{}, err
+		case met == nil:
+			return Inserted{ID: written.IDs[0], Stream: w.Stream, Position: written.GlobalPosition, Duplicate: written.Duplicate}, nil
+		}
+		last := met.Last[0]
+		if last == nil {
+			return Inserted{}, fmt.Errorf("unique key %.80q: %w, and no message was met", opts.Unique, messagestore.ErrVersionConflict)
+		}
+		if opts.UniqueUntil == UntilForgotten {
+			return duplicate(w, last, opts.Unique)
+		}
+		item, err := q.driver.QueueItem(ctx, q.of, last.GlobalPosition)
+		switch {
+		case errors.Is(err, messagestore.ErrNotFound):
+			w.Expected = messagestore.NoStream // it was removed meanwhile
+		case err != nil:
+			return Inserted{}, err
+		case opts.UniqueUntil.has(item.State):
+			return duplicate(w, last, opts.Unique)
+		default:
+			w.Expected = last.Position
+		}
 	}
-	first := met.Last[0]
-	if first == nil {
-		return Inserted{}, fmt.Errorf("unique key %.80q: %w, and no message was met", opts.Unique, messagestore.ErrVersionConflict)
-	}
-	return duplicate(w, first, opts.Unique)
+}
+
+// envelopeOf returns the body of a write of [Queue.Write], which has its ID.
+func envelopeOf(w messagestore.StreamWrite) messagestore.Envelope {
+	envelope, _ := w.Bodies[0].(messagestore.Envelope)
+	return envelope
 }
 
 func isSame(body messagestore.Body, met *messagestore.Message) (bool, error) {
@@ -244,6 +301,15 @@ func (q *Queue) writes(entries []Entry) (writes []messagestore.StreamWrite, at [
 // of package reservation, with an inbox, or as a confirmation. With a Unique name it expects no stream, and where
 // the name is taken the whole write meets a version conflict.
 func (q *Queue) Write(body messagestore.Body, opts *InsertOpts) (messagestore.StreamWrite, error) {
+	w, err := q.write(body, opts)
+	if err == nil && opts != nil && opts.UniqueUntil != UntilForgotten {
+		err = q.fail("write", messagestore.NewInvalidError("UniqueUntil", opts.UniqueUntil, "Insert alone knows it"))
+		w = messagestore.StreamWrite{}
+	}
+	return w, err
+}
+
+func (q *Queue) write(body messagestore.Body, opts *InsertOpts) (messagestore.StreamWrite, error) {
 	if q == nil || q.driver == nil {
 		return messagestore.StreamWrite{}, messagestore.NewInvalidError("queue", nil, "it is not one of New")
 	}
@@ -287,6 +353,10 @@ func (q *Queue) Write(body messagestore.Body, opts *InsertOpts) (messagestore.St
 		wrong = append(wrong, messagestore.NewInvalidError("Unique", opts.Unique, "an item has a Key or a Unique name, not both"))
 	case opts.Key != "":
 		stream = q.of.Category.Stream(opts.Key)
+	case opts.Unique == "" && opts.UniqueUntil != UntilForgotten:
+		wrong = append(wrong, messagestore.NewInvalidError("UniqueUntil", opts.UniqueUntil, "an item without a Unique name has none"))
+	case opts.UniqueUntil < UntilForgotten || opts.UniqueUntil > UntilDelivered:
+		wrong = append(wrong, messagestore.NewInvalidError("UniqueUntil", opts.UniqueUntil, "it is UntilForgotten, UntilFinished or UntilDelivered"))
 	case opts.Unique != "":
 		stream, expected = q.of.Category.Stream(opts.Unique).With("unique"), messagestore.NoStream
 		field, name = "Unique", opts.Unique

@@ -1,6 +1,8 @@
 package queue_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -11,6 +13,8 @@ import (
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 	"github.com/dibs-go/dibs/queue"
 )
@@ -114,4 +118,124 @@ func TestTheProcessThatGivesAnItemBackSaysWhenItIsDead(t *testing.T) {
 		require.Equal(t, queue.Later, fails(patient))
 		require.Equal(t, queue.Dead, fails(q))
 	})
+}
+
+// A name is free again when its item is finished or dead, or a worker has it: as the caller says.
+func TestAUniqueNameIsFreeAgain(t *testing.T) {
+	t.Parallel()
+	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
+		until := func(until queue.UniqueUntil) *queue.InsertOpts {
+			return &queue.InsertOpts{Unique: fmt.Sprint("sync", until), UniqueUntil: until}
+		}
+		receive := func() *queue.Job {
+			jobs, err := q.Receive(t.Context(), 9, nil)
+			require.NoError(t, err)
+			require.Len(t, jobs, 1)
+			return jobs[0]
+		}
+		inserted := func(of queue.UniqueUntil, want bool) queue.Inserted {
+			t.Helper()
+			got := insert(t, q, Send{To: "ann"}, until(of))
+			require.Equal(t, want, !got.Duplicate)
+			return got
+		}
+
+		first := inserted(queue.UntilFinished, true)
+		require.Equal(t, first.Position, inserted(queue.UntilFinished, false).Position, "it waits")
+		job := receive()
+		inserted(queue.UntilFinished, false) // it is out
+		require.NoError(t, job.Defer(t.Context(), time.Hour))
+		inserted(queue.UntilFinished, false) // it is put off
+		_, err := q.Retry(t.Context(), "", first.Position)
+		require.NoError(t, err)
+		_, err = q.Insert(t.Context(), Send{To: "bob"}, until(queue.UntilFinished))
+		reused, is := errors.AsType[*queue.KeyReusedError](err)
+		require.True(t, is, err)
+		require.Equal(t, first.ID, reused.Met.ID)
+		require.NoError(t, receive().Complete(t.Context()))
+		second := inserted(queue.UntilFinished, true)
+		require.Greater(t, second.Position, first.Position)
+		require.Equal(t, first.Stream, second.Stream)
+		require.NoError(t, receive().Bury(t.Context(), nil))
+		third := inserted(queue.UntilFinished, true)
+		again := insert(t, q, Send{To: "ann"}, &queue.InsertOpts{ID: third.ID, Unique: "sync1", UniqueUntil: queue.UntilFinished})
+		require.Equal(t, third.Position, again.Position)
+		require.NoError(t, receive().Complete(t.Context()))
+		again = insert(t, q, Send{To: "ann"}, &queue.InsertOpts{ID: third.ID, Unique: "sync1", UniqueUntil: queue.UntilFinished})
+		require.True(t, again.Duplicate, "an item that is inserted again with its ID is the same item, finished or not")
+
+		inserted(queue.UntilDelivered, true)
+		inserted(queue.UntilDelivered, false)
+		job = receive()
+		inserted(queue.UntilDelivered, true) // the first is out
+		inserted(queue.UntilDelivered, false)
+		jobs, err := q.Receive(t.Context(), 9, nil)
+		require.NoError(t, err)
+		require.Empty(t, jobs, "the second waits for the first, as one of its key")
+		inserted(queue.UntilDelivered, false) // the second is held
+		require.NoError(t, job.Complete(t.Context()))
+		job = receive()
+		require.NoError(t, job.Defer(t.Context(), time.Hour))
+		inserted(queue.UntilDelivered, false) // the second is put off
+		_, err = q.Retry(t.Context(), "", job.Message.GlobalPosition)
+		require.NoError(t, err)
+		require.NoError(t, receive().Complete(t.Context()))
+	})
+}
+
+// meanwhile does something between the look at an item and what its caller makes of it.
+type meanwhile struct {
+	*memory.Driver
+	do  func()
+	err error // of the next look
+}
+
+func (m *meanwhile) QueueItem(ctx context.Context, q queuing.Queue, position messagestore.GlobalPosition) (queuing.Item, error) {
+	item, err := m.Driver.QueueItem(ctx, q, position)
+	if do := m.do; do != nil {
+		m.do = nil
+		do()
+	}
+	if m.err != nil {
+		item, err, m.err = queuing.Item{}, m.err, nil
+	}
+	return item, err
+}
+
+// Of two callers that see a name free, one has it.
+func TestAUniqueNameIsOfOneCallerAtATime(t *testing.T) {
+	t.Parallel()
+	driver := &meanwhile{memory.New(), nil, nil}
+	q := must.New(queue.New(must.New(messagestore.New(driver, nil)), "mail", nil))
+	opts := &queue.InsertOpts{Unique: "sync", UniqueUntil: queue.UntilFinished}
+	insert(t, q, Send{To: "ann"}, opts)
+	jobs, err := q.Receive(t.Context(), 1, nil)
+	require.NoError(t, err)
+	require.NoError(t, jobs[0].Complete(t.Context()))
+	var other queue.Inserted
+	driver.do = func() { other = insert(t, q, Send{To: "ann"}, opts) }
+
+	got := insert(t, q, Send{To: "ann"}, opts)
+
+	require.False(t, other.Duplicate)
+	require.True(t, got.Duplicate)
+	require.Equal(t, other.Position, got.Position)
+}
+
+// The message of an item may be removed between the conflict and the look at the item.
+func TestAUniqueNameIsFreeWhenItsItemIsRemoved(t *testing.T) {
+	t.Parallel()
+	driver := &meanwhile{memory.New(), nil, nil}
+	q := must.New(queue.New(must.New(messagestore.New(driver, nil)), "mail", nil))
+	opts := &queue.InsertOpts{Unique: "sync", UniqueUntil: queue.UntilFinished}
+	first := insert(t, q, Send{To: "ann"}, opts)
+	driver.err = fmt.Errorf("position %d: %w", first.Position, messagestore.ErrNotFound)
+
+	got := insert(t, q, Send{To: "ann"}, opts) // it asks again, and the memory has it still
+
+	require.True(t, got.Duplicate)
+	require.NoError(t, driver.err)
+	driver.err = messagestore.ErrClosed
+	_, err := q.Insert(t.Context(), Send{To: "ann"}, opts)
+	require.ErrorIs(t, err, messagestore.ErrClosed)
 }

@@ -116,6 +116,9 @@ func TestHostileItemsAreRefused(t *testing.T) {
 			"very long key":  {Send{}, &queue.InsertOpts{Key: strings.Repeat("x", 10<<20)}, "Key", "bytes"},
 			"key not UTF-8":  {Send{}, &queue.InsertOpts{Key: "a\xff"}, "Key", "UTF-8"},
 			"long unique":    {Send{}, &queue.InsertOpts{Unique: strings.Repeat("x", 256)}, "Unique", "bytes"},
+			"until":          {Send{}, &queue.InsertOpts{UniqueUntil: queue.UntilFinished}, "UniqueUntil", "without a Unique name"},
+			"no such until":  {Send{}, &queue.InsertOpts{Unique: "a", UniqueUntil: 3}, "UniqueUntil", "it is UntilForgotten"},
+			"negative until": {Send{}, &queue.InsertOpts{Unique: "a", UniqueUntil: -1}, "UniqueUntil", "it is UntilForgotten"},
 			"both":           {Send{}, &queue.InsertOpts{Key: "a", Unique: "a"}, "Unique", "not both"},
 			"twice metadata": {messagestore.Envelope{Body: Send{}}, &queue.InsertOpts{Metadata: messagestore.Metadata{CausationStream: "a-1"}}, "Metadata", "has its own"},
 		} {
@@ -126,6 +129,8 @@ func TestHostileItemsAreRefused(t *testing.T) {
 				requireInvalid(t, what, err, test.field, test.rule)
 			}
 		}
+		_, err := q.Write(Send{}, &queue.InsertOpts{Unique: "a", UniqueUntil: queue.UntilDelivered})
+		requireInvalid(t, "a write of its own", err, "UniqueUntil", "Insert alone")
 		many := func(n int, body messagestore.Body, opts *queue.InsertOpts) []queue.Entry {
 			all := make([]queue.Entry, n)
 			for i := range all {

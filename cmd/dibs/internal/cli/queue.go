@@ -378,6 +378,7 @@ type queueInsertCommand struct {
 	ID       string `name:"id" placeholder:"UUID" help:"The message's id. Inserting it again changes nothing. Defaults to a new one."`
 	Key      string `placeholder:"KEY" help:"Items of one key are delivered one at a time, in order."`
 	Unique   string `placeholder:"NAME" help:"A second item with this name is not inserted."`
+	Until    string `enum:"forgotten,finished,delivered" default:"forgotten" placeholder:"WHEN" help:"Until when the item has that name: forgotten (default: as long as it is kept), finished (or dead), or delivered to a worker."`
 	At       string `placeholder:"TIME" help:"The time before which the item is not delivered, like 2026-11-27T10:00:00Z."`
 }
 
@@ -401,7 +402,7 @@ func (c *queueInsertCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	opts := &queue.InsertOpts{Key: c.Key, Unique: c.Unique}
+	opts := &queue.InsertOpts{Key: c.Key, Unique: c.Unique, UniqueUntil: uniqueUntil[c.Until]}
 	if c.At != "" {
 		if opts.ScheduledAt, err = parseTime("at", c.At); err != nil {
 			return err
@@ -426,6 +427,8 @@ func (c *queueInsertCommand) Run(ctx context.Context, a *app) error {
 		return a.out.line("position %d, in %s%s", inserted.Position, visible(string(inserted.Stream)), note)
 	})
 }
+
+var uniqueUntil = map[string]queue.UniqueUntil{"finished": queue.UntilFinished, "delivered": queue.UntilDelivered}
 
 type insertedLine struct {
 	Position  messagestore.GlobalPosition `json:"position"`
