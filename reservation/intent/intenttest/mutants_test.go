@@ -248,7 +248,7 @@ var mutants = []mutant{
 	},
 	{
 		"waiters that nothing wakes", "../../internal/wakeups/wakeups.go",
-		"			one.ring(m)\n", "			_ = m\n",
+		"			one.ring(m)\n", "			_, _ = one, m\n",
 		[]string{"Wait/LineIsServedInItsOrder", "Wait/IsToldTheResult", "Wait/OfSeveralKeysHoldsNothing", "Await/UntilItIsNotHeld"},
 	},
 	{
