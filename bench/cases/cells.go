@@ -2,6 +2,7 @@ package cases
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -76,13 +77,21 @@ func atOnce(callers, n int, do func(i int) error) error {
 	return all.Wait()
 }
 
-// until waits until something is so, for work that is not measured.
-func until(ctx context.Context, so func() (bool, error)) error {
+// mostWaited is how long until waits at most.
+const mostWaited = time.Minute
+
+// until waits until something is so, for work that is not measured, and for a minute at most. Its error says then what it
+// waited for, and the state that it saw last.
+func until(ctx context.Context, what string, so func() (yes bool, state any, err error)) error {
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
-	for {
-		if yes, err := so(); yes || err != nil {
+	for end := time.Now().Add(mostWaited); ; {
+		yes, state, err := so()
+		if yes || err != nil {
 			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("it was not so within %s: %s: %v", mostWaited, what, state)
 		}
 		select {
 		case <-ticker.C:

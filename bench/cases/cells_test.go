@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -41,17 +42,22 @@ func TestAtOnceReturnsAnError(t *testing.T) {
 func TestUntilAsksAgainUntilItIsSoOrFailsOrEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		require.NoError(t, until(t.Context(), func() (bool, error) {
+		require.NoError(t, until(t.Context(), "asked thrice", func() (bool, any, error) {
 			asked++
-			return asked == 3, nil
+			return asked == 3, asked, nil
 		}))
 		require.Equal(t, 3, asked)
 
 		wrong := errors.New("wrong")
-		require.ErrorIs(t, until(t.Context(), func() (bool, error) { return false, wrong }), wrong)
+		require.ErrorIs(t, until(t.Context(), "never", func() (bool, any, error) { return false, nil, wrong }), wrong)
+
+		began := time.Now()
+		err := until(t.Context(), "never", func() (bool, any, error) { return false, "as it was", nil })
+		require.ErrorContains(t, err, "within 1m0s: never: as it was")
+		require.Less(t, time.Since(began), 2*mostWaited)
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(wrong)
-		require.ErrorIs(t, until(ctx, func() (bool, error) { return false, nil }), wrong)
+		require.ErrorIs(t, until(ctx, "never", func() (bool, any, error) { return false, nil, nil }), wrong)
 	})
 }

@@ -156,9 +156,9 @@ func waitBeside(ctx context.Context, holder, waiter managed) (leave func(), err 
 
 // untilLine waits until a session stands in the line of an intent.
 func untilLine(ctx context.Context, m managed, key string) error {
-	return until(ctx, func() (bool, error) {
+	return until(ctx, "a session stands in the line", func() (bool, any, error) {
 		i, err := m.Lookup(ctx, "", key)
-		return len(i.Line) > 0, err
+		return len(i.Line) > 0, i, err
 	})
 }
 

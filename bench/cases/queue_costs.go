@@ -111,9 +111,12 @@ func queueIdle(ctx context.Context, cell *measure.Cell) error {
 	group.Go(func() error {
 		defer stop()
 		// Until the item is completed, and the session over that had it.
-		err := until(ctx, func() (over bool, err error) {
-			return over, s.pool.QueryRow(ctx, `select exists (select from dibs.queue_heads where finished = 1)
-				and not exists (select from dibs.queue_sessions)`).Scan(&over)
+		err := until(ctx, "the item is finished, and its session over", func() (over bool, state any, err error) {
+			var tables string
+			err = s.pool.QueryRow(ctx, `select exists (select from dibs.queue_heads where finished = 1) and not exists (select from dibs.queue_sessions),
+				format('at %s: heads %s, sessions %s, open %s, log %s', clock_timestamp(), (select json_agg(x) from dibs.queue_heads x),
+				(select json_agg(x) from dibs.queue_sessions x), (select json_agg(x) from dibs.queue_open x), (select json_agg(x) from dibs.queue_log x))`).Scan(&over, &tables)
+			return over, tables, err
 		})
 		if err != nil {
 			return err
@@ -180,7 +183,7 @@ func init() {
 		group.Go(func() error { return q.work(working, func() { handled.Add(1) }) })
 		group.Go(func() error {
 			defer stop()
-			if err := until(ctx, func() (bool, error) { return handled.Load() > 0, nil }); err != nil {
+			if err := until(ctx, "an item is handled", func() (bool, any, error) { return handled.Load() > 0, "none", nil }); err != nil {
 				return err
 			}
 			return cell.Once(ctx, func(ctx context.Context) (int64, error) {

@@ -292,10 +292,10 @@ func rewrite(ctx context.Context, client *redis.Client, appendFsync string) erro
 	if err := client.BgRewriteAOF(ctx).Err(); err != nil {
 		return err
 	}
-	return until(ctx, func() (bool, error) {
+	return until(ctx, "the file is written anew", func() (bool, any, error) {
 		info, err := client.InfoMap(ctx, "persistence").Result()
 		state := info["Persistence"]
-		return state["aof_rewrite_in_progress"] == "0" && state["aof_rewrite_scheduled"] == "0", err
+		return state["aof_rewrite_in_progress"] == "0" && state["aof_rewrite_scheduled"] == "0", state, err
 	})
 }
 
