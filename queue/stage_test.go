@@ -315,3 +315,72 @@ func TestNothingStagedIsLeft(t *testing.T) {
 		return left
 	})
 }
+
+// Items without a key have streams of their own, whose names say nothing of their order.
+func TestItemsOfATransactionComeInTheOrderOfInsertion(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
+		for range 3 {
+			tx, commit, _, err := db.begin(t.Context())
+			require.NoError(t, err)
+			var want, got []uuid.UUID
+			for n := range 20 {
+				want = append(want, insertTx(t, q, tx, Send{N: n}, &queue.InsertOpts{ID: uuid.New()}).ID)
+			}
+			require.NoError(t, commit())
+			jobs, err := q.Receive(t.Context(), 100, nil)
+			require.NoError(t, err)
+			for _, job := range jobs {
+				got = append(got, job.Message.ID)
+				require.NoError(t, job.Complete(t.Context()))
+			}
+			require.Equal(t, want, got)
+		}
+	})
+}
+
+// A transaction does not see what was inserted since its snapshot, so it cannot tell whether the items are the same: it is to be
+// repeated, and then told.
+func TestACommitThatMeetsWhatItsSnapshotHasNotIsRepeated(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		for name, opts := range map[string]queue.InsertOpts{"unique": {Unique: "report"}, "id": {ID: uuid.New()}} {
+			for _, n := range []int{1, 2} {
+				t.Run(fmt.Sprint(level, name, n), func(t *testing.T) {
+					t.Parallel()
+					db := databases["PostgreSQL"](t)
+					q := must.New(queue.New(db.store, storetest.Category(t), nil))
+					insert(t, q, Send{To: "before"}, nil)
+					if opts.ID != uuid.Nil {
+						opts.ID = uuid.New()
+					}
+					attempt := func(meanwhile func()) (queue.Inserted, error) {
+						var inserted queue.Inserted
+						return inserted, pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) (err error) {
+							if _, err = tx.Exec(t.Context(), "select count(*) from dibs.messages"); err != nil {
+								return err
+							}
+							meanwhile()
+							inserted, err = q.InsertTx(t.Context(), overPgx(tx), Send{"ann", n}, &opts)
+							return err
+						})
+					}
+
+					_, err := attempt(func() { insert(t, q, Send{"ann", 1}, &opts) })
+
+					failed, is := errors.AsType[*pgconn.PgError](err)
+					require.True(t, is, err)
+					require.Equal(t, "40001", failed.Code, failed.Message)
+					_, err = attempt(func() {})
+					if n == 1 {
+						require.NoError(t, err)
+					} else {
+						require.Error(t, err)
+						require.NotContains(t, err.Error(), "40001")
+					}
+					requireItems(t, db.store, q, 2)
+				})
+			}
+		}
+	}
+}

@@ -26,7 +26,7 @@ begin
       done := pg_advisory_xact_lock(1684628084, hashtext(stream)) is null;
       done := pg_advisory_xact_lock_shared(dibs.floor_class(stream_category),
         (coalesce(pg_sequence_last_value('dibs.messages_global_position_seq'), dibs.drawn()) & 4294967295)::bit(32)::integer) is null;
-    else
+    elsif not marked then
       perform dibs.lock_shared(array[stream]);
     end if;
 
@@ -64,7 +64,7 @@ comment on function dibs.append_shared(text, bigint, uuid, text, json, json, big
 'append with shared for one message, at a third of the price, for a transaction that ends now. Answers with the version, the global
 position and the time of the message. If it is not written, raises DB003, or 23505 where its id is recorded already: append tells
 the answer in another transaction. marked says that the category was written to in such a transaction before; if that is not so,
-raises 40001. Several calls of one transaction come in the order of their streams'' names by bytes. Does not notify: see ring. As
+raises 40001; null says that lock_shared has locked the stream already. Several calls of one transaction come in the order of their streams'' names by bytes. Does not notify: see ring. As
 with append_one, the client validates the content of the messages.';
 
 grant execute on function dibs.append_shared to dibs_writer;

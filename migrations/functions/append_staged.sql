@@ -1,6 +1,6 @@
--- The first row of a transaction appends all of its rows, in the order in which append_shared locks; the
--- others then find none. What append_shared does not tell, append does, in a transaction that goes on: so the
--- first attempt is one step that can be taken back.
+-- The first row of a transaction appends all of its rows, in their order, behind all locks; each of the others
+-- then looks for itself, and is gone. What append_shared does not tell, append does, in a transaction that goes
+-- on: so the first attempt is one step that can be taken back.
 create or replace function dibs.append_staged() returns trigger
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -13,17 +13,20 @@ declare
   first dibs.messages;
   answer text;
   at text;
+  seen boolean;
 begin
-  if not exists (select from dibs.staged x where x.xact = new.xact) then
+  if not exists (select from dibs.staged x where x.xact = new.xact and x.n = new.n) then
     return null;
   end if;
   begin
-    for s in select * from dibs.staged x where x.xact = new.xact order by x.stream, x.n loop
-      perform dibs.append_shared(s.stream, s.expected, s.id, s.type, s.data, s.metadata);
+    perform dibs.lock_shared(array(select distinct x.stream from dibs.staged x where x.xact = new.xact));
+    for s in select * from dibs.staged x where x.xact = new.xact order by x.n loop
+      perform dibs.append_shared(s.stream, s.expected, s.id, s.type, s.data, s.metadata, marked => null);
     end loop;
   exception
     when sqlstate 'DB003' or unique_violation then
-      for s in select * from dibs.staged x where x.xact = new.xact order by x.stream, x.n loop
+      perform dibs.lock_shared(array(select distinct x.stream from dibs.staged x where x.xact = new.xact)); -- again
+      for s in select * from dibs.staged x where x.xact = new.xact order by x.n loop
         select a.outcome, a.stream || ' is at version ' || a.version into answer, at
         from dibs.append(array[s.stream], array[s.expected], array[1], array[s.id], array[s.type], array[s.data], array[s.metadata],
           shared => true) a;
@@ -35,6 +38,15 @@ begin
           if first.position = 0 and first.type = s.type and first.data::jsonb is not distinct from s.data::jsonb then
             continue;
           end if;
+        end if;
+        -- A snapshot from before the other message does not show whose it is: a transaction that begins anew is told.
+        if answer = 'version_conflict' then
+          seen := s.expected <> coalesce((select max(m.position) from dibs.messages m where m.stream_name = s.stream), -1);
+        else
+          seen := exists (select from dibs.messages m where m.id = s.id);
+        end if;
+        if not seen then
+          raise exception 'the staged message % is not written: another was, behind the snapshot', s.id using errcode = 'serialization_failure';
         end if;
         raise exception 'the staged message % is not written: % (%)', s.id, answer, at
           using errcode = 'DB003', hint = 'The transaction is rolled back. A first message of a stream that begins with another was staged, or an id is taken.';
