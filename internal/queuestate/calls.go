@@ -245,6 +245,9 @@ func itemOf(r Rows, row *Row, m *messagestore.Message) (item queuing.Item, err e
 		Due: row.Due, Behind: row.After, Closed: row.Place == Closed, Error: row.Error,
 	}
 	if row.Place == Out {
+		if item.Until, _, err = r.Session(row.Session); err != nil {
+			return item, err
+		}
 		item.Note, err = r.Note(row.Session, queuing.Delivery{Position: row.Position, Version: row.Version})
 	}
 	return item, err
@@ -351,13 +354,29 @@ func waiting(r Rows, l queuing.List) (items []queuing.Item, err error) {
 	return items, nil
 }
 
+// liveSessions counts the sessions that are not over.
+func liveSessions(r Rows, now time.Time) (int64, error) {
+	all, err := r.Over(time.Unix(1<<40, 0))
+	if err != nil {
+		return 0, err
+	}
+	over, err := r.Over(now)
+	return int64(len(all) - len(over)), err
+}
+
 // Status is how a queue stands, but for its name.
 func Status(r Rows) (queuing.Status, error) {
 	head, _, err := r.Head()
 	if err != nil {
 		return queuing.Status{}, err
 	}
-	status := queuing.Status{Paused: head.Paused, Cursor: head.Cursor, Taken: head.Taken, Back: head.Returned, Buried: head.Buried}
+	status := queuing.Status{Paused: head.Paused, Cursor: head.Cursor, Taken: head.Taken, Back: head.Returned, Buried: head.Buried, Time: r.Now()}
+	if status.Time.Before(head.At) {
+		status.Time = head.At
+	}
+	if status.Sessions, err = liveSessions(r, status.Time); err != nil {
+		return queuing.Status{}, err
+	}
 	oldest := messagestore.GlobalPosition(0)
 	for from := messagestore.GlobalPosition(0); ; {
 		rows, err := r.Open(from, 1000)
@@ -371,6 +390,9 @@ func Status(r Rows) (queuing.Status, error) {
 				status.Out++
 			case Later:
 				status.Later++
+				if !row.Due.After(status.Time) {
+					status.Due++
+				}
 			case Held:
 				status.Held++
 			case Dead, Closed:

@@ -299,11 +299,11 @@ func scanItem(rows pgx.Rows, log *[]byte) (queuing.Item, error) {
 	var item queuing.Item
 	var state string
 	var version, failures int32
-	var session, due, after, streamPosition, at pgtype.Int8
+	var session, until, due, after, streamPosition, at pgtype.Int8
 	var failure, note, stream, messageType pgtype.Text
 	var id pgtype.UUID
 	var data, metadata *string
-	into := []any{(*int64)(&item.Position), &state, &version, &failures, &session, &due, &after, &failure, &note, &id, &stream, &streamPosition, &messageType, &data, &metadata, &at}
+	into := []any{(*int64)(&item.Position), &state, &version, &failures, &session, &until, &due, &after, &failure, &note, &id, &stream, &streamPosition, &messageType, &data, &metadata, &at}
 	if log != nil {
 		into = append(into, log)
 	}
@@ -314,6 +314,9 @@ func scanItem(rows pgx.Rows, log *[]byte) (queuing.Item, error) {
 	item.Version, item.Failures, item.Session, item.Error = int(version), int(failures), session.Int64, failure.String
 	item.Note = note.String
 	item.Behind = messagestore.GlobalPosition(after.Int64)
+	if until.Valid {
+		item.Until = time.UnixMicro(until.Int64).UTC()
+	}
 	if due.Valid {
 		item.Due = time.UnixMicro(due.Int64).UTC()
 	}
@@ -387,7 +390,9 @@ func (d *Driver) Queues(ctx context.Context) (all []queuing.Status, err error) {
 	err = d.query(ctx, d.queries.queues.states, nil, func(rows pgx.Rows) error {
 		var s queuing.Status
 		var oldest pgtype.Int8
-		err := rows.Scan(&s.Name, (*string)(&s.Category), &s.Paused, (*int64)(&s.Cursor), &s.Out, &s.Later, &s.Held, &s.Dead, &s.Waiting, &oldest, &s.Taken, &s.Finished, &s.Back, &s.Buried)
+		var at int64
+		err := rows.Scan(&s.Name, (*string)(&s.Category), &s.Paused, (*int64)(&s.Cursor), &s.Out, &s.Later, &s.Held, &s.Dead, &s.Waiting, &oldest, &s.Taken, &s.Finished, &s.Back, &s.Buried, &s.Due, &s.Sessions, &at)
+		s.Time = time.UnixMicro(at).UTC()
 		if oldest.Valid {
 			s.Oldest = time.UnixMicro(oldest.Int64).UTC()
 		}

@@ -307,6 +307,7 @@ type Item struct {
 	Version  int
 	Failures int
 	Session  int64                       // Out
+	Until    time.Time                   // Out: when its session is over, unless that is extended; it may have passed
 	Due      time.Time                   // Later, and of a held item the time before which it is not offered
 	Behind   messagestore.GlobalPosition // Held
 	Closed   bool                        // Dead, and later items of its stream are held
@@ -366,6 +367,9 @@ type Status struct {
 	Paused                 bool
 	Cursor                 messagestore.GlobalPosition
 	Out, Later, Held, Dead int64
+	Due                    int64     // of Later, those whose time has come
+	Sessions               int64     // that are not over
+	Time                   time.Time // the queue's time at which all this was so
 	Waiting                bool      // something is beyond the cursor
 	Oldest                 time.Time // the item that was written first and is open, but dead; zero for none
 	Taken, Back, Buried    int64     // counts of deliveries since the queue began

@@ -1,6 +1,6 @@
 create or replace function dibs.queue_item(queue_name text, of_category text, of_position bigint)
 returns table (
-  "position" bigint, state text, version integer, failures integer, session bigint, due bigint, after bigint, error text, note text,
+  "position" bigint, state text, version integer, failures integer, session bigint, until bigint, due bigint, after bigint, error text, note text,
   id uuid, stream_name text, stream_position bigint, type text, data text, metadata text, "time" bigint, log json
 )
 language plpgsql stable security definer
@@ -27,13 +27,14 @@ begin
     coalesce(case o.state when 'z' then 'f' else o.state::text end, case
       when m.global_position > cursor and not exists (select from dibs.queue_log x where x.queue = q and x.position = of_position and x.what = 'C') then 'w'
       else 'f' end),
-    coalesce(o.version, (entries -> -1 ->> 'version')::integer + 1, 0), coalesce(o.failures::integer, 0), o.session,
+    coalesce(o.version, (entries -> -1 ->> 'version')::integer + 1, 0), coalesce(o.failures::integer, 0), o.session, dibs.microseconds(s.until),
     dibs.microseconds(coalesce(o.due, dibs.queue_due(m.metadata))), o.after, o.error,
-    (select s.notes ->> (o.position || '.' || o.version) from dibs.queue_sessions s where s.queue = q and s.session = o.session and o.state = 'o'),
+    s.notes ->> (o.position || '.' || o.version),
     m.id, m.stream_name, m.position, m.type, m.data::text, m.metadata::text, dibs.microseconds(m.time), entries
   from (select 1) one
   left join dibs.messages m on m.category = of_category and m.global_position = of_position and m.type <> 'dibs:Tombstone'
   left join dibs.queue_open o on o.queue = q and o.position = of_position
+  left join dibs.queue_sessions s on s.queue = q and s.session = o.session and o.state = 'o'
   where m.id is not null or o.state is not null;
 end
 $$;

@@ -1,6 +1,6 @@
 create or replace function dibs.queue_items(queue_name text, of_category text, of_state text, from_position bigint, max_items integer)
 returns table (
-  "position" bigint, state text, version integer, failures integer, session bigint, due bigint, after bigint, error text, note text,
+  "position" bigint, state text, version integer, failures integer, session bigint, until bigint, due bigint, after bigint, error text, note text,
   id uuid, stream_name text, stream_position bigint, type text, data text, metadata text, "time" bigint
 )
 language plpgsql stable security definer
@@ -21,7 +21,7 @@ begin
   select x.cursor, x.ahead into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
   if of_state = 'waiting' then
     return query
-    select m.global_position, 'w', 0, 0, null::bigint, dibs.microseconds(dibs.queue_due(m.metadata)), null::bigint, null::text, null::text,
+    select m.global_position, 'w', 0, 0, null::bigint, null::bigint, dibs.microseconds(dibs.queue_due(m.metadata)), null::bigint, null::text, null::text,
       m.id, m.stream_name, m.position, m.type, m.data::text, m.metadata::text, dibs.microseconds(m.time)
     from dibs.messages m
     where m.category = of_category and m.global_position >= greatest(from_position, coalesce(h.cursor, 0) + 1) and m.type <> 'dibs:Tombstone'
@@ -33,8 +33,8 @@ begin
     return;
   end if;
   return query
-  select o.position, o.state::text, o.version, o.failures::integer, o.session, dibs.microseconds(o.due), o.after, o.error,
-    (select s.notes ->> (o.position || '.' || o.version) from dibs.queue_sessions s where s.queue = q and s.session = o.session and o.state = 'o'),
+  select o.position, o.state::text, o.version, o.failures::integer, o.session, dibs.microseconds(s.until), dibs.microseconds(o.due), o.after, o.error,
+    s.notes ->> (o.position || '.' || o.version),
     m.id, m.stream_name, m.position, m.type, m.data::text, m.metadata::text, dibs.microseconds(m.time)
   from (
     select * from dibs.queue_open x
@@ -44,6 +44,7 @@ begin
     limit max_items
   ) o
   left join dibs.messages m on m.category = of_category and m.global_position = o.position
+  left join dibs.queue_sessions s on s.queue = q and s.session = o.session and o.state = 'o'
   order by o.position;
 end
 $$;

@@ -797,6 +797,27 @@ var bugs = []bug{
 		func(d *driver) { d.status = func(s *queuing.Status) { s.Oldest = s.Oldest.Add(long) } },
 	},
 	{
+		"sessions that are over and count",
+		[]string{"Operate/StatusCountsSessionsAndWhatIsDue"},
+		func(d *driver) { d.status = func(s *queuing.Status) { s.Sessions = max(s.Sessions, 2) } },
+	},
+	{
+		"what is later and counts as due",
+		[]string{"Operate/StatusCountsSessionsAndWhatIsDue"},
+		func(d *driver) { d.status = func(s *queuing.Status) { s.Due = s.Later } },
+	},
+	{
+		"an item that is out without an end",
+		[]string{"Operate/StatusCountsSessionsAndWhatIsDue"},
+		func(d *driver) {
+			d.item = func(q queuing.Queue, at messagestore.GlobalPosition) (queuing.Item, error) {
+				item, err := d.Driver.QueueItem(context.Background(), q, at)
+				item.Until = time.Time{}
+				return item, err
+			}
+		},
+	},
+	{
 		"an item where there is none",
 		[]string{"Operate/WhatIsNoItemIsNotFound"},
 		func(d *driver) {

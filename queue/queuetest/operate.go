@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
 )
@@ -20,6 +21,7 @@ var operatorTests = []test{
 	{"Operate/StatusCounts", statusCounts, 0},
 	{"Operate/StatusCountsWhatIsCommitted", statusCountsCommitted, transactions},
 	{"Operate/StatusCountsWhatIsCancelled", statusCountsChanges, 0},
+	{"Operate/StatusCountsSessionsAndWhatIsDue", statusOfSessions, 0},
 	{"Operate/WhatIsNoItemIsNotFound", noItemIsNotFound, 0},
 	{"Refused/AnotherCategory", anotherCategory, 0},
 	{"Refused/WhatBreaksTheState", whatBreaksTheState, 0},
@@ -163,6 +165,43 @@ func statusCountsCommitted(t *testing.T, f *fixture) {
 	f.change(t, queuing.Cancel, at...)
 	f.change(t, queuing.Cancel, at...)
 	finished(4)
+}
+
+// An item is out until the end of its session, also where no take has met that end yet.
+func statusOfSessions(t *testing.T, f *fixture) {
+	scheduled := f.insertAt(t, "", f.now(t).Add(long))
+	at := f.insert(t, "", "", "")
+	before := f.now(t)
+	items := f.take(t, queuing.Take{Want: 3}).Items
+	require.Len(t, items, 3)
+	after := f.now(t)
+	f.done(t, queuing.Retry, items[0].Delivery())
+	f.done(t, queuing.Retry, items[1].Delivery())
+	require.Equal(t, at[0], f.one(t, queuing.Take{Session: 2, Lease: brief}).Message.GlobalPosition)
+
+	var status *queuing.Status
+	await.That(t, "a session is over", func() (bool, any) {
+		status = f.status(t)
+		return status.Sessions == 1, status
+	})
+
+	require.Equal(t, []int64{2, 2, 1}, []int64{status.Out, status.Later, status.Due})
+	require.False(t, status.Time.Before(after))
+	require.False(t, status.Time.After(f.now(t)))
+	until := func(p messagestore.GlobalPosition) time.Time {
+		t.Helper()
+		item := f.item(t, p)
+		listed, err := f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: item.State, From: p, Limit: 1})
+		require.NoError(t, err)
+		require.True(t, item.Until.Equal(listed[0].Until))
+		return item.Until
+	}
+	require.Zero(t, until(scheduled))
+	require.Zero(t, until(at[1]))
+	require.False(t, until(at[2]).Before(before.Add(long)))
+	require.False(t, until(at[2]).After(after.Add(long)))
+	require.NotZero(t, until(at[0]))
+	require.False(t, until(at[0]).After(status.Time))
 }
 
 // An item that is finished without a worker counts once, in whatever state it was.
