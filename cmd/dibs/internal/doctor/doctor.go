@@ -34,8 +34,6 @@ var (
 	settingsSQL string
 	//go:embed sql/roles.sql
 	rolesSQL string
-	//go:embed sql/locks.sql
-	locksSQL string
 	//go:embed sql/table_locks.sql
 	tableLocksSQL string
 	//go:embed sql/sessions.sql
@@ -54,6 +52,8 @@ var (
 	sessionSQL string
 	//go:embed sql/required.sql
 	requiredSQL string
+	//go:embed sql/locks.sql
+	locksSQL string
 	//go:embed sql/lock_names.sql
 	lockNamesSQL string
 )
@@ -189,19 +189,23 @@ func (e *examination) run(ctx context.Context) error {
 	if err := e.required(ctx); err != nil {
 		return err
 	}
+	asks := func(sql string, args ...any) func(context.Context, string) ([]Finding, error) {
+		return func(ctx context.Context, group string) ([]Finding, error) { return e.ask(ctx, group, sql, args...) }
+	}
 	for _, x := range []struct {
-		group, sql string
-		args       []any
+		group string
+		find  func(ctx context.Context, group string) ([]Finding, error)
 	}{
-		{"settings", settingsSQL, nil},
-		{"roles", rolesSQL, nil},
-		{"locks", locksSQL, []any{e.config.LongLock.Seconds()}},
-		{"locks", tableLocksSQL, []any{e.config.LongLock.Seconds()}},
-		{"sessions", sessionsSQL, []any{e.config.LongTransaction.Seconds()}},
-		{"storage", slotsSQL, nil},
-		{"storage", storageSQL, nil},
+		{"settings", asks(settingsSQL)},
+		{"roles", asks(rolesSQL)},
+		{"locks", e.categoryLocks},
+		{"locks", asks(tableLocksSQL, e.config.LongLock.Seconds())},
+		{"sessions", asks(sessionsSQL, e.config.LongTransaction.Seconds())},
+		{"storage", asks(slotsSQL)},
+		{"storage", asks(storageSQL)},
 	} {
-		if err := e.examine(ctx, x.group, x.sql, x.args...); err != nil {
+		found, err := x.find(ctx, x.group)
+		if err := e.addAll(x.group, found, err); err != nil {
 			return err
 		}
 	}
@@ -240,10 +244,14 @@ func failedWith(err error, codes ...string) bool {
 	return ok && slices.Contains(codes, refused.Code)
 }
 
-// examine adds the findings of a query. A query that the server refuses to this user, or
-// that met a locked table, is a finding itself.
+// examine adds the findings of a query.
 func (e *examination) examine(ctx context.Context, group, sql string, args ...any) error {
 	found, err := e.ask(ctx, group, sql, args...)
+	return e.addAll(group, found, err)
+}
+
+// addAll adds findings. A query that the server refuses to this user, or that met a locked table, is a finding itself.
+func (e *examination) addAll(group string, found []Finding, err error) error {
 	refused, _ := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case failedWith(err, permissionDenied):
