@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
@@ -172,7 +173,7 @@ func stateNote(item queuing.Item) string {
 	case item.Closed:
 		return "and holds what is behind it"
 	case item.State == queuing.Out:
-		return fmt.Sprintf("at session %d", item.Session)
+		return strings.TrimSuffix(fmt.Sprintf("at session %d until %s", item.Session, timeOrNone(item.Until, "")), " until ")
 	case item.State == queuing.Later && !item.Due.IsZero():
 		return "not before " + timeText(item.Due)
 	}

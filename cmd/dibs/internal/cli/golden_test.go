@@ -26,7 +26,7 @@ func golden(t *testing.T, name, output string) {
 }
 
 var commandLines = []string{
-	"", "migrate", "migrate up", "migrate status", "migrate print", "migrate adopt", "write", "stream", "category", "tail", "explain", "report", "consumers", "consumers list", "consumers reset", "consumers pause", "consumers resume", "consumers park", "top", "parked", "parked list", "parked show", "parked redrive", "parked drop", "intents", "intents list", "intents show", "intents release", "intents verify", "queue", "queue ls", "queue jobs", "queue show", "queue insert", "queue retry", "queue drop", "queue cancel", "queue pause", "queue resume", "cron", "cron ls", "cron show", "cron set", "cron remove", "cron run", "saga", "saga ls", "saga show", "saga cancel", "saga resume", "saga retry", "saga park", "trim", "delete", "forget", "epoch", "epoch show", "epoch raise", "doctor", "verify", "version",
+	"", "migrate", "migrate up", "migrate status", "migrate print", "migrate adopt", "write", "stream", "category", "tail", "explain", "report", "consumers", "consumers list", "consumers reset", "consumers pause", "consumers resume", "consumers park", "top", "parked", "parked list", "parked show", "parked redrive", "parked drop", "intents", "intents list", "intents show", "intents release", "intents verify", "queue", "queue ls", "queue jobs", "queue show", "queue blocked", "queue insert", "queue retry", "queue drop", "queue cancel", "queue pause", "queue resume", "cron", "cron ls", "cron show", "cron set", "cron remove", "cron run", "saga", "saga ls", "saga show", "saga cancel", "saga resume", "saga retry", "saga park", "trim", "delete", "forget", "epoch", "epoch show", "epoch raise", "doctor", "verify", "version",
 }
 
 func TestHelp(t *testing.T) {

@@ -215,8 +215,10 @@ func dataText(data json.RawMessage) string {
 	return shorten(visible(b.String()))
 }
 
-func shorten(text string) string {
-	const most = 72
+func shorten(text string) string { return shortenTo(72, text) }
+
+// shortenTo cuts text that is longer than most characters.
+func shortenTo(most int, text string) string {
 	n := 0
 	for i := range text {
 		if n == most-1 && utf8.RuneCountInString(text[i:]) > 1 {

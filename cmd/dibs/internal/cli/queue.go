@@ -14,15 +14,16 @@ import (
 )
 
 type queueCommand struct {
-	Ls     queueLsCommand     `cmd:"" help:"Print each queue: how many of its items are in which state."`
-	Jobs   queueJobsCommand   `cmd:"" help:"Print the items of a queue that are not finished."`
-	Show   queueShowCommand   `cmd:"" help:"Print one item: its state, its message, and each of its deliveries."`
-	Insert queueInsertCommand `cmd:"" help:"Insert an item."`
-	Retry  queueRetryCommand  `cmd:"" help:"Have later and dead items offered now."`
-	Drop   queueDropCommand   `cmd:"" help:"Finish later, held and dead items without a worker."`
-	Cancel queueCancelCommand `cmd:"" help:"Finish items in any state."`
-	Pause  queuePauseCommand  `cmd:"" help:"Have no process reserve an item until the queue is resumed."`
-	Resume queueResumeCommand `cmd:"" help:"Have a paused queue go on."`
+	Ls      queueLsCommand      `cmd:"" help:"Print each queue: how many of its items are in which state."`
+	Jobs    queueJobsCommand    `cmd:"" help:"Print the items of a queue that are not finished."`
+	Show    queueShowCommand    `cmd:"" help:"Print one item: its state, its message, and each of its deliveries."`
+	Blocked queueBlockedCommand `cmd:"" help:"Print why items are not taken."`
+	Insert  queueInsertCommand  `cmd:"" help:"Insert an item."`
+	Retry   queueRetryCommand   `cmd:"" help:"Have later and dead items offered now."`
+	Drop    queueDropCommand    `cmd:"" help:"Finish later, held and dead items without a worker."`
+	Cancel  queueCancelCommand  `cmd:"" help:"Finish items in any state."`
+	Pause   queuePauseCommand   `cmd:"" help:"Have no process reserve an item until the queue is resumed."`
+	Resume  queueResumeCommand  `cmd:"" help:"Have a paused queue go on."`
 }
 
 // Help is printed below the command's usage.
@@ -52,23 +53,32 @@ func (a *app) withQueues(ctx context.Context, f func(store *messagestore.Store, 
 // withQueue calls f with a queue that the store has.
 func (a *app) withQueue(ctx context.Context, name string, f func(store *messagestore.Store, q *queue.Queue) error) error {
 	return a.withQueues(ctx, func(store *messagestore.Store, all []queuing.Status) error {
-		var names []string
-		for _, s := range all {
-			if s.Name == name {
-				q, err := queue.New(store, s.Category, &queue.Config{Name: name})
-				if err != nil {
-					return err
-				}
-				return f(store, q)
-			}
-			names = append(names, visible(s.Name))
+		s, err := queueNamed(all, name)
+		if err != nil {
+			return err
 		}
-		there := "nor from another"
-		if len(names) > 0 {
-			there = "there is " + shorten(strings.Join(names, ", "))
+		q, err := queue.New(store, s.Category, &queue.Config{Name: name})
+		if err != nil {
+			return err
 		}
-		return notFound("queue %s: no worker ever took from it, and the store does not know which category it reads; %s", shorten(visible(name)), there)
+		return f(store, q)
 	})
+}
+
+// queueNamed returns the queue of a name, and names those that there are if there is none.
+func queueNamed(all []queuing.Status, name string) (queuing.Status, error) {
+	var names []string
+	for _, s := range all {
+		if s.Name == name {
+			return s, nil
+		}
+		names = append(names, visible(s.Name))
+	}
+	there := "nor from another"
+	if len(names) > 0 {
+		there = "there is " + shorten(strings.Join(names, ", "))
+	}
+	return queuing.Status{}, notFound("queue %s: no worker ever took from it, and the store does not know which category it reads; %s", shorten(visible(name)), there)
 }
 
 type queueLsCommand struct{}
@@ -201,6 +211,7 @@ type itemLine struct {
 	Version  int                         `json:"version"`
 	Failures int                         `json:"failures"`
 	Session  int64                       `json:"session,omitempty"`
+	Until    string                      `json:"until,omitempty"`
 	Due      string                      `json:"due,omitempty"`
 	Behind   messagestore.GlobalPosition `json:"behind,omitempty"`
 	Holds    bool                        `json:"holds,omitempty"`
@@ -220,8 +231,8 @@ type entryLine struct {
 
 func toItemLine(i queuing.Item) itemLine {
 	l := itemLine{
-		Position: i.Position, State: i.State, Version: i.Version, Failures: i.Failures, Session: i.Session, Due: timeOrNone(i.Due, ""),
-		Behind: i.Behind, Holds: i.Closed, Error: i.Error, Note: i.Note,
+		Position: i.Position, State: i.State, Version: i.Version, Failures: i.Failures, Session: i.Session, Until: timeOrNone(i.Until, ""),
+		Due: timeOrNone(i.Due, ""), Behind: i.Behind, Holds: i.Closed, Error: i.Error, Note: i.Note,
 	}
 	if i.Message != nil {
 		r := toRecord(i.Message)

@@ -1,0 +1,248 @@
+package cli_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/queue"
+)
+
+// causes are those that queue blocked prints, each with its number of items.
+func causes(t *testing.T, dibs *shell, args ...string) (all []string) {
+	t.Helper()
+	for _, line := range objects(t, dibs.ok(t, append([]string{"queue", "blocked", "mail", "--json"}, args...)...)) {
+		all = append(all, fmt.Sprint(line["cause"], " ", line["items"]))
+	}
+	return all
+}
+
+// received are n items that a session has for an hour.
+func received(t *testing.T, q *queue.Queue, n int) []*queue.Job {
+	t.Helper()
+	jobs, err := q.Receive(t.Context(), n, &queue.ReceiveOpts{VisibilityTimeout: time.Hour})
+	require.NoError(t, err)
+	require.Len(t, jobs, n)
+	return jobs
+}
+
+func TestWhatKeepsAQueueIsTold(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		require.Equal(t, result{0, "", "no queue was ever worked on\n"}, dibs.run(t, "queue", "blocked"))
+		require.Contains(t, dibs.run(t, "queue", "blocked", "mail").stderr, "queue mail: no worker ever took from it")
+		q := must.New(queue.New(store, "mail", &queue.Config{MaxOut: 1}))
+		none, err := q.Receive(t.Context(), 1, nil)
+		require.NoError(t, err)
+		require.Empty(t, none)
+
+		positioned(t, dibs)
+		positioned(t, dibs)
+		require.Equal(t, []string{"no worker 2"}, causes(t, dibs))
+		require.Regexp(t, `(?m)^mail +no worker +2  no process has a session; the first that no worker has met is of \S+Z; is a worker running\?`, dibs.ok(t, "queue", "blocked"))
+		dibs.ok(t, "queue", "pause", "mail")
+		require.Equal(t, []string{"paused 2"}, causes(t, dibs))
+		require.Regexp(t, `(?m)^mail +paused +2  no process reserves an item; dibs queue resume mail ends the pause$`, dibs.ok(t, "queue", "blocked", "mail"))
+		dibs.ok(t, "queue", "resume", "mail")
+		job := received(t, q, 1)[0]
+		require.Equal(t, []string{"workers 1"}, causes(t, dibs))
+		require.Contains(t, dibs.ok(t, "queue", "blocked"), "1 session is there, with 1 item out: all are at work, or at their MaxOut or Rate")
+		require.NoError(t, job.Complete(t.Context()))
+		job = received(t, q, 1)[0]
+		require.Equal(t, result{0, "", "no item of mail is blocked: it has 1 item out, and none that waits\n"}, dibs.run(t, "queue", "blocked", "mail"))
+		require.NoError(t, job.Complete(t.Context()))
+		require.Equal(t, result{0, "", "no item of 1 queue is blocked\n"}, dibs.run(t, "queue", "blocked"))
+		require.Empty(t, causes(t, dibs))
+	})
+}
+
+func TestWhatKeepsAKeyIsTold(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		q := must.New(queue.New(store, "mail", &queue.Config{MaxFailures: 2, WhenDead: queue.Hold, Logger: logger.Silent()}))
+		insert := func(key string, n int) (first messagestore.GlobalPosition) {
+			for i := range n {
+				if at := positioned(t, dibs, "--key", key); i == 0 {
+					first = at
+				}
+			}
+			return first
+		}
+		out := insert("ann", 5)
+		job := received(t, q, 1)[0]
+		later := insert("bob", 4)
+		require.NoError(t, received(t, q, 1)[0].Retry(t.Context(), time.Hour, errors.New("no such mailbox")))
+		dead := insert("eve", 3)
+		require.NoError(t, received(t, q, 1)[0].Bury(t.Context(), errors.New("never")))
+		put := insert("fay", 2)
+		require.NoError(t, received(t, q, 1)[0].Defer(t.Context(), time.Hour))
+		positioned(t, dibs, "--at", "2999-01-02T00:00:00Z")
+		positioned(t, dibs, "--at", "2999-01-01T00:00:00Z")
+		none, err := q.Receive(t.Context(), 1, nil)
+		require.NoError(t, err)
+		require.Empty(t, none)
+
+		require.Equal(t, []string{"out 4", "later 4", "dead 2", "later 2", "date 2"}, causes(t, dibs))
+		text := dibs.ok(t, "queue", "blocked", "mail")
+		require.Regexp(t, fmt.Sprintf(`(?m)^mail +out +4  item %d \(mail-ann@0\) is out, at session \d+ until \S+Z$`, out), text)
+		require.Regexp(t, fmt.Sprintf(`(?m)^mail +later +4  item %d \(mail-bob@0\) is later, not before \S+Z; last failed: no such mailbox; dibs queue retry mail %d offers it now$`, later, later), text)
+		require.Regexp(t, fmt.Sprintf(`(?m)^mail +dead +2  item %d \(mail-eve@0\) is dead, and holds what is behind it; last buried: never; dibs queue retry or drop mail %d opens its key$`, dead, dead), text)
+		require.Regexp(t, fmt.Sprintf(`(?m)^mail +later +2  item %d \(mail-fay@0\) is later, not before \S+Z; last deferred; `, put), text)
+		require.Regexp(t, `(?m)^mail +date +2  their date has not come; the first is 2999-01-01T00:00:00.000000Z$`, text)
+		lines := objects(t, dibs.ok(t, "queue", "blocked", "--json"))
+		require.Equal(t, fmt.Sprint(out), fmt.Sprint(lines[0]["position"]))
+		require.NotEmpty(t, lines[0]["until"])
+		require.NotEmpty(t, lines[1]["due"])
+		require.EqualValues(t, 1, lines[1]["failures"])
+		require.Contains(t, fmt.Sprint(lines[1]["last"]), "no such mailbox")
+
+		cut := dibs.run(t, "queue", "blocked", "mail", "--limit", "2")
+		require.Equal(t, 3, strings.Count(cut.stdout, "\n"), cut.stdout)
+		require.Equal(t, "dibs: 3 more causes of mail, of 6 items; --limit prints more\n", cut.stderr)
+		require.Contains(t, dibs.run(t, "queue", "blocked", "mail", "--limit", "2", "--json").stderr, `"of":5`)
+		require.Equal(t, 2, dibs.run(t, "queue", "blocked", "mail", "--limit", "0").code)
+
+		// What was cancelled while it was held keeps its place, so the one before it is named.
+		dibs.ok(t, "queue", "cancel", "mail", fmt.Sprint(out+1))
+		require.Equal(t, []string{"later 4", "out 3", "dead 2", "later 2", "date 2"}, causes(t, dibs))
+		require.Contains(t, dibs.ok(t, "queue", "blocked", "mail"), fmt.Sprintf("item %d (mail-ann@0) is out", out))
+		require.NoError(t, job.Complete(t.Context()))
+		require.NotContains(t, dibs.ok(t, "queue", "blocked", "mail"), "mail-ann@0")
+	})
+}
+
+type letter struct{}
+
+func (letter) MessageType() string { return "Letter" }
+
+// A type that no function is registered for is told by the log of its items.
+func TestItemsWithoutAHandlerAreTold(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		q := must.New(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
+		at := positioned(t, dibs)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			mux := handler.New()
+			handler.On(mux, func(context.Context, handler.Message[letter]) error { return nil })
+			ended <- q.Work(ctx, mux, &queue.WorkConfig{MinBackoff: time.Hour, MaxBackoff: time.Hour})
+		}()
+		await.That(t, "the item is deferred", func() (bool, any) {
+			r := dibs.run(t, "queue", "blocked", "--json")
+			return strings.Contains(r.stdout, `"later"`), r
+		})
+		cancel()
+		require.NoError(t, await.Receive(t, "the worker", ended))
+
+		require.Regexp(t, fmt.Sprintf(`(?m)^mail +later +1  item %d \(mail-\S+@0\) is later, not before \S+Z; last deferred: .*unknown message type`, at), dibs.ok(t, "queue", "blocked", "mail"))
+	})
+}
+
+func TestItemsOfSessionsThatAreOverWaitForAWorker(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		q := must.New(queue.New(store, "mail", nil))
+		positioned(t, dibs)
+		jobs, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: 10 * time.Millisecond})
+		require.NoError(t, err)
+		require.Len(t, jobs, 1)
+		await.That(t, "the session is over", func() (bool, any) {
+			found := causes(t, dibs)
+			return len(found) == 1 && found[0] == "no worker 1", found
+		})
+
+		require.Contains(t, dibs.ok(t, "queue", "blocked"), "no process has a session, and 1 item is out of sessions that are over; is a worker running?")
+	})
+}
+
+func TestAWriterThatKeepsItemsIsNamed(t *testing.T) {
+	t.Parallel()
+	where := pgtest.Migrated(t)
+	onStore(t, where, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		q := must.New(queue.New(store, "mail", nil))
+		dibs.ok(t, "write", "mail-first", "Send")
+		require.NoError(t, received(t, q, 1)[0].Complete(t.Context()))
+		begin := func(application string) (tx pgx.Tx, pid uint32) {
+			config, err := pgx.ParseConfig(where)
+			require.NoError(t, err)
+			config.RuntimeParams["application_name"] = application
+			conn, err := pgx.ConnectConfig(t.Context(), config)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
+			tx, err = conn.Begin(t.Context())
+			require.NoError(t, err)
+			return tx, conn.PgConn().PID()
+		}
+		send := func(tx pgx.Tx, stream messagestore.StreamName) {
+			over := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
+			_, err := over.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)})
+			require.NoError(t, err)
+		}
+		mark, _ := begin("mark") // from now on the transactions of the category overlap
+		send(mark, "mail-mark")
+		require.NoError(t, mark.Commit(t.Context()))
+		job := received(t, q, 1)[0]
+		require.NoError(t, job.Complete(t.Context()))
+		early, pid := begin("nightly")
+		send(early, "mail-early")
+		require.Empty(t, causes(t, dibs), "nothing is behind it yet")
+		second, _ := begin("second")
+		send(second, "mail-second")
+		require.NoError(t, second.Commit(t.Context()))
+		_, err := early.Exec(t.Context(), "select 'what it\n did last'")
+		require.NoError(t, err)
+
+		require.Equal(t, []string{"writer 1"}, causes(t, dibs))
+		line := objects(t, dibs.ok(t, "queue", "blocked", "--json"))[0]
+		writer, _ := line["writer"].(map[string]any)
+		require.Equal(t, fmt.Sprint(pid, " nightly idle in transaction select 'what it did last'"), fmt.Sprint(writer["pid"], " ", writer["application"], " ", writer["state"], " ", writer["query"]))
+		require.NotEmpty(t, writer["since"])
+		require.Equal(t, fmt.Sprint(job.Message.GlobalPosition), fmt.Sprint(line["position"]))
+		require.Regexp(t, fmt.Sprintf(`(?m)^mail +writer +1  items behind position %d come when a transaction ends: of process %d \(\w+, nightly\), in a transaction for 00:\d\d:\d\d, idle in transaction: select 'what it did last'; to end it: select pg_terminate_backend\(%d\)$`, job.Message.GlobalPosition, pid, pid), dibs.ok(t, "queue", "blocked"))
+		none, err := q.Receive(t.Context(), 1, nil)
+		require.NoError(t, err)
+		require.Empty(t, none)
+
+		// An insert that waits is told too.
+		inserted := make(chan result, 1)
+		go func() { inserted <- dibs.runContext(t.Context(), "queue", "insert", "mail", "Send") }()
+		await.That(t, "the insert waits", func() (bool, any) {
+			r := dibs.run(t, "queue", "blocked")
+			return strings.Contains(r.stdout, "; to insert process ") && strings.Contains(r.stdout, " waits, for 00:"), r
+		})
+
+		// A user who may read the store, and no member of pg_monitor, sees the process.
+		theirs := &shell{env: map[string]string{"DIBS_STORE": asUser(t, where)}}
+		u, err := url.Parse(theirs.env["DIBS_STORE"])
+		require.NoError(t, err)
+		refused := theirs.run(t, "queue", "blocked")
+		require.Equal(t, 1, refused.code)
+		require.Contains(t, refused.stderr, "permission denied")
+		execute(t, where, "grant dibs_reader to "+u.User.Username())
+		hidden := theirs.ok(t, "queue", "blocked")
+		require.Contains(t, hidden, fmt.Sprintf("of process %d, which this user may not see; ", pid))
+		require.Contains(t, hidden, "grant pg_monitor to this user")
+		require.NotContains(t, hidden, "did last")
+		execute(t, where, "grant pg_monitor to "+u.User.Username())
+		require.Contains(t, theirs.ok(t, "queue", "blocked"), "did last")
+
+		require.NoError(t, early.Rollback(t.Context()))
+		await.Receive(t, "the insert", inserted)
+		require.NotContains(t, fmt.Sprint(causes(t, dibs)), "writer")
+	})
+}
