@@ -85,7 +85,7 @@ type queueLsCommand struct{}
 
 // Help is printed below the command's usage.
 func (queueLsCommand) Help() string {
-	return `A line for each queue that a worker has asked for items: whether messages wait that no worker has met, how many items are out, later, held and dead, the time of the oldest that is not dead, and how many deliveries were completed, given back and buried since the queue began.
+	return `A line for each queue that a worker has asked for items: whether messages wait that no worker has met, how many items are out, later (and of these due), held and dead, the time of the oldest that is not dead, and how many deliveries were completed, given back and buried since the queue began.
 
 Example:
 
@@ -100,6 +100,7 @@ type queueLine struct {
 	Waiting   bool                        `json:"waiting"`
 	Out       int64                       `json:"out"`
 	Later     int64                       `json:"later"`
+	Due       int64                       `json:"due"` // of them
 	Held      int64                       `json:"held"`
 	Dead      int64                       `json:"dead"`
 	Oldest    string                      `json:"oldest,omitempty"`
@@ -108,39 +109,45 @@ type queueLine struct {
 	Finished  int64                       `json:"finished"`
 	GivenBack int64                       `json:"givenBack"`
 	Buried    int64                       `json:"buried"`
+	Sessions  int64                       `json:"sessions"`
 }
 
 func toQueueLine(s queuing.Status) queueLine {
 	return queueLine{
-		s.Name, s.Category, s.Paused, s.Waiting, s.Out, s.Later, s.Held, s.Dead, timeOrNone(s.Oldest, ""), s.Cursor,
-		s.Taken, s.Finished, s.Back, s.Buried,
+		s.Name, s.Category, s.Paused, s.Waiting, s.Out, s.Later, s.Due, s.Held, s.Dead, timeOrNone(s.Oldest, ""), s.Cursor,
+		s.Taken, s.Finished, s.Back, s.Buried, s.Sessions,
 	}
 }
 
 // Run prints them.
 func (c *queueLsCommand) Run(ctx context.Context, a *app) error {
 	return a.withQueues(ctx, func(_ *messagestore.Store, all []queuing.Status) error {
-		for i, s := range all {
-			if a.JSON {
-				if err := a.out.object(toQueueLine(s)); err != nil {
-					return err
-				}
-				continue
-			}
-			if i == 0 {
-				if err := a.out.row(queueHeader...); err != nil {
-					return err
-				}
-			}
-			if err := a.out.row(queueCells(s)...); err != nil {
-				return err
-			}
-		}
 		if len(all) == 0 {
 			a.nothing("no queue was ever worked on")
 		}
-		return nil
+		return a.printQueues(all, func(s queuing.Status) any { return toQueueLine(s) })
 	})
+}
+
+// printQueues prints a line for each queue, or an object of JSON.
+func (a *app) printQueues(queues []queuing.Status, object func(queuing.Status) any) error {
+	for i, s := range queues {
+		if a.JSON {
+			if err := a.out.object(object(s)); err != nil {
+				return err
+			}
+			continue
+		}
+		if i == 0 {
+			if err := a.out.row(queueHeader...); err != nil {
+				return err
+			}
+		}
+		if err := a.out.row(queueCells(s)...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var queueHeader = []cell{
@@ -149,6 +156,7 @@ var queueHeader = []cell{
 	{text: "waiting"},
 	{text: "out", right: true},
 	{text: "later", right: true},
+	{text: "due", right: true},
 	{text: "held", right: true},
 	{text: "dead", right: true},
 	{text: "oldest"},
@@ -175,7 +183,7 @@ func queueCells(s queuing.Status) []cell {
 		{text: visible(s.Name), style: bold},
 		{text: visible(string(s.Category))},
 		{text: waiting},
-		count(s.Out), count(s.Later), count(s.Held), dead,
+		count(s.Out), count(s.Later), count(s.Due), count(s.Held), dead,
 		{text: timeOrNone(s.Oldest, "-"), style: dim},
 		count(s.Finished), count(s.Back), count(s.Buried), note,
 	}

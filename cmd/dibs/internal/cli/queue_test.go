@@ -64,7 +64,7 @@ func TestQueuesAreListedAndTheirItemsShownAndChanged(t *testing.T) {
 		shown := dibs.ok(t, "queue", "show", "mail", fmt.Sprint(first))
 		require.Regexp(t, `(?m)^state +dead$`, shown)
 		require.Regexp(t, `(?m) 0 +failed +session \d+: no such mailbox$`, shown)
-		require.Regexp(t, `(?m)^mail +mail +no +1 +2 +0 +1 .*$`, dibs.ok(t, "queue", "ls"))
+		require.Regexp(t, `(?m)^mail +mail +no +1 +2 +1 +0 +1 .*$`, dibs.ok(t, "queue", "ls"))
 
 		require.Equal(t, "retried 1 item\n", dibs.ok(t, "queue", "retry", "mail", "--all-dead", "--reason", "it is back"))
 		require.Contains(t, dibs.ok(t, "queue", "show", "mail", fmt.Sprint(first)), "it is back")
@@ -132,6 +132,45 @@ func TestAnItemIsExplained(t *testing.T) {
 	})
 }
 
+func TestAReportOfQueuesIsOfAllOrOfACategory(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		require.Equal(t, result{0, "", "no queue was ever worked on\n"}, dibs.run(t, "report", "queues"))
+		require.Equal(t, 1, dibs.run(t, "report", "queues", "--category", "none").code)
+		for _, category := range []messagestore.Category{"mail", "fax"} {
+			q := must.New(queue.New(store, category, &queue.Config{MaxFailures: 2}))
+			for range 4 {
+				dibs.ok(t, "queue", "insert", string(category), "Send")
+			}
+			jobs := received(t, q, 3)
+			require.NoError(t, jobs[0].Bury(t.Context(), errors.New("no such mailbox")))
+			require.NoError(t, jobs[1].Defer(t.Context(), time.Hour))
+			require.NoError(t, jobs[2].Defer(t.Context(), 0))
+		}
+
+		require.Regexp(t, `(?s)^queue  category  waiting  out  later  due  held  dead  oldest .*\nfax    fax       yes        0      2    1     0     1  \S+Z .*\nmail   mail      yes        0      2    1     0     1  \S+Z .*\n$`, dibs.ok(t, "report", "queues"))
+		lines := objects(t, dibs.ok(t, "report", "queues", "--json"))
+		require.Len(t, lines, 2)
+		require.EqualValues(t, 1, lines[0]["due"])
+		require.Equal(t, dibs.ok(t, "queue", "ls", "--json"), dibs.ok(t, "report", "queues", "--json"))
+		for _, args := range [][]string{{"--category", "mail"}, {"--like", "mai"}} {
+			lines := objects(t, dibs.ok(t, append([]string{"report", "queues", "--json"}, args...)...))
+			require.Len(t, lines, 1)
+			require.Equal(t, "mail", lines[0]["queue"])
+		}
+		cut := dibs.run(t, "report", "queues", "--limit", "1")
+		require.Equal(t, "dibs: 1 of 2 queues; --limit 0 prints all\n", cut.stderr)
+		require.NotContains(t, cut.stdout, "mail")
+		require.Contains(t, dibs.run(t, "report", "queues", "--limit", "1", "--json").stderr, `"of":2`)
+		require.Equal(t, result{0, "", "no queue holds \"tax\" in its name\n"}, dibs.run(t, "report", "queues", "--like", "tax"))
+		dibs.ok(t, "write", "account-1", "Opened")
+		require.Equal(t, result{0, "", "no queue of account was ever worked on\n"}, dibs.run(t, "report", "queues", "--category", "account"))
+		for _, args := range [][]string{{"--sort", "bytes"}, {"--by", "type"}, {"--limit=-1"}, {"--category", "mail-1"}} {
+			require.Equal(t, 2, dibs.run(t, append([]string{"report", "queues"}, args...)...).code, args)
+		}
+	})
+}
+
 func TestTopShowsQueuesWithDeadItemsFirst(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
@@ -148,7 +187,7 @@ func TestTopShowsQueuesWithDeadItemsFirst(t *testing.T) {
 			}
 		}
 		looked := dibs.ok(t, "top", "--times", "1")
-		require.Regexp(t, `(?s)\n\nqueue  category  waiting  out  later  held  dead  oldest .*\nmail   mail      yes        0      0     0     1  \S+Z .*\nfax    fax       yes        1      0     0     0  \S+Z .*\n$`, looked)
+		require.Regexp(t, `(?s)\n\nqueue  category  waiting  out  later  due  held  dead  oldest .*\nmail   mail      yes        0      0    0     0     1  \S+Z .*\nfax    fax       yes        1      0    0     0     0  \S+Z .*\n$`, looked)
 		lines := objects(t, dibs.ok(t, "top", "fax", "--times", "1", "--json"))
 		require.Len(t, lines, 1)
 		require.Equal(t, "fax", lines[0]["queue"])

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,12 +12,13 @@ import (
 
 	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 type reportCommand struct {
-	What     string   `arg:"" optional:"" help:"Count by streams, types or categories."`
+	What     string   `arg:"" optional:"" help:"Count by streams, types or categories; or print how queues stand."`
 	By       []string `placeholder:"KEY" help:"Or by several of stream, type and category, joined by commas: a row for each combination, named and sorted in that order."`
-	Category string   `placeholder:"CATEGORY" help:"Count the messages of this category only, which reads no others."`
+	Category string   `placeholder:"CATEGORY" help:"Count the messages of this category only, which reads no others; or print its queues."`
 	Like     string   `placeholder:"TEXT" help:"Print only rows whose first name holds this text."`
 	Sort     string   `default:"name" placeholder:"ORDER" help:"name, or messages, bytes or last, the most first. Defaults to name."`
 	Limit    int      `default:"1000" placeholder:"N" help:"Print at most N rows, or all with 0. Defaults to 1000."`
@@ -26,11 +28,14 @@ type reportCommand struct {
 func (reportCommand) Help() string {
 	return `It counts inside the database and holds up no writer, but without --category it reads every message of the store. Percentages are of all messages counted: the store's, or the category's. Bytes are those of data and metadata as they are stored, without indexes.
 
+A report of queues reads no messages: it has the lines of dibs queue ls, by name.
+
 Examples:
 
     dibs report categories --sort bytes
     dibs report streams --category account --sort messages --limit 20
-    dibs report --by type,stream --category account`
+    dibs report --by type,stream --category account
+    dibs report queues`
 }
 
 func (c *reportCommand) query() (report.Query, error) {
@@ -42,13 +47,13 @@ func (c *reportCommand) query() (report.Query, error) {
 	}
 	switch key, known := keys[c.What]; {
 	case c.What != "" && len(c.By) > 0:
-		return q, usage("give either streams, types or categories, or --by")
+		return q, usage("give either streams, types, categories or queues, or --by")
 	case known:
 		q.By = []report.Key{key}
 	case c.What != "":
-		return q, usage("invalid report %.80q: it is of streams, types or categories, or --by several of stream, type and category", c.What)
+		return q, usage("invalid report %.80q: it is of streams, types, categories or queues, or --by several of stream, type and category", c.What)
 	case len(c.By) == 0:
-		return q, usage("a report is of streams, types or categories, or --by several of stream, type and category")
+		return q, usage("a report is of streams, types, categories or queues, or --by several of stream, type and category")
 	}
 	for _, key := range c.By {
 		q.By = append(q.By, report.Key(key))
@@ -62,6 +67,9 @@ func (c *reportCommand) query() (report.Query, error) {
 
 // Run prints the report.
 func (c *reportCommand) Run(ctx context.Context, a *app) error {
+	if c.What == "queues" {
+		return c.queues(ctx, a)
+	}
 	q, err := c.query()
 	if err != nil {
 		return err
@@ -86,6 +94,58 @@ func (c *reportCommand) Run(ctx context.Context, a *app) error {
 			}
 		}
 		return a.printReport(q, counts)
+	})
+}
+
+// queues prints how the queues stand.
+func (c *reportCommand) queues(ctx context.Context, a *app) error {
+	var category messagestore.Category
+	if c.Category != "" {
+		var err error
+		if category, err = messagestore.ParseCategory(c.Category); err != nil {
+			return err
+		}
+	}
+	switch {
+	case len(c.By) > 0:
+		return usage("give either streams, types, categories or queues, or --by")
+	case c.Sort != "name":
+		return usage("--sort %.80q: queues are sorted by name", c.Sort)
+	case c.Limit < 0:
+		return usage("--limit %d: it is at least 1, or 0 for all", c.Limit)
+	}
+	return a.withStore(ctx, 1, func(store *messagestore.Store) error {
+		all, err := queuesOf(ctx, store, category)
+		if err != nil {
+			return err
+		}
+		if len(all) == 0 && category != "" {
+			if err := requireCategory(ctx, store, category); err != nil {
+				return err
+			}
+		}
+		all = slices.DeleteFunc(all, func(s queuing.Status) bool { return !strings.Contains(s.Name, c.Like) })
+		slices.SortFunc(all, func(x, y queuing.Status) int { return strings.Compare(x.Name, y.Name) })
+		few := all
+		if c.Limit > 0 {
+			few = all[:min(c.Limit, len(all))]
+		}
+		if err := a.printQueues(few, func(s queuing.Status) any { return toQueueLine(s) }); err != nil {
+			return err
+		}
+		switch {
+		case len(few) < len(all) && a.JSON:
+			return a.note(map[string]any{"kind": "cut", "rows": len(few), "of": len(all)})
+		case len(few) < len(all):
+			a.warn("dibs: %d of %d queues; --limit 0 prints all\n", len(few), len(all))
+		case len(all) == 0 && c.Like != "":
+			a.nothing("no queue holds %s in its name", visible(strconv.Quote(c.Like)))
+		case len(all) == 0 && category != "":
+			a.nothing("no queue of %s was ever worked on", visible(c.Category))
+		case len(all) == 0:
+			a.nothing("no queue was ever worked on")
+		}
+		return nil
 	})
 }
 

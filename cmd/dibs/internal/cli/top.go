@@ -153,27 +153,13 @@ type topQueueLine struct {
 
 // printQueues prints the queues below the consumers.
 func (c *topCommand) printQueues(a *app, queues []queuing.Status, now time.Time) error {
-	for i, s := range queues[:min(c.Lines, len(queues))] {
-		if a.JSON {
-			if err := a.out.object(topQueueLine{timeText(now), toQueueLine(s)}); err != nil {
-				return err
-			}
-			continue
-		}
-		if i == 0 {
-			if err := a.out.line(""); err != nil {
-				return err
-			}
-			a.out.widths = nil // another table
-			if err := a.out.row(queueHeader...); err != nil {
-				return err
-			}
-		}
-		if err := a.out.row(queueCells(s)...); err != nil {
+	if len(queues) > 0 && !a.JSON {
+		if err := a.out.line(""); err != nil {
 			return err
 		}
+		a.out.widths = nil // another table
 	}
-	return nil
+	return a.printQueues(queues[:min(c.Lines, len(queues))], func(s queuing.Status) any { return topQueueLine{timeText(now), toQueueLine(s)} })
 }
 
 // standings returns all consumers, the furthest behind first.
