@@ -722,6 +722,16 @@ var bugs = []bug{
 		ignores(queuing.Resume),
 	},
 	{
+		"a queue that is there from its first take on",
+		[]string{"Operate/PausedBeforeTheFirstTake", "Operate/CancelledBeforeTheFirstTake"},
+		func(d *driver) {
+			d.change = func(c *queuing.Change) bool {
+				all, _ := d.Driver.Queues(context.Background())
+				return slices.ContainsFunc(all, func(s queuing.Status) bool { return s.Queue == c.Queue })
+			}
+		},
+	},
+	{
 		"nothing that comes by itself",
 		[]string{"Q9/WakeTellsWhen"},
 		answers(func(_ queuing.Take, taken *queuing.Taken) { taken.Wake = -1 }),

@@ -18,6 +18,8 @@ var operatorTests = []test{
 	{"Operate/DropFinishesWhatIsNotOut", dropFinishes, 0},
 	{"Operate/CancelFinishesInAnyState", cancelFinishes, 0},
 	{"Operate/ListsByState", listsByState, 0},
+	{"Operate/PausedBeforeTheFirstTake", pausedFirst, 0},
+	{"Operate/CancelledBeforeTheFirstTake", cancelledFirst, 0},
 	{"Operate/StatusCounts", statusCounts, 0},
 	{"Operate/StatusCountsWhatIsCommitted", statusCountsCommitted, transactions},
 	{"Operate/StatusCountsWhatIsCancelled", statusCountsChanges, 0},
@@ -108,6 +110,35 @@ func listsByState(t *testing.T, f *fixture) {
 	f.take(t, queuing.Take{Want: 9, Session: 2})
 	require.Equal(t, waiting, list(queuing.Out, waiting[0], 9))
 	require.Equal(t, waiting[1:2], list(queuing.Out, waiting[1], 1))
+}
+
+// A queue is there from the first change on, as from the first take on.
+func pausedFirst(t *testing.T, f *fixture) {
+	require.Nil(t, f.status(t))
+	f.change(t, queuing.Pause)
+	require.NotNil(t, f.status(t))
+	require.True(t, f.status(t).Paused)
+	require.Equal(t, f.of, f.status(t).Queue)
+	at := f.insert(t, "a", "a")
+
+	f.none(t, queuing.Take{})
+
+	require.False(t, f.ready(t).Ready)
+	f.change(t, queuing.Resume)
+	require.Equal(t, at[:1], positions(f.take(t, queuing.Take{Want: 9})))
+}
+
+func cancelledFirst(t *testing.T, f *fixture) {
+	at := f.insert(t, "a", "a", "")
+	require.Nil(t, f.status(t))
+
+	require.Equal(t, []messagestore.GlobalPosition{at[0], at[2]}, f.change(t, queuing.Cancel, at[0], at[2], at[2]+1_000_000))
+
+	require.EqualValues(t, 2, f.status(t).Finished)
+	require.Equal(t, queuing.Finished, f.item(t, at[0]).State)
+	require.Equal(t, at[1], f.soon(t, queuing.Take{}).Message.GlobalPosition)
+	f.none(t, queuing.Take{})
+	require.Equal(t, queuing.Finished, f.item(t, at[2]).State)
 }
 
 func statusCounts(t *testing.T, f *fixture) {
