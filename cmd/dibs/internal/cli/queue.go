@@ -65,6 +65,43 @@ func (a *app) withQueue(ctx context.Context, name string, f func(store *messages
 	})
 }
 
+// A withQueue calls f with a queue of a name.
+type withQueue func(ctx context.Context, name string, f func(store *messagestore.Store, q *queue.Queue) error) error
+
+// newQueue is a flag by which a queue is made.
+type newQueue struct {
+	Category string `placeholder:"CATEGORY" help:"The category that the queue reads, for ever. Needed only for a queue that no worker ever took from."`
+}
+
+// with returns a function that calls another with a queue, which the store need not have if its category is given.
+func (c newQueue) with(a *app) withQueue {
+	return func(ctx context.Context, name string, f func(store *messagestore.Store, q *queue.Queue) error) error {
+		if c.Category == "" {
+			err := a.withQueue(ctx, name, f)
+			if _, unknown := errors.AsType[*unknownQueueError](err); unknown {
+				return &hintedError{err, "if the name is right, give the category that it reads, for ever: --category CATEGORY"}
+			}
+			return err
+		}
+		category, err := messagestore.ParseCategory(c.Category)
+		if err != nil {
+			return err
+		}
+		return a.withStore(ctx, 1, func(store *messagestore.Store) error {
+			q, err := queue.New(store, category, &queue.Config{Name: name})
+			if err != nil {
+				return err
+			}
+			return f(store, q)
+		})
+	}
+}
+
+// An unknownQueueError is of a name that the store has no queue of.
+type unknownQueueError struct{ error }
+
+func (e *unknownQueueError) Unwrap() error { return e.error }
+
 // queueNamed returns the queue of a name, and names those that there are if there is none.
 func queueNamed(all []queuing.Status, name string) (queuing.Status, error) {
 	var names []string
@@ -78,7 +115,7 @@ func queueNamed(all []queuing.Status, name string) (queuing.Status, error) {
 	if len(names) > 0 {
 		there = "there is " + shorten(strings.Join(names, ", "))
 	}
-	return queuing.Status{}, notFound("queue %s: no worker ever took from it, and the store does not know which category it reads; %s", shorten(visible(name)), there)
+	return queuing.Status{}, &unknownQueueError{notFound("queue %s: no worker ever took from it, and the store does not know which category it reads; %s", shorten(visible(name)), there)}
 }
 
 type queueLsCommand struct{}
@@ -485,12 +522,12 @@ type queueChanged struct {
 
 type queueChange func(q *queue.Queue, ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error)
 
-func (c *queueItems) run(ctx context.Context, a *app, did, states string, do queueChange) error {
+func (c *queueItems) run(ctx context.Context, a *app, with withQueue, did, states string, do queueChange) error {
 	positions, err := c.positions()
 	if err != nil {
 		return err
 	}
-	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
+	return with(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
 		changed, err := do(q, ctx, c.Reason, positions...)
 		if err != nil {
 			return err
@@ -538,7 +575,7 @@ Examples:
 // Run retries them.
 func (c *queueRetryCommand) Run(ctx context.Context, a *app) error {
 	if !c.AllDead {
-		return c.run(ctx, a, "retried", "later or dead", (*queue.Queue).Retry)
+		return c.run(ctx, a, a.withQueue, "retried", "later or dead", (*queue.Queue).Retry)
 	}
 	if len(c.Positions) > 0 {
 		return usage("--all-dead goes without positions")
@@ -586,31 +623,35 @@ Example:
 
 // Run drops them.
 func (c *queueDropCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "dropped", "later, held or dead", (*queue.Queue).Drop)
+	return c.run(ctx, a, a.withQueue, "dropped", "later, held or dead", (*queue.Queue).Drop)
 }
 
-type queueCancelCommand struct{ queueItems }
+type queueCancelCommand struct {
+	queueItems
+	newQueue
+}
 
 // Help is printed below the command's usage.
 func (queueCancelCommand) Help() string {
-	return `Items in any state are finished, also those that no worker has met yet. A handler that works on one is told within a third of its worker's lease, and what it completes after that is refused.
+	return `Items in any state are finished, also those that no worker has met yet; before the first worker of a queue, --category says which the queue reads. A handler that works on one is told within a third of its worker's lease, and what it completes after that is refused.
 
 Example:
 
-    dibs queue cancel mail 4711 --reason "sent by hand"`
+    dibs queue cancel mail 4711 --reason "sent by hand"
+    dibs queue cancel mail 4711 --category mail`
 }
 
 // Run cancels them.
 func (c *queueCancelCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "cancelled", "not finished", (*queue.Queue).Cancel)
+	return c.run(ctx, a, c.with(a), "cancelled", "not finished", (*queue.Queue).Cancel)
 }
 
 type namedQueue struct {
 	Queue string `arg:"" help:"The queue's name."`
 }
 
-func (c *namedQueue) run(ctx context.Context, a *app, did string, do func(*queue.Queue, context.Context) error) error {
-	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
+func (c *namedQueue) run(ctx context.Context, a *app, with withQueue, did string, do func(*queue.Queue, context.Context) error) error {
+	return with(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
 		if err := do(q, ctx); err != nil {
 			return err
 		}
@@ -621,20 +662,24 @@ func (c *namedQueue) run(ctx context.Context, a *app, did string, do func(*queue
 	})
 }
 
-type queuePauseCommand struct{ namedQueue }
+type queuePauseCommand struct {
+	namedQueue
+	newQueue
+}
 
 // Help is printed below the command's usage.
 func (queuePauseCommand) Help() string {
-	return `From then on no process reserves an item of the queue. Items that are out go on. The pause outlives restarts, and ends with dibs queue resume.
+	return `From then on no process reserves an item of the queue. Items that are out go on. The pause outlives restarts, and ends with dibs queue resume. A queue may be paused before its first worker runs: --category says which it reads.
 
-Example:
+Examples:
 
-    dibs queue pause mail`
+    dibs queue pause mail
+    dibs queue pause mail --category mail`
 }
 
 // Run pauses.
 func (c *queuePauseCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "paused", (*queue.Queue).Pause)
+	return c.run(ctx, a, c.with(a), "paused", (*queue.Queue).Pause)
 }
 
 type queueResumeCommand struct{ namedQueue }
@@ -650,5 +695,5 @@ Example:
 
 // Run resumes.
 func (c *queueResumeCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "resumed", (*queue.Queue).Resume)
+	return c.run(ctx, a, a.withQueue, "resumed", (*queue.Queue).Resume)
 }

@@ -132,6 +132,46 @@ func TestAnItemIsExplained(t *testing.T) {
 	})
 }
 
+func TestAQueueIsPausedAndCancelledBeforeItsFirstWorker(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		for _, args := range [][]string{{"pause", "mail"}, {"cancel", "mail", "1"}} {
+			unknown := dibs.run(t, append([]string{"queue"}, args...)...)
+			require.Equal(t, 1, unknown.code)
+			require.Contains(t, unknown.stderr, "queue mail: no worker ever took from it")
+			require.Contains(t, unknown.stderr, "give the category that it reads, for ever: --category CATEGORY")
+		}
+		require.NotContains(t, dibs.run(t, "queue", "resume", "mail").stderr, "--category")
+		require.Equal(t, 2, dibs.run(t, "queue", "pause", "mail", "--category", "letters-1").code)
+		require.Equal(t, 2, dibs.run(t, "queue", "pause", "two-parts", "--category", "letters").code)
+		require.Equal(t, result{0, "", "no queue was ever worked on\n"}, dibs.run(t, "queue", "ls"))
+		insert := func() string {
+			return fmt.Sprint(objects(t, dibs.ok(t, "queue", "insert", "letters", "Send", "--json"))[0]["position"])
+		}
+
+		require.Equal(t, "mail is paused\n", dibs.ok(t, "queue", "pause", "mail", "--category", "letters"))
+		insert()
+		require.Regexp(t, `(?m)^mail +letters +yes .* paused$`, dibs.ok(t, "queue", "ls"))
+		mail := must.New(queue.New(store, "letters", &queue.Config{Name: "mail"}))
+		none, err := mail.Receive(t.Context(), 1, nil)
+		require.NoError(t, err)
+		require.Empty(t, none)
+		require.Equal(t, "mail is resumed\n", dibs.ok(t, "queue", "resume", "mail"))
+		received(t, mail, 1)
+
+		first, second := insert(), insert()
+		require.Equal(t, "cancelled 1 item\n", dibs.ok(t, "queue", "cancel", "fax", first, "--category", "letters", "--reason", "too late"))
+		require.Contains(t, dibs.ok(t, "queue", "show", "fax", first), "too late")
+		jobs := received(t, must.New(queue.New(store, "letters", &queue.Config{Name: "fax"})), 2)
+		require.Equal(t, second, fmt.Sprint(jobs[1].Message.GlobalPosition))
+
+		other := dibs.run(t, "queue", "pause", "mail", "--category", "mail")
+		require.Equal(t, 2, other.code)
+		require.Contains(t, other.stderr, "queue mail reads letters")
+		require.Equal(t, "mail is paused\n", dibs.ok(t, "queue", "pause", "mail", "--category", "letters"), "that it has")
+	})
+}
+
 func TestAReportOfQueuesIsOfAllOrOfACategory(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
