@@ -371,9 +371,10 @@ func TestACommitThatMeetsWhatItsSnapshotHasNotIsRepeated(t *testing.T) {
 					failed, is := errors.AsType[*pgconn.PgError](err)
 					require.True(t, is, err)
 					require.Equal(t, "40001", failed.Code, failed.Message)
-					_, err = attempt(func() {})
+					inserted, err := attempt(func() {})
 					if n == 1 {
 						require.NoError(t, err)
+						require.Equal(t, opts.Unique != "", inserted.Duplicate) // an id is met in COMMIT
 					} else {
 						require.Error(t, err)
 						require.NotContains(t, err.Error(), "40001")
