@@ -344,14 +344,15 @@ func TestACommitThatMeetsWhatItsSnapshotHasNotIsRepeated(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
-		for name, opts := range map[string]queue.InsertOpts{"unique": {Unique: "report"}, "id": {ID: uuid.New()}} {
+		for _, unique := range []string{"", "report"} {
 			for _, n := range []int{1, 2} {
-				t.Run(fmt.Sprint(level, name, n), func(t *testing.T) {
+				t.Run(fmt.Sprint(level, unique, n), func(t *testing.T) {
 					t.Parallel()
 					db := databases["PostgreSQL"](t)
 					q := must.New(queue.New(db.store, storetest.Category(t), nil))
 					insert(t, q, Send{To: "before"}, nil)
-					if opts.ID != uuid.Nil {
+					opts := queue.InsertOpts{Unique: unique}
+					if unique == "" {
 						opts.ID = uuid.New()
 					}
 					attempt := func(meanwhile func()) (queue.Inserted, error) {
@@ -371,13 +372,18 @@ func TestACommitThatMeetsWhatItsSnapshotHasNotIsRepeated(t *testing.T) {
 					failed, is := errors.AsType[*pgconn.PgError](err)
 					require.True(t, is, err)
 					require.Equal(t, "40001", failed.Code, failed.Message)
-					inserted, err := attempt(func() {})
+					// Again, for as long as what others write is in the way.
+					var inserted queue.Inserted
+					await.That(t, "an attempt is not to be repeated", func() (bool, any) {
+						inserted, err = attempt(func() {})
+						failed, is := errors.AsType[*pgconn.PgError](err)
+						return !is || failed.Code != "40001", err
+					})
 					if n == 1 {
 						require.NoError(t, err)
 						require.Equal(t, opts.Unique != "", inserted.Duplicate) // an id is met in COMMIT
 					} else {
 						require.Error(t, err)
-						require.NotContains(t, err.Error(), "40001")
 					}
 					requireItems(t, db.store, q, 2)
 				})
