@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A Status is how far a saga is.
@@ -29,6 +30,27 @@ type Status[Out any] struct {
 
 	// Parked is why it is parked, nil if it is not.
 	Parked *Parked
+}
+
+// A Parked is why a saga is parked.
+type Parked struct {
+	// Why is one of
+	//
+	//   - "failed": a step, or the function behind a pivot
+	//   - "undo failed": an undo was refused, or failed too often
+	//   - "diverged": the function leaves out a step that began
+	//   - "step missing": a step that began is not in the definition
+	//   - "no version": the definition has no function for the saga's version
+	//   - "invalid": the function makes a mistake, such as a step twice
+	//   - "panic": the function panicked, or ended its goroutine
+	//   - "too long": the saga has 10,000 messages
+	//   - "step not ended": the function returned before a step of its had ended
+	//   - "operator": an [Operator] parked it
+	Why string `json:"why"`
+
+	Step   string `json:"step,omitempty"`
+	Reason string `json:"reason"`
+	By     string `json:"by,omitempty"` // the operator who parked it, if one did
 }
 
 // A StepStatus is how far a step is.
@@ -52,12 +74,12 @@ func (s *Saga[In, Out]) Start(id string, in In) messagestore.StreamWrite {
 	return messagestore.To(s.core.category.Stream(id), messagestore.NoStream, outsider(started, err))
 }
 
-func (c *core) start(id string, in any) (Started, error) {
+func (c *core) start(id string, in any) (event.Started, error) {
 	input, err := encode("input", in)
 	if err == nil {
 		err = checkID(id)
 	}
-	return Started{Definition: c.name, Version: c.config.Version, Input: input, DeadlineMillis: c.config.Deadline.Milliseconds()}, err
+	return event.Started{Definition: c.name, Version: c.config.Version, Input: input, DeadlineMillis: c.config.Deadline.Milliseconds()}, err
 }
 
 // checkID refuses an id that cannot be seen, before it is part of a name.
@@ -140,7 +162,7 @@ func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[O
 	if err != nil || status.IsOver() {
 		return status, err
 	}
-	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, CancelRequested{Reason: shorten(reason)}, nil))
+	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, event.CancelRequested{Reason: shorten(reason)}, nil))
 	if err != nil {
 		return status, s.core.fail("cancel", id, err)
 	}
@@ -154,7 +176,7 @@ func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[O
 	if err != nil || status.State != StateParked {
 		return status, err
 	}
-	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, Resumed{Reason: shorten(reason)}, nil))
+	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, event.Resumed{Reason: shorten(reason)}, nil))
 	if err != nil {
 		return status, s.core.fail("resume", id, err)
 	}
@@ -190,7 +212,7 @@ func (c *core) look(ctx context.Context, id string) (*life, *messagestore.Messag
 }
 
 func statusOf[Out any](id string, l *life) (Status[Out], error) {
-	status := Status[Out]{ID: id, State: l.state.state(), Version: l.version, Parked: l.parked}
+	status := Status[Out]{ID: id, State: l.state.state(), Version: l.version, Parked: (*Parked)(l.parked)}
 	if l.compensating != nil {
 		status.Reason = l.compensating.Reason
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // compensate undoes the steps that began, the last first, by their records. The function is not run.
@@ -31,14 +32,14 @@ func (l *life) compensate(ctx context.Context) error {
 			return err
 		}
 	}
-	return l.write(ctx, Compensated{})
+	return l.write(ctx, event.Compensated{})
 }
 
 // undo undoes a step, or notes that it failed.
 func (l *life) undo(ctx context.Context, began *step) error {
 	defined := l.defined[began.Step]
 	if defined == nil {
-		return park(WhyMissing, began.Step, fmt.Errorf("%s began, and is not among the saga's steps", began.Step))
+		return park(event.WhyMissing, began.Step, fmt.Errorf("%s began, and is not among the saga's steps", began.Step))
 	}
 	of := defined.definition()
 	err := defined.undo(ctx, l, began)
@@ -56,7 +57,7 @@ func (l *life) undo(ctx context.Context, began *step) error {
 	case found.Asks(disposition.Skip):
 		return skipped(began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
 	case found != nil && !asked, !asked && of.undoing.Attempts > 0 && began.undoFailures+1 >= of.undoing.Attempts:
-		return park(WhyUndo, began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
+		return park(event.WhyUndo, began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
 	}
 	attempt := began.undoAttempts + 1
 	var at time.Time
@@ -65,10 +66,10 @@ func (l *life) undo(ctx context.Context, began *step) error {
 	} else {
 		at = of.undoing.retryAt(began.undoFailures + 1)
 	}
-	alarm, alarmErr := l.alarm(at, Rang{For: RangUndo, Step: began.Step, Attempt: attempt})
+	alarm, alarmErr := l.alarm(at, event.Rang{For: event.RangUndo, Step: began.Step, Attempt: attempt})
 	if alarmErr != nil {
 		return alarmErr
 	}
-	l.note(UndoFailed{Step: began.Step, Attempt: attempt, Error: textOf(err), RetryAt: micros(at), Asked: asked}, alarm)
+	l.note(event.UndoFailed{Step: began.Step, Attempt: attempt, Error: textOf(err), RetryAt: at.UnixMicro(), Asked: asked}, alarm)
 	return nil
 }

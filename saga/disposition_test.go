@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A disposed is how a saga is after one of its functions had a disposition.
@@ -80,9 +81,9 @@ func TestDispositions(t *testing.T) {
 				return inARow(t, store, w.step("flight", nil), w.step("hotel", policies[name]))
 			},
 			map[string]disposed{
-				"Park":       {saga.StateParked, saga.WhyFailed, "book flight, book hotel"},
+				"Park":       {saga.StateParked, event.WhyFailed, "book flight, book hotel"},
 				"RetryAfter": {saga.StateCompleted, "", "book flight, book hotel, book hotel, book hotel, book hotel, book hotel"},
-				"Skip":       {saga.StateParked, saga.WhyInvalid, "book flight, book hotel"},
+				"Skip":       {saga.StateParked, event.WhyInvalid, "book flight, book hotel"},
 				"Refuse":     {saga.StateCompensated, "", "book flight, book hotel, cancel hotel?, cancel flight"},
 			},
 		},
@@ -94,10 +95,10 @@ func TestDispositions(t *testing.T) {
 				return inARow(t, store, w.step("flight", policies[name]), w.step("hotel", nil))
 			},
 			map[string]disposed{
-				"Park":       {saga.StateParked, saga.WhyUndo, "book flight, book hotel, cancel hotel?, cancel flight"},
+				"Park":       {saga.StateParked, event.WhyUndo, "book flight, book hotel, cancel hotel?, cancel flight"},
 				"RetryAfter": {saga.StateCompensated, "", "book flight, book hotel, cancel hotel?, cancel flight, cancel flight, cancel flight, cancel flight, cancel flight"},
-				"Skip":       {saga.StateParked, saga.WhyInvalid, "book flight, book hotel, cancel hotel?, cancel flight"},
-				"Refuse":     {saga.StateParked, saga.WhyUndo, "book flight, book hotel, cancel hotel?, cancel flight"},
+				"Skip":       {saga.StateParked, event.WhyInvalid, "book flight, book hotel, cancel hotel?, cancel flight"},
+				"Refuse":     {saga.StateParked, event.WhyUndo, "book flight, book hotel, cancel hotel?, cancel flight"},
 			},
 		},
 		"function": {
@@ -116,9 +117,9 @@ func TestDispositions(t *testing.T) {
 				}, saga.Steps{flight}, nil)
 			},
 			map[string]disposed{
-				"Park":       {saga.StateParked, saga.WhyFailed, "book flight"},
+				"Park":       {saga.StateParked, event.WhyFailed, "book flight"},
 				"RetryAfter": {saga.StateCompleted, "", "book flight"},
-				"Skip":       {saga.StateParked, saga.WhyInvalid, "book flight"},
+				"Skip":       {saga.StateParked, event.WhyInvalid, "book flight"},
 				"Refuse":     {saga.StateCompensated, "", "book flight, cancel flight"},
 			},
 		},
@@ -134,9 +135,9 @@ func TestDispositions(t *testing.T) {
 				}, nil, nil)
 			},
 			map[string]disposed{
-				"Park":       {saga.StateParked, saga.WhyFailed, ""},
+				"Park":       {saga.StateParked, event.WhyFailed, ""},
 				"RetryAfter": {saga.StateCompleted, "", ""},
-				"Skip":       {saga.StateParked, saga.WhyInvalid, ""},
+				"Skip":       {saga.StateParked, event.WhyInvalid, ""},
 				"Refuse":     {saga.StateCompensated, "", ""},
 			},
 		},
@@ -168,9 +169,9 @@ func TestDispositions(t *testing.T) {
 				return s
 			},
 			map[string]disposed{
-				"Park":       {saga.StateParked, saga.WhyFailed, "book flight, ask"},
+				"Park":       {saga.StateParked, event.WhyFailed, "book flight, ask"},
 				"RetryAfter": {saga.StateCompleted, "", "book flight, ask, ask, ask, ask"},
-				"Skip":       {saga.StateParked, saga.WhyInvalid, "book flight, ask"},
+				"Skip":       {saga.StateParked, event.WhyInvalid, "book flight, ask"},
 				"Refuse":     {saga.StateCompensated, "", "book flight, ask, take back <nil>, cancel flight"},
 			},
 		},
@@ -225,9 +226,9 @@ func TestDispositionsOfATransaction(t *testing.T) {
 
 		rows int
 	}{
-		"Park":       {disposed{saga.StateParked, saga.WhyFailed, "take"}, 0},
+		"Park":       {disposed{saga.StateParked, event.WhyFailed, "take"}, 0},
 		"RetryAfter": {disposed{saga.StateCompleted, "", "take, take, take, take"}, 1},
-		"Skip":       {disposed{saga.StateParked, saga.WhyInvalid, "take"}, 0},
+		"Skip":       {disposed{saga.StateParked, event.WhyInvalid, "take"}, 0},
 		"Refuse":     {disposed{saga.StateCompensated, "", "take"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

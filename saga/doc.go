@@ -65,4 +65,6 @@
 // Replies, alarms, cancels and resumes come from outside at any version, and each is a reason to go on:
 // the runner is a consumer of these messages. If two processes run one saga, the store refuses the late
 // one's write by its version; that process cancels the contexts of its steps, and begins nothing more.
+// A saga has at most 10,000 messages, and as many again to be undone; an input, an output and a value have
+// at most 512 KiB as JSON.
 package saga

@@ -10,6 +10,7 @@ import (
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // ErrPaused is matched by the error of a step that has to wait: for a reply, for a time, or for its
@@ -46,13 +47,13 @@ type StepError struct {
 func (e *StepError) Error() string { return e.Step + ": " + e.Reason }
 
 // A parking is the error of a run that ends with the saga parked.
-type parking struct{ Parked }
+type parking struct{ event.Parked }
 
 func (p *parking) Error() string { return "the saga is parked: " + p.Reason }
 
 // park returns the error that ends a run with the saga parked.
 func park(why, step string, reason error) error {
-	return &parking{Parked{Why: why, Step: step, Reason: textOf(reason)}}
+	return &parking{event.Parked{Why: why, Step: step, Reason: textOf(reason)}}
 }
 
 func invalid(field string, value any, rule string) error {
@@ -62,7 +63,7 @@ func invalid(field string, value any, rule string) error {
 // skipped returns the error that parks a saga because a function of its has returned handler.Skip: nothing of a saga is
 // passed over, since what follows wants its output.
 func skipped(step string, err error) error {
-	return park(WhyInvalid, step, fmt.Errorf("handler.Skip is for a message, and a saga passes over nothing: return nil, or handler.Refuse: %w", err))
+	return park(event.WhyInvalid, step, fmt.Errorf("handler.Skip is for a message, and a saga passes over nothing: return nil, or handler.Refuse: %w", err))
 }
 
 const maxText = 500

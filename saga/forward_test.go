@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/saga"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 func TestStepsSideBySideBeginInOneWrite(t *testing.T) {
@@ -88,7 +89,7 @@ func TestAnErrorThatAsksToParkParksAndResumes(t *testing.T) {
 				hotel := saga.NewStep("hotel", func(ctx context.Context, in trip) (ticket, error) {
 					out := ticket{in.To}
 					if large {
-						out.Reference, large = strings.Repeat("x", saga.MaxValueBytes), false
+						out.Reference, large = strings.Repeat("x", 512<<10), false
 						return out, nil
 					}
 					return out, w.call(ctx, "book hotel", "")
@@ -188,7 +189,7 @@ func TestAnAskWaitsForItsReply(t *testing.T) {
 		require.Equal(t, []string{`Rent{"city":"LIS"}`}, commands(t, store, "LIS"))
 		command := first(t, store, "car:command-LIS")
 		require.Equal(t, messagestore.StreamName("booking:saga-7"), command.Metadata.CorrelationStream)
-		require.Equal(t, "car", command.Metadata.Properties.Get(saga.StepProperty))
+		require.Equal(t, "car", command.Metadata.Properties.Get("sagaStep"))
 
 		write(t, store, s.Reply("7", "car", rented{"a red one"}))
 		write(t, store, s.Reply("7", "car", rented{"a blue one"}))
@@ -337,7 +338,7 @@ func TestAFunctionDoesNotEndBeforeItsSteps(t *testing.T) {
 		begin(t, s, "7", trip{"LIS"})
 
 		status := waitFor(t, s, "7")
-		require.Equal(t, saga.WhyUnended, status.Parked.Why)
+		require.Equal(t, event.WhyUnended, status.Parked.Why)
 
 		// A deadline leaves a parked saga to a person, and so does a reply.
 		time.Sleep(2 * time.Minute)
@@ -379,7 +380,7 @@ func TestAnAnswerMakesAReplyOfAnEvent(t *testing.T) {
 		begin(t, s, "8", trip{"OPO"})
 		synctest.Wait()
 		none := messagestore.Envelope{Body: rented{}, Metadata: messagestore.Metadata{CorrelationStream: "booking:saga-8"}}
-		other := messagestore.Envelope{Body: rented{"x"}, Metadata: messagestore.Metadata{CorrelationStream: "booking:saga-7", Properties: messagestore.Properties{saga.StepProperty: "plane"}}}
+		other := messagestore.Envelope{Body: rented{"x"}, Metadata: messagestore.Metadata{CorrelationStream: "booking:saga-7", Properties: messagestore.Properties{"sagaStep": "plane"}}}
 		nobody := messagestore.Envelope{Body: rented{"x"}, Metadata: messagestore.Metadata{CorrelationStream: "booking:saga-9"}}
 		write(t, store, messagestore.To("car-1", messagestore.AnyVersion, other, nobody))
 		write(t, store, messagestore.To("car-2", messagestore.AnyVersion, none))
@@ -460,7 +461,7 @@ func TestBehindAPivotThereIsNoWayBack(t *testing.T) {
 			if reason == "refused" {
 				status := waitFor(t, s, "7")
 				require.Equal(t, saga.StateParked, status.State)
-				require.Equal(t, saga.Parked{Why: saga.WhyFailed, Step: "mail", Reason: "mail: the mailbox is full"}, *status.Parked)
+				require.Equal(t, saga.Parked{Why: event.WhyFailed, Step: "mail", Reason: "mail: the mailbox is full"}, *status.Parked)
 				_, err := s.Cancel(t.Context(), "7", "please")
 				require.NoError(t, err)
 				time.Sleep(time.Minute)
@@ -599,7 +600,7 @@ func TestAChangedFunctionIsFoundOut(t *testing.T) {
 				stop = running(t, after)
 				status := waitFor(t, after, "7")
 				require.Equal(t, saga.StateParked, status.State)
-				require.Equal(t, saga.WhyDiverged, status.Parked.Why, status.Parked.Reason)
+				require.Equal(t, event.WhyDiverged, status.Parked.Why, status.Parked.Reason)
 				require.Equal(t, "book flight", w.did(), "nothing is done")
 				require.NotContains(t, strings.Join(events(t, store, "7"), " "), "taxi")
 				stop()
@@ -654,7 +655,7 @@ func TestASagaKeepsTheVersionItWasStartedWith(t *testing.T) {
 		three := newSaga(t, store, book2, steps, &saga.Config{Version: 3})
 		defer running(t, three)()
 		status := waitFor(t, three, "10")
-		require.Equal(t, saga.WhyVersion, status.Parked.Why)
+		require.Equal(t, event.WhyVersion, status.Parked.Why)
 	})
 }
 
@@ -674,7 +675,7 @@ func TestAStepWithoutADefinitionIsNotCalledUndone(t *testing.T) {
 		require.NoError(t, err)
 		stop = running(t, without)
 		status := waitFor(t, without, "7")
-		require.Equal(t, saga.Parked{Why: saga.WhyMissing, Step: "car", Reason: "car began, and is not among the saga's steps"}, *status.Parked)
+		require.Equal(t, saga.Parked{Why: event.WhyMissing, Step: "car", Reason: "car began, and is not among the saga's steps"}, *status.Parked)
 		stop()
 
 		s = withCar(t, store, w, nil)
@@ -706,7 +707,7 @@ func TestAMistakeOfTheFunctionParks(t *testing.T) {
 		"a step that is not among": func(s *saga.Run, in trip) error { _, err := other.Do(s, in); return err },
 		"an input that is no JSON": func(s *saga.Run, _ trip) error { _, err := unfit.Do(s, make(chan int)); return err },
 		"an input that is too large": func(s *saga.Run, _ trip) error {
-			_, err := flight.Do(s, trip{strings.Repeat("x", saga.MaxValueBytes)})
+			_, err := flight.Do(s, trip{strings.Repeat("x", 512<<10)})
 			return err
 		},
 		"an input with U+0000": func(s *saga.Run, _ trip) error { _, err := flight.Do(s, trip{"\x00"}); return err },
@@ -762,14 +763,14 @@ func TestASagaThatIsTooLongParks(t *testing.T) {
 		for range 10 {
 			var many []messagestore.Body
 			for range 1000 {
-				many = append(many, saga.Failed{Step: "nothing"})
+				many = append(many, event.Failed{Step: "nothing"})
 			}
 			write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, many...))
 		}
 		defer running(t, s)()
 
 		status := waitFor(t, s, "7")
-		require.Equal(t, saga.WhyTooLong, status.Parked.Why)
+		require.Equal(t, event.WhyTooLong, status.Parked.Why)
 		require.Empty(t, w.did())
 		_, err := s.Cancel(t.Context(), "7", "")
 		require.NoError(t, err)
@@ -801,7 +802,7 @@ func TestAStreamThatHoldsNoSagaIsSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
 		s := travel(t, store, w, nil)
-		write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, saga.Resumed{}))
+		write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, event.Resumed{}))
 		write(t, store, messagestore.To("booking:saga-8", messagestore.AnyVersion, messagestore.Raw{Type: "Started", Data: json.RawMessage(`{"version":"x"}`)}))
 		defer running(t, s)()
 		begin(t, s, "9", trip{"LIS"})

@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A life is the work of one process on one saga, from a message that is a reason to go on until the saga
@@ -63,7 +64,7 @@ func (c *core) goOn(ctx context.Context, m *messagestore.Message) error {
 // begin learns the state of the saga. Behind the message that starts it there is most often none: the first write, before
 // which nothing is done, shows whether there is.
 func (l *life) begin(ctx context.Context, m *messagestore.Message) error {
-	if m.Type != TypeStarted || m.Position != 0 {
+	if m.Type != event.TypeStarted || m.Position != 0 {
 		_, err := l.read(ctx)
 		return err
 	}
@@ -84,7 +85,7 @@ func (l *life) read(ctx context.Context) (byRunner bool, err error) {
 			return false, &malformedError{err}
 		}
 		l.version = m.Position
-		byRunner = byRunner || !slices.Contains(outside, m.Type)
+		byRunner = byRunner || !slices.Contains(event.Outside, m.Type)
 	}
 	l.began = l.began || l.acted
 	return byRunner, nil
@@ -121,7 +122,7 @@ func (l *life) advance(ctx context.Context) error {
 	case l.compensating != nil:
 		return l.compensate(ctx)
 	case reason != "":
-		return l.write(ctx, Compensating{reason})
+		return l.write(ctx, event.Compensating{Reason: reason})
 	}
 	return l.forward(ctx)
 }
@@ -133,7 +134,7 @@ const laterPause = time.Minute
 func (l *life) postpone(ctx context.Context) error {
 	log := l.config.Logger
 	log.Warn().Str("saga", string(l.stream)).Int("version", l.started.Version).Str("type", l.later).Msg("a saga of a later release waits")
-	alarm, err := l.alarm(time.Now().Add(laterPause), Rang{For: RangLater})
+	alarm, err := l.alarm(time.Now().Add(laterPause), event.Rang{For: event.RangLater})
 	if err != nil {
 		return err
 	}
@@ -143,7 +144,7 @@ func (l *life) postpone(ctx context.Context) error {
 }
 
 // park records that the saga is parked. If the noted events cannot be written, they are left out: the reason tells it.
-func (l *life) park(ctx context.Context, p Parked) error {
+func (l *life) park(ctx context.Context, p event.Parked) error {
 	log := l.config.Logger
 	log.Warn().Str("saga", string(l.stream)).Str("why", p.Why).Str("step", p.Step).Msg("a saga is parked")
 	err := l.write(ctx, p)
@@ -177,9 +178,9 @@ func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, besi
 	written, err := l.store.WriteStreams(ctx, writes...)
 	if err != nil {
 		err = l.moved(err)
-		_, isParked := last(events).(Parked)
+		_, isParked := last(events).(event.Parked)
 		if errors.Is(err, messagestore.ErrInvalid) && !isParked {
-			return park(WhyInvalid, "", err)
+			return park(event.WhyInvalid, "", err)
 		}
 		return err
 	}
@@ -191,13 +192,13 @@ func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, besi
 // beside it.
 func (l *life) writes(events []messagestore.Body, beside []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
 	all := slices.Concat(l.noted, events)
-	_, isParked := last(events).(Parked)
-	most := MaxEvents
-	if l.compensating != nil || slices.ContainsFunc(events, func(b messagestore.Body) bool { return b.MessageType() == TypeCompensating }) {
+	_, isParked := last(events).(event.Parked)
+	most := maxEvents
+	if l.compensating != nil || slices.ContainsFunc(events, func(b messagestore.Body) bool { return b.MessageType() == event.TypeCompensating }) {
 		most *= 2
 	}
 	if int(l.version)+1+len(all) > most && !isParked {
-		return nil, park(WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", most))
+		return nil, park(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", most))
 	}
 	for i, b := range all {
 		all[i] = l.follow(b)
@@ -205,7 +206,7 @@ func (l *life) writes(events []messagestore.Body, beside []messagestore.StreamWr
 	writes := []messagestore.StreamWrite{{Stream: l.stream, Expected: l.version, Bodies: all, Final: true}}
 	beside = slices.Concat(l.beside, beside)
 	if !l.began && !l.deadline.IsZero() {
-		alarm, err := l.alarm(l.deadline, Rang{For: RangDeadline})
+		alarm, err := l.alarm(l.deadline, event.Rang{For: event.RangDeadline})
 		if err != nil {
 			return nil, err
 		}
@@ -224,7 +225,7 @@ func merge(writes, more []messagestore.StreamWrite) ([]messagestore.StreamWrite,
 		case writes[i].Expected == messagestore.AnyVersion && w.Expected == messagestore.AnyVersion:
 			writes[i].Bodies = slices.Concat(writes[i].Bodies, w.Bodies)
 		default:
-			return nil, park(WhyInvalid, "", invalid("command", string(w.Stream), "two commands of one write are to one stream, at expected versions"))
+			return nil, park(event.WhyInvalid, "", invalid("command", string(w.Stream), "two commands of one write are to one stream, at expected versions"))
 		}
 	}
 	return writes, nil
@@ -256,8 +257,8 @@ func (l *life) follow(body messagestore.Body) messagestore.Envelope {
 	return e
 }
 
-// StepProperty is the property of a command that names the step of the saga that asks for it.
-const StepProperty = "sagaStep"
+// stepProperty is the property of a command that names the step of the saga that asks for it.
+const stepProperty = "sagaStep"
 
 // correlated returns a command of a step, with the saga's stream as its correlation; none if it has no stream.
 func (l *life) correlated(command messagestore.StreamWrite, step string) []messagestore.StreamWrite {
@@ -272,7 +273,7 @@ func (l *life) correlated(command messagestore.StreamWrite, step string) []messa
 		if e.Metadata.Properties == nil {
 			e.Metadata.Properties = messagestore.Properties{}
 		}
-		e.Metadata.Properties[StepProperty] = step
+		e.Metadata.Properties[stepProperty] = step
 		bodies[i] = e
 	}
 	command.Bodies = bodies
@@ -280,7 +281,7 @@ func (l *life) correlated(command messagestore.StreamWrite, step string) []messa
 }
 
 // alarm returns the write by which the saga gets a message at t.
-func (l *life) alarm(t time.Time, rang Rang) (messagestore.StreamWrite, error) {
+func (l *life) alarm(t time.Time, rang event.Rang) (messagestore.StreamWrite, error) {
 	return l.clock.At(t, l.stream, messagestore.AnyVersion, rang)
 }
 

@@ -12,22 +12,12 @@ import (
 
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
-)
-
-// A Doing is what an [Operator] changes of a saga.
-type Doing string
-
-// The changes that an operator makes.
-const (
-	DoingCancel Doing = "cancel"
-	DoingResume Doing = "resume"
-	DoingRetry  Doing = "retry"
-	DoingPark   Doing = "park"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A StateError says that a saga is in no state for a change. Nothing was written.
 type StateError struct {
-	Doing  Doing
+	Doing  string // the change: cancel, resume, retry or park
 	Stream messagestore.StreamName
 	State  State
 	Rule   string // what the change needs
@@ -199,7 +189,7 @@ func (l *listed) told() Story {
 func (l *life) story(from, to time.Time) Story {
 	s := Story{
 		ID: l.stream.CardinalID(), Stream: l.stream, Version: l.version, State: l.state.state(), Started: from, Changed: to,
-		Deadline: l.deadline, Parked: l.parked, Steps: l.statuses(), Waits: l.waitsFor(),
+		Deadline: l.deadline, Parked: (*Parked)(l.parked), Steps: l.statuses(), Waits: l.waitsFor(),
 	}
 	if l.started != nil {
 		s.Definition, s.Release = l.started.Definition, l.started.Version
@@ -224,7 +214,7 @@ func (s *state) waitsFor() string {
 			}
 		case one.retrying:
 			all = append(all, "the next attempt of "+one.Step)
-		case one.Kind == KindAsk && !one.settled() && !one.again && !one.unsent:
+		case one.Kind == event.KindAsk && !one.settled() && !one.again && !one.unsent:
 			all = append(all, "a reply to "+one.Step)
 		}
 	}
@@ -246,7 +236,7 @@ func (s *state) pauses() bool {
 // Cancel asks to undo a saga, for a reason of 1 to 500 bytes. A saga that has ended, is undone already or is behind a
 // pivot is refused with a [*StateError]. It returns the story of before.
 func (o *Operator) Cancel(ctx context.Context, id, reason string) (Story, error) {
-	return o.change(ctx, DoingCancel, id, reason, CancelRequested{Reason: reason, By: o.by}, func(l *life) string {
+	return o.change(ctx, "cancel", id, reason, event.CancelRequested{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
 		case l.compensating != nil && l.parked != nil:
 			return "it is being undone already; resume it"
@@ -262,7 +252,7 @@ func (o *Operator) Cancel(ctx context.Context, id, reason string) (Story, error)
 // Resume goes on with a parked saga, for a reason of 1 to 500 bytes. The step that failed has all its attempts again. A
 // saga that is not parked is refused with a [*StateError]. It returns the story of before.
 func (o *Operator) Resume(ctx context.Context, id, reason string) (Story, error) {
-	return o.change(ctx, DoingResume, id, reason, Resumed{Reason: reason, By: o.by}, func(l *life) string {
+	return o.change(ctx, "resume", id, reason, event.Resumed{Reason: reason, By: o.by}, func(l *life) string {
 		if l.parked == nil {
 			return "only a parked saga is resumed"
 		}
@@ -273,7 +263,7 @@ func (o *Operator) Resume(ctx context.Context, id, reason string) (Story, error)
 // Retry has a step, or an undo, that waits for its next attempt be attempted now, for a reason of 1 to 500 bytes. It has
 // all its attempts again. A saga in which none waits so is refused with a [*StateError]. It returns the story of before.
 func (o *Operator) Retry(ctx context.Context, id, reason string) (Story, error) {
-	return o.change(ctx, DoingRetry, id, reason, Resumed{Reason: reason, By: o.by}, func(l *life) string {
+	return o.change(ctx, "retry", id, reason, event.Resumed{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
 		case l.parked != nil:
 			return "resume it"
@@ -288,7 +278,7 @@ func (o *Operator) Retry(ctx context.Context, id, reason string) (Story, error) 
 // just now has its context cancelled when the runner next writes, and begins again after a resume, with the same key. A
 // saga that has ended or is parked is refused with a [*StateError]. It returns the story of before.
 func (o *Operator) Park(ctx context.Context, id, reason string) (Story, error) {
-	return o.change(ctx, DoingPark, id, reason, Parked{Why: WhyOperator, Reason: reason, By: o.by}, func(l *life) string {
+	return o.change(ctx, "park", id, reason, event.Parked{Why: event.WhyOperator, Reason: reason, By: o.by}, func(l *life) string {
 		if l.parked != nil {
 			return "it is parked already"
 		}
@@ -297,8 +287,8 @@ func (o *Operator) Park(ctx context.Context, id, reason string) (Story, error) {
 }
 
 // change appends body at the version that was read, unless rule returns why not.
-func (o *Operator) change(ctx context.Context, doing Doing, id, reason string, body messagestore.Body, rule func(*life) string) (Story, error) {
-	fail := func(err error) (Story, error) { return Story{}, o.core.fail(string(doing), id, err) }
+func (o *Operator) change(ctx context.Context, doing string, id, reason string, body messagestore.Body, rule func(*life) string) (Story, error) {
+	fail := func(err error) (Story, error) { return Story{}, o.core.fail(doing, id, err) }
 	if err := checkText("reason", reason); err != nil {
 		return fail(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 func operator(t *testing.T, store saga.Store) *saga.Operator {
@@ -47,7 +48,7 @@ func TestAnOperatorParksAndResumes(t *testing.T) {
 		require.Empty(t, w.did(), "it does nothing while it is parked")
 		story, err := o.Show(t.Context(), "7")
 		require.NoError(t, err)
-		require.Equal(t, saga.Parked{Why: saga.WhyOperator, Reason: "the airline is on strike", By: "ann"}, *story.Parked)
+		require.Equal(t, saga.Parked{Why: event.WhyOperator, Reason: "the airline is on strike", By: "ann"}, *story.Parked)
 
 		_, err = o.Resume(t.Context(), "7", "the strike is over")
 		require.NoError(t, err)
@@ -117,7 +118,7 @@ func TestAnOperatorCancels(t *testing.T) {
 		defer running(t, s)()
 		require.Equal(t, "cancelled: not wanted", waitFor(t, s, "7").Reason)
 		require.Empty(t, w.did())
-		last, err := store.LastOfType(t.Context(), "booking:saga-7", saga.TypeCancelRequested)
+		last, err := store.LastOfType(t.Context(), "booking:saga-7", event.TypeCancelRequested)
 		require.NoError(t, err)
 		require.JSONEq(t, `{"reason":"not wanted","by":"ann"}`, string(last.Data))
 	})
@@ -146,7 +147,7 @@ func TestAnOperatorChangesOnlyWhatItRead(t *testing.T) {
 			store := newStore()
 			begin(t, travel(t, store, newWorld(), nil), "7", trip{"LIS"})
 			o := operator(t, racing{store, func() {
-				write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, saga.Began{Step: "flight", Attempt: 1}))
+				write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, event.Began{Step: "flight", Attempt: 1}))
 			}})
 			err := call(o)
 			require.ErrorIs(t, err, messagestore.ErrVersionConflict)
@@ -164,7 +165,7 @@ func TestAnOperatorListsAllButWhatIsNoSaga(t *testing.T) {
 		stop := running(t, s)
 		waitFor(t, s, "1")
 		stop()
-		write(t, store, messagestore.To("booking:saga-x", messagestore.AnyVersion, saga.Resumed{}))
+		write(t, store, messagestore.To("booking:saga-x", messagestore.AnyVersion, event.Resumed{}))
 		begin(t, s, "2", trip{"LIS"})
 		begin(t, s, "3", trip{"LIS"})
 		_, err := o.Park(t.Context(), "3", "why")

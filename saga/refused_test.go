@@ -97,7 +97,7 @@ func TestACallThatIsNoneIsRefusedBeforeItIsSent(t *testing.T) {
 		}
 	}
 	for name, write := range map[string]messagestore.StreamWrite{
-		"an input that is too large": s.Start("7", trip{strings.Repeat("x", saga.MaxValueBytes)}),
+		"an input that is too large": s.Start("7", trip{strings.Repeat("x", 512<<10)}),
 		"no step":                    s.Reply("7", "plane", rented{}),
 		"a step that is no Ask":      s.Reply("7", "hotel", ticket{}),
 		"a reply of another type":    s.Reply("7", "car", ticket{}),

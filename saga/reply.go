@@ -9,6 +9,7 @@ import (
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // Reply returns the write of a reply to an [Ask] of a saga, for the caller to write with the messages that
@@ -30,7 +31,7 @@ func (s *Saga[In, Out]) Refuse(id, step, reason string) messagestore.StreamWrite
 	if reason == "" {
 		reason = "refused"
 	}
-	return s.core.from(id, Replied{Step: step, Error: shorten(reason)}, err)
+	return s.core.from(id, event.Replied{Step: step, Error: shorten(reason)}, err)
 }
 
 // An asking is an [Ask] of any type.
@@ -44,16 +45,16 @@ func (c *core) ask(step string) (asking, error) {
 	return ask, nil
 }
 
-func (c *core) reply(step string, output any) (Replied, error) {
+func (c *core) reply(step string, output any) (event.Replied, error) {
 	ask, err := c.ask(step)
 	if err == nil {
 		err = ask.check(output)
 	}
 	if err != nil {
-		return Replied{}, err
+		return event.Replied{}, err
 	}
 	raw, err := encode("reply", output)
-	return Replied{Step: step, Output: raw}, err
+	return event.Replied{Step: step, Output: raw}, err
 }
 
 // Answered is a [*Saga].
@@ -91,17 +92,17 @@ func Answer[T messagestore.Body, Out any](
 	}
 	return func(ctx context.Context, m handler.Message[T]) error {
 		stream := m.Metadata.CorrelationStream
-		named := m.Metadata.Properties.Get(StepProperty)
+		named := m.Metadata.Properties.Get(stepProperty)
 		if stream.Category() != c.category || stream.ID() == "" || named != "" && named != step {
 			return handler.Skip(fmt.Sprintf("it is no reply to %s of %s", step, c.category))
 		}
-		var replied Replied
+		var replied event.Replied
 		out, err := f(ctx, m)
 		switch {
 		case err == nil:
 			replied, err = c.reply(step, out)
 		case disposition.Of(err).Asks(disposition.Refuse):
-			replied, err = Replied{Step: step, Error: textOf(err)}, nil
+			replied, err = event.Replied{Step: step, Error: textOf(err)}, nil
 		}
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A Run is one run of a saga's function. The function calls steps with it, from its own goroutine, and
@@ -43,7 +44,7 @@ type one struct {
 	// One of these.
 	do       func(ctx context.Context) (json.RawMessage, error)
 	command  func(ctx context.Context) (messagestore.StreamWrite, error)
-	transact func(ctx context.Context, l *life, began Began) error
+	transact func(ctx context.Context, l *life, began event.Began) error
 }
 
 // A Joint is a [*Going].
@@ -115,13 +116,13 @@ func (r *Run) Join(steps ...Joint) error {
 	for i, s := range steps {
 		switch {
 		case s == nil || s.joint() == nil:
-			return r.ends(park(WhyInvalid, "", invalid("step", nil, "Join was given one that is nil")))
+			return r.ends(park(event.WhyInvalid, "", invalid("step", nil, "Join was given one that is nil")))
 		case s.joint().refused != nil:
-			return r.ends(park(WhyInvalid, s.joint().of.name, s.joint().refused))
+			return r.ends(park(event.WhyInvalid, s.joint().of.name, s.joint().refused))
 		}
 		all[i] = s.joint()
 		if !r.open[all[i].of.name] {
-			return r.ends(park(WhyInvalid, all[i].of.name, invalid("step", all[i].of.name, "it is joined twice")))
+			return r.ends(park(event.WhyInvalid, all[i].of.name, invalid("step", all[i].of.name, "it is joined twice")))
 		}
 		delete(r.open, all[i].of.name)
 	}
@@ -150,7 +151,7 @@ func (r *Run) join(all []*one) error {
 		case began == nil:
 			todo = append(todo, c)
 		case !exactjson.Equal(began.Input, c.input):
-			return park(WhyDiverged, c.of.name, fmt.Errorf("%s began with another input than the function wants now", c.of.name))
+			return park(event.WhyDiverged, c.of.name, fmt.Errorf("%s began with another input than the function wants now", c.of.name))
 		case !began.settled() && !began.retrying && (c.command == nil || began.again || began.unsent):
 			todo = append(todo, c)
 		}
@@ -167,7 +168,7 @@ func (r *Run) join(all []*one) error {
 			return err
 		}
 		if r.nested.Load() {
-			return park(WhyInvalid, "", invalid("step", nil, "one was called in a step"))
+			return park(event.WhyInvalid, "", invalid("step", nil, "one was called in a step"))
 		}
 		if waits, err = r.settle(all); err != nil {
 			return err
@@ -192,11 +193,11 @@ func (r *Run) settle(all []*one) (waits bool, failure error) {
 				failure = c.err
 			}
 			if c.of.then == Park && !began.failed.Refused {
-				return false, park(WhyFailed, c.of.name, c.err)
+				return false, park(event.WhyFailed, c.of.name, c.err)
 			}
 		default:
 			if err := c.take(began.output); err != nil {
-				return false, park(WhyInvalid, c.of.name, fmt.Errorf("its recorded output does not fit: %w", err))
+				return false, park(event.WhyInvalid, c.of.name, fmt.Errorf("its recorded output does not fit: %w", err))
 			}
 		}
 	}
@@ -207,7 +208,7 @@ func (r *Run) settle(all []*one) (waits bool, failure error) {
 // nothing.
 func (r *Run) mayBegin(wanted string) error {
 	if name := r.unreached(); name != "" {
-		return park(WhyDiverged, name, fmt.Errorf("%s began, and the function wants %s without it", name, wanted))
+		return park(event.WhyDiverged, name, fmt.Errorf("%s began, and the function wants %s without it", name, wanted))
 	}
 	return nil
 }
@@ -273,8 +274,8 @@ func (r *Run) do(all []*one) error {
 }
 
 // begins returns the event with which a step begins, or begins again.
-func (r *Run) begins(c *one) Began {
-	b := Began{Step: c.of.name, Attempt: 1, Kind: c.of.kind, Pivot: c.of.pivot, Input: c.input}
+func (r *Run) begins(c *one) event.Began {
+	b := event.Began{Step: c.of.name, Attempt: 1, Kind: c.of.kind, Pivot: c.of.pivot, Input: c.input}
 	if before := r.life.byName[c.of.name]; before != nil {
 		b.Attempt, b.Input = before.attempts+1, nil
 	}
@@ -283,7 +284,7 @@ func (r *Run) begins(c *one) Began {
 
 // asks returns the command of a step, and the alarm for its reply; or the event of a command that was not made, and the
 // alarm for the next attempt.
-func (r *Run) asks(c *one, began Began) (*Failed, []messagestore.StreamWrite, error) {
+func (r *Run) asks(c *one, began event.Began) (*event.Failed, []messagestore.StreamWrite, error) {
 	var command messagestore.StreamWrite
 	err := r.life.attempt(r.ctx, c.of, func(ctx context.Context) (err error) {
 		command, err = c.command(ctx)
@@ -293,12 +294,12 @@ func (r *Run) asks(c *one, began Began) (*Failed, []messagestore.StreamWrite, er
 	case r.ctx.Err() != nil:
 		return nil, nil, r.ctx.Err()
 	case err != nil && disposition.Of(err) == nil:
-		return nil, nil, park(WhyFailed, c.of.name, fmt.Errorf("make its command: %w", err))
+		return nil, nil, park(event.WhyFailed, c.of.name, fmt.Errorf("make its command: %w", err))
 	case err != nil:
 		failed, beside, err := r.failed(c, r.beginning(began), err)
 		return &failed, beside, err
 	}
-	alarm, err := r.life.alarm(time.Now().Add(c.of.wait), Rang{For: RangTimeout, Step: c.of.name, Attempt: began.Attempt})
+	alarm, err := r.life.alarm(time.Now().Add(c.of.wait), event.Rang{For: event.RangTimeout, Step: c.of.name, Attempt: began.Attempt})
 	return nil, append(r.life.correlated(command, c.of.name), alarm), err
 }
 
@@ -348,7 +349,7 @@ func (r *Run) call(all []*one) error {
 func (r *Run) noteOutcome(c *one, output json.RawMessage, err error) error {
 	l := r.life
 	if err == nil {
-		l.note(Done{c.of.name, output})
+		l.note(event.Done{Step: c.of.name, Output: output})
 		return nil
 	}
 	failed, beside, err := r.failed(c, l.byName[c.of.name], err)
@@ -359,8 +360,8 @@ func (r *Run) noteOutcome(c *one, output json.RawMessage, err error) error {
 }
 
 // failed returns the event of an attempt that failed, or an error that ends the run.
-func (r *Run) failed(c *one, before *step, err error) (Failed, []messagestore.StreamWrite, error) {
-	f := Failed{Step: c.of.name, Attempt: 1, Error: textOf(err)}
+func (r *Run) failed(c *one, before *step, err error) (event.Failed, []messagestore.StreamWrite, error) {
+	f := event.Failed{Step: c.of.name, Attempt: 1, Error: textOf(err)}
 	failures := 1
 	if before != nil {
 		f.Attempt, failures = before.attempts, before.failures+1
@@ -373,7 +374,7 @@ func (r *Run) failed(c *one, before *step, err error) (Failed, []messagestore.St
 	case r.ctx.Err() != nil:
 		return f, nil, r.ctx.Err() // the process stops: it is no failure of the step
 	case found.Asks(disposition.Park):
-		return f, nil, park(WhyFailed, c.of.name, err)
+		return f, nil, park(event.WhyFailed, c.of.name, err)
 	case found.Asks(disposition.Skip):
 		return f, nil, skipped(c.of.name, err)
 	case found.Asks(disposition.Refuse):
@@ -388,13 +389,13 @@ func (r *Run) failed(c *one, before *step, err error) (Failed, []messagestore.St
 	if f.Asked {
 		at = askedAt(found)
 	}
-	alarm, err := r.life.alarm(at, Rang{For: RangRetry, Step: c.of.name, Attempt: f.Attempt})
-	f.RetryAt = micros(at)
+	alarm, err := r.life.alarm(at, event.Rang{For: event.RangRetry, Step: c.of.name, Attempt: f.Attempt})
+	f.RetryAt = at.UnixMicro()
 	return f, []messagestore.StreamWrite{alarm}, err
 }
 
 // beginning returns the step of an attempt whose beginning is recorded with its end.
-func (r *Run) beginning(began Began) *step {
+func (r *Run) beginning(began event.Began) *step {
 	before := &step{attempts: began.Attempt}
 	if known := r.life.byName[began.Step]; known != nil {
 		before.failures = known.failures
@@ -430,11 +431,11 @@ func (r *Run) Sleep(name string, d time.Duration) error {
 	err := r.name(name)
 	switch {
 	case err != nil:
-		return r.ends(park(WhyInvalid, name, err))
+		return r.ends(park(event.WhyInvalid, name, err))
 	case define(name, "", false, false).invalid != nil:
-		return r.ends(park(WhyInvalid, name, define(name, "", false, false).invalid))
+		return r.ends(park(event.WhyInvalid, name, define(name, "", false, false).invalid))
 	case d < time.Millisecond || d > maxWait:
-		return r.ends(park(WhyInvalid, name, invalid("time to sleep", d.String(), fmt.Sprintf("it is from 1ms to %v", maxWait))))
+		return r.ends(park(event.WhyInvalid, name, invalid("time to sleep", d.String(), fmt.Sprintf("it is from 1ms to %v", maxWait))))
 	case over:
 		return nil
 	case known:
@@ -444,11 +445,11 @@ func (r *Run) Sleep(name string, d time.Duration) error {
 		return r.ends(err)
 	}
 	until := time.Now().Add(d)
-	alarm, err := l.alarm(until, Rang{For: RangSleep, Step: name})
+	alarm, err := l.alarm(until, event.Rang{For: event.RangSleep, Step: name})
 	if err != nil {
 		return r.ends(err)
 	}
-	l.note(Waiting{name, micros(until)}, alarm)
+	l.note(event.Waiting{Name: name, Until: until.UnixMicro()}, alarm)
 	return r.ends(ErrPaused)
 }
 
@@ -465,17 +466,17 @@ func Value[T any](r *Run, name string, f func() T) (T, error) {
 		err = define(name, "", f == nil, false).invalid
 	}
 	if err != nil {
-		return value, r.ends(park(WhyInvalid, name, err))
+		return value, r.ends(park(event.WhyInvalid, name, err))
 	}
 	raw, known := r.life.values[name]
 	if !known {
 		if raw, err = encode("value "+name, f()); err != nil {
-			return value, r.ends(park(WhyInvalid, name, err))
+			return value, r.ends(park(event.WhyInvalid, name, err))
 		}
-		r.life.note(Valued{name, raw})
+		r.life.note(event.Valued{Name: name, Value: raw})
 	}
 	if err := json.Unmarshal(raw, &value); err != nil {
-		return value, r.ends(park(WhyInvalid, name, fmt.Errorf("value %s does not fit: %w", name, err)))
+		return value, r.ends(park(event.WhyInvalid, name, fmt.Errorf("value %s does not fit: %w", name, err)))
 	}
 	return value, nil
 }
@@ -484,7 +485,7 @@ func Value[T any](r *Run, name string, f func() T) (T, error) {
 func (l *life) forward(ctx context.Context) error {
 	f := l.functions[l.started.Version]
 	if f == nil {
-		return park(WhyVersion, "", fmt.Errorf("the definition has no function for version %d", l.started.Version))
+		return park(event.WhyVersion, "", fmt.Errorf("the definition has no function for version %d", l.started.Version))
 	}
 	r := &Run{ctx: ctx, life: l, reached: map[string]bool{}, open: map[string]bool{}}
 	var output json.RawMessage
@@ -506,7 +507,7 @@ func (l *life) forward(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case panicked:
-		return park(WhyPanic, "", err)
+		return park(event.WhyPanic, "", err)
 	case unfit:
 		return err
 	}
@@ -516,20 +517,20 @@ func (l *life) forward(ctx context.Context) error {
 // end records the end of a function that returned.
 func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err error) error {
 	if name := r.unreached(); name != "" {
-		return park(WhyDiverged, name, fmt.Errorf("%s began, and the function returns without it", name))
+		return park(event.WhyDiverged, name, fmt.Errorf("%s began, and the function returns without it", name))
 	}
 	for name := range r.open {
-		return park(WhyInvalid, name, invalid("step", name, "Go was called, and not Join"))
+		return park(event.WhyInvalid, name, invalid("step", name, "Go was called, and not Join"))
 	}
 	found := disposition.Of(err)
 	switch {
 	case err == nil:
 		for _, began := range l.steps {
 			if !began.settled() {
-				return park(WhyUnended, began.Step, errors.New("the function returned before the step had ended"))
+				return park(event.WhyUnended, began.Step, errors.New("the function returned before the step had ended"))
 			}
 		}
-		return l.write(ctx, Completed{output})
+		return l.write(ctx, event.Completed{Output: output})
 	case found.Asks(disposition.Skip):
 		return skipped("", err)
 	case found.Asks(disposition.Retry):
@@ -539,15 +540,15 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 		if failed, is := errors.AsType[*StepError](err); is {
 			name = failed.Step
 		}
-		return park(WhyFailed, name, err)
+		return park(event.WhyFailed, name, err)
 	}
-	return l.write(ctx, Compensating{textOf(err)})
+	return l.write(ctx, event.Compensating{Reason: textOf(err)})
 }
 
 // runAgain has the function run again at a time, or earlier if the saga goes on for another reason.
 func (l *life) runAgain(ctx context.Context, at time.Time) error {
-	if int(l.version)+1 >= MaxEvents {
-		return park(WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", MaxEvents))
+	if int(l.version)+1 >= maxEvents {
+		return park(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", maxEvents))
 	}
 	l.waits = true
 	if l.guessed && len(l.noted) == 0 {
@@ -556,7 +557,7 @@ func (l *life) runAgain(ctx context.Context, at time.Time) error {
 	if err := l.write(ctx); err != nil {
 		return err
 	}
-	alarm, err := l.alarm(at, Rang{For: RangLater})
+	alarm, err := l.alarm(at, event.Rang{For: event.RangLater})
 	if err == nil {
 		_, err = l.store.WriteStreams(ctx, alarm)
 	}

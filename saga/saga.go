@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // Store has the methods of a [messagestore.Store] that a saga needs. It is safe for concurrent use.
@@ -127,8 +128,8 @@ func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, erro
 	}
 	wrong = append(wrong, c.define(steps)...)
 	if len(wrong) == 0 {
-		c.wakeups = wakeups.New(store, c.category, []string{TypeCompleted, TypeCompensated, TypeParked}, c.config.PollInterval, c.config.Logger)
-		runner, err := consumer.New(store, c.category, "runner", known.Handler{Known: append([]string{TypeStarted}, outside...), Func: c.handle, Owner: true}, &consumer.Config{
+		c.wakeups = wakeups.New(store, c.category, []string{event.TypeCompleted, event.TypeCompensated, event.TypeParked}, c.config.PollInterval, c.config.Logger)
+		runner, err := consumer.New(store, c.category, "runner", known.Handler{Known: append([]string{event.TypeStarted}, event.Outside...), Func: c.handle, Owner: true}, &consumer.Config{
 			OnlyKnown: true, Concurrency: c.config.Concurrency, BatchSize: messagestore.MaxReadMessages,
 			PollInterval: c.config.PollInterval, Lease: c.config.Lease, Start: consumer.FromStart(), Logger: c.config.Logger,
 			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}},
@@ -189,7 +190,7 @@ func erase[In, Out any](f func(r *Run, in In) (Out, error)) func(r *Run, input j
 	return func(r *Run, input json.RawMessage) (json.RawMessage, error) {
 		var in In
 		if err := json.Unmarshal(input, &in); err != nil {
-			return nil, park(WhyInvalid, "", fmt.Errorf("the saga's input: %w", err))
+			return nil, park(event.WhyInvalid, "", fmt.Errorf("the saga's input: %w", err))
 		}
 		out, err := f(r, in)
 		if err != nil || r.stop != nil {
@@ -197,7 +198,7 @@ func erase[In, Out any](f func(r *Run, in In) (Out, error)) func(r *Run, input j
 		}
 		raw, err := encode("output of the saga", out)
 		if err != nil {
-			return nil, park(WhyInvalid, "", err)
+			return nil, park(event.WhyInvalid, "", err)
 		}
 		return raw, nil
 	}

@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// MaxEvents bounds the messages of a saga: a saga that would have more is parked. Its compensation
+// maxEvents bounds the messages of a saga: a saga that would have more is parked. Its compensation
 // may take as many again.
-const MaxEvents = 10_000
+const maxEvents = 10_000
 
 // A State is how far a saga is.
 type State string
@@ -27,20 +28,20 @@ const (
 
 // state is the fold of a saga's stream.
 type state struct {
-	started  *Started
+	started  *event.Started
 	deadline time.Time // zero for none
 
 	steps   []*step // in the order in which they began
 	byName  map[string]*step
 	values  map[string]json.RawMessage
-	sleeps  map[string]bool     // whether it is over
-	replies map[string]*Replied // the first of each step
+	sleeps  map[string]bool           // whether it is over
+	replies map[string]*event.Replied // the first of each step
 
 	acted        bool // a runner has written
 	late         bool // the deadline is over
-	cancel       *CancelRequested
-	compensating *Compensating
-	parked       *Parked
+	cancel       *event.CancelRequested
+	compensating *event.Compensating
+	parked       *event.Parked
 	ended        State // "" for none
 	output       json.RawMessage
 	later        string // a type that this release does not know
@@ -48,14 +49,14 @@ type state struct {
 
 // A step has begun.
 type step struct {
-	Began
+	event.Began
 
-	attempts int     // begun
-	failures int     // that count
-	retrying bool    // until its alarm rings
-	failed   *Failed // for good
-	again    bool    // a person wants it to begin again
-	unsent   bool    // of an [Ask]: the last attempt has sent no command
+	attempts int           // begun
+	failures int           // that count
+	retrying bool          // until its alarm rings
+	failed   *event.Failed // for good
+	again    bool          // a person wants it to begin again
+	unsent   bool          // of an [Ask]: the last attempt has sent no command
 	done     bool
 	output   json.RawMessage
 
@@ -69,7 +70,7 @@ type step struct {
 func (s *step) settled() bool { return s.done || s.failed != nil }
 
 func newState() *state {
-	return &state{byName: map[string]*step{}, values: map[string]json.RawMessage{}, sleeps: map[string]bool{}, replies: map[string]*Replied{}}
+	return &state{byName: map[string]*step{}, values: map[string]json.RawMessage{}, sleeps: map[string]bool{}, replies: map[string]*event.Replied{}}
 }
 
 // take folds a stored message.
@@ -78,7 +79,7 @@ func (s *state) take(m *messagestore.Message) error {
 		s.ended = StateCompensated // an operator deleted the saga
 		return nil
 	}
-	body, err := decode(m)
+	body, err := event.Decode(m)
 	if err != nil {
 		return err
 	}
@@ -86,10 +87,10 @@ func (s *state) take(m *messagestore.Message) error {
 		s.later = m.Type
 		return nil
 	}
-	if (m.Position == 0) != (m.Type == TypeStarted) {
-		return fmt.Errorf("%s: a saga's stream begins with %s, and has no other", m, TypeStarted)
+	if (m.Position == 0) != (m.Type == event.TypeStarted) {
+		return fmt.Errorf("%s: a saga's stream begins with %s, and has no other", m, event.TypeStarted)
 	}
-	if started, is := body.(Started); is && started.DeadlineMillis > 0 {
+	if started, is := body.(event.Started); is && started.DeadlineMillis > 0 {
 		s.deadline = m.Time.Add(time.Duration(started.DeadlineMillis) * time.Millisecond)
 	}
 	s.fold(body)
@@ -98,70 +99,70 @@ func (s *state) take(m *messagestore.Message) error {
 
 // fold adds a message to the state.
 func (s *state) fold(body messagestore.Body) {
-	parked, isParked := body.(Parked)
-	byOperator := isParked && parked.Why == WhyOperator
-	if t := body.MessageType(); t != TypeStarted && !byOperator && !slices.Contains(outside, t) {
+	parked, isParked := body.(event.Parked)
+	byOperator := isParked && parked.Why == event.WhyOperator
+	if t := body.MessageType(); t != event.TypeStarted && !byOperator && !slices.Contains(event.Outside, t) {
 		s.acted = true
 	}
 	switch b := body.(type) {
-	case Started:
+	case event.Started:
 		s.started = &b
-	case Began:
+	case event.Began:
 		s.began(b)
-	case Done:
+	case event.Done:
 		if one := s.byName[b.Step]; one != nil {
 			one.done, one.output = true, b.Output
 		}
-	case Failed:
+	case event.Failed:
 		if one := s.byName[b.Step]; one != nil {
 			if !b.Asked {
 				one.failures++
 			}
-			one.unsent = one.Kind == KindAsk // its command could not be made
+			one.unsent = one.Kind == event.KindAsk // its command could not be made
 			if one.retrying = b.RetryAt > 0; !one.retrying {
 				one.failed = &b
 			}
 		}
-	case Waiting:
+	case event.Waiting:
 		s.sleeps[b.Name] = false
-	case Valued:
+	case event.Valued:
 		s.values[b.Name] = b.Value
-	case Replied:
+	case event.Replied:
 		s.replied(b)
-	case Rang:
+	case event.Rang:
 		s.rang(b)
-	case CancelRequested:
+	case event.CancelRequested:
 		if s.cancel == nil {
 			s.cancel = &b
 		}
 		if s.compensating == nil && !s.pivoted() {
 			s.parked = nil // it is undone instead
 		}
-	case Compensating:
+	case event.Compensating:
 		s.compensating = &b
-	case Undone:
+	case event.Undone:
 		if one := s.byName[b.Step]; one != nil {
 			one.undone = true
 		}
-	case UndoFailed:
+	case event.UndoFailed:
 		if one := s.byName[b.Step]; one != nil {
 			one.undoAttempts, one.undoing = b.Attempt, true
 			if !b.Asked {
 				one.undoFailures++
 			}
 		}
-	case Parked:
+	case event.Parked:
 		s.parked = &b
-	case Resumed:
+	case event.Resumed:
 		s.resumed()
-	case Completed:
+	case event.Completed:
 		s.ended, s.output = StateCompleted, b.Output
-	case Compensated:
+	case event.Compensated:
 		s.ended = StateCompensated
 	}
 }
 
-func (s *state) began(b Began) {
+func (s *state) began(b event.Began) {
 	one := s.byName[b.Step]
 	if one == nil {
 		one = &step{Began: b}
@@ -176,7 +177,7 @@ func (s *state) began(b Began) {
 
 // replied keeps the first reply of a step. A reply behind the step's timeout changes nothing that
 // goes on, and is an undo's output.
-func (s *state) replied(b Replied) {
+func (s *state) replied(b event.Replied) {
 	if s.replies[b.Step] != nil {
 		return
 	}
@@ -186,34 +187,34 @@ func (s *state) replied(b Replied) {
 	}
 }
 
-func (s *step) answer(r *Replied) {
+func (s *step) answer(r *event.Replied) {
 	switch {
-	case s.Kind != KindAsk:
+	case s.Kind != event.KindAsk:
 	case r.Error != "":
-		s.failed = &Failed{Step: s.Step, Attempt: s.attempts, Error: r.Error, Refused: true}
+		s.failed = &event.Failed{Step: s.Step, Attempt: s.attempts, Error: r.Error, Refused: true}
 	default:
 		s.done, s.output = true, r.Output
 	}
 }
 
-func (s *state) rang(b Rang) {
+func (s *state) rang(b event.Rang) {
 	one := s.byName[b.Step]
 	switch b.For {
-	case RangDeadline:
+	case event.RangDeadline:
 		s.late = true
-	case RangSleep:
+	case event.RangSleep:
 		s.sleeps[b.Step] = true
-	case RangRetry:
+	case event.RangRetry:
 		if one != nil && one.attempts == b.Attempt {
 			one.retrying = false
 		}
-	case RangUndo:
+	case event.RangUndo:
 		if one != nil && one.undoAttempts == b.Attempt {
 			one.undoing = false
 		}
-	case RangTimeout:
-		if one != nil && one.Kind == KindAsk && one.attempts == b.Attempt && !one.settled() {
-			one.failed = &Failed{Step: one.Step, Attempt: one.attempts, Error: noReply}
+	case event.RangTimeout:
+		if one != nil && one.Kind == event.KindAsk && one.attempts == b.Attempt && !one.settled() {
+			one.failed = &event.Failed{Step: one.Step, Attempt: one.attempts, Error: noReply}
 		}
 	}
 }
@@ -267,7 +268,7 @@ func (s *state) out(one *step) json.RawMessage {
 	if one.done {
 		return one.output
 	}
-	if reply := s.replies[one.Step]; reply != nil && one.Kind == KindAsk && reply.Error == "" {
+	if reply := s.replies[one.Step]; reply != nil && one.Kind == event.KindAsk && reply.Error == "" {
 		return reply.Output
 	}
 	return nil

@@ -11,10 +11,11 @@ import (
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// MaxValueBytes bounds an input, an output and a value, as JSON.
-const MaxValueBytes = 512 << 10
+// maxValueBytes bounds an input, an output and a value, as JSON.
+const maxValueBytes = 512 << 10
 
 // A Then says what becomes of a saga when a step has failed for good.
 type Then int
@@ -206,7 +207,7 @@ type Step[In, Out any] struct {
 func NewStep[In, Out any](
 	name string, do func(ctx context.Context, in In) (Out, error), undo func(ctx context.Context, in In, out *Out) error, config *StepConfig,
 ) *Step[In, Out] {
-	s := &Step[In, Out]{define(name, KindCall, do == nil, undo == nil), do, undo}
+	s := &Step[In, Out]{define(name, event.KindCall, do == nil, undo == nil), do, undo}
 	s.of.configure(config)
 	return s
 }
@@ -244,7 +245,7 @@ func (s *Step[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 	}
 	err = l.attempt(ctx, &s.of, func(ctx context.Context) error { return s.undoCall(ctx, in, out) })
 	if err == nil {
-		l.note(Undone{Step: one.Step})
+		l.note(event.Undone{Step: one.Step})
 	}
 	return err
 }
@@ -266,7 +267,7 @@ func NewTxStep[Tx, In, Out any](
 	name string, txs *messagestore.TxStore[Tx],
 	do func(ctx context.Context, tx Tx, in In) (Out, error), undo func(ctx context.Context, tx Tx, in In, out *Out) error, config *StepConfig,
 ) *TxStep[Tx, In, Out] {
-	s := &TxStep[Tx, In, Out]{define(name, KindTx, do == nil, undo == nil), txs, do, undo}
+	s := &TxStep[Tx, In, Out]{define(name, event.KindTx, do == nil, undo == nil), txs, do, undo}
 	s.of.configure(config)
 	if txs == nil {
 		s.of.invalid = errors.Join(s.of.invalid, invalid("step", name, "its store is nil"))
@@ -282,14 +283,14 @@ func (s *TxStep[Tx, In, Out]) definition() *definition { return &s.of }
 // Do does the step, or returns its recorded outcome. See [Step.Do].
 func (s *TxStep[Tx, In, Out]) Do(r *Run, in In) (Out, error) {
 	g := reach[Out](r, &s.of, in)
-	g.one.transact = func(ctx context.Context, l *life, began Began) error {
+	g.one.transact = func(ctx context.Context, l *life, began event.Began) error {
 		return transact(ctx, l, s.txs, began.Step, func(ctx context.Context, tx Tx) ([]messagestore.Body, error) {
 			out, err := s.do(ctx, tx, in)
 			if err != nil {
 				return nil, err
 			}
 			output, err := encodeOutput(&s.of, out)
-			return []messagestore.Body{began, Done{s.of.name, output}}, err
+			return []messagestore.Body{began, event.Done{Step: s.of.name, Output: output}}, err
 		})
 	}
 	err := r.Join(g)
@@ -298,7 +299,7 @@ func (s *TxStep[Tx, In, Out]) Do(r *Run, in In) (Out, error) {
 
 func (s *TxStep[Tx, In, Out]) undo(ctx context.Context, l *life, one *step) error {
 	if !one.done {
-		l.note(Undone{Step: one.Step, Nothing: true})
+		l.note(event.Undone{Step: one.Step, Nothing: true})
 		return nil
 	}
 	in, out, err := recorded[In, Out](l, one)
@@ -307,7 +308,7 @@ func (s *TxStep[Tx, In, Out]) undo(ctx context.Context, l *life, one *step) erro
 	}
 	return l.attempt(ctx, &s.of, func(ctx context.Context) error {
 		return transact(ctx, l, s.txs, one.Step, func(ctx context.Context, tx Tx) ([]messagestore.Body, error) {
-			return []messagestore.Body{Undone{Step: one.Step}}, s.undoTx(ctx, tx, in, out)
+			return []messagestore.Body{event.Undone{Step: one.Step}}, s.undoTx(ctx, tx, in, out)
 		})
 	})
 }
@@ -349,7 +350,7 @@ func transact[Tx any](
 	case isConflict && conflict.Stream != l.stream, errors.Is(err, messagestore.ErrIDConflict):
 		return err // of a write that f added: the attempt has failed
 	case errors.Is(err, messagestore.ErrInvalid):
-		return park(WhyInvalid, step, err)
+		return park(event.WhyInvalid, step, err)
 	}
 	return &storeError{l.moved(err)}
 }
@@ -383,7 +384,7 @@ func (a *adding) end() {
 //		return balance, saga.Write(ctx, event)
 //	}
 //
-// The messages have the saga's stream as their correlation, and the property [StepProperty]. A write whose
+// The messages have the saga's stream as their correlation, and the property sagaStep. A write whose
 // version conflicts has the function called again, up to five times; then the attempt has failed. A
 // message that the store refuses as invalid parks the saga.
 //
@@ -431,7 +432,7 @@ type Ask[In, Out any] struct {
 // NewAsk returns a step that writes a command, and waits for the reply of the command's handler: see
 // [Saga.Reply], [Saga.Refuse] and [Answer]. The command is written together with the record that the step
 // began, so it is there exactly if that is. Its messages have the saga's stream as their correlation, and the
-// property [StepProperty].
+// property sagaStep.
 //
 // The command of undo is written together with the record that the step is undone; a write without a stream is
 // none. Out is nil if no reply is known: the command may still be handled, before the undo's or after it.
@@ -441,7 +442,7 @@ func NewAsk[In, Out any](
 	name string, command func(ctx context.Context, in In) (messagestore.StreamWrite, error),
 	undo func(ctx context.Context, in In, out *Out) (messagestore.StreamWrite, error), config *AskConfig,
 ) *Ask[In, Out] {
-	a := &Ask[In, Out]{define(name, KindAsk, command == nil, undo == nil), command, undo}
+	a := &Ask[In, Out]{define(name, event.KindAsk, command == nil, undo == nil), command, undo}
 	a.of.configureAsk(config)
 	return a
 }
@@ -479,7 +480,7 @@ func (a *Ask[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 		return err
 	})
 	if err == nil {
-		l.note(Undone{Step: one.Step}, l.correlated(command, one.Step)...)
+		l.note(event.Undone{Step: one.Step}, l.correlated(command, one.Step)...)
 	}
 	return err
 }
@@ -497,12 +498,12 @@ func (a *Ask[In, Out]) check(output any) error {
 // error parks the saga.
 func recorded[In, Out any](l *life, one *step) (in In, out *Out, err error) {
 	if err := json.Unmarshal(one.Input, &in); err != nil {
-		return in, nil, park(WhyInvalid, one.Step, fmt.Errorf("undo %s: its input: %w", one.Step, err))
+		return in, nil, park(event.WhyInvalid, one.Step, fmt.Errorf("undo %s: its input: %w", one.Step, err))
 	}
 	if raw := l.out(one); raw != nil {
 		out = new(Out)
 		if err := json.Unmarshal(raw, out); err != nil {
-			return in, nil, park(WhyInvalid, one.Step, fmt.Errorf("undo %s: its output: %w", one.Step, err))
+			return in, nil, park(event.WhyInvalid, one.Step, fmt.Errorf("undo %s: its output: %w", one.Step, err))
 		}
 	}
 	return in, out, nil
@@ -514,8 +515,8 @@ func encode(field string, value any) (json.RawMessage, error) {
 	if err != nil {
 		return nil, invalid(field, fmt.Sprintf("%T", value), fmt.Sprintf("it does not encode: %v", err))
 	}
-	if len(raw) > MaxValueBytes {
-		return nil, invalid(field, raw, fmt.Sprintf("it has at most %d bytes as JSON", MaxValueBytes))
+	if len(raw) > maxValueBytes {
+		return nil, invalid(field, raw, fmt.Sprintf("it has at most %d bytes as JSON", maxValueBytes))
 	}
 	return raw, nil
 }
@@ -523,7 +524,7 @@ func encode(field string, value any) (json.RawMessage, error) {
 func encodeOutput(d *definition, out any) (json.RawMessage, error) {
 	raw, err := encode("output of "+d.name, out)
 	if err != nil {
-		return nil, park(WhyInvalid, d.name, err)
+		return nil, park(event.WhyInvalid, d.name, err)
 	}
 	return raw, nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/saga"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A theatre has a table of seats in the database of its store.
@@ -313,7 +314,7 @@ func writesAreCommitted[Tx any](t *testing.T, open func(t *testing.T) *theatre[T
 				taken = append(taken, body.Taken)
 				sum += body.Taken
 				require.Equal(t, messagestore.StreamName("booking:saga-7"), m.Metadata.CorrelationStream)
-				require.Equal(t, "seats", m.Metadata.Properties.Get(saga.StepProperty))
+				require.Equal(t, "seats", m.Metadata.Properties.Get("sagaStep"))
 			}
 			require.Equal(t, test.taken, taken, events(t, th.txs.Store, "7"))
 			_, n := th.taken(t)
@@ -366,7 +367,7 @@ func TestWritesThatAreRefusedEndTheSaga(t *testing.T) {
 			require.Equal(t, test.state, status.State)
 			require.Equal(t, test.calls, th.w.calls["take"])
 			if test.state == saga.StateParked {
-				require.Equal(t, saga.WhyInvalid, status.Parked.Why)
+				require.Equal(t, event.WhyInvalid, status.Parked.Why)
 			}
 			rows, _ := th.taken(t)
 			require.Zero(t, rows)
@@ -395,7 +396,7 @@ func TestWriteRefusesWhatIsNoPartOfAStep(t *testing.T) {
 	seats := saga.NewTxStep("seats", th.txs,
 		func(ctx context.Context, _ *sql.Tx, _ trip) (int, error) {
 			kept = ctx //nolint:fatcontext // it is kept to see that it is of no use
-			requireRefused(saga.Write(ctx, good, messagestore.To("booking:saga-7", messagestore.AnyVersion, saga.Done{Step: "seats"})), "stream")
+			requireRefused(saga.Write(ctx, good, messagestore.To("booking:saga-7", messagestore.AnyVersion, event.Done{Step: "seats"})), "stream")
 			requireRefused(saga.Write(ctx, good, messagestore.To("", messagestore.AnyVersion, seatsTaken{2})), "stream name")
 			return 2, saga.Write(ctx)
 		}, saga.NothingTx, nil)

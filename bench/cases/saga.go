@@ -94,7 +94,7 @@ func sagas(callers int) func(context.Context, *measure.Cell) error {
 		stop()
 		err = errors.Join(err, <-ended)
 		var completed int64
-		if scanErr := s.pool.QueryRow(ctx, "select count(*) from dibs.messages where category = 'booking:saga' and type = $1", saga.Completed{}.MessageType()).Scan(&completed); scanErr != nil {
+		if scanErr := s.pool.QueryRow(ctx, "select count(*) from dibs.messages where category = 'booking:saga' and type = 'Completed'").Scan(&completed); scanErr != nil {
 			return errors.Join(err, scanErr)
 		}
 		return errors.Join(err, cell.Check("completed sagas", completed, done))

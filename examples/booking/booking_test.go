@@ -251,9 +251,9 @@ func TestATripOfTheReleaseBeforeGoesOnAsItBegan(t *testing.T) {
 		require.NoError(t, err)
 		defer store.Close()
 		_, err = store.Write(t.Context(), "booking:saga-7", messagestore.NoStream,
-			saga.Started{Definition: "booking", Version: 1, Input: json.RawMessage(`{"city":"Lisbon","car":"small"}`)},
-			saga.Began{Step: "flight", Attempt: 1, Input: json.RawMessage(`"Lisbon"`)},
-			saga.Done{Step: "flight", Output: json.RawMessage(`{"reference":"F777"}`)},
+			messagestore.Raw{Type: "Started", Data: json.RawMessage(`{"definition":"booking","version":1,"input":{"city":"Lisbon","car":"small"}}`)},
+			messagestore.Raw{Type: "Began", Data: json.RawMessage(`{"step":"flight","attempt":1,"input":"Lisbon"}`)},
+			messagestore.Raw{Type: "Done", Data: json.RawMessage(`{"step":"flight","output":{"reference":"F777"}}`)},
 		)
 		require.NoError(t, err)
 		defer run(t, w.Service)()

@@ -30,7 +30,6 @@ import (
 	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
 	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/saga"
 )
 
 type demoCommand struct {
@@ -396,13 +395,13 @@ func (d *messagingDemo) bringBack(cancel context.CancelCauseFunc) error {
 func (d *messagingDemo) count(ctx context.Context) error {
 	page, err := d.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{
 		Category: "transfer:saga", From: d.counted, Limit: messagestore.MaxReadMessages,
-		Filter: messagestore.Filter{Types: []string{saga.TypeCompleted, saga.TypeCompensated, saga.TypeParked}},
+		Filter: messagestore.Filter{Types: []string{"Completed", "Compensated", "Parked"}},
 	})
 	if err != nil {
 		return err
 	}
 	for _, m := range page.Messages {
-		if m.Type == saga.TypeParked {
+		if m.Type == "Parked" {
 			d.parked.Add(1)
 			return fmt.Errorf("%s is parked: %s", m.Stream, m.Data)
 		}

@@ -328,11 +328,11 @@ type sagaChange struct {
 // A changedLine is how a change is printed as JSON.
 type changedLine struct {
 	Stream messagestore.StreamName `json:"stream"`
-	Did    saga.Doing              `json:"did"`
+	Did    string                  `json:"did"`
 	Was    saga.State              `json:"was"`
 }
 
-func (c *sagaChange) run(ctx context.Context, a *app, doing saga.Doing, call func(*saga.Operator) (saga.Story, error)) error {
+func (c *sagaChange) run(ctx context.Context, a *app, doing string, call func(*saga.Operator) (saga.Story, error)) error {
 	return a.withSagas(ctx, c.Category, c.By, func(o *saga.Operator, store *messagestore.Store) error {
 		was, err := call(o)
 		switch {
@@ -358,7 +358,7 @@ Example:
 
 // Run cancels it.
 func (c *sagaCancelCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, saga.DoingCancel, func(o *saga.Operator) (saga.Story, error) { return o.Cancel(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "cancel", func(o *saga.Operator) (saga.Story, error) { return o.Cancel(ctx, c.ID, c.Reason) })
 }
 
 type sagaResumeCommand struct{ sagaChange }
@@ -374,7 +374,7 @@ Example:
 
 // Run resumes it.
 func (c *sagaResumeCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, saga.DoingResume, func(o *saga.Operator) (saga.Story, error) { return o.Resume(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "resume", func(o *saga.Operator) (saga.Story, error) { return o.Resume(ctx, c.ID, c.Reason) })
 }
 
 type sagaRetryCommand struct{ sagaChange }
@@ -390,7 +390,7 @@ Example:
 
 // Run retries it.
 func (c *sagaRetryCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, saga.DoingRetry, func(o *saga.Operator) (saga.Story, error) { return o.Retry(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "retry", func(o *saga.Operator) (saga.Story, error) { return o.Retry(ctx, c.ID, c.Reason) })
 }
 
 type sagaParkCommand struct{ sagaChange }
@@ -406,5 +406,5 @@ Example:
 
 // Run parks it.
 func (c *sagaParkCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, saga.DoingPark, func(o *saga.Operator) (saga.Story, error) { return o.Park(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "park", func(o *saga.Operator) (saga.Story, error) { return o.Park(ctx, c.ID, c.Reason) })
 }

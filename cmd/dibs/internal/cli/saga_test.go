@@ -8,18 +8,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/saga"
 )
 
 // sagas makes sagas in each state, without a runner.
 func sagas(t *testing.T, store *messagestore.Store) {
 	t.Helper()
-	started := saga.Started{Definition: "booking", Version: 2, Input: []byte(`{"to":"LIS"}`)}
+	raw := func(messageType, data string) messagestore.Raw {
+		return messagestore.Raw{Type: messageType, Data: []byte(data)}
+	}
+	started := raw("Started", `{"definition":"booking","version":2,"input":{"to":"LIS"}}`)
+	began := raw("Began", `{"step":"flight","attempt":1}`)
 	for id, events := range map[string][]messagestore.Body{
 		"1": {started},
-		"2": {started, saga.Began{Step: "flight", Attempt: 1}, saga.Failed{Step: "flight", Attempt: 1, Error: "down", RetryAt: 9e15}},
-		"3": {started, saga.Began{Step: "flight", Attempt: 1}, saga.Parked{Why: saga.WhyFailed, Step: "flight", Reason: "no such flight"}},
-		"4": {started, saga.Completed{Output: []byte(`{}`)}},
+		"2": {started, began, raw("Failed", `{"step":"flight","attempt":1,"error":"down","retryAt":9000000000000000}`)},
+		"3": {started, began, raw("Parked", `{"why":"failed","step":"flight","reason":"no such flight"}`)},
+		"4": {started, raw("Completed", `{"output":{}}`)},
 	} {
 		_, err := store.Write(t.Context(), messagestore.Category("booking:saga").Stream(id), messagestore.NoStream, events...)
 		require.NoError(t, err)

@@ -1,8 +1,8 @@
-package saga
+// Package event has the messages in the stream of a saga.
+package event
 
 import (
 	"encoding/json"
-	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -28,8 +28,8 @@ const (
 	TypeResumed         = "Resumed"
 )
 
-// outside are the types that come from outside of a runner: each is a reason to go on.
-var outside = []string{TypeReplied, TypeRang, TypeCancelRequested, TypeResumed}
+// Outside are the types that come from outside of a runner: each is a reason to go on.
+var Outside = []string{TypeReplied, TypeRang, TypeCancelRequested, TypeResumed}
 
 // Started is the first message of a saga.
 type Started struct {
@@ -128,9 +128,9 @@ const (
 	WhyVersion  = "no version"     // the definition has no function for the saga's version
 	WhyInvalid  = "invalid"        // the function makes a mistake, such as a step twice
 	WhyPanic    = "panic"          // the function panicked, or ended its goroutine
-	WhyTooLong  = "too long"       // more than [MaxEvents]
+	WhyTooLong  = "too long"       // too many messages
 	WhyUnended  = "step not ended" // the function returned before a step of its had ended
-	WhyOperator = "operator"       // an [Operator] parked it
+	WhyOperator = "operator"       // an operator parked it
 )
 
 // Completed is the end of a saga whose function returned nil.
@@ -141,7 +141,7 @@ type Completed struct {
 // Compensated is the end of a saga whose steps are undone.
 type Compensated struct{}
 
-// Replied is the reply to an [Ask].
+// Replied is the reply to an ask.
 type Replied struct {
 	Step   string          `json:"step"`
 	Output json.RawMessage `json:"output,omitempty"`
@@ -154,7 +154,7 @@ const (
 	RangSleep    = "sleep"
 	RangRetry    = "retry"
 	RangUndo     = "undo"
-	RangTimeout  = "timeout" // of an [Ask]
+	RangTimeout  = "timeout" // of an ask
 	RangLater    = "later"   // for a process of a later release, and for a function that has asked to be run again
 )
 
@@ -225,8 +225,8 @@ func (CancelRequested) MessageType() string { return TypeCancelRequested }
 // MessageType implements [messagestore.Body].
 func (Resumed) MessageType() string { return TypeResumed }
 
-// decode returns the body of a message of a saga, nil for a type that this release does not know.
-func decode(m *messagestore.Message) (messagestore.Body, error) {
+// Decode returns the body of a message of a saga, nil for a type that this release does not know.
+func Decode(m *messagestore.Message) (messagestore.Body, error) {
 	switch m.Type {
 	case TypeStarted:
 		return body[Started](m)
@@ -267,5 +267,3 @@ func decode(m *messagestore.Message) (messagestore.Body, error) {
 func body[T messagestore.Body](m *messagestore.Message) (messagestore.Body, error) {
 	return messagestore.Decode[T](m)
 }
-
-func micros(t time.Time) int64 { return t.UnixMicro() }
