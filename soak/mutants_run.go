@@ -256,7 +256,7 @@ func (f mutantsRun) passQueues(ctx context.Context, s *mutants.Scene) error {
 		if err != nil {
 			return err
 		}
-		least := &queues.Counts{Items: 100, Deliveries: 100, Expiries: 3, Refused: 3, Kills: 3}
+		least := &queues.Counts{Items: 100, Staged: 10, Deliveries: 100, Expiries: 3, Refused: 3, Kills: 3}
 		if options.Open {
 			least = &queues.Counts{Items: 100, Deliveries: 100, Undone: 10}
 		}

@@ -91,6 +91,21 @@ func queued() []*Mutant {
 			[3]string{take, "failures = least(x.failures + case when y.kind in ('r', 'x') then 1 else 0 end, 32767),", "failures = x.failures,"}),
 		mutant("deferred-without-line", "a deferred delivery has no line in its item's log", broken(queues.Lines),
 			[3]string{take, "select q, y.position, y.version, y.kind::\"char\", now, y.session, y.error from back y", "select q, y.position, y.version, y.kind::\"char\", now, y.session, y.error from back y where y.kind <> 'f'"}),
+		mutant("staged-early", "a staged item is appended at once, and not in COMMIT", broken(queues.Placed),
+			[3]string{"stage", "insert into dibs.staged (xact,", `perform dibs.append_shared(stage.stream, stage.expected, message_id, stage.type, stage.data, stage.metadata);
+				return; insert into dibs.staged (xact,`}),
+		mutant("staged-backwards", "the staged items of a transaction come in the opposite order", broken(queues.Placed),
+			[3]string{"append_staged", "order by x.n loop perform", "order by x.n desc loop perform"}),
+		mutant("staged-left-out", "COMMIT leaves out an item whose id has another content", broken(queues.Staged),
+			[3]string{"append_staged", "if answer in ('written', 'duplicate') then", "if true then"}),
+		mutant("staged-all-left-out", "COMMIT appends nothing where one of its items is there already", broken(queues.Staged),
+			[3]string{"append_staged", "when sqlstate 'DB003' or unique_violation then", `when sqlstate 'DB003' or unique_violation then
+				delete from dibs.staged x where x.xact = new.xact; return null;`}),
+		mutant("staged-name-not-heeded", "COMMIT does not look whether a unique name is taken", broken(queues.Staged),
+			[3]string{"append_staged", "perform dibs.append_shared(s.stream, s.expected,", "perform dibs.append_shared(s.stream, -2,"}),
+		{Name: "staged-outside", Says: "a staged item is inserted beside the transaction", Plant: code(
+			edit("queue", "err := tx.Stage(ctx, w.Stream, w.Expected, w.Bodies[0])", "_, err := q.store.Write(ctx, w.Stream, w.Expected, w.Bodies[0])"),
+		), Scene: worked, Breaks: broken(queues.Staged)},
 		{Name: "commit-not-asked-for", Says: "an item whose completion was rolled back is completed", Plant: code(
 			edit("queue", "e.Kind = queuing.Committed return e", "e.Kind = queuing.Complete\n\treturn e"),
 		), Scene: worked, Breaks: broken(queues.Effects)},

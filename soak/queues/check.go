@@ -28,11 +28,13 @@ const (
 	Met      Rule = "Q1b what a dead process had is out again"
 	Early    Rule = "Q9 nothing is given early, or while the queue is paused"
 	Trimmed  Rule = "Q1c nothing is removed that is open"
+	Staged   Rule = "Q10a a staged item is there once, if and only if its row is"
+	Placed   Rule = "Q10b staged items come in COMMIT, in the order of their calls"
 )
 
 // Rules are all of them.
 func Rules() []Rule {
-	return []Rule{Nothing, Met, Trimmed, Twice, Fenced, After, Late, Order, Effects, Failures, Lines, Early}
+	return []Rule{Nothing, Met, Trimmed, Twice, Fenced, After, Late, Order, Effects, Failures, Lines, Early, Staged, Placed}
 }
 
 // A Message is one of the queue's category: an item.
@@ -41,6 +43,7 @@ type Message struct {
 	Stream   string `json:"stream"`
 	Place    int64  `json:"place"` // in its stream
 	ID       string `json:"id"`
+	N        int    `json:"n,omitempty"`    // its content
 	Due      int64  `json:"due,omitempty"`  // it is not given before
 	Gone     bool   `json:"gone,omitempty"` // it was trimmed
 	Open     bool   `json:"open,omitempty"` // when it was trimmed
@@ -71,6 +74,13 @@ type Effect struct {
 	Version  int   `json:"v"`
 }
 
+// An Inserted is a row that a caller wrote in the transaction in which it staged an item.
+type Inserted struct {
+	Process string `json:"process"`
+	Op      int64  `json:"op"` // of its call
+	ID      string `json:"id"`
+}
+
 // A Head has the counts of the queue.
 type Head struct {
 	Cursor   int64 `json:"cursor"`
@@ -88,6 +98,7 @@ type Inputs struct {
 	Rows     []*Row
 	Lines    []*Line // of each item in their order
 	Effects  []Effect
+	Inserted []Inserted
 	Head     *Head
 }
 
@@ -97,6 +108,7 @@ const (
 	openFile     = "open.log"
 	logFile      = "lines.log"
 	effectsFile  = "effects.log"
+	insertedFile = "inserted.log"
 	headFile     = "head.log"
 )
 
@@ -119,6 +131,9 @@ func Read(dir string) (*Inputs, error) {
 		},
 		func() error {
 			return eachLine(filepath.Join(dir, effectsFile), func(e Effect) { in.Effects = append(in.Effects, e) })
+		},
+		func() error {
+			return eachLine(filepath.Join(dir, insertedFile), func(i Inserted) { in.Inserted = append(in.Inserted, i) })
 		},
 		func() error { return eachLine(filepath.Join(dir, headFile), func(h *Head) { in.Head = h }) },
 	} {
@@ -213,6 +228,7 @@ func Check(in *Inputs) *Verdict {
 	}
 	c.gather()
 	c.inserted()
+	c.staged()
 	for _, m := range in.Messages {
 		it := c.items[m.Position]
 		c.finished(it)
@@ -324,11 +340,14 @@ func (c *checker) inserted() {
 	}
 	asked := map[string]bool{}
 	for _, call := range c.Calls {
-		if call.Call != Insert {
+		if call.Call != Insert && call.Call != Stage {
 			continue
 		}
 		for _, n := range call.New {
 			asked[n.ID] = true
+			if call.Call == Stage {
+				continue
+			}
 			m := there[n.ID]
 			switch a := call.Answer.Answer; {
 			case a == OK && m == nil:

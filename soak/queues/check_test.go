@@ -13,7 +13,8 @@ import (
 
 // A world is the history of five items: one that is completed; one behind it whose first session was over, and whose
 // late completion is refused; one with a date, that is completed in a transaction; one that fails and is buried; and
-// one that is cancelled while it is held.
+// one that is cancelled while it is held. The first two were staged in one transaction, and the third by its unique
+// name in two.
 type world struct{ Inputs }
 
 const second = int64(1_000_000)
@@ -26,6 +27,25 @@ func (w *world) call(process string, from, to int64, c, a Record) *Call {
 	call := &Call{Record: c, Process: process, End: at(to), Answer: a}
 	w.Calls = append(w.Calls, call)
 	return call
+}
+
+func (w *world) insert(id, stream string) {
+	w.call("inserter", 10, 20, Record{Call: Insert, New: []New{{ID: id, Stream: stream}}}, Record{Answer: OK})
+}
+
+// stage stages items in a transaction that is committed.
+func (w *world) stage(op int64, items ...New) *Call {
+	for _, n := range items {
+		if !n.Back {
+			w.Inserted = append(w.Inserted, Inserted{"inserter", op, n.ID})
+		}
+	}
+	return w.call("inserter", 10, 20, Record{Op: op, Call: Stage, New: items}, Record{Answer: OK, New: items, Sent: at(15)})
+}
+
+// staged is the transaction of that number.
+func (w *world) staged(op int64) *Call {
+	return w.Calls[slices.IndexFunc(w.Calls, func(c *Call) bool { return c.Call == Stage && c.Op == op })]
 }
 
 func (w *world) give(session, from, position int64, version, failures int) {
@@ -50,8 +70,17 @@ func newWorld() *world {
 	for i, m := range []Message{{Stream: "mail-k1"}, {Stream: "mail-k1", Place: 1}, {Stream: "mail-c", Due: at(500)}, {Stream: "mail-d"}, {Stream: "mail-k1", Place: 2}} {
 		m.Position, m.ID = int64(i+1), fmt.Sprintf("id-%d", i+1)
 		w.Messages = append(w.Messages, &m)
-		w.call("inserter", 10, 20, Record{Call: Insert, New: []New{{m.ID, m.Stream}}}, Record{Answer: OK, New: []New{{m.ID, m.Stream}}})
+		if i >= 3 {
+			w.insert(m.ID, m.Stream)
+		}
 	}
+	w.stage(1, New{ID: "id-1", Stream: "mail-k1"}, New{ID: "id-2", Stream: "mail-k1"}, New{ID: "id-7", Stream: "mail-s", Back: true})
+	w.stage(2, New{ID: "id-3", Stream: "mail-c", Unique: true})
+	w.stage(3, New{ID: "id-8", Stream: "mail-c", Unique: true})
+	early := w.stage(5, New{ID: "id-3", Stream: "mail-c", Unique: true, Back: true}) // which does not insert it
+	early.At, early.End = at(5), at(8)
+	rolledBack := w.stage(4, New{ID: "id-9", Stream: "mail-t"})
+	rolledBack.Answer.Answer, rolledBack.Answer.Sent, w.Inserted = Undone, 0, w.Inserted[:4]
 	w.give(1, 100, 1, 0, 0)
 	w.end(1, 200, 1, 0, "c", "d")
 	w.give(1, 220, 2, 0, 0)
@@ -101,12 +130,12 @@ var planted = []struct {
 	plant func(w *world)
 }{
 	{"what was inserted is not there", []Rule{Nothing}, func(w *world) {
-		w.call("inserter", 30, 40, Record{Call: Insert, New: []New{{"id-9", "mail-e"}}}, Record{Answer: OK})
+		w.insert("id-10", "mail-e")
 	}},
 	{"what was rolled back is there", []Rule{Nothing}, func(w *world) { w.Calls[0].Answer.Answer = Undone }},
 	{"an item passed without a delivery", []Rule{Nothing}, func(w *world) {
 		w.Messages = append(w.Messages, &Message{Position: 6, Stream: "mail-f", ID: "id-6"})
-		w.call("inserter", 30, 40, Record{Call: Insert, New: []New{{"id-6", "mail-f"}}}, Record{Answer: OK})
+		w.insert("id-6", "mail-f")
 		w.Head.Cursor, w.Head.Taken = 6, 7
 	}},
 	{"an item is left out", []Rule{Met}, func(w *world) {
@@ -149,7 +178,7 @@ var planted = []struct {
 		}
 	}},
 	{"a cancelled item did not keep its place", []Rule{Order}, func(w *world) {
-		w.call("inserter", 30, 40, Record{Call: Insert, New: []New{{"id-6", "mail-k1"}}}, Record{Answer: OK})
+		w.insert("id-6", "mail-k1")
 		w.Messages = append(w.Messages, &Message{Position: 6, Stream: "mail-k1", Place: 3, ID: "id-6"})
 		w.give(2, 1100, 6, 0, 0)
 		w.end(2, 1200, 6, 0, "c", "d")
@@ -174,6 +203,31 @@ var planted = []struct {
 	{"a delivery has no line", []Rule{Lines, Failures}, func(w *world) { w.dropLine(4, 1) }},
 	{"a count is off", []Rule{Lines}, func(w *world) { w.Head.Finished++ }},
 	{"a delivery was counted that was none", []Rule{Lines}, func(w *world) { w.Head.Taken++ }},
+	{"a staged item is not there, and its row is", []Rule{Staged}, func(w *world) {
+		w.stage(6, New{ID: "id-11", Stream: "mail-g"})
+	}},
+	{"a staged item is there, and its row is not", []Rule{Staged}, func(w *world) {
+		w.staged(1).Answer.Answer, w.staged(1).Answer.Sent, w.Inserted = Undone, 0, w.Inserted[2:]
+	}},
+	{"the row of a transaction that was rolled back is there", []Rule{Staged}, func(w *world) {
+		w.Inserted = append(w.Inserted, Inserted{"inserter", 4, "id-9"})
+	}},
+	{"a committed transaction has no row", []Rule{Staged}, func(w *world) { w.Inserted = w.Inserted[:3] }},
+	{"a transaction of unknown outcome has one of its rows", []Rule{Staged}, func(w *world) {
+		w.staged(1).Answer.Answer, w.Inserted = Unknown, w.Inserted[1:]
+	}},
+	{"a savepoint that was rolled back left its item", []Rule{Staged}, func(w *world) {
+		w.staged(1).New[2] = New{ID: "id-5", Stream: "mail-k1", Back: true}
+	}},
+	{"two items have a unique name", []Rule{Staged}, func(w *world) {
+		w.Messages = append(w.Messages, &Message{Position: 6, Stream: "mail-c", Place: 1, ID: "id-8"})
+		w.give(2, 700, 6, 0, 0)
+		w.end(2, 710, 6, 0, "c", "d")
+		w.Head.Cursor, w.Head.Taken = 6, 7
+	}},
+	{"a unique name was committed with another content", []Rule{Staged}, func(w *world) { w.staged(3).New[0].N = 2 }},
+	{"a staged item took its place before COMMIT", []Rule{Placed}, func(w *world) { w.staged(2).Answer.Sent = at(30) }},
+	{"staged items are in another order than their calls", []Rule{Placed}, func(w *world) { slices.Reverse(w.staged(1).New) }},
 	{"an item was given before its date", []Rule{Early}, func(w *world) { w.Messages[2].Due = at(650) }},
 	{"a failed item was given before its time", []Rule{Early}, func(w *world) {
 		for _, c := range w.Calls {

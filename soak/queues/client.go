@@ -61,9 +61,15 @@ const (
 	atFinished  = "queue/finished"
 	atCommitted = "queue/committed" // a completion in a transaction, and not reported
 	atReceived  = "queue/received"
+	atStaged    = "queue/staged"   // with its row, and not committed
+	atInserted  = "queue/inserted" // a transaction that inserts was committed, and its caller not told
 )
 
-var points = []string{atTaken, atEnding, atCompleted, atFinished, atCommitted, atCommitted, atReceived}
+// The points that a process passes that works, and one that inserts.
+var (
+	workPoints   = []string{atTaken, atEnding, atCompleted, atFinished, atCommitted, atCommitted, atReceived}
+	insertPoints = []string{"", atStaged, atStaged, atInserted}
+)
 
 // killedAt begins the line that a process writes to standard error before it kills itself.
 const killedAt = "failpoint: killed at "
@@ -96,7 +102,8 @@ type process struct {
 	recorder *recorder
 	pool     *pgxpool.Pool
 	queue    *queue.Queue
-	alone    *queue.Queue // for Receive
+	alone    *queue.Queue                // for Receive
+	staged   atomic.Pointer[queue.Entry] // one that was staged last, and may be again
 	spared   atomic.Bool
 	passed   atomic.Int64
 }
@@ -377,14 +384,18 @@ func (h *hand) inserts(ctx context.Context) {
 			continue
 		}
 		switch what := h.random.IntN(100); {
+		case overlap && (h.task.Open || what < 70):
+			h.insertTx(ctx)
 		case overlap:
-			h.insertTx(ctx)
-		case what < 55:
+			h.stage(ctx)
+		case what < 40:
 			h.insertOne(ctx)
-		case what < 75:
+		case what < 55:
 			h.insertMany(ctx)
-		default:
+		case what < 70:
 			h.insertTx(ctx)
+		default:
+			h.stage(ctx)
 		}
 		if second%5 == 4 && !h.task.Open { // workers wait in line
 			pause(ctx, h.sooner(500*time.Millisecond))
@@ -409,7 +420,7 @@ func (h *hand) item() (queue.Entry, New) {
 	if h.often(12) {
 		opts.ScheduledAt = time.Now().Add(h.sooner(400 * time.Millisecond))
 	}
-	return queue.Entry{Body: Mail{h.random.IntN(1000)}, Opts: opts}, New{opts.ID.String(), stream}
+	return queue.Entry{Body: Mail{h.random.IntN(1000)}, Opts: opts}, New{ID: opts.ID.String(), Stream: stream}
 }
 
 func (h *hand) insertOne(ctx context.Context) {
@@ -477,6 +488,7 @@ func (h *hand) insertTx(ctx context.Context) {
 		h.recorder.end(c, Record{Answer: Unknown, Note: err.Error()})
 		return
 	}
+	h.pass(atInserted)
 	h.inserted(c, nil)
 }
 

@@ -19,6 +19,10 @@ type Counts struct {
 	Cuts         int // of the connections of a process
 	Items        int // whose insertion was answered
 	Undone       int // inserted in a transaction that was rolled back
+	Staged       int // items of transactions that were committed
+	LeftOut      int // staged and committed though their id or name was taken
+	Unstaged     int // items of transactions, or savepoints, that were rolled back
+	Reused       int // transactions that were refused for another content
 	Deliveries   int
 	Tickets      int // takes that were served in line
 	Refused      int // completions that came late
@@ -41,12 +45,12 @@ type Counts struct {
 // The goals of a run: of the issue's, of one of a minute, and of one that is enough to find a planted bug.
 var (
 	Issue = Counts{
-		ServerKills: 100, Kills: 500, Stops: 100, Cuts: 100, Items: 100_000, Undone: 1000, Deliveries: 100_000, Tickets: 100, Refused: 100,
+		ServerKills: 100, Kills: 500, Stops: 100, Cuts: 100, Items: 100_000, Undone: 1000, Staged: 1000, LeftOut: 100, Unstaged: 100, Reused: 100, Deliveries: 100_000, Tickets: 100, Refused: 100,
 		Transactions: 1000, RolledBack: 100, Again: 100, Unknown: 100, Trims: 100, Pauses: 20,
 		Expiries: 100, Retries: 1000, Defers: 1000, GivenBack: 1, Buried: 100, Redriven: 50, Cancelled: 100,
 	}
 	Short = Counts{
-		ServerKills: 3, Kills: 10, Stops: 3, Cuts: 5, Items: 1000, Undone: 20, Deliveries: 1000, Tickets: 5, Refused: 3,
+		ServerKills: 3, Kills: 10, Stops: 3, Cuts: 5, Items: 1000, Undone: 20, Staged: 100, LeftOut: 5, Unstaged: 20, Reused: 3, Deliveries: 1000, Tickets: 5, Refused: 3,
 		Transactions: 50, RolledBack: 5, Again: 3, Unknown: 2, Trims: 3, Pauses: 1,
 		Expiries: 10, Retries: 20, Defers: 20, Buried: 5, Redriven: 2, Cancelled: 3,
 	}
@@ -118,6 +122,10 @@ var figures = []figure{
 	{"connections cut", func(n *Counts) *int { return &n.Cuts }},
 	{"items inserted", func(n *Counts) *int { return &n.Items }},
 	{"insertions rolled back", func(n *Counts) *int { return &n.Undone }},
+	{"staged inserts", func(n *Counts) *int { return &n.Staged }},
+	{"  left out: their id or name was taken", func(n *Counts) *int { return &n.LeftOut }},
+	{"  rolled back", func(n *Counts) *int { return &n.Unstaged }},
+	{"  refused: it had another content", func(n *Counts) *int { return &n.Reused }},
 	{"deliveries", func(n *Counts) *int { return &n.Deliveries }},
 	{"takes served in line, by their tickets", func(n *Counts) *int { return &n.Tickets }},
 	{"late completions refused", func(n *Counts) *int { return &n.Refused }},
@@ -173,12 +181,13 @@ func (n *Counts) Progress(goals *Counts, took time.Duration) string {
 type tally struct {
 	dir  string
 	read map[string]int64
-	told map[End]bool // completions that were told done
+	told map[End]bool    // completions that were told done
+	here map[string]bool // ids and names that were staged, and committed
 	n    Counts
 }
 
 func newTally(dir string) *tally {
-	return &tally{dir: dir, read: map[string]int64{}, told: map[End]bool{}}
+	return &tally{dir: dir, read: map[string]int64{}, told: map[End]bool{}, here: map[string]bool{}}
 }
 
 // counts returns the counts up to now.
@@ -223,6 +232,9 @@ func (t *tally) lines(path string) error {
 
 func (t *tally) add(r *Record) {
 	t.n.count(r)
+	if r.Call == Stage {
+		t.staged(r)
+	}
 	if r.Call != Take || r.Answer != OK {
 		return
 	}
@@ -235,5 +247,31 @@ func (t *tally) add(r *Record) {
 			t.n.Again++
 		}
 		t.told[key] = true
+	}
+}
+
+func (t *tally) staged(r *Record) {
+	switch r.Answer {
+	case Reused:
+		t.n.Reused++
+	case Undone:
+		t.n.Unstaged += len(r.New)
+	case OK:
+		for _, n := range r.New {
+			name := n.ID
+			if n.Unique {
+				name = n.Stream
+			}
+			switch {
+			case n.Back:
+				t.n.Unstaged++
+			case t.here[name]:
+				t.n.LeftOut++
+			default:
+				t.here[name] = true
+				t.n.Staged++
+				t.n.Items++
+			}
+		}
 	}
 }

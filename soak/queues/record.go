@@ -16,6 +16,7 @@ import (
 // The calls that are recorded.
 const (
 	Insert   = "insert"
+	Stage    = "stage"    // insertions in a transaction with a row for each, that are appended in COMMIT
 	Take     = "take"     // of the store: ends deliveries, and reserves items
 	Extend   = "extend"   // of a session
 	Leave    = "leave"    // of a session
@@ -36,6 +37,7 @@ const (
 	Unknown = "unknown" // it may have happened
 	Failed  = "failed"  // it did not happen
 	Undone  = "undone"  // it was rolled back
+	Reused  = "reused"  // it was rolled back, for an id or a unique name has another content
 )
 
 // Server is the target of a kill that is of no process.
@@ -57,13 +59,17 @@ type Record struct {
 	Ends    []End   `json:"ends,omitempty"`
 	Items   []Given `json:"items,omitempty"`
 	Target  string  `json:"target,omitempty"`
+	Sent    int64   `json:"sent,omitempty"` // when COMMIT was sent, 0 if it was not
 	Note    string  `json:"note,omitempty"`
 }
 
-// A New is an item that is inserted.
+// A New is an item that is inserted. Of one that is staged there is more.
 type New struct {
 	ID     string `json:"id"`
 	Stream string `json:"stream"`
+	N      int    `json:"n,omitempty"`      // the content
+	Unique bool   `json:"unique,omitempty"` // its stream is of a unique name
+	Back   bool   `json:"back,omitempty"`   // its savepoint was rolled back
 }
 
 // An End is a delivery that ends.

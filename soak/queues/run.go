@@ -68,8 +68,9 @@ type run struct {
 
 const (
 	database = "soak"
-	effects  = "soak_effects" // rows that handlers write with their completions
-	removed  = "soak_removed" // messages that were trimmed
+	effects  = "soak_effects"  // rows that handlers write with their completions
+	inserted = "soak_inserted" // rows that callers write with the items that they stage
+	removed  = "soak_removed"  // messages that were trimmed
 	nemesis  = "nemesis"
 )
 
@@ -77,13 +78,14 @@ const (
 // trigger looks at each message that is removed, and whether its item was open.
 const schema = `
 create table ` + effects + ` (position bigint not null, version integer not null);
-create table ` + removed + ` (global_position bigint, position bigint, stream_name text, id uuid, metadata json, open boolean);
+create table ` + inserted + ` (process text not null, op bigint not null, id text not null);
+create table ` + removed + ` (global_position bigint, position bigint, stream_name text, id uuid, data json, metadata json, open boolean);
 create function soak_remember() returns trigger language plpgsql security definer as $$
 declare
 	q constant integer := (select x.id from dibs.queues x where x.name = '` + Category + `');
 begin
 	if old.category = '` + Category + `' then
-		insert into public.` + removed + ` values (old.global_position, old.position, old.stream_name, old.id, old.metadata,
+		insert into public.` + removed + ` values (old.global_position, old.position, old.stream_name, old.id, old.data, old.metadata,
 			old.global_position > coalesce((select x.cursor from dibs.queue_heads x where x.queue = q order by x.version desc limit 1), 0)
 			or exists (select from dibs.queue_open x where x.queue = q and x.position = old.global_position and x.state <> 'z'));
 	end if;
@@ -211,6 +213,10 @@ func (s *slot) start() error {
 		URL: fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.proxy.Port(), database),
 	}
 	if !r.healed && !r.Open && !r.enough(kills) {
+		points := workPoints
+		if s.inserts {
+			points = insertPoints
+		}
 		t.Point, t.Turn = points[r.random.IntN(len(points))], 3+turnOf(r.random, 100)
 	}
 	r.mu.Unlock()
@@ -402,18 +408,22 @@ func (r *run) dump(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	const due = "coalesce((metadata ->> 'dueAt')::bigint, 0)"
+	const (
+		n   = "coalesce((data ->> 'n')::integer, 0)"
+		due = "coalesce((metadata ->> 'dueAt')::bigint, 0)"
+	)
 	return errors.Join(
 		dump[Message](ctx, conn, filepath.Join(r.Out, messagesFile), `
-			select global_position, stream_name, position, id::text, `+due+`, false, false from dibs.messages where category = $1
+			select global_position, stream_name, position, id::text, `+n+`, `+due+`, false, false from dibs.messages where category = $1
 			union all
-			select global_position, stream_name, position, id::text, `+due+`, true, open from public.`+removed+`
+			select global_position, stream_name, position, id::text, `+n+`, `+due+`, true, open from public.`+removed+`
 			order by 1`, Category),
 		dump[Row](ctx, conn, filepath.Join(r.Out, openFile), `
 			select position, version, state::text, failures::integer, coalesce(session, 0), coalesce(after, 0) from dibs.queue_open order by 1`),
 		dump[Line](ctx, conn, filepath.Join(r.Out, logFile), `
 			select position, version, what::text, (extract(epoch from at) * 1000000)::bigint, coalesce(session, 0) from dibs.queue_log order by 1, 2`),
 		dump[Effect](ctx, conn, filepath.Join(r.Out, effectsFile), "select position, version from public."+effects+" order by 1, 2"),
+		dump[Inserted](ctx, conn, filepath.Join(r.Out, insertedFile), "select process, op, id from public."+inserted+" order by 1, 2, 3"),
 		dump[Head](ctx, conn, filepath.Join(r.Out, headFile), `
 			select cursor, held, taken, finished, returned, buried from dibs.queue_heads order by version desc limit 1`),
 	)

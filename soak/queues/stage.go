@@ -1,0 +1,135 @@
+package queues
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/queue"
+)
+
+// stage inserts up to three items in a transaction that writes a row for each, stays open for a moment, and is rolled
+// back now and then.
+func (h *hand) stage(ctx context.Context) {
+	c := Record{Call: Stage, Tx: true}
+	var entries []queue.Entry
+	for range 1 + h.random.IntN(3) {
+		e := h.stageable()
+		w := must.New(h.queue.Write(e.Body, e.Opts))
+		entries = append(entries, e)
+		c.New = append(c.New, New{
+			ID: e.Opts.ID.String(), Stream: string(w.Stream), N: e.Body.(Mail).N, Unique: e.Opts.Unique != "", Back: h.often(8), //nolint:errcheck // of stageable
+		})
+	}
+	c = h.recorder.begin(c)
+	a := h.stageIn(ctx, c, entries)
+	a.New = c.New
+	h.recorder.end(c, a)
+}
+
+// stageable draws an item: a new one, one that was staged before, maybe by a transaction that is still open, or one of
+// a unique name that other processes draw too. Some of these have another content.
+func (h *hand) stageable() queue.Entry {
+	e, _ := h.item()
+	body := Mail{1 + h.random.IntN(1000)}
+	switch what := h.random.IntN(100); {
+	case what < 20:
+		e.Opts.Key, e.Opts.Unique = "", fmt.Sprintf("u%d.%d", time.Now().Unix()/2, h.random.IntN(4))
+		body.N = 1
+	case what < 40:
+		if last := h.staged.Load(); last != nil {
+			e, body = *last, last.Body.(Mail) //nolint:errcheck // of stageable
+			break
+		}
+		fallthrough
+	default:
+		if e.Opts.Key == "" { // one with a key may have been trimmed when it comes again
+			h.staged.Store(&queue.Entry{Body: body, Opts: e.Opts})
+		}
+		e.Body = body
+		return e
+	}
+	if h.often(25) {
+		body.N++
+	}
+	e.Body = body
+	return e
+}
+
+// stageIn returns the answer: whether the transaction was committed.
+func (h *hand) stageIn(ctx context.Context, c Record, entries []queue.Entry) Record {
+	tx, err := h.pool.Begin(ctx)
+	if err != nil {
+		return Record{Answer: Failed, Note: err.Error()}
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	over, err := messagestore.New(must.New(postgres.New(tx, &postgres.Config{Logger: logger.Silent()})), nil)
+	for i := 0; i < len(entries) && err == nil; i++ {
+		err = h.stageOne(ctx, tx, over, c, i, entries[i])
+	}
+	reused := (*queue.KeyReusedError)(nil)
+	switch {
+	case errors.As(err, &reused):
+		return Record{Answer: Reused, Note: err.Error()}
+	case err != nil:
+		return Record{Answer: Undone, Note: err.Error()}
+	}
+	open := h.sooner(10 * time.Millisecond)
+	if h.often(20) {
+		open = h.sooner(300 * time.Millisecond) // nothing waits for it
+	}
+	pause(ctx, open)
+	h.pass(atStaged)
+	if h.often(20) {
+		_ = tx.Rollback(ctx) // if it fails, its connection is closed
+		return Record{Answer: Undone}
+	}
+	a := Record{Answer: OK, Sent: now()}
+	refused := (*pgconn.PgError)(nil)
+	switch err := tx.Commit(ctx); {
+	case errors.As(err, &refused) && refused.Code == "DB003":
+		a.Answer, a.Note = Reused, err.Error()
+	case err != nil:
+		a.Answer, a.Note = Unknown, err.Error()
+	default:
+		h.pass(atInserted)
+	}
+	return a
+}
+
+// stageOne writes the row of an item and stages it, in any order. A savepoint takes both back now and then.
+func (h *hand) stageOne(ctx context.Context, tx pgx.Tx, over *messagestore.Store, c Record, i int, e queue.Entry) error {
+	exec := func(query string, args ...any) error {
+		_, err := tx.Exec(ctx, query, args...)
+		return err
+	}
+	steps := []func() error{
+		func() error {
+			return exec("insert into "+inserted+" (process, op, id) values ($1, $2, $3)", h.task.Process, c.Op, c.New[i].ID)
+		},
+		func() error {
+			_, err := h.queue.InsertTx(ctx, over, e.Body, e.Opts)
+			return err
+		},
+	}
+	if h.often(50) {
+		steps[0], steps[1] = steps[1], steps[0]
+	}
+	if c.New[i].Back {
+		steps = append([]func() error{func() error { return exec("savepoint soak") }}, append(steps, func() error { return exec("rollback to savepoint soak") })...)
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
