@@ -113,7 +113,8 @@ func queueIdle(ctx context.Context, cell *measure.Cell) error {
 		// Until the item is completed, and the session over that had it.
 		err := until(ctx, "the item is finished, and its session over", func() (over bool, state any, err error) {
 			var tables string
-			err = s.pool.QueryRow(ctx, `select exists (select from dibs.queue_heads where finished = 1) and not exists (select from dibs.queue_sessions),
+			err = s.pool.QueryRow(ctx, `select exists (select from dibs.queue_heads where taken = 1) and not exists (select from dibs.queue_open)
+				and not exists (select from dibs.queue_sessions),
 				format('at %s: heads %s, sessions %s, open %s, log %s', clock_timestamp(), (select json_agg(x) from dibs.queue_heads x),
 				(select json_agg(x) from dibs.queue_sessions x), (select json_agg(x) from dibs.queue_open x), (select json_agg(x) from dibs.queue_log x))`).Scan(&over, &tables)
 			return over, tables, err
