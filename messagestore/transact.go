@@ -26,6 +26,8 @@ type TransactDriver[Tx any] interface {
 	//   - If f returns an error, Transact rolls back and returns that error; in a
 	//     [*RetryableError] if it is a failure of the database that running f again may not
 	//     meet.
+	//   - If f was called and the transaction had not begun when its connection was lost, the
+	//     error is a [*RetryableError] with NotBegun set, whatever f returned.
 	//   - If f panics, Transact rolls back, and the panic goes on.
 	//   - If f returns no appends, the transaction is committed without messages.
 	//   - If the append is refused, Transact rolls back and returns the
@@ -53,10 +55,16 @@ type TransactDriver[Tx any] interface {
 // committed.
 var ErrTransactionEnded = errors.New("the function ended the transaction that it was given")
 
-// A RetryableError is the definite failure of a transaction, a serialization failure or a
-// deadlock, that running it again may not meet. Drivers return it to [TxStore.Transact],
-// which runs its function again.
-type RetryableError struct{ Cause error }
+// A RetryableError is the definite failure of a transaction, a serialization failure, a
+// deadlock or a lost connection, that running it again may not meet. Drivers return it to
+// [TxStore.Transact], which runs its function again.
+type RetryableError struct {
+	Cause error
+
+	// NotBegun says that the connection was lost before the database had answered to any statement of the
+	// function. The function's own error, if it returned one, then tells nothing about what it is for.
+	NotBegun bool
+}
 
 // Error returns the text of the cause.
 func (e *RetryableError) Error() string { return e.Cause.Error() }
@@ -105,11 +113,10 @@ const (
 // there is none, or if first is "".
 //
 // After a definite failure that may not come again, which is a version conflict, a
-// serialization failure or a deadlock, Transact calls f again in a new transaction, up to five
-// times and a little later each time, and then returns the last error; the conflict of a write that
-// is [StreamWrite.Final] it returns at once. So f may run more than
-// once, and its effects outside tx may happen more than once. An error of f rolls back and is
-// returned as it is.
+// serialization failure, a deadlock, or a connection that was lost before the transaction began, Transact calls f
+// again in a new transaction, up to five times and a little later each time, and then returns the last error; the
+// conflict of a write that is [StreamWrite.Final] it returns at once. So f may run more than once, and its effects
+// outside tx may happen more than once. Another error of f rolls back and is returned as it is.
 //
 // The transaction is not f's to commit or roll back: see [ErrTransactionEnded]. Savepoints
 // are. A write by f through the store, and not through its result, is another transaction: on
@@ -172,11 +179,13 @@ func (s *TxStore[Tx]) transactOnce(
 		s.wake(ctx, written, false)
 		return written, false, nil
 	}
-	_, retryable := errors.AsType[*RetryableError](err)
+	retry, retryable := errors.AsType[*RetryableError](err)
 	unknown, lost := errors.AsType[*OutcomeUnknownError](err)
 	switch {
 	case errors.Is(err, ErrTransactionEnded):
 		return nil, false, fmt.Errorf("transact: %w", err)
+	case retryable && retry.NotBegun:
+		return nil, true, fmt.Errorf("transact: %w", err)
 	case refused != nil:
 		return nil, retryable, refused
 	case invalid != nil:

@@ -11,6 +11,9 @@ import (
 // A Tx is the transaction on a connection, for a function that may not end it: Commit and
 // Rollback return an error. Savepoints are the function's own. Through a pooler its statements
 // are sent as [Link.Mode] has it, unless they name a mode.
+//
+// It begins with the function's first statement, in the same round trip, where that is of Exec, Query or QueryRow
+// with arguments, and goes through no pooler. Everything else begins it by a round trip of its own.
 type Tx struct {
 	link       *Link
 	conn       *pgx.Conn
@@ -19,13 +22,18 @@ type Tx struct {
 	refused    bool
 	closed     bool
 	savepoints int
+
+	begin []string // the statements that begin it, BEGIN first
+	begun bool
+	lost  error // see Missed
 }
 
 var _ pgx.Tx = (*Tx)(nil)
 
-// Begun returns the transaction that was begun on conn. Commit and Rollback return refusal.
-func (l *Link) Begun(ctx context.Context, conn *pgx.Conn, refusal error) *Tx {
-	return &Tx{link: l, conn: conn, ctx: ctx, refusal: refusal}
+// Transaction returns the transaction on conn that these statements begin, BEGIN first; without any it has begun.
+// Commit and Rollback return refusal.
+func (l *Link) Transaction(ctx context.Context, conn *pgx.Conn, refusal error, begin ...string) *Tx {
+	return &Tx{link: l, conn: conn, ctx: ctx, refusal: refusal, begin: begin, begun: len(begin) == 0}
 }
 
 func (t *Tx) arguments(args []any) []any {
@@ -78,13 +86,31 @@ func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 	if t.closed {
 		return pgconn.CommandTag{}, pgx.ErrTxClosed
 	}
+	batch, err := t.first(ctx, sql, args)
+	switch {
+	case err != nil:
+		return pgconn.CommandTag{}, err
+	case batch != nil:
+		tag, err := batch.Exec()
+		if closed := batch.Close(); err == nil {
+			err = closed
+		}
+		return tag, err
+	}
 	return t.conn.Exec(ctx, sql, t.arguments(args)...)
 }
 
 // Query implements [pgx.Tx].
 func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if t.closed {
-		return nil, pgx.ErrTxClosed
+		return failedRows{pgx.ErrTxClosed}, pgx.ErrTxClosed
+	}
+	batch, err := t.first(ctx, sql, args)
+	switch {
+	case err != nil:
+		return failedRows{err}, err
+	case batch != nil:
+		return queryFirst(batch) //nolint:rowserrcheck // the caller reads the rows
 	}
 	return t.conn.Query(ctx, sql, t.arguments(args)...) //nolint:rowserrcheck // the caller reads the rows
 }
@@ -92,19 +118,26 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 // QueryRow implements [pgx.Tx].
 func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if t.closed {
-		return closedRow{}
+		return firstRow{failedRows{pgx.ErrTxClosed}}
+	}
+	batch, err := t.first(ctx, sql, args)
+	switch {
+	case err != nil:
+		return firstRow{failedRows{err}}
+	case batch != nil:
+		rows, _ := queryFirst(batch) //nolint:rowserrcheck // its error is the rows'
+		return firstRow{rows}
 	}
 	return t.conn.QueryRow(ctx, sql, t.arguments(args)...)
 }
-
-type closedRow struct{}
-
-func (closedRow) Scan(...any) error { return pgx.ErrTxClosed }
 
 // Prepare implements [pgx.Tx].
 func (t *Tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
 	if t.closed {
 		return nil, pgx.ErrTxClosed
+	}
+	if err := t.Start(ctx); err != nil {
+		return nil, err
 	}
 	return t.conn.Prepare(ctx, name, sql)
 }
@@ -114,29 +147,28 @@ func (t *Tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []strin
 	if t.closed {
 		return 0, pgx.ErrTxClosed
 	}
+	if err := t.Start(ctx); err != nil {
+		return 0, err
+	}
 	return t.conn.CopyFrom(ctx, table, columns, source)
 }
 
 // SendBatch implements [pgx.Tx].
 func (t *Tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if t.closed {
-		return closedBatch{}
+		return failedBatch{err: pgx.ErrTxClosed}
+	}
+	if err := t.Start(ctx); err != nil {
+		return failedBatch{err: err}
 	}
 	return t.conn.SendBatch(ctx, b)
 }
 
-type closedBatch struct{ pgx.BatchResults }
-
-func (closedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, pgx.ErrTxClosed }
-func (closedBatch) Query() (pgx.Rows, error)         { return nil, pgx.ErrTxClosed }
-func (closedBatch) QueryRow() pgx.Row                { return closedRow{} }
-func (closedBatch) Close() error                     { return pgx.ErrTxClosed }
-
-// LargeObjects implements [pgx.Tx], by one round trip more. Its value fails in every call
-// if that does.
+// LargeObjects implements [pgx.Tx], by one round trip more. If the connection is lost by then, a call of
+// its value panics: pgx has no value that fails.
 func (t *Tx) LargeObjects() pgx.LargeObjects {
 	// Only a transaction of pgx's own has large objects, and none begins without a statement.
-	inner, err := t.conn.BeginTx(t.ctx, pgx.TxOptions{BeginQuery: "select"})
+	inner, err := t.Conn().BeginTx(t.ctx, pgx.TxOptions{BeginQuery: "select"})
 	if err != nil {
 		t.closed = true
 		return pgx.LargeObjects{}
@@ -144,8 +176,13 @@ func (t *Tx) LargeObjects() pgx.LargeObjects {
 	return inner.LargeObjects()
 }
 
-// Conn implements [pgx.Tx].
-func (t *Tx) Conn() *pgx.Conn { return t.conn }
+// Conn implements [pgx.Tx]. The connection is closed if the transaction does not begin: nothing is to run outside of it.
+func (t *Tx) Conn() *pgx.Conn {
+	if !t.closed && t.Start(t.ctx) != nil && !t.begun {
+		HangUp(t.ctx, t.conn)
+	}
+	return t.conn
+}
 
 // A savepoint is a transaction within a Tx.
 type savepoint struct {

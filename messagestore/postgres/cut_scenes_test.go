@@ -57,6 +57,7 @@ func scenes(ways []way) (all []scene) {
 			writes("append or meet each", w, appendOrMeetGroup),
 			transaction(w),
 			transacts("transact", w, false, overPgx),
+			transacts("transact that looks at nothing", w, false, unlooked),
 			transacts("transact with *sql.Tx", w, false, overSQL),
 		)
 	}

@@ -30,6 +30,11 @@ func overPgx(ctx context.Context, c *attempt, first messagestore.StreamName, row
 	return err
 }
 
+// unlooked has BEGIN travel with the function's statement.
+func unlooked(ctx context.Context, c *attempt, _ messagestore.StreamName, row uuid.UUID, a messagestore.Append) error {
+	return overPgx(ctx, c, "", row, a)
+}
+
 func overSQL(ctx context.Context, c *attempt, first messagestore.StreamName, row uuid.UUID, a messagestore.Append) error {
 	db := stdlib.OpenDBFromPool(c.pool)
 	defer db.Close()

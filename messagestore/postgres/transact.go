@@ -25,7 +25,9 @@ var (
 )
 
 // Transact implements [messagestore.TransactDriver] over a pool or a connection. BEGIN and the
-// look at first are one round trip, and so are the append and COMMIT. The transaction is at
+// look at first are one round trip, and so are the append and COMMIT. If first is "", BEGIN goes in the
+// round trip of f's first statement, if that is an Exec, Query or QueryRow with arguments and goes through
+// no pooler. Whatever else f begins with takes one more. If f sends nothing and returns no appends, nothing is sent at all. The transaction is at
 // READ COMMITTED. If first is "", f may begin with SET TRANSACTION. Commit and Rollback of tx
 // are refused and make the call fail; a savepoint is set by its Begin. A read through the store with
 // the context of f is on the transaction's connection, so f has to have read the rows of its own
@@ -48,11 +50,11 @@ func (d *Driver) Transact(
 		}
 		t := &transaction{driver: d, conn: conn}
 		defer t.rollBack(ctx)
-		begun, err := t.begin(ctx, first)
+		begun, err := t.open(ctx, first)
 		if err != nil {
-			return err
+			return t.notBegun(ctx, err)
 		}
-		tx := d.link.Begun(ctx, conn, messagestore.ErrTransactionEnded)
+		tx := t.tx
 		defer tx.Close()
 		appends, err := t.call(ctx, func(ctx context.Context) ([]messagestore.Append, error) { return f(ctx, tx, begun) })
 		written, err = t.end(ctx, appends, err, tx.Refused())
@@ -65,6 +67,7 @@ func (d *Driver) Transact(
 type transaction struct {
 	driver *Driver
 	conn   *pgx.Conn
+	tx     *pglink.Tx // that f has; nil for a *sql.Tx, which has begun
 
 	turn sync.Mutex // of the callers that use the connection
 	over bool       // f has returned
@@ -97,6 +100,11 @@ func (d *Driver) reads(ctx context.Context, f func(db DB) error) error {
 		return d.with(ctx, f)
 	}
 	defer t.turn.Unlock()
+	if t.tx != nil {
+		if err := t.tx.Start(ctx); err != nil {
+			return d.failed(err)
+		}
+	}
 	return f(t.conn)
 }
 
@@ -121,18 +129,46 @@ var errOnlyConnection = errors.New("the transaction of this function has the onl
 // still choose the isolation level.
 const markSQL = "set local dibs.transaction = 'begun'"
 
-// begin begins the transaction, marks it and reads the first message of a stream, in one round
-// trip.
-func (t *transaction) begin(ctx context.Context, first messagestore.StreamName) (*messagestore.Message, error) {
+// open makes the transaction that f has. It has begun if there is a stream whose first message is to be read.
+func (t *transaction) open(ctx context.Context, first messagestore.StreamName) (begun *messagestore.Message, err error) {
+	var with []string
+	if first == "" {
+		with = []string{beginSQL, markSQL}
+		err = t.prepare(ctx)
+	} else {
+		begun, err = t.begin(ctx, first)
+	}
+	t.tx = t.driver.link.Transaction(ctx, t.conn, messagestore.ErrTransactionEnded, with...)
+	return begun, err
+}
+
+// notBegun says of an error by which the transaction has not begun whether another connection may do better: this one
+// was lost, as one of a pool is whose server was restarted.
+func (t *transaction) notBegun(ctx context.Context, err error) error {
+	if ctx.Err() != nil || !t.conn.IsClosed() {
+		return err
+	}
+	return &messagestore.RetryableError{NotBegun: true, Cause: fmt.Errorf("the connection was lost before BEGIN: %w", err)}
+}
+
+// prepare prepares the driver's statements, which takes a round trip each, once a connection.
+func (t *transaction) prepare(ctx context.Context) error {
 	d := t.driver
 	prepared := []string{d.queries.readStream, d.queries.appendShared, d.queries.transactAppend, d.queries.ring}
 	if !d.notify {
 		prepared = prepared[:3]
 	}
-	if err := d.link.Prepare(ctx, t.conn, prepared...); err != nil {
-		return nil, d.failed(err)
+	return d.failed(d.link.Prepare(ctx, t.conn, prepared...))
+}
+
+// begin begins the transaction, marks it and reads the first message of a stream, in one round
+// trip.
+func (t *transaction) begin(ctx context.Context, first messagestore.StreamName) (*messagestore.Message, error) {
+	d := t.driver
+	if err := t.prepare(ctx); err != nil {
+		return nil, err
 	}
-	statements := []pglink.Statement{{SQL: "begin isolation level read committed"}, {SQL: markSQL}}
+	statements := []pglink.Statement{{SQL: beginSQL}, {SQL: markSQL}}
 	r := &reading{}
 	if first != "" {
 		statements = append(statements, pglink.Statement{
@@ -158,8 +194,14 @@ var (
 // end appends and commits f's work, or returns the reason against it. failed is the error of f,
 // and refused whether f called Commit or Rollback. The caller rolls back.
 func (t *transaction) end(ctx context.Context, appends []messagestore.Append, failed error, refused bool) ([]messagestore.Written, error) {
-	lost, status := t.conn.IsClosed(), t.conn.PgConn().TxStatus()
-	ended := refused || !lost && status == 'I'
+	lost, status, begun := t.conn.IsClosed(), t.conn.PgConn().TxStatus(), true
+	if t.tx != nil {
+		if missed := t.tx.Missed(); missed != nil {
+			return nil, t.notBegun(ctx, t.driver.failed(missed))
+		}
+		begun = t.tx.Begun()
+	}
+	ended := refused || !lost && status == 'I' && begun
 	switch {
 	case ended && failed != nil:
 		return nil, fmt.Errorf("%w: %w", messagestore.ErrTransactionEnded, failed)
@@ -177,6 +219,12 @@ func (t *transaction) end(ctx context.Context, appends []messagestore.Append, fa
 		return nil, errAborted
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
+	case !begun && len(appends) == 0:
+		return nil, nil
+	case !begun:
+		if err := t.tx.Start(ctx); err != nil {
+			return nil, t.notBegun(ctx, t.driver.failed(err))
+		}
 	}
 	return t.commit(ctx, appends)
 }

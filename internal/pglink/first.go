@@ -1,0 +1,202 @@
+package pglink
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Start begins the transaction by a round trip of its own, if it has not begun.
+func (t *Tx) Start(ctx context.Context) error {
+	switch {
+	case t.closed:
+		return pgx.ErrTxClosed
+	case t.begun:
+		return nil
+	case t.lost != nil:
+		return t.lost
+	}
+	statements := make([]Statement, len(t.begin))
+	for i, sql := range t.begin {
+		statements[i].SQL = sql
+	}
+	tags, err := t.link.Pipeline(ctx, t.conn, statements...)
+	t.begun = slices.Contains(tags, "BEGIN")
+	if err != nil {
+		t.missed(ctx, err)
+	}
+	return err
+}
+
+// Begun reports whether the transaction has begun. It may have ended since.
+func (t *Tx) Begun() bool { return t.begun }
+
+// Missed returns the error of a connection that was lost before the server answered to BEGIN, and nil if
+// none was. A caller that left by its context is no such error.
+func (t *Tx) Missed() error { return t.lost }
+
+func (t *Tx) missed(ctx context.Context, err error) {
+	if !t.begun && t.conn.IsClosed() && ctx.Err() == nil {
+		t.lost = err
+	}
+}
+
+// first sends a statement together with the statements that begin the transaction, and returns the batch with the
+// statement's result next. The batch is nil if the statement is to be sent by itself: the transaction has begun.
+func (t *Tx) first(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
+	switch {
+	case t.begun:
+		return nil, nil
+	case t.lost != nil:
+		return nil, t.lost
+	case !t.travels(args):
+		return nil, t.Start(ctx)
+	}
+	batch := &pgx.Batch{}
+	for _, sql := range t.begin {
+		batch.Queue(sql)
+	}
+	batch.Queue(sql, args...)
+	results := t.conn.SendBatch(ctx, batch)
+	for range t.begin {
+		if _, err := results.Exec(); err != nil {
+			_ = results.Close()
+			if t.missed(ctx, err); t.begun || t.conn.IsClosed() || ctx.Err() != nil {
+				return nil, err
+			}
+			// It was refused before BEGIN was sent, as a text that does not parse: it is to fail in the transaction.
+			return nil, t.Start(ctx)
+		}
+		t.begun = true
+	}
+	return results, nil
+}
+
+// travels reports whether a statement with such arguments can be one of a batch. A text without arguments may be several
+// statements, a batch knows no options, and through a pooler each statement has one.
+func (t *Tx) travels(args []any) bool {
+	if m := t.link.markOf(t.conn); m == nil || m.pooled || len(args) == 0 {
+		return false
+	}
+	switch args[0].(type) {
+	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
+		return false
+	}
+	return true
+}
+
+// firstRows are the rows of a first statement. The connection is free once they are closed.
+type firstRows struct {
+	pgx.Rows
+	batch  pgx.BatchResults
+	closed bool
+	err    error // of the batch
+}
+
+func queryFirst(batch pgx.BatchResults) (pgx.Rows, error) {
+	rows, err := batch.Query() //nolint:rowserrcheck // the caller reads the rows
+	r := &firstRows{Rows: rows, batch: batch}
+	if err != nil {
+		r.Close()
+	}
+	return r, err
+}
+
+// Close implements [pgx.Rows].
+func (r *firstRows) Close() {
+	r.Rows.Close()
+	if !r.closed {
+		r.closed = true
+		r.err = r.batch.Close()
+	}
+}
+
+// Err implements [pgx.Rows].
+func (r *firstRows) Err() error {
+	if err := r.Rows.Err(); err != nil {
+		return err
+	}
+	return r.err
+}
+
+// Next implements [pgx.Rows].
+func (r *firstRows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+// Scan implements [pgx.Rows].
+func (r *firstRows) Scan(dest ...any) error {
+	err := r.Rows.Scan(dest...)
+	if err != nil {
+		r.Close()
+	}
+	return err
+}
+
+// Values implements [pgx.Rows].
+func (r *firstRows) Values() ([]any, error) {
+	values, err := r.Rows.Values()
+	if err != nil {
+		r.Close()
+	}
+	return values, err
+}
+
+// A firstRow is the first of the rows of a first statement.
+type firstRow struct{ rows pgx.Rows }
+
+// Scan implements [pgx.Row], as a row of pgx does.
+func (r firstRow) Scan(dest ...any) error {
+	defer r.rows.Close()
+	for _, d := range dest {
+		if _, is := d.(*pgtype.DriverBytes); is {
+			return errDriverBytes
+		}
+	}
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
+}
+
+// failedRows are the rows of a query that was not sent. A caller may leave its error to them.
+type failedRows struct{ err error }
+
+func (failedRows) Close()                                       {}
+func (r failedRows) Err() error                                 { return r.err }
+func (failedRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (failedRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (failedRows) Next() bool                                   { return false }
+func (r failedRows) Scan(...any) error                          { return r.err }
+func (r failedRows) Values() ([]any, error)                     { return nil, r.err }
+func (failedRows) RawValues() [][]byte                          { return nil }
+func (failedRows) Conn() *pgx.Conn                              { return nil }
+func (failedRows) TypeMap() *pgtype.Map                         { return nil }
+
+// failedBatch are the results of a batch that was not sent.
+type failedBatch struct {
+	pgx.BatchResults
+	err error
+}
+
+func (b failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, b.err }
+func (b failedBatch) Query() (pgx.Rows, error)         { return failedRows{b.err}, b.err }
+func (b failedBatch) QueryRow() pgx.Row                { return firstRow{failedRows{b.err}} }
+func (b failedBatch) Close() error                     { return b.err }
+
+var errDriverBytes = errors.New("cannot scan into *pgtype.DriverBytes from QueryRow")

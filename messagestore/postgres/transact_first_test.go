@@ -1,0 +1,258 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/storetest"
+)
+
+// beginnings are what a function may do first. Each adds one to a counter.
+var beginnings = map[string]struct {
+	trips int // with those of an append and COMMIT
+	add   func(ctx context.Context, tx pgx.Tx, counter string) error
+}{
+	"Exec": {2, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		_, err := tx.Exec(ctx, addSQL, counter)
+		return err
+	}},
+	"Exec with names": {2, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		_, err := tx.Exec(ctx, "insert into public.transact_counters values (@name, 1) on conflict (name) do update set n = transact_counters.n + 1",
+			pgx.NamedArgs{"name": counter})
+		return err
+	}},
+	"Exec of several": {3, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		_, err := tx.Exec(ctx, "select 1; insert into public.transact_counters values ('"+counter+"', 1) on conflict (name) do update set n = transact_counters.n + 1")
+		return err
+	}},
+	"Exec in a mode": {3, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		_, err := tx.Exec(ctx, addSQL, pgx.QueryExecModeExec, counter)
+		return err
+	}},
+	"Query": {2, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		rows, _ := tx.Query(ctx, addSQL+" returning n", counter)
+		_, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
+		return err
+	}},
+	"Query that is closed": {2, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		rows, err := tx.Query(ctx, addSQL+" returning n", counter)
+		if err != nil {
+			return err
+		}
+		rows.Next()
+		rows.Close()
+		rows.Close()
+		return rows.Err()
+	}},
+	"QueryRow": {2, func(ctx context.Context, tx pgx.Tx, counter string) (err error) {
+		var n int
+		return tx.QueryRow(ctx, addSQL+" returning n", counter).Scan(&n)
+	}},
+	"QueryRow of none": {2, func(ctx context.Context, tx pgx.Tx, counter string) (err error) {
+		if err := tx.QueryRow(ctx, addSQL, counter).Scan(); !errors.Is(err, pgx.ErrNoRows) {
+			return errors.New("there is a row")
+		}
+		return nil
+	}},
+	"SendBatch": {3, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		b := &pgx.Batch{}
+		b.Queue(addSQL, counter)
+		return tx.SendBatch(ctx, b).Close()
+	}},
+	"Begin": {5, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		return pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error {
+			_, err := inner.Exec(ctx, addSQL, counter)
+			return err
+		})
+	}},
+	"Conn": {3, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		_, err := tx.Conn().Exec(ctx, addSQL, counter)
+		return err
+	}},
+	"Prepare": {3, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		if _, err := tx.Prepare(ctx, addSQL, addSQL); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, addSQL, counter)
+		return err
+	}},
+	"CopyFrom": {4, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		_, err := tx.CopyFrom(ctx, pgx.Identifier{"public", "transact_copies"}, []string{"name"}, pgx.CopyFromRows([][]any{{counter}}))
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, addSQL, counter)
+		return err
+	}},
+	"LargeObjects": {5, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		objects := tx.LargeObjects()
+		if _, err := objects.Create(ctx, 0); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, addSQL, counter)
+		return err
+	}},
+}
+
+// Whatever a function does first is of the transaction: it is committed with the message, and rolled back with an error. What has
+// arguments begins it in its own round trip.
+func TestATransactionBeginsWithWhateverComesFirst(t *testing.T) {
+	t.Parallel()
+	all := pgtest.Pool(t)
+	newCounters(t, all)
+	_, err := all.Exec(t.Context(), "select pg_advisory_xact_lock(7); create table if not exists public.transact_copies (name text)")
+	require.NoError(t, err)
+	for name, first := range beginnings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy, pool := proxied(t)
+			driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+			transact := func(failure error) error {
+				_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+					if err := first.add(ctx, tx, string(stream)); err != nil {
+						return nil, err
+					}
+					return []messagestore.Append{appendOne(stream, messagestore.AnyVersion)}, failure
+				})
+				return err
+			}
+			wrong := errors.New("wrong")
+
+			require.NoError(t, transact(nil))
+			require.ErrorIs(t, transact(wrong), wrong)
+			require.Equal(t, 1, counted(all)(t, nil, string(stream)))
+			stop := proxy.Record()
+			require.NoError(t, transact(nil))
+			var trips int
+			for _, m := range stop() {
+				if m.From == pgproxy.Server && m.Name == "ReadyForQuery" {
+					trips++
+				}
+			}
+			require.Equal(t, first.trips, trips)
+			require.Equal(t, 2, counted(all)(t, nil, string(stream)))
+			version, err := driver.Version(t.Context(), stream)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, version)
+		})
+	}
+}
+
+// A function that does nothing costs nothing, and its connection goes back as it was.
+func TestATransactionOfNothingSendsNothing(t *testing.T) {
+	t.Parallel()
+	proxy, pool := proxied(t)
+	driver := must.New(postgres.New(pool, nil))
+	nothing := func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.Append, error) { return nil, nil }
+	_, err := driver.Transact(t.Context(), "", nothing)
+	require.NoError(t, err)
+	stop := proxy.Record()
+
+	_, err = driver.Transact(t.Context(), "", nothing)
+
+	require.NoError(t, err)
+	require.Empty(t, stop())
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = driver.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+		cancel()
+		_, err := tx.Exec(ctx, "select $1::int", 1)
+		return nil, err
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = driver.Version(t.Context(), storetest.Category(t).Stream("1"))
+	require.NoError(t, err)
+}
+
+// A first statement that fails aborts the transaction, as any other does, also where its text does not parse.
+func TestAFirstStatementThatFailsAbortsTheTransaction(t *testing.T) {
+	t.Parallel()
+	all := pgtest.Pool(t)
+	newCounters(t, all)
+	for _, sql := range []string{"select 1/$1::int", "selekt $1", "select $1::int from nowhere", "insert into public.transact_counters values (null, $1)"} {
+		_, pool := proxied(t)
+		driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+		var refused *pgconn.PgError
+		_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+			_, err := tx.Exec(ctx, sql, 0)
+			require.Error(t, err, sql)
+			_, err = tx.Exec(ctx, addSQL, string(stream))
+			require.ErrorAs(t, err, &refused)
+			return []messagestore.Append{appendOne(stream, messagestore.NoStream)}, nil
+		})
+		require.ErrorContains(t, err, "aborts the transaction", sql)
+		require.Equal(t, "25P02", refused.Code, sql)
+		require.Zero(t, counted(all)(t, nil, string(stream)))
+	}
+}
+
+// A connection of the pool that is gone shows in the function's first statement. That is no failure of the function's.
+func TestAConnectionThatWasGoneIsNoFailureOfTheFunction(t *testing.T) {
+	t.Parallel()
+	all := pgtest.Pool(t)
+	newCounters(t, all)
+	for name, first := range beginnings {
+		if name == "LargeObjects" {
+			continue // pgx's value panics on a connection that is lost
+		}
+		for _, swallows := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				_, pool := proxied(t)
+				store, stream := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t).Stream("1")
+				transactional, err := messagestore.Transactional[pgx.Tx](store)
+				require.NoError(t, err)
+				var pid, calls int
+				require.NoError(t, pool.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&pid))
+				_, err = transactional.Transact(t.Context(), "", func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+					return nil, nil // it is checked, and has the driver's statements
+				})
+				require.NoError(t, err)
+				_, err = all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid)
+				require.NoError(t, err)
+
+				_, err = transactional.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+					calls++
+					err := first.add(ctx, tx, string(stream))
+					if swallows {
+						err = nil
+					}
+					return []messagestore.StreamWrite{messagestore.To(stream, messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte("{}")})}, err
+				})
+
+				require.NoError(t, err)
+				require.Equal(t, 1, counted(all)(t, nil, string(stream)))
+				require.LessOrEqual(t, calls, 2)
+			})
+		}
+	}
+}
+
+// What a function reads through the store, it reads in its transaction.
+func TestAReadBeginsTheTransaction(t *testing.T) {
+	t.Parallel()
+	all := pgtest.Pool(t)
+	_, pool := proxied(t)
+	driver := must.New(postgres.New(pool, nil))
+	var pid uint32
+	require.NoError(t, pool.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&pid))
+	_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+		_, err := driver.Version(ctx, storetest.Category(t).Stream("1"))
+		require.NoError(t, err)
+		var state string
+		require.NoError(t, all.QueryRow(t.Context(), "select state from pg_stat_activity where pid = $1", pid).Scan(&state))
+		require.Equal(t, "idle in transaction", state)
+		require.Equal(t, pid, tx.Conn().PgConn().PID())
+		return nil, nil
+	})
+	require.NoError(t, err)
+}
