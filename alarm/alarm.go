@@ -18,13 +18,13 @@ import (
 
 // The types of the messages in the stream of a minute.
 const (
-	TypeSet    = "Set"
-	TypeDue    = "Due"
-	TypeClosed = "Closed"
+	typeSet    = "Set"
+	typeDue    = "Due"
+	typeClosed = "Closed"
 )
 
-// A Set is the message that sets an alarm.
-type Set struct {
+// A messageSet is the message that sets an alarm.
+type messageSet struct {
 	At       int64                   `json:"at"` // microseconds since 1970
 	Stream   messagestore.StreamName `json:"stream"`
 	Expected messagestore.Version    `json:"expected"` // of the stream, when the alarm rings
@@ -34,21 +34,21 @@ type Set struct {
 }
 
 // MessageType implements [messagestore.Body].
-func (Set) MessageType() string { return TypeSet }
+func (messageSet) MessageType() string { return typeSet }
 
-// A Due says that a minute has begun.
-type Due struct{}
+// A messageDue says that a minute has begun.
+type messageDue struct{}
 
 // MessageType implements [messagestore.Body].
-func (Due) MessageType() string { return TypeDue }
+func (messageDue) MessageType() string { return typeDue }
 
-// A Closed says that the time of all alarms before it has come, and that each was tried.
-type Closed struct {
+// A messageClosed says that the time of all alarms before it has come, and that each was tried.
+type messageClosed struct {
 	Alarms int `json:"alarms"`
 }
 
 // MessageType implements [messagestore.Body].
-func (Closed) MessageType() string { return TypeClosed }
+func (messageClosed) MessageType() string { return typeClosed }
 
 // Config changes how a clock works. Nil means all defaults. [New] refuses values that are
 // out of bounds.
@@ -186,7 +186,7 @@ func (c *Clock) at(t time.Time, stream messagestore.StreamName, expected message
 	if expected < messagestore.AnyVersion {
 		return messagestore.StreamWrite{}, messagestore.NewInvalidError("expected version", int64(expected), "it is a version, NoStream or AnyVersion")
 	}
-	set := Set{At: at.UnixMicro(), Stream: stream, Expected: expected}
+	set := messageSet{At: at.UnixMicro(), Stream: stream, Expected: expected}
 	if e, is := body.(messagestore.Envelope); is {
 		if e.ID != [16]byte{} {
 			return messagestore.StreamWrite{}, messagestore.NewInvalidError("id", e.ID.String(), "the message of an alarm has an id of its own")

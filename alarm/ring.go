@@ -116,10 +116,10 @@ func (r *ringing) read(ctx context.Context) (closed bool, err error) {
 		}
 		r.next = m.Position + 1
 		switch m.Type {
-		case TypeClosed:
+		case typeClosed:
 			return true, nil
-		case TypeSet:
-			set, err := messagestore.Decode[Set](m)
+		case typeSet:
+			set, err := messagestore.Decode[messageSet](m)
 			if err != nil {
 				r.refused(m, err)
 				continue
@@ -185,7 +185,7 @@ func (r *ringing) close(ctx context.Context) (done bool, err error) {
 	if err := r.failed(); err != nil {
 		return false, err
 	}
-	_, err = r.store.Write(ctx, r.stream, r.next-1, Closed{r.alarms})
+	_, err = r.store.Write(ctx, r.stream, r.next-1, messageClosed{r.alarms})
 	if errors.Is(err, messagestore.ErrVersionConflict) {
 		return false, nil
 	}
@@ -195,7 +195,7 @@ func (r *ringing) close(ctx context.Context) (done bool, err error) {
 // ringOne writes the message of an alarm. A stream that has moved on is an answer. A message that the store refuses
 // for ever is logged, and holds up no other alarm.
 func (c *Clock) ringOne(ctx context.Context, m *messagestore.Message) error {
-	set, err := messagestore.Decode[Set](m)
+	set, err := messagestore.Decode[messageSet](m)
 	if err != nil {
 		c.refused(m, err)
 		return nil

@@ -86,7 +86,7 @@ var forever = consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}}
 // lasts; it leaves it when run is done.
 func (c *Clock) minutes(run context.Context) (*consumer.Consumer, error) {
 	ring := func(ctx context.Context, m *messagestore.Message) error { return c.ring(ctx, run, m) }
-	return consumer.New(c.store, c.category, "minutes", known.Handler{Known: []string{TypeDue}, Func: ring, Owner: true, Slow: true}, &consumer.Config{
+	return consumer.New(c.store, c.category, "minutes", known.Handler{Known: []string{typeDue}, Func: ring, Owner: true, Slow: true}, &consumer.Config{
 		OnlyKnown: true, Concurrency: minuteLanes, PollInterval: c.config.PollInterval, Lease: c.config.Lease,
 		Grace: time.Second, Errors: forever, Start: consumer.FromStart(), Logger: c.config.Logger,
 	})
@@ -94,7 +94,7 @@ func (c *Clock) minutes(run context.Context) (*consumer.Consumer, error) {
 
 // sets is the consumer of the alarms that are set in minutes that have begun.
 func (c *Clock) sets() (*consumer.Consumer, error) {
-	return consumer.New(c.store, c.category, "sets", known.Handler{Known: []string{TypeSet, TypeClosed}, Func: c.see, Owner: true}, &consumer.Config{
+	return consumer.New(c.store, c.category, "sets", known.Handler{Known: []string{typeSet, typeClosed}, Func: c.see, Owner: true}, &consumer.Config{
 		OnlyKnown: true, Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease,
 		Grace: time.Second, Errors: forever, Start: consumer.FromStart(), Logger: c.config.Logger,
 	})
@@ -208,7 +208,7 @@ func (c *Clock) beginMinute(ctx context.Context, minute time.Time) (begun bool, 
 // due adds Due to the stream of a minute, once, whichever process is first.
 func (c *Clock) due(ctx context.Context, stream messagestore.StreamName) error {
 	_, err := c.store.Write(ctx, stream, messagestore.AnyVersion, messagestore.Envelope{
-		ID: uuid.NewSHA1(uuid.NameSpaceOID, []byte("dibs alarm due "+stream)), Body: Due{},
+		ID: uuid.NewSHA1(uuid.NameSpaceOID, []byte("dibs alarm due "+stream)), Body: messageDue{},
 	})
 	return err
 }
@@ -229,7 +229,7 @@ func (c *Clock) see(ctx context.Context, m *messagestore.Message) error {
 		return handler.Skip(err.Error()) // another program writes to the category
 	}
 	known, err := c.know(ctx, m)
-	if err != nil || m.Type == TypeClosed {
+	if err != nil || m.Type == typeClosed {
 		return err
 	}
 	switch {
@@ -256,13 +256,13 @@ func (c *Clock) know(ctx context.Context, m *messagestore.Message) (minute, erro
 	known, is := c.closed[m.Stream]
 	c.mu.Unlock()
 	switch {
-	case m.Type == TypeClosed:
+	case m.Type == typeClosed:
 		known.closed = max(known.closed, m.Position)
 	case is:
 		return known, nil
 	default:
 		known.closed = messagestore.NoStream
-		switch last, err := c.store.LastOfType(ctx, m.Stream, TypeClosed); {
+		switch last, err := c.store.LastOfType(ctx, m.Stream, typeClosed); {
 		case err == nil:
 			known.closed = last.Position
 		case !errors.Is(err, messagestore.ErrNotFound):
