@@ -85,6 +85,10 @@ func (t *Tx) travels(args []any) bool {
 	switch args[0].(type) {
 	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
 		return false
+	case pgx.NamedArgs, pgx.StrictNamedArgs:
+		return true
+	case pgx.QueryRewriter: // of the caller's: it is given the connection, and may use it
+		return false
 	}
 	return true
 }

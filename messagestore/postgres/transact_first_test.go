@@ -17,6 +17,14 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
+// adding rewrites a statement to itself, and adds one to a counter by the connection that it is given.
+type adding string
+
+func (a adding) RewriteQuery(ctx context.Context, conn *pgx.Conn, sql string, _ []any) (string, []any, error) {
+	_, err := conn.Exec(ctx, addSQL, string(a))
+	return sql, []any{string(a)}, err
+}
+
 // beginnings are what a function may do first. Each adds one to a counter.
 var beginnings = map[string]struct {
 	trips int // with those of an append and COMMIT
@@ -37,6 +45,10 @@ var beginnings = map[string]struct {
 	}},
 	"Exec in a mode": {3, func(ctx context.Context, tx pgx.Tx, counter string) error {
 		_, err := tx.Exec(ctx, addSQL, pgx.QueryExecModeExec, counter)
+		return err
+	}},
+	"Exec of a rewriter": {4, func(ctx context.Context, tx pgx.Tx, counter string) error {
+		_, err := tx.Exec(ctx, "select $1::text", adding(counter))
 		return err
 	}},
 	"Query": {2, func(ctx context.Context, tx pgx.Tx, counter string) error {
