@@ -227,3 +227,18 @@ func TestEpochIsRaisedOnceByAnyID(t *testing.T) {
 	require.Len(t, seen, 3)
 	require.Equal(t, int64(6), one[int64](t, superuser, "select number from dibs.epochs"))
 }
+
+// A function that bans a kind of plan meets costs above which PostgreSQL compiles a statement, for 90 ms of each call. Those below do
+// not ban it: they are called for every message, find all that they read by an index, and each setting costs them time.
+func TestFunctionsAreNotCompiled(t *testing.T) {
+	t.Parallel()
+	hot := []string{
+		"append", "append_each", "append_one", "append_shared", "append_staged", "queue_lock", "read_shared_category", "stream_version",
+	}
+	rows, err := pgtest.Pool(t).Query(t.Context(), `select p.proname::text from pg_proc p
+		where p.pronamespace = 'dibs'::regnamespace and 'enable_seqscan=off' = any (p.proconfig) and 'jit=off' <> all (p.proconfig) order by 1`)
+	require.NoError(t, err)
+	compiled, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Equal(t, hot, compiled)
+}

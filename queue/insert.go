@@ -131,9 +131,10 @@ func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *Insert
 // function of [messagestore.TxStore.Transact] it is a store over that function's transaction. See
 // [messagestore.Store.Stage]: no other item waits for the transaction, and the position is not known yet.
 //
-// An item whose ID or Unique name is taken, by the time of the commit, by an item of the same content is left out; it is a
-// Duplicate if it is known already. By other content, the error is a [*KeyReusedError] if it is known already; else COMMIT
-// fails. Other errors are those of Stage; after an error roll back.
+// An item whose ID or Unique name is taken, by the time of the commit, by an item of the same content is left out. It is a
+// Duplicate if its Unique name is known to be taken already; that an ID is, is not told. A Unique name that is known to be
+// another content's is a [*KeyReusedError]; what only COMMIT meets fails it. Other errors are those of Stage; after an
+// error roll back.
 func (q *Queue) InsertTx(ctx context.Context, tx *messagestore.Store, body messagestore.Body, opts *InsertOpts) (Inserted, error) {
 	if err := q.use(ctx); err != nil {
 		return Inserted{}, err

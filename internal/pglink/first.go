@@ -19,6 +19,8 @@ func (t *Tx) Start(ctx context.Context) error {
 		return nil
 	case t.lost != nil:
 		return t.lost
+	case t.left:
+		return errLeft
 	}
 	statements := make([]Statement, len(t.begin))
 	for i, sql := range t.begin {
@@ -40,7 +42,11 @@ func (t *Tx) Begun() bool { return t.begun }
 func (t *Tx) Missed() error { return t.lost }
 
 func (t *Tx) missed(ctx context.Context, err error) {
-	if !t.begun && t.conn.IsClosed() && ctx.Err() == nil {
+	switch {
+	case t.begun || !t.conn.IsClosed():
+	case ctx.Err() != nil:
+		t.left = true
+	default:
 		t.lost = err
 	}
 }
@@ -53,6 +59,8 @@ func (t *Tx) first(ctx context.Context, sql string, args []any) (pgx.BatchResult
 		return nil, nil
 	case t.lost != nil:
 		return nil, t.lost
+	case t.left:
+		return nil, errLeft
 	case !t.travels(args):
 		return nil, t.Start(ctx)
 	}
@@ -202,5 +210,7 @@ func (b failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTa
 func (b failedBatch) Query() (pgx.Rows, error)         { return failedRows{b.err}, b.err }
 func (b failedBatch) QueryRow() pgx.Row                { return firstRow{failedRows{b.err}} }
 func (b failedBatch) Close() error                     { return b.err }
+
+var errLeft = errors.New("the caller of the transaction's first statement left")
 
 var errDriverBytes = errors.New("cannot scan into *pgtype.DriverBytes from QueryRow")

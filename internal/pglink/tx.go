@@ -26,6 +26,7 @@ type Tx struct {
 	begin []string // the statements that begin it, BEGIN first
 	begun bool
 	lost  error // see Missed
+	left  bool  // its caller did, by a context, while BEGIN was under way: the connection is closed
 }
 
 var _ pgx.Tx = (*Tx)(nil)

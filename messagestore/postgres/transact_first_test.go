@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -267,4 +268,37 @@ func TestAReadBeginsTheTransaction(t *testing.T) {
 		return nil, nil
 	})
 	require.NoError(t, err)
+}
+
+// A context of the function's own that ends in its first statement loses the connection. That is the function's doing, and it is
+// not called again, also if it does not tell.
+func TestAFunctionThatLeavesItsFirstStatementIsCalledOnce(t *testing.T) {
+	t.Parallel()
+	all := pgtest.Pool(t)
+	newCounters(t, all)
+	for _, first := range []messagestore.StreamName{"", "none-1"} {
+		_, pool := proxied(t)
+		store, stream := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t).Stream("1")
+		transactional, err := messagestore.Transactional[pgx.Tx](store)
+		require.NoError(t, err)
+		calls := 0
+		_, err = transactional.Transact(t.Context(), first, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+			calls++
+			over, cancel := context.WithCancel(ctx)
+			cancel()
+			_, err := tx.Exec(over, addSQL, string(stream)) // is not sent
+			require.ErrorIs(t, err, context.Canceled)
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			_, err = tx.Exec(short, "select pg_sleep($1::int)", 60)
+			require.Error(t, err)
+			_, err = tx.Exec(ctx, addSQL, string(stream))
+			require.Error(t, err)
+			return []messagestore.StreamWrite{messagestore.To(stream, messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte("{}")})}, nil
+		})
+		require.ErrorContains(t, err, "lost before COMMIT", first)
+		require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+		require.Equal(t, 1, calls, first)
+		require.Zero(t, counted(all)(t, nil, string(stream)))
+	}
 }

@@ -3,6 +3,7 @@ returns table (stream_name text, first_position bigint, version bigint)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 as $$
 begin

@@ -6,6 +6,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '10s'
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 as $$
 declare

@@ -4,6 +4,7 @@ create or replace function dibs.open_item(stream text, first bigint, below bigin
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 as $$
 declare

@@ -6,6 +6,7 @@ create or replace function dibs.open_letter(stream text, first bigint, below big
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 as $$
 declare

@@ -6,6 +6,7 @@ set search_path = pg_catalog, pg_temp
 set lock_timeout = '10s'
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 as $$
 declare
