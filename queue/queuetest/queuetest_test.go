@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -48,13 +49,24 @@ func TestQueuesOnSQLite(t *testing.T) {
 
 func TestQueuesOnPostgreSQL(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t)
-	Run(t, Options{
+	Run(t, over(pgtest.Pool(t)))
+}
+
+func TestQueuesThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	bouncer := pgtest.PgBouncer(t, pgtest.URL(t))
+	pgtest.Pool(t)
+	Run(t, over(pgtest.Connect(t, bouncer.URL)))
+}
+
+// over has the drivers of a suite work over a pool.
+func over(pool *pgxpool.Pool) Options {
+	return Options{
 		Open: func(*testing.T) queuing.Driver { return must.New(postgres.New(pool, nil)) },
 		Begin: func(t *testing.T, _ queuing.Driver) (queuing.Driver, func() error, func() error) {
 			tx, err := pool.Begin(t.Context())
 			require.NoError(t, err)
 			return must.New(postgres.New(tx, nil)), func() error { return tx.Commit(t.Context()) }, func() error { return tx.Rollback(t.Context()) }
 		},
-	})
+	}
 }
