@@ -19,9 +19,9 @@ import (
 // A queueRun torments workers of a queue.
 type queueRun struct {
 	Seed      uint64        `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
-	CI        bool          `name:"ci" xor:"goals" help:"Until the goals of a build are reached, for at most 4m, and fail if one is not."`
-	Long      bool          `xor:"goals" help:"Until the great goals are reached, for at most 2h: 100 kills of the server, 500 of processes, 100,000 items."`
-	Duration  time.Duration `help:"How long to torment at most. 1m, 4m with --ci, 2h with --long." placeholder:"D"`
+	CI        bool          `name:"ci" xor:"goals" help:"Until the goals of make ci/long are reached, for at most 40m, and fail if one is not: 100 kills of the server, 500 of processes, 100,000 items."`
+	Long      bool          `xor:"goals" help:"Until ten times these goals are reached, for at most 6h."`
+	Duration  time.Duration `help:"How long to torment at most. 1m, 40m with --ci, 6h with --long." placeholder:"D"`
 	Processes int           `help:"Processes that work." default:"4" placeholder:"N"`
 	Workers   int           `help:"Goroutines of each." default:"6" placeholder:"N"`
 	Inserters int           `help:"Processes that insert." default:"2" placeholder:"N"`
@@ -54,9 +54,9 @@ func (f queueRun) Run(ctx context.Context) error {
 	goals, most := queues.Short, time.Minute
 	switch {
 	case f.CI:
-		most = 4 * time.Minute
+		goals, most = queues.Issue, 40*time.Minute
 	case f.Long:
-		goals, most = queues.Issue, 2*time.Hour
+		goals, most = queues.Issue.Times(10), 6*time.Hour
 	}
 	if f.Calm {
 		goals.ServerKills = 0

@@ -296,4 +296,6 @@ func TestGoalsThatAreMissedAreNamed(t *testing.T) {
 	require.Equal(t, []string{"kill -9 of processes: 9 of 10"}, n.Missed(&Short))
 	require.Contains(t, n.Table(&Short), "missed")
 	require.Contains(t, n.Progress(&Short, time.Second), "after 1s: kill -9")
+	require.Equal(t, 10*Short.Cuts, Short.Times(10).Cuts)
+	require.Equal(t, 5, Short.Cuts, "Times changes nothing")
 }
