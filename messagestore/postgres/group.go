@@ -38,8 +38,9 @@ const (
 )
 
 // groups commit writes to one database together. A write that finds its shard idle goes straight
-// through, on its caller's goroutine and context. Writes that come meanwhile wait and then go in
-// one transaction, in one round trip: the category is locked once, and the log is synced once.
+// through, on its caller's goroutine and context: of one message by append_one, and of more as a group of
+// one write, which costs the server half of append. Writes that come meanwhile wait and then go in one
+// transaction, in one round trip: the category is locked once, and the log is synced once.
 type groups struct {
 	seed    maphash.Seed
 	shards  []*shard
@@ -157,22 +158,27 @@ func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Appen
 	}
 	l := d.groups.shardOf(appends)
 	l.mu.Lock()
-	if !l.busy {
-		l.busy = true
-		l.mu.Unlock()
+	idle := !l.busy
+	l.busy = true
+	l.mu.Unlock()
+	if idle && isOne(appends) {
 		defer d.next(l)
 		limited, cancel := context.WithTimeout(ctx, d.groups.timeout)
 		defer cancel()
 		return d.appendAll(limited, appends, d.fences.of(appends), meet, always)
 	}
-	l.mu.Unlock()
+	t := d.newTicket(appends, meet)
+	if idle {
+		d.commit(ctx, l, []*ticket{t})
+		d.next(l)
+		return d.answered(ctx, t)
+	}
 
 	select {
 	case l.room <- struct{}{}:
 	case <-ctx.Done():
 		return nil, nil, d.link.Exhausted(ctx.Err())
 	}
-	t := d.newTicket(appends, meet)
 	t.token = true
 	l.mu.Lock()
 	l.waiting = append(l.waiting, t)
@@ -181,7 +187,11 @@ func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Appen
 		go d.flush(l)
 	}
 	l.mu.Unlock()
+	return d.answered(ctx, t)
+}
 
+// answered waits for a ticket's answer.
+func (d *Driver) answered(ctx context.Context, t *ticket) ([]messagestore.Written, *messagestore.Conflict, error) {
 	select {
 	case <-t.done:
 		return t.written, t.met, t.err
@@ -197,7 +207,7 @@ func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Appen
 		return t.written, t.met, t.err
 	case <-grace.C:
 		t.state.Store(left)
-		return nil, nil, unknownOutcome(ctx.Err(), appends)
+		return nil, nil, unknownOutcome(ctx.Err(), t.appends)
 	}
 }
 
@@ -276,7 +286,7 @@ func waitAgain(tickets []*ticket) []*ticket {
 
 // commit writes a group, and answers all of it or puts it back.
 func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
-	if len(group) == 1 {
+	if len(group) == 1 && isOne(group[0].appends) {
 		_ = d.alone(ctx, group[0])
 		return
 	}
@@ -311,6 +321,10 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 			t.answer(nil, d.writeFailed(err, t.appends))
 		}
 		l.putBack(others)
+	case pglink.IsCancelled(err) && len(group) == 1:
+		group[0].answer(nil, d.writeFailed(err, group[0].appends))
+	case pglink.Definite(err) && len(group) == 1:
+		_ = d.alone(ctx, group[0]) // which tells what is wrong with it, or tries again
 	case pglink.Definite(err):
 		// All of it was rolled back, for the sake of one perhaps. Each on its own, it
 		// harms no other.

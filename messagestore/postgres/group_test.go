@@ -559,6 +559,35 @@ func TestASlowWriteCostsItsGroupOneTimeout(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "write one by one"), log.String())
 }
 
+// A write that nothing waits beside is asked for once, whoever cancels it.
+func TestASlowWriteOfSeveralMessagesIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	for _, statement := range []string{
+		"create sequence %[1]s.begun",
+		"grant usage on sequence %[1]s.begun to public",
+		"create function %[1]s.slowly() returns trigger language plpgsql as 'begin perform nextval(''%[1]s.begun''), pg_sleep(600); return new; end'",
+		"create trigger slowly before insert on %[1]s.messages for each row execute function %[1]s.slowly()",
+	} {
+		_, err := pool.Exec(t.Context(), fmt.Sprintf(statement, schema))
+		require.NoError(t, err)
+	}
+	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema, Logger: logger.Silent()}))
+	category := storetest.Category(t)
+
+	done := make(chan error, 1)
+	go func() {
+		_, err := driver.AppendAll(t.Context(), both(category.Stream("1"), category.Stream("2")))
+		done <- err
+	}()
+	cancelStatements(t, 1, "select pid from pg_stat_activity where datname = $1 and wait_event = 'PgSleep'", pool.Config().ConnConfig.Database)
+
+	require.Equal(t, "57014", refusal(t, await.Receive(t, "the end of the write", done)).Code)
+	var begun int
+	require.NoError(t, pool.QueryRow(t.Context(), fmt.Sprintf("select last_value from %s.begun", schema)).Scan(&begun))
+	require.Equal(t, 1, begun)
+}
+
 // limitedPool returns a pool whose connections have a setting.
 func limitedPool(t *testing.T, setting, value string) *pgxpool.Pool {
 	t.Helper()
@@ -902,6 +931,62 @@ func TestWritesToTheSameCategoriesWaitInOneShard(t *testing.T) {
 	require.NoError(t, await.Receive(t, "the first write", c.first))
 	_, writes := c.driver.Flushes()
 	require.Equal(t, int64(3), writes)
+}
+
+// A write of several messages goes as a group goes, also where no other waits, and is answered as by itself.
+func TestAWriteOfSeveralMessagesIsAGroupOfOne(t *testing.T) {
+	t.Parallel()
+	d := must.New(postgres.New(pgtest.Pool(t), nil))
+	category := storetest.Category(t)
+	flushed := func(what string, more int64, f func()) {
+		t.Helper()
+		before, _ := d.Flushes()
+		f()
+		after, _ := d.Flushes()
+		require.Equal(t, before+more, after, what)
+	}
+	flushed("one message", 0, func() {
+		_, err := d.Append(t.Context(), record(category.Stream("one")))
+		require.NoError(t, err)
+	})
+	two := both(category.Stream("a1"), category.Stream("a2"))
+	flushed("two streams", 1, func() {
+		written, err := d.AppendAll(t.Context(), two)
+		require.NoError(t, err)
+		require.Len(t, written, 2)
+		require.Less(t, written[0].GlobalPosition, written[1].GlobalPosition)
+	})
+	pair := record(category.Stream("pair"))
+	pair.Records = append(pair.Records, record(category.Stream("pair")).Records...)
+	flushed("two messages", 1, func() {
+		written, err := d.Append(t.Context(), pair)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, written.Version)
+	})
+	flushed("a conflict", 1, func() {
+		stale := both(category.Stream("new"), category.Stream("a2"))
+		stale[0].Expected, stale[1].Expected = messagestore.NoStream, messagestore.NoStream
+		_, err := d.AppendAll(t.Context(), stale)
+		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, &messagestore.VersionConflictError{Stream: category.Stream("a2"), Expected: messagestore.NoStream, Actual: 0}, conflict)
+		version, err := d.Version(t.Context(), category.Stream("new"))
+		require.NoError(t, err)
+		require.Equal(t, messagestore.NoStream, version)
+	})
+	flushed("the same again", 1, func() {
+		written, err := d.AppendAll(t.Context(), two)
+		require.NoError(t, err)
+		require.True(t, written[0].Duplicate)
+		require.True(t, written[1].Duplicate)
+	})
+	flushed("a context that has ended", 0, func() {
+		ended, end := context.WithCancel(t.Context())
+		end()
+		_, err := d.AppendAll(ended, both(category.Stream("b1"), category.Stream("b2")))
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	})
 }
 
 // A write to several streams of which one does not fit writes nothing, where no other write of its group is to
