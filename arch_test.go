@@ -58,7 +58,8 @@ var imports = map[string][]string{
 	"internal/known":                     {"messagestore"},
 	"internal/followers":                 {"messagestore"},
 
-	"queue":                        {"handler", "logger", "messagestore", "messagestore/queuing", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/followers", "internal/handling", "internal/outage", "internal/panics", "internal/retry", "internal/text", "internal/upkeep"},
+	"queue":                        {"handler", "logger", "messagestore", "messagestore/queuing", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/followers", "internal/panics", "internal/retry", "internal/text", "internal/work"},
+	"internal/work":                {"handler", "logger", "messagestore", "messagestore/queuing", "internal/backoff", "internal/disposition", "internal/handling", "internal/outage", "internal/panics", "internal/retry", "internal/text", "internal/upkeep"},
 	"queue/queuetest":              {"messagestore", "messagestore/memory", "messagestore/queuing", "internal/await"},
 	"queue/cron":                   {"logger", "messagestore", "internal/backoff", "internal/outage", "internal/text"},
 	"consumer":                     {"logger", "messagestore", "consumer/internal/...", "internal/lanes", "internal/backoff", "internal/outage", "internal/disposition", "internal/handling", "internal/upkeep", "internal/panics", "internal/text"},

@@ -5,23 +5,22 @@ import (
 	"fmt"
 
 	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 var (
 	// ErrLost is matched by the error of ending a delivery that had ended before: its session was over, or an
 	// operator changed the item. Nothing was changed. It is also the cause of the end of a handler's context.
-	ErrLost = errors.New("the delivery is lost: the item was given to another worker, or changed by an operator")
+	ErrLost = work.ErrLost
 
 	// ErrWorking is returned by [Queue.Work] of a queue that is worked on by an earlier call.
 	ErrWorking = errors.New("Work is called already")
 
 	// ErrAbandoned is matched by the error of [Queue.Work] if handlers did not return in time. Their goroutines may
 	// go on.
-	ErrAbandoned = errors.New("handlers did not return")
+	ErrAbandoned = work.ErrAbandoned
 )
-
-var errUncommitted = errors.New("its completion was not committed")
 
 // A KeyReusedError says that an item with the same unique key and another type or other data was inserted before.
 type KeyReusedError struct {

@@ -3,14 +3,13 @@ package queue
 import (
 	"context"
 	"fmt"
-	"maps"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
 )
@@ -29,10 +28,10 @@ type Job struct {
 	delivery  queuing.Delivery
 	end       func(ctx context.Context, f queuing.Finish, why error) (queuing.Ending, error)
 	session   int64
-	notes     *notes        // of the session
+	notes     *work.Notes   // of the session
 	lost      func() bool   // whether it has ended, as far as the process knows
 	lease     time.Duration // of a session of its own; 0 in a worker
-	committed atomic.Bool   // CompleteTx was called
+	committed *atomic.Bool  // CompleteTx was called
 }
 
 type jobKey struct{}
@@ -87,7 +86,7 @@ func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay 
 	switch {
 	case err != nil || ending == queuing.Done:
 	case ending == queuing.Open:
-		err = errUncommitted
+		err = work.ErrUncommitted
 	default:
 		err = ErrLost
 	}
@@ -141,12 +140,12 @@ func (j *Job) Extend(ctx context.Context, d time.Duration) error {
 	if err := checkDuration("time", d, queuing.MinLease, queuing.MaxLease); err != nil {
 		return j.fail("extend", err)
 	}
-	news, version := j.notes.news()
+	news, version := j.notes.News()
 	lost, err := j.queue.driver.QueueExtend(ctx, queuing.Extension{
 		Queue: j.queue.of, Session: j.session, Lease: d, Deliveries: []queuing.Delivery{j.delivery}, Notes: news,
 	})
 	if err == nil {
-		j.notes.stored(version)
+		j.notes.Stored(version)
 	}
 	if err == nil && len(lost) > 0 {
 		err = ErrLost
@@ -168,7 +167,7 @@ func (j *Job) Progress(note string) error {
 	case j.lost():
 		return j.fail("progress", ErrLost)
 	}
-	j.notes.set(j.delivery, note)
+	j.notes.Set(j.delivery, note)
 	return nil
 }
 
@@ -182,67 +181,6 @@ func isNote(note string) bool {
 		}
 	}
 	return true
-}
-
-// notes are those of a session's jobs that have not ended.
-type notes struct {
-	mu      sync.Mutex
-	of      queuing.Notes
-	version int       // of what there is
-	known   int       // the version that the store has
-	at      time.Time // of the last that was asked for
-}
-
-// noteInterval is how often notes are stored at most.
-const noteInterval = time.Second
-
-func (n *notes) set(d queuing.Delivery, note string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.of[d] == note {
-		return
-	}
-	n.version++
-	if n.of == nil {
-		n.of = queuing.Notes{}
-	}
-	if n.of[d] = note; note == "" {
-		delete(n.of, d)
-	}
-}
-
-// ended forgets a job. What the store has of it is not shown any more.
-func (n *notes) ended(d queuing.Delivery) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.of, d)
-}
-
-// news returns the notes if the store does not have them, and it is time to store them, and else nil.
-func (n *notes) news() (queuing.Notes, int) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.version == n.known || time.Since(n.at) < noteInterval {
-		return nil, n.known
-	}
-	n.at = time.Now()
-	return maps.Clone(n.of), n.version
-}
-
-// stored says that the store has what there was at a version.
-func (n *notes) stored(version int) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.known = max(n.known, version)
-}
-
-// again has all stored again, for another session.
-func (n *notes) again() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(n.of) > 0 {
-		n.version++
-	}
 }
 
 func (j *Job) use(ctx context.Context) error {

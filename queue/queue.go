@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/dibs-go/dibs/internal/followers"
+	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
@@ -29,7 +30,8 @@ type Queue struct {
 	config Config
 
 	working atomic.Bool
-	counts  counts
+	source  work.Source
+	counts  work.Counts
 }
 
 // WhenDead says what becomes of the items behind one that is dead.
@@ -123,6 +125,7 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 	if c.Rate > 0 {
 		q.policy.Burst = max(c.Burst, 1)
 	}
+	q.source = work.Source{Watch: store.Watch, Outage: store.Outage(), Driver: keeps, Queue: q.of, Policy: q.policy, Logger: c.Logger}
 	return q, nil
 }
 

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/retry"
-	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
 )
@@ -61,7 +60,7 @@ func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) (
 		return nil, err
 	}
 	deadline := time.Now().Add(wait)
-	session := newSession()
+	session := work.NewSession()
 	var bell <-chan messagestore.GlobalPosition
 	if wait > 0 {
 		var stop func()
@@ -76,7 +75,7 @@ func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) (
 		taken, err := q.driver.QueueTake(ctx, t)
 		if err != nil {
 			// What was reserved, or a place in the line, is of nobody else.
-			q.leave(ctx, session, time.Now().Add(leaveTimeout))
+			q.source.Leave(ctx, session, time.Now().Add(work.LeaveTimeout))
 			return nil, err
 		}
 		if len(taken.Items) > 0 {
@@ -88,7 +87,7 @@ func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) (
 		left := time.Until(deadline)
 		if left <= 0 {
 			if t.Ticket != 0 {
-				q.leave(ctx, session, time.Now().Add(leaveTimeout))
+				q.source.Leave(ctx, session, time.Now().Add(work.LeaveTimeout))
 			}
 			return nil, nil
 		}
@@ -105,36 +104,19 @@ func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) (
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			q.leave(ctx, session, time.Now().Add(leaveTimeout))
+			q.source.Leave(ctx, session, time.Now().Add(work.LeaveTimeout))
 			return nil, ctx.Err()
 		}
 		timer.Stop()
 	}
 }
 
-// leaveTimeout bounds the end of a session whose caller has gone.
-const leaveTimeout = 5 * time.Second
-
-// leave gives back what a session has, and tries again until a time while the store fails. If it cannot, the session's
-// end does.
-func (q *Queue) leave(ctx context.Context, session int64, until time.Time) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
-	defer cancel()
-	decided := func(err error) bool { return retry.Lasts(err) || !time.Now().Before(until) }
-	err := retry.Loop{Decided: decided}.Do(ctx, func() error {
-		return q.driver.QueueLeave(ctx, queuing.Leave{Queue: q.of, Session: session})
-	})
-	if err != nil {
-		q.config.Logger.Debug().Str("queue", q.of.Name).Str("error", text.Log(err)).Msg("session is left to end by itself")
-	}
-}
-
 func (q *Queue) jobs(items []queuing.Taking, session int64, lease time.Duration) []*Job {
-	jobs, all := make([]*Job, len(items)), &notes{}
+	jobs, all := make([]*Job, len(items)), &work.Notes{}
 	for i, item := range items {
 		jobs[i] = &Job{
 			Message: item.Message, Failures: item.Failures, Deliveries: item.Version,
-			queue: q, delivery: item.Delivery(), session: session, lease: lease, notes: all,
+			queue: q, delivery: item.Delivery(), session: session, lease: lease, notes: all, committed: &atomic.Bool{},
 		}
 		var ended atomic.Bool
 		jobs[i].lost = ended.Load
@@ -142,7 +124,7 @@ func (q *Queue) jobs(items []queuing.Taking, session int64, lease time.Duration)
 			ending, err := q.end(ctx, session, lease, f)
 			if err == nil && ending != queuing.Open {
 				ended.Store(true)
-				all.ended(f.Delivery)
+				all.Ended(f.Delivery)
 			}
 			return ending, err
 		}
@@ -168,6 +150,3 @@ func (q *Queue) end(ctx context.Context, session int64, lease time.Duration, f q
 	}
 	return taken.Endings[0], nil
 }
-
-// newSession returns a number that no other session has.
-func newSession() int64 { return rand.Int64N(1<<62) + 1 }

@@ -1,0 +1,820 @@
+// Package work is the engine of the workers of package queue: it reserves items under
+// one session, has them handled side by side, extends the session, reports how deliveries end, goes on without a handler
+// that does not return, and stops in two steps.
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/handling"
+	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/retry"
+	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/internal/upkeep"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+var (
+	// ErrLost is matched by the error of ending a delivery that had ended before. It is also the cause of the end of a
+	// handler's context.
+	ErrLost = errors.New("the delivery is lost: the item was given to another worker, or changed by an operator")
+
+	// ErrAbandoned is matched by the error of [Run] if handlers did not return in time. Their goroutines may go on.
+	ErrAbandoned = errors.New("handlers did not return")
+
+	// ErrUncommitted is the failure of an item whose completion in a transaction was not committed.
+	ErrUncommitted = errors.New("its completion was not committed")
+)
+
+// A Source is a queue of a store.
+type Source struct {
+	// Watch is that of the store. Outage is what its callers share.
+	Watch  func(category messagestore.Category, interval time.Duration) (bell <-chan messagestore.GlobalPosition, stop func())
+	Outage *outage.Outage
+
+	Driver queuing.Driver
+	Queue  queuing.Queue
+	Policy queuing.Policy
+	Logger logger.Logger
+}
+
+// Config is what a call of [Run] is to do. All of it is set and within bounds.
+type Config struct {
+	MaxWorkers   int
+	Timeout      time.Duration // of a handler; 0 for none: it is never abandoned before the end
+	Grace        time.Duration
+	Lease        time.Duration
+	PollInterval time.Duration
+
+	// Handle handles an item. It is called in a goroutine of its own, and may panic or end it.
+	Handle func(ctx context.Context, d *Delivery) error
+
+	// Finish says what the error of Handle makes of the item. Stopping says that the worker is to end. It calls no
+	// method of the delivery.
+	Finish func(d *Delivery, err error, stopping bool) queuing.Finish
+}
+
+// Counts are what handlers have done.
+type Counts struct{ Completed, Failed, Skipped, Buried, Lost, Abandoned atomic.Int64 }
+
+const (
+	callTimeout     = 15 * time.Second // of a call of the store
+	openInterval    = time.Second      // after which a completion that is not committed yet is asked for again
+	minStoreBackoff = 50 * time.Millisecond
+	maxStoreBackoff = time.Second
+
+	// LeaveTimeout bounds the end of a session whose caller has gone.
+	LeaveTimeout = 5 * time.Second
+)
+
+// Run reserves items and has them handled until ctx ends, or the store refuses for good. It adds to counts. The error
+// matches [ErrAbandoned] if handlers did not return in time; it is nil if ctx ended and all returned.
+func Run(ctx context.Context, from Source, config Config, counts *Counts) error {
+	w := &work{
+		Source: from, config: config, counts: counts, flights: map[queuing.Delivery]*Delivery{}, wakes: make(chan struct{}, 1),
+		session: NewSession(), notes: &Notes{}, look: true,
+	}
+	return w.run(ctx)
+}
+
+// NewSession returns a number that no other session has.
+func NewSession() int64 { return rand.Int64N(1<<62) + 1 }
+
+// Leave gives back what a session has, and tries again until a time while the store fails. If it cannot, the session's
+// end does.
+func (s *Source) Leave(ctx context.Context, session int64, until time.Time) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaveTimeout)
+	defer cancel()
+	decided := func(err error) bool { return retry.Lasts(err) || !time.Now().Before(until) }
+	err := retry.Loop{Decided: decided}.Do(ctx, func() error {
+		return s.Driver.QueueLeave(ctx, queuing.Leave{Queue: s.Queue, Session: session})
+	})
+	if err != nil {
+		s.Logger.Debug().Str("queue", s.Queue.Name).Str("error", text.Log(err)).Msg("session is left to end by itself")
+	}
+}
+
+// A work is one call of Run. The goroutine of run makes all calls of the store but extensions.
+type work struct {
+	Source
+
+	config Config
+	counts *Counts
+	wakes  chan struct{}
+	notes  *Notes
+
+	// Of the goroutine of run.
+	look     bool // there may be an item
+	ticket   int64
+	ticketed bool // there was a ticket since the last item
+	wakeAt   time.Time
+	renew    bool      // the answer of a take was lost
+	left     time.Time // the session was left first, while renew is set
+	failures int       // of the store, in a row
+
+	mu       sync.Mutex
+	session  int64
+	next     int64     // the session that follows, while renew is set
+	until    time.Time // the session lasts at least until then; by the process's clock
+	flights  map[queuing.Delivery]*Delivery
+	pending  []*ending
+	stopping bool
+}
+
+// A Delivery is an item, as its handler has it. It is safe for concurrent use.
+type Delivery struct {
+	Item queuing.Taking
+
+	// Committed is set when a completion of the item was written in a transaction of the caller's.
+	Committed atomic.Bool
+
+	of *work
+
+	// Under the work's mu.
+	cancel context.CancelCauseFunc
+	timer  *time.Timer // nil for no time-out
+	began  time.Time
+	early  *ending // by End: what the handler returns does not count
+	done   bool    // it ends, or is lost: the same
+}
+
+// ID names the delivery.
+func (d *Delivery) ID() queuing.Delivery { return d.Item.Delivery() }
+
+// Notes are those of the session.
+func (d *Delivery) Notes() *Notes { return d.of.notes }
+
+// Lost reports whether the delivery has ended, as far as the process knows.
+func (d *Delivery) Lost() bool {
+	d.of.mu.Lock()
+	defer d.of.mu.Unlock()
+	return !d.open()
+}
+
+// End ends the delivery while its handler goes on. A later call for the same is told what the first one is.
+func (d *Delivery) End(ctx context.Context, finish queuing.Finish, why error) (queuing.Ending, error) {
+	return d.of.endEarly(ctx, d, finish, why)
+}
+
+// open reports whether what the handler returns decides what becomes of the item.
+func (d *Delivery) open() bool { return !d.done && d.early == nil }
+
+// stopTimer ends the watch over the handler.
+func (d *Delivery) stopTimer() {
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+}
+
+// An ending is a finish that is to be reported.
+type ending struct {
+	queuing.Finish
+	flight *Delivery
+	err    error     // of the handler
+	after  time.Time // not reported before
+
+	// Of a call of the job's: closed when the store has told what it answers.
+	told   chan struct{}
+	answer queuing.Ending
+
+	// Where CompleteTx was called: what becomes of the item if it is open still at a time.
+	otherwise *queuing.Finish
+	until     time.Time
+	said      bool // it was logged
+}
+
+func (w *work) wake() {
+	select {
+	case w.wakes <- struct{}{}:
+	default:
+	}
+}
+
+func (w *work) run(ctx context.Context) error {
+	bell, stop := w.Watch(w.Queue.Category, w.config.PollInterval)
+	defer stop()
+	beating, endBeat := context.WithCancel(context.WithoutCancel(ctx))
+	var beat sync.WaitGroup
+	beat.Go(func() { w.beat(beating) })
+	defer beat.Wait()
+	defer endBeat()
+
+	poll := time.NewTicker(w.config.PollInterval)
+	defer poll.Stop()
+	var lasting error
+	for ctx.Err() == nil && lasting == nil {
+		runtime.Gosched() // handlers that return at once do so first: the next take ends all of them, and not some
+		due, free, soonest := w.due()
+		want := 0
+		if w.look {
+			want = free
+		}
+		if len(due) > 0 || want > 0 {
+			if err := w.take(context.WithoutCancel(ctx), due, want); err != nil {
+				lasting = w.storeFailed(ctx, err)
+			}
+			continue
+		}
+		timer := time.NewTimer(w.untilNext(soonest))
+		select {
+		case <-ctx.Done():
+		case <-w.wakes: // a handler has returned
+		case <-bell:
+			w.look = true
+		case <-timer.C:
+			if !w.wakeAt.IsZero() && !time.Now().Before(w.wakeAt) {
+				w.look, w.wakeAt = true, time.Time{}
+			}
+		case <-poll.C:
+			if free > 0 {
+				w.poll(ctx)
+			}
+		}
+		timer.Stop()
+	}
+	return errors.Join(lasting, w.drain(ctx))
+}
+
+// untilNext is for how long nothing happens by itself.
+func (w *work) untilNext(soonest time.Time) time.Duration {
+	next := time.Hour
+	for _, at := range []time.Time{soonest, w.wakeAt} {
+		if !at.IsZero() {
+			next = min(next, max(time.Until(at), time.Millisecond))
+		}
+	}
+	return next
+}
+
+// due returns the endings to report now, how many places are free, and when the next ending is due.
+func (w *work) due() (due []*ending, free int, soonest time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	kept := w.pending[:0]
+	for _, e := range w.pending {
+		switch {
+		case len(due) < queuing.MaxItems && !now.Before(e.after):
+			due = append(due, e)
+		default:
+			kept = append(kept, e)
+			if soonest.IsZero() || e.after.Before(soonest) {
+				soonest = e.after
+			}
+		}
+	}
+	w.pending = kept
+	return due, max(0, w.config.MaxWorkers-len(w.flights)), soonest
+}
+
+// poll asks whether there may be an item, without a lock.
+func (w *work) poll(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	ready, err := w.Driver.QueueReady(ctx, w.Queue)
+	if err != nil {
+		w.look = true // the take tells of the failure
+		return
+	}
+	w.look = ready.Ready
+	w.setWake(ready.Wake)
+}
+
+func (w *work) setWake(after time.Duration) {
+	w.wakeAt = time.Time{}
+	if after >= 0 {
+		w.wakeAt = time.Now().Add(after)
+	}
+}
+
+// take reports endings and reserves items. If it fails, the endings are reported again.
+func (w *work) take(ctx context.Context, due []*ending, want int) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if w.renew {
+		if err := w.renewSession(ctx, due); err != nil {
+			w.putBack(due)
+			return err
+		}
+	}
+	w.mu.Lock()
+	session := w.session
+	w.mu.Unlock()
+	t := queuing.Take{Queue: w.Queue, Policy: w.Policy, Session: session, Lease: w.config.Lease, Want: want, Finishes: make([]queuing.Finish, len(due))}
+	for i, e := range due {
+		t.Finishes[i] = e.Finish
+	}
+	if want > 0 {
+		t.Ticket = w.ticket
+		if !w.ticketed {
+			t.Wait = queuing.MaxWait
+		}
+	}
+	began := time.Now()
+	taken, err := w.Driver.QueueTake(ctx, t)
+	if err == nil && len(taken.Endings) != len(due) {
+		err = fmt.Errorf("%w: the store told %d endings of %d", messagestore.ErrOutcomeUnknown, len(taken.Endings), len(due))
+	}
+	if err != nil {
+		w.renew = w.renew || errors.Is(err, messagestore.ErrOutcomeUnknown)
+		w.putBack(due)
+		return err
+	}
+	w.failures = 0
+	w.Outage.Works(w.outageKey())
+	for i, e := range due {
+		w.ended(e, taken.Endings[i])
+	}
+	if want > 0 {
+		w.look = taken.More || len(taken.Items) == want
+		w.setWake(taken.Wake)
+		if taken.Ticket != 0 {
+			w.ticket, w.ticketed = taken.Ticket, true
+		}
+		if len(taken.Items) > 0 {
+			w.ticket, w.ticketed = 0, false
+			w.begin(ctx, began, taken.Items)
+		}
+	}
+	return nil
+}
+
+// putBack has endings reported by the next take, before younger ones.
+func (w *work) putBack(due []*ending) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pending = append(slices.Clip(due), w.pending...)
+}
+
+// renewSession leaves a session that may have reserved items that nobody was told of, and takes along what is known.
+func (w *work) renewSession(ctx context.Context, due []*ending) error {
+	w.mu.Lock()
+	if w.next == 0 {
+		w.next = NewSession()
+	}
+	l := queuing.Leave{Queue: w.Queue, Session: w.session, Next: w.next, Lease: w.config.Lease}
+	for delivery, f := range w.flights {
+		if !f.done {
+			l.Keep = append(l.Keep, delivery)
+		}
+	}
+	for _, e := range w.pending {
+		l.Keep = append(l.Keep, e.Delivery)
+	}
+	w.mu.Unlock()
+	for _, e := range due {
+		l.Keep = append(l.Keep, e.Delivery)
+	}
+	if w.left.IsZero() { // an earlier call may have moved them, and a later one finds nothing to move
+		w.left = time.Now()
+	}
+	if err := w.Driver.QueueLeave(ctx, l); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.notes.Again()
+	if w.session == l.Session { // else it has ended meanwhile, and its items are lost
+		w.session, w.until = l.Next, w.left.Add(w.config.Lease)
+	}
+	w.next = 0
+	w.mu.Unlock()
+	w.left = time.Time{}
+	w.renew, w.ticket, w.ticketed = false, 0, false
+	return nil
+}
+
+func (w *work) outageKey() outage.Key { return outage.Key{By: "queue " + w.Queue.Name, To: "take"} }
+
+// storeFailed waits after an error of the store, and returns it if it lasts.
+func (w *work) storeFailed(ctx context.Context, err error) error {
+	for _, lasting := range []error{
+		disposition.ErrLasting, messagestore.ErrClosed, messagestore.ErrNotPermitted, messagestore.ErrNotSupported, messagestore.ErrInvalid,
+	} {
+		if errors.Is(err, lasting) {
+			return err
+		}
+	}
+	w.failures++
+	pause := backoff.After(w.failures, minStoreBackoff, maxStoreBackoff)
+	w.Outage.Failed(w.outageKey(), w.log(), "queue", w.Queue.Name, "category", string(w.Queue.Category), "failures", w.failures,
+		"wait", pause, "error", text.Log(err))
+	_ = backoff.Wait(ctx, pause)
+	w.look = true
+	return nil
+}
+
+func (w *work) log() logger.Logger { return w.Logger }
+
+// begin delivers items.
+func (w *work) begin(ctx context.Context, asked time.Time, items []queuing.Taking) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	// The session was extended if less than two thirds of the lease were left.
+	w.until = later(w.until, asked.Add(w.config.Lease*66/100))
+	for _, item := range items {
+		f := &Delivery{Item: item, of: w, began: time.Now()}
+		w.flights[f.ID()] = f
+		base := handling.With(context.WithoutCancel(ctx), &handling.Delivery{Consumer: w.Queue.Name})
+		handled, cancel := context.WithCancelCause(base)
+		f.cancel = cancel
+		if w.config.Timeout > 0 {
+			f.timer = time.AfterFunc(w.config.Timeout+w.config.Grace, func() { w.abandon(f) })
+		}
+		go w.fly(handled, f)
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// fly calls the handler, which may panic or end the goroutine.
+func (w *work) fly(ctx context.Context, f *Delivery) {
+	if w.config.Timeout > 0 {
+		timed, cancel := context.WithTimeout(ctx, w.config.Timeout)
+		defer cancel()
+		ctx = timed
+	}
+	var err error
+	defer func() { w.landed(f, err) }()
+	w.handle(ctx, f, &err)
+}
+
+func (w *work) handle(ctx context.Context, f *Delivery, err *error) {
+	*err = panics.ErrExited
+	defer panics.Catch(err)
+	*err = w.config.Handle(ctx, f)
+}
+
+// landed takes in what a handler returned.
+func (w *work) landed(f *Delivery, err error) {
+	f.stopTimer()
+	f.cancel(nil)
+	w.mu.Lock()
+	if w.flights[f.ID()] == f {
+		delete(w.flights, f.ID())
+		w.notes.Ended(f.ID())
+	}
+	open := f.open()
+	if open {
+		f.done = true
+		w.pending = append(w.pending, w.endingOf(f, err))
+	}
+	w.mu.Unlock()
+	if !open {
+		w.afterEnd(f, err)
+	}
+	w.wake()
+}
+
+// afterEnd logs an error that changes nothing any more.
+func (w *work) afterEnd(f *Delivery, err error) {
+	if err != nil {
+		w.about(w.log().Warn(), f).Str("error", text.Log(err)).Msg("handler failed after the end of its delivery")
+	}
+}
+
+// endingOf decides what becomes of an item. It is called under mu.
+func (w *work) endingOf(f *Delivery, err error) *ending {
+	e := &ending{Finish: w.finishOf(f, err), flight: f, err: err}
+	if !f.Committed.Load() {
+		w.decided(e)
+		return e
+	}
+	// The store knows whether the transaction was committed.
+	e.otherwise, e.until = new(queuing.Finish), time.Now()
+	if *e.otherwise = e.Finish; err == nil {
+		e.err, e.until = ErrUncommitted, e.until.Add(w.config.Timeout)
+		*e.otherwise = w.finishOf(f, e.err)
+	}
+	e.Kind = queuing.Committed
+	return e
+}
+
+// finishOf says what the error of a handler makes of its item. It is called under mu.
+func (w *work) finishOf(f *Delivery, err error) queuing.Finish {
+	finish := w.config.Finish(f, err, w.stopping)
+	finish.Delivery = f.ID()
+	return finish
+}
+
+// decided logs and counts what becomes of an item, but for its completion.
+func (w *work) decided(e *ending) {
+	var event *logger.Event
+	var what string
+	f := e.flight
+	switch e.Kind {
+	case queuing.Committed:
+		return
+	case queuing.Complete:
+		if e.err == nil {
+			return
+		}
+		w.counts.Skipped.Add(1)
+		event, what = w.log().Warn(), "item skipped"
+	case queuing.Defer:
+		event, what = w.log().Debug(), "item deferred"
+		if errors.Is(e.err, handler.ErrUnknownType) {
+			event, what = w.log().Warn(), "item has no handler"
+		}
+	case queuing.Retry, queuing.Bury:
+		w.counts.Failed.Add(1)
+		event, what = w.log().Warn(), "handler failed"
+		if e.Kind == queuing.Bury || f.Item.Failures+1 >= w.Policy.MaxFailures {
+			w.counts.Buried.Add(1)
+			event, what = w.log().Error(), "item is dead"
+		}
+		event = event.Int("failures", f.Item.Failures+1)
+		if stack := panics.Stack(e.err); stack != "" && f.Item.Failures == 0 {
+			event = event.Str(logger.Stack, stack)
+		}
+	default:
+		event, what = w.log().Info(), "handler interrupted"
+	}
+	event = w.about(event, f).Dur("wait", e.Delay)
+	if e.err != nil {
+		event = event.Str("error", text.Log(e.err))
+	}
+	event.Msg(what)
+}
+
+func (w *work) about(event *logger.Event, f *Delivery) *logger.Event {
+	m := f.Item.Message
+	return event.Str("queue", w.Queue.Name).Str("type", m.Type).Str("stream", string(m.Stream)).Str("id", m.ID.String()).
+		Int64("globalPosition", int64(m.GlobalPosition)).Int("version", f.Item.Version)
+}
+
+// ended takes in what the store told of an ending.
+func (w *work) ended(e *ending, told queuing.Ending) {
+	if e.otherwise != nil && w.askAgain(e, told) {
+		w.putBack([]*ending{e})
+		return
+	}
+	f := e.flight
+	if e.told != nil {
+		w.mu.Lock()
+		e.answer, f.done = told, told != queuing.Open
+		if !f.done {
+			f.early = nil
+		}
+		w.mu.Unlock()
+		if close(e.told); !f.done {
+			return
+		}
+	}
+	switch {
+	case told != queuing.Done:
+		w.counts.Lost.Add(1)
+		w.about(w.log().Warn(), f).Str("kind", string(e.Kind)).Msg("the end of the delivery came too late")
+	case e.Kind == queuing.Committed && e.err != ErrUncommitted: //nolint:errorlint // as it was set
+		w.afterEnd(f, e.err)
+		fallthrough
+	case e.Kind == queuing.Complete, e.Kind == queuing.Committed:
+		w.counts.Completed.Add(1)
+	}
+}
+
+// askAgain reports whether an item that a transaction was to complete is to be asked for again, as what. A row that a
+// transaction has is passed over, so what is refused then may be the item's yet.
+func (w *work) askAgain(e *ending, told queuing.Ending) bool {
+	committed := queuing.Finish{Delivery: e.Delivery, Kind: queuing.Committed}
+	switch {
+	case e.Kind == queuing.Committed && told == queuing.Open && time.Now().Before(e.until):
+		e.after = time.Now().Add(openInterval)
+	case e.Kind == queuing.Committed && told == queuing.Open:
+		if e.Finish = *e.otherwise; !e.said {
+			e.said = true
+			w.decided(e)
+		}
+	case e.Kind != queuing.Committed && told == queuing.Lost:
+		e.Finish, e.after = committed, time.Now().Add(openInterval)
+	default:
+		return false
+	}
+	return true
+}
+
+// endEarly ends a delivery while its handler goes on. A later call for the same is told what the first one is.
+func (w *work) endEarly(ctx context.Context, f *Delivery, finish queuing.Finish, err error) (queuing.Ending, error) {
+	w.mu.Lock()
+	early := f.early
+	switch {
+	case early != nil && early.Kind == finish.Kind:
+	case !f.open():
+		w.mu.Unlock()
+		return queuing.Lost, nil
+	default:
+		early = &ending{Finish: finish, flight: f, err: err, told: make(chan struct{})}
+		f.early = early
+		w.pending = append(w.pending, early)
+		w.decided(early)
+	}
+	w.mu.Unlock()
+	w.wake()
+	select {
+	case <-early.told:
+		return early.answer, nil
+	case <-ctx.Done():
+		return 0, fmt.Errorf("%w: %w", messagestore.ErrOutcomeUnknown, context.Cause(ctx))
+	}
+}
+
+// abandon gives back an item whose handler does not return.
+func (w *work) abandon(f *Delivery) {
+	w.mu.Lock()
+	if w.flights[f.ID()] != f {
+		w.mu.Unlock()
+		return
+	}
+	delete(w.flights, f.ID())
+	w.notes.Ended(f.ID())
+	took := time.Since(f.began).Round(time.Millisecond)
+	if f.open() {
+		f.done = true
+		w.pending = append(w.pending, w.endingOf(f, fmt.Errorf("abandoned: its handler did not return within %v", took)))
+	}
+	w.mu.Unlock()
+	w.counts.Abandoned.Add(1)
+	w.about(w.log().Error(), f).Dur("after", took).Msg("handler abandoned: it goes on without its item")
+	w.wake()
+}
+
+// beat extends the session, and ends the handlers of what it cannot extend.
+func (w *work) beat(ctx context.Context) {
+	for {
+		if backoff.Wait(ctx, w.beatPause()) != nil {
+			return
+		}
+		w.mu.Lock()
+		e := queuing.Extension{Queue: w.Queue, Session: w.session, Lease: w.config.Lease}
+		for delivery, f := range w.flights {
+			if !f.done {
+				e.Deliveries = append(e.Deliveries, delivery)
+			}
+		}
+		for _, p := range w.pending {
+			e.Deliveries = append(e.Deliveries, p.Delivery)
+		}
+		until := w.until
+		var version int
+		if len(e.Deliveries) > 0 {
+			e.Notes, version = w.notes.News()
+		}
+		w.mu.Unlock()
+		if len(e.Deliveries) == 0 {
+			continue // the session may end
+		}
+		began := time.Now()
+		call, cancel := context.WithDeadline(upkeep.With(ctx), later(until.Add(-w.margin()), began.Add(w.config.Lease/10)))
+		lost, err := w.Driver.QueueExtend(call, e)
+		cancel()
+		w.extended(e, began, lost, err)
+		if err == nil {
+			w.notes.Stored(version)
+		}
+	}
+}
+
+// margin is how long before its end a session that was not extended counts as over.
+func (w *work) margin() time.Duration { return w.config.Lease / 10 }
+
+func (w *work) beatPause() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pause := w.config.Lease / 3
+	if left := time.Until(w.until) - w.margin() - w.config.Lease/10; len(w.flights) > 0 && left < pause {
+		pause = max(left, w.config.Lease/20)
+	}
+	return pause
+}
+
+// extended takes in the answer to an extension.
+func (w *work) extended(e queuing.Extension, began time.Time, lost []queuing.Delivery, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.session != e.Session {
+		return // left meanwhile, and what it had is another's
+	}
+	alive := err == nil && w.next == 0 // while it is left, nobody knows whose they are
+	switch {
+	case alive:
+		w.until = later(w.until, began.Add(w.config.Lease))
+	case time.Now().Before(w.until.Add(-w.margin())):
+		return
+	default: // nobody else may work on them while they go on
+		lost = e.Deliveries
+		w.session, w.next = NewSession(), 0
+		event := w.log().Warn().Str("queue", w.Queue.Name).Int("items", len(lost))
+		if err != nil {
+			event = event.Str("error", text.Log(err))
+		}
+		event.Msg("session could not be extended: its items are lost")
+	}
+	for _, delivery := range lost {
+		f := w.flights[delivery]
+		if f == nil || !f.open() {
+			continue
+		}
+		if f.Committed.Load() { // it is finished, or will be: the store is asked when the handler has returned
+			if !alive {
+				f.cancel(ErrLost)
+			}
+			continue
+		}
+		f.done = true
+		w.counts.Lost.Add(1)
+		f.cancel(ErrLost)
+		w.about(w.log().Warn(), f).Msg("delivery lost")
+	}
+}
+
+// drain waits for the handlers, reports what they return, and gives back the rest.
+func (w *work) drain(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	w.mu.Lock()
+	w.stopping = true
+	w.mu.Unlock()
+	w.drainUntil(ctx, time.Now().Add(w.config.Grace))
+	w.mu.Lock()
+	for _, f := range w.flights {
+		f.cancel(nil)
+	}
+	w.mu.Unlock()
+	w.drainUntil(ctx, time.Now().Add(w.config.Grace))
+
+	w.mu.Lock()
+	var left []string
+	for delivery, f := range w.flights {
+		delete(w.flights, delivery)
+		f.stopTimer()
+		left = append(left, f.Item.Message.String())
+		if f.open() {
+			f.done = true
+			w.pending = append(w.pending, &ending{Finish: queuing.Finish{Delivery: delivery, Kind: queuing.Unhandled}, flight: f})
+		}
+	}
+	w.mu.Unlock()
+	until := time.Now().Add(LeaveTimeout)
+	w.drainUntil(ctx, until)
+	w.mu.Lock()
+	session, unreported := w.session, len(w.pending)
+	w.mu.Unlock()
+	w.Leave(ctx, session, until)
+	w.Outage.Ends(w.outageKey().By)
+	var err error
+	if unreported > 0 {
+		err = fmt.Errorf("%w: the ends of %d deliveries were not reported", messagestore.ErrOutcomeUnknown, unreported)
+	}
+	if len(left) > 0 {
+		slices.Sort(left)
+		err = errors.Join(fmt.Errorf("%w within %v: %s", ErrAbandoned, 2*w.config.Grace, strings.Join(left, ", ")), err)
+	}
+	return err
+}
+
+// drainUntil reports endings until there is nothing to wait for, or the time comes.
+func (w *work) drainUntil(ctx context.Context, end time.Time) {
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	for first := true; first || ctx.Err() == nil; first = false {
+		due, _, soonest := w.due()
+		if len(due) > 0 {
+			if err := w.take(ctx, due, 0); err != nil && w.storeFailed(ctx, err) != nil {
+				return
+			}
+			continue
+		}
+		w.mu.Lock()
+		idle := len(w.flights) == 0 && len(w.pending) == 0
+		w.mu.Unlock()
+		if idle {
+			return
+		}
+		timer := time.NewTimer(w.untilNext(soonest))
+		select {
+		case <-ctx.Done():
+		case <-w.wakes:
+		case <-timer.C:
+			w.wakeAt = time.Time{}
+		}
+		timer.Stop()
+	}
+}
