@@ -87,7 +87,7 @@ const (
 func Run(ctx context.Context, from Source, config Config, counts *Counts) error {
 	w := &work{
 		Source: from, config: config, counts: counts, flights: map[queuing.Delivery]*Delivery{}, wakes: make(chan struct{}, 1),
-		session: NewSession(), notes: &Notes{}, look: true,
+		deliveries: make(chan func() bool), over: make(chan struct{}), session: NewSession(), notes: &Notes{}, look: true,
 	}
 	return w.run(ctx)
 }
@@ -117,6 +117,11 @@ type work struct {
 	counts *Counts
 	wakes  chan struct{}
 	notes  *Notes
+
+	// A goroutine whose handler has returned sees to the next delivery, with the stack that it has: a new one
+	// would grow its stack in the first handler that decodes a message, which costs as much as the decoding.
+	deliveries chan func() (ended bool)
+	over       chan struct{} // closed when no delivery follows
 
 	// Of the goroutine of run.
 	look     bool // there may be an item
@@ -206,6 +211,7 @@ func (w *work) wake() {
 }
 
 func (w *work) run(ctx context.Context) error {
+	defer close(w.over)
 	bell, stop := w.Watch(w.Queue.Category, w.config.PollInterval)
 	defer stop()
 	beating, endBeat := context.WithCancel(context.WithoutCancel(ctx))
@@ -435,7 +441,7 @@ func (w *work) begin(ctx context.Context, asked time.Time, items []queuing.Takin
 		if w.config.Timeout > 0 {
 			f.timer = time.AfterFunc(w.config.Timeout+w.config.Grace, func() { w.abandon(f) })
 		}
-		go w.fly(handled, f)
+		w.start(func() bool { return w.fly(handled, f) })
 	}
 }
 
@@ -446,16 +452,35 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// fly calls the handler, which may panic or end the goroutine.
-func (w *work) fly(ctx context.Context, f *Delivery) {
+// start has a goroutine see to a delivery: one that is idle, or a new one.
+func (w *work) start(delivery func() (ended bool)) {
+	select {
+	case w.deliveries <- delivery:
+	default:
+		go func() {
+			for delivery() {
+				select {
+				case delivery = <-w.deliveries:
+				case <-w.over:
+					return
+				}
+			}
+		}()
+	}
+}
+
+// fly calls the handler, which may panic or end the goroutine. It reports whether the delivery ended with it: an
+// abandoned one has ended before, and another goroutine has its place.
+func (w *work) fly(ctx context.Context, f *Delivery) (ended bool) {
 	if w.config.Timeout > 0 {
 		timed, cancel := context.WithTimeout(ctx, w.config.Timeout)
 		defer cancel()
 		ctx = timed
 	}
 	var err error
-	defer func() { w.landed(f, err) }()
+	defer func() { ended = w.landed(f, err) }()
 	w.handle(ctx, f, &err)
+	return ended
 }
 
 func (w *work) handle(ctx context.Context, f *Delivery, err *error) {
@@ -464,12 +489,12 @@ func (w *work) handle(ctx context.Context, f *Delivery, err *error) {
 	*err = w.config.Handle(ctx, f)
 }
 
-// landed takes in what a handler returned.
-func (w *work) landed(f *Delivery, err error) {
+// landed takes in what a handler returned, and reports whether it was waited for.
+func (w *work) landed(f *Delivery, err error) (waited bool) {
 	f.stopTimer()
 	f.cancel(nil)
 	w.mu.Lock()
-	if w.flights[f.ID()] == f {
+	if waited = w.flights[f.ID()] == f; waited {
 		delete(w.flights, f.ID())
 		w.notes.Ended(f.ID())
 	}
@@ -483,6 +508,7 @@ func (w *work) landed(f *Delivery, err error) {
 		w.afterEnd(f, err)
 	}
 	w.wake()
+	return waited
 }
 
 // afterEnd logs an error that changes nothing any more.
