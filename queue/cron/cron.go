@@ -13,8 +13,11 @@
 // once, in order, and a process that comes back knows the last one. The schedules are in the store too, in
 // reports:schedule, so any process adds, changes or removes one, and all others follow.
 //
-// Once a tick's stream was forgotten (dibs forget, from a day on), the last tick is no longer known. Of a schedule that
-// was set more than a day ago, no tick comes then that is older than a day.
+// A tick that is no longer in the store never comes again. Once its stream was forgotten (dibs forget, from a day on), the
+// last tick is not known any more, and no tick comes that is older than a day before that; after a deletion or a trim none
+// that is older than what is left.
+//
+// Where a clock is put back, a schedule waits until it is past the last tick.
 package cron
 
 import (
@@ -188,9 +191,6 @@ func (c *Cron) set(ctx context.Context, s Schedule, isNew bool) error {
 // encode keeps the body as each item will have it.
 func (s *Scheduled) encode(body messagestore.Body) error {
 	s.Type = body.MessageType()
-	if err := messagestore.ValidateType(s.Type); err != nil {
-		return err
-	}
 	if raw, is := body.(messagestore.Raw); is {
 		s.Data = raw.Data
 	} else {
@@ -199,6 +199,14 @@ func (s *Scheduled) encode(body messagestore.Body) error {
 			return messagestore.NewInvalidError("body", s.Type, "it cannot be encoded: "+text.Log(err))
 		}
 		s.Data = data
+	}
+	return s.validate()
+}
+
+// validate tells whether the store takes the items.
+func (s *Scheduled) validate() error {
+	if err := messagestore.ValidateType(s.Type); err != nil {
+		return err
 	}
 	if !json.Valid(s.Data) || bytes.TrimLeft(s.Data, " \t\r\n")[0] != '{' {
 		return messagestore.NewInvalidError("body", string(s.Data), "it is a JSON object")
@@ -305,8 +313,8 @@ func (c *Cron) status(ctx context.Context, names []string) ([]Status, error) {
 		if err := c.learn(ctx, s); err != nil {
 			return nil, err
 		}
-		status := Status{Schedule: s.Schedule, From: s.from, Last: s.last, Next: s.plan.upcoming(s.base(now), now)}
-		if due := s.plan.due(s.base(now), now, s.CatchUp); len(due) > 0 {
+		status := Status{Schedule: s.Schedule, From: s.from, Last: s.last, Next: s.plan.next(later(s.base(), now))}
+		if due := s.plan.due(s.base(), now, s.CatchUp); len(due) > 0 {
 			status.Next = due[0]
 		}
 		all = append(all, status)
@@ -351,7 +359,7 @@ type schedule struct {
 	known   bool // of the stream
 	version messagestore.Version
 	last    time.Time // tick; zero for none that is known
-	lost    bool      // the last tick may have been forgotten
+	since   time.Time // up to it ticks may have come that are no longer in the store
 }
 
 // A follower knows the schedules of the store.
@@ -385,11 +393,15 @@ func (f *follower) take(m *messagestore.Message) {
 		return
 	}
 	p, err := parse(scheduled.Spec, scheduled.Zone)
+	if err = errors.Join(err, scheduled.validate()); err == nil && (scheduled.From.IsZero() || f.cron.definition(scheduled.Name) != m.Stream) {
+		err = messagestore.NewInvalidError("schedule", scheduled.Name, "it has the name in its stream's, and a time from which its ticks come")
+	}
 	if err != nil {
 		f.cron.config.Logger.Warn().Str("stream", string(m.Stream)).Str("error", text.Log(err)).Msg("schedule cannot be read")
 		delete(f.known, m.Stream)
 		return
 	}
+	p.from = scheduled.From
 	s := &schedule{plan: p, from: scheduled.From, set: m.Time, Schedule: Schedule{
 		Name: scheduled.Name, Spec: scheduled.Spec, Zone: scheduled.Zone, CatchUp: CatchUp(max(0, slices.Index(catchUps, scheduled.CatchUp))),
 		Body: messagestore.Raw{Type: scheduled.Type, Data: scheduled.Data},
@@ -440,6 +452,7 @@ func (c *Cron) round(ctx context.Context, f *follower) (time.Duration, error) {
 	if err := f.read(ctx); err != nil {
 		return 0, err
 	}
+	asked := time.Now()
 	now, err := c.config.Now(ctx)
 	if err != nil {
 		return 0, err
@@ -451,7 +464,7 @@ func (c *Cron) round(ctx context.Context, f *follower) (time.Duration, error) {
 	for range c.config.Workers {
 		group.Go(func() {
 			for s := range due {
-				if err := c.tick(ctx, s, now); err != nil {
+				if err := c.tick(ctx, s, now, asked); err != nil {
 					mu.Lock()
 					failed = err
 					mu.Unlock()
@@ -475,32 +488,27 @@ func (c *Cron) round(ctx context.Context, f *follower) (time.Duration, error) {
 	return pause, failed
 }
 
-// tick writes the ticks of a schedule that are due, unless another process did.
-func (c *Cron) tick(ctx context.Context, s *schedule, now time.Time) error {
+// tick writes the ticks of a schedule that are due at a time, which was asked for since then, unless another process did.
+func (c *Cron) tick(ctx context.Context, s *schedule, now, asked time.Time) error {
 	if !s.known {
 		if err := c.learn(ctx, s); err != nil {
 			return err
 		}
 	}
-	for _, at := range s.plan.due(s.base(now), now, s.CatchUp) {
+	for _, at := range s.plan.due(s.base(), now, s.CatchUp) {
+		if s.CatchUp == None && at.Before(now.Add(time.Since(asked)-lateness)) {
+			continue // the process was stopped meanwhile, or the round takes long
+		}
 		if err := c.write(ctx, s, at); err != nil {
 			return err
 		}
 	}
-	s.next = s.plan.upcoming(s.base(now), now)
+	s.next = s.plan.next(later(s.base(), now))
 	return nil
 }
 
-// forgettable is the least age of a tick that is forgotten.
-const forgettable = 24 * time.Hour
-
 // base is the time after which ticks are due.
-func (s *schedule) base(now time.Time) time.Time {
-	if s.lost {
-		return later(s.from, now.Add(-forgettable))
-	}
-	return later(s.from, s.last)
-}
+func (s *schedule) base() time.Time { return later(later(s.from, s.since), s.last) }
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
@@ -509,10 +517,14 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// learn finds the last tick of a schedule.
+// forgettable is the least age of a tick that is forgotten.
+const forgettable = 24 * time.Hour
+
+// learn finds the last tick of a schedule, or else until when ticks may have come that are gone.
 func (c *Cron) learn(ctx context.Context, s *schedule) error {
-	s.version, s.last = messagestore.NoStream, time.Time{}
+	s.version, s.last, s.since = messagestore.NoStream, time.Time{}, time.Time{}
 	const most = 100 // messages of others in the stream
+	var oldest *messagestore.Message
 	n := 0
 	for m, err := range c.store.ReadStreamBackwards(ctx, c.stream(s.Name), messagestore.EndOfStream) {
 		if err != nil {
@@ -521,7 +533,7 @@ func (c *Cron) learn(ctx context.Context, s *schedule) error {
 		if n == 0 {
 			s.version = m.Position
 		}
-		n++
+		n, oldest = n+1, m
 		if at, is := TickOf(m); is {
 			s.last = at
 			break
@@ -530,14 +542,29 @@ func (c *Cron) learn(ctx context.Context, s *schedule) error {
 			break
 		}
 	}
-	if s.lost = s.last.IsZero(); s.lost {
-		now, err := c.store.Now(ctx)
-		if err != nil {
+	if oldest == nil {
+		if err := c.forgotten(ctx, s); err != nil {
 			return err
 		}
-		s.lost = now.Sub(s.set) >= forgettable
+	} else if s.last.IsZero() && oldest.Position > 0 { // of others, a tombstone, or what a trim has left
+		s.since = oldest.Time
 	}
 	s.known = true
+	return nil
+}
+
+// forgotten finds until when ticks of a schedule without a stream were forgotten.
+func (c *Cron) forgotten(ctx context.Context, s *schedule) error {
+	record, err := c.store.Last(ctx, c.category.WithType("forgotten").Stream("1"))
+	switch {
+	case errors.Is(err, messagestore.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	if until := record.Time.Add(-forgettable); until.After(s.set) {
+		s.since = until
+	}
 	return nil
 }
 
@@ -554,7 +581,7 @@ func (c *Cron) write(ctx context.Context, s *schedule, at time.Time) error {
 		})
 		switch {
 		case err == nil:
-			s.version, s.last, s.lost = written.Version, at, false
+			s.version, s.last = written.Version, at
 			return nil
 		case errors.Is(err, messagestore.ErrIDConflict): // the tick is there, of a schedule that was changed since
 			s.last = at

@@ -2,9 +2,11 @@ package cron_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -21,8 +23,10 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
+	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/queue/cron"
 )
 
@@ -58,6 +62,7 @@ func TestTicksWhereClocksAreChanged(t *testing.T) {
 		"each other day up to Sunday":            {"0 9 * * 1-7/2", "", "2026-11-27T10:00:00Z", []string{"2026-11-29T09:00:00Z", "2026-11-30T09:00:00Z", "2026-12-02T09:00:00Z", "2026-12-04T09:00:00Z"}},
 		"all days, two of them Sunday":           {"0 9 * * 0-7", "", "2026-11-27T10:00:00Z", []string{"2026-11-28T09:00:00Z", "2026-11-29T09:00:00Z", "2026-11-30T09:00:00Z"}},
 		"Sunday among others":                    {"0 9 * * 3,7", "", "2026-11-27T10:00:00Z", []string{"2026-11-29T09:00:00Z", "2026-12-02T09:00:00Z"}},
+		"in the second of two repeated hours":    {"* 1-2 * * *", "Antarctica/Troll", "2026-10-25T01:00:00Z", []string{"2026-10-26T01:00:00Z", "2026-10-26T01:01:00Z"}},
 		"a day of the month or one of the week":  {"0 0 13 * fri", "", "2026-02-12T00:00:00Z", []string{"2026-02-13T00:00:00Z", "2026-02-20T00:00:00Z"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -474,4 +479,253 @@ func TestAMissedTickThatDoesNotComeIsNotWaitedFor(t *testing.T) {
 
 		require.Less(t, rounds, 20)
 	})
+}
+
+// An interval may be longer than a day, than a process runs, and than the time for which a tick is not forgotten.
+func TestIntervalsOfDaysTick(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		begin := time.Now().UTC().Round(0)
+		newCron := func() *cron.Cron {
+			return must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Minute, Logger: logger.Silent()}))
+		}
+		want := map[string][]time.Time{}
+		for _, every := range []time.Duration{25 * time.Hour, 48 * time.Hour, 366 * 24 * time.Hour} {
+			name := every.String()
+			require.NoError(t, newCron().Set(t.Context(), cron.Schedule{Name: name, Spec: "@every " + name, Body: Report{}, CatchUp: cron.All}))
+			for at := begin.Add(every); at.Before(begin.AddDate(1, 0, 10)); at = at.Add(every) {
+				want[name] = append(want[name], at)
+			}
+		}
+		runFor := func(d time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			require.NoError(t, newCron().Run(ctx))
+		}
+		for time.Since(begin) < 6*24*time.Hour {
+			runFor(7*time.Hour + 11*time.Millisecond)
+		}
+		time.Sleep(time.Until(begin.AddDate(1, 0, 10).Add(-time.Hour)))
+		runFor(time.Minute)
+		for name, ticks := range want {
+			require.Equal(t, ticks, timesOf(t, store, "reports", name), name)
+		}
+	})
+}
+
+// timesOf returns the times of the ticks of a schedule.
+func timesOf(t *testing.T, store *messagestore.Store, category messagestore.Category, name string) (ticks []time.Time) {
+	t.Helper()
+	for m, err := range store.ReadStream(t.Context(), category.Stream(name), 0) {
+		require.NoError(t, err)
+		if at, is := cron.TickOf(m); is {
+			ticks = append(ticks, at)
+		}
+	}
+	return ticks
+}
+
+// Processes that come late, at different moments, make one tick of an interval, at a multiple of it.
+func TestALateTickOfAnIntervalComesOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		begin := time.Now().UTC().Round(0)
+		newCron := func(now func(context.Context) (time.Time, error)) *cron.Cron {
+			return must.New(cron.New(store, "reports", &cron.Config{Now: now, PollInterval: time.Minute, Logger: logger.Silent()}))
+		}
+		require.NoError(t, newCron(nil).Set(t.Context(), cron.Schedule{Name: "six", Spec: "@every 6h", Body: Report{}}))
+		time.Sleep(30*time.Hour + 1234*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		var group sync.WaitGroup
+		var failed [3]error
+		for i := range failed {
+			slow := time.Duration(i) * 100 * time.Millisecond
+			group.Go(func() {
+				failed[i] = newCron(func(ctx context.Context) (time.Time, error) {
+					now, err := store.Now(ctx)
+					return now.Add(slow), err
+				}).Run(ctx)
+			})
+		}
+		group.Wait()
+		require.NoError(t, errors.Join(failed[:]...))
+		require.Equal(t, []time.Time{begin.Add(30 * time.Hour)}, timesOf(t, store, "reports", "six"))
+	})
+}
+
+// The first tick of a schedule comes late if no process was there for days, as any later one does.
+func TestAFirstTickThatNoProcessWasThereForComes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Minute, Logger: logger.Silent()}))
+		due := time.Now().Add(30 * time.Hour).UTC().Round(0)
+		spec := due.Format("4 15 2 1 *")
+		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "yearly", Spec: spec, Body: Report{}}))
+		_, err := store.Write(t.Context(), "reports-yearly", messagestore.NoStream, Report{"another item of the key"})
+		require.NoError(t, err)
+		time.Sleep(5 * 24 * time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		require.NoError(t, c.Run(ctx))
+		require.Equal(t, []time.Time{due}, timesOf(t, store, "reports", "yearly"))
+	})
+}
+
+// Where no process was there, the ticks are the last of those that came one by one.
+func TestTheMissedTicksAreTheLastOfAll(t *testing.T) {
+	t.Parallel()
+	after := time.Date(2026, 3, 27, 0, 7, 0, 0, time.UTC)
+	for _, spec := range []string{"* * * * *", "*/7 2 * * *", "30 1-3 * * *", "0 0 1 1 *", "* * * 1 *", "0 12 * * 1", "@every 90s", "@every 49h"} {
+		for _, days := range []int{0, 1, 3, 40, 400} {
+			now := after.AddDate(0, 0, days).Add(41 * time.Minute)
+			var all []time.Time
+			for at := after; !at.After(now); at = all[len(all)-1] {
+				ticks, err := cron.Next(spec, "Europe/Berlin", at, cron.MaxNext)
+				require.NoError(t, err)
+				all = append(all, ticks...)
+			}
+			all = slices.DeleteFunc(all, func(at time.Time) bool { return at.After(now) })
+			last := func(n int) []time.Time { return all[max(0, len(all)-n):] }
+			minute := slices.DeleteFunc(slices.Clone(all), func(at time.Time) bool { return at.Before(now.Add(-time.Minute)) })
+			for catchUp, want := range map[cron.CatchUp][]time.Time{cron.Last: last(1), cron.All: last(1000), cron.None: minute} {
+				ticks := cron.Due(t, spec, "Europe/Berlin", after, now, catchUp)
+				require.Len(t, ticks, len(want), "%s %d days %s", spec, days, catchUp)
+				for i, at := range ticks {
+					require.True(t, at.Equal(want[i]), "%s %d days %s: tick %d is %s and not %s", spec, days, catchUp, i, at, want[i])
+				}
+			}
+		}
+	}
+}
+
+// A schedule that was written by other means, and whose items the store would refuse, stops no other.
+func TestAScheduleThatCannotBeStopsNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Silent()}))
+		now := time.Now()
+		good := cron.Scheduled{Name: "good", Spec: "@every 10s", From: now, Type: "Report", Data: []byte(`{}`)}
+		for stream, change := range map[messagestore.StreamName]func(s *cron.Scheduled){
+			"reports:schedule-type":  func(s *cron.Scheduled) { s.Type = "" },
+			"reports:schedule-store": func(s *cron.Scheduled) { s.Type = "dibs:Tombstone" },
+			"reports:schedule-data":  func(s *cron.Scheduled) { s.Data = nil },
+			"reports:schedule-array": func(s *cron.Scheduled) { s.Data = []byte(`[]`) },
+			"reports:schedule-from":  func(s *cron.Scheduled) { s.From = time.Time{} },
+			"reports:schedule-zone":  func(s *cron.Scheduled) { s.Zone = "Mars/X" },
+			"reports:schedule-other": func(s *cron.Scheduled) { s.Name = "another" },
+			"reports:schedule-good":  func(*cron.Scheduled) {},
+		} {
+			s := good
+			s.Name = stream.ID()
+			change(&s)
+			_, err := store.Write(t.Context(), stream, messagestore.NoStream, s)
+			require.NoError(t, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 65*time.Second)
+		defer cancel()
+		require.NoError(t, c.Run(ctx))
+		all, err := c.List(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		require.Len(t, timesOf(t, store, "reports", "good"), 6)
+		n := 0
+		for _, err := range store.ReadCategory(t.Context(), "reports", 0, messagestore.Filter{}) {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 6, n)
+	})
+}
+
+// A process that is stopped after it has asked for the time brings no tick that is more than a minute late.
+func TestAStoppedProcessBringsNoTickThatIsTooLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		stopped := time.Duration(0)
+		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Silent(), Now: func(ctx context.Context) (time.Time, error) {
+			now, err := store.Now(ctx)
+			time.Sleep(stopped)
+			return now, err
+		}}))
+		for name, catchUp := range map[string]cron.CatchUp{"none": cron.None, "last": cron.Last} {
+			require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: name, Spec: "@every 1h", Body: Report{}, CatchUp: catchUp}))
+		}
+		begin := time.Now().UTC().Round(0)
+		time.Sleep(time.Hour)
+		stopped = 5 * time.Minute
+		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+		defer cancel()
+		require.NoError(t, c.Run(ctx))
+		require.Empty(t, timesOf(t, store, "reports", "none"))
+		require.Equal(t, []time.Time{begin.Add(time.Hour)}, timesOf(t, store, "reports", "last"))
+	})
+}
+
+// What was removed of a schedule's stream never comes again.
+func TestTicksThatWereRemovedDoNotComeAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	driver := must.New(sqlite.Open(t.Context(), path, nil))
+	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	store := must.New(messagestore.New(driver, nil))
+	db := must.New(sql.Open("sqlite", path))
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	begin := time.Now().Add(-11 * 24 * time.Hour).UTC().Truncate(time.Second)
+	for _, name := range []string{"forgotten", "deleted", "trimmed"} {
+		_, err := store.Write(t.Context(), messagestore.Category(name).WithType("schedule").Stream("x"), messagestore.NoStream,
+			cron.Scheduled{Name: "x", Spec: "@every 72h", CatchUp: "all", From: begin, Type: "Report", Data: []byte(`{}`)})
+		require.NoError(t, err)
+	}
+	backdate := func() {
+		t.Helper()
+		_, err := db.ExecContext(t.Context(), `update dibs_messages set time = coalesce(json_extract(metadata, '$.tickAt'), ?)`, begin.UnixMicro())
+		require.NoError(t, err)
+	}
+	backdate()
+	status := func(name string) cron.Status {
+		t.Helper()
+		all, err := must.New(cron.New(store, messagestore.Category(name), nil)).Status(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		return all[0]
+	}
+	for _, name := range []string{"forgotten", "deleted", "trimmed"} {
+		require.Equal(t, begin.Add(72*time.Hour), status(name).Next, "three are due")
+		stop := run(t, must.New(cron.New(store, messagestore.Category(name), &cron.Config{PollInterval: 10 * time.Millisecond})))
+		await.Equal(t, "three ticks", 3, func() int { return len(timesOf(t, store, messagestore.Category(name), "x")) })
+		stop()
+	}
+	backdate()
+
+	q := must.New(queue.New(store, "forgotten", nil))
+	_, err := q.Insert(t.Context(), Report{"the last of the category is not forgotten"}, nil)
+	require.NoError(t, err)
+	for done := 0; done < 4; {
+		jobs, err := q.Receive(t.Context(), 10, nil)
+		require.NoError(t, err)
+		for _, job := range jobs {
+			require.NoError(t, job.Complete(t.Context()))
+			done++
+		}
+	}
+	forgotten, err := driver.Forget(t.Context(), "forgotten", 24*time.Hour, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, forgotten.Messages)
+	_, err = driver.Delete(t.Context(), "deleted-x", messagestore.AnyVersion, nil)
+	require.NoError(t, err)
+	_, err = store.Write(t.Context(), "trimmed-x", messagestore.AnyVersion, Report{"another item of the key"})
+	require.NoError(t, err)
+	_, err = driver.Trim(t.Context(), "trimmed-x", &retention.TrimOptions{Keep: 1})
+	require.NoError(t, err)
+
+	for _, name := range []string{"forgotten", "deleted", "trimmed"} {
+		require.Empty(t, timesOf(t, store, messagestore.Category(name), "x"))
+		require.Equal(t, begin.Add(4*72*time.Hour), status(name).Next, name)
+	}
 }

@@ -44,7 +44,8 @@ type Schedule struct {
 	Name string
 
 	// Spec has five fields, minute, hour, day of the month, month and day of the week, as in a crontab, where Sunday is 0
-	// or 7; or it is @yearly, @monthly, @weekly, @daily, @hourly, or @every with a duration of whole seconds, as in "@every 90s".
+	// or 7; or it is @yearly, @monthly, @weekly, @daily, @hourly, or @every with a duration of whole seconds, up to 366
+	// days, as in "@every 90s": its ticks come at whole multiples of that after the schedule was set.
 	//
 	// Where clocks are changed, as Debian's cron has it: a time of fixed hours that a change skips comes at the end of
 	// the hour that was skipped, and one that a change repeats comes once. With hours of "*" time goes on as it
@@ -68,6 +69,7 @@ type Schedule struct {
 // A plan is a spec that was parsed.
 type plan struct {
 	every time.Duration        // in place of the rest
+	from  time.Time            // of every: its ticks are at whole multiples of it after this
 	spec  *parser.SpecSchedule // in UTC
 	local *parser.SpecSchedule // the same in the zone
 	zone  *time.Location
@@ -158,10 +160,16 @@ func after(spec *parser.SpecSchedule, t time.Time) time.Time {
 	return spec.Next(time.Date(t.Year()+6, 1, 1, 0, 0, -1, 0, t.Location()))
 }
 
-// next returns the first tick after t, or the zero time if none ever comes.
+// maxRepeated bounds the minutes on the wall that a change of clocks repeats.
+const maxRepeated = 24 * 60
+
+// next returns the first tick after t, or the zero time if none ever comes. It depends on t alone, and on no tick before.
 func (p *plan) next(t time.Time) time.Time {
 	if p.every > 0 {
-		return t.Add(p.every)
+		if at := p.from.Add((max(t.Sub(p.from), 0)/p.every + 1) * p.every); at.After(t) {
+			return at
+		}
+		return time.Time{} // further than a duration reaches
 	}
 	if !p.fixed {
 		return after(p.local, t.In(p.zone)).UTC()
@@ -169,7 +177,7 @@ func (p *plan) next(t time.Time) time.Time {
 	// By the clock on the wall, which a change puts forward or back.
 	local := t.In(p.zone)
 	wall := time.Date(local.Year(), local.Month(), local.Day(), local.Hour(), local.Minute(), local.Second(), local.Nanosecond(), time.UTC)
-	for range 100 {
+	for range maxRepeated {
 		if wall = after(p.spec, wall); wall.IsZero() {
 			return time.Time{}
 		}
@@ -178,14 +186,6 @@ func (p *plan) next(t time.Time) time.Time {
 		}
 	}
 	return time.Time{}
-}
-
-// upcoming returns the first tick after now, of a plan whose ticks come after base.
-func (p *plan) upcoming(base, now time.Time) time.Time {
-	if p.every > 0 {
-		return base.Add((max(now.Sub(base), 0)/p.every + 1) * p.every)
-	}
-	return p.next(later(base, now))
 }
 
 // onWall returns the first time at which the clock in a zone shows what wall has in UTC. If it never does, it returns the time
@@ -214,26 +214,31 @@ func onWall(wall time.Time, zone *time.Location) time.Time {
 	return at
 }
 
-// due returns the ticks after one time and up to another that are to come, of a plan.
-func (p *plan) due(after, now time.Time, catchUp CatchUp) (ticks []time.Time) {
-	if p.every > 0 {
-		if n := now.Sub(after) / p.every; n > maxCatchUp { // those between are not looked at
-			after = after.Add((n - maxCatchUp) * p.every)
+// due returns the ticks after one time and up to now that are to come, of a plan.
+func (p *plan) due(after, now time.Time, catchUp CatchUp) []time.Time {
+	most := maxCatchUp
+	switch catchUp {
+	case Last:
+		most = 1
+	case None:
+		after = later(after, now.Add(-lateness-time.Nanosecond))
+	case All:
+	}
+	// The last ones are looked for in a time that doubles: a spec is gone through tick by tick.
+	for back := time.Minute; ; back *= 2 {
+		begin := now.Add(-back)
+		whole := back <= 0 || !begin.After(after) // a duration reaches 292 years
+		if whole {
+			begin = after
+		}
+		var ticks []time.Time
+		for t := p.next(begin); !t.IsZero() && !t.After(now); t = p.next(t) {
+			ticks = append(ticks, t)
+		}
+		if whole || len(ticks) >= most {
+			return ticks[max(0, len(ticks)-most):]
 		}
 	}
-	for t := p.next(after); !t.IsZero() && !t.After(now); t = p.next(t) {
-		if catchUp == None && t.Before(now.Add(-lateness)) {
-			continue
-		}
-		if catchUp == Last || len(ticks) == maxCatchUp {
-			ticks = ticks[min(1, len(ticks)):]
-			if catchUp == Last {
-				ticks = ticks[:0]
-			}
-		}
-		ticks = append(ticks, t)
-	}
-	return ticks
 }
 
 // MaxNext is how many ticks [Next] returns at most.
@@ -249,6 +254,7 @@ func Next(spec, zone string, after time.Time, n int) ([]time.Time, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cron: %w", err)
 	}
+	p.from = after
 	ticks := make([]time.Time, n)
 	for i := range ticks {
 		if after = p.next(after); after.IsZero() {
