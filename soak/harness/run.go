@@ -292,16 +292,8 @@ func (r *run) open(ctx context.Context, dir string) error {
 	if r.postgres, err = server.NewPostgres(ctx, dir, "pg", config); err != nil {
 		return err
 	}
-	admin, err := pgx.Connect(ctx, r.postgres.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	_, err = admin.Exec(ctx, "create database "+database)
-	if err := errors.Join(err, admin.Close(ctx)); err != nil {
-		return err
-	}
 	r.url = r.postgres.URL(database)
-	conn, err := pgx.Connect(ctx, r.url)
+	conn, err := r.postgres.NewDatabase(ctx, database)
 	if err != nil {
 		return err
 	}

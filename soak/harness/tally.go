@@ -1,11 +1,7 @@
 package harness
 
 import (
-	"bufio"
 	"bytes"
-	"errors"
-	"io"
-	"os"
 
 	"github.com/dibs-go/dibs/soak/history"
 )
@@ -13,15 +9,15 @@ import (
 // A tally counts the events in the histories of a run that is under way. It reads each
 // line once.
 type tally struct {
-	dir string
-	at  map[string]int64 // how far each file is read
+	dir  string
+	tail history.Tail
 
 	lines    int
 	checked  int // operations that say something of a stream's version
 	resolved int // unknown outcomes that were found out about
 }
 
-func newTally(dir string) *tally { return &tally{dir: dir, at: map[string]int64{}} }
+func newTally(dir string) *tally { return &tally{dir: dir, tail: history.Tail{}} }
 
 // read counts the lines that were written since it was called last.
 func (t *tally) read() error {
@@ -30,37 +26,15 @@ func (t *tally) read() error {
 		return err
 	}
 	for _, path := range files {
-		if err := t.file(path); err != nil {
+		if err := t.tail.Lines(path, t.count); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *tally) file(path string) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if _, err := file.Seek(t.at[path], io.SeekStart); err != nil {
-		return err
-	}
-	for r := bufio.NewReaderSize(file, 64<<10); ; {
-		line, err := r.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return nil // the beginning of the last line is read with the rest of it
-		}
-		if err != nil {
-			return err
-		}
-		t.at[path] += int64(len(line))
-		t.count(line)
-	}
-}
-
 // count reads the first words of a line: time, kind and function.
-func (t *tally) count(line []byte) {
+func (t *tally) count(line []byte) error {
 	t.lines++
 	_, rest, _ := bytes.Cut(line, []byte{' '})
 	kind, rest, _ := bytes.Cut(rest, []byte{' '})
@@ -80,4 +54,5 @@ func (t *tally) count(line []byte) {
 			t.checked++
 		}
 	}
+	return nil
 }

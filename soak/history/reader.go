@@ -2,6 +2,7 @@ package history
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -72,6 +73,34 @@ func lines(from io.Reader, proc string) iter.Seq2[*Event, error] {
 			if !yield(&e, nil) {
 				return
 			}
+		}
+	}
+}
+
+// A Tail reads the lines that were added to files since it looked last: it has how far each file is read.
+type Tail map[string]int64
+
+// Lines calls f with each whole line that was added to a file.
+func (t Tail) Lines(path string, f func(line []byte) error) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Seek(t[path], io.SeekStart); err != nil {
+		return err
+	}
+	for r := bufio.NewReaderSize(file, 64<<10); ; {
+		line, err := r.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil // the beginning of the last line is read with the rest of it
+		}
+		if err != nil {
+			return err
+		}
+		t[path] += int64(len(line))
+		if err := f(bytes.TrimSpace(line)); err != nil {
+			return err
 		}
 	}
 }

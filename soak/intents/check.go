@@ -10,13 +10,11 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/reservation/intent"
+	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// A Rule is an invariant of intents.
-type Rule string
-
-// String returns the rule.
-func (r Rule) String() string { return string(r) }
+// Rule is an invariant of intents.
+type Rule = crew.Rule
 
 // The invariants.
 const (
@@ -83,25 +81,24 @@ func Read(dir string, moved bool) (*Inputs, error) {
 	if in.Calls, err = readCalls(dir); err != nil {
 		return nil, err
 	}
-	if err := eachLine(filepath.Join(dir, messagesFile), func(m *Message) { in.Messages = append(in.Messages, m) }); err != nil {
+	if err := crew.EachLine(filepath.Join(dir, messagesFile), func(m *Message) { in.Messages = append(in.Messages, m) }); err != nil {
 		return nil, err
 	}
-	if err := eachLine(filepath.Join(dir, resourceFile), func(w *Write) { in.Writes = append(in.Writes, w) }); err != nil && !os.IsNotExist(err) {
+	if err := crew.EachLine(filepath.Join(dir, resourceFile), func(w *Write) { in.Writes = append(in.Writes, w) }); err != nil && !os.IsNotExist(err) {
 		return nil, err
 	}
-	err = eachLine(filepath.Join(dir, rowsFile), func(r Row) { in.Rows = append(in.Rows, r) })
+	err = crew.EachLine(filepath.Join(dir, rowsFile), func(r *Row) { in.Rows = append(in.Rows, *r) })
 	return in, err
 }
 
 // A Verdict is the outcome of a check.
 type Verdict struct {
-	Broken   map[Rule]int
-	Findings []string // the first of each rule
-	Counts   Counts
+	crew.Findings
+	Counts Counts
 }
 
-// Passed reports whether no rule was broken.
-func (v *Verdict) Passed() bool { return len(v.Broken) == 0 }
+// String tells what was found.
+func (v *Verdict) String() string { return v.Tell(Rules()) }
 
 // findings is how often a rule was broken.
 func (v *Verdict) findings() int {
@@ -112,18 +109,9 @@ func (v *Verdict) findings() int {
 	return n
 }
 
-const findingsEach = 5
-
-func (v *Verdict) broke(r Rule, format string, args ...any) {
-	v.Broken[r]++
-	if v.Broken[r] <= findingsEach {
-		v.Findings = append(v.Findings, fmt.Sprintf("%s: %s", r, fmt.Sprintf(format, args...)))
-	}
-}
-
 func newChecker(in *Inputs) *checker {
 	return &checker{
-		Inputs: in, Verdict: &Verdict{Broken: map[Rule]int{}}, streams: map[string]*stream{}, others: map[string]bool{},
+		Inputs: in, Verdict: &Verdict{}, streams: map[string]*stream{}, others: map[string]bool{},
 		attempts: map[confirmation][]*Call{}, requests: map[string][]*Call{}, leases: map[string][]*grant{}, told: map[string]int64{},
 		forced: map[string][]*Call{}, strayed: map[string]bool{}, stops: map[string][]span{}, undone: map[Key]bool{},
 	}
@@ -263,7 +251,7 @@ func (c *checker) broken(call *Call, r Rule, format string, args ...any) {
 		c.Counts.Undone++
 		return
 	}
-	c.broke(r, "%s %s of %s by %s: %s", call.Call, call.Stream, call.Session, call.Process, fmt.Sprintf(format, args...))
+	c.Broke(r, "%s %s of %s by %s: %s", call.Call, call.Stream, call.Session, call.Process, fmt.Sprintf(format, args...))
 }
 
 // paused reports whether a process was stopped at some time between two moments, or had been just before.
@@ -290,7 +278,7 @@ type grant struct {
 	signs    []int64 // when it was granted and extended
 	released int64   // when it was, 0 if it was not
 	since    int64   // of the last of these
-	ended    int64   // when it was confirmed, or another came after it; Never if neither
+	ended    int64   // when it was confirmed, or another came after it; crew.Never if neither
 	why      string  // "confirmed", "taken", "released" and then taken, or "" if it is the last
 	by       string  // the operator, if one released it
 }
@@ -337,24 +325,24 @@ func (c *checker) fold(s *stream, m *Message) {
 	at := fmt.Sprintf("%s@%d %s", m.Stream, m.Position, m.Type)
 	var b body
 	if err := json.Unmarshal(m.Data, &b); err != nil {
-		c.broke(Steps, "%s: %v", at, err)
+		c.Broke(Steps, "%s: %v", at, err)
 		return
 	}
 	if m.Position != s.length {
-		c.broke(Steps, "%s: it follows %d messages", at, s.length)
+		c.Broke(Steps, "%s: it follows %d messages", at, s.length)
 	}
 	s.length++
 	if !c.Moved && m.At < s.at {
-		c.broke(Steps, "%s: it is %v before the message that it follows", at, micros(s.at-m.At))
+		c.Broke(Steps, "%s: it is %v before the message that it follows", at, micros(s.at-m.At))
 	}
 	s.at = m.At
 	if m.Type != intent.TypeWaiting && b.By == "" {
 		s.own[b.Session]++
 	}
 	if s.done != nil {
-		c.broke(Steps, "%s: it follows a confirmation", at)
+		c.Broke(Steps, "%s: it follows a confirmation", at)
 		if m.Type == intent.TypeReserved {
-			c.broke(Confirmed, "%s: a key that is done is reserved again", at)
+			c.Broke(Confirmed, "%s: a key that is done is reserved again", at)
 		}
 	}
 	g := s.last()
@@ -363,15 +351,15 @@ func (c *checker) fold(s *stream, m *Message) {
 		c.take(s, g, m, &b, at)
 		return
 	case g == nil:
-		c.broke(Steps, "%s: there is no lease", at)
+		c.Broke(Steps, "%s: there is no lease", at)
 		return
 	case b.Token != g.token:
-		c.broke(Steps, "%s: token %d is not that of the lease, %d", at, b.Token, g.token)
+		c.Broke(Steps, "%s: token %d is not that of the lease, %d", at, b.Token, g.token)
 	case b.Session != g.Session || b.Attempt != g.Attempt || b.TTL != g.TTL || b.Content != g.Content:
-		c.broke(Steps, "%s: the lease has changed", at)
+		c.Broke(Steps, "%s: the lease has changed", at)
 	}
 	if m.Type != intent.TypeWaiting && g.released > 0 {
-		c.broke(Steps, "%s: the lease was released", at)
+		c.Broke(Steps, "%s: the lease was released", at)
 	}
 	switch m.Type {
 	case intent.TypeExtended:
@@ -383,24 +371,24 @@ func (c *checker) fold(s *stream, m *Message) {
 		s.done, s.result = g, b.Result
 	case intent.TypeWaiting:
 		if b.At != g.since || b.Released != (g.released > 0) {
-			c.broke(Steps, "%s: a line does not change the lease", at)
+			c.Broke(Steps, "%s: a line does not change the lease", at)
 		}
 		if !oneMore(g.Line, b.Line) && !fewer(g.Line, b.Line) {
-			c.broke(Line, "%s: the line %v becomes %v", at, g.Line, b.Line)
+			c.Broke(Line, "%s: the line %v becomes %v", at, g.Line, b.Line)
 		}
 		g.Line = b.Line
 		return
 	default:
-		c.broke(Steps, "%s: there is no such type", at)
+		c.Broke(Steps, "%s: there is no such type", at)
 	}
 	if m.Type != intent.TypeConfirmed && !slices.Equal(b.Line, g.Line) {
-		c.broke(Line, "%s: the line %v becomes %v", at, g.Line, b.Line)
+		c.Broke(Line, "%s: the line %v becomes %v", at, g.Line, b.Line)
 	}
 }
 
 // take adds a grant to a stream that had the lease g last, or none.
 func (c *checker) take(s *stream, g *grant, m *Message, b *body, at string) {
-	next := &grant{Grant: b.Grant, token: max(b.After+1, m.At), signs: []int64{m.At}, since: m.At, ended: Never}
+	next := &grant{Grant: b.Grant, token: max(b.After+1, m.At), signs: []int64{m.At}, since: m.At, ended: crew.Never}
 	s.grants = append(s.grants, next)
 	process, _, _ := strings.Cut(b.Session, "/")
 	c.leases[process] = append(c.leases[process], next)
@@ -412,24 +400,24 @@ func (c *checker) take(s *stream, g *grant, m *Message, b *body, at string) {
 		}
 	}
 	if next.token <= before.token || b.After != before.token {
-		c.broke(Tokens, "%s: token %d, after %d, follows %d", at, next.token, b.After, before.token)
+		c.Broke(Tokens, "%s: token %d, after %d, follows %d", at, next.token, b.After, before.token)
 	}
 	if b.Attempt != before.Attempt+1 {
-		c.broke(Tokens, "%s: attempt %d follows %d", at, b.Attempt, before.Attempt)
+		c.Broke(Tokens, "%s: attempt %d follows %d", at, b.Attempt, before.Attempt)
 	}
 	if g == nil {
 		if len(b.Line) > 0 {
-			c.broke(Line, "%s: it begins with the line %v", at, b.Line)
+			c.Broke(Line, "%s: it begins with the line %v", at, b.Line)
 		}
 		return
 	}
 	if g.released == 0 {
 		c.Counts.Takeovers++
 		if b.Content != g.Content {
-			c.broke(Steps, "%s: the content is another, and nothing was released", at)
+			c.Broke(Steps, "%s: the content is another, and nothing was released", at)
 		}
 		if !c.Moved && m.At < g.free() {
-			c.broke(Early, "%s: %v before the lease of %s was over", at, micros(g.free()-m.At), g.Session)
+			c.Broke(Early, "%s: %v before the lease of %s was over", at, micros(g.free()-m.At), g.Session)
 		}
 	}
 	place, rest := len(before.Line), []string(nil)
@@ -438,10 +426,10 @@ func (c *checker) take(s *stream, g *grant, m *Message, b *body, at string) {
 		c.Counts.Turns++
 	}
 	if !slices.Equal(b.Line, rest) {
-		c.broke(Line, "%s: after the line %v comes %v", at, before.Line, b.Line)
+		c.Broke(Line, "%s: after the line %v comes %v", at, before.Line, b.Line)
 	}
 	if free := g.free() + int64(place)*turn.Microseconds(); !c.Moved && place > 0 && m.At < free {
-		c.broke(Line, "%s: %v before its turn, after %d in the line", at, micros(free-m.At), place)
+		c.Broke(Line, "%s: %v before its turn, after %d in the line", at, micros(free-m.At), place)
 	}
 }
 
@@ -515,7 +503,7 @@ func (c *checker) hold(call *Call) {
 		c.kill(call)
 	case Heal:
 		if call.End-call.At > healTime.Microseconds() || call.Answer.Answer != OK {
-			c.broke(Healed, "after %v: %q", micros(call.End-call.At), call.Answer.Note)
+			c.Broke(Healed, "after %v: %q", micros(call.End-call.At), call.Answer.Note)
 		}
 	}
 }
@@ -562,7 +550,7 @@ func (c *checker) request(call *Call) {
 		}
 	}
 	if call.Process == healer && a.Answer != Reserved && a.Answer != Done && a.Answer != Reused {
-		c.broke(Healed, "%s: %s %s", call.Stream, a.Answer, a.Note)
+		c.Broke(Healed, "%s: %s %s", call.Stream, a.Answer, a.Note)
 	}
 }
 
@@ -581,7 +569,7 @@ func (c *checker) granted(call *Call, k Key) {
 		c.broken(call, Answers, "%s was neither granted nor extended meanwhile", k.Stream)
 	}
 	if end, ok := c.told[k.Stream]; ok && end < call.At {
-		c.broke(Confirmed, "%s of %s: %s was told done before", call.Session, call.Process, k.Stream)
+		c.Broke(Confirmed, "%s of %s: %s was told done before", call.Session, call.Process, k.Stream)
 	}
 }
 
@@ -697,7 +685,7 @@ func (c *checker) step(call *Call) {
 			over = min(over, g.released)
 		}
 		// A holder that has seen an undone message is told so.
-		isLost = isLost || over != Never && (over <= call.End || c.Moved) || c.lossy(g.signs[0], call.End)
+		isLost = isLost || over != crew.Never && (over <= call.End || c.Moved) || c.lossy(g.signs[0], call.End)
 	}
 	if call.Answer.Answer != Lost {
 		return
@@ -793,10 +781,10 @@ func (c *checker) confirmations() {
 				return could(call, Reserved) && slices.ContainsFunc(call.keys(), func(k Key) bool { return k.Stream == s.name })
 			}
 			if !slices.ContainsFunc(c.requests[g.Session], asked) {
-				c.broke(Answers, "%s: token %d was granted to %s, and no call may have done that", s.name, g.token, g.Session)
+				c.Broke(Answers, "%s: token %d was granted to %s, and no call may have done that", s.name, g.token, g.Session)
 			}
 			if g.by != "" && !slices.ContainsFunc(c.forced[s.name], func(call *Call) bool { return call.Process == g.by && could(call, OK) }) {
-				c.broke(Answers, "%s: %s released token %d, and no call may have done that", s.name, g.by, g.token)
+				c.Broke(Answers, "%s: %s released token %d, and no call may have done that", s.name, g.by, g.token)
 			}
 		}
 		if s.done == nil {
@@ -804,7 +792,7 @@ func (c *checker) confirmations() {
 		}
 		made := c.attempts[confirmation{s.name, s.done.token, s.result}]
 		if !slices.ContainsFunc(made, func(call *Call) bool { return could(call, OK) }) {
-			c.broke(Confirmed, "%s: %q with token %d is confirmed, and no call may have done that", s.name, s.result, s.done.token)
+			c.Broke(Confirmed, "%s: %q with token %d is confirmed, and no call may have done that", s.name, s.result, s.done.token)
 		}
 	}
 }
@@ -819,20 +807,20 @@ func (c *checker) resource() {
 		before := highest[w.Key]
 		g := c.streams[w.Key].grant(w.Token)
 		if g == nil && !c.lost(Key{w.Key, w.Token}) {
-			c.broke(Fence, "%s: token %d of %s is of no grant", w.Key, w.Token, w.From)
+			c.Broke(Fence, "%s: token %d of %s is of no grant", w.Key, w.Token, w.From)
 		}
 		switch {
 		case w.Accepted && w.Token < before:
-			c.broke(Fence, "%s: token %d of %s is accepted after %d", w.Key, w.Token, w.From, before)
+			c.Broke(Fence, "%s: token %d of %s is accepted after %d", w.Key, w.Token, w.From, before)
 		case !w.Accepted && w.Token >= before:
-			c.broke(Fence, "%s: token %d of %s is refused after %d", w.Key, w.Token, w.From, before)
+			c.Broke(Fence, "%s: token %d of %s is refused after %d", w.Key, w.Token, w.From, before)
 		case w.Accepted && w.Token > before:
 			highest[w.Key] = w.Token
 		case !w.Accepted:
 			c.Counts.LateWrites++
 		}
 		if w.Accepted && g != nil && !c.Moved && g.signs[0] > w.At {
-			c.broke(Fence, "%s: token %d of %s is there before it was granted", w.Key, w.Token, w.From)
+			c.Broke(Fence, "%s: token %d of %s is there before it was granted", w.Key, w.Token, w.From)
 		}
 	}
 }
@@ -849,7 +837,7 @@ func (c *checker) together() {
 			first := c.own(call.Stream, session)
 			for _, k := range call.With {
 				if n := c.own(k.Stream, session); n != first {
-					c.broke(Several, "%s has %d messages in %s, and %d in %s", session, first, call.Stream, n, k.Stream)
+					c.Broke(Several, "%s has %d messages in %s, and %d in %s", session, first, call.Stream, n, k.Stream)
 				}
 			}
 		}
@@ -881,7 +869,7 @@ func (c *checker) above() {
 				}
 				c.Counts.Above++
 				if k.Token <= lost {
-					c.broke(Above, "%s: token %d is granted after %d, which is lost", k.Stream, k.Token, lost)
+					c.Broke(Above, "%s: token %d is granted after %d, which is lost", k.Stream, k.Token, lost)
 				}
 			}
 		}
@@ -909,10 +897,10 @@ func (c *checker) rows() {
 		there[k]++
 		s := c.streams[r.Stream]
 		if s == nil || s.done == nil || s.done.token != r.Token || s.result != r.Result {
-			c.broke(Rows, "%s: a row has %q of token %d, which is not confirmed", r.Stream, r.Result, r.Token)
+			c.Broke(Rows, "%s: a row has %q of token %d, which is not confirmed", r.Stream, r.Result, r.Token)
 		}
 		if there[k] > 1 {
-			c.broke(Rows, "%s: %q of token %d has %d rows", r.Stream, r.Result, r.Token, there[k])
+			c.Broke(Rows, "%s: %q of token %d has %d rows", r.Stream, r.Result, r.Token, there[k])
 		}
 	}
 	for _, s := range c.streams {
@@ -922,19 +910,7 @@ func (c *checker) rows() {
 		k := confirmation{s.name, s.done.token, s.result}
 		inTx := slices.ContainsFunc(c.attempts[k], func(call *Call) bool { return call.Call == Transact && call.Stream == s.name })
 		if inTx && there[k] == 0 {
-			c.broke(Rows, "%s: %q of token %d was confirmed in a transaction, and has no row", s.name, s.result, s.done.token)
+			c.Broke(Rows, "%s: %q of token %d was confirmed in a transaction, and has no row", s.name, s.result, s.done.token)
 		}
 	}
-}
-
-// String returns the findings, and how often each rule was broken.
-func (v *Verdict) String() string {
-	var b strings.Builder
-	for _, r := range Rules() {
-		fmt.Fprintf(&b, "%-44s %d broken\n", r, v.Broken[r])
-	}
-	for _, f := range v.Findings {
-		fmt.Fprintln(&b, "a promise was broken:", f)
-	}
-	return b.String()
 }

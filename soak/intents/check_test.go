@@ -150,7 +150,7 @@ func TestAGoodHistoryPasses(t *testing.T) {
 	t.Parallel()
 	v := Check(&good().Inputs)
 
-	require.Empty(t, v.Findings)
+	require.Empty(t, v.First)
 	require.Equal(t, Counts{Takeovers: 1, LateConfirms: 1, LateWrites: 1, Held: 1, Done: 1, Turns: 1, Several: 1, Awaits: 2, Forced: 1, Work: 2}, v.Counts)
 }
 
@@ -292,7 +292,7 @@ func lossy() *world {
 func TestWhatAFailoverHasUndoneIsNotLostOtherwise(t *testing.T) {
 	t.Parallel()
 	v := Check(&lossy().Inputs)
-	require.Empty(t, v.Findings)
+	require.Empty(t, v.First)
 	require.Equal(t, 1, v.Counts.Above)
 	require.NotZero(t, v.Counts.Undone)
 
@@ -331,7 +331,7 @@ func TestAnIntentThatAnUndoneLeaseWroteToIsLeftOutAndCounted(t *testing.T) {
 	w.sayOf(key2, 300, intent.ReservedMessage{Grant: grantOf(other, 1)})
 	w.Calls[3].With, w.Calls[3].Answer.With = []Key{{Stream: key2}}, []Key{{key2, at(300)}}
 	v := Check(&w.Inputs)
-	require.Empty(t, v.Findings)
+	require.Empty(t, v.First)
 	require.Equal(t, 1, v.Counts.Strayed)
 
 	w = lossy()
@@ -351,7 +351,7 @@ func TestALeaseIsFreeBeforeItsLateRelease(t *testing.T) {
 	w.call(550, "b-1", Record{Call: Await}, Record{Answer: Free})
 	w.say(900, intent.Released{Grant: grantOf(first, 1), Token: token1})
 	w.call(900, "a-1", Record{Call: Release, Session: first, Token: token1}, Record{Answer: OK})
-	require.Empty(t, Check(&w.Inputs).Findings)
+	require.Empty(t, Check(&w.Inputs).First)
 
 	w.find(Await, "").At, w.find(Await, "").End = at(400), at(410)
 	require.NotZero(t, Check(&w.Inputs).Broken[Answers])
@@ -369,7 +369,7 @@ func TestALeaseIsFreeUntilTheNextGrantIsCommitted(t *testing.T) {
 	}
 	request.End = at(608)
 	w.call(605, "d-1", Record{Call: Await}, Record{Answer: Free})
-	require.Empty(t, Check(&w.Inputs).Findings)
+	require.Empty(t, Check(&w.Inputs).First)
 
 	request.End = at(602)
 	require.NotZero(t, Check(&w.Inputs).Broken[Answers])
@@ -382,7 +382,7 @@ func TestWorkOfAStoppedProcessMayBeginLate(t *testing.T) {
 	w.find(Work, first).End = at(560)
 	w.Calls = append(w.Calls, &Call{Record: Record{Call: Stop, Target: "a-1", At: at(30)}, Process: nemesis, End: at(555), Answer: Record{Answer: OK}})
 	v := Check(&w.Inputs)
-	require.Empty(t, v.Findings)
+	require.Empty(t, v.First)
 	require.Equal(t, 1, v.Counts.Paused)
 	require.Equal(t, 1, v.Counts.Stops)
 }
@@ -420,7 +420,7 @@ func TestARunGoesOnToItsGoalsAndPasses(t *testing.T) {
 	in, err := Read(o.Out, false)
 	require.NoError(t, err)
 	v := Check(in)
-	require.Empty(t, v.Findings)
+	require.Empty(t, v.First)
 	require.Empty(t, v.Counts.Missed(goals))
 }
 
@@ -435,7 +435,7 @@ func TestACalmRunWorksForItsTime(t *testing.T) {
 	in, err := Read(o.Out, false)
 	require.NoError(t, err)
 	v := Check(in)
-	require.Empty(t, v.Findings)
+	require.Empty(t, v.First)
 	require.NotZero(t, v.Counts.Work)
 	require.Zero(t, v.Counts.Kills+v.Counts.ServerKills+v.Counts.Stops+v.Counts.Paused)
 }
@@ -451,7 +451,7 @@ func TestARunLosesThePrimary(t *testing.T) {
 	in, err := Read(o.Out, false)
 	require.NoError(t, err)
 	v := Check(in)
-	require.Empty(t, v.Findings)
+	require.Empty(t, v.First)
 	require.Equal(t, 1, v.Counts.SyncFailovers)
 	require.Equal(t, 1, v.Counts.AsyncFailovers)
 }
@@ -476,7 +476,7 @@ func TestALeaseIsReleasedUntilTheNextGrantIsCommitted(t *testing.T) {
 	t.Parallel()
 	w := good()
 	w.call(1205, "d-1", Record{Call: Force}, Record{Answer: OK}) // the next was granted at 1200
-	require.Empty(t, Check(&w.Inputs).Findings)
+	require.Empty(t, Check(&w.Inputs).First)
 
 	force := w.Calls[len(w.Calls)-1]
 	force.At, force.End = at(1900), at(1910)

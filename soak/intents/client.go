@@ -2,25 +2,22 @@ package intents
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/reservation/intent"
+	"github.com/dibs-go/dibs/soak/crew"
+	"github.com/dibs-go/dibs/soak/work"
 )
 
 // Variable is set in the environment of a process of a run: its task, as JSON.
@@ -36,9 +33,8 @@ type task struct {
 	Socket     string // of the resource
 	Began      int64  // when the run did, from which keys are counted
 	Goroutines int
-	Point      string // the failpoint at which the process dies, "" for none
-	Turn       int64  // when it passes the point for this time
-	Long       bool   // transactions take long, while others ask for their keys
+	Doom       work.Doom
+	Long       bool // transactions take long, while others ask for their keys
 }
 
 // connections of each process: to make one again costs the server some 20 ms.
@@ -46,61 +42,33 @@ const connections = 4
 
 // The failpoints of a client.
 const (
-	atReserved    = "intent/reserved"
-	atWorked      = "intent/worked"
-	atConfirmSent = "intent/confirm-sent"
-	atCommit      = "intent/commit"
-	atConfirmed   = "intent/confirmed"
-	atReleased    = "intent/released"
+	atReserved    work.Point = "intent/reserved"
+	atWorked      work.Point = "intent/worked"
+	atConfirmSent work.Point = "intent/confirm-sent"
+	atCommit      work.Point = "intent/commit"
+	atConfirmed   work.Point = "intent/confirmed"
+	atReleased    work.Point = "intent/released"
 )
 
-var points = []string{atReserved, atWorked, atConfirmSent, atCommit, atConfirmed, atReleased}
-
-// killedAt begins the line that a process writes to standard error before it kills itself.
-const killedAt = "failpoint: killed at "
+var points = []work.Point{atReserved, atWorked, atConfirmSent, atCommit, atConfirmed, atReleased}
 
 // RunProcess does the work of a process of a run if this is one, and then ends it. main calls it first, and
 // so does the TestMain of a package whose tests have runs.
-func RunProcess() {
-	encoded, ok := os.LookupEnv(Variable)
-	if !ok {
-		return
-	}
-	if err := runProcess(encoded); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1) //nolint:forbidigo // it is main's, here
-	}
-	os.Exit(0) //nolint:forbidigo // it is main's, here
-}
+func RunProcess() { crew.RunProcess(Variable, runProcess) }
 
-func runProcess(encoded string) error {
-	var t task
-	if err := json.Unmarshal([]byte(encoded), &t); err != nil {
-		return err
-	}
+func runProcess(t *task) error {
 	if t.Process == "" {
 		return serve(t.Dir, t.Socket)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	c := &client{task: t}
-	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1)) // until there are no more faults
-		c.spared.Store(true)
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
+	go crew.Listen(t.Doom.Lift, cancel)
 	var err error
-	if c.recorder, err = newRecorder(t.Dir, t.Process); err != nil {
+	if c.recorder, err = crew.NewRecorder[Record](t.Dir, t.Process); err != nil {
 		return err
 	}
-	config, err := pgxpool.ParseConfig(t.URL)
-	if err != nil {
-		return err
-	}
-	config.MaxConns = connections
-	config.ConnConfig.ConnectTimeout = 2 * time.Second
-	pool, err := pgxpool.NewWithConfig(ctx, config)
+	pool, err := crew.Pool(ctx, t.URL, connections)
 	if err != nil {
 		return err
 	}
@@ -122,65 +90,30 @@ func runProcess(encoded string) error {
 
 // A client is a process that carries intents out. It is safe for concurrent use.
 type client struct {
-	task     task
+	*task
 	recorder *recorder
 	txs      *messagestore.TxStore[pgx.Tx]
 	intents  *intent.Manager
-	spared   atomic.Bool
-	passed   atomic.Int64
 	sessions atomic.Int64
-}
-
-// pass dies if this is the moment.
-func (c *client) pass(point string) {
-	if point != c.task.Point || c.passed.Add(1) != c.task.Turn || c.spared.Load() {
-		return
-	}
-	fmt.Fprintln(os.Stderr, killedAt+point)
-	self, err := os.FindProcess(os.Getpid())
-	if err == nil {
-		err = self.Kill()
-	}
-	if err != nil {
-		panic(err)
-	}
-	select {} // until the signal is here
 }
 
 // A hand is one goroutine of a client.
 type hand struct {
 	*client
-	random   *rand.Rand
+	random   crew.Dice
 	zipf     *rand.Zipf
 	customer customer
 }
 
 func (c *client) hand(i uint64) *hand {
-	random := rand.New(rand.NewPCG(c.task.Seed, i))
-	return &hand{client: c, random: random, zipf: rand.NewZipf(random, skew, 1, keys-1), customer: customer{socket: c.task.Socket}}
-}
-
-// sooner returns a time of up to d.
-func (h *hand) sooner(d time.Duration) time.Duration { return time.Duration(h.random.Int64N(int64(d))) }
-
-// often is true so many times in a hundred.
-func (h *hand) often(percent int) bool { return h.random.IntN(100) < percent }
-
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+	dice := crew.NewDice(c.Seed, i)
+	return &hand{client: c, random: dice, zipf: rand.NewZipf(dice.Rand, skew, 1, keys-1), customer: customer{socket: c.Socket}}
 }
 
 // key draws one of the keys that are in use now: they change with time.
 func (h *hand) key() string {
-	age, lasts := now()-h.task.Began, keyTime
-	if h.task.Long { // when a key is done, the contention for it ends
+	age, lasts := crew.Now()-h.Began, keyTime
+	if h.Long { // when a key is done, the contention for it ends
 		lasts /= 8
 	}
 	return fmt.Sprintf("%d.%d", age/lasts.Microseconds(), h.zipf.Uint64())
@@ -199,17 +132,17 @@ func contentOf(other bool) any { return map[string]any{"pay": 1, "other": other}
 
 // job draws a request.
 func (h *hand) job() *job {
-	j := &job{hand: h, other: h.often(2)}
-	j.request = intent.Request{Key: h.key(), Session: fmt.Sprintf("%s/%d", h.task.Process, h.sessions.Add(1)), Content: contentOf(j.other)}
-	if h.often(10) {
+	j := &job{hand: h, other: h.random.Often(2)}
+	j.request = intent.Request{Key: h.key(), Session: fmt.Sprintf("%s/%d", h.Process, h.sessions.Add(1)), Content: contentOf(j.other)}
+	if h.random.Often(10) {
 		for range 1 + h.random.IntN(2) {
 			if key := h.key(); key != j.request.Key && !slices.Contains(j.request.With, key) {
 				j.request.With = append(j.request.With, key)
 			}
 		}
 	}
-	if h.often(30) {
-		j.request.Wait = h.sooner(maxWait)
+	if h.random.Often(30) {
+		j.request.Wait = h.random.Sooner(maxWait)
 	}
 	j.named()
 	return j
@@ -218,7 +151,7 @@ func (h *hand) job() *job {
 // work carries out one intent after the other.
 func (h *hand) work(ctx context.Context) {
 	defer h.customer.Close()
-	for pause(ctx, h.sooner(20*time.Millisecond)) {
+	for crew.Pause(ctx, h.random.Sooner(20*time.Millisecond)) {
 		switch j, what := h.job(), h.random.IntN(100); {
 		case what < 22:
 			j.do(ctx)
@@ -228,7 +161,7 @@ func (h *hand) work(ctx context.Context) {
 			j.await(ctx)
 		case what < 36:
 			j.force(ctx)
-		case h.task.Long && what < 70:
+		case h.Long && what < 70:
 			j.inTransaction(ctx)
 		default:
 			j.steps(ctx)
@@ -262,7 +195,7 @@ func (j *job) has(l *intent.Lease) Record {
 
 func (j *job) begin(call, result string) Record {
 	first := j.keys[0]
-	return j.recorder.begin(Record{
+	return j.recorder.Begin(Record{
 		Call: call, Stream: first.Stream, Session: j.request.Session, Token: first.Token, With: slices.Clone(j.keys[1:]), Other: j.other, Result: result,
 	})
 }
@@ -283,7 +216,7 @@ func (j *job) await(ctx context.Context) {
 	default:
 		r.Answer = Held
 	}
-	j.recorder.end(call, r)
+	j.recorder.End(call, r)
 }
 
 // force is an operator.
@@ -294,7 +227,7 @@ func (j *job) force(ctx context.Context) {
 	if errors.Is(err, intent.ErrDone) {
 		r.Answer = Done
 	}
-	j.recorder.end(call, r)
+	j.recorder.End(call, r)
 }
 
 // answerOf is the answer to a step that returned err.
@@ -349,14 +282,14 @@ func (j *job) reserve(ctx context.Context) *intent.Lease {
 		call := j.begin(Reserve, "")
 		a, err := j.intents.Reserve(ctx, j.request)
 		if err == nil && a.Outcome == intent.Reserved {
-			j.recorder.end(call, j.has(a.Lease))
+			j.recorder.End(call, j.has(a.Lease))
 			return a.Lease
 		}
 		answer := answerTo(a, err)
-		j.recorder.end(call, answer)
+		j.recorder.End(call, answer)
 		switch answer.Answer {
 		case Unknown, Failed:
-			if !pause(ctx, 20*time.Millisecond+j.sooner(100*time.Millisecond)) {
+			if !crew.Pause(ctx, 20*time.Millisecond+j.random.Sooner(100*time.Millisecond)) {
 				return nil
 			}
 		default:
@@ -366,7 +299,7 @@ func (j *job) reserve(ctx context.Context) *intent.Lease {
 }
 
 // newResult returns a result that no other call has.
-func (j *job) newResult() string { return fmt.Sprintf("%s/%d", j.task.Process, j.sessions.Add(1)) }
+func (j *job) newResult() string { return fmt.Sprintf("%s/%d", j.Process, j.sessions.Add(1)) }
 
 // look looks whether work may begin, before it does.
 func (j *job) look(at string, look func() error) error {
@@ -376,14 +309,14 @@ func (j *job) look(at string, look func() error) error {
 	if err == nil {
 		r.Note = at
 	}
-	j.recorder.end(call, r)
+	j.recorder.End(call, r)
 	return err
 }
 
 // effect has the resource do something.
 func (j *job) effect() error {
 	for _, k := range j.keys {
-		if err := j.customer.write(Write{Key: k.Stream, Token: k.Token, From: j.task.Process}); err != nil {
+		if err := j.customer.write(Write{Key: k.Stream, Token: k.Token, From: j.Process}); err != nil {
 			return err
 		}
 	}
@@ -395,11 +328,11 @@ func (j *job) do(ctx context.Context) {
 	reserve := j.begin(Reserve, "")
 	called := make(chan Record, 1) // the step that Do is to take
 	answer, err := j.intents.Do(ctx, j.request, func(ctx context.Context, lease *intent.Lease) (any, error) {
-		j.recorder.end(reserve, j.has(lease))
-		j.pass(atReserved)
+		j.recorder.End(reserve, j.has(lease))
+		j.Doom.Pass(atReserved)
 		err := j.beats(ctx, lease)
-		j.pass(atWorked)
-		if err == nil && j.often(55) {
+		j.Doom.Pass(atWorked)
+		if err == nil && j.random.Often(55) {
 			err = errors.New("the work failed")
 		}
 		if err != nil {
@@ -418,10 +351,10 @@ func (j *job) do(ctx context.Context) {
 		} else if r.Answer == Failed {
 			r.Answer = Unknown
 		}
-		j.recorder.end(step, r)
+		j.recorder.End(step, r)
 	default:
 		if !errors.Is(err, intent.ErrGraceExceeded) {
-			j.recorder.end(reserve, answerTo(answer, err))
+			j.recorder.End(reserve, answerTo(answer, err))
 		}
 	}
 }
@@ -440,15 +373,15 @@ func (j *job) shared(ctx context.Context) {
 // beats works for some time, while the lease is extended.
 func (j *job) beats(ctx context.Context, lease *intent.Lease) error {
 	for range 1 + j.random.IntN(3) {
-		d := j.sooner(60 * time.Millisecond)
-		if j.often(15) {
-			d = j.sooner(3 * ttl)
+		d := j.random.Sooner(60 * time.Millisecond)
+		if j.random.Often(15) {
+			d = j.random.Sooner(3 * ttl)
 		}
-		if !pause(ctx, d) {
+		if !crew.Pause(ctx, d) {
 			return context.Cause(ctx)
 		}
 		var err error
-		if j.often(50) {
+		if j.random.Often(50) {
 			err = j.look(ofContext, func() error { return context.Cause(ctx) })
 		} else {
 			err = j.look("", lease.Err)
@@ -469,13 +402,13 @@ func (j *job) steps(ctx context.Context) {
 	if lease == nil {
 		return
 	}
-	j.pass(atReserved)
-	if j.often(15) { // an answer was lost
+	j.Doom.Pass(atReserved)
+	if j.random.Often(15) { // an answer was lost
 		if lease = j.reserve(ctx); lease == nil {
 			return
 		}
 	}
-	if len(j.keys) == 1 && j.often(15) { // one of several is not resumed
+	if len(j.keys) == 1 && j.random.Often(15) { // one of several is not resumed
 		if lease = j.resume(ctx, lease); lease == nil {
 			return
 		}
@@ -483,16 +416,16 @@ func (j *job) steps(ctx context.Context) {
 	if j.look("", lease.Err) != nil || j.effect() != nil {
 		return
 	}
-	late := j.often(50)
+	late := j.random.Often(50)
 	for range j.random.IntN(3) {
-		if pause(ctx, j.sooner(ttl/4)); j.step(Extend, func() error { return lease.Extend(ctx) }) == Lost {
+		if crew.Pause(ctx, j.random.Sooner(ttl/4)); j.step(Extend, func() error { return lease.Extend(ctx) }) == Lost {
 			return
 		}
 	}
 	if late { // and looks at nothing
-		pause(ctx, ttl*3/4+j.sooner(ttl))
+		crew.Pause(ctx, ttl*3/4+j.random.Sooner(ttl))
 	} else {
-		pause(ctx, j.sooner(ttl/3))
+		crew.Pause(ctx, j.random.Sooner(ttl/3))
 		if j.look("", lease.Err) != nil {
 			return
 		}
@@ -500,7 +433,7 @@ func (j *job) steps(ctx context.Context) {
 	if j.effect() != nil {
 		return
 	}
-	j.pass(atWorked)
+	j.Doom.Pass(atWorked)
 	// A key that is done ends the contention for it. So a late client confirms, and another mostly releases.
 	confirms := 25
 	if late {
@@ -513,10 +446,10 @@ func (j *job) steps(ctx context.Context) {
 		j.confirm(ctx, Transact, func(result string) error { return j.transact(ctx, lease, result) })
 	case what < 85:
 		j.step(Release, func() error { return lease.Release(ctx, "enough") })
-		j.pass(atReleased)
+		j.Doom.Pass(atReleased)
 	default: // and leaves
 	}
-	if late && pause(ctx, j.sooner(ttl)) { // and goes on
+	if late && crew.Pause(ctx, j.random.Sooner(ttl)) { // and goes on
 		_ = j.effect()
 	}
 }
@@ -533,14 +466,14 @@ func (j *job) inTransaction(ctx context.Context) {
 func (j *job) step(call string, f func() error) (answer string) {
 	c := j.begin(call, "")
 	r := answerOf(f())
-	j.recorder.end(c, r)
+	j.recorder.End(c, r)
 	return r.Answer
 }
 
 func (j *job) resume(ctx context.Context, lease *intent.Lease) *intent.Lease {
 	call := j.begin(Resume, "")
 	resumed, err := j.intents.Resume(ctx, "", j.request.Key, lease.Session(), lease.Token())
-	j.recorder.end(call, answerOf(err))
+	j.recorder.End(call, answerOf(err))
 	return resumed
 }
 
@@ -549,21 +482,21 @@ func (j *job) confirm(ctx context.Context, call string, f func(result string) er
 	result := j.newResult()
 	for range 4 {
 		c := j.begin(call, result)
-		if point := map[string]string{Confirm: atConfirmSent, Transact: atCommit}[call]; point == j.task.Point {
-			soon := time.AfterFunc(j.sooner(3*time.Millisecond), func() { j.pass(point) })
+		if point := map[string]work.Point{Confirm: atConfirmSent, Transact: atCommit}[call]; point == j.Doom.Point {
+			soon := time.AfterFunc(j.random.Sooner(3*time.Millisecond), func() { j.Doom.Pass(point) })
 			defer soon.Stop()
 		}
 		err := f(result)
 		r := answerOf(err)
-		j.recorder.end(c, r)
+		j.recorder.End(c, r)
 		if r.Answer != Unknown && r.Answer != Failed {
 			break
 		}
-		if !pause(ctx, 20*time.Millisecond+j.sooner(200*time.Millisecond)) {
+		if !crew.Pause(ctx, 20*time.Millisecond+j.random.Sooner(200*time.Millisecond)) {
 			return
 		}
 	}
-	j.pass(atConfirmed)
+	j.Doom.Pass(atConfirmed)
 }
 
 // transact confirms with a row of its own.
@@ -571,10 +504,10 @@ func (j *job) transact(ctx context.Context, lease *intent.Lease, result string) 
 	_, err := j.txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 		_, err := tx.Exec(ctx, "insert into "+table+" (stream, token, result) values ($1, $2, $3)", j.keys[0].Stream, lease.Token(), result)
 		switch { // and has more to do
-		case j.task.Long:
-			pause(ctx, j.sooner(ttl/4))
-		case j.often(30):
-			pause(ctx, j.sooner(ttl/10))
+		case j.Long:
+			crew.Pause(ctx, j.random.Sooner(ttl/4))
+		case j.random.Often(30):
+			crew.Pause(ctx, j.random.Sooner(ttl/10))
 		}
 		return lease.Confirmation(result), err
 	})
@@ -582,9 +515,4 @@ func (j *job) transact(ctx context.Context, lease *intent.Lease, result string) 
 		err = fmt.Errorf("%w: %w", intent.ErrLeaseLost, err)
 	}
 	return err
-}
-
-// turnOf draws a turn: any order of magnitude is as likely as another.
-func turnOf(random *rand.Rand, most int) int64 {
-	return int64(math.Exp(random.Float64() * math.Log(float64(most))))
 }

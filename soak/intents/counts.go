@@ -1,10 +1,6 @@
 package intents
 
-import (
-	"fmt"
-	"strings"
-	"time"
-)
+import "github.com/dibs-go/dibs/soak/crew"
 
 // Counts are how much a run has done. A run that does too little shows nothing.
 type Counts struct {
@@ -92,12 +88,7 @@ func (n *Counts) count(call *Call) {
 	}
 }
 
-type figure struct {
-	name string
-	of   func(n *Counts) *int
-}
-
-var figures = []figure{
+var figures = crew.Figures[Counts]{
 	{"kill -9 of PostgreSQL", func(n *Counts) *int { return &n.ServerKills }},
 	{"kill -9 of holders", func(n *Counts) *int { return &n.Kills }},
 	{"SIGSTOP of holders for longer than a lease", func(n *Counts) *int { return &n.Stops }},
@@ -130,7 +121,7 @@ var figures = []figure{
 // Add adds the counts of another run.
 func (n *Counts) Add(other *Counts) {
 	for _, f := range figures {
-		*f.of(n) += *f.of(other)
+		*f.Of(n) += *f.Of(other)
 	}
 }
 
@@ -138,40 +129,13 @@ func (n *Counts) Add(other *Counts) {
 func (n *Counts) Left(goals *Counts) *Counts {
 	left := &Counts{}
 	for _, f := range figures {
-		*f.of(left) = max(*f.of(goals)-*f.of(n), 0)
+		*f.Of(left) = max(*f.Of(goals)-*f.Of(n), 0)
 	}
 	return left
 }
 
 // Missed names the goals that were not reached.
-func (n *Counts) Missed(goals *Counts) (names []string) {
-	for _, f := range figures {
-		if got, goal := *f.of(n), *f.of(goals); got < goal {
-			names = append(names, fmt.Sprintf("%s: %d of %d", strings.TrimSpace(f.name), got, goal))
-		}
-	}
-	return names
-}
+func (n *Counts) Missed(goals *Counts) []string { return figures.Missed(n, goals) }
 
 // Table has the counts beside their goals.
-func (n *Counts) Table(goals *Counts) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%-44s %8s %8s\n", "figure", "goal", "counted")
-	for _, f := range figures {
-		got, goal, missed := *f.of(n), *f.of(goals), ""
-		if got < goal {
-			missed = "   missed"
-		}
-		fmt.Fprintf(&b, "%-44s %8d %8d%s\n", f.name, goal, got, missed)
-	}
-	return b.String()
-}
-
-// Progress has the rest of the goals, in one line.
-func (n *Counts) Progress(goals *Counts, took time.Duration) string {
-	missed := n.Missed(goals)
-	if len(missed) == 0 {
-		return fmt.Sprintf("after %v: all goals are reached", took.Round(time.Second))
-	}
-	return fmt.Sprintf("after %v: %s", took.Round(time.Second), strings.Join(missed, ", "))
-}
+func (n *Counts) Table(goals *Counts) string { return figures.Table(n, goals) }

@@ -33,8 +33,5 @@ const (
 // Category has the intents.
 const Category messagestore.Category = "payment:intent"
 
-// Database has the store, and the table Table the rows that are written in the transactions of confirmations.
-const (
-	database = "soak"
-	table    = "payments"
-)
+// table has the rows that are written in the transactions of confirmations.
+const table = "payments"

@@ -3,7 +3,6 @@ package intents
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/soak/crew"
 )
 
 // A fault comes again and again, after a time between two bounds; and seldom, once there was enough of it.
@@ -65,13 +65,6 @@ func (r *run) next(f fault, random *rand.Rand) time.Duration {
 	return d
 }
 
-// awaitAnswers waits until the server has answered so often, but not for ever: it may be down.
-func (r *run) awaitAnswers(ctx context.Context, answers int64) {
-	const most = 10 * time.Second
-	for deadline := time.Now().Add(most); r.answers.Load() < answers && time.Now().Before(deadline) && pause(ctx, 5*time.Millisecond); {
-	}
-}
-
 // faults are the faults of the run.
 func (r *run) faults() []fault {
 	switch {
@@ -94,42 +87,29 @@ func (r *run) faults() []fault {
 
 // torment has faults for the time of the run, or until its goals are reached, or its failovers are done.
 func (r *run) torment(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, r.Duration)
-	defer cancel()
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	var failed error
-	fail := func(err error) {
-		if err != nil {
-			mu.Lock()
-			failed = errors.Join(failed, err)
-			mu.Unlock()
-			cancel()
+	all := []func(context.Context, func()) error{r.watch}
+	if r.Failovers.total() > 0 {
+		all[0] = func(ctx context.Context, end func()) error {
+			defer end()
+			return r.failovers(ctx)
 		}
 	}
 	for i, f := range r.faults() {
-		all.Go(func() {
+		all = append(all, func(ctx context.Context, _ func()) error {
 			random := rand.New(rand.NewPCG(r.Seed, uint64(i))) //nolint:gosec // a few
 			for {
-				since := r.answers.Load()
-				if !pause(limited, r.next(f, random)) {
-					return
+				since := r.crew.Answers()
+				if !crew.Pause(ctx, r.next(f, random)) {
+					return nil
 				}
-				r.awaitAnswers(limited, since+f.answers)
-				fail(f.run(r, limited, random))
+				r.crew.AwaitAnswers(ctx, since+f.answers)
+				if err := f.run(r, ctx, random); err != nil {
+					return err
+				}
 			}
 		})
 	}
-	if r.Failovers.total() > 0 {
-		all.Go(func() {
-			fail(r.failovers(limited))
-			cancel()
-		})
-	} else {
-		all.Go(func() { fail(r.watch(limited, cancel)) })
-	}
-	all.Wait()
-	return errors.Join(failed, ctx.Err())
+	return crew.Together(ctx, r.Duration, all...)
 }
 
 // watch tells how far the run is from its goals, and ends it where it has reached them.
@@ -144,14 +124,14 @@ func (r *run) watch(ctx context.Context, reached func()) error {
 		return err
 	}
 	defer store.Close()
-	t, began := newTally(r.Out, store), time.Now()
-	for pause(ctx, every) {
+	t, began := newTally(r.crew.Out, store), time.Now()
+	for crew.Pause(ctx, every) {
 		n, err := t.counts(ctx)
 		if err != nil {
 			return err
 		}
 		r.counted.Store(n)
-		r.log.Info().Msg(n.Progress(r.Goals, time.Since(began)))
+		r.crew.Log.Info().Msg(figures.Progress(n, r.Goals, time.Since(began)))
 		if len(n.Missed(r.Goals)) == 0 {
 			reached()
 		}
@@ -159,32 +139,26 @@ func (r *run) watch(ctx context.Context, reached func()) error {
 	return nil
 }
 
-func (r *run) any(random *rand.Rand) *slot { return r.slots[random.IntN(len(r.slots))] }
+func (r *run) any(random *rand.Rand) *crew.Slot { return r.crew.Slots[random.IntN(len(r.crew.Slots))] }
 
 func (r *run) killProcess(_ context.Context, random *rand.Rand) error {
-	s := r.any(random)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.child.Signal(syscall.SIGKILL)
+	r.any(random).Kill()
 	return nil
 }
 
 // stopProcess stops a process for a time, in the middle of its work.
 func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
-	s := r.any(random)
-	s.mu.Lock()
-	child, process := s.child, s.process
-	s.mu.Unlock()
+	child, process := r.any(random).Process()
 	d := soonest + time.Duration(random.Int64N(int64(longest-soonest)))
-	stop := r.recorder.begin(Record{Call: Stop, Target: process})
+	stop := r.recorder.Begin(Record{Call: Stop, Target: process})
 	child.Signal(syscall.SIGSTOP)
-	pause(ctx, d)
+	crew.Pause(ctx, d)
 	answer := Record{Answer: OK}
 	if !child.Running() { // a kill was first
 		answer.Answer = Failed
 	}
 	child.Signal(syscall.SIGCONT)
-	r.recorder.end(stop, answer)
+	r.recorder.End(stop, answer)
 	return nil
 }
 
@@ -198,38 +172,30 @@ func (r *run) killServer(ctx context.Context, random *rand.Rand) error {
 		}
 		cancel()
 	}
-	r.recorder.begin(Record{Call: Kill, Target: Server})
+	r.recorder.Begin(Record{Call: Kill, Target: Server})
 	if err := r.postgres.Kill(); err != nil {
 		return err
 	}
 	if random.IntN(4) == 0 {
-		pause(ctx, time.Duration(random.Int64N(int64(2*ttl))))
+		crew.Pause(ctx, time.Duration(random.Int64N(int64(2*ttl))))
 	}
 	return r.postgres.Start(context.WithoutCancel(ctx))
 }
 
 func (r *run) killBouncer(ctx context.Context, _ *rand.Rand) error {
-	r.recorder.begin(Record{Call: Kill, Target: Bouncer})
+	r.recorder.Begin(Record{Call: Kill, Target: Bouncer})
 	r.bouncer.Kill()
 	return r.bouncer.Start(context.WithoutCancel(ctx))
 }
 
-// ask is the rule of a slot's proxy. It follows the rule of the present fault, if there is one, and
-// tells of commits.
-func (s *slot) ask(m pgproxy.Message) pgproxy.Fault {
-	if m.From == pgproxy.Server && m.Name == "CommandComplete" {
-		s.answers.Add(1)
-	}
+// hear tells of commits.
+func (r *run) hear(m pgproxy.Message) {
 	if isCommit(m) {
 		select {
-		case s.commits <- struct{}{}:
+		case r.commits <- struct{}{}:
 		default:
 		}
 	}
-	if rule := s.rule.Load(); rule != nil {
-		return (*rule)(m)
-	}
-	return pgproxy.Pass
 }
 
 // isCommit reports whether a client asks for the COMMIT of a transaction, and committed whether that is the
@@ -242,31 +208,21 @@ func committed(m pgproxy.Message) bool {
 	return m.From == pgproxy.Server && m.Name == "CommandComplete" && bytes.Equal(m.Body, []byte("COMMIT\x00"))
 }
 
-// under has a rule on the proxy of a slot for a time, unless there is one.
-func (s *slot) under(ctx context.Context, rule pgproxy.Rule, d time.Duration) {
-	if !s.rule.CompareAndSwap(nil, &rule) {
-		return
-	}
-	pause(ctx, d)
-	s.rule.Store(nil)
-	s.proxy.Release()
-}
-
 // cut closes the connections of a process, or holds all that goes over them for a time.
 func (r *run) cut(ctx context.Context, random *rand.Rand) error {
 	s := r.any(random)
 	switch random.IntN(3) {
 	case 0:
-		s.proxy.Sever()
+		s.Sever()
 	case 1: // the next answers do not arrive
-		s.under(ctx, func(m pgproxy.Message) pgproxy.Fault {
+		s.Under(ctx, func(m pgproxy.Message) pgproxy.Fault {
 			if m.From == pgproxy.Server {
 				return pgproxy.CloseBefore
 			}
 			return pgproxy.Pass
 		}, time.Duration(random.Int64N(int64(ttl/10))))
 	default:
-		s.under(ctx, func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold }, time.Duration(random.Int64N(int64(2*ttl))))
+		s.Under(ctx, func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold }, time.Duration(random.Int64N(int64(2*ttl))))
 	}
 	return nil
 }
@@ -276,8 +232,8 @@ func (r *run) cut(ctx context.Context, random *rand.Rand) error {
 func (r *run) silence(ctx context.Context, random *rand.Rand) error {
 	d := ttl + time.Duration(random.Int64N(int64(ttl)))
 	var all sync.WaitGroup
-	for _, s := range r.slots {
-		all.Go(func() { s.under(ctx, func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold }, d) })
+	for _, s := range r.crew.Slots {
+		all.Go(func() { s.Under(ctx, func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold }, d) })
 	}
 	all.Wait()
 	return nil
@@ -297,11 +253,11 @@ func (r *run) cutCommit(ctx context.Context, random *rand.Rand) error {
 	}
 	switch d := time.Duration(random.Int64N(int64(ttl))); random.IntN(5) {
 	case 0:
-		s.under(ctx, rule(isCommit, pgproxy.CloseBefore), d)
+		s.Under(ctx, rule(isCommit, pgproxy.CloseBefore), d)
 	case 1: // it holds the category meanwhile
-		s.under(ctx, rule(isCommit, pgproxy.Hold), d/2)
+		s.Under(ctx, rule(isCommit, pgproxy.Hold), d/2)
 	default:
-		s.under(ctx, rule(committed, pgproxy.CloseBefore), d)
+		s.Under(ctx, rule(committed, pgproxy.CloseBefore), d)
 	}
 	return nil
 }
@@ -310,12 +266,12 @@ func (r *run) cutCommit(ctx context.Context, random *rand.Rand) error {
 func (r *run) jump(ctx context.Context, random *rand.Rand) error {
 	if random.IntN(3) == 0 {
 		at := time.Now()
-		call := r.recorder.begin(Record{Call: Freeze, Note: at.String()})
+		call := r.recorder.Begin(Record{Call: Freeze, Note: at.String()})
 		if err := r.postgres.FreezeClock(at); err != nil {
 			return err
 		}
-		pause(ctx, time.Duration(random.Int64N(int64(4*ttl))))
-		r.recorder.end(call, Record{Answer: OK})
+		crew.Pause(ctx, time.Duration(random.Int64N(int64(4*ttl))))
+		r.recorder.End(call, Record{Answer: OK})
 		return r.postgres.SetClock(0)
 	}
 	off := time.Hour
@@ -325,12 +281,12 @@ func (r *run) jump(ctx context.Context, random *rand.Rand) error {
 	if random.IntN(2) == 0 {
 		off = -off
 	}
-	call := r.recorder.begin(Record{Call: Jump, Note: off.String()})
+	call := r.recorder.Begin(Record{Call: Jump, Note: off.String()})
 	if err := r.postgres.SetClock(off); err != nil {
 		return err
 	}
-	pause(ctx, time.Duration(random.Int64N(int64(2*time.Second))))
-	r.recorder.end(call, Record{Answer: OK})
+	crew.Pause(ctx, time.Duration(random.Int64N(int64(2*time.Second))))
+	r.recorder.End(call, Record{Answer: OK})
 	return r.postgres.SetClock(0)
 }
 
@@ -352,15 +308,15 @@ func (r *run) failovers(ctx context.Context) error {
 		}
 	}
 	for i, kind := range all {
-		if !pause(ctx, ttl+time.Duration(random.Int64N(int64(ttl)))) {
+		if !crew.Pause(ctx, ttl+time.Duration(random.Int64N(int64(ttl)))) {
 			return nil // the run falls short, and says so
 		}
 		if err := r.failOver(ctx, random, kind, fmt.Sprintf("pg-%d", i+1)); err != nil {
 			return fmt.Errorf("failover %d, %s: %w", i+1, kind, err)
 		}
-		r.log.Info().Msgf("failover %d of %d: %s", i+1, len(all), kind)
+		r.crew.Log.Info().Msgf("failover %d of %d: %s", i+1, len(all), kind)
 	}
-	pause(ctx, 2*ttl)
+	crew.Pause(ctx, 2*ttl)
 	return nil
 }
 
@@ -376,15 +332,15 @@ func (r *run) failOver(ctx context.Context, random *rand.Rand, kind, name string
 		if err := old.WaitForStandby(ctx); err != nil {
 			return err
 		}
-		pause(ctx, load)
+		crew.Pause(ctx, load)
 	}
 	// Every write from now on, until the standby is the primary, may be undone if it is asynchronous.
-	call := r.recorder.begin(Record{Call: Failover, Target: kind})
+	call := r.recorder.Begin(Record{Call: Failover, Target: kind})
 	if kind == Async {
 		if err := standby.StopFollowing(ctx, old); err != nil {
 			return err
 		}
-		pause(ctx, load)
+		crew.Pause(ctx, load)
 	}
 	if err := old.Kill(); err != nil {
 		return err
@@ -393,9 +349,9 @@ func (r *run) failOver(ctx context.Context, random *rand.Rand, kind, name string
 		return err
 	}
 	r.postgres = standby
-	for _, s := range r.slots {
-		s.proxy.Retarget(standby.Socket())
+	for _, s := range r.crew.Slots {
+		s.Retarget(standby.Socket())
 	}
-	r.recorder.end(call, Record{Answer: OK})
+	r.recorder.End(call, Record{Answer: OK})
 	return old.Remove()
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/dibs-go/dibs/soak/crew"
 )
 
 // A Write is a write that the resource was asked for.
@@ -74,7 +76,7 @@ func (r *resource) answer(conn net.Conn) {
 func (r *resource) write(w *Write) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w.At = now()
+	w.At = crew.Now()
 	if w.Accepted = w.Token >= r.last[w.Key]; w.Accepted {
 		r.last[w.Key] = w.Token
 	}

@@ -1,18 +1,16 @@
 package intents
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/crew"
+	"github.com/dibs-go/dibs/soak/history"
 )
 
 // A tally counts along with a run, from the lines written since it last looked. The verdict counts anew.
@@ -21,7 +19,7 @@ type tally struct {
 	store *messagestore.Store
 	next  messagestore.GlobalPosition
 	c     *checker // of the messages
-	read  map[string]int64
+	tail  history.Tail
 	open  map[string]map[int64]*Call // by file
 	had   map[string]int64           // by session: the token that it was given last
 	kills []*Call
@@ -30,21 +28,15 @@ type tally struct {
 }
 
 func newTally(dir string, store *messagestore.Store) *tally {
-	return &tally{dir: dir, store: store, c: newChecker(&Inputs{}), read: map[string]int64{}, open: map[string]map[int64]*Call{}, had: map[string]int64{}}
+	return &tally{dir: dir, store: store, c: newChecker(&Inputs{}), tail: history.Tail{}, open: map[string]map[int64]*Call{}, had: map[string]int64{}}
 }
 
 // counts returns the counts up to now, or up to before if the server does not answer.
 func (t *tally) counts(ctx context.Context) (*Counts, error) {
-	paths, err := filepath.Glob(filepath.Join(t.dir, "*"+ending))
-	if err != nil {
+	if err := crew.Calls(t.tail, t.dir, t.call); err != nil {
 		return nil, err
 	}
-	for _, path := range paths {
-		if err := t.lines(path, t.call(path)); err != nil {
-			return nil, err
-		}
-	}
-	err = t.lines(filepath.Join(t.dir, resourceFile), func(line []byte) error {
+	err := t.tail.Lines(filepath.Join(t.dir, resourceFile), func(line []byte) error {
 		var w Write
 		err := json.Unmarshal(line, &w)
 		if err == nil && !w.Accepted {
@@ -67,75 +59,41 @@ func (t *tally) counts(ctx context.Context) (*Counts, error) {
 }
 
 // call counts calls once they have their answer.
-func (t *tally) call(path string) func(line []byte) error {
+func (t *tally) call(path string, r *Record) {
 	open := t.open[path]
 	if open == nil {
 		open = map[int64]*Call{}
 		t.open[path] = open
 	}
-	process := strings.TrimSuffix(filepath.Base(path), ending)
-	return func(line []byte) error {
-		var r Record
-		if err := json.Unmarshal(line, &r); err != nil {
-			return err
-		}
-		call := open[r.Op]
-		switch {
-		case r.Call == Kill:
-			call = &Call{Record: r, Process: process, End: Never}
-			t.kills = append(t.kills, call)
-			t.calls.count(call)
-			return nil
-		case call == nil:
-			open[r.Op] = &Call{Record: r, Process: process, End: Never}
-			return nil
-		}
-		delete(open, r.Op)
-		call.Answer, call.End = r, r.At
+	call := open[r.Op]
+	switch {
+	case r.Call == Kill:
+		call = &Call{Record: *r, End: crew.Never}
+		t.kills = append(t.kills, call)
 		t.calls.count(call)
-		switch a := r; {
-		case call.Call == Work && a.Answer == OK:
-			t.calls.Work++
-		case call.Call == Force && a.Answer == OK:
-			t.calls.Forced++
-		case call.Call == Await && (a.Answer == Done || a.Answer == Free):
-			t.calls.Awaits++
-		case call.Call == Reserve && a.Answer == Reserved:
-			if len(a.With) > 0 {
-				t.calls.Several++
-			}
-			if t.had[call.Session] == a.Token {
-				t.calls.Reentrant++
-			}
-			t.had[call.Session] = a.Token
-		}
-		return nil
+		return
+	case call == nil:
+		open[r.Op] = &Call{Record: *r, End: crew.Never}
+		return
 	}
-}
-
-// lines reads the whole lines that have been added to a file.
-func (t *tally) lines(path string, f func(line []byte) error) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if _, err := file.Seek(t.read[path], io.SeekStart); err != nil {
-		return err
-	}
-	r := bufio.NewReader(file)
-	for {
-		line, err := r.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return nil
+	delete(open, r.Op)
+	call.Answer, call.End = *r, r.At
+	t.calls.count(call)
+	switch a := r; {
+	case call.Call == Work && a.Answer == OK:
+		t.calls.Work++
+	case call.Call == Force && a.Answer == OK:
+		t.calls.Forced++
+	case call.Call == Await && (a.Answer == Done || a.Answer == Free):
+		t.calls.Awaits++
+	case call.Call == Reserve && a.Answer == Reserved:
+		if len(a.With) > 0 {
+			t.calls.Several++
 		}
-		if err == nil {
-			t.read[path] += int64(len(line))
-			err = f(bytes.TrimSpace(line))
+		if t.had[call.Session] == a.Token {
+			t.calls.Reentrant++
 		}
-		if err != nil {
-			return err
-		}
+		t.had[call.Session] = a.Token
 	}
 }
 

@@ -1,18 +1,17 @@
 package queues
 
 import (
-	"fmt"
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// A Rule is a promise of queues, as the checker looks at it.
-type Rule string
-
-// String returns the rule.
-func (r Rule) String() string { return string(r) }
+// Rule is a promise of queues.
+type Rule = crew.Rule
 
 // The rules. The letters before them are those of the promises in docs/guarantees.md.
 const (
@@ -119,66 +118,26 @@ func Read(dir string) (*Inputs, error) {
 	if in.Calls, err = readCalls(dir); err != nil {
 		return nil, err
 	}
-	for _, read := range []func() error{
-		func() error {
-			return eachLine(filepath.Join(dir, messagesFile), func(m *Message) { in.Messages = append(in.Messages, m) })
-		},
-		func() error {
-			return eachLine(filepath.Join(dir, openFile), func(r *Row) { in.Rows = append(in.Rows, r) })
-		},
-		func() error {
-			return eachLine(filepath.Join(dir, logFile), func(l *Line) { in.Lines = append(in.Lines, l) })
-		},
-		func() error {
-			return eachLine(filepath.Join(dir, effectsFile), func(e Effect) { in.Effects = append(in.Effects, e) })
-		},
-		func() error {
-			return eachLine(filepath.Join(dir, insertedFile), func(i Inserted) { in.Inserted = append(in.Inserted, i) })
-		},
-		func() error { return eachLine(filepath.Join(dir, headFile), func(h *Head) { in.Head = h }) },
-	} {
-		if err := read(); err != nil {
-			return nil, err
-		}
-	}
-	return in, nil
+	err = errors.Join(
+		crew.EachLine(filepath.Join(dir, messagesFile), func(m *Message) { in.Messages = append(in.Messages, m) }),
+		crew.EachLine(filepath.Join(dir, openFile), func(r *Row) { in.Rows = append(in.Rows, r) }),
+		crew.EachLine(filepath.Join(dir, logFile), func(l *Line) { in.Lines = append(in.Lines, l) }),
+		crew.EachLine(filepath.Join(dir, effectsFile), func(e *Effect) { in.Effects = append(in.Effects, *e) }),
+		crew.EachLine(filepath.Join(dir, insertedFile), func(i *Inserted) { in.Inserted = append(in.Inserted, *i) }),
+		crew.EachLine(filepath.Join(dir, headFile), func(h *Head) { in.Head = h }),
+	)
+	return in, err
 }
 
 // A Verdict is the outcome of a check.
 type Verdict struct {
-	Broken   map[Rule]int
-	Findings []string // the first of each rule
-	Counts   Counts
-	Pairs    int // of a key, that were looked at
+	crew.Findings
+	Counts Counts
+	Pairs  int // of a key, that were looked at
 }
-
-// Passed reports whether no rule was broken.
-func (v *Verdict) Passed() bool { return len(v.Broken) == 0 }
 
 // String tells what was found.
-func (v *Verdict) String() string {
-	var b strings.Builder
-	for _, r := range Rules() {
-		outcome := "holds"
-		if n := v.Broken[r]; n > 0 {
-			outcome = fmt.Sprintf("a promise was broken %d times", n)
-		}
-		fmt.Fprintf(&b, "%-62s %s\n", r, outcome)
-	}
-	for _, finding := range v.Findings {
-		fmt.Fprintln(&b, finding)
-	}
-	return b.String()
-}
-
-const findingsEach = 5
-
-func (v *Verdict) broke(r Rule, format string, args ...any) {
-	v.Broken[r]++
-	if v.Broken[r] <= findingsEach {
-		v.Findings = append(v.Findings, fmt.Sprintf("%s: %s", r, fmt.Sprintf(format, args...)))
-	}
-}
+func (v *Verdict) String() string { return v.Tell(Rules()) }
 
 // An item is all that is known of one.
 type item struct {
@@ -191,7 +150,7 @@ type item struct {
 	row      *Row
 	effects  []int // versions
 
-	released int64 // since then what is behind it may be given; Never if not
+	released int64 // since then what is behind it may be given; crew.Never if not
 	looked   bool
 }
 
@@ -224,7 +183,7 @@ func (s span) within(from, to int64) int64 { return max(0, min(s.to, to)-max(s.f
 // Check holds the histories and the store against each other.
 func Check(in *Inputs) *Verdict {
 	c := &checker{
-		Inputs: in, Verdict: &Verdict{Broken: map[Rule]int{}}, items: map[int64]*item{}, byStream: map[string]map[int64]*item{}, contacts: map[int64][2]int64{},
+		Inputs: in, Verdict: &Verdict{}, items: map[int64]*item{}, byStream: map[string]map[int64]*item{}, contacts: map[int64][2]int64{},
 	}
 	c.gather()
 	c.inserted()
@@ -257,7 +216,7 @@ func (c *checker) gather() {
 	at := func(position int64, what string) *item {
 		it := c.items[position]
 		if it == nil {
-			c.broke(Nothing, "%s is of position %d, where nothing ever was", what, position)
+			c.Broke(Nothing, "%s is of position %d, where nothing ever was", what, position)
 			it = &item{Message: &Message{Position: position}}
 			c.items[position] = it
 		}
@@ -322,7 +281,7 @@ func (c *checker) gather() {
 // contact takes in that the store may have heard of a session.
 func (c *checker) contact(session int64, call *Call) {
 	at := call.At
-	if call.End != Never {
+	if call.End != crew.Never {
 		at = call.End
 	}
 	last := c.contacts[session]
@@ -334,7 +293,7 @@ func (c *checker) inserted() {
 	there := map[string]*Message{}
 	for _, m := range c.Messages {
 		if there[m.ID] != nil {
-			c.broke(Nothing, "%s is there twice, at %d and %d", m.ID, there[m.ID].Position, m.Position)
+			c.Broke(Nothing, "%s is there twice, at %d and %d", m.ID, there[m.ID].Position, m.Position)
 		}
 		there[m.ID] = m
 	}
@@ -351,17 +310,17 @@ func (c *checker) inserted() {
 			m := there[n.ID]
 			switch a := call.Answer.Answer; {
 			case a == OK && m == nil:
-				c.broke(Nothing, "%s of %s was inserted by %s, and is not there", n.ID, n.Stream, call.Process)
+				c.Broke(Nothing, "%s of %s was inserted by %s, and is not there", n.ID, n.Stream, call.Process)
 			case a == OK && m.Stream != n.Stream:
-				c.broke(Nothing, "%s was inserted into %s, and is in %s", n.ID, n.Stream, m.Stream)
+				c.Broke(Nothing, "%s was inserted into %s, and is in %s", n.ID, n.Stream, m.Stream)
 			case (a == Undone || a == Failed) && m != nil && call.Note == "":
-				c.broke(Nothing, "%s was not inserted by %s (%s), and is there", n.ID, call.Process, a)
+				c.Broke(Nothing, "%s was not inserted by %s (%s), and is there", n.ID, call.Process, a)
 			}
 		}
 	}
 	for id, m := range there {
 		if !asked[id] {
-			c.broke(Nothing, "%s, at %d, was inserted by nobody", id, m.Position)
+			c.Broke(Nothing, "%s, at %d, was inserted by nobody", id, m.Position)
 		}
 	}
 }
@@ -397,76 +356,76 @@ func (it *item) ended() *Line {
 func (c *checker) finished(it *item) {
 	for i, l := range it.lines {
 		if l.Version != i {
-			c.broke(Lines, "line %d of item %d is of version %d", i, it.Position, l.Version)
+			c.Broke(Lines, "line %d of item %d is of version %d", i, it.Position, l.Version)
 			break
 		}
 		if strings.Contains("CDM", l.What) && i < len(it.lines)-1 {
-			c.broke(After, "item %d has lines after it was ended by an operator at version %d", it.Position, l.Version)
+			c.Broke(After, "item %d has lines after it was ended by an operator at version %d", it.Position, l.Version)
 		}
 		if l.What == "M" {
-			c.broke(Trimmed, "the message of item %d was removed, and not its row", it.Position)
+			c.Broke(Trimmed, "the message of item %d was removed, and not its row", it.Position)
 		}
 	}
 	if it.Gone && it.Open {
-		c.broke(Trimmed, "item %d of %s was removed while it was open", it.Position, it.Stream)
+		c.Broke(Trimmed, "item %d of %s was removed while it was open", it.Position, it.Stream)
 	}
 	done, ended := it.accepted(), it.ended()
 	for _, version := range done {
 		if version < len(it.lines) {
-			c.broke(Late, "the completion of item %d at version %d was accepted, and its log says %q of that", it.Position, version, it.lines[version].What)
+			c.Broke(Late, "the completion of item %d at version %d was accepted, and its log says %q of that", it.Position, version, it.lines[version].What)
 		}
 		if version > len(it.lines) {
-			c.broke(Lines, "item %d was completed at version %d, and has %d lines", it.Position, version, len(it.lines))
+			c.Broke(Lines, "item %d was completed at version %d, and has %d lines", it.Position, version, len(it.lines))
 		}
 	}
 	if len(done) > 1 {
-		c.broke(Twice, "item %d was completed at versions %v", it.Position, done)
+		c.Broke(Twice, "item %d was completed at versions %v", it.Position, done)
 	}
 	if len(it.effects) > 1 {
-		c.broke(Effects, "item %d has %d effects", it.Position, len(it.effects))
+		c.Broke(Effects, "item %d has %d effects", it.Position, len(it.effects))
 	}
 	for _, f := range it.finishes {
 		committed := slices.Contains(it.effects, f.Version)
 		switch a := f.call.Answer.Answer; {
 		case a == OK && !committed:
-			c.broke(Effects, "the completion of item %d at version %d was committed, and its effect is not there", it.Position, f.Version)
+			c.Broke(Effects, "the completion of item %d at version %d was committed, and its effect is not there", it.Position, f.Version)
 		case (a == Undone || a == Lost) && committed && len(it.finishes) == 1:
-			c.broke(Effects, "the completion of item %d at version %d was not committed (%s), and its effect is there", it.Position, f.Version, a)
+			c.Broke(Effects, "the completion of item %d at version %d was not committed (%s), and its effect is there", it.Position, f.Version, a)
 		case a == Undone && !committed && slices.Contains(done, f.Version): // its caller gave it back, or left it
-			c.broke(Effects, "the completion of item %d at version %d was rolled back, and the item is completed", it.Position, f.Version)
+			c.Broke(Effects, "the completion of item %d at version %d was rolled back, and the item is completed", it.Position, f.Version)
 		}
 	}
 	for _, e := range it.ends {
 		if e.Kind == "t" && e.Told == "d" && !slices.Contains(it.effects, e.Version) {
-			c.broke(Effects, "the completion of item %d at version %d was told committed, and its effect is not there", it.Position, e.Version)
+			c.Broke(Effects, "the completion of item %d at version %d was told committed, and its effect is not there", it.Position, e.Version)
 		}
 	}
 	for _, e := range it.told {
 		switch a := e.call.Answer.Answer; {
 		case a == OK && !slices.Contains(done, e.Version):
-			c.broke(Late, "%s was told that item %d is completed at version %d, and the store told no such thing", e.call.Process, it.Position, e.Version)
+			c.Broke(Late, "%s was told that item %d is completed at version %d, and the store told no such thing", e.call.Process, it.Position, e.Version)
 		case a == Lost && slices.Contains(done, e.Version) && !c.unsure(it, e):
-			c.broke(Late, "%s was told that item %d is lost at version %d, and it was completed at that", e.call.Process, it.Position, e.Version)
+			c.Broke(Late, "%s was told that item %d is lost at version %d, and it was completed at that", e.call.Process, it.Position, e.Version)
 		}
 	}
 	switch row := it.row; {
 	case it.Place < 0:
 	case row != nil && (row.State == "d" || row.State == "k"):
 		if len(done) > 0 {
-			c.broke(Twice, "item %d is dead, and was completed at version %d", it.Position, done[0])
+			c.Broke(Twice, "item %d is dead, and was completed at version %d", it.Position, done[0])
 		}
 		if row.Version != len(it.lines) {
-			c.broke(Lines, "item %d is dead at version %d, and has %d lines", it.Position, row.Version, len(it.lines))
+			c.Broke(Lines, "item %d is dead at version %d, and has %d lines", it.Position, row.Version, len(it.lines))
 		}
 	case row != nil && (row.State == "h" || row.State == "z") && c.behindDead(it):
 	case row != nil:
-		c.broke(Met, "item %d of %s is left in state %q at version %d, session %d, after %d", it.Position, it.Stream, row.State, row.Version, row.Session, row.After)
+		c.Broke(Met, "item %d of %s is left in state %q at version %d, session %d, after %d", it.Position, it.Stream, row.State, row.Version, row.Session, row.After)
 	case c.Head == nil || it.Position > c.Head.Cursor:
 		if ended == nil {
-			c.broke(Met, "item %d of %s is left beyond the cursor", it.Position, it.Stream)
+			c.Broke(Met, "item %d of %s is left beyond the cursor", it.Position, it.Stream)
 		}
 	case len(done) == 0 && ended == nil && !it.mayBeDone():
-		c.broke(Nothing, "item %d of %s is finished, and was given %d times and never completed", it.Position, it.Stream, len(it.given))
+		c.Broke(Nothing, "item %d of %s is finished, and was given %d times and never completed", it.Position, it.Stream, len(it.given))
 	}
 }
 
@@ -515,31 +474,31 @@ func (c *checker) deliveries(it *item) {
 	done := it.accepted()
 	for _, g := range it.given {
 		if g.ID != it.ID || g.Stream != it.Stream {
-			c.broke(Nothing, "item %d was given as %s of %s, and is %s of %s", it.Position, g.ID, g.Stream, it.ID, it.Stream)
+			c.Broke(Nothing, "item %d was given as %s of %s, and is %s of %s", it.Position, g.ID, g.Stream, it.ID, it.Stream)
 		}
 		if other := seen[g.Version]; other != nil {
-			c.broke(Fenced, "item %d was given under version %d to session %d and to %d", it.Position, g.Version, other.call.Session, g.call.Session)
+			c.Broke(Fenced, "item %d was given under version %d to session %d and to %d", it.Position, g.Version, other.call.Session, g.call.Session)
 		}
 		seen[g.Version] = g
 		for _, version := range done {
 			if g.Version > version {
-				c.broke(After, "item %d was completed at version %d, and given at %d", it.Position, version, g.Version)
+				c.Broke(After, "item %d was completed at version %d, and given at %d", it.Position, version, g.Version)
 			}
 		}
 		for _, e := range it.ends {
 			if e.isTold() && g.call.At > e.call.End {
-				c.broke(After, "item %d was given at version %d after it was told completed at %d", it.Position, g.Version, e.Version)
+				c.Broke(After, "item %d was given at version %d after it was told completed at %d", it.Position, g.Version, e.Version)
 			}
 		}
 		if g.Version > len(it.lines) {
-			c.broke(Lines, "item %d was given at version %d, and has %d lines", it.Position, g.Version, len(it.lines))
+			c.Broke(Lines, "item %d was given at version %d, and has %d lines", it.Position, g.Version, len(it.lines))
 		}
 		if g.Version == 0 || g.Version <= len(it.lines) && it.lines[g.Version-1].What != "R" { // an operator does not heed the time
 			c.early(it, g)
 		}
 		for _, p := range c.pauses {
 			if g.call.At > p.from && g.call.End < p.to {
-				c.broke(Early, "item %d was given while the queue was paused", it.Position)
+				c.Broke(Early, "item %d was given while the queue was paused", it.Position)
 			}
 		}
 	}
@@ -547,7 +506,7 @@ func (c *checker) deliveries(it *item) {
 
 func (c *checker) early(it *item, g *given) {
 	if redriven := slices.ContainsFunc(it.lines, func(l *Line) bool { return l.What == "R" }); !redriven && g.call.End < it.Due {
-		c.broke(Early, "item %d was given %v before its time", it.Position, time.Duration(it.Due-g.call.End)*time.Microsecond)
+		c.Broke(Early, "item %d was given %v before its time", it.Position, time.Duration(it.Due-g.call.End)*time.Microsecond)
 	}
 	if g.Version == 0 {
 		return
@@ -556,7 +515,7 @@ func (c *checker) early(it *item, g *given) {
 	for _, e := range it.ends {
 		due := line.At + e.Delay
 		if e.Version == line.Version && e.Kind == line.What && (e.Kind == "r" || e.Kind == "f") && e.Told == "d" && g.call.End < due {
-			c.broke(Early, "item %d was given again %v before its time", it.Position, time.Duration(due-g.call.End)*time.Microsecond)
+			c.Broke(Early, "item %d was given again %v before its time", it.Position, time.Duration(due-g.call.End)*time.Microsecond)
 		}
 	}
 }
@@ -569,9 +528,9 @@ func (c *checker) failures(it *item) {
 			switch {
 			case g.Version != version:
 			case g.Failures >= maxFailures:
-				c.broke(Failures, "item %d was given with %d failures, and is dead with %d", it.Position, g.Failures, maxFailures)
+				c.Broke(Failures, "item %d was given with %d failures, and is dead with %d", it.Position, g.Failures, maxFailures)
 			case g.Failures < least || g.Failures > most:
-				c.broke(Failures, "item %d was given at version %d with %d failures, and its lines tell %d to %d", it.Position, version, g.Failures, least, most)
+				c.Broke(Failures, "item %d was given at version %d with %d failures, and its lines tell %d to %d", it.Position, version, g.Failures, least, most)
 			}
 		}
 		if version == len(it.lines) {
@@ -584,11 +543,11 @@ func (c *checker) failures(it *item) {
 			least = 0
 		}
 		if least > maxFailures {
-			c.broke(Failures, "item %d has %d failures, and is dead with %d", it.Position, least, maxFailures)
+			c.Broke(Failures, "item %d has %d failures, and is dead with %d", it.Position, least, maxFailures)
 		}
 	}
 	if r := it.row; r != nil && (r.State == "d" || r.State == "k") && r.Failures < maxFailures && len(it.lines) > 0 && it.lines[len(it.lines)-1].What != "x" {
-		c.broke(Failures, "item %d is dead with %d failures, and was not buried", it.Position, r.Failures)
+		c.Broke(Failures, "item %d is dead with %d failures, and was not buried", it.Position, r.Failures)
 	}
 }
 
@@ -597,7 +556,7 @@ func (c *checker) release(it *item) int64 {
 	if it.looked {
 		return it.released
 	}
-	it.looked, it.released = true, Never
+	it.looked, it.released = true, crew.Never
 	for _, e := range it.ends {
 		if e.Kind == "c" && (e.isTold() || e.Version == len(it.lines) && e.call.Answer.Answer != OK) {
 			it.released = min(it.released, e.call.At)
@@ -642,7 +601,7 @@ func (c *checker) order(it *item) {
 	c.Pairs++
 	for _, g := range it.given {
 		if r := c.release(b); g.call.End+slack < r {
-			c.broke(Order, "item %d of %s was given at version %d while item %d before it was open", it.Position, it.Stream, g.Version, b.Position)
+			c.Broke(Order, "item %d of %s was given at version %d while item %d before it was open", it.Position, it.Stream, g.Version, b.Position)
 		}
 	}
 }
@@ -662,12 +621,12 @@ func (c *checker) sessions() {
 			allowed += s.within(last[0], l.At)
 		}
 		if l.At > allowed {
-			c.broke(Met, "session %d, that was last heard of %v before, had item %d until then", l.Session, time.Duration(l.At-last[0])*time.Microsecond, l.Position)
+			c.Broke(Met, "session %d, that was last heard of %v before, had item %d until then", l.Session, time.Duration(l.At-last[0])*time.Microsecond, l.Position)
 		}
 	}
 	for _, call := range c.Calls {
 		if call.Call == Drain && call.Answer.Answer != OK {
-			c.broke(Met, "in the end there was left: %s", call.Answer.Note)
+			c.Broke(Met, "in the end there was left: %s", call.Answer.Note)
 		}
 	}
 }
@@ -704,13 +663,13 @@ func (c *checker) head() {
 		completed++
 	}
 	if want := completed + lines + cancelled + out; c.Head.Taken != want {
-		c.broke(Lines, "%d deliveries are counted: %d of them completed their items, %d have lines, and %d are out", c.Head.Taken, completed, lines+cancelled, out)
+		c.Broke(Lines, "%d deliveries are counted: %d of them completed their items, %d have lines, and %d are out", c.Head.Taken, completed, lines+cancelled, out)
 	}
 	if got := c.Head.Returned + c.Head.Buried; got != lines {
-		c.broke(Lines, "%d deliveries are counted as given back or buried, and %d have lines", got, lines)
+		c.Broke(Lines, "%d deliveries are counted as given back or buried, and %d have lines", got, lines)
 	}
 	if want := ends - cancelled; c.Head.Finished != want {
-		c.broke(Lines, "%d items are counted as finished while no session had them, and %d have lines", c.Head.Finished, want)
+		c.Broke(Lines, "%d items are counted as finished while no session had them, and %d have lines", c.Head.Finished, want)
 	}
 }
 
@@ -719,7 +678,7 @@ func (c *checker) count() {
 	for _, call := range c.Calls {
 		record := call.Record
 		t.add(&record)
-		if call.End != Never {
+		if call.End != crew.Never {
 			t.add(&call.Answer)
 		}
 	}

@@ -47,24 +47,24 @@ func (c *checker) staged() {
 		}
 		switch a := call.Answer.Answer; {
 		case a == OK && got != want:
-			c.broke(Staged, "the transaction %d of %s was committed with %d rows, and has %d", call.Op, call.Process, want, got)
+			c.Broke(Staged, "the transaction %d of %s was committed with %d rows, and has %d", call.Op, call.Process, want, got)
 		case (a == Undone || a == Reused || a == Failed) && got > 0:
-			c.broke(Staged, "the transaction %d of %s was rolled back (%s), and has %d rows", call.Op, call.Process, a, got)
+			c.Broke(Staged, "the transaction %d of %s was rolled back (%s), and has %d rows", call.Op, call.Process, a, got)
 		case got != 0 && got != want:
-			c.broke(Staged, "the transaction %d of %s has %d of its %d rows", call.Op, call.Process, got, want)
+			c.Broke(Staged, "the transaction %d of %s has %d of its %d rows", call.Op, call.Process, got, want)
 		}
 		var last *Message
 		for _, n := range call.New {
 			m := there[n.ID]
 			if m != nil && committed[n.ID] == 0 {
-				c.broke(Staged, "item %d of %s was staged by %s, and no row of it was committed (%s)", m.Position, m.Stream, call.Process, call.Answer.Answer)
+				c.Broke(Staged, "item %d of %s was staged by %s, and no row of it was committed (%s)", m.Position, m.Stream, call.Process, call.Answer.Answer)
 			}
 			if got == 0 || n.Back {
 				continue
 			}
 			if n.Unique {
 				if !named[n.Stream] && len(c.byStream[n.Stream]) > 1 {
-					c.broke(Staged, "%d items are in %s, which has a unique name", len(c.byStream[n.Stream]), n.Stream)
+					c.Broke(Staged, "%d items are in %s, which has a unique name", len(c.byStream[n.Stream]), n.Stream)
 				}
 				named[n.Stream] = true
 				m = nil
@@ -74,21 +74,21 @@ func (c *checker) staged() {
 			}
 			switch {
 			case m == nil:
-				c.broke(Staged, "the row of %s is there, which %s staged for %s, and its item is not", n.ID, call.Process, n.Stream)
+				c.Broke(Staged, "the row of %s is there, which %s staged for %s, and its item is not", n.ID, call.Process, n.Stream)
 				continue
 			case m.Stream != n.Stream || m.N != n.N:
-				c.broke(Staged, "%s was staged with %d for %s and committed, and item %d of %s has %d", n.ID, n.N, n.Stream, m.Position, m.Stream, m.N)
+				c.Broke(Staged, "%s was staged with %d for %s and committed, and item %d of %s has %d", n.ID, n.N, n.Stream, m.Position, m.Stream, m.N)
 			}
 			if m.ID != n.ID || tried[n.ID] > 1 || last == m { // another transaction may have been first
 				continue
 			}
 			if last != nil && last.Position > m.Position {
-				c.broke(Placed, "%s staged item %d of %s after item %d, in one transaction", call.Process, m.Position, m.Stream, last.Position)
+				c.Broke(Placed, "%s staged item %d of %s after item %d, in one transaction", call.Process, m.Position, m.Stream, last.Position)
 			}
 			last = m
 			if sent := call.Answer.Sent; sent > 0 {
 				if p := before(sent - slack); p > m.Position {
-					c.broke(Placed, "item %d of %s was staged by %s, and item %d, behind it, was inserted before COMMIT", m.Position, m.Stream, call.Process, p)
+					c.Broke(Placed, "item %d of %s was staged by %s, and item %d, behind it, was inserted before COMMIT", m.Position, m.Stream, call.Process, p)
 				}
 			}
 		}

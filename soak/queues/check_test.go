@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/soak/crew"
 )
 
 // A world is the history of five items: one that is completed; one behind it whose first session was over, and whose
@@ -263,13 +265,13 @@ func TestEachRuleIsBrokenByAPlantedHistory(t *testing.T) {
 func TestATornLineIsLeftOutAndAnotherIsNot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	r, err := newRecorder(dir, "worker")
+	r, err := crew.NewRecorder[Record](dir, "worker")
 	require.NoError(t, err)
-	c := r.begin(Record{Call: Take, Session: 7})
-	r.end(c, Record{Answer: OK, Items: []Given{{Position: 1}}})
-	r.begin(Record{Call: Take, Session: 8})
+	c := r.Begin(Record{Call: Take, Session: 7})
+	r.End(c, Record{Answer: OK, Items: []Given{{Position: 1}}})
+	r.Begin(Record{Call: Take, Session: 8})
 	require.NoError(t, r.Close())
-	path := filepath.Join(dir, "worker"+ending)
+	path := filepath.Join(dir, "worker"+crew.Ending)
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, append(whole, []byte(`{"op":3,"ca`)...), 0o600))
@@ -278,7 +280,7 @@ func TestATornLineIsLeftOutAndAnotherIsNot(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, calls, 2)
 	require.Equal(t, OK, calls[0].Answer.Answer)
-	require.Equal(t, Never, calls[1].End)
+	require.Equal(t, crew.Never, calls[1].End)
 	counted, err := newTally(dir).counts()
 	require.NoError(t, err)
 	require.Equal(t, 1, counted.Deliveries)
@@ -295,7 +297,7 @@ func TestGoalsThatAreMissedAreNamed(t *testing.T) {
 	n.Kills--
 	require.Equal(t, []string{"kill -9 of processes: 9 of 10"}, n.Missed(&Short))
 	require.Contains(t, n.Table(&Short), "missed")
-	require.Contains(t, n.Progress(&Short, time.Second), "after 1s: kill -9")
+	require.Contains(t, figures.Progress(&n, &Short, time.Second), "after 1s: kill -9")
 	require.Equal(t, 10*Short.Cuts, Short.Times(10).Cuts)
 	require.Equal(t, 5, Short.Cuts, "Times changes nothing")
 }

@@ -2,13 +2,8 @@ package queues
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math"
-	"math/rand/v2"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +17,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/queue"
+	"github.com/dibs-go/dibs/soak/crew"
+	"github.com/dibs-go/dibs/soak/work"
 )
 
 // Variable is set in the environment of a process of a run: its task, as JSON.
@@ -48,31 +45,27 @@ type task struct {
 	Inserts bool   // and does not work
 	Workers int
 	Hold    bool
-	Open    bool   // it inserts in transactions alone
-	Point   string // the failpoint at which the process dies, "" for none
-	Turn    int64  // when it passes the point for this time
+	Open    bool // it inserts in transactions alone
+	Doom    work.Doom
 }
 
 // The failpoints of a process.
 const (
-	atTaken     = "queue/taken"
-	atEnding    = "queue/ending"
-	atCompleted = "queue/completed"
-	atFinished  = "queue/finished"
-	atCommitted = "queue/committed" // a completion in a transaction, and not reported
-	atReceived  = "queue/received"
-	atStaged    = "queue/staged"   // with its row, and not committed
-	atInserted  = "queue/inserted" // a transaction that inserts was committed, and its caller not told
+	atTaken     work.Point = "queue/taken"
+	atEnding    work.Point = "queue/ending"
+	atCompleted work.Point = "queue/completed"
+	atFinished  work.Point = "queue/finished"
+	atCommitted work.Point = "queue/committed" // a completion in a transaction, and not reported
+	atReceived  work.Point = "queue/received"
+	atStaged    work.Point = "queue/staged"   // with its row, and not committed
+	atInserted  work.Point = "queue/inserted" // a transaction that inserts was committed, and its caller not told
 )
 
 // The points that a process passes that works, and one that inserts.
 var (
-	workPoints   = []string{atTaken, atEnding, atCompleted, atFinished, atCommitted, atCommitted, atReceived}
-	insertPoints = []string{"", atStaged, atStaged, atInserted}
+	workPoints   = []work.Point{atTaken, atEnding, atCompleted, atFinished, atCommitted, atCommitted, atReceived}
+	insertPoints = []work.Point{"", atStaged, atStaged, atInserted}
 )
-
-// killedAt begins the line that a process writes to standard error before it kills itself.
-const killedAt = "failpoint: killed at "
 
 // Mail is an item.
 type Mail struct {
@@ -84,62 +77,37 @@ func (Mail) MessageType() string { return "Mail" }
 
 // RunProcess does the work of a process of a run if this is one, and then ends it. main calls it first, and
 // so does the TestMain of a package whose tests have runs.
-func RunProcess() {
-	encoded, ok := os.LookupEnv(Variable)
-	if !ok {
-		return
-	}
-	if err := runProcess(encoded); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1) //nolint:forbidigo // it is main's, here
-	}
-	os.Exit(0) //nolint:forbidigo // it is main's, here
-}
+func RunProcess() { crew.RunProcess(Variable, runProcess) }
 
 // A process of a run. It is safe for concurrent use.
 type process struct {
-	task     task
+	*task
 	recorder *recorder
 	pool     *pgxpool.Pool
 	queue    *queue.Queue
 	alone    *queue.Queue                // for Receive
 	staged   atomic.Pointer[queue.Entry] // one that was staged last, and may be again
-	spared   atomic.Bool
-	passed   atomic.Int64
 }
 
-func runProcess(encoded string) error {
-	var t task
-	if err := json.Unmarshal([]byte(encoded), &t); err != nil {
-		return err
-	}
+func runProcess(t *task) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	inserting, stopInserting := context.WithCancel(ctx)
 	p := &process{task: t}
-	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1)) // until there are no more faults
-		p.spared.Store(true)
+	go crew.Listen(func() {
+		t.Doom.Lift()
 		stopInserting()
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
+	}, cancel)
 	var err error
-	if p.recorder, err = newRecorder(t.Dir, t.Process); err != nil {
+	if p.recorder, err = crew.NewRecorder[Record](t.Dir, t.Process); err != nil {
 		return err
 	}
-	config, err := pgxpool.ParseConfig(t.URL)
-	if err != nil {
-		return err
-	}
-	config.MaxConns = connections
-	config.ConnConfig.ConnectTimeout = 2 * time.Second
-	if p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+	if p.pool, err = crew.Pool(ctx, t.URL, connections); err != nil {
 		return err
 	}
 	defer p.pool.Close()
 	over := func(alone bool) (*messagestore.Store, *queue.Queue) {
-		d := &driver{must.New(postgres.New(p.pool, &postgres.Config{Logger: logger.Silent()})), p.recorder, alone, p.pass}
+		d := &driver{must.New(postgres.New(p.pool, &postgres.Config{Logger: logger.Silent()})), p.recorder, alone, t.Doom.Pass}
 		store := must.New(messagestore.New(d, nil))
 		return store, must.New(queue.New(store, Category, queueConfig(t.Hold)))
 	}
@@ -173,46 +141,14 @@ func queueConfig(hold bool) *queue.Config {
 	return c
 }
 
-// pass dies if this is the moment.
-func (p *process) pass(point string) {
-	if point != p.task.Point || p.passed.Add(1) != p.task.Turn || p.spared.Load() {
-		return
-	}
-	fmt.Fprintln(os.Stderr, killedAt+point)
-	self, err := os.FindProcess(os.Getpid())
-	if err == nil {
-		err = self.Kill()
-	}
-	if err != nil {
-		panic(err)
-	}
-	select {}
-}
-
 // A hand is one goroutine of a process.
 type hand struct {
 	*process
-	random *rand.Rand
+	random crew.Dice
 }
 
 func (p *process) hand(i int) *hand {
-	return &hand{p, rand.New(rand.NewPCG(p.task.Seed, uint64(i)))} //nolint:gosec // a few
-}
-
-func (h *hand) sooner(d time.Duration) time.Duration { return time.Duration(h.random.Int64N(int64(d))) }
-
-func (h *hand) often(percent int) bool { return h.random.IntN(100) < percent }
-
-// pause waits, and reports whether ctx did not end.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+	return &hand{p, crew.NewDice(p.Seed, uint64(i))} //nolint:gosec // a few
 }
 
 // work handles items until ctx ends. What each handler does is drawn anew.
@@ -224,7 +160,7 @@ func (p *process) work(ctx context.Context) error {
 	})
 	for ctx.Err() == nil {
 		err := p.queue.Work(ctx, mux, &queue.WorkConfig{
-			MaxWorkers: p.task.Workers, Lease: lease, Timeout: 10 * time.Second, Grace: 5 * time.Second,
+			MaxWorkers: p.Workers, Lease: lease, Timeout: 10 * time.Second, Grace: 5 * time.Second,
 			MinBackoff: 5 * time.Millisecond, MaxBackoff: 100 * time.Millisecond,
 		})
 		if err != nil && !errors.Is(err, messagestore.ErrOutcomeUnknown) {
@@ -237,13 +173,13 @@ func (p *process) work(ctx context.Context) error {
 var errDrawn = errors.New("it was drawn")
 
 func (h *hand) handle(ctx context.Context, job *queue.Job) error {
-	pause(ctx, h.sooner(6*time.Millisecond))
+	crew.Pause(ctx, h.random.Sooner(6*time.Millisecond))
 	switch what := h.random.IntN(100); {
 	case what < 60:
 		return nil
 	case what < 70:
 		h.complete(ctx, job)
-		if h.often(30) {
+		if h.random.Often(30) {
 			return errDrawn // it changes nothing
 		}
 		return nil
@@ -252,9 +188,9 @@ func (h *hand) handle(ctx context.Context, job *queue.Job) error {
 	case what < 91:
 		return errDrawn
 	case what < 96:
-		return handler.RetryAfter(h.sooner(200*time.Millisecond), errDrawn)
+		return handler.RetryAfter(h.random.Sooner(200*time.Millisecond), errDrawn)
 	case what < 98:
-		pause(context.WithoutCancel(ctx), h.sooner(lease/2)) // whatever becomes of its session
+		crew.Pause(context.WithoutCancel(ctx), h.random.Sooner(lease/2)) // whatever becomes of its session
 		h.complete(ctx, job)
 		return nil
 	case what < 99:
@@ -274,19 +210,19 @@ func (h *hand) told(c Record, err error) {
 		a.Answer = Lost
 	}
 	a.Ends = c.Ends
-	h.recorder.end(c, a)
+	h.recorder.End(c, a)
 }
 
 func (h *hand) complete(ctx context.Context, job *queue.Job) {
-	c := h.recorder.begin(Record{Call: Complete, Ends: delivery(job)})
+	c := h.recorder.Begin(Record{Call: Complete, Ends: delivery(job)})
 	err := job.Complete(ctx)
 	h.told(c, err)
-	h.pass(atCompleted)
+	h.Doom.Pass(atCompleted)
 }
 
 // finish completes in a transaction with a row, and rolls it back now and then.
 func (h *hand) finish(ctx context.Context, job *queue.Job) error {
-	c := h.recorder.begin(Record{Call: Finish, Ends: delivery(job), Tx: true})
+	c := h.recorder.Begin(Record{Call: Finish, Ends: delivery(job), Tx: true})
 	tx, err := h.pool.Begin(ctx)
 	if err != nil {
 		h.told(c, err)
@@ -307,23 +243,23 @@ func (h *hand) finish(ctx context.Context, job *queue.Job) error {
 			a.Answer = Lost
 		}
 		a.Ends = c.Ends
-		h.recorder.end(c, a)
+		h.recorder.End(c, a)
 		return err
 	}
-	pause(ctx, h.sooner(5*time.Millisecond))
-	h.pass(atFinished)
-	if h.often(15) {
+	crew.Pause(ctx, h.random.Sooner(5*time.Millisecond))
+	h.Doom.Pass(atFinished)
+	if h.random.Often(15) {
 		_ = tx.Rollback(ctx) // if it fails, its connection is closed
-		h.recorder.end(c, Record{Answer: Undone, Ends: c.Ends})
+		h.recorder.End(c, Record{Answer: Undone, Ends: c.Ends})
 		return errDrawn
 	}
 	if err := tx.Commit(ctx); err != nil {
-		h.recorder.end(c, Record{Answer: Unknown, Ends: c.Ends, Note: err.Error()})
+		h.recorder.End(c, Record{Answer: Unknown, Ends: c.Ends, Note: err.Error()})
 		return err
 	}
-	h.recorder.end(c, Record{Answer: OK, Ends: c.Ends})
-	h.pass(atCommitted)
-	if h.often(20) {
+	h.recorder.End(c, Record{Answer: OK, Ends: c.Ends})
+	h.Doom.Pass(atCommitted)
+	if h.random.Often(20) {
 		return errDrawn // it was committed
 	}
 	return nil
@@ -334,36 +270,36 @@ func (h *hand) receives(ctx context.Context) {
 	for ctx.Err() == nil {
 		jobs, err := h.alone.Receive(ctx, 1+h.random.IntN(3), &queue.ReceiveOpts{Wait: 500 * time.Millisecond, VisibilityTimeout: visible})
 		if err != nil {
-			pause(ctx, 20*time.Millisecond)
+			crew.Pause(ctx, 20*time.Millisecond)
 			continue
 		}
 		if len(jobs) > 0 {
-			h.pass(atReceived)
+			h.Doom.Pass(atReceived)
 		}
 		for _, job := range jobs {
 			h.receive(ctx, job)
 		}
-		pause(ctx, h.sooner(30*time.Millisecond))
+		crew.Pause(ctx, h.random.Sooner(30*time.Millisecond))
 	}
 }
 
 func (h *hand) receive(ctx context.Context, job *queue.Job) {
-	late := h.often(6)
+	late := h.random.Often(6)
 	if late {
-		pause(ctx, visible+h.sooner(visible))
+		crew.Pause(ctx, visible+h.random.Sooner(visible))
 	}
 	switch what := h.random.IntN(100); {
 	case what < 60 || late:
 		h.complete(ctx, job)
-		if h.often(20) {
+		if h.random.Often(20) {
 			h.complete(ctx, job) // again is no mistake
 		}
 	case what < 70:
 		_ = h.finish(ctx, job)
 	case what < 78:
-		_ = job.Retry(ctx, h.sooner(100*time.Millisecond), errDrawn)
+		_ = job.Retry(ctx, h.random.Sooner(100*time.Millisecond), errDrawn)
 	case what < 88:
-		_ = job.Defer(ctx, h.sooner(200*time.Millisecond))
+		_ = job.Defer(ctx, h.random.Sooner(200*time.Millisecond))
 	case what < 90:
 		_ = job.Bury(ctx, errDrawn)
 	case what < 97:
@@ -377,14 +313,14 @@ func (h *hand) inserts(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		// Transactions alone overlap: other inserts keep them apart. Only workers that are not behind meet them open.
 		second := time.Now().Unix()
-		overlap := h.task.Open || second%3 == 0
+		overlap := h.Open || second%3 == 0
 		if overlap && !h.mayInsert(ctx, 8) || n%10 == 0 && !h.mayInsert(ctx, mostBehind) {
-			pause(ctx, 10*time.Millisecond+h.sooner(40*time.Millisecond))
+			crew.Pause(ctx, 10*time.Millisecond+h.random.Sooner(40*time.Millisecond))
 			n--
 			continue
 		}
 		switch what := h.random.IntN(100); {
-		case overlap && (h.task.Open || what < 70):
+		case overlap && (h.Open || what < 70):
 			h.insertTx(ctx)
 		case overlap:
 			h.stage(ctx)
@@ -397,10 +333,10 @@ func (h *hand) inserts(ctx context.Context) {
 		default:
 			h.stage(ctx)
 		}
-		if second%5 == 4 && !h.task.Open { // workers wait in line
-			pause(ctx, h.sooner(500*time.Millisecond))
+		if second%5 == 4 && !h.Open { // workers wait in line
+			crew.Pause(ctx, h.random.Sooner(500*time.Millisecond))
 		}
-		pause(ctx, h.sooner(10*time.Millisecond))
+		crew.Pause(ctx, h.random.Sooner(10*time.Millisecond))
 	}
 }
 
@@ -413,35 +349,35 @@ func (h *hand) mayInsert(ctx context.Context, most int) bool {
 func (h *hand) item() (queue.Entry, New) {
 	opts := &queue.InsertOpts{ID: must.New(uuid.NewV7())}
 	stream := Category + "-" + opts.ID.String()
-	if h.often(60) {
+	if h.random.Often(60) {
 		opts.Key = fmt.Sprintf("k%d", h.random.IntN(keys))
 		stream = Category + "-" + opts.Key
 	}
-	if h.often(12) {
-		opts.ScheduledAt = time.Now().Add(h.sooner(400 * time.Millisecond))
+	if h.random.Often(12) {
+		opts.ScheduledAt = time.Now().Add(h.random.Sooner(400 * time.Millisecond))
 	}
 	return queue.Entry{Body: Mail{h.random.IntN(1000)}, Opts: opts}, New{ID: opts.ID.String(), Stream: stream}
 }
 
 func (h *hand) insertOne(ctx context.Context) {
 	e, is := h.item()
-	c := h.recorder.begin(Record{Call: Insert, New: []New{is}})
+	c := h.recorder.Begin(Record{Call: Insert, New: []New{is}})
 	_, err := h.queue.Insert(ctx, e.Body, e.Opts)
 	h.inserted(c, err)
-	if err == nil && e.Opts.Key == "" && h.often(5) { // the same item
-		c := h.recorder.begin(Record{Call: Insert, New: []New{is}, Note: "again"})
+	if err == nil && e.Opts.Key == "" && h.random.Often(5) { // the same item
+		c := h.recorder.Begin(Record{Call: Insert, New: []New{is}, Note: "again"})
 		again, err := h.queue.Insert(ctx, e.Body, e.Opts)
 		if err == nil && !again.Duplicate {
 			err = errors.New("it was inserted twice")
 		}
-		h.recorder.end(c, answerOf(err))
+		h.recorder.End(c, answerOf(err))
 	}
 }
 
 func (h *hand) inserted(c Record, err error) {
 	a := answerOf(err)
 	a.New = c.New
-	h.recorder.end(c, a)
+	h.recorder.End(c, a)
 }
 
 func (h *hand) insertMany(ctx context.Context) {
@@ -451,7 +387,7 @@ func (h *hand) insertMany(ctx context.Context) {
 		e, is := h.item()
 		entries, c.New = append(entries, e), append(c.New, is)
 	}
-	c = h.recorder.begin(c)
+	c = h.recorder.Begin(c)
 	_, err := h.queue.InsertMany(ctx, entries...) // in one step: there are few
 	h.inserted(c, err)
 }
@@ -459,40 +395,35 @@ func (h *hand) insertMany(ctx context.Context) {
 // insertTx inserts in a transaction that stays open for a moment, and is rolled back now and then.
 func (h *hand) insertTx(ctx context.Context) {
 	e, is := h.item()
-	c := h.recorder.begin(Record{Call: Insert, New: []New{is}, Tx: true})
+	c := h.recorder.Begin(Record{Call: Insert, New: []New{is}, Tx: true})
 	tx, err := h.pool.Begin(ctx)
 	if err != nil {
-		h.recorder.end(c, Record{Answer: Failed, Note: err.Error()})
+		h.recorder.End(c, Record{Answer: Failed, Note: err.Error()})
 		return
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	over, err := messagestore.New(must.New(postgres.New(tx, &postgres.Config{Logger: logger.Silent()})), nil)
 	var q *queue.Queue
 	if err == nil {
-		q, err = queue.New(over, Category, queueConfig(h.task.Hold))
+		q, err = queue.New(over, Category, queueConfig(h.Hold))
 	}
 	if err == nil {
 		_, err = q.Insert(ctx, e.Body, e.Opts)
 	}
 	if err != nil {
-		h.recorder.end(c, Record{Answer: Undone, Note: err.Error()})
+		h.recorder.End(c, Record{Answer: Undone, Note: err.Error()})
 		return
 	}
-	pause(ctx, h.sooner(25*time.Millisecond))
-	if h.often(25) {
+	crew.Pause(ctx, h.random.Sooner(25*time.Millisecond))
+	if h.random.Often(25) {
 		_ = tx.Rollback(ctx) // if it fails, its connection is closed
-		h.recorder.end(c, Record{Answer: Undone})
+		h.recorder.End(c, Record{Answer: Undone})
 		return
 	}
 	if err := tx.Commit(ctx); err != nil {
-		h.recorder.end(c, Record{Answer: Unknown, Note: err.Error()})
+		h.recorder.End(c, Record{Answer: Unknown, Note: err.Error()})
 		return
 	}
-	h.pass(atInserted)
+	h.Doom.Pass(atInserted)
 	h.inserted(c, nil)
-}
-
-// turnOf draws a turn: any order of magnitude is as likely as another.
-func turnOf(random *rand.Rand, most int) int64 {
-	return int64(math.Exp(random.Float64() * math.Log(float64(most))))
 }

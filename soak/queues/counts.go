@@ -1,14 +1,8 @@
 package queues
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"strings"
-	"time"
+	"github.com/dibs-go/dibs/soak/crew"
+	"github.com/dibs-go/dibs/soak/history"
 )
 
 // Counts are how much a run has done. A run that does too little shows nothing.
@@ -110,12 +104,7 @@ func (n *Counts) addLines(last *Counts) {
 	n.Buried, n.Redriven, n.Cancelled = last.Buried, last.Redriven, last.Cancelled
 }
 
-type figure struct {
-	name string
-	of   func(n *Counts) *int
-}
-
-var figures = []figure{
+var figures = crew.Figures[Counts]{
 	{"kill -9 of PostgreSQL", func(n *Counts) *int { return &n.ServerKills }},
 	{"kill -9 of processes", func(n *Counts) *int { return &n.Kills }},
 	{"SIGSTOP of workers for longer than a lease", func(n *Counts) *int { return &n.Stops }},
@@ -147,95 +136,37 @@ var figures = []figure{
 // Times returns goals that are k times as high.
 func (n Counts) Times(k int) Counts {
 	for _, f := range figures {
-		*f.of(&n) *= k
+		*f.Of(&n) *= k
 	}
 	return n
 }
 
 // Missed names the goals that were not reached.
-func (n *Counts) Missed(goals *Counts) (names []string) {
-	for _, f := range figures {
-		if got, goal := *f.of(n), *f.of(goals); got < goal {
-			names = append(names, fmt.Sprintf("%s: %d of %d", strings.TrimSpace(f.name), got, goal))
-		}
-	}
-	return names
-}
+func (n *Counts) Missed(goals *Counts) []string { return figures.Missed(n, goals) }
 
 // Table has the counts beside their goals.
-func (n *Counts) Table(goals *Counts) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%-44s %8s %8s\n", "figure", "goal", "counted")
-	for _, f := range figures {
-		got, goal, missed := *f.of(n), *f.of(goals), ""
-		if got < goal {
-			missed = "   missed"
-		}
-		fmt.Fprintf(&b, "%-44s %8d %8d%s\n", f.name, goal, got, missed)
-	}
-	return b.String()
-}
-
-// Progress has the rest of the goals, in one line.
-func (n *Counts) Progress(goals *Counts, took time.Duration) string {
-	missed := n.Missed(goals)
-	if len(missed) == 0 {
-		return fmt.Sprintf("after %v: all goals are reached", took.Round(time.Second))
-	}
-	return fmt.Sprintf("after %v: %s", took.Round(time.Second), strings.Join(missed, ", "))
-}
+func (n *Counts) Table(goals *Counts) string { return figures.Table(n, goals) }
 
 // A tally counts along with a run, from the lines written since it last looked. The verdict counts anew.
 type tally struct {
 	dir  string
-	read map[string]int64
+	tail history.Tail
 	told map[End]bool    // completions that were told done
 	here map[string]bool // ids and names that were staged, and committed
 	n    Counts
 }
 
 func newTally(dir string) *tally {
-	return &tally{dir: dir, read: map[string]int64{}, told: map[End]bool{}, here: map[string]bool{}}
+	return &tally{dir: dir, tail: history.Tail{}, told: map[End]bool{}, here: map[string]bool{}}
 }
 
 // counts returns the counts up to now.
 func (t *tally) counts() (*Counts, error) {
-	paths, err := filepath.Glob(filepath.Join(t.dir, "*"+ending))
-	if err != nil {
+	if err := crew.Calls(t.tail, t.dir, func(_ string, r *Record) { t.add(r) }); err != nil {
 		return nil, err
-	}
-	for _, path := range paths {
-		if err := t.lines(path); err != nil {
-			return nil, err
-		}
 	}
 	n := t.n
 	return &n, nil
-}
-
-func (t *tally) lines(path string) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if _, err := file.Seek(t.read[path], io.SeekStart); err != nil {
-		return err
-	}
-	read, err := io.ReadAll(file)
-	if err != nil {
-		return err
-	}
-	whole := bytes.LastIndexByte(read, '\n') + 1
-	t.read[path] += int64(whole)
-	for line := range bytes.Lines(read[:whole]) {
-		var r Record
-		if err := json.Unmarshal(line, &r); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		t.add(&r)
-	}
-	return nil
 }
 
 func (t *tally) add(r *Record) {

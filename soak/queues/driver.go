@@ -7,6 +7,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/soak/crew"
+	"github.com/dibs-go/dibs/soak/work"
 )
 
 // A driver writes down what a process asks a queue for, and what it is told.
@@ -14,7 +16,7 @@ type driver struct {
 	*postgres.Driver
 	recorder *recorder
 	alone    bool // of callers of Receive
-	pass     func(point string)
+	pass     func(point work.Point)
 }
 
 func answerOf(err error) Record {
@@ -29,13 +31,13 @@ func answerOf(err error) Record {
 
 // QueueTake records takes that end deliveries before they are sent, and others if they were given something.
 func (d *driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
-	began := now()
+	began := crew.Now()
 	c := Record{Call: Take, Session: t.Session, Lease: t.Lease.Microseconds(), Ticket: t.Ticket, Alone: d.alone}
 	for _, f := range t.Finishes {
 		c.Ends = append(c.Ends, End{Position: int64(f.Position), Version: f.Version, Kind: string(f.Kind), Delay: f.Delay.Microseconds()})
 	}
 	if len(c.Ends) > 0 {
-		c = d.recorder.begin(c)
+		c = d.recorder.Begin(c)
 		d.pass(atEnding)
 	}
 	taken, err := d.Driver.QueueTake(ctx, t)
@@ -43,7 +45,7 @@ func (d *driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, 
 		if err != nil || len(taken.Items) == 0 {
 			return taken, err
 		}
-		c = d.recorder.since(began, c)
+		c = d.recorder.Since(began, c)
 	}
 	a := answerOf(err)
 	for i, told := range taken.Endings {
@@ -59,7 +61,7 @@ func (d *driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, 
 	if len(a.Items) > 0 {
 		a.Ticket = t.Ticket
 	}
-	d.recorder.end(c, a)
+	d.recorder.End(c, a)
 	if len(a.Items) > 0 {
 		d.pass(atTaken)
 	}
@@ -68,16 +70,16 @@ func (d *driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, 
 
 // QueueExtend records extensions.
 func (d *driver) QueueExtend(ctx context.Context, e queuing.Extension) ([]queuing.Delivery, error) {
-	c := d.recorder.begin(Record{Call: Extend, Session: e.Session, Lease: e.Lease.Microseconds()})
+	c := d.recorder.Begin(Record{Call: Extend, Session: e.Session, Lease: e.Lease.Microseconds()})
 	lost, err := d.Driver.QueueExtend(ctx, e)
-	d.recorder.end(c, answerOf(err))
+	d.recorder.End(c, answerOf(err))
 	return lost, err
 }
 
 // QueueLeave records the ends of sessions.
 func (d *driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
-	c := d.recorder.begin(Record{Call: Leave, Session: l.Session, Next: l.Next, Lease: l.Lease.Microseconds()})
+	c := d.recorder.Begin(Record{Call: Leave, Session: l.Session, Next: l.Next, Lease: l.Lease.Microseconds()})
 	err := d.Driver.QueueLeave(ctx, l)
-	d.recorder.end(c, answerOf(err))
+	d.recorder.End(c, answerOf(err))
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"syscall"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
+	"github.com/dibs-go/dibs/soak/crew"
 )
 
 // A fault comes again and again, after so many answers of the server: between least and twice as many.
@@ -44,21 +44,8 @@ func (r *run) enough(counted func(n *Counts) *int) bool {
 	return counted != nil && r.Goals != nil && n != nil && *counted(n) >= *counted(r.Goals)
 }
 
-// awaitAnswers waits until the server has answered so often, but not for ever: it may be down, or nothing goes on.
-func (r *run) awaitAnswers(ctx context.Context, answers int64) bool {
-	const most = 10 * time.Second
-	for deadline := time.Now().Add(most); r.answers.Load() < answers && time.Now().Before(deadline); {
-		if !pause(ctx, 2*time.Millisecond) {
-			return false
-		}
-	}
-	return ctx.Err() == nil
-}
-
 // torment has faults for the time of the run, or until its goals are reached.
 func (r *run) torment(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, r.Duration)
-	defer cancel()
 	faults := []fault{killProcess, stopProcess, cut, operate, trim}
 	switch {
 	case r.Open:
@@ -66,39 +53,25 @@ func (r *run) torment(ctx context.Context) error {
 	case !r.Calm:
 		faults = append(faults, killServer)
 	}
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	var failed error
+	all := []func(context.Context, func()) error{r.watch}
 	for i, f := range faults {
-		all.Go(func() {
+		all = append(all, func(ctx context.Context, _ func()) error {
 			random := rand.New(rand.NewPCG(r.Seed, uint64(i))) //nolint:gosec // a few
 			for {
 				n := f.least + random.Int64N(f.least)
 				if r.enough(f.counted) {
 					n *= seldom
 				}
-				if !r.awaitAnswers(limited, r.answers.Load()+n) {
-					return
+				if !r.crew.AwaitAnswers(ctx, r.crew.Answers()+n) {
+					return nil
 				}
-				if err := f.run(r, limited, random); err != nil {
-					mu.Lock()
-					failed = errors.Join(failed, err)
-					mu.Unlock()
-					cancel()
+				if err := f.run(r, ctx, random); err != nil {
+					return err
 				}
 			}
 		})
 	}
-	all.Go(func() {
-		if err := r.watch(limited, cancel); err != nil {
-			mu.Lock()
-			failed = errors.Join(failed, err)
-			mu.Unlock()
-			cancel()
-		}
-	})
-	all.Wait()
-	return errors.Join(failed, ctx.Err())
+	return crew.Together(ctx, r.Duration, all...)
 }
 
 // watch tells how far the run is from its goals, and ends it where it has reached them.
@@ -108,15 +81,15 @@ func (r *run) watch(ctx context.Context, reached func()) error {
 		<-ctx.Done()
 		return nil
 	}
-	t, began := newTally(r.Out), time.Now()
-	for pause(ctx, every) {
+	t, began := newTally(r.crew.Out), time.Now()
+	for crew.Pause(ctx, every) {
 		n, err := t.counts()
 		if err != nil {
 			return err
 		}
 		r.lines(ctx, n)
 		r.counted.Store(n)
-		r.log.Info().Msg(n.Progress(r.Goals, time.Since(began)))
+		r.crew.Log.Info().Msg(figures.Progress(n, r.Goals, time.Since(began)))
 		if len(n.Missed(r.Goals)) == 0 {
 			reached()
 		}
@@ -153,7 +126,7 @@ func (r *run) lines(ctx context.Context, n *Counts) {
 
 // ask has a connection of its own, that no fault meets but those of the server.
 func (r *run) ask(ctx context.Context, f func(conn *pgx.Conn) error) error {
-	conn, err := pgx.Connect(ctx, r.postgres.URL(database))
+	conn, err := pgx.Connect(ctx, r.postgres.URL(crew.Database))
 	if err != nil {
 		return err
 	}
@@ -162,31 +135,29 @@ func (r *run) ask(ctx context.Context, f func(conn *pgx.Conn) error) error {
 }
 
 // worker draws a process that works; one in ten times one that inserts.
-func (r *run) worker(random *rand.Rand) *slot {
+func (r *run) worker(random *rand.Rand) *crew.Slot {
 	if random.IntN(10) == 0 {
-		return r.slots[r.Processes+random.IntN(r.Inserters)]
+		return r.crew.Slots[r.Processes+random.IntN(r.Inserters)]
 	}
-	return r.slots[random.IntN(r.Processes)]
+	return r.crew.Slots[random.IntN(r.Processes)]
 }
 
 func (r *run) killProcess(ctx context.Context, random *rand.Rand) error {
 	s := r.worker(random)
 	if random.IntN(2) == 0 { // one that waits, and whose place in the line is left
-		s = r.slots[random.IntN(r.Processes)]
+		s = r.crew.Slots[random.IntN(r.Processes)]
 		r.awaitLine(ctx)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.child.Signal(syscall.SIGKILL)
+	s.Kill()
 	return nil
 }
 
 // awaitLine waits until the workers wait in line, but not for ever.
 func (r *run) awaitLine(ctx context.Context) {
-	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline) && pause(ctx, 30*time.Millisecond); {
+	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline) && crew.Pause(ctx, 30*time.Millisecond); {
 		waiting := 0
 		_ = r.ask(ctx, func(conn *pgx.Conn) error {
-			return conn.QueryRow(ctx, "select count(*) from dibs.queue_tickets where until > now() + interval '1 minute'").Scan(&waiting)
+			return conn.QueryRow(ctx, "select count(*) from dibs.queue_tickets where until > crew.Now() + interval '1 minute'").Scan(&waiting)
 		})
 		if waiting >= r.Processes/2 {
 			return
@@ -196,10 +167,7 @@ func (r *run) awaitLine(ctx context.Context) {
 
 // stopProcess stops a process until a session was over, or it has been long enough for its own to be.
 func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
-	s := r.slots[random.IntN(r.Processes)]
-	s.mu.Lock()
-	child, process := s.child, s.process
-	s.mu.Unlock()
+	child, process := r.crew.Slots[random.IntN(r.Processes)].Process()
 	over := func() (n int) {
 		limited, cancel := context.WithTimeout(ctx, lease)
 		defer cancel()
@@ -209,10 +177,10 @@ func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
 		return n
 	}
 	before := over()
-	stop := r.recorder.begin(Record{Call: Stop, Target: process})
+	stop := r.recorder.Begin(Record{Call: Stop, Target: process})
 	child.Signal(syscall.SIGSTOP)
-	for deadline := time.Now().Add(3 * lease); pause(ctx, lease/4) && time.Now().Before(deadline); {
-		if now() > stop.At+lease.Microseconds() && over() > before {
+	for deadline := time.Now().Add(3 * lease); crew.Pause(ctx, lease/4) && time.Now().Before(deadline); {
+		if crew.Now() > stop.At+lease.Microseconds() && over() > before {
 			break
 		}
 	}
@@ -221,57 +189,42 @@ func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
 		a.Answer = Failed
 	}
 	child.Signal(syscall.SIGCONT)
-	r.recorder.end(stop, a)
+	r.recorder.End(stop, a)
 	return nil
 }
 
 func (r *run) killServer(ctx context.Context, random *rand.Rand) error {
 	r.busy.Lock()
 	defer r.busy.Unlock()
-	call := r.recorder.begin(Record{Call: Kill, Target: Server})
+	call := r.recorder.Begin(Record{Call: Kill, Target: Server})
 	if err := r.postgres.Kill(); err != nil {
 		return err
 	}
 	if random.IntN(6) == 0 {
-		pause(ctx, time.Duration(random.Int64N(int64(lease))))
+		crew.Pause(ctx, time.Duration(random.Int64N(int64(lease))))
 	}
 	ctx = context.WithoutCancel(ctx)
 	if err := errors.Join(r.postgres.Start(ctx), r.postgres.Await(ctx)); err != nil {
 		return err
 	}
-	r.recorder.end(call, Record{Answer: OK})
+	r.recorder.End(call, Record{Answer: OK})
 	return nil
-}
-
-// ask is the rule of a slot's proxy. It follows the rule of the present fault, if there is one, and counts answers.
-func (s *slot) ask(m pgproxy.Message) pgproxy.Fault {
-	if m.From == pgproxy.Server && m.Name == "CommandComplete" {
-		s.answers.Add(1)
-	}
-	if rule := s.rule.Load(); rule != nil {
-		return (*rule)(m)
-	}
-	return pgproxy.Pass
 }
 
 // cut closes the connections of a process, or has the next answer to it lost.
 func (r *run) cut(ctx context.Context, random *rand.Rand) error {
 	s := r.worker(random)
-	r.recorder.begin(Record{Call: Cut, Target: s.name})
+	r.recorder.Begin(Record{Call: Cut, Target: s.Name})
 	if random.IntN(3) == 0 {
-		s.proxy.Sever()
+		s.Sever()
 		return nil
 	}
-	rule := pgproxy.Rule(func(m pgproxy.Message) pgproxy.Fault {
+	s.Under(ctx, func(m pgproxy.Message) pgproxy.Fault {
 		if m.From == pgproxy.Server && m.Name == "CommandComplete" {
 			return pgproxy.CloseBefore
 		}
 		return pgproxy.Pass
-	})
-	s.rule.Store(&rule)
-	pause(ctx, time.Duration(random.Int64N(int64(20*time.Millisecond))))
-	s.rule.Store(nil)
-	s.proxy.Release()
+	}, time.Duration(random.Int64N(int64(20*time.Millisecond))))
 	return nil
 }
 
@@ -302,13 +255,13 @@ func (r *run) operate(ctx context.Context, random *rand.Rand) error {
 
 // change records what an operator asks for. The server is up: an error is for a person to look at.
 func (r *run) change(note string, f func() error) {
-	c := r.recorder.begin(Record{Call: Change, Note: note})
+	c := r.recorder.Begin(Record{Call: Change, Note: note})
 	err := f()
 	a := answerOf(err)
 	a.Note = note
-	r.recorder.end(c, a)
+	r.recorder.End(c, a)
 	if err != nil {
-		r.complain(fmt.Sprintf("%s: %v", note, err))
+		r.crew.Complain(fmt.Sprintf("%s: %v", note, err))
 	}
 }
 
@@ -320,7 +273,7 @@ const (
 
 func (r *run) pauses(ctx context.Context, q *queue.Queue, random *rand.Rand) {
 	r.change(pausing, func() error { return q.Pause(ctx) })
-	pause(ctx, time.Duration(random.Int64N(int64(700*time.Millisecond))))
+	crew.Pause(ctx, time.Duration(random.Int64N(int64(700*time.Millisecond))))
 	r.change(resuming, func() error { return q.Resume(ctx) })
 }
 
@@ -375,16 +328,16 @@ func (r *run) trim(ctx context.Context, random *rand.Rand) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 	defer cancel()
 	stream := fmt.Sprintf("%s-k%d", Category, random.IntN(keys))
-	c := r.recorder.begin(Record{Call: Trim, Target: stream})
+	c := r.recorder.Begin(Record{Call: Trim, Target: stream})
 	var n int64
 	err := r.ask(ctx, func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, "select coalesce(removed, 0) from dibs.trim($1, keep => 1, min_age => '0')", stream).Scan(&n)
 	})
 	a := answerOf(err)
 	a.Note = fmt.Sprint(n)
-	r.recorder.end(c, a)
+	r.recorder.End(c, a)
 	if err != nil {
-		r.complain(fmt.Sprintf("trim %s: %v", stream, err))
+		r.crew.Complain(fmt.Sprintf("trim %s: %v", stream, err))
 	}
 	return nil
 }

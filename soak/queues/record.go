@@ -1,17 +1,6 @@
 package queues
 
-import (
-	"bufio"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"strings"
-	"sync"
-	"time"
-)
+import "github.com/dibs-go/dibs/soak/crew"
 
 // The calls that are recorded.
 const (
@@ -94,126 +83,23 @@ type Given struct {
 type Call struct {
 	Record
 	Process string
-	End     int64 // of the answer; Never if there is none
+	End     int64 // of the answer; crew.Never if there is none
 	Answer  Record
 }
 
-// Never is the end of a call whose process did not live to see it.
-const Never = int64(1)<<62 - 1
+// Head implements [crew.Record].
+func (r *Record) Head() crew.Head { return crew.Head{Op: &r.Op, At: &r.At, Call: &r.Call} }
 
-const ending = ".calls"
-
-// A recorder appends to the file of one process. It is safe for concurrent use.
-type recorder struct {
-	mu   sync.Mutex
-	file *os.File
-	op   int64
-}
-
-func newRecorder(dir, process string) (*recorder, error) {
-	file, err := os.OpenFile(filepath.Join(dir, process+ending), os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o644) //nolint:gosec // to be read
-	return &recorder{file: file}, err
-}
-
-func now() int64 { return time.Now().UnixMicro() }
-
-// begin writes a call down. A process that cannot must not go on.
-func (r *recorder) begin(c Record) Record { return r.since(now(), c) }
-
-// since writes a call down that was made before, and changed nothing if it has no answer.
-func (r *recorder) since(at int64, c Record) Record {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.op++
-	c.Op, c.At = r.op, at
-	r.write(c)
-	return c
-}
-
-// end writes the answer down.
-func (r *recorder) end(c, answer Record) {
-	answer.Op, answer.Call, answer.At = c.Op, c.Call, now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.write(answer)
-}
-
-// write writes a line at once, so that a kill tears the last one at most.
-func (r *recorder) write(c Record) {
-	line, err := json.Marshal(c)
-	if err == nil {
-		_, err = r.file.Write(append(line, '\n'))
-	}
-	if err != nil {
-		panic(fmt.Sprintf("writing a history: %v", err))
-	}
-}
-
-func (r *recorder) Close() error { return r.file.Close() }
+type recorder = crew.Recorder[Record, *Record]
 
 // readCalls returns the calls of all processes in dir.
-func readCalls(dir string) ([]*Call, error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "*"+ending))
-	if err != nil {
-		return nil, err
-	}
-	var all []*Call
-	for _, path := range paths {
-		process := strings.TrimSuffix(filepath.Base(path), ending)
-		open := map[int64]*Call{}
-		err := eachLine(path, func(r Record) {
-			if c := open[r.Op]; c != nil {
-				c.Answer, c.End = r, r.At
-				delete(open, r.Op)
-				return
-			}
-			c := &Call{Record: r, Process: process, End: Never}
-			open[r.Op] = c
-			all = append(all, c)
-		})
-		if err != nil {
-			return nil, err
+func readCalls(dir string) (all []*Call, err error) {
+	err = crew.EachCall(dir, func(process string, call, answer *Record) {
+		c := &Call{Record: *call, Process: process, End: crew.Never}
+		if answer != nil {
+			c.Answer, c.End = *answer, answer.At
 		}
-	}
-	return all, nil
-}
-
-// eachLine reads a file of JSON lines, without the last one if that was torn.
-func eachLine[T any](path string, f func(T)) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	r := bufio.NewReader(file)
-	for n := 1; ; n++ {
-		line, err := r.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		var v T
-		if err == nil {
-			err = json.Unmarshal(line, &v)
-		}
-		if err != nil {
-			return fmt.Errorf("%s, line %d: %w", path, n, err)
-		}
-		f(v)
-	}
-}
-
-func writeLines[T any](path string, all []T) (err error) {
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	buffered := bufio.NewWriter(file)
-	encoder := json.NewEncoder(buffered)
-	for _, v := range all {
-		if err := encoder.Encode(v); err != nil {
-			return err
-		}
-	}
-	return buffered.Flush()
+		all = append(all, c)
+	})
+	return all, err
 }

@@ -2,29 +2,23 @@ package queues
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
-	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/queue"
+	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/server"
 )
@@ -50,24 +44,14 @@ type Options struct {
 // A run is under way.
 type run struct {
 	Options
-	log      zerolog.Logger
-	dir      string // of the keeper
+	crew     *crew.Crew
 	postgres *server.Postgres
 	recorder *recorder              // of the nemesis
 	counted  atomic.Pointer[Counts] // so far
-	answers  atomic.Int64           // of the server
 	busy     sync.RWMutex           // the server is killed under it
-
-	mu         sync.Mutex
-	random     *rand.Rand // for the processes
-	numbers    int
-	healed     bool
-	complaints []string
-	slots      []*slot
 }
 
 const (
-	database = "soak"
 	effects  = "soak_effects"  // rows that handlers write with their completions
 	inserted = "soak_inserted" // rows that callers write with the items that they stage
 	removed  = "soak_removed"  // messages that were trimmed
@@ -97,38 +81,31 @@ create trigger soak_remember after delete on dibs.messages for each row execute 
 // Run has processes work on a queue while there are faults, and leaves all that [Check] needs. The result are
 // complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
-	if err := os.MkdirAll(o.Out, 0o755); err != nil {
+	r := &run{Options: o}
+	if r.crew, err = crew.New(crew.Config{
+		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log,
+		Killed: func(process string) { r.recorder.Begin(Record{Call: Kill, Target: process}) },
+	}); err != nil {
 		return nil, err
 	}
-	if o.Out, err = filepath.Abs(o.Out); err != nil {
+	defer func() { err = errors.Join(err, r.crew.Close()) }()
+	if r.recorder, err = crew.NewRecorder[Record](r.crew.Out, nemesis); err != nil {
 		return nil, err
 	}
-	r := &run{Options: o, log: log, random: rand.New(rand.NewPCG(o.Seed, 0x9e0e))}
-	if r.recorder, err = newRecorder(o.Out, nemesis); err != nil {
+	defer func() { err = errors.Join(err, r.crew.Stop(), r.recorder.Close()) }() // the end of a process is recorded
+	if r.postgres, err = server.NewPostgres(ctx, r.crew.Dir, "pg", nil); err != nil {
 		return nil, err
 	}
-	keeper, err := server.NewKeeper(o.Dir)
-	if err != nil {
+	if err := crew.NewDatabase(ctx, r.postgres, o.Plant, schema); err != nil {
 		return nil, err
 	}
-	r.dir = keeper.Dir()
-	defer func() { err = errors.Join(err, r.recorder.Close(), keeper.Close()) }()
-	if err := r.open(ctx); err != nil {
-		return nil, err
-	}
-	said, err := os.Create(filepath.Join(o.Out, "processes.log"))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, said.Close()) }()
-	defer func() { err = errors.Join(err, r.stopAll(r.slots)) }()
 	for i := range o.Processes {
-		if err := r.add(fmt.Sprintf("worker-%d", i), false, said); err != nil {
+		if err := r.add(fmt.Sprintf("worker-%d", i), false); err != nil {
 			return nil, err
 		}
 	}
 	for i := range o.Inserters {
-		if err := r.add(fmt.Sprintf("inserter-%d", i), true, said); err != nil {
+		if err := r.add(fmt.Sprintf("inserter-%d", i), true); err != nil {
 			return nil, err
 		}
 	}
@@ -138,188 +115,21 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 	if err := r.heal(ctx); err != nil {
 		return nil, err
 	}
-	return r.complaints, r.dump(ctx)
+	return r.crew.Complaints(), r.dump(ctx)
 }
 
-func (r *run) open(ctx context.Context) error {
-	config := &server.PostgresConfig{}
-	var err error
-	if r.postgres, err = server.NewPostgres(ctx, r.dir, "pg", config); err != nil {
-		return err
-	}
-	admin, err := pgx.Connect(ctx, r.postgres.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	_, err = admin.Exec(ctx, "create database "+database)
-	if err := errors.Join(err, admin.Close(ctx)); err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(ctx, r.postgres.URL(database))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	if err := migrations.Up(ctx, conn, nil); err != nil {
-		return err
-	}
-	if r.Plant != nil {
-		if err := r.Plant.Plant(ctx, conn); err != nil {
-			return err
+func (r *run) add(name string, inserts bool) error {
+	return r.crew.Add(name, r.postgres.Socket(), inserts, func(process, url string, random *rand.Rand, healed bool) any {
+		t := &task{Process: process, Seed: random.Uint64(), Dir: r.crew.Out, URL: url, Inserts: inserts, Workers: r.Workers, Hold: r.Hold, Open: r.Open}
+		if !healed && !r.Open && !r.enough(kills) {
+			points := workPoints
+			if inserts {
+				points = insertPoints
+			}
+			t.Doom.Point, t.Doom.Turn = points[random.IntN(len(points))], 3+crew.TurnOf(random, 100)
 		}
-	}
-	_, err = conn.Exec(ctx, schema)
-	return err
-}
-
-// A slot is a place for a process. A killed process is replaced.
-type slot struct {
-	*run
-	name    string
-	inserts bool
-	proxy   *pgproxy.Proxy
-	rule    atomic.Pointer[pgproxy.Rule] // of a fault
-	said    io.Writer
-	over    chan struct{}
-
-	mu       sync.Mutex
-	child    *server.Child
-	process  string
-	stdin    io.WriteCloser
-	stopping bool
-}
-
-func (r *run) add(name string, inserts bool, said io.Writer) error {
-	proxy, err := pgproxy.New("unix", r.postgres.Socket())
-	if err != nil {
-		return err
-	}
-	s := &slot{run: r, name: name, inserts: inserts, proxy: proxy, said: said, over: make(chan struct{})}
-	proxy.SetRule(s.ask)
-	if err := s.start(); err != nil {
-		return errors.Join(err, proxy.Close())
-	}
-	r.slots = append(r.slots, s)
-	go s.supervise()
-	return nil
-}
-
-func (s *slot) start() error {
-	r := s.run
-	r.mu.Lock()
-	r.numbers++
-	t := task{
-		Process: fmt.Sprintf("%s-%d", s.name, r.numbers), Seed: r.random.Uint64(), Dir: r.Out, Inserts: s.inserts, Workers: r.Workers, Hold: r.Hold, Open: r.Open,
-		URL: fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.proxy.Port(), database),
-	}
-	if !r.healed && !r.Open && !r.enough(kills) {
-		points := workPoints
-		if s.inserts {
-			points = insertPoints
-		}
-		t.Point, t.Turn = points[r.random.IntN(len(points))], 3+turnOf(r.random, 100)
-	}
-	r.mu.Unlock()
-	program := r.Program
-	if program == "" {
-		var err error
-		if program, err = os.Executable(); err != nil {
-			return err
-		}
-	}
-	encoded, err := json.Marshal(t)
-	if err != nil {
-		return err
-	}
-	cmd := exec.Command(program) //nolint:noctx // the supervisor ends it
-	cmd.Dir = r.dir
-	cmd.Env = append(os.Environ(), "GOGC=400", Variable+"="+string(encoded))
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return err
-	}
-	child, err := server.StartChild(cmd, s.said)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.child, s.process, s.stdin = child, t.Process, stdin
-	if s.stopping {
-		return stdin.Close()
-	}
-	return nil
-}
-
-func (s *slot) supervise() {
-	defer close(s.over)
-	for {
-		s.mu.Lock()
-		child, process := s.child, s.process
-		s.mu.Unlock()
-		err := child.Ended()
-		if child.Killed() {
-			s.recorder.begin(Record{Call: Kill, Target: process})
-		} else if err != nil {
-			s.complain(fmt.Sprintf("%s: %v", process, err))
-		}
-		s.mu.Lock()
-		stopping := s.stopping
-		s.mu.Unlock()
-		s.run.mu.Lock()
-		stopping = stopping || s.inserts && s.healed && err == nil
-		s.run.mu.Unlock()
-		if stopping {
-			return
-		}
-		if err == nil {
-			s.complain(process + " ended without being told to")
-		}
-		if err := s.start(); err != nil {
-			s.complain(fmt.Sprintf("%s cannot be started again: %v", s.name, err))
-			return
-		}
-	}
-}
-
-func (r *run) complain(about string) {
-	r.log.Warn().Msg(about)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.complaints = append(r.complaints, about)
-}
-
-// stop tells the process to end. It has so long before it is killed.
-func (s *slot) stop(grace time.Duration) error {
-	s.mu.Lock()
-	s.stopping = true
-	_ = s.stdin.Close() // it may have ended
-	s.mu.Unlock()
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
-	select {
-	case <-s.over:
-	case <-timer.C:
-		s.complain(s.name + " does not end when it is told to")
-		s.mu.Lock()
-		s.child.Kill()
-		s.mu.Unlock()
-		<-s.over
-	}
-	return s.proxy.Close()
-}
-
-const stopGrace = 25 * time.Second
-
-func (r *run) stopAll(slots []*slot) error {
-	var all sync.WaitGroup
-	errs := make([]error, len(slots))
-	for i, s := range slots {
-		all.Go(func() { errs[i] = s.stop(stopGrace) })
-	}
-	all.Wait()
-	r.slots = nil
-	return errors.Join(errs...)
+		return t
+	})
 }
 
 // heal ends the faults, and waits until the workers have finished what there is. Only then they are told to end.
@@ -327,17 +137,7 @@ func (r *run) heal(ctx context.Context) error {
 	if err := errors.Join(r.postgres.Start(ctx), r.postgres.Await(ctx)); err != nil {
 		return err
 	}
-	r.mu.Lock()
-	r.healed = true
-	r.mu.Unlock()
-	for _, s := range r.slots {
-		s.mu.Lock()
-		s.child.Signal(syscall.SIGCONT)
-		_, _ = s.stdin.Write([]byte("\n")) // it may have ended
-		s.mu.Unlock()
-		s.rule.Store(nil)
-		s.proxy.Release()
-	}
+	r.crew.Heal()
 	store, q, err := r.store(ctx)
 	if err != nil {
 		return err
@@ -346,16 +146,16 @@ func (r *run) heal(ctx context.Context) error {
 	if err := q.Resume(ctx); err != nil {
 		return err
 	}
-	r.log.Info().Msg("no more faults: the workers finish what there is")
+	r.crew.Log.Info().Msg("no more faults: the workers finish what there is")
 	if err := r.drain(ctx, q); err != nil {
 		return err
 	}
-	return r.stopAll(r.slots)
+	return r.crew.Stop()
 }
 
 // drain waits until nothing is left but what is dead, and held behind that.
 func (r *run) drain(ctx context.Context, q *queue.Queue) error {
-	call := r.recorder.begin(Record{Call: Drain})
+	call := r.recorder.Begin(Record{Call: Drain})
 	limited, cancel := context.WithTimeout(ctx, r.Drain)
 	defer cancel()
 	a := Record{Answer: Failed}
@@ -369,11 +169,11 @@ func (r *run) drain(ctx context.Context, q *queue.Queue) error {
 			a.Answer = OK
 			break
 		}
-		if !pause(limited, 100*time.Millisecond) {
+		if !crew.Pause(limited, 100*time.Millisecond) {
 			break
 		}
 	}
-	r.recorder.end(call, a)
+	r.recorder.End(call, a)
 	return ctx.Err()
 }
 
@@ -389,7 +189,7 @@ func (r *run) behind(ctx context.Context) bool {
 }
 
 func (r *run) store(ctx context.Context) (*messagestore.Store, *queue.Queue, error) {
-	driver, err := postgres.Open(ctx, r.postgres.URL(database), &postgres.Config{Logger: logger.Silent()})
+	driver, err := postgres.Open(ctx, r.postgres.URL(crew.Database), &postgres.Config{Logger: logger.Silent()})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -403,7 +203,7 @@ func (r *run) store(ctx context.Context) (*messagestore.Store, *queue.Queue, err
 
 // dump writes down what is in the store.
 func (r *run) dump(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, r.postgres.URL(database))
+	conn, err := pgx.Connect(ctx, r.postgres.URL(crew.Database))
 	if err != nil {
 		return err
 	}
@@ -413,30 +213,18 @@ func (r *run) dump(ctx context.Context) error {
 		due = "coalesce((metadata ->> 'dueAt')::bigint, 0)"
 	)
 	return errors.Join(
-		dump[Message](ctx, conn, filepath.Join(r.Out, messagesFile), `
+		crew.Dump[Message](ctx, conn, filepath.Join(r.crew.Out, messagesFile), `
 			select global_position, stream_name, position, id::text, `+n+`, `+due+`, false, false from dibs.messages where category = $1
 			union all
 			select global_position, stream_name, position, id::text, `+n+`, `+due+`, true, open from public.`+removed+`
 			order by 1`, Category),
-		dump[Row](ctx, conn, filepath.Join(r.Out, openFile), `
+		crew.Dump[Row](ctx, conn, filepath.Join(r.crew.Out, openFile), `
 			select position, version, state::text, failures::integer, coalesce(session, 0), coalesce(after, 0) from dibs.queue_open order by 1`),
-		dump[Line](ctx, conn, filepath.Join(r.Out, logFile), `
+		crew.Dump[Line](ctx, conn, filepath.Join(r.crew.Out, logFile), `
 			select position, version, what::text, (extract(epoch from at) * 1000000)::bigint, coalesce(session, 0) from dibs.queue_log order by 1, 2`),
-		dump[Effect](ctx, conn, filepath.Join(r.Out, effectsFile), "select position, version from public."+effects+" order by 1, 2"),
-		dump[Inserted](ctx, conn, filepath.Join(r.Out, insertedFile), "select process, op, id from public."+inserted+" order by 1, 2, 3"),
-		dump[Head](ctx, conn, filepath.Join(r.Out, headFile), `
+		crew.Dump[Effect](ctx, conn, filepath.Join(r.crew.Out, effectsFile), "select position, version from public."+effects+" order by 1, 2"),
+		crew.Dump[Inserted](ctx, conn, filepath.Join(r.crew.Out, insertedFile), "select process, op, id from public."+inserted+" order by 1, 2, 3"),
+		crew.Dump[Head](ctx, conn, filepath.Join(r.crew.Out, headFile), `
 			select cursor, held, taken, finished, returned, buried from dibs.queue_heads order by version desc limit 1`),
 	)
-}
-
-func dump[T any](ctx context.Context, conn *pgx.Conn, path, query string, args ...any) error {
-	rows, err := conn.Query(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
-	if err != nil {
-		return err
-	}
-	return writeLines(path, all)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/queue"
+	"github.com/dibs-go/dibs/soak/crew"
 )
 
 // stage inserts up to three items in a transaction that writes a row for each, stays open for a moment, and is rolled
@@ -26,13 +27,13 @@ func (h *hand) stage(ctx context.Context) {
 		w := must.New(h.queue.Write(e.Body, e.Opts))
 		entries = append(entries, e)
 		c.New = append(c.New, New{
-			ID: e.Opts.ID.String(), Stream: string(w.Stream), N: e.Body.(Mail).N, Unique: e.Opts.Unique != "", Back: h.often(8), //nolint:errcheck // of stageable
+			ID: e.Opts.ID.String(), Stream: string(w.Stream), N: e.Body.(Mail).N, Unique: e.Opts.Unique != "", Back: h.random.Often(8), //nolint:errcheck // of stageable
 		})
 	}
-	c = h.recorder.begin(c)
+	c = h.recorder.Begin(c)
 	a := h.stageIn(ctx, c, entries)
 	a.New = c.New
-	h.recorder.end(c, a)
+	h.recorder.End(c, a)
 }
 
 // stageable draws an item: a new one, one that was staged before, maybe by a transaction that is still open, or one of
@@ -57,7 +58,7 @@ func (h *hand) stageable() queue.Entry {
 		e.Body = body
 		return e
 	}
-	if h.often(25) {
+	if h.random.Often(25) {
 		body.N++
 	}
 	e.Body = body
@@ -82,17 +83,17 @@ func (h *hand) stageIn(ctx context.Context, c Record, entries []queue.Entry) Rec
 	case err != nil:
 		return Record{Answer: Undone, Note: err.Error()}
 	}
-	open := h.sooner(10 * time.Millisecond)
-	if h.often(20) {
-		open = h.sooner(300 * time.Millisecond) // nothing waits for it
+	open := h.random.Sooner(10 * time.Millisecond)
+	if h.random.Often(20) {
+		open = h.random.Sooner(300 * time.Millisecond) // nothing waits for it
 	}
-	pause(ctx, open)
-	h.pass(atStaged)
-	if h.often(20) {
+	crew.Pause(ctx, open)
+	h.Doom.Pass(atStaged)
+	if h.random.Often(20) {
 		_ = tx.Rollback(ctx) // if it fails, its connection is closed
 		return Record{Answer: Undone}
 	}
-	a := Record{Answer: OK, Sent: now()}
+	a := Record{Answer: OK, Sent: crew.Now()}
 	refused := (*pgconn.PgError)(nil)
 	switch err := tx.Commit(ctx); {
 	case errors.As(err, &refused) && refused.Code == "DB003":
@@ -100,7 +101,7 @@ func (h *hand) stageIn(ctx context.Context, c Record, entries []queue.Entry) Rec
 	case err != nil:
 		a.Answer, a.Note = Unknown, err.Error()
 	default:
-		h.pass(atInserted)
+		h.Doom.Pass(atInserted)
 	}
 	return a
 }
@@ -113,14 +114,14 @@ func (h *hand) stageOne(ctx context.Context, tx pgx.Tx, over *messagestore.Store
 	}
 	steps := []func() error{
 		func() error {
-			return exec("insert into "+inserted+" (process, op, id) values ($1, $2, $3)", h.task.Process, c.Op, c.New[i].ID)
+			return exec("insert into "+inserted+" (process, op, id) values ($1, $2, $3)", h.Process, c.Op, c.New[i].ID)
 		},
 		func() error {
 			_, err := h.queue.InsertTx(ctx, over, e.Body, e.Opts)
 			return err
 		},
 	}
-	if h.often(50) {
+	if h.random.Often(50) {
 		steps[0], steps[1] = steps[1], steps[0]
 	}
 	if c.New[i].Back {

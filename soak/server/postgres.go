@@ -299,3 +299,16 @@ func (p *Postgres) lastOfLog() string {
 	said, _ := io.ReadAll(log) // or else nothing
 	return string(bytes.TrimSpace(said))
 }
+
+// NewDatabase makes a database, and connects to it. Its caller closes the connection.
+func (p *Postgres) NewDatabase(ctx context.Context, name string) (*pgx.Conn, error) {
+	admin, err := pgx.Connect(ctx, p.URL("postgres"))
+	if err != nil {
+		return nil, err
+	}
+	_, err = admin.Exec(ctx, "create database "+name)
+	if err := errors.Join(err, admin.Close(ctx)); err != nil {
+		return nil, err
+	}
+	return pgx.Connect(ctx, p.URL(name))
+}

@@ -430,8 +430,8 @@ func (s *watchedStore) Write(ctx context.Context, stream messagestore.StreamName
 	}
 	f := e.Func
 	if f == history.Position {
-		s.watched.doom.pass(Record)
-		defer s.watched.doom.pass(Recorded)
+		s.watched.doom.Pass(Record)
+		defer s.watched.doom.Pass(Recorded)
 	}
 	op := s.history.begin(e)
 	written, err := s.recorder.Write(ctx, stream, expected, bodies...)

@@ -46,23 +46,23 @@ type Death struct {
 // KilledAt begins the line that a client writes to standard error before it dies, and the point ends it.
 const KilledAt = "failpoint: killed at "
 
-// A doom kills this process at the moment that its [Death] names. It is safe for concurrent use.
-type doom struct {
-	death  Death
+// A Doom kills this process at the moment that its [Death] names. It is safe for concurrent use.
+type Doom struct {
+	Death
 	passed atomic.Int64
 	lifted atomic.Bool
 }
 
-// lift lets the process live.
-func (d *doom) lift() { d.lifted.Store(true) }
+// Lift lets the process live.
+func (d *Doom) Lift() { d.lifted.Store(true) }
 
 // due reports whether the moment of the death is now.
-func (d *doom) due(p Point) bool {
-	return p == d.death.Point && d.passed.Add(1) == d.death.Turn && !d.lifted.Load()
+func (d *Doom) due(p Point) bool {
+	return p == d.Point && d.passed.Add(1) == d.Turn && !d.lifted.Load()
 }
 
-// pass dies if this is the moment.
-func (d *doom) pass(p Point) {
+// Pass dies if this is the moment.
+func (d *Doom) Pass(p Point) {
 	if !d.due(p) {
 		return
 	}
@@ -78,7 +78,7 @@ func (d *doom) pass(p Point) {
 }
 
 // A doomedTracer passes [Send] and [Sent] around each statement that writes.
-type doomedTracer struct{ *doom }
+type doomedTracer struct{ *Doom }
 
 type writesKey struct{}
 
@@ -87,27 +87,27 @@ func (d doomedTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx
 	if data.SQL != "commit" && !strings.Contains(data.SQL, ".append") {
 		return ctx
 	}
-	d.pass(Send)
+	d.Pass(Send)
 	return context.WithValue(ctx, writesKey{}, true)
 }
 
 // TraceQueryEnd implements [pgx.QueryTracer].
 func (d doomedTracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
 	if ctx.Value(writesKey{}) != nil {
-		d.pass(Sent)
+		d.Pass(Sent)
 	}
 }
 
 // A doomedHandler passes [Handle] and [Handled] around each call of a handler.
 type doomedHandler struct {
-	*doom
+	*Doom
 	next consumer.Handler
 }
 
 // Handle implements [consumer.Handler].
 func (h doomedHandler) Handle(ctx context.Context, m *messagestore.Message) error {
-	h.pass(Handle)
+	h.Pass(Handle)
 	err := h.next.Handle(ctx, m)
-	h.pass(Handled)
+	h.Pass(Handled)
 	return err
 }

@@ -9,23 +9,23 @@ import (
 
 func TestAClientDiesAtItsPointAndTurnOnly(t *testing.T) {
 	t.Parallel()
-	d := &doom{death: Death{Sent, 2}}
+	d := &Doom{Death: Death{Sent, 2}}
 	require.False(t, d.due(Send))
 	require.False(t, d.due(Sent))
 	require.False(t, d.due(Send))
 	require.True(t, d.due(Sent))
 	require.False(t, d.due(Sent))
 
-	require.False(t, (&doom{}).due(Send))
+	require.False(t, (&Doom{}).due(Send))
 
-	lifted := &doom{death: Death{Sent, 1}}
-	lifted.lift()
+	lifted := &Doom{Death: Death{Sent, 1}}
+	lifted.Lift()
 	require.False(t, lifted.due(Sent))
 }
 
 func TestOnlyStatementsThatWriteArePointsOfTheTracer(t *testing.T) {
 	t.Parallel()
-	d := &doom{death: Death{Sent, 99}}
+	d := &Doom{Death: Death{Sent, 99}}
 	tracer := doomedTracer{d}
 	for sql, writes := range map[string]bool{
 		"select dibs.append_one($1)": true, "select * from dibs.append($1, $2)": true, "commit": true, "begin": false, "select * from dibs.read_stream($1)": false,

@@ -113,7 +113,7 @@ type client struct {
 	store   *recorder
 	pool    *pgxpool.Pool // nil on SQLite
 	gate    *gate         // nil on SQLite
-	doom    *doom
+	doom    *Doom
 	log     zerolog.Logger
 	behind  *atomic.Bool // a consumer has much left to do
 }
@@ -146,11 +146,11 @@ func run(encoded string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var healed atomic.Bool
-	death := &doom{death: task.Death}
+	death := &Doom{Death: task.Death}
 	go func() {
 		n, _ := os.Stdin.Read(make([]byte, 1)) // until the harness has no more faults
 		healed.Store(n > 0)
-		death.lift()
+		death.Lift()
 		_, _ = io.Copy(io.Discard, os.Stdin) // until it wants no more
 		cancel()
 	}()
