@@ -74,7 +74,9 @@ var imports = map[string][]string{
 	"handler":                          {"logger", "messagestore", "upcast", "internal/disposition", "internal/panics", "internal/text"},
 	"handler/handlertest":              {"handler", "messagestore", "messagestore/memory", "internal/disposition", "internal/exactjson"},
 	"reservation":                      {"logger", "messagestore", "handler", "internal/followers", "internal/once", "internal/disposition", "internal/handling", "internal/keylife", "internal/keys"},
-	"inbox":                            {"logger", "messagestore", "reservation", "internal/keys", "internal/once"},
+	"inbox":                            {"logger", "messagestore", "reservation", "internal/keys", "internal/once", "internal/text"},
+	"internal/receiving":               {"handler", "inbox", "logger", "messagestore", "internal/backoff", "internal/disposition", "internal/keys", "internal/panics", "internal/text"},
+	"internal/brokertest":              {"consumer", "handler", "inbox", "logger", "messagestore", "messagestore/memory", "messagestore/sqlite", "outbox", "reservation", "internal/await", "internal/disposition", "internal/must", "internal/receiving"},
 	"alarm":                            {"logger", "messagestore", "consumer", "handler", "reservation", "internal/backoff", "internal/exactjson", "internal/known", "internal/outage", "internal/text"},
 	"outbox":                           {"logger", "messagestore", "consumer", "handler", "internal/known", "internal/disposition", "internal/panics"},
 	"saga/internal/event":              {"messagestore"},
@@ -172,8 +174,9 @@ func match(pattern, name string) bool {
 // leaves out the values of refused input.
 func TestErrorsGoIntoLogsWithoutTheirValues(t *testing.T) {
 	sources := files(t, ".go")
-	maps.Copy(sources, filesIn(t, "brokers/nats", ".go"))
-	maps.Copy(sources, filesIn(t, "reservation/intent/redisintent", ".go"))
+	for _, dir := range append([]string{"reservation/intent/redisintent"}, brokerModules...) {
+		maps.Copy(sources, filesIn(t, dir, ".go"))
+	}
 	found := 0
 	for file, src := range sources {
 		if strings.HasSuffix(file, "_test.go") {

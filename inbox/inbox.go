@@ -15,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/once"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -100,13 +101,18 @@ type Undone struct {
 // MessageType returns "Undone".
 func (Undone) MessageType() string { return "Undone" }
 
-// Refused records a request whose key was used for another. It is in the category name:inbox+refused,
-// in the stream of the key, once for all requests with the same source and data.
+// Refused records a request that is not carried out: its key was used for another, or [Inbox.Refuse] was called.
+// It is in the category name:inbox+refused, in the stream of the key, or, where the key is no key, of the digest; once
+// for all requests with the same source and data.
 type Refused struct {
 	Source string          `json:"source"`
 	Digest string          `json:"digest"`
 	Error  string          `json:"error"`
-	Data   json.RawMessage `json:"data,omitempty"` // none if a message could not hold it
+	Key    string          `json:"key,omitempty"`  // if the stream's name does not have it: the text of it
+	Data   json.RawMessage `json:"data,omitempty"` // if they are JSON that a message can hold
+	Raw    []byte          `json:"raw,omitempty"`  // otherwise, of Refuse alone
+	Part   int             `json:"part,omitempty"` // of data that are in several messages, in order: from 1
+	Parts  int             `json:"parts,omitempty"`
 }
 
 // MessageType returns "Refused".
@@ -186,7 +192,7 @@ func (b *Inbox[Tx]) refuse(ctx context.Context, m Request, digest string) error 
 	if err != nil {
 		return err
 	}
-	body := Refused{m.Source, digest, "the key was first used for another request", m.Data}
+	body := Refused{Source: m.Source, Digest: digest, Error: "the key was first used for another request", Data: m.Data}
 	envelope := messagestore.Envelope{ID: uuid.NewSHA1(uuid.NameSpaceOID, []byte("dibs refused "+string(stream)+" "+digest)), Body: body}
 	_, err = b.txs.Write(ctx, stream, messagestore.AnyVersion, envelope)
 	if errors.Is(err, messagestore.ErrInvalid) { // such as U+0000 in the data
@@ -199,6 +205,62 @@ func (b *Inbox[Tx]) refuse(ctx context.Context, m Request, digest string) error 
 	}
 	return nil
 }
+
+// partBytes bounds [Refused.Raw], so that the message can hold it in base64.
+const partBytes = 512 << 10
+
+// Refuse records a request that is not carried out, as [Refused], with its data as they are: any bytes, of any length.
+// So a broker may be told that it is done with a message that no inbox takes, or whose function has refused it. The
+// ID of m and its Source may be anything. The key stays free.
+//
+// The same request is recorded once, with the first reason.
+func (b *Inbox[Tx]) Refuse(ctx context.Context, m Request, reason error) error {
+	fail := func(err error) error { return fmt.Errorf("refuse: %w", err) }
+	if ctx == nil {
+		return fail(messagestore.NewInvalidError("context", nil, "it is nil"))
+	}
+	if reason == nil {
+		return fail(messagestore.NewInvalidError("reason", nil, "it is nil"))
+	}
+	body := Refused{Source: shorten(m.Source, MaxSourceBytes), Digest: digestOf(m.Source, m.Data), Error: text.Of(reason)}
+	category := b.inbox.WithType("refused")
+	stream, err := streamOf(category, m.ID)
+	if err != nil {
+		body.Key = shorten(m.ID, text.Max)
+		body.Digest = digestOf(m.ID, []byte(body.Digest))
+		stream = category.Stream(body.Digest)
+	}
+	if len(m.Data) > 0 {
+		body.Data = m.Data
+	}
+	write := func() error {
+		id := uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "dibs refused by a caller %s %s %d", stream, body.Digest, body.Part))
+		_, err := b.txs.Write(ctx, stream, messagestore.AnyVersion, messagestore.Envelope{ID: id, Body: body})
+		if errors.Is(err, messagestore.ErrIDConflict) { // it was recorded for another reason
+			return nil
+		}
+		return err
+	}
+	switch err := write(); {
+	case err == nil:
+		return nil
+	case !errors.Is(err, messagestore.ErrInvalid):
+		return fail(err)
+	}
+	// The data are no JSON, or too long, or have a character that the store does not take.
+	body.Data = nil
+	body.Parts = (len(m.Data) + partBytes - 1) / partBytes
+	for part := range slices.Chunk(m.Data, partBytes) {
+		body.Part, body.Raw = body.Part+1, part
+		if err := write(); err != nil {
+			return fail(err)
+		}
+	}
+	return nil
+}
+
+// shorten returns valid text of at most so many bytes, and some for a mark.
+func shorten(s string, most int) string { return text.Shorten(s[:min(len(s), most)]) }
 
 // check returns the stream of a request and the form in which its data are compared: the canonical
 // form, if no other value has the same.

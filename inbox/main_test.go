@@ -87,7 +87,8 @@ type desk struct {
 	// calls work.
 	receive func(ctx context.Context, m inbox.Request, work func() (doneWith, error)) (reservation.Result, error)
 	// undo undoes a request, by a function that inserts a row for "undone" and its key.
-	undo func(ctx context.Context, m inbox.Request, work func() (doneWith, error)) (reservation.Result, error)
+	undo   func(ctx context.Context, m inbox.Request, work func() (doneWith, error)) (reservation.Result, error)
+	refuse func(ctx context.Context, m inbox.Request, reason error) error
 	// carry calls Receive with a function that is given the transaction, or nil for none.
 	carry func(ctx context.Context, m inbox.Request, f func(ctx context.Context, tx any) (doneWith, error)) (reservation.Result, error)
 	// handle returns the handler of deposits, whose function inserts a row and calls work.
@@ -181,6 +182,7 @@ func newDesk[Tx any](
 			return writesOf(work())
 		})
 	}
+	d.refuse = u.Refuse
 	d.undo = func(ctx context.Context, m inbox.Request, work func() (doneWith, error)) (reservation.Result, error) {
 		return u.Undo(ctx, m, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 			if err := insert(ctx, tx, "undone "+m.ID); err != nil {
