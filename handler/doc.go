@@ -50,7 +50,7 @@
 //	Answer     as a consumer      as a consumer           as a consumer       the step is refused
 //	scenario   the next message;  the end;                the next message;   the end;
 //	           ThenParked         ThenRetryAfter          ThenSkipped         ThenRefused
-//	receiver   OnPark, and not    delivered again         acknowledged;       OnPark, and not
+//	receiver   recorded, and not  delivered again         acknowledged;       recorded, and not
 //	           delivered again    after d                 counted, logged     delivered again
 //
 // The consumer's row holds under every ErrorPolicy. Where that is to park in order, Park parks in order
@@ -58,7 +58,7 @@
 // and the function is its sink's; a d that is not above 0 is the relay's own pause there. A step, an
 // undo, a function and Answer are of package saga; the function that makes the command of an Ask is as a
 // step. A refused step is returned to the function of the saga, which is undone if that returns the
-// error. A receiver is of package natsbroker. A scenario is of package handlertest, and fails unless the
+// error. A receiver is of a module in brokers. A scenario is of package handlertest, and fails unless the
 // test asks for the error. A clock of package alarm calls no function of the caller's.
 //
 // Errors of Dibs have dispositions of their own, and say so: data that do not decode are refused, and an

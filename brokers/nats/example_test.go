@@ -3,6 +3,7 @@ package natsbroker_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,7 +14,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
+	"github.com/dibs-go/dibs/inbox"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -59,6 +63,9 @@ func ExampleReceiver() {
 			stop()
 		}
 		return nil
+	}, func(ctx context.Context, m jetstream.Msg, reason error) error {
+		request, _ := natsbroker.Request(m, "") // what there is of it
+		return payments.Refuse(ctx, request, reason)
 	}, nil)
 	check(err)
 	check(receiver.Run(ctx))
@@ -93,4 +100,24 @@ func check(err error) {
 	if err != nil {
 		panic(err)
 	}
+}
+
+// openInbox opens the store at a path, with a table of payments.
+func openInbox(ctx context.Context, path string) (*inbox.Inbox[*sql.Tx], *sqlite.Driver, error) {
+	driver, err := sqlite.Open(ctx, path, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	txs, err := messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil)))
+	if err == nil {
+		_, err = txs.Transact(ctx, "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+			_, err := tx.ExecContext(ctx, "create table if not exists payments (amount int)")
+			return nil, err
+		})
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, driver.Close())
+	}
+	u, err := inbox.New(txs, "payments", nil)
+	return u, driver, err
 }

@@ -3,7 +3,6 @@ package natsbroker_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -23,17 +22,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/outbox"
 )
-
-// A test starts its own program again for a process that it kills.
-func TestMain(m *testing.M) {
-	if os.Getenv(childServer) != "" {
-		if err := receiveAndHang(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
 
 const outgoing messagestore.Category = "payments:outgoing"
 

@@ -1,12 +1,8 @@
 package natsbroker_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,7 +17,6 @@ import (
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/outbox"
 )
 
@@ -53,30 +48,6 @@ func TestAStreamHasEachMessageOnceAndInOrder(t *testing.T) {
 	for name, value := range (&outbox.Message{Message: last}).Headers() {
 		require.Equal(t, value, m.Header.Get(name), name)
 	}
-}
-
-// A relay of another name sends all messages again, long after the server has forgotten their ids.
-func TestARelayThatSendsAllAgainAddsNothing(t *testing.T) {
-	t.Parallel()
-	b := startBroker(t)
-	js := b.connect()
-	b.stream(js, nil)
-	store := newStore()
-	fill(t, store, 5, 0, 5)
-	old := must.New(natsbroker.NewSink(js, nil))
-	catchUp(t, relayOf(store, old, "one", nil))
-	forget(t, js)
-
-	catchUp(t, relayOf(store, old, "two", nil)) // it remembers the subjects
-	requireOnce(t, store, js)
-	fresh := must.New(natsbroker.NewSink(b.connect(), nil)) // another process
-	catchUp(t, relayOf(store, fresh, "three", nil))
-	requireOnce(t, store, js)
-	require.Equal(t, natsbroker.SinkStats{Present: 25}, fresh.Stats())
-	small := must.New(natsbroker.NewSink(js, &natsbroker.SinkConfig{Remember: 1}))
-	catchUp(t, relayOf(store, small, "four", nil))
-
-	requireOnce(t, store, js)
 }
 
 // The stale sink remembers a sequence from before another one went on.
@@ -140,109 +111,6 @@ func TestStreamsOfOneCardinalIDShareASubject(t *testing.T) {
 	forget(t, js)
 
 	catchUp(t, relayOf(store, must.New(natsbroker.NewSink(js, nil)), "two", nil))
-
-	requireOnce(t, store, js)
-}
-
-var errCrash = errors.New("the process ended before it had the answer")
-
-// A crashing sink publishes, and then says nothing of it, or the whole relay is stopped there.
-type crashing struct {
-	outbox.BatchSink
-
-	crash func() error
-}
-
-func (c *crashing) Send(ctx context.Context, m *outbox.Message) error {
-	if err := c.BatchSink.Send(ctx, m); err != nil {
-		return err
-	}
-	return c.crash()
-}
-
-func (c *crashing) SendAll(ctx context.Context, messages []*outbox.Message) []error {
-	answers := c.BatchSink.SendAll(ctx, messages)
-	for i := range answers {
-		if answers[i] == nil {
-			answers[i] = c.crash()
-		}
-	}
-	return answers
-}
-
-func TestOnceAndInOrderOverSQLiteThroughCrashesBetweenPublishAndCheckpoint(t *testing.T) {
-	t.Parallel()
-	b := startBroker(t)
-	js := b.connect()
-	b.stream(js, nil)
-	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil)
-	require.NoError(t, err)
-	store := must.New(messagestore.New(driver, nil))
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	fill(t, store, 4, 0, 25)
-
-	for run := range 6 {
-		ctx, cancel := context.WithCancel(t.Context())
-		var sent atomic.Int64
-		sink := &crashing{must.New(natsbroker.NewSink(js, nil)), func() error {
-			if sent.Add(1) == int64(10+run) {
-				cancel()
-			}
-			if ctx.Err() != nil {
-				return errCrash
-			}
-			return nil
-		}}
-		err := relayOf(store, sink, "tonats", &outbox.Config{Concurrency: 1 + run%3, Grace: time.Millisecond}).Run(ctx)
-		require.NoError(t, err)
-		cancel()
-		forget(t, js)
-	}
-	catchUp(t, relayOf(store, must.New(natsbroker.NewSink(js, nil)), "tonats", nil))
-
-	requireOnce(t, store, js)
-}
-
-func TestTwoRelaysSideBySideAddNothing(t *testing.T) {
-	t.Parallel()
-	b := startBroker(t)
-	js := b.connect()
-	b.stream(js, nil)
-	store := newStore()
-	fill(t, store, 4, 0, 50)
-	sinks := []*natsbroker.Sink{must.New(natsbroker.NewSink(js, nil)), must.New(natsbroker.NewSink(b.connect(), nil)), must.New(natsbroker.NewSink(b.connect(), nil))}
-	var all sync.WaitGroup
-	for i, sink := range sinks { // each from the start, as if the others' checkpoints were lost
-		all.Go(func() { catchUp(t, relayOf(store, sink, fmt.Sprint("relay", i), nil)) })
-	}
-	all.Wait()
-
-	requireOnce(t, store, js)
-}
-
-func TestAServerThatRestartsLosesNothing(t *testing.T) {
-	t.Parallel()
-	b := startBroker(t)
-	js := b.connect()
-	b.stream(js, nil)
-	store := newStore()
-	fill(t, store, 4, 0, 20)
-	sink := must.New(natsbroker.NewSink(js, &natsbroker.SinkConfig{Timeout: time.Second}))
-	sent := func(messages int) {
-		await.That(t, fmt.Sprint("sent messages: ", messages), func() (bool, any) {
-			stats := sink.Stats()
-			return stats.Published+stats.Present >= int64(messages), stats
-		})
-	}
-	running(t, relayOf(store, sink, "tonats", nil).Run)
-	for round := range 3 {
-		sent(20*round + 10)
-		b.stop()
-		fill(t, store, 4, 20+10*round, 30+10*round)
-		b.start()
-	}
-
-	sent(200)
 
 	requireOnce(t, store, js)
 }
@@ -464,21 +332,6 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 		require.ErrorIs(t, err, nats.ErrConnectionClosed)
 		require.Nil(t, disposition.Of(err))
 	})
-}
-
-func TestASinkRefusesNoContextAndNoMessage(t *testing.T) {
-	t.Parallel()
-	sink := must.New(natsbroker.NewSink(startBroker(t).connect(), nil))
-	m := &outbox.Message{Message: &messagestore.Message{Stream: "payments:outgoing-1"}, Topic: "payments"}
-
-	for text, err := range map[string]error{
-		"publish: invalid context: it is nil": sink.Send(nil, m), //nolint:staticcheck // on purpose
-		"publish: invalid message: it is nil": errors.Join(sink.Send(t.Context(), nil), sink.Send(t.Context(), &outbox.Message{})),
-	} {
-		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		require.ErrorContains(t, err, text)
-	}
-	require.ErrorIs(t, sink.SendAll(t.Context(), []*outbox.Message{nil})[0], messagestore.ErrInvalid)
 }
 
 func TestMistakesOfASinkAreToldTogether(t *testing.T) {

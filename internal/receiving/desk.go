@@ -1,0 +1,248 @@
+package receiving
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Desk keeps the deliveries that a receiver has in hand, up to a bound: in work, ready for it, behind another of
+// their key, or to come again after a pause. Deliveries of one key are worked on one after the other, in the order of
+// [Desk.Put], and those of other keys pass a delivery that waits. It is safe for concurrent use.
+type Desk[D Delivery] struct {
+	work   func(ctx context.Context, d D, times int) (again time.Duration, ended bool)
+	window int
+
+	mu      sync.Mutex
+	changed sync.Cond
+	lanes   map[string][]*entry[D] // the first is ready, in work, or waits
+	alone   map[*entry[D]]struct{} // those without a key
+	ready   []*entry[D]
+	inHand  int
+	stopped bool
+	workers sync.WaitGroup
+}
+
+type entry[D Delivery] struct {
+	delivery D
+	key      string
+	keyed    bool
+	failures int
+	inWork   bool
+	gone     bool // it was dropped
+	timer    *time.Timer
+}
+
+// NewDesk returns a desk for up to window deliveries, whose workers call work.
+func NewDesk[D Delivery](window int, work func(ctx context.Context, d D, times int) (again time.Duration, ended bool)) *Desk[D] {
+	k := &Desk[D]{work: work, window: window, lanes: map[string][]*entry[D]{}, alone: map[*entry[D]]struct{}{}}
+	k.changed.L = &k.mu
+	return k
+}
+
+// Start starts a number of workers. They call work with working, and take no further delivery once told is done.
+func (k *Desk[D]) Start(told, working context.Context, workers int) {
+	context.AfterFunc(told, k.end)
+	for range workers {
+		k.workers.Go(func() { k.serve(working) })
+	}
+}
+
+func (k *Desk[D]) end() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.stopped = true
+	k.changed.Broadcast()
+}
+
+// Room waits until there is room for a delivery, and returns for how many. It returns 0 when ctx is done.
+func (k *Desk[D]) Room(ctx context.Context) int {
+	stop := context.AfterFunc(ctx, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.changed.Broadcast()
+	})
+	defer stop()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for ctx.Err() == nil && k.inHand >= k.window {
+		k.changed.Wait()
+	}
+	if ctx.Err() != nil {
+		return 0
+	}
+	return k.window - k.inHand
+}
+
+// Put adds a delivery. One without a key waits for no other.
+func (k *Desk[D]) Put(d D, key string, keyed bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := &entry[D]{delivery: d, key: key, keyed: keyed}
+	k.inHand++
+	if !keyed {
+		k.alone[e] = struct{}{}
+		k.offer(e)
+		return
+	}
+	k.lanes[key] = append(k.lanes[key], e)
+	if len(k.lanes[key]) == 1 {
+		k.offer(e)
+	}
+}
+
+func (k *Desk[D]) offer(e *entry[D]) {
+	k.ready = append(k.ready, e)
+	k.changed.Broadcast()
+}
+
+func (k *Desk[D]) serve(ctx context.Context) {
+	for {
+		e := k.next()
+		if e == nil {
+			return
+		}
+		again, ended := k.work(ctx, e.delivery, e.delivery.Times()+e.failures)
+		k.put(e, again, ended)
+	}
+}
+
+func (k *Desk[D]) next() *entry[D] {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for !k.stopped && len(k.ready) == 0 {
+		k.changed.Wait()
+	}
+	if k.stopped {
+		return nil
+	}
+	e := k.ready[0]
+	k.ready = k.ready[1:]
+	e.inWork = true
+	return e
+}
+
+// put takes a delivery back from a worker.
+func (k *Desk[D]) put(e *entry[D], again time.Duration, ended bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e.inWork = false
+	if ended || e.gone {
+		k.remove(e)
+		return
+	}
+	e.failures++
+	e.timer = time.AfterFunc(again, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if !e.gone && !k.stopped {
+			k.offer(e)
+		}
+	})
+}
+
+// remove opens the lane of a delivery that ended to the next.
+func (k *Desk[D]) remove(e *entry[D]) {
+	k.inHand--
+	k.changed.Broadcast()
+	if !e.keyed {
+		delete(k.alone, e)
+		return
+	}
+	lane := k.lanes[e.key][1:]
+	if len(lane) == 0 {
+		delete(k.lanes, e.key)
+		return
+	}
+	k.lanes[e.key] = lane
+	k.offer(lane[0])
+}
+
+// InHand returns the deliveries that have not ended.
+func (k *Desk[D]) InHand() (all []D) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for e := range k.entries {
+		all = append(all, e.delivery)
+	}
+	return all
+}
+
+func (k *Desk[D]) entries(yield func(*entry[D]) bool) {
+	for e := range k.alone {
+		if !yield(e) {
+			return
+		}
+	}
+	for _, lane := range k.lanes {
+		for _, e := range lane {
+			if !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// Drop forgets the deliveries that the broker has taken back. A worker ends what it has begun.
+func (k *Desk[D]) Drop(lost func(D) bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for e := range k.alone {
+		if lost(e.delivery) {
+			k.forget(e)
+			if !e.inWork {
+				delete(k.alone, e)
+			}
+		}
+	}
+	for key, lane := range k.lanes {
+		kept := slices.DeleteFunc(slices.Clone(lane), func(e *entry[D]) bool {
+			if !lost(e.delivery) {
+				return false
+			}
+			k.forget(e)
+			return !e.inWork
+		})
+		switch {
+		case len(kept) == 0:
+			delete(k.lanes, key)
+		default:
+			k.lanes[key] = kept
+			if first := kept[0]; first != lane[0] {
+				k.offer(first)
+			}
+		}
+	}
+	k.ready = slices.DeleteFunc(k.ready, func(e *entry[D]) bool { return e.gone })
+	k.changed.Broadcast()
+}
+
+// forget marks a delivery as dropped. One that a worker has is removed when the worker puts it back.
+func (k *Desk[D]) forget(e *entry[D]) {
+	if e.gone {
+		return
+	}
+	e.gone = true
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+	if !e.inWork {
+		k.inHand--
+	}
+}
+
+// Stop waits for the deliveries in work, and returns the others: they go back to the broker.
+func (k *Desk[D]) Stop() (unended []D) {
+	k.end()
+	k.workers.Wait()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for e := range k.entries {
+		if e.timer != nil {
+			e.timer.Stop()
+		}
+		unended = append(unended, e.delivery)
+	}
+	return unended
+}

@@ -1,0 +1,237 @@
+// Package receiving is what the receivers of all brokers share: the disposition of a function's error, the record of
+// a parked message, the pauses before a message comes again, and, for brokers that deliver a message later only if
+// their connection ends, a [Desk] that keeps it meanwhile. A package in brokers has the broker's own part.
+package receiving
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/inbox"
+	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const (
+	// LeastDelay is the pause before a message comes again after its first failure.
+	LeastDelay = 100 * time.Millisecond
+
+	// answerWithin bounds the wait for a broker to confirm an acknowledgement.
+	answerWithin = 5 * time.Second
+
+	maxAttempts = 1_000_000
+)
+
+// ErrRunning is returned by a Run while another goes on.
+var ErrRunning = errors.New("the receiver is running")
+
+// A Config is the part of a receiver's configuration that all have. The packages of the brokers have the texts.
+type Config struct {
+	Concurrency int
+	MaxDelay    time.Duration
+	Attempts    int
+	Grace       time.Duration
+	Logger      logger.Logger
+}
+
+// WithDefaults returns c with the defaults of fields that are 0.
+func (c Config) WithDefaults() Config {
+	if c.Concurrency == 0 {
+		c.Concurrency = 1
+	}
+	if c.MaxDelay == 0 {
+		c.MaxDelay = time.Minute
+	}
+	if c.Grace == 0 {
+		c.Grace = 10 * time.Second
+	}
+	return c
+}
+
+// Check returns the mistakes in c.
+func (c Config) Check() (all []error) {
+	add := func(field string, value any, rule string) {
+		all = append(all, messagestore.NewInvalidError(field, value, rule))
+	}
+	if n := c.Concurrency; n < 1 || n > 1024 {
+		add("Concurrency", n, "it is between 1 and 1024")
+	}
+	if d := c.MaxDelay; d < LeastDelay || d > 24*time.Hour {
+		add("MaxDelay", d, "it is between 100ms and 24h0m0s")
+	}
+	if n := c.Attempts; n < 0 || n > maxAttempts {
+		add("Attempts", n, fmt.Sprintf("it is between 1 and %d, or 0 for no bound", maxAttempts))
+	}
+	if d := c.Grace; d < time.Millisecond || d > time.Hour {
+		add("Grace", d, "it is between 1ms and 1h0m0s")
+	}
+	return all
+}
+
+// Counts are what has become of messages.
+type Counts struct {
+	Acked, Delayed, Parked, Skipped atomic.Int64
+}
+
+// A Delivery is a message as a broker has delivered it.
+type Delivery interface {
+	// Place is the subject, stream, topic or queue that the message came from, for the log.
+	Place() string
+
+	// Times is how often the message was delivered, this time included, as far as the broker knows.
+	Times() int
+
+	// Ack tells the broker that it is done with the message, and returns when the broker has confirmed that.
+	Ack(ctx context.Context) error
+
+	// Parked is Ack for a message that was recorded and not handled.
+	Parked(ctx context.Context, reason error) error
+
+	// Extend tells the broker that the message is still in work.
+	Extend()
+}
+
+// A Work is a function of a caller, and its record of parked messages, for one delivery.
+type Work struct {
+	Call func(ctx context.Context) error
+	Park func(ctx context.Context, reason error) error
+}
+
+// Handle passes a delivery to the caller's function, for the given time, and tells the broker what came of it. If
+// ended is false, the message is to come again after a pause, and at once if that is 0: the receiver stops.
+//
+// While a function goes on, the delivery is extended at the interval every, if that is not 0.
+func (c Config) Handle(ctx context.Context, counts *Counts, d Delivery, times int, every time.Duration, w Work) (again time.Duration, ended bool) {
+	err := guarded(d, every, func() error { return w.Call(ctx) })
+	if err == nil {
+		c.ack(ctx, d, d.Ack, &counts.Acked)
+		return 0, true
+	}
+	found := disposition.Of(err)
+	switch {
+	case found.Asks(disposition.Skip):
+		c.Logger.Warn().Str("from", d.Place()).Str("reason", text.Log(err)).Msg("message skipped")
+		c.ack(ctx, d, d.Ack, &counts.Skipped)
+		return 0, true
+	case found.Asks(disposition.Retry):
+		return c.delay(counts, d, times, err, found.After), false
+	case found.Asks(disposition.Park), found.Asks(disposition.Refuse):
+	case ctx.Err() != nil: // the receiver stops: another one has the message at once
+		return 0, false
+	case c.Attempts > 0 && times >= c.Attempts:
+		err = fmt.Errorf("failed %d times: %w", times, err)
+	default:
+		return c.delay(counts, d, times, err, backoff.After(times, LeastDelay, c.MaxDelay)), false
+	}
+	if failure := guarded(d, every, func() error { return w.Park(ctx, err) }); failure != nil {
+		if ctx.Err() != nil {
+			return 0, false
+		}
+		return c.delay(counts, d, times, fmt.Errorf("record a parked message: %w", failure), backoff.After(times, LeastDelay, c.MaxDelay)), false
+	}
+	c.Logger.Error().Str("from", d.Place()).Str("error", text.Log(err)).Msg("message parked: it does not come again")
+	c.ack(ctx, d, func(ctx context.Context) error { return d.Parked(ctx, err) }, &counts.Parked)
+	return 0, true
+}
+
+// ack acknowledges a message, and counts it when the broker has confirmed that.
+func (c Config) ack(ctx context.Context, d Delivery, ack func(context.Context) error, count *atomic.Int64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
+	defer cancel()
+	if err := ack(ctx); err != nil {
+		c.Logger.Warn().Str("from", d.Place()).Str("error", text.Log(err)).Msg("an acknowledgement was not confirmed: the message may come again")
+		return
+	}
+	count.Add(1)
+}
+
+func (c Config) delay(counts *Counts, d Delivery, times int, err error, pause time.Duration) time.Duration {
+	counts.Delayed.Add(1)
+	event := c.Logger.Warn().Str("from", d.Place()).Int("deliveries", times).Dur("pause", pause)
+	if stack := panics.Stack(err); stack != "" {
+		event = event.Str(logger.Stack, stack)
+	}
+	event.Str("error", text.Log(err)).Msg("message failed: it comes again")
+	return pause
+}
+
+// guarded calls f, and extends the delivery while f goes on.
+func guarded(d Delivery, every time.Duration, f func() error) error {
+	done := panics.Go(f)
+	if every <= 0 {
+		return <-done
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-tick.C:
+			d.Extend()
+		}
+	}
+}
+
+// Grace returns a context for the work of a receiver that takes messages until ctx is done: it ends so much later.
+func Grace(ctx context.Context, grace time.Duration) (working context.Context, cancel context.CancelFunc) {
+	working, cancel = context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		_ = backoff.Wait(working, grace)
+		cancel()
+	})
+	return working, cancel
+}
+
+// Request returns a message as a request for an inbox. A message that no inbox takes has an error that is a refusal, by
+// handler.Refuse, and matches [messagestore.ErrInvalid]; the request is then what there is of it, for [inbox.Inbox.Refuse].
+func Request(id, header, source string, data []byte) (inbox.Request, error) {
+	request := inbox.Request{ID: id, Source: source, Data: json.RawMessage(data)}
+	if err := fault(request, header); err != nil {
+		return request, fmt.Errorf("message of %s: %w", text.Shorten(source), handler.Refuse(err))
+	}
+	return request, nil
+}
+
+func fault(r inbox.Request, header string) error {
+	if rule := keys.Rule(r.ID); rule != "" {
+		return keys.Invalid(header, r.ID, rule)
+	}
+	switch {
+	case len(r.Source) > inbox.MaxSourceBytes:
+		return messagestore.NewInvalidError("source", r.Source, fmt.Sprintf("at most %d bytes", inbox.MaxSourceBytes))
+	case !utf8.ValidString(r.Source) || strings.ContainsRune(r.Source, 0):
+		return messagestore.NewInvalidError("source", r.Source, "not valid UTF-8, or with a character U+0000")
+	case len(r.Data) > messagestore.MaxMessageBytes:
+		return messagestore.NewInvalidError("data", []byte(r.Data), fmt.Sprintf("too long: at most %d bytes", messagestore.MaxMessageBytes))
+	case !utf8.Valid(r.Data):
+		return messagestore.NewInvalidError("data", []byte(r.Data), "not valid UTF-8")
+	}
+	if len(r.Data) > 0 {
+		if _, err := keys.Canonical(r.Data); err != nil {
+			return messagestore.NewInvalidError("data", []byte(r.Data), fmt.Sprintf("it is no JSON: %v", err))
+		}
+	}
+	return nil
+}
+
+// Lane returns the key by which messages with a header dibs-stream are handled in order: the cardinal id of the stream.
+// Without the header there is none.
+func Lane(stream string) (key string, ok bool) {
+	if stream == "" {
+		return "", false
+	}
+	return messagestore.StreamName(stream).CardinalID(), true
+}
