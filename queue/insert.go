@@ -73,6 +73,16 @@ const (
 	UntilDelivered
 )
 
+var uniqueUntils = []string{UntilForgotten: "forgotten", UntilFinished: "finished", UntilDelivered: "delivered"}
+
+// String returns forgotten, finished or delivered.
+func (u UniqueUntil) String() string {
+	if u < 0 || int(u) >= len(uniqueUntils) {
+		return fmt.Sprintf("UniqueUntil(%d)", int(u))
+	}
+	return uniqueUntils[u]
+}
+
 // has reports whether an item in a state has its unique name still.
 func (u UniqueUntil) has(state State) bool {
 	switch u {

@@ -125,7 +125,7 @@ func TestAUniqueNameIsFreeAgain(t *testing.T) {
 	t.Parallel()
 	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
 		until := func(until queue.UniqueUntil) *queue.InsertOpts {
-			return &queue.InsertOpts{Unique: fmt.Sprint("sync", until), UniqueUntil: until}
+			return &queue.InsertOpts{Unique: fmt.Sprint("sync", int(until)), UniqueUntil: until}
 		}
 		receive := func() *queue.Job {
 			jobs, err := q.Receive(t.Context(), 9, nil)
@@ -238,4 +238,14 @@ func TestAUniqueNameIsFreeWhenItsItemIsRemoved(t *testing.T) {
 	driver.err = messagestore.ErrClosed
 	_, err := q.Insert(t.Context(), Send{To: "ann"}, opts)
 	require.ErrorIs(t, err, messagestore.ErrClosed)
+}
+
+func TestAUniqueUntilNamesItself(t *testing.T) {
+	t.Parallel()
+	for until, want := range map[queue.UniqueUntil]string{queue.UntilForgotten: "forgotten", queue.UntilFinished: "finished", queue.UntilDelivered: "delivered", 9: "UniqueUntil(9)"} {
+		require.Equal(t, want, until.String())
+	}
+	q := must.New(queue.New(must.New(messagestore.New(memory.New(), nil)), "mail", nil))
+	_, err := q.Insert(t.Context(), Send{}, &queue.InsertOpts{UniqueUntil: queue.UntilDelivered})
+	require.ErrorContains(t, err, `invalid UniqueUntil "delivered": an item without a Unique name has none`)
 }

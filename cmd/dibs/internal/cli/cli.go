@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -135,9 +136,26 @@ func (a *app) run(ctx context.Context, args []string, stdout io.Writer) int {
 	if err != nil {
 		return a.end(ctx, &usageError{mistakeOf(err), "see " + usageOf(err) + " --help"})
 	}
+	if err := emptyFlag(command); err != nil {
+		return a.end(ctx, err)
+	}
 	a.globals = g.globals
 	a.out.json = a.JSON
 	return a.end(ctx, command.Run())
+}
+
+// emptyFlag returns an error for a flag that was given with an empty text, such as a variable of a shell that is not set. It
+// would be taken for one that was not given.
+func emptyFlag(command *kong.Context) error {
+	for _, path := range command.Path {
+		if path.Flag == nil || path.Flag.Target.Kind() != reflect.String {
+			continue
+		}
+		if value, is := command.FlagValue(path.Flag).(string); is && value == "" {
+			return &usageError{fmt.Errorf("--%s: its value is empty", path.Flag.Name), "leave the flag out, or give it a value"}
+		}
+	}
+	return nil
 }
 
 // end flushes the output, prints err, and returns the exit code.

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
+	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/reservation/intent"
 	"github.com/dibs-go/dibs/saga"
 )
@@ -155,6 +156,11 @@ func isSagaState(err error) bool {
 	return is
 }
 
+func isKeyReused(err error) bool {
+	_, is := errors.AsType[*queue.KeyReusedError](err)
+	return is
+}
+
 func (a *app) describe(err error) problem {
 	p := problem{Error: err.Error(), Kind: "failure", Exit: exitFailure}
 	if _, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
@@ -182,6 +188,9 @@ func (a *app) describe(err error) problem {
 	case errors.Is(err, messagestore.ErrIDConflict):
 		p.Kind = "idConflict"
 		p.Hint = "an id is for one message; leave it out for a new one"
+	case isKeyReused(err):
+		p.Kind = "keyReused"
+		p.Hint = "a unique name is for one item; the error names the one that has it"
 	case errors.Is(err, messagestore.ErrOutcomeUnknown):
 		p.Kind = "outcomeUnknown"
 		p.Hint = "run it again with the same id: messages that are written already are not written again"

@@ -36,6 +36,9 @@ func TestMistakesAreTold(t *testing.T) {
 		{"forget", "payments:inbox", "--older-than", "30d"},
 		{"tail", "account", "--interval", "often"},
 		{"parked", "drop", "account", "mail", id},
+		{"write", "account-1", "Opened", "--id", ""},
+		{"queue", "insert", "mail", "Send", "--unique="},
+		{"--store=", "stream", "account-1"},
 
 		// Names.
 		{"stream", "account"},

@@ -52,6 +52,9 @@ func (a *app) withQueues(ctx context.Context, f func(store *messagestore.Store, 
 
 // withQueue calls f with a queue that the store has.
 func (a *app) withQueue(ctx context.Context, name string, f func(store *messagestore.Store, q *queue.Queue) error) error {
+	if err := checkQueue(name); err != nil {
+		return err
+	}
 	return a.withQueues(ctx, func(store *messagestore.Store, all []queuing.Status) error {
 		s, err := queueNamed(all, name)
 		if err != nil {
@@ -63,6 +66,14 @@ func (a *app) withQueue(ctx context.Context, name string, f func(store *messages
 		}
 		return f(store, q)
 	})
+}
+
+// checkQueue returns an error for an empty name, which package queue takes for that of the category.
+func checkQueue(name string) error {
+	if name == "" {
+		return messagestore.NewInvalidError("queue name", name, "it is empty")
+	}
+	return nil
 }
 
 // A withQueue calls f with a queue of a name.
@@ -84,7 +95,7 @@ func (c newQueue) with(a *app) withQueue {
 			return err
 		}
 		category, err := messagestore.ParseCategory(c.Category)
-		if err != nil {
+		if err = errors.Join(checkQueue(name), err); err != nil {
 			return err
 		}
 		return a.withStore(ctx, 1, func(store *messagestore.Store) error {
@@ -237,11 +248,11 @@ type queueJobsCommand struct {
 func (queueJobsCommand) Help() string {
 	return `A line for each item: its position, which names it to the other commands, its state, how often it was given back, its failures, the time before which it is not offered, the type and stream of its message, and the note of its handler on its progress, or the error of its last failure. An item is
 
-- waiting, if no worker has met it yet;
-- out, at a worker;
-- later, if it is offered at a time, which may have come;
-- held, behind another item of its key;
-- dead, after its last failure, until it is retried or dropped.
+    waiting  if no worker has met it yet
+    out      at a worker
+    later    if it is offered at a time, which may have come
+    held     behind another item of its key
+    dead     after its last failure, until it is retried or dropped
 
 Examples:
 
@@ -536,7 +547,7 @@ func (c *queueItems) run(ctx context.Context, a *app, with withQueue, did, state
 		for _, position := range changed {
 			is[position] = true
 		}
-		line := queueChanged{Queue: c.Queue, Changed: changed}
+		line := queueChanged{Queue: c.Queue, Changed: append([]messagestore.GlobalPosition{}, changed...)}
 		var rest []string
 		for _, position := range positions {
 			if !is[position] {
@@ -581,9 +592,9 @@ func (c *queueRetryCommand) Run(ctx context.Context, a *app) error {
 		return usage("--all-dead goes without positions")
 	}
 	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
-		retried := queueChanged{Queue: c.Queue}
-		for {
-			items, err := q.Items(ctx, queuing.Dead, 0, queuing.MaxItems)
+		retried := queueChanged{Queue: c.Queue, Changed: []messagestore.GlobalPosition{}}
+		for from := messagestore.GlobalPosition(0); ; { // each once, also if it dies again at once
+			items, err := q.Items(ctx, queuing.Dead, from, queuing.MaxItems)
 			if err != nil {
 				return err
 			}
@@ -599,9 +610,10 @@ func (c *queueRetryCommand) Run(ctx context.Context, a *app) error {
 				return err
 			}
 			retried.Changed = append(retried.Changed, changed...)
-			if len(items) < queuing.MaxItems || len(changed) == 0 {
+			if len(items) < queuing.MaxItems {
 				break
 			}
+			from = positions[len(positions)-1] + 1
 		}
 		if a.JSON {
 			return a.out.object(retried)
@@ -644,6 +656,30 @@ Example:
 // Run cancels them.
 func (c *queueCancelCommand) Run(ctx context.Context, a *app) error {
 	return c.run(ctx, a, c.with(a), "cancelled", "not finished", (*queue.Queue).Cancel)
+}
+
+// with makes no queue that the store does not have if its category has no message at any of the positions.
+func (c *queueCancelCommand) with(a *app) withQueue {
+	return func(ctx context.Context, name string, f func(store *messagestore.Store, q *queue.Queue) error) error {
+		return c.newQueue.with(a)(ctx, name, func(store *messagestore.Store, q *queue.Queue) error {
+			all, err := queuesOf(ctx, store, "")
+			if err != nil {
+				return err
+			}
+			if _, err = queueNamed(all, name); err == nil {
+				return f(store, q)
+			}
+			for _, position := range c.Positions {
+				switch _, err := q.Item(ctx, messagestore.GlobalPosition(position)); {
+				case err == nil:
+					return f(store, q)
+				case !errors.Is(err, messagestore.ErrNotFound):
+					return err
+				}
+			}
+			return notFound("%s has no item at the position, and queue %s, which no worker ever took from, is not made", visible(c.Category), visible(name))
+		})
+	}
 }
 
 type namedQueue struct {

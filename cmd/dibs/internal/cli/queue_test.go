@@ -73,6 +73,10 @@ func TestQueuesAreListedAndTheirItemsShownAndChanged(t *testing.T) {
 		again := dibs.run(t, "queue", "drop", "mail", fmt.Sprint(later))
 		require.Equal(t, 1, again.code)
 		require.Contains(t, again.stderr, "no item that is later, held or dead is at position "+fmt.Sprint(later))
+		again = dibs.run(t, "queue", "drop", "mail", fmt.Sprint(later), "--json")
+		require.JSONEq(t, fmt.Sprintf(`{"queue":"mail","changed":[],"unchanged":[%d]}`, later), again.stdout)
+		reused := dibs.run(t, "queue", "insert", "mail", "Send", `{"to":"bob"}`, "--unique", "report", "--json")
+		require.Equal(t, "keyReused", objects(t, reused.stderr)[0]["kind"])
 		require.Equal(t, "mail is paused\n", dibs.ok(t, "queue", "pause", "mail"))
 		none, err := q.Receive(t.Context(), 10, nil)
 		require.NoError(t, err)
@@ -144,6 +148,14 @@ func TestAQueueIsPausedAndCancelledBeforeItsFirstWorker(t *testing.T) {
 		require.NotContains(t, dibs.run(t, "queue", "resume", "mail").stderr, "--category")
 		require.Equal(t, 2, dibs.run(t, "queue", "pause", "mail", "--category", "letters-1").code)
 		require.Equal(t, 2, dibs.run(t, "queue", "pause", "two-parts", "--category", "letters").code)
+		for _, args := range [][]string{{"pause", ""}, {"cancel", "", "1"}} {
+			nameless := dibs.run(t, append(append([]string{"queue"}, args...), "--category", "letters")...)
+			require.Equal(t, 2, nameless.code)
+			require.Contains(t, nameless.stderr, `invalid queue name "": it is empty`)
+		}
+		nothing := dibs.run(t, "queue", "cancel", "mial", "99", "--category", "letters")
+		require.Equal(t, 1, nothing.code)
+		require.Contains(t, nothing.stderr, "letters has no item at the position, and queue mial, which no worker ever took from, is not made")
 		require.Equal(t, result{0, "", "no queue was ever worked on\n"}, dibs.run(t, "queue", "ls"))
 		insert := func() string {
 			return fmt.Sprint(objects(t, dibs.ok(t, "queue", "insert", "letters", "Send", "--json"))[0]["position"])
