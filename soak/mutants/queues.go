@@ -107,7 +107,7 @@ func queued() []*Mutant {
 			edit("queue", "err := tx.Stage(ctx, w.Stream, w.Expected, w.Bodies[0])", "_, err := q.store.Write(ctx, w.Stream, w.Expected, w.Bodies[0])"),
 		), Scene: worked, Breaks: broken(queues.Staged)},
 		{Name: "commit-not-asked-for", Says: "an item whose completion was rolled back is completed", Plant: code(
-			edit("queue", "e.Kind = queuing.Committed return e", "e.Kind = queuing.Complete\n\treturn e"),
+			edit("internal/work", "e.Kind = queuing.Committed return e", "e.Kind = queuing.Complete\n\treturn e"),
 		), Scene: worked, Breaks: broken(queues.Effects)},
 	}
 }
