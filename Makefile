@@ -144,7 +144,7 @@ soak: ## Torment a store for three minutes and check its history (SOAK=--ci: to 
 	cd soak && go build -buildvcs=auto -o ../bin/soak . && exec ../bin/soak $(SOAK)
 
 .PHONY: soak/ci
-soak/ci: ## Torment a store, replicas, holders of intents and a queue to the goals of make ci/long, with failovers: some forty minutes
+soak/ci: ## Torment a store, replicas, holders of intents and queues to the goals of make ci/long, with failovers: some forty minutes
 	scripts/setup postgresql pgbouncer libfaketime
 	$(MAKE) soak SOAK=--ci
 	$(MAKE) soak SOAK=failover

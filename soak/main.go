@@ -9,7 +9,7 @@
 //	make soak SOAK=replicas          members of groups that join by name come and go
 //	make soak SOAK=intents           holders of leases that are killed, stopped and too late
 //	make soak SOAK='intents --ci'    the same until its goals are reached, and through failovers
-//	make soak SOAK=queue             workers of a queue that are killed, stopped and too late
+//	make soak SOAK=queue             workers of a queue that are killed, stopped and too late, on PostgreSQL and SQLite
 //	make mutants                     with a bug, one of many at a time, that has to be found
 package main
 

@@ -190,24 +190,27 @@ func TestMembersOfGroupsThatComeAndGo(t *testing.T) {
 	require.Regexp(t, `25 seats +[1-9]\d+ +0\n`, string(verdict))
 }
 
-func TestARunOfAQueueIsCheckedAndLeavesNothing(t *testing.T) {
+func TestRunsOfAQueueAreCheckedAndLeaveNothing(t *testing.T) {
 	out := t.TempDir()
-	f := queueRun{Seed: 3, Duration: 5 * time.Second, Processes: 3, Workers: 4, Inserters: 2, Hold: "no", Out: out, Dir: "/var/tmp"}
+	f := queueRun{Seed: 3, Duration: 5 * time.Second, Processes: 3, Workers: 4, Inserters: 2, Hold: "no", Store: "both", Out: out, Dir: "/var/tmp"}
 	err := f.Run(t.Context())
 	if errors.Is(err, errMissed) { // in seconds, too little happens
 		err = nil
 	}
 	require.NoError(t, err)
-	dir, err := left(t, out, nil)
+	all, err := left(t, out, nil)
 	require.NoError(t, err)
-	told(t, dir, nil)
-	verdict, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "verdict.txt"), nil, 0o600))
-	if err := (queueRun{Check: dir}).Run(t.Context()); err != nil {
-		require.ErrorIs(t, err, errMissed)
+	for _, store := range []string{"postgres", "sqlite"} {
+		dir := filepath.Join(all, store)
+		told(t, dir, nil)
+		verdict, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "verdict.txt"), nil, 0o600))
+		if err := (queueRun{Check: dir}).Run(t.Context()); err != nil {
+			require.ErrorIs(t, err, errMissed)
+		}
+		again, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
+		require.NoError(t, err)
+		require.Equal(t, string(verdict), string(again))
 	}
-	again, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
-	require.NoError(t, err)
-	require.Equal(t, string(verdict), string(again))
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -19,8 +20,8 @@ import (
 // A queueRun torments workers of a queue.
 type queueRun struct {
 	Seed      uint64        `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
-	CI        bool          `name:"ci" xor:"goals" help:"Until the goals of make ci/long are reached, for at most 40m, and fail if one is not: 100 kills of the server, 500 of processes, 100,000 items."`
-	Long      bool          `xor:"goals" help:"Until ten times these goals are reached, for at most 6h."`
+	CI        bool          `name:"ci" xor:"goals" help:"Until the goals of make ci/long are reached, for at most 40m, and fail if one is not: 100 kills of the server, 500 of processes, 100,000 items. Over SQLite lesser ones, for at most 4m."`
+	Long      bool          `xor:"goals" help:"Until ten times these goals are reached, for at most 6h. Over SQLite these, for at most 1h."`
 	Duration  time.Duration `help:"How long to torment at most. 1m, 40m with --ci, 6h with --long." placeholder:"D"`
 	Processes int           `help:"Processes that work." default:"4" placeholder:"N"`
 	Workers   int           `help:"Goroutines of each." default:"6" placeholder:"N"`
@@ -29,6 +30,7 @@ type queueRun struct {
 	Calm      bool          `help:"Without kills of the server."`
 	Out       string        `help:"The folder for histories and findings; a new one below it each time." default:"results" placeholder:"DIR"`
 	Dir       string        `help:"Where the server keeps its data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
+	Store     string        `help:"postgres, sqlite, or both, one after the other." enum:"postgres,sqlite,both" default:"both"`
 	Check     string        `help:"Torment nothing, and check the files of a run in this folder." placeholder:"DIR"`
 }
 
@@ -51,28 +53,53 @@ func (f queueRun) Run(ctx context.Context) error {
 	for f.Seed == 0 {
 		f.Seed = rand.Uint64()
 	}
+	f.Out = filepath.Join(f.Out, fmt.Sprintf("queue-%s-%d", time.Now().UTC().Format("20060102-150405"), f.Seed))
+	log := zerolog.New(console()).With().Timestamp().Logger()
+	var missed error
+	for _, store := range []string{"sqlite", "postgres"} {
+		if f.Store != store && f.Store != "both" {
+			continue
+		}
+		err := runQueues(ctx, f.options(store == "sqlite"), log)
+		if err != nil && !errors.Is(err, errMissed) {
+			return err
+		}
+		missed = errors.Join(missed, err)
+	}
+	return missed
+}
+
+// options are those of the run over a file, or on a server.
+func (f queueRun) options(file bool) queues.Options {
 	goals, most := queues.Short, time.Minute
 	switch {
+	case f.CI && file:
+		most = 4 * time.Minute
 	case f.CI:
 		goals, most = queues.Issue, 40*time.Minute
+	case f.Long && file:
+		goals, most = queues.Issue, time.Hour
 	case f.Long:
 		goals, most = queues.Issue.Times(10), 6*time.Hour
 	}
-	if f.Calm {
+	store := "postgres"
+	if f.Calm || file {
 		goals.ServerKills = 0
 	}
-	o := queues.Options{
-		Seed: f.Seed, Duration: cmp.Or(f.Duration, most), Drain: drainTime, Processes: f.Processes, Workers: f.Workers, Inserters: f.Inserters,
-		Hold: f.Hold == "yes" || f.Hold == "seed" && f.Seed%2 == 0, Calm: f.Calm, Dir: f.Dir, Goals: &goals,
-		Out: filepath.Join(f.Out, fmt.Sprintf("queue-%s-%d", time.Now().UTC().Format("20060102-150405"), f.Seed)),
+	if file {
+		store, goals.Unknown = "sqlite", 0 // no answer is lost
 	}
-	return runQueues(ctx, o, zerolog.New(console()).With().Timestamp().Logger())
+	return queues.Options{
+		Seed: f.Seed, Duration: cmp.Or(f.Duration, most), Drain: drainTime, Processes: f.Processes, Workers: f.Workers, Inserters: f.Inserters,
+		Hold: f.Hold == "yes" || f.Hold == "seed" && f.Seed%2 == 0, SQLite: file, Calm: f.Calm, Dir: f.Dir, Goals: &goals,
+		Out: filepath.Join(f.Out, store),
+	}
 }
 
 // runQueues has one run, and checks it.
 func runQueues(ctx context.Context, o queues.Options, log zerolog.Logger) error {
 	r := queueReport{Commit: commit(), Date: time.Now().UTC(), Options: o}
-	log.Info().Uint64("seed", o.Seed).Str("commit", r.Commit).Bool("hold", o.Hold).Str("at most", o.Duration.String()).Str("out", o.Out).Msg("queue")
+	log.Info().Uint64("seed", o.Seed).Str("commit", r.Commit).Bool("hold", o.Hold).Bool("sqlite", o.SQLite).Str("at most", o.Duration.String()).Str("out", o.Out).Msg("queue")
 	var err error
 	if r.Complaints, err = queues.Run(ctx, o, log); err != nil {
 		return err
@@ -103,8 +130,8 @@ func checkQueues(dir string) error {
 	}
 	verdict := queues.Check(in)
 	var b strings.Builder
-	fmt.Fprintf(&b, "queue, seed %d, commit %s, hold %v: %d items, %d calls, %d lines, %d effects, %d pairs of a key\n",
-		r.Options.Seed, r.Commit, r.Options.Hold, len(in.Messages), len(in.Calls), len(in.Lines), len(in.Effects), verdict.Pairs)
+	fmt.Fprintf(&b, "queue, seed %d, commit %s, sqlite %v, hold %v: %d items, %d calls, %d lines, %d effects, %d pairs of a key\n",
+		r.Options.Seed, r.Commit, r.Options.SQLite, r.Options.Hold, len(in.Messages), len(in.Calls), len(in.Lines), len(in.Effects), verdict.Pairs)
 	fmt.Fprintln(&b, verdict)
 	b.WriteString(verdict.Counts.Table(r.Options.Goals))
 	for _, complaint := range r.Complaints {

@@ -24,8 +24,8 @@ type Slot struct {
 
 	crew  *Crew
 	task  Task
-	ends  bool // its processes end by themselves once there are no more faults
-	proxy *pgproxy.Proxy
+	ends  bool                         // its processes end by themselves once there are no more faults
+	proxy *pgproxy.Proxy               // nil for none
 	rule  atomic.Pointer[pgproxy.Rule] // of a fault
 	over  chan struct{}
 
@@ -37,20 +37,30 @@ type Slot struct {
 }
 
 // Add makes a slot: it starts a process whose connections go by a proxy to the server at a socket, and another each
-// time that one ended. If ends is true, its processes end by themselves once there are no more faults.
+// time that one ended. Without a socket there is no proxy, and the task's URL is "". If ends is true, its processes end
+// by themselves once there are no more faults.
 func (c *Crew) Add(name, socket string, ends bool, task Task) error {
-	proxy, err := pgproxy.New("unix", socket)
-	if err != nil {
-		return err
+	s := &Slot{Name: name, crew: c, task: task, ends: ends, over: make(chan struct{})}
+	if c.serverless = socket == ""; !c.serverless {
+		var err error
+		if s.proxy, err = pgproxy.New("unix", socket); err != nil {
+			return err
+		}
+		s.proxy.SetRule(s.hear)
 	}
-	s := &Slot{Name: name, crew: c, task: task, ends: ends, proxy: proxy, over: make(chan struct{})}
-	proxy.SetRule(s.hear)
 	if err := s.start(); err != nil {
-		return errors.Join(err, proxy.Close())
+		return errors.Join(err, s.closeProxy())
 	}
 	c.Slots = append(c.Slots, s)
 	go s.supervise()
 	return nil
+}
+
+func (s *Slot) closeProxy() error {
+	if s.proxy == nil {
+		return nil
+	}
+	return s.proxy.Close()
 }
 
 func (s *Slot) start() error {
@@ -58,7 +68,11 @@ func (s *Slot) start() error {
 	c.mu.Lock()
 	c.numbers++
 	process := fmt.Sprintf("%s-%d", s.Name, c.numbers)
-	t := s.task(process, fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.proxy.Port(), Database), c.random, c.healed)
+	url := ""
+	if s.proxy != nil {
+		url = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.proxy.Port(), Database)
+	}
+	t := s.task(process, url, c.random, c.healed)
 	c.mu.Unlock()
 	child, stdin, err := c.start(t)
 	if err != nil {
@@ -125,7 +139,7 @@ func (s *Slot) stop() error {
 		child.Kill()
 		<-s.over
 	}
-	return s.proxy.Close()
+	return s.closeProxy()
 }
 
 // Process returns the present process, and its name.

@@ -3,17 +3,20 @@ package mutants
 import (
 	"time"
 
+	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/queues"
 )
 
 // A line of workers takes from a queue, in runs of package queues.
 type workers struct {
-	open bool // nothing is killed, and transactions that insert overlap
+	open   bool // nothing is killed, and transactions that insert overlap
+	sqlite bool // over a file
 }
 
 // Scenes of queues. The server is not killed: each run has more deliveries so.
 var (
 	worked = &Scene{Name: "workers", workers: &workers{}}
+	filed  = &Scene{Name: "workers over a file", workers: &workers{sqlite: true}}
 	opened = &Scene{Name: "workers beside open transactions", workers: &workers{open: true}}
 )
 
@@ -30,7 +33,7 @@ const (
 func (s *Scene) QueueOptions(m *Mutant, seed uint64, round int) queues.Options {
 	o := queues.Options{
 		Seed: seed + uint64(round), Duration: workTime << round, Drain: drained << round, Processes: 4, Workers: 6, Inserters: 2,
-		Calm: true, Open: s.workers.open,
+		Calm: true, Open: s.workers.open, SQLite: s.workers.sqlite,
 	}
 	if m != nil {
 		o.Plant = &m.Plant
@@ -49,7 +52,24 @@ func queued() []*Mutant {
 		}
 		return m
 	}
+	// Those of the state machine that SQLite and memory share are of runs over a file.
+	inFile := func(name, says string, breaks []Promise, edits ...harness.Edit) *Mutant {
+		return &Mutant{Name: name, Says: says, Scene: filed, Breaks: breaks, Plant: code(edits...)}
+	}
+	const state = "internal/queuestate"
 	return []*Mutant{
+		inFile("file-complete-any", "over a file, a completion finishes its item under whatever version that is out", broken(queues.Late, queues.Twice),
+			edit(state, "if row == nil || row.Place != Out || row.Version != f.Version || f.Kind == queuing.Committed {", "if row == nil || row.Place != Out || f.Kind == queuing.Committed {")),
+		inFile("file-same-version", "over a file, an item whose session is over is offered again under the same version", broken(queues.Fenced, queues.Late, queues.Lines),
+			edit(state, `s.giveBack(&row, row.Failures >= policy.MaxFailures, policy, delay)`, `s.giveBack(&row, row.Failures >= policy.MaxFailures, policy, delay); row.Version--`)),
+		inFile("file-key-not-held", "over a file, an item is offered though the one before it of its key is open", broken(queues.Order),
+			edit(state, "if !opens(open) {", "if !opens(open) && false {")),
+		inFile("file-never-over", "over a file, the end of a session is not met", broken(queues.Met),
+			edit(state, "over, err := s.Over(s.now)", "over, err := s.Over(s.now.Add(-time.Hour))")),
+		inFile("file-date-not-heeded", "over a file, an item is offered before its date", broken(queues.Early),
+			edit(state, "ok && due.After(s.now)", "ok && due.After(s.now.Add(time.Hour))")),
+		inFile("file-not-counted", "over a file, a failed delivery is no failure", broken(queues.Failures),
+			edit(state, "if f.Kind == queuing.Retry || f.Kind == queuing.Bury { row.Failures =", "if false {\n\t\trow.Failures =")),
 		mutant("complete-any-version", "a completion finishes its item under whatever version that is out", broken(queues.Late, queues.Twice, queues.Nothing),
 			[3]string{take, "z.position = u.position and z.version = u.version and z.state = 'o' offset 0", "z.position = u.position and z.state = 'o' offset 0"},
 			[3]string{take, "where g.position = u.position and g.version = u.version) then 'd'", "where g.position = u.position) then 'd'"}),

@@ -54,6 +54,7 @@ func (c *checker) staged() {
 			c.Broke(Staged, "the transaction %d of %s has %d of its %d rows", call.Op, call.Process, got, want)
 		}
 		var last *Message
+		met := map[string]bool{}
 		for _, n := range call.New {
 			m := there[n.ID]
 			if m != nil && committed[n.ID] == 0 {
@@ -79,9 +80,10 @@ func (c *checker) staged() {
 			case m.Stream != n.Stream || m.N != n.N:
 				c.Broke(Staged, "%s was staged with %d for %s and committed, and item %d of %s has %d", n.ID, n.N, n.Stream, m.Position, m.Stream, m.N)
 			}
-			if m.ID != n.ID || tried[n.ID] > 1 || last == m { // another transaction may have been first
+			if m.ID != n.ID || tried[n.ID] > 1 || met[n.ID] { // another transaction may have been first, or it was itself
 				continue
 			}
+			met[n.ID] = true
 			if last != nil && last.Position > m.Position {
 				c.Broke(Placed, "%s staged item %d of %s after item %d, in one transaction", call.Process, m.Position, m.Stream, last.Position)
 			}

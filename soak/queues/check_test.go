@@ -125,6 +125,16 @@ func TestAHistoryWithoutAMistakePasses(t *testing.T) {
 	require.NotContains(t, v.String(), "broken")
 }
 
+func TestAnItemThatItsTransactionStagesTwiceHasItsFirstPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	staged := w.staged(1)
+	staged.New = append(staged.New, New{ID: "id-1", Stream: "mail-k1"})
+	w.Inserted = append(w.Inserted, Inserted{"inserter", 1, "id-1"})
+	v := Check(&w.Inputs)
+	require.True(t, v.Passed(), v.String())
+}
+
 // planted are histories with one mistake each.
 var planted = []struct {
 	name  string

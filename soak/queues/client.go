@@ -4,18 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/work"
@@ -83,7 +83,7 @@ func RunProcess() { crew.RunProcess(Variable, runProcess) }
 type process struct {
 	*task
 	recorder *recorder
-	pool     *pgxpool.Pool
+	database database
 	queue    *queue.Queue
 	alone    *queue.Queue                // for Receive
 	staged   atomic.Pointer[queue.Entry] // one that was staged last, and may be again
@@ -102,20 +102,22 @@ func runProcess(t *task) error {
 	if p.recorder, err = crew.NewRecorder[Record](t.Dir, t.Process); err != nil {
 		return err
 	}
-	if p.pool, err = crew.Pool(ctx, t.URL, connections); err != nil {
+	if p.database, err = openDatabase(ctx, t.URL); err != nil {
 		return err
 	}
-	defer p.pool.Close()
-	over := func(alone bool) (*messagestore.Store, *queue.Queue) {
-		d := &driver{must.New(postgres.New(p.pool, &postgres.Config{Logger: logger.Silent()})), p.recorder, alone, t.Doom.Pass}
-		store := must.New(messagestore.New(d, nil))
-		return store, must.New(queue.New(store, Category, queueConfig(t.Hold)))
+	defer p.database.close()
+	store, err := p.store(ctx, false)
+	if err != nil {
+		return err
 	}
-	store, q := over(false)
 	defer store.Close()
-	other, alone := over(true)
+	other, err := p.store(ctx, true)
+	if err != nil {
+		return err
+	}
 	defer other.Close()
-	p.queue, p.alone = q, alone
+	p.queue = must.New(queue.New(store, Category, queueConfig(t.Hold)))
+	p.alone = must.New(queue.New(other, Category, queueConfig(t.Hold)))
 	var all sync.WaitGroup
 	if t.Inserts {
 		for i := range t.Workers {
@@ -131,6 +133,10 @@ func runProcess(t *task) error {
 	cancel()
 	all.Wait()
 	return err
+}
+
+func (p *process) store(ctx context.Context, alone bool) (*messagestore.Store, error) {
+	return p.database.store(ctx, func(d queuing.Driver) *recording { return &recording{d, p.recorder, alone, p.Doom.Pass} })
 }
 
 func queueConfig(hold bool) *queue.Config {
@@ -223,17 +229,17 @@ func (h *hand) complete(ctx context.Context, job *queue.Job) {
 // finish completes in a transaction with a row, and rolls it back now and then.
 func (h *hand) finish(ctx context.Context, job *queue.Job) error {
 	c := h.recorder.Begin(Record{Call: Finish, Ends: delivery(job), Tx: true})
-	tx, err := h.pool.Begin(ctx)
+	tx, err := h.database.begin(ctx)
 	if err != nil {
 		h.told(c, err)
 		return err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := tx.Exec(ctx, "insert into "+effects+" (position, version) values ($1, $2)", int64(job.Message.GlobalPosition), job.Deliveries); err != nil {
+	defer tx.rollback(ctx)
+	if err := tx.insert(ctx, effects, int64(job.Message.GlobalPosition), job.Deliveries); err != nil {
 		h.told(c, err)
 		return err
 	}
-	over, err := messagestore.New(must.New(postgres.New(tx, &postgres.Config{Logger: logger.Silent()})), nil)
+	over, err := tx.store()
 	if err == nil {
 		err = job.CompleteTx(ctx, over)
 	}
@@ -246,14 +252,14 @@ func (h *hand) finish(ctx context.Context, job *queue.Job) error {
 		h.recorder.End(c, a)
 		return err
 	}
-	crew.Pause(ctx, h.random.Sooner(5*time.Millisecond))
+	crew.Pause(ctx, h.random.Sooner(h.open(5*time.Millisecond)))
 	h.Doom.Pass(atFinished)
 	if h.random.Often(15) {
-		_ = tx.Rollback(ctx) // if it fails, its connection is closed
+		tx.rollback(ctx)
 		h.recorder.End(c, Record{Answer: Undone, Ends: c.Ends})
 		return errDrawn
 	}
-	if err := tx.Commit(ctx); err != nil {
+	if err := tx.commit(ctx); err != nil {
 		h.recorder.End(c, Record{Answer: Unknown, Ends: c.Ends, Note: err.Error()})
 		return err
 	}
@@ -392,17 +398,25 @@ func (h *hand) insertMany(ctx context.Context) {
 	h.inserted(c, err)
 }
 
+// open is how long a transaction stays open at most: over a file all others wait for it.
+func (h *hand) open(d time.Duration) time.Duration {
+	if strings.HasPrefix(h.URL, sqliteURL) {
+		return d / 10
+	}
+	return d
+}
+
 // insertTx inserts in a transaction that stays open for a moment, and is rolled back now and then.
 func (h *hand) insertTx(ctx context.Context) {
 	e, is := h.item()
 	c := h.recorder.Begin(Record{Call: Insert, New: []New{is}, Tx: true})
-	tx, err := h.pool.Begin(ctx)
+	tx, err := h.database.begin(ctx)
 	if err != nil {
 		h.recorder.End(c, Record{Answer: Failed, Note: err.Error()})
 		return
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	over, err := messagestore.New(must.New(postgres.New(tx, &postgres.Config{Logger: logger.Silent()})), nil)
+	defer tx.rollback(ctx)
+	over, err := tx.store()
 	var q *queue.Queue
 	if err == nil {
 		q, err = queue.New(over, Category, queueConfig(h.Hold))
@@ -414,13 +428,13 @@ func (h *hand) insertTx(ctx context.Context) {
 		h.recorder.End(c, Record{Answer: Undone, Note: err.Error()})
 		return
 	}
-	crew.Pause(ctx, h.random.Sooner(25*time.Millisecond))
+	crew.Pause(ctx, h.random.Sooner(h.open(25*time.Millisecond)))
 	if h.random.Often(25) {
-		_ = tx.Rollback(ctx) // if it fails, its connection is closed
+		tx.rollback(ctx)
 		h.recorder.End(c, Record{Answer: Undone})
 		return
 	}
-	if err := tx.Commit(ctx); err != nil {
+	if err := tx.commit(ctx); err != nil {
 		h.recorder.End(c, Record{Answer: Unknown, Note: err.Error()})
 		return
 	}

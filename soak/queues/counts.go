@@ -10,7 +10,7 @@ type Counts struct {
 	ServerKills  int // kill -9 of PostgreSQL
 	Kills        int // kill -9 of processes, by the nemesis and at failpoints
 	Stops        int // SIGSTOP of a process for longer than its lease
-	Cuts         int // of the connections of a process
+	Cuts         int // of the connections of a process, or locks of the file by another program
 	Items        int // whose insertion was answered
 	Undone       int // inserted in a transaction that was rolled back
 	Staged       int // items of transactions that were committed
@@ -108,7 +108,7 @@ var figures = crew.Figures[Counts]{
 	{"kill -9 of PostgreSQL", func(n *Counts) *int { return &n.ServerKills }},
 	{"kill -9 of processes", func(n *Counts) *int { return &n.Kills }},
 	{"SIGSTOP of workers for longer than a lease", func(n *Counts) *int { return &n.Stops }},
-	{"connections cut", func(n *Counts) *int { return &n.Cuts }},
+	{"connections cut, or the file locked", func(n *Counts) *int { return &n.Cuts }},
 	{"items inserted", func(n *Counts) *int { return &n.Items }},
 	{"insertions rolled back", func(n *Counts) *int { return &n.Undone }},
 	{"staged inserts", func(n *Counts) *int { return &n.Staged }},

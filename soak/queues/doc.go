@@ -1,6 +1,7 @@
 // Package queues is the soak of package queue: worker processes and processes that insert, which are killed, stopped
 // past the ends of their sessions and cut off from the server, which is killed too, while an operator cancels,
-// redrives, pauses and trims; and a checker of what they did.
+// redrives, pauses and trims; and a checker of what they did. The same goes over a file of SQLite, which another
+// program locks now and then.
 //
 // Each process writes down what it asks the store for, before, and what it was told, after. The histories are of the
 // calls of the store: what each take was given, under which session and version, and what it was told of each

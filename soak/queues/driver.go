@@ -5,15 +5,14 @@ import (
 	"errors"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/work"
 )
 
-// A driver writes down what a process asks a queue for, and what it is told.
-type driver struct {
-	*postgres.Driver
+// A recording writes down what a process asks a queue for, and what it is told.
+type recording struct {
+	next     queuing.Driver
 	recorder *recorder
 	alone    bool // of callers of Receive
 	pass     func(point work.Point)
@@ -30,7 +29,7 @@ func answerOf(err error) Record {
 }
 
 // QueueTake records takes that end deliveries before they are sent, and others if they were given something.
-func (d *driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+func (d *recording) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
 	began := crew.Now()
 	c := Record{Call: Take, Session: t.Session, Lease: t.Lease.Microseconds(), Ticket: t.Ticket, Alone: d.alone}
 	for _, f := range t.Finishes {
@@ -40,7 +39,7 @@ func (d *driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, 
 		c = d.recorder.Begin(c)
 		d.pass(atEnding)
 	}
-	taken, err := d.Driver.QueueTake(ctx, t)
+	taken, err := d.next.QueueTake(ctx, t)
 	if len(c.Ends) == 0 {
 		if err != nil || len(taken.Items) == 0 {
 			return taken, err
@@ -69,17 +68,17 @@ func (d *driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, 
 }
 
 // QueueExtend records extensions.
-func (d *driver) QueueExtend(ctx context.Context, e queuing.Extension) ([]queuing.Delivery, error) {
+func (d *recording) QueueExtend(ctx context.Context, e queuing.Extension) ([]queuing.Delivery, error) {
 	c := d.recorder.Begin(Record{Call: Extend, Session: e.Session, Lease: e.Lease.Microseconds()})
-	lost, err := d.Driver.QueueExtend(ctx, e)
+	lost, err := d.next.QueueExtend(ctx, e)
 	d.recorder.End(c, answerOf(err))
 	return lost, err
 }
 
 // QueueLeave records the ends of sessions.
-func (d *driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
+func (d *recording) QueueLeave(ctx context.Context, l queuing.Leave) error {
 	c := d.recorder.Begin(Record{Call: Leave, Session: l.Session, Next: l.Next, Lease: l.Lease.Microseconds()})
-	err := d.Driver.QueueLeave(ctx, l)
+	err := d.next.QueueLeave(ctx, l)
 	d.recorder.End(c, answerOf(err))
 	return err
 }

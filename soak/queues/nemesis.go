@@ -8,8 +8,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
@@ -29,6 +27,7 @@ var (
 	stopProcess = fault{500, func(n *Counts) *int { return &n.Stops }, (*run).stopProcess}
 	killServer  = fault{1200, func(n *Counts) *int { return &n.ServerKills }, (*run).killServer}
 	cut         = fault{300, nil, (*run).cut}
+	lockFile    = fault{600, nil, (*run).lockFile}
 	operate     = fault{80, nil, (*run).operate}
 	trim        = fault{300, nil, (*run).trim}
 )
@@ -50,6 +49,8 @@ func (r *run) torment(ctx context.Context) error {
 	switch {
 	case r.Open:
 		faults = []fault{operate}
+	case r.SQLite:
+		faults = []fault{killProcess, stopProcess, lockFile, operate, trim}
 	case !r.Calm:
 		faults = append(faults, killServer)
 	}
@@ -104,34 +105,9 @@ func (r *run) lines(ctx context.Context, n *Counts) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	_ = r.ask(ctx, func(conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, "select what::text, count(*)::integer from dibs.queue_log group by 1")
-		if err != nil {
-			return err
-		}
-		found := map[string]int{}
-		_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
-			var what string
-			var times int
-			err := row.Scan(&what, &times)
-			found[what] = times
-			return struct{}{}, err
-		})
-		if err == nil {
-			n.setLines(found)
-		}
-		return err
-	})
-}
-
-// ask has a connection of its own, that no fault meets but those of the server.
-func (r *run) ask(ctx context.Context, f func(conn *pgx.Conn) error) error {
-	conn, err := pgx.Connect(ctx, r.postgres.URL(crew.Database))
-	if err != nil {
-		return err
+	if found, err := r.place.lines(ctx); err == nil {
+		n.setLines(found)
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	return f(conn)
 }
 
 // worker draws a process that works; one in ten times one that inserts.
@@ -155,10 +131,7 @@ func (r *run) killProcess(ctx context.Context, random *rand.Rand) error {
 // awaitLine waits until the workers wait in line, but not for ever.
 func (r *run) awaitLine(ctx context.Context) {
 	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline) && crew.Pause(ctx, 30*time.Millisecond); {
-		waiting := 0
-		_ = r.ask(ctx, func(conn *pgx.Conn) error {
-			return conn.QueryRow(ctx, "select count(*) from dibs.queue_tickets where until > crew.Now() + interval '1 minute'").Scan(&waiting)
-		})
+		waiting, _ := r.place.inLine(ctx)
 		if waiting >= r.Processes/2 {
 			return
 		}
@@ -168,13 +141,11 @@ func (r *run) awaitLine(ctx context.Context) {
 // stopProcess stops a process until a session was over, or it has been long enough for its own to be.
 func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
 	child, process := r.crew.Slots[random.IntN(r.Processes)].Process()
-	over := func() (n int) {
+	over := func() int {
 		limited, cancel := context.WithTimeout(ctx, lease)
 		defer cancel()
-		_ = r.ask(limited, func(conn *pgx.Conn) error {
-			return conn.QueryRow(limited, "select count(*) from dibs.queue_log where what = 'e'").Scan(&n)
-		})
-		return n
+		found, _ := r.place.lines(limited)
+		return found["e"]
 	}
 	before := over()
 	stop := r.recorder.Begin(Record{Call: Stop, Target: process})
@@ -228,11 +199,23 @@ func (r *run) cut(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
+// lockFile has another program write to the file for longer than a lease, so that no process can.
+func (r *run) lockFile(ctx context.Context, random *rand.Rand) error {
+	tx, err := r.file.BeginTx(ctx, nil)
+	if err != nil {
+		return nil //nolint:nilerr // another process has the file, or the run is over
+	}
+	r.recorder.Begin(Record{Call: Cut, Target: fileName})
+	crew.Pause(ctx, time.Duration(random.Int64N(int64(2*lease))))
+	_ = tx.Rollback() // it was, if the run is over
+	return nil
+}
+
 // operate does one of the things that an operator does. The server is not killed meanwhile.
 func (r *run) operate(ctx context.Context, random *rand.Rand) error {
 	r.busy.RLock()
 	defer r.busy.RUnlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	store, q, err := r.store(ctx)
 	if err != nil {
@@ -325,14 +308,11 @@ func (r *run) cancel(ctx context.Context, q *queue.Queue, random *rand.Rand) err
 func (r *run) trim(ctx context.Context, random *rand.Rand) error {
 	r.busy.RLock()
 	defer r.busy.RUnlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	stream := fmt.Sprintf("%s-k%d", Category, random.IntN(keys))
 	c := r.recorder.Begin(Record{Call: Trim, Target: stream})
-	var n int64
-	err := r.ask(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, "select coalesce(removed, 0) from dibs.trim($1, keep => 1, min_age => '0')", stream).Scan(&n)
-	})
+	n, err := r.place.trim(ctx, messagestore.StreamName(stream))
 	a := answerOf(err)
 	a.Note = fmt.Sprint(n)
 	r.recorder.End(c, a)

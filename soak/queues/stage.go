@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/soak/crew"
 )
@@ -67,12 +64,12 @@ func (h *hand) stageable() queue.Entry {
 
 // stageIn returns the answer: whether the transaction was committed.
 func (h *hand) stageIn(ctx context.Context, c Record, entries []queue.Entry) Record {
-	tx, err := h.pool.Begin(ctx)
+	tx, err := h.database.begin(ctx)
 	if err != nil {
 		return Record{Answer: Failed, Note: err.Error()}
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	over, err := messagestore.New(must.New(postgres.New(tx, &postgres.Config{Logger: logger.Silent()})), nil)
+	defer tx.rollback(ctx)
+	over, err := tx.store()
 	for i := 0; i < len(entries) && err == nil; i++ {
 		err = h.stageOne(ctx, tx, over, c, i, entries[i])
 	}
@@ -83,19 +80,19 @@ func (h *hand) stageIn(ctx context.Context, c Record, entries []queue.Entry) Rec
 	case err != nil:
 		return Record{Answer: Undone, Note: err.Error()}
 	}
-	open := h.random.Sooner(10 * time.Millisecond)
+	open := 10 * time.Millisecond
 	if h.random.Often(20) {
-		open = h.random.Sooner(300 * time.Millisecond) // nothing waits for it
+		open = 300 * time.Millisecond // over a server nothing waits for it
 	}
-	crew.Pause(ctx, open)
+	crew.Pause(ctx, h.random.Sooner(h.open(open)))
 	h.Doom.Pass(atStaged)
 	if h.random.Often(20) {
-		_ = tx.Rollback(ctx) // if it fails, its connection is closed
+		tx.rollback(ctx)
 		return Record{Answer: Undone}
 	}
 	a := Record{Answer: OK, Sent: crew.Now()}
 	refused := (*pgconn.PgError)(nil)
-	switch err := tx.Commit(ctx); {
+	switch err := tx.commit(ctx); {
 	case errors.As(err, &refused) && refused.Code == "DB003":
 		a.Answer, a.Note = Reused, err.Error()
 	case err != nil:
@@ -107,14 +104,10 @@ func (h *hand) stageIn(ctx context.Context, c Record, entries []queue.Entry) Rec
 }
 
 // stageOne writes the row of an item and stages it, in any order. A savepoint takes both back now and then.
-func (h *hand) stageOne(ctx context.Context, tx pgx.Tx, over *messagestore.Store, c Record, i int, e queue.Entry) error {
-	exec := func(query string, args ...any) error {
-		_, err := tx.Exec(ctx, query, args...)
-		return err
-	}
+func (h *hand) stageOne(ctx context.Context, tx transaction, over *messagestore.Store, c Record, i int, e queue.Entry) error {
 	steps := []func() error{
 		func() error {
-			return exec("insert into "+inserted+" (process, op, id) values ($1, $2, $3)", h.Process, c.Op, c.New[i].ID)
+			return tx.insert(ctx, inserted, h.Process, c.Op, c.New[i].ID)
 		},
 		func() error {
 			_, err := h.queue.InsertTx(ctx, over, e.Body, e.Opts)
@@ -125,7 +118,7 @@ func (h *hand) stageOne(ctx context.Context, tx pgx.Tx, over *messagestore.Store
 		steps[0], steps[1] = steps[1], steps[0]
 	}
 	if c.New[i].Back {
-		steps = append([]func() error{func() error { return exec("savepoint soak") }}, append(steps, func() error { return exec("rollback to savepoint soak") })...)
+		steps = append([]func() error{func() error { return tx.exec(ctx, "savepoint soak") }}, append(steps, func() error { return tx.exec(ctx, "rollback to savepoint soak") })...)
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {

@@ -1,0 +1,271 @@
+package queues
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/retention"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/soak/crew"
+	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/server"
+)
+
+// A place has the store of a run, as the harness sees it.
+type place interface {
+	open(ctx context.Context) (messagestore.Driver, error)                               // a connection that no fault meets but those of a server
+	lines(ctx context.Context) (map[string]int, error)                                   // of the logs, by their sort
+	inLine(ctx context.Context) (int, error)                                             // callers that wait
+	orphans(ctx context.Context) (int, error)                                            // items that are held behind none
+	trim(ctx context.Context, stream messagestore.StreamName) (removed int64, err error) // but for its last message
+	dump(ctx context.Context, dir string) error                                          // writes down what is there
+	close() error
+}
+
+// The tables of a run beside those of Dibs. Nothing is unique: the checker sees each row that was committed.
+const (
+	effects  = "soak_effects"  // rows that handlers write with their completions
+	inserted = "soak_inserted" // rows that callers write with the items that they stage
+	removed  = "soak_removed"  // messages that were trimmed
+)
+
+// A postgresPlace is a server.
+type postgresPlace struct{ postgres *server.Postgres }
+
+// postgresTables has a trigger that looks at each message that is removed, and whether its item was open.
+const postgresTables = `
+create table ` + effects + ` (position bigint not null, version integer not null);
+create table ` + inserted + ` (process text not null, op bigint not null, id text not null);
+create table ` + removed + ` (global_position bigint, position bigint, stream_name text, id uuid, data json, metadata json, open boolean);
+create function soak_remember() returns trigger language plpgsql security definer as $$
+declare
+	q constant integer := (select x.id from dibs.queues x where x.name = '` + Category + `');
+begin
+	if old.category = '` + Category + `' then
+		insert into public.` + removed + ` values (old.global_position, old.position, old.stream_name, old.id, old.data, old.metadata,
+			old.global_position > coalesce((select x.cursor from dibs.queue_heads x where x.queue = q order by x.version desc limit 1), 0)
+			or exists (select from dibs.queue_open x where x.queue = q and x.position = old.global_position and x.state <> 'z'));
+	end if;
+	return null;
+end $$;
+create trigger soak_remember after delete on dibs.messages for each row execute function soak_remember();
+`
+
+func newPostgresPlace(ctx context.Context, dir string, plant *harness.Mutant) (*postgresPlace, error) {
+	p, err := server.NewPostgres(ctx, dir, "pg", nil)
+	if err != nil {
+		return nil, err
+	}
+	return &postgresPlace{p}, crew.NewDatabase(ctx, p, plant, postgresTables)
+}
+
+func (p *postgresPlace) open(ctx context.Context) (messagestore.Driver, error) {
+	return postgres.Open(ctx, p.postgres.URL(crew.Database), &postgres.Config{Logger: logger.Silent()})
+}
+
+func (p *postgresPlace) ask(ctx context.Context, f func(conn *pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, p.postgres.URL(crew.Database))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return f(conn)
+}
+
+func (p *postgresPlace) number(ctx context.Context, query string) (n int, err error) {
+	err = p.ask(ctx, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, query).Scan(&n) })
+	return n, err
+}
+
+func (p *postgresPlace) lines(ctx context.Context) (map[string]int, error) {
+	found := map[string]int{}
+	err := p.ask(ctx, func(conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, "select what::text, count(*)::integer from dibs.queue_log group by 1")
+		if err != nil {
+			return err
+		}
+		type sort struct {
+			What  string
+			Times int
+		}
+		sorts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[sort])
+		for _, s := range sorts {
+			found[s.What] = s.Times
+		}
+		return err
+	})
+	return found, err
+}
+
+func (p *postgresPlace) inLine(ctx context.Context) (int, error) {
+	return p.number(ctx, "select count(*) from dibs.queue_tickets where until > now() + interval '1 minute'")
+}
+
+func (p *postgresPlace) orphans(ctx context.Context) (int, error) {
+	return p.number(ctx, `
+		select count(*) from dibs.queue_open h
+		where h.state in ('h', 'z') and not exists (select from dibs.queue_open b where b.position = h.after)`)
+}
+
+func (p *postgresPlace) trim(ctx context.Context, stream messagestore.StreamName) (removed int64, err error) {
+	err = p.ask(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "select coalesce(removed, 0) from dibs.trim($1, keep => 1, min_age => '0')", string(stream)).Scan(&removed)
+	})
+	return removed, err
+}
+
+func (p *postgresPlace) dump(ctx context.Context, dir string) error {
+	const (
+		n   = "coalesce((data ->> 'n')::integer, 0)"
+		due = "coalesce((metadata ->> 'dueAt')::bigint, 0)"
+	)
+	return p.ask(ctx, func(conn *pgx.Conn) error {
+		return errors.Join(
+			crew.Dump[Message](ctx, conn, filepath.Join(dir, messagesFile), `
+				select global_position, stream_name, position, id::text, `+n+`, `+due+`, false, false from dibs.messages where category = $1
+				union all
+				select global_position, stream_name, position, id::text, `+n+`, `+due+`, true, open from public.`+removed+`
+				order by 1`, Category),
+			crew.Dump[Row](ctx, conn, filepath.Join(dir, openFile), `
+				select position, version, state::text, failures::integer, coalesce(session, 0), coalesce(after, 0) from dibs.queue_open order by 1`),
+			crew.Dump[Line](ctx, conn, filepath.Join(dir, logFile), `
+				select position, version, what::text, (extract(epoch from at) * 1000000)::bigint, coalesce(session, 0) from dibs.queue_log order by 1, 2`),
+			crew.Dump[Effect](ctx, conn, filepath.Join(dir, effectsFile), "select position, version from public."+effects+" order by 1, 2"),
+			crew.Dump[Inserted](ctx, conn, filepath.Join(dir, insertedFile), "select process, op, id from public."+inserted+" order by 1, 2, 3"),
+			crew.Dump[Head](ctx, conn, filepath.Join(dir, headFile), `
+				select cursor, held, taken, finished, returned, buried from dibs.queue_heads order by version desc limit 1`),
+		)
+	})
+}
+
+func (*postgresPlace) close() error { return nil } // the keeper ends the server
+
+// A filePlace is a file of SQLite's.
+type filePlace struct {
+	path string
+	db   *sql.DB
+}
+
+const fileName = "soak.db"
+
+const fileTables = `
+create table ` + effects + ` (position integer not null, version integer not null);
+create table ` + inserted + ` (process text not null, op integer not null, id text not null);
+create table ` + removed + ` (global_position integer, position integer, stream_name text, id blob, data text, metadata text, open integer);
+create trigger soak_remember after delete on dibs_messages when old.category = '` + Category + `' begin
+	insert into ` + removed + ` select old.global_position, old.position, old.stream_name, old.id, old.data, old.metadata,
+		old.global_position > coalesce((select q.cursor from dibs_queues q where q.name = '` + Category + `'), 0)
+		or exists (select 1 from dibs_queue_open x where x.position = old.global_position and x.place <> 'z');
+end;
+`
+
+func newFilePlace(ctx context.Context, dir string) (*filePlace, error) {
+	p := &filePlace{path: filepath.Join(dir, fileName)}
+	d, err := p.driver(ctx) // makes the tables of Dibs
+	if err != nil {
+		return nil, err
+	}
+	if err := d.Close(); err != nil {
+		return nil, err
+	}
+	if p.db, err = openSQLite(p.path); err != nil {
+		return nil, err
+	}
+	_, err = p.db.ExecContext(ctx, fileTables)
+	return p, err
+}
+
+func (p *filePlace) open(ctx context.Context) (messagestore.Driver, error) { return p.driver(ctx) }
+
+// driver waits for a process that holds the file, also if that is stopped.
+func (p *filePlace) driver(ctx context.Context) (*sqlite.Driver, error) {
+	return sqlite.Open(ctx, p.path, &sqlite.Config{BusyTimeout: time.Minute})
+}
+
+func (p *filePlace) close() error { return p.db.Close() }
+
+func (p *filePlace) lines(ctx context.Context) (map[string]int, error) {
+	rows, err := p.db.QueryContext(ctx, "select what, count(*) from dibs_queue_log group by 1")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	found := map[string]int{}
+	for rows.Next() {
+		var what string
+		var times int
+		if err := rows.Scan(&what, &times); err != nil {
+			return nil, err
+		}
+		found[what] = times
+	}
+	return found, rows.Err()
+}
+
+func (p *filePlace) number(ctx context.Context, query string, args ...any) (n int, err error) {
+	err = p.db.QueryRowContext(ctx, query, args...).Scan(&n)
+	return n, err
+}
+
+func (p *filePlace) inLine(ctx context.Context) (int, error) {
+	return p.number(ctx, "select count(*) from dibs_queue_tickets where until > ?", time.Now().Add(time.Minute).UnixMicro())
+}
+
+func (p *filePlace) orphans(ctx context.Context) (int, error) {
+	return p.number(ctx, `
+		select count(*) from dibs_queue_open h
+		where h.place in ('h', 'z') and not exists (select 1 from dibs_queue_open b where b.position = h.after)`)
+}
+
+func (p *filePlace) trim(ctx context.Context, stream messagestore.StreamName) (removed int64, err error) {
+	d, err := p.driver(ctx)
+	if err != nil {
+		return 0, err
+	}
+	trimmed, err := d.Trim(ctx, stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+	return trimmed.Removed, errors.Join(err, d.Close())
+}
+
+func (p *filePlace) dump(ctx context.Context, dir string) error {
+	const (
+		id  = "lower(substr(hex(id), 1, 8) || '-' || substr(hex(id), 9, 4) || '-' || substr(hex(id), 13, 4) || '-' || substr(hex(id), 17, 4) || '-' || substr(hex(id), 21))"
+		m   = "select global_position as p, json_object('p', global_position, 'stream', stream_name, 'place', position, 'id', " + id + ", 'n', coalesce(data ->> 'n', 0), 'due', coalesce(metadata ->> 'dueAt', 0)"
+		row = "json_object('p', position, 'v', version"
+	)
+	lines := func(name, query string) error {
+		rows, err := p.db.QueryContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		var all []json.RawMessage
+		for rows.Next() {
+			var line string
+			if err := rows.Scan(&line); err != nil {
+				return err
+			}
+			all = append(all, json.RawMessage(line))
+		}
+		return errors.Join(rows.Err(), crew.WriteLines(filepath.Join(dir, name), all))
+	}
+	return errors.Join(
+		lines(messagesFile, `select line from (
+			`+m+`) as line from dibs_messages where category = '`+Category+`'
+			union all
+			`+m+`, 'gone', json('true'), 'open', json(iif(open, 'true', 'false'))) from `+removed+`) order by p`),
+		lines(openFile, "select "+row+", 'state', place, 'failures', failures, 'session', session, 'after', after) from dibs_queue_open order by position"),
+		lines(logFile, "select "+row+", 'what', what, 'at', at, 'session', session) from dibs_queue_log order by position, version"),
+		lines(effectsFile, "select "+row+") from "+effects+" order by position, version"),
+		lines(insertedFile, "select json_object('process', process, 'op', op, 'id', id) from "+inserted+" order by process, op, id"),
+		lines(headFile, "select json_object('cursor', cursor, 'taken', taken, 'finished', finished, 'returned', returned, 'buried', buried) from dibs_queues where changed is not null"),
+	)
+}
