@@ -86,6 +86,9 @@ func TestBadSchedulesAreRefused(t *testing.T) {
 	for name, s := range map[string]cron.Schedule{
 		"spec":          {Name: "x", Spec: "* * * *", Body: Report{}},
 		"eighth day":    {Name: "x", Spec: "0 0 * * 8", Body: Report{}},
+		"range of all":  {Name: "x", Spec: "*-5 * * * *", Body: Report{}},
+		"empty element": {Name: "x", Spec: "1,,2 * * * *", Body: Report{}},
+		"sign":          {Name: "x", Spec: "+5 * * * *", Body: Report{}},
 		"step of none":  {Name: "x", Spec: "0 0 * * 1-7/0", Body: Report{}},
 		"back in days":  {Name: "x", Spec: "0 0 * * 9-7", Body: Report{}},
 		"minute":        {Name: "x", Spec: "60 * * * *", Body: Report{}},
@@ -122,7 +125,11 @@ func TestNextTellsAllTicksOrNone(t *testing.T) {
 		require.ErrorContains(t, err, "it is 1 to 1000")
 		require.Empty(t, ticks)
 	}
-	_, err := cron.Next("x", "", after, 0)
+	_, err := cron.Next("0 0 * * 8", "", after, 1)
+	require.ErrorContains(t, err, "above maximum (7)")
+	_, err = cron.Next("0 0 * * 1-5,*-6", "", after, 1)
+	require.ErrorContains(t, err, `"*-6" is no element of a field`)
+	_, err = cron.Next("x", "", after, 0)
 	require.ErrorContains(t, err, "invalid spec")
 	require.ErrorContains(t, err, "invalid n")
 	ticks, err := cron.Next("@daily", "", after, cron.MaxNext)

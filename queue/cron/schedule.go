@@ -3,6 +3,7 @@ package cron
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,9 +98,16 @@ func parse(spec, zone string) (*plan, error) {
 		}
 		return &plan{every: d}, zoneErr
 	}
+	for field := range strings.FieldsSeq(spec) {
+		for part := range strings.SplitSeq(field, ",") {
+			if !strings.HasPrefix(spec, "@") && !element.MatchString(part) {
+				return nil, invalid(fmt.Sprintf("%.20q is no element of a field: they are like *, 5, MON, 1-5, */15 and 1-31/2", part))
+			}
+		}
+	}
 	parsed, err := parser.ParseStandard(sundays(spec))
 	if err != nil {
-		return nil, invalid(text.Log(err))
+		return nil, invalid(strings.Replace(text.Log(err), "above maximum (6)", "above maximum (7)", 1)) // of the week's days, of which 7 is one
 	}
 	fields, ok := parsed.(*parser.SpecSchedule)
 	if !ok {
@@ -116,6 +124,9 @@ func parse(spec, zone string) (*plan, error) {
 	}
 	return p, nil
 }
+
+// element is one of a field, or of a list in one. The parser passes over some that are none: *-5 is * to it.
+var element = regexp.MustCompile(`^([*?]|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?$`)
 
 var weekdays = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat", "7"}
 
