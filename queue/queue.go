@@ -190,12 +190,13 @@ type State = queuing.State
 
 // The states of items.
 const (
-	Waiting  = queuing.Waiting
-	Out      = queuing.Out
-	Later    = queuing.Later
-	Held     = queuing.Held
-	Dead     = queuing.Dead
-	Finished = queuing.Finished
+	Waiting   = queuing.Waiting
+	Out       = queuing.Out
+	Later     = queuing.Later
+	Held      = queuing.Held
+	Dead      = queuing.Dead
+	Finished  = queuing.Finished
+	Suspended = queuing.Suspended // of a queue of streams, as a saga's is
 )
 
 // Item returns what is known of the item at a position, with its log. The error matches [messagestore.ErrNotFound] if
@@ -282,7 +283,7 @@ func (q *Queue) Items(ctx context.Context, state State, from messagestore.Global
 	switch {
 	case err != nil:
 		return nil, err
-	case state != Waiting && state != Out && state != Later && state != Held && state != Dead:
+	case state != Waiting && state != Out && state != Later && state != Suspended && state != Held && state != Dead:
 		err = messagestore.NewInvalidError("state", string(state), "it is waiting, out, later, held or dead")
 	case from < 0:
 		err = messagestore.NewInvalidError("from", int64(from), "it is a position from 0")

@@ -115,10 +115,13 @@ func Leave(r Rows, l queuing.Leave) error {
 }
 
 // Finish is [queuing.Driver.QueueFinish].
-func Finish(r Rows, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+func Finish(r Rows, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
 	s, err := begin(r)
 	if err != nil {
 		return nil, err
+	}
+	if s.head.Shape == OfStreams {
+		return nil, refuse("queue", q.Name, "it is a queue of streams, and a take ends its deliveries")
 	}
 	endings := make([]queuing.Ending, len(deliveries))
 	for i, d := range deliveries {
@@ -183,10 +186,10 @@ func (s *step) change(c queuing.Change, position messagestore.GlobalPosition) (b
 	case row.Place == Passed:
 		return false, nil
 	case c.Action == queuing.RetryNow:
-		if row.Place != Later && row.Place != Dead && row.Place != Closed {
+		if !row.Place.waits() && row.Place != Dead && row.Place != Closed {
 			return false, nil
 		}
-		if row.Place != Later {
+		if !row.Place.waits() {
 			row.Failures = 0
 		}
 		row.Place, row.Due, entry.What = Later, s.now, queuing.Retried
@@ -222,7 +225,7 @@ func (s *step) cancelAhead(c queuing.Change, position messagestore.GlobalPositio
 		return false, nil
 	}
 	m, err := s.Message(position)
-	if err != nil || m == nil || m.IsTombstone() {
+	if err != nil || !s.head.isItem(m) {
 		return false, err
 	}
 	entries, err := s.Entries(position)
@@ -235,8 +238,14 @@ func (s *step) cancelAhead(c queuing.Change, position messagestore.GlobalPositio
 	return true, s.AddEntry(position, queuing.Entry{What: queuing.Cancelled, Time: s.now, Text: c.Reason})
 }
 
+// isItem reports whether a message is an item of the queue.
+func (h Head) isItem(m *messagestore.Message) bool {
+	return m != nil && !m.IsTombstone() && (h.Shape != OfStreams || m.Position == 0)
+}
+
 var states = map[Place]queuing.State{
 	Out: queuing.Out, Later: queuing.Later, Held: queuing.Held, Dead: queuing.Dead, Closed: queuing.Dead, Passed: queuing.Finished,
+	Suspended: queuing.Suspended,
 }
 
 func itemOf(r Rows, row *Row, m *messagestore.Message) (item queuing.Item, err error) {
@@ -271,7 +280,7 @@ func Item(r Rows, position messagestore.GlobalPosition) (queuing.Item, error) {
 	switch {
 	case err != nil:
 		return queuing.Item{}, err
-	case row == nil && (m == nil || m.IsTombstone()):
+	case row == nil && !head.isItem(m):
 		return queuing.Item{}, messagestore.ErrNotFound
 	case row != nil:
 		item, err := itemOf(r, row, m)
@@ -335,7 +344,7 @@ func waiting(r Rows, l queuing.List) (items []queuing.Item, err error) {
 		}
 		for _, m := range messages {
 			after = m.GlobalPosition
-			if len(items) == l.Limit || m.IsTombstone() {
+			if len(items) == l.Limit || !head.isItem(m) {
 				continue
 			}
 			item, err := Item(r, m.GlobalPosition)
@@ -370,7 +379,7 @@ func Status(r Rows) (queuing.Status, error) {
 	if err != nil {
 		return queuing.Status{}, err
 	}
-	status := queuing.Status{Paused: head.Paused, Cursor: head.Cursor, Taken: head.Taken, Back: head.Returned, Buried: head.Buried, Time: r.Now()}
+	status := queuing.Status{Streams: head.Shape == OfStreams, Paused: head.Paused, Cursor: head.Cursor, Taken: head.Taken, Back: head.Returned, Buried: head.Buried, Time: r.Now()}
 	if status.Time.Before(head.At) {
 		status.Time = head.At
 	}
@@ -393,6 +402,8 @@ func Status(r Rows) (queuing.Status, error) {
 				if !row.Due.After(status.Time) {
 					status.Due++
 				}
+			case Suspended:
+				status.Suspended++
 			case Held:
 				status.Held++
 			case Dead, Closed:

@@ -61,13 +61,29 @@ func CheckTake(t queuing.Take) error {
 		return refuse("burst", t.Burst, "it is at least 1")
 	case len(t.Finishes) > queuing.MaxItems:
 		return refuse("finishes", len(t.Finishes), "they are at most 1000")
+	case len(t.Wakes) > queuing.MaxWakes:
+		return refuse("wakes", len(t.Wakes), "they are at most 100")
 	}
+	for _, messageType := range t.Wakes {
+		if messagestore.ValidateType(messageType) != nil {
+			return refuse("wakes", messageType, "it is no type of a message")
+		}
+	}
+	return checkKinds(t)
+}
+
+func checkKinds(t queuing.Take) error {
 	for _, f := range t.Finishes {
 		switch f.Kind {
 		case queuing.Complete, queuing.Retry, queuing.Defer, queuing.Unhandled, queuing.Bury, queuing.Committed:
+			continue
+		case queuing.Wait, queuing.Suspend:
+			if len(t.Wakes) > 0 {
+				continue
+			}
 		default:
-			return refuse("kind", string(rune(f.Kind)), "it is one of c, r, f, u, x and t")
 		}
+		return refuse("kind", string(rune(f.Kind)), "it is one of c, r, f, u, x and t, and in a queue of streams w and s")
 	}
 	return nil
 }
@@ -129,9 +145,9 @@ func CheckChange(c queuing.Change) error {
 // CheckList refuses a list that cannot be.
 func CheckList(l queuing.List) error {
 	switch l.State {
-	case queuing.Waiting, queuing.Out, queuing.Later, queuing.Held, queuing.Dead:
+	case queuing.Waiting, queuing.Out, queuing.Later, queuing.Suspended, queuing.Held, queuing.Dead:
 	default:
-		return refuse("state", string(l.State), "it is waiting, out, later, held or dead")
+		return refuse("state", string(l.State), "it is waiting, out, later, suspended, held or dead")
 	}
 	if l.Limit < 1 || l.Limit > queuing.MaxItems {
 		return refuse("limit", l.Limit, "it is 1 to 1000")

@@ -7,6 +7,7 @@ package queuestate
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,7 +24,17 @@ type Head struct {
 	Paused                            bool
 	Tokens                            float64 // of a rate, at the time; less than 0 before the first
 	Taken, Finished, Returned, Buried int64   // Finished counts items that were finished while no session had them
+	Shape                             Shape
 }
+
+// A Shape says what the items of a queue are, from its first take on.
+type Shape byte
+
+const (
+	NoShape   Shape = iota // never taken from
+	OfItems                // each message of the category
+	OfStreams              // the first message of each stream, which later ones wake
+)
 
 // Place says where an open item is.
 type Place byte
@@ -35,7 +46,12 @@ const (
 	Dead   Place = 'd'
 	Closed Place = 'k' // dead, and what is behind it stays held
 	Passed Place = 'z' // was held, and is finished: it keeps the place of what is behind it
+
+	Suspended Place = 's' // of a queue of streams: as Later, and listed apart
 )
+
+// waits reports whether a row in a place is offered at its time.
+func (p Place) waits() bool { return p == Later || p == Suspended }
 
 // A Row is an open item.
 type Row struct {
@@ -44,9 +60,13 @@ type Row struct {
 	Place    Place
 	Failures int
 	Session  int64                       // Out
-	Due      time.Time                   // Later; of Held the time before which it is not offered, or zero
+	Due      time.Time                   // Later and Suspended; of Held the time before which it is not offered, or zero
 	After    messagestore.GlobalPosition // Held and Passed
 	Error    string
+
+	// Woken is, in a queue of streams, the last message that woke the row while it was out, or the last that its worker
+	// had read when it gave the row back, if that is later: what wakes the row is behind it.
+	Woken messagestore.GlobalPosition
 }
 
 // A Ticket is a place in the line.
@@ -69,7 +89,7 @@ type Rows interface {
 	OutOf(session int64) ([]Row, error)                              // in order of position
 	CountOut() (int, error)                                          // of all sessions
 	Behind(messagestore.GlobalPosition) ([]Row, error)               // Held and Passed after it, in order of position
-	Due(until time.Time, limit int) ([]Row, error)                   // Later, in order of date and position
+	Due(p Place, until time.Time, limit int) ([]Row, error)          // Later or Suspended, in order of date and position
 	Open(from messagestore.GlobalPosition, limit int) ([]Row, error) // in every place, in order of position
 	Holds() (bool, error)                                            // whether a row is Held or Passed
 	Loose(limit int) ([]messagestore.GlobalPosition, error)          // after which a row is Held or Passed, with no row or a Dead one; in order
@@ -92,6 +112,7 @@ type Rows interface {
 	Message(messagestore.GlobalPosition) (*messagestore.Message, error) // of the queue's category; nil for none
 	Next(after messagestore.GlobalPosition, limit int) ([]*messagestore.Message, error)
 	Before(m *messagestore.Message) (*messagestore.Message, error) // in its stream; nil for none
+	First(m *messagestore.Message) (*messagestore.Message, error)  // of its stream, at position 0; nil for none
 }
 
 // A step is one call.
@@ -143,6 +164,9 @@ func Take(r Rows, t queuing.Take) (queuing.Taken, error) {
 	if err != nil {
 		return queuing.Taken{}, err
 	}
+	if err := s.shape(t.Queue, len(t.Wakes) > 0); err != nil {
+		return queuing.Taken{}, err
+	}
 	taken := queuing.Taken{Wake: -1}
 	var gone []messagestore.GlobalPosition
 	for _, f := range t.Finishes {
@@ -172,6 +196,24 @@ func Take(r Rows, t queuing.Take) (queuing.Taken, error) {
 	return taken, nil
 }
 
+// shape refuses a take of another kind than the first one was.
+func (s *step) shape(q queuing.Queue, streams bool) error {
+	shape := OfItems
+	if streams {
+		shape = OfStreams
+	}
+	switch s.head.Shape {
+	case NoShape:
+		s.head.Shape, s.changed = shape, true
+	case shape:
+	case OfStreams:
+		return refuse("queue", q.Name, "it is a queue of streams")
+	default:
+		return refuse("queue", q.Name, "it is a queue of items")
+	}
+	return nil
+}
+
 // finish ends a delivery.
 func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, error) {
 	row, err := s.Row(f.Position)
@@ -182,8 +224,12 @@ func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, 
 		return s.ended(f.Delivery, row, f.Kind)
 	}
 	s.changed = true
-	if f.Kind == queuing.Complete {
+	switch f.Kind {
+	case queuing.Complete:
 		return queuing.Done, s.Remove(f.Position)
+	case queuing.Wait, queuing.Suspend:
+		return queuing.Done, s.pause(row, f)
+	default:
 	}
 	entry := queuing.Entry{Version: row.Version, What: queuing.What(f.Kind), Time: s.now, Session: row.Session, Text: f.Error}
 	if f.Kind == queuing.Retry || f.Kind == queuing.Bury {
@@ -197,6 +243,24 @@ func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, 
 		return 0, err
 	}
 	return queuing.Done, s.Put(*row)
+}
+
+// pause ends a turn that went well.
+func (s *step) pause(row *Row, f queuing.Finish) error {
+	woken := row.Woken > f.Seen
+	s.giveBack(row, false, queuing.Policy{}, max(f.Delay, 0))
+	row.Failures = 0
+	row.Woken = max(row.Woken, f.Seen)
+	if f.Kind == queuing.Suspend {
+		row.Place = Suspended
+		if f.Error != "" {
+			row.Error = f.Error
+		}
+	}
+	if woken {
+		row.Place, row.Due = Later, s.now
+	}
+	return s.Put(*row)
 }
 
 // giveBack has a row that was out offered again, or dead.
@@ -231,13 +295,19 @@ func (s *step) ended(d queuing.Delivery, row *Row, kind queuing.Kind) (queuing.E
 		}
 	}
 	switch {
+	case row != nil && row.Version > d.Version && d.Version >= 0 && (kind == queuing.Wait || kind == queuing.Suspend):
+		return queuing.Done, nil // what is not in the log ended so
+	case s.head.Shape == OfStreams && d.Version >= 0:
+		before = true
+	}
+	switch {
 	case row != nil && row.Version == d.Version && row.Place == Out && kind == queuing.Committed:
 		return queuing.Open, nil
 	case row != nil || kind != queuing.Complete && kind != queuing.Committed || !before || d.Position > s.head.Cursor:
 		return queuing.Lost, nil
 	}
 	m, err := s.Message(d.Position)
-	if err != nil || m == nil || m.IsTombstone() {
+	if err != nil || !s.head.isItem(m) {
 		return queuing.Lost, err
 	}
 	return queuing.Done, nil
@@ -360,6 +430,11 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 		}
 		want = min(want, int(s.head.Tokens))
 	}
+	if want > 0 && s.head.Shape == OfStreams {
+		if err := s.resume(); err != nil {
+			return err
+		}
+	}
 	if want > 0 {
 		var err error
 		if want, again, err = s.inLine(t, want, again); err != nil {
@@ -371,7 +446,13 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 	if err := s.takeDue(t.Session, &want, taken); err != nil {
 		return err
 	}
-	if err := s.takeNext(t.Session, &want, taken); err != nil {
+	next := s.takeNext
+	if s.head.Shape == OfStreams {
+		next = func(session int64, want *int, taken *queuing.Taken) error {
+			return s.takeStreams(session, t.Wakes, want, taken)
+		}
+	}
+	if err := next(t.Session, &want, taken); err != nil {
 		return err
 	}
 	if err := s.account(t, taken); err != nil {
@@ -414,7 +495,7 @@ func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time
 	if kept == 0 {
 		return want, again, nil
 	}
-	due, err := s.Due(s.now, kept+want)
+	due, err := s.Due(Later, s.now, kept+want)
 	if err != nil {
 		return 0, again, err
 	}
@@ -450,12 +531,28 @@ func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time
 	return max(0, min(want, there-kept)), again, nil
 }
 
+// resume has suspended rows offered whose time has come.
+func (s *step) resume() error {
+	rows, err := s.Due(Suspended, s.now, 10_000)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		s.changed = true
+		row.Place = Later
+		if err := s.Put(row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // takeDue takes rows whose time has come.
 func (s *step) takeDue(session int64, want *int, taken *queuing.Taken) error {
 	if *want <= 0 {
 		return nil
 	}
-	rows, err := s.Due(s.now, *want)
+	rows, err := s.Due(Later, s.now, *want)
 	if err != nil {
 		return err
 	}
@@ -486,7 +583,7 @@ func (s *step) takeDue(session int64, want *int, taken *queuing.Taken) error {
 	return nil
 }
 
-// takeNext moves the cursor.
+// takeNext moves the cursor of a queue of items.
 func (s *step) takeNext(session int64, want *int, taken *queuing.Taken) error {
 	const pages = 8
 	for page := 1; page <= pages && *want > 0; page++ {
@@ -587,6 +684,77 @@ func (s *step) meet(session int64, m *messagestore.Message, want *int, taken *qu
 	return cancelled, nil
 }
 
+// takeStreams moves the cursor of a queue of streams. A page is long, since most of its messages offer nothing.
+func (s *step) takeStreams(session int64, wakes []string, want *int, taken *queuing.Taken) error {
+	const pages, page = 8, 500
+	for n := 1; n <= pages && *want > 0; n++ {
+		size := max(page, *want)
+		messages, err := s.Next(s.head.Cursor, size)
+		if err != nil {
+			return err
+		}
+		for _, m := range messages {
+			if err := s.meetOfStream(session, m, wakes, want, taken); err != nil {
+				return err
+			}
+			if *want == 0 {
+				break
+			}
+		}
+		if len(messages) < size {
+			return nil
+		}
+		taken.More = taken.More || n == pages
+	}
+	return nil
+}
+
+// meetOfStream has a message that the cursor comes to open the item of its stream, or wake it.
+func (s *step) meetOfStream(session int64, m *messagestore.Message, wakes []string, want *int, taken *queuing.Taken) error {
+	s.changed = true
+	s.head.Cursor = m.GlobalPosition
+	if m.IsTombstone() || m.Position > 0 && !slices.Contains(wakes, m.Type) {
+		return nil
+	}
+	if m.Position == 0 {
+		if m.GlobalPosition <= s.head.Ahead {
+			entries, err := s.Entries(m.GlobalPosition)
+			if err != nil || len(entries) > 0 { // it was cancelled
+				return err
+			}
+		}
+		row := Row{Position: m.GlobalPosition}
+		if due, ok := DueOf(m); ok && due.After(s.now) {
+			row.Place, row.Due = Later, due
+			return s.Put(row)
+		}
+		return s.offer(session, &row, m, want, taken)
+	}
+	first, err := s.First(m)
+	if err != nil || first == nil {
+		return err
+	}
+	row, err := s.Row(first.GlobalPosition)
+	switch {
+	case err != nil || row == nil || m.GlobalPosition <= row.Woken:
+		return err
+	case row.Place == Out:
+		row.Woken = m.GlobalPosition
+		return s.Put(*row)
+	case row.Place.waits():
+		row.Woken = m.GlobalPosition
+		return s.offer(session, row, first, want, taken)
+	}
+	return nil
+}
+
+func (s *step) offer(session int64, row *Row, m *messagestore.Message, want *int, taken *queuing.Taken) error {
+	row.Place, row.Due, row.Session = Out, time.Time{}, session
+	taken.Items = append(taken.Items, queuing.Taking{Message: m, Version: row.Version, Failures: row.Failures})
+	*want--
+	return s.Put(*row)
+}
+
 // account keeps the session, the line and the counts.
 func (s *step) account(t queuing.Take, taken *queuing.Taken) error {
 	n := len(taken.Items)
@@ -677,15 +845,18 @@ func (s *step) soonest() (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	rows, err := s.Due(time.Unix(1<<40, 0), 1)
-	if err != nil {
-		return time.Time{}, err
+	places := []Place{Later}
+	if s.head.Shape == OfStreams {
+		places = append(places, Suspended)
 	}
-	if len(rows) > 0 && (!there || rows[0].Due.Before(end)) {
-		return rows[0].Due, nil
-	}
-	if !there {
-		return time.Time{}, nil
+	for _, p := range places {
+		rows, err := s.Due(p, time.Unix(1<<40, 0), 1)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if len(rows) > 0 && (!there || rows[0].Due.Before(end)) {
+			end, there = rows[0].Due, true
+		}
 	}
 	return end, nil
 }

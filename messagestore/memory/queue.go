@@ -98,7 +98,7 @@ func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, deliveries []
 	if err := queuestate.CheckFinish(q, deliveries); err != nil {
 		return nil, err
 	}
-	return onQueue(ctx, d, q, false, func(r queuestate.Rows) ([]queuing.Ending, error) { return queuestate.Finish(r, deliveries) })
+	return onQueue(ctx, d, q, false, func(r queuestate.Rows) ([]queuing.Ending, error) { return queuestate.Finish(r, q, deliveries) })
 }
 
 // QueueChange implements [queuing.Driver].
@@ -194,8 +194,8 @@ func (q *queue) Behind(position messagestore.GlobalPosition) ([]queuestate.Row, 
 	}), nil
 }
 
-func (q *queue) Due(until time.Time, limit int) ([]queuestate.Row, error) {
-	rows := q.where(func(r queuestate.Row) bool { return r.Place == queuestate.Later && !r.Due.After(until) })
+func (q *queue) Due(p queuestate.Place, until time.Time, limit int) ([]queuestate.Row, error) {
+	rows := q.where(func(r queuestate.Row) bool { return r.Place == p && !r.Due.After(until) })
 	slices.SortStableFunc(rows, func(a, b queuestate.Row) int { return a.Due.Compare(b.Due) })
 	return rows[:min(len(rows), limit)], nil
 }
@@ -324,4 +324,12 @@ func (q *queue) Before(m *messagestore.Message) (*messagestore.Message, error) {
 		return nil, nil //nolint:nilnil // as the interface has it
 	}
 	return all[i].copy(), nil
+}
+
+func (q *queue) First(m *messagestore.Message) (*messagestore.Message, error) {
+	all := q.driver.streams[m.Stream]
+	if len(all) == 0 || all[0].recorded.Position != 0 {
+		return nil, nil //nolint:nilnil // as the interface has it
+	}
+	return all[0].copy(), nil
 }

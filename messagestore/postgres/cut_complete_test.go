@@ -40,7 +40,7 @@ var calls = map[string]called{
 	"Driver.Now":             {scenes: []string{"now"}},
 	"Driver.Listen":          {scenes: []string{"listen"}},
 	"Driver.Transact":        {scenes: []string{"transact", "transact that conflicts", "transact with *sql.Tx"}},
-	"Driver.QueueTake":       {scenes: []string{"queue take", "queue complete", "queue retry"}},
+	"Driver.QueueTake":       {scenes: []string{"queue take", "queue complete", "queue retry", "queue wait", "queue suspend", "queue complete turn"}},
 	"Driver.QueueReady":      {scenes: []string{"queue ready"}},
 	"Driver.QueueExtend":     {scenes: []string{"queue extend"}},
 	"Driver.QueueLeave":      {scenes: []string{"queue leave"}},

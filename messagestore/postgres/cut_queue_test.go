@@ -44,12 +44,19 @@ func queueItems(ctx context.Context, c *attempt) error {
 }
 
 // queueTaken takes the items too, under a lease that lasts.
-func queueTaken(ctx context.Context, c *attempt) error {
+func queueTaken(ctx context.Context, c *attempt) error { return takeAll(ctx, c, nil) }
+
+// cutWakes makes the queue of a scene one of streams.
+var cutWakes = []string{"Signal"}
+
+func turnsTaken(ctx context.Context, c *attempt) error { return takeAll(ctx, c, cutWakes) }
+
+func takeAll(ctx context.Context, c *attempt, wakes []string) error {
 	if err := queueItems(ctx, c); err != nil {
 		return err
 	}
 	taken, err := must.New(postgres.New(c.direct, nil)).QueueTake(ctx, queuing.Take{
-		Queue: queueOf(c), Policy: cutPolicy, Session: cutSession, Lease: longLease, Want: cutItems,
+		Queue: queueOf(c), Policy: cutPolicy, Wakes: wakes, Session: cutSession, Lease: longLease, Want: cutItems,
 	})
 	if err == nil && len(taken.Items) != cutItems {
 		err = fmt.Errorf("took %d items", len(taken.Items))
@@ -190,6 +197,20 @@ func repeats(name string, w way, call func(ctx context.Context, d *postgres.Driv
 	}
 }
 
+// turns is an end of turns of a queue of streams.
+func turns(name string, w way, kind queuing.Kind, want func(*queuing.Status) bool) scene {
+	s := repeats(name, w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
+		var finishes []queuing.Finish
+		for _, delivery := range takenOf(c) {
+			finishes = append(finishes, queuing.Finish{Delivery: delivery, Kind: kind, Delay: time.Hour, Seen: delivery.Position})
+		}
+		taken, err := d.QueueTake(ctx, queuing.Take{Queue: queueOf(c), Policy: cutPolicy, Wakes: cutWakes, Session: cutSession, Lease: longLease, Finishes: finishes})
+		return requireDone(taken.Endings, err)
+	}, want)
+	s.before = turnsTaken
+	return s
+}
+
 func queueChanges(w way) []scene {
 	finished := func(s *queuing.Status) bool { return s.Out+s.Later+s.Held+s.Dead == 0 }
 	return []scene{
@@ -208,6 +229,9 @@ func queueChanges(w way) []scene {
 			taken, err := d.QueueTake(ctx, queuing.Take{Queue: queueOf(c), Policy: cutPolicy, Session: cutSession, Lease: longLease, Finishes: finishes})
 			return requireDone(taken.Endings, err)
 		}, func(s *queuing.Status) bool { return s.Later == cutItems && s.Back == cutItems && s.Out == 0 }),
+		turns("queue wait", w, queuing.Wait, func(s *queuing.Status) bool { return s.Later == cutItems && s.Back == cutItems && s.Out == 0 }),
+		turns("queue suspend", w, queuing.Suspend, func(s *queuing.Status) bool { return s.Suspended == cutItems && s.Back == cutItems && s.Out == 0 }),
+		turns("queue complete turn", w, queuing.Complete, func(s *queuing.Status) bool { return finished(s) && s.Finished == cutItems }),
 		repeats("queue finish", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
 			return requireDone(d.QueueFinish(ctx, queueOf(c), takenOf(c)))
 		}, finished),

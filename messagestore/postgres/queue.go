@@ -59,14 +59,21 @@ func queueQueriesFor(schema string) queueQueries {
 func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
 	n := len(t.Finishes)
 	kinds, delays, reasons := make([]byte, n), make([]int64, n), make([]*string, n)
+	var seen []int64 // of a queue of streams
+	if len(t.Wakes) > 0 {
+		seen = make([]int64, n)
+	}
 	ended := make([]queuing.Delivery, n)
 	for i, f := range t.Finishes {
 		ended[i], kinds[i], delays[i], reasons[i] = f.Delivery, byte(f.Kind), f.Delay.Microseconds(), pglink.OrNull(f.Error)
+		if seen != nil {
+			seen[i] = int64(f.Seen)
+		}
 	}
 	positions, versions := split(ended)
 	args := []any{
 		t.Name, string(t.Category), t.Session, t.Lease.Microseconds(), positions, versions, string(kinds), delays, reasons,
-		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), //nolint:gosec // the database refuses what is out of bounds
+		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), seen, wakesOf(t), //nolint:gosec // the database refuses what is out of bounds
 	}
 	var taken queuing.Taken
 	err := d.changeQueue(ctx, d.queries.queues.take, args, func(rows pgx.Rows) error {
@@ -80,6 +87,14 @@ func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, 
 		return queuing.Taken{}, err
 	}
 	return taken, nil
+}
+
+// wakesOf is null for a queue of items.
+func wakesOf(t queuing.Take) []string {
+	if len(t.Wakes) == 0 {
+		return nil
+	}
+	return t.Wakes
 }
 
 func scanTaken(rows pgx.Rows, taken *queuing.Taken) error {
@@ -291,7 +306,7 @@ func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) (changed []m
 
 // queueStates are the states in which a row may be, by its letter.
 var queueStates = map[string]queuing.State{
-	"w": queuing.Waiting, "o": queuing.Out, "l": queuing.Later, "h": queuing.Held, "d": queuing.Dead, "k": queuing.Dead, "f": queuing.Finished,
+	"w": queuing.Waiting, "o": queuing.Out, "l": queuing.Later, "s": queuing.Suspended, "h": queuing.Held, "d": queuing.Dead, "k": queuing.Dead, "f": queuing.Finished,
 }
 
 // scanItem reads an item, and its log if there is a column for it.
@@ -391,7 +406,7 @@ func (d *Driver) Queues(ctx context.Context) (all []queuing.Status, err error) {
 		var s queuing.Status
 		var oldest pgtype.Int8
 		var at int64
-		err := rows.Scan(&s.Name, (*string)(&s.Category), &s.Paused, (*int64)(&s.Cursor), &s.Out, &s.Later, &s.Held, &s.Dead, &s.Waiting, &oldest, &s.Taken, &s.Finished, &s.Back, &s.Buried, &s.Due, &s.Sessions, &at)
+		err := rows.Scan(&s.Name, (*string)(&s.Category), &s.Paused, (*int64)(&s.Cursor), &s.Out, &s.Later, &s.Held, &s.Dead, &s.Waiting, &oldest, &s.Taken, &s.Finished, &s.Back, &s.Buried, &s.Due, &s.Sessions, &at, &s.Suspended, &s.Streams)
 		s.Time = time.UnixMicro(at).UTC()
 		if oldest.Valid {
 			s.Oldest = time.UnixMicro(oldest.Int64).UTC()

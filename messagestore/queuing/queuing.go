@@ -13,6 +13,10 @@
 //
 // Of a stream one item is out at a time, in the order of the stream. An item behind another of its stream that is
 // open is held, until that one is finished or dead.
+//
+// In a queue of streams, which takes with [Take].Wakes make, only the first message of each stream is an item, and it
+// lasts until it is completed. A delivery of it is a turn, in which the worker reads the stream, and which it ends with
+// [Wait] or [Suspend] while there is more to come. Later messages of the stream of certain types wake the item.
 package queuing
 
 import (
@@ -53,15 +57,16 @@ type Driver interface {
 
 	// QueueFinish completes deliveries without waiting for another call, in the caller's transaction if the
 	// driver is over one. It tells [Done] or [Lost] of each. A take that reports them as [Committed] lets
-	// go what is held behind them.
+	// go what is held behind them. A queue of streams is refused: a take ends its deliveries, for a completion that
+	// is rolled back would lose what woke the item meanwhile.
 	QueueFinish(ctx context.Context, q Queue, deliveries []Delivery) ([]Ending, error)
 
 	// QueueChange does what an operator asks for, to the items that are in a state for it, and returns their
 	// positions.
 	QueueChange(ctx context.Context, c Change) (changed []messagestore.GlobalPosition, err error)
 
-	// QueueItem returns what is known of an item. A position at which the queue's category has no message is
-	// [messagestore.ErrNotFound].
+	// QueueItem returns what is known of an item. A position at which the queue's category has no message, and in a queue
+	// of streams no first one, is [messagestore.ErrNotFound].
 	QueueItem(ctx context.Context, q Queue, position messagestore.GlobalPosition) (Item, error)
 
 	// QueueItems returns open items in a state, in order of position.
@@ -103,6 +108,9 @@ const (
 
 	// MaxErrorBytes bounds [Finish].Error.
 	MaxErrorBytes = 4096
+
+	// MaxWakes bounds [Take].Wakes.
+	MaxWakes = 100
 
 	// Patience is for how long an item is kept for the first in line.
 	Patience = 200 * time.Millisecond
@@ -152,14 +160,25 @@ const (
 	Unhandled Kind = 'u' // no failure: it was not worked on
 	Bury      Kind = 'x' // a failure, and dead
 	Committed Kind = 't' // the item was finished by QueueFinish, in a transaction that was committed
+
+	// Wait and Suspend end a turn of a queue of streams that went well: the item is offered again after the delay, or as soon as
+	// a message wakes it that is behind [Finish].Seen. With [MaxDelay] nothing else brings it back. The item's failures
+	// count anew, and its log has no entry, since an item may have thousands of turns. A suspended item is listed as one
+	// until it is offered, with the error.
+	Wait    Kind = 'w'
+	Suspend Kind = 's'
 )
 
 // A Finish ends a delivery.
 type Finish struct {
 	Delivery
 	Kind  Kind
-	Delay time.Duration // of Retry and Defer; 0 or less is now
-	Error string        // for the log; of Retry and Bury it is the item's too
+	Delay time.Duration // of Retry, Defer, Wait and Suspend; 0 or less is now
+	Error string        // for the log; of Retry, Bury and Suspend it is the item's too
+
+	// Seen is, of Wait and Suspend, the global position up to which the caller had read the stream. A message up to there does
+	// not wake the item, even if the queue's cursor comes to it later.
+	Seen messagestore.GlobalPosition
 }
 
 // An Ending is what a call tells of a delivery.
@@ -194,6 +213,15 @@ type Policy struct {
 type Take struct {
 	Queue
 	Policy
+
+	// Wakes makes the queue one of streams, and has the types of the messages that wake an item: at most [MaxWakes]. A
+	// message of another type changes nothing. What wakes an item has it offered now, whatever made it later, and also
+	// before the date of its first message; a dead item is not woken.
+	//
+	// A queue is one of streams or of items for ever, from its first take on: a take of the other kind is refused.
+	//
+	// Defaults to a queue of items.
+	Wakes []string
 
 	// Session has what is reserved until its lease is over: Lease from now on, or from the last extension.
 	Session int64
@@ -272,8 +300,8 @@ type Leave struct {
 type Action string
 
 const (
-	RetryNow Action = "retry"  // later and dead items are offered now; a dead one's failures count anew
-	Drop     Action = "drop"   // later, held and dead items are finished
+	RetryNow Action = "retry"  // later, suspended and dead items are offered now; a dead one's failures count anew
+	Drop     Action = "drop"   // later, suspended, held and dead items are finished
 	Cancel   Action = "cancel" // an item in any state, also beyond the cursor, is finished; one that is out is lost to its worker
 	Pause    Action = "pause"  // nothing is reserved
 	Resume   Action = "resume"
@@ -297,6 +325,10 @@ const (
 	Held     State = "held"    // behind another of its stream
 	Dead     State = "dead"
 	Finished State = "finished"
+
+	// Suspended is an item that [Suspend] gave back and that is not offered again yet: a message, its time or an operator
+	// does that.
+	Suspended State = "suspended"
 )
 
 // An Item is what is known of an item.
@@ -308,15 +340,16 @@ type Item struct {
 	Failures int
 	Session  int64                       // Out
 	Until    time.Time                   // Out: when its session is over, unless that is extended; it may have passed
-	Due      time.Time                   // Later, and of a held item the time before which it is not offered
+	Due      time.Time                   // Later and Suspended, and of a held item the time before which it is not offered
 	Behind   messagestore.GlobalPosition // Held
 	Closed   bool                        // Dead, and later items of its stream are held
-	Error    string                      // of the last failure; what gave it back without one is in the log
+	Error    string                      // of the last failure or suspension; what gave it back without one is in the log
 	Note     string                      // Out: on its progress
 	Log      []Entry                     // of QueueItem only, in order
 }
 
-// An Entry of an item's log says how a delivery, or a state, ended that did not finish the item as [Complete] does.
+// An Entry of an item's log says how a delivery, or a state, ended that did not finish the item as [Complete] does, nor
+// ended as [Wait] and [Suspend] do.
 type Entry struct {
 	Version int
 	What    What
@@ -356,7 +389,7 @@ func (w What) String() string {
 // A List asks for open items of one state.
 type List struct {
 	Queue
-	State State // Out, Later, Held or Dead; for Waiting the messages beyond the cursor
+	State State // Out, Later, Suspended, Held or Dead; for Waiting the messages beyond the cursor
 	From  messagestore.GlobalPosition
 	Limit int
 }
@@ -364,9 +397,11 @@ type List struct {
 // A Status is how a queue stands.
 type Status struct {
 	Queue
+	Streams                bool // it is one of streams, by its first take
 	Paused                 bool
 	Cursor                 messagestore.GlobalPosition
 	Out, Later, Held, Dead int64
+	Suspended              int64
 	Due                    int64     // of Later, those whose time has come
 	Sessions               int64     // that are not over
 	Time                   time.Time // the queue's time at which all this was so

@@ -75,5 +75,5 @@ var Statements = map[string]string{
 var QueueStatements = map[string]string{
 	"queue_row": queueRowSQL, "queue_behind": queueBehindSQL, "queue_due": queueDueSQL, "queue_out_of": queueOutOfSQL, "queue_count_out": queueCountOutSQL,
 	"queue_holds": queueHoldsSQL, "queue_loose": queueLooseSQL, "queue_over": queueOverSQL, "queue_first_end": queueFirstEndSQL,
-	"queue_entries": queueEntriesSQL, "queue_tickets": queueTicketsSQL, "queue_message": queueMessageSQL, "queue_before": queueBeforeSQL,
+	"queue_entries": queueEntriesSQL, "queue_tickets": queueTicketsSQL, "queue_message": queueMessageSQL, "queue_at": queueAtSQL,
 }

@@ -23,8 +23,8 @@ var (
 	queueAddTicketSQL string
 	//go:embed sql/queue_all.sql
 	queueAllSQL string
-	//go:embed sql/queue_before.sql
-	queueBeforeSQL string
+	//go:embed sql/queue_at.sql
+	queueAtSQL string
 	//go:embed sql/queue_behind.sql
 	queueBehindSQL string
 	//go:embed sql/queue_count_out.sql
@@ -193,7 +193,7 @@ func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, deliveries []
 	if err := queuestate.CheckFinish(q, deliveries); err != nil {
 		return nil, err
 	}
-	return changeQueue(ctx, d, q, true, func(r queuestate.Rows) ([]queuing.Ending, error) { return queuestate.Finish(r, deliveries) })
+	return changeQueue(ctx, d, q, true, func(r queuestate.Rows) ([]queuing.Ending, error) { return queuestate.Finish(r, q, deliveries) })
 }
 
 // QueueChange implements [queuing.Driver].
@@ -288,19 +288,19 @@ func (q *queue) Now() time.Time { return q.now }
 
 func (q *queue) Head() (h queuestate.Head, there bool, err error) {
 	var at, checked int64
-	there, err = q.one(queueHeadSQL, nil, &at, &h.Cursor, &h.Ahead, &checked, &h.Paused, &h.Tokens, &h.Taken, &h.Finished, &h.Returned, &h.Buried)
+	there, err = q.one(queueHeadSQL, nil, &at, &h.Cursor, &h.Ahead, &checked, &h.Paused, &h.Tokens, &h.Taken, &h.Finished, &h.Returned, &h.Buried, &h.Shape)
 	h.At, h.Checked = ofMicros(at), ofMicros(checked)
 	return h, there, err
 }
 
 func (q *queue) SetHead(h queuestate.Head) error {
-	return q.exec(queueSetHeadSQL, micros(h.At), int64(h.Cursor), int64(h.Ahead), micros(h.Checked), h.Paused, h.Tokens, h.Taken, h.Finished, h.Returned, h.Buried)
+	return q.exec(queueSetHeadSQL, micros(h.At), int64(h.Cursor), int64(h.Ahead), micros(h.Checked), h.Paused, h.Tokens, h.Taken, h.Finished, h.Returned, h.Buried, h.Shape)
 }
 
 func scanRow(rows *sql.Rows) (r queuestate.Row, err error) {
 	var place string
 	var due int64
-	err = rows.Scan(&r.Position, &r.Version, &place, &r.Failures, &r.Session, &due, &r.After, &r.Error)
+	err = rows.Scan(&r.Position, &r.Version, &place, &r.Failures, &r.Session, &due, &r.After, &r.Error, &r.Woken)
 	if err == nil {
 		r.Place, r.Due = queuestate.Place(place[0]), ofMicros(due)
 	}
@@ -320,7 +320,7 @@ func (q *queue) Row(position messagestore.GlobalPosition) (*queuestate.Row, erro
 }
 
 func (q *queue) Put(r queuestate.Row) error {
-	return q.exec(queuePutSQL, int64(r.Position), r.Version, string(r.Place), r.Failures, r.Session, micros(r.Due), int64(r.After), r.Error)
+	return q.exec(queuePutSQL, int64(r.Position), r.Version, string(r.Place), r.Failures, r.Session, micros(r.Due), int64(r.After), r.Error, int64(r.Woken))
 }
 
 func (q *queue) Remove(position messagestore.GlobalPosition) error {
@@ -338,8 +338,8 @@ func (q *queue) Behind(position messagestore.GlobalPosition) ([]queuestate.Row, 
 	return q.rows(queueBehindSQL, int64(position))
 }
 
-func (q *queue) Due(until time.Time, limit int) ([]queuestate.Row, error) {
-	return q.rows(queueDueSQL, until.UnixMicro(), limit)
+func (q *queue) Due(p queuestate.Place, until time.Time, limit int) ([]queuestate.Row, error) {
+	return q.rows(queueDueSQL, string(p), until.UnixMicro(), limit)
 }
 
 func (q *queue) Open(from messagestore.GlobalPosition, limit int) ([]queuestate.Row, error) {
@@ -442,7 +442,11 @@ func (q *queue) Before(m *messagestore.Message) (*messagestore.Message, error) {
 	if m.Position == 0 {
 		return nil, nil //nolint:nilnil // as the interface has it
 	}
-	return q.message(queueBeforeSQL, string(m.Stream), int64(m.Position)-1)
+	return q.message(queueAtSQL, string(m.Stream), int64(m.Position)-1)
+}
+
+func (q *queue) First(m *messagestore.Message) (*messagestore.Message, error) {
+	return q.message(queueAtSQL, string(m.Stream), 0)
 }
 
 // openItem returns the first position of a stream in a range of a message that a queue has not finished, and the queue's

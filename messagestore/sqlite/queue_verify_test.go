@@ -101,3 +101,67 @@ func TestVerifyFindsDamageOfQueues(t *testing.T) {
 		})
 	}
 }
+
+// turned fills a queue of streams with an item in each state: a is out after turns that are not logged, b waits, c is
+// suspended, d is dead.
+func turned(t *testing.T, driver queuing.Driver) {
+	t.Helper()
+	store, err := messagestore.New(driver, nil)
+	require.NoError(t, err)
+	q := queuing.Queue{Name: "saga", Category: "saga"}
+	take := func(want int, finishes ...queuing.Finish) []queuing.Taking {
+		t.Helper()
+		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+			Queue: q, Wakes: []string{"Send"}, Policy: queuing.Policy{MaxFailures: 10}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
+		})
+		require.NoError(t, err)
+		return taken.Items
+	}
+	for _, stream := range []messagestore.StreamName{"saga-a", "saga-b", "saga-c", "saga-d", "saga-a", "saga-b"} {
+		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)})
+		require.NoError(t, err)
+	}
+	items := take(10)
+	require.Len(t, items, 4)
+	end := func(i, version int, kind queuing.Kind) queuing.Finish {
+		position := items[i].Message.GlobalPosition
+		return queuing.Finish{Delivery: queuing.Delivery{Position: position, Version: version}, Kind: kind, Delay: time.Hour, Seen: 6, Error: "no"}
+	}
+	take(0, end(0, 0, queuing.Wait), end(1, 0, queuing.Retry), end(2, 0, queuing.Suspend), end(3, 0, queuing.Wait))
+	var all []messagestore.GlobalPosition
+	for _, item := range items {
+		all = append(all, item.Message.GlobalPosition)
+	}
+	_, err = driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: all, Reason: "asked"})
+	require.NoError(t, err)
+	require.Len(t, take(10), 4)
+	take(0, end(1, 2, queuing.Wait), end(2, 2, queuing.Suspend), end(3, 2, queuing.Bury))
+}
+
+func TestVerifyFindsDamageOfQueuesOfStreams(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ damage, want string }{
+		"no date":              {"UPDATE dibs_queue_open SET due = 0 WHERE place = 's'", "a date"},
+		"another message":      {"UPDATE dibs_queue_open SET position = 5 WHERE position = 1", "the first message of its stream, out, later, suspended or dead, found o at 1"},
+		"held":                 {"UPDATE dibs_queue_open SET place = 'h' WHERE place = 's'", "the first message of its stream, out, later, suspended or dead, found h at 0"},
+		"a log of a later one": {"UPDATE dibs_queue_log SET version = 7 WHERE what = 'x'", "a log of what ended the 3 versions before, found 1 entries before, and 1 of later ones"},
+		"a queue of items":     {"UPDATE dibs_queues SET shape = 1", "no row that is suspended or was woken, found s woken by 6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKept(t)
+			turned(t, k.Driver)
+			found, err := k.Verify(t.Context(), nil)
+			require.NoError(t, err)
+			require.Empty(t, found.Violations)
+			k.damage(t, c.damage)
+			found, err = k.Verify(t.Context(), nil)
+			require.NoError(t, err)
+			var all []string
+			for _, v := range found.Violations {
+				all = append(all, v.String())
+			}
+			require.Contains(t, strings.Join(all, "\n"), "expected queue saga: "+c.want)
+		})
+	}
+}

@@ -41,10 +41,10 @@ begin
     if action = 'retry' then
       with named as (
         select x.ctid, x.position, x.version, x.state from dibs.queue_open x
-        where x.queue = q and x.position = any (of_positions) and x.state in ('l', 'd', 'k')
+        where x.queue = q and x.position = any (of_positions) and x.state in ('l', 's', 'd', 'k')
       ), done as (
         update dibs.queue_open x
-        set version = x.version + 1, state = 'l', due = h.at, failures = case when x.state = 'l' then x.failures else 0 end
+        set version = x.version + 1, state = 'l', due = h.at, failures = case when x.state in ('l', 's') then x.failures else 0 end
         from named y where x.ctid = y.ctid
         returning x.position, y.version
       ), logged as (
@@ -76,6 +76,7 @@ begin
           select q, x.global_position, 0, letter, h.at, reason
           from dibs.messages x
           where x.category = of_category and x.global_position = any (of_positions) and x.global_position > h.cursor and x.type <> 'dibs:Tombstone'
+            and (x.position = 0 or not coalesce((select y.streams from dibs.queues y where y.id = q), false))
           on conflict do nothing
           returning position
         )
@@ -104,7 +105,7 @@ end
 $$;
 
 comment on function dibs.queue_change(text, text, text, bigint[], text) is
-'Does to items what an operator asks for, and returns the positions of those that were in a state for it: retry offers later and dead
-ones now, drop finishes those that are not out, cancel those in any state. pause and resume are of the whole queue.';
+'Does to items what an operator asks for, and returns the positions of those that were in a state for it: retry offers later, suspended
+and dead ones now, drop finishes those that are not out, cancel those in any state. pause and resume are of the whole queue.';
 
 grant execute on function dibs.queue_change to dibs_writer, dibs_admin;

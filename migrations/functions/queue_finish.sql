@@ -10,11 +10,16 @@ set jit = off
 set enable_bitmapscan = off
 as $$
 declare
-  q constant integer := (select x.id from dibs.queues x where x.name = queue_name and x.category = of_category);
+  q integer;
   done bigint[];
+  streams boolean;
 begin
   if (cardinality(ended_positions) between 1 and 1000 and cardinality(ended_positions) = cardinality(ended_versions)) is not true then
     raise exception 'invalid positions: they are 1 to 1000, each with a version' using errcode = 'DB001', column = 'ended_positions';
+  end if;
+  select x.id, x.streams into q, streams from dibs.queues x where x.name = queue_name and x.category = of_category;
+  if streams then
+    raise exception 'invalid queue: % is one of streams, and a take ends its deliveries', queue_name using errcode = 'DB001', column = 'queue_name';
   end if;
   -- One by one: a join that was planned when the queue was small would read all open rows.
   for i in 1 .. cardinality(ended_positions) loop
@@ -26,7 +31,7 @@ begin
   return (
     select string_agg(
       case when u.position = any (done) then 'd'
-      else dibs.queue_ended(q, of_category, (select x.cursor from dibs.queue_heads x where x.queue = q order by x.version desc limit 1), u.position, u.version, 'c')
+      else dibs.queue_ended(q, of_category, (select x.cursor from dibs.queue_heads x where x.queue = q order by x.version desc limit 1), u.position, u.version, 'c', false)
       end, '' order by u.n)
     from unnest(ended_positions, ended_versions) with ordinality u (position, version, n)
   );

@@ -13,6 +13,7 @@ as $$
 #variable_conflict use_column
 declare
   q constant integer := (select x.id from dibs.queues x where x.name = queue_name and x.category = of_category);
+  streams constant boolean := coalesce((select x.streams from dibs.queues x where x.id = q), false);
   cursor constant bigint := coalesce((select x.cursor from dibs.queue_heads x where x.queue = q order by x.version desc limit 1), 0);
   entries constant json := (
     select json_agg(json_build_object(
@@ -32,7 +33,7 @@ begin
     s.notes ->> (o.position || '.' || o.version),
     m.id, m.stream_name, m.position, m.type, m.data::text, m.metadata::text, dibs.microseconds(m.time), entries
   from (select 1) one
-  left join dibs.messages m on m.category = of_category and m.global_position = of_position and m.type <> 'dibs:Tombstone'
+  left join dibs.messages m on m.category = of_category and m.global_position = of_position and m.type <> 'dibs:Tombstone' and (m.position = 0 or not streams)
   left join dibs.queue_open o on o.queue = q and o.position = of_position
   left join dibs.queue_sessions s on s.queue = q and s.session = o.session and o.state = 'o'
   where m.id is not null or o.state is not null;
@@ -40,6 +41,6 @@ end
 $$;
 
 comment on function dibs.queue_item(text, text, bigint) is
-'What is known of the item at a position: its state (w beyond the cursor, o, l, h, d, k, or f finished), its message, and its log.';
+'What is known of the item at a position: its state (w beyond the cursor, o, l, s, h, d, k, or f finished), its message, and its log.';
 
 grant execute on function dibs.queue_item to dibs_reader, dibs_writer, dibs_admin;

@@ -13,10 +13,12 @@ as $$
 #variable_conflict use_column
 declare
   q constant integer := (select x.id from dibs.queues x where x.name = queue_name and x.category = of_category);
+  streams constant boolean := coalesce((select x.streams from dibs.queues x where x.id = q), false);
+  positions bigint[];
   h record;
 begin
-  if (of_state in ('waiting', 'out', 'later', 'held', 'dead', 'any') and from_position >= 0 and max_items between 1 and 1000) is not true then
-    raise exception 'invalid state: it is waiting, out, later, held, dead or any, of 1 to 1000 items' using errcode = 'DB001', column = 'of_state';
+  if (of_state in ('waiting', 'out', 'later', 'suspended', 'held', 'dead', 'any') and from_position >= 0 and max_items between 1 and 1000) is not true then
+    raise exception 'invalid state: it is waiting, out, later, suspended, held, dead or any, of 1 to 1000 items' using errcode = 'DB001', column = 'of_state';
   end if;
   select x.cursor, x.ahead into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
   if of_state = 'waiting' then
@@ -25,6 +27,7 @@ begin
       m.id, m.stream_name, m.position, m.type, m.data::text, m.metadata::text, dibs.microseconds(m.time)
     from dibs.messages m
     where m.category = of_category and m.global_position >= greatest(from_position, coalesce(h.cursor, 0) + 1) and m.type <> 'dibs:Tombstone'
+      and (m.position = 0 or not streams)
       and (m.global_position > coalesce(h.ahead, 0) or not exists (
         select from dibs.queue_log x where x.queue = q and x.position = m.global_position and x.what = 'C'
       ))
@@ -32,17 +35,25 @@ begin
     limit max_items;
     return;
   end if;
+  if of_state = 'suspended' then -- by an index of theirs: a queue of streams may have many rows more
+    positions := array(
+      select x.position from dibs.queue_open x where x.queue = q and x.position >= from_position and x.state = 's' order by x.position limit max_items
+    );
+  else
+    positions := array(
+      select x.position from dibs.queue_open x
+      where x.queue = q and x.position >= from_position
+        and case of_state when 'out' then x.state = 'o' when 'later' then x.state = 'l' when 'held' then x.state = 'h' when 'dead' then x.state in ('d', 'k') else x.state <> 'z' end
+      order by x.position
+      limit max_items
+    );
+  end if;
   return query
   select o.position, o.state::text, o.version, o.failures::integer, o.session, dibs.microseconds(s.until), dibs.microseconds(o.due), o.after, o.error,
     s.notes ->> (o.position || '.' || o.version),
     m.id, m.stream_name, m.position, m.type, m.data::text, m.metadata::text, dibs.microseconds(m.time)
-  from (
-    select * from dibs.queue_open x
-    where x.queue = q and x.position >= from_position
-      and case of_state when 'out' then x.state = 'o' when 'later' then x.state = 'l' when 'held' then x.state = 'h' when 'dead' then x.state in ('d', 'k') else x.state <> 'z' end
-    order by x.position
-    limit max_items
-  ) o
+  from unnest(positions) u (at)
+  cross join lateral (select x.* from dibs.queue_open x where x.queue = q and x.position = u.at offset 0) o
   left join dibs.messages m on m.category = of_category and m.global_position = o.position
   left join dibs.queue_sessions s on s.queue = q and s.session = o.session and o.state = 'o'
   order by o.position;

@@ -3,7 +3,7 @@
 create or replace function dibs.queue_states()
 returns table (
   name text, category text, paused boolean, cursor bigint, out_items bigint, later bigint, held bigint, dead bigint,
-  waiting boolean, oldest bigint, taken bigint, finished bigint, returned bigint, buried bigint, due bigint, sessions bigint, at bigint
+  waiting boolean, oldest bigint, taken bigint, finished bigint, returned bigint, buried bigint, due bigint, sessions bigint, at bigint, suspended bigint, streams boolean
 )
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -11,13 +11,14 @@ as $$
   select q.name, q.category, coalesce(h.paused, false), coalesce(h.cursor, 0), o.taken, o.later, o.held, o.dead,
     w.time is not null, dibs.microseconds(least(o.oldest, w.time)),
     coalesce(h.taken, 0), coalesce(h.finished + h.taken - h.returned - h.buried - o.taken, 0), coalesce(h.returned, 0), coalesce(h.buried, 0),
-    o.due, s.live, dibs.microseconds(n.at)
+    o.due, s.live, dibs.microseconds(n.at), o.suspended, coalesce(q.streams, false)
   from dibs.queues q
   left join lateral (select * from dibs.queue_heads x where x.queue = q.id order by x.version desc limit 1) h on true
   cross join lateral (select greatest(clock_timestamp(), h.at) as at) n
   cross join lateral (select count(*) as live from dibs.queue_sessions x where x.queue = q.id and x.until > n.at) s
   cross join lateral (
     select count(*) filter (where x.state = 'o') as taken, count(*) filter (where x.state = 'l') as later,
+      count(*) filter (where x.state = 's') as suspended,
       count(*) filter (where x.state = 'l' and x.due <= n.at) as due,
       count(*) filter (where x.state = 'h') as held, count(*) filter (where x.state in ('d', 'k')) as dead,
       (select m.time from dibs.messages m where m.category = q.category and m.global_position = min(x.position) filter (where x.state not in ('d', 'k', 'z'))) as oldest

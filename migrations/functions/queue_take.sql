@@ -9,6 +9,7 @@ create or replace function dibs.queue_take(
   ended_positions bigint[], ended_versions integer[], ended_kinds text, ended_delays bigint[], ended_errors text[],
   want integer, wait bigint, own_ticket bigint,
   max_failures integer, hold boolean, max_out integer, rate double precision, burst integer,
+  ended_seen bigint[] default null, wakes text[] default null,
   out endings text,
   out positions bigint[], out versions integer[], out failures integer[],
   out ids uuid[], out streams text[], out stream_positions bigint[], out types text[], out data text[], out metadata text[], out times bigint[],
@@ -46,6 +47,7 @@ declare
   soon timestamptz;
   again timestamptz; -- when what is there may be reserved, where a bound or the line keeps it
   bounded boolean := false;
+  full_page boolean;
   p bigint[]; i uuid[]; s text[]; o bigint[]; t text[]; d text[]; e text[]; at bigint[];
 begin
   if (
@@ -57,12 +59,18 @@ begin
       coalesce(cardinality(ended_positions), 0) = 0
       or cardinality(ended_positions) = cardinality(ended_versions) and length(ended_kinds) = cardinality(ended_positions)
         and cardinality(ended_delays) = cardinality(ended_positions) and cardinality(ended_errors) = cardinality(ended_positions)
-        and ended_kinds ~ '^[crfuxt]*$'
+        and ended_kinds ~ case when wakes is null then '^[crfuxt]*$' else '^[crfuxtws]*$' end
     )
+    and (wakes is null or cardinality(wakes) between 1 and 100)
   ) is not true then
-    perform dibs.refuse_invalid_take(me, lease, want, wait, max_failures, hold, max_out, rate, burst);
+    perform dibs.refuse_invalid_take(me, lease, want, wait, max_failures, hold, max_out, rate, burst, wakes);
   end if;
-  q := dibs.queue_lock(queue_name, of_category);
+  if wakes is not null then -- by itself, so that a take of items looks for nothing
+    if exists (select from unnest(wakes) w (type) where dibs.valid_type(w.type) is not true) then
+      raise exception 'invalid wakes: they are types of messages' using errcode = 'DB001', column = 'wakes';
+    end if;
+  end if;
+  q := dibs.queue_lock(queue_name, of_category, wakes is not null);
   select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
   now := clock_timestamp();
   if h.queue is null then
@@ -90,9 +98,10 @@ begin
     else
       -- A row that a transaction of a caller's is finishing is passed over: the queue does not wait for it.
       with named as (
-        select y.ctid, y.position, y.version, y.session, u.kind, u.delay, u.error,
-          u.kind = 'x' or u.kind = 'r' and y.failures + 1 >= max_failures as dies
-        from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null), ended_delays, ended_errors) u (position, version, kind, delay, error)
+        select y.ctid, y.position, y.version, y.session, u.kind, u.delay, u.error, u.seen,
+          u.kind = 'x' or u.kind = 'r' and y.failures + 1 >= max_failures as dies, u.kind in ('w', 's') as turned
+        from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null), ended_delays, ended_errors, ended_seen)
+          u (position, version, kind, delay, error, seen)
         cross join lateral (
           select z.ctid, z.position, z.version, z.failures, z.session
           from dibs.queue_open z
@@ -104,15 +113,18 @@ begin
         delete from dibs.queue_open x where x.ctid = any (array(select y.ctid from named y where y.kind = 'c')) returning x.position, x.version
       ), back as (
         update dibs.queue_open x
-        set version = x.version + 1, session = null, state = case when y.dies then dying else 'l' end,
-          failures = least(x.failures + case when y.kind in ('r', 'x') then 1 else 0 end, 32767),
-          due = case when not y.dies then now + greatest(y.delay, 0) * interval '1 microsecond' end, error = case when y.kind in ('r', 'x') then coalesce(y.error, x.error) else x.error end
+        set version = x.version + 1, session = null,
+          state = case when y.dies then dying when y.kind = 's' and (x.woken > coalesce(y.seen, 0)) is not true then 's' else 'l' end,
+          failures = case when y.turned then 0 else least(x.failures + case when y.kind in ('r', 'x') then 1 else 0 end, 32767) end,
+          due = case when not y.dies then now + case when y.turned and x.woken > coalesce(y.seen, 0) then 0 else greatest(y.delay, 0) end * interval '1 microsecond' end,
+          error = case when y.kind in ('r', 'x', 's') then coalesce(y.error, x.error) else x.error end,
+          woken = case when y.turned then greatest(x.woken, y.seen) else x.woken end
         from (select distinct on (z.ctid) z.* from named z where z.kind <> 'c') y
         where x.ctid = y.ctid
         returning x.position, y.version, y.session, y.kind, y.dies, x.due, y.error
       ), logged as (
         insert into dibs.queue_log (queue, position, version, what, at, session, text)
-        select q, y.position, y.version, y.kind::"char", now, y.session, y.error from back y
+        select q, y.position, y.version, y.kind::"char", now, y.session, y.error from back y where y.kind not in ('w', 's')
         on conflict do nothing
       )
       select array_agg(y.position), array_agg(y.version), count(*) filter (where y.kind <> 'c' and not y.dies), count(*) filter (where y.dies),
@@ -132,7 +144,7 @@ begin
       select string_agg(
         case
           when exists (select from unnest(gone, gone_versions) g (position, version) where g.position = u.position and g.version = u.version) then 'd'
-          else dibs.queue_ended(q, of_category, h.cursor, u.position, u.version, u.kind)
+          else dibs.queue_ended(q, of_category, h.cursor, u.position, u.version, u.kind, wakes is not null)
         end, '' order by u.n)
       into endings
       from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null)) with ordinality u (position, version, kind, n);
@@ -250,6 +262,17 @@ begin
     total := least(total, floor(h.tokens));
   end if;
 
+  if wakes is not null and total > 0 and now >= h.wake then -- suspended, and their time has come
+    update dibs.queue_open x set state = 'l', due = greatest(x.due, h.due)
+    where x.ctid = any (array(
+      select y.ctid from dibs.queue_open y
+      where y.queue = q and y.state = 's' and y.after is null and y.due <= now
+      order by y.due, y.position
+      limit 10000
+    ));
+    changed := changed or found;
+  end if;
+
   -- First come, first served.
   if total > 0 then
     select coalesce(sum(y.want), 0) into kept
@@ -328,6 +351,20 @@ begin
     more := true;
   end if;
 
+  if wakes is not null and total > 0 then
+    for round in 1 .. 8 loop
+      select x.offered, x.high, x.more, x.soon into p, high, full_page, soon from dibs.queue_meet(q, of_category, me, now, h.cursor, h.ahead, total, wakes) x;
+      exit when high is null;
+      changed := true;
+      h.cursor := greatest(h.cursor, high);
+      h.wake := least(h.wake, soon);
+      picked := picked || p;
+      total := total - coalesce(cardinality(p), 0);
+      more := more or total = 0 or full_page and round = 8;
+      exit when total = 0 or not full_page;
+    end loop;
+  end if;
+
   if picked is not null then
     select array_agg(y.position), array_agg(y.version), array_agg(y.failures),
       array_agg(y.id), array_agg(y.stream_name), array_agg(y.stream_position), array_agg(y.type), array_agg(y.data), array_agg(y.metadata), array_agg(y.at)
@@ -355,7 +392,7 @@ begin
   end if;
 
   -- Messages behind the cursor's place, in pages.
-  if total > 0 then
+  if total > 0 and wakes is null then
     if exists (select from dibs.fences x where x.category = of_category and x.shared) then
       up_to := dibs.readable(of_category);
     end if;
@@ -454,6 +491,9 @@ begin
       (select x.until from dibs.queue_sessions x where x.queue = q order by x.until limit 1),
       (select x.due from dibs.queue_open x where x.queue = q and x.state = 'l' and x.after is null and x.due >= h.due order by x.due limit 1)
     ), 'infinity');
+    if wakes is not null then
+      soon := least(soon, (select x.due from dibs.queue_open x where x.queue = q and x.state = 's' and x.after is null order by x.due limit 1));
+    end if;
     changed := changed or soon <> h.wake;
     h.wake := soon;
   end if;
@@ -479,11 +519,14 @@ end
 $$;
 
 comment on function dibs.queue_take(
-  text, text, bigint, bigint, bigint[], integer[], text, bigint[], text[], integer, bigint, bigint, integer, boolean, integer, double precision, integer
+  text, text, bigint, bigint, bigint[], integer[], text, bigint[], text[], integer, bigint, bigint, integer, boolean, integer, double precision, integer,
+  bigint[], text[]
 ) is
 'Ends deliveries, gives back what sessions that are over have out, and reserves up to want items for the session me, in one step.
 Each delivery that ends is a position and a version, a kind (c completed, r failed, f deferred, u not worked on, x buried, t
-completed by queue_finish), a delay in microseconds and an error; endings tells d done, l lost or o still out of each. Times are
+completed by queue_finish), a delay in microseconds and an error; endings tells d done, l lost or o still out of each. With wakes the
+queue is one of streams: its items are the first messages of streams, which later ones of these types wake, and which w and s give
+back, to wait and suspended, seen up to a global position. Times are
 microseconds: lease, wait, and wake, which says after how long something may be available without a write; null for never. A
 take that finds nothing and waits gets a ticket, which it gives again as own_ticket.';
 

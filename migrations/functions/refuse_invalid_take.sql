@@ -1,5 +1,6 @@
 create or replace function dibs.refuse_invalid_take(
-  me bigint, lease bigint, want integer, wait bigint, max_failures integer, hold boolean, max_out integer, rate double precision, burst integer
+  me bigint, lease bigint, want integer, wait bigint, max_failures integer, hold boolean, max_out integer, rate double precision, burst integer,
+  wakes text[]
 ) returns void
 language plpgsql immutable
 as $$
@@ -17,11 +18,13 @@ begin
     when max_out <= 0 then field := 'max_out'; rule := 'it is at least 1, or null';
     when rate is not null and (rate > 0 and rate < 'Infinity') is not true then field := 'rate'; rule := 'it is more than 0 and finite, or null';
     when rate is not null and (burst > 0) is not true then field := 'burst'; rule := 'it is at least 1';
-    else field := 'ended_positions'; rule := 'the arrays are of one length, at most 1000, and each kind is one of c, r, f, u, x and t';
+    when wakes is not null and (cardinality(wakes) between 1 and 100) is not true then
+      field := 'wakes'; rule := 'they are 1 to 100 types, or null';
+    else field := 'ended_positions'; rule := 'the arrays are of one length, at most 1000, and each kind is one of c, r, f, u, x and t, and in a queue of streams w and s';
   end case;
   raise exception 'invalid %: %', field, rule using errcode = 'DB001', column = field;
 end
 $$;
 
-comment on function dibs.refuse_invalid_take(bigint, bigint, integer, bigint, integer, boolean, integer, double precision, integer) is
+comment on function dibs.refuse_invalid_take(bigint, bigint, integer, bigint, integer, boolean, integer, double precision, integer, text[]) is
 'Raises DB001, with the parameter as the column, for a take that cannot be.';

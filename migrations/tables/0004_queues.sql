@@ -3,7 +3,11 @@
 create table dibs.queues (
   id integer generated always as identity primary key,
   name text collate "C" not null unique,
-  category text collate "C" not null
+  category text collate "C" not null,
+
+  -- Whether its items are the first messages of streams, which later ones wake, and not all messages. Null before the
+  -- first take.
+  streams boolean
 );
 
 comment on table dibs.queues is 'The queues that were ever taken from. Each reads one category for ever.';
@@ -16,18 +20,24 @@ create table dibs.queue_open (
   version integer not null default 0, -- how often the item was given back: with the position, it names a delivery
 
   -- o: out; l: later; h: held behind another; d: dead; k: dead, and what is behind it stays held;
-  -- z: was held, and is finished: it keeps the place of what is behind it.
+  -- z: was held, and is finished: it keeps the place of what is behind it;
+  -- s: suspended, of a queue of streams: as l, and listed apart.
   state "char" not null,
   failures smallint not null default 0,
   session bigint, -- o: which session has it
-  due timestamptz, -- l: when it is offered; h: the time before which it is not offered, or null
+  due timestamptz, -- l, s: when it is offered; h: the time before which it is not offered, or null
   after bigint, -- h, z: the position of the item before it
-  error text, -- of the last failure
+  error text, -- of the last failure, or suspension
+
+  -- Of a queue of streams: the last message that woke the row while it was out, or the last that its worker had read when
+  -- it gave the row back, if that is later. What wakes the row is behind it.
+  woken bigint,
   primary key (queue, position)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 2000000000, fillfactor = 90);
 
 create index queue_open_state on dibs.queue_open (queue, state, after, due, position) where state <> 'o';
+create index queue_open_suspended on dibs.queue_open (queue, position) where state = 's';
 
 comment on table dibs.queue_open is 'The open items behind the cursors of the queues.';
 

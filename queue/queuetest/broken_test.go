@@ -318,6 +318,17 @@ func finishes(f func(*queuing.Finish)) func(*driver) {
 	})
 }
 
+// turns changes the ends of deliveries that are asked of a take of a queue of streams.
+func turns(f func(*queuing.Finish)) func(*driver) {
+	return asks(func(q *queuing.Take) {
+		for i := range q.Finishes {
+			if q.Wakes != nil {
+				f(&q.Finishes[i])
+			}
+		}
+	})
+}
+
 // ignores has an operator's action answered, and not made.
 func ignores(action queuing.Action) func(*driver) {
 	return func(d *driver) { d.change = func(c *queuing.Change) bool { return c.Action != action } }
@@ -847,5 +858,173 @@ var bugs = []bug{
 		"a take without bounds",
 		[]string{"Refused/WhatBreaksTheState"},
 		asks(func(q *queuing.Take) { q.Want = min(q.Want, queuing.MaxItems) }),
+	},
+
+	// Q16
+	{
+		"each message is an item",
+		[]string{"Q16/EachStreamIsOneItem", "Q16/OneTurnAtATime"},
+		func(d *driver) {
+			d.ask = func(q *queuing.Take) { q.Wakes = nil }
+			d.offer(queuing.Held, func(queuing.Queue, queuing.Item) bool { return true })
+		},
+	},
+	{
+		"a turn to two",
+		[]string{"Q16/OneTurnAtATime"},
+		func(d *driver) { d.offer(queuing.Out, func(queuing.Queue, queuing.Item) bool { return true }) },
+	},
+	{
+		"a completion that waits for what came",
+		[]string{"Q16/CompletedWhateverCame"},
+		turns(func(f *queuing.Finish) {
+			if f.Kind == queuing.Complete {
+				f.Kind = queuing.Wait
+			}
+		}),
+	},
+	{
+		"what came while the item was out is forgotten",
+		[]string{"Q16/WokenWhileOutIsOfferedAgain", "Model/AnswersRandomCallsOfStreamsAsInMemory"},
+		turns(func(f *queuing.Finish) { f.Seen = 1 << 60 }),
+	},
+	{
+		"nothing wakes",
+		[]string{"Q16/WokenWhileItWaits", "Q16/WokenBeforeItsDate", "Q16/SuspendedIsOfferedByAll"},
+		asks(func(q *queuing.Take) {
+			if q.Wakes != nil {
+				q.Wakes = []string{"Nothing"}
+			}
+		}),
+	},
+	{
+		"each message wakes",
+		[]string{"Q16/WokenWhileItWaits"},
+		asks(func(q *queuing.Take) {
+			if q.Wakes != nil {
+				q.Wakes = []string{signal, note}
+			}
+		}),
+	},
+	{
+		"what was seen wakes",
+		[]string{"Q16/WhatWasSeenDoesNotWake", "Q16/OneTurnAtATime"},
+		turns(func(f *queuing.Finish) { f.Seen = 0 }),
+	},
+	{
+		"a turn before its time",
+		[]string{"Q16/NotBeforeItsTime", "Model/AnswersRandomCallsOfStreamsAsInMemory"},
+		turns(func(f *queuing.Finish) { f.Delay = 0 }),
+	},
+	{
+		"suspended as one that waits",
+		[]string{"Q16/SuspendedIsListed"},
+		turns(func(f *queuing.Finish) {
+			if f.Kind == queuing.Suspend {
+				f.Kind = queuing.Wait
+			}
+		}),
+	},
+	{
+		"suspended is not counted",
+		[]string{"Q16/SuspendedIsListed"},
+		func(d *driver) { d.status = func(s *queuing.Status) { s.Suspended = 0 } },
+	},
+	{
+		"suspended for ever",
+		[]string{"Q16/SuspendedIsOfferedByAll"},
+		turns(func(f *queuing.Finish) {
+			if f.Kind == queuing.Suspend {
+				f.Delay = queuing.MaxDelay
+			}
+		}),
+	},
+	{
+		"suspended and not dropped",
+		[]string{"Q16/SuspendedIsDropped"},
+		ignores(queuing.Drop),
+	},
+	{
+		"a retry that is hastened",
+		[]string{"Q16/RetryKeepsItsBackOff"},
+		turns(func(f *queuing.Finish) {
+			if f.Kind == queuing.Retry {
+				f.Delay = 0
+			}
+		}),
+	},
+	{
+		"failures that add up",
+		[]string{"Q16/FailuresCountAnew"},
+		turns(func(f *queuing.Finish) {
+			if f.Kind == queuing.Wait {
+				f.Kind = queuing.Defer
+			}
+		}),
+	},
+	{
+		"a dead item is woken",
+		[]string{"Q16/DeadIsNotWoken"},
+		func(d *driver) { d.offer(queuing.Dead, func(queuing.Queue, queuing.Item) bool { return true }) },
+	},
+	{
+		"the end of a turn that is forgotten",
+		[]string{"Q16/EndingAgainIsTheSame"},
+		func(d *driver) {
+			var were []queuing.Item
+			d.ask = func(q *queuing.Take) {
+				were = nil
+				for _, f := range q.Finishes {
+					were = append(were, d.known(q.Queue, f.Position))
+				}
+			}
+			d.answer = func(q queuing.Take, taken *queuing.Taken) {
+				for i, item := range were {
+					if item.State != queuing.Out || item.Version != q.Finishes[i].Version {
+						taken.Endings[i] = queuing.Lost
+					}
+				}
+			}
+		},
+	},
+	{
+		"the end of a turn without a version",
+		[]string{"Q16/LateEndIsLost"},
+		func(d *driver) {
+			d.ask = func(q *queuing.Take) {
+				for i, f := range q.Finishes {
+					q.Finishes[i].Version = d.known(q.Queue, f.Position).Version
+				}
+			}
+		},
+	},
+	{
+		"a cursor that stops where nothing is offered",
+		[]string{"Q16/MessagesThatOfferNothingAreNoEnd"},
+		func(d *driver) {
+			var before messagestore.GlobalPosition
+			cursor := func() messagestore.GlobalPosition {
+				all, _ := d.Driver.Queues(context.Background())
+				for _, s := range all {
+					return s.Cursor
+				}
+				return 0
+			}
+			d.ask = func(*queuing.Take) { before = cursor() }
+			d.answer = func(_ queuing.Take, taken *queuing.Taken) {
+				if cursor() > before+100 {
+					taken.Items = nil
+				}
+			}
+		},
+	},
+	{
+		"a queue of either kind",
+		[]string{"Q16/OfOneKindForEver"},
+		asks(func(q *queuing.Take) {
+			if q.Wakes != nil {
+				q.Name += ":streams"
+			}
+		}),
 	},
 }

@@ -2,7 +2,9 @@ package queuetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +18,8 @@ import (
 )
 
 var modelTests = []test{
-	{"Model/AnswersRandomCallsAsInMemory", answersAsInMemory, busy},
+	{"Model/AnswersRandomCallsAsInMemory", func(t *testing.T, f *fixture) { answersAsInMemory(t, f, nil) }, busy},
+	{"Model/AnswersRandomCallsOfStreamsAsInMemory", func(t *testing.T, f *fixture) { answersAsInMemory(t, f, []string{signal}) }, busy},
 }
 
 // A side is one of the stores that get the same calls. Its items are known by their numbers.
@@ -28,7 +31,10 @@ type side struct {
 }
 
 func (s *side) insert(t require.TestingT, stream string, due time.Time) {
-	at := s.insertAt(t, stream, due)
+	s.add(s.insertAt(t, stream, due))
+}
+
+func (s *side) add(at messagestore.GlobalPosition) {
 	s.number[at] = len(s.at)
 	s.at = append(s.at, at)
 }
@@ -38,6 +44,9 @@ func (s *side) taken(taken queuing.Taken) string {
 	text := fmt.Appendf(nil, "%c", taken.Endings)
 	for _, item := range taken.Items {
 		text = fmt.Appendf(text, " %d.%d/%d", s.number[item.Message.GlobalPosition], item.Version, item.Failures)
+	}
+	if s.wakes != nil {
+		text = fmt.Appendf(text, " more %v", taken.More)
 	}
 	return string(text)
 }
@@ -54,6 +63,10 @@ func (s *side) state(t require.TestingT) (all []string) {
 	finished := int64(0)
 	for n, at := range s.at {
 		item, err := s.driver.QueueItem(context.Background(), s.of, at)
+		if s.wakes != nil && errors.Is(err, messagestore.ErrNotFound) {
+			all = append(all, fmt.Sprintf("%d: no item", n))
+			continue
+		}
 		require.NoError(t, err)
 		text := fmt.Appendf(nil, "%d: %s", n, describe(item))
 		if item.State == queuing.Finished {
@@ -80,12 +93,12 @@ func (s *side) state(t require.TestingT) (all []string) {
 
 // The driver, and the one in memory, answer the same calls alike, and leave the same state. So a rule that one of them
 // forgets is found, unless the other forgets it too.
-func answersAsInMemory(t *testing.T, f *fixture) {
+func answersAsInMemory(t *testing.T, f *fixture, wakes []string) {
 	rapid.Check(t, func(rt *rapid.T) {
 		of := newFixture(f.driver, f.options).of
 		var sides []*side
 		for _, driver := range []queuing.Driver{f.driver, memory.New()} {
-			sides = append(sides, &side{fixture: &fixture{driver: driver, of: of}, number: map[messagestore.GlobalPosition]int{}})
+			sides = append(sides, &side{fixture: &fixture{driver: driver, of: of, wakes: wakes}, number: map[messagestore.GlobalPosition]int{}})
 		}
 		policy := queuing.Policy{MaxFailures: rapid.IntRange(1, 3).Draw(rt, "max failures"), Hold: rapid.Bool().Draw(rt, "hold"), MaxOut: rapid.SampledFrom([]int{0, 0, 3}).Draw(rt, "max out")}
 		var versions [][2]int // number and version of each delivery
@@ -97,14 +110,19 @@ func answersAsInMemory(t *testing.T, f *fixture) {
 		delivery := func(s *side, d [2]int) queuing.Delivery {
 			return queuing.Delivery{Position: s.at[d[0]], Version: d[1]}
 		}
+		kinds := []queuing.Kind{'c', 'c', 'r', 'f', 'u', 'x', 't'}
+		if wakes != nil {
+			kinds = append(kinds, 'w', 'w', 's', 's')
+			each("take of none", func(s *side) string { return s.taken(s.take(t, queuing.Take{})) })
+		}
 		session := func() int64 { return rapid.Int64Range(1, 3).Draw(rt, "session") }
 		take := func(want int, lease time.Duration) {
-			var finishes [][3]any
+			var finishes [][4]any
 			if len(versions) > 0 {
 				for range rapid.IntRange(0, 3).Draw(rt, "finishes") {
-					finishes = append(finishes, [3]any{
-						rapid.SampledFrom(versions).Draw(rt, "delivery"), rapid.SampledFrom([]queuing.Kind{'c', 'c', 'r', 'f', 'u', 'x', 't'}).Draw(rt, "kind"),
-						rapid.SampledFrom([]time.Duration{0, 24 * time.Hour}).Draw(rt, "delay"),
+					finishes = append(finishes, [4]any{
+						rapid.SampledFrom(versions).Draw(rt, "delivery"), rapid.SampledFrom(kinds).Draw(rt, "kind"),
+						rapid.SampledFrom([]time.Duration{0, 24 * time.Hour}).Draw(rt, "delay"), rapid.IntRange(0, len(sides[0].at)-1).Draw(rt, "seen"),
 					})
 				}
 			}
@@ -113,7 +131,7 @@ func answersAsInMemory(t *testing.T, f *fixture) {
 				me += 10 // sessions that end
 			}
 			each(fmt.Sprintf("take of %d by %d, ending %v", want, me, finishes), func(s *side) string {
-				q := queuing.Take{Queue: of, Policy: policy, Session: me, Lease: lease, Want: want}
+				q := queuing.Take{Queue: of, Policy: policy, Wakes: wakes, Session: me, Lease: lease, Want: want}
 				ended := map[int]bool{} // one item twice in a call is told by each in its own order
 				for _, f := range finishes {
 					d := f[0].([2]int) //nolint:errcheck // as made
@@ -122,8 +140,9 @@ func answersAsInMemory(t *testing.T, f *fixture) {
 					}
 					ended[d[0]] = true
 					finish := queuing.Finish{Delivery: delivery(s, d), Kind: f[1].(queuing.Kind), Error: "no"} //nolint:errcheck // as made
-					if finish.Kind == queuing.Retry || finish.Kind == queuing.Defer {
+					if strings.ContainsRune("rfws", rune(finish.Kind)) {
 						finish.Delay = f[2].(time.Duration) //nolint:errcheck // as made
+						finish.Seen = s.at[f[3].(int)]      //nolint:errcheck // as made
 					}
 					q.Finishes = append(q.Finishes, finish)
 				}
@@ -146,6 +165,13 @@ func answersAsInMemory(t *testing.T, f *fixture) {
 				}
 				each("insert into "+stream, func(s *side) string { s.insert(rt, stream, due); return "" })
 			},
+			"signal": func(*rapid.T) {
+				if wakes == nil {
+					rt.Skip("nothing wakes an item")
+				}
+				stream := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "stream")
+				each("signal to "+stream, func(s *side) string { s.add(s.write(rt, stream, signal, 1)); return "" })
+			},
 			"take":   func(*rapid.T) { take(rapid.IntRange(1, 4).Draw(rt, "want"), 24*time.Hour) },
 			"finish": func(*rapid.T) { take(0, 24*time.Hour) },
 			"take under a lease that is over by then": func(*rapid.T) {
@@ -153,8 +179,8 @@ func answersAsInMemory(t *testing.T, f *fixture) {
 				<-time.After(queuing.MinLease + queuing.MinLease/2)
 			},
 			"finish apart": func(*rapid.T) {
-				if len(versions) == 0 {
-					rt.Skip("nothing was delivered")
+				if len(versions) == 0 || wakes != nil {
+					rt.Skip("nothing was delivered, or a take ends it")
 				}
 				d := rapid.SampledFrom(versions).Draw(rt, "delivery")
 				each(fmt.Sprintf("finish of %v, reported", d), func(s *side) string {
@@ -223,7 +249,7 @@ func answersAsInMemory(t *testing.T, f *fixture) {
 				})
 			},
 			"": func(*rapid.T) {
-				for _, state := range []queuing.State{queuing.Waiting, queuing.Out, queuing.Later, queuing.Held, queuing.Dead} {
+				for _, state := range []queuing.State{queuing.Waiting, queuing.Out, queuing.Later, queuing.Suspended, queuing.Held, queuing.Dead} {
 					var lists []string
 					for _, s := range sides {
 						items, err := s.driver.QueueItems(context.Background(), queuing.List{Queue: of, State: state, Limit: 1000})

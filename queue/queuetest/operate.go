@@ -295,7 +295,10 @@ func whatBreaksTheState(t *testing.T, f *fixture) {
 		"finishes": func(t *queuing.Take) {
 			t.Finishes = slices.Repeat([]queuing.Finish{{Kind: queuing.Defer}}, queuing.MaxItems+1)
 		},
-		"kind": func(t *queuing.Take) { t.Finishes = []queuing.Finish{{Kind: '?'}} },
+		"kind":         func(t *queuing.Take) { t.Finishes = []queuing.Finish{{Kind: '?'}} },
+		"kind of item": func(t *queuing.Take) { t.Finishes = []queuing.Finish{{Kind: queuing.Wait}} },
+		"wakes":        func(t *queuing.Take) { t.Wakes = slices.Repeat([]string{"Signal"}, queuing.MaxWakes+1) },
+		"type":         func(t *queuing.Take) { t.Wakes = []string{""} },
 	} {
 		q := f.full(queuing.Take{})
 		spoil(&q)

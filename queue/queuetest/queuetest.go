@@ -5,11 +5,11 @@
 //		queuetest.Run(t, queuetest.Options{Open: func(t *testing.T) queuing.Driver { return open(t) }})
 //	}
 //
-// Every sub-test is named by the promise that it would refute, Q1 to Q11, or by the part of the interface that it
+// Every sub-test is named by the promise that it would refute, Q1 to Q11 and Q16, or by the part of the interface that it
 // holds to its word. Each has been seen to fail: the package's own tests break a driver in one way after another, and
 // demand that the sub-test meant for it finds out.
 //
-// Q7, Q12 and Q13 ask nothing of a driver, and Q10 asks what messagestore/storetest tests.
+// Q7 and Q12 to Q15 ask nothing of a driver, and Q10 asks what messagestore/storetest tests.
 package queuetest
 
 import (
@@ -84,7 +84,7 @@ const (
 
 func tests() []test {
 	var all []test
-	for _, subject := range [][]test{deliveryTests, endTests, keyTests, leaseTests, transactTests, failureTests, lineTests, boundTests, idleTests, operatorTests, modelTests} {
+	for _, subject := range [][]test{deliveryTests, endTests, keyTests, leaseTests, transactTests, failureTests, lineTests, boundTests, idleTests, operatorTests, streamTests, modelTests} {
 		all = append(all, subject...)
 	}
 	return all
@@ -101,6 +101,7 @@ type fixture struct {
 	options Options
 	driver  queuing.Driver
 	of      queuing.Queue // that no other sub-test uses
+	wakes   []string      // of a queue of streams
 }
 
 func newFixture(driver queuing.Driver, options Options) *fixture {
@@ -132,7 +133,7 @@ func (f *fixture) insertAt(t require.TestingT, key string, due time.Time) messag
 
 // full returns a take of the queue with what it leaves open: session 1, a lease that does not end, and five failures.
 func (f *fixture) full(q queuing.Take) queuing.Take {
-	q.Queue = f.of
+	q.Queue, q.Wakes = f.of, f.wakes
 	q.Session = cmp.Or(q.Session, 1)
 	q.Lease = cmp.Or(q.Lease, long)
 	q.MaxFailures = cmp.Or(q.MaxFailures, 5)

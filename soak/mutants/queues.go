@@ -108,9 +108,9 @@ func queued() []*Mutant {
 		mutant("pause-not-heeded", "items are reserved though the queue is paused", broken(queues.Early),
 			[3]string{take, "if h.paused then total := 0;", "if false then total := 0;"}),
 		mutant("failures-not-counted", "a failed delivery is no failure", broken(queues.Failures),
-			[3]string{take, "failures = least(x.failures + case when y.kind in ('r', 'x') then 1 else 0 end, 32767),", "failures = x.failures,"}),
+			[3]string{take, "else least(x.failures + case when y.kind in ('r', 'x') then 1 else 0 end, 32767) end,", "else x.failures end,"}),
 		mutant("deferred-without-line", "a deferred delivery has no line in its item's log", broken(queues.Lines),
-			[3]string{take, "select q, y.position, y.version, y.kind::\"char\", now, y.session, y.error from back y", "select q, y.position, y.version, y.kind::\"char\", now, y.session, y.error from back y where y.kind <> 'f'"}),
+			[3]string{take, "select q, y.position, y.version, y.kind::\"char\", now, y.session, y.error from back y where y.kind not in ('w', 's')", "select q, y.position, y.version, y.kind::\"char\", now, y.session, y.error from back y where y.kind not in ('w', 's', 'f')"}),
 		mutant("staged-early", "a staged item is appended at once, and not in COMMIT", broken(queues.Placed),
 			[3]string{"stage", "insert into dibs.staged (xact,", `perform dibs.append_shared(stage.stream, stage.expected, message_id, stage.type, stage.data, stage.metadata);
 				return; insert into dibs.staged (xact,`}),

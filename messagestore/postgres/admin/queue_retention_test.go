@@ -109,3 +109,64 @@ func TestOpenItemsStay(t *testing.T) {
 	_, err = k.admin.Delete(t.Context(), a, messagestore.AnyVersion, nil)
 	require.NoError(t, err)
 }
+
+// The first message of a stream of a queue of streams is open until it is completed, and the whole stream stays with it.
+func TestOpenStreamsStay(t *testing.T) {
+	t.Parallel()
+	k := newArchive(t)
+	driver, category := must.New(postgres.New(k.pool, nil)), k.category
+	q := queuing.Queue{Name: strings.NewReplacer("-", "", "+", "").Replace(string(category)), Category: category}
+	a := category.Stream("a")
+	k.fill(t, a, 5)
+	k.fill(t, category.Stream("last"), 1)
+	k.age(t, a, 1000, 48*time.Hour)
+	take := func(want int, finishes ...queuing.Finish) []queuing.Taking {
+		t.Helper()
+		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+			Queue: q, Wakes: []string{"Nothing"}, Policy: queuing.Policy{MaxFailures: 10}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
+		})
+		require.NoError(t, err)
+		for _, ending := range taken.Endings {
+			require.Equal(t, queuing.Done, ending)
+		}
+		return taken.Items
+	}
+	stays := func(state queuing.State, position messagestore.GlobalPosition) {
+		t.Helper()
+		item, err := driver.QueueItem(t.Context(), q, position)
+		require.NoError(t, err)
+		require.Equal(t, state, item.State)
+		trimmed, err := k.admin.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+		require.NoError(t, err)
+		require.Equal(t, retention.Trimmed{Stream: a, Version: 4, Queue: q.Name}, trimmed)
+		_, err = k.admin.Delete(t.Context(), a, messagestore.AnyVersion, nil)
+		require.ErrorIs(t, err, retention.ErrOpenItem)
+		forgotten, err := k.admin.Forget(t.Context(), category, 24*time.Hour, nil)
+		require.NoError(t, err)
+		require.Zero(t, forgotten)
+	}
+	items := take(10)
+	require.Len(t, items, 2)
+	require.Equal(t, a, items[0].Message.Stream)
+	first, last := items[0].Delivery(), items[1].Delivery()
+	stays(queuing.Out, first.Position)
+
+	for _, turn := range []struct {
+		kind  queuing.Kind
+		state queuing.State
+	}{{queuing.Wait, queuing.Later}, {queuing.Suspend, queuing.Suspended}, {queuing.Bury, queuing.Dead}} {
+		require.Empty(t, take(1, queuing.Finish{Delivery: first, Kind: turn.kind, Delay: queuing.MaxDelay, Seen: last.Position}))
+		stays(turn.state, first.Position)
+		_, err := driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{first.Position}})
+		require.NoError(t, err)
+		first = take(1)[0].Delivery()
+	}
+
+	require.Empty(t, take(1, queuing.Finish{Delivery: first, Kind: queuing.Complete}))
+	trimmed, err := k.admin.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+	require.NoError(t, err)
+	require.Equal(t, retention.Trimmed{Stream: a, Removed: 4, First: 4, Version: 4}, trimmed)
+	forgotten, err := k.admin.Forget(t.Context(), category, 24*time.Hour, nil)
+	require.NoError(t, err)
+	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 1}, forgotten)
+}

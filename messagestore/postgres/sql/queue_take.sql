@@ -1,1 +1,1 @@
-select * from dibs.queue_take($1::text, $2::text, $3::bigint, $4::bigint, $5::bigint[], $6::integer[], $7::text, $8::bigint[], $9::text[], $10::integer, $11::bigint, $12::bigint, $13::integer, $14::boolean, $15::integer, $16::double precision, $17::integer)
+select * from dibs.queue_take($1::text, $2::text, $3::bigint, $4::bigint, $5::bigint[], $6::integer[], $7::text, $8::bigint[], $9::text[], $10::integer, $11::bigint, $12::bigint, $13::integer, $14::boolean, $15::integer, $16::double precision, $17::integer, $18::bigint[], $19::text[])

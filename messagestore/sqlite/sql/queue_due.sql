@@ -1,5 +1,5 @@
-SELECT position, version, place, failures, session, due, after, error
+SELECT position, version, place, failures, session, due, after, error, woken
 FROM dibs_queue_open
-WHERE queue = ?1 AND place = 'l' AND due <= ?2
+WHERE queue = ?1 AND place = ?2 AND due <= ?3
 ORDER BY due, position
-LIMIT ?3 + 0
+LIMIT ?4 + 0

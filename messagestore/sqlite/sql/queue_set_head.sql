@@ -1,3 +1,4 @@
 UPDATE dibs_queues
-SET changed = ?2, cursor = ?3, ahead = ?4, checked = ?5, paused = ?6, tokens = ?7, taken = ?8, finished = ?9, returned = ?10, buried = ?11
+SET changed = ?2, cursor = ?3, ahead = ?4, checked = ?5, paused = ?6, tokens = ?7, taken = ?8, finished = ?9, returned = ?10, buried = ?11,
+  shape = ?12
 WHERE id = ?1

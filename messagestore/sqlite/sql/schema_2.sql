@@ -13,19 +13,21 @@ CREATE TABLE dibs_queues (
   taken    INTEGER NOT NULL DEFAULT 0,
   finished INTEGER NOT NULL DEFAULT 0,
   returned INTEGER NOT NULL DEFAULT 0,
-  buried   INTEGER NOT NULL DEFAULT 0
+  buried   INTEGER NOT NULL DEFAULT 0,
+  shape    INTEGER NOT NULL DEFAULT 0  -- 1: of items; 2: of streams; 0 before the first take
 ) STRICT;
 
 CREATE TABLE dibs_queue_open (
   queue    INTEGER NOT NULL,
   position INTEGER NOT NULL, -- the message's global position
   version  INTEGER NOT NULL,
-  place    TEXT    NOT NULL CHECK (place IN ('o', 'l', 'h', 'd', 'k', 'z')),
+  place    TEXT    NOT NULL CHECK (place IN ('o', 'l', 's', 'h', 'd', 'k', 'z')),
   failures INTEGER NOT NULL,
   session  INTEGER NOT NULL,
   due      INTEGER NOT NULL, -- 0 for none
   after    INTEGER NOT NULL,
   error    TEXT    NOT NULL,
+  woken    INTEGER NOT NULL, -- of a queue of streams: what wakes the row is behind it
   PRIMARY KEY (queue, position)
 ) STRICT, WITHOUT ROWID;
 

@@ -19,7 +19,15 @@ WITH broken (queue, position, expected, found) AS (
   UNION ALL
   SELECT o.queue, o.position, 'a date', 'none'
   FROM dibs_queue_open o
-  WHERE o.place = 'l' AND o.due <= 0
+  WHERE o.place IN ('l', 's') AND o.due <= 0
+  UNION ALL
+  SELECT o.queue, o.position, 'the first message of its stream, out, later, suspended or dead', o.place || ' at ' || m.position
+  FROM dibs_queue_open o JOIN dibs_queues q ON q.id = o.queue JOIN dibs_messages m ON m.global_position = o.position
+  WHERE q.shape = 2 AND (m.position > 0 OR o.place IN ('h', 'z'))
+  UNION ALL
+  SELECT o.queue, o.position, 'no row that is suspended or was woken', o.place || ' woken by ' || o.woken
+  FROM dibs_queue_open o JOIN dibs_queues q ON q.id = o.queue
+  WHERE q.shape <> 2 AND (o.place = 's' OR o.woken <> 0)
   UNION ALL
   SELECT o.queue, o.position, 'the message before it in its stream', o.after
   FROM dibs_queue_open o
@@ -34,15 +42,15 @@ WITH broken (queue, position, expected, found) AS (
   UNION ALL
   SELECT o.queue, o.position, 'a log of what ended the ' || o.version || ' versions before', o.before || ' entries before, and ' || o.beyond || ' of later ones'
   FROM (
-    SELECT o.queue, o.position, o.version,
+    SELECT o.queue, o.position, o.version, q.shape = 2 AS streams, -- whose turns have no log
       (SELECT count(*) FROM dibs_queue_log l WHERE l.queue = o.queue AND l.position = o.position AND l.version < o.version) AS before,
       (SELECT count(*) FROM dibs_queue_log l WHERE l.queue = o.queue AND l.position = o.position AND l.version >= o.version + (o.place = 'z')) AS beyond
-    FROM dibs_queue_open o
+    FROM dibs_queue_open o JOIN dibs_queues q ON q.id = o.queue
   ) o
-  WHERE o.before <> o.version OR o.beyond > 0
+  WHERE o.before <> o.version AND NOT o.streams OR o.beyond > 0
   UNION ALL
   SELECT l.queue, l.position, 'a log without a gap up to version ' || max(l.version), count(*) || ' entries'
-  FROM dibs_queue_log l
+  FROM dibs_queue_log l JOIN dibs_queues q ON q.id = l.queue AND q.shape <> 2
   GROUP BY l.queue, l.position
   HAVING count(*) <> max(l.version) + 1
   UNION ALL

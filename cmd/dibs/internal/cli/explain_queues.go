@@ -174,7 +174,7 @@ func stateNote(item queuing.Item) string {
 		return "and holds what is behind it"
 	case item.State == queuing.Out:
 		return strings.TrimSuffix(fmt.Sprintf("at session %d until %s", item.Session, timeOrNone(item.Until, "")), " until ")
-	case item.State == queuing.Later && !item.Due.IsZero():
+	case (item.State == queuing.Later || item.State == queuing.Suspended) && !item.Due.IsZero():
 		return "not before " + timeText(item.Due)
 	}
 	return ""

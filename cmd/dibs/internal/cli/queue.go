@@ -149,6 +149,7 @@ type queueLine struct {
 	Out       int64                       `json:"out"`
 	Later     int64                       `json:"later"`
 	Due       int64                       `json:"due"` // of them
+	Suspended int64                       `json:"suspended,omitempty"`
 	Held      int64                       `json:"held"`
 	Dead      int64                       `json:"dead"`
 	Oldest    string                      `json:"oldest,omitempty"`
@@ -162,7 +163,7 @@ type queueLine struct {
 
 func toQueueLine(s queuing.Status) queueLine {
 	return queueLine{
-		s.Name, s.Category, s.Paused, s.Waiting, s.Out, s.Later, s.Due, s.Held, s.Dead, timeOrNone(s.Oldest, ""), s.Cursor,
+		s.Name, s.Category, s.Paused, s.Waiting, s.Out, s.Later, s.Due, s.Suspended, s.Held, s.Dead, timeOrNone(s.Oldest, ""), s.Cursor,
 		s.Taken, s.Finished, s.Back, s.Buried, s.Sessions,
 	}
 }
@@ -224,8 +225,11 @@ func queueCells(s queuing.Status) []cell {
 	if s.Waiting {
 		waiting = "yes"
 	}
+	if s.Suspended > 0 { // of few queues
+		note = cell{text: fmt.Sprintf("%d suspended", s.Suspended), style: red}
+	}
 	if s.Paused {
-		note = cell{text: "paused", style: yellow}
+		note = cell{text: strings.TrimSuffix("paused, "+note.text, ", "), style: yellow}
 	}
 	return []cell{
 		{text: visible(s.Name), style: bold},
@@ -239,7 +243,7 @@ func queueCells(s queuing.Status) []cell {
 
 type queueJobsCommand struct {
 	Queue string `arg:"" help:"The queue's name."`
-	State string `placeholder:"STATE" enum:"waiting,out,later,held,dead,any" default:"any" help:"waiting, out, later, held or dead. Defaults to all."`
+	State string `placeholder:"STATE" enum:"waiting,out,later,suspended,held,dead,any" default:"any" help:"waiting, out, later, suspended, held or dead. Defaults to all."`
 	From  int64  `placeholder:"POSITION" help:"The first position to print."`
 	Limit int    `default:"100" placeholder:"N" help:"Print at most N of each state, 1 to 1000. Defaults to 100."`
 }
@@ -248,11 +252,12 @@ type queueJobsCommand struct {
 func (queueJobsCommand) Help() string {
 	return `A line for each item: its position, which names it to the other commands, its state, how often it was given back, its failures, the time before which it is not offered, the type and stream of its message, and the note of its handler on its progress, or the error of its last failure. An item is
 
-    waiting  if no worker has met it yet
-    out      at a worker
-    later    if it is offered at a time, which may have come
-    held     behind another item of its key
-    dead     after its last failure, until it is retried or dropped
+    waiting    if no worker has met it yet
+    out        at a worker
+    later      if it is offered at a time, which may have come
+    suspended  if a person, a message or its time has to bring a saga back
+    held       behind another item of its key
+    dead       after its last failure, until it is retried or dropped
 
 Examples:
 
@@ -300,7 +305,7 @@ func toItemLine(i queuing.Item) itemLine {
 	return l
 }
 
-var itemStyles = map[queuing.State]style{queuing.Dead: red, queuing.Out: yellow, queuing.Finished: green}
+var itemStyles = map[queuing.State]style{queuing.Dead: red, queuing.Suspended: red, queuing.Out: yellow, queuing.Finished: green}
 
 // Run prints them.
 func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
@@ -310,7 +315,7 @@ func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
 	if c.From < 0 {
 		return usage("--from=%d: it is a position from 0", c.From)
 	}
-	states := []queuing.State{queuing.Dead, queuing.Out, queuing.Later, queuing.Held, queuing.Waiting}
+	states := []queuing.State{queuing.Dead, queuing.Suspended, queuing.Out, queuing.Later, queuing.Held, queuing.Waiting}
 	if c.State != "any" {
 		states = []queuing.State{queuing.State(c.State)}
 	}

@@ -41,6 +41,7 @@ func (queueBlockedCommand) Help() string {
     dead       a dead item keeps its key closed (WhenDead: Hold)
     finished   the item before them was finished or removed: an idle worker lets
                them go within a second
+    suspended  a person, a message or their time has to bring sagas back
     date       their date has not come
 
 It looks at the first 1000 held and the first 1000 later items of a queue, counts up to 10000 that no worker has met, and changes nothing.
@@ -272,11 +273,18 @@ func (b *blocked) items(ctx context.Context) error {
 		first[item.Position] = cmp.Or(first[item.Behind], item.Behind)
 		keeps[first[item.Position]]++
 	}
+	if b.status.Suspended > 0 {
+		b.add(blockedLine{
+			Cause: "suspended", Items: b.status.Suspended, Says: "a person, a message or their time has to bring them back",
+			Advice: fmt.Sprintf("dibs queue jobs %s --state suspended prints why", visible(b.status.Name)),
+		})
+	}
 	dated := blockedLine{Cause: "date"}
 	var soonest time.Time
 	for _, item := range later {
 		switch {
 		case !item.Due.After(b.status.Time):
+		case b.status.Streams && item.Failures == 0: // it waits for a message, as the most do
 		case item.Version > 0 || keeps[item.Position] > 0:
 			keeps[item.Position]++
 		default:

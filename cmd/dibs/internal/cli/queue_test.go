@@ -11,6 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/queue"
 )
 
@@ -244,5 +245,40 @@ func TestTopShowsQueuesWithDeadItemsFirst(t *testing.T) {
 		require.Len(t, lines, 1)
 		require.Equal(t, "fax", lines[0]["queue"])
 		require.NotEmpty(t, lines[0]["time"])
+	})
+}
+
+// Of a queue of streams what is suspended is a matter for a person, and what waits is none.
+func TestSuspendedItemsAreListed(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		of, err := store.Driver()
+		require.NoError(t, err)
+		driver := of.(queuing.Driver) //nolint:errcheck,forcetypeassert // as every store here
+		take := queuing.Take{
+			Queue: queuing.Queue{Name: "mail", Category: "mail"}, Wakes: []string{"Signalled"}, Policy: queuing.Policy{MaxFailures: 9}, Session: 1, Lease: time.Hour, Want: 9,
+		}
+		suspended, waits, failed := positioned(t, dibs), positioned(t, dibs), positioned(t, dibs)
+		taken, err := driver.QueueTake(t.Context(), take)
+		require.NoError(t, err)
+		require.Len(t, taken.Items, 3)
+		for i, kind := range []queuing.Kind{queuing.Suspend, queuing.Wait, queuing.Retry} {
+			take.Finishes = append(take.Finishes, queuing.Finish{Delivery: taken.Items[i].Delivery(), Kind: kind, Delay: time.Hour, Seen: failed, Error: "no such step"})
+		}
+		_, err = driver.QueueTake(t.Context(), take)
+		require.NoError(t, err)
+
+		require.Regexp(t, `(?m)^mail +mail +no +0 +2 +0 +0 +0 .* 1 suspended$`, dibs.ok(t, "queue", "ls"))
+		require.Contains(t, dibs.ok(t, "queue", "ls", "--json"), `"suspended":1`)
+		require.Contains(t, dibs.ok(t, "report", "queues"), "1 suspended")
+		require.Regexp(t, `(?m)^ +\d+ +suspended +1 +0 .* no such step$`, dibs.ok(t, "queue", "jobs", "mail", "--state", "suspended"))
+		require.Regexp(t, `(?m)^state +suspended, not before \S+Z$`, dibs.ok(t, "queue", "show", "mail", fmt.Sprint(suspended)))
+		require.Equal(t, []string{"suspended 1", "later 1"}, causes(t, dibs))
+		require.Contains(t, dibs.ok(t, "queue", "blocked"), "dibs queue jobs mail --state suspended prints why")
+		dibs.ok(t, "queue", "pause", "mail")
+		require.Contains(t, dibs.ok(t, "queue", "ls"), "paused, 1 suspended")
+
+		require.Equal(t, "retried 2 items\n", dibs.ok(t, "queue", "retry", "mail", fmt.Sprint(suspended), fmt.Sprint(waits)))
+		require.NotContains(t, dibs.ok(t, "queue", "ls"), "suspended")
 	})
 }
