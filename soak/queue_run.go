@@ -130,8 +130,8 @@ func checkQueues(dir string) error {
 	}
 	verdict := queues.Check(in)
 	var b strings.Builder
-	fmt.Fprintf(&b, "queue, seed %d, commit %s, sqlite %v, hold %v: %d items, %d calls, %d lines, %d effects, %d pairs of a key\n",
-		r.Options.Seed, r.Commit, r.Options.SQLite, r.Options.Hold, len(in.Messages), len(in.Calls), len(in.Lines), len(in.Effects), verdict.Pairs)
+	fmt.Fprintf(&b, "queue, seed %d, commit %s, sqlite %v, hold %v: %d items, %d calls, %d lines, %d effects, %d pairs of a key, %d of a name\n",
+		r.Options.Seed, r.Commit, r.Options.SQLite, r.Options.Hold, len(in.Messages), len(in.Calls), len(in.Lines), len(in.Effects), verdict.Pairs, verdict.Again)
 	fmt.Fprintln(&b, verdict)
 	b.WriteString(verdict.Counts.Table(r.Options.Goals))
 	for _, complaint := range r.Complaints {

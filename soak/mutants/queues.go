@@ -67,9 +67,19 @@ func queued() []*Mutant {
 		inFile("file-never-over", "over a file, the end of a session is not met", broken(queues.Met),
 			edit(state, "over, err := s.Over(s.now)", "over, err := s.Over(s.now.Add(-time.Hour))")),
 		inFile("file-date-not-heeded", "over a file, an item is offered before its date", broken(queues.Early),
-			edit(state, "ok && due.After(s.now)", "ok && due.After(s.now.Add(time.Hour))")),
+			edit(state, "due.After(s.now) { row.Place, row.Session, row.Due =", "due.After(s.now.Add(time.Hour)) {\n\t\trow.Place, row.Session, row.Due =")),
 		inFile("file-not-counted", "over a file, a failed delivery is no failure", broken(queues.Failures),
 			edit(state, "if f.Kind == queuing.Retry || f.Kind == queuing.Bury { row.Failures =", "if false {\n\t\trow.Failures =")),
+		{Name: "name-free-early", Says: "a unique name is free as soon as its item is out, also until that is finished", Plant: code(
+			edit("queue", "return state != Finished && state != Dead", "return state != Finished && state != Dead && state != Out"),
+		), Scene: filed, Breaks: broken(queues.Named)},
+		{Name: "name-kept", Says: "a unique name is taken until its item is finished, also until that is delivered", Plant: code(
+			edit("queue", "return state == Waiting || state == Later || state == Held", "return state != Finished && state != Dead"),
+		), Scene: filed, Breaks: broken(queues.Named)},
+		{Name: "name-any-version", Says: "of two callers that saw a unique name free, both insert", Plant: code(
+			// The moment in which it matters is made longer.
+			edit("queue", "w.Expected = last.Position", "time.Sleep(20 * time.Millisecond)\n\t\t\tw.Expected = messagestore.AnyVersion"),
+		), Scene: filed, Breaks: broken(queues.Named)},
 		mutant("complete-any-version", "a completion finishes its item under whatever version that is out", broken(queues.Late, queues.Twice, queues.Nothing),
 			[3]string{take, "z.position = u.position and z.version = u.version and z.state = 'o' offset 0", "z.position = u.position and z.state = 'o' offset 0"},
 			[3]string{take, "where g.position = u.position and g.version = u.version) then 'd'", "where g.position = u.position) then 'd'"}),

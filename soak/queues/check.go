@@ -29,11 +29,12 @@ const (
 	Trimmed  Rule = "Q1c nothing is removed that is open"
 	Staged   Rule = "Q10a a staged item is there once, if and only if its row is"
 	Placed   Rule = "Q10b staged items come in COMMIT, in the order of their calls"
+	Named    Rule = "Q10c a unique name is of one item at a time, and free again"
 )
 
 // Rules are all of them.
 func Rules() []Rule {
-	return []Rule{Nothing, Met, Trimmed, Twice, Fenced, After, Late, Order, Effects, Failures, Lines, Early, Staged, Placed}
+	return []Rule{Nothing, Met, Trimmed, Twice, Fenced, After, Late, Order, Effects, Failures, Lines, Early, Staged, Placed, Named}
 }
 
 // A Message is one of the queue's category: an item.
@@ -134,6 +135,7 @@ type Verdict struct {
 	crew.Findings
 	Counts Counts
 	Pairs  int // of a key, that were looked at
+	Again  int // items of a unique name that another had had
 }
 
 // String tells what was found.
@@ -150,6 +152,7 @@ type item struct {
 	row      *Row
 	effects  []int // versions
 
+	inserted int64 // not before
 	released int64 // since then what is behind it may be given; crew.Never if not
 	looked   bool
 }
@@ -168,6 +171,7 @@ type checker struct {
 	*Inputs
 	*Verdict
 	items    map[int64]*item
+	there    map[string]*Message // by id
 	byStream map[string]map[int64]*item
 	contacts map[int64][2]int64 // of a session: when the store last heard of it, and its lease
 	pauses   []span
@@ -188,6 +192,7 @@ func Check(in *Inputs) *Verdict {
 	c.gather()
 	c.inserted()
 	c.staged()
+	c.unique()
 	for _, m := range in.Messages {
 		it := c.items[m.Position]
 		c.finished(it)
@@ -290,35 +295,38 @@ func (c *checker) contact(session int64, call *Call) {
 
 // inserted looks at what the callers of Insert were told.
 func (c *checker) inserted() {
-	there := map[string]*Message{}
+	c.there = map[string]*Message{}
 	for _, m := range c.Messages {
-		if there[m.ID] != nil {
-			c.Broke(Nothing, "%s is there twice, at %d and %d", m.ID, there[m.ID].Position, m.Position)
+		if c.there[m.ID] != nil {
+			c.Broke(Nothing, "%s is there twice, at %d and %d", m.ID, c.there[m.ID].Position, m.Position)
 		}
-		there[m.ID] = m
+		c.there[m.ID] = m
 	}
 	asked := map[string]bool{}
 	for _, call := range c.Calls {
-		if call.Call != Insert && call.Call != Stage {
+		if !call.inserts() {
 			continue
 		}
 		for _, n := range call.New {
 			asked[n.ID] = true
-			if call.Call == Stage {
+			m := c.there[n.ID]
+			if m != nil && c.items[m.Position].inserted == 0 {
+				c.items[m.Position].inserted = call.At
+			}
+			if call.Call == Stage || call.Answer.Had > 0 {
 				continue
 			}
-			m := there[n.ID]
 			switch a := call.Answer.Answer; {
 			case a == OK && m == nil:
 				c.Broke(Nothing, "%s of %s was inserted by %s, and is not there", n.ID, n.Stream, call.Process)
 			case a == OK && m.Stream != n.Stream:
 				c.Broke(Nothing, "%s was inserted into %s, and is in %s", n.ID, n.Stream, m.Stream)
-			case (a == Undone || a == Failed) && m != nil && call.Note == "":
+			case (a == Undone || a == Failed || a == Reused) && m != nil && call.Note == "":
 				c.Broke(Nothing, "%s was not inserted by %s (%s), and is there", n.ID, call.Process, a)
 			}
 		}
 	}
-	for id, m := range there {
+	for id, m := range c.there {
 		if !asked[id] {
 			c.Broke(Nothing, "%s, at %d, was inserted by nobody", id, m.Position)
 		}
@@ -557,14 +565,27 @@ func (c *checker) release(it *item) int64 {
 		return it.released
 	}
 	it.looked, it.released = true, crew.Never
+	it.released = c.closed(it, func(l *Line) int64 {
+		if b := c.before(it); b != nil { // it keeps its place
+			return max(l.At, c.release(b))
+		}
+		return l.At
+	})
+	return it.released
+}
+
+// closed is the earliest moment at which an item may have been finished, or dead; for one that an operator ended, what
+// cancelled says.
+func (c *checker) closed(it *item, cancelled func(l *Line) int64) int64 {
+	at := crew.Never
 	for _, e := range it.ends {
 		if e.Kind == "c" && (e.isTold() || e.Version == len(it.lines) && e.call.Answer.Answer != OK) {
-			it.released = min(it.released, e.call.At)
+			at = min(at, e.call.At)
 		}
 	}
 	for _, f := range it.finishes {
 		if slices.Contains(it.effects, f.Version) {
-			it.released = min(it.released, f.call.At)
+			at = min(at, f.call.At)
 		}
 	}
 	failures := 0
@@ -573,19 +594,15 @@ func (c *checker) release(it *item) int64 {
 		case "r", "x", "e":
 			failures++
 			if l.What == "x" || failures >= maxFailures { // it is dead, and holds its key or not
-				it.released = min(it.released, l.At)
+				at = min(at, l.At)
 			}
 		case "C", "D":
-			at := l.At
-			if b := c.before(it); b != nil { // it keeps its place
-				at = max(at, c.release(b))
-			}
-			it.released = min(it.released, at)
+			at = min(at, cancelled(l))
 		case "M":
-			it.released = min(it.released, l.At)
+			at = min(at, l.At)
 		}
 	}
-	return it.released
+	return at
 }
 
 // slack is by how much the clocks of two processes may differ: they are the clock of one machine, read one after the

@@ -17,11 +17,7 @@ func (c *checker) staged() {
 		rows[transaction{row.Process, row.Op}]++
 		committed[row.ID]++
 	}
-	there := map[string]*Message{}
-	for _, m := range c.Messages {
-		there[m.ID] = m
-	}
-	before := c.answered(there)
+	before := c.answered()
 	tried := map[string]int{} // transactions that have staged an id
 	for _, call := range c.Calls {
 		ids := map[string]bool{}
@@ -56,7 +52,7 @@ func (c *checker) staged() {
 		var last *Message
 		met := map[string]bool{}
 		for _, n := range call.New {
-			m := there[n.ID]
+			m := c.there[n.ID]
 			if m != nil && committed[n.ID] == 0 {
 				c.Broke(Staged, "item %d of %s was staged by %s, and no row of it was committed (%s)", m.Position, m.Stream, call.Process, call.Answer.Answer)
 			}
@@ -98,15 +94,15 @@ func (c *checker) staged() {
 }
 
 // answered returns a function that tells the highest position of an item whose insertion was answered before a time.
-func (c *checker) answered(there map[string]*Message) func(at int64) int64 {
+func (c *checker) answered() func(at int64) int64 {
 	type known struct{ at, highest int64 }
 	var all []known
 	for _, call := range c.Calls {
-		if call.Call != Insert && call.Call != Stage || call.Answer.Answer != OK {
+		if !call.inserts() || call.Answer.Answer != OK {
 			continue
 		}
 		for _, n := range call.New {
-			if m := there[n.ID]; m != nil && !n.Back {
+			if m := c.there[n.ID]; m != nil && !n.Back {
 				all = append(all, known{call.End, m.Position})
 			}
 		}

@@ -114,6 +114,50 @@ func (w *world) dropLine(position int64, version int) {
 	w.Lines = slices.DeleteFunc(w.Lines, func(l *Line) bool { return l.Position == position && l.Version == version })
 }
 
+// named adds items of two unique names: one that was free again once it was finished, and one once it was delivered.
+// Of each, a sender met it taken before.
+func (w *world) named() {
+	sent := func(from int64, id, until string, had int64) {
+		n := []New{{ID: id, Stream: "mail-" + until + "+unique", N: 1, Until: until}}
+		w.call("inserter", from, from+5, Record{Call: Unique, New: n}, Record{Answer: OK, New: n, Had: had})
+	}
+	for i, until := range []string{finished, delivered} {
+		first, from := int64(6+2*i), int64(1100+500*i)
+		for place := range int64(2) {
+			id := fmt.Sprintf("named-%d", first+place)
+			w.Messages = append(w.Messages, &Message{Position: first + place, ID: id, Stream: "mail-" + until + "+unique", Place: place, N: 1})
+		}
+		sent(from, w.Messages[first-1].ID, until, 0)
+		sent(from+10, "taken", until, first)
+		w.give(2, from+20, first, 0, 0)
+		again := from + 40 // while it is out
+		if until == finished {
+			again = from + 120
+		}
+		w.end(2, from+100, first, 0, "c", "d")
+		sent(again, w.Messages[first].ID, until, 0)
+		w.give(2, from+200, first+1, 0, 0)
+		w.end(2, from+300, first+1, 0, "c", "d")
+	}
+	w.Head.Cursor, w.Head.Taken = 9, w.Head.Taken+4
+}
+
+// sent is the call of a sender that began then.
+func (w *world) sent(ms int64) *Call {
+	return w.Calls[slices.IndexFunc(w.Calls, func(c *Call) bool { return c.Call == Unique && c.At == at(ms) })]
+}
+
+func TestUniqueNamesThatAreFreeAgainPass(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.named()
+	v := Check(&w.Inputs)
+	require.True(t, v.Passed(), v.String())
+	require.Equal(t, 2, v.Again)
+	require.Equal(t, 2, v.Counts.Named)
+	require.Equal(t, 2, v.Counts.Taken)
+}
+
 func TestAHistoryWithoutAMistakePasses(t *testing.T) {
 	t.Parallel()
 	v := Check(&newWorld().Inputs)
@@ -240,6 +284,30 @@ var planted = []struct {
 	{"a unique name was committed with another content", []Rule{Staged}, func(w *world) { w.staged(3).New[0].N = 2 }},
 	{"a staged item took its place before COMMIT", []Rule{Placed}, func(w *world) { w.staged(2).Answer.Sent = at(30) }},
 	{"staged items are in another order than their calls", []Rule{Placed}, func(w *world) { slices.Reverse(w.staged(1).New) }},
+	{"a name was free while its item was out", []Rule{Named}, func(w *world) {
+		w.named()
+		w.sent(1220).At, w.sent(1220).End = at(1140), at(1145)
+	}},
+	{"a name was free while its item was not given", []Rule{Named}, func(w *world) {
+		w.named()
+		w.sent(1640).At, w.sent(1640).End = at(1606), at(1608)
+	}},
+	{"two items have a name that is for ever", []Rule{Named}, func(w *world) {
+		w.named()
+		w.sent(1220).New[0].Until = forgotten
+	}},
+	{"a name was taken though its item was finished", []Rule{Named}, func(w *world) {
+		w.named()
+		w.sent(1110).At, w.sent(1110).End = at(1215), at(1218)
+	}},
+	{"a name was taken though its item was out", []Rule{Named}, func(w *world) {
+		w.named()
+		w.sent(1610).At, w.sent(1610).End = at(1635), at(1638)
+	}},
+	{"a name was taken by another content, and its sender not told", []Rule{Named}, func(w *world) {
+		w.named()
+		w.sent(1110).New[0].N = 2
+	}},
 	{"an item was given before its date", []Rule{Early}, func(w *world) { w.Messages[2].Due = at(650) }},
 	{"a failed item was given before its time", []Rule{Early}, func(w *world) {
 		for _, c := range w.Calls {

@@ -330,8 +330,10 @@ func (h *hand) inserts(ctx context.Context) {
 			h.insertTx(ctx)
 		case overlap:
 			h.stage(ctx)
-		case what < 40:
+		case what < 25:
 			h.insertOne(ctx)
+		case what < 40:
+			h.insertUnique(ctx)
 		case what < 55:
 			h.insertMany(ctx)
 		case what < 70:

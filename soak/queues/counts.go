@@ -17,6 +17,8 @@ type Counts struct {
 	LeftOut      int // staged and committed though their id or name was taken
 	Unstaged     int // items of transactions, or savepoints, that were rolled back
 	Reused       int // transactions that were refused for another content
+	Named        int // items of a unique name that another had had
+	Taken        int // insertions that met the name taken
 	Deliveries   int
 	Tickets      int // takes that were served in line
 	Refused      int // completions that came late
@@ -39,12 +41,12 @@ type Counts struct {
 // The goals of a run: of make ci/long, and of one of a minute.
 var (
 	Issue = Counts{
-		ServerKills: 100, Kills: 500, Stops: 100, Cuts: 100, Items: 100_000, Undone: 1000, Staged: 1000, LeftOut: 100, Unstaged: 100, Reused: 100, Deliveries: 100_000, Tickets: 100, Refused: 100,
+		ServerKills: 100, Kills: 500, Stops: 100, Cuts: 100, Items: 100_000, Undone: 1000, Staged: 1000, LeftOut: 100, Unstaged: 100, Reused: 100, Named: 500, Taken: 500, Deliveries: 100_000, Tickets: 100, Refused: 100,
 		Transactions: 1000, RolledBack: 100, Again: 100, Unknown: 100, Trims: 100, Pauses: 20,
 		Expiries: 100, Retries: 1000, Defers: 1000, GivenBack: 1, Buried: 100, Redriven: 50, Cancelled: 100,
 	}
 	Short = Counts{
-		ServerKills: 3, Kills: 10, Stops: 3, Cuts: 5, Items: 1000, Undone: 20, Staged: 100, LeftOut: 5, Unstaged: 20, Reused: 3, Deliveries: 1000, Tickets: 5, Refused: 3,
+		ServerKills: 3, Kills: 10, Stops: 3, Cuts: 5, Items: 1000, Undone: 20, Staged: 100, LeftOut: 5, Unstaged: 20, Reused: 3, Named: 10, Taken: 10, Deliveries: 1000, Tickets: 5, Refused: 3,
 		Transactions: 50, RolledBack: 5, Again: 3, Unknown: 2, Trims: 3, Pauses: 1,
 		Expiries: 10, Retries: 20, Defers: 20, Buried: 5, Redriven: 2, Cancelled: 3,
 	}
@@ -61,7 +63,9 @@ func (n *Counts) count(r *Record) {
 		n.Stops++
 	case r.Call == Cut:
 		n.Cuts++
-	case r.Call == Insert && r.Answer == OK:
+	case r.Call == Unique && r.Had > 0:
+		n.Taken++
+	case (r.Call == Insert || r.Call == Unique) && r.Answer == OK:
 		n.Items += len(r.New)
 	case r.Call == Insert && r.Answer == Undone:
 		n.Undone++
@@ -115,6 +119,8 @@ var figures = crew.Figures[Counts]{
 	{"  left out: their id or name was taken", func(n *Counts) *int { return &n.LeftOut }},
 	{"  rolled back", func(n *Counts) *int { return &n.Unstaged }},
 	{"  refused: it had another content", func(n *Counts) *int { return &n.Reused }},
+	{"items of a unique name that was free again", func(n *Counts) *int { return &n.Named }},
+	{"  insertions that met it taken", func(n *Counts) *int { return &n.Taken }},
 	{"deliveries", func(n *Counts) *int { return &n.Deliveries }},
 	{"takes served in line, by their tickets", func(n *Counts) *int { return &n.Tickets }},
 	{"late completions refused", func(n *Counts) *int { return &n.Refused }},
@@ -171,8 +177,15 @@ func (t *tally) counts() (*Counts, error) {
 
 func (t *tally) add(r *Record) {
 	t.n.count(r)
-	if r.Call == Stage {
+	switch {
+	case r.Call == Stage:
 		t.staged(r)
+	case r.Call == Unique && r.Answer == OK && r.Had == 0:
+		if name := r.New[0].Stream; t.here[name] {
+			t.n.Named++
+		} else {
+			t.here[name] = true
+		}
 	}
 	if r.Call != Take || r.Answer != OK {
 		return

@@ -23,5 +23,7 @@
 //   - [Staged]: an item that was staged is there once, with its content, if and only if the row is that was written in
 //     its transaction;
 //   - [Placed]: staged items come behind all whose insertion was answered before COMMIT, and those of a transaction in the
-//     order of their calls.
+//     order of their calls;
+//   - [Named]: of the items of a unique name, none is inserted while the one before it has the name, and none is left out
+//     while it has not.
 package queues

@@ -5,6 +5,7 @@ import "github.com/dibs-go/dibs/soak/crew"
 // The calls that are recorded.
 const (
 	Insert   = "insert"
+	Unique   = "unique"   // an insertion of an item of a unique name
 	Stage    = "stage"    // insertions in a transaction with a row for each, that are appended in COMMIT
 	Take     = "take"     // of the store: ends deliveries, and reserves items
 	Extend   = "extend"   // of a session
@@ -26,7 +27,7 @@ const (
 	Unknown = "unknown" // it may have happened
 	Failed  = "failed"  // it did not happen
 	Undone  = "undone"  // it was rolled back
-	Reused  = "reused"  // it was rolled back, for an id or a unique name has another content
+	Reused  = "reused"  // it was rolled back, or did not happen, for an id or a unique name has another content
 )
 
 // Server is the target of a kill that is of no process.
@@ -47,18 +48,20 @@ type Record struct {
 	Alone   bool    `json:"alone,omitempty"`  // a call of Receive
 	Ends    []End   `json:"ends,omitempty"`
 	Items   []Given `json:"items,omitempty"`
+	Had     int64   `json:"had,omitempty"` // the position of the item that has the unique name
 	Target  string  `json:"target,omitempty"`
 	Sent    int64   `json:"sent,omitempty"` // when COMMIT was sent, 0 if it was not
 	Note    string  `json:"note,omitempty"`
 }
 
-// A New is an item that is inserted. Of one that is staged there is more.
+// A New is an item that is inserted. Of one that is staged, or of a unique name, there is more.
 type New struct {
 	ID     string `json:"id"`
 	Stream string `json:"stream"`
 	N      int    `json:"n,omitempty"`      // the content
 	Unique bool   `json:"unique,omitempty"` // its stream is of a unique name
 	Back   bool   `json:"back,omitempty"`   // its savepoint was rolled back
+	Until  string `json:"until,omitempty"`  // when it has its unique name, if it is not staged
 }
 
 // An End is a delivery that ends.
@@ -86,6 +89,9 @@ type Call struct {
 	End     int64 // of the answer; crew.Never if there is none
 	Answer  Record
 }
+
+// inserts reports whether a call inserts items, or may.
+func (r *Record) inserts() bool { return r.Call == Insert || r.Call == Unique || r.Call == Stage }
 
 // Head implements [crew.Record].
 func (r *Record) Head() crew.Head { return crew.Head{Op: &r.Op, At: &r.At, Call: &r.Call} }
