@@ -13,7 +13,8 @@ TIMEOUT ?= 10m
 # Tests make much garbage in small heaps: collected a quarter as often, they take a tenth less time.
 GOTEST := env GOGC=400 go test -timeout $(TIMEOUT)
 # Modules of their own: what they need, a program that imports Dibs does not.
-MODULES := bench soak reservation/intent/redisintent observe internal/demo/messaging brokers/nats
+BROKERS := brokers/nats brokers/redis
+MODULES := bench soak reservation/intent/redisintent observe internal/demo/messaging $(BROKERS)
 MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 BENCHED := postgresql redis-server npm gcc
 # Packages in which no two goroutines share anything: SQL does their work, and tests of it. The suite of
@@ -130,8 +131,9 @@ test/messaging: ## Run the tests of the messaging demo: its verdict, its bank, a
 	scripts/with-postgres -- sh -c 'cd internal/demo/messaging && $(GOTEST) ./...'
 
 .PHONY: test/brokers
-test/brokers: ## Run the tests of the NATS module, with a server of its own on disk
-	cd brokers/nats && $(GOTEST) ./...
+test/brokers: ## Run the tests of the modules of brokers, each with servers of its own
+	scripts/setup redis-server
+	@for dir in $(BROKERS); do echo "cd $$dir && $(GOTEST) ./..." && (cd "$$dir" && $(GOTEST) ./...) || exit; done
 
 .PHONY: test/soak
 test/soak: ## Run the tests of the soak: its checker, and runs of some seconds
