@@ -715,3 +715,55 @@ func TestAnEndThatMayHaveHappenedIsTold(t *testing.T) {
 		require.NoError(t, jobs[0].Complete(t.Context()))
 	})
 }
+
+// wild is an error whose methods panic.
+type wild struct{}
+
+func (wild) Error() string { return "wild" }
+func (wild) Is(error) bool { panic("Is") }
+func (wild) As(any) bool   { panic("As") }
+func (wild) Unwrap() error { panic("Unwrap") }
+
+// A handler for messages of every type: its error may be anything, and is a failure.
+func TestAnErrorWhoseMethodsPanicIsAFailure(t *testing.T) {
+	bubble(t, &queue.Config{MaxFailures: 2, Logger: logger.Silent()}, func(t *testing.T, q *queue.Queue, _ *cut) {
+		at, err := q.Insert(t.Context(), messagestore.Raw{Type: "Whatever", Data: []byte("{}")}, nil)
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- q.Work(ctx, handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return wild{} }), nil)
+		}()
+
+		time.Sleep(time.Minute)
+
+		require.Equal(t, queue.Dead, item(t, q, at.Position).State)
+		stop()
+		require.NoError(t, <-ended)
+	})
+}
+
+// An item that ends lets go the next of its key, and a worker has that by the same call: nobody waits for a poll.
+func TestItemsOfAKeyFollowEachOtherWithoutAPoll(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		for range 50 {
+			_, err := q.Insert(t.Context(), messagestore.Raw{Type: "Whatever", Data: []byte("{}")}, &queue.InsertOpts{Key: "ann"})
+			require.NoError(t, err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- q.Work(ctx, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+				time.Sleep(time.Millisecond)
+				return nil
+			}), &queue.WorkConfig{PollInterval: time.Hour})
+		}()
+
+		time.Sleep(time.Second)
+
+		require.EqualValues(t, 50, q.Counts().Completed)
+		require.Less(t, driver.calls("take"), 60)
+		stop()
+		require.NoError(t, <-ended)
+	})
+}

@@ -196,7 +196,7 @@ func TestHostileCallsAreRefused(t *testing.T) {
 		} {
 			requireInvalid(t, what, q.Work(ctx, mux, &test.config), test.field, test.rule)
 		}
-		requireInvalid(t, "no mux", q.Work(ctx, nil, nil), "mux", "nil")
+		requireInvalid(t, "no mux", q.Work(ctx, nil, nil), "handler", "nil")
 		handler.On(mux, func(context.Context, handler.Message[Send]) error { return nil })
 		require.ErrorIs(t, q.Work(ctx, mux, nil), messagestore.ErrInvalid, "two functions for a type")
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/dibs-go/dibs/handler"
@@ -94,16 +95,23 @@ func (q *Queue) Counts() Counts {
 	return Counts{c.Completed.Load(), c.Skipped.Load(), c.Failed.Load(), c.Buried.Load(), c.Lost.Load(), c.Abandoned.Load()}
 }
 
-// Work reserves items and has mux, which has a function, handle them, until ctx ends or the store refuses for good. Any number of processes may work on
+// A Handler is called with the message of each item. A handler.Mux with a function is one, and so is a
+// handler.HandlerFunc, a function for messages of every type. One with a method Validate() error is validated by
+// [Queue.Work]. It is called from several goroutines.
+type Handler interface {
+	Handle(ctx context.Context, m *messagestore.Message) error
+}
+
+// Work reserves items and has h handle them, until ctx ends or the store refuses for good. Any number of processes may work on
 // one queue; in one process it is called once at a time for a [Queue].
 //
-// An item of a type that mux has no function for comes again after a back-off, for ever and without a failure, since a newer process
+// An item of a type that a mux has no function for comes again after a back-off, for ever and without a failure, since a newer process
 // may know it; each time a warning is logged. [handler.Mux.IgnoreUnknown] has such items completed.
 //
 // When ctx ends, it reserves no more, and handlers have [WorkConfig.Grace] to return. Then their contexts end. What has not returned
 // another Grace later is given back without a failure, and the error, which matches [ErrAbandoned], names it. Work
 // returns nil if ctx ended and all handlers returned.
-func (q *Queue) Work(ctx context.Context, mux *handler.Mux, config *WorkConfig) error {
+func (q *Queue) Work(ctx context.Context, h Handler, config *WorkConfig) error {
 	if err := q.use(ctx); err != nil {
 		return err
 	}
@@ -112,10 +120,10 @@ func (q *Queue) Work(ctx context.Context, mux *handler.Mux, config *WorkConfig) 
 		c = *config
 	}
 	err := c.complete()
-	if mux == nil {
-		err = errors.Join(err, messagestore.NewInvalidError("mux", nil, "it is nil"))
-	} else {
-		err = errors.Join(err, mux.Validate())
+	if v := reflect.ValueOf(h); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		err = errors.Join(err, messagestore.NewInvalidError("handler", nil, "it is nil"))
+	} else if v, ok := h.(interface{ Validate() error }); ok {
+		err = errors.Join(err, v.Validate())
 	}
 	if err != nil {
 		return q.fail("work", err)
@@ -125,7 +133,7 @@ func (q *Queue) Work(ctx context.Context, mux *handler.Mux, config *WorkConfig) 
 	}
 	defer q.working.Store(false)
 	handle := func(ctx context.Context, d *work.Delivery) error {
-		return mux.Handle(context.WithValue(ctx, jobKey{}, q.jobOf(d)), d.Item.Message)
+		return h.Handle(context.WithValue(ctx, jobKey{}, q.jobOf(d)), d.Item.Message)
 	}
 	return q.fail("work", work.Run(ctx, q.source, work.Config{
 		MaxWorkers: c.MaxWorkers, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval, Handle: handle, Finish: c.finishOf,
@@ -153,9 +161,9 @@ func (c *WorkConfig) finishOf(d *work.Delivery, err error, stopping bool) queuin
 		finish.Kind, finish.Delay = queuing.Defer, min(max(disposed.After, 0), queuing.MaxDelay)
 	case disposed.Asks(disposition.Park), disposed.Asks(disposition.Refuse):
 		finish.Kind = queuing.Bury
-	case errors.Is(err, handler.ErrUnknownType) && panics.Of(err) == nil: // a newer process may know it
+	case panics.Is(err, handler.ErrUnknownType) && panics.Of(err) == nil: // a newer process may know it
 		finish.Kind, finish.Delay = queuing.Defer, backoff.After(d.Item.Version+1, c.MinBackoff, c.MaxBackoff)
-	case stopping && errors.Is(err, context.Canceled):
+	case stopping && panics.Is(err, context.Canceled):
 		finish.Kind = queuing.Unhandled
 	default:
 		finish.Kind, finish.Delay = queuing.Retry, backoff.After(d.Item.Failures+1, c.MinBackoff, c.MaxBackoff)

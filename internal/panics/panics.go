@@ -68,6 +68,16 @@ func Of(err error) (e *Error) {
 	return e
 }
 
+// Is is [errors.Is], and false if a method of err panics: it is the caller's code.
+func Is(err, target error) (is bool) {
+	defer func() {
+		if recover() != nil {
+			is = false
+		}
+	}()
+	return errors.Is(err, target)
+}
+
 // Catch is deferred by a function that calls another and has set err to ErrExited before. It sets err to an [*Error] if
 // the other did not return.
 func Catch(err *error) {

@@ -227,7 +227,7 @@ func (w *work) run(ctx context.Context) error {
 		runtime.Gosched() // handlers that return at once do so first: the next take ends all of them, and not some
 		due, free, soonest := w.due()
 		want := 0
-		if w.look {
+		if w.look || len(due) > 0 { // what ends may let go what is held behind it
 			want = free
 		}
 		if len(due) > 0 || want > 0 {
@@ -327,7 +327,7 @@ func (w *work) take(ctx context.Context, due []*ending, want int) error {
 	}
 	if want > 0 {
 		t.Ticket = w.ticket
-		if !w.ticketed {
+		if w.look && !w.ticketed {
 			t.Wait = queuing.MaxWait
 		}
 	}
@@ -558,7 +558,7 @@ func (w *work) decided(e *ending) {
 		event, what = w.log().Warn(), "item skipped"
 	case queuing.Defer:
 		event, what = w.log().Debug(), "item deferred"
-		if errors.Is(e.err, handler.ErrUnknownType) {
+		if panics.Is(e.err, handler.ErrUnknownType) {
 			event, what = w.log().Warn(), "item has no handler"
 		}
 	case queuing.Retry, queuing.Bury:
