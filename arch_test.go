@@ -78,7 +78,7 @@ var imports = map[string][]string{
 	"internal/receiving":               {"handler", "inbox", "logger", "messagestore", "internal/backoff", "internal/disposition", "internal/keys", "internal/panics", "internal/text"},
 	"internal/brokertest":              {"consumer", "handler", "inbox", "logger", "messagestore", "messagestore/memory", "messagestore/sqlite", "outbox", "reservation", "internal/await", "internal/disposition", "internal/must", "internal/receiving"},
 	"alarm":                            {"logger", "messagestore", "consumer", "handler", "reservation", "internal/backoff", "internal/exactjson", "internal/known", "internal/outage", "internal/text"},
-	"outbox":                           {"logger", "messagestore", "consumer", "handler", "internal/known", "internal/disposition", "internal/panics"},
+	"outbox":                           {"logger", "messagestore", "messagestore/queuing", "handler", "queue", "internal/backoff", "internal/disposition", "internal/panics", "internal/text"},
 	"saga/internal/event":              {"messagestore"},
 	"saga":                             {"logger", "messagestore", "consumer", "handler", "reservation", "alarm", "saga/internal/event", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/keys", "internal/known", "internal/wakeups", "internal/panics", "internal/text"},
 	"entity":                           {"logger", "messagestore", "internal/disposition", "internal/messagetype", "internal/snapshots", "upcast", "internal/text"},

@@ -39,7 +39,7 @@
 //	                              not counted             the next message    now, without retries
 //	redrive    stays parked       stays parked; in        the dead letter     stays parked
 //	                              order again after d     is closed
-//	relay      parked in order    sent again after d,     not sent; counted,  parked in order
+//	relay      dead now           sent again after d,     not sent; counted,  dead now
 //	                              at most an hour         logged; the next
 //	step       the saga is parked the next attempt after  a mistake: the      no other attempt: the
 //	                              d, not counted          saga is parked      step is refused
@@ -55,7 +55,7 @@
 //
 // The consumer's row holds under every ErrorPolicy. Where that is to park in order, Park parks in order
 // too. A redrive delivers a parked message, "in order" under ParkInOrder. A relay is of package outbox,
-// and the function is its sink's; a d that is not above 0 is the relay's own pause there. A step, an
+// a dead message of it holds its key, and the function is its sink's; a d that is not above 0 is the relay's own pause there. A step, an
 // undo, a function and Answer are of package saga; the function that makes the command of an Ask is as a
 // step. A refused step is returned to the function of the saga, which is undone if that returns the
 // error. A receiver is of a module in brokers. A scenario is of package handlertest, and fails unless the

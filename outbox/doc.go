@@ -7,17 +7,17 @@
 //
 // The outbox is a category. A service whose state is events relays its events. Any other writes its
 // messages, in the transaction of its rows (see package inbox), to streams that are named after the key
-// that orders them: payments:outgoing-42. There is no table of an outbox, and nothing is marked as sent:
-// the relay has a checkpoint.
+// that orders them: payments:outgoing-42. There is no table of an outbox: a relay is a queue over the category
+// (package queue), and each message is an item of it.
 //
 // # What is promised
 //
 //   - A message is sent if and only if the write that has it was committed.
 //   - Each message is sent at least once, always with the id that it has in the store. After a crash at
-//     most [Config.CheckpointMessages] and the messages of one read are sent again; nothing else is.
-//   - The messages of one key, which is the cardinal id of their streams, are sent one after the other, in
-//     their order, none skipped: the next when the sink has taken the one before. Messages of different
-//     keys are sent side by side.
+//     most [Config.Concurrency] messages are sent again.
+//   - The messages of one key, which is their stream, are sent one after the other, in their order, none skipped:
+//     the next when the sink has taken the one before. Messages of different keys are sent side by side.
+//   - A message that was not sent is neither trimmed, forgotten nor deleted, from the relay's first run on.
 //   - With [Into] another store has each message once.
 //
 // So a receiver that ignores known ids, or positions not above the last of their stream, handles each
@@ -25,18 +25,20 @@
 //
 // # Failures
 //
-// The sink's error decides, by its disposition, however wrapped. With handler.Refuse and handler.Park the message can
-// never be sent: it is parked, and so are later messages of its key, behind it, without being sent. Messages of
-// other keys flow. After a redrive of the message, or when it is dropped (package deadletter, dibs parked), those
-// behind it are sent in order, by the relay itself. [consumer.ParkInOrder] tells how.
+// A message that fails is sent again after a back-off of its own, which grows to ten minutes, until it is dead. Messages behind it in
+// its key wait; other keys flow. A message is dead with its [Config.MaxAttempts]th failed attempt, and not before it is of
+// [Config.MaxAge]. Then its key is held, in order: nothing behind it is sent, until an operator has it sent again, or drops it (dibs queue
+// retry and drop, [queue.Queue.Retry] and Drop).
 //
-// With any other error the message is sent again, for ever: a sink that is down for a night parks nothing,
-// and no error of a sink stops a relay. The pauses grow to 30 s; handler.RetryAfter sets its own, above 0
-// and up to [MaxRetryAfter]. Meanwhile messages of its key wait, and others flow, until the relay is as
-// far ahead of its checkpoint as a crash may send again: [Config.CheckpointMessages] plus the messages of
-// one read, and at most the messages of two reads, 2,000.
+// A sink that is out makes no message dead, however long it is out. It counts as out when eight different messages have failed
+// with none taken in between, as a process sees it. Then an attempt does not count, the workers of the process pause together, up to five
+// seconds, between their attempts, and the messages that they have tried wait for up to two minutes. The next message that the sink
+// takes ends that. [Stats].OutSince tells it, and the log, every ten minutes. With fewer keys than eight that
+// is not known, and their messages are dead after MaxAge.
 //
-// With handler.Skip a message is not sent: it is logged, counts as Skipped, and the next of its key is sent.
+// The sink's error may decide otherwise, by its disposition, however wrapped. With handler.Refuse and handler.Park the message
+// is dead at once. handler.RetryAfter sets the pause, above 0 and up to [MaxRetryAfter], and is no failure. With handler.Skip a
+// message is not sent: it is logged, counts as Skipped, and the next of its key is sent. No error of a sink stops a relay.
 //
 // # Types
 //
@@ -47,9 +49,14 @@
 //
 // # Operation
 //
-// A relay is a consumer: name, checkpoint, replicas, leases, fencing, lag, reset, parked messages and
-// their commands are as package consumer has them. To send everything again is a reset. Several relays of
-// one category have different names. Replicas of one relay have the same name.
+// A relay is a queue of its name: dibs queue ls, jobs, show, blocked, retry, drop, cancel, pause and resume are for it, and
+// dibs explain tells what it did with a message. Several relays of one category have different names, and each sends all. Replicas
+// of one relay have the same name, and share its messages: there is no leader.
+//
+// To send messages again, run a relay of another name, with [Config.Since]; it sends them under the same ids. To move a relay over
+// what it has not sent, cancel or drop the items.
+//
+// Each message of the category costs the database a row for as long as it is not sent, also if the relay passes it over.
 //
 // # Headers
 //

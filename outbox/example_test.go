@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -38,7 +37,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer sink.Close()
-	relay, err := outbox.New(store, "payments:outgoing", "tobank", sink, &outbox.Config{Start: consumer.FromStart(), Logger: logger.Silent()})
+	relay, err := outbox.New(store, "payments:outgoing", "tobank", sink, &outbox.Config{Logger: logger.Silent()})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -65,12 +64,12 @@ func ExampleInto() {
 	}
 
 	sink, err := outbox.Into(archive, func(m *outbox.Message) messagestore.StreamName {
-		return messagestore.Category("archive").Stream(m.Key())
+		return messagestore.Category("archive").Stream(m.Stream.CardinalID())
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	relay, err := outbox.New(store, "payments:outgoing", "toarchive", sink, &outbox.Config{Start: consumer.FromStart(), Logger: logger.Silent()})
+	relay, err := outbox.New(store, "payments:outgoing", "toarchive", sink, &outbox.Config{Logger: logger.Silent()})
 	if err != nil {
 		log.Fatal(err)
 	}

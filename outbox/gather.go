@@ -46,14 +46,17 @@ func (g *gathering) send(ctx context.Context, m *Message) error {
 	}
 }
 
-// sendAll sends all messages that wait.
+// sendAll sends all messages that wait. The first is of the goroutine that calls it: if its time is over, it
+// fails alone.
 func (g *gathering) sendAll(ctx context.Context) {
-	g.mu.Lock()
-	all := g.waiting
-	g.waiting = nil
-	g.mu.Unlock()
 	var answers []error
 	failure := ctx.Err()
+	g.mu.Lock()
+	all := g.waiting
+	if g.waiting = nil; failure != nil {
+		all, g.waiting = all[:1], all[1:]
+	}
+	g.mu.Unlock()
 	if failure == nil {
 		failure = panics.Call(func() (err error) {
 			answers, err = g.call(ctx, all)

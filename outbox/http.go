@@ -56,6 +56,13 @@ type HTTPConfig struct {
 	// Defaults to one of the sink's own, with the proxies of the environment and up to 64 KiB of
 	// headers in an answer.
 	Transport http.RoundTripper
+
+	// Untrusted says that the URL is a customer's, who may want to reach what this process can reach. It is then of https, of
+	// port 443 or 8443 and without a user. No address is dialled that is not public, whatever name resolves to it, and
+	// not through a proxy of the environment. There is no Transport beside it.
+	//
+	// Defaults to false.
+	Untrusted bool
 }
 
 // An HTTPSink posts messages to an URL. It is safe for concurrent use.
@@ -74,10 +81,11 @@ type HTTPSink struct {
 // message's id; webhook-timestamp, the time of the attempt; and webhook-signature, if there are
 // secrets: v1 and the HMAC-SHA256 of id, timestamp and body. It has the id as Idempotency-Key, too.
 //
-// An answer of 2xx takes the message. 400, 410, 413, 414, 415, 422 and 431 refuse it for good: the error is one of
-// handler.Refuse, and the relay parks the message. With any other answer, and with none, it is sent again, after the answer's Retry-After, in
+// An answer of 2xx takes the message. 400, 413, 414, 415, 422 and 431 refuse it for good: the error is one of
+// handler.Refuse, and the message is dead. With any other answer, and with none, it is sent again, after the answer's Retry-After, in
 // seconds or as a date by the clock of this process, up to [MaxRetryAfter], and otherwise as the
-// relay has it. A redirect is not followed, and is such an answer: it would send the message, its
+// relay has it. 404 and 410 are among these: they say that the URL is gone, and nothing of the message. The relay logs them as
+// errors, and counts them ([Stats].Gone). A redirect is not followed, and is such an answer: it would send the message, its
 // signature and the headers to another place. Of an answer 64 KiB are read, and none of it is logged.
 //
 // Errors name scheme and host of the URL only: user, password, path and query may be secrets. The error of HTTP itself
@@ -92,7 +100,7 @@ func HTTP(to string, config *HTTPConfig) (*HTTPSink, error) {
 	if s.config.Timeout == 0 {
 		s.config.Timeout = 15 * time.Second
 	}
-	if err := errors.Join(s.parseURL(to), s.parseSecrets(), s.checkHeader(), s.checkTimeout()); err != nil {
+	if err := errors.Join(s.parseURL(to), s.parseSecrets(), s.checkHeader(), s.checkTimeout(), s.checkTransport()); err != nil {
 		return nil, fmt.Errorf("invalid HTTP sink: %w", err)
 	}
 	transport := s.config.Transport
@@ -100,6 +108,9 @@ func HTTP(to string, config *HTTPConfig) (*HTTPSink, error) {
 		s.transport = &http.Transport{
 			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaders,
 			MaxIdleConnsPerHost: 1024, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
+		}
+		if s.config.Untrusted {
+			s.transport.Proxy, s.transport.DialContext = nil, dialPublic
 		}
 		transport = s.transport
 	}
@@ -128,6 +139,9 @@ func (s *HTTPSink) parseURL(to string) error {
 		return messagestore.NewInvalidError("URL", redacted(u), "it has no host")
 	}
 	s.url = u
+	if s.config.Untrusted {
+		return checkUntrusted(u)
+	}
 	return nil
 }
 
@@ -184,6 +198,13 @@ func (s *HTTPSink) checkTimeout() error {
 	return nil
 }
 
+func (s *HTTPSink) checkTransport() error {
+	if s.config.Untrusted && s.config.Transport != nil {
+		return messagestore.NewInvalidError("Transport", nil, "the sink has its own, which dials public addresses only, where the URL is not trusted")
+	}
+	return nil
+}
+
 // given returns an error for a context or a message that is nil.
 func given(ctx context.Context, m *Message) error {
 	switch {
@@ -197,7 +218,7 @@ func given(ctx context.Context, m *Message) error {
 
 // refuses are the answers by which a receiver refuses a message for good.
 var refuses = map[int]bool{
-	http.StatusBadRequest: true, http.StatusGone: true, http.StatusRequestEntityTooLarge: true, http.StatusRequestURITooLong: true,
+	http.StatusBadRequest: true, http.StatusRequestEntityTooLarge: true, http.StatusRequestURITooLong: true,
 	http.StatusUnsupportedMediaType: true, http.StatusUnprocessableEntity: true, http.StatusRequestHeaderFieldsTooLarge: true,
 }
 
@@ -279,6 +300,17 @@ func (e *statusError) Error() string {
 		text += ", a redirect, which is not followed"
 	}
 	return strings.TrimSpace(fmt.Sprintf("post to %s: the answer is %d %s", e.host, e.status, text))
+}
+
+// isGone reports whether an error is an answer of [HTTP] that the URL is not there.
+func isGone(err error) (is bool) {
+	defer func() {
+		if recover() != nil { // in a method of the error
+			is = false
+		}
+	}()
+	e, is := errors.AsType[*statusError](err)
+	return is && (e.status == http.StatusNotFound || e.status == http.StatusGone)
 }
 
 // retryAfter reads the header of that name: seconds, or a date. It returns 0 for any other value, and for

@@ -129,7 +129,7 @@ func asks(err error) (refuses bool, after time.Duration) {
 
 func TestTheStatusDecides(t *testing.T) {
 	t.Parallel()
-	permanent := map[int]bool{400: true, 410: true, 413: true, 414: true, 415: true, 422: true, 431: true}
+	permanent := map[int]bool{400: true, 413: true, 414: true, 415: true, 422: true, 431: true}
 	for status := 200; status < 600; status++ {
 		url := serve(t, answering(status))
 		err := sinkTo(t, url, nil).Send(t.Context(), message())

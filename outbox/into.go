@@ -14,7 +14,7 @@ import (
 // the same.
 //
 // The other store has each message once, however often it is sent: it knows a message's id. A message that
-// the store refuses is parked: it breaks a rule ([messagestore.ErrInvalid]), or another message has its id
+// the store refuses is dead: it breaks a rule ([messagestore.ErrInvalid]), or another message has its id
 // ([messagestore.ErrIDConflict]). Any other error is the store's, and the message is sent again.
 //
 // The store is another one than the relay's: a store has an id once. Two stores over one database are

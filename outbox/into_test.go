@@ -85,7 +85,7 @@ func writtenAsItIs(t *testing.T, open func(t *testing.T) *messagestore.Store) {
 	require.Equal(t, sent.Metadata, got.Metadata)
 }
 
-func TestAMessageThatAnotherStoreRefusesIsParked(t *testing.T) {
+func TestAMessageThatAnotherStoreRefusesIsDead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, other := newStore(), newStore()
@@ -107,12 +107,12 @@ func TestAMessageThatAnotherStoreRefusesIsParked(t *testing.T) {
 
 		require.NoError(t, relay.CatchUp(t.Context()))
 
-		require.EqualValues(t, 2, relay.Stats().Parked)
-		require.EqualValues(t, 1, relay.Stats().Handled)
+		require.EqualValues(t, 2, relay.Stats().Dead)
+		require.EqualValues(t, 1, relay.Stats().Sent)
 	})
 }
 
-func TestTheZeroStoreParksNothing(t *testing.T) {
+func TestTheZeroStoreRefusesNothing(t *testing.T) {
 	t.Parallel()
 	err := must.New(outbox.Into(&messagestore.Store{}, nil)).Send(t.Context(), message())
 
@@ -147,9 +147,9 @@ func oneRow(t *testing.T, open func(t *testing.T) *messagestore.Store) {
 		}
 		return err
 	})
-	relay := relayOf(store, sink, &outbox.Config{CheckpointMessages: 7})
+	relay := relayOf(store, sink, nil)
 	require.NoError(t, relay.CatchUp(t.Context()))
-	again := must.New(outbox.New(store, outgoing, "again", into, nil)) // as after a reset
+	again := must.New(outbox.New(store, outgoing, "again", into, nil)) // a replay
 
 	require.NoError(t, again.CatchUp(t.Context()))
 

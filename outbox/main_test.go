@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
@@ -168,7 +167,7 @@ func (r *batchReceiver) SendAll(ctx context.Context, messages []*outbox.Message)
 	return answers
 }
 
-func relayOf(store consumer.Store, sink outbox.Sink, config *outbox.Config) *outbox.Relay {
+func relayOf(store *messagestore.Store, sink outbox.Sink, config *outbox.Config) *outbox.Relay {
 	var c outbox.Config
 	if config != nil {
 		c = *config
@@ -176,7 +175,6 @@ func relayOf(store consumer.Store, sink outbox.Sink, config *outbox.Config) *out
 	if c.Logger.IsZero() {
 		c.Logger = logger.Silent()
 	}
-	c.Start = consumer.FromStart()
 	return must.New(outbox.New(store, outgoing, "tobank", sink, &c))
 }
 
@@ -202,7 +200,7 @@ func stored(t require.TestingT, store *messagestore.Store) map[string][]arrival 
 		page, err := store.ReadCategoryPage(context.Background(), q)
 		require.NoError(t, err)
 		for _, m := range page.Messages {
-			key := m.Stream.CardinalID()
+			key := m.Stream.ID()
 			all[key] = append(all[key], arrivalOf(&outbox.Message{Message: m}))
 		}
 		q.From, more = page.Next, page.More
@@ -221,7 +219,7 @@ func requireOrder(t require.TestingT, store *messagestore.Store, arrivals []arri
 			continue
 		}
 		seen[a.id] = a
-		key := a.stream.CardinalID()
+		key := a.stream.ID()
 		first[key] = append(first[key], a)
 	}
 	for key, all := range stored(t, store) {

@@ -9,16 +9,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The names of the headers of a message.
+// The headers by which a receiver knows a message that it has had: by its id, or by its place. [Message.Headers] has
+// all.
 const (
-	HeaderID          = "dibs-id"
-	HeaderStream      = "dibs-stream"
-	HeaderPosition    = "dibs-position"
-	HeaderType        = "dibs-type"
-	HeaderTime        = "dibs-time"
-	HeaderCorrelation = "dibs-correlation"
-	HeaderTraceParent = "traceparent"
-	HeaderTraceState  = "tracestate"
+	HeaderID       = "dibs-id"
+	HeaderStream   = "dibs-stream"
+	HeaderPosition = "dibs-position"
 )
 
 // maxHeaderBytes bounds the value of a header before it is escaped.
@@ -32,8 +28,8 @@ type Message struct {
 	Topic string
 }
 
-// Key returns the cardinal id of the message's stream: messages of one key are sent in order.
-func (m *Message) Key() string { return m.Stream.CardinalID() }
+// Key returns the identifier of the message's stream, as its name has it: messages of one stream are sent in order.
+func (m *Message) Key() string { return m.Stream.ID() }
 
 // Headers returns the headers, of a broker or of HTTP, that a sink passes on beside the data:
 //
@@ -51,7 +47,7 @@ func (m *Message) Headers() map[string]string {
 	headers := map[string]string{
 		HeaderID:       m.ID.String(),
 		HeaderPosition: strconv.FormatInt(int64(m.Position), 10),
-		HeaderTime:     m.Time.UTC().Format(time.RFC3339Nano),
+		"dibs-time":    m.Time.UTC().Format(time.RFC3339Nano),
 	}
 	set := func(name, value string) {
 		if value != "" && len(value) <= maxHeaderBytes {
@@ -59,16 +55,16 @@ func (m *Message) Headers() map[string]string {
 		}
 	}
 	set(HeaderStream, string(m.Stream))
-	set(HeaderType, m.Type)
-	set(HeaderCorrelation, string(m.Metadata.CorrelationStream))
+	set("dibs-type", m.Type)
+	set("dibs-correlation", string(m.Metadata.CorrelationStream))
 	parent, state := m.Metadata.Trace()
 	var valid messagestore.Metadata
 	if parent == "" || valid.SetTrace(parent, "") != nil {
 		return headers
 	}
-	headers[HeaderTraceParent] = parent
+	headers["traceparent"] = parent
 	if valid.SetTrace(parent, state) == nil && state != "" && strings.IndexFunc(state, func(r rune) bool { return r < ' ' || r > '~' }) < 0 {
-		headers[HeaderTraceState] = state
+		headers["tracestate"] = state
 	}
 	return headers
 }

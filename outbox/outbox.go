@@ -5,41 +5,53 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/disposition"
-	"github.com/dibs-go/dibs/internal/known"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/queue"
 )
 
 const (
 	// MaxRetryAfter is the longest pause that a sink may ask for by handler.RetryAfter.
 	MaxRetryAfter = time.Hour
 
-	// maxBackoff bounds the pauses between the attempts to send a message.
-	maxBackoff = 30 * time.Second
+	// A message that has failed is sent again after minBackoff, and then after twice as long each time.
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 10 * time.Minute
+
+	// maxOutBackoff bounds the wait of a message that was sent while the sink was out.
+	maxOutBackoff = 2 * time.Minute
+
+	maxAttempts = 10_000
+	longest     = 10 * 365 * 24 * time.Hour
 )
 
 // A Sink takes messages. Send is called from up to [Config.Concurrency] goroutines, never at the same
 // time for two messages of one key. It returns nil when the sink has the message for good. The
 // package comment tells how errors are treated. The relay does not close its sink.
 //
-// The context is cancelled when the relay is told to stop and the messages in flight have not been taken
-// for [Config.Grace].
+// The context ends [Config.Timeout] after the relay has reserved the message, and when the relay is told to stop and
+// the messages in flight have not been taken for [Config.Grace]. A Send that goes on longer than a Grace after
+// the first is abandoned: its message is given back as a failure, other keys flow, and it is counted and logged.
 type Sink interface {
 	Send(ctx context.Context, m *Message) error
 }
 
 // A BatchSink takes several messages at a time. While one call of Send or SendAll goes on, the messages
-// that come wait, and go together in the next: one alone by Send, at most [Config.Concurrency] by
-// SendAll. No call has two messages of one key, and one call is made at a time.
+// that are ready wait, and go together in the next: one alone by Send, at most [Config.Concurrency] by
+// SendAll. No call has two messages of one key, and one call is made at a time: one that is
+// never to end holds all, so it heeds its context.
 //
 // SendAll returns an error, or nil, for each message, in their order. With any other number of answers it is not
 // known which message was taken: all are sent again.
@@ -48,8 +60,7 @@ type BatchSink interface {
 	SendAll(ctx context.Context, messages []*Message) []error
 }
 
-// Config changes how a relay works. Nil means all defaults. Fields that [consumer.Config] has, too, are
-// as there. [New] refuses values that are out of bounds.
+// Config changes how a relay works. Nil means all defaults. [New] refuses values that are out of bounds.
 type Config struct {
 	// Topic names where in the sink a message goes, such as a subject or a topic of a broker: see
 	// [Message].Topic. It may be called several times for a message, and from several goroutines.
@@ -58,9 +69,9 @@ type Config struct {
 	Topic func(m *messagestore.Message) string
 
 	// Types are the message types to send, each with all names that it had before. A message of a type
-	// that is neither here nor in Ignore fails: it is logged and retried, and messages of its key wait, until
-	// a relay knows the type. So a type that was renamed, or that a newer version of the service writes, is
-	// not passed over by accident.
+	// that is neither here nor in Ignore waits, with those behind it, until a relay knows the type: it is tried again
+	// after a pause, without a failure, and logged each time. So a type that was renamed, or that a newer version of
+	// the service writes, is not passed over by accident.
 	//
 	// Defaults to all that are not in Ignore.
 	Types []string
@@ -70,107 +81,141 @@ type Config struct {
 	// Defaults to none.
 	Ignore []string
 
-	// IgnoreUnknown has the relay read only messages of Types, at most [messagestore.MaxFilterTypes], and
-	// pass over all others for good: for a relay of another service's category. A type that is added later is
-	// sent from where the relay is by then, not from the start.
+	// IgnoreUnknown has the relay pass over all messages that are not of Types, for good: for a relay of another
+	// service's category. A type that is added later is sent from where the relay is by then, not from the start.
 	//
 	// Defaults to false.
 	IgnoreUnknown bool
 
-	// Correlation sends only messages with a correlation stream of this category.
+	// Correlation has the relay pass over messages without a correlation stream of this category.
 	//
 	// Defaults to all messages.
 	Correlation messagestore.Category
 
-	// Concurrency is how many messages may be in flight at a time, each of another key: 1 to 1024. With
-	// 1 the whole category is sent in order, and one of several replicas sends.
+	// Since has the relay pass over messages from before this time, by the store's clock: for a relay that is new
+	// to a category with a history, or that sends some of it again under another name.
+	//
+	// Defaults to the beginning.
+	Since time.Time
+
+	// Concurrency is how many messages a process has in flight at a time, each of another key: 1 to 1,000.
 	//
 	// Defaults to 64.
 	Concurrency int
 
-	// Start is where a relay begins that has no checkpoint yet.
+	// MaxAttempts and MaxAge say when a message is dead: with so many attempts that failed, once it was written so
+	// long ago. They are 1 to 10,000, and 1 ms to ten years. The package comment tells which attempts count.
 	//
-	// Defaults to [consumer.FromStart], with a warning that names the number of messages.
-	Start consumer.Start
+	// Default to 20 and 24 hours: 20 attempts take about an hour, and until the age there is one every five to ten minutes.
+	MaxAttempts int
+	MaxAge      time.Duration
 
-	// Lease is how long a replica may be silent before the others take its work over: 1 s to 1 h.
+	// Timeout ends the context of an attempt, 10 ms to 24 hours. See [Sink].
+	//
+	// Defaults to a minute.
+	Timeout time.Duration
+
+	// Lease is how long the messages of a process that is gone are not sent by another: 100 ms to 24 hours.
 	//
 	// Defaults to 10 s.
 	Lease time.Duration
 
-	// PollInterval is the longest wait for a message that another process wrote: 1 ms to 1 h.
+	// PollInterval is the longest wait for a message that another process wrote: 10 ms to 1 h.
 	//
 	// Defaults to 100 ms.
 	PollInterval time.Duration
 
-	// CheckpointMessages is the number of sent messages after which the relay writes a checkpoint: 1 to
-	// 1,000,000. After a crash at most so many, and the messages of one read, are sent again.
-	//
-	// Defaults to 1000.
-	CheckpointMessages int
-
-	// CheckpointInterval is the longest time between a sent message and the checkpoint that covers
-	// it: 1 ms to 1 h.
-	//
-	// Defaults to 1 s.
-	CheckpointInterval time.Duration
-
-	// RedriveInterval is the longest time until the relay finds that an operator has asked for a redrive, or
-	// dropped a parked message: 1 ms to 1 h.
-	//
-	// Defaults to 5 s.
-	RedriveInterval time.Duration
-
-	// Grace is how long the messages in flight may take after the relay is told to stop: 1 ms to 1 h.
+	// Grace is how long the messages in flight may take after the relay is told to stop, up to 24 hours.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
 
-	// Logger receives the same events as a consumer's: names, numbers and errors, never content.
+	// Logger receives a warning for each attempt that failed, an error for each dead message and when the sink takes
+	// nothing, and the outages of the store: names, numbers and errors, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 
+func (c *Config) complete() (all []error) {
+	c.Concurrency = cmp.Or(c.Concurrency, 64)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 20)
+	c.MaxAge = cmp.Or(c.MaxAge, 24*time.Hour)
+	c.Timeout = cmp.Or(c.Timeout, time.Minute)
+	c.Lease = cmp.Or(c.Lease, 10*time.Second)
+	c.PollInterval = cmp.Or(c.PollInterval, 100*time.Millisecond)
+	c.Grace = cmp.Or(c.Grace, 10*time.Second)
+	number := func(field string, n, most int) {
+		if n < 1 || n > most {
+			all = append(all, messagestore.NewInvalidError(field, n, fmt.Sprintf("it is 1 to %d", most)))
+		}
+	}
+	duration := func(field string, d, least, most time.Duration) {
+		if d < least || d > most {
+			all = append(all, messagestore.NewInvalidError(field, d, fmt.Sprintf("it is %v to %v", least, most)))
+		}
+	}
+	const day = 24 * time.Hour
+	number("Concurrency", c.Concurrency, queuing.MaxItems)
+	number("MaxAttempts", c.MaxAttempts, maxAttempts)
+	duration("MaxAge", c.MaxAge, time.Millisecond, longest)
+	duration("Timeout", c.Timeout, 10*time.Millisecond, day)
+	duration("Lease", c.Lease, 100*time.Millisecond, day)
+	duration("PollInterval", c.PollInterval, 10*time.Millisecond, time.Hour)
+	duration("Grace", c.Grace, 0, day)
+	if c.Correlation != "" {
+		if err := c.Correlation.Validate(); err != nil {
+			all = append(all, fmt.Errorf("correlation: %w", err))
+		}
+	}
+	return all
+}
+
+// maxFailures is when the queue itself makes a message dead: with more failures than attempts fit into MaxAge. So a message
+// is dead in the end that each time ends its process.
+func (c *Config) maxFailures() int {
+	const ofTheFirst = 16 // pauses, until they are the longest
+	return int(min(int64(c.MaxAttempts)+int64(2*c.MaxAge/maxBackoff)+ofTheFirst, queuing.MaxFailures))
+}
+
 // A Relay sends the messages of a category to a sink. Its methods are safe for concurrent use, but it
 // runs once at a time. There is nothing to close.
 type Relay struct {
-	consumer *consumer.Consumer
-	sink     Sink
-	send     func(ctx context.Context, m *Message) error
-	topic    func(m *messagestore.Message) string
+	queue  *queue.Queue
+	sink   Sink
+	send   func(ctx context.Context, m *Message) error
+	config Config
+	health health
 
-	types, ignore map[string]bool
-	calls         atomic.Int64
-	ignored       atomic.Int64
+	types, ignore              map[string]bool
+	calls, sent, ignored, gone atomic.Int64
 }
 
-// errUnknownType is the failure of a message that the relay neither sends nor passes over.
-var errUnknownType = errors.New("unknown message type: it is neither in Types nor in Ignore, and the relay does not ignore it (IgnoreUnknown)")
+// errUnknownType is the error for a message that the relay neither sends nor passes over.
+var errUnknownType = fmt.Errorf("%w: it is neither in Types nor in Ignore, and the relay does not ignore it (IgnoreUnknown)", handler.ErrUnknownType)
 
-// New returns a relay that sends the messages of category of store to sink. The name is its identity, as
-// [consumer.New] has it: relays and other consumers of one category have different names.
+// New returns a relay that sends the messages of category of store to sink. The name is that of its queue: 1 to 255 bytes of
+// visible text without white space, - and +, and of no other queue of the store. Processes with one name are replicas.
 //
-// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. New
-// calls no store and sends nothing.
-func New(store consumer.Store, category messagestore.Category, name string, sink Sink, config *Config) (*Relay, error) {
-	var c Config
+// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. It matches
+// [messagestore.ErrNotSupported] for a store whose driver keeps no queues. New calls no store and sends nothing.
+func New(store *messagestore.Store, category messagestore.Category, name string, sink Sink, config *Config) (*Relay, error) {
+	r := &Relay{sink: sink}
 	if config != nil {
-		c = *config
+		r.config = *config
 	}
-	r := &Relay{sink: sink, topic: c.Topic}
-	wrong := mistakes(store, sink)
+	c := &r.config
+	wrong := mistakes(store, name, sink)
+	wrong = append(wrong, c.complete()...)
+	wrong = append(wrong, r.setTypes()...)
+	r.health.log, r.health.name = c.Logger, name
 	r.send = r.sendAlone
 	if batches, is := sink.(BatchSink); is {
 		r.send = (&gathering{sink: batches, calls: &r.calls}).send
 	}
-	wrong = append(wrong, r.setTypes(&c)...)
 	var err error
-	r.consumer, err = consumer.New(store, category, name, known.Handler{Known: c.Types, Func: r.handle}, &consumer.Config{
-		OnlyKnown: c.IgnoreUnknown && len(c.Types) > 0, Correlation: c.Correlation, Concurrency: cmp.Or(c.Concurrency, 64), Start: c.Start, Lease: c.Lease,
-		PollInterval: c.PollInterval, CheckpointMessages: c.CheckpointMessages, CheckpointInterval: c.CheckpointInterval, RedriveInterval: c.RedriveInterval,
-		Grace: c.Grace, Logger: c.Logger,
-		Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever, MaxBackoff: maxBackoff}, Then: consumer.ParkInOrder},
+	r.queue, err = queue.New(store, category, &queue.Config{
+		Name: name, MaxFailures: max(1, c.maxFailures()), WhenDead: queue.Hold, Logger: c.Logger,
 	})
 	if err != nil {
 		wrong = append(wrong, err)
@@ -182,8 +227,8 @@ func New(store consumer.Store, category messagestore.Category, name string, sink
 }
 
 // setTypes keeps the types to send and to pass over, and returns the mistakes in them.
-func (r *Relay) setTypes(c *Config) (all []error) {
-	c.Types = slices.Clone(c.Types)
+func (r *Relay) setTypes() (all []error) {
+	c := &r.config
 	r.types, r.ignore = map[string]bool{}, map[string]bool{}
 	wrong := func(field string, value any, rule string) {
 		all = append(all, messagestore.NewInvalidError(field, value, rule))
@@ -200,7 +245,7 @@ func (r *Relay) setTypes(c *Config) (all []error) {
 			list.set[name] = true
 		}
 	}
-	for name := range r.ignore {
+	for _, name := range slices.Sorted(maps.Keys(r.ignore)) {
 		if r.types[name] {
 			wrong("ignore", name, "the type is in Types, too")
 		}
@@ -214,58 +259,148 @@ func (r *Relay) setTypes(c *Config) (all []error) {
 	return all
 }
 
-// mistakes returns the mistakes in the sink.
-func mistakes(store consumer.Store, sink Sink) (all []error) {
+// mistakes returns the mistakes in the name and the sink.
+func mistakes(store *messagestore.Store, name string, sink Sink) (all []error) {
+	if name == "" {
+		all = append(all, messagestore.NewInvalidError("queue name", name, "a relay has one"))
+	}
 	if v := reflect.ValueOf(sink); sink == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		all = append(all, messagestore.NewInvalidError("sink", nil, "there is none"))
 	}
-	if into, is := sink.(*storeSink); is && into != nil {
-		if own, is := store.(*messagestore.Store); is && own != nil && own == into.store {
-			all = append(all, messagestore.NewInvalidError("sink", nil, "it is the store that the relay reads"))
-		}
+	if into, is := sink.(*storeSink); is && into != nil && store != nil && store == into.store {
+		all = append(all, messagestore.NewInvalidError("sink", nil, "it is the store that the relay reads"))
 	}
 	return all
 }
 
 // Run sends messages until ctx is done. Then it takes no more, waits up to [Config.Grace] for those in
-// flight, writes a checkpoint and returns nil. It returns another error, or returns earlier, only
-// because of an error that stopped it, none of them the sink's: see [consumer.Consumer.Run].
-func (r *Relay) Run(ctx context.Context) error { return r.consumer.Run(ctx) }
+// flight, gives back the rest and returns nil. It returns another error, or returns earlier, only
+// because of an error of the store that lasts, or of a Send that does not end: see [queue.Queue.Work].
+func (r *Relay) Run(ctx context.Context) error {
+	if err := r.use(ctx); err != nil {
+		return err
+	}
+	c := &r.config
+	return r.queue.Work(ctx, handler.HandlerFunc(r.handle), &queue.WorkConfig{
+		MaxWorkers: c.Concurrency, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval,
+		MinBackoff: minBackoff, MaxBackoff: maxBackoff,
+	})
+}
 
-// CatchUp sends messages until none is left, and returns nil: see [consumer.Consumer.CatchUp]. As long
-// as the sink takes a message neither now nor never, CatchUp does not end; the caller bounds it by ctx.
-func (r *Relay) CatchUp(ctx context.Context) error { return r.consumer.CatchUp(ctx) }
+func (r *Relay) use(ctx context.Context) error {
+	switch {
+	case r == nil || r.queue == nil:
+		return messagestore.NewInvalidError("relay", nil, "it is not one of New")
+	case ctx == nil:
+		return messagestore.NewInvalidError("context", nil, "it is nil")
+	}
+	return nil
+}
 
-// Consumer returns the consumer that the relay is, for packages that observe consumers. A caller does
-// not run it.
-func (r *Relay) Consumer() *consumer.Consumer { return r.consumer }
+// CatchUp sends messages until none is left but dead ones and those behind them, and returns nil. As long
+// as the sink takes a message neither now nor never, CatchUp does not end; the caller bounds it by ctx, whose error it returns then.
+func (r *Relay) CatchUp(ctx context.Context) error {
+	if err := r.use(ctx); err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	var caughtUp atomic.Bool
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		defer stop()
+		caughtUp.Store(r.awaitEmpty(running))
+	})
+	err := r.Run(running)
+	stop()
+	watching.Wait()
+	if err == nil && !caughtUp.Load() {
+		err = ctx.Err()
+	}
+	return err
+}
 
-// Stats are a relay's counts since [New]. Handled counts the messages that the sink has taken, and the
-// Ignored ones.
+// awaitEmpty waits until nothing is left to be sent, and reports whether it came to that.
+func (r *Relay) awaitEmpty(ctx context.Context) bool {
+	const least, most = 5 * time.Millisecond, time.Second
+	pause, before := least, int64(-1)
+	for ; backoff.Wait(ctx, pause) == nil; pause = min(2*pause, most) {
+		if now := r.queue.Counts().Completed; now != before { // it goes on
+			pause, before = least, now
+			continue
+		}
+		s, err := r.queue.Status(ctx)
+		if err == nil && !s.Waiting && s.Out+s.Later == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Queue returns the queue that the relay works on, to look at and change its items: [queue.Queue.Retry] and
+// [queue.Queue.Drop] are for the dead. No caller calls its Work or Receive.
+func (r *Relay) Queue() *queue.Queue { return r.queue }
+
+// Stats are the counts of a relay in this process since [New].
 type Stats struct {
-	consumer.Stats
+	Sent      int64 // messages that the sink has taken
+	Ignored   int64 // messages that were passed over: of Ignore, IgnoreUnknown, Correlation and Since
+	Skipped   int64 // messages that the sink had skipped
+	Failed    int64 // attempts that failed and count, and messages that were parked or refused
+	Dead      int64 // messages that died here
+	Abandoned int64 // attempts that did not end in time
+	Calls     int64 // of Send and SendAll
 
-	Calls   int64 // of Send and SendAll
-	Ignored int64 // messages of a type in [Config].Ignore
+	// Gone counts the answers of HTTP that the URL is not there: 404 and 410.
+	Gone int64
+
+	// OutSince is since when the sink has taken nothing, while it is out; else zero.
+	OutSince time.Time
 }
 
 // Stats returns the counts of this moment.
-func (r *Relay) Stats() Stats { return Stats{r.consumer.Stats(), r.calls.Load(), r.ignored.Load()} }
+func (r *Relay) Stats() Stats {
+	c := r.queue.Counts()
+	return Stats{
+		Sent: r.sent.Load(), Ignored: r.ignored.Load(), Skipped: c.Skipped, Failed: c.Failed, Dead: c.Buried, Abandoned: c.Abandoned,
+		Calls: r.calls.Load(), Gone: r.gone.Load(), OutSince: r.health.outSince(),
+	}
+}
 
-// handle sends a message, as the handler of the consumer.
+// passesOver reports whether the relay does not send a message.
+func (r *Relay) passesOver(m *messagestore.Message) bool {
+	c := &r.config
+	return r.ignore[m.Type] || c.IgnoreUnknown && !r.types[m.Type] || m.Time.Before(c.Since) ||
+		c.Correlation != "" && m.Metadata.CorrelationStream.Category() != c.Correlation
+}
+
+// handle sends a message, as the handler of the queue.
 func (r *Relay) handle(ctx context.Context, m *messagestore.Message) error {
 	switch {
-	case r.ignore[m.Type]:
+	case r.passesOver(m):
 		r.ignored.Add(1)
 		return nil
 	case len(r.types) > 0 && !r.types[m.Type]:
 		return fmt.Errorf("send %s: %w", m, errUnknownType)
 	}
-	out := &Message{Message: m, Topic: string(m.Stream.Category())}
-	if r.topic != nil {
-		out.Topic = r.topic(m)
+	r.health.wait(ctx)
+	err := r.attempt(ctx, m)
+	if err == nil {
+		r.sent.Add(1)
+		r.health.took()
+		return nil
 	}
-	return disposed(r.send(ctx, out))
+	return r.disposed(ctx, m, err)
+}
+
+func (r *Relay) attempt(ctx context.Context, m *messagestore.Message) (err error) {
+	err = panics.ErrExited
+	defer panics.Catch(&err) // of Topic
+	out := &Message{Message: m, Topic: string(m.Stream.Category())}
+	if r.config.Topic != nil {
+		out.Topic = r.config.Topic(m)
+	}
+	return r.send(ctx, out)
 }
 
 func (r *Relay) sendAlone(ctx context.Context, m *Message) error {
@@ -273,23 +408,36 @@ func (r *Relay) sendAlone(ctx context.Context, m *Message) error {
 	return panics.Call(func() error { return r.sink.Send(ctx, m) })
 }
 
-// disposed returns the error by which the consumer does with a message what the sink's error asks for. A pause is at most
+// disposed returns the error by which the queue does with a message what the sink's error asks for. A pause is at most
 // [MaxRetryAfter]; one of 0 is the relay's own, so that a sink is never called without a pause.
-func disposed(err error) error {
+func (r *Relay) disposed(ctx context.Context, m *messagestore.Message, err error) error {
 	found := disposition.Of(err)
-	switch asked := found.Asks(disposition.Retry); {
-	case err == nil:
-		return nil
-	case found == nil, asked && found.After <= 0:
-		return &unsentError{err}
-	case asked:
+	asked := found.Asks(disposition.Retry)
+	switch {
+	case asked && found.After > 0:
 		return handler.RetryAfter(min(found.After, MaxRetryAfter), err)
+	case found != nil && !asked:
+		return err
+	case ctx.Err() == context.Canceled: // the relay stops, or has lost the message
+		return fmt.Errorf("the attempt was interrupted: %w", ctx.Err())
 	}
-	return err
+	if isGone(err) {
+		r.gone.Add(1)
+	}
+	job := queue.JobOf(ctx)
+	plain := &unsentError{err}
+	counts, wait := r.health.failed(m, err)
+	switch {
+	case !counts:
+		return handler.RetryAfter(wait, plain)
+	case job.Failures+1 >= r.config.MaxAttempts && time.Since(m.Time) >= r.config.MaxAge:
+		return handler.Park(plain)
+	}
+	return plain
 }
 
-// An unsentError hides the kind of a sink's error: a consumer would stop because of a closed pool or a
-// missing right, and these are the sink's. The stack of a panic it shows.
+// An unsentError hides the kind of a sink's error, such as a disposition that it panicked with. The stack of a panic it
+// shows.
 type unsentError struct{ err error }
 
 // Unwrap returns the panic of the sink, without the kind of its value.

@@ -21,7 +21,7 @@
 // # Subjects
 //
 // A message goes to the subject topic.key, of two tokens behind [SinkConfig.Prefix]: its topic, which is its
-// category unless the relay's Topic says otherwise, and its key, which is the cardinal id of its stream. Each
+// category unless the relay's Topic says otherwise, and its key, which is the identifier of its stream. Each
 // is written by [Escape], so that a dot, a wildcard or a space in it stays inside its token. The JetStream
 // stream that has payments:outgoing.* among its subjects takes all messages of that category.
 //
@@ -43,7 +43,7 @@
 //     a relay sends to another stream, or under another [SinkConfig.Prefix]. A message with the position of another is noticed,
 //     one with a lower position is not.
 //
-// A relay that is reset sends messages again, and the stream has them: nothing changes. To have a stream
+// A relay of another name sends messages again, and the stream has them: nothing changes. To have a stream
 // filled again, purge it first, and wait for its Duplicates.
 //
 // # Promises of the receiver

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
@@ -125,12 +124,12 @@ func forget(t testing.TB, js jetstream.JetStream) {
 	await.True(t, "the server forgets an id", take)
 }
 
-func relayOf(store consumer.Store, sink outbox.Sink, name string, config *outbox.Config) *outbox.Relay {
+func relayOf(store *messagestore.Store, sink outbox.Sink, name string, config *outbox.Config) *outbox.Relay {
 	var c outbox.Config
 	if config != nil {
 		c = *config
 	}
-	c.Start, c.Logger = consumer.FromStart(), logger.Silent()
+	c.Logger = logger.Silent()
 	return must.New(outbox.New(store, outgoing, name, sink, &c))
 }
 

@@ -88,9 +88,9 @@ type last struct {
 // package comment has the promises.
 //
 // A message that is too large for the server or the stream, or whose subject is longer than
-// [MaxSubjectBytes], is refused, by handler.Refuse, and the relay parks it in order. A message is parked
-// if the last message of its subject is not of this outbox ([*ForeignMessageError]). After any other error
-// it is sent again: no stream has the subject, no connection, no answer.
+// [MaxSubjectBytes], is refused, by handler.Refuse, and one is parked if the last message of its subject is not of
+// this outbox ([*ForeignMessageError]): it is dead, and holds its key. After any other error it is sent again: no stream
+// has the subject, no connection, no answer.
 //
 // The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewSink
 // calls no server.

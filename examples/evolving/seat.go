@@ -158,7 +158,6 @@ func partner(store *messagestore.Store, sink outbox.Sink) (*outbox.Relay, error)
 	return outbox.New(store, seats, "partner", sink, &outbox.Config{
 		Types:  []string{"SeatHeld", "SeatReserved", "SeatPriced", "SeatSold"},
 		Ignore: []string{"SeatViewed", "SeatPrinted", "SeatNoted"},
-		Start:  consumer.FromStart(),
 	})
 }
 

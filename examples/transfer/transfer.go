@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -122,7 +121,7 @@ func (s *Service[Tx]) ToSink(name string, sink outbox.Sink) (*outbox.Relay, erro
 }
 
 func (s *Service[Tx]) relaying() *outbox.Config {
-	return &outbox.Config{Start: consumer.FromStart(), Lease: s.config.Lease, Logger: s.config.Logger}
+	return &outbox.Config{Lease: s.config.Lease, Logger: s.config.Logger}
 }
 
 // transact runs SQL in a transaction, and writes messages with it.

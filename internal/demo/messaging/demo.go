@@ -24,12 +24,12 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/examples/transfer"
 	"github.com/dibs-go/dibs/internal/demo"
 	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
 	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 type demoCommand struct {
@@ -444,19 +444,19 @@ func (d *messagingDemo) left(ctx context.Context, ledger *sql.DB) (n int64, err 
 	if err := ledger.QueryRowContext(ctx, "select count(*) from webhooks where copies > 0").Scan(&n); err != nil {
 		return 0, err
 	}
-	for _, category := range []messagestore.Category{transfer.Outgoing, transfer.Accounts} {
-		relays, err := operate.Consumers(ctx, d.store, category)
-		if err != nil {
-			return 0, err
-		}
-		if len(relays) == 0 {
+	driver, err := d.store.Driver()
+	if err != nil {
+		return 0, err
+	}
+	relays, err := driver.(queuing.Driver).Queues(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n += int64(max(0, 2-len(relays))) // that have not begun
+	for _, relay := range relays {
+		n += relay.Out + relay.Later + relay.Held + relay.Dead
+		if relay.Waiting {
 			n++
-		}
-		for _, relay := range relays {
-			n += relay.Lag
-			for _, r := range relay.Replicas {
-				n += r.Lag
-			}
 		}
 	}
 	return n, nil

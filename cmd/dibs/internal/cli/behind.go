@@ -8,6 +8,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // warnOfReaders names the consumers that have not read all of a category from which messages are
@@ -30,6 +31,20 @@ func (a *app) warnOfReaders(ctx context.Context, store *messagestore.Store, cate
 	}
 }
 
+// hintOfQueue says, where the name of a consumer that there is not is a queue's, that it need not be named.
+func hintOfQueue(ctx context.Context, store *messagestore.Store, category messagestore.Category, name string, unknown error) error {
+	driver, err := store.Driver()
+	keeps, ok := driver.(queuing.Driver)
+	if err != nil || !ok {
+		return unknown
+	}
+	all, err := keeps.Queues(ctx)
+	if err == nil && slices.ContainsFunc(all, func(s queuing.Status) bool { return s.Name == name && s.Category == category }) {
+		return &hintedError{unknown, visible(name) + " is a queue or a relay: leave it out, for nothing that it has not finished is removed"}
+	}
+	return unknown
+}
+
 // passed returns the position below which each of the consumers of a category has passed all messages: 0 if
 // one has passed none.
 func passed(ctx context.Context, store *messagestore.Store, category messagestore.Category, names []string) (messagestore.GlobalPosition, error) {
@@ -48,7 +63,7 @@ func passed(ctx context.Context, store *messagestore.Store, category messagestor
 			for _, s := range all {
 				unknown.Known = append(unknown.Known, s.Name)
 			}
-			return 0, unknown
+			return 0, hintOfQueue(ctx, store, category, name, unknown)
 		}
 		if all[i].Err != nil {
 			return 0, all[i].Err

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -19,6 +18,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
+	"github.com/dibs-go/dibs/queue"
 )
 
 // newServer returns a shell whose store is a new database.
@@ -272,67 +272,80 @@ type sinkFunc func(ctx context.Context, m *outbox.Message) error
 
 func (f sinkFunc) Send(ctx context.Context, m *outbox.Message) error { return f(ctx, m) }
 
-// What a relay has not sent stays, however far the others are, and so does what it has parked.
-func TestATrimStopsBehindTheRelaysThatItNames(t *testing.T) {
+// O7: what a relay has not sent stays, however far the others are.
+func TestATrimStopsBehindEachRelay(t *testing.T) {
 	t.Parallel()
 	const category messagestore.Category = "payments:outgoing"
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		send := func(name string, until int, refused ...string) {
-			t.Helper()
-			sent := 0
-			ctx, stop := context.WithCancel(t.Context())
-			defer stop()
-			sink := sinkFunc(func(_ context.Context, m *outbox.Message) error {
-				if sent == until {
-					stop()
-					return ctx.Err()
-				}
-				sent++
+		relay := func(name string, refused ...string) *outbox.Relay {
+			return must.New(outbox.New(store, category, name, sinkFunc(func(_ context.Context, m *outbox.Message) error {
 				if slices.Contains(refused, string(m.Stream)+"@"+m.Position.String()) {
 					return errUnwanted
 				}
 				return nil
-			})
-			_ = must.New(outbox.New(store, category, name, sink, &outbox.Config{Start: consumer.FromStart(), Concurrency: 1, Logger: logger.Silent()})).CatchUp(ctx)
+			}), &outbox.Config{Logger: logger.Silent()}))
 		}
 		trim := func(args ...string) []string {
-			return append([]string{"trim", "--category", string(category), "--min-age", "0", "--behind"}, args...)
+			return append([]string{"trim", "--category", string(category), "--keep", "1", "--min-age", "0"}, args...)
 		}
-		for _, key := range []string{"ann", "bob", "ann", "bob", "ann", "bob"} {
-			_, err := store.Write(t.Context(), category.Stream(key), messagestore.AnyVersion, messagestore.Raw{Type: "Paid", Data: []byte("{}")})
-			require.NoError(t, err)
+		for range 3 {
+			for _, key := range []string{"ann", "bob"} {
+				_, err := store.Write(t.Context(), category.Stream(key), messagestore.AnyVersion, messagestore.Raw{Type: "Paid", Data: []byte("{}")})
+				require.NoError(t, err)
+			}
 		}
-		send("tobank", 6)
-		send("tonats", 3)
+		require.NoError(t, relay("tobank").CatchUp(t.Context()))
+		late := relay("tolate")
+		require.NoError(t, late.Queue().Pause(t.Context()))
 
-		before := dibs.run(t, trim("tobank,tonats", "--dry-run")...)
-		require.Equal(t, 0, before.code, before.stderr)
-		require.Equal(t, "payments:outgoing-ann  would remove 2, it begins at 2\npayments:outgoing-bob  would remove 1, it begins at 1\n"+
-			"would remove 3 messages of 2 streams\n", before.stdout)
-		require.NotContains(t, before.stderr, "tonats", "it misses nothing")
-		dibs.ok(t, trim("tobank,tonats")...)
-		send("tonats", 3, "payments:outgoing-bob@1")
+		require.Contains(t, dibs.ok(t, trim()...), "queue tolate has not finished that one", "it has met no message yet")
+		require.Equal(t, 6, strings.Count(dibs.ok(t, "category", string(category)), "\n"))
+		require.NoError(t, late.Queue().Resume(t.Context()))
+		require.NoError(t, late.CatchUp(t.Context()))
+		require.NoError(t, relay("tonats", "payments:outgoing-bob@1").CatchUp(t.Context()))
 
-		require.Contains(t, dibs.ok(t, trim("tonats")...), "payments:outgoing-bob  messages from 1 on stay: that one is parked, in payments:outgoing+deadLetter-tonats+")
+		require.Contains(t, dibs.ok(t, trim()...), "payments:outgoing-bob  removed 1, it begins at 1; messages from 1 on stay: queue tonats has not finished that one")
 		require.Equal(t, 3, strings.Count(dibs.ok(t, "category", string(category)), "\n"), "one of ann, two of bob")
+		kept := dibs.run(t, "delete", "payments:outgoing-bob", "--yes")
+		require.NotEqual(t, 0, kept.code)
+		require.Contains(t, kept.stderr, "is an open item of a queue")
+		dead, err := relay("tonats").Queue().Items(t.Context(), queue.Dead, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, dead, 1)
+		dibs.ok(t, "queue", "drop", "tonats", strconv.FormatInt(int64(dead[0].Position), 10), "--reason", "paid by hand")
+		require.NoError(t, relay("tonats").CatchUp(t.Context()))
 
-		unknown := dibs.run(t, trim("tobnak")...)
-		require.Equal(t, 1, unknown.code)
-		require.Contains(t, unknown.stderr, "there are")
-		require.Contains(t, unknown.stderr, "tobank")
+		dibs.ok(t, trim()...)
+		require.Equal(t, 2, strings.Count(dibs.ok(t, "category", string(category)), "\n"))
+		behind := dibs.run(t, trim("--behind", "tobank")...)
+		require.Equal(t, 1, behind.code)
+		require.Contains(t, behind.stderr, "tobank is a queue or a relay: leave it out")
 	})
 }
 
-// A relay that has sent nothing holds all messages.
-func TestATrimBehindARelayThatHasSentNothingRemovesNothing(t *testing.T) {
+// A consumer that has passed nothing holds all messages, and of several the one that is behind.
+func TestATrimStopsBehindTheConsumersThatItNames(t *testing.T) {
 	t.Parallel()
 	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		require.NoError(t, operate.Consumer(store, "payments:outgoing", "tobank").Create(t.Context(), 0))
+		require.NoError(t, operate.Consumer(store, "payments:outgoing", "view").Create(t.Context(), 0))
 		dibs.fill(t, "payments:outgoing-ann", 3)
-		require.Equal(t, "tobank has passed no message yet: nothing was removed\n",
-			dibs.ok(t, "trim", "--category", "payments:outgoing", "--min-age", "0", "--behind", "tobank"))
-		require.Empty(t, dibs.ok(t, "trim", "payments:outgoing-ann", "--min-age", "0", "--behind", "tobank", "--json"))
+		require.Equal(t, "view has passed no message yet: nothing was removed\n",
+			dibs.ok(t, "trim", "--category", "payments:outgoing", "--min-age", "0", "--behind", "view"))
+		require.Empty(t, dibs.ok(t, "trim", "payments:outgoing-ann", "--min-age", "0", "--behind", "view", "--json"))
 		require.Equal(t, 3, strings.Count(dibs.ok(t, "stream", "payments:outgoing-ann"), "\n"))
+		last, err := store.Last(t.Context(), "payments:outgoing-ann")
+		require.NoError(t, err)
+		require.NoError(t, operate.Consumer(store, "payments:outgoing", "ahead").Create(t.Context(), last.GlobalPosition+1))
+		require.NoError(t, operate.Consumer(store, "payments:outgoing", "half").Create(t.Context(), last.GlobalPosition))
+
+		before := dibs.run(t, "trim", "--category", "payments:outgoing", "--min-age", "0", "--behind", "ahead,half", "--dry-run")
+
+		require.Equal(t, "payments:outgoing-ann  would remove 2, it begins at 2\nwould remove 2 messages of 1 stream\n", before.stdout)
+		require.NotContains(t, before.stderr, "half", "it misses nothing")
+		unknown := dibs.run(t, "trim", "--category", "payments:outgoing", "--behind", "hlaf")
+		require.Equal(t, 1, unknown.code)
+		require.Contains(t, unknown.stderr, "there are")
+		require.Contains(t, unknown.stderr, "half")
 	})
 }
 

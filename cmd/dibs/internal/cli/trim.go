@@ -19,7 +19,7 @@ type trimCommand struct {
 	Category string        `placeholder:"CATEGORY" help:"Trim every stream of this category."`
 	Keep     *int64        `placeholder:"N" help:"Keep the last N messages, at least 1."`
 	Before   string        `placeholder:"TIME" help:"Remove messages from before this time only, like 2026-11-21T10:00:00Z."`
-	Behind   []string      `placeholder:"NAME" sep:"," help:"Remove only messages that this consumer of the category, such as a relay, has passed. Several are given with commas between them."`
+	Behind   []string      `placeholder:"NAME" sep:"," help:"Remove only messages that this consumer of the category has passed. Several are given with commas between them."`
 	MinAge   time.Duration `default:"15m" placeholder:"AGE" help:"Keep younger messages. Defaults to 15m."`
 	Reason   string        `placeholder:"TEXT" help:"The reason, which is recorded."`
 	DryRun   bool          `help:"Remove nothing, and print the effect."`
@@ -28,11 +28,11 @@ type trimCommand struct {
 
 // Help is printed below the command's usage.
 func (trimCommand) Help() string {
-	return `The last message of a stream always stays, and all that stay keep their positions. The ids of removed messages are forgotten, so do not set --min-age below the time for which a writer may still resolve or repeat a write. The user, the messages removed and the reason are recorded, in account:retention-123 for account-123. A stream whose first message makes a reservation is left as it is. A message that an open dead letter refers to stays, with all behind it. So does one that a queue has not finished, from the first time on that a worker asked the queue for items.
+	return `The last message of a stream always stays, and all that stay keep their positions. The ids of removed messages are forgotten, so do not set --min-age below the time for which a writer may still resolve or repeat a write. The user, the messages removed and the reason are recorded, in account:retention-123 for account-123. A stream whose first message makes a reservation is left as it is. A message that an open dead letter refers to stays, with all behind it. So does one that a queue or a relay has not finished, from the first time on that it asked for items.
 
 An entity is folded from all messages of its stream, or from a snapshot and those after it. So a trim of a category without a type, such as account, or of one with snapshots, looks for the snapshots first: in account:snapshot-123 for account-123. If messages would go that no snapshot has, nothing is removed without --yes.
 
-With --behind, a message goes once each of the consumers has passed it, and not before: what a relay has sent, or has parked and an operator has closed. Their positions are read once, before anything is removed.
+With --behind, a message goes once each of the consumers has passed it, and not before. Their positions are read once, before anything is removed. A queue or a relay needs no --behind.
 
 With --json there is a line for each stream; without, for each stream with messages that go or are held back.
 
@@ -40,7 +40,8 @@ Examples:
 
     dibs trim account-123 --before 2026-01-01T00:00:00Z --reason 'a year old'
     dibs trim --category account:command+position --keep 10 --dry-run
-    dibs trim --category payments:outgoing --behind tobank,tonats`
+    dibs trim --category payments:outgoing --keep 1
+    dibs trim --category account:command --behind accounts,summary`
 }
 
 // Run trims.

@@ -1,0 +1,4 @@
+package outbox
+
+// IsPublic is isPublic.
+var IsPublic = isPublic
