@@ -1,0 +1,104 @@
+package crew
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/soak/server"
+)
+
+const variable = "DIBS_SOAK_CREW_TEST"
+
+type testTask struct {
+	File string // that is made once there are no more faults
+	Ends bool   // then
+}
+
+func TestMain(m *testing.M) {
+	server.RunKeeper()
+	RunProcess(variable, func(t testTask) error {
+		healed, ended := make(chan struct{}), make(chan struct{})
+		go Listen(func() { close(healed) }, func() { close(ended) })
+		<-healed
+		err := os.WriteFile(t.File, nil, 0o600)
+		if !t.Ends {
+			<-ended
+		}
+		return err
+	})
+	goleak.VerifyTestMain(m)
+}
+
+// newCrew has two slots, of which the second ends by itself, and tells of each process that was killed.
+func newCrew(t *testing.T) (c *Crew, killed chan string) {
+	t.Helper()
+	killed = make(chan string, 10)
+	c, err := New(Config{
+		Variable: variable, Out: t.TempDir(), Base: "/var/tmp", Log: zerolog.Nop(), Killed: func(process string) { killed <- process },
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	for name, ends := range map[string]bool{"stays": false, "ends": true} {
+		require.NoError(t, c.Add(name, "", ends, func(process, _ string, _ *rand.Rand, _ bool) any {
+			return testTask{filepath.Join(c.Out, process), ends}
+		}))
+	}
+	return c, killed
+}
+
+func (c *Crew) slot(name string) *Slot {
+	for _, s := range c.Slots {
+		if s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// told waits until a process of a slot other than before was told that there are no more faults.
+func told(t *testing.T, s *Slot, before string) {
+	t.Helper()
+	await.True(t, "a process is told that there are no more faults", func() bool {
+		_, process := s.Process()
+		_, err := os.Stat(filepath.Join(s.crew.Out, process))
+		return process != before && err == nil
+	})
+}
+
+func TestAKilledProcessIsReplacedAndAllEnd(t *testing.T) {
+	t.Parallel()
+	c, killed := newCrew(t)
+	_, first := c.slot("stays").Process()
+
+	c.slot("stays").Kill()
+
+	require.Equal(t, first, await.Receive(t, "the killed process", killed))
+	await.True(t, "another takes its place", func() bool {
+		_, second := c.slot("stays").Process()
+		return second != first
+	})
+	c.Heal()
+	told(t, c.slot("stays"), first)
+	told(t, c.slot("ends"), "")
+	require.NoError(t, c.Stop())
+	require.Empty(t, c.Complaints())
+}
+
+func TestAProcessThatStartsAfterTheFaultsIsToldSo(t *testing.T) {
+	t.Parallel()
+	c, killed := newCrew(t)
+	c.Heal()
+	_, first := c.slot("stays").Process()
+
+	c.slot("stays").Kill()
+
+	require.Equal(t, first, await.Receive(t, "the killed process", killed))
+	told(t, c.slot("stays"), first)
+}
