@@ -35,9 +35,14 @@ begin
     limit max_items;
     return;
   end if;
-  if of_state = 'suspended' then -- by an index of theirs: a queue of streams may have many rows more
+  if of_state = 'suspended' then -- by the index of states: a queue of streams may have many rows more
     positions := array(
-      select x.position from dibs.queue_open x where x.queue = q and x.position >= from_position and x.state = 's' order by x.position limit max_items
+      select y.position
+      from (
+        select x.position from dibs.queue_open x where x.queue = q and x.state = 's' and x.after is null and x.position >= from_position offset 0
+      ) y
+      order by y.position
+      limit max_items
     );
   else
     positions := array(

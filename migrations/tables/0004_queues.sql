@@ -37,7 +37,6 @@ create table dibs.queue_open (
         autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 2000000000, fillfactor = 90);
 
 create index queue_open_state on dibs.queue_open (queue, state, after, due, position) where state <> 'o';
-create index queue_open_suspended on dibs.queue_open (queue, position) where state = 's';
 
 comment on table dibs.queue_open is 'The open items behind the cursors of the queues.';
 
