@@ -98,7 +98,8 @@ type Config struct {
 	// Defaults to the beginning.
 	Since time.Time
 
-	// Concurrency is how many messages a process has in flight at a time, each of another key: 1 to 1,000.
+	// Concurrency is how many messages a process has in flight at a time, each of another key: 1 to 1,000. It is also
+	// how many one call of the store reserves, so for a sink that is fast, more is faster.
 	//
 	// Defaults to 64.
 	Concurrency int
