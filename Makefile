@@ -13,7 +13,7 @@ TIMEOUT ?= 10m
 # Tests make much garbage in small heaps: collected a quarter as often, they take a tenth less time.
 GOTEST := env GOGC=400 go test -timeout $(TIMEOUT)
 # Modules of their own: what they need, a program that imports Dibs does not.
-BROKERS := brokers/nats brokers/redis
+BROKERS := brokers/nats brokers/redis brokers/kafka
 MODULES := bench soak reservation/intent/redisintent observe internal/demo/messaging $(BROKERS)
 MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 BENCHED := postgresql redis-server npm gcc

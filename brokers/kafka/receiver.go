@@ -1,0 +1,373 @@
+package kafkabroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/dibs-go/dibs/inbox"
+	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/receiving"
+	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/outbox"
+)
+
+const (
+	// window bounds the records that a receiver has in hand: in work, ready, or to come again.
+	window = 1024
+
+	commitEvery  = 100 * time.Millisecond
+	commitWithin = 5 * time.Second
+)
+
+// ReceiverConfig changes how a receiver works. Nil means all defaults.
+type ReceiverConfig struct {
+	// Concurrency is how many messages are passed to the function at a time, each of another key: 1 to 1024.
+	//
+	// Defaults to 1.
+	Concurrency int
+
+	// MaxDelay bounds the pause before a message comes again, but not one of handler.RetryAfter. The pause begins
+	// with 100 ms, and grows with each failure: 100 ms to 24 h.
+	//
+	// Defaults to 1 min.
+	MaxDelay time.Duration
+
+	// Attempts is the number of calls of the function, in one receiver, after which a message that fails is parked:
+	// 1 to 1,000,000. Another receiver begins at 1: Kafka does not count deliveries.
+	//
+	// Defaults to no bound.
+	Attempts int
+
+	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1 h.
+	//
+	// Defaults to 10 s.
+	Grace time.Duration
+
+	// Logger receives an error for each message that is parked, and a warning for each failure.
+	//
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
+	Logger logger.Logger
+}
+
+// A Receiver passes the records of topics to a function. Its methods are safe for concurrent use, but it runs once at a
+// time. There is nothing to close.
+type Receiver struct {
+	options []kgo.Opt
+	topics  []string
+	f       func(ctx context.Context, m *kgo.Record) error
+	park    func(ctx context.Context, m *kgo.Record, reason error) error
+	config  receiving.Config
+
+	running atomic.Bool
+	counts  receiving.Counts
+}
+
+// ErrRunning is returned by a Run while another goes on.
+var ErrRunning = receiving.ErrRunning
+
+// NewReceiver returns a receiver that passes each record of the topics to f, once to one receiver of the group, and has
+// its offset committed after f has returned nil. A group that is new begins with the first record, unless the options
+// say otherwise. Run makes a client of the options for itself.
+//
+// After an error of f the message comes again, after a pause, unless the error carries a disposition: meanwhile messages
+// of its key wait, and others go on, until the receiver has 1,024 in hand. With handler.RetryAfter it comes
+// again after that time, and with handler.Skip it is logged, counted and passed. With handler.Park and
+// handler.Refuse, and after [ReceiverConfig.Attempts], it is parked: park records it, such as by
+// [inbox.Inbox.Refuse], and then it is passed. After an error of park, whatever its disposition, it
+// comes again. A panic of f or park is an error.
+//
+// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewReceiver calls no server.
+func NewReceiver(
+	options []kgo.Opt, group string, topics []string, f func(ctx context.Context, m *kgo.Record) error,
+	park func(ctx context.Context, m *kgo.Record, reason error) error, config *ReceiverConfig,
+) (*Receiver, error) {
+	if config == nil {
+		config = &ReceiverConfig{}
+	}
+	r := &Receiver{topics: slices.Clone(topics), f: f, park: park, config: receiving.Config{
+		Concurrency: config.Concurrency, MaxDelay: config.MaxDelay, Attempts: config.Attempts, Grace: config.Grace, Logger: config.Logger,
+	}.WithDefaults()}
+	r.options = append([]kgo.Opt{kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())}, options...)
+	r.options = append(r.options, kgo.ConsumerGroup(group), kgo.ConsumeTopics(r.topics...), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll())
+	if err := r.check(group); err != nil {
+		return nil, fmt.Errorf("invalid receiver: %w", err)
+	}
+	return r, nil
+}
+
+func (r *Receiver) check(group string) error {
+	all := r.config.Check()
+	add := func(field string, value any, rule string) {
+		all = append(all, messagestore.NewInvalidError(field, value, rule))
+	}
+	if group == "" {
+		add("group", group, "it is empty")
+	}
+	if len(r.topics) == 0 {
+		add("topics", nil, "there are none")
+	}
+	for _, topic := range r.topics {
+		if rule := topicRule(topic); rule != "" {
+			add("topic", topic, rule)
+		}
+	}
+	if r.f == nil {
+		add("function", nil, "it is nil")
+	}
+	if r.park == nil {
+		add("park", nil, "it is nil")
+	}
+	return errors.Join(all...)
+}
+
+// ReceiverStats are a receiver's counts since [NewReceiver].
+type ReceiverStats struct {
+	Acked   int64 // messages that were handled; their offsets are committed when all before them are
+	Delayed int64 // failures after which a message comes again
+	Parked  int64 // messages that are recorded, and passed
+	Skipped int64 // messages that were passed over
+}
+
+// Stats returns the counts of this moment.
+func (r *Receiver) Stats() ReceiverStats {
+	return ReceiverStats{r.counts.Acked.Load(), r.counts.Delayed.Load(), r.counts.Parked.Load(), r.counts.Skipped.Load()}
+}
+
+// Run receives messages until ctx is done. Then it takes no more, waits up to [ReceiverConfig.Grace] for those in work,
+// cancels their context, commits the offsets, leaves the group and returns nil. It waits for brokers that are away.
+//
+// It returns an error only if the options are none of a client, or the receiver runs already ([ErrRunning]).
+func (r *Receiver) Run(ctx context.Context) error {
+	if ctx == nil {
+		return fmt.Errorf("receive: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+	}
+	if !r.running.CompareAndSwap(false, true) {
+		return ErrRunning
+	}
+	defer r.running.Store(false)
+
+	n := &run{Receiver: r, partitions: map[place]*partition{}}
+	n.desk = receiving.NewDesk(window, func(ctx context.Context, d *delivery, times int) (time.Duration, bool) {
+		return r.config.Handle(ctx, &r.counts, d, times, 0, receiving.Work{
+			Call: func(ctx context.Context) error { return r.f(ctx, d.record) },
+			Park: func(ctx context.Context, reason error) error { return r.park(ctx, d.record, reason) },
+		})
+	})
+	client, err := kgo.NewClient(append(slices.Clone(r.options), kgo.OnPartitionsRevoked(n.revoked), kgo.OnPartitionsLost(n.lost))...)
+	if err != nil {
+		return fmt.Errorf("receive: %w", err)
+	}
+	n.client = client
+	fetching, stop := context.WithCancel(ctx)
+	defer stop()
+	working, cancel := receiving.Grace(fetching, r.config.Grace)
+	defer cancel()
+	n.desk.Start(fetching, working, r.config.Concurrency)
+	committing, end := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for backoff.Wait(committing, commitEvery) == nil {
+			n.commit(committing, client)
+		}
+	}()
+	n.fetch(fetching)
+	stop()
+	n.desk.Stop()
+	end()
+	<-ended
+	n.commit(context.WithoutCancel(ctx), client)
+	client.CloseAllowingRebalance()
+	return nil
+}
+
+// A run is one call of Run.
+type run struct {
+	*Receiver
+	client *kgo.Client
+	desk   *receiving.Desk[*delivery]
+
+	mu         sync.Mutex
+	partitions map[place]*partition
+}
+
+type place struct {
+	topic     string
+	partition int32
+}
+
+// A partition is one that the receiver has, with its records in hand.
+type partition struct {
+	inHand []*delivery // in the order of their offsets
+	next   kgo.EpochOffset
+	dirty  bool // next is not committed
+	gone   bool
+}
+
+// fetch puts records on the desk until ctx is done.
+func (n *run) fetch(ctx context.Context) {
+	failed := 0
+	for {
+		room := n.desk.Room(ctx)
+		if room == 0 {
+			return
+		}
+		fetches := n.client.PollRecords(ctx, room)
+		fetches.EachRecord(n.put)
+		n.client.AllowRebalance()
+		err := fetches.Err()
+		if err == nil || ctx.Err() != nil {
+			failed = 0
+			continue
+		}
+		failed++
+		n.config.Logger.Warn().Str("error", text.Log(err)).Msg("no message could be asked for")
+		_ = backoff.Wait(ctx, backoff.After(failed, receiving.LeastDelay, 5*time.Second))
+	}
+}
+
+func (n *run) put(record *kgo.Record) {
+	d := &delivery{run: n, record: record}
+	at := place{record.Topic, record.Partition}
+	n.mu.Lock()
+	d.of = n.partitions[at]
+	if d.of == nil {
+		d.of = &partition{}
+		n.partitions[at] = d.of
+	}
+	d.of.inHand = append(d.of.inHand, d)
+	n.mu.Unlock()
+	n.desk.Put(d, record.Topic+"\x00"+string(record.Key), record.Key != nil)
+}
+
+// done notes that a record is done with, and what may be committed then.
+func (n *run) done(d *delivery) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	d.ended = true
+	p := d.of
+	for len(p.inHand) > 0 && p.inHand[0].ended {
+		record := p.inHand[0].record
+		p.next = kgo.EpochOffset{Epoch: record.LeaderEpoch, Offset: record.Offset + 1}
+		p.dirty = true
+		p.inHand = p.inHand[1:]
+	}
+}
+
+// commit commits the offsets below which all records are done with. After a failure it is tried again by the next call.
+func (n *run) commit(ctx context.Context, client *kgo.Client) {
+	offsets := map[string]map[int32]kgo.EpochOffset{}
+	n.mu.Lock()
+	for at, p := range n.partitions {
+		if !p.dirty || p.gone {
+			continue
+		}
+		p.dirty = false
+		if offsets[at.topic] == nil {
+			offsets[at.topic] = map[int32]kgo.EpochOffset{}
+		}
+		offsets[at.topic][at.partition] = p.next
+	}
+	n.mu.Unlock()
+	if len(offsets) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, commitWithin)
+	defer cancel()
+	client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, err error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		refused := map[place]bool{}
+		if answer != nil {
+			for _, t := range answer.Topics {
+				for _, p := range t.Partitions {
+					refused[place{t.Topic, p.Partition}] = p.ErrorCode != 0
+				}
+			}
+		}
+		for topic, all := range offsets {
+			for id := range all {
+				at := place{topic, id}
+				if p := n.partitions[at]; p != nil && (err != nil || refused[at]) {
+					p.dirty = true
+				}
+			}
+		}
+		if err != nil {
+			n.config.Logger.Warn().Str("error", text.Log(err)).Msg("offsets were not committed: messages may come again")
+		}
+	})
+}
+
+// revoked commits what is done with on partitions that go to another receiver, which gets the other records.
+func (n *run) revoked(ctx context.Context, client *kgo.Client, parts map[string][]int32) {
+	n.commit(ctx, client)
+	n.lost(ctx, client, parts)
+}
+
+func (n *run) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	n.mu.Lock()
+	for topic, ids := range parts {
+		for _, id := range ids {
+			at := place{topic, id}
+			if p := n.partitions[at]; p != nil {
+				p.gone = true
+				delete(n.partitions, at)
+			}
+		}
+	}
+	n.mu.Unlock()
+	n.desk.Drop(func(d *delivery) bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return d.of.gone
+	})
+}
+
+// A delivery is a record as the engine of all receivers has it.
+type delivery struct {
+	run    *run
+	record *kgo.Record
+	of     *partition
+	ended  bool
+}
+
+func (d *delivery) Place() string { return d.record.Topic }
+func (d *delivery) Times() int    { return 1 }
+func (d *delivery) Extend()       {} // the client's heartbeats do
+
+func (d *delivery) Ack(context.Context) error {
+	d.run.done(d)
+	return nil
+}
+
+func (d *delivery) Parked(ctx context.Context, _ error) error { return d.Ack(ctx) }
+
+// Request returns m as a request for an inbox. Its ID is the header dibs-id, its data are the record's value. Its source
+// is the text that is given, or, if that is empty, the topic.
+//
+// A message that no inbox takes is refused, by handler.Refuse, with an error that matches
+// [messagestore.ErrInvalid]: it has no ID, or its data are no JSON, or too large. The request is then what there is
+// of it, for [inbox.Inbox.Refuse].
+func Request(m *kgo.Record, source string) (inbox.Request, error) {
+	if source == "" {
+		source = m.Topic
+	}
+	id := ""
+	for _, h := range m.Headers {
+		if h.Key == outbox.HeaderID {
+			id = string(h.Value)
+		}
+	}
+	return receiving.Request(id, "header "+outbox.HeaderID, source, m.Value)
+}

@@ -1,0 +1,151 @@
+package kafkabroker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/outbox"
+)
+
+const maxTopic = 249
+
+// SinkConfig changes how a sink sends. Nil means all defaults.
+type SinkConfig struct {
+	// Timeout bounds one attempt to send a message: 1 ms to 1 h. The client may still send it afterwards, in its place.
+	//
+	// Defaults to 10 s.
+	Timeout time.Duration
+}
+
+// A Sink produces messages. It is safe for concurrent use. The caller closes the client.
+type Sink struct {
+	client *kgo.Client
+	config SinkConfig
+
+	produced atomic.Int64
+}
+
+var _ outbox.BatchSink = (*Sink)(nil)
+
+// NewSink returns a sink over client, which produces idempotently, as it does by default: the order of a key hangs on
+// that. A message is taken when all in-sync replicas have it. The package comment has the promises.
+//
+// A message that is larger than the client's or the topic's bound, or whose topic has no name that Kafka takes, is
+// refused, by handler.Refuse. After any other error it is sent again: no such topic, no broker, no answer.
+//
+// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewSink
+// calls no server.
+func NewSink(client *kgo.Client, config *SinkConfig) (*Sink, error) {
+	s := &Sink{client: client}
+	if config != nil {
+		s.config = *config
+	}
+	s.config.Timeout = cmp.Or(s.config.Timeout, 10*time.Second)
+	var all []error
+	if client == nil {
+		all = append(all, messagestore.NewInvalidError("client", nil, "it is nil"))
+	} else if off, _ := client.OptValue(kgo.DisableIdempotentWrite).(bool); off {
+		all = append(all, messagestore.NewInvalidError("client", "DisableIdempotentWrite", "it produces idempotently"))
+	}
+	if d := s.config.Timeout; d < time.Millisecond || d > time.Hour {
+		all = append(all, messagestore.NewInvalidError("Timeout", d, "it is between 1ms and 1h0m0s"))
+	}
+	if err := errors.Join(all...); err != nil {
+		return nil, fmt.Errorf("invalid sink: %w", err)
+	}
+	return s, nil
+}
+
+// SinkStats are a sink's counts since [NewSink].
+type SinkStats struct {
+	Produced int64 // messages that all in-sync replicas have
+}
+
+// Stats returns the counts of this moment.
+func (s *Sink) Stats() SinkStats { return SinkStats{s.produced.Load()} }
+
+// SendAll produces the messages side by side.
+func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error {
+	answers := make([]error, len(messages))
+	var all sync.WaitGroup
+	for i, m := range messages {
+		all.Go(func() { answers[i] = s.Send(ctx, m) })
+	}
+	all.Wait()
+	return answers
+}
+
+// Send produces m.
+func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
+	switch {
+	case ctx == nil:
+		return fmt.Errorf("produce: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+	case m == nil || m.Message == nil:
+		return fmt.Errorf("produce: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
+	}
+	topic := Topic(m.Topic)
+	if rule := topicRule(topic); rule != "" {
+		return fmt.Errorf("produce: %w", handler.Refuse(messagestore.NewInvalidError("topic", topic, rule)))
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	record := &kgo.Record{Topic: topic, Key: []byte(m.Key()), Value: m.Body().Data}
+	headers := m.Headers()
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		record.Headers = append(record.Headers, kgo.RecordHeader{Key: name, Value: []byte(headers[name])})
+	}
+	answer := make(chan error, 1)
+	s.client.Produce(ctx, record, func(_ *kgo.Record, err error) { answer <- err })
+	var err error
+	select {
+	case err = <-answer:
+	case <-ctx.Done(): // a record that may be at a broker already stays in the client, before those that come later
+		err = ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("produce to %s: %w", topic, refusal(err))
+	}
+	s.produced.Add(1)
+	return nil
+}
+
+// Topic returns the name in Kafka of a message's topic: a colon is a dot there.
+func Topic(topic string) string { return strings.ReplaceAll(topic, ":", ".") }
+
+// topicRule returns the rule that a topic's name breaks, or "".
+func topicRule(topic string) string {
+	switch {
+	case topic == "" || len(topic) > maxTopic:
+		return fmt.Sprintf("it has 1 to %d characters", maxTopic)
+	case topic == "." || topic == "..":
+		return "Kafka does not take it"
+	case strings.IndexFunc(topic, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("._-", c)
+	}) >= 0:
+		return "it has letters, digits, dots, - and _ of ASCII alone"
+	}
+	return ""
+}
+
+// refusal returns a refusal, if a message will never be taken.
+func refusal(err error) error {
+	for _, never := range []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidTopicException, kerr.InvalidRecord} {
+		if errors.Is(err, never) {
+			return handler.Refuse(err)
+		}
+	}
+	return err
+}
