@@ -22,7 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs"
-	"github.com/dibs-go/dibs/alarm"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
@@ -51,7 +50,6 @@ import (
 // theFunctions are those of all packages for users, each under its name.
 var theFunctions = map[string]any{
 	"dibs.Open":                    dibs.Open,
-	"alarm.New":                    alarm.New,
 	"consumer.New":                 consumer.New,
 	"consumer.NameOf":              consumer.NameOf,
 	"consumer.FromStart":           consumer.FromStart,
@@ -295,7 +293,6 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 		"Operator":   operator,
 		"Saga":       trips,
 		"Inbox":      u,
-		"Clock":      must.New(alarm.New(store, "seat:alarm", &alarm.Config{Logger: logger.Silent()})),
 		"Queue":      must.New(queue.New(store, commands, &queue.Config{Logger: logger.Silent()})),
 		"Job":        &queue.Job{},
 		"TxStore":    txs,

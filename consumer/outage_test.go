@@ -14,7 +14,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/alarm"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
@@ -23,6 +22,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/saga"
 )
 
 // All lines of a service are counted: of five consumers, a clock, the look at the heads and the session
@@ -49,8 +49,8 @@ func TestAnOutageOfTheServerIsTwoLinesOfTheWholeService(t *testing.T) {
 		consumers[i] = c
 		running.Go(func() { _ = c.Run(ctx) })
 	}
-	clock := must.New(alarm.New(store, "booking:saga", &alarm.Config{Logger: warnings}))
-	running.Go(func() { _ = clock.Run(ctx) })
+	trips := must.New(saga.New(store, "booking", func(*saga.Run, int) (int, error) { return 0, nil }, nil, &saga.Config{Logger: warnings}))
+	running.Go(func() { _ = trips.Run(ctx) })
 	handled := func(n int64) func() bool {
 		return func() bool {
 			for _, c := range consumers {

@@ -59,7 +59,7 @@
 // undo, a function and Answer are of package saga; the function that makes the command of an Ask is as a
 // step. A refused step is returned to the function of the saga, which is undone if that returns the
 // error. A receiver is of a module in brokers. A scenario is of package handlertest, and fails unless the
-// test asks for the error. A clock of package alarm calls no function of the caller's.
+// test asks for the error.
 //
 // Errors of Dibs have dispositions of their own, and say so: data that do not decode are refused, and an
 // idempotence key that is used for something else parks its message.

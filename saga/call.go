@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
@@ -46,6 +47,7 @@ type Parked struct {
 	//   - "too long": the saga has 10,000 messages
 	//   - "step not ended": the function returned before a step of its had ended
 	//   - "operator": an [Operator] parked it
+	//   - "stuck": the function called no step for ten seconds, and did not return
 	Why string `json:"why"`
 
 	Step   string `json:"step,omitempty"`
@@ -60,10 +62,14 @@ type StepStatus struct {
 	Done     bool
 	Failed   string // why, once it has failed for good
 	Undone   bool
+	Error    string    // of the last attempt that failed, to do or to undo it
+	Next     time.Time // when it is attempted again, by the store's clock; zero for no such time
 }
 
 // IsOver reports whether the saga has ended.
-func (s Status[Out]) IsOver() bool { return s.State == StateCompleted || s.State == StateCompensated }
+func (s Status[Out]) IsOver() bool {
+	return s.State == StateCompleted || s.State == StateCompensated || s.State == StateResolved
+}
 
 // Start returns the write that starts a saga, for the caller to write with the messages that it belongs to. It is the first
 // write of the saga's stream: a saga that was started before is a version conflict. The id may be any visible
@@ -183,6 +189,24 @@ func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[O
 	return status, nil
 }
 
+// Resolve ends a parked saga behind a pivot, of which a person has done the rest, for a reason. Nothing is done or undone any
+// more. It writes nothing to a saga that is not parked, or that can be undone: cancel that. It returns the status of before.
+func (s *Saga[In, Out]) Resolve(ctx context.Context, id, reason string) (Status[Out], error) {
+	l, _, err := s.core.look(ctx, id)
+	if err != nil {
+		return Status[Out]{}, s.core.fail("resolve", id, err)
+	}
+	status, err := statusOf[Out](id, l)
+	if err != nil || status.State != StateParked || !l.pivoted() {
+		return status, err
+	}
+	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, event.Resolved{Reason: shorten(reason)}, nil))
+	if err != nil {
+		return status, s.core.fail("resolve", id, err)
+	}
+	return status, nil
+}
+
 func (c *core) fail(doing, id string, err error) error {
 	return fmt.Errorf("%s saga %.80q of %s: %w", doing, id, c.name, err)
 }
@@ -228,7 +252,10 @@ func statusOf[Out any](id string, l *life) (Status[Out], error) {
 func (s *state) statuses() []StepStatus {
 	var all []StepStatus
 	for _, one := range s.steps {
-		status := StepStatus{Step: one.Step, Attempts: one.attempts, Done: one.done, Undone: one.undone}
+		status := StepStatus{Step: one.Step, Attempts: one.attempts, Done: one.done, Undone: one.undone, Error: one.err, Next: one.retryAt}
+		if s.compensating != nil {
+			status.Next = one.undoAt
+		}
 		if one.failed != nil {
 			status.Failed = one.failed.Error
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/saga/internal/event"
@@ -17,9 +16,11 @@ func (l *life) compensate(ctx context.Context) error {
 		if began.undone {
 			continue
 		}
-		if began.undoing {
-			l.waits = true
-			return nil
+		if !began.undoAt.IsZero() {
+			due, err := l.over(ctx, began.undoAt)
+			if l.waits = !due; err != nil || l.waits {
+				return err
+			}
 		}
 		if err := l.undo(ctx, began); err != nil {
 			return err
@@ -27,9 +28,13 @@ func (l *life) compensate(ctx context.Context) error {
 		if began == l.steps[0] && began.undone {
 			break // it is written with the end
 		}
-		l.waits = began.undoing
-		if err := l.write(ctx); err != nil || l.waits {
+		if err := l.write(ctx); err != nil {
 			return err
+		}
+		if !began.undone {
+			l.waitUntil(began.undoAt)
+			l.waits = true
+			return nil
 		}
 	}
 	return l.write(ctx, event.Compensated{})
@@ -37,7 +42,7 @@ func (l *life) compensate(ctx context.Context) error {
 
 // undo undoes a step, or notes that it failed.
 func (l *life) undo(ctx context.Context, began *step) error {
-	defined := l.defined[began.Step]
+	defined := l.stepOf(began.Step)
 	if defined == nil {
 		return park(event.WhyMissing, began.Step, fmt.Errorf("%s began, and is not among the saga's steps", began.Step))
 	}
@@ -60,16 +65,14 @@ func (l *life) undo(ctx context.Context, began *step) error {
 		return park(event.WhyUndo, began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
 	}
 	attempt := began.undoAttempts + 1
-	var at time.Time
+	pause := of.undoing.pause(began.undoFailures + 1)
 	if asked {
-		at = askedAt(found)
-	} else {
-		at = of.undoing.retryAt(began.undoFailures + 1)
+		pause = askedPause(found)
 	}
-	alarm, alarmErr := l.alarm(at, event.Rang{For: event.RangUndo, Step: began.Step, Attempt: attempt})
-	if alarmErr != nil {
-		return alarmErr
+	now, clockErr := l.latest(ctx)
+	if clockErr != nil {
+		return clockErr
 	}
-	l.note(event.UndoFailed{Step: began.Step, Attempt: attempt, Error: textOf(err), RetryAt: at.UnixMicro(), Asked: asked}, alarm)
+	l.note(event.UndoFailed{Step: began.Step, Attempt: attempt, Error: textOf(err), RetryAt: now.Add(pause).UnixMicro(), Asked: asked})
 	return nil
 }

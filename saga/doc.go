@@ -57,13 +57,22 @@
 // # Parked
 //
 // A saga that cannot go on is parked: [Saga.Status] has the reason. When that is mended, [Saga.Resume] has
-// the saga go on; [Saga.Cancel] undoes it. Saga.Run logs a warning for each parked saga.
+// the saga go on; [Saga.Cancel] undoes it, and so does its deadline. Behind a pivot [Saga.Resolve] ends it as it is.
+// Saga.Run logs a warning for each parked saga.
+//
+// A step that does not return within its time-out and five seconds more is left to go on by itself: the attempt has
+// failed, and nothing that it returns later counts. A function of a saga that calls no step for ten seconds parks it.
+//
+// # Time
+//
+// Deadlines, time-outs, sleeps and pauses are by the store's clock. They do not end early by it, and end late by as much
+// as no process runs.
 //
 // # Streams
 //
 // The saga 7 of the name booking is the stream booking:saga-7. Runners write to it at the version before.
-// Replies, alarms, cancels and resumes come from outside at any version, and each is a reason to go on:
-// the runner is a consumer of these messages. If two processes run one saga, the store refuses the late
+// Replies, cancels, resumes and resolutions come from outside at any version, and each is a reason to go on:
+// the saga is one item of the queue of streams booking:saga, which these messages wake. If two processes run one saga, the store refuses the late
 // one's write by its version; that process cancels the contexts of its steps, and begins nothing more.
 // A saga has at most 10,000 messages, and as many again to be undone; an input, an output and a value have
 // at most 512 KiB as JSON.

@@ -1,8 +1,13 @@
 package saga
 
 import (
+	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -23,6 +28,9 @@ var errStopped = errors.New("the saga has stopped")
 
 // errMoved says that the saga's stream was not at the version that was read.
 var errMoved = errors.New("the saga has moved on")
+
+// errLate says that the deadline is over, so that no step begins.
+var errLate = errors.New("the deadline is over")
 
 // errFenced says that another run has written to the saga.
 var errFenced = errors.New("another process has gone on with the saga")
@@ -45,6 +53,78 @@ type StepError struct {
 
 // Error names the step.
 func (e *StepError) Error() string { return e.Step + ": " + e.Reason }
+
+// A besideError is a definite error of a write beside the saga's own, by which nothing was written.
+type besideError struct{ error }
+
+func (e *besideError) Unwrap() error { return e.error }
+
+// isOutage reports whether the error of a write says nothing about what was to be written: there was no connection, the outcome
+// is not known, or the database has answered about itself. The attempt is then made again, and not counted.
+func isOutage(err error) bool {
+	outage, definite := judge(err)
+	return outage && !definite
+}
+
+// isDefinite reports whether the store has refused what was to be written.
+func isDefinite(err error) bool {
+	_, definite := judge(err)
+	return definite
+}
+
+// judge looks for what is certain about the error of a write.
+func judge(err error) (outage, definite bool) {
+	for _, of := range []error{
+		messagestore.ErrOutcomeUnknown, messagestore.ErrClosed, messagestore.ErrNotWritten, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
+		context.Canceled, driver.ErrBadConn,
+	} {
+		if errors.Is(err, of) {
+			return true, false
+		}
+	}
+	for _, of := range []error{
+		messagestore.ErrVersionConflict, messagestore.ErrIDConflict, messagestore.ErrInvalid, messagestore.ErrNotPermitted,
+		messagestore.ErrNotSupported, messagestore.ErrTransactionEnded,
+	} {
+		if errors.Is(err, of) {
+			return false, true
+		}
+	}
+	if outage, answered := isOutageState(err); answered {
+		return outage, !outage
+	}
+	if e, is := errors.AsType[interface {
+		error
+		Code() int
+	}](err); is { // of SQLite: busy, locked, out of memory, read-only, I/O, full, cannot open
+		outage := slices.Contains([]int{5, 6, 7, 8, 10, 13, 14}, e.Code()&0xff)
+		return outage, !outage
+	}
+	_, again := errors.AsType[*messagestore.RetryableError](err) // a connection that was lost, since it has no code
+	_, network := errors.AsType[net.Error](err)
+	return again || network, false
+}
+
+// isOutageState reports whether the SQLSTATE of an error is one of the server's state, and whether it has one. A method of
+// an error may be the caller's code: if it panics, there is none.
+func isOutageState(err error) (is, answered bool) {
+	defer func() {
+		if recover() != nil {
+			is, answered = false, false
+		}
+	}()
+	e, answered := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err)
+	if !answered {
+		return false, false
+	}
+	state := e.SQLState()
+	return slices.ContainsFunc([]string{"08", "53", "57P", "58", "XX", "25006"}, func(class string) bool {
+		return strings.HasPrefix(state, class)
+	}), true
+}
 
 // A parking is the error of a run that ends with the saga parked.
 type parking struct{ event.Parked }
@@ -93,10 +173,10 @@ func shorten(s string) string {
 // minBackoff is about the pause before the second attempt.
 const minBackoff = time.Second
 
-// askedAt returns when the next attempt is that a function has asked for by handler.RetryAfter.
-func askedAt(asked *disposition.Error) time.Time { return time.Now().Add(min(asked.After, maxWait)) }
+// asked returns the pause before the next attempt that a function has asked for by handler.RetryAfter.
+func askedPause(asked *disposition.Error) time.Duration { return max(0, min(asked.After, maxWait)) }
 
-// retryAt returns when the next attempt is after a number of failures.
-func (r Retry) retryAt(failures int) time.Time {
-	return time.Now().Add(backoff.After(failures, min(minBackoff, r.MaxBackoff), r.MaxBackoff))
+// pause returns the pause before the next attempt after a number of failures.
+func (r Retry) pause(failures int) time.Duration {
+	return backoff.After(failures, min(minBackoff, r.MaxBackoff), r.MaxBackoff)
 }

@@ -11,5 +11,6 @@ var ErrFenced = errFenced
 
 // GoOn goes on with the saga of m's stream, as the consumer has it.
 func GoOn(ctx context.Context, of Answered, m *messagestore.Message) error {
-	return of.answered().goOn(ctx, m)
+	_, err := of.answered().goOn(ctx, m, true)
+	return err
 }

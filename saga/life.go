@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/panics"
@@ -14,8 +15,7 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// A life is the work of one process on one saga, from a message that is a reason to go on until the saga
-// waits, is parked or ends.
+// A life is the work of one process on one saga, in one turn, until the saga waits, is parked or ends.
 //
 // Its state is the messages that were read and the events since. Events are noted as they happen, and written with the
 // next event that has to be there first. All is written at the version that was read: if a message came from
@@ -24,21 +24,23 @@ type life struct {
 	*core
 	*state
 	stream  messagestore.StreamName
-	cause   *messagestore.Message // the reason to go on
-	version messagestore.Version  // that was read, or written
-	began   bool                  // a runner's event is stored
-	waits   bool                  // there is nothing to do now
-	guessed bool                  // the messages behind the first were not looked for, and nothing is written yet
+	cause   *messagestore.Message       // the reason to go on
+	version messagestore.Version        // that was read, or written
+	seen    messagestore.GlobalPosition // of the message at the version
+	waits   bool                        // there is nothing to do now
+	next    time.Time                   // when there will be, zero for not by itself
+	clock   *sample                     // of this life; nil for none yet
+	guessed bool                        // the messages behind the first were not looked for, and nothing is written yet
 
-	noted  []messagestore.Body        // folded, and not written yet
-	beside []messagestore.StreamWrite // with them
+	noted []messagestore.Body // folded, and not written yet
 }
 
-// goOn goes on with the saga of m's stream for as long as it does not wait.
-func (c *core) goOn(ctx context.Context, m *messagestore.Message) error {
-	l := &life{core: c, state: newState(), stream: m.Stream, cause: m, version: messagestore.NoStream}
-	if err := l.begin(ctx, m); err != nil {
-		return err
+// goOn goes on with the saga whose first message is m for as long as it does not wait. Fresh says that most likely there
+// is no other message.
+func (c *core) goOn(ctx context.Context, m *messagestore.Message, fresh bool) (*life, error) {
+	l := newLife(c, m)
+	if err := l.begin(ctx, fresh); err != nil {
+		return l, err
 	}
 	for {
 		err := l.advance(ctx)
@@ -47,31 +49,37 @@ func (c *core) goOn(ctx context.Context, m *messagestore.Message) error {
 		}
 		switch {
 		case l.guessed && (errors.Is(err, errMoved) || err == nil && l.waits):
-			l = &life{core: c, state: newState(), stream: m.Stream, cause: m, version: messagestore.NoStream}
+			l = newLife(c, m)
 			if _, err := l.read(ctx); err != nil {
-				return err
+				return l, err
 			}
+		case errors.Is(err, errLate):
 		case errors.Is(err, errMoved):
 			if err := l.takeIn(ctx); err != nil {
-				return err
+				return l, err
 			}
 		case err != nil || l.waits:
-			return err
+			return l, err
 		}
 	}
 }
 
+func newLife(c *core, m *messagestore.Message) *life {
+	return &life{core: c, state: newState(), stream: m.Stream, cause: m, version: messagestore.NoStream}
+}
+
 // begin learns the state of the saga. Behind the message that starts it there is most often none: the first write, before
 // which nothing is done, shows whether there is.
-func (l *life) begin(ctx context.Context, m *messagestore.Message) error {
-	if m.Type != event.TypeStarted || m.Position != 0 {
+func (l *life) begin(ctx context.Context, fresh bool) error {
+	m := l.cause
+	if !fresh || m.Type != event.TypeStarted || m.Position != 0 {
 		_, err := l.read(ctx)
 		return err
 	}
 	if err := l.take(m); err != nil {
 		return &malformedError{err}
 	}
-	l.version, l.guessed = m.Position, true
+	l.version, l.seen, l.guessed = m.Position, m.GlobalPosition, true
 	return nil
 }
 
@@ -84,10 +92,9 @@ func (l *life) read(ctx context.Context) (byRunner bool, err error) {
 		if err := l.take(m); err != nil {
 			return false, &malformedError{err}
 		}
-		l.version = m.Position
+		l.version, l.seen = m.Position, m.GlobalPosition
 		byRunner = byRunner || !slices.Contains(event.Outside, m.Type)
 	}
-	l.began = l.began || l.acted
 	return byRunner, nil
 }
 
@@ -110,21 +117,47 @@ func (l *life) advance(ctx context.Context) error {
 	if err := l.write(ctx); err != nil { // events noted before a message came in between
 		return err
 	}
-	reason := l.back()
+	l.next = time.Time{}
 	switch {
-	case l.ended != "" || l.parked != nil:
+	case l.ended != "":
 		l.waits = true
 		return nil
 	case l.guessed && l.started.Version > l.config.Version:
 		return errMoved // it may have ended
 	case l.later != "" || l.started.Version > l.config.Version:
 		return l.postpone(ctx)
+	case l.compensating != nil && l.parked != nil:
+		l.waits = true
+		return nil
 	case l.compensating != nil:
 		return l.compensate(ctx)
+	}
+	reason := l.back()
+	if reason == "" {
+		late, err := l.late(ctx)
+		if err != nil {
+			return err
+		}
+		if late {
+			reason = "the deadline is over"
+		}
+	}
+	switch {
 	case reason != "":
 		return l.write(ctx, event.Compensating{Reason: reason})
+	case l.parked != nil:
+		l.waits = true
+		return nil
 	}
 	return l.forward(ctx)
+}
+
+// late reports whether the saga is to be undone because of its deadline.
+func (l *life) late(ctx context.Context) (bool, error) {
+	if l.deadline.IsZero() || l.pivoted() {
+		return false, nil
+	}
+	return l.over(ctx, l.deadline)
 }
 
 // laterPause is how long a saga of a later release waits until a process may go on with it.
@@ -134,13 +167,8 @@ const laterPause = time.Minute
 func (l *life) postpone(ctx context.Context) error {
 	log := l.config.Logger
 	log.Warn().Str("saga", string(l.stream)).Int("version", l.started.Version).Str("type", l.later).Msg("a saga of a later release waits")
-	alarm, err := l.alarm(time.Now().Add(laterPause), event.Rang{For: event.RangLater})
-	if err != nil {
-		return err
-	}
 	l.waits = true
-	_, err = l.store.WriteStreams(ctx, alarm)
-	return err
+	return l.waitFor(ctx, laterPause)
 }
 
 // park records that the saga is parked. If the noted events cannot be written, they are left out: the reason tells it.
@@ -149,17 +177,19 @@ func (l *life) park(ctx context.Context, p event.Parked) error {
 	log.Warn().Str("saga", string(l.stream)).Str("why", p.Why).Str("step", p.Step).Msg("a saga is parked")
 	err := l.write(ctx, p)
 	if errors.Is(err, messagestore.ErrInvalid) {
-		l.noted, l.beside = nil, nil
+		l.noted = nil
 		err = l.write(ctx, p)
+	}
+	if err == nil {
+		l.parks.Add(1)
 	}
 	return err
 }
 
-// note adds an event to the state, to be written with the next one, and the writes beside it.
-func (l *life) note(event messagestore.Body, beside ...messagestore.StreamWrite) {
+// note adds an event to the state, to be written with the next one.
+func (l *life) note(event messagestore.Body) {
 	l.fold(event)
 	l.noted = append(l.noted, event)
-	l.beside = append(l.beside, beside...)
 }
 
 // write stores the noted events and these, and then adds these to the state.
@@ -167,6 +197,7 @@ func (l *life) write(ctx context.Context, events ...messagestore.Body) error {
 	return l.writeBeside(ctx, events, nil)
 }
 
+// writeBeside is write with writes to other streams. A definite error because of these is a [*besideError].
 func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, beside []messagestore.StreamWrite) error {
 	if len(l.noted)+len(events) == 0 {
 		return nil
@@ -181,6 +212,9 @@ func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, besi
 		_, isParked := last(events).(event.Parked)
 		if errors.Is(err, messagestore.ErrInvalid) && !isParked {
 			return park(event.WhyInvalid, "", err)
+		}
+		if len(beside) > 0 && !errors.Is(err, errMoved) && !isOutage(err) {
+			return &besideError{err}
 		}
 		return err
 	}
@@ -203,16 +237,7 @@ func (l *life) writes(events []messagestore.Body, beside []messagestore.StreamWr
 	for i, b := range all {
 		all[i] = l.follow(b)
 	}
-	writes := []messagestore.StreamWrite{{Stream: l.stream, Expected: l.version, Bodies: all, Final: true}}
-	beside = slices.Concat(l.beside, beside)
-	if !l.began && !l.deadline.IsZero() {
-		alarm, err := l.alarm(l.deadline, event.Rang{For: event.RangDeadline})
-		if err != nil {
-			return nil, err
-		}
-		beside = append(beside, alarm)
-	}
-	return merge(writes, beside)
+	return merge([]messagestore.StreamWrite{{Stream: l.stream, Expected: l.version, Bodies: all, Final: true}}, beside)
 }
 
 // merge adds writes, those to one stream together.
@@ -233,7 +258,7 @@ func merge(writes, more []messagestore.StreamWrite) ([]messagestore.StreamWrite,
 
 // wrote tells that the write was stored.
 func (l *life) wrote(w messagestore.Written, events []messagestore.Body) {
-	l.version, l.began, l.noted, l.beside, l.guessed = w.Version, true, nil, nil, false
+	l.version, l.seen, l.noted, l.guessed = w.Version, w.GlobalPosition, nil, false
 	for _, event := range events {
 		l.fold(event)
 	}
@@ -257,11 +282,15 @@ func (l *life) follow(body messagestore.Body) messagestore.Envelope {
 	return e
 }
 
-// stepProperty is the property of a command that names the step of the saga that asks for it.
-const stepProperty = "sagaStep"
+// The properties of a command that name the step of the saga that asks for it, and which of its attempts.
+const (
+	stepProperty    = "sagaStep"
+	attemptProperty = "sagaAttempt"
+)
 
-// correlated returns a command of a step, with the saga's stream as its correlation; none if it has no stream.
-func (l *life) correlated(command messagestore.StreamWrite, step string) []messagestore.StreamWrite {
+// correlated returns a command of an attempt at a step, with the saga's stream as its correlation; none if it has no
+// stream.
+func (l *life) correlated(command messagestore.StreamWrite, step string, attempt int) []messagestore.StreamWrite {
 	if command.Stream == "" {
 		return nil
 	}
@@ -274,37 +303,62 @@ func (l *life) correlated(command messagestore.StreamWrite, step string) []messa
 			e.Metadata.Properties = messagestore.Properties{}
 		}
 		e.Metadata.Properties[stepProperty] = step
+		if attempt > 1 {
+			e.Metadata.Properties[attemptProperty] = strconv.Itoa(attempt)
+		}
 		bodies[i] = e
 	}
 	command.Bodies = bodies
 	return []messagestore.StreamWrite{command}
 }
 
-// alarm returns the write by which the saga gets a message at t.
-func (l *life) alarm(t time.Time, rang event.Rang) (messagestore.StreamWrite, error) {
-	return l.clock.At(t, l.stream, messagestore.AnyVersion, rang)
-}
-
 func (l *life) withKey(ctx context.Context, step string) context.Context {
 	return context.WithValue(ctx, keyOf{}, string(l.stream)+"+"+step)
 }
 
-// attempt calls f for a step: in its time, and with a panic as an error.
-func (l *life) attempt(ctx context.Context, of *definition, f func(context.Context) error) error {
+// stepGrace is how long after its time-out a function of a step may take to return.
+const stepGrace = 5 * time.Second
+
+// attempt calls f for a step: in its time, and with a panic as an error. A function that does not return within its time
+// and a grace is left to go on by itself, and what it returns then is nobody's: so f has nothing in common with the life.
+func attempt[T any](ctx context.Context, l *life, of *definition, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(l.withKey(ctx, of.name), of.timeout)
 	defer cancel()
-	return l.safely(of.name, func() error { return f(ctx) })
+	out, began := new(T), time.Now()
+	done := panics.Go(func() (err error) {
+		*out, err = f(ctx)
+		return err
+	})
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		grace := time.NewTimer(stepGrace)
+		defer grace.Stop()
+		select {
+		case err = <-done:
+		case <-grace.C:
+			took := time.Since(began).Round(time.Millisecond)
+			l.abandoned(of.name, took)
+			return *new(T), fmt.Errorf("abandoned: it did not return within %v", took)
+		}
+	}
+	l.logStack(of.name, err)
+	return *out, err
 }
 
-// safely calls f of a step, or of the saga if it has no name. That f did not return is logged with its stack, which no
-// message of the saga has, and is its error.
-func (l *life) safely(step string, f func() error) error {
-	err := panics.Call(f)
+// abandoned counts and logs a function of a step, or of the saga if it has no name, that is left to go on.
+func (l *life) abandoned(step string, took time.Duration) {
+	l.counts.Abandoned.Add(1)
+	l.config.Logger.Error().Str("saga", string(l.stream)).Str("step", step).Dur("after", took).Msg("a function of a saga is abandoned: it goes on by itself")
+}
+
+// logStack logs a function of a step, or of the saga if it has no name, that panicked or ended its goroutine, with its stack, which
+// no message of the saga has.
+func (l *life) logStack(step string, err error) {
 	if stack := panics.Stack(err); stack != "" {
-		log := l.config.Logger
-		log.Warn().Str("saga", string(l.stream)).Str("step", step).Str(logger.Stack, stack).Msg("a function of a saga did not return")
+		l.config.Logger.Warn().Str("saga", string(l.stream)).Str("step", step).Str(logger.Stack, stack).Msg("a function of a saga did not return")
 	}
-	return err
 }
 
 func last(all []messagestore.Body) messagestore.Body {

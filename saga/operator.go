@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,12 +13,13 @@ import (
 
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A StateError says that a saga is in no state for a change. Nothing was written.
 type StateError struct {
-	Doing  string // the change: cancel, resume, retry or park
+	Doing  string // the change: cancel, resume, resolve, retry or park
 	Stream messagestore.StreamName
 	State  State
 	Rule   string // what the change needs
@@ -138,6 +140,92 @@ func (o *Operator) List(ctx context.Context, wanted func(Story) bool) ([]Story, 
 	return stories, errors.Join(reader.wrong...)
 }
 
+// ListOpen is [Operator.List] of the sagas that have not ended. It asks the queue of the sagas for them, and reads their
+// streams alone, however many have ended. The error matches [messagestore.ErrNotSupported] for a store whose driver keeps
+// no queues.
+func (o *Operator) ListOpen(ctx context.Context, wanted func(Story) bool) ([]Story, error) {
+	fail := func(err error) ([]Story, error) {
+		return nil, fmt.Errorf("list the open sagas of %s: %w", o.core.category, err)
+	}
+	if ctx == nil {
+		return fail(invalid("context", nil, "it is nil"))
+	}
+	open, err := o.core.open(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	var stories []Story
+	var wrong []error
+	for _, m := range open {
+		l := newLife(o.core, m)
+		last, err := l.readAll(ctx)
+		if _, isMalformed := errors.AsType[*malformedError](err); isMalformed {
+			wrong = append(wrong, err)
+			continue
+		}
+		if err != nil {
+			return fail(err)
+		}
+		if story := l.story(m.Time, last); l.ended == "" && wanted(story) {
+			stories = append(stories, story)
+		}
+	}
+	return stories, errors.Join(wrong...)
+}
+
+// open returns the first messages of the sagas that have not ended, in order, and those that no runner has met.
+func (c *core) open(ctx context.Context) ([]*messagestore.Message, error) {
+	used, err := c.store.Driver()
+	if err != nil {
+		return nil, err
+	}
+	driver, is := used.(queuing.Driver)
+	if !is {
+		return nil, fmt.Errorf("%w: the store's driver keeps no queues", messagestore.ErrNotSupported)
+	}
+	all := map[messagestore.GlobalPosition]*messagestore.Message{}
+	// A saga that goes on meanwhile goes to a state that is asked for later, or comes to it in the end.
+	for _, state := range []queuing.State{queuing.Waiting, queuing.Out, queuing.Later, queuing.Suspended, queuing.Dead, queuing.Out} {
+		for from := messagestore.GlobalPosition(0); ; {
+			items, err := driver.QueueItems(ctx, queuing.List{Queue: queueOf(c.category), State: state, From: from, Limit: queuing.MaxItems})
+			if err != nil {
+				return nil, err
+			}
+			for _, item := range items {
+				if item.Message != nil && item.Message.Position == 0 {
+					all[item.Position] = item.Message
+				}
+				from = item.Position.Next()
+			}
+			if len(items) < queuing.MaxItems {
+				break
+			}
+		}
+	}
+	var open []*messagestore.Message
+	for _, position := range slices.Sorted(maps.Keys(all)) {
+		open = append(open, all[position])
+	}
+	return open, nil
+}
+
+// readAll folds the whole stream, and returns the time of its last message.
+func (l *life) readAll(ctx context.Context) (last time.Time, err error) {
+	for m, err := range l.store.ReadStream(ctx, l.stream, 0) {
+		if err != nil {
+			return last, err
+		}
+		if err := l.take(m); err != nil {
+			return last, &malformedError{err}
+		}
+		l.version, last = m.Position, m.Time
+	}
+	if l.started == nil {
+		return last, &malformedError{fmt.Errorf("%s has no saga", l.stream)}
+	}
+	return last, nil
+}
+
 // A listing folds the messages of a category.
 type listing struct {
 	*core
@@ -209,28 +297,24 @@ func (s *state) waitsFor() string {
 	for _, one := range s.steps {
 		switch {
 		case s.compensating != nil:
-			if one.undoing && !one.undone {
+			if !one.undoAt.IsZero() {
 				all = append(all, "the next attempt to undo "+one.Step)
 			}
-		case one.retrying:
+		case !one.retryAt.IsZero():
 			all = append(all, "the next attempt of "+one.Step)
 		case one.Kind == event.KindAsk && !one.settled() && !one.again && !one.unsent:
 			all = append(all, "a reply to "+one.Step)
 		}
 	}
-	var sleeps []string
-	for name, over := range s.sleeps {
-		if !over && s.compensating == nil {
-			sleeps = append(sleeps, "the end of the sleep "+name)
-		}
+	if s.asleep != "" {
+		all = append(all, "the end of the sleep "+s.asleep)
 	}
-	slices.Sort(sleeps)
-	return strings.Join(append(all, sleeps...), ", ")
+	return strings.Join(all, ", ")
 }
 
 // pauses reports whether an attempt waits for its time.
 func (s *state) pauses() bool {
-	return slices.ContainsFunc(s.steps, func(one *step) bool { return one.retrying || one.undoing && !one.undone })
+	return slices.ContainsFunc(s.steps, func(one *step) bool { return !one.retryAt.IsZero() || !one.undoAt.IsZero() })
 }
 
 // Cancel asks to undo a saga, for a reason of 1 to 500 bytes. A saga that has ended, is undone already or is behind a
@@ -255,6 +339,21 @@ func (o *Operator) Resume(ctx context.Context, id, reason string) (Story, error)
 	return o.change(ctx, "resume", id, reason, event.Resumed{Reason: reason, By: o.by}, func(l *life) string {
 		if l.parked == nil {
 			return "only a parked saga is resumed"
+		}
+		return ""
+	})
+}
+
+// Resolve ends a parked saga behind a pivot, of which a person has done the rest, for a reason of 1 to 500 bytes. Nothing is
+// done or undone any more. A saga that is not parked, or that can be undone, is refused with a [*StateError]. It returns
+// the story of before.
+func (o *Operator) Resolve(ctx context.Context, id, reason string) (Story, error) {
+	return o.change(ctx, "resolve", id, reason, event.Resolved{Reason: reason, By: o.by}, func(l *life) string {
+		switch {
+		case l.parked == nil:
+			return "only a parked saga is resolved"
+		case !l.pivoted():
+			return "it can be undone: cancel it"
 		}
 		return ""
 	})

@@ -186,6 +186,34 @@ func TestAnOperatorListsAllButWhatIsNoSaga(t *testing.T) {
 	})
 }
 
+// What has not ended is listed from the queue, in every state, and no category is read.
+func TestAnOperatorListsTheOpenSagas(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		w.fails("book hotel", 1, puzzle("what hotel?"))
+		s, c := travel(t, store, w, nil), withCar(t, store, w, nil)
+		stop := running(t, s)
+		for _, id := range []string{"parked", "ended"} {
+			begin(t, s, id, trip{"LIS"})
+			waitFor(t, s, id)
+		}
+		stop()
+		stop = running(t, c)
+		begin(t, c, "asks", trip{"LIS"})
+		time.Sleep(time.Second)
+		stop()
+		begin(t, s, "new", trip{"LIS"})
+		write(t, store, messagestore.To("booking:saga-x", messagestore.AnyVersion, event.Resumed{}))
+
+		open, err := operator(t, &deafStore{Store: store}).ListOpen(t.Context(), every)
+		require.ErrorContains(t, err, "booking:saga-x")
+		all, _ := operator(t, store).List(t.Context(), func(s saga.Story) bool { return s.State != saga.StateCompleted })
+		require.Len(t, open, 3)
+		require.Equal(t, all, open)
+	})
+}
+
 func TestAnOperatorRefusesBadInput(t *testing.T) {
 	t.Parallel()
 	store := newStore()

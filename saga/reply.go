@@ -1,9 +1,11 @@
 package saga
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/disposition"
@@ -15,7 +17,8 @@ import (
 // Reply returns the write of a reply to an [Ask] of a saga, for the caller to write with the messages that
 // it belongs to. The output has the type of the step's output. The first reply counts, and only until the
 // step's timeout. A step that begins later finds a reply that came early. A second reply changes nothing,
-// nor does a reply after the end of the step.
+// nor does a reply after the end of the step. It is to the attempt that waits when it is written: [Answer] names the
+// attempt whose command it answers.
 //
 // The write is a version conflict if there is no such saga. If the id, the step or the output is invalid, the
 // write is refused with an error that matches [messagestore.ErrInvalid].
@@ -38,7 +41,7 @@ func (s *Saga[In, Out]) Refuse(id, step, reason string) messagestore.StreamWrite
 type asking interface{ check(output any) error }
 
 func (c *core) ask(step string) (asking, error) {
-	ask, is := c.defined[step].(asking)
+	ask, is := c.stepOf(step).(asking)
 	if !is {
 		return nil, invalid("step", step, "the saga has no Ask of this name")
 	}
@@ -93,20 +96,26 @@ func Answer[T messagestore.Body, Out any](
 	return func(ctx context.Context, m handler.Message[T]) error {
 		stream := m.Metadata.CorrelationStream
 		named := m.Metadata.Properties.Get(stepProperty)
-		if stream.Category() != c.category || stream.ID() == "" || named != "" && named != step {
+		if stream.Category() != c.category || stream.ID() == "" || named != "" && baseOf(named) != step {
 			return handler.Skip(fmt.Sprintf("it is no reply to %s of %s", step, c.category))
+		}
+		asked := cmp.Or(named, step) // with its key
+		attempt := 1
+		if number, err := strconv.Atoi(m.Metadata.Properties.Get(attemptProperty)); err == nil {
+			attempt = number
 		}
 		var replied event.Replied
 		out, err := f(ctx, m)
 		switch {
 		case err == nil:
-			replied, err = c.reply(step, out)
+			replied, err = c.reply(asked, out)
 		case disposition.Of(err).Asks(disposition.Refuse):
-			replied, err = event.Replied{Step: step, Error: textOf(err)}, nil
+			replied, err = event.Replied{Step: asked, Error: textOf(err)}, nil
 		}
 		if err != nil {
 			return err
 		}
+		replied.Attempt = attempt
 		reply := messagestore.Follow(m.Message, replied)
 		reply.ID = reservation.DeriveID(m.Message, "saga reply to "+step)
 		_, err = c.store.WriteStreams(ctx, c.from(stream.CardinalID(), reply, nil))

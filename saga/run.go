@@ -1,11 +1,12 @@
 package saga
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/disposition"
@@ -23,8 +24,41 @@ type Run struct {
 	reached map[string]bool // steps, values and sleeps
 	open    map[string]bool // by Go, and not joined
 	stop    error           // why the run has ended
-	busy    atomic.Bool     // a step runs
-	nested  atomic.Bool     // a step was called in a step
+
+	mu     sync.Mutex
+	busy   bool      // a step runs
+	nested bool      // a step was called in a step
+	left   bool      // the function is abandoned
+	idle   time.Time // since when no step runs
+}
+
+// enter begins a part of the run in which no step may be called, and in which the run's life is the caller's.
+func (r *Run) enter() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.left:
+		return fmt.Errorf("%w: its function was abandoned", errStopped)
+	case r.busy:
+		r.nested = true
+		return invalid("step", nil, "it was called in a step")
+	}
+	r.busy = true
+	return nil
+}
+
+// exit ends what enter began.
+func (r *Run) exit() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.busy, r.idle = false, time.Now()
+}
+
+// isBusy reports whether a step runs, or the function is abandoned.
+func (r *Run) isBusy() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.busy || r.left
 }
 
 // Context returns the context of the run, for reads that the function makes. It is done when the process stops.
@@ -73,13 +107,15 @@ func (g *Going[Out]) Err() error { return g.one.err }
 func reach[Out any](r *Run, of *definition, in any) *Going[Out] {
 	g := &Going[Out]{one: one{of: of}}
 	g.one.take = func(output json.RawMessage) error { return json.Unmarshal(output, &g.out) }
-	if r == nil || r.stop != nil || r.busy.Load() {
+	if r == nil || r.isBusy() || r.stop != nil {
 		return g // Join refuses it
 	}
 	g.one.refused = r.name(of.name)
-	switch defined := r.life.defined[of.name]; {
+	switch defined := r.life.defined[of.root().name]; {
 	case g.one.refused != nil:
-	case defined == nil || defined.definition() != of:
+	case of.base != nil && of.invalid != nil:
+		g.one.refused = of.invalid
+	case defined == nil || defined.definition() != of.root():
 		g.one.refused = invalid("step", of.name, "it is not among the saga's steps")
 	default:
 		g.one.input, g.one.refused = encode("input of "+of.name, in)
@@ -104,11 +140,10 @@ func (r *Run) Join(steps ...Joint) error {
 	if r == nil {
 		return invalid("run", nil, "it is nil")
 	}
-	if !r.busy.CompareAndSwap(false, true) {
-		r.nested.Store(true)
-		return invalid("step", nil, "it was called in a step")
+	if err := r.enter(); err != nil {
+		return err
 	}
-	defer r.busy.Store(false)
+	defer r.exit()
 	if r.stop != nil {
 		return r.stop
 	}
@@ -152,8 +187,21 @@ func (r *Run) join(all []*one) error {
 			todo = append(todo, c)
 		case !exactjson.Equal(began.Input, c.input):
 			return park(event.WhyDiverged, c.of.name, fmt.Errorf("%s began with another input than the function wants now", c.of.name))
-		case !began.settled() && !began.retrying && (c.command == nil || began.again || began.unsent):
+		case began.settled():
+		case !began.retryAt.IsZero():
+			due, err := r.life.over(r.ctx, began.retryAt)
+			if err != nil {
+				return err
+			}
+			if due {
+				todo = append(todo, c)
+			}
+		case c.command == nil || began.again || began.unsent:
 			todo = append(todo, c)
+		default:
+			if err := r.awaitReply(began); err != nil {
+				return err
+			}
 		}
 	}
 	waits, err := r.settle(all)
@@ -164,10 +212,13 @@ func (r *Run) join(all []*one) error {
 		if err := r.mayBegin(todo[0].of.name); err != nil {
 			return err
 		}
+		if late, err := r.life.late(r.ctx); err != nil || late {
+			return cmp.Or(err, errLate)
+		}
 		if err := r.do(todo); err != nil {
 			return err
 		}
-		if r.nested.Load() {
+		if r.isNested() {
 			return park(event.WhyInvalid, "", invalid("step", nil, "one was called in a step"))
 		}
 		if waits, err = r.settle(all); err != nil {
@@ -180,13 +231,37 @@ func (r *Run) join(all []*one) error {
 	return nil
 }
 
+func (r *Run) isNested() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.nested
+}
+
+// awaitReply records that the time for the reply to an ask is over, if it is. A reply that came in time is a conflict of
+// that write.
+func (r *Run) awaitReply(began *step) error {
+	if began.replyBy.IsZero() {
+		return nil
+	}
+	late, err := r.life.over(r.ctx, began.replyBy)
+	if err != nil || !late {
+		return err
+	}
+	return r.life.write(r.ctx, event.Failed{Step: began.Step, Attempt: began.attempts, Error: noReply})
+}
+
 // settle gives each step its recorded outcome. It returns the first failure, and whether a step is waited for.
 func (r *Run) settle(all []*one) (waits bool, failure error) {
 	for _, c := range all {
 		began := r.life.byName[c.of.name]
 		switch {
-		case began == nil || !began.settled():
+		case began == nil:
 			waits = true
+		case !began.settled():
+			waits = true
+			if r.life.waitUntil(began.retryAt); began.retryAt.IsZero() {
+				r.life.waitUntil(began.replyBy)
+			}
 		case began.failed != nil:
 			c.err = &StepError{Step: c.of.name, Reason: began.failed.Error, Refused: began.failed.Refused}
 			if failure == nil {
@@ -234,29 +309,21 @@ func (r *Run) unreached() string {
 
 // do begins the steps in one write, and does them side by side; those in a transaction come afterwards, one by one.
 func (r *Run) do(all []*one) error {
-	l := r.life
-	var events []messagestore.Body
-	var beside []messagestore.StreamWrite
+	var begun []asked
 	for _, c := range all {
 		if c.transact != nil {
 			continue
 		}
-		began := r.begins(c)
-		events = append(events, began)
-		if c.command == nil {
-			continue
+		a := asked{one: c, began: r.begins(c)}
+		if c.command != nil {
+			if err := r.asks(&a); err != nil {
+				return err
+			}
 		}
-		failed, writes, err := r.asks(c, began)
-		if err != nil {
-			return err
-		}
-		if failed != nil {
-			events = append(events, *failed)
-		}
-		beside = append(beside, writes...)
+		begun = append(begun, a)
 	}
-	if len(events) > 0 {
-		if err := l.writeBeside(r.ctx, events, beside); err != nil {
+	if len(begun) > 0 {
+		if err := r.begin(begun); err != nil {
 			return err
 		}
 	}
@@ -282,25 +349,66 @@ func (r *Run) begins(c *one) event.Began {
 	return b
 }
 
-// asks returns the command of a step, and the alarm for its reply; or the event of a command that was not made, and the
-// alarm for the next attempt.
-func (r *Run) asks(c *one, began event.Began) (*event.Failed, []messagestore.StreamWrite, error) {
-	var command messagestore.StreamWrite
-	err := r.life.attempt(r.ctx, c.of, func(ctx context.Context) (err error) {
-		command, err = c.command(ctx)
+// An asked is the beginning of a step, with what goes beside it.
+type asked struct {
+	*one
+	began  event.Began
+	writes []messagestore.StreamWrite // the command
+	failed *event.Failed              // in place of the command
+}
+
+// begin begins steps in one write, with the commands of those that ask. A command that the store refuses is a failed
+// attempt of its step.
+func (r *Run) begin(all []asked) error {
+	for {
+		var events []messagestore.Body
+		var beside []messagestore.StreamWrite
+		for _, a := range all {
+			if events = append(events, a.began); a.failed != nil {
+				events = append(events, *a.failed)
+			}
+			beside = append(beside, a.writes...)
+		}
+		err := r.life.writeBeside(r.ctx, events, beside)
+		refused, is := errors.AsType[*besideError](err)
+		if !is {
+			return err
+		}
+		conflict, isConflict := errors.AsType[*messagestore.VersionConflictError](refused.error)
+		for i := range all {
+			a := &all[i]
+			if len(a.writes) == 0 || isConflict && a.writes[0].Stream != conflict.Stream {
+				continue
+			}
+			failed, err := r.failed(a.one, r.beginning(a.began), refused.error)
+			if err != nil {
+				return err
+			}
+			a.failed, a.writes = &failed, nil
+		}
+	}
+}
+
+// asks makes the command of a step, or notes that it was not made.
+func (r *Run) asks(a *asked) error {
+	now, err := r.life.latest(r.ctx)
+	if err != nil {
 		return err
-	})
+	}
+	command, err := attempt(r.ctx, r.life, a.of, a.command)
 	switch {
 	case r.ctx.Err() != nil:
-		return nil, nil, r.ctx.Err()
+		return r.ctx.Err()
 	case err != nil && disposition.Of(err) == nil:
-		return nil, nil, park(event.WhyFailed, c.of.name, fmt.Errorf("make its command: %w", err))
+		return park(event.WhyFailed, a.of.name, fmt.Errorf("make its command: %w", err))
 	case err != nil:
-		failed, beside, err := r.failed(c, r.beginning(began), err)
-		return &failed, beside, err
+		failed, err := r.failed(a.one, r.beginning(a.began), err)
+		a.failed = &failed
+		return err
 	}
-	alarm, err := r.life.alarm(time.Now().Add(c.of.wait), event.Rang{For: event.RangTimeout, Step: c.of.name, Attempt: began.Attempt})
-	return nil, append(r.life.correlated(command, c.of.name), alarm), err
+	a.began.ReplyBy = now.Add(a.of.wait).UnixMicro()
+	a.writes = r.life.correlated(command, a.of.name, a.began.Attempt)
+	return nil
 }
 
 // call calls the functions of steps side by side, and notes their outcomes. An outcome is written at once while
@@ -323,10 +431,7 @@ func (r *Run) call(all []*one) error {
 		go func() {
 			o := outcome{one: c}
 			defer func() { outcomes <- o }()
-			o.err = r.life.attempt(ctx, c.of, func(ctx context.Context) (err error) {
-				o.output, err = c.do(ctx)
-				return err
-			})
+			o.output, o.err = attempt(ctx, r.life, c.of, c.do)
 		}()
 	}
 	var ended error
@@ -352,15 +457,15 @@ func (r *Run) noteOutcome(c *one, output json.RawMessage, err error) error {
 		l.note(event.Done{Step: c.of.name, Output: output})
 		return nil
 	}
-	failed, beside, err := r.failed(c, l.byName[c.of.name], err)
+	failed, err := r.failed(c, l.byName[c.of.name], err)
 	if err == nil {
-		l.note(failed, beside...)
+		l.note(failed)
 	}
 	return err
 }
 
 // failed returns the event of an attempt that failed, or an error that ends the run.
-func (r *Run) failed(c *one, before *step, err error) (event.Failed, []messagestore.StreamWrite, error) {
+func (r *Run) failed(c *one, before *step, err error) (event.Failed, error) {
 	f := event.Failed{Step: c.of.name, Attempt: 1, Error: textOf(err)}
 	failures := 1
 	if before != nil {
@@ -370,28 +475,28 @@ func (r *Run) failed(c *one, before *step, err error) (event.Failed, []messagest
 	stuck, isStuck := errors.AsType[*parking](err)
 	switch {
 	case isStuck:
-		return f, nil, stuck
+		return f, stuck
 	case r.ctx.Err() != nil:
-		return f, nil, r.ctx.Err() // the process stops: it is no failure of the step
+		return f, r.ctx.Err() // the process stops: it is no failure of the step
 	case found.Asks(disposition.Park):
-		return f, nil, park(event.WhyFailed, c.of.name, err)
+		return f, park(event.WhyFailed, c.of.name, err)
 	case found.Asks(disposition.Skip):
-		return f, nil, skipped(c.of.name, err)
+		return f, skipped(c.of.name, err)
 	case found.Asks(disposition.Refuse):
 		f.Refused = true
-		return f, nil, nil
+		return f, nil
 	case found.Asks(disposition.Retry):
 		f.Asked = true
 	case failures >= c.of.retry.Attempts:
-		return f, nil, nil
+		return f, nil
 	}
-	at := c.of.retry.retryAt(failures)
+	pause := c.of.retry.pause(failures)
 	if f.Asked {
-		at = askedAt(found)
+		pause = askedPause(found)
 	}
-	alarm, err := r.life.alarm(at, event.Rang{For: event.RangRetry, Step: c.of.name, Attempt: f.Attempt})
-	f.RetryAt = at.UnixMicro()
-	return f, []messagestore.StreamWrite{alarm}, err
+	now, err := r.life.latest(r.ctx)
+	f.RetryAt = now.Add(pause).UnixMicro()
+	return f, err
 }
 
 // beginning returns the step of an attempt whose beginning is recorded with its end.
@@ -406,51 +511,65 @@ func (r *Run) beginning(began event.Began) *step {
 // transact does a step in a transaction that records it. A failure is recorded with its beginning.
 func (r *Run) transact(c *one) error {
 	began := r.begins(c)
-	err := r.life.attempt(r.ctx, c.of, func(ctx context.Context) error { return c.transact(ctx, r.life, began) })
+	err := c.transact(r.ctx, r.life, began)
 	if err == nil {
 		return nil
 	}
 	if ofStore, is := errors.AsType[*storeError](err); is {
 		return ofStore.error
 	}
-	failed, beside, err := r.failed(c, r.beginning(began), err)
+	failed, err := r.failed(c, r.beginning(began), err)
 	if err != nil {
 		return err
 	}
-	return r.life.writeBeside(r.ctx, []messagestore.Body{began, failed}, beside)
+	return r.life.write(r.ctx, began, failed)
 }
 
 // Sleep waits for d, once: 1 ms to 10 years. The name is one of the run's, as a step's is. No goroutine
-// waits: the error matches [ErrPaused] until the time has come.
+// waits: the error matches [ErrPaused] until the time has come by the store's clock.
 func (r *Run) Sleep(name string, d time.Duration) error {
-	if r.stop != nil || r.busy.Load() {
+	if r == nil {
 		return r.Join()
 	}
+	if err := r.enter(); err != nil {
+		return err
+	}
+	defer r.exit()
+	if r.stop != nil {
+		return r.stop
+	}
+	return r.ends(r.sleep(name, d))
+}
+
+func (r *Run) sleep(name string, d time.Duration) error {
 	l := r.life
-	over, known := l.sleeps[name]
+	until, known := l.sleeps[name]
 	err := r.name(name)
 	switch {
 	case err != nil:
-		return r.ends(park(event.WhyInvalid, name, err))
+		return park(event.WhyInvalid, name, err)
 	case define(name, "", false, false).invalid != nil:
-		return r.ends(park(event.WhyInvalid, name, define(name, "", false, false).invalid))
+		return park(event.WhyInvalid, name, define(name, "", false, false).invalid)
 	case d < time.Millisecond || d > maxWait:
-		return r.ends(park(event.WhyInvalid, name, invalid("time to sleep", d.String(), fmt.Sprintf("it is from 1ms to %v", maxWait))))
-	case over:
-		return nil
+		return park(event.WhyInvalid, name, invalid("time to sleep", d.String(), fmt.Sprintf("it is from 1ms to %v", maxWait)))
 	case known:
-		return r.ends(ErrPaused)
+		over, err := l.over(r.ctx, until)
+		if err != nil || over {
+			return err
+		}
+		return ErrPaused
 	}
 	if err := r.mayBegin(name); err != nil {
-		return r.ends(err)
+		return err
 	}
-	until := time.Now().Add(d)
-	alarm, err := l.alarm(until, event.Rang{For: event.RangSleep, Step: name})
+	now, err := l.latest(r.ctx)
 	if err != nil {
-		return r.ends(err)
+		return err
 	}
-	l.note(event.Waiting{Name: name, Until: until.UnixMicro()}, alarm)
-	return r.ends(ErrPaused)
+	until = now.Add(d)
+	l.note(event.Waiting{Name: name, Until: until.UnixMicro()})
+	l.waitUntil(until)
+	return ErrPaused
 }
 
 // Value returns the value of f. The first recorded run computes it, and all later runs get the same: a
@@ -458,27 +577,96 @@ func (r *Run) Sleep(name string, d time.Duration) error {
 // must be unique within the run, as a step's. The function has to return the error.
 func Value[T any](r *Run, name string, f func() T) (T, error) {
 	var value T
-	if r == nil || r.stop != nil || r.busy.Load() {
+	if r == nil {
 		return value, r.Join()
 	}
-	err := r.name(name)
-	if err == nil {
-		err = define(name, "", f == nil, false).invalid
+	if err := r.enter(); err != nil {
+		return value, err
 	}
+	raw, err := r.valued(name, f == nil)
+	r.exit()
 	if err != nil {
-		return value, r.ends(park(event.WhyInvalid, name, err))
+		return value, err
 	}
-	raw, known := r.life.values[name]
-	if !known {
-		if raw, err = encode("value "+name, f()); err != nil {
-			return value, r.ends(park(event.WhyInvalid, name, err))
+	if raw == nil {
+		computed := f() // the function's own time
+		if err := r.enter(); err != nil {
+			return value, err
 		}
-		r.life.note(event.Valued{Name: name, Value: raw})
+		raw, err = encode("value "+name, computed)
+		if err == nil {
+			r.life.note(event.Valued{Name: name, Value: raw})
+		} else {
+			err = r.ends(park(event.WhyInvalid, name, err))
+		}
+		if r.exit(); err != nil {
+			return value, err
+		}
 	}
 	if err := json.Unmarshal(raw, &value); err != nil {
+		if busy := r.enter(); busy != nil {
+			return value, busy
+		}
+		defer r.exit()
 		return value, r.ends(park(event.WhyInvalid, name, fmt.Errorf("value %s does not fit: %w", name, err)))
 	}
 	return value, nil
+}
+
+// valued returns the recorded value of a name, nil for none.
+func (r *Run) valued(name string, noFunction bool) (json.RawMessage, error) {
+	if r.stop != nil {
+		return nil, r.stop
+	}
+	err := r.name(name)
+	if err == nil {
+		err = define(name, "", noFunction, false).invalid
+	}
+	if err != nil {
+		return nil, r.ends(park(event.WhyInvalid, name, err))
+	}
+	return r.life.values[name], nil
+}
+
+// patience is for how long the function of a saga may do nothing but compute.
+const patience = 10 * time.Second
+
+// errStuck is of a function that is abandoned.
+var errStuck = fmt.Errorf("the function has called no step for %v, and has not returned", patience)
+
+// run runs the function until it returns, or is abandoned because it does not.
+func (r *Run) run(f func(r *Run, input json.RawMessage) (json.RawMessage, error), input json.RawMessage) (json.RawMessage, error) {
+	r.idle = time.Now()
+	var output json.RawMessage
+	done := panics.Go(func() (err error) {
+		output, err = f(r, input)
+		return err
+	})
+	for left := patience; ; {
+		timer := time.NewTimer(left)
+		select {
+		case err := <-done:
+			timer.Stop()
+			return output, err
+		case <-timer.C:
+		}
+		if left = r.abandon(); left <= 0 {
+			r.life.abandoned("", patience)
+			return nil, errStuck
+		}
+	}
+}
+
+// abandon leaves the function alone if no step has run for some time, and returns 0; else after how long it is to be asked again.
+func (r *Run) abandon() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.busy {
+		return patience
+	}
+	left := patience - time.Since(r.idle)
+	r.left = left <= 0
+	return left
 }
 
 // forward runs the function.
@@ -488,12 +676,15 @@ func (l *life) forward(ctx context.Context) error {
 		return park(event.WhyVersion, "", fmt.Errorf("the definition has no function for version %d", l.started.Version))
 	}
 	r := &Run{ctx: ctx, life: l, reached: map[string]bool{}, open: map[string]bool{}}
-	var output json.RawMessage
-	err := l.safely("", func() (err error) {
-		output, err = f(r, l.started.Input)
-		return err
-	})
-	_, panicked := err.(*panics.Error) //nolint:errorlint // safely makes it, and nothing wraps it
+	output, err := r.run(f, l.started.Input)
+	if errors.Is(err, errStuck) {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return park(event.WhyStuck, "", errStuck)
+	}
+	l.logStack("", err)
+	_, panicked := err.(*panics.Error) //nolint:errorlint // the run makes it, and nothing wraps it
 	_, stuck := errors.AsType[*parking](r.stop)
 	_, unfit := errors.AsType[*parking](err)
 	switch {
@@ -534,7 +725,7 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 	case found.Asks(disposition.Skip):
 		return skipped("", err)
 	case found.Asks(disposition.Retry):
-		return l.runAgain(ctx, askedAt(found))
+		return l.runAgain(ctx, askedPause(found))
 	case found.Asks(disposition.Park) || l.pivoted():
 		name := ""
 		if failed, is := errors.AsType[*StepError](err); is {
@@ -545,8 +736,8 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 	return l.write(ctx, event.Compensating{Reason: textOf(err)})
 }
 
-// runAgain has the function run again at a time, or earlier if the saga goes on for another reason.
-func (l *life) runAgain(ctx context.Context, at time.Time) error {
+// runAgain has the function run again after a pause, or earlier if the saga goes on for another reason.
+func (l *life) runAgain(ctx context.Context, pause time.Duration) error {
 	if int(l.version)+1 >= maxEvents {
 		return park(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", maxEvents))
 	}
@@ -557,9 +748,5 @@ func (l *life) runAgain(ctx context.Context, at time.Time) error {
 	if err := l.write(ctx); err != nil {
 		return err
 	}
-	alarm, err := l.alarm(at, event.Rang{For: event.RangLater})
-	if err == nil {
-		_, err = l.store.WriteStreams(ctx, alarm)
-	}
-	return err
+	return l.waitFor(ctx, pause)
 }

@@ -1,28 +1,34 @@
 package saga
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"reflect"
+	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/alarm"
-	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/known"
-	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/wakeups"
+	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // Store has the methods of a [messagestore.Store] that a saga needs. It is safe for concurrent use.
 type Store interface {
-	consumer.Store
+	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
+	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
+	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
 	WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error)
+	Now(ctx context.Context) (time.Time, error)
+	Watch(category messagestore.Category, interval time.Duration) (wakeups <-chan messagestore.GlobalPosition, stop func())
+	Driver() (messagestore.Driver, error)
 }
 
 // Versions are the functions of earlier versions of a definition. Each has the type of the present one.
@@ -47,18 +53,17 @@ type Config struct {
 	// Defaults to 0: there is none.
 	Deadline time.Duration
 
-	// Concurrency is how many sagas go on at a time: 1 to 1024. A saga that waits does not count.
+	// Concurrency is how many sagas go on at a time in a process: 1 to 1000. A saga that waits does not count.
 	//
 	// Defaults to 64.
 	Concurrency int
 
-	// PollInterval is the longest wait for a message that another process wrote, and for an alarm: 1 ms to 1 s.
+	// PollInterval is the longest wait for a message that another process wrote: 1 ms to 1 s.
 	//
 	// Defaults to 100 ms.
 	PollInterval time.Duration
 
-	// Lease is how long the sagas of a process that was killed wait for another process. See
-	// [consumer.Config].
+	// Lease is how long the sagas that were going on in a process that was killed wait for another: 1 s to 1 h.
 	//
 	// Defaults to 10 s.
 	Lease time.Duration
@@ -72,27 +77,36 @@ type Config struct {
 
 // A Saga is the definition of a process over several steps. Its methods are safe for concurrent use. There is
 // nothing to close.
-type Saga[In, Out any] struct {
-	core     *core
-	consumer *consumer.Consumer
-}
+type Saga[In, Out any] struct{ core *core }
 
 // core has the parts of a definition without its types.
 type core struct {
 	store     Store
 	name      string
 	category  messagestore.Category
-	clock     *alarm.Clock
-	wakeups   *wakeups.Wakeups // by the messages with which a saga ends or is parked
-	defined   map[string]AnyStep
+	source    work.Source        // the queue of the sagas' streams
+	wakeups   *wakeups.Wakeups   // by the messages with which a saga ends or is parked
+	defined   map[string]AnyStep // the steps
 	functions map[int]func(r *Run, input json.RawMessage) (json.RawMessage, error)
 	config    Config
+
+	running atomic.Bool
+	counts  work.Counts
+	endings atomic.Int64
+	parks   atomic.Int64
+	sample  atomic.Pointer[sample] // of the store's clock, the last
 }
 
-// New returns the saga of a name, whose streams are in the category name:saga, and whose alarms in name:saga+alarm.
-// The function f is run once for each step that begins, and more often: it does nothing but call steps, and
-// compute. All steps that it and the earlier functions call, and all steps whose undo may be needed, are among
-// steps. The error names all mistakes and matches [messagestore.ErrInvalid].
+// queueOf is the queue of the sagas of a category. A queue of streams is none of items, whoever has its name.
+func queueOf(category messagestore.Category) queuing.Queue {
+	return queuing.Queue{Name: string(category), Category: category}
+}
+
+// New returns the saga of a name, whose streams are in the category name:saga. The function f is run once for each step
+// that begins, and more often: it does nothing but call steps, and compute. All steps that it and the earlier functions
+// call, and all steps whose undo may be needed, are among steps; each [TxStep] is over the saga's store. The error names
+// all mistakes and matches [messagestore.ErrInvalid]; it matches [messagestore.ErrNotSupported] for a store whose driver
+// keeps no queues. New makes no round trip.
 func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, error), steps Steps, config *Config) (*Saga[In, Out], error) {
 	c := &core{
 		store: store, name: name, category: messagestore.Category(name).WithType("saga"), defined: map[string]AnyStep{},
@@ -102,16 +116,7 @@ func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, erro
 		c.config = *config
 	}
 	c.defaults()
-	// The clock has the saga's store, category and bounds, so New reports a wrong value of these itself.
-	clock, err := alarm.New(store, c.category, &alarm.Config{
-		Concurrency: c.config.Concurrency, PollInterval: c.config.PollInterval, Lease: c.config.Lease, Logger: c.config.Logger,
-	})
-	var wrong []error
-	if err != nil {
-		wrong = append(wrong, err)
-	}
-	c.clock = clock
-	wrong = append(wrong, c.check()...)
+	driver, wrong := c.check()
 	if f == nil {
 		wrong = append(wrong, invalid("function", nil, "it is nil"))
 	}
@@ -126,48 +131,63 @@ func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, erro
 			c.functions[version] = erase(earlier)
 		}
 	}
-	wrong = append(wrong, c.define(steps)...)
-	if len(wrong) == 0 {
-		c.wakeups = wakeups.New(store, c.category, []string{event.TypeCompleted, event.TypeCompensated, event.TypeParked}, c.config.PollInterval, c.config.Logger)
-		runner, err := consumer.New(store, c.category, "runner", known.Handler{Known: append([]string{event.TypeStarted}, event.Outside...), Func: c.handle, Owner: true}, &consumer.Config{
-			OnlyKnown: true, Concurrency: c.config.Concurrency, BatchSize: messagestore.MaxReadMessages,
-			PollInterval: c.config.PollInterval, Lease: c.config.Lease, Start: consumer.FromStart(), Logger: c.config.Logger,
-			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.Forever}},
-		})
-		if err == nil {
-			return &Saga[In, Out]{c, runner}, nil
-		}
-		wrong = append(wrong, err)
+	wrong = append(wrong, c.define(steps, driver)...)
+	if len(wrong) > 0 {
+		return nil, fmt.Errorf("saga %.80q: %w", name, errors.Join(wrong...))
 	}
-	return nil, fmt.Errorf("saga %.80q: %w", name, errors.Join(wrong...))
+	keeps, is := driver.(queuing.Driver)
+	if !is {
+		return nil, fmt.Errorf("saga %.80q: %w: the store's driver keeps no queues", name, messagestore.ErrNotSupported)
+	}
+	c.source = work.Source{
+		Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: queueOf(c.category), Policy: queuing.Policy{MaxFailures: maxFailures},
+		Wakes: event.Wakes, Logger: c.config.Logger,
+	}
+	c.wakeups = wakeups.New(store, c.category, []string{event.TypeCompleted, event.TypeCompensated, event.TypeResolved, event.TypeParked}, c.config.PollInterval, c.config.Logger)
+	return &Saga[In, Out]{c}, nil
 }
 
 func (c *core) defaults() {
 	f := &c.config
-	if f.Version == 0 {
-		f.Version = 1
-	}
-	if f.Concurrency == 0 {
-		f.Concurrency = 64
-	}
-	if f.PollInterval == 0 {
-		f.PollInterval = 100 * time.Millisecond
-	}
+	f.Version = cmp.Or(f.Version, 1)
+	f.Concurrency = cmp.Or(f.Concurrency, 64)
+	f.PollInterval = cmp.Or(f.PollInterval, 100*time.Millisecond)
+	f.Lease = cmp.Or(f.Lease, 10*time.Second)
 }
 
-func (c *core) check() (wrong []error) {
+// check returns the driver, nil if there is none, and the mistakes.
+func (c *core) check() (driver messagestore.Driver, wrong []error) {
 	f := &c.config
+	if v := reflect.ValueOf(c.store); c.store == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		wrong = append(wrong, invalid("store", nil, "it is nil"))
+	} else if used, err := c.store.Driver(); err != nil {
+		wrong = append(wrong, err)
+	} else {
+		driver = used
+	}
+	if err := c.category.Validate(); err != nil {
+		wrong = append(wrong, err)
+	}
 	if f.Version < 1 {
 		wrong = append(wrong, invalid("Version", f.Version, "it is at least 1"))
 	}
 	if f.Deadline != 0 && (f.Deadline < time.Millisecond || f.Deadline > maxWait) {
 		wrong = append(wrong, invalid("Deadline", f.Deadline.String(), fmt.Sprintf("it is from 1ms to %v, or 0 for none", maxWait)))
 	}
-	return wrong
+	if f.Concurrency < 1 || f.Concurrency > queuing.MaxItems {
+		wrong = append(wrong, invalid("Concurrency", f.Concurrency, fmt.Sprintf("it is from 1 to %d", queuing.MaxItems)))
+	}
+	if f.PollInterval < time.Millisecond || f.PollInterval > time.Second {
+		wrong = append(wrong, invalid("PollInterval", f.PollInterval.String(), "it is from 1ms to 1s"))
+	}
+	if f.Lease < time.Second || f.Lease > time.Hour {
+		wrong = append(wrong, invalid("Lease", f.Lease.String(), "it is from 1s to 1h"))
+	}
+	return driver, wrong
 }
 
 // define keeps the steps, each by its name.
-func (c *core) define(steps Steps) (wrong []error) {
+func (c *core) define(steps Steps, driver messagestore.Driver) (wrong []error) {
 	for i, s := range steps {
 		if v := reflect.ValueOf(s); s == nil || v.IsNil() {
 			wrong = append(wrong, invalid("step", i, "it is nil"))
@@ -179,6 +199,9 @@ func (c *core) define(steps Steps) (wrong []error) {
 		}
 		if c.defined[of.name] != nil {
 			wrong = append(wrong, invalid("step", of.name, "two steps have this name"))
+		}
+		if driver != nil && !s.isOf(driver) {
+			wrong = append(wrong, invalid("step", of.name, "its transactions are of another store than the saga's"))
 		}
 		c.defined[of.name] = s
 	}
@@ -206,44 +229,3 @@ func erase[In, Out any](f func(r *Run, in In) (Out, error)) func(r *Run, input j
 
 // Category returns the category of the sagas.
 func (s *Saga[In, Out]) Category() messagestore.Category { return s.core.category }
-
-// Stats are the counts of the consumer that goes on with sagas.
-func (s *Saga[In, Out]) Stats() consumer.Stats { return s.consumer.Stats() }
-
-// Run goes on with the sagas of the category, and rings their alarms, until ctx is done; then it returns nil. Each
-// replica of a service runs it: they share the sagas. It returns earlier for the reasons for which
-// [consumer.Consumer.Run] does.
-func (s *Saga[In, Out]) Run(ctx context.Context) error {
-	if ctx == nil {
-		return fmt.Errorf("sagas of %s: %w", s.core.category, invalid("context", nil, "it is nil"))
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan error, 2)
-	for _, part := range []func(context.Context) error{s.consumer.Run, s.core.clock.Run} {
-		go func() {
-			defer cancel() // the parts end together
-			ended <- part(ctx)
-		}()
-	}
-	if err := errors.Join(<-ended, <-ended); err != nil {
-		return fmt.Errorf("sagas of %s: %w", s.core.category, err)
-	}
-	return nil
-}
-
-// fencedPause is after how long a process looks at a saga again with which another one went on.
-const fencedPause = time.Second
-
-// handle goes on with the saga of a message.
-func (c *core) handle(ctx context.Context, m *messagestore.Message) error {
-	err := c.goOn(ctx, m)
-	malformed, is := errors.AsType[*malformedError](err)
-	switch {
-	case is:
-		return handler.Skip(text.Log(malformed))
-	case errors.Is(err, errFenced):
-		return handler.RetryAfter(fencedPause, err)
-	}
-	return err
-}

@@ -17,13 +17,14 @@ const maxEvents = 10_000
 // A State is how far a saga is.
 type State string
 
-// The states of a saga. The last two are ends.
+// The states of a saga. The last three are ends.
 const (
 	StateRunning      State = "running" // or it waits
 	StateCompensating State = "compensating"
 	StateParked       State = "parked" // it needs a person
 	StateCompleted    State = "completed"
 	StateCompensated  State = "compensated"
+	StateResolved     State = "resolved" // by a person, behind a pivot
 )
 
 // state is the fold of a saga's stream.
@@ -34,11 +35,11 @@ type state struct {
 	steps   []*step // in the order in which they began
 	byName  map[string]*step
 	values  map[string]json.RawMessage
-	sleeps  map[string]bool           // whether it is over
-	replies map[string]*event.Replied // the first of each step
+	sleeps  map[string]time.Time      // when it is over
+	asleep  string                    // the sleep behind which nothing is recorded yet
+	early   map[string]*event.Replied // the first of each step, before that began
+	replies map[string]*event.Replied // the first of each step that is no refusal, or the first
 
-	acted        bool // a runner has written
-	late         bool // the deadline is over
 	cancel       *event.CancelRequested
 	compensating *event.Compensating
 	parked       *event.Parked
@@ -53,7 +54,9 @@ type step struct {
 
 	attempts int           // begun
 	failures int           // that count
-	retrying bool          // until its alarm rings
+	replyBy  time.Time     // of an [Ask]: of the last attempt
+	retryAt  time.Time     // the time of the next attempt, zero for none
+	err      string        // of the last attempt that failed
 	failed   *event.Failed // for good
 	again    bool          // a person wants it to begin again
 	unsent   bool          // of an [Ask]: the last attempt has sent no command
@@ -61,16 +64,16 @@ type step struct {
 	output   json.RawMessage
 
 	undone       bool
-	undoAttempts int  // that failed
-	undoFailures int  // of these, that count
-	undoing      bool // until its alarm rings
+	undoAttempts int       // that failed
+	undoFailures int       // of these, that count
+	undoAt       time.Time // the time of the next attempt, zero for none
 }
 
 // settled reports whether the step has ended, well or not.
 func (s *step) settled() bool { return s.done || s.failed != nil }
 
 func newState() *state {
-	return &state{byName: map[string]*step{}, values: map[string]json.RawMessage{}, sleeps: map[string]bool{}, replies: map[string]*event.Replied{}}
+	return &state{byName: map[string]*step{}, values: map[string]json.RawMessage{}, sleeps: map[string]time.Time{}, early: map[string]*event.Replied{}, replies: map[string]*event.Replied{}}
 }
 
 // take folds a stored message.
@@ -99,38 +102,33 @@ func (s *state) take(m *messagestore.Message) error {
 
 // fold adds a message to the state.
 func (s *state) fold(body messagestore.Body) {
-	parked, isParked := body.(event.Parked)
-	byOperator := isParked && parked.Why == event.WhyOperator
-	if t := body.MessageType(); t != event.TypeStarted && !byOperator && !slices.Contains(event.Outside, t) {
-		s.acted = true
-	}
 	switch b := body.(type) {
 	case event.Started:
 		s.started = &b
 	case event.Began:
+		s.asleep = ""
 		s.began(b)
 	case event.Done:
 		if one := s.byName[b.Step]; one != nil {
-			one.done, one.output = true, b.Output
+			one.done, one.output, one.err = true, b.Output, ""
 		}
 	case event.Failed:
-		if one := s.byName[b.Step]; one != nil {
+		if one := s.byName[b.Step]; one != nil && !one.settled() {
 			if !b.Asked {
 				one.failures++
 			}
+			one.err = b.Error
 			one.unsent = one.Kind == event.KindAsk // its command could not be made
-			if one.retrying = b.RetryAt > 0; !one.retrying {
+			if one.retryAt = timeOf(b.RetryAt); one.retryAt.IsZero() {
 				one.failed = &b
 			}
 		}
 	case event.Waiting:
-		s.sleeps[b.Name] = false
+		s.sleeps[b.Name], s.asleep = timeOf(b.Until), b.Name
 	case event.Valued:
-		s.values[b.Name] = b.Value
+		s.values[b.Name], s.asleep = b.Value, ""
 	case event.Replied:
 		s.replied(b)
-	case event.Rang:
-		s.rang(b)
 	case event.CancelRequested:
 		if s.cancel == nil {
 			s.cancel = &b
@@ -139,14 +137,14 @@ func (s *state) fold(body messagestore.Body) {
 			s.parked = nil // it is undone instead
 		}
 	case event.Compensating:
-		s.compensating = &b
+		s.compensating, s.parked, s.asleep = &b, nil, ""
 	case event.Undone:
 		if one := s.byName[b.Step]; one != nil {
-			one.undone = true
+			one.undone, one.undoAt, one.err = true, time.Time{}, ""
 		}
 	case event.UndoFailed:
 		if one := s.byName[b.Step]; one != nil {
-			one.undoAttempts, one.undoing = b.Attempt, true
+			one.undoAttempts, one.undoAt, one.err = b.Attempt, timeOf(b.RetryAt), b.Error
 			if !b.Asked {
 				one.undoFailures++
 			}
@@ -155,6 +153,10 @@ func (s *state) fold(body messagestore.Body) {
 		s.parked = &b
 	case event.Resumed:
 		s.resumed()
+	case event.Resolved:
+		if s.parked != nil && s.pivoted() {
+			s.ended = StateResolved
+		}
 	case event.Completed:
 		s.ended, s.output = StateCompleted, b.Output
 	case event.Compensated:
@@ -169,20 +171,25 @@ func (s *state) began(b event.Began) {
 		s.steps = append(s.steps, one)
 		s.byName[b.Step] = one
 	}
-	one.attempts, one.retrying, one.failed, one.again, one.unsent = b.Attempt, false, nil, false, false
-	if reply := s.replies[b.Step]; reply != nil {
+	one.attempts, one.retryAt, one.failed, one.again, one.unsent = b.Attempt, time.Time{}, nil, false, false
+	one.replyBy = timeOf(b.ReplyBy)
+	if reply := s.early[b.Step]; reply != nil && b.Attempt == 1 {
 		one.answer(reply) // it came early
 	}
 }
 
-// replied keeps the first reply of a step. A reply behind the step's timeout changes nothing that
-// goes on, and is an undo's output.
+// replied takes in a reply: to the attempt that waits, or early, before the step began. A reply behind the step's
+// time-out changes nothing that goes on, and neither does one to an earlier attempt. The last that is no refusal is an
+// undo's output.
 func (s *state) replied(b event.Replied) {
-	if s.replies[b.Step] != nil {
-		return
+	if before := s.replies[b.Step]; before == nil || before.Error != "" {
+		s.replies[b.Step] = &b
 	}
-	s.replies[b.Step] = &b
-	if one := s.byName[b.Step]; one != nil && !one.settled() {
+	one := s.byName[b.Step]
+	switch {
+	case one == nil && s.early[b.Step] == nil:
+		s.early[b.Step] = &b
+	case one != nil && !one.settled() && !one.again && (b.Attempt == 0 || b.Attempt == one.attempts):
 		one.answer(&b)
 	}
 }
@@ -191,40 +198,27 @@ func (s *step) answer(r *event.Replied) {
 	switch {
 	case s.Kind != event.KindAsk:
 	case r.Error != "":
-		s.failed = &event.Failed{Step: s.Step, Attempt: s.attempts, Error: r.Error, Refused: true}
+		s.failed, s.err = &event.Failed{Step: s.Step, Attempt: s.attempts, Error: r.Error, Refused: true}, r.Error
 	default:
-		s.done, s.output = true, r.Output
-	}
-}
-
-func (s *state) rang(b event.Rang) {
-	one := s.byName[b.Step]
-	switch b.For {
-	case event.RangDeadline:
-		s.late = true
-	case event.RangSleep:
-		s.sleeps[b.Step] = true
-	case event.RangRetry:
-		if one != nil && one.attempts == b.Attempt {
-			one.retrying = false
-		}
-	case event.RangUndo:
-		if one != nil && one.undoAttempts == b.Attempt {
-			one.undoing = false
-		}
-	case event.RangTimeout:
-		if one != nil && one.Kind == event.KindAsk && one.attempts == b.Attempt && !one.settled() {
-			one.failed = &event.Failed{Step: one.Step, Attempt: one.attempts, Error: noReply}
-		}
+		s.done, s.output, s.err = true, r.Output, ""
 	}
 }
 
 const noReply = "no reply came in time"
 
+// timeOf returns a time of microseconds since 1970, the zero time for 0.
+func timeOf(micros int64) time.Time {
+	if micros == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(micros).UTC()
+}
+
+// resumed gives the step that the saga was parked for its attempts again. No other outcome changes.
 func (s *state) resumed() {
 	for _, one := range s.steps {
-		one.failures, one.retrying, one.undoAttempts, one.undoFailures, one.undoing = 0, false, 0, 0, false
-		if s.parked != nil && s.parked.Step == one.Step {
+		one.failures, one.retryAt, one.undoAttempts, one.undoFailures, one.undoAt = 0, time.Time{}, 0, 0, time.Time{}
+		if s.parked != nil && s.parked.Why == event.WhyFailed && s.parked.Step == one.Step && !one.done {
 			one.failed, one.again = nil, true
 		}
 	}
@@ -245,8 +239,6 @@ func (s *state) back() string {
 		return "cancelled: " + s.cancel.Reason
 	case s.cancel != nil:
 		return "cancelled"
-	case s.late:
-		return "the deadline is over"
 	}
 	return ""
 }

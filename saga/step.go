@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga/internal/event"
@@ -101,6 +103,12 @@ type Steps []AnyStep
 type AnyStep interface {
 	definition() *definition
 
+	// isOf reports whether the step may be one of a saga over a store.
+	isOf(driver messagestore.Driver) bool
+
+	// named returns the step under the name of one that began, which has a key.
+	named(name string) AnyStep
+
 	// undo undoes a step that began, and adds that to the saga's events.
 	undo(ctx context.Context, l *life, one *step) error
 }
@@ -116,6 +124,46 @@ type definition struct {
 	undoing Retry
 	pivot   bool
 	invalid error
+	base    *definition // of a step with a key: without it
+}
+
+// keyed returns the definition of a step with a key.
+func (d *definition) keyed(key string) definition {
+	with := *d
+	with.base = d.root()
+	with.name = with.base.name + "+" + messagestore.EscapeID(key)
+	if rule := keys.Rule(key); rule != "" {
+		with.invalid = invalid("key of "+with.base.name, key, rule)
+	} else if len(with.name) > maxStepName {
+		with.invalid = invalid("key of "+with.base.name, key, fmt.Sprintf("step and key have at most %d bytes", maxStepName))
+	}
+	return with
+}
+
+// root returns the definition without a key.
+func (d *definition) root() *definition {
+	if d.base != nil {
+		return d.base
+	}
+	return d
+}
+
+// maxStepName bounds the name of a step with its key, in bytes.
+const maxStepName = 200
+
+// baseOf returns the name of a step without its key.
+func baseOf(name string) string {
+	base, _, _ := strings.Cut(name, "+")
+	return base
+}
+
+// stepOf returns the step of a name, which may have a key; nil if it is not among the saga's.
+func (c *core) stepOf(name string) AnyStep {
+	step := c.defined[baseOf(name)]
+	if step == nil || baseOf(name) == name {
+		return step
+	}
+	return step.named(name)
 }
 
 func define(name, kind string, noDo, noUndo bool) definition {
@@ -161,6 +209,7 @@ func (d *definition) configureAsk(c *AskConfig) {
 	if d.wait == 0 {
 		d.wait = 10 * time.Minute
 	}
+	d.retry.Attempts, d.retry.MaxBackoff = 5, 5*time.Minute // of a command that the store refuses
 	d.bounds("Timeout", d.wait, maxWait)
 	d.checkRest()
 }
@@ -217,6 +266,28 @@ func Nothing[In, Out any](context.Context, In, *Out) error { return nil }
 
 func (s *Step[In, Out]) definition() *definition { return &s.of }
 
+func (*Step[In, Out]) isOf(messagestore.Driver) bool { return true }
+
+// For returns the step for one of several things of a kind, such as the lines of an order, so that a loop does it for each:
+//
+//	for _, line := range order.Lines {
+//		if _, err := reserve.For(line.SKU).Do(r, line); err != nil {
+//			return Receipt{}, err
+//		}
+//	}
+//
+// The key is part of the step's name, reserve+SKU, in the record, in [Key] and in the name of a reply. It is visible text; name and key
+// have at most 200 bytes, and each is there once in a run. A key that is none parks the saga when the step is joined.
+func (s *Step[In, Out]) For(key string) *Step[In, Out] {
+	return &Step[In, Out]{s.of.keyed(key), s.do, s.undoCall}
+}
+
+func (s *Step[In, Out]) named(name string) AnyStep {
+	of := s.of
+	of.name = name
+	return &Step[In, Out]{of, s.do, s.undoCall}
+}
+
 // Do does the step, or returns its recorded outcome: its output, a [*StepError] if it has failed for
 // good, or an error that the function returns, such as [ErrPaused].
 func (s *Step[In, Out]) Do(r *Run, in In) (Out, error) {
@@ -243,7 +314,7 @@ func (s *Step[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 	if err != nil {
 		return err
 	}
-	err = l.attempt(ctx, &s.of, func(ctx context.Context) error { return s.undoCall(ctx, in, out) })
+	_, err = attempt(ctx, l, &s.of, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.undoCall(ctx, in, out) })
 	if err == nil {
 		l.note(event.Undone{Step: one.Step})
 	}
@@ -280,11 +351,30 @@ func NothingTx[Tx, In, Out any](context.Context, Tx, In, *Out) error { return ni
 
 func (s *TxStep[Tx, In, Out]) definition() *definition { return &s.of }
 
+func (s *TxStep[Tx, In, Out]) isOf(driver messagestore.Driver) bool {
+	if s.txs == nil {
+		return true // which is another mistake
+	}
+	own, err := s.txs.Driver()
+	return err == nil && own == driver
+}
+
+// For returns the step for one of several things of a kind. See [Step.For].
+func (s *TxStep[Tx, In, Out]) For(key string) *TxStep[Tx, In, Out] {
+	return &TxStep[Tx, In, Out]{s.of.keyed(key), s.txs, s.do, s.undoTx}
+}
+
+func (s *TxStep[Tx, In, Out]) named(name string) AnyStep {
+	of := s.of
+	of.name = name
+	return &TxStep[Tx, In, Out]{of, s.txs, s.do, s.undoTx}
+}
+
 // Do does the step, or returns its recorded outcome. See [Step.Do].
 func (s *TxStep[Tx, In, Out]) Do(r *Run, in In) (Out, error) {
 	g := reach[Out](r, &s.of, in)
 	g.one.transact = func(ctx context.Context, l *life, began event.Began) error {
-		return transact(ctx, l, s.txs, began.Step, func(ctx context.Context, tx Tx) ([]messagestore.Body, error) {
+		return transact(ctx, l, s.txs, &s.of, began.Attempt, func(ctx context.Context, tx Tx) ([]messagestore.Body, error) {
 			out, err := s.do(ctx, tx, in)
 			if err != nil {
 				return nil, err
@@ -306,26 +396,50 @@ func (s *TxStep[Tx, In, Out]) undo(ctx context.Context, l *life, one *step) erro
 	if err != nil {
 		return err
 	}
-	return l.attempt(ctx, &s.of, func(ctx context.Context) error {
-		return transact(ctx, l, s.txs, one.Step, func(ctx context.Context, tx Tx) ([]messagestore.Body, error) {
-			return []messagestore.Body{event.Undone{Step: one.Step}}, s.undoTx(ctx, tx, in, out)
-		})
+	return transact(ctx, l, s.txs, &s.of, one.attempts, func(ctx context.Context, tx Tx) ([]messagestore.Body, error) {
+		return []messagestore.Body{event.Undone{Step: s.of.name}}, s.undoTx(ctx, tx, in, out)
 	})
 }
 
-// transact runs f in a transaction that records its events at the saga's version, with the writes that f adds by Write.
+// transact runs f in a transaction that records its events at the saga's version, with the writes that f adds by Write. What
+// went before is recorded first: the failure of a transaction has nothing else done again.
+//
+// The error is a [*storeError] if it is not the step's.
 func transact[Tx any](
-	ctx context.Context, l *life, txs *messagestore.TxStore[Tx], step string,
+	ctx context.Context, l *life, txs *messagestore.TxStore[Tx], of *definition, number int,
 	f func(ctx context.Context, tx Tx) ([]messagestore.Body, error),
 ) error {
-	var events []messagestore.Body
+	if err := l.write(ctx); err != nil {
+		return &storeError{err}
+	}
+	type committed struct {
+		written messagestore.Written
+		events  []messagestore.Body
+	}
+	// A function that is abandoned has no part of the life.
+	at := &life{core: l.core, state: &state{compensating: l.compensating}, stream: l.stream, cause: l.cause, version: l.version}
+	done, err := attempt(ctx, l, of, func(ctx context.Context) (done committed, err error) {
+		done.written, done.events, err = commit(ctx, at, txs, of.name, number, f)
+		return done, err
+	})
+	if err != nil {
+		return err
+	}
+	l.wrote(done.written, done.events)
+	return nil
+}
+
+// commit is one attempt of transact.
+func commit[Tx any](
+	ctx context.Context, at *life, txs *messagestore.TxStore[Tx], step string, number int,
+	f func(ctx context.Context, tx Tx) ([]messagestore.Body, error),
+) (written messagestore.Written, events []messagestore.Body, err error) {
 	var refused error
-	ctx = l.withKey(ctx, step)
-	written, err := txs.Transact(ctx, "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	all, err := txs.Transact(ctx, "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 		if events, refused = nil, nil; ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		added := &adding{own: l.stream}
+		added := &adding{own: at.stream}
 		refused = panics.Call(func() (err error) {
 			defer added.end()
 			events, err = f(context.WithValue(ctx, addingOf{}, added), tx)
@@ -336,23 +450,31 @@ func transact[Tx any](
 		}
 		var beside []messagestore.StreamWrite
 		for _, w := range added.writes {
-			beside = append(beside, l.correlated(w, step)...)
+			beside = append(beside, at.correlated(w, step, number)...)
 		}
-		return l.writes(events, beside)
+		return at.writes(events, beside)
 	})
+	if err == nil {
+		return all[0], events, nil
+	}
+	retryable, is := errors.AsType[*messagestore.RetryableError](err)
+	state, _ := isOutageState(err)
 	conflict, isConflict := errors.AsType[*messagestore.VersionConflictError](err)
 	switch {
-	case err == nil:
-		l.wrote(written[0], events)
-		return nil
+	case isConflict && conflict.Stream == at.stream:
+		return written, nil, &storeError{errMoved}
+	case is && retryable.NotBegun, state:
+		return written, nil, &storeError{err}
 	case refused != nil && !errors.Is(err, messagestore.ErrOutcomeUnknown):
-		return refused // by f, in its last attempt
-	case isConflict && conflict.Stream != l.stream, errors.Is(err, messagestore.ErrIDConflict):
-		return err // of a write that f added: the attempt has failed
+		return written, nil, refused // by f, in its last call
+	case errors.Is(ctx.Err(), context.DeadlineExceeded): // the end of its time, and no outage; what comes later meets another version
+		return written, nil, err
 	case errors.Is(err, messagestore.ErrInvalid):
-		return park(event.WhyInvalid, step, err)
+		return written, nil, park(event.WhyInvalid, step, err)
+	case isOutage(err):
+		return written, nil, &storeError{err}
 	}
-	return &storeError{l.moved(err)}
+	return written, nil, err
 }
 
 type addingOf struct{}
@@ -434,6 +556,9 @@ type Ask[In, Out any] struct {
 // began, so it is there exactly if that is. Its messages have the saga's stream as their correlation, and the
 // property sagaStep.
 //
+// A command without a stream is none: then the step waits for what [Saga.Reply] brings from outside, such as a person's
+// approval.
+//
 // The command of undo is written together with the record that the step is undone; a write without a stream is
 // none. Out is nil if no reply is known: the command may still be handled, before the undo's or after it.
 // An error of the function command is as one of a [NewStep]'s, and nothing is sent; one without a disposition parks the
@@ -453,6 +578,19 @@ func NoCommand[In, Out any](context.Context, In, *Out) (messagestore.StreamWrite
 }
 
 func (a *Ask[In, Out]) definition() *definition { return &a.of }
+
+func (*Ask[In, Out]) isOf(messagestore.Driver) bool { return true }
+
+// For returns the step for one of several things of a kind. See [Step.For].
+func (a *Ask[In, Out]) For(key string) *Ask[In, Out] {
+	return &Ask[In, Out]{a.of.keyed(key), a.command, a.undoCommand}
+}
+
+func (a *Ask[In, Out]) named(name string) AnyStep {
+	of := a.of
+	of.name = name
+	return &Ask[In, Out]{of, a.command, a.undoCommand}
+}
 
 // Do sends the command, if it was not sent, and returns the output of the reply, a [*StepError] if it is a
 // refusal or did not come in time, or an error that the function returns, such as [ErrPaused].
@@ -474,13 +612,16 @@ func (a *Ask[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 	if err != nil {
 		return err
 	}
-	var command messagestore.StreamWrite
-	err = l.attempt(ctx, &a.of, func(ctx context.Context) (err error) {
-		command, err = a.undoCommand(ctx, in, out)
+	command, err := attempt(ctx, l, &a.of, func(ctx context.Context) (messagestore.StreamWrite, error) { return a.undoCommand(ctx, in, out) })
+	if err != nil {
 		return err
-	})
-	if err == nil {
-		l.note(event.Undone{Step: one.Step}, l.correlated(command, one.Step)...)
+	}
+	err = l.writeBeside(ctx, []messagestore.Body{event.Undone{Step: one.Step}}, l.correlated(command, one.Step, one.attempts))
+	_, isStuck := errors.AsType[*parking](err)
+	if refused, is := errors.AsType[*besideError](err); is {
+		return refused.error
+	} else if err != nil && !isStuck {
+		return &storeError{err}
 	}
 	return err
 }

@@ -89,7 +89,7 @@ func (w *Waiter) From(position messagestore.GlobalPosition) {
 }
 
 // Bell returns a channel of the last of the stream's messages that the waiter has not received. A nil message
-// has it look for itself: the store is closed, and tells of nothing any more.
+// has it look for itself: as [Wakeups.Tell] says, or because the store is closed, and tells of nothing any more.
 func (w *Waiter) Bell() <-chan *messagestore.Message { return w.bell }
 
 // Leave stops listening.
@@ -209,6 +209,15 @@ func (w *Waiter) ring(m *messagestore.Message) {
 	default:
 	}
 	w.bell <- m // there is room: no other goroutine sends
+}
+
+// Tell has the waiters of a stream look at once.
+func (w *Wakeups) Tell(stream messagestore.StreamName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range w.waiters[stream] {
+		one.ring(nil)
+	}
 }
 
 // wanted tells whether there are waiters still, and from where on the category is to be read. If there

@@ -1,4 +1,4 @@
-// Package work is the engine of the workers of package queue: it reserves items under
+// Package work is the engine of the workers of package queue, and of the runners of package saga: it reserves items under
 // one session, has them handled side by side, extends the session, reports how deliveries end, goes on without a handler
 // that does not return, and stops in two steps.
 package work
@@ -50,6 +50,7 @@ type Source struct {
 	Driver queuing.Driver
 	Queue  queuing.Queue
 	Policy queuing.Policy
+	Wakes  []string // of a queue of streams
 	Logger logger.Logger
 }
 
@@ -321,7 +322,7 @@ func (w *work) take(ctx context.Context, due []*ending, want int) error {
 	w.mu.Lock()
 	session := w.session
 	w.mu.Unlock()
-	t := queuing.Take{Queue: w.Queue, Policy: w.Policy, Session: session, Lease: w.config.Lease, Want: want, Finishes: make([]queuing.Finish, len(due))}
+	t := queuing.Take{Queue: w.Queue, Policy: w.Policy, Wakes: w.Wakes, Session: session, Lease: w.config.Lease, Want: want, Finishes: make([]queuing.Finish, len(due))}
 	for i, e := range due {
 		t.Finishes[i] = e.Finish
 	}
@@ -548,7 +549,7 @@ func (w *work) decided(e *ending) {
 	var what string
 	f := e.flight
 	switch e.Kind {
-	case queuing.Committed:
+	case queuing.Committed, queuing.Wait, queuing.Suspend:
 		return
 	case queuing.Complete:
 		if e.err == nil {

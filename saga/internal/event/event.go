@@ -23,13 +23,16 @@ const (
 	TypeCompleted       = "Completed"
 	TypeCompensated     = "Compensated"
 	TypeReplied         = "Replied"
-	TypeRang            = "Rang"
 	TypeCancelRequested = "CancelRequested"
 	TypeResumed         = "Resumed"
+	TypeResolved        = "Resolved"
 )
 
 // Outside are the types that come from outside of a runner: each is a reason to go on.
-var Outside = []string{TypeReplied, TypeRang, TypeCancelRequested, TypeResumed}
+var Outside = []string{TypeReplied, TypeCancelRequested, TypeResumed, TypeResolved}
+
+// Wakes are the types for which a saga has a turn: those from outside, and that by which an operator parks it.
+var Wakes = append([]string{TypeParked}, Outside...)
 
 // Started is the first message of a saga.
 type Started struct {
@@ -55,6 +58,9 @@ type Began struct {
 	Input   json.RawMessage `json:"input,omitempty"` // of the first attempt
 	Kind    string          `json:"kind,omitempty"`
 	Pivot   bool            `json:"pivot,omitempty"`
+
+	// ReplyBy is the time before which the reply to an ask has to come, in microseconds since 1970 by the store's clock.
+	ReplyBy int64 `json:"replyBy,omitempty"`
 }
 
 // Done has the output of a step.
@@ -69,7 +75,7 @@ type Failed struct {
 	Attempt int    `json:"attempt"`
 	Error   string `json:"error"`
 	Refused bool   `json:"refused,omitempty"`
-	RetryAt int64  `json:"retryAt,omitempty"` // microseconds since 1970
+	RetryAt int64  `json:"retryAt,omitempty"` // microseconds since 1970, by the store's clock
 
 	// Asked says that the function has asked for the next attempt, by handler.RetryAfter: this one is not counted.
 	Asked bool `json:"asked,omitempty"`
@@ -78,7 +84,7 @@ type Failed struct {
 // Waiting says that the saga sleeps.
 type Waiting struct {
 	Name  string `json:"name"`
-	Until int64  `json:"until"` // microseconds since 1970
+	Until int64  `json:"until"` // microseconds since 1970, by the store's clock
 }
 
 // Valued has a value that was computed once.
@@ -131,6 +137,7 @@ const (
 	WhyTooLong  = "too long"       // too many messages
 	WhyUnended  = "step not ended" // the function returned before a step of its had ended
 	WhyOperator = "operator"       // an operator parked it
+	WhyStuck    = "stuck"          // the function did not return
 )
 
 // Completed is the end of a saga whose function returned nil.
@@ -143,26 +150,10 @@ type Compensated struct{}
 
 // Replied is the reply to an ask.
 type Replied struct {
-	Step   string          `json:"step"`
-	Output json.RawMessage `json:"output,omitempty"`
-	Error  string          `json:"error,omitempty"` // of a refusal
-}
-
-// The alarms of a saga.
-const (
-	RangDeadline = "deadline"
-	RangSleep    = "sleep"
-	RangRetry    = "retry"
-	RangUndo     = "undo"
-	RangTimeout  = "timeout" // of an ask
-	RangLater    = "later"   // for a process of a later release, and for a function that has asked to be run again
-)
-
-// Rang tells the saga that a time has come.
-type Rang struct {
-	For     string `json:"for"`
-	Step    string `json:"step,omitempty"`
-	Attempt int    `json:"attempt,omitempty"`
+	Step    string          `json:"step"`
+	Attempt int             `json:"attempt,omitempty"` // that it answers; 0 for the one that waits
+	Output  json.RawMessage `json:"output,omitempty"`
+	Error   string          `json:"error,omitempty"` // of a refusal
 }
 
 // CancelRequested asks to undo the saga.
@@ -173,6 +164,12 @@ type CancelRequested struct {
 
 // Resumed takes a parked saga up again, and has what waits for its next attempt begin now.
 type Resumed struct {
+	Reason string `json:"reason,omitempty"`
+	By     string `json:"by,omitempty"` // an operator
+}
+
+// Resolved ends a parked saga behind a pivot, of which a person has done the rest.
+type Resolved struct {
 	Reason string `json:"reason,omitempty"`
 	By     string `json:"by,omitempty"` // an operator
 }
@@ -217,13 +214,13 @@ func (Compensated) MessageType() string { return TypeCompensated }
 func (Replied) MessageType() string { return TypeReplied }
 
 // MessageType implements [messagestore.Body].
-func (Rang) MessageType() string { return TypeRang }
-
-// MessageType implements [messagestore.Body].
 func (CancelRequested) MessageType() string { return TypeCancelRequested }
 
 // MessageType implements [messagestore.Body].
 func (Resumed) MessageType() string { return TypeResumed }
+
+// MessageType implements [messagestore.Body].
+func (Resolved) MessageType() string { return TypeResolved }
 
 // Decode returns the body of a message of a saga, nil for a type that this release does not know.
 func Decode(m *messagestore.Message) (messagestore.Body, error) {
@@ -254,12 +251,12 @@ func Decode(m *messagestore.Message) (messagestore.Body, error) {
 		return body[Compensated](m)
 	case TypeReplied:
 		return body[Replied](m)
-	case TypeRang:
-		return body[Rang](m)
 	case TypeCancelRequested:
 		return body[CancelRequested](m)
 	case TypeResumed:
 		return body[Resumed](m)
+	case TypeResolved:
+		return body[Resolved](m)
 	}
 	return nil, nil //nolint:nilnil // none is known
 }

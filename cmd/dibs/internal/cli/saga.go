@@ -20,6 +20,8 @@ type sagaCommand struct {
 	Resume sagaResumeCommand `cmd:"" help:"Go on with a parked saga."`
 	Retry  sagaRetryCommand  `cmd:"" help:"Have a step that waits for its next attempt be attempted now."`
 	Park   sagaParkCommand   `cmd:"" help:"Have a saga do nothing more until it is resumed or cancelled."`
+
+	Resolve sagaResolveCommand `cmd:"" help:"End a parked saga behind a pivot, of which a person has done the rest."`
 }
 
 // A drySagas lets a call be tried before there is a connection: a call that gets to the store has
@@ -29,6 +31,8 @@ type drySagas struct{ saga.Store }
 func (drySagas) ReadStream(context.Context, messagestore.StreamName, messagestore.Version) iter.Seq2[*messagestore.Message, error] {
 	return func(yield func(*messagestore.Message, error) bool) { yield(nil, errDry) }
 }
+
+func (drySagas) Driver() (messagestore.Driver, error) { return nil, errDry }
 
 func (drySagas) ReadCategoryPage(context.Context, messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	return messagestore.CategoryPage{}, errDry
@@ -65,13 +69,13 @@ type sagaLsCommand struct {
 	Open     bool   `help:"Print those that go on. This, waiting and parked are the default."`
 	Waiting  bool   `help:"Print those that wait for a reply, a time or the next attempt of a step."`
 	Parked   bool   `help:"Print those that are parked."`
-	Ended    bool   `help:"Print those that are completed or compensated."`
+	Ended    bool   `help:"Print those that are completed, compensated or resolved."`
 	Limit    int    `default:"1000" placeholder:"N" help:"Print at most N, those started first. Defaults to 1000."`
 }
 
 // Help is printed below the command's usage.
 func (sagaLsCommand) Help() string {
-	return `A line for each saga, in the order of the starts: its state, its id, its age by the store's clock, the step that began last, and what it waits for or why it is parked. It reads the whole category. A stream that holds no saga is named on the standard error after the others, and the exit code is 1.
+	return `A line for each saga, in the order of the starts: its state, its id, its age by the store's clock, the step that began last, and what it waits for or why it is parked. With --ended it reads the whole category, and else the sagas that have not ended. A stream that holds no saga is named on the standard error after the others, and the exit code is 1.
 
 Examples:
 
@@ -82,7 +86,7 @@ Examples:
 // wants reports whether a saga is among those to print.
 func (c *sagaLsCommand) wants(s saga.Story) bool {
 	switch {
-	case s.State == saga.StateCompleted || s.State == saga.StateCompensated:
+	case s.State == saga.StateCompleted || s.State == saga.StateCompensated || s.State == saga.StateResolved:
 		return c.Ended
 	case s.Parked != nil:
 		return c.Parked
@@ -101,7 +105,11 @@ func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
 		return usage("--limit=%d: it is at least 1", c.Limit)
 	}
 	return a.withSagas(ctx, c.Category, "", func(o *saga.Operator, store *messagestore.Store) error {
-		all, wrong := o.List(ctx, c.wants)
+		list := o.ListOpen
+		if c.Ended {
+			list = o.List
+		}
+		all, wrong := list(ctx, c.wants)
 		if store == nil || wrong != nil && len(all) == 0 {
 			return wrong
 		}
@@ -197,8 +205,9 @@ type sagaLine struct {
 type sagaStep struct {
 	Step     string `json:"step"`
 	Attempts int    `json:"attempts"`
-	State    string `json:"state"` // began, done, failed or undone
-	Error    string `json:"error,omitempty"`
+	State    string `json:"state"`           // began, done, failed or undone
+	Error    string `json:"error,omitempty"` // of the last attempt that failed
+	Next     string `json:"next,omitempty"`  // attempt
 }
 
 func toSagaStep(s saga.StepStatus) sagaStep {
@@ -211,7 +220,7 @@ func toSagaStep(s saga.StepStatus) sagaStep {
 	case s.Done:
 		state = "done"
 	}
-	return sagaStep{s.Step, s.Attempts, state, s.Failed}
+	return sagaStep{s.Step, s.Attempts, state, s.Error, timeOrNone(s.Next, "")}
 }
 
 func toSagaLine(s saga.Story, now time.Time) sagaLine {
@@ -375,6 +384,22 @@ Example:
 // Run resumes it.
 func (c *sagaResumeCommand) Run(ctx context.Context, a *app) error {
 	return c.run(ctx, a, "resume", func(o *saga.Operator) (saga.Story, error) { return o.Resume(ctx, c.ID, c.Reason) })
+}
+
+type sagaResolveCommand struct{ sagaChange }
+
+// Help is printed below the command's usage.
+func (sagaResolveCommand) Help() string {
+	return `The saga ends as it is: nothing is done or undone any more. A saga that is not parked, or that can be undone, is refused.
+
+Example:
+
+    dibs saga resolve booking:saga 7 --reason 'the letter went out by hand'`
+}
+
+// Run resolves it.
+func (c *sagaResolveCommand) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, "resolve", func(o *saga.Operator) (saga.Story, error) { return o.Resolve(ctx, c.ID, c.Reason) })
 }
 
 type sagaRetryCommand struct{ sagaChange }

@@ -1,0 +1,85 @@
+package saga
+
+import (
+	"context"
+	"time"
+)
+
+// A sample is the time of the store's clock, read between two times of this process. Only the time since these counts: the
+// clock of the process may jump.
+type sample struct {
+	at            time.Time
+	before, after time.Time
+}
+
+// sampleAge is how old a sample of another turn may be by which a time has not come yet.
+const sampleAge = time.Second
+
+// read reads the store's clock.
+func (l *life) readClock(ctx context.Context) error {
+	s := &sample{before: time.Now()}
+	var err error
+	if s.at, err = l.store.Now(ctx); err != nil {
+		return err
+	}
+	s.after = time.Now()
+	l.clock = s
+	l.sample.Store(s)
+	return nil
+}
+
+// earliest returns a time that the store's clock has reached.
+func (s *sample) earliest() time.Time { return s.at.Add(time.Since(s.after)) }
+
+// latest returns a time that the store's clock has not passed.
+func (l *life) latest(ctx context.Context) (time.Time, error) {
+	if l.clock == nil {
+		if err := l.readClock(ctx); err != nil {
+			return time.Time{}, err
+		}
+	}
+	return l.clock.at.Add(time.Since(l.clock.before) + time.Microsecond), nil // the store's time is cut to microseconds
+}
+
+// over reports whether a time has come by the store's clock. If not, the saga waits for it, or for less.
+func (l *life) over(ctx context.Context, t time.Time) (bool, error) {
+	shared := l.sample.Load()
+	if l.clock == nil && (shared == nil || time.Since(shared.after) > sampleAge || !shared.earliest().Before(t)) {
+		if err := l.readClock(ctx); err != nil {
+			return false, err
+		}
+	}
+	if l.clock != nil && !l.clock.earliest().Before(t) {
+		return true, nil
+	}
+	l.waitUntil(t)
+	return false, nil
+}
+
+// waitUntil has the saga wait until a time, or for less. The zero time is never.
+func (l *life) waitUntil(t time.Time) {
+	if !t.IsZero() && (l.next.IsZero() || t.Before(l.next)) {
+		l.next = t
+	}
+}
+
+// waitFor has the saga wait for d, or for less.
+func (l *life) waitFor(ctx context.Context, d time.Duration) error {
+	now, err := l.latest(ctx)
+	if err == nil {
+		l.waitUntil(now.Add(d))
+	}
+	return err
+}
+
+// pause returns for how long there is nothing to do by itself, never for less than 0.
+func (l *life) pause() time.Duration {
+	now := l.clock
+	if now == nil {
+		now = l.sample.Load() // by which the time has not come
+	}
+	if now == nil {
+		return 0
+	}
+	return max(l.next.Sub(now.earliest()), 0)
+}

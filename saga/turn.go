@@ -1,0 +1,138 @@
+package saga
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/internal/work"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// ErrRunning is returned by [Saga.Run] while the same saga runs.
+var ErrRunning = errors.New("the saga is running")
+
+const (
+	// maxFailures is how many turns of a saga may fail in a row, or end with their process, before it is dead.
+	maxFailures = 20
+
+	grace        = 10 * time.Second
+	fencedPause  = time.Second // after which a process looks at a saga again with which another one went on
+	outagePause  = 500 * time.Millisecond
+	minTurnPause = time.Second
+	maxTurnPause = time.Hour
+)
+
+// Stats are counts of this process since [New].
+type Stats struct {
+	Ended     int64 // sagas that ended
+	Parked    int64 // sagas that were parked
+	Skipped   int64 // streams that hold no saga
+	Failed    int64 // turns that the store refused for a reason that is the saga's; it goes on after a back-off
+	Dead      int64 // sagas of which that happened 20 times in a row
+	Lost      int64 // turns whose end came too late
+	Abandoned int64 // functions that did not return
+}
+
+// Stats returns the counts of this moment.
+func (s *Saga[In, Out]) Stats() Stats {
+	c := s.core
+	return Stats{
+		c.endings.Load(), c.parks.Load(), c.counts.Skipped.Load(), c.counts.Failed.Load(), c.counts.Buried.Load(), c.counts.Lost.Load(), c.counts.Abandoned.Load(),
+	}
+}
+
+// Run goes on with the sagas of the category until ctx is done; then it returns nil. Each replica of a service runs it: they
+// share the sagas. It returns [ErrRunning] if the saga runs already, and the store's error if that refuses for good.
+//
+// When ctx is done no saga has another turn, and the turns under way have ten seconds to end. Then the contexts of their
+// steps end. If a function has not returned another ten seconds later, its saga goes on in another process, and the
+// error names it.
+func (s *Saga[In, Out]) Run(ctx context.Context) error {
+	c := s.core
+	if ctx == nil {
+		return fmt.Errorf("sagas of %s: %w", c.category, invalid("context", nil, "it is nil"))
+	}
+	if !c.running.CompareAndSwap(false, true) {
+		return fmt.Errorf("sagas of %s: %w", c.category, ErrRunning)
+	}
+	defer c.running.Store(false)
+	err := work.Run(ctx, c.source, work.Config{
+		MaxWorkers: c.config.Concurrency, Grace: grace, Lease: c.config.Lease, PollInterval: c.config.PollInterval, Handle: c.handle, Finish: finishOf,
+	}, &c.counts)
+	if err != nil {
+		return fmt.Errorf("sagas of %s: %w", c.category, err)
+	}
+	return nil
+}
+
+// A turned is how a turn ends.
+type turned struct {
+	queuing.Finish
+	reason error
+}
+
+func (t *turned) Error() string { return t.reason.Error() }
+func (t *turned) Unwrap() error { return t.reason }
+
+func ends(finish queuing.Finish, reason error) error {
+	finish.Error = text.Log(reason)
+	return &turned{finish, reason}
+}
+
+// finishOf returns the end of a turn. A turn that panicked, which none does, comes again.
+func finishOf(d *work.Delivery, err error, _ bool) queuing.Finish {
+	if err == nil {
+		return queuing.Finish{Kind: queuing.Complete}
+	}
+	if t, is := err.(*turned); is { //nolint:errorlint // as handle returns it
+		return t.Finish
+	}
+	return queuing.Finish{Kind: queuing.Retry, Delay: turnPause(d), Error: text.Log(err)}
+}
+
+func turnPause(d *work.Delivery) time.Duration {
+	return backoff.After(d.Item.Failures+1, minTurnPause, maxTurnPause)
+}
+
+// handle is one turn of a saga. An error of the store that tells nothing about the saga is no failure of the turn.
+func (c *core) handle(ctx context.Context, d *work.Delivery) error {
+	l, err := c.goOn(ctx, d.Item.Message, d.Item.Version == 0)
+	key := outage.Key{By: "queue " + c.source.Queue.Name, To: "go on with a saga"}
+	_, isMalformed := errors.AsType[*malformedError](err)
+	switch {
+	case isMalformed:
+		return ends(queuing.Finish{Kind: queuing.Complete}, err)
+	case err != nil && ctx.Err() != nil:
+		return ends(queuing.Finish{Kind: queuing.Unhandled}, err)
+	case errors.Is(err, errFenced):
+		return ends(queuing.Finish{Kind: queuing.Defer, Delay: fencedPause}, err)
+	case err != nil && !isDefinite(err):
+		c.source.Outage.Failed(key, c.config.Logger, "category", string(c.category), "to", key.To, "error", text.Log(err))
+		return ends(queuing.Finish{Kind: queuing.Defer, Delay: outagePause}, err)
+	case err != nil:
+		return ends(queuing.Finish{Kind: queuing.Retry, Delay: turnPause(d)}, err)
+	}
+	c.source.Outage.Works(key)
+	if l.ended != "" {
+		c.endings.Add(1)
+		c.wakeups.Tell(l.stream)
+		return nil
+	}
+	finish := queuing.Finish{Kind: queuing.Wait, Delay: queuing.MaxDelay, Seen: l.seen}
+	if !l.next.IsZero() {
+		finish.Delay = l.pause()
+	}
+	if l.parked == nil {
+		return &turned{finish, errWaits}
+	}
+	finish.Kind = queuing.Suspend
+	c.wakeups.Tell(l.stream)
+	return ends(finish, errors.New(l.parked.Reason)) //nolint:err113 // it is the text
+}
+
+var errWaits = errors.New("the saga waits")
