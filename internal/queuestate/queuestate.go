@@ -178,6 +178,9 @@ func Take(r Rows, t queuing.Take) (queuing.Taken, error) {
 		gone = append(gone, f.Position)
 	}
 	over, err := s.expire(t.Policy)
+	if err == nil && s.head.Shape == OfStreams {
+		err = s.resume()
+	}
 	if err == nil {
 		err = s.release(append(gone, over...))
 	}
@@ -429,11 +432,6 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 			again, bounded = s.now.Add(time.Duration((1-s.head.Tokens)/t.Rate*float64(time.Second))), true
 		}
 		want = min(want, int(s.head.Tokens))
-	}
-	if want > 0 && s.head.Shape == OfStreams {
-		if err := s.resume(); err != nil {
-			return err
-		}
 	}
 	if want > 0 {
 		var err error

@@ -22,16 +22,16 @@ begin
     insert into dibs.queues (name, category) values (queue_name, of_category) on conflict (name) do nothing;
     select x.id, x.category, x.streams into found from dibs.queues x where x.name = queue_name;
   end if;
-  if found.category <> of_category then
-    raise exception 'invalid category: queue % reads %', queue_name, found.category using errcode = 'DB001', column = 'of_category';
-  end if;
-  done := pg_advisory_xact_lock(1684631857, found.id) is null;
-  if of_streams <> coalesce(found.streams, not of_streams) then
-    update dibs.queues x set streams = of_streams where x.id = found.id and x.streams is null;
+  if found.category <> of_category or of_streams <> coalesce(found.streams, not of_streams) then
+    if found.category <> of_category then
+      raise exception 'invalid category: queue % reads %', queue_name, found.category using errcode = 'DB001', column = 'of_category';
+    end if;
+    update dibs.queues x set streams = of_streams where x.id = found.id and x.streams is null; -- others wait for the row
     if exists (select from dibs.queues x where x.id = found.id and x.streams <> of_streams) then
       raise exception 'invalid queue: % is one of %', queue_name, case when of_streams then 'items' else 'streams' end using errcode = 'DB001', column = 'queue_name';
     end if;
   end if;
+  done := pg_advisory_xact_lock(1684631857, found.id) is null;
   return found.id;
 end
 $$;

@@ -65,16 +65,16 @@ begin
   ) is not true then
     perform dibs.refuse_invalid_take(me, lease, want, wait, max_failures, hold, max_out, rate, burst, wakes);
   end if;
-  if wakes is not null then -- by itself, so that a take of items looks for nothing
-    if exists (select from unnest(wakes) w (type) where dibs.valid_type(w.type) is not true) then
-      raise exception 'invalid wakes: they are types of messages' using errcode = 'DB001', column = 'wakes';
-    end if;
-  end if;
   q := dibs.queue_lock(queue_name, of_category, wakes is not null);
   select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
   now := clock_timestamp();
-  if h.queue is null then
-    h := (q, 0, now, 0, 0, 0, 0, 'infinity', now, now, now, 0, false, null, 0, 0, 0, 0)::dibs.queue_heads;
+  if h.queue is null or wakes is not null then
+    if exists (select from unnest(wakes) w (type) where dibs.valid_type(w.type) is not true) then
+      raise exception 'invalid wakes: they are types of messages' using errcode = 'DB001', column = 'wakes';
+    end if;
+    if h.queue is null then
+      h := (q, 0, now, 0, 0, 0, 0, 'infinity', now, now, now, 0, false, null, 0, 0, 0, 0)::dibs.queue_heads;
+    end if;
   end if;
   now := greatest(now, h.at);
   more := false;
@@ -190,6 +190,16 @@ begin
       on conflict do nothing;
       h.seen := now;
     end if;
+    if wakes is not null then -- suspended, and their time has come
+      update dibs.queue_open x set state = 'l', due = greatest(x.due, h.due)
+      where x.ctid = any (array(
+        select y.ctid from dibs.queue_open y
+        where y.queue = q and y.state = 's' and y.after is null and y.due <= now
+        order by y.due, y.position
+        limit 10000
+      ));
+      changed := changed or found;
+    end if;
   end if;
 
   -- What was held behind them is let go.
@@ -262,17 +272,6 @@ begin
     total := least(total, floor(h.tokens));
   end if;
 
-  if wakes is not null and total > 0 and now >= h.wake then -- suspended, and their time has come
-    update dibs.queue_open x set state = 'l', due = greatest(x.due, h.due)
-    where x.ctid = any (array(
-      select y.ctid from dibs.queue_open y
-      where y.queue = q and y.state = 's' and y.after is null and y.due <= now
-      order by y.due, y.position
-      limit 10000
-    ));
-    changed := changed or found;
-  end if;
-
   -- First come, first served.
   if total > 0 then
     select coalesce(sum(y.want), 0) into kept
@@ -339,30 +338,31 @@ begin
     freed := array(select u.position from unnest(freed) u (position) where u.position <> all (coalesce(picked, '{}')));
     h.held := h.held - n + cardinality(freed);
   end if;
-  if cardinality(freed) > 0 then
-    update dibs.queue_open x set state = 'l', after = null, due = now
-    where x.ctid = any (array(
-      select y.ctid
-      from unnest(freed) u (position)
-      cross join lateral (select z.ctid from dibs.queue_open z where z.queue = q and z.position = u.position offset 0) y
-    ));
-    h.held := h.held - cardinality(freed);
-    h.wake := least(h.wake, now);
-    more := true;
-  end if;
-
-  if wakes is not null and total > 0 then
-    for round in 1 .. 8 loop
-      select x.offered, x.high, x.more, x.soon into p, high, full_page, soon from dibs.queue_meet(q, of_category, me, now, h.cursor, h.ahead, total, wakes) x;
-      exit when high is null;
-      changed := true;
-      h.cursor := greatest(h.cursor, high);
-      h.wake := least(h.wake, soon);
-      picked := picked || p;
-      total := total - coalesce(cardinality(p), 0);
-      more := more or total = 0 or full_page and round = 8;
-      exit when total = 0 or not full_page;
-    end loop;
+  -- One test, since each costs a take of items: in a queue of streams nothing is held.
+  if wakes is not null or cardinality(freed) > 0 then
+    if wakes is null then
+      update dibs.queue_open x set state = 'l', after = null, due = now
+      where x.ctid = any (array(
+        select y.ctid
+        from unnest(freed) u (position)
+        cross join lateral (select z.ctid from dibs.queue_open z where z.queue = q and z.position = u.position offset 0) y
+      ));
+      h.held := h.held - cardinality(freed);
+      h.wake := least(h.wake, now);
+      more := true;
+    elsif total > 0 then
+      for round in 1 .. 8 loop
+        select x.offered, x.high, x.more, x.soon into p, high, full_page, soon from dibs.queue_meet(q, of_category, me, now, h.cursor, h.ahead, total, wakes) x;
+        exit when high is null;
+        changed := true;
+        h.cursor := greatest(h.cursor, high);
+        h.wake := least(h.wake, soon);
+        picked := picked || p;
+        total := total - coalesce(cardinality(p), 0);
+        more := more or total = 0 or full_page and round = 8;
+        exit when total = 0 or not full_page;
+      end loop;
+    end if;
   end if;
 
   if picked is not null then
