@@ -448,7 +448,11 @@ func (d *messagingDemo) left(ctx context.Context, ledger *sql.DB) (n int64, err 
 	if err != nil {
 		return 0, err
 	}
-	relays, err := driver.(queuing.Driver).Queues(ctx)
+	queues, ok := driver.(queuing.Driver)
+	if !ok {
+		return 0, messagestore.ErrNotSupported
+	}
+	relays, err := queues.Queues(ctx)
 	if err != nil {
 		return 0, err
 	}
