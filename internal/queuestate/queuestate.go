@@ -309,6 +309,9 @@ func (s *step) ended(d queuing.Delivery, row *Row, kind queuing.Kind) (queuing.E
 	case row != nil || kind != queuing.Complete && kind != queuing.Committed || !before || d.Position > s.head.Cursor:
 		return queuing.Lost, nil
 	}
+	if s.head.Shape != OfStreams && d.Version > 0 {
+		return queuing.Done, nil // its message may have been removed since
+	}
 	m, err := s.Message(d.Position)
 	if err != nil || !s.head.isItem(m) {
 		return queuing.Lost, err

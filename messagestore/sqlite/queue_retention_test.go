@@ -167,3 +167,38 @@ func TestOpenStreamsStay(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 1}, forgotten)
 }
+
+// A completion that is asked for again after its message was removed is told as long as the item's log tells that it was
+// delivered; without a log the position may be of no item.
+func TestACompletionIsToldAgainAfterATrim(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	driver := k.Driver
+	const category messagestore.Category = "mail"
+	q := queuing.Queue{Name: "mail", Category: category}
+	a := category.Stream("a")
+	k.fill(t, a, 3)
+	take := func(want int, finishes ...queuing.Finish) queuing.Taken {
+		t.Helper()
+		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+			Queue: q, Policy: queuing.Policy{MaxFailures: 10}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
+		})
+		require.NoError(t, err)
+		return taken
+	}
+	ended := func(item queuing.Taking, version int, kind queuing.Kind) queuing.Finish {
+		return queuing.Finish{Delivery: queuing.Delivery{Position: item.Message.GlobalPosition, Version: version}, Kind: kind}
+	}
+	first := take(1).Items[0]
+	require.Len(t, take(1, ended(first, 0, queuing.Retry)).Items, 1)
+	second := take(1, ended(first, 1, queuing.Complete)).Items[0]
+	take(1, ended(second, 0, queuing.Complete))
+	again := []queuing.Finish{ended(first, 1, queuing.Complete), ended(second, 0, queuing.Complete), ended(first, 0, queuing.Complete), ended(first, 2, queuing.Complete)}
+	require.Equal(t, []queuing.Ending{queuing.Done, queuing.Done, queuing.Lost, queuing.Lost}, take(0, again...).Endings)
+
+	trimmed, err := k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+
+	require.NoError(t, err)
+	require.EqualValues(t, 2, trimmed.Removed)
+	require.Equal(t, []queuing.Ending{queuing.Done, queuing.Lost, queuing.Lost, queuing.Lost}, take(0, again...).Endings)
+}

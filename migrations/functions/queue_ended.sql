@@ -22,14 +22,16 @@ begin
     end;
   end if;
   return case
-    when kind in ('c', 't') and of_position <= cursor and of_version >= 0
-      and exists (
+    when kind in ('c', 't') and of_position <= cursor and of_version >= 0 and (
+      (of_version = 0 or streams) and exists (
         select from dibs.messages x where x.category = of_category and x.global_position = of_position and x.type <> 'dibs:Tombstone'
           and (x.position = 0 or not streams)
       )
-      and (of_version = 0 or streams or exists (
+      -- Its message may have been removed since.
+      or not streams and exists (
         select from dibs.queue_log x where x.queue = q and x.position = of_position and x.version = of_version - 1
-      ))
+      )
+    )
     then 'd' -- by an earlier call for the same delivery
     else 'l'
   end;

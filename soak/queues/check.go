@@ -412,7 +412,7 @@ func (c *checker) finished(it *item) {
 		switch a := e.call.Answer.Answer; {
 		case a == OK && !slices.Contains(done, e.Version):
 			c.Broke(Late, "%s was told that item %d is completed at version %d, and the store told no such thing", e.call.Process, it.Position, e.Version)
-		case a == Lost && slices.Contains(done, e.Version) && !c.unsure(it, e):
+		case a == Lost && slices.Contains(done, e.Version) && !c.unsure(it, e) && (!it.Gone || e.Version > 0):
 			c.Broke(Late, "%s was told that item %d is lost at version %d, and it was completed at that", e.call.Process, it.Position, e.Version)
 		}
 	}
