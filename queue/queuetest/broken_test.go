@@ -501,7 +501,7 @@ var bugs = []bug{
 	},
 	{
 		"a dead item that lets go though it is to hold",
-		[]string{"Q3/DeadItemHoldsIfAsked", "Model/AnswersRandomCallsAsInMemory"},
+		[]string{"Q3/DeadItemHoldsIfAsked"},
 		asks(func(q *queuing.Take) { q.Hold = false }),
 	},
 	{
