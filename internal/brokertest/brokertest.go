@@ -80,5 +80,5 @@ func KeyOf(t testing.TB, headers map[string]string) string {
 	t.Helper()
 	name, err := url.PathUnescape(headers[outbox.HeaderStream])
 	require.NoError(t, err)
-	return messagestore.StreamName(name).CardinalID()
+	return messagestore.StreamName(name).ID()
 }
