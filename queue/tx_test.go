@@ -139,12 +139,13 @@ func TestACompletionInATransactionThatIsRolledBackHasNotBeen(t *testing.T) {
 					if job.Failures > 0 {
 						return nil
 					}
+					ctx = context.WithoutCancel(ctx) // the time-out is for the completion, and not for these calls
 					tx, _, rollBack, err := db.begin(ctx)
 					if err != nil {
 						return err
 					}
 					return errors.Join(job.CompleteTx(ctx, tx), rollBack(), returns)
-				}, &queue.WorkConfig{Timeout: 200 * time.Millisecond, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
+				}, &queue.WorkConfig{Timeout: 200 * time.Millisecond, Grace: time.Minute, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
 				at := insert(t, q, Send{To: "ann"}, nil)
 
 				of := awaitState(t, q, at.Position, queue.Finished)
@@ -169,6 +170,7 @@ func TestACompletionIsWaitedForWhileItsTransactionIsOpen(t *testing.T) {
 						if job.Deliveries > 0 {
 							return nil
 						}
+						ctx = context.WithoutCancel(ctx) // the time-out is for the completion, and not for these calls
 						tx, commit, rollBack, err := db.begin(ctx)
 						if err != nil {
 							return err
@@ -185,7 +187,7 @@ func TestACompletionIsWaitedForWhileItsTransactionIsOpen(t *testing.T) {
 							return errors.New("no answer")
 						}
 						return nil
-					}, &queue.WorkConfig{Timeout: 200 * time.Millisecond, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
+					}, &queue.WorkConfig{Timeout: 200 * time.Millisecond, Grace: time.Minute, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
 					at := insert(t, q, Send{To: "ann"}, nil)
 					await.Receive(t, "the handler's end", returned)
 					if name(t) == "PostgreSQL" { // a row that a transaction has is passed over; SQLite waits

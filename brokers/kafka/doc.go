@@ -25,8 +25,8 @@
 // # Promises of the sink
 //
 // A message goes to the topic of its own, which is its category unless the relay's Topic says otherwise, with a dot for
-// each colon: payments.outgoing. The record's key is the message's, and its headers are those of
-// [outbox.Message.Headers]. The topic has to be there.
+// each colon: payments.outgoing. The record has the message's key, and the headers that
+// [outbox.Message.Headers] returns. The topic has to be there.
 //
 // The topic has each message at least once, and the first copies of the messages of a key in their order, on one
 // partition, for as long as the number of partitions stays. After a crash, or an answer that did not come in time, a
@@ -35,9 +35,9 @@
 // # Promises of the receiver
 //
 // The offset of a record is committed only after the function has returned nil for it, and for all before it on its
-// partition. So it is received at least once; with an inbox its effect is there once. A message that is refused, such as
-// one that no inbox takes, is recorded first: see [NewReceiver]. Messages of one key come in order, also behind one that
-// fails. Those of other keys pass it; they come again if the receiver ends before it is handled. A record
+// partition. So it is received at least once; with an inbox its effect is there once. A refused message, such as
+// a request that no inbox takes, is recorded first: see [NewReceiver]. Messages of one key come in order, also behind a
+// message that fails. Messages of other keys pass it; they come again if the receiver ends before it is handled. A record
 // that the topic's retention removes before it was received is lost.
 //
 // Log and errors name topics, never data.

@@ -206,7 +206,7 @@ type place struct {
 	partition int32
 }
 
-// A partition is one that the receiver has, with its records in hand.
+// A partition belongs to the receiver, which has some of its records in hand.
 type partition struct {
 	inHand []*delivery // in the order of their offsets
 	next   kgo.EpochOffset

@@ -112,7 +112,7 @@ func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
 	var err error
 	select {
 	case err = <-answer:
-	case <-ctx.Done(): // a record that may be at a broker already stays in the client, before those that come later
+	case <-ctx.Done(): // the client keeps a record that may be at a broker already, before later records
 		err = ctx.Err()
 	}
 	if err != nil {

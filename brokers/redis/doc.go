@@ -42,9 +42,9 @@
 // # Promises of the receiver
 //
 // An entry is acknowledged only after the function has returned nil. So it is received at least once; with an inbox its
-// effect is there once. A message that is refused, such as one that no inbox takes, is recorded first: see
+// effect is there once. A refused message, such as a request that no inbox takes, is recorded first: see
 // [NewReceiver]. Messages of one key, which is in the field dibs-stream, come in order while one receiver
-// of the group runs, also behind one that fails; after its end, and among several receivers, an entry may come
+// of the group runs, also behind a message that fails; after the receiver's end, and among several receivers, an entry may come
 // behind a later one. An entry that was trimmed or deleted before it was delivered is not received.
 //
 // All receivers of a group have one consumer's name, so nothing is left behind by a process that ends: its entries
