@@ -55,7 +55,6 @@ var imports = map[string][]string{
 	"internal/snapshots":                 {"messagestore"},
 	"internal/report":                    {"messagestore"},
 	"internal/keys":                      {"messagestore", "internal/exactjson"},
-	"internal/known":                     {"messagestore"},
 	"internal/followers":                 {"messagestore"},
 
 	"queue":                        {"handler", "logger", "messagestore", "messagestore/queuing", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/followers", "internal/panics", "internal/retry", "internal/text", "internal/work"},

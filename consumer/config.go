@@ -169,13 +169,9 @@ const (
 	// before it. A handler that recognizes an old message by its position, which is not
 	// above the highest that it has seen, ignores a redriven one. Such a handler needs
 	// StopConsumer instead, or writes under an id derived from the message's, as
-	// reservation.DeriveID makes one.
+	// reservation.DeriveID makes one. Where later messages of a key must wait for a dead one, and others
+	// must not, the handler is a worker's of a queue over the category: see Hold of package queue.
 	ParkMessage
-
-	// ParkInOrder parks a message as ParkMessage does, and keeps the order of its cardinal id: as
-	// long as the message is parked, later messages of its cardinal id are parked behind it, without
-	// being delivered. It applies to handler.Park, too. See the package comment.
-	ParkInOrder
 )
 
 // String returns the action's name.
@@ -185,8 +181,6 @@ func (a FailureAction) String() string {
 		return "stop"
 	case ParkMessage:
 		return "park"
-	case ParkInOrder:
-		return "park in order"
 	}
 	return fmt.Sprintf("action %d", int(a))
 }
@@ -252,8 +246,8 @@ func (c *Config) mistakes(known []string) (all []error) {
 	if err := c.Start.mistake(); err != nil {
 		all = append(all, err)
 	}
-	if a := c.Errors.Then; a < StopConsumer || a > ParkInOrder {
-		all = append(all, invalid("errors then", int(a), "it is StopConsumer, ParkMessage or ParkInOrder"))
+	if a := c.Errors.Then; a < StopConsumer || a > ParkMessage {
+		all = append(all, invalid("errors then", int(a), "it is StopConsumer or ParkMessage"))
 	}
 	return all
 }

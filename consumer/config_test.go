@@ -38,7 +38,7 @@ func TestNewRefusesWhatIsOutOfBounds(t *testing.T) {
 		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: 25 * time.Hour}}}, "retry for"},
 		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: 1}}}, `maximum back-off "1ns": it is between 1ms and 24h0m0s`},
 		{consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{MaxBackoff: 25 * time.Hour}}}, "maximum back-off"},
-		{consumer.Config{Errors: consumer.ErrorPolicy{Then: 7}}, "errors then 7: it is StopConsumer, ParkMessage or ParkInOrder"},
+		{consumer.Config{Errors: consumer.ErrorPolicy{Then: 7}}, "errors then 7: it is StopConsumer or ParkMessage"},
 		{consumer.Config{Correlation: "transfer-1"}, "category"},
 	} {
 		_, err := tryNamed(newStore(), account, "ledger", &journal{}, &test.config)

@@ -14,7 +14,6 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/known"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -209,9 +208,15 @@ func requireGraceExceeded(t *testing.T, err error) {
 }
 
 // knowing returns h as a handler that knows these types.
-func knowing(h consumer.Handler, types ...string) consumer.Handler {
-	return known.Handler{Known: types, Func: h.Handle}
+func knowing(h consumer.Handler, types ...string) consumer.Handler { return knower{h, types} }
+
+type knower struct {
+	consumer.Handler
+
+	types []string
 }
+
+func (k knower) Types() []string { return k.types }
 
 // newNamed is tryNamed where that does not fail.
 func newNamed(store consumer.Store, category messagestore.Category, name string, h consumer.Handler, config *consumer.Config) *consumer.Consumer {

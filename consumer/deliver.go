@@ -59,11 +59,9 @@ func (r *run) work(ctx context.Context, it *item) (finished bool) {
 	err := panics.ErrExited
 	defer func() { finished = r.worked(ctx, it, err) }()
 	switch {
-	case it.Value.request != nil && r.blocked != nil:
-		err = r.redriveInOrder(ctx, it)
 	case it.Value.request != nil:
-		err = r.redrive(ctx, it.Value.request, nil)
-	case it.Value.parking || r.askedToPark(it) || r.isBlocked(it):
+		err = r.redrive(ctx, it.Value.request)
+	case it.Value.parking || r.askedToPark(it):
 		err = r.park(ctx, it)
 	default:
 		r.deliver(ctx, it.Value.message, &err)
@@ -181,7 +179,7 @@ func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 	}
 	d.lastErr = err
 	d.attempts++
-	r.progress.failed(checkpoint.NewFailure(d.message, err, now), false)
+	r.progress.failed(checkpoint.NewFailure(d.message, err, now))
 	r.counts.failed.Add(1)
 	if d.attempts > 1 {
 		r.counts.retried.Add(1)
@@ -239,39 +237,26 @@ func (r *run) parkNow(work context.Context, it *item) {
 // park writes a dead letter, unless the store has lost the message or the run is fenced.
 func (r *run) park(ctx context.Context, it *item) error {
 	d := &it.Value
-	if d.alreadyParked {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
 	defer cancel()
 	if err := r.checkpoints.place.Check(ctx, d.message.Mark()); err != nil {
 		return fmt.Errorf("park: %w", err)
 	}
-	if r.blocked != nil {
-		defer r.blocked.Writing(d.message.ID)()
-	}
 	letter, err := r.letters.Park(ctx, letters.Failure{
-		Message: d.message, Err: d.lastErr, Stack: panics.Stack(d.lastErr), Reason: d.reason, Behind: d.behind,
+		Message: d.message, Err: d.lastErr, Stack: panics.Stack(d.lastErr), Reason: d.reason,
 		Attempts: d.attempts, FirstFailedAt: d.firstFailed,
 	})
-	if err == nil {
-		err = r.block(ctx, d.message, letter)
-	}
 	if err != nil {
 		return err
 	}
 	r.storeWorks(parking)
 	if letter != nil {
-		log := r.config.Logger.Error()
-		if letter.Behind { // the one before was logged
-			log = r.config.Logger.Info()
-		}
-		event := r.about(log, d.message).Int("attempts", letter.Attempts).Str("deadLetter", string(letter.DeadLetter))
+		event := r.about(r.config.Logger.Error(), d.message).Int("attempts", letter.Attempts).Str("deadLetter", string(letter.DeadLetter))
 		if d.reason != "" {
 			event.Str("reason", text.Shorten(d.reason))
 		}
 		failed := d.lastErr
-		if failed == nil { // it is behind another
+		if failed == nil { // an operator has asked for it
 			failed = errors.New(letter.Error)
 		}
 		event.Str("error", text.Log(failed)).Msg("message parked")

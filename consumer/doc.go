@@ -85,33 +85,9 @@
 // writes under an id derived from the message's (reservation.DeriveID). Stopping keeps the
 // place, unless the error is one of handler.Park.
 //
-// # Parking in order
-//
-// With [ParkInOrder] a cardinal id is blocked as long as one of its messages is parked: later ones are
-// parked behind it without being delivered, each with a dead letter that says so. Other cardinal ids
-// flow. An operator redrives the first, or drops it. Then the consumer delivers those behind it by
-// itself, in their order, until none is left, or one of them fails for good and blocks the rest. New
-// messages of the cardinal id wait in its lane meanwhile. A request to redrive a message that is not the
-// first waits for its turn, and a redrive is retried by the [ErrorPolicy].
-//
-// The state is the open dead letters in the store; there is no other. A run reads them after it has taken its
-// slots and before it delivers anything. It knows its own letters as soon as they are written, since the
-// messages of its slots are parked and redriven by it alone, in the lane of their cardinal id. So the last
-// redrive and a new message do not race: the first of them in the lane goes first. A message that finds its
-// cardinal id blocked is parked behind, and the redrive that follows it in the lane takes it along.
-//
-// A run that takes slots over reads the letters of the run before. If that run is not dead but slow, both
-// go on in order from a place that both had reached: some messages are delivered twice, and the first
-// deliveries stay in order. An operator's drop comes from outside: the run finds it as it finds a request,
-// within [Config.RedriveInterval], and until then parks messages behind, which are delivered in their turn.
-//
-// A message of a cardinal id that is not blocked costs no round trip more. A message that is parked
-// behind costs a dead letter, and its redrive costs one read more than with [ParkMessage]. A start
-// reads all dead letters that the category ever had, 500 in a read, and a run keeps the open ones
-// of its consumer in memory.
-//
-// A message that is dropped gives up its place. If a run ends before its checkpoint has passed the
-// message, the next delivers it again, as it does any other.
+// A consumer that goes on has no way to keep later messages of a cardinal id behind a parked one. A queue over
+// the same category has: with Hold of package queue, a dead item keeps the later ones of its key until it is retried
+// and finished, or dropped, and other keys go on.
 //
 // # Removed messages
 //

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -15,26 +14,17 @@ const failingInterval = time.Second
 // A failing is the failing messages of a run. They are stored with each checkpoint, for operators. It is under the lock
 // of progress. A message that does not fail costs a look at the length of a map.
 type failing struct {
-	messages  map[messagestore.GlobalPosition]failingMessage
+	messages  map[messagestore.GlobalPosition]checkpoint.Failure
 	changes   int64
 	changedAt time.Time // since when it is not as stored, zero for not
 	stored    bool      // a failing message is stored, or may be
 }
 
-type failingMessage struct {
-	checkpoint.Failure
-	parked bool // before, so it is behind the position, and fails in its redrive
-}
-
-// newFailing goes on from the failures that were found with the checkpoint. One behind the position is of a redrive: it
-// leaves the next checkpoint, unless the redrive fails again before.
+// newFailing goes on from the failures that were found with the checkpoint.
 func newFailing(p *checkpoint.Place) failing {
-	f := failing{messages: map[messagestore.GlobalPosition]failingMessage{}, stored: len(p.Failing) > 0}
+	f := failing{messages: map[messagestore.GlobalPosition]checkpoint.Failure{}, stored: len(p.Failing) > 0}
 	for _, found := range p.Failing {
-		f.messages[found.GlobalPosition] = failingMessage{Failure: found}
-		if found.GlobalPosition < p.Position {
-			f.changed()
-		}
+		f.messages[found.GlobalPosition] = found
 	}
 	return f
 }
@@ -51,11 +41,11 @@ func (f *failing) changed() {
 }
 
 // remove takes out a message that has passed, and reports whether a checkpoint has to say so.
-func (f *failing) remove(at messagestore.GlobalPosition, parked bool) (wake bool) {
+func (f *failing) remove(at messagestore.GlobalPosition) (wake bool) {
 	if len(f.messages) == 0 {
 		return false
 	}
-	if m, fails := f.messages[at]; !fails || m.parked != parked {
+	if _, fails := f.messages[at]; !fails {
 		return false
 	}
 	delete(f.messages, at)
@@ -67,41 +57,25 @@ func (f *failing) remove(at messagestore.GlobalPosition, parked bool) (wake bool
 func (f *failing) toStore(position messagestore.GlobalPosition) checkpoint.Failing {
 	var all []checkpoint.Failure
 	for at, m := range f.messages {
-		if !m.parked && at < position { // a run before this has left it, and this one did not deliver it
+		if at < position { // a run before this has left it, and this one did not deliver it
 			delete(f.messages, at)
 			continue
 		}
-		all = append(all, m.Failure)
+		all = append(all, m)
 	}
 	f.stored = f.stored || len(all) > 0
 	return checkpoint.Failing{First: checkpoint.Oldest(all), Count: len(all)}
 }
 
 // failed notes that a handler has failed. Earlier failures of the message count, also in runs before this.
-func (p *progress) failed(failure checkpoint.Failure, parked bool) {
+func (p *progress) failed(failure checkpoint.Failure) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if before, is := p.failing.messages[failure.GlobalPosition]; is && before.MessageID == failure.MessageID {
 		failure.Attempts, failure.FirstFailedAt = before.Attempts+1, before.FirstFailedAt
 	}
-	p.failing.messages[failure.GlobalPosition] = failingMessage{Failure: failure, parked: parked}
+	p.failing.messages[failure.GlobalPosition] = failure
 	p.failing.changed()
-}
-
-// redriveFailed notes that the redrive of a parked message has failed, and is to be tried again.
-func (p *progress) redriveFailed(letter *letters.Letter, err error) {
-	failure := checkpoint.NewFailure(&messagestore.Message{
-		ID: letter.ID, Type: letter.Type, Stream: letter.Stream, Position: letter.Position, GlobalPosition: letter.GlobalPosition,
-	}, err, time.Now())
-	failure.Attempts += letter.Attempts
-	p.failed(failure, true)
-}
-
-// redriveEnded notes that a parked message is not redriven any more, and reports whether a checkpoint has to say so.
-func (p *progress) redriveEnded(at messagestore.GlobalPosition) (wake bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.failing.remove(at, true)
 }
 
 // failingDue returns when a checkpoint is due because of the failing messages, if they are not as stored.

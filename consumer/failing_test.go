@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -24,6 +26,42 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
+
+// A refuser parks the messages with the amounts in bad, and notes each that it handles.
+type refuser struct {
+	mu      sync.Mutex
+	bad     map[int]error
+	handled []*messagestore.Message
+}
+
+func (r *refuser) Handle(_ context.Context, m *messagestore.Message) error {
+	d, err := messagestore.Decode[Deposited](m)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.bad[d.Amount]; err != nil {
+		return err
+	}
+	r.handled = append(r.handled, m)
+	return nil
+}
+
+func (r *refuser) all() []*messagestore.Message {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.handled)
+}
+
+func (r *refuser) set(amount int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bad == nil {
+		r.bad = map[int]error{}
+	}
+	r.bad[amount] = err
+}
 
 // retryEach retries for ever, about each interval.
 func retryEach(interval time.Duration) consumer.ErrorPolicy {
@@ -304,42 +342,6 @@ func TestASkippedOrParkedMessageIsNotFailing(t *testing.T) {
 	}
 }
 
-// The redrive of a message that was parked in order is retried, too. Its position is behind the checkpoint.
-func TestARedriveThatFailsAgainAndAgainIsNamed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store, r := newStore(), &refuser{}
-		r.set(0, errHopeless)
-		write(t, store, "account-1", Deposited{0}, Deposited{1})
-		stop := running(t, newConsumer(t, store, r, &consumer.Config{Errors: inOrder}))
-		time.Sleep(10 * time.Second)
-		require.Empty(t, statusIn(t, store, account).Failing)
-
-		r.set(0, errBroken)
-		_, err := lettersOf(store).RequestRedrive(t.Context())
-		require.NoError(t, err)
-		time.Sleep(5 * time.Minute)
-		s := statusIn(t, store, account)
-		require.Len(t, s.Failing, 1)
-		require.Equal(t, messagestore.Version(0), s.Failing[0].Position)
-		require.Greater(t, s.Failing[0].Attempts, 5)
-		require.Greater(t, s.Position, s.Failing[0].GlobalPosition)
-
-		r.set(0, nil)
-		r.set(1, errBroken)
-		time.Sleep(2 * time.Minute)
-		s = statusIn(t, store, account)
-		require.Len(t, s.Failing, 1)
-		require.Equal(t, messagestore.Version(1), s.Failing[0].Position)
-
-		_, err = lettersOf(store).Drop(t.Context(), s.Failing[0].ID, "void")
-		require.NoError(t, err)
-		time.Sleep(2 * time.Minute)
-		require.Empty(t, statusIn(t, store, account).Failing)
-		require.NoError(t, stop())
-	})
-}
-
 // Failing messages are stored for operators: a consumer that cannot store them goes on.
 func TestAConsumerThatCannotStoreFailingMessagesGoesOn(t *testing.T) {
 	t.Parallel()
@@ -594,52 +596,6 @@ func TestAMessageHandledDuringAnUnknownOutcomeIsNotFailing(t *testing.T) {
 		require.Empty(t, statusIn(t, store.Store, account).Failing)
 		require.NoError(t, stop())
 	})
-}
-
-// A redrive that failed is behind the position, and no message may come that moves it.
-func TestARedriveThatSucceedsAfterAStopIsNotFailing(t *testing.T) {
-	t.Parallel()
-	for name, then := range map[string]func(*testing.T, *messagestore.Store, *refuser){
-		"Succeeds": func(_ *testing.T, _ *messagestore.Store, r *refuser) { r.set(0, nil) },
-		"IsDropped": func(t *testing.T, store *messagestore.Store, _ *refuser) {
-			t.Helper()
-			_, err := lettersOf(store).Drop(t.Context(), statusIn(t, store, account).Failing[0].ID, "void")
-			require.NoError(t, err)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store, r := newStore(), &refuser{}
-				r.set(0, errHopeless)
-				write(t, store, "account-1", Deposited{0})
-				config := &consumer.Config{Errors: inOrder}
-				stop := running(t, newConsumer(t, store, r, config))
-				time.Sleep(10 * time.Second)
-				r.set(0, errBroken)
-				_, err := lettersOf(store).RequestRedrive(t.Context())
-				require.NoError(t, err)
-				time.Sleep(5 * time.Minute)
-				before := statusIn(t, store, account).Failing
-				require.Len(t, before, 1)
-				require.NoError(t, stop())
-
-				stop = running(t, newConsumer(t, store, r, config))
-				time.Sleep(5 * time.Minute)
-				after := statusIn(t, store, account).Failing
-				require.Len(t, after, 1)
-				require.Greater(t, after[0].Attempts, before[0].Attempts)
-				require.Equal(t, before[0].FirstFailedAt, after[0].FirstFailedAt)
-				require.NoError(t, stop())
-
-				then(t, store, r)
-				stop = running(t, newConsumer(t, store, r, config))
-				time.Sleep(5 * time.Minute)
-				require.Empty(t, statusIn(t, store, account).Failing)
-				require.NoError(t, stop())
-			})
-		})
-	}
 }
 
 // A paused consumer tries no message again, and writes nothing because of one.

@@ -27,23 +27,9 @@ type delivery struct {
 	parkFailures int
 	away         int // failures in a row while the store was away
 
-	// In a consumer that parks in order, behind is the dead letter that the message is parked behind,
-	// without being delivered. A message that is already parked has none.
-	behind        *letters.Letter
-	alreadyParked bool
-
 	// request is set for a parked message whose redrive is requested. It is before all
 	// other items, and not in the window.
-	request  *letters.Request
-	redriven *redriven // nil unless a redrive has begun
-}
-
-// A redriven counts the failures of the redrive of a message that was parked in order. The worker that
-// has the item uses it, and the run's loop when the redrive has ended: it looks at the attempts of all items in flight.
-type redriven struct {
-	attempts     int
-	failingSince time.Time
-	at           messagestore.GlobalPosition // of the message that is redriven
+	request *letters.Request
 }
 
 type item = lanes.Item[delivery]
@@ -156,7 +142,7 @@ func (p *progress) finish(it *item) (wake, counts bool) {
 	if p.closed {
 		return false, false
 	}
-	cleared := p.failing.remove(it.Value.message.GlobalPosition, false)
+	cleared := p.failing.remove(it.Value.message.GlobalPosition)
 	before := p.window.length
 	p.window.finish(it)
 	after := p.window.length

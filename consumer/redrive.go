@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"time"
 
@@ -38,17 +37,12 @@ type redrives struct {
 	failures int // in a row
 	ids      map[uuid.UUID]struct{}
 	failed   map[uuid.UUID]time.Time // by the store: when to try again
-
-	blocked *letters.Blocked // nil unless the consumer parks in order
-	mine    func(messagestore.StreamName) bool
-	keys    map[string]struct{} // cardinal ids that have an item in the lanes, if it does
 }
 
 // A look is the result of a look for requests.
 type look struct {
 	due   []letters.Request
 	parks map[uuid.UUID]letters.Asked
-	knows bool // which cardinal ids are blocked
 	err   error
 }
 
@@ -57,13 +51,9 @@ func newRedrives(c *Consumer, place *checkpoint.Place, progress *progress) *redr
 		looks:  make(chan look, 1),
 		ids:    map[uuid.UUID]struct{}{},
 		failed: map[uuid.UUID]time.Time{},
-		keys:   map[string]struct{}{},
-		mine: func(stream messagestore.StreamName) bool {
-			return place.MySlot(stream)
-		},
 	}
-	config := letters.InboxConfig{
-		Mine: r.mine,
+	r.inbox = c.letters.Inbox(letters.InboxConfig{
+		Mine: func(stream messagestore.StreamName) bool { return place.MySlot(stream) },
 		Passed: func(stream messagestore.StreamName, at messagestore.GlobalPosition) bool {
 			return !place.Mine(stream, at) || at < progress.checkpoint()
 		},
@@ -72,12 +62,7 @@ func newRedrives(c *Consumer, place *checkpoint.Place, progress *progress) *redr
 				Str("id", asked.ID.String()).Str("reason", text.Shorten(asked.Reason)).
 				Msg("not parked, as an operator has asked: the message was finished before")
 		},
-	}
-	if c.config.Errors.Then == ParkInOrder {
-		r.blocked = c.letters.Blocked()
-		config.InTurn = r.blocked.InTurn
-	}
-	r.inbox = c.letters.Inbox(config)
+	})
 	return r
 }
 
@@ -105,14 +90,10 @@ func (r *redrives) start(ctx context.Context, run func(func()), now time.Time) {
 	}
 	room := maxRedrives - len(r.ids)
 	run(func() {
-		if err := r.readBlocked(ctx); err != nil {
-			r.looks <- look{err: err}
-			return
-		}
 		ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
 		defer cancel()
 		due, parks, err := r.inbox.Look(ctx, busy, room)
-		r.looks <- look{due, parks, true, err}
+		r.looks <- look{due, parks, err}
 	})
 }
 
@@ -120,10 +101,10 @@ func (r *redrives) start(ctx context.Context, run func(func()), now time.Time) {
 func (r *run) endLook(ctx context.Context, found look) {
 	now := time.Now()
 	r.redrives.busy = false
-	r.redrives.looked = r.redrives.looked || found.knows || r.blocked == nil
+	r.redrives.looked = true
 	r.redrives.lookedAt = now
 	r.redrives.at = now.Add(r.config.RedriveInterval)
-	if r.redrives.inbox.Empty() && (r.blocked == nil || !r.blocked.Any()) {
+	if r.redrives.inbox.Empty() {
 		r.redrives.at = now.Add(max(r.config.RedriveInterval, redriveRest))
 	}
 	if r.catchUp { // it looks once, and again after a redrive
@@ -144,9 +125,6 @@ func (r *run) endLook(ctx context.Context, found look) {
 		r.redrives.failures++
 		r.redrives.at = now.Add(r.storeFailed(looking, found.err, r.redrives.failures))
 	}
-	if r.blocked != nil {
-		found.due = r.inOrder(found)
-	}
 	r.lanes.Add(func(yield func(*item) bool) {
 		for _, q := range found.due {
 			r.redrives.ids[q.MessageID] = struct{}{}
@@ -158,8 +136,8 @@ func (r *run) endLook(ctx context.Context, found look) {
 }
 
 // redrive delivers a parked message, unless the request is settled, and stores the outcome.
-// It runs in a worker's goroutine. Again, if there is one, tells of a failure whether it is to be retried.
-func (r *run) redrive(work context.Context, q *letters.Request, again func(failure error, disposed *disposition.Error) (after time.Duration, is bool)) error {
+// It runs in a worker's goroutine.
+func (r *run) redrive(work context.Context, q *letters.Request) error {
 	redrive, m, err := r.beginRedrive(work, q)
 	if err != nil || redrive == nil {
 		return err
@@ -179,13 +157,6 @@ func (r *run) redrive(work context.Context, q *letters.Request, again func(failu
 	case work.Err() != nil && (disposed == nil || disposed.Kind == disposition.Retry):
 		return work.Err() // the request stays open
 	default:
-		if again != nil {
-			if after, is := again(failure, disposed); is {
-				r.counts.failed.Add(1)
-				r.logRedrive(r.config.Logger.Warn().Dur("wait", after).Str("error", text.Log(failure)), redrive, "redrive failed")
-				return &againError{after}
-			}
-		}
 		redrive.Failed(failure, panics.Stack(failure))
 	}
 	if err := r.settle(work, redrive); err != nil {
@@ -277,15 +248,7 @@ func (r *run) logRedrive(event *logger.Event, redrive *letters.Redrive, what str
 func (r *run) redriven(work context.Context, f failure) {
 	now := time.Now()
 	id := f.item.Value.request.MessageID
-	if again, is := errors.AsType[*againError](f.err); is {
-		r.lanes.Retry(f.item, now.Add(again.after))
-		return
-	}
-	if f.err == nil || work.Err() == nil {
-		r.redriveEnded(&f.item.Value)
-	}
 	r.progress.worked()
-	delete(r.redrives.keys, cardinalID(&f.item.Value))
 	r.lanes.Finish(f.item)
 	delete(r.redrives.ids, id)
 	if r.catchUp {

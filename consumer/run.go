@@ -42,7 +42,6 @@ type run struct {
 	lanes    *lanes.Lanes[delivery]
 	progress *progress
 	failures failures
-	blocked  *letters.Blocked                            // nil unless the consumer parks in order
 	parks    atomic.Pointer[map[uuid.UUID]letters.Asked] // by the loop, for workers: messages that an operator has parked
 	halted   atomic.Bool                                 // by the loop, for workers: no further item is to be begun
 
@@ -72,7 +71,6 @@ func newRun(c *Consumer, p *checkpoint.Place, catchUp bool) *run {
 		checkpoints: newCheckpointer(p, &c.config),
 		redrives:    newRedrives(c, p, progress),
 	}
-	r.blocked = r.redrives.blocked
 	config := lanes.Config[delivery]{Workers: c.config.Concurrency, Key: cardinalID, Work: r.work, Wake: r.wake}
 	if c.config.Concurrency == 1 {
 		config.Key = nil // in order of the category

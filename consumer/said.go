@@ -21,7 +21,7 @@ type said struct {
 func (r *run) sayNothing(page messagestore.CategoryPage) {
 	whole := !r.checkpoints.place.Leased() || r.checkpoints.place.SlotCount() == checkpoint.Slots
 	switch filtered := r.config.OnlyKnown || r.config.Correlation != ""; {
-	case page.More || r.from > 0 || r.took || r.owned():
+	case page.More || r.from > 0 || r.took:
 	case page.Next == 0:
 		if !r.said.empty {
 			r.said.empty = true
@@ -41,12 +41,6 @@ func (r *run) sayNothing(page messagestore.CategoryPage) {
 	}
 }
 
-// owned reports whether a package of this library has named the category, and no user.
-func (c *Consumer) owned() bool {
-	h, is := c.handler.(interface{ OwnsCategory() bool })
-	return is && h.OwnsCategory()
-}
-
 // sayFewConnections warns of a Concurrency above the connections of the store: handlers that use one
 // each wait for each other.
 func (c *Consumer) sayFewConnections() {
@@ -64,7 +58,7 @@ func (c *Consumer) sayFewConnections() {
 // wrote warns of a handler that writes to the category that its consumer reads: each such
 // message is delivered to it, too, and it may go on for ever.
 func (c *Consumer) wrote(stream string) {
-	if !strings.HasPrefix(stream, string(c.id.Category)+"-") || c.owned() {
+	if !strings.HasPrefix(stream, string(c.id.Category)+"-") {
 		return
 	}
 	if c.said.own.CompareAndSwap(false, true) {

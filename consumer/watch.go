@@ -38,7 +38,7 @@ func (r *run) lookAtHandlers(now time.Time) {
 	for _, it := range r.lanes.Items() {
 		s, known := r.slow.items[it]
 		if !known || s.attempts != it.Value.attempts {
-			s = slowItem{attempts: it.Value.attempts, since: now, say: now.Add(r.slowAfter())}
+			s = slowItem{attempts: it.Value.attempts, since: now, say: now.Add(slowAfter)}
 		}
 		if lasted := now.Sub(s.since); !now.Before(s.say) {
 			s.say = now.Add(lasted)
@@ -49,14 +49,6 @@ func (r *run) lookAtHandlers(now time.Time) {
 		items[it] = s
 	}
 	r.slow.items = items
-}
-
-// slowAfter returns how long the handler may have a message before that is logged.
-func (c *Consumer) slowAfter() time.Duration {
-	if h, is := c.handler.(interface{ TakesMinutes() bool }); is && h.TakesMinutes() {
-		return 3 * slowAfter
-	}
-	return slowAfter
 }
 
 func (r *run) logHandler(m *messagestore.Message, lasted time.Duration) {

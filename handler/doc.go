@@ -37,8 +37,8 @@
 //
 //	consumer   a dead letter now  again after d,          counted, logged;    its ErrorPolicy's Then
 //	                              not counted             the next message    now, without retries
-//	redrive    stays parked       stays parked; in        the dead letter     stays parked
-//	                              order again after d     is closed
+//	redrive    stays parked       stays parked            the dead letter     stays parked
+//	                                                      is closed
 //	relay      dead now           sent again after d,     not sent; counted,  dead now
 //	                              at most an hour         logged; the next
 //	step       the saga is parked the next attempt after  a mistake: the      no other attempt: the
@@ -53,8 +53,7 @@
 //	receiver   recorded, and not  delivered again         acknowledged;       recorded, and not
 //	           delivered again    after d                 counted, logged     delivered again
 //
-// The consumer's row holds under every ErrorPolicy. Where that is to park in order, Park parks in order
-// too. A redrive delivers a parked message, "in order" under ParkInOrder. A relay is of package outbox,
+// The consumer's row holds under every ErrorPolicy. A redrive delivers a parked message. A relay is of package outbox,
 // a dead message of it holds its key, and the function is its sink's; a d that is not above 0 is the relay's own pause there. A step, an
 // undo, a function and Answer are of package saga; the function that makes the command of an Ask is as a
 // step. A refused step is returned to the function of the saga, which is undone if that returns the

@@ -47,7 +47,6 @@ type Entry struct {
 	Error         string    // the last failure, shortened
 	Stack         string    // of the last failure, if it was a panic, shortened
 	Reason        string    // of the operator that had the message parked ([Entries.RequestPark])
-	Behind        bool      // the message was not delivered, because an earlier one of its cardinal id was parked
 	Attempts      int       // how often the message was delivered
 	FirstFailedAt time.Time // by the consumer's clock
 	ParkedAt      time.Time // for the last time, by the store's clock
@@ -162,9 +161,6 @@ func requests(r *letters.Requests, err error) (*Requests, error) {
 // message stays parked with the new error, or by a redrive of another process. A consumer
 // that is killed during the delivery redrives the message when it is started again, and two
 // processes with one identity may both redrive it.
-//
-// A consumer that parks in order redrives a message when it is the first of its cardinal id that is
-// parked, and then those behind it without a request. A request for another waits.
 //
 // The message is not written to its category a second time: other consumers of the category
 // would get it again, and the stream would have two events where one happened.

@@ -30,7 +30,6 @@ type InboxConfig struct {
 	Mine   func(messagestore.StreamName) bool                              // the member has the stream
 	Passed func(messagestore.StreamName, messagestore.GlobalPosition) bool // a message of its own is behind its checkpoint
 	Void   func(Asked)                                                     // a message that was to be parked is finished
-	InTurn func(Request) bool                                              // the message may be redriven now; nil for any
 }
 
 // An Asked is a message that is to be parked.
@@ -102,10 +101,6 @@ func (in *Inbox) Look(ctx context.Context, busy map[uuid.UUID]struct{}, room int
 		_, isBusy := busy[q.MessageID]
 		// A request of another member is looked at only if no open one is before it.
 		if isBusy && mine || !mine && len(open) > 0 || mine && len(due) == room {
-			open = append(open, q)
-			continue
-		}
-		if mine && in.config.InTurn != nil && !in.config.InTurn(q) {
 			open = append(open, q)
 			continue
 		}

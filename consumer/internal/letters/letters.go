@@ -5,6 +5,7 @@ package letters
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -52,7 +53,6 @@ type Entry struct {
 	Error         string
 	Stack         string
 	Reason        string
-	Behind        bool
 	Attempts      int
 	FirstFailedAt time.Time
 	ParkedAt      time.Time
@@ -81,7 +81,6 @@ type parked struct {
 	FirstFailedAt  time.Time                   `json:"firstFailedAt"`
 	Stack          string                      `json:"stack,omitempty"`
 	Reason         string                      `json:"reason,omitempty"`
-	Behind         bool                        `json:"behind,omitempty"` // it was not delivered
 }
 
 func (parked) MessageType() string { return "Parked" }
@@ -286,13 +285,41 @@ func (l *Letters) read(ctx context.Context, stream messagestore.StreamName) (*st
 	return s, nil
 }
 
+// take takes in a message of a dead letter's stream.
+func (s *state) take(m *messagestore.Message) error {
+	switch m.Type {
+	case parked{}.MessageType():
+		var p parked
+		if err := json.Unmarshal(m.Data, &p); err != nil {
+			return fmt.Errorf("decode %s: %w", m, err)
+		}
+		s.open = true
+		s.Letter = Letter{outcome: m.Position, Entry: Entry{
+			ID: p.MessageID, Type: p.Type, Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition,
+			Error: p.Error, Stack: p.Stack, Reason: p.Reason, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, ParkedAt: m.Time,
+			DeadLetter: m.Stream,
+		}}
+	case redriven{}.MessageType():
+		var out redriven
+		if err := json.Unmarshal(m.Data, &out); err != nil {
+			return fmt.Errorf("decode %s: %w", m, err)
+		}
+		s.open = false
+		s.outcome = m.Position
+		if out.Dropped == "" {
+			s.Attempts++ // with the attempt that succeeded
+		}
+	}
+	s.version = m.Position
+	return nil
+}
+
 // A Failure is a message that a consumer gives up on.
 type Failure struct {
 	Message       *messagestore.Message
 	Err           error
-	Stack         string  // of a panic, shortened
-	Reason        string  // of an operator; then there may be no Err
-	Behind        *Letter // the dead letter that kept the message from being delivered; then there is no Err
+	Stack         string // of a panic, shortened
+	Reason        string // of an operator; then there may be no Err
 	Attempts      int
 	FirstFailedAt time.Time
 }
@@ -306,15 +333,13 @@ func (l *Letters) Park(ctx context.Context, f Failure) (*Letter, error) {
 	case m == nil:
 		return nil, l.failed("park", messagestore.NewInvalidError("message", nil, "it is nil"))
 	case f.Err != nil:
-	case f.Behind != nil:
-		f.Err = errBehind(f.Behind)
 	default:
 		f.Err = errors.New("parked by an operator: " + f.Reason)
 	}
 	p := parked{
 		Consumer: l.consumer.Name, MessageID: m.ID, Type: m.Type, Stream: m.Stream, Position: m.Position, GlobalPosition: m.GlobalPosition,
 		Error: text.Of(f.Err), Stack: f.Stack, Reason: f.Reason,
-		Behind: f.Behind != nil, Attempts: f.Attempts, FirstFailedAt: f.FirstFailedAt.UTC(),
+		Attempts: f.Attempts, FirstFailedAt: f.FirstFailedAt.UTC(),
 	}
 	stream := l.consumer.DeadLetter(m.ID)
 	for version := messagestore.NoStream; ; {
@@ -322,7 +347,7 @@ func (l *Letters) Park(ctx context.Context, f Failure) (*Letter, error) {
 		if err == nil {
 			return &Letter{outcome: written.Version, Entry: Entry{
 				ID: m.ID, Type: p.Type, Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition,
-				Error: p.Error, Stack: p.Stack, Reason: p.Reason, Behind: p.Behind, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt,
+				Error: p.Error, Stack: p.Stack, Reason: p.Reason, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt,
 				DeadLetter: stream,
 			}}, nil
 		}
