@@ -89,7 +89,7 @@ func Queue() []measure.Case {
 			},
 			Goals: []measure.Goal{{Metric: measure.Rate, Of: sqliteTen, AtLeast: 2000}, {Metric: measure.Rate, Of: sqliteOne, AtLeast: 2000}},
 		},
-		takesUnderSnapshot(), takesOfBacklog(),
+		timers(), takesUnderSnapshot(), takesOfBacklog(),
 	}
 }
 

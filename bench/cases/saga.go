@@ -39,64 +39,113 @@ func Saga() []measure.Case {
 		Name:       "saga/3-steps/64-callers",
 		Shows:      "Start a saga of three empty steps and wait for its result, 64 callers",
 		Contenders: of(sagaCallers),
-		Goals:      []measure.Goal{{Metric: measure.Rate, Of: dibs, To: dbosTransact, AtLeast: 3}},
+		Goals:      []measure.Goal{{Metric: measure.Rate, Of: dibs, To: dbosTransact, AtLeast: 5}},
 	}, {
 		Name:       "saga/3-steps/1-caller",
 		Shows:      "Start a saga of three empty steps and wait for its result, one caller",
 		Contenders: of(1),
 		Goals:      []measure.Goal{{Metric: measure.P50, Of: dibs, To: dbosTransact, AtMost: 1}},
+	}, {
+		Name:       "saga/3-processes",
+		Shows:      "Start a saga of three empty steps and wait for its result, 63 callers in one process, and 21 in each of three",
+		Contenders: []measure.Contender{{Name: oneRunner, Run: sagaProcesses(1)}, {Name: threeRunners, Run: sagaProcesses(3)}},
+		Goals:      []measure.Goal{{Metric: measure.Rate, Of: threeRunners, To: oneRunner, AtLeast: 1}},
+	}, {
+		Name:       "saga/waiting",
+		Shows:      "100,000 sagas wait (a short run: 5,000): the memory that they take, and the first saga of a process after a kill",
+		Contenders: []measure.Contender{{Name: dibs, Run: sagasWait}},
+		Goals: []measure.Goal{
+			{Metric: measure.More, Of: dibs, AtMost: 64 << 20}, {Metric: measure.P50, Of: dibs, AtMost: 2},
+		},
 	}}
+}
+
+const (
+	oneRunner    = "Dibs, one process"
+	threeRunners = "Dibs, three processes"
+)
+
+// A booking is the saga of three steps over a store. Those whose trip is to nowhere sleep after the steps.
+type booking struct {
+	*saga.Saga[trip, string]
+	*dibsStore
+}
+
+const nowhere = "nowhere"
+
+func newBooking(s *dibsStore) (booking, error) {
+	var steps saga.Steps
+	var all []*saga.Step[trip, string]
+	for _, name := range sagaSteps {
+		step := saga.NewStep(name, func(_ context.Context, t trip) (string, error) { return t.ID, nil }, saga.Nothing[trip, string], nil)
+		all, steps = append(all, step), append(steps, step)
+	}
+	of, err := saga.New(s.Store, "booking", func(r *saga.Run, t trip) (string, error) {
+		for _, step := range all {
+			if _, err := step.Do(r, t); err != nil {
+				return "", err
+			}
+		}
+		if t.To == nowhere {
+			return "", r.Sleep("for ever", 1000*time.Hour)
+		}
+		return t.ID, nil
+	}, steps, nil)
+	return booking{of, s}, err
+}
+
+// run does f beside a runner.
+func (b booking) run(ctx context.Context, f func(ctx context.Context) error) error {
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(running) }()
+	err := f(ctx)
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// book starts a saga, and waits for its end.
+func (b booking) book(ctx context.Context) error {
+	t := newTrip()
+	if _, err := b.Begin(ctx, t.ID, t); err != nil {
+		return err
+	}
+	status, err := b.Wait(ctx, t.ID)
+	if err == nil && (!status.IsOver() || status.Out != t.ID) {
+		err = fmt.Errorf("saga %s is %s with %q", t.ID, status.State, status.Out)
+	}
+	return err
+}
+
+// call has callers start sagas and wait, beside a runner.
+func (b booking) call(ctx context.Context, cell *measure.Cell, callers int) (done int64, err error) {
+	err = b.run(ctx, func(ctx context.Context) (err error) {
+		done, err = cell.Callers(ctx, callers, func(ctx context.Context, _ int) (int, error) { return 1, b.book(ctx) })
+		return err
+	})
+	return done, err
+}
+
+func (s *dibsStore) completed(ctx context.Context) (n int64, err error) {
+	return n, s.pool.QueryRow(ctx, "select count(*) from dibs.messages where category = 'booking:saga' and type = 'Completed'").Scan(&n)
 }
 
 func sagas(callers int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
-		url, err := database(ctx, cell, server.Dibs)
+		s, err := openQueueStore(ctx, cell)
 		if err != nil {
 			return err
 		}
-		s, err := openDibsStore(ctx, url)
+		b, err := newBooking(s)
 		if err != nil {
 			return err
 		}
-		defer s.close()
-		var steps saga.Steps
-		var all []*saga.Step[trip, string]
-		for _, name := range sagaSteps {
-			step := saga.NewStep(name, func(_ context.Context, t trip) (string, error) { return t.ID, nil }, saga.Nothing[trip, string], nil)
-			all, steps = append(all, step), append(steps, step)
-		}
-		booking, err := saga.New(s.Store, "booking", func(r *saga.Run, t trip) (string, error) {
-			for _, step := range all {
-				if _, err := step.Do(r, t); err != nil {
-					return "", err
-				}
-			}
-			return t.ID, nil
-		}, steps, nil)
+		done, err := b.call(ctx, cell, callers)
 		if err != nil {
 			return err
 		}
-		running, stop := context.WithCancel(ctx)
-		defer stop()
-		ended := make(chan error, 1)
-		go func() { ended <- booking.Run(running) }()
-		done, err := cell.Callers(ctx, callers, func(ctx context.Context, _ int) (int, error) {
-			t := newTrip()
-			if _, err := booking.Begin(ctx, t.ID, t); err != nil {
-				return 1, err
-			}
-			status, err := booking.Wait(ctx, t.ID)
-			if err == nil && (!status.IsOver() || status.Out != t.ID) {
-				err = fmt.Errorf("saga %s is %s with %q", t.ID, status.State, status.Out)
-			}
-			return 1, err
-		})
-		stop()
-		err = errors.Join(err, <-ended)
-		var completed int64
-		if scanErr := s.pool.QueryRow(ctx, "select count(*) from dibs.messages where category = 'booking:saga' and type = 'Completed'").Scan(&completed); scanErr != nil {
-			return errors.Join(err, scanErr)
-		}
+		completed, err := s.completed(ctx)
 		return errors.Join(err, cell.Check("completed sagas", completed, done))
 	}
 }

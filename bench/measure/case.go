@@ -69,6 +69,7 @@ const (
 	WAL       Metric = "WAL"              // bytes an operation
 	Stored    Metric = "stored"           // bytes of tables and indexes an operation
 	Resident  Metric = "peak RSS"         // bytes of the client's memory that are in RAM, at most
+	More      Metric = "more RSS"         // bytes of the client's memory that are in RAM, beyond those before the work
 	WriteP99  Metric = "p99 of the write" // where more than the write is timed
 	Cores     Metric = "cores"            // how many of the processors were busy for it, 0.02 for 2 % of one
 	Least     Metric = "least"            // seconds of an operation, the least of many

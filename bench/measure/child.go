@@ -90,6 +90,30 @@ func runChild(encoded string) error {
 	return json.NewEncoder(os.Stdout).Encode(cell.tally)
 }
 
+// Process has a process do the work registered under name, before the cell's own is measured, and returns its tally.
+func (c *Cell) Process(ctx context.Context, name string, arg any) (Tally, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p, err := c.start(ctx, name, arg, 0)
+	if err != nil {
+		return Tally{}, err
+	}
+	defer p.stop(cancel)
+	if err := p.awaitReady(); err != nil {
+		return Tally{}, err
+	}
+	return p.work()
+}
+
+// start starts the process of a number.
+func (c *Cell) start(ctx context.Context, name string, arg any, number uint64) (*childProcess, error) {
+	encoded, err := json.Marshal(arg)
+	if err != nil {
+		return nil, err
+	}
+	return startChild(ctx, childTask{Name: name, Args: encoded, Time: c.Time, Warmup: c.Warmup, Long: c.Long, Smoke: c.Smoke, Seed: c.Seed + number<<32})
+}
+
 // Processes starts as many processes as there are args, has each do the work registered
 // under name, all at once, and measures. While they work, meanwhile is called, if it is
 // not nil, with a context that ends when they have. It returns each one's tally, and
@@ -99,12 +123,8 @@ func (c *Cell) Processes(ctx context.Context, name string, args []any, meanwhile
 	defer cancel()
 	processes := make([]*childProcess, len(args))
 	for i, arg := range args {
-		encoded, err := json.Marshal(arg)
-		if err != nil {
-			return nil, err
-		}
-		task := childTask{Name: name, Args: encoded, Time: c.Time, Warmup: c.Warmup, Long: c.Long, Smoke: c.Smoke, Seed: c.Seed + uint64(i)<<32}
-		if processes[i], err = startChild(ctx, task); err != nil {
+		var err error
+		if processes[i], err = c.start(ctx, name, arg, uint64(i)); err != nil {
 			return nil, err
 		}
 		defer processes[i].stop(cancel)

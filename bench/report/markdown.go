@@ -171,7 +171,7 @@ func value(m measure.Metric, v float64) string {
 		}
 	case measure.WAL, measure.Stored:
 		return thousands(v) + " B"
-	case measure.Resident:
+	case measure.Resident, measure.More:
 		return number(v/(1<<20)) + " MiB"
 	case measure.Cores, measure.Spread, measure.Quiet:
 		return number(v*100) + " %"
