@@ -2,11 +2,8 @@ package kafkabroker
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -62,14 +59,8 @@ type ReceiverConfig struct {
 // A Receiver passes the records of topics to a function. Its methods are safe for concurrent use, but it runs once at a
 // time. There is nothing to close.
 type Receiver struct {
+	engine  *receiving.Receiver[*kgo.Record]
 	options []kgo.Opt
-	topics  []string
-	f       func(ctx context.Context, m *kgo.Record) error
-	park    func(ctx context.Context, m *kgo.Record, reason error) error
-	config  receiving.Config
-
-	running atomic.Bool
-	counts  receiving.Counts
 }
 
 // ErrRunning is returned by a Run while another goes on.
@@ -94,40 +85,31 @@ func NewReceiver(
 	if config == nil {
 		config = &ReceiverConfig{}
 	}
-	r := &Receiver{topics: slices.Clone(topics), f: f, park: park, config: receiving.Config{
-		Concurrency: config.Concurrency, MaxDelay: config.MaxDelay, Attempts: config.Attempts, Grace: config.Grace, Logger: config.Logger,
-	}.WithDefaults()}
-	r.options = append([]kgo.Opt{kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())}, options...)
-	r.options = append(r.options, kgo.ConsumerGroup(group), kgo.ConsumeTopics(r.topics...), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll())
-	if err := r.check(group); err != nil {
-		return nil, fmt.Errorf("invalid receiver: %w", err)
+	engine, err := receiving.New(f, park, receiving.Config(*config), mistakes(group, topics)...)
+	if err != nil {
+		return nil, err
 	}
+	r := &Receiver{engine: engine, options: append([]kgo.Opt{kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())}, options...)}
+	r.options = append(r.options, kgo.ConsumerGroup(group), kgo.ConsumeTopics(topics...), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll())
 	return r, nil
 }
 
-func (r *Receiver) check(group string) error {
-	all := r.config.Check()
+func mistakes(group string, topics []string) (all []error) {
 	add := func(field string, value any, rule string) {
 		all = append(all, messagestore.NewInvalidError(field, value, rule))
 	}
 	if group == "" {
 		add("group", group, "it is empty")
 	}
-	if len(r.topics) == 0 {
+	if len(topics) == 0 {
 		add("topics", nil, "there are none")
 	}
-	for _, topic := range r.topics {
+	for _, topic := range topics {
 		if rule := topicRule(topic); rule != "" {
 			add("topic", topic, rule)
 		}
 	}
-	if r.f == nil {
-		add("function", nil, "it is nil")
-	}
-	if r.park == nil {
-		add("park", nil, "it is nil")
-	}
-	return errors.Join(all...)
+	return all
 }
 
 // ReceiverStats are a receiver's counts since [NewReceiver].
@@ -139,60 +121,29 @@ type ReceiverStats struct {
 }
 
 // Stats returns the counts of this moment.
-func (r *Receiver) Stats() ReceiverStats {
-	return ReceiverStats{r.counts.Acked.Load(), r.counts.Delayed.Load(), r.counts.Parked.Load(), r.counts.Skipped.Load()}
-}
+func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to [ReceiverConfig.Grace] for those in work,
 // cancels their context, commits the offsets, leaves the group and returns nil. It waits for brokers that are away.
 //
 // It returns an error only if the options are none of a client, or the receiver runs already ([ErrRunning]).
 func (r *Receiver) Run(ctx context.Context) error {
-	if ctx == nil {
-		return fmt.Errorf("receive: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
-	}
-	if !r.running.CompareAndSwap(false, true) {
-		return ErrRunning
-	}
-	defer r.running.Store(false)
-
-	n := &run{Receiver: r, partitions: map[place]*partition{}}
-	n.desk = receiving.NewDesk(window, func(ctx context.Context, d *delivery, times int) (time.Duration, bool) {
-		return r.config.Handle(ctx, &r.counts, d, times, 0, receiving.Work{
-			Call: func(ctx context.Context) error { return r.f(ctx, d.record) },
-			Park: func(ctx context.Context, reason error) error { return r.park(ctx, d.record, reason) },
-		})
-	})
-	client, err := kgo.NewClient(append(slices.Clone(r.options), kgo.OnPartitionsRevoked(n.revoked), kgo.OnPartitionsLost(n.lost))...)
-	if err != nil {
-		return fmt.Errorf("receive: %w", err)
-	}
-	n.client = client
-	fetching, stop := context.WithCancel(ctx)
-	defer stop()
-	working, cancel := receiving.Grace(fetching, r.config.Grace)
-	defer cancel()
-	n.desk.Start(fetching, working, r.config.Concurrency)
-	committing, end := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for backoff.Wait(committing, commitEvery) == nil {
-			n.commit(committing, client)
+	return r.engine.Run(ctx, func(fetching, working context.Context, _ context.CancelFunc) error {
+		n := &fetcher{Receiver: r, partitions: map[place]*partition{}, desk: receiving.NewDesk[*delivery](r.engine, window)}
+		var err error
+		n.client, err = kgo.NewClient(append(slices.Clone(r.options), kgo.OnPartitionsRevoked(n.revoked), kgo.OnPartitionsLost(n.lost))...)
+		if err != nil {
+			return err
 		}
-	}()
-	n.fetch(fetching)
-	stop()
-	n.desk.Stop()
-	end()
-	<-ended
-	n.commit(context.WithoutCancel(ctx), client)
-	client.CloseAllowingRebalance()
-	return nil
+		_, err = n.desk.Serve(fetching, working, r.engine.Concurrency, n.fetch, n.commitAll)
+		n.commit(context.WithoutCancel(ctx), n.client)
+		n.client.CloseAllowingRebalance()
+		return err
+	})
 }
 
-// A run is one call of Run.
-type run struct {
+// A fetcher is one call of Run.
+type fetcher struct {
 	*Receiver
 	client *kgo.Client
 	desk   *receiving.Desk[*delivery]
@@ -215,12 +166,12 @@ type partition struct {
 }
 
 // fetch puts records on the desk until ctx is done.
-func (n *run) fetch(ctx context.Context) {
+func (n *fetcher) fetch(ctx context.Context) error {
 	failed := 0
 	for {
 		room := n.desk.Room(ctx)
 		if room == 0 {
-			return
+			return nil
 		}
 		fetches := n.client.PollRecords(ctx, room)
 		fetches.EachRecord(n.put)
@@ -231,13 +182,12 @@ func (n *run) fetch(ctx context.Context) {
 			continue
 		}
 		failed++
-		n.config.Logger.Warn().Str("error", text.Log(err)).Msg("no message could be asked for")
-		_ = backoff.Wait(ctx, backoff.After(failed, receiving.LeastDelay, 5*time.Second))
+		n.engine.Unasked(ctx, failed, err)
 	}
 }
 
-func (n *run) put(record *kgo.Record) {
-	d := &delivery{run: n, record: record}
+func (n *fetcher) put(record *kgo.Record) {
+	d := &delivery{n: n, record: record}
 	at := place{record.Topic, record.Partition}
 	n.mu.Lock()
 	d.of = n.partitions[at]
@@ -251,7 +201,7 @@ func (n *run) put(record *kgo.Record) {
 }
 
 // done notes that a record is done with, and what may be committed then.
-func (n *run) done(d *delivery) {
+func (n *fetcher) done(d *delivery) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d.ended = true
@@ -264,8 +214,15 @@ func (n *run) done(d *delivery) {
 	}
 }
 
+// commitAll commits offsets at intervals until ctx is done.
+func (n *fetcher) commitAll(ctx context.Context) {
+	for backoff.Wait(ctx, commitEvery) == nil {
+		n.commit(ctx, n.client)
+	}
+}
+
 // commit commits the offsets below which all records are done with. After a failure it is tried again by the next call.
-func (n *run) commit(ctx context.Context, client *kgo.Client) {
+func (n *fetcher) commit(ctx context.Context, client *kgo.Client) {
 	offsets := map[string]map[int32]kgo.EpochOffset{}
 	n.mu.Lock()
 	for at, p := range n.partitions {
@@ -304,18 +261,18 @@ func (n *run) commit(ctx context.Context, client *kgo.Client) {
 			}
 		}
 		if err != nil {
-			n.config.Logger.Warn().Str("error", text.Log(err)).Msg("offsets were not committed: messages may come again")
+			n.engine.Logger.Warn().Str("error", text.Log(err)).Msg("offsets were not committed: messages may come again")
 		}
 	})
 }
 
 // revoked commits what is done with on partitions that go to another receiver, which gets the other records.
-func (n *run) revoked(ctx context.Context, client *kgo.Client, parts map[string][]int32) {
+func (n *fetcher) revoked(ctx context.Context, client *kgo.Client, parts map[string][]int32) {
 	n.commit(ctx, client)
 	n.lost(ctx, client, parts)
 }
 
-func (n *run) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+func (n *fetcher) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	n.mu.Lock()
 	for topic, ids := range parts {
 		for _, id := range ids {
@@ -336,18 +293,19 @@ func (n *run) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 
 // A delivery is a record as the engine of all receivers has it.
 type delivery struct {
-	run    *run
+	n      *fetcher
 	record *kgo.Record
 	of     *partition
 	ended  bool
 }
 
-func (d *delivery) Place() string { return d.record.Topic }
-func (d *delivery) Times() int    { return 1 }
-func (d *delivery) Extend()       {} // the client's heartbeats do
+func (d *delivery) Message() *kgo.Record { return d.record }
+func (d *delivery) Place() string        { return d.record.Topic }
+func (d *delivery) Times() int           { return 1 }
+func (d *delivery) Extend()              {} // the client's heartbeats do
 
 func (d *delivery) Ack(context.Context) error {
-	d.run.done(d)
+	d.n.done(d)
 	return nil
 }
 

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -16,7 +14,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/receiving"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
@@ -68,13 +65,8 @@ type ReceiverConfig struct {
 // A Receiver passes the messages of a JetStream consumer to a function. Its methods are safe for
 // concurrent use, but it runs once at a time. There is nothing to close.
 type Receiver struct {
+	engine   *receiving.Receiver[jetstream.Msg]
 	consumer jetstream.Consumer
-	f        func(ctx context.Context, m jetstream.Msg) error
-	park     func(ctx context.Context, m jetstream.Msg, reason error) error
-	config   receiving.Config
-
-	running atomic.Bool
-	counts  receiving.Counts
 }
 
 // ErrRunning is returned by a Run while another goes on.
@@ -100,32 +92,21 @@ func NewReceiver(
 	if config == nil {
 		config = &ReceiverConfig{}
 	}
-	r := &Receiver{consumer: c, f: f, park: park, config: receiving.Config{
-		Concurrency: config.Concurrency, MaxDelay: config.MaxDelay, Attempts: config.Attempts, Grace: config.Grace, Logger: config.Logger,
-	}.WithDefaults()}
-	if err := r.check(); err != nil {
-		return nil, fmt.Errorf("invalid receiver: %w", err)
+	engine, err := receiving.New(f, park, receiving.Config(*config), mistakes(c)...)
+	if err != nil {
+		return nil, err
 	}
-	return r, nil
+	return &Receiver{engine, c}, nil
 }
 
-func (r *Receiver) check() error {
-	all := r.config.Check()
-	add := func(field string, value any, rule string) {
-		all = append(all, messagestore.NewInvalidError(field, value, rule))
+func mistakes(c jetstream.Consumer) []error {
+	if isNil(c) {
+		return []error{messagestore.NewInvalidError("consumer", nil, "there is none")}
 	}
-	if isNil(r.consumer) {
-		add("consumer", nil, "there is none")
-	} else if info := r.consumer.CachedInfo(); info != nil && info.Config.AckPolicy != jetstream.AckExplicitPolicy {
-		add("consumer", info.Name, "its acknowledgements are not explicit")
+	if info := c.CachedInfo(); info != nil && info.Config.AckPolicy != jetstream.AckExplicitPolicy {
+		return []error{messagestore.NewInvalidError("consumer", info.Name, "its acknowledgements are not explicit")}
 	}
-	if r.f == nil {
-		add("function", nil, "it is nil")
-	}
-	if r.park == nil {
-		add("park", nil, "it is nil")
-	}
-	return errors.Join(all...)
+	return nil
 }
 
 // ReceiverStats are a receiver's counts since [NewReceiver].
@@ -137,42 +118,24 @@ type ReceiverStats struct {
 }
 
 // Stats returns the counts of this moment.
-func (r *Receiver) Stats() ReceiverStats {
-	return ReceiverStats{r.counts.Acked.Load(), r.counts.Delayed.Load(), r.counts.Parked.Load(), r.counts.Skipped.Load()}
-}
+func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to [ReceiverConfig.Grace] for those in
 // work, cancels their context and returns nil. It returns an error only if the consumer or its stream was deleted, the
 // connection was closed, or the receiver runs already ([ErrRunning]). It waits for a server that is away.
 func (r *Receiver) Run(ctx context.Context) error {
-	if ctx == nil {
-		return fmt.Errorf("receive: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
-	}
-	if !r.running.CompareAndSwap(false, true) {
-		return ErrRunning
-	}
-	defer r.running.Store(false)
-
-	fetching, stop := context.WithCancel(ctx)
-	defer stop()
-	working, cancel := receiving.Grace(fetching, r.config.Grace)
-	defer cancel()
-
-	failures := make([]error, r.config.Concurrency)
-	var workers sync.WaitGroup
-	for i := range failures {
-		workers.Go(func() {
-			failures[i] = r.work(fetching, working)
-			stop() // the others
-		})
-	}
-	workers.Wait()
-	for _, err := range failures {
-		if err != nil {
-			return fmt.Errorf("receive: %w", err)
+	return r.engine.Run(ctx, func(fetching, working context.Context, stop context.CancelFunc) error {
+		failures := make([]error, r.engine.Concurrency)
+		var workers sync.WaitGroup
+		for i := range failures {
+			workers.Go(func() {
+				failures[i] = r.work(fetching, working)
+				stop() // the others
+			})
 		}
-	}
-	return nil
+		workers.Wait()
+		return cmp.Or(failures...)
+	})
 }
 
 // work receives one message after the other.
@@ -192,8 +155,7 @@ func (r *Receiver) work(fetching, working context.Context) error {
 			return err
 		default:
 			failed++
-			r.config.Logger.Warn().Str("error", text.Log(err)).Msg("no message could be asked for")
-			_ = backoff.Wait(fetching, backoff.After(failed, receiving.LeastDelay, 5*time.Second))
+			r.engine.Unasked(fetching, failed, err)
 		}
 	}
 	return nil
@@ -202,10 +164,7 @@ func (r *Receiver) work(fetching, working context.Context) error {
 // receive passes a message to the function, and tells the server what came of it.
 func (r *Receiver) receive(ctx context.Context, m jetstream.Msg) {
 	d := delivery{m}
-	again, ended := r.config.Handle(ctx, &r.counts, d, d.Times(), r.half(), receiving.Work{
-		Call: func(ctx context.Context) error { return r.f(ctx, m) },
-		Park: func(ctx context.Context, reason error) error { return r.park(ctx, m, reason) },
-	})
+	again, ended := r.engine.Handle(ctx, d, d.Times(), r.half())
 	if ended {
 		return
 	}
@@ -214,7 +173,7 @@ func (r *Receiver) receive(ctx context.Context, m jetstream.Msg) {
 		back = m.Nak
 	}
 	if err := back(); err != nil {
-		r.config.Logger.Warn().Str("from", m.Subject()).Str("error", text.Log(err)).Msg("the server was not told of a failure")
+		r.engine.Logger.Warn().Str("from", m.Subject()).Str("error", text.Log(err)).Msg("the server was not told of a failure")
 	}
 }
 
@@ -233,7 +192,8 @@ func (r *Receiver) half() time.Duration {
 // A delivery is a message as the engine of all receivers has it.
 type delivery struct{ jetstream.Msg }
 
-func (d delivery) Place() string { return d.Subject() }
+func (d delivery) Message() jetstream.Msg { return d.Msg }
+func (d delivery) Place() string          { return d.Subject() }
 
 func (d delivery) Times() int {
 	data, err := d.Metadata()

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -72,15 +71,10 @@ type ReceiverConfig struct {
 // A Receiver passes the entries of a stream to a function. Its methods are safe for concurrent use, but it runs once at
 // a time. There is nothing to close.
 type Receiver struct {
+	engine        *receiving.Receiver[redis.XMessage]
 	client        redis.UniversalClient
 	stream, group string
-	f             func(ctx context.Context, m redis.XMessage) error
-	park          func(ctx context.Context, m redis.XMessage, reason error) error
-	config        receiving.Config
 	lease         time.Duration
-
-	running atomic.Bool
-	counts  receiving.Counts
 }
 
 // ErrRunning is returned by a Run while another goes on.
@@ -105,17 +99,18 @@ func NewReceiver(
 	if config == nil {
 		config = &ReceiverConfig{}
 	}
-	r := &Receiver{client: client, stream: stream, group: group, f: f, park: park, config: receiving.Config{
+	r := &Receiver{client: client, stream: stream, group: group, lease: cmp.Or(config.Lease, 30*time.Second)}
+	var err error
+	r.engine, err = receiving.New(f, park, receiving.Config{
 		Concurrency: config.Concurrency, MaxDelay: config.MaxDelay, Attempts: config.Attempts, Grace: config.Grace, Logger: config.Logger,
-	}.WithDefaults(), lease: cmp.Or(config.Lease, 30*time.Second)}
-	if err := r.check(); err != nil {
-		return nil, fmt.Errorf("invalid receiver: %w", err)
+	}, r.mistakes()...)
+	if err != nil {
+		return nil, err
 	}
 	return r, nil
 }
 
-func (r *Receiver) check() error {
-	all := r.config.Check()
+func (r *Receiver) mistakes() (all []error) {
 	add := func(field string, value any, rule string) {
 		all = append(all, messagestore.NewInvalidError(field, value, rule))
 	}
@@ -128,16 +123,10 @@ func (r *Receiver) check() error {
 	if n := len(r.group); n == 0 || n > MaxStreamBytes {
 		add("group", r.group, fmt.Sprintf("it has 1 to %d bytes", MaxStreamBytes))
 	}
-	if r.f == nil {
-		add("function", nil, "it is nil")
-	}
-	if r.park == nil {
-		add("park", nil, "it is nil")
-	}
 	if d := r.lease; d < time.Second || d > time.Hour {
 		add("Lease", d, "it is between 1s and 1h0m0s")
 	}
-	return errors.Join(all...)
+	return all
 }
 
 // ReceiverStats are a receiver's counts since [NewReceiver].
@@ -149,9 +138,7 @@ type ReceiverStats struct {
 }
 
 // Stats returns the counts of this moment.
-func (r *Receiver) Stats() ReceiverStats {
-	return ReceiverStats{r.counts.Acked.Load(), r.counts.Delayed.Load(), r.counts.Parked.Load(), r.counts.Skipped.Load()}
-}
+func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
 // Run receives messages until ctx is done. Then it takes no more, waits up to [ReceiverConfig.Grace] for those in work,
 // cancels their context, gives the others back and returns nil. It makes the stream and the group if they are missing,
@@ -159,46 +146,22 @@ func (r *Receiver) Stats() ReceiverStats {
 //
 // It returns an error only if the client was closed, the key is no stream, or the receiver runs already ([ErrRunning]).
 func (r *Receiver) Run(ctx context.Context) error {
-	if ctx == nil {
-		return fmt.Errorf("receive: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
-	}
-	if !r.running.CompareAndSwap(false, true) {
-		return ErrRunning
-	}
-	defer r.running.Store(false)
-
-	fetching, stop := context.WithCancel(ctx)
-	defer stop()
-	working, cancel := receiving.Grace(fetching, r.config.Grace)
-	defer cancel()
-	n := &run{Receiver: r}
-	n.desk = receiving.NewDesk(window, func(ctx context.Context, d *delivery, times int) (time.Duration, bool) {
-		return r.config.Handle(ctx, &r.counts, d, times, 0, receiving.Work{
-			Call: func(ctx context.Context) error { return r.f(ctx, d.message) },
-			Park: func(ctx context.Context, reason error) error { return r.park(ctx, d.message, reason) },
-		})
+	return r.engine.Run(ctx, func(fetching, working context.Context, stop context.CancelFunc) error {
+		n := &fetcher{Receiver: r, desk: receiving.NewDesk[*delivery](r.engine, window)}
+		left, err := n.desk.Serve(fetching, working, r.engine.Concurrency, func(ctx context.Context) error {
+			defer stop()
+			return n.fetch(ctx)
+		}, n.extend)
+		n.giveBack(left)
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", text.Shorten(r.stream), err)
+		}
+		return nil
 	})
-	n.desk.Start(fetching, working, r.config.Concurrency)
-	extending, end := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		n.extend(extending)
-	}()
-	err := n.fetch(fetching)
-	stop()
-	left := n.desk.Stop()
-	end()
-	<-ended
-	n.giveBack(left)
-	if err != nil {
-		return fmt.Errorf("receive from %s: %w", r.stream, err)
-	}
-	return nil
 }
 
-// A run is one call of Run.
-type run struct {
+// A fetcher is one call of Run.
+type fetcher struct {
 	*Receiver
 	desk *receiving.Desk[*delivery]
 
@@ -206,7 +169,7 @@ type run struct {
 }
 
 // fetch puts entries on the desk until ctx is done.
-func (n *run) fetch(ctx context.Context) error {
+func (n *fetcher) fetch(ctx context.Context) error {
 	failed, ready := 0, false
 	var claimed time.Time
 	for {
@@ -236,13 +199,12 @@ func (n *run) fetch(ctx context.Context) error {
 		default:
 			ready = false // the stream was deleted, or the server has lost the group, perhaps
 			failed++
-			n.config.Logger.Warn().Str("error", text.Log(err)).Msg("no message could be asked for")
-			_ = backoff.Wait(ctx, backoff.After(failed, receiving.LeastDelay, 5*time.Second))
+			n.engine.Unasked(ctx, failed, err)
 		}
 	}
 }
 
-func (n *run) makeGroup(ctx context.Context) error {
+func (n *fetcher) makeGroup(ctx context.Context) error {
 	err := n.client.XGroupCreateMkStream(ctx, n.stream, n.group, "0").Err()
 	if redis.HasErrorPrefix(err, "BUSYGROUP") {
 		return nil
@@ -251,7 +213,7 @@ func (n *run) makeGroup(ctx context.Context) error {
 }
 
 // read takes entries that no receiver of the group has had.
-func (n *run) read(ctx context.Context, room int) error {
+func (n *fetcher) read(ctx context.Context, room int) error {
 	streams, err := n.client.XReadGroup(ctx, &redis.XReadGroupArgs{
 		Group: n.group, Consumer: consumerName, Streams: []string{n.stream, ">"}, Count: int64(room), Block: readWait,
 	}).Result()
@@ -270,7 +232,7 @@ func (n *run) read(ctx context.Context, room int) error {
 }
 
 // claim takes entries whose lease is over, and that this receiver does not have itself.
-func (n *run) claim(ctx context.Context, room int) error {
+func (n *fetcher) claim(ctx context.Context, room int) error {
 	from := cmp.Or(n.next, "0-0")
 	messages, next, err := n.client.XAutoClaim(ctx, &redis.XAutoClaimArgs{
 		Stream: n.stream, Group: n.group, Consumer: consumerName, MinIdle: n.lease, Start: from, Count: int64(min(room, 100)),
@@ -291,7 +253,7 @@ func (n *run) claim(ctx context.Context, room int) error {
 		Stream: n.stream, Group: n.group, Start: messages[0].ID, End: messages[len(messages)-1].ID, Count: 10_000,
 	}).Result()
 	if err != nil { // they are claimed, and go on without the number of their deliveries
-		n.config.Logger.Warn().Str("error", text.Log(err)).Msg("the server was not asked how often messages were delivered")
+		n.engine.Logger.Warn().Str("error", text.Log(err)).Msg("the server was not asked how often messages were delivered")
 	}
 	for _, p := range pending {
 		times[p.ID] = int(min(p.RetryCount, 1<<30))
@@ -304,14 +266,14 @@ func (n *run) claim(ctx context.Context, room int) error {
 	return nil
 }
 
-func (n *run) put(m redis.XMessage, times int) {
+func (n *fetcher) put(m redis.XMessage, times int) {
 	stream, _ := m.Values[outbox.HeaderStream].(string)
 	key, keyed := receiving.Lane(stream)
 	n.desk.Put(&delivery{n.Receiver, m, times}, key, keyed)
 }
 
 // extend keeps the entries that the receiver has until ctx is done.
-func (n *run) extend(ctx context.Context) {
+func (n *fetcher) extend(ctx context.Context) {
 	tick := time.NewTicker(n.lease / 3)
 	defer tick.Stop()
 	for {
@@ -333,14 +295,14 @@ func (n *run) extend(ctx context.Context) {
 		err := n.client.XClaimJustID(call, &redis.XClaimArgs{Stream: n.stream, Group: n.group, Consumer: consumerName, Messages: ids}).Err()
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			n.config.Logger.Warn().Int("messages", len(ids)).Str("error", text.Log(err)).Msg("messages were not extended: others may get them")
+			n.engine.Logger.Warn().Int("messages", len(ids)).Str("error", text.Log(err)).Msg("messages were not extended: others may get them")
 		}
 	}
 }
 
 // giveBack has the entries that were not handled go to another receiver at once: it makes them idle for as long as a
 // lease.
-func (n *run) giveBack(left []*delivery) {
+func (n *fetcher) giveBack(left []*delivery) {
 	if len(left) == 0 {
 		return
 	}
@@ -352,7 +314,7 @@ func (n *run) giveBack(left []*delivery) {
 	}
 	args = append(args, "IDLE", n.lease.Milliseconds(), "JUSTID")
 	if err := n.client.Do(ctx, args...).Err(); err != nil {
-		n.config.Logger.Warn().Int("messages", len(left)).Str("error", text.Log(err)).Msg("messages were not given back: others get them after the lease")
+		n.engine.Logger.Warn().Int("messages", len(left)).Str("error", text.Log(err)).Msg("messages were not given back: others get them after the lease")
 	}
 }
 
@@ -363,9 +325,10 @@ type delivery struct {
 	times   int
 }
 
-func (d *delivery) Place() string { return d.r.stream }
-func (d *delivery) Times() int    { return d.times }
-func (d *delivery) Extend()       {} // the run extends all together
+func (d *delivery) Message() redis.XMessage { return d.message }
+func (d *delivery) Place() string           { return d.r.stream }
+func (d *delivery) Times() int              { return d.times }
+func (d *delivery) Extend()                 {} // the run extends all together
 
 func (d *delivery) Ack(ctx context.Context) error {
 	for failed := 1; ; failed++ {
@@ -373,7 +336,7 @@ func (d *delivery) Ack(ctx context.Context) error {
 		if err == nil || ctx.Err() != nil || errors.Is(err, redis.ErrClosed) {
 			return err
 		}
-		_ = backoff.Wait(ctx, backoff.After(failed, receiving.LeastDelay, time.Second))
+		_ = backoff.Wait(ctx, backoff.After(failed, 100*time.Millisecond, time.Second))
 	}
 }
 

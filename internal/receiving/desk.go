@@ -10,7 +10,7 @@ import (
 // A Desk keeps the deliveries that a receiver has in hand, up to a bound: in work, ready for it, behind another of
 // their key, or to come again after a pause. Deliveries of one key are worked on one after the other, in the order of
 // [Desk.Put], and those of other keys pass a delivery that waits. It is safe for concurrent use.
-type Desk[D Delivery] struct {
+type Desk[D interface{ Times() int }] struct {
 	work   func(ctx context.Context, d D, times int) (again time.Duration, ended bool)
 	window int
 
@@ -24,7 +24,7 @@ type Desk[D Delivery] struct {
 	workers sync.WaitGroup
 }
 
-type entry[D Delivery] struct {
+type entry[D any] struct {
 	delivery D
 	key      string
 	keyed    bool
@@ -34,19 +34,32 @@ type entry[D Delivery] struct {
 	timer    *time.Timer
 }
 
-// NewDesk returns a desk for up to window deliveries, whose workers call work.
-func NewDesk[D Delivery](window int, work func(ctx context.Context, d D, times int) (again time.Duration, ended bool)) *Desk[D] {
-	k := &Desk[D]{work: work, window: window, lanes: map[string][]*entry[D]{}, alone: map[*entry[D]]struct{}{}}
+// NewDesk returns a desk for up to window deliveries, which r handles.
+func NewDesk[D Delivery[M], M any](r *Receiver[M], window int) *Desk[D] {
+	k := &Desk[D]{window: window, lanes: map[string][]*entry[D]{}, alone: map[*entry[D]]struct{}{}}
+	k.work = func(ctx context.Context, d D, times int) (time.Duration, bool) { return r.Handle(ctx, d, times, 0) }
 	k.changed.L = &k.mu
 	return k
 }
 
-// Start starts a number of workers. They call work with working, and take no further delivery once told is done.
-func (k *Desk[D]) Start(told, working context.Context, workers int) {
-	context.AfterFunc(told, k.end)
+// Serve has a number of workers handle deliveries, with working, while fetch puts them on the desk and beside does the
+// rest. When ctx is done no worker takes a further delivery; when fetch has returned and each worker has ended its last
+// one, the context of beside is done. Serve returns the deliveries that have not ended, which go back to the broker, and
+// the error of fetch.
+func (k *Desk[D]) Serve(ctx, working context.Context, workers int, fetch func(context.Context) error, beside func(context.Context)) (unended []D, err error) {
+	context.AfterFunc(ctx, k.end)
 	for range workers {
 		k.workers.Go(func() { k.serve(working) })
 	}
+	going, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	var all sync.WaitGroup
+	all.Go(func() { beside(going) })
+	err = fetch(ctx)
+	unended = k.stop()
+	end()
+	all.Wait()
+	return unended, err
 }
 
 func (k *Desk[D]) end() {
@@ -232,8 +245,8 @@ func (k *Desk[D]) forget(e *entry[D]) {
 	}
 }
 
-// Stop waits for the deliveries in work, and returns the others: they go back to the broker.
-func (k *Desk[D]) Stop() (unended []D) {
+// stop waits for the deliveries in work, and returns the others.
+func (k *Desk[D]) stop() (unended []D) {
 	k.end()
 	k.workers.Wait()
 	k.mu.Lock()

@@ -1,6 +1,7 @@
-// Package receiving is what the receivers of all brokers share: the disposition of a function's error, the record of
-// a parked message, the pauses before a message comes again, and, for brokers that deliver a message later only if
-// their connection ends, a [Desk] that keeps it meanwhile. A package in brokers has the broker's own part.
+// Package receiving is what the receivers of all brokers share: a [Receiver] with the settings, the start and the end of
+// a run, the disposition of a function's error, the record of a parked message and the pauses before a message comes
+// again; and, for brokers that deliver a message later only if their connection ends, a [Desk] that keeps it meanwhile.
+// A package in brokers has the broker's own part.
 package receiving
 
 import (
@@ -25,8 +26,11 @@ import (
 )
 
 const (
-	// LeastDelay is the pause before a message comes again after its first failure.
-	LeastDelay = 100 * time.Millisecond
+	// leastDelay is the pause before a message comes again after its first failure.
+	leastDelay = 100 * time.Millisecond
+
+	// maxUnasked is the longest pause after a broker gave no answer.
+	maxUnasked = 5 * time.Second
 
 	// answerWithin bounds the wait for a broker to confirm an acknowledgement.
 	answerWithin = 5 * time.Second
@@ -46,8 +50,8 @@ type Config struct {
 	Logger      logger.Logger
 }
 
-// WithDefaults returns c with the defaults of fields that are 0.
-func (c Config) WithDefaults() Config {
+// withDefaults returns c with the defaults of fields that are 0.
+func (c Config) withDefaults() Config {
 	if c.Concurrency == 0 {
 		c.Concurrency = 1
 	}
@@ -60,15 +64,15 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Check returns the mistakes in c.
-func (c Config) Check() (all []error) {
+// check returns the mistakes in c.
+func (c Config) check() (all []error) {
 	add := func(field string, value any, rule string) {
 		all = append(all, messagestore.NewInvalidError(field, value, rule))
 	}
 	if n := c.Concurrency; n < 1 || n > 1024 {
 		add("Concurrency", n, "it is between 1 and 1024")
 	}
-	if d := c.MaxDelay; d < LeastDelay || d > 24*time.Hour {
+	if d := c.MaxDelay; d < leastDelay || d > 24*time.Hour {
 		add("MaxDelay", d, "it is between 100ms and 24h0m0s")
 	}
 	if n := c.Attempts; n < 0 || n > maxAttempts {
@@ -80,13 +84,82 @@ func (c Config) Check() (all []error) {
 	return all
 }
 
-// Counts are what has become of messages.
-type Counts struct {
-	Acked, Delayed, Parked, Skipped atomic.Int64
+// Stats are the counts of what has become of messages. The packages of the brokers have the texts.
+type Stats struct {
+	Acked, Delayed, Parked, Skipped int64
+}
+
+// A Receiver passes messages of a broker, of type M, to the functions of its caller. It is safe for concurrent use.
+type Receiver[M any] struct {
+	Config
+
+	f    func(ctx context.Context, m M) error
+	park func(ctx context.Context, m M, reason error) error
+
+	running                         atomic.Bool
+	acked, delayed, parked, skipped atomic.Int64
+}
+
+// New returns a receiver, with the defaults of c. Its error has all mistakes: those in its arguments, and those that the
+// caller has found in others.
+func New[M any](
+	f func(ctx context.Context, m M) error, park func(ctx context.Context, m M, reason error) error, c Config, others ...error,
+) (*Receiver[M], error) {
+	r := &Receiver[M]{Config: c.withDefaults(), f: f, park: park}
+	if f == nil {
+		others = append(others, messagestore.NewInvalidError("function", nil, "it is nil"))
+	}
+	if park == nil {
+		others = append(others, messagestore.NewInvalidError("park", nil, "it is nil"))
+	}
+	if err := errors.Join(append(others, r.check()...)...); err != nil {
+		return nil, fmt.Errorf("invalid receiver: %w", err)
+	}
+	return r, nil
+}
+
+// Stats returns the counts of this moment.
+func (r *Receiver[M]) Stats() Stats {
+	return Stats{r.acked.Load(), r.delayed.Load(), r.parked.Load(), r.skipped.Load()}
+}
+
+// Run calls run, unless the receiver runs already. The context fetching ends when ctx does, and by stop: no message is
+// asked for any more. The context working, which is that of the functions, ends a Grace later.
+func (r *Receiver[M]) Run(ctx context.Context, run func(fetching, working context.Context, stop context.CancelFunc) error) error {
+	if ctx == nil {
+		return fmt.Errorf("receive: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
+	}
+	if !r.running.CompareAndSwap(false, true) {
+		return ErrRunning
+	}
+	defer r.running.Store(false)
+
+	fetching, stop := context.WithCancel(ctx)
+	defer stop()
+	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	context.AfterFunc(fetching, func() {
+		_ = backoff.Wait(working, r.Grace)
+		cancel()
+	})
+	if err := run(fetching, working, stop); err != nil {
+		return fmt.Errorf("receive: %w", err)
+	}
+	return nil
+}
+
+// Unasked logs that the broker was not asked for messages, and waits: the longer, the more often that has failed without
+// a success.
+func (r *Receiver[M]) Unasked(ctx context.Context, failed int, err error) {
+	r.Logger.Warn().Str("error", text.Log(err)).Msg("no message could be asked for")
+	_ = backoff.Wait(ctx, backoff.After(failed, leastDelay, maxUnasked))
 }
 
 // A Delivery is a message as a broker has delivered it.
-type Delivery interface {
+type Delivery[M any] interface {
+	// Message is what the functions of the caller get.
+	Message() M
+
 	// Place is the subject, stream, topic or queue that the message came from, for the log.
 	Place() string
 
@@ -103,63 +176,57 @@ type Delivery interface {
 	Extend()
 }
 
-// A Work is a function of a caller, and its record of parked messages, for one delivery.
-type Work struct {
-	Call func(ctx context.Context) error
-	Park func(ctx context.Context, reason error) error
-}
-
 // Handle passes a delivery to the caller's function, for the given time, and tells the broker what came of it. If
 // ended is false, the message is to come again after a pause, and at once if that is 0: the receiver stops.
 //
 // While a function goes on, the delivery is extended at the interval every, if that is not 0.
-func (c Config) Handle(ctx context.Context, counts *Counts, d Delivery, times int, every time.Duration, w Work) (again time.Duration, ended bool) {
-	err := guarded(d, every, func() error { return w.Call(ctx) })
+func (r *Receiver[M]) Handle(ctx context.Context, d Delivery[M], times int, every time.Duration) (again time.Duration, ended bool) {
+	err := guarded(d.Extend, every, func() error { return r.f(ctx, d.Message()) })
 	if err == nil {
-		c.ack(ctx, d, d.Ack, &counts.Acked)
+		r.ack(ctx, d, d.Ack, &r.acked)
 		return 0, true
 	}
 	found := disposition.Of(err)
 	switch {
 	case found.Asks(disposition.Skip):
-		c.Logger.Warn().Str("from", d.Place()).Str("reason", text.Log(err)).Msg("message skipped")
-		c.ack(ctx, d, d.Ack, &counts.Skipped)
+		r.Logger.Warn().Str("from", d.Place()).Str("reason", text.Log(err)).Msg("message skipped")
+		r.ack(ctx, d, d.Ack, &r.skipped)
 		return 0, true
 	case found.Asks(disposition.Retry):
-		return c.delay(counts, d, times, err, found.After), false
+		return r.delay(d, times, err, found.After), false
 	case found.Asks(disposition.Park), found.Asks(disposition.Refuse):
 	case ctx.Err() != nil: // the receiver stops: another one has the message at once
 		return 0, false
-	case c.Attempts > 0 && times >= c.Attempts:
+	case r.Attempts > 0 && times >= r.Attempts:
 		err = fmt.Errorf("failed %d times: %w", times, err)
 	default:
-		return c.delay(counts, d, times, err, backoff.After(times, LeastDelay, c.MaxDelay)), false
+		return r.delay(d, times, err, backoff.After(times, leastDelay, r.MaxDelay)), false
 	}
-	if failure := guarded(d, every, func() error { return w.Park(ctx, err) }); failure != nil {
+	if failure := guarded(d.Extend, every, func() error { return r.park(ctx, d.Message(), err) }); failure != nil {
 		if ctx.Err() != nil {
 			return 0, false
 		}
-		return c.delay(counts, d, times, fmt.Errorf("record a parked message: %w", failure), backoff.After(times, LeastDelay, c.MaxDelay)), false
+		return r.delay(d, times, fmt.Errorf("record a parked message: %w", failure), backoff.After(times, leastDelay, r.MaxDelay)), false
 	}
-	c.Logger.Error().Str("from", d.Place()).Str("error", text.Log(err)).Msg("message parked: it does not come again")
-	c.ack(ctx, d, func(ctx context.Context) error { return d.Parked(ctx, err) }, &counts.Parked)
+	r.Logger.Error().Str("from", d.Place()).Str("error", text.Log(err)).Msg("message parked: it does not come again")
+	r.ack(ctx, d, func(ctx context.Context) error { return d.Parked(ctx, err) }, &r.parked)
 	return 0, true
 }
 
 // ack acknowledges a message, and counts it when the broker has confirmed that.
-func (c Config) ack(ctx context.Context, d Delivery, ack func(context.Context) error, count *atomic.Int64) {
+func (r *Receiver[M]) ack(ctx context.Context, d Delivery[M], ack func(context.Context) error, count *atomic.Int64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
 	defer cancel()
 	if err := ack(ctx); err != nil {
-		c.Logger.Warn().Str("from", d.Place()).Str("error", text.Log(err)).Msg("an acknowledgement was not confirmed: the message may come again")
+		r.Logger.Warn().Str("from", d.Place()).Str("error", text.Log(err)).Msg("an acknowledgement was not confirmed: the message may come again")
 		return
 	}
 	count.Add(1)
 }
 
-func (c Config) delay(counts *Counts, d Delivery, times int, err error, pause time.Duration) time.Duration {
-	counts.Delayed.Add(1)
-	event := c.Logger.Warn().Str("from", d.Place()).Int("deliveries", times).Dur("pause", pause)
+func (r *Receiver[M]) delay(d Delivery[M], times int, err error, pause time.Duration) time.Duration {
+	r.delayed.Add(1)
+	event := r.Logger.Warn().Str("from", d.Place()).Int("deliveries", times).Dur("pause", pause)
 	if stack := panics.Stack(err); stack != "" {
 		event = event.Str(logger.Stack, stack)
 	}
@@ -167,8 +234,8 @@ func (c Config) delay(counts *Counts, d Delivery, times int, err error, pause ti
 	return pause
 }
 
-// guarded calls f, and extends the delivery while f goes on.
-func guarded(d Delivery, every time.Duration, f func() error) error {
+// guarded calls f, and extend while f goes on.
+func guarded(extend func(), every time.Duration, f func() error) error {
 	done := panics.Go(f)
 	if every <= 0 {
 		return <-done
@@ -180,19 +247,9 @@ func guarded(d Delivery, every time.Duration, f func() error) error {
 		case err := <-done:
 			return err
 		case <-tick.C:
-			d.Extend()
+			extend()
 		}
 	}
-}
-
-// Grace returns a context for the work of a receiver that takes messages until ctx is done: it ends so much later.
-func Grace(ctx context.Context, grace time.Duration) (working context.Context, cancel context.CancelFunc) {
-	working, cancel = context.WithCancel(context.WithoutCancel(ctx))
-	context.AfterFunc(ctx, func() {
-		_ = backoff.Wait(working, grace)
-		cancel()
-	})
-	return working, cancel
 }
 
 // Request returns a message as a request for an inbox. A message that no inbox takes has an error that is a refusal, by
