@@ -141,12 +141,9 @@ var theFunctions = map[string]any{
 	"saga.Value":                   saga.Value[int],
 	"saga.New":                     saga.New[int, int],
 	"saga.NewStep":                 saga.NewStep[int, int],
-	"saga.Nothing":                 saga.Nothing[int, int],
 	"saga.NewTxStep":               saga.NewTxStep[*sql.Tx, int, int],
-	"saga.NothingTx":               saga.NothingTx[*sql.Tx, int, int],
 	"saga.Write":                   saga.Write,
 	"saga.NewAsk":                  saga.NewAsk[int, int],
-	"saga.NoCommand":               saga.NoCommand[int, int],
 	"saga.Key":                     saga.Key,
 	"inbox.New":                    inbox.New[*sql.Tx],
 	"queue.New":                    queue.New,
@@ -172,9 +169,6 @@ var tellsByPanic = map[string]string{
 	"Middleware.HandlerFunc":    "idempotency: ",
 	"Lease.Keep":                "intent: ",
 }
-
-// usesNoContext are the functions that do nothing, with a context or without.
-var usesNoContext = []string{"saga.Nothing", "saga.NothingTx", "saga.NoCommand"}
 
 // A function without a line in theFunctions fails this test, so each is called with arguments that are nil.
 func TestEveryFunctionIsCalledWithNil(t *testing.T) {
@@ -269,11 +263,11 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 	for name, value := range map[string]any{
 		"Lease":      answer.Lease,
 		"Middleware": middleware,
-		"Step":       saga.NewStep("held", func(context.Context, int) (int, error) { return 0, nil }, saga.Nothing, nil),
-		"TxStep":     saga.NewTxStep("held", txs, func(context.Context, *sql.Tx, int) (int, error) { return 0, nil }, saga.NothingTx, nil),
+		"Step":       saga.NewStep("held", func(context.Context, int) (int, error) { return 0, nil }, nil, nil),
+		"TxStep":     saga.NewTxStep("held", txs, func(context.Context, *sql.Tx, int) (int, error) { return 0, nil }, nil, nil),
 		"Ask": saga.NewAsk[int, int]("held", func(context.Context, int) (messagestore.StreamWrite, error) {
 			return messagestore.StreamWrite{}, nil
-		}, saga.NoCommand, nil),
+		}, nil, nil),
 		"Projection": entity.NewProjection[int](),
 		"Logger":     logger.Silent(),
 		"HTTPSink":   must.New(outbox.HTTP("http://localhost:1", nil)),
@@ -340,7 +334,7 @@ func (a arguments) call(ctx context.Context, t *testing.T, name string, f reflec
 	if len(good) > 0 && good[0].Type() == reflect.TypeFor[context.Context]() {
 		in := slices.Clone(good)
 		in[0] = reflect.Zero(in[0].Type())
-		if err := try(in); tells(f.Type()) && !slices.Contains(usesNoContext, name) {
+		if err := try(in); tells(f.Type()) {
 			refused := errors.Is(err, messagestore.ErrInvalid)
 			if strings.HasPrefix(name, "migrations.") { // which knows no store
 				refused = err != nil && strings.Contains(err.Error(), "invalid context: it is nil")

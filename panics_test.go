@@ -213,7 +213,7 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 		},
 		"a step": func(t *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
 			t.Helper()
-			step := saga.NewStep("held", func(context.Context, hold) (hold, error) { breaks(); return hold{}, nil }, saga.Nothing, nil)
+			step := saga.NewStep("held", func(context.Context, hold) (hold, error) { breaks(); return hold{}, nil }, nil, nil)
 			return begun(t, store, log, run(step), one(step))
 		},
 		"the undo of a step": func(t *testing.T, store *messagestore.Store, log logger.Logger, breaks func()) func(context.Context) error {
@@ -244,7 +244,7 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 			ask := saga.NewAsk[hold, hold]("held", func(context.Context, hold) (messagestore.StreamWrite, error) {
 				breaks()
 				return messagestore.StreamWrite{}, nil
-			}, saga.NoCommand, nil)
+			}, nil, nil)
 			return begun(t, store, log, func(r *saga.Run, in hold) (hold, error) { return ask.Do(r, in) }, saga.Steps{ask})
 		},
 	} {

@@ -41,12 +41,12 @@
 //	                                                      is closed
 //	relay      dead now           sent again after d,     not sent; counted,  dead now
 //	                              at most an hour         logged; the next
-//	step       the saga is parked the next attempt after  a mistake: the      no other attempt: the
-//	                              d, not counted          saga is parked      step is refused
-//	undo       the saga is parked the next attempt after  a mistake: the      the saga is parked
-//	                              d, not counted          saga is parked
-//	function   the saga is parked run again after d       a mistake: the      the saga is undone
-//	of a saga                                             saga is parked
+//	step       the saga is        the next attempt after  a mistake: the      no other attempt: the
+//	           suspended          d, not counted          saga is suspended   step is refused
+//	undo       the saga is        the next attempt after  a mistake: the      the saga is
+//	           suspended          d, not counted          saga is suspended   suspended
+//	function   the saga is        run again after d       a mistake: the      the saga is undone
+//	of a saga  suspended                                  saga is suspended
 //	Answer     as a consumer      as a consumer           as a consumer       the step is refused
 //	scenario   the next message;  the end;                the next message;   the end;
 //	           ThenParked         ThenRetryAfter          ThenSkipped         ThenRefused

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -18,24 +19,23 @@ import (
 
 // A Status is how far a saga is.
 type Status[Out any] struct {
-	ID      string
-	State   State
-	Version messagestore.Version // of its stream
-	Steps   []StepStatus         // that began, in their order
+	ID         string
+	Stream     messagestore.StreamName
+	Version    messagestore.Version // of its last message
+	State      State
+	Definition string    // the name of the saga's definition
+	Release    int       // its version
+	Started    time.Time // by the store's clock, as all times are
+	Changed    time.Time // the time of its last message
+	Deadline   time.Time // zero for none
 
 	// Out is the value that the function returned, once the saga has completed.
 	Out Out
 
-	// Reason is why the saga is compensated, "" if it is not.
+	// Reason is why the saga is suspended, or else why it is or was undone. It is "" for any other.
 	Reason string
 
-	// Parked is why it is parked, nil if it is not.
-	Parked *Parked
-}
-
-// A Parked is why a saga is parked.
-type Parked struct {
-	// Why is one of
+	// Suspended is the kind of the reason for which the saga is suspended, "" if it is not:
 	//
 	//   - "failed": a step, or the function behind a pivot
 	//   - "undo failed": an undo was refused, or failed too often
@@ -46,13 +46,22 @@ type Parked struct {
 	//   - "panic": the function panicked, or ended its goroutine
 	//   - "too long": the saga has 10,000 messages
 	//   - "step not ended": the function returned before a step of its had ended
-	//   - "operator": an [Operator] parked it
+	//   - "operator": an [Operator] suspended it
 	//   - "stuck": the function called no step for ten seconds, and did not return
-	Why string `json:"why"`
+	Suspended string
 
-	Step   string `json:"step,omitempty"`
-	Reason string `json:"reason"`
-	By     string `json:"by,omitempty"` // the operator who parked it, if one did
+	// By is the name of the operator that suspended the saga, "" if none did.
+	By string
+
+	// Step is the step at which the saga is: for which it is suspended, or that it does, waits for or undoes. It is the
+	// last that began for a saga that has ended, and "" if none has begun.
+	Step string
+
+	// Waits is what the saga waits for: a reply, a time, the next attempt of a step. It is "" for a saga that goes
+	// on, is suspended or has ended.
+	Waits string
+
+	Steps []StepStatus // that began, in their order
 }
 
 // A StepStatus is how far a step is.
@@ -125,14 +134,18 @@ func (s *Saga[In, Out]) Begin(ctx context.Context, id string, in In) (Status[Out
 
 // Status returns how far a saga is. The error matches [messagestore.ErrNotFound] if there is none.
 func (s *Saga[In, Out]) Status(ctx context.Context, id string) (Status[Out], error) {
-	l, _, err := s.core.look(ctx, id)
+	return status[Out](ctx, s.core, id)
+}
+
+func status[Out any](ctx context.Context, c *core, id string) (Status[Out], error) {
+	l, _, err := c.look(ctx, id)
 	if err != nil {
-		return Status[Out]{}, s.core.fail("status", id, err)
+		return Status[Out]{}, c.fail("show", id, err)
 	}
 	return statusOf[Out](id, l)
 }
 
-// Wait returns the status of a saga once it has ended or is parked. If ctx is done before, it returns the
+// Wait returns the status of a saga once it has ended or is suspended. If ctx is done before, it returns the
 // context's error. The error matches [messagestore.ErrNotFound] if there is no such saga.
 func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error) {
 	fail := func(err error) (Status[Out], error) { return Status[Out]{}, s.core.fail("wait", id, err) }
@@ -148,7 +161,7 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 			return fail(err)
 		}
 		status, err := statusOf[Out](id, l)
-		if err != nil || status.IsOver() || status.State == StateParked {
+		if err != nil || status.IsOver() || status.State == StateSuspended {
 			return status, err
 		}
 		w.From(first.GlobalPosition)
@@ -161,7 +174,7 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 }
 
 // Cancel asks to undo a saga, for a reason. It is undone as soon as the attempts under way have ended, also if it
-// is parked; a saga behind a pivot goes on. It writes nothing to a saga that has ended. It returns the status of
+// is suspended; a saga behind a pivot goes on. It writes nothing to a saga that has ended. It returns the status of
 // before.
 func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[Out], error) {
 	status, err := s.Status(ctx, id)
@@ -175,11 +188,11 @@ func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[O
 	return status, nil
 }
 
-// Resume goes on with a parked saga, for a reason. The step that failed has all its attempts again.
-// It writes nothing to a saga that is not parked. It returns the status of before.
+// Resume goes on with a suspended saga, for a reason. The step that failed has all its attempts again.
+// It writes nothing to a saga that is not suspended. It returns the status of before.
 func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[Out], error) {
 	status, err := s.Status(ctx, id)
-	if err != nil || status.State != StateParked {
+	if err != nil || status.State != StateSuspended {
 		return status, err
 	}
 	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, event.Resumed{Reason: shorten(reason)}, nil))
@@ -189,15 +202,15 @@ func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[O
 	return status, nil
 }
 
-// Resolve ends a parked saga behind a pivot, of which a person has done the rest, for a reason. Nothing is done or undone any
-// more. It writes nothing to a saga that is not parked, or that can be undone: cancel that. It returns the status of before.
+// Resolve ends a suspended saga behind a pivot, of which a person has done the rest, for a reason. Nothing is done or undone any
+// more. It writes nothing to a saga that is not suspended, or that can be undone: cancel that. It returns the status of before.
 func (s *Saga[In, Out]) Resolve(ctx context.Context, id, reason string) (Status[Out], error) {
 	l, _, err := s.core.look(ctx, id)
 	if err != nil {
 		return Status[Out]{}, s.core.fail("resolve", id, err)
 	}
 	status, err := statusOf[Out](id, l)
-	if err != nil || status.State != StateParked || !l.pivoted() {
+	if err != nil || status.State != StateSuspended || !l.pivoted() {
 		return status, err
 	}
 	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, event.Resolved{Reason: shorten(reason)}, nil))
@@ -216,14 +229,19 @@ func (c *core) look(ctx context.Context, id string) (*life, *messagestore.Messag
 	if err := checkID(id); err != nil {
 		return nil, nil, err
 	}
-	l := &life{core: c, state: newState(), stream: c.category.Stream(id), version: messagestore.NoStream}
+	return c.lookAt(ctx, c.category.Stream(id))
+}
+
+// lookAt reads the saga of a stream. The error is a [*malformedError] if the stream holds none.
+func (c *core) lookAt(ctx context.Context, stream messagestore.StreamName) (*life, *messagestore.Message, error) {
+	l := &life{core: c, state: newState(), stream: stream, version: messagestore.NoStream}
 	var first *messagestore.Message
 	for m, err := range c.store.ReadStream(ctx, l.stream, 0) {
 		if err != nil {
 			return nil, nil, err
 		}
 		if err := l.take(m); err != nil {
-			return nil, nil, err
+			return nil, nil, &malformedError{err}
 		}
 		if l.version = m.Position; first == nil {
 			first = m
@@ -236,17 +254,41 @@ func (c *core) look(ctx context.Context, id string) (*life, *messagestore.Messag
 }
 
 func statusOf[Out any](id string, l *life) (Status[Out], error) {
-	status := Status[Out]{ID: id, State: l.state.state(), Version: l.version, Parked: (*Parked)(l.parked)}
+	status := Status[Out]{
+		ID: id, Stream: l.stream, Version: l.version, State: l.state.state(), Started: l.startedAt, Changed: l.changedAt, Deadline: l.deadline,
+		Step: l.step(), Waits: l.waitsFor(), Steps: l.statuses(),
+	}
+	if l.started != nil {
+		status.Definition, status.Release = l.started.Definition, l.started.Version
+	}
 	if l.compensating != nil {
 		status.Reason = l.compensating.Reason
 	}
-	status.Steps = l.statuses()
+	if status.State == StateSuspended {
+		status.Suspended, status.Reason, status.By = l.suspended.Why, l.suspended.Reason, l.suspended.By
+	}
 	if l.ended == StateCompleted {
 		if err := json.Unmarshal(l.output, &status.Out); err != nil {
-			return status, l.fail("status", id, fmt.Errorf("its output: %w", err))
+			return status, l.fail("show", id, fmt.Errorf("its output: %w", err))
 		}
 	}
 	return status, nil
+}
+
+// step returns the name of the step at which the saga is, "" for none.
+func (s *state) step() string {
+	if s.state() == StateSuspended && s.suspended.Step != "" {
+		return s.suspended.Step
+	}
+	for _, one := range slices.Backward(s.steps) {
+		if s.ended != "" || s.compensating != nil && !one.undone || s.compensating == nil && !one.settled() {
+			return one.Step
+		}
+	}
+	if len(s.steps) == 0 {
+		return ""
+	}
+	return s.steps[len(s.steps)-1].Step
 }
 
 func (s *state) statuses() []StepStatus {

@@ -44,12 +44,12 @@ func (l *life) compensate(ctx context.Context) error {
 func (l *life) undo(ctx context.Context, began *step) error {
 	defined := l.stepOf(began.Step)
 	if defined == nil {
-		return park(event.WhyMissing, began.Step, fmt.Errorf("%s began, and is not among the saga's steps", began.Step))
+		return suspend(event.WhyMissing, began.Step, fmt.Errorf("%s began, and is not among the saga's steps", began.Step))
 	}
 	of := defined.definition()
 	err := defined.undo(ctx, l, began)
 	ofStore, isStore := errors.AsType[*storeError](err)
-	_, isStuck := errors.AsType[*parking](err)
+	_, isStuck := errors.AsType[*suspension](err)
 	found := disposition.Of(err)
 	asked := found.Asks(disposition.Retry)
 	switch {
@@ -61,8 +61,8 @@ func (l *life) undo(ctx context.Context, began *step) error {
 		return ctx.Err()
 	case found.Asks(disposition.Skip):
 		return skipped(began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
-	case found != nil && !asked, !asked && of.undoing.Attempts > 0 && began.undoFailures+1 >= of.undoing.Attempts:
-		return park(event.WhyUndo, began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
+	case found != nil && !asked, !asked && of.undoing.MaxAttempts > 0 && began.undoFailures+1 >= of.undoing.MaxAttempts:
+		return suspend(event.WhyUndo, began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
 	}
 	attempt := began.undoAttempts + 1
 	pause := of.undoing.pause(began.undoFailures + 1)

@@ -21,7 +21,7 @@ import (
 // A disposed is how a saga is after one of its functions had a disposition.
 type disposed struct {
 	state saga.State
-	why   string // for which it is parked
+	why   string // for which it is suspended
 	did   string
 }
 
@@ -67,7 +67,7 @@ func failsWith(w *world, what, name string, err error) {
 // disposition. Behind three of RetryAfter one failure counts, of two attempts that the policy has.
 func TestDispositions(t *testing.T) {
 	t.Parallel()
-	twice := &saga.StepConfig{Retry: saga.Retry{Attempts: 2}, Undo: saga.Retry{Attempts: 2}} // would try again after Refuse
+	twice := &saga.StepConfig{Retry: saga.Retry{MaxAttempts: 2}, Undo: saga.Retry{MaxAttempts: 2}} // would try again after Refuse
 	policies := map[string]*saga.StepConfig{"Park": twice, "RetryAfter": twice, "Skip": twice, "Refuse": twice}
 
 	for place, test := range map[string]struct {
@@ -81,9 +81,9 @@ func TestDispositions(t *testing.T) {
 				return inARow(t, store, w.step("flight", nil), w.step("hotel", policies[name]))
 			},
 			map[string]disposed{
-				"Park":       {saga.StateParked, event.WhyFailed, "book flight, book hotel"},
+				"Park":       {saga.StateSuspended, event.WhyFailed, "book flight, book hotel"},
 				"RetryAfter": {saga.StateCompleted, "", "book flight, book hotel, book hotel, book hotel, book hotel, book hotel"},
-				"Skip":       {saga.StateParked, event.WhyInvalid, "book flight, book hotel"},
+				"Skip":       {saga.StateSuspended, event.WhyInvalid, "book flight, book hotel"},
 				"Refuse":     {saga.StateCompensated, "", "book flight, book hotel, cancel hotel?, cancel flight"},
 			},
 		},
@@ -95,10 +95,10 @@ func TestDispositions(t *testing.T) {
 				return inARow(t, store, w.step("flight", policies[name]), w.step("hotel", nil))
 			},
 			map[string]disposed{
-				"Park":       {saga.StateParked, event.WhyUndo, "book flight, book hotel, cancel hotel?, cancel flight"},
+				"Park":       {saga.StateSuspended, event.WhyUndo, "book flight, book hotel, cancel hotel?, cancel flight"},
 				"RetryAfter": {saga.StateCompensated, "", "book flight, book hotel, cancel hotel?, cancel flight, cancel flight, cancel flight, cancel flight, cancel flight"},
-				"Skip":       {saga.StateParked, event.WhyInvalid, "book flight, book hotel, cancel hotel?, cancel flight"},
-				"Refuse":     {saga.StateParked, event.WhyUndo, "book flight, book hotel, cancel hotel?, cancel flight"},
+				"Skip":       {saga.StateSuspended, event.WhyInvalid, "book flight, book hotel, cancel hotel?, cancel flight"},
+				"Refuse":     {saga.StateSuspended, event.WhyUndo, "book flight, book hotel, cancel hotel?, cancel flight"},
 			},
 		},
 		"function": {
@@ -117,9 +117,9 @@ func TestDispositions(t *testing.T) {
 				}, saga.Steps{flight}, nil)
 			},
 			map[string]disposed{
-				"Park":       {saga.StateParked, event.WhyFailed, "book flight"},
+				"Park":       {saga.StateSuspended, event.WhyFailed, "book flight"},
 				"RetryAfter": {saga.StateCompleted, "", "book flight"},
-				"Skip":       {saga.StateParked, event.WhyInvalid, "book flight"},
+				"Skip":       {saga.StateSuspended, event.WhyInvalid, "book flight"},
 				"Refuse":     {saga.StateCompensated, "", "book flight, cancel flight"},
 			},
 		},
@@ -135,9 +135,9 @@ func TestDispositions(t *testing.T) {
 				}, nil, nil)
 			},
 			map[string]disposed{
-				"Park":       {saga.StateParked, event.WhyFailed, ""},
+				"Park":       {saga.StateSuspended, event.WhyFailed, ""},
 				"RetryAfter": {saga.StateCompleted, "", ""},
-				"Skip":       {saga.StateParked, event.WhyInvalid, ""},
+				"Skip":       {saga.StateSuspended, event.WhyInvalid, ""},
 				"Refuse":     {saga.StateCompensated, "", ""},
 			},
 		},
@@ -169,9 +169,9 @@ func TestDispositions(t *testing.T) {
 				return s
 			},
 			map[string]disposed{
-				"Park":       {saga.StateParked, event.WhyFailed, "book flight, ask"},
+				"Park":       {saga.StateSuspended, event.WhyFailed, "book flight, ask"},
 				"RetryAfter": {saga.StateCompleted, "", "book flight, ask, ask, ask, ask"},
-				"Skip":       {saga.StateParked, event.WhyInvalid, "book flight, ask"},
+				"Skip":       {saga.StateSuspended, event.WhyInvalid, "book flight, ask"},
 				"Refuse":     {saga.StateCompensated, "", "book flight, ask, take back <nil>, cancel flight"},
 			},
 		},
@@ -193,7 +193,7 @@ func TestDispositions(t *testing.T) {
 						require.Equal(t, want.state, status.State, "%+v", status)
 						require.Equal(t, want.did, w.did())
 						if want.why != "" {
-							require.Equal(t, want.why, status.Parked.Why)
+							require.Equal(t, want.why, status.Suspended)
 						}
 						took := time.Duration(0)
 						if name == "RetryAfter" {
@@ -226,9 +226,9 @@ func TestDispositionsOfATransaction(t *testing.T) {
 
 		rows int
 	}{
-		"Park":       {disposed{saga.StateParked, event.WhyFailed, "take"}, 0},
+		"Park":       {disposed{saga.StateSuspended, event.WhyFailed, "take"}, 0},
 		"RetryAfter": {disposed{saga.StateCompleted, "", "take, take, take, take"}, 1},
-		"Skip":       {disposed{saga.StateParked, event.WhyInvalid, "take"}, 0},
+		"Skip":       {disposed{saga.StateSuspended, event.WhyInvalid, "take"}, 0},
 		"Refuse":     {disposed{saga.StateCompensated, "", "take"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -249,7 +249,7 @@ func TestDispositionsOfATransaction(t *testing.T) {
 			require.Equal(t, want.state, status.State, "%+v", status)
 			require.Equal(t, want.did, th.w.did())
 			if want.why != "" {
-				require.Equal(t, want.why, status.Parked.Why)
+				require.Equal(t, want.why, status.Suspended)
 			}
 			rows, _ := th.taken(t)
 			require.Equal(t, want.rows, rows)
@@ -274,7 +274,7 @@ func TestDispositionsOfAnAnswer(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					store, w := newStore(), newWorld()
-					s := withCar(t, store, w, &saga.AskConfig{Timeout: 1000 * time.Hour})
+					s := withCar(t, store, w, &saga.StepConfig{Timeout: 1000 * time.Hour})
 					defer running(t, s)()
 					calls := 0
 					mux := handler.New()

@@ -5,7 +5,7 @@
 //	...
 //	flight := saga.NewStep("flight", air.Book, air.Cancel, nil)
 //	seats := saga.NewTxStep("seats", txs, take, giveBack, nil)
-//	paid := saga.NewAsk("paid", charge, refund, &saga.AskConfig{Timeout: 10 * time.Minute})
+//	paid := saga.NewAsk("paid", charge, refund, &saga.StepConfig{Timeout: 10 * time.Minute})
 //
 //	func book(s *saga.Run, t Trip) (Itinerary, error) {
 //		f, err := flight.Do(s, t.Flight)
@@ -19,7 +19,7 @@
 //	err = booking.Run(ctx) // in each replica
 //	status, err := booking.Begin(ctx, trip.ID, trip)
 //
-// # Going on
+// # Future on
 //
 // The function is plain Go. It is run again from its start whenever the saga goes on: after a reply, after
 // a time, or in another process after a crash. A recorded step answers at once, by its name, with its
@@ -32,36 +32,36 @@
 // the transaction of its SQL, and is committed once. An [Ask] writes a command together with its Began,
 // and waits for the reply.
 //
-// A saga that waits holds no goroutine and no memory: the step returns [ErrPaused], the function returns,
+// A saga that waits holds no goroutine and no memory: the step returns [ErrWaiting], the function returns,
 // and it is run again when the awaited message comes.
 //
-// # Going back
+// # Future back
 //
 // The step returns a refusal, which is an error of handler.Refuse, to the function at once, and any other
 // error when the attempts are used up. Package handler has a table of all dispositions: an error of
-// handler.Park parks the saga, handler.RetryAfter asks for the next attempt. The function itself returns
+// handler.Park suspends the saga, handler.RetryAfter asks for the next attempt. The function itself returns
 // them too: an error of handler.RetryAfter has it run again. If the function returns an error, the steps
 // that began are undone, the last first, one at a time. A step of unknown outcome is undone too; its undo
 // gets no output. The function is not run: an undo is called by the recorded name, with the recorded
-// input. An undo that fails is called again for ever, or parks the saga, as its [StepConfig] says.
+// input. An undo that fails is called again for ever, or suspends the saga, as its [StepConfig] says.
 // [Saga.Cancel] and [Config].Deadline undo in the same way. Behind a step that is a pivot there is no way
 // back.
 //
 // # Changed code
 //
 // A step begins only if the function has reached everything that is recorded, each step with the recorded
-// input. If a function was changed under a running saga so that it does something else, the saga is parked
+// input. If a function was changed under a running saga so that it does something else, the saga is suspended
 // before the function does anything. To change it, raise [Config].Version and keep the function of the
 // version before in Earlier.
 //
-// # Parked
+// # Suspended
 //
-// A saga that cannot go on is parked: [Saga.Status] has the reason. When that is mended, [Saga.Resume] has
+// A saga that cannot go on is suspended: [Saga.Status] has the reason. When that is mended, [Saga.Resume] has
 // the saga go on; [Saga.Cancel] undoes it, and so does its deadline. Behind a pivot [Saga.Resolve] ends it as it is.
-// Saga.Run logs a warning for each parked saga.
+// Saga.Run logs a warning for each suspended saga.
 //
 // A step that does not return within its time-out and five seconds more is left to go on by itself: the attempt has
-// failed, and nothing that it returns later counts. A function of a saga that calls no step for ten seconds parks it.
+// failed, and nothing that it returns later counts. A function of a saga that calls no step for ten seconds suspends it.
 //
 // # Time
 //

@@ -18,10 +18,10 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// ErrPaused is matched by the error of a step that has to wait: for a reply, for a time, or for its
+// ErrWaiting is matched by the error of a step that has to wait: for a reply, for a time, or for its
 // next attempt. The function returns it, or any other error, and is run again later. Until then each
 // further step returns it too.
-var ErrPaused = errors.New("the saga goes on later")
+var ErrWaiting = errors.New("the saga goes on later")
 
 // errStopped is the error of a step in a run that has ended for another reason than a wait.
 var errStopped = errors.New("the saga has stopped")
@@ -126,24 +126,24 @@ func isOutageState(err error) (is, answered bool) {
 	}), true
 }
 
-// A parking is the error of a run that ends with the saga parked.
-type parking struct{ event.Parked }
+// A suspension is the error of a run that ends with the saga suspended.
+type suspension struct{ event.Suspended }
 
-func (p *parking) Error() string { return "the saga is parked: " + p.Reason }
+func (p *suspension) Error() string { return "the saga is suspended: " + p.Reason }
 
-// park returns the error that ends a run with the saga parked.
-func park(why, step string, reason error) error {
-	return &parking{event.Parked{Why: why, Step: step, Reason: textOf(reason)}}
+// suspend returns the error that ends a run with the saga suspended.
+func suspend(why, step string, reason error) error {
+	return &suspension{event.Suspended{Why: why, Step: step, Reason: textOf(reason)}}
 }
 
 func invalid(field string, value any, rule string) error {
 	return messagestore.NewInvalidError(field, value, rule)
 }
 
-// skipped returns the error that parks a saga because a function of its has returned handler.Skip: nothing of a saga is
+// skipped returns the error that suspends a saga because a function of its has returned handler.Skip: nothing of a saga is
 // passed over, since what follows wants its output.
 func skipped(step string, err error) error {
-	return park(event.WhyInvalid, step, fmt.Errorf("handler.Skip is for a message, and a saga passes over nothing: return nil, or handler.Refuse: %w", err))
+	return suspend(event.WhyInvalid, step, fmt.Errorf("handler.Skip is for a message, and a saga passes over nothing: return nil, or handler.Refuse: %w", err))
 }
 
 const maxText = 500

@@ -34,7 +34,7 @@ func Example() {
 				return 0, handler.Refuse(errors.New("no rooms")) // to try again does not help
 			}
 			return 7, nil
-		}, saga.Nothing, nil)
+		}, nil, nil)
 
 	book := func(s *saga.Run, t Trip) (string, error) {
 		reference, err := flight.Do(s, t)

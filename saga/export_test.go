@@ -9,8 +9,21 @@ import (
 // ErrFenced is the error of GoOn once another process has gone on.
 var ErrFenced = errFenced
 
+// Store is a store that a test may replace.
+type Store = store
+
+// NewOver is New over any store.
+func NewOver[In, Out any](store Store, name string, f func(r *Run, in In) (Out, error), steps Steps, config *Config) (*Saga[In, Out], error) {
+	return newSaga(store, name, f, steps, config)
+}
+
+// NewOperatorOver is NewOperator over any store.
+func NewOperatorOver(store Store, category messagestore.Category, by string) (*Operator, error) {
+	return newOperator(store, category, by)
+}
+
 // GoOn goes on with the saga of m's stream, as the consumer has it.
-func GoOn(ctx context.Context, of Answered, m *messagestore.Message) error {
+func GoOn(ctx context.Context, of answered, m *messagestore.Message) error {
 	_, err := of.answered().goOn(ctx, m, true)
 	return err
 }

@@ -40,19 +40,19 @@ func standing(t testing.TB, store *messagestore.Store) queuing.Status {
 	return all[0]
 }
 
-// Of 3,000 sagas one has a command that meets another version, for ever. It is parked and seen, and no other notices.
+// Of 3,000 sagas one has a command that meets another version, for ever. It is suspended and seen, and no other notices.
 func TestASagaThatCannotGoOnDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
 		_, err := store.Write(t.Context(), "car:command-1500", messagestore.NoStream, rent{"taken"})
 		require.NoError(t, err)
-		car := saga.NewAsk("car", func(ctx context.Context, in trip) (messagestore.StreamWrite, error) {
+		car := saga.NewAsk[trip, rented]("car", func(ctx context.Context, in trip) (messagestore.StreamWrite, error) {
 			if in.To == "1500" {
 				_ = w.call(ctx, "command", "")
 			}
 			return messagestore.To(messagestore.Category("car:command").Stream(in.To), messagestore.NoStream, rent{in.To}), nil
-		}, saga.NoCommand[trip, rented], &saga.AskConfig{Timeout: time.Minute, Then: saga.Park})
+		}, nil, &saga.StepConfig{Timeout: time.Minute, Suspend: true})
 		s := newSaga(t, store, func(r *saga.Run, in trip) (string, error) {
 			_, err := car.Do(r, in)
 			if failed, is := errors.AsType[*saga.StepError](err); is && failed.Reason == "none" {
@@ -72,8 +72,8 @@ func TestASagaThatCannotGoOnDelaysNoOther(t *testing.T) {
 		for i := range sagas {
 			status := waitFor(t, s, fmt.Sprint(i))
 			if i == 1500 {
-				require.Equal(t, saga.StateParked, status.State)
-				require.Contains(t, status.Parked.Reason, "version conflict")
+				require.Equal(t, saga.StateSuspended, status.State)
+				require.Contains(t, status.Reason, "version conflict")
 				require.Contains(t, status.Steps[0].Error, "version conflict")
 				continue
 			}
@@ -127,7 +127,7 @@ func TestADefiniteErrorOfATransactionIsAnAttemptOnPostgreSQL(t *testing.T) {
 					func(ctx context.Context, tx pgx.Tx, _ trip, _ *int) error {
 						return errors.Join(th.w.call(ctx, "give back", ""), back(ctx, tx))
 					},
-					&saga.StepConfig{Retry: saga.Retry{Attempts: 3, MaxBackoff: time.Millisecond}, Undo: saga.Retry{Attempts: 4, MaxBackoff: time.Millisecond}})
+					&saga.StepConfig{Retry: saga.Retry{MaxAttempts: 3, MaxBackoff: time.Millisecond}, Undo: saga.Retry{MaxAttempts: 4, MaxBackoff: time.Millisecond}})
 				flight, car := th.w.step("flight", nil), th.w.step("car", nil)
 				th.w.fails("book car", 9, refusal("none"))
 				s := newSaga(t, th.txs.Store, func(r *saga.Run, in trip) (int, error) {
@@ -146,8 +146,8 @@ func TestADefiniteErrorOfATransactionIsAnAttemptOnPostgreSQL(t *testing.T) {
 				status := waitInTime(t, s, "7")
 
 				if undo {
-					require.Equal(t, saga.StateParked, status.State, "%+v", status)
-					require.Equal(t, event.WhyUndo, status.Parked.Why)
+					require.Equal(t, saga.StateSuspended, status.State, "%+v", status)
+					require.Equal(t, event.WhyUndo, status.Suspended)
 					require.Equal(t, 4, th.w.calls["give back"])
 				} else {
 					require.Equal(t, saga.StateCompensated, status.State, "%+v", status)
@@ -200,8 +200,8 @@ func TestAFunctionThatNeverReturnsHoldsItsSagaForATimeOnly(t *testing.T) {
 		abandoned int64
 	}{
 		"a step":       {"book hotel", saga.StateCompensated, "book flight, book hotel, book hotel, cancel hotel?, cancel flight", 2},
-		"an undo":      {"cancel hotel", saga.StateParked, "book flight, book hotel, cancel hotel?, cancel hotel?", 2},
-		"the function": {"compute", saga.StateParked, "book flight, compute", 1},
+		"an undo":      {"cancel hotel", saga.StateSuspended, "book flight, book hotel, cancel hotel?, cancel hotel?", 2},
+		"the function": {"compute", saga.StateSuspended, "book flight, compute", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -214,7 +214,7 @@ func TestAFunctionThatNeverReturnsHoldsItsSagaForATimeOnly(t *testing.T) {
 				if test.hangs == "cancel hotel" {
 					w.fails("book hotel", 9, refusal("full"))
 				}
-				policy := &saga.StepConfig{Timeout: time.Second, Retry: saga.Retry{Attempts: 2}, Undo: saga.Retry{Attempts: 2}}
+				policy := &saga.StepConfig{Timeout: time.Second, Retry: saga.Retry{MaxAttempts: 2}, Undo: saga.Retry{MaxAttempts: 2}}
 				flight, hotel := w.step("flight", policy), w.step("hotel", policy)
 				s := newSaga(t, store, func(r *saga.Run, in trip) (ticket, error) {
 					out, err := flight.Do(r, in)
@@ -265,7 +265,7 @@ func TestASagaWhoseStepNeverReturnsIsCancelled(t *testing.T) {
 			if deadline {
 				config.Deadline = 5 * time.Second
 			}
-			s := travelWith(t, store, w, config, &saga.StepConfig{Timeout: time.Second, Retry: saga.Retry{Attempts: 1000}})
+			s := travelWith(t, store, w, config, &saga.StepConfig{Timeout: time.Second, Retry: saga.Retry{MaxAttempts: 1000}})
 			defer running(t, s)()
 			begin(t, s, "7", trip{"LIS"})
 			time.Sleep(time.Second)
@@ -405,7 +405,7 @@ func refusedAndAskedAgain(t *testing.T, early bool) {
 	if synctest.Wait(); !early {
 		refuse()
 	}
-	require.Equal(t, saga.StateParked, waitFor(t, s, "7").State)
+	require.Equal(t, saga.StateSuspended, waitFor(t, s, "7").State)
 	write(t, store, s.Reply("7", "car", rented{"to the first"}))
 
 	_, err := s.Resume(t.Context(), "7", "the customer is known now")
@@ -449,8 +449,8 @@ func TestARecordedFailureStaysThroughADivergence(t *testing.T) {
 		stop = running(t, bad)
 		time.Sleep(time.Hour)
 		status := waitFor(t, bad, "7")
-		require.Equal(t, event.WhyDiverged, status.Parked.Why)
-		require.Equal(t, "flight", status.Parked.Step)
+		require.Equal(t, event.WhyDiverged, status.Suspended)
+		require.Equal(t, "flight", status.Step)
 		stop()
 
 		defer running(t, good)()
@@ -516,9 +516,9 @@ func TestASagaWaitsForAValueFromOutside(t *testing.T) {
 	for _, in := range []time.Duration{time.Hour, 48 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newStore()
-			approved := saga.NewAsk("approved", func(context.Context, trip) (messagestore.StreamWrite, error) {
+			approved := saga.NewAsk[trip, bool]("approved", func(context.Context, trip) (messagestore.StreamWrite, error) {
 				return messagestore.StreamWrite{}, nil
-			}, saga.NoCommand[trip, bool], &saga.AskConfig{Timeout: 24 * time.Hour})
+			}, nil, &saga.StepConfig{Timeout: 24 * time.Hour})
 			s := newSaga(t, store, approved.Do, saga.Steps{approved}, nil)
 			defer running(t, s)()
 			begin(t, s, "7", trip{"LIS"})
@@ -537,7 +537,7 @@ func TestASagaWaitsForAValueFromOutside(t *testing.T) {
 }
 
 // A step may be there once for a key.
-func TestAKeyThatIsNoneParks(t *testing.T) {
+func TestAKeyThatIsNoneSuspends(t *testing.T) {
 	t.Parallel()
 	for _, keys := range [][]string{{""}, {"a", "a"}, {"\x00"}, {strings.Repeat("x", 200)}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -553,7 +553,7 @@ func TestAKeyThatIsNoneParks(t *testing.T) {
 			}, saga.Steps{hotel}, nil)
 			defer running(t, s)()
 			begin(t, s, "7", trip{"LIS"})
-			require.Equal(t, event.WhyInvalid, waitFor(t, s, "7").Parked.Why)
+			require.Equal(t, event.WhyInvalid, waitFor(t, s, "7").Suspended)
 		})
 	}
 }
@@ -573,11 +573,11 @@ func TestAPersonEndsASagaBehindAPivot(t *testing.T) {
 		}, saga.Steps{pay, mail}, nil)
 		defer running(t, s)()
 		begin(t, s, "7", trip{"LIS"})
-		require.Equal(t, saga.StateParked, waitFor(t, s, "7").State)
+		require.Equal(t, saga.StateSuspended, waitFor(t, s, "7").State)
 
 		was, err := s.Resolve(t.Context(), "7", "sent by hand")
 		require.NoError(t, err)
-		require.Equal(t, saga.StateParked, was.State)
+		require.Equal(t, saga.StateSuspended, was.State)
 		status := waitFor(t, s, "7")
 		require.Equal(t, saga.StateResolved, status.State)
 		require.True(t, status.IsOver())
@@ -598,7 +598,7 @@ func TestASagaThatCanBeUndoneIsNotResolved(t *testing.T) {
 		s := travel(t, store, w, nil)
 		defer running(t, s)()
 		begin(t, s, "7", trip{"LIS"})
-		require.Equal(t, saga.StateParked, waitFor(t, s, "7").State)
+		require.Equal(t, saga.StateSuspended, waitFor(t, s, "7").State)
 		_, err := operator(t, store).Resolve(t.Context(), "7", "why")
 		refusedBy(t, err, "it can be undone")
 		_, err = s.Resolve(t.Context(), "7", "why")
@@ -615,7 +615,7 @@ func TestATransactionOfAnotherStoreIsRefused(t *testing.T) {
 	_, err := saga.New(other.txs.Store, "booking", seats.Do, saga.Steps{seats}, nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, `step "seats": its transactions are of another store`)
-	_, err = saga.New(th.txs, "booking", seats.Do, saga.Steps{seats}, nil)
+	_, err = saga.New(th.txs.Store, "booking", seats.Do, saga.Steps{seats}, nil)
 	require.NoError(t, err)
 }
 
@@ -637,7 +637,7 @@ func TestManyThatWaitCostOneReader(t *testing.T) {
 	for _, waiters := range []int{1, 500} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newStore()
-			s := withCar(t, store, newWorld(), &saga.AskConfig{Timeout: time.Hour})
+			s := withCar(t, store, newWorld(), &saga.StepConfig{Timeout: time.Hour})
 			counted := &counting{Store: store}
 			here := withCar(t, counted, newWorld(), nil)
 			stop := running(t, s)

@@ -32,7 +32,7 @@ func TestStepsSideBySideBeginInOneWrite(t *testing.T) {
 		flight, hotel := w.step("flight", nil), w.step("hotel", nil)
 		s := newSaga(t, store, func(s *saga.Run, in trip) (itinerary, error) {
 			f, h := flight.Go(s, in), hotel.Go(s, trip{"OPO"})
-			err := s.Join(f, h)
+			err := s.Join()
 			return itinerary{Flight: f.Out(), Hotel: h.Out()}, err
 		}, saga.Steps{flight, hotel}, nil)
 		defer running(t, s)()
@@ -44,6 +44,34 @@ func TestStepsSideBySideBeginInOneWrite(t *testing.T) {
 		require.Less(t, time.Since(began), 6*time.Second)
 		require.Equal(t, itinerary{Flight: ticket{"flight to LIS"}, Hotel: ticket{"hotel to OPO"}}, status.Out)
 		require.Equal(t, []string{"Started", "Began flight", "Began hotel"}, events(t, store, "7")[:3])
+	})
+}
+
+// A nil undo is recorded as done, with nothing to undo, and the steps before are undone.
+func TestAStepWithoutAnUndoLeavesNothingToUndo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newStore(), newWorld()
+		w.fails("mail", 1, refusal("no such address"))
+		flight := w.step("flight", nil)
+		mail := saga.NewStep("mail", func(ctx context.Context, _ trip) (int, error) { return 1, w.call(ctx, "mail", "") }, nil, nil)
+		car := saga.NewAsk[trip, rented]("car", func(_ context.Context, in trip) (messagestore.StreamWrite, error) {
+			return messagestore.To(messagestore.Category("car:command").Stream(in.To), messagestore.AnyVersion, rent{in.To}), nil
+		}, nil, nil)
+		s := newSaga(t, store, func(s *saga.Run, in trip) (int, error) {
+			flight.Go(s, in)
+			car.Go(s, in)
+			mail.Go(s, in)
+			return 0, s.Join()
+		}, saga.Steps{flight, car, mail}, nil)
+		defer running(t, s)()
+
+		begin(t, s, "7", trip{"LIS"})
+
+		require.Equal(t, "mail: no such address", waitFor(t, s, "7").Reason)
+		require.Contains(t, strings.Join(events(t, store, "7"), ", "), "Compensating, Undone mail, Undone car, Undone flight, Compensated")
+		require.Equal(t, 1, w.keysOf("cancel flight"))
+		require.Len(t, commands(t, store, "LIS"), 1)
 	})
 }
 
@@ -68,7 +96,7 @@ func TestAFunctionGoesOnBehindAStepThatIsRefused(t *testing.T) {
 	})
 }
 
-func TestAnErrorThatAsksToParkParksAndResumes(t *testing.T) {
+func TestAnErrorThatAsksToParkSuspendsAndResumes(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		fault  error
@@ -77,7 +105,7 @@ func TestAnErrorThatAsksToParkParksAndResumes(t *testing.T) {
 		calls  int
 	}{
 		"by its error":        {puzzle("the hotel does not know us"), 1, nil, 2},
-		"by its policy":       {errDown, 3, &saga.StepConfig{Retry: saga.Retry{Attempts: 3}, Then: saga.Park}, 4},
+		"by its policy":       {errDown, 3, &saga.StepConfig{Retry: saga.Retry{MaxAttempts: 3}, Suspend: true}, 4},
 		"output is too large": {nil, 0, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,15 +121,15 @@ func TestAnErrorThatAsksToParkParksAndResumes(t *testing.T) {
 						return out, nil
 					}
 					return out, w.call(ctx, "book hotel", "")
-				}, saga.Nothing, test.config)
+				}, nil, test.config)
 				s := newSaga(t, store, hotel.Do, saga.Steps{hotel}, nil)
 				defer running(t, s)()
 
 				begin(t, s, "7", trip{"LIS"})
 				status := waitFor(t, s, "7")
-				require.Equal(t, saga.StateParked, status.State)
-				require.Equal(t, "hotel", status.Parked.Step)
-				require.Less(t, len(status.Parked.Reason), 600)
+				require.Equal(t, saga.StateSuspended, status.State)
+				require.Equal(t, "hotel", status.Step)
+				require.Less(t, len(status.Reason), 600)
 
 				_, err := s.Resume(t.Context(), "7", "they know us now")
 				require.NoError(t, err)
@@ -133,7 +161,7 @@ type giveBack struct {
 func (giveBack) MessageType() string { return "GiveBack" }
 
 // rental is an Ask whose commands go to the stream of a city.
-func rental(config *saga.AskConfig) *saga.Ask[trip, rented] {
+func rental(config *saga.StepConfig) *saga.Ask[trip, rented] {
 	return saga.NewAsk("car",
 		func(_ context.Context, in trip) (messagestore.StreamWrite, error) {
 			return messagestore.To(messagestore.Category("car:command").Stream(in.To), messagestore.AnyVersion, rent{in.To}), nil
@@ -148,7 +176,7 @@ func rental(config *saga.AskConfig) *saga.Ask[trip, rented] {
 }
 
 // withCar is a saga of an Ask and a step.
-func withCar(t require.TestingT, store saga.Store, w *world, config *saga.AskConfig) *saga.Saga[trip, itinerary] {
+func withCar(t require.TestingT, store saga.Store, w *world, config *saga.StepConfig) *saga.Saga[trip, itinerary] {
 	car, hotel := rental(config), w.step("hotel", nil)
 	return newSaga(t, store, func(s *saga.Run, in trip) (out itinerary, err error) {
 		c, err := car.Do(s, in)
@@ -237,7 +265,7 @@ func TestAnAskThatIsRefusedOrNotAnsweredIsUndone(t *testing.T) {
 	for _, refused := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			store, w := newStore(), newWorld()
-			s := withCar(t, store, w, &saga.AskConfig{Timeout: time.Minute})
+			s := withCar(t, store, w, &saga.StepConfig{Timeout: time.Minute})
 			defer running(t, s)()
 			begin(t, s, "7", trip{"LIS"})
 			reason := "car: no reply came in time"
@@ -265,10 +293,10 @@ func TestALateReplyChangesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
-		car, hotel := rental(&saga.AskConfig{Timeout: time.Minute}), w.step("hotel", nil)
+		car, hotel := rental(&saga.StepConfig{Timeout: time.Minute}), w.step("hotel", nil)
 		s := newSaga(t, store, func(s *saga.Run, in trip) (string, error) {
 			reason := "there is a car"
-			if _, err := car.Do(s, in); errors.Is(err, saga.ErrPaused) {
+			if _, err := car.Do(s, in); errors.Is(err, saga.ErrWaiting) {
 				return "", err
 			} else if err != nil {
 				reason = err.Error()
@@ -329,7 +357,9 @@ func TestAFunctionDoesNotEndBeforeItsSteps(t *testing.T) {
 		w.fails("book hotel", 1, refusal("no room"))
 		car, hotel := rental(nil), w.step("hotel", nil)
 		s := newSaga(t, store, func(s *saga.Run, in trip) (int, error) {
-			if err := s.Join(car.Go(s, in), hotel.Go(s, in)); errors.Is(err, saga.ErrPaused) {
+			car.Go(s, in)
+			hotel.Go(s, in)
+			if err := s.Join(); errors.Is(err, saga.ErrWaiting) {
 				return 0, err
 			}
 			return 1, nil
@@ -338,13 +368,13 @@ func TestAFunctionDoesNotEndBeforeItsSteps(t *testing.T) {
 		begin(t, s, "7", trip{"LIS"})
 
 		status := waitFor(t, s, "7")
-		require.Equal(t, event.WhyUnended, status.Parked.Why)
+		require.Equal(t, event.WhyUnended, status.Suspended)
 
-		// A reply leaves a parked saga to a person. Its deadline undoes it.
+		// A reply leaves a suspended saga to a person. Its deadline undoes it.
 		write(t, store, s.Reply("7", "car", rented{"one"}))
 		time.Sleep(time.Second)
 		status = waitFor(t, s, "7")
-		require.Equal(t, saga.StateParked, status.State)
+		require.Equal(t, saga.StateSuspended, status.State)
 		require.NotContains(t, w.did(), "cancel")
 		time.Sleep(time.Minute)
 		status = waitFor(t, s, "7")
@@ -464,12 +494,12 @@ func TestBehindAPivotThereIsNoWayBack(t *testing.T) {
 			}
 			if reason == "refused" {
 				status := waitFor(t, s, "7")
-				require.Equal(t, saga.StateParked, status.State)
-				require.Equal(t, saga.Parked{Why: event.WhyFailed, Step: "mail", Reason: "mail: the mailbox is full"}, *status.Parked)
+				require.Equal(t, saga.StateSuspended, status.State)
+				require.Equal(t, []string{event.WhyFailed, "mail", "mail: the mailbox is full"}, []string{status.Suspended, status.Step, status.Reason})
 				_, err := s.Cancel(t.Context(), "7", "please")
 				require.NoError(t, err)
 				time.Sleep(time.Minute)
-				require.Equal(t, saga.StateParked, waitFor(t, s, "7").State)
+				require.Equal(t, saga.StateSuspended, waitFor(t, s, "7").State)
 				_, err = s.Resume(t.Context(), "7", "it is emptied")
 				require.NoError(t, err)
 				time.Sleep(time.Minute)
@@ -603,8 +633,8 @@ func TestAChangedFunctionIsFoundOut(t *testing.T) {
 				}, all, nil)
 				stop = running(t, after)
 				status := waitFor(t, after, "7")
-				require.Equal(t, saga.StateParked, status.State)
-				require.Equal(t, event.WhyDiverged, status.Parked.Why, status.Parked.Reason)
+				require.Equal(t, saga.StateSuspended, status.State)
+				require.Equal(t, event.WhyDiverged, status.Suspended, status.Reason)
 				require.Equal(t, "book flight", w.did(), "nothing is done")
 				require.NotContains(t, strings.Join(events(t, store, "7"), " "), "taxi")
 				stop()
@@ -641,11 +671,11 @@ func TestASagaKeepsTheVersionItWasStartedWith(t *testing.T) {
 		time.Sleep(time.Second)
 
 		// A process of an earlier release meets a saga of a later one: it leaves it.
-		two := newSaga(t, store, book2, steps, &saga.Config{Version: 2, Earlier: saga.Versions{1: book1}})
+		two := newSaga(t, store, book2, steps, &saga.Config{Version: 2, Earlier: map[int]any{1: book1}})
 		begin(t, two, "9", trip{"LIS"})
 		time.Sleep(10 * time.Minute)
 		require.Empty(t, w.did())
-		require.NotContains(t, events(t, store, "9"), "Parked")
+		require.NotContains(t, events(t, store, "9"), "Suspended")
 		stop()
 
 		stop = running(t, two)
@@ -653,13 +683,13 @@ func TestASagaKeepsTheVersionItWasStartedWith(t *testing.T) {
 		require.Equal(t, "flight to LIS", waitFor(t, two, "7").Out.Reference)
 		require.Equal(t, "flight to LIS", waitFor(t, two, "8").Out.Reference)
 
-		// A version that is not there any more parks.
+		// A version that is not there any more suspends.
 		begin(t, one, "10", trip{"LIS"})
 		stop()
 		three := newSaga(t, store, book2, steps, &saga.Config{Version: 3})
 		defer running(t, three)()
 		status := waitFor(t, three, "10")
-		require.Equal(t, event.WhyVersion, status.Parked.Why)
+		require.Equal(t, event.WhyVersion, status.Suspended)
 	})
 }
 
@@ -679,7 +709,7 @@ func TestAStepWithoutADefinitionIsNotCalledUndone(t *testing.T) {
 		require.NoError(t, err)
 		stop = running(t, without)
 		status := waitFor(t, without, "7")
-		require.Equal(t, saga.Parked{Why: event.WhyMissing, Step: "car", Reason: "car began, and is not among the saga's steps"}, *status.Parked)
+		require.Equal(t, []string{event.WhyMissing, "car", "car began, and is not among the saga's steps"}, []string{status.Suspended, status.Step, status.Reason})
 		stop()
 
 		s = withCar(t, store, w, nil)
@@ -692,14 +722,14 @@ func TestAStepWithoutADefinitionIsNotCalledUndone(t *testing.T) {
 	})
 }
 
-// Each mistake of a function parks its saga, and begins nothing behind it.
-func TestAMistakeOfTheFunctionParks(t *testing.T) {
+// Each mistake of a function suspends its saga, and begins nothing behind it.
+func TestAMistakeOfTheFunctionSuspends(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	flight, other := w.step("flight", nil), w.step("other", nil)
 	var nested *saga.Run
-	outer := saga.NewStep("outer", func(_ context.Context, in trip) (ticket, error) { return flight.Do(nested, in) }, saga.Nothing, nil)
-	unfit := saga.NewStep("unfit", func(context.Context, any) (string, error) { return "", nil }, saga.Nothing, nil)
+	outer := saga.NewStep("outer", func(_ context.Context, in trip) (ticket, error) { return flight.Do(nested, in) }, nil, nil)
+	unfit := saga.NewStep("unfit", func(context.Context, any) (string, error) { return "", nil }, nil, nil)
 	steps := saga.Steps{flight, outer, unfit}
 	for name, f := range map[string]func(s *saga.Run, in trip) error{
 		"a step twice": func(s *saga.Run, in trip) error {
@@ -724,11 +754,9 @@ func TestAMistakeOfTheFunctionParks(t *testing.T) {
 		"a sleep of no time":            func(s *saga.Run, _ trip) error { return s.Sleep("day", 0) },
 		"a sleep of a century":          func(s *saga.Run, _ trip) error { return s.Sleep("day", 100*365*24*time.Hour) },
 		"Go without Join":               func(s *saga.Run, in trip) error { flight.Go(s, in); return nil },
-		"Join of none":                  func(s *saga.Run, _ trip) error { return s.Join(nil) },
-		"Join twice":                    func(s *saga.Run, in trip) error { f := flight.Go(s, in); _ = s.Join(f); return s.Join(f) },
 		"a panic":                       func(*saga.Run, trip) error { panic("\x00" + strings.Repeat("x", 1000)) },
 		"an end of its goroutine":       func(*saga.Run, trip) error { exit(); return nil },
-		"an error that asks to park":    func(*saga.Run, trip) error { return puzzle("look") },
+		"an error that asks to suspend": func(*saga.Run, trip) error { return puzzle("look") },
 		"a mistake that it passes over": func(s *saga.Run, in trip) error { _, _ = other.Do(s, in); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -740,8 +768,8 @@ func TestAMistakeOfTheFunctionParks(t *testing.T) {
 
 				status := waitFor(t, s, "7")
 
-				require.Equal(t, saga.StateParked, status.State)
-				require.Less(t, len(status.Parked.Reason), 600)
+				require.Equal(t, saga.StateSuspended, status.State)
+				require.Less(t, len(status.Reason), 600)
 				_, err := s.Cancel(t.Context(), "7", "it is wrong")
 				require.NoError(t, err)
 				time.Sleep(time.Minute)
@@ -751,12 +779,12 @@ func TestAMistakeOfTheFunctionParks(t *testing.T) {
 	}
 }
 
-// A saga that has more messages than it may is parked, and can still be undone.
-func TestASagaThatIsTooLongParks(t *testing.T) {
+// A saga that has more messages than it may is suspended, and can still be undone.
+func TestASagaThatIsTooLongSuspends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
-		car, hotel := rental(&saga.AskConfig{Timeout: 24 * time.Hour}), w.step("hotel", nil)
+		car, hotel := rental(&saga.StepConfig{Timeout: 24 * time.Hour}), w.step("hotel", nil)
 		s := newSaga(t, store, func(s *saga.Run, in trip) (rented, error) {
 			if _, err := hotel.Do(s, in); err != nil {
 				return rented{}, err
@@ -774,7 +802,7 @@ func TestASagaThatIsTooLongParks(t *testing.T) {
 		defer running(t, s)()
 
 		status := waitFor(t, s, "7")
-		require.Equal(t, event.WhyTooLong, status.Parked.Why)
+		require.Equal(t, event.WhyTooLong, status.Suspended)
 		require.Empty(t, w.did())
 		_, err := s.Cancel(t.Context(), "7", "")
 		require.NoError(t, err)
@@ -823,7 +851,7 @@ func TestManySagasWaitWithoutGoroutines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
-		s := withCar(t, store, w, &saga.AskConfig{Timeout: time.Hour})
+		s := withCar(t, store, w, &saga.StepConfig{Timeout: time.Hour})
 		defer running(t, s)()
 		const sagas = 1000
 		for i := range sagas {

@@ -115,7 +115,7 @@ func journey(t require.TestingT, store saga.Store, w *world) *saga.Saga[trip, it
 	flight, hotel, car, taxi := w.step("flight", nil), w.step("hotel", nil), w.step("car", nil), w.step("taxi", nil)
 	book := func(s *saga.Run, in trip) (out itinerary, err error) {
 		f, h := flight.Go(s, in), hotel.Go(s, in)
-		if err := s.Join(f, h); err != nil {
+		if err := s.Join(); err != nil {
 			return out, err
 		}
 		to, err := saga.Value(s, "destination", func() string { return in.To })
@@ -292,7 +292,7 @@ func TestOfTwoProcessesWithOneSagaTheLateOneBeginsNothing(t *testing.T) {
 		flight, hotel, car := w.step("flight", &saga.StepConfig{Timeout: time.Minute}), w.step("hotel", &saga.StepConfig{Timeout: time.Minute}), w.step("car", nil)
 		book := func(s *saga.Run, in trip) (itinerary, error) {
 			f, h := flight.Go(s, in), hotel.Go(s, in)
-			if err := s.Join(f, h); err != nil {
+			if err := s.Join(); err != nil {
 				return itinerary{}, err
 			}
 			c, err := car.Do(s, in)

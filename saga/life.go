@@ -15,7 +15,7 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// A life is the work of one process on one saga, in one turn, until the saga waits, is parked or ends.
+// A life is the work of one process on one saga, in one turn, until the saga waits, is suspended or ends.
 //
 // Its state is the messages that were read and the events since. Events are noted as they happen, and written with the
 // next event that has to be there first. All is written at the version that was read: if a message came from
@@ -44,8 +44,8 @@ func (c *core) goOn(ctx context.Context, m *messagestore.Message, fresh bool) (*
 	}
 	for {
 		err := l.advance(ctx)
-		if stuck, is := errors.AsType[*parking](err); is {
-			err = l.park(ctx, stuck.Parked)
+		if stuck, is := errors.AsType[*suspension](err); is {
+			err = l.suspend(ctx, stuck.Suspended)
 		}
 		switch {
 		case l.guessed && (errors.Is(err, errMoved) || err == nil && l.waits):
@@ -126,7 +126,7 @@ func (l *life) advance(ctx context.Context) error {
 		return errMoved // it may have ended
 	case l.later != "" || l.started.Version > l.config.Version:
 		return l.postpone(ctx)
-	case l.compensating != nil && l.parked != nil:
+	case l.compensating != nil && l.suspended != nil:
 		l.waits = true
 		return nil
 	case l.compensating != nil:
@@ -145,7 +145,7 @@ func (l *life) advance(ctx context.Context) error {
 	switch {
 	case reason != "":
 		return l.write(ctx, event.Compensating{Reason: reason})
-	case l.parked != nil:
+	case l.suspended != nil:
 		l.waits = true
 		return nil
 	}
@@ -171,17 +171,17 @@ func (l *life) postpone(ctx context.Context) error {
 	return l.waitFor(ctx, laterPause)
 }
 
-// park records that the saga is parked. If the noted events cannot be written, they are left out: the reason tells it.
-func (l *life) park(ctx context.Context, p event.Parked) error {
+// suspend records that the saga is suspended. If the noted events cannot be written, they are left out: the reason tells it.
+func (l *life) suspend(ctx context.Context, p event.Suspended) error {
 	log := l.config.Logger
-	log.Warn().Str("saga", string(l.stream)).Str("why", p.Why).Str("step", p.Step).Msg("a saga is parked")
+	log.Warn().Str("saga", string(l.stream)).Str("why", p.Why).Str("step", p.Step).Msg("a saga is suspended")
 	err := l.write(ctx, p)
 	if errors.Is(err, messagestore.ErrInvalid) {
 		l.noted = nil
 		err = l.write(ctx, p)
 	}
 	if err == nil {
-		l.parks.Add(1)
+		l.suspends.Add(1)
 	}
 	return err
 }
@@ -209,9 +209,9 @@ func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, besi
 	written, err := l.store.WriteStreams(ctx, writes...)
 	if err != nil {
 		err = l.moved(err)
-		_, isParked := last(events).(event.Parked)
-		if errors.Is(err, messagestore.ErrInvalid) && !isParked {
-			return park(event.WhyInvalid, "", err)
+		_, isSuspended := last(events).(event.Suspended)
+		if errors.Is(err, messagestore.ErrInvalid) && !isSuspended {
+			return suspend(event.WhyInvalid, "", err)
 		}
 		if len(beside) > 0 && !errors.Is(err, errMoved) && !isOutage(err) {
 			return &besideError{err}
@@ -226,13 +226,13 @@ func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, besi
 // beside it.
 func (l *life) writes(events []messagestore.Body, beside []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
 	all := slices.Concat(l.noted, events)
-	_, isParked := last(events).(event.Parked)
+	_, isSuspended := last(events).(event.Suspended)
 	most := maxEvents
 	if l.compensating != nil || slices.ContainsFunc(events, func(b messagestore.Body) bool { return b.MessageType() == event.TypeCompensating }) {
 		most *= 2
 	}
-	if int(l.version)+1+len(all) > most && !isParked {
-		return nil, park(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", most))
+	if int(l.version)+1+len(all) > most && !isSuspended {
+		return nil, suspend(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", most))
 	}
 	for i, b := range all {
 		all[i] = l.follow(b)
@@ -250,7 +250,7 @@ func merge(writes, more []messagestore.StreamWrite) ([]messagestore.StreamWrite,
 		case writes[i].Expected == messagestore.AnyVersion && w.Expected == messagestore.AnyVersion:
 			writes[i].Bodies = slices.Concat(writes[i].Bodies, w.Bodies)
 		default:
-			return nil, park(event.WhyInvalid, "", invalid("command", string(w.Stream), "two commands of one write are to one stream, at expected versions"))
+			return nil, suspend(event.WhyInvalid, "", invalid("command", string(w.Stream), "two commands of one write are to one stream, at expected versions"))
 		}
 	}
 	return writes, nil

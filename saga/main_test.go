@@ -177,7 +177,7 @@ func newSaga[In, Out any](t require.TestingT, store saga.Store, f func(*saga.Run
 		c = *config
 	}
 	c.Logger = silent
-	s, err := saga.New(store, "booking", f, steps, &c)
+	s, err := saga.NewOver(store, "booking", f, steps, &c)
 	require.NoError(t, err)
 	return s
 }
@@ -194,7 +194,7 @@ func events(t require.TestingT, store saga.Store, id string) []string {
 	return all
 }
 
-// waitFor waits for the end of a saga, or for its being parked, in a bubble.
+// waitFor waits for the end of a saga, or for its being suspended, in a bubble.
 func waitFor[In, Out any](t testing.TB, s *saga.Saga[In, Out], id string) saga.Status[Out] {
 	t.Helper()
 	return waitAtMost(t, 24*time.Hour, s, id)

@@ -2,13 +2,14 @@ package saga
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/dibs-go/dibs/internal/keys"
@@ -19,7 +20,7 @@ import (
 
 // A StateError says that a saga is in no state for a change. Nothing was written.
 type StateError struct {
-	Doing  string // the change: cancel, resume, resolve, retry or park
+	Doing  string // the change: cancel, resume, resolve, retry or suspend
 	Stream messagestore.StreamName
 	State  State
 	Rule   string // what the change needs
@@ -28,34 +29,6 @@ type StateError struct {
 // Error names the saga and its state.
 func (e *StateError) Error() string {
 	return fmt.Sprintf("%s %s, which is %s: %s. Nothing was written", e.Doing, e.Stream, e.State, e.Rule)
-}
-
-// A Story is how far a saga is, as an operator sees it.
-type Story struct {
-	ID         string
-	Stream     messagestore.StreamName
-	Version    messagestore.Version // of its last message
-	State      State
-	Definition string
-	Release    int       // the version of the definition
-	Started    time.Time // by the clock of the store
-	Changed    time.Time // the time of its last message
-	Deadline   time.Time // zero for none
-	Reason     string    // why it is or was undone
-	Parked     *Parked   // nil if it is not parked
-	Steps      []StepStatus
-
-	// Waits is what the saga waits for: a reply, a time, the next attempt of a step. It is "" for a saga that goes
-	// on, is parked or has ended.
-	Waits string
-}
-
-// Step returns the step that began last, "" for none.
-func (s Story) Step() string {
-	if len(s.Steps) == 0 {
-		return ""
-	}
-	return s.Steps[len(s.Steps)-1].Step
 }
 
 // An Operator shows and changes the sagas of a category without their definition. Each change is one message, at the
@@ -69,7 +42,11 @@ type Operator struct {
 
 // NewOperator returns an operator of the sagas of a category, such as booking:saga. The name by stays in each saga
 // that the operator changes: it is 1 to 500 bytes of visible text. The error matches [messagestore.ErrInvalid].
-func NewOperator(store Store, category messagestore.Category, by string) (*Operator, error) {
+func NewOperator(store *messagestore.Store, category messagestore.Category, by string) (*Operator, error) {
+	return newOperator(store, category, by)
+}
+
+func newOperator(store store, category messagestore.Category, by string) (*Operator, error) {
 	wrong := []error{category.Validate(), checkText("operator", by)}
 	if v := reflect.ValueOf(store); store == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		wrong = append(wrong, invalid("store", nil, "it is nil"))
@@ -99,78 +76,131 @@ func checkText(field, text string) error {
 	return nil
 }
 
-// Show returns the story of one saga. The error matches [messagestore.ErrNotFound] if there is none.
-func (o *Operator) Show(ctx context.Context, id string) (Story, error) {
-	l, first, err := o.core.look(ctx, id)
-	if err != nil {
-		return Story{}, o.core.fail("show", id, err)
-	}
-	last, err := o.core.store.Last(ctx, l.stream)
-	if err != nil {
-		return Story{}, o.core.fail("show", id, err)
-	}
-	return l.story(first.Time, last.Time), nil
+// Status returns how far a saga is. The error matches [messagestore.ErrNotFound] if there is none.
+func (o *Operator) Status(ctx context.Context, id string) (Status[json.RawMessage], error) {
+	return status[json.RawMessage](ctx, o.core, id)
 }
 
-// List returns the stories of all sagas of the category for which wanted returns true, in the order of their
-// starts. It reads the whole category, and holds the sagas that have not ended in memory. It leaves out a stream
-// that holds no saga, and its error names that stream.
-func (o *Operator) List(ctx context.Context, wanted func(Story) bool) ([]Story, error) {
-	reader := &listing{core: o.core, all: map[messagestore.StreamName]*listed{}}
-	from := messagestore.GlobalPosition(0)
-	for {
-		page, err := o.core.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: o.core.category, From: from, Limit: messagestore.MaxReadMessages})
-		if err != nil {
-			return nil, fmt.Errorf("list the sagas of %s: %w", o.core.category, err)
-		}
-		for _, m := range page.Messages {
-			reader.take(m)
-		}
-		if !page.More {
-			break
-		}
-		from = page.Next
-	}
-	var stories []Story
-	for _, stream := range reader.order {
-		if one := reader.all[stream]; one.wrong == nil && wanted(one.told()) {
-			stories = append(stories, one.told())
-		}
-	}
-	return stories, errors.Join(reader.wrong...)
+// List is [Saga.List].
+func (o *Operator) List(ctx context.Context, states ...State) iter.Seq2[Status[json.RawMessage], error] {
+	return list[json.RawMessage](ctx, o.core, states)
 }
 
-// ListOpen is [Operator.List] of the sagas that have not ended. It asks the queue of the sagas for them, and reads their
-// streams alone, however many have ended. The error matches [messagestore.ErrNotSupported] for a store whose driver keeps
-// no queues.
-func (o *Operator) ListOpen(ctx context.Context, wanted func(Story) bool) ([]Story, error) {
-	fail := func(err error) ([]Story, error) {
-		return nil, fmt.Errorf("list the open sagas of %s: %w", o.core.category, err)
+// List returns the sagas of the category that are in one of these states, in the order of their starts: without a state
+// those that have not ended. It asks the queue of the sagas for these, and reads their streams alone, however many have
+// ended; for those that have ended it reads the whole category, and holds the others in memory. A stream that holds no
+// saga is an error that names the stream, and the others follow; behind any other error nothing does. The error matches
+// [messagestore.ErrNotSupported] for a store whose driver keeps no queues, and [messagestore.ErrInvalid] for a state that
+// is none.
+func (s *Saga[In, Out]) List(ctx context.Context, states ...State) iter.Seq2[Status[Out], error] {
+	return list[Out](ctx, s.core, states)
+}
+
+func list[Out any](ctx context.Context, c *core, states []State) iter.Seq2[Status[Out], error] {
+	if len(states) == 0 {
+		states = unended
+	}
+	return func(yield func(Status[Out], error) bool) {
+		for l, err := range c.list(ctx, states) {
+			status := Status[Out]{}
+			if err == nil {
+				status, err = statusOf[Out](l.stream.CardinalID(), l)
+			}
+			if err != nil {
+				err = fmt.Errorf("list the sagas of %s: %w", c.category, err)
+			}
+			if !yield(status, err) {
+				return
+			}
+		}
+	}
+}
+
+// unended are the states of a saga that has not ended, and allStates all.
+var (
+	unended   = []State{StateRunning, StateCompensating, StateSuspended}
+	allStates = append(unended[:3:3], StateCompleted, StateCompensated, StateResolved)
+)
+
+// list returns the sagas that are in these states.
+func (c *core) list(ctx context.Context, states []State) iter.Seq2[*life, error] {
+	fail := func(err error) iter.Seq2[*life, error] {
+		return func(yield func(*life, error) bool) { yield(nil, err) }
 	}
 	if ctx == nil {
 		return fail(invalid("context", nil, "it is nil"))
 	}
-	open, err := o.core.open(ctx)
-	if err != nil {
-		return fail(err)
-	}
-	var stories []Story
-	var wrong []error
-	for _, m := range open {
-		l := newLife(o.core, m)
-		last, err := l.readAll(ctx)
-		if _, isMalformed := errors.AsType[*malformedError](err); isMalformed {
-			wrong = append(wrong, err)
-			continue
+	lives := c.listOpen
+	for _, state := range states {
+		if !slices.Contains(allStates, state) {
+			return fail(invalid("state", string(state), fmt.Sprintf("it is one of %v", allStates)))
 		}
+		if !slices.Contains(unended, state) {
+			lives = c.listAll
+		}
+	}
+	return func(yield func(*life, error) bool) {
+		for l, err := range lives(ctx) {
+			if (err != nil || slices.Contains(states, l.state.state())) && !yield(l, err) {
+				return
+			}
+		}
+	}
+}
+
+// listAll reads the whole category.
+func (c *core) listAll(ctx context.Context) iter.Seq2[*life, error] {
+	return func(yield func(*life, error) bool) {
+		all, wrong := map[messagestore.StreamName]*life{}, map[messagestore.StreamName]error{}
+		var order []messagestore.StreamName
+		from := messagestore.GlobalPosition(0)
+		for more := true; more; {
+			page, err := c.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: from, Limit: messagestore.MaxReadMessages})
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, m := range page.Messages {
+				l := all[m.Stream]
+				if l == nil {
+					l = newLife(c, m)
+					all[m.Stream] = l
+					order = append(order, m.Stream)
+				}
+				if wrong[m.Stream] == nil {
+					wrong[m.Stream] = l.take(m)
+				}
+				l.version = m.Position
+			}
+			from, more = page.Next, page.More
+		}
+		for _, stream := range order {
+			if !yield(all[stream], wrong[stream]) {
+				return
+			}
+		}
+	}
+}
+
+// listOpen asks the queue for the sagas that have not ended.
+func (c *core) listOpen(ctx context.Context) iter.Seq2[*life, error] {
+	return func(yield func(*life, error) bool) {
+		open, err := c.open(ctx)
 		if err != nil {
-			return fail(err)
+			yield(nil, err)
+			return
 		}
-		if story := l.story(m.Time, last); l.ended == "" && wanted(story) {
-			stories = append(stories, story)
+		for _, m := range open {
+			l, _, err := c.lookAt(ctx, m.Stream)
+			if errors.Is(err, errNoSaga) {
+				err = &malformedError{fmt.Errorf("%s has no saga", m.Stream)}
+			}
+			_, isMalformed := errors.AsType[*malformedError](err)
+			if !yield(l, err) || err != nil && !isMalformed {
+				return
+			}
 		}
 	}
-	return stories, errors.Join(wrong...)
 }
 
 // open returns the first messages of the sagas that have not ended, in order, and those that no runner has met.
@@ -209,88 +239,9 @@ func (c *core) open(ctx context.Context) ([]*messagestore.Message, error) {
 	return open, nil
 }
 
-// readAll folds the whole stream, and returns the time of its last message.
-func (l *life) readAll(ctx context.Context) (last time.Time, err error) {
-	for m, err := range l.store.ReadStream(ctx, l.stream, 0) {
-		if err != nil {
-			return last, err
-		}
-		if err := l.take(m); err != nil {
-			return last, &malformedError{err}
-		}
-		l.version, last = m.Position, m.Time
-	}
-	if l.started == nil {
-		return last, &malformedError{fmt.Errorf("%s has no saga", l.stream)}
-	}
-	return last, nil
-}
-
-// A listing folds the messages of a category.
-type listing struct {
-	*core
-
-	all   map[messagestore.StreamName]*listed
-	order []messagestore.StreamName
-	wrong []error
-}
-
-// A listed is a saga of a listing.
-type listed struct {
-	life     *life
-	story    Story // of a saga that has ended; its life is dropped
-	from, to time.Time
-	wrong    error
-}
-
-func (l *listing) take(m *messagestore.Message) {
-	one := l.all[m.Stream]
-	if one == nil {
-		one = &listed{life: &life{core: l.core, state: newState(), stream: m.Stream, version: messagestore.NoStream}, from: m.Time}
-		l.all[m.Stream] = one
-		l.order = append(l.order, m.Stream)
-	}
-	switch {
-	case one.wrong != nil:
-		return
-	case one.life == nil: // it has ended: what comes later changes nothing
-		one.story.Version, one.story.Changed = m.Position, m.Time
-		return
-	}
-	if one.wrong = one.life.take(m); one.wrong != nil {
-		l.wrong = append(l.wrong, one.wrong)
-		return
-	}
-	one.life.version, one.to = m.Position, m.Time
-	if one.life.ended != "" {
-		one.story, one.life = one.life.story(one.from, one.to), nil
-	}
-}
-
-func (l *listed) told() Story {
-	if l.life == nil {
-		return l.story
-	}
-	return l.life.story(l.from, l.to)
-}
-
-func (l *life) story(from, to time.Time) Story {
-	s := Story{
-		ID: l.stream.CardinalID(), Stream: l.stream, Version: l.version, State: l.state.state(), Started: from, Changed: to,
-		Deadline: l.deadline, Parked: (*Parked)(l.parked), Steps: l.statuses(), Waits: l.waitsFor(),
-	}
-	if l.started != nil {
-		s.Definition, s.Release = l.started.Definition, l.started.Version
-	}
-	if l.compensating != nil {
-		s.Reason = l.compensating.Reason
-	}
-	return s
-}
-
 // waitsFor says what the saga waits for, "" for nothing.
 func (s *state) waitsFor() string {
-	if s.ended != "" || s.parked != nil {
+	if s.ended != "" || s.suspended != nil {
 		return ""
 	}
 	var all []string
@@ -318,11 +269,11 @@ func (s *state) pauses() bool {
 }
 
 // Cancel asks to undo a saga, for a reason of 1 to 500 bytes. A saga that has ended, is undone already or is behind a
-// pivot is refused with a [*StateError]. It returns the story of before.
-func (o *Operator) Cancel(ctx context.Context, id, reason string) (Story, error) {
+// pivot is refused with a [*StateError]. It returns the status of before.
+func (o *Operator) Cancel(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
 	return o.change(ctx, "cancel", id, reason, event.CancelRequested{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
-		case l.compensating != nil && l.parked != nil:
+		case l.compensating != nil && l.suspended != nil:
 			return "it is being undone already; resume it"
 		case l.compensating != nil || l.cancel != nil && !l.pivoted():
 			return "it is being undone already"
@@ -333,25 +284,25 @@ func (o *Operator) Cancel(ctx context.Context, id, reason string) (Story, error)
 	})
 }
 
-// Resume goes on with a parked saga, for a reason of 1 to 500 bytes. The step that failed has all its attempts again. A
-// saga that is not parked is refused with a [*StateError]. It returns the story of before.
-func (o *Operator) Resume(ctx context.Context, id, reason string) (Story, error) {
+// Resume goes on with a suspended saga, for a reason of 1 to 500 bytes. The step that failed has all its attempts again. A
+// saga that is not suspended is refused with a [*StateError]. It returns the status of before.
+func (o *Operator) Resume(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
 	return o.change(ctx, "resume", id, reason, event.Resumed{Reason: reason, By: o.by}, func(l *life) string {
-		if l.parked == nil {
-			return "only a parked saga is resumed"
+		if l.suspended == nil {
+			return "only a suspended saga is resumed"
 		}
 		return ""
 	})
 }
 
-// Resolve ends a parked saga behind a pivot, of which a person has done the rest, for a reason of 1 to 500 bytes. Nothing is
-// done or undone any more. A saga that is not parked, or that can be undone, is refused with a [*StateError]. It returns
-// the story of before.
-func (o *Operator) Resolve(ctx context.Context, id, reason string) (Story, error) {
+// Resolve ends a suspended saga behind a pivot, of which a person has done the rest, for a reason of 1 to 500 bytes. Nothing is
+// done or undone any more. A saga that is not suspended, or that can be undone, is refused with a [*StateError]. It returns
+// the status of before.
+func (o *Operator) Resolve(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
 	return o.change(ctx, "resolve", id, reason, event.Resolved{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
-		case l.parked == nil:
-			return "only a parked saga is resolved"
+		case l.suspended == nil:
+			return "only a suspended saga is resolved"
 		case !l.pivoted():
 			return "it can be undone: cancel it"
 		}
@@ -360,11 +311,11 @@ func (o *Operator) Resolve(ctx context.Context, id, reason string) (Story, error
 }
 
 // Retry has a step, or an undo, that waits for its next attempt be attempted now, for a reason of 1 to 500 bytes. It has
-// all its attempts again. A saga in which none waits so is refused with a [*StateError]. It returns the story of before.
-func (o *Operator) Retry(ctx context.Context, id, reason string) (Story, error) {
+// all its attempts again. A saga in which none waits so is refused with a [*StateError]. It returns the status of before.
+func (o *Operator) Retry(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
 	return o.change(ctx, "retry", id, reason, event.Resumed{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
-		case l.parked != nil:
+		case l.suspended != nil:
 			return "resume it"
 		case !l.pauses():
 			return "no step of it waits for its next attempt"
@@ -373,25 +324,27 @@ func (o *Operator) Retry(ctx context.Context, id, reason string) (Story, error) 
 	})
 }
 
-// Park has a saga do nothing more until it is resumed or cancelled, for a reason of 1 to 500 bytes. A step that runs
+// Suspend has a saga do nothing more until it is resumed or cancelled, for a reason of 1 to 500 bytes. A step that runs
 // just now has its context cancelled when the runner next writes, and begins again after a resume, with the same key. A
-// saga that has ended or is parked is refused with a [*StateError]. It returns the story of before.
-func (o *Operator) Park(ctx context.Context, id, reason string) (Story, error) {
-	return o.change(ctx, "park", id, reason, event.Parked{Why: event.WhyOperator, Reason: reason, By: o.by}, func(l *life) string {
-		if l.parked != nil {
-			return "it is parked already"
+// saga that has ended or is suspended is refused with a [*StateError]. It returns the status of before.
+func (o *Operator) Suspend(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
+	return o.change(ctx, "suspend", id, reason, event.Suspended{Why: event.WhyOperator, Reason: reason, By: o.by}, func(l *life) string {
+		if l.suspended != nil {
+			return "it is suspended already"
 		}
 		return ""
 	})
 }
 
 // change appends body at the version that was read, unless rule returns why not.
-func (o *Operator) change(ctx context.Context, doing string, id, reason string, body messagestore.Body, rule func(*life) string) (Story, error) {
-	fail := func(err error) (Story, error) { return Story{}, o.core.fail(doing, id, err) }
+func (o *Operator) change(ctx context.Context, doing string, id, reason string, body messagestore.Body, rule func(*life) string) (Status[json.RawMessage], error) {
+	fail := func(err error) (Status[json.RawMessage], error) {
+		return Status[json.RawMessage]{}, o.core.fail(doing, id, err)
+	}
 	if err := checkText("reason", reason); err != nil {
 		return fail(err)
 	}
-	l, first, err := o.core.look(ctx, id)
+	l, _, err := o.core.look(ctx, id)
 	if err != nil {
 		return fail(err)
 	}
@@ -405,10 +358,10 @@ func (o *Operator) change(ctx context.Context, doing string, id, reason string, 
 		broken = rule(l)
 	}
 	if broken != "" {
-		return Story{}, &StateError{doing, l.stream, l.state.state(), broken}
+		return Status[json.RawMessage]{}, &StateError{doing, l.stream, l.state.state(), broken}
 	}
 	if _, err := o.core.store.WriteStreams(ctx, messagestore.To(l.stream, l.version, body)); err != nil {
 		return fail(err)
 	}
-	return l.story(first.Time, time.Time{}), nil
+	return statusOf[json.RawMessage](id, l)
 }

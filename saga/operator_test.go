@@ -2,6 +2,9 @@ package saga_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,12 +19,26 @@ import (
 
 func operator(t *testing.T, store saga.Store) *saga.Operator {
 	t.Helper()
-	o, err := saga.NewOperator(store, "booking:saga", "ann")
+	o, err := saga.NewOperatorOver(store, "booking:saga", "ann")
 	require.NoError(t, err)
 	return o
 }
 
-func every(saga.Story) bool { return true }
+// all are the states of a saga.
+var all = []saga.State{
+	saga.StateRunning, saga.StateCompensating, saga.StateSuspended, saga.StateCompleted, saga.StateCompensated, saga.StateResolved,
+}
+
+// listed returns the sagas of some states, and the errors.
+func listed(t *testing.T, o *saga.Operator, states ...saga.State) (got []saga.Status[json.RawMessage], wrong error) {
+	t.Helper()
+	for one, err := range o.List(t.Context(), states...) {
+		if wrong = errors.Join(wrong, err); err == nil {
+			got = append(got, one)
+		}
+	}
+	return got, wrong
+}
 
 func refusedBy(t *testing.T, err error, rule string) {
 	t.Helper()
@@ -30,25 +47,25 @@ func refusedBy(t *testing.T, err error, rule string) {
 	require.Contains(t, err.Error(), rule)
 }
 
-func TestAnOperatorParksAndResumes(t *testing.T) {
+func TestAnOperatorSuspendsAndResumes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
 		s, o := travel(t, store, w, &saga.Config{Deadline: time.Hour}), operator(t, store)
 		begin(t, s, "7", trip{"LIS"})
-		_, err := o.Park(t.Context(), "7", "the airline is on strike")
+		_, err := o.Suspend(t.Context(), "7", "the airline is on strike")
 		require.NoError(t, err)
-		_, err = o.Park(t.Context(), "7", "again")
-		refusedBy(t, err, "it is parked already")
+		_, err = o.Suspend(t.Context(), "7", "again")
+		refusedBy(t, err, "it is suspended already")
 		_, err = o.Retry(t.Context(), "7", "now")
 		refusedBy(t, err, "resume it")
 		w.fails("book flight", 99, errDown)
 		defer running(t, s)()
 		time.Sleep(10 * time.Minute)
-		require.Empty(t, w.did(), "it does nothing while it is parked")
-		story, err := o.Show(t.Context(), "7")
+		require.Empty(t, w.did(), "it does nothing while it is suspended")
+		status, err := o.Status(t.Context(), "7")
 		require.NoError(t, err)
-		require.Equal(t, saga.Parked{Why: event.WhyOperator, Reason: "the airline is on strike", By: "ann"}, *story.Parked)
+		require.Equal(t, []string{event.WhyOperator, "the airline is on strike", "ann"}, []string{status.Suspended, status.Reason, status.By})
 
 		_, err = o.Resume(t.Context(), "7", "the strike is over")
 		require.NoError(t, err)
@@ -58,16 +75,16 @@ func TestAnOperatorParksAndResumes(t *testing.T) {
 	})
 }
 
-// A saga that is parked before a runner has seen it has its deadline all the same.
-func TestASagaThatWasParkedFirstKeepsItsDeadline(t *testing.T) {
+// A saga that is suspended before a runner has seen it has its deadline all the same.
+func TestASagaThatWasSuspendedFirstKeepsItsDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
 		o := operator(t, store)
-		d := travelWith(t, store, w, &saga.Config{Deadline: time.Hour}, &saga.StepConfig{Retry: saga.Retry{Attempts: 1000}})
+		d := travelWith(t, store, w, &saga.Config{Deadline: time.Hour}, &saga.StepConfig{Retry: saga.Retry{MaxAttempts: 1000}})
 		w.fails("book flight", 10_000, errDown)
 		begin(t, d, "7", trip{"LIS"})
-		_, err := o.Park(t.Context(), "7", "wait")
+		_, err := o.Suspend(t.Context(), "7", "wait")
 		require.NoError(t, err)
 		_, err = o.Resume(t.Context(), "7", "go")
 		require.NoError(t, err)
@@ -80,7 +97,7 @@ func TestAnOperatorHasTheNextAttemptNow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, w := newStore(), newWorld()
-		pause := saga.Retry{Attempts: 9, MaxBackoff: time.Hour}
+		pause := saga.Retry{MaxAttempts: 9, MaxBackoff: time.Hour}
 		s, o := travelWith(t, store, w, nil, &saga.StepConfig{Retry: pause}), operator(t, store)
 		w.fails("book hotel", 1, errDown)
 		begin(t, s, "7", trip{"LIS"})
@@ -90,13 +107,13 @@ func TestAnOperatorHasTheNextAttemptNow(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Millisecond)
 		stop()
-		before, err := o.Show(t.Context(), "7")
+		before, err := o.Status(t.Context(), "7")
 		require.NoError(t, err)
 		require.Equal(t, "the next attempt of hotel", before.Waits)
-		require.Equal(t, "hotel", before.Step())
+		require.Equal(t, "hotel", before.Step)
 		_, err = o.Retry(t.Context(), "7", "the hotel is back")
 		require.NoError(t, err)
-		after, err := o.Show(t.Context(), "7")
+		after, err := o.Status(t.Context(), "7")
 		require.NoError(t, err)
 		require.Empty(t, after.Waits)
 		require.Equal(t, before.Version+1, after.Version)
@@ -139,8 +156,8 @@ func (r racing) WriteStreams(ctx context.Context, writes ...messagestore.StreamW
 func TestAnOperatorChangesOnlyWhatItRead(t *testing.T) {
 	t.Parallel()
 	for doing, call := range map[string]func(o *saga.Operator) error{
-		"cancel": func(o *saga.Operator) error { _, err := o.Cancel(t.Context(), "7", "why"); return err },
-		"park":   func(o *saga.Operator) error { _, err := o.Park(t.Context(), "7", "why"); return err },
+		"cancel":  func(o *saga.Operator) error { _, err := o.Cancel(t.Context(), "7", "why"); return err },
+		"suspend": func(o *saga.Operator) error { _, err := o.Suspend(t.Context(), "7", "why"); return err },
 	} {
 		t.Run(doing, func(t *testing.T) {
 			t.Parallel()
@@ -168,21 +185,21 @@ func TestAnOperatorListsAllButWhatIsNoSaga(t *testing.T) {
 		write(t, store, messagestore.To("booking:saga-x", messagestore.AnyVersion, event.Resumed{}))
 		begin(t, s, "2", trip{"LIS"})
 		begin(t, s, "3", trip{"LIS"})
-		_, err := o.Park(t.Context(), "3", "why")
+		_, err := o.Suspend(t.Context(), "3", "why")
 		require.NoError(t, err)
 
-		all, err := o.List(t.Context(), every)
+		every, err := listed(t, o, all...)
 		require.ErrorContains(t, err, "booking:saga-x")
 		var got []string
-		for _, one := range all {
-			shown, err := o.Show(t.Context(), one.ID)
+		for _, one := range every {
+			shown, err := o.Status(t.Context(), one.ID)
 			require.NoError(t, err)
 			require.Equal(t, shown, one, "List and Show agree")
 			got = append(got, one.ID+" "+string(one.State))
 		}
-		require.Equal(t, []string{"1 completed", "2 running", "3 parked"}, got)
-		parked, _ := o.List(t.Context(), func(s saga.Story) bool { return s.Parked != nil })
-		require.Len(t, parked, 1)
+		require.Equal(t, []string{"1 completed", "2 running", "3 suspended"}, got)
+		suspended, _ := listed(t, o, saga.StateSuspended)
+		require.Len(t, suspended, 1)
 	})
 }
 
@@ -194,7 +211,7 @@ func TestAnOperatorListsTheOpenSagas(t *testing.T) {
 		w.fails("book hotel", 1, puzzle("what hotel?"))
 		s, c := travel(t, store, w, nil), withCar(t, store, w, nil)
 		stop := running(t, s)
-		for _, id := range []string{"parked", "ended"} {
+		for _, id := range []string{"suspended", "ended"} {
 			begin(t, s, id, trip{"LIS"})
 			waitFor(t, s, id)
 		}
@@ -206,11 +223,11 @@ func TestAnOperatorListsTheOpenSagas(t *testing.T) {
 		begin(t, s, "new", trip{"LIS"})
 		write(t, store, messagestore.To("booking:saga-x", messagestore.AnyVersion, event.Resumed{}))
 
-		open, err := operator(t, &deafStore{Store: store}).ListOpen(t.Context(), every)
+		open, err := listed(t, operator(t, &deafStore{Store: store}))
 		require.ErrorContains(t, err, "booking:saga-x")
-		all, _ := operator(t, store).List(t.Context(), func(s saga.Story) bool { return s.State != saga.StateCompleted })
+		every, _ := listed(t, operator(t, store), all...)
 		require.Len(t, open, 3)
-		require.Equal(t, all, open)
+		require.Equal(t, open, slices.DeleteFunc(every, func(s saga.Status[json.RawMessage]) bool { return s.State == saga.StateCompleted }))
 	})
 }
 
@@ -227,10 +244,10 @@ func TestAnOperatorRefusesBadInput(t *testing.T) {
 	for _, text := range []string{"", " ", "a\nb", "\xff", strings.Repeat("a", 501)} {
 		_, err := saga.NewOperator(store, "booking:saga", text)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		_, err = operator(t, racing{behind: func() { t.Error("a round trip") }}).Park(t.Context(), "7", text)
+		_, err = operator(t, racing{behind: func() { t.Error("a round trip") }}).Suspend(t.Context(), "7", text)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
-	_, err = operator(t, store).Show(t.Context(), "7")
+	_, err = operator(t, store).Status(t.Context(), "7")
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
 	require.NotErrorIs(t, err, messagestore.ErrInvalid)
 	require.EqualError(t, err, `show saga "7" of booking: no saga was started with this id`)

@@ -54,9 +54,9 @@ func TestSagasEndOnPostgreSQL(t *testing.T) {
 			func(w *world) { w.fails("book hotel", 9, refusal("full")); w.fails("cancel hotel", 2, errDown) }, saga.StateCompensated,
 			"book flight, book hotel, cancel hotel?, cancel hotel?, cancel hotel?, cancel flight", nil,
 		},
-		"parked": {
-			func(w *world) { w.fails("book hotel", 1, puzzle("what hotel?")) }, saga.StateParked, "book flight, book hotel",
-			[]string{"Started", "Began flight", "Done flight", "Began hotel", "Parked hotel"},
+		"suspended": {
+			func(w *world) { w.fails("book hotel", 1, puzzle("what hotel?")) }, saga.StateSuspended, "book flight, book hotel",
+			[]string{"Started", "Began flight", "Done flight", "Began hotel", "Suspended hotel"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,21 +101,21 @@ func TestASagaIsUndoneAtItsDeadlineOnPostgreSQL(t *testing.T) {
 	})
 }
 
-func TestAParkedSagaIsResumedAndCancelledOnPostgreSQL(t *testing.T) {
+func TestASuspendedSagaIsResumedAndCancelledOnPostgreSQL(t *testing.T) {
 	t.Parallel()
 	store, w := onPostgres(t), newWorld()
 	w.fails("book hotel", 2, puzzle("what hotel?"))
 	s := travelWith(t, store, w, nil, soon)
 	defer running(t, s)()
 	begin(t, s, "7", trip{"LIS"})
-	require.Equal(t, saga.StateParked, waitInTime(t, s, "7").State)
+	require.Equal(t, saga.StateSuspended, waitInTime(t, s, "7").State)
 	version := waitInTime(t, s, "7").Version
 
 	_, err := s.Resume(t.Context(), "7", "this one")
 	require.NoError(t, err)
-	await.That(t, "the saga is parked again", func() (bool, any) {
+	await.That(t, "the saga is suspended again", func() (bool, any) {
 		status := waitInTime(t, s, "7")
-		return status.State == saga.StateParked && status.Version > version+1, status
+		return status.State == saga.StateSuspended && status.Version > version+1, status
 	})
 	_, err = s.Cancel(t.Context(), "7", "never mind")
 	require.NoError(t, err)

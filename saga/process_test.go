@@ -88,10 +88,10 @@ func agency(store *messagestore.Store, pool *pgxpool.Pool) (*saga.Saga[string, i
 			_, err := effect(ctx, tx, "undo seats")
 			return err
 		}, soon)
-	car := saga.NewAsk("car",
+	car := saga.NewAsk[string, rented]("car",
 		func(ctx context.Context, fate string) (messagestore.StreamWrite, error) {
 			return messagestore.To("car:command-"+messagestore.StreamName(messagestore.EscapeID(saga.Key(ctx))), messagestore.AnyVersion, rent{fate}), nil
-		}, saga.NoCommand[string, rented], nil)
+		}, nil, nil)
 	book := func(s *saga.Run, fate string) (int, error) {
 		if _, err := flight.Do(s, fate); err != nil {
 			return 0, err

@@ -39,22 +39,19 @@ func TestADefinitionThatIsNoneIsRefused(t *testing.T) {
 		"not UTF-8":                      {"booking", step("a\xff", nil), nil, "step"},
 		"a long name":                    {"booking", step(strings.Repeat("x", 101), nil), nil, "100 bytes"},
 		"a nil step":                     {"booking", saga.Steps{nil}, nil, "it is nil"},
-		"a step without undo":            {"booking", saga.Steps{saga.NewStep[trip, ticket]("flight", do, nil, nil)}, nil, "saga.Nothing"},
 		"a step without do":              {"booking", saga.Steps{saga.NewStep[trip, ticket]("flight", nil, undo, nil)}, nil, "its function is nil"},
-		"an ask without undo":            {"booking", saga.Steps{saga.NewAsk[trip, ticket]("car", func(context.Context, trip) (messagestore.StreamWrite, error) { return messagestore.StreamWrite{}, nil }, nil, nil)}, nil, "its undo is nil"},
-		"no transactions":                {"booking", saga.Steps{saga.NewTxStep("seats", nil, func(context.Context, int, trip) (ticket, error) { return ticket{}, nil }, saga.NothingTx, nil)}, nil, "its store is nil"},
+		"no transactions":                {"booking", saga.Steps{saga.NewTxStep("seats", nil, func(context.Context, int, trip) (ticket, error) { return ticket{}, nil }, nil, nil)}, nil, "its store is nil"},
 		"a timeout of 2 min":             {"booking", step("flight", &saga.StepConfig{Timeout: 2 * time.Minute}), nil, "Timeout"},
 		"a negative timeout":             {"booking", step("flight", &saga.StepConfig{Timeout: -1}), nil, "Timeout"},
-		"-1 attempts":                    {"booking", step("flight", &saga.StepConfig{Retry: saga.Retry{Attempts: -1}}), nil, "Retry.Attempts"},
+		"-1 attempts":                    {"booking", step("flight", &saga.StepConfig{Retry: saga.Retry{MaxAttempts: -1}}), nil, "Retry.MaxAttempts"},
 		"a negative back-off":            {"booking", step("flight", &saga.StepConfig{Undo: saga.Retry{MaxBackoff: -1}}), nil, "Undo.MaxBackoff"},
-		"a policy of 7":                  {"booking", step("flight", &saga.StepConfig{Then: 7}), nil, "Then"},
-		"an ask of a century":            {"booking", saga.Steps{rental(&saga.AskConfig{Timeout: 100 * 365 * 24 * time.Hour})}, nil, "Timeout"},
+		"an ask of a century":            {"booking", saga.Steps{rental(&saga.StepConfig{Timeout: 100 * 365 * 24 * time.Hour})}, nil, "Timeout"},
 		"a negative deadline":            {"booking", nil, &saga.Config{Deadline: -1}, "Deadline"},
 		"a century":                      {"booking", nil, &saga.Config{Deadline: 100 * 365 * 24 * time.Hour}, "Deadline"},
 		"version -1":                     {"booking", nil, &saga.Config{Version: -1}, "Version"},
-		"an earlier one that is not":     {"booking", nil, &saga.Config{Version: 2, Earlier: saga.Versions{2: good.Do}}, "Earlier"},
-		"an earlier one of another type": {"booking", nil, &saga.Config{Version: 2, Earlier: saga.Versions{1: func() {}}}, "Earlier"},
-		"an earlier one that is nil":     {"booking", nil, &saga.Config{Version: 2, Earlier: saga.Versions{1: nil}}, "Earlier"},
+		"an earlier one that is not":     {"booking", nil, &saga.Config{Version: 2, Earlier: map[int]any{2: good.Do}}, "Earlier"},
+		"an earlier one of another type": {"booking", nil, &saga.Config{Version: 2, Earlier: map[int]any{1: func() {}}}, "Earlier"},
+		"an earlier one that is nil":     {"booking", nil, &saga.Config{Version: 2, Earlier: map[int]any{1: nil}}, "Earlier"},
 		"concurrency -1":                 {"booking", nil, &saga.Config{Concurrency: -1}, "Concurrency"},
 		"poll interval of an hour":       {"booking", nil, &saga.Config{PollInterval: time.Hour}, "PollInterval"},
 		"lease of 1 ns":                  {"booking", nil, &saga.Config{Lease: 1}, "Lease"},
@@ -68,11 +65,11 @@ func TestADefinitionThatIsNoneIsRefused(t *testing.T) {
 	})
 	for _, field := range []string{
 		"store", "category", "function", "Version", "Deadline", "Concurrency", "PollInterval", "Lease",
-		"step 0: it is nil", `step "": its name`, `step "": its function`, `step "": its undo`,
+		"step 0: it is nil", `step "": its name`, `step "": its function`,
 	} {
 		require.Equal(t, 1, strings.Count(err.Error(), "invalid "+field), "%s: %v", field, err)
 	}
-	require.Equal(t, 12, strings.Count(err.Error(), "invalid "), "%v", err)
+	require.Equal(t, 11, strings.Count(err.Error(), "invalid "), "%v", err)
 	_, err = saga.New[trip, ticket](nil, "booking", nil, nil, nil)
 	require.ErrorContains(t, err, "store")
 	require.ErrorContains(t, err, "function")

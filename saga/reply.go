@@ -60,8 +60,8 @@ func (c *core) reply(step string, output any) (event.Replied, error) {
 	return event.Replied{Step: step, Output: raw}, err
 }
 
-// Answered is a [*Saga].
-type Answered interface{ answered() *core }
+// An answered is a [*Saga] of any types.
+type answered interface{ answered() *core }
 
 func (s *Saga[In, Out]) answered() *core {
 	if s == nil {
@@ -70,14 +70,14 @@ func (s *Saga[In, Out]) answered() *core {
 	return s.core
 }
 
-// Answer returns a handler that makes a reply to an [Ask] out of each message that is correlated with a
+// Answer returns a handler that makes a reply to an [Ask] of the given [*Saga] out of each message that is correlated with a
 // saga, as every message is that follows the saga's command. It is for a consumer of the category in which
 // the command's handler writes, with the Correlation of the saga's category. Messages of other sagas and
 // steps are skipped. An error of f by handler.Refuse refuses the step, and with any other disposition the
 // consumer does as package handler says; after another error the message is delivered again. A reply to a
 // saga that is not there is parked.
 func Answer[T messagestore.Body, Out any](
-	to Answered, step string, f func(ctx context.Context, m handler.Message[T]) (Out, error),
+	to answered, step string, f func(ctx context.Context, m handler.Message[T]) (Out, error),
 ) handler.Func[T] {
 	var c *core
 	if to != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,7 +23,7 @@ type Run struct {
 	ctx     context.Context //nolint:containedctx // a run is one call, and the function has it in place of a context
 	life    *life
 	reached map[string]bool // steps, values and sleeps
-	open    map[string]bool // by Go, and not joined
+	open    []*one          // by Go, and not joined
 	stop    error           // why the run has ended
 
 	mu     sync.Mutex
@@ -81,47 +82,37 @@ type one struct {
 	transact func(ctx context.Context, l *life, began event.Began) error
 }
 
-// A Joint is a [*Going].
-type Joint interface{ joint() *one }
-
-// A Going is a step that is done side by side with others.
-type Going[Out any] struct {
+// A Future is a step that is done side by side with others, by [Run.Join].
+type Future[Out any] struct {
 	one one
 	out Out
 }
 
-func (g *Going[Out]) joint() *one {
-	if g == nil {
-		return nil
-	}
-	return &g.one
-}
-
 // Out returns the output, the zero value before [Run.Join] and if the step failed.
-func (g *Going[Out]) Out() Out { return g.out }
+func (f *Future[Out]) Out() Out { return f.out }
 
 // Err returns the [*StepError] of the step after [Run.Join], nil if it has not failed.
-func (g *Going[Out]) Err() error { return g.one.err }
+func (f *Future[Out]) Err() error { return f.one.err }
 
 // reach notes that the function has come to a step.
-func reach[Out any](r *Run, of *definition, in any) *Going[Out] {
-	g := &Going[Out]{one: one{of: of}}
-	g.one.take = func(output json.RawMessage) error { return json.Unmarshal(output, &g.out) }
+func reach[Out any](r *Run, of *definition, in any) *Future[Out] {
+	f := &Future[Out]{one: one{of: of}}
+	f.one.take = func(output json.RawMessage) error { return json.Unmarshal(output, &f.out) }
 	if r == nil || r.isBusy() || r.stop != nil {
-		return g // Join refuses it
+		return f // what joins it refuses it
 	}
-	g.one.refused = r.name(of.name)
+	f.one.refused = r.name(of.name)
 	switch defined := r.life.defined[of.root().name]; {
-	case g.one.refused != nil:
+	case f.one.refused != nil:
 	case of.base != nil && of.invalid != nil:
-		g.one.refused = of.invalid
+		f.one.refused = of.invalid
 	case defined == nil || defined.definition() != of.root():
-		g.one.refused = invalid("step", of.name, "it is not among the saga's steps")
+		f.one.refused = invalid("step", of.name, "it is not among the saga's steps")
 	default:
-		g.one.input, g.one.refused = encode("input of "+of.name, in)
-		r.open[of.name] = true
+		f.one.input, f.one.refused = encode("input of "+of.name, in)
 	}
-	return g
+	r.open = append(r.open, &f.one)
+	return f
 }
 
 // name takes a name, once in a run.
@@ -133,10 +124,15 @@ func (r *Run) name(name string) error {
 	return nil
 }
 
-// Join does the steps side by side that were returned by Go. They begin in one write. When all have ended it
-// returns nil, or the [*StepError] of the first that failed; as soon as one has failed it does not wait for
-// replies and for the next attempts of the others. An error that matches [ErrPaused] says that the saga waits.
-func (r *Run) Join(steps ...Joint) error {
+// Join does the steps side by side that Go has returned since the last Join. They begin in one write. When all have
+// ended it returns nil, or the [*StepError] of the first that failed; as soon as one has failed it does not wait for
+// replies and for the next attempts of the others. An error that matches [ErrWaiting] says that the saga waits.
+func (r *Run) Join() error {
+	return r.joined(nil)
+}
+
+// joined does one of the open steps, or all for nil.
+func (r *Run) joined(only *one) error {
 	if r == nil {
 		return invalid("run", nil, "it is nil")
 	}
@@ -147,19 +143,15 @@ func (r *Run) Join(steps ...Joint) error {
 	if r.stop != nil {
 		return r.stop
 	}
-	all := make([]*one, len(steps))
-	for i, s := range steps {
-		switch {
-		case s == nil || s.joint() == nil:
-			return r.ends(park(event.WhyInvalid, "", invalid("step", nil, "Join was given one that is nil")))
-		case s.joint().refused != nil:
-			return r.ends(park(event.WhyInvalid, s.joint().of.name, s.joint().refused))
+	all := r.open
+	if r.open = nil; only != nil {
+		r.open = slices.DeleteFunc(all, func(c *one) bool { return c == only })
+		all = []*one{only}
+	}
+	for _, c := range all {
+		if c.refused != nil {
+			return r.ends(suspend(event.WhyInvalid, c.of.name, c.refused))
 		}
-		all[i] = s.joint()
-		if !r.open[all[i].of.name] {
-			return r.ends(park(event.WhyInvalid, all[i].of.name, invalid("step", all[i].of.name, "it is joined twice")))
-		}
-		delete(r.open, all[i].of.name)
 	}
 	return r.ends(r.join(all))
 }
@@ -167,11 +159,11 @@ func (r *Run) Join(steps ...Joint) error {
 // ends ends the run because of an error, unless that is a step's.
 func (r *Run) ends(err error) error {
 	_, failed := errors.AsType[*StepError](err)
-	_, stuck := errors.AsType[*parking](err)
+	_, stuck := errors.AsType[*suspension](err)
 	switch {
 	case err == nil || failed:
 		return err
-	case stuck || errors.Is(err, ErrPaused):
+	case stuck || errors.Is(err, ErrWaiting):
 		r.stop = err
 	default:
 		r.stop = fmt.Errorf("%w: %w", errStopped, err)
@@ -186,7 +178,7 @@ func (r *Run) join(all []*one) error {
 		case began == nil:
 			todo = append(todo, c)
 		case !exactjson.Equal(began.Input, c.input):
-			return park(event.WhyDiverged, c.of.name, fmt.Errorf("%s began with another input than the function wants now", c.of.name))
+			return suspend(event.WhyDiverged, c.of.name, fmt.Errorf("%s began with another input than the function wants now", c.of.name))
 		case began.settled():
 		case !began.retryAt.IsZero():
 			due, err := r.life.over(r.ctx, began.retryAt)
@@ -219,14 +211,14 @@ func (r *Run) join(all []*one) error {
 			return err
 		}
 		if r.isNested() {
-			return park(event.WhyInvalid, "", invalid("step", nil, "one was called in a step"))
+			return suspend(event.WhyInvalid, "", invalid("step", nil, "one was called in a step"))
 		}
 		if waits, err = r.settle(all); err != nil {
 			return err
 		}
 	}
 	if waits {
-		return ErrPaused
+		return ErrWaiting
 	}
 	return nil
 }
@@ -267,12 +259,12 @@ func (r *Run) settle(all []*one) (waits bool, failure error) {
 			if failure == nil {
 				failure = c.err
 			}
-			if c.of.then == Park && !began.failed.Refused {
-				return false, park(event.WhyFailed, c.of.name, c.err)
+			if c.of.suspend && !began.failed.Refused {
+				return false, suspend(event.WhyFailed, c.of.name, c.err)
 			}
 		default:
 			if err := c.take(began.output); err != nil {
-				return false, park(event.WhyInvalid, c.of.name, fmt.Errorf("its recorded output does not fit: %w", err))
+				return false, suspend(event.WhyInvalid, c.of.name, fmt.Errorf("its recorded output does not fit: %w", err))
 			}
 		}
 	}
@@ -283,7 +275,7 @@ func (r *Run) settle(all []*one) (waits bool, failure error) {
 // nothing.
 func (r *Run) mayBegin(wanted string) error {
 	if name := r.unreached(); name != "" {
-		return park(event.WhyDiverged, name, fmt.Errorf("%s began, and the function wants %s without it", name, wanted))
+		return suspend(event.WhyDiverged, name, fmt.Errorf("%s began, and the function wants %s without it", name, wanted))
 	}
 	return nil
 }
@@ -400,7 +392,7 @@ func (r *Run) asks(a *asked) error {
 	case r.ctx.Err() != nil:
 		return r.ctx.Err()
 	case err != nil && disposition.Of(err) == nil:
-		return park(event.WhyFailed, a.of.name, fmt.Errorf("make its command: %w", err))
+		return suspend(event.WhyFailed, a.of.name, fmt.Errorf("make its command: %w", err))
 	case err != nil:
 		failed, err := r.failed(a.one, r.beginning(a.began), err)
 		a.failed = &failed
@@ -472,14 +464,14 @@ func (r *Run) failed(c *one, before *step, err error) (event.Failed, error) {
 		f.Attempt, failures = before.attempts, before.failures+1
 	}
 	found := disposition.Of(err)
-	stuck, isStuck := errors.AsType[*parking](err)
+	stuck, isStuck := errors.AsType[*suspension](err)
 	switch {
 	case isStuck:
 		return f, stuck
 	case r.ctx.Err() != nil:
 		return f, r.ctx.Err() // the process stops: it is no failure of the step
 	case found.Asks(disposition.Park):
-		return f, park(event.WhyFailed, c.of.name, err)
+		return f, suspend(event.WhyFailed, c.of.name, err)
 	case found.Asks(disposition.Skip):
 		return f, skipped(c.of.name, err)
 	case found.Asks(disposition.Refuse):
@@ -487,7 +479,7 @@ func (r *Run) failed(c *one, before *step, err error) (event.Failed, error) {
 		return f, nil
 	case found.Asks(disposition.Retry):
 		f.Asked = true
-	case failures >= c.of.retry.Attempts:
+	case failures >= c.of.retry.MaxAttempts:
 		return f, nil
 	}
 	pause := c.of.retry.pause(failures)
@@ -526,7 +518,7 @@ func (r *Run) transact(c *one) error {
 }
 
 // Sleep waits for d, once: 1 ms to 10 years. The name is one of the run's, as a step's is. No goroutine
-// waits: the error matches [ErrPaused] until the time has come by the store's clock.
+// waits: the error matches [ErrWaiting] until the time has come by the store's clock.
 func (r *Run) Sleep(name string, d time.Duration) error {
 	if r == nil {
 		return r.Join()
@@ -547,17 +539,17 @@ func (r *Run) sleep(name string, d time.Duration) error {
 	err := r.name(name)
 	switch {
 	case err != nil:
-		return park(event.WhyInvalid, name, err)
-	case define(name, "", false, false).invalid != nil:
-		return park(event.WhyInvalid, name, define(name, "", false, false).invalid)
+		return suspend(event.WhyInvalid, name, err)
+	case define(name, "", false).invalid != nil:
+		return suspend(event.WhyInvalid, name, define(name, "", false).invalid)
 	case d < time.Millisecond || d > maxWait:
-		return park(event.WhyInvalid, name, invalid("time to sleep", d.String(), fmt.Sprintf("it is from 1ms to %v", maxWait)))
+		return suspend(event.WhyInvalid, name, invalid("time to sleep", d.String(), fmt.Sprintf("it is from 1ms to %v", maxWait)))
 	case known:
 		over, err := l.over(r.ctx, until)
 		if err != nil || over {
 			return err
 		}
-		return ErrPaused
+		return ErrWaiting
 	}
 	if err := r.mayBegin(name); err != nil {
 		return err
@@ -569,7 +561,7 @@ func (r *Run) sleep(name string, d time.Duration) error {
 	until = now.Add(d)
 	l.note(event.Waiting{Name: name, Until: until.UnixMicro()})
 	l.waitUntil(until)
-	return ErrPaused
+	return ErrWaiting
 }
 
 // Value returns the value of f. The first recorded run computes it, and all later runs get the same: a
@@ -597,7 +589,7 @@ func Value[T any](r *Run, name string, f func() T) (T, error) {
 		if err == nil {
 			r.life.note(event.Valued{Name: name, Value: raw})
 		} else {
-			err = r.ends(park(event.WhyInvalid, name, err))
+			err = r.ends(suspend(event.WhyInvalid, name, err))
 		}
 		if r.exit(); err != nil {
 			return value, err
@@ -608,7 +600,7 @@ func Value[T any](r *Run, name string, f func() T) (T, error) {
 			return value, busy
 		}
 		defer r.exit()
-		return value, r.ends(park(event.WhyInvalid, name, fmt.Errorf("value %s does not fit: %w", name, err)))
+		return value, r.ends(suspend(event.WhyInvalid, name, fmt.Errorf("value %s does not fit: %w", name, err)))
 	}
 	return value, nil
 }
@@ -620,10 +612,10 @@ func (r *Run) valued(name string, noFunction bool) (json.RawMessage, error) {
 	}
 	err := r.name(name)
 	if err == nil {
-		err = define(name, "", noFunction, false).invalid
+		err = define(name, "", noFunction).invalid
 	}
 	if err != nil {
-		return nil, r.ends(park(event.WhyInvalid, name, err))
+		return nil, r.ends(suspend(event.WhyInvalid, name, err))
 	}
 	return r.life.values[name], nil
 }
@@ -673,24 +665,24 @@ func (r *Run) abandon() time.Duration {
 func (l *life) forward(ctx context.Context) error {
 	f := l.functions[l.started.Version]
 	if f == nil {
-		return park(event.WhyVersion, "", fmt.Errorf("the definition has no function for version %d", l.started.Version))
+		return suspend(event.WhyVersion, "", fmt.Errorf("the definition has no function for version %d", l.started.Version))
 	}
-	r := &Run{ctx: ctx, life: l, reached: map[string]bool{}, open: map[string]bool{}}
+	r := &Run{ctx: ctx, life: l, reached: map[string]bool{}}
 	output, err := r.run(f, l.started.Input)
 	if errors.Is(err, errStuck) {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return park(event.WhyStuck, "", errStuck)
+		return suspend(event.WhyStuck, "", errStuck)
 	}
 	l.logStack("", err)
 	_, panicked := err.(*panics.Error) //nolint:errorlint // the run makes it, and nothing wraps it
-	_, stuck := errors.AsType[*parking](r.stop)
-	_, unfit := errors.AsType[*parking](err)
+	_, stuck := errors.AsType[*suspension](r.stop)
+	_, unfit := errors.AsType[*suspension](err)
 	switch {
 	case stuck:
 		return r.stop
-	case errors.Is(r.stop, ErrPaused):
+	case errors.Is(r.stop, ErrWaiting):
 		l.waits = true
 		return l.write(ctx)
 	case r.stop != nil:
@@ -698,7 +690,7 @@ func (l *life) forward(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case panicked:
-		return park(event.WhyPanic, "", err)
+		return suspend(event.WhyPanic, "", err)
 	case unfit:
 		return err
 	}
@@ -708,17 +700,17 @@ func (l *life) forward(ctx context.Context) error {
 // end records the end of a function that returned.
 func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err error) error {
 	if name := r.unreached(); name != "" {
-		return park(event.WhyDiverged, name, fmt.Errorf("%s began, and the function returns without it", name))
+		return suspend(event.WhyDiverged, name, fmt.Errorf("%s began, and the function returns without it", name))
 	}
-	for name := range r.open {
-		return park(event.WhyInvalid, name, invalid("step", name, "Go was called, and not Join"))
+	for _, c := range r.open {
+		return suspend(event.WhyInvalid, c.of.name, cmp.Or(c.refused, invalid("step", c.of.name, "Go was called, and not Join")))
 	}
 	found := disposition.Of(err)
 	switch {
 	case err == nil:
 		for _, began := range l.steps {
 			if !began.settled() {
-				return park(event.WhyUnended, began.Step, errors.New("the function returned before the step had ended"))
+				return suspend(event.WhyUnended, began.Step, errors.New("the function returned before the step had ended"))
 			}
 		}
 		return l.write(ctx, event.Completed{Output: output})
@@ -731,7 +723,7 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 		if failed, is := errors.AsType[*StepError](err); is {
 			name = failed.Step
 		}
-		return park(event.WhyFailed, name, err)
+		return suspend(event.WhyFailed, name, err)
 	}
 	return l.write(ctx, event.Compensating{Reason: textOf(err)})
 }
@@ -739,7 +731,7 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 // runAgain has the function run again after a pause, or earlier if the saga goes on for another reason.
 func (l *life) runAgain(ctx context.Context, pause time.Duration) error {
 	if int(l.version)+1 >= maxEvents {
-		return park(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", maxEvents))
+		return suspend(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", maxEvents))
 	}
 	l.waits = true
 	if l.guessed && len(l.noted) == 0 {

@@ -20,19 +20,15 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// Store has the methods of a [messagestore.Store] that a saga needs. It is safe for concurrent use.
-type Store interface {
+// A store has the methods of a [messagestore.Store] that a saga needs.
+type store interface {
 	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
 	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
-	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
 	WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error)
 	Now(ctx context.Context) (time.Time, error)
 	Watch(category messagestore.Category, interval time.Duration) (wakeups <-chan messagestore.GlobalPosition, stop func())
 	Driver() (messagestore.Driver, error)
 }
-
-// Versions are the functions of earlier versions of a definition. Each has the type of the present one.
-type Versions map[int]any
 
 // Config changes how a saga works. Nil means all defaults. [New] reports values that are out of bounds.
 type Config struct {
@@ -42,10 +38,10 @@ type Config struct {
 	// Defaults to 1.
 	Version int
 
-	// Earlier are the functions that sagas of earlier versions run.
+	// Earlier are the functions that sagas of earlier versions run, by version. Each has the type of the present one.
 	//
-	// Defaults to none: such a saga is parked.
-	Earlier Versions
+	// Defaults to none: such a saga is suspended.
+	Earlier map[int]any
 
 	// Deadline is how long after its start a saga is undone if it has neither ended nor passed a pivot: 1 ms to
 	// 10 years.
@@ -68,7 +64,7 @@ type Config struct {
 	// Defaults to 10 s.
 	Lease time.Duration
 
-	// Logger receives a warning for each saga that is parked, for each function that panicked or ended its goroutine,
+	// Logger receives a warning for each saga that is suspended, for each function that panicked or ended its goroutine,
 	// with its stack, and for each failure of the store, of names and numbers, never of content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
@@ -81,20 +77,20 @@ type Saga[In, Out any] struct{ core *core }
 
 // core has the parts of a definition without its types.
 type core struct {
-	store     Store
+	store     store
 	name      string
 	category  messagestore.Category
 	source    work.Source        // the queue of the sagas' streams
-	wakeups   *wakeups.Wakeups   // by the messages with which a saga ends or is parked
-	defined   map[string]AnyStep // the steps
+	wakeups   *wakeups.Wakeups   // by the messages with which a saga ends or is suspended
+	defined   map[string]anyStep // the steps
 	functions map[int]func(r *Run, input json.RawMessage) (json.RawMessage, error)
 	config    Config
 
-	running atomic.Bool
-	counts  work.Counts
-	endings atomic.Int64
-	parks   atomic.Int64
-	sample  atomic.Pointer[sample] // of the store's clock, the last
+	running  atomic.Bool
+	counts   work.Counts
+	endings  atomic.Int64
+	suspends atomic.Int64
+	sample   atomic.Pointer[sample] // of the store's clock, the last
 }
 
 // queueOf is the queue of the sagas of a category. A queue of streams is none of items, whoever has its name.
@@ -107,9 +103,13 @@ func queueOf(category messagestore.Category) queuing.Queue {
 // call, and all steps whose undo may be needed, are among steps; each [TxStep] is over the saga's store. The error names
 // all mistakes and matches [messagestore.ErrInvalid]; it matches [messagestore.ErrNotSupported] for a store whose driver
 // keeps no queues. New makes no round trip.
-func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, error), steps Steps, config *Config) (*Saga[In, Out], error) {
+func New[In, Out any](store *messagestore.Store, name string, f func(r *Run, in In) (Out, error), steps Steps, config *Config) (*Saga[In, Out], error) {
+	return newSaga(store, name, f, steps, config)
+}
+
+func newSaga[In, Out any](store store, name string, f func(r *Run, in In) (Out, error), steps Steps, config *Config) (*Saga[In, Out], error) {
 	c := &core{
-		store: store, name: name, category: messagestore.Category(name).WithType("saga"), defined: map[string]AnyStep{},
+		store: store, name: name, category: messagestore.Category(name).WithType("saga"), defined: map[string]anyStep{},
 		functions: map[int]func(r *Run, input json.RawMessage) (json.RawMessage, error){},
 	}
 	if config != nil {
@@ -143,7 +143,7 @@ func New[In, Out any](store Store, name string, f func(r *Run, in In) (Out, erro
 		Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: queueOf(c.category), Policy: queuing.Policy{MaxFailures: maxFailures},
 		Wakes: event.Wakes, Logger: c.config.Logger,
 	}
-	c.wakeups = wakeups.New(store, c.category, []string{event.TypeCompleted, event.TypeCompensated, event.TypeResolved, event.TypeParked}, c.config.PollInterval, c.config.Logger)
+	c.wakeups = wakeups.New(store, c.category, []string{event.TypeCompleted, event.TypeCompensated, event.TypeResolved, event.TypeSuspended}, c.config.PollInterval, c.config.Logger)
 	return &Saga[In, Out]{c}, nil
 }
 
@@ -213,7 +213,7 @@ func erase[In, Out any](f func(r *Run, in In) (Out, error)) func(r *Run, input j
 	return func(r *Run, input json.RawMessage) (json.RawMessage, error) {
 		var in In
 		if err := json.Unmarshal(input, &in); err != nil {
-			return nil, park(event.WhyInvalid, "", fmt.Errorf("the saga's input: %w", err))
+			return nil, suspend(event.WhyInvalid, "", fmt.Errorf("the saga's input: %w", err))
 		}
 		out, err := f(r, in)
 		if err != nil || r.stop != nil {
@@ -221,7 +221,7 @@ func erase[In, Out any](f func(r *Run, in In) (Out, error)) func(r *Run, input j
 		}
 		raw, err := encode("output of the saga", out)
 		if err != nil {
-			return nil, park(event.WhyInvalid, "", err)
+			return nil, suspend(event.WhyInvalid, "", err)
 		}
 		return raw, nil
 	}

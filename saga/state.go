@@ -10,7 +10,7 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// maxEvents bounds the messages of a saga: a saga that would have more is parked. Its compensation
+// maxEvents bounds the messages of a saga: a saga that would have more is suspended. Its compensation
 // may take as many again.
 const maxEvents = 10_000
 
@@ -21,7 +21,7 @@ type State string
 const (
 	StateRunning      State = "running" // or it waits
 	StateCompensating State = "compensating"
-	StateParked       State = "parked" // it needs a person
+	StateSuspended    State = "suspended" // it needs a person
 	StateCompleted    State = "completed"
 	StateCompensated  State = "compensated"
 	StateResolved     State = "resolved" // by a person, behind a pivot
@@ -29,8 +29,10 @@ const (
 
 // state is the fold of a saga's stream.
 type state struct {
-	started  *event.Started
-	deadline time.Time // zero for none
+	started   *event.Started
+	startedAt time.Time
+	changedAt time.Time // of the last message that was read
+	deadline  time.Time // zero for none
 
 	steps   []*step // in the order in which they began
 	byName  map[string]*step
@@ -42,7 +44,7 @@ type state struct {
 
 	cancel       *event.CancelRequested
 	compensating *event.Compensating
-	parked       *event.Parked
+	suspended    *event.Suspended
 	ended        State // "" for none
 	output       json.RawMessage
 	later        string // a type that this release does not know
@@ -78,6 +80,9 @@ func newState() *state {
 
 // take folds a stored message.
 func (s *state) take(m *messagestore.Message) error {
+	if s.changedAt = m.Time; m.Position == 0 {
+		s.startedAt = m.Time
+	}
 	if m.IsTombstone() {
 		s.ended = StateCompensated // an operator deleted the saga
 		return nil
@@ -134,10 +139,10 @@ func (s *state) fold(body messagestore.Body) {
 			s.cancel = &b
 		}
 		if s.compensating == nil && !s.pivoted() {
-			s.parked = nil // it is undone instead
+			s.suspended = nil // it is undone instead
 		}
 	case event.Compensating:
-		s.compensating, s.parked, s.asleep = &b, nil, ""
+		s.compensating, s.suspended, s.asleep = &b, nil, ""
 	case event.Undone:
 		if one := s.byName[b.Step]; one != nil {
 			one.undone, one.undoAt, one.err = true, time.Time{}, ""
@@ -149,12 +154,12 @@ func (s *state) fold(body messagestore.Body) {
 				one.undoFailures++
 			}
 		}
-	case event.Parked:
-		s.parked = &b
+	case event.Suspended:
+		s.suspended = &b
 	case event.Resumed:
 		s.resumed()
 	case event.Resolved:
-		if s.parked != nil && s.pivoted() {
+		if s.suspended != nil && s.pivoted() {
 			s.ended = StateResolved
 		}
 	case event.Completed:
@@ -214,15 +219,15 @@ func timeOf(micros int64) time.Time {
 	return time.UnixMicro(micros).UTC()
 }
 
-// resumed gives the step that the saga was parked for its attempts again. No other outcome changes.
+// resumed gives the step that the saga was suspended for its attempts again. No other outcome changes.
 func (s *state) resumed() {
 	for _, one := range s.steps {
 		one.failures, one.retryAt, one.undoAttempts, one.undoFailures, one.undoAt = 0, time.Time{}, 0, 0, time.Time{}
-		if s.parked != nil && s.parked.Why == event.WhyFailed && s.parked.Step == one.Step && !one.done {
+		if s.suspended != nil && s.suspended.Why == event.WhyFailed && s.suspended.Step == one.Step && !one.done {
 			one.failed, one.again = nil, true
 		}
 	}
-	s.parked = nil
+	s.suspended = nil
 }
 
 // pivoted reports whether there is no way back.
@@ -247,8 +252,8 @@ func (s *state) state() State {
 	switch {
 	case s.ended != "":
 		return s.ended
-	case s.parked != nil:
-		return StateParked
+	case s.suspended != nil:
+		return StateSuspended
 	case s.compensating != nil:
 		return StateCompensating
 	}

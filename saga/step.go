@@ -1,6 +1,7 @@
 package saga
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,25 +20,14 @@ import (
 // maxValueBytes bounds an input, an output and a value, as JSON.
 const maxValueBytes = 512 << 10
 
-// A Then says what becomes of a saga when a step has failed for good.
-type Then int
-
-const (
-	// Compensate returns the error to the function, which normally returns it too: then the saga is undone.
-	Compensate Then = iota
-
-	// Park parks the saga: a person looks, and resumes or cancels it.
-	Park
-)
-
 // Retry says how often a failing function is called. The pause before the second attempt is about 1 s,
 // and doubles with each attempt; each pause is shortened by a random part of up to a half. No goroutine
 // waits meanwhile.
 type Retry struct {
-	// Attempts is how often it is called, up to 1000.
+	// MaxAttempts is how often it is called, up to 1000.
 	//
 	// Defaults to 5, and for an undo to no bound.
-	Attempts int
+	MaxAttempts int
 
 	// MaxBackoff bounds the pause: 1 ms to 24 h.
 	//
@@ -49,65 +39,47 @@ type Retry struct {
 // bounds.
 type StepConfig struct {
 	// Timeout is after how long the context of one call is done: 1 ms to 1 min. A step that takes longer is an
-	// [Ask].
+	// [Ask]: there it is how long a reply is waited for, 1 ms to 10 years.
 	//
-	// Defaults to 10 s.
+	// Defaults to 10 s, and for an Ask to 10 min.
 	Timeout time.Duration
 
-	// Retry is for errors without a disposition.
+	// Retry is for errors without a disposition, and for commands that the store refuses.
 	Retry Retry
 
-	// Then says what becomes of the saga when the attempts are used up.
+	// Suspend says that the saga is suspended when the attempts are used up, or no reply came in time: a person looks, and
+	// resumes or cancels it.
 	//
-	// Defaults to Compensate.
-	Then Then
+	// Defaults to false: the step returns the error to the function, which normally returns it too, and the saga is undone.
+	Suspend bool
 
-	// Undo is for the errors of the undo. When its attempts are used up, the saga is parked.
+	// Undo is for the errors of the undo. When its attempts are used up, the saga is suspended.
 	Undo Retry
 
 	// Pivot says that there is no way back once the step is done: nothing undoes the saga any more,
 	// neither a deadline nor a cancel. If a later step fails for good, or the function returns an error,
-	// the saga is parked.
-	Pivot bool
-}
-
-// AskConfig changes how an [Ask] works. Nil means all defaults. [New] reports values that are out of
-// bounds.
-type AskConfig struct {
-	// Timeout is how long a reply is waited for: 1 ms to 10 years.
-	//
-	// Defaults to 10 min.
-	Timeout time.Duration
-
-	// Then says what becomes of the saga if no reply comes in time.
-	//
-	// Defaults to Compensate.
-	Then Then
-
-	// Undo is for the errors of the undo. When its attempts are used up, the saga is parked.
-	Undo Retry
-
-	// Pivot says that there is no way back after the reply. See [StepConfig].
+	// the saga is suspended.
 	Pivot bool
 }
 
 const (
+	callTimeout    = 10 * time.Second
 	maxStepTimeout = time.Minute
 	maxWait        = 10 * 365 * 24 * time.Hour
 )
 
-// Steps are the steps of a saga.
-type Steps []AnyStep
+// Steps are the steps of a saga: each is a [*Step], a [*TxStep] or an [*Ask].
+type Steps []anyStep
 
-// AnyStep is a [*Step], a [*TxStep] or an [*Ask].
-type AnyStep interface {
+// An anyStep is a step of any types.
+type anyStep interface {
 	definition() *definition
 
 	// isOf reports whether the step may be one of a saga over a store.
 	isOf(driver messagestore.Driver) bool
 
 	// named returns the step under the name of one that began, which has a key.
-	named(name string) AnyStep
+	named(name string) anyStep
 
 	// undo undoes a step that began, and adds that to the saga's events.
 	undo(ctx context.Context, l *life, one *step) error
@@ -120,7 +92,7 @@ type definition struct {
 	timeout time.Duration // of a call
 	wait    time.Duration // for a reply
 	retry   Retry
-	then    Then
+	suspend bool
 	undoing Retry
 	pivot   bool
 	invalid error
@@ -158,7 +130,7 @@ func baseOf(name string) string {
 }
 
 // stepOf returns the step of a name, which may have a key; nil if it is not among the saga's.
-func (c *core) stepOf(name string) AnyStep {
+func (c *core) stepOf(name string) anyStep {
 	step := c.defined[baseOf(name)]
 	if step == nil || baseOf(name) == name {
 		return step
@@ -166,7 +138,7 @@ func (c *core) stepOf(name string) AnyStep {
 	return step.named(name)
 }
 
-func define(name, kind string, noDo, noUndo bool) definition {
+func define(name, kind string, noDo bool) definition {
 	d := definition{name: name, kind: kind}
 	switch {
 	case name == "":
@@ -179,54 +151,35 @@ func define(name, kind string, noDo, noUndo bool) definition {
 	if noDo {
 		d.invalid = errors.Join(d.invalid, invalid("step", name, "its function is nil"))
 	}
-	if noUndo {
-		d.invalid = errors.Join(d.invalid, invalid("step", name, "its undo is nil: a step with nothing to undo says so by saga.Nothing"))
-	}
 	return d
 }
 
+// configure takes the settings of a step, or of an ask.
 func (d *definition) configure(c *StepConfig) {
 	if c == nil {
 		c = &StepConfig{}
 	}
-	d.timeout, d.retry, d.then, d.undoing, d.pivot = c.Timeout, c.Retry, c.Then, c.Undo, c.Pivot
-	if d.timeout == 0 {
-		d.timeout = 10 * time.Second
+	d.timeout, d.retry, d.suspend, d.undoing, d.pivot = c.Timeout, c.Retry, c.Suspend, c.Undo, c.Pivot
+	most := maxStepTimeout
+	if d.kind == event.KindAsk {
+		d.timeout, most = cmp.Or(d.timeout, 10*time.Minute), maxWait
 	}
-	if d.retry.Attempts == 0 {
-		d.retry.Attempts = 5
+	d.timeout = cmp.Or(d.timeout, callTimeout)
+	d.bounds("Timeout", d.timeout, most)
+	if d.kind == event.KindAsk {
+		d.wait, d.timeout = d.timeout, callTimeout
 	}
-	d.bounds("Timeout", d.timeout, maxStepTimeout)
+	d.retry.MaxAttempts = cmp.Or(d.retry.MaxAttempts, 5)
 	d.checkRetry("Retry", &d.retry)
-	d.checkRest()
-}
-
-func (d *definition) configureAsk(c *AskConfig) {
-	if c == nil {
-		c = &AskConfig{}
-	}
-	d.timeout, d.wait, d.then, d.undoing, d.pivot = 10*time.Second, c.Timeout, c.Then, c.Undo, c.Pivot
-	if d.wait == 0 {
-		d.wait = 10 * time.Minute
-	}
-	d.retry.Attempts, d.retry.MaxBackoff = 5, 5*time.Minute // of a command that the store refuses
-	d.bounds("Timeout", d.wait, maxWait)
-	d.checkRest()
-}
-
-func (d *definition) checkRest() {
 	d.checkRetry("Undo", &d.undoing)
-	if d.then != Compensate && d.then != Park {
-		d.invalid = errors.Join(d.invalid, invalid(d.name+": Then", int(d.then), "it is Compensate or Park"))
-	}
 }
 
 func (d *definition) checkRetry(field string, r *Retry) {
 	if r.MaxBackoff == 0 {
 		r.MaxBackoff = 5 * time.Minute
 	}
-	if r.Attempts < 0 || r.Attempts > 1000 {
-		d.invalid = errors.Join(d.invalid, invalid(d.name+": "+field+".Attempts", r.Attempts, "it is from 1 to 1000"))
+	if r.MaxAttempts < 0 || r.MaxAttempts > 1000 {
+		d.invalid = errors.Join(d.invalid, invalid(d.name+": "+field+".MaxAttempts", r.MaxAttempts, "it is from 1 to 1000"))
 	}
 	d.bounds(field+".MaxBackoff", r.MaxBackoff, 24*time.Hour)
 }
@@ -249,20 +202,17 @@ type Step[In, Out any] struct {
 // is to undo. A step that was refused may have happened in an earlier attempt: undo is called with a
 // nil out for it, too.
 //
-// An error of handler.Refuse is a refusal: no other attempt is made. One of handler.Park parks the saga. One of
+// An error of handler.Refuse is a refusal: no other attempt is made. One of handler.Park suspends the saga. One of
 // handler.RetryAfter has the next attempt made after its time, of at most 10 years, and is not counted. An error of handler.Skip
-// is a mistake, which parks the saga: what follows the step wants its output. In undo Refuse, too, parks the saga.
-// NewStep does not fail: [New] reports mistakes.
+// is a mistake, which suspends the saga: what follows the step wants its output. In undo Refuse, too, suspends the saga.
+// A nil undo is of a step that leaves nothing to undo. NewStep does not fail: [New] reports mistakes.
 func NewStep[In, Out any](
 	name string, do func(ctx context.Context, in In) (Out, error), undo func(ctx context.Context, in In, out *Out) error, config *StepConfig,
 ) *Step[In, Out] {
-	s := &Step[In, Out]{define(name, event.KindCall, do == nil, undo == nil), do, undo}
+	s := &Step[In, Out]{define(name, event.KindCall, do == nil), do, undo}
 	s.of.configure(config)
 	return s
 }
-
-// Nothing is the undo of a step that leaves nothing to undo.
-func Nothing[In, Out any](context.Context, In, *Out) error { return nil }
 
 func (s *Step[In, Out]) definition() *definition { return &s.of }
 
@@ -277,39 +227,43 @@ func (*Step[In, Out]) isOf(messagestore.Driver) bool { return true }
 //	}
 //
 // The key is part of the step's name, reserve+SKU, in the record, in [Key] and in the name of a reply. It is visible text; name and key
-// have at most 200 bytes, and each is there once in a run. A key that is none parks the saga when the step is joined.
+// have at most 200 bytes, and each is there once in a run. A key that is none suspends the saga when the step is joined.
 func (s *Step[In, Out]) For(key string) *Step[In, Out] {
 	return &Step[In, Out]{s.of.keyed(key), s.do, s.undoCall}
 }
 
-func (s *Step[In, Out]) named(name string) AnyStep {
+func (s *Step[In, Out]) named(name string) anyStep {
 	of := s.of
 	of.name = name
 	return &Step[In, Out]{of, s.do, s.undoCall}
 }
 
 // Do does the step, or returns its recorded outcome: its output, a [*StepError] if it has failed for
-// good, or an error that the function returns, such as [ErrPaused].
+// good, or an error that the function returns, such as [ErrWaiting].
 func (s *Step[In, Out]) Do(r *Run, in In) (Out, error) {
-	g := s.Go(r, in)
-	err := r.Join(g)
-	return g.out, err
+	f := s.Go(r, in)
+	err := r.joined(&f.one)
+	return f.out, err
 }
 
 // Go returns the step as one to be done side by side with others, by [Run.Join]. Nothing is begun before.
-func (s *Step[In, Out]) Go(r *Run, in In) *Going[Out] {
-	g := reach[Out](r, &s.of, in)
-	g.one.do = func(ctx context.Context) (json.RawMessage, error) {
+func (s *Step[In, Out]) Go(r *Run, in In) *Future[Out] {
+	f := reach[Out](r, &s.of, in)
+	f.one.do = func(ctx context.Context) (json.RawMessage, error) {
 		out, err := s.do(ctx, in)
 		if err != nil {
 			return nil, err
 		}
 		return encodeOutput(&s.of, out)
 	}
-	return g
+	return f
 }
 
 func (s *Step[In, Out]) undo(ctx context.Context, l *life, one *step) error {
+	if s.undoCall == nil {
+		l.note(event.Undone{Step: one.Step, Nothing: true})
+		return nil
+	}
 	in, out, err := recorded[In, Out](l, one)
 	if err != nil {
 		return err
@@ -332,22 +286,19 @@ type TxStep[Tx, In, Out any] struct {
 
 // NewTxStep returns a step that calls do in a transaction of txs, which is over the saga's store, and undo
 // in another. Each may be called more than once, and is committed once. A step that was not committed is not
-// undone, so undo always has an output. Both may add messages to their transaction: see [Write]. Errors are as for
+// undone, so undo always has an output; a nil undo is of a step that leaves nothing to undo. Both may add messages to their transaction: see [Write]. Errors are as for
 // [NewStep].
 func NewTxStep[Tx, In, Out any](
 	name string, txs *messagestore.TxStore[Tx],
 	do func(ctx context.Context, tx Tx, in In) (Out, error), undo func(ctx context.Context, tx Tx, in In, out *Out) error, config *StepConfig,
 ) *TxStep[Tx, In, Out] {
-	s := &TxStep[Tx, In, Out]{define(name, event.KindTx, do == nil, undo == nil), txs, do, undo}
+	s := &TxStep[Tx, In, Out]{define(name, event.KindTx, do == nil), txs, do, undo}
 	s.of.configure(config)
 	if txs == nil {
 		s.of.invalid = errors.Join(s.of.invalid, invalid("step", name, "its store is nil"))
 	}
 	return s
 }
-
-// NothingTx is the undo of a [TxStep] that leaves nothing to undo.
-func NothingTx[Tx, In, Out any](context.Context, Tx, In, *Out) error { return nil }
 
 func (s *TxStep[Tx, In, Out]) definition() *definition { return &s.of }
 
@@ -364,7 +315,7 @@ func (s *TxStep[Tx, In, Out]) For(key string) *TxStep[Tx, In, Out] {
 	return &TxStep[Tx, In, Out]{s.of.keyed(key), s.txs, s.do, s.undoTx}
 }
 
-func (s *TxStep[Tx, In, Out]) named(name string) AnyStep {
+func (s *TxStep[Tx, In, Out]) named(name string) anyStep {
 	of := s.of
 	of.name = name
 	return &TxStep[Tx, In, Out]{of, s.txs, s.do, s.undoTx}
@@ -372,8 +323,8 @@ func (s *TxStep[Tx, In, Out]) named(name string) AnyStep {
 
 // Do does the step, or returns its recorded outcome. See [Step.Do].
 func (s *TxStep[Tx, In, Out]) Do(r *Run, in In) (Out, error) {
-	g := reach[Out](r, &s.of, in)
-	g.one.transact = func(ctx context.Context, l *life, began event.Began) error {
+	f := reach[Out](r, &s.of, in)
+	f.one.transact = func(ctx context.Context, l *life, began event.Began) error {
 		return transact(ctx, l, s.txs, &s.of, began.Attempt, func(ctx context.Context, tx Tx) ([]messagestore.Body, error) {
 			out, err := s.do(ctx, tx, in)
 			if err != nil {
@@ -383,12 +334,12 @@ func (s *TxStep[Tx, In, Out]) Do(r *Run, in In) (Out, error) {
 			return []messagestore.Body{began, event.Done{Step: s.of.name, Output: output}}, err
 		})
 	}
-	err := r.Join(g)
-	return g.out, err
+	err := r.joined(&f.one)
+	return f.out, err
 }
 
 func (s *TxStep[Tx, In, Out]) undo(ctx context.Context, l *life, one *step) error {
-	if !one.done {
+	if !one.done || s.undoTx == nil {
 		l.note(event.Undone{Step: one.Step, Nothing: true})
 		return nil
 	}
@@ -470,7 +421,7 @@ func commit[Tx any](
 	case errors.Is(ctx.Err(), context.DeadlineExceeded): // the end of its time, and no outage; what comes later meets another version
 		return written, nil, err
 	case errors.Is(err, messagestore.ErrInvalid):
-		return written, nil, park(event.WhyInvalid, step, err)
+		return written, nil, suspend(event.WhyInvalid, step, err)
 	case isOutage(err):
 		return written, nil, &storeError{err}
 	}
@@ -508,7 +459,7 @@ func (a *adding) end() {
 //
 // The messages have the saga's stream as their correlation, and the property sagaStep. A write whose
 // version conflicts has the function called again, up to five times; then the attempt has failed. A
-// message that the store refuses as invalid parks the saga.
+// message that the store refuses as invalid suspends the saga.
 //
 // If ctx is not the context of a running function of a TxStep, or if a write is to the saga's own
 // stream or to a stream with an invalid name, the error matches [messagestore.ErrInvalid] and
@@ -560,21 +511,16 @@ type Ask[In, Out any] struct {
 // approval.
 //
 // The command of undo is written together with the record that the step is undone; a write without a stream is
-// none. Out is nil if no reply is known: the command may still be handled, before the undo's or after it.
-// An error of the function command is as one of a [NewStep]'s, and nothing is sent; one without a disposition parks the
+// none, and so is a nil undo. Out is nil if no reply is known: the command may still be handled, before the undo's or after it.
+// An error of the function command is as one of a [NewStep]'s, and nothing is sent; one without a disposition suspends the
 // saga. After a refusal undo is called, since an earlier attempt may have sent its command.
 func NewAsk[In, Out any](
 	name string, command func(ctx context.Context, in In) (messagestore.StreamWrite, error),
-	undo func(ctx context.Context, in In, out *Out) (messagestore.StreamWrite, error), config *AskConfig,
+	undo func(ctx context.Context, in In, out *Out) (messagestore.StreamWrite, error), config *StepConfig,
 ) *Ask[In, Out] {
-	a := &Ask[In, Out]{define(name, event.KindAsk, command == nil, undo == nil), command, undo}
-	a.of.configureAsk(config)
+	a := &Ask[In, Out]{define(name, event.KindAsk, command == nil), command, undo}
+	a.of.configure(config)
 	return a
-}
-
-// NoCommand is the undo of an [Ask] that leaves nothing to undo.
-func NoCommand[In, Out any](context.Context, In, *Out) (messagestore.StreamWrite, error) {
-	return messagestore.StreamWrite{}, nil
 }
 
 func (a *Ask[In, Out]) definition() *definition { return &a.of }
@@ -586,28 +532,32 @@ func (a *Ask[In, Out]) For(key string) *Ask[In, Out] {
 	return &Ask[In, Out]{a.of.keyed(key), a.command, a.undoCommand}
 }
 
-func (a *Ask[In, Out]) named(name string) AnyStep {
+func (a *Ask[In, Out]) named(name string) anyStep {
 	of := a.of
 	of.name = name
 	return &Ask[In, Out]{of, a.command, a.undoCommand}
 }
 
 // Do sends the command, if it was not sent, and returns the output of the reply, a [*StepError] if it is a
-// refusal or did not come in time, or an error that the function returns, such as [ErrPaused].
+// refusal or did not come in time, or an error that the function returns, such as [ErrWaiting].
 func (a *Ask[In, Out]) Do(r *Run, in In) (Out, error) {
-	g := a.Go(r, in)
-	err := r.Join(g)
-	return g.out, err
+	f := a.Go(r, in)
+	err := r.joined(&f.one)
+	return f.out, err
 }
 
 // Go returns the step as one to be done side by side with others, by [Run.Join]. Nothing is sent before.
-func (a *Ask[In, Out]) Go(r *Run, in In) *Going[Out] {
-	g := reach[Out](r, &a.of, in)
-	g.one.command = func(ctx context.Context) (messagestore.StreamWrite, error) { return a.command(ctx, in) }
-	return g
+func (a *Ask[In, Out]) Go(r *Run, in In) *Future[Out] {
+	f := reach[Out](r, &a.of, in)
+	f.one.command = func(ctx context.Context) (messagestore.StreamWrite, error) { return a.command(ctx, in) }
+	return f
 }
 
 func (a *Ask[In, Out]) undo(ctx context.Context, l *life, one *step) error {
+	if a.undoCommand == nil {
+		l.note(event.Undone{Step: one.Step, Nothing: true})
+		return nil
+	}
 	in, out, err := recorded[In, Out](l, one)
 	if err != nil {
 		return err
@@ -617,7 +567,7 @@ func (a *Ask[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 		return err
 	}
 	err = l.writeBeside(ctx, []messagestore.Body{event.Undone{Step: one.Step}}, l.correlated(command, one.Step, one.attempts))
-	_, isStuck := errors.AsType[*parking](err)
+	_, isStuck := errors.AsType[*suspension](err)
 	if refused, is := errors.AsType[*besideError](err); is {
 		return refused.error
 	} else if err != nil && !isStuck {
@@ -636,15 +586,15 @@ func (a *Ask[In, Out]) check(output any) error {
 }
 
 // recorded returns the recorded input and output of a step. If the step's types do not fit them any more, the
-// error parks the saga.
+// error suspends the saga.
 func recorded[In, Out any](l *life, one *step) (in In, out *Out, err error) {
 	if err := json.Unmarshal(one.Input, &in); err != nil {
-		return in, nil, park(event.WhyInvalid, one.Step, fmt.Errorf("undo %s: its input: %w", one.Step, err))
+		return in, nil, suspend(event.WhyInvalid, one.Step, fmt.Errorf("undo %s: its input: %w", one.Step, err))
 	}
 	if raw := l.out(one); raw != nil {
 		out = new(Out)
 		if err := json.Unmarshal(raw, out); err != nil {
-			return in, nil, park(event.WhyInvalid, one.Step, fmt.Errorf("undo %s: its output: %w", one.Step, err))
+			return in, nil, suspend(event.WhyInvalid, one.Step, fmt.Errorf("undo %s: its output: %w", one.Step, err))
 		}
 	}
 	return in, out, nil
@@ -665,7 +615,7 @@ func encode(field string, value any) (json.RawMessage, error) {
 func encodeOutput(d *definition, out any) (json.RawMessage, error) {
 	raw, err := encode("output of "+d.name, out)
 	if err != nil {
-		return nil, park(event.WhyInvalid, d.name, err)
+		return nil, suspend(event.WhyInvalid, d.name, err)
 	}
 	return raw, nil
 }

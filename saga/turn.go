@@ -13,9 +13,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
-// ErrRunning is returned by [Saga.Run] while the same saga runs.
-var ErrRunning = errors.New("the saga is running")
-
 const (
 	// maxFailures is how many turns of a saga may fail in a row, or end with their process, before it is dead.
 	maxFailures = 20
@@ -30,7 +27,7 @@ const (
 // Stats are counts of this process since [New].
 type Stats struct {
 	Ended     int64 // sagas that ended
-	Parked    int64 // sagas that were parked
+	Suspended int64 // sagas that were suspended
 	Skipped   int64 // streams that hold no saga
 	Failed    int64 // turns that the store refused for a reason that is the saga's; it goes on after a back-off
 	Dead      int64 // sagas of which that happened 20 times in a row
@@ -42,12 +39,13 @@ type Stats struct {
 func (s *Saga[In, Out]) Stats() Stats {
 	c := s.core
 	return Stats{
-		c.endings.Load(), c.parks.Load(), c.counts.Skipped.Load(), c.counts.Failed.Load(), c.counts.Buried.Load(), c.counts.Lost.Load(), c.counts.Abandoned.Load(),
+		c.endings.Load(), c.suspends.Load(), c.counts.Skipped.Load(), c.counts.Failed.Load(), c.counts.Buried.Load(), c.counts.Lost.Load(), c.counts.Abandoned.Load(),
 	}
 }
 
 // Run goes on with the sagas of the category until ctx is done; then it returns nil. Each replica of a service runs it: they
-// share the sagas. It returns [ErrRunning] if the saga runs already, and the store's error if that refuses for good.
+// share the sagas. While it runs another call is refused with an error that matches
+// [messagestore.ErrInvalid]. It returns the store's error if that refuses for good.
 //
 // When ctx is done no saga has another turn, and the turns under way have ten seconds to end. Then the contexts of their
 // steps end. If a function has not returned another ten seconds later, its saga goes on in another process, and the
@@ -58,7 +56,7 @@ func (s *Saga[In, Out]) Run(ctx context.Context) error {
 		return fmt.Errorf("sagas of %s: %w", c.category, invalid("context", nil, "it is nil"))
 	}
 	if !c.running.CompareAndSwap(false, true) {
-		return fmt.Errorf("sagas of %s: %w", c.category, ErrRunning)
+		return fmt.Errorf("sagas of %s: %w", c.category, invalid("call of Run", nil, "the saga runs already"))
 	}
 	defer c.running.Store(false)
 	err := work.Run(ctx, c.source, work.Config{
@@ -127,12 +125,12 @@ func (c *core) handle(ctx context.Context, d *work.Delivery) error {
 	if !l.next.IsZero() {
 		finish.Delay = l.pause()
 	}
-	if l.parked == nil {
+	if l.suspended == nil {
 		return &turned{finish, errWaits}
 	}
 	finish.Kind = queuing.Suspend
 	c.wakeups.Tell(l.stream)
-	return ends(finish, errors.New(l.parked.Reason)) //nolint:err113 // it is the text
+	return ends(finish, errors.New(l.suspended.Reason)) //nolint:err113 // it is the text
 }
 
 var errWaits = errors.New("the saga waits")

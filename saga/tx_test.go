@@ -110,7 +110,7 @@ func (th *theatre[Tx]) seats() *saga.TxStep[Tx, trip, int] {
 				return err
 			}
 			return th.w.call(ctx, "give back", "")
-		}, &saga.StepConfig{Retry: saga.Retry{Attempts: 3, MaxBackoff: time.Millisecond}, Undo: saga.Retry{MaxBackoff: time.Millisecond}})
+		}, &saga.StepConfig{Retry: saga.Retry{MaxAttempts: 3, MaxBackoff: time.Millisecond}, Undo: saga.Retry{MaxBackoff: time.Millisecond}})
 }
 
 func (th *theatre[Tx]) saga(t require.TestingT) *saga.Saga[trip, int] {
@@ -139,13 +139,13 @@ func committedOnce[Tx any](t *testing.T, open func(t *testing.T) *theatre[Tx]) {
 		state       saga.State
 		rows, seats int
 	}{
-		"done":               {func(*world) {}, saga.StateCompleted, 1, 2},
-		"fails twice":        {func(w *world) { w.fails("take", 2, errDown) }, saga.StateCompleted, 1, 2},
-		"fails for good":     {func(w *world) { w.fails("take", 99, errDown) }, saga.StateCompensated, 0, 0},
-		"is refused":         {func(w *world) { w.fails("take", 99, refusal("sold out")) }, saga.StateCompensated, 0, 0},
-		"undone":             {func(w *world) { w.fails("book flight", 99, refusal("none")) }, saga.StateCompensated, 2, 0},
-		"undone in the end":  {func(w *world) { w.fails("book flight", 99, refusal("none")); w.fails("give back", 3, errDown) }, saga.StateCompensated, 2, 0},
-		"asks to park, once": {func(w *world) { w.fails("take", 1, puzzle("where?")) }, saga.StateParked, 0, 0},
+		"done":                  {func(*world) {}, saga.StateCompleted, 1, 2},
+		"fails twice":           {func(w *world) { w.fails("take", 2, errDown) }, saga.StateCompleted, 1, 2},
+		"fails for good":        {func(w *world) { w.fails("take", 99, errDown) }, saga.StateCompensated, 0, 0},
+		"is refused":            {func(w *world) { w.fails("take", 99, refusal("sold out")) }, saga.StateCompensated, 0, 0},
+		"undone":                {func(w *world) { w.fails("book flight", 99, refusal("none")) }, saga.StateCompensated, 2, 0},
+		"undone in the end":     {func(w *world) { w.fails("book flight", 99, refusal("none")); w.fails("give back", 3, errDown) }, saga.StateCompensated, 2, 0},
+		"asks to suspend, once": {func(w *world) { w.fails("take", 1, puzzle("where?")) }, saga.StateSuspended, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -297,7 +297,7 @@ func writesAreCommitted[Tx any](t *testing.T, open func(t *testing.T) *theatre[T
 						return err
 					}
 					return errors.Join(th.exec(ctx, tx, "insert into seats values ($1, $2)", saga.Key(ctx), -*out), th.w.call(ctx, "give back", ""))
-				}, &saga.StepConfig{Retry: saga.Retry{Attempts: 3, MaxBackoff: time.Millisecond}, Undo: saga.Retry{MaxBackoff: time.Millisecond}})
+				}, &saga.StepConfig{Retry: saga.Retry{MaxAttempts: 3, MaxBackoff: time.Millisecond}, Undo: saga.Retry{MaxBackoff: time.Millisecond}})
 			s := th.ofSeats(t, seats)
 			defer running(t, s)()
 
@@ -336,7 +336,7 @@ func (th *theatre[Tx]) ofSeats(t require.TestingT, seats *saga.TxStep[Tx, trip, 
 	}, saga.Steps{seats, flight}, nil)
 }
 
-// A message that no store takes parks the saga, and a version that never fits is a failure of the step.
+// A message that no store takes suspends the saga, and a version that never fits is a failure of the step.
 func TestWritesThatAreRefusedEndTheSaga(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -344,10 +344,10 @@ func TestWritesThatAreRefusedEndTheSaga(t *testing.T) {
 		state saga.State
 		calls int
 	}{
-		"invalid":  {messagestore.To("hall-1", messagestore.AnyVersion, refused{}), saga.StateParked, 1},
+		"invalid":  {messagestore.To("hall-1", messagestore.AnyVersion, refused{}), saga.StateSuspended, 1},
 		"conflict": {messagestore.To("hall-1", 7, seatsTaken{2}), saga.StateCompensated, 2 * 5},
 		"conflict with another write": {
-			messagestore.To("twice-1", messagestore.NoStream, seatsTaken{2}), saga.StateParked, 1,
+			messagestore.To("twice-1", messagestore.NoStream, seatsTaken{2}), saga.StateSuspended, 1,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -357,7 +357,7 @@ func TestWritesThatAreRefusedEndTheSaga(t *testing.T) {
 				func(ctx context.Context, tx *sql.Tx, _ trip) (int, error) {
 					err := errors.Join(saga.Write(ctx, test.write, messagestore.To("twice-1", messagestore.AnyVersion, seatsTaken{1})), th.w.call(ctx, "take", ""))
 					return 2, errors.Join(err, th.exec(ctx, tx, "insert into seats values ('7', 2)"))
-				}, saga.NothingTx, &saga.StepConfig{Retry: saga.Retry{Attempts: 2, MaxBackoff: time.Millisecond}})
+				}, nil, &saga.StepConfig{Retry: saga.Retry{MaxAttempts: 2, MaxBackoff: time.Millisecond}})
 			s := th.ofSeats(t, seats)
 			defer running(t, s)()
 
@@ -366,8 +366,8 @@ func TestWritesThatAreRefusedEndTheSaga(t *testing.T) {
 
 			require.Equal(t, test.state, status.State)
 			require.Equal(t, test.calls, th.w.calls["take"])
-			if test.state == saga.StateParked {
-				require.Equal(t, event.WhyInvalid, status.Parked.Why)
+			if test.state == saga.StateSuspended {
+				require.Equal(t, event.WhyInvalid, status.Suspended)
 			}
 			rows, _ := th.taken(t)
 			require.Zero(t, rows)
@@ -399,11 +399,11 @@ func TestWriteRefusesWhatIsNoPartOfAStep(t *testing.T) {
 			requireRefused(saga.Write(ctx, good, messagestore.To("booking:saga-7", messagestore.AnyVersion, event.Done{Step: "seats"})), "stream")
 			requireRefused(saga.Write(ctx, good, messagestore.To("", messagestore.AnyVersion, seatsTaken{2})), "stream name")
 			return 2, saga.Write(ctx)
-		}, saga.NothingTx, nil)
+		}, nil, nil)
 	flight := saga.NewStep("flight", func(ctx context.Context, _ trip) (int, error) {
 		requireRefused(saga.Write(ctx, good), "context")
 		return 0, nil
-	}, saga.Nothing, nil)
+	}, nil, nil)
 	s := newSaga(t, th.txs.Store, func(s *saga.Run, in trip) (int, error) {
 		if _, err := seats.Do(s, in); err != nil {
 			return 0, err

@@ -77,7 +77,7 @@ func newBooking(s *dibsStore) (booking, error) {
 	var steps saga.Steps
 	var all []*saga.Step[trip, string]
 	for _, name := range sagaSteps {
-		step := saga.NewStep(name, func(_ context.Context, t trip) (string, error) { return t.ID, nil }, saga.Nothing[trip, string], nil)
+		step := saga.NewStep(name, func(_ context.Context, t trip) (string, error) { return t.ID, nil }, nil, nil)
 		all, steps = append(all, step), append(steps, step)
 	}
 	of, err := saga.New(s.Store, "booking", func(r *saga.Run, t trip) (string, error) {

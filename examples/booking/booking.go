@@ -105,12 +105,12 @@ func (s *Service) define(ctx context.Context, store *messagestore.Store, config 
 	}
 	s.flight = saga.NewStep("flight", air.book, air.cancel, &saga.StepConfig{Timeout: 5 * time.Second})
 	s.hotel = saga.NewTxStep("hotel", s.txs, takeRoom, giveBackRoom, nil)
-	s.car = saga.NewAsk("car", rentCar, returnCar, &saga.AskConfig{Timeout: 10 * time.Minute})
+	s.car = saga.NewAsk("car", rentCar, returnCar, &saga.StepConfig{Timeout: 10 * time.Minute})
 	if config.Deadline == 0 {
 		config.Deadline = time.Hour
 	}
 	s.Trips, err = saga.New(store, "booking", s.book, saga.Steps{s.flight, s.hotel, s.car}, &saga.Config{
-		Version: 2, Earlier: saga.Versions{1: s.book1}, Deadline: config.Deadline, Logger: config.Logger,
+		Version: 2, Earlier: map[int]any{1: s.book1}, Deadline: config.Deadline, Logger: config.Logger,
 	})
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func (s *Service) book(r *saga.Run, t Trip) (Itinerary, error) {
 		return Itinerary{}, err
 	}
 	flight, car := s.flight.Go(r, t.City), s.car.Go(r, Rental{r.ID(), t.Car})
-	err = r.Join(flight, car) // side by side, begun in one write
+	err = r.Join() // side by side, begun in one write
 	return Itinerary{flight.Out().Reference, room, car.Out()}, err
 }
 

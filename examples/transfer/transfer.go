@@ -87,7 +87,7 @@ func New[Tx any](txs *messagestore.TxStore[Tx], sql SQL[Tx], config *Config) (*S
 		return nil, err
 	}
 	s.debited = saga.NewTxStep("debited", txs, s.debit, s.giveBack, nil)
-	s.paid = saga.NewAsk("paid", payOrder, cancelOrder, &saga.AskConfig{Timeout: s.config.Answer})
+	s.paid = saga.NewAsk("paid", payOrder, cancelOrder, &saga.StepConfig{Timeout: s.config.Answer})
 	s.Transfers, err = saga.New(txs.Store, "transfer", s.transfer, saga.Steps{s.debited, s.paid}, &saga.Config{
 		Deadline: s.config.Deadline, Lease: s.config.Lease, Logger: s.config.Logger,
 	})

@@ -19,7 +19,7 @@ const (
 	TypeCompensating    = "Compensating"
 	TypeUndone          = "Undone"
 	TypeUndoFailed      = "UndoFailed"
-	TypeParked          = "Parked"
+	TypeSuspended       = "Suspended"
 	TypeCompleted       = "Completed"
 	TypeCompensated     = "Compensated"
 	TypeReplied         = "Replied"
@@ -31,8 +31,8 @@ const (
 // Outside are the types that come from outside of a runner: each is a reason to go on.
 var Outside = []string{TypeReplied, TypeCancelRequested, TypeResumed, TypeResolved}
 
-// Wakes are the types for which a saga has a turn: those from outside, and that by which an operator parks it.
-var Wakes = append([]string{TypeParked}, Outside...)
+// Wakes are the types for which a saga has a turn: those from outside, and that by which an operator suspends it.
+var Wakes = append([]string{TypeSuspended}, Outside...)
 
 // Started is the first message of a saga.
 type Started struct {
@@ -117,15 +117,15 @@ type UndoFailed struct {
 	Asked bool `json:"asked,omitempty"`
 }
 
-// Parked says that the saga needs a person.
-type Parked struct {
+// Suspended says that the saga needs a person.
+type Suspended struct {
 	Why    string `json:"why"` // one of WhyFailed and the others
 	Step   string `json:"step,omitempty"`
 	Reason string `json:"reason"`
-	By     string `json:"by,omitempty"` // the operator who parked it, if one did
+	By     string `json:"by,omitempty"` // the operator who suspended it, if one did
 }
 
-// Reasons for which a saga is parked.
+// Reasons for which a saga is suspended.
 const (
 	WhyFailed   = "failed"         // a step, or the function behind a pivot
 	WhyUndo     = "undo failed"    // an undo was refused, or failed too often
@@ -136,7 +136,7 @@ const (
 	WhyPanic    = "panic"          // the function panicked, or ended its goroutine
 	WhyTooLong  = "too long"       // too many messages
 	WhyUnended  = "step not ended" // the function returned before a step of its had ended
-	WhyOperator = "operator"       // an operator parked it
+	WhyOperator = "operator"       // an operator suspended it
 	WhyStuck    = "stuck"          // the function did not return
 )
 
@@ -162,13 +162,13 @@ type CancelRequested struct {
 	By     string `json:"by,omitempty"` // an operator
 }
 
-// Resumed takes a parked saga up again, and has what waits for its next attempt begin now.
+// Resumed takes a suspended saga up again, and has what waits for its next attempt begin now.
 type Resumed struct {
 	Reason string `json:"reason,omitempty"`
 	By     string `json:"by,omitempty"` // an operator
 }
 
-// Resolved ends a parked saga behind a pivot, of which a person has done the rest.
+// Resolved ends a suspended saga behind a pivot, of which a person has done the rest.
 type Resolved struct {
 	Reason string `json:"reason,omitempty"`
 	By     string `json:"by,omitempty"` // an operator
@@ -202,7 +202,7 @@ func (Undone) MessageType() string { return TypeUndone }
 func (UndoFailed) MessageType() string { return TypeUndoFailed }
 
 // MessageType implements [messagestore.Body].
-func (Parked) MessageType() string { return TypeParked }
+func (Suspended) MessageType() string { return TypeSuspended }
 
 // MessageType implements [messagestore.Body].
 func (Completed) MessageType() string { return TypeCompleted }
@@ -243,8 +243,8 @@ func Decode(m *messagestore.Message) (messagestore.Body, error) {
 		return body[Undone](m)
 	case TypeUndoFailed:
 		return body[UndoFailed](m)
-	case TypeParked:
-		return body[Parked](m)
+	case TypeSuspended:
+		return body[Suspended](m)
 	case TypeCompleted:
 		return body[Completed](m)
 	case TypeCompensated:

@@ -66,7 +66,7 @@ type grammar struct {
 	Intents   intentsCommand   `cmd:"" help:"List, show and check intents; release a lease."`
 	Queue     queueCommand     `cmd:"" help:"Show queues and their items; insert, retry, drop, cancel, pause."`
 	Cron      cronCommand      `cmd:"" help:"List, show, set, remove and run schedules of items of queues."`
-	Saga      sagaCommand      `cmd:"" help:"List and show sagas; cancel, resume, retry or park one."`
+	Saga      sagaCommand      `cmd:"" help:"List and show sagas; cancel, resume, retry, suspend or resolve one."`
 	Trim      trimCommand      `cmd:"" help:"Remove the first messages of a stream, or of each stream of a category."`
 	Delete    deleteCommand    `cmd:"" help:"Delete a stream and leave a tombstone; erase its name on request."`
 	Forget    forgetCommand    `cmd:"" help:"Forget old keys of an inbox, of intents or of reservations."`

@@ -3,54 +3,43 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"strconv"
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/saga"
 )
 
 type sagaCommand struct {
-	Ls     sagaLsCommand     `cmd:"" help:"Print the sagas of a category that have not ended."`
-	Show   sagaShowCommand   `cmd:"" help:"Print one saga: its state, its steps, and its history."`
-	Cancel sagaCancelCommand `cmd:"" help:"Undo a saga."`
-	Resume sagaResumeCommand `cmd:"" help:"Go on with a parked saga."`
-	Retry  sagaRetryCommand  `cmd:"" help:"Have a step that waits for its next attempt be attempted now."`
-	Park   sagaParkCommand   `cmd:"" help:"Have a saga do nothing more until it is resumed or cancelled."`
-
-	Resolve sagaResolveCommand `cmd:"" help:"End a parked saga behind a pivot, of which a person has done the rest."`
+	Ls      sagaLsCommand      `cmd:"" help:"Print the sagas of a category that have not ended."`
+	Show    sagaShowCommand    `cmd:"" help:"Print one saga: its state, its steps, and its history."`
+	Cancel  sagaCancelCommand  `cmd:"" help:"Undo a saga."`
+	Resume  sagaResumeCommand  `cmd:"" help:"Go on with a suspended saga."`
+	Retry   sagaRetryCommand   `cmd:"" help:"Have a step that waits for its next attempt be attempted now."`
+	Suspend sagaSuspendCommand `cmd:"" help:"Have a saga do nothing more until it is resumed or cancelled."`
+	Resolve sagaResolveCommand `cmd:"" help:"End a suspended saga behind a pivot, of which a person has done the rest."`
 }
 
-// A drySagas lets a call be tried before there is a connection: a call that gets to the store has
-// valid arguments.
-type drySagas struct{ saga.Store }
+type sagaStatus = saga.Status[json.RawMessage]
 
-func (drySagas) ReadStream(context.Context, messagestore.StreamName, messagestore.Version) iter.Seq2[*messagestore.Message, error] {
-	return func(yield func(*messagestore.Message, error) bool) { yield(nil, errDry) }
-}
-
-func (drySagas) Driver() (messagestore.Driver, error) { return nil, errDry }
-
-func (drySagas) ReadCategoryPage(context.Context, messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
-	return messagestore.CategoryPage{}, errDry
-}
-
-// withSagas calls f twice: with an operator over no store, where an error that is not of the
-// arguments ends it, and then over the store.
+// withSagas calls f twice: over an empty store in memory, with a nil store beside it, which tells whether the arguments
+// are valid before there is a connection, and then over the store.
 func (a *app) withSagas(ctx context.Context, category, by string, f func(*saga.Operator, *messagestore.Store) error) error {
 	by = cmp.Or(by, a.getenv("USER"), "operator")
-	dry, err := saga.NewOperator(drySagas{}, messagestore.Category(category), by)
-	if wrong, is := errors.AsType[*messagestore.InvalidError](err); is {
-		return wrong
-	}
+	dry, err := messagestore.New(memory.New(), nil)
 	if err != nil {
 		return err
 	}
-	if err := f(dry, nil); !errors.Is(err, errDry) {
-		return err
+	o, err := saga.NewOperator(dry, messagestore.Category(category), by)
+	if err == nil {
+		err = f(o, nil)
+	}
+	if wrong, is := errors.AsType[*messagestore.InvalidError](err); is {
+		return wrong
 	}
 	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
 		o, err := saga.NewOperator(store, messagestore.Category(category), by)
@@ -64,52 +53,52 @@ func (a *app) withSagas(ctx context.Context, category, by string, f func(*saga.O
 	})
 }
 
+// sagaStates are the words of dibs saga ls --state.
+var sagaStates = map[string][]saga.State{
+	"open":         nil, // those that have not ended
+	"running":      {saga.StateRunning},
+	"compensating": {saga.StateCompensating},
+	"suspended":    {saga.StateSuspended},
+	"ended":        {saga.StateCompleted, saga.StateCompensated, saga.StateResolved},
+	"completed":    {saga.StateCompleted},
+	"compensated":  {saga.StateCompensated},
+	"resolved":     {saga.StateResolved},
+}
+
 type sagaLsCommand struct {
 	Category string `arg:"" help:"The category of the sagas, like booking:saga."`
-	Open     bool   `help:"Print those that go on. This, waiting and parked are the default."`
-	Waiting  bool   `help:"Print those that wait for a reply, a time or the next attempt of a step."`
-	Parked   bool   `help:"Print those that are parked."`
-	Ended    bool   `help:"Print those that are completed, compensated or resolved."`
+	State    string `default:"open" enum:"open,running,compensating,suspended,ended,completed,compensated,resolved" placeholder:"STATE" help:"Print those that are open, which is the default, running, compensating, suspended, ended, completed, compensated or resolved."`
 	Limit    int    `default:"1000" placeholder:"N" help:"Print at most N, those started first. Defaults to 1000."`
 }
 
 // Help is printed below the command's usage.
 func (sagaLsCommand) Help() string {
-	return `A line for each saga, in the order of the starts: its state, its id, its age by the store's clock, the step that began last, and what it waits for or why it is parked. With --ended it reads the whole category, and else the sagas that have not ended. A stream that holds no saga is named on the standard error after the others, and the exit code is 1.
+	return `A line for each saga, in the order of the starts: its state, its id, its age by the store's clock, the step at which it is, and what it waits for or why it is suspended. For those that have ended it reads the whole category. A stream that holds no saga is named on the standard error after the others, and the exit code is 1.
 
 Examples:
 
     dibs saga ls booking:saga
-    dibs saga ls booking:saga --parked --json`
-}
-
-// wants reports whether a saga is among those to print.
-func (c *sagaLsCommand) wants(s saga.Story) bool {
-	switch {
-	case s.State == saga.StateCompleted || s.State == saga.StateCompensated || s.State == saga.StateResolved:
-		return c.Ended
-	case s.Parked != nil:
-		return c.Parked
-	case s.Waits != "":
-		return c.Waiting
-	}
-	return c.Open
+    dibs saga ls booking:saga --state suspended --json`
 }
 
 // Run prints them.
 func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
-	if !c.Open && !c.Waiting && !c.Parked && !c.Ended {
-		c.Open, c.Waiting, c.Parked = true, true, true
-	}
 	if c.Limit < 1 {
 		return usage("--limit=%d: it is at least 1", c.Limit)
 	}
 	return a.withSagas(ctx, c.Category, "", func(o *saga.Operator, store *messagestore.Store) error {
-		list := o.ListOpen
-		if c.Ended {
-			list = o.List
+		var all []sagaStatus
+		var wrong error
+		more := false
+		for s, err := range o.List(ctx, sagaStates[c.State]...) {
+			if err != nil {
+				wrong = errors.Join(wrong, err)
+			} else if more = len(all) == c.Limit; more {
+				break
+			} else {
+				all = append(all, s)
+			}
 		}
-		all, wrong := list(ctx, c.wants)
 		if store == nil || wrong != nil && len(all) == 0 {
 			return wrong
 		}
@@ -122,12 +111,12 @@ func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(c.print(a, all, now, wrong), wrong)
+		return errors.Join(c.print(a, all, now, more), wrong)
 	})
 }
 
-func (c *sagaLsCommand) print(a *app, all []saga.Story, now time.Time, wrong error) error {
-	for n, s := range all[:min(len(all), c.Limit)] {
+func (c *sagaLsCommand) print(a *app, all []sagaStatus, now time.Time, more bool) error {
+	for n, s := range all {
 		if a.JSON {
 			if err := a.out.object(toSagaLine(s, now)); err != nil {
 				return err
@@ -140,45 +129,32 @@ func (c *sagaLsCommand) print(a *app, all []saga.Story, now time.Time, wrong err
 			}
 		}
 		err := a.out.row(cell{text: string(s.State), style: sagaStyles[s.State]}, cell{text: shorten(visible(s.ID)), style: bold},
-			cell{text: sagaAge(s, now).String(), right: true}, cell{text: orDash(visible(s.Step()))}, cell{text: visible(sagaNote(s))})
+			cell{text: sagaAge(s, now).String(), right: true}, cell{text: orDash(visible(s.Step))}, cell{text: visible(sagaNote(s))})
 		if err != nil {
 			return err
 		}
 	}
 	switch {
 	case a.JSON:
-	case len(all) > c.Limit:
-		a.warn("dibs: %d of %s; --limit prints more\n", c.Limit, counted(int64(len(all)), "saga"))
-	case len(all) == 0 && wrong == nil:
-		a.nothing("no saga of %s is %s", visible(c.Category), either(c.states()))
+	case more:
+		a.warn("dibs: the first %s; --limit prints more\n", counted(int64(len(all)), "saga"))
+	case len(all) == 0:
+		a.nothing("no saga of %s is %s", visible(c.Category), c.State)
 	}
 	return nil
 }
 
-// states returns the words for the sagas that the command prints.
-func (c *sagaLsCommand) states() (states []string) {
-	for _, s := range []struct {
-		name   string
-		wanted bool
-	}{{"open", c.Open}, {"waiting", c.Waiting}, {"parked", c.Parked}, {"ended", c.Ended}} {
-		if s.wanted {
-			states = append(states, s.name)
-		}
-	}
-	return states
-}
+var sagaStyles = map[saga.State]style{saga.StateSuspended: red, saga.StateCompensating: yellow, saga.StateCompleted: green}
 
-var sagaStyles = map[saga.State]style{saga.StateParked: red, saga.StateCompensating: yellow, saga.StateCompleted: green}
-
-func sagaAge(s saga.Story, now time.Time) time.Duration {
+func sagaAge(s sagaStatus, now time.Time) time.Duration {
 	return max(now.Sub(s.Started), 0).Truncate(100 * time.Millisecond)
 }
 
 // sagaNote says why a saga is where it is.
-func sagaNote(s saga.Story) string {
+func sagaNote(s sagaStatus) string {
 	switch {
-	case s.Parked != nil:
-		return "parked, " + s.Parked.Why + ": " + shorten(s.Parked.Reason)
+	case s.Suspended != "":
+		return s.Suspended + ": " + shorten(s.Reason)
 	case s.Waits != "":
 		return "waits for " + s.Waits
 	}
@@ -198,7 +174,9 @@ type sagaLine struct {
 	Deadline   string                  `json:"deadline,omitempty"`
 	Waits      string                  `json:"waits,omitempty"`
 	Reason     string                  `json:"reason,omitempty"`
-	Parked     *saga.Parked            `json:"parked,omitempty"`
+	Suspended  string                  `json:"suspended,omitempty"` // the kind of the reason
+	By         string                  `json:"by,omitempty"`        // the operator that suspended it
+	Step       string                  `json:"step,omitempty"`
 	Steps      []sagaStep              `json:"steps"`
 }
 
@@ -223,14 +201,14 @@ func toSagaStep(s saga.StepStatus) sagaStep {
 	return sagaStep{s.Step, s.Attempts, state, s.Error, timeOrNone(s.Next, "")}
 }
 
-func toSagaLine(s saga.Story, now time.Time) sagaLine {
+func toSagaLine(s sagaStatus, now time.Time) sagaLine {
 	steps := []sagaStep{}
 	for _, one := range s.Steps {
 		steps = append(steps, toSagaStep(one))
 	}
 	return sagaLine{
 		s.Stream, s.ID, s.State, s.Version, s.Definition, s.Release, now.Sub(s.Started).Seconds(), timeOrNone(s.Started, ""),
-		timeOrNone(s.Deadline, ""), s.Waits, s.Reason, s.Parked, steps,
+		timeOrNone(s.Deadline, ""), s.Waits, s.Reason, s.Suspended, s.By, s.Step, steps,
 	}
 }
 
@@ -264,7 +242,7 @@ Example:
 // Run prints it.
 func (c *sagaShowCommand) Run(ctx context.Context, a *app) error {
 	return a.withSagas(ctx, c.Category, "", func(o *saga.Operator, store *messagestore.Store) error {
-		s, err := o.Show(ctx, c.ID)
+		s, err := o.Status(ctx, c.ID)
 		if err != nil {
 			return c.notFound(ctx, store, err)
 		}
@@ -290,7 +268,7 @@ func (c *sagaShowCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-func (c *sagaShowCommand) printState(a *app, s saga.Story, now time.Time) error {
+func (c *sagaShowCommand) printState(a *app, s sagaStatus, now time.Time) error {
 	if a.JSON {
 		return a.out.object(toSagaLine(s, now))
 	}
@@ -304,9 +282,7 @@ func (c *sagaShowCommand) printState(a *app, s saga.Story, now time.Time) error 
 		{"deadline", timeOrNone(s.Deadline, "")},
 		{"why", visible(sagaNote(s))},
 	}
-	if s.Parked != nil {
-		rows = append(rows, [2]string{"by", visible(s.Parked.By)})
-	}
+	rows = append(rows, [2]string{"by", visible(s.By)})
 	for _, one := range s.Steps {
 		step := toSagaStep(one)
 		note := step.State + ", " + number(int64(step.Attempts), "attempt", "attempts")
@@ -341,7 +317,7 @@ type changedLine struct {
 	Was    saga.State              `json:"was"`
 }
 
-func (c *sagaChange) run(ctx context.Context, a *app, doing string, call func(*saga.Operator) (saga.Story, error)) error {
+func (c *sagaChange) run(ctx context.Context, a *app, doing string, call func(*saga.Operator) (sagaStatus, error)) error {
 	return a.withSagas(ctx, c.Category, c.By, func(o *saga.Operator, store *messagestore.Store) error {
 		was, err := call(o)
 		switch {
@@ -358,7 +334,7 @@ type sagaCancelCommand struct{ sagaChange }
 
 // Help is printed below the command's usage.
 func (sagaCancelCommand) Help() string {
-	return `The steps that began are undone, the last first, also those of a parked saga. A saga that has ended, or is behind a pivot, is refused.
+	return `The steps that began are undone, the last first, also those of a suspended saga. A saga that has ended, or is behind a pivot, is refused.
 
 Example:
 
@@ -367,14 +343,14 @@ Example:
 
 // Run cancels it.
 func (c *sagaCancelCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "cancel", func(o *saga.Operator) (saga.Story, error) { return o.Cancel(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "cancel", func(o *saga.Operator) (sagaStatus, error) { return o.Cancel(ctx, c.ID, c.Reason) })
 }
 
 type sagaResumeCommand struct{ sagaChange }
 
 // Help is printed below the command's usage.
 func (sagaResumeCommand) Help() string {
-	return `The step that failed has all its attempts again. A saga that is not parked is refused.
+	return `The step that failed has all its attempts again. A saga that is not suspended is refused.
 
 Example:
 
@@ -383,14 +359,14 @@ Example:
 
 // Run resumes it.
 func (c *sagaResumeCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "resume", func(o *saga.Operator) (saga.Story, error) { return o.Resume(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "resume", func(o *saga.Operator) (sagaStatus, error) { return o.Resume(ctx, c.ID, c.Reason) })
 }
 
 type sagaResolveCommand struct{ sagaChange }
 
 // Help is printed below the command's usage.
 func (sagaResolveCommand) Help() string {
-	return `The saga ends as it is: nothing is done or undone any more. A saga that is not parked, or that can be undone, is refused.
+	return `The saga ends as it is: nothing is done or undone any more. A saga that is not suspended, or that can be undone, is refused.
 
 Example:
 
@@ -399,7 +375,7 @@ Example:
 
 // Run resolves it.
 func (c *sagaResolveCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "resolve", func(o *saga.Operator) (saga.Story, error) { return o.Resolve(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "resolve", func(o *saga.Operator) (sagaStatus, error) { return o.Resolve(ctx, c.ID, c.Reason) })
 }
 
 type sagaRetryCommand struct{ sagaChange }
@@ -415,21 +391,21 @@ Example:
 
 // Run retries it.
 func (c *sagaRetryCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "retry", func(o *saga.Operator) (saga.Story, error) { return o.Retry(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "retry", func(o *saga.Operator) (sagaStatus, error) { return o.Retry(ctx, c.ID, c.Reason) })
 }
 
-type sagaParkCommand struct{ sagaChange }
+type sagaSuspendCommand struct{ sagaChange }
 
 // Help is printed below the command's usage.
-func (sagaParkCommand) Help() string {
-	return `No step of the saga begins, and none is undone, until it is resumed or cancelled. An attempt that is under way may still have its effect outside; after a resume the step begins again, with the same key. A saga that has ended or is parked is refused.
+func (sagaSuspendCommand) Help() string {
+	return `No step of the saga begins, and none is undone, until it is resumed or cancelled. An attempt that is under way may still have its effect outside; after a resume the step begins again, with the same key. A saga that has ended or is suspended is refused.
 
 Example:
 
-    dibs saga park booking:saga 7 --reason 'the airline is on strike'`
+    dibs saga suspend booking:saga 7 --reason 'the airline is on strike'`
 }
 
 // Run parks it.
-func (c *sagaParkCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "park", func(o *saga.Operator) (saga.Story, error) { return o.Park(ctx, c.ID, c.Reason) })
+func (c *sagaSuspendCommand) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, "suspend", func(o *saga.Operator) (sagaStatus, error) { return o.Suspend(ctx, c.ID, c.Reason) })
 }

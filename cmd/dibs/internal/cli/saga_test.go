@@ -21,7 +21,7 @@ func sagas(t *testing.T, store *messagestore.Store) {
 	for id, events := range map[string][]messagestore.Body{
 		"1": {started},
 		"2": {started, began, raw("Failed", `{"step":"flight","attempt":1,"error":"down","retryAt":9000000000000000}`)},
-		"3": {started, began, raw("Parked", `{"why":"failed","step":"flight","reason":"no such flight"}`)},
+		"3": {started, began, raw("Suspended", `{"why":"failed","step":"flight","reason":"no such flight"}`)},
 		"4": {started, raw("Completed", `{"output":{}}`)},
 	} {
 		_, err := store.Write(t.Context(), messagestore.Category("booking:saga").Stream(id), messagestore.NoStream, events...)
@@ -39,38 +39,39 @@ func TestSagasAreListedAndShown(t *testing.T) {
 			}
 			return all
 		}
-		require.ElementsMatch(t, []string{"1 running", "2 running", "3 parked"}, listed())
-		require.Equal(t, []string{"1 running"}, listed("--open"))
-		require.Equal(t, []string{"2 running"}, listed("--waiting"))
-		require.Equal(t, []string{"3 parked"}, listed("--parked"))
-		require.Equal(t, []string{"4 completed"}, listed("--ended"))
+		require.ElementsMatch(t, []string{"1 running", "2 running", "3 suspended"}, listed())
+		require.ElementsMatch(t, []string{"1 running", "2 running"}, listed("--state", "running"))
+		require.Equal(t, []string{"3 suspended"}, listed("--state", "suspended"))
+		require.Equal(t, []string{"4 completed"}, listed("--state", "ended"))
+		require.Equal(t, []string{"4 completed"}, listed("--state", "completed"))
+		require.Empty(t, listed("--state", "compensated"))
 		require.Len(t, listed("--limit", "2"), 2)
-		text := dibs.ok(t, "saga", "ls", "booking:saga", "--parked")
-		require.Regexp(t, `^state +id +age +step *\nparked +3 +\S+s +flight +parked, failed: no such flight\n$`, text)
-		require.Contains(t, dibs.ok(t, "saga", "ls", "booking:saga", "--waiting"), "waits for the next attempt of flight")
-		for _, args := range []string{"ls other:saga", "show other:saga 3", "park other:saga 3 --reason x"} {
+		text := dibs.ok(t, "saga", "ls", "booking:saga", "--state", "suspended")
+		require.Regexp(t, `^state +id +age +step *\nsuspended +3 +\S+s +flight +failed: no such flight\n$`, text)
+		require.Contains(t, dibs.ok(t, "saga", "ls", "booking:saga", "--state", "running"), "waits for the next attempt of flight")
+		for _, args := range []string{"ls other:saga", "show other:saga 3", "suspend other:saga 3 --reason x"} {
 			require.Equal(t, noCategory("other:saga"), dibs.run(t, append([]string{"saga"}, strings.Fields(args)...)...), args)
 		}
 		require.Equal(t, result{1, "", "dibs: show saga \"9\" of booking: no saga was started with this id\n      see the sagas with: dibs saga ls booking:saga\n"},
 			dibs.run(t, "saga", "show", "booking:saga", "9"))
 		dibs.ok(t, "write", "other:saga-deleted", "T")
 		dibs.ok(t, "delete", "other:saga-deleted", "--yes")
-		require.Equal(t, result{0, "", "no saga of other:saga is open, waiting or parked\n"}, dibs.run(t, "saga", "ls", "other:saga"))
-		require.Equal(t, result{0, "", "no saga of other:saga is open\n"}, dibs.run(t, "saga", "ls", "other:saga", "--open"))
+		require.Equal(t, result{0, "", "no saga of other:saga is open\n"}, dibs.run(t, "saga", "ls", "other:saga"))
+		require.Equal(t, result{0, "", "no saga of other:saga is resolved\n"}, dibs.run(t, "saga", "ls", "other:saga", "--state", "resolved"))
 		require.Equal(t, result{}, dibs.run(t, "saga", "ls", "other:saga", "--json"))
 
 		text = dibs.ok(t, "saga", "show", "booking:saga", "3")
-		require.Regexp(t, `^booking:saga-3\nstate +parked\ndefinition +booking, version 2\n(.*\n)*step flight +began, 1 attempt\n\n`, text)
-		require.Regexp(t, ` 2  Parked +.*no such flight`, text)
+		require.Regexp(t, `^booking:saga-3\nstate +suspended\ndefinition +booking, version 2\n(.*\n)*step flight +began, 1 attempt\n\n`, text)
+		require.Regexp(t, ` 2  Suspended +.*no such flight`, text)
 		lines := objects(t, dibs.ok(t, "saga", "show", "booking:saga", "3", "--json"))
 		require.Len(t, lines, 4)
-		require.Equal(t, "failed", field(t, lines[0], "parked")["why"])
+		require.Equal(t, "failed", lines[0]["suspended"])
 
 		dibs.ok(t, "write", "booking:saga-x", "Opened", `{}`)
 		dibs.ok(t, "write", "booking:saga-y", "Resumed", `{}`)
 		r := dibs.run(t, "saga", "ls", "booking:saga")
 		require.Equal(t, 1, r.code)
-		require.Contains(t, r.stdout, "parked")
+		require.Contains(t, r.stdout, "suspended")
 		require.Contains(t, r.stderr, "booking:saga-y")
 	})
 }
@@ -79,7 +80,7 @@ func TestAnOperatorChangesASaga(t *testing.T) {
 	t.Parallel()
 	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		sagas(t, store)
-		for _, change := range [][3]string{{"park", "1", "Parked"}, {"retry", "2", "Resumed"}, {"resume", "3", "Resumed"}, {"cancel", "3", "CancelRequested"}} {
+		for _, change := range [][3]string{{"suspend", "1", "Suspended"}, {"retry", "2", "Resumed"}, {"resume", "3", "Resumed"}, {"cancel", "3", "CancelRequested"}} {
 			said := dibs.ok(t, "saga", change[0], "booking:saga", change[1], "--reason", "a strike", "--by", "ann")
 			require.Contains(t, said, change[0]+" of booking:saga-"+change[1]+" is recorded; it was ")
 			last, err := store.Last(t.Context(), messagestore.Category("booking:saga").Stream(change[1]))
@@ -88,7 +89,7 @@ func TestAnOperatorChangesASaga(t *testing.T) {
 			require.Contains(t, string(last.Data), "a strike")
 			require.Contains(t, string(last.Data), "ann")
 		}
-		for _, doing := range []string{"cancel", "resume", "retry", "park"} {
+		for _, doing := range []string{"cancel", "resume", "retry", "suspend"} {
 			r := dibs.run(t, "saga", doing, "booking:saga", "4", "--reason", "why", "--json")
 			require.Equal(t, 1, r.code)
 			require.Equal(t, "sagaState", objects(t, r.stderr)[0]["kind"])
@@ -105,10 +106,11 @@ func TestBadSagaArgumentsMakeNoConnection(t *testing.T) {
 		{"ls", "booking"},
 		{"ls", "booking:saga-7"},
 		{"ls", "booking:saga", "--limit", "0"},
+		{"ls", "booking:saga", "--state", "parked"},
 		{"show", "booking:saga", ""},
 		{"show", "booking:saga", "a\nb"},
-		{"park", "booking:saga", "7"},
-		{"park", "booking:saga", "7", "--reason", ""},
+		{"suspend", "booking:saga", "7"},
+		{"suspend", "booking:saga", "7", "--reason", ""},
 		{"cancel", "booking:saga", "7", "--reason", "a\nb"},
 		{"resume", "booking:saga", "7", "--reason", "why", "--by", "a\nb"},
 	} {
