@@ -146,13 +146,14 @@ soak: ## Torment a store for three minutes and check its history (SOAK=--ci: to 
 	cd soak && go build -buildvcs=auto -o ../bin/soak . && exec ../bin/soak $(SOAK)
 
 .PHONY: soak/ci
-soak/ci: ## Torment a store, replicas, holders of intents and queues to the goals of make ci/long, with failovers: some forty minutes
+soak/ci: ## Torment a store, replicas, holders of intents, queues and sagas to the goals of make ci/long, with failovers: about an hour
 	scripts/setup postgresql pgbouncer libfaketime
 	$(MAKE) soak SOAK=--ci
 	$(MAKE) soak SOAK=failover
 	$(MAKE) soak SOAK='replicas --duration 60s'
 	$(MAKE) soak SOAK='intents --ci'
 	$(MAKE) soak SOAK='queue --ci'
+	$(MAKE) soak SOAK='sagas --ci'
 
 .PHONY: mutants
 mutants: ## Plant bugs and see that the soak finds each (MUTANTS=4: so many, others each day)

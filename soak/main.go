@@ -10,6 +10,7 @@
 //	make soak SOAK=intents           holders of leases that are killed, stopped and too late
 //	make soak SOAK='intents --ci'    the same until its goals are reached, and through failovers
 //	make soak SOAK=queue             workers of a queue that are killed, stopped and too late, on PostgreSQL and SQLite
+//	make soak SOAK=sagas             runners of sagas, with timers and a relay
 //	make mutants                     with a bug, one of many at a time, that has to be found
 package main
 
@@ -35,6 +36,7 @@ import (
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/queues"
+	"github.com/dibs-go/dibs/soak/sagas"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
 )
@@ -46,6 +48,7 @@ type commands struct {
 	Replicas replicasRun `cmd:"" help:"Have members of groups come and go, and check what they did."`
 	Intents  intentsRun  `cmd:"" help:"Torment holders of intents, and check what they did."`
 	Queue    queueRun    `cmd:"" help:"Torment workers of a queue, and check what they did."`
+	Sagas    sagasRun    `cmd:"" help:"Torment runners of sagas, with timers and a relay, and check what they did."`
 
 	Mutants mutantsRun `cmd:"" help:"Plant bugs, one after the other, and see that each is found."`
 }
@@ -78,6 +81,7 @@ func main() {
 	work.RunClient()
 	intents.RunProcess()
 	queues.RunProcess()
+	sagas.RunProcess()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once, and the keeper the rest
 	var c commands

@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/mutants"
 	"github.com/dibs-go/dibs/soak/queues"
+	"github.com/dibs-go/dibs/soak/sagas"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
 )
@@ -26,6 +27,7 @@ func TestMain(m *testing.M) {
 	work.RunClient()
 	intents.RunProcess()
 	queues.RunProcess()
+	sagas.RunProcess()
 	goleak.VerifyTestMain(m)
 }
 
@@ -213,4 +215,26 @@ func TestRunsOfAQueueAreCheckedAndLeaveNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(verdict), string(again))
 	}
+}
+
+func TestARunOfSagasIsCheckedAndLeavesNothing(t *testing.T) {
+	out := t.TempDir()
+	err := sagasRun{Seed: 3, Duration: 5 * time.Second, Runners: 2, Customers: 20, Timers: 50, Calm: true, Out: out, Dir: "/var/tmp"}.Run(t.Context())
+	if errors.Is(err, errMissed) { // in seconds, too little happens
+		err = nil
+	}
+	dir, err := left(t, out, err)
+	require.NoError(t, err)
+	told(t, dir, nil)
+	verdict, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
+	require.NoError(t, err)
+	require.Regexp(t, `\n  completed +\d+ +[1-9]`, string(verdict))
+	require.Regexp(t, `\n  rung +\d+ +[1-9]`, string(verdict))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "verdict.txt"), nil, 0o600))
+	if err := (sagasRun{Check: dir}).Run(t.Context()); err != nil {
+		require.ErrorIs(t, err, errMissed)
+	}
+	again, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
+	require.NoError(t, err)
+	require.Equal(t, string(verdict), string(again))
 }

@@ -1,0 +1,328 @@
+package sagas
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/soak/crew"
+)
+
+// A world is the history of two sagas, two timers and three letters. The saga "a" has all sorts of steps, is suspended and
+// resumed, and completes; "b" is cancelled and undone.
+type world struct{ Inputs }
+
+// at is a moment of the world, in milliseconds from its beginning.
+func at(ms int64) int64 { return 1_700_000_000*second + ms*1000 }
+
+func (w *world) call(process string, from, to int64, c, a Record) {
+	c.At, a.At, a.Call = at(from), at(to), c.Call
+	w.Calls = append(w.Calls, &Call{Record: c, Process: process, End: at(to), Answer: a})
+}
+
+// message adds a message to a saga, by runner unless it is from outside.
+func (w *world) message(saga, runner string, ms int64, kind, data string) {
+	position := int64(0)
+	for _, m := range w.Messages {
+		if strings.HasSuffix(m.Stream, "-"+saga) {
+			position++
+		}
+	}
+	m := &Message{
+		Global: int64(len(w.Messages) + 1), Category: string(category), Stream: string(category) + "-" + saga, Position: position,
+		ID: saga + strconv.FormatInt(position, 10), Type: kind, At: at(ms), Data: data,
+	}
+	w.Messages = append(w.Messages, m)
+	if runner != "" {
+		w.call(runner, ms-1, ms+1, Record{Call: Write, Saga: saga, IDs: []string{m.ID}}, Record{Answer: OK})
+	}
+}
+
+func (w *world) do(saga, what, step string, from int64) {
+	w.call("runner-1", from, from+2, Record{Call: what, Saga: saga, Step: step}, Record{Answer: OK})
+}
+
+func (w *world) begin(saga string, ms int64, o Order) {
+	input, _ := json.Marshal(o)
+	w.call("customers", ms-1, ms+1, Record{Call: Begin, Saga: saga}, Record{Answer: OK})
+	w.message(saga, "", ms, "Started", `{"input":`+string(input)+`,"deadlineMillis":12000}`)
+}
+
+const r1 = "runner-1"
+
+func newWorld() *world {
+	w := &world{}
+	w.begin("a", 0, Order{Lines: 1, Pay: true, Nap: 100, Ship: true, Seal: true, Pivot: true, Fail: true})
+	w.message("a", r1, 10, "Began", `{"step":"reserve+0","attempt":1}`)
+	w.do("a", Do, "reserve+0", 12)
+	w.message("a", r1, 20, "Failed", `{"step":"reserve+0","attempt":1,"error":"it was drawn","retryAt":`+strconv.FormatInt(at(50), 10)+`}`)
+	w.message("a", r1, 60, "Began", `{"step":"reserve+0","attempt":2}`)
+	w.do("a", Do, "reserve+0", 62)
+	w.message("a", r1, 70, "Done", `{"step":"reserve+0"}`)
+	w.message("a", "", 80, "Began", `{"step":"pay","attempt":1,"kind":"tx"}`)
+	w.message("a", "", 80, "Done", `{"step":"pay"}`)
+	w.Rows = append(w.Rows, Row{"a", "pay", Do, r1})
+	w.message("a", r1, 90, "Waiting", `{"name":"nap","until":`+strconv.FormatInt(at(190), 10)+`}`)
+	w.message("a", r1, 200, "Began", `{"step":"ship","attempt":1,"kind":"ask","replyBy":`+strconv.FormatInt(at(5200), 10)+`}`)
+	w.message("a", "", 250, "Replied", `{"step":"ship","attempt":1}`)
+	w.message("a", r1, 260, "Began", `{"step":"seal","attempt":1,"kind":"ask","replyBy":`+strconv.FormatInt(at(860), 10)+`}`)
+	w.message("a", r1, 870, "Failed", `{"step":"seal","attempt":1,"error":"no reply came in time"}`)
+	w.message("a", r1, 871, "Suspended", `{"why":"failed","step":"seal"}`)
+	w.message("a", "", 900, "Resumed", `{}`)
+	w.message("a", r1, 910, "Began", `{"step":"seal","attempt":2,"kind":"ask","replyBy":`+strconv.FormatInt(at(1510), 10)+`}`)
+	w.message("a", "", 920, "Replied", `{"step":"seal","attempt":1}`)
+	w.message("a", "", 930, "Replied", `{"step":"seal","attempt":2}`)
+	w.message("a", r1, 940, "Began", `{"step":"book","attempt":1}`)
+	w.do("a", Do, "book", 942)
+	w.message("a", r1, 950, "Done", `{"step":"book"}`)
+	w.message("a", r1, 960, "Completed", `{}`)
+	w.call("customers", 2, 980, Record{Call: Wait, Saga: "a"}, Record{Answer: OK, State: "completed"})
+
+	w.begin("b", 5, Order{Lines: 1, Pay: true, Approve: true})
+	w.message("b", r1, 15, "Began", `{"step":"reserve+0","attempt":1}`)
+	w.do("b", Do, "reserve+0", 16)
+	w.message("b", r1, 25, "Done", `{"step":"reserve+0"}`)
+	w.message("b", "", 35, "Began", `{"step":"pay","attempt":1,"kind":"tx"}`)
+	w.message("b", "", 35, "Done", `{"step":"pay"}`)
+	w.message("b", r1, 45, "Began", `{"step":"approve","attempt":1,"kind":"ask","replyBy":`+strconv.FormatInt(at(24_000), 10)+`}`)
+	w.message("b", "", 300, "CancelRequested", `{}`)
+	w.message("b", r1, 310, "Compensating", `{"reason":"cancelled"}`)
+	w.do("b", Undo, "approve", 312)
+	w.message("b", r1, 320, "Undone", `{"step":"approve"}`)
+	w.message("b", "", 330, "Undone", `{"step":"pay"}`)
+	w.do("b", Undo, "reserve+0", 335)
+	w.message("b", r1, 340, "Undone", `{"step":"reserve+0"}`)
+	w.message("b", r1, 341, "Compensated", `{}`)
+	w.Rows = append(w.Rows, Row{"b", "pay", Do, r1}, Row{"b", "pay", Undo, r1})
+	w.call("customers", 6, 350, Record{Call: Wait, Saga: "b"}, Record{Answer: OK, State: "compensated"})
+
+	w.call("customers", 10, 12, Record{Call: Set, IDs: []string{"t1", "t2"}}, Record{Answer: OK})
+	for i, due := range []int64{500, 600} {
+		id := "t" + strconv.Itoa(i+1)
+		w.Messages = append(w.Messages, &Message{Category: string(rings), Stream: "ring-" + id, ID: id, At: at(11), Due: at(due)})
+		w.call(r1, due+5, due+6, Record{Call: Ring, IDs: []string{id}, Due: at(due)}, Record{Answer: OK})
+	}
+	w.call(r1, 2600, 2605, Record{Call: Ring, IDs: []string{"t2"}, Due: at(600)}, Record{Answer: OK}) // again, after a cut
+	w.call(nemesis, 2500, 2501, Record{Call: Cut, Target: r1}, Record{Answer: OK})
+	for i := range int64(3) {
+		id := "l" + strconv.FormatInt(i, 10)
+		w.Messages = append(w.Messages, &Message{Category: string(posts), Stream: "post-1", Position: i, ID: id, At: at(100)})
+		w.send(200+10*i, i)
+	}
+	w.send(300, 1) // again
+	w.call(nemesis, 3000, 3100, Record{Call: Drain}, Record{Answer: OK})
+	return w
+}
+
+func (w *world) send(ms, position int64) {
+	w.call(r1, ms, ms+2, Record{Call: Send, Stream: "post-1", Position: position, IDs: []string{"l" + strconv.FormatInt(position, 10)}}, Record{Answer: OK})
+}
+
+// of returns the message of a saga that was written then.
+func (w *world) of(saga string, ms int64) *Message {
+	return w.Messages[slices.IndexFunc(w.Messages, func(m *Message) bool { return strings.HasSuffix(m.Stream, "-"+saga) && m.At == at(ms) })]
+}
+
+// drop removes messages, and those behind them move up.
+func (w *world) drop(saga string, from, to int64) {
+	position := int64(0)
+	w.Messages = slices.DeleteFunc(w.Messages, func(m *Message) bool {
+		if !strings.HasSuffix(m.Stream, "-"+saga) {
+			return false
+		}
+		if m.At >= at(from) && m.At <= at(to) {
+			return true
+		}
+		m.Position, position = position, position+1
+		return false
+	})
+}
+
+// sorted puts the messages in the order of their times.
+func (w *world) sorted() {
+	slices.SortStableFunc(w.Messages, func(a, b *Message) int { return cmp.Compare(a.At, b.At) })
+	next := map[string]int64{}
+	for _, m := range w.Messages {
+		m.Position = next[m.Stream]
+		next[m.Stream]++
+	}
+}
+
+func (w *world) called(what string, ms int64) *Call {
+	return w.Calls[slices.IndexFunc(w.Calls, func(c *Call) bool { return c.Call == what && c.At == at(ms) })]
+}
+
+func TestAHistoryWithoutAMistakePasses(t *testing.T) {
+	t.Parallel()
+	v := Check(&newWorld().Inputs)
+	require.True(t, v.Passed(), v.String())
+	require.Len(t, v.Answered, 2)
+	require.Equal(t, 10*time.Millisecond, v.Answered[0])
+	require.Equal(t, []time.Duration{5 * time.Millisecond, 5 * time.Millisecond}, v.Late)
+	require.Equal(t, 1, v.Again)
+	require.Equal(t, 1, v.Twice)
+	require.Positive(t, v.Known)
+	require.Equal(t, Counts{Sagas: 2, Completed: 1, Compensated: 1, Cuts: 1, Steps: 4, Undos: 2, Timers: 2, Rung: 3, Letters: 4}, v.Counts)
+}
+
+// planted are histories with one mistake each.
+var planted = []struct {
+	name  string
+	rules []Rule // all that it breaks
+	plant func(w *world)
+}{
+	{"a saga was begun and is not there", []Rule{Ended}, func(w *world) {
+		w.call("customers", 1, 2, Record{Call: Begin, Saga: "c"}, Record{Answer: OK})
+	}},
+	{"a saga has no end", []Rule{Ended}, func(w *world) { w.drop("a", 960, 960) }},
+	{"a saga has two ends", []Rule{Ended}, func(w *world) { w.message("a", r1, 970, "Completed", `{}`) }},
+	{"a customer was told of another end", []Rule{Ended}, func(w *world) { w.called(Wait, 2).Answer.State = "compensated" }},
+	{"something was left in the end", []Rule{Ended}, func(w *world) { w.called(Drain, 3000).Answer.Answer = Failed }},
+	{"a step was left out", []Rule{Story}, func(w *world) {
+		w.drop("a", 80, 80)
+		w.Rows = w.Rows[1:]
+	}},
+	{"an attempt was left out", []Rule{Story}, func(w *world) {
+		for _, ms := range []int64{910, 930} {
+			w.of("a", ms).Data = strings.Replace(w.of("a", ms).Data, `"attempt":2`, `"attempt":3`, 1)
+		}
+	}},
+	{"a suspended saga went on", []Rule{Story}, func(w *world) {
+		w.message("a", r1, 75, "Suspended", `{"why":"invalid"}`)
+		w.sorted()
+	}},
+	{"a recorded transaction has no row", []Rule{Rows}, func(w *world) { w.Rows = w.Rows[1:] }},
+	{"a transaction was committed twice", []Rule{Rows}, func(w *world) { w.Rows = append(w.Rows, Row{"b", "pay", Undo, r1}) }},
+	{"a transaction is not recorded", []Rule{Rows}, func(w *world) { w.Rows = append(w.Rows, Row{"a", "pay", Undo, r1}) }},
+	{"a step began after another process went on", []Rule{Fenced}, func(w *world) {
+		w.called(Do, 942).At = at(2500)
+		w.called(Write, 949).Process = "runner-2"
+	}},
+	{"a step began while the saga was undone", []Rule{Fenced, Reversed}, func(w *world) {
+		w.of("b", 310).At = at(44)
+		w.of("b", 300).At = at(43)
+		w.called(Undo, 312).At = at(40)
+		w.sorted()
+	}},
+	{"a step was called without a beginning of its own", []Rule{Recorded}, func(w *world) { w.do("a", Do, "book", 946) }},
+	{"a step began after its end", []Rule{Recorded}, func(w *world) {
+		w.message("a", r1, 75, "Began", `{"step":"reserve+0","attempt":3}`)
+		w.sorted()
+	}},
+	{"an undo was called after its end", []Rule{Recorded}, func(w *world) { w.do("b", Undo, "approve", 2000) }},
+	{"the reply to an earlier attempt was taken", []Rule{Replies}, func(w *world) { w.drop("a", 930, 930) }},
+	{"a saga completed without a reply", []Rule{Replies}, func(w *world) { w.drop("a", 250, 250) }},
+	{"steps were undone in their order", []Rule{Reversed}, func(w *world) {
+		w.of("b", 320).Data, w.of("b", 330).Data = w.of("b", 330).Data, w.of("b", 320).Data
+	}},
+	{"a step is not undone", []Rule{Reversed}, func(w *world) { w.drop("b", 340, 340) }},
+	{"an undo was called too early", []Rule{Reversed}, func(w *world) { w.called(Undo, 335).At = at(325) }},
+	{"a cancelled saga began a step", []Rule{Heeded}, func(w *world) {
+		w.of("b", 300).At = at(40)
+		w.sorted()
+	}},
+	{"a deadline was not heeded", []Rule{Heeded}, func(w *world) {
+		w.Messages[slices.Index(w.Messages, w.of("b", 5))].Data = strings.Replace(w.of("b", 5).Data, "12000", "1", 1)
+		for _, m := range w.Messages {
+			if strings.HasSuffix(m.Stream, "-b") && m.At >= at(300) {
+				m.At += 6 * second
+			}
+		}
+		for _, c := range w.Calls {
+			if c.Call == Undo {
+				c.At += 6 * second
+			}
+		}
+	}},
+	{"a sleep ended early", []Rule{Punctual}, func(w *world) { w.of("a", 200).At = at(180) }},
+	{"an attempt came early", []Rule{Punctual}, func(w *world) { w.of("a", 60).At = at(40) }},
+	{"a time-out came early", []Rule{Punctual}, func(w *world) { w.of("a", 870).At = at(850) }},
+	{"a reply was met late", []Rule{Woken}, func(w *world) {
+		for _, m := range w.Messages {
+			if strings.HasSuffix(m.Stream, "-a") && m.At >= at(940) {
+				m.At += 6 * second
+			}
+		}
+		w.called(Do, 942).At += 6 * second
+	}},
+	{"a timer did not ring", []Rule{Rung}, func(w *world) { w.called(Ring, 505).Call = "x" }},
+	{"a timer that was set is not there", []Rule{Rung}, func(w *world) { w.called(Set, 10).IDs = append(w.called(Set, 10).IDs, "t3") }},
+	{"a timer rang again, and no fault fell", []Rule{Once}, func(w *world) { w.called(Cut, 2500).Target = "runner-2" }},
+	{"a timer rang early", []Rule{Early}, func(w *world) { w.called(Ring, 505).At = at(490) }},
+	{"a letter did not arrive", []Rule{Arrived}, func(w *world) { w.called(Send, 220).Answer.Answer = Failed }},
+	{"a letter was taken that was not posted", []Rule{Arrived}, func(w *world) { w.called(Send, 220).IDs[0] = "l9" }},
+	{"a letter was passed", []Rule{InOrder}, func(w *world) { w.called(Send, 210).Answer.Answer = Failed }},
+}
+
+func TestEachRuleIsBrokenByAPlantedHistory(t *testing.T) {
+	t.Parallel()
+	broken := map[Rule]bool{}
+	for _, p := range planted {
+		w := newWorld()
+		p.plant(w)
+		v := Check(&w.Inputs)
+		require.Len(t, v.Broken, len(p.rules), "%s\n%s", p.name, v)
+		for _, r := range p.rules {
+			broken[r] = true
+			require.Positive(t, v.Broken[r], "%s: %s\n%s", p.name, r, v)
+		}
+	}
+	for _, r := range Rules() {
+		require.True(t, broken[r], "no history breaks %s", r)
+	}
+}
+
+// A turn that was lost with its process explains its lease, and the second one its pause too.
+func TestTurnsThatWereLostExplainThatASagaGoesOnLate(t *testing.T) {
+	t.Parallel()
+	late := func(ms int64, turns ...Turn) *Verdict {
+		w := newWorld()
+		for _, m := range w.Messages {
+			if strings.HasSuffix(m.Stream, "-a") && m.At >= at(940) {
+				m.At += ms * 1000
+			}
+		}
+		w.called(Do, 942).At += ms * 1000
+		w.Turns = turns
+		return Check(&w.Inputs)
+	}
+	stream := string(category) + "-a"
+	first, second := Turn{stream, "e", at(1000)}, Turn{stream, "e", at(2000)}
+	require.True(t, late(5900, first).Passed())
+	require.Contains(t, late(6100, first).Broken, Woken)
+	require.True(t, late(8900, first, second).Passed())
+	require.Contains(t, late(9100, first, second).Broken, Woken)
+}
+
+func TestGoalsThatAreMissedAreNamed(t *testing.T) {
+	t.Parallel()
+	n := Short
+	require.Empty(t, n.Missed(&Short))
+	n.Kills--
+	require.Equal(t, []string{"kill -9 of runners: 4 of 5"}, n.Missed(&Short))
+	require.Contains(t, n.Table(&Short), "missed")
+	require.Contains(t, figures.Progress(&n, &Short, time.Second), "after 1s: kill -9")
+}
+
+func TestATallyCountsAlong(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r, err := crew.NewRecorder[Record](dir, "runner")
+	require.NoError(t, err)
+	along := &tally{dir: dir, tail: map[string]int64{}}
+	r.End(r.Begin(Record{Call: Send}), Record{Answer: OK})
+	n, err := along.counts()
+	require.NoError(t, err)
+	require.Equal(t, &Counts{Letters: 1}, n)
+	r.Begin(Record{Call: Do})
+	require.NoError(t, r.Close())
+	n, err = along.counts()
+	require.NoError(t, err)
+	require.Equal(t, &Counts{Letters: 1, Steps: 1}, n)
+}

@@ -1,0 +1,175 @@
+package sagas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/soak/crew"
+	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/server"
+)
+
+// Options say how a run is to be.
+type Options struct {
+	Seed      uint64
+	Duration  time.Duration // of the faults, at most
+	Drain     time.Duration // in which all is to have ended afterwards
+	Goals     *Counts       // with which the faults end earlier; nil for none
+	Runners   int           // processes
+	Customers int           // in each of two processes
+	Timers    int           // a second, of each of these
+	Calm      bool          // the server is not killed
+	Plant     *harness.Mutant
+	Program   string // of the processes, "" for this one
+	Out       string // the folder of the run, which is made
+	Dir       string // where the server keeps its data
+}
+
+// shops is how many processes of customers there are.
+const shops = 2
+
+// A run is under way.
+type run struct {
+	Options
+	crew     *crew.Crew
+	postgres *server.Postgres
+	recorder *recorder              // of the nemesis
+	counted  atomic.Pointer[Counts] // so far
+}
+
+const nemesis = "nemesis" // its history
+
+// rowsTable has the rows that steps write in their transactions. Nothing is unique: the checker sees each.
+const rowsTable = "soak_rows"
+
+const tables = "create table " + rowsTable + " (saga text not null, step text not null, what text not null, process text not null)"
+
+// Run has processes run sagas, timers and a relay while there are faults, and leaves all that [Check] needs. The result
+// are complaints about the processes themselves.
+func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
+	r := &run{Options: o}
+	if r.crew, err = crew.New(crew.Config{
+		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log,
+		Killed: func(process string) { r.recorder.Begin(Record{Call: Kill, Target: process}) },
+	}); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.crew.Close()) }()
+	if r.recorder, err = crew.NewRecorder[Record](r.crew.Out, nemesis); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.crew.Stop(), r.recorder.Close()) }() // the end of a process is recorded
+	if r.postgres, err = server.NewPostgres(ctx, r.crew.Dir, "pg", nil); err != nil {
+		return nil, err
+	}
+	if err := crew.NewDatabase(ctx, r.postgres, o.Plant, tables); err != nil {
+		return nil, err
+	}
+	for i := range o.Runners {
+		if err := r.add(fmt.Sprintf("runner-%d", i), 0); err != nil {
+			return nil, err
+		}
+	}
+	for i := range shops {
+		if err := r.add(fmt.Sprintf("customers-%d", i), o.Customers); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.torment(ctx); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(r.postgres.Start(ctx), r.postgres.Await(ctx)); err != nil {
+		return nil, err
+	}
+	r.crew.Heal()
+	log.Info().Msg("no more faults: all that was begun is to end")
+	if err := r.drain(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.crew.Stop(); err != nil {
+		return nil, err
+	}
+	return r.crew.Complaints(), r.dump(ctx)
+}
+
+func (r *run) add(name string, customers int) error {
+	return r.crew.Add(name, r.postgres.Socket(), customers > 0, func(process, url string, random *rand.Rand, healed bool) any {
+		t := &task{Process: process, Seed: random.Uint64(), Dir: r.crew.Out, URL: url, Customers: customers, Timers: r.Timers}
+		if customers == 0 && !healed && !r.enough(kills) {
+			t.Doom.Point, t.Doom.Turn = points[random.IntN(len(points))], 3+crew.TurnOf(random, 400)
+		}
+		return t
+	})
+}
+
+func (r *run) ask(ctx context.Context, f func(conn *pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, r.postgres.URL(crew.Database))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return f(conn)
+}
+
+// The ends of sagas, by the types of their messages.
+const ends = "('Completed', 'Compensated', 'Resolved')"
+
+// leftQuery counts the sagas that have not ended, and the items of all queues that are left.
+const leftQuery = `
+	select (select count(*) from dibs.messages m where m.category = $1 and m.type = 'Started'
+			and not exists (select from dibs.messages e where e.stream_name = m.stream_name and e.type in ` + ends + `)),
+		(select count(*) from dibs.queue_open),
+		(select count(*) from dibs.messages m join dibs.queues q on q.category = m.category
+			where m.category <> $1 and m.global_position > coalesce((select h.cursor from dibs.queue_heads h where h.queue = q.id order by h.version desc limit 1), 0))`
+
+// drain waits until nothing is left.
+func (r *run) drain(ctx context.Context) error {
+	call := r.recorder.Begin(Record{Call: Drain})
+	limited, cancel := context.WithTimeout(ctx, r.Drain)
+	defer cancel()
+	a := Record{Answer: Failed}
+	for {
+		var open, items, beyond int
+		err := r.ask(ctx, func(conn *pgx.Conn) error {
+			return conn.QueryRow(ctx, leftQuery, string(category)).Scan(&open, &items, &beyond)
+		})
+		if err != nil {
+			return err
+		}
+		a.Note = fmt.Sprintf("%d sagas that have not ended, %d items that are open, %d that nobody has met", open, items, beyond)
+		if open+items+beyond == 0 {
+			a.Answer = OK
+			break
+		}
+		if !crew.Pause(limited, 200*time.Millisecond) {
+			break
+		}
+	}
+	r.recorder.End(call, a)
+	return ctx.Err()
+}
+
+func (r *run) dump(ctx context.Context) error {
+	file := func(name string) string { return filepath.Join(r.crew.Out, name) }
+	return r.ask(ctx, func(conn *pgx.Conn) error {
+		return errors.Join(
+			crew.Dump[Message](ctx, conn, file(messagesFile), `
+				select global_position, category, stream_name, position, id::text, type, (extract(epoch from "time") * 1000000)::bigint,
+					case when category = $1 then data::text else '' end, coalesce((metadata ->> 'dueAt')::bigint, 0)
+				from dibs.messages where category in ($1, $2, $3) order by 1`, string(category), string(posts), string(rings)),
+			crew.Dump[Turn](ctx, conn, file(turnsFile), `
+				select m.stream_name, l.what::text, (extract(epoch from l.at) * 1000000)::bigint
+				from dibs.queue_log l join dibs.queues q on q.id = l.queue and q.category = $1 join dibs.messages m on m.global_position = l.position
+				order by l.position, l.version`, string(category)),
+			crew.Dump[Row](ctx, conn, file(rowsFile), "select saga, step, what, process from public."+rowsTable+" order by 1, 2, 3"),
+		)
+	})
+}
