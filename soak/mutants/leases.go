@@ -75,6 +75,9 @@ func leases() []*Mutant {
 		{Name: "out-of-turn", Says: "a session that does not stand in the line takes the first turn", Plant: code(
 			edit(in, "return i } return len(s.Line)", "return i }; return 0"),
 		), Scene: leased, Breaks: broken(intents.Line)},
+		{Name: "begin-lost", Says: "a transaction's first statement is sent without BEGIN", Plant: code(
+			edit("messagestore/postgres", "with = []string{beginSQL, markSQL}", "with = []string{markSQL}"),
+		), Scene: leased, Breaks: broken(intents.Rows)},
 		{Name: "commit-past-a-grant", Says: "a transaction confirms a lease that was taken over", Plant: code(
 			edit(in, "var past = []string{TypeExtended, TypeWaiting}", "var past = []string{TypeExtended, TypeWaiting, TypeReserved}"),
 		), Scene: leased, Breaks: broken(intents.Steps, intents.Confirmed)},

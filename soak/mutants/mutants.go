@@ -70,6 +70,13 @@ var (
 	otherLocksOfGroup = edit("append_each", `
 		offset 0) k
 		where pg_try_advisory_xact_lock(1684628083, dibs.lock_key(k.category));`, "offset 0) k;")
+	floorOfShared = `
+      -- Behind the category's lock, and before a position is drawn.
+      done := pg_advisory_xact_lock_shared(dibs.floor_class(stream_category),
+        (coalesce(pg_sequence_last_value('dibs.messages_global_position_seq'), dibs.drawn()) & 4294967295)::bit(32)::integer) is null;`
+	floorOfMarked = `
+      done := pg_advisory_xact_lock_shared(dibs.floor_class(stream_category),
+        (coalesce(pg_sequence_last_value('dibs.messages_global_position_seq'), dibs.drawn()) & 4294967295)::bit(32)::integer) is null;`
 	lockOfFind = edit("find_messages", "perform dibs.lock_category(split_part(stream, '-', 1));", "")
 )
 
@@ -96,6 +103,10 @@ func order() []*Mutant {
 			edit("append_each", "into dibs.messages as m (category,", "into dibs.messages as m (global_position, category,"),
 			edit("append_each", "select split_part(names[p.n], '-', 1), coalesce(", "select early[p.n], split_part(names[p.n], '-', 1), coalesce("),
 		), groups, disorder},
+		{"floor-late", "a caller's transaction says which positions may still come when it has drawn one", sql(
+			edit("lock_shared", floorOfShared, ""),
+			edit("append_shared", floorOfMarked, ""),
+		), alone, disorder},
 		{"read-ahead", "a read continues after the last global position that was taken, committed or not", sql(
 			edit("read_category", "select least(min(p.global_position), 9223372036854775806) + 1, count(*) > 1", `
 				select greatest(min(p.global_position),
@@ -117,6 +128,12 @@ func writes() []*Mutant {
 		{"group-any-version", "a write in a group is done at any version", sql(
 			edit("append_each", "when v.expected = v.version or v.expected = -2 then 'w'", "when true then 'w'"),
 			edit("follow_each", "when expected[last] in (versions_found[first], -2) then 'w'", "when true then 'w'"),
+		), groups, version},
+		{"group-half", "of a write to several streams in a group, each stream is written or refused by itself", sql(
+			edit("follow_each", "exit when joined is null or last = writes_of or not joined[last + 1];", "exit;"),
+		), groups, []Promise{check.Linearizable, check.Reported, check.Phantom}},
+		{"group-second-any-version", "of a write to several streams in a group, only the first is done at its version", sql(
+			edit("follow_each", "when expected[last] in (versions_found[first], -2) then 'w'", "when expected[last] in (versions_found[first], -2) or joined[last] then 'w'"),
 		), groups, version},
 		{"repeat-is-conflict", "a write by itself that is tried again, when its stream is beyond its version, has met a conflict", sql(
 			edit("append_one", "elsif not exists (select from dibs.messages m where m.id = message_id) then", "else"),
