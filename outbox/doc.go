@@ -14,7 +14,7 @@
 //
 //   - A message is sent if and only if the write that has it was committed.
 //   - Each message is sent at least once, always with the id that it has in the store. After a crash at
-//     most [Config.Concurrency] messages are sent again.
+//     most [Config.Prefetch] messages are sent again.
 //   - The messages of one key, which is their stream, are sent one after the other, in their order, none skipped:
 //     the next when the sink has taken the one before. Messages of different keys are sent side by side.
 //   - A message that was not sent is neither trimmed, forgotten nor deleted, from the relay's first run on.

@@ -41,7 +41,7 @@ const (
 // time for two messages of one key. It returns nil when the sink has the message for good. The
 // package comment tells how errors are treated. The relay does not close its sink.
 //
-// The context ends [Config.Timeout] after the relay has reserved the message, and when the relay is told to stop and
+// The context ends [Config.Timeout] after the attempt began, and when the relay is told to stop and
 // the messages in flight have not been taken for [Config.Grace]. A Send that goes on longer than a Grace after
 // the first is abandoned: its message is given back as a failure, other keys flow, and it is counted and logged.
 type Sink interface {
@@ -98,11 +98,18 @@ type Config struct {
 	// Defaults to the beginning.
 	Since time.Time
 
-	// Concurrency is how many messages a process has in flight at a time, each of another key: 1 to 1,000. It is also
-	// how many one call of the store reserves, so for a sink that is fast, more is faster.
+	// Concurrency is how many messages a process has in flight at a time, each of another key: 1 to 1,000.
 	//
 	// Defaults to 64.
 	Concurrency int
+
+	// Prefetch is how many messages a process has reserved at most, those in flight among them: Concurrency to 1,000. A
+	// process that dies has so many sent again at most. It reserves as many as the sink took in the last 100 ms, and at
+	// least Concurrency: with a fast sink a call of the store is for many messages, and a process with a slow one leaves
+	// the rest to others.
+	//
+	// Defaults to 1,000.
+	Prefetch int
 
 	// MaxAttempts and MaxAge say when a message is dead: with so many attempts that failed, once it was written so
 	// long ago. They are 1 to 10,000, and 1 ms to ten years. The package comment tells which attempts count.
@@ -140,6 +147,7 @@ type Config struct {
 
 func (c *Config) complete() (all []error) {
 	c.Concurrency = cmp.Or(c.Concurrency, 64)
+	c.Prefetch = cmp.Or(c.Prefetch, queuing.MaxItems)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 20)
 	c.MaxAge = cmp.Or(c.MaxAge, 24*time.Hour)
 	c.Timeout = cmp.Or(c.Timeout, time.Minute)
@@ -158,6 +166,9 @@ func (c *Config) complete() (all []error) {
 	}
 	const day = 24 * time.Hour
 	number("Concurrency", c.Concurrency, queuing.MaxItems)
+	if c.Prefetch < min(c.Concurrency, queuing.MaxItems) || c.Prefetch > queuing.MaxItems {
+		all = append(all, messagestore.NewInvalidError("Prefetch", c.Prefetch, fmt.Sprintf("it is Concurrency to %d", queuing.MaxItems)))
+	}
 	number("MaxAttempts", c.MaxAttempts, maxAttempts)
 	duration("MaxAge", c.MaxAge, time.Millisecond, longest)
 	duration("Timeout", c.Timeout, 10*time.Millisecond, day)
@@ -283,7 +294,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	c := &r.config
 	return r.queue.Work(ctx, handler.HandlerFunc(r.handle), &queue.WorkConfig{
-		MaxWorkers: c.Concurrency, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval,
+		MaxWorkers: c.Concurrency, Prefetch: c.Prefetch, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval,
 		MinBackoff: minBackoff, MaxBackoff: maxBackoff,
 	})
 }

@@ -268,7 +268,7 @@ func (d *dice) one(in int) bool { return d.n(in) == 0 }
 func in(n int) int { return n }
 
 // O4: a relay that dies between a send and the next call of the store sends the same ids again, at most those that it
-// had in flight, and nothing else.
+// had reserved, and nothing else.
 func TestADeathBehindASendSendsTheSameIDsAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestADeathBehindASendSendsTheSameIDsAgain(t *testing.T) {
 			}
 		}
 		first := &receiver{delay: 10 * time.Millisecond}
-		p := start(store, first, &outbox.Config{Concurrency: 4, Lease: time.Second})
+		p := start(store, first, &outbox.Config{Concurrency: 4, Prefetch: 4, Lease: time.Second})
 		time.Sleep(333 * time.Millisecond)
 		p.kill(t)
 		before := first.all()

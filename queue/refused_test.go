@@ -187,6 +187,8 @@ func TestHostileCallsAreRefused(t *testing.T) {
 		}{
 			"no workers":    {queue.WorkConfig{MaxWorkers: -1}, "MaxWorkers", "1 to 1000"},
 			"many workers":  {queue.WorkConfig{MaxWorkers: 1001}, "MaxWorkers", "1 to 1000"},
+			"prefetch":      {queue.WorkConfig{Prefetch: 1001}, "Prefetch", "MaxWorkers to 1000"},
+			"less prefetch": {queue.WorkConfig{Prefetch: 15}, "Prefetch", "MaxWorkers to 1000"},
 			"timeout":       {queue.WorkConfig{Timeout: 1}, "Timeout", "10ms to 24h0m0s"},
 			"grace":         {queue.WorkConfig{Grace: -1}, "Grace", "0s to 24h0m0s"},
 			"lease":         {queue.WorkConfig{Lease: time.Millisecond}, "Lease", "100ms to 24h0m0s"},

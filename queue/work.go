@@ -24,6 +24,14 @@ type WorkConfig struct {
 	// Defaults to 16.
 	MaxWorkers int
 
+	// Prefetch is how many items the process has reserved at most, those that it works on among them: MaxWorkers to
+	// 1,000. With more than MaxWorkers a handler that returns at once is followed by the next, and a take brings many: as
+	// many as handlers returned from in the last 100 ms, so a process that is slow leaves the rest to others. What a
+	// process has reserved is given back when it stops.
+	//
+	// Defaults to MaxWorkers.
+	Prefetch int
+
 	// Timeout ends the context of a handler, 10 ms to 24 hours. A handler that has not returned a Grace later is
 	// abandoned: its item is given back as a failure, its place is filled, and it is counted and logged. Its goroutine
 	// may go on for ever.
@@ -58,6 +66,7 @@ type WorkConfig struct {
 
 func (c *WorkConfig) complete() error {
 	c.MaxWorkers = cmp.Or(c.MaxWorkers, 16)
+	c.Prefetch = cmp.Or(c.Prefetch, c.MaxWorkers)
 	c.Timeout = cmp.Or(c.Timeout, time.Minute)
 	c.Grace = cmp.Or(c.Grace, 10*time.Second)
 	c.Lease = cmp.Or(c.Lease, 10*time.Second)
@@ -75,6 +84,9 @@ func (c *WorkConfig) complete() error {
 	}
 	if c.MaxWorkers < 1 || c.MaxWorkers > queuing.MaxItems {
 		wrong = append(wrong, messagestore.NewInvalidError("MaxWorkers", c.MaxWorkers, fmt.Sprintf("it is 1 to %d", queuing.MaxItems)))
+	}
+	if c.Prefetch != c.MaxWorkers && (c.Prefetch < c.MaxWorkers || c.Prefetch > queuing.MaxItems) {
+		wrong = append(wrong, messagestore.NewInvalidError("Prefetch", c.Prefetch, fmt.Sprintf("it is MaxWorkers to %d", queuing.MaxItems)))
 	}
 	return errors.Join(wrong...)
 }
@@ -136,7 +148,7 @@ func (q *Queue) Work(ctx context.Context, h Handler, config *WorkConfig) error {
 		return h.Handle(context.WithValue(ctx, jobKey{}, q.jobOf(d)), d.Item.Message)
 	}
 	return q.fail("work", work.Run(ctx, q.source, work.Config{
-		MaxWorkers: c.MaxWorkers, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval, Handle: handle, Finish: c.finishOf,
+		MaxWorkers: c.MaxWorkers, Prefetch: c.Prefetch, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval, Handle: handle, Finish: c.finishOf,
 	}, &q.counts))
 }
 

@@ -57,6 +57,7 @@ type Source struct {
 // Config is what a call of [Run] is to do. All of it is set and within bounds.
 type Config struct {
 	MaxWorkers   int
+	Prefetch     int           // how many items are reserved at most, those that handlers have among them; MaxWorkers or more
 	Timeout      time.Duration // of a handler; 0 for none: it is never abandoned before the end
 	Grace        time.Duration
 	Lease        time.Duration
@@ -77,6 +78,9 @@ const (
 	callTimeout     = 15 * time.Second // of a call of the store
 	openInterval    = time.Second      // after which a completion that is not committed yet is asked for again
 	minStoreBackoff = 50 * time.Millisecond
+
+	// prefetchTime is for how long what is reserved lasts, at the rate at which handlers return.
+	prefetchTime    = 100 * time.Millisecond
 	maxStoreBackoff = time.Second
 
 	// LeaveTimeout bounds the end of a session whose caller has gone.
@@ -138,8 +142,15 @@ type work struct {
 	next     int64     // the session that follows, while renew is set
 	until    time.Time // the session lasts at least until then; by the process's clock
 	flights  map[queuing.Delivery]*Delivery
+	ready    []*Delivery // of the flights, those whose handlers were not called yet
+	running  int         // how many handlers are waited for
 	pending  []*ending
 	stopping bool
+
+	// How many handlers have returned since a time, and how many items that time before had reserved.
+	returned int
+	since    time.Time
+	prefetch int
 }
 
 // A Delivery is an item, as its handler has it. It is safe for concurrent use.
@@ -153,10 +164,11 @@ type Delivery struct {
 
 	// Under the work's mu.
 	cancel context.CancelCauseFunc
-	timer  *time.Timer // nil for no time-out
-	began  time.Time
-	early  *ending // by End: what the handler returns does not count
-	done   bool    // it ends, or is lost: the same
+	call   func() (ended bool) // of the handler
+	timer  *time.Timer         // nil for no time-out
+	began  time.Time           // its handler
+	early  *ending             // by End: what the handler returns does not count
+	done   bool                // it ends, or is lost: the same
 }
 
 // ID names the delivery.
@@ -286,7 +298,18 @@ func (w *work) due() (due []*ending, free int, soonest time.Time) {
 		}
 	}
 	w.pending = kept
-	return due, max(0, w.config.MaxWorkers-len(w.flights)), soonest
+	return due, max(0, w.toReserve(now)-len(w.flights)), soonest
+}
+
+// toReserve is how many items are to be reserved: as many as handlers returned from in the last prefetchTime, so that none
+// waits for a take, and a process that is slow leaves the rest to others. It is called under mu.
+func (w *work) toReserve(now time.Time) int {
+	within := func(n int) int { return min(max(n, w.config.MaxWorkers), max(w.config.Prefetch, w.config.MaxWorkers)) }
+	if past := now.Sub(w.since); past >= prefetchTime {
+		w.prefetch = within(int(float64(w.returned) * float64(prefetchTime) / float64(past)))
+		w.returned, w.since = 0, now
+	}
+	return max(w.prefetch, within(w.returned))
 }
 
 // poll asks whether there may be an item, without a lock.
@@ -434,16 +457,48 @@ func (w *work) begin(ctx context.Context, asked time.Time, items []queuing.Takin
 	// The session was extended if less than two thirds of the lease were left.
 	w.until = later(w.until, asked.Add(w.config.Lease*66/100))
 	for _, item := range items {
-		f := &Delivery{Item: item, of: w, began: time.Now()}
+		f := &Delivery{Item: item, of: w}
 		w.flights[f.ID()] = f
 		base := handling.With(context.WithoutCancel(ctx), &handling.Delivery{Consumer: w.Queue.Name})
 		handled, cancel := context.WithCancelCause(base)
 		f.cancel = cancel
+		f.call = func() bool { return w.fly(handled, f) }
+		w.ready = append(w.ready, f)
+	}
+	w.fill()
+}
+
+// fill has handlers called while places are free. It is called under mu.
+func (w *work) fill() {
+	for f := w.nextReady(); f != nil; f = w.nextReady() {
+		w.start(f.call)
+	}
+}
+
+func (w *work) refill() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fill()
+}
+
+// nextReady returns the delivery whose handler is to be called next, or nil. It is called under mu.
+func (w *work) nextReady() *Delivery {
+	for len(w.ready) > 0 && w.running < w.config.MaxWorkers {
+		f := w.ready[0]
+		w.ready[0] = nil
+		w.ready = w.ready[1:]
+		if f.done { // it was lost meanwhile
+			delete(w.flights, f.ID())
+			continue
+		}
+		w.running++
+		f.began = time.Now()
 		if w.config.Timeout > 0 {
 			f.timer = time.AfterFunc(w.config.Timeout+w.config.Grace, func() { w.abandon(f) })
 		}
-		w.start(func() bool { return w.fly(handled, f) })
+		return f
 	}
+	return nil
 }
 
 func later(a, b time.Time) time.Time {
@@ -459,7 +514,15 @@ func (w *work) start(delivery func() (ended bool)) {
 	case w.deliveries <- delivery:
 	default:
 		go func() {
+			defer w.refill() // a handler may have ended the goroutine
 			for delivery() {
+				w.mu.Lock()
+				f := w.nextReady()
+				w.mu.Unlock()
+				if f != nil {
+					delivery = f.call
+					continue
+				}
 				select {
 				case delivery = <-w.deliveries:
 				case <-w.over:
@@ -498,6 +561,8 @@ func (w *work) landed(f *Delivery, err error) (waited bool) {
 	if waited = w.flights[f.ID()] == f; waited {
 		delete(w.flights, f.ID())
 		w.notes.Ended(f.ID())
+		w.running--
+		w.returned++
 	}
 	open := f.open()
 	if open {
@@ -678,6 +743,8 @@ func (w *work) abandon(f *Delivery) {
 		f.done = true
 		w.pending = append(w.pending, w.endingOf(f, fmt.Errorf("abandoned: its handler did not return within %v", took)))
 	}
+	w.running--
+	w.fill()
 	w.mu.Unlock()
 	w.counts.Abandoned.Add(1)
 	w.about(w.log().Error(), f).Dur("after", took).Msg("handler abandoned: it goes on without its item")
@@ -778,6 +845,10 @@ func (w *work) drain(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	w.mu.Lock()
 	w.stopping = true
+	for _, f := range w.ready {
+		w.unbegun(f)
+	}
+	w.ready = nil
 	w.mu.Unlock()
 	w.drainUntil(ctx, time.Now().Add(w.config.Grace))
 	w.mu.Lock()
@@ -817,23 +888,37 @@ func (w *work) drain(ctx context.Context) error {
 	return err
 }
 
-// drainUntil reports endings until there is nothing to wait for, or the time comes.
+// unbegun gives back an item whose handler was not called. It is called under mu.
+func (w *work) unbegun(f *Delivery) {
+	delete(w.flights, f.ID())
+	if f.open() {
+		f.done = true
+		w.pending = append(w.pending, &ending{Finish: queuing.Finish{Delivery: f.ID(), Kind: queuing.Unhandled}, flight: f})
+	}
+}
+
+// drainUntil reports endings until there is nothing to wait for, or the time comes. If the store refuses for good, it waits
+// for the handlers alone.
 func (w *work) drainUntil(ctx context.Context, end time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
+	refused := false
 	for first := true; first || ctx.Err() == nil; first = false {
-		due, _, soonest := w.due()
-		if len(due) > 0 {
-			if err := w.take(ctx, due, 0); err != nil && w.storeFailed(ctx, err) != nil {
-				return
-			}
-			continue
-		}
 		w.mu.Lock()
-		idle := len(w.flights) == 0 && len(w.pending) == 0
+		idle := len(w.flights) == 0 && (refused || len(w.pending) == 0)
 		w.mu.Unlock()
 		if idle {
 			return
+		}
+		var soonest time.Time
+		if !refused {
+			var due []*ending
+			if due, _, soonest = w.due(); len(due) > 0 {
+				if err := w.take(ctx, due, 0); err != nil {
+					refused = w.storeFailed(ctx, err) != nil
+				}
+				continue
+			}
 		}
 		timer := time.NewTimer(w.untilNext(soonest))
 		select {
