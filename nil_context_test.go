@@ -139,6 +139,7 @@ var theFunctions = map[string]any{
 	"saga.NewOperator":             saga.NewOperator,
 	"saga.Answer":                  saga.Answer[hold, int],
 	"saga.Value":                   saga.Value[int],
+	"saga.Receive":                 saga.Receive[int],
 	"saga.New":                     saga.New[int, int],
 	"saga.NewStep":                 saga.NewStep[int, int],
 	"saga.NewTxStep":               saga.NewTxStep[*sql.Tx, int, int],

@@ -57,7 +57,15 @@ type Status[Out any] struct {
 	// last that began for a saga that has ended, and "" if none has begun.
 	Step string
 
-	// Waits is what the saga waits for: a reply, a time, the next attempt of a step. It is "" for a saga that goes
+	// Attempt is the number of the attempt at Step under way, or of the last one; of an undo if that is undone.
+	Attempt int
+
+	// Error is that of the last attempt at Step that failed, "" if none has, and Next is the time of the next, by the store's
+	// clock, or zero.
+	Error string
+	Next  time.Time
+
+	// Waits is what the saga waits for: a reply, a signal, a time, the next attempt of a step. It is "" for a saga that goes
 	// on, is suspended or has ended.
 	Waits string
 
@@ -257,6 +265,17 @@ func statusOf[Out any](id string, l *life) (Status[Out], error) {
 	status := Status[Out]{
 		ID: id, Stream: l.stream, Version: l.version, State: l.state.state(), Started: l.startedAt, Changed: l.changedAt, Deadline: l.deadline,
 		Step: l.step(), Waits: l.waitsFor(), Steps: l.statuses(),
+	}
+	for _, one := range status.Steps {
+		if one.Step == status.Step {
+			status.Attempt, status.Error, status.Next = one.Attempts, one.Error, one.Next
+		}
+	}
+	if one := l.byName[status.Step]; one != nil && l.compensating != nil && l.ended == "" {
+		status.Attempt = one.undoAttempts
+		if status.State == StateCompensating && one.undoAt.IsZero() {
+			status.Attempt++ // under way
+		}
 	}
 	if l.started != nil {
 		status.Definition, status.Release = l.started.Definition, l.started.Version

@@ -19,7 +19,7 @@
 //	err = booking.Run(ctx) // in each replica
 //	status, err := booking.Begin(ctx, trip.ID, trip)
 //
-// # Future on
+// # Going on
 //
 // The function is plain Go. It is run again from its start whenever the saga goes on: after a reply, after
 // a time, or in another process after a crash. A recorded step answers at once, by its name, with its
@@ -35,7 +35,12 @@
 // A saga that waits holds no goroutine and no memory: the step returns [ErrWaiting], the function returns,
 // and it is run again when the awaited message comes.
 //
-// # Future back
+// # From outside
+//
+// [Receive] waits for a signal, such as a person's approval, which [Saga.Signal] writes. A saga starts another by a step that
+// calls its Begin, and awaits it by a signal: see the example of child sagas.
+//
+// # Going back
 //
 // The step returns a refusal, which is an error of handler.Refuse, to the function at once, and any other
 // error when the attempts are used up. Package handler has a table of all dispositions: an error of
@@ -71,7 +76,7 @@
 // # Streams
 //
 // The saga 7 of the name booking is the stream booking:saga-7. Runners write to it at the version before.
-// Replies, cancels, resumes and resolutions come from outside at any version, and each is a reason to go on:
+// Replies, signals, cancels, resumes and resolutions come from outside at any version, and each is a reason to go on:
 // the saga is one item of the queue of streams booking:saga, which these messages wake. If two processes run one saga, the store refuses the late
 // one's write by its version; that process cancels the contexts of its steps, and begins nothing more.
 // A saga has at most 10,000 messages, and as many again to be undone; an input, an output and a value have

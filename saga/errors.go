@@ -170,13 +170,10 @@ func shorten(s string) string {
 	}, strings.ToValidUTF8(s, "\uFFFD"))
 }
 
-// minBackoff is about the pause before the second attempt.
-const minBackoff = time.Second
-
 // asked returns the pause before the next attempt that a function has asked for by handler.RetryAfter.
 func askedPause(asked *disposition.Error) time.Duration { return max(0, min(asked.After, maxWait)) }
 
 // pause returns the pause before the next attempt after a number of failures.
 func (r Retry) pause(failures int) time.Duration {
-	return backoff.After(failures, min(minBackoff, r.MaxBackoff), r.MaxBackoff)
+	return backoff.After(failures, r.MinBackoff, r.MaxBackoff)
 }

@@ -257,6 +257,9 @@ func (s *state) waitsFor() string {
 			all = append(all, "a reply to "+one.Step)
 		}
 	}
+	if s.hears != "" {
+		all = append(all, "the signal "+s.hears)
+	}
 	if s.asleep != "" {
 		all = append(all, "the end of the sleep "+s.asleep)
 	}

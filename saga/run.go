@@ -23,6 +23,7 @@ type Run struct {
 	ctx     context.Context //nolint:containedctx // a run is one call, and the function has it in place of a context
 	life    *life
 	reached map[string]bool // steps, values and sleeps
+	heard   map[string]int  // how often a signal was received, by its name
 	open    []*one          // by Go, and not joined
 	stop    error           // why the run has ended
 
@@ -292,6 +293,16 @@ func (r *Run) unreached() string {
 		}
 	}
 	for name := range r.life.sleeps {
+		if !r.reached[name] {
+			return name
+		}
+	}
+	for name := range r.life.receiveBy {
+		if !r.reached[name] {
+			return name
+		}
+	}
+	for name := range r.life.received {
 		if !r.reached[name] {
 			return name
 		}
@@ -667,7 +678,7 @@ func (l *life) forward(ctx context.Context) error {
 	if f == nil {
 		return suspend(event.WhyVersion, "", fmt.Errorf("the definition has no function for version %d", l.started.Version))
 	}
-	r := &Run{ctx: ctx, life: l, reached: map[string]bool{}}
+	r := &Run{ctx: ctx, life: l, reached: map[string]bool{}, heard: map[string]int{}}
 	output, err := r.run(f, l.started.Input)
 	if errors.Is(err, errStuck) {
 		if ctx.Err() != nil {

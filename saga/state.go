@@ -34,11 +34,18 @@ type state struct {
 	changedAt time.Time // of the last message that was read
 	deadline  time.Time // zero for none
 
-	steps   []*step // in the order in which they began
-	byName  map[string]*step
-	values  map[string]json.RawMessage
-	sleeps  map[string]time.Time      // when it is over
-	asleep  string                    // the sleep behind which nothing is recorded yet
+	steps  []*step // in the order in which they began
+	byName map[string]*step
+	values map[string]json.RawMessage
+	sleeps map[string]time.Time // when it is over
+	asleep string               // the sleep behind which nothing is recorded yet
+
+	signals   map[string][]json.RawMessage // by name, in the order in which they came
+	received  map[string]event.Received    // by name, with a number behind the first
+	taken     map[string]int               // how many signals of a name were received
+	receiveBy map[string]time.Time
+	hears     string // the name of a signal behind the wait for which nothing is recorded yet
+
 	early   map[string]*event.Replied // the first of each step, before that began
 	replies map[string]*event.Replied // the first of each step that is no refusal, or the first
 
@@ -75,7 +82,11 @@ type step struct {
 func (s *step) settled() bool { return s.done || s.failed != nil }
 
 func newState() *state {
-	return &state{byName: map[string]*step{}, values: map[string]json.RawMessage{}, sleeps: map[string]time.Time{}, early: map[string]*event.Replied{}, replies: map[string]*event.Replied{}}
+	return &state{
+		byName: map[string]*step{}, values: map[string]json.RawMessage{}, sleeps: map[string]time.Time{}, early: map[string]*event.Replied{},
+		replies: map[string]*event.Replied{}, signals: map[string][]json.RawMessage{}, received: map[string]event.Received{}, taken: map[string]int{},
+		receiveBy: map[string]time.Time{},
+	}
 }
 
 // take folds a stored message.
@@ -111,7 +122,7 @@ func (s *state) fold(body messagestore.Body) {
 	case event.Started:
 		s.started = &b
 	case event.Began:
-		s.asleep = ""
+		s.asleep, s.hears = "", ""
 		s.began(b)
 	case event.Done:
 		if one := s.byName[b.Step]; one != nil {
@@ -129,9 +140,19 @@ func (s *state) fold(body messagestore.Body) {
 			}
 		}
 	case event.Waiting:
-		s.sleeps[b.Name], s.asleep = timeOf(b.Until), b.Name
+		if b.Signal {
+			s.receiveBy[b.Name], s.hears, s.asleep = timeOf(b.Until), b.Name, ""
+		} else {
+			s.sleeps[b.Name], s.asleep, s.hears = timeOf(b.Until), b.Name, ""
+		}
+	case event.Received:
+		if s.received[b.Name], s.asleep, s.hears = b, "", ""; !b.Late {
+			s.taken[baseOf(b.Name)]++
+		}
+	case event.Signalled:
+		s.signals[b.Name] = append(s.signals[b.Name], b.Value)
 	case event.Valued:
-		s.values[b.Name], s.asleep = b.Value, ""
+		s.values[b.Name], s.asleep, s.hears = b.Value, "", ""
 	case event.Replied:
 		s.replied(b)
 	case event.CancelRequested:
@@ -142,7 +163,7 @@ func (s *state) fold(body messagestore.Body) {
 			s.suspended = nil // it is undone instead
 		}
 	case event.Compensating:
-		s.compensating, s.suspended, s.asleep = &b, nil, ""
+		s.compensating, s.suspended, s.asleep, s.hears = &b, nil, "", ""
 	case event.Undone:
 		if one := s.byName[b.Step]; one != nil {
 			one.undone, one.undoAt, one.err = true, time.Time{}, ""

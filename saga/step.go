@@ -20,8 +20,8 @@ import (
 // maxValueBytes bounds an input, an output and a value, as JSON.
 const maxValueBytes = 512 << 10
 
-// Retry says how often a failing function is called. The pause before the second attempt is about 1 s,
-// and doubles with each attempt; each pause is shortened by a random part of up to a half. No goroutine
+// Retry says how often a failing function is called. The pause before the second attempt is MinBackoff,
+// and doubles with each attempt up to MaxBackoff; each pause is shortened by a random part of up to a half. No goroutine
 // waits meanwhile.
 type Retry struct {
 	// MaxAttempts is how often it is called, up to 1000.
@@ -29,9 +29,14 @@ type Retry struct {
 	// Defaults to 5, and for an undo to no bound.
 	MaxAttempts int
 
-	// MaxBackoff bounds the pause: 1 ms to 24 h.
+	// MinBackoff is the first pause: 1 ms to 24 h.
 	//
-	// Defaults to 5 min.
+	// Defaults to 1 s, or to MaxBackoff if that is shorter.
+	MinBackoff time.Duration
+
+	// MaxBackoff bounds the pause: MinBackoff to 24 h.
+	//
+	// Defaults to 5 min, or to MinBackoff if that is longer.
 	MaxBackoff time.Duration
 }
 
@@ -175,13 +180,16 @@ func (d *definition) configure(c *StepConfig) {
 }
 
 func (d *definition) checkRetry(field string, r *Retry) {
-	if r.MaxBackoff == 0 {
-		r.MaxBackoff = 5 * time.Minute
-	}
+	r.MaxBackoff = cmp.Or(r.MaxBackoff, max(5*time.Minute, r.MinBackoff))
+	r.MinBackoff = cmp.Or(r.MinBackoff, min(time.Second, r.MaxBackoff))
 	if r.MaxAttempts < 0 || r.MaxAttempts > 1000 {
 		d.invalid = errors.Join(d.invalid, invalid(d.name+": "+field+".MaxAttempts", r.MaxAttempts, "it is from 1 to 1000"))
 	}
+	d.bounds(field+".MinBackoff", r.MinBackoff, 24*time.Hour)
 	d.bounds(field+".MaxBackoff", r.MaxBackoff, 24*time.Hour)
+	if r.MaxBackoff < r.MinBackoff {
+		d.invalid = errors.Join(d.invalid, invalid(d.name+": "+field+".MaxBackoff", r.MaxBackoff.String(), "it is at least MinBackoff"))
+	}
 }
 
 func (d *definition) bounds(field string, value, most time.Duration) {

@@ -8,7 +8,7 @@ import (
 )
 
 // The types of the messages in the stream of a saga. A runner writes its messages at the version
-// before; the last four types come from outside, at any version.
+// before; the last five types come from outside, at any version.
 const (
 	TypeStarted         = "Started"
 	TypeBegan           = "Began"
@@ -22,14 +22,16 @@ const (
 	TypeSuspended       = "Suspended"
 	TypeCompleted       = "Completed"
 	TypeCompensated     = "Compensated"
+	TypeReceived        = "Received"
 	TypeReplied         = "Replied"
+	TypeSignalled       = "Signalled"
 	TypeCancelRequested = "CancelRequested"
 	TypeResumed         = "Resumed"
 	TypeResolved        = "Resolved"
 )
 
 // Outside are the types that come from outside of a runner: each is a reason to go on.
-var Outside = []string{TypeReplied, TypeCancelRequested, TypeResumed, TypeResolved}
+var Outside = []string{TypeReplied, TypeSignalled, TypeCancelRequested, TypeResumed, TypeResolved}
 
 // Wakes are the types for which a saga has a turn: those from outside, and that by which an operator suspends it.
 var Wakes = append([]string{TypeSuspended}, Outside...)
@@ -81,10 +83,24 @@ type Failed struct {
 	Asked bool `json:"asked,omitempty"`
 }
 
-// Waiting says that the saga sleeps.
+// Waiting says that the saga sleeps, or waits for a signal.
 type Waiting struct {
-	Name  string `json:"name"`
-	Until int64  `json:"until"` // microseconds since 1970, by the store's clock
+	Name   string `json:"name"`
+	Until  int64  `json:"until"` // microseconds since 1970, by the store's clock
+	Signal bool   `json:"signal,omitempty"`
+}
+
+// Received says that the function has received a signal, or that none came in time.
+type Received struct {
+	Name  string `json:"name"`            // with a number behind the first
+	Index int    `json:"index,omitempty"` // among the signals of the name, from 0
+	Late  bool   `json:"late,omitempty"`
+}
+
+// Signalled is a value from outside.
+type Signalled struct {
+	Name  string          `json:"name"`
+	Value json.RawMessage `json:"value"`
 }
 
 // Valued has a value that was computed once.
@@ -190,6 +206,12 @@ func (Failed) MessageType() string { return TypeFailed }
 func (Waiting) MessageType() string { return TypeWaiting }
 
 // MessageType implements [messagestore.Body].
+func (Received) MessageType() string { return TypeReceived }
+
+// MessageType implements [messagestore.Body].
+func (Signalled) MessageType() string { return TypeSignalled }
+
+// MessageType implements [messagestore.Body].
 func (Valued) MessageType() string { return TypeValued }
 
 // MessageType implements [messagestore.Body].
@@ -235,6 +257,10 @@ func Decode(m *messagestore.Message) (messagestore.Body, error) {
 		return body[Failed](m)
 	case TypeWaiting:
 		return body[Waiting](m)
+	case TypeReceived:
+		return body[Received](m)
+	case TypeSignalled:
+		return body[Signalled](m)
 	case TypeValued:
 		return body[Valued](m)
 	case TypeCompensating:

@@ -1,0 +1,108 @@
+package saga
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/saga/internal/event"
+)
+
+// Signal returns the write of a signal to a saga, with a value, for the caller to write with the messages that it belongs to:
+// an approval, a payment. [Receive] has it, also if it comes first. Signals of one name are received in their order, each
+// once, so a sender that may send a signal twice writes it in the transaction of an inbox. A signal that the saga does not
+// receive changes nothing.
+//
+// The write is a version conflict if there is no such saga. If the id, the name or the value is invalid, the write is
+// refused with an error that matches [messagestore.ErrInvalid].
+func (s *Saga[In, Out]) Signal(id, name string, value any) messagestore.StreamWrite {
+	raw, err := encode("value of the signal", value)
+	return s.core.from(id, event.Signalled{Name: name, Value: raw}, errors.Join(define(name, "", false).invalid, err))
+}
+
+// Receive returns the value of a signal: of the first with this name, and when it is called again of the next. If none
+// comes within the timeout of 1 ms to 10 years, the error is a [*StepError] of this name. No goroutine waits: the error
+// matches [ErrWaiting] until then. The name is one of the run's, as a step's is. A value that is no T suspends the saga.
+func Receive[T any](r *Run, name string, timeout time.Duration) (T, error) {
+	var value T
+	if r == nil {
+		return value, r.Join()
+	}
+	if err := r.enter(); err != nil {
+		return value, err
+	}
+	defer r.exit()
+	if r.stop != nil {
+		return value, r.stop
+	}
+	raw, err := r.receive(name, timeout)
+	if err == nil {
+		if err = json.Unmarshal(raw, &value); err != nil {
+			err = suspend(event.WhyInvalid, name, fmt.Errorf("the value of the signal %s does not fit: %w", name, err))
+		}
+	}
+	return value, r.ends(err)
+}
+
+func (r *Run) receive(name string, timeout time.Duration) (json.RawMessage, error) {
+	l := r.life
+	numbered := name
+	if r.heard[name]++; r.heard[name] > 1 {
+		numbered += "+" + strconv.Itoa(r.heard[name])
+	}
+	invalidName := define(name, "", false).invalid
+	err := r.name(numbered)
+	switch {
+	case invalidName != nil:
+		return nil, suspend(event.WhyInvalid, name, invalidName)
+	case err != nil:
+		return nil, suspend(event.WhyInvalid, name, err)
+	case timeout < time.Millisecond || timeout > maxWait:
+		return nil, suspend(event.WhyInvalid, name, invalid("timeout", timeout.String(), fmt.Sprintf("it is from 1ms to %v", maxWait)))
+	}
+	if received, known := l.received[numbered]; known {
+		return l.signalOf(name, received)
+	}
+	if err := r.mayBegin(numbered); err != nil {
+		return nil, err
+	}
+	if next := l.taken[name]; next < len(l.signals[name]) {
+		received := event.Received{Name: numbered, Index: next}
+		l.note(received)
+		return l.signalOf(name, received)
+	}
+	by, waits := l.receiveBy[numbered]
+	if !waits {
+		now, err := l.latest(r.ctx)
+		if err != nil {
+			return nil, err
+		}
+		by = now.Add(timeout)
+		l.note(event.Waiting{Name: numbered, Until: by.UnixMicro(), Signal: true})
+		l.waitUntil(by)
+		return nil, ErrWaiting
+	}
+	late, err := l.over(r.ctx, by)
+	if err != nil {
+		return nil, err
+	}
+	if !late {
+		return nil, ErrWaiting
+	}
+	received := event.Received{Name: numbered, Late: true}
+	if err := l.write(r.ctx, received); err != nil { // a signal that came meanwhile is a conflict
+		return nil, err
+	}
+	return l.signalOf(name, received)
+}
+
+// signalOf returns the value of a signal that was received.
+func (s *state) signalOf(name string, received event.Received) (json.RawMessage, error) {
+	if received.Late {
+		return nil, &StepError{Step: name, Reason: "no signal came in time"}
+	}
+	return s.signals[name][received.Index], nil
+}
