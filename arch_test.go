@@ -41,7 +41,7 @@ var imports = map[string][]string{
 	"messagestore/postgres/postgrestest": {"internal/await", "internal/pgtest", "messagestore", "messagestore/postgres"},
 	"messagestore/postgres/admin":        {"logger", "messagestore", "messagestore/postgres", "messagestore/retention", "internal/pglink", "internal/pgschema", "internal/removal", "internal/text"},
 	"messagestore/retention":             {"messagestore", "internal/removal"},
-	"messagestore/queuing":               {"messagestore"},
+	"messagestore/queuing":               {"messagestore", "internal/disposition"},
 	"internal/queuestate":                {"messagestore", "messagestore/queuing"},
 	"messagestore/sqlite":                {"messagestore", "messagestore/queuing", "internal/queuestate", "internal/report", "messagestore/retention", "internal/disposition", "internal/exactjson", "internal/hash64", "internal/keylife", "internal/removal", "internal/text"},
 	"messagestore/storetest":             {"messagestore", "internal/report", "internal/await", "internal/exactjson", "internal/must"},

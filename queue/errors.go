@@ -3,10 +3,12 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 var (
@@ -17,10 +19,33 @@ var (
 	// ErrWorking is returned by [Queue.Work] of a queue that is worked on by an earlier call.
 	ErrWorking = errors.New("Work is called already")
 
+	// ErrRemoved is matched by the error of a call for a queue that was removed ([Queue.Remove]). [Queue.Work] ends with it.
+	ErrRemoved = queuing.ErrRemoved
+
 	// ErrAbandoned is matched by the error of [Queue.Work] if handlers did not return in time. Their goroutines may
 	// go on.
 	ErrAbandoned = work.ErrAbandoned
 )
+
+// An UnfinishedError says that a queue was not removed, since there are items that are not finished, and how many. Waiting is
+// counted up to 100,000.
+type UnfinishedError struct {
+	Waiting, Out, Later, Suspended, Held, Dead int64
+}
+
+// Error counts them.
+func (e *UnfinishedError) Error() string {
+	var counts []string
+	for _, of := range []struct {
+		n     int64
+		state State
+	}{{e.Waiting, Waiting}, {e.Out, Out}, {e.Later, Later}, {e.Suspended, Suspended}, {e.Held, Held}, {e.Dead, Dead}} {
+		if of.n > 0 {
+			counts = append(counts, fmt.Sprintf("%d %s", of.n, of.state))
+		}
+	}
+	return "items are not finished: " + strings.Join(counts, ", ")
+}
 
 // A KeyReusedError says that an item with the same unique key and another type or other data was inserted before.
 type KeyReusedError struct {

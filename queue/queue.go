@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/dibs-go/dibs/internal/followers"
+	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -326,6 +327,43 @@ func (q *Queue) Pause(ctx context.Context) error {
 func (q *Queue) Resume(ctx context.Context) error {
 	_, err := q.change(ctx, queuing.Resume, "", nil)
 	return err
+}
+
+// RemoveOpts change a call of [Queue.Remove]. A nil *RemoveOpts is a good one.
+type RemoveOpts struct {
+	// Unfinished removes the queue also if there are items that are not finished.
+	Unfinished bool
+
+	// FreeName keeps no name: a worker that begins, or still runs, has a new queue, and is given every message that its category
+	// still has. It frees the name of a queue that was removed before, too.
+	FreeName bool
+}
+
+// Remove ends the queue: the store keeps no message for it any more, and forgets what it knew of its items. The messages stay. It
+// removes a queue that nothing works on any more, and that would keep its category from being trimmed.
+//
+// The name is kept: a worker that still runs, or begins later, ends with [ErrRemoved], since it would begin with the first message
+// of the category. The name of a queue that no worker ever took from is free. The error is an [*UnfinishedError] if there are items
+// that are not finished, and nothing is removed then. A queue that is not there is no error. On PostgreSQL it needs the role
+// dibs_admin.
+func (q *Queue) Remove(ctx context.Context, opts *RemoveOpts) (nameKept bool, err error) {
+	if err := q.use(ctx); err != nil {
+		return false, err
+	}
+	if opts == nil {
+		opts = &RemoveOpts{}
+	}
+	var o retry.Outcome
+	removal := queuing.Removal{Queue: q.of, Unfinished: opts.Unfinished, FreeName: opts.FreeName}
+	removed, err := q.driver.QueueRemove(ctx, removal)
+	if err = o.Of(err); o.IsUnknown() && ctx.Err() == nil {
+		removed, err = q.driver.QueueRemove(ctx, removal)
+		err = o.Of(err)
+	}
+	if err == nil && !removed.Done {
+		err = &UnfinishedError{removed.Waiting, removed.Out, removed.Later, removed.Suspended, removed.Held, removed.Dead}
+	}
+	return removed.NameKept, q.fail("remove", err)
 }
 
 func (q *Queue) change(ctx context.Context, action queuing.Action, reason string, positions []messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {

@@ -173,6 +173,35 @@ func Change(r Rows, c queuing.Change) (changed []messagestore.GlobalPosition, er
 	return changed, s.end()
 }
 
+// Remove is [queuing.Driver.QueueRemove] of a queue that is there, but for the removal: the driver does that if the answer
+// says so.
+func Remove(r Rows, of queuing.Removal) (removed queuing.RemovedQueue, err error) {
+	head, _, err := r.Head()
+	if err != nil {
+		return removed, err
+	}
+	status, err := Status(r)
+	if err != nil {
+		return removed, err
+	}
+	removed = queuing.RemovedQueue{Out: status.Out, Later: status.Later, Suspended: status.Suspended, Held: status.Held, Dead: status.Dead}
+	for from := messagestore.GlobalPosition(0); head.Shape != NoShape && removed.Waiting < queuing.MaxWaiting; {
+		items, err := waiting(r, queuing.List{From: from, Limit: queuing.MaxItems})
+		if err != nil {
+			return removed, err
+		}
+		removed.Waiting += int64(len(items))
+		if len(items) < queuing.MaxItems {
+			break
+		}
+		from = items[len(items)-1].Position + 1
+	}
+	if of.Unfinished || removed.Unfinished() == 0 {
+		removed.Done, removed.NameKept = true, head.Shape != NoShape && !of.FreeName
+	}
+	return removed, nil
+}
+
 func (s *step) change(c queuing.Change, position messagestore.GlobalPosition) (bool, error) {
 	row, err := s.Row(position)
 	if err != nil {

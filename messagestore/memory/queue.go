@@ -3,6 +3,7 @@ package memory
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sort"
@@ -19,6 +20,7 @@ var _ queuing.Driver = (*Driver)(nil)
 type queue struct {
 	driver   *Driver
 	of       queuing.Queue
+	removed  bool // and only its name is kept
 	head     queuestate.Head
 	there    bool
 	rows     map[messagestore.GlobalPosition]queuestate.Row
@@ -29,8 +31,15 @@ type queue struct {
 	log      map[messagestore.GlobalPosition][]queuing.Entry
 }
 
-func (d *Driver) queue(of queuing.Queue) (*queue, error) {
+// queue returns a queue, or a new one for one that is not there. One that was removed is refused if it is to be kept.
+func (d *Driver) queue(of queuing.Queue, keep bool) (*queue, error) {
 	q := d.queues[of.Name]
+	if q != nil && q.of == of && q.removed {
+		if keep {
+			return nil, queuing.ErrRemoved
+		}
+		q = nil
+	}
 	if q == nil {
 		q = &queue{
 			driver: d, of: of, rows: map[messagestore.GlobalPosition]queuestate.Row{}, sessions: map[int64]time.Time{},
@@ -50,7 +59,7 @@ func onQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, keep bool,
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	q, err := d.queue(of)
+	q, err := d.queue(of, keep)
 	if err != nil {
 		return answer, err
 	}
@@ -109,6 +118,34 @@ func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) ([]messagest
 	return onQueue(ctx, d, c.Queue, true, func(r queuestate.Rows) ([]messagestore.GlobalPosition, error) { return queuestate.Change(r, c) })
 }
 
+// QueueRemove implements [queuing.Driver].
+func (d *Driver) QueueRemove(ctx context.Context, r queuing.Removal) (removed queuing.RemovedQueue, err error) {
+	if err := errors.Join(ctx.Err(), queuestate.CheckQueue(r.Queue)); err != nil {
+		return removed, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch q := d.queues[r.Name]; {
+	case q == nil:
+		return queuing.RemovedQueue{Done: true}, nil
+	case q.of == r.Queue && q.removed:
+		removed = queuing.RemovedQueue{Done: true, NameKept: !r.FreeName}
+	default:
+		if q, err = d.queue(r.Queue, false); err == nil {
+			removed, err = queuestate.Remove(q, r)
+		}
+	}
+	switch {
+	case err != nil || !removed.Done:
+		return removed, err
+	case removed.NameKept:
+		d.queues[r.Name] = &queue{driver: d, of: r.Queue, removed: true}
+	default:
+		delete(d.queues, r.Name)
+	}
+	return removed, nil
+}
+
 // QueueItem implements [queuing.Driver].
 func (d *Driver) QueueItem(ctx context.Context, q queuing.Queue, position messagestore.GlobalPosition) (queuing.Item, error) {
 	return onQueue(ctx, d, q, false, func(r queuestate.Rows) (queuing.Item, error) { return queuestate.Item(r, position) })
@@ -131,6 +168,9 @@ func (d *Driver) Queues(ctx context.Context) ([]queuing.Status, error) {
 	defer d.mu.Unlock()
 	var all []queuing.Status
 	for _, name := range slices.Sorted(maps.Keys(d.queues)) {
+		if d.queues[name].removed {
+			continue
+		}
 		status, err := queuestate.Status(d.queues[name])
 		if err != nil {
 			return nil, err

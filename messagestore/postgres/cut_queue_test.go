@@ -249,7 +249,30 @@ func queueChanges(w way) []scene {
 			_, err := d.QueueChange(ctx, queuing.Change{Queue: queueOf(c), Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{takenOf(c)[0].Position}})
 			return err
 		}, func(s *queuing.Status) bool { return s.Out == cutItems-1 && s.Finished == 1 }),
+		removal(w),
 	}
+}
+
+// removal ends a queue of which items are out. To remove it again is the same.
+func removal(w way) scene {
+	s := repeats("queue remove", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
+		removed, err := d.QueueRemove(ctx, queuing.Removal{Queue: queueOf(c), Unfinished: true})
+		if err == nil && (!removed.Done || !removed.NameKept) {
+			err = fmt.Errorf("removed: %+v", removed)
+		}
+		return err
+	}, nil)
+	s.judge = func(ctx context.Context, c *attempt) error {
+		var left int
+		err := c.direct.QueryRow(ctx, `
+			select (select count(*) from dibs.queues q where q.name = $1 and q.removed is null)
+				+ (select count(*) from dibs.queues q join dibs.queue_open o on o.queue = q.id where q.name = $1)`, string(c.category)).Scan(&left)
+		if err == nil && left > 0 {
+			err = fmt.Errorf("the queue is left with %d rows", left)
+		}
+		return err
+	}
+	return s
 }
 
 func queueReads(w way) (all []scene) {

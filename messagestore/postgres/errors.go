@@ -10,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // Failures to match with [errors.Is]. Nothing was read or written.
@@ -85,6 +86,8 @@ func (d *Driver) failed(err error) error {
 		return fmt.Errorf("%w: whether it had been written to is no longer known", messagestore.ErrDeleted)
 	case ok && e.Code == "DB001":
 		return messagestore.NewInvalidError(strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
+	case ok && e.Code == "DB004":
+		return queuing.ErrRemoved
 	}
 	return matched(pglink.Failed(err))
 }

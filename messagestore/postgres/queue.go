@@ -31,6 +31,8 @@ var (
 	queueFinishSQL string
 	//go:embed sql/queue_change.sql
 	queueChangeSQL string
+	//go:embed sql/queue_remove.sql
+	queueRemoveSQL string
 	//go:embed sql/queue_items.sql
 	queueItemsSQL string
 	//go:embed sql/queue_item.sql
@@ -39,7 +41,7 @@ var (
 	queueStatesSQL string
 )
 
-type queueQueries struct{ take, ready, extend, leave, finish, change, items, item, states string }
+type queueQueries struct{ take, ready, extend, leave, finish, change, remove, items, item, states string }
 
 func queueQueriesFor(schema string) queueQueries {
 	return queueQueries{
@@ -49,6 +51,7 @@ func queueQueriesFor(schema string) queueQueries {
 		leave:  pgschema.Rename(queueLeaveSQL, schema),
 		finish: pgschema.Rename(queueFinishSQL, schema),
 		change: pgschema.Rename(queueChangeSQL, schema),
+		remove: pgschema.Rename(queueRemoveSQL, schema),
 		items:  pgschema.Rename(queueItemsSQL, schema),
 		item:   pgschema.Rename(queueItemSQL, schema),
 		states: pgschema.Rename(queueStatesSQL, schema),
@@ -302,6 +305,17 @@ func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) (changed []m
 		changed = append(changed, messagestore.GlobalPosition(position))
 	}
 	return changed, nil
+}
+
+// QueueRemove implements [queuing.Driver]. It needs the role dibs_admin.
+func (d *Driver) QueueRemove(ctx context.Context, r queuing.Removal) (removed queuing.RemovedQueue, err error) {
+	err = d.changeQueue(ctx, d.queries.queues.remove, []any{r.Name, string(r.Category), r.Unfinished, r.FreeName}, func(rows pgx.Rows) error {
+		return rows.Scan(&removed.Done, &removed.NameKept, &removed.Waiting, &removed.Out, &removed.Later, &removed.Suspended, &removed.Held, &removed.Dead)
+	})
+	if err != nil {
+		return queuing.RemovedQueue{}, err
+	}
+	return removed, nil
 }
 
 // queueStates are the states in which a row may be, by its letter.

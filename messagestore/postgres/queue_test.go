@@ -141,3 +141,51 @@ func requireTakeReads(t *testing.T, before int) {
 	require.LessOrEqual(t, rowsAfter-rows, 15*keys, "rows looked at")
 	require.GreaterOrEqual(t, rowsAfter-rows, 4*keys, "the server counts")
 }
+
+// A call that waits for the queue's lock while the queue is removed finds no head, and begins no new queue.
+func TestACallThatWaitedForARemovalIsRefused(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Migrated(t)
+	pool := pgtest.Connect(t, url)
+	for name, call := range map[string]func(d *postgres.Driver) error{
+		"take": func(d *postgres.Driver) error {
+			_, err := d.QueueTake(t.Context(), queuing.Take{Queue: mail, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour, Want: 1})
+			return err
+		},
+		"change": func(d *postgres.Driver) error {
+			_, err := d.QueueChange(t.Context(), queuing.Change{Queue: mail, Action: queuing.Pause})
+			return err
+		},
+		"leave": func(d *postgres.Driver) error {
+			return d.QueueLeave(t.Context(), queuing.Leave{Queue: mail, Session: 1})
+		},
+	} {
+		for _, free := range []bool{false, true} {
+			driver := must.New(postgres.New(pool, nil))
+			_, err := driver.QueueRemove(t.Context(), queuing.Removal{Queue: mail, FreeName: true})
+			require.NoError(t, err)
+			_, err = driver.QueueTake(t.Context(), queuing.Take{Queue: mail, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour})
+			require.NoError(t, err)
+			tx, err := pool.Begin(t.Context())
+			require.NoError(t, err)
+			_, err = tx.Exec(t.Context(), "select dibs.queue_remove('mail', 'mail', true, $1)", free)
+			require.NoError(t, err)
+			conn, err := pool.Acquire(t.Context())
+			require.NoError(t, err)
+			called := make(chan error, 1)
+			go func() { called <- call(must.New(postgres.New(conn.Conn(), nil))) }()
+			waitUntilBlocked(t, pool, conn.Conn().PgConn().PID())
+
+			require.NoError(t, tx.Commit(t.Context()))
+
+			require.ErrorIs(t, <-called, queuing.ErrRemoved, name)
+			conn.Release()
+			all, err := driver.Queues(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, all)
+			var left int
+			require.NoError(t, pool.QueryRow(t.Context(), "select count(*) from dibs.queue_heads").Scan(&left))
+			require.Zero(t, left)
+		}
+	}
+}

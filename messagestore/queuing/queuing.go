@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -65,6 +66,12 @@ type Driver interface {
 	// positions.
 	QueueChange(ctx context.Context, c Change) (changed []messagestore.GlobalPosition, err error)
 
+	// QueueRemove ends a queue: nothing of it is kept but its name, which takes and changes refuse from then on with
+	// [ErrRemoved], so that no worker that still runs begins again with the first message of the category. A queue whose
+	// items are not all finished is left as it is, unless the removal says otherwise. A queue that is not there, or is
+	// removed, is no error.
+	QueueRemove(ctx context.Context, r Removal) (RemovedQueue, error)
+
 	// QueueItem returns what is known of an item. A position at which the queue's category has no message, and in a queue
 	// of streams no first one, is [messagestore.ErrNotFound].
 	QueueItem(ctx context.Context, q Queue, position messagestore.GlobalPosition) (Item, error)
@@ -72,7 +79,7 @@ type Driver interface {
 	// QueueItems returns open items in a state, in order of position.
 	QueueItems(ctx context.Context, l List) ([]Item, error)
 
-	// Queues returns the queues that were ever taken from, by name.
+	// Queues returns the queues that were ever taken from or changed and are not removed, by name.
 	Queues(ctx context.Context) ([]Status, error)
 }
 
@@ -306,6 +313,42 @@ const (
 	Pause    Action = "pause"  // nothing is reserved
 	Resume   Action = "resume"
 )
+
+// ErrRemoved is matched by the error of a call for a queue that was removed: no other attempt helps.
+var ErrRemoved error = removedError{}
+
+type removedError struct{}
+
+func (removedError) Error() string { return "the queue was removed" }
+
+func (removedError) Is(target error) bool { return target == disposition.ErrLasting }
+
+// MaxWaiting bounds the count of [RemovedQueue].Waiting.
+const MaxWaiting = 100_000
+
+// A Removal ends a queue.
+type Removal struct {
+	Queue
+	Unfinished bool // also if there are items that are not finished
+
+	// FreeName keeps no name: a worker that begins, or still runs, has a new queue, from the first message of the category on.
+	// The name of a queue that was removed before is free, too. The name of a queue that was never taken from always is.
+	FreeName bool
+}
+
+// RemovedQueue is the answer to a [Removal].
+type RemovedQueue struct {
+	Done     bool // the queue is not there any more
+	NameKept bool // its name is refused
+
+	// The items that were not finished. Waiting is counted up to MaxWaiting, and not of a queue that was never taken from.
+	Waiting, Out, Later, Suspended, Held, Dead int64
+}
+
+// Unfinished returns how many items were not finished.
+func (r RemovedQueue) Unfinished() int64 {
+	return r.Waiting + r.Out + r.Later + r.Suspended + r.Held + r.Dead
+}
 
 // A Change is what an operator asks for. Pause and Resume have no positions.
 type Change struct {

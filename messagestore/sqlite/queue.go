@@ -27,6 +27,14 @@ var (
 	queueAtSQL string
 	//go:embed sql/queue_behind.sql
 	queueBehindSQL string
+	//go:embed sql/queue_clear_log.sql
+	queueClearLogSQL string
+	//go:embed sql/queue_clear_open.sql
+	queueClearOpenSQL string
+	//go:embed sql/queue_clear_sessions.sql
+	queueClearSessionsSQL string
+	//go:embed sql/queue_clear_tickets.sql
+	queueClearTicketsSQL string
 	//go:embed sql/queue_count_out.sql
 	queueCountOutSQL string
 	//go:embed sql/queue_drop_ticket.sql
@@ -43,10 +51,14 @@ var (
 	queueFirstEndSQL string
 	//go:embed sql/queue_forget.sql
 	queueForgetSQL string
+	//go:embed sql/queue_free_name.sql
+	queueFreeNameSQL string
 	//go:embed sql/queue_head.sql
 	queueHeadSQL string
 	//go:embed sql/queue_holds.sql
 	queueHoldsSQL string
+	//go:embed sql/queue_keep_name.sql
+	queueKeepNameSQL string
 	//go:embed sql/queue_loose.sql
 	queueLooseSQL string
 	//go:embed sql/queue_message.sql
@@ -83,23 +95,27 @@ var (
 
 // A queue is the rows of one, in a transaction. It implements [queuestate.Rows].
 type queue struct {
-	ctx context.Context //nolint:containedctx // of the transaction
-	db  queryer
-	id  int64 // 0 for a queue that is not there yet: it has no rows
-	of  queuing.Queue
-	now time.Time
+	ctx     context.Context //nolint:containedctx // of the transaction
+	db      queryer
+	id      int64 // 0 for a queue that is not there yet: it has no rows
+	of      queuing.Queue
+	removed bool // and only its name is kept: it has no rows
+	now     time.Time
 }
 
-// queueOf finds a queue, and adds it if it is to be kept. A queue of another category is refused.
+// queueOf finds a queue, and adds it if it is to be kept. A queue of another category is refused, and so is one to be kept
+// that was removed.
 func queueOf(ctx context.Context, db queryer, of queuing.Queue, keep bool) (q *queue, refused, err error) {
 	q = &queue{ctx: ctx, db: db, of: of, now: clock()}
 	var category string
-	found, err := scanOne(ctx, db, queueFindSQL, []any{of.Name}, &q.id, &category)
+	found, err := scanOne(ctx, db, queueFindSQL, []any{of.Name}, &q.id, &category, &q.removed)
 	switch {
 	case err != nil:
 		return nil, nil, err
 	case found && category != string(of.Category):
 		return nil, messagestore.NewInvalidError("category", string(of.Category), "queue "+of.Name+" reads "+category), nil
+	case q.removed && keep:
+		return nil, queuing.ErrRemoved, nil
 	case !found && keep:
 		_, err = scanOne(ctx, db, queueAddSQL, []any{of.Name, string(of.Category)}, &q.id)
 	}
@@ -108,13 +124,18 @@ func queueOf(ctx context.Context, db queryer, of queuing.Queue, keep bool) (q *q
 
 // changeQueue calls f in a transaction that can write. Where it is not known whether that was committed, the outcome is unknown.
 func changeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTransaction bool, f func(queuestate.Rows) (T, error)) (answer T, err error) {
+	keep := !inTransaction // in another database's transaction there is none
+	return writeQueue(ctx, d, of, inTransaction, keep, func(q *queue) (T, error) { return f(q) })
+}
+
+func writeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTransaction, keep bool, f func(*queue) (T, error)) (answer T, err error) {
 	if d.transactions == nil && !inTransaction {
 		return answer, fmt.Errorf("%w: a queue is changed in a step of its own, not in a transaction of the caller's", messagestore.ErrNotSupported)
 	}
 	var refused error
 	err = d.writes.do(ctx, &job{
 		run: func(ctx context.Context, db queryer) error {
-			q, no, err := queueOf(ctx, db, of, !inTransaction) // in another database's transaction there is none
+			q, no, err := queueOf(ctx, db, of, keep)
 			if refused = no; err != nil || no != nil {
 				return err
 			}
@@ -165,7 +186,7 @@ func (d *Driver) QueueExtend(ctx context.Context, e queuing.Extension) ([]queuin
 	if err := queuestate.CheckExtension(e); err != nil {
 		return nil, err
 	}
-	return changeQueue(ctx, d, e.Queue, false, func(r queuestate.Rows) ([]queuing.Delivery, error) { return queuestate.Extend(r, e) })
+	return writeQueue(ctx, d, e.Queue, false, false, func(q *queue) ([]queuing.Delivery, error) { return queuestate.Extend(q, e) })
 }
 
 // QueueLeave implements [queuing.Driver].
@@ -202,6 +223,35 @@ func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) ([]messagest
 		return nil, err
 	}
 	return changeQueue(ctx, d, c.Queue, false, func(r queuestate.Rows) ([]messagestore.GlobalPosition, error) { return queuestate.Change(r, c) })
+}
+
+// QueueRemove implements [queuing.Driver].
+func (d *Driver) QueueRemove(ctx context.Context, r queuing.Removal) (queuing.RemovedQueue, error) {
+	if err := queuestate.CheckQueue(r.Queue); err != nil {
+		return queuing.RemovedQueue{}, err
+	}
+	return writeQueue(ctx, d, r.Queue, false, false, func(q *queue) (removed queuing.RemovedQueue, err error) {
+		switch {
+		case q.id == 0:
+			return queuing.RemovedQueue{Done: true}, nil
+		case q.removed:
+			removed = queuing.RemovedQueue{Done: true, NameKept: !r.FreeName}
+		default:
+			removed, err = queuestate.Remove(q, r)
+		}
+		if err != nil || !removed.Done {
+			return removed, err
+		}
+		for _, clear := range []string{queueClearOpenSQL, queueClearSessionsSQL, queueClearTicketsSQL, queueClearLogSQL} {
+			if err := q.exec(clear); err != nil {
+				return removed, err
+			}
+		}
+		if removed.NameKept {
+			return removed, q.exec(queueKeepNameSQL, micros(q.now))
+		}
+		return removed, q.exec(queueFreeNameSQL)
+	})
 }
 
 // QueueItem implements [queuing.Driver].

@@ -15,7 +15,7 @@ as $$
 declare
   commands constant text := substring(category from '^(.+)[:+]reservation[+][^:+]+$'); -- null for a category of no reserver
   inbox constant boolean := commands is null and category ~ '[:+]inbox$';
-  queued constant boolean := exists (select from dibs.queues q where q.category = forget.category);
+  queued constant boolean := exists (select from dibs.queues q where q.category = forget.category and q.removed is null);
   side constant text := category || case when strpos(category, ':') > 0 then '+' else ':' end;
   records constant text := side || 'forgotten-1';
   declared record;

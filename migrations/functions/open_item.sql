@@ -14,7 +14,7 @@ begin
   for q in
     select x.name, x.id, coalesce((select h.cursor from dibs.queue_heads h where h.queue = x.id order by h.version desc limit 1), 0) as cursor
     from dibs.queues x
-    where x.category = split_part(stream, '-', 1)
+    where x.category = split_part(stream, '-', 1) and x.removed is null
   loop
     select m.position into found_at
     from dibs.messages m

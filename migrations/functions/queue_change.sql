@@ -28,6 +28,7 @@ begin
   end if;
   select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
   if h.queue is null then
+    perform dibs.refuse_removed_queue(q, queue_name);
     h := (q, 0, clock_timestamp(), 0, 0, 0, 0, 'infinity', clock_timestamp(), clock_timestamp(), clock_timestamp(), 0, false, null, 0, 0, 0, 0)::dibs.queue_heads;
   end if;
   h.at := greatest(clock_timestamp(), h.at);

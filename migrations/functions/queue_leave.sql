@@ -20,6 +20,7 @@ begin
   end if;
   select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
   if h.queue is null then
+    perform dibs.refuse_removed_queue(q, queue_name);
     delete from dibs.queue_tickets x where x.queue = q and x.session = me;
     return;
   end if;

@@ -1,5 +1,6 @@
 -- The number of a queue, under its lock. The class is "diq1" in ASCII. A queue is there from its first call on, and one of streams or
--- of items from its first take on.
+-- of items from its first take on. A queue that was removed is refused; one that is removed while a caller waits for the lock has no
+-- head, and its callers ask dibs.refuse_removed_queue then.
 create or replace function dibs.queue_lock(queue_name text, of_category text, of_streams boolean default null) returns integer
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -13,14 +14,14 @@ begin
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     raise exception 'a queue is changed at READ COMMITTED only' using errcode = 'feature_not_supported';
   end if;
-  select x.id, x.category, x.streams into found from dibs.queues x where x.name = queue_name;
+  select x.id, x.category, x.streams, x.removed into found from dibs.queues x where x.name = queue_name;
   if found.id is null then
     if not dibs.valid_text(queue_name) or queue_name ~ '[-+[:space:]]' or of_category ~ '-' or not dibs.valid_stream_name(of_category || '-1') then
       raise exception 'invalid queue: the name is 1 to 255 bytes of visible text without white space, - and +, and the category is one'
         using errcode = 'DB001', column = 'queue_name';
     end if;
     insert into dibs.queues (name, category) values (queue_name, of_category) on conflict (name) do nothing;
-    select x.id, x.category, x.streams into found from dibs.queues x where x.name = queue_name;
+    select x.id, x.category, x.streams, x.removed into found from dibs.queues x where x.name = queue_name;
   end if;
   if found.category <> of_category or of_streams <> coalesce(found.streams, not of_streams) then
     if found.category <> of_category then
@@ -30,6 +31,9 @@ begin
     if exists (select from dibs.queues x where x.id = found.id and x.streams <> of_streams) then
       raise exception 'invalid queue: % is one of %', queue_name, case when of_streams then 'items' else 'streams' end using errcode = 'DB001', column = 'queue_name';
     end if;
+  end if;
+  if found.removed is not null then
+    perform dibs.refuse_removed_queue(found.id, queue_name);
   end if;
   done := pg_advisory_xact_lock(1684631857, found.id) is null;
   return found.id;

@@ -31,6 +31,7 @@ as $$
     order by m.global_position
     limit 1
   ) w on true
+  where q.removed is null
   order by q.name
 $$;
 

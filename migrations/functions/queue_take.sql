@@ -73,6 +73,7 @@ begin
       raise exception 'invalid wakes: they are types of messages' using errcode = 'DB001', column = 'wakes';
     end if;
     if h.queue is null then
+      perform dibs.refuse_removed_queue(q, queue_name);
       h := (q, 0, now, 0, 0, 0, 0, 'infinity', now, now, now, 0, false, null, 0, 0, 0, 0)::dibs.queue_heads;
     end if;
   end if;

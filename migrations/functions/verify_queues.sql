@@ -21,7 +21,7 @@ begin
   end if;
 
   for q in
-    select x.id, x.name, x.category, coalesce(x.streams, false) as streams from dibs.queues x where categories is null or x.category = any (categories) order by x.name
+    select x.id, x.name, x.category, coalesce(x.streams, false) as streams from dibs.queues x where x.removed is null and (categories is null or x.category = any (categories)) order by x.name
   loop
     return query select 'queues', q.category, null::text, null::bigint, null::bigint, null::text, null::text, 1::bigint;
     select x.* into h from dibs.queue_heads x where x.queue = q.id order by x.version desc limit 1;

@@ -7,7 +7,10 @@ create table dibs.queues (
 
   -- Whether its items are the first messages of streams, which later ones wake, and not all messages. Null before the
   -- first take.
-  streams boolean
+  streams boolean,
+
+  -- When it was removed. Nothing of it is kept then but its name, which is refused.
+  removed timestamptz
 );
 
 comment on table dibs.queues is 'The queues that were ever taken from. Each reads one category for ever.';

@@ -105,6 +105,7 @@ type driver struct {
 	leave  func(*queuing.Leave) bool // reports whether it is made
 	finish func(queuing.Queue, []queuing.Delivery) ([]queuing.Ending, error)
 	change func(*queuing.Change) bool // reports whether it is made, and not only answered
+	remove func(queuing.Removal) (queuing.RemovedQueue, error)
 	item   func(queuing.Queue, messagestore.GlobalPosition) (queuing.Item, error)
 	list   func(*queuing.List)
 	status func(*queuing.Status)
@@ -166,6 +167,13 @@ func (d *driver) QueueChange(ctx context.Context, c queuing.Change) ([]messagest
 		return c.Positions, nil
 	}
 	return d.Driver.QueueChange(ctx, c)
+}
+
+func (d *driver) QueueRemove(ctx context.Context, r queuing.Removal) (queuing.RemovedQueue, error) {
+	if d.remove != nil {
+		return d.remove(r)
+	}
+	return d.Driver.QueueRemove(ctx, r)
 }
 
 func (d *driver) QueueItem(ctx context.Context, q queuing.Queue, at messagestore.GlobalPosition) (queuing.Item, error) {
@@ -295,6 +303,10 @@ func (*transaction) QueueChange(context.Context, queuing.Change) ([]messagestore
 	return nil, messagestore.ErrNotSupported
 }
 
+func (*transaction) QueueRemove(context.Context, queuing.Removal) (queuing.RemovedQueue, error) {
+	return queuing.RemovedQueue{}, messagestore.ErrNotSupported
+}
+
 // A bug is one way to break a driver, and the sub-tests that must find it.
 type bug struct {
 	name    string
@@ -332,6 +344,16 @@ func turns(f func(*queuing.Finish)) func(*driver) {
 // ignores has an operator's action answered, and not made.
 func ignores(action queuing.Action) func(*driver) {
 	return func(d *driver) { d.change = func(c *queuing.Change) bool { return c.Action != action } }
+}
+
+// removes changes what a removal is asked for.
+func removes(change func(*queuing.Removal)) func(*driver) {
+	return func(d *driver) {
+		d.remove = func(r queuing.Removal) (queuing.RemovedQueue, error) {
+			change(&r)
+			return d.Driver.QueueRemove(context.Background(), r)
+		}
+	}
 }
 
 var bugs = []bug{
@@ -772,6 +794,55 @@ var bugs = []bug{
 		func(d *driver) {
 			d.ready = func(queuing.Queue) (queuing.Ready, error) { return queuing.Ready{Wake: -1}, nil }
 		},
+	},
+
+	// A removal
+	{
+		"a removal that does not look",
+		[]string{"Remove/LeavesAQueueWithItems", "Remove/CountsStreams"},
+		removes(func(r *queuing.Removal) { r.Unfinished = true }),
+	},
+	{
+		"a removal that counts messages of streams",
+		[]string{"Remove/CountsStreams"},
+		func(d *driver) {
+			d.remove = func(r queuing.Removal) (queuing.RemovedQueue, error) {
+				removed, err := d.Driver.QueueRemove(context.Background(), r)
+				removed.Waiting *= 3
+				return removed, err
+			}
+		},
+	},
+	{
+		"a removal that keeps the queue",
+		[]string{"Remove/KeepsNothingButTheName", "Remove/ANameThatNeverTookIsFree"},
+		func(d *driver) {
+			d.remove = func(queuing.Removal) (queuing.RemovedQueue, error) {
+				return queuing.RemovedQueue{Done: true, NameKept: true}, nil
+			}
+		},
+	},
+	{
+		"a name that is free at once",
+		[]string{"Remove/KeepsNothingButTheName"},
+		func(d *driver) {
+			d.remove = func(r queuing.Removal) (queuing.RemovedQueue, error) {
+				r.FreeName = true
+				removed, err := d.Driver.QueueRemove(context.Background(), r)
+				removed.NameKept = true
+				return removed, err
+			}
+		},
+	},
+	{
+		"a name that is never free",
+		[]string{"Remove/AFreeNameBeginsAnew"},
+		removes(func(r *queuing.Removal) { r.FreeName = false }),
+	},
+	{
+		"a removal from any category",
+		[]string{"Remove/AnotherCategoryIsRefused"},
+		removes(func(r *queuing.Removal) { r.Category = messagestore.Category(r.Name) }),
 	},
 
 	// An operator's calls, and refusals

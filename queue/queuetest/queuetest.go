@@ -84,7 +84,7 @@ const (
 
 func tests() []test {
 	var all []test
-	for _, subject := range [][]test{deliveryTests, endTests, keyTests, leaseTests, transactTests, failureTests, lineTests, boundTests, idleTests, operatorTests, streamTests, modelTests} {
+	for _, subject := range [][]test{deliveryTests, endTests, keyTests, leaseTests, transactTests, failureTests, lineTests, boundTests, idleTests, operatorTests, removeTests, streamTests, modelTests} {
 		all = append(all, subject...)
 	}
 	return all

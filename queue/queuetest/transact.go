@@ -87,6 +87,10 @@ func othersAreNotSupported(t *testing.T, f *fixture) {
 			_, err := tx.QueueChange(t.Context(), queuing.Change{Queue: f.of, Action: queuing.Cancel, Positions: at})
 			return err
 		},
+		"remove": func(tx queuing.Driver) error {
+			_, err := tx.QueueRemove(t.Context(), queuing.Removal{Queue: f.of, Unfinished: true})
+			return err
+		},
 	} {
 		tx, _, rollBack := f.options.Begin(t, f.driver)
 		err := call(tx)

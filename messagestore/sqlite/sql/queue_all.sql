@@ -1,1 +1,1 @@
-SELECT id, name, category FROM dibs_queues ORDER BY name
+SELECT id, name, category FROM dibs_queues WHERE removed = 0 ORDER BY name

@@ -1,1 +1,1 @@
-SELECT id, category FROM dibs_queues WHERE name = ?1
+SELECT id, category, removed <> 0 FROM dibs_queues WHERE name = ?1

@@ -14,7 +14,8 @@ CREATE TABLE dibs_queues (
   finished INTEGER NOT NULL DEFAULT 0,
   returned INTEGER NOT NULL DEFAULT 0,
   buried   INTEGER NOT NULL DEFAULT 0,
-  shape    INTEGER NOT NULL DEFAULT 0  -- 1: of items; 2: of streams; 0 before the first take
+  shape    INTEGER NOT NULL DEFAULT 0, -- 1: of items; 2: of streams; 0 before the first take
+  removed  INTEGER NOT NULL DEFAULT 0  -- when it was removed, and only its name is kept; 0 for not
 ) STRICT;
 
 CREATE TABLE dibs_queue_open (

@@ -24,6 +24,7 @@ type queueCommand struct {
 	Cancel  queueCancelCommand  `cmd:"" help:"Finish items in any state."`
 	Pause   queuePauseCommand   `cmd:"" help:"Have no process reserve an item until the queue is resumed."`
 	Resume  queueResumeCommand  `cmd:"" help:"Have a paused queue go on."`
+	Remove  queueRemoveCommand  `cmd:"" help:"End a queue that nothing works on any more."`
 }
 
 // Help is printed below the command's usage.
@@ -737,4 +738,56 @@ Example:
 // Run resumes.
 func (c *queueResumeCommand) Run(ctx context.Context, a *app) error {
 	return c.run(ctx, a, a.withQueue, "resumed", (*queue.Queue).Resume)
+}
+
+type queueRemoveCommand struct {
+	namedQueue
+
+	Unfinished bool   `help:"Remove it also if there are items that are not finished."`
+	FreeName   bool   `help:"Keep no name: a worker of the queue begins again with the first message of the category. Also for a queue that was removed before, with --category."`
+	Category   string `placeholder:"CATEGORY" help:"The category that the queue reads. Needed only to free the name of a queue that was removed before."`
+	Yes        bool   `help:"Do not ask."`
+}
+
+// Help is printed below the command's usage.
+func (queueRemoveCommand) Help() string {
+	return `A queue or a relay keeps each message that it has not finished from dibs trim, delete and forget, also when nothing works on it any more. This command has the store forget the queue: its cursor, its items and their logs. The messages stay. It refuses, and counts, items that are not finished: dibs queue jobs lists them, and --unfinished removes the queue all the same.
+
+The name is kept: a worker that still runs, or begins later, ends with "the queue was removed", and does not begin again with the first message of the category. The name of a queue that no worker ever took from, as a mistyped dibs queue pause makes it, is free. It needs the role dibs_admin.
+
+Examples:
+
+    dibs queue remove tobank --yes
+    dibs queue remove tobank --free-name --category payments:outgoing --yes`
+}
+
+// Run removes it.
+func (c *queueRemoveCommand) Run(ctx context.Context, a *app) error {
+	if !c.Yes && !isTerminal(a.stdin) {
+		return usage("there is no terminal to confirm on: give --yes to remove queue %s", visible(c.Queue))
+	}
+	with := newQueue{c.Category}.with(a)
+	return with(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
+		if !c.Yes {
+			question := fmt.Sprintf("remove queue %s of %s? What is known of its items does not come back. Type yes: ", visible(c.Queue), visible(string(q.Category())))
+			if err := a.confirm(ctx, question, "nothing was removed"); err != nil {
+				return err
+			}
+		}
+		kept, err := q.Remove(ctx, &queue.RemoveOpts{Unfinished: c.Unfinished, FreeName: c.FreeName})
+		if _, refused := errors.AsType[*queue.UnfinishedError](err); refused {
+			return &hintedError{err, "dibs queue jobs lists them; --unfinished removes the queue all the same"}
+		}
+		if err != nil {
+			return err
+		}
+		if a.JSON {
+			return a.out.object(map[string]any{"queue": c.Queue, "removed": true, "nameKept": kept})
+		}
+		name := "its name is free"
+		if kept {
+			name = "its name is kept, and its workers end"
+		}
+		return a.out.line("%s is removed: %s", visible(c.Queue), name)
+	})
 }

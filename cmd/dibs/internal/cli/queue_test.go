@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -280,5 +281,44 @@ func TestSuspendedItemsAreListed(t *testing.T) {
 
 		require.Equal(t, "retried 2 items\n", dibs.ok(t, "queue", "retry", "mail", fmt.Sprint(suspended), fmt.Sprint(waits)))
 		require.NotContains(t, dibs.ok(t, "queue", "ls"), "suspended")
+	})
+}
+
+// A relay that is given up, and a queue of a name that was mistyped, keep a category from being trimmed until they are removed.
+func TestARemovedQueueKeepsNoMessages(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		positioned(t, dibs, "--key", "ann")
+		positioned(t, dibs, "--key", "ann")
+		dibs.ok(t, "queue", "pause", "mial", "--category", "mail")
+		q := must.New(queue.New(store, "mail", &queue.Config{Name: "tobank"}))
+		jobs, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: time.Hour})
+		require.NoError(t, err)
+		require.Len(t, jobs, 1)
+		trim := []string{"trim", "mail-ann", "--keep", "1", "--min-age", "0", "--yes"}
+		require.Contains(t, dibs.ok(t, trim...), "not finished")
+
+		require.Equal(t, 2, dibs.run(t, "queue", "remove", "tobank").code, "there is no terminal")
+		no := (&shell{env: dibs.env, stdin: person{strings.NewReader("y\n")}}).run(t, "queue", "remove", "tobank")
+		require.Equal(t, result{1, "", "remove queue tobank of mail? What is known of its items does not come back. Type yes: dibs: nothing was removed\n"}, no)
+		refused := dibs.run(t, "queue", "remove", "tobank", "--yes")
+		require.Equal(t, 1, refused.code)
+		require.Contains(t, refused.stderr, "queue tobank: remove: items are not finished: 1 waiting, 1 out")
+		require.Contains(t, refused.stderr, "--unfinished")
+		require.Equal(t, "mial is removed: its name is free\n", dibs.ok(t, "queue", "remove", "mial", "--yes"))
+		require.Contains(t, dibs.ok(t, trim...), "not finished")
+		require.JSONEq(t, `{"queue":"tobank","removed":true,"nameKept":true}`, dibs.ok(t, "queue", "remove", "tobank", "--unfinished", "--yes", "--json"))
+
+		require.Equal(t, result{0, "", "no queue was ever worked on\n"}, dibs.run(t, "queue", "ls"))
+		require.Contains(t, dibs.ok(t, trim...), "removed 1 ")
+		dibs.ok(t, "verify")
+		_, err = q.Receive(t.Context(), 1, nil)
+		require.ErrorIs(t, err, queue.ErrRemoved)
+		require.Contains(t, dibs.run(t, "queue", "pause", "tobank", "--category", "mail").stderr, "the queue was removed")
+		require.Equal(t, 1, dibs.run(t, "queue", "remove", "tobank", "--yes").code)
+		require.Equal(t, "tobank is removed: its name is free\n", dibs.ok(t, "queue", "remove", "tobank", "--free-name", "--category", "mail", "--yes"))
+		jobs, err = q.Receive(t.Context(), 9, nil)
+		require.NoError(t, err)
+		require.Len(t, jobs, 1)
 	})
 }

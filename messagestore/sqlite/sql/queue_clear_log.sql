@@ -1,0 +1,1 @@
+DELETE FROM dibs_queue_log WHERE queue = ?1

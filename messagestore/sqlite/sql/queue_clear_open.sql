@@ -1,0 +1,1 @@
+DELETE FROM dibs_queue_open WHERE queue = ?1

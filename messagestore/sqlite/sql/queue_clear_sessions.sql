@@ -1,0 +1,1 @@
+DELETE FROM dibs_queue_sessions WHERE queue = ?1

@@ -1,0 +1,1 @@
+DELETE FROM dibs_queue_tickets WHERE queue = ?1

@@ -1,0 +1,1 @@
+DELETE FROM dibs_queues WHERE id = ?1
