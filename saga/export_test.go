@@ -3,7 +3,9 @@ package saga
 import (
 	"context"
 
+	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // ErrFenced is the error of GoOn once another process has gone on.
@@ -26,4 +28,9 @@ func NewOperatorOver(store Store, category messagestore.Category, by string) (*O
 func GoOn(ctx context.Context, of answered, m *messagestore.Message) error {
 	_, err := of.answered().goOn(ctx, m, true)
 	return err
+}
+
+// Turn is one turn of the saga whose first message is m, after so many that failed.
+func (s *Saga[In, Out]) Turn(ctx context.Context, m *messagestore.Message, failures int) error {
+	return s.core.handle(ctx, &work.Delivery{Item: queuing.Taking{Message: m, Failures: failures}})
 }

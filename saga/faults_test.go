@@ -168,12 +168,11 @@ type gone struct{}
 func (gone) Error() string    { return "terminating connection due to administrator command" }
 func (gone) SQLState() string { return "57P01" }
 
-// An outage of the database in a transaction is no failed attempt, however often it comes, and what was done before is not
-// done again.
+// An outage of the database in a transaction is no failed attempt, and what was done before is not done again.
 func TestAnOutageIsNoAttempt(t *testing.T) {
 	t.Parallel()
 	th := onSQLite(t)
-	th.w.fails("take", 4, gone{})
+	th.w.fails("take", 3, gone{})
 	seats, flight := th.seats(), th.w.step("flight", nil)
 	s := newSaga(t, th.txs.Store, func(r *saga.Run, in trip) (int, error) {
 		if _, err := flight.Do(r, in); err != nil {
@@ -186,8 +185,36 @@ func TestAnOutageIsNoAttempt(t *testing.T) {
 
 	status := waitInTime(t, s, "7")
 	require.Equal(t, saga.StateCompleted, status.State, "%+v", status)
-	require.Equal(t, "book flight, take, take, take, take, take", th.w.did())
+	require.Equal(t, "book flight, take, take, take, take", th.w.did())
 	require.Equal(t, []string{"Started", "Began flight", "Done flight", "Began seats", "Done seats", "Completed"}, events(t, th.txs, "7"))
+}
+
+// What looks like an outage and is a saga's own, since the store takes all else, suspends the saga in the end.
+func TestASagaThatMeetsAnOutageAloneIsSuspended(t *testing.T) {
+	t.Parallel()
+	th := onSQLite(t)
+	th.w.fails("take", 3, gone{})
+	seats := th.seats()
+	s := newSaga(t, th.txs.Store, func(r *saga.Run, in trip) (int, error) { return seats.Do(r, in) }, saga.Steps{seats}, nil)
+	begin(t, s, "7", trip{"LIS"})
+	started, err := th.txs.Last(t.Context(), s.Category().Stream("7"))
+	require.NoError(t, err)
+
+	require.ErrorIs(t, s.Turn(t.Context(), started, 0), gone{})
+	require.ErrorIs(t, s.Turn(t.Context(), started, 18), gone{})
+	status, err := s.Status(t.Context(), "7")
+	require.NoError(t, err)
+	require.Equal(t, saga.StateRunning, status.State)
+	require.ErrorContains(t, s.Turn(t.Context(), started, 19), "terminating connection")
+
+	status = waitInTime(t, s, "7")
+	require.Equal(t, saga.StateSuspended, status.State)
+	require.Equal(t, event.WhyFailed, status.Suspended)
+	require.Contains(t, status.Reason, "terminating connection")
+	_, err = s.Resume(t.Context(), "7", "mended")
+	require.NoError(t, err)
+	defer running(t, s)()
+	await.Equal(t, "the state of the saga", saga.StateCompleted, func() saga.State { return must.New(s.Status(t.Context(), "7")).State })
 }
 
 // Functions that never return are left to themselves. They hold up their own saga alone, and only for a time.

@@ -10,7 +10,9 @@ import (
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/work"
+	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 const (
@@ -19,7 +21,6 @@ const (
 
 	grace        = 10 * time.Second
 	fencedPause  = time.Second // after which a process looks at a saga again with which another one went on
-	outagePause  = 500 * time.Millisecond
 	minTurnPause = time.Second
 	maxTurnPause = time.Hour
 )
@@ -29,8 +30,8 @@ type Stats struct {
 	Ended     int64 // sagas that ended
 	Suspended int64 // sagas that were suspended
 	Skipped   int64 // streams that hold no saga
-	Failed    int64 // turns that the store refused for a reason that is the saga's; it goes on after a back-off
-	Dead      int64 // sagas of which that happened 20 times in a row
+	Failed    int64 // turns that the store refused or did not answer; the saga goes on after a back-off
+	Dead      int64 // sagas of which that happened 20 times in a row, and that the store does not let be suspended
 	Lost      int64 // turns whose end came too late
 	Abandoned int64 // functions that did not return
 }
@@ -97,21 +98,28 @@ func turnPause(d *work.Delivery) time.Duration {
 	return backoff.After(d.Item.Failures+1, minTurnPause, maxTurnPause)
 }
 
-// handle is one turn of a saga. An error of the store that tells nothing about the saga is no failure of the turn.
+// handle is one turn of a saga. A saga whose turns fail 20 times in a row is suspended, whatever they fail by: if the store
+// takes that, it is no outage by which they fail.
 func (c *core) handle(ctx context.Context, d *work.Delivery) error {
 	l, err := c.goOn(ctx, d.Item.Message, d.Item.Version == 0)
 	key := outage.Key{By: "queue " + c.source.Queue.Name, To: "go on with a saga"}
 	_, isMalformed := errors.AsType[*malformedError](err)
+	gone := ctx.Err() != nil
+	if err != nil && !isMalformed && !gone && !errors.Is(err, errFenced) && d.Item.Failures+1 >= maxFailures {
+		if stuck, suspending := c.giveUp(ctx, d.Item.Message, l.step(), err); suspending == nil {
+			l, err = stuck, nil
+		}
+	}
 	switch {
 	case isMalformed:
 		return ends(queuing.Finish{Kind: queuing.Complete}, err)
-	case err != nil && ctx.Err() != nil:
+	case err != nil && gone:
 		return ends(queuing.Finish{Kind: queuing.Unhandled}, err)
 	case errors.Is(err, errFenced):
 		return ends(queuing.Finish{Kind: queuing.Defer, Delay: fencedPause}, err)
 	case err != nil && !isDefinite(err):
 		c.source.Outage.Failed(key, c.config.Logger, "category", string(c.category), "to", key.To, "error", text.Log(err))
-		return ends(queuing.Finish{Kind: queuing.Defer, Delay: outagePause}, err)
+		return ends(queuing.Finish{Kind: queuing.Retry, Delay: turnPause(d)}, err)
 	case err != nil:
 		return ends(queuing.Finish{Kind: queuing.Retry, Delay: turnPause(d)}, err)
 	}
@@ -131,6 +139,19 @@ func (c *core) handle(ctx context.Context, d *work.Delivery) error {
 	finish.Kind = queuing.Suspend
 	c.wakeups.Tell(l.stream)
 	return ends(finish, errors.New(l.suspended.Reason)) //nolint:err113 // it is the text
+}
+
+// giveUp suspends a saga for an error by which its turns have failed too often, and does what may be done with a suspended one.
+func (c *core) giveUp(ctx context.Context, m *messagestore.Message, step string, reason error) (*life, error) {
+	l := newLife(c, m)
+	_, err := l.read(ctx)
+	if err == nil && l.ended == "" && l.suspended == nil {
+		err = l.suspend(ctx, event.Suspended{Why: event.WhyFailed, Step: step, Reason: textOf(reason)})
+	}
+	if err != nil {
+		return l, err
+	}
+	return c.goOn(ctx, m, false)
 }
 
 var errWaits = errors.New("the saga waits")

@@ -84,6 +84,7 @@ func (d *SQLDriver) transact(
 ) ([]messagestore.Written, error) {
 	t := &transaction{driver: d.Driver, conn: std.Conn()}
 	defer t.rollBack(ctx)
+	defer pglink.LeaveAfter(ctx, std.Conn(), abandonAfter)()
 	begun, err := t.begin(ctx, first)
 	if err != nil {
 		return nil, d.failed(err)

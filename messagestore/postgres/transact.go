@@ -32,7 +32,9 @@ var (
 // are refused and make the call fail; a savepoint is set by its Begin. A read through the store with
 // the context of f is on the transaction's connection, so f has to have read the rows of its own
 // queries by then. Every other call with the context of f needs a second connection, and is an error at
-// once if the pool has one. Over a transaction the error matches [messagestore.ErrNotSupported].
+// once if the pool has one. A function that goes on for more than five seconds after ctx is done loses its connection, and
+// the pool has the place again. Over a transaction the error
+// matches [messagestore.ErrNotSupported].
 func (d *Driver) Transact(
 	ctx context.Context, first messagestore.StreamName,
 	f func(ctx context.Context, tx pgx.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
@@ -50,6 +52,7 @@ func (d *Driver) Transact(
 		}
 		t := &transaction{driver: d, conn: conn}
 		defer t.rollBack(ctx)
+		defer pglink.LeaveAfter(ctx, db, abandonAfter)()
 		begun, err := t.open(ctx, first)
 		if err != nil {
 			return t.notBegun(ctx, err)
@@ -62,6 +65,9 @@ func (d *Driver) Transact(
 	})
 	return written, err
 }
+
+// abandonAfter is how long the function of a transaction may go on after the end of its context.
+const abandonAfter = 5 * time.Second
 
 // A transaction is one of [Driver.Transact].
 type transaction struct {

@@ -505,3 +505,35 @@ func TestASQLDatabaseOfAnotherDriverIsNotSupported(t *testing.T) {
 	})
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }
+
+// A function that goes on after the end of its context loses its connection, and not the pool's place.
+func TestAFunctionThatNeverReturnsKeepsNoConnection(t *testing.T) {
+	t.Parallel()
+	pool, _ := pgtest.PoolOfOne(t, nil)
+	newCounters(t, pool)
+	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
+	ctx, cancel := context.WithCancel(t.Context())
+	began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		_, err := driver.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+			_, err := tx.Exec(ctx, addSQL, string(stream))
+			close(began)
+			<-end
+			return []messagestore.Append{appendOne(stream, messagestore.NoStream)}, err
+		})
+		ended <- err
+	}()
+	<-began
+	cancel()
+
+	limited, stop := context.WithTimeout(t.Context(), await.Limit)
+	defer stop()
+	version, err := driver.Version(limited, stream)
+	require.NoError(t, err, "there is room for another connection")
+	require.Equal(t, messagestore.NoStream, version)
+	close(end)
+	require.ErrorIs(t, await.Receive(t, "the end of the transaction", ended), context.Canceled)
+	version, err = driver.Version(limited, stream)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.NoStream, version)
+}
