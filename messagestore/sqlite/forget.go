@@ -40,8 +40,8 @@ type forgetRecord struct {
 // [*messagestore.InvalidError].
 //
 // The key that has the last message of its category stays, and so do streams that were deleted, or end with another
-// message, streams with a message that a queue has not finished, or that a consumer of the items has yet to pass, and
-// reservations that may still be needed: see there. At most 10,000 messages are removed in one transaction, or
+// message, streams with a message that a queue has not finished, or that a consumer of the items has yet to pass or
+// has parked, and reservations that may still be needed: see there. At most 10,000 messages are removed in one transaction, or
 // one key with more, for which writers wait, and each such transaction is recorded by a message of type dibs:Forgotten in
 // payment:intent+forgotten-1, for payment:intent, with numbers and no names. If it ends with an error, some of it may be
 // done; to call it again is safe.
@@ -186,9 +186,10 @@ type needed struct {
 	passed   messagestore.GlobalPosition // by the consumers of the copies, or of the items
 	consumed bool                        // there is a consumer
 
+	parked []messagestore.StreamName // of copies, of commands, and of items
+
 	// Of reservations:
-	unhandled time.Time                 // when the first command was written that a consumer has yet to pass
-	parked    []messagestore.StreamName // of copies, and of commands
+	unhandled time.Time // when the first command was written that a consumer has yet to pass
 }
 
 // items reports whether the keys are those of items, and of nothing else.
@@ -205,6 +206,9 @@ func neededOf(ctx context.Context, db queryer, category messagestore.Category) (
 			return n, err
 		}
 	}
+	if n.items() {
+		return n, n.park(ctx, db, category)
+	}
 	if !reserves {
 		return n, nil
 	}
@@ -219,16 +223,21 @@ func neededOf(ctx context.Context, db queryer, category messagestore.Category) (
 			n.unhandled = first[0].Time
 		}
 	}
-	for _, of := range []messagestore.Category{commands, category} {
+	return n, n.park(ctx, db, commands, category)
+}
+
+// park notes the streams of categories with a message that an open dead letter refers to.
+func (n *needed) park(ctx context.Context, db queryer, categories ...messagestore.Category) error {
+	for _, of := range categories {
 		all, err := parkedOf(ctx, db, of)
 		if err != nil {
-			return n, err
+			return err
 		}
 		for _, p := range all {
 			n.parked = append(n.parked, p.message.Stream)
 		}
 	}
-	return n, nil
+	return nil
 }
 
 // ends reports whether the key of a stream may be removed which last is the last message of.
@@ -237,7 +246,7 @@ func (n needed) ends(last message) bool {
 	case n.inbox:
 		return last.Type == "Received" || last.Type == "Undone"
 	case n.items():
-		return !last.IsTombstone() && (!n.consumed || last.GlobalPosition < n.passed)
+		return !last.IsTombstone() && (!n.consumed || last.GlobalPosition < n.passed) && !slices.Contains(n.parked, last.Stream)
 	case !n.reserves:
 		return last.Type == "Confirmed"
 	case last.Position != 0 || last.IsTombstone():

@@ -85,6 +85,7 @@ begin
 
   if queued then
     passed := dibs.passed(category);
+    parked := dibs.parked_streams(category);
   end if;
   if commands is not null then
     -- A command that is not handled yet meets the reservations that were made up to a life of the keys before it.
@@ -111,6 +112,7 @@ begin
     if found_at.time < before and found_at.global_position < end_position and (case
       when inbox then found_at.type in ('Received', 'Undone')
       when queued and commands is null then found_at.type <> 'dibs:Tombstone' and found_at.global_position < coalesce(passed, 9223372036854775807)
+        and found_at.stream_name <> all (parked)
       when commands is null then found_at.type = 'Confirmed'
       else found_at.position = 0 and found_at.type <> 'dibs:Tombstone' and dibs.reservation_of(found_at.metadata, true) is not null
         and (dibs.reservation_of(found_at.metadata, true) ->> 'reservedHandled' is distinct from 'false' or found_at.global_position < coalesce(passed, 0))
@@ -184,7 +186,8 @@ comment on function dibs.forget(text, interval, text, bigint, integer, boolean, 
 A request for such a key that comes later is carried out again. It removes
 
   the requests of an inbox, such as payments:inbox, that were received and undone longer ago, from a day on;
-  the items of a category that queues read, from a day on: whole streams of which every queue has finished all items;
+  the items of a category that queues read, from a day on: whole streams of which every queue has finished all items,
+  but for those with an open dead letter;
   the intents of a category whose first manager declared how long its keys live, that were confirmed longer ago than that;
   the reservations of a reserver, as in account:command+reservation+accounts, if their life was declared too, and only where the
   command was handled. A reservation stays while a consumer of the commands has yet to pass a command that could meet it, while

@@ -25,7 +25,7 @@ It is for four kinds of categories, and any other is refused:
 
 - an inbox, like payments:inbox, as package inbox writes it: requests that were received, and undone, longer ago than that. The age is at least 24h.
 
-- a category that queues read: items that every queue has finished, with their logs, as whole streams. The age is at least 24h.
+- a category that queues read: items that every queue has finished, with their logs, as whole streams. The age is at least 24h. A relay is such a queue: what it has sent goes. A category with snapshots is refused, since its streams are entities; do not forget one whose streams are entities without snapshots.
 
 - intents, like payment:intent, if the first manager declared how long keys live (KeyLife): intents that were confirmed longer ago. Intents that are held, lapsed or released stay.
 
@@ -57,6 +57,9 @@ func (c *forgetCommand) Run(ctx context.Context, a *app) error {
 		if err := requireCategory(ctx, store, category); err != nil {
 			return err
 		}
+		if err := refuseEntities(ctx, store, category); err != nil {
+			return err
+		}
 		if c.DryRun || !c.Yes {
 			planned, err := k.Forget(ctx, category, c.OlderThan, options)
 			if err != nil || c.DryRun || planned.Keys == 0 {
@@ -77,6 +80,19 @@ func (c *forgetCommand) Run(ctx context.Context, a *app) error {
 		}
 		return c.print(a, forgotten, err)
 	})
+}
+
+// refuseEntities returns an error for a category with snapshots: an entity is folded from each of its streams, whatever
+// queue or relay has finished with them.
+func refuseEntities(ctx context.Context, store *messagestore.Store, category messagestore.Category) error {
+	has, err := hasSnapshots(ctx, store, category)
+	if err != nil || !has {
+		return err
+	}
+	return &hintedError{
+		messagestore.NewInvalidError("category", string(category), "it has snapshots, so its streams are entities, which are never forgotten"),
+		"shorten them with dibs trim, or remove one with dibs delete",
+	}
 }
 
 // A forgetLine is how a removal of keys is printed as JSON.

@@ -145,6 +145,10 @@ func hasEntities(ctx context.Context, store *messagestore.Store, category messag
 	if len(category.Types()) == 0 {
 		return true, nil
 	}
+	return hasSnapshots(ctx, store, category)
+}
+
+func hasSnapshots(ctx context.Context, store *messagestore.Store, category messagestore.Category) (bool, error) {
 	snapshots := category.WithType("snapshot")
 	if snapshots.Validate() != nil {
 		return false, nil
