@@ -189,3 +189,56 @@ func TestACallThatWaitedForARemovalIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// The rows of a queue of streams that wait are many, and for long: a session ends, and an item is found, without reading them.
+func TestAQueueOfStreamsReadsNoRowThatWaits(t *testing.T) {
+	t.Parallel()
+	const waiting = 20_000
+	pool := pgtest.Connect(t, pgtest.Migrated(t))
+	for _, statement := range []string{
+		"select dibs.queue_take('mail', 'mail', 1, 3600000000, null, null, null, null, null, 0, 0, null, 5, false, null, null, null, null, array['Wake'])",
+		`insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
+		select 'mail', dibs.group_hash(s), s, 0, 'Start', gen_random_uuid(), '{}' from generate_series(1, $1 + 50) i, lateral (select 'mail-' || i as s) n`,
+		`insert into dibs.queue_open (queue, position, version, state, due)
+		select q.id, m.global_position, 1, 'l', '2100-01-01'
+		from dibs.queues q, (select * from dibs.messages order by global_position limit $1) m`,
+		`insert into dibs.queue_heads
+		select (row(q.id, 1, now(), (select max(position) from dibs.queue_open), 1, 0, 0, 'infinity', now(), now(), now(), 0, false, null, $1::bigint, 0, $1::bigint, 0)::dibs.queue_heads).*
+		from dibs.queues q`,
+		"analyze dibs.queue_open",
+	} {
+		var args []any
+		if strings.Contains(statement, "$1") {
+			args = []any{waiting}
+		}
+		_, err := pool.Exec(t.Context(), statement, args...)
+		require.NoError(t, err, statement)
+	}
+	const take = "select cardinality(positions) from dibs.queue_take('mail', 'mail', $1, $2, null, null, null, null, null, 10, 0, null, 5, false, null, null, null, null, array['Wake'])"
+	for _, call := range []struct {
+		name, sql string
+		args      []any
+	}{
+		{"a take of what comes", take, []any{1, 3_600_000_000}},
+		{"the end of a session", "select 10 from dibs.queue_leave('mail', 'mail', $1, null, null, null, null)", []any{1}},
+		{"a take of what is due", take, []any{2, 10_000}},
+		{"a take that meets a session that is over", take, []any{3, 3_600_000_000}},
+	} {
+		if call.args[0] == 3 {
+			_, err := pool.Exec(t.Context(), "update dibs.queue_sessions set until = now() - interval '0.5 s' where session = 2; update dibs.queue_heads set seen = now() - interval '1 h', wake = '-infinity'")
+			require.NoError(t, err)
+		}
+		tx, err := pool.Begin(t.Context())
+		require.NoError(t, err)
+		read := func() (rows int) {
+			require.NoError(t, tx.QueryRow(t.Context(), "select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables where relname = 'queue_open'").Scan(&rows))
+			return rows
+		}
+		before, items := read(), 0 // with what the session read before
+		require.NoError(t, tx.QueryRow(t.Context(), call.sql, call.args...).Scan(&items), call.name)
+		after := read()
+		require.NoError(t, tx.Commit(t.Context()))
+		require.Equal(t, 10, items, call.name)
+		require.Less(t, after-before, 1000, "%s: of %d rows that wait", call.name, waiting)
+	}
+}

@@ -14,6 +14,8 @@ declare
   h dibs.queue_heads;
   n integer := 0;
   moved boolean := false;
+  of_streams constant boolean := coalesce((select x.streams from dibs.queues x where x.id = q), false);
+  ends boolean := true;
 begin
   if (me > 0 and (next_session is null or next_session > 0 and next_session <> me and lease between 10000 and 86400000000)) is not true then
     raise exception 'invalid session: each is more than 0, and the lease 10 milliseconds to 24 hours, in microseconds' using errcode = 'DB001', column = 'me';
@@ -45,11 +47,7 @@ begin
   end if;
   with back as (
     update dibs.queue_open x set version = x.version + 1, state = 'l', session = null, due = h.at
-    where x.ctid = any (array(
-      select y.ctid from dibs.queue_open y
-      where y.queue = q and y.position >= h.floor and y.state = 'o' and y.session = me
-      for update skip locked
-    ))
+    where x.ctid = any ((select dibs.queue_out(q, of_streams, h.floor, array[me]))::tid[])
     returning x.position, x.version
   ), logged as (
     insert into dibs.queue_log (queue, position, version, what, at, session)
@@ -57,7 +55,10 @@ begin
     on conflict do nothing
   )
   select count(*) into n from back;
-  if not exists (select from dibs.queue_open y where y.queue = q and y.position >= h.floor and y.state = 'o' and y.session = me) then
+  if not of_streams then -- what a transaction of a caller's is finishing stays
+    ends := not exists (select from dibs.queue_open y where y.queue = q and y.position >= h.floor and y.state = 'o' and y.session = me);
+  end if;
+  if ends then
     delete from dibs.queue_sessions x where x.queue = q and x.session = me;
   end if;
   delete from dibs.queue_tickets x where x.queue = q and x.ticket > h.turn and x.session = me;

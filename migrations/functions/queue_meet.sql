@@ -69,7 +69,7 @@ begin
     group by x.first
   ), opened as (
     insert into dibs.queue_open (queue, position, state, session, due, woken)
-    select q, x.first, case when x.out then 'o' else 'l' end::"char", case when x.out then me end, case when not x.out then x.due end, x.woken
+    select q, x.first, case when x.out then 'o' else 'l' end::"char", case when x.out then me end, case when not x.out then x.due end, case when x.out then coalesce(x.woken, 0) else x.woken end
     from changed x
     where x.new
   ), woke as (

@@ -4,6 +4,8 @@
 -- A read of a table that changes with each item goes by an index, whatever the statistics say: none is analyzed.
 -- Rows are looked up one by one, by position, and an offset of 0 keeps the look-up from becoming a join or a filter:
 -- planned in a session that met the queue when it was small, either would read all open rows of the queue in each take.
+-- Rows by date are ordered by "after" too, which is null in all of them: else the planner sorts them instead of reading the
+-- first of the index.
 create or replace function dibs.queue_take(
   queue_name text, of_category text, me bigint, lease bigint,
   ended_positions bigint[], ended_versions integer[], ended_kinds text, ended_delays bigint[], ended_errors text[],
@@ -162,8 +164,7 @@ begin
       with named as (
         select x.ctid, x.position, x.version, x.session, x.failures, x.failures + 1 >= max_failures as dies
         from dibs.queue_open x
-        where x.queue = q and x.position >= h.floor and x.state = 'o' and x.session = any (over)
-        for update skip locked
+        where x.ctid = any ((select dibs.queue_out(q, wakes is not null, h.floor, over))::tid[])
       ), back as (
         update dibs.queue_open x
         set version = x.version + 1, session = null, failures = least(x.failures + 1, 32767), error = 'its session was over',
@@ -183,12 +184,13 @@ begin
       h.wake := least(h.wake, soon);
       gone := case when gone is null then p else gone || p end;
       changed := true;
-      -- What a transaction of a caller's is finishing is looked at again.
-      insert into dibs.queue_sessions (queue, session, until)
-      select distinct q, x.session, now + interval '1 s'
-      from dibs.queue_open x
-      where x.queue = q and x.position >= h.floor and x.state = 'o' and x.session = any (over)
-      on conflict do nothing;
+      if wakes is null then -- what a transaction of a caller's is finishing is looked at again
+        insert into dibs.queue_sessions (queue, session, until)
+        select distinct q, x.session, now + interval '1 s'
+        from dibs.queue_open x
+        where x.queue = q and x.position >= h.floor and x.state = 'o' and x.session = any (over)
+        on conflict do nothing;
+      end if;
       h.seen := now;
     end if;
     if wakes is not null then -- suspended, and their time has come
@@ -196,7 +198,7 @@ begin
       where x.ctid = any (array(
         select y.ctid from dibs.queue_open y
         where y.queue = q and y.state = 's' and y.after is null and y.due <= now
-        order by y.due, y.position
+        order by y.after, y.due, y.position
         limit 10000
       ));
       changed := changed or found;
@@ -289,7 +291,7 @@ begin
         (
           select x.due as at from dibs.queue_open x
           where x.queue = q and x.state = 'l' and x.after is null and x.due >= h.due and x.due <= now
-          order by x.due limit kept + total
+          order by x.after, x.due limit kept + total
         )
         union all
         (select x.time from dibs.messages x where x.category = of_category and x.global_position > h.cursor order by x.global_position limit kept + total)
@@ -316,7 +318,7 @@ begin
         select x.ctid, x.position, x.due
         from dibs.queue_open x
         where due_now and x.queue = q and x.state = 'l' and x.after is null and x.due >= h.due and x.due <= now
-        order by x.due, x.position
+        order by x.after, x.due, x.position
         limit total
       )
       union all
@@ -326,7 +328,9 @@ begin
     ), first as (
       select x.* from due x order by x.due, x.position limit total
     ), taken as (
-      update dibs.queue_open x set state = 'o', session = me, due = null, after = null where x.ctid = any (array(select y.ctid from first y)) returning 1
+      update dibs.queue_open x
+      set state = 'o', session = me, due = null, after = null, woken = case when wakes is not null then coalesce(x.woken, 0) end
+      where x.ctid = any (array(select y.ctid from first y)) returning 1
     )
     select array_agg(y.position order by y.due, y.position), max(y.due) into picked, soon from first y where exists (select from taken);
     n := coalesce(cardinality(picked), 0);
@@ -490,10 +494,10 @@ begin
   if now >= h.wake or changed and h.wake = 'infinity' then
     soon := coalesce(least(
       (select x.until from dibs.queue_sessions x where x.queue = q order by x.until limit 1),
-      (select x.due from dibs.queue_open x where x.queue = q and x.state = 'l' and x.after is null and x.due >= h.due order by x.due limit 1)
+      (select x.due from dibs.queue_open x where x.queue = q and x.state = 'l' and x.after is null and x.due >= h.due order by x.after, x.due limit 1)
     ), 'infinity');
     if wakes is not null then
-      soon := least(soon, (select x.due from dibs.queue_open x where x.queue = q and x.state = 's' and x.after is null order by x.due limit 1));
+      soon := least(soon, (select x.due from dibs.queue_open x where x.queue = q and x.state = 's' and x.after is null order by x.after, x.due limit 1));
     end if;
     changed := changed or soon <> h.wake;
     h.wake := soon;

@@ -33,13 +33,16 @@ create table dibs.queue_open (
   error text, -- of the last failure, or suspension
 
   -- Of a queue of streams: the last message that woke the row while it was out, or the last that its worker had read when
-  -- it gave the row back, if that is later. What wakes the row is behind it.
+  -- it gave the row back, if that is later. What wakes the row is behind it. Of a row that is out it is not null.
   woken bigint,
   primary key (queue, position)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_threshold = 2000000000, fillfactor = 90);
 
 create index queue_open_state on dibs.queue_open (queue, state, after, due, position) where state <> 'o';
+
+-- What a session has out. Of a queue of items the floor finds it; one of streams may have a million rows that wait behind it.
+create index queue_open_turns on dibs.queue_open (queue, session) where state = 'o' and woken is not null;
 
 comment on table dibs.queue_open is 'The open items behind the cursors of the queues.';
 
