@@ -44,7 +44,7 @@
 //
 // The step returns a refusal, which is an error of handler.Refuse, to the function at once, and any other
 // error when the attempts are used up. Package handler has a table of all dispositions: an error of
-// handler.Park suspends the saga, handler.RetryAfter asks for the next attempt. The function itself returns
+// handler.Park suspends the saga, handler.RetryAfter asks for the next attempt, after at least a second if it names no pause. The function itself returns
 // them too: an error of handler.RetryAfter has it run again. If the function returns an error, the steps
 // that began are undone, the last first, one at a time. A step of unknown outcome is undone too; its undo
 // gets no output. The function is not run: an undo is called by the recorded name, with the recorded

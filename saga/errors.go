@@ -170,8 +170,14 @@ func shorten(s string) string {
 	}, strings.ToValidUTF8(s, "\uFFFD"))
 }
 
-// asked returns the pause before the next attempt that a function has asked for by handler.RetryAfter.
-func askedPause(asked *disposition.Error) time.Duration { return max(0, min(asked.After, maxWait)) }
+// askedPause returns the pause before the next attempt that a function has asked for by handler.RetryAfter. Each attempt is
+// recorded, so one that is asked for at once waits for a second.
+func askedPause(asked *disposition.Error) time.Duration {
+	if asked.After <= 0 {
+		return time.Second
+	}
+	return min(asked.After, maxWait)
+}
 
 // pause returns the pause before the next attempt after a number of failures.
 func (r Retry) pause(failures int) time.Duration {
