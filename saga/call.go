@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/saga/internal/event"
@@ -126,8 +127,11 @@ func (s *Saga[In, Out]) Begin(ctx context.Context, id string, in In) (Status[Out
 	if err != nil {
 		return fail(err)
 	}
-	_, err = s.core.store.WriteStreams(ctx, s.Start(id, in))
-	if err != nil && !errors.Is(err, messagestore.ErrVersionConflict) {
+	l, err := s.core.begin(ctx, id, started)
+	switch {
+	case err == nil:
+		return statusOf[Out](id, l)
+	case !errors.Is(err, messagestore.ErrVersionConflict):
 		return fail(err)
 	}
 	l, first, err := s.core.look(ctx, id)
@@ -138,6 +142,34 @@ func (s *Saga[In, Out]) Begin(ctx context.Context, id string, in In) (Status[Out
 		return fail(&reservation.KeyReusedError{Key: id, Stream: l.stream, Winner: first})
 	}
 	return statusOf[Out](id, l)
+}
+
+// begin writes the first message of a saga, and tells the runner.
+func (c *core) begin(ctx context.Context, id string, started event.Started) (*life, error) {
+	stream := c.category.Stream(id)
+	one := c.kept.begin(stream)
+	written, err := c.store.WriteStreams(ctx, messagestore.To(stream, messagestore.NoStream, started))
+	if err != nil {
+		c.kept.forget(one)
+		return nil, err
+	}
+	l := &life{core: c, state: newState(), stream: stream, version: written[0].Version, seen: written[0].GlobalPosition}
+	l.starts(started, written[0].Time)
+	status := *l
+	status.state = newState()
+	status.starts(started, written[0].Time)
+	c.kept.began(one, l)
+	c.source.Pokes.Poke(l.seen)
+	return &status, nil
+}
+
+// outside writes a message from outside of the runner, and tells that.
+func (c *core) outside(ctx context.Context, write messagestore.StreamWrite) error {
+	written, err := c.store.WriteStreams(ctx, write)
+	if err == nil {
+		c.source.Pokes.Poke(written[0].GlobalPosition)
+	}
+	return err
 }
 
 // Status returns how far a saga is. The error matches [messagestore.ErrNotFound] if there is none.
@@ -162,13 +194,26 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 	}
 	w := s.core.wakeups.NewWaiter()
 	defer w.Leave()
-	w.On(s.core.category.Stream(id)) // an end between the first look and this would be missed
+	stream := s.core.category.Stream(id)
+	w.On(stream) // an end between the first look and this would be missed
+	if first, known := s.core.kept.open(stream); known {
+		w.Again(first)
+		if err := waitAtMost(ctx, w, lookAfter); err != nil {
+			return fail(err)
+		}
+	}
 	for {
+		if l, is := w.Told().(*life); is {
+			return statusOf[Out](id, l)
+		}
 		l, first, err := s.core.look(ctx, id)
 		if err != nil {
 			return fail(err)
 		}
 		status, err := statusOf[Out](id, l)
+		if status.IsOver() {
+			s.core.kept.drop(stream)
+		}
 		if err != nil || status.IsOver() || status.State == StateSuspended {
 			return status, err
 		}
@@ -181,6 +226,22 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 	}
 }
 
+// lookAfter is how long a caller that waits takes what the process knows for true.
+const lookAfter = time.Second
+
+// waitAtMost waits until there is something to look at, and for no longer than a time.
+func waitAtMost(ctx context.Context, w *wakeups.Waiter, most time.Duration) error {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.Bell():
+	case <-timer.C:
+	}
+	return nil
+}
+
 // Cancel asks to undo a saga, for a reason. It is undone as soon as the attempts under way have ended, also if it
 // is suspended; a saga behind a pivot goes on. It writes nothing to a saga that has ended. It returns the status of
 // before.
@@ -189,7 +250,7 @@ func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[O
 	if err != nil || status.IsOver() {
 		return status, err
 	}
-	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, event.CancelRequested{Reason: shorten(reason)}, nil))
+	err = s.core.outside(ctx, s.core.from(id, event.CancelRequested{Reason: shorten(reason)}, nil))
 	if err != nil {
 		return status, s.core.fail("cancel", id, err)
 	}
@@ -203,7 +264,7 @@ func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[O
 	if err != nil || status.State != StateSuspended {
 		return status, err
 	}
-	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, event.Resumed{Reason: shorten(reason)}, nil))
+	err = s.core.outside(ctx, s.core.from(id, event.Resumed{Reason: shorten(reason)}, nil))
 	if err != nil {
 		return status, s.core.fail("resume", id, err)
 	}
@@ -221,7 +282,7 @@ func (s *Saga[In, Out]) Resolve(ctx context.Context, id, reason string) (Status[
 	if err != nil || status.State != StateSuspended || !l.pivoted() {
 		return status, err
 	}
-	_, err = s.core.store.WriteStreams(ctx, s.core.from(id, event.Resolved{Reason: shorten(reason)}, nil))
+	err = s.core.outside(ctx, s.core.from(id, event.Resolved{Reason: shorten(reason)}, nil))
 	if err != nil {
 		return status, s.core.fail("resolve", id, err)
 	}

@@ -363,7 +363,7 @@ func (o *Operator) change(ctx context.Context, doing string, id, reason string, 
 	if broken != "" {
 		return Status[json.RawMessage]{}, &StateError{doing, l.stream, l.state.state(), broken}
 	}
-	if _, err := o.core.store.WriteStreams(ctx, messagestore.To(l.stream, l.version, body)); err != nil {
+	if err := o.core.outside(ctx, messagestore.To(l.stream, l.version, body)); err != nil {
 		return fail(err)
 	}
 	return statusOf[json.RawMessage](id, l)
