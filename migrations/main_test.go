@@ -4,11 +4,6 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-
-	"github.com/dibs-go/dibs/internal/tier"
 )
 
-func TestMain(m *testing.M) {
-	tier.ManyAtOnce()
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
