@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/saga/internal/event"
@@ -48,8 +49,6 @@ type Status[Out any] struct {
 	//   - "step not ended": the function returned before a step of its had ended
 	//   - "operator": an [Operator] suspended it
 	//   - "stuck": the function called no step for ten seconds, and did not return
-	//   - "dead": its turns failed, or ended with their process, 20 times in a row. No message brings it back, nor its
-	//     deadline; Resume and Cancel do. Begin and Wait do not tell this.
 	Suspended string
 
 	// By is the name of the operator that suspended the saga, "" if none did.
@@ -66,9 +65,6 @@ type Status[Out any] struct {
 	// clock, or zero.
 	Error string
 	Next  time.Time
-
-	// Due is when the saga has its next turn by itself, zero for no such time. Begin and Wait do not tell it.
-	Due time.Time
 
 	// Waits is what the saga waits for: a reply, a signal, a time, the next attempt of a step. It is "" for a saga that goes
 	// on, is suspended or has ended.
@@ -131,8 +127,11 @@ func (s *Saga[In, Out]) Begin(ctx context.Context, id string, in In) (Status[Out
 	if err != nil {
 		return fail(err)
 	}
-	_, err = s.core.store.WriteStreams(ctx, s.Start(id, in))
-	if err != nil && !errors.Is(err, messagestore.ErrVersionConflict) {
+	l, err := s.core.begin(ctx, id, started)
+	switch {
+	case err == nil:
+		return statusOf[Out](id, l)
+	case !errors.Is(err, messagestore.ErrVersionConflict):
 		return fail(err)
 	}
 	l, first, err := s.core.look(ctx, id)
@@ -145,13 +144,41 @@ func (s *Saga[In, Out]) Begin(ctx context.Context, id string, in In) (Status[Out
 	return statusOf[Out](id, l)
 }
 
+// begin writes the first message of a saga, and tells the runner.
+func (c *core) begin(ctx context.Context, id string, started event.Started) (*life, error) {
+	stream := c.category.Stream(id)
+	one := c.kept.begin(stream)
+	written, err := c.store.WriteStreams(ctx, messagestore.To(stream, messagestore.NoStream, started))
+	if err != nil {
+		c.kept.forget(one)
+		return nil, err
+	}
+	l := &life{core: c, state: newState(), stream: stream, version: written[0].Version, seen: written[0].GlobalPosition}
+	l.starts(started, written[0].Time)
+	status := *l
+	status.state = newState()
+	status.starts(started, written[0].Time)
+	c.kept.began(one, l)
+	c.source.Pokes.Poke(l.seen)
+	return &status, nil
+}
+
+// outside writes a message from outside of the runner, and tells that.
+func (c *core) outside(ctx context.Context, write messagestore.StreamWrite) error {
+	written, err := c.store.WriteStreams(ctx, write)
+	if err == nil {
+		c.source.Pokes.Poke(written[0].GlobalPosition)
+	}
+	return err
+}
+
 // Status returns how far a saga is. The error matches [messagestore.ErrNotFound] if there is none.
 func (s *Saga[In, Out]) Status(ctx context.Context, id string) (Status[Out], error) {
 	return status[Out](ctx, s.core, id)
 }
 
 func status[Out any](ctx context.Context, c *core, id string) (Status[Out], error) {
-	l, err := c.lookAlso(ctx, id)
+	l, _, err := c.look(ctx, id)
 	if err != nil {
 		return Status[Out]{}, c.fail("show", id, err)
 	}
@@ -167,13 +194,26 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 	}
 	w := s.core.wakeups.NewWaiter()
 	defer w.Leave()
-	w.On(s.core.category.Stream(id)) // an end between the first look and this would be missed
+	stream := s.core.category.Stream(id)
+	w.On(stream) // an end between the first look and this would be missed
+	if first, known := s.core.kept.open(stream); known {
+		w.Again(first)
+		if err := waitAtMost(ctx, w, lookAfter); err != nil {
+			return fail(err)
+		}
+	}
 	for {
+		if l, is := w.Told().(*life); is {
+			return statusOf[Out](id, l)
+		}
 		l, first, err := s.core.look(ctx, id)
 		if err != nil {
 			return fail(err)
 		}
 		status, err := statusOf[Out](id, l)
+		if status.IsOver() {
+			s.core.kept.drop(stream)
+		}
 		if err != nil || status.IsOver() || status.State == StateSuspended {
 			return status, err
 		}
@@ -186,45 +226,65 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 	}
 }
 
+// lookAfter is how long a caller that waits takes what the process knows for true.
+const lookAfter = time.Second
+
+// waitAtMost waits until there is something to look at, and for no longer than a time.
+func waitAtMost(ctx context.Context, w *wakeups.Waiter, most time.Duration) error {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.Bell():
+	case <-timer.C:
+	}
+	return nil
+}
+
 // Cancel asks to undo a saga, for a reason. It is undone as soon as the attempts under way have ended, also if it
 // is suspended; a saga behind a pivot goes on. It writes nothing to a saga that has ended. It returns the status of
 // before.
 func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[Out], error) {
-	return change[Out](ctx, s.core, "cancel", id, event.CancelRequested{Reason: shorten(reason)}, func(l *life) bool { return l.ended == "" })
+	status, err := s.Status(ctx, id)
+	if err != nil || status.IsOver() {
+		return status, err
+	}
+	err = s.core.outside(ctx, s.core.from(id, event.CancelRequested{Reason: shorten(reason)}, nil))
+	if err != nil {
+		return status, s.core.fail("cancel", id, err)
+	}
+	return status, nil
 }
 
 // Resume goes on with a suspended saga, for a reason. The step that failed has all its attempts again.
 // It writes nothing to a saga that is not suspended. It returns the status of before.
 func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[Out], error) {
-	return change[Out](ctx, s.core, "resume", id, event.Resumed{Reason: shorten(reason)}, func(l *life) bool {
-		return l.state.state() == StateSuspended
-	})
+	status, err := s.Status(ctx, id)
+	if err != nil || status.State != StateSuspended {
+		return status, err
+	}
+	err = s.core.outside(ctx, s.core.from(id, event.Resumed{Reason: shorten(reason)}, nil))
+	if err != nil {
+		return status, s.core.fail("resume", id, err)
+	}
+	return status, nil
 }
 
 // Resolve ends a suspended saga behind a pivot, of which a person has done the rest, for a reason. Nothing is done or undone any
-// more. It writes nothing to a saga that is not suspended, or dead, or that can be undone: cancel that. It returns the status of
-// before.
+// more. It writes nothing to a saga that is not suspended, or that can be undone: cancel that. It returns the status of before.
 func (s *Saga[In, Out]) Resolve(ctx context.Context, id, reason string) (Status[Out], error) {
-	return change[Out](ctx, s.core, "resolve", id, event.Resolved{Reason: shorten(reason)}, func(l *life) bool {
-		return l.state.state() == StateSuspended && l.suspended.Why != event.WhyDead && l.pivoted()
-	})
-}
-
-// change writes a message to a saga if that may be, has a dead one go on, and returns the status of before.
-func change[Out any](ctx context.Context, c *core, doing, id string, body messagestore.Body, may func(*life) bool) (Status[Out], error) {
-	l, err := c.lookAlso(ctx, id)
+	l, _, err := s.core.look(ctx, id)
 	if err != nil {
-		return Status[Out]{}, c.fail(doing, id, err)
+		return Status[Out]{}, s.core.fail("resolve", id, err)
 	}
 	status, err := statusOf[Out](id, l)
-	if err != nil || !may(l) {
+	if err != nil || status.State != StateSuspended || !l.pivoted() {
 		return status, err
 	}
-	if _, err := c.store.WriteStreams(ctx, c.from(id, body, nil)); err != nil {
-		return status, c.fail(doing, id, err)
-	}
-	if err := l.exhume(ctx, doing); err != nil {
-		return status, c.fail(doing, id, err)
+	err = s.core.outside(ctx, s.core.from(id, event.Resolved{Reason: shorten(reason)}, nil))
+	if err != nil {
+		return status, s.core.fail("resolve", id, err)
 	}
 	return status, nil
 }
@@ -265,7 +325,7 @@ func (c *core) lookAt(ctx context.Context, stream messagestore.StreamName) (*lif
 func statusOf[Out any](id string, l *life) (Status[Out], error) {
 	status := Status[Out]{
 		ID: id, Stream: l.stream, Version: l.version, State: l.state.state(), Started: l.startedAt, Changed: l.changedAt, Deadline: l.deadline,
-		Due: l.due, Step: l.step(), Waits: l.waitsFor(), Steps: l.statuses(),
+		Step: l.step(), Waits: l.waitsFor(), Steps: l.statuses(),
 	}
 	for _, one := range status.Steps {
 		if one.Step == status.Step {

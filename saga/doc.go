@@ -27,12 +27,13 @@
 // and compute: its time, its random numbers and its reads come from a step or from [Value].
 //
 // A step is recorded before it is done (Began, with its input) and afterwards (Done, with its output, in
-// one write with the next Began). After a kill in between, no process knows whether the step happened: the
-// next one does it again with the same [Key], by which the other side can tell. A [TxStep] is recorded in
+// one write with the next Began). Only a step with a nil undo before which there is nothing else to record, such as the
+// first of a saga, has its Began written with its Done. After a kill in between, no process knows whether the step happened:
+// the next one does it again with the same [Key], by which the other side can tell. A [TxStep] is recorded in
 // the transaction of its SQL, and is committed once. An [Ask] writes a command together with its Began,
 // and waits for the reply.
 //
-// A saga that waits holds no goroutine and no memory: the step returns [ErrWaiting], the function returns,
+// A saga that waits holds no goroutine, and all that wait hold at most 8 MiB of a process: the step returns [ErrWaiting], the function returns,
 // and it is run again when the awaited message comes.
 //
 // # From outside

@@ -34,3 +34,14 @@ func GoOn(ctx context.Context, of answered, m *messagestore.Message) error {
 func (s *Saga[In, Out]) Turn(ctx context.Context, m *messagestore.Message, failures int) error {
 	return s.core.handle(ctx, &work.Delivery{Item: queuing.Taking{Message: m, Failures: failures}})
 }
+
+// KeptBytes is how much a process keeps of the sagas of a definition.
+func KeptBytes(of answered) int {
+	k := of.answered().kept
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.size
+}
+
+// MaxKeptBytes bounds that.
+const MaxKeptBytes = maxKeptBytes

@@ -31,6 +31,7 @@ type life struct {
 	next    time.Time                   // when there will be, zero for not by itself
 	clock   *sample                     // of this life; nil for none yet
 	guessed bool                        // the messages behind the first were not looked for, and nothing is written yet
+	begun   bool                        // by this process, and no other can have gone on with it
 
 	noted []messagestore.Body // folded, and not written yet
 }
@@ -39,7 +40,12 @@ type life struct {
 // is no other message.
 func (c *core) goOn(ctx context.Context, m *messagestore.Message, fresh bool) (*life, error) {
 	l := newLife(c, m)
-	if err := l.begin(ctx, fresh); err != nil {
+	known, err := l.recall(ctx, fresh)
+	if err == nil && !known {
+		l = newLife(c, m)
+		err = l.begin(ctx, fresh)
+	}
+	if err != nil {
 		return l, err
 	}
 	for {
@@ -66,6 +72,35 @@ func (c *core) goOn(ctx context.Context, m *messagestore.Message, fresh bool) (*
 
 func newLife(c *core, m *messagestore.Message) *life {
 	return &life{core: c, state: newState(), stream: m.Stream, cause: m, version: messagestore.NoStream}
+}
+
+// recall takes up what the process knows of the saga, and reads what follows. It reports whether that is the saga.
+func (l *life) recall(ctx context.Context, fresh bool) (is bool, err error) {
+	known := l.kept.take(l.cause)
+	if known == nil {
+		return false, nil
+	}
+	l.state, l.version, l.seen = known.state, known.version, known.seen
+	if fresh && known.begun {
+		l.guessed, l.begun = true, true
+		return true, nil
+	}
+	for m, err := range l.store.ReadStream(ctx, l.stream, known.version) {
+		if err != nil {
+			return false, err
+		}
+		if !is {
+			if is = m.Position == known.version && m.GlobalPosition == known.seen; !is {
+				return false, nil
+			}
+			continue
+		}
+		if err := l.take(m); err != nil {
+			return false, &malformedError{err}
+		}
+		l.version, l.seen = m.Position, m.GlobalPosition
+	}
+	return is, nil
 }
 
 // begin learns the state of the saga. Behind the message that starts it there is most often none: the first write, before
@@ -258,7 +293,7 @@ func merge(writes, more []messagestore.StreamWrite) ([]messagestore.StreamWrite,
 
 // wrote tells that the write was stored.
 func (l *life) wrote(w messagestore.Written, events []messagestore.Body) {
-	l.version, l.seen, l.noted, l.guessed = w.Version, w.GlobalPosition, nil, false
+	l.version, l.seen, l.changedAt, l.noted, l.guessed = w.Version, w.GlobalPosition, w.Time, nil, false
 	for _, event := range events {
 		l.fold(event)
 	}

@@ -118,7 +118,7 @@ func Answer[T messagestore.Body, Out any](
 		replied.Attempt = attempt
 		reply := messagestore.Follow(m.Message, replied)
 		reply.ID = reservation.DeriveID(m.Message, "saga reply to "+step)
-		_, err = c.store.WriteStreams(ctx, c.from(stream.CardinalID(), reply, nil))
+		err = c.outside(ctx, c.from(stream.CardinalID(), reply, nil))
 		switch {
 		case errors.Is(err, messagestore.ErrIDConflict):
 			return nil // an earlier delivery has replied

@@ -325,7 +325,16 @@ func (r *Run) do(all []*one) error {
 		}
 		begun = append(begun, a)
 	}
-	if len(begun) > 0 {
+	switch {
+	case len(begun) == 0:
+	case r.leavesNothing(begun):
+		if r.life.guessed && !r.life.begun {
+			return errMoved // it is read first: an earlier turn may have done these
+		}
+		for _, a := range begun {
+			r.life.note(a.began)
+		}
+	default:
 		if err := r.begin(begun); err != nil {
 			return err
 		}
@@ -341,6 +350,12 @@ func (r *Run) do(all []*one) error {
 		}
 	}
 	return nil
+}
+
+// leavesNothing reports whether the beginning of steps is recorded with their end: there is nothing to undo if that is lost,
+// and nothing that has to be recorded before.
+func (r *Run) leavesNothing(all []asked) bool {
+	return len(r.life.noted) == 0 && !slices.ContainsFunc(all, func(a asked) bool { return !a.of.root().nothing || a.of.pivot })
 }
 
 // begins returns the event with which a step begins, or begins again.

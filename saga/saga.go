@@ -86,6 +86,7 @@ type core struct {
 	functions map[int]func(r *Run, input json.RawMessage) (json.RawMessage, error)
 	config    Config
 
+	kept     *kept
 	running  atomic.Bool
 	counts   work.Counts
 	endings  atomic.Int64
@@ -141,10 +142,20 @@ func newSaga[In, Out any](store store, name string, f func(r *Run, in In) (Out, 
 	}
 	c.source = work.Source{
 		Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: queueOf(c.category), Policy: queuing.Policy{MaxFailures: maxFailures},
-		Wakes: event.Wakes, Logger: c.config.Logger,
+		Logger: c.config.Logger, Wakes: event.Wakes, Pokes: work.NewPokes(),
 	}
-	c.wakeups = wakeups.New(store, c.category, []string{event.TypeCompleted, event.TypeCompensated, event.TypeResolved, event.TypeSuspended}, c.config.PollInterval, c.config.Logger)
+	c.kept = newKept()
+	c.wakeups = wakeups.New(store, c.category, []string{event.TypeCompleted, event.TypeCompensated, event.TypeResolved, event.TypeSuspended}, c.config.PollInterval, c.config.Logger).Paced(c.tailPause)
 	return &Saga[In, Out]{c}, nil
+}
+
+// tailPause is how long the end of a saga may go unseen that another process has brought about: while this one has a runner,
+// that tells most ends.
+func (c *core) tailPause() time.Duration {
+	if c.running.Load() {
+		return 10 * time.Millisecond
+	}
+	return 0
 }
 
 func (c *core) defaults() {

@@ -31,7 +31,7 @@ const (
 type state struct {
 	started   *event.Started
 	startedAt time.Time
-	changedAt time.Time // of the last message that was read
+	changedAt time.Time // of the last message that was read or written
 	deadline  time.Time // zero for none
 
 	steps  []*step // in the order in which they began
@@ -55,11 +55,6 @@ type state struct {
 	ended        State // "" for none
 	output       json.RawMessage
 	later        string // a type that this release does not know
-
-	// Of the item in the queue, where that was asked for.
-	item   messagestore.GlobalPosition
-	due    time.Time // when the next turn is, zero for none
-	buried bool      // it is dead
 }
 
 // A step has begun.
@@ -114,11 +109,20 @@ func (s *state) take(m *messagestore.Message) error {
 	if (m.Position == 0) != (m.Type == event.TypeStarted) {
 		return fmt.Errorf("%s: a saga's stream begins with %s, and has no other", m, event.TypeStarted)
 	}
-	if started, is := body.(event.Started); is && started.DeadlineMillis > 0 {
-		s.deadline = m.Time.Add(time.Duration(started.DeadlineMillis) * time.Millisecond)
+	if started, is := body.(event.Started); is {
+		s.starts(started, m.Time)
+		return nil
 	}
 	s.fold(body)
 	return nil
+}
+
+// starts folds the first message.
+func (s *state) starts(started event.Started, at time.Time) {
+	s.startedAt, s.changedAt = at, at
+	if s.fold(started); started.DeadlineMillis > 0 {
+		s.deadline = at.Add(time.Duration(started.DeadlineMillis) * time.Millisecond)
+	}
 }
 
 // fold adds a message to the state.

@@ -100,6 +100,7 @@ type definition struct {
 	suspend bool
 	undoing Retry
 	pivot   bool
+	nothing bool // it has no undo
 	invalid error
 	base    *definition // of a step with a key: without it
 }
@@ -218,6 +219,7 @@ func NewStep[In, Out any](
 	name string, do func(ctx context.Context, in In) (Out, error), undo func(ctx context.Context, in In, out *Out) error, config *StepConfig,
 ) *Step[In, Out] {
 	s := &Step[In, Out]{define(name, event.KindCall, do == nil), do, undo}
+	s.of.nothing = undo == nil
 	s.of.configure(config)
 	return s
 }

@@ -112,6 +112,7 @@ func (c *core) handle(ctx context.Context, d *work.Delivery) error {
 	}
 	switch {
 	case isMalformed:
+		c.kept.drop(l.stream)
 		return ends(queuing.Finish{Kind: queuing.Complete}, err)
 	case err != nil && gone:
 		return ends(queuing.Finish{Kind: queuing.Unhandled}, err)
@@ -126,19 +127,24 @@ func (c *core) handle(ctx context.Context, d *work.Delivery) error {
 	c.source.Outage.Works(key)
 	if l.ended != "" {
 		c.endings.Add(1)
-		c.wakeups.Tell(l.stream)
+		c.kept.drop(l.stream) // before it is told: see Wait
+		c.wakeups.Tell(l.stream, l)
 		return nil
 	}
 	finish := queuing.Finish{Kind: queuing.Wait, Delay: queuing.MaxDelay, Seen: l.seen}
 	if !l.next.IsZero() {
 		finish.Delay = l.pause()
 	}
-	if l.suspended == nil {
+	why := l.suspended
+	if !l.guessed && len(l.noted) == 0 {
+		c.kept.put(l) // the state is another turn's from now on
+	}
+	if why == nil {
 		return &turned{finish, errWaits}
 	}
 	finish.Kind = queuing.Suspend
-	c.wakeups.Tell(l.stream)
-	return ends(finish, errors.New(l.suspended.Reason)) //nolint:err113 // it is the text
+	c.wakeups.Tell(l.stream, nil)
+	return ends(finish, errors.New(why.Reason)) //nolint:err113 // it is the text
 }
 
 // giveUp suspends a saga for an error by which its turns have failed too often, and does what may be done with a suspended one.

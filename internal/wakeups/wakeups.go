@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/backoff"
@@ -41,6 +42,7 @@ type Wakeups struct {
 	interval time.Duration
 	log      logger.Logger
 	outage   *outage.Outage // of the store
+	pause    func() time.Duration
 
 	mu      sync.Mutex
 	waiters map[messagestore.StreamName][]*Waiter
@@ -55,11 +57,19 @@ func New(store Store, category messagestore.Category, types []string, interval t
 	}
 }
 
+// Paced has the category read not sooner than a pause after it was wanted, and after the read before: for where most is
+// told by [Wakeups.Tell]. The pause may be 0. It is called before any other method, and returns w.
+func (w *Wakeups) Paced(pause func() time.Duration) *Wakeups {
+	w.pause = pause
+	return w
+}
+
 // A Waiter waits for messages of one stream. It is for one goroutine.
 type Waiter struct {
 	of      *Wakeups
 	stream  messagestore.StreamName
 	bell    chan *messagestore.Message
+	told    atomic.Pointer[any]
 	tailing bool // a tail was running when it began to listen, or does so by now
 }
 
@@ -79,6 +89,12 @@ func (w *Waiter) On(stream messagestore.StreamName) (fresh bool) {
 	return true
 }
 
+// Again has the category read from the message after position on, also if it is read already further on.
+func (w *Waiter) Again(position messagestore.GlobalPosition) {
+	w.of.tail(position.Next())
+	w.tailing = true
+}
+
 // From has the category read from the message after position on, if no goroutine reads it yet. Position is
 // the position of a message that was there when the waiter began to listen.
 func (w *Waiter) From(position messagestore.GlobalPosition) {
@@ -96,6 +112,7 @@ func (w *Waiter) Bell() <-chan *messagestore.Message { return w.bell }
 func (w *Waiter) Leave() {
 	if w.bell != nil {
 		w.of.leave(w)
+		w.told.Store(nil)
 		w.bell, w.stream = nil, ""
 	}
 }
@@ -162,7 +179,10 @@ func (w *Wakeups) read(r *tail) {
 	key := outage.Key{By: "waiters of " + string(w.category), To: "read for those that wait"}
 	defer w.outage.Ends(key.By)
 	q := messagestore.CategoryQuery{Category: w.category, Limit: maxPage, Filter: messagestore.Filter{Types: w.types}}
-	for failures := 0; w.wanted(r, &q); {
+	for failures := 0; ; {
+		if w.rest(r); !w.wanted(r, &q) {
+			return
+		}
 		page, err := w.readPage(q)
 		if errors.Is(err, messagestore.ErrClosed) {
 			w.closed()
@@ -211,13 +231,48 @@ func (w *Waiter) ring(m *messagestore.Message) {
 	w.bell <- m // there is room: no other goroutine sends
 }
 
-// Tell has the waiters of a stream look at once.
-func (w *Wakeups) Tell(stream messagestore.StreamName) {
+// Tell has the waiters of a stream look at once, at what became of it: see [Waiter.Told].
+func (w *Wakeups) Tell(stream messagestore.StreamName, what any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, one := range w.waiters[stream] {
+		one.told.Store(&what)
 		one.ring(nil)
 	}
+}
+
+// Told returns what [Wakeups.Tell] told last of the stream, nil for nothing. It is the same for all waiters.
+func (w *Waiter) Told() any {
+	if what := w.told.Load(); what != nil {
+		return *what
+	}
+	return nil
+}
+
+// rest waits for the pause, or until there are no waiters.
+func (w *Wakeups) rest(r *tail) {
+	if w.pause == nil {
+		return
+	}
+	pause := w.pause()
+	if pause == 0 {
+		return
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for w.awaited() {
+		select {
+		case <-timer.C:
+			return
+		case <-r.again:
+		}
+	}
+}
+
+func (w *Wakeups) awaited() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.waiters) > 0
 }
 
 // wanted tells whether there are waiters still, and from where on the category is to be read. If there

@@ -50,8 +50,47 @@ type Source struct {
 	Driver queuing.Driver
 	Queue  queuing.Queue
 	Policy queuing.Policy
-	Wakes  []string // of a queue of streams
 	Logger logger.Logger
+
+	// Of a queue of streams: the types that wake, and the messages of this process that open an item or wake one. The
+	// category has other messages, most of them of the worker's own turns, so what else is heard of it is looked at
+	// with pauses.
+	Wakes []string
+	Pokes *Pokes
+}
+
+// Pokes tell the worker of a process of what the process itself has written. They are safe for concurrent use.
+type Pokes struct {
+	bell chan struct{}
+	last atomic.Int64
+}
+
+// NewPokes returns pokes that nobody has heard yet.
+func NewPokes() *Pokes { return &Pokes{bell: make(chan struct{}, 1)} }
+
+// Poke has the worker look for a message that was written at a position, unless it has found it.
+func (p *Pokes) Poke(position messagestore.GlobalPosition) {
+	if p == nil {
+		return
+	}
+	for at := int64(position); ; {
+		before := p.last.Load()
+		if before >= at || p.last.CompareAndSwap(before, at) {
+			break
+		}
+	}
+	select {
+	case p.bell <- struct{}{}:
+	default:
+	}
+}
+
+// heard is received from when there was a poke. It is nil without pokes.
+func (p *Pokes) heard() <-chan struct{} {
+	if p == nil {
+		return nil
+	}
+	return p.bell
 }
 
 // Config is what a call of [Run] is to do. All of it is set and within bounds.
@@ -133,9 +172,13 @@ type work struct {
 	ticket   int64
 	ticketed bool // there was a ticket since the last item
 	wakeAt   time.Time
-	renew    bool      // the answer of a take was lost
-	left     time.Time // the session was left first, while renew is set
-	failures int       // of the store, in a row
+	lookAt   time.Time                   // to look then for what was heard of a queue of streams
+	took     time.Time                   // the last take began
+	misses   int                         // takes in a row that only looked, and found nothing
+	met      messagestore.GlobalPosition // of the items that were delivered, the highest
+	renew    bool                        // the answer of a take was lost
+	left     time.Time                   // the session was left first, while renew is set
+	failures int                         // of the store, in a row
 
 	mu       sync.Mutex
 	session  int64
@@ -205,6 +248,7 @@ type ending struct {
 	flight *Delivery
 	err    error     // of the handler
 	after  time.Time // not reported before
+	rides  bool      // or before that, with what else a take is for
 
 	// Of a call of the job's: closed when the store has told what it answers.
 	told   chan struct{}
@@ -254,10 +298,15 @@ func (w *work) run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-w.wakes: // a handler has returned
 		case <-bell:
-			w.look = true
+			w.rung()
+		case <-w.Pokes.heard():
+			w.look = w.look || messagestore.GlobalPosition(w.Pokes.last.Load()) > w.met
 		case <-timer.C:
-			if !w.wakeAt.IsZero() && !time.Now().Before(w.wakeAt) {
-				w.look, w.wakeAt = true, time.Time{}
+			now := time.Now()
+			for _, at := range []*time.Time{&w.wakeAt, &w.lookAt} {
+				if !at.IsZero() && !now.Before(*at) {
+					w.look, *at = true, time.Time{}
+				}
 			}
 		case <-poll.C:
 			if free > 0 {
@@ -269,10 +318,34 @@ func (w *work) run(ctx context.Context) error {
 	return errors.Join(lasting, w.drain(ctx))
 }
 
+const (
+	// A worker of a queue of streams looks for what it only heard of so long after its last take. The time doubles with each
+	// take that finds nothing.
+	minLookPause = 4 * time.Millisecond
+	maxLookPause = 16 * time.Millisecond
+
+	// ridePause is for how long a completed item of a queue of streams, behind which nothing is held, is reported with a take that
+	// is for something else.
+	ridePause = 3 * time.Millisecond
+)
+
+// rung has the queue looked at because something was written to its category.
+func (w *work) rung() {
+	at := w.took
+	if len(w.Wakes) > 0 {
+		at = at.Add(min(minLookPause<<min(w.misses, 8), maxLookPause))
+	}
+	if !time.Now().Before(at) {
+		w.look = true
+	} else if w.lookAt.IsZero() || at.Before(w.lookAt) {
+		w.lookAt = at
+	}
+}
+
 // untilNext is for how long nothing happens by itself.
 func (w *work) untilNext(soonest time.Time) time.Duration {
 	next := time.Hour
-	for _, at := range []time.Time{soonest, w.wakeAt} {
+	for _, at := range []time.Time{soonest, w.wakeAt, w.lookAt} {
 		if !at.IsZero() {
 			next = min(next, max(time.Until(at), time.Millisecond))
 		}
@@ -285,10 +358,11 @@ func (w *work) due() (due []*ending, free int, soonest time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
+	takes := w.look || w.stopping || slices.ContainsFunc(w.pending, func(e *ending) bool { return !now.Before(e.after) })
 	kept := w.pending[:0]
 	for _, e := range w.pending {
 		switch {
-		case len(due) < queuing.MaxItems && !now.Before(e.after):
+		case len(due) < queuing.MaxItems && (!now.Before(e.after) || e.rides && takes):
 			due = append(due, e)
 		default:
 			kept = append(kept, e)
@@ -351,11 +425,15 @@ func (w *work) take(ctx context.Context, due []*ending, want int) error {
 	}
 	if want > 0 {
 		t.Ticket = w.ticket
-		if w.look && !w.ticketed {
+		// What another process began is no worse off there: a queue of streams needs no line.
+		if w.look && !w.ticketed && len(w.Wakes) == 0 {
 			t.Wait = queuing.MaxWait
 		}
 	}
 	began := time.Now()
+	if want > 0 {
+		w.took, w.lookAt = began, time.Time{}
+	}
 	taken, err := w.Driver.QueueTake(ctx, t)
 	if err == nil && len(taken.Endings) != len(due) {
 		err = fmt.Errorf("%w: the store told %d endings of %d", messagestore.ErrOutcomeUnknown, len(taken.Endings), len(due))
@@ -371,6 +449,15 @@ func (w *work) take(ctx context.Context, due []*ending, want int) error {
 		w.ended(e, taken.Endings[i])
 	}
 	if want > 0 {
+		switch {
+		case len(taken.Items) > 0:
+			w.misses = 0
+			for _, item := range taken.Items {
+				w.met = max(w.met, item.Message.GlobalPosition)
+			}
+		case len(due) == 0:
+			w.misses++
+		}
 		w.look = taken.More || len(taken.Items) == want
 		w.setWake(taken.Wake)
 		if taken.Ticket != 0 {
@@ -567,7 +654,11 @@ func (w *work) landed(f *Delivery, err error) (waited bool) {
 	open := f.open()
 	if open {
 		f.done = true
-		w.pending = append(w.pending, w.endingOf(f, err))
+		e := w.endingOf(f, err)
+		if e.Kind == queuing.Complete && len(w.Wakes) > 0 {
+			e.after, e.rides = time.Now().Add(ridePause), true
+		}
+		w.pending = append(w.pending, e)
 	}
 	w.mu.Unlock()
 	if !open {
@@ -925,7 +1016,7 @@ func (w *work) drainUntil(ctx context.Context, end time.Time) {
 		case <-ctx.Done():
 		case <-w.wakes:
 		case <-timer.C:
-			w.wakeAt = time.Time{}
+			w.wakeAt, w.lookAt = time.Time{}, time.Time{}
 		}
 		timer.Stop()
 	}

@@ -17,6 +17,9 @@ declare
   q dibs.queues;
   h dibs.queue_heads;
 begin
+  if queue_name is null or of_category is null then
+    raise exception 'invalid queue_name: it is not null, and the category is not either' using errcode = 'DB001', column = 'queue_name';
+  end if;
   done := true;
   name_kept := false;
   waiting := 0; out_items := 0; later := 0; suspended := 0; held := 0; dead := 0;

@@ -2,6 +2,7 @@ create or replace function dibs.refuse_removed_queue(q integer, queue_name text)
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 begin
   if not exists (select from dibs.queues x where x.id = q and x.removed is null) then

@@ -15,9 +15,13 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/tier"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	tier.ManyAtOnce()
+	goleak.VerifyTestMain(m)
+}
 
 // patient returns the configuration of an adoption in small steps, which gets its locks however
 // long the machine takes.
