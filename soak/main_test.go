@@ -228,6 +228,7 @@ func TestARunOfSagasIsCheckedAndLeavesNothing(t *testing.T) {
 	told(t, dir, nil)
 	verdict, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
 	require.NoError(t, err)
+	require.Regexp(t, `, [1-9]\d* of them by known runners`, string(verdict))
 	require.Regexp(t, `\n  completed +\d+ +[1-9]`, string(verdict))
 	require.Regexp(t, `\n  rung +\d+ +[1-9]`, string(verdict))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "verdict.txt"), nil, 0o600))

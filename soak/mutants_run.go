@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/mutants"
 	"github.com/dibs-go/dibs/soak/queues"
+	"github.com/dibs-go/dibs/soak/sagas"
 	"github.com/dibs-go/dibs/soak/work"
 )
 
@@ -95,6 +96,8 @@ func (f mutantsRun) pass(ctx context.Context, s *mutants.Scene) error {
 		return f.passIntents(ctx, s)
 	case s.OfQueues():
 		return f.passQueues(ctx, s)
+	case s.OfSagas():
+		return f.passSagas(ctx, s)
 	}
 	tormented := time.Duration(0)
 	for round := 0; ; round++ {
@@ -195,6 +198,18 @@ func (f mutantsRun) broken(ctx context.Context, m *mutants.Mutant, program strin
 		}
 		return broken, options.Duration, nil
 	}
+	if m.Scene.OfSagas() {
+		options := m.Scene.SagaOptions(m, f.Seed, round)
+		options.Program = program
+		verdict, _, err := f.onceSagas(ctx, options, dir)
+		if err != nil {
+			return nil, 0, err
+		}
+		for rule := range verdict.Broken {
+			broken = append(broken, rule)
+		}
+		return broken, options.Duration, nil
+	}
 	options := m.Scene.Options(m, f.Seed, round)
 	options.Program = program
 	verdict, _, err := f.once(ctx, options, dir)
@@ -284,6 +299,44 @@ func (f mutantsRun) onceQueues(ctx context.Context, options queues.Options, dir 
 		return nil, nil, err
 	}
 	return queues.Check(in), complaints, nil
+}
+
+// passSagas is pass for a scene of sagas.
+func (f mutantsRun) passSagas(ctx context.Context, s *mutants.Scene) error {
+	tormented := time.Duration(0)
+	for round := 0; ; round++ {
+		options := s.SagaOptions(nil, f.Seed, round)
+		tormented += options.Duration
+		dir := filepath.Join(f.Out, fmt.Sprintf("control-%s-%d", s.Name, round))
+		verdict, complaints, err := f.onceSagas(ctx, options, dir)
+		if err != nil {
+			return err
+		}
+		least := &sagas.Counts{Sagas: 50, Completed: 20, Compensated: 10, Kills: 2, Rung: 200, Letters: 50}
+		enough := len(verdict.Counts.Missed(least)) == 0 && verdict.Known > 0
+		if enough && verdict.Passed() && len(complaints) == 0 {
+			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %d sagas, %d timers and %d letters\n",
+				s.Name, verdict.Counts.Sagas, verdict.Counts.Rung, verdict.Counts.Letters)
+			return os.RemoveAll(dir)
+		}
+		if !verdict.Passed() || len(complaints) > 0 || tormented > f.limit() {
+			fmt.Fprintln(os.Stdout, verdict, strings.Join(complaints, "\n"))
+			return fmt.Errorf("%w: %s", errNoControl, dir)
+		}
+	}
+}
+
+func (f mutantsRun) onceSagas(ctx context.Context, options sagas.Options, dir string) (*sagas.Verdict, []string, error) {
+	options.Out, options.Dir = dir, f.Dir
+	complaints, err := sagas.Run(ctx, options, zerolog.Nop())
+	if err != nil {
+		return nil, nil, err
+	}
+	in, err := sagas.Read(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	return sagas.Check(in), complaints, nil
 }
 
 // build returns the program of clients that have the bug, "" for this one if the bug is not in Go.

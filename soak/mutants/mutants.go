@@ -19,7 +19,7 @@ type Mutant struct {
 	Breaks []Promise
 }
 
-// A Promise is an invariant that a run is checked for: a [check.Invariant], an intents.Rule or a queues.Rule.
+// A Promise is an invariant that a run is checked for: a [check.Invariant], or a Rule of package intents, queues or sagas.
 type Promise interface{ String() string }
 
 // Where says where the bug is.
@@ -41,7 +41,7 @@ var skips = []Promise{check.NoSkip, check.Order, check.Complete}
 
 // All returns every bug there is, always in the same order.
 func All() []*Mutant {
-	return slices.Concat(order(), writes(), outcomes(), consumers(), replicas(), reservations(), leases(), queued())
+	return slices.Concat(order(), writes(), outcomes(), consumers(), replicas(), reservations(), leases(), queued(), ofSagas())
 }
 
 func sql(edits ...harness.Edit) harness.Mutant { return harness.Mutant{SQL: edits} }

@@ -23,27 +23,28 @@ type Scene struct {
 	replicas    harness.Replicas // that come and go
 	holders     *holders         // of intents, nil for another
 	workers     *workers         // of a queue, nil for another
+	runners     *runners         // of sagas, nil for another
 }
 
 var none harness.Failovers
 
 // Where the server is killed there is time to do something before it is killed again.
 var (
-	alone   = &Scene{"alone", 6, 1, 3, 0, 4 * time.Second, nil, 3, 4, none, harness.Replicas{}, nil, nil}   // most writes go by themselves
-	groups  = &Scene{"groups", 4, 10, 2, 0, 4 * time.Second, nil, 3, 4, none, harness.Replicas{}, nil, nil} // most go in groups
-	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}, 3, 4, none, harness.Replicas{}, nil, nil}
-	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 3, 4, none, harness.Replicas{}, nil, nil}
-	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}, 3, 4, none, harness.Replicas{}, nil, nil}
+	alone   = &Scene{"alone", 6, 1, 3, 0, 4 * time.Second, nil, 3, 4, none, harness.Replicas{}, nil, nil, nil}   // most writes go by themselves
+	groups  = &Scene{"groups", 4, 10, 2, 0, 4 * time.Second, nil, 3, 4, none, harness.Replicas{}, nil, nil, nil} // most go in groups
+	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}, 3, 4, none, harness.Replicas{}, nil, nil, nil}
+	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 3, 4, none, harness.Replicas{}, nil, nil, nil}
+	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}, 3, 4, none, harness.Replicas{}, nil, nil, nil}
 	// A question about a write waits for a stopped writer that holds the category's lock. So there are many
 	// categories, most of them without a stopped writer, and each client has connections to spare.
-	pauses  = &Scene{"pauses", 4, 4, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 24, 12, none, harness.Replicas{}, nil, nil}
-	backups = &Scene{"backups", 3, 3, 5, 0, 4 * time.Second, nil, 3, 4, harness.Failovers{PutBacks: 1}, harness.Replicas{}, nil, nil}
+	pauses  = &Scene{"pauses", 4, 4, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 24, 12, none, harness.Replicas{}, nil, nil, nil}
+	backups = &Scene{"backups", 3, 3, 5, 0, 4 * time.Second, nil, 3, 4, harness.Failovers{PutBacks: 1}, harness.Replicas{}, nil, nil, nil}
 	crowds  = &Scene{
 		"crowds", 2, 2, 20, 0, 10 * time.Second,
 		[]string{check.JoinLeave, check.KillMember, check.StopMember},
 		1, 4, none,
 		harness.Replicas{Shares: true, InOrder: true, Most: 4, Only: true},
-		nil, nil,
+		nil, nil, nil,
 	}
 )
 

@@ -62,7 +62,8 @@ type Row struct {
 	Process string `json:"process"`
 }
 
-// A Turn of a saga came to nothing. It explains that the saga went on late, and nothing else.
+// A Turn of a saga, or the delivery of a timer, came to nothing. It explains that a saga went on late, or that a timer rang
+// again, and nothing else.
 type Turn struct {
 	Stream string `json:"stream"`
 	What   string `json:"what"` // e: its process was gone, or had no server for a lease; f: the store failed, or another process went on
@@ -74,7 +75,7 @@ type Inputs struct {
 	Messages []*Message // in their order
 	Calls    []*Call
 	Rows     []Row
-	Turns    []Turn // of each saga in their order
+	Turns    []Turn // of each stream in their order
 }
 
 // The files of a run, beside the histories.
@@ -130,6 +131,7 @@ type checker struct {
 	*Verdict
 	sagas   map[string]*tale
 	writer  map[string]string // of a message, by its id
+	lost    map[string]int    // deliveries of a timer's stream that came to nothing
 	kills   []fall
 	cuts    []fall
 	stops   []fall
@@ -150,7 +152,7 @@ type fall struct {
 
 // Check holds the histories and the store against each other.
 func Check(in *Inputs) *Verdict {
-	c := &checker{Inputs: in, Verdict: &Verdict{}, sagas: map[string]*tale{}, writer: map[string]string{}}
+	c := &checker{Inputs: in, Verdict: &Verdict{}, sagas: map[string]*tale{}, writer: map[string]string{}, lost: map[string]int{}}
 	slices.SortStableFunc(c.Calls, func(a, b *Call) int { return cmp.Compare(a.At, b.At) })
 	for _, call := range c.Calls {
 		c.take(call)
@@ -167,6 +169,10 @@ func Check(in *Inputs) *Verdict {
 		t.rows = append(t.rows, r)
 	}
 	for _, turn := range c.Turns {
+		if !strings.HasPrefix(turn.Stream, string(category)) {
+			c.lost[turn.Stream]++
+			continue
+		}
 		t := c.tale(strings.TrimPrefix(turn.Stream, string(category)+"-"))
 		t.turns = append(t.turns, turn)
 	}

@@ -300,6 +300,22 @@ func TestTurnsThatWereLostExplainThatASagaGoesOnLate(t *testing.T) {
 	require.Contains(t, late(9100, first, second).Broken, Woken)
 }
 
+// A machine that stands for longer than a lease has a timer ring again, where its delivery came to nothing.
+func TestADeliveryThatWasLostExplainsThatATimerRingsAgain(t *testing.T) {
+	t.Parallel()
+	again := func(ms int64, turns ...Turn) *Verdict {
+		w := newWorld()
+		w.called(Cut, 2500).Target = "runner-2"
+		w.called(Ring, 2600).At = at(ms)
+		w.Turns = turns
+		return Check(&w.Inputs)
+	}
+	lost := Turn{"ring-t2", "e", at(2000)}
+	require.True(t, again(2600, lost).Passed())
+	require.Contains(t, again(2600).Broken, Once)
+	require.Contains(t, again(1000, lost).Broken, Once, "before the lease can be over")
+}
+
 func TestGoalsThatAreMissedAreNamed(t *testing.T) {
 	t.Parallel()
 	n := Short

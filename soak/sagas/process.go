@@ -212,15 +212,18 @@ func (p *process) answer(step string) handler.Func[Parcel] {
 		if queue.JobOf(ctx).Deliveries > 0 {
 			return attempt, nil
 		}
-		most := 300 * time.Millisecond
-		if step == "seal" {
-			most = 4 * sealTimeout
+		least, most := time.Duration(0), 300*time.Millisecond
+		switch {
+		case step == "seal" && attempt == 1: // too late, while the next attempt waits
+			least, most = sealTimeout, sealTimeout
+		case step == "seal":
+			return 0, handler.RetryAfter(sealTimeout*2/3, errDrawn)
 		}
 		switch drawn := h.random.IntN(100); {
-		case drawn < 55:
+		case drawn < 40:
 			return attempt, nil
 		case drawn < 90:
-			return 0, handler.RetryAfter(h.random.Sooner(most), errDrawn)
+			return 0, handler.RetryAfter(least+h.random.Sooner(most), errDrawn)
 		case drawn < 94:
 			return 0, handler.Refuse(errDrawn)
 		case drawn < 96:
@@ -282,7 +285,7 @@ func (p *process) customers(ctx, beginning context.Context) {
 func (h *hand) order() Order {
 	often := h.random.Often
 	o := Order{
-		Lines: h.random.IntN(3), Beside: often(20), Pay: often(60), Ship: often(30), Seal: often(20), Approve: often(25), Pivot: often(30), Last: often(40),
+		Lines: h.random.IntN(3), Beside: often(20), Pay: often(60), Ship: often(30), Seal: often(40), Approve: often(25), Pivot: often(30), Last: often(40),
 		Fail: often(12),
 	}
 	if often(30) {

@@ -12,6 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/server"
@@ -130,13 +134,25 @@ const leftQuery = `
 		(select count(*) from dibs.messages m join dibs.queues q on q.category = m.category
 			where m.category <> $1 and m.global_position > coalesce((select h.cursor from dibs.queue_heads h where h.queue = q.id order by h.version desc limit 1), 0))`
 
-// drain waits until nothing is left.
+// drain waits until nothing is left. What has lost turns with its process again and again waits for minutes, so an operator
+// has it offered soon.
 func (r *run) drain(ctx context.Context) error {
 	call := r.recorder.Begin(Record{Call: Drain})
 	limited, cancel := context.WithTimeout(ctx, r.Drain)
 	defer cancel()
+	store, err := postgres.Open(ctx, r.postgres.URL(crew.Database), &postgres.Config{Logger: logger.Silent()})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
 	a := Record{Answer: Failed}
-	for {
+	for retry := time.Now().Add(r.Drain / 3); ; {
+		if time.Now().After(retry) {
+			retry = time.Now().Add(r.Drain / 6)
+			if err := offer(ctx, store); err != nil {
+				return err
+			}
+		}
 		var open, items, beyond int
 		err := r.ask(ctx, func(conn *pgx.Conn) error {
 			return conn.QueryRow(ctx, leftQuery, string(category)).Scan(&open, &items, &beyond)
@@ -157,6 +173,33 @@ func (r *run) drain(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// offer has failed items offered now.
+func offer(ctx context.Context, d *postgres.Driver) error {
+	queues, err := d.Queues(ctx)
+	if err != nil {
+		return err
+	}
+	for _, q := range queues {
+		later, err := d.QueueItems(ctx, queuing.List{Queue: q.Queue, State: queuing.Later, Limit: 1000})
+		if err != nil {
+			return err
+		}
+		var failed []messagestore.GlobalPosition
+		for _, item := range later {
+			if item.Failures > 0 {
+				failed = append(failed, item.Position)
+			}
+		}
+		if len(failed) == 0 {
+			continue
+		}
+		if _, err := d.QueueChange(ctx, queuing.Change{Queue: q.Queue, Action: queuing.RetryNow, Positions: failed, Reason: "no more faults"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (r *run) dump(ctx context.Context) error {
 	file := func(name string) string { return filepath.Join(r.crew.Out, name) }
 	return r.ask(ctx, func(conn *pgx.Conn) error {
@@ -167,8 +210,8 @@ func (r *run) dump(ctx context.Context) error {
 				from dibs.messages where category in ($1, $2, $3) order by 1`, string(category), string(posts), string(rings)),
 			crew.Dump[Turn](ctx, conn, file(turnsFile), `
 				select m.stream_name, l.what::text, (extract(epoch from l.at) * 1000000)::bigint
-				from dibs.queue_log l join dibs.queues q on q.id = l.queue and q.category = $1 join dibs.messages m on m.global_position = l.position
-				order by l.position, l.version`, string(category)),
+				from dibs.queue_log l join dibs.queues q on q.id = l.queue and q.category in ($1, $2) join dibs.messages m on m.global_position = l.position
+				order by l.position, l.version`, string(category), string(rings)),
 			crew.Dump[Row](ctx, conn, file(rowsFile), "select saga, step, what, process from public."+rowsTable+" order by 1, 2, 3"),
 		)
 	})

@@ -1,0 +1,90 @@
+package mutants
+
+import (
+	"time"
+
+	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/sagas"
+)
+
+// runners run sagas, ring timers and send letters, in runs of package sagas. The server is not killed: each run has more
+// sagas so.
+type runners struct{ processes, customers, timers int }
+
+var ran = &Scene{Name: "runners", runners: &runners{processes: 3, customers: 40, timers: 50}}
+
+// OfSagas reports whether runs of the scene are runs of package sagas.
+func (s *Scene) OfSagas() bool { return s.runners != nil }
+
+// runTime is the duration of the first run of a scene of sagas. Sagas meet their deadlines while it is drained.
+const runTime = 10 * time.Second
+
+// SagaOptions are the options of a run of a scene of sagas.
+func (s *Scene) SagaOptions(m *Mutant, seed uint64, round int) sagas.Options {
+	o := sagas.Options{
+		Seed: seed + uint64(round), Duration: runTime << round, Drain: 2 * runTime, Runners: s.runners.processes, Customers: s.runners.customers,
+		Timers: s.runners.timers, Calm: true,
+	}
+	if m != nil {
+		o.Plant = &m.Plant
+	}
+	return o
+}
+
+// ofSagas are bugs of sagas, timers and relays.
+func ofSagas() []*Mutant {
+	const in = "saga"
+	broken := func(rules ...Promise) []Promise { return rules }
+	mutant := func(name, says string, breaks []Promise, edits ...harness.Edit) *Mutant {
+		return &Mutant{Name: name, Says: says, Scene: ran, Breaks: breaks, Plant: code(edits...)}
+	}
+	return []*Mutant{
+		mutant("turn-saw-all", "a turn ends as if it had seen what came meanwhile", broken(sagas.Woken, sagas.Heeded, sagas.Ended),
+			edit(in, "Delay: queuing.MaxDelay, Seen: l.seen}", "Delay: queuing.MaxDelay, Seen: l.seen + 1000}")),
+		{Name: "wake-up-forgotten", Says: "a message that came during a turn has no other follow", Plant: sql(
+			edit("queue_take", "case when y.turned and x.woken > coalesce(y.seen, 0) then 0 else greatest(y.delay, 0) end * interval", "greatest(y.delay, 0) * interval"),
+		), Scene: ran, Breaks: broken(sagas.Woken, sagas.Heeded, sagas.Ended)},
+		mutant("no-time-to-go-on", "a saga that waits has no time at which it goes on", broken(sagas.Woken, sagas.Heeded, sagas.Ended),
+			edit(in, "finish.Delay = l.pause()", "_ = l.pause()")),
+		mutant("no-due-for-deadline", "a saga that waits has no turn at its deadline", broken(sagas.Heeded, sagas.Ended),
+			edit(in, "return l.over(ctx, l.deadline)", `next := l.next
+				is, err := l.over(ctx, l.deadline)
+				if !is {
+					l.next = next
+				}
+				return is, err`)),
+		// The moment in which it matters is made longer.
+		mutant("record-beside-transaction", "a step in a transaction is recorded beside it", broken(sagas.Rows),
+			edit(in, "return at.writes(events, beside)", `writes, err := at.writes(events, beside)
+				if err != nil {
+					return nil, err
+				}
+				apart, err := at.store.WriteStreams(ctx, writes...)
+				if err != nil {
+					return nil, err
+				}
+				written = apart[0]
+				time.Sleep(20 * time.Millisecond)
+				return nil, nil`),
+			edit(in, "return all[0], events, nil", "_ = all\n\t\treturn written, events, nil")),
+		mutant("reply-to-any-attempt", "the reply to an earlier attempt is taken for that to the present one", broken(sagas.Replies),
+			edit(in, "!one.again && (b.Attempt == 0 || b.Attempt == one.attempts):", "!one.again:")),
+		mutant("saga-any-version", "a runner writes to a saga at any version", broken(sagas.Heeded, sagas.Story, sagas.Recorded, sagas.Fenced, sagas.Ended, sagas.Reversed),
+			edit(in, "Expected: l.version, Bodies: all, Final: true", "Expected: messagestore.AnyVersion, Bodies: all, Final: true")),
+		mutant("undone-forwards", "steps are undone in the order in which they began", broken(sagas.Reversed),
+			edit(in, "for _, began := range slices.Backward(l.steps) {", "for _, began := range slices.All(l.steps) {")),
+		mutant("cancel-not-heeded", "a cancel has no saga undone", broken(sagas.Heeded, sagas.Woken),
+			edit(in, "case s.cancel != nil && s.cancel.Reason != \"\":", "case s.cancel != nil && s.cancel.Reason != \"\" && s.compensating != nil:"),
+			edit(in, "case s.cancel != nil: return \"cancelled\"", "case s.cancel != nil && s.compensating != nil:\n\t\treturn \"cancelled\"")),
+		mutant("sleep-ends-early", "a time has come a fifth of a second early", broken(sagas.Punctual),
+			edit(in, "if l.clock != nil && !l.clock.earliest().Before(t) {", "if l.clock != nil && !l.clock.earliest().Add(200*time.Millisecond).Before(t) {")),
+		{Name: "timer-early", Says: "a timer rings a fifth of a second early", Plant: sql(
+			edit("queue_take", "then dibs.queue_due(x.metadata) end as due", "then dibs.queue_due(x.metadata) - interval '0.2 s' end as due"),
+		), Scene: ran, Breaks: broken(sagas.Early)},
+		mutant("sent-before-answer", "a relay has done with a message before its sink has answered", broken(sagas.Arrived, sagas.InOrder),
+			edit("outbox", "return panics.Call(func() error { return r.sink.Send(ctx, m) })", `go func() { _ = panics.Call(func() error { return r.sink.Send(context.WithoutCancel(ctx), m) }) }()
+				return nil`)),
+		mutant("relay-skips-key", "a relay passes over the messages of a key", broken(sagas.Arrived),
+			edit("outbox", "func (r *Relay) passesOver(m *messagestore.Message) bool {", "func (r *Relay) passesOver(m *messagestore.Message) bool {\n\tif m.Stream.ID() == \"7\" {\n\t\treturn true\n\t}")),
+	}
+}
