@@ -59,7 +59,7 @@ type SinkConfig struct {
 	Timeout time.Duration
 
 	// Remember is the number of subjects whose last sequence is remembered: 1 to 1,048,576. For any other
-	// the last message is read before one is published.
+	// a message is published as the first of its subject; if the server refuses it, the last message is read.
 	//
 	// Defaults to 65,536.
 	Remember int
@@ -184,9 +184,14 @@ func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
 
 func (s *Sink) send(ctx context.Context, subject string, m *outbox.Message) error {
 	var conflict error
-	for range maxConflicts {
+	for attempt := range maxConflicts + 1 {
 		before, known := s.last.get(subject)
-		if !known || before.global >= m.GlobalPosition {
+		_, topicKnown := s.streams.get(m.Topic)
+		guessed := !known && topicKnown && attempt == 0
+		switch {
+		case guessed: // that the subject has no message: the server refuses m if it has one, and then it is read
+			before = last{global: -1}
+		case !known || before.global >= m.GlobalPosition:
 			var err error
 			if before, err = s.read(ctx, subject, m); err != nil {
 				return err
@@ -211,6 +216,9 @@ func (s *Sink) send(ctx context.Context, subject string, m *outbox.Message) erro
 		s.last.drop(subject)
 		if !wrongSequence(err) {
 			return refusal(err)
+		}
+		if guessed {
+			continue
 		}
 		s.conflicts.Add(1)
 		s.streams.drop(m.Topic) // another stream has the subject, perhaps
