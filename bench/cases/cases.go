@@ -15,7 +15,7 @@ const (
 func All() []measure.Case {
 	var all []measure.Case
 	for _, kind := range []func() []measure.Case{
-		Write, Streams, Present, Refuse, Processes, Reserve, Intent, Inbox, Saga, Readers, WakeUp, Insert, Queue, Account, SQLite,
+		Write, Streams, Present, Refuse, Processes, Reserve, Intent, Inbox, Saga, Readers, WakeUp, Insert, Queue, Relay, Account, SQLite,
 	} {
 		all = append(all, kind()...)
 	}
