@@ -46,6 +46,8 @@ type Options struct {
 	//
 	// Defaults to real time, and short leases.
 	Bubble bool
+
+	spare func(*testing.T) // skips a sub-test that computes for long, if it is not its turn
 }
 
 // Run tests the drivers that the options open. Sub-tests that are left out are skipped with the reason.
@@ -56,6 +58,9 @@ func Run(t *testing.T, options Options) {
 			t.Parallel()
 			if test.needs&transactions != 0 && options.Begin == nil {
 				t.Skip("not applicable: the suite is not told how to begin a transaction")
+			}
+			if test.needs&busy != 0 && options.spare != nil {
+				options.spare(t)
 			}
 			run := func(t *testing.T) { test.run(t, newFixture(options.Open(t), options)) }
 			if options.Bubble && test.needs&busy == 0 {

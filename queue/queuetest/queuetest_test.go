@@ -56,7 +56,9 @@ func TestQueuesThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	bouncer := pgtest.PgBouncer(t, pgtest.URL(t))
 	pgtest.Pool(t)
-	Run(t, over(pgtest.Connect(t, bouncer.URL)))
+	options := over(pgtest.Connect(t, bouncer.URL))
+	options.spare = func(t *testing.T) { t.Helper(); tier.TakesTurns(t, 1, 4) } // each day without PgBouncer
+	Run(t, options)
 }
 
 // over has the drivers of a suite work over a pool.
