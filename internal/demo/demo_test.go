@@ -23,6 +23,7 @@ import (
 	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -50,6 +51,7 @@ func TestMain(m *testing.M) {
 		defer stop()
 		os.Exit(RunTicketing(ctx, os.Args[1:], os.Stdout, os.Stderr))
 	}
+	tier.ManyAtOnce()
 	if err := os.Unsetenv(stage.StoreVariable); err != nil { // a demo is told its store
 		panic(err)
 	}
