@@ -2,6 +2,7 @@ package saga_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -215,6 +216,26 @@ func TestASagaThatMeetsAnOutageAloneIsSuspended(t *testing.T) {
 	require.NoError(t, err)
 	defer running(t, s)()
 	await.Equal(t, "the state of the saga", saga.StateCompleted, func() saga.State { return must.New(s.Status(t.Context(), "7")).State })
+}
+
+// A transaction that waits for its connection for longer than the step's time is no attempt: nothing was called.
+func TestAWaitForAConnectionIsNoAttempt(t *testing.T) {
+	t.Parallel()
+	th := onSQLite(t)
+	seats := saga.NewTxStep[*sql.Tx, trip, int]("seats", th.txs, func(context.Context, *sql.Tx, trip) (int, error) { return 1, th.w.call(t.Context(), "take", "") }, nil,
+		&saga.StepConfig{Timeout: 50 * time.Millisecond, Retry: saga.Retry{MaxAttempts: 1}})
+	s := newSaga(t, th.txs.Store, func(r *saga.Run, in trip) (int, error) { return seats.Do(r, in) }, saga.Steps{seats}, nil)
+	begin(t, s, "7", trip{"LIS"})
+	started, err := th.txs.Last(t.Context(), s.Category().Stream("7"))
+	require.NoError(t, err)
+	th.transact(t, func(context.Context, *sql.Tx) error {
+		require.ErrorIs(t, s.Turn(t.Context(), started, 0), context.DeadlineExceeded)
+		return nil
+	})
+	require.Equal(t, []string{"Started"}, events(t, th.txs, "7"))
+	require.Empty(t, th.w.did())
+	defer running(t, s)()
+	require.Equal(t, saga.StateCompleted, waitInTime(t, s, "7").State)
 }
 
 // Functions that never return are left to themselves. They hold up their own saga alone, and only for a time.

@@ -297,7 +297,8 @@ type TxStep[Tx, In, Out any] struct {
 // NewTxStep returns a step that calls do in a transaction of txs, which is over the saga's store, and undo
 // in another. Each may be called more than once, and is committed once. A step that was not committed is not
 // undone, so undo always has an output; a nil undo is of a step that leaves nothing to undo. Both may add messages to their transaction: see [Write]. Errors are as for
-// [NewStep].
+// [NewStep]. What they change of the session, and not of the transaction alone, such as its search_path, stays with a pooled
+// connection: it meets whatever has that next.
 func NewTxStep[Tx, In, Out any](
 	name string, txs *messagestore.TxStore[Tx],
 	do func(ctx context.Context, tx Tx, in In) (Out, error), undo func(ctx context.Context, tx Tx, in In, out *Out) error, config *StepConfig,
@@ -396,10 +397,12 @@ func commit[Tx any](
 	f func(ctx context.Context, tx Tx) ([]messagestore.Body, error),
 ) (written messagestore.Written, events []messagestore.Body, err error) {
 	var refused error
+	called := false
 	all, err := txs.Transact(ctx, "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 		if events, refused = nil, nil; ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+		called = true
 		added := &adding{own: at.stream}
 		refused = panics.Call(func() (err error) {
 			defer added.end()
@@ -424,7 +427,7 @@ func commit[Tx any](
 	switch {
 	case isConflict && conflict.Stream == at.stream:
 		return written, nil, &storeError{errMoved}
-	case is && retryable.NotBegun, state:
+	case !called, is && retryable.NotBegun, state: // there was no connection for it, perhaps
 		return written, nil, &storeError{err}
 	case refused != nil && !errors.Is(err, messagestore.ErrOutcomeUnknown):
 		return written, nil, refused // by f, in its last call

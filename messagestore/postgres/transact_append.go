@@ -259,7 +259,7 @@ func (t *transaction) refused(ctx context.Context, err error, appends []messages
 	case isRaised(e, "dibs:ended"):
 		return nil, messagestore.ErrTransactionEnded
 	case isRaised(e, "dibs:refused") || e.Code == "DB003" || e.Code == "23505" && (e.ConstraintName == "messages_id" || e.ConstraintName == "messages_stream"):
-		return t.reason(ctx, err, appends)
+		return t.reason(ctx, appends)
 	case pglink.Retryable(err) || pglink.Stale(err):
 		return nil, &messagestore.RetryableError{Cause: d.failed(err)}
 	}
@@ -272,9 +272,11 @@ func isRaised(e *pgconn.PgError, text string) bool {
 	return e.Code == "22P02" && strings.Contains(e.Message, text)
 }
 
+var errReasonGone = errors.New("the messages were refused, and the reason was gone when it was asked for")
+
 // reason rolls back and returns why the messages are not written. The reason may be gone: a message
 // that was under way has been rolled back since.
-func (t *transaction) reason(ctx context.Context, cause error, appends []messagestore.Append) ([]messagestore.Written, error) {
+func (t *transaction) reason(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
 	d := t.driver
 	answers, err := t.ask(ctx, appends, []string{rollBackSQL, beginSQL}, []string{rollBackSQL})
 	switch {
@@ -285,7 +287,7 @@ func (t *transaction) reason(ctx context.Context, cause error, appends []message
 	case d.fences.raised(answers):
 		return nil, &messagestore.RetryableError{Cause: errors.New("a fence was raised")}
 	case len(answers) > 0 && answers[0].outcome == "written":
-		return nil, &messagestore.RetryableError{Cause: d.failed(cause)}
+		return nil, &messagestore.RetryableError{Cause: errReasonGone}
 	}
 	written, _, err := outcome(answers, appends)
 	return written, err
