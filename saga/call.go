@@ -49,6 +49,8 @@ type Status[Out any] struct {
 	//   - "step not ended": the function returned before a step of its had ended
 	//   - "operator": an [Operator] suspended it
 	//   - "stuck": the function called no step for ten seconds, and did not return
+	//   - "dead": its turns failed, or ended with their process, 20 times in a row. No message brings it back, nor its
+	//     deadline; Resume and Cancel do. Begin and Wait do not tell this.
 	Suspended string
 
 	// By is the name of the operator that suspended the saga, "" if none did.
@@ -65,6 +67,9 @@ type Status[Out any] struct {
 	// clock, or zero.
 	Error string
 	Next  time.Time
+
+	// Due is when the saga has its next turn by itself, zero for no such time. Begin and Wait do not tell it.
+	Due time.Time
 
 	// Waits is what the saga waits for: a reply, a signal, a time, the next attempt of a step. It is "" for a saga that goes
 	// on, is suspended or has ended.
@@ -178,7 +183,7 @@ func (s *Saga[In, Out]) Status(ctx context.Context, id string) (Status[Out], err
 }
 
 func status[Out any](ctx context.Context, c *core, id string) (Status[Out], error) {
-	l, _, err := c.look(ctx, id)
+	l, err := c.lookAlso(ctx, id)
 	if err != nil {
 		return Status[Out]{}, c.fail("show", id, err)
 	}
@@ -246,45 +251,41 @@ func waitAtMost(ctx context.Context, w *wakeups.Waiter, most time.Duration) erro
 // is suspended; a saga behind a pivot goes on. It writes nothing to a saga that has ended. It returns the status of
 // before.
 func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[Out], error) {
-	status, err := s.Status(ctx, id)
-	if err != nil || status.IsOver() {
-		return status, err
-	}
-	err = s.core.outside(ctx, s.core.from(id, event.CancelRequested{Reason: shorten(reason)}, nil))
-	if err != nil {
-		return status, s.core.fail("cancel", id, err)
-	}
-	return status, nil
+	return change[Out](ctx, s.core, "cancel", id, event.CancelRequested{Reason: shorten(reason)}, func(l *life) bool { return l.ended == "" })
 }
 
 // Resume goes on with a suspended saga, for a reason. The step that failed has all its attempts again.
 // It writes nothing to a saga that is not suspended. It returns the status of before.
 func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[Out], error) {
-	status, err := s.Status(ctx, id)
-	if err != nil || status.State != StateSuspended {
-		return status, err
-	}
-	err = s.core.outside(ctx, s.core.from(id, event.Resumed{Reason: shorten(reason)}, nil))
-	if err != nil {
-		return status, s.core.fail("resume", id, err)
-	}
-	return status, nil
+	return change[Out](ctx, s.core, "resume", id, event.Resumed{Reason: shorten(reason)}, func(l *life) bool {
+		return l.state.state() == StateSuspended
+	})
 }
 
 // Resolve ends a suspended saga behind a pivot, of which a person has done the rest, for a reason. Nothing is done or undone any
-// more. It writes nothing to a saga that is not suspended, or that can be undone: cancel that. It returns the status of before.
+// more. It writes nothing to a saga that is not suspended, or dead, or that can be undone: cancel that. It returns the status of
+// before.
 func (s *Saga[In, Out]) Resolve(ctx context.Context, id, reason string) (Status[Out], error) {
-	l, _, err := s.core.look(ctx, id)
+	return change[Out](ctx, s.core, "resolve", id, event.Resolved{Reason: shorten(reason)}, func(l *life) bool {
+		return l.state.state() == StateSuspended && l.suspended.Why != event.WhyDead && l.pivoted()
+	})
+}
+
+// change writes a message to a saga if that may be, has a dead one go on, and returns the status of before.
+func change[Out any](ctx context.Context, c *core, doing, id string, body messagestore.Body, may func(*life) bool) (Status[Out], error) {
+	l, err := c.lookAlso(ctx, id)
 	if err != nil {
-		return Status[Out]{}, s.core.fail("resolve", id, err)
+		return Status[Out]{}, c.fail(doing, id, err)
 	}
 	status, err := statusOf[Out](id, l)
-	if err != nil || status.State != StateSuspended || !l.pivoted() {
+	if err != nil || !may(l) {
 		return status, err
 	}
-	err = s.core.outside(ctx, s.core.from(id, event.Resolved{Reason: shorten(reason)}, nil))
-	if err != nil {
-		return status, s.core.fail("resolve", id, err)
+	if err := c.outside(ctx, c.from(id, body, nil)); err != nil {
+		return status, c.fail(doing, id, err)
+	}
+	if err := l.exhume(ctx, doing); err != nil {
+		return status, c.fail(doing, id, err)
 	}
 	return status, nil
 }
@@ -325,7 +326,7 @@ func (c *core) lookAt(ctx context.Context, stream messagestore.StreamName) (*lif
 func statusOf[Out any](id string, l *life) (Status[Out], error) {
 	status := Status[Out]{
 		ID: id, Stream: l.stream, Version: l.version, State: l.state.state(), Started: l.startedAt, Changed: l.changedAt, Deadline: l.deadline,
-		Step: l.step(), Waits: l.waitsFor(), Steps: l.statuses(),
+		Due: l.due, Step: l.step(), Waits: l.waitsFor(), Steps: l.statuses(),
 	}
 	for _, one := range status.Steps {
 		if one.Step == status.Step {

@@ -1,6 +1,7 @@
 package saga
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -86,12 +87,13 @@ func (o *Operator) List(ctx context.Context, states ...State) iter.Seq2[Status[j
 	return list[json.RawMessage](ctx, o.core, states)
 }
 
-// List returns the sagas of the category that are in one of these states, in the order of their starts: without a state
-// those that have not ended. It asks the queue of the sagas for these, and reads their streams alone, however many have
-// ended; for those that have ended it reads the whole category, and holds the others in memory. A stream that holds no
-// saga is an error that names the stream, and the others follow; behind any other error nothing does. The error matches
-// [messagestore.ErrNotSupported] for a store whose driver keeps no queues, and [messagestore.ErrInvalid] for a state that
-// is none.
+// List returns the sagas of the category that are in one of these states: without a state those that have not ended, in the
+// order of their starts, and then those that have, in the order of their ends. It asks the queue of the sagas for the
+// first, so that it costs the same however many have ended, and alone for those that are suspended or dead, if no other
+// are wanted: then a saga that an operator has suspended is listed once a runner has met that. For the others it reads the
+// ends in the category. A stream that holds no saga is an error that names the stream, and the others follow; behind any
+// other error nothing does. The error matches [messagestore.ErrNotSupported] for a store whose driver keeps no queues, and
+// [messagestore.ErrInvalid] for a state that is none.
 func (s *Saga[In, Out]) List(ctx context.Context, states ...State) iter.Seq2[Status[Out], error] {
 	return list[Out](ctx, s.core, states)
 }
@@ -130,92 +132,102 @@ func (c *core) list(ctx context.Context, states []State) iter.Seq2[*life, error]
 	if ctx == nil {
 		return fail(invalid("context", nil, "it is nil"))
 	}
-	lives := c.listOpen
+	var open, ended []State
 	for _, state := range states {
-		if !slices.Contains(allStates, state) {
+		switch {
+		case !slices.Contains(allStates, state):
 			return fail(invalid("state", string(state), fmt.Sprintf("it is one of %v", allStates)))
-		}
-		if !slices.Contains(unended, state) {
-			lives = c.listAll
+		case slices.Contains(unended, state):
+			open = append(open, state)
+		default:
+			ended = append(ended, state)
 		}
 	}
 	return func(yield func(*life, error) bool) {
-		for l, err := range lives(ctx) {
-			if (err != nil || slices.Contains(states, l.state.state())) && !yield(l, err) {
-				return
-			}
-		}
-	}
-}
-
-// listAll reads the whole category.
-func (c *core) listAll(ctx context.Context) iter.Seq2[*life, error] {
-	return func(yield func(*life, error) bool) {
-		all, wrong := map[messagestore.StreamName]*life{}, map[messagestore.StreamName]error{}
-		var order []messagestore.StreamName
-		from := messagestore.GlobalPosition(0)
-		for more := true; more; {
-			page, err := c.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: c.category, From: from, Limit: messagestore.MaxReadMessages})
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			for _, m := range page.Messages {
-				l := all[m.Stream]
-				if l == nil {
-					l = newLife(c, m)
-					all[m.Stream] = l
-					order = append(order, m.Stream)
-				}
-				if wrong[m.Stream] == nil {
-					wrong[m.Stream] = l.take(m)
-				}
-				l.version = m.Position
-			}
-			from, more = page.Next, page.More
-		}
-		for _, stream := range order {
-			if !yield(all[stream], wrong[stream]) {
-				return
-			}
-		}
-	}
-}
-
-// listOpen asks the queue for the sagas that have not ended.
-func (c *core) listOpen(ctx context.Context) iter.Seq2[*life, error] {
-	return func(yield func(*life, error) bool) {
-		open, err := c.open(ctx)
-		if err != nil {
-			yield(nil, err)
+		if len(open) > 0 && !c.listOpen(ctx, open, yield) || len(ended) == 0 {
 			return
 		}
-		for _, m := range open {
-			l, _, err := c.lookAt(ctx, m.Stream)
-			if errors.Is(err, errNoSaga) {
-				err = &malformedError{fmt.Errorf("%s has no saga", m.Stream)}
-			}
-			_, isMalformed := errors.AsType[*malformedError](err)
-			if !yield(l, err) || err != nil && !isMalformed {
-				return
-			}
-		}
+		c.listEnded(ctx, ended, yield)
 	}
 }
 
-// open returns the first messages of the sagas that have not ended, in order, and those that no runner has met.
-func (c *core) open(ctx context.Context) ([]*messagestore.Message, error) {
-	used, err := c.store.Driver()
+// endTypes are the types of the messages with which a saga ends.
+var endTypes = map[State]string{StateCompleted: event.TypeCompleted, StateCompensated: event.TypeCompensated, StateResolved: event.TypeResolved}
+
+// listEnded reads the ends in the category, and reports whether to go on.
+func (c *core) listEnded(ctx context.Context, states []State, yield func(*life, error) bool) bool {
+	query := messagestore.CategoryQuery{Category: c.category, Limit: messagestore.MaxReadMessages}
+	for _, state := range states {
+		query.Filter.Types = append(query.Filter.Types, endTypes[state])
+	}
+	for more := true; more; {
+		page, err := c.store.ReadCategoryPage(ctx, query)
+		if err != nil {
+			return yield(nil, err)
+		}
+		for _, m := range page.Messages {
+			l, err := c.listed(ctx, m.Stream)
+			if err == nil && !slices.Contains(states, l.state.state()) {
+				continue // a resolution that ended nothing
+			}
+			if !yield(l, err) || isBad(err) {
+				return false
+			}
+		}
+		query.From, more = page.Next, page.More
+	}
+	return true
+}
+
+// isBad reports whether an error of a listing is not of one stream.
+func isBad(err error) bool {
+	_, isMalformed := errors.AsType[*malformedError](err)
+	return err != nil && !isMalformed
+}
+
+// listed reads the saga of a stream for a listing.
+func (c *core) listed(ctx context.Context, stream messagestore.StreamName) (*life, error) {
+	l, _, err := c.lookAt(ctx, stream)
+	if errors.Is(err, errNoSaga) {
+		err = &malformedError{fmt.Errorf("%s has no saga", stream)}
+	}
+	return l, err
+}
+
+// listOpen asks the queue for the sagas that have not ended, and reports whether to go on.
+func (c *core) listOpen(ctx context.Context, states []State, yield func(*life, error) bool) bool {
+	items, err := c.open(ctx, states)
+	if err != nil {
+		yield(nil, err)
+		return false
+	}
+	for _, item := range items {
+		l, err := c.listed(ctx, item.Message.Stream)
+		if err == nil {
+			if l.meet(item); !slices.Contains(states, l.state.state()) {
+				continue
+			}
+		}
+		if !yield(l, err) || isBad(err) {
+			return false
+		}
+	}
+	return true
+}
+
+// open returns the items of the sagas that may be in these states, in order, and of those that no runner has met.
+func (c *core) open(ctx context.Context, states []State) ([]queuing.Item, error) {
+	driver, err := c.queues()
 	if err != nil {
 		return nil, err
 	}
-	driver, is := used.(queuing.Driver)
-	if !is {
-		return nil, fmt.Errorf("%w: the store's driver keeps no queues", messagestore.ErrNotSupported)
-	}
-	all := map[messagestore.GlobalPosition]*messagestore.Message{}
 	// A saga that goes on meanwhile goes to a state that is asked for later, or comes to it in the end.
-	for _, state := range []queuing.State{queuing.Waiting, queuing.Out, queuing.Later, queuing.Suspended, queuing.Dead, queuing.Out} {
+	in := []queuing.State{queuing.Waiting, queuing.Out, queuing.Later, queuing.Suspended, queuing.Dead, queuing.Out}
+	if !slices.ContainsFunc(states, func(state State) bool { return state != StateSuspended }) {
+		in = []queuing.State{queuing.Suspended, queuing.Dead} // and not all that no runner has met
+	}
+	all := map[messagestore.GlobalPosition]queuing.Item{}
+	for _, state := range in {
 		for from := messagestore.GlobalPosition(0); ; {
 			items, err := driver.QueueItems(ctx, queuing.List{Queue: queueOf(c.category), State: state, From: from, Limit: queuing.MaxItems})
 			if err != nil {
@@ -223,7 +235,7 @@ func (c *core) open(ctx context.Context) ([]*messagestore.Message, error) {
 			}
 			for _, item := range items {
 				if item.Message != nil && item.Message.Position == 0 {
-					all[item.Position] = item.Message
+					all[item.Position] = item
 				}
 				from = item.Position.Next()
 			}
@@ -232,11 +244,71 @@ func (c *core) open(ctx context.Context) ([]*messagestore.Message, error) {
 			}
 		}
 	}
-	var open []*messagestore.Message
+	var open []queuing.Item
 	for _, position := range slices.Sorted(maps.Keys(all)) {
 		open = append(open, all[position])
 	}
 	return open, nil
+}
+
+// queues returns the driver, which keeps queues.
+func (c *core) queues() (queuing.Driver, error) {
+	used, err := c.store.Driver()
+	if err != nil {
+		return nil, err
+	}
+	driver, is := used.(queuing.Driver)
+	if !is {
+		return nil, fmt.Errorf("%w: the store's driver keeps no queues", messagestore.ErrNotSupported)
+	}
+	return driver, nil
+}
+
+// meet adds what the saga's item in the queue tells: when its next turn is, and that it is dead.
+func (l *life) meet(item queuing.Item) {
+	if !item.Due.IsZero() && item.Due.Before(l.changedAt.Add(2*maxWait)) { // else nothing but a message brings the saga back
+		l.due = item.Due
+	}
+	if item.State != queuing.Dead {
+		return
+	}
+	if l.buried = true; l.suspended == nil {
+		l.suspended = &event.Suspended{Why: event.WhyDead, Reason: cmp.Or(item.Error, "its process ended in its turns")}
+	}
+}
+
+// lookAlso reads a saga and, if it has not ended, its item.
+func (c *core) lookAlso(ctx context.Context, id string) (*life, error) {
+	l, first, err := c.look(ctx, id)
+	if err != nil || l.ended != "" {
+		return l, err
+	}
+	driver, err := c.queues()
+	if err != nil {
+		return nil, err
+	}
+	l.item = first.GlobalPosition
+	item, err := driver.QueueItem(ctx, queueOf(c.category), l.item)
+	if err == nil {
+		l.meet(item)
+	} else if errors.Is(err, messagestore.ErrNotFound) {
+		err = nil // no runner has met it, or it ends just now
+	}
+	return l, err
+}
+
+// exhume has a dead saga go on.
+func (l *life) exhume(ctx context.Context, reason string) error {
+	if !l.buried {
+		return nil
+	}
+	driver, err := l.queues()
+	if err == nil {
+		_, err = driver.QueueChange(ctx, queuing.Change{
+			Queue: queueOf(l.category), Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{l.item}, Reason: reason,
+		})
+	}
+	return err
 }
 
 // waitsFor says what the saga waits for, "" for nothing.
@@ -306,6 +378,8 @@ func (o *Operator) Resolve(ctx context.Context, id, reason string) (Status[json.
 		switch {
 		case l.suspended == nil:
 			return "only a suspended saga is resolved"
+		case l.suspended.Why == event.WhyDead:
+			return "it is dead: resume it"
 		case !l.pivoted():
 			return "it can be undone: cancel it"
 		}
@@ -347,7 +421,7 @@ func (o *Operator) change(ctx context.Context, doing string, id, reason string, 
 	if err := checkText("reason", reason); err != nil {
 		return fail(err)
 	}
-	l, _, err := o.core.look(ctx, id)
+	l, err := o.core.lookAlso(ctx, id)
 	if err != nil {
 		return fail(err)
 	}
@@ -365,6 +439,9 @@ func (o *Operator) change(ctx context.Context, doing string, id, reason string, 
 	}
 	if err := o.core.outside(ctx, messagestore.To(l.stream, l.version, body)); err != nil {
 		return fail(err)
+	}
+	if err := l.exhume(ctx, reason); err != nil {
+		return fail(fmt.Errorf("it is recorded, and the saga is dead still: %w", err))
 	}
 	return statusOf[json.RawMessage](id, l)
 }

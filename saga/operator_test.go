@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"iter"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -197,8 +200,15 @@ func TestAnOperatorListsAllButWhatIsNoSaga(t *testing.T) {
 			require.Equal(t, shown, one, "List and Show agree")
 			got = append(got, one.ID+" "+string(one.State))
 		}
-		require.Equal(t, []string{"1 completed", "2 running", "3 suspended"}, got)
-		suspended, _ := listed(t, o, saga.StateSuspended)
+		require.Equal(t, []string{"2 running", "3 suspended", "1 completed"}, got)
+		suspended, err := listed(t, o, saga.StateSuspended)
+		require.NoError(t, err)
+		require.Empty(t, suspended, "no runner has met it")
+		stop = running(t, s)
+		time.Sleep(time.Second)
+		stop()
+		suspended, err = listed(t, o, saga.StateSuspended)
+		require.NoError(t, err)
 		require.Len(t, suspended, 1)
 	})
 }
@@ -251,4 +261,114 @@ func TestAnOperatorRefusesBadInput(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
 	require.NotErrorIs(t, err, messagestore.ErrInvalid)
 	require.EqualError(t, err, `show saga "7" of booking: no saga was started with this id`)
+}
+
+// outside are the types of messages that no runner writes.
+var outside = append([]string{event.TypeStarted}, event.Outside...)
+
+// A refusing store refuses what a runner writes, as the trigger of a table may.
+type refusing struct {
+	saga.Store
+
+	mended atomic.Bool
+}
+
+func (s *refusing) WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error) {
+	for _, body := range writes[0].Bodies {
+		if !slices.Contains(outside, body.MessageType()) && !s.mended.Load() {
+			return nil, fmt.Errorf("trigger: %w", messagestore.ErrNotPermitted)
+		}
+	}
+	return s.Store.WriteStreams(ctx, writes...)
+}
+
+// A saga whose turns fail is dead in the queue in the end. It is listed and shown as suspended, and goes on when a person says so.
+func TestADeadSagaIsNamedAndGoesOn(t *testing.T) {
+	t.Parallel()
+	for doing, test := range map[string]struct {
+		call func(o *saga.Operator, s *saga.Saga[trip, itinerary]) error
+		want saga.State
+	}{
+		"an operator resumes": {func(o *saga.Operator, _ *saga.Saga[trip, itinerary]) error {
+			_, err := o.Resume(t.Context(), "7", "the trigger is gone")
+			return err
+		}, saga.StateCompleted},
+		"an operator cancels": {func(o *saga.Operator, _ *saga.Saga[trip, itinerary]) error {
+			_, err := o.Cancel(t.Context(), "7", "not wanted")
+			return err
+		}, saga.StateCompensated},
+		"the service resumes": {func(_ *saga.Operator, s *saga.Saga[trip, itinerary]) error {
+			_, err := s.Resume(t.Context(), "7", "the trigger is gone")
+			return err
+		}, saga.StateCompleted},
+		"the service cancels": {func(_ *saga.Operator, s *saga.Saga[trip, itinerary]) error {
+			_, err := s.Cancel(t.Context(), "7", "not wanted")
+			return err
+		}, saga.StateCompensated},
+	} {
+		t.Run(doing, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &refusing{Store: newStore()}
+				s, o := travel(t, store, newWorld(), nil), operator(t, store)
+				defer running(t, s)()
+				begin(t, s, "7", trip{"LIS"})
+				time.Sleep(48 * time.Hour)
+
+				status, err := s.Status(t.Context(), "7")
+				require.NoError(t, err)
+				require.Equal(t, saga.StateSuspended, status.State)
+				require.Equal(t, "dead", status.Suspended)
+				require.Contains(t, status.Reason, "not permitted")
+				require.EqualValues(t, 1, s.Stats().Dead)
+				dead, err := listed(t, o, saga.StateSuspended)
+				require.NoError(t, err)
+				require.Len(t, dead, 1)
+				require.Equal(t, "dead", dead[0].Suspended)
+				open, _ := listed(t, o, saga.StateRunning)
+				require.Empty(t, open)
+				_, err = o.Resolve(t.Context(), "7", "done by hand")
+				refusedBy(t, err, "resume it")
+
+				store.mended.Store(true)
+				require.NoError(t, test.call(o, s))
+				require.Equal(t, test.want, waitFor(t, s, "7").State)
+			})
+		})
+	}
+}
+
+// Those that are suspended are listed without a look at any other, and what has ended without those that have not.
+func TestAListReadsTheSagasOfItsStatesAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		memory, w := newStore(), newWorld()
+		w.fails("book hotel", 1, puzzle("what hotel?"))
+		s := travel(t, memory, w, nil)
+		stop := running(t, s)
+		for _, id := range []string{"suspended", "ended", "also ended"} {
+			begin(t, s, id, trip{"LIS"})
+			waitFor(t, s, id)
+		}
+		stop()
+		for state, want := range map[saga.State]int{saga.StateSuspended: 1, saga.StateCompleted: 2, saga.StateCompensated: 0} {
+			store := &readCounting{Store: memory}
+			got, err := listed(t, operator(t, store), state)
+			require.NoError(t, err)
+			require.Len(t, got, want)
+			require.Equal(t, want, store.reads)
+		}
+	})
+}
+
+// A readCounting store counts the streams that are read.
+type readCounting struct {
+	saga.Store
+
+	reads int
+}
+
+func (s *readCounting) ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error] {
+	s.reads++
+	return s.Store.ReadStream(ctx, stream, from)
 }

@@ -55,6 +55,11 @@ type state struct {
 	ended        State // "" for none
 	output       json.RawMessage
 	later        string // a type that this release does not know
+
+	// Of the item in the queue, where that was asked for.
+	item   messagestore.GlobalPosition
+	due    time.Time // when the next turn is, zero for none
+	buried bool      // it is dead
 }
 
 // A step has begun.

@@ -35,7 +35,7 @@ begin
     limit max_items;
     return;
   end if;
-  if of_state = 'suspended' then -- by the index of states: a queue of streams may have many rows more
+  if of_state = 'suspended' then -- by the index of states, as the dead: a queue of streams may have many rows more
     positions := array(
       select y.position
       from (
@@ -44,11 +44,23 @@ begin
       order by y.position
       limit max_items
     );
+  elsif of_state = 'dead' then
+    positions := array(
+      select y.position
+      from (
+        select x.position from dibs.queue_open x where x.queue = q and x.state = 'd' and x.position >= from_position
+        union all
+        select x.position from dibs.queue_open x where x.queue = q and x.state = 'k' and x.position >= from_position
+        offset 0
+      ) y
+      order by y.position
+      limit max_items
+    );
   else
     positions := array(
       select x.position from dibs.queue_open x
       where x.queue = q and x.position >= from_position
-        and case of_state when 'out' then x.state = 'o' when 'later' then x.state = 'l' when 'held' then x.state = 'h' when 'dead' then x.state in ('d', 'k') else x.state <> 'z' end
+        and case of_state when 'out' then x.state = 'o' when 'later' then x.state = 'l' when 'held' then x.state = 'h' else x.state <> 'z' end
       order by x.position
       limit max_items
     );

@@ -154,6 +154,7 @@ const (
 	WhyUnended  = "step not ended" // the function returned before a step of its had ended
 	WhyOperator = "operator"       // an operator suspended it
 	WhyStuck    = "stuck"          // the function did not return
+	WhyDead     = "dead"           // the turns failed too often: told by the queue, and in no message
 )
 
 // Completed is the end of a saga whose function returned nil.

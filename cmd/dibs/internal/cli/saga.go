@@ -59,6 +59,7 @@ var sagaStates = map[string][]saga.State{
 	"running":      {saga.StateRunning},
 	"compensating": {saga.StateCompensating},
 	"suspended":    {saga.StateSuspended},
+	"dead":         {saga.StateSuspended},
 	"ended":        {saga.StateCompleted, saga.StateCompensated, saga.StateResolved},
 	"completed":    {saga.StateCompleted},
 	"compensated":  {saga.StateCompensated},
@@ -67,18 +68,20 @@ var sagaStates = map[string][]saga.State{
 
 type sagaLsCommand struct {
 	Category string `arg:"" help:"The category of the sagas, like booking:saga."`
-	State    string `default:"open" enum:"open,running,compensating,suspended,ended,completed,compensated,resolved" placeholder:"STATE" help:"Print those that are open, which is the default, running, compensating, suspended, ended, completed, compensated or resolved."`
+	State    string `default:"open" enum:"open,running,compensating,suspended,dead,ended,completed,compensated,resolved" placeholder:"STATE" help:"Print those that are open, which is the default, running, compensating, suspended, dead, ended, completed, compensated or resolved."`
+	Due      bool   `help:"Print, of these, those whose next turn is due, and that no process has yet."`
 	Limit    int    `default:"1000" placeholder:"N" help:"Print at most N, those started first. Defaults to 1000."`
 }
 
 // Help is printed below the command's usage.
 func (sagaLsCommand) Help() string {
-	return `A line for each saga, in the order of the starts: its state, its id, its age by the store's clock, the step at which it is, and what it waits for or why it is suspended. For those that have ended it reads the whole category. A stream that holds no saga is named on the standard error after the others, and the exit code is 1.
+	return `A line for each saga, in the order of the starts: its state, its id, its age by the store's clock, the step at which it is, and what it waits for or why it is suspended. A dead saga is suspended too: its turns failed, or ended with their process, 20 times in a row, and only resume and cancel bring it back. Those that have ended come in the order of their ends, behind the others. A stream that holds no saga is named on the standard error after the others, and the exit code is 1.
 
 Examples:
 
     dibs saga ls booking:saga
-    dibs saga ls booking:saga --state suspended --json`
+    dibs saga ls booking:saga --state suspended --json
+    dibs saga ls booking:saga --due`
 }
 
 // Run prints them.
@@ -87,17 +90,28 @@ func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
 		return usage("--limit=%d: it is at least 1", c.Limit)
 	}
 	return a.withSagas(ctx, c.Category, "", func(o *saga.Operator, store *messagestore.Store) error {
+		var now time.Time
+		if store != nil {
+			var err error
+			if now, err = store.Now(ctx); err != nil {
+				return err
+			}
+		}
 		var all []sagaStatus
 		var wrong error
 		more := false
 		for s, err := range o.List(ctx, sagaStates[c.State]...) {
-			if err != nil {
+			switch {
+			case err != nil:
 				wrong = errors.Join(wrong, err)
-			} else if more = len(all) == c.Limit; more {
-				break
-			} else {
-				all = append(all, s)
+				continue
+			case c.State == "dead" && s.Suspended != "dead", c.Due && (s.Due.IsZero() || s.Due.After(now)):
+				continue
 			}
+			if more = len(all) == c.Limit; more {
+				break
+			}
+			all = append(all, s)
 		}
 		if store == nil || wrong != nil && len(all) == 0 {
 			return wrong
@@ -106,10 +120,6 @@ func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
 			if err := requireCategory(ctx, store, messagestore.Category(c.Category)); err != nil {
 				return err
 			}
-		}
-		now, err := store.Now(ctx)
-		if err != nil {
-			return err
 		}
 		return errors.Join(c.print(a, all, now, more), wrong)
 	})
@@ -139,7 +149,11 @@ func (c *sagaLsCommand) print(a *app, all []sagaStatus, now time.Time, more bool
 	case more:
 		a.warn("dibs: the first %s; --limit prints more\n", counted(int64(len(all)), "saga"))
 	case len(all) == 0:
-		a.nothing("no saga of %s is %s", visible(c.Category), c.State)
+		words := c.State
+		if c.Due {
+			words += " and due"
+		}
+		a.nothing("no saga of %s is %s", visible(c.Category), words)
 	}
 	return nil
 }
@@ -177,6 +191,10 @@ type sagaLine struct {
 	Suspended  string                  `json:"suspended,omitempty"` // the kind of the reason
 	By         string                  `json:"by,omitempty"`        // the operator that suspended it
 	Step       string                  `json:"step,omitempty"`
+	Attempt    int                     `json:"attempt,omitempty"`
+	Error      string                  `json:"error,omitempty"`       // of the last attempt at the step that failed
+	Next       string                  `json:"nextAttempt,omitempty"` // at the step
+	Due        string                  `json:"due,omitempty"`         // the next turn by itself
 	Steps      []sagaStep              `json:"steps"`
 }
 
@@ -208,7 +226,8 @@ func toSagaLine(s sagaStatus, now time.Time) sagaLine {
 	}
 	return sagaLine{
 		s.Stream, s.ID, s.State, s.Version, s.Definition, s.Release, now.Sub(s.Started).Seconds(), timeOrNone(s.Started, ""),
-		timeOrNone(s.Deadline, ""), s.Waits, s.Reason, s.Suspended, s.By, s.Step, steps,
+		timeOrNone(s.Deadline, ""), s.Waits, s.Reason, s.Suspended, s.By, s.Step, s.Attempt, s.Error, timeOrNone(s.Next, ""),
+		timeOrNone(s.Due, ""), steps,
 	}
 }
 
@@ -281,6 +300,7 @@ func (c *sagaShowCommand) printState(a *app, s sagaStatus, now time.Time) error 
 		{"age", sagaAge(s, now).String()},
 		{"deadline", timeOrNone(s.Deadline, "")},
 		{"why", visible(sagaNote(s))},
+		{"due", timeOrNone(s.Due, "")},
 	}
 	rows = append(rows, [2]string{"by", visible(s.By)})
 	for _, one := range s.Steps {
@@ -288,6 +308,9 @@ func (c *sagaShowCommand) printState(a *app, s sagaStatus, now time.Time) error 
 		note := step.State + ", " + number(int64(step.Attempts), "attempt", "attempts")
 		if step.Error != "" {
 			note += ": " + shorten(step.Error)
+		}
+		if step.Next != "" {
+			note += "; the next at " + step.Next
 		}
 		rows = append(rows, [2]string{"step " + visible(step.Step), visible(note)})
 	}
@@ -350,7 +373,7 @@ type sagaResumeCommand struct{ sagaChange }
 
 // Help is printed below the command's usage.
 func (sagaResumeCommand) Help() string {
-	return `The step that failed has all its attempts again. A saga that is not suspended is refused.
+	return `The step that failed has all its attempts again, and a dead saga its turns. A saga that is not suspended is refused.
 
 Example:
 

@@ -4,11 +4,44 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 )
+
+// turns has the turns of the sagas that were made, as a runner that suspends 3 and completes 4.
+func turns(t *testing.T, store *messagestore.Store) {
+	t.Helper()
+	used, err := store.Driver()
+	require.NoError(t, err)
+	driver, is := used.(queuing.Driver)
+	require.True(t, is)
+	take := queuing.Take{
+		Queue: queuing.Queue{Name: "booking:saga", Category: "booking:saga"}, Policy: queuing.Policy{MaxFailures: 1}, Wakes: []string{"Resumed"},
+		Session: 1, Lease: time.Hour, Want: 10,
+	}
+	taken, err := driver.QueueTake(t.Context(), take)
+	require.NoError(t, err)
+	for _, item := range taken.Items {
+		finish := queuing.Finish{Delivery: item.Delivery(), Kind: queuing.Wait, Delay: queuing.MaxDelay}
+		switch item.Message.Stream.CardinalID() {
+		case "2":
+			finish.Kind, finish.Delay = queuing.Bury, 0
+			finish.Error = "the store refuses it"
+		case "3":
+			finish.Kind = queuing.Suspend
+		case "4":
+			finish = queuing.Finish{Delivery: item.Delivery(), Kind: queuing.Complete}
+		}
+		take.Finishes = append(take.Finishes, finish)
+	}
+	take.Want = 0
+	_, err = driver.QueueTake(t.Context(), take)
+	require.NoError(t, err)
+}
 
 // sagas makes sagas in each state, without a runner.
 func sagas(t *testing.T, store *messagestore.Store) {
@@ -41,14 +74,23 @@ func TestSagasAreListedAndShown(t *testing.T) {
 		}
 		require.ElementsMatch(t, []string{"1 running", "2 running", "3 suspended"}, listed())
 		require.ElementsMatch(t, []string{"1 running", "2 running"}, listed("--state", "running"))
-		require.Equal(t, []string{"3 suspended"}, listed("--state", "suspended"))
+		require.Empty(t, listed("--state", "suspended"), "no runner has met it")
 		require.Equal(t, []string{"4 completed"}, listed("--state", "ended"))
 		require.Equal(t, []string{"4 completed"}, listed("--state", "completed"))
 		require.Empty(t, listed("--state", "compensated"))
 		require.Len(t, listed("--limit", "2"), 2)
+		require.Contains(t, dibs.ok(t, "saga", "ls", "booking:saga", "--state", "running"), "waits for the next attempt of flight")
+		turns(t, store)
+		require.ElementsMatch(t, []string{"2 suspended", "3 suspended"}, listed("--state", "suspended"))
+		require.Equal(t, []string{"2 suspended"}, listed("--state", "dead"))
+		require.Equal(t, []string{"1 running"}, listed("--state", "running"))
+		require.Empty(t, listed("--due"))
+		require.Contains(t, dibs.ok(t, "saga", "ls", "booking:saga", "--state", "dead"), "dead: the store refuses it")
+		dibs.ok(t, "saga", "resume", "booking:saga", "2", "--reason", "mended")
+		require.Equal(t, []string{"3 suspended"}, listed("--state", "suspended"))
+		require.Equal(t, []string{"2 running"}, listed("--due"))
 		text := dibs.ok(t, "saga", "ls", "booking:saga", "--state", "suspended")
 		require.Regexp(t, `^state +id +age +step *\nsuspended +3 +\S+s +flight +failed: no such flight\n$`, text)
-		require.Contains(t, dibs.ok(t, "saga", "ls", "booking:saga", "--state", "running"), "waits for the next attempt of flight")
 		for _, args := range []string{"ls other:saga", "show other:saga 3", "suspend other:saga 3 --reason x"} {
 			require.Equal(t, noCategory("other:saga"), dibs.run(t, append([]string{"saga"}, strings.Fields(args)...)...), args)
 		}
