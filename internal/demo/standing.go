@@ -24,6 +24,7 @@ import (
 	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/queue/cron"
 )
@@ -551,6 +552,9 @@ func (d *standingDemo) mend(ctx context.Context) error {
 		return nil
 	}
 	retried, err := d.service.Payments.Retry(ctx, "the account is there now", positions...)
+	if errors.Is(err, sqlite.ErrBusy) {
+		return nil // a process that was stopped has the file: the next look tries again
+	}
 	if err == nil && len(retried) > 0 {
 		d.dead += len(retried)
 		d.screen.Say(fmt.Sprintf("%d payment was dead, which held its account: mended, and retried", len(retried)))
