@@ -89,7 +89,7 @@ var imports = map[string][]string{
 	"internal/messagedb/adopt":         {"internal/pgschema", "migrations"},
 	"internal/messagedb/messagedbtest": {"internal/pgtest", "internal/await"},
 	"internal/demo/stage":              {"migrations"},
-	"internal/demo":                    {"internal/demo/stage", "logger", "examples/account", "examples/payments", "examples/standing", "examples/ticketing", "consumer", "messagestore", "messagestore/queuing", "queue", "queue/cron", "reservation/idempotency", "reservation/intent"},
+	"internal/demo":                    {"internal/demo/stage", "logger", "examples/account", "examples/payments", "examples/standing", "examples/ticketing", "consumer", "messagestore", "messagestore/sqlite", "messagestore/queuing", "queue", "queue/cron", "reservation/idempotency", "reservation/intent"},
 	"examples/...":                     {"..."},
 	"cmd/...":                          {"..."},
 

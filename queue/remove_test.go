@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,11 +18,11 @@ func TestWorkersOfARemovedQueueEnd(t *testing.T) {
 	for name, busy := range map[string]bool{"Idle": false, "Busy": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, nil, func(t *testing.T, q *queue.Queue, _ *cut) {
-				handled := 0
+				var handled atomic.Int64
 				work := func() error {
 					mux := handler.New()
 					handler.On(mux, func(ctx context.Context, m handler.Message[Send]) error {
-						handled++
+						handled.Add(1)
 						if m.Body.To == "bob" {
 							<-ctx.Done()
 							return context.Cause(ctx)
@@ -37,7 +38,7 @@ func TestWorkersOfARemovedQueueEnd(t *testing.T) {
 					insert(t, q, Send{To: "bob"}, nil)
 				}
 				time.Sleep(time.Second)
-				before := handled
+				before := int(handled.Load())
 				require.Positive(t, before)
 
 				_, err := q.Remove(t.Context(), nil)
@@ -57,7 +58,7 @@ func TestWorkersOfARemovedQueueEnd(t *testing.T) {
 				require.ErrorIs(t, err, queue.ErrRemoved)
 				require.ErrorIs(t, work(), queue.ErrRemoved)
 				require.ErrorIs(t, q.Pause(t.Context()), queue.ErrRemoved)
-				require.Equal(t, before, handled)
+				require.EqualValues(t, before, handled.Load())
 
 				kept, err := q.Remove(t.Context(), &queue.RemoveOpts{FreeName: true})
 				require.NoError(t, err)

@@ -88,6 +88,7 @@ type core struct {
 
 	kept     *kept
 	running  atomic.Bool
+	outages  outages
 	counts   work.Counts
 	endings  atomic.Int64
 	suspends atomic.Int64

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/backoff"
@@ -22,7 +23,13 @@ const (
 	grace        = 10 * time.Second
 	fencedPause  = time.Second // after which a process looks at a saga again with which another one went on
 	minTurnPause = time.Second
-	maxTurnPause = time.Hour
+
+	// maxOutages is how many turns of a saga may meet an outage in a row, in one process: some three minutes. The pauses between
+	// them are short, for a deadline may end in one.
+	maxOutages     = 100
+	minOutagePause = 500 * time.Millisecond
+	maxOutagePause = 2 * time.Second
+	maxTurnPause   = time.Hour
 )
 
 // Stats are counts of this process since [New].
@@ -98,14 +105,16 @@ func turnPause(d *work.Delivery) time.Duration {
 	return backoff.After(d.Item.Failures+1, minTurnPause, maxTurnPause)
 }
 
-// handle is one turn of a saga. A saga whose turns fail 20 times in a row is suspended, whatever they fail by: if the store
-// takes that, it is no outage by which they fail.
+// handle is one turn of a saga. A saga whose turns are refused 20 times in a row, or meet an outage 100 times, is suspended: if
+// the store takes that, it is no outage.
 func (c *core) handle(ctx context.Context, d *work.Delivery) error {
 	l, err := c.goOn(ctx, d.Item.Message, d.Item.Version == 0)
 	key := outage.Key{By: "queue " + c.source.Queue.Name, To: "go on with a saga"}
 	_, isMalformed := errors.AsType[*malformedError](err)
 	gone := ctx.Err() != nil
-	if err != nil && !isMalformed && !gone && !errors.Is(err, errFenced) && d.Item.Failures+1 >= maxFailures {
+	isAway := err != nil && !isMalformed && !errors.Is(err, errFenced) && !isDefinite(err)
+	times := c.outages.count(d.Item.Message.Stream, isAway)
+	if err != nil && !isMalformed && !gone && !errors.Is(err, errFenced) && (d.Item.Failures+1 >= maxFailures || times >= maxOutages) {
 		if stuck, suspending := c.giveUp(ctx, d.Item.Message, l.step(), err); suspending == nil {
 			l, err = stuck, nil
 		}
@@ -118,9 +127,9 @@ func (c *core) handle(ctx context.Context, d *work.Delivery) error {
 		return ends(queuing.Finish{Kind: queuing.Unhandled}, err)
 	case errors.Is(err, errFenced):
 		return ends(queuing.Finish{Kind: queuing.Defer, Delay: fencedPause}, err)
-	case err != nil && !isDefinite(err):
+	case isAway && err != nil:
 		c.source.Outage.Failed(key, c.config.Logger, "category", string(c.category), "to", key.To, "error", text.Log(err))
-		return ends(queuing.Finish{Kind: queuing.Retry, Delay: turnPause(d)}, err)
+		return ends(queuing.Finish{Kind: queuing.Defer, Delay: backoff.After(times, minOutagePause, maxOutagePause)}, err)
 	case err != nil:
 		return ends(queuing.Finish{Kind: queuing.Retry, Delay: turnPause(d)}, err)
 	}
@@ -146,6 +155,30 @@ func (c *core) handle(ctx context.Context, d *work.Delivery) error {
 	c.wakeups.Tell(l.stream, nil)
 	return ends(finish, errors.New(why.Reason)) //nolint:err113 // it is the text
 }
+
+// outages counts the turns in a row in which sagas met an outage.
+type outages struct {
+	mu       sync.Mutex
+	byStream map[messagestore.StreamName]int
+}
+
+// count returns how many of a saga's there were, this turn included if it met one; else they are forgotten.
+func (o *outages) count(stream messagestore.StreamName, met bool) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !met {
+		delete(o.byStream, stream)
+		return 0
+	}
+	if o.byStream == nil || len(o.byStream) > maxCounted { // of sagas that went on elsewhere, mostly
+		o.byStream = map[messagestore.StreamName]int{}
+	}
+	o.byStream[stream]++
+	return o.byStream[stream]
+}
+
+// maxCounted bounds the sagas whose outages are counted.
+const maxCounted = 10_000
 
 // giveUp suspends a saga for an error by which its turns have failed too often, and does what may be done with a suspended one.
 func (c *core) giveUp(ctx context.Context, m *messagestore.Message, step string, reason error) (*life, error) {
