@@ -13,7 +13,7 @@ TIMEOUT ?= 10m
 # Tests make much garbage in small heaps: collected a quarter as often, they take a tenth less time.
 GOTEST := env GOGC=400 go test -timeout $(TIMEOUT)
 # Modules of their own: what they need, a program that imports Dibs does not.
-BROKERS := brokers/nats brokers/redis brokers/kafka
+BROKERS := brokers/nats brokers/redis brokers/kafka brokers/rabbitmq
 MODULES := bench soak reservation/intent/redisintent observe internal/demo/messaging $(BROKERS)
 MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 BENCHED := postgresql redis-server npm gcc
@@ -131,8 +131,8 @@ test/messaging: ## Run the tests of the messaging demo: its verdict, its bank, a
 	scripts/with-postgres -- sh -c 'cd internal/demo/messaging && $(GOTEST) ./...'
 
 .PHONY: test/brokers
-test/brokers: ## Run the tests of the modules of brokers, each with servers of its own
-	scripts/setup redis-server
+test/brokers: ## Run the tests of the modules of brokers, each with servers of its own (DIBS_LONG=1: RabbitMQ too)
+	scripts/setup redis-server $(if $(DIBS_LONG),rabbitmq-server)
 	@for dir in $(BROKERS); do echo "cd $$dir && $(GOTEST) ./..." && (cd "$$dir" && $(GOTEST) ./...) || exit; done
 
 .PHONY: test/soak

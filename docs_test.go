@@ -132,7 +132,7 @@ func TestPagesShowFilesAsTheyAre(t *testing.T) {
 }
 
 // brokerModules are modules of their own.
-var brokerModules = []string{"brokers/nats", "brokers/redis", "brokers/kafka"}
+var brokerModules = []string{"brokers/nats", "brokers/redis", "brokers/kafka", "brokers/rabbitmq"}
 
 // The Go of these pages is part of a program that is tested, word for word, or in a function of it.
 func TestPagesShowCodeThatIsTested(t *testing.T) {

@@ -76,6 +76,10 @@ type ReceiverOptions struct {
 	// Start starts a broker for a test, and ends it with the test.
 	Start func(t testing.TB) ReceiverBroker
 
+	// Share is Start for a test that does not kill the broker: several may have one, each with a part of its own. Nil
+	// means Start.
+	Share func(t testing.TB) ReceiverBroker
+
 	// Ordered says that one receiver passes the messages of a key to its function in their order, also behind one
 	// that fails.
 	Ordered bool
@@ -83,6 +87,9 @@ type ReceiverOptions struct {
 
 // Receivers tests the promises of a receiver.
 func Receivers(t *testing.T, o ReceiverOptions) {
+	if o.Share == nil {
+		o.Share = o.Start
+	}
 	for name, test := range map[string]func(*testing.T, ReceiverOptions){
 		"a message is acknowledged after the function":      ackedAfter,
 		"copies in any order have one effect":               copies,
@@ -288,7 +295,7 @@ func (s *seen) all() []string {
 }
 
 func ackedAfter(t *testing.T, o ReceiverOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	b.Publish(t, orders(1, 4, 1)...)
 	var got seen
 	begun, finish := make(chan struct{}), make(chan struct{})
@@ -311,7 +318,7 @@ func ackedAfter(t *testing.T, o ReceiverOptions) {
 }
 
 func copies(t *testing.T, o ReceiverOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	bank := newBank(t)
 	all := orders(0, 20, 4)
 	b.Publish(t, shuffled(append(append(all, all...), all...), 7)...)
@@ -333,7 +340,7 @@ func comesAgain(t *testing.T, o ReceiverOptions) {
 		"goexit": func() error { runtime.Goexit(); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := o.Start(t)
+			b := o.Share(t)
 			b.Publish(t, order("one", "a", 1), order("two", "b", 2))
 			var got seen
 			r := receiver(t, b, ReceiverConfig{Receive: func(_ context.Context, r inbox.Request, _ error) error {
@@ -367,7 +374,7 @@ func dispositions(t *testing.T, o ReceiverOptions) {
 		"RetryAfter": {handler.RetryAfter(pause, errors.New("busy")), ReceiverStats{Acked: 2, Delayed: 1}, []string{"one", "one", "two"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := o.Start(t)
+			b := o.Share(t)
 			b.Publish(t, order("one", "a", 1), order("two", "b", 2))
 			var got seen
 			var failed, again time.Time
@@ -400,7 +407,7 @@ func dispositions(t *testing.T, o ReceiverOptions) {
 }
 
 func keyReused(t *testing.T, o ReceiverOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	bank := newBank(t)
 	b.Publish(t, order("one", "a", 1), order("one", "a", 2), order("two", "a", 3), order("one", "a", 2))
 
@@ -416,7 +423,7 @@ func keyReused(t *testing.T, o ReceiverOptions) {
 
 // What cannot be read is recorded byte for byte, though the store is away at first, and those behind it go on.
 func undecodable(t *testing.T, o ReceiverOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	bank := newBank(t)
 	noJSON, bytes := "{\"amount\":", "\xff\x00\x01"
 	large := `"` + strings.Repeat("x", messagestore.MaxMessageBytes) + `"`
@@ -462,7 +469,7 @@ func undecodable(t *testing.T, o ReceiverOptions) {
 }
 
 func attempts(t *testing.T, o ReceiverOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	b.Publish(t, order("bad", "a", 1), order("good", "a", 2))
 	var got seen
 	reasons := make(chan error, 10)
@@ -486,7 +493,7 @@ func attempts(t *testing.T, o ReceiverOptions) {
 
 // One message at a time: the one that fails does not keep the place.
 func stuckKey(t *testing.T, o ReceiverOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	bank := newBank(t)
 	b.Publish(t, append([]Message{order("stuck", "stuck", 1)}, orders(0, 30, 5)...)...)
 	c := bank.config()
@@ -509,7 +516,7 @@ func stuckKey(t *testing.T, o ReceiverOptions) {
 }
 
 func ordered(t *testing.T, o ReceiverOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	all := orders(0, 60, 6)
 	b.Publish(t, all...)
 	var got, done seen
@@ -543,7 +550,7 @@ func ordered(t *testing.T, o ReceiverOptions) {
 
 // The function outlasts Grace, and its message goes to another receiver at once: no lease passes in this test.
 func givesBack(t *testing.T, o ReceiverOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	b.Publish(t, order("one", "a", 1), order("two", "b", 2))
 	begun := make(chan struct{}, 10)
 	stop := running(t, receiver(t, b, ReceiverConfig{Grace: time.Millisecond, Receive: func(ctx context.Context, _ inbox.Request, _ error) error {
@@ -619,7 +626,7 @@ func payAndHang(address string, child func(ctx context.Context, address string, 
 }
 
 func killedReceiver(t *testing.T, o ReceiverOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	b.Publish(t, order("order-17", "a", 1))
 	path := filepath.Join(t.TempDir(), "bank.db")
 	self, err := os.Executable()
@@ -683,7 +690,7 @@ func killedBrokerOfReceiver(t *testing.T, o ReceiverOptions) {
 }
 
 func twoReceivers(t *testing.T, o ReceiverOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	bank := newBank(t)
 	first, second := receiver(t, b, bank.config()), receiver(t, b, bank.config())
 	stopFirst, stopSecond := running(t, first), running(t, second)
@@ -698,7 +705,7 @@ func twoReceivers(t *testing.T, o ReceiverOptions) {
 }
 
 func runsOnce(t *testing.T, o ReceiverOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	var got seen
 	r := receiver(t, b, ReceiverConfig{Receive: func(_ context.Context, r inbox.Request, _ error) error { got.add(r.ID); return nil }})
 	stop := running(t, r)

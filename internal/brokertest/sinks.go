@@ -43,6 +43,10 @@ type SinkOptions struct {
 	// Start starts a broker for a test, and ends it with the test.
 	Start func(t testing.TB) SinkBroker
 
+	// Share is Start for a test that does not kill the broker: several may have one, each with a part of its own. Nil
+	// means Start.
+	Share func(t testing.TB) SinkBroker
+
 	// Once says that the broker has each message once, however often and by whatever sink it is sent. Otherwise it
 	// has each at least once.
 	Once bool
@@ -53,6 +57,9 @@ type SinkOptions struct {
 
 // Sinks tests the promises of a sink.
 func Sinks(t *testing.T, o SinkOptions) {
+	if o.Share == nil {
+		o.Share = o.Start
+	}
 	for name, test := range map[string]func(*testing.T, SinkOptions){
 		"each message arrives whole and in order":          arrivesWhole,
 		"a key of any text is that key":                    keysOfAnyText,
@@ -175,7 +182,7 @@ func requireArrived(t testing.TB, o SinkOptions, b SinkBroker, messages []*outbo
 }
 
 func arrivesWhole(t *testing.T, o SinkOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	store := newStore()
 	store.write(t, keys(10), 0, 10)
 	all := store.messages(t)
@@ -187,7 +194,7 @@ func arrivesWhole(t *testing.T, o SinkOptions) {
 }
 
 func keysOfAnyText(t *testing.T, o SinkOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	store := newStore()
 	store.write(t, Keys, 0, 2)
 	all := store.messages(t)
@@ -198,7 +205,7 @@ func keysOfAnyText(t *testing.T, o SinkOptions) {
 }
 
 func sentAgain(t *testing.T, o SinkOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	store := newStore()
 	store.write(t, keys(5), 0, 5)
 	all := store.messages(t)
@@ -221,7 +228,7 @@ func staleSink(t *testing.T, o SinkOptions) {
 	if !o.Once {
 		t.Skip("the broker takes what is sent: a receiver deduplicates")
 	}
-	b := o.Start(t)
+	b := o.Share(t)
 	store := newStore()
 	store.write(t, keys(3), 0, 6)
 	all := store.messages(t)
@@ -239,7 +246,7 @@ func staleSink(t *testing.T, o SinkOptions) {
 }
 
 func sideBySide(t *testing.T, o SinkOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	store := newStore()
 	store.write(t, keys(4), 0, 25)
 	all := store.messages(t)
@@ -256,7 +263,7 @@ func sideBySide(t *testing.T, o SinkOptions) {
 
 // Each process ends at a message of its own, and the next begins with messages that the broker has.
 func crashes(t *testing.T, o SinkOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	store := newStore()
 	store.write(t, keys(4), 0, 25)
 	all := store.messages(t)
@@ -352,7 +359,7 @@ func tooLarge(t *testing.T, o SinkOptions) {
 	if o.TooLarge == 0 {
 		t.Skip("the broker takes all that a store has")
 	}
-	b := o.Start(t)
+	b := o.Share(t)
 	store := newStore()
 	_, err := store.Write(t.Context(), Outgoing.Stream("large"), messagestore.AnyVersion, paid{Text: strings.Repeat("x", o.TooLarge)})
 	require.NoError(t, err)
@@ -369,7 +376,7 @@ func tooLarge(t *testing.T, o SinkOptions) {
 }
 
 func noContext(t *testing.T, o SinkOptions) {
-	b := o.Start(t)
+	b := o.Share(t)
 	sink := b.Sink(t)
 	store := newStore()
 	store.write(t, []string{"k"}, 0, 1)

@@ -1,0 +1,66 @@
+package rabbitbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/dibs-go/dibs/internal/panics"
+)
+
+const (
+	// dialWithin bounds a call of the dial function.
+	dialWithin = 30 * time.Second
+
+	// closeWithin bounds the wait for the broker to end a connection.
+	closeWithin = 5 * time.Second
+
+	maxShortString = 255 // bytes, of an exchange, a queue or a routing key
+)
+
+var errNoConnection = errors.New("dial returned no connection")
+
+// dialed returns a connection of dial, or an error when ctx is done or dial has taken too long. A connection that comes
+// later is closed.
+func dialed(ctx context.Context, dial func(ctx context.Context) (*amqp.Connection, error)) (*amqp.Connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialWithin)
+	defer cancel()
+	var conn *amqp.Connection
+	done := panics.Go(func() (err error) {
+		conn, err = dial(ctx)
+		if err == nil && conn == nil {
+			err = errNoConnection
+		}
+		return err
+	})
+	select {
+	case err := <-done:
+		if err != nil {
+			return nil, fmt.Errorf("dial: %w", err)
+		}
+		return conn, nil
+	case <-ctx.Done():
+		go func() {
+			if err := <-done; err == nil {
+				closeConnection(conn)
+			}
+		}()
+		return nil, fmt.Errorf("dial: %w", ctx.Err())
+	}
+}
+
+// closeConnection ends a connection: the broker has then all that was sent over it.
+func closeConnection(conn *amqp.Connection) {
+	_ = conn.CloseDeadline(time.Now().Add(closeWithin)) // it is closed in any case
+}
+
+// endOf returns why a channel has ended, which is in closes.
+func endOf(closes <-chan *amqp.Error) error {
+	if e := <-closes; e != nil {
+		return e
+	}
+	return amqp.ErrClosed
+}
