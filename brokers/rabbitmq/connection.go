@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	// dialWithin bounds a call of the dial function.
-	dialWithin = 30 * time.Second
+	// dialWithin bounds a call of the dial function, and what the broker is asked first over a connection: one that
+	// starts takes connections before it answers.
+	dialWithin = 10 * time.Second
 
 	// closeWithin bounds the wait for the broker to end a connection.
 	closeWithin = 5 * time.Second
@@ -50,6 +51,13 @@ func dialed(ctx context.Context, dial func(ctx context.Context) (*amqp.Connectio
 		}()
 		return nil, fmt.Errorf("dial: %w", ctx.Err())
 	}
+}
+
+// within asks the broker something over a connection, which is closed if that takes too long.
+func within(conn *amqp.Connection, ask func() error) error {
+	tooLong := time.AfterFunc(dialWithin, func() { closeConnection(conn) })
+	defer tooLong.Stop()
+	return ask()
 }
 
 // closeConnection ends a connection: the broker has then all that was sent over it.

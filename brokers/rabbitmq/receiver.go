@@ -170,18 +170,25 @@ func (n *fetcher) consume(ctx context.Context) (came bool, err error) {
 			n.desk.Drop(func(d *delivery) bool { return d.conn == conn })
 		}
 	}()
-	channel, err := conn.Channel()
-	if err != nil {
-		return false, fmt.Errorf("open a channel: %w", err)
-	}
-	closes := channel.NotifyClose(make(chan *amqp.Error, 1))
-	if err := channel.Qos(n.prefetch, 0, false); err != nil {
-		return false, fmt.Errorf("prefetch: %w", err)
-	}
 	const tag = "dibs"
-	messages, err := channel.Consume(n.queue, tag, false, false, false, false, nil)
+	var channel *amqp.Channel
+	var closes chan *amqp.Error
+	var messages <-chan amqp.Delivery
+	err = within(conn, func() (err error) {
+		if channel, err = conn.Channel(); err != nil {
+			return fmt.Errorf("open a channel: %w", err)
+		}
+		closes = channel.NotifyClose(make(chan *amqp.Error, 1))
+		if err := channel.Qos(n.prefetch, 0, false); err != nil {
+			return fmt.Errorf("prefetch: %w", err)
+		}
+		if messages, err = channel.Consume(n.queue, tag, false, false, false, false, nil); err != nil {
+			return fmt.Errorf("consume: %w", err)
+		}
+		return nil
+	})
 	if err != nil {
-		return false, fmt.Errorf("consume: %w", err)
+		return false, err
 	}
 	for {
 		select {

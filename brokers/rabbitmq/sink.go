@@ -240,10 +240,12 @@ func openPublisher(ctx context.Context, dial func(ctx context.Context) (*amqp.Co
 		return nil, err
 	}
 	p := &publisher{conn: conn, write: make(chan *publishing), look: make(chan chan struct{}), ended: make(chan struct{}), inFlight: map[string][]*publishing{}}
-	p.channel, err = conn.Channel()
-	if err == nil {
-		err = p.channel.Confirm(false)
-	}
+	err = within(conn, func() (err error) {
+		if p.channel, err = conn.Channel(); err != nil {
+			return err
+		}
+		return p.channel.Confirm(false)
+	})
 	if err != nil {
 		closeConnection(conn)
 		return nil, fmt.Errorf("open a channel: %w", err)
