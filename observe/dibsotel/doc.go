@@ -1,4 +1,4 @@
-// Package dibsotel has OpenTelemetry spans and metrics for consumers.
+// Package dibsotel has OpenTelemetry spans and metrics for consumers, and metrics for queues.
 //
 //	handler := dibsotel.Handler(mux, nil)
 //	c, err := consumer.New(store, "account:command", "accounts", handler, nil)
@@ -24,4 +24,8 @@
 // parked, skipped and store_errors, of this process; and the gauges dibs.consumer.lag (messages),
 // dibs.consumer.lag_seconds, dibs.consumer.dead_letters, dibs.consumer.members and
 // dibs.consumer.members_gone, of the whole group.
+//
+// Of [ObserveQueues], with dibs.category and dibs.queue, for all queues, relays and sagas of the store: the gauges
+// dibs.queue.open, waiting, out, later, due, held, suspended, dead, oldest_seconds, sessions and paused. A saga's queue
+// has the name of its category.
 package dibsotel

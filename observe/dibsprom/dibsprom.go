@@ -1,4 +1,4 @@
-// Package dibsprom has a Prometheus collector for consumers.
+// Package dibsprom has Prometheus collectors for consumers and for queues.
 //
 //	metrics, err := dibsprom.New(store)
 //	...
@@ -13,6 +13,11 @@
 //
 // Of [Collector.Handler]: the histogram dibs_delivery_seconds with the labels category, consumer, type,
 // and outcome, which is handled or failed.
+//
+// Of [NewQueues], with the labels category and queue, for all queues, relays and sagas of the store: the gauges
+// dibs_queue_open, dibs_queue_waiting, dibs_queue_out, dibs_queue_later, dibs_queue_due, dibs_queue_held,
+// dibs_queue_suspended, dibs_queue_dead, dibs_queue_oldest_seconds, dibs_queue_sessions and dibs_queue_paused. And
+// dibs_queues_up, which is 0 if the store could not be asked for these. A saga's queue has the name of its category.
 package dibsprom
 
 import (
