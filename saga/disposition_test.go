@@ -302,3 +302,26 @@ func TestDispositionsOfAnAnswer(t *testing.T) {
 		}
 	}
 }
+
+// Each attempt is recorded, so one that a function asks for at once does not come at once.
+func TestAnAttemptThatIsAskedForAtOnceWaitsForASecond(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"book hotel", "cancel flight"} {
+		for _, asked := range []time.Duration{0, -time.Hour} {
+			synctest.Test(t, func(t *testing.T) {
+				store, w := newStore(), newWorld()
+				w.fails(what, 5, handler.RetryAfter(asked, errDown))
+				if what == "cancel flight" {
+					w.fails("book hotel", 9, refusal("full"))
+				}
+				s := travelWith(t, store, w, nil, nil)
+				defer running(t, s)()
+				began := time.Now()
+				begin(t, s, "7", trip{"LIS"})
+				waitFor(t, s, "7")
+				require.GreaterOrEqual(t, time.Since(began), 5*time.Second)
+				require.Equal(t, 6, w.calls[what])
+			})
+		}
+	}
+}

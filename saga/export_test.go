@@ -2,6 +2,8 @@ package saga
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
@@ -28,6 +30,15 @@ func NewOperatorOver(store Store, category messagestore.Category, by string) (*O
 func GoOn(ctx context.Context, of answered, m *messagestore.Message) error {
 	_, err := of.answered().goOn(ctx, m, true)
 	return err
+}
+
+// PauseOf is the pause before the next turn, after one that ended with the error.
+func PauseOf(err error) time.Duration {
+	t, is := errors.AsType[*turned](err)
+	if !is {
+		return 0
+	}
+	return t.Delay
 }
 
 // Turn is one turn of the saga whose first message is m, after so many that failed.

@@ -202,7 +202,10 @@ func TestASagaThatMeetsAnOutageAloneIsSuspended(t *testing.T) {
 	require.NoError(t, err)
 
 	for range 99 {
-		require.ErrorIs(t, s.Turn(t.Context(), started, 0), gone{})
+		err := s.Turn(t.Context(), started, 0)
+		require.ErrorIs(t, err, gone{})
+		require.LessOrEqual(t, saga.PauseOf(err), 2*time.Second, "a deadline may end in it")
+		require.Positive(t, saga.PauseOf(err))
 	}
 	status, err := s.Status(t.Context(), "7")
 	require.NoError(t, err)

@@ -105,7 +105,7 @@ func openOutbox(ctx context.Context, cell *measure.Cell) (*dibsStore, int64, err
 	return s, int64(keys * relayEach), nil
 }
 
-// relay sends all messages but those of the dead key, if one is.
+// relay sends all messages; if a key is dead, all but the messages of that key.
 func relay(ctx context.Context, cell *measure.Cell, s *dibsStore, sink outbox.Sink, want int64) error {
 	r, err := outbox.New(s.Store, outgoing, "relay", sink, &outbox.Config{Concurrency: relayFlight, Logger: logger.Silent()})
 	if err != nil {

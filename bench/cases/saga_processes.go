@@ -83,7 +83,7 @@ func sagaCalls(ctx context.Context, cell *measure.Cell, task sagaTask) error {
 	return err
 }
 
-// sagasWait has a process bring many sagas to wait, which ends as one that is killed, and another one go on after it.
+// sagasWait has a process bring many sagas to wait and end as if it were killed, and another process go on with them.
 func sagasWait(ctx context.Context, cell *measure.Cell) error {
 	task := sagaTask{N: size(cell, 200, 5000, 100_000)}
 	var err error
@@ -110,7 +110,7 @@ func (s *dibsStore) later(ctx context.Context) (n int64, err error) {
 	return n, s.pool.QueryRow(ctx, "select count(*) from dibs.queue_open where state = 'l'").Scan(&n)
 }
 
-// sagaWait starts sagas until as many wait. The process then ends at once, as one that is killed: its session has no end.
+// sagaWait starts sagas until as many wait. The process then ends at once, as if it were killed: its session has no end.
 func sagaWait(ctx context.Context, cell *measure.Cell, task sagaTask) error {
 	s, err := openDibsStore(ctx, task.URL)
 	if err != nil {

@@ -49,8 +49,8 @@
 // # Promises of the receiver
 //
 // A message is acknowledged only after the function has returned nil, and the server confirms it. So it is
-// received at least once; with an inbox its effect is there once. A message that is refused, such as one that no inbox
-// takes, is recorded first: see [NewReceiver].
+// received at least once; with an inbox its effect is there once. A message that is refused, since no inbox takes it for
+// instance, is recorded first: see [NewReceiver].
 //
 // Positions in the log, and errors, name subjects, which hold keys; never data, nor the URL of a server.
 package natsbroker

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// dialWithin bounds a call of the dial function, and what the broker is asked first over a connection: one that
-	// starts takes connections before it answers.
+	// dialWithin bounds a call of the dial function, and the first requests over a connection: a broker that starts
+	// takes connections before it answers.
 	dialWithin = 10 * time.Second
 
 	// closeWithin bounds the wait for the broker to end a connection.

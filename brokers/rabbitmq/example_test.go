@@ -35,7 +35,7 @@ func ExampleSink() { //nolint:testableexamples // it needs a broker
 	_ = send
 }
 
-// The messages of the queue "transfers" are requests to an inbox. Those that it does not take are recorded.
+// The messages of the queue "transfers" are requests to an inbox. A message that the inbox does not take is recorded.
 func ExampleReceiver() { //nolint:testableexamples // it needs a broker
 	receive := func(ctx context.Context, payments *inbox.Inbox[*sql.Tx], pay func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error)) error {
 		receiver, err := rabbitbroker.NewReceiver(dial, "transfers", func(ctx context.Context, m amqp.Delivery) error {

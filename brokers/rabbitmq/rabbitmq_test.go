@@ -191,7 +191,7 @@ func (s *server) dialLine(opened func(*line)) func(context.Context) (*amqp.Conne
 	}
 }
 
-// say has the client read a method without a channel, between those of the server.
+// say has the client read a method without a channel, between the methods that the server sends.
 func (l *line) say(t testing.TB, class, method uint16, text string) {
 	t.Helper()
 	arguments := []byte{}
