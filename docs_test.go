@@ -141,7 +141,7 @@ func TestPagesShowCodeThatIsTested(t *testing.T) {
 		"docs/evolving.md":  {"examples/evolving"},
 		"docs/intents.md":   {"reservation/intent/intenttest", "reservation/idempotency"},
 		"docs/testing.md":   {"examples/firstservice", "examples/ticketing"},
-		"docs/messaging.md": {"brokers/nats", "examples/booking", "examples/transfer", "inbox", "outbox", "saga"},
+		"docs/messaging.md": {"brokers/nats", "brokers/redis", "examples/booking", "examples/transfer", "inbox", "outbox", "saga"},
 	} {
 		text, err := os.ReadFile(page)
 		if err != nil {
