@@ -781,9 +781,13 @@ func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 		for range rapid.IntRange(1, 3).Draw(r, "groups") {
 			n := rapid.IntRange(2, 12).Draw(r, "writes")
 			group, want := make([][]messagestore.Append, n), make([]string, n)
+			own := rapid.Bool().Draw(r, "each has streams of its own")
 			for i := range group {
 				var twins []messagestore.Append
 				for _, stream := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"-1", "-2", "-3", "z-1"}), 1, 3, rapid.ID).Draw(r, "streams") {
+					if own {
+						stream += fmt.Sprint("-", i)
+					}
 					a := messagestore.Append{
 						Stream:   messagestore.StreamName(together) + messagestore.StreamName(stream),
 						Expected: messagestore.Version(rapid.Int64Range(-2, 5).Draw(r, "expected")),

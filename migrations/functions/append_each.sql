@@ -91,7 +91,7 @@ begin
   -- rows as they come, so none beside them may ask for an order: from 16 on, PostgreSQL sorts for
   -- such a one, and the others get the sorted rows.
   select array_agg(r.version), array_agg(r.hash), array_agg(r.fence_found), string_agg(r.outcome, ''),
-    array_agg(case r.outcome when 'f' then r.fence_found when 'w' then r.version + 1 else r.version end),
+    array_agg(case r.outcome when 'f' then r.fence_found when 'w' then r.version + r.count else r.version end),
     array_agg(case r.outcome when 'w' then r.version + 1 end)
   into versions_found, hashes, fences_found, outcomes, versions, positions
   from (
@@ -111,7 +111,7 @@ begin
         case when array_position(free, split_part(w.name, '-', 1)) is not null
           then coalesce(fences_of[array_position(free, split_part(w.name, '-', 1))], 0)
         end as fence_found
-      from unnest(streams, expected, fences) w (name, expected, fence) -- in its order, as a nested loop leaves it
+      from unnest(streams, expected, fences, counts) w (name, expected, fence, count) -- in its order, as a nested loop leaves it
       left join lateral (
         select l.position, l.group_hash as hash from dibs.messages l where l.stream_name = w.name order by l.position desc limit 1
       ) m on true
@@ -119,14 +119,18 @@ begin
     ) v
   ) r;
   names := streams;
-  -- Where each write has one message and a stream of its own, and all of them fit, there is nothing to
-  -- follow.
-  if not single or joined is not null and outcomes <> repeat('w', cardinality(streams))
+  -- Where each write has a stream of its own, and those of several streams fit, there is nothing to follow.
+  if cardinality(streams) > 1 and (
+    joined is not null and outcomes <> repeat('w', cardinality(streams))
     or (select count(distinct s.name) from unnest(streams) s (name)) < cardinality(streams)
-  then
+  ) then
     select f.* into outcomes, versions, names, positions, writes
     from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken, meets, joined) f;
     hashes := null;
+  elsif not single then
+    select array_agg(streams[w.n]), array_agg(positions[w.n] + m.n), array_agg(hashes[w.n]), array_agg(w.n::integer)
+    into names, positions, hashes, writes
+    from unnest(counts) with ordinality w (count, n), generate_series(0, w.count - 1) m (n); -- in their order, as above
   end if;
 
   -- Once, unless one of the ids is recorded already.
