@@ -96,16 +96,21 @@ func newState() *state {
 
 // take folds a stored message.
 func (s *state) take(m *messagestore.Message) error {
+	body, err := event.Decode(m)
+	if err != nil {
+		return err
+	}
+	return s.takeBody(m, body)
+}
+
+// takeBody folds a stored message with its body, which is nil for a type that this release does not know.
+func (s *state) takeBody(m *messagestore.Message, body messagestore.Body) error {
 	if s.changedAt = m.Time; m.Position == 0 {
 		s.startedAt = m.Time
 	}
 	if m.IsTombstone() {
 		s.ended = StateCompensated // an operator deleted the saga
 		return nil
-	}
-	body, err := event.Decode(m)
-	if err != nil {
-		return err
 	}
 	if body == nil {
 		s.later = m.Type
@@ -194,7 +199,7 @@ func (s *state) fold(body messagestore.Body) {
 	case event.Resumed:
 		s.resumed()
 	case event.Resolved:
-		if s.suspended != nil && s.pivoted() {
+		if s.resolvable() {
 			s.ended = StateResolved
 		}
 	case event.Completed:
@@ -229,9 +234,14 @@ func (s *state) replied(b event.Replied) {
 	switch {
 	case one == nil && s.early[b.Step] == nil:
 		s.early[b.Step] = &b
-	case one != nil && !one.settled() && !one.again && (b.Attempt == 0 || b.Attempt == one.attempts):
+	case one.takes(&b):
 		one.answer(&b)
 	}
+}
+
+// takes reports whether a reply is the outcome of the attempt that waits. The step is nil before it has begun.
+func (s *step) takes(r *event.Replied) bool {
+	return s != nil && s.Kind == event.KindAsk && !s.settled() && !s.again && (r.Attempt == 0 || r.Attempt == s.attempts)
 }
 
 func (s *step) answer(r *event.Replied) {
@@ -264,6 +274,9 @@ func (s *state) resumed() {
 	}
 	s.suspended = nil
 }
+
+// resolvable reports whether a person may end the saga as it is.
+func (s *state) resolvable() bool { return s.ended == "" && s.suspended != nil && s.pivoted() }
 
 // pivoted reports whether there is no way back.
 func (s *state) pivoted() bool {
