@@ -17,7 +17,7 @@ import (
 
 type explainCommand struct {
 	Target   string   `arg:"" name:"stream" help:"Name of a stream, or with --category an idempotence key."`
-	Category string   `placeholder:"CATEGORY" help:"Search all of this category for streams reserved with the key. In a category of intents, or an inbox, the one with the key; in one of a queue, the item at a position."`
+	Category string   `placeholder:"CATEGORY" help:"Search all of this category for streams reserved with the key. In a category of intents or sagas, or an inbox, the one with the key; in one of a queue, the item at a position."`
 	Scope    string   `placeholder:"SCOPE" help:"The scope of an intent's key. Defaults to none."`
 	In       []string `sep:"none" placeholder:"CATEGORY" help:"Search all of this category too for messages that followed. May be repeated."`
 }
@@ -32,12 +32,15 @@ An item of a queue is named by its position and its category, or by its stream: 
 
 A request in an inbox is told with the messages of its transaction, its undo, and the requests that were refused because they reused its key.
 
+A saga is told message by message, in words: the steps, each attempt and its end, replies, signals, waits, the undos, and what an operator did; then how far it is, and the turns of its item that failed. A story that leads to the start of a saga goes on with the saga. Messages that its steps wrote to other streams are found in the categories of --in.
+
 Examples:
 
     dibs explain account:command+reservation+accounts-123+AAA
     dibs explain AAA --category account:command --in account:transaction
     dibs explain 29401/1998-12 --category payment:intent --scope acme
     dibs explain order-17 --category payments:inbox
+    dibs explain 7 --category booking:saga --in car:command --in car
     dibs explain 4711 --category mail --in account`
 }
 
@@ -180,6 +183,24 @@ const (
 	lapsed    = "lapsed"    // the lease was over by time; no message says so
 	released  = "released"  // the lease ended without a result
 	confirmed = "confirmed" // the intent was carried out
+
+	// Of a saga; received, waiting, undone and deleted are too.
+	started         = "started"
+	began           = "began" // an attempt at a step
+	done            = "done"  // a step
+	failed          = "failed"
+	valued          = "valued"
+	compensating    = "compensating"
+	undoFailed      = "undoFailed"
+	suspended       = "suspended"
+	completed       = "completed"
+	compensated     = "compensated"
+	replied         = "replied"
+	signalled       = "signalled"
+	cancelRequested = "cancelRequested"
+	resumed         = "resumed"
+	resolved        = "resolved"
+	unknown         = "unknown" // of a later release, or of no saga
 )
 
 var roles = map[string]struct {
@@ -209,6 +230,23 @@ var roles = map[string]struct {
 	lapsed:    {"lapsed", red},
 	released:  {"released", yellow},
 	confirmed: {"confirmed", green},
+
+	started:         {"started", green},
+	began:           {"began", plain},
+	done:            {"done", green},
+	failed:          {"failed", red},
+	valued:          {"valued", plain},
+	compensating:    {"compensating", yellow},
+	undoFailed:      {"undo failed", red},
+	suspended:       {"suspended", red},
+	completed:       {"completed", green},
+	compensated:     {"compensated", yellow},
+	replied:         {"replied", plain},
+	signalled:       {"signalled", plain},
+	cancelRequested: {"cancelled", yellow},
+	resumed:         {"resumed", green},
+	resolved:        {"resolved", yellow},
+	unknown:         {"unknown", red},
 }
 
 // An event is how a part of the story is printed as JSON.
@@ -226,7 +264,7 @@ type part interface {
 }
 
 // parts are told in this order. A stream that no other system knows is told as one of reservations.
-var parts = []part{intentsPart{}, inboxesPart{}, queuesPart{}, reservationsPart{}, itemsPart{}, deadLettersPart{}, followersPart{}}
+var parts = []part{intentsPart{}, inboxesPart{}, sagasPart{}, queuesPart{}, reservationsPart{}, itemsPart{}, deadLettersPart{}, followersPart{}}
 
 // A keyedPart is of a system that has categories of its own, with a stream for each key.
 type keyedPart interface {
@@ -236,7 +274,7 @@ type keyedPart interface {
 	streamOf(ctx context.Context, e *explainer, c *explainCommand, category messagestore.Category) (messagestore.StreamName, error)
 }
 
-var keyedParts = []keyedPart{intentsPart{}, inboxesPart{}}
+var keyedParts = []keyedPart{intentsPart{}, inboxesPart{}, sagasPart{}}
 
 func (e *explainer) explain(ctx context.Context, stream messagestore.StreamName) error {
 	first, err := messageAt(ctx, e.store, stream, 0)
@@ -271,7 +309,7 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 			return err
 		}
 		s := story{app: e.app, of: stream}
-		if isStep(m) {
+		if isStep(m) || isTrimmedSaga(m) {
 			return e.ask(ctx, stream, m)
 		}
 		if !m.IsTombstone() {
@@ -303,10 +341,10 @@ func (followersPart) tell(ctx context.Context, e *explainer, s *story) error {
 	for _, m := range s.roots {
 		chain[refOf(m)] = true
 	}
-	for _, place := range s.gone {
+	for _, place := range s.places {
 		chain[place] = true
 	}
-	named := append([]messagestore.StreamName{messagestore.Category(s.of.Category().Entity()).Stream(s.of.CardinalID())}, s.streams...)
+	named := append([]messagestore.StreamName{entityOf(s.of)}, s.streams...)
 	for _, root := range s.roots {
 		named = append(named, reservation.WrittenWith(root)...)
 	}
@@ -326,6 +364,9 @@ func (followersPart) tell(ctx context.Context, e *explainer, s *story) error {
 			if chain[cause] && !chain[refOf(m)] {
 				chain[refOf(m)] = true
 				found, more = append(found, m), true
+				if startsSaga(m) {
+					streams = append(streams, m.Stream, entityOf(m.Stream))
+				}
 			}
 		}
 		for _, stream := range streams {
@@ -343,12 +384,25 @@ func (followersPart) tell(ctx context.Context, e *explainer, s *story) error {
 		}
 	}
 	slices.SortStableFunc(found, func(a, b *messagestore.Message) int { return a.Time.Compare(b.Time) })
+	none := true
 	for _, m := range found {
-		if err := s.tell(followed, m, dataText(m.Data)); err != nil {
+		var err error
+		switch {
+		case s.knows(m.Stream, m.Position):
+			continue
+		case startsSaga(m):
+			err = e.saga(ctx, s, m.Stream)
+		default:
+			err = s.tell(followed, m, followedText(m))
+		}
+		if none = false; err == nil {
+			err = e.items(ctx, s, m)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	if len(found) == 0 {
+	if none {
 		names := make([]string, 0, len(streams)+len(e.in))
 		for _, stream := range streams {
 			names = append(names, visible(string(stream)))
@@ -359,6 +413,11 @@ func (followersPart) tell(ctx context.Context, e *explainer, s *story) error {
 		s.note("followed", "nothing yet", "in "+strings.Join(names, ", ")+"; look in another category with --in")
 	}
 	return nil
+}
+
+// entityOf returns the entity's own stream of a stream.
+func entityOf(stream messagestore.StreamName) messagestore.StreamName {
+	return messagestore.Category(stream.Category().Entity()).Stream(stream.CardinalID())
 }
 
 // scan reads all of a category, and tells a person how far it is.
@@ -391,13 +450,14 @@ type story struct {
 	app        *app
 	of         messagestore.StreamName
 	key        string
+	what       string // what the stream is, for the title, where no key says so
 	told       map[ref]bool
 	duplicates int
 
 	first   *messagestore.Message
 	begun   bool                      // a system has told the stream
 	roots   []*messagestore.Message   // that others may have as their cause
-	gone    []ref                     // the places of causes that are not in the store
+	places  []ref                     // more that others may have: of what was told already, or is not in the store
 	streams []messagestore.StreamName // that a system names, to look for them there
 	ending  [][3]string               // the last notes
 }
@@ -415,8 +475,8 @@ func (s *story) title() error {
 	if s.app.JSON {
 		return nil
 	}
-	title := visible(string(s.of))
-	if s.key != "" {
+	title := visible(string(s.of)) + s.what
+	if s.what == "" && s.key != "" {
 		title += " is reserved with the key " + shorten(visible(s.key))
 	}
 	return s.app.out.line("%s", s.app.out.styled(title, bold))

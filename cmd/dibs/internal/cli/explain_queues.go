@@ -70,18 +70,8 @@ func (queuesPart) tell(ctx context.Context, e *explainer, s *story) error {
 		return err
 	}
 	s.roots = append(s.roots, m)
-	if stream := m.Metadata.CausationStream; stream != "" {
-		source, err := messageAt(ctx, e.store, stream, m.Metadata.CausationPosition)
-		switch {
-		case errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid):
-			s.note(roles[cause].label, placeOf(stream, m.Metadata.CausationPosition), "not in this store")
-		case err != nil:
-			return err
-		default:
-			if err := s.tell(cause, source, dataText(source.Data)); err != nil {
-				return err
-			}
-		}
+	if err := e.tellCause(ctx, s, m); err != nil {
+		return err
 	}
 	if err := s.tell(inserted, m, dataText(m.Data)); err != nil {
 		return err
@@ -92,30 +82,55 @@ func (queuesPart) tell(ctx context.Context, e *explainer, s *story) error {
 	return nil
 }
 
+// tellCause tells the message that another one was written for, if it names one.
+func (e *explainer) tellCause(ctx context.Context, s *story, m *messagestore.Message) error {
+	stream, position := m.Metadata.CausationStream, m.Metadata.CausationPosition
+	if stream == "" {
+		return nil
+	}
+	source, err := messageAt(ctx, e.store, stream, position)
+	switch {
+	case errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid):
+		s.note(roles[cause].label, placeOf(stream, position), "not in this store")
+		return nil
+	case err != nil:
+		return err
+	}
+	return s.tell(cause, source, dataText(source.Data))
+}
+
 // itemsPart tells the deliveries of those messages of the story that are items of queues.
 type itemsPart struct{}
 
 func (itemsPart) tell(ctx context.Context, e *explainer, s *story) error {
 	for _, m := range s.roots {
-		queues, err := e.queuesOf(ctx, m.Stream.Category())
+		if err := e.items(ctx, s, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// items tells the deliveries of a message by each queue in which it is an item.
+func (e *explainer) items(ctx context.Context, s *story, m *messagestore.Message) error {
+	queues, err := e.queuesOf(ctx, m.Stream.Category())
+	if err != nil {
+		return err
+	}
+	for _, of := range queues {
+		q, err := queue.New(e.store, of.Category, &queue.Config{Name: of.Name})
 		if err != nil {
 			return err
 		}
-		for _, of := range queues {
-			q, err := queue.New(e.store, of.Category, &queue.Config{Name: of.Name})
-			if err != nil {
-				return err
-			}
-			item, err := q.Item(ctx, m.GlobalPosition)
-			if errors.Is(err, messagestore.ErrNotFound) {
-				continue
-			}
-			if err == nil {
-				err = s.item(of.Name, m, item)
-			}
-			if err != nil {
-				return err
-			}
+		item, err := q.Item(ctx, m.GlobalPosition)
+		if errors.Is(err, messagestore.ErrNotFound) {
+			continue
+		}
+		if err == nil {
+			err = s.item(of.Name, m, item)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -174,8 +189,10 @@ func stateNote(item queuing.Item) string {
 		return "and holds what is behind it"
 	case item.State == queuing.Out:
 		return strings.TrimSuffix(fmt.Sprintf("at session %d until %s", item.Session, timeOrNone(item.Until, "")), " until ")
-	case (item.State == queuing.Later || item.State == queuing.Suspended) && !item.Due.IsZero():
-		return "not before " + timeText(item.Due)
+	case item.State != queuing.Later && item.State != queuing.Suspended || item.Due.IsZero():
+		return ""
+	case item.Message != nil && item.Due.After(item.Message.Time.Add(queuing.MaxDelay/2)):
+		return "until a message wakes it"
 	}
-	return ""
+	return "not before " + timeText(item.Due)
 }

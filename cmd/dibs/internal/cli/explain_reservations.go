@@ -41,7 +41,7 @@ func (reservationsPart) tell(ctx context.Context, e *explainer, s *story) error 
 	switch {
 	case errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid):
 		// Removed, in another store, or named by another client. What followed it is here.
-		s.gone = append(s.gone, ref{stream, first.Metadata.CausationPosition})
+		s.places = append(s.places, ref{stream, first.Metadata.CausationPosition})
 		s.note(roles[role].label, placeOf(stream, first.Metadata.CausationPosition), "not in this store")
 		return nil
 	case err != nil:

@@ -251,7 +251,7 @@ type sagaShowCommand struct {
 
 // Help is printed below the command's usage.
 func (sagaShowCommand) Help() string {
-	return `It prints the state, each step with its attempts, and then each message of the saga. With --json the first line is the state with the steps, and the others are the messages, as dibs stream prints them.
+	return `It prints the state, each step with its attempts, and then each message of the saga in words, as dibs explain does. With --json the first line is the state with the steps, and the others are the messages, as dibs stream prints them.
 
 Example:
 
@@ -272,12 +272,13 @@ func (c *sagaShowCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		for m, err := range store.ReadStream(ctx, s.Stream, 0) {
+		for entry, err := range o.History(ctx, c.ID) {
+			m := entry.Message
 			if err == nil && a.JSON {
 				err = a.out.object(toRecord(m))
 			} else if err == nil {
 				err = a.out.row(cell{text: timeText(m.Time), style: dim}, cell{text: strconv.FormatInt(int64(m.Position), 10), right: true},
-					cell{text: visible(m.Type), style: bold}, cell{text: dataText(m.Data)})
+					cell{text: visible(m.Type), style: bold}, cell{text: entryText(entry)})
 			}
 			if err != nil {
 				return err
