@@ -50,8 +50,8 @@ type run struct {
 }
 
 type docs struct {
-	From string `help:"The folder that the run has written to." default:"results" placeholder:"DIR"`
-	Path string `arg:"" help:"The document." default:"RESULTS.md"`
+	From []string `help:"The folder that the run has written to. Repeated, the cases of each later folder take the place of those before." default:"results" sep:"none" placeholder:"DIR"`
+	Path string   `arg:"" help:"The document." default:"RESULTS.md"`
 }
 
 func main() {
@@ -68,9 +68,16 @@ func main() {
 }
 
 func (d docs) Run() error {
-	results, err := report.Read(d.From)
+	results, err := report.Read(d.From[0])
 	if err != nil {
 		return err
+	}
+	for _, dir := range d.From[1:] {
+		later, err := report.Read(dir)
+		if err != nil {
+			return err
+		}
+		results.Add(later)
 	}
 	return report.Docs(d.Path, results)
 }

@@ -66,7 +66,7 @@ func TestRunIsReportedAndGoesIntoTheDocument(t *testing.T) {
 	require.NoError(t, err)
 	path := filepath.Join(dir, "RESULTS.md")
 	require.NoError(t, os.WriteFile(path, page, 0o600))
-	require.NoError(t, docs{From: dir, Path: path}.Run())
+	require.NoError(t, docs{From: []string{dir}, Path: path}.Run())
 	made, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Contains(t, string(made), "`write/1-category/1-caller`")

@@ -15,6 +15,8 @@ import (
 // The columns that a table has if any contender has a figure there; others follow them.
 var columns = []measure.Metric{measure.Rate, measure.P50, measure.P99, measure.ClientCPU, measure.ServerCPU, measure.WAL}
 
+const dateFormat = "2006-01-02 15:04 UTC"
+
 // markdown writes results, with the charts in a folder.
 func markdown(r Results, folder string) string {
 	var b strings.Builder
@@ -36,7 +38,7 @@ func runText(b *strings.Builder, r Results) {
 		kind = "A long run."
 	}
 	fmt.Fprintf(b, "%s\n%s, %s, commit %s, seed %d; %d rounds of %s s for each contender of each case.\n\n", kind,
-		r.Run.Date.UTC().Format("2006-01-02 15:04 UTC"), r.Run.Took, r.Run.Commit, r.Run.Seed, r.Run.Rounds, number(r.Run.Seconds))
+		r.Run.Date.UTC().Format(dateFormat), r.Run.Took, r.Run.Commit, r.Run.Seed, r.Run.Rounds, number(r.Run.Seconds))
 	fmt.Fprintf(b, "| | |\n|---|---|\n")
 	for _, fact := range r.Run.Machine {
 		fmt.Fprintf(b, "| %s | %s |\n", fact.Name, fact.Value)
@@ -48,6 +50,10 @@ func runText(b *strings.Builder, r Results) {
 		fmt.Fprintf(b, "| Arguments | `%s` |\n", strings.Join(r.Run.Arguments, " "))
 	}
 	fmt.Fprintln(b)
+	for _, run := range r.Added {
+		fmt.Fprintf(b, "Of another run, %s, %s, commit %s, `%s`: %s.\n\n", run.Date.UTC().Format(dateFormat), run.Took, run.Commit,
+			strings.Join(run.Arguments, " "), strings.Join(run.Cases, ", "))
+	}
 	for _, f := range r.Failed {
 		fmt.Fprintf(b, "**%s failed**: %s\n\n", f.Case, strings.ReplaceAll(f.Error, "\n", " "))
 	}

@@ -124,6 +124,20 @@ func TestReportSaysWhatWasMetAndWhatWasMissed(t *testing.T) {
 	require.Contains(t, text, "| COPY | 10,000/s<br><sub>9,000/s – 11,000/s</sub>")
 }
 
+func TestALaterRunTakesThePlaceOfCasesAndIsNamed(t *testing.T) {
+	all := some()
+	later := some()
+	later.Run.Commit, later.Run.Arguments, later.Failed = "def", []string{"--only=^write/64$"}, nil
+	later.Cases = []Case{{Name: "write/64", Shows: "Write 64 again"}, {Name: "broken", Shows: "Mended"}}
+
+	all.Add(later)
+
+	require.Equal(t, []string{"write/1", "write/64", "broken"}, []string{all.Cases[0].Name, all.Cases[1].Name, all.Cases[2].Name})
+	require.Equal(t, "Write 64 again", all.Cases[1].Shows)
+	require.Empty(t, all.Failed)
+	require.Contains(t, markdown(all, ""), "Of another run, 2026-11-21 12:00 UTC, 4m0s, commit def, `--only=^write/64$`: write/64, broken.")
+}
+
 func TestChartsAreDrawnWithinTheirBounds(t *testing.T) {
 	drawn := chartsOf(some())
 	require.Len(t, drawn, 2)

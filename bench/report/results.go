@@ -10,11 +10,12 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 )
 
-// Results are one run's.
+// Results are one run's, or those that [Results.Add] has put together.
 type Results struct {
 	Run    Run      `json:"run"`
 	Cases  []Case   `json:"cases"`
 	Failed []Failed `json:"failed,omitempty"`
+	Added  []Run    `json:"added,omitempty"` // runs of cases that are not of Run
 }
 
 // Run tells the time, the machine and the settings of the figures.
@@ -29,6 +30,7 @@ type Run struct {
 	Commit    string            `json:"commit"`
 	Machine   []Fact            `json:"machine"`
 	Versions  map[string]string `json:"versions"`
+	Cases     []string          `json:"cases,omitempty"` // of a run that was added
 }
 
 // A Fact is something about the machine.
@@ -114,6 +116,21 @@ func NewCase(r measure.Result) Case {
 		c.Goals = append(c.Goals, goal)
 	}
 	return c
+}
+
+// Add puts the cases of a later run in the place of those of the same names, or behind the others.
+func (r *Results) Add(later Results) {
+	added := later.Run
+	for _, c := range later.Cases {
+		added.Cases = append(added.Cases, c.Name)
+		if i := slices.IndexFunc(r.Cases, func(one Case) bool { return one.Name == c.Name }); i >= 0 {
+			r.Cases[i] = c
+		} else {
+			r.Cases = append(r.Cases, c)
+		}
+	}
+	r.Failed = append(slices.DeleteFunc(r.Failed, func(f Failed) bool { return slices.Contains(added.Cases, f.Case) }), later.Failed...)
+	r.Added = append(r.Added, added)
 }
 
 // figure is of at least one value.
