@@ -78,7 +78,7 @@ var imports = map[string][]string{
 	"internal/brokertest":              {"consumer", "handler", "inbox", "logger", "messagestore", "messagestore/memory", "messagestore/sqlite", "outbox", "reservation", "internal/await", "internal/disposition", "internal/must", "internal/receiving"},
 	"outbox":                           {"logger", "messagestore", "messagestore/queuing", "handler", "queue", "internal/backoff", "internal/disposition", "internal/panics", "internal/text"},
 	"saga/internal/event":              {"messagestore"},
-	"saga":                             {"logger", "messagestore", "messagestore/queuing", "handler", "reservation", "saga/internal/event", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/keys", "internal/outage", "internal/wakeups", "internal/work", "internal/panics", "internal/text"},
+	"saga":                             {"logger", "messagestore", "messagestore/queuing", "messagestore/retention", "handler", "reservation", "saga/internal/event", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/keys", "internal/outage", "internal/wakeups", "internal/work", "internal/panics", "internal/text"},
 	"entity":                           {"logger", "messagestore", "internal/disposition", "internal/messagetype", "internal/snapshots", "upcast", "internal/text"},
 	"internal/pgtest":                  {"migrations", "internal/await"},
 	"internal/once":                    {"messagestore", "internal/exactjson"},

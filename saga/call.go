@@ -313,7 +313,7 @@ func (c *core) lookAt(ctx context.Context, stream messagestore.StreamName) (*lif
 		if err := l.take(m); err != nil {
 			return nil, nil, &malformedError{err}
 		}
-		if l.version = m.Position; first == nil {
+		if l.version, l.seen = m.Position, m.GlobalPosition; first == nil {
 			first = m
 		}
 	}

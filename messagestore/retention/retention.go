@@ -248,6 +248,7 @@ type Checked struct {
 	DeadLetters  int64 `json:"deadLetters"`  // that consumers parked
 	Queues       int64 `json:"queues"`       // that were taken from
 	Erased       int64 `json:"erased"`       // streams that were deleted with their names
+	Sagas        int64 `json:"sagas"`        // by saga.Operator.Verify
 }
 
 // A Violation is something that is not as it should be.
@@ -267,6 +268,7 @@ type Violation struct {
 	//	consumer     a consumer's positions are not ahead of its category, and only grow
 	//	deadLetter   a message that was parked is where it was, or was removed
 	//	queue        an open item is as its queue's cursor, its message, its session and its log have it
+	//	saga         a saga's messages are what its runners write, and its item is open until it ends: see saga.Operator.Verify
 	Rule string
 
 	Category       messagestore.Category       // empty for a violation of the whole store

@@ -1,0 +1,406 @@
+package saga
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/messagestore/retention"
+	"github.com/dibs-go/dibs/saga/internal/event"
+)
+
+// Verify reads all sagas of the category, and reports what breaks the rule saga of [retention.Violation]: a message that no runner
+// writes where it is, of each saga the first; a saga that has not ended and that nothing brings another turn; and one that has
+// ended while its item stays open. Runners go on meanwhile, and raise no alarm. Behind a message of a later release, and in a
+// stream whose beginning was trimmed, it looks at nothing.
+//
+// Of config it takes MaxViolations and OnProgress. It reads each message of the category once and keeps some 200 bytes of each
+// saga, and more of each that has not ended. The error matches [messagestore.ErrNotSupported] for a store whose driver keeps no
+// queues.
+func (o *Operator) Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error) {
+	v := &verifier{core: o.core, most: config.Most(), sagas: map[messagestore.StreamName]*checked{}}
+	err := config.Validate()
+	if err == nil {
+		if config != nil && config.OnProgress != nil {
+			config.OnProgress(retention.VerifyProgress{Category: o.core.category})
+		}
+		err = v.run(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("verify the sagas of %s: %w", o.core.category, err)
+	}
+	return &v.found, nil
+}
+
+type verifier struct {
+	*core
+	most  int
+	found retention.Verification
+	sagas map[messagestore.StreamName]*checked
+}
+
+// A checked is what is known of a saga as far as its stream was read.
+type checked struct {
+	state *state // nil once nothing more is looked at
+	at    messagestore.Version
+	first messagestore.GlobalPosition
+	last  messagestore.GlobalPosition // up to the end, if it has ended
+}
+
+func (v *verifier) run(ctx context.Context) error {
+	query := messagestore.CategoryQuery{Category: v.category, Limit: messagestore.MaxReadMessages}
+	for more := true; more; {
+		page, err := v.store.ReadCategoryPage(ctx, query)
+		if err != nil {
+			return err
+		}
+		for _, m := range page.Messages {
+			v.next(m)
+		}
+		query.From, more = page.Next, page.More
+	}
+	return v.queue(ctx)
+}
+
+func (v *verifier) violation(stream messagestore.StreamName, at messagestore.Version, global messagestore.GlobalPosition, expected, found string) {
+	if len(v.found.Violations) == v.most {
+		v.found.More = true
+		return
+	}
+	v.found.Violations = append(v.found.Violations, retention.Violation{
+		Rule: "saga", Category: v.category, Stream: stream, Position: at, GlobalPosition: global, Expected: expected, Found: found,
+	})
+}
+
+// next takes in the next message of the category.
+func (v *verifier) next(m *messagestore.Message) {
+	one := v.sagas[m.Stream]
+	switch {
+	case one == nil || m.Position == 0: // a name that was erased may come again
+		one = &checked{state: newState(), at: -1, first: m.GlobalPosition}
+		v.sagas[m.Stream] = one
+		v.found.Checked.Sagas++
+	case one.state == nil:
+		return
+	}
+	if m.IsTombstone() || m.Position != one.at+1 { // what was before is deleted, or trimmed
+		one.state = nil
+		return
+	}
+	one.at = m.Position
+	body, err := event.Decode(m)
+	if err != nil {
+		v.violation(m.Stream, m.Position, m.GlobalPosition, "a message of a saga", err.Error())
+		one.state = nil
+		return
+	}
+	if expected, found := one.state.breaks(body); expected != "" {
+		v.violation(m.Stream, m.Position, m.GlobalPosition, expected, found)
+		one.state = nil
+		return
+	}
+	if one.state.ended != "" {
+		return // from outside, or of a later release
+	}
+	if err := one.state.takeBody(m, withoutValues(body)); err != nil {
+		v.violation(m.Stream, m.Position, m.GlobalPosition, "a message of a saga", err.Error())
+		one.state = nil
+		return
+	}
+	one.last = m.GlobalPosition
+	switch {
+	case one.state.later != "":
+		one.state = nil
+	case one.state.ended != "":
+		one.state = endedStates[one.state.ended]
+	}
+}
+
+// endedStates are all that is kept of a saga that has ended.
+var endedStates = map[State]*state{
+	StateCompleted: {ended: StateCompleted}, StateCompensated: {ended: StateCompensated}, StateResolved: {ended: StateResolved},
+}
+
+// withoutValues returns a body without what may be large.
+func withoutValues(body messagestore.Body) messagestore.Body {
+	switch b := body.(type) {
+	case event.Started:
+		b.Input = nil
+		return b
+	case event.Began:
+		b.Input = nil
+		return b
+	case event.Done:
+		b.Output = nil
+		return b
+	case event.Signalled:
+		b.Value = nil
+		return b
+	case event.Valued:
+		b.Value = nil
+		return b
+	case event.Replied:
+		b.Output = nil
+		return b
+	case event.Completed:
+		b.Output = nil
+		return b
+	}
+	return body
+}
+
+// breaks returns the rule that a message breaks behind those that were taken, and what it does instead; "" for none. A message from
+// outside comes anywhere, and so may one of a type that this release does not know.
+func (s *state) breaks(body messagestore.Body) (expected, found string) {
+	if body == nil || slices.Contains(event.Outside, body.MessageType()) {
+		return "", ""
+	}
+	does := describe(body)
+	_, undoes := body.(event.Compensating)
+	_, suspends := body.(event.Suspended)
+	switch {
+	case s.started == nil && s.ended == "":
+		return "", "" // takeBody has the rule
+	case s.ended != "":
+		return "nothing of a runner behind the end, by which the saga is " + string(s.ended), does
+	case s.suspended != nil && !undoes && !suspends:
+		return "nothing of a runner while the saga is suspended", does
+	}
+	switch b := body.(type) {
+	case event.Undone:
+		return s.breaksUndo(b.Step, does)
+	case event.UndoFailed:
+		return s.breaksUndo(b.Step, does)
+	case event.Compensated:
+		if s.compensating == nil {
+			return "a compensation that has begun", does
+		}
+		if one := s.undoNext(); one != nil {
+			return fmt.Sprintf("step %s to be undone", one.Step), does
+		}
+		return "", ""
+	case event.Suspended:
+		return "", ""
+	}
+	if s.compensating != nil {
+		return "undos alone once the compensation has begun", does
+	}
+	return s.breaksForward(body, does)
+}
+
+// breaksForward is breaks for what a saga does that is not undone.
+func (s *state) breaksForward(body messagestore.Body, does string) (expected, found string) {
+	switch b := body.(type) {
+	case event.Began:
+		one := s.byName[b.Step]
+		if want := s.attempt(b.Step) + 1; b.Attempt != want {
+			return fmt.Sprintf("attempt %d", want), does
+		}
+		if one != nil && one.settled() {
+			return fmt.Sprintf("no attempt at step %s, which has its outcome", b.Step), does
+		}
+	case event.Done:
+		if one := s.byName[b.Step]; one == nil || one.settled() || !one.retryAt.IsZero() {
+			return fmt.Sprintf("an attempt at step %s without an outcome", b.Step), does
+		}
+	case event.Failed:
+		one := s.byName[b.Step]
+		if one == nil || one.attempts != b.Attempt || !one.retryAt.IsZero() || one.settled() && one.Kind != event.KindAsk { // a reply may have come early
+			return fmt.Sprintf("attempt %d at step %s without an outcome", b.Attempt, b.Step), does
+		}
+	case event.Waiting:
+		_, slept := s.sleeps[b.Name]
+		if _, heard := s.receiveBy[b.Name]; slept && !b.Signal || heard && b.Signal {
+			return "one wait of a name", does
+		}
+	case event.Received:
+		if _, is := s.received[b.Name]; is {
+			return "a signal that is taken once", does
+		}
+		if !b.Late && (b.Index < 0 || b.Index >= len(s.signals[baseOf(b.Name)])) {
+			return fmt.Sprintf("signal %d of the name, which has come", b.Index+1), does
+		}
+	case event.Valued:
+		if _, is := s.values[b.Name]; is {
+			return "one value of a name", does
+		}
+	case event.Compensating:
+		if s.pivoted() {
+			return "no way back behind a pivot that is done", does
+		}
+	case event.Completed:
+		for _, one := range s.steps {
+			if !one.settled() {
+				return fmt.Sprintf("an outcome of step %s", one.Step), does
+			}
+		}
+	}
+	return "", ""
+}
+
+// breaksUndo is breaks for the undo of a step: they are undone once, the last first.
+func (s *state) breaksUndo(step, does string) (expected, found string) {
+	switch one := s.undoNext(); {
+	case s.compensating == nil:
+		return "a compensation that has begun", does
+	case one == nil:
+		return "no undo, for each step that began is undone", does
+	case one.Step != step:
+		return fmt.Sprintf("the undo of step %s, the last that began", one.Step), does
+	}
+	return "", ""
+}
+
+// undoNext returns the step that is undone next, nil for none.
+func (s *state) undoNext() *step {
+	for _, one := range slices.Backward(s.steps) {
+		if !one.undone {
+			return one
+		}
+	}
+	return nil
+}
+
+// describe names a message by its type, and its step or name.
+func describe(body messagestore.Body) string {
+	of := ""
+	switch b := body.(type) {
+	case event.Began:
+		of = fmt.Sprintf(" of %s, attempt %d", b.Step, b.Attempt)
+	case event.Done:
+		of = " of " + b.Step
+	case event.Failed:
+		of = fmt.Sprintf(" of %s, attempt %d", b.Step, b.Attempt)
+	case event.Undone:
+		of = " of " + b.Step
+	case event.UndoFailed:
+		of = " of " + b.Step
+	case event.Waiting:
+		of = " of " + b.Name
+	case event.Received:
+		of = " of " + b.Name
+	case event.Valued:
+		of = " of " + b.Name
+	}
+	return body.MessageType() + of
+}
+
+// queue compares the sagas with their items. What it finds is looked at again: a runner goes on meanwhile.
+func (v *verifier) queue(ctx context.Context) error {
+	driver, err := v.queues()
+	if err != nil {
+		return err
+	}
+	all, err := driver.Queues(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(q queuing.Status) bool { return q.Queue == queueOf(v.category) && q.Streams })
+	if i < 0 {
+		return nil // no runner has met any
+	}
+	items, err := v.open(ctx, unended)
+	if err != nil {
+		return err
+	}
+	there := make(map[messagestore.GlobalPosition]bool, len(items))
+	for _, item := range items {
+		there[item.Position] = true
+		one := v.sagas[item.Message.Stream]
+		if one == nil || one.state == nil || one.first != item.Position || comesBack(item, all[i].Time) {
+			continue
+		}
+		if err := v.item(ctx, item, one, all[i].Cursor); err != nil {
+			return err
+		}
+	}
+	for stream, one := range v.sagas {
+		if one.state == nil || one.state.ended != "" || there[one.first] {
+			continue
+		}
+		if err := v.gone(ctx, driver, stream, one.first); err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(v.found.Violations, func(a, b retention.Violation) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) })
+	return nil
+}
+
+// comesBack reports whether a saga has another turn by itself.
+func comesBack(item queuing.Item, now time.Time) bool {
+	switch item.State {
+	case queuing.Later, queuing.Suspended:
+		return !item.Due.IsZero() && item.Due.Before(now.Add(2*maxWait))
+	case queuing.Dead:
+		return false
+	}
+	return true
+}
+
+// item judges an item that nothing brings back but a message. The queue had come to the cursor before.
+func (v *verifier) item(ctx context.Context, item queuing.Item, one *checked, cursor messagestore.GlobalPosition) error {
+	stream := item.Message.Stream
+	if one.state.ended != "" {
+		if one.last <= cursor || item.State == queuing.Dead {
+			v.violation(stream, 0, item.Position, fmt.Sprintf("a finished item, since the saga is %s", one.state.ended), "one that is "+string(item.State))
+		}
+		return nil
+	}
+	if item.State == queuing.Dead || one.last > cursor || !one.state.owed(item.State) {
+		return nil
+	}
+	// It may have gone on between the two.
+	l, err := v.listed(ctx, stream)
+	if err != nil {
+		return ifBad(err)
+	}
+	if l.ended == "" && l.later == "" && l.seen <= cursor && l.owed(item.State) {
+		v.violation(stream, 0, item.Position, "another turn, since the saga waits for nothing", "an item that no message wakes, and that is "+string(item.State))
+	}
+	return nil
+}
+
+// owed reports whether a saga has to have a turn though no message comes.
+func (s *state) owed(state queuing.State) bool {
+	return s.suspended == nil && (state == queuing.Suspended || s.waitsFor() == "")
+}
+
+// gone judges a saga that had not ended, and whose item was not among those that are open.
+func (v *verifier) gone(ctx context.Context, driver queuing.Driver, stream messagestore.StreamName, first messagestore.GlobalPosition) error {
+	item, err := driver.QueueItem(ctx, queueOf(v.category), first)
+	if errors.Is(err, messagestore.ErrNotFound) || err == nil && item.State != queuing.Finished {
+		return nil // deleted by now; or on its way from one state to another
+	}
+	if err != nil {
+		return err
+	}
+	// The end is written before the item is finished.
+	l, err := v.listed(ctx, stream)
+	if err != nil {
+		return ifBad(err)
+	}
+	if l.ended == "" && l.later == "" {
+		found := "one that is finished"
+		if n := len(item.Log); n > 0 {
+			found += ": " + item.Log[n-1].What.String()
+			if text := item.Log[n-1].Text; text != "" {
+				found += ", " + text
+			}
+		}
+		v.violation(stream, 0, first, "an open item, since the saga is "+string(l.state.state()), found)
+	}
+	return nil
+}
+
+// ifBad returns an error that is not of one stream, else nil: that stream was deleted by now.
+func ifBad(err error) error {
+	if isBad(err) {
+		return err
+	}
+	return nil
+}
