@@ -9,6 +9,7 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
+	"github.com/dibs-go/dibs/saga"
 )
 
 type verifyCommand struct {
@@ -20,7 +21,7 @@ type verifyCommand struct {
 
 // Help is printed below the command's usage.
 func (verifyCommand) Help() string {
-	return `Checks a store in use, as of one moment, and prints violations: positions that are not dense or not in order, ids that come twice, keys with two winners, consumers ahead of their category, open items of queues that nothing bears out. Writers continue meanwhile, and raise no alarm. Ends with 1 if there is a violation.
+	return `Checks a store in use, as of one moment, and prints violations: positions that are not dense or not in order, ids that come twice, keys with two winners, consumers ahead of their category, open items of queues that nothing bears out, sagas that went on behind their end or that nothing brings another turn. Writers continue meanwhile, and raise no alarm. Ends with 1 if there is a violation.
 
 Example:
 
@@ -52,11 +53,47 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 				}
 			}
 		}
+		if err == nil {
+			err = c.sagas(ctx, a, store, config, found)
+		}
 		if err != nil {
 			return err
 		}
 		return a.printVerification(found)
 	})
+}
+
+// sagas adds what the sagas' own rules find.
+func (c *verifyCommand) sagas(ctx context.Context, a *app, store *messagestore.Store, config *retention.VerifyConfig, found *retention.Verification) error {
+	categories := c.Categories
+	if len(categories) == 0 {
+		var err error
+		if categories, err = store.Categories(ctx, "saga"); err != nil {
+			return err
+		}
+	}
+	for _, category := range categories {
+		if !isSagas(category) {
+			continue
+		}
+		o, err := saga.NewOperator(store, category, "dibs verify")
+		if err != nil {
+			return err
+		}
+		var more *retention.Verification
+		err = a.patiently("verifying the sagas", func() error {
+			var err error
+			more, err = o.Verify(ctx, config)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		found.Violations = append(found.Violations, more.Violations...)
+		found.Checked.Sagas += more.Checked.Sagas
+		found.More = found.More || more.More
+	}
+	return nil
 }
 
 // progressText names the next part of the work, the share done, and the time that the rest
@@ -150,7 +187,7 @@ func (a *app) printChecked(found *retention.Verification) error {
 		number(c.Categories, "category", "categories"), number(c.Streams, "stream", "streams"), number(c.Messages, "message", "messages"),
 		number(c.Consumers, "consumer", "consumers"), number(c.Positions, "position of theirs", "positions of theirs"),
 		number(c.Reservations, "reservation", "reservations"), number(c.DeadLetters, "dead letter", "dead letters"),
-		number(c.Queues, "queue", "queues"), number(c.Erased, "erased stream", "erased streams"),
+		number(c.Queues, "queue", "queues"), number(c.Sagas, "saga", "sagas"), number(c.Erased, "erased stream", "erased streams"),
 	}, ", ")); err != nil {
 		return err
 	}
