@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/queue"
 )
 
@@ -21,7 +22,12 @@ import (
 // says, four at a time. It returns how many handlers were called. Time passes only while f waits.
 func prefetching(t *testing.T, n int, takes func(nth int64) time.Duration, f func(q *queue.Queue, stop context.CancelFunc)) (called int64) {
 	t.Helper()
-	store := must.New(messagestore.New(memory.New(), nil))
+	return prefetchingOn(t, memory.New(), n, takes, f)
+}
+
+func prefetchingOn(t *testing.T, driver messagestore.Driver, n int, takes func(nth int64) time.Duration, f func(q *queue.Queue, stop context.CancelFunc)) (called int64) {
+	t.Helper()
+	store := must.New(messagestore.New(driver, nil))
 	q := must.New(queue.New(store, "mail", &queue.Config{Logger: logger.Silent()}))
 	for range n {
 		insert(t, q, Send{To: "ann"}, nil)
@@ -84,6 +90,35 @@ func TestAWorkerReservesAsManyItemsAsItHandles(t *testing.T) {
 	}
 }
 
+// A takingDriver counts takes, each of which takes a millisecond.
+type takingDriver struct {
+	queuing.Driver
+
+	takes atomic.Int64
+}
+
+func (d *takingDriver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	d.takes.Add(1)
+	time.Sleep(time.Millisecond)
+	return d.Driver.QueueTake(ctx, t)
+}
+
+// Handlers return from four items in a millisecond. While they have more ahead of them, a take is for some 50 items, and not
+// for the four that have ended since the last one.
+func TestATakeIsForManyItemsWhileHandlersHaveEnough(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := &takingDriver{Driver: memory.New()}
+		called := prefetchingOn(t, driver, 5000, always(time.Millisecond), func(q *queue.Queue, _ context.CancelFunc) {
+			time.Sleep(time.Second)
+			driver.takes.Store(0) // it has begun with takes for four
+			time.Sleep(200 * time.Millisecond)
+			require.Less(t, driver.takes.Load(), int64(30))
+		})
+		require.InDelta(t, 4800, called, 200, "no handler waits for a take")
+	})
+}
+
 // What is reserved and was given to no handler is given back by a stop, at once and without a failure.
 func TestAStopGivesBackWhatIsPrefetched(t *testing.T) {
 	t.Parallel()
@@ -120,6 +155,7 @@ func TestAPrefetchedItemThatIsLostIsNotHandled(t *testing.T) {
 		called := prefetching(t, 300, takes, func(q *queue.Queue, _ context.CancelFunc) {
 			time.Sleep(time.Second)
 			synctest.Wait()
+			require.EqualValues(t, 200, q.Counts().Completed, "what has ended is told though handlers have enough")
 			out, err := q.Items(t.Context(), queue.Out, 0, 1000)
 			require.NoError(t, err)
 			require.Len(t, out, 100)

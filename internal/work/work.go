@@ -118,9 +118,14 @@ const (
 	openInterval    = time.Second      // after which a completion that is not committed yet is asked for again
 	minStoreBackoff = 50 * time.Millisecond
 
-	// prefetchTime is for how long what is reserved lasts, at the rate at which handlers return.
-	prefetchTime    = 100 * time.Millisecond
 	maxStoreBackoff = time.Second
+
+	// prefetchTime is for how long what is reserved lasts, at the rate at which handlers return.
+	prefetchTime = 100 * time.Millisecond
+
+	// gatherPause is for how long completed items are gathered at most while the handlers have more than half of what was
+	// reserved ahead of them: a take costs the store as much as the items of some 70 do.
+	gatherPause = 20 * time.Millisecond
 
 	// LeaveTimeout bounds the end of a session whose caller has gone.
 	LeaveTimeout = 5 * time.Second
@@ -190,7 +195,7 @@ type work struct {
 	pending  []*ending
 	stopping bool
 
-	// How many handlers have returned since a time, and how many items that time before had reserved.
+	// How many handlers have returned since a time, and would have in a time as long before.
 	returned int
 	since    time.Time
 	prefetch int
@@ -248,7 +253,7 @@ type ending struct {
 	flight *Delivery
 	err    error     // of the handler
 	after  time.Time // not reported before
-	rides  bool      // or before that, with what else a take is for
+	rides  bool      // or before that, with what else a take is for, as all do that ride
 
 	// Of a call of the job's: closed when the store has told what it answers.
 	told   chan struct{}
@@ -353,12 +358,21 @@ func (w *work) untilNext(soonest time.Time) time.Duration {
 	return next
 }
 
-// due returns the endings to report now, how many places are free, and when the next ending is due.
+// due returns the endings to report now, how many items to reserve if there may be any, and when the next ending is due.
 func (w *work) due() (due []*ending, free int, soonest time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	takes := w.look || w.stopping || slices.ContainsFunc(w.pending, func(e *ending) bool { return !now.Before(e.after) })
+	w.count(now)
+	free = max(0, w.reserve()-len(w.flights))
+	takes := w.stopping || slices.ContainsFunc(w.pending, func(e *ending) bool { return !now.Before(e.after) })
+	switch {
+	case takes:
+	case w.ahead():
+		free = 0
+	default:
+		takes = w.look
+	}
 	kept := w.pending[:0]
 	for _, e := range w.pending {
 		switch {
@@ -372,18 +386,25 @@ func (w *work) due() (due []*ending, free int, soonest time.Time) {
 		}
 	}
 	w.pending = kept
-	return due, max(0, w.toReserve(now)-len(w.flights)), soonest
+	return due, free, soonest
 }
 
-// toReserve is how many items are to be reserved: as many as handlers returned from in the last prefetchTime, so that none
+// ahead reports whether more than half of what was reserved is ahead of the handlers, so that a take can wait until it is for
+// more items. It is called under mu.
+func (w *work) ahead() bool { return 2*len(w.ready) > w.reserve() }
+
+// reserve is how many items are to be reserved: as many as handlers returned from in the last prefetchTime, so that none
 // waits for a take, and a process that is slow leaves the rest to others. It is called under mu.
-func (w *work) toReserve(now time.Time) int {
-	within := func(n int) int { return min(max(n, w.config.MaxWorkers), max(w.config.Prefetch, w.config.MaxWorkers)) }
+func (w *work) reserve() int {
+	return min(max(w.prefetch, w.returned, w.config.MaxWorkers), max(w.config.Prefetch, w.config.MaxWorkers))
+}
+
+// count counts anew how many handlers return, once the time is over. It is called under mu.
+func (w *work) count(now time.Time) {
 	if past := now.Sub(w.since); past >= prefetchTime {
-		w.prefetch = within(int(float64(w.returned) * float64(prefetchTime) / float64(past)))
+		w.prefetch = int(float64(w.returned) * float64(prefetchTime) / float64(past))
 		w.returned, w.since = 0, now
 	}
-	return max(w.prefetch, within(w.returned))
 }
 
 // poll asks whether there may be an item, without a lock.
@@ -543,10 +564,10 @@ func (w *work) begin(ctx context.Context, asked time.Time, items []queuing.Takin
 	defer w.mu.Unlock()
 	// The session was extended if less than two thirds of the lease were left.
 	w.until = later(w.until, asked.Add(w.config.Lease*66/100))
+	base := handling.With(context.WithoutCancel(ctx), &handling.Delivery{Consumer: w.Queue.Name})
 	for _, item := range items {
 		f := &Delivery{Item: item, of: w}
 		w.flights[f.ID()] = f
-		base := handling.With(context.WithoutCancel(ctx), &handling.Delivery{Consumer: w.Queue.Name})
 		handled, cancel := context.WithCancelCause(base)
 		f.cancel = cancel
 		f.call = func() bool { return w.fly(handled, f) }
@@ -651,20 +672,29 @@ func (w *work) landed(f *Delivery, err error) (waited bool) {
 		w.running--
 		w.returned++
 	}
-	open := f.open()
+	open, told := f.open(), false
 	if open {
 		f.done = true
 		e := w.endingOf(f, err)
-		if e.Kind == queuing.Complete && len(w.Wakes) > 0 {
-			e.after, e.rides = time.Now().Add(ridePause), true
+		gathers := w.ahead()
+		if e.Kind == queuing.Complete && (gathers || len(w.Wakes) > 0) {
+			pause := ridePause
+			if gathers {
+				pause = gatherPause
+			}
+			e.after, e.rides = time.Now().Add(pause), true
 		}
+		// The first of those that ride has told of them all.
+		told = gathers && e.rides && len(w.pending) > 0 && w.pending[len(w.pending)-1].rides
 		w.pending = append(w.pending, e)
 	}
 	w.mu.Unlock()
 	if !open {
 		w.afterEnd(f, err)
 	}
-	w.wake()
+	if !told {
+		w.wake()
+	}
 	return waited
 }
 
