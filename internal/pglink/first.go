@@ -41,6 +41,13 @@ func (t *Tx) Begun() bool { return t.begun }
 // none was. A caller that left by its context is no such error.
 func (t *Tx) Missed() error { return t.lost }
 
+// Apart has BEGIN go by a round trip of its own.
+func (t *Tx) Apart() { t.apart = true }
+
+// Unsent reports whether pgx has closed the connection before it sent BEGIN, as it does for a first statement that it
+// cannot encode, such as one with an argument too few. In a transaction that begins apart such a statement fails alone.
+func (t *Tx) Unsent() bool { return t.unsent }
+
 func (t *Tx) missed(ctx context.Context, err error) {
 	switch {
 	case t.begun || !t.conn.IsClosed():
@@ -48,6 +55,7 @@ func (t *Tx) missed(ctx context.Context, err error) {
 		t.left = true
 	default:
 		t.lost = err
+		_, t.unsent = errors.AsType[pgx.ErrPreprocessingBatch](err)
 	}
 }
 
@@ -61,7 +69,7 @@ func (t *Tx) first(ctx context.Context, sql string, args []any) (pgx.BatchResult
 		return nil, t.lost
 	case t.left:
 		return nil, errLeft
-	case !t.travels(args):
+	case t.apart || !t.travels(args):
 		return nil, t.Start(ctx)
 	}
 	batch := &pgx.Batch{}

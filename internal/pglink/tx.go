@@ -23,10 +23,13 @@ type Tx struct {
 	closed     bool
 	savepoints int
 
-	begin []string // the statements that begin it, BEGIN first
-	begun bool
-	lost  error // see Missed
-	left  bool  // its caller did, by a context, while BEGIN was under way: the connection is closed
+	begin   []string // the statements that begin it, BEGIN first
+	apart   bool     // they go by themselves, whatever comes first
+	begun   bool
+	lost    error // see Missed
+	unsent  bool  // see Unsent
+	left    bool  // its caller did, by a context, while BEGIN was under way: the connection is closed
+	without bool  // see WithoutObjects
 }
 
 var _ pgx.Tx = (*Tx)(nil)
@@ -166,16 +169,19 @@ func (t *Tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 }
 
 // LargeObjects implements [pgx.Tx], by one round trip more. If the connection is lost by then, a call of
-// its value panics: pgx has no value that fails.
+// its value panics, since pgx has no value that fails: see [Tx.WithoutObjects].
 func (t *Tx) LargeObjects() pgx.LargeObjects {
 	// Only a transaction of pgx's own has large objects, and none begins without a statement.
 	inner, err := t.Conn().BeginTx(t.ctx, pgx.TxOptions{BeginQuery: "select"})
 	if err != nil {
-		t.closed = true
+		t.closed, t.without = true, true
 		return pgx.LargeObjects{}
 	}
 	return inner.LargeObjects()
 }
+
+// WithoutObjects reports whether LargeObjects had no connection, so that a panic of the function is due to that.
+func (t *Tx) WithoutObjects() bool { return t.without }
 
 // Conn implements [pgx.Tx]. The connection is closed if the transaction does not begin: nothing is to run outside of it.
 func (t *Tx) Conn() *pgx.Conn {

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -45,6 +46,21 @@ func (d *Driver) Transact(
 	if f == nil {
 		return nil, nil
 	}
+	written, err = d.transact(ctx, first, false, f)
+	if errors.Is(err, errUnsent) {
+		written, err = d.transact(ctx, first, true, f)
+	}
+	return written, err
+}
+
+// errUnsent is the error of a transaction whose first statement pgx could not encode.
+var errUnsent = errors.New("the first statement was not sent")
+
+// transact is one attempt. If apart, BEGIN goes in a round trip of its own.
+func (d *Driver) transact(
+	ctx context.Context, first messagestore.StreamName, apart bool,
+	f func(ctx context.Context, tx pgx.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
+) (written []messagestore.Written, err error) {
 	err = d.with(ctx, func(db DB) error {
 		conn := pglink.Conn(db)
 		if conn == nil || d.link.InTransaction(db) {
@@ -58,6 +74,9 @@ func (d *Driver) Transact(
 			return t.notBegun(ctx, err)
 		}
 		tx := t.tx
+		if apart {
+			tx.Apart()
+		}
 		defer tx.Close()
 		appends, err := t.call(ctx, func(ctx context.Context) ([]messagestore.Append, error) { return f(ctx, tx, begun) })
 		written, err = t.end(ctx, appends, err, tx.Refused())
@@ -84,11 +103,20 @@ type transactionKey struct{ driver *Driver }
 
 // call calls f with a context in which the driver reads on the transaction's connection. Otherwise
 // each function would need a second one: as many as the pool has would wait for each other, for ever.
-func (t *transaction) call(ctx context.Context, f func(ctx context.Context) ([]messagestore.Append, error)) ([]messagestore.Append, error) {
+func (t *transaction) call(ctx context.Context, f func(ctx context.Context) ([]messagestore.Append, error)) (_ []messagestore.Append, err error) {
 	defer func() {
 		t.turn.Lock()
 		defer t.turn.Unlock()
 		t.over = true
+		if t.tx != nil && t.tx.WithoutObjects() {
+			switch p := recover().(type) {
+			case nil:
+			case runtime.Error: // pgx's large objects have no other way to say that the connection was lost
+				err = fmt.Errorf("large objects: the connection was lost: %w", p)
+			default:
+				panic(p)
+			}
+		}
 	}()
 	return f(context.WithValue(ctx, transactionKey{t.driver}, t))
 }
@@ -200,14 +228,18 @@ var (
 // end appends and commits f's work, or returns the reason against it. failed is the error of f,
 // and refused whether f called Commit or Rollback. The caller rolls back.
 func (t *transaction) end(ctx context.Context, appends []messagestore.Append, failed error, refused bool) ([]messagestore.Written, error) {
-	lost, status, begun := t.conn.IsClosed(), t.conn.PgConn().TxStatus(), true
+	// While a result is read, the status is of before the statement.
+	lost, busy, status, begun := t.conn.IsClosed(), t.conn.PgConn().IsBusy(), t.conn.PgConn().TxStatus(), true
 	if t.tx != nil {
+		if t.tx.Unsent() {
+			return nil, errUnsent
+		}
 		if missed := t.tx.Missed(); missed != nil {
 			return nil, t.notBegun(ctx, t.driver.failed(missed))
 		}
 		begun = t.tx.Begun()
 	}
-	ended := refused || !lost && status == 'I' && begun
+	ended := refused || !lost && !busy && status == 'I' && begun
 	switch {
 	case ended && failed != nil:
 		return nil, fmt.Errorf("%w: %w", messagestore.ErrTransactionEnded, failed)
@@ -219,7 +251,7 @@ func (t *transaction) end(ctx context.Context, appends []messagestore.Append, fa
 		return nil, messagestore.ErrTransactionEnded
 	case lost:
 		return nil, errLost
-	case t.conn.PgConn().IsBusy():
+	case busy:
 		return nil, errLeftOpen
 	case status == 'E':
 		return nil, errAborted

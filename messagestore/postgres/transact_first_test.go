@@ -214,9 +214,6 @@ func TestAConnectionThatWasGoneIsNoFailureOfTheFunction(t *testing.T) {
 	all := pgtest.Pool(t)
 	newCounters(t, all)
 	for name, first := range beginnings {
-		if name == "LargeObjects" {
-			continue // pgx's value panics on a connection that is lost
-		}
 		for _, swallows := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -246,6 +243,66 @@ func TestAConnectionThatWasGoneIsNoFailureOfTheFunction(t *testing.T) {
 				require.Equal(t, 1, counted(all)(t, nil, string(stream)))
 				require.LessOrEqual(t, calls, 2)
 			})
+		}
+	}
+}
+
+// A first statement that cannot be encoded is not sent, and costs the connection. The function is called once more, as if it had begun
+// with anything else: it may go on after the error, and another connection is of no use to it.
+func TestAFirstStatementThatCannotBeEncodedFailsAlone(t *testing.T) {
+	t.Parallel()
+	all := pgtest.Pool(t)
+	newCounters(t, all)
+	for _, wrong := range [][]any{{1, "one too many"}, {make(chan int)}} {
+		for _, goesOn := range []bool{false, true} {
+			_, pool := proxied(t)
+			store, stream := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t).Stream("1")
+			transactional, err := messagestore.Transactional[pgx.Tx](store)
+			require.NoError(t, err)
+			calls := 0
+			_, err = transactional.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+				calls++
+				_, err := tx.Exec(ctx, "select $1::int", wrong...)
+				require.Error(t, err)
+				if !goesOn {
+					return nil, err
+				}
+				_, err = tx.Exec(ctx, addSQL, string(stream))
+				return []messagestore.StreamWrite{messagestore.To(stream, messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte("{}")})}, err
+			})
+			require.LessOrEqual(t, calls, 2, wrong)
+			if goesOn {
+				require.NoError(t, err, wrong)
+				require.Equal(t, 1, counted(all)(t, nil, string(stream)), wrong)
+				continue
+			}
+			require.Error(t, err)
+			require.NotContains(t, err.Error(), "connection", wrong)
+			require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+		}
+	}
+}
+
+// Rows of the first statement that are left open are told as those of any other, and the function's error is its own.
+func TestRowsOfTheFirstStatementThatAreLeftOpen(t *testing.T) {
+	t.Parallel()
+	for _, first := range []messagestore.StreamName{"", "none-1"} {
+		for _, wrong := range []error{nil, errors.New("wrong")} {
+			_, pool := proxied(t)
+			driver := must.New(postgres.New(pool, nil))
+			_, err := driver.Transact(t.Context(), first, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+				rows, err := tx.Query(ctx, "select generate_series(1, $1::int)", 3)
+				require.NoError(t, err)
+				require.True(t, rows.Next())
+				require.NoError(t, rows.Err())
+				return nil, wrong
+			})
+			require.NotErrorIs(t, err, messagestore.ErrTransactionEnded)
+			if wrong != nil {
+				require.Equal(t, wrong, err)
+			} else {
+				require.ErrorContains(t, err, "left rows of a query open")
+			}
 		}
 	}
 }
