@@ -10,10 +10,12 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
@@ -50,7 +52,7 @@ type Status[Out any] struct {
 	//   - "operator": an [Operator] suspended it
 	//   - "stuck": the function called no step for ten seconds, and did not return
 	//   - "dead": its turns failed, or ended with their process, 20 times in a row. No message brings it back, nor its
-	//     deadline; Resume and Cancel do. Begin and Wait do not tell this.
+	//     deadline; Resume and Cancel do. Begin does not tell this.
 	Suspended string
 
 	// By is the name of the operator that suspended the saga, "" if none did.
@@ -190,8 +192,9 @@ func status[Out any](ctx context.Context, c *core, id string) (Status[Out], erro
 	return statusOf[Out](id, l)
 }
 
-// Wait returns the status of a saga once it has ended or is suspended. If ctx is done before, it returns the
-// context's error. The error matches [messagestore.ErrNotFound] if there is no such saga.
+// Wait returns the status of a saga once it has ended or is suspended; for one that is dead in the queue it takes two
+// seconds at most, and up to a minute if the saga dies meanwhile. If ctx is done before, it returns the context's error. The error matches
+// [messagestore.ErrNotFound] if there is no such saga.
 func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error) {
 	fail := func(err error) (Status[Out], error) { return Status[Out]{}, s.core.fail("wait", id, err) }
 	if err := checkID(id); err != nil {
@@ -207,11 +210,14 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 			return fail(err)
 		}
 	}
-	for {
+	for dead := false; ; {
 		if l, is := w.Told().(*life); is {
 			return statusOf[Out](id, l)
 		}
 		l, first, err := s.core.look(ctx, id)
+		if err == nil && dead {
+			err = s.core.meetItem(ctx, l, first)
+		}
 		if err != nil {
 			return fail(err)
 		}
@@ -223,16 +229,37 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 			return status, err
 		}
 		w.From(first.GlobalPosition)
-		select {
-		case <-ctx.Done():
-			return fail(ctx.Err())
-		case <-w.Bell():
+		if dead, err = s.core.awaitNews(ctx, w, first); err != nil {
+			return fail(err)
 		}
 	}
 }
 
-// lookAfter is how long a caller that waits takes what the process knows for true.
-const lookAfter = time.Second
+// awaitNews waits until there is something to look at in a saga's stream, or its item is dead, which no message tells.
+func (c *core) awaitNews(ctx context.Context, w *wakeups.Waiter, first *messagestore.Message) (dead bool, err error) {
+	driver, err := c.queues()
+	for times := 1; err == nil && !dead; times++ {
+		timer := time.NewTimer(backoff.After(times, lookAfter, maxLookAfter))
+		select {
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-w.Bell():
+			timer.Stop()
+			return false, nil
+		case <-timer.C:
+			item, failure := driver.QueueItem(ctx, queueOf(c.category), first.GlobalPosition)
+			dead = failure == nil && item.State == queuing.Dead // an error is none of the saga: it is asked again
+		}
+		timer.Stop()
+	}
+	return dead, err
+}
+
+// lookAfter is how long a caller that waits takes what the process knows for true. Later it looks less often, up to maxLookAfter.
+const (
+	lookAfter    = time.Second
+	maxLookAfter = time.Minute
+)
 
 // waitAtMost waits until there is something to look at, and for no longer than a time.
 func waitAtMost(ctx context.Context, w *wakeups.Waiter, most time.Duration) error {

@@ -280,12 +280,20 @@ func (l *life) meet(item queuing.Item) {
 // lookAlso reads a saga and, if it has not ended, its item.
 func (c *core) lookAlso(ctx context.Context, id string) (*life, error) {
 	l, first, err := c.look(ctx, id)
-	if err != nil || l.ended != "" {
-		return l, err
+	if err == nil {
+		err = c.meetItem(ctx, l, first)
+	}
+	return l, err
+}
+
+// meetItem adds what the item of a saga tells, if it has not ended.
+func (c *core) meetItem(ctx context.Context, l *life, first *messagestore.Message) error {
+	if l.ended != "" {
+		return nil
 	}
 	driver, err := c.queues()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	l.item = first.GlobalPosition
 	item, err := driver.QueueItem(ctx, queueOf(c.category), l.item)
@@ -294,7 +302,7 @@ func (c *core) lookAlso(ctx context.Context, id string) (*life, error) {
 	} else if errors.Is(err, messagestore.ErrNotFound) {
 		err = nil // no runner has met it, or it ends just now
 	}
-	return l, err
+	return err
 }
 
 // exhume has a dead saga go on.

@@ -338,6 +338,26 @@ func TestADeadSagaIsNamedAndGoesOn(t *testing.T) {
 	}
 }
 
+// A caller that waits is told of a dead saga, whether it is dead already or dies meanwhile. No message says so.
+func TestAWaitEndsWhenItsSagaIsDead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &refusing{Store: newStore()}
+		s := travel(t, store, newWorld(), nil)
+		defer running(t, s)()
+		begin(t, s, "7", trip{"LIS"})
+
+		for _, at := range []string{"it dies", "it is dead"} {
+			ctx, cancel := context.WithTimeout(t.Context(), 48*time.Hour)
+			status, err := s.Wait(ctx, "7")
+			cancel()
+			require.NoError(t, err, at)
+			require.Equal(t, []string{string(saga.StateSuspended), "dead"}, []string{string(status.State), status.Suspended}, at)
+		}
+		require.EqualValues(t, 1, s.Stats().Dead)
+	})
+}
+
 // Those that are suspended are listed without a look at any other, and what has ended without those that have not.
 func TestAListReadsTheSagasOfItsStatesAlone(t *testing.T) {
 	t.Parallel()
