@@ -87,7 +87,7 @@ func (d *SQLDriver) transact(
 	defer pglink.LeaveAfter(ctx, std.Conn(), abandonAfter)()
 	begun, err := t.begin(ctx, first)
 	if err != nil {
-		return nil, d.failed(err)
+		return nil, t.notBegun(ctx, d.failed(err))
 	}
 	lent := &lentConn{stdConn: std}
 	db := sql.OpenDB(lent)

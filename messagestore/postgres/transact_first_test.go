@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"testing"
 	"time"
@@ -244,6 +245,40 @@ func TestAConnectionThatWasGoneIsNoFailureOfTheFunction(t *testing.T) {
 				require.LessOrEqual(t, calls, 2)
 			})
 		}
+	}
+}
+
+// So it is over a *sql.DB, whose transaction begins before the function is called.
+func TestAConnectionOfADatabaseThatWasGoneIsNoFailure(t *testing.T) {
+	t.Parallel()
+	all := pgtest.Pool(t)
+	for _, first := range []messagestore.StreamName{"", "none-1"} {
+		db, err := sql.Open("pgx", pgtest.URL(t))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		db.SetMaxOpenConns(1)
+		store, stream := must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil)), storetest.Category(t).Stream("1")
+		transactional, err := messagestore.Transactional[*sql.Tx](store)
+		require.NoError(t, err)
+		calls := 0
+		add := func(ctx context.Context, _ *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+			calls++
+			return []messagestore.StreamWrite{messagestore.To(stream, messagestore.AnyVersion, messagestore.Raw{Type: "Opened", Data: []byte("{}")})}, nil
+		}
+		_, err = transactional.Transact(t.Context(), first, add) // it is checked, and has the driver's statements
+		require.NoError(t, err)
+		var pid int
+		require.NoError(t, db.QueryRowContext(t.Context(), "select pg_backend_pid()").Scan(&pid))
+		_, err = all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid)
+		require.NoError(t, err)
+
+		_, err = transactional.Transact(t.Context(), first, add)
+
+		require.NoError(t, err)
+		require.Equal(t, 2, calls)
+		version, err := store.Version(t.Context(), stream)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, version)
 	}
 }
 
