@@ -68,6 +68,7 @@ type SinkConfig struct {
 // A Sink publishes messages to JetStream. It is safe for concurrent use. The caller closes the connection.
 type Sink struct {
 	js     jetstream.JetStream
+	async  jetstream.JetStream // over the same connection: what has no answer in Timeout is waited for no more
 	config SinkConfig
 
 	last    *recent[string, last]             // by subject
@@ -102,6 +103,10 @@ func NewSink(js jetstream.JetStream, config *SinkConfig) (*Sink, error) {
 	s.config.Timeout = cmp.Or(s.config.Timeout, 5*time.Second)
 	s.config.Remember = cmp.Or(s.config.Remember, 1<<16)
 	if err := s.check(); err != nil {
+		return nil, fmt.Errorf("invalid sink: %w", err)
+	}
+	var err error
+	if s.async, err = jetstream.New(js.Conn(), jetstream.WithPublishAsyncTimeout(s.config.Timeout)); err != nil {
 		return nil, fmt.Errorf("invalid sink: %w", err)
 	}
 	s.last = newRecent[string, last](s.config.Remember)
@@ -151,19 +156,89 @@ func (s *Sink) Stats() SinkStats {
 	return SinkStats{s.published.Load(), s.present.Load(), s.conflicts.Load()}
 }
 
-// SendAll publishes the messages side by side.
+// SendAll publishes the messages without waiting for one before the next, and then waits for the answers.
 func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error {
 	answers := make([]error, len(messages))
-	var all sync.WaitGroup
-	for i, m := range messages {
-		all.Go(func() { answers[i] = s.Send(ctx, m) })
+	if ctx == nil {
+		for i, m := range messages {
+			answers[i] = s.Send(ctx, m)
+		}
+		return answers
 	}
-	all.Wait()
+	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
+	defer cancel()
+	began := make([]publication, len(messages))
+	for i, m := range messages {
+		began[i] = s.begin(m)
+	}
+	var rest sync.WaitGroup // those of which more has to be known
+	for i, m := range messages {
+		done, err := s.end(within, &began[i])
+		if answers[i] = err; !done {
+			rest.Go(func() { answers[i] = s.sendAlone(within, m, began[i].answer == nil) })
+		}
+	}
+	rest.Wait()
 	return answers
 }
 
+// A publication is a message that was published, and whose answer is waited for.
+type publication struct {
+	message *outbox.Message
+	subject string
+	guessed bool                   // that the subject has no message
+	answer  jetstream.PubAckFuture // nil if it was not published
+	err     error                  // why not
+}
+
+// begin publishes m if what its subject has is remembered, or can be guessed.
+func (s *Sink) begin(m *outbox.Message) (p publication) {
+	if p.message = m; m == nil || m.Message == nil {
+		return p
+	}
+	if p.subject, p.err = s.subject(m); p.err != nil {
+		return p
+	}
+	before, guessed, is := s.expected(p.subject, m, true)
+	if !is {
+		return p
+	}
+	p.guessed = guessed
+	if p.answer, p.err = s.async.PublishMsgAsync(s.prepare(p.subject, m, before.sequence), jetstream.WithRetryAttempts(0)); p.err != nil {
+		p.err = refusal(p.err)
+	}
+	return p
+}
+
+// end waits for the answer to a message, and reports whether that decides what becomes of it.
+func (s *Sink) end(ctx context.Context, p *publication) (decides bool, err error) {
+	if p.err == nil && p.answer == nil {
+		return false, nil
+	}
+	if err = p.err; err == nil {
+		var ack *jetstream.PubAck
+		select {
+		case ack = <-p.answer.Ok():
+		case err = <-p.answer.Err():
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		if decides, err = s.settle(p.subject, p.message, ack, err); !decides {
+			s.conflict(p.message, p.guessed)
+			return false, nil
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("publish to %s: %w", p.subject, err)
+	}
+	return true, err
+}
+
 // Send publishes m, unless the stream has it.
-func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
+func (s *Sink) Send(ctx context.Context, m *outbox.Message) error { return s.sendAlone(ctx, m, true) }
+
+// sendAlone publishes m. It may guess what the subject has, if it is to.
+func (s *Sink) sendAlone(ctx context.Context, m *outbox.Message, guess bool) error {
 	switch {
 	case ctx == nil:
 		return fmt.Errorf("publish: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
@@ -176,22 +251,17 @@ func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	if err := s.send(ctx, subject, m); err != nil {
+	if err := s.send(ctx, subject, m, guess); err != nil {
 		return fmt.Errorf("publish to %s: %w", subject, err)
 	}
 	return nil
 }
 
-func (s *Sink) send(ctx context.Context, subject string, m *outbox.Message) error {
+func (s *Sink) send(ctx context.Context, subject string, m *outbox.Message, guess bool) error {
 	var conflict error
 	for attempt := range maxConflicts + 1 {
-		before, known := s.last.get(subject)
-		_, topicKnown := s.streams.get(m.Topic)
-		guessed := !known && topicKnown && attempt == 0
-		switch {
-		case guessed: // that the subject has no message: the server refuses m if it has one, and then it is read
-			before = last{global: -1}
-		case !known || before.global >= m.GlobalPosition:
+		before, guessed, is := s.expected(subject, m, guess && attempt == 0)
+		if !is {
 			var err error
 			if before, err = s.read(ctx, subject, m); err != nil {
 				return err
@@ -202,46 +272,76 @@ func (s *Sink) send(ctx context.Context, subject string, m *outbox.Message) erro
 				return nil
 			}
 		}
-		ack, err := s.publish(ctx, subject, m, before.sequence)
-		switch {
-		case err == nil && ack.Duplicate: // by its id; the sequence is not the subject's last, perhaps
-			s.last.drop(subject)
-			s.present.Add(1)
-			return nil
-		case err == nil:
-			s.last.put(subject, last{ack.Sequence, m.GlobalPosition})
-			s.published.Add(1)
-			return nil
+		ack, err := s.js.PublishMsg(ctx, s.prepare(subject, m, before.sequence), jetstream.WithRetryAttempts(0))
+		decides, err := s.settle(subject, m, ack, err)
+		if decides {
+			return err
 		}
-		s.last.drop(subject)
-		if !wrongSequence(err) {
-			return refusal(err)
-		}
-		if guessed {
-			continue
-		}
-		s.conflicts.Add(1)
-		s.streams.drop(m.Topic) // another stream has the subject, perhaps
+		s.conflict(m, guessed)
 		conflict = err
 	}
 	return fmt.Errorf("the subject goes on: %w", conflict)
 }
 
-// publish publishes m behind the message of its subject that has a sequence, 0 for none.
-func (s *Sink) publish(ctx context.Context, subject string, m *outbox.Message, sequence uint64) (*jetstream.PubAck, error) {
-	header := nats.Header{}
-	for name, value := range m.Headers() {
-		header[name] = []string{value}
+// expected returns the last message that a subject is expected to have, and whether that is a guess: that it has none. The server
+// refuses m if it has another, and then it is read. It reports false where it has to be read before.
+func (s *Sink) expected(subject string, m *outbox.Message, guess bool) (before last, guessed, is bool) {
+	before, known := s.last.get(subject)
+	if known {
+		return before, false, before.global < m.GlobalPosition
 	}
-	header[HeaderGlobalPosition] = []string{strconv.FormatInt(int64(m.GlobalPosition), 10)}
-	options := []jetstream.PublishOpt{
-		jetstream.WithMsgID(m.ID.String()), jetstream.WithExpectLastSequencePerSubject(sequence),
-		jetstream.WithRetryAttempts(0), // the relay's
+	_, topicKnown := s.streams.get(m.Topic)
+	guessed = guess && topicKnown
+	return last{global: -1}, guessed, guessed
+}
+
+// settle takes in the server's answer to m, and reports whether it decides what becomes of m: it does not if the subject's
+// last message is another one.
+func (s *Sink) settle(subject string, m *outbox.Message, ack *jetstream.PubAck, err error) (decides bool, _ error) {
+	switch {
+	case err == nil && ack.Duplicate: // by its id; the sequence is not the subject's last, perhaps
+		s.last.drop(subject)
+		s.present.Add(1)
+		return true, nil
+	case err == nil:
+		s.last.put(subject, last{ack.Sequence, m.GlobalPosition})
+		s.published.Add(1)
+		return true, nil
 	}
+	s.last.drop(subject)
+	if !wrongSequence(err) {
+		return true, refusal(err)
+	}
+	return false, err
+}
+
+// conflict takes in that a subject's last message was not the expected one.
+func (s *Sink) conflict(m *outbox.Message, guessed bool) {
+	if !guessed {
+		s.conflicts.Add(1)
+		s.streams.drop(m.Topic) // another stream has the subject, perhaps
+	}
+}
+
+// prepare returns m as it is published behind the message of its subject that has a sequence, 0 for none.
+func (s *Sink) prepare(subject string, m *outbox.Message, sequence uint64) *nats.Msg {
+	own := m.Headers()
+	header, values := make(nats.Header, len(own)+4), make([]string, 0, len(own)+4)
+	set := func(name, value string) {
+		n := len(values)
+		values = append(values, value)
+		header[name] = values[n : n+1 : n+1]
+	}
+	for name, value := range own {
+		set(name, value)
+	}
+	set(HeaderGlobalPosition, strconv.FormatInt(int64(m.GlobalPosition), 10))
+	set(jetstream.MsgIDHeader, own[outbox.HeaderID])
+	set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(sequence, 10))
 	if s.config.Stream != "" {
-		options = append(options, jetstream.WithExpectStream(s.config.Stream))
+		set(jetstream.ExpectedStreamHeader, s.config.Stream)
 	}
-	return s.js.PublishMsg(ctx, &nats.Msg{Subject: subject, Header: header, Data: m.Body().Data}, options...)
+	return &nats.Msg{Subject: subject, Header: header, Data: m.Body().Data}
 }
 
 // read returns the last message of m's subject, if it is one of m's outbox.

@@ -94,6 +94,47 @@ func TestAConflictBehindALowerMessageIsTriedAgain(t *testing.T) {
 	requireOnce(t, store, js)
 }
 
+// A batch is published without waiting for one message before the next. What the server refuses since its subject has gone on is
+// looked at again, and no answer is that of another message.
+func TestABatchIsPublishedOnceThoughItsSubjectsHaveGoneOn(t *testing.T) {
+	t.Parallel()
+	b := startBroker(t)
+	js := b.connect()
+	b.stream(js, nil)
+	store := newStore()
+	fill(t, store, 20, 0, 3)
+	var rounds [3][]*outbox.Message
+	for i, m := range messages(t, store) {
+		rounds[i/20] = append(rounds[i/20], &outbox.Message{Message: m, Topic: string(outgoing)})
+	}
+	one, two := must.New(natsbroker.NewSink(js, nil)), must.New(natsbroker.NewSink(b.connect(), nil))
+	send := func(sink *natsbroker.Sink, batch []*outbox.Message) {
+		for _, err := range sink.SendAll(t.Context(), batch) {
+			require.NoError(t, err)
+		}
+	}
+	send(one, rounds[0])
+	send(two, rounds[0][:1]) // it knows the stream now, and guesses that the other subjects have nothing
+	forget(t, js)
+	send(two, rounds[0])
+	send(two, rounds[1])
+	forget(t, js)
+	send(one, append(rounds[1][:10:10], rounds[2][10:]...))
+	send(two, rounds[2][:10])
+
+	requireOnce(t, store, js)
+	require.Equal(t, natsbroker.SinkStats{Published: 30, Present: 10, Conflicts: 20}, one.Stats())
+	require.Equal(t, natsbroker.SinkStats{Published: 30, Present: 21}, two.Stats())
+
+	long := &outbox.Message{Message: rounds[2][0].Message, Topic: strings.Repeat("x", 3000)}
+	answers := one.SendAll(t.Context(), []*outbox.Message{rounds[2][1], long, nil, rounds[2][2]})
+	require.NoError(t, answers[0])
+	require.True(t, refuses(answers[1]))
+	require.ErrorIs(t, answers[2], messagestore.ErrInvalid)
+	require.NoError(t, answers[3])
+	requireOnce(t, store, js)
+}
+
 // Streams of one cardinal id are sent beside each other, so each has a subject of its own: behind a message of a higher
 // position the sink would take a lower one for sent.
 func TestStreamsOfOneCardinalIDHaveSubjectsOfTheirOwn(t *testing.T) {

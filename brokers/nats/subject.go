@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
@@ -23,6 +24,9 @@ const emptyToken = "%"
 func Escape(text string) string {
 	if text == "" {
 		return emptyToken
+	}
+	if strings.IndexFunc(text, func(r rune) bool { return r >= utf8.RuneSelf || !plain(byte(r)) }) < 0 {
+		return text
 	}
 	var b strings.Builder
 	for i := range len(text) {
