@@ -425,6 +425,31 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 	}
 }
 
+// An id that a transaction which has not ended has recorded is the business of its own write: the others of the group are
+// written, and their categories are free for other processes meanwhile.
+func TestAnIDOfAnOpenTransactionHoldsUpItsOwnWriteAlone(t *testing.T) {
+	t.Parallel()
+	pool, schema := pgtest.Schema(t)
+	_, err := pool.Exec(t.Context(), "alter function "+schema+`.append set lock_timeout = '50ms'`)
+	require.NoError(t, err)
+	config := &postgres.Config{Schema: schema}
+	holder, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
+	held := record("held-0")
+	_, err = must.New(postgres.New(holder, config)).Append(t.Context(), held)
+	require.NoError(t, err)
+	same := record("mine-1")
+	same.Records[0].ID = held.Records[0].ID
+	driver := must.New(postgres.New(pool, config))
+
+	answers := driver.AppendAllEach(t.Context(), [][]messagestore.Append{{record("other-1")}, {same}, both("free-1", "other-2")})
+
+	require.NoError(t, answers[0].Err)
+	require.Equal(t, "55P03", refusal(t, answers[1].Err).Code)
+	require.NoError(t, answers[2].Err)
+}
+
 // Where transactions are too old to share, each write is by itself: but writes to one locked
 // category fail after one wait, and others are written.
 func TestOneByOneACategoryIsWaitedForOnce(t *testing.T) {

@@ -133,6 +133,11 @@ begin
     from unnest(counts) with ordinality w (count, n), generate_series(0, w.count - 1) m (n); -- in their order, as above
   end if;
 
+  -- Of another transaction that has not ended and has one of the ids: it holds up all these categories, and is the
+  -- business of one write.
+  if cardinality(streams) > 1 then
+    perform set_config('lock_timeout', '1s', true);
+  end if;
   -- Once, unless one of the ids is recorded already.
   while strpos(outcomes, 'w') > 0 loop
     begin
@@ -167,6 +172,11 @@ begin
         select f.* into outcomes, versions, names, positions, writes
         from dibs.follow_each(streams, expected, counts, fences, ids, versions_found, fences_found, taken, meets, joined) f;
         hashes := null;
+      when lock_not_available then
+        if cardinality(streams) = 1 then
+          raise;
+        end if;
+        raise exception 'one of the ids is of a transaction that has not ended' using errcode = 'object_in_use';
     end;
   end loop;
   if coalesce(cardinality(global_positions), 0) <> cardinality(array_remove(positions, null)) then
@@ -219,7 +229,7 @@ messages that were written, in order. With meets, one for each write, those that
 last message that their stream has in the end, as last_met has it, or the position -1 for none, and the time of that. At REPEATABLE
 READ and above each is for append. With joined, one for each write, one that has true is all or nothing together with the
 write before it, and all that are one have one letter, but for the a of an id that is recorded; none of them names a stream twice. Raises DB001 for an argument that may not be written, 55P03 after 10 seconds of waiting for
-another transaction, and 23505 after a write without the lock: then nothing of it was written, and each is for append. As with
-append_one, the client validates the content of the messages.';
+another transaction, 55006 after a second of waiting for one that has one of the ids, and 23505 after a write without the
+lock: then nothing of it was written, and each is for append. As with append_one, the client validates the content of the messages.';
 
 grant execute on function dibs.append_each to dibs_writer;

@@ -68,7 +68,7 @@ func ofSagas() []*Mutant {
 				return nil, nil`),
 			edit(in, "return all[0], events, nil", "_ = all\n\t\treturn written, events, nil")),
 		mutant("reply-to-any-attempt", "the reply to an earlier attempt is taken for that to the present one", broken(sagas.Replies),
-			edit(in, "!one.again && (b.Attempt == 0 || b.Attempt == one.attempts):", "!one.again:")),
+			edit(in, "!s.again && (r.Attempt == 0 || r.Attempt == s.attempts)", "!s.again")),
 		mutant("saga-any-version", "a runner writes to a saga at any version", broken(sagas.Heeded, sagas.Story, sagas.Recorded, sagas.Fenced, sagas.Ended, sagas.Reversed),
 			edit(in, "Expected: l.version, Bodies: all, Final: true", "Expected: messagestore.AnyVersion, Bodies: all, Final: true")),
 		mutant("undone-forwards", "steps are undone in the order in which they began", broken(sagas.Reversed),
