@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
@@ -155,7 +156,11 @@ func (s *Saga[In, Out]) Begin(ctx context.Context, id string, in In) (Status[Out
 func (c *core) begin(ctx context.Context, id string, started event.Started) (*life, error) {
 	stream := c.category.Stream(id)
 	one := c.kept.begin(stream)
-	written, err := c.store.WriteStreams(ctx, messagestore.To(stream, messagestore.NoStream, started))
+	m := messagestore.Envelope{Body: started}
+	if one != nil {
+		m.ID = one.id
+	}
+	written, err := c.store.WriteStreams(riding.With(ctx, c.source.Pokes.Stop()), messagestore.To(stream, messagestore.NoStream, m))
 	if err != nil {
 		c.kept.forget(one)
 		return nil, err

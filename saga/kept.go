@@ -4,6 +4,8 @@ import (
 	lru "container/list"
 	"sync"
 
+	"github.com/google/uuid"
+
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -28,6 +30,7 @@ type kept struct {
 type keptSaga struct {
 	stream  messagestore.StreamName
 	first   messagestore.GlobalPosition // of its first message, 0 while it begins
+	id      uuid.UUID                   // of its first message, where this process writes that
 	state   *state
 	version messagestore.Version
 	seen    messagestore.GlobalPosition // of the message at the version
@@ -44,7 +47,7 @@ func (k *kept) begin(stream messagestore.StreamName) *keptSaga {
 	if k.byStream[stream] != nil {
 		return nil
 	}
-	one := &keptSaga{stream: stream}
+	one := &keptSaga{stream: stream, id: uuid.Must(uuid.NewV7())}
 	k.add(one)
 	return one
 }
@@ -69,7 +72,8 @@ func (k *kept) forget(one *keptSaga) {
 	}
 }
 
-// take returns what is known of a saga by its first message, and leaves it without its state. It returns nil for nothing.
+// take returns what is known of a saga by its first message, and leaves it without its state. It returns nil for nothing. The
+// first turn may come before Begin is told that the saga has begun: then only this is known, and there is no state.
 func (k *kept) take(m *messagestore.Message) *keptSaga {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -84,7 +88,8 @@ func (k *kept) take(m *messagestore.Message) *keptSaga {
 	}
 	taken := *one
 	one.first, one.state, one.begun = m.GlobalPosition, nil, false
-	if taken.state == nil {
+	taken.begun = taken.begun || taken.first == 0 && taken.id == m.ID
+	if taken.state == nil && !taken.begun {
 		return nil
 	}
 	return &taken

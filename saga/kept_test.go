@@ -211,3 +211,60 @@ func TestASagaThatBeginsInTheProcessOfItsRunnerGoesOnAtOnce(t *testing.T) {
 		require.LessOrEqual(t, time.Since(began), 20*time.Millisecond)
 	})
 }
+
+// A hooked store has a saga's turn before or after a write, once, and before its writer is told.
+type hooked struct {
+	*tally
+	before func() error
+	after  func(m *messagestore.Message) error
+}
+
+func (s *hooked) WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error) {
+	before, after := s.before, s.after
+	s.before, s.after = nil, nil
+	if before != nil {
+		if err := before(); err != nil {
+			return nil, err
+		}
+	}
+	written, err := s.tally.WriteStreams(ctx, writes...)
+	if err == nil && after != nil {
+		var m *messagestore.Message
+		if m, err = s.Last(ctx, writes[0].Stream); err == nil {
+			err = after(m)
+		}
+	}
+	return written, err
+}
+
+// A take that goes with the write of a saga's first message may be told before Begin is.
+func TestAFirstTurnThatComesBeforeBeginIsToldReadsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := &hooked{tally: &tally{Store: newStore()}}, newWorld()
+		s := plainly(t, store, w)
+		store.after = func(m *messagestore.Message) error { return s.Turn(t.Context(), m, 0) }
+		begin(t, s, "7", trip{"LIS"})
+		require.Zero(t, store.reads.Load())
+		require.Equal(t, int64(4), store.writes.Load())
+		require.Equal(t, "book flight, book hotel, book car", w.did())
+		require.Equal(t, saga.StateCompleted, waitFor(t, s, "7").State)
+	})
+}
+
+// What another process has begun under the id may have had turns.
+func TestAFirstTurnOfWhatAnotherProcessHasBegunReadsIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := &hooked{tally: &tally{Store: newStore()}}, newWorld()
+		there, here := plainly(t, store.Store, w), plainly(t, store, w)
+		begin(t, there, "7", trip{"LIS"})
+		write(t, store.Store, messagestore.To(here.Category().Stream("7"), 0,
+			event.Began{Step: "flight", Attempt: 1, Input: json.RawMessage(`{"to": "LIS"}`)},
+			event.Done{Step: "flight", Output: json.RawMessage(`{"reference": "one"}`)}))
+		m := firstOf(t, store, "7")
+		store.before = func() error { return here.Turn(t.Context(), m, 0) }
+		begin(t, here, "7", trip{"LIS"})
+		require.Equal(t, "book hotel, book car", w.did())
+	})
+}

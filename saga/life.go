@@ -80,6 +80,12 @@ func (l *life) recall(ctx context.Context, fresh bool) (is bool, err error) {
 	if known == nil {
 		return false, nil
 	}
+	if known.state == nil {
+		if err := l.take(l.cause); err != nil {
+			return false, &malformedError{err}
+		}
+		known.state, known.version, known.seen = l.state, l.cause.Position, l.cause.GlobalPosition
+	}
 	l.state, l.version, l.seen = known.state, known.version, known.seen
 	if fresh && known.begun {
 		l.guessed, l.begun = true, true

@@ -2,6 +2,7 @@ package saga_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -196,4 +197,36 @@ func TestTheLateProcessBeginsNothingOnPostgreSQL(t *testing.T) {
 	require.Equal(t, before, events(t, store, "7"))
 	require.Equal(t, "book flight, book flight, book hotel, book car", w.did())
 	require.Equal(t, 1, w.keysOf("book flight"))
+}
+
+// The take that gives a saga its first turn goes with the write that begins it, if the runner waits at that moment.
+func TestASagaIsTakenInTheTransactionThatBeginsIt(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Connect(t, pgtest.Migrated(t))
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	_, err := pool.Exec(t.Context(), `
+		create table public.seen (position bigint, xid xid8);
+		create function public.see() returns trigger language plpgsql security definer as $$
+		begin
+			insert into public.seen values ((to_jsonb(new) ->> tg_argv[0])::bigint, pg_current_xact_id());
+			return null;
+		end $$;
+		create trigger see after insert on dibs.messages for each row execute function public.see('global_position');
+		create trigger see after insert on dibs.queue_open for each row execute function public.see('position')`)
+	require.NoError(t, err)
+	look := saga.NewStep("look", func(ctx context.Context, id string) (together bool, err error) {
+		err = pool.QueryRow(ctx, `
+			select count(*) = 2 and count(distinct s.xid) = 1 from dibs.messages m join public.seen s on s.position = m.global_position
+			where m.stream_name = $1`, "booking:saga-"+id).Scan(&together)
+		return together, err
+	}, nil, nil)
+	s := newSaga(t, store, func(r *saga.Run, id string) (bool, error) { return look.Do(r, id) }, saga.Steps{look}, nil)
+	defer running(t, s)()
+	n := 0
+	await.True(t, "the runner waits when a saga begins", func() bool {
+		n++
+		id := strconv.Itoa(n)
+		begin(t, s, id, id)
+		return waitInTime(t, s, id).Out
+	})
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/retry"
+	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/logger"
@@ -63,10 +64,19 @@ type Source struct {
 type Pokes struct {
 	bell chan struct{}
 	last atomic.Int64
+	stop *riding.Stop
 }
 
 // NewPokes returns pokes that nobody has heard yet.
-func NewPokes() *Pokes { return &Pokes{bell: make(chan struct{}, 1)} }
+func NewPokes() *Pokes { return &Pokes{bell: make(chan struct{}, 1), stop: riding.NewStop()} }
+
+// Stop is where the worker waits for a write that takes its next take along. It is nil without pokes.
+func (p *Pokes) Stop() *riding.Stop {
+	if p == nil {
+		return nil
+	}
+	return p.stop
+}
 
 // Poke has the worker look for a message that was written at a position, unless it has found it.
 func (p *Pokes) Poke(position messagestore.GlobalPosition) {
@@ -286,6 +296,7 @@ func (w *work) run(ctx context.Context) error {
 	defer poll.Stop()
 	var lasting error
 	for ctx.Err() == nil && lasting == nil {
+		w.Pokes.Stop().Wait(true)
 		runtime.Gosched() // handlers that return at once do so first: the next take ends all of them, and not some
 		due, free, soonest := w.due()
 		want := 0
@@ -293,6 +304,7 @@ func (w *work) run(ctx context.Context) error {
 			want = free
 		}
 		if len(due) > 0 || want > 0 {
+			w.Pokes.Stop().Wait(false)
 			if err := w.take(context.WithoutCancel(ctx), due, want); err != nil {
 				lasting = w.storeFailed(ctx, err)
 			}
@@ -306,6 +318,11 @@ func (w *work) run(ctx context.Context) error {
 			w.rung()
 		case <-w.Pokes.heard():
 			w.look = w.look || messagestore.GlobalPosition(w.Pokes.last.Load()) > w.met
+		case call := <-w.Pokes.Stop().Calls():
+			w.Pokes.Stop().Wait(false)
+			if err := w.ride(context.WithoutCancel(ctx), call); err != nil {
+				lasting = w.storeFailed(ctx, err)
+			}
 		case <-timer.C:
 			now := time.Now()
 			for _, at := range []*time.Time{&w.wakeAt, &w.lookAt} {
@@ -315,11 +332,13 @@ func (w *work) run(ctx context.Context) error {
 			}
 		case <-poll.C:
 			if free > 0 {
+				w.Pokes.Stop().Wait(false)
 				w.poll(ctx)
 			}
 		}
 		timer.Stop()
 	}
+	w.Pokes.Stop().Wait(false)
 	return errors.Join(lasting, w.drain(ctx))
 }
 
@@ -437,6 +456,32 @@ func (w *work) take(ctx context.Context, due []*ending, want int) error {
 			return err
 		}
 	}
+	t, began := w.asks(due, want), time.Now()
+	taken, err := w.Driver.QueueTake(ctx, t)
+	return w.takeIn(ctx, began, due, want, taken, err)
+}
+
+// ride has a write of this process take the next take along, which finds what is written: unless there is no place.
+func (w *work) ride(ctx context.Context, call chan<- *riding.Ride) error {
+	w.look = true // by the next take, if not by this
+	due, want, _ := w.due()
+	if want == 0 || w.renew {
+		w.putBack(due)
+		call <- nil
+		return nil
+	}
+	ride, began := riding.NewRide(w.asks(due, want)), time.Now()
+	call <- ride
+	taken, err := ride.Told()
+	if errors.Is(err, riding.ErrAlone) {
+		w.putBack(due)
+		return nil
+	}
+	return w.takeIn(ctx, began, due, want, taken, err)
+}
+
+// asks returns the take that reports endings and reserves items.
+func (w *work) asks(due []*ending, want int) queuing.Take {
 	w.mu.Lock()
 	session := w.session
 	w.mu.Unlock()
@@ -451,11 +496,14 @@ func (w *work) take(ctx context.Context, due []*ending, want int) error {
 			t.Wait = queuing.MaxWait
 		}
 	}
-	began := time.Now()
 	if want > 0 {
-		w.took, w.lookAt = began, time.Time{}
+		w.took, w.lookAt = time.Now(), time.Time{}
 	}
-	taken, err := w.Driver.QueueTake(ctx, t)
+	return t
+}
+
+// takeIn takes in the answer to a take that began at a time.
+func (w *work) takeIn(ctx context.Context, began time.Time, due []*ending, want int, taken queuing.Taken, err error) error {
 	if err == nil && len(taken.Endings) != len(due) {
 		err = fmt.Errorf("%w: the store told %d endings of %d", messagestore.ErrOutcomeUnknown, len(taken.Endings), len(due))
 	}

@@ -24,7 +24,7 @@ type called struct {
 
 // calls are all there are. A new call needs a line here.
 var calls = map[string]called{
-	"Driver.Append":          {scenes: []string{"append one", "append several", "append each", "append one that conflicts", "append one twice", "in a transaction"}},
+	"Driver.Append":          {scenes: []string{"append one", "append several", "append each", "append one that conflicts", "append one twice", "in a transaction", "append with a take"}},
 	"Driver.TryAppend":       {scenes: []string{"append or meet", "append or meet that meets", "append or meet a large message", "append or meet each"}},
 	"Driver.AppendAll":       {scenes: []string{"append to streams", "WriteStreams"}},
 	"Driver.ReadStream":      {scenes: []string{"read stream", "read stream backwards"}},
@@ -40,7 +40,7 @@ var calls = map[string]called{
 	"Driver.Now":             {scenes: []string{"now"}},
 	"Driver.Listen":          {scenes: []string{"listen"}},
 	"Driver.Transact":        {scenes: []string{"transact", "transact that conflicts", "transact with *sql.Tx"}},
-	"Driver.QueueTake":       {scenes: []string{"queue take", "queue complete", "queue retry", "queue wait", "queue suspend", "queue complete turn"}},
+	"Driver.QueueTake":       {scenes: []string{"queue take", "queue complete", "queue retry", "queue wait", "queue suspend", "queue complete turn", "append with a take"}},
 	"Driver.QueueReady":      {scenes: []string{"queue ready"}},
 	"Driver.QueueExtend":     {scenes: []string{"queue extend"}},
 	"Driver.QueueLeave":      {scenes: []string{"queue leave"}},

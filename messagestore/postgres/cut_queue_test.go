@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/queuing"
@@ -150,17 +151,45 @@ func takes(w way) scene {
 					return err
 				}
 				finished, open, err := countsOf(ctx, d, c)
-				switch {
-				case err != nil:
+				if err != nil {
 					return err
-				case finished == cutItems && open == 0:
+				}
+				var all int64
+				if err := c.direct.QueryRow(ctx, "select count(*) from dibs.messages where category = $1", string(c.category)).Scan(&all); err != nil {
+					return err
+				}
+				switch {
+				case finished == all && open == 0:
 					return nil
-				case finished > cutItems || time.Now().After(end):
-					return fmt.Errorf("%d items are finished of %d, and %d are open", finished, cutItems, open)
+				case finished > all || time.Now().After(end):
+					return fmt.Errorf("%d items are finished of %d, and %d are open", finished, all, open)
 				}
 			}
 		},
 	}
+}
+
+// rides writes a message that takes a take along: both are done, or neither.
+func rides(w way) scene {
+	s := takes(w)
+	s.name = "append with a take: " + w.name
+	s.call = func(ctx context.Context, c *attempt) ([]ended, error) {
+		stop, told := worker(queuing.Take{Queue: queueOf(c), Policy: cutPolicy, Session: cutSession, Lease: cutLease, Want: 2})
+		a := messages(c, "rides", messagestore.NoStream, 1)
+		_, err := c.driver.Append(riding.With(ctx, stop), a)
+		if ride := stop.Call(); ride != nil { // the write was not sent
+			ride.Tell(queuing.Taken{}, riding.ErrAlone)
+		}
+		taken := <-told
+		if errors.Is(taken.err, riding.ErrAlone) {
+			taken.err = nil
+			if err == nil {
+				taken.err = errors.New("the take was left behind")
+			}
+		}
+		return []ended{{appends: []messagestore.Append{a}, err: err}}, taken.err
+	}
+	return s
 }
 
 // countsOf returns how many items of the queue are finished, and open.
@@ -215,6 +244,7 @@ func queueChanges(w way) []scene {
 	finished := func(s *queuing.Status) bool { return s.Out+s.Later+s.Held+s.Dead == 0 }
 	return []scene{
 		takes(w),
+		rides(w),
 		repeats("queue complete", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
 			taken, err := d.QueueTake(ctx, queuing.Take{
 				Queue: queueOf(c), Policy: cutPolicy, Session: cutSession, Lease: longLease, Finishes: completions(takenOf(c)),

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
@@ -88,6 +89,7 @@ type ticket struct {
 	appends  []messagestore.Append // all or nothing
 	meet     bool                  // a conflict is answered with what the write met
 	fences   []int64               // as they were when the caller came
+	stop     *riding.Stop          // of a worker whose next take may go with it; nil for none
 	size     int
 	messages int
 	state    atomic.Int32
@@ -161,13 +163,15 @@ func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Appen
 	idle := !l.busy
 	l.busy = true
 	l.mu.Unlock()
-	if idle && isOne(appends) {
+	stop := riding.Of(ctx)
+	if idle && isOne(appends) && !stop.Waits() {
 		defer d.next(l)
 		limited, cancel := context.WithTimeout(ctx, d.groups.timeout)
 		defer cancel()
 		return d.appendAll(limited, appends, d.fences.of(appends), meet, always)
 	}
 	t := d.newTicket(appends, meet)
+	t.stop = stop
 	if idle {
 		d.commit(ctx, l, []*ticket{t})
 		d.next(l)
@@ -284,14 +288,23 @@ func waitAgain(tickets []*ticket) []*ticket {
 	return slices.DeleteFunc(tickets, func(t *ticket) bool { return !t.state.CompareAndSwap(taken, waiting) })
 }
 
-// commit writes a group, and answers all of it or puts it back.
+// commit writes a group, and answers all of it or puts it back. A take that a write has along goes with it.
 func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
-	if len(group) == 1 && isOne(group[0].appends) {
+	i := slices.IndexFunc(group, func(t *ticket) bool { return t.stop != nil })
+	if i < 0 || !d.commitWith(ctx, l, group, group[i].stop) {
+		d.commitWith(ctx, l, group, nil)
+	}
+}
+
+// commitWith is commit with the take of a worker that waits. It reports false for a group that is as it was, since the server has
+// refused the take.
+func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop *riding.Stop) bool {
+	if len(group) == 1 && isOne(group[0].appends) && !stop.Waits() {
 		_ = d.alone(ctx, group[0])
-		return
+		return true
 	}
 	var answers eachAnswer
-	sent := false
+	sent, refused := false, false
 	limited, cancel := context.WithTimeout(ctx, d.groups.timeout)
 	defer cancel()
 	err := d.with(limited, func(db DB) error {
@@ -301,11 +314,17 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 		}
 		sent = true
 		return pglink.Replicated(db, func() (err error) {
-			answers, err = d.callEach(limited, pglink.Conn(db), group)
+			if along := stop.Call(); along != nil {
+				answers, refused, err = d.callEachAndTake(limited, pglink.Conn(db), group, along)
+			} else {
+				answers, err = d.callEach(limited, pglink.Conn(db), group)
+			}
 			return err
 		})
 	})
 	switch {
+	case refused:
+		return false
 	case err == nil && !sent: // all have left
 	case err == nil:
 		d.groups.flushes.Add(1)
@@ -335,6 +354,7 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 			t.answer(nil, unknownOutcome(pglink.Safe(err), t.appends))
 		}
 	}
+	return true
 }
 
 // partWaited parts the writes to all categories of the first, which a group waits for, from the

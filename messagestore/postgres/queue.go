@@ -60,6 +60,29 @@ func queueQueriesFor(schema string) queueQueries {
 
 // QueueTake implements [queuing.Driver].
 func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	var taken queuing.Taken
+	err := d.changeQueue(ctx, d.queries.queues.take, takeArguments(t), func(rows pgx.Rows) error {
+		taken = queuing.Taken{}
+		return scanTaken(rows.Scan, &taken)
+	})
+	if err == nil {
+		err = checkTaken(taken, t)
+	}
+	if err != nil {
+		return queuing.Taken{}, err
+	}
+	return taken, nil
+}
+
+// checkTaken reports an answer that is none.
+func checkTaken(taken queuing.Taken, t queuing.Take) error {
+	if len(taken.Endings) != len(t.Finishes) {
+		return fmt.Errorf("malformed reply to queue_take: %d endings of %d deliveries", len(taken.Endings), len(t.Finishes))
+	}
+	return nil
+}
+
+func takeArguments(t queuing.Take) []any {
 	n := len(t.Finishes)
 	kinds, delays, reasons := make([]byte, n), make([]int64, n), make([]*string, n)
 	var seen []int64 // of a queue of streams
@@ -74,22 +97,10 @@ func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, 
 		}
 	}
 	positions, versions := split(ended)
-	args := []any{
+	return []any{
 		t.Name, string(t.Category), t.Session, t.Lease.Microseconds(), positions, versions, string(kinds), delays, reasons,
 		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), seen, wakesOf(t), //nolint:gosec // the database refuses what is out of bounds
 	}
-	var taken queuing.Taken
-	err := d.changeQueue(ctx, d.queries.queues.take, args, func(rows pgx.Rows) error {
-		taken = queuing.Taken{}
-		return scanTaken(rows, &taken)
-	})
-	if err == nil && len(taken.Endings) != n {
-		err = fmt.Errorf("malformed reply to queue_take: %d endings of %d deliveries", len(taken.Endings), n)
-	}
-	if err != nil {
-		return queuing.Taken{}, err
-	}
-	return taken, nil
 }
 
 // wakesOf is null for a queue of items.
@@ -100,7 +111,7 @@ func wakesOf(t queuing.Take) []string {
 	return t.Wakes
 }
 
-func scanTaken(rows pgx.Rows, taken *queuing.Taken) error {
+func scanTaken(scan func(into ...any) error, taken *queuing.Taken) error {
 	var endings pgtype.Text
 	var positions, streamPositions, times []int64
 	var versions, failures []int32
@@ -108,7 +119,7 @@ func scanTaken(rows pgx.Rows, taken *queuing.Taken) error {
 	var streams, types []string
 	var data, metadata []*string
 	var ticket, wake pgtype.Int8
-	if err := rows.Scan(&endings, &positions, &versions, &failures, &ids, &streams, &streamPositions, &types, &data, &metadata, &times, &ticket, &taken.More, &wake); err != nil {
+	if err := scan(&endings, &positions, &versions, &failures, &ids, &streams, &streamPositions, &types, &data, &metadata, &times, &ticket, &taken.More, &wake); err != nil {
 		return err
 	}
 	n := len(positions)

@@ -1,0 +1,94 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/riding"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// The parameters and the columns of queue_take.
+var (
+	takeOIDs = []uint32{
+		pgtype.TextOID, pgtype.TextOID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.TextOID, pgtype.Int8ArrayOID,
+		pgtype.TextArrayOID, pgtype.Int4OID, pgtype.Int8OID, pgtype.Int8OID, pgtype.Int4OID, pgtype.BoolOID, pgtype.Int4OID, pgtype.Float8OID,
+		pgtype.Int4OID, pgtype.Int8ArrayOID, pgtype.TextArrayOID,
+	}
+	takenOIDs = []uint32{
+		pgtype.TextOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.Int4ArrayOID, pgtype.UUIDArrayOID, pgtype.TextArrayOID, pgtype.Int8ArrayOID,
+		pgtype.TextArrayOID, pgtype.TextArrayOID, pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int8OID, pgtype.BoolOID, pgtype.Int8OID,
+	}
+)
+
+// callEachAndTake writes a group, and takes from a queue, in one transaction and one round trip. The take finds what the group
+// has written. It locks the queue behind the categories, and nobody locks a category behind a queue. If the take is
+// refused, nothing is written.
+func (d *Driver) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*ticket, along *riding.Ride) (a eachAnswer, refused bool, err error) {
+	parameters, err := encoded(conn.TypeMap(), takeOIDs, takeArguments(along.Take))
+	if err != nil {
+		along.Tell(queuing.Taken{}, riding.ErrAlone)
+		return a, true, err
+	}
+	e, _ := encoders.Get().(*pglink.Encoder)
+	defer keep(e)
+	var taken queuing.Taken
+	var malformed error
+	write := pglink.Statement{SQL: d.queries.appendEach, OIDs: eachOIDs, Parameters: eachParameters(e, group, d.notify), Often: true, Read: func(columns [][]byte) (err error) {
+		a, err = readEach(columns)
+		return err
+	}}
+	take := pglink.Statement{SQL: d.queries.queues.take, OIDs: takeOIDs, Parameters: parameters, Often: true, Read: func(columns [][]byte) error {
+		if malformed = scanTaken(scannerOf(conn.TypeMap(), takenOIDs, columns), &taken); malformed == nil {
+			malformed = checkTaken(taken, along.Take)
+		}
+		return nil // the writes are none the worse
+	}}
+	tags, err := d.link.Pipeline(ctx, conn, write, take)
+	switch {
+	case pglink.Definite(err):
+		along.Tell(queuing.Taken{}, riding.ErrAlone)
+		return a, len(tags) > 0, err
+	case err != nil:
+		malformed = err
+	default:
+		err = a.check(group)
+	}
+	if malformed != nil {
+		malformed = fmt.Errorf("%w: %w", messagestore.ErrOutcomeUnknown, pglink.Safe(malformed))
+	}
+	along.Tell(taken, malformed)
+	return a, false, err
+}
+
+// encoded lays arguments out in PostgreSQL's binary format.
+func encoded(m *pgtype.Map, oids []uint32, args []any) ([][]byte, error) {
+	parameters := make([][]byte, len(args))
+	for i, arg := range args {
+		var err error
+		if parameters[i], err = m.Encode(oids[i], pgtype.BinaryFormatCode, arg, nil); err != nil {
+			return nil, err
+		}
+	}
+	return parameters, nil
+}
+
+// scannerOf returns a function that reads columns in PostgreSQL's binary format, as Scan of rows does.
+func scannerOf(m *pgtype.Map, oids []uint32, columns [][]byte) func(into ...any) error {
+	return func(into ...any) error {
+		if len(into) != len(columns) || len(oids) != len(columns) {
+			return errNoAnswer
+		}
+		for i := range into {
+			if err := m.Scan(oids[i], pgtype.BinaryFormatCode, columns[i], into[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}

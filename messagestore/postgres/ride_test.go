@@ -1,0 +1,172 @@
+package postgres_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/riding"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// A rode is what a worker was told of its take.
+type rode struct {
+	queuing.Taken
+	err error
+}
+
+// worker waits for one write that takes a take along.
+func worker(take queuing.Take) (stop *riding.Stop, told <-chan rode) {
+	stop = riding.NewStop()
+	stop.Wait(true)
+	answers := make(chan rode, 1)
+	go func() {
+		call := <-stop.Calls()
+		stop.Wait(false)
+		ride := riding.NewRide(take)
+		call <- ride
+		taken, err := ride.Told()
+		answers <- rode{taken, err}
+	}()
+	return stop, answers
+}
+
+var turnsOf = queuing.Queue{Name: "turns", Category: "turns"}
+
+func takeOf(session int64) queuing.Take {
+	return queuing.Take{Queue: turnsOf, Policy: queuing.Policy{MaxFailures: 5}, Wakes: []string{"Woken"}, Session: session, Lease: time.Hour, Want: 10}
+}
+
+func riders(t *testing.T) (*pgxpool.Pool, *postgres.Driver) {
+	t.Helper()
+	pool := pgtest.Connect(t, pgtest.Migrated(t))
+	return pool, must.New(postgres.New(pool, nil))
+}
+
+// The take is in the transaction of the write, and finds what it has written.
+func TestATakeGoesWithTheWriteThatItIsToFind(t *testing.T) {
+	t.Parallel()
+	pool, d := riders(t)
+	_, err := pool.Exec(t.Context(), `
+		create table public.seen (position bigint, xid xid8);
+		create function public.see() returns trigger language plpgsql security definer as $$
+		begin
+			insert into public.seen values ((to_jsonb(new) ->> tg_argv[0])::bigint, pg_current_xact_id());
+			return null;
+		end $$;
+		create trigger see after insert on dibs.messages for each row execute function public.see('global_position');
+		create trigger see after insert on dibs.queue_open for each row execute function public.see('position')`)
+	require.NoError(t, err)
+	for _, name := range []string{"1", "2"} { // once with a new queue, and once more
+		stop, told := worker(takeOf(7))
+		written, err := d.Append(riding.With(t.Context(), stop), record(turnsOf.Category.Stream(name)))
+		require.NoError(t, err)
+		taken := await.Receive(t, "the take", told)
+		require.NoError(t, taken.err)
+		require.Len(t, taken.Items, 1)
+		m := taken.Items[0].Message
+		require.Equal(t, turnsOf.Category.Stream(name), m.Stream)
+		require.Equal(t, written.GlobalPosition, m.GlobalPosition)
+		require.Equal(t, written.IDs[0], m.ID)
+		require.Equal(t, written.Time, m.Time)
+		var rows, transactions int
+		require.NoError(t, pool.QueryRow(t.Context(), "select count(*), count(distinct xid) from public.seen where position = $1", written.GlobalPosition).Scan(&rows, &transactions))
+		require.Equal(t, []int{2, 1}, []int{rows, transactions}, "the message and its row, in one transaction")
+	}
+	other, err := d.QueueTake(t.Context(), takeOf(8))
+	require.NoError(t, err)
+	require.Empty(t, other.Items)
+	var out int
+	require.NoError(t, pool.QueryRow(t.Context(), "select count(*) from dibs.queue_open where session = 7 and state = 'o'").Scan(&out))
+	require.Equal(t, 2, out)
+}
+
+// What is wrong with the take is the worker's to find out: the write is not refused for it, and not written twice.
+func TestAWriteIsWrittenThoughTheTakeThatGoesWithItIsRefused(t *testing.T) {
+	t.Parallel()
+	_, d := riders(t)
+	bad := takeOf(7)
+	bad.Lease = time.Nanosecond
+	stop, told := worker(bad)
+	written, err := d.Append(riding.With(t.Context(), stop), record(turnsOf.Category.Stream("1")))
+	require.NoError(t, err)
+	require.Zero(t, written.Version)
+	require.False(t, written.Duplicate)
+	require.ErrorIs(t, await.Receive(t, "the take", told).err, riding.ErrAlone)
+}
+
+// Nor does it wait for the queue's lock, but as long as the take would.
+func TestAWriteIsWrittenThoughTheQueueIsStuck(t *testing.T) {
+	t.Parallel()
+	pool, d := riders(t)
+	other, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = other.Rollback(context.WithoutCancel(t.Context())) }()
+	_, err = other.Exec(t.Context(), "select dibs.queue_lock('turns', 'turns', true)")
+	require.NoError(t, err)
+	stop, told := worker(takeOf(7))
+	written, err := d.Append(riding.With(t.Context(), stop), record(turnsOf.Category.Stream("1")))
+	require.NoError(t, err)
+	require.False(t, written.Duplicate)
+	require.ErrorIs(t, await.Receive(t, "the take", told).err, riding.ErrAlone)
+}
+
+// A write that is refused has its own answer, and the take another.
+func TestATakeGoesWithAWriteThatConflicts(t *testing.T) {
+	t.Parallel()
+	_, d := riders(t)
+	first := record(turnsOf.Category.Stream("1"))
+	first.Expected = messagestore.NoStream
+	_, err := d.Append(t.Context(), first)
+	require.NoError(t, err)
+	again := record(turnsOf.Category.Stream("1"))
+	again.Expected = messagestore.NoStream
+	stop, told := worker(takeOf(7))
+	_, err = d.Append(riding.With(t.Context(), stop), again)
+	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	taken := await.Receive(t, "the take", told)
+	require.NoError(t, taken.err)
+	require.Len(t, taken.Items, 1)
+}
+
+// A stuck writer to the category keeps the worker from nothing but this take.
+func TestATakeThatWaitsWithItsWriteIsToldThatItWentAlone(t *testing.T) {
+	t.Parallel()
+	pool, d := riders(t)
+	other, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = other.Rollback(context.WithoutCancel(t.Context())) }()
+	_, err = other.Exec(t.Context(), "select dibs.lock_category('turns')")
+	require.NoError(t, err)
+	stop, told := worker(takeOf(7))
+	began := time.Now()
+	_, err = d.Append(riding.With(t.Context(), stop), record(turnsOf.Category.Stream("1")))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	require.Less(t, time.Since(began), 15*time.Second, "the lock is waited for once")
+	require.ErrorIs(t, await.Receive(t, "the take", told).err, riding.ErrAlone)
+}
+
+// If the answer is lost, neither the writer nor the worker knows.
+func TestAWriteAndItsTakeShareAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	pool, d := riders(t)
+	require.NoError(t, pool.Ping(t.Context()))
+	_, err := pool.Exec(t.Context(), `
+		create function public.cut() returns trigger language plpgsql security definer as $$ begin perform pg_terminate_backend(pg_backend_pid()); return null; end $$;
+		create trigger cut after insert on dibs.queue_open for each row execute function public.cut()`)
+	require.NoError(t, err)
+	stop, told := worker(takeOf(7))
+	_, err = d.Append(riding.With(t.Context(), stop), record(turnsOf.Category.Stream("1")))
+	taken := await.Receive(t, "the take", told)
+	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	require.ErrorIs(t, taken.err, messagestore.ErrOutcomeUnknown)
+}
