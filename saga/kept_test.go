@@ -12,7 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
@@ -266,5 +269,61 @@ func TestAFirstTurnOfWhatAnotherProcessHasBegunReadsIt(t *testing.T) {
 		store.before = func() error { return here.Turn(t.Context(), m, 0) }
 		begin(t, here, "7", trip{"LIS"})
 		require.Equal(t, "book hotel, book car", w.did())
+	})
+}
+
+// A slow store takes its time for each take, and counts them, and the reads of the category.
+type slow struct {
+	*messagestore.Store
+	driver       *slowDriver
+	pages, takes atomic.Int64
+}
+
+type slowDriver struct {
+	queuing.Driver
+	of *slow
+}
+
+func newSlow() *slow {
+	d := memory.New()
+	s := &slow{Store: must.New(messagestore.New(d, nil))}
+	s.driver = &slowDriver{d, s}
+	return s
+}
+
+func (s *slow) Driver() (messagestore.Driver, error) { return s.driver, nil }
+
+func (s *slow) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	s.pages.Add(1)
+	return s.Store.ReadCategoryPage(ctx, q)
+}
+
+func (d *slowDriver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	d.of.takes.Add(1)
+	time.Sleep(5 * time.Millisecond)
+	return d.Driver.QueueTake(ctx, t)
+}
+
+// What a process does itself it need not look for: where all is slow, it looks for the rest as much later.
+func TestAProcessThatIsSlowLooksSeldomForWhatOthersDo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, w := newSlow(), newWorld()
+		for _, name := range []string{"book flight", "book hotel", "book car"} {
+			w.on(name, func(context.Context, int) error {
+				time.Sleep(10 * time.Millisecond)
+				return nil
+			})
+		}
+		s := plainly(t, store, w)
+		defer running(t, s)()
+		begin(t, s, "1", trip{"LIS"})
+		waitFor(t, s, "1")
+		time.Sleep(time.Second)
+		takes, pages := store.takes.Load(), store.pages.Load()
+		begin(t, s, "2", trip{"LIS"})
+		waitFor(t, s, "2")
+		require.Equal(t, takes+1, store.takes.Load())
+		require.Equal(t, pages, store.pages.Load())
 	})
 }

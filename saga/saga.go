@@ -93,6 +93,7 @@ type core struct {
 	endings  atomic.Int64
 	suspends atomic.Int64
 	sample   atomic.Pointer[sample] // of the store's clock, the last
+	lasts    atomic.Int64           // a turn, about
 }
 
 // queueOf is the queue of the sagas of a category. A queue of streams is none of items, whoever has its name.
@@ -151,12 +152,21 @@ func newSaga[In, Out any](store store, name string, f func(r *Run, in In) (Out, 
 }
 
 // tailPause is how long the end of a saga may go unseen that another process has brought about: while this one has a runner,
-// that tells most ends.
+// that tells most ends, after a turn.
 func (c *core) tailPause() time.Duration {
 	if c.running.Load() {
-		return 10 * time.Millisecond
+		return min(max(10*time.Millisecond, 2*time.Duration(c.lasts.Load())), max(c.config.PollInterval, 10*time.Millisecond))
 	}
 	return 0
+}
+
+// lasted notes how long a turn took: lasts goes an eighth of the way there, and all of it for the first.
+func (c *core) lasted(turn time.Duration) {
+	before := c.lasts.Load()
+	if before > 0 {
+		turn = time.Duration(before) + (turn-time.Duration(before))/8
+	}
+	c.lasts.Store(int64(turn))
 }
 
 func (c *core) defaults() {

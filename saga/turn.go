@@ -108,7 +108,9 @@ func turnPause(d *work.Delivery) time.Duration {
 // handle is one turn of a saga. A saga whose turns are refused 20 times in a row, or meet an outage 100 times, is suspended: if
 // the store takes that, it is no outage.
 func (c *core) handle(ctx context.Context, d *work.Delivery) error {
+	began := time.Now()
 	l, err := c.goOn(ctx, d.Item.Message, d.Item.Version == 0)
+	c.lasted(time.Since(began))
 	key := outage.Key{By: "queue " + c.source.Queue.Name, To: "go on with a saga"}
 	_, isMalformed := errors.AsType[*malformedError](err)
 	gone := ctx.Err() != nil

@@ -189,6 +189,7 @@ type work struct {
 	wakeAt   time.Time
 	lookAt   time.Time                   // to look then for what was heard of a queue of streams
 	took     time.Time                   // the last take began
+	lasted   time.Duration               // it lasted
 	misses   int                         // takes in a row that only looked, and found nothing
 	met      messagestore.GlobalPosition // of the items that were delivered, the highest
 	renew    bool                        // the answer of a take was lost
@@ -348,6 +349,10 @@ const (
 	minLookPause = 4 * time.Millisecond
 	maxLookPause = 16 * time.Millisecond
 
+	// lookShare is how many times longer the pause is than a take, at least: where takes are slow, what else is to be done is
+	// slow too, and they are in its way.
+	lookShare = 8
+
 	// ridePause is for how long a completed item of a queue of streams, behind which nothing is held, is reported with a take that
 	// is for something else.
 	ridePause = 3 * time.Millisecond
@@ -357,7 +362,7 @@ const (
 func (w *work) rung() {
 	at := w.took
 	if len(w.Wakes) > 0 {
-		at = at.Add(min(minLookPause<<min(w.misses, 8), maxLookPause))
+		at = at.Add(max(min(minLookPause<<min(w.misses, 8), maxLookPause), min(lookShare*w.lasted, w.config.PollInterval)))
 	}
 	if !time.Now().Before(at) {
 		w.look = true
@@ -512,7 +517,7 @@ func (w *work) takeIn(ctx context.Context, began time.Time, due []*ending, want 
 		w.putBack(due)
 		return err
 	}
-	w.failures = 0
+	w.failures, w.lasted = 0, time.Since(began)
 	w.Outage.Works(w.outageKey())
 	for i, e := range due {
 		w.ended(e, taken.Endings[i])
