@@ -248,6 +248,43 @@ func TestAReplicaThatWasPausedPastItsLeaseStartsOver(t *testing.T) {
 	})
 }
 
+// The store of a replica hangs, and its handlers go on. Once its lease may be over, it begins nothing of the pages that it has
+// read: others handle that.
+func TestWhatAReplicaHasReadAheadIsGivenUpWithItsLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := newDriver()
+		config := &consumer.Config{Concurrency: 4}
+		slow := func(j *journal) handler.HandlerFunc {
+			return func(ctx context.Context, m *messagestore.Message) error {
+				err := j.Handle(ctx, m)
+				time.Sleep(100 * time.Millisecond)
+				return err
+			}
+		}
+		var ofFirst, ofSecond journal
+		s := &frozen{Store: must.New(messagestore.New(driver, nil))}
+		s.thawed = sync.NewCond(&s.mu)
+		stop := running(t, newConsumer(t, s, slow(&ofFirst), config))
+		second := newReplicaOf(t, driver, slow(&ofSecond), config)
+		time.Sleep(30 * time.Second) // they share
+		written := writeEach(t, driver, 3000, 0)
+		time.Sleep(2 * time.Second)
+
+		s.pause(true)
+		time.Sleep(2 * time.Minute)
+
+		begun := len(ofFirst.all())
+		s.pause(false)
+		require.Greater(t, begun, 100)
+		require.Less(t, begun, 600, "those of 11 seconds")
+		time.Sleep(time.Minute)
+		require.Subset(t, append(ofFirst.all(), ofSecond.all()...), written)
+		require.NoError(t, stop())
+		require.NoError(t, second.stop())
+	})
+}
+
 func TestReplicasShareACategoryThatNeedsNoOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
