@@ -58,7 +58,7 @@ var imports = map[string][]string{
 	"internal/keys":                      {"messagestore", "internal/exactjson"},
 	"internal/followers":                 {"messagestore"},
 
-	"queue":                        {"handler", "logger", "messagestore", "messagestore/queuing", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/followers", "internal/panics", "internal/retry", "internal/text", "internal/work"},
+	"queue":                        {"logger", "messagestore", "messagestore/queuing", "internal/disposition", "internal/exactjson", "internal/followers", "internal/retry", "internal/text", "internal/work"},
 	"internal/work":                {"handler", "logger", "messagestore", "messagestore/queuing", "internal/backoff", "internal/disposition", "internal/handling", "internal/outage", "internal/panics", "internal/retry", "internal/riding", "internal/text", "internal/upkeep"},
 	"queue/queuetest":              {"messagestore", "messagestore/memory", "messagestore/queuing", "internal/await"},
 	"queue/cron":                   {"logger", "messagestore", "internal/backoff", "internal/outage", "internal/text"},
@@ -77,7 +77,7 @@ var imports = map[string][]string{
 	"inbox":                            {"logger", "messagestore", "reservation", "internal/keys", "internal/once", "internal/text"},
 	"internal/receiving":               {"handler", "inbox", "logger", "messagestore", "internal/backoff", "internal/disposition", "internal/keys", "internal/panics", "internal/text"},
 	"internal/brokertest":              {"consumer", "handler", "inbox", "logger", "messagestore", "messagestore/memory", "messagestore/sqlite", "outbox", "reservation", "internal/await", "internal/disposition", "internal/must", "internal/receiving"},
-	"outbox":                           {"logger", "messagestore", "messagestore/queuing", "handler", "queue", "internal/backoff", "internal/disposition", "internal/panics", "internal/text"},
+	"outbox":                           {"logger", "messagestore", "messagestore/queuing", "handler", "queue", "internal/backoff", "internal/disposition", "internal/panics", "internal/text", "internal/work"},
 	"saga/internal/event":              {"messagestore"},
 	"saga":                             {"logger", "messagestore", "messagestore/queuing", "messagestore/retention", "handler", "reservation", "saga/internal/event", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/keys", "internal/outage", "internal/riding", "internal/wakeups", "internal/work", "internal/panics", "internal/text"},
 	"entity":                           {"logger", "messagestore", "internal/disposition", "internal/messagetype", "internal/snapshots", "upcast", "internal/text"},

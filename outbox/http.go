@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -96,12 +97,17 @@ func HTTP(to string, config *HTTPConfig) (*HTTPSink, error) {
 	if config != nil {
 		s.config = *config
 	}
-	s.config.Header = s.config.Header.Clone()
+	given := s.config.Header.Clone()
+	s.config.Header = given
 	if s.config.Timeout == 0 {
 		s.config.Timeout = 15 * time.Second
 	}
 	if err := errors.Join(s.parseURL(to), s.parseSecrets(), s.checkHeader(), s.checkTimeout(), s.checkTransport()); err != nil {
 		return nil, fmt.Errorf("invalid HTTP sink: %w", err)
+	}
+	s.config.Header = http.Header{}
+	for name, values := range given {
+		s.config.Header[http.CanonicalHeaderKey(name)] = values
 	}
 	transport := s.config.Transport
 	if transport == nil {
@@ -229,13 +235,7 @@ func (s *HTTPSink) Send(ctx context.Context, m *Message) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	body := m.Body().Data
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url.String(), bytes.NewReader(body))
-	if err != nil {
-		return s.failed(err)
-	}
-	s.sign(request.Header, m, body)
-	answer, err := s.client.Do(request)
+	answer, err := s.client.Do(s.request(ctx, m))
 	if err != nil {
 		return s.failed(err)
 	}
@@ -254,19 +254,41 @@ func (s *HTTPSink) Send(ctx context.Context, m *Message) error {
 	return err
 }
 
-// sign sets the headers of a request.
-func (s *HTTPSink) sign(h http.Header, m *Message, body []byte) {
-	for name, values := range s.config.Header {
-		h[http.CanonicalHeaderKey(name)] = values
+// request returns a request for m, as http.NewRequestWithContext does of a URL that was parsed before.
+func (s *HTTPSink) request(ctx context.Context, m *Message) *http.Request {
+	body, to := m.Body().Data, *s.url
+	content := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	r := (&http.Request{
+		Method: http.MethodPost, URL: &to, Host: to.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: s.header(m, body), ContentLength: int64(len(body)), GetBody: content,
+	}).WithContext(ctx)
+	r.Body, _ = content()
+	return r
+}
+
+// canonical has the names of the headers of a message as net/http has them.
+var canonical = map[string]string{
+	HeaderID: "Dibs-Id", HeaderStream: "Dibs-Stream", HeaderPosition: "Dibs-Position", "dibs-type": "Dibs-Type", "dibs-time": "Dibs-Time",
+	"dibs-correlation": "Dibs-Correlation", "traceparent": "Traceparent", "tracestate": "Tracestate",
+}
+
+// header returns the headers of a request.
+func (s *HTTPSink) header(m *Message, body []byte) http.Header {
+	const own = 5 // beside the message's
+	h := make(http.Header, len(s.config.Header)+headerCount+own)
+	values := make([]string, 0, headerCount+own)
+	set := func(name, value string) {
+		n := len(values)
+		values = append(values, value)
+		h[name] = values[n : n+1 : n+1]
 	}
-	for name, value := range m.Headers() {
-		h.Set(name, value)
-	}
+	maps.Copy(h, s.config.Header)
+	m.eachHeader(func(name, value string) { set(canonical[name], value) })
 	id, now := m.ID.String(), strconv.FormatInt(time.Now().Unix(), 10)
-	h.Set("Content-Type", "application/json")
-	h.Set("Idempotency-Key", id)
-	h.Set("Webhook-Id", id)
-	h.Set("Webhook-Timestamp", now)
+	set("Content-Type", "application/json")
+	set("Idempotency-Key", id)
+	set("Webhook-Id", id)
+	set("Webhook-Timestamp", now)
 	var signatures []string
 	for _, key := range s.keys {
 		mac := hmac.New(sha256.New, key)
@@ -275,8 +297,9 @@ func (s *HTTPSink) sign(h http.Header, m *Message, body []byte) {
 		signatures = append(signatures, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
 	}
 	if len(signatures) > 0 {
-		h.Set("Webhook-Signature", strings.Join(signatures, " "))
+		set("Webhook-Signature", strings.Join(signatures, " "))
 	}
+	return h
 }
 
 // failed returns err without the URL, which errors of net/http have.

@@ -44,36 +44,51 @@ func (m *Message) Key() string { return m.Stream.ID() }
 // [net/url.PathUnescape] decodes it. A name of more than 1024 bytes, which other clients of the database
 // may write, is left out.
 func (m *Message) Headers() map[string]string {
-	headers := map[string]string{
-		HeaderID:       m.ID.String(),
-		HeaderPosition: strconv.FormatInt(int64(m.Position), 10),
-		"dibs-time":    m.Time.UTC().Format(time.RFC3339Nano),
-	}
-	set := func(name, value string) {
+	headers := make(map[string]string, headerCount)
+	m.eachHeader(func(name, value string) { headers[name] = value })
+	return headers
+}
+
+// headerCount is how many headers a message has at most.
+const headerCount = 8
+
+// eachHeader calls set for each header of Headers.
+func (m *Message) eachHeader(set func(name, value string)) {
+	set(HeaderID, m.ID.String())
+	set(HeaderPosition, strconv.FormatInt(int64(m.Position), 10))
+	set("dibs-time", m.Time.UTC().Format(time.RFC3339Nano))
+	bounded := func(name, value string) {
 		if value != "" && len(value) <= maxHeaderBytes {
-			headers[name] = escape(value)
+			set(name, escape(value))
 		}
 	}
-	set(HeaderStream, string(m.Stream))
-	set("dibs-type", m.Type)
-	set("dibs-correlation", string(m.Metadata.CorrelationStream))
+	bounded(HeaderStream, string(m.Stream))
+	bounded("dibs-type", m.Type)
+	bounded("dibs-correlation", string(m.Metadata.CorrelationStream))
 	parent, state := m.Metadata.Trace()
 	var valid messagestore.Metadata
 	if parent == "" || valid.SetTrace(parent, "") != nil {
-		return headers
+		return
 	}
-	headers["traceparent"] = parent
+	set("traceparent", parent)
 	if valid.SetTrace(parent, state) == nil && state != "" && strings.IndexFunc(state, func(r rune) bool { return r < ' ' || r > '~' }) < 0 {
-		headers["tracestate"] = state
+		set("tracestate", state)
 	}
-	return headers
 }
 
 // escape percent-encodes each byte that is not visible ASCII, and the percent sign.
 func escape(value string) string {
+	escaped := func(c byte) bool { return c <= ' ' || c > '~' || c == '%' }
+	plain := 0
+	for plain < len(value) && !escaped(value[plain]) {
+		plain++
+	}
+	if plain == len(value) {
+		return value
+	}
 	var b strings.Builder
 	for i := range len(value) {
-		if c := value[i]; c <= ' ' || c > '~' || c == '%' {
+		if c := value[i]; escaped(c) {
 			fmt.Fprintf(&b, "%%%02X", c)
 		} else {
 			b.WriteByte(c)

@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
@@ -194,12 +195,15 @@ func (c *Config) maxFailures() int {
 // runs once at a time. There is nothing to close.
 type Relay struct {
 	queue  *queue.Queue
+	source work.Source // the same queue, as its engine has it
 	sink   Sink
 	send   func(ctx context.Context, m *Message) error
 	config Config
 	health health
 
 	types, ignore              map[string]bool
+	running                    atomic.Bool
+	counts                     work.Counts
 	calls, sent, ignored, gone atomic.Int64
 }
 
@@ -225,15 +229,22 @@ func New(store *messagestore.Store, category messagestore.Category, name string,
 	if batches, is := sink.(BatchSink); is {
 		r.send = (&gathering{sink: batches, calls: &r.calls}).send
 	}
+	policy := queuing.Policy{MaxFailures: max(1, c.maxFailures()), Hold: true}
 	var err error
-	r.queue, err = queue.New(store, category, &queue.Config{
-		Name: name, MaxFailures: max(1, c.maxFailures()), WhenDead: queue.Hold, Logger: c.Logger,
-	})
+	r.queue, err = queue.New(store, category, &queue.Config{Name: name, MaxFailures: policy.MaxFailures, WhenDead: queue.Hold, Logger: c.Logger})
 	if err != nil {
 		wrong = append(wrong, err)
 	}
 	if len(wrong) > 0 {
 		return nil, fmt.Errorf("invalid relay: %w", errors.Join(wrong...))
+	}
+	driver, err := store.Driver()
+	keeps, is := driver.(queuing.Driver)
+	if err != nil || !is { // then there were mistakes
+		return nil, fmt.Errorf("invalid relay: %w", cmp.Or(err, messagestore.ErrNotSupported))
+	}
+	r.source = work.Source{
+		Watch: store.Watch, Outage: store.Outage(), Driver: keeps, Queue: queuing.Queue{Name: name, Category: category}, Policy: policy, Logger: c.Logger,
 	}
 	return r, nil
 }
@@ -292,11 +303,19 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err := r.use(ctx); err != nil {
 		return err
 	}
+	if !r.running.CompareAndSwap(false, true) {
+		return fmt.Errorf("relay %s: %w", r.queue.Name(), queue.ErrWorking)
+	}
+	defer r.running.Store(false)
 	c := &r.config
-	return r.queue.Work(ctx, handler.HandlerFunc(r.handle), &queue.WorkConfig{
+	err := work.Run(ctx, r.source, work.Config{
 		MaxWorkers: c.Concurrency, Prefetch: c.Prefetch, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval,
-		MinBackoff: minBackoff, MaxBackoff: maxBackoff,
-	})
+		Handle: r.handle, Finish: r.finish,
+	}, &r.counts)
+	if err != nil {
+		return fmt.Errorf("relay %s: %w", r.queue.Name(), err)
+	}
+	return nil
 }
 
 func (r *Relay) use(ctx context.Context) error {
@@ -337,7 +356,7 @@ func (r *Relay) awaitEmpty(ctx context.Context) bool {
 	const least, most = 5 * time.Millisecond, time.Second
 	pause, before := least, int64(-1)
 	for ; backoff.Wait(ctx, pause) == nil; pause = min(2*pause, most) {
-		if now := r.queue.Counts().Completed; now != before { // it goes on
+		if now := r.counts.Completed.Load(); now != before { // it goes on
 			pause, before = least, now
 			continue
 		}
@@ -372,9 +391,10 @@ type Stats struct {
 
 // Stats returns the counts of this moment.
 func (r *Relay) Stats() Stats {
-	c := r.queue.Counts()
+	c := &r.counts
 	return Stats{
-		Sent: r.sent.Load(), Ignored: r.ignored.Load(), Skipped: c.Skipped, Failed: c.Failed, Dead: c.Buried, Abandoned: c.Abandoned,
+		Sent: r.sent.Load(), Ignored: r.ignored.Load(),
+		Skipped: c.Skipped.Load(), Failed: c.Failed.Load(), Dead: c.Buried.Load(), Abandoned: c.Abandoned.Load(),
 		Calls: r.calls.Load(), Gone: r.gone.Load(), OutSince: r.health.outSince(),
 	}
 }
@@ -387,7 +407,8 @@ func (r *Relay) passesOver(m *messagestore.Message) bool {
 }
 
 // handle sends a message, as the handler of the queue.
-func (r *Relay) handle(ctx context.Context, m *messagestore.Message) error {
+func (r *Relay) handle(ctx context.Context, d *work.Delivery) error {
+	m := d.Item.Message
 	switch {
 	case r.passesOver(m):
 		r.ignored.Add(1)
@@ -396,18 +417,18 @@ func (r *Relay) handle(ctx context.Context, m *messagestore.Message) error {
 		return fmt.Errorf("send %s: %w", m, errUnknownType)
 	}
 	r.health.wait(ctx)
-	err := r.attempt(ctx, m)
-	if err == nil {
-		r.sent.Add(1)
-		r.health.took()
-		return nil
+	if err := r.attempt(ctx, m); err != nil {
+		return r.disposed(ctx, d, err)
 	}
-	return r.disposed(ctx, m, err)
+	r.sent.Add(1)
+	r.health.took()
+	return nil
 }
 
+// attempt calls the sink in the goroutine of the worker, whose stack has grown in the calls before.
 func (r *Relay) attempt(ctx context.Context, m *messagestore.Message) (err error) {
 	err = panics.ErrExited
-	defer panics.Catch(&err) // of Topic
+	defer panics.Catch(&err)
 	out := &Message{Message: m, Topic: string(m.Stream.Category())}
 	if r.config.Topic != nil {
 		out.Topic = r.config.Topic(m)
@@ -417,13 +438,21 @@ func (r *Relay) attempt(ctx context.Context, m *messagestore.Message) (err error
 
 func (r *Relay) sendAlone(ctx context.Context, m *Message) error {
 	r.calls.Add(1)
-	return panics.Call(func() error { return r.sink.Send(ctx, m) })
+	return r.sink.Send(ctx, m)
+}
+
+// finish says what becomes of a message. A sink that has ended its goroutine has returned nothing to handle.
+func (r *Relay) finish(d *work.Delivery, err error, stopping bool) queuing.Finish {
+	if p := panics.Of(err); p != nil && p.Exited() {
+		err = r.disposed(context.Background(), d, err)
+	}
+	return work.FinishOf(d, err, stopping, minBackoff, maxBackoff)
 }
 
 // disposed returns the error by which the queue does with a message what the sink's error asks for. A pause is at most
 // [MaxRetryAfter]; one of 0 is the relay's own, so that a sink is never called without a pause.
-func (r *Relay) disposed(ctx context.Context, m *messagestore.Message, err error) error {
-	found := disposition.Of(err)
+func (r *Relay) disposed(ctx context.Context, d *work.Delivery, err error) error {
+	m, found := d.Item.Message, disposition.Of(err)
 	asked := found.Asks(disposition.Retry)
 	switch {
 	case asked && found.After > 0:
@@ -436,13 +465,12 @@ func (r *Relay) disposed(ctx context.Context, m *messagestore.Message, err error
 	if isGone(err) {
 		r.gone.Add(1)
 	}
-	job := queue.JobOf(ctx)
 	plain := &unsentError{err}
 	counts, wait := r.health.failed(m, err)
 	switch {
 	case !counts:
 		return handler.RetryAfter(wait, plain)
-	case job.Failures+1 >= r.config.MaxAttempts && time.Since(m.Time) >= r.config.MaxAge:
+	case d.Item.Failures+1 >= r.config.MaxAttempts && time.Since(m.Time) >= r.config.MaxAge:
 		return handler.Park(plain)
 	}
 	return plain

@@ -8,10 +8,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/disposition"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
@@ -118,7 +114,7 @@ type Handler interface {
 // one queue; in one process it is called once at a time for a [Queue].
 //
 // An item of a type that a mux has no function for comes again after a back-off, for ever and without a failure, since a newer process
-// may know it; each time a warning is logged. [handler.Mux.IgnoreUnknown] has such items completed.
+// may know it; each time a warning is logged. [github.com/dibs-go/dibs/handler.Mux.IgnoreUnknown] has such items completed.
 //
 // When ctx ends, it reserves no more, and handlers have [WorkConfig.Grace] to return. Then their contexts end. What has not returned
 // another Grace later is given back without a failure, and the error, which matches [ErrAbandoned], names it. Work
@@ -148,7 +144,10 @@ func (q *Queue) Work(ctx context.Context, h Handler, config *WorkConfig) error {
 		return h.Handle(context.WithValue(ctx, jobKey{}, q.jobOf(d)), d.Item.Message)
 	}
 	return q.fail("work", work.Run(ctx, q.source, work.Config{
-		MaxWorkers: c.MaxWorkers, Prefetch: c.Prefetch, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval, Handle: handle, Finish: c.finishOf,
+		MaxWorkers: c.MaxWorkers, Prefetch: c.Prefetch, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval, Handle: handle,
+		Finish: func(d *work.Delivery, err error, stopping bool) queuing.Finish {
+			return work.FinishOf(d, err, stopping, c.MinBackoff, c.MaxBackoff)
+		},
 	}, &q.counts))
 }
 
@@ -158,27 +157,4 @@ func (q *Queue) jobOf(d *work.Delivery) *Job {
 		Message: d.Item.Message, Failures: d.Item.Failures, Deliveries: d.Item.Version,
 		queue: q, delivery: d.ID(), end: d.End, notes: d.Notes(), lost: d.Lost, committed: &d.Committed,
 	}
-}
-
-// finishOf says what the error of a handler makes of its item.
-func (c *WorkConfig) finishOf(d *work.Delivery, err error, stopping bool) queuing.Finish {
-	finish := queuing.Finish{Kind: queuing.Complete}
-	disposed := disposition.Of(err)
-	if err == nil || disposed.Asks(disposition.Skip) {
-		return finish
-	}
-	finish.Error = errorText(err)
-	switch {
-	case disposed.Asks(disposition.Retry):
-		finish.Kind, finish.Delay = queuing.Defer, min(max(disposed.After, 0), queuing.MaxDelay)
-	case disposed.Asks(disposition.Park), disposed.Asks(disposition.Refuse):
-		finish.Kind = queuing.Bury
-	case panics.Is(err, handler.ErrUnknownType) && panics.Of(err) == nil: // a newer process may know it
-		finish.Kind, finish.Delay = queuing.Defer, backoff.After(d.Item.Version+1, c.MinBackoff, c.MaxBackoff)
-	case stopping && panics.Is(err, context.Canceled):
-		finish.Kind = queuing.Unhandled
-	default:
-		finish.Kind, finish.Delay = queuing.Retry, backoff.After(d.Item.Failures+1, c.MinBackoff, c.MaxBackoff)
-	}
-	return finish
 }

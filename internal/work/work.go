@@ -782,6 +782,30 @@ func (w *work) finishOf(f *Delivery, err error) queuing.Finish {
 	return finish
 }
 
+// FinishOf says what the error of a handler makes of its item, as package queue promises it. The pause after a failure is between
+// least and most.
+func FinishOf(d *Delivery, err error, stopping bool, least, most time.Duration) queuing.Finish {
+	finish := queuing.Finish{Kind: queuing.Complete}
+	disposed := disposition.Of(err)
+	if err == nil || disposed.Asks(disposition.Skip) {
+		return finish
+	}
+	finish.Error = text.Log(err)
+	switch {
+	case disposed.Asks(disposition.Retry):
+		finish.Kind, finish.Delay = queuing.Defer, min(max(disposed.After, 0), queuing.MaxDelay)
+	case disposed.Asks(disposition.Park), disposed.Asks(disposition.Refuse):
+		finish.Kind = queuing.Bury
+	case panics.Is(err, handler.ErrUnknownType) && panics.Of(err) == nil: // a newer process may know it
+		finish.Kind, finish.Delay = queuing.Defer, backoff.After(d.Item.Version+1, least, most)
+	case stopping && panics.Is(err, context.Canceled):
+		finish.Kind = queuing.Unhandled
+	default:
+		finish.Kind, finish.Delay = queuing.Retry, backoff.After(d.Item.Failures+1, least, most)
+	}
+	return finish
+}
+
 // decided logs and counts what becomes of an item, but for its completion.
 func (w *work) decided(e *ending) {
 	var event *logger.Event
