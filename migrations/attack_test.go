@@ -375,6 +375,7 @@ func TestHeldLockHoldsWritersUpForABoundedTime(t *testing.T) {
 	for _, write := range []string{
 		writeTo("a-1"),
 		`select outcome from dibs.append_one('a-1', -2, gen_random_uuid(), 'T', '{}', null, notify => true)`,
+		`select outcome from dibs.append_several('a-1', -2, array[gen_random_uuid()], '{T}', array['{}'::json], array[null::json], notify => true)`,
 		`select outcomes from dibs.append_each('{a-1}', '{-2}', '{1}', '{0}', array[gen_random_uuid()], '{T}', array['{}'::json], array[null::json], true)`,
 		`select dibs.listen()`,
 	} {

@@ -233,7 +233,7 @@ func TestEpochIsRaisedOnceByAnyID(t *testing.T) {
 func TestFunctionsAreNotCompiled(t *testing.T) {
 	t.Parallel()
 	hot := []string{
-		"append", "append_each", "append_one", "append_shared", "append_staged", "queue_lock", "read_shared_category", "stream_version",
+		"append", "append_each", "append_one", "append_several", "append_shared", "append_staged", "queue_lock", "read_shared_category", "stream_version",
 	}
 	rows, err := pgtest.Pool(t).Query(t.Context(), `select p.proname::text from pg_proc p
 		where p.pronamespace = 'dibs'::regnamespace and 'enable_seqscan=off' = any (p.proconfig) and 'jit=off' <> all (p.proconfig) order by 1`)

@@ -109,12 +109,16 @@ type answer struct {
 	metAt          time.Time
 }
 
-// call has the database write. One message, as most writes have, goes by a function of
+// call has the database write. What is to one stream, as most writes are, goes by a function of
 // its own. It fails for an id that is there already, and a transaction does not survive
 // that: in one it is not asked. Nor does it say in which stream such an id is: append does.
 func (d *Driver) call(ctx context.Context, db DB, appends []messagestore.Append, fences []int64, meet, shared bool) ([]answer, error) {
-	if conn := pglink.Conn(db); conn != nil && isOne(appends) && !d.link.InTransaction(db) {
-		answers, err := d.callOne(ctx, conn, appends[0], fences[0], meet)
+	if conn := pglink.Conn(db); conn != nil && isOneStream(appends) && !d.link.InTransaction(db) {
+		call := d.callSeveral
+		if len(appends[0].Records) == 1 {
+			call = d.callOne
+		}
+		answers, err := call(ctx, conn, appends[0], fences[0], meet)
 		taken := pglink.IsUniqueViolation(err) || err == nil && len(answers) == 1 && answers[0].outcome == "id_conflict"
 		if !taken {
 			return answers, err
@@ -161,8 +165,9 @@ func (d *Driver) callAtReadCommitted(ctx context.Context, db DB, appends []messa
 	return answers, tx.Commit(ctx)
 }
 
-func isOne(appends []messagestore.Append) bool {
-	return len(appends) == 1 && len(appends[0].Records) == 1 && !appends[0].Conditional()
+// isOneStream reports whether a write is of messages to one stream, on no condition but its version.
+func isOneStream(appends []messagestore.Append) bool {
+	return len(appends) == 1 && len(appends[0].Records) > 0 && !appends[0].Conditional()
 }
 
 // finite returns the time; for null and for infinity it returns the zero time.

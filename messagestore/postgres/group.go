@@ -164,7 +164,7 @@ func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Appen
 	l.busy = true
 	l.mu.Unlock()
 	stop := riding.Of(ctx)
-	if idle && isOne(appends) && !stop.Waits() {
+	if idle && isOneStream(appends) && !stop.Waits() {
 		defer d.next(l)
 		limited, cancel := context.WithTimeout(ctx, d.groups.timeout)
 		defer cancel()
@@ -299,7 +299,7 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 // commitWith is commit with the take of a worker that waits. It reports false for a group that is as it was, since the server has
 // refused the take.
 func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop *riding.Stop) bool {
-	if len(group) == 1 && isOne(group[0].appends) && !stop.Waits() {
+	if len(group) == 1 && isOneStream(group[0].appends) && !stop.Waits() {
 		_ = d.alone(ctx, group[0])
 		return true
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,6 +40,60 @@ func (d *Driver) callOne(ctx context.Context, conn *pgx.Conn, w messagestore.App
 		parameters[5] = r.Metadata
 	}
 	err = d.link.Exec(ctx, conn, d.queries.appendOne, oneOIDs, parameters, func(columns [][]byte) error {
+		a, err := readOne(columns)
+		a.stream = string(w.Stream)
+		answers = append(answers, a)
+		return err
+	})
+	return answers, err
+}
+
+// The parameters of append_several.
+var severalOIDs = []uint32{
+	pgtype.TextOID, pgtype.Int8OID, pgtype.UUIDArrayOID, pgtype.TextArrayOID, pgtype.JSONArrayOID, pgtype.JSONArrayOID, pgtype.Int8OID, pgtype.BoolOID, pgtype.BoolOID,
+}
+
+// callSeveral writes several messages to one stream. It has a function of its own because append_each takes twice as long: 0.36
+// ms in place of 0.21 for three messages, with their commit, on a server that does not sync.
+func (d *Driver) callSeveral(ctx context.Context, conn *pgx.Conn, w messagestore.Append, fence int64, meet bool) (answers []answer, err error) {
+	e, _ := encoders.Get().(*pglink.Encoder)
+	defer keep(e)
+	size := len(w.Stream)
+	for i := range w.Records {
+		r := &w.Records[i]
+		size += len(r.Type) + len(r.Data) + len(r.Metadata)
+	}
+	e.Reset(size + 40*len(w.Records) + 4*20 + 20)
+	e.Next()
+	e.Int8(int64(w.Expected))
+	e.Array(pgtype.UUIDOID, len(w.Records))
+	for i := range w.Records {
+		pglink.Element(e, w.Records[i].ID[:])
+	}
+	e.Array(pgtype.TextOID, len(w.Records))
+	for i := range w.Records {
+		pglink.Element(e, w.Records[i].Type)
+	}
+	e.Array(pgtype.JSONOID, len(w.Records))
+	for i := range w.Records {
+		pglink.Element(e, w.Records[i].Data)
+	}
+	e.Array(pgtype.JSONOID, len(w.Records))
+	for i := range w.Records {
+		if metadata := w.Records[i].Metadata; len(metadata) > 0 {
+			pglink.Element(e, metadata)
+		} else {
+			e.Null()
+		}
+	}
+	e.Next()
+	e.Int8(fence)
+	e.Next()
+	e.Bool(d.notify)
+	e.Next()
+	e.Bool(meet)
+	parameters := slices.Insert(e.Parameters(), 0, []byte(w.Stream))
+	err = d.link.Exec(ctx, conn, d.queries.appendSeveral, severalOIDs, parameters, func(columns [][]byte) error {
 		a, err := readOne(columns)
 		a.stream = string(w.Stream)
 		answers = append(answers, a)

@@ -323,6 +323,8 @@ var (
 	appendSQL string
 	//go:embed sql/append_one.sql
 	appendOneSQL string
+	//go:embed sql/append_several.sql
+	appendSeveralSQL string
 	//go:embed sql/append_each.sql
 	appendEachSQL string
 	//go:embed sql/read_stream.sql
@@ -338,8 +340,8 @@ var (
 )
 
 type queries struct {
-	append, appendOne, appendEach, appendShared, readStream, readCategory, last, version, find, heads, listen, ring, stage, transactAppend, transactAsk, rights, trimCheckpoints string
-	queues                                                                                                                                                                       queueQueries
+	append, appendOne, appendSeveral, appendEach, appendShared, readStream, readCategory, last, version, find, heads, listen, ring, stage, transactAppend, transactAsk, rights, trimCheckpoints string
+	queues                                                                                                                                                                                      queueQueries
 	reportQueries
 }
 
@@ -347,6 +349,7 @@ func queriesFor(schema string) queries {
 	return queries{
 		append:         pgschema.Rename(appendSQL, schema),
 		appendOne:      pgschema.Rename(appendOneSQL, schema),
+		appendSeveral:  pgschema.Rename(appendSeveralSQL, schema),
 		appendEach:     pgschema.Rename(appendEachSQL, schema),
 		appendShared:   pgschema.Rename(appendSharedSQL, schema),
 		readStream:     pgschema.Rename(readStreamSQL, schema),

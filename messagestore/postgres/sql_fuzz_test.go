@@ -50,6 +50,7 @@ func FuzzFunctionsAnswerOrRefuse(f *testing.F) {
 			most int
 		}{
 			{"dibs.append_one($1, $2, gen_random_uuid(), $3, $4::text::json, null)", []any{name, n, other, data}, 1},
+			{"dibs.append_several($1, $2, array[gen_random_uuid(), gen_random_uuid()], array['T', $3]::text[], array['{}', $4::text::json]::json[], '{null,null}', meet => true)", []any{name, n, other, data}, 1},
 			{"dibs.append(array[$1, $2]::text[], array[$3, -2]::bigint[], '{1,0}', array[gen_random_uuid()], '{T}', array[$4::text::json], '{null}')", []any{name, other, n, data}, 2},
 			{"dibs.append_each(array[$1]::text[], array[$2]::bigint[], '{1}', array[$2]::bigint[], array[gen_random_uuid()], array[$3]::text[], array[$4::text::json], '{null}')", []any{name, n, other, data}, 1},
 			{"dibs.append_one($1, $2, gen_random_uuid(), $3, $4::text::json, null, meet => true)", []any{name, n, other, data}, 1},
