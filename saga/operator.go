@@ -154,13 +154,16 @@ func (c *core) list(ctx context.Context, states []State) iter.Seq2[*life, error]
 // endTypes are the types of the messages with which a saga ends.
 var endTypes = map[State]string{StateCompleted: event.TypeCompleted, StateCompensated: event.TypeCompensated, StateResolved: event.TypeResolved}
 
+// firstEnds is how many ends are read first, for a caller that wants some. Each further page is larger.
+const firstEnds = 100
+
 // listEnded reads the ends in the category, and reports whether to go on.
 func (c *core) listEnded(ctx context.Context, states []State, yield func(*life, error) bool) bool {
-	query := messagestore.CategoryQuery{Category: c.category, Limit: messagestore.MaxReadMessages}
+	query := messagestore.CategoryQuery{Category: c.category, Limit: firstEnds}
 	for _, state := range states {
 		query.Filter.Types = append(query.Filter.Types, endTypes[state])
 	}
-	for more := true; more; {
+	for more := true; more; query.Limit = min(10*query.Limit, messagestore.MaxReadMessages) {
 		page, err := c.store.ReadCategoryPage(ctx, query)
 		if err != nil {
 			return yield(nil, err)

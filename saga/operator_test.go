@@ -338,6 +338,30 @@ func TestADeadSagaIsNamedAndGoesOn(t *testing.T) {
 	}
 }
 
+// Of a million that have ended a caller that wants the first has read some, and a caller that wants all has them once.
+func TestAListOfEndsReadsAFewFirst(t *testing.T) {
+	t.Parallel()
+	store := &readCounting{Store: newStore()}
+	for n := range 1500 {
+		_, err := store.WriteStreams(t.Context(), messagestore.To(messagestore.Category("booking:saga").Stream(fmt.Sprint(n)), messagestore.NoStream,
+			event.Started{Input: []byte("1")}, event.Completed{Output: []byte("1")}))
+		require.NoError(t, err)
+	}
+	o := operator(t, store)
+
+	for one, err := range o.List(t.Context(), saga.StateCompleted) {
+		require.NoError(t, err)
+		require.Equal(t, "0", one.ID)
+		break
+	}
+
+	require.LessOrEqual(t, store.ends, 100)
+	all, err := listed(t, o, saga.StateCompleted)
+	require.NoError(t, err)
+	require.Len(t, all, 1500)
+	require.Equal(t, "1499", all[1499].ID)
+}
+
 // A caller that waits is told of a dead saga, whether it is dead already or dies meanwhile. No message says so.
 func TestAWaitEndsWhenItsSagaIsDead(t *testing.T) {
 	t.Parallel()
@@ -386,6 +410,13 @@ type readCounting struct {
 	saga.Store
 
 	reads int
+	ends  int // messages of a category
+}
+
+func (s *readCounting) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+	page, err := s.Store.ReadCategoryPage(ctx, q)
+	s.ends += len(page.Messages)
+	return page, err
 }
 
 func (s *readCounting) ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error] {
