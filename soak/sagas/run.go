@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/server"
@@ -101,7 +102,36 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 	if err := r.crew.Stop(); err != nil {
 		return nil, err
 	}
-	return r.crew.Complaints(), r.dump(ctx)
+	damage, err := r.verify(ctx)
+	return append(r.crew.Complaints(), damage...), errors.Join(err, r.dump(ctx))
+}
+
+// verify has the operator's own look for damage find what the rules do not look for. A planted bug is for the rules.
+func (r *run) verify(ctx context.Context) (damage []string, err error) {
+	if r.Plant != nil {
+		return nil, nil
+	}
+	driver, err := postgres.Open(ctx, r.postgres.URL(crew.Database), &postgres.Config{Logger: logger.Silent()})
+	if err != nil {
+		return nil, err
+	}
+	defer driver.Close()
+	store, err := messagestore.New(driver, nil)
+	if err != nil {
+		return nil, err
+	}
+	operator, err := saga.NewOperator(store, category, "soak")
+	if err != nil {
+		return nil, err
+	}
+	found, err := operator.Verify(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range found.Violations {
+		damage = append(damage, fmt.Sprintf("Operator.Verify: %+v", v))
+	}
+	return damage, nil
 }
 
 func (r *run) add(name string, customers int) error {
