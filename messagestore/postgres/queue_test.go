@@ -242,3 +242,27 @@ func TestAQueueOfStreamsReadsNoRowThatWaits(t *testing.T) {
 		require.Less(t, after-before, 1000, "%s: of %d rows that wait", call.name, waiting)
 	}
 }
+
+// A first message that an operator cancelled before the queue met it opens nothing.
+func TestAStreamThatIsCancelledBeforeItIsMetIsNotOffered(t *testing.T) {
+	t.Parallel()
+	_, d := riders(t)
+	_, err := d.QueueTake(t.Context(), takeOf(7)) // the queue is one of streams
+	require.NoError(t, err)
+	var written []messagestore.Written
+	for _, name := range []string{"1", "2", "3"} {
+		w, err := d.Append(t.Context(), record(turnsOf.Category.Stream(name)))
+		require.NoError(t, err)
+		written = append(written, w)
+	}
+	cancelled, err := d.QueueChange(t.Context(), queuing.Change{Queue: turnsOf, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{written[1].GlobalPosition}})
+	require.NoError(t, err)
+	require.Len(t, cancelled, 1)
+	taken, err := d.QueueTake(t.Context(), takeOf(7))
+	require.NoError(t, err)
+	var offered []messagestore.GlobalPosition
+	for _, item := range taken.Items {
+		offered = append(offered, item.Message.GlobalPosition)
+	}
+	require.Equal(t, []messagestore.GlobalPosition{written[0].GlobalPosition, written[2].GlobalPosition}, offered)
+}

@@ -21,10 +21,35 @@ as $$
 declare
   size constant integer := greatest(total, 500);
   up_to bigint;
+  looked integer;
+  plain boolean; -- the page only opens rows, which are all offered
 begin
   if exists (select from dibs.fences x where x.category = of_category and x.shared) then
     up_to := dibs.readable(of_category);
   end if;
+
+  -- Most pages wake nothing, and all that they open is wanted: then no message has to be placed among the others.
+  select array_agg(x.at order by x.at) filter (where x.position = 0), count(*), max(x.at), coalesce(bool_and(
+    x.position > 0 and x.type <> all (wakes)
+    or x.position = 0 and x.type <> 'dibs:Tombstone' and x.at > ahead and coalesce(strpos(x.metadata::text, '"dueAt"'), 0) = 0
+  ), true)
+  into offered, looked, high, plain
+  from (
+    select x.global_position as at, x.position, x.type, x.metadata
+    from dibs.messages x
+    where x.category = of_category and x.global_position > low and x.global_position <= coalesce(up_to, 9223372036854775807)
+      and (up_to is not null or not exists (select from dibs.fences f where f.category = of_category and f.shared))
+    order by x.global_position
+    limit size
+  ) x;
+  if plain and coalesce(cardinality(offered), 0) < total then
+    if offered is not null then
+      insert into dibs.queue_open (queue, position, state, session, woken) select q, x.at, 'o', me, 0 from unnest(offered) x (at);
+    end if;
+    more := looked = size;
+    return;
+  end if;
+
   with page as (
     select x.global_position as at, x.stream_name, x.position, x.type, x.metadata
     from dibs.messages x
