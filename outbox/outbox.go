@@ -105,7 +105,8 @@ type Config struct {
 	Concurrency int
 
 	// Prefetch is how many messages a process has reserved at most, those in flight among them: Concurrency to 1,000. A
-	// process that dies has so many sent again at most. It reserves as many as the sink took in the last 100 ms, and at
+	// process that dies has so many sent again at most. With more than Concurrency, what waits behind a message in its key
+	// may be sent with it, without a call of the store between. It reserves as many as the sink took in the last 100 ms, and at
 	// least Concurrency: with a fast sink a call of the store is for many messages, and a process with a slow one leaves
 	// the rest to others.
 	//
@@ -200,6 +201,10 @@ type Relay struct {
 	send   func(ctx context.Context, m *Message) error
 	config Config
 	health health
+
+	// Errors of messages that were tried behind others. They count as those of the attempts for which the messages come next.
+	mu    sync.Mutex
+	ahead map[messagestore.GlobalPosition]error
 
 	types, ignore              map[string]bool
 	running                    atomic.Bool
@@ -309,7 +314,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer r.running.Store(false)
 	c := &r.config
 	err := work.Run(ctx, r.source, work.Config{
-		MaxWorkers: c.Concurrency, Prefetch: c.Prefetch, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval,
+		MaxWorkers: c.Concurrency, Prefetch: c.Prefetch, Behind: c.Prefetch - c.Concurrency, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval,
 		Handle: r.handle, Finish: r.finish,
 	}, &r.counts)
 	if err != nil {
@@ -406,9 +411,53 @@ func (r *Relay) passesOver(m *messagestore.Message) bool {
 		c.Correlation != "" && m.Metadata.CorrelationStream.Category() != c.Correlation
 }
 
-// handle sends a message, as the handler of the queue.
+// handle sends a message, as the handler of the queue, and then those that wait behind it in its key, as long as the sink takes them.
 func (r *Relay) handle(ctx context.Context, d *work.Delivery) error {
 	m := d.Item.Message
+	err, was := r.wasTried(m)
+	if !was {
+		err = r.sendOne(ctx, m)
+	}
+	switch {
+	case panics.Is(err, errUnknownType):
+		return err
+	case err != nil:
+		return r.disposed(ctx, d, err)
+	}
+	for m = d.Behind(ctx); m != nil; m = d.Behind(ctx) {
+		if err := r.sendOne(ctx, m); err != nil {
+			if ctx.Err() == nil {
+				r.tried(m, err)
+			}
+			break
+		}
+		d.Did(m)
+	}
+	return nil
+}
+
+// maxTried bounds how many errors of messages behind others are remembered: most of these messages come next.
+const maxTried = 1000
+
+func (r *Relay) tried(m *messagestore.Message, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ahead == nil || len(r.ahead) == maxTried {
+		r.ahead = map[messagestore.GlobalPosition]error{}
+	}
+	r.ahead[m.GlobalPosition] = err
+}
+
+func (r *Relay) wasTried(m *messagestore.Message) (err error, was bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err, was = r.ahead[m.GlobalPosition]
+	delete(r.ahead, m.GlobalPosition)
+	return err, was
+}
+
+// sendOne sends a message, or passes over it.
+func (r *Relay) sendOne(ctx context.Context, m *messagestore.Message) error {
 	switch {
 	case r.passesOver(m):
 		r.ignored.Add(1)
@@ -418,7 +467,7 @@ func (r *Relay) handle(ctx context.Context, d *work.Delivery) error {
 	}
 	r.health.wait(ctx)
 	if err := r.attempt(ctx, m); err != nil {
-		return r.disposed(ctx, d, err)
+		return err
 	}
 	r.sent.Add(1)
 	r.health.took()

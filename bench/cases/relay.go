@@ -74,6 +74,11 @@ func Relay() []measure.Case {
 			Contenders: []measure.Contender{{Name: inMemory, Run: relayMemory}},
 			Goals:      []measure.Goal{{Metric: measure.Rate, Of: inMemory, AtLeast: 40_000}},
 		},
+		{
+			Name:       "relay/one-key",
+			Shows:      "Send a backlog of one key to a sink that does nothing but see that it comes in order",
+			Contenders: []measure.Contender{{Name: inMemory, Run: relayOneKey}},
+		},
 	}
 }
 
@@ -103,6 +108,25 @@ func openOutbox(ctx context.Context, cell *measure.Cell) (*dibsStore, int64, err
 		}
 	}
 	return s, int64(keys * relayEach), nil
+}
+
+func relayOneKey(ctx context.Context, cell *measure.Cell) error {
+	s, err := openQueueStore(ctx, cell)
+	if err != nil {
+		return err
+	}
+	const each = 100
+	n := int64(size(cell, 1, 50, 300)) * each
+	for range n / each {
+		bodies := make([]messagestore.Body, each)
+		for i := range bodies {
+			bodies[i] = relayed(0)
+		}
+		if _, err := s.Write(ctx, outgoingKey(0), messagestore.AnyVersion, bodies...); err != nil {
+			return err
+		}
+	}
+	return relay(ctx, cell, s, &orderedSink{next: map[messagestore.StreamName]messagestore.Version{}}, n)
 }
 
 // relay sends all messages; if a key is dead, all but the messages of that key.

@@ -81,9 +81,13 @@ func checkKinds(t queuing.Take) error {
 			if len(t.Wakes) > 0 {
 				continue
 			}
+		case queuing.Behind:
+			if len(t.Wakes) == 0 {
+				continue
+			}
 		default:
 		}
-		return refuse("kind", string(rune(f.Kind)), "it is one of c, r, f, u, x and t, and in a queue of streams w and s")
+		return refuse("kind", string(rune(f.Kind)), "it is one of c, r, f, u, x and t, in a queue of streams w and s, and in one of items b")
 	}
 	return nil
 }

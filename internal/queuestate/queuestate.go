@@ -122,6 +122,8 @@ type step struct {
 	there   bool
 	now     time.Time
 	changed bool
+
+	completed map[messagestore.GlobalPosition]bool // by this step, if it may complete what is held behind
 }
 
 func begin(r Rows) (*step, error) {
@@ -169,6 +171,9 @@ func Take(r Rows, t queuing.Take) (queuing.Taken, error) {
 	}
 	taken := queuing.Taken{Wake: -1}
 	var gone []messagestore.GlobalPosition
+	if slices.ContainsFunc(t.Finishes, func(f queuing.Finish) bool { return f.Kind == queuing.Behind }) {
+		s.completed = map[messagestore.GlobalPosition]bool{}
+	}
 	for _, f := range t.Finishes {
 		ending, err := s.finish(f, t.Policy)
 		if err != nil {
@@ -223,12 +228,18 @@ func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, 
 	if err != nil {
 		return 0, err
 	}
+	if f.Kind == queuing.Behind {
+		return s.finishBehind(f, row)
+	}
 	if row == nil || row.Place != Out || row.Version != f.Version || f.Kind == queuing.Committed {
 		return s.ended(f.Delivery, row, f.Kind)
 	}
 	s.changed = true
 	switch f.Kind {
 	case queuing.Complete:
+		if s.completed != nil {
+			s.completed[f.Position] = true
+		}
 		return queuing.Done, s.Remove(f.Position)
 	case queuing.Wait, queuing.Suspend:
 		return queuing.Done, s.pause(row, f)
@@ -246,6 +257,19 @@ func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, 
 		return 0, err
 	}
 	return queuing.Done, s.Put(*row)
+}
+
+// finishBehind completes an item that was worked on while it was held, if this step has completed the one before it.
+func (s *step) finishBehind(f queuing.Finish, row *Row) (queuing.Ending, error) {
+	if row == nil { // by an earlier call, perhaps
+		return s.ended(f.Delivery, nil, queuing.Complete)
+	}
+	if row.Place != Held || row.Version != f.Version || !s.completed[row.After] {
+		return queuing.Lost, nil
+	}
+	s.changed, s.completed[f.Position] = true, true
+	s.head.Taken++
+	return queuing.Done, s.Remove(f.Position)
 }
 
 // pause ends a turn that went well.

@@ -107,6 +107,7 @@ func (p *Pokes) heard() <-chan struct{} {
 type Config struct {
 	MaxWorkers   int
 	Prefetch     int           // how many items are reserved at most, those that handlers have among them; MaxWorkers or more
+	Behind       int           // how many of those may be given to handlers beside their own: see [Delivery.Behind]
 	Timeout      time.Duration // of a handler; 0 for none: it is never abandoned before the end
 	Grace        time.Duration
 	Lease        time.Duration
@@ -182,6 +183,8 @@ type work struct {
 	deliveries chan func() (ended bool)
 	over       chan struct{} // closed when no delivery follows
 
+	behind behind
+
 	// Of the goroutine of run.
 	look     bool // there may be an item
 	ticket   int64
@@ -228,6 +231,8 @@ type Delivery struct {
 	began  time.Time           // its handler
 	early  *ending             // by End: what the handler returns does not count
 	done   bool                // it ends, or is lost: the same
+	given  int                 // by Behind
+	also   []queuing.Delivery  // of those, the items that Did was called for
 }
 
 // ID names the delivery.
@@ -261,6 +266,7 @@ func (d *Delivery) stopTimer() {
 // An ending is a finish that is to be reported.
 type ending struct {
 	queuing.Finish
+	also   []queuing.Delivery // completed with it
 	flight *Delivery
 	err    error     // of the handler
 	after  time.Time // not reported before
@@ -388,7 +394,7 @@ func (w *work) due() (due []*ending, free int, soonest time.Time) {
 	defer w.mu.Unlock()
 	now := time.Now()
 	w.count(now)
-	free = max(0, w.reserve()-len(w.flights))
+	free = w.reserve() - len(w.flights) - w.behind.given
 	takes := w.stopping || slices.ContainsFunc(w.pending, func(e *ending) bool { return !now.Before(e.after) })
 	switch {
 	case takes:
@@ -397,10 +403,12 @@ func (w *work) due() (due []*ending, free int, soonest time.Time) {
 	default:
 		takes = w.look
 	}
-	kept := w.pending[:0]
+	kept, room := w.pending[:0], queuing.MaxItems
 	for _, e := range w.pending {
 		switch {
-		case len(due) < queuing.MaxItems && (!now.Before(e.after) || e.rides && takes):
+		case len(e.also) < room && (!now.Before(e.after) || e.rides && takes):
+			room -= 1 + len(e.also)
+			free += len(e.also)
 			due = append(due, e)
 		default:
 			kept = append(kept, e)
@@ -410,7 +418,7 @@ func (w *work) due() (due []*ending, free int, soonest time.Time) {
 		}
 	}
 	w.pending = kept
-	return due, free, soonest
+	return due, max(0, free), soonest
 }
 
 // ahead reports whether more than half of what was reserved is ahead of the handlers, so that a take can wait until it is for
@@ -490,9 +498,12 @@ func (w *work) asks(due []*ending, want int) queuing.Take {
 	w.mu.Lock()
 	session := w.session
 	w.mu.Unlock()
-	t := queuing.Take{Queue: w.Queue, Policy: w.Policy, Wakes: w.Wakes, Session: session, Lease: w.config.Lease, Want: want, Finishes: make([]queuing.Finish, len(due))}
-	for i, e := range due {
-		t.Finishes[i] = e.Finish
+	t := queuing.Take{Queue: w.Queue, Policy: w.Policy, Wakes: w.Wakes, Session: session, Lease: w.config.Lease, Want: want, Finishes: make([]queuing.Finish, 0, len(due))}
+	for _, e := range due {
+		t.Finishes = append(t.Finishes, e.Finish)
+		for _, d := range e.also {
+			t.Finishes = append(t.Finishes, queuing.Finish{Delivery: d, Kind: queuing.Behind})
+		}
 	}
 	if want > 0 {
 		t.Ticket = w.ticket
@@ -509,8 +520,12 @@ func (w *work) asks(due []*ending, want int) queuing.Take {
 
 // takeIn takes in the answer to a take that began at a time.
 func (w *work) takeIn(ctx context.Context, began time.Time, due []*ending, want int, taken queuing.Taken, err error) error {
-	if err == nil && len(taken.Endings) != len(due) {
-		err = fmt.Errorf("%w: the store told %d endings of %d", messagestore.ErrOutcomeUnknown, len(taken.Endings), len(due))
+	ended := len(due)
+	for _, e := range due {
+		ended += len(e.also)
+	}
+	if err == nil && len(taken.Endings) != ended {
+		err = fmt.Errorf("%w: the store told %d endings of %d", messagestore.ErrOutcomeUnknown, len(taken.Endings), ended)
 	}
 	if err != nil {
 		w.renew = w.renew || errors.Is(err, messagestore.ErrOutcomeUnknown)
@@ -519,10 +534,14 @@ func (w *work) takeIn(ctx context.Context, began time.Time, due []*ending, want 
 	}
 	w.failures, w.lasted = 0, time.Since(began)
 	w.Outage.Works(w.outageKey())
-	for i, e := range due {
-		w.ended(e, taken.Endings[i])
+	endings := taken.Endings
+	for _, e := range due {
+		w.ended(e, endings[0])
+		w.endedBehind(e.also, endings[1:])
+		endings = endings[1+len(e.also):]
 	}
 	if want > 0 {
+		w.behind.mayBe.Store(taken.Wake >= 0 && taken.Wake <= queuing.OrphanInterval)
 		switch {
 		case len(taken.Items) > 0:
 			w.misses = 0
@@ -726,6 +745,7 @@ func (w *work) landed(f *Delivery, err error) (waited bool) {
 		w.returned++
 	}
 	open, told := f.open(), false
+	w.behind.given -= f.given
 	if open {
 		f.done = true
 		e := w.endingOf(f, err)
@@ -760,8 +780,15 @@ func (w *work) afterEnd(f *Delivery, err error) {
 
 // endingOf decides what becomes of an item. It is called under mu.
 func (w *work) endingOf(f *Delivery, err error) *ending {
+	if f.given > 0 { // the handler had done with the item itself
+		err = nil
+	}
 	e := &ending{Finish: w.finishOf(f, err), flight: f, err: err}
 	if !f.Committed.Load() {
+		if e.Kind == queuing.Complete {
+			e.also = f.also
+			w.behind.given += len(e.also)
+		}
 		w.decided(e)
 		return e
 	}

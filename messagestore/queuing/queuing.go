@@ -168,6 +168,11 @@ const (
 	Bury      Kind = 'x' // a failure, and dead
 	Committed Kind = 't' // the item was finished by QueueFinish, in a transaction that was committed
 
+	// Behind completes an item of version 0 that is held and was worked on after the item before it in its stream, whose completion
+	// comes before it in the same call, as Complete or Behind: it is finished with that one, or is [Lost]. A worker finds
+	// such items with [Driver.QueueItems]. A queue of streams has none.
+	Behind Kind = 'b'
+
 	// Wait and Suspend end a turn of a queue of streams that went well: the item is offered again after the delay, or as soon as
 	// a message wakes it that is behind [Finish].Seen. With [MaxDelay] nothing else brings it back. The item's failures
 	// count anew, and its log has no entry, since an item may have thousands of turns. A suspended item is listed as one

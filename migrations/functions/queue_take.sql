@@ -61,7 +61,7 @@ begin
       coalesce(cardinality(ended_positions), 0) = 0
       or cardinality(ended_positions) = cardinality(ended_versions) and length(ended_kinds) = cardinality(ended_positions)
         and cardinality(ended_delays) = cardinality(ended_positions) and cardinality(ended_errors) = cardinality(ended_positions)
-        and ended_kinds ~ case when wakes is null then '^[crfuxt]*$' else '^[crfuxtws]*$' end
+        and ended_kinds ~ case when wakes is null then '^[crfuxtb]*$' else '^[crfuxtws]*$' end
     )
     and (wakes is null or cardinality(wakes) between 1 and 100)
   ) is not true then
@@ -81,6 +81,48 @@ begin
   end if;
   now := greatest(now, h.at);
   more := false;
+
+  -- Held items that were worked on behind one that this call completes are taken, so that they end as it does. Others are told lost.
+  if strpos(ended_kinds, 'b') > 0 then
+    p := array(
+      select u.position
+      from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null)) u (position, version, kind)
+      where u.kind = 'b' and u.version = 0
+    );
+    with recursive chain as (
+      select y.position, null::tid as row
+      from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null)) u (position, version, kind)
+      cross join lateral (
+        select z.position from dibs.queue_open z where z.queue = q and z.state = 'o' and z.position = u.position and z.version = u.version offset 0
+      ) y
+      where u.kind = 'c'
+      union all
+      select y.position, y.ctid
+      from chain c
+      cross join lateral (
+        select z.position, z.ctid from dibs.queue_open z
+        where z.queue = q and z.state = 'h' and z.after = c.position and z.version = 0 and z.position = any (p)
+        offset 0
+      ) y
+    ), taken as (
+      update dibs.queue_open x set state = 'o', session = me, after = null, due = null
+      where x.ctid = any (array(select c.row from chain c where c.row is not null))
+      returning x.position
+    )
+    select coalesce(array_agg(y.position), '{}') into picked from taken y;
+    h.held := h.held - cardinality(picked);
+    h.taken := h.taken + cardinality(picked);
+    ended_versions := array(
+      select case
+        when u.kind = 'b' and u.position <> all (picked) and exists (select from dibs.queue_open z where z.queue = q and z.position = u.position) then -1
+        else u.version
+      end
+      from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null)) with ordinality u (position, version, kind, n)
+      order by u.n
+    );
+    ended_kinds := translate(ended_kinds, 'b', 'c');
+    picked := null;
+  end if;
 
   -- Deliveries end.
   if cardinality(ended_positions) > 0 then
@@ -529,7 +571,7 @@ comment on function dibs.queue_take(
 ) is
 'Ends deliveries, gives back what sessions that are over have out, and reserves up to want items for the session me, in one step.
 Each delivery that ends is a position and a version, a kind (c completed, r failed, f deferred, u not worked on, x buried, t
-completed by queue_finish), a delay in microseconds and an error; endings tells d done, l lost or o still out of each. With wakes the
+completed by queue_finish, b completed while it was held, with the one before it), a delay in microseconds and an error; endings tells d done, l lost or o still out of each. With wakes the
 queue is one of streams: its items are the first messages of streams, which later ones of these types wake, and which w and s give
 back, to wait and suspended, seen up to a global position. Times are
 microseconds: lease, wait, and wake, which says after how long something may be available without a write; null for never. A

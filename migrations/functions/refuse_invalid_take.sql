@@ -20,7 +20,7 @@ begin
     when rate is not null and (burst > 0) is not true then field := 'burst'; rule := 'it is at least 1';
     when wakes is not null and (cardinality(wakes) between 1 and 100) is not true then
       field := 'wakes'; rule := 'they are 1 to 100 types, or null';
-    else field := 'ended_positions'; rule := 'the arrays are of one length, at most 1000, and each kind is one of c, r, f, u, x and t, and in a queue of streams w and s';
+    else field := 'ended_positions'; rule := 'the arrays are of one length, at most 1000, and each kind is one of c, r, f, u, x and t, in a queue of streams w and s, and in one of items b';
   end case;
   raise exception 'invalid %: %', field, rule using errcode = 'DB001', column = field;
 end

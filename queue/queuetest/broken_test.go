@@ -505,6 +505,17 @@ var bugs = []bug{
 
 	// Q3
 	{
+		"a held item that is completed whatever becomes of the one before it",
+		[]string{"Q3/HeldItemsAreCompletedWithTheOneBefore"},
+		answers(func(t queuing.Take, taken *queuing.Taken) {
+			for i, f := range t.Finishes {
+				if f.Kind == queuing.Behind {
+					taken.Endings[i] = queuing.Done
+				}
+			}
+		}),
+	},
+	{
 		"a key that holds nothing",
 		[]string{"Q3/OneOfAKeyIsOutAtATime", "Q3/OrderOutlivesFailures", "Q3/ManyTakersKeepTheOrder"},
 		func(d *driver) { d.offer(queuing.Held, func(queuing.Queue, queuing.Item) bool { return true }) },

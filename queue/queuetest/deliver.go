@@ -288,6 +288,49 @@ var keyTests = []test{
 	{"Q3/ReportedCompletionLetsGo", reportedLetsGo, 0},
 	{"Q3/UnreportedCompletionLetsGoInTheEnd", unreportedLetsGo, 0},
 	{"Q3/ManyTakersKeepTheOrder", manyTakers, 0},
+	{"Q3/HeldItemsAreCompletedWithTheOneBefore", completedBehind, 0},
+}
+
+// A worker that has an item out may have worked on those behind it.
+func completedBehind(t *testing.T, f *fixture) {
+	at := f.insert(t, "k", "k", "k", "k", "other")
+	require.Equal(t, []messagestore.GlobalPosition{at[0], at[4]}, positions(f.take(t, queuing.Take{Want: 9})))
+	ends := func(want int, finishes ...queuing.Finish) (string, []messagestore.GlobalPosition) {
+		taken := f.take(t, queuing.Take{Want: want, Finishes: finishes})
+		return fmt.Sprintf("%c", taken.Endings), positions(taken)
+	}
+	finish := func(kind queuing.Kind, n, version int) queuing.Finish {
+		return queuing.Finish{Delivery: queuing.Delivery{Position: at[n], Version: version}, Kind: kind}
+	}
+	lost := func(why string, want string, finishes ...queuing.Finish) {
+		told, _ := ends(0, finishes...)
+		require.Equal(t, want, told, why)
+		f.is(t, at[1], "held 0/0 ")
+		f.is(t, at[2], "held 0/0 ")
+	}
+	lost("without the one before", "[l]", finish(queuing.Behind, 1, 0))
+	lost("behind one that fails", "[d l]", finish(queuing.Retry, 0, 0), finish(queuing.Behind, 1, 0))
+	require.Equal(t, queuing.Delivery{Position: at[0], Version: 1}, f.soon(t, queuing.Take{}).Delivery())
+	lost("behind one that is lost", "[l l]", finish(queuing.Complete, 0, 0), finish(queuing.Behind, 1, 0))
+	lost("with one left out, and behind one of another key", "[l d]", finish(queuing.Behind, 2, 0), finish(queuing.Complete, 4, 0))
+	lost("under another version", "[l]", finish(queuing.Behind, 1, 1))
+
+	all := []queuing.Finish{finish(queuing.Complete, 0, 1), finish(queuing.Behind, 1, 0), finish(queuing.Behind, 2, 0)}
+	told, taken := ends(9, all...)
+
+	require.Equal(t, "[d d d]", told)
+	require.Equal(t, at[3:4], taken, "it was behind them")
+	f.is(t, at[0], "finished 1/0 r")
+	f.is(t, at[1], "finished 0/0 ")
+	f.is(t, at[2], "finished 0/0 ")
+	require.EqualValues(t, 4, f.status(t).Finished)
+	require.Zero(t, f.status(t).Held)
+	told, taken = ends(9, all...)
+	require.Equal(t, "[d d d]", told, "to end them again is no mistake")
+	require.Empty(t, taken)
+	told, _ = ends(0, finish(queuing.Behind, 3, 0))
+	require.Equal(t, "[l]", told, "it is out")
+	f.is(t, at[3], "out 0/0 ")
 }
 
 func oneOfAKey(t *testing.T, f *fixture) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -126,11 +127,16 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string) {
 					})
 				}
 			}
+			var behind []int // completed while they were held, in order
+			if wakes == nil && len(finishes) > 0 && rapid.Bool().Draw(rt, "behind") {
+				behind = rapid.SliceOfNDistinct(rapid.IntRange(0, len(sides[0].at)-1), 1, min(3, len(sides[0].at)), rapid.ID).Draw(rt, "items behind")
+				slices.Sort(behind)
+			}
 			me := session()
 			if lease < time.Second {
 				me += 10 // sessions that end
 			}
-			each(fmt.Sprintf("take of %d by %d, ending %v", want, me, finishes), func(s *side) string {
+			each(fmt.Sprintf("take of %d by %d, ending %v, and behind them %v", want, me, finishes, behind), func(s *side) string {
 				q := queuing.Take{Queue: of, Policy: policy, Wakes: wakes, Session: me, Lease: lease, Want: want}
 				ended := map[int]bool{} // one item twice in a call is told by each in its own order
 				for _, f := range finishes {
@@ -145,6 +151,11 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string) {
 						finish.Seen = s.at[f[3].(int)]      //nolint:errcheck // as made
 					}
 					q.Finishes = append(q.Finishes, finish)
+				}
+				for _, n := range behind {
+					if !ended[n] {
+						q.Finishes = append(q.Finishes, queuing.Finish{Delivery: queuing.Delivery{Position: s.at[n]}, Kind: queuing.Behind})
+					}
 				}
 				taken, err := s.driver.QueueTake(context.Background(), q)
 				require.NoError(rt, err)

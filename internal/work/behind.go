@@ -1,0 +1,138 @@
+package work
+
+import (
+	"context"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+const (
+	// behindTime is for how long a handler goes on with items behind its own.
+	behindTime = 100 * time.Millisecond
+
+	// What is held is listed again after minBehindPause, and after twice as long, up to maxBehindPause, each time that none of
+	// it was given to a handler.
+	minBehindPause = time.Millisecond
+	maxBehindPause = 256 * time.Millisecond
+
+	// A list has at most maxBehind items, and is not used for longer than behindAge.
+	maxBehind = 256
+	behindAge = time.Second
+)
+
+// A behind is what a work knows of held items: a list of some, by the item that each is behind. An item that is out keeps what is
+// behind it held, so whoever has it may go on with that. Then nobody has to take the items of a stream one by one, each
+// with a call of the store.
+type behind struct {
+	mayBe atomic.Bool // there may be held items
+
+	// Under the work's mu.
+	given   int // to handlers, and not told of yet
+	list    map[messagestore.GlobalPosition]queuing.Item
+	at      time.Time // of the list, or the attempt at one
+	pause   time.Duration
+	used    bool // one of the list was given
+	listing bool
+}
+
+// Behind returns the message of the item that waits behind the delivery's in its stream, and behind those that were returned
+// before, or nil: if there is none, if the worker has other items for its handlers, or if the handler has gone on for long enough.
+// A handler that calls it has done with its own item, which is completed whatever the handler returns. It tells by [Delivery.Did]
+// that it has done with the other, too, and only then calls Behind for one more. An item that it has not done with stays where it
+// is, and comes next. Only the goroutine of the handler calls it.
+func (d *Delivery) Behind(ctx context.Context) *messagestore.Message {
+	w := d.of
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(d.also) < d.given || !w.mayGiveBehind(d) {
+		return nil
+	}
+	last := d.last()
+	item, is := w.behind.list[last]
+	if is = is && time.Since(w.behind.at) < min(behindAge, w.config.Lease/3); !is && w.listBehind(ctx) {
+		item, is = w.behind.list[last]
+		is = is && w.mayGiveBehind(d)
+	}
+	if !is || item.Version != 0 || !item.Due.IsZero() || item.Message == nil {
+		return nil
+	}
+	delete(w.behind.list, last)
+	d.given++
+	w.behind.given++
+	w.behind.used = true
+	return item.Message
+}
+
+// last is the position of the last item that the handler has done with. It is called under mu.
+func (d *Delivery) last() messagestore.GlobalPosition {
+	if n := len(d.also); n > 0 {
+		return d.also[n-1].Position
+	}
+	return d.Item.Message.GlobalPosition
+}
+
+// Did says that the handler has done with a message that [Delivery.Behind] returned.
+func (d *Delivery) Did(m *messagestore.Message) {
+	d.of.mu.Lock()
+	defer d.of.mu.Unlock()
+	d.also = append(d.also, queuing.Delivery{Position: m.GlobalPosition})
+}
+
+// mayGiveBehind reports whether a handler may go on with an item behind its own. It is called under mu.
+func (w *work) mayGiveBehind(d *Delivery) bool {
+	within := min(behindTime, w.config.Lease/10)
+	if w.config.Timeout > 0 {
+		within = min(within, w.config.Timeout/10)
+	}
+	return d.open() && !w.stopping && !d.Committed.Load() && w.behind.given < w.config.Behind && time.Since(d.began) < within &&
+		len(w.ready) == 0 && w.running < w.config.MaxWorkers && len(w.flights)+len(w.pending)+w.behind.given < w.config.Prefetch
+}
+
+// listBehind lists what is held behind the items that are out, and reports whether it has. It is called under mu, which it
+// leaves meanwhile.
+func (w *work) listBehind(ctx context.Context) bool {
+	b := &w.behind
+	if b.listing || !b.mayBe.Load() || time.Since(b.at) < b.pause {
+		return false
+	}
+	b.pause = min(max(2*b.pause, minBehindPause), maxBehindPause)
+	if b.used {
+		b.pause = minBehindPause
+	}
+	b.listing, b.used = true, false
+	from := messagestore.GlobalPosition(math.MaxInt64)
+	for _, f := range w.flights {
+		from = min(from, f.last())
+	}
+	w.mu.Unlock()
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	items, err := w.Driver.QueueItems(call, queuing.List{Queue: w.Queue, State: queuing.Held, From: from, Limit: maxBehind})
+	w.mu.Lock()
+	b.listing, b.at, b.list = false, time.Now(), make(map[messagestore.GlobalPosition]queuing.Item, len(items))
+	for _, item := range items {
+		b.list[item.Behind] = item
+	}
+	return err == nil // the take tells of the failure
+}
+
+// endedBehind takes in what the store told of items that were completed with another.
+func (w *work) endedBehind(also []queuing.Delivery, told []queuing.Ending) {
+	if len(also) == 0 {
+		return
+	}
+	w.mu.Lock()
+	w.behind.given -= len(also)
+	w.mu.Unlock()
+	for i := range also {
+		if told[i] == queuing.Done {
+			w.counts.Completed.Add(1)
+		} else {
+			w.counts.Lost.Add(1)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/outbox"
+)
+
+// A slowDriver counts takes, each of which takes two milliseconds.
+type slowDriver struct {
+	queuing.Driver
+
+	takes atomic.Int64
+}
+
+func (d *slowDriver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	d.takes.Add(1)
+	time.Sleep(2 * time.Millisecond)
+	return d.Driver.QueueTake(ctx, t)
+}
+
+// The messages of one key go one after the other, but not each with a call of the store.
+func TestAKeyWithManyMessagesIsNotSentACallAMessage(t *testing.T) {
+	t.Parallel()
+	for name, hot := range map[string]int{"one key": 1, "five keys": 5} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				driver := &slowDriver{Driver: memory.New()}
+				store := must.New(messagestore.New(driver, nil))
+				for i := range 1000 {
+					write(t, store, fmt.Sprint("k", i%hot), i, i+1)
+				}
+				sink := &receiver{delay: 100 * time.Microsecond}
+				relay := relayOf(store, sink, nil)
+
+				require.NoError(t, relay.CatchUp(t.Context()))
+
+				requireOrder(t, store, sink.all(), nil)
+				require.Len(t, sink.all(), 1000, "each once")
+				require.Zero(t, sink.overlaps)
+				require.Less(t, driver.takes.Load(), int64(200))
+				require.EqualValues(t, 1000, relay.Stats().Sent)
+				status, err := relay.Queue().Status(t.Context())
+				require.NoError(t, err)
+				require.EqualValues(t, 1000, status.Finished)
+			})
+		})
+	}
+}
+
+// A message that fails behind others of its key is tried again after its back-off, as it would be by itself, and is dead in the end,
+// with its key held.
+func TestAMessageThatFailsBehindOthersFailsAlone(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func() error{
+		"an error": func() error { return errAway }, "a refusal": func() error { return errRefused },
+		"a panic": func() error { panic("sink") }, "Goexit": func() error { runtime.Goexit(); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				write(t, store, "k", 0, 20)
+				var tries []time.Time
+				sink := &receiver{answer: func(m *outbox.Message) error {
+					if m.Position == 7 {
+						tries = append(tries, time.Now())
+						return fail()
+					}
+					return nil
+				}}
+				relay := relayOf(store, sink, &outbox.Config{MaxAttempts: 3, MaxAge: time.Millisecond})
+				time.Sleep(time.Second)
+
+				require.NoError(t, relay.CatchUp(t.Context()))
+
+				require.Len(t, sink.all(), 7)
+				require.EqualValues(t, 1, relay.Stats().Dead)
+				want := 3
+				if name == "a refusal" {
+					want = 1
+				}
+				require.EqualValues(t, want, relay.Stats().Failed)
+				if name == "Goexit" { // it leaves no word behind: the message comes next, and then each attempt counts
+					tries = tries[1:]
+				}
+				require.Len(t, tries, want)
+				for i := 1; i < len(tries); i++ {
+					require.GreaterOrEqual(t, tries[i].Sub(tries[i-1]), 50*time.Millisecond<<(i-1))
+				}
+			})
+		})
+	}
+}
+
+// O4 for messages that were sent behind another of their key: a death has no more of them sent again than Prefetch says.
+func TestADeathRepeatsNoMoreOfAKeyThanPrefetch(t *testing.T) {
+	t.Parallel()
+	for _, prefetch := range []int{4, 5, 20} {
+		t.Run(fmt.Sprint(prefetch), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				write(t, store, "k", 0, 2000)
+				first := &receiver{delay: time.Millisecond}
+				p := start(store, first, &outbox.Config{Concurrency: 4, Prefetch: prefetch, Lease: time.Second})
+				time.Sleep(333 * time.Millisecond)
+				p.kill(t)
+				before := first.all()
+				require.Greater(t, len(before), 100)
+
+				second := &receiver{}
+				require.NoError(t, relayOf(store, second, nil).CatchUp(t.Context()))
+
+				requireOrder(t, store, append(before, second.all()...), nil)
+				again := len(before) + len(second.all()) - 2000
+				require.Positive(t, again)
+				require.LessOrEqual(t, again, prefetch)
+			})
+		})
+	}
+}
