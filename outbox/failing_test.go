@@ -94,7 +94,7 @@ func TestAKeyThatFailsIsDeadInTheEndAndOthersFlow(t *testing.T) {
 
 		mended = true
 		retry(t, relay.Queue(), dead)
-		time.Sleep(time.Second)
+		time.Sleep(3 * time.Second) // a worker looks each second while something is held
 
 		requireOrder(t, store, sink.all(), nil)
 	})
