@@ -10,7 +10,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 )
 
-// Results are one run's, or those that [Results.Add] has put together.
+// Results are of one run, or of several runs that [Results.Add] has put together.
 type Results struct {
 	Run    Run      `json:"run"`
 	Cases  []Case   `json:"cases"`
@@ -118,7 +118,7 @@ func NewCase(r measure.Result) Case {
 	return c
 }
 
-// Add puts the cases of a later run in the place of those of the same names, or behind the others.
+// Add takes in the cases of a later run: each takes the place of the case of its name, or comes behind the others.
 func (r *Results) Add(later Results) {
 	added := later.Run
 	for _, c := range later.Cases {

@@ -171,7 +171,7 @@ func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error 
 	for i, m := range messages {
 		began[i] = s.begin(m)
 	}
-	var rest sync.WaitGroup // those of which more has to be known
+	var rest sync.WaitGroup // of the messages whose answer decides nothing yet
 	for i, m := range messages {
 		done, err := s.end(within, &began[i])
 		if answers[i] = err; !done {

@@ -95,7 +95,7 @@ func TestAConflictBehindALowerMessageIsTriedAgain(t *testing.T) {
 }
 
 // A batch is published without waiting for one message before the next. What the server refuses since its subject has gone on is
-// looked at again, and no answer is that of another message.
+// looked at again, and each message has its own answer.
 func TestABatchIsPublishedOnceThoughItsSubjectsHaveGoneOn(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)

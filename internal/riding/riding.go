@@ -26,7 +26,7 @@ type Stop struct {
 // NewStop returns a stop at which no worker waits.
 func NewStop() *Stop { return &Stop{calls: make(chan chan<- *Ride)} }
 
-// Wait says whether the worker receives from Calls, or will in a moment. If not, those who call are told so.
+// Wait says whether the worker receives from Calls, or will in a moment. If not, each write that calls is told so.
 func (s *Stop) Wait(waits bool) {
 	if s == nil {
 		return
@@ -53,7 +53,7 @@ func (s *Stop) Calls() <-chan chan<- *Ride {
 	return s.calls
 }
 
-// Call returns the next take of the worker that waits, nil if none does. Who has a ride ends it by Tell.
+// Call returns the next take of the worker that waits, nil if none does. The caller ends a ride by Tell.
 func (s *Stop) Call() *Ride {
 	if !s.Waits() {
 		return nil

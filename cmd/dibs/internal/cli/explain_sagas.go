@@ -11,7 +11,7 @@ import (
 	"github.com/dibs-go/dibs/saga"
 )
 
-// sagasPart tells the saga of the stream, and those that messages of the story have started: each of its messages, and how far it
+// sagasPart tells the saga of the stream, and each saga that a message of the story has started: its messages, and how far the saga
 // is.
 type sagasPart struct{}
 
@@ -25,7 +25,7 @@ func startsSaga(m *messagestore.Message) bool {
 	return isSagas(m.Stream.Category()) && m.Position == 0 && m.Type == "Started"
 }
 
-// isTrimmedSaga reports whether the messages from m on are those of a saga of which the first were trimmed.
+// isTrimmedSaga reports whether m is the first message that is left of a saga whose beginning was trimmed.
 func isTrimmedSaga(m *messagestore.Message) bool {
 	return isSagas(m.Stream.Category()) && m.Position > 0 && !m.IsTombstone()
 }
