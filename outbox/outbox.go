@@ -415,7 +415,7 @@ func (r *Relay) passesOver(m *messagestore.Message) bool {
 func (r *Relay) handle(ctx context.Context, d *work.Delivery) error {
 	m := d.Item.Message
 	err, was := r.wasTried(m)
-	if !was {
+	if !was || d.Item.Version > 0 { // it was given back since it was tried: by another process, or by an operator
 		err = r.sendOne(ctx, m)
 	}
 	switch {
