@@ -162,6 +162,18 @@ func (e *Encoder) Int8Element(value int64) {
 	e.Int8(value)
 }
 
+// Int4Element appends an integer to a list.
+func (e *Encoder) Int4Element(value int) {
+	e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 4)
+	e.Int4(value)
+}
+
+// BoolElement appends a boolean to a list.
+func (e *Encoder) BoolElement(value bool) {
+	e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 1)
+	e.Bool(value)
+}
+
 // Int8 appends a bigint.
 func (e *Encoder) Int8(value int64) {
 	e.Buffer = binary.BigEndian.AppendUint64(e.Buffer, uint64(value)) //nolint:gosec // the same bits

@@ -78,76 +78,49 @@ func (room) Decode([]byte) error { return nil }
 func (room) Frontend() {}
 
 func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
-	writes, messages, size := 0, 0, 0
+	n, size := 0, 0
 	for _, t := range group {
-		writes, messages, size = writes+len(t.appends), messages+t.messages, size+t.size
-		for _, a := range t.appends {
-			size += len(a.Stream)
-			for i := range a.Records {
-				size += len(a.Records[i].Type)
+		n, size = n+len(t.appends), size+t.size
+	}
+	writes := make([]*messagestore.Append, 0, n)
+	messages := 0
+	for _, t := range group {
+		for i := range t.appends {
+			writes = append(writes, &t.appends[i])
+			messages += len(t.appends[i].Records)
+			size += len(t.appends[i].Stream)
+			for r := range t.appends[i].Records {
+				size += len(t.appends[i].Records[r].Type)
 			}
 		}
 	}
 	const most = 8 + 12 + 8 + 12 + 20 + 4 + 4 + 4 + 5 + 5 // bytes that are not text, for a write of one message
-	e.Reset(size + most*(writes+messages) + 11*20)
+	e.Reset(size + most*(n+messages) + 11*20)
 
-	eachWrite := func(f func(t *ticket, i int, a *messagestore.Append)) {
-		for _, t := range group {
-			for i := range t.appends {
-				f(t, i, &t.appends[i])
-			}
+	addWrites(e, writes...)
+	e.Array(pgtype.Int8OID, n)
+	for _, t := range group {
+		for _, fence := range t.fences {
+			e.Int8Element(fence)
 		}
 	}
-	eachRecord := func(f func(r *messagestore.Encoded)) {
-		eachWrite(func(_ *ticket, _ int, a *messagestore.Append) {
-			for i := range a.Records {
-				f(&a.Records[i])
-			}
-		})
-	}
-	boolean := func(b bool) {
-		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 1)
-		e.Bool(b)
-	}
-
-	e.Array(pgtype.TextOID, writes)
-	eachWrite(func(_ *ticket, _ int, a *messagestore.Append) { pglink.Element(e, a.Stream) })
-	e.Array(pgtype.Int8OID, writes)
-	eachWrite(func(_ *ticket, _ int, a *messagestore.Append) { e.Int8Element(int64(a.Expected)) })
-	e.Array(pgtype.Int4OID, writes)
-	eachWrite(func(_ *ticket, _ int, a *messagestore.Append) {
-		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 4)
-		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, uint32(len(a.Records))) //nolint:gosec // at most MaxWriteMessages
-	})
-	e.Array(pgtype.Int8OID, writes)
-	eachWrite(func(t *ticket, i int, _ *messagestore.Append) { e.Int8Element(t.fences[i]) })
-	e.Array(pgtype.UUIDOID, messages)
-	eachRecord(func(r *messagestore.Encoded) { pglink.Element(e, r.ID[:]) })
-	e.Array(pgtype.TextOID, messages)
-	eachRecord(func(r *messagestore.Encoded) { pglink.Element(e, r.Type) })
-	e.Array(pgtype.JSONOID, messages)
-	eachRecord(func(r *messagestore.Encoded) { pglink.Element(e, r.Data) })
-	e.Array(pgtype.JSONOID, messages)
-	eachRecord(func(r *messagestore.Encoded) {
-		if len(r.Metadata) > 0 {
-			pglink.Element(e, r.Metadata)
-		} else {
-			e.Null()
-		}
-	})
+	addRecords(e, writes...)
 	e.Next()
 	e.Bool(notify)
-	meets, joined := false, writes > len(group)
-	for _, t := range group {
-		meets = meets || t.meet
+	booleans := func(of func(t *ticket, i int) bool) {
+		e.Array(pgtype.BoolOID, n)
+		for _, t := range group {
+			for i := range t.appends {
+				e.BoolElement(of(t, i))
+			}
+		}
 	}
+	meets, joined := slices.ContainsFunc(group, func(t *ticket) bool { return t.meet }), n > len(group)
 	if meets {
-		e.Array(pgtype.BoolOID, writes)
-		eachWrite(func(t *ticket, _ int, _ *messagestore.Append) { boolean(t.meet) })
+		booleans(func(t *ticket, _ int) bool { return t.meet })
 	}
 	if joined {
-		e.Array(pgtype.BoolOID, writes)
-		eachWrite(func(_ *ticket, i int, _ *messagestore.Append) { boolean(i > 0) })
+		booleans(func(_ *ticket, i int) bool { return i > 0 })
 	}
 	parameters := e.Parameters()
 	if !meets {
@@ -157,6 +130,48 @@ func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
 		parameters = append(parameters, nil)
 	}
 	return parameters
+}
+
+// addWrites adds lists with a value a write: the streams, the expected versions, and how many records each has.
+func addWrites(e *pglink.Encoder, writes ...*messagestore.Append) {
+	e.Array(pgtype.TextOID, len(writes))
+	for _, w := range writes {
+		pglink.Element(e, w.Stream)
+	}
+	e.Array(pgtype.Int8OID, len(writes))
+	for _, w := range writes {
+		e.Int8Element(int64(w.Expected))
+	}
+	e.Array(pgtype.Int4OID, len(writes))
+	for _, w := range writes {
+		e.Int4Element(len(w.Records))
+	}
+}
+
+// addRecords adds lists with a value a record: the ids, the types, the data and the metadata.
+func addRecords(e *pglink.Encoder, writes ...*messagestore.Append) {
+	n := 0
+	for _, w := range writes {
+		n += len(w.Records)
+	}
+	each := func(oid uint32, add func(r *messagestore.Encoded)) {
+		e.Array(oid, n)
+		for _, w := range writes {
+			for i := range w.Records {
+				add(&w.Records[i])
+			}
+		}
+	}
+	each(pgtype.UUIDOID, func(r *messagestore.Encoded) { pglink.Element(e, r.ID[:]) })
+	each(pgtype.TextOID, func(r *messagestore.Encoded) { pglink.Element(e, r.Type) })
+	each(pgtype.JSONOID, func(r *messagestore.Encoded) { pglink.Element(e, r.Data) })
+	each(pgtype.JSONOID, func(r *messagestore.Encoded) {
+		if len(r.Metadata) > 0 {
+			pglink.Element(e, r.Metadata)
+		} else {
+			e.Null()
+		}
+	})
 }
 
 func readEach(columns [][]byte) (a eachAnswer, err error) {

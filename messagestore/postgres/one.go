@@ -66,26 +66,7 @@ func (d *Driver) callSeveral(ctx context.Context, conn *pgx.Conn, w messagestore
 	e.Reset(size + 40*len(w.Records) + 4*20 + 20)
 	e.Next()
 	e.Int8(int64(w.Expected))
-	e.Array(pgtype.UUIDOID, len(w.Records))
-	for i := range w.Records {
-		pglink.Element(e, w.Records[i].ID[:])
-	}
-	e.Array(pgtype.TextOID, len(w.Records))
-	for i := range w.Records {
-		pglink.Element(e, w.Records[i].Type)
-	}
-	e.Array(pgtype.JSONOID, len(w.Records))
-	for i := range w.Records {
-		pglink.Element(e, w.Records[i].Data)
-	}
-	e.Array(pgtype.JSONOID, len(w.Records))
-	for i := range w.Records {
-		if metadata := w.Records[i].Metadata; len(metadata) > 0 {
-			pglink.Element(e, metadata)
-		} else {
-			e.Null()
-		}
-	}
+	addRecords(e, &w)
 	e.Next()
 	e.Int8(fence)
 	e.Next()

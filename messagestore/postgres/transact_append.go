@@ -294,42 +294,13 @@ func (t *transaction) reason(ctx context.Context, appends []messagestore.Append)
 }
 
 func transactParameters(appends []messagestore.Append, fences []int64) [][]byte {
-	messages := 0
-	for _, a := range appends {
-		messages += len(a.Records)
+	writes := make([]*messagestore.Append, len(appends))
+	for i := range appends {
+		writes[i] = &appends[i]
 	}
 	var e pglink.Encoder
-	each := func(oid uint32, add func(r *messagestore.Encoded)) {
-		e.Array(oid, messages)
-		for _, a := range appends {
-			for i := range a.Records {
-				add(&a.Records[i])
-			}
-		}
-	}
-	e.Array(pgtype.TextOID, len(appends))
-	for _, a := range appends {
-		pglink.Element(&e, a.Stream)
-	}
-	e.Array(pgtype.Int8OID, len(appends))
-	for _, a := range appends {
-		e.Int8Element(int64(a.Expected))
-	}
-	e.Array(pgtype.Int4OID, len(appends))
-	for _, a := range appends {
-		e.Buffer = binary.BigEndian.AppendUint32(e.Buffer, 4)
-		e.Int4(len(a.Records))
-	}
-	each(pgtype.UUIDOID, func(r *messagestore.Encoded) { pglink.Element(&e, r.ID[:]) })
-	each(pgtype.TextOID, func(r *messagestore.Encoded) { pglink.Element(&e, r.Type) })
-	each(pgtype.JSONOID, func(r *messagestore.Encoded) { pglink.Element(&e, r.Data) })
-	each(pgtype.JSONOID, func(r *messagestore.Encoded) {
-		if len(r.Metadata) > 0 {
-			pglink.Element(&e, r.Metadata)
-		} else {
-			e.Null()
-		}
-	})
+	addWrites(&e, writes...)
+	addRecords(&e, writes...)
 	e.Array(pgtype.Int8OID, len(fences))
 	for _, fence := range fences {
 		e.Int8Element(fence)
