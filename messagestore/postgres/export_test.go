@@ -44,6 +44,16 @@ func (d *Driver) Waiting() int {
 	return n
 }
 
+// Patient has reads wait for others for as long as it takes.
+func (d *Driver) Patient() { d.gathering.patience = time.Hour }
+
+// WaitingReads counts the reads that wait for others.
+func (d *Driver) WaitingReads() int {
+	d.gathering.mu.Lock()
+	defer d.gathering.mu.Unlock()
+	return len(d.gathering.waiting)
+}
+
 // Flushes returns how many transactions held more than one write, and how many
 // writes they held.
 func (d *Driver) Flushes() (flushes, writes int64) {

@@ -155,15 +155,16 @@ const schemaVersion = 9
 // Driver is a [messagestore.AtomicDriver]. It is safe for concurrent use, unless it is over a
 // transaction. Over a connection its calls take turns.
 type Driver struct {
-	link    *pglink.Link
-	groups  *groups // nil over anything but a pool: each write is by itself
-	schema  string
-	queries queries
-	fences  fences
-	notify  bool // a write sends a NOTIFY
-	keep    bool // a session keeps memory
-	log     logger.Logger
-	close   func()
+	link      *pglink.Link
+	gathering *gathering // nil over anything but a pool
+	groups    *groups    // nil over anything but a pool: each write is by itself
+	schema    string
+	queries   queries
+	fences    fences
+	notify    bool // a write sends a NOTIFY
+	keep      bool // a session keeps memory
+	log       logger.Logger
+	close     func()
 }
 
 // Config changes how a [Driver] works. A nil *Config is a good one.
@@ -213,6 +214,7 @@ func (d *Driver) over(db DB) {
 	d.link = pglink.New(db, pglink.Config{Schema: d.schema, Version: schemaVersion, Logger: d.log, KeepMemory: d.keep})
 	if d.link.Pool() != nil {
 		d.groups = newGroups()
+		d.gathering = newGathering(d.link.Connections())
 	}
 }
 
@@ -329,6 +331,8 @@ var (
 	appendEachSQL string
 	//go:embed sql/read_stream.sql
 	readStreamSQL string
+	//go:embed sql/read_streams.sql
+	readStreamsSQL string
 	//go:embed sql/read_category.sql
 	readCategorySQL string
 	//go:embed sql/last.sql
@@ -340,8 +344,8 @@ var (
 )
 
 type queries struct {
-	append, appendOne, appendSeveral, appendEach, appendShared, readStream, readCategory, last, version, find, heads, listen, ring, stage, transactAppend, transactAsk, rights, trimCheckpoints string
-	queues                                                                                                                                                                                      queueQueries
+	append, appendOne, appendSeveral, appendEach, appendShared, readStreams, readStream, readCategory, last, version, find, heads, listen, ring, stage, transactAppend, transactAsk, rights, trimCheckpoints string
+	queues                                                                                                                                                                                                   queueQueries
 	reportQueries
 }
 
@@ -352,6 +356,7 @@ func queriesFor(schema string) queries {
 		appendSeveral:  pgschema.Rename(appendSeveralSQL, schema),
 		appendEach:     pgschema.Rename(appendEachSQL, schema),
 		appendShared:   pgschema.Rename(appendSharedSQL, schema),
+		readStreams:    pgschema.Rename(readStreamsSQL, schema),
 		readStream:     pgschema.Rename(readStreamSQL, schema),
 		readCategory:   pgschema.Rename(readCategorySQL, schema),
 		last:           pgschema.Rename(lastSQL, schema),

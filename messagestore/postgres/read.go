@@ -13,6 +13,13 @@ import (
 
 // ReadStream implements [messagestore.Driver].
 func (d *Driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
+	if d.gathers(ctx) {
+		return d.readGathered(ctx, q)
+	}
+	return d.readStream(ctx, q)
+}
+
+func (d *Driver) readStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	r := &reading{sql: d.queries.readStream, args: []any{string(q.Stream), int64(q.From), q.Limit, q.Backwards}}
 	if err := d.readMessages(ctx, r); err != nil {
 		return nil, err

@@ -1,0 +1,204 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/upkeep"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+const (
+	// maxGathered bounds the reads of a group, and gatheredLimit the messages that each of them gets from it. A read that
+	// wants more reads on by itself.
+	maxGathered   = 64
+	gatheredLimit = 100
+
+	// readPatience is how long a read waits for its group before it reads by itself, and how long a read keeps others waiting.
+	readPatience = time.Second
+)
+
+// A gathering has reads of streams go together, in one statement and one round trip. A read that finds fewer than most reads under
+// way goes straight through, on its caller's goroutine and context. Reads that come meanwhile wait until one of them has ended. No
+// read depends on the others: a read whose group fails, or takes too long, is done again by itself.
+type gathering struct {
+	most     int           // flights
+	patience time.Duration // readPatience, but for the tests
+
+	mu      sync.Mutex
+	under   []*flight
+	waiting []*gathered
+}
+
+// A flight is a read, or a group of them, that is under way.
+type flight struct{ began time.Time }
+
+// A gathered read waits for its group, or is in one.
+type gathered struct {
+	q     messagestore.StreamQuery
+	state atomic.Int32 // waiting, taken or left
+	done  chan struct{}
+
+	reading reading // once done
+	err     error
+}
+
+// newGathering leaves half of the connections to writes.
+func newGathering(connections int) *gathering {
+	return &gathering{most: max(1, connections/2), patience: readPatience}
+}
+
+// enter returns the flight of a read that goes straight through, or the read as it waits.
+func (g *gathering) enter(q messagestore.StreamQuery) (*flight, *gathered) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if f := g.begin(&flight{}); f != nil {
+		return f, nil
+	}
+	r := &gathered{q: q, done: make(chan struct{})}
+	g.waiting = append(g.waiting, r)
+	return nil, r
+}
+
+// begin adds a flight, unless there are enough. A flight that hangs does not count. It is called under mu.
+func (g *gathering) begin(f *flight) *flight {
+	now := time.Now()
+	if len(g.under) >= g.most {
+		g.under = slices.DeleteFunc(g.under, func(f *flight) bool { return now.Sub(f.began) > g.patience })
+	}
+	if len(g.under) >= g.most {
+		return nil
+	}
+	f.began = now
+	g.under = append(g.under, f)
+	return f
+}
+
+// next ends a flight, and returns the group that goes in its place; nil for none.
+func (g *gathering) next(f *flight) []*gathered {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.under = slices.DeleteFunc(g.under, func(other *flight) bool { return other == f })
+	g.waiting = slices.DeleteFunc(g.waiting, func(r *gathered) bool { return r.state.Load() == left })
+	if len(g.waiting) == 0 || g.begin(f) == nil {
+		return nil
+	}
+	n := min(len(g.waiting), maxGathered)
+	group := slices.Clone(g.waiting[:n])
+	g.waiting = slices.Delete(g.waiting, 0, n)
+	return slices.DeleteFunc(group, func(r *gathered) bool { return !r.state.CompareAndSwap(waiting, taken) })
+}
+
+// gathers reports whether a read may go together with others: not in a transaction, nor for upkeep.
+func (d *Driver) gathers(ctx context.Context) bool {
+	return d.gathering != nil && ctx != nil && !upkeep.Is(ctx) && ctx.Value(transactionKey{d}) == nil
+}
+
+func (d *Driver) readGathered(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
+	f, r := d.gathering.enter(q)
+	if f != nil {
+		defer d.landed(f)
+		return d.readStream(ctx, q)
+	}
+	patience := time.NewTimer(d.gathering.patience)
+	defer patience.Stop()
+	select {
+	case <-r.done:
+	case <-patience.C:
+	case <-ctx.Done():
+	}
+	if !r.answered() {
+		return d.readStream(ctx, q)
+	}
+	return d.readOn(ctx, q, r.reading.found.Messages)
+}
+
+// answered reports whether the group has read. From then on it does not.
+func (r *gathered) answered() bool {
+	select {
+	case <-r.done:
+		return r.err == nil
+	default:
+		r.state.Store(left)
+		return false
+	}
+}
+
+// readOn reads what is missing after a group's share of a page.
+func (d *Driver) readOn(ctx context.Context, q messagestore.StreamQuery, messages []*messagestore.Message) ([]*messagestore.Message, error) {
+	if len(messages) < gatheredLimit || len(messages) >= q.Limit {
+		return messages, nil
+	}
+	q.Limit -= len(messages)
+	if last := messages[len(messages)-1].Position; !q.Backwards {
+		q.From = last + 1
+	} else if q.From = last - 1; q.From < 0 {
+		return messages, nil
+	}
+	rest, err := d.readStream(ctx, q)
+	return append(messages, rest...), err
+}
+
+// landed ends the flight of a read. Reads that wait go in its place.
+func (d *Driver) landed(f *flight) {
+	if group := d.gathering.next(f); group != nil {
+		go d.fly(f, group)
+	}
+}
+
+// fly reads groups until no read waits.
+func (d *Driver) fly(f *flight, group []*gathered) {
+	for ; group != nil; group = d.gathering.next(f) {
+		if len(group) == 0 {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
+		err := d.readGroup(ctx, group)
+		cancel()
+		for _, r := range group {
+			r.err = err
+			close(r.done)
+		}
+		runtime.Gosched() // callers that were answered may read again, and go with the next group
+	}
+}
+
+func (d *Driver) readGroup(ctx context.Context, group []*gathered) error {
+	var e pglink.Encoder
+	e.Array(pgtype.TextOID, len(group))
+	for _, r := range group {
+		pglink.Element(&e, r.q.Stream)
+	}
+	e.Array(pgtype.Int8OID, len(group))
+	for _, r := range group {
+		e.Int8Element(int64(r.q.From))
+	}
+	e.Array(pgtype.Int4OID, len(group))
+	for _, r := range group {
+		e.Int4Element(min(r.q.Limit, gatheredLimit))
+	}
+	e.Array(pgtype.BoolOID, len(group))
+	for _, r := range group {
+		e.BoolElement(r.q.Backwards)
+	}
+	return d.with(ctx, func(db DB) error {
+		return d.failed(d.link.Exec(ctx, pglink.Conn(db), d.queries.readStreams, nil, e.Parameters(), func(columns [][]byte) error {
+			if len(columns) == 0 || len(columns[0]) != 4 {
+				return errNoMessage
+			}
+			i := int(binary.BigEndian.Uint32(columns[0])) - 1
+			if i < 0 || i >= len(group) {
+				return errNoMessage
+			}
+			return group[i].reading.take(columns[1:])
+		}))
+	})
+}
