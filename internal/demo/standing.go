@@ -172,13 +172,14 @@ type standingReceiver struct {
 	failing string // order that is refused until it is mended
 	hanging string // key of the order and month whose first delivery never returns
 
-	mu     sync.Mutex
-	mended bool
-	hung   bool
-	asked  int // requests
-	hold   *hold
-	made   []standingPayment
-	by     map[string]standingPayment
+	mu      sync.Mutex
+	mended  bool
+	hung    bool
+	asked   int // requests
+	refused int // of them that were refused
+	hold    *hold
+	made    []standingPayment
+	by      map[string]standingPayment
 }
 
 // A hold keeps the next answer of the bank.
@@ -233,6 +234,7 @@ func (r *standingReceiver) ServeHTTP(w http.ResponseWriter, request *http.Reques
 	defer r.mu.Unlock()
 	switch {
 	case p.Order == r.failing && !r.mended:
+		r.refused++
 		http.Error(w, "no such account", http.StatusUnprocessableEntity)
 	case p.Order+p.Month == r.hanging && !r.hung:
 		r.hung = true

@@ -204,7 +204,7 @@ func (d *standingDemo) verdict(ctx context.Context) error {
 		}
 		last[p.Account] = p.Position
 	}
-	asked, hung := d.bank.asked, d.bank.hung
+	asked, refused, hung := d.bank.asked, d.bank.refused, d.bank.hung
 	d.bank.mu.Unlock()
 	for account, sum := range owed {
 		if balances[account] != sum {
@@ -254,7 +254,7 @@ func (d *standingDemo) verdict(ctx context.Context) error {
 	if !stage.PrintTable(d.out, "the file says", "the store says", rows) {
 		return errors.New("the books do not agree")
 	}
-	if d.dead == 0 || by["e"] == 0 || by["r"] < standingFailures || !hung {
+	if d.dead == 0 || by["e"] == 0 || refused == 0 || !hung { // on a busy machine most refusals come to a session that is over
 		return errors.New("the disturbances of the demo were not seen: an order that failed until it was dead, a session that was over, a handler that hung")
 	}
 	return d.printTwice(ctx)
