@@ -347,7 +347,7 @@ func (v *verifier) item(ctx context.Context, item queuing.Item, one *checked, cu
 	stream := item.Message.Stream
 	if one.state.ended != "" {
 		if one.last <= cursor || item.State == queuing.Dead {
-			v.violation(stream, 0, item.Position, fmt.Sprintf("a finished item, since the saga is %s", one.state.ended), "one that is "+string(item.State))
+			v.violation(stream, 0, item.Position, fmt.Sprintf("a finished item, since the saga is %s", one.state.ended), "an item that is "+string(item.State))
 		}
 		return nil
 	}
@@ -385,7 +385,7 @@ func (v *verifier) gone(ctx context.Context, driver queuing.Driver, stream messa
 		return ifBad(err)
 	}
 	if l.ended == "" && l.later == "" {
-		found := "one that is finished"
+		found := "an item that is finished"
 		if n := len(item.Log); n > 0 {
 			found += ": " + item.Log[n-1].What.String()
 			if text := item.Log[n-1].Text; text != "" {

@@ -235,13 +235,13 @@ func TestVerifyNamesASagaThatHasNoOtherTurn(t *testing.T) {
 	}{
 		"its item is gone": {func(t *testing.T, d *damaged, _ *saga.Saga[trip, itinerary], at map[string]messagestore.GlobalPosition) {
 			d.damage(t, "DELETE FROM dibs_queue_open WHERE position = ?", at["suspended"])
-		}, []string{"suspended: an open item, since the saga is suspended, one that is finished"}},
+		}, []string{"suspended: an open item, since the saga is suspended, an item that is finished"}},
 		"its item was dropped": {func(t *testing.T, d *damaged, _ *saga.Saga[trip, itinerary], at map[string]messagestore.GlobalPosition) {
 			change(t, d, queuing.Drop, at["suspended"])
-		}, []string{"suspended: an open item, since the saga is suspended, one that is finished: dropped, by mistake"}},
+		}, []string{"suspended: an open item, since the saga is suspended, an item that is finished: dropped, by mistake"}},
 		"its item was cancelled": {func(t *testing.T, d *damaged, _ *saga.Saga[trip, itinerary], at map[string]messagestore.GlobalPosition) {
 			change(t, d, queuing.Cancel, at["waiting"])
-		}, []string{"waiting: an open item, since the saga is running, one that is finished: cancelled, by mistake"}},
+		}, []string{"waiting: an open item, since the saga is running, an item that is finished: cancelled, by mistake"}},
 		"its wake-up was lost": {func(t *testing.T, d *damaged, s *saga.Saga[trip, itinerary], _ map[string]messagestore.GlobalPosition) {
 			_, err := s.Resume(t.Context(), "suspended", "mended")
 			require.NoError(t, err)
@@ -251,14 +251,14 @@ func TestVerifyNamesASagaThatHasNoOtherTurn(t *testing.T) {
 		"it has ended, and its item is suspended": {func(t *testing.T, d *damaged, _ *saga.Saga[trip, itinerary], at map[string]messagestore.GlobalPosition) {
 			d.damage(t, "UPDATE dibs_queue_open SET position = ? WHERE position = ?", at["ended"], at["suspended"])
 		}, []string{
-			"ended: a finished item, since the saga is completed, one that is suspended",
-			"suspended: an open item, since the saga is suspended, one that is finished",
+			"ended: a finished item, since the saga is completed, an item that is suspended",
+			"suspended: an open item, since the saga is suspended, an item that is finished",
 		}},
 		"it has ended, and its item is dead": {func(t *testing.T, d *damaged, _ *saga.Saga[trip, itinerary], at map[string]messagestore.GlobalPosition) {
 			d.damage(t, "UPDATE dibs_queue_open SET position = ?, place = 'd', due = 0 WHERE position = ?", at["ended"], at["suspended"])
 		}, []string{
-			"ended: a finished item, since the saga is completed, one that is dead",
-			"suspended: an open item, since the saga is suspended, one that is finished",
+			"ended: a finished item, since the saga is completed, an item that is dead",
+			"suspended: an open item, since the saga is suspended, an item that is finished",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

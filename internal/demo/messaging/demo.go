@@ -34,7 +34,7 @@ import (
 
 type demoCommand struct {
 	Store  string        `env:"DIBS_STORE" placeholder:"URL" help:"The store. Defaults to SQLite in a throwaway folder."`
-	Orders string        `placeholder:"FILE" help:"Payment orders, as CSV. Defaults to 4,334 orders of a Czech bank."`
+	Orders string        `placeholder:"FILE" help:"Payment orders, as CSV. Defaults to the first 3,000 orders of a Czech bank."`
 	Seed   uint64        `placeholder:"N" help:"Draw copies and the moods of the bank from this. Defaults to the time."`
 	Kills  int           `default:"24" placeholder:"N" help:"Kill processes so many times, after equal shares of the work. Defaults to ${default}."`
 	Away   time.Duration `default:"3s" placeholder:"TIME" help:"JetStream is gone for this time. Defaults to ${default}."`
@@ -53,6 +53,9 @@ func (c *demoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 	orders, err := demo.ReadOrders(c.Orders)
 	if err != nil {
 		return err
+	}
+	if c.Orders == "" {
+		orders = orders[:ofBank]
 	}
 	dir, err := os.MkdirTemp("", "dibs-demo-")
 	if err != nil {
@@ -124,6 +127,9 @@ type messagingDemo struct {
 }
 
 const (
+	// ofBank is how many of the bank's orders take a minute or so on two cores.
+	ofBank = 3000
+
 	clients = 16
 
 	// window is how many transfers are open at a time. If all were, each would wait for all others, and the bank would

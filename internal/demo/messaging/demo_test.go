@@ -103,7 +103,7 @@ func TestADemoWhoseLimitEndsJudgesThePartThatWasDone(t *testing.T) {
 			code := run(t.Context(), []string{"demo", "--store", "", "--limit", "5s", "--settle", test.settle}, &stdout, &stderr)
 
 			require.Equal(t, 3, code, "%s\n%s", &stdout, &stderr)
-			require.Regexp(t, `This verdict is on [\d,]+ of 4,334 orders: `+test.late, stdout.String())
+			require.Regexp(t, `This verdict is on [\d,]+ of 3,000 orders: `+test.late, stdout.String())
 			require.Contains(t, stdout.String(), "Every order that has ended was carried out once or undone")
 			require.NotContains(t, stdout.String(), "DIFFERS")
 		})

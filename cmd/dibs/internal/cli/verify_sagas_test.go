@@ -46,7 +46,7 @@ func TestVerifyFindsSagasThatHaveNoOtherTurn(t *testing.T) {
 		for _, args := range [][]string{{"verify"}, {"verify", "booking:saga"}} {
 			found := dibs.run(t, args...)
 			require.Equal(t, 1, found.code)
-			require.Regexp(t, `(?m)^saga +\d+ +booking:saga-1@0 +expected an open item, since the saga is running, found one that is finished$`, found.stdout)
+			require.Regexp(t, `(?m)^saga +\d+ +booking:saga-1@0 +expected an open item, since the saga is running, found an item that is finished$`, found.stdout)
 		}
 		lines := objects(t, dibs.run(t, "verify", "--json").stdout)
 		require.Len(t, lines, 2)
