@@ -67,6 +67,7 @@ func scenes(ways []way) (all []scene) {
 		}
 		all = append(all,
 			reads("read stream", w, upwards),
+			reads("read streams together", w, together),
 			reads("read category", w, filtered(messagestore.Filter{})),
 			reads("last", w, func(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
 				return d.Last(ctx, c.category.Stream("read"), "Cut")
@@ -378,6 +379,13 @@ func reads(name string, w way, ask func(ctx context.Context, d *postgres.Driver,
 
 func upwards(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
 	return d.ReadStream(ctx, messagestore.StreamQuery{Stream: c.category.Stream("read"), Limit: 10})
+}
+
+func together(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {
+	of := func(name string) messagestore.StreamName { return c.category.Stream(name) }
+	return d.ReadTogether(ctx,
+		messagestore.StreamQuery{Stream: of("read"), Limit: 10}, messagestore.StreamQuery{Stream: of("none"), Limit: 10},
+		messagestore.StreamQuery{Stream: of("other"), Limit: 10}, messagestore.StreamQuery{Stream: of("read"), From: 1, Limit: 10, Backwards: true})
 }
 
 func backwards(ctx context.Context, d *postgres.Driver, c *attempt) (any, error) {

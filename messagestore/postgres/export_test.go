@@ -71,6 +71,20 @@ func (d *Driver) TogetherWith(category messagestore.Category) messagestore.Categ
 	}
 }
 
+// ReadTogether reads streams as a group.
+func (d *Driver) ReadTogether(ctx context.Context, queries ...messagestore.StreamQuery) ([][]*messagestore.Message, error) {
+	group := make([]*gathered, len(queries))
+	for i, q := range queries {
+		group[i] = &gathered{q: q}
+	}
+	err := d.readGroup(ctx, group)
+	pages := make([][]*messagestore.Message, len(queries))
+	for i, r := range group {
+		pages[i] = r.reading.found.Messages
+	}
+	return pages, err
+}
+
 // InOneShard reports whether writes to two categories may be in one group.
 func (d *Driver) InOneShard(a, b messagestore.Category) bool {
 	return d.groups.shard(a) == d.groups.shard(b)
