@@ -75,6 +75,7 @@ func crashChild(storeURL string, category messagestore.Category) int {
 	}()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	fmt.Println("ready") // to startCrashChild
 	config := *crashConfig
 	if lanes := os.Getenv(crashLanes); lanes != "" {
 		config.Concurrency, _ = strconv.Atoi(lanes)
@@ -161,13 +162,39 @@ func testCrashes(t *testing.T, storeURL string) {
 // startChild runs this binary with more in its environment.
 func startChild(t *testing.T, env ...string) *exec.Cmd {
 	t.Helper()
+	child := newChild(t, env...)
+	require.NoError(t, child.Start())
+	return child
+}
+
+// startCrashChild starts a process that ends in order if it is told to stop.
+func startCrashChild(t *testing.T, env ...string) *exec.Cmd {
+	t.Helper()
+	child := newChild(t, env...)
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	ready := make(chan error, 1)
+	go func() {
+		_, err := fmt.Fscanln(out, new(string))
+		ready <- err
+	}()
+	require.NoError(t, await.Receive(t, "the process is ready", ready))
+	return child
+}
+
+func newChild(t *testing.T, env ...string) *exec.Cmd {
+	t.Helper()
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), env...)
 	child.Stderr = os.Stderr
 	_, err := child.StdinPipe()
 	require.NoError(t, err)
-	require.NoError(t, child.Start())
-	t.Cleanup(func() { _ = child.Process.Kill() })
+	t.Cleanup(func() {
+		if child.Process != nil {
+			_ = child.Process.Kill()
+		}
+	})
 	return child
 }
 

@@ -73,7 +73,7 @@ func testMembers(t *testing.T, storeURL string, lanes int) {
 		paused[c] = s == syscall.SIGSTOP
 	}
 	start := func() {
-		members = append(members, startChild(t, crashStore+"="+storeURL, crashCategory+"="+string(category), crashLanes+"="+fmt.Sprint(lanes)))
+		members = append(members, startCrashChild(t, crashStore+"="+storeURL, crashCategory+"="+string(category), crashLanes+"="+fmt.Sprint(lanes)))
 	}
 	kills, pauses, stops := 0, 0, 0
 	for range moves {

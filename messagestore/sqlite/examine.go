@@ -45,11 +45,15 @@ func (d *Driver) Examine(ctx context.Context) (State, error) {
 		return s, explain(err)
 	}
 	began := time.Now()
+	locked := s
 	err = d.change(ctx, "examine", func(ctx context.Context, db queryer) error {
-		s.LockWait = time.Since(began)
-		_, err := scanOne(ctx, db, "PRAGMA synchronous", nil, &s.Synchronous)
+		locked.LockWait = time.Since(began)
+		_, err := scanOne(ctx, db, "PRAGMA synchronous", nil, &locked.Synchronous)
 		return err
 	})
+	if err == nil {
+		s = locked
+	}
 	if err == nil && d.file != nil {
 		s.Path = d.file.path
 		for path, into := range map[string]*int64{s.Path: &s.Bytes, s.Path + "-wal": &s.LogBytes} {

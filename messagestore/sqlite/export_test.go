@@ -77,3 +77,11 @@ var QueueStatements = map[string]string{
 	"queue_holds": queueHoldsSQL, "queue_loose": queueLooseSQL, "queue_over": queueOverSQL, "queue_first_end": queueFirstEndSQL,
 	"queue_entries": queueEntriesSQL, "queue_tickets": queueTicketsSQL, "queue_message": queueMessageSQL, "queue_at": queueAtSQL,
 }
+
+// Call makes a call that writes nothing, in the writer's turn.
+func (d *Driver) Call(f func()) error {
+	return d.writes.do(context.Background(), &job{run: func(context.Context, queryer) error {
+		f()
+		return nil
+	}})
+}

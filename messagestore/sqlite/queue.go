@@ -128,12 +128,14 @@ func changeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTran
 	return writeQueue(ctx, d, of, inTransaction, keep, func(q *queue) (T, error) { return f(q) })
 }
 
-func writeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTransaction, keep bool, f func(*queue) (T, error)) (answer T, err error) {
+func writeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTransaction, keep bool, f func(*queue) (T, error)) (T, error) {
+	var none T
 	if d.transactions == nil && !inTransaction {
-		return answer, fmt.Errorf("%w: a queue is changed in a step of its own, not in a transaction of the caller's", messagestore.ErrNotSupported)
+		return none, fmt.Errorf("%w: a queue is changed in a step of its own, not in a transaction of the caller's", messagestore.ErrNotSupported)
 	}
+	var answer T // as what a function of change assigns, and so is refused
 	var refused error
-	err = d.writes.do(ctx, &job{
+	err := d.writes.do(ctx, &job{
 		run: func(ctx context.Context, db queryer) error {
 			q, no, err := queueOf(ctx, db, of, keep)
 			if refused = no; err != nil || no != nil {
@@ -148,7 +150,6 @@ func writeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTrans
 		err = refused
 	}
 	if err != nil {
-		var none T
 		return none, explain(err)
 	}
 	return answer, nil

@@ -24,8 +24,9 @@ const (
 
 // TrimCheckpoints implements [messagestore.TrimmingDriver]. It records what it removed, as a trim
 // does.
-func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (removed int64, err error) {
-	err = d.change(ctx, "trim checkpoints", func(ctx context.Context, db queryer) error {
+func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (int64, error) {
+	var removed int64
+	err := d.change(ctx, "trim checkpoints", func(ctx context.Context, db queryer) error {
 		removed = 0
 		first, last, there, err := endsOf(ctx, db, stream)
 		if err != nil || !there {
@@ -56,10 +57,14 @@ func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.Stream
 		}
 		return err
 	})
-	return removed, err
+	if err != nil {
+		return 0, err
+	}
+	return removed, nil
 }
 
-// change runs f in a transaction that can write.
+// change runs f in a transaction that can write. What f assigns is the caller's once change has returned nil: beside an error f may
+// still run, in the writer's goroutine, and the caller touches none of it.
 func (d *Driver) change(ctx context.Context, what string, f func(context.Context, queryer) error) error {
 	return explain(d.writes.do(ctx, &job{
 		run: f,

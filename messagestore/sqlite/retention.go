@@ -284,11 +284,12 @@ func (d *Driver) streams(ctx context.Context, category messagestore.Category, af
 // a message of it, and [messagestore.ErrNotSupported] for EraseName: on SQLite the name stays.
 func (d *Driver) Delete(
 	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions,
-) (deleted retention.Deleted, err error) {
+) (retention.Deleted, error) {
 	if options == nil {
 		options = &retention.DeleteOptions{}
 	}
-	err = removal.CheckName(stream)
+	var deleted retention.Deleted
+	err := removal.CheckName(stream)
 	if err == nil && expected < 0 && expected != messagestore.AnyVersion {
 		err = messagestore.NewInvalidError("expected version", int64(expected), "it is a position from 0, or AnyVersion (-2)")
 	}

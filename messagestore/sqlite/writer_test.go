@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
@@ -103,6 +104,77 @@ func TestCallersShareACommit(t *testing.T) {
 	commits, calls := driver.Commits()
 	require.EqualValues(t, 1, commits)
 	require.EqualValues(t, 64+2, calls)
+}
+
+// What a call finds out after its caller has left is nobody's: the race detector watches.
+func TestACallWhoseCallerHasLeftHarmsNothing(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	driver := open(t, path, nil)
+	_, err := driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 3))
+	require.NoError(t, err)
+	q := queuing.Queue{Name: "q", Category: "account"}
+	take := queuing.Take{Queue: q, Policy: queuing.Policy{MaxFailures: 1}, Session: 1, Lease: time.Hour, Want: 1}
+	_, err = driver.QueueTake(t.Context(), take)
+	require.NoError(t, err)
+	of := map[string]func(ctx context.Context) error{
+		"AppendAll": func(ctx context.Context) error {
+			_, err := driver.AppendAll(ctx, []messagestore.Append{appendOf("account-2", messagestore.AnyVersion, 1)})
+			return err
+		},
+		"TryAppend": func(ctx context.Context) error {
+			_, _, err := driver.TryAppend(ctx, []messagestore.Append{appendOf("account-1", messagestore.NoStream, 1)})
+			return err
+		},
+		"Find": func(ctx context.Context) error {
+			_, err := driver.Find(ctx, "account-1", []uuid.UUID{uuid.New()})
+			return err
+		},
+		"QueueTake": func(ctx context.Context) error {
+			_, err := driver.QueueTake(ctx, take)
+			return err
+		},
+		"QueueExtend": func(ctx context.Context) error {
+			_, err := driver.QueueExtend(ctx, queuing.Extension{Queue: q, Session: 1, Lease: time.Hour})
+			return err
+		},
+		"QueueLeave": func(ctx context.Context) error { return driver.QueueLeave(ctx, queuing.Leave{Queue: q, Session: 1}) },
+		"TrimCheckpoints": func(ctx context.Context) error {
+			_, err := driver.TrimCheckpoints(ctx, "account-1", 1)
+			return err
+		},
+		"Trim": func(ctx context.Context) error {
+			_, err := driver.Trim(ctx, "account-1", &retention.TrimOptions{Keep: 1})
+			return err
+		},
+		"Delete": func(ctx context.Context) error {
+			_, err := driver.Delete(ctx, "account-1", messagestore.AnyVersion, nil)
+			return err
+		},
+		"Examine": func(ctx context.Context) error {
+			_, err := driver.Examine(ctx)
+			return err
+		},
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	calls := []func() error{func() error {
+		return driver.Call(func() {
+			leave()
+			time.Sleep(time.Second) // to wait for the callers would order what they do before what comes now
+		})
+	}}
+	for _, call := range of {
+		calls = append(calls, func() error { return call(ctx) })
+	}
+
+	errs := calledTogether(t, driver, path, nil, calls...)
+
+	require.NoError(t, errs[0])
+	for _, err := range errs[1:] {
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	require.NoError(t, driver.Call(func() {}), "the calls have ended")
 }
 
 // Calls that come while a commit is under way are in the next one together.
