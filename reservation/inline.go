@@ -17,8 +17,8 @@ const attempts = 5
 // that decide returns together with the reservation, all or nothing. There is no second
 // hop, and no effect is written twice.
 //
-// A command whose key is taken is not decided on. If another command takes the key while decide runs, the writes of
-// this one come to nothing. If a stream that decide wrote to has
+// A command whose key is taken is not decided on. If another command takes the key while
+// decide runs, the writes of this one come to nothing. If a stream that decide wrote to has
 // moved on, decide is called again, up to five times, and reads anew; then the version
 // conflict is returned. An error of decide is returned, unless another command has taken
 // the reservation by then: its outcome is returned instead. Other effects of decide may

@@ -226,6 +226,7 @@ func TestReadsThatHangHoldUpNoOthers(t *testing.T) {
 			require.Len(t, a.messages, 1)
 		}
 	}
+	await.Equal(t, "reads that wait behind the slow ones", 0, l.WaitingReads)
 	require.Empty(t, slow)
 	end()
 	for range 2 {
