@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -96,7 +97,7 @@ type app struct {
 
 	schemaOfURL bool // and no flag's
 
-	secrets []string // that nothing printed may hold
+	masks *strings.Replacer // of the places of the store's URL that nothing printed may hold; nil before it is known
 }
 
 // Run runs the command in args, which are without the program's name, and returns its exit

@@ -333,6 +333,7 @@ func (a *app) printFindings(findings []doctor.Finding, quiet bool) error {
 		if quiet && f.Verdict == doctor.OK {
 			continue
 		}
+		f.Says = a.redact(f.Says)
 		if a.JSON {
 			if err := a.out.object(findingLine(f)); err != nil {
 				return err
@@ -345,7 +346,7 @@ func (a *app) printFindings(findings []doctor.Finding, quiet bool) error {
 				return err
 			}
 		}
-		if err := a.out.line("  %s  %s", a.out.styled(fmt.Sprintf("%-6s", f.Verdict), verdictStyles[f.Verdict]), visible(a.redact(f.Says))); err != nil {
+		if err := a.out.line("  %s  %s", a.out.styled(fmt.Sprintf("%-6s", f.Verdict), verdictStyles[f.Verdict]), visible(f.Says)); err != nil {
 			return err
 		}
 		if f.Advice != "" {

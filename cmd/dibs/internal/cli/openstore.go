@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,16 +15,13 @@ import (
 )
 
 // storeURL returns the store's URL, for PostgreSQL without the schema, which is the flag's
-// or else the URL's. It remembers the secrets in it.
+// or else the URL's. It remembers where that has secrets.
 func (a *app) storeURL() (string, error) {
 	u, err := a.chooseStore()
 	if err != nil {
 		return "", err
 	}
-	a.secrets = append(secretsOf(u), a.getenv("PGPASSWORD"))
-	// The longest first, so that none leaves the end of another behind.
-	slices.SortFunc(a.secrets, func(x, y string) int { return cmp.Or(len(y)-len(x), strings.Compare(x, y)) })
-	a.secrets = slices.Compact(a.secrets)
+	a.masks = masksOf(u)
 	if !isPostgres(u) {
 		if a.Schema != "" {
 			return "", usage("--schema is for PostgreSQL only, and the store of %s is another", a.origin)
@@ -120,33 +118,41 @@ func (a *app) withStore(ctx context.Context, batchSize int, f func(*messagestore
 	return f(store)
 }
 
-// secretsOf returns the parts of a store's URL that must not be shown, however malformed it
-// is: as written there, decoded, and as an error might quote them.
-func secretsOf(u string) []string {
-	var secrets []string
-	add := func(s string) {
-		quoted := strconv.Quote(s)
-		secrets = append(secrets, s, visible(s), quoted[1:len(quoted)-1])
-		if decoded, err := url.PathUnescape(s); err == nil {
-			secrets = append(secrets, decoded)
+// masksOf returns a replacer for the places of a store's URL that must not be shown, however malformed it is: as written
+// there, decoded, and as an error might quote them. A secret is replaced with what stands around it in the URL, and so
+// nowhere else: a password may be the name of a role.
+func masksOf(u string) *strings.Replacer {
+	var places []string // each in front of what stands for it
+	add := func(before, secret, after string) {
+		quoted := strconv.Quote(secret)
+		forms := []string{secret, visible(secret), quoted[1 : len(quoted)-1]}
+		for _, decode := range []func(string) (string, error){url.PathUnescape, url.QueryUnescape} {
+			if decoded, err := decode(secret); err == nil {
+				forms = append(forms, decoded)
+			}
 		}
-		if decoded, err := url.QueryUnescape(s); err == nil {
-			secrets = append(secrets, decoded)
+		// The longest first, so that none leaves the end of another behind.
+		slices.SortFunc(forms, func(x, y string) int { return cmp.Or(len(y)-len(x), strings.Compare(x, y)) })
+		for _, form := range slices.Compact(forms) {
+			if form != "" {
+				places = append(places, before+form+after, before+"xxxxx"+after)
+			}
 		}
 	}
+	ends := "&" // of a parameter
 	_, rest, ok := strings.Cut(u, "://")
 	if !ok {
-		rest = u
+		rest, ends = u, " \t\n" // the keywords and values of libpq
 	}
 	// A password may hold an @ or a slash that should have been encoded, so it
 	// ends at the last one, wherever it begins.
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 		if _, password, ok := strings.Cut(rest[:at], ":"); ok {
-			add(password)
+			add(":", password, "@")
 		}
 		for part := range strings.SplitSeq(rest[:at], "@") {
 			if _, password, ok := strings.Cut(part, ":"); ok {
-				add(password)
+				add(":", password, "@")
 			}
 		}
 	}
@@ -157,21 +163,29 @@ func secretsOf(u string) []string {
 				break
 			}
 			tail = value
-			if end := strings.IndexAny(value, "& \t\n"); end >= 0 {
+			if end := strings.IndexAny(value, ends); end >= 0 {
 				value = value[:end]
 			}
-			add(strings.Trim(value, "'"))
+			add(name, value, "")
 		}
 	}
-	return secrets
+	return strings.NewReplacer(places...)
 }
 
-// redact returns text without a secret.
+// The places of secrets in URLs and statements that are not the store's, such as one that was given as another argument, and
+// the last statement of another session, which may have lost its end.
+var (
+	urlPassword     = regexp.MustCompile("([A-Za-z][A-Za-z0-9+.-]*://[^\\s:/@\"'`]*:)[^\\s/\"'`]+@")
+	quotedPassword  = regexp.MustCompile(`(?i)(password(?:\s*=\s*|\s+))'[^']*'?`)
+	keywordPassword = regexp.MustCompile("(?i)(password\\s*=\\s*)[^\\s&'\"`]+")
+)
+
+// redact returns text with its secrets masked.
 func (a *app) redact(text string) string {
-	for _, secret := range a.secrets {
-		if secret != "" {
-			text = strings.ReplaceAll(text, secret, "xxxxx")
-		}
+	text = quotedPassword.ReplaceAllString(text, "${1}'xxxxx'")
+	if a.masks != nil {
+		text = a.masks.Replace(text)
 	}
-	return text
+	text = urlPassword.ReplaceAllString(text, "${1}xxxxx@")
+	return keywordPassword.ReplaceAllString(text, "${1}xxxxx")
 }
