@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/dibs-go/dibs/messagestore"
@@ -27,6 +29,41 @@ func requireCategory(ctx context.Context, store *messagestore.Store, category me
 		return &noCategoryError{category}
 	}
 	return nil
+}
+
+// inEach calls f with each category of a type, such as saga, under a line with its name. An error of one keeps no other
+// from being printed.
+func (a *app) inEach(ctx context.Context, kind string, f func(category string) error) error {
+	var categories []messagestore.Category
+	err := a.withStore(ctx, 1, func(store *messagestore.Store) (err error) {
+		categories, err = store.Categories(ctx, kind)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// Positions and dead letters of them have a type more.
+	categories = slices.DeleteFunc(categories, func(c messagestore.Category) bool {
+		types := c.Types()
+		return c.Validate() != nil || len(types) == 0 || types[len(types)-1] != kind
+	})
+	if len(categories) == 0 {
+		a.nothing("there is no category of %ss", kind)
+	}
+	var failed error
+	for _, category := range categories {
+		if !a.JSON {
+			if err := a.out.line("%s", a.out.styled(visible(string(category)), bold)); err != nil {
+				return err
+			}
+		}
+		failed = errors.Join(failed, f(string(category)))
+		if err := a.out.flush(); err != nil { // what was found in the next is aligned by itself
+			return err
+		}
+		a.out.widths = nil
+	}
+	return failed
 }
 
 // nothing tells a person that there is nothing to print. That is an answer, so it does not begin as

@@ -15,7 +15,7 @@ import (
 )
 
 type cronCommand struct {
-	Ls     cronLsCommand     `cmd:"" help:"Print the schedules: the last tick of each, and the next."`
+	Ls     cronLsCommand     `cmd:"" default:"withargs" help:"Print the schedules: the last tick of each, and the next."`
 	Show   cronShowCommand   `cmd:"" help:"Print one schedule, its message, and its next ticks."`
 	Set    cronSetCommand    `cmd:"" help:"Add a schedule, or change the one of its name."`
 	Remove cronRemoveCommand `cmd:"" help:"Remove a schedule."`

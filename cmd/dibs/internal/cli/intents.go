@@ -16,7 +16,7 @@ import (
 )
 
 type intentsCommand struct {
-	List    intentsListCommand    `cmd:"" help:"Print the intents of a category, with their holders."`
+	List    intentsListCommand    `cmd:"" default:"withargs" help:"Print the intents of a category, with their holders."`
 	Show    intentsShowCommand    `cmd:"" help:"Print one intent: its state, and its history."`
 	Release intentsReleaseCommand `cmd:"" help:"End the lease of an intent, of any holder."`
 	Verify  intentsVerifyCommand  `cmd:"" help:"Check the history of each intent of a category."`
@@ -63,7 +63,7 @@ func (a *app) withIntents(ctx context.Context, category string, config *intent.C
 }
 
 type intentsListCommand struct {
-	Category string `arg:"" help:"The category of the intents, like payment:intent."`
+	Category string `arg:"" optional:"" help:"The category of the intents, like payment:intent. Defaults to all whose name ends so."`
 	Held     bool   `help:"Print those that are held. This and lapsed are the default."`
 	Lapsed   bool   `help:"Print those whose lease is over by time, and not taken since."`
 	Released bool   `help:"Print those that were released, and not taken since."`
@@ -81,6 +81,7 @@ It reads the messages of the last day: a lease that lives has one within its TTL
 
 Examples:
 
+    dibs intents
     dibs intents list payment:intent
     dibs intents list payment:intent --lapsed --since 2026-11-01T00:00:00Z`
 }
@@ -98,6 +99,13 @@ func (c *intentsListCommand) Run(ctx context.Context, a *app) error {
 	}
 	if c.Limit < 1 {
 		return usage("--limit=%d: it is at least 1", c.Limit)
+	}
+	if c.Category == "" {
+		return a.inEach(ctx, "intent", func(category string) error {
+			one := *c
+			one.Category = category
+			return one.Run(ctx, a)
+		})
 	}
 	if c.Since != "" {
 		var err error

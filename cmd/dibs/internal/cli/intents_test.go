@@ -273,7 +273,7 @@ func TestBadIntentArgumentsAreRefusedWithoutAConnection(t *testing.T) {
 	long := strings.Repeat("x", 501)
 	for name, args := range map[string][]string{
 		"list, a stream":             {"list", "payment:intent-1"},
-		"list, no category":          {"list", ""},
+		"list, no category":          {"list", "-"},
 		"list, limit 0":              {"list", "payment:intent", "--limit", "0"},
 		"list, no time":              {"list", "payment:intent", "--since", "yesterday"},
 		"show, no key":               {"show", "payment:intent", ""},

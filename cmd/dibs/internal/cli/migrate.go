@@ -17,7 +17,7 @@ import (
 
 type migrateCommand struct {
 	Up     migrateUpCommand     `cmd:"" help:"Bring the schema up to date. Safe to run again, and by several at once."`
-	Status migrateStatusCommand `cmd:"" help:"Print applied and pending migrations."`
+	Status migrateStatusCommand `cmd:"" default:"1" help:"Print applied and pending migrations."`
 	Print  migratePrintCommand  `cmd:"" help:"Print the SQL, for another tool or another person to run."`
 	Adopt  migrateAdoptCommand  `cmd:"" help:"Move the messages of message-db to this store, or give them back."`
 }

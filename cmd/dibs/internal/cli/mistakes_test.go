@@ -21,7 +21,6 @@ func TestMistakesAreTold(t *testing.T) {
 		// The parser's own.
 		{},
 		{"wrte"},
-		{"parked"},
 		{"parked", "lst"},
 		{"stream"},
 		{"parked", "show", "account"},
@@ -83,6 +82,7 @@ func TestMistakesAreTold(t *testing.T) {
 		{"parked", "redrive", "account", "mail", id},
 		{"parked", "drop", "account", "mail", id, "--reason", ""},
 		{"parked", "drop", "account", "mail", id, "--reason", "two\nlines"},
+		{"saga", "lst"},
 		{"saga", "ls", "booking"},
 		{"saga", "ls", "booking-1"},
 		{"saga", "show", "trip:saga", "7"},

@@ -17,7 +17,7 @@ import (
 )
 
 type parkedCommand struct {
-	List    parkedListCommand    `cmd:"" help:"Print parked messages and their errors."`
+	List    parkedListCommand    `cmd:"" default:"withargs" help:"Print parked messages and their errors."`
 	Show    parkedShowCommand    `cmd:"" help:"Print one parked message in full."`
 	Redrive parkedRedriveCommand `cmd:"" help:"Ask the consumer to deliver parked messages again."`
 	Drop    parkedDropCommand    `cmd:"" help:"Close a dead letter without handling its message."`

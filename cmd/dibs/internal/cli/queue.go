@@ -14,7 +14,7 @@ import (
 )
 
 type queueCommand struct {
-	Ls      queueLsCommand      `cmd:"" help:"Print each queue: how many of its items are in which state."`
+	Ls      queueLsCommand      `cmd:"" default:"1" help:"Print each queue: how many of its items are in which state."`
 	Jobs    queueJobsCommand    `cmd:"" help:"Print the items of a queue that are not finished."`
 	Show    queueShowCommand    `cmd:"" help:"Print one item: its state, its message, and each of its deliveries."`
 	Blocked queueBlockedCommand `cmd:"" help:"Print why items are not taken."`

@@ -21,6 +21,8 @@ import (
 type queueBlockedCommand struct {
 	Queue string `arg:"" optional:"" help:"The queue's name. Defaults to all."`
 	Limit int    `default:"20" placeholder:"N" help:"Print at most N causes of each queue, 1 to 1000. Defaults to ${default}."`
+
+	LongLock time.Duration `default:"5s" placeholder:"TIME" help:"Offer to end a writer's transaction that lasts this long. Defaults to ${default}."`
 }
 
 // Help is printed below the command's usage.
@@ -92,6 +94,9 @@ func (c *queueBlockedCommand) Run(ctx context.Context, a *app) error {
 	if c.Limit < 1 || c.Limit > queuing.MaxItems {
 		return usage("--limit=%d: it is 1 to %d", c.Limit, queuing.MaxItems)
 	}
+	if c.LongLock < 0 {
+		return usage("--long-lock=%s: it is less than 0", c.LongLock)
+	}
 	return a.withQueues(ctx, func(store *messagestore.Store, all []queuing.Status) error {
 		if c.Queue != "" {
 			s, err := queueNamed(all, c.Queue)
@@ -102,7 +107,7 @@ func (c *queueBlockedCommand) Run(ctx context.Context, a *app) error {
 		}
 		printed := false
 		for _, s := range all {
-			b := blocked{app: a, store: store, status: s, limit: c.Limit}
+			b := blocked{app: a, store: store, status: s, limit: c.Limit, longLock: c.LongLock}
 			if err := b.look(ctx); err != nil {
 				return fmt.Errorf("queue %s: %w", visible(s.Name), err)
 			}
@@ -130,6 +135,8 @@ type blocked struct {
 	store  *messagestore.Store
 	status queuing.Status
 	limit  int
+
+	longLock time.Duration
 
 	q     *queue.Queue
 	lines []blockedLine
@@ -196,7 +203,7 @@ func (b *blocked) writers(ctx context.Context, waiting []queue.Item) (heldBack i
 	}
 	var locks []doctor.CategoryLock
 	err = b.app.withConn(ctx, func(conn *pgx.Conn) error {
-		locks, err = doctor.CategoryLocks(ctx, conn, b.app.Schema, b.status.Category)
+		locks, err = doctor.CategoryLocks(ctx, conn, &doctor.Config{Schema: b.app.Schema, LongLock: b.longLock}, b.status.Category)
 		return err
 	})
 	if err != nil {

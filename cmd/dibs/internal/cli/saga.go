@@ -15,7 +15,7 @@ import (
 )
 
 type sagaCommand struct {
-	Ls      sagaLsCommand      `cmd:"" help:"Print the sagas of a category that have not ended."`
+	Ls      sagaLsCommand      `cmd:"" default:"withargs" help:"Print the sagas of a category that have not ended."`
 	Show    sagaShowCommand    `cmd:"" help:"Print one saga: its state, its steps, and its history."`
 	Cancel  sagaCancelCommand  `cmd:"" help:"Undo a saga."`
 	Resume  sagaResumeCommand  `cmd:"" help:"Go on with a suspended saga."`
@@ -67,7 +67,7 @@ var sagaStates = map[string][]saga.State{
 }
 
 type sagaLsCommand struct {
-	Category string `arg:"" help:"The category of the sagas, like booking:saga."`
+	Category string `arg:"" optional:"" help:"The category of the sagas, like booking:saga. Defaults to all."`
 	State    string `default:"open" enum:"open,running,compensating,suspended,dead,ended,completed,compensated,resolved" placeholder:"STATE" help:"Print those that are open, which is the default, running, compensating, suspended, dead, ended, completed, compensated or resolved."`
 	Due      bool   `help:"Print, of these, those whose next turn is due, and that no process has yet."`
 	Limit    int    `default:"1000" placeholder:"N" help:"Print at most N, those started first. Defaults to 1000."`
@@ -79,6 +79,7 @@ func (sagaLsCommand) Help() string {
 
 Examples:
 
+    dibs saga
     dibs saga ls booking:saga
     dibs saga ls booking:saga --state suspended --json
     dibs saga ls booking:saga --due`
@@ -88,6 +89,13 @@ Examples:
 func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
 	if c.Limit < 1 {
 		return usage("--limit=%d: it is at least 1", c.Limit)
+	}
+	if c.Category == "" {
+		return a.inEach(ctx, "saga", func(category string) error {
+			one := *c
+			one.Category = category
+			return one.Run(ctx, a)
+		})
 	}
 	return a.withSagas(ctx, c.Category, "", func(o *saga.Operator, store *messagestore.Store) error {
 		var now time.Time

@@ -30,8 +30,8 @@ type CategoryLock struct {
 	Waited    time.Duration // by that one
 	BlockedBy string        // the process ids that the holder waits for in turn
 
-	lasts, waited string        // in the server's words
-	lasted        time.Duration // the transaction
+	lasts, waited string // in the server's words
+	long          bool   // the transaction lasts for Config.LongLock
 	floor         pgtype.Int8
 }
 
@@ -73,22 +73,24 @@ func (l *CategoryLock) Waits() string {
 	return fmt.Sprintf("%d wait, the first for %s: %s", l.Waiting, l.waited, l.Waiters)
 }
 
-// Remedy says how the lock is let go.
+// Remedy says how the lock is let go. A transaction of less than [Config.LongLock] is left to end by itself.
 func (l *CategoryLock) Remedy() string {
 	switch {
 	case l.PID == 0:
 		return "commit prepared or rollback prepared: see pg_prepared_xacts"
 	case l.Hidden:
 		return "grant pg_monitor to this user"
+	case l.long:
+		return fmt.Sprintf("to end it: select pg_terminate_backend(%d)", l.PID)
 	}
-	return fmt.Sprintf("to end it: select pg_terminate_backend(%d)", l.PID)
+	return "its transaction has only begun: look again"
 }
 
 // CategoryLocks returns the locks of the writers of a category, those of the oldest transactions first. It changes nothing, and the
 // connection must not be in a transaction. A holder's session is visible to its own user and to a member of pg_monitor: of others
 // only the process id is.
-func CategoryLocks(ctx context.Context, conn *pgx.Conn, schema string, category messagestore.Category) ([]CategoryLock, error) {
-	c, err := (&Config{Schema: schema}).orDefaults()
+func CategoryLocks(ctx context.Context, conn *pgx.Conn, config *Config, category messagestore.Category) ([]CategoryLock, error) {
+	c, err := config.orDefaults()
 	if err == nil {
 		err = category.Validate()
 	}
@@ -113,7 +115,7 @@ func (e *examination) locks(ctx context.Context, category pgtype.Text) ([]Catego
 		err := rows.Scan(&l.Key, &l.Holds, &l.Shared, &l.PID, &l.Hidden, &user, &application, &state, &query,
 			&since, &seconds, &lasts, &l.Waiting, &waiters, &waitedSeconds, &waited, &blockedBy, &l.floor)
 		l.User, l.Application, l.State, l.Query = user.String, application.String, state.String, query.String
-		l.Since, l.lasts, l.lasted = since.Time, lasts.String, ofSeconds(seconds)
+		l.Since, l.lasts, l.long = since.Time, lasts.String, seconds.Valid && ofSeconds(seconds) >= e.config.LongLock
 		l.Waiters, l.waited, l.Waited, l.BlockedBy = waiters.String, waited.String, ofSeconds(waitedSeconds), blockedBy.String
 		locks = append(locks, l)
 		return err
@@ -150,7 +152,7 @@ func (e *examination) aboutLock(l *CategoryLock) Finding {
 	switch {
 	case l.Waiting > 0 && l.Waited >= e.config.LongLock:
 		f.Verdict = Fail
-	case l.PID == 0 || l.lasts != "" && l.lasted >= e.config.LongLock:
+	case l.PID == 0 || l.long:
 		f.Verdict = Warn
 	case l.Hidden:
 		f.Verdict = Hidden
@@ -178,6 +180,6 @@ func (e *examination) aboutLock(l *CategoryLock) Finding {
 	case l.Holds == "removals":
 		does = "removes from the category"
 	}
-	f.Advice = fmt.Sprintf("no other session %s meanwhile; to end it: select pg_terminate_backend(%d)", does, l.PID)
+	f.Advice = fmt.Sprintf("no other session %s meanwhile; %s", does, l.Remedy())
 	return f
 }

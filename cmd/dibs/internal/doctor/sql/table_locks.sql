@@ -32,6 +32,7 @@ with recursive ours as (
 ), told as (
   select h.*, a.usename, a.application_name, a.state, a.query, date_trunc('second', clock_timestamp() - a.xact_start) as since,
     coalesce(a.query = '<insufficient privilege>', false) as hidden,
+    clock_timestamp() - a.xact_start >= $1::float8 * interval '1 second' as long,
     case
       when h.waited >= $1::float8 * interval '1 second' then 'fail'
       when h.pid = 0 or clock_timestamp() - a.xact_start >= $1::float8 * interval '1 second' then 'warn'
@@ -50,7 +51,8 @@ select 'table lock', t.verdict,
     case when t.waiting = 1 then format('; process %s waits, for %s', t.waiters, t.waited)
       when t.waiting > 1 then format('; %s wait, the first for %s: %s', t.waiting, t.waited, t.waiters) end),
   case when t.pid = 0 then 'commit prepared or rollback prepared: see pg_prepared_xacts'
-    else format('no other session gets these locks meanwhile; to end it: select pg_terminate_backend(%s)', t.pid) end
+    when t.long then format('no other session gets these locks meanwhile; to end it: select pg_terminate_backend(%s)', t.pid)
+    else 'no other session gets these locks meanwhile; its transaction has only begun: look again' end
 from told t
 where t.verdict <> 'ok'
 union all
