@@ -4,6 +4,8 @@ package exactjson
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -12,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/dibs-go/dibs/internal/text"
@@ -40,9 +43,9 @@ func AppendCanonical(b []byte, raw json.RawMessage) (canonical []byte, ambiguous
 // AppendCanonicalOf is [AppendCanonical] for raw that is valid JSON, as encoding/json has just made
 // it. It is not asked for anything else.
 func AppendCanonicalOf(b []byte, raw json.RawMessage) (canonical []byte, ambiguous bool, err error) {
-	w := writer{raw: raw, b: slices.Grow(b, len(raw))}
-	if err := w.value(); err != nil {
-		return nil, false, fmt.Errorf("canonical JSON: %w", err)
+	w := writer{raw: raw, b: slices.Grow(b, len(raw)), base: len(b)}
+	if err := w.all(); err != nil {
+		return nil, false, err
 	}
 	return w.b, w.ambiguous, nil
 }
@@ -57,20 +60,83 @@ func OneReading(raw json.RawMessage) (spelling []byte, ok bool) {
 		return nil, false
 	}
 	w := writer{raw: raw, b: make([]byte, 0, len(raw)), spelled: true}
-	if err := w.value(); err != nil || w.ambiguous {
+	if err := w.all(); err != nil || w.ambiguous {
 		return nil, false
 	}
 	return w.b, true
 }
 
-// A writer writes the canonical form of valid JSON while it reads it.
+// A writer writes the canonical form of valid JSON while it reads it: each byte once, in the order of
+// raw, and once more if there is an object whose keys are not in order. That is done at the end, for all
+// objects together: to move the members of each object when it ends would copy what is deep in others
+// as often as it is deep.
 type writer struct {
-	raw []byte
-	at  int // the next byte of raw to read
-	b   []byte
+	raw  []byte
+	at   int // the next byte of raw to read
+	b    []byte
+	base int // what was in b before
+
+	depth int // objects that have begun and not ended
+
+	members []member // of the objects that have begun and not ended
+	keys    []byte   // decoded, of those with an escape
+	objects []object // whose members are not in order: an object behind those within it
+	sorting []entry  // of one object
+	folded  []byte
 
 	spelled   bool // numbers stay as they are
 	ambiguous bool // two decoders may differ, other than by the case of keys where numbers do not stay
+	work      int  // bytes that were written and keys that were compared: a test bounds it
+}
+
+// A part of what is written so far is between two places behind the base. They have 32 bits, since a body
+// may be little else than members.
+type part struct {
+	start, end      uint32
+	objects, within uint32 // how many objects come before it, and how many are in it
+}
+
+// A member of an object.
+type member struct {
+	part
+	key, keyEnd uint32 // in keys; empty if the key is where the part starts as it is
+}
+
+// An object is one whose members are not in order.
+type object struct {
+	part
+	inOrder []part // its members
+}
+
+// An entry stands for a key that is sorted. Most keys differ in their first bytes.
+type entry struct {
+	first  uint64
+	at     uint32 // where the caller finds the key
+	length uint32
+}
+
+func newEntry(key []byte, at int) entry {
+	var first [8]byte
+	copy(first[:], key)
+	return entry{binary.BigEndian.Uint64(first[:]), uint32(at), uint32(len(key))}
+}
+
+// maxBytes bounds a text, so that any place in what is written has 32 bits: a byte is written as three at most.
+const maxBytes = math.MaxUint32 / 4
+
+// all writes the whole value.
+func (w *writer) all() error {
+	if len(w.raw) > maxBytes {
+		return fmt.Errorf("canonical JSON: too long: at most %d bytes", maxBytes)
+	}
+	if err := w.value(); err != nil {
+		return fmt.Errorf("canonical JSON: %w", err)
+	}
+	w.work += len(w.b) - w.base
+	if len(w.objects) > 0 {
+		w.order()
+	}
+	return nil
 }
 
 // next passes over white space, and returns the byte behind it.
@@ -92,8 +158,9 @@ func (w *writer) value() error {
 	case '[':
 		return w.array()
 	case '"':
-		_, err := w.text()
-		return err
+		decoded := len(w.keys)
+		w.text()
+		w.keys = w.keys[:decoded]
 	case 't', 'n':
 		w.b = append(w.b, w.raw[w.at:w.at+4]...)
 		w.at += 4
@@ -123,62 +190,181 @@ func (w *writer) array() error {
 	return nil
 }
 
-// A member of an object is at its place in what is written so far.
-type member struct {
-	key        []byte // decoded
-	start, end int
-}
-
 func (w *writer) object() error {
 	w.at++
+	w.depth++
 	w.b = append(w.b, '{')
-	var few [8]member
-	members, sorted := few[:0], true
+	first, keys, sorted := len(w.members), len(w.keys), true
+	o := object{part: w.begin()}
 	for w.next() != '}' {
-		if len(members) > 0 {
+		n := len(w.members)
+		if n > first {
 			w.at++ // a comma
 			w.next()
 			w.b = append(w.b, ',')
 		}
-		m := member{start: len(w.b)}
-		var err error
-		if m.key, err = w.text(); err != nil {
-			return err
-		}
+		m := member{part: w.begin(), key: uint32(len(w.keys))}
+		w.text()
+		m.keyEnd = uint32(len(w.keys))
 		w.next()
 		w.at++ // a colon
 		w.b = append(w.b, ':')
+		sorted = sorted && (n == first || bytes.Compare(w.key(w.members[n-1]), w.key(m)) < 0)
+		w.members = append(room(w.members, 1+w.left()/len(`"":0,`)), m)
 		if err := w.value(); err != nil {
 			return err
 		}
-		m.end = len(w.b)
-		sorted = sorted && (len(members) == 0 || bytes.Compare(members[len(members)-1].key, m.key) < 0)
-		members = append(members, m)
+		w.end(&w.members[n].part)
 	}
 	w.at++
-	if w.spelled && !differInFold(members) {
+	w.depth--
+	members := w.members[first:]
+	if w.spelled && !w.differInFold(members) {
 		w.ambiguous = true
 	}
 	if !sorted {
-		w.sort(members)
+		w.end(&o.part)
+		o.inOrder = w.sort(members)
+		w.objects = append(room(w.objects, 1+w.depth+w.left()/len(`{"":0,"":0}`)), o)
 	}
+	w.members, w.keys = w.members[:first], w.keys[:keys]
 	w.b = append(w.b, '}')
 	return nil
 }
 
+// room returns s with room for twice as many, but not for more than can come, and so for one at least.
+func room[T any](s []T, most int) []T {
+	if len(s) < cap(s) {
+		return s
+	}
+	return slices.Grow(s, min(len(s)+8, most))
+}
+
+// left returns how many bytes are to be read.
+func (w *writer) left() int { return len(w.raw) - w.at }
+
+// place returns the end of what is written.
+func (w *writer) place() uint32 { return uint32(len(w.b) - w.base) }
+
+// begin returns a part that begins here.
+func (w *writer) begin() part { return part{start: w.place(), objects: uint32(len(w.objects))} }
+
+// end ends a part here.
+func (w *writer) end(p *part) { p.end, p.within = w.place(), uint32(len(w.objects))-p.objects }
+
+// written returns what is between two places.
+func (w *writer) written(start, end uint32) []byte { return w.b[w.base+int(start) : w.base+int(end)] }
+
+// key returns the decoded key of a member.
+func (w *writer) key(m member) []byte {
+	if m.key < m.keyEnd {
+		return w.keys[m.key:m.keyEnd]
+	}
+	key := w.b[w.base+int(m.start)+1:]
+	return key[:bytes.IndexByte(key, '"')]
+}
+
+// compare returns a function that compares two keys. Whole returns one of more than eight bytes.
+func (w *writer) compare(whole func(entry) []byte) func(a, b entry) int {
+	return func(a, b entry) int {
+		w.work++
+		switch {
+		case a.first < b.first:
+			return -1
+		case a.first > b.first:
+			return 1
+		case a.length <= 8 && b.length <= 8:
+			return cmp.Compare(a.length, b.length)
+		}
+		return bytes.Compare(whole(a), whole(b))
+	}
+}
+
+// sort returns the members of an object in the order of their keys, of equal ones the last.
+func (w *writer) sort(members []member) []part {
+	w.sorting = slices.Grow(w.sorting[:0], len(members))
+	for i, m := range members {
+		w.sorting = append(w.sorting, newEntry(w.key(m), i))
+	}
+	compare := w.compare(func(e entry) []byte { return w.key(members[e.at]) })
+	slices.SortFunc(w.sorting, compare)
+	inOrder := make([]part, 0, len(members))
+	for i, e := range w.sorting {
+		m := members[e.at].part
+		if i == 0 || compare(w.sorting[i-1], e) != 0 {
+			inOrder = append(inOrder, m)
+			continue
+		}
+		w.ambiguous = true
+		if last := &inOrder[len(inOrder)-1]; last.start < m.start {
+			*last = m
+		}
+	}
+	return inOrder
+}
+
+// order writes what is written once more, with the members of all objects in order.
+func (w *writer) order() {
+	ordered := backwards{make([]byte, len(w.b)), len(w.b)}
+	whole := part{}
+	w.end(&whole)
+	w.fill(&ordered, whole)
+	w.work += len(w.b) - ordered.at
+	ordered.put(w.b[:w.base])
+	w.b = ordered.b[ordered.at:]
+}
+
+// fill writes a part.
+func (w *writer) fill(to *backwards, p part) {
+	for p.within > 0 {
+		o := w.objects[p.objects+p.within-1]
+		to.put(w.written(o.end, p.end))
+		for i, m := range slices.Backward(o.inOrder) {
+			w.fill(to, m)
+			if i > 0 {
+				to.put([]byte{','})
+			}
+		}
+		p.end, p.within = o.start, p.within-1-o.within
+	}
+	to.put(w.written(p.start, p.end))
+}
+
+// A backwards is written from its end to its beginning, since an object comes behind those within it.
+type backwards struct {
+	b  []byte
+	at int
+}
+
+func (w *backwards) put(text []byte) {
+	w.at -= len(text)
+	copy(w.b[w.at:], text)
+}
+
 // differInFold reports whether no two keys are the same to a decoder that ignores case, as
 // encoding/json does, and dashes and underscores, as encoding/json/v2 does.
-func differInFold(members []member) bool {
+func (w *writer) differInFold(members []member) bool {
 	if len(members) < 2 {
 		return true
 	}
-	seen := make(map[string]bool, len(members))
+	w.sorting, w.folded = slices.Grow(w.sorting[:0], len(members)), w.folded[:0]
 	for _, m := range members {
-		folded := strings.Map(fold, string(m.key))
-		if seen[folded] {
+		start := len(w.folded)
+		for key := w.key(m); len(key) > 0; {
+			c, size := utf8.DecodeRune(key)
+			if c = fold(c); c >= 0 {
+				w.folded = utf8.AppendRune(w.folded, c)
+			}
+			key = key[size:]
+		}
+		w.sorting = append(w.sorting, newEntry(w.folded[start:], start))
+	}
+	compare := w.compare(func(e entry) []byte { return w.folded[e.at : e.at+e.length] })
+	slices.SortFunc(w.sorting, compare)
+	for i := range len(w.sorting) - 1 {
+		if compare(w.sorting[i], w.sorting[i+1]) == 0 {
 			return false
 		}
-		seen[folded] = true
 	}
 	return true
 }
@@ -197,27 +383,8 @@ func fold(c rune) rune {
 	}
 }
 
-// sort writes the members of the object that was written last by their keys, of equal ones the
-// last.
-func (w *writer) sort(members []member) {
-	start := members[0].start
-	written := bytes.Clone(w.b[start:])
-	slices.SortStableFunc(members, func(a, b member) int { return bytes.Compare(a.key, b.key) })
-	w.b = w.b[:start]
-	for i, m := range members {
-		if i+1 < len(members) && bytes.Equal(members[i+1].key, m.key) {
-			w.ambiguous = true
-			continue
-		}
-		if len(w.b) > start {
-			w.b = append(w.b, ',')
-		}
-		w.b = append(w.b, written[m.start-start:m.end-start]...)
-	}
-}
-
-// text writes a string, and returns it decoded.
-func (w *writer) text() ([]byte, error) {
+// text writes a string. One with an escape it adds to the keys, decoded.
+func (w *writer) text() {
 	start, asItIs, ascii := w.at, true, true
 	for w.at++; w.raw[w.at] != '"'; w.at++ {
 		switch c := w.raw[w.at]; {
@@ -234,37 +401,94 @@ func (w *writer) text() ([]byte, error) {
 	quoted := w.raw[start:w.at]
 	if asItIs && (ascii || utf8.Valid(quoted)) {
 		w.b = append(w.b, quoted...)
-		return quoted[1 : len(quoted)-1], nil
+		return
 	}
-	var decoded string
-	if err := json.Unmarshal(quoted, &decoded); err != nil {
-		return nil, err
-	}
-	if replaced(quoted, decoded) {
-		w.ambiguous = true
-	}
-	encoded, err := Marshal(decoded)
-	w.b = append(w.b, encoded...)
-	return []byte(decoded), err
+	decoded := len(w.keys)
+	w.keys = slices.Grow(w.keys, len(quoted))
+	w.decode(quoted[1 : len(quoted)-1])
+	w.b = slices.Grow(w.b, len(w.keys)-decoded+len(`""`))
+	w.quote(w.keys[decoded:])
 }
 
-// replaced reports whether encoding/json has put U+FFFD in the place of something else when it
-// decoded a quoted text.
-func replaced(quoted []byte, decoded string) bool {
-	found := strings.Count(decoded, "\ufffd")
-	if found == 0 {
-		return false
-	}
-	meant := bytes.Count(quoted, []byte("\ufffd"))
-	for i := 0; i < len(quoted); i++ {
-		if quoted[i] != '\\' {
-			continue
+// decode adds a text to the keys, as encoding/json decodes it: U+FFFD is in the place of half a surrogate
+// pair, and of what is not UTF-8.
+func (w *writer) decode(text []byte) {
+	for i := 0; i < len(text); {
+		switch c := text[i]; {
+		case c >= utf8.RuneSelf:
+			r, size := utf8.DecodeRune(text[i:])
+			w.ambiguous = w.ambiguous || r == utf8.RuneError && size == 1
+			w.keys = utf8.AppendRune(w.keys, r)
+			i += size
+		case c != '\\':
+			w.keys = append(w.keys, c)
+			i++
+		case text[i+1] != 'u':
+			w.keys = append(w.keys, unescaped[text[i+1]])
+			i += 2
+		default:
+			r, size := escaped(text[i:])
+			w.ambiguous = w.ambiguous || r < 0
+			w.keys = utf8.AppendRune(w.keys, r) // U+FFFD for what is less than 0
+			i += size
 		}
-		if i++; quoted[i] == 'u' && strings.EqualFold(string(quoted[i+1:i+5]), "fffd") {
-			meant++
+	}
+}
+
+// unescaped has the characters behind a backslash, but for u.
+var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// escaped returns the character of the escape \uXXXX that text begins with, or of two that are a surrogate
+// pair; it is less than 0 for half a pair.
+func escaped(text []byte) (r rune, size int) {
+	r = codeUnit(text)
+	if !utf16.IsSurrogate(r) {
+		return r, 6
+	}
+	if len(text) >= 12 && text[6] == '\\' && text[7] == 'u' {
+		if r = utf16.DecodeRune(r, codeUnit(text[6:])); r != utf8.RuneError {
+			return r, 12
 		}
 	}
-	return found > meant
+	return -1, 6
+}
+
+func codeUnit(escape []byte) (unit rune) {
+	for _, c := range escape[2:6] {
+		switch {
+		case c >= 'a':
+			c -= 'a' - 10
+		case c >= 'A':
+			c -= 'A' - 10
+		default:
+			c -= '0'
+		}
+		unit = unit<<4 | rune(c)
+	}
+	return unit
+}
+
+// quote writes valid text as [Marshal] does.
+func (w *writer) quote(text []byte) {
+	const hex = "0123456789abcdef"
+	w.b = append(w.b, '"')
+	for i, c := range text {
+		switch {
+		case c == '"', c == '\\':
+			w.b = append(w.b, '\\', c)
+		case c < ' ':
+			if short := strings.IndexByte("\b\f\n\r\t", c); short >= 0 {
+				w.b = append(w.b, '\\', "bfnrt"[short])
+			} else {
+				w.b = append(w.b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+			}
+		case c&^1 == 0xA8 && i >= 2 && text[i-1] == 0x80 && text[i-2] == 0xE2: // U+2028 or U+2029
+			w.b = append(w.b[:len(w.b)-2], '\\', 'u', '2', '0', '2', hex[c&15])
+		default:
+			w.b = append(w.b, c)
+		}
+	}
+	w.b = append(w.b, '"')
 }
 
 func (w *writer) number() (err error) {
@@ -279,6 +503,13 @@ func (w *writer) number() (err error) {
 		}
 	}
 	literal := w.raw[start:w.at]
+	if !w.spelled && whole {
+		significant := bytes.TrimRight(literal, "0")
+		if n := len(significant); n > 0 && n < len(literal) && significant[n-1] != '-' {
+			w.b = strconv.AppendInt(append(append(w.b, significant...), 'e'), int64(len(literal)-n), 10)
+			return nil
+		}
+	}
 	if w.spelled || whole && literal[len(literal)-1] != '0' {
 		w.b = append(w.b, literal...)
 		return nil
@@ -291,7 +522,7 @@ func (w *writer) number() (err error) {
 func appendNumber(b []byte, literal string) ([]byte, error) {
 	digits, exponent, ok := SplitNumber(literal)
 	if !ok {
-		return nil, fmt.Errorf("number out of range: %.48q", literal)
+		return nil, fmt.Errorf("number out of range: %.48q", strings.Clone(literal)) // so that no other is on the heap
 	}
 	whole, fraction, _ := strings.Cut(digits, ".")
 	exponent -= len(fraction)

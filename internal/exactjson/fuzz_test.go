@@ -32,6 +32,7 @@ func FuzzCanonical(f *testing.F) {
 			return
 		}
 		require.Equal(t, string(want), string(one))
+		requireLittleWork(t, a, "work")
 		written, found, err := exactjson.AppendCanonical([]byte("x"), a)
 		require.NoError(t, err)
 		require.Equal(t, "x"+string(want), string(written))

@@ -1,0 +1,8 @@
+package exactjson
+
+// Work returns how many bytes are written, and how many keys compared, to have valid JSON in its one spelling or its one reading.
+func Work(raw []byte, spelled bool) int {
+	w := writer{raw: raw, spelled: spelled}
+	_ = w.all()
+	return w.work
+}
