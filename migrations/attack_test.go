@@ -43,7 +43,7 @@ func TestNoRoleReachesTheTables(t *testing.T) {
 	_, err := superuser.Exec(t.Context(), writeTo("a-1"))
 	require.NoError(t, err)
 	before := dump(t, url)
-	for _, role := range []string{"", "in role dibs_reader", "in role dibs_writer", "in role dibs_admin", "in role message_store", "in role dibs_reader, dibs_writer, dibs_admin, message_store"} {
+	for _, role := range []string{"", "in role dibs_reader", "in role dibs_writer", "in role dibs_worker", "in role dibs_operator", "in role dibs_admin", "in role message_store", "in role " + strings.Join(allRoles, ", ")} {
 		conn, _ := connectAs(t, url, role)
 		for _, statement := range []string{
 			// To read, also by errors, plans and statistics that give a row away.
@@ -192,7 +192,7 @@ func plant(t *testing.T, superuser, conn *pgx.Conn) {
 func TestPlantedNamesChangeNothing(t *testing.T) {
 	t.Parallel()
 	url, superuser := migrated(t)
-	conn, _ := connectAs(t, url, "in role dibs_writer, dibs_admin, message_store")
+	conn, _ := connectAs(t, url, "in role "+strings.Join(allRoles, ", "))
 	plant(t, superuser, conn)
 	for _, statement := range []string{
 		"select split_part('a', 'b', 1)", "select 'a'::pg_catalog.text = 'b'::pg_catalog.text", "select lock_key('a'::pg_catalog.text)",

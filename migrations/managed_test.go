@@ -115,7 +115,7 @@ func (m managed) requireOwner(url, owner string) {
 func rolesAreMadeLater(t *testing.T, m managed) {
 	t.Helper()
 	byUp, byPsql, byHand := m.database("by_up"), m.database("by_psql"), m.database("by_hand")
-	missing := []string{"dibs_admin", "dibs_reader", "dibs_writer", "message_store"}
+	missing := []string{"dibs_admin", "dibs_operator", "dibs_reader", "dibs_worker", "dibs_writer", "message_store"}
 	for _, url := range []string{byUp, byHand} {
 		require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))
 		require.NoError(t, migrations.Up(t.Context(), connect(t, url), nil))

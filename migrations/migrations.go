@@ -20,10 +20,11 @@
 // # Roles
 //
 // The first file makes the role dibs_owner, which owns everything and cannot log in, and
-// the roles dibs_writer, dibs_reader and dibs_admin, whose members may call functions and
-// nothing else:
+// the roles dibs_reader, dibs_writer, dibs_worker, dibs_operator and dibs_admin, whose members
+// may call functions and nothing else. A service that works on queues, sagas or relays is a
+// member of dibs_worker, and any other of dibs_writer:
 //
-//	grant dibs_writer to my_service;
+//	grant dibs_worker to my_service;
 //
 // Making a role takes CREATEROLE, and nothing here takes more. Without it the missing
 // roles stay missing, and without dibs_owner everything belongs to the migrating user.

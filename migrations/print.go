@@ -13,9 +13,9 @@ const printHead = `-- Makes a message store in the schema %[1]s, or brings the o
 --	psql -X -d app -f dibs.sql
 --
 -- It is one transaction, and does what dibs migrate up does. A file that was applied
--- before is not applied again. It makes the roles dibs_owner, dibs_writer, dibs_reader,
--- dibs_admin and message_store where they are missing and the user has CREATEROLE;
--- nothing in it takes a superuser.
+-- before is not applied again. It makes the roles dibs_owner, dibs_reader, dibs_writer,
+-- dibs_worker, dibs_operator, dibs_admin and message_store where they are missing and the
+-- user has CREATEROLE; nothing in it takes a superuser.
 `
 
 // Print writes the SQL that [Up] runs as a script for psql, for a review before it is run by hand.
@@ -66,7 +66,7 @@ func write(w io.Writer, config *Config, head, tail string) error {
 var roles string
 
 // PrintRoles writes the SQL that makes the roles, for servers on which another user than
-// the migrating one makes roles. It takes CREATEROLE.
+// the migrating one makes roles. It takes CREATEROLE. A role that is there already stays as it is.
 func PrintRoles(w io.Writer) error {
 	if w == nil {
 		return fmt.Errorf("print roles: %w", errNoWriter)

@@ -26,6 +26,9 @@ var (
 	wantedRights string
 )
 
+// allRoles are those that clients are members of, in the order of testdata/rights.txt.
+var allRoles = []string{"dibs_reader", "dibs_writer", "dibs_worker", "dibs_operator", "dibs_admin", "message_store"}
+
 func parseRights(t *testing.T, text string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -72,7 +75,7 @@ func TestRightsAreTheseAndNoOther(t *testing.T) {
 		_, err := conn.Exec(context.WithoutCancel(t.Context()), "drop role "+stranger)
 		require.NoError(t, err)
 	})
-	roles := []string{"dibs_reader", "dibs_writer", "dibs_admin", "message_store", stranger}
+	roles := append(slices.Clone(allRoles), stranger)
 
 	wanted, is := parseRights(t, wantedRights), rightsIn(t, conn, roles...)
 
@@ -93,7 +96,7 @@ func TestGrantThatIsNotInTheMatrixIsSeen(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Migrated(t))
 	wanted := parseRights(t, wantedRights)
-	roles := []string{"dibs_reader", "dibs_writer", "dibs_admin", "message_store"}
+	roles := allRoles
 	require.Equal(t, wanted, rightsIn(t, conn, roles...))
 	for _, change := range []string{
 		"grant select on dibs.messages to dibs_reader", "grant insert (type) on dibs.messages to dibs_writer",
@@ -145,7 +148,7 @@ func TestDefinersResolveNamesThemselves(t *testing.T) {
 func TestNullsAndHugeArraysAreRefused(t *testing.T) {
 	t.Parallel()
 	url, superuser := migrated(t)
-	conn, user := connectAs(t, url, "in role dibs_writer, dibs_admin, message_store")
+	conn, user := connectAs(t, url, "in role "+strings.Join(allRoles, ", "))
 	const calls = `
 		select p.proname::text, n.nspname = 'dibs', format('select count(*) from %s.%I(%s)', n.nspname, p.proname,
 			(select string_agg('null::' || format_type(a.type, null), ', ' order by a.n) from unnest(p.proargtypes::oid[]) with ordinality a (type, n)))
@@ -199,7 +202,7 @@ func TestEpochIsRaisedOnceByAnyID(t *testing.T) {
 	url, superuser := migrated(t)
 	raised := func() string { return one[string](t, superuser, "select concat(number, '.', id) from dibs.epochs") }
 	before := raised()
-	for _, role := range []string{"", "in role dibs_reader", "in role dibs_writer", "in role message_store", "in role dibs_reader, dibs_writer, message_store"} {
+	for _, role := range []string{"", "in role dibs_reader", "in role dibs_writer", "in role message_store", "in role dibs_reader, dibs_writer, dibs_worker, dibs_operator, message_store"} {
 		conn, _ := connectAs(t, url, role)
 		for _, id := range []string{"", "null", "'00000000-0000-0000-0000-000000000000'", "gen_random_uuid()"} {
 			_, err := conn.Exec(t.Context(), "select dibs.raise_epoch("+id+")")

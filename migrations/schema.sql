@@ -1,10 +1,12 @@
 -- Makes the roles, the schema, the table of installed files, and the function that installs a
 -- file. It comes first each time, and leaves existing objects as they are.
 --
--- dibs_owner owns everything and cannot log in. A member of dibs_writer may call the functions
--- that write and those that read; a member of dibs_reader, those that read; a member of
--- dibs_admin, those that read, report, trim, delete and raise the epoch. No role has rights on a
--- table. Roles belong to the server: its schemas and databases share them.
+-- dibs_owner owns everything and cannot log in. A member of dibs_reader may call the functions that
+-- read; of dibs_writer those that read and write; of dibs_worker these and those by which a worker
+-- takes the items of queues; of dibs_operator those of a writer, and the one that changes items and
+-- pauses queues; of dibs_admin those that read, report, trim, delete, change and remove queues, and
+-- raise the epoch. No role has rights on a table, and none is a member of another. Roles belong to
+-- the server: its schemas and databases share them.
 --
 -- A statement waits 10 seconds for a lock and works for 5 minutes at most; the settings
 -- dibs.lock_timeout and dibs.statement_timeout of the session change these bounds. The wait for
@@ -46,7 +48,7 @@ end if;
 -- Making a role takes CREATEROLE. Without it the missing roles stay missing, and
 -- everything belongs to the migrating user. dibs.grant_rights gives a role that is made
 -- later its rights.
-foreach role in array array['dibs_owner', 'dibs_writer', 'dibs_reader', 'dibs_admin'] loop
+foreach role in array array['dibs_owner', 'dibs_writer', 'dibs_reader', 'dibs_worker', 'dibs_operator', 'dibs_admin'] loop
   continue when to_regrole(role) is not null;
   begin
     execute format('create role %I nologin', role);
@@ -115,6 +117,9 @@ if to_regclass('dibs.migrations') is null then
 end if;
 end
 $schema$;
+
+-- What 0001_messages.sql grants to the other roles.
+grant usage on schema dibs to dibs_worker, dibs_operator;
 
 comment on table dibs.migrations is
 'The files that were installed here: the SHA-256 of each, the version of the schema that it came with, and the rights that it grants.';

@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/outbox"
@@ -56,6 +57,24 @@ func openPlace(ctx context.Context, kind, place string) (_ *messagestore.Store, 
 		return nil, nil, err
 	}
 	return must.New(messagestore.New(driver, nil)), func() { _ = driver.Close() }, nil
+}
+
+// A relay needs the role of a worker, and no more.
+func TestARelayNeedsTheRoleOfAWorker(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Migrated(t)
+	relayAs := func(role string) error {
+		store := must.New(messagestore.New(must.New(postgres.New(pgtest.ConnectAs(t, url, role), nil)), nil))
+		_, err := store.Write(t.Context(), "payments:outgoing-42", messagestore.AnyVersion, messagestore.Raw{Type: "Paid", Data: []byte(`{}`)})
+		require.NoError(t, err)
+		sink := must.New(outbox.Into(must.New(messagestore.New(memory.New(), nil)), func(m *outbox.Message) messagestore.StreamName { return messagestore.Category("copy").Stream(m.Key()) }))
+		return relayOf(store, sink, nil).CatchUp(t.Context())
+	}
+
+	err := relayAs("dibs_writer")
+	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
+	require.ErrorContains(t, err, "grant dibs_worker to the user of this connection")
+	require.NoError(t, relayAs("dibs_worker"))
 }
 
 func TestAMessageIsWrittenToAnotherStoreAsItIs(t *testing.T) {

@@ -385,3 +385,27 @@ func name(t *testing.T) string {
 	t.Helper()
 	return filepath.Base(t.Name())
 }
+
+// A producer needs no right to the queue's items, also in a transaction of its own. A worker without the right ends with an error that
+// names the role.
+func TestAWriterInsertsAndDoesNotWork(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.PoolAs(t, "dibs_writer")
+	q := must.New(queue.New(must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
+	_, err := q.Insert(t.Context(), Send{To: "ann"}, &queue.InsertOpts{Unique: "ann", UniqueUntil: queue.UntilFinished})
+	require.NoError(t, err)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := q.InsertTx(t.Context(), must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), Send{To: "bob"}, nil)
+		return err
+	}))
+
+	ended := make(chan error, 1)
+	none := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
+	go func() { ended <- q.Work(t.Context(), none, nil) }()
+
+	err = await.Receive(t, "the end of Work", ended)
+	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
+	require.ErrorContains(t, err, "grant dibs_worker to the user of this connection")
+	_, err = q.Receive(t.Context(), 1, nil)
+	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
+}

@@ -18,10 +18,25 @@ import (
 	"github.com/dibs-go/dibs/saga"
 )
 
-// onPostgres returns a store in a database that no other test uses.
+// onPostgres returns a store in a database that no other test uses, with the rights of a worker and no more.
 func onPostgres(t *testing.T) *messagestore.Store {
 	t.Helper()
-	return must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, pgtest.Migrated(t)), nil)), nil))
+	return must.New(messagestore.New(must.New(postgres.New(pgtest.ConnectAs(t, pgtest.Migrated(t), "dibs_worker"), nil)), nil))
+}
+
+// A process without the right says which role it needs, and ends; it begins sagas all the same.
+func TestAWriterBeginsSagasAndRunsNone(t *testing.T) {
+	t.Parallel()
+	store := must.New(messagestore.New(must.New(postgres.New(pgtest.ConnectAs(t, pgtest.Migrated(t), "dibs_writer"), nil)), nil))
+	s := travelWith(t, store, newWorld(), nil, soon)
+	begin(t, s, "7", trip{"LIS"})
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(t.Context()) }()
+
+	err := await.Receive(t, "the end of Run", ended)
+
+	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
+	require.ErrorContains(t, err, "grant dibs_worker to the user of this connection")
 }
 
 // soon has the next attempt come at once, for tests in real time.

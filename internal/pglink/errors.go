@@ -165,13 +165,20 @@ func WithHint(err error, hint string) error {
 	return err
 }
 
-// Roles that the migrations grant rights to, and the functions that only these may call.
+// Roles that the migrations grant rights to, and the functions that readers may not call. Of several roles
+// that may call one, it is with the role whose task it is.
 var roles = []struct {
 	name      string
 	functions []string
 }{
-	{"dibs_admin", []string{"trim", "delete_stream", "forget", "raise_epoch", "category_streams", "verify_table", "verify_store", "verify_category"}},
-	{"dibs_writer", []string{"append", "append_one", "append_each", "append_shared", "find_messages", "trim_checkpoints"}},
+	{"dibs_writer", []string{
+		"append", "append_one", "append_each", "append_several", "append_shared", "find_messages", "ring", "stage", "trim_checkpoints",
+	}},
+	{"dibs_worker", []string{"queue_take", "queue_ready", "queue_extend", "queue_leave", "queue_finish"}},
+	{"dibs_operator", []string{"queue_change"}},
+	{"dibs_admin", []string{
+		"trim", "delete_stream", "forget", "queue_remove", "raise_epoch", "category_streams", "verify_category", "verify_queues", "verify_store", "verify_table",
+	}},
 }
 
 // roleFor names the role that has the right that is missing. The object is the last word of the
@@ -185,7 +192,7 @@ func roleFor(err error) string {
 			}
 		}
 	}
-	return "dibs_reader to read, dibs_writer to write, or dibs_admin to trim, delete and verify,"
+	return "dibs_reader to read, dibs_writer to write, dibs_worker to work on queues, or dibs_admin to trim, delete and verify,"
 }
 
 // closedError makes an error of a handle that was closed match [ErrClosed].

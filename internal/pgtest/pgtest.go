@@ -269,12 +269,17 @@ func Connect(t testing.TB, url string) *pgxpool.Pool {
 	return configured(t, url, func(*pgxpool.Config) {})
 }
 
-// PoolAs returns a pool on the shared database of a login user that is a member of role and no
-// other. The user is dropped when the test ends.
+// PoolAs is [ConnectAs] on the shared database.
 func PoolAs(t testing.TB, role string) *pgxpool.Pool {
 	t.Helper()
 	Pool(t) // roles are made by the migrations
-	url := URL(t)
+	return ConnectAs(t, URL(t), role)
+}
+
+// ConnectAs returns a pool on the database of a login user that is a member of role, which may be several with
+// commas, and no other. The user is dropped when the test ends.
+func ConnectAs(t testing.TB, url, role string) *pgxpool.Pool {
+	t.Helper()
 	user, password := "test_"+unique(), unique()
 	must(t, url, fmt.Sprintf("create role %s login password '%s' in role %s", user, password, role))
 	t.Cleanup(func() { run(t, url, "drop owned by "+user+"; drop role "+user) })

@@ -41,6 +41,9 @@ func (d *Driver) queue(of queuing.Queue, keep bool) (*queue, error) {
 		q = nil
 	}
 	if q == nil {
+		if keep && d.queuesOf(of.Category) >= queuing.MaxQueues {
+			return nil, queuing.ErrTooManyQueues
+		}
 		q = &queue{
 			driver: d, of: of, rows: map[messagestore.GlobalPosition]queuestate.Row{}, sessions: map[int64]time.Time{},
 			notes: map[int64]queuing.Notes{}, log: map[messagestore.GlobalPosition][]queuing.Entry{},
@@ -50,6 +53,16 @@ func (d *Driver) queue(of queuing.Queue, keep bool) (*queue, error) {
 		return nil, messagestore.NewInvalidError("category", string(of.Category), "queue "+of.Name+" reads "+string(q.of.Category))
 	}
 	return q, nil
+}
+
+// queuesOf counts the queues of a category.
+func (d *Driver) queuesOf(category messagestore.Category) (n int) {
+	for _, q := range d.queues {
+		if q.of.Category == category && !q.removed {
+			n++
+		}
+	}
+	return n
 }
 
 // onQueue calls f with a queue, which is there from then on if keep is set.

@@ -36,7 +36,7 @@ func TestCheckNamesTheMissingRight(t *testing.T) {
 	none := storeOver(pgtest.PoolAs(t, "message_store"))
 	err = none.CheckReading(t.Context())
 	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
-	require.ErrorContains(t, err, "grant dibs_reader to read, dibs_writer to write, or dibs_admin to trim, delete and verify, to the user of this connection")
+	require.ErrorContains(t, err, "grant dibs_reader to read, dibs_writer to write, dibs_worker to work on queues, or dibs_admin to trim, delete and verify, to the user of this connection")
 }
 
 // A connection that was good before is asked again.

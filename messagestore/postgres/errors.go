@@ -88,6 +88,8 @@ func (d *Driver) failed(err error) error {
 		return messagestore.NewInvalidError(strings.TrimPrefix(e.Message, "invalid "), nil, "the database refuses it")
 	case ok && e.Code == "DB004":
 		return queuing.ErrRemoved
+	case ok && e.Code == "DB005":
+		return queuing.ErrTooManyQueues
 	}
 	return matched(pglink.Failed(err))
 }

@@ -11,8 +11,9 @@
 //	store, err := messagestore.New(driver, nil)
 //
 // or, with a pool of the driver's own, [Open]. The schema is made by package
-// migrations. The user needs no more than to be a member of the role dibs_writer,
-// or of dibs_reader to read only: all access is by functions.
+// migrations. The user needs no more than to be a member of the role dibs_writer, of dibs_worker
+// to work on queues, sagas or relays as well, or of dibs_reader to read only: all access is by
+// functions.
 //
 // # In a transaction of the caller's
 //

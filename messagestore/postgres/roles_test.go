@@ -3,17 +3,22 @@ package postgres_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
@@ -51,12 +56,98 @@ func TestReaderReadsAndCannotWrite(t *testing.T) {
 	}
 }
 
+// A producer inserts, with a transaction of its own too, and cannot touch what others work on. The error names the role that may.
+func TestWriterDoesNotWorkOnQueues(t *testing.T) {
+	t.Parallel()
+	of := queuing.Queue{Name: string(storetest.Category(t))}
+	of.Category = messagestore.Category(of.Name)
+	worker := must.New(postgres.New(pgtest.PoolAs(t, "dibs_worker"), nil))
+	write(t, must.New(messagestore.New(worker, nil)), of.Category.Stream("1"), messagestore.NoStream, opened())
+	take := queuing.Take{Queue: of, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour, Want: 1}
+	taken, err := worker.QueueTake(t.Context(), take)
+	require.NoError(t, err)
+	out := taken.Items[0].Delivery()
+
+	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_operator", "dibs_admin"} {
+		other := must.New(postgres.New(pgtest.PoolAs(t, role), nil))
+		for name, call := range map[string]func() error{
+			"take":  func() error { _, err := other.QueueTake(t.Context(), take); return err },
+			"ready": func() error { _, err := other.QueueReady(t.Context(), of); return err },
+			"extend": func() error {
+				_, err := other.QueueExtend(t.Context(), queuing.Extension{Queue: of, Session: 1, Lease: time.Hour})
+				return err
+			},
+			"leave":  func() error { return other.QueueLeave(t.Context(), queuing.Leave{Queue: of, Session: 1}) },
+			"finish": func() error { _, err := other.QueueFinish(t.Context(), of, []queuing.Delivery{out}); return err },
+		} {
+			err := call()
+			require.ErrorIs(t, err, messagestore.ErrNotPermitted, role+" "+name)
+			require.ErrorContains(t, err, "grant dibs_worker to the user of this connection", role+" "+name)
+		}
+	}
+	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_worker"} {
+		other := must.New(postgres.New(pgtest.PoolAs(t, role), nil))
+		for _, c := range []queuing.Change{
+			{Queue: of, Action: queuing.Pause},
+			{Queue: of, Action: queuing.Resume},
+			{Queue: of, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{out.Position}},
+			{Queue: of, Action: queuing.Drop, Positions: []messagestore.GlobalPosition{out.Position}},
+			{Queue: of, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{out.Position}},
+		} {
+			_, err := other.QueueChange(t.Context(), c)
+			require.ErrorIs(t, err, messagestore.ErrNotPermitted, role)
+			require.ErrorContains(t, err, "grant dibs_operator to the user of this connection", role)
+		}
+	}
+	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_worker", "dibs_operator"} {
+		_, err := must.New(postgres.New(pgtest.PoolAs(t, role), nil)).QueueRemove(t.Context(), queuing.Removal{Queue: of, Unfinished: true})
+		require.ErrorIs(t, err, messagestore.ErrNotPermitted, role)
+		require.ErrorContains(t, err, "grant dibs_admin to the user of this connection", role)
+	}
+
+	item, err := worker.QueueItem(t.Context(), of, out.Position)
+	require.NoError(t, err)
+	require.Equal(t, queuing.Out, item.State)
+	require.Equal(t, int64(1), item.Session)
+}
+
+// A right that is missing is one that the error tells how to get.
+func TestDeniedFunctionNamesARoleThatMayCallIt(t *testing.T) {
+	t.Parallel()
+	rows, err := pgtest.Pool(t).Query(t.Context(), `
+		select p.proname::text, array_agg(r.role order by r.n), count(*) filter (where r.role = 'dibs_reader') > 0
+		from pg_proc p
+		cross join unnest('{dibs_reader,dibs_writer,dibs_worker,dibs_operator,dibs_admin}'::text[]) with ordinality r (role, n)
+		where p.pronamespace = 'dibs'::regnamespace and has_function_privilege(r.role, p.oid, 'execute')
+		group by 1`)
+	require.NoError(t, err)
+	type granted struct {
+		Function string
+		Roles    []string
+		Readers  bool
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[granted])
+	require.NoError(t, err)
+	require.Greater(t, len(all), 30)
+	for _, f := range all {
+		text := pglink.Failed(&pgconn.PgError{Severity: "ERROR", Code: pglink.Denied, Message: "permission denied for function " + f.Function}).Error()
+		if f.Readers {
+			require.Contains(t, text, "grant dibs_reader to read, ", f.Function)
+			continue
+		}
+		_, after, _ := strings.Cut(text, ": grant ")
+		role, _, _ := strings.Cut(after, " ")
+		require.Contains(t, f.Roles, role, f.Function)
+		require.Equal(t, "grant "+role+" to the user of this connection", "grant "+after, f.Function)
+	}
+}
+
 // In a database of its own: some statements take a table's lock before the server looks at the rights, and
 // would wait for a transaction of another test, which then waits for them.
 func TestNobodyHasRightsOnTables(t *testing.T) {
 	t.Parallel()
 	url := ownDatabase(t)
-	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_admin", "message_store"} {
+	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_worker", "dibs_operator", "dibs_admin", "message_store"} {
 		pool := pgtest.Connect(t, with(t, url, "user", loginIn(t, url, role)))
 		for _, statement := range []string{
 			"select from dibs.messages", "select id from dibs.messages limit 1", "table dibs.migrations",
@@ -138,4 +229,27 @@ func requireDenied(t *testing.T, err error, args ...any) {
 	refused, ok := errors.AsType[*pgconn.PgError](err)
 	require.True(t, ok, append([]any{fmt.Sprint(err) + ": %s %s"}, args...)...)
 	require.Equal(t, "42501", refused.Code, args...)
+}
+
+// As docs/trust.md says: roles are the server's, so what separates services is the right to connect.
+func TestASchemaSeparatesNoRightsAndADatabaseDoes(t *testing.T) {
+	t.Parallel()
+	url := ownDatabase(t)
+	admin := pgtest.Connect(t, url)
+	_, schema := pgtest.SchemaInShared(t)
+	shared := pgtest.PoolAs(t, "dibs_writer")
+	for _, in := range []string{"dibs", schema} {
+		store := must.New(messagestore.New(must.New(postgres.New(shared, &postgres.Config{Schema: in})), nil))
+		write(t, store, storetest.Category(t).Stream("1"), messagestore.NoStream, opened())
+	}
+	user := loginIn(t, url, "dibs_writer")
+	_, err := admin.Exec(t.Context(), "do $$ begin execute format('revoke connect on database %I from public', current_database()); end $$")
+	require.NoError(t, err)
+
+	_, err = pgtest.Connect(t, with(t, url, "user", user)).Exec(t.Context(), "select 1")
+	requireDenied(t, err)
+	_, err = admin.Exec(t.Context(), "do $$ begin execute format('grant connect on database %I to "+user+"', current_database()); end $$")
+	require.NoError(t, err)
+
+	write(t, must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, with(t, url, "user", user)), nil)), nil)), storetest.Category(t).Stream("1"), messagestore.NoStream, opened())
 }

@@ -97,6 +97,10 @@ const (
 	// MaxItems is how many items one call reserves, finishes or lists at most.
 	MaxItems = 1000
 
+	// MaxQueues is how many queues a category has at most, without those that were removed: a trim asks each of them for
+	// each message. A call that would make one more is refused with [ErrTooManyQueues].
+	MaxQueues = 100
+
 	// MaxFailures bounds [Policy].MaxFailures.
 	MaxFailures = 32_767
 
@@ -327,6 +331,10 @@ type removedError struct{}
 func (removedError) Error() string { return "the queue was removed" }
 
 func (removedError) Is(target error) bool { return target == disposition.ErrLasting }
+
+// ErrTooManyQueues is matched by the error of a call that would make a queue of a category that has [MaxQueues]. Nothing was
+// changed, and no other attempt helps until a queue of the category is removed.
+var ErrTooManyQueues error = disposition.LastingError(fmt.Sprintf("the category has %d queues, and no more are made: remove those that nothing works on", MaxQueues))
 
 // MaxWaiting bounds the count of [RemovedQueue].Waiting.
 const MaxWaiting = 100_000

@@ -117,7 +117,10 @@ func queueOf(ctx context.Context, db queryer, of queuing.Queue, keep bool) (q *q
 	case q.removed && keep:
 		return nil, queuing.ErrRemoved, nil
 	case !found && keep:
-		_, err = scanOne(ctx, db, queueAddSQL, []any{of.Name, string(of.Category)}, &q.id)
+		found, err = scanOne(ctx, db, queueAddSQL, []any{of.Name, string(of.Category), queuing.MaxQueues}, &q.id)
+		if err == nil && !found {
+			return nil, queuing.ErrTooManyQueues, nil
+		}
 	}
 	return q, nil, err
 }

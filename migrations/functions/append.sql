@@ -320,4 +320,4 @@ category from which messages were removed since the transaction began.
 A stream that was deleted goes on after its tombstone, also one that was erased with its name: its version is the
 tombstone''s, so it is never first written again. An id whose message was removed is not known any more.';
 
-grant execute on function dibs.append to dibs_writer;
+grant execute on function dibs.append to dibs_writer, dibs_worker, dibs_operator;

@@ -232,4 +232,4 @@ write before it, and all that are one have one letter, but for the a of an id th
 another transaction, 55006 after a second of waiting for one that has one of the ids, and 23505 after a write without the
 lock: then nothing of it was written, and each is for append. As with append_one, the client validates the content of the messages.';
 
-grant execute on function dibs.append_each to dibs_writer;
+grant execute on function dibs.append_each to dibs_writer, dibs_worker, dibs_operator;

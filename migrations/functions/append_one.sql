@@ -69,4 +69,4 @@ is of the stream; id is the message that an id conflict is with. Raises 23505 wh
 is recorded already: append tells the outcome then. For clients that validate the content of messages: it looks at names and
 types, and whether data and metadata are objects that are not too large.';
 
-grant execute on function dibs.append_one to dibs_writer;
+grant execute on function dibs.append_one to dibs_writer, dibs_worker, dibs_operator;

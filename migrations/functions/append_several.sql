@@ -73,4 +73,4 @@ last message. A version conflict is of the stream; id is the message that an id 
 find out by trying that an id is recorded already: append tells the outcome then. As with append_one, the client validates the
 content of the messages.';
 
-grant execute on function dibs.append_several to dibs_writer;
+grant execute on function dibs.append_several to dibs_writer, dibs_worker, dibs_operator;

@@ -67,4 +67,4 @@ the answer in another transaction. marked says that the category was written to 
 raises 40001; null says that lock_shared has locked the stream already. Several calls of one transaction come in the order of their streams'' names by bytes. Does not notify: see ring. As
 with append_one, the client validates the content of the messages.';
 
-grant execute on function dibs.append_shared to dibs_writer;
+grant execute on function dibs.append_shared to dibs_writer, dibs_worker, dibs_operator;

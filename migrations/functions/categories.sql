@@ -24,4 +24,4 @@ $$;
 comment on function dibs.categories(text) is
 'The names of the categories there are, in order: those that hold the text, or all. It looks into the index once for each.';
 
-grant execute on function dibs.categories to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.categories to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

@@ -50,4 +50,4 @@ $$;
 comment on function dibs.count_category(text, bigint, bigint, text[], text, integer, integer) is
 'How many messages read_category would return, page after page, from a global position on; it stops counting at max_messages.';
 
-grant execute on function dibs.count_category to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.count_category to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

@@ -24,4 +24,4 @@ comment on function dibs.epoch() is
 'The same for as long as no commit is lost, and sometimes another though none was: the server''s identifier, its timeline, and,
 by number and id, the epoch that dibs.raise_epoch has raised. Without rights to ask for them, the first two are empty.';
 
-grant execute on function dibs.epoch to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.epoch to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

@@ -64,4 +64,4 @@ fences that is on its way. That holds once this is committed. A trimmed message 
 dibs.trim spares. Raises DB001 for more than 1000 ids, and, if it does not find all, DB002 for a stream that was deleted and
 0A000 above READ COMMITTED, where a transaction does not see the writes since it began.';
 
-grant execute on function dibs.find_messages to dibs_writer;
+grant execute on function dibs.find_messages to dibs_writer, dibs_worker, dibs_operator;

@@ -25,4 +25,4 @@ $$;
 comment on function dibs.heads(text[]) is
 'The global position of the last message of each category that readers may read, in the order given; 0 for none.';
 
-grant execute on function dibs.heads to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.heads to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

@@ -26,4 +26,4 @@ $$;
 
 comment on function dibs.last_message(text, text) is 'The last message of a stream, or the last of a type; no row if there is none.';
 
-grant execute on function dibs.last_message to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.last_message to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

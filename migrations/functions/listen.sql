@@ -15,4 +15,4 @@ comment on function dibs.listen() is
 'Has this session hear on the channel dibs_messages of writes with notify, to its end. A write that it does not hear of can be
 read when this call has been committed.';
 
-grant execute on function dibs.listen to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.listen to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

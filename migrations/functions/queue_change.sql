@@ -109,4 +109,4 @@ comment on function dibs.queue_change(text, text, text, bigint[], text) is
 'Does to items what an operator asks for, and returns the positions of those that were in a state for it: retry offers later, suspended
 and dead ones now, drop finishes those that are not out, cancel those in any state. pause and resume are of the whole queue.';
 
-grant execute on function dibs.queue_change to dibs_writer, dibs_admin;
+grant execute on function dibs.queue_change to dibs_operator, dibs_admin;

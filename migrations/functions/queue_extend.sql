@@ -44,4 +44,4 @@ $$;
 comment on function dibs.queue_extend(text, text, bigint, bigint, bigint[], integer[], jsonb) is
 'Has a session last for the lease, in microseconds, from now on, keeps its notes unless they are null, and returns the positions that are not out in it any more: all if it was over.';
 
-grant execute on function dibs.queue_extend to dibs_writer;
+grant execute on function dibs.queue_extend to dibs_worker;

@@ -41,4 +41,4 @@ $$;
 comment on function dibs.queue_finish(text, text, bigint[], integer[]) is
 'Completes deliveries in the caller''s transaction, and tells d done or l lost of each.';
 
-grant execute on function dibs.queue_finish to dibs_writer;
+grant execute on function dibs.queue_finish to dibs_worker;

@@ -43,4 +43,4 @@ $$;
 comment on function dibs.queue_item(text, text, bigint) is
 'What is known of the item at a position: its state (w beyond the cursor, o, l, s, h, d, k, or f finished), its message, and its log.';
 
-grant execute on function dibs.queue_item to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.queue_item to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

@@ -80,4 +80,4 @@ $$;
 comment on function dibs.queue_items(text, text, text, bigint, integer) is
 'Open items of a queue in a state, or in any, in order of position from one on, with their messages. Those that wait are beyond the cursor.';
 
-grant execute on function dibs.queue_items to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.queue_items to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

@@ -74,4 +74,4 @@ $$;
 comment on function dibs.queue_leave(text, text, bigint, bigint, bigint, bigint[], integer[]) is
 'Ends a session: what it has out is offered again at once, and counts no failure. With a next session, the deliveries that are kept go to that.';
 
-grant execute on function dibs.queue_leave to dibs_writer;
+grant execute on function dibs.queue_leave to dibs_worker;

@@ -1,4 +1,4 @@
--- The number of a queue, under its lock. The class is "diq1" in ASCII. A queue is there from its first call on, and one of streams or
+-- The number of a queue, under its lock. The class is "diq1" in ASCII, and 0 no queue's number. A queue is there from its first call on, and one of streams or
 -- of items from its first take on. A queue that was removed is refused; one that is removed while a caller waits for the lock has no
 -- head, and its callers ask dibs.refuse_removed_queue then.
 create or replace function dibs.queue_lock(queue_name text, of_category text, of_streams boolean default null) returns integer
@@ -19,6 +19,12 @@ begin
     if not dibs.valid_text(queue_name) or queue_name ~ '[-+[:space:]]' or of_category ~ '-' or not dibs.valid_stream_name(of_category || '-1') then
       raise exception 'invalid queue: the name is 1 to 255 bytes of visible text without white space, - and +, and the category is one'
         using errcode = 'DB001', column = 'queue_name';
+    end if;
+    done := pg_advisory_xact_lock(1684631857, 0) is null; -- one is made at a time, so that the bound is exact
+    if not exists (select from dibs.queues x where x.name = queue_name)
+      and (select count(*) from dibs.queues x where x.category = of_category and x.removed is null) >= 100
+    then
+      raise exception 'category % has 100 queues, and no more are made', of_category using errcode = 'DB005';
     end if;
     insert into dibs.queues (name, category) values (queue_name, of_category) on conflict (name) do nothing;
     select x.id, x.category, x.streams, x.removed into found from dibs.queues x where x.name = queue_name;

@@ -30,4 +30,4 @@ $$;
 comment on function dibs.queue_ready(text, text) is
 'Whether queue_take may find something, and else after how many microseconds without a write; null for never.';
 
-grant execute on function dibs.queue_ready to dibs_writer;
+grant execute on function dibs.queue_ready to dibs_worker;

@@ -37,4 +37,4 @@ $$;
 
 comment on function dibs.queue_states() is 'How each queue stands: how many of its items are in which state, and its counts since it began.';
 
-grant execute on function dibs.queue_states to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.queue_states to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

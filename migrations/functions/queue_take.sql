@@ -577,4 +577,4 @@ back, to wait and suspended, seen up to a global position. Times are
 microseconds: lease, wait, and wake, which says after how long something may be available without a write; null for never. A
 take that finds nothing and waits gets a ticket, which it gives again as own_ticket.';
 
-grant execute on function dibs.queue_take to dibs_writer;
+grant execute on function dibs.queue_take to dibs_worker;

@@ -164,4 +164,4 @@ After the messages comes one row without (its id is null): its global_position i
 at, and more says whether there is anything. With types, a correlation or a group, its data are the first and the last message
 looked at: [{"id", "stream", "position", "globalPosition", "time" in microseconds since 1970}, ...], or null if there was none.';
 
-grant execute on function dibs.read_category to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.read_category to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

@@ -42,4 +42,4 @@ comment on function dibs.read_stream(text, bigint, integer, boolean) is
 'Messages of one stream from a position on, that one included, upwards or backwards: at most max_messages, which is 1 to 10000.
 One that was trimmed or deleted begins above 0; one that was deleted with its name is its tombstone.';
 
-grant execute on function dibs.read_stream to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.read_stream to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

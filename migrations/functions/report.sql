@@ -71,4 +71,4 @@ text. Sorted by name, or by messages, bytes or last, the most first; at most max
 
 After the rows comes one without names: the totals, and in groups how many rows there are without max_rows.';
 
-grant execute on function dibs.report to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.report to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

@@ -17,4 +17,4 @@ $$;
 
 comment on function dibs.ring(text[]) is 'Notifies sessions that have called dibs.listen that there may be messages in categories.';
 
-grant execute on function dibs.ring to dibs_writer;
+grant execute on function dibs.ring to dibs_writer, dibs_worker, dibs_operator;

@@ -7,4 +7,4 @@ return (9, 9);
 comment on function dibs.schema_version() is
 'The version of this schema, and the oldest version that a client may have been made for and still work with it.';
 
-grant execute on function dibs.schema_version to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.schema_version to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

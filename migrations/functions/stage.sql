@@ -27,4 +27,4 @@ recorded already with its id and content is left out, as is a first message of a
 data. Raises DB001 for an argument that may not be written. COMMIT raises DB003 where the stream is at another version, and what
 append raises. Messages of a stream come in the order of the calls.';
 
-grant execute on function dibs.stage to dibs_writer;
+grant execute on function dibs.stage to dibs_writer, dibs_worker, dibs_operator;

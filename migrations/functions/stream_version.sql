@@ -16,4 +16,4 @@ $$;
 
 comment on function dibs.stream_version(text) is 'The position of the last message of a stream, -1 for no stream. A stream that was deleted is at its tombstone.';
 
-grant execute on function dibs.stream_version to dibs_reader, dibs_writer, dibs_admin;
+grant execute on function dibs.stream_version to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

@@ -38,4 +38,4 @@ it. Any writer may call it.
 Raises DB001 for a stream that is none of checkpoints, 0A000 above READ COMMITTED, 55P03 after 10 seconds of waiting for another
 transaction.';
 
-grant execute on function dibs.trim_checkpoints to dibs_writer;
+grant execute on function dibs.trim_checkpoints to dibs_writer, dibs_worker, dibs_operator;

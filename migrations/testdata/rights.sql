@@ -33,7 +33,7 @@ objects (object, kind, oid, privileges) as (
   where d.classid not in ('pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass)
   union all
   select 'role ' || rolname, 'role', oid, array['member']
-  from pg_roles where rolname in ('dibs_owner', 'dibs_reader', 'dibs_writer', 'dibs_admin', 'message_store')
+  from pg_roles where rolname in ('dibs_owner', 'dibs_reader', 'dibs_writer', 'dibs_worker', 'dibs_operator', 'dibs_admin', 'message_store')
 ),
 rights as (
   select o.object, r.role, p.privilege, r.n, p.n as nth,

@@ -2,6 +2,7 @@ package queuetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -854,6 +855,20 @@ var bugs = []bug{
 		"a removal from any category",
 		[]string{"Remove/AnotherCategoryIsRefused"},
 		removes(func(r *queuing.Removal) { r.Category = messagestore.Category(r.Name) }),
+	},
+
+	{
+		"queues without bound",
+		[]string{"Remove/ACategoryHasSoManyQueues"},
+		func(d *driver) {
+			d.take = func(t queuing.Take) (queuing.Taken, error) {
+				taken, err := d.Driver.QueueTake(context.Background(), t)
+				if errors.Is(err, queuing.ErrTooManyQueues) {
+					return queuing.Taken{Wake: -1}, nil
+				}
+				return taken, err
+			}
+		},
 	},
 
 	// An operator's calls, and refusals

@@ -47,9 +47,10 @@ func TestQueuesOnSQLite(t *testing.T) {
 	})
 }
 
+// A worker's calls need no more than dibs_worker, and an operator's no more than dibs_operator and dibs_admin.
 func TestQueuesOnPostgreSQL(t *testing.T) {
 	t.Parallel()
-	Run(t, over(pgtest.Pool(t)))
+	Run(t, over(pgtest.PoolAs(t, "dibs_worker, dibs_operator, dibs_admin")))
 }
 
 func TestQueuesThroughPgBouncer(t *testing.T) {

@@ -1,10 +1,12 @@
 package queuetest
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
 )
@@ -16,6 +18,7 @@ var removeTests = []test{
 	{"Remove/AFreeNameBeginsAnew", freeNameBeginsAnew, 0},
 	{"Remove/ANameThatNeverTookIsFree", neverTookIsFree, 0},
 	{"Remove/AnotherCategoryIsRefused", removesItsOwn, 0},
+	{"Remove/ACategoryHasSoManyQueues", queuesAreBounded, 0},
 }
 
 // remove removes the queue, twice: a call whose answer was lost is made again.
@@ -112,4 +115,48 @@ func removesItsOwn(t *testing.T, f *fixture) {
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.NotNil(t, f.status(t))
+}
+
+// Queues of a category keep its messages, so they are not without bound. Callers that make the last ones at once do not pass it.
+func queuesAreBounded(t *testing.T, f *fixture) {
+	f.take(t, queuing.Take{})
+	named := func(n int) queuing.Take {
+		take := f.full(queuing.Take{})
+		take.Name = fmt.Sprintf("%sn%d", f.of.Name, n)
+		return take
+	}
+	for n := 1; n < queuing.MaxQueues-3; n++ {
+		_, err := f.driver.QueueTake(t.Context(), named(n))
+		require.NoError(t, err)
+	}
+	const callers = 9
+	errs := make(chan error, callers)
+	for n := range callers {
+		go func() {
+			_, err := f.driver.QueueTake(t.Context(), named(queuing.MaxQueues+n))
+			errs <- err
+		}()
+	}
+	refused := 0
+	for range callers {
+		if err := await.Receive(t, "an answer", errs); err != nil {
+			require.ErrorIs(t, err, queuing.ErrTooManyQueues)
+			refused++
+		}
+	}
+	require.Equal(t, callers-3, refused)
+
+	_, err := f.driver.QueueTake(t.Context(), named(1000))
+	require.ErrorIs(t, err, queuing.ErrTooManyQueues)
+	_, err = f.driver.QueueChange(t.Context(), queuing.Change{Queue: named(1000).Queue, Action: queuing.Pause})
+	require.ErrorIs(t, err, queuing.ErrTooManyQueues)
+	f.take(t, queuing.Take{}) // of one that is there
+	other := named(1001)
+	other.Category += "x"
+	_, err = f.driver.QueueTake(t.Context(), other)
+	require.NoError(t, err)
+
+	require.True(t, f.remove(t, queuing.Removal{}).NameKept)
+	_, err = f.driver.QueueTake(t.Context(), named(1000))
+	require.NoError(t, err)
 }

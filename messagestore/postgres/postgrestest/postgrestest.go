@@ -10,7 +10,7 @@
 //	export TEST_DATABASE_URL=postgres://postgres:postgres@localhost/postgres
 //
 // Its role needs the right to create databases (CREATEDB), and no more. The migration makes the roles
-// dibs_owner, dibs_writer, dibs_reader, dibs_admin and message_store if the role may (CREATEROLE); a
+// of the migrations (dibs_owner, dibs_writer ...) and message_store if the role may (CREATEROLE); a
 // store whose role may not act as dibs_owner belongs to the role. The server need not be
 // durable: fsync, full_page_writes and synchronous_commit may be off.
 //

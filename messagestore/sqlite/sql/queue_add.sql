@@ -1,1 +1,3 @@
-INSERT INTO dibs_queues (name, category) VALUES (?1, ?2) RETURNING id
+INSERT INTO dibs_queues (name, category)
+SELECT ?1, ?2 WHERE (SELECT count(*) FROM dibs_queues WHERE category = ?2 AND removed = 0) < ?3
+RETURNING id

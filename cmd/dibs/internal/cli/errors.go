@@ -302,7 +302,7 @@ func (a *app) refused(p *problem, e *pgconn.PgError) {
 	case "53300", "57P03":
 		hint = "try again"
 	case "42501":
-		p.Kind, p.Hint = "denied", "grant this user dibs_reader to read, dibs_writer to write, dibs_admin to trim, delete and verify; to migrate, it needs the right to create in the database"
+		p.Kind, p.Hint = "denied", "grant this user dibs_reader to read, dibs_writer to write, dibs_operator to change the items of queues too, dibs_admin to trim, delete and verify; to migrate, it needs the right to create in the database"
 		return
 	case "57014":
 		p.Kind, p.Hint = "timeout", "the server's statement_timeout is too short for this; set another in the URL: options=-c%20statement_timeout%3D10min"

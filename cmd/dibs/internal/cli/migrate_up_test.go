@@ -83,9 +83,18 @@ func TestMigrateUpSaysWhichRolesAreMissing(t *testing.T) {
 	config := pool.Config().ConnConfig
 	dibs := &shell{env: map[string]string{"DATABASE_URL": "postgres://owner@/app?host=" + config.Host + "&port=5432"}}
 
-	require.Contains(t, dibs.ok(t, "migrate", "up"), "up to date\nmissing on this server: dibs_admin, dibs_reader, dibs_writer, message_store; run the SQL of dibs migrate print --roles")
+	require.Contains(t, dibs.ok(t, "migrate", "up"), "up to date\nmissing on this server: dibs_admin, dibs_operator, dibs_reader, dibs_worker, dibs_writer, message_store; run the SQL of dibs migrate print --roles")
+	for range 2 { // a role that is there stays as it is
+		_, err = pool.Exec(t.Context(), dibs.ok(t, "migrate", "print", "--roles"))
+		require.NoError(t, err)
+		_, err = pool.Exec(t.Context(), "alter role message_store set lock_timeout = '3s'; drop role if exists dibs_worker")
+		require.NoError(t, err)
+	}
 	_, err = pool.Exec(t.Context(), dibs.ok(t, "migrate", "print", "--roles"))
 	require.NoError(t, err)
+	var settings string
+	require.NoError(t, pool.QueryRow(t.Context(), "select s.setconfig::text from pg_db_role_setting s where s.setrole = 'message_store'::regrole").Scan(&settings))
+	require.Contains(t, settings, "lock_timeout=3s")
 	require.Equal(t, "up to date\n", dibs.ok(t, "migrate", "up"))
 }
 
@@ -95,7 +104,7 @@ func TestRolesCanBePrintedAlone(t *testing.T) {
 
 	printed := dibs.ok(t, "migrate", "print", "--roles")
 
-	for _, role := range []string{"dibs_owner", "dibs_writer", "dibs_reader", "dibs_admin", "message_store"} {
+	for _, role := range []string{"dibs_owner", "dibs_writer", "dibs_reader", "dibs_worker", "dibs_operator", "dibs_admin", "message_store"} {
 		require.Contains(t, printed, "create role "+role+" ")
 	}
 	require.NotContains(t, printed, "create table")

@@ -23,7 +23,7 @@ begin
 
   -- A reader during the copy would pass over messages that come later. The switch gives
   -- this back.
-  foreach role in array array['dibs_reader', 'dibs_writer', 'dibs_admin'] loop
+  foreach role in array array['dibs_reader', 'dibs_writer', 'dibs_worker', 'dibs_operator', 'dibs_admin'] loop
     if to_regrole(role) is not null then
       execute format('revoke usage on schema dibs from %I', role);
     end if;

@@ -37,7 +37,7 @@ begin
   create trigger dibs_adoption_refuse_native before insert on dibs.messages
   for each statement execute function dibs_adoption.refuse_native();
   alter table dibs.messages enable always trigger dibs_adoption_refuse_native;
-  foreach holder in array array['dibs_reader', 'dibs_writer', 'dibs_admin'] loop
+  foreach holder in array array['dibs_reader', 'dibs_writer', 'dibs_worker', 'dibs_operator', 'dibs_admin'] loop
     if to_regrole(holder) is not null then
       execute format('revoke usage on schema dibs from %I', holder);
     end if;

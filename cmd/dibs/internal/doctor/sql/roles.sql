@@ -1,5 +1,6 @@
 with recursive ours (name, owns) as (
-  values ('dibs_owner', true), ('dibs_writer', false), ('dibs_reader', false), ('dibs_admin', false), ('message_store', false)
+  values ('dibs_owner', true), ('dibs_reader', false), ('dibs_writer', false), ('dibs_worker', false), ('dibs_operator', false), ('dibs_admin', false),
+    ('message_store', false)
 ), members (role, oid) as (
   select o.name, r.oid from ours o join pg_roles r on r.rolname = o.name
   union
@@ -53,5 +54,5 @@ from (
       from pg_settings s where s.name = 'idle_in_transaction_session_timeout'
     )) as value
   from logins l
-  where l.role in ('dibs_writer', 'dibs_admin', 'message_store') and not l.super
+  where l.role in ('dibs_writer', 'dibs_worker', 'dibs_operator', 'dibs_admin', 'message_store') and not l.super
 ) t

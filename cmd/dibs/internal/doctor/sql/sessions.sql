@@ -36,7 +36,7 @@ where p.database = current_database()
 union all
 select 'superuser', 'warn', format('application %L logs in as a superuser, %s, in %s', s.application_name, string_agg(distinct s.usename, ' or '),
     case count(*) when 1 then '1 session' else count(*) || ' sessions' end),
-  'to a superuser no right and no trigger is in the way: let the service log in as a member of dibs_writer'
+  'to a superuser no right and no trigger is in the way: let the service log in as a member of dibs_worker or dibs_writer'
 from sessions s
 join pg_roles r on r.oid = s.usesysid and r.rolsuper
 where s.application_name = 'dibs' or s.query like '%dibs.append(%'
