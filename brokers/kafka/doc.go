@@ -32,6 +32,9 @@
 // partition, for as long as the number of partitions stays. After a crash, or an answer that did not come in time, a
 // message is sent again: a receiver deduplicates by dibs-id, as an inbox does.
 //
+// A topic that is deleted and made again gets the messages that are sent next. Those under way meanwhile fail, and are sent
+// again: it may have them twice.
+//
 // # Promises of the receiver
 //
 // The offset of a record is committed only after the function has returned nil for it, and for all before it on its
@@ -39,6 +42,9 @@
 // a request that no inbox takes, is recorded first: see [NewReceiver]. Messages of one key come in order, also behind a
 // message that fails. Messages of other keys pass it; they come again if the receiver ends before it is handled. A record
 // that the topic's retention removes before it was received is lost.
+//
+// A topic that is deleted and made again is received from its first record on, since brokers remove the offsets of a group with
+// the topic. Records of the deleted one that the receiver had in hand are still passed to the function.
 //
 // Log and errors name topics, never data.
 package kafkabroker

@@ -83,6 +83,14 @@ func (c *cluster) Start(t testing.TB) {
 
 func (c *cluster) Kill(testing.TB) { c.Close() }
 
+func (c *cluster) Remake(t testing.TB) {
+	admin := kadm.NewClient(c.client(t))
+	_, err := admin.DeleteTopics(context.Background(), topic)
+	require.NoError(t, err)
+	_, err = admin.CreateTopic(context.Background(), 4, 1, nil, topic)
+	require.NoError(t, err)
+}
+
 func (c *cluster) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(c.port)) }
 
 func options(address string) []kgo.Opt {
@@ -194,6 +202,51 @@ func newReceiver(address string, config brokertest.ReceiverConfig) (suiteReceive
 
 func message(topic string) *outbox.Message {
 	return &outbox.Message{Topic: topic, Message: &messagestore.Message{ID: uuid.New(), Stream: brokertest.Outgoing.Stream("k"), Type: "Paid", Data: []byte("1")}}
+}
+
+// An offset of a topic that was deleted would pass over the first messages of the one that was made in its place.
+func TestWhatIsInHandOfADeletedTopicCommitsNoOffset(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	publish := func(from, to int) {
+		for i := from; i < to; i++ {
+			c.Publish(t, brokertest.Message{ID: strconv.Itoa(i), Key: "k", Data: "1"})
+		}
+	}
+	began, end, got := make(chan struct{}), make(chan struct{}), make(chan string, 100)
+	receive := func(ids ...string) {
+		r := must.New(newReceiver(c.Address(), brokertest.ReceiverConfig{
+			Receive: func(_ context.Context, r inbox.Request, _ error) error {
+				if r.ID == "7" {
+					close(began)
+					<-end
+				}
+				got <- r.ID
+				return nil
+			},
+			Park: func(context.Context, inbox.Request, error) error { return nil },
+		}))
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		for _, id := range ids {
+			require.Equal(t, id, await.Receive(t, id, got))
+			if id == "6" {
+				await.Receive(t, "the call with the last message of the topic", began)
+				c.Remake(t)
+				publish(10, 13)
+				close(end)
+			}
+		}
+		cancel()
+		require.NoError(t, await.Receive(t, "the end of a receiver", ended))
+	}
+	publish(0, 8)
+
+	receive("0", "1", "2", "3", "4", "5", "6", "7", "10", "11", "12")
+
+	publish(13, 16)
+	receive("13", "14", "15")
 }
 
 func TestATopicThatKafkaDoesNotTakeIsRefused(t *testing.T) {

@@ -2,10 +2,13 @@ package kafkabroker
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -181,9 +184,29 @@ func (n *fetcher) fetch(ctx context.Context) error {
 			failed = 0
 			continue
 		}
+		n.anew(fetches)
 		failed++
 		n.engine.Unasked(ctx, failed, err)
 	}
+}
+
+// anew subscribes anew to topics that were deleted and made again: the client consumes the first ones alone. What is in hand of
+// those is passed to the function all the same, and no offset of it is committed.
+func (n *fetcher) anew(fetches kgo.Fetches) {
+	var topics []string
+	fetches.EachError(func(topic string, _ int32, err error) {
+		if errors.Is(err, kerr.UnknownTopicID) && !slices.Contains(topics, topic) {
+			topics = append(topics, topic)
+		}
+	})
+	if len(topics) == 0 {
+		return
+	}
+	n.mu.Lock()
+	maps.DeleteFunc(n.partitions, func(at place, _ *partition) bool { return slices.Contains(topics, at.topic) })
+	n.mu.Unlock()
+	n.client.PurgeTopicsFromConsuming(topics...)
+	n.client.AddConsumeTopics(topics...)
 }
 
 func (n *fetcher) put(record *kgo.Record) {

@@ -35,6 +35,9 @@ type Sink struct {
 	client *kgo.Client
 	config SinkConfig
 
+	mu   sync.Mutex
+	made map[string]int // how often a topic was found to be made again
+
 	produced atomic.Int64
 }
 
@@ -49,7 +52,7 @@ var _ outbox.BatchSink = (*Sink)(nil)
 // The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewSink
 // calls no server.
 func NewSink(client *kgo.Client, config *SinkConfig) (*Sink, error) {
-	s := &Sink{client: client}
+	s := &Sink{client: client, made: map[string]int{}}
 	if config != nil {
 		s.config = *config
 	}
@@ -107,6 +110,7 @@ func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		record.Headers = append(record.Headers, kgo.RecordHeader{Key: name, Value: []byte(headers[name])})
 	}
+	made := s.times(topic)
 	answer := make(chan error, 1)
 	s.client.Produce(ctx, record, func(_ *kgo.Record, err error) { answer <- err })
 	var err error
@@ -115,11 +119,31 @@ func (s *Sink) Send(ctx context.Context, m *outbox.Message) error {
 	case <-ctx.Done(): // the client keeps a record that may be at a broker already, before later records
 		err = ctx.Err()
 	}
+	if errors.Is(err, kerr.UnknownTopicID) {
+		s.anew(topic, made)
+	}
 	if err != nil {
 		return fmt.Errorf("produce to %s: %w", topic, refusal(err))
 	}
 	s.produced.Add(1)
 	return nil
+}
+
+func (s *Sink) times(topic string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.made[topic]
+}
+
+// anew has the client forget a topic that was deleted and made again: it produces to the first one alone. Of the messages
+// that were under way together the first one does so, or others would fail again.
+func (s *Sink) anew(topic string, made int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.made[topic] == made {
+		s.made[topic]++
+		s.client.PurgeTopicsFromProducing(topic)
+	}
 }
 
 // Topic returns the name in Kafka of a message's topic: a colon is a dot there.

@@ -44,13 +44,15 @@
 //     one with a lower position is not.
 //
 // A relay of another name sends messages again, and the stream has them: nothing changes. To have a stream
-// filled again, purge it first, and wait for its Duplicates.
+// filled again, purge it first, and wait for its Duplicates. A stream that is deleted and made again has the messages that are
+// sent next.
 //
 // # Promises of the receiver
 //
 // A message is acknowledged only after the function has returned nil, and the server confirms it. So it is
 // received at least once; with an inbox its effect is there once. A message that is refused, since no inbox takes it for
-// instance, is recorded first: see [NewReceiver].
+// instance, is recorded first: see [NewReceiver]. Run ends when the stream or the consumer is deleted; call it again, and it
+// goes on with a consumer of the same name that was made in its place.
 //
 // Positions in the log, and errors, name subjects, which hold keys; never data, nor the URL of a server.
 package natsbroker

@@ -56,7 +56,7 @@ func TestASinkKeepsItsPromises(t *testing.T) {
 
 func TestAReceiverKeepsItsPromises(t *testing.T) {
 	t.Parallel()
-	brokertest.Receivers(t, brokertest.ReceiverOptions{Start: func(t testing.TB) brokertest.ReceiverBroker {
+	brokertest.Receivers(t, brokertest.ReceiverOptions{Ends: true, Start: func(t testing.TB) brokertest.ReceiverBroker {
 		b := startBroker(t)
 		b.stop()
 		b.options.MaxPayload = 4 << 20
@@ -74,6 +74,17 @@ type suiteBroker struct{ *broker }
 func (b *suiteBroker) Kill(testing.TB)  { b.stop() }
 func (b *suiteBroker) Start(testing.TB) { b.start() }
 func (b *suiteBroker) Address() string  { return b.server.ClientURL() }
+
+func (b *suiteBroker) Remake(t testing.TB) {
+	js := b.connect()
+	_, err := js.Consumer(t.Context(), "OUT", "in")
+	received := err == nil
+	require.NoError(t, js.DeleteStream(t.Context(), "OUT"))
+	b.stream(js, nil)
+	if received {
+		consumerOf(t, js, jetstream.ConsumerConfig{AckWait: time.Second})
+	}
+}
 
 func (b *suiteBroker) Sink(testing.TB) outbox.Sink {
 	return must.New(natsbroker.NewSink(b.connect(), &natsbroker.SinkConfig{Timeout: time.Second}))

@@ -93,12 +93,24 @@ func (s *server) broker(t testing.TB) *broker { return s.brokerWith(t, nil) }
 func (s *server) brokerWith(t testing.TB, arguments amqp.Table) *broker {
 	n := brokers.Add(1)
 	b := &broker{s, fmt.Sprint("exchange-", n), fmt.Sprint("queue-", n)}
-	channel := s.channel(t)
+	b.declare(t, arguments)
+	return b
+}
+
+func (b *broker) declare(t testing.TB, arguments amqp.Table) {
+	channel := b.channel(t)
 	require.NoError(t, channel.ExchangeDeclare(b.exchange, "direct", true, false, false, false, nil))
 	_, err := channel.QueueDeclare(b.queue, true, false, false, false, arguments)
 	require.NoError(t, err)
 	require.NoError(t, channel.QueueBind(b.queue, string(brokertest.Outgoing), b.exchange, false, nil))
-	return b
+}
+
+func (b *broker) Remake(t testing.TB) {
+	channel := b.channel(t)
+	_, err := channel.QueueDelete(b.queue, false, false, false)
+	require.NoError(t, err)
+	require.NoError(t, channel.ExchangeDelete(b.exchange, false, false))
+	b.declare(t, nil)
 }
 
 func (b *broker) Address() string { return b.url() + " " + b.queue }

@@ -28,13 +28,14 @@
 // last message of each key, and one script compares it and adds the entry. It needs
 //
 //   - the hash: its name is that of the stream in braces, and ":dibs-sent". It has some 150 bytes for each key. To
-//     have a stream filled again, delete both and reset the relay;
+//     have a stream filled again, delete both and run a relay of another name;
 //   - the same database. A database that was restored to an earlier time gives positions again: after that a relay
 //     sends to another stream, under another [SinkConfig.Prefix]. A message with the position of another is noticed
 //     ([*ForeignMessageError]), one with a lower position is not;
 //   - a Redis that loses nothing. With appendfsync always an entry that was added survives the server's end. With
 //     everysec the last second may be lost, hash and entries alike, and a failover loses the entries that
-//     no replica had: the relay has passed these messages, and a reset of it sends them again, and no other;
+//     no replica had: the relay has passed these messages. A relay of another name sends them again,
+//     and the stream takes, of each key, those behind the last one that it has;
 //   - maxmemory-policy noeviction.
 //
 // The sink trims no stream. XTRIM removes entries also if a group has not read them.
@@ -46,6 +47,8 @@
 // [NewReceiver]. Messages of one key, which is in the field dibs-stream, come in order while one receiver
 // of the group runs, also behind a message that fails; after the receiver's end, and among several receivers, an entry may come
 // behind a later one. An entry that was trimmed or deleted before it was delivered is not received.
+//
+// A stream that is deleted has what is sent and received next: the sink and the receiver make it again, and the group with it.
 //
 // All receivers of a group have one consumer's name, so nothing is left behind by a process that ends: its entries
 // go to another when they were not extended for [ReceiverConfig.Lease].

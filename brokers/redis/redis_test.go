@@ -101,6 +101,10 @@ func (s *server) Kill(testing.TB) {
 	<-s.Done()
 }
 
+func (s *server) Remake(t testing.TB) {
+	require.NoError(t, s.client(t).Del(context.Background(), stream, "{"+stream+"}:dibs-sent").Err())
+}
+
 func (s *server) Address() string { return filepath.Join(s.dir, "redis.sock") }
 
 func newClient(address string) *redis.Client {

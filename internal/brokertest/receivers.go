@@ -45,6 +45,9 @@ type ReceiverBroker interface {
 	Kill(t testing.TB)
 	Start(t testing.TB)
 
+	// Remake deletes the place of the messages, such as a topic, with all that it has, and makes it again.
+	Remake(t testing.TB)
+
 	// Address is for the process of [Main].
 	Address() string
 }
@@ -83,6 +86,9 @@ type ReceiverOptions struct {
 	// Ordered says that one receiver passes the messages of a key to its function in their order, also behind one
 	// that fails.
 	Ordered bool
+
+	// Ends says that Run returns an error when the place of the messages is deleted: it is called again.
+	Ends bool
 }
 
 // Receivers tests the promises of a receiver.
@@ -103,6 +109,7 @@ func Receivers(t *testing.T, o ReceiverOptions) {
 		"a receiver that stops gives back":                  givesBack,
 		"a receiver that is killed between commit and ack":  killedReceiver,
 		"a broker that is killed loses nothing":             killedBrokerOfReceiver,
+		"a place that is made again is received from":       placeOfAReceiverMadeAgain,
 		"two receivers share the messages, and each is one": twoReceivers,
 		"a receiver runs once":                              runsOnce,
 	} {
@@ -687,6 +694,46 @@ func killedBrokerOfReceiver(t *testing.T, o ReceiverOptions) {
 
 	require.Equal(t, sortedIDs(0, 50), bank.paid(t))
 	require.Empty(t, bank.refused(t))
+}
+
+// A receiver that runs goes on with a place that was deleted and made again, whose positions begin again too.
+func placeOfAReceiverMadeAgain(t *testing.T, o ReceiverOptions) {
+	b := o.Share(t)
+	var got seen
+	r := receiver(t, b, ReceiverConfig{Receive: func(_ context.Context, r inbox.Request, _ error) error {
+		got.add(r.ID)
+		return nil
+	}})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		err := r.Run(ctx)
+		for o.Ends && ctx.Err() == nil {
+			<-time.After(10 * time.Millisecond) // the place may not be there yet
+			err = r.Run(ctx)
+		}
+		ended <- err
+	}()
+	defer cancel()
+
+	for round := range 3 {
+		from, to := 10*round, 10*round+8-2*round // fewer each time: their positions are those of others before
+		b.Publish(t, orders(from, to, 4)...)
+		await.That(t, "the messages of a round are received", func() (bool, any) {
+			all := got.all()
+			return slices.Contains(all, id(to-1)), all
+		})
+		settled(t, b)
+		b.Remake(t)
+	}
+
+	cancel()
+	require.NoError(t, await.Receive(t, "the end of a receiver", ended))
+	all := got.all()
+	slices.Sort(all)
+	want := slices.Concat(sortedIDs(0, 8), sortedIDs(10, 16), sortedIDs(20, 24))
+	slices.Sort(want)
+	require.Equal(t, want, slices.Compact(all))
 }
 
 func twoReceivers(t *testing.T, o ReceiverOptions) {

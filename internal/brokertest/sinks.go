@@ -30,6 +30,9 @@ type SinkBroker interface {
 	// Kill ends the broker as kill -9 does, and Start starts it with what it had stored.
 	Kill(t testing.TB)
 	Start(t testing.TB)
+
+	// Remake deletes the place of the messages, such as a topic, with all that it has, and makes it again.
+	Remake(t testing.TB)
 }
 
 // A SinkWithWindow is a broker that knows the ids of messages for a while.
@@ -69,6 +72,7 @@ func Sinks(t *testing.T, o SinkOptions) {
 		"crashes between send and checkpoint":              crashes,
 		"a broker that is killed loses nothing":            killedBroker,
 		"a broker that is away":                            brokerAway,
+		"a place that is made again has what is sent next": placeOfASinkMadeAgain,
 		"a message that is too large":                      tooLarge,
 		"no context and no message":                        noContext,
 	} {
@@ -353,6 +357,22 @@ func brokerAway(t *testing.T, o SinkOptions) {
 	b.Start(t)
 	relayAll(t, sink, all[3:])
 	requireArrived(t, o, b, all)
+}
+
+// A sink that runs goes on with a place that was deleted and made again, once for all the messages under way.
+func placeOfASinkMadeAgain(t *testing.T, o SinkOptions) {
+	b := o.Share(t)
+	store := newStore()
+	sink := b.Sink(t)
+	sent := 0
+	for round := range 3 {
+		store.write(t, keys(10), round, round+1)
+		all := store.messages(t)
+		relayAll(t, sink, all[sent:])
+		requireArrived(t, o, b, all[sent:])
+		sent = len(all)
+		b.Remake(t)
+	}
 }
 
 func tooLarge(t *testing.T, o SinkOptions) {
