@@ -134,6 +134,30 @@ var migrationsHash = sync.OnceValue(func() string {
 	return hex.EncodeToString(hash.Sum(nil)[:8])
 })
 
+// Clock returns the URL of a migrated database that no other test uses, and a function that has its clock ahead of the
+// server's by so much from then on, or behind it if that is less than 0. It takes a superuser.
+func Clock(t testing.TB) (url string, ahead func(time.Duration)) {
+	t.Helper()
+	url = copyOn(t, URL(t), "clock_"+migrationsHash(), func(url string) {
+		migrating(t, nil)(url)
+		must(t, url, `
+			create table public.clock (ahead interval not null);
+			insert into public.clock values ('0');
+			alter function pg_catalog.clock_timestamp() rename to right_clock_timestamp;
+			create function pg_catalog.clock_timestamp() returns timestamptz language sql volatile security definer set search_path = pg_catalog, pg_temp as
+				'select pg_catalog.right_clock_timestamp() + (select x.ahead from public.clock x)';
+			alter table dibs.messages alter "time" set default pg_catalog.clock_timestamp()`)
+	})
+	conn := dial(t, url)
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return url, func(by time.Duration) {
+		t.Helper()
+		if _, err := conn.Exec(context.WithoutCancel(t.Context()), "update public.clock set ahead = $1::bigint * interval '1 microsecond'", by.Microseconds()); err != nil {
+			t.Fatalf("put the clock forward: %v", err)
+		}
+	}
+}
+
 // Copy returns the URL of a database that no other test uses, which is a copy of a template. The
 // first test that asks the server for the template fills it; the template stays. The copy is
 // dropped when the test ends.

@@ -20,23 +20,30 @@ func Ready(r Rows) (queuing.Ready, error) {
 		return queuing.Ready{}, err
 	}
 	next, err := s.Next(s.head.Cursor, 1)
-	return queuing.Ready{Ready: taken.Wake == 0 || len(next) > 0, Wake: taken.Wake}, err
+	if err != nil {
+		return queuing.Ready{}, err
+	}
+	sessions, err := s.Sessions()
+	// A take moves what a clock that was ahead has computed.
+	moves := s.isBehind() || slices.ContainsFunc(sessions, func(session Session) bool { return session.ahead(s.clock) })
+	return queuing.Ready{Ready: taken.Wake == 0 || len(next) > 0 || moves, Wake: taken.Wake}, err
 }
 
 // Extend is [queuing.Driver.QueueExtend].
 func Extend(r Rows, e queuing.Extension) (lost []queuing.Delivery, err error) {
 	now := r.Now()
-	until, there, err := r.Session(e.Session)
+	session, there, err := r.Session(e.Session)
 	if err != nil {
 		return nil, err
 	}
-	if !there || !until.After(now) {
+	if !there || !session.Until.After(now) {
 		return e.Deliveries, nil
 	}
-	if end := now.Add(e.Lease); end.After(until) {
-		if err := r.SetSession(e.Session, end); err != nil {
-			return nil, err
-		}
+	if session.ahead(now) {
+		session.Until = now.Add(session.Lease)
+	}
+	if err := r.SetSession(session.longer(now, e.Lease)); err != nil {
+		return nil, err
 	}
 	if e.Notes != nil {
 		if err := r.SetNotes(e.Session, e.Notes); err != nil {
@@ -86,14 +93,12 @@ func Leave(r Rows, l queuing.Leave) error {
 		}
 	}
 	if moved {
-		until, _, err := s.Session(l.Next)
+		next, _, err := s.Session(l.Next)
 		if err != nil {
 			return err
 		}
-		if end := s.now.Add(l.Lease); end.After(until) {
-			until = end
-		}
-		if err := s.SetSession(l.Next, until); err != nil {
+		next.Number = l.Next
+		if err := s.SetSession(next.longer(s.now, l.Lease)); err != nil {
 			return err
 		}
 	}
@@ -221,7 +226,7 @@ func (s *step) change(c queuing.Change, position messagestore.GlobalPosition) (b
 		if !row.Place.waits() {
 			row.Failures = 0
 		}
-		row.Place, row.Due, entry.What = Later, s.now, queuing.Retried
+		row.Place, row.Due, row.Given, entry.What = Later, s.now, s.now, queuing.Retried
 		row.Version++
 		err = s.Put(*row)
 	case c.Action == queuing.Drop && row.Place == Out:
@@ -283,9 +288,11 @@ func itemOf(r Rows, row *Row, m *messagestore.Message) (item queuing.Item, err e
 		Due: row.Due, Behind: row.After, Closed: row.Place == Closed, Error: row.Error,
 	}
 	if row.Place == Out {
-		if item.Until, _, err = r.Session(row.Session); err != nil {
+		var session Session
+		if session, _, err = r.Session(row.Session); err != nil {
 			return item, err
 		}
+		item.Until = session.Until
 		item.Note, err = r.Note(row.Session, queuing.Delivery{Position: row.Position, Version: row.Version})
 	}
 	return item, err
@@ -392,14 +399,16 @@ func waiting(r Rows, l queuing.List) (items []queuing.Item, err error) {
 	return items, nil
 }
 
-// liveSessions counts the sessions that are not over.
-func liveSessions(r Rows, now time.Time) (int64, error) {
-	all, err := r.Over(time.Unix(1<<40, 0))
-	if err != nil {
-		return 0, err
+// liveSessions counts the sessions that are not over. One that was extended while the clock was ahead is not counted: if its
+// process lives, it extends it again.
+func liveSessions(r Rows, now time.Time) (live int64, err error) {
+	sessions, err := r.Sessions()
+	for _, session := range sessions {
+		if session.Until.After(now) && !session.ahead(now) {
+			live++
+		}
 	}
-	over, err := r.Over(now)
-	return int64(len(all) - len(over)), err
+	return live, err
 }
 
 // Status is how a queue stands, but for its name.
@@ -408,10 +417,7 @@ func Status(r Rows) (queuing.Status, error) {
 	if err != nil {
 		return queuing.Status{}, err
 	}
-	status := queuing.Status{Streams: head.Shape == OfStreams, Paused: head.Paused, Cursor: head.Cursor, Taken: head.Taken, Back: head.Returned, Buried: head.Buried, Time: r.Now()}
-	if status.Time.Before(head.At) {
-		status.Time = head.At
-	}
+	status := queuing.Status{Streams: head.Shape == OfStreams, Paused: head.Paused, Cursor: head.Cursor, Taken: head.Taken, Back: head.Returned, Buried: head.Buried, Time: r.Now(), Changed: head.At}
 	if status.Sessions, err = liveSessions(r, status.Time); err != nil {
 		return queuing.Status{}, err
 	}

@@ -61,12 +61,31 @@ type Row struct {
 	Failures int
 	Session  int64                       // Out
 	Due      time.Time                   // Later and Suspended; of Held the time before which it is not offered, or zero
+	Given    time.Time                   // when Due was computed, by the clock of then; zero for a date of the message
 	After    messagestore.GlobalPosition // Held and Passed
 	Error    string
 
 	// Woken is, in a queue of streams, the last message that woke the row while it was out, or the last that its worker
 	// had read when it gave the row back, if that is later: what wakes the row is behind it.
 	Woken messagestore.GlobalPosition
+}
+
+// A Session has items out until its end, which was computed under its lease.
+type Session struct {
+	Number int64
+	Until  time.Time
+	Lease  time.Duration
+}
+
+// ahead reports whether the end is later than any that the clock gives now: the clock was ahead.
+func (s Session) ahead(now time.Time) bool {
+	return s.Until.After(now.Add(s.Lease + queuing.ClockTolerance))
+}
+
+// longer returns the session with its lease from now on, if it does not last longer already.
+func (s Session) longer(now time.Time, lease time.Duration) Session {
+	s.Until, s.Lease = latest(s.Until, now.Add(lease)), max(s.Lease, lease)
+	return s
 }
 
 // A Ticket is a place in the line.
@@ -94,8 +113,9 @@ type Rows interface {
 	Holds() (bool, error)                                            // whether a row is Held or Passed
 	Loose(limit int) ([]messagestore.GlobalPosition, error)          // after which a row is Held or Passed, with no row or a Dead one; in order
 
-	Session(session int64) (until time.Time, there bool, err error)
-	SetSession(session int64, until time.Time) error
+	Session(session int64) (s Session, there bool, err error)
+	Sessions() ([]Session, error)
+	SetSession(Session) error
 	EndSession(session int64) error                          // and its notes
 	Note(session int64, of queuing.Delivery) (string, error) // "" for none
 	SetNotes(session int64, notes queuing.Notes) error       // in place of all that it has
@@ -120,7 +140,8 @@ type step struct {
 	Rows
 	head    Head
 	there   bool
-	now     time.Time
+	clock   time.Time
+	now     time.Time // of the clock, or of the head if that is later
 	changed bool
 
 	completed map[messagestore.GlobalPosition]bool // by this step, if it may complete what is held behind
@@ -132,7 +153,8 @@ func begin(r Rows) (*step, error) {
 	if s.head, s.there, err = r.Head(); err != nil {
 		return nil, err
 	}
-	s.now = r.Now()
+	s.clock = r.Now()
+	s.now = s.clock
 	if !s.there {
 		s.head.Tokens, s.head.Checked = -1, s.now
 	}
@@ -140,6 +162,90 @@ func begin(r Rows) (*step, error) {
 		s.now = s.head.At
 	}
 	return s, nil
+}
+
+// isBehind reports whether the clock is behind the head's time: it was ahead then, or was set back since.
+func (s *step) isBehind() bool { return s.clock.Before(s.head.At.Add(-queuing.ClockTolerance)) }
+
+// follow has the queue follow its clock. Where the clock is behind the head's time, what was computed by that time is moved with it,
+// so that it takes as long from now on as it would have from the head's time on. A date that a message has stays: it says when,
+// and not how long. Rows of streams are offered at once: their workers judge by the messages. Only a take does so; what another
+// call computes meanwhile is by the head's time too.
+func (s *step) follow() error {
+	if s.isBehind() {
+		if err := s.setBack(); err != nil {
+			return err
+		}
+	}
+	sessions, err := s.Sessions()
+	if err != nil {
+		return err
+	}
+	for _, session := range sessions {
+		if !session.ahead(s.now) {
+			continue
+		}
+		s.changed = true // its process may be gone: it has its lease from now on
+		session.Until = s.now.Add(session.Lease)
+		if err := s.SetSession(session); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *step) setBack() error {
+	by := s.head.At.Sub(s.clock)
+	s.now, s.head.At, s.changed = s.clock, s.clock, true
+	if s.head.Checked.After(s.now) {
+		s.head.Checked = s.now
+	}
+	const page = 1000
+	for from := messagestore.GlobalPosition(0); ; {
+		rows, err := s.Open(from, page)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			from = row.Position + 1
+			if !row.Due.After(s.now) || !row.Given.After(s.now.Add(queuing.ClockTolerance)) {
+				continue
+			}
+			if err := s.move(row, by); err != nil {
+				return err
+			}
+		}
+		if len(rows) < page {
+			break
+		}
+	}
+	return s.dropTickets(func(t Ticket) bool { return t.Until.After(s.now.Add(queuing.MaxWait)) })
+}
+
+func (s *step) move(row Row, by time.Duration) error {
+	due := s.now
+	if s.head.Shape != OfStreams {
+		due = latest(due, row.Due.Add(-by))
+	}
+	if row.Version == 0 {
+		m, err := s.Message(row.Position)
+		if err != nil {
+			return err
+		}
+		if m != nil {
+			date, _ := DueOf(m)
+			due = latest(due, date)
+		}
+	}
+	row.Due, row.Given = due, s.now
+	return s.Put(row)
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 func (s *step) end() error {
@@ -167,6 +273,9 @@ func Take(r Rows, t queuing.Take) (queuing.Taken, error) {
 		return queuing.Taken{}, err
 	}
 	if err := s.shape(t.Queue, len(t.Wakes) > 0); err != nil {
+		return queuing.Taken{}, err
+	}
+	if err := s.follow(); err != nil {
 		return queuing.Taken{}, err
 	}
 	taken := queuing.Taken{Wake: -1}
@@ -299,7 +408,7 @@ func (s *step) giveBack(row *Row, dies bool, policy queuing.Policy, delay time.D
 		s.head.Buried++
 		return
 	}
-	row.Place, row.Due = Later, s.now.Add(delay)
+	row.Place, row.Due, row.Given = Later, s.now.Add(delay), s.now
 	s.head.Returned++
 }
 
@@ -414,7 +523,7 @@ func (s *step) release(positions []messagestore.GlobalPosition) error {
 func (s *step) letGo(row Row) error {
 	row.Place, row.After = Later, 0
 	if row.Due.Before(s.now) {
-		row.Due = s.now
+		row.Due, row.Given = s.now, s.now
 	}
 	return s.Put(row)
 }
@@ -538,7 +647,11 @@ func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time
 		older(row.Due)
 	}
 	for _, m := range next {
-		older(m.Time)
+		if m.Time.After(s.now) { // of a clock that was ahead: nobody knows for how long the message has waited
+			older(s.now.Add(-2 * queuing.Patience))
+		} else {
+			older(m.Time)
+		}
 	}
 	there := len(due) + len(next)
 	if there > 0 && oldest.Before(s.now.Add(-queuing.Patience)) {
@@ -787,19 +900,20 @@ func (s *step) account(t queuing.Take, taken *queuing.Taken) error {
 		if t.Want == 0 || t.Wait <= 0 || t.Ticket != 0 {
 			return nil
 		}
-		if err := s.dropOver(); err != nil {
+		// The callers of those that are over ask no more.
+		if err := s.dropTickets(func(t Ticket) bool { return !t.Until.After(s.now) }); err != nil {
 			return err
 		}
 		number, err := s.AddTicket(Ticket{Session: t.Session, Want: t.Want, Until: s.now.Add(t.Wait)})
 		taken.Ticket = number
 		return err
 	}
-	until, there, err := s.Session(t.Session)
+	session, there, err := s.Session(t.Session)
 	if err != nil {
 		return err
 	}
-	if !there || until.Before(s.now.Add(t.Lease*67/100)) {
-		if err := s.SetSession(t.Session, s.now.Add(t.Lease)); err != nil {
+	if !there || session.Until.Before(s.now.Add(t.Lease*67/100)) {
+		if err := s.SetSession(Session{t.Session, s.now.Add(t.Lease), t.Lease}); err != nil {
 			return err
 		}
 	}
@@ -813,17 +927,16 @@ func (s *step) account(t queuing.Take, taken *queuing.Taken) error {
 	return nil
 }
 
-// dropOver drops the tickets whose callers ask no more.
-func (s *step) dropOver() error {
+func (s *step) dropTickets(are func(Ticket) bool) error {
 	tickets, err := s.Tickets()
 	if err != nil {
 		return err
 	}
-	for _, other := range tickets {
-		if other.Until.After(s.now) {
+	for _, t := range tickets {
+		if !are(t) {
 			continue
 		}
-		if err := s.DropTicket(other.Number); err != nil {
+		if err := s.DropTicket(t.Number); err != nil {
 			return err
 		}
 	}

@@ -24,7 +24,7 @@ type queue struct {
 	head     queuestate.Head
 	there    bool
 	rows     map[messagestore.GlobalPosition]queuestate.Row
-	sessions map[int64]time.Time
+	sessions map[int64]queuestate.Session
 	notes    map[int64]queuing.Notes // of each session
 	tickets  []queuestate.Ticket
 	last     int64 // ticket
@@ -45,7 +45,7 @@ func (d *Driver) queue(of queuing.Queue, keep bool) (*queue, error) {
 			return nil, queuing.ErrTooManyQueues
 		}
 		q = &queue{
-			driver: d, of: of, rows: map[messagestore.GlobalPosition]queuestate.Row{}, sessions: map[int64]time.Time{},
+			driver: d, of: of, rows: map[messagestore.GlobalPosition]queuestate.Row{}, sessions: map[int64]queuestate.Session{},
 			notes: map[int64]queuing.Notes{}, log: map[messagestore.GlobalPosition][]queuing.Entry{},
 		}
 	}
@@ -281,13 +281,17 @@ func (q *queue) Loose(limit int) (loose []messagestore.GlobalPosition, err error
 	return loose[:min(len(loose), limit)], nil
 }
 
-func (q *queue) Session(session int64) (time.Time, bool, error) {
-	until, ok := q.sessions[session]
-	return until, ok, nil
+func (q *queue) Session(session int64) (queuestate.Session, bool, error) {
+	s, ok := q.sessions[session]
+	return s, ok, nil
 }
 
-func (q *queue) SetSession(session int64, until time.Time) error {
-	q.sessions[session] = until
+func (q *queue) Sessions() ([]queuestate.Session, error) {
+	return slices.Collect(maps.Values(q.sessions)), nil
+}
+
+func (q *queue) SetSession(s queuestate.Session) error {
+	q.sessions[s.Number] = s
 	return nil
 }
 
@@ -308,8 +312,8 @@ func (q *queue) EndSession(session int64) error {
 
 func (q *queue) Over(until time.Time) ([]int64, error) {
 	var over []int64
-	for session, end := range q.sessions {
-		if !end.After(until) {
+	for session, s := range q.sessions {
+		if !s.Until.After(until) {
 			over = append(over, session)
 		}
 	}
@@ -318,9 +322,9 @@ func (q *queue) Over(until time.Time) ([]int64, error) {
 }
 
 func (q *queue) FirstEnd() (first time.Time, there bool, err error) {
-	for _, end := range q.sessions {
-		if !there || end.Before(first) {
-			first, there = end, true
+	for _, s := range q.sessions {
+		if !there || s.Until.Before(first) {
+			first, there = s.Until, true
 		}
 	}
 	return first, there, nil

@@ -429,12 +429,15 @@ func (d *Driver) QueueItems(ctx context.Context, l queuing.List) (items []queuin
 func (d *Driver) Queues(ctx context.Context) (all []queuing.Status, err error) {
 	err = d.query(ctx, d.queries.queues.states, nil, func(rows pgx.Rows) error {
 		var s queuing.Status
-		var oldest pgtype.Int8
+		var oldest, changed pgtype.Int8
 		var at int64
-		err := rows.Scan(&s.Name, (*string)(&s.Category), &s.Paused, (*int64)(&s.Cursor), &s.Out, &s.Later, &s.Held, &s.Dead, &s.Waiting, &oldest, &s.Taken, &s.Finished, &s.Back, &s.Buried, &s.Due, &s.Sessions, &at, &s.Suspended, &s.Streams)
+		err := rows.Scan(&s.Name, (*string)(&s.Category), &s.Paused, (*int64)(&s.Cursor), &s.Out, &s.Later, &s.Held, &s.Dead, &s.Waiting, &oldest, &s.Taken, &s.Finished, &s.Back, &s.Buried, &s.Due, &s.Sessions, &at, &s.Suspended, &s.Streams, &changed)
 		s.Time = time.UnixMicro(at).UTC()
 		if oldest.Valid {
 			s.Oldest = time.UnixMicro(oldest.Int64).UTC()
+		}
+		if changed.Valid {
+			s.Changed = time.UnixMicro(changed.Int64).UTC()
 		}
 		all = append(all, s)
 		return err

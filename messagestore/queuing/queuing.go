@@ -36,7 +36,10 @@ import (
 // whose error matches [messagestore.ErrOutcomeUnknown] may have changed the queue; all methods but QueueTake may be
 // called again for the same with the same answer, and QueueTake does if the session is another one: see [Taken].
 //
-// The time of a queue is that of the store's clock, and never goes back.
+// The time of a queue is that of the store's clock. A clock may be ahead for a while, or be set back: where a take finds the clock
+// behind the time of the queue's last change by more than [ClockTolerance], the delays, leases and places in the line that were
+// computed by that time are counted from now on. The date of a message stays as it is. What decides about deliveries are
+// versions, so no promise but those about time hangs on the clock.
 type Driver interface {
 	messagestore.Driver
 
@@ -125,6 +128,9 @@ const (
 
 	// Patience is for how long an item is kept for the first in line.
 	Patience = 200 * time.Millisecond
+
+	// ClockTolerance is by how much a clock may go back, and a queue stands still for so long.
+	ClockTolerance = time.Second
 
 	// OrphanInterval is how often a take looks whether an item is held behind one that is finished.
 	OrphanInterval = time.Second
@@ -460,10 +466,15 @@ type Status struct {
 	Suspended              int64
 	Due                    int64     // of Later, those whose time has come
 	Sessions               int64     // that are not over
-	Time                   time.Time // the queue's time at which all this was so
-	Waiting                bool      // something is beyond the cursor
-	Oldest                 time.Time // the item that was written first and is open, but dead; zero for none
-	Taken, Back, Buried    int64     // counts of deliveries since the queue began
+	Time                   time.Time // of the store's clock, at which all this was so
+
+	// Changed is the time of the last change, and zero for none. If it is after Time, the clock was ahead then, or was set back
+	// since; the next take sees to it.
+	Changed time.Time
+
+	Waiting             bool      // something is beyond the cursor
+	Oldest              time.Time // the item that was written first and is open, but dead; zero for none
+	Taken, Back, Buried int64     // counts of deliveries since the queue began
 
 	// Finished counts the items that were finished since the queue began: by a completion, also one of a caller's
 	// transaction from its commit on, by an operator, or because the message was removed.

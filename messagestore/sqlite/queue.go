@@ -83,6 +83,8 @@ var (
 	queueRowSQL string
 	//go:embed sql/queue_session.sql
 	queueSessionSQL string
+	//go:embed sql/queue_sessions.sql
+	queueSessionsSQL string
 	//go:embed sql/queue_set_head.sql
 	queueSetHeadSQL string
 	//go:embed sql/queue_set_notes.sql
@@ -353,10 +355,10 @@ func (q *queue) SetHead(h queuestate.Head) error {
 
 func scanRow(rows *sql.Rows) (r queuestate.Row, err error) {
 	var place string
-	var due int64
-	err = rows.Scan(&r.Position, &r.Version, &place, &r.Failures, &r.Session, &due, &r.After, &r.Error, &r.Woken)
+	var due, given int64
+	err = rows.Scan(&r.Position, &r.Version, &place, &r.Failures, &r.Session, &due, &r.After, &r.Error, &r.Woken, &given)
 	if err == nil {
-		r.Place, r.Due = queuestate.Place(place[0]), ofMicros(due)
+		r.Place, r.Due, r.Given = queuestate.Place(place[0]), ofMicros(due), ofMicros(given)
 	}
 	return r, err
 }
@@ -374,7 +376,7 @@ func (q *queue) Row(position messagestore.GlobalPosition) (*queuestate.Row, erro
 }
 
 func (q *queue) Put(r queuestate.Row) error {
-	return q.exec(queuePutSQL, int64(r.Position), r.Version, string(r.Place), r.Failures, r.Session, micros(r.Due), int64(r.After), r.Error, int64(r.Woken))
+	return q.exec(queuePutSQL, int64(r.Position), r.Version, string(r.Place), r.Failures, r.Session, micros(r.Due), int64(r.After), r.Error, int64(r.Woken), micros(r.Given))
 }
 
 func (q *queue) Remove(position messagestore.GlobalPosition) error {
@@ -411,14 +413,26 @@ func (q *queue) Loose(limit int) ([]messagestore.GlobalPosition, error) {
 	})
 }
 
-func (q *queue) Session(session int64) (time.Time, bool, error) {
-	var until int64
-	there, err := q.one(queueSessionSQL, []any{session}, &until)
-	return ofMicros(until), there, err
+func sessionOf(number, until, lease int64) queuestate.Session {
+	return queuestate.Session{Number: number, Until: ofMicros(until), Lease: time.Duration(lease) * time.Microsecond}
 }
 
-func (q *queue) SetSession(session int64, until time.Time) error {
-	return q.exec(queueSetSessionSQL, session, micros(until))
+func (q *queue) Session(session int64) (queuestate.Session, bool, error) {
+	var until, lease int64
+	there, err := q.one(queueSessionSQL, []any{session}, &until, &lease)
+	return sessionOf(session, until, lease), there, err
+}
+
+func (q *queue) Sessions() ([]queuestate.Session, error) {
+	return rowsOf(q.ctx, q.db, queueSessionsSQL, []any{q.id}, func(rows *sql.Rows) (queuestate.Session, error) {
+		var number, until, lease int64
+		err := rows.Scan(&number, &until, &lease)
+		return sessionOf(number, until, lease), err
+	})
+}
+
+func (q *queue) SetSession(s queuestate.Session) error {
+	return q.exec(queueSetSessionSQL, s.Number, micros(s.Until), s.Lease.Microseconds())
 }
 
 func (q *queue) Note(session int64, of queuing.Delivery) (note string, err error) {

@@ -8,6 +8,8 @@ var (
 	schema1SQL string
 	//go:embed sql/schema_2.sql
 	schema2SQL string
+	//go:embed sql/schema_3.sql
+	schema3SQL string
 	//go:embed sql/lock.sql
 	lockSQL string
 	//go:embed sql/append.sql

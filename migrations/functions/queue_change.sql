@@ -31,7 +31,7 @@ begin
     perform dibs.refuse_removed_queue(q, queue_name);
     h := (q, 0, clock_timestamp(), 0, 0, 0, 0, 'infinity', clock_timestamp(), clock_timestamp(), clock_timestamp(), 0, false, null, 0, 0, 0, 0)::dibs.queue_heads;
   end if;
-  h.at := greatest(clock_timestamp(), h.at);
+  h.at := greatest(clock_timestamp(), h.at); -- the next take moves what a clock that was ahead has computed, and this with it
 
   if letter is null then
     if h.paused = (action = 'pause') then
@@ -45,7 +45,7 @@ begin
         where x.queue = q and x.position = any (of_positions) and x.state in ('l', 's', 'd', 'k')
       ), done as (
         update dibs.queue_open x
-        set version = x.version + 1, state = 'l', due = h.at, failures = case when x.state in ('l', 's') then x.failures else 0 end
+        set version = x.version + 1, state = 'l', due = h.at, given = h.at, failures = case when x.state in ('l', 's') then x.failures else 0 end
         from named y where x.ctid = y.ctid
         returning x.position, y.version
       ), logged as (
@@ -87,7 +87,7 @@ begin
         changed := changed || beyond;
       end if;
       if h.held > 0 then -- those behind are let go
-        update dibs.queue_open x set state = 'l', after = null, due = greatest(x.due, h.at)
+        update dibs.queue_open x set state = 'l', after = null, due = greatest(x.due, h.at), given = h.at
         where x.queue = q and x.state = 'h' and x.after = any (changed)
           and not exists (select from dibs.queue_open b where b.queue = q and b.position = x.after and b.state <> 'd' offset 0);
         get diagnostics n = row_count;

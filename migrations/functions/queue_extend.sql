@@ -24,8 +24,10 @@ begin
     raise exception 'invalid notes: they are at most 1000, of at most 1024 bytes each' using errcode = 'DB001', column = 'new_notes';
   end if;
   update dibs.queue_sessions x
-  set until = greatest(x.until, clock_timestamp() + lease * interval '1 microsecond'), notes = coalesce(new_notes, x.notes)
-  where x.queue = q and x.session = me and x.until > clock_timestamp();
+  set until = greatest(least(x.until, n.at + x.lasts), n.at + n.lasts), -- an end of a clock that was ahead does not count
+    lasts = greatest(x.lasts, n.lasts), notes = coalesce(new_notes, x.notes)
+  from (select clock_timestamp() as at, lease * interval '1 microsecond' as lasts) n
+  where x.queue = q and x.session = me and x.until > n.at;
   if not found then
     return coalesce(has_positions, '{}');
   end if;

@@ -26,7 +26,7 @@ begin
     delete from dibs.queue_tickets x where x.queue = q and x.session = me;
     return;
   end if;
-  h.at := greatest(clock_timestamp(), h.at);
+  h.at := greatest(clock_timestamp(), h.at); -- as in queue_change
   if next_session is not null then
     -- A row that a transaction of a caller's is finishing stays: the queue does not wait for it.
     update dibs.queue_open x set session = next_session
@@ -41,12 +41,13 @@ begin
     ));
     moved := found;
     if moved then
-      insert into dibs.queue_sessions as x (queue, session, until) values (q, next_session, h.at + lease * interval '1 microsecond')
-      on conflict (queue, session) do update set until = greatest(x.until, excluded.until);
+      insert into dibs.queue_sessions as x (queue, session, until, lasts)
+      values (q, next_session, h.at + lease * interval '1 microsecond', lease * interval '1 microsecond')
+      on conflict (queue, session) do update set until = greatest(x.until, excluded.until), lasts = greatest(x.lasts, excluded.lasts);
     end if;
   end if;
   with back as (
-    update dibs.queue_open x set version = x.version + 1, state = 'l', session = null, due = h.at
+    update dibs.queue_open x set version = x.version + 1, state = 'l', session = null, due = h.at, given = h.at
     where x.ctid = any ((select dibs.queue_out(q, of_streams, h.floor, array[me]))::tid[])
     returning x.position, x.version
   ), logged as (

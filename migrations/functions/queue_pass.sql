@@ -25,7 +25,7 @@ begin
     )
     select array_agg(g.position) into passed from gone g;
     exit when passed is null;
-    update dibs.queue_open x set state = 'l', after = null, due = greatest(x.due, at)
+    update dibs.queue_open x set state = 'l', after = null, due = greatest(x.due, at), given = at
     where x.queue = q and x.state = 'h' and x.after = any (passed);
     get diagnostics n = row_count;
     total := total + n + cardinality(passed);

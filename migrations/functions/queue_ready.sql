@@ -10,8 +10,9 @@ as $$
 declare
   h record;
   soon timestamptz;
+  now constant timestamptz := clock_timestamp();
 begin
-  select x.cursor, x.paused, x.wake, x.held, x.checked into h
+  select x.queue, x.at, x.cursor, x.paused, x.wake, x.held, x.checked into h
   from dibs.queue_heads x
   where x.queue = (select y.id from dibs.queues y where y.name = queue_name)
   order by x.version desc
@@ -21,8 +22,9 @@ begin
     return;
   end if;
   soon := least(nullif(h.wake, 'infinity'), case when h.held > 0 then h.checked + interval '1 s' end);
-  wake := greatest(0, dibs.microseconds(soon) - dibs.microseconds(clock_timestamp()));
-  ready := coalesce(wake = 0, false)
+  wake := greatest(0, dibs.microseconds(soon) - dibs.microseconds(now));
+  ready := coalesce(wake = 0 or now < h.at - interval '1 s', false) -- a take moves what a clock that was ahead has computed
+    or exists (select from dibs.queue_sessions x where x.queue = h.queue and x.until > now + x.lasts + interval '1 s')
     or exists (select from dibs.messages x where x.category = of_category and x.global_position > coalesce(h.cursor, 0));
 end
 $$;

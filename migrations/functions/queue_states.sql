@@ -1,9 +1,10 @@
 -- A delivery that was neither given back nor buried and is not out has finished its item, also in a caller's transaction,
--- which cannot count it. The head's count is of the others.
+-- which cannot count it. The head's count is of the others. A session whose end is later than its lease from now on was
+-- extended while the clock was ahead: if its process lives, it extends it again.
 create or replace function dibs.queue_states()
 returns table (
   name text, category text, paused boolean, cursor bigint, out_items bigint, later bigint, held bigint, dead bigint,
-  waiting boolean, oldest bigint, taken bigint, finished bigint, returned bigint, buried bigint, due bigint, sessions bigint, at bigint, suspended bigint, streams boolean
+  waiting boolean, oldest bigint, taken bigint, finished bigint, returned bigint, buried bigint, due bigint, sessions bigint, at bigint, suspended bigint, streams boolean, changed bigint
 )
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -11,11 +12,11 @@ as $$
   select q.name, q.category, coalesce(h.paused, false), coalesce(h.cursor, 0), o.taken, o.later, o.held, o.dead,
     w.time is not null, dibs.microseconds(least(o.oldest, w.time)),
     coalesce(h.taken, 0), coalesce(h.finished + h.taken - h.returned - h.buried - o.taken, 0), coalesce(h.returned, 0), coalesce(h.buried, 0),
-    o.due, s.live, dibs.microseconds(n.at), o.suspended, coalesce(q.streams, false)
+    o.due, s.live, dibs.microseconds(n.at), o.suspended, coalesce(q.streams, false), dibs.microseconds(h.at)
   from dibs.queues q
   left join lateral (select * from dibs.queue_heads x where x.queue = q.id order by x.version desc limit 1) h on true
-  cross join lateral (select greatest(clock_timestamp(), h.at) as at) n
-  cross join lateral (select count(*) as live from dibs.queue_sessions x where x.queue = q.id and x.until > n.at) s
+  cross join lateral (select clock_timestamp() as at) n
+  cross join lateral (select count(*) as live from dibs.queue_sessions x where x.queue = q.id and x.until > n.at and x.until <= n.at + x.lasts + interval '1 s') s
   cross join lateral (
     select count(*) filter (where x.state = 'o') as taken, count(*) filter (where x.state = 'l') as later,
       count(*) filter (where x.state = 's') as suspended,

@@ -37,6 +37,7 @@ declare
   total integer; -- how many are wanted still
   kept integer := 0; -- for those before in line
   changed boolean := false;
+  looks boolean; -- through the sessions, once in a second
   over bigint[]; -- sessions
   gone bigint[]; -- finished, or dead
   gone_versions integer[];
@@ -79,7 +80,17 @@ begin
       h := (q, 0, now, 0, 0, 0, 0, 'infinity', now, now, now, 0, false, null, 0, 0, 0, 0)::dibs.queue_heads;
     end if;
   end if;
+  if now < h.at - interval '1 s' then
+    perform dibs.queue_set_back(q, of_category, h.at, now, wakes is not null);
+    h.at := now;
+    h.wake := least(h.wake, now);
+    h.seen := least(h.seen, now - interval '1 s'); -- sessions are looked through in this call
+    h.due := least(h.due, now);
+    h.checked := least(h.checked, now);
+    changed := true;
+  end if;
   now := greatest(now, h.at);
+  looks := now >= h.seen + interval '1 s';
   more := false;
 
   -- Held items that were worked on behind one that this call completes are taken, so that they end as it does. Others are told lost.
@@ -161,7 +172,7 @@ begin
         set version = x.version + 1, session = null,
           state = case when y.dies then dying when y.kind = 's' and (x.woken > coalesce(y.seen, 0)) is not true then 's' else 'l' end,
           failures = case when y.turned then 0 else least(x.failures + case when y.kind in ('r', 'x') then 1 else 0 end, 32767) end,
-          due = case when not y.dies then now + case when y.turned and x.woken > coalesce(y.seen, 0) then 0 else greatest(y.delay, 0) end * interval '1 microsecond' end,
+          given = now, due = case when not y.dies then now + case when y.turned and x.woken > coalesce(y.seen, 0) then 0 else greatest(y.delay, 0) end * interval '1 microsecond' end,
           error = case when y.kind in ('r', 'x', 's') then coalesce(y.error, x.error) else x.error end,
           woken = case when y.turned then greatest(x.woken, y.seen) else x.woken end
         from (select distinct on (z.ctid) z.* from named z where z.kind <> 'c') y
@@ -211,7 +222,7 @@ begin
         update dibs.queue_open x
         set version = x.version + 1, session = null, failures = least(x.failures + 1, 32767), error = 'its session was over',
           state = case when y.dies then dying else 'l' end,
-          due = case when not y.dies then now + case when y.failures = 0 then 0 else least(power(2, least(y.failures, 12)), 3600) end * interval '1 s' end
+          given = now, due = case when not y.dies then now + case when y.failures = 0 then 0 else least(power(2, least(y.failures, 12)), 3600) end * interval '1 s' end
         from named y
         where x.ctid = y.ctid
         returning x.position, y.version, y.session, y.dies, x.due
@@ -227,8 +238,8 @@ begin
       gone := case when gone is null then p else gone || p end;
       changed := true;
       if wakes is null then -- what a transaction of a caller's is finishing is looked at again
-        insert into dibs.queue_sessions (queue, session, until)
-        select distinct q, x.session, now + interval '1 s'
+        insert into dibs.queue_sessions (queue, session, until, lasts)
+        select distinct q, x.session, now + interval '1 s', interval '1 s'
         from dibs.queue_open x
         where x.queue = q and x.position >= h.floor and x.state = 'o' and x.session = any (over)
         on conflict do nothing;
@@ -245,6 +256,16 @@ begin
       ));
       changed := changed or found;
     end if;
+  end if;
+
+  -- A session was extended while the clock was ahead: it has its lease from now on. Its process may be gone.
+  if looks then
+    update dibs.queue_sessions x set until = now + x.lasts where x.queue = q and x.until > now + x.lasts + interval '1 s';
+    if found then
+      h.wake := least(h.wake, now);
+      changed := true;
+    end if;
+    h.seen := now;
   end if;
 
   -- What was held behind them is let go.
@@ -280,7 +301,7 @@ begin
   total := want;
   if h.held > 0 and total > 0 and h.checked <= now - interval '1 s' then
     -- Behind one that was finished by a caller who could not report it, or whose message was removed.
-    update dibs.queue_open x set state = 'l', after = null, due = greatest(x.due, now)
+    update dibs.queue_open x set state = 'l', after = null, due = greatest(x.due, now), given = now
     where x.ctid = any (array(
       select y.ctid
       from (
@@ -336,7 +357,10 @@ begin
           order by x.after, x.due limit kept + total
         )
         union all
-        (select x.time from dibs.messages x where x.category = of_category and x.global_position > h.cursor order by x.global_position limit kept + total)
+        ( -- a time to come is of a clock that was ahead: nobody knows for how long that message has waited
+          select case when x.time > now then now - 2 * patience else x.time end
+          from dibs.messages x where x.category = of_category and x.global_position > h.cursor order by x.global_position limit kept + total
+        )
         union all
         select now from unnest(freed)
       ) y;
@@ -388,7 +412,7 @@ begin
   -- One test, since each costs a take of items: in a queue of streams nothing is held.
   if wakes is not null or cardinality(freed) > 0 then
     if wakes is null then
-      update dibs.queue_open x set state = 'l', after = null, due = now
+      update dibs.queue_open x set state = 'l', after = null, due = now, given = now
       where x.ctid = any (array(
         select y.ctid
         from unnest(freed) u (position)
@@ -518,8 +542,10 @@ begin
 
   n := coalesce(cardinality(positions), 0);
   if n > 0 then
-    insert into dibs.queue_sessions as x (queue, session, until) values (q, me, now + lease * interval '1 microsecond')
-    on conflict (queue, session) do update set until = excluded.until where x.until < now + lease * 0.67 * interval '1 microsecond';
+    insert into dibs.queue_sessions as x (queue, session, until, lasts)
+    values (q, me, now + lease * interval '1 microsecond', lease * interval '1 microsecond')
+    on conflict (queue, session) do update set until = excluded.until, lasts = excluded.lasts
+    where x.until < now + lease * 0.67 * interval '1 microsecond';
     h.wake := least(h.wake, now + lease * interval '1 microsecond');
     h.taken := h.taken + n;
     h.tokens := h.tokens - case when rate is null then 0 else n end;

@@ -29,13 +29,12 @@ begin
     return query
     select 'queue', q.category, null::text, null::bigint, null::bigint, 'queue ' || q.name || ': ' || v.expected, v.found, null::bigint
     from (
-      select x.version, x.at, x.cursor, lag(x.version) over w as version_before, lag(x.at) over w as at_before, lag(x.cursor) over w as cursor_before
+      select x.version, x.cursor, lag(x.version) over w as version_before, lag(x.cursor) over w as cursor_before
       from dibs.queue_heads x where x.queue = q.id
       window w as (order by x.version)
     ) x
     cross join lateral (values
       ('head ' || (x.version_before + 1), 'head ' || x.version, x.version > x.version_before + 1),
-      ('a head of ' || x.at_before || ' or later', 'head ' || x.version || ' of ' || x.at, x.at < x.at_before),
       ('a cursor at ' || x.cursor_before || ' or later', 'head ' || x.version || ' at ' || x.cursor, x.cursor < x.cursor_before)
     ) v (expected, found, holds)
     where v.holds

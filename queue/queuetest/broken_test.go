@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,11 +33,17 @@ func TestQueuesInMemory(t *testing.T) {
 		require.GreaterOrEqual(t, i, 0, "no bug %q", name)
 		broken = bugs[i]
 	}
+	open := func() *driver {
+		d := &driver{}
+		d.Driver = memory.NewWithClock(func() time.Time { return d.time(time.Now().Add(time.Duration(d.ahead.Load()))) })
+		broken.breaks(d)
+		return d
+	}
 	Run(t, Options{
-		Open: func(*testing.T) queuing.Driver {
-			d := &driver{Driver: memory.New()}
-			broken.breaks(d)
-			return d
+		Open: func(*testing.T) queuing.Driver { return open() },
+		OpenWithClock: func(*testing.T) (queuing.Driver, func(time.Duration)) {
+			d := open()
+			return d, func(ahead time.Duration) { d.ahead.Store(int64(ahead)) }
 		},
 		Begin: func(_ *testing.T, d queuing.Driver) (queuing.Driver, func() error, func() error) {
 			return d.(*driver).begin() //nolint:errcheck // as opened
@@ -111,9 +118,30 @@ type driver struct {
 	list   func(*queuing.List)
 	status func(*queuing.Status)
 
+	ahead  atomic.Int64                        // by how much its clock is
+	back   func(t, latest time.Time) time.Time // what it takes for the time where its clock goes back
+	latest time.Time                           // that it took for the time
+
 	commits, rollsBack func(queuing.Driver, pending) error
 	anyVersion         bool // of completions in a transaction
 }
+
+// time is what the driver takes for the time where its clock shows t. It is called by one goroutine at a time.
+func (d *driver) time(t time.Time) time.Time {
+	if t.Before(d.latest) && d.back != nil {
+		return d.back(t, d.latest)
+	}
+	d.latest = t
+	return t
+}
+
+// isBehind reports whether the clock has gone back, and has not caught up.
+func (d *driver) isBehind() bool {
+	now, _ := d.Now(context.Background())
+	return now.Before(d.latest)
+}
+
+func same(t, _ time.Time) time.Time { return t }
 
 func (d *driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
 	if d.take != nil {
@@ -785,6 +813,45 @@ var bugs = []bug{
 		"nothing more",
 		[]string{"Q9/WakeTellsWhen"},
 		answers(func(_ queuing.Take, taken *queuing.Taken) { taken.More = false }),
+	},
+
+	// Clock
+	{
+		"a time that stands where the clock goes back",
+		[]string{
+			"Clock/DelaysGoOn", "Clock/DatesStay", "Clock/ADeadWorkersItemsComeBack", "Clock/TheRateGoesOn",
+			"Clock/NothingIsKeptForACallerThatHasGone", "Clock/TurnsAreOffered", "Clock/StatusTells", "Model/AnswersRandomCallsAsInMemoryWhileTheClockJumps",
+		},
+		func(d *driver) { d.back = func(_, latest time.Time) time.Time { return latest } },
+	},
+	{
+		"a time that goes back far",
+		[]string{"Clock/ASmallStepChangesNothing", "Clock/DelaysFromBeforeStay"},
+		func(d *driver) { d.back = func(t, _ time.Time) time.Time { return t.Add(-time.Hour) } },
+	},
+	{
+		"extensions for a moment while the clock is behind",
+		[]string{"Clock/AWorkerThatLivesKeepsItsItems"},
+		func(d *driver) {
+			d.back = same
+			d.extend = func(e *queuing.Extension) {
+				if d.isBehind() {
+					e.Lease = queuing.MinLease
+				}
+			}
+		},
+	},
+	{
+		"takes of none while the clock is behind",
+		[]string{"Clock/WhatWasLetGoIsOffered", "Clock/OperatorsRetryNow"},
+		func(d *driver) {
+			d.back = same
+			d.ask = func(q *queuing.Take) {
+				if d.isBehind() {
+					q.Want = 0
+				}
+			}
+		},
 	},
 
 	// Q11

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,10 @@ import (
 var modelTests = []test{
 	{"Model/AnswersRandomCallsAsInMemory", func(t *testing.T, f *fixture) { answersAsInMemory(t, f, nil) }, busy},
 	{"Model/AnswersRandomCallsOfStreamsAsInMemory", func(t *testing.T, f *fixture) { answersAsInMemory(t, f, []string{signal}) }, busy},
+	{"Model/AnswersRandomCallsAsInMemoryWhileTheClockJumps", func(t *testing.T, f *fixture) {
+		answersAsInMemory(t, f, nil)
+		answersAsInMemory(t, f, []string{signal})
+	}, busy | clock},
 }
 
 // A side is one of the stores that get the same calls. Its items are known by their numbers.
@@ -98,8 +103,17 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string) {
 	rapid.Check(t, func(rt *rapid.T) {
 		of := newFixture(f.driver, f.options).of
 		var sides []*side
-		for _, driver := range []queuing.Driver{f.driver, memory.New()} {
+		var ahead atomic.Int64 // of both clocks
+		inMemory := memory.NewWithClock(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
+		for _, driver := range []queuing.Driver{f.driver, inMemory} {
 			sides = append(sides, &side{fixture: &fixture{driver: driver, of: of, wakes: wakes}, number: map[messagestore.GlobalPosition]int{}})
+		}
+		set := func(to time.Duration) {
+			f.ahead(to)
+			ahead.Store(int64(to))
+		}
+		if f.ahead != nil {
+			set(0)
 		}
 		policy := queuing.Policy{MaxFailures: rapid.IntRange(1, 3).Draw(rt, "max failures"), Hold: rapid.Bool().Draw(rt, "hold"), MaxOut: rapid.SampledFrom([]int{0, 0, 3}).Draw(rt, "max out")}
 		var versions [][2]int // number and version of each delivery
@@ -167,14 +181,18 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string) {
 				return s.taken(taken)
 			})
 		}
-		rt.Repeat(map[string]func(*rapid.T){
+		actions := map[string]func(*rapid.T){
 			"insert": func(*rapid.T) {
 				stream := rapid.SampledFrom([]string{"a", "b", uuid.NewString()}).Draw(rt, "stream")
-				var due time.Time
-				if rapid.IntRange(0, 5).Draw(rt, "dated") == 0 {
-					due = time.Now().Add(24 * time.Hour)
-				}
-				each("insert into "+stream, func(s *side) string { s.insert(rt, stream, due); return "" })
+				dated := rapid.IntRange(0, 5).Draw(rt, "dated") == 0
+				each("insert into "+stream, func(s *side) string {
+					var due time.Time
+					if dated {
+						due = s.now(t).Add(24 * time.Hour)
+					}
+					s.insert(rt, stream, due)
+					return ""
+				})
 			},
 			"signal": func(*rapid.T) {
 				if wakes == nil {
@@ -274,6 +292,21 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string) {
 					require.Equal(rt, lists[1], lists[0], "the items that are %s", state)
 				}
 			},
-		})
+		}
+		if f.ahead != nil {
+			actions["clock"] = func(*rapid.T) {
+				to := rapid.SampledFrom([]time.Duration{0, 25 * time.Hour, 50 * time.Hour, -25 * time.Hour}).Draw(rt, "ahead")
+				each(fmt.Sprintf("take of none, ahead by %v", to), func(s *side) string {
+					if s == sides[0] {
+						set(to)
+					}
+					return s.taken(s.take(t, queuing.Take{Policy: policy}))
+				})
+				// What is due at once, or over in a moment, is so on both sides.
+				set(to + 2*time.Second)
+				each("take of none, later", func(s *side) string { return s.taken(s.take(t, queuing.Take{Policy: policy})) })
+			}
+		}
+		rt.Repeat(actions)
 	})
 }

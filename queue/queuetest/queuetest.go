@@ -41,6 +41,12 @@ type Options struct {
 	// Defaults to leaving out the sub-tests that need it.
 	Begin func(t *testing.T, driver queuing.Driver) (tx queuing.Driver, commit, rollBack func() error)
 
+	// OpenWithClock returns a driver as Open does, and a function that has its store's clock ahead of the time by so much from then on,
+	// or behind it if that is less than 0. What is stored may be moved the other way instead: only differences count.
+	//
+	// Defaults to leaving out the sub-tests that need it.
+	OpenWithClock func(t *testing.T) (driver queuing.Driver, ahead func(time.Duration))
+
 	// Bubble says that the driver takes its time from the time package, and waits in a synctest bubble only. The
 	// sub-tests run in one each, and take no time.
 	//
@@ -59,10 +65,22 @@ func Run(t *testing.T, options Options) {
 			if test.needs&transactions != 0 && options.Begin == nil {
 				t.Skip("not applicable: the suite is not told how to begin a transaction")
 			}
+			if test.needs&clock != 0 && options.OpenWithClock == nil {
+				t.Skip("not applicable: the suite is not told how to put the clock forward")
+			}
 			if test.needs&busy != 0 && options.spare != nil {
 				options.spare(t)
 			}
-			run := func(t *testing.T) { test.run(t, newFixture(options.Open(t), options)) }
+			run := func(t *testing.T) {
+				if options.OpenWithClock == nil || test.needs&clock == 0 {
+					test.run(t, newFixture(options.Open(t), options))
+					return
+				}
+				driver, ahead := options.OpenWithClock(t)
+				f := newFixture(driver, options)
+				f.ahead = ahead
+				test.run(t, f)
+			}
 			if options.Bubble && test.needs&busy == 0 {
 				synctest.Test(t, run)
 				return
@@ -85,11 +103,12 @@ type need uint8
 const (
 	transactions need = 1 << iota
 	busy              // the test computes, and waits for no time
+	clock             // the test puts the clock forward and back
 )
 
 func tests() []test {
 	var all []test
-	for _, subject := range [][]test{deliveryTests, endTests, keyTests, leaseTests, transactTests, failureTests, lineTests, boundTests, idleTests, operatorTests, removeTests, streamTests, modelTests} {
+	for _, subject := range [][]test{deliveryTests, endTests, keyTests, leaseTests, transactTests, failureTests, lineTests, boundTests, idleTests, clockTests, operatorTests, removeTests, streamTests, modelTests} {
 		all = append(all, subject...)
 	}
 	return all
@@ -107,6 +126,8 @@ type fixture struct {
 	driver  queuing.Driver
 	of      queuing.Queue // that no other sub-test uses
 	wakes   []string      // of a queue of streams
+
+	ahead func(time.Duration) // moves the store's clock; nil if the sub-test does not
 }
 
 func newFixture(driver queuing.Driver, options Options) *fixture {
