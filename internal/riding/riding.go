@@ -83,8 +83,13 @@ type told struct {
 // NewRide returns a ride of a take.
 func NewRide(t queuing.Take) *Ride { return &Ride{t, make(chan told, 1)} }
 
-// Tell says what became of the take, once: the error is as of [queuing.Driver].QueueTake, or [ErrAlone].
-func (r *Ride) Tell(taken queuing.Taken, err error) { r.told <- told{taken, err} }
+// Tell says what became of the take, and what it says first counts: the error is as of [queuing.Driver].QueueTake, or [ErrAlone].
+func (r *Ride) Tell(taken queuing.Taken, err error) {
+	select {
+	case r.told <- told{taken, err}:
+	default:
+	}
+}
 
 // Told waits for what Tell says.
 func (r *Ride) Told() (queuing.Taken, error) {

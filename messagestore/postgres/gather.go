@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
@@ -92,9 +93,9 @@ func (g *gathering) next(f *flight) []*gathered {
 		return nil
 	}
 	n := min(len(g.waiting), maxGathered)
-	group := slices.Clone(g.waiting[:n])
+	group := those(g.waiting[:n], func(r *gathered) bool { return r.state.CompareAndSwap(waiting, taken) })
 	g.waiting = slices.Delete(g.waiting, 0, n)
-	return slices.DeleteFunc(group, func(r *gathered) bool { return !r.state.CompareAndSwap(waiting, taken) })
+	return group
 }
 
 // gathers reports whether a read may go together with others: not in a transaction, nor for upkeep.
@@ -161,7 +162,7 @@ func (d *Driver) fly(f *flight, group []*gathered) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
-		err := d.readGroup(ctx, group)
+		err := panics.Call(func() error { return d.readGroup(ctx, group) })
 		cancel()
 		for _, r := range group {
 			r.err = err

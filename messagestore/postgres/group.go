@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/internal/text"
@@ -138,6 +139,15 @@ func (t *ticket) begin() bool {
 func (t *ticket) answer(written []messagestore.Written, err error) {
 	t.written, t.err = written, err
 	close(t.done)
+}
+
+func (t *ticket) isAnswered() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
 }
 
 func (t *ticket) answerConflict(met *messagestore.Conflict) {
@@ -285,19 +295,48 @@ func (l *shard) putLast(tickets []*ticket) {
 }
 
 func waitAgain(tickets []*ticket) []*ticket {
-	return slices.DeleteFunc(tickets, func(t *ticket) bool { return !t.state.CompareAndSwap(taken, waiting) })
+	return those(tickets, func(t *ticket) bool { return t.state.CompareAndSwap(taken, waiting) })
 }
 
-// commit writes a group, and answers all of it or puts it back. A take that a write has along goes with it.
+// those returns the elements for which is holds, in a slice of their own: another goroutine or a caller may hold the one they are in.
+func those[T any](all []T, is func(T) bool) []T {
+	kept := make([]T, 0, len(all))
+	for _, one := range all {
+		if is(one) {
+			kept = append(kept, one)
+		}
+	}
+	return kept
+}
+
+// commit writes a group, and answers all of it or puts it back. A take that a write has along goes with it. A panic, which may be of
+// a hook or a tracer of the pool, is the error of the writes that have no answer then.
 func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
-	i := slices.IndexFunc(group, func(t *ticket) bool { return t.stop != nil })
-	if i < 0 || !d.commitWith(ctx, l, group, group[i].stop) {
-		d.commitWith(ctx, l, group, nil)
+	err := panics.Call(func() error {
+		i := slices.IndexFunc(group, func(t *ticket) bool { return t.stop != nil })
+		if i < 0 || !d.commitWith(ctx, l, group, group[i].stop) {
+			d.commitWith(ctx, l, group, nil)
+		}
+		return nil
+	})
+	if err == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range group {
+		switch {
+		case t.isAnswered() || slices.Contains(l.waiting, t):
+		case t.state.CompareAndSwap(waiting, left):
+			t.answer(nil, err) // it was not sent
+		default:
+			t.answer(nil, unknownOutcome(err, t.appends))
+		}
 	}
 }
 
-// commitWith is commit with the take of a worker that waits. It reports false for a group that is as it was, since the server has
-// refused the take.
+// commitWith is commit with the take of a worker that waits. It reports false for a group of which nothing was done, since the
+// server has refused the take.
 func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop *riding.Stop) bool {
 	if len(group) == 1 && isOneStream(group[0].appends) && !stop.Waits() {
 		_ = d.alone(ctx, group[0])
@@ -308,7 +347,7 @@ func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop
 	limited, cancel := context.WithTimeout(ctx, d.groups.timeout)
 	defer cancel()
 	err := d.with(limited, func(db DB) error {
-		group = slices.DeleteFunc(group, func(t *ticket) bool { return !t.begin() })
+		group = those(group, (*ticket).begin)
 		if len(group) == 0 {
 			return nil
 		}

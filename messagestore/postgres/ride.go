@@ -35,6 +35,7 @@ func (d *Driver) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*t
 		along.Tell(queuing.Taken{}, riding.ErrAlone)
 		return a, true, err
 	}
+	defer along.Tell(queuing.Taken{}, fmt.Errorf("%w: the write that it went with has panicked", messagestore.ErrOutcomeUnknown)) // or it was told
 	e, _ := encoders.Get().(*pglink.Encoder)
 	defer keep(e)
 	var taken queuing.Taken
