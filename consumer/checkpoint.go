@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -135,12 +136,12 @@ func (c *checkpointer) start(reads, work context.Context, r *run, atWork bool, n
 	}
 	c.busy = true
 	r.wg.Go(func() {
-		next.err = c.run(ctx, next, read)
+		next.err = panics.Call(func() error { return c.run(ctx, next, read) })
 		next.group = c.place.View(time.Now())
 		stream, version := c.place.Stream, c.place.Version()
 		c.results <- next
 		if next.action.stores() && next.err == nil {
-			r.trim(reads, stream, version)
+			_ = panics.Call(func() error { r.trim(reads, stream, version); return nil }) // the next one trims more
 		}
 	})
 }

@@ -58,6 +58,7 @@ func (f *failures) close() {
 func (r *run) work(ctx context.Context, it *item) (finished bool) {
 	err := panics.ErrExited
 	defer func() { finished = r.worked(ctx, it, err) }()
+	defer panics.Catch(&err)
 	switch {
 	case it.Value.request != nil:
 		err = r.redrive(ctx, it.Value.request)
@@ -226,7 +227,7 @@ func (r *run) skip(it *item, err error) {
 func (r *run) parkNow(work context.Context, it *item) {
 	it.Value.parking = true
 	r.wg.Go(func() {
-		err := r.park(work, it)
+		err := panics.Call(func() error { return r.park(work, it) })
 		if r.worked(work, it, err) {
 			r.lanes.Finish(it)
 			r.wake() // no worker takes the next item of the lane by itself

@@ -129,7 +129,12 @@ type records struct{ handler slog.Handler }
 func (r records) Write(line []byte) (int, error) { return r.WriteLevel(zerolog.NoLevel, line) }
 
 // WriteLevel implements [zerolog.LevelWriter].
-func (r records) WriteLevel(level zerolog.Level, line []byte) (int, error) {
+func (r records) WriteLevel(level zerolog.Level, line []byte) (n int, err error) {
+	defer func() {
+		if value := recover(); value != nil { // a handler that panics ends no process: zerolog says so on standard error
+			n, err = 0, fmt.Errorf("the slog handler panicked: %v", value)
+		}
+	}()
 	message, attributes, err := parse(line)
 	if err != nil {
 		return 0, fmt.Errorf("an event for slog: %w", err)

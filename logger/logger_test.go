@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -142,4 +143,15 @@ func Example() {
 	l := logger.Slog(handler)
 	l.Info().Str("stream", "account-123").Int("version", 7).Msg("write")
 	// Output: level=INFO msg=write stream=account-123 version=7
+}
+
+type brokenHandler struct{ slog.Handler }
+
+func (brokenHandler) Handle(context.Context, slog.Record) error { panic("broken") }
+
+func TestASlogHandlerThatPanicsHarmsNoCaller(t *testing.T) {
+	t.Parallel()
+	log := logger.Slog(brokenHandler{slog.NewTextHandler(io.Discard, nil)})
+
+	require.NotPanics(t, func() { log.Warn().Msg("written") })
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
 )
 
@@ -238,7 +239,10 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 		var heads []GlobalPosition
 		var err error
 		if canTell && len(l.asked) > 0 {
-			heads, err = headsOf(ctx, driver, l.categories)
+			err = panics.Call(func() (err error) {
+				heads, err = headsOf(ctx, driver, l.categories)
+				return err
+			})
 			canTell = !errors.Is(err, ErrNotSupported)
 		}
 		switch {
@@ -349,10 +353,12 @@ func headsOf(ctx context.Context, driver HeadsDriver, categories []Category) ([]
 // listen wakes waiters for the writes that the driver hears of, until ctx is done.
 func (s *Store) listen(ctx context.Context, driver ListeningDriver) {
 	for failures := 1; ; failures++ {
-		err := driver.Listen(ctx, func(category Category, head GlobalPosition) {
-			failures = 1
-			s.outage.Works(listens)
-			s.watches.heard(category, head)
+		err := panics.Call(func() error {
+			return driver.Listen(ctx, func(category Category, head GlobalPosition) {
+				failures = 1
+				s.outage.Works(listens)
+				s.watches.heard(category, head)
+			})
 		})
 		if ctx.Err() != nil || errors.Is(err, ErrNotSupported) || errors.Is(err, ErrClosed) {
 			return

@@ -341,23 +341,24 @@ func (r *Relay) CatchUp(ctx context.Context) error {
 	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	var caughtUp atomic.Bool
-	var watching sync.WaitGroup
-	watching.Go(func() {
+	watched := panics.Go(func() error {
 		defer stop()
-		caughtUp.Store(r.awaitEmpty(running))
+		return r.awaitEmpty(running)
 	})
 	err := r.Run(running)
 	stop()
-	watching.Wait()
-	if err == nil && !caughtUp.Load() {
-		err = ctx.Err()
+	empty := <-watched
+	switch {
+	case err != nil || empty == nil:
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
 	}
-	return err
+	return empty
 }
 
-// awaitEmpty waits until nothing is left to be sent, and reports whether it came to that.
-func (r *Relay) awaitEmpty(ctx context.Context) bool {
+// awaitEmpty waits until nothing is left to be sent, or ctx is done.
+func (r *Relay) awaitEmpty(ctx context.Context) error {
 	const least, most = 5 * time.Millisecond, time.Second
 	pause, before := least, int64(-1)
 	for ; backoff.Wait(ctx, pause) == nil; pause = min(2*pause, most) {
@@ -367,10 +368,10 @@ func (r *Relay) awaitEmpty(ctx context.Context) bool {
 		}
 		s, err := r.queue.Status(ctx)
 		if err == nil && !s.Waiting && s.Out+s.Later == 0 {
-			return true
+			return nil
 		}
 	}
-	return false
+	return ctx.Err()
 }
 
 // Queue returns the queue that the relay works on, to look at and change its items: [queue.Queue.Retry] and

@@ -449,7 +449,10 @@ func (r *Run) call(all []*one) error {
 		go func() {
 			o := outcome{one: c}
 			defer func() { outcomes <- o }()
-			o.output, o.err = attempt(ctx, r.life, c.of, c.do)
+			o.err = panics.Call(func() (err error) {
+				o.output, err = attempt(ctx, r.life, c.of, c.do)
+				return err
+			})
 		}()
 	}
 	var ended error

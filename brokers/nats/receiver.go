@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/dibs-go/dibs/inbox"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/receiving"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
@@ -129,7 +130,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 		var workers sync.WaitGroup
 		for i := range failures {
 			workers.Go(func() {
-				failures[i] = r.work(fetching, working)
+				failures[i] = panics.Call(func() error { return r.work(fetching, working) })
 				stop() // the others
 			})
 		}

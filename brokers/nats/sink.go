@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -175,7 +176,9 @@ func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error 
 	for i, m := range messages {
 		done, err := s.end(within, &began[i])
 		if answers[i] = err; !done {
-			rest.Go(func() { answers[i] = s.sendAlone(within, m, began[i].answer == nil) })
+			rest.Go(func() {
+				answers[i] = panics.Call(func() error { return s.sendAlone(within, m, began[i].answer == nil) })
+			})
 		}
 	}
 	rest.Wait()

@@ -62,7 +62,7 @@ func within(conn *amqp.Connection, ask func() error) error {
 
 // closeConnection ends a connection: the broker has then all that was sent over it.
 func closeConnection(conn *amqp.Connection) {
-	_ = conn.CloseDeadline(time.Now().Add(closeWithin)) // it is closed in any case
+	_ = panics.Call(func() error { return conn.CloseDeadline(time.Now().Add(closeWithin)) }) // it is closed in any case
 }
 
 // endOf returns why a channel has ended, which is in closes.

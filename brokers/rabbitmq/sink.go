@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -178,7 +179,11 @@ func (s *Sink) current(ctx context.Context) (*publisher, error) {
 }
 
 func (s *Sink) open(o *opening) {
-	p, err := openPublisher(s.closing, s.dial)
+	var p *publisher
+	err := panics.Call(func() (err error) {
+		p, err = openPublisher(s.closing, s.dial)
+		return err
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.publisher
@@ -306,8 +311,10 @@ func (p *publisher) writeAll() {
 	for {
 		select {
 		case one := <-p.write:
-			var err error
-			one.confirmation, err = p.channel.PublishWithDeferredConfirm(one.exchange, one.key, true, false, one.message)
+			err := panics.Call(func() (err error) {
+				one.confirmation, err = p.channel.PublishWithDeferredConfirm(one.exchange, one.key, true, false, one.message)
+				return err
+			})
 			one.written <- err
 		case <-p.ended:
 			return

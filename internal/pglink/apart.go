@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/upkeep"
 )
 
@@ -173,7 +174,9 @@ func (l *Link) giveApart(ctx context.Context, conn apartConn) {
 	if l.apart.linger != nil {
 		l.apart.linger.Stop()
 	}
-	l.apart.linger = time.AfterFunc(apartLinger, l.CloseApart)
+	l.apart.linger = time.AfterFunc(apartLinger, func() {
+		_ = panics.Call(func() error { l.CloseApart(); return nil })
+	})
 }
 
 // CloseApart closes the connections beside the pool that are not in use.

@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dibs-go/dibs/internal/panics"
 )
 
 // connectTimeout bounds one attempt to connect, unless the URL has connect_timeout.
@@ -71,11 +73,7 @@ func inTheClear(c *pgx.ConnConfig) string {
 // CloseWithin closes a pool. It returns earlier if the context ends: pgx waits for up to 15
 // seconds for a server that no longer answers.
 func CloseWithin(ctx context.Context, pool *pgxpool.Pool) {
-	closed := make(chan struct{})
-	go func() {
-		pool.Close()
-		close(closed)
-	}()
+	closed := panics.Go(func() error { pool.Close(); return nil })
 	select {
 	case <-closed:
 	case <-ctx.Done():

@@ -1,10 +1,13 @@
 package receiving
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/dibs-go/dibs/internal/panics"
 )
 
 // A Desk keeps the deliveries that a receiver has in hand, up to a bound: in work, ready for it, behind another of
@@ -21,6 +24,7 @@ type Desk[D interface{ Times() int }] struct {
 	ready   []*entry[D]
 	inHand  int
 	stopped bool
+	failed  error // the first panic
 	workers sync.WaitGroup
 }
 
@@ -45,21 +49,38 @@ func NewDesk[D Delivery[M], M any](r *Receiver[M], window int) *Desk[D] {
 // Serve has a number of workers handle deliveries, with working, while fetch puts them on the desk and beside does the
 // rest. When ctx is done no worker takes a further delivery; when fetch has returned and each worker has ended its last
 // one, the context of beside is done. Serve returns the deliveries that have not ended, which go back to the broker, and
-// the error of fetch.
+// the error of fetch. A worker, or beside, that panics ends it with the panic as the error.
 func (k *Desk[D]) Serve(ctx, working context.Context, workers int, fetch func(context.Context) error, beside func(context.Context)) (unended []D, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	context.AfterFunc(ctx, k.end)
+	guarded := func(f func()) func() {
+		return func() {
+			if err := panics.Call(func() error { f(); return nil }); err != nil {
+				k.fail(err)
+				stop()
+			}
+		}
+	}
 	for range workers {
-		k.workers.Go(func() { k.serve(working) })
+		k.workers.Go(guarded(func() { k.serve(working) }))
 	}
 	going, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var all sync.WaitGroup
-	all.Go(func() { beside(going) })
+	all.Go(guarded(func() { beside(going) }))
 	err = fetch(ctx)
 	unended = k.stop()
 	end()
 	all.Wait()
-	return unended, err
+	return unended, cmp.Or(k.failed, err)
+}
+
+// fail keeps the first panic.
+func (k *Desk[D]) fail(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.failed = cmp.Or(k.failed, err)
 }
 
 func (k *Desk[D]) end() {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -287,10 +288,14 @@ func (w *Wakeups) wanted(r *tail, q *messagestore.CategoryQuery) bool {
 	return w.reader != nil
 }
 
-func (w *Wakeups) readPage(q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
+func (w *Wakeups) readPage(q messagestore.CategoryQuery) (page messagestore.CategoryPage, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	return w.store.ReadCategoryPage(ctx, q)
+	err = panics.Call(func() (err error) {
+		page, err = w.store.ReadCategoryPage(ctx, q)
+		return err
+	})
+	return page, err
 }
 
 // deliver wakes the waiters for the messages of the page, and reports whether there is more to

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
 )
@@ -111,7 +112,11 @@ func (w *work) listBehind(ctx context.Context) bool {
 	w.mu.Unlock()
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	items, err := w.Driver.QueueItems(call, queuing.List{Queue: w.Queue, State: queuing.Held, From: from, Limit: maxBehind})
+	var items []queuing.Item
+	err := panics.Call(func() (err error) { // without mu, which the handler's goroutine leaves only if it has it
+		items, err = w.Driver.QueueItems(call, queuing.List{Queue: w.Queue, State: queuing.Held, From: from, Limit: maxBehind})
+		return err
+	})
 	w.mu.Lock()
 	b.listing, b.at, b.list = false, time.Now(), make(map[messagestore.GlobalPosition]queuing.Item, len(items))
 	for _, item := range items {

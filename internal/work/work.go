@@ -1003,7 +1003,11 @@ func (w *work) beat(ctx context.Context) {
 		}
 		began := time.Now()
 		call, cancel := context.WithDeadline(upkeep.With(ctx), later(until.Add(-w.margin()), began.Add(w.config.Lease/10)))
-		lost, err := w.Driver.QueueExtend(call, e)
+		var lost []queuing.Delivery
+		err := panics.Call(func() (err error) {
+			lost, err = w.Driver.QueueExtend(call, e)
+			return err
+		})
 		cancel()
 		w.extended(e, began, lost, err)
 		if err == nil {

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -84,4 +85,12 @@ func (d *Driver) Call(f func()) error {
 		f()
 		return nil
 	}})
+}
+
+// Write has a function run as a write, and an unknown outcome as the given error.
+func (d *Driver) Write(ctx context.Context, f func(), unknown error) error {
+	return d.writes.do(ctx, &job{
+		run:     func(context.Context, queryer) error { f(); return nil },
+		unknown: func(cause error) error { return errors.Join(unknown, cause) },
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -33,6 +34,7 @@ type writer struct {
 	most    int
 
 	queue chan *ticket
+	group []*ticket     // of the turn
 	quit  chan struct{} // closed to stop
 	done  chan struct{} // closed when stopped
 
@@ -77,6 +79,15 @@ const (
 func (t *ticket) take() bool  { return t.state.CompareAndSwap(waiting, taken) }
 func (t *ticket) leave() bool { return t.state.CompareAndSwap(waiting, left) }
 func (t *ticket) abandon()    { t.state.CompareAndSwap(taken, abandoned) }
+
+func (t *ticket) isAnswered() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
 
 func (t *ticket) answer(err error) {
 	t.err = err
@@ -128,9 +139,25 @@ func (w *writer) loop() {
 		case <-w.quit:
 			return // callers in the queue see w.done
 		case first := <-w.queue:
-			w.turn(first)
+			if err := panics.Call(func() error { w.turn(first); return nil }); err != nil {
+				w.broken(err, first)
+			}
 		}
 	}
+}
+
+// broken ends a turn that has panicked: the panic is the error of its jobs that have no answer, and what they wrote is rolled back
+// with the connection, unless it was committed before.
+func (w *writer) broken(err error, first *ticket) {
+	w.refuse(first, err)
+	for _, t := range w.group {
+		if !t.isAnswered() {
+			t.answer(t.unknown(err))
+		}
+	}
+	w.group = nil
+	_ = panics.Call(func() error { w.rollback(); return nil })
+	_ = panics.Call(func() error { w.drop(); return nil })
 }
 
 // turn commits first and the tickets queued behind it by then as one group.
@@ -154,6 +181,7 @@ func (w *writer) turn(first *ticket) {
 		return
 	}
 	w.commit(group)
+	w.group = nil
 	w.turns.released = time.Now()
 }
 
@@ -252,24 +280,24 @@ func (d dataVersion) Scan(value any) error {
 // gather takes tickets from the queue, up to the bounds of a group.
 func (w *writer) gather(first *ticket) []*ticket {
 	runtime.Gosched() // callers of the last group may be about to ask again
-	var group []*ticket
+	w.group = nil
 	size := 0
 	add := func(t *ticket) {
 		if t.take() {
-			group = append(group, t)
+			w.group = append(w.group, t)
 			size += t.size
 		}
 	}
 	add(first)
-	for len(group) < w.most && size < maxGroupBytes {
+	for len(w.group) < w.most && size < maxGroupBytes {
 		select {
 		case t := <-w.queue:
 			add(t)
 		default:
-			return group
+			return w.group
 		}
 	}
-	return group
+	return w.group
 }
 
 // commit runs a group in the transaction that was begun, and answers all of it.

@@ -39,6 +39,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -464,7 +465,7 @@ func (c *Cron) round(ctx context.Context, f *follower) (time.Duration, error) {
 	for range c.config.Workers {
 		group.Go(func() {
 			for s := range due {
-				if err := c.tick(ctx, s, now, asked); err != nil {
+				if err := panics.Call(func() error { return c.tick(ctx, s, now, asked) }); err != nil {
 					mu.Lock()
 					failed = err
 					mu.Unlock()

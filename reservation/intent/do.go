@@ -167,6 +167,7 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 	done := make(chan returned, 1)
 	go func() {
 		r := returned{left: true}
+		defer func() { done <- r }()
 		defer func() {
 			if r.left {
 				e := panics.Recovered(recover())
@@ -180,7 +181,6 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 				}
 				event.Msg(r.reason())
 			}
-			done <- r
 		}()
 		var result any
 		if result, r.err = f(ctx, l); r.err == nil {

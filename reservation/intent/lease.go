@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
@@ -707,7 +708,7 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 			return
 		}
 		bounded, cancel := context.WithTimeout(upkeep.With(ctx), every/2)
-		err := l.Extend(bounded)
+		err := panics.Call(func() error { return l.Extend(bounded) })
 		cancel()
 		switch {
 		case err == nil:

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/dibs-go/dibs/internal/panics"
 )
 
 // hold keeps message-db's table as it is up to its newest message.
@@ -329,11 +331,14 @@ func (a *adopter) inParallel(ctx context.Context, f func(context.Context, *pgx.C
 	var all sync.WaitGroup
 	for range a.Workers {
 		all.Go(func() {
-			conn, err := a.session(ctx)
-			if err == nil {
+			err := panics.Call(func() error {
+				conn, err := a.session(ctx)
+				if err != nil {
+					return err
+				}
 				defer conn.Close(context.WithoutCancel(ctx))
-				err = f(ctx, conn)
-			}
+				return f(ctx, conn)
+			})
 			if err != nil {
 				cancel(err)
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -128,7 +129,9 @@ func (a *adopter) locked(ctx context.Context, mode string, tables []string, f fu
 func (a *adopter) tryLocked(ctx context.Context, w watch, f func(pgx.Tx) error) (blockers []Blocker, err error) {
 	watching, stop := context.WithCancel(ctx)
 	var watched sync.WaitGroup
-	watched.Go(func() { blockers = a.watch(watching, w) })
+	watched.Go(func() {
+		_ = panics.Call(func() error { blockers = a.watch(watching, w); return nil }) // then nobody is named
+	})
 	// Before blockers are returned.
 	end := sync.OnceFunc(func() { stop(); watched.Wait() })
 	defer end()
