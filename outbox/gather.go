@@ -1,8 +1,10 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -23,13 +25,14 @@ type gathering struct {
 // A waiting is a message that is to be sent, or is being sent.
 type waiting struct {
 	message *Message
+	check   func() error // nil while it is the relay's to send
 	answer  chan error
 	turn    chan struct{} // to send all that wait
 }
 
 // send returns when the sink has answered, also if ctx is done: the sink has the context, too.
-func (g *gathering) send(ctx context.Context, m *Message) error {
-	w := &waiting{message: m, answer: make(chan error, 1), turn: make(chan struct{}, 1)}
+func (g *gathering) send(ctx context.Context, m *Message, check func() error) error {
+	w := &waiting{message: m, check: check, answer: make(chan error, 1), turn: make(chan struct{}, 1)}
 	g.mu.Lock()
 	g.waiting = append(g.waiting, w)
 	if !g.sending {
@@ -46,32 +49,37 @@ func (g *gathering) send(ctx context.Context, m *Message) error {
 	}
 }
 
-// sendAll sends all messages that wait. The first is of the goroutine that calls it: if its time is over, it
-// fails alone.
+// sendAll sends all messages that wait, but for those that are the relay's no more. The first is of the goroutine that calls it: if
+// its time is over, it fails alone. If its time ends while they are sent, what fails by that is sent again in the time of another.
 func (g *gathering) sendAll(ctx context.Context) {
-	var answers []error
-	failure := ctx.Err()
 	g.mu.Lock()
-	all := g.waiting
-	if g.waiting = nil; failure != nil {
-		all, g.waiting = all[:1], all[1:]
-	}
+	own, others := g.waiting[0], g.waiting[1:]
+	g.waiting = nil
 	g.mu.Unlock()
-	if failure == nil {
-		failure = panics.Call(func() (err error) {
-			answers, err = g.call(ctx, all)
-			return err
-		})
-	}
-	for i, w := range all {
-		if failure != nil {
-			w.answer <- failure
-		} else {
-			w.answer <- answers[i]
+	var again []*waiting
+	if failure := cmp.Or(ctx.Err(), own.check()); failure != nil {
+		own.answer <- failure
+		again = others
+	} else {
+		due := []*waiting{own}
+		for _, w := range others {
+			if failure := w.check(); failure != nil {
+				w.answer <- failure
+			} else {
+				due = append(due, w)
+			}
+		}
+		for i, err := range g.call(ctx, due) {
+			if i > 0 && err != nil && ctx.Err() != nil {
+				again = append(again, due[i])
+				continue
+			}
+			due[i].answer <- err
 		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.waiting = slices.Concat(again, g.waiting)
 	if len(g.waiting) == 0 {
 		g.sending = false
 		return
@@ -79,18 +87,26 @@ func (g *gathering) sendAll(ctx context.Context) {
 	g.waiting[0].turn <- struct{}{}
 }
 
-func (g *gathering) call(ctx context.Context, all []*waiting) ([]error, error) {
+// call returns an answer for each message.
+func (g *gathering) call(ctx context.Context, all []*waiting) (answers []error) {
 	g.calls.Add(1)
-	if len(all) == 1 {
-		return []error{g.sink.Send(ctx, all[0].message)}, nil
+	failure := panics.Call(func() error {
+		if len(all) == 1 {
+			answers = []error{g.sink.Send(ctx, all[0].message)}
+			return nil
+		}
+		messages := make([]*Message, len(all))
+		for i, w := range all {
+			messages[i] = w.message
+		}
+		answers = g.sink.SendAll(ctx, messages)
+		if len(answers) != len(messages) {
+			return fmt.Errorf("the sink has %d answers for %d messages", len(answers), len(messages))
+		}
+		return nil
+	})
+	if failure != nil {
+		answers = slices.Repeat([]error{failure}, len(all))
 	}
-	messages := make([]*Message, len(all))
-	for i, w := range all {
-		messages[i] = w.message
-	}
-	answers := g.sink.SendAll(ctx, messages)
-	if len(answers) != len(messages) {
-		return nil, fmt.Errorf("the sink has %d answers for %d messages", len(answers), len(messages))
-	}
-	return answers, nil
+	return answers
 }

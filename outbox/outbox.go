@@ -198,7 +198,7 @@ type Relay struct {
 	queue  *queue.Queue
 	source work.Source // the same queue, as its engine has it
 	sink   Sink
-	send   func(ctx context.Context, m *Message) error
+	send   func(ctx context.Context, m *Message, check func() error) error
 	config Config
 	health health
 
@@ -417,17 +417,18 @@ func (r *Relay) handle(ctx context.Context, d *work.Delivery) error {
 	m := d.Item.Message
 	err, was := r.wasTried(m)
 	if !was || d.Item.Version > 0 { // it was given back since it was tried: by another process, or by an operator
-		err = r.sendOne(ctx, m)
+		err = r.sendOne(ctx, d, m)
 	}
+	_, notBegun := err.(*work.NotBegunError) //nolint:errorlint // what a sink wraps is its own
 	switch {
-	case panics.Is(err, errUnknownType):
+	case notBegun, panics.Is(err, errUnknownType):
 		return err
 	case err != nil:
 		return r.disposed(ctx, d, err)
 	}
 	for m = d.Behind(ctx); m != nil; m = d.Behind(ctx) {
-		if err := r.sendOne(ctx, m); err != nil {
-			if ctx.Err() == nil {
+		if err := r.sendOne(ctx, d, m); err != nil {
+			if _, notBegun := err.(*work.NotBegunError); !notBegun && ctx.Err() == nil { //nolint:errorlint // as above
 				r.tried(m, err)
 			}
 			break
@@ -457,8 +458,8 @@ func (r *Relay) wasTried(m *messagestore.Message) (err error, was bool) {
 	return err, was
 }
 
-// sendOne sends a message, or passes over it.
-func (r *Relay) sendOne(ctx context.Context, m *messagestore.Message) error {
+// sendOne sends a message, or passes over it. The delivery is its own, or that of a message before it in its stream.
+func (r *Relay) sendOne(ctx context.Context, d *work.Delivery, m *messagestore.Message) error {
 	switch {
 	case r.passesOver(m):
 		r.ignored.Add(1)
@@ -467,7 +468,7 @@ func (r *Relay) sendOne(ctx context.Context, m *messagestore.Message) error {
 		return fmt.Errorf("send %s: %w", m, errUnknownType)
 	}
 	r.health.wait(ctx)
-	if err := r.attempt(ctx, m); err != nil {
+	if err := r.attempt(ctx, d, m); err != nil {
 		return err
 	}
 	r.sent.Add(1)
@@ -476,27 +477,31 @@ func (r *Relay) sendOne(ctx context.Context, m *messagestore.Message) error {
 }
 
 // attempt calls the sink in the goroutine of the worker, whose stack has grown in the calls before.
-func (r *Relay) attempt(ctx context.Context, m *messagestore.Message) (err error) {
+func (r *Relay) attempt(ctx context.Context, d *work.Delivery, m *messagestore.Message) (err error) {
+	check := func() error { return d.Check(ctx) }
+	if err := check(); err != nil {
+		return err
+	}
 	err = panics.ErrExited
 	defer panics.Catch(&err)
 	out := &Message{Message: m, Topic: string(m.Stream.Category())}
 	if r.config.Topic != nil {
 		out.Topic = r.config.Topic(m)
 	}
-	return r.send(ctx, out)
+	return r.send(ctx, out, check)
 }
 
-func (r *Relay) sendAlone(ctx context.Context, m *Message) error {
+func (r *Relay) sendAlone(ctx context.Context, m *Message, _ func() error) error {
 	r.calls.Add(1)
 	return r.sink.Send(ctx, m)
 }
 
 // finish says what becomes of a message. A sink that has ended its goroutine has returned nothing to handle.
-func (r *Relay) finish(d *work.Delivery, err error, stopping bool) queuing.Finish {
-	if p := panics.Of(err); p != nil && p.Exited() {
+func (r *Relay) finish(d *work.Delivery, err error, stopped bool) queuing.Finish {
+	if p := panics.Of(err); p != nil && p.Exited() && !stopped {
 		err = r.disposed(context.Background(), d, err)
 	}
-	return work.FinishOf(d, err, stopping, minBackoff, maxBackoff)
+	return work.FinishOf(d, err, stopped, minBackoff, maxBackoff)
 }
 
 // disposed returns the error by which the queue does with a message what the sink's error asks for. A pause is at most

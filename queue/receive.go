@@ -72,14 +72,20 @@ func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) (
 		if t.Ticket == 0 {
 			t.Wait = max(time.Until(deadline), 0).Truncate(time.Microsecond)
 		}
+		asked := time.Now()
 		taken, err := q.driver.QueueTake(ctx, t)
 		if err != nil {
 			// What was reserved, or a place in the line, is of nobody else.
 			q.source.Leave(ctx, session, time.Now().Add(work.LeaveTimeout))
 			return nil, err
 		}
-		if len(taken.Items) > 0 {
+		if len(taken.Items) > 0 && time.Since(asked) < lease {
 			return q.jobs(taken.Items, session, lease), nil
+		}
+		if len(taken.Items) > 0 { // by now they may be another's
+			q.source.Leave(ctx, session, time.Now().Add(work.LeaveTimeout))
+			session, taken.Ticket = work.NewSession(), 0
+			t.Session, t.Ticket = session, 0
 		}
 		if taken.Ticket != 0 {
 			t.Ticket = taken.Ticket

@@ -43,7 +43,7 @@ type WorkConfig struct {
 
 	// Lease is how long the items of a process that is gone are not delivered to another, 100 ms to 24 hours. A process
 	// that lives extends it each third. What it cannot extend, it stops: the contexts of its handlers end with
-	// [ErrLost] a tenth of the lease before the end.
+	// [ErrLost] a tenth of the lease before the end, also of one that waits for the answer to the end of its [Job].
 	//
 	// Defaults to 10 seconds.
 	Lease time.Duration
@@ -116,9 +116,14 @@ type Handler interface {
 // An item of a type that a mux has no function for comes again after a back-off, for ever and without a failure, since a newer process
 // may know it; each time a warning is logged. [github.com/dibs-go/dibs/handler.Mux.IgnoreUnknown] has such items completed.
 //
-// When ctx ends, it reserves no more, and handlers have [WorkConfig.Grace] to return. Then their contexts end. What has not returned
-// another Grace later is given back without a failure, and the error, which matches [ErrAbandoned], names it. Work
-// returns nil if ctx ended and all handlers returned.
+// When ctx ends, it reserves no more, and handlers have [WorkConfig.Grace] to return. Then their contexts end. An item whose handler
+// returns an error from then on is given back without a failure, whatever the error: but with nil it is completed, and with a
+// disposition of package handler it becomes what that says. What has not returned another Grace later is given back too, and the
+// error, which matches [ErrAbandoned], names it. Work returns nil if ctx ended and all handlers returned.
+//
+// No handler is called for an item whose lease may be over, also if the process was stopped for a while in between: Work asks the
+// store first. A process cannot tell that its machine was suspended, since its clock stands still meanwhile: that it finds out with
+// the next extension.
 func (q *Queue) Work(ctx context.Context, h Handler, config *WorkConfig) error {
 	if err := q.use(ctx); err != nil {
 		return err
@@ -145,8 +150,8 @@ func (q *Queue) Work(ctx context.Context, h Handler, config *WorkConfig) error {
 	}
 	return q.fail("work", work.Run(ctx, q.source, work.Config{
 		MaxWorkers: c.MaxWorkers, Prefetch: c.Prefetch, Timeout: c.Timeout, Grace: c.Grace, Lease: c.Lease, PollInterval: c.PollInterval, Handle: handle,
-		Finish: func(d *work.Delivery, err error, stopping bool) queuing.Finish {
-			return work.FinishOf(d, err, stopping, c.MinBackoff, c.MaxBackoff)
+		Finish: func(d *work.Delivery, err error, stopped bool) queuing.Finish {
+			return work.FinishOf(d, err, stopped, c.MinBackoff, c.MaxBackoff)
 		},
 	}, &q.counts))
 }

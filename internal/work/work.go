@@ -116,9 +116,10 @@ type Config struct {
 	// Handle handles an item. It is called in a goroutine of its own, and may panic or end it.
 	Handle func(ctx context.Context, d *Delivery) error
 
-	// Finish says what the error of Handle makes of the item. Stopping says that the worker is to end. It calls no
-	// method of the delivery.
-	Finish func(d *Delivery, err error, stopping bool) queuing.Finish
+	// Finish says what the error of Handle makes of the item. Stopped says that the error is one of the worker's end, and not of
+	// the item: that has ended the handler's context, or the error is one of a context that ended while the worker stops. It calls
+	// no method of the delivery.
+	Finish func(d *Delivery, err error, stopped bool) queuing.Finish
 }
 
 // Counts are what handlers have done.
@@ -146,7 +147,7 @@ const (
 // matches [ErrAbandoned] if handlers did not return in time; it is nil if ctx ended and all returned.
 func Run(ctx context.Context, from Source, config Config, counts *Counts) error {
 	w := &work{
-		Source: from, config: config, counts: counts, flights: map[queuing.Delivery]*Delivery{}, wakes: make(chan struct{}, 1),
+		Source: from, config: config, counts: counts, flights: map[queuing.Delivery]*Delivery{}, wakes: make(chan struct{}, 1), beats: make(chan struct{}, 1),
 		deliveries: make(chan func() bool), over: make(chan struct{}), session: NewSession(), notes: &Notes{}, look: true,
 	}
 	return w.run(ctx)
@@ -176,6 +177,7 @@ type work struct {
 	config Config
 	counts *Counts
 	wakes  chan struct{}
+	beats  chan struct{} // the session is to be extended now
 	notes  *Notes
 
 	// A goroutine whose handler has returned sees to the next delivery, with the stack that it has: a new one
@@ -202,7 +204,7 @@ type work struct {
 	mu       sync.Mutex
 	session  int64
 	next     int64     // the session that follows, while renew is set
-	until    time.Time // the session lasts at least until then; by the process's clock
+	until    time.Time // the session lasts at least until then; by the process's monotonic clock
 	flights  map[queuing.Delivery]*Delivery
 	ready    []*Delivery // of the flights, those whose handlers were not called yet
 	running  int         // how many handlers are waited for
@@ -231,6 +233,7 @@ type Delivery struct {
 	began  time.Time           // its handler
 	early  *ending             // by End: what the handler returns does not count
 	done   bool                // it ends, or is lost: the same
+	ended  bool                // its context was, by the end of the worker and before its time-out
 	given  int                 // by Behind
 	also   []queuing.Delivery  // of those, the items that Did was called for
 }
@@ -246,6 +249,30 @@ func (d *Delivery) Lost() bool {
 	d.of.mu.Lock()
 	defer d.of.mu.Unlock()
 	return !d.open()
+}
+
+// A NotBegunError is the error of what was not begun for an item, because the worker stops or may have lost the item. The item is given
+// back without a failure, if it is the worker's still.
+type NotBegunError struct{ cause error }
+
+func (e *NotBegunError) Error() string { return "not begun: " + e.cause.Error() }
+
+// Unwrap returns [ErrLost], or the error of a context that was cancelled.
+func (e *NotBegunError) Unwrap() error { return e.cause }
+
+// Check returns nil if the item is its handler's to work on, and else a [*NotBegunError]: the handler's context was cancelled, the
+// delivery has ended, or its lease may be over and nobody has found that out yet, such as after a pause of the process. Whatever
+// calls code of a user for an item asks it first. A time-out is none of its reasons.
+func (d *Delivery) Check(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return &NotBegunError{context.Cause(ctx)}
+	}
+	d.of.mu.Lock()
+	defer d.of.mu.Unlock()
+	if d.done || !d.of.certain() {
+		return &NotBegunError{ErrLost}
+	}
+	return nil
 }
 
 // End ends the delivery while its handler goes on. A later call for the same is told what the first one is.
@@ -599,7 +626,9 @@ func (w *work) renewSession(ctx context.Context, due []*ending) error {
 	w.mu.Lock()
 	w.notes.Again()
 	if w.session == l.Session { // else it has ended meanwhile, and its items are lost
-		w.session, w.until = l.Next, w.left.Add(w.config.Lease)
+		if w.session = l.Next; time.Now().Before(w.until) { // else what it had may have been another's before
+			w.until = later(w.until, w.left.Add(w.config.Lease))
+		}
 	}
 	w.next = 0
 	w.mu.Unlock()
@@ -634,8 +663,11 @@ func (w *work) log() logger.Logger { return w.Logger }
 func (w *work) begin(ctx context.Context, asked time.Time, items []queuing.Taking) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// The session was extended if less than two thirds of the lease were left.
-	w.until = later(w.until, asked.Add(w.config.Lease*66/100))
+	// The session was extended if less than two thirds of the lease were left. If it may have been over in the meantime, what it
+	// had before may be another's: then nothing is certain until the store has said so.
+	if time.Now().Before(w.until) || !w.holds() {
+		w.until = later(w.until, asked.Add(w.config.Lease*66/100))
+	}
 	base := handling.With(context.WithoutCancel(ctx), &handling.Delivery{Consumer: w.Queue.Name})
 	for _, item := range items {
 		f := &Delivery{Item: item, of: w}
@@ -646,7 +678,28 @@ func (w *work) begin(ctx context.Context, asked time.Time, items []queuing.Takin
 		w.ready = append(w.ready, f)
 	}
 	w.fill()
+	if !w.certain() {
+		select {
+		case w.beats <- struct{}{}:
+		default:
+		}
+	}
 }
+
+// holds reports whether the session has a delivery that has not ended. It is called under mu.
+func (w *work) holds() bool {
+	for _, f := range w.flights {
+		if !f.done {
+			return true
+		}
+	}
+	return false
+}
+
+// certain reports whether what the session has is nobody else's, and for longer than the margin. The time is of the monotonic
+// clock, which goes on while the process is stopped. (On Linux it does not while the machine sleeps: then it takes the next
+// extension to find out.) It is called under mu.
+func (w *work) certain() bool { return time.Now().Before(w.until.Add(-w.margin())) }
 
 // fill has handlers called while places are free. It is called under mu.
 func (w *work) fill() {
@@ -661,10 +714,14 @@ func (w *work) refill() {
 	w.fill()
 }
 
-// nextReady returns the delivery whose handler is to be called next, or nil. It is called under mu.
+// nextReady returns the delivery whose handler is to be called next, or nil: also while it is not certain that what was reserved
+// is the session's still. It is called under mu.
 func (w *work) nextReady() *Delivery {
-	for len(w.ready) > 0 && w.running < w.config.MaxWorkers {
+	for len(w.ready) > 0 {
 		f := w.ready[0]
+		if !f.done && (w.running == w.config.MaxWorkers || !w.certain()) {
+			return nil
+		}
 		w.ready[0] = nil
 		w.ready = w.ready[1:]
 		if f.done { // it was lost meanwhile
@@ -722,7 +779,7 @@ func (w *work) fly(ctx context.Context, f *Delivery) (ended bool) {
 		ctx = timed
 	}
 	var err error
-	defer func() { ended = w.landed(f, err) }()
+	defer func() { ended = w.landed(f, err, errors.Is(ctx.Err(), context.Canceled)) }()
 	w.handle(ctx, f, &err)
 	return ended
 }
@@ -733,11 +790,12 @@ func (w *work) handle(ctx context.Context, f *Delivery, err *error) {
 	*err = w.config.Handle(ctx, f)
 }
 
-// landed takes in what a handler returned, and reports whether it was waited for.
-func (w *work) landed(f *Delivery, err error) (waited bool) {
+// landed takes in what a handler returned, whose context was cancelled or not, and reports whether it was waited for.
+func (w *work) landed(f *Delivery, err error, cancelled bool) (waited bool) {
 	f.stopTimer()
 	f.cancel(nil)
 	w.mu.Lock()
+	f.ended = cancelled && w.stopping // else it is lost
 	if waited = w.flights[f.ID()] == f; waited {
 		delete(w.flights, f.ID())
 		w.notes.Ended(f.ID())
@@ -804,14 +862,15 @@ func (w *work) endingOf(f *Delivery, err error) *ending {
 
 // finishOf says what the error of a handler makes of its item. It is called under mu.
 func (w *work) finishOf(f *Delivery, err error) queuing.Finish {
-	finish := w.config.Finish(f, err, w.stopping)
+	finish := w.config.Finish(f, err, f.ended || w.stopping && panics.Is(err, context.Canceled))
 	finish.Delivery = f.ID()
 	return finish
 }
 
 // FinishOf says what the error of a handler makes of its item, as package queue promises it. The pause after a failure is between
-// least and most.
-func FinishOf(d *Delivery, err error, stopping bool, least, most time.Duration) queuing.Finish {
+// least and most. Nil and a disposition are the handler's decision, whenever it comes; any other error behind the stop is one of the
+// stop, whatever it wraps.
+func FinishOf(d *Delivery, err error, stopped bool, least, most time.Duration) queuing.Finish {
 	finish := queuing.Finish{Kind: queuing.Complete}
 	disposed := disposition.Of(err)
 	if err == nil || disposed.Asks(disposition.Skip) {
@@ -825,12 +884,17 @@ func FinishOf(d *Delivery, err error, stopping bool, least, most time.Duration) 
 		finish.Kind = queuing.Bury
 	case panics.Is(err, handler.ErrUnknownType) && panics.Of(err) == nil: // a newer process may know it
 		finish.Kind, finish.Delay = queuing.Defer, backoff.After(d.Item.Version+1, least, most)
-	case stopping && panics.Is(err, context.Canceled):
+	case stopped, isNotBegun(err):
 		finish.Kind = queuing.Unhandled
 	default:
 		finish.Kind, finish.Delay = queuing.Retry, backoff.After(d.Item.Failures+1, least, most)
 	}
 	return finish
+}
+
+func isNotBegun(err error) bool {
+	_, is := err.(*NotBegunError) //nolint:errorlint // what a handler wraps is its own
+	return is
 }
 
 // decided logs and counts what becomes of an item, but for its completion.
@@ -889,8 +953,11 @@ func (w *work) ended(e *ending, told queuing.Ending) {
 	if e.told != nil {
 		w.mu.Lock()
 		e.answer, f.done = told, told != queuing.Open
-		if !f.done {
+		switch {
+		case !f.done:
 			f.early = nil
+		case told != queuing.Done:
+			f.cancel(ErrLost)
 		}
 		w.mu.Unlock()
 		if close(e.told); !f.done {
@@ -979,9 +1046,15 @@ func (w *work) abandon(f *Delivery) {
 // beat extends the session, and ends the handlers of what it cannot extend.
 func (w *work) beat(ctx context.Context) {
 	for {
-		if backoff.Wait(ctx, w.beatPause()) != nil {
+		timer := time.NewTimer(w.beatPause())
+		select {
+		case <-ctx.Done():
+			timer.Stop()
 			return
+		case <-w.beats:
+		case <-timer.C:
 		}
+		timer.Stop()
 		w.mu.Lock()
 		e := queuing.Extension{Queue: w.Queue, Session: w.session, Lease: w.config.Lease}
 		for delivery, f := range w.flights {
@@ -1036,6 +1109,7 @@ func (w *work) extended(e queuing.Extension, began time.Time, lost []queuing.Del
 	if w.session != e.Session {
 		return // left meanwhile, and what it had is another's
 	}
+	defer w.fill()                     // what waited to be certain, in the places of what is lost, too
 	alive := err == nil && w.next == 0 // while it is left, nobody knows whose they are
 	switch {
 	case alive:
@@ -1044,7 +1118,7 @@ func (w *work) extended(e queuing.Extension, began time.Time, lost []queuing.Del
 		return
 	default: // nobody else may work on them while they go on
 		lost = e.Deliveries
-		w.session, w.next = NewSession(), 0
+		w.session, w.next, w.until = NewSession(), 0, time.Time{}
 		event := w.log().Warn().Str("queue", w.Queue.Name).Int("items", len(lost))
 		if err != nil {
 			event = event.Str("error", text.Log(err))
@@ -1053,16 +1127,17 @@ func (w *work) extended(e queuing.Extension, began time.Time, lost []queuing.Del
 	}
 	for _, delivery := range lost {
 		f := w.flights[delivery]
-		if f == nil || !f.open() {
+		if f == nil || f.done {
 			continue
 		}
-		if f.Committed.Load() { // it is finished, or will be: the store is asked when the handler has returned
-			if !alive {
+		if f.early != nil || f.Committed.Load() { // it is finished, or will be: the store tells whether by this handler
+			if !alive || f.early != nil && slices.Contains(w.pending, f.early) {
 				f.cancel(ErrLost)
 			}
 			continue
 		}
 		f.done = true
+		w.wake()
 		w.counts.Lost.Add(1)
 		f.cancel(ErrLost)
 		w.about(w.log().Warn(), f).Msg("delivery lost")
