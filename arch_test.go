@@ -61,7 +61,7 @@ var imports = map[string][]string{
 	"queue":                        {"logger", "messagestore", "messagestore/queuing", "internal/disposition", "internal/exactjson", "internal/followers", "internal/retry", "internal/text", "internal/work"},
 	"internal/work":                {"handler", "logger", "messagestore", "messagestore/queuing", "internal/backoff", "internal/disposition", "internal/handling", "internal/outage", "internal/panics", "internal/retry", "internal/riding", "internal/text", "internal/upkeep"},
 	"queue/queuetest":              {"messagestore", "messagestore/memory", "messagestore/queuing", "internal/await"},
-	"queue/cron":                   {"logger", "messagestore", "internal/backoff", "internal/outage", "internal/text", "internal/panics"},
+	"queue/cron":                   {"logger", "messagestore", "messagestore/queuing", "internal/backoff", "internal/exactjson", "internal/outage", "internal/text", "internal/panics"},
 	"consumer":                     {"logger", "messagestore", "consumer/internal/...", "internal/lanes", "internal/backoff", "internal/outage", "internal/disposition", "internal/handling", "internal/upkeep", "internal/panics", "internal/text"},
 	"consumer/deadletter":          {"messagestore", "consumer/internal/letters"},
 	"consumer/internal/letters":    {"messagestore", "internal/retry", "consumer/internal/names", "consumer/internal/tails", "internal/text"},

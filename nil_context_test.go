@@ -34,6 +34,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/migrations"
@@ -148,6 +149,7 @@ var theFunctions = map[string]any{
 	"saga.Key":                     saga.Key,
 	"inbox.New":                    inbox.New[*sql.Tx],
 	"queue.New":                    queue.New,
+	"queuing.ValidateQueue":        queuing.ValidateQueue,
 	"queue.JobOf":                  queue.JobOf,
 	"cron.New":                     cron.New,
 	"cron.Next":                    cron.Next,

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"github.com/dibs-go/dibs/internal/followers"
 	"github.com/dibs-go/dibs/internal/retry"
@@ -92,7 +90,7 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 	c := &q.config
 	c.Name = cmp.Or(c.Name, string(category))
 	c.MaxFailures = cmp.Or(c.MaxFailures, 20)
-	wrong := []error{category.Validate(), checkName(c.Name)}
+	wrong := []error{queuing.ValidateQueue(queuing.Queue{Name: c.Name, Category: category})}
 	invalid := func(field string, value any, rule string) {
 		wrong = append(wrong, messagestore.NewInvalidError(field, value, rule))
 	}
@@ -128,14 +126,6 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 	}
 	q.source = work.Source{Watch: store.Watch, Outage: store.Outage(), Driver: keeps, Queue: q.of, Policy: q.policy, Logger: c.Logger}
 	return q, nil
-}
-
-func checkName(name string) error {
-	const rule = "it is 1 to 255 bytes of visible text, without white space, - and +"
-	if strings.ContainsAny(name, "-+") || strings.ContainsFunc(name, unicode.IsSpace) || len(name) > 255 || messagestore.ValidateType(name) != nil {
-		return messagestore.NewInvalidError("queue name", name, rule)
-	}
-	return nil
 }
 
 // Name returns the queue's name, and Category the category that it reads.

@@ -2,9 +2,7 @@ package queuestate
 
 import (
 	"math"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
@@ -18,15 +16,7 @@ func refuse(field string, value any, rule string) error {
 }
 
 // CheckQueue refuses a name or a category that no queue has.
-func CheckQueue(q queuing.Queue) error {
-	if strings.ContainsAny(q.Name, "-+") || strings.ContainsFunc(q.Name, unicode.IsSpace) || len(q.Name) > 255 || messagestore.ValidateType(q.Name) != nil {
-		return refuse("queue", q.Name, "the name is 1 to 255 bytes of visible text without white space, - and +")
-	}
-	if q.Category.Validate() != nil {
-		return refuse("category", string(q.Category), "it is no category")
-	}
-	return nil
-}
+func CheckQueue(q queuing.Queue) error { return queuing.ValidateQueue(q) }
 
 func checkSession(q queuing.Queue, session int64, lease time.Duration) error {
 	if err := CheckQueue(q); err != nil {

@@ -22,8 +22,11 @@ package queuing
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/messagestore"
@@ -140,6 +143,15 @@ const (
 type Queue struct {
 	Name     string
 	Category messagestore.Category
+}
+
+// ValidateQueue refuses a queue that no store has. The error names all mistakes, and matches [messagestore.ErrInvalid].
+func ValidateQueue(q Queue) error {
+	err := q.Category.Validate()
+	if strings.ContainsAny(q.Name, "-+") || strings.ContainsFunc(q.Name, unicode.IsSpace) || len(q.Name) > 255 || messagestore.ValidateType(q.Name) != nil {
+		err = errors.Join(err, messagestore.NewInvalidError("queue name", q.Name, "it is 1 to 255 bytes of visible text, without white space, - and +"))
+	}
+	return err
 }
 
 // A Delivery names one delivery of an item.

@@ -38,11 +38,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // Config changes how a [Cron] works. A nil *Config is a good one.
@@ -72,6 +74,7 @@ type Config struct {
 // close it.
 type Cron struct {
 	store    *messagestore.Store
+	queues   queuing.Driver // nil for a store without queues
 	category messagestore.Category
 	config   Config
 }
@@ -92,7 +95,8 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 	if c.config.PollInterval == 0 {
 		c.config.PollInterval = time.Second
 	}
-	_, err := store.Driver()
+	driver, err := store.Driver()
+	c.queues, _ = driver.(queuing.Driver)
 	wrong := []error{err, category.Validate(), c.schedules().Validate()}
 	if c.config.Workers < 1 || c.config.Workers > 100 {
 		wrong = append(wrong, messagestore.NewInvalidError("Workers", c.config.Workers, "it is 1 to 100"))
@@ -114,7 +118,10 @@ type Scheduled struct {
 	Spec    string          `json:"spec"`
 	Zone    string          `json:"zone,omitempty"`
 	CatchUp string          `json:"catchUp,omitempty"`
-	From    time.Time       `json:"from"` // ticks come after it
+	Overlap string          `json:"overlap,omitempty"` // skip, or none
+	Queue   string          `json:"queue,omitempty"`   // of Overlap
+	From    time.Time       `json:"from"`              // ticks come after it
+	Begin   time.Time       `json:"begin,omitzero"`    // those of @every at whole multiples after it; none for From
 	Type    string          `json:"type"`
 	Data    json.RawMessage `json:"data"`
 }
@@ -130,7 +137,19 @@ type Unscheduled struct {
 // MessageType implements [messagestore.Body].
 func (Unscheduled) MessageType() string { return "Unscheduled" }
 
-// Set adds a schedule, or changes the one of its name. To set the same again writes nothing. Ticks come from then on. The
+// Skipped is the message that a tick was skipped: see [Skip]. It is in reports:skipped, in a stream of the schedule's name.
+type Skipped struct {
+	At     time.Time                   `json:"at"`     // the tick
+	Behind messagestore.GlobalPosition `json:"behind"` // the item that was not finished
+}
+
+// MessageType implements [messagestore.Body].
+func (Skipped) MessageType() string { return "Skipped" }
+
+// Set adds a schedule, or changes the one of its name. To set the same again writes nothing, in whatever spelling its body's JSON is.
+// Ticks come from then on. What was due of the schedule as it was before comes first: Set writes it, with the body that it had then.
+//
+// Any number of processes may set a schedule at once: if they set the same, one writes it, and if not, the last one stands. The
 // error matches [messagestore.ErrInvalid] for a spec, a zone or a body that is none, before anything is sent.
 func (c *Cron) Set(ctx context.Context, s Schedule) error { return c.put(ctx, s, "set", false) }
 
@@ -150,12 +169,21 @@ func (c *Cron) put(ctx context.Context, s Schedule, what string, isNew bool) err
 }
 
 func (c *Cron) set(ctx context.Context, s Schedule, isNew bool) error {
-	_, err := parse(s.Spec, s.Zone)
+	p, err := parse(s.Spec, s.Zone)
 	wrong := []error{err, c.stream(s.Name).Validate(), c.definition(s.Name).Validate()}
 	if s.CatchUp < Last || s.CatchUp > All {
 		wrong = append(wrong, messagestore.NewInvalidError("CatchUp", int(s.CatchUp), "it is Last, None or All"))
 	}
-	scheduled := Scheduled{Name: s.Name, Spec: s.Spec, Zone: s.Zone, CatchUp: s.CatchUp.String()}
+	scheduled := Scheduled{Name: s.Name, Spec: s.Spec, Zone: s.Zone, CatchUp: s.CatchUp.String(), Queue: s.Queue}
+	switch {
+	case s.Overlap == Skip:
+		scheduled.Overlap = s.Overlap.String()
+		wrong = append(wrong, c.checkQueue(s.Queue))
+	case s.Overlap != Allow:
+		wrong = append(wrong, messagestore.NewInvalidError("Overlap", int(s.Overlap), "it is Allow or Skip"))
+	case s.Queue != "":
+		wrong = append(wrong, messagestore.NewInvalidError("Queue", s.Queue, "it is given with Skip alone"))
+	}
 	if s.Body == nil {
 		wrong = append(wrong, messagestore.NewInvalidError("body", nil, "it is nil"))
 	} else {
@@ -164,29 +192,67 @@ func (c *Cron) set(ctx context.Context, s Schedule, isNew bool) error {
 	if err := errors.Join(wrong...); err != nil {
 		return err
 	}
-	version := messagestore.NoStream
+	for { // a write that is overtaken meets another's, so one of those that race has come to its end
+		version, same, err := c.prepare(ctx, &scheduled, p, isNew)
+		if err != nil || same {
+			return err
+		}
+		_, err = c.store.Write(ctx, c.definition(s.Name), version, scheduled)
+		if !errors.Is(err, messagestore.ErrVersionConflict) {
+			return err
+		}
+	}
+}
+
+// prepare sets from when the ticks of a schedule come, unless the schedule is the same, and returns the version of its stream. What
+// is due of the schedule that it replaces comes first.
+func (c *Cron) prepare(ctx context.Context, s *Scheduled, p *plan, isNew bool) (version messagestore.Version, same bool, err error) {
+	version = messagestore.NoStream
+	var old *schedule
 	last, err := c.store.Last(ctx, c.definition(s.Name))
 	switch {
 	case errors.Is(err, messagestore.ErrNotFound):
 	case err != nil:
-		return err
+		return 0, false, err
 	default:
 		version = last.Position
-		old, is := readScheduled(last)
-		if is && old.sameAs(scheduled) {
-			return nil
+		was, is := readScheduled(last)
+		if is && was.sameAs(*s) {
+			return version, true, nil
 		}
 		if is && isNew {
-			return &messagestore.VersionConflictError{Stream: last.Stream, Expected: messagestore.NoStream, Actual: version}
+			return 0, false, &messagestore.VersionConflictError{Stream: last.Stream, Expected: messagestore.NoStream, Actual: version}
+		}
+		if is {
+			old, _ = c.scheduleOf(last) // one that cannot be read has no ticks
 		}
 	}
+	asked := time.Now()
 	now, err := c.config.Now(ctx)
 	if err != nil {
-		return err
+		return 0, false, err
 	}
-	scheduled.From = now.UTC().Truncate(time.Second)
-	_, err = c.store.Write(ctx, c.definition(s.Name), version, scheduled)
-	return err
+	s.From, s.Begin = now.UTC().Truncate(time.Second), time.Time{}
+	if old == nil {
+		return version, false, nil
+	}
+	if p.every > 0 && p.every == old.plan.every {
+		s.Begin = old.plan.from
+	}
+	return version, false, c.tick(ctx, old, now, asked)
+}
+
+// queueOf is the queue of [Skip].
+func (c *Cron) queueOf(name string) queuing.Queue {
+	return queuing.Queue{Name: cmp.Or(name, string(c.category)), Category: c.category}
+}
+
+// checkQueue refuses a queue of [Skip] that the store cannot have.
+func (c *Cron) checkQueue(name string) error {
+	if c.queues == nil {
+		return fmt.Errorf("%w: the store's driver keeps no queues, so no tick can be skipped", messagestore.ErrNotSupported)
+	}
+	return queuing.ValidateQueue(c.queueOf(name))
 }
 
 // encode keeps the body as each item will have it.
@@ -215,8 +281,11 @@ func (s *Scheduled) validate() error {
 	return nil
 }
 
+// sameAs reports whether two have the same ticks and the same body, since when they do apart.
 func (s Scheduled) sameAs(other Scheduled) bool {
-	return s.Spec == other.Spec && s.Zone == other.Zone && s.CatchUp == other.CatchUp && s.Type == other.Type && string(s.Data) == string(other.Data)
+	const utc = "UTC"
+	return s.Spec == other.Spec && cmp.Or(s.Zone, utc) == cmp.Or(other.Zone, utc) && s.CatchUp == other.CatchUp && s.Overlap == other.Overlap &&
+		s.Queue == other.Queue && s.Type == other.Type && exactjson.Equal(s.Data, other.Data)
 }
 
 func readScheduled(m *messagestore.Message) (s Scheduled, is bool) {
@@ -227,8 +296,9 @@ func readScheduled(m *messagestore.Message) (s Scheduled, is bool) {
 	return s, err == nil
 }
 
-// Remove removes a schedule. No tick comes once Remove has returned and processes have seen it, within their poll
-// interval. The error matches [messagestore.ErrNotFound] if there is none of the name.
+// Remove removes a schedule, also one that is changed meanwhile. No tick comes once Remove has returned and processes have seen it,
+// within their poll interval, and none that is due and has not come yet. The error matches [messagestore.ErrNotFound] if there
+// was none of the name when Remove was called.
 func (c *Cron) Remove(ctx context.Context, name string) error {
 	err := c.use(ctx)
 	if err == nil {
@@ -244,15 +314,22 @@ func (c *Cron) remove(ctx context.Context, name string) error {
 	if err := c.definition(name).Validate(); err != nil {
 		return err
 	}
-	last, err := c.store.Last(ctx, c.definition(name))
-	if err != nil {
-		return err
+	for met := false; ; met = true {
+		last, err := c.store.Last(ctx, c.definition(name))
+		if err == nil && last.Type != (Scheduled{}).MessageType() {
+			err = messagestore.ErrNotFound
+		}
+		if met && errors.Is(err, messagestore.ErrNotFound) {
+			return nil // another call has removed it
+		}
+		if err != nil {
+			return err
+		}
+		_, err = c.store.Write(ctx, c.definition(name), last.Position, Unscheduled{name})
+		if !errors.Is(err, messagestore.ErrVersionConflict) {
+			return err
+		}
 	}
-	if last.Type != (Scheduled{}).MessageType() {
-		return messagestore.ErrNotFound
-	}
-	_, err = c.store.Write(ctx, c.definition(name), last.Position, Unscheduled{name})
-	return err
 }
 
 // List returns the schedules, in order of their names.
@@ -278,6 +355,13 @@ type Status struct {
 
 	From time.Time // ticks come after it: the time at which the schedule was set
 	Last time.Time // the last tick that came; the zero time if none is known
+
+	// Item is the item of the last tick; 0 if none is known.
+	Item messagestore.GlobalPosition
+
+	// Skips is how many ticks were skipped since the first one (see [Skip]), and Skipped the last of them.
+	Skips   int64
+	Skipped time.Time
 
 	// Next is the next tick that comes; in the past if no process has run the schedules since, and the zero time if none
 	// comes.
@@ -314,7 +398,10 @@ func (c *Cron) status(ctx context.Context, names []string) ([]Status, error) {
 		if err := c.learn(ctx, s); err != nil {
 			return nil, err
 		}
-		status := Status{Schedule: s.Schedule, From: s.from, Last: s.last, Next: s.plan.next(later(s.base(), now))}
+		status := Status{
+			Schedule: s.Schedule, From: s.from, Last: s.last, Item: s.item, Skips: s.skips, Skipped: s.skipped,
+			Next: s.plan.next(later(s.base(), now)),
+		}
 		if due := s.plan.due(s.base(), now, s.CatchUp); len(due) > 0 {
 			status.Next = due[0]
 		}
@@ -334,7 +421,10 @@ func (c *Cron) use(ctx context.Context) error {
 	return nil
 }
 
-func (c *Cron) stream(name string) messagestore.StreamName     { return c.category.Stream(name) }
+func (c *Cron) stream(name string) messagestore.StreamName { return c.category.Stream(name) }
+func (c *Cron) skipStream(name string) messagestore.StreamName {
+	return c.category.WithType("skipped").Stream(name)
+}
 func (c *Cron) definition(name string) messagestore.StreamName { return c.schedules().Stream(name) }
 
 // tickField is the field of a tick's metadata with its time, in microseconds since 1970.
@@ -360,7 +450,12 @@ type schedule struct {
 	known   bool // of the stream
 	version messagestore.Version
 	last    time.Time // tick; zero for none that is known
+	item    messagestore.GlobalPosition
 	since   time.Time // up to it ticks may have come that are no longer in the store
+
+	// Of Skip.
+	skips   int64
+	skipped time.Time // the last
 }
 
 // A follower knows the schedules of the store.
@@ -388,27 +483,42 @@ func (f *follower) read(ctx context.Context) error {
 }
 
 func (f *follower) take(m *messagestore.Message) {
-	scheduled, is := readScheduled(m)
-	if !is {
-		delete(f.known, m.Stream)
+	delete(f.known, m.Stream)
+	if m.Type != (Scheduled{}).MessageType() {
 		return
 	}
-	p, err := parse(scheduled.Spec, scheduled.Zone)
-	if err = errors.Join(err, scheduled.validate()); err == nil && (scheduled.From.IsZero() || f.cron.definition(scheduled.Name) != m.Stream) {
-		err = messagestore.NewInvalidError("schedule", scheduled.Name, "it has the name in its stream's, and a time from which its ticks come")
-	}
+	s, err := f.cron.scheduleOf(m)
 	if err != nil {
 		f.cron.config.Logger.Warn().Str("stream", string(m.Stream)).Str("error", text.Log(err)).Msg("schedule cannot be read")
-		delete(f.known, m.Stream)
 		return
 	}
-	p.from = scheduled.From
-	s := &schedule{plan: p, from: scheduled.From, set: m.Time, Schedule: Schedule{
-		Name: scheduled.Name, Spec: scheduled.Spec, Zone: scheduled.Zone, CatchUp: CatchUp(max(0, slices.Index(catchUps, scheduled.CatchUp))),
-		Body: messagestore.Raw{Type: scheduled.Type, Data: scheduled.Data},
-	}}
-	s.next = p.next(s.from)
 	f.known[m.Stream] = s
+}
+
+// scheduleOf returns the schedule of a message, of which nothing else is known yet.
+func (c *Cron) scheduleOf(m *messagestore.Message) (*schedule, error) {
+	scheduled, err := messagestore.Decode[Scheduled](m)
+	if err != nil {
+		return nil, err
+	}
+	p, err := parse(scheduled.Spec, scheduled.Zone)
+	if err = errors.Join(err, scheduled.validate()); err == nil && (scheduled.From.IsZero() || c.definition(scheduled.Name) != m.Stream) {
+		err = messagestore.NewInvalidError("schedule", scheduled.Name, "it has the name in its stream's, and a time from which its ticks come")
+	}
+	overlap := Overlap(max(0, slices.Index(overlaps, scheduled.Overlap)))
+	if err == nil && overlap == Skip {
+		err = c.checkQueue(scheduled.Queue)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if p.from = scheduled.From; !scheduled.Begin.IsZero() {
+		p.from = scheduled.Begin
+	}
+	return &schedule{plan: p, from: scheduled.From, set: m.Time, next: p.next(scheduled.From), Schedule: Schedule{
+		Name: scheduled.Name, Spec: scheduled.Spec, Zone: scheduled.Zone, CatchUp: CatchUp(max(0, slices.Index(catchUps, scheduled.CatchUp))),
+		Overlap: overlap, Queue: scheduled.Queue, Body: messagestore.Raw{Type: scheduled.Type, Data: scheduled.Data},
+	}}, nil
 }
 
 // Run has the ticks come until ctx ends, and returns nil then. It may run in any number of processes; each tick comes
@@ -496,11 +606,26 @@ func (c *Cron) tick(ctx context.Context, s *schedule, now, asked time.Time) erro
 			return err
 		}
 	}
-	for _, at := range s.plan.due(s.base(), now, s.CatchUp) {
+	for due := s.plan.due(s.base(), now, s.CatchUp); len(due) > 0; due = due[1:] {
+		at := due[0]
 		if s.CatchUp == None && at.Before(now.Add(time.Since(asked)-lateness)) {
 			continue // the process was stopped meanwhile, or the round takes long
 		}
-		if err := c.write(ctx, s, at); err != nil {
+		overlaps, err := c.write(ctx, s, at)
+		if err != nil {
+			return err
+		}
+		if !overlaps {
+			continue
+		}
+		switch err := c.skip(ctx, s, due); {
+		case err == nil:
+			due = due[len(due)-1:]
+		case errors.Is(err, messagestore.ErrIDConflict): // another process was first with one of them, whose item may be finished
+			if err := c.learn(ctx, s); err != nil {
+				return err
+			}
+		default:
 			return err
 		}
 	}
@@ -509,7 +634,9 @@ func (c *Cron) tick(ctx context.Context, s *schedule, now, asked time.Time) erro
 }
 
 // base is the time after which ticks are due.
-func (s *schedule) base() time.Time { return later(later(s.from, s.since), s.last) }
+func (s *schedule) base() time.Time {
+	return later(later(s.from, s.since), later(s.last, s.skipped))
+}
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
@@ -523,7 +650,7 @@ const forgettable = 24 * time.Hour
 
 // learn finds the last tick of a schedule, or else until when ticks may have come that are gone.
 func (c *Cron) learn(ctx context.Context, s *schedule) error {
-	s.version, s.last, s.since = messagestore.NoStream, time.Time{}, time.Time{}
+	s.version, s.last, s.item, s.since = messagestore.NoStream, time.Time{}, 0, time.Time{}
 	const most = 100 // messages of others in the stream
 	var oldest *messagestore.Message
 	n := 0
@@ -536,7 +663,7 @@ func (c *Cron) learn(ctx context.Context, s *schedule) error {
 		}
 		n, oldest = n+1, m
 		if at, is := TickOf(m); is {
-			s.last = at
+			s.last, s.item = at, m.GlobalPosition
 			break
 		}
 		if n == most {
@@ -550,7 +677,30 @@ func (c *Cron) learn(ctx context.Context, s *schedule) error {
 	} else if s.last.IsZero() && oldest.Position > 0 { // of others, a tombstone, or what a trim has left
 		s.since = oldest.Time
 	}
+	if err := c.learnSkips(ctx, s); err != nil {
+		return err
+	}
 	s.known = true
+	return nil
+}
+
+// learnSkips finds the last tick of a schedule that was skipped.
+func (c *Cron) learnSkips(ctx context.Context, s *schedule) error {
+	s.skips, s.skipped = 0, time.Time{}
+	if s.Overlap != Skip {
+		return nil
+	}
+	last, err := c.store.Last(ctx, c.skipStream(s.Name))
+	switch {
+	case errors.Is(err, messagestore.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	}
+	s.skips = int64(last.Position) + 1
+	if skipped, err := messagestore.Decode[Skipped](last); err == nil { // else it is a tombstone, or of another client
+		s.skipped = skipped.At
+	}
 	return nil
 }
 
@@ -569,11 +719,15 @@ func (c *Cron) forgotten(ctx context.Context, s *schedule) error {
 	return nil
 }
 
-// write writes one tick, at the version after the one before it.
-func (c *Cron) write(ctx context.Context, s *schedule, at time.Time) error {
+// write writes one tick, at the version after the one before it, or tells that it is to be skipped.
+func (c *Cron) write(ctx context.Context, s *schedule, at time.Time) (overlaps bool, err error) {
 	for attempt := 1; ; attempt++ {
-		if !s.last.Before(at) {
-			return nil // another process was first
+		if !s.base().Before(at) {
+			return false, nil // another process was first
+		}
+		// At the version that is expected below, nothing can be unfinished behind it.
+		if overlaps, err := c.overlaps(ctx, s); overlaps || err != nil {
+			return overlaps, err
 		}
 		stream := c.stream(s.Name)
 		written, err := c.store.Write(ctx, stream, s.version, messagestore.Envelope{
@@ -582,19 +736,55 @@ func (c *Cron) write(ctx context.Context, s *schedule, at time.Time) error {
 		})
 		switch {
 		case err == nil:
-			s.version, s.last = written.Version, at
-			return nil
-		case errors.Is(err, messagestore.ErrIDConflict): // the tick is there, of a schedule that was changed since
+			s.version, s.last, s.item = written.Version, at, written.GlobalPosition
+			return false, nil
+		case errors.Is(err, messagestore.ErrIDConflict): // it was skipped, or is there, of a schedule that was changed since
 			s.last = at
-			return c.learn(ctx, s)
+			return false, c.learn(ctx, s)
 		case !errors.Is(err, messagestore.ErrVersionConflict) || attempt == 5:
 			s.known = false
-			return err
+			return false, err
 		}
 		if err := c.learn(ctx, s); err != nil {
-			return err
+			return false, err
 		}
 	}
+}
+
+// overlaps reports whether a schedule is one of [Skip] and the item of its last tick is not finished.
+func (c *Cron) overlaps(ctx context.Context, s *schedule) (bool, error) {
+	if s.Overlap != Skip || s.item == 0 {
+		return false, nil
+	}
+	item, err := c.queues.QueueItem(ctx, c.queueOf(s.Queue), s.item)
+	if errors.Is(err, messagestore.ErrNotFound) { // it was forgotten, or deleted
+		return false, nil
+	}
+	return err == nil && item.State != queuing.Finished && item.State != queuing.Dead, err
+}
+
+// skip records that ticks are skipped. Each record has the id of its tick, so the store has a tick or its record, whichever is first.
+func (c *Cron) skip(ctx context.Context, s *schedule, ticks []time.Time) error {
+	var records []messagestore.Body
+	for _, at := range ticks {
+		if s.base().Before(at) {
+			records = append(records, messagestore.Envelope{ID: idOf(c.stream(s.Name), at), Body: Skipped{At: at.UTC(), Behind: s.item}})
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	written, err := c.store.Write(ctx, c.skipStream(s.Name), messagestore.AnyVersion, records...)
+	if err != nil {
+		s.known = false
+		return err
+	}
+	s.skips, s.skipped = max(s.skips, int64(written.Version)+1), later(s.skipped, ticks[len(ticks)-1])
+	if !written.Duplicate {
+		c.config.Logger.Info().Str("category", string(c.category)).Str("schedule", s.Name).Time("tick", s.skipped).Int("ticks", len(records)).
+			Int64("behind", int64(s.item)).Msg("tick skipped: the item of the one before it is not finished")
+	}
+	return nil
 }
 
 // idOf is the id of a tick: version 7 by its time, and made of the stream's name.

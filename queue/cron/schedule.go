@@ -34,6 +34,25 @@ func (c CatchUp) String() string {
 	return catchUps[c]
 }
 
+// Overlap says what becomes of a tick that comes while the item of the tick before it is not finished: it waits for a worker or
+// for another attempt, or a worker has it. A dead item is not waited for.
+type Overlap int
+
+const (
+	Allow Overlap = iota // it comes, and its item waits behind the other
+	Skip                 // it does not come, nor later; see [Status]
+)
+
+var overlaps = []string{Allow: "allow", Skip: "skip"}
+
+// String returns allow or skip.
+func (o Overlap) String() string {
+	if o < 0 || int(o) >= len(overlaps) {
+		return fmt.Sprintf("Overlap(%d)", int(o))
+	}
+	return overlaps[o]
+}
+
 const (
 	maxCatchUp = 1000
 	lateness   = time.Minute // of a tick under None
@@ -46,11 +65,16 @@ type Schedule struct {
 
 	// Spec has five fields, minute, hour, day of the month, month and day of the week, as in a crontab, where Sunday is 0
 	// or 7; or it is @yearly, @monthly, @weekly, @daily, @hourly, or @every with a duration of whole seconds, up to 366
-	// days, as in "@every 90s": its ticks come at whole multiples of that after the schedule was set.
+	// days, as in "@every 90s": its ticks come at whole multiples of that after the schedule was set, and a change of
+	// anything else leaves them where they are. 5/15 is 5-59/15.
 	//
-	// Where clocks are changed, as Debian's cron has it: a time of fixed hours that a change skips comes at the end of
-	// the hour that was skipped, and one that a change repeats comes once. With hours of "*" time goes on as it
-	// elapses.
+	// Two fields name the day, as crontab(5) has it. If one of them begins with a star, as * and */2 do, the day is one that
+	// both name: "0 9 1-7 * */7" is the first Sunday of each month. If neither does, the day is one that either names:
+	// "0 9 13 * 5" is each 13th and each Friday, and 1-31/2 is a way to write */2 there.
+	//
+	// Where clocks are changed, a time of fixed hours that a change skips comes at the end of the time that was skipped, and
+	// one that a change repeats comes once. With hours of "*" time goes on as it elapses. Hours of "*/2" are fixed here, and
+	// those of "* 2 * * *" are; Debian's cron takes both as it takes "*".
 	Spec string
 
 	// Zone is the time zone of Spec, as "Europe/Prague".
@@ -63,6 +87,17 @@ type Schedule struct {
 	// Defaults to Last.
 	CatchUp CatchUp
 
+	// Overlap says what becomes of a tick that comes while the item of the tick before it is not finished.
+	//
+	// Defaults to Allow.
+	Overlap Overlap
+
+	// Queue is the name of the queue whose items Overlap is about: see [github.com/dibs-go/dibs/queue.Config]. It is given with
+	// Skip alone.
+	//
+	// Defaults to the category's.
+	Queue string
+
 	// Body is that of each item. The time of the tick is in the message: see [TickOf].
 	Body messagestore.Body
 }
@@ -71,14 +106,22 @@ type Schedule struct {
 type plan struct {
 	every time.Duration        // in place of the rest
 	from  time.Time            // of every: its ticks are at whole multiples of it after this
-	spec  *parser.SpecSchedule // in UTC
-	local *parser.SpecSchedule // the same in the zone
+	spec  *parser.SpecSchedule // of what the clock on the wall shows, as UTC
 	zone  *time.Location
-	fixed bool // no star among the hours
+	fixed bool // no star without a step among the hours
 }
 
-// starBit is in a field of the parser's that holds a star.
+// starBit is in a field of the parser's that holds a star without a step. Of two fields of days one of which has it, both name the
+// day, and else either.
 const starBit = 1 << 63
+
+// days has a field of days count as crontab(5) does: it names any day if it begins with a star, which may have a step.
+func days(bits uint64, field string) uint64 {
+	if strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?") {
+		return bits | starBit
+	}
+	return bits &^ starBit
+}
 
 func parse(spec, zone string) (*plan, error) {
 	location, zoneErr := time.UTC, error(nil)
@@ -116,9 +159,12 @@ func parse(spec, zone string) (*plan, error) {
 	if zoneErr != nil {
 		return nil, zoneErr
 	}
-	wall, local := *fields, *fields
-	wall.Location, local.Location = time.UTC, location
-	p := &plan{spec: &wall, local: &local, zone: location, fixed: fields.Hour&starBit == 0}
+	wall := *fields
+	wall.Location = time.UTC
+	if five := strings.Fields(spec); len(five) == 5 {
+		wall.Dom, wall.Dow = days(wall.Dom, five[2]), days(wall.Dow, five[4])
+	}
+	p := &plan{spec: &wall, zone: location, fixed: fields.Hour&starBit == 0}
 	if p.next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
 		return nil, invalid("no such time comes")
 	}
@@ -162,13 +208,16 @@ func sundays(spec string) string {
 	return strings.Join(fields, " ")
 }
 
-// after returns the first time of a spec after t. The parser looks at no year but t's and the five that follow; 29 February
-// may be eight years off.
+// after returns the first time of a spec after t, or the zero time if none ever comes. The parser looks at no year but t's and the
+// five that follow; 29 February as a Sunday may be forty years off.
 func after(spec *parser.SpecSchedule, t time.Time) time.Time {
-	if at := spec.Next(t); !at.IsZero() {
-		return at
+	for range 8 {
+		if at := spec.Next(t); !at.IsZero() {
+			return at
+		}
+		t = time.Date(t.Year()+6, 1, 1, 0, 0, -1, 0, time.UTC)
 	}
-	return spec.Next(time.Date(t.Year()+6, 1, 1, 0, 0, -1, 0, t.Location()))
+	return time.Time{}
 }
 
 // maxRepeated bounds the minutes on the wall that a change of clocks repeats.
@@ -176,16 +225,41 @@ const maxRepeated = 24 * 60
 
 // next returns the first tick after t, or the zero time if none ever comes. It depends on t alone, and on no tick before.
 func (p *plan) next(t time.Time) time.Time {
-	if p.every > 0 {
+	switch {
+	case p.every > 0:
 		if at := p.from.Add((max(t.Sub(p.from), 0)/p.every + 1) * p.every); at.After(t) {
 			return at
 		}
 		return time.Time{} // further than a duration reaches
+	case p.fixed:
+		return p.nextOnWall(t)
+	default:
+		return p.nextElapsed(t)
 	}
-	if !p.fixed {
-		return after(p.local, t.In(p.zone)).UTC()
+}
+
+// nextElapsed goes through the times between two changes of the clocks one by one.
+func (p *plan) nextElapsed(t time.Time) time.Time {
+	for in := t; ; {
+		_, seconds := in.In(p.zone).Zone()
+		offset := time.Duration(seconds) * time.Second
+		wall := after(p.spec, t.Add(offset).UTC())
+		if wall.IsZero() {
+			return wall
+		}
+		_, end := in.In(p.zone).ZoneBounds()
+		if !end.IsZero() && !end.After(in) { // on the last day of a leap year it is told as over
+			end = in.Add(time.Hour)
+		}
+		if at := wall.Add(-offset); end.IsZero() || at.Before(end) {
+			return at
+		}
+		in, t = end, end.Add(-time.Nanosecond)
 	}
-	// By the clock on the wall, which a change puts forward or back.
+}
+
+// nextOnWall goes by the clock on the wall, which a change puts forward or back.
+func (p *plan) nextOnWall(t time.Time) time.Time {
 	local := t.In(p.zone)
 	wall := time.Date(local.Year(), local.Month(), local.Day(), local.Hour(), local.Minute(), local.Second(), local.Nanosecond(), time.UTC)
 	for range maxRepeated {
