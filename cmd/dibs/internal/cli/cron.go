@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -68,8 +71,13 @@ type scheduleLine struct {
 	Spec     string                `json:"spec"`
 	Zone     string                `json:"zone"`
 	CatchUp  string                `json:"catchUp"`
+	Overlap  string                `json:"overlap,omitempty"`
+	Queue    string                `json:"queue,omitempty"`
 	From     string                `json:"from"`
 	Last     string                `json:"last,omitempty"`
+	Item     int64                 `json:"item,omitempty"`
+	Skips    int64                 `json:"skips,omitempty"`
+	Skipped  string                `json:"skipped,omitempty"`
 	Next     []string              `json:"next"`
 	Late     bool                  `json:"late,omitempty"`
 	Type     string                `json:"type"`
@@ -89,6 +97,9 @@ func toScheduleLine(category messagestore.Category, s cron.Status, next []time.T
 		Category: category, Name: s.Name, Spec: s.Spec, Zone: zoneOf(s.Schedule), CatchUp: s.CatchUp.String(), From: timeText(s.From),
 		Last: timeOrNone(s.Last, ""), Next: []string{}, Late: isLate(s, now), Type: s.Body.MessageType(),
 	}
+	if s.Overlap == cron.Skip {
+		l.Overlap, l.Queue, l.Skips, l.Skipped, l.Item = s.Overlap.String(), queueOf(category, s), s.Skips, timeOrNone(s.Skipped, ""), int64(s.Item)
+	}
 	for _, at := range next {
 		l.Next = append(l.Next, timeText(at))
 	}
@@ -96,6 +107,11 @@ func toScheduleLine(category messagestore.Category, s cron.Status, next []time.T
 		l.Data = raw.Data
 	}
 	return l
+}
+
+// queueOf is the queue of a schedule whose ticks are skipped.
+func queueOf(category messagestore.Category, s cron.Status) string {
+	return cmp.Or(s.Queue, string(category))
 }
 
 func zoneOf(s cron.Schedule) string {
@@ -123,7 +139,7 @@ type cronLsCommand struct {
 
 // Help is printed below the command's usage.
 func (cronLsCommand) Help() string {
-	return `A line for each schedule: the category of its items, its name, which is their key, its times, their zone, which of the ticks come for which no process was there, the last tick that came, and the next one. A next tick that is over is late: no process runs the schedules of the category.
+	return `A line for each schedule: the category of its items, its name, which is their key, its times, their zone, which of the ticks come for which no process was there, the last tick that came, the next one, and how many were skipped since the item of the one before was not finished. A next tick that is over is late: no process runs the schedules of the category.
 
 Examples:
 
@@ -192,14 +208,18 @@ func (c *cronLsCommand) print(a *app, category messagestore.Category, s cron.Sta
 	}
 	return a.out.row(cell{text: visible(string(category))}, cell{text: shorten(visible(s.Name)), style: bold}, cell{text: visible(s.Spec)}, cell{text: visible(zoneOf(s.Schedule))},
 		cell{text: s.CatchUp.String()}, cell{text: timeOrNone(s.Last, "-"), style: dim}, cell{text: timeOrNone(s.Next, "never")}, cell{text: visible(s.Body.MessageType())},
-		lateCell(s, now))
+		noteCell(s, now))
 }
 
-func lateCell(s cron.Status, now time.Time) cell {
-	if isLate(s, now) {
-		return cell{text: "late", style: red}
+func noteCell(s cron.Status, now time.Time) cell {
+	var c cell
+	if s.Skips > 0 {
+		c = cell{text: fmt.Sprintf("%d skipped", s.Skips), style: yellow}
 	}
-	return cell{}
+	if isLate(s, now) {
+		c = cell{text: strings.TrimSuffix("late, "+c.text, ", "), style: red}
+	}
+	return c
 }
 
 // A namedSchedule names the schedule that a command is about.
@@ -257,7 +277,7 @@ func printSchedule(a *app, category messagestore.Category, s cron.Status, n int,
 	if raw, is := s.Body.(messagestore.Raw); is {
 		data = dataText(raw.Data)
 	}
-	for _, row := range [][2]string{
+	rows := [][2]string{
 		{"spec", visible(s.Spec)},
 		{"zone", visible(line.Zone)},
 		{"catch-up", line.CatchUp},
@@ -265,7 +285,17 @@ func printSchedule(a *app, category messagestore.Category, s cron.Status, n int,
 		{"last", timeOrNone(s.Last, "-")},
 		{"type", visible(line.Type)},
 		{"data", data},
-	} {
+	}
+	if s.Overlap == cron.Skip {
+		rows = slices.Insert(rows, 3, [2]string{"overlap", fmt.Sprintf("skip, while an item of queue %s is not finished", visible(line.Queue))})
+	}
+	if s.Skips > 0 {
+		rows = append(rows, [2]string{"skipped", fmt.Sprintf("%d, the last %s", s.Skips, line.Skipped)})
+	}
+	if s.Skips > 0 && s.Skipped.After(s.Last) && s.Item > 0 {
+		rows = append(rows, [2]string{"behind", fmt.Sprintf("item %d: dibs queue show %s %d", s.Item, visible(line.Queue), s.Item)})
+	}
+	for _, row := range rows {
 		if err := a.out.row(cell{text: row[0], style: dim}, cell{text: row[1]}); err != nil {
 			return err
 		}
@@ -277,7 +307,10 @@ func printSchedule(a *app, category messagestore.Category, s cron.Status, n int,
 	for i, at := range next {
 		label, note := "", cell{}
 		if i == 0 {
-			label, note = "next", lateCell(s, now)
+			label, note = "next", cell{}
+			if isLate(s, now) {
+				note = cell{text: "late", style: red}
+			}
 		}
 		if err := a.out.row(cell{text: label, style: dim}, cell{text: timeText(at)}, cell{text: at.In(zone).Format("Mon 2006-01-02 15:04:05 MST")}, note); err != nil {
 			return err
@@ -294,17 +327,20 @@ type cronSetCommand struct {
 	Data    string `arg:"" optional:"" help:"Their data, a JSON object; - reads it from the standard input. Defaults to {}."`
 	Zone    string `placeholder:"ZONE" help:"The time zone of the fields, like Europe/Prague. Defaults to UTC."`
 	CatchUp string `enum:"last,none,all" default:"last" placeholder:"WHICH" help:"Of the ticks for which no process was there the last comes, none or all. Defaults to last."`
+	Overlap string `enum:"allow,skip" default:"allow" placeholder:"WHICH" help:"A tick that comes while the item of the one before it is not finished is allowed, or skipped. Defaults to allow."`
+	Queue   string `placeholder:"QUEUE" help:"The queue whose item that is, with --overlap skip. Defaults to the category's."`
 	New     bool   `help:"Change no schedule that there is: exit with 3 if there is another of the name."`
 }
 
 // Help is printed below the command's usage.
 func (cronSetCommand) Help() string {
-	return `The five fields are minute, hour, day of the month, month and day of the week. Ticks come from now on; a schedule that is changed begins anew. Setting the same again changes nothing. Processes that run the schedules follow within a second. In the end the schedule is printed with its next ticks.
+	return `The five fields are minute, hour, day of the month, month and day of the week. Ticks come from now on. What is due of a schedule that is changed comes first, with the data that it had. Setting the same again changes nothing. Processes that run the schedules follow within a second. In the end the schedule is printed with its next ticks.
 
 Examples:
 
     dibs cron set reports daily '0 6 * * *' Report --zone Europe/Prague
-    dibs cron set mail digest '@every 90s' Digest --catch-up none --new`
+    dibs cron set mail digest '@every 90s' Digest --catch-up none --new
+    dibs cron set mail rebuild '@hourly' Rebuild --overlap skip`
 }
 
 // Run sets it.
@@ -318,7 +354,10 @@ func (c *cronSetCommand) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	s := cron.Schedule{Name: c.Name, Spec: c.Spec, Zone: c.Zone, CatchUp: map[string]cron.CatchUp{"none": cron.None, "all": cron.All}[c.CatchUp], Body: m.Body}
+	s := cron.Schedule{Name: c.Name, Spec: c.Spec, Zone: c.Zone, CatchUp: map[string]cron.CatchUp{"none": cron.None, "all": cron.All}[c.CatchUp], Queue: c.Queue, Body: m.Body}
+	if c.Overlap == cron.Skip.String() {
+		s.Overlap = cron.Skip
+	}
 	return a.withCron(ctx, c.Category, func(store *messagestore.Store, kept *cron.Cron) error {
 		set := kept.Set
 		if c.New {

@@ -75,6 +75,34 @@ func TestAScheduleThatNoProcessRunsIsLate(t *testing.T) {
 	})
 }
 
+func TestSkippedTicksAreListedAndShown(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		wrong := dibs.run(t, "cron", "set", "reports", "hourly", "@hourly", "Report", "--queue", "slow")
+		require.Equal(t, 2, wrong.code)
+		require.Contains(t, wrong.stderr, "it is given with Skip alone")
+		set := dibs.ok(t, "cron", "set", "reports", "hourly", "0 * * * *", "Report", "--overlap", "skip", "--queue", "slow", "--catch-up", "all")
+		require.Regexp(t, `(?m)^overlap +skip, while an item of queue slow is not finished$`, set)
+		later := must.New(cron.New(store, "reports", &cron.Config{Now: func(context.Context) (time.Time, error) { return time.Now().Add(5 * time.Hour), nil }}))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- later.Run(ctx) }()
+		await.That(t, "four are skipped", func() (bool, any) {
+			all, err := later.Status(t.Context())
+			return err == nil && all[0].Skips == 4, all
+		})
+		cancel()
+		require.NoError(t, await.Receive(t, "Run returns", done))
+
+		require.Regexp(t, `(?m)  Report  4 skipped$`, dibs.ok(t, "cron", "ls"))
+		shown := dibs.ok(t, "cron", "show", "reports", "hourly")
+		require.Regexp(t, `(?m)^skipped +4, the last \S+:00:00.000000Z$`, shown)
+		require.Regexp(t, `(?m)^behind +item \d+: dibs queue show slow \d+$`, shown)
+		line := objects(t, dibs.ok(t, "cron", "ls", "--json"))[0]
+		require.Equal(t, []any{"skip", "slow", 4.0}, []any{line["overlap"], line["queue"], line["skips"]})
+	})
+}
+
 // background runs dibs until stop is called, which returns its result.
 func (s *shell) background(t *testing.T, args ...string) (stop func() result) {
 	t.Helper()
