@@ -3,6 +3,9 @@ package saga
 import (
 	"context"
 	"time"
+
+	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
 // A sample is the time of the store's clock, read between two times of this process. Only the time since these counts: the
@@ -31,8 +34,8 @@ func (l *life) readClock(ctx context.Context) error {
 // earliest returns a time that the store's clock has reached.
 func (s *sample) earliest() time.Time { return s.at.Add(time.Since(s.after)) }
 
-// latest returns a time that the store's clock has not passed.
-func (l *life) latest(ctx context.Context) (time.Time, error) {
+// soon returns a time that the store's clock has not passed.
+func (l *life) soon(ctx context.Context) (time.Time, error) {
 	if l.clock == nil {
 		if err := l.readClock(ctx); err != nil {
 			return time.Time{}, err
@@ -56,6 +59,24 @@ func (l *life) over(ctx context.Context, t time.Time) (bool, error) {
 	return false, nil
 }
 
+// setsBack has a saga that waits follow the store's clock, and reports whether it has to be decided again. What was computed while
+// the clock was ahead would be waited for as long as it was.
+func (l *life) setsBack(ctx context.Context) (again bool, err error) {
+	now := l.clock
+	if now == nil {
+		now = l.sample.Load() // that the time was held against
+	}
+	if now == nil || l.ended != "" || l.next.IsZero() || !l.latest.After(now.earliest().Add(queuing.ClockTolerance)) {
+		return false, nil
+	}
+	if err := l.readClock(ctx); err != nil || !l.latest.After(l.clock.at.Add(queuing.ClockTolerance)) {
+		return false, err
+	}
+	l.config.Logger.Warn().Str("saga", string(l.stream)).Dur("by", l.latest.Sub(l.clock.at)).Msg("the store's clock was ahead, or was set back")
+	l.note(event.SetBack{From: l.latest.UnixMicro(), To: l.clock.at.UnixMicro()})
+	return true, nil
+}
+
 // waitUntil has the saga wait until a time, or for less. The zero time is never.
 func (l *life) waitUntil(t time.Time) {
 	if !t.IsZero() && (l.next.IsZero() || t.Before(l.next)) {
@@ -65,7 +86,7 @@ func (l *life) waitUntil(t time.Time) {
 
 // waitFor has the saga wait for d, or for less.
 func (l *life) waitFor(ctx context.Context, d time.Duration) error {
-	now, err := l.latest(ctx)
+	now, err := l.soon(ctx)
 	if err == nil {
 		l.waitUntil(now.Add(d))
 	}

@@ -72,7 +72,7 @@
 // # Time
 //
 // Deadlines, time-outs, sleeps and pauses are by the store's clock. They do not end early by it, and end late by as much
-// as no process runs.
+// as no process runs. What a clock computed that was ahead takes as long as it should from when the clock is right again.
 //
 // # Streams
 //

@@ -130,6 +130,8 @@ func (s *state) words(at time.Time, body messagestore.Body) (e Entry) {
 		e.Text = fmt.Sprintf("%s could not be undone, attempt %d: %s; the next at %s", b.Step, b.Attempt, b.Error, stamp(timeOf(b.RetryAt)))
 	case event.Suspended:
 		e.Step, e.Text = b.Step, signed(b.Why+": "+b.Reason, b.By)
+	case event.SetBack:
+		e.Text = fmt.Sprintf("the store's clock was ahead by %v: what it computed comes so much earlier", time.Duration(b.From-b.To)*time.Microsecond)
 	case event.Completed:
 		e.Text, e.Value = "its function returned", b.Output
 	case event.Compensated:

@@ -64,8 +64,12 @@ func (c *core) goOn(ctx context.Context, m *messagestore.Message, fresh bool) (*
 			if err := l.takeIn(ctx); err != nil {
 				return l, err
 			}
-		case err != nil || l.waits:
+		case err != nil:
 			return l, err
+		case l.waits:
+			if again, err := l.setsBack(ctx); err != nil || !again {
+				return l, err
+			}
 		}
 	}
 }
@@ -247,6 +251,7 @@ func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, besi
 	if err != nil {
 		return err
 	}
+	before := time.Now()
 	written, err := l.store.WriteStreams(ctx, writes...)
 	if err != nil {
 		err = l.moved(err)
@@ -258,6 +263,10 @@ func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, besi
 			return &besideError{err}
 		}
 		return err
+	}
+	if !written[0].Duplicate { // its time is that of the write
+		l.clock = &sample{written[0].Time, before, time.Now()}
+		l.sample.Store(l.clock)
 	}
 	l.wrote(written[0], events)
 	return nil
@@ -299,7 +308,8 @@ func merge(writes, more []messagestore.StreamWrite) ([]messagestore.StreamWrite,
 
 // wrote tells that the write was stored.
 func (l *life) wrote(w messagestore.Written, events []messagestore.Body) {
-	l.version, l.seen, l.changedAt, l.noted, l.guessed = w.Version, w.GlobalPosition, w.Time, nil, false
+	l.version, l.seen, l.noted, l.guessed = w.Version, w.GlobalPosition, nil, false
+	l.shows(w.Time)
 	for _, event := range events {
 		l.fold(event)
 	}

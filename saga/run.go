@@ -409,7 +409,7 @@ func (r *Run) begin(all []asked) error {
 
 // asks makes the command of a step, or notes that it was not made.
 func (r *Run) asks(a *asked) error {
-	now, err := r.life.latest(r.ctx)
+	now, err := r.life.soon(r.ctx)
 	if err != nil {
 		return err
 	}
@@ -424,7 +424,7 @@ func (r *Run) asks(a *asked) error {
 		a.failed = &failed
 		return err
 	}
-	a.began.ReplyBy = now.Add(a.of.wait).UnixMicro()
+	a.began.ReplyBy, a.began.At = now.Add(a.of.wait).UnixMicro(), now.UnixMicro()
 	a.writes = r.life.correlated(command, a.of.name, a.began.Attempt)
 	return nil
 }
@@ -515,8 +515,8 @@ func (r *Run) failed(c *one, before *step, err error) (event.Failed, error) {
 	if f.Asked {
 		pause = askedPause(found)
 	}
-	now, err := r.life.latest(r.ctx)
-	f.RetryAt = now.Add(pause).UnixMicro()
+	now, err := r.life.soon(r.ctx)
+	f.RetryAt, f.At = now.Add(pause).UnixMicro(), now.UnixMicro()
 	return f, err
 }
 
@@ -583,12 +583,12 @@ func (r *Run) sleep(name string, d time.Duration) error {
 	if err := r.mayBegin(name); err != nil {
 		return err
 	}
-	now, err := l.latest(r.ctx)
+	now, err := l.soon(r.ctx)
 	if err != nil {
 		return err
 	}
 	until = now.Add(d)
-	l.note(event.Waiting{Name: name, Until: until.UnixMicro()})
+	l.note(event.Waiting{Name: name, Until: until.UnixMicro(), At: now.UnixMicro()})
 	l.waitUntil(until)
 	return ErrWaiting
 }

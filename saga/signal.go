@@ -76,12 +76,12 @@ func (r *Run) receive(name string, timeout time.Duration) (json.RawMessage, erro
 	}
 	by, waits := l.receiveBy[numbered]
 	if !waits {
-		now, err := l.latest(r.ctx)
+		now, err := l.soon(r.ctx)
 		if err != nil {
 			return nil, err
 		}
 		by = now.Add(timeout)
-		l.note(event.Waiting{Name: numbered, Until: by.UnixMicro(), Signal: true})
+		l.note(event.Waiting{Name: numbered, Until: by.UnixMicro(), At: now.UnixMicro(), Signal: true})
 		l.waitUntil(by)
 		return nil, ErrWaiting
 	}

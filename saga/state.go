@@ -33,10 +33,12 @@ type state struct {
 	startedAt time.Time
 	changedAt time.Time // of the last message that was read or written
 	deadline  time.Time // zero for none
+	latest    time.Time // that the store's clock has shown
 
 	steps  []*step // in the order in which they began
 	byName map[string]*step
 	values map[string]json.RawMessage
+	since  map[string]time.Time // when the time of a sleep or signal was computed, and under "" that of the deadline
 	sleeps map[string]time.Time // when it is over
 	asleep string               // the sleep behind which nothing is recorded yet
 
@@ -68,6 +70,7 @@ type step struct {
 
 	attempts int           // begun
 	failures int           // that count
+	since    time.Time     // when replyBy, retryAt or undoAt was computed
 	replyBy  time.Time     // of an [Ask]: of the last attempt
 	retryAt  time.Time     // the time of the next attempt, zero for none
 	err      string        // of the last attempt that failed
@@ -90,7 +93,7 @@ func newState() *state {
 	return &state{
 		byName: map[string]*step{}, values: map[string]json.RawMessage{}, sleeps: map[string]time.Time{}, early: map[string]*event.Replied{},
 		replies: map[string]*event.Replied{}, signals: map[string][]json.RawMessage{}, received: map[string]event.Received{}, taken: map[string]int{},
-		receiveBy: map[string]time.Time{},
+		receiveBy: map[string]time.Time{}, since: map[string]time.Time{},
 	}
 }
 
@@ -105,7 +108,7 @@ func (s *state) take(m *messagestore.Message) error {
 
 // takeBody folds a stored message with its body, which is nil for a type that this release does not know.
 func (s *state) takeBody(m *messagestore.Message, body messagestore.Body) error {
-	if s.changedAt = m.Time; m.Position == 0 {
+	if s.shows(m.Time); m.Position == 0 {
 		s.startedAt = m.Time
 	}
 	if m.IsTombstone() {
@@ -129,10 +132,65 @@ func (s *state) takeBody(m *messagestore.Message, body messagestore.Body) error 
 
 // starts folds the first message.
 func (s *state) starts(started event.Started, at time.Time) {
-	s.startedAt, s.changedAt = at, at
+	s.shows(at)
+	s.startedAt = at
 	if s.fold(started); started.DeadlineMillis > 0 {
-		s.deadline = at.Add(time.Duration(started.DeadlineMillis) * time.Millisecond)
+		s.deadline, s.since[""] = at.Add(time.Duration(started.DeadlineMillis)*time.Millisecond), at
 	}
+}
+
+// shows takes in the time of a message.
+func (s *state) shows(at time.Time) {
+	s.changedAt = at
+	s.latest = later(s.latest, at)
+}
+
+// computed returns the time by which another was computed, 0 for that of the message.
+func (s *state) computed(at int64) time.Time {
+	if at == 0 {
+		return s.changedAt
+	}
+	s.latest = later(s.latest, timeOf(at))
+	return timeOf(at)
+}
+
+// setBack has each time that was computed by a clock that was ahead come earlier.
+func (s *state) setBack(b event.SetBack) {
+	to, by := timeOf(b.To), time.Duration(b.From-b.To)*time.Microsecond
+	earlier := func(t time.Time) time.Time {
+		if t.IsZero() {
+			return t
+		}
+		return t.Add(-by)
+	}
+	for _, one := range s.steps {
+		if one.since.After(to) {
+			one.since, one.replyBy, one.retryAt, one.undoAt = to, earlier(one.replyBy), earlier(one.retryAt), earlier(one.undoAt)
+		}
+	}
+	for name, since := range s.since {
+		if !since.After(to) {
+			continue
+		}
+		s.since[name] = to
+		if until, is := s.sleeps[name]; is {
+			s.sleeps[name] = earlier(until)
+		}
+		if until, is := s.receiveBy[name]; is {
+			s.receiveBy[name] = earlier(until)
+		}
+		if name == "" {
+			s.deadline = earlier(s.deadline)
+		}
+	}
+	s.latest = to
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // fold adds a message to the state.
@@ -152,14 +210,14 @@ func (s *state) fold(body messagestore.Body) {
 			if !b.Asked {
 				one.failures++
 			}
-			one.err = b.Error
+			one.err, one.since = b.Error, s.computed(b.At)
 			one.unsent = one.Kind == event.KindAsk // its command could not be made
 			if one.retryAt = timeOf(b.RetryAt); one.retryAt.IsZero() {
 				one.failed = &b
 			}
 		}
 	case event.Waiting:
-		if b.Signal {
+		if s.since[b.Name] = s.computed(b.At); b.Signal {
 			s.receiveBy[b.Name], s.hears, s.asleep = timeOf(b.Until), b.Name, ""
 		} else {
 			s.sleeps[b.Name], s.asleep, s.hears = timeOf(b.Until), b.Name, ""
@@ -189,7 +247,7 @@ func (s *state) fold(body messagestore.Body) {
 		}
 	case event.UndoFailed:
 		if one := s.byName[b.Step]; one != nil {
-			one.undoAttempts, one.undoAt, one.err = b.Attempt, timeOf(b.RetryAt), b.Error
+			one.undoAttempts, one.undoAt, one.err, one.since = b.Attempt, timeOf(b.RetryAt), b.Error, s.computed(b.At)
 			if !b.Asked {
 				one.undoFailures++
 			}
@@ -202,6 +260,8 @@ func (s *state) fold(body messagestore.Body) {
 		if s.resolvable() {
 			s.ended = StateResolved
 		}
+	case event.SetBack:
+		s.setBack(b)
 	case event.Completed:
 		s.ended, s.output = StateCompleted, b.Output
 	case event.Compensated:
@@ -217,7 +277,7 @@ func (s *state) began(b event.Began) {
 		s.byName[b.Step] = one
 	}
 	one.attempts, one.retryAt, one.failed, one.again, one.unsent = b.Attempt, time.Time{}, nil, false, false
-	one.replyBy = timeOf(b.ReplyBy)
+	one.replyBy, one.since = timeOf(b.ReplyBy), s.computed(b.At)
 	if reply := s.early[b.Step]; reply != nil && b.Attempt == 1 {
 		one.answer(reply) // it came early
 	}

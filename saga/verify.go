@@ -168,6 +168,8 @@ func (s *state) breaks(body messagestore.Body) (expected, found string) {
 		return "", "" // takeBody has the rule
 	case s.ended != "":
 		return "nothing of a runner behind the end, by which the saga is " + string(s.ended), does
+	case body.MessageType() == event.TypeSetBack:
+		return "", ""
 	case s.suspended != nil && !undoes && !suspends:
 		return "nothing of a runner while the saga is suspended", does
 	}

@@ -22,6 +22,7 @@ const (
 	TypeSuspended       = "Suspended"
 	TypeCompleted       = "Completed"
 	TypeCompensated     = "Compensated"
+	TypeSetBack         = "SetBack"
 	TypeReceived        = "Received"
 	TypeReplied         = "Replied"
 	TypeSignalled       = "Signalled"
@@ -61,8 +62,10 @@ type Began struct {
 	Kind    string          `json:"kind,omitempty"`
 	Pivot   bool            `json:"pivot,omitempty"`
 
-	// ReplyBy is the time before which the reply to an ask has to come, in microseconds since 1970 by the store's clock.
+	// ReplyBy is the time before which the reply to an ask has to come, in microseconds since 1970 by the store's clock, and At
+	// the time by which it was computed.
 	ReplyBy int64 `json:"replyBy,omitempty"`
+	At      int64 `json:"at,omitempty"`
 }
 
 // Done has the output of a step.
@@ -78,6 +81,7 @@ type Failed struct {
 	Error   string `json:"error"`
 	Refused bool   `json:"refused,omitempty"`
 	RetryAt int64  `json:"retryAt,omitempty"` // microseconds since 1970, by the store's clock
+	At      int64  `json:"at,omitempty"`      // by which that was computed
 
 	// Asked says that the function has asked for the next attempt, by handler.RetryAfter: this one is not counted.
 	Asked bool `json:"asked,omitempty"`
@@ -86,7 +90,8 @@ type Failed struct {
 // Waiting says that the saga sleeps, or waits for a signal.
 type Waiting struct {
 	Name   string `json:"name"`
-	Until  int64  `json:"until"` // microseconds since 1970, by the store's clock
+	Until  int64  `json:"until"`        // microseconds since 1970, by the store's clock
+	At     int64  `json:"at,omitempty"` // by which that was computed
 	Signal bool   `json:"signal,omitempty"`
 }
 
@@ -127,7 +132,8 @@ type UndoFailed struct {
 	Step    string `json:"step"`
 	Attempt int    `json:"attempt"`
 	Error   string `json:"error"`
-	RetryAt int64  `json:"retryAt"` // microseconds since 1970
+	RetryAt int64  `json:"retryAt"`      // microseconds since 1970
+	At      int64  `json:"at,omitempty"` // by which that was computed
 
 	// Asked is as in [Failed].
 	Asked bool `json:"asked,omitempty"`
@@ -164,6 +170,14 @@ type Completed struct {
 
 // Compensated is the end of a saga whose steps are undone.
 type Compensated struct{}
+
+// SetBack says that the store's clock is behind a time that it has shown: it was ahead then, or was set back since. Each time that
+// was computed by it after To, in microseconds since 1970, comes earlier by From less To, so that it takes as long from now
+// on as it would have from then on.
+type SetBack struct {
+	From int64 `json:"from"` // the latest time that it has shown
+	To   int64 `json:"to"`   // the time that it shows
+}
 
 // Replied is the reply to an ask.
 type Replied struct {
@@ -234,6 +248,9 @@ func (Completed) MessageType() string { return TypeCompleted }
 func (Compensated) MessageType() string { return TypeCompensated }
 
 // MessageType implements [messagestore.Body].
+func (SetBack) MessageType() string { return TypeSetBack }
+
+// MessageType implements [messagestore.Body].
 func (Replied) MessageType() string { return TypeReplied }
 
 // MessageType implements [messagestore.Body].
@@ -276,6 +293,8 @@ func Decode(m *messagestore.Message) (messagestore.Body, error) {
 		return body[Completed](m)
 	case TypeCompensated:
 		return body[Compensated](m)
+	case TypeSetBack:
+		return body[SetBack](m)
 	case TypeReplied:
 		return body[Replied](m)
 	case TypeCancelRequested:

@@ -200,6 +200,7 @@ const (
 	cancelRequested = "cancelRequested"
 	resumed         = "resumed"
 	resolved        = "resolved"
+	setBack         = "setBack"
 	unknown         = "unknown" // of a later release, or of no saga
 )
 
@@ -246,6 +247,7 @@ var roles = map[string]struct {
 	cancelRequested: {"cancelled", yellow},
 	resumed:         {"resumed", green},
 	resolved:        {"resolved", yellow},
+	setBack:         {"clock set back", yellow},
 	unknown:         {"unknown", red},
 }
 

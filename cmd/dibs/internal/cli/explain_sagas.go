@@ -140,7 +140,7 @@ var sagaRoles = map[string]string{
 	"Started": started, "Began": began, "Done": done, "Failed": failed, "Waiting": waiting, "Received": received, "Valued": valued,
 	"Compensating": compensating, "Undone": undone, "UndoFailed": undoFailed, "Suspended": suspended, "Completed": completed,
 	"Compensated": compensated, "Replied": replied, "Signalled": signalled, "CancelRequested": cancelRequested, "Resumed": resumed,
-	"Resolved": resolved, messagestore.TombstoneType: deleted,
+	"Resolved": resolved, "SetBack": setBack, messagestore.TombstoneType: deleted,
 }
 
 // entry tells a message of a saga.
