@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unicode"
@@ -27,11 +28,11 @@ type Job struct {
 	queue     *Queue
 	delivery  queuing.Delivery
 	end       func(ctx context.Context, f queuing.Finish, why error) (queuing.Ending, error)
-	session   int64
-	notes     *work.Notes   // of the session
-	lost      func() bool   // whether it has ended, as far as the process knows
-	lease     time.Duration // of a session of its own; 0 in a worker
-	committed *atomic.Bool  // CompleteTx was called
+	sessions  func() []int64 // that may have it
+	notes     *work.Notes    // of the session
+	lost      func() bool    // whether it has ended, as far as the process knows
+	lease     time.Duration  // of a session of its own; 0 in a worker
+	committed *atomic.Bool   // CompleteTx was called
 }
 
 type jobKey struct{}
@@ -117,14 +118,30 @@ func (j *Job) CompleteTx(ctx context.Context, tx *messagestore.Store) error {
 	if err := driver.InTransaction(ctx); err != nil {
 		return j.fail("complete", err)
 	}
-	endings, err := driver.QueueFinish(ctx, j.queue.of, []queuing.Delivery{j.delivery})
-	lost := err == nil && (len(endings) != 1 || endings[0] != queuing.Done)
-	if lost {
+	done, err := j.finishIn(ctx, driver)
+	if err == nil && !done {
 		err = ErrLost
 	} else {
 		j.committed.Store(true) // or an unknown outcome
 	}
 	return j.fail("complete", err)
+}
+
+// finishIn completes the delivery in a transaction, and reports whether it has. The worker may move it to another session
+// meanwhile.
+func (j *Job) finishIn(ctx context.Context, driver queuing.Driver) (bool, error) {
+	var tried []int64
+	for {
+		sessions := slices.DeleteFunc(j.sessions(), func(session int64) bool { return slices.Contains(tried, session) })
+		if len(sessions) == 0 {
+			return false, nil
+		}
+		endings, err := driver.QueueFinish(ctx, j.queue.of, sessions[0], []queuing.Delivery{j.delivery})
+		if err != nil || len(endings) == 1 && endings[0] == queuing.Done {
+			return err == nil, err
+		}
+		tried = append(tried, sessions[0])
+	}
 }
 
 // Extend has a job of [Queue.Receive] last for d from now on, 10 ms to 24 hours, and with it all jobs of that call; it never
@@ -142,7 +159,7 @@ func (j *Job) Extend(ctx context.Context, d time.Duration) error {
 	}
 	news, version := j.notes.News()
 	lost, err := j.queue.driver.QueueExtend(ctx, queuing.Extension{
-		Queue: j.queue.of, Session: j.session, Lease: d, Deliveries: []queuing.Delivery{j.delivery}, Notes: news,
+		Queue: j.queue.of, Session: j.sessions()[0], Lease: d, Deliveries: []queuing.Delivery{j.delivery}, Notes: news,
 	})
 	if err == nil {
 		j.notes.Stored(version)

@@ -122,7 +122,7 @@ func (q *Queue) jobs(items []queuing.Taking, session int64, lease time.Duration)
 	for i, item := range items {
 		jobs[i] = &Job{
 			Message: item.Message, Failures: item.Failures, Deliveries: item.Version,
-			queue: q, delivery: item.Delivery(), session: session, lease: lease, notes: all, committed: &atomic.Bool{},
+			queue: q, delivery: item.Delivery(), sessions: func() []int64 { return []int64{session} }, lease: lease, notes: all, committed: &atomic.Bool{},
 		}
 		var ended atomic.Bool
 		jobs[i].lost = ended.Load

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
@@ -58,19 +59,21 @@ func overSQL(tx *sql.Tx) *messagestore.Store {
 	return must.New(messagestore.New(must.New(sqlite.New(tx)), nil))
 }
 
+func postgresDatabase(t *testing.T, pool *pgxpool.Pool) database {
+	t.Helper()
+	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
+	return database{store: store, transact: transacts(store, overPgx), begin: func(ctx context.Context) (*messagestore.Store, func() error, func() error, error) {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		end := context.WithoutCancel(ctx)
+		return overPgx(tx), func() error { return tx.Commit(end) }, func() error { return tx.Rollback(end) }, nil
+	}}
+}
+
 var databases = map[string]func(t *testing.T) database{
-	"PostgreSQL": func(t *testing.T) database {
-		pool := pgtest.Pool(t)
-		store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
-		return database{store: store, transact: transacts(store, overPgx), begin: func(ctx context.Context) (*messagestore.Store, func() error, func() error, error) {
-			tx, err := pool.Begin(ctx)
-			if err != nil {
-				return nil, nil, nil, err
-			}
-			end := context.WithoutCancel(ctx)
-			return overPgx(tx), func() error { return tx.Commit(end) }, func() error { return tx.Rollback(end) }, nil
-		}}
-	},
+	"PostgreSQL": func(t *testing.T) database { return postgresDatabase(t, pgtest.Pool(t)) },
 	"SQLite": func(t *testing.T) database {
 		file := filepath.Join(t.TempDir(), "store.db")
 		driver := must.New(sqlite.Open(t.Context(), file, nil))
@@ -235,6 +238,45 @@ func TestACompletionInATransactionOfTheStore(t *testing.T) {
 	})
 }
 
+// Another database may have the same item at the same position, out under the same version, or finished.
+func TestACompletionOverATwinDatabaseIsLost(t *testing.T) {
+	t.Parallel()
+	for name, open := range twins {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, twin := open(t), open(t)
+			category := storetest.Category(t)
+			of := func(db database) *queue.Queue {
+				return must.New(queue.New(db.store, category, &queue.Config{Logger: logger.Silent()}))
+			}
+			q, other := of(db), of(twin)
+			at := []queue.Inserted{insert(t, q, Send{To: "ann"}, nil), insert(t, q, Send{To: "bob"}, nil)}
+			for _, inserted := range at {
+				require.Equal(t, inserted.Position, insert(t, other, Send{To: "ann"}, nil).Position, "the databases are twins")
+			}
+			theirs := must.New(other.Receive(t.Context(), 2, nil))
+			require.NoError(t, theirs[1].Complete(t.Context()))
+			require.Len(t, theirs, 2)
+
+			for _, job := range must.New(q.Receive(t.Context(), 2, nil)) {
+				tx, commit, _, err := twin.begin(t.Context())
+				require.NoError(t, err)
+				require.ErrorIs(t, job.CompleteTx(t.Context(), tx), queue.ErrLost)
+				require.NoError(t, commit())
+			}
+
+			require.Equal(t, queuing.Out, item(t, other, at[0].Position).State)
+			require.NoError(t, theirs[0].Complete(t.Context()))
+		})
+	}
+}
+
+// twins open databases of which each gives out the same positions.
+var twins = map[string]func(t *testing.T) database{
+	"PostgreSQL": func(t *testing.T) database { return postgresDatabase(t, pgtest.Connect(t, pgtest.Migrated(t))) },
+	"SQLite":     databases["SQLite"],
+}
+
 // A session is left while a transaction has a row of it: nobody waits for that.
 func TestASessionIsLeftWithoutWaitingForATransaction(t *testing.T) {
 	t.Parallel()
@@ -252,7 +294,7 @@ func TestASessionIsLeftWithoutWaitingForATransaction(t *testing.T) {
 	inTx, err := tx.Driver()
 	require.NoError(t, err)
 	ann, bob := queuing.Delivery{Position: at[0].Position}, queuing.Delivery{Position: at[1].Position}
-	_, err = inTx.(queuing.Driver).QueueFinish(t.Context(), of, []queuing.Delivery{ann}) //nolint:errcheck,forcetypeassert // the same
+	_, err = inTx.(queuing.Driver).QueueFinish(t.Context(), of, 1, []queuing.Delivery{ann}) //nolint:errcheck,forcetypeassert // the same
 	require.NoError(t, err)
 
 	err = queues.QueueLeave(t.Context(), queuing.Leave{Queue: of, Session: 1, Next: 2, Lease: time.Hour, Keep: []queuing.Delivery{ann, bob}})

@@ -160,6 +160,6 @@ func (q *Queue) Work(ctx context.Context, h Handler, config *WorkConfig) error {
 func (q *Queue) jobOf(d *work.Delivery) *Job {
 	return &Job{
 		Message: d.Item.Message, Failures: d.Item.Failures, Deliveries: d.Item.Version,
-		queue: q, delivery: d.ID(), end: d.End, notes: d.Notes(), lost: d.Lost, committed: &d.Committed,
+		queue: q, delivery: d.ID(), end: d.End, sessions: d.Sessions, notes: d.Notes(), lost: d.Lost, committed: &d.Committed,
 	}
 }

@@ -120,7 +120,7 @@ func Leave(r Rows, l queuing.Leave) error {
 }
 
 // Finish is [queuing.Driver.QueueFinish].
-func Finish(r Rows, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+func Finish(r Rows, q queuing.Queue, session int64, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
 	s, err := begin(r)
 	if err != nil {
 		return nil, err
@@ -128,16 +128,23 @@ func Finish(r Rows, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.E
 	if s.head.Shape == OfStreams {
 		return nil, refuse("queue", q.Name, "it is a queue of streams, and a take ends its deliveries")
 	}
+	_, known, err := s.Session(session) // in another database, whose positions are alike, it is not
+	if err != nil {
+		return nil, err
+	}
 	endings := make([]queuing.Ending, len(deliveries))
 	for i, d := range deliveries {
 		row, err := s.Row(d.Position)
 		if err != nil {
 			return nil, err
 		}
-		if row != nil && row.Place == Out && row.Version == d.Version {
+		switch {
+		case row != nil && row.isOut(d, session):
 			endings[i], err = queuing.Done, s.Remove(d.Position)
-		} else {
+		case known:
 			endings[i], err = s.ended(d, row, queuing.Complete)
+		default:
+			endings[i] = queuing.Lost
 		}
 		if err != nil {
 			return nil, err

@@ -110,12 +110,12 @@ func CheckLeave(l queuing.Leave) error {
 	return nil
 }
 
-// CheckFinish refuses deliveries that are none, or too many.
-func CheckFinish(q queuing.Queue, deliveries []queuing.Delivery) error {
+// CheckFinish refuses a session that is none, and deliveries that are none, or too many.
+func CheckFinish(q queuing.Queue, session int64, deliveries []queuing.Delivery) error {
 	if n := len(deliveries); n < 1 || n > queuing.MaxItems {
 		return refuse("deliveries", n, "they are 1 to 1000")
 	}
-	return CheckQueue(q)
+	return checkSession(q, session, queuing.MinLease)
 }
 
 // CheckChange refuses a change that cannot be.

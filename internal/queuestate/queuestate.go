@@ -6,6 +6,7 @@
 package queuestate
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -86,6 +87,11 @@ func (s Session) ahead(now time.Time) bool {
 func (s Session) longer(now time.Time, lease time.Duration) Session {
 	s.Until, s.Lease = latest(s.Until, now.Add(lease)), max(s.Lease, lease)
 	return s
+}
+
+// isOut reports whether the row is out as a delivery of a session.
+func (r *Row) isOut(d queuing.Delivery, session int64) bool {
+	return r.Place == Out && r.Version == d.Version && r.Session == session
 }
 
 // A Ticket is a place in the line.
@@ -284,6 +290,7 @@ func Take(r Rows, t queuing.Take) (queuing.Taken, error) {
 		s.completed = map[messagestore.GlobalPosition]bool{}
 	}
 	for _, f := range t.Finishes {
+		f.Session = cmp.Or(f.Session, t.Session)
 		ending, err := s.finish(f, t.Policy)
 		if err != nil {
 			return queuing.Taken{}, err
@@ -340,7 +347,7 @@ func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, 
 	if f.Kind == queuing.Behind {
 		return s.finishBehind(f, row)
 	}
-	if row == nil || row.Place != Out || row.Version != f.Version || f.Kind == queuing.Committed {
+	if row == nil || !row.isOut(f.Delivery, f.Session) || f.Kind == queuing.Committed {
 		return s.ended(f.Delivery, row, f.Kind)
 	}
 	s.changed = true

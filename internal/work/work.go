@@ -5,9 +5,10 @@ package work
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -153,8 +154,13 @@ func Run(ctx context.Context, from Source, config Config, counts *Counts) error 
 	return w.run(ctx)
 }
 
-// NewSession returns a number that no other session has.
-func NewSession() int64 { return rand.Int64N(1<<62) + 1 }
+// NewSession returns a number that no other session has, of any database, and that nobody can guess: a delivery is ended only
+// by its session.
+func NewSession() int64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:])                                // it never fails
+	return int64(binary.NativeEndian.Uint64(b[:])>>2) + 1 //nolint:gosec // of 62 bits
+}
 
 // Leave gives back what a session has, and tries again until a time while the store fails. If it cannot, the session's
 // end does.
@@ -203,7 +209,8 @@ type work struct {
 
 	mu       sync.Mutex
 	session  int64
-	next     int64     // the session that follows, while renew is set
+	leaving  int64 // the session that is left, and the one that follows, until the store has told that it is left
+	next     int64
 	until    time.Time // the session lasts at least until then; by the process's monotonic clock
 	flights  map[queuing.Delivery]*Delivery
 	ready    []*Delivery // of the flights, those whose handlers were not called yet
@@ -227,15 +234,16 @@ type Delivery struct {
 	of *work
 
 	// Under the work's mu.
-	cancel context.CancelCauseFunc
-	call   func() (ended bool) // of the handler
-	timer  *time.Timer         // nil for no time-out
-	began  time.Time           // its handler
-	early  *ending             // by End: what the handler returns does not count
-	done   bool                // it ends, or is lost: the same
-	ended  bool                // its context was, by the end of the worker and before its time-out
-	given  int                 // by Behind
-	also   []queuing.Delivery  // of those, the items that Did was called for
+	session int64 // that has it
+	cancel  context.CancelCauseFunc
+	call    func() (ended bool) // of the handler
+	timer   *time.Timer         // nil for no time-out
+	began   time.Time           // its handler
+	early   *ending             // by End: what the handler returns does not count
+	done    bool                // it ends, or is lost: the same
+	ended   bool                // its context was, by the end of the worker and before its time-out
+	given   int                 // by Behind
+	also    []queuing.Delivery  // of those, the items that Did was called for
 }
 
 // ID names the delivery.
@@ -243,6 +251,23 @@ func (d *Delivery) ID() queuing.Delivery { return d.Item.Delivery() }
 
 // Notes are those of the session.
 func (d *Delivery) Notes() *Notes { return d.of.notes }
+
+// Sessions returns the session that has the item, and the one to which the store may have moved it.
+func (d *Delivery) Sessions() []int64 {
+	d.of.mu.Lock()
+	defer d.of.mu.Unlock()
+	if d.of.next != 0 && d.session == d.of.leaving {
+		return []int64{d.session, d.of.next}
+	}
+	return []int64{d.session}
+}
+
+// moved takes in that a session was left. It is called under mu.
+func (d *Delivery) moved(l queuing.Leave) {
+	if d.session == l.Session {
+		d.session = l.Next
+	}
+}
 
 // Lost reports whether the delivery has ended, as far as the process knows.
 func (d *Delivery) Lost() bool {
@@ -498,7 +523,7 @@ func (w *work) take(ctx context.Context, due []*ending, want int) error {
 	}
 	t, began := w.asks(due, want), time.Now()
 	taken, err := w.Driver.QueueTake(ctx, t)
-	return w.takeIn(ctx, began, due, want, taken, err)
+	return w.takeIn(ctx, began, due, t, taken, err)
 }
 
 // ride has a write of this process take the next take along, which finds what is written: unless there is no place.
@@ -510,23 +535,24 @@ func (w *work) ride(ctx context.Context, call chan<- *riding.Ride) error {
 		call <- nil
 		return nil
 	}
-	ride, began := riding.NewRide(w.asks(due, want)), time.Now()
+	t := w.asks(due, want)
+	ride, began := riding.NewRide(t), time.Now()
 	call <- ride
 	taken, err := ride.Told()
 	if errors.Is(err, riding.ErrAlone) {
 		w.putBack(due)
 		return nil
 	}
-	return w.takeIn(ctx, began, due, want, taken, err)
+	return w.takeIn(ctx, began, due, t, taken, err)
 }
 
 // asks returns the take that reports endings and reserves items.
 func (w *work) asks(due []*ending, want int) queuing.Take {
 	w.mu.Lock()
-	session := w.session
-	w.mu.Unlock()
-	t := queuing.Take{Queue: w.Queue, Policy: w.Policy, Wakes: w.Wakes, Session: session, Lease: w.config.Lease, Want: want, Finishes: make([]queuing.Finish, 0, len(due))}
+	defer w.mu.Unlock()
+	t := queuing.Take{Queue: w.Queue, Policy: w.Policy, Wakes: w.Wakes, Session: w.session, Lease: w.config.Lease, Want: want, Finishes: make([]queuing.Finish, 0, len(due))}
 	for _, e := range due {
+		e.Session = e.flight.session
 		t.Finishes = append(t.Finishes, e.Finish)
 		for _, d := range e.also {
 			t.Finishes = append(t.Finishes, queuing.Finish{Delivery: d, Kind: queuing.Behind})
@@ -546,7 +572,7 @@ func (w *work) asks(due []*ending, want int) queuing.Take {
 }
 
 // takeIn takes in the answer to a take that began at a time.
-func (w *work) takeIn(ctx context.Context, began time.Time, due []*ending, want int, taken queuing.Taken, err error) error {
+func (w *work) takeIn(ctx context.Context, began time.Time, due []*ending, t queuing.Take, taken queuing.Taken, err error) error {
 	ended := len(due)
 	for _, e := range due {
 		ended += len(e.also)
@@ -567,7 +593,7 @@ func (w *work) takeIn(ctx context.Context, began time.Time, due []*ending, want 
 		w.endedBehind(e.also, endings[1:])
 		endings = endings[1+len(e.also):]
 	}
-	if want > 0 {
+	if t.Want > 0 {
 		w.behind.mayBe.Store(taken.Wake >= 0 && taken.Wake <= queuing.OrphanInterval)
 		switch {
 		case len(taken.Items) > 0:
@@ -578,14 +604,14 @@ func (w *work) takeIn(ctx context.Context, began time.Time, due []*ending, want 
 		case len(due) == 0:
 			w.misses++
 		}
-		w.look = taken.More || len(taken.Items) == want
+		w.look = taken.More || len(taken.Items) == t.Want
 		w.setWake(taken.Wake)
 		if taken.Ticket != 0 {
 			w.ticket, w.ticketed = taken.Ticket, true
 		}
 		if len(taken.Items) > 0 {
 			w.ticket, w.ticketed = 0, false
-			w.begin(ctx, began, taken.Items)
+			w.begin(ctx, began, t.Session, taken.Items)
 		}
 	}
 	return nil
@@ -602,9 +628,9 @@ func (w *work) putBack(due []*ending) {
 func (w *work) renewSession(ctx context.Context, due []*ending) error {
 	w.mu.Lock()
 	if w.next == 0 {
-		w.next = NewSession()
+		w.leaving, w.next = w.session, NewSession()
 	}
-	l := queuing.Leave{Queue: w.Queue, Session: w.session, Next: w.next, Lease: w.config.Lease}
+	l := queuing.Leave{Queue: w.Queue, Session: w.leaving, Next: w.next, Lease: w.config.Lease}
 	for delivery, f := range w.flights {
 		if !f.done {
 			l.Keep = append(l.Keep, delivery)
@@ -625,12 +651,18 @@ func (w *work) renewSession(ctx context.Context, due []*ending) error {
 	}
 	w.mu.Lock()
 	w.notes.Again()
+	for _, f := range w.flights {
+		f.moved(l)
+	}
+	for _, e := range slices.Concat(w.pending, due) {
+		e.flight.moved(l)
+	}
 	if w.session == l.Session { // else it has ended meanwhile, and its items are lost
 		if w.session = l.Next; time.Now().Before(w.until) { // else what it had may have been another's before
 			w.until = later(w.until, w.left.Add(w.config.Lease))
 		}
 	}
-	w.next = 0
+	w.leaving, w.next = 0, 0
 	w.mu.Unlock()
 	w.left = time.Time{}
 	w.renew, w.ticket, w.ticketed = false, 0, false
@@ -660,7 +692,7 @@ func (w *work) storeFailed(ctx context.Context, err error) error {
 func (w *work) log() logger.Logger { return w.Logger }
 
 // begin delivers items.
-func (w *work) begin(ctx context.Context, asked time.Time, items []queuing.Taking) {
+func (w *work) begin(ctx context.Context, asked time.Time, session int64, items []queuing.Taking) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// The session was extended if less than two thirds of the lease were left. If it may have been over in the meantime, what it
@@ -670,7 +702,7 @@ func (w *work) begin(ctx context.Context, asked time.Time, items []queuing.Takin
 	}
 	base := handling.With(context.WithoutCancel(ctx), &handling.Delivery{Consumer: w.Queue.Name})
 	for _, item := range items {
-		f := &Delivery{Item: item, of: w}
+		f := &Delivery{Item: item, of: w, session: session}
 		w.flights[f.ID()] = f
 		handled, cancel := context.WithCancelCause(base)
 		f.cancel = cancel
@@ -1109,8 +1141,8 @@ func (w *work) extended(e queuing.Extension, began time.Time, lost []queuing.Del
 	if w.session != e.Session {
 		return // left meanwhile, and what it had is another's
 	}
-	defer w.fill()                     // what waited to be certain, in the places of what is lost, too
-	alive := err == nil && w.next == 0 // while it is left, nobody knows whose they are
+	defer w.fill()                                // what waited to be certain, in the places of what is lost, too
+	alive := err == nil && w.leaving != e.Session // while it is left, nobody knows whose they are
 	switch {
 	case alive:
 		w.until = later(w.until, began.Add(w.config.Lease))
@@ -1118,7 +1150,7 @@ func (w *work) extended(e queuing.Extension, began time.Time, lost []queuing.Del
 		return
 	default: // nobody else may work on them while they go on
 		lost = e.Deliveries
-		w.session, w.next, w.until = NewSession(), 0, time.Time{}
+		w.session, w.until = NewSession(), time.Time{}
 		event := w.log().Warn().Str("queue", w.Queue.Name).Int("items", len(lost))
 		if err != nil {
 			event = event.Str("error", text.Log(err))

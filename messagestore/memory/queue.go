@@ -116,11 +116,11 @@ func (d *Driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
 }
 
 // QueueFinish implements [queuing.Driver].
-func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
-	if err := queuestate.CheckFinish(q, deliveries); err != nil {
+func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, session int64, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+	if err := queuestate.CheckFinish(q, session, deliveries); err != nil {
 		return nil, err
 	}
-	return onQueue(ctx, d, q, false, func(r queuestate.Rows) ([]queuing.Ending, error) { return queuestate.Finish(r, q, deliveries) })
+	return onQueue(ctx, d, q, false, func(r queuestate.Rows) ([]queuing.Ending, error) { return queuestate.Finish(r, q, session, deliveries) })
 }
 
 // QueueChange implements [queuing.Driver].

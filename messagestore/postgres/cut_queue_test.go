@@ -263,7 +263,7 @@ func queueChanges(w way) []scene {
 		turns("queue suspend", w, queuing.Suspend, func(s *queuing.Status) bool { return s.Suspended == cutItems && s.Back == cutItems && s.Out == 0 }),
 		turns("queue complete turn", w, queuing.Complete, func(s *queuing.Status) bool { return finished(s) && s.Finished == cutItems }),
 		repeats("queue finish", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
-			return requireDone(d.QueueFinish(ctx, queueOf(c), takenOf(c)))
+			return requireDone(d.QueueFinish(ctx, queueOf(c), cutSession, takenOf(c)))
 		}, finished),
 		repeats("queue extend", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
 			lost, err := d.QueueExtend(ctx, queuing.Extension{Queue: queueOf(c), Session: cutSession, Lease: longLease, Deliveries: takenOf(c), Notes: queuing.Notes{takenOf(c)[0]: "half of it"}})

@@ -1,10 +1,12 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -99,7 +101,7 @@ func takeArguments(t queuing.Take) []any {
 	positions, versions := split(ended)
 	return []any{
 		t.Name, string(t.Category), t.Session, t.Lease.Microseconds(), positions, versions, string(kinds), delays, reasons,
-		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), seen, wakesOf(t), //nolint:gosec // the database refuses what is out of bounds
+		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), seen, wakesOf(t), sessionsOf(t), //nolint:gosec // the database refuses what is out of bounds
 	}
 }
 
@@ -109,6 +111,18 @@ func wakesOf(t queuing.Take) []string {
 		return nil
 	}
 	return t.Wakes
+}
+
+// sessionsOf is null where all deliveries are of the take's session.
+func sessionsOf(t queuing.Take) []int64 {
+	if !slices.ContainsFunc(t.Finishes, func(f queuing.Finish) bool { return f.Session != 0 && f.Session != t.Session }) {
+		return nil
+	}
+	sessions := make([]int64, len(t.Finishes))
+	for i, f := range t.Finishes {
+		sessions[i] = cmp.Or(f.Session, t.Session)
+	}
+	return sessions
 }
 
 func scanTaken(scan func(into ...any) error, taken *queuing.Taken) error {
@@ -275,11 +289,11 @@ func (d *Driver) InTransaction(ctx context.Context) error {
 }
 
 // QueueFinish implements [queuing.Driver]. With the context of a function of [Driver.Transact] it is in that transaction.
-func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, deliveries []queuing.Delivery) (endings []queuing.Ending, err error) {
+func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, session int64, deliveries []queuing.Delivery) (endings []queuing.Ending, err error) {
 	positions, versions := split(deliveries)
 	err = d.reads(ctx, func(db DB) error {
 		own := !d.link.InTransaction(db)
-		err := d.link.Read(ctx, db, d.queries.queues.finish, []any{q.Name, string(q.Category), positions, versions}, func(rows pgx.Rows) error {
+		err := d.link.Read(ctx, db, d.queries.queues.finish, []any{q.Name, string(q.Category), session, positions, versions}, func(rows pgx.Rows) error {
 			var letters pgtype.Text
 			err := rows.Scan(&letters)
 			endings = endingsOf(letters.String)

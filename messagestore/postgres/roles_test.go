@@ -78,7 +78,7 @@ func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 				return err
 			},
 			"leave":  func() error { return other.QueueLeave(t.Context(), queuing.Leave{Queue: of, Session: 1}) },
-			"finish": func() error { _, err := other.QueueFinish(t.Context(), of, []queuing.Delivery{out}); return err },
+			"finish": func() error { _, err := other.QueueFinish(t.Context(), of, 1, []queuing.Delivery{out}); return err },
 		} {
 			err := call()
 			require.ErrorIs(t, err, messagestore.ErrNotPermitted, role+" "+name)

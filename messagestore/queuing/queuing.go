@@ -7,8 +7,9 @@
 // that is not finished: it is open. So an item is beyond the cursor, or open, or finished. Several
 // queues may read one category; each gets every message.
 //
-// An item is delivered under a version. Whatever gives it back raises the version, so position and version name a
-// delivery, and they are the fence: a call about another version is told that the delivery is lost. What
+// An item is delivered to a session, under a version. Whatever gives it back raises the version, so position and version name a
+// delivery, and with the session they are the fence: a call about another version, or of another session, is told that the
+// delivery is lost. A session is a number that nobody can guess, so a call that reaches another database ends nothing there. What
 // became of each delivery that did not finish its item is in the item's log.
 //
 // Of a stream one item is out at a time, in the order of the stream. An item behind another of its stream that is
@@ -62,11 +63,12 @@ type Driver interface {
 	// goes to the next session, if that is not 0.
 	QueueLeave(ctx context.Context, l Leave) error
 
-	// QueueFinish completes deliveries without waiting for another call, in the caller's transaction if the
-	// driver is over one. It tells [Done] or [Lost] of each. A take that reports them as [Committed] lets
+	// QueueFinish completes deliveries of a session without waiting for another call, in the caller's transaction if the
+	// driver is over one. It tells [Done] or [Lost] of each: Lost of all if the queue does not know the session, as in another
+	// database whose positions are alike. A take that reports them as [Committed] lets
 	// go what is held behind them. A queue of streams is refused: a take ends its deliveries, for a completion that
 	// is rolled back would lose what woke the item meanwhile.
-	QueueFinish(ctx context.Context, q Queue, deliveries []Delivery) ([]Ending, error)
+	QueueFinish(ctx context.Context, q Queue, session int64, deliveries []Delivery) ([]Ending, error)
 
 	// QueueChange does what an operator asks for, to the items that are in a state for it, and returns their
 	// positions.
@@ -210,6 +212,12 @@ type Finish struct {
 	Delay time.Duration // of Retry, Defer, Wait and Suspend; 0 or less is now
 	Error string        // for the log; of Retry, Bury and Suspend it is the item's too
 
+	// Session is the one that has the item out. A delivery of another is not ended. An item that is finished already is told
+	// so whatever the session, since nothing is kept of it.
+	//
+	// Defaults to the session of the take.
+	Session int64
+
 	// Seen is, of Wait and Suspend, the global position up to which the caller had read the stream. A message up to there does
 	// not wake the item, even if the queue's cursor comes to it later.
 	Seen messagestore.GlobalPosition
@@ -261,7 +269,7 @@ type Take struct {
 	Session int64
 	Lease   time.Duration
 
-	// Finishes end deliveries, of this session or another, before items are reserved.
+	// Finishes end deliveries, of this session or of those that they name, before items are reserved.
 	Finishes []Finish
 
 	// Want is how many items are wanted. 0 reserves none.

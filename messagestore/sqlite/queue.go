@@ -216,11 +216,11 @@ func (d *Driver) InTransaction(ctx context.Context) error {
 }
 
 // QueueFinish implements [queuing.Driver].
-func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
-	if err := queuestate.CheckFinish(q, deliveries); err != nil {
+func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, session int64, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+	if err := queuestate.CheckFinish(q, session, deliveries); err != nil {
 		return nil, err
 	}
-	return changeQueue(ctx, d, q, true, func(r queuestate.Rows) ([]queuing.Ending, error) { return queuestate.Finish(r, q, deliveries) })
+	return changeQueue(ctx, d, q, true, func(r queuestate.Rows) ([]queuing.Ending, error) { return queuestate.Finish(r, q, session, deliveries) })
 }
 
 // QueueChange implements [queuing.Driver].

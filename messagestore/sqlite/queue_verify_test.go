@@ -56,7 +56,7 @@ func queued(t *testing.T, driver queuing.Driver) {
 	take(1, time.Hour, 0,
 		queuing.Finish{Delivery: items[1].Delivery(), Kind: queuing.Retry, Delay: time.Hour, Error: "it failed"},
 		queuing.Finish{Delivery: items[2].Delivery(), Kind: queuing.Bury, Error: "it cannot be"})
-	_, err = driver.QueueFinish(t.Context(), q, []queuing.Delivery{items[3].Delivery()})
+	_, err = driver.QueueFinish(t.Context(), q, 1, []queuing.Delivery{items[3].Delivery()})
 	require.NoError(t, err)
 	await.True(t, "the session is over", func() bool {
 		take(1, time.Hour, 0)

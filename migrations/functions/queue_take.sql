@@ -11,7 +11,7 @@ create or replace function dibs.queue_take(
   ended_positions bigint[], ended_versions integer[], ended_kinds text, ended_delays bigint[], ended_errors text[],
   want integer, wait bigint, own_ticket bigint,
   max_failures integer, hold boolean, max_out integer, rate double precision, burst integer,
-  ended_seen bigint[] default null, wakes text[] default null,
+  ended_seen bigint[] default null, wakes text[] default null, ended_sessions bigint[] default null,
   out endings text,
   out positions bigint[], out versions integer[], out failures integer[],
   out ids uuid[], out streams text[], out stream_positions bigint[], out types text[], out data text[], out metadata text[], out times bigint[],
@@ -62,6 +62,7 @@ begin
       coalesce(cardinality(ended_positions), 0) = 0
       or cardinality(ended_positions) = cardinality(ended_versions) and length(ended_kinds) = cardinality(ended_positions)
         and cardinality(ended_delays) = cardinality(ended_positions) and cardinality(ended_errors) = cardinality(ended_positions)
+        and coalesce(cardinality(ended_sessions), cardinality(ended_positions)) = cardinality(ended_positions)
         and ended_kinds ~ case when wakes is null then '^[crfuxtb]*$' else '^[crfuxtws]*$' end
     )
     and (wakes is null or cardinality(wakes) between 1 and 100)
@@ -102,9 +103,11 @@ begin
     );
     with recursive chain as (
       select y.position, null::tid as row
-      from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null)) u (position, version, kind)
+      from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null), ended_sessions) u (position, version, kind, session)
       cross join lateral (
-        select z.position from dibs.queue_open z where z.queue = q and z.state = 'o' and z.position = u.position and z.version = u.version offset 0
+        select z.position from dibs.queue_open z
+        where z.queue = q and z.state = 'o' and z.position = u.position and z.version = u.version and z.session = coalesce(u.session, me)
+        offset 0
       ) y
       where u.kind = 'c'
       union all
@@ -131,6 +134,13 @@ begin
       from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null)) with ordinality u (position, version, kind, n)
       order by u.n
     );
+    if ended_sessions is not null then
+      ended_sessions := array(
+        select case when u.kind = 'b' then me else u.session end
+        from unnest(ended_sessions, string_to_array(ended_kinds, null)) with ordinality u (session, kind, n)
+        order by u.n
+      );
+    end if;
     ended_kinds := translate(ended_kinds, 'b', 'c');
     picked := null;
   end if;
@@ -143,9 +153,11 @@ begin
         delete from dibs.queue_open x
         where x.ctid = any (array(
           select y.ctid
-          from unnest(ended_positions, ended_versions) u (position, version)
+          from unnest(ended_positions, ended_versions, ended_sessions) u (position, version, session)
           cross join lateral (
-            select z.ctid from dibs.queue_open z where z.queue = q and z.position = u.position and z.version = u.version and z.state = 'o' offset 0
+            select z.ctid from dibs.queue_open z
+            where z.queue = q and z.position = u.position and z.version = u.version and z.state = 'o' and z.session = coalesce(u.session, me)
+            offset 0
           ) y
         ))
         returning x.position, x.version
@@ -156,12 +168,12 @@ begin
       with named as (
         select y.ctid, y.position, y.version, y.session, u.kind, u.delay, u.error, u.seen,
           u.kind = 'x' or u.kind = 'r' and y.failures + 1 >= max_failures as dies, u.kind in ('w', 's') as turned
-        from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null), ended_delays, ended_errors, ended_seen)
-          u (position, version, kind, delay, error, seen)
+        from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null), ended_delays, ended_errors, ended_seen, ended_sessions)
+          u (position, version, kind, delay, error, seen, session)
         cross join lateral (
           select z.ctid, z.position, z.version, z.failures, z.session
           from dibs.queue_open z
-          where z.queue = q and z.position = u.position and z.version = u.version and z.state = 'o'
+          where z.queue = q and z.position = u.position and z.version = u.version and z.state = 'o' and z.session = coalesce(u.session, me)
           for update skip locked
         ) y
         where u.kind <> 't'
@@ -593,13 +605,13 @@ $$;
 
 comment on function dibs.queue_take(
   text, text, bigint, bigint, bigint[], integer[], text, bigint[], text[], integer, bigint, bigint, integer, boolean, integer, double precision, integer,
-  bigint[], text[]
+  bigint[], text[], bigint[]
 ) is
 'Ends deliveries, gives back what sessions that are over have out, and reserves up to want items for the session me, in one step.
 Each delivery that ends is a position and a version, a kind (c completed, r failed, f deferred, u not worked on, x buried, t
 completed by queue_finish, b completed while it was held, with the one before it), a delay in microseconds and an error; endings tells d done, l lost or o still out of each. With wakes the
 queue is one of streams: its items are the first messages of streams, which later ones of these types wake, and which w and s give
-back, to wait and suspended, seen up to a global position. Times are
+back, to wait and suspended, seen up to a global position. A delivery is of the session me, unless ended_sessions names another. Times are
 microseconds: lease, wait, and wake, which says after how long something may be available without a write; null for never. A
 take that finds nothing and waits gets a ticket, which it gives again as own_ticket.';
 

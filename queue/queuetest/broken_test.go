@@ -94,7 +94,7 @@ func (b bug) suite(t *testing.T) (output string, err error) {
 		subjects, names = append(subjects, subject), append(names, rest)
 	}
 	pattern := "^TestQueuesInMemory$/^(" + strings.Join(subjects, "|") + ")$/^(" + strings.Join(names, "|") + ")$"
-	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run="+pattern, "-test.timeout=1m", "-rapid.nofailfile", "-rapid.shrinktime=100ms", "-rapid.seed=1")
+	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run="+pattern, "-test.timeout=1m", "-rapid.nofailfile", "-rapid.shrinktime=100ms", "-rapid.seed=1", "-rapid.checks=1000")
 	command.Env = append(os.Environ(), bugVariable+"="+b.name)
 	combined, err := command.CombinedOutput()
 	return string(combined), err
@@ -111,7 +111,7 @@ type driver struct {
 	extend func(*queuing.Extension)
 	lost   func([]queuing.Delivery) []queuing.Delivery
 	leave  func(*queuing.Leave) bool // reports whether it is made
-	finish func(queuing.Queue, []queuing.Delivery) ([]queuing.Ending, error)
+	finish func(queuing.Queue, int64, []queuing.Delivery) ([]queuing.Ending, error)
 	change func(*queuing.Change) bool // reports whether it is made, and not only answered
 	remove func(queuing.Removal) (queuing.RemovedQueue, error)
 	item   func(queuing.Queue, messagestore.GlobalPosition) (queuing.Item, error)
@@ -124,6 +124,7 @@ type driver struct {
 
 	commits, rollsBack func(queuing.Driver, pending) error
 	anyVersion         bool // of completions in a transaction
+	anySession         bool
 }
 
 // time is what the driver takes for the time where its clock shows t. It is called by one goroutine at a time.
@@ -184,11 +185,11 @@ func (d *driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
 	return d.Driver.QueueLeave(ctx, l)
 }
 
-func (d *driver) QueueFinish(ctx context.Context, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+func (d *driver) QueueFinish(ctx context.Context, q queuing.Queue, session int64, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
 	if d.finish != nil {
-		return d.finish(q, deliveries)
+		return d.finish(q, session, deliveries)
 	}
-	return d.Driver.QueueFinish(ctx, q, deliveries)
+	return d.Driver.QueueFinish(ctx, q, session, deliveries)
 }
 
 func (d *driver) QueueChange(ctx context.Context, c queuing.Change) ([]messagestore.GlobalPosition, error) {
@@ -260,6 +261,7 @@ func (d *driver) offer(state queuing.State, which func(queuing.Queue, queuing.It
 // A pending completion is one of a transaction that is open.
 type pending struct {
 	queue      queuing.Queue
+	session    int64
 	deliveries []queuing.Delivery
 }
 
@@ -297,19 +299,19 @@ func (d *driver) begin() (tx queuing.Driver, commit, rollBack func() error) {
 }
 
 func finishAll(d queuing.Driver, p pending) error {
-	_, err := d.QueueFinish(context.Background(), p.queue, p.deliveries)
+	_, err := d.QueueFinish(context.Background(), p.queue, p.session, p.deliveries)
 	return err
 }
 
-func (t *transaction) QueueFinish(_ context.Context, q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+func (t *transaction) QueueFinish(_ context.Context, q queuing.Queue, session int64, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
 	endings := make([]queuing.Ending, len(deliveries))
 	for i, delivery := range deliveries {
 		endings[i] = queuing.Lost
-		if item := t.of.known(q, delivery.Position); item.State == queuing.Out && (item.Version == delivery.Version || t.of.anyVersion) {
+		if item := t.of.known(q, delivery.Position); item.State == queuing.Out && (item.Version == delivery.Version || t.of.anyVersion) && (item.Session == session || t.of.anySession) {
 			endings[i] = queuing.Done
 		}
 	}
-	t.pending = append(t.pending, pending{q, deliveries})
+	t.pending = append(t.pending, pending{q, session, deliveries})
 	return endings, nil
 }
 
@@ -419,6 +421,7 @@ var bugs = []bug{
 			d.ask = func(q *queuing.Take) {
 				for i, f := range q.Finishes {
 					q.Finishes[i].Version += d.expiries(q.Queue, f.Position)
+					q.Finishes[i].Session = d.known(q.Queue, f.Position).Session
 				}
 			}
 			d.answer = func(q queuing.Take, taken *queuing.Taken) {
@@ -471,7 +474,8 @@ var bugs = []bug{
 		func(d *driver) {
 			d.ask = func(q *queuing.Take) {
 				for i, f := range q.Finishes {
-					q.Finishes[i].Version = d.known(q.Queue, f.Position).Version
+					item := d.known(q.Queue, f.Position)
+					q.Finishes[i].Version, q.Finishes[i].Session = item.Version, item.Session
 				}
 			}
 		},
@@ -480,19 +484,42 @@ var bugs = []bug{
 		"a completion apart without a version",
 		[]string{"Q2/LateEndIsLost"},
 		func(d *driver) {
-			d.finish = func(q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+			d.finish = func(q queuing.Queue, session int64, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
 				for i, f := range deliveries {
-					deliveries[i].Version = d.known(q, f.Position).Version
+					item := d.known(q, f.Position)
+					deliveries[i].Version, session = item.Version, item.Session
 				}
-				return d.Driver.QueueFinish(context.Background(), q, deliveries)
+				return d.Driver.QueueFinish(context.Background(), q, session, deliveries)
 			}
 		},
+	},
+	{
+		"a completion by any session",
+		[]string{"Q2/OtherSessionsEndNothing"},
+		finishes(func(f *queuing.Finish) { f.Session = 0 }),
+	},
+	{
+		"a completion apart by any session",
+		[]string{"Q2/OtherSessionsEndNothing"},
+		func(d *driver) {
+			d.finish = func(q queuing.Queue, session int64, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+				if item := d.known(q, deliveries[0].Position); item.State == queuing.Out {
+					session = item.Session
+				}
+				return d.Driver.QueueFinish(context.Background(), q, session, deliveries)
+			}
+		},
+	},
+	{
+		"a completion in a transaction by any session",
+		[]string{"Q5/OtherSessionsFinishNothing"},
+		func(d *driver) { d.anySession = true },
 	},
 	{
 		"a completion apart that finishes nothing",
 		[]string{"Q2/FinishedApart", "Q3/ReportedCompletionLetsGo", "Q3/UnreportedCompletionLetsGoInTheEnd"},
 		func(d *driver) {
-			d.finish = func(_ queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+			d.finish = func(_ queuing.Queue, _ int64, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
 				return slices.Repeat([]queuing.Ending{queuing.Done}, len(deliveries)), nil
 			}
 		},
@@ -594,11 +621,11 @@ var bugs = []bug{
 		[]string{"Q3/UnreportedCompletionLetsGoInTheEnd"},
 		func(d *driver) {
 			held := map[messagestore.StreamName]bool{}
-			d.finish = func(q queuing.Queue, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
+			d.finish = func(q queuing.Queue, session int64, deliveries []queuing.Delivery) ([]queuing.Ending, error) {
 				for _, f := range deliveries {
 					held[d.known(q, f.Position).Message.Stream] = true
 				}
-				return d.Driver.QueueFinish(context.Background(), q, deliveries)
+				return d.Driver.QueueFinish(context.Background(), q, session, deliveries)
 			}
 			d.answer = func(_ queuing.Take, taken *queuing.Taken) {
 				taken.Items = slices.DeleteFunc(taken.Items, func(item queuing.Taking) bool { return held[item.Message.Stream] })
@@ -645,7 +672,7 @@ var bugs = []bug{
 	{
 		"a completion in a transaction without a version",
 		[]string{"Q5/LateCompletionIsLost"},
-		func(d *driver) { d.anyVersion = true },
+		func(d *driver) { d.anyVersion, d.anySession = true, true },
 	},
 	{
 		"a take in a transaction",
@@ -1157,7 +1184,8 @@ var bugs = []bug{
 		func(d *driver) {
 			d.ask = func(q *queuing.Take) {
 				for i, f := range q.Finishes {
-					q.Finishes[i].Version = d.known(q.Queue, f.Position).Version
+					item := d.known(q.Queue, f.Position)
+					q.Finishes[i].Version, q.Finishes[i].Session = item.Version, item.Session
 				}
 			}
 		},

@@ -148,6 +148,7 @@ func takingLasts(t *testing.T, f *fixture) {
 var endTests = []test{
 	{"Q2/LateEndIsLost", lateIsLost, 0},
 	{"Q2/EndingAgainIsTheSame", againIsTheSame, 0},
+	{"Q2/OtherSessionsEndNothing", othersEndNothing, 0},
 	{"Q2/OneOfManyEnds", oneOfManyEnds, 0},
 	{"Q2/CancelledIsLost", cancelledIsLost, 0},
 	{"Q2/WhatWasNotDeliveredIsLost", notDeliveredIsLost, 0},
@@ -169,9 +170,34 @@ func lateIsLost(t *testing.T, f *fixture) {
 	f.done(t, queuing.Complete, next)
 }
 
+// A position and a version can be guessed, and another database has the same. A session cannot, and has not.
+func othersEndNothing(t *testing.T, f *fixture) {
+	at := f.insert(t, "a", "a", "")
+	d, other := f.one(t, queuing.Take{Session: 2}).Delivery(), f.one(t, queuing.Take{Session: 3}).Delivery()
+	for _, session := range []int64{3, 4} { // one that has an item out, and one that has none
+		for _, kind := range kinds {
+			finishes := []queuing.Finish{{Delivery: d, Kind: kind, Session: session}, {Delivery: queuing.Delivery{Position: at[1]}, Kind: queuing.Behind}}
+			require.Equal(t, "ll", letters(f.take(t, queuing.Take{Session: 2, Finishes: finishes}).Endings), "%c", kind)
+			requireEnding(t, queuing.Lost, f.take(t, queuing.Take{Session: session, Finishes: []queuing.Finish{{Delivery: d, Kind: kind, Session: session}}}).Endings[0])
+		}
+		endings, err := f.driver.QueueFinish(t.Context(), f.of, session, []queuing.Delivery{d})
+		require.NoError(t, err)
+		requireEnding(t, queuing.Lost, endings[0])
+	}
+	f.is(t, at[0], "out 0/0 ")
+	f.is(t, at[1], "held 0/0 ")
+	require.Equal(t, []queuing.Delivery{d}, f.extend(t, 3, long, d))
+
+	both := []queuing.Finish{{Delivery: d, Kind: queuing.Complete, Session: 2}, {Delivery: other, Kind: queuing.Retry, Session: 3}}
+	require.Equal(t, "dd", letters(f.take(t, queuing.Take{Session: 9, Finishes: both}).Endings), "a take may end those of others that it knows")
+	endings, err := f.driver.QueueFinish(t.Context(), f.of, 4, []queuing.Delivery{d})
+	require.NoError(t, err)
+	requireEnding(t, queuing.Lost, endings[0])
+}
+
 func (f *fixture) finishApart(t testing.TB, want queuing.Ending, d queuing.Delivery) {
 	t.Helper()
-	endings, err := f.driver.QueueFinish(t.Context(), f.of, []queuing.Delivery{d})
+	endings, err := f.driver.QueueFinish(t.Context(), f.of, f.sessionOf(d, 1), []queuing.Delivery{d})
 	require.NoError(t, err)
 	require.Len(t, endings, 1)
 	requireEnding(t, want, endings[0])

@@ -1,6 +1,7 @@
 package queuetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,14 +131,17 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string) {
 			kinds = append(kinds, 'w', 'w', 's', 's')
 			each("take of none", func(s *side) string { return s.taken(s.take(t, queuing.Take{})) })
 		}
+		// guess is 0, for the session that has the delivery, or another.
+		guess := func() int64 { return rapid.SampledFrom([]int64{0, 0, 0, 0, 0, 0, 0, 1}).Draw(rt, "guessed session") }
 		session := func() int64 { return rapid.Int64Range(1, 3).Draw(rt, "session") }
 		take := func(want int, lease time.Duration) {
-			var finishes [][4]any
+			var finishes [][5]any
 			if len(versions) > 0 {
 				for range rapid.IntRange(0, 3).Draw(rt, "finishes") {
-					finishes = append(finishes, [4]any{
+					finishes = append(finishes, [5]any{
 						rapid.SampledFrom(versions).Draw(rt, "delivery"), rapid.SampledFrom(kinds).Draw(rt, "kind"),
 						rapid.SampledFrom([]time.Duration{0, 24 * time.Hour}).Draw(rt, "delay"), rapid.IntRange(0, len(sides[0].at)-1).Draw(rt, "seen"),
+						guess(),
 					})
 				}
 			}
@@ -160,6 +164,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string) {
 					}
 					ended[d[0]] = true
 					finish := queuing.Finish{Delivery: delivery(s, d), Kind: f[1].(queuing.Kind), Error: "no"} //nolint:errcheck // as made
+					finish.Session = cmp.Or(f[4].(int64), s.sessionOf(finish.Delivery, me))                    //nolint:errcheck // as made
 					if strings.ContainsRune("rfws", rune(finish.Kind)) {
 						finish.Delay = f[2].(time.Duration) //nolint:errcheck // as made
 						finish.Seen = s.at[f[3].(int)]      //nolint:errcheck // as made
@@ -173,6 +178,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string) {
 				}
 				taken, err := s.driver.QueueTake(context.Background(), q)
 				require.NoError(rt, err)
+				s.took(me, taken)
 				if s == sides[0] {
 					for _, item := range taken.Items {
 						versions = append(versions, [2]int{s.number[item.Message.GlobalPosition], item.Version})
@@ -212,8 +218,9 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string) {
 					rt.Skip("nothing was delivered, or a take ends it")
 				}
 				d := rapid.SampledFrom(versions).Draw(rt, "delivery")
-				each(fmt.Sprintf("finish of %v, reported", d), func(s *side) string {
-					endings, err := s.driver.QueueFinish(context.Background(), of, []queuing.Delivery{delivery(s, d)})
+				by := guess()
+				each(fmt.Sprintf("finish of %v by %d, reported", d, by), func(s *side) string {
+					endings, err := s.driver.QueueFinish(context.Background(), of, cmp.Or(by, s.sessionOf(delivery(s, d), 1)), []queuing.Delivery{delivery(s, d)})
 					require.NoError(rt, err)
 					reported, err := s.driver.QueueTake(context.Background(), queuing.Take{
 						Queue: of, Policy: policy, Session: 1, Lease: 24 * time.Hour, Finishes: []queuing.Finish{{Delivery: delivery(s, d), Kind: queuing.Committed}},
@@ -235,6 +242,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string) {
 						l.Keep = append(l.Keep, delivery(s, d))
 					}
 					require.NoError(rt, s.driver.QueueLeave(context.Background(), l))
+					s.moved(l)
 					return ""
 				})
 			},

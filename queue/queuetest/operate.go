@@ -309,7 +309,7 @@ func whatBreaksTheState(t *testing.T, f *fixture) {
 	refused("the same session", f.driver.QueueLeave(ctx, queuing.Leave{Queue: f.of, Session: 1, Next: 1, Lease: long}))
 	_, err := f.driver.QueueExtend(ctx, queuing.Extension{Queue: f.of, Session: 1})
 	refused("no lease", err)
-	_, err = f.driver.QueueFinish(ctx, f.of, nil)
+	_, err = f.driver.QueueFinish(ctx, f.of, 1, nil)
 	refused("no deliveries", err)
 	_, err = f.driver.QueueChange(ctx, queuing.Change{Queue: f.of, Action: "stop"})
 	refused("action", err)

@@ -16,6 +16,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,6 +130,39 @@ type fixture struct {
 	wakes   []string      // of a queue of streams
 
 	ahead func(time.Duration) // moves the store's clock; nil if the sub-test does not
+
+	mu       sync.Mutex
+	sessions map[queuing.Delivery]int64 // that have, or had, what was delivered
+}
+
+// took notes the session of what was delivered.
+func (f *fixture) took(session int64, taken queuing.Taken) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sessions == nil {
+		f.sessions = map[queuing.Delivery]int64{}
+	}
+	for _, item := range taken.Items {
+		f.sessions[item.Delivery()] = session
+	}
+}
+
+// moved notes the next session of what was kept.
+func (f *fixture) moved(l queuing.Leave) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range l.Keep {
+		if l.Next != 0 && f.sessions[d] == l.Session {
+			f.sessions[d] = l.Next
+		}
+	}
+}
+
+// sessionOf returns the session of a delivery, if it is known.
+func (f *fixture) sessionOf(d queuing.Delivery, otherwise int64) int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return cmp.Or(f.sessions[d], otherwise)
 }
 
 func newFixture(driver queuing.Driver, options Options) *fixture {
@@ -157,19 +192,26 @@ func (f *fixture) insertAt(t require.TestingT, key string, due time.Time) messag
 	return written.GlobalPosition
 }
 
-// full returns a take of the queue with what it leaves open: session 1, a lease that does not end, and five failures.
+// full returns a take of the queue with what it leaves open: session 1, a lease that does not end, five failures, and the
+// sessions of the deliveries that it ends.
 func (f *fixture) full(q queuing.Take) queuing.Take {
 	q.Queue, q.Wakes = f.of, f.wakes
 	q.Session = cmp.Or(q.Session, 1)
 	q.Lease = cmp.Or(q.Lease, long)
 	q.MaxFailures = cmp.Or(q.MaxFailures, 5)
+	q.Finishes = slices.Clone(q.Finishes)
+	for i, end := range q.Finishes {
+		q.Finishes[i].Session = cmp.Or(end.Session, f.sessionOf(end.Delivery, q.Session))
+	}
 	return q
 }
 
 func (f *fixture) take(t testing.TB, q queuing.Take) queuing.Taken {
 	t.Helper()
-	taken, err := f.driver.QueueTake(t.Context(), f.full(q))
+	q = f.full(q)
+	taken, err := f.driver.QueueTake(t.Context(), q)
 	require.NoError(t, err)
+	f.took(q.Session, taken)
 	require.Len(t, taken.Endings, len(q.Finishes))
 	require.LessOrEqual(t, len(taken.Items), q.Want)
 	return taken
@@ -237,6 +279,7 @@ func (f *fixture) leave(t testing.TB, l queuing.Leave) {
 	t.Helper()
 	l.Queue = f.of
 	require.NoError(t, f.driver.QueueLeave(t.Context(), l))
+	f.moved(l)
 }
 
 func (f *fixture) change(t testing.TB, action queuing.Action, at ...messagestore.GlobalPosition) []messagestore.GlobalPosition {
@@ -313,4 +356,12 @@ func pass(t testing.TB, d time.Duration) {
 	case <-time.After(d):
 	case <-t.Context().Done():
 	}
+}
+
+// letters are those of endings.
+func letters(endings []queuing.Ending) (all string) {
+	for _, e := range endings {
+		all += string(rune(e))
+	}
+	return all
 }

@@ -68,7 +68,7 @@ func keepsNothingButTheName(t *testing.T, f *fixture) {
 
 	require.Nil(t, f.status(t))
 	require.Equal(t, []queuing.Delivery{out}, f.extend(t, 1, long, out))
-	endings, err := f.driver.QueueFinish(t.Context(), f.of, []queuing.Delivery{out})
+	endings, err := f.driver.QueueFinish(t.Context(), f.of, 1, []queuing.Delivery{out})
 	require.NoError(t, err)
 	requireEnding(t, queuing.Lost, endings[0])
 	require.True(t, f.ready(t).Ready, "so that an idle worker takes, and is told")

@@ -399,6 +399,6 @@ func oneKindForEver(t *testing.T, f *fixture) {
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		items.leave(t, queuing.Leave{Session: 1})
 	}
-	_, err := f.driver.QueueFinish(t.Context(), f.of, []queuing.Delivery{f.one(t, queuing.Take{}).Delivery()})
+	_, err := f.driver.QueueFinish(t.Context(), f.of, 1, []queuing.Delivery{f.one(t, queuing.Take{}).Delivery()})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }

@@ -13,6 +13,7 @@ var transactTests = []test{
 	{"Q5/CommittedIsFinished", committedIsFinished, transactions},
 	{"Q5/RolledBackIsOut", rolledBackIsOut, transactions},
 	{"Q5/LateCompletionIsLost", lateInTransactionIsLost, transactions},
+	{"Q5/OtherSessionsFinishNothing", othersFinishNothing, transactions},
 	{"Q5/OtherCallsAreNotSupported", othersAreNotSupported, transactions},
 }
 
@@ -20,7 +21,7 @@ var transactTests = []test{
 func (f *fixture) finishIn(t testing.TB, want queuing.Ending, d queuing.Delivery, commits bool) {
 	t.Helper()
 	tx, commit, rollBack := f.options.Begin(t.(*testing.T), f.driver) //nolint:errcheck,forcetypeassert // as given
-	endings, err := tx.QueueFinish(t.Context(), f.of, []queuing.Delivery{d})
+	endings, err := tx.QueueFinish(t.Context(), f.of, f.sessionOf(d, 1), []queuing.Delivery{d})
 	if end := commit; commits {
 		require.NoError(t, end())
 	} else {
@@ -66,6 +67,22 @@ func lateInTransactionIsLost(t *testing.T, f *fixture) {
 	f.finishIn(t, queuing.Lost, late, true)
 
 	f.is(t, at[0], "out 1/1 e")
+}
+
+func othersFinishNothing(t *testing.T, f *fixture) {
+	at := f.insert(t, "", "", "")
+	d := f.one(t, queuing.Take{Session: 2}).Delivery()
+	finished := f.one(t, queuing.Take{Session: 2}).Delivery()
+	f.done(t, queuing.Complete, finished)
+	f.one(t, queuing.Take{Session: 3})
+	for _, session := range []int64{3, 4} { // one that the queue knows, and one of another database
+		f.sessions[d] = session
+		f.finishIn(t, queuing.Lost, d, true)
+	}
+	f.sessions[finished] = 4
+	f.finishIn(t, queuing.Lost, finished, true)
+
+	f.is(t, at[0], "out 0/0 ")
 }
 
 func othersAreNotSupported(t *testing.T, f *fixture) {
