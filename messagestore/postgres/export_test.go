@@ -71,7 +71,7 @@ func (d *Driver) TogetherWith(category messagestore.Category) messagestore.Categ
 	}
 }
 
-// ReadTogether reads streams as a group.
+// ReadTogether reads streams as a group, and returns what the group holds.
 func (d *Driver) ReadTogether(ctx context.Context, queries ...messagestore.StreamQuery) ([][]*messagestore.Message, error) {
 	group := make([]*gathered, len(queries))
 	for i, q := range queries {

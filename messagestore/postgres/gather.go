@@ -23,6 +23,10 @@ const (
 	maxGathered   = 64
 	gatheredLimit = 100
 
+	// maxGatheredBytes bounds the data and metadata that a group holds, but for one message. What does not fit is read alone: of a
+	// page of large messages nearly all.
+	maxGatheredBytes = 4 << 20
+
 	// readPatience is how long a read waits for its group before it reads by itself, and how long a read keeps others waiting.
 	readPatience = time.Second
 )
@@ -49,6 +53,7 @@ type gathered struct {
 	done  chan struct{}
 
 	reading reading // once done
+	cut     bool    // there may be more that did not fit into the group
 	err     error
 }
 
@@ -119,7 +124,7 @@ func (d *Driver) readGathered(ctx context.Context, q messagestore.StreamQuery) (
 	if !r.answered() {
 		return d.readStream(ctx, q)
 	}
-	return d.readOn(ctx, q, r.reading.found.Messages)
+	return d.readOn(ctx, q, r)
 }
 
 // answered reports whether the group has read. From then on it does not.
@@ -134,9 +139,13 @@ func (r *gathered) answered() bool {
 }
 
 // readOn reads what is missing after a group's share of a page.
-func (d *Driver) readOn(ctx context.Context, q messagestore.StreamQuery, messages []*messagestore.Message) ([]*messagestore.Message, error) {
-	if len(messages) < gatheredLimit || len(messages) >= q.Limit {
+func (d *Driver) readOn(ctx context.Context, q messagestore.StreamQuery, r *gathered) ([]*messagestore.Message, error) {
+	messages := r.reading.found.Messages
+	switch {
+	case len(messages) >= q.Limit, len(messages) < gatheredLimit && !r.cut:
 		return messages, nil
+	case len(messages) == 0:
+		return d.readStream(ctx, q)
 	}
 	q.Limit -= len(messages)
 	if last := messages[len(messages)-1].Position; !q.Backwards {
@@ -190,16 +199,28 @@ func (d *Driver) readGroup(ctx context.Context, group []*gathered) error {
 	for _, r := range group {
 		e.BoolElement(r.q.Backwards)
 	}
-	return d.with(ctx, func(db DB) error {
+	e.Next()
+	e.Int8(maxGatheredBytes)
+	at, held, full := 0, 0, false
+	err := d.with(ctx, func(db DB) error {
 		return d.failed(d.link.Exec(ctx, pglink.Conn(db), d.queries.readStreams, nil, e.Parameters(), func(columns [][]byte) error {
-			if len(columns) == 0 || len(columns[0]) != 4 {
+			if len(columns) < 2+len(messageColumns)-1 || len(columns[0]) != 4 || len(columns[1]) != 1 {
 				return errNoMessage
+			}
+			if full { // the database counts what is compressed as that
+				return nil
 			}
 			i := int(binary.BigEndian.Uint32(columns[0])) - 1
-			if i < 0 || i >= len(group) {
+			if i < at || i >= len(group) { // the reads are in their order
 				return errNoMessage
 			}
-			return group[i].reading.take(columns[1:])
+			at, held = i, held+len(columns[7])+len(columns[8])
+			full = columns[1][0] == 1 || held >= maxGatheredBytes
+			return group[i].reading.take(columns[2:])
 		}))
 	})
+	for i, r := range group {
+		r.cut = full && i >= at
+	}
+	return err
 }

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -142,6 +143,13 @@ func TestReadsThatGoTogetherFindWhatEachFindsAlone(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
+	large := messagestore.Category("books").Stream("large")
+	for i := range 12 { // more than a group holds
+		a := record(large)
+		a.Records[0].Data = largeData(700<<10, i%2 == 0)
+		_, err := l.Append(t.Context(), a)
+		require.NoError(t, err)
+	}
 	l.write(t, "books-erased", "books-erased", "books-deleted")
 	_, err := l.pool.Exec(t.Context(), "select dibs.delete_stream('books-erased', erase_name => true)")
 	require.NoError(t, err)
@@ -155,34 +163,38 @@ func TestReadsThatGoTogetherFindWhatEachFindsAlone(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test
-	names := append(numbered("books", len(lengths)), "books-erased", "books-deleted", "books-none")
-	queries := make([]messagestore.StreamQuery, 400)
-	want := make([][]*messagestore.Message, len(queries))
-	for i := range queries {
-		q := messagestore.StreamQuery{Stream: names[random.IntN(len(names))], From: messagestore.Version(random.IntN(260)), Limit: []int{1, 7, 99, 100, 101, 1000}[random.IntN(6)], Backwards: random.IntN(2) == 0}
-		if random.IntN(3) == 0 {
-			q.From = 0
-		}
-		queries[i], want[i] = q, must.New(alone.ReadStream(t.Context(), q))
-	}
-	end, slow := l.busy(t)
-	l.sent.since()
-	var reading sync.WaitGroup
-	for i, q := range queries {
-		reading.Go(func() {
-			messages, err := l.ReadStream(t.Context(), q)
-			if err != nil || !reflect.DeepEqual(messages, want[i]) {
-				t.Errorf("%+v: %v and %d messages, alone %d", q, err, len(messages), len(want[i]))
+	small := append(numbered("books", len(lengths)), "books-erased", "books-deleted", "books-none")
+	for n, of := range map[int][]messagestore.StreamName{400: small, 60: append(small, large)} {
+		queries := make([]messagestore.StreamQuery, n)
+		want := make([][]*messagestore.Message, len(queries))
+		for i := range queries {
+			q := messagestore.StreamQuery{Stream: of[random.IntN(len(of))], From: messagestore.Version(random.IntN(260)), Limit: []int{1, 7, 99, 100, 101, 1000}[random.IntN(6)], Backwards: random.IntN(2) == 0}
+			if random.IntN(3) == 0 {
+				q.From = 0
 			}
-		})
+			queries[i], want[i] = q, must.New(alone.ReadStream(t.Context(), q))
+		}
+		end, slow := l.busy(t)
+		l.sent.since()
+		var reading sync.WaitGroup
+		for i, q := range queries {
+			reading.Go(func() {
+				messages, err := l.ReadStream(t.Context(), q)
+				if err != nil || !reflect.DeepEqual(messages, want[i]) {
+					t.Errorf("%+v: %v and %d messages, alone %d", q, err, len(messages), len(want[i]))
+				}
+			})
+		}
+		await.True(t, "all reads wait", func() bool { return l.WaitingReads() == len(queries) })
+		end()
+		reading.Wait()
+		for range 2 {
+			require.NoError(t, await.Receive(t, "a slow read", slow).err)
+		}
+		if len(of) == len(small) {
+			require.Less(t, strings.Count(fmt.Sprint(l.sent.since()), "dibs.read_stream"), len(queries)/2)
+		}
 	}
-	await.True(t, "all reads wait", func() bool { return l.WaitingReads() == len(queries) })
-	end()
-	reading.Wait()
-	for range 2 {
-		require.NoError(t, await.Receive(t, "a slow read", slow).err)
-	}
-	require.Less(t, strings.Count(fmt.Sprint(l.sent.since()), "dibs.read_stream"), len(queries)/2)
 }
 
 // A read that fails has its error to itself.
@@ -274,5 +286,47 @@ func TestAReadThatWaitsForOthersEndsWithItsContext(t *testing.T) {
 	require.NoError(t, await.Receive(t, "the other read", before).err)
 	for range 2 {
 		require.NoError(t, await.Receive(t, "a slow read", slow).err)
+	}
+}
+
+// largeData is JSON of so many bytes, which the database can compress, or not.
+func largeData(size int, compresses bool) []byte {
+	text := bytes.Repeat([]byte("a"), size)
+	if !compresses {
+		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+		for i := range text {
+			text[i] = 'a' + byte(random.IntN(26))
+		}
+	}
+	return fmt.Appendf(nil, `{"a":"%s"}`, text)
+}
+
+// However large messages are, reads that go together hold no more than 4 MiB, and a message. The rest of each page is read alone.
+func TestReadsThatGoTogetherHoldFourMiB(t *testing.T) {
+	t.Parallel()
+	_, d := riders(t)
+	for _, compresses := range []bool{false, true} {
+		stream := messagestore.Category("pictures").Stream(fmt.Sprint(compresses))
+		for range 10 {
+			a := record(stream)
+			a.Records[0].Data = largeData(900<<10, compresses)
+			must.New(d.Append(t.Context(), a))
+		}
+		queries := make([]messagestore.StreamQuery, 16)
+		for i := range queries {
+			queries[i] = messagestore.StreamQuery{Stream: stream, Limit: 100}
+		}
+
+		pages, err := d.ReadTogether(t.Context(), queries...)
+
+		require.NoError(t, err)
+		held := 0
+		for _, page := range pages {
+			for _, m := range page {
+				held += len(m.Data)
+			}
+		}
+		require.LessOrEqual(t, held, 5<<20)
+		require.GreaterOrEqual(t, held, 4<<20)
 	}
 }

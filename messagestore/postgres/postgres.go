@@ -69,8 +69,8 @@
 // are processors, up to four, and uses a connection for each. Share one driver in a process.
 //
 // So do reads of streams that come while as many are under way as half of the pool has connections:
-// up to 64 in one statement, with 100 messages for each at most; a read that wants more reads on by
-// itself. The end or failure of one changes nothing for another, and none waits for others for more
+// up to 64 in one statement, with 100 messages for each at most, and 4 MiB for all; a read that wants
+// more reads on by itself. The end or failure of one changes nothing for another, and none waits for others for more
 // than a second. Their statement has no caller's context, so a tracer sees it without a parent.
 //
 // # Wake-ups
