@@ -273,6 +273,14 @@ func (r *Retry) pause(failures int, since, now time.Time) (time.Duration, bool) 
 	return min(backoff.After(failures, min(minRetryBackoff, r.MaxBackoff), r.MaxBackoff), left), true
 }
 
+// soon is how long before the end of a message's retries it is told that the consumer will stop.
+const soon = time.Minute
+
+// endsSoon reports whether the retry after a wait has less than a minute, or none, behind it.
+func (r *Retry) endsSoon(wait time.Duration, since, now time.Time) bool {
+	return r.For != Forever && now.Add(wait+soon).After(since.Add(r.For))
+}
+
 func invalid(field string, value any, rule string) error {
 	return messagestore.NewInvalidError(field, value, rule)
 }

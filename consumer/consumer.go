@@ -219,7 +219,7 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 	if err != nil {
 		event := c.config.Logger.Error().Str("consumer", c.id.Name).Str("category", string(c.id.Category)).Str("error", text.Log(err))
 		if e, is := errors.AsType[*MessageError](err); is {
-			event.Str("id", e.ID.String()).Int64("globalPosition", int64(e.GlobalPosition))
+			event.Str("id", e.ID.String()).Int64("globalPosition", int64(e.GlobalPosition)).Str("park", c.parkCommand(e.GlobalPosition))
 			logStack(event, e.Err)
 		}
 		event.Msg("consumer stopped")

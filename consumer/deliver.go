@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
@@ -204,6 +205,11 @@ func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 	r.logFailure(it, err, wait, "handler failed")
 	switch {
 	case again:
+		if policy.Then == StopConsumer && !d.warned.Equal(d.failingSince) && policy.Retry.endsSoon(wait, d.failingSince, now) {
+			d.warned = d.failingSince
+			r.about(r.config.Logger.Warn(), d.message).Str("in", outage.Roughly(policy.Retry.For-now.Sub(d.failingSince))).
+				Str("park", r.parkCommand(d.message.GlobalPosition)).Msg("consumer will stop, unless this message is handled or parked by then")
+		}
 		r.lanes.Retry(it, now.Add(wait))
 	case asked || policy.Then != StopConsumer && !lasting:
 		r.parkNow(work, it)
@@ -280,6 +286,11 @@ func (r *run) parkFailed(work context.Context, it *item, err error) {
 		d.parkFailures++
 		r.lanes.Retry(it, time.Now().Add(r.storeFailed(parking, err, d.parkFailures)))
 	}
+}
+
+// parkCommand is the command line by which an operator has a message parked.
+func (c *Consumer) parkCommand(at messagestore.GlobalPosition) string {
+	return fmt.Sprintf("dibs consumers park %s %s --position %d --reason TEXT", text.Word(string(c.id.Category)), text.Word(c.id.Name), at)
 }
 
 func (r *run) logFailure(it *item, err error, wait time.Duration, what string) {

@@ -62,6 +62,9 @@
 // retry helps is not retried: see there. A handler decides otherwise by the disposition of its error:
 // handler.Park, RetryAfter, Skip or Refuse.
 //
+// A consumer that will stop at a message logs a warning with the command line by which an operator has it parked, when the retries
+// have a minute left, or less if they are shorter. The error of the stop has it too.
+//
 // While a message waits for its next retry, later messages of its cardinal id wait behind it; with a
 // Concurrency of 1, the whole category waits. The checkpoint stays before the message. Messages of other
 // cardinal ids are delivered until the consumer is as far ahead of its checkpoint as a crash may redeliver: it

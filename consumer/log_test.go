@@ -545,3 +545,71 @@ func TestTheLogOfARefusedMessageHasNoContent(t *testing.T) {
 		}
 	})
 }
+
+// A person has a minute to act before the consumer stops, and the command line for it.
+func TestThatAConsumerWillStopIsToldAMinuteAhead(t *testing.T) {
+	for name, c := range map[string]struct {
+		retry consumer.Retry
+		ahead time.Duration // at least
+		pause time.Duration // by which it may be more
+	}{
+		"by default":                     {consumer.Retry{}, time.Minute, 10 * time.Second},
+		"with long pauses":               {consumer.Retry{For: time.Hour, MaxBackoff: 10 * time.Minute}, time.Minute, 10 * time.Minute},
+		"with retries for half a minute": {consumer.Retry{For: 30 * time.Second}, 30 * time.Second, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, book := newStore(), &logbook{}
+				const category messagestore.Category = "it's:command"
+				_, err := store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, Deposited{1})
+				require.NoError(t, err)
+				began := time.Now()
+				var told time.Duration
+				fails := handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+					if told == 0 && len(book.of(t, "consumer will stop")) > 0 {
+						told = time.Since(began) // it was told after the attempt before
+					}
+					return errors.New("no such seat")
+				})
+				config := &consumer.Config{Errors: consumer.ErrorPolicy{Retry: c.retry}, Logger: book.logger()}
+
+				err = must.New(consumer.New(store, category, "ledger", fails, config)).Run(t.Context())
+
+				require.Error(t, err)
+				const park = `dibs consumers park 'it'\''s:command' ledger --position 1 --reason TEXT`
+				events := book.of(t, "consumer will stop")
+				require.Len(t, events, 1)
+				require.Equal(t, park, events[0]["park"])
+				require.Equal(t, "Deposited", events[0]["type"])
+				ahead, err := time.ParseDuration(fmt.Sprint(events[0]["in"]))
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, ahead, c.ahead)
+				require.LessOrEqual(t, ahead, c.ahead+c.pause)
+				require.NotZero(t, told)
+				require.Equal(t, park, book.of(t, "consumer stopped")[0]["park"])
+			})
+		})
+	}
+}
+
+func TestAMessageThatIsHandledInTimeStopsNoConsumer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, book := newStore(), &logbook{}
+		_, err := store.Write(t.Context(), "account-1", messagestore.NoStream, Deposited{1})
+		require.NoError(t, err)
+		began := time.Now()
+		heals := handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+			if time.Since(began) < 3*time.Minute {
+				return errors.New("no such seat")
+			}
+			return nil
+		})
+		for i, errs := range []consumer.ErrorPolicy{{}, {Then: consumer.ParkMessage, Retry: consumer.Retry{For: time.Minute}}, retryEach(time.Second)} {
+			config := &consumer.Config{Errors: errs, Logger: book.logger()}
+			require.NoError(t, must.New(consumer.New(store, account, fmt.Sprint("ledger", i), heals, config)).CatchUp(t.Context()))
+			began = time.Now()
+		}
+
+		require.Empty(t, book.of(t, "consumer will stop"))
+	})
+}

@@ -21,6 +21,7 @@ type delivery struct {
 	attempts     int
 	firstFailed  time.Time
 	failingSince time.Time // by the error policy: since a failure that was not a RetryAfter
+	warned       time.Time // the failingSince of which it was told that the consumer will stop
 	lastErr      error
 	parking      bool   // it is to be parked, not delivered
 	reason       string // of an operator, to park it
