@@ -155,11 +155,26 @@ func (s *Service) book1(r *saga.Run, t Trip) (Itinerary, error) {
 // runs it.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.Trips.Run(ctx) })
+	group.Go(func() error { return again(ctx, s.Trips.Run) })
 	for _, part := range s.parts {
-		group.Go(func() error { return part.Run(ctx) })
+		group.Go(func() error { return again(ctx, part.Run) })
 	}
 	return group.Wait()
+}
+
+// again runs a part of the service until ctx is done. A part that ends before, such as a consumer that has stopped at a
+// message, has logged why: it begins again after a pause, and the other parts go on.
+func again(ctx context.Context, run func(context.Context) error) error {
+	for {
+		if err := run(ctx); ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(5 * time.Second):
+		}
+	}
 }
 
 // Close closes the database, when Run has returned.

@@ -69,9 +69,24 @@ func serve(ctx context.Context, url string, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	err = accounts.Run(ctx)
+	err = again(ctx, accounts.Run)
 	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
 		return cause // the server ended the service
 	}
 	return err
+}
+
+// again runs a part of the service until ctx is done. A part that ends before, such as a consumer that has stopped at a
+// message, has logged why: it begins again after a pause, and the other parts go on.
+func again(ctx context.Context, run func(context.Context) error) error {
+	for {
+		if err := run(ctx); ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(5 * time.Second):
+		}
+	}
 }

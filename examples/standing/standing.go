@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -104,24 +106,36 @@ func (s *Service) Order(ctx context.Context, due Due, day int) error {
 }
 
 // Schedule has orders come due until ctx ends.
-func (s *Service) Schedule(ctx context.Context) error { return s.schedule.Run(ctx) }
+func (s *Service) Schedule(ctx context.Context) error { return again(ctx, s.schedule.Run) }
 
 // Work makes payments of due orders, and makes the payments, until ctx ends.
 func (s *Service) Work(ctx context.Context) error {
 	due, pay := handler.New(), handler.New()
 	handler.On(due, s.due)
 	handler.On(pay, s.pay)
-	ended := make(chan error, 2)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { ended <- s.Due.Work(ctx, due, &s.config.Work) }()
-	go func() { ended <- s.Payments.Work(ctx, pay, &s.config.Work) }()
-	first := <-ended
-	cancel()
-	if second := <-ended; first == nil {
-		first = second
+	var group errgroup.Group
+	group.Go(func() error {
+		return again(ctx, func(ctx context.Context) error { return s.Due.Work(ctx, due, &s.config.Work) })
+	})
+	group.Go(func() error {
+		return again(ctx, func(ctx context.Context) error { return s.Payments.Work(ctx, pay, &s.config.Work) })
+	})
+	return group.Wait()
+}
+
+// again runs a part of the service until ctx is done. A part that ends before, such as a consumer that has stopped at a
+// message, has logged why: it begins again after a pause, and the other parts go on.
+func again(ctx context.Context, run func(context.Context) error) error {
+	for {
+		if err := run(ctx); ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(5 * time.Second):
+		}
 	}
-	return first
 }
 
 // due inserts the payment of an order that is due.

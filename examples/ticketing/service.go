@@ -30,7 +30,8 @@ type Config struct {
 }
 
 // Run serves on listener and runs both consumers until ctx ends: then it takes no more requests,
-// finishes those in flight, and hands its share of the messages over to the other replicas.
+// finishes those in flight, and hands its share of the messages over to the other replicas. A consumer that stops at a message
+// takes neither the other one nor the HTTP server along.
 func Run(ctx context.Context, listener net.Listener, config Config) error {
 	store, err := dibs.Open(ctx, config.Database, &messagestore.Config{Logger: config.Logger})
 	if err != nil {
@@ -56,14 +57,15 @@ func Run(ctx context.Context, listener net.Listener, config Config) error {
 		return err
 	}
 
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return seller.Run(ctx) })
-	group.Go(func() error { return mails.Run(ctx) })
 	handler, err := routes(txs)
 	if err != nil {
 		return err
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return again(ctx, seller.Run) })
+	group.Go(func() error { return again(ctx, mails.Run) })
 	group.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return err
@@ -74,4 +76,19 @@ func Run(ctx context.Context, listener net.Listener, config Config) error {
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return errors.Join(server.Shutdown(ending), group.Wait())
+}
+
+// again runs a part of the service until ctx is done. A part that ends before, such as a consumer that has stopped at a
+// message, has logged why: it begins again after a pause, and the other parts go on.
+func again(ctx context.Context, run func(context.Context) error) error {
+	for {
+		if err := run(ctx); ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(5 * time.Second):
+		}
+	}
 }
