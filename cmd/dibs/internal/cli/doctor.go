@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
 	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -30,7 +31,7 @@ type doctorCommand struct {
 
 // Help is printed below the command's usage.
 func (doctorCommand) Help() string {
-	return `Examines the server and the schema, changes nothing, and prints findings with their remedies: ok, warn, fail, or hidden where this user lacks the right to look. It covers settings, migrations and drift, roles and rights, locks held long and the sessions that wait, slots, sizes, and whether a service with this URL can read and write messages. Any user may run it; a member of pg_monitor sees all sessions, and the user that migrates sees the schema. Ends with 1 if a finding fails.
+	return `Examines the server and the schema, changes nothing, and prints findings with their remedies: ok, warn, fail, or hidden where this user lacks the right to look. It covers settings, migrations and drift, roles and rights, locks held long and the sessions that wait, slots, sizes, consumers that stopped and messages that fail, queues with dead items, suspended sagas and relays whose sink is out, and whether a service with this URL can read and write messages. Any user may run it; a member of pg_monitor sees all sessions, and the user that migrates sees the schema. Ends with 1 if a finding fails.
 
 Example:
 
@@ -53,7 +54,7 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return err
 			}
-			return a.printFindings(append(append(aboutFile(state), aboutQueues(ctx, store)...), aboutCheck(ctx, store)), c.Quiet)
+			return a.printFindings(append(append(aboutFile(state), aboutWork(ctx, store)...), aboutCheck(ctx, store)), c.Quiet)
 		})
 	}
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
@@ -74,14 +75,14 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 // checkTimeout bounds how long a store may take to say whether it serves.
 const checkTimeout = 5 * time.Second
 
-// examineAccess reports how the queues stand, and whether a service could start with the store's URL.
+// examineAccess reports how consumers and queues stand, and whether a service could start with the store's URL.
 func (a *app) examineAccess(ctx context.Context) []doctor.Finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	var found []doctor.Finding
 	err := a.withStore(ctx, 1, func(store *messagestore.Store) error {
 		check := aboutCheck(ctx, store)
-		found = append(aboutQueues(ctx, store), check)
+		found = append(aboutWork(ctx, store), check)
 		return nil
 	})
 	if err != nil { // what refuses to open refuses a service too
@@ -103,12 +104,25 @@ func aboutQueues(ctx context.Context, store *messagestore.Store) (found []doctor
 			says += ", and its oldest item that is not finished is of " + timeText(s.Oldest)
 		}
 		f := doctor.Finding{Group: "queues", Name: s.Name, Verdict: doctor.OK, Says: says}
-		if s.Dead > 0 {
-			f.Verdict, f.Advice = doctor.Warn, fmt.Sprintf("see them with dibs queue jobs %s --state dead, and have them offered again, or drop them", visible(s.Name))
+		warn := func(says, advice string, args ...any) {
+			f.Verdict, f.Says = doctor.Warn, f.Says+says
+			f.Advice = strings.TrimPrefix(f.Advice+"; "+fmt.Sprintf(advice, args...), "; ")
+		}
+		name, category := text.Word(visible(s.Name)), text.Word(visible(string(s.Category)))
+		switch {
+		case s.Dead > 0 && s.Streams:
+			warn("", "see them with dibs saga ls %s --state dead, and resume or cancel them", category)
+		case s.Dead > 0:
+			warn("", "see them with dibs queue jobs %s --state dead, and have them offered again, or drop them", name)
+		}
+		if s.Suspended > 0 {
+			warn(fmt.Sprintf(", and %s", number(s.Suspended, "suspended saga", "suspended sagas")), "see why with dibs saga ls %s --state suspended, and resume, cancel or resolve them", category)
+		}
+		if failing := aboutFailing(ctx, store, s); failing != "" {
+			warn("; "+failing, "see the errors with dibs queue jobs %s --state later", name)
 		}
 		if s.Paused {
-			f.Verdict, f.Says = doctor.Warn, f.Says+", and is paused"
-			f.Advice = strings.TrimPrefix(f.Advice+"; dibs queue resume "+visible(s.Name)+" ends the pause", "; ")
+			warn(", and is paused", "dibs queue resume %s ends the pause", name)
 		}
 		found = append(found, f)
 	}

@@ -151,9 +151,9 @@ func TestAPasswordIsMaskedInItsPlaceAlone(t *testing.T) {
 				"in the authority": "postgres://dibs:xxxxx@" + address + "/dibs",
 				"in the query":     "postgres://" + address + "/dibs?user=dibs&password=xxxxx",
 			}[form]
-			require.Equal(t, "dibs: an axe for "+masked+` and "`+masked+`": ERROR: permission denied for schema dibs (SQLSTATE 42501)`+"\n"+
-				"      grant this user dibs_reader to read, dibs_writer to write, dibs_admin to trim, delete and verify; to migrate, it needs the right to create in the database\n",
-				stderr.String(), "%s: %s", form, password)
+			message, hint, _ := strings.Cut(stderr.String(), "\n")
+			require.Equal(t, "dibs: an axe for "+masked+` and "`+masked+`": ERROR: permission denied for schema dibs (SQLSTATE 42501)`, message, "%s: %s", form, password)
+			require.Contains(t, hint, "grant this user dibs_reader to read, dibs_writer to write")
 		}
 	}
 }

@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
+	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/queue"
+)
+
+// aboutWork reports how the work stands that the store is for: consumers and queues, with the queues of sagas and relays.
+func aboutWork(ctx context.Context, store *messagestore.Store) []doctor.Finding {
+	return append(aboutConsumers(ctx, store), aboutQueues(ctx, store)...)
+}
+
+// aboutConsumers reports each consumer, whether a process runs it, and the messages that fail. Consumers that cannot be read
+// are left out as queues are, but not those that take too long.
+func aboutConsumers(ctx context.Context, store *messagestore.Store) (found []doctor.Finding) {
+	categories, err := withSideCategory(ctx, store, "position")
+	for _, category := range categories {
+		var all []operate.Status
+		if all, err = operate.Consumers(ctx, store, category); err != nil {
+			break
+		}
+		for _, s := range all {
+			if !s.Foreign {
+				found = append(found, aboutConsumer(s)...)
+			}
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		found = append(found, doctor.Finding{
+			Group: "consumers", Name: "consumers", Verdict: doctor.Hidden,
+			Says: fmt.Sprintf("not all consumers were looked at within %s", checkTimeout), Advice: "dibs consumers looks at all",
+		})
+	}
+	return found
+}
+
+func aboutConsumer(s operate.Status) []doctor.Finding {
+	named := text.Word(visible(string(s.Category))) + " " + text.Word(visible(s.Name))
+	f := doctor.Finding{Group: "consumers", Name: s.Name, Verdict: doctor.OK}
+	var says, advice []string
+	add := func(verdict doctor.Verdict, says1, advice1 string) {
+		if f.Verdict != doctor.Fail {
+			f.Verdict = verdict
+		}
+		says = append(says, says1)
+		if advice1 != "" {
+			advice = append(advice, advice1)
+		}
+	}
+	lag := fmt.Sprintf("%s behind it", number(s.Lag, "message is", "messages are"))
+	if s.AtLeast {
+		lag = "more than " + lag
+	}
+	gone := 0
+	for _, r := range s.Replicas {
+		if r.Gone {
+			gone++
+		}
+	}
+	switch err := cmp.Or(s.Err, s.PositionErr); {
+	case err != nil:
+		add(doctor.Fail, "cannot go on: "+err.Error(), "")
+	case !s.PausedAt.IsZero():
+		add(doctor.Warn, "is paused since "+timeText(s.PausedAt), fmt.Sprintf("dibs consumers resume %s ends the pause", named))
+	case len(s.Replicas) == 0 && s.Lag > 0:
+		add(doctor.Warn, "has stopped: no process runs it, and "+lag, "its log says why; start it again")
+	case len(s.Replicas) == 0:
+		says = append(says, "has handled all, and no process runs it")
+	case gone == len(s.Replicas):
+		add(doctor.Warn, fmt.Sprintf("is run by no process any more: %s, and %s", number(int64(gone), "replica is gone", "replicas are gone"), lag), "")
+	default:
+		says = append(says, fmt.Sprintf("is run by %s, and %s", number(int64(len(s.Replicas)-gone), "process", "processes"), lag))
+	}
+	if s.Parked > 0 {
+		add(doctor.Warn, fmt.Sprintf("has parked %s", number(int64(s.Parked), "message", "messages")), fmt.Sprintf("see them with dibs parked list %s", named))
+	}
+	if n := len(s.Failing) + s.MoreFailing; n > 0 {
+		add(doctor.Warn, number(int64(n), "message fails", "messages fail"), "")
+	}
+	f.Says = fmt.Sprintf("consumer %s of %s %s", visible(s.Name), visible(string(s.Category)), strings.Join(says, "; "))
+	f.Advice = strings.Join(advice, "; ")
+	found := []doctor.Finding{f}
+	for _, m := range s.Failing {
+		found = append(found, doctor.Finding{
+			Group: "consumers", Name: s.Name, Verdict: doctor.Warn,
+			Says:   fmt.Sprintf("consumer %s of %s %s", visible(s.Name), visible(string(s.Category)), failingCell(m, shortenTo(200, m.Error)).text),
+			Advice: fmt.Sprintf("mend the cause; or have it parked: dibs consumers park %s --position %d --reason TEXT", named, m.GlobalPosition),
+		})
+	}
+	return found
+}
+
+// looked is how many later items of a queue are looked at for failures.
+const looked = 100
+
+// outAfter is how many different items have failed when the sink of a relay counts as out.
+const outAfter = 8
+
+// aboutFailing tells of the items of a queue that were tried and wait for another attempt, or is empty.
+func aboutFailing(ctx context.Context, store *messagestore.Store, s queuing.Status) string {
+	if s.Later == 0 || s.Streams { // a saga waits there for its next turn
+		return ""
+	}
+	q, err := queue.New(store, s.Category, &queue.Config{Name: s.Name})
+	if err != nil {
+		return ""
+	}
+	later, err := q.Items(ctx, queue.Later, 0, looked)
+	if err != nil {
+		return ""
+	}
+	tried, failed := int64(0), (*queue.Item)(nil)
+	for i := range later {
+		if later[i].Version == 0 {
+			continue // it has a date
+		}
+		tried++
+		if failed == nil && later[i].Failures > 0 {
+			failed = &later[i]
+		}
+	}
+	if failed == nil {
+		return ""
+	}
+	says := fmt.Sprintf("%s for another attempt, such as %d: %s", number(tried, "item waits", "items wait"), failed.Position, shortenTo(200, visible(failed.Error)))
+	if tried >= outAfter {
+		says += "; if it is a relay, its sink is out"
+	}
+	return says
+}
