@@ -618,7 +618,7 @@ func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time
 	if err != nil {
 		return 0, again, err
 	}
-	kept, live := 0, 0
+	kept := 0
 	var before []int64
 	for _, other := range tickets {
 		if t.Ticket != 0 && other.Number >= t.Ticket {
@@ -628,8 +628,7 @@ func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time
 			continue
 		}
 		before = append(before, other.Number)
-		if other.Until.After(s.now) && live < 64 {
-			live++
+		if other.Until.After(s.now) {
 			kept += other.Want
 		}
 	}
@@ -728,17 +727,27 @@ func (s *step) takeDue(session int64, want *int, taken *queuing.Taken) error {
 	return nil
 }
 
+// maxLooked is how many messages a take looks at, of which it wants few: others wait for it meanwhile.
+const maxLooked = 2500
+
 // takeNext moves the cursor of a queue of items.
 func (s *step) takeNext(session int64, want *int, taken *queuing.Taken) error {
-	const pages = 8
-	for page := 1; page <= pages && *want > 0; page++ {
-		asked := *want
-		messages, err := s.Next(s.head.Cursor, asked)
+	// What is next may be held, and there may be much of it: then the pages are longer.
+	for looked, page := 0, *want; *want > 0; page = max(*want, 50, min(10*page, 500)) {
+		if looked >= maxLooked {
+			taken.More = true
+			return nil
+		}
+		messages, err := s.Next(s.head.Cursor, page)
 		if err != nil {
 			return err
 		}
+		looked += len(messages)
 		var passed []messagestore.GlobalPosition
 		for _, m := range messages {
+			if *want == 0 {
+				break
+			}
 			cancelled, err := s.meet(session, m, want, taken)
 			if err != nil {
 				return err
@@ -751,10 +760,9 @@ func (s *step) takeNext(session int64, want *int, taken *queuing.Taken) error {
 			return err
 		}
 		taken.More = taken.More || len(passed) > 0
-		if len(messages) < asked {
+		if len(messages) < page {
 			return nil
 		}
-		taken.More = taken.More || page == pages
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/must"
@@ -41,6 +42,49 @@ func TestATakeThatReservesNothingSpendsNoTokens(t *testing.T) {
 	require.NoError(t, err)
 	take(0, queuing.Finish{Delivery: first.Items[0].Delivery(), Kind: queuing.Complete})
 	require.Len(t, take(1).Items, 1, "the token of the time before it")
+}
+
+// More rows than a take once looked through are held behind an item that is out.
+func TestWhatIsHeldBehindAFinishedItemIsFoundAmongMany(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Connect(t, pgtest.Migrated(t))
+	driver := must.New(postgres.New(pool, nil))
+	take := func(want int, finishes ...queuing.Finish) queuing.Taken {
+		t.Helper()
+		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+			Queue: mail, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
+		})
+		require.NoError(t, err)
+		return taken
+	}
+	insert := func(key string, n int) {
+		t.Helper()
+		for n > 0 {
+			records := make([]messagestore.Encoded, min(n, 1000))
+			for i := range records {
+				records[i] = messagestore.Encoded{ID: uuid.New(), Type: "Send", Data: []byte(`{}`)}
+			}
+			_, err := driver.Append(t.Context(), messagestore.Append{Stream: mail.Category.Stream(key), Expected: messagestore.AnyVersion, Records: records})
+			require.NoError(t, err)
+			n -= len(records)
+		}
+	}
+	insert("a", 10_050)
+	insert("b", 2)
+	var out []queuing.Taking
+	for len(out) < 2 {
+		out = append(out, take(1).Items...)
+	}
+	require.Empty(t, take(1).Items)
+	_, err := driver.QueueFinish(t.Context(), mail, 1, []queuing.Delivery{out[1].Delivery()})
+	require.NoError(t, err)
+
+	_, err = pool.Exec(t.Context(), "update dibs.queue_heads set checked = checked - interval '1 hour'")
+	require.NoError(t, err)
+
+	taken := take(1)
+	require.Len(t, taken.Items, 1)
+	require.Equal(t, mail.Category.Stream("b"), taken.Items[0].Message.Stream)
 }
 
 // A caller that has gone leaves its ticket behind. The next one drops it.
@@ -106,7 +150,7 @@ func requireTakeReads(t *testing.T, before int) {
 	}
 	insert("small", 1, before)
 	take(1000)
-	const finish = "select dibs.queue_finish('mail', 'mail', $1, $2)"
+	const finish = "select dibs.queue_finish('mail', 'mail', 1, $1, $2)"
 	for range 3 { // it lets go what is held
 		require.Len(t, positions, 1)
 		exec("begin")

@@ -21,7 +21,7 @@ begin
     ready := false;
     return;
   end if;
-  soon := least(nullif(h.wake, 'infinity'), case when h.held > 0 then h.checked + interval '1 s' end);
+  soon := least(nullif(h.wake, 'infinity'), case when h.held > 0 then h.checked + dibs.queue_pause(h.held) end);
   wake := greatest(0, dibs.microseconds(soon) - dibs.microseconds(now));
   ready := coalesce(wake = 0 or now < h.at - interval '1 s', false) -- a take moves what a clock that was ahead has computed
     or exists (select from dibs.queue_sessions x where x.queue = h.queue and x.until > now + x.lasts + interval '1 s')

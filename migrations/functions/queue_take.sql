@@ -311,15 +311,13 @@ begin
   end if;
 
   total := want;
-  if h.held > 0 and total > 0 and h.checked <= now - interval '1 s' then
+  if h.held > 0 and total > 0 and h.checked <= now - dibs.queue_pause(h.held) then
     -- Behind one that was finished by a caller who could not report it, or whose message was removed.
     update dibs.queue_open x set state = 'l', after = null, due = greatest(x.due, now), given = now
     where x.ctid = any (array(
       select y.ctid
-      from (
-        select z.ctid, z.position, z.after from dibs.queue_open z where z.queue = q and z.state = 'h' order by z.after limit 10000
-      ) y
-      where y.position <> all (coalesce(freed, '{}'))
+      from dibs.queue_open y
+      where y.queue = q and y.state = 'h' and y.position <> all (coalesce(freed, '{}'))
         and not exists (select from dibs.queue_open b where b.queue = q and b.position = y.after and b.state <> 'd' offset 0)
     ));
     get diagnostics n = row_count;
@@ -357,8 +355,6 @@ begin
       select x.want
       from dibs.queue_tickets x
       where x.queue = q and x.ticket > h.turn and x.ticket < coalesce(own_ticket, end_of_time) and x.session <> me and x.until > now
-      order by x.ticket
-      limit 64
     ) y;
     if kept > 0 then
       select count(*), min(y.at) into n, soon
@@ -485,43 +481,48 @@ begin
       if h.ahead > low then
         skipped := array(select x.position from dibs.queue_log x where x.queue = q and x.position > low and x.position <= h.ahead and x.what = 'C');
       end if;
-      with page as (
-        select x.* from dibs.messages x
-        where x.category = of_category and x.global_position > low and x.global_position <= coalesce(up_to, end_of_time)
-          and (up_to is not null or not exists (select from dibs.fences f where f.category = of_category and f.shared))
-        order by x.global_position
-        limit total
-      ), placed as (
-        select x.*, b.before, y.due,
-          case when x.global_position = any (skipped) then 'z' when b.before is not null then 'h' when y.due > now then 'l' else 'o' end as state
-        from page x
-        left join lateral (
-          select z.global_position as before
-          from dibs.messages z
-          where x.position > 0 and z.stream_name = x.stream_name and z.position = x.position - 1
-            and z.type <> 'dibs:Tombstone'
-            and (z.global_position > low or exists (
-              select from dibs.queue_open b where b.queue = q and b.position = z.global_position and b.state <> 'd'
-            ))
-          offset 0
-        ) b on true
-        cross join lateral (select case when strpos(x.metadata::text, '"dueAt"') > 0 then dibs.queue_due(x.metadata) end as due) y
-        where x.type <> 'dibs:Tombstone'
-      ), opened as (
-        insert into dibs.queue_open (queue, position, state, session, due, after)
-        select q, x.global_position, x.state::"char", case when x.state = 'o' then me end, case when x.state in ('l', 'h') then x.due end,
-          case when x.state = 'z' then coalesce(x.before, 0) else x.before end
-        from placed x
-      )
-      select array_agg(x.global_position) filter (where x.state = 'o'), array_agg(x.id) filter (where x.state = 'o'),
-        array_agg(x.stream_name) filter (where x.state = 'o'), array_agg(x.position) filter (where x.state = 'o'),
-        array_agg(x.type) filter (where x.state = 'o'), array_agg(x.data::text) filter (where x.state = 'o'),
-        array_agg(x.metadata::text) filter (where x.state = 'o'), array_agg(dibs.microseconds(x.time)) filter (where x.state = 'o'),
-        count(*) filter (where x.state in ('h', 'z')), min(x.due) filter (where x.state = 'l'),
-        (select max(y.global_position) from page y), (select count(*) from page y)
-      into p, i, s, o, t, d, e, at, l, soon, high, m
-      from placed x;
-      exit when m = 0;
+      if round = 1 then
+        with page as (
+          select x.* from dibs.messages x
+          where x.category = of_category and x.global_position > low and x.global_position <= coalesce(up_to, end_of_time)
+            and (up_to is not null or not exists (select from dibs.fences f where f.category = of_category and f.shared))
+          order by x.global_position
+          limit total
+        ), placed as (
+          select x.*, b.before, y.due,
+            case when x.global_position = any (skipped) then 'z' when b.before is not null then 'h' when y.due > now then 'l' else 'o' end as state
+          from page x
+          left join lateral (
+            select z.global_position as before
+            from dibs.messages z
+            where x.position > 0 and z.stream_name = x.stream_name and z.position = x.position - 1
+              and z.type <> 'dibs:Tombstone'
+              and (z.global_position > low or exists (
+                select from dibs.queue_open b where b.queue = q and b.position = z.global_position and b.state <> 'd'
+              ))
+            offset 0
+          ) b on true
+          cross join lateral (select case when strpos(x.metadata::text, '"dueAt"') > 0 then dibs.queue_due(x.metadata) end as due) y
+          where x.type <> 'dibs:Tombstone'
+        ), opened as (
+          insert into dibs.queue_open (queue, position, state, session, due, after)
+          select q, x.global_position, x.state::"char", case when x.state = 'o' then me end, case when x.state in ('l', 'h') then x.due end,
+            case when x.state = 'z' then coalesce(x.before, 0) else x.before end
+          from placed x
+        )
+        select array_agg(x.global_position) filter (where x.state = 'o'), array_agg(x.id) filter (where x.state = 'o'),
+          array_agg(x.stream_name) filter (where x.state = 'o'), array_agg(x.position) filter (where x.state = 'o'),
+          array_agg(x.type) filter (where x.state = 'o'), array_agg(x.data::text) filter (where x.state = 'o'),
+          array_agg(x.metadata::text) filter (where x.state = 'o'), array_agg(dibs.microseconds(x.time)) filter (where x.state = 'o'),
+          count(*) filter (where x.state in ('h', 'z')), min(x.due) filter (where x.state = 'l'),
+          (select max(y.global_position) from page y), (select count(*) = total from page y)
+        into p, i, s, o, t, d, e, at, l, soon, high, full_page
+        from placed x;
+      else -- what is next is held, and there may be much of it
+        select x.* into p, i, s, o, t, d, e, at, l, soon, high, full_page
+        from dibs.queue_ahead(q, of_category, me, now, low, up_to, total, greatest(total, case round when 2 then 50 when 3 then 500 else 2500 end), skipped) x;
+      end if;
+      exit when high is null;
       changed := true;
       h.cursor := high;
       h.held := h.held + l;
@@ -545,10 +546,9 @@ begin
         metadata := metadata || e;
         times := times || at;
       end if;
-      more := more or m = total and (round = 8 or n = total);
-      exit when m < total;
       total := total - n;
-      exit when total = 0;
+      more := more or full_page and (round = 8 or total = 0);
+      exit when total = 0 or not full_page;
     end loop;
   end if;
 
@@ -595,7 +595,7 @@ begin
       delete from dibs.queue_tickets x where x.queue = q and x.until < now;
     end if;
   end if;
-  soon := least(case when not bounded then nullif(h.wake, 'infinity') end, case when h.held > 0 then h.checked + interval '1 s' end, again);
+  soon := least(case when not bounded then nullif(h.wake, 'infinity') end, case when h.held > 0 then h.checked + dibs.queue_pause(h.held) end, again);
   if bounded and soon is null then
     soon := now + interval '1 s';
   end if;

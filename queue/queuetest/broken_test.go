@@ -1192,7 +1192,7 @@ var bugs = []bug{
 	},
 	{
 		"a cursor that stops where nothing is offered",
-		[]string{"Q16/MessagesThatOfferNothingAreNoEnd"},
+		[]string{"Q16/MessagesThatOfferNothingAreNoEnd", "Q3/AHotKeyDelaysNoOther"},
 		func(d *driver) {
 			var before messagestore.GlobalPosition
 			cursor := func() messagestore.GlobalPosition {

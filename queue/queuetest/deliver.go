@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
@@ -315,6 +316,7 @@ var keyTests = []test{
 	{"Q3/UnreportedCompletionLetsGoInTheEnd", unreportedLetsGo, 0},
 	{"Q3/ManyTakersKeepTheOrder", manyTakers, 0},
 	{"Q3/HeldItemsAreCompletedWithTheOneBefore", completedBehind, 0},
+	{"Q3/AHotKeyDelaysNoOther", hotKeyDelaysNoOther, 0},
 }
 
 // A worker that has an item out may have worked on those behind it.
@@ -501,6 +503,29 @@ func (s *stage) is() (int, []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ended, slices.Clone(s.wrong)
+}
+
+// What is held takes no place, so a take looks past it for what is not.
+func hotKeyDelaysNoOther(t *testing.T, f *fixture) {
+	f.insert(t, "hot")
+	for range 4 {
+		records := make([]messagestore.Encoded, 500)
+		for i := range records {
+			records[i] = messagestore.Encoded{ID: uuid.New(), Type: "Item", Data: []byte(`{}`)}
+		}
+		_, err := f.driver.Append(t.Context(), messagestore.Append{Stream: f.of.Category.Stream("hot"), Expected: messagestore.AnyVersion, Records: records})
+		require.NoError(t, err)
+	}
+	other := f.insert(t, "cold", "cold")
+	f.one(t, queuing.Take{})
+
+	require.Equal(t, other[0], f.one(t, queuing.Take{}).Message.GlobalPosition)
+
+	f.is(t, other[1], "waiting 0/0 ")
+	f.none(t, queuing.Take{})
+	f.is(t, other[1], "held 0/0 ")
+	require.EqualValues(t, 2001, f.status(t).Held)
+	require.Equal(t, other[1:], f.next(t, queuing.Delivery{Position: other[0]}))
 }
 
 func manyTakers(t *testing.T, f *fixture) {
