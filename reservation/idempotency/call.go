@@ -316,6 +316,10 @@ func (c *call) inProgress(left time.Duration) {
 
 // send answers with the stored response, of another request if it is replayed.
 func (c *call) send(i intent.Intent, replayed bool) {
+	if i.NotKept != "" {
+		refuse(c.w, http.StatusConflict, problemNotKept, "the request is done, and its response was not kept")
+		return
+	}
 	if i.Forgotten {
 		refuse(c.w, http.StatusConflict, problemNotKept, "the request is done, and its response was removed")
 		return

@@ -84,6 +84,10 @@ func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx cont
 // [messagestore.ErrOutcomeUnknown] the intent may be done: the next call with its key is answered with the
 // result. The error matches it if any attempt may have confirmed, or a transaction of f, and no later one
 // could tell. With an error that matches ErrLeaseLost the answer's Intent is the state that came after the lease.
+//
+// A result that cannot be stored, since it is above 512 KiB, or does not encode, or has what no store takes,
+// is not kept: the work is done, so the intent is, for ever, and [Intent.NotKept] has the reason. There is no
+// error, a warning is logged, and [Result] returns an error that matches [ErrResult], to each caller.
 func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Context, lease *Lease) (result any, err error)) (Answer, error) {
 	if f == nil {
 		return Answer{}, fmt.Errorf("do intent: %w", messagestore.NewInvalidError("function", nil, "it is nil"))
@@ -110,7 +114,10 @@ func (m *Manager) Do(ctx context.Context, request Request, f func(ctx context.Co
 	defer cancel()
 	if r.err == nil && !r.left {
 		if err = r.refused; err == nil {
-			err = l.finish(finish, r.result)
+			err = l.finish(finish, r.result, "")
+		}
+		if errors.Is(err, messagestore.ErrInvalid) && !errors.Is(err, ErrLeaseLost) { // the work is done all the same
+			err = l.finishWithout(finish, err)
 		}
 		if l.endedByItself() {
 			answer.Intent = l.intent(nil)
@@ -166,7 +173,7 @@ type returned struct {
 func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, error)) <-chan returned {
 	done := make(chan returned, 1)
 	go func() {
-		r := returned{left: true}
+		r, worked := returned{left: true}, false
 		defer func() { done <- r }()
 		defer func() {
 			if r.left {
@@ -179,14 +186,18 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 				if r.panicked != nil {
 					event.Str("panic", fmt.Sprint(e.Value))
 				}
-				event.Msg(r.reason())
+				reason := r.reason()
+				if worked { // and is not undone because its result's own methods do not return
+					r.left, r.panicked = false, nil
+					r.refused = messagestore.NewInvalidError("result", nil, fmt.Sprintf("it does not encode: %v", e.Value))
+				}
+				event.Msg(reason)
 			}
 		}()
-		var result any
-		if result, r.err = f(ctx, l); r.err == nil {
-			if r.result, r.refused = encodeResult(result); r.refused != nil { // by code of the caller's
-				r.refused = fmt.Errorf("confirm lease: %w", r.refused)
-			}
+		result, err := f(ctx, l)
+		if r.err = err; err == nil {
+			worked = true
+			r.result, r.refused = encodeResult(result) // by code of the caller's
 		}
 		r.left = false
 	}()
@@ -218,17 +229,30 @@ func (l *Lease) await(ctx, work context.Context, done <-chan returned, r *return
 	}
 }
 
-// finish confirms the result, unless f has done so, or released the lease.
-func (l *Lease) finish(ctx context.Context, result json.RawMessage) error {
+// finish confirms the result, or that there is none and why, unless f has confirmed, or released the lease.
+func (l *Lease) finish(ctx context.Context, result json.RawMessage, notKept string) error {
 	var o retry.Outcome
 	if l.ends.mayBeConfirmed() {
 		o.Unknown(errOwnConfirmation)
 	}
-	err := steps.DoFrom(ctx, &o, func() error { return l.confirm(ctx, result, nil) })
+	err := steps.DoFrom(ctx, &o, func() error { return l.confirm(ctx, result, notKept, nil) })
 	if err != nil {
 		return fmt.Errorf("confirm lease: %w", err)
 	}
 	return nil
+}
+
+// finishWithout confirms the work whose result is refused.
+func (l *Lease) finishWithout(ctx context.Context, refused error) error {
+	rule := refused.Error()
+	if invalid, is := errors.AsType[*messagestore.InvalidError](refused); is {
+		rule = invalid.Rule
+	}
+	err := l.finish(ctx, nil, reasonText(rule))
+	if err == nil {
+		l.m.config.Logger.Warn().Str("error", text.Log(refused)).Str("stream", string(l.Stream())).Msg("result not kept: the intent is done without it")
+	}
+	return err
 }
 
 // giveUp releases the lease. It returns an error if the lease was lost before, or confirmed.
@@ -265,12 +289,17 @@ func (r returned) reason() string {
 	case r.left:
 		return "the work ended its goroutine"
 	}
-	text := strings.Map(func(c rune) rune {
+	return reasonText(r.err.Error())
+}
+
+// reasonText returns text as a reason may be: on one line, and not too long.
+func reasonText(text string) string {
+	text = strings.Map(func(c rune) rune {
 		if textRule(string(c)) != "" {
 			return ' '
 		}
 		return c
-	}, strings.ToValidUTF8(r.err.Error(), "?"))
+	}, strings.ToValidUTF8(text, "?"))
 	if len(text) <= maxReason {
 		return text
 	}

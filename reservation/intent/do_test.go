@@ -144,7 +144,7 @@ func TestAResultOfAnotherTypeIsToldAndStaysDone(t *testing.T) {
 		})
 
 		require.ErrorIs(t, err, intent.ErrResult)
-		require.ErrorContains(t, err, "payment:intent-k: the stored result does not decode into intent_test.receipt: json: ")
+		require.ErrorContains(t, err, "payment:intent-k: the result cannot be read: it does not decode into intent_test.receipt: json: ")
 		_, isJSON := errors.AsType[*json.UnmarshalTypeError](err)
 		require.True(t, isJSON)
 		require.Zero(t, r)
@@ -227,11 +227,74 @@ func TestFailedWorkReleases(t *testing.T) {
 		}()
 		<-left
 		require.Equal(t, "the work ended its goroutine", lookup(t, m).Reason)
+	})
+}
 
-		for _, result := range []any{math.NaN(), []string{"\xff"}} {
-			_, err = m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) { return result, nil })
-			require.ErrorIs(t, err, messagestore.ErrInvalid)
-			require.Equal(t, intent.Free, lookup(t, m).Status, "a result that does not encode is a failure")
+func TestWorkIsDoneOnceAlsoIfItsResultCannotBeStored(t *testing.T) {
+	t.Parallel()
+	for name, of := range map[string]struct {
+		result any
+		rule   string
+	}{
+		"too large":          {strings.Repeat("x", 512<<10), "at most 524288 bytes"},
+		"not a number":       {math.NaN(), "does not encode"},
+		"not UTF-8":          {[]string{"\xff"}, "does not encode"},
+		"a channel":          {make(chan int), "does not encode"},
+		"nested too deep":    {json.RawMessage(strings.Repeat("[", 600) + strings.Repeat("]", 600)), "nested more than 512 deep"},
+		"with U+0000":        {"a\x00b", "U+0000"},
+		"a half pair":        {json.RawMessage(`"\ud800"`), "lone surrogate"},
+		"a number too large": {json.RawMessage("1e999999"), "number out of range"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+				calls := 0
+				pay := func(context.Context, *intent.Lease) (any, error) {
+					calls++
+					return of.result, nil
+				}
+
+				first, err := m.Do(t.Context(), request(""), pay)
+				require.NoError(t, err)
+				second, err := m.Do(t.Context(), request(""), pay)
+				require.NoError(t, err)
+				_, third, typed := intent.Do(t.Context(), m, request(""), func(context.Context, *intent.Lease) (receipt, error) {
+					calls++
+					return receipt{}, nil
+				})
+
+				require.Equal(t, 1, calls)
+				require.Equal(t, intent.Reserved, first.Outcome)
+				require.Equal(t, []intent.Outcome{intent.Done, intent.Done}, []intent.Outcome{second.Outcome, third.Outcome})
+				require.ErrorIs(t, typed, intent.ErrResult)
+				for _, a := range []intent.Answer{first, second, third} {
+					require.Equal(t, intent.Done, a.Intent.Status)
+					require.Contains(t, a.Intent.NotKept, of.rule)
+					require.Empty(t, a.Intent.Result)
+					_, err := intent.Result[receipt](a)
+					require.ErrorIs(t, err, intent.ErrResult)
+					require.ErrorContains(t, err, of.rule)
+				}
+			})
+		})
+	}
+}
+
+// A request of several keys is done with each of them.
+func TestEachKeyIsDoneIfTheResultCannotBeStored(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *intent.Manager, _ *messagestore.Store) {
+		r := request("")
+		r.With = []string{"other"}
+
+		_, err := m.Do(t.Context(), r, func(context.Context, *intent.Lease) (any, error) { return math.Inf(1), nil })
+		require.NoError(t, err)
+
+		other, err := m.Lookup(t.Context(), "", "other")
+		require.NoError(t, err)
+		for _, i := range []intent.Intent{lookup(t, m), other} {
+			require.Equal(t, intent.Done, i.Status)
+			require.Contains(t, i.NotKept, "does not encode")
 		}
 	})
 }
@@ -490,25 +553,18 @@ func (w wild) MarshalJSON() ([]byte, error) {
 	return nil, nil
 }
 
-func TestAResultWhoseEncodingDoesNotReturnReleases(t *testing.T) {
+func TestWorkIsDoneOnceAlsoIfItsResultDoesNotReturnFromEncoding(t *testing.T) {
 	t.Parallel()
 	for name, encode := range map[string]func(){"Panic": func() { panic("wild") }, "Exit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(t *testing.T, m *intent.Manager, store *messagestore.Store) {
-				ended := make(chan any)
-				go func() {
-					defer func() { ended <- recover() }()
-					_, _ = m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) { return wild{encode}, nil })
-				}()
+				a, err := m.Do(t.Context(), request("A"), func(context.Context, *intent.Lease) (any, error) { return wild{encode}, nil })
 
-				panicked, is := (<-ended).(*intent.PanicError)
-
-				require.Equal(t, name == "Panic", is)
-				if is {
-					require.Equal(t, "wild", panicked.Value)
-				}
-				require.Equal(t, intent.Free, lookup(t, m).Status)
+				require.NoError(t, err)
+				require.Equal(t, intent.Reserved, a.Outcome)
+				require.Equal(t, intent.Done, lookup(t, m).Status)
+				require.Contains(t, lookup(t, m).NotKept, "does not encode")
 			})
 		})
 	}

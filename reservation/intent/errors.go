@@ -32,8 +32,9 @@ var (
 	ErrDone = errors.New("the intent is confirmed")
 
 	// ErrResult is matched by the error of [Result] and of [Do] for a stored result that does not decode
-	// into the type that was asked for. The intent is done all the same.
-	ErrResult = errors.New("the stored result does not decode")
+	// into the type that was asked for, and for one that was not kept ([Intent.NotKept]). The intent is done
+	// all the same.
+	ErrResult = errors.New("the result cannot be read")
 
 	// ErrCorrupt is matched by the error for a stream whose last message is none of an
 	// intent's. The error names its place.

@@ -229,7 +229,7 @@ func validateReason(reason string) error {
 func (l *Lease) Confirm(ctx context.Context, result any, writes ...messagestore.StreamWrite) error {
 	raw, err := encodeResult(result)
 	if err == nil {
-		err = l.confirm(ctx, raw, writes)
+		err = l.confirm(ctx, raw, "", writes)
 	}
 	if err != nil {
 		return fmt.Errorf("confirm lease: %w", err)
@@ -237,12 +237,12 @@ func (l *Lease) Confirm(ctx context.Context, result any, writes ...messagestore.
 	return nil
 }
 
-func (l *Lease) confirm(ctx context.Context, result json.RawMessage, writes []messagestore.StreamWrite) error {
-	return l.step(ctx, func(p *part) messagestore.Body { return p.confirmed(result) }, writes)
+func (l *Lease) confirm(ctx context.Context, result json.RawMessage, notKept string, writes []messagestore.StreamWrite) error {
+	return l.step(ctx, func(p *part) messagestore.Body { return p.confirmed(result, notKept) }, writes)
 }
 
-func (p *part) confirmed(result json.RawMessage) Confirmed {
-	c := Confirmed{p.Grant, p.token, result}
+func (p *part) confirmed(result json.RawMessage, notKept string) Confirmed {
+	c := Confirmed{p.Grant, p.token, result, notKept}
 	c.Line = nil
 	return c
 }
@@ -269,10 +269,10 @@ func newEnds() *ends {
 	return &ends{salt: string(salt[:]), confirmed: map[uuid.UUID]bool{}, released: map[place]bool{}}
 }
 
-// confirmation returns the id of the message that confirms a part with result, which is about to be
+// confirmation returns the id of the message that confirms a part, which is about to be
 // asked for: the same each time, so that a transaction that was committed is recognised.
-func (e *ends) confirmation(p *part, result json.RawMessage) uuid.UUID {
-	id := p.confirmationID(e.salt, result)
+func (e *ends) confirmation(p *part, c Confirmed) uuid.UUID {
+	id := p.confirmationID(e.salt, c)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.confirmed[id] = true
@@ -301,9 +301,9 @@ func (e *ends) have(s *state) bool {
 }
 
 // confirmationID returns the id of the message by which the lease with this salt confirms a part.
-func (p *part) confirmationID(salt string, result json.RawMessage) uuid.UUID {
+func (p *part) confirmationID(salt string, c Confirmed) uuid.UUID {
 	h := sha256.New()
-	for _, field := range []string{string(p.at.Stream), p.Session, salt, string(result)} {
+	for _, field := range []string{string(p.at.Stream), p.Session, salt, string(c.Result), c.NotKept} {
 		_ = binary.Write(h, binary.BigEndian, int64(len(field))) // a hash takes every write
 		h.Write([]byte(field))
 	}
@@ -336,11 +336,11 @@ func (l *Lease) Confirmation(result any, writes ...messagestore.StreamWrite) []m
 	for _, p := range parts {
 		var body messagestore.Body = refused{err}
 		if err == nil {
-			body = p.confirmed(raw)
+			body = p.confirmed(raw, "")
 		}
 		all = append(all, messagestore.StreamWrite{
 			Stream: p.at.Stream, Expected: p.at.Position, Past: past, After: p.at.ID, Final: true,
-			Bodies: []messagestore.Body{messagestore.Envelope{ID: l.ends.confirmation(&p, raw), Body: body, Metadata: p.metadata}},
+			Bodies: []messagestore.Body{messagestore.Envelope{ID: l.ends.confirmation(&p, Confirmed{Result: raw}), Body: body, Metadata: p.metadata}},
 		})
 	}
 	return append(all, writes...)
@@ -457,7 +457,7 @@ func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, 
 			m := messagestore.Envelope{Body: bodies[i], Metadata: p.metadata}
 			switch b := bodies[i].(type) {
 			case Confirmed:
-				m.ID = l.ends.confirmation(p, b.Result)
+				m.ID = l.ends.confirmation(p, b)
 			case Released:
 				l.ends.release(p.at.Stream, p.at.Position+1)
 			}
@@ -486,7 +486,7 @@ func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, 
 func (l *Lease) isConfirmation(body messagestore.Body, err error) bool {
 	conflict, ok := errors.AsType[*messagestore.IDConflictError](err)
 	c, confirms := body.(Confirmed)
-	return ok && confirms && conflict.Stream == l.Stream() && conflict.ID == l.granted[0].confirmationID(l.ends.salt, c.Result)
+	return ok && confirms && conflict.Stream == l.Stream() && conflict.ID == l.granted[0].confirmationID(l.ends.salt, c)
 }
 
 // failed returns the error of a step that the store refused. In a transaction above READ
@@ -585,7 +585,7 @@ func (l *Lease) isStep(p *part, s *state, body messagestore.Body) bool {
 	}
 	switch b := body.(type) {
 	case Confirmed:
-		return s.kind == TypeConfirmed && (len(s.result) == 0 && len(b.Result) == 0 || exactjson.Equal(s.result, b.Result))
+		return s.kind == TypeConfirmed && s.notKept == b.NotKept && (len(s.result) == 0 && len(b.Result) == 0 || exactjson.Equal(s.result, b.Result))
 	case Released:
 		if s.released && s.by == "" {
 			l.ends.release(s.at.Stream, s.of)

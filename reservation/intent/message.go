@@ -87,6 +87,9 @@ type Confirmed struct {
 	Grant
 	Token  int64           `json:"token"`
 	Result json.RawMessage `json:"result,omitempty"`
+
+	// NotKept says why there is no result though the work had one: it could not be stored.
+	NotKept string `json:"notKept,omitempty"`
 }
 
 // MessageType returns "Confirmed".
@@ -117,6 +120,7 @@ type state struct {
 	by       string
 	reason   string
 	result   json.RawMessage
+	notKept  string
 	gone     bool // there is only a tombstone
 	lapsed   bool // it is not held, or no longer; set where that was asked
 
@@ -182,7 +186,7 @@ func granted(body messagestore.Body, written messagestore.Written, metadata mess
 	case Released:
 		s.Grant, s.token, s.released, s.by, s.reason = b.Grant, b.Token, true, b.By, b.Reason
 	case Confirmed:
-		s.Grant, s.token, s.result = b.Grant, b.Token, b.Result
+		s.Grant, s.token, s.result, s.notKept = b.Grant, b.Token, b.Result, b.NotKept
 	}
 	return s
 }

@@ -132,14 +132,19 @@ type Answer struct {
 // confirmed, or the intent is not done, or its result was deleted. So it is with [KeyReused], where
 // the result in a's Intent belongs to another request.
 //
-// The error for a result that does not decode into T matches [ErrResult].
+// The error for a result that does not decode into T, and for one that was not kept, matches [ErrResult].
 func Result[T any](a Answer) (T, error) {
 	var result, none T
-	if len(a.Intent.Result) == 0 || a.Outcome == KeyReused {
+	switch {
+	case a.Outcome == KeyReused:
+		return none, nil
+	case a.Intent.NotKept != "":
+		return none, fmt.Errorf("%s: %w: it was not kept: %s", a.Intent.Stream, ErrResult, a.Intent.NotKept)
+	case len(a.Intent.Result) == 0:
 		return none, nil
 	}
 	if err := json.Unmarshal(a.Intent.Result, &result); err != nil {
-		return none, fmt.Errorf("%s: %w into %v: %.200w", a.Intent.Stream, ErrResult, reflect.TypeFor[T](), err)
+		return none, fmt.Errorf("%s: %w: it does not decode into %v: %.200w", a.Intent.Stream, ErrResult, reflect.TypeFor[T](), err)
 	}
 	return result, nil
 }
@@ -163,6 +168,7 @@ type Intent struct {
 	Line  []string      // the sessions that wait
 
 	Result    json.RawMessage // of the confirmation
+	NotKept   string          // why the confirmation has no result though the work had one: it could not be stored
 	Forgotten bool            // it is done, and an operator deleted the result
 	Released  bool            // it is free since it was released, and not by time
 	By        string          // the operator, if one released it
@@ -173,7 +179,7 @@ type Intent struct {
 func (s *state) intent(now time.Time, turn time.Duration) Intent {
 	i := Intent{
 		Stream: s.at.Stream, Session: s.Session, Token: s.token, Attempt: s.Attempt, Since: time.UnixMicro(s.token).UTC(),
-		Line: slices.Clone(s.Line), Result: s.result, Forgotten: s.gone, Released: s.released, By: s.by, Reason: s.reason,
+		Line: slices.Clone(s.Line), Result: s.result, NotKept: s.notKept, Forgotten: s.gone, Released: s.released, By: s.by, Reason: s.reason,
 	}
 	i.Scope, i.Key = ScopeAndKey(s.at.Stream)
 	switch {

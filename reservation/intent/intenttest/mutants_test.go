@@ -108,7 +108,7 @@ var mutants = []mutant{
 	},
 	{
 		"a confirmation with one id for all results", "lease.go",
-		"p.Session, salt, string(result)}", "p.Session, salt}",
+		"p.Session, salt, string(c.Result), c.NotKept}", "p.Session, salt}",
 		[]string{"State/EveryStepFromEveryState"},
 	},
 	{
@@ -133,7 +133,7 @@ var mutants = []mutant{
 	},
 	{
 		"a refused result is confirmed as none", "lease.go",
-		"		if err == nil {\n			body = p.confirmed(raw)\n		}", "		body = p.confirmed(raw)",
+		"		if err == nil {\n			body = p.confirmed(raw, \"\")\n		}", "		body = p.confirmed(raw, \"\")",
 		[]string{transactTests + "RefusedResultConfirmsNothing"},
 	},
 	{
@@ -163,7 +163,7 @@ var mutants = []mutant{
 	},
 	{
 		"the holder's own confirmation is another's", "lease.go",
-		"return s.kind == TypeConfirmed && (", "return false && (",
+		"return s.kind == TypeConfirmed && s.notKept", "return false && s.notKept",
 		[]string{"Answer/LostAnswerIsNoConflict"},
 	},
 	{

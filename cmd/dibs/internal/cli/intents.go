@@ -218,6 +218,7 @@ type intentLine struct {
 	Left    *float64                `json:"leftSeconds,omitempty"` // of a held intent
 	Line    []string                `json:"line,omitempty"`
 	Result  json.RawMessage         `json:"result,omitempty"`
+	NotKept string                  `json:"notKept,omitempty"` // why there is no result
 	Deleted bool                    `json:"deleted,omitempty"`
 	By      string                  `json:"by,omitempty"`
 	Reason  string                  `json:"reason,omitempty"`
@@ -226,7 +227,7 @@ type intentLine struct {
 func toIntentLine(i intent.Intent, now time.Time) intentLine {
 	l := intentLine{
 		Stream: i.Stream, Scope: i.Scope, Key: i.Key, State: intentState(i), Session: i.Session, Token: i.Token, Attempt: i.Attempt,
-		Since: timeOrNone(i.Since, ""), Until: timeOrNone(i.Until, ""), Line: i.Line, Result: i.Result, Deleted: i.Forgotten, By: i.By, Reason: i.Reason,
+		Since: timeOrNone(i.Since, ""), Until: timeOrNone(i.Until, ""), Line: i.Line, Result: i.Result, NotKept: i.NotKept, Deleted: i.Forgotten, By: i.By, Reason: i.Reason,
 	}
 	if i.Status == intent.Held {
 		seconds := i.Until.Sub(now).Seconds()
@@ -259,8 +260,11 @@ func leftText(i intent.Intent, now time.Time) string {
 func (a *app) printIntent(i intent.Intent, now time.Time) error {
 	state := intentState(i)
 	until, note := timeOrNone(i.Until, "-"), ""
-	if i.Forgotten {
+	switch {
+	case i.Forgotten:
 		note = "deleted"
+	case i.NotKept != "":
+		note = "result not kept"
 	}
 	return a.out.row(
 		cell{text: state, style: intentStyles[state]}, cell{text: shorten(visible(i.Key)), style: bold}, cell{text: orDash(shorten(visible(i.Scope)))},
@@ -352,6 +356,7 @@ func (c *intentsShowCommand) printState(a *app, i intent.Intent, now time.Time) 
 		{"by", visible(i.By)},
 		{"reason", visible(i.Reason)},
 		{"result", visible(string(i.Result))},
+		{"not kept", visible(i.NotKept)},
 	}
 	if i.Status == intent.Held {
 		rows = append(rows, [2]string{"left", leftText(i, now)})
