@@ -34,9 +34,9 @@ func (c claim) with(answer json.RawMessage, writes []messagestore.StreamWrite) c
 	if answer != nil {
 		local[answerProperty] = string(answer)
 	}
-	var streams []string
+	var streams []any // as a store returns them
 	for _, w := range writes {
-		if name := string(w.Stream); len(w.Bodies) > 0 && !slices.Contains(streams, name) {
+		if name := any(string(w.Stream)); len(w.Bodies) > 0 && !slices.Contains(streams, name) {
 			streams = append(streams, name)
 		}
 	}

@@ -67,6 +67,27 @@ func TestTheOutcomeHasTheAnswerAndTheEvents(t *testing.T) {
 	require.Equal(t, all(t, store, "account-123")[1], effect.Events[0])
 }
 
+// What a function is told of its reservation is what everybody reads of it later.
+func TestTheWinnerIsAsItIsReadAlsoWhenItIsReserved(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	var told []reservation.Result
+	once := newReserver(t, store, &reservation.Config{OnOutcome: func(_ context.Context, _ *messagestore.Message, result reservation.Result) {
+		told = append(told, result)
+	}})
+	for range 2 {
+		send(t, store, command, Deposit{"AAA", 10})
+	}
+
+	require.NoError(t, catchUp(t, store, answering(once), nil))
+
+	require.Len(t, told, 2)
+	require.Equal(t, []reservation.Outcome{reservation.Reserved, reservation.Duplicate}, []reservation.Outcome{told[0].Outcome, told[1].Outcome})
+	require.Equal(t, []messagestore.StreamName{"account-123"}, reservation.WrittenWith(told[0].Winner))
+	require.Equal(t, told[1].Winner, told[0].Winner)
+	require.Equal(t, told[1].Answer, told[0].Answer)
+}
+
 func TestADuplicateIsToldTheRecordedAnswer(t *testing.T) {
 	t.Parallel()
 	store := newStore()
