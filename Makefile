@@ -152,7 +152,7 @@ soak/ci: ## Torment a store, replicas, holders of intents, queues and sagas to t
 	$(MAKE) soak SOAK=failover
 	$(MAKE) soak SOAK='replicas --duration 60s'
 	$(MAKE) soak SOAK='intents --ci'
-	$(MAKE) soak SOAK='queue --ci'
+	$(MAKE) soak SOAK='queue --ci --scene all'
 	$(MAKE) soak SOAK='sagas --ci'
 
 .PHONY: mutants

@@ -272,8 +272,13 @@ func (f mutantsRun) passQueues(ctx context.Context, s *mutants.Scene) error {
 			return err
 		}
 		least := &queues.Counts{Items: 100, Staged: 10, Deliveries: 100, Expiries: 3, Refused: 3, Kills: 3}
-		if options.Open {
+		switch options.Scene {
+		case queues.Usual:
+		case queues.Overlap:
 			least = &queues.Counts{Items: 100, Deliveries: 100, Undone: 10}
+		default:
+			goals := options.Scene.Goals()
+			least = &goals
 		}
 		enough := len(verdict.Counts.Missed(least)) == 0
 		if enough && verdict.Passed() && len(complaints) == 0 {

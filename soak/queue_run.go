@@ -31,6 +31,7 @@ type queueRun struct {
 	Out       string        `help:"The folder for histories and findings; a new one below it each time." default:"results" placeholder:"DIR"`
 	Dir       string        `help:"Where the server keeps its data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
 	Store     string        `help:"postgres, sqlite, or both, one after the other." enum:"postgres,sqlite,both" default:"both"`
+	Scene     string        `help:"What the run is about, on PostgreSQL: usual, clock (the server's jumps), poison (items kill their process), hot-key, ending (no answer comes while sessions end), or all of them, one after the other." enum:"usual,clock,poison,hot-key,ending,all" default:"usual"`
 	Check     string        `help:"Torment nothing, and check the files of a run in this folder." placeholder:"DIR"`
 }
 
@@ -41,6 +42,9 @@ type queueReport struct {
 	Options    queues.Options `json:"options"`
 	Complaints []string       `json:"complaints,omitempty"`
 }
+
+// sceneTime is for how long a scene goes on at most: each has goals for a minute.
+const sceneTime = time.Minute
 
 // drainTime is in how long the workers have to finish what there is when the faults are over.
 const drainTime = time.Minute
@@ -56,17 +60,35 @@ func (f queueRun) Run(ctx context.Context) error {
 	f.Out = filepath.Join(f.Out, fmt.Sprintf("queue-%s-%d", time.Now().UTC().Format("20060102-150405"), f.Seed))
 	log := zerolog.New(console()).With().Timestamp().Logger()
 	var missed error
-	for _, store := range []string{"sqlite", "postgres"} {
-		if f.Store != store && f.Store != "both" {
-			continue
-		}
-		err := runQueues(ctx, f.options(store == "sqlite"), log)
+	for _, o := range f.runs() {
+		err := runQueues(ctx, o, log)
 		if err != nil && !errors.Is(err, errMissed) {
 			return err
 		}
 		missed = errors.Join(missed, err)
 	}
 	return missed
+}
+
+// runs are the options of the runs, one after the other.
+func (f queueRun) runs() (all []queues.Options) {
+	usual := f.Scene == "usual" || f.Scene == "all"
+	if usual && f.Store != "postgres" {
+		all = append(all, f.options(true))
+	}
+	if usual && f.Store != "sqlite" {
+		all = append(all, f.options(false))
+	}
+	for _, scene := range queues.Scenes {
+		if f.Scene == string(scene) || f.Scene == "all" {
+			goals := scene.Goals()
+			o := f.options(false)
+			o.Scene, o.Goals, o.Calm, o.Duration = scene, &goals, true, cmp.Or(f.Duration, sceneTime)
+			o.Out = filepath.Join(f.Out, string(scene))
+			all = append(all, o)
+		}
+	}
+	return all
 }
 
 // options are those of the run over a file, or on a server.
@@ -130,8 +152,8 @@ func checkQueues(dir string) error {
 	}
 	verdict := queues.Check(in)
 	var b strings.Builder
-	fmt.Fprintf(&b, "queue, seed %d, commit %s, sqlite %v, hold %v: %d items, %d calls, %d lines, %d effects, %d pairs of a key, %d of a name\n",
-		r.Options.Seed, r.Commit, r.Options.SQLite, r.Options.Hold, len(in.Messages), len(in.Calls), len(in.Lines), len(in.Effects), verdict.Pairs, verdict.Again)
+	fmt.Fprintf(&b, "queue, seed %d, commit %s, scene %q, sqlite %v, hold %v: %d items, %d calls, %d lines, %d effects, %d pairs of a key, %d of a name\n",
+		r.Options.Seed, r.Commit, r.Options.Scene, r.Options.SQLite, r.Options.Hold, len(in.Messages), len(in.Calls), len(in.Lines), len(in.Effects), verdict.Pairs, verdict.Again)
 	fmt.Fprintln(&b, verdict)
 	b.WriteString(verdict.Counts.Table(r.Options.Goals))
 	for _, complaint := range r.Complaints {

@@ -9,7 +9,7 @@ import (
 
 // A line of workers takes from a queue, in runs of package queues.
 type workers struct {
-	open   bool // nothing is killed, and transactions that insert overlap
+	scene  queues.Scene
 	sqlite bool // over a file
 }
 
@@ -17,7 +17,12 @@ type workers struct {
 var (
 	worked = &Scene{Name: "workers", workers: &workers{}}
 	filed  = &Scene{Name: "workers over a file", workers: &workers{sqlite: true}}
-	opened = &Scene{Name: "workers beside open transactions", workers: &workers{open: true}}
+	opened = &Scene{Name: "workers beside open transactions", workers: &workers{scene: queues.Overlap}}
+
+	jumping  = &Scene{Name: "workers and jumps", workers: &workers{scene: queues.Clock}}
+	poisoned = &Scene{Name: "workers and their killers", workers: &workers{scene: queues.Poison}}
+	heated   = &Scene{Name: "workers of a hot key", workers: &workers{scene: queues.HotKey}}
+	stalled  = &Scene{Name: "workers without answers", workers: &workers{scene: queues.Ending}}
 )
 
 // OfQueues reports whether runs of the scene are runs of package queues.
@@ -27,13 +32,18 @@ func (s *Scene) OfQueues() bool { return s.workers != nil }
 const (
 	workTime = 8 * time.Second
 	drained  = 15 * time.Second
+
+	sceneTime = 25 * time.Second // of scenes in which each thing takes a few seconds
 )
 
 // QueueOptions are the options of a run of a scene of queues.
 func (s *Scene) QueueOptions(m *Mutant, seed uint64, round int) queues.Options {
 	o := queues.Options{
 		Seed: seed + uint64(round), Duration: workTime << round, Drain: drained << round, Processes: 4, Workers: 6, Inserters: 2,
-		Calm: true, Open: s.workers.open, SQLite: s.workers.sqlite,
+		Calm: true, Scene: s.workers.scene, SQLite: s.workers.sqlite,
+	}
+	if o.Scene == queues.Poison || o.Scene == queues.HotKey || o.Scene == queues.Ending {
+		o.Processes, o.Workers, o.Inserters, o.Duration = 2, 8, 1, sceneTime<<round
 	}
 	if m != nil {
 		o.Plant = &m.Plant

@@ -30,11 +30,14 @@ const (
 	Staged   Rule = "Q10a a staged item is there once, if and only if its row is"
 	Placed   Rule = "Q10b staged items come in COMMIT, in the order of their calls"
 	Named    Rule = "Q10c a unique name is of one item at a time, and free again"
+	Knows    Rule = "Q4 a handler whose item another has knows it"
+	Guilty   Rule = "Q6c only what kills its process is buried for that"
+	Reached  Rule = "Q7 no key waits behind the items of another"
 )
 
 // Rules are all of them.
 func Rules() []Rule {
-	return []Rule{Nothing, Met, Trimmed, Twice, Fenced, After, Late, Order, Effects, Failures, Lines, Early, Staged, Placed, Named}
+	return []Rule{Nothing, Met, Trimmed, Twice, Fenced, After, Late, Order, Effects, Failures, Lines, Early, Staged, Placed, Named, Knows, Guilty, Reached}
 }
 
 // A Message is one of the queue's category: an item.
@@ -148,6 +151,7 @@ type item struct {
 	ends     []*end
 	finishes []*end // in transactions
 	told     []*end // what callers of Complete were told
+	handled  []*end // until their contexts ended
 	lines    []*Line
 	row      *Row
 	effects  []int // versions
@@ -176,6 +180,23 @@ type checker struct {
 	contacts map[int64][2]int64 // of a session: when the store last heard of it, and its lease
 	pauses   []span
 	outages  []span
+	jumps    []jumped
+	last     int64 // when the last call was made
+	poisoned bool  // items killed their processes
+	heated   bool  // thousands of items of a key were inserted
+	killed   int
+	others   int
+}
+
+// A jumped is the time for which the server's clock was off.
+type jumped struct {
+	span
+	off int64
+}
+
+// during reports whether the server's clock was off at some moment of a time.
+func (c *checker) during(from, to int64) bool {
+	return slices.ContainsFunc(c.jumps, func(j jumped) bool { return j.from <= to && from <= j.to })
 }
 
 // A span is one of time.
@@ -198,6 +219,7 @@ func Check(in *Inputs) *Verdict {
 		c.finished(it)
 		c.deliveries(it)
 		c.failures(it)
+		c.scenes(it)
 	}
 	for _, m := range in.Messages {
 		c.order(c.items[m.Position])
@@ -230,13 +252,29 @@ func (c *checker) gather() {
 	for _, r := range c.Rows {
 		at(r.Position, "a row").row = r
 	}
+	for _, call := range c.Calls {
+		c.last = max(c.last, call.At)
+		if call.Call == Jump {
+			c.jumps = append(c.jumps, jumped{span{call.At, call.End}, call.Off})
+		}
+	}
 	for _, l := range c.Lines {
+		for _, j := range c.jumps { // the time as it was
+			if at := l.At - j.off; j.from <= at && at <= j.to {
+				l.At = at
+				break
+			}
+		}
 		it := at(l.Position, "a line")
 		it.lines = append(it.lines, l)
 	}
 	for _, e := range c.Effects {
 		it := at(e.Position, "an effect")
 		it.effects = append(it.effects, e.Version)
+	}
+	for _, m := range c.Messages {
+		c.poisoned = c.poisoned || m.N == poison
+		c.heated = c.heated || m.Stream == Category+"-"+hot
 	}
 	open := int64(0) // a pause
 	slices.SortStableFunc(c.Calls, func(a, b *Call) int { return int(a.At - b.At) })
@@ -267,6 +305,9 @@ func (c *checker) gather() {
 		case Complete:
 			it := at(call.Ends[0].Position, "a completion")
 			it.told = append(it.told, &end{call.Ends[0], call})
+		case Handle:
+			it := at(call.Ends[0].Position, "a handler's call")
+			it.handled = append(it.handled, &end{call.Ends[0], call})
 		case Change:
 			switch {
 			case call.Note == pausing && call.Answer.Answer == OK:
@@ -417,7 +458,7 @@ func (c *checker) finished(it *item) {
 		}
 	}
 	switch row := it.row; {
-	case it.Place < 0:
+	case it.Place < 0, c.heated: // a run does not finish them
 	case row != nil && (row.State == "d" || row.State == "k"):
 		if len(done) > 0 {
 			c.Broke(Twice, "item %d is dead, and was completed at version %d", it.Position, done[0])
@@ -512,7 +553,50 @@ func (c *checker) deliveries(it *item) {
 	}
 }
 
+// isHot reports whether the item is one of the thousands of a key.
+func (it *item) isHot() bool { return it.Stream == Category+"-"+hot }
+
+// What a machine that is busy may take: for a handler's context to end, and for an item of another key to be given.
+const (
+	ends    = 2 * time.Second
+	reaches = 10 * time.Second
+)
+
+// scenes looks at what the scenes are about.
+func (c *checker) scenes(it *item) {
+	for _, h := range it.handled {
+		for _, g := range it.given {
+			if g.Version > h.Version && h.call.End != crew.Never && h.call.End > g.call.End+ends.Microseconds() {
+				c.Broke(Knows, "item %d was given at version %d, and the context of its handler of version %d ended %v later",
+					it.Position, g.Version, h.Version, time.Duration(h.call.End-g.call.End)*time.Microsecond)
+			}
+		}
+	}
+	dead := it.row != nil && (it.row.State == "d" || it.row.State == "k")
+	ended := !slices.ContainsFunc(it.lines, func(l *Line) bool { return l.What != "e" && l.What != "u" })
+	if c.poisoned && dead && ended && it.N != poison {
+		c.Broke(Guilty, "item %d is dead, and only sessions that it had nothing to do with ended", it.Position)
+	}
+	if c.poisoned && it.N == poison && dead {
+		c.killed++
+	}
+	if !c.heated || it.isHot() || it.ended() != nil {
+		return
+	}
+	c.others++
+	until := c.last
+	for _, g := range it.given {
+		until = min(until, g.call.End)
+	}
+	if took := until - it.inserted; took > reaches.Microseconds() {
+		c.Broke(Reached, "item %d of %s was not given for %v, behind the items of another key", it.Position, it.Stream, time.Duration(took)*time.Microsecond)
+	}
+}
+
 func (c *checker) early(it *item, g *given) {
+	if slices.ContainsFunc(it.given, func(b *given) bool { return b.Version <= g.Version && c.during(b.call.At, b.call.End) }) {
+		return // by the clock as it was
+	}
 	if redriven := slices.ContainsFunc(it.lines, func(l *Line) bool { return l.What == "R" }); !redriven && g.call.End < it.Due {
 		c.Broke(Early, "item %d was given %v before its time", it.Position, time.Duration(it.Due-g.call.End)*time.Microsecond)
 	}
@@ -522,6 +606,9 @@ func (c *checker) early(it *item, g *given) {
 	line := it.lines[g.Version-1] // its time is that of the call that ended the delivery: one before it may have had no answer
 	for _, e := range it.ends {
 		due := line.At + e.Delay
+		if c.during(line.At, g.call.End) {
+			continue
+		}
 		if e.Version == line.Version && e.Kind == line.What && (e.Kind == "r" || e.Kind == "f") && e.Told == "d" && g.call.End < due {
 			c.Broke(Early, "item %d was given again %v before its time", it.Position, time.Duration(due-g.call.End)*time.Microsecond)
 		}
@@ -637,6 +724,9 @@ func (c *checker) sessions() {
 		for _, s := range slices.Concat(c.outages, c.pauses) {
 			allowed += s.within(last[0], l.At)
 		}
+		for _, j := range c.jumps {
+			allowed += j.within(last[0], l.At)
+		}
 		if l.At > allowed {
 			c.Broke(Met, "session %d, that was last heard of %v before, had item %d until then", l.Session, time.Duration(l.At-last[0])*time.Microsecond, l.Position)
 		}
@@ -705,4 +795,5 @@ func (c *checker) count() {
 		lines[l.What]++
 	}
 	c.Counts.setLines(lines)
+	c.Counts.Poisons, c.Counts.Others = c.killed, c.others
 }

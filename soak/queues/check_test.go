@@ -169,6 +169,31 @@ func TestAHistoryWithoutAMistakePasses(t *testing.T) {
 	require.NotContains(t, v.String(), "broken")
 }
 
+// jumps has the server's clock be off for a time.
+func (w *world) jumps(from, to int64, off time.Duration) {
+	w.call(nemesis, from, to, Record{Call: Jump, Off: off.Microseconds()}, Record{Answer: OK})
+}
+
+func TestWhatTheServerDatedWhileItsClockWasOffIsReadAsItWas(t *testing.T) {
+	t.Parallel()
+	for _, off := range []time.Duration{time.Hour, -time.Hour} {
+		w := newWorld()
+		w.jumps(1900, 2050, off)
+		w.Messages[1].Due = at(2500) // it had come by the clock
+		for _, l := range w.Lines {
+			if l.What == "e" {
+				l.At += off.Microseconds()
+			}
+		}
+		w.Calls = slices.DeleteFunc(w.Calls, func(c *Call) bool { return c.At == at(220) })
+		w.Head.Taken, w.Head.Returned = 5, 2
+		v := Check(&w.Inputs)
+		require.NotContains(t, v.Broken, Early, v.String())
+		require.NotContains(t, v.Broken, Met, v.String())
+		require.NotContains(t, v.Broken, Order, v.String())
+	}
+}
+
 func TestAnItemThatItsTransactionStagesTwiceHasItsFirstPlace(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -315,6 +340,33 @@ var planted = []struct {
 				c.Answer.Ends[0].Delay = 2 * second
 			}
 		}
+	}},
+	{"a handler went on after its item was given to another", []Rule{Knows}, func(w *world) {
+		e := []End{{Position: 2, Kind: "c"}}
+		w.call("worker", 225, 4900, Record{Call: Handle, Ends: e}, Record{Answer: OK, Ends: e})
+	}},
+	{"an item is dead beside one that killed its process", []Rule{Guilty}, func(w *world) {
+		w.Messages[4].N = poison
+		for _, l := range w.Lines {
+			if l.Position == 4 {
+				l.What = "e"
+			}
+		}
+		w.Rows[0].Failures = maxFailures
+	}},
+	{"an item waited behind those of another key", []Rule{Reached}, func(w *world) {
+		w.insert("id-20", Category+"-"+hot)
+		w.insert("id-21", "mail-i")
+		w.Messages = append(w.Messages, &Message{Position: 6, Stream: Category + "-" + hot, ID: "id-20"}, &Message{Position: 7, Stream: "mail-i", ID: "id-21"})
+		w.give(2, 900, 6, 0, 0)
+		w.end(2, 910, 6, 0, "c", "d")
+		w.give(2, 15_000, 7, 0, 0)
+		w.end(2, 15_010, 7, 0, "c", "d")
+		w.Head.Cursor, w.Head.Taken = 7, 8
+	}},
+	{"an item was given before its date, after a jump of the clock", []Rule{Early}, func(w *world) {
+		w.jumps(300, 400, time.Hour)
+		w.Messages[2].Due = at(650)
 	}},
 	{"an item was given while the queue was paused", []Rule{Early}, func(w *world) {
 		w.call(nemesis, 580, 590, Record{Call: Change, Note: pausing}, Record{Answer: OK, Note: pausing})

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -45,7 +47,7 @@ type task struct {
 	Inserts bool   // and does not work
 	Workers int
 	Hold    bool
-	Open    bool // it inserts in transactions alone
+	Scene   Scene
 	Doom    work.Doom
 }
 
@@ -87,6 +89,7 @@ type process struct {
 	queue    *queue.Queue
 	alone    *queue.Queue                // for Receive
 	staged   atomic.Pointer[queue.Entry] // one that was staged last, and may be again
+	killers  atomic.Int64                // items inserted that kill their process
 }
 
 func runProcess(t *task) error {
@@ -120,14 +123,23 @@ func runProcess(t *task) error {
 	p.alone = must.New(queue.New(other, Category, queueConfig(t.Hold)))
 	var all sync.WaitGroup
 	if t.Inserts {
+		insert := (*hand).inserts
+		switch t.Scene {
+		case Poison:
+			insert = (*hand).poisons
+		case HotKey:
+			insert = (*hand).heats
+		}
 		for i := range t.Workers {
-			all.Go(func() { p.hand(i).inserts(inserting) })
+			all.Go(func() { insert(p.hand(i), inserting) })
 		}
 		all.Wait()
 		return nil
 	}
 	for i := range 2 {
-		all.Go(func() { p.hand(i).receives(ctx) })
+		if t.Scene.kills() {
+			all.Go(func() { p.hand(i).receives(ctx) })
+		}
 	}
 	err = p.work(ctx)
 	cancel()
@@ -161,8 +173,8 @@ func (p *process) hand(i int) *hand {
 func (p *process) work(ctx context.Context) error {
 	mux := handler.New()
 	var n atomic.Int64
-	handler.On(mux, func(ctx context.Context, _ handler.Message[Mail]) error {
-		return p.hand(1000+int(n.Add(1))).handle(ctx, queue.JobOf(ctx))
+	handler.On(mux, func(ctx context.Context, m handler.Message[Mail]) error {
+		return p.hand(1000+int(n.Add(1))).handled(ctx, queue.JobOf(ctx), m.Body.N)
 	})
 	for ctx.Err() == nil {
 		err := p.queue.Work(ctx, mux, &queue.WorkConfig{
@@ -177,6 +189,35 @@ func (p *process) work(ctx context.Context) error {
 }
 
 var errDrawn = errors.New("it was drawn")
+
+// handled does what a scene has handlers do.
+func (h *hand) handled(ctx context.Context, job *queue.Job, n int) error {
+	switch h.Scene {
+	case Poison:
+		if n == poison {
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		crew.Pause(ctx, 50*time.Millisecond+h.random.Sooner(200*time.Millisecond))
+		return ctx.Err()
+	case HotKey:
+		crew.Pause(ctx, 20*time.Millisecond)
+		return ctx.Err()
+	case Ending:
+		return h.ends(ctx, job)
+	}
+	return h.handle(ctx, job)
+}
+
+// ends completes an item while its session may end, and writes down when its context did.
+func (h *hand) ends(ctx context.Context, job *queue.Job) error {
+	c := h.recorder.Begin(Record{Call: Handle, Ends: delivery(job)})
+	over := sync.OnceFunc(func() { h.recorder.End(c, Record{Answer: OK, Ends: c.Ends}) })
+	defer over()
+	defer context.AfterFunc(ctx, over)()
+	crew.Pause(ctx, h.random.Sooner(20*time.Millisecond))
+	h.complete(context.WithoutCancel(ctx), job)
+	return nil
+}
 
 func (h *hand) handle(ctx context.Context, job *queue.Job) error {
 	crew.Pause(ctx, h.random.Sooner(6*time.Millisecond))
@@ -319,14 +360,14 @@ func (h *hand) inserts(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		// Transactions alone overlap: other inserts keep them apart. Only workers that are not behind meet them open.
 		second := time.Now().Unix()
-		overlap := h.Open || second%3 == 0
+		overlap := h.Scene == Overlap || second%3 == 0
 		if overlap && !h.mayInsert(ctx, 8) || n%10 == 0 && !h.mayInsert(ctx, mostBehind) {
 			crew.Pause(ctx, 10*time.Millisecond+h.random.Sooner(40*time.Millisecond))
 			n--
 			continue
 		}
 		switch what := h.random.IntN(100); {
-		case overlap && (h.Open || what < 70):
+		case overlap && (h.Scene == Overlap || what < 70):
 			h.insertTx(ctx)
 		case overlap:
 			h.stage(ctx)
@@ -341,11 +382,63 @@ func (h *hand) inserts(ctx context.Context) {
 		default:
 			h.stage(ctx)
 		}
-		if second%5 == 4 && !h.Open { // workers wait in line
+		if second%5 == 4 && h.Scene.kills() { // workers wait in line
 			crew.Pause(ctx, h.random.Sooner(500*time.Millisecond))
 		}
 		crew.Pause(ctx, h.random.Sooner(10*time.Millisecond))
 	}
+}
+
+// The items of scenes.
+const (
+	poison   = 5000 // the content of an item that kills its process
+	poisoned = 4    // how many of these there are
+	hot      = "hot"
+	hotItems = 30_000
+)
+
+// poisons inserts items until ctx ends, and now and then one that kills its process.
+func (h *hand) poisons(ctx context.Context) {
+	for n := 0; ctx.Err() == nil; n++ {
+		if !h.mayInsert(ctx, mostBehind) {
+			crew.Pause(ctx, 50*time.Millisecond)
+			continue
+		}
+		e, is := h.item()
+		e.Opts.Key, e.Opts.ScheduledAt, e.Body = "", time.Time{}, Mail{0}
+		is.Stream = Category + "-" + e.Opts.ID.String()
+		if n%20 == 10 && h.killers.Add(1) <= poisoned {
+			e.Body = Mail{poison}
+		}
+		h.insert(ctx, []queue.Entry{e}, []New{is})
+		crew.Pause(ctx, h.random.Sooner(100*time.Millisecond))
+	}
+}
+
+// heats inserts thousands of items of a key at once, and then items of others until ctx ends.
+func (h *hand) heats(ctx context.Context) {
+	const page = 1000
+	for range hotItems / page {
+		var entries []queue.Entry
+		var all []New
+		for range page {
+			id := must.New(uuid.NewV7())
+			entries = append(entries, queue.Entry{Body: Mail{1}, Opts: &queue.InsertOpts{ID: id, Key: hot}})
+			all = append(all, New{ID: id.String(), Stream: Category + "-" + hot})
+		}
+		h.insert(ctx, entries, all)
+	}
+	for ctx.Err() == nil {
+		id := must.New(uuid.NewV7())
+		h.insert(ctx, []queue.Entry{{Body: Mail{2}, Opts: &queue.InsertOpts{ID: id}}}, []New{{ID: id.String(), Stream: Category + "-" + id.String()}})
+		crew.Pause(ctx, 100*time.Millisecond)
+	}
+}
+
+func (h *hand) insert(ctx context.Context, entries []queue.Entry, all []New) {
+	c := h.recorder.Begin(Record{Call: Insert, New: all})
+	_, err := h.queue.InsertMany(ctx, entries...)
+	h.inserted(c, err)
 }
 
 // mayInsert reports whether there are fewer items than most that no worker has met.
@@ -390,14 +483,12 @@ func (h *hand) inserted(c Record, err error) {
 
 func (h *hand) insertMany(ctx context.Context) {
 	var entries []queue.Entry
-	c := Record{Call: Insert}
+	var all []New
 	for range 2 + h.random.IntN(8) {
 		e, is := h.item()
-		entries, c.New = append(entries, e), append(c.New, is)
+		entries, all = append(entries, e), append(all, is)
 	}
-	c = h.recorder.Begin(c)
-	_, err := h.queue.InsertMany(ctx, entries...) // in one step: there are few
-	h.inserted(c, err)
+	h.insert(ctx, entries, all) // in one step: there are few
 }
 
 // open is how long a transaction stays open at most: over a file all others wait for it.

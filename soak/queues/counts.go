@@ -28,6 +28,10 @@ type Counts struct {
 	Unknown      int // answers of takes and commits that were lost
 	Trims        int // that removed something
 	Pauses       int
+	Jumps        int // of the server's clock
+	Stalls       int // of the answers to a process, for several leases
+	Poisons      int // items that killed their process until they were dead
+	Others       int // items of other keys that came behind thousands of one
 
 	Expiries  int // deliveries whose session was over
 	Retries   int
@@ -52,6 +56,21 @@ var (
 	}
 )
 
+// Goals are those of a run of about a minute of a scene.
+func (s Scene) Goals() Counts {
+	switch s {
+	case Clock:
+		return Counts{Jumps: 5, Kills: 5, Items: 500, Deliveries: 500, Expiries: 10}
+	case Poison:
+		return Counts{Poisons: 3, Kills: 9, Items: 200, Deliveries: 200}
+	case HotKey:
+		return Counts{Others: 20, Items: hotItems}
+	case Ending:
+		return Counts{Stalls: 5, Items: 300, Deliveries: 300, Expiries: 5}
+	}
+	return Short
+}
+
 // count adds an answer, or a call that has none.
 func (n *Counts) count(r *Record) {
 	switch {
@@ -61,6 +80,12 @@ func (n *Counts) count(r *Record) {
 		n.Kills++
 	case r.Call == Stop && r.Answer == OK: // a process that was killed meanwhile was no longer late
 		n.Stops++
+	case r.Call == Jump && r.Answer == OK:
+		n.Jumps++
+	case r.Call == Cut && r.Note == "stall":
+		if r.Answer == OK {
+			n.Stalls++
+		}
 	case r.Call == Cut:
 		n.Cuts++
 	case r.Call == Unique && r.Had > 0:
@@ -130,6 +155,10 @@ var figures = crew.Figures[Counts]{
 	{"lost answers", func(n *Counts) *int { return &n.Unknown }},
 	{"trims of a key's stream", func(n *Counts) *int { return &n.Trims }},
 	{"pauses", func(n *Counts) *int { return &n.Pauses }},
+	{"jumps of the server's clock", func(n *Counts) *int { return &n.Jumps }},
+	{"answers kept for several leases", func(n *Counts) *int { return &n.Stalls }},
+	{"items that killed their processes", func(n *Counts) *int { return &n.Poisons }},
+	{"items inserted behind a hot key", func(n *Counts) *int { return &n.Others }},
 	{"deliveries whose session was over", func(n *Counts) *int { return &n.Expiries }},
 	{"failed deliveries", func(n *Counts) *int { return &n.Retries }},
 	{"deferred deliveries", func(n *Counts) *int { return &n.Defers }},

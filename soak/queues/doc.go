@@ -25,5 +25,11 @@
 //   - [Placed]: staged items come behind all whose insertion was answered before COMMIT, and those of a transaction in the
 //     order of their calls;
 //   - [Named]: of the items of a unique name, none is inserted while the one before it has the name, and none is left out
-//     while it has not.
+//     while it has not;
+//   - [Knows]: the context of a handler ends before its item is given again;
+//   - [Guilty]: beside items that kill their process, no other is dead for the ends of its sessions;
+//   - [Reached]: behind thousands of items of a key, those of others are given.
+//
+// The last three are what scenes of their own are about; in another the server's clock jumps, and no item may be given
+// early by that, or late, once it is right.
 package queues

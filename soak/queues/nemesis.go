@@ -30,6 +30,8 @@ var (
 	lockFile    = fault{600, nil, (*run).lockFile}
 	operate     = fault{80, nil, (*run).operate}
 	trim        = fault{300, nil, (*run).trim}
+	jump        = fault{400, func(n *Counts) *int { return &n.Jumps }, (*run).jump}
+	stall       = fault{100, func(n *Counts) *int { return &n.Stalls }, (*run).stall}
 )
 
 func kills(n *Counts) *int { return &n.Kills }
@@ -47,8 +49,14 @@ func (r *run) enough(counted func(n *Counts) *int) bool {
 func (r *run) torment(ctx context.Context) error {
 	faults := []fault{killProcess, stopProcess, cut, operate, trim}
 	switch {
-	case r.Open:
+	case r.Scene == Overlap:
 		faults = []fault{operate}
+	case r.Scene == Clock:
+		faults = []fault{killProcess, stopProcess, jump}
+	case r.Scene == Ending:
+		faults = []fault{stall}
+	case r.Scene != Usual:
+		faults = nil
 	case r.SQLite:
 		faults = []fault{killProcess, stopProcess, lockFile, operate, trim}
 	case !r.Calm:
@@ -196,6 +204,38 @@ func (r *run) cut(ctx context.Context, random *rand.Rand) error {
 		}
 		return pgproxy.Pass
 	}, time.Duration(random.Int64N(int64(20*time.Millisecond))))
+	return nil
+}
+
+// jump sets the server's clock off by five minutes to an hour, for a moment, and right again.
+func (r *run) jump(ctx context.Context, random *rand.Rand) error {
+	off := 5*time.Minute + time.Duration(random.Int64N(int64(55*time.Minute)))
+	if random.IntN(3) == 0 {
+		off = -off
+	}
+	off = off.Truncate(time.Second)
+	call := r.recorder.Begin(Record{Call: Jump, Off: off.Microseconds()})
+	if err := r.postgres.SetClock(off); err != nil {
+		return err
+	}
+	crew.Pause(ctx, lease/2+time.Duration(random.Int64N(int64(lease))))
+	err := r.postgres.SetClock(0)
+	r.recorder.End(call, Record{Answer: OK, Off: off.Microseconds()})
+	crew.Pause(ctx, 2*lease)
+	return err
+}
+
+// stall keeps all that the server says to a process on its way, for several leases.
+func (r *run) stall(ctx context.Context, random *rand.Rand) error {
+	s := r.crew.Slots[random.IntN(r.Processes)]
+	c := r.recorder.Begin(Record{Call: Cut, Target: s.Name, Note: "stall"})
+	s.Under(ctx, func(m pgproxy.Message) pgproxy.Fault {
+		if m.From == pgproxy.Server {
+			return pgproxy.Hold
+		}
+		return pgproxy.Pass
+	}, 5*lease)
+	r.recorder.End(c, Record{Answer: OK, Note: c.Note})
 	return nil
 }
 

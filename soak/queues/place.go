@@ -60,8 +60,8 @@ end $$;
 create trigger soak_remember after delete on dibs.messages for each row execute function soak_remember();
 `
 
-func newPostgresPlace(ctx context.Context, dir string, plant *harness.Mutant) (*postgresPlace, error) {
-	p, err := server.NewPostgres(ctx, dir, "pg", nil)
+func newPostgresPlace(ctx context.Context, dir string, plant *harness.Mutant, clock bool) (*postgresPlace, error) {
+	p, err := server.NewPostgres(ctx, dir, "pg", &server.PostgresConfig{Clock: clock})
 	if err != nil {
 		return nil, err
 	}

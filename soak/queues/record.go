@@ -18,6 +18,8 @@ const (
 	Cut      = "cut"      // of the connections of a process
 	Trim     = "trim"     // of a stream
 	Drain    = "drain"    // from the end of the faults until nothing was left to do
+	Handle   = "handle"   // by a handler, until it returns or its context ends
+	Jump     = "jump"     // of the server's clock, until it is right again
 )
 
 // The answers to them.
@@ -51,6 +53,7 @@ type Record struct {
 	Had     int64   `json:"had,omitempty"` // the position of the item that has the unique name
 	Target  string  `json:"target,omitempty"`
 	Sent    int64   `json:"sent,omitempty"` // when COMMIT was sent, 0 if it was not
+	Off     int64   `json:"off,omitempty"`  // by how much the clock jumped, in microseconds
 	Note    string  `json:"note,omitempty"`
 }
 

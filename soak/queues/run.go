@@ -33,7 +33,7 @@ type Options struct {
 	Hold      bool          // a dead item holds its key
 	SQLite    bool          // over a file, and no server
 	Calm      bool          // the server is not killed
-	Open      bool          // nor is anything else, and all is inserted in transactions that overlap
+	Scene     Scene         // what the run is about
 	Plant     *harness.Mutant
 	Program   string // of the processes, "" for this one
 	Out       string // the folder of the run, which is made
@@ -52,11 +52,33 @@ type run struct {
 	busy     sync.RWMutex           // the server is killed under it
 }
 
+// A Scene is the subject of a run.
+type Scene string
+
+// The scenes. Only the first runs over a file too.
+const (
+	Usual   Scene = ""
+	Overlap Scene = "overlap" // nothing is killed, and all is inserted in transactions that overlap
+	Clock   Scene = "clock"   // the server's clock jumps and is set right
+	Poison  Scene = "poison"  // some items kill their process, beside many that take their time
+	HotKey  Scene = "hot-key" // thousands of items of one key are inserted before those of others
+	Ending  Scene = "ending"  // sessions end while completions are on their way
+)
+
+// Scenes are those with goals of their own.
+var Scenes = []Scene{Clock, Poison, HotKey, Ending}
+
+// kills reports whether processes are killed in the scene, but by their own items.
+func (s Scene) kills() bool { return s == Usual || s == Clock }
+
 const nemesis = "nemesis" // its history
 
 // Run has processes work on a queue while there are faults, and leaves all that [Check] needs. The result are
 // complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
+	if o.Scene == HotKey {
+		o.Processes, o.Workers, o.Inserters = 1, 1, 1
+	}
 	r := &run{Options: o}
 	if r.crew, err = crew.New(crew.Config{
 		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log,
@@ -101,7 +123,7 @@ func (r *run) open(ctx context.Context) error {
 		r.place, r.file = p, p.db
 		return nil
 	}
-	p, err := newPostgresPlace(ctx, r.crew.Dir, r.Plant)
+	p, err := newPostgresPlace(ctx, r.crew.Dir, r.Plant, r.Scene == Clock)
 	if err != nil {
 		return err
 	}
@@ -115,11 +137,11 @@ func (r *run) add(name string, inserts bool) error {
 		socket = r.postgres.Socket()
 	}
 	return r.crew.Add(name, socket, inserts, func(process, url string, random *rand.Rand, healed bool) any {
-		t := &task{Process: process, Seed: random.Uint64(), Dir: r.crew.Out, URL: url, Inserts: inserts, Workers: r.Workers, Hold: r.Hold, Open: r.Open}
+		t := &task{Process: process, Seed: random.Uint64(), Dir: r.crew.Out, URL: url, Inserts: inserts, Workers: r.Workers, Hold: r.Hold, Scene: r.Scene}
 		if r.SQLite {
 			t.URL = sqliteURL + filepath.Join(r.crew.Dir, fileName)
 		}
-		if !healed && !r.Open && !r.enough(kills) {
+		if !healed && r.Scene.kills() && !r.enough(kills) {
 			points := workPoints
 			if inserts {
 				points = insertPoints
@@ -145,6 +167,9 @@ func (r *run) heal(ctx context.Context) error {
 	defer store.Close()
 	if err := q.Resume(ctx); err != nil {
 		return err
+	}
+	if r.Scene == HotKey { // to work through it would take minutes
+		return r.crew.Stop()
 	}
 	r.crew.Log.Info().Msg("no more faults: the workers finish what there is")
 	if err := r.drain(ctx, q); err != nil {
