@@ -101,6 +101,39 @@ func TestATakeThatIsAnsweredAfterItsLeaseStartsNoHandler(t *testing.T) {
 	})
 }
 
+// What a take reserved for a session that its process has given up in the meantime is another's, or will be, also while the
+// session that follows is extended.
+func TestATakeForASessionThatWasGivenUpStartsNoHandler(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		const lease = 10 * time.Second
+		deliveries := make(chan int, 10)
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			if m.Body.To == "first" {
+				time.Sleep(time.Second)
+				_ = queue.JobOf(ctx).Complete(context.WithoutCancel(ctx)) // reported with the next take
+				return nil
+			}
+			deliveries <- queue.JobOf(ctx).Deliveries
+			return nil
+		}, &queue.WorkConfig{Lease: lease, Timeout: time.Hour})
+		insert(t, q, Send{To: "first"}, nil)
+		synctest.Wait()
+
+		driver.delay("take", lease*3/2)
+		driver.set(is("extend"), nil)
+		insert(t, q, Send{To: "second"}, nil)
+		time.Sleep(lease + time.Second) // the session is given up
+		driver.set(nil, nil)
+		driver.mu.Lock()
+		driver.late["extend"] = lease / 2 // the one that is under way when the take is answered
+		driver.mu.Unlock()
+		time.Sleep(lease)
+		driver.delay("take", 0)
+
+		require.Positive(t, <-deliveries, "it is begun under its next version")
+	})
+}
+
 // A take that is answered late and in time starts its handlers once the store has said that the session goes on.
 func TestATakeThatIsAnsweredLateIsHandledOnceItsLeaseIsCertain(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {

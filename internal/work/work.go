@@ -695,6 +695,12 @@ func (w *work) log() logger.Logger { return w.Logger }
 func (w *work) begin(ctx context.Context, asked time.Time, session int64, items []queuing.Taking) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if session != w.session { // given up while the take was under way
+		for _, item := range items {
+			w.unbegun(&Delivery{Item: item, of: w, session: session})
+		}
+		return
+	}
 	// The session was extended if less than two thirds of the lease were left. If it may have been over in the meantime, what it
 	// had before may be another's: then nothing is certain until the store has said so.
 	if time.Now().Before(w.until) || !w.holds() {
