@@ -144,7 +144,8 @@ func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *Insert
 // An item whose ID or Unique name is taken, by the time of the commit, by an item of the same content is left out. It is a
 // Duplicate if its Unique name is known to be taken already; that an ID is, is not told. A Unique name that is known to be
 // another content's is a [*KeyReusedError]; what only COMMIT meets fails it. Other errors are those of Stage; after an
-// error roll back.
+// error roll back. What the transaction appends at once behind the item to the same stream, by [Queue.Insert] say, would come before it, and
+// on PostgreSQL is a [*messagestore.InvalidError].
 func (q *Queue) InsertTx(ctx context.Context, tx *messagestore.Store, body messagestore.Body, opts *InsertOpts) (Inserted, error) {
 	if err := q.use(ctx); err != nil {
 		return Inserted{}, err

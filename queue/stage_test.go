@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
@@ -222,6 +223,132 @@ func TestInsertsInOppositeOrdersDoNotDeadlock(t *testing.T) {
 	}
 	all.Wait()
 	requireItems(t, db.store, q, 2*rounds*keys)
+}
+
+// Above READ COMMITTED no transaction shares the lock of a category, which it would have to have for itself then.
+func TestInsertsAboveReadCommittedDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		db := databases["PostgreSQL"](t)
+		q := must.New(queue.New(db.store, storetest.Category(t), nil))
+		other := must.New(queue.New(db.store, storetest.Category(t), nil))
+		const callers, commits = 4, 50
+		var all sync.WaitGroup
+		for caller := range callers {
+			all.Go(func() {
+				for n := range commits {
+					for done := false; !done; {
+						err := pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
+							into := []*queue.Queue{q, other, q}
+							if caller%2 == 0 {
+								into = []*queue.Queue{other, q, other}
+							}
+							for _, q := range into {
+								if _, err := q.InsertTx(t.Context(), overPgx(tx), Send{N: n}, nil); err != nil {
+									return err
+								}
+							}
+							return nil
+						})
+						failed, is := errors.AsType[*pgconn.PgError](err)
+						if done = !is || failed.Code != "40001"; done && err != nil {
+							t.Errorf("%s: %v", level, err)
+						}
+					}
+				}
+			})
+		}
+		all.Wait()
+		for _, q := range []*queue.Queue{q, other} {
+			requireItems(t, db.store, q, callers*commits*3/2)
+		}
+	}
+}
+
+// What is appended at once would come before what the transaction has staged, so it is refused.
+func TestAnInsertBehindAStagedOneOfItsKeyIsRefused(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+		db := databases["PostgreSQL"](t)
+		category := storetest.Category(t)
+		q := must.New(queue.New(db.store, category, nil))
+		for name, write := range map[string]func(tx *messagestore.Store) error{
+			"an item": func(tx *messagestore.Store) error {
+				_, err := must.New(queue.New(tx, category, nil)).Insert(t.Context(), Send{N: 2}, &queue.InsertOpts{Key: "ann"})
+				return err
+			},
+			"a message": func(tx *messagestore.Store) error {
+				_, err := tx.Write(t.Context(), category.Stream("ann"), messagestore.AnyVersion, Send{N: 2})
+				return err
+			},
+			"several": func(tx *messagestore.Store) error {
+				_, err := tx.Write(t.Context(), category.Stream("ann"), messagestore.AnyVersion, Send{N: 2}, Send{N: 3})
+				return err
+			},
+			"several streams": func(tx *messagestore.Store) error {
+				_, err := tx.WriteStreams(t.Context(), messagestore.To(category.Stream("bob"), messagestore.AnyVersion, Send{N: 2}),
+					messagestore.To(category.Stream("ann"), messagestore.AnyVersion, Send{N: 3}))
+				return err
+			},
+		} {
+			tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+			require.NoError(t, err)
+			insertTx(t, q, overPgx(tx), Send{N: 1}, &queue.InsertOpts{Key: "ann"})
+			err = write(overPgx(tx))
+			require.NoError(t, tx.Rollback(t.Context()))
+			require.ErrorIs(t, err, messagestore.ErrInvalid, "%s, %s", name, level)
+			require.ErrorContains(t, err, "staged")
+		}
+		err := db.transact(t.Context(), func(ctx context.Context, tx *messagestore.Store) ([]messagestore.StreamWrite, error) {
+			_, err := q.InsertTx(ctx, tx, Send{N: 1}, &queue.InsertOpts{Key: "ann"})
+			return []messagestore.StreamWrite{messagestore.To(category.Stream("ann"), messagestore.AnyVersion, Send{N: 2})}, err
+		})
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		requireItems(t, db.store, q, 0)
+	}
+}
+
+// As docs/queue.md has it: PREPARE TRANSACTION appends, and holds back later items until the end.
+func TestAPreparedTransactionHoldsBackLaterItems(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t)
+	var most string
+	require.NoError(t, pool.QueryRow(t.Context(), "show max_prepared_transactions").Scan(&most))
+	if most == "0" {
+		t.Skip("the server prepares no transactions")
+	}
+	db := databases["PostgreSQL"](t)
+	q := must.New(queue.New(db.store, storetest.Category(t), nil))
+	insert(t, q, Send{To: "before"}, nil)
+	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, overPgx(tx), Send{To: "marks"}, nil) }, "commit")
+
+	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, overPgx(tx), Send{To: "prepared"}, nil) }, "prepare transaction '"+string(q.Category())+"'")
+	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, overPgx(tx), Send{To: "later"}, nil) }, "commit")
+
+	for _, n := range []int{2, 4} {
+		page, err := db.store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: q.Category(), Limit: 10})
+		require.NoError(t, err)
+		require.Len(t, page.Messages, n)
+		if n == 2 {
+			_, err = pool.Exec(t.Context(), "commit prepared '"+string(q.Category())+"'")
+			require.NoError(t, err)
+		}
+	}
+}
+
+// commit ends a transaction of f by a statement.
+func commit(t *testing.T, pool *pgxpool.Pool, f func(tx pgx.Tx), statement string) {
+	t.Helper()
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	f(tx)
+	_, err = conn.Exec(t.Context(), statement)
+	require.NoError(t, err)
 }
 
 func TestWhatASavepointTakesBackIsNotInserted(t *testing.T) {

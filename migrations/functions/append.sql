@@ -23,6 +23,9 @@ declare
   at record;
   violated text; -- the constraint that was in the way, if one was
 begin
+  if pg_current_xact_id_if_assigned() is not null and pg_trigger_depth() = 0 then
+    perform dibs.refuse_staged(streams);
+  end if;
   -- One message at a version, as most writes are: at a third of the price, without sets. What does not
   -- fit goes on below, which finds out why.
   if current and counts = array[1] and array_dims(streams) = '[1:1]' and array_dims(ids) = '[1:1]' and array_dims(expected) = '[1:1]'

@@ -35,6 +35,9 @@ declare
   writes integer[];        -- of each message; null if each write has one
   known integer[];
 begin
+  if pg_current_xact_id_if_assigned() is not null and pg_trigger_depth() = 0 then
+    perform dibs.refuse_staged(streams);
+  end if;
   if (
     array_dims(streams) = of_writes and cardinality(streams) <= 1000 and array_dims(expected) = of_writes
     and array_dims(counts) = of_writes and array_dims(fences) = of_writes

@@ -18,6 +18,9 @@ declare
   hash bigint;        -- of the stream, as its last message has it
   fits boolean;       -- each message may be stored
 begin
+  if pg_current_xact_id_if_assigned() is not null and pg_trigger_depth() = 0 then
+    perform dibs.refuse_staged(array[stream]);
+  end if;
   if stream <> '' and expected >= -2 and current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
     and array_dims(ids) = '[1:' || cardinality(ids) || ']' and cardinality(ids) <= 1000
     and array_dims(types) = array_dims(ids) and array_dims(data) = array_dims(ids) and array_dims(metadata) = array_dims(ids)

@@ -16,9 +16,13 @@ declare
   stream_category constant text := split_part(stream, '-', 1);
   done boolean;
   outcome text;
+  current constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 begin
+  if pg_current_xact_id_if_assigned() is not null and pg_trigger_depth() = 0 then
+    perform dibs.refuse_staged(array[stream]);
+  end if;
   if stream <> '' and expected >= -2 and message_id <> '00000000-0000-0000-0000-000000000000'
-    and current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
+    and (current or marked is null)
   then
     if marked then
       -- As lock_shared has them, which a call to it would cost twice as much.
@@ -64,7 +68,7 @@ comment on function dibs.append_shared(text, bigint, uuid, text, json, json, big
 'append with shared for one message, at a third of the price, for a transaction that ends now. Answers with the version, the global
 position and the time of the message. If it is not written, raises DB003, or 23505 where its id is recorded already: append tells
 the answer in another transaction. marked says that the category was written to in such a transaction before; if that is not so,
-raises 40001; null says that lock_shared has locked the stream already. Several calls of one transaction come in the order of their streams'' names by bytes. Does not notify: see ring. As
+raises 40001; null says that lock_shared has locked the stream already, also above READ COMMITTED. Several calls of one transaction come in the order of their streams'' names by bytes. Does not notify: see ring. As
 with append_one, the client validates the content of the messages.';
 
 grant execute on function dibs.append_shared to dibs_writer, dibs_worker, dibs_operator;

@@ -14,18 +14,36 @@ declare
   answer text;
   at text;
   seen boolean;
+  current constant boolean := current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 begin
   if not exists (select from dibs.staged x where x.xact = new.xact and x.n = new.n) then
     return null;
   end if;
   begin
     perform dibs.lock_shared(array(select distinct x.stream from dibs.staged x where x.xact = new.xact));
+    if not current then -- as append does
+      insert into dibs.removals (category, removals)
+      select distinct split_part(x.stream, '-', 1), 0 from dibs.staged x where x.xact = new.xact order by 1
+      on conflict do nothing;
+      perform from dibs.removals r
+      where r.category in (select split_part(x.stream, '-', 1) from dibs.staged x where x.xact = new.xact)
+      for share;
+    end if;
     for s in select * from dibs.staged x where x.xact = new.xact order by x.n loop
       perform dibs.append_shared(s.stream, s.expected, s.id, s.type, s.data, s.metadata, marked => null);
     end loop;
   exception
     when sqlstate 'DB003' or unique_violation then
-      perform dibs.lock_shared(array(select distinct x.stream from dibs.staged x where x.xact = new.xact)); -- again
+      if current then
+        perform dibs.lock_shared(array(select distinct x.stream from dibs.staged x where x.xact = new.xact)); -- again
+      else -- append takes the categories' locks for itself: behind a share of them, two such transactions would wait for each other
+        perform dibs.lock_category(c.name)
+        from (
+          select distinct split_part(x.stream, '-', 1) collate "C" as name, split_part(x.stream, '-', 1) || '-' collate "C" as by
+          from dibs.staged x where x.xact = new.xact
+          order by 2 offset 0
+        ) c;
+      end if;
       for s in select * from dibs.staged x where x.xact = new.xact order by x.n loop
         select a.outcome, a.stream || ' is at version ' || a.version into answer, at
         from dibs.append(array[s.stream], array[s.expected], array[1], array[s.id], array[s.type], array[s.data], array[s.metadata],

@@ -52,5 +52,5 @@ end
 $$;
 
 comment on function dibs.lock_shared(text[]) is
-'Locks streams to the end of the transaction, for one that writes to them at READ COMMITTED and is to keep no other such
+'Locks streams to the end of the transaction, for one that writes to them by append_shared and is to keep no other such
 transaction from the rest of their categories. The first one in a category keeps all others from it.';
