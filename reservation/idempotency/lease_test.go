@@ -21,8 +21,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation/idempotency"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
@@ -305,6 +307,33 @@ func TestARequestTakesOverFromAServerThatDied(t *testing.T) {
 		time.Sleep(7 * time.Second)
 		require.Equal(t, "2 true true", b.do(t.Context(), "AAA").body, "it waited the last three seconds")
 	})
+}
+
+// Its lease is over after its TTL, though the store's clock was ahead when it was granted.
+func TestARequestTakesOverFromAServerThatDiedWhileTheClockWasAhead(t *testing.T) {
+	t.Parallel()
+	for _, jump := range []struct{ wrong, right time.Duration }{{time.Minute, 0}, {24 * time.Hour, 0}, {73 * 365 * 24 * time.Hour, 0}, {0, -time.Hour}} {
+		synctest.Test(t, func(t *testing.T) {
+			var off atomic.Int64
+			off.Store(int64(jump.wrong))
+			store := must.New(messagestore.New(memory.NewWithClock(func() time.Time { return time.Now().Add(time.Duration(off.Load())) }), nil))
+			b := newBubble(t, store, &idempotency.Config{Fingerprint: func(*http.Request, []byte) (string, error) { return "f", nil }}, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusCreated)
+			})
+			dead, err := b.intents.Reserve(t.Context(), intent.Request{Scope: "public", Key: "AAA", Content: "f"})
+			require.NoError(t, err)
+			require.Equal(t, intent.Reserved, dead.Outcome)
+
+			off.Store(int64(jump.right))
+
+			began := time.Now()
+			for b.do(t.Context(), "AAA").status != http.StatusCreated {
+				require.Less(t, time.Since(began), time.Minute)
+				time.Sleep(time.Second)
+			}
+			require.Less(t, time.Since(began), 25*time.Second, "a TTL, a turn and the waits of requests")
+		})
+	}
 }
 
 func TestAResponseAfterALostLeaseIsTheWinners(t *testing.T) {

@@ -50,13 +50,14 @@ type Extended struct {
 // MessageType returns "Extended".
 func (Extended) MessageType() string { return TypeExtended }
 
-// Waiting says that a session has entered the line, or left it. The lease is as it was.
+// Waiting says that a session has entered the line, or left it, or that the store's clock was ahead of the time from which the
+// lease counts. The lease is as it was but for that.
 type Waiting struct {
 	Grant
 	Token int64 `json:"token"`
 
 	// At is the time from which the lease counts, in microseconds since 1970: the time of the last
-	// Reserved, Extended or Released.
+	// Reserved, Extended or Released, or an earlier one if the clock was ahead then.
 	At int64 `json:"at"`
 
 	// Of is the position of that message.

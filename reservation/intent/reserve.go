@@ -368,6 +368,12 @@ func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
 		answer, now, err := a.try(calls, known)
 		if err == nil {
 			a.m.outage.Works(outage.Key{By: string(a.m.category), To: "reserve"}) // as no lease may be left to say
+			if answer.Outcome == Held && a.keys[a.blocked].met.since.After(now.Add(clockTolerance)) {
+				if known, err = a.setBack(calls, now); err != nil {
+					return Answer{}, err
+				}
+				continue
+			}
 		}
 		if err != nil || answer.Outcome != Held || w == nil || over {
 			return answer, err

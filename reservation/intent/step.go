@@ -171,10 +171,12 @@ func (c *comparison) continued() {
 	}
 	switch s.Type {
 	case TypeWaiting:
-		if s.Released != before.Released || s.Of != before.Of || !s.Since.Equal(before.Since.Truncate(time.Microsecond)) {
+		since := before.Since.Truncate(time.Microsecond)
+		isSetBack := s.Since.Before(since) // the clock was ahead
+		if s.Released != before.Released || s.Of != before.Of || s.Since.After(since) {
 			c.broken(ruleTransition, leaseText(before), leaseText(s))
 		}
-		if !stood(before.Line, s.Line) {
+		if !stood(before.Line, s.Line) && (!isSetBack || !slices.Equal(before.Line, s.Line)) {
 			c.broken(ruleLine, fmt.Sprintf("one session more at the end of %q, or fewer in that order", before.Line), fmt.Sprintf("%q", s.Line))
 		}
 	case TypeConfirmed:

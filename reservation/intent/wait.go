@@ -17,6 +17,9 @@ const (
 	// did not hear of.
 	tailInterval = 100 * time.Millisecond
 
+	// clockTolerance is by how much the time from which a lease counts may be to come.
+	clockTolerance = time.Second
+
 	// leastSleep bounds the looks at an intent whose time is nearly over.
 	leastSleep = time.Millisecond
 
@@ -100,19 +103,52 @@ func (a *attempt) stand(ctx, calls context.Context, now time.Time) (time.Time, e
 // conflict.
 func (a *attempt) line(ctx context.Context, line []string) (*messagestore.Conflict, error) {
 	k := &a.keys[0]
+	return a.note(ctx, k, line, k.met.since)
+}
+
+// setBack has a lease count from now on, by the store's clock, that counts from a time to come: the clock was ahead then, or was
+// set back since. The lease's holder may be gone, and if it lives, it extends the lease before its end. It returns the time by the
+// store's clock of the state that is met then.
+func (a *attempt) setBack(ctx context.Context, now time.Time) (time.Time, error) {
+	k := &a.keys[a.blocked]
+	a.m.config.Logger.Warn().Str("stream", string(k.stream)).Str("session", k.met.Session).Dur("by", k.met.since.Sub(now)).
+		Msg("the store's clock was ahead, or was set back: the lease counts from now on")
+	met, err := a.note(ctx, k, k.met.Line, now)
+	switch {
+	case err != nil:
+		return time.Time{}, err
+	case met == nil:
+		return k.met.at.Time, nil
+	case k.met == nil:
+		return time.Time{}, nil
+	}
+	return met.Time, nil
+}
+
+// note writes to an intent that a met what is not the lease's: the line, and from when the lease counts. If the intent has moved
+// on, it returns the conflict.
+func (a *attempt) note(ctx context.Context, k *wanted, line []string, since time.Time) (*messagestore.Conflict, error) {
 	s := k.met
-	body := Waiting{s.Grant, s.token, s.since.UnixMicro(), s.of, s.released, s.by, s.reason}
+	body := Waiting{s.Grant, s.token, since.UnixMicro(), s.of, s.released, s.by, s.reason}
 	body.Line = line
 	written, met, err := a.m.store.TryWrite(ctx, k.stream, s.at.Position, messagestore.Envelope{Body: body, Metadata: s.metadata})
 	if err != nil {
 		return nil, err
 	}
-	if met != nil {
-		return met, a.meet(met.Last)
+	if met == nil {
+		next := granted(body, written, s.metadata)
+		k.meet(&next)
+		return nil, nil
 	}
-	next := granted(body, written, s.metadata)
-	k.meet(&next)
-	return nil, nil
+	k.met = nil
+	if met.Last[0] == nil {
+		return met, nil
+	}
+	if s, err = read(met.Last[0]); err != nil {
+		return nil, err
+	}
+	k.meet(s)
+	return met, nil
 }
 
 // leavers are the sessions of a manager that leave a line, by its stream. One step takes out all: if each had

@@ -173,7 +173,7 @@ var mutants = []mutant{
 	},
 	{
 		"a waiter brings a lease back", "wait.go",
-		"s.since.UnixMicro(), s.of, s.released, ", "s.since.UnixMicro(), s.of, false, ",
+		"since.UnixMicro(), s.of, s.released, ", "since.UnixMicro(), s.of, false, ",
 		[]string{"State/LineOutlivesTheRelease"},
 	},
 	{
@@ -259,7 +259,17 @@ var mutants = []mutant{
 	{
 		"a waiter that believes the clock", "reserve.go",
 		"return a.request.Wait > 0 && !time.Now()", "return false && !time.Now()",
-		[]string{"L7/WaiterOutlastsAClockThatWentBack", "L7/WaiterOutlastsAClockThatStands"},
+		[]string{"L7/WaiterOutlastsAClockThatStands"},
+	},
+	{
+		"a lease of a clock that was ahead that lasts for as long", "reserve.go",
+		"met.since.After(now.Add(clockTolerance))", "met.since.IsZero()",
+		[]string{"L7/ALeaseOfAClockThatWasAheadEndsInItsTime"},
+	},
+	{
+		"a lease of a clock that was ahead that is over", "wait.go",
+		"a.note(ctx, k, k.met.Line, now)", "a.note(ctx, k, k.met.Line, now.Add(-time.Hour))",
+		[]string{"L7/WaiterOutlastsAClockThatWentBack", "L7/ALeaseOfAClockThatWasAheadEndsInItsTime"},
 	},
 	{
 		"a waiter that takes an extension for silence", "reserve.go",
