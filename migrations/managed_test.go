@@ -89,6 +89,10 @@ func (m managed) makeRoles() {
 	var sql bytes.Buffer
 	require.NoError(m.t, migrations.PrintRoles(&sql))
 	m.exec(m.superuser, sql.String())
+	m.exec(m.superuser, "alter role message_store set lock_timeout = '3s'")
+	m.exec(m.superuser, sql.String()) // also where another database has them: they stay as they are
+	require.Equal(m.t, []string{"lock_timeout=3s"}, one[[]string](m.t, connect(m.t, m.superuser),
+		"select array(select s from unnest(rolconfig) s where starts_with(s, 'lock_timeout')) from pg_roles where rolname = 'message_store'"))
 }
 
 func (m managed) requireDenied(url string) {
