@@ -109,6 +109,35 @@ func TestTutorialShowsTheFirstService(t *testing.T) {
 	}
 }
 
+// A module that is not published is found by a replacement alone, so the README has one for each that services import.
+func TestReadmeNamesEachModuleOfAService(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules, err := filepath.Glob("*/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, deep := range []string{"*/*/go.mod", "*/*/*/go.mod"} {
+		found, err := filepath.Glob(deep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		modules = append(modules, found...)
+	}
+	ours := []string{"bench", "internal", "soak", "tools"}
+	for _, file := range modules {
+		dir := filepath.ToSlash(filepath.Dir(file))
+		if first, _, _ := strings.Cut(dir, "/"); slices.Contains(ours, first) {
+			continue
+		}
+		if line := "\ngo mod edit -replace github.com/dibs-go/dibs/" + dir + "=../dibs/" + dir + "\n"; !bytes.Contains(readme, []byte(line)) {
+			t.Errorf("README.md: no replacement of the module %s", dir)
+		}
+	}
+}
+
 // A page shows a file of the tree under its path: `examples/ticketing/http.go`: and then a block.
 func TestPagesShowFilesAsTheyAre(t *testing.T) {
 	const least = 2
