@@ -169,7 +169,7 @@ func TestPagesShowCodeThatIsTested(t *testing.T) {
 	for page, dirs := range map[string][]string{
 		"docs/evolving.md":  {"examples/evolving"},
 		"docs/intents.md":   {"reservation/intent/intenttest", "reservation/idempotency"},
-		"docs/testing.md":   {"examples/firstservice", "examples/ticketing"},
+		"docs/testing.md":   {"examples/firstservice", "examples/ticketing", "inbox", "outbox", "queue", "saga"},
 		"docs/messaging.md": {"brokers/nats", "brokers/redis", "examples/booking", "examples/transfer", "inbox", "outbox", "saga"},
 	} {
 		text, err := os.ReadFile(page)
