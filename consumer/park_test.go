@@ -128,7 +128,7 @@ func TestAMessageThatFailsAfterItWasRedrivenIsParkedAgain(t *testing.T) {
 	first := parkedOf(t, store, account, "ledger")[0]
 	for again := range 2 {
 		require.Equal(t, 1, redrive(t, store, &journal{}))
-		write(t, store, "account:position-ledger+0", raw("Recorded", `{"position": 0}`))
+		write(t, store, "account:position-ledger+0", raw("Recorded", `{"position": 0, "after": "0193a2b4-5c6d-7e8f-9a0b-1c2d3e4f5a6b"}`))
 		log.Reset()
 
 		require.NoError(t, newConsumer(t, store, always(errBroken), config).CatchUp(t.Context()))

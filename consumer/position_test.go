@@ -102,6 +102,10 @@ func TestACorruptPositionStopsTheConsumer(t *testing.T) {
 		{"account:position-ledger+0", raw("Recorded", `{"position": null}`), "it has no position"},
 		{"account:position-ledger+0", raw("Recorded", `{}`), "it has no position"},
 		{"account:position-ledger+0", raw("Recorded", `{"position": 2, "after": "none"}`), `it is not like {"position": 3}`},
+		{"account:position-ledger+0", raw("Recorded", `{"position": 2}`), "it does not name the message before its position, and one before it did"},
+		{"account:position-ledger+0", raw("Recorded", `{"position": 0}`), "it does not name the message before its position, and one before it did"},
+		{"account:position-ledger+0", raw("Recorded", `{"position": 1, "after": null}`), "it does not name the message before its position, and one before it did"},
+		{"account:position-ledger+0", raw("Recorded", `{"position": 1, "after": "00000000-0000-0000-0000-000000000000"}`), "it does not name the message before its position"},
 		{"account:position-ledger+0", raw("Deposited", `{"position": 1}`), "its type is Deposited, not Recorded"},
 		{"account:position-ledger", raw("Started", `{"start": -1}`), "start -1 is less than 0"},
 		{"account:position-ledger", raw("Started", `{}`), "it has no start"},
@@ -130,7 +134,7 @@ func TestAPositionAheadOfTheStoreStopsTheConsumer(t *testing.T) {
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
 	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
-	write(t, store, "account:position-ledger+0", raw("Recorded", `{"position": 3}`)) // 2 is at the end
+	write(t, store, "account:position-ledger+0", raw("Recorded", `{"position": 3, "after": "0193a2b4-5c6d-7e8f-9a0b-1c2d3e4f5a6b"}`)) // 2 is at the end
 	c := newConsumer(t, store, &journal{}, nil)
 
 	err := runForAWhile(t, c)
@@ -426,4 +430,20 @@ func FuzzARecordedPositionIsNeverGuessed(f *testing.F) {
 		require.Contains(t, []int64{0, 1, 2}, position)
 		require.Len(t, j.all(), map[bool]int{true: 1, false: 0}[position < 2])
 	})
+}
+
+// Two checkpoints that name no message are as little as one, for a program that joins and for one that looks.
+func TestACheckpointThatNamesNoMessageIsRefusedHoweverManyThereAre(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	write(t, store, "account-1", Deposited{1}, Deposited{2})
+	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
+	for range 3 {
+		write(t, store, "account:position-ledger+0", raw("Recorded", `{"position": 1}`))
+	}
+
+	err := newConsumer(t, store, &journal{}, nil).CatchUp(t.Context())
+
+	require.ErrorIs(t, err, consumer.ErrPositionCorrupt)
+	require.ErrorIs(t, positionsNow(t, store, account)[0].PositionErr, consumer.ErrPositionCorrupt)
 }

@@ -607,7 +607,7 @@ func TestAResetMendsAPositionThatIsAhead(t *testing.T) {
 	store := newStore()
 	write(t, store, "account-1", Deposited{1}, Deposited{2})
 	require.NoError(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()))
-	write(t, store, positions.Stream("ledger").With("0"), raw("Recorded", `{"position": 1000}`))
+	write(t, store, positions.Stream("ledger").With("0"), raw("Recorded", `{"position": 1000, "after": "0193a2b4-5c6d-7e8f-9a0b-1c2d3e4f5a6b"}`))
 	require.ErrorIs(t, newConsumer(t, store, &journal{}, nil).CatchUp(t.Context()), consumer.ErrPositionAhead)
 
 	_, err := operate.Consumer(store, account, "ledger").Reset(t.Context(), 2)

@@ -284,6 +284,12 @@ func (t *Target) placed(ctx context.Context, of checkpoint.Generation) (p placed
 	}
 	p.last = last
 	group, err := checkpoint.DecodeGroup(last)
+	if err == nil {
+		err = t.log.CheckAfter(ctx, last, group.Lowest(), p.at)
+	}
+	if err != nil && !errors.Is(err, checkpoint.ErrCorrupt) {
+		return p, err
+	}
 	if err != nil {
 		p.err = err
 		return p, nil //nolint:nilerr // it is in the place

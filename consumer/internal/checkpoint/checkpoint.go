@@ -116,6 +116,37 @@ func decodeRecorded(m *messagestore.Message) (recorded, error) {
 	return r, nil
 }
 
+// CheckAfter returns a [*CorruptError] for the checkpoint in the last message of a stream if it does not name the
+// message before its position, and one before it does, or start, where the generation starts: a consumer that has
+// written a name writes one each time, so another has written this. Those before it that were known at a version
+// are not read again.
+func (l Log) checkAfter(ctx context.Context, last *messagestore.Message, at, start Checkpoint, known messagestore.Version) error {
+	const rule = "it does not name the message before its position, and one before it did"
+	switch {
+	case at.After != uuid.Nil:
+		return nil
+	case start.After != uuid.Nil:
+		return corrupt(last, rule)
+	}
+	for m, err := range l.ReadStream(ctx, last.Stream, max(known, 0)) {
+		if err != nil {
+			return fmt.Errorf("read checkpoints: %w", err)
+		}
+		if m.Position >= last.Position {
+			break
+		}
+		if group, err := DecodeGroup(m); err == nil && group.Lowest().After != uuid.Nil {
+			return corrupt(last, rule)
+		}
+	}
+	return nil
+}
+
+// CheckAfter is the check of a run that begins.
+func (l Log) CheckAfter(ctx context.Context, last *messagestore.Message, at, start Checkpoint) error {
+	return l.checkAfter(ctx, last, at, start, messagestore.NoStream)
+}
+
 func decode(m *messagestore.Message, messageType string, into any) error {
 	if m.IsTombstone() {
 		return corrupt(m, "the stream was deleted")

@@ -63,7 +63,7 @@ func (l Log) Join(ctx context.Context, me Member, guest bool, before messagestor
 	if guest && p.Paused() {
 		return nil, ErrPaused
 	}
-	p.seat = &seat{me: me}
+	p.seat, p.version = &seat{me: me}, messagestore.NoStream
 	for {
 		if err := p.meet(ctx, start); err != nil {
 			return nil, err
@@ -133,9 +133,14 @@ func (p *Place) meet(ctx context.Context, start Checkpoint) error {
 	case err != nil:
 		return fmt.Errorf("read checkpoint: %w", err)
 	}
-	if p.group, err = DecodeGroup(m); err != nil {
+	group, err := DecodeGroup(m)
+	if err == nil {
+		err = p.log.checkAfter(ctx, m, group.Lowest(), start, p.version)
+	}
+	if err != nil {
 		return err
 	}
+	p.group = group
 	p.version, p.at, p.written = m.Position, m.Time, m.GlobalPosition
 	p.read(m.Time)
 	return nil
