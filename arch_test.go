@@ -80,7 +80,7 @@ var imports = map[string][]string{
 	"outbox":                           {"logger", "messagestore", "messagestore/queuing", "handler", "queue", "internal/backoff", "internal/disposition", "internal/panics", "internal/text", "internal/work"},
 	"saga/internal/event":              {"messagestore"},
 	"saga":                             {"logger", "messagestore", "messagestore/queuing", "messagestore/retention", "handler", "reservation", "saga/internal/event", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/keys", "internal/outage", "internal/riding", "internal/wakeups", "internal/work", "internal/panics", "internal/text"},
-	"entity":                           {"logger", "messagestore", "internal/disposition", "internal/messagetype", "internal/snapshots", "upcast", "internal/text"},
+	"entity":                           {"logger", "messagestore", "internal/disposition", "internal/exactjson", "internal/messagetype", "internal/snapshots", "upcast", "internal/text"},
 	"internal/pgtest":                  {"migrations", "internal/await"},
 	"internal/once":                    {"messagestore", "internal/exactjson"},
 	"internal/pgproxy":                 {},

@@ -59,7 +59,8 @@ type Snapshot struct {
 	Every int
 
 	// Tag is the version of the copies, their schema version. Change it whenever the entity's type or its
-	// projection changes: copies with another tag are passed over. It is UTF-8 without U+0000, at most
+	// projection changes: copies with another tag are passed over, and so are those that do not encode to
+	// themselves, as where they lack a field. It is UTF-8 without U+0000, at most
 	// 255 bytes.
 	//
 	// Defaults to "".

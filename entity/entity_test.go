@@ -485,6 +485,10 @@ func TestASnapshotThatDoesNotFitIsPassedOver(t *testing.T) {
 		"no JSON of ours":   `{"version":"x","last":"%s"}`,
 		"a version ahead":   `{"entity":{"Items":[99]},"version":9,"last":"%s","tag":"v2"}`,
 		"another's content": `{"%s":1}`,
+		"an empty entity":   `{"entity":{},"version":0,"last":"%s","tag":"v2"}`,
+		"null":              `{"entity":null,"version":0,"last":"%s","tag":"v2"}`,
+		"other fields":      `{"entity":{"items":[99]},"version":0,"last":"%s","tag":"v2"}`,
+		"a field more":      `{"entity":{"Items":[99],"More":1},"version":0,"last":"%s","tag":"v2"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/snapshots"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -67,6 +68,11 @@ func FuzzASnapshotIsRestoredOrPassedOver(f *testing.F) {
 			require.GreaterOrEqual(t, restored.version, messagestore.Version(0))
 			require.Equal(t, restored.version, restored.kept)
 			require.False(t, restored.deleted)
+			var copied struct{ Entity json.RawMessage }
+			require.NoError(t, json.Unmarshal(data, &copied))
+			raw, err := json.Marshal(restored.entity)
+			require.NoError(t, err)
+			require.True(t, exactjson.Equal(raw, copied.Entity), "%s", data)
 			requireRestored(t, restored, tag)
 		}
 		if tagRule(tag) != "" {

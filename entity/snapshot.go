@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/snapshots"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -17,7 +18,7 @@ func (s *Store[T]) snapshots(stream messagestore.StreamName) bool {
 }
 
 // snapshot returns the last snapshot of stream, or an empty state if its tag or its content
-// does not fit. The read of the stream shows whether the stream has the snapshot's message.
+// does not fit, which any writer of the store may have written. The read of the stream shows whether the stream has the snapshot's message.
 func (s *Store[T]) snapshot(ctx context.Context, stream messagestore.StreamName) (state[T], error) {
 	none := empty[T]()
 	m, err := s.messages.Last(ctx, snapshots.Stream(stream))
@@ -39,8 +40,13 @@ func restore[T any](m *messagestore.Message, tag string) (restored state[T], ok 
 		return restored, false
 	}
 	restored = state[T]{version: copied.Version, last: copied.Last, kept: copied.Version}
-	err = json.Unmarshal(copied.Entity, &restored.entity)
-	return restored, err == nil
+	if err = json.Unmarshal(copied.Entity, &restored.entity); err != nil {
+		return restored, false
+	}
+	// What this type has written encodes to itself. An object without its fields, or with others, does not:
+	// decoding would make an empty entity of it.
+	raw, err := encode(restored.entity)
+	return restored, err == nil && exactjson.Equal(raw, copied.Entity)
 }
 
 // keep writes a snapshot of loaded.

@@ -214,7 +214,7 @@ func (c *call) handle(ctx context.Context, lease *intent.Lease) (any, error) {
 	if c.large = c.large || !ok; c.large { // the request is done: it is answered, now and each time, that its response is too large
 		c.m.config.Logger.Warn().Str("stream", string(lease.Stream())).Int("status", response.Status).Int("limit", c.m.config.MaxResponse).
 			Msg("response refused: it is too large to keep, and the request is done")
-		raw, _ = exactjson.Marshal(tooLarge(c.id, response.Status)) // of numbers and a sum
+		raw, _ = exactjson.Marshal(c.m.forms.tooLarge(c.id, response.Status)) // of numbers and a sum
 	}
 	c.own = raw
 	return raw, nil
@@ -236,7 +236,7 @@ func (c *call) encode(r Response) (json.RawMessage, bool) {
 	size := len(r.Body)
 	for name, values := range r.Header {
 		for _, value := range values {
-			if c.m.kept[http.CanonicalHeaderKey(name)] {
+			if c.m.forms.kept[http.CanonicalHeaderKey(name)] {
 				size += len(name) + len(value)
 			}
 		}
@@ -244,7 +244,7 @@ func (c *call) encode(r Response) (json.RawMessage, bool) {
 	if size > c.m.config.MaxResponse {
 		return nil, false
 	}
-	raw, err := exactjson.Marshal(encode(c.id, r, c.m.kept))
+	raw, err := exactjson.Marshal(c.m.forms.encode(c.id, r))
 	return raw, err == nil && len(raw) <= maxStored
 }
 
@@ -324,7 +324,7 @@ func (c *call) send(i intent.Intent, replayed bool) {
 		refuse(c.w, http.StatusConflict, problemNotKept, "the request is done, and its response was removed")
 		return
 	}
-	response, ok, err := decode(c.id, i.Result)
+	response, ok, err := c.m.forms.decode(c.id, i.Result)
 	switch {
 	case err != nil:
 		c.m.config.Logger.Error().Str("error", text.Log(err)).Str("stream", string(i.Stream)).Msg("stored response")

@@ -33,6 +33,9 @@ func TestAConfigurationOutOfBoundsIsRefused(t *testing.T) {
 		"the replayed header": {idempotency.Config{Scope: idempotency.Public, Headers: []string{"Idempotent-Replayed"}}, "Headers"},
 		"no header":           {idempotency.Config{Scope: idempotency.Public, Headers: []string{""}}, "Headers"},
 		"a header of a line":  {idempotency.Config{Scope: idempotency.Public, Headers: []string{"a\nb"}}, "Headers"},
+		"a short secret":      {idempotency.Config{Scope: idempotency.Public, Secret: []byte("fifteen letters")}, "Secret"},
+		"an empty secret":     {idempotency.Config{Scope: idempotency.Public, Secret: []byte{}}, "Secret"},
+		"a short old secret":  {idempotency.Config{Scope: idempotency.Public, OldSecrets: [][]byte{nil, {1}}}, "OldSecrets"},
 		"no methods":          {idempotency.Config{Scope: idempotency.Public, Methods: []string{}}, "Methods"},
 		"a method that no request has": {
 			idempotency.Config{Scope: idempotency.Public, Methods: []string{"post"}}, "Methods",

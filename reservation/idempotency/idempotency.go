@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,6 +43,8 @@ const (
 
 	// maxStored is the greatest size of an intent's result.
 	maxStored = 512 << 10
+
+	minSecret = 16
 
 	// waiting is how many requests wait at once for the response of another.
 	waiting = 256
@@ -86,6 +89,22 @@ type Config struct {
 	//
 	// Defaults to none.
 	Headers []string
+
+	// Secret signs each stored response, with HMAC-SHA256: at least 16 bytes, the same in all processes. Without
+	// it a program that may write to the store can put any response, with the headers that are stored, in the
+	// place of one: the sum over it is no secret. With it such a response is answered with 500,
+	// response-corrupt, as one is that was stored without it or with another: see OldSecrets.
+	//
+	// Defaults to none.
+	Secret []byte
+
+	// OldSecrets may have signed responses that are still replayed. An empty one stands for those without a
+	// signature. To change the secret of a service that runs, name the new one here in every process, then
+	// have it change places with Secret in every process, and take the old one away when no key of its time comes
+	// any more.
+	//
+	// Defaults to none.
+	OldSecrets [][]byte
 
 	// Keep reports whether a response with a status is stored.
 	//
@@ -134,7 +153,7 @@ func Public(*http.Request) (string, error) { return "public", nil }
 type Middleware struct {
 	intents *intent.Manager
 	config  Config
-	kept    map[string]bool
+	forms   forms
 	methods map[string]bool
 	waiting chan struct{}
 }
@@ -143,7 +162,7 @@ type Middleware struct {
 // error names all mistakes in the configuration, and matches [ErrInvalidConfig] and
 // [messagestore.ErrInvalid].
 func New(intents *intent.Manager, config *Config) (*Middleware, error) {
-	m := &Middleware{intents: intents, kept: map[string]bool{}, methods: map[string]bool{}, waiting: make(chan struct{}, waiting)}
+	m := &Middleware{intents: intents, forms: forms{kept: map[string]bool{}}, methods: map[string]bool{}, waiting: make(chan struct{}, waiting)}
 	if config != nil {
 		m.config = *config
 	}
@@ -215,7 +234,7 @@ func (m *Middleware) validate() error {
 		mistake("MaxResponse", c.MaxResponse, fmt.Sprintf("it is between %d and %d bytes", minMaxResponse, maxMaxResponse))
 	}
 	for _, name := range append(KeptHeaders(), c.Headers...) {
-		m.kept[http.CanonicalHeaderKey(name)] = true
+		m.forms.kept[http.CanonicalHeaderKey(name)] = true
 	}
 	for _, name := range c.Headers {
 		if !isToken(name) {
@@ -223,8 +242,19 @@ func (m *Middleware) validate() error {
 		}
 	}
 	for _, name := range neverKept {
-		if m.kept[http.CanonicalHeaderKey(name)] {
+		if m.forms.kept[http.CanonicalHeaderKey(name)] {
 			mistake("Headers", name, "it belongs to one client or one connection, and is never stored")
+		}
+	}
+	m.forms.secrets = [][]byte{slices.Clone(c.Secret)}
+	for i, secret := range append([][]byte{c.Secret}, c.OldSecrets...) {
+		field := "Secret"
+		if i > 0 {
+			field = "OldSecrets"
+			m.forms.secrets = append(m.forms.secrets, slices.Clone(secret))
+		}
+		if len(secret) > 0 && len(secret) < minSecret || i == 0 && c.Secret != nil && len(secret) == 0 {
+			mistake(field, nil, fmt.Sprintf("at least %d bytes", minSecret)) // which are in no log
 		}
 	}
 	if len(c.Methods) == 0 {

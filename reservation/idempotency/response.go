@@ -2,7 +2,8 @@ package idempotency
 
 import (
 	"bytes"
-	"crypto/subtle"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -80,12 +81,18 @@ type field struct {
 	Bytes []byte `json:"bytes,omitempty"` // the value, where it is not UTF-8
 }
 
+// forms are the stored responses of a middleware.
+type forms struct {
+	kept    map[string]bool // canonical names of header fields
+	secrets [][]byte        // the first signs, and each may have signed; an empty one is none
+}
+
 // encode returns the form of the response to a key's request, with the headers that are kept.
-func encode(id identity, r Response, kept map[string]bool) form {
+func (s forms) encode(id identity, r Response) form {
 	f := form{Version: formVersion, Status: r.Status}
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
 		canonical := http.CanonicalHeaderKey(name)
-		if !kept[canonical] {
+		if !s.kept[canonical] {
 			continue
 		}
 		for _, value := range r.Header[name] {
@@ -93,14 +100,14 @@ func encode(id identity, r Response, kept map[string]bool) form {
 		}
 	}
 	f.Text, f.Bytes = pack(r.Body)
-	f.Sum = f.sum(id)
+	f.Sum = f.sum(id, s.secrets[0])
 	return f
 }
 
 // tooLarge returns the form of a response that is not kept.
-func tooLarge(id identity, status int) form {
+func (s forms) tooLarge(id identity, status int) form {
 	f := form{Version: formVersion, Status: status, TooLarge: true}
-	f.Sum = f.sum(id)
+	f.Sum = f.sum(id, s.secrets[0])
 	return f
 }
 
@@ -143,8 +150,9 @@ func pack(body []byte) (text string, raw []byte) {
 	return string(body), nil
 }
 
-// decode returns the response of a stored result. It is not ok if the response was not kept.
-func decode(id identity, raw json.RawMessage) (r Response, ok bool, err error) {
+// decode returns the response of a stored result, with the headers that are kept: any writer of the store may
+// have written another. It is not ok if the response was not kept.
+func (s forms) decode(id identity, raw json.RawMessage) (r Response, ok bool, err error) {
 	var version struct {
 		Version *int `json:"version"`
 	}
@@ -165,8 +173,8 @@ func decode(id identity, raw json.RawMessage) (r Response, ok bool, err error) {
 		return r, false, corrupt("%v", err)
 	}
 	switch {
-	case subtle.ConstantTimeCompare([]byte(f.Sum), []byte(f.sum(id))) != 1:
-		return r, false, corrupt("its sum is another: it was changed, or belongs to another key")
+	case !slices.ContainsFunc(s.secrets, func(secret []byte) bool { return hmac.Equal([]byte(f.Sum), []byte(f.sum(id, secret))) }):
+		return r, false, corrupt("its sum is another: it was changed, belongs to another key, or was made with another secret")
 	case f.Status < 200 || f.Status > 999:
 		return r, false, corrupt("status: %d is none", f.Status)
 	case f.Text != "" && len(f.Bytes) > 0:
@@ -180,13 +188,16 @@ func decode(id identity, raw json.RawMessage) (r Response, ok bool, err error) {
 		r.Body = []byte(f.Text)
 	}
 	for _, line := range f.Header {
-		r.Header.Add(line.Name, line.value())
+		if line = newField(http.CanonicalHeaderKey(line.Name), line.value()); s.kept[line.Name] {
+			r.Header.Add(line.Name, line.value())
+		}
 	}
 	return r, true, nil
 }
 
-// sum covers every field, and the key: a response that is moved to another key is corrupt.
-func (f form) sum(id identity) string {
+// sum covers every field, and the key: a response that is moved to another key is corrupt. With a secret it is an
+// HMAC.
+func (f form) sum(id identity, secret []byte) string {
 	parts := [][]byte{
 		[]byte("response"), []byte(strconv.Itoa(f.Version)), []byte(id.scope), []byte(id.key), []byte(strconv.Itoa(f.Status)),
 		[]byte(strconv.FormatBool(f.TooLarge)), []byte(f.Text), f.Bytes,
@@ -194,7 +205,13 @@ func (f form) sum(id identity) string {
 	for _, line := range f.Header {
 		parts = append(parts, []byte(line.Name), []byte(line.Value), line.Bytes)
 	}
-	return base64.RawURLEncoding.EncodeToString(hash(parts...))
+	sum := hash(parts...)
+	if len(secret) > 0 {
+		mac := hmac.New(sha256.New, secret)
+		mac.Write(sum)
+		sum = mac.Sum(nil)
+	}
+	return base64.RawURLEncoding.EncodeToString(sum)
 }
 
 // An identity names an intent.

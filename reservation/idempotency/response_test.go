@@ -15,12 +15,12 @@ import (
 
 var payment = identity{"client-1", "29401/1998-12"}
 
-func keeping(names ...string) map[string]bool {
+func keeping(names ...string) forms {
 	kept := map[string]bool{}
 	for _, name := range append(names, keptHeaders...) {
 		kept[http.CanonicalHeaderKey(name)] = true
 	}
-	return kept
+	return forms{kept, [][]byte{nil}}
 }
 
 func stored(t testing.TB, f form) json.RawMessage {
@@ -44,9 +44,9 @@ func TestAStoredResponseIsTheSameByteForByte(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			header := http.Header{"Content-Type": {"a/b"}, "Link": {"<1>", "<2>"}, "Etag": {"\"\xe9\""}, "Location": {""}}
-			f := encode(payment, Response{Status: 201, Header: header, Body: body}, keeping())
+			f := keeping().encode(payment, Response{Status: 201, Header: header, Body: body})
 
-			r, ok, err := decode(payment, stored(t, f))
+			r, ok, err := keeping().decode(payment, stored(t, f))
 
 			require.NoError(t, err)
 			require.True(t, ok)
@@ -74,7 +74,7 @@ func TestABodyIsStoredInItsShorterForm(t *testing.T) {
 func TestTheLargestResponseFitsIntoAnIntent(t *testing.T) {
 	t.Parallel()
 	for _, c := range []byte{'a', '"', 1, 0, 0xff} {
-		f := encode(payment, Response{Status: 200, Body: bytes.Repeat([]byte{c}, maxMaxResponse)}, keeping())
+		f := keeping().encode(payment, Response{Status: 200, Body: bytes.Repeat([]byte{c}, maxMaxResponse)})
 
 		require.LessOrEqual(t, len(stored(t, f)), maxStored)
 	}
@@ -87,7 +87,7 @@ func TestOnlyHeadersThatAreListedAreStored(t *testing.T) {
 		"X-Request-Id": {"1"}, "X-Payment": {"1"},
 	}
 
-	r, _, err := decode(payment, stored(t, encode(payment, Response{Status: 200, Header: header}, keeping("x-payment"))))
+	r, _, err := keeping("x-payment").decode(payment, stored(t, keeping("x-payment").encode(payment, Response{Status: 200, Header: header})))
 
 	require.NoError(t, err)
 	require.Equal(t, http.Header{"Content-Type": {"a/b"}, "X-Payment": {"1"}}, r.Header)
@@ -95,7 +95,7 @@ func TestOnlyHeadersThatAreListedAreStored(t *testing.T) {
 
 func TestALineEndInAHeaderIsASpace(t *testing.T) {
 	t.Parallel()
-	r, _, err := decode(payment, stored(t, encode(payment, Response{Status: 200, Header: http.Header{"Link": {"a\r\nSet-Cookie: b"}}}, keeping())))
+	r, _, err := keeping().decode(payment, stored(t, keeping().encode(payment, Response{Status: 200, Header: http.Header{"Link": {"a\r\nSet-Cookie: b"}}})))
 
 	require.NoError(t, err)
 	require.Equal(t, "a  Set-Cookie: b", r.Header.Get("Link"))
@@ -103,7 +103,7 @@ func TestALineEndInAHeaderIsASpace(t *testing.T) {
 
 func TestAResponseThatWasTooLargeIsRememberedAsThat(t *testing.T) {
 	t.Parallel()
-	r, ok, err := decode(payment, stored(t, tooLarge(payment, 201)))
+	r, ok, err := keeping().decode(payment, stored(t, keeping().tooLarge(payment, 201)))
 
 	require.NoError(t, err)
 	require.False(t, ok)
@@ -125,7 +125,7 @@ func TestResponsesOfOlderReleasesAreReplayed(t *testing.T) {
 		raw, err := os.ReadFile(file)
 		require.NoError(t, err)
 
-		r, ok, err := decode(payment, raw)
+		r, ok, err := keeping().decode(payment, raw)
 
 		require.NoError(t, err, file)
 		require.Equal(t, want[filepath.Base(file)], r, file)
@@ -135,7 +135,7 @@ func TestResponsesOfOlderReleasesAreReplayed(t *testing.T) {
 
 func TestAResponseThatWasChangedIsCorrupt(t *testing.T) {
 	t.Parallel()
-	f := encode(payment, Response{201, http.Header{"Link": {"a"}, "Location": {"b"}}, []byte("paid")}, keeping())
+	f := keeping().encode(payment, Response{201, http.Header{"Link": {"a"}, "Location": {"b"}}, []byte("paid")})
 	change := func(change func(*form)) json.RawMessage {
 		changed := f
 		changed.Header = append([]field(nil), f.Header...)
@@ -154,9 +154,9 @@ func TestAResponseThatWasChangedIsCorrupt(t *testing.T) {
 		"too large":             change(func(f *form) { f.TooLarge = true }),
 		"the sum":               change(func(f *form) { f.Sum = "A" + f.Sum[1:] }),
 		"no sum":                change(func(f *form) { f.Sum = "" }),
-		"a newer version":       change(func(f *form) { f.Version = 2; f.Sum = f.sum(payment) }),
+		"a newer version":       change(func(f *form) { f.Version = 2; f.Sum = f.sum(payment, nil) }),
 		"no version":            change(func(f *form) { f.Version = 0 }),
-		"a status that is none": change(func(f *form) { f.Status = 42; f.Sum = f.sum(payment) }),
+		"a status that is none": change(func(f *form) { f.Status = 42; f.Sum = f.sum(payment, nil) }),
 		"a field more":          json.RawMessage(strings.Replace(string(stored(t, f)), "{", `{"more":1,`, 1)),
 		"half":                  stored(t, f)[:20],
 		"nothing":               nil,
@@ -167,7 +167,7 @@ func TestAResponseThatWasChangedIsCorrupt(t *testing.T) {
 		"another program's too": json.RawMessage(`{"version":"1"}`),
 		"Base64 that is none":   json.RawMessage(`{"version":1,"status":200,"bytes":"*"}`),
 	} {
-		_, ok, err := decode(payment, raw)
+		_, ok, err := keeping().decode(payment, raw)
 
 		require.ErrorIs(t, err, errCorrupt, name)
 		require.False(t, ok, name)
@@ -177,21 +177,69 @@ func TestAResponseThatWasChangedIsCorrupt(t *testing.T) {
 // Another client's response is never replayed, even if an operator copied it.
 func TestAResponseOfAnotherKeyIsCorrupt(t *testing.T) {
 	t.Parallel()
-	raw := stored(t, encode(payment, Response{Status: 201}, nil))
+	raw := stored(t, keeping().encode(payment, Response{Status: 201}))
 	for _, other := range []identity{{"client-2", payment.key}, {payment.scope, "other"}, {"client", "-129401/1998-12"}, {"", ""}} {
-		_, _, err := decode(other, raw)
+		_, _, err := keeping().decode(other, raw)
 
 		require.ErrorIs(t, err, errCorrupt)
 	}
 }
 
+// A program that may write to the store has all that the sum is made of.
+func TestAForgedResponseHasNoHeaderThatIsNeverStored(t *testing.T) {
+	t.Parallel()
+	f := form{Version: formVersion, Status: 200, Text: "paid", Header: []field{
+		{Name: "Set-Cookie", Value: "session=1"}, {Name: "set-cookie", Value: "session=2"}, {Name: "Content-Length", Value: "1"}, {Name: "Transfer-Encoding", Value: "chunked"},
+		{Name: "X-Other", Value: "1"}, {Name: "Idempotent-Replayed", Value: "false"}, {Name: "", Value: "1"}, {Name: "a b", Value: "1"},
+		{Name: "content-type", Value: "a/b"}, {Name: "Link", Value: "a\r\nSet-Cookie: b"}, {Name: "Location", Bytes: []byte("c\r\nd")},
+	}}
+	f.Sum = f.sum(payment, nil)
+
+	r, ok, err := keeping().decode(payment, stored(t, f))
+
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, http.Header{"Content-Type": {"a/b"}, "Link": {"a  Set-Cookie: b"}, "Location": {"c  d"}}, r.Header)
+}
+
+func TestWithASecretNoOtherProgramMakesAResponse(t *testing.T) {
+	t.Parallel()
+	first, second := []byte("the first secret"), []byte("the second secret")
+	with := func(secrets ...[]byte) forms { return forms{keeping().kept, secrets} }
+	response := Response{Status: 201, Body: []byte("paid")}
+	reads := func(s forms, f form) bool {
+		_, _, err := s.decode(payment, stored(t, f))
+		if err != nil {
+			require.ErrorIs(t, err, errCorrupt)
+		}
+		return err == nil
+	}
+	for name, make := range map[string]func(forms) form{
+		"a response": func(s forms) form { return s.encode(payment, response) },
+		"too large":  func(s forms) form { return s.tooLarge(payment, 201) },
+	} {
+		unsigned, old, signed := make(with(nil)), make(with(first)), make(with(second, first))
+
+		require.True(t, reads(with(second), signed), name)
+		require.False(t, reads(with(second), old), name)
+		require.False(t, reads(with(second), unsigned), name)
+		require.False(t, reads(with(nil), signed), name)
+		require.True(t, reads(with(second, first), old), "%s: while the secret changes", name)
+		require.False(t, reads(with(second, first), unsigned), name)
+		require.True(t, reads(with(second, first, nil), unsigned), "%s: from before there was one", name)
+		moved, _, err := with(second).decode(identity{payment.scope, "other"}, stored(t, signed))
+		require.ErrorIs(t, err, errCorrupt, name)
+		require.Zero(t, moved, name)
+	}
+}
+
 func FuzzAStoredResponseIsReadOrCorrupt(f *testing.F) {
-	f.Add([]byte(stored(f, encode(payment, Response{201, http.Header{"Link": {"a"}}, []byte("paid")}, keeping()))), uint8(0))
-	f.Add([]byte(stored(f, tooLarge(payment, 200))), uint8(3))
+	f.Add([]byte(stored(f, keeping().encode(payment, Response{201, http.Header{"Link": {"a"}}, []byte("paid")}))), uint8(0))
+	f.Add([]byte(stored(f, keeping().tooLarge(payment, 200))), uint8(3))
 	f.Add([]byte(`{"version":1}`), uint8(1))
 	f.Add([]byte(base64.StdEncoding.EncodeToString([]byte("x"))), uint8(2))
 	f.Fuzz(func(t *testing.T, raw []byte, status uint8) {
-		if r, _, err := decode(payment, raw); err != nil {
+		if r, _, err := keeping().decode(payment, raw); err != nil {
 			require.ErrorIs(t, err, errCorrupt)
 		} else {
 			require.GreaterOrEqual(t, r.Status, 200)
@@ -199,7 +247,7 @@ func FuzzAStoredResponseIsReadOrCorrupt(f *testing.F) {
 
 		// The same bytes as a body, and as a header, come back as they were.
 		in := Response{200 + int(status), http.Header{"Link": {string(raw)}}, raw}
-		out, ok, err := decode(payment, stored(t, encode(payment, in, keeping())))
+		out, ok, err := keeping().decode(payment, stored(t, keeping().encode(payment, in)))
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.Equal(t, string(in.Body), string(out.Body))
