@@ -104,5 +104,9 @@ func (s *state) signalOf(name string, received event.Received) (json.RawMessage,
 	if received.Late {
 		return nil, &StepError{Step: name, Reason: "no signal came in time"}
 	}
-	return s.signals[name][received.Index], nil
+	signals := s.signals[name]
+	if received.Index < 0 || received.Index >= len(signals) { // any writer of the store may have written it
+		return nil, suspend(event.WhyInvalid, name, fmt.Errorf("its record has signal %d of %d", received.Index, len(signals)))
+	}
+	return signals[received.Index], nil
 }

@@ -247,3 +247,34 @@ func TestASignalThatComesWithTheEndOfItsTimeCounts(t *testing.T) {
 		require.Equal(t, "Started, Waiting approved, Signalled approved, Received approved, Completed", strings.Join(events(t, store, "7"), ", "))
 	})
 }
+
+// Any writer of the store may have written the record of a signal.
+func TestARecordOfASignalThatNeverCameSuspendsItsSaga(t *testing.T) {
+	t.Parallel()
+	for name, record := range map[string]string{
+		"ahead":     `{"name":"approved","index":7}`,
+		"the next":  `{"name":"approved","index":0}`,
+		"negative":  `{"name":"approved","index":-1}`,
+		"the least": `{"name":"approved","index":-9223372036854775808}`,
+		"null":      `{"name":"approved","index":null}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newStore()
+				s := newSaga(t, store, func(r *saga.Run, _ trip) (string, error) { return saga.Receive[string](r, "approved", time.Hour) }, nil, nil)
+				begin(t, s, "7", trip{"LIS"})
+				write(t, store, messagestore.To("booking:saga-7", messagestore.AnyVersion, messagestore.Raw{Type: event.TypeReceived, Data: []byte(record)}))
+				defer running(t, s)()
+
+				status := waitFor(t, s, "7")
+
+				require.Equal(t, event.WhyInvalid, status.Suspended)
+				require.NotContains(t, status.Reason, "panic")
+				_, err := s.Cancel(t.Context(), "7", "")
+				require.NoError(t, err)
+				require.Equal(t, saga.StateCompensated, waitFor(t, s, "7").State)
+			})
+		})
+	}
+}
