@@ -124,6 +124,9 @@ func aboutQueues(ctx context.Context, store *messagestore.Store) (found []doctor
 		if s.Paused {
 			warn(", and is paused", "dibs queue resume %s ends the pause", name)
 		}
+		if clock := clockText(s); clock != "" {
+			warn("; "+clock, "see to the clock of the store's server; the next worker that looks has delays and leases count from then on")
+		}
 		found = append(found, f)
 	}
 	return found

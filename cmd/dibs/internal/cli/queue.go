@@ -160,12 +160,35 @@ type queueLine struct {
 	GivenBack int64                       `json:"givenBack"`
 	Buried    int64                       `json:"buried"`
 	Sessions  int64                       `json:"sessions"`
+
+	ClockBehindSeconds float64 `json:"clockBehindSeconds,omitempty"`
+}
+
+// clockBehind is by how much the store's clock is behind what a queue has of it, 0 for not: it was ahead then, or was set back since.
+func clockBehind(s queuing.Status) time.Duration {
+	latest := s.Changed
+	if s.Oldest.After(latest) {
+		latest = s.Oldest
+	}
+	if by := latest.Sub(s.Time); by > queuing.ClockTolerance {
+		return by
+	}
+	return 0
+}
+
+// clockText says so, or is empty.
+func clockText(s queuing.Status) string {
+	by := clockBehind(s)
+	if by == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the store's clock is %v behind the times in the queue: it was ahead, or was set back", by.Round(time.Second))
 }
 
 func toQueueLine(s queuing.Status) queueLine {
 	return queueLine{
 		s.Name, s.Category, s.Paused, s.Waiting, s.Out, s.Later, s.Due, s.Suspended, s.Held, s.Dead, timeOrNone(s.Oldest, ""), s.Cursor,
-		s.Taken, s.Finished, s.Back, s.Buried, s.Sessions,
+		s.Taken, s.Finished, s.Back, s.Buried, s.Sessions, clockBehind(s).Seconds(),
 	}
 }
 
@@ -231,6 +254,9 @@ func queueCells(s queuing.Status) []cell {
 	}
 	if s.Paused {
 		note = cell{text: strings.TrimSuffix("paused, "+note.text, ", "), style: yellow}
+	}
+	if clock := clockText(s); clock != "" {
+		note = cell{text: strings.TrimPrefix(note.text+", "+clock, ", "), style: red}
 	}
 	return []cell{
 		{text: visible(s.Name), style: bold},

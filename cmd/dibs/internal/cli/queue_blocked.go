@@ -30,6 +30,8 @@ func (queueBlockedCommand) Help() string {
 	return `A line for each cause for which items are not taken: how many items it keeps, and the remedy. Causes of the whole queue come first, then those that keep most items.
 
     paused     an operator has paused the queue
+    clock      the store's clock was ahead, or was set back; the next worker
+               that looks has delays and leases count from then on
     writer     PostgreSQL: a transaction appended to the category early, and no
                worker reads the messages behind until it ends; or inserts wait
                for it. Its process is named; its user, application, state and
@@ -171,6 +173,12 @@ func (b *blocked) look(ctx context.Context) (err error) {
 		b.add(blockedLine{
 			Cause: "paused", Items: b.status.Due + beyond, AtLeast: atLeast,
 			Says: "no process reserves an item", Advice: "dibs queue resume " + visible(b.status.Name) + " ends the pause",
+		})
+	}
+	if clock := clockText(b.status); clock != "" {
+		b.add(blockedLine{
+			Cause: "clock", Items: b.status.Out + b.status.Later + b.status.Suspended - b.status.Due,
+			Says: clock, Advice: "the next worker that looks has delays and leases count from then on; see to the server's clock",
 		})
 	}
 	heldBack, first, err := b.writers(ctx, waiting)

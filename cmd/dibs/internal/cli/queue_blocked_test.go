@@ -170,6 +170,34 @@ func TestItemsOfSessionsThatAreOverWaitForAWorker(t *testing.T) {
 	})
 }
 
+// No process runs, and none is said to be at work.
+func TestAClockThatWasAheadIsNamed(t *testing.T) {
+	t.Parallel()
+	where, ahead := pgtest.Clock(t)
+	onStore(t, where, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		q := must.New(queue.New(store, "mail", nil))
+		positioned(t, dibs)
+		positioned(t, dibs)
+		ahead(24 * time.Hour)
+		job := received(t, q, 2)[0]
+		require.NoError(t, job.Retry(t.Context(), time.Minute, errUnwanted))
+		require.NotContains(t, dibs.run(t, "doctor").stdout, "clock is")
+
+		ahead(0)
+
+		require.Equal(t, []string{"clock 2", "no worker 1", "later 1"}, causes(t, dibs))
+		const says = " behind the times in the queue: it was ahead, or was set back"
+		require.Contains(t, dibs.ok(t, "queue", "blocked"), says)
+		require.Contains(t, dibs.ok(t, "queue", "ls"), says)
+		require.InDelta(t, 24*3600, objects(t, dibs.ok(t, "queue", "ls", "--json"))[0]["clockBehindSeconds"], 60)
+		require.Contains(t, dibs.run(t, "doctor").stdout, says)
+
+		_, err := q.Receive(t.Context(), 1, nil)
+		require.NoError(t, err)
+		require.NotContains(t, dibs.ok(t, "queue", "ls"), "clock")
+	})
+}
+
 func TestAWriterThatKeepsItemsIsNamed(t *testing.T) {
 	t.Parallel()
 	where := pgtest.Migrated(t)
