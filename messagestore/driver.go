@@ -119,7 +119,8 @@ type HeadsDriver interface {
 	// Heads returns the global position of the last message of each category, in the
 	// order given, 0 for one without messages. It sees every append that returned
 	// before it was called, and reads no message. An error that matches
-	// [ErrNotSupported] is for good.
+	// [ErrNotSupported] is for good. It takes at most [MaxHeads] categories: more are an
+	// [*InvalidError], before anything is sent.
 	Heads(ctx context.Context, categories []Category) ([]GlobalPosition, error)
 }
 
@@ -356,6 +357,9 @@ const (
 
 	// MaxFilterTypes bounds the types of a [Filter].
 	MaxFilterTypes = 100
+
+	// MaxHeads bounds the categories of one call of [HeadsDriver].
+	MaxHeads = 1000
 
 	// MaxWriteStreams bounds the streams of one [Store.WriteStreams].
 	MaxWriteStreams = 100

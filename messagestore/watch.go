@@ -340,12 +340,16 @@ func (w *watches) nextDue() time.Time {
 func headsOf(ctx context.Context, driver HeadsDriver, categories []Category) ([]GlobalPosition, error) {
 	ctx, cancel := context.WithTimeout(ctx, headsTimeout)
 	defer cancel()
-	heads, err := driver.Heads(ctx, categories)
-	if err == nil && len(heads) != len(categories) {
-		err = fmt.Errorf("look at the heads of %d categories: the database answered for %d", len(categories), len(heads))
-	}
-	if err != nil {
-		return nil, err
+	var heads []GlobalPosition
+	for part := range slices.Chunk(categories, MaxHeads) {
+		found, err := driver.Heads(ctx, part)
+		if err == nil && len(found) != len(part) {
+			err = fmt.Errorf("look at the heads of %d categories: the database answered for %d", len(part), len(found))
+		}
+		if err != nil {
+			return nil, err
+		}
+		heads = append(heads, found...)
 	}
 	return heads, nil
 }

@@ -453,6 +453,36 @@ func TestAnAnswerThatDoesNotFitIsAFailure(t *testing.T) {
 	})
 }
 
+// A process may wait for more categories than one call of a driver takes.
+func TestAnyNumberOfCategoriesIsWatched(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		driver := bounded{newTelling()}
+		store := must.New(messagestore.New(driver, nil))
+		bells := map[messagestore.Category]<-chan messagestore.GlobalPosition{}
+		for n := range 2*messagestore.MaxHeads + 1 {
+			category := messagestore.Category(fmt.Sprintf("account%d", n))
+			bell, stop := store.Watch(category, time.Second)
+			defer stop()
+			bells[category] = bell
+			driver.move(category, messagestore.GlobalPosition(n+1))
+		}
+		time.Sleep(2 * time.Second)
+		for n := range len(bells) {
+			require.Equal(t, messagestore.GlobalPosition(n+1), rang(bells[messagestore.Category(fmt.Sprintf("account%d", n))]))
+		}
+	})
+}
+
+type bounded struct{ *telling }
+
+func (d bounded) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
+	if len(categories) > messagestore.MaxHeads {
+		return nil, messagestore.ErrInvalid
+	}
+	return d.telling.Heads(ctx, categories)
+}
+
 type short struct{ *telling }
 
 func (d short) Heads(context.Context, []messagestore.Category) ([]messagestore.GlobalPosition, error) {

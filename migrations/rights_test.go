@@ -186,6 +186,8 @@ func TestNullsAndHugeArraysAreRefused(t *testing.T) {
 	const many = "array_fill(gen_random_uuid(), '{1000001}')"
 	for _, call := range []string{
 		"select dibs.find_messages('a-1', " + many + ")", "select dibs.find_messages('a-1', array_fill(gen_random_uuid(), '{1001}'))",
+		"select dibs.read_category('a', types => array_fill('T'::text, '{1001}'))", "select dibs.count_category('a', types => array_fill('T'::text, '{1001}'))",
+		"select dibs.heads(array_fill('a'::text, '{1001}'))", "select dibs.heads(array_fill(null::text, '{1001}'))",
 		"select dibs.append('{a-1}', '{-2}', '{1}', " + many + ", '{T}', '{\"{}\"}', '{null}')",
 		"select dibs.append(array_fill('a-1'::text, '{1000001}'), '{-2}', '{1}', array[gen_random_uuid()], '{T}', '{\"{}\"}', '{null}')",
 		"select dibs.append('{a-1}', '{-2}', '{1000001}', array[gen_random_uuid()], array_fill('T'::text, '{1000001}'), '{\"{}\"}', '{null}')",

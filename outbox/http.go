@@ -5,18 +5,22 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -87,7 +91,8 @@ type HTTPSink struct {
 // seconds or as a date by the clock of this process, up to [MaxRetryAfter], and otherwise as the
 // relay has it. 404 and 410 are among these: they say that the URL is gone, and nothing of the message. The relay logs them as
 // errors, and counts them ([Stats].Gone). A redirect is not followed, and is such an answer: it would send the message, its
-// signature and the headers to another place. Of an answer 64 KiB are read, and none of it is logged.
+// signature and the headers to another place. Of an answer 64 KiB are read, and none of it is logged, also where it is malformed:
+// of an error of [HTTPConfig].Transport that net/http does not know the text has the type only, and errors.As finds the rest.
 //
 // Errors name scheme and host of the URL only: user, password, path and query may be secrets. The error of HTTP itself
 // has all mistakes in its arguments together: errors that match [messagestore.ErrInvalid] and hold no secret.
@@ -302,13 +307,65 @@ func (s *HTTPSink) header(m *Message, body []byte) http.Header {
 	return h
 }
 
-// failed returns err without the URL, which errors of net/http have.
+// failed returns err without the URL, which errors of net/http have, and without what the other side sent, which they
+// quote: a line of a malformed answer, the status of a proxy, the last words of a connection of HTTP/2.
 func (s *HTTPSink) failed(err error) error {
 	if e, is := errors.AsType[*url.Error](err); is {
 		err = e.Err
 	}
-	return fmt.Errorf("post to %s: %w", redacted(s.url), err)
+	said := told(err)
+	if said == nil && s.transport == nil {
+		said = &transportError{err}
+	}
+	if said == nil {
+		said = errNoAnswer
+	}
+	return fmt.Errorf("post to %s: %w", redacted(s.url), said)
 }
+
+var (
+	errNoAnswer = errors.New("there is no answer of HTTP, or it cannot be read, or its headers are larger than 64 KiB")
+	errTimeout  = errors.New("it took too long")
+)
+
+// told returns the part of an error that this side has said, nil for none.
+func told(err error) error {
+	if of, is := errors.AsType[*net.OpError](err); is {
+		if of.Op != "proxyconnect" {
+			return of // what was dialled, read or written, and what the system said
+		}
+		if said := told(of.Err); said != nil {
+			return fmt.Errorf("connect to the proxy: %w", said)
+		}
+		return errors.New("the proxy refused the connection")
+	}
+	for _, known := range []error{
+		context.DeadlineExceeded, context.Canceled, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, http.ErrSchemeMismatch, os.ErrDeadlineExceeded,
+	} {
+		if errors.Is(err, known) {
+			return known
+		}
+	}
+	if of, is := errors.AsType[*net.DNSError](err); is {
+		return of
+	}
+	if of, is := errors.AsType[*tls.CertificateVerificationError](err); is {
+		return errors.New(text.Shorten(of.Error())) // which lists all names of the certificate
+	}
+	if of, is := errors.AsType[net.Error](err); is && of.Timeout() {
+		return errTimeout
+	}
+	return nil
+}
+
+// A transportError is an error of a transport of the caller's, which may have a part of the answer in its text.
+type transportError struct{ cause error }
+
+// Error names the kind of the error.
+func (e *transportError) Error() string { return fmt.Sprintf("the transport failed: %T", e.cause) }
+
+// Unwrap returns the transport's error.
+func (e *transportError) Unwrap() error { return e.cause }
 
 // A statusError is an answer that is not 2xx.
 type statusError struct {
@@ -318,11 +375,11 @@ type statusError struct {
 
 // Error names host and status.
 func (e *statusError) Error() string {
-	text := http.StatusText(e.status)
+	words := http.StatusText(e.status)
 	if e.status/100 == 3 {
-		text += ", a redirect, which is not followed"
+		words += ", a redirect, which is not followed"
 	}
-	return strings.TrimSpace(fmt.Sprintf("post to %s: the answer is %d %s", e.host, e.status, text))
+	return strings.TrimSpace(fmt.Sprintf("post to %s: the answer is %d %s", e.host, e.status, words))
 }
 
 // isGone reports whether an error is an answer of [HTTP] that the URL is not there.

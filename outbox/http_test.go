@@ -6,10 +6,12 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -270,6 +272,103 @@ func TestHeadersOfAnAnswerAreBounded(t *testing.T) {
 
 	require.Error(t, err)
 	require.Less(t, len(err.Error()), 500)
+}
+
+// What the other side sends is not this side's to keep: neither in an error's text nor anywhere in the error.
+func TestErrorsOfHTTPHoldNothingOfAMalformedAnswer(t *testing.T) {
+	t.Parallel()
+	canary := strings.Repeat("canary", 9000)
+	for name, answer := range map[string]string{
+		"no HTTP":               canary + "\r\n\r\n",
+		"a status that is none": "HTTP/1.1 " + canary + "\r\n\r\n",
+		"a header without end":  "HTTP/1.1 200 OK\r\n" + canary + "\r\n\r\n",
+		"a header of no name":   "HTTP/1.1 200 OK\r\n: " + canary + "\r\n\r\n",
+		"an odd encoding":       "HTTP/1.1 200 OK\r\nTransfer-Encoding: " + canary + "\r\n\r\n",
+		"an odd length":         "HTTP/1.1 200 OK\r\nContent-Length: " + canary + "\r\n\r\n",
+		"two lengths":           "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2" + canary + "\r\n\r\n",
+		"too many headers":      "HTTP/1.1 200 OK\r\nX-A: " + canary + "\r\nX-B: " + canary + "\r\n\r\n",
+		"a proxy that refuses":  "HTTP/1.1 407 " + canary + "\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			t.Cleanup(func() { l.Close() })
+			go func() {
+				for {
+					conn, err := l.Accept()
+					if err != nil {
+						return
+					}
+					_, _ = http.ReadRequest(bufio.NewReader(conn))
+					_, _ = io.WriteString(conn, answer)
+					conn.Close()
+				}
+			}()
+			address := &url.URL{Scheme: "http", Host: l.Addr().String()}
+			to, proxy := address.String(), func(*http.Request) (*url.URL, error) { return nil, nil }
+			if name == "a proxy that refuses" {
+				to, proxy = "https://bank.example", http.ProxyURL(address)
+			}
+			transport := &http.Transport{Proxy: proxy, MaxResponseHeaderBytes: 64 << 10}
+			t.Cleanup(transport.CloseIdleConnections)
+			configs := map[string]*outbox.HTTPConfig{"its own transport": nil, "a transport of the caller's": {Transport: transport}}
+			if to != address.String() {
+				delete(configs, "its own transport") // which has the proxies of the environment
+			}
+			for whose, config := range configs {
+				err = sinkTo(t, to, config).Send(t.Context(), message())
+
+				require.ErrorContains(t, err, "post to "+to, whose)
+				require.NotContains(t, err.Error(), "canary", whose)
+				require.Less(t, len(err.Error()), 300, whose)
+				for inner := err; inner != nil && config == nil; inner = errors.Unwrap(inner) {
+					require.NotContains(t, inner.Error(), "canary", whose)
+				}
+			}
+		})
+	}
+}
+
+type tokenError struct{ answer string }
+
+func (e *tokenError) Error() string { return "no token: " + e.answer }
+
+type failing struct{ err error }
+
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
+
+func TestAnErrorOfTheCallersTransportIsFound(t *testing.T) {
+	t.Parallel()
+	cause := &tokenError{"canary"}
+
+	err := sinkTo(t, "http://bank.example", &outbox.HTTPConfig{Transport: failing{cause}}).Send(t.Context(), message())
+
+	require.ErrorIs(t, err, cause)
+	require.ErrorContains(t, err, "post to http://bank.example: the transport failed: *outbox_test.tokenError")
+	require.NotContains(t, err.Error(), "canary")
+}
+
+// An operator reads what this side knows.
+func TestErrorsOfHTTPSayWhatThisSideKnows(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	closed := "http://" + l.Addr().String()
+	l.Close()
+	hangs := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // or the server does not see the client go
+		<-r.Context().Done()
+	})
+	for to, words := range map[string]string{
+		closed:                              "connection refused",
+		"https://" + hangs[len("http://"):]: "HTTP response to HTTPS client",
+		hangs:                               "deadline exceeded",
+		"http://nobody.invalid":             "lookup nobody.invalid",
+	} {
+		err := sinkTo(t, to, &outbox.HTTPConfig{Timeout: 500 * time.Millisecond}).Send(t.Context(), message())
+		require.ErrorContains(t, err, words)
+	}
 }
 
 func TestErrorsOfHTTPHoldNoSecret(t *testing.T) {

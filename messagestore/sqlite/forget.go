@@ -246,7 +246,7 @@ func (n needed) ends(last message) bool {
 	case n.inbox:
 		return last.Type == "Received" || last.Type == "Undone"
 	case n.items():
-		return !last.IsTombstone() && (!n.consumed || last.GlobalPosition < n.passed) && !slices.Contains(n.parked, last.Stream)
+		return !strings.HasPrefix(last.Type, "dibs:") && (!n.consumed || last.GlobalPosition < n.passed) && !slices.Contains(n.parked, last.Stream)
 	case !n.reserves:
 		return last.Type == "Confirmed"
 	case last.Position != 0 || last.IsTombstone():

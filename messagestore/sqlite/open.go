@@ -19,7 +19,8 @@ import (
 )
 
 // Open opens the message store in the file at path, and creates it, also the file,
-// if it is not there. Its folder must be. Any number of processes may open one file
+// if it is not there. Its folder must be. A new file, and those that SQLite puts beside it, may be read and written by the
+// user of this process alone (mode 0600); the mode of a file that is there stays, and those beside it have the same. Any number of processes may open one file
 // at a time, also a new one. The caller closes it.
 //
 // An empty path, one with a NUL in it and ":memory:" are refused with an
@@ -49,6 +50,7 @@ func open(ctx context.Context, driverName, path string, config *Config) (*Driver
 	if err != nil {
 		return nil, &openError{path: path, rule: "no driver", cause: err}
 	}
+	makeFile(path)
 	writing.SetMaxOpenConns(1)
 	if err := prepareFile(ctx, writing, full.BusyTimeout); err != nil {
 		_ = writing.Close()
@@ -114,6 +116,22 @@ func checkPath(path string) (string, error) {
 		return "", &openError{path: absolute, rule: "it is not a regular file"}
 	}
 	return absolute, nil
+}
+
+// making is held while a file is made: to close it would drop the locks that another call of [Open] has taken on it since.
+var making sync.Mutex
+
+// makeFile makes a file that is not there, for its user alone: SQLite would make one for all to read. The files beside it
+// get its mode. Where it cannot be made SQLite says why.
+func makeFile(path string) {
+	making.Lock()
+	defer making.Unlock()
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err == nil {
+		_ = file.Close()
+	}
 }
 
 // dataSource names the file as a URI, in which no character of a path means

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
@@ -220,4 +221,36 @@ func TestOpeningFlushesWhatAKilledProcessLeft(t *testing.T) {
 	open(t, path, nil)
 
 	require.Equal(t, before+1, commits())
+}
+
+// What is in a store is its user's: a new file is for no other to read, whatever the umask lets through.
+func TestANewFileIsItsUsersAlone(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	modes := func(path string) (modes []string) {
+		t.Helper()
+		for _, suffix := range []string{"", "-wal", "-shm"} {
+			info, err := os.Stat(path + suffix)
+			require.NoError(t, err)
+			modes = append(modes, info.Mode().Perm().String())
+		}
+		return modes
+	}
+	open := func(path string) {
+		t.Helper()
+		driver := must.New(sqlite.Open(t.Context(), path, nil))
+		t.Cleanup(func() { require.NoError(t, driver.Close()) })
+		_, err := must.New(messagestore.New(driver, nil)).Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte(`{}`)})
+		require.NoError(t, err)
+	}
+
+	made := filepath.Join(folder, "made.db")
+	open(made)
+	require.Equal(t, []string{"-rw-------", "-rw-------", "-rw-------"}, modes(made))
+
+	there := filepath.Join(folder, "there.db")
+	require.NoError(t, os.WriteFile(there, nil, 0o600))
+	require.NoError(t, os.Chmod(there, 0o640))
+	open(there)
+	require.Equal(t, []string{"-rw-r-----", "-rw-r-----", "-rw-r-----"}, modes(there))
 }

@@ -89,6 +89,21 @@ func removeBelow(ctx context.Context, db queryer, stream messagestore.StreamName
 	return result.RowsAffected()
 }
 
+// refuseRecords refuses a stream that has the records of trims or of forgotten keys: they are all that is left of what was removed.
+func refuseRecords(ctx context.Context, db queryer, stream messagestore.StreamName) error {
+	if category := stream.Category(); !isOfType(category, "retention") && !isOfType(category, "forgotten") {
+		return nil
+	}
+	var is bool
+	if _, err := scanOne(ctx, db, recordsSQL, []any{string(stream)}, &is); err != nil {
+		return err
+	}
+	if is {
+		return messagestore.NewInvalidError("stream name", string(stream), "it has the records of what was removed, which stay")
+	}
+	return nil
+}
+
 // A trimRecord is the data of a message of type dibs:Trimmed.
 type trimRecord struct {
 	Stream  messagestore.StreamName `json:"stream"`

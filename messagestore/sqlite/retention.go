@@ -281,7 +281,7 @@ func (d *Driver) streams(ctx context.Context, category messagestore.Category, af
 //
 // The error matches [messagestore.ErrVersionConflict] if the stream is at another version,
 // [messagestore.ErrNotFound] if it has no messages, [retention.ErrOpenItem] if a queue has not finished
-// a message of it, and [messagestore.ErrNotSupported] for EraseName: on SQLite the name stays.
+// a message of it, [messagestore.ErrInvalid] if it has the records of removals, and [messagestore.ErrNotSupported] for EraseName: on SQLite the name stays.
 func (d *Driver) Delete(
 	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions,
 ) (retention.Deleted, error) {
@@ -313,6 +313,9 @@ func (d *Driver) Delete(
 
 func remove(ctx context.Context, db queryer, stream messagestore.StreamName, expected messagestore.Version, o *retention.DeleteOptions) (retention.Deleted, error) {
 	d := retention.Deleted{Stream: stream, Tombstone: stream}
+	if err := refuseRecords(ctx, db, stream); err != nil {
+		return d, err
+	}
 	first, last, there, err := endsOf(ctx, db, stream)
 	if err != nil {
 		return d, err

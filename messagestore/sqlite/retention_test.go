@@ -192,6 +192,32 @@ func TestDeleteLeavesATombstone(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }
 
+// They are all that is left of what was removed.
+func TestTheRecordsOfRemovalsStay(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	k.fill(t, "account-1", 5)
+	for keep := int64(4); keep > 0; keep -= 2 {
+		_, err := k.Trim(t.Context(), "account-1", &retention.TrimOptions{Keep: keep, MinAge: atOnce})
+		require.NoError(t, err)
+	}
+	k.write(t, "payments:intent+forgotten-1", messagestore.Raw{Type: "T", Data: []byte(`{}`)})
+	k.damage(t, "update dibs_messages set type = 'dibs:Forgotten' where stream_name = 'payments:intent+forgotten-1'")
+	k.fill(t, "customer:retention-1", 2) // a user's
+
+	for _, records := range []messagestore.StreamName{"account:retention-1", "payments:intent+forgotten-1"} {
+		_, err := k.Delete(t.Context(), records, messagestore.AnyVersion, nil)
+		require.ErrorIs(t, err, messagestore.ErrInvalid)
+	}
+
+	m, err := k.store.Last(t.Context(), "account:retention-1")
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(1), m.Position)
+	_, err = k.Delete(t.Context(), "customer:retention-1", messagestore.AnyVersion, nil)
+	require.NoError(t, err)
+	require.Empty(t, k.rules(t))
+}
+
 func TestVerifyFindsDamage(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

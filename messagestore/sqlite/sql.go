@@ -46,6 +46,8 @@ var (
 	endsSQL string
 	//go:embed sql/other_type.sql
 	otherTypeSQL string
+	//go:embed sql/records.sql
+	recordsSQL string
 	//go:embed sql/remove.sql
 	removeSQL string
 	//go:embed sql/young.sql

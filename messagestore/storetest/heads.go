@@ -14,6 +14,7 @@ var headsTests = []test{
 	{"Heads/AreWhereCategoriesEnd", headsAreWhereCategoriesEnd, telling},
 	{"Heads/SeeEveryWriteThatReturned", headsSeeEveryWrite, telling},
 	{"Heads/AreInTheOrderAskedFor", headsAreInTheOrderAskedFor, telling},
+	{"Heads/OfTooManyAreRefused", headsOfTooManyAreRefused, telling},
 }
 
 // tellsHeads reports whether a driver supports [messagestore.HeadsDriver].
@@ -67,4 +68,20 @@ func headsAreInTheOrderAskedFor(t *testing.T, f *fixture) {
 
 	twice := []messagestore.Category{categories[49], categories[0], categories[49]}
 	require.Equal(t, []messagestore.GlobalPosition{want[49], want[0], want[49]}, f.heads(t, twice...))
+}
+
+func headsOfTooManyAreRefused(t *testing.T, f *fixture) {
+	many := make([]messagestore.Category, messagestore.MaxHeads)
+	for i := range many {
+		many[i] = f.category
+	}
+	last := f.write(t, f.stream("1"), messagestore.NoStream, Opened{})
+	heads := f.heads(t, many...)
+	require.Len(t, heads, len(many))
+	require.Equal(t, last.GlobalPosition, heads[len(many)-1])
+
+	_, err := f.driver.(messagestore.HeadsDriver).Heads(t.Context(), append(many, f.category)) //nolint:errcheck // the sub-test needs it
+	invalid, is := errors.AsType[*messagestore.InvalidError](err)
+	require.True(t, is, err)
+	require.Equal(t, "categories", invalid.Field)
 }

@@ -39,4 +39,16 @@ var headsBugs = []bug{
 			return d.soundHeads(ctx, slices.Sorted(maps.Keys(names)))
 		}
 	}, nil},
+	{"heads of any number of categories", []string{"Heads/OfTooManyAreRefused"}, func(d *driver) {
+		d.heads = func(ctx context.Context, categories []messagestore.Category) (all []messagestore.GlobalPosition, err error) {
+			for part := range slices.Chunk(categories, messagestore.MaxHeads) {
+				heads, err := d.soundHeads(ctx, part)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, heads...)
+			}
+			return all, nil
+		}
+	}, nil},
 }

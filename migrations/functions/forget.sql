@@ -111,7 +111,7 @@ begin
     older := older or found_at.time < before;
     if found_at.time < before and found_at.global_position < end_position and (case
       when inbox then found_at.type in ('Received', 'Undone')
-      when queued and commands is null then found_at.type <> 'dibs:Tombstone' and found_at.global_position < coalesce(passed, 9223372036854775807)
+      when queued and commands is null then not starts_with(found_at.type, 'dibs:') and found_at.global_position < coalesce(passed, 9223372036854775807)
         and found_at.stream_name <> all (parked)
       when commands is null then found_at.type = 'Confirmed'
       else found_at.position = 0 and found_at.type <> 'dibs:Tombstone' and dibs.reservation_of(found_at.metadata, true) is not null

@@ -8,6 +8,9 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 begin
+  if cardinality(categories) > 1000 then
+    raise exception 'invalid categories: there are at most 1000' using errcode = 'DB001', column = 'categories';
+  end if;
   return array(
     select coalesce(
       case
@@ -23,6 +26,6 @@ end
 $$;
 
 comment on function dibs.heads(text[]) is
-'The global position of the last message of each category that readers may read, in the order given; 0 for none.';
+'The global position of the last message of each category that readers may read, in the order given; 0 for none. It takes at most 1000.';
 
 grant execute on function dibs.heads to dibs_reader, dibs_writer, dibs_worker, dibs_operator, dibs_admin;

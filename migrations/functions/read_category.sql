@@ -26,7 +26,7 @@ begin
   where w.category = read_category.category and w.global_position >= from_position and w.global_position <= coalesce(up_to, 9223372036854775807)
   order by w.global_position desc
   limit 1;
-  if newest is null and from_position >= 0 and max_messages between 1 and 10000
+  if newest is null and from_position >= 0 and max_messages between 1 and 10000 and (types is null or cardinality(types) <= 1000)
     and (group_size is null and group_member is null or group_size between 1 and 1024 and group_member between 0 and group_size - 1)
   then
     global_position := from_position;
@@ -70,6 +70,9 @@ begin
 
   if (from_position >= 0 and max_messages between 1 and 10000) is not true then
     perform dibs.refuse_invalid_page(from_position, max_messages);
+  end if;
+  if cardinality(types) > 1000 then
+    raise exception 'invalid types: there are at most 1000' using errcode = 'DB001', column = 'types';
   end if;
   if group_size not between 1 and 1024 or (group_size is null) <> (group_member is null) or group_member < 0 or group_member >= group_size then
     raise exception 'invalid group: the size is 1 to 1024, and the member from 0 and less than the size'
@@ -157,7 +160,7 @@ from_position is 0, or from the page before. No message comes later at a positio
 that is under way waits for that. up_to is for
 the owner''s functions.
 
-With types, only those of one of these; with correlation, only those with a correlation stream of this category; with a
+With types, at most 1000, only those of one of these; with correlation, only those with a correlation stream of this category; with a
 group, only the member''s, by |group_hash| mod size. A call then looks at no more than 10000 messages.
 
 After the messages comes one row without (its id is null): its global_position is where to go on, past all that was looked

@@ -25,7 +25,7 @@ import (
 // The error matches [messagestore.ErrVersionConflict] if the stream is at another
 // version, [messagestore.ErrNotFound] if it has no messages and never had,
 // [retention.ErrOpenItem] if a queue has not finished a message of it, and
-// [messagestore.ErrInvalid] if nothing was sent.
+// [messagestore.ErrInvalid] if it has the records of trims or of forgotten keys, or if nothing was sent.
 func (a *Admin) Delete(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions) (retention.Deleted, error) {
 	if options == nil {
 		options = &retention.DeleteOptions{}

@@ -504,6 +504,43 @@ func TestADeletionThatIsAskedForAgainDeletesNothingNew(t *testing.T) {
 	}
 }
 
+// They are all that is left of what was removed. They go with the name alone.
+func TestTheRecordsOfRemovalsStay(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	stream := a.category.Stream("1")
+	records, forgotten := a.category.WithType("retention").Stream("1"), a.category.WithType("forgotten").Stream("1")
+	own := a.category.WithType("retention").Stream("mine") // a user's
+	a.fill(t, stream, 5)
+	a.fill(t, own, 2)
+	for keep := int64(4); keep > 0; keep -= 2 {
+		_, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: keep, MinAge: retention.AnyAge})
+		require.NoError(t, err)
+	}
+	_, err := a.pool.Exec(t.Context(), `
+		insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
+		values (split_part($1, '-', 1), dibs.group_hash($1), $1, 0, 'dibs:Forgotten', gen_random_uuid(), '{}')`, string(forgotten))
+	require.NoError(t, err)
+
+	for _, of := range []messagestore.StreamName{records, forgotten} {
+		before := len(a.read(t, of))
+		for _, options := range []*retention.DeleteOptions{nil, {DryRun: true}, erase} {
+			_, err := a.admin.Delete(t.Context(), of, messagestore.AnyVersion, options)
+			require.ErrorIs(t, err, messagestore.ErrInvalid)
+			require.ErrorContains(t, err, "it has the records of what was removed")
+		}
+		require.Len(t, a.read(t, of), before)
+	}
+
+	_, err = a.admin.Delete(t.Context(), own, messagestore.AnyVersion, nil)
+	require.NoError(t, err)
+	_, err = a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase)
+	require.NoError(t, err)
+	for _, m := range a.read(t, records) {
+		require.True(t, m.IsTombstone())
+	}
+}
+
 // However often it was trimmed, the records of that go in parts too, before the name.
 func TestTheRecordsOfAnErasedStreamGoInParts(t *testing.T) {
 	t.Parallel()
