@@ -158,7 +158,7 @@ func TestItemsOfSessionsThatAreOverWaitForAWorker(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		q := must.New(queue.New(store, "mail", nil))
 		positioned(t, dibs)
-		jobs, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: 10 * time.Millisecond})
+		jobs, err := q.Receive(t.Context(), 1, &queue.ReceiveOpts{VisibilityTimeout: time.Second})
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
 		await.That(t, "the session is over", func() (bool, any) {

@@ -134,7 +134,8 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 		"a line that grows by an extension": {4, `["B","C"]`, `["B","C","D"]`, "", "line@4 line@5"},
 		"a session that pushes in":          {3, `["B","C"]`, `["C","B"]`, "", "line@3 line@4"},
 		"two sessions at once":              {2, `["B"]`, `["X","Y","Z"]`, "", "line@2 line@3"},
-		"a wait that extends":               {2, `"at":17`, `"at":18`, "", "transition@2 transition@3"},
+		"a wait that extends":               {2, `"at":17`, `"at":18`, "", "transition@2"}, // the next one sets it back
+		"a wait that extends one set back":  {2, `"at":17`, `"at":16`, "", "transition@3"},
 		"a wait that counts from another":   {2, `"of":1`, `"of":0`, "", "transition@2 transition@3"},
 		"a wait that counts from itself":    {2, `"of":1`, `"of":2`, "", "message@2"},
 		"a wait that releases":              {2, `"at"`, `"released":true,"at"`, "", "transition@2 transition@3"},
