@@ -22,7 +22,8 @@ type ReceiveOpts struct {
 	Wait time.Duration
 
 	// VisibilityTimeout is for how long the jobs of the call are the caller's: 10 ms to 24 hours. Each is then
-	// delivered again, and has a failure, unless it was ended or the time extended.
+	// delivered again, unless it was ended or the time extended. It has a failure if it was the only one left of the call;
+	// after the second time it is delivered alone.
 	//
 	// Defaults to 30 seconds.
 	VisibilityTimeout time.Duration

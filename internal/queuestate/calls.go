@@ -19,6 +19,15 @@ func Ready(r Rows) (queuing.Ready, error) {
 	if err := s.wake(&taken, false, time.Time{}); err != nil {
 		return queuing.Ready{}, err
 	}
+	if s.head.Suspects {
+		due, err := s.Due(Later, true, endOfTime, 1)
+		if err != nil {
+			return queuing.Ready{}, err
+		}
+		if len(due) > 0 && (taken.Wake < 0 || due[0].Due.Before(s.now.Add(taken.Wake))) {
+			taken.Wake = max(0, due[0].Due.Sub(s.now))
+		}
+	}
 	next, err := s.Next(s.head.Cursor, 1)
 	if err != nil {
 		return queuing.Ready{}, err
@@ -231,7 +240,7 @@ func (s *step) change(c queuing.Change, position messagestore.GlobalPosition) (b
 			return false, nil
 		}
 		if !row.Place.waits() {
-			row.Failures = 0
+			row.Failures, row.Ends = 0, 0
 		}
 		row.Place, row.Due, row.Given, entry.What = Later, s.now, s.now, queuing.Retried
 		row.Version++

@@ -26,6 +26,8 @@ type Head struct {
 	Tokens                            float64 // of a rate, at the time; less than 0 before the first
 	Taken, Finished, Returned, Buried int64   // Finished counts items that were finished while no session had them
 	Shape                             Shape
+	Suspects                          bool  // there may be rows that are suspect
+	Apart                             int64 // the session that takes nothing more until it may have one of them alone; 0 for none
 }
 
 // A Shape says what the items of a queue are, from its first take on.
@@ -65,11 +67,15 @@ type Row struct {
 	Given    time.Time                   // when Due was computed, by the clock of then; zero for a date of the message
 	After    messagestore.GlobalPosition // Held and Passed
 	Error    string
+	Ends     int // how often its session was over
 
 	// Woken is, in a queue of streams, the last message that woke the row while it was out, or the last that its worker
 	// had read when it gave the row back, if that is later: what wakes the row is behind it.
 	Woken messagestore.GlobalPosition
 }
+
+// Suspect reports whether the row may be what ended its sessions: it is delivered alone then.
+func (r *Row) Suspect() bool { return r.Ends > 1 }
 
 // A Session has items out until its end, which was computed under its lease.
 type Session struct {
@@ -111,13 +117,13 @@ type Rows interface {
 	Row(messagestore.GlobalPosition) (*Row, error) // nil for none
 	Put(Row) error
 	Remove(messagestore.GlobalPosition) error
-	OutOf(session int64) ([]Row, error)                              // in order of position
-	CountOut() (int, error)                                          // of all sessions
-	Behind(messagestore.GlobalPosition) ([]Row, error)               // Held and Passed after it, in order of position
-	Due(p Place, until time.Time, limit int) ([]Row, error)          // Later or Suspended, in order of date and position
-	Open(from messagestore.GlobalPosition, limit int) ([]Row, error) // in every place, in order of position
-	Holds() (bool, error)                                            // whether a row is Held or Passed
-	Loose(limit int) ([]messagestore.GlobalPosition, error)          // after which a row is Held or Passed, with no row or a Dead one; in order
+	OutOf(session int64) ([]Row, error)                                   // in order of position
+	CountOut() (int, error)                                               // of all sessions
+	Behind(messagestore.GlobalPosition) ([]Row, error)                    // Held and Passed after it, in order of position
+	Due(p Place, suspect bool, until time.Time, limit int) ([]Row, error) // Later or Suspended, in order of date and position
+	Open(from messagestore.GlobalPosition, limit int) ([]Row, error)      // in every place, in order of position
+	Holds() (bool, error)                                                 // whether a row is Held or Passed
+	Loose(limit int) ([]messagestore.GlobalPosition, error)               // after which a row is Held or Passed, with no row or a Dead one; in order
 
 	Session(session int64) (s Session, there bool, err error)
 	Sessions() ([]Session, error)
@@ -392,7 +398,7 @@ func (s *step) finishBehind(f queuing.Finish, row *Row) (queuing.Ending, error) 
 func (s *step) pause(row *Row, f queuing.Finish) error {
 	woken := row.Woken > f.Seen
 	s.giveBack(row, false, queuing.Policy{}, max(f.Delay, 0))
-	row.Failures = 0
+	row.Failures, row.Ends = 0, 0
 	row.Woken = max(row.Woken, f.Seen)
 	if f.Kind == queuing.Suspend {
 		row.Place = Suspended
@@ -472,13 +478,20 @@ func (s *step) expire(policy queuing.Policy) (positions []messagestore.GlobalPos
 		}
 		for _, row := range rows {
 			delay := time.Duration(0)
-			if row.Failures > 0 {
-				delay = time.Duration(min(math.Pow(2, float64(min(row.Failures, 12))), 3600)) * time.Second
+			if row.Ends > 0 {
+				delay = time.Duration(min(math.Pow(2, float64(min(row.Ends, 12))), 3600)) * time.Second
 			}
 			entry := queuing.Entry{Version: row.Version, What: queuing.SessionOver, Time: s.now, Session: session}
-			row.Failures = min(row.Failures+1, queuing.MaxFailures)
+			// Of several nobody knows which ended it: then it is a failure of none. It is one of an item that had it alone,
+			// and so are the ends before.
+			alone := len(rows) == 1
+			if alone {
+				row.Failures = min(max(row.Failures, row.Ends)+1, queuing.MaxFailures)
+			}
+			row.Ends = min(row.Ends+1, queuing.MaxFailures)
+			s.head.Suspects = s.head.Suspects || row.Suspect()
 			row.Error = "its session was over"
-			s.giveBack(&row, row.Failures >= policy.MaxFailures, policy, delay)
+			s.giveBack(&row, alone && row.Failures >= policy.MaxFailures, policy, delay)
 			if err := s.AddEntry(row.Position, entry); err != nil {
 				return nil, err
 			}
@@ -576,6 +589,15 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 		}
 		want = min(want, int(s.head.Tokens))
 	}
+	if want > 0 && s.head.Suspects {
+		waits, next, err := s.takeAlone(t, &want, taken)
+		if err != nil {
+			return err
+		}
+		if bounded = bounded || waits; !next.IsZero() && (again.IsZero() || next.Before(again)) {
+			again = next
+		}
+	}
 	if want > 0 {
 		var err error
 		if want, again, err = s.inLine(t, want, again); err != nil {
@@ -601,6 +623,67 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 	}
 	taken.More = taken.More || asked > 0 && want == 0
 	return s.wake(taken, bounded, again)
+}
+
+// takeAlone takes a row that is suspect if the session has nothing out, or has the session wait: while it has one, and to have one
+// alone, if no other session waits for that. It returns when the next is due.
+func (s *step) takeAlone(t queuing.Take, want *int, taken *queuing.Taken) (waits bool, soon time.Time, err error) {
+	mine, err := s.OutOf(t.Session)
+	if err != nil {
+		return false, soon, err
+	}
+	suspects, err := s.Due(Later, true, endOfTime, queuing.MaxItems)
+	if err != nil {
+		return false, soon, err
+	}
+	due := 0
+	for due < len(suspects) && !suspects[due].Due.After(s.now) {
+		due++
+	}
+	if due < len(suspects) {
+		soon = suspects[due].Due
+	}
+	switch {
+	case slices.ContainsFunc(mine, func(r Row) bool { return r.Suspect() }):
+		waits = true
+	case due > 0 && len(mine) == 0:
+		s.changed, s.head.Apart = true, 0
+		one := 1
+		err = s.takeRows(t.Session, suspects[:1], &one, taken)
+		*want = 0
+	case due > 0:
+		session, there, err := s.Session(s.head.Apart)
+		if err != nil {
+			return false, soon, err
+		}
+		if waits = s.head.Apart == t.Session || !there || !session.Until.After(s.now); waits {
+			s.changed = s.changed || s.head.Apart != t.Session
+			s.head.Apart = t.Session
+		}
+	case len(suspects) == 0:
+		rows, err := s.outs()
+		if err != nil {
+			return false, soon, err
+		}
+		if !slices.ContainsFunc(rows, func(r Row) bool { return r.Suspect() }) {
+			s.head.Suspects, s.changed = false, true
+		}
+	}
+	if waits {
+		*want = 0
+	}
+	return waits, soon, err
+}
+
+// outs are the rows that are out, of all sessions.
+func (s *step) outs() (all []Row, err error) {
+	sessions, err := s.Sessions()
+	for i := 0; err == nil && i < len(sessions); i++ {
+		var rows []Row
+		rows, err = s.OutOf(sessions[i].Number)
+		all = append(all, rows...)
+	}
+	return all, err
 }
 
 // refill adds the tokens of the time since the head was changed. Every take does so, since every take may change the head.
@@ -635,7 +718,7 @@ func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time
 	if kept == 0 {
 		return want, again, nil
 	}
-	due, err := s.Due(Later, s.now, kept+want)
+	due, err := s.Due(Later, false, s.now, kept+want)
 	if err != nil {
 		return 0, again, err
 	}
@@ -677,7 +760,7 @@ func (s *step) inLine(t queuing.Take, want int, again time.Time) (int, time.Time
 
 // resume has suspended rows offered whose time has come.
 func (s *step) resume() error {
-	rows, err := s.Due(Suspended, s.now, 10_000)
+	rows, err := s.Due(Suspended, false, s.now, 10_000)
 	if err != nil {
 		return err
 	}
@@ -696,10 +779,15 @@ func (s *step) takeDue(session int64, want *int, taken *queuing.Taken) error {
 	if *want <= 0 {
 		return nil
 	}
-	rows, err := s.Due(Later, s.now, *want)
+	rows, err := s.Due(Later, false, s.now, *want)
 	if err != nil {
 		return err
 	}
+	return s.takeRows(session, rows, want, taken)
+}
+
+// takeRows takes rows, unless their messages were removed.
+func (s *step) takeRows(session int64, rows []Row, want *int, taken *queuing.Taken) error {
 	for _, row := range rows {
 		s.changed = true
 		m, err := s.Message(row.Position)
@@ -894,6 +982,12 @@ func (s *step) meetOfStream(session int64, m *messagestore.Message, wakes []stri
 	case row.Place == Out:
 		row.Woken = m.GlobalPosition
 		return s.Put(*row)
+	case row.Place.waits() && row.Suspect(): // it is delivered alone, by another take perhaps
+		row.Woken = m.GlobalPosition
+		if row.Due.After(s.now) {
+			row.Due = s.now
+		}
+		return s.Put(*row)
 	case row.Place.waits():
 		row.Woken = m.GlobalPosition
 		return s.offer(session, row, first, want, taken)
@@ -992,6 +1086,8 @@ func (s *step) wake(taken *queuing.Taken, bounded bool, again time.Time) error {
 	return nil
 }
 
+var endOfTime = time.Unix(1<<40, 0)
+
 // soonest is when a session ends or a row is due first; zero for never.
 func (s *step) soonest() (time.Time, error) {
 	end, there, err := s.FirstEnd()
@@ -1003,7 +1099,7 @@ func (s *step) soonest() (time.Time, error) {
 		places = append(places, Suspended)
 	}
 	for _, p := range places {
-		rows, err := s.Due(p, time.Unix(1<<40, 0), 1)
+		rows, err := s.Due(p, false, endOfTime, 1)
 		if err != nil {
 			return time.Time{}, err
 		}

@@ -89,7 +89,8 @@ func (w *work) mayGiveBehind(d *Delivery) bool {
 	if w.config.Timeout > 0 {
 		within = min(within, w.config.Timeout/10)
 	}
-	return d.open() && w.certain() && !w.stopping && !d.Committed.Load() && w.behind.given < w.config.Behind && time.Since(d.began) < within &&
+	// One that was given back before may be what ended its session: it is handled alone.
+	return d.Item.Version == 0 && d.open() && w.certain() && !w.stopping && !d.Committed.Load() && w.behind.given < w.config.Behind && time.Since(d.began) < within &&
 		len(w.ready) == 0 && w.running < w.config.MaxWorkers && len(w.flights)+len(w.pending)+w.behind.given < w.config.Prefetch
 }
 

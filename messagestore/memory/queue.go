@@ -247,8 +247,8 @@ func (q *queue) Behind(position messagestore.GlobalPosition) ([]queuestate.Row, 
 	}), nil
 }
 
-func (q *queue) Due(p queuestate.Place, until time.Time, limit int) ([]queuestate.Row, error) {
-	rows := q.where(func(r queuestate.Row) bool { return r.Place == p && !r.Due.After(until) })
+func (q *queue) Due(p queuestate.Place, suspect bool, until time.Time, limit int) ([]queuestate.Row, error) {
+	rows := q.where(func(r queuestate.Row) bool { return r.Place == p && r.Suspect() == suspect && !r.Due.After(until) })
 	slices.SortStableFunc(rows, func(a, b queuestate.Row) int { return a.Due.Compare(b.Due) })
 	return rows[:min(len(rows), limit)], nil
 }

@@ -49,6 +49,11 @@ type Driver interface {
 
 	// QueueTake finishes deliveries, gives back what sessions that are over have out, and reserves items for a
 	// session, in this order.
+	//
+	// The end of a session is a failure of an item that it had out alone, and with it count the ends before; of several it is a
+	// failure of none. It gives back at once the first time, and then after 2, 4, 8 seconds of ends, up to an hour. From the second
+	// end on an item is reserved alone: by a session that has nothing out, and that reserves nothing more until the item's delivery
+	// ends. A session that has items out reserves none until it has none, while such an item is due and no other session waits so.
 	QueueTake(ctx context.Context, t Take) (Taken, error)
 
 	// QueueReady reports whether a take may find something, without changing anything and without waiting for

@@ -344,19 +344,19 @@ func (q *queue) Now() time.Time { return q.now }
 
 func (q *queue) Head() (h queuestate.Head, there bool, err error) {
 	var at, checked int64
-	there, err = q.one(queueHeadSQL, nil, &at, &h.Cursor, &h.Ahead, &checked, &h.Paused, &h.Tokens, &h.Taken, &h.Finished, &h.Returned, &h.Buried, &h.Shape)
+	there, err = q.one(queueHeadSQL, nil, &at, &h.Cursor, &h.Ahead, &checked, &h.Paused, &h.Tokens, &h.Taken, &h.Finished, &h.Returned, &h.Buried, &h.Shape, &h.Suspects, &h.Apart)
 	h.At, h.Checked = ofMicros(at), ofMicros(checked)
 	return h, there, err
 }
 
 func (q *queue) SetHead(h queuestate.Head) error {
-	return q.exec(queueSetHeadSQL, micros(h.At), int64(h.Cursor), int64(h.Ahead), micros(h.Checked), h.Paused, h.Tokens, h.Taken, h.Finished, h.Returned, h.Buried, h.Shape)
+	return q.exec(queueSetHeadSQL, micros(h.At), int64(h.Cursor), int64(h.Ahead), micros(h.Checked), h.Paused, h.Tokens, h.Taken, h.Finished, h.Returned, h.Buried, h.Shape, h.Suspects, h.Apart)
 }
 
 func scanRow(rows *sql.Rows) (r queuestate.Row, err error) {
 	var place string
 	var due, given int64
-	err = rows.Scan(&r.Position, &r.Version, &place, &r.Failures, &r.Session, &due, &r.After, &r.Error, &r.Woken, &given)
+	err = rows.Scan(&r.Position, &r.Version, &place, &r.Failures, &r.Session, &due, &r.After, &r.Error, &r.Woken, &given, &r.Ends)
 	if err == nil {
 		r.Place, r.Due, r.Given = queuestate.Place(place[0]), ofMicros(due), ofMicros(given)
 	}
@@ -376,7 +376,7 @@ func (q *queue) Row(position messagestore.GlobalPosition) (*queuestate.Row, erro
 }
 
 func (q *queue) Put(r queuestate.Row) error {
-	return q.exec(queuePutSQL, int64(r.Position), r.Version, string(r.Place), r.Failures, r.Session, micros(r.Due), int64(r.After), r.Error, int64(r.Woken), micros(r.Given))
+	return q.exec(queuePutSQL, int64(r.Position), r.Version, string(r.Place), r.Failures, r.Session, micros(r.Due), int64(r.After), r.Error, int64(r.Woken), micros(r.Given), r.Ends)
 }
 
 func (q *queue) Remove(position messagestore.GlobalPosition) error {
@@ -394,8 +394,8 @@ func (q *queue) Behind(position messagestore.GlobalPosition) ([]queuestate.Row, 
 	return q.rows(queueBehindSQL, int64(position))
 }
 
-func (q *queue) Due(p queuestate.Place, until time.Time, limit int) ([]queuestate.Row, error) {
-	return q.rows(queueDueSQL, string(p), until.UnixMicro(), limit)
+func (q *queue) Due(p queuestate.Place, suspect bool, until time.Time, limit int) ([]queuestate.Row, error) {
+	return q.rows(queueDueSQL, string(p), until.UnixMicro(), suspect, limit)
 }
 
 func (q *queue) Open(from messagestore.GlobalPosition, limit int) ([]queuestate.Row, error) {

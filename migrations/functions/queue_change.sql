@@ -29,7 +29,7 @@ begin
   select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
   if h.queue is null then
     perform dibs.refuse_removed_queue(q, queue_name);
-    h := (q, 0, clock_timestamp(), 0, 0, 0, 0, 'infinity', clock_timestamp(), clock_timestamp(), clock_timestamp(), 0, false, null, 0, 0, 0, 0)::dibs.queue_heads;
+    h := (q, 0, clock_timestamp(), 0, 0, 0, 0, 'infinity', clock_timestamp(), clock_timestamp(), clock_timestamp(), 0, false, null, 0, 0, 0, 0, false, null)::dibs.queue_heads;
   end if;
   h.at := greatest(clock_timestamp(), h.at); -- the next take moves what a clock that was ahead has computed, and this with it
 
@@ -45,7 +45,8 @@ begin
         where x.queue = q and x.position = any (of_positions) and x.state in ('l', 's', 'd', 'k')
       ), done as (
         update dibs.queue_open x
-        set version = x.version + 1, state = 'l', due = h.at, given = h.at, failures = case when x.state in ('l', 's') then x.failures else 0 end
+        set version = x.version + 1, state = 'l', due = h.at, given = h.at, failures = case when x.state in ('l', 's') then x.failures else 0 end,
+          ends = case when x.state in ('l', 's') then x.ends else 0 end, after = case when x.state = 'l' then x.after end
         from named y where x.ctid = y.ctid
         returning x.position, y.version
       ), logged as (

@@ -47,7 +47,7 @@ begin
     end if;
   end if;
   with back as (
-    update dibs.queue_open x set version = x.version + 1, state = 'l', session = null, due = h.at, given = h.at
+    update dibs.queue_open x set version = x.version + 1, state = 'l', session = null, after = case when x.ends > 1 then 0 end, due = h.at, given = h.at
     where x.ctid = any ((select dibs.queue_out(q, of_streams, h.floor, array[me]))::tid[])
     returning x.position, x.version
   ), logged as (

@@ -2,6 +2,8 @@
 -- waits offered, and one that is out remember it. A page is long, since most of its messages offer nothing; it ends
 -- with the last offer that is wanted, so that each message is met once, and in the order of the category.
 --
+-- A row that is delivered alone is due then, and offered by another step.
+--
 -- Rows are looked up one by one, as in queue_take. No other transaction has locked one: only queue_finish would, and it
 -- refuses a queue of streams.
 create or replace function dibs.queue_meet(
@@ -64,7 +66,7 @@ begin
       select case when x.position = 0 then x.at else (select z.global_position from dibs.messages z where z.stream_name = x.stream_name and z.position = 0) end as first
     ) f
     left join lateral (
-      select o.ctid, o.state, o.woken from dibs.queue_open o where x.position > 0 and o.queue = q and o.position = f.first offset 0
+      select o.ctid, case when o.after = 0 then 'a' else o.state end as state, o.woken from dibs.queue_open o where x.position > 0 and o.queue = q and o.position = f.first offset 0
     ) r on true
     cross join lateral (
       select case when x.position = 0 and strpos(x.metadata::text, '"dueAt"') > 0 then dibs.queue_due(x.metadata) end as due
@@ -81,14 +83,15 @@ begin
     select x.*,
       case when x.opens then x.state = 'o' else x.state in ('l', 's') and row_number() over (partition by x.first, x.opens order by x.at) = 1 end as offers
     from placed x
-    where x.opens or x.state in ('l', 's', 'o') and x.at > coalesce(x.woken, 0)
+    where x.opens or x.state in ('l', 's', 'o', 'a') and x.at > coalesce(x.woken, 0)
   ), counted as (
     select x.*, count(*) filter (where x.offers) over (order by x.at) as so_far from counting x
   ), ends as (
     select coalesce((select min(x.at) from counted x where x.so_far = total), (select max(x.at) from page x)) as at
   ), changed as (
     select x.first, bool_or(x.opens) as new, bool_or(x.offers) as out, min(x.at) filter (where x.offers) as turn,
-      max(x.at) filter (where not x.opens) as woken, max(x.due) as due, (array_agg(x.row))[1] as row
+      max(x.at) filter (where not x.opens) as woken, max(x.due) as due, (array_agg(x.row))[1] as row,
+      bool_or(x.state = 'a') as alone
     from counted x
     where x.at <= (select y.at from ends y)
     group by x.first
@@ -99,7 +102,8 @@ begin
     where x.new
   ), woke as (
     update dibs.queue_open x
-    set state = 'o', session = case when y.out then me else x.session end, due = null, woken = y.woken
+    set state = case when y.alone then 'l' else 'o' end::"char", session = case when y.out then me else x.session end,
+      due = case when y.alone then least(x.due, now) end, woken = y.woken
     from changed y
     where not y.new and x.ctid = y.row
   )

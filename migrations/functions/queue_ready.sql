@@ -12,7 +12,7 @@ declare
   soon timestamptz;
   now constant timestamptz := clock_timestamp();
 begin
-  select x.queue, x.at, x.cursor, x.paused, x.wake, x.held, x.checked into h
+  select x.queue, x.at, x.cursor, x.paused, x.wake, x.held, x.checked, x.suspects into h
   from dibs.queue_heads x
   where x.queue = (select y.id from dibs.queues y where y.name = queue_name)
   order by x.version desc
@@ -22,6 +22,9 @@ begin
     return;
   end if;
   soon := least(nullif(h.wake, 'infinity'), case when h.held > 0 then h.checked + dibs.queue_pause(h.held) end);
+  if h.suspects then -- rows that are delivered alone
+    soon := least(soon, (select x.due from dibs.queue_open x where x.queue = h.queue and x.state = 'l' and x.after = 0 order by x.after, x.due limit 1));
+  end if;
   wake := greatest(0, dibs.microseconds(soon) - dibs.microseconds(now));
   ready := coalesce(wake = 0 or now < h.at - interval '1 s', false) -- a take moves what a clock that was ahead has computed
     or exists (select from dibs.queue_sessions x where x.queue = h.queue and x.until > now + x.lasts + interval '1 s')

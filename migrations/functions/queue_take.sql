@@ -51,6 +51,7 @@ declare
   again timestamptz; -- when what is there may be reserved, where a bound or the line keeps it
   bounded boolean := false;
   full_page boolean;
+  alone record; -- of dibs.queue_alone
   p bigint[]; i uuid[]; s text[]; o bigint[]; t text[]; d text[]; e text[]; at bigint[];
 begin
   if (
@@ -78,7 +79,7 @@ begin
     end if;
     if h.queue is null then
       perform dibs.refuse_removed_queue(q, queue_name);
-      h := (q, 0, now, 0, 0, 0, 0, 'infinity', now, now, now, 0, false, null, 0, 0, 0, 0)::dibs.queue_heads;
+      h := (q, 0, now, 0, 0, 0, 0, 'infinity', now, now, now, 0, false, null, 0, 0, 0, 0, false, null)::dibs.queue_heads;
     end if;
   end if;
   if now < h.at - interval '1 s' then
@@ -181,7 +182,8 @@ begin
         delete from dibs.queue_open x where x.ctid = any (array(select y.ctid from named y where y.kind = 'c')) returning x.position, x.version
       ), back as (
         update dibs.queue_open x
-        set version = x.version + 1, session = null,
+        set version = x.version + 1, session = null, ends = case when y.turned then 0 else x.ends end,
+          after = case when x.ends > 1 and not y.dies and not y.turned then 0 end,
           state = case when y.dies then dying when y.kind = 's' and (x.woken > coalesce(y.seen, 0)) is not true then 's' else 'l' end,
           failures = case when y.turned then 0 else least(x.failures + case when y.kind in ('r', 'x') then 1 else 0 end, 32767) end,
           given = now, due = case when not y.dies then now + case when y.turned and x.woken > coalesce(y.seen, 0) then 0 else greatest(y.delay, 0) end * interval '1 microsecond' end,
@@ -227,23 +229,32 @@ begin
     select array_agg(x.session) into over from ended x;
     if over is not null then
       with named as (
-        select x.ctid, x.position, x.version, x.session, x.failures, x.failures + 1 >= max_failures as dies
-        from dibs.queue_open x
-        where x.ctid = any ((select dibs.queue_out(q, wakes is not null, h.floor, over))::tid[])
+        -- Of several nobody knows which ended it: then it is a failure of none. It is one of an item that had it alone, and so are
+        -- the ends before.
+        select y.*, y.alone and y.failed >= max_failures as dies
+        from (
+          select x.ctid, x.position, x.version, x.session, count(*) over (partition by x.session) = 1 as alone,
+            least(greatest(x.failures, x.ends) + 1, 32767) as failed
+          from dibs.queue_open x
+          where x.ctid = any ((select dibs.queue_out(q, wakes is not null, h.floor, over))::tid[])
+        ) y
       ), back as (
         update dibs.queue_open x
-        set version = x.version + 1, session = null, failures = least(x.failures + 1, 32767), error = 'its session was over',
-          state = case when y.dies then dying else 'l' end,
-          given = now, due = case when not y.dies then now + case when y.failures = 0 then 0 else least(power(2, least(y.failures, 12)), 3600) end * interval '1 s' end
+        set version = x.version + 1, session = null, failures = case when y.alone then y.failed else x.failures end, ends = least(x.ends + 1, 32767),
+          error = 'its session was over', state = case when y.dies then dying else 'l' end, after = case when x.ends > 0 and not y.dies then 0 end,
+          given = now, due = case when not y.dies then
+            now + case when x.ends = 0 then 0 else least(power(2, least(x.ends, 12)), 3600) end * interval '1 s'
+          end
         from named y
         where x.ctid = y.ctid
-        returning x.position, y.version, y.session, y.dies, x.due
+        returning x.position, y.version, y.session, y.dies, x.due, x.ends
       ), logged as (
         insert into dibs.queue_log (queue, position, version, what, at, session)
         select q, y.position, y.version, 'e', now, y.session from back y
         on conflict do nothing
       )
-      select array_agg(y.position), count(*) filter (where not y.dies), count(*) filter (where y.dies), min(y.due) into p, n, m, soon from back y;
+      select array_agg(y.position), count(*) filter (where not y.dies), count(*) filter (where y.dies), min(y.due), h.suspects or coalesce(bool_or(y.ends > 1), false)
+      into p, n, m, soon, h.suspects from back y;
       h.returned := h.returned + n;
       h.buried := h.buried + m;
       h.wake := least(h.wake, soon);
@@ -346,6 +357,22 @@ begin
       bounded := true;
     end if;
     total := least(total, floor(h.tokens));
+  end if;
+
+  -- What may have ended its session.
+  if h.suspects and total > 0 then
+    select x.* into alone from dibs.queue_alone(q, wakes is not null, h.floor, me, now, h.apart) x;
+    changed := changed or alone.taken is not null or alone.apart is distinct from h.apart or not alone.suspects;
+    h.apart := alone.apart;
+    h.suspects := alone.suspects;
+    again := least(again, alone.soon);
+    if alone.taken is not null then
+      picked := array[alone.taken];
+      total := 0;
+    elsif alone.waits then
+      total := 0;
+      bounded := true; -- until what it has out ends
+    end if;
   end if;
 
   -- First come, first served.

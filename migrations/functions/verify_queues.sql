@@ -68,7 +68,7 @@ begin
       ('a session that has it', coalesce(o.session::text, 'none'), o.state = 'o' and not exists (
         select from dibs.queue_sessions s where s.queue = q.id and s.session = o.session
       )),
-      ('a date from ' || least(h.due, h.wake) || ' on', coalesce(o.due::text, 'none'), o.state = 'l' and (o.due >= h.due and o.after is null) is not true),
+      ('a date from ' || least(h.due, h.wake) || ' on', coalesce(o.due::text, 'none'), o.state = 'l' and case when o.ends > 1 then o.after = 0 and o.due is not null and h.suspects else o.due >= h.due and o.after is null end is not true),
       ('a date from ' || h.wake || ' on', coalesce(o.due::text, 'none'), o.state = 's' and (o.due >= h.wake and o.after is null) is not true),
       ('the first message of its stream, out, later, suspended or dead', o.state::text || ' at ' || m.position, q.streams and (m.position > 0 or o.state in ('h', 'z'))),
       ('no row that is suspended or was woken', o.state::text || ' woken by ' || coalesce(o.woken::text, 'none'), not q.streams and (o.state = 's' or o.woken is not null)),

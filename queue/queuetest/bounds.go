@@ -16,6 +16,76 @@ var failureTests = []test{
 	{"Q6/TheLastFailureBuries", lastFailureBuries, 0},
 	{"Q6/WhatIsNoFailureDoesNotCount", noFailures, 0},
 	{"Q6/SessionsThatAreOverAreBackedOffFrom", overBacksOff, 0},
+	{"Q6/OnlyWhatEndsItsSessionIsBuried", onlyTheGuiltyIsBuried, 0},
+	{"Q6/OneSessionWaitsToHaveAnItemAlone", oneWaits, 0},
+}
+
+// ends has a session reserve items, and end.
+func (f *fixture) ends(t *testing.T, session int64, policy queuing.Policy, want int, at ...messagestore.GlobalPosition) {
+	t.Helper()
+	var taken []messagestore.GlobalPosition
+	q := queuing.Take{Session: session, Policy: policy, Lease: brief, Want: want}
+	await.That(t, "an item is offered", func() (bool, any) {
+		taken = positions(f.take(t, q))
+		return len(taken) > 0, taken
+	})
+	require.Equal(t, at, taken)
+	pass(t, 2*brief)
+	f.take(t, queuing.Take{Policy: policy})
+}
+
+// Which of the items that a session had has ended it, nobody knows: a process has died. So from the second time on each is delivered
+// alone.
+func onlyTheGuiltyIsBuried(t *testing.T, f *fixture) {
+	four := queuing.Policy{MaxFailures: 4}
+	at := f.insert(t, "", "", "")
+	f.ends(t, 11, four, 9, at...)
+	f.ends(t, 12, four, 9, at...)
+	for _, p := range at {
+		f.is(t, p, "later 2/0 ee")
+	}
+	fresh := f.insert(t, "")
+	require.Equal(t, fresh, positions(f.take(t, queuing.Take{Want: 9, Session: 2})), "they come after a time, and this at once")
+	f.change(t, queuing.RetryNow, at...)
+
+	f.ends(t, 13, four, 9, at[0]) // it ends its session each time
+	f.is(t, at[0], "later 4/3 eeRe")
+	for i, p := range at[1:] {
+		item := f.one(t, queuing.Take{Session: int64(20 + i)})
+		require.Equal(t, p, item.Message.GlobalPosition)
+		require.Zero(t, item.Failures)
+		f.none(t, queuing.Take{Session: int64(20 + i)})
+		f.done(t, queuing.Complete, item.Delivery())
+	}
+	f.change(t, queuing.RetryNow, at[0])
+	f.ends(t, 14, four, 9, at[0])
+	f.is(t, at[0], "dead 6/4 eeReRe")
+	f.none(t, queuing.Take{Session: 15})
+}
+
+func oneWaits(t *testing.T, f *fixture) {
+	at := f.insert(t, "", "")
+	f.ends(t, 11, queuing.Policy{}, 9, at...)
+	f.ends(t, 12, queuing.Policy{}, 9, at...)
+	fresh := f.insert(t, make([]string, 6)...)
+	first := f.one(t, queuing.Take{Session: 1}).Delivery()
+	second := f.one(t, queuing.Take{Session: 2}).Delivery()
+	require.Equal(t, fresh[:2], []messagestore.GlobalPosition{first.Position, second.Position})
+	f.change(t, queuing.RetryNow, at...)
+
+	f.none(t, queuing.Take{Session: 1})
+	require.Equal(t, fresh[2], f.one(t, queuing.Take{Session: 2}).Message.GlobalPosition, "another goes on meanwhile")
+	f.none(t, queuing.Take{Session: 1})
+	require.Equal(t, at[:1], positions(f.take(t, queuing.Take{Session: 3, Want: 9})), "one that has nothing out does not wait")
+	f.none(t, queuing.Take{Session: 3})
+	alone := f.take(t, queuing.Take{Session: 1, Want: 9, Finishes: []queuing.Finish{{Delivery: first, Kind: queuing.Complete}}})
+	require.Equal(t, at[1:], positions(alone))
+	f.none(t, queuing.Take{Session: 1})
+
+	f.done(t, queuing.Complete, alone.Items[0].Delivery())
+	f.take(t, queuing.Take{Session: 3, Finishes: []queuing.Finish{{Delivery: queuing.Delivery{Position: at[0], Version: 3}, Kind: queuing.Complete}}})
+	require.Equal(t, fresh[3:], positions(f.take(t, queuing.Take{Session: 1, Want: 9})))
+	f.is(t, at[0], "finished 3/0 eeR")
 }
 
 func failuresAreInTheLog(t *testing.T, f *fixture) {
@@ -86,7 +156,15 @@ func overBacksOff(t *testing.T, f *fixture) {
 
 	item := f.item(t, at)
 	require.Equal(t, "later 2/2 ee", describe(item))
-	require.GreaterOrEqual(t, item.Due.Sub(item.Log[1].Time), time.Second)
+	require.Equal(t, 2*time.Second, item.Due.Sub(item.Log[1].Time))
+
+	failing := f.insert(t, "")[0]
+	for range 3 {
+		f.done(t, queuing.Retry, f.one(t, queuing.Take{}).Delivery())
+	}
+	f.one(t, queuing.Take{Session: 4, Lease: brief})
+	pass(t, 2*brief)
+	require.Equal(t, failing, f.soon(t, queuing.Take{}).Message.GlobalPosition, "the first end of a session, whatever failed before")
 }
 
 var lineTests = []test{

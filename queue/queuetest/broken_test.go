@@ -784,6 +784,13 @@ var bugs = []bug{
 		finishes(func(f *queuing.Finish) { f.Delay = 0 }),
 	},
 	{
+		"an item that ends its sessions in company",
+		[]string{"Q6/OnlyWhatEndsItsSessionIsBuried", "Q6/OneSessionWaitsToHaveAnItemAlone"},
+		func(d *driver) {
+			d.offer(queuing.Later, func(q queuing.Queue, item queuing.Item) bool { return d.expiries(q, item.Position) > 1 })
+		},
+	},
+	{
 		"more than MaxOut",
 		[]string{"Q9/NoMoreThanMaxOut"},
 		asks(func(q *queuing.Take) { q.MaxOut = 0 }),

@@ -1,1 +1,1 @@
-SELECT changed, cursor, ahead, checked, paused, tokens, taken, finished, returned, buried, shape FROM dibs_queues WHERE id = ?1 AND changed IS NOT NULL
+SELECT changed, cursor, ahead, checked, paused, tokens, taken, finished, returned, buried, shape, suspects, apart FROM dibs_queues WHERE id = ?1 AND changed IS NOT NULL

@@ -1,1 +1,1 @@
-SELECT position, version, place, failures, session, due, after, error, woken, given FROM dibs_queue_open WHERE queue = ?1 AND position = ?2
+SELECT position, version, place, failures, session, due, after, error, woken, given, ends FROM dibs_queue_open WHERE queue = ?1 AND position = ?2
