@@ -34,6 +34,8 @@ var (
 	settingsSQL string
 	//go:embed sql/roles.sql
 	rolesSQL string
+	//go:embed sql/role_settings.sql
+	roleSettingsSQL string
 	//go:embed sql/table_locks.sql
 	tableLocksSQL string
 	//go:embed sql/sessions.sql
@@ -198,6 +200,7 @@ func (e *examination) run(ctx context.Context) error {
 	}{
 		{"settings", asks(settingsSQL)},
 		{"roles", asks(rolesSQL)},
+		{"roles", asks(roleSettingsSQL, override)},
 		{"locks", e.categoryLocks},
 		{"locks", asks(tableLocksSQL, e.config.LongLock.Seconds())},
 		{"sessions", asks(sessionsSQL, e.config.LongTransaction.Seconds())},
