@@ -2,6 +2,8 @@ package cli_test
 
 import (
 	"context"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -108,4 +110,24 @@ func TestRolesCanBePrintedAlone(t *testing.T) {
 		require.Contains(t, printed, "create role "+role+" ")
 	}
 	require.NotContains(t, printed, "create table")
+}
+
+// The first table of docs/dba.md, as a DBA runs it.
+func TestCommandsOfThePageForTheDBARun(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../../docs/dba.md")
+	require.NoError(t, err)
+	_, table, is := strings.Cut(string(page), "| to do | command |\n|---|---|\n")
+	require.True(t, is)
+	table, _, _ = strings.Cut(table, "\n\n")
+	dibs := &shell{env: map[string]string{"DATABASE_URL": pgtest.Migrated(t)}}
+	for line := range strings.Lines(table) {
+		_, command, _ := strings.Cut(line, "`dibs ")
+		command, _, _ = strings.Cut(command, "`")
+		command, _, _ = strings.Cut(command, " \\|")
+		if command == "doctor" {
+			continue // of the test's server, whose settings are unsafe
+		}
+		dibs.ok(t, strings.Fields(command)...)
+	}
 }
