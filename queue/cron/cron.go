@@ -17,7 +17,7 @@
 // last tick is not known any more, and no tick comes that is older than a day before that; after a deletion or a trim none
 // that is older than what is left.
 //
-// Where a clock is put back, a schedule waits until it is past the last tick.
+// Where a clock was ahead, or is put back, a schedule goes on by the time that it shows then. What has come stays, and comes once.
 package cron
 
 import (
@@ -398,6 +398,7 @@ func (c *Cron) status(ctx context.Context, names []string) ([]Status, error) {
 		if err := c.learn(ctx, s); err != nil {
 			return nil, err
 		}
+		s.follow(now)
 		status := Status{
 			Schedule: s.Schedule, From: s.from, Last: s.last, Item: s.item, Skips: s.skips, Skipped: s.skipped,
 			Next: s.plan.next(later(s.base(), now)),
@@ -446,6 +447,9 @@ type schedule struct {
 	from time.Time
 	set  time.Time // when it was written, by the store's clock
 	next time.Time // zero for never
+	by   time.Time // the time by which next was computed
+	back time.Time // the time, or the tick since, behind which ticks are due where the clock was ahead; zero where it was not
+	low  time.Time // the earliest time that the clock has shown since it was met, or went back
 
 	known   bool // of the stream
 	version messagestore.Version
@@ -585,7 +589,10 @@ func (c *Cron) round(ctx context.Context, f *follower) (time.Duration, error) {
 	}
 	pause := c.config.PollInterval
 	for _, s := range slices.SortedFunc(maps.Values(f.known), func(a, b *schedule) int { return a.next.Compare(b.next) }) {
-		if !s.next.IsZero() && !s.next.After(now) && ctx.Err() == nil {
+		if s.low.IsZero() || now.Before(s.low) || now.Before(s.by.Add(-queuing.ClockTolerance)) {
+			s.low = now
+		}
+		if (!s.next.IsZero() && !s.next.After(now) || s.isAhead(now)) && ctx.Err() == nil {
 			due <- s
 		}
 	}
@@ -606,6 +613,7 @@ func (c *Cron) tick(ctx context.Context, s *schedule, now, asked time.Time) erro
 			return err
 		}
 	}
+	s.follow(now)
 	for due := s.plan.due(s.base(), now, s.CatchUp); len(due) > 0; due = due[1:] {
 		at := due[0]
 		if s.CatchUp == None && at.Before(now.Add(time.Since(asked)-lateness)) {
@@ -629,13 +637,47 @@ func (c *Cron) tick(ctx context.Context, s *schedule, now, asked time.Time) erro
 			return err
 		}
 	}
-	s.next = s.plan.next(later(s.base(), now))
+	s.next, s.by = s.plan.next(later(s.base(), now)), now
 	return nil
 }
 
 // base is the time after which ticks are due.
 func (s *schedule) base() time.Time {
+	if !s.back.IsZero() {
+		return s.back
+	}
+	return s.latest()
+}
+
+// latest is the latest time that is known of the schedule.
+func (s *schedule) latest() time.Time {
 	return later(later(s.from, s.since), later(s.last, s.skipped))
+}
+
+// isAhead reports whether what is known of the schedule is of a clock that was ahead.
+func (s *schedule) isAhead(now time.Time) bool {
+	now = now.Add(queuing.ClockTolerance)
+	return s.by.After(now) || s.base().After(now)
+}
+
+// follow has the schedule go on by a time that its clock shows.
+func (s *schedule) follow(now time.Time) {
+	switch {
+	case !s.latest().After(now.Add(queuing.ClockTolerance)):
+		s.back = time.Time{}
+	case s.back.IsZero() || s.back.After(now):
+		s.back = now
+		if !s.low.IsZero() && s.low.Before(now) {
+			s.back = s.low
+		}
+	}
+}
+
+// came takes in a tick that has come.
+func (s *schedule) came(at time.Time) {
+	if s.last = at; !s.back.IsZero() {
+		s.back = at
+	}
 }
 
 func later(a, b time.Time) time.Time {
@@ -736,10 +778,11 @@ func (c *Cron) write(ctx context.Context, s *schedule, at time.Time) (overlaps b
 		})
 		switch {
 		case err == nil:
-			s.version, s.last, s.item = written.Version, at, written.GlobalPosition
+			s.version, s.item = written.Version, written.GlobalPosition
+			s.came(at)
 			return false, nil
 		case errors.Is(err, messagestore.ErrIDConflict): // it was skipped, or is there, of a schedule that was changed since
-			s.last = at
+			s.came(at)
 			return false, c.learn(ctx, s)
 		case !errors.Is(err, messagestore.ErrVersionConflict) || attempt == 5:
 			s.known = false

@@ -260,6 +260,61 @@ func TestEachTickComesOnceFromThreeProcesses(t *testing.T) {
 	})
 }
 
+// Whether a tick came meanwhile, and whether the process that saw it runs on.
+func TestASchedulesTicksGoOnWhereTheClockWasAhead(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{time.Hour, 10 * 24 * time.Hour, 73 * 365 * 24 * time.Hour} {
+		for _, runsOn := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%v, the process runs on: %v", ahead, runsOn), func(t *testing.T) {
+				t.Parallel()
+				eachStore(t, func(t *testing.T, store *messagestore.Store) {
+					category := storetest.Category(t)
+					begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+					clock := &clock{now: begin}
+					newCron := func() *cron.Cron {
+						return must.New(cron.New(store, category, &cron.Config{Now: clock.Now, PollInterval: 10 * time.Millisecond, Logger: logger.Silent()}))
+					}
+					c := newCron()
+					require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "a", Spec: "0 6 * * *", Body: Report{"a"}}))
+					stop := run(t, c)
+					clock.awaitRound(t)
+					clock.put(begin.Add(ahead))
+					clock.awaitRound(t)
+					require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "b", Spec: "0 6 * * *", Body: Report{"b"}}))
+					clock.awaitRound(t)
+					if !runsOn {
+						stop()
+						c = newCron()
+					}
+
+					clock.put(begin)
+					if !runsOn {
+						run(t, c)
+					}
+
+					clock.awaitRound(t)
+					for day := 1; day <= 3; day++ {
+						at := begin.AddDate(0, 0, day)
+						clock.put(at)
+						for _, name := range []string{"a", "b"} {
+							await.That(t, "it has ticked", func() (bool, any) {
+								ticks := ticksOf(t, store, category.Stream(name))
+								return slices.Contains(ticks, at.Format(time.DateOnly)), ticks
+							})
+						}
+						clock.awaitRound(t)
+					}
+					for _, name := range []string{"a", "b"} {
+						ticks := ticksOf(t, store, category.Stream(name))
+						slices.Sort(ticks)
+						require.Equal(t, slices.Compact(slices.Clone(ticks)), ticks, "each comes once")
+					}
+				})
+			})
+		}
+	}
+}
+
 func TestMissedTicksComeAsTheScheduleSays(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store *messagestore.Store) {
