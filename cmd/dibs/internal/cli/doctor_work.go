@@ -77,7 +77,7 @@ func aboutConsumer(s operate.Status) []doctor.Finding {
 	case len(s.Replicas) == 0:
 		says = append(says, "has handled all, and no process runs it")
 	case gone == len(s.Replicas):
-		add(doctor.Warn, fmt.Sprintf("is run by no process any more: %s, and %s", number(int64(gone), "replica is gone", "replicas are gone"), lag), "")
+		add(doctor.Warn, fmt.Sprintf("is run by no process any more: %s, and %s", number(int64(gone), "replica is gone", "replicas are gone"), lag), "start one again: it goes on at the checkpoint when their lease is over")
 	default:
 		says = append(says, fmt.Sprintf("is run by %s, and %s", number(int64(len(s.Replicas)-gone), "process", "processes"), lag))
 	}
