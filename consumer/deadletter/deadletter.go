@@ -74,8 +74,15 @@ func entries(all []*letters.Letter) (of []*Entry) {
 // Consumer.
 type NotParkedError = letters.NotParkedError
 
-// All yields the open letters in order of their messages' positions. After an error it
-// yields nothing more. It first looks through all dead letters of the category, so it is
+// ErrCorrupt is matched by the error for a dead letter that cannot be read. [Entries.Drop] closes it all the same.
+var ErrCorrupt = letters.ErrCorrupt
+
+// A CorruptError names a stored message that is no dead letter, though its stream is one's: the Stream, the Position in it and
+// the Reason. It matches [ErrCorrupt].
+type CorruptError = letters.CorruptError
+
+// All yields the open letters in order of their messages' positions, and behind them a [*CorruptError] for each that
+// cannot be read. After another error it yields nothing more. It first looks through all dead letters of the category, so it is
 // for operators and jobs, not for a handler.
 func (l *Entries) All(ctx context.Context) iter.Seq2[*Entry, error] {
 	return func(yield func(*Entry, error) bool) {

@@ -332,12 +332,12 @@ func (c *Cron) remove(ctx context.Context, name string) error {
 	}
 }
 
-// List returns the schedules, in order of their names.
+// List returns the schedules, in order of their names. One that cannot be read is as with [Cron.Status].
 func (c *Cron) List(ctx context.Context) ([]Schedule, error) {
 	if err := c.use(ctx); err != nil {
 		return nil, err
 	}
-	f := &follower{cron: c, known: map[messagestore.StreamName]*schedule{}}
+	f := c.follow()
 	if err := f.read(ctx); err != nil {
 		return nil, fmt.Errorf("cron %s: list: %w", c.category, err)
 	}
@@ -346,8 +346,52 @@ func (c *Cron) List(ctx context.Context) ([]Schedule, error) {
 		all = append(all, s.Schedule)
 	}
 	slices.SortFunc(all, func(a, b Schedule) int { return cmp.Compare(a.Name, b.Name) })
+	if err := f.wrong(nil); err != nil {
+		return all, fmt.Errorf("cron %s: list: %w", c.category, err)
+	}
 	return all, nil
 }
+
+// wrong returns the errors of the first ten corrupt schedules of some names, or of all for none.
+func (f *follower) wrong(names []string) error {
+	var streams []messagestore.StreamName
+	for stream := range f.corrupt {
+		if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return f.cron.definition(name) == stream }) {
+			streams = append(streams, stream)
+		}
+	}
+	slices.Sort(streams)
+	var all []error
+	for i, stream := range streams {
+		if i == namedSchedules {
+			all = append(all, fmt.Errorf("and %d more", len(streams)-i))
+			break
+		}
+		all = append(all, f.corrupt[stream])
+	}
+	return errors.Join(all...)
+}
+
+// namedSchedules is how many corrupt schedules an error names.
+const namedSchedules = 10
+
+// ErrCorrupt is matched by the error for a schedule that cannot be read: see [Cron.Status].
+var ErrCorrupt = errors.New("corrupt schedule")
+
+// A CorruptError names a stored message that is no schedule, though its stream is one's. It matches [ErrCorrupt].
+type CorruptError struct {
+	Stream   messagestore.StreamName
+	Position messagestore.Version // of the message in the stream
+	Reason   string
+}
+
+// Error names the message and its fault.
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("corrupt schedule: %s@%d: %s", e.Stream, e.Position, e.Reason)
+}
+
+// Is reports whether target is [ErrCorrupt].
+func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
 
 // A Status is how a schedule stands: see [Cron.Status].
 type Status struct {
@@ -369,20 +413,21 @@ type Status struct {
 }
 
 // Status returns how the schedules of some names stand, or all for none, in order of their names. A name without a schedule is not
-// among them. It reads the last tick of each.
+// among them. It reads the last tick of each. A schedule that cannot be read keeps no other from the answer: the others
+// come with an error that matches [ErrCorrupt] and names the first ten such.
 func (c *Cron) Status(ctx context.Context, names ...string) ([]Status, error) {
 	if err := c.use(ctx); err != nil {
 		return nil, err
 	}
 	all, err := c.status(ctx, names)
 	if err != nil {
-		return nil, fmt.Errorf("cron %s: status: %w", c.category, err)
+		return all, fmt.Errorf("cron %s: status: %w", c.category, err)
 	}
 	return all, nil
 }
 
 func (c *Cron) status(ctx context.Context, names []string) ([]Status, error) {
-	f := &follower{cron: c, known: map[messagestore.StreamName]*schedule{}}
+	f := c.follow()
 	if err := f.read(ctx); err != nil {
 		return nil, err
 	}
@@ -409,7 +454,7 @@ func (c *Cron) status(ctx context.Context, names []string) ([]Status, error) {
 		all = append(all, status)
 	}
 	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
-	return all, nil
+	return all, f.wrong(names)
 }
 
 func (c *Cron) use(ctx context.Context) error {
@@ -467,6 +512,12 @@ type follower struct {
 	cron  *Cron
 	at    messagestore.GlobalPosition
 	known map[messagestore.StreamName]*schedule
+
+	corrupt map[messagestore.StreamName]error // whose last message is no schedule
+}
+
+func (c *Cron) follow() *follower {
+	return &follower{cron: c, known: map[messagestore.StreamName]*schedule{}, corrupt: map[messagestore.StreamName]error{}}
 }
 
 // read takes in what was written since.
@@ -488,11 +539,13 @@ func (f *follower) read(ctx context.Context) error {
 
 func (f *follower) take(m *messagestore.Message) {
 	delete(f.known, m.Stream)
-	if m.Type != (Scheduled{}).MessageType() {
+	delete(f.corrupt, m.Stream)
+	if m.IsTombstone() || m.Type == (Unscheduled{}).MessageType() {
 		return
 	}
 	s, err := f.cron.scheduleOf(m)
 	if err != nil {
+		f.corrupt[m.Stream] = &CorruptError{Stream: m.Stream, Position: m.Position, Reason: text.Of(err)}
 		f.cron.config.Logger.Warn().Str("stream", string(m.Stream)).Str("error", text.Log(err)).Msg("schedule cannot be read")
 		return
 	}
@@ -501,6 +554,9 @@ func (f *follower) take(m *messagestore.Message) {
 
 // scheduleOf returns the schedule of a message, of which nothing else is known yet.
 func (c *Cron) scheduleOf(m *messagestore.Message) (*schedule, error) {
+	if m.Type != (Scheduled{}).MessageType() {
+		return nil, fmt.Errorf("a message of the type %.80q is no schedule's", m.Type)
+	}
 	scheduled, err := messagestore.Decode[Scheduled](m)
 	if err != nil {
 		return nil, err
@@ -531,7 +587,7 @@ func (c *Cron) Run(ctx context.Context) error {
 	if err := c.use(ctx); err != nil {
 		return err
 	}
-	f := &follower{cron: c, known: map[messagestore.StreamName]*schedule{}}
+	f := c.follow()
 	bell, stop := c.store.Watch(c.schedules(), c.config.PollInterval)
 	defer stop()
 	key := outage.Key{By: "cron " + string(c.category), To: "tick"}

@@ -701,8 +701,17 @@ func TestAScheduleThatCannotBeStopsNoOther(t *testing.T) {
 		defer cancel()
 		require.NoError(t, c.Run(ctx))
 		all, err := c.List(t.Context())
-		require.NoError(t, err)
+		require.ErrorIs(t, err, cron.ErrCorrupt)
+		require.ErrorContains(t, err, "reports:schedule-other@0")
 		require.Len(t, all, 1)
+		status, err := c.Status(t.Context())
+		require.ErrorIs(t, err, cron.ErrCorrupt)
+		require.Len(t, status, 1)
+		status, err = c.Status(t.Context(), "good")
+		require.NoError(t, err, "another is nothing to it")
+		require.Len(t, status, 1)
+		_, err = c.Status(t.Context(), "zone")
+		require.ErrorIs(t, err, cron.ErrCorrupt)
 		require.Len(t, timesOf(t, store, "reports", "good"), 6)
 		n := 0
 		for _, err := range store.ReadCategory(t.Context(), "reports", 0, messagestore.Filter{}) {

@@ -95,8 +95,26 @@ type redriven struct {
 
 func (redriven) MessageType() string { return "Redriven" }
 
-// All yields the open letters in order of their messages' positions. After an error it
-// yields nothing more. It first looks through all dead letters of the category, so it is
+// ErrCorrupt is matched by the error for a dead letter that cannot be read.
+var ErrCorrupt = errors.New("corrupt dead letter")
+
+// A CorruptError names a stored message that is no dead letter, though its stream is one's. It matches [ErrCorrupt].
+type CorruptError struct {
+	Stream   messagestore.StreamName
+	Position messagestore.Version // of the message in the stream
+	Reason   string
+}
+
+// Error names the message and its fault.
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("corrupt dead letter: %s@%d: %s", e.Stream, e.Position, e.Reason)
+}
+
+// Is reports whether target is [ErrCorrupt].
+func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
+
+// All yields the open letters in order of their messages' positions, and behind them a [*CorruptError] for each that
+// cannot be read. After another error it yields nothing more. It first looks through all dead letters of the category, so it is
 // for operators and jobs, not for a handler.
 func (l *Letters) All(ctx context.Context) iter.Seq2[*Letter, error] {
 	return func(yield func(*Letter, error) bool) {
@@ -214,7 +232,7 @@ func isLetter(category messagestore.Category, stream messagestore.StreamName) bo
 // withIDs yields the open dead letters, or only the ones for messages with one of the ids.
 func (l *Letters) withIDs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*Letter, error] {
 	return func(yield func(*Letter, error) bool) {
-		letters, err := l.open(ctx, ids)
+		letters, corrupt, err := l.open(ctx, ids)
 		if err != nil {
 			yield(nil, err)
 			return
@@ -224,18 +242,23 @@ func (l *Letters) withIDs(ctx context.Context, ids []uuid.UUID) iter.Seq2[*Lette
 				return
 			}
 		}
+		for _, e := range corrupt {
+			if !yield(nil, e) {
+				return
+			}
+		}
 	}
 }
 
 // open returns the open dead letters, or only the ones for messages with one of the ids, in order
-// of the messages' positions.
-func (l *Letters) open(ctx context.Context, ids []uuid.UUID) ([]*Letter, error) {
+// of the messages' positions, and which cannot be read.
+func (l *Letters) open(ctx context.Context, ids []uuid.UUID) (open []*Letter, corrupt []*CorruptError, err error) {
 	if err := l.consumer.Validate(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	asked, _, err := l.asked(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var streams []messagestore.StreamName
 	for _, id := range ids {
@@ -244,15 +267,17 @@ func (l *Letters) open(ctx context.Context, ids []uuid.UUID) ([]*Letter, error) 
 	if len(ids) == 0 {
 		all, err := openLetters(ctx, l.store, l.consumer.Category)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		streams = slices.DeleteFunc(all, func(s messagestore.StreamName) bool { return s.CardinalID() != l.consumer.Name })
 	}
-	var open []*Letter
 	for _, stream := range streams {
 		s, err := l.read(ctx, stream)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
+		}
+		if s.corrupt != nil {
+			corrupt = append(corrupt, s.corrupt)
 		}
 		if s.open {
 			requested, ok := asked[s.ID]
@@ -261,13 +286,14 @@ func (l *Letters) open(ctx context.Context, ids []uuid.UUID) ([]*Letter, error) 
 		}
 	}
 	slices.SortFunc(open, func(a, b *Letter) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) })
-	return slices.CompactFunc(open, func(a, b *Letter) bool { return a.DeadLetter == b.DeadLetter }), nil
+	return slices.CompactFunc(open, func(a, b *Letter) bool { return a.DeadLetter == b.DeadLetter }), corrupt, nil
 }
 
 // A state is a dead letter's stream as it was read.
 type state struct {
 	Letter
 	open    bool                 // the message is parked, not redriven
+	corrupt *CorruptError        // the last message that parked or redrove it cannot be read
 	version messagestore.Version // of the stream
 }
 
@@ -278,22 +304,34 @@ func (l *Letters) read(ctx context.Context, stream messagestore.StreamName) (*st
 		if err != nil {
 			return nil, err
 		}
-		if err := s.take(m); err != nil {
-			return nil, err
+		rule := s.take(m)
+		if rule == "" && s.open && stream != l.consumer.DeadLetter(s.ID) {
+			rule = fmt.Sprintf("message %s is not that of the stream", s.ID)
+		}
+		if rule != "" { // any writer of the store may have written it
+			s.Letter = Letter{outcome: m.Position, Entry: Entry{DeadLetter: stream}}
+			s.open, s.corrupt = false, &CorruptError{Stream: stream, Position: m.Position, Reason: text.Shorten(rule)}
 		}
 	}
 	return s, nil
 }
 
-// take takes in a message of a dead letter's stream.
-func (s *state) take(m *messagestore.Message) error {
+// take takes in a message of a dead letter's stream, or returns the rule that it breaks.
+func (s *state) take(m *messagestore.Message) (rule string) {
+	s.version = m.Position
 	switch m.Type {
 	case parked{}.MessageType():
 		var p parked
 		if err := json.Unmarshal(m.Data, &p); err != nil {
-			return fmt.Errorf("decode %s: %w", m, err)
+			return err.Error()
 		}
-		s.open = true
+		switch {
+		case p.Position < 0 || p.GlobalPosition < 0:
+			return "a position is less than 0"
+		case p.Attempts < 0:
+			return "its attempts are less than 0"
+		}
+		s.open, s.corrupt = true, nil
 		s.Letter = Letter{outcome: m.Position, Entry: Entry{
 			ID: p.MessageID, Type: p.Type, Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition,
 			Error: p.Error, Stack: p.Stack, Reason: p.Reason, Attempts: p.Attempts, FirstFailedAt: p.FirstFailedAt, ParkedAt: m.Time,
@@ -302,16 +340,15 @@ func (s *state) take(m *messagestore.Message) error {
 	case redriven{}.MessageType():
 		var out redriven
 		if err := json.Unmarshal(m.Data, &out); err != nil {
-			return fmt.Errorf("decode %s: %w", m, err)
+			return err.Error()
 		}
-		s.open = false
+		s.open, s.corrupt = false, nil
 		s.outcome = m.Position
 		if out.Dropped == "" {
 			s.Attempts++ // with the attempt that succeeded
 		}
 	}
-	s.version = m.Position
-	return nil
+	return ""
 }
 
 // A Failure is a message that a consumer gives up on.

@@ -30,7 +30,9 @@ func (l *Letters) drop(ctx context.Context, id uuid.UUID, reason string) (*Lette
 		if err != nil {
 			return nil, err
 		}
-		if !s.open {
+		if s.corrupt != nil {
+			s.ID = id
+		} else if !s.open {
 			return nil, l.notParked(id)
 		}
 		of := &messagestore.Message{Stream: s.Stream, Position: s.Position, GlobalPosition: s.GlobalPosition}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
@@ -88,9 +87,12 @@ func (l *Letters) request(ctx context.Context, ids []uuid.UUID) (*Requests, erro
 
 // choose divides the open dead letters, or only the ones with one of the ids.
 func (l *Letters) choose(ctx context.Context, ids []uuid.UUID) (*Requests, error) {
-	open, err := l.open(ctx, ids)
+	open, corrupt, err := l.open(ctx, ids)
 	if err != nil {
 		return nil, err
+	}
+	if len(ids) > 0 && len(corrupt) > 0 { // of all, those that can be read are asked for
+		return nil, corrupt[0]
 	}
 	requests, found := &Requests{}, map[uuid.UUID]bool{}
 	for _, p := range open {
@@ -142,7 +144,7 @@ func (l *Letters) readRequests(ctx context.Context, from messagestore.Version) (
 			continue
 		}
 		if err != nil {
-			return nil, 0, fmt.Errorf("decode %s: %w", m, err)
+			continue // no consumer and no operator has asked for it so
 		}
 		all = append(all, r)
 	}
@@ -159,10 +161,10 @@ func (l *Letters) settledBefore(ctx context.Context) (messagestore.Version, erro
 		return 0, err
 	}
 	var settled redrivesSettled
-	if err := json.Unmarshal(m.Data, &settled); err != nil {
-		return 0, fmt.Errorf("decode %s: %w", m, err)
+	if err := json.Unmarshal(m.Data, &settled); err != nil || settled.Next < 0 || settled.Next > m.Position {
+		return 0, nil //nolint:nilerr // a note saves reading, and this is none
 	}
-	return max(settled.Next, 0), nil
+	return settled.Next, nil
 }
 
 // asked returns the requests that may not be settled, and the version of their stream.

@@ -139,7 +139,7 @@ type cronLsCommand struct {
 
 // Help is printed below the command's usage.
 func (cronLsCommand) Help() string {
-	return `A line for each schedule: the category of its items, its name, which is their key, its times, their zone, which of the ticks come for which no process was there, the last tick that came, the next one, and how many were skipped since the item of the one before was not finished. A next tick that is over is late: no process runs the schedules of the category.
+	return `A line for each schedule: the category of its items, its name, which is their key, its times, their zone, which of the ticks come for which no process was there, the last tick that came, the next one, and how many were skipped since the item of the one before was not finished. A next tick that is over is late: no process runs the schedules of the category. A schedule that cannot be read is named on the standard error after the others, and the exit code is 1.
 
 Examples:
 
@@ -169,15 +169,17 @@ func (c *cronLsCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		printed := 0
+		var wrong error
 		for _, category := range categories {
-			kept, err := cron.New(store, category, &cron.Config{Logger: a.logger()})
+			kept, err := cron.New(store, category, &cron.Config{Logger: logger.Silent()}) // the error names what is corrupt
 			if err != nil {
 				return err
 			}
 			all, err := kept.Status(ctx)
-			if err != nil {
+			if err != nil && !errors.Is(err, cron.ErrCorrupt) {
 				return err
 			}
+			wrong = errors.Join(wrong, err)
 			for _, s := range all {
 				if err := c.print(a, category, s, now, printed == 0); err != nil {
 					return err
@@ -185,10 +187,10 @@ func (c *cronLsCommand) Run(ctx context.Context, a *app) error {
 				printed++
 			}
 		}
-		if printed == 0 {
+		if printed == 0 && wrong == nil {
 			a.nothing("no schedule is set")
 		}
-		return nil
+		return wrong
 	})
 }
 

@@ -199,3 +199,25 @@ type readOnlyDriver struct{ messagestore.Driver }
 func (readOnlyDriver) Append(context.Context, messagestore.Append) (messagestore.Written, error) {
 	return messagestore.Written{}, messagestore.ErrNotPermitted
 }
+
+func TestACorruptScheduleIsNamedAndTheOthersAreListed(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		dibs.ok(t, "cron", "set", "reports", "good", "@daily", "Report")
+		dibs.ok(t, "cron", "set", "reports", "bad", "@daily", "Report")
+		for _, forged := range []messagestore.Raw{{Type: "Scheduled", Data: []byte(`{"name":"bad","spec":7}`)}, {Type: "Scheduled", Data: []byte(`{}`)}, {Type: "Other", Data: []byte(`{}`)}} {
+			_, err := store.Write(t.Context(), "reports:schedule-bad", messagestore.AnyVersion, forged)
+			require.NoError(t, err)
+
+			r := dibs.run(t, "cron", "ls")
+
+			require.Equal(t, 1, r.code, r.stderr)
+			require.Contains(t, r.stdout, "good")
+			require.Contains(t, r.stderr, "corrupt schedule: reports:schedule-bad@")
+			require.Equal(t, 1, dibs.run(t, "cron", "show", "reports", "bad").code)
+			dibs.ok(t, "cron", "show", "reports", "good")
+		}
+		dibs.ok(t, "cron", "set", "reports", "bad", "@hourly", "Report")
+		dibs.ok(t, "cron", "ls")
+	})
+}

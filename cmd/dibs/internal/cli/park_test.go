@@ -187,3 +187,47 @@ func TestAConsumerThatNeverStartedBeginsWhereItIsTold(t *testing.T) {
 		require.Contains(t, again.stderr, "has started before")
 	})
 }
+
+func TestACorruptDeadLetterIsNamedAndTheOthersAreListed(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		for i := range 3 {
+			dibs.ok(t, "write", "account-"+string(rune('1'+i)), "Opened", `{}`)
+		}
+		config := &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}}
+		failing := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no such seat") })
+		require.NoError(t, must.New(consumer.New(store, "account", "mail", failing, config)).CatchUp(t.Context()))
+		parked := objects(t, dibs.ok(t, "parked", "--json"))
+		require.Len(t, parked, 3)
+		letter, is := parked[1]["deadLetter"].(string)
+		require.True(t, is)
+		message, is := parked[1]["message"].(map[string]any)
+		require.True(t, is)
+		id, is := message["id"].(string)
+		require.True(t, is)
+		for _, data := range []string{`{"messageId":7}`, `{}`, `{"messageId":"0193a2b4-5c6d-7e8f-9a0b-1c2d3e4f5a6b"}`, `{"messageId":"` + id + `","position":-1}`, `{"messageId":null,"attempts":1e30}`} {
+			_, err := store.Write(t.Context(), messagestore.StreamName(letter), messagestore.AnyVersion, messagestore.Raw{Type: "Parked", Data: []byte(data)})
+			require.NoError(t, err)
+
+			r := dibs.run(t, "parked", "--json")
+
+			require.Equal(t, 1, r.code, r.stderr)
+			require.Len(t, objects(t, r.stdout), 2, data)
+			require.Contains(t, r.stderr, "corrupt dead letter: "+letter)
+			require.Equal(t, 1, dibs.run(t, "parked", "show", "account", "mail", id).code)
+		}
+		_, err := store.Write(t.Context(), "account:deadLetter-mail+requests", messagestore.AnyVersion,
+			messagestore.Raw{Type: "RedriveRequested", Data: []byte(`{"messageId":7}`)}, messagestore.Raw{Type: "RedrivesSettled", Data: []byte(`{"next":"x"}`)})
+		require.NoError(t, err)
+		require.Len(t, objects(t, dibs.run(t, "parked", "--json").stdout), 2)
+
+		dibs.ok(t, "parked", "redrive", "account", "mail")
+		handled := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil })
+		require.NoError(t, must.New(consumer.New(store, "account", "mail", handled, config)).CatchUp(t.Context()))
+		r := dibs.run(t, "parked", "--json")
+		require.Equal(t, 1, r.code)
+		require.Empty(t, r.stdout)
+		dibs.ok(t, "parked", "drop", "account", "mail", id, "--reason", "it was forged")
+		dibs.ok(t, "parked")
+	})
+}

@@ -32,6 +32,8 @@ type parkedListCommand struct {
 func (parkedListCommand) Help() string {
 	return `A line for each message: the time it was parked, its consumer, the number of tries, its place, type and id, its state, and the last error. It never prints data, but a handler's error may quote some.
 
+A dead letter that cannot be read is named on the standard error after the others, and the exit code is 1; dibs parked drop closes it.
+
 Example:
 
     dibs parked list account:command accounts`
@@ -57,6 +59,7 @@ func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
 			}
 		}
 		printed := false
+		var wrong error
 		for _, category := range categories {
 			names := []string{c.Name}
 			if c.Name == "" {
@@ -68,7 +71,11 @@ func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
 			}
 			for _, name := range names {
 				for p, err := range deadletter.Of(store, category, name).All(ctx) {
-					if err == nil {
+					switch {
+					case errors.Is(err, deadletter.ErrCorrupt):
+						wrong = errors.Join(wrong, err)
+						continue
+					case err == nil:
 						printed = true
 						err = a.printParked(category, name, p)
 					}
@@ -78,10 +85,10 @@ func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
 				}
 			}
 		}
-		if !printed {
+		if !printed && wrong == nil {
 			return a.nothingParked(ctx, store, messagestore.Category(c.Category), c.Name)
 		}
-		return nil
+		return wrong
 	})
 }
 
@@ -297,7 +304,7 @@ func (c *parkedDropCommand) Run(ctx context.Context, a *app) error {
 	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
 		letters := deadletter.Of(store, category, c.Name)
 		p, err := letters.Get(ctx, id)
-		if err == nil && !c.DryRun {
+		if (err == nil || errors.Is(err, deadletter.ErrCorrupt)) && !c.DryRun {
 			p, err = letters.Drop(ctx, id, c.Reason)
 		}
 		if err != nil {
