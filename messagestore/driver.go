@@ -174,7 +174,8 @@ type Append struct {
 // Conditional reports whether the append needs more of its stream than the number of its version:
 // messages of some types, the id of one, or that it exists.
 func (a Append) Conditional() bool {
-	return len(a.Past) > 0 || a.After != uuid.Nil || a.Expected == StreamExists
+	exists, _ := a.Expected.Exists(NoStream)
+	return len(a.Past) > 0 || a.After != uuid.Nil || exists
 }
 
 // An Encoded is an encoded message that a driver has yet to place.

@@ -170,7 +170,7 @@ func (e *VersionConflictError) Error() string {
 	if e.Expected == 0 && e.Actual == NoStream {
 		text += " (version 0 expects one message: is NoStream meant, or AnyVersion?)"
 	}
-	if e.Expected == StreamExists && e.Actual != NoStream {
+	if is, within := e.Expected.Exists(e.Actual); is && within && e.Actual != NoStream {
 		text += " (the stream was deleted)"
 	}
 	return text

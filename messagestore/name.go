@@ -293,7 +293,7 @@ func ValidateType(name string) error {
 }
 
 func validateExpected(v Version) error {
-	if v < AnyVersion && v != StreamExists {
+	if exists, _ := v.Exists(NoStream); v < AnyVersion && !exists {
 		return NewInvalidError("expected version", int64(v), "it is a position from 0, NoStream (-1), AnyVersion (-2) or StreamExists (-4)")
 	}
 	return nil

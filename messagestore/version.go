@@ -1,6 +1,7 @@
 package messagestore
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 )
@@ -27,6 +28,28 @@ const (
 	EndOfStream Version = math.MaxInt64
 )
 
+// existsBelow is the number from which [StreamExistsBelow] counts down, far from the versions that are mistakes for others.
+const existsBelow Version = -1 << 40
+
+// StreamExistsBelow is [StreamExists] for a stream whose version is below a bound of 1 to 1<<40: for messages of which a stream is to
+// have so many at most, whoever writes them. With another bound it is no version, and refused.
+func StreamExistsBelow(bound Version) Version {
+	if bound < 1 || bound > -existsBelow {
+		return existsBelow // which is none
+	}
+	return existsBelow - bound
+}
+
+// Exists reports whether v is [StreamExists] or a [StreamExistsBelow], and then whether a stream at an actual version is within its
+// bound.
+func (v Version) Exists(actual Version) (is, within bool) {
+	if v == StreamExists {
+		return true, true
+	}
+	is = v < existsBelow && v >= 2*existsBelow
+	return is, is && actual < existsBelow-v
+}
+
 // String returns the version in words or digits, as error texts show it.
 func (v Version) String() string {
 	switch v {
@@ -36,6 +59,9 @@ func (v Version) String() string {
 		return "any version"
 	case StreamExists:
 		return "an existing stream"
+	}
+	if is, _ := v.Exists(NoStream); is {
+		return fmt.Sprintf("an existing stream below version %d", int64(existsBelow-v))
 	}
 	return strconv.FormatInt(int64(v), 10)
 }

@@ -43,12 +43,12 @@ type Status[Out any] struct {
 	//
 	//   - "failed": a step, or the function behind a pivot
 	//   - "undo failed": an undo was refused, or failed too often
-	//   - "diverged": the function leaves out a step that began
+	//   - "diverged": the function leaves out what is recorded, or has a thing of another kind of its name, or other input
 	//   - "step missing": a step that began is not in the definition
 	//   - "no version": the definition has no function for the saga's version
 	//   - "invalid": the function makes a mistake, such as a step twice
 	//   - "panic": the function panicked, or ended its goroutine
-	//   - "too long": the saga has 10,000 messages
+	//   - "too long": the saga has 10,000 messages of its own, without those from outside
 	//   - "step not ended": the function returned before a step of its had ended
 	//   - "operator": an [Operator] suspended it
 	//   - "stuck": the function called no step for ten seconds, and did not return
@@ -74,7 +74,8 @@ type Status[Out any] struct {
 	// Due is when the saga has its next turn by itself, zero for no such time. Begin and Wait do not tell it.
 	Due time.Time
 
-	// Waits is what the saga waits for: a reply, a signal, a time, the next attempt of a step. It is "" for a saga that goes
+	// Waits is what the saga waits for: a reply, a signal, a time, the next attempt of a step, or a process of a later version where
+	// only earlier ones run. It is "" for a saga that goes
 	// on, is suspended or has ended.
 	Waits string
 
@@ -419,12 +420,24 @@ func (s *state) statuses() []StepStatus {
 	return all
 }
 
-// from returns the write of a message from outside: behind all that a saga has, if there is one.
+// from returns the write of a message from outside: behind all that a saga has, if there is one. Of those that a program may
+// send in any number, signals and replies, a saga has only so many.
 func (c *core) from(id string, body messagestore.Body, err error) messagestore.StreamWrite {
 	if err == nil {
 		err = checkID(id)
 	}
-	return messagestore.StreamWrite{Stream: c.category.Stream(id), Expected: messagestore.StreamExists, Bodies: []messagestore.Body{outsider(body, err)}}
+	expected := messagestore.StreamExists
+	switch body.(type) {
+	case event.Signalled, event.Replied:
+		expected = messagestore.StreamExistsBelow(maxVersion)
+	}
+	return messagestore.StreamWrite{Stream: c.category.Stream(id), Expected: expected, Bodies: []messagestore.Body{outsider(body, err)}}
+}
+
+// IsFull reports whether a [Saga.Signal] or [Saga.Reply] was refused because the saga has 20,000 messages.
+func IsFull(err error) bool {
+	conflict, is := errors.AsType[*messagestore.VersionConflictError](err)
+	return is && conflict.Expected == messagestore.StreamExistsBelow(maxVersion) && conflict.Actual >= maxVersion
 }
 
 // outsider returns body. If err is set, it returns a body that no store encodes, with err as the

@@ -47,6 +47,9 @@ func (l *life) undo(ctx context.Context, began *step) error {
 		return suspend(event.WhyMissing, began.Step, fmt.Errorf("%s began, and is not among the saga's steps", began.Step))
 	}
 	of := defined.definition()
+	if of.kind != began.Kind {
+		return suspend(event.WhyDiverged, began.Step, fmt.Errorf("undo %s: it began as %s, and is %s now", began.Step, kinds[began.Kind], kinds[of.kind]))
+	}
 	err := defined.undo(ctx, l, began)
 	ofStore, isStore := errors.AsType[*storeError](err)
 	_, isStuck := errors.AsType[*suspension](err)

@@ -80,6 +80,7 @@
 // Replies, signals, cancels, resumes and resolutions come from outside at any version, and each is a reason to go on:
 // the saga is one item of the queue of streams booking:saga, which these messages wake. If two processes run one saga, the store refuses the late
 // one's write by its version; that process cancels the contexts of its steps, and begins nothing more.
-// A saga has at most 10,000 messages, and as many again to be undone; an input, an output and a value have
+// A saga has at most 10,000 messages of its own, and as many again to be undone; while its stream has 20,000 it takes no signal and no
+// reply, so these never use up its room ([IsFull]); an input, an output and a value have
 // at most 512 KiB as JSON.
 package saga

@@ -133,6 +133,9 @@ func (p *suspension) Error() string { return "the saga is suspended: " + p.Reaso
 
 // suspend returns the error that ends a run with the saga suspended.
 func suspend(why, step string, reason error) error {
+	if stuck, is := reason.(*suspension); is { //nolint:errorlint // it is one already
+		return stuck
+	}
 	return &suspension{event.Suspended{Why: why, Step: step, Reason: textOf(reason)}}
 }
 

@@ -28,7 +28,7 @@ func NewOperatorOver(store Store, category messagestore.Category, by string) (*O
 
 // GoOn goes on with the saga of m's stream, as the consumer has it.
 func GoOn(ctx context.Context, of answered, m *messagestore.Message) error {
-	_, err := of.answered().goOn(ctx, m, true)
+	_, err := of.answered().goOn(ctx, m, true, nil)
 	return err
 }
 
@@ -43,7 +43,7 @@ func PauseOf(err error) time.Duration {
 
 // Turn is one turn of the saga whose first message is m, after so many that failed.
 func (s *Saga[In, Out]) Turn(ctx context.Context, m *messagestore.Message, failures int) error {
-	return s.core.handle(ctx, &work.Delivery{Item: queuing.Taking{Message: m, Failures: failures}})
+	return s.core.turn(ctx, &work.Delivery{Item: queuing.Taking{Message: m, Failures: failures}}, nil)
 }
 
 // KeptBytes is how much a process keeps of the sagas of a definition.

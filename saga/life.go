@@ -33,16 +33,19 @@ type life struct {
 	guessed bool                        // the messages behind the first were not looked for, and nothing is written yet
 	begun   bool                        // by this process, and no other can have gone on with it
 
+	// Held returns nil while the saga is this process's to go on with, before each function of a step; nil for always.
+	held func(ctx context.Context) error
+
 	noted []messagestore.Body // folded, and not written yet
 }
 
 // goOn goes on with the saga whose first message is m for as long as it does not wait. Fresh says that most likely there
 // is no other message.
-func (c *core) goOn(ctx context.Context, m *messagestore.Message, fresh bool) (*life, error) {
-	l := newLife(c, m)
+func (c *core) goOn(ctx context.Context, m *messagestore.Message, fresh bool, held func(ctx context.Context) error) (*life, error) {
+	l := newLife(c, m, held)
 	known, err := l.recall(ctx, fresh)
 	if err == nil && !known {
-		l = newLife(c, m)
+		l = newLife(c, m, held)
 		err = l.begin(ctx, fresh)
 	}
 	if err != nil {
@@ -55,7 +58,7 @@ func (c *core) goOn(ctx context.Context, m *messagestore.Message, fresh bool) (*
 		}
 		switch {
 		case l.guessed && (errors.Is(err, errMoved) || err == nil && l.waits):
-			l = newLife(c, m)
+			l = newLife(c, m, held)
 			if _, err := l.read(ctx); err != nil {
 				return l, err
 			}
@@ -74,8 +77,8 @@ func (c *core) goOn(ctx context.Context, m *messagestore.Message, fresh bool) (*
 	}
 }
 
-func newLife(c *core, m *messagestore.Message) *life {
-	return &life{core: c, state: newState(), stream: m.Stream, cause: m, version: messagestore.NoStream}
+func newLife(c *core, m *messagestore.Message, held func(ctx context.Context) error) *life {
+	return &life{core: c, state: newState(), stream: m.Stream, cause: m, version: messagestore.NoStream, held: held}
 }
 
 // recall takes up what the process knows of the saga, and reads what follows. It reports whether that is the saga.
@@ -205,19 +208,36 @@ func (l *life) late(ctx context.Context) (bool, error) {
 	return l.over(ctx, l.deadline)
 }
 
-// laterPause is how long a saga of a later release waits until a process may go on with it.
-const laterPause = time.Minute
+// A saga of a later release is offered again after minLaterPause, and after twice as long each time that the same process meets it
+// again: in a rolling deploy a process that may go on with it has it soon.
+const (
+	minLaterPause = 250 * time.Millisecond
+	maxLaterPause = 5 * time.Second
+)
 
 // postpone leaves a saga of a later release to a process of that release.
 func (l *life) postpone(ctx context.Context) error {
+	l.waits, l.lacks = true, fmt.Sprintf("a process of version %d", l.started.Version)
+	if l.started.Version <= l.config.Version {
+		l.lacks = fmt.Sprintf("a process of a later release, which knows the message %s", l.later)
+	}
+	times := l.laters.count(l.stream, true)
 	log := l.config.Logger
-	log.Warn().Str("saga", string(l.stream)).Int("version", l.started.Version).Str("type", l.later).Msg("a saga of a later release waits")
-	l.waits = true
-	return l.waitFor(ctx, laterPause)
+	event := log.Debug()
+	if times == 1 {
+		event = log.Warn()
+	}
+	event.Str("saga", string(l.stream)).Int("version", l.started.Version).Str("type", l.later).Msg("a saga of a later release waits")
+	return l.waitFor(ctx, min(minLaterPause<<min(times-1, 10), maxLaterPause))
 }
 
-// suspend records that the saga is suspended. If the noted events cannot be written, they are left out: the reason tells it.
+// suspend records that the saga is suspended, unless it is: what goes on with a suspended saga, such as its deadline, and cannot,
+// leaves it so. If the noted events cannot be written, they are left out: the reason tells it.
 func (l *life) suspend(ctx context.Context, p event.Suspended) error {
+	if l.suspended != nil {
+		l.waits = true
+		return nil
+	}
 	log := l.config.Logger
 	log.Warn().Str("saga", string(l.stream)).Str("why", p.Why).Str("step", p.Step).Msg("a saga is suspended")
 	err := l.write(ctx, p)
@@ -281,8 +301,8 @@ func (l *life) writes(events []messagestore.Body, beside []messagestore.StreamWr
 	if l.compensating != nil || slices.ContainsFunc(events, func(b messagestore.Body) bool { return b.MessageType() == event.TypeCompensating }) {
 		most *= 2
 	}
-	if int(l.version)+1+len(all) > most && !isSuspended {
-		return nil, suspend(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", most))
+	if l.own+len(events) > most && !isSuspended { // those noted are counted
+		return nil, suspend(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages of its own", most))
 	}
 	for i, b := range all {
 		all[i] = l.follow(b)
@@ -372,7 +392,12 @@ const stepGrace = 5 * time.Second
 
 // attempt calls f for a step: in its time, and with a panic as an error. A function that does not return within its time
 // and a grace is left to go on by itself, and what it returns then is nobody's: so f has nothing in common with the life.
+//
+// The error is a [*storeError] where f was not called, since the saga is not the process's to go on with.
 func attempt[T any](ctx context.Context, l *life, of *definition, f func(context.Context) (T, error)) (T, error) {
+	if err := l.mayCall(ctx); err != nil {
+		return *new(T), &storeError{err}
+	}
 	ctx, cancel := context.WithTimeout(l.withKey(ctx, of.name), of.timeout)
 	defer cancel()
 	out, began := new(T), time.Now()
@@ -396,6 +421,14 @@ func attempt[T any](ctx context.Context, l *life, of *definition, f func(context
 	}
 	l.logStack(of.name, err)
 	return *out, err
+}
+
+// mayCall returns why no function of a step may be called, nil if one may.
+func (l *life) mayCall(ctx context.Context) error {
+	if ctx.Err() != nil || l.held == nil {
+		return ctx.Err()
+	}
+	return l.held(ctx)
 }
 
 // abandoned counts and logs a function of a step, or of the saga if it has no name, that is left to go on.

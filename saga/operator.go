@@ -273,6 +273,9 @@ func (l *life) meet(item queuing.Item) {
 		l.due = item.Due
 	}
 	if item.State != queuing.Dead {
+		if waits, is := strings.CutPrefix(item.Error, "waits for "); is && item.Failures == 0 {
+			l.lacks = waits
+		}
 		return
 	}
 	if l.buried = true; l.suspended == nil {
@@ -327,6 +330,9 @@ func (s *state) waitsFor() string {
 	if s.ended != "" || s.suspended != nil {
 		return ""
 	}
+	if s.lacks != "" {
+		return s.lacks
+	}
 	var all []string
 	for _, one := range s.steps {
 		switch {
@@ -377,6 +383,23 @@ func (o *Operator) Resume(ctx context.Context, id, reason string) (Status[json.R
 		if l.suspended == nil {
 			return "only a suspended saga is resumed"
 		}
+		return ""
+	})
+}
+
+// SkipSignal passes over the signal for which a saga is suspended, since its value does not fit, for a reason of 1 to 500 bytes: the
+// saga goes on, and its function receives the next signal of the name in its place. A saga that is suspended for anything else, or
+// not at all, is refused with a [*StateError]. It returns the status of before.
+func (o *Operator) SkipSignal(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
+	resumed := event.Resumed{Reason: reason, By: o.by}
+	return o.change(ctx, "skip the signal of", id, reason, &resumed, func(l *life) string {
+		if l.suspended == nil || l.suspended.Why != event.WhyInvalid {
+			return "it is suspended for no signal"
+		}
+		if received, is := l.received[l.suspended.Step]; !is || received.Late {
+			return "it is suspended for no signal"
+		}
+		resumed.Skip = l.suspended.Step
 		return ""
 	})
 }

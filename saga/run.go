@@ -22,7 +22,7 @@ import (
 type Run struct {
 	ctx     context.Context //nolint:containedctx // a run is one call, and the function has it in place of a context
 	life    *life
-	reached map[string]bool // steps, values and sleeps
+	reached map[string]bool // steps, values, sleeps and signals
 	heard   map[string]int  // how often a signal was received, by its name
 	open    []*one          // by Go, and not joined
 	stop    error           // why the run has ended
@@ -102,7 +102,7 @@ func reach[Out any](r *Run, of *definition, in any) *Future[Out] {
 	if r == nil || r.isBusy() || r.stop != nil {
 		return f // what joins it refuses it
 	}
-	f.one.refused = r.name(of.name)
+	f.one.refused = r.name(of.name, kinds[of.kind])
 	switch defined := r.life.defined[of.root().name]; {
 	case f.one.refused != nil:
 	case of.base != nil && of.invalid != nil:
@@ -116,12 +116,15 @@ func reach[Out any](r *Run, of *definition, in any) *Future[Out] {
 	return f
 }
 
-// name takes a name, once in a run.
-func (r *Run) name(name string) error {
+// name takes a name, once in a run, for what is recorded as the same kind or not at all.
+func (r *Run) name(name, kind string) error {
 	if r.reached[name] {
 		return invalid("step", name, "it is in one run twice")
 	}
 	r.reached[name] = true
+	if before := r.life.kindOf(name); before != "" && before != kind {
+		return suspend(event.WhyDiverged, name, fmt.Errorf("%s is recorded as %s, and the function has %s of this name now", name, before, kind))
+	}
 	return nil
 }
 
@@ -415,6 +418,8 @@ func (r *Run) asks(a *asked) error {
 	}
 	command, err := attempt(r.ctx, r.life, a.of, a.command)
 	switch {
+	case isStore(err):
+		return err
 	case r.ctx.Err() != nil:
 		return r.ctx.Err()
 	case err != nil && disposition.Of(err) == nil:
@@ -497,8 +502,10 @@ func (r *Run) failed(c *one, before *step, err error) (event.Failed, error) {
 	switch {
 	case isStuck:
 		return f, stuck
+	case isStore(err):
+		return f, err
 	case r.ctx.Err() != nil:
-		return f, r.ctx.Err() // the process stops: it is no failure of the step
+		return f, r.ctx.Err() // the process stops: it is no failure of the step, whatever the error
 	case found.Asks(disposition.Park):
 		return f, suspend(event.WhyFailed, c.of.name, err)
 	case found.Asks(disposition.Skip):
@@ -565,7 +572,7 @@ func (r *Run) Sleep(name string, d time.Duration) error {
 func (r *Run) sleep(name string, d time.Duration) error {
 	l := r.life
 	until, known := l.sleeps[name]
-	err := r.name(name)
+	err := r.name(name, kindSleep)
 	switch {
 	case err != nil:
 		return suspend(event.WhyInvalid, name, err)
@@ -639,7 +646,7 @@ func (r *Run) valued(name string, noFunction bool) (json.RawMessage, error) {
 	if r.stop != nil {
 		return nil, r.stop
 	}
-	err := r.name(name)
+	err := r.name(name, kindValue)
 	if err == nil {
 		err = define(name, "", noFunction).invalid
 	}
@@ -735,7 +742,10 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 		return suspend(event.WhyInvalid, c.of.name, cmp.Or(c.refused, invalid("step", c.of.name, "Go was called, and not Join")))
 	}
 	found := disposition.Of(err)
+	unfit, isUnfit := errors.AsType[*SignalError](err)
 	switch {
+	case found == nil && isUnfit:
+		return suspend(event.WhyInvalid, unfit.numbered, err)
 	case err == nil:
 		for _, began := range l.steps {
 			if !began.settled() {
@@ -759,8 +769,8 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 
 // runAgain has the function run again after a pause, or earlier if the saga goes on for another reason.
 func (l *life) runAgain(ctx context.Context, pause time.Duration) error {
-	if int(l.version)+1 >= maxEvents {
-		return suspend(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages", maxEvents))
+	if l.own >= maxEvents {
+		return suspend(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages of its own", maxEvents))
 	}
 	l.waits = true
 	if l.guessed && len(l.noted) == 0 {

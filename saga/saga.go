@@ -88,7 +88,8 @@ type core struct {
 
 	kept     *kept
 	running  atomic.Bool
-	outages  outages
+	outages  streaks // of turns that met an outage
+	laters   streaks // of turns that left the saga to a later release
 	counts   work.Counts
 	endings  atomic.Int64
 	suspends atomic.Int64

@@ -16,7 +16,8 @@ import (
 // once, so a sender that may send a signal twice writes it in the transaction of an inbox. A signal that the saga does not
 // receive changes nothing.
 //
-// The write is a version conflict if there is no such saga. If the id, the name or the value is invalid, the write is
+// The write is a version conflict if there is no such saga, or if its stream has 20,000 messages: [IsFull] tells which. So signals
+// never take the room that the saga itself needs. If the id, the name or the value is invalid, the write is
 // refused with an error that matches [messagestore.ErrInvalid].
 func (s *Saga[In, Out]) Signal(id, name string, value any) messagestore.StreamWrite {
 	raw, err := encode("value of the signal", value)
@@ -25,7 +26,12 @@ func (s *Saga[In, Out]) Signal(id, name string, value any) messagestore.StreamWr
 
 // Receive returns the value of a signal: of the first with this name, and when it is called again of the next. If none
 // comes within the timeout of 1 ms to 10 years, the error is a [*StepError] of this name. No goroutine waits: the error
-// matches [ErrWaiting] until then. The name is one of the run's, as a step's is. A value that is no T suspends the saga.
+// matches [ErrWaiting] until then. The name is one of the run's, as a step's is.
+//
+// A value that is no T is taken, and the error is a [*SignalError]. The function may pass over it: it calls Receive again for the
+// next one. If it returns the error, the saga is suspended: a person has it go on with a function that takes the value, by
+// [Saga.Resume], or with the next signal, by [Operator.SkipSignal]. To undo the saga instead, the function returns
+// handler.Refuse of it.
 func Receive[T any](r *Run, name string, timeout time.Duration) (T, error) {
 	var value T
 	if r == nil {
@@ -38,65 +44,86 @@ func Receive[T any](r *Run, name string, timeout time.Duration) (T, error) {
 	if r.stop != nil {
 		return value, r.stop
 	}
-	raw, err := r.receive(name, timeout)
-	if err == nil {
-		if err = json.Unmarshal(raw, &value); err != nil {
-			err = suspend(event.WhyInvalid, name, fmt.Errorf("the value of the signal %s does not fit: %w", name, err))
-		}
+	numbered, raw, err := r.receive(name, timeout)
+	if err != nil {
+		return value, r.ends(err)
 	}
-	return value, r.ends(err)
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return *new(T), &SignalError{Name: name, Number: r.heard[name], numbered: numbered, cause: err}
+	}
+	return value, nil
 }
 
-func (r *Run) receive(name string, timeout time.Duration) (json.RawMessage, error) {
+// A SignalError is the error of [Receive] for a signal whose value does not decode into the type that is asked for.
+type SignalError struct {
+	Name   string
+	Number int // which call of Receive with this name took it, from 1
+
+	numbered string
+	cause    error
+}
+
+// Error names the signal.
+func (e *SignalError) Error() string {
+	return fmt.Sprintf("the value of the signal %s does not fit: %v", e.numbered, e.cause)
+}
+
+// Unwrap returns why the value does not decode.
+func (e *SignalError) Unwrap() error { return e.cause }
+
+func (r *Run) receive(name string, timeout time.Duration) (numbered string, value json.RawMessage, err error) {
 	l := r.life
-	numbered := name
+	numbered = name
 	if r.heard[name]++; r.heard[name] > 1 {
 		numbered += "+" + strconv.Itoa(r.heard[name])
 	}
 	invalidName := define(name, "", false).invalid
-	err := r.name(numbered)
+	err = r.name(numbered, kindSignal)
 	switch {
 	case invalidName != nil:
-		return nil, suspend(event.WhyInvalid, name, invalidName)
+		return "", nil, suspend(event.WhyInvalid, name, invalidName)
 	case err != nil:
-		return nil, suspend(event.WhyInvalid, name, err)
+		return "", nil, suspend(event.WhyInvalid, name, err)
 	case timeout < time.Millisecond || timeout > maxWait:
-		return nil, suspend(event.WhyInvalid, name, invalid("timeout", timeout.String(), fmt.Sprintf("it is from 1ms to %v", maxWait)))
+		return "", nil, suspend(event.WhyInvalid, name, invalid("timeout", timeout.String(), fmt.Sprintf("it is from 1ms to %v", maxWait)))
 	}
 	if received, known := l.received[numbered]; known {
-		return l.signalOf(name, received)
+		value, err = l.signalOf(name, received)
+		return numbered, value, err
 	}
 	if err := r.mayBegin(numbered); err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	if next := l.taken[name]; next < len(l.signals[name]) {
 		received := event.Received{Name: numbered, Index: next}
 		l.note(received)
-		return l.signalOf(name, received)
+		value, err = l.signalOf(name, received)
+		return numbered, value, err
 	}
 	by, waits := l.receiveBy[numbered]
 	if !waits {
 		now, err := l.soon(r.ctx)
 		if err != nil {
-			return nil, err
+			return "", nil, err
 		}
 		by = now.Add(timeout)
 		l.note(event.Waiting{Name: numbered, Until: by.UnixMicro(), At: now.UnixMicro(), Signal: true})
 		l.waitUntil(by)
-		return nil, ErrWaiting
+		return "", nil, ErrWaiting
 	}
 	late, err := l.over(r.ctx, by)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	if !late {
-		return nil, ErrWaiting
+		return "", nil, ErrWaiting
 	}
 	received := event.Received{Name: numbered, Late: true}
 	if err := l.write(r.ctx, received); err != nil { // a signal that came meanwhile is a conflict
-		return nil, err
+		return "", nil, err
 	}
-	return l.signalOf(name, received)
+	value, err = l.signalOf(name, received)
+	return numbered, value, err
 }
 
 // signalOf returns the value of a signal that was received.

@@ -10,9 +10,15 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// maxEvents bounds the messages of a saga: a saga that would have more is suspended. Its compensation
-// may take as many again.
-const maxEvents = 10_000
+const (
+	// maxEvents bounds the messages that runners write to a saga, suspensions left out: a saga that would have more is suspended.
+	// Its compensation may take as many again.
+	maxEvents = 10_000
+
+	// maxVersion is the version from which on a saga takes no signal and no reply from outside: so there is room for maxEvents of
+	// them, and they take none of the runners'.
+	maxVersion = 2*maxEvents - 1
+)
 
 // A State is how far a saga is.
 type State string
@@ -51,12 +57,15 @@ type state struct {
 	early   map[string]*event.Replied // the first of each step, before that began
 	replies map[string]*event.Replied // the first of each step that is no refusal, or the first
 
+	own int // the messages of runners, suspensions left out
+
 	cancel       *event.CancelRequested
 	compensating *event.Compensating
 	suspended    *event.Suspended
 	ended        State // "" for none
 	output       json.RawMessage
 	later        string // a type that this release does not know
+	lacks        string // a process that may go on with it, in words
 
 	// Of the item in the queue, where that was asked for.
 	item   messagestore.GlobalPosition
@@ -84,6 +93,33 @@ type step struct {
 	undoAttempts int       // that failed
 	undoFailures int       // of these, that count
 	undoAt       time.Time // the time of the next attempt, zero for none
+}
+
+// What a name of a run may be of, in words.
+const (
+	kindValue  = "a value"
+	kindSleep  = "a sleep"
+	kindSignal = "a signal"
+)
+
+var kinds = map[string]string{event.KindCall: "a Step", event.KindTx: "a TxStep", event.KindAsk: "an Ask"}
+
+// kindOf returns what is recorded under a name, "" for nothing.
+func (s *state) kindOf(name string) string {
+	if one := s.byName[name]; one != nil {
+		return kinds[one.Kind]
+	}
+	if _, is := s.values[name]; is {
+		return kindValue
+	}
+	if _, is := s.sleeps[name]; is {
+		return kindSleep
+	}
+	_, waits := s.receiveBy[name]
+	if _, is := s.received[name]; is || waits {
+		return kindSignal
+	}
+	return ""
 }
 
 // settled reports whether the step has ended, well or not.
@@ -195,6 +231,9 @@ func later(a, b time.Time) time.Time {
 
 // fold adds a message to the state.
 func (s *state) fold(body messagestore.Body) {
+	if t := body.MessageType(); t != event.TypeSuspended && !slices.Contains(event.Outside, t) {
+		s.own++
+	}
 	switch b := body.(type) {
 	case event.Started:
 		s.started = &b
@@ -255,6 +294,7 @@ func (s *state) fold(body messagestore.Body) {
 	case event.Suspended:
 		s.suspended = &b
 	case event.Resumed:
+		delete(s.received, b.Skip)
 		s.resumed()
 	case event.Resolved:
 		if s.resolvable() {
@@ -349,7 +389,7 @@ func (s *state) back() string {
 	case s.pivoted():
 		return ""
 	case s.cancel != nil && s.cancel.Reason != "":
-		return "cancelled: " + s.cancel.Reason
+		return shorten("cancelled: " + s.cancel.Reason)
 	case s.cancel != nil:
 		return "cancelled"
 	}

@@ -379,7 +379,7 @@ func transact[Tx any](
 		events  []messagestore.Body
 	}
 	// A function that is abandoned has no part of the life.
-	at := &life{core: l.core, state: &state{compensating: l.compensating}, stream: l.stream, cause: l.cause, version: l.version}
+	at := &life{core: l.core, state: &state{compensating: l.compensating, own: l.own}, stream: l.stream, cause: l.cause, version: l.version, held: l.held}
 	done, err := attempt(ctx, l, of, func(ctx context.Context) (done committed, err error) {
 		done.written, done.events, err = commit(ctx, at, txs, of.name, number, f)
 		return done, err
@@ -399,8 +399,9 @@ func commit[Tx any](
 	var refused error
 	called := false
 	all, err := txs.Transact(ctx, "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
-		if events, refused = nil, nil; ctx.Err() != nil {
-			return nil, ctx.Err()
+		events, refused = nil, nil
+		if err := at.mayCall(ctx); err != nil {
+			return nil, err
 		}
 		called = true
 		added := &adding{own: at.stream}
@@ -507,6 +508,11 @@ func Write(ctx context.Context, writes ...messagestore.StreamWrite) error {
 type storeError struct{ error }
 
 func (e *storeError) Unwrap() error { return e.error }
+
+func isStore(err error) bool {
+	_, is := err.(*storeError) //nolint:errorlint // as an attempt returns it
+	return is
+}
 
 // An Ask sends a command and waits for its reply, for as long as that takes.
 type Ask[In, Out any] struct {

@@ -107,14 +107,20 @@ func turnPause(d *work.Delivery) time.Duration {
 
 // handle is one turn of a saga. A saga whose turns are refused 20 times in a row, or meet an outage 100 times, is suspended: if
 // the store takes that, it is no outage.
-func (c *core) handle(ctx context.Context, d *work.Delivery) error {
+func (c *core) handle(ctx context.Context, d *work.Delivery) error { return c.turn(ctx, d, d.Check) }
+
+func (c *core) turn(ctx context.Context, d *work.Delivery, held func(ctx context.Context) error) error {
 	began := time.Now()
-	l, err := c.goOn(ctx, d.Item.Message, d.Item.Version == 0)
+	l, err := c.goOn(ctx, d.Item.Message, d.Item.Version == 0, held)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		err = l.keepDone(ctx, err)
+	}
 	c.lasted(time.Since(began))
 	key := outage.Key{By: "queue " + c.source.Queue.Name, To: "go on with a saga"}
 	_, isMalformed := errors.AsType[*malformedError](err)
-	gone := ctx.Err() != nil
-	isAway := err != nil && !isMalformed && !errors.Is(err, errFenced) && !isDefinite(err)
+	_, notBegun := errors.AsType[*work.NotBegunError](err)
+	gone := ctx.Err() != nil || notBegun
+	isAway := err != nil && !gone && !isMalformed && !errors.Is(err, errFenced) && !isDefinite(err)
 	times := c.outages.count(d.Item.Message.Stream, isAway)
 	if err != nil && !isMalformed && !gone && !errors.Is(err, errFenced) && (d.Item.Failures+1 >= maxFailures || times >= maxOutages) {
 		if stuck, suspending := c.giveUp(ctx, d.Item.Message, l.step(), err); suspending == nil {
@@ -146,6 +152,10 @@ func (c *core) handle(ctx context.Context, d *work.Delivery) error {
 	if !l.next.IsZero() {
 		finish.Delay = l.pause()
 	}
+	if l.lacks != "" {
+		return ends(finish, errors.New("waits for "+l.lacks)) //nolint:err113 // it is the text
+	}
+	c.laters.count(l.stream, false)
 	why := l.suspended
 	if !l.guessed && len(l.noted) == 0 {
 		c.kept.put(l) // the state is another turn's from now on
@@ -158,14 +168,14 @@ func (c *core) handle(ctx context.Context, d *work.Delivery) error {
 	return ends(finish, errors.New(why.Reason)) //nolint:err113 // it is the text
 }
 
-// outages counts the turns in a row in which sagas met an outage.
-type outages struct {
+// streaks count the turns in a row of sagas in which something happened.
+type streaks struct {
 	mu       sync.Mutex
 	byStream map[messagestore.StreamName]int
 }
 
-// count returns how many of a saga's there were, this turn included if it met one; else they are forgotten.
-func (o *outages) count(stream messagestore.StreamName, met bool) int {
+// count returns how many of a saga's there were, this turn included if it was one; else they are forgotten.
+func (o *streaks) count(stream messagestore.StreamName, met bool) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !met {
@@ -179,12 +189,12 @@ func (o *outages) count(stream messagestore.StreamName, met bool) int {
 	return o.byStream[stream]
 }
 
-// maxCounted bounds the sagas whose outages are counted.
+// maxCounted bounds the sagas whose turns are counted.
 const maxCounted = 10_000
 
 // giveUp suspends a saga for an error by which its turns have failed too often, and does what may be done with a suspended one.
 func (c *core) giveUp(ctx context.Context, m *messagestore.Message, step string, reason error) (*life, error) {
-	l := newLife(c, m)
+	l := newLife(c, m, nil)
 	_, err := l.read(ctx)
 	if err == nil && l.ended == "" && l.suspended == nil {
 		err = l.suspend(ctx, event.Suspended{Why: event.WhyFailed, Step: step, Reason: textOf(reason)})
@@ -192,7 +202,22 @@ func (c *core) giveUp(ctx context.Context, m *messagestore.Message, step string,
 	if err != nil {
 		return l, err
 	}
-	return c.goOn(ctx, m, false)
+	return c.goOn(ctx, m, false, nil)
+}
+
+// keepDone writes what has happened in a turn that the stop of the process has ended, such as that a step is done: else the step
+// would be done again. What another process has gone on with is refused by its version.
+func (l *life) keepDone(ctx context.Context, err error) error {
+	if err == nil || len(l.noted) == 0 || errors.Is(context.Cause(ctx), work.ErrLost) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), work.LeaveTimeout)
+	defer cancel()
+	if failure := l.write(ctx); failure != nil {
+		log := l.config.Logger
+		log.Debug().Str("saga", string(l.stream)).Str("error", text.Log(failure)).Msg("the last outcomes of a turn are not recorded")
+	}
+	return err
 }
 
 var errWaits = errors.New("the saga waits")

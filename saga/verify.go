@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"time"
 
@@ -48,6 +49,7 @@ type verifier struct {
 type checked struct {
 	state *state // nil once nothing more is looked at
 	at    messagestore.Version
+	wrote uint64 // a sum of the message before, if a runner wrote it; else 0
 	first messagestore.GlobalPosition
 	last  messagestore.GlobalPosition // up to the end, if it has ended
 }
@@ -99,7 +101,13 @@ func (v *verifier) next(m *messagestore.Message) {
 		one.state = nil
 		return
 	}
-	if expected, found := one.state.breaks(body); expected != "" {
+	expected, found := one.state.breaks(body)
+	if wrote := sumOf(m); expected == "" && wrote != 0 && wrote == one.wrote {
+		expected, found = "no message twice in a row", describe(body)
+	} else {
+		one.wrote = wrote
+	}
+	if expected != "" {
 		v.violation(m.Stream, m.Position, m.GlobalPosition, expected, found)
 		one.state = nil
 		return
@@ -124,6 +132,16 @@ func (v *verifier) next(m *messagestore.Message) {
 // endedStates are all that is kept of a saga that has ended.
 var endedStates = map[State]*state{
 	StateCompleted: {ended: StateCompleted}, StateCompensated: {ended: StateCompensated}, StateResolved: {ended: StateResolved},
+}
+
+var seed = maphash.MakeSeed()
+
+// sumOf is a sum of a message that a runner writes, and 0 for one from outside.
+func sumOf(m *messagestore.Message) uint64 {
+	if slices.Contains(event.Outside, m.Type) || m.Type == event.TypeSetBack { // a clock may go back twice alike
+		return 0
+	}
+	return maphash.String(seed, m.Type+" "+string(m.Data)) | 1
 }
 
 // withoutValues returns a body without what may be large.
@@ -162,7 +180,7 @@ func (s *state) breaks(body messagestore.Body) (expected, found string) {
 	}
 	does := describe(body)
 	_, undoes := body.(event.Compensating)
-	_, suspends := body.(event.Suspended)
+	suspended, suspends := body.(event.Suspended)
 	switch {
 	case s.started == nil && s.ended == "":
 		return "", "" // takeBody has the rule
@@ -170,7 +188,7 @@ func (s *state) breaks(body messagestore.Body) (expected, found string) {
 		return "nothing of a runner behind the end, by which the saga is " + string(s.ended), does
 	case body.MessageType() == event.TypeSetBack:
 		return "", ""
-	case s.suspended != nil && !undoes && !suspends:
+	case s.suspended != nil && !undoes && (!suspends || suspended.By == ""):
 		return "nothing of a runner while the saga is suspended", does
 	}
 	switch b := body.(type) {

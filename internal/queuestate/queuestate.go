@@ -400,6 +400,9 @@ func (s *step) pause(row *Row, f queuing.Finish) error {
 	s.giveBack(row, false, queuing.Policy{}, max(f.Delay, 0))
 	row.Failures, row.Ends = 0, 0
 	row.Woken = max(row.Woken, f.Seen)
+	if f.Kind == queuing.Wait {
+		row.Error = f.Error
+	}
 	if f.Kind == queuing.Suspend {
 		row.Place = Suspended
 		if f.Error != "" {

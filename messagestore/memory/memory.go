@@ -124,9 +124,9 @@ func (d *Driver) expects(a messagestore.Append) bool {
 	if a.Expected == actual || a.Expected == messagestore.AnyVersion {
 		return true
 	}
-	if a.Expected == messagestore.StreamExists {
+	if exists, within := a.Expected.Exists(actual); exists {
 		all := d.streams[a.Stream]
-		return len(all) > 0 && !all[len(all)-1].recorded.IsTombstone()
+		return within && len(all) > 0 && !all[len(all)-1].recorded.IsTombstone()
 	}
 	if len(a.Past) == 0 || a.Expected > actual {
 		return false
@@ -157,7 +157,7 @@ func (d *Driver) again(appends []messagestore.Append) ([]messagestore.Written, e
 	written := make([]messagestore.Written, len(appends))
 	for i, a := range appends {
 		written[i] = messagestore.Written{Stream: a.Stream, Version: a.Expected, Duplicate: true}
-		if a.Expected == messagestore.StreamExists {
+		if exists, _ := a.Expected.Exists(messagestore.NoStream); exists {
 			written[i].Version = d.version(a.Stream) // what a check is answered
 		}
 		for n, r := range a.Records {

@@ -215,7 +215,7 @@ type Finish struct {
 	Delivery
 	Kind  Kind
 	Delay time.Duration // of Retry, Defer, Wait and Suspend; 0 or less is now
-	Error string        // for the log; of Retry, Bury and Suspend it is the item's too
+	Error string        // for the log; of Retry, Bury and Suspend it is the item's too; of Wait it takes the place of the item's, also as ""
 
 	// Session is the one that has the item out. A delivery of another is not ended. An item that is finished already is told
 	// so whatever the session, since nothing is kept of it.
@@ -430,7 +430,7 @@ type Item struct {
 	Due      time.Time                   // Later and Suspended, and of a held item the time before which it is not offered
 	Behind   messagestore.GlobalPosition // Held
 	Closed   bool                        // Dead, and later items of its stream are held
-	Error    string                      // of the last failure or suspension; what gave it back without one is in the log
+	Error    string                      // of the last failure or suspension, or of a Wait since; what gave it back without one is in the log
 	Note     string                      // Out: on its progress
 	Log      []Entry                     // of QueueItem only, in order
 }

@@ -180,9 +180,9 @@ func expects(ctx context.Context, db queryer, a messagestore.Append) (actual mes
 	if err != nil || a.Expected == actual || a.Expected == messagestore.AnyVersion {
 		return actual, err == nil, err
 	}
-	if a.Expected == messagestore.StreamExists {
+	if exists, within := a.Expected.Exists(actual); exists {
 		last, err := query(ctx, db, streamBackwardsSQL, string(a.Stream), int64(messagestore.EndOfStream), 1)
-		return actual, len(last) > 0 && !last[0].IsTombstone(), err
+		return actual, within && len(last) > 0 && !last[0].IsTombstone(), err
 	}
 	if len(a.Past) == 0 || a.Expected > actual {
 		return actual, false, nil
@@ -223,7 +223,7 @@ func (b *batch) earlier(ctx context.Context, db queryer) ([]messagestore.Written
 	for i, a := range b.appends {
 		w := &all[i]
 		*w = messagestore.Written{Stream: a.Stream, Version: a.Expected, Duplicate: true}
-		if a.Expected == messagestore.StreamExists { // what a check is answered
+		if exists, _ := a.Expected.Exists(messagestore.NoStream); exists { // what a check is answered
 			var err error
 			if w.Version, err = version(ctx, db, a.Stream); err != nil {
 				return nil, err

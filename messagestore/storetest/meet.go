@@ -214,6 +214,7 @@ var pastTests = []test{
 	{"After/CheckHasIt", checkAfter, atomicity},
 	{"Exists/GoesToTheEndOfAnyVersion", existsGoesToTheEnd, atomicity},
 	{"Exists/NoStreamConflicts", existsConflicts, atomicity},
+	{"Exists/BelowABound", existsBelowABound, atomicity},
 	{"Exists/CheckHasIt", checkExists, atomicity},
 }
 
@@ -302,6 +303,34 @@ func existsConflicts(t *testing.T, f *fixture) {
 	}
 	require.Empty(t, f.read(t, a))
 	require.Empty(t, f.read(t, b))
+}
+
+// Of any number of writers none brings a stream beyond the bound by more than its own write.
+func existsBelowABound(t *testing.T, f *fixture) {
+	b, a, _ := f.streams()
+	bound := messagestore.StreamExistsBelow(3)
+	want := messagestore.VersionConflictError{Stream: b, Expected: bound, Actual: messagestore.NoStream}
+	_, err := f.store.Write(t.Context(), b, bound, opened(1)...)
+	require.Equal(t, want, conflict(t, err))
+	f.write(t, b, messagestore.NoStream, opened(1)...)
+	require.Equal(t, messagestore.Version(1), f.write(t, b, bound, opened(1)...).Version)
+	written, err := f.store.WriteStreams(t.Context(), messagestore.To(b, bound, opened(1)...), messagestore.To(a, messagestore.AnyVersion, opened(1)...))
+	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(2), written[0].Version)
+	one := messagestore.Envelope{ID: uuid.New(), Body: Opened{Name: "one"}}
+	require.Equal(t, messagestore.Version(3), f.write(t, b, bound, one).Version)
+	want.Actual = 3
+	for n := 1; n <= 2; n++ {
+		_, err := f.store.Write(t.Context(), b, bound, opened(n)...)
+		require.Equal(t, want, conflict(t, err))
+	}
+	again, err := f.store.Write(t.Context(), b, bound, one)
+	require.NoError(t, err, "a repeat of what was written")
+	require.True(t, again.Duplicate)
+	_, err = f.store.WriteStreams(t.Context(), messagestore.To(b, bound), messagestore.To(a, messagestore.AnyVersion, opened(1)...))
+	require.Equal(t, want, conflict(t, err))
+	require.Equal(t, messagestore.Version(4), f.write(t, b, messagestore.StreamExists, opened(1)...).Version)
+	require.ErrorContains(t, &want, "expected an existing stream below version 3, found 3")
 }
 
 func checkExists(t *testing.T, f *fixture) {

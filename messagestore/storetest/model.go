@@ -98,7 +98,7 @@ func (m *model) drawStream(t *rapid.T) messagestore.StreamName {
 func (m *model) drawExpected(t *rapid.T, stream messagestore.StreamName) messagestore.Version {
 	version := m.version(stream)
 	return rapid.SampledFrom([]messagestore.Version{
-		version, version, version, messagestore.AnyVersion, messagestore.StreamExists, messagestore.NoStream, max(version-1, messagestore.NoStream), version + 1,
+		version, version, version, messagestore.AnyVersion, messagestore.StreamExists, messagestore.StreamExistsBelow(3), messagestore.NoStream, max(version-1, messagestore.NoStream), version + 1,
 	}).Draw(t, "expected")
 }
 
@@ -117,11 +117,17 @@ func drawMessages(t *rapid.T, least int) []messagestore.Body {
 func (m *model) conflicts(writes []messagestore.StreamWrite) *messagestore.VersionConflictError {
 	for _, w := range writes {
 		if actual := m.version(w.Stream); w.Expected != messagestore.AnyVersion && w.Expected != actual && !m.goesPast(w) &&
-			(w.Expected != messagestore.StreamExists || actual == messagestore.NoStream) {
+			!exists(w.Expected, actual) {
 			return &messagestore.VersionConflictError{Stream: w.Stream, Expected: w.Expected, Actual: actual}
 		}
 	}
 	return nil
+}
+
+// exists reports whether the expected version is of any stream that is there and within its bound, and it is.
+func exists(expected, actual messagestore.Version) bool {
+	_, within := expected.Exists(actual)
+	return within && actual != messagestore.NoStream
 }
 
 // goesPast reports whether the write names the types of all that came since its version.

@@ -140,7 +140,7 @@ begin
       ) as position
     ) m
     where s.expected <> -2 and s.expected <> m.position
-      and (s.expected <> -4 or not exists (
+      and (s.expected >= -3 or s.expected < -4 and m.position >= -1099511627776 - s.expected or not exists (
         select from (
           select l.type from dibs.messages l where l.stream_name = s.name order by l.position desc limit 1
         ) l where l.type <> 'dibs:Tombstone'
@@ -201,7 +201,7 @@ begin
         select 'written', s.name,
           coalesce(
             max(a.position),
-            case when past is not null or s.expected = -4 then (
+            case when past is not null or s.expected <= -4 then (
               select m.position from dibs.messages m where m.stream_name = s.name order by m.position desc limit 1
             ) end,
             s.expected
@@ -291,7 +291,7 @@ $$;
 comment on function dibs.append(text[], bigint[], integer[], uuid[], text[], json[], json[], bigint[], boolean, boolean, jsonb, uuid[], boolean) is
 'Adds messages to the ends of streams: all of it or nothing. Each stream is named once, with the version it is expected to be at
 (the position of its last message, -1 for no stream, -2 for any version, -4 for a stream that has
-a message and was not deleted) and how many of the messages are its; the messages come
+a message and was not deleted, -1099511627776 - n for one of these that is below position n) and how many of the messages are its; the messages come
 in the order of the streams. No message only checks the version. With fences, one for each stream, a client that may ask
 find_messages later says where it believes the fence of the stream''s category to be: 0 until it is told. With notify, a session
 that has called dibs.listen hears on the channel dibs_messages of each category that was written to, as ''dibs.'', its name, a

@@ -54,7 +54,7 @@ begin
     left join unnest(ids) with ordinality r (id, n) on s.count > 0 and r.n = s.upto
     left join lateral (select * from dibs.messages m where m.id = r.id limit 1) m on true
   )
-  select 'duplicate', a.name, coalesce(a.position, case when a.expected = -4 then dibs.stream_version(a.name) else a.expected end), coalesce(a.global_position, 0), null::uuid, a.time
+  select 'duplicate', a.name, coalesce(a.position, case when a.expected <= -4 then dibs.stream_version(a.name) else a.expected end), coalesce(a.global_position, 0), null::uuid, a.time
   from asked a
   where not exists (select from asked gone where gone.count > 0 and gone.position is null)
   order by a.n;

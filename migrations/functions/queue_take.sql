@@ -187,7 +187,7 @@ begin
           state = case when y.dies then dying when y.kind = 's' and (x.woken > coalesce(y.seen, 0)) is not true then 's' else 'l' end,
           failures = case when y.turned then 0 else least(x.failures + case when y.kind in ('r', 'x') then 1 else 0 end, 32767) end,
           given = now, due = case when not y.dies then now + case when y.turned and x.woken > coalesce(y.seen, 0) then 0 else greatest(y.delay, 0) end * interval '1 microsecond' end,
-          error = case when y.kind in ('r', 'x', 's') then coalesce(y.error, x.error) else x.error end,
+          error = case when y.kind in ('r', 'x', 's') then coalesce(y.error, x.error) when y.kind = 'w' then y.error else x.error end,
           woken = case when y.turned then greatest(x.woken, y.seen) else x.woken end
         from (select distinct on (z.ctid) z.* from named z where z.kind <> 'c') y
         where x.ctid = y.ctid

@@ -331,7 +331,7 @@ type tale struct {
 
 // fromOutside reports whether a message is one that no runner writes.
 func fromOutside(kind string) bool {
-	return slices.Contains([]string{"Started", "Replied", "CancelRequested", "Resumed", "Resolved"}, kind)
+	return slices.Contains([]string{"Started", "Replied", "Signalled", "CancelRequested", "Resumed", "Resolved"}, kind)
 }
 
 // check looks at a saga.
@@ -358,6 +358,9 @@ func (c *checker) check(t *tale) {
 			c.Broke(Story, "saga %s has a %s at %d, in place %d", t.id, m.Type, m.Position, i)
 		}
 		if byRunner := !fromOutside(m.Type); byRunner {
+			if i > 0 && t.end == nil && m.Type == t.messages[i-1].Type && m.Data == t.messages[i-1].Data {
+				c.Broke(Story, "saga %s has one %s twice in a row at %d", t.id, m.Type, m.Position)
+			}
 			if c.writer[m.ID] != "" {
 				c.Known++
 			}

@@ -197,6 +197,12 @@ var planted = []struct {
 		w.message("a", r1, 75, "Suspended", `{"why":"invalid"}`)
 		w.sorted()
 	}},
+	{"a message was written twice in a row", []Rule{Story}, func(w *world) {
+		for range 2 {
+			w.message("a", r1, 75, "Valued", `{"name":"fare","value":1}`)
+		}
+		w.sorted()
+	}},
 	{"a recorded transaction has no row", []Rule{Rows}, func(w *world) { w.Rows = w.Rows[1:] }},
 	{"a transaction was committed twice", []Rule{Rows}, func(w *world) { w.Rows = append(w.Rows, Row{"b", "pay", Undo, r1}) }},
 	{"a transaction is not recorded", []Rule{Rows}, func(w *world) { w.Rows = append(w.Rows, Row{"a", "pay", Undo, r1}) }},

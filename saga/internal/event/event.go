@@ -151,7 +151,7 @@ type Suspended struct {
 const (
 	WhyFailed   = "failed"         // a step, or the function behind a pivot
 	WhyUndo     = "undo failed"    // an undo was refused, or failed too often
-	WhyDiverged = "diverged"       // the function leaves out a step that began
+	WhyDiverged = "diverged"       // the function leaves out what is recorded, or has something else of its name
 	WhyMissing  = "step missing"   // a step that began is not in the definition
 	WhyVersion  = "no version"     // the definition has no function for the saga's version
 	WhyInvalid  = "invalid"        // the function makes a mistake, such as a step twice
@@ -197,6 +197,9 @@ type CancelRequested struct {
 type Resumed struct {
 	Reason string `json:"reason,omitempty"`
 	By     string `json:"by,omitempty"` // an operator
+
+	// Skip is the name in the [Received] of a signal that is passed over, with its number: the function receives the next instead.
+	Skip string `json:"skip,omitempty"`
 }
 
 // Resolved ends a suspended saga behind a pivot, of which a person has done the rest.

@@ -295,10 +295,13 @@ func (b *blocked) items(ctx context.Context) error {
 		})
 	}
 	dated := blockedLine{Cause: "date"}
+	reasons := map[string]int64{}
 	var soonest time.Time
 	for _, item := range later {
 		switch {
 		case !item.Due.After(b.status.Time):
+		case b.status.Streams && item.Failures == 0 && item.Error != "": // it waits for something that no message brings
+			reasons[item.Error]++
 		case b.status.Streams && item.Failures == 0: // it waits for a message, as the most do
 		case item.Version > 0 || keeps[item.Position] > 0:
 			keeps[item.Position]++
@@ -308,6 +311,9 @@ func (b *blocked) items(ctx context.Context) error {
 				soonest = item.Due
 			}
 		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
+		b.add(blockedLine{Cause: "release", Items: reasons[reason], Says: "each " + reason})
 	}
 	if dated.Items > 0 {
 		dated.Due = timeText(soonest)

@@ -21,6 +21,7 @@ type sagaCommand struct {
 	Resume  sagaResumeCommand  `cmd:"" help:"Go on with a suspended saga."`
 	Retry   sagaRetryCommand   `cmd:"" help:"Have a step that waits for its next attempt be attempted now."`
 	Suspend sagaSuspendCommand `cmd:"" help:"Have a saga do nothing more until it is resumed or cancelled."`
+	Signal  sagaSignalCommand  `cmd:"" help:"Pass over a signal whose value does not fit."`
 	Resolve sagaResolveCommand `cmd:"" help:"End a suspended saga behind a pivot, of which a person has done the rest."`
 }
 
@@ -392,6 +393,29 @@ Example:
 // Run resumes it.
 func (c *sagaResumeCommand) Run(ctx context.Context, a *app) error {
 	return c.run(ctx, a, "resume", func(o *saga.Operator) (sagaStatus, error) { return o.Resume(ctx, c.ID, c.Reason) })
+}
+
+type sagaSignalCommand struct {
+	sagaChange
+
+	Skip bool `required:"" help:"Pass over the signal for which the saga is suspended."`
+}
+
+// Help is printed below the command's usage.
+func (sagaSignalCommand) Help() string {
+	return `A saga whose function receives a signal with a value of another type is suspended. With --skip it goes on, and its function receives the next signal of that name. A saga that is suspended for anything else is refused.
+
+Example:
+
+    dibs saga signal booking:saga 7 --skip --reason 'it is a number'`
+}
+
+// Run passes over it.
+func (c *sagaSignalCommand) Run(ctx context.Context, a *app) error {
+	if !c.Skip {
+		return usage("--skip=false: the command does nothing else")
+	}
+	return c.run(ctx, a, "skip a signal of", func(o *saga.Operator) (sagaStatus, error) { return o.SkipSignal(ctx, c.ID, c.Reason) })
 }
 
 type sagaResolveCommand struct{ sagaChange }
