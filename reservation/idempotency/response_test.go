@@ -189,9 +189,17 @@ func TestAResponseOfAnotherKeyIsCorrupt(t *testing.T) {
 func TestAForgedResponseHasNoHeaderThatIsNeverStored(t *testing.T) {
 	t.Parallel()
 	f := form{Version: formVersion, Status: 200, Text: "paid", Header: []field{
-		{Name: "Set-Cookie", Value: "session=1"}, {Name: "set-cookie", Value: "session=2"}, {Name: "Content-Length", Value: "1"}, {Name: "Transfer-Encoding", Value: "chunked"},
-		{Name: "X-Other", Value: "1"}, {Name: "Idempotent-Replayed", Value: "false"}, {Name: "", Value: "1"}, {Name: "a b", Value: "1"},
-		{Name: "content-type", Value: "a/b"}, {Name: "Link", Value: "a\r\nSet-Cookie: b"}, {Name: "Location", Bytes: []byte("c\r\nd")},
+		{Name: "Set-Cookie", Value: "session=1"},
+		{Name: "set-cookie", Value: "session=2"},
+		{Name: "Content-Length", Value: "1"},
+		{Name: "Transfer-Encoding", Value: "chunked"},
+		{Name: "X-Other", Value: "1"},
+		{Name: "Idempotent-Replayed", Value: "false"},
+		{Name: "", Value: "1"},
+		{Name: "a b", Value: "1"},
+		{Name: "content-type", Value: "a/b"},
+		{Name: "Link", Value: "a\r\nSet-Cookie: b"},
+		{Name: "Location", Bytes: []byte("c\r\nd")},
 	}}
 	f.Sum = f.sum(payment, nil)
 
