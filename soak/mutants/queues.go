@@ -146,6 +146,15 @@ func queued() []*Mutant {
 		{Name: "staged-outside", Says: "a staged item is inserted beside the transaction", Plant: code(
 			edit("queue", "err := tx.Stage(ctx, w.Stream, w.Expected, w.Bodies[0])", "_, err := q.store.Write(ctx, w.Stream, w.Expected, w.Bodies[0])"),
 		), Scene: worked, Breaks: broken(queues.Staged)},
+		{Name: "clock-never-back", Says: "the time of a queue never goes back, also when the server's clock was ahead for a moment", Plant: sql(
+			edit(take, "if now < h.at - interval '1 s' then", "if false then"),
+		), Scene: jumping, Breaks: broken(queues.Early, queues.Met)},
+		{Name: "page-of-free-places", Says: "a take looks at eight times as many messages as it has places, and at no more", Plant: sql(
+			edit(take, "greatest(total, case round when 2 then 50 when 3 then 500 else 2500 end)", "total"),
+		), Scene: heated, Breaks: broken(queues.Reached)},
+		{Name: "ending-handler-lives", Says: "the context of a handler that waits for the answer to its completion outlives its session", Plant: code(
+			edit("internal/work", "if !alive || f.early != nil && slices.Contains(w.pending, f.early) {", "if false && slices.Contains(w.pending, f.early) {"),
+		), Scene: stalled, Breaks: broken(queues.Knows)},
 		{Name: "commit-not-asked-for", Says: "an item whose completion was rolled back is completed", Plant: code(
 			edit("internal/work", "e.Kind = queuing.Committed return e", "e.Kind = queuing.Complete\n\treturn e"),
 		), Scene: worked, Breaks: broken(queues.Effects)},
