@@ -51,6 +51,7 @@ declare
   again timestamptz; -- when what is there may be reserved, where a bound or the line keeps it
   bounded boolean := false;
   full_page boolean;
+  newer integer := 0; -- of the places, for what nobody has met
   alone record; -- of dibs.queue_alone
   p bigint[]; i uuid[]; s text[]; o bigint[]; t text[]; d text[]; e text[]; at bigint[];
 begin
@@ -411,6 +412,24 @@ begin
     end if;
   end if;
 
+  -- One delivery in eight is of what nobody has met: else a key that is never done would have every place.
+  if total > 0 and wakes is null and h.taken % 8 = 7 and (
+    freed is not null
+    or exists (select from dibs.queue_open x where x.queue = q and x.state = 'l' and x.after is null and x.due >= h.due and x.due <= now)
+  ) then
+    if exists (select from dibs.fences x where x.category = of_category and x.shared) then
+      up_to := dibs.readable(of_category);
+    end if;
+    newer := case
+      when exists (
+        select from dibs.messages x where x.category = of_category and x.global_position > h.cursor and x.global_position <= coalesce(up_to, end_of_time)
+      ) then 1
+      else 0
+    end;
+    total := total - newer;
+    more := more or newer > 0;
+  end if;
+
   -- What is due, and what was let go just now, which is due from now on.
   due_now := total > 0 and now >= h.wake;
   if due_now or total > 0 and freed is not null then
@@ -498,6 +517,7 @@ begin
   end if;
 
   -- Messages behind the cursor's place, in pages.
+  total := total + newer;
   if total > 0 and wakes is null then
     if exists (select from dibs.fences x where x.category = of_category and x.shared) then
       up_to := dibs.readable(of_category);

@@ -507,7 +507,7 @@ func (s *stage) is() (int, []string) {
 
 // What is held takes no place, so a take looks past it for what is not.
 func hotKeyDelaysNoOther(t *testing.T, f *fixture) {
-	f.insert(t, "hot")
+	hot := f.insert(t, "hot")
 	for range 4 {
 		records := make([]messagestore.Encoded, 500)
 		for i := range records {
@@ -526,6 +526,16 @@ func hotKeyDelaysNoOther(t *testing.T, f *fixture) {
 	f.is(t, other[1], "held 0/0 ")
 	require.EqualValues(t, 2001, f.status(t).Held)
 	require.Equal(t, other[1:], f.next(t, queuing.Delivery{Position: other[0]}))
+
+	// A worker with one place, for which there always is an item of the key.
+	late := f.insert(t, "late")[0]
+	for takes, last := 0, hot[0]; last != late; takes++ {
+		require.Less(t, takes, 12)
+		taken := f.take(t, queuing.Take{Want: 1, Finishes: []queuing.Finish{{Delivery: queuing.Delivery{Position: last}, Kind: queuing.Complete}}})
+		if next := positions(taken); len(next) > 0 {
+			last = next[0]
+		}
+	}
 }
 
 func manyTakers(t *testing.T, f *fixture) {
