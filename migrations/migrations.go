@@ -26,6 +26,8 @@
 //
 //	grant dibs_worker to my_service;
 //
+// What a member of each may do to others is in docs/trust.md.
+//
 // Making a role takes CREATEROLE, and nothing here takes more. Without it the missing
 // roles stay missing, and without dibs_owner everything belongs to the migrating user.
 // [PrintRoles] writes the SQL with which another user makes them, before or after; each
