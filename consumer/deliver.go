@@ -296,7 +296,7 @@ func (c *Consumer) parkCommand(at messagestore.GlobalPosition) string {
 func (r *run) logFailure(it *item, err error, wait time.Duration, what string) {
 	event := r.about(r.config.Logger.Warn(), it.Value.message).Int("attempt", it.Value.attempts)
 	if wait > 0 {
-		event.Dur("wait", wait)
+		event.Stringer("wait", wait.Round(time.Millisecond))
 	}
 	if it.Value.attempts <= 1 {
 		logStack(event, err)

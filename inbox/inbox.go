@@ -356,11 +356,11 @@ func inFront(
 
 // tell reports a result.
 func (b *Inbox[Tx]) tell(ctx context.Context, result reservation.Result) {
-	begin := b.config.Logger.Debug
+	begin, what := b.config.Logger.Debug, "request"
 	if result.Outcome == reservation.KeyReused {
-		begin = b.config.Logger.Warn
+		begin, what = b.config.Logger.Warn, "key reused: the request is refused"
 	}
-	begin().Str("outcome", result.Outcome.String()).Str("reservation", string(result.Stream)).Msg("inbox")
+	begin().Str("outcome", result.Outcome.String()).Str("reservation", string(result.Stream)).Msg(what)
 	if b.config.OnResult != nil {
 		b.config.OnResult(ctx, result)
 	}

@@ -43,5 +43,5 @@ func TestAReusedKeyIsSeenWithoutALogger(t *testing.T) {
 
 	text, err := os.ReadFile(stderr.Name())
 	require.NoError(t, err)
-	require.Regexp(t, `^20\S+ WRN inbox outcome="key reused" reservation=payments:inbox-AAA\n$`, string(text))
+	require.Regexp(t, `^20\S+ WRN key reused: the request is refused outcome="key reused" reservation=payments:inbox-AAA\n$`, string(text))
 }

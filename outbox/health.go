@@ -67,7 +67,7 @@ func (h *health) took() {
 	if h.back != nil {
 		close(h.back)
 		h.back = nil
-		h.log.Info().Str("queue", h.name).Dur("after", time.Since(h.since)).Msg("the sink takes messages again")
+		h.log.Info().Str("queue", h.name).Stringer("after", time.Since(h.since).Round(time.Millisecond)).Msg("the sink takes messages again")
 	}
 	clear(h.failing)
 	h.pauses, h.said, h.gone = 0, time.Time{}, time.Time{}
@@ -98,7 +98,7 @@ func (h *health) failed(m *messagestore.Message, err error) (counts bool, wait t
 	}
 	if now.Sub(h.said) >= sayAgain {
 		h.said = now
-		h.log.Error().Str("queue", h.name).Dur("for", now.Sub(h.since)).Str("error", text.Log(err)).Msg("the sink is out: it takes no message, and none is given up")
+		h.log.Error().Str("queue", h.name).Stringer("for", now.Sub(h.since).Round(time.Millisecond)).Str("error", text.Log(err)).Msg("the sink is out: it takes no message, and none is given up")
 	}
 	wait = min(max(now.Sub(h.since), minBackoff), maxOutBackoff)
 	return false, backoff.After(1, wait, wait)

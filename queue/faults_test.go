@@ -767,3 +767,77 @@ func TestItemsOfAKeyFollowEachOtherWithoutAPoll(t *testing.T) {
 		require.NoError(t, <-ended)
 	})
 }
+
+// What a handler ended waits to be reported through an outage of five minutes, and another handler heeds no context.
+func TestAnOutageIsLoggedOnceByAQueueAndOnceWhenItIsOver(t *testing.T) {
+	var log lines
+	bubble(t, &queue.Config{Logger: log.logger()}, func(t *testing.T, q *queue.Queue, driver *cut) {
+		release := make(chan struct{})
+		stop := working(t, q, func(_ context.Context, m handler.Message[Send]) error {
+			if m.Body.N == 1 {
+				<-release
+			}
+			time.Sleep(time.Second)
+			return nil
+		}, &queue.WorkConfig{Lease: 3 * time.Second, Timeout: time.Hour})
+		for n := range 2 {
+			_, err := q.Insert(t.Context(), Send{N: n}, nil)
+			require.NoError(t, err)
+		}
+		time.Sleep(500 * time.Millisecond)
+
+		driver.set(is("take", "ready", "extend", "leave"), nil)
+		time.Sleep(5 * time.Minute)
+		driver.set(nil, nil)
+		time.Sleep(10 * time.Second)
+		close(release)
+		require.NoError(t, stop())
+
+		counts := map[string]int{}
+		for _, message := range log.said(t) {
+			counts[message]++
+		}
+		require.Equal(t, 1, counts["session could not be extended: its items are lost"], counts)
+		require.Equal(t, 1, counts["the store answers again: items are taken"], counts)
+		require.Equal(t, 1, counts["store failed: trying again"], counts)
+		require.Equal(t, 1, counts["store is back"], counts)
+	})
+}
+
+func TestDurationsInTheLogOfAQueueHaveUnits(t *testing.T) {
+	var log lines
+	bubble(t, &queue.Config{Logger: log.logger()}, func(t *testing.T, q *queue.Queue, driver *cut) {
+		failed := false
+		stop := working(t, q, func(context.Context, handler.Message[Send]) error {
+			if failed {
+				return nil
+			}
+			failed = true
+			return errors.New("not yet")
+		}, nil)
+		_, err := q.Insert(t.Context(), Send{}, nil)
+		require.NoError(t, err)
+		time.Sleep(10 * time.Second)
+		driver.set(first(3, "take"), nil)
+		_, err = q.Insert(t.Context(), Send{}, nil)
+		require.NoError(t, err)
+		time.Sleep(10 * time.Second)
+		require.NoError(t, stop())
+
+		log.mu.Lock()
+		defer log.mu.Unlock()
+		waits := 0
+		for d := json.NewDecoder(&log.text); d.More(); {
+			var line map[string]any
+			require.NoError(t, d.Decode(&line))
+			if wait, is := line["wait"]; is {
+				text, is := wait.(string)
+				require.True(t, is, "%v", line)
+				_, err := time.ParseDuration(text)
+				require.NoError(t, err)
+				waits++
+			}
+		}
+		require.GreaterOrEqual(t, waits, 2, "of a failure, and of an outage")
+	})
+}

@@ -546,13 +546,13 @@ func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Mes
 }
 
 func (r *Reserver) tell(ctx context.Context, c claim, result Result) Result {
-	begin := r.config.Logger.Debug
+	begin, what := r.config.Logger.Debug, "reserve"
 	if result.Outcome == KeyReused {
-		begin = r.config.Logger.Warn
+		begin, what = r.config.Logger.Warn, "key reused: the command is not carried out"
 	}
 	begin().Str("outcome", result.Outcome.String()).
 		Str("type", c.source.Type).Str("stream", string(c.source.Stream)).Int64("position", int64(c.source.Position)).
-		Str("reservation", string(result.Stream)).Msg("reserve")
+		Str("reservation", string(result.Stream)).Msg(what)
 	if r.config.OnOutcome != nil {
 		r.config.OnOutcome(ctx, c.source, result)
 	}

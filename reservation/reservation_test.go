@@ -148,6 +148,7 @@ func TestAKeyThatIsUsedForSomethingElseIsNoDuplicate(t *testing.T) {
 			require.Equal(t, 1, told.count(reservation.Reserved))
 			require.Equal(t, 1, told.count(reservation.KeyReused))
 			require.Contains(t, log.String(), `"level":"warn","outcome":"key reused"`)
+			require.Contains(t, log.String(), `"message":"key reused: the command is not carried out"`)
 			require.NotContains(t, log.String(), "amount")
 		})
 	}

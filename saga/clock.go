@@ -72,7 +72,7 @@ func (l *life) setsBack(ctx context.Context) (again bool, err error) {
 	if err := l.readClock(ctx); err != nil || !l.latest.After(l.clock.at.Add(queuing.ClockTolerance)) {
 		return false, err
 	}
-	l.config.Logger.Warn().Str("saga", string(l.stream)).Dur("by", l.latest.Sub(l.clock.at)).Msg("the store's clock was ahead, or was set back")
+	l.config.Logger.Warn().Str("saga", string(l.stream)).Stringer("by", l.latest.Sub(l.clock.at).Round(time.Millisecond)).Msg("the store's clock was ahead, or was set back")
 	l.note(event.SetBack{From: l.latest.UnixMicro(), To: l.clock.at.UnixMicro()})
 	return true, nil
 }

@@ -434,7 +434,7 @@ func (l *life) mayCall(ctx context.Context) error {
 // abandoned counts and logs a function of a step, or of the saga if it has no name, that is left to go on.
 func (l *life) abandoned(step string, took time.Duration) {
 	l.counts.Abandoned.Add(1)
-	l.config.Logger.Error().Str("saga", string(l.stream)).Str("step", step).Dur("after", took).Msg("a function of a saga is abandoned: it goes on by itself")
+	l.config.Logger.Error().Str("saga", string(l.stream)).Str("step", step).Stringer("after", took).Msg("a function of a saga is abandoned: it goes on by itself")
 }
 
 // logStack logs a function of a step, or of the saga if it has no name, that panicked or ended its goroutine, with its stack, which

@@ -151,8 +151,9 @@ type fetcher struct {
 	client *kgo.Client
 	desk   *receiving.Desk[*delivery]
 
-	mu         sync.Mutex
-	partitions map[place]*partition
+	mu          sync.Mutex
+	partitions  map[place]*partition
+	uncommitted bool // the last commit failed
 }
 
 type place struct {
@@ -283,9 +284,10 @@ func (n *fetcher) commit(ctx context.Context, client *kgo.Client) {
 				}
 			}
 		}
-		if err != nil {
+		if err != nil && !n.uncommitted { // once in an outage
 			n.engine.Logger.Warn().Str("error", text.Log(err)).Msg("offsets were not committed: messages may come again")
 		}
+		n.uncommitted = err != nil
 	})
 }
 

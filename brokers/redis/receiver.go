@@ -276,7 +276,7 @@ func (n *fetcher) put(m redis.XMessage, times int) {
 func (n *fetcher) extend(ctx context.Context) {
 	tick := time.NewTicker(n.lease / 3)
 	defer tick.Stop()
-	for {
+	for failed := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
@@ -294,7 +294,11 @@ func (n *fetcher) extend(ctx context.Context) {
 		call, cancel := context.WithTimeout(ctx, n.lease/3)
 		err := n.client.XClaimJustID(call, &redis.XClaimArgs{Stream: n.stream, Group: n.group, Consumer: consumerName, Messages: ids}).Err()
 		cancel()
-		if err != nil && ctx.Err() == nil {
+		if err == nil {
+			failed = 0
+			continue
+		}
+		if failed++; failed == 1 && ctx.Err() == nil { // once in an outage
 			n.engine.Logger.Warn().Int("messages", len(ids)).Str("error", text.Log(err)).Msg("messages were not extended: others may get them")
 		}
 	}

@@ -4,6 +4,7 @@ package outage
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,7 +82,7 @@ func (o *Outage) Failed(key Key, log logger.Logger, about ...any) {
 	default:
 		event, what = log.Debug(), "store failed again"
 	}
-	event.Fields(about).Msg(what)
+	event.Fields(withUnits(about)).Msg(what)
 }
 
 // Works takes in a success at what a caller does. It ends an outage in which nothing else fails.
@@ -113,8 +114,19 @@ func (o *Outage) works(what func(Key) bool) {
 	}
 	if over := o.some.Swap(false); over && o.said {
 		o.ended = time.Now()
-		o.log.Warn().Str("after", Roughly(o.ended.Sub(o.began))).Int("errors", o.errors).Fields(o.about).Msg("store is back")
+		o.log.Warn().Str("after", Roughly(o.ended.Sub(o.began))).Int("errors", o.errors).Fields(withUnits(o.about)).Msg("store is back")
 	}
+}
+
+// withUnits has durations as texts: the logger would write numbers.
+func withUnits(about []any) []any {
+	texts := slices.Clone(about)
+	for i, value := range texts {
+		if d, is := value.(time.Duration); is {
+			texts[i] = d.Round(time.Millisecond).String()
+		}
+	}
+	return texts
 }
 
 // Roughly returns a duration for a person: 5.2s, 1h3m.

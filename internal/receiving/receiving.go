@@ -149,9 +149,11 @@ func (r *Receiver[M]) Run(ctx context.Context, run func(fetching, working contex
 }
 
 // Unasked logs that the broker was not asked for messages, and waits: the longer, the more often that has failed without
-// a success.
+// a success. It logs the first failure, the second, the fourth, and so on.
 func (r *Receiver[M]) Unasked(ctx context.Context, failed int, err error) {
-	r.Logger.Warn().Str("error", text.Log(err)).Msg("no message could be asked for")
+	if failed&(failed-1) == 0 {
+		r.Logger.Warn().Int("failures", failed).Str("error", text.Log(err)).Msg("no message could be asked for")
+	}
 	_ = backoff.Wait(ctx, backoff.After(failed, leastDelay, maxUnasked))
 }
 
@@ -226,7 +228,7 @@ func (r *Receiver[M]) ack(ctx context.Context, d Delivery[M], ack func(context.C
 
 func (r *Receiver[M]) delay(d Delivery[M], times int, err error, pause time.Duration) time.Duration {
 	r.delayed.Add(1)
-	event := r.Logger.Warn().Str("from", d.Place()).Int("deliveries", times).Dur("pause", pause)
+	event := r.Logger.Warn().Str("from", d.Place()).Int("deliveries", times).Stringer("pause", pause.Round(time.Millisecond))
 	if stack := panics.Stack(err); stack != "" {
 		event = event.Str(logger.Stack, stack)
 	}

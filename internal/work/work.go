@@ -218,6 +218,8 @@ type work struct {
 	pending  []*ending
 	stopping bool
 
+	unextended bool // it was said that items are lost, and the store has not answered since
+
 	// How many handlers have returned since a time, and would have in a time as long before.
 	returned int
 	since    time.Time
@@ -587,6 +589,9 @@ func (w *work) takeIn(ctx context.Context, began time.Time, due []*ending, t que
 	}
 	w.failures, w.lasted = 0, time.Since(began)
 	w.Outage.Works(w.outageKey())
+	w.mu.Lock()
+	w.answered()
+	w.mu.Unlock()
 	endings := taken.Endings
 	for _, e := range due {
 		w.ended(e, endings[0])
@@ -968,7 +973,7 @@ func (w *work) decided(e *ending) {
 	default:
 		event, what = w.log().Info(), "handler interrupted"
 	}
-	event = w.about(event, f).Dur("wait", e.Delay)
+	event = w.about(event, f).Stringer("wait", e.Delay.Round(time.Millisecond))
 	if e.err != nil {
 		event = event.Str("error", text.Log(e.err))
 	}
@@ -1077,7 +1082,7 @@ func (w *work) abandon(f *Delivery) {
 	w.fill()
 	w.mu.Unlock()
 	w.counts.Abandoned.Add(1)
-	w.about(w.log().Error(), f).Dur("after", took).Msg("handler abandoned: it goes on without its item")
+	w.about(w.log().Error(), f).Stringer("after", took).Msg("handler abandoned: it goes on without its item")
 	w.wake()
 }
 
@@ -1152,11 +1157,16 @@ func (w *work) extended(e queuing.Extension, began time.Time, lost []queuing.Del
 	switch {
 	case alive:
 		w.until = later(w.until, began.Add(w.config.Lease))
+		w.answered()
 	case time.Now().Before(w.until.Add(-w.margin())):
 		return
 	default: // nobody else may work on them while they go on
 		lost = e.Deliveries
 		w.session, w.until = NewSession(), time.Time{}
+		if w.unextended {
+			break // in the same outage
+		}
+		w.unextended = true
 		event := w.log().Warn().Str("queue", w.Queue.Name).Int("items", len(lost))
 		if err != nil {
 			event = event.Str("error", text.Log(err))
@@ -1179,6 +1189,14 @@ func (w *work) extended(e queuing.Extension, began time.Time, lost []queuing.Del
 		w.counts.Lost.Add(1)
 		f.cancel(ErrLost)
 		w.about(w.log().Warn(), f).Msg("delivery lost")
+	}
+}
+
+// answered says that the store answers again, if it was said that items are lost. It is called under mu.
+func (w *work) answered() {
+	if w.unextended {
+		w.unextended = false
+		w.log().Warn().Str("queue", w.Queue.Name).Msg("the store answers again: items are taken")
 	}
 }
 

@@ -111,7 +111,7 @@ func (a *attempt) line(ctx context.Context, line []string) (*messagestore.Confli
 // store's clock of the state that is met then.
 func (a *attempt) setBack(ctx context.Context, now time.Time) (time.Time, error) {
 	k := &a.keys[a.blocked]
-	a.m.config.Logger.Warn().Str("stream", string(k.stream)).Str("session", k.met.Session).Dur("by", k.met.since.Sub(now)).
+	a.m.config.Logger.Warn().Str("stream", string(k.stream)).Str("session", k.met.Session).Stringer("by", k.met.since.Sub(now)).
 		Msg("the store's clock was ahead, or was set back: the lease counts from now on")
 	met, err := a.note(ctx, k, k.met.Line, now)
 	switch {

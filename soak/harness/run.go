@@ -409,7 +409,7 @@ func (r *run) torment(ctx context.Context, n *nemesis) error {
 			err := done.read()
 			n.note(err)
 			counts, crashes := n.count()
-			r.log.Info().Dur("after", time.Since(began).Round(time.Second)).Interface("faults", counts).Interface("ends", r.clients.tally()).
+			r.log.Info().Stringer("after", time.Since(began).Round(time.Second)).Interface("faults", counts).Interface("ends", r.clients.tally()).
 				Int64("history MB", size(r.options.Out)>>20).Int("operations", done.checked).Int("resolved", done.resolved).Int("lines", done.lines).Msg("running")
 			if g := r.options.Goals; g != nil && g.reached(crashes, killedAtFailpoints(r.clients.tally()), done) && r.messages(limited) >= g.Messages {
 				cancel()
