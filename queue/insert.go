@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"strconv"
 	"time"
@@ -19,7 +20,8 @@ import (
 
 // InsertOpts change how an item is inserted. A nil *InsertOpts is a good one.
 type InsertOpts struct {
-	// ID is the message's. An item that is inserted again with the same ID is the same item.
+	// ID is the message's. An item that is inserted again with the same ID, Key or Unique name, type and data is the same item,
+	// whose date and metadata stand; with others the error matches [messagestore.ErrIDConflict].
 	//
 	// Defaults to a new version 7 identifier.
 	ID uuid.UUID
@@ -40,7 +42,9 @@ type InsertOpts struct {
 
 	// UniqueUntil says until when an item has its Unique name. Items that have had the same name are delivered one at a
 	// time, in order, as items with one Key are. Values other than UntilForgotten are for [Queue.Insert] alone; over a
-	// transaction of the caller's its error matches [messagestore.ErrNotSupported] if an item has had the name.
+	// transaction of the caller's its error matches [messagestore.ErrNotSupported] if an item has had the name. The workers of the
+	// queue free the name: a producer has the Name of the workers' queue in its [Config]. If no worker has taken from the queue of that
+	// name, and workers have from others of the category, a warning is logged.
 	//
 	// Defaults to UntilForgotten.
 	UniqueUntil UniqueUntil
@@ -130,7 +134,11 @@ func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *Insert
 		inserted, err := q.insertUnique(ctx, w, opts)
 		return inserted, q.fail("insert", err)
 	}
+	writes := []messagestore.StreamWrite{w}
 	written, err := q.store.Write(ctx, w.Stream, w.Expected, w.Bodies...)
+	if err != nil && q.firstStands(ctx, writes, err) {
+		written, err = q.store.Write(ctx, w.Stream, w.Expected, writes[0].Bodies...)
+	}
 	if err != nil {
 		return Inserted{}, q.fail("insert", err)
 	}
@@ -143,7 +151,7 @@ func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *Insert
 //
 // An item whose ID or Unique name is taken, by the time of the commit, by an item of the same content is left out. It is a
 // Duplicate if its Unique name is known to be taken already; that an ID is, is not told. A Unique name that is known to be
-// another content's is a [*KeyReusedError]; what only COMMIT meets fails it. Other errors are those of Stage; after an
+// another content's is a [*KeyReusedError]; what only COMMIT meets fails it, and there the date and the metadata are of the content. Other errors are those of Stage; after an
 // error roll back. What the transaction appends at once behind the item to the same stream, by [Queue.Insert] say, would come before it, and
 // on PostgreSQL is a [*messagestore.InvalidError].
 func (q *Queue) InsertTx(ctx context.Context, tx *messagestore.Store, body messagestore.Body, opts *InsertOpts) (Inserted, error) {
@@ -172,6 +180,72 @@ func (q *Queue) InsertTx(ctx context.Context, tx *messagestore.Store, body messa
 	return inserted, nil
 }
 
+// firstStands reports whether the failure of a write is an item of it that was inserted before with another date or other metadata.
+// Those of the first stand: the item gets them, so that the store knows it again.
+func (q *Queue) firstStands(ctx context.Context, writes []messagestore.StreamWrite, failure error) bool {
+	conflict, is := errors.AsType[*messagestore.IDConflictError](failure)
+	if !is {
+		return false
+	}
+	for _, w := range writes {
+		for i, body := range w.Bodies {
+			envelope, is := body.(messagestore.Envelope)
+			if !is || envelope.ID != conflict.ID || w.Stream != conflict.Stream {
+				continue
+			}
+			first := q.messageAt(ctx, conflict)
+			if first == nil {
+				return false
+			}
+			if same, err := isSame(body, first); !same || err != nil {
+				return false
+			}
+			envelope.Metadata = first.Metadata
+			w.Bodies[i] = envelope
+			return true
+		}
+	}
+	return false
+}
+
+// messageAt returns the message that has an id, or nil.
+func (q *Queue) messageAt(ctx context.Context, at *messagestore.IDConflictError) *messagestore.Message {
+	for m, err := range q.store.ReadStream(ctx, at.Stream, at.Position) {
+		if err == nil && m.ID == at.ID {
+			return m
+		}
+		break
+	}
+	return nil
+}
+
+// sayUnworked warns, once a minute at most, where no worker frees the queue's unique names and workers have taken from other queues of its
+// category.
+func (q *Queue) sayUnworked(ctx context.Context) {
+	before, now := q.looked.Load(), time.Now().UnixNano()
+	if before != 0 && now-before < int64(time.Minute) || !q.looked.CompareAndSwap(before, now) {
+		return
+	}
+	all, err := q.driver.Queues(ctx)
+	if err != nil {
+		return // what is asked next tells of the failure
+	}
+	var others []string
+	for _, s := range all {
+		if s.Queue == q.of {
+			q.looked.Store(math.MaxInt64)
+			return
+		}
+		if s.Category == q.of.Category {
+			others = append(others, s.Name)
+		}
+	}
+	if len(others) > 0 {
+		q.config.Logger.Warn().Str("queue", q.of.Name).Str("category", string(q.of.Category)).Strs("others", others).
+			Msg("no worker has taken from this queue, so its unique names are not freed: is it one of the others?")
+	}
+}
+
 // duplicate tells that a unique name is taken.
 func duplicate(w messagestore.StreamWrite, first *messagestore.Message, name string) (Inserted, error) {
 	same, err := isSame(w.Bodies[0], first)
@@ -187,9 +261,14 @@ func duplicate(w messagestore.StreamWrite, first *messagestore.Message, name str
 // insertUnique writes an item unless another has its name. Where the last item of the name has it no more, the write expects
 // that item to be the last still, so that of two callers that saw it one gets the name.
 func (q *Queue) insertUnique(ctx context.Context, w messagestore.StreamWrite, opts *InsertOpts) (Inserted, error) {
+	if opts.UniqueUntil != UntilForgotten {
+		q.sayUnworked(ctx)
+	}
 	for {
 		written, met, err := q.store.TryWrite(ctx, w.Stream, w.Expected, w.Bodies...)
 		switch {
+		case err != nil && q.firstStands(ctx, []messagestore.StreamWrite{w}, err):
+			continue
 		case err != nil:
 			return Inserted{}, err
 		case met == nil:
@@ -254,6 +333,9 @@ func (q *Queue) InsertMany(ctx context.Context, entries ...Entry) ([]Inserted, e
 	for begin := 0; begin < len(writes); begin += messagestore.MaxWriteStreams {
 		end := min(begin+messagestore.MaxWriteStreams, len(writes))
 		written, err := q.store.WriteStreams(ctx, writes[begin:end]...)
+		for err != nil && q.firstStands(ctx, writes[begin:end], err) {
+			written, err = q.store.WriteStreams(ctx, writes[begin:end]...)
+		}
 		if err != nil {
 			for i, one := range all {
 				if done[i] {

@@ -16,7 +16,8 @@ import (
 )
 
 // A Job is a delivery of an item: to a handler, which finds it with [JobOf], or by [Queue.Receive]. It is safe for
-// concurrent use. One of Complete, Retry, Defer and Bury ends it, for ever; a second is [ErrLost] unless it is the same.
+// concurrent use. One of Complete, Retry, Defer and Bury ends it, for ever, and so does the return of its handler; a second
+// is [ErrLost] unless it is the same.
 type Job struct {
 	// Message is the item. It is read-only.
 	Message *messagestore.Message

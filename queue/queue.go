@@ -29,6 +29,7 @@ type Queue struct {
 	config Config
 
 	working atomic.Bool
+	looked  atomic.Int64 // when it was looked whether workers free unique names; in the future where they do
 	source  work.Source
 	counts  work.Counts
 }

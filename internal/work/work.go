@@ -242,10 +242,12 @@ type Delivery struct {
 	timer   *time.Timer         // nil for no time-out
 	began   time.Time           // its handler
 	early   *ending             // by End: what the handler returns does not count
-	done    bool                // it ends, or is lost: the same
-	ended   bool                // its context was, by the end of the worker and before its time-out
-	given   int                 // by Behind
-	also    []queuing.Delivery  // of those, the items that Did was called for
+	result  *ending             // of what the handler returned, and its kind at first
+	kind    queuing.Kind
+	done    bool               // it ends, or is lost: the same
+	ended   bool               // its context was, by the end of the worker and before its time-out
+	given   int                // by Behind
+	also    []queuing.Delivery // of those, the items that Did was called for
 }
 
 // ID names the delivery.
@@ -329,6 +331,8 @@ type ending struct {
 	// Of a call of the job's: closed when the store has told what it answers.
 	told   chan struct{}
 	answer queuing.Ending
+	over   bool         // the store has told it, under the work's mu as the next
+	final  queuing.Kind // what it told it of
 
 	// Where CompleteTx was called: what becomes of the item if it is open still at a time.
 	otherwise *queuing.Finish
@@ -850,6 +854,7 @@ func (w *work) landed(f *Delivery, err error, cancelled bool) (waited bool) {
 	if open {
 		f.done = true
 		e := w.endingOf(f, err)
+		f.result, f.kind = e, e.Kind
 		gathers := w.ahead()
 		if e.Kind == queuing.Complete && (gathers || len(w.Wakes) > 0) {
 			pause := ridePause
@@ -992,21 +997,10 @@ func (w *work) ended(e *ending, told queuing.Ending) {
 		w.putBack([]*ending{e})
 		return
 	}
-	f := e.flight
-	if e.told != nil {
-		w.mu.Lock()
-		e.answer, f.done = told, told != queuing.Open
-		switch {
-		case !f.done:
-			f.early = nil
-		case told != queuing.Done:
-			f.cancel(ErrLost)
-		}
-		w.mu.Unlock()
-		if close(e.told); !f.done {
-			return
-		}
+	if w.tell(e, told) && told == queuing.Open {
+		return // the handler goes on with it
 	}
+	f := e.flight
 	switch {
 	case told != queuing.Done:
 		w.counts.Lost.Add(1)
@@ -1017,6 +1011,27 @@ func (w *work) ended(e *ending, told queuing.Ending) {
 	case e.Kind == queuing.Complete, e.Kind == queuing.Committed:
 		w.counts.Completed.Add(1)
 	}
+}
+
+// tell gives the calls of a job what the store told of an ending, and reports whether the ending is one of theirs.
+func (w *work) tell(e *ending, told queuing.Ending) (early bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := e.flight
+	e.answer, e.over, e.final = told, true, e.Kind
+	if early = e == f.early; early {
+		f.done = told != queuing.Open
+		switch {
+		case !f.done:
+			f.early = nil
+		case told != queuing.Done:
+			f.cancel(ErrLost)
+		}
+	}
+	if e.told != nil {
+		close(e.told)
+	}
+	return early
 }
 
 // askAgain reports whether an item that a transaction was to complete is to be asked for again, as what. A row that a
@@ -1039,12 +1054,19 @@ func (w *work) askAgain(e *ending, told queuing.Ending) bool {
 	return true
 }
 
-// endEarly ends a delivery while its handler goes on. A later call for the same is told what the first one is.
+// endEarly ends a delivery while its handler goes on. A later call for the same is told what the first one is, and a call that
+// ends it as its handler has ended it since is told of that.
 func (w *work) endEarly(ctx context.Context, f *Delivery, finish queuing.Finish, err error) (queuing.Ending, error) {
 	w.mu.Lock()
 	early := f.early
 	switch {
 	case early != nil && early.Kind == finish.Kind:
+	case f.result != nil && f.kind == finish.Kind:
+		if early = f.result; early.told == nil {
+			if early.told = make(chan struct{}); early.over {
+				close(early.told)
+			}
+		}
 	case !f.open():
 		w.mu.Unlock()
 		return queuing.Lost, nil
@@ -1056,12 +1078,23 @@ func (w *work) endEarly(ctx context.Context, f *Delivery, finish queuing.Finish,
 	}
 	w.mu.Unlock()
 	w.wake()
+	var why error
 	select {
 	case <-early.told:
-		return early.answer, nil
+	case <-w.over:
+		why = errors.New("the worker has ended")
 	case <-ctx.Done():
-		return 0, fmt.Errorf("%w: %w", messagestore.ErrOutcomeUnknown, context.Cause(ctx))
+		why = context.Cause(ctx)
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case !early.over:
+		return 0, fmt.Errorf("%w: %w", messagestore.ErrOutcomeUnknown, why)
+	case early.final != finish.Kind: // its transaction was not committed
+		return queuing.Lost, nil
+	}
+	return early.answer, nil
 }
 
 // abandon gives back an item whose handler does not return.
