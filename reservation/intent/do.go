@@ -64,7 +64,8 @@ func Do[T any](ctx context.Context, m *Manager, request Request, f func(ctx cont
 // [Result] returns the result; with every other outcome f was not called. The function [Do] returns
 // the result with its type.
 //
-// The context of f ends when ctx does. It also ends when [Lease.Keep]'s does, and its cause then
+// F is not called under a lease whose time is over when the grant is answered: the error then matches [ErrLeaseLost]. The context of
+// f ends when ctx does. It also ends when [Lease.Keep]'s does, and its cause then
 // matches [ErrLeaseLost]. Work that heeds its context within that tenth of the TTL does not
 // overlap with the next holder's, as long as the rates of the clocks differ by less than that and
 // the store's clock does not jump. Any other work is refused by the version, and by a resource
@@ -194,6 +195,10 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 				event.Msg(reason)
 			}
 		}()
+		if r.err = l.Err(); r.err != nil { // the grant was answered too late, or the process was stopped since
+			r.left = false
+			return
+		}
 		result, err := f(ctx, l)
 		if r.err = err; err == nil {
 			worked = true
