@@ -49,12 +49,13 @@ func (g *gathering) send(ctx context.Context, m *Message, check func() error) er
 	}
 }
 
-// sendAll sends all messages that wait, but for those that are the relay's no more. The first is of the goroutine that calls it: if
+// sendAll sends all messages that wait and fit, but for those that are the relay's no more. The first is of the goroutine that calls it: if
 // its time is over, it fails alone. If its time ends while they are sent, what fails by that is sent again in the time of another.
 func (g *gathering) sendAll(ctx context.Context) {
 	g.mu.Lock()
-	own, others := g.waiting[0], g.waiting[1:]
-	g.waiting = nil
+	n := g.fitting()
+	own, others := g.waiting[0], g.waiting[1:n]
+	g.waiting = g.waiting[n:]
 	g.mu.Unlock()
 	var again []*waiting
 	if failure := cmp.Or(ctx.Err(), own.check()); failure != nil {
@@ -85,6 +86,20 @@ func (g *gathering) sendAll(ctx context.Context) {
 		return
 	}
 	g.waiting[0].turn <- struct{}{}
+}
+
+// maxBatchBytes bounds the data that is sent together, but for one message.
+const maxBatchBytes = 4 << 20
+
+// fitting is how many of the messages that wait go together. It is called under mu.
+func (g *gathering) fitting() int {
+	size := 0
+	for i, w := range g.waiting {
+		if size += len(w.message.Data); size > maxBatchBytes && i > 0 {
+			return i
+		}
+	}
+	return len(g.waiting)
 }
 
 // call returns an answer for each message.

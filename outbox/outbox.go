@@ -51,7 +51,7 @@ type Sink interface {
 
 // A BatchSink takes several messages at a time. While one call of Send or SendAll goes on, the messages
 // that are ready wait, and go together in the next: one alone by Send, at most [Config.Concurrency] by
-// SendAll. No call has two messages of one key, and one call is made at a time: one that is
+// SendAll, with 4 MiB of data at most. No call has two messages of one key, and one call is made at a time: one that is
 // never to end holds all, so it heeds its context.
 //
 // SendAll returns an error, or nil, for each message, in their order. With any other number of answers it is not

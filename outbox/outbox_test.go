@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"runtime"
@@ -321,4 +322,42 @@ func TestMistakesAreNamedTogether(t *testing.T) {
 	require.ErrorIs(t, relay.Run(nil), messagestore.ErrInvalid)     //nolint:staticcheck // on purpose
 	require.ErrorIs(t, relay.CatchUp(nil), messagestore.ErrInvalid) //nolint:staticcheck // on purpose
 	require.ErrorIs(t, new(outbox.Relay).Run(t.Context()), messagestore.ErrInvalid)
+}
+
+// A sizedSink notes how much data it is given at a time.
+type sizedSink struct {
+	batchReceiver
+
+	most atomic.Int64
+}
+
+func (s *sizedSink) SendAll(ctx context.Context, messages []*outbox.Message) []error {
+	size := int64(0)
+	for _, m := range messages {
+		size += int64(len(m.Data))
+	}
+	if size > s.most.Load() {
+		s.most.Store(size)
+	}
+	return s.batchReceiver.SendAll(ctx, messages)
+}
+
+// However large messages are, those that are sent together have 4 MiB of data at most.
+func TestABatchHasFourMiBAtMost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		data := fmt.Appendf(nil, `{"a":"%s"}`, bytes.Repeat([]byte("a"), 900<<10))
+		for _, key := range keys(12) {
+			_, err := store.Write(t.Context(), outgoing.Stream(key), messagestore.AnyVersion, messagestore.Raw{Type: "Large", Data: data})
+			require.NoError(t, err)
+		}
+		sink := &sizedSink{batchReceiver: batchReceiver{receiver: receiver{delay: time.Millisecond}}}
+
+		require.NoError(t, relayOf(store, sink, nil).CatchUp(t.Context()))
+
+		require.Len(t, sink.all(), 12)
+		require.Greater(t, sink.most.Load(), int64(2<<20), "they go together")
+		require.LessOrEqual(t, sink.most.Load(), int64(4<<20))
+	})
 }

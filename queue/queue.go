@@ -269,7 +269,8 @@ func (q *Queue) awaitEnd(ctx context.Context, position messagestore.GlobalPositi
 	}
 }
 
-// Items returns items that are not finished and in a state, in order of position from one on: at most limit, 1 to 1,000.
+// Items returns items that are not finished and in a state, in order of position from one on: at most limit, 1 to 1,000, and no more
+// after the one with which their messages have 4 MiB of data. To list all, ask on from behind the last until none comes.
 func (q *Queue) Items(ctx context.Context, state State, from messagestore.GlobalPosition, limit int) ([]Item, error) {
 	err := q.use(ctx)
 	switch {

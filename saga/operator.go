@@ -242,7 +242,7 @@ func (c *core) open(ctx context.Context, states []State) ([]queuing.Item, error)
 				}
 				from = item.Position.Next()
 			}
-			if len(items) < queuing.MaxItems {
+			if len(items) == 0 {
 				break
 			}
 		}

@@ -357,6 +357,7 @@ func Items(r Rows, l queuing.List) (items []queuing.Item, err error) {
 	if l.State == queuing.Waiting {
 		return waiting(r, l)
 	}
+	held := 0
 	for from := l.From; len(items) < l.Limit; {
 		rows, err := r.Open(from, l.Limit)
 		if err != nil {
@@ -375,6 +376,9 @@ func Items(r Rows, l queuing.List) (items []queuing.Item, err error) {
 			if err != nil {
 				return nil, err
 			}
+			if held += sizeOf(m); held > queuing.MaxListBytes && len(items) > 0 {
+				return items, nil
+			}
 			items = append(items, item)
 		}
 		if len(rows) < l.Limit {
@@ -384,11 +388,19 @@ func Items(r Rows, l queuing.List) (items []queuing.Item, err error) {
 	return items, nil
 }
 
+func sizeOf(m *messagestore.Message) int {
+	if m == nil {
+		return 0
+	}
+	return len(m.Data)
+}
+
 func waiting(r Rows, l queuing.List) (items []queuing.Item, err error) {
 	head, _, err := r.Head()
 	if err != nil {
 		return nil, err
 	}
+	held := 0
 	for after := max(head.Cursor, l.From-1); len(items) < l.Limit; {
 		messages, err := r.Next(after, l.Limit)
 		if err != nil {
@@ -404,6 +416,9 @@ func waiting(r Rows, l queuing.List) (items []queuing.Item, err error) {
 				return nil, err
 			}
 			if item.State == queuing.Waiting {
+				if held += sizeOf(m); held > queuing.MaxListBytes && len(items) > 0 {
+					return items, nil
+				}
 				item.Log = nil
 				items = append(items, item)
 			}

@@ -136,6 +136,9 @@ const (
 	// prefetchTime is for how long what is reserved lasts, at the rate at which handlers return.
 	prefetchTime = 100 * time.Millisecond
 
+	// aheadBytes is about how much data the items have at most that are reserved, unless each has a handler.
+	aheadBytes = 4 << 20
+
 	// gatherPause is for how long completed items are gathered at most while the handlers have more than half of what was
 	// reserved ahead of them: a take costs the store as much as the items of some 70 do.
 	gatherPause = 20 * time.Millisecond
@@ -224,6 +227,7 @@ type work struct {
 	returned int
 	since    time.Time
 	prefetch int
+	size     int // of the data of an item, in the last take
 }
 
 // A Delivery is an item, as its handler has it. It is safe for concurrent use.
@@ -484,9 +488,14 @@ func (w *work) due() (due []*ending, free int, soonest time.Time) {
 func (w *work) ahead() bool { return 2*len(w.ready) > w.reserve() }
 
 // reserve is how many items are to be reserved: as many as handlers returned from in the last prefetchTime, so that none
-// waits for a take, and a process that is slow leaves the rest to others. It is called under mu.
+// waits for a take, and a process that is slow leaves the rest to others; and no more than fit into aheadBytes, beside those that
+// have a handler, if they are as large as the last. It is called under mu.
 func (w *work) reserve() int {
-	return min(max(w.prefetch, w.returned, w.config.MaxWorkers), max(w.config.Prefetch, w.config.MaxWorkers))
+	ahead := max(w.prefetch, w.returned)
+	if w.size > 0 {
+		ahead = min(ahead, aheadBytes/w.size)
+	}
+	return min(max(ahead, w.config.MaxWorkers), max(w.config.Prefetch, w.config.MaxWorkers))
 }
 
 // count counts anew how many handlers return, once the time is over. It is called under mu.
@@ -715,6 +724,11 @@ func (w *work) begin(ctx context.Context, asked time.Time, session int64, items 
 	if time.Now().Before(w.until) || !w.holds() {
 		w.until = later(w.until, asked.Add(w.config.Lease*66/100))
 	}
+	w.size = 0
+	for _, item := range items {
+		w.size += len(item.Message.Data)
+	}
+	w.size /= max(1, len(items))
 	base := handling.With(context.WithoutCancel(ctx), &handling.Delivery{Consumer: w.Queue.Name})
 	for _, item := range items {
 		f := &Delivery{Item: item, of: w, session: session}

@@ -428,7 +428,7 @@ func entriesOf(raw []byte) ([]queuing.Entry, error) {
 
 // QueueItems implements [queuing.Driver].
 func (d *Driver) QueueItems(ctx context.Context, l queuing.List) (items []queuing.Item, err error) {
-	err = d.query(ctx, d.queries.queues.items, []any{l.Name, string(l.Category), string(l.State), int64(l.From), int32(l.Limit)}, func(rows pgx.Rows) error { //nolint:gosec // the database refuses more
+	err = d.query(ctx, d.queries.queues.items, []any{l.Name, string(l.Category), string(l.State), int64(l.From), int32(l.Limit), int64(queuing.MaxListBytes)}, func(rows pgx.Rows) error { //nolint:gosec // the database refuses more
 		item, err := scanItem(rows, nil)
 		items = append(items, item)
 		return err

@@ -89,7 +89,8 @@ type Driver interface {
 	// of streams no first one, is [messagestore.ErrNotFound].
 	QueueItem(ctx context.Context, q Queue, position messagestore.GlobalPosition) (Item, error)
 
-	// QueueItems returns open items in a state, in order of position.
+	// QueueItems returns open items in a state, in order of position. A list ends before its messages would have more than
+	// [MaxListBytes] of data, but has one item at least: whoever wants all asks on from the last until a list is empty.
 	QueueItems(ctx context.Context, l List) ([]Item, error)
 
 	// Queues returns the queues that were ever taken from or changed and are not removed, by name.
@@ -109,6 +110,9 @@ type TransactionDriver interface {
 const (
 	// MaxItems is how many items one call reserves, finishes or lists at most.
 	MaxItems = 1000
+
+	// MaxListBytes bounds the data of a list, but for one item: see [Driver.QueueItems].
+	MaxListBytes = 4 << 20
 
 	// MaxQueues is how many queues a category has at most, without those that were removed: a trim asks each of them for
 	// each message. A call that would make one more is refused with [ErrTooManyQueues].

@@ -1,11 +1,14 @@
 package queuetest
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
@@ -18,6 +21,7 @@ var operatorTests = []test{
 	{"Operate/DropFinishesWhatIsNotOut", dropFinishes, 0},
 	{"Operate/CancelFinishesInAnyState", cancelFinishes, 0},
 	{"Operate/ListsByState", listsByState, 0},
+	{"Operate/ListsEndAtFourMiB", listsEndAtFourMiB, 0},
 	{"Operate/PausedBeforeTheFirstTake", pausedFirst, 0},
 	{"Operate/CancelledBeforeTheFirstTake", cancelledFirst, 0},
 	{"Operate/StatusCounts", statusCounts, 0},
@@ -316,4 +320,37 @@ func whatBreaksTheState(t *testing.T, f *fixture) {
 	_, err = f.driver.QueueItems(ctx, queuing.List{Queue: f.of, State: queuing.Finished, Limit: 1})
 	refused("state", err)
 	require.Nil(t, f.status(t), "no queue was made for a call that was refused")
+}
+
+// However large messages are, a list has 4 MiB of them at most. The rest is listed from behind the last.
+func listsEndAtFourMiB(t *testing.T, f *fixture) {
+	data := fmt.Appendf(nil, `{"a":"%s"}`, bytes.Repeat([]byte("a"), 900<<10))
+	var at []messagestore.GlobalPosition
+	for range 10 {
+		written, err := f.driver.Append(t.Context(), messagestore.Append{
+			Stream: f.of.Category.Stream("large"), Expected: messagestore.AnyVersion,
+			Records: []messagestore.Encoded{{ID: uuid.New(), Type: "Item", Data: data}},
+		})
+		require.NoError(t, err)
+		at = append(at, written.GlobalPosition)
+	}
+	all := func(state queuing.State) (listed []messagestore.GlobalPosition) {
+		for from := messagestore.GlobalPosition(0); ; {
+			items, err := f.driver.QueueItems(t.Context(), queuing.List{Queue: f.of, State: state, From: from, Limit: 100})
+			require.NoError(t, err)
+			if len(items) == 0 {
+				return listed
+			}
+			held := 0
+			for _, item := range items {
+				held += len(item.Message.Data)
+				listed = append(listed, item.Position)
+				from = item.Position + 1
+			}
+			require.LessOrEqual(t, held, queuing.MaxListBytes)
+		}
+	}
+	require.Equal(t, at, all(queuing.Waiting))
+	f.take(t, queuing.Take{Want: 9})
+	require.Equal(t, at[1:], all(queuing.Held))
 }

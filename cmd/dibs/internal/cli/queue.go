@@ -349,17 +349,25 @@ func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
 	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
 		printed := 0
 		for _, state := range states {
-			items, err := q.Items(ctx, state, messagestore.GlobalPosition(c.From), c.Limit)
-			if err != nil {
-				return err
-			}
-			for _, item := range items {
-				if err := c.print(a, item, printed == 0); err != nil {
+			left := c.Limit
+			for from := messagestore.GlobalPosition(c.From); left > 0; {
+				items, err := q.Items(ctx, state, from, left)
+				if err != nil {
 					return err
 				}
-				printed++
+				if len(items) == 0 {
+					break
+				}
+				for _, item := range items {
+					if err := c.print(a, item, printed == 0); err != nil {
+						return err
+					}
+					printed++
+					left--
+					from = item.Position + 1
+				}
 			}
-			if len(items) == c.Limit && !a.JSON {
+			if left == 0 && !a.JSON {
 				a.warn("dibs: %d items that are %s; --limit and --from print more\n", c.Limit, state)
 			}
 		}
@@ -642,9 +650,6 @@ func (c *queueRetryCommand) Run(ctx context.Context, a *app) error {
 				return err
 			}
 			retried.Changed = append(retried.Changed, changed...)
-			if len(items) < queuing.MaxItems {
-				break
-			}
 			from = positions[len(positions)-1] + 1
 		}
 		if a.JSON {
