@@ -3,6 +3,7 @@ create or replace function dibs.refuse_staged(streams text[]) returns void
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
   name text;
