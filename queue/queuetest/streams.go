@@ -239,6 +239,14 @@ func suspendedIsListed(t *testing.T, f *fixture) {
 	require.Equal(t, all[2], items[0].Position)
 	status := f.status(t)
 	require.Equal(t, []int64{2, 1, 0, 3}, []int64{status.Suspended, status.Later, status.Out, status.Back})
+
+	// What a turn that went well waits for takes the place of what was said before, also nothing.
+	for version, text := range []string{"waits for a process of version 2", ""} {
+		f.finish(t, queuing.Finish{Delivery: f.one(t, queuing.Take{}).Delivery(), Kind: queuing.Wait, Delay: 0, Seen: all[1], Error: text})
+		item, err := f.driver.QueueItem(t.Context(), f.of, all[1])
+		require.NoError(t, err)
+		require.Equal(t, text, item.Error, "turn %d", version)
+	}
 }
 
 func suspendedIsOffered(t *testing.T, f *fixture) {
