@@ -54,7 +54,7 @@ func (f sagasRun) Run(ctx context.Context) error {
 		goals.ServerKills = 0
 	}
 	o := sagas.Options{
-		Seed: f.Seed, Duration: cmp.Or(f.Duration, most), Drain: drainTime, Runners: f.Runners, Customers: f.Customers, Timers: f.Timers, Calm: f.Calm,
+		Seed: f.Seed, Duration: cmp.Or(f.Duration, most), Drain: drainTime, Runners: f.Runners, Customers: f.Customers, Timers: f.Timers, Calm: f.Calm, Flood: true,
 		Dir: f.Dir, Goals: &goals, Out: filepath.Join(f.Out, fmt.Sprintf("sagas-%s-%d", time.Now().UTC().Format("20060102-150405"), f.Seed)),
 	}
 	log := zerolog.New(console()).With().Timestamp().Logger()

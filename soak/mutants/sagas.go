@@ -9,9 +9,15 @@ import (
 
 // runners run sagas, ring timers and send letters, in runs of package sagas. The server is not killed: each run has more
 // sagas so.
-type runners struct{ processes, customers, timers int }
+type runners struct {
+	processes, customers, timers int
+	flood                        bool // of signals to one saga
+}
 
-var ran = &Scene{Name: "runners", runners: &runners{processes: 3, customers: 40, timers: 50}}
+var (
+	ran     = &Scene{Name: "runners", runners: &runners{processes: 3, customers: 40, timers: 50}}
+	flooded = &Scene{Name: "runners and a flood", runners: &runners{processes: 2, customers: 10, timers: 50, flood: true}}
+)
 
 // OfSagas reports whether runs of the scene are runs of package sagas.
 func (s *Scene) OfSagas() bool { return s.runners != nil }
@@ -23,7 +29,7 @@ const runTime = 10 * time.Second
 func (s *Scene) SagaOptions(m *Mutant, seed uint64, round int) sagas.Options {
 	o := sagas.Options{
 		Seed: seed + uint64(round), Duration: runTime << round, Drain: 2 * runTime, Runners: s.runners.processes, Customers: s.runners.customers,
-		Timers: s.runners.timers, Calm: true,
+		Timers: s.runners.timers, Flood: s.runners.flood, Calm: true,
 	}
 	if m != nil {
 		o.Plant = &m.Plant
@@ -78,6 +84,10 @@ func ofSagas() []*Mutant {
 			edit(in, "case s.cancel != nil: return \"cancelled\"", "case s.cancel != nil && s.compensating != nil:\n\t\treturn \"cancelled\"")),
 		mutant("sleep-ends-early", "a time has come a fifth of a second early", broken(sagas.Punctual),
 			edit(in, "if l.clock != nil && !l.clock.earliest().Before(t) {", "if l.clock != nil && !l.clock.earliest().Add(200*time.Millisecond).Before(t) {")),
+		{Name: "flood-suspends-for-ever", Says: "signals take the room of their saga, which is suspended again and again when it is cancelled", Plant: code(
+			edit(in, "if l.own+len(events) > most && !isSuspended {", "if int(l.version)+1+len(all) > most && !isSuspended {"),
+			edit(in, "if l.suspended != nil { l.waits = true return nil } log := l.config.Logger", "log := l.config.Logger"),
+		), Scene: flooded, Breaks: broken(sagas.Story, sagas.Ended)},
 		{Name: "timer-early", Says: "a timer rings a fifth of a second early", Plant: sql(
 			edit("queue_take", "then dibs.queue_due(x.metadata) end as due", "then dibs.queue_due(x.metadata) - interval '0.2 s' end as due"),
 		), Scene: ran, Breaks: broken(sagas.Early)},

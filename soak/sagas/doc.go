@@ -3,7 +3,7 @@
 // post letters.
 //
 // A saga has steps that fail now and then, steps in transactions with a row each, asks that are answered at once, late,
-// never, or with a refusal, a sleep, a pivot and a deadline, as its input says. A process writes down each call of a
+// never, or with a refusal, a sleep, a pivot and a deadline, as its input says. One saga is sent as many signals as it takes, and cancelled. A process writes down each call of a
 // function before and after it, and the ids of the messages that it writes to a saga. The sink of the relay writes down
 // what it takes; it refuses some keys for a while. [Check] holds the histories against the streams of the sagas and the
 // rows, folds these by itself, and knows nothing of how sagas work:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,7 @@ type task struct {
 	Dir       string // of the histories
 	Customers int    // 0 for a runner
 	Timers    int    // that the customers' process sets a second
+	Flood     bool   // one of its sagas has as many signals as it takes
 	Doom      work.Doom
 }
 
@@ -277,6 +279,9 @@ func (p *process) customers(ctx, beginning context.Context) {
 			}
 		})
 	}
+	if p.Flood {
+		all.Go(func() { p.newHand().flood(ctx) })
+	}
 	all.Go(func() { p.newHand().setTimers(beginning) })
 	all.Go(func() { p.newHand().post(beginning) })
 	all.Wait()
@@ -297,13 +302,7 @@ func (h *hand) order() Order {
 // customer has a saga, from its beginning until it has ended.
 func (h *hand) customer(ctx context.Context) {
 	id, o := h.newID(), h.order()
-	c := h.recorder.Begin(Record{Call: Begin, Saga: id, Note: fmt.Sprintf("%+v", o)})
-	_, err := h.orders.Begin(ctx, id, o)
-	for errors.Is(err, messagestore.ErrOutcomeUnknown) || err != nil && ctx.Err() == nil { // it is there once, whatever becomes of the calls
-		wait(ctx, h.random.Sooner(100*time.Millisecond))
-		_, err = h.orders.Begin(ctx, id, o)
-	}
-	h.recorder.End(c, Record{Answer: answerOf(err)})
+	h.begin(ctx, id, o)
 	var all sync.WaitGroup
 	defer all.Wait()
 	if o.Approve && !h.random.Often(15) {
@@ -326,6 +325,11 @@ func (h *hand) customer(ctx context.Context) {
 			})
 		})
 	}
+	h.await(ctx, id)
+}
+
+// await waits until a saga is over, and sees to it while it is suspended.
+func (h *hand) await(ctx context.Context, id string) {
 	for ctx.Err() == nil {
 		c := h.recorder.Begin(Record{Call: Wait, Saga: id})
 		status, err := h.orders.Wait(ctx, id)
@@ -339,6 +343,39 @@ func (h *hand) customer(ctx context.Context) {
 			h.mend(ctx, id)
 		}
 	}
+}
+
+func (h *hand) begin(ctx context.Context, id string, o Order) {
+	c := h.recorder.Begin(Record{Call: Begin, Saga: id, Note: fmt.Sprintf("%+v", o)})
+	_, err := h.orders.Begin(ctx, id, o)
+	for errors.Is(err, messagestore.ErrOutcomeUnknown) || err != nil && ctx.Err() == nil { // it is there once, whatever becomes of the calls
+		wait(ctx, h.random.Sooner(100*time.Millisecond))
+		_, err = h.orders.Begin(ctx, id, o)
+	}
+	h.recorder.End(c, Record{Answer: answerOf(err)})
+}
+
+// flood sends a saga signals that it does not receive, as many as it takes, and then cancels it.
+func (h *hand) flood(ctx context.Context) {
+	const page = 500
+	id := h.newID()
+	h.begin(ctx, id, Order{Nap: int((2 * deadline).Milliseconds())})
+	for ctx.Err() == nil {
+		w := h.orders.Signal(id, "flood", 1)
+		w.Bodies = slices.Repeat(w.Bodies, page)
+		_, err := h.store.WriteStreams(ctx, w)
+		if saga.IsFull(err) {
+			break
+		}
+		if err != nil { // an answer that was lost costs a page more
+			wait(ctx, h.random.Sooner(100*time.Millisecond))
+		}
+	}
+	h.tell(ctx, id, "cancel", func() error {
+		_, err := h.orders.Cancel(ctx, id, "it was flooded")
+		return err
+	})
+	h.await(ctx, id)
 }
 
 // mend sees to a suspended saga. Behind a pivot a resolution ends it now and then; else it is cancelled now and then.

@@ -32,6 +32,7 @@ type Options struct {
 	Customers int           // in each of two processes
 	Timers    int           // a second, of each of these
 	Calm      bool          // the server is not killed
+	Flood     bool          // one saga has as many signals as it takes, and is cancelled
 	Plant     *harness.Mutant
 	Program   string // of the processes, "" for this one
 	Out       string // the folder of the run, which is made
@@ -136,7 +137,7 @@ func (r *run) verify(ctx context.Context) (damage []string, err error) {
 
 func (r *run) add(name string, customers int) error {
 	return r.crew.Add(name, r.postgres.Socket(), customers > 0, func(process, url string, random *rand.Rand, healed bool) any {
-		t := &task{Process: process, Seed: random.Uint64(), Dir: r.crew.Out, URL: url, Customers: customers, Timers: r.Timers}
+		t := &task{Process: process, Seed: random.Uint64(), Dir: r.crew.Out, URL: url, Customers: customers, Timers: r.Timers, Flood: r.Flood && name == "customers-0"}
 		if customers == 0 && !healed && !r.enough(kills) {
 			t.Doom.Point, t.Doom.Turn = points[random.IntN(len(points))], 3+crew.TurnOf(random, 400)
 		}
