@@ -228,9 +228,9 @@ func TestInsertsInOppositeOrdersDoNotDeadlock(t *testing.T) {
 // Above READ COMMITTED no transaction shares the lock of a category, which it would have to have for itself then.
 func TestInsertsAboveReadCommittedDoNotDeadlock(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t)
+	pool := pgtest.Connect(t, pgtest.Migrated(t)) // other tests count on few serializable transactions beside theirs
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
-		db := databases["PostgreSQL"](t)
+		db := postgresDatabase(t, pool)
 		q := must.New(queue.New(db.store, storetest.Category(t), nil))
 		other := must.New(queue.New(db.store, storetest.Category(t), nil))
 		const callers, commits = 4, 50
