@@ -75,7 +75,7 @@ func inTheClear(c *pgx.ConnConfig) string {
 func CloseWithin(ctx context.Context, pool *pgxpool.Pool) {
 	closed := panics.Go(func() error { pool.Close(); return nil })
 	select {
-	case <-closed:
+	case <-closed: //nolint:errcheck // a pool that panics is closed too
 	case <-ctx.Done():
 	}
 }
