@@ -377,7 +377,7 @@ func (c *checker) fold(s *stream, m *Message) {
 		if isSetBack {
 			g.since = b.At
 		}
-		if !oneMore(g.Line, b.Line) && !fewer(g.Line, b.Line) && !(isSetBack && slices.Equal(g.Line, b.Line)) {
+		if !oneMore(g.Line, b.Line) && !fewer(g.Line, b.Line) && (!isSetBack || !slices.Equal(g.Line, b.Line)) {
 			c.Broke(Line, "%s: the line %v becomes %v", at, g.Line, b.Line)
 		}
 		g.Line = b.Line

@@ -91,8 +91,10 @@ func queued() []*Mutant {
 			edit("queue", "w.Expected = last.Position", "time.Sleep(20 * time.Millisecond)\n\t\t\tw.Expected = messagestore.AnyVersion"),
 		), Scene: filed, Breaks: broken(queues.Named)},
 		mutant("complete-any-version", "a completion finishes its item under whatever version that is out", broken(queues.Late, queues.Twice, queues.Nothing),
-			[3]string{take, "select z.ctid from dibs.queue_open z where z.queue = q and z.position = u.position and z.version = u.version and z.state = 'o' and z.session = coalesce(u.session, me)",
-				"select z.ctid from dibs.queue_open z where z.queue = q and z.position = u.position and z.state = 'o'"},
+			[3]string{
+				take, "select z.ctid from dibs.queue_open z where z.queue = q and z.position = u.position and z.version = u.version and z.state = 'o' and z.session = coalesce(u.session, me)",
+				"select z.ctid from dibs.queue_open z where z.queue = q and z.position = u.position and z.state = 'o'",
+			},
 			[3]string{take, "where g.position = u.position and g.version = u.version) then 'd'", "where g.position = u.position) then 'd'"}),
 		mutant("late-is-done", "a completion that comes late is told done", broken(queues.Late, queues.Twice),
 			[3]string{"queue_ended", "return case when found.what::text = kind then 'd' else 'l' end;", "return 'd';"}),
@@ -154,6 +156,9 @@ func queued() []*Mutant {
 		{Name: "page-of-free-places", Says: "a take looks at eight times as many messages as it has places, and at no more", Plant: sql(
 			edit(take, "greatest(total, case round when 2 then 50 when 3 then 500 else 2500 end)", "total"),
 		), Scene: heated, Breaks: broken(queues.Reached)},
+		{Name: "company-is-blamed", Says: "the end of a session is a failure of each item that it had out", Plant: sql(
+			edit(take, "count(*) over (partition by x.session) = 1 as alone", "true as alone"),
+		), Scene: poisoned, Breaks: broken(queues.Guilty)},
 		{Name: "ending-handler-lives", Says: "the context of a handler that waits for the answer to its completion outlives its session", Plant: code(
 			edit("internal/work", "if !alive || f.early != nil && slices.Contains(w.pending, f.early) {", "if false && slices.Contains(w.pending, f.early) {"),
 		), Scene: stalled, Breaks: broken(queues.Knows)},

@@ -273,7 +273,7 @@ var planted = []struct {
 	{"an effect is there twice", []Rule{Effects}, func(w *world) { w.Effects = append(w.Effects, Effect{3, 0}) }},
 	{"a failure was not counted", []Rule{Failures}, func(w *world) {
 		for _, c := range w.Calls {
-			if c.At == at(2010) {
+			if c.At == at(800) {
 				c.Answer.Items[0].Failures = 0
 			}
 		}
