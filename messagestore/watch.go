@@ -239,10 +239,12 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 		var heads []GlobalPosition
 		var err error
 		if canTell && len(l.asked) > 0 {
-			err = panics.Call(func() (err error) {
+			err = func() (err error) { // a goroutine of its own, for one that ends it, would cost more than the look
+				err = panics.ErrExited
+				defer panics.Catch(&err)
 				heads, err = headsOf(ctx, driver, l.categories)
 				return err
-			})
+			}()
 			canTell = !errors.Is(err, ErrNotSupported)
 		}
 		switch {

@@ -571,7 +571,7 @@ func TestASagaWaitsForAValueFromOutside(t *testing.T) {
 			approved := saga.NewAsk[trip, bool]("approved", func(context.Context, trip) (messagestore.StreamWrite, error) {
 				return messagestore.StreamWrite{}, nil
 			}, nil, &saga.StepConfig{Timeout: 24 * time.Hour})
-			s := newSaga(t, store, approved.Do, saga.Steps{approved}, nil)
+			s := newSaga(t, store, approved.Do, saga.Steps{approved}, &saga.Config{PollInterval: time.Second})
 			defer running(t, s)()
 			begin(t, s, "7", trip{"LIS"})
 			began := time.Now()

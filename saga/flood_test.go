@@ -109,7 +109,7 @@ func TestASagaIsSuspendedOnce(t *testing.T) {
 				return rented{}, err
 			}
 			return car.Do(s, in)
-		}, saga.Steps{car, hotel}, &saga.Config{Deadline: time.Hour})
+		}, saga.Steps{car, hotel}, &saga.Config{Deadline: time.Hour, PollInterval: time.Second})
 		begin(t, s, "7", trip{"LIS"})
 		for range 30 { // by no runner: there is no room for the undo either
 			var many []messagestore.Body

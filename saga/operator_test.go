@@ -310,7 +310,7 @@ func TestADeadSagaIsNamedAndGoesOn(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := &refusing{Store: newStore()}
-				s, o := travel(t, store, newWorld(), nil), operator(t, store)
+				s, o := travel(t, store, newWorld(), &saga.Config{PollInterval: time.Second}), operator(t, store)
 				defer running(t, s)()
 				begin(t, s, "7", trip{"LIS"})
 				time.Sleep(48 * time.Hour)
@@ -367,7 +367,7 @@ func TestAWaitEndsWhenItsSagaIsDead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &refusing{Store: newStore()}
-		s := travel(t, store, newWorld(), nil)
+		s := travel(t, store, newWorld(), &saga.Config{PollInterval: time.Second})
 		defer running(t, s)()
 		begin(t, s, "7", trip{"LIS"})
 
