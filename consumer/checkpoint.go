@@ -26,6 +26,7 @@ type checkpointer struct {
 	heard    messagestore.GlobalPosition // of a message that another member may have written
 	deaf     bool                        // the store's driver cannot tell of one
 	lookedAt time.Time
+	metAt    time.Time // when a member that rests last began to meet the state again
 }
 
 // lookInterval is the shortest time between two looks at the group's state.
@@ -46,6 +47,7 @@ const (
 	writes action = iota + 1 // a checkpoint
 	notes                    // the failing messages, in a checkpoint that has no other reason
 	looks                    // at the group
+	meets                    // its state again
 	checks                   // that the run may go on
 )
 
@@ -83,6 +85,12 @@ func (c *checkpointer) wake(head messagestore.GlobalPosition) {
 	c.deaf = head == 0
 }
 
+// meetDue returns when a member that rests is to meet the group's state again: it has messages, or is about
+// to, and nothing that it writes tells that it is alone still. Writes that fail do not put it off.
+func (c *checkpointer) meetDue(needed bool) (due time.Time, is bool) {
+	return later(c.group.Look, c.metAt.Add(min(lookInterval, c.config.Lease/8))), needed && !c.group.Look.IsZero() && !c.busy
+}
+
 // lookDue returns when a look at the group is due.
 func (c *checkpointer) lookDue() (due time.Time, is bool) {
 	after, is := lookInterval, c.heard > c.group.Written
@@ -112,7 +120,7 @@ func later(a, b time.Time) time.Time {
 
 // start writes a checkpoint or checks, if one is due. The write of a position goes on when the run stops;
 // a check ends with reads, and so does a write because of failing messages alone, which finish repeats.
-func (c *checkpointer) start(reads, work context.Context, r *run, atWork bool, now time.Time) {
+func (c *checkpointer) start(reads, work context.Context, r *run, atWork, needed bool, now time.Time) {
 	isDue := func(due time.Time, is bool) bool { return is && !now.Before(due) }
 	var next checked
 	ctx, read := reads, r.reader.mark
@@ -123,6 +131,8 @@ func (c *checkpointer) start(reads, work context.Context, r *run, atWork bool, n
 		next.action = notes
 	case isDue(c.lookDue()):
 		next.action = looks
+	case isDue(c.meetDue(needed)):
+		next.action = meets
 	case isDue(c.checkDue(atWork)):
 		next.action = checks
 	default:
@@ -131,7 +141,11 @@ func (c *checkpointer) start(reads, work context.Context, r *run, atWork bool, n
 	if next.action.stores() {
 		next.saved = r.progress.toStore()
 	}
-	if next.action != checks {
+	switch next.action {
+	case checks:
+	case meets:
+		c.metAt = now
+	default:
 		c.heard, c.lookedAt = 0, now
 	}
 	c.busy = true
@@ -152,6 +166,8 @@ func (c *checkpointer) run(ctx context.Context, next checked, read messagestore.
 	switch next.action {
 	case looks:
 		return c.place.Look(ctx)
+	case meets:
+		return c.place.Meet(ctx, read)
 	case checks:
 		return c.place.Check(ctx, read)
 	}
@@ -162,11 +178,12 @@ func (c *checkpointer) run(ctx context.Context, next checked, read messagestore.
 func (c *checkpointer) took(result checked) {
 	c.busy = false
 	c.group = result.group
-	if result.err == nil {
-		c.failures, c.retryAt = 0, time.Time{}
-		if result.action != looks {
-			c.checkedAt = time.Now()
-		}
+	if result.err != nil || result.action == meets {
+		return
+	}
+	c.failures, c.retryAt = 0, time.Time{}
+	if result.action != looks {
+		c.checkedAt = time.Now()
 	}
 }
 

@@ -34,6 +34,7 @@ const (
 	crashCategory = "DIBS_TEST_CRASH_CATEGORY"
 	crashLanes    = "DIBS_TEST_CRASH_LANES" // the concurrency, if it is another
 	crashHangs    = "DIBS_TEST_CRASH_HANGS" // after so many messages, if it hangs
+	crashAhead    = "DIBS_TEST_CRASH_AHEAD" // it reads far ahead and is slow, if it is set
 )
 
 var crashConfig = &consumer.Config{Concurrency: 3, BatchSize: 10, CheckpointMessages: 15, PollInterval: 5 * time.Millisecond, Lease: time.Second}
@@ -53,6 +54,17 @@ func doneHandler(store *messagestore.Store) consumer.Handler {
 	return handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
 		_, err := store.Write(ctx, done(m.Stream.Category()).Stream(m.Stream.ID()), messagestore.AnyVersion, messagestore.Follow(m, handledBy{os.Getpid()}))
 		return err
+	})
+}
+
+// slowly has each message take five milliseconds more.
+func slowly(next consumer.Handler) consumer.Handler {
+	return handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		return next.Handle(ctx, m)
 	})
 }
 
@@ -83,6 +95,9 @@ func crashChild(storeURL string, category messagestore.Category) int {
 	store, err := dibs.Open(ctx, storeURL, nil)
 	if err == nil {
 		h := doneHandler(store)
+		if os.Getenv(crashAhead) != "" {
+			h, config.BatchSize, config.CheckpointMessages = slowly(h), 1000, 1000
+		}
 		if after, err := strconv.ParseInt(os.Getenv(crashHangs), 10, 64); err == nil {
 			h, config.CheckpointInterval = hangingAfter(h, after), time.Hour
 		}

@@ -23,6 +23,7 @@ type failure struct {
 	item *item
 	err  error // of the handler, or of the store that did not take a dead letter
 	away bool  // the handler failed while the store was away
+	late bool  // the item was not begun: the member's lease may be over
 }
 
 // Failures go from the workers to the run's loop.
@@ -57,6 +58,11 @@ func (f *failures) close() {
 // work delivers, parks or redrives an item, in a worker's goroutine. The handler may end
 // the goroutine.
 func (r *run) work(ctx context.Context, it *item) (finished bool) {
+	if r.leaseOver(time.Now()) {
+		r.failures.add(failure{item: it, late: true})
+		r.wake()
+		return false
+	}
 	err := panics.ErrExited
 	defer func() { finished = r.worked(ctx, it, err) }()
 	defer panics.Catch(&err)
@@ -101,7 +107,7 @@ func (r *run) worked(ctx context.Context, it *item, err error) (finished bool) {
 		r.finished(it)
 		return true
 	}
-	r.failures.add(failure{it, err, r.storeIsAway(ctx, it, err)})
+	r.failures.add(failure{item: it, err: err, away: r.storeIsAway(ctx, it, err)})
 	r.wake()
 	return false
 }
@@ -139,6 +145,8 @@ func (r *run) decide(work context.Context) {
 	for _, f := range r.failures.take() {
 		it := f.item
 		switch {
+		case f.late: // the loop pauses the lanes now, until the lease is extended
+			r.lanes.Retry(it, time.Now())
 		case it.Value.request != nil:
 			r.redriven(work, f)
 		case it.Value.parking:

@@ -49,6 +49,7 @@ type reader struct {
 	atEnd    bool                        // the last page reached the end of the category
 	at       time.Time                   // when to read next
 	quiet    bool                        // the next read is not expected to find anything
+	called   bool                        // a wake-up came since the last page: the next read is expected to find something
 	pause    time.Duration               // between reads that find nothing
 	failures int                         // in a row
 	headAt   time.Time                   // when the store was last seen to have the last message read
@@ -68,7 +69,7 @@ func newReader(c *Consumer, place *checkpoint.Place) *reader {
 // waits after a failure goes on waiting: others may write as fast as reads fail.
 func (r *reader) wake(head messagestore.GlobalPosition) {
 	if r.failures == 0 && (head == 0 || head >= r.next) {
-		r.at, r.quiet = time.Time{}, false
+		r.at, r.quiet, r.called = time.Time{}, false, true
 	}
 	if r.busy {
 		r.heard = max(r.heard, head)

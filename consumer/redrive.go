@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -22,6 +23,9 @@ const maxRedrives = 100
 
 // redriveRest is how often a run looks for requests without a wake-up.
 const redriveRest = time.Minute
+
+// errLeaseOver is of a redrive that was not begun.
+var errLeaseOver = errors.New("the member's lease may be over")
 
 // never is longer than any run catches up.
 const never = 10_000 * time.Hour
@@ -144,6 +148,9 @@ func (r *run) redrive(work context.Context, q *letters.Request) error {
 	}
 	var failure error
 	if m != nil {
+		if r.leaseOver(time.Now()) {
+			return errLeaseOver
+		}
 		failure = r.deliverApart(work, m)
 	}
 	disposed := disposition.Of(failure)
@@ -259,6 +266,8 @@ func (r *run) redriven(work context.Context, f failure) {
 		r.storeWorks(redriving)
 		r.redrives.at = now // to store that it is settled
 	case work.Err() != nil: // the run stops
+	case errors.Is(f.err, errLeaseOver):
+		r.redrives.at = now // when the lease is extended
 	case r.catchUp || !heals(f.err):
 		r.fail(f.err)
 	default:

@@ -20,7 +20,8 @@ var errUnfair = errors.New("the member's share of the category is another")
 // ones, and if those in flight take long, it goes on and tries again later. So a handler that
 // runs for long holds up the handover, and not the messages behind it.
 type handover struct {
-	paused bool
+	paused bool      // no message is taken, and no request to redrive looked for
+	held   bool      // no message is begun
 	asked  bool      // to pause, by an operator
 	draws  bool      // to an end
 	until  time.Time // when it changes its mind
@@ -40,15 +41,15 @@ func (r *run) handOver(now time.Time) (ended bool) {
 	}
 	switch {
 	case !group.Unfair:
-		*h = handover{paused: h.paused, asked: h.asked}
+		*h = handover{paused: h.paused, held: h.held, asked: h.asked}
 	case !now.Before(h.until):
 		h.draws, h.until = !h.draws, now.Add(r.config.Grace)
 	}
-	over := !group.Over.IsZero() && !now.Before(group.Over)
-	if pause := h.draws || over || h.asked; pause != h.paused {
-		h.paused = pause
-		r.halted.Store(pause)
-		r.lanes.Pause(pause)
+	over := r.leaseOver(now)
+	h.paused = h.draws || h.asked || over && group.Look.IsZero()
+	if hold := h.paused || over; hold != h.held {
+		h.held = hold
+		r.lanes.Pause(hold)
 	}
 	if h.draws && r.lanes.InFlight() == 0 && !r.checkpoints.busy {
 		r.stays = true
@@ -56,6 +57,14 @@ func (r *run) handOver(now time.Time) (ended bool) {
 		return true
 	}
 	return false
+}
+
+// leaseOver reports whether the member's lease may be over. It goes by the process's monotonic clock, which goes on while the
+// process is stopped, so a worker may ask before the loop has found out that it was. (On Linux that clock does not go on while
+// the machine sleeps.)
+func (r *run) leaseOver(now time.Time) bool {
+	over := r.over.Load()
+	return !over.IsZero() && !now.Before(*over)
 }
 
 func (r *run) sayPaused(paused bool) {

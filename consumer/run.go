@@ -43,7 +43,7 @@ type run struct {
 	progress *progress
 	failures failures
 	parks    atomic.Pointer[map[uuid.UUID]letters.Asked] // by the loop, for workers: messages that an operator has parked
-	halted   atomic.Bool                                 // by the loop, for workers: no further item is to be begun
+	over     atomic.Pointer[time.Time]                   // by the loop, for workers: no item is begun from then on, zero for never
 
 	// The loop's. Each part has at most one goroutine at the store, which sends its result to the loop
 	// and has until then what the part's own comment names: no other touches that.
@@ -76,6 +76,7 @@ func newRun(c *Consumer, p *checkpoint.Place, catchUp bool) *run {
 		config.Key = nil // in order of the category
 	}
 	r.lanes = lanes.New(config)
+	r.over.Store(&r.checkpoints.group.Over)
 	r.setLimit(0)
 	return r
 }
@@ -191,7 +192,7 @@ func (r *run) begin(reads, work context.Context, now time.Time) time.Time {
 		r.redrives.start(reads, r.wg.Go, now)
 	}
 	atWork := length+len(r.redrives.ids) > 0
-	r.checkpoints.start(reads, work, r, atWork || r.handover.asked, now)
+	r.checkpoints.start(reads, work, r, atWork || r.handover.asked, r.awaits(atWork), now)
 	if atWork {
 		r.lookAtHandlers(now)
 	}
@@ -222,6 +223,7 @@ func (r *run) nextWake(now time.Time, more, atWork bool) time.Time {
 	sooner(r.reader.at, !r.reader.busy && more && r.redrives.looked)
 	sooner(r.redrives.at, !r.redrives.busy && !r.handover.paused)
 	sooner(r.checkpoints.lookDue())
+	sooner(r.checkpoints.meetDue(r.awaits(atWork)))
 	sooner(r.nextStep())
 	sooner(r.checkpoints.writeDue(r.progress))
 	sooner(r.checkpoints.noteDue(r.progress))
@@ -230,10 +232,13 @@ func (r *run) nextWake(now time.Time, more, atWork bool) time.Time {
 	return wake
 }
 
+// awaits reports whether a message may be about to begin.
+func (r *run) awaits(atWork bool) bool { return atWork || r.reader.busy && r.reader.called }
+
 // readPage takes in the result of a read, and decides when to read on.
 func (r *run) readPage(ctx context.Context, p page) {
 	now := time.Now()
-	r.reader.busy = false
+	r.reader.busy, r.reader.called = false, false
 	switch {
 	case p.err == nil:
 	case ctx.Err() != nil: // the run stops
@@ -292,7 +297,8 @@ func (r *run) takeIn(page messagestore.CategoryPage) {
 // checkpointed takes in the result of a write or a check.
 func (r *run) checkpointed(reads context.Context, result checked) {
 	r.checkpoints.took(result)
-	if result.err == nil {
+	r.over.Store(&result.group.Over)
+	if result.err == nil && result.action != meets {
 		r.storeWorks(checkpointing)
 	}
 	switch {
@@ -322,7 +328,6 @@ func (r *run) save(s saved) {
 // stop keeps the workers from taking further messages.
 func (r *run) stop() {
 	r.stopping = true
-	r.halted.Store(true)
 	r.lanes.Stop()
 }
 

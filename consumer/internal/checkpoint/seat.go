@@ -25,7 +25,8 @@ type seat struct {
 	at      time.Time // when that was written, by the store's clock
 	written messagestore.GlobalPosition
 	clock   reading   // of the store's clock
-	sent    time.Time // when this member's last message was sent, by the process's clock
+	sent    time.Time // when this member's last message was sent, by the process's monotonic clock
+	seen    time.Time // group was the last state then or later, by the same clock
 }
 
 // A reading of the store's clock is a time of it, and when it was surely reached here.
@@ -125,6 +126,7 @@ func (p *Place) ask(ctx context.Context) error {
 func (p *Place) meet(ctx context.Context, start Checkpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
+	sent := time.Now()
 	m, err := p.log.Last(ctx, p.Stream)
 	switch {
 	case errors.Is(err, messagestore.ErrNotFound):
@@ -141,7 +143,7 @@ func (p *Place) meet(ctx context.Context, start Checkpoint) error {
 		return err
 	}
 	p.group = group
-	p.version, p.at, p.written = m.Position, m.Time, m.GlobalPosition
+	p.version, p.at, p.written, p.seen = m.Position, m.Time, m.GlobalPosition, sent
 	p.read(m.Time)
 	return nil
 }
@@ -153,7 +155,7 @@ func (p *Place) took(body recorded, written messagestore.Written, sent time.Time
 	if body.Group != nil {
 		p.group = *body.Group
 	}
-	p.at, p.written, p.sent = written.Time, written.GlobalPosition, sent
+	p.at, p.written, p.sent, p.seen = written.Time, written.GlobalPosition, sent, sent
 	p.set(written.Time)
 }
 
@@ -291,11 +293,27 @@ func (p *Place) Look(ctx context.Context) error {
 	return p.remeet(ctx)
 }
 
+// Meet reads the state. If the store went back, the error tells of the message that was read last, where that is lost too. A
+// write of unknown outcome has to go first.
+func (p *Place) Meet(ctx context.Context, read messagestore.Mark) error {
+	if p.unsettled != nil {
+		return nil
+	}
+	err := p.remeet(ctx)
+	if errors.Is(err, ErrAhead) {
+		if lost := p.log.checkMark(ctx, p.Stream, read); lost != nil {
+			return lost
+		}
+	}
+	return err
+}
+
 // A View is the group as the run's loop needs it.
 type View struct {
 	Unfair    bool      // the member has to give slots up, or can take free ones
 	Extend    time.Time // when the lease is to be extended, zero for not
-	Over      time.Time // when the lease may be over, zero for not
+	Look      time.Time // when the state is to be met again before a message is begun, zero for not: another may have joined
+	Over      time.Time // when the lease may be over
 	Gone      time.Time // when the lease of another member may be over, zero for none
 	Written   messagestore.GlobalPosition
 	Members   int
@@ -313,6 +331,12 @@ func (p *Place) View(here time.Time) (v View) {
 	for _, m := range p.group.Members {
 		end, ends := m.Ends(p.at)
 		switch {
+		case m.ID == p.me.ID && !ends: // its lease counts from when another joins, so not before the state was seen
+			if v.Over = p.seen.Add(m.Patience() * 9 / 10); p.unsettled == nil {
+				v.Look = p.seen.Add(m.Patience() * 3 / 4)
+			} else {
+				v.Extend = p.seen.Add(m.Patience() * 3 / 4) // which settles the write
+			}
 		case !ends:
 		case m.ID == p.me.ID:
 			v.Extend = p.sent.Add(m.Patience() / 3)
