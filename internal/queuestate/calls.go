@@ -77,6 +77,7 @@ func Leave(r Rows, l queuing.Leave) error {
 	if err != nil {
 		return err
 	}
+	var back []messagestore.GlobalPosition
 	kept := map[queuing.Delivery]bool{}
 	for _, d := range l.Keep {
 		kept[d] = l.Next != 0
@@ -96,10 +97,14 @@ func Leave(r Rows, l queuing.Leave) error {
 			}
 			s.giveBack(&row, false, queuing.Policy{}, 0)
 			s.changed = true
+			back = append(back, row.Position)
 		}
 		if err := s.Put(row); err != nil {
 			return err
 		}
+	}
+	if err := s.release(back); err != nil {
+		return err
 	}
 	if moved {
 		next, _, err := s.Session(l.Next)
@@ -149,7 +154,7 @@ func Finish(r Rows, q queuing.Queue, session int64, deliveries []queuing.Deliver
 		}
 		switch {
 		case row != nil && row.isOut(d, session):
-			endings[i], err = queuing.Done, s.Remove(d.Position)
+			endings[i], err = queuing.Done, s.complete(row)
 		case known:
 			endings[i], err = s.ended(d, row, queuing.Complete)
 		default:
@@ -173,13 +178,9 @@ func Change(r Rows, c queuing.Change) (changed []messagestore.GlobalPosition, er
 		s.head.Paused = c.Action == queuing.Pause
 		return nil, s.end()
 	}
-	done := map[messagestore.GlobalPosition]bool{}
-	for _, position := range c.Positions {
-		if done[position] {
-			continue
-		}
-		done[position] = true
-		did, err := s.change(c, position)
+	retried := map[messagestore.StreamName]messagestore.GlobalPosition{} // the last of each stream that was dead
+	for _, position := range slices.Compact(slices.Sorted(slices.Values(c.Positions))) {
+		did, err := s.change(c, position, retried)
 		if err != nil {
 			return nil, err
 		}
@@ -187,7 +188,6 @@ func Change(r Rows, c queuing.Change) (changed []messagestore.GlobalPosition, er
 			changed = append(changed, position)
 		}
 	}
-	slices.Sort(changed)
 	if err := s.release(changed); err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func Remove(r Rows, of queuing.Removal) (removed queuing.RemovedQueue, err error
 	return removed, nil
 }
 
-func (s *step) change(c queuing.Change, position messagestore.GlobalPosition) (bool, error) {
+func (s *step) change(c queuing.Change, position messagestore.GlobalPosition, retried map[messagestore.StreamName]messagestore.GlobalPosition) (bool, error) {
 	row, err := s.Row(position)
 	if err != nil {
 		return false, err
@@ -239,12 +239,16 @@ func (s *step) change(c queuing.Change, position messagestore.GlobalPosition) (b
 		if !row.Place.waits() && row.Place != Dead && row.Place != Closed {
 			return false, nil
 		}
-		if !row.Place.waits() {
-			row.Failures, row.Ends = 0, 0
-		}
+		place := row.Place
 		row.Place, row.Due, row.Given, entry.What = Later, s.now, s.now, queuing.Retried
 		row.Version++
-		err = s.Put(*row)
+		if place == Dead || place == Closed {
+			row.Failures, row.Ends = 0, 0
+			err = s.retry(row, retried)
+		}
+		if err == nil {
+			err = s.Put(*row)
+		}
 	case c.Action == queuing.Drop && row.Place == Out:
 		return false, nil
 	default:
@@ -255,8 +259,8 @@ func (s *step) change(c queuing.Change, position messagestore.GlobalPosition) (b
 		if row.Place != Out {
 			s.head.Finished++
 		}
-		if row.Place == Held {
-			row.Place, row.Due = Passed, time.Time{}
+		if row.linked() {
+			row.Place, row.Due, row.Session = Passed, time.Time{}, 0
 			err = s.Put(*row)
 		} else {
 			err = s.Remove(position)
@@ -267,6 +271,98 @@ func (s *step) change(c queuing.Change, position messagestore.GlobalPosition) (b
 		return false, err
 	}
 	return true, s.AddEntry(position, entry)
+}
+
+// retry has a row that was dead held where another of its stream goes first: the one that is out, or one before it that waits for
+// its time or is closed. A later one that is not out waits for the row.
+func (s *step) retry(row *Row, retried map[messagestore.StreamName]messagestore.GlobalPosition) error {
+	m, err := s.Message(row.Position)
+	if err != nil || m == nil || s.head.Shape == OfStreams {
+		return err // its message was removed: a take finds that out
+	}
+	before, is := retried[m.Stream]
+	retried[m.Stream] = row.Position
+	switch {
+	case row.linked():
+		row.Place = Held
+		return nil
+	case is:
+		row.Place, row.After = Held, before
+		return nil
+	}
+	last, err := s.Last(m, s.head.Cursor)
+	if err != nil {
+		return err
+	}
+	first, err := s.firstOf(last.GlobalPosition)
+	switch {
+	case err != nil:
+		return err
+	case first == nil:
+		return s.keepPlace(last.GlobalPosition, row.Position)
+	case first.Position == row.Position: // it was closed
+	case first.Place == Out || first.Position < row.Position:
+		row.Place, row.After = Held, first.Position
+		if row.Position < first.Position {
+			first.After = first.Position
+			return s.Put(*first)
+		}
+	default:
+		first.After = row.Position
+		if first.Place == Later {
+			first.Place = Held
+		}
+		return s.Put(*first)
+	}
+	return nil
+}
+
+// firstOf returns the row that a row is linked to, over others perhaps, and that is not linked to another; nil if nothing of its
+// stream waits for anything.
+func (s *step) firstOf(position messagestore.GlobalPosition) (*Row, error) {
+	for at := position; ; {
+		row, err := s.Row(at)
+		switch {
+		case err != nil:
+			return nil, err
+		case opens(row) && at == position:
+			return nil, nil
+		case opens(row) || row.keepsPlace() && row.Place != Out: // it was finished, unreported
+			if err := s.release([]messagestore.GlobalPosition{at}); err != nil {
+				return nil, err
+			}
+			at = position
+		case row.linked() && !row.keepsPlace():
+			at = row.After
+		default:
+			return row, nil
+		}
+	}
+}
+
+// keepPlace has the last message of a stream linked to a row that goes on before what comes next.
+func (s *step) keepPlace(last, before messagestore.GlobalPosition) error {
+	if last == before {
+		return nil
+	}
+	row, err := s.Row(last)
+	if err != nil {
+		return err
+	}
+	if row == nil { // it is finished
+		row = &Row{Position: last, Place: Passed}
+		entries, err := s.Entries(last)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if row.Version = e.Version; e.What != queuing.Dropped && e.What != queuing.Cancelled {
+				row.Version++
+			}
+		}
+	}
+	row.After = before
+	return s.Put(*row)
 }
 
 // cancelAhead cancels an item beyond the cursor.
@@ -301,7 +397,10 @@ var states = map[Place]queuing.State{
 func itemOf(r Rows, row *Row, m *messagestore.Message) (item queuing.Item, err error) {
 	item = queuing.Item{
 		Message: m, Position: row.Position, State: states[row.Place], Version: row.Version, Failures: row.Failures, Session: row.Session,
-		Due: row.Due, Behind: row.After, Closed: row.Place == Closed, Error: row.Error,
+		Due: row.Due, Closed: row.Place == Closed, Error: row.Error,
+	}
+	if row.Place == Held {
+		item.Behind = row.After
 	}
 	if row.Place == Out {
 		var session Session

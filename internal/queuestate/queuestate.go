@@ -65,7 +65,7 @@ type Row struct {
 	Session  int64                       // Out
 	Due      time.Time                   // Later and Suspended; of Held the time before which it is not offered, or zero
 	Given    time.Time                   // when Due was computed, by the clock of then; zero for a date of the message
-	After    messagestore.GlobalPosition // Held and Passed
+	After    messagestore.GlobalPosition // where the row is in its stream: see [Row.linked]; 0 for nowhere
 	Error    string
 	Ends     int // how often its session was over
 
@@ -73,6 +73,19 @@ type Row struct {
 	// had read when it gave the row back, if that is later: what wakes the row is behind it.
 	Woken messagestore.GlobalPosition
 }
+
+// linked reports whether the row has a place behind another of its stream, that with the position After. A Held row waits there. A
+// Passed one and a dead one keep the place of what is behind them, and leave it as soon as they come first. A row that is linked
+// to itself is Out, and items of its stream that were dead are to go before the next message: when its delivery ends, however it
+// does, it is behind them.
+//
+// While an item of a stream is Out or Later, or is Closed, each other row of the stream is linked, over others perhaps, to
+// that one, and so is the last message of the stream that the cursor has come to. So the next message is held. Dead rows that are not
+// linked are apart: nothing waits for them. No row is linked to a later one that is itself linked.
+func (r *Row) linked() bool { return r.After != 0 }
+
+// keepsPlace reports whether the row is linked to itself.
+func (r *Row) keepsPlace() bool { return r.After == r.Position }
 
 // Suspect reports whether the row may be what ended its sessions: it is delivered alone then.
 func (r *Row) Suspect() bool { return r.Ends > 1 }
@@ -119,11 +132,11 @@ type Rows interface {
 	Remove(messagestore.GlobalPosition) error
 	OutOf(session int64) ([]Row, error)                                   // in order of position
 	CountOut() (int, error)                                               // of all sessions
-	Behind(messagestore.GlobalPosition) ([]Row, error)                    // Held and Passed after it, in order of position
+	Behind(messagestore.GlobalPosition) ([]Row, error)                    // linked to it, but for an Out one, in order of position
 	Due(p Place, suspect bool, until time.Time, limit int) ([]Row, error) // Later or Suspended, in order of date and position
 	Open(from messagestore.GlobalPosition, limit int) ([]Row, error)      // in every place, in order of position
-	Holds() (bool, error)                                                 // whether a row is Held or Passed
-	Loose(limit int) ([]messagestore.GlobalPosition, error)               // after which a row is Held or Passed, with no row or a Dead one; in order
+	Holds() (bool, error)                                                 // whether a row is linked
+	Loose(limit int) ([]messagestore.GlobalPosition, error)               // to which a row is linked that is not Out: with no row, with one Dead and not linked, or linked to itself; in order
 
 	Session(session int64) (s Session, there bool, err error)
 	Sessions() ([]Session, error)
@@ -145,6 +158,9 @@ type Rows interface {
 	Next(after messagestore.GlobalPosition, limit int) ([]*messagestore.Message, error)
 	Before(m *messagestore.Message) (*messagestore.Message, error) // in its stream; nil for none
 	First(m *messagestore.Message) (*messagestore.Message, error)  // of its stream, at position 0; nil for none
+
+	// Last is the last message of m's stream up to a global position.
+	Last(m *messagestore.Message, upTo messagestore.GlobalPosition) (*messagestore.Message, error)
 }
 
 // A step is one call.
@@ -275,8 +291,8 @@ func dead(hold bool) Place {
 	return Dead
 }
 
-// opens reports whether a row in a place lets go what is behind it.
-func opens(row *Row) bool { return row == nil || row.Place == Dead }
+// opens reports whether a row lets go what is behind it.
+func opens(row *Row) bool { return row == nil || row.Place == Dead && !row.linked() }
 
 // Take is [queuing.Driver.QueueTake].
 func Take(r Rows, t queuing.Take) (queuing.Taken, error) {
@@ -362,7 +378,7 @@ func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, 
 		if s.completed != nil {
 			s.completed[f.Position] = true
 		}
-		return queuing.Done, s.Remove(f.Position)
+		return queuing.Done, s.complete(row)
 	case queuing.Wait, queuing.Suspend:
 		return queuing.Done, s.pause(row, f)
 	default:
@@ -381,17 +397,27 @@ func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, 
 	return queuing.Done, s.Put(*row)
 }
 
+// complete finishes a row that is out.
+func (s *step) complete(row *Row) error {
+	if row.keepsPlace() {
+		row.Place, row.Session = Passed, 0
+		return s.Put(*row)
+	}
+	return s.Remove(row.Position)
+}
+
 // finishBehind completes an item that was worked on while it was held, if this step has completed the one before it.
 func (s *step) finishBehind(f queuing.Finish, row *Row) (queuing.Ending, error) {
-	if row == nil { // by an earlier call, perhaps
-		return s.ended(f.Delivery, nil, queuing.Complete)
+	if row == nil || row.Place == Passed { // by an earlier call, perhaps
+		return s.ended(f.Delivery, row, queuing.Complete)
 	}
 	if row.Place != Held || row.Version != f.Version || !s.completed[row.After] {
 		return queuing.Lost, nil
 	}
 	s.changed, s.completed[f.Position] = true, true
 	s.head.Taken++
-	return queuing.Done, s.Remove(f.Position)
+	row.Place, row.Due = Passed, time.Time{} // items that were dead may go before what is behind it
+	return queuing.Done, s.Put(*row)
 }
 
 // pause ends a turn that went well.
@@ -425,11 +451,17 @@ func (s *step) giveBack(row *Row, dies bool, policy queuing.Policy, delay time.D
 		return
 	}
 	row.Place, row.Due, row.Given = Later, s.now.Add(delay), s.now
+	if row.keepsPlace() {
+		row.Place = Held
+	}
 	s.head.Returned++
 }
 
 // ended tells of a delivery that is not ended by this call.
 func (s *step) ended(d queuing.Delivery, row *Row, kind queuing.Kind) (queuing.Ending, error) {
+	if row != nil && row.Place == Passed {
+		row = nil
+	}
 	entries, err := s.Entries(d.Position)
 	if err != nil {
 		return 0, err
@@ -511,7 +543,9 @@ func (s *step) expire(policy queuing.Policy) (positions []messagestore.GlobalPos
 	return positions, nil
 }
 
-// release lets go what is held behind items that are finished, or dead. What is let go is later, from now on.
+// release has the streams of items go on that are finished, or dead, or linked to themselves. The first of what is linked to such an
+// item is let go, and the others are linked to that. So a stream goes on in its order wherever its items were linked:
+// what is linked to an item comes after it, and the first of all is among those that are linked to none. (It is a pairing heap.)
 func (s *step) release(positions []messagestore.GlobalPosition) error {
 	for len(positions) > 0 {
 		position := positions[0]
@@ -520,24 +554,39 @@ func (s *step) release(positions []messagestore.GlobalPosition) error {
 		if err != nil {
 			return err
 		}
-		if !opens(row) {
+		if !opens(row) && (row.Place == Out || !row.keepsPlace()) {
 			continue
 		}
 		behind, err := s.Behind(position)
 		if err != nil {
 			return err
 		}
-		for _, b := range behind {
-			s.changed = true
-			if b.Place == Passed {
-				err = s.Remove(b.Position)
-				positions = append(positions, b.Position)
-			} else {
-				err = s.letGo(b)
-			}
-			if err != nil {
+		for i := 1; i < len(behind); i++ {
+			behind[i].After = behind[0].Position
+			if err := s.Put(behind[i]); err != nil {
 				return err
 			}
+		}
+		if len(behind) == 0 {
+			continue
+		}
+		s.changed = true
+		first := behind[0]
+		first.After = 0
+		switch first.Place {
+		case Passed:
+			err = s.Remove(first.Position)
+			positions = append(positions, first.Position)
+		case Dead:
+			err = s.Put(first)
+			positions = append(positions, first.Position)
+		case Held:
+			err = s.letGo(first)
+		default: // Closed
+			err = s.Put(first)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -545,6 +594,7 @@ func (s *step) release(positions []messagestore.GlobalPosition) error {
 
 func (s *step) letGo(row Row) error {
 	row.Place, row.After = Later, 0
+	s.head.Suspects = s.head.Suspects || row.Suspect()
 	if row.Due.Before(s.now) {
 		row.Due, row.Given = s.now, s.now
 	}

@@ -243,7 +243,7 @@ func (q *queue) CountOut() (int, error) {
 
 func (q *queue) Behind(position messagestore.GlobalPosition) ([]queuestate.Row, error) {
 	return q.where(func(r queuestate.Row) bool {
-		return holds(r) && r.After == position
+		return r.After == position && r.Place != queuestate.Out
 	}), nil
 }
 
@@ -258,11 +258,9 @@ func (q *queue) Open(from messagestore.GlobalPosition, limit int) ([]queuestate.
 	return rows[:min(len(rows), limit)], nil
 }
 
-func holds(r queuestate.Row) bool { return r.Place == queuestate.Held || r.Place == queuestate.Passed }
-
 func (q *queue) Holds() (bool, error) {
 	for _, row := range q.rows {
-		if holds(row) {
+		if row.After != 0 {
 			return true, nil
 		}
 	}
@@ -272,7 +270,7 @@ func (q *queue) Holds() (bool, error) {
 func (q *queue) Loose(limit int) (loose []messagestore.GlobalPosition, err error) {
 	for _, row := range q.rows {
 		before, open := q.rows[row.After]
-		if holds(row) && (!open || before.Place == queuestate.Dead) {
+		if row.After != 0 && row.Place != queuestate.Out && (!open || before.Place == queuestate.Dead && before.After == 0 || row.After == row.Position) {
 			loose = append(loose, row.After)
 		}
 	}
@@ -381,6 +379,15 @@ func (q *queue) Before(m *messagestore.Message) (*messagestore.Message, error) {
 		return nil, nil //nolint:nilnil // as the interface has it
 	}
 	return all[i].copy(), nil
+}
+
+func (q *queue) Last(m *messagestore.Message, upTo messagestore.GlobalPosition) (*messagestore.Message, error) {
+	all := q.driver.streams[m.Stream]
+	i := sort.Search(len(all), func(i int) bool { return all[i].recorded.GlobalPosition > upTo })
+	if i == 0 {
+		return nil, nil //nolint:nilnil // as the interface has it
+	}
+	return all[i-1].copy(), nil
 }
 
 func (q *queue) First(m *messagestore.Message) (*messagestore.Message, error) {

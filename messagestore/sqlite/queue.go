@@ -59,6 +59,8 @@ var (
 	queueHoldsSQL string
 	//go:embed sql/queue_keep_name.sql
 	queueKeepNameSQL string
+	//go:embed sql/queue_last.sql
+	queueLastSQL string
 	//go:embed sql/queue_loose.sql
 	queueLooseSQL string
 	//go:embed sql/queue_message.sql
@@ -511,6 +513,10 @@ func (q *queue) Before(m *messagestore.Message) (*messagestore.Message, error) {
 		return nil, nil //nolint:nilnil // as the interface has it
 	}
 	return q.message(queueAtSQL, string(m.Stream), int64(m.Position)-1)
+}
+
+func (q *queue) Last(m *messagestore.Message, upTo messagestore.GlobalPosition) (*messagestore.Message, error) {
+	return q.message(queueLastSQL, string(m.Stream), int64(upTo))
 }
 
 func (q *queue) First(m *messagestore.Message) (*messagestore.Message, error) {

@@ -73,7 +73,7 @@ func TestVerifyFindsDamageOfQueues(t *testing.T) {
 		"a cursor too far":   {"UPDATE dibs_queues SET cursor = 99", "a cursor that is not ahead of mail"},
 		"no message":         {"DELETE FROM dibs_messages WHERE stream_name = 'mail-b'", "a message, found none"},
 		"no session":         {"DELETE FROM dibs_queue_sessions", "a session that has it, found 1"},
-		"another before it":  {"UPDATE dibs_queue_open SET after = 4 WHERE place = 'h'", "the message before it in its stream, found 4"},
+		"another before it":  {"UPDATE dibs_queue_open SET after = 4 WHERE place = 'h'", "another of its stream that it is behind, found 4"},
 		"too many failures":  {"UPDATE dibs_queue_open SET failures = 7 WHERE place = 'd'", "failures up to its version, 1, found 7"},
 		"no log":             {"DELETE FROM dibs_queue_log WHERE what = 'x'", "a log of what ended the 1 versions before, found 0 entries before, and 0 of later ones"},
 		"a later log":        {"UPDATE dibs_queue_log SET version = 1 WHERE what = 'x'", "a log without a gap up to version 1, found 1 entries"},

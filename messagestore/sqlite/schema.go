@@ -12,7 +12,7 @@ import (
 
 // schemas are the steps from an empty database to the newest version of the
 // tables: the first makes version 1. A step that was released is never changed.
-var schemas = []string{schema1SQL, schema2SQL, schema3SQL}
+var schemas = []string{schema1SQL, schema2SQL, schema3SQL, schema4SQL}
 
 // Schema creates or upgrades the tables of a message store in the caller's
 // database, within the caller's transaction. It does nothing if they are up to

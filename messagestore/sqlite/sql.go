@@ -10,6 +10,8 @@ var (
 	schema2SQL string
 	//go:embed sql/schema_3.sql
 	schema3SQL string
+	//go:embed sql/schema_4.sql
+	schema4SQL string
 	//go:embed sql/lock.sql
 	lockSQL string
 	//go:embed sql/append.sql

@@ -68,6 +68,7 @@ func (s *side) numbers(at []messagestore.GlobalPosition) (all []int) {
 // state is what is known of all items.
 func (s *side) state(t require.TestingT) (all []string) {
 	finished := int64(0)
+	offered := map[messagestore.StreamName]int{} // what is out, or offered at some time
 	for n, at := range s.at {
 		item, err := s.driver.QueueItem(context.Background(), s.of, at)
 		if s.wakes != nil && errors.Is(err, messagestore.ErrNotFound) {
@@ -78,6 +79,10 @@ func (s *side) state(t require.TestingT) (all []string) {
 		text := fmt.Appendf(nil, "%d: %s", n, describe(item))
 		if item.State == queuing.Finished {
 			finished++
+		}
+		if item.State == queuing.Out || item.State == queuing.Later {
+			offered[item.Message.Stream]++
+			require.Equal(t, 1, offered[item.Message.Stream], "items of %s that are out or later", item.Message.Stream)
 		}
 		if item.State == queuing.Held {
 			text = fmt.Appendf(text, " behind %d", s.number[item.Behind])

@@ -29,12 +29,22 @@ WITH broken (queue, position, expected, found) AS (
   FROM dibs_queue_open o JOIN dibs_queues q ON q.id = o.queue
   WHERE q.shape <> 2 AND (o.place = 's' OR o.woken <> 0)
   UNION ALL
-  SELECT o.queue, o.position, 'the message before it in its stream', o.after
+  SELECT o.queue, o.position, 'another of its stream that it is behind', o.after
   FROM dibs_queue_open o
   LEFT JOIN dibs_messages m ON m.global_position = o.position
   LEFT JOIN dibs_messages b ON b.global_position = o.after
-  WHERE o.place IN ('h', 'z')
-    AND NOT (o.after < o.position AND (b.id IS NULL OR m.id IS NULL OR b.stream_name = m.stream_name AND b.position = m.position - 1))
+  WHERE CASE o.place
+      WHEN 'o' THEN o.after NOT IN (0, o.position)
+      WHEN 'h' THEN o.after IN (0, o.position)
+      WHEN 'z' THEN o.after = 0
+      WHEN 'l' THEN o.after > 0
+    END OR o.after > 0 AND b.stream_name <> m.stream_name
+  UNION ALL
+  SELECT o.queue, max(o.position), 'one item of its stream that is out or later', count(*)
+  FROM dibs_queue_open o JOIN dibs_queues q ON q.id = o.queue JOIN dibs_messages m ON m.global_position = o.position
+  WHERE q.shape <> 2 AND o.place IN ('o', 'l')
+  GROUP BY o.queue, m.stream_name
+  HAVING count(*) > 1
   UNION ALL
   SELECT o.queue, o.position, 'failures up to its version, ' || o.version, o.failures
   FROM dibs_queue_open o
