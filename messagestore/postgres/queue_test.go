@@ -247,7 +247,7 @@ func TestAQueueOfStreamsReadsNoRowThatWaits(t *testing.T) {
 		select q.id, m.global_position, 1, 'l', '2100-01-01'
 		from dibs.queues q, (select * from dibs.messages order by global_position limit $1) m`,
 		`insert into dibs.queue_heads
-		select (row(q.id, 1, now(), (select max(position) from dibs.queue_open), 1, 0, 0, 'infinity', now(), now(), now(), 0, false, null, $1::bigint, 0, $1::bigint, 0, false, null)::dibs.queue_heads).*
+		select (row(q.id, 1, now(), (select max(position) from dibs.queue_open), 1, 0, 0, 'infinity', now(), now(), now(), 0, false, null, $1::bigint, 0, $1::bigint, 0, false, null, false)::dibs.queue_heads).*
 		from dibs.queues q`,
 		"analyze dibs.queue_open",
 	} {

@@ -351,11 +351,15 @@ type Leave struct {
 type Action string
 
 const (
-	RetryNow Action = "retry"  // later, suspended and dead items are offered now; a dead one's failures count anew
-	Drop     Action = "drop"   // later, suspended, held and dead items are finished
-	Cancel   Action = "cancel" // an item in any state, also beyond the cursor, is finished; one that is out is lost to its worker
-	Pause    Action = "pause"  // nothing is reserved
-	Resume   Action = "resume"
+	// RetryNow has later, suspended and dead items offered now. The failures of a dead one count anew, and it takes its place in its
+	// stream again: it is held while another of the stream is out, or while an earlier one is open, and later ones are held behind
+	// it. A dead one that would be held behind an item that a transaction is completing is left as it is: ask again.
+	RetryNow Action = "retry"
+
+	Drop   Action = "drop"   // later, suspended, held and dead items are finished
+	Cancel Action = "cancel" // an item in any state, also beyond the cursor, is finished; one that is out is lost to its worker
+	Pause  Action = "pause"  // nothing is reserved
+	Resume Action = "resume"
 )
 
 // ErrRemoved is matched by the error of a call for a queue that was removed: no other attempt helps.

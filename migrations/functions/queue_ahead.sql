@@ -36,7 +36,7 @@ begin
       select z.global_position as before
       from dibs.messages z
       where x.position > 0 and x.follows is not true and z.stream_name = x.stream_name and z.position = x.position - 1 and z.type <> 'dibs:Tombstone'
-        and exists (select from dibs.queue_open b where b.queue = q and b.position = z.global_position and b.state <> 'd')
+        and exists (select from dibs.queue_open b where b.queue = q and b.position = z.global_position and (b.state <> 'd' or b.after is not null))
       offset 0
     ) b on true
     where x.type <> 'dibs:Tombstone'
@@ -53,7 +53,7 @@ begin
   ), opened as (
     insert into dibs.queue_open (queue, position, state, session, due, after)
     select q, x.at, x.state::"char", case when x.state = 'o' then me end, case when x.state in ('l', 'h') then x.due end,
-      case when x.state = 'z' then coalesce(x.before, 0) else x.before end
+      case when x.state = 'z' then coalesce(x.before, x.at) else x.before end
     from kept x
   )
   select array_agg(x.at order by x.at) filter (where x.state = 'o'), count(*) filter (where x.state in ('h', 'z')), min(x.due) filter (where x.state = 'l'),

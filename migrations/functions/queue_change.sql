@@ -11,10 +11,12 @@ set enable_bitmapscan = off
 as $$
 declare
   q constant integer := dibs.queue_lock(queue_name, of_category);
+  of_streams constant boolean := coalesce((select x.streams from dibs.queues x where x.id = q), false);
   letter constant "char" := case action when 'retry' then 'R' when 'drop' then 'D' when 'cancel' then 'C' end;
   h dibs.queue_heads;
   changed bigint[];
   beyond bigint[];
+  linked record;
   n integer;
 begin
   if (
@@ -29,7 +31,7 @@ begin
   select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
   if h.queue is null then
     perform dibs.refuse_removed_queue(q, queue_name);
-    h := (q, 0, clock_timestamp(), 0, 0, 0, 0, 'infinity', clock_timestamp(), clock_timestamp(), clock_timestamp(), 0, false, null, 0, 0, 0, 0, false, null)::dibs.queue_heads;
+    h := (q, 0, clock_timestamp(), 0, 0, 0, 0, 'infinity', clock_timestamp(), clock_timestamp(), clock_timestamp(), 0, false, null, 0, 0, 0, 0, false, null, false)::dibs.queue_heads;
   end if;
   h.at := greatest(clock_timestamp(), h.at); -- the next take moves what a clock that was ahead has computed, and this with it
 
@@ -42,7 +44,7 @@ begin
     if action = 'retry' then
       with named as (
         select x.ctid, x.position, x.version, x.state from dibs.queue_open x
-        where x.queue = q and x.position = any (of_positions) and x.state in ('l', 's', 'd', 'k')
+        where x.queue = q and x.position = any (of_positions) and (x.state in ('l', 's') or of_streams and x.state in ('d', 'k'))
       ), done as (
         update dibs.queue_open x
         set version = x.version + 1, state = 'l', due = h.at, given = h.at, failures = case when x.state in ('l', 's') then x.failures else 0 end,
@@ -53,17 +55,26 @@ begin
         insert into dibs.queue_log (queue, position, version, what, at, text)
         select q, d.position, d.version, letter, h.at, reason from done d on conflict do nothing
       )
-      select array_agg(d.position order by d.position) into changed from done d;
+      select array_agg(d.position) into changed from done d;
+      if not of_streams then
+        select x.* into linked from dibs.queue_link(q, of_category, h.cursor, of_positions, h.at) x;
+        insert into dibs.queue_log (queue, position, version, what, at, text)
+        select q, d.position, d.version, letter, h.at, reason from unnest(linked.done, linked.versions) d (position, version) on conflict do nothing;
+        h.held := h.held + linked.n;
+        h.linked := h.linked or linked.n > 0;
+        h.suspects := h.suspects or linked.suspects;
+        changed := array(select x.position from unnest(changed || linked.done) x (position) order by x.position);
+      end if;
     else
       with named as (
-        select x.ctid, x.position, x.version, x.state, x.session from dibs.queue_open x
+        select x.ctid, x.position, x.version, x.state, x.session, x.after > 0 as linked from dibs.queue_open x
         where x.queue = q and x.position = any (of_positions) and x.state <> 'z' and (action = 'cancel' or x.state <> 'o')
         for update skip locked
       ), kept as ( -- the places of those behind them
-        update dibs.queue_open x set state = 'z', due = null from named y where x.ctid = y.ctid and y.state = 'h'
+        update dibs.queue_open x set state = 'z', due = null, session = null from named y where x.ctid = y.ctid and y.linked
         returning x.position, y.version, y.state, y.session
       ), gone as (
-        delete from dibs.queue_open x using named y where x.ctid = y.ctid and y.state <> 'h' returning x.position, y.version, y.state, y.session
+        delete from dibs.queue_open x using named y where x.ctid = y.ctid and y.linked is not true returning x.position, y.version, y.state, y.session
       ), done as (
         select * from kept union all select * from gone
       ), logged as (
@@ -78,7 +89,7 @@ begin
           select q, x.global_position, 0, letter, h.at, reason
           from dibs.messages x
           where x.category = of_category and x.global_position = any (of_positions) and x.global_position > h.cursor and x.type <> 'dibs:Tombstone'
-            and (x.position = 0 or not coalesce((select y.streams from dibs.queues y where y.id = q), false))
+            and (x.position = 0 or not of_streams)
           on conflict do nothing
           returning position
         )
@@ -88,11 +99,9 @@ begin
         changed := changed || beyond;
       end if;
       if h.held > 0 then -- those behind are let go
-        update dibs.queue_open x set state = 'l', after = null, due = greatest(x.due, h.at), given = h.at
-        where x.queue = q and x.state = 'h' and x.after = any (changed)
-          and not exists (select from dibs.queue_open b where b.queue = q and b.position = x.after and b.state <> 'd' offset 0);
-        get diagnostics n = row_count;
-        h.held := h.held - n - dibs.queue_pass(q, h.at);
+        select x.* into linked from dibs.queue_release(q, changed, h.at) x;
+        h.held := h.held - linked.n;
+        h.suspects := h.suspects or linked.suspects;
       end if;
     end if;
     if coalesce(cardinality(changed), 0) = 0 then

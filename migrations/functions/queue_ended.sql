@@ -13,7 +13,7 @@ begin
   if found.what is not null then
     return case when found.what::text = kind then 'd' else 'l' end;
   end if;
-  select x.version, x.state into found from dibs.queue_open x where x.queue = q and x.position = of_position;
+  select x.version, x.state into found from dibs.queue_open x where x.queue = q and x.position = of_position and x.state <> 'z';
   if found.state is not null then
     return case
       when found.version = of_version and found.state = 'o' and kind = 't' then 'o'

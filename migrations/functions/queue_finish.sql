@@ -24,7 +24,12 @@ begin
   end if;
   -- One by one: a join that was planned when the queue was small would read all open rows.
   for i in 1 .. cardinality(ended_positions) loop
-    delete from dibs.queue_open x where x.queue = q and x.position = ended_positions[i] and x.version = ended_versions[i] and x.state = 'o' and x.session = me;
+    delete from dibs.queue_open x
+    where x.queue = q and x.position = ended_positions[i] and x.version = ended_versions[i] and x.state = 'o' and x.session = me and x.after is null;
+    if not found then -- items are to go before what is behind it
+      update dibs.queue_open x set state = 'z', session = null
+      where x.queue = q and x.position = ended_positions[i] and x.version = ended_versions[i] and x.state = 'o' and x.session = me and x.after is not null;
+    end if;
     if found then
       done := done || ended_positions[i];
     end if;

@@ -66,7 +66,7 @@ begin
     );
   end if;
   return query
-  select o.position, o.state::text, o.version, o.failures::integer, o.session, dibs.microseconds(s.until), dibs.microseconds(o.due), o.after, o.error,
+  select o.position, o.state::text, o.version, o.failures::integer, o.session, dibs.microseconds(s.until), dibs.microseconds(o.due), case when o.state = 'h' then o.after end, o.error,
     s.notes ->> (o.position || '.' || o.version),
     m.id, m.stream_name, m.position, m.type, m.data::text, m.metadata::text, dibs.microseconds(m.time)
   from unnest(positions) u (at)

@@ -13,6 +13,8 @@ declare
   q constant integer := dibs.queue_lock(queue_name, of_category);
   h dibs.queue_heads;
   n integer := 0;
+  gone bigint[];
+  let record;
   moved boolean := false;
   of_streams constant boolean := coalesce((select x.streams from dibs.queues x where x.id = q), false);
   ends boolean := true;
@@ -47,7 +49,7 @@ begin
     end if;
   end if;
   with back as (
-    update dibs.queue_open x set version = x.version + 1, state = 'l', session = null, after = case when x.ends > 1 then 0 end, due = h.at, given = h.at
+    update dibs.queue_open x set version = x.version + 1, state = case when x.after is null then 'l' else 'h' end, session = null, after = case when x.after is not null then x.after when x.ends > 1 then 0 end, due = h.at, given = h.at
     where x.ctid = any ((select dibs.queue_out(q, of_streams, h.floor, array[me]))::tid[])
     returning x.position, x.version
   ), logged as (
@@ -55,7 +57,12 @@ begin
     select q, b.position, b.version - 1, 'u', h.at, me from back b
     on conflict do nothing
   )
-  select count(*) into n from back;
+  select count(*), array_agg(b.position) into n, gone from back b;
+  if h.linked then
+    select x.* into let from dibs.queue_release(q, gone, h.at) x;
+    h.held := h.held - let.n;
+    h.suspects := h.suspects or let.suspects;
+  end if;
   if not of_streams then -- what a transaction of a caller's is finishing stays
     ends := not exists (select from dibs.queue_open y where y.queue = q and y.position >= h.floor and y.state = 'o' and y.session = me);
   end if;

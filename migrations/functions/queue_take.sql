@@ -53,6 +53,7 @@ declare
   full_page boolean;
   newer integer := 0; -- of the places, for what nobody has met
   alone record; -- of dibs.queue_alone
+  let record; -- of dibs.queue_release
   p bigint[]; i uuid[]; s text[]; o bigint[]; t text[]; d text[]; e text[]; at bigint[];
 begin
   if (
@@ -80,7 +81,7 @@ begin
     end if;
     if h.queue is null then
       perform dibs.refuse_removed_queue(q, queue_name);
-      h := (q, 0, now, 0, 0, 0, 0, 'infinity', now, now, now, 0, false, null, 0, 0, 0, 0, false, null)::dibs.queue_heads;
+      h := (q, 0, now, 0, 0, 0, 0, 'infinity', now, now, now, 0, false, null, 0, 0, 0, 0, false, null, false)::dibs.queue_heads;
     end if;
   end if;
   if now < h.at - interval '1 s' then
@@ -121,16 +122,17 @@ begin
         offset 0
       ) y
     ), taken as (
-      update dibs.queue_open x set state = 'o', session = me, after = null, due = null
+      update dibs.queue_open x
+      set state = case when h.linked then 'z' else 'o' end, session = case when not h.linked then me end, after = case when h.linked then x.after end, due = null
       where x.ctid = any (array(select c.row from chain c where c.row is not null))
       returning x.position
     )
     select coalesce(array_agg(y.position), '{}') into picked from taken y;
-    h.held := h.held - cardinality(picked);
+    h.held := h.held - case when h.linked then 0 else cardinality(picked) end;
     h.taken := h.taken + cardinality(picked);
     ended_versions := array(
       select case
-        when u.kind = 'b' and u.position <> all (picked) and exists (select from dibs.queue_open z where z.queue = q and z.position = u.position) then -1
+        when u.kind = 'b' and u.position <> all (picked) and exists (select from dibs.queue_open z where z.queue = q and z.position = u.position and z.state <> 'z') then -1
         else u.version
       end
       from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null)) with ordinality u (position, version, kind, n)
@@ -150,7 +152,7 @@ begin
   -- Deliveries end.
   if cardinality(ended_positions) > 0 then
     endings := repeat('d', cardinality(ended_positions));
-    if ended_kinds ~ '^c*$' then
+    if ended_kinds ~ '^c*$' and not h.linked then
       with done as (
         delete from dibs.queue_open x
         where x.ctid = any (array(
@@ -168,24 +170,27 @@ begin
     else
       -- A row that a transaction of a caller's is finishing is passed over: the queue does not wait for it.
       with named as (
-        select y.ctid, y.position, y.version, y.session, u.kind, u.delay, u.error, u.seen,
+        select y.ctid, y.position, y.version, y.session, y.after, u.kind, u.delay, u.error, u.seen,
           u.kind = 'x' or u.kind = 'r' and y.failures + 1 >= max_failures as dies, u.kind in ('w', 's') as turned
         from unnest(ended_positions, ended_versions, string_to_array(ended_kinds, null), ended_delays, ended_errors, ended_seen, ended_sessions)
           u (position, version, kind, delay, error, seen, session)
         cross join lateral (
-          select z.ctid, z.position, z.version, z.failures, z.session
+          select z.ctid, z.position, z.version, z.failures, z.session, z.after
           from dibs.queue_open z
           where z.queue = q and z.position = u.position and z.version = u.version and z.state = 'o' and z.session = coalesce(u.session, me)
           for update skip locked
         ) y
         where u.kind <> 't'
       ), done as (
-        delete from dibs.queue_open x where x.ctid = any (array(select y.ctid from named y where y.kind = 'c')) returning x.position, x.version
+        delete from dibs.queue_open x where x.ctid = any (array(select y.ctid from named y where y.kind = 'c' and y.after is null)) returning x.position, x.version
+      ), kept as ( -- items are to go before what is behind them
+        update dibs.queue_open x set state = 'z', session = null
+        where x.ctid = any (array(select y.ctid from named y where y.kind = 'c' and y.after is not null)) returning x.position, x.version
       ), back as (
         update dibs.queue_open x
         set version = x.version + 1, session = null, ends = case when y.turned then 0 else x.ends end,
-          after = case when x.ends > 1 and not y.dies and not y.turned then 0 end,
-          state = case when y.dies then dying when y.kind = 's' and (x.woken > coalesce(y.seen, 0)) is not true then 's' else 'l' end,
+          after = case when x.after is not null then x.after when x.ends > 1 and not y.dies and not y.turned then 0 end,
+          state = case when y.dies then dying when x.after is not null then 'h' when y.kind = 's' and (x.woken > coalesce(y.seen, 0)) is not true then 's' else 'l' end,
           failures = case when y.turned then 0 else least(x.failures + case when y.kind in ('r', 'x') then 1 else 0 end, 32767) end,
           given = now, due = case when not y.dies then now + case when y.turned and x.woken > coalesce(y.seen, 0) then 0 else greatest(y.delay, 0) end * interval '1 microsecond' end,
           error = case when y.kind in ('r', 'x', 's') then coalesce(y.error, x.error) when y.kind = 'w' then y.error else x.error end,
@@ -203,6 +208,8 @@ begin
       into gone, gone_versions, n, m, soon
       from (
         select x.position, x.version, 'c' as kind, false as dies, null::timestamptz as due from done x
+        union all
+        select x.position, x.version, 'c', false, null from kept x
         union all
         select x.position, x.version, x.kind, x.dies, x.due from back x
       ) y;
@@ -242,7 +249,8 @@ begin
       ), back as (
         update dibs.queue_open x
         set version = x.version + 1, session = null, failures = case when y.alone then y.failed else x.failures end, ends = least(x.ends + 1, 32767),
-          error = 'its session was over', state = case when y.dies then dying else 'l' end, after = case when x.ends > 0 and not y.dies then 0 end,
+          error = 'its session was over', state = case when y.dies then dying when x.after is not null then 'h' else 'l' end,
+          after = case when x.after is not null then x.after when x.ends > 0 and not y.dies then 0 end,
           given = now, due = case when not y.dies then
             now + case when x.ends = 0 then 0 else least(power(2, least(x.ends, 12)), 3600) end * interval '1 s'
           end
@@ -293,7 +301,14 @@ begin
   end if;
 
   -- What was held behind them is let go.
-  if h.held > 0 and (cardinality(ended_positions) > 0 or gone is not null) then
+  if h.held > 0 and (h.linked or exists (select from dibs.queue_open x where x.queue = q and x.state = 'z')) then
+    select x.* into let from dibs.queue_release(q, ended_positions || gone, now) x;
+    h.held := h.held - let.n;
+    h.wake := least(h.wake, let.soon);
+    h.suspects := h.suspects or let.suspects;
+    h.linked := h.linked and h.held > 0;
+    changed := changed or let.n > 0;
+  elsif h.held > 0 and (cardinality(ended_positions) > 0 or gone is not null) then
     with behind as (
       select y.ctid, y.position, y.due
       from (select distinct g.position from unnest(ended_positions || gone) g (position)) g
@@ -313,31 +328,35 @@ begin
     h.wake := least(h.wake, soon);
     changed := changed or n > 0 or freed is not null;
   end if;
-  if h.held > 0 and exists (select from dibs.queue_open x where x.queue = q and x.state = 'z') then
-    n := dibs.queue_pass(q, now);
-    if n > 0 then
-      h.held := h.held - n;
-      h.wake := least(h.wake, now);
-      changed := true;
-    end if;
-  end if;
 
   total := want;
   if h.held > 0 and total > 0 and h.checked <= now - dibs.queue_pause(h.held) then
     -- Behind one that was finished by a caller who could not report it, or whose message was removed.
-    update dibs.queue_open x set state = 'l', after = null, due = greatest(x.due, now), given = now
-    where x.ctid = any (array(
-      select y.ctid
+    select x.* into let
+    from dibs.queue_release(q, array(
+      select distinct y.after
       from dibs.queue_open y
-      where y.queue = q and y.state = 'h' and y.position <> all (coalesce(freed, '{}'))
-        and not exists (select from dibs.queue_open b where b.queue = q and b.position = y.after and b.state <> 'd' offset 0)
-    ));
-    get diagnostics n = row_count;
-    h.held := h.held - n;
+      where y.queue = q and y.state = any ('{h,z,d,k}'::"char"[]) and y.after is not null and y.position <> all (coalesce(freed, '{}'))
+        and (y.after = y.position or not exists (
+          select from dibs.queue_open b where b.queue = q and b.position = y.after and (b.state <> 'd' or b.after is not null) offset 0
+        ))
+    ), now) x;
+    h.held := h.held - let.n;
+    h.wake := least(h.wake, let.soon);
+    h.suspects := h.suspects or let.suspects;
     h.checked := now;
     changed := true;
-    if n > 0 then
-      h.wake := least(h.wake, now);
+    if h.linked then
+      h.linked := exists (
+        select from dibs.queue_open x
+        where x.queue = q and (
+          x.after = x.position or x.state = any ('{z,d,k}'::"char"[]) and x.after is not null
+          or x.state = 'h' and (
+            x.after > x.position
+            or exists (select from dibs.queue_open y where y.queue = q and y.state = 'h' and y.after = x.after and y.position <> x.position offset 0)
+          )
+        )
+      );
     end if;
   end if;
 
@@ -545,7 +564,7 @@ begin
             where x.position > 0 and z.stream_name = x.stream_name and z.position = x.position - 1
               and z.type <> 'dibs:Tombstone'
               and (z.global_position > low or exists (
-                select from dibs.queue_open b where b.queue = q and b.position = z.global_position and b.state <> 'd'
+                select from dibs.queue_open b where b.queue = q and b.position = z.global_position and (b.state <> 'd' or b.after is not null)
               ))
             offset 0
           ) b on true
@@ -554,7 +573,7 @@ begin
         ), opened as (
           insert into dibs.queue_open (queue, position, state, session, due, after)
           select q, x.global_position, x.state::"char", case when x.state = 'o' then me end, case when x.state in ('l', 'h') then x.due end,
-            case when x.state = 'z' then coalesce(x.before, 0) else x.before end
+            case when x.state = 'z' then coalesce(x.before, x.global_position) else x.before end
           from placed x
         )
         select array_agg(x.global_position) filter (where x.state = 'o'), array_agg(x.id) filter (where x.state = 'o'),
@@ -575,8 +594,8 @@ begin
       h.held := h.held + l;
       h.wake := least(h.wake, soon);
       if skipped <> '{}' then
-        n := dibs.queue_pass(q, now);
-        h.held := h.held - n;
+        select x.* into let from dibs.queue_release(q, skipped, now) x;
+        h.held := h.held - let.n;
         h.wake := least(h.wake, now);
         more := true;
       end if;

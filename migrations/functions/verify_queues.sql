@@ -45,8 +45,8 @@ begin
         select m.global_position from dibs.messages m where m.category = q.category order by m.global_position desc limit 1
       ), 0)),
       ('a head that counts the held rows', h.held || ' of ' || (
-        select count(*) from dibs.queue_open o where o.queue = q.id and o.state in ('h', 'z')
-      ), coalesce(h.held, 0) < (select count(*) from dibs.queue_open o where o.queue = q.id and o.state in ('h', 'z')))
+        select count(*) from dibs.queue_open o where o.queue = q.id and o.after > 0
+      ), coalesce(h.held, 0) < (select count(*) from dibs.queue_open o where o.queue = q.id and o.after > 0))
     ) v (expected, found, holds)
     where v.holds
     limit max_violations;
@@ -72,14 +72,32 @@ begin
       ('a date from ' || h.wake || ' on', coalesce(o.due::text, 'none'), o.state = 's' and (o.due >= h.wake and o.after is null) is not true),
       ('the first message of its stream, out, later, suspended or dead', o.state::text || ' at ' || m.position, q.streams and (m.position > 0 or o.state in ('h', 'z'))),
       ('no row that is suspended or was woken', o.state::text || ' woken by ' || coalesce(o.woken::text, 'none'), not q.streams and (o.state = 's' or o.woken is not null)),
-      ('the message before it in its stream', coalesce(o.after::text, 'none'), o.state in ('h', 'z') and (
+      ('the message before it in its stream', coalesce(o.after::text, 'none'), o.state in ('h', 'z') and not h.linked and (
         o.after < o.position and (b.id is null or m.id is null or b.stream_name = m.stream_name and b.position = m.position - 1)
       ) is not true),
+      ('another of its stream that it is behind', coalesce(o.after::text, 'none'), h.linked and (case o.state
+        when 'o' then coalesce(o.after, o.position) <> o.position
+        when 'h' then coalesce(o.after, 0) in (0, o.position)
+        when 'z' then o.after is null
+      end or o.after > 0 and b.stream_name <> m.stream_name)),
       ('failures up to its version, ' || o.version, o.failures::text, o.failures not between 0 and o.version),
       ('a log of what ended the ' || o.version || ' versions before', l.before || ' entries before, and ' || l.beyond || ' of later ones', l.before <> o.version and not q.streams or l.beyond > 0)
     ) v (expected, found, holds)
     where o.queue = q.id and v.holds
     order by o.position
+    limit max_violations;
+
+    return query
+    select 'queue', q.category, x.stream_name, null::bigint, x.position, 'queue ' || q.name || ': one item of its stream that is out or later', x.n::text, null::bigint
+    from (
+      select m.stream_name, max(o.position) as position, count(*) as n
+      from dibs.queue_open o
+      join dibs.messages m on m.category = q.category and m.global_position = o.position
+      where o.queue = q.id and o.state in ('o', 'l') and not q.streams
+      group by m.stream_name
+    ) x
+    where x.n > 1
+    order by x.position
     limit max_violations;
 
     return query
