@@ -154,6 +154,7 @@ soak/ci: ## Torment a store, replicas, holders of intents, queues and sagas to t
 	$(MAKE) soak SOAK='intents --ci'
 	$(MAKE) soak SOAK='queue --ci --scene all'
 	$(MAKE) soak SOAK='sagas --ci'
+	$(MAKE) soak SOAK='sagas --clock'
 
 .PHONY: mutants
 mutants: ## Plant bugs and see that the soak finds each (MUTANTS=4: so many, others each day)

@@ -19,12 +19,13 @@ import (
 // A sagasRun torments runners of sagas, with timers and a relay.
 type sagasRun struct {
 	Seed      uint64        `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
-	CI        bool          `name:"ci" help:"Until the goals of make ci/long are reached, for at most 30m, and fail if one is not: 100 kills of runners, 1,000 cuts, 20 kills of the server, 10,000 sagas, 100,000 timers."`
+	CI        bool          `name:"ci" xor:"goals" help:"Until the goals of make ci/long are reached, for at most 30m, and fail if one is not: 100 kills of runners, 1,000 cuts, 20 kills of the server, 10,000 sagas, 100,000 timers."`
 	Duration  time.Duration `help:"How long to torment at most. 1m, 30m with --ci." placeholder:"D"`
 	Runners   int           `help:"Processes that run sagas, ring timers and send letters." default:"3" placeholder:"N"`
 	Customers int           `help:"Sagas at a time, of each of two processes." default:"60" placeholder:"N"`
 	Timers    int           `help:"That are set a second, by each of these." default:"100" placeholder:"N"`
 	Calm      bool          `help:"Without kills of the server."`
+	Clock     bool          `xor:"goals" help:"With a clock of the server that jumps, and without kills of it."`
 	Out       string        `help:"The folder for histories and findings; a new one below it each time." default:"results" placeholder:"DIR"`
 	Dir       string        `help:"Where the server keeps its data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
 	Check     string        `help:"Torment nothing, and check the files of a run in this folder." placeholder:"DIR"`
@@ -50,11 +51,14 @@ func (f sagasRun) Run(ctx context.Context) error {
 	if f.CI {
 		goals, most = sagas.Issue, 30*time.Minute
 	}
+	if f.Clock {
+		goals, f.Customers = sagas.Jumpy, f.Customers/4 // each jump has all sessions end at once
+	}
 	if f.Calm {
 		goals.ServerKills = 0
 	}
 	o := sagas.Options{
-		Seed: f.Seed, Duration: cmp.Or(f.Duration, most), Drain: drainTime, Runners: f.Runners, Customers: f.Customers, Timers: f.Timers, Calm: f.Calm, Flood: true,
+		Seed: f.Seed, Duration: cmp.Or(f.Duration, most), Drain: drainTime, Runners: f.Runners, Customers: f.Customers, Timers: f.Timers, Calm: f.Calm || f.Clock, Clock: f.Clock, Flood: !f.Clock,
 		Dir: f.Dir, Goals: &goals, Out: filepath.Join(f.Out, fmt.Sprintf("sagas-%s-%d", time.Now().UTC().Format("20060102-150405"), f.Seed)),
 	}
 	log := zerolog.New(console()).With().Timestamp().Logger()

@@ -80,7 +80,16 @@ func (r *run) torment(ctx context.Context) error {
 			}
 		})
 	}
+	if r.Scene == Clock {
+		all = append(all, func(ctx context.Context, _ func()) error { return r.postgres.Crashes(ctx, r.crashed) })
+	}
 	return crew.Together(ctx, r.Duration, all...)
+}
+
+// crashed records that the server is down, and up again.
+func (r *run) crashed() (up func()) {
+	call := r.recorder.Begin(Record{Call: Kill, Target: Server})
+	return func() { r.recorder.End(call, Record{Answer: OK}) }
 }
 
 // watch tells how far the run is from its goals, and ends it where it has reached them.

@@ -154,6 +154,14 @@ func (r *run) add(name string, inserts bool) error {
 
 // heal ends the faults, and waits until the workers have finished what there is. Only then they are told to end.
 func (r *run) heal(ctx context.Context) error {
+	if r.Scene == Clock { // it is right now, and need not be set any more
+		up := r.crashed()
+		err := r.postgres.RealClock(ctx)
+		up()
+		if err != nil {
+			return err
+		}
+	}
 	if r.postgres != nil {
 		if err := errors.Join(r.postgres.Start(ctx), r.postgres.Await(ctx)); err != nil {
 			return err

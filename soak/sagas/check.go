@@ -52,6 +52,7 @@ type Message struct {
 	At       int64  `json:"at"`             // microseconds since 1970, by the database's clock, which is that of all processes
 	Data     string `json:"data,omitempty"` // of a saga's
 	Due      int64  `json:"due,omitempty"`  // of a timer
+	off      int64  // by how much the clock was off, which is not in At any more
 }
 
 // A Row was written in the transaction of a step.
@@ -136,6 +137,28 @@ type checker struct {
 	cuts    []fall
 	stops   []fall
 	outages []span
+	jumps   []jumped
+}
+
+// A jumped is the time for which the server's clock was off.
+type jumped struct {
+	span
+	off int64
+}
+
+// jumpedIn reports whether the server's clock was off at some moment of a time.
+func (c *checker) jumpedIn(from, to int64) bool {
+	return slices.ContainsFunc(c.jumps, func(j jumped) bool { return j.from <= to && from <= j.to })
+}
+
+// off is by how much the server's clock was off when it showed a time. A runner counts on from a time that it has read.
+func (c *checker) off(at int64) int64 {
+	for _, j := range c.jumps {
+		if real := at - j.off; j.from <= real && real <= j.to+second {
+			return j.off
+		}
+	}
+	return 0
 }
 
 // A span is one of time.
@@ -158,6 +181,8 @@ func Check(in *Inputs) *Verdict {
 		c.take(call)
 	}
 	for _, m := range c.Messages {
+		m.off = c.off(m.At)
+		m.At -= m.off
 		if m.Category == string(category) {
 			id := strings.TrimPrefix(m.Stream, m.Category+"-")
 			t := c.tale(id)
@@ -169,6 +194,7 @@ func Check(in *Inputs) *Verdict {
 		t.rows = append(t.rows, r)
 	}
 	for _, turn := range c.Turns {
+		turn.At -= c.off(turn.At)
 		if !strings.HasPrefix(turn.Stream, string(category)) {
 			c.lost[turn.Stream]++
 			continue
@@ -219,6 +245,8 @@ func (c *checker) take(call *Call) {
 		}
 	case Cut:
 		c.cuts = append(c.cuts, fall{call.Target, during})
+	case Jump:
+		c.jumps = append(c.jumps, jumped{during, call.Off})
 	case Stop:
 		c.stops = append(c.stops, fall{call.Target, during})
 	case Drain:
@@ -244,6 +272,9 @@ func (c *checker) explained(t *tale, from, to int64) (d int64) {
 		if o.from < to && o.to > from {
 			d += o.within(from, to) + second
 		}
+	}
+	for _, j := range c.jumps {
+		d += j.within(from, to)
 	}
 	lost := 0
 	for _, turn := range t.turns {
@@ -278,6 +309,7 @@ type body struct {
 	Kind           string          `json:"kind"`
 	Error          string          `json:"error"`
 	Refused        bool            `json:"refused"`
+	At             int64           `json:"at"` // by which the times below were computed, 0 for that of the message
 	RetryAt        int64           `json:"retryAt"`
 	ReplyBy        int64           `json:"replyBy"`
 	Until          int64           `json:"until"`
@@ -317,6 +349,7 @@ type tale struct {
 
 	order        Order
 	deadline     int64
+	lasts        int64 // from its beginning to its deadline
 	steps        map[string]*step
 	begun        []*step
 	early        map[string]*body // replies
@@ -354,11 +387,20 @@ func (c *checker) check(t *tale) {
 			c.Broke(Story, "saga %s has a %s that cannot be read at %d: %v", t.id, m.Type, m.Position, err)
 			return
 		}
+		off := m.off
+		if b.At != 0 {
+			off = c.off(b.At)
+		}
+		for _, at := range []*int64{&b.RetryAt, &b.ReplyBy, &b.Until} {
+			if *at != 0 {
+				*at -= off
+			}
+		}
 		if m.Position != int64(i) || (i == 0) != (m.Type == "Started") {
 			c.Broke(Story, "saga %s has a %s at %d, in place %d", t.id, m.Type, m.Position, i)
 		}
 		if byRunner := !fromOutside(m.Type); byRunner {
-			if i > 0 && t.end == nil && m.Type == t.messages[i-1].Type && m.Data == t.messages[i-1].Data {
+			if i > 0 && t.end == nil && m.Type != "SetBack" && m.Type == t.messages[i-1].Type && m.Data == t.messages[i-1].Data {
 				c.Broke(Story, "saga %s has one %s twice in a row at %d", t.id, m.Type, m.Position)
 			}
 			if c.writer[m.ID] != "" {
@@ -408,11 +450,19 @@ func clock(micros int64) string { return time.UnixMicro(micros).UTC().Format("15
 // and whether that is a reply.
 func (c *checker) fold(t *tale, m *Message, b *body) (wakes, reply bool) {
 	wrong := func(r Rule, format string, args ...any) {
+		if r == Punctual && c.jumpedIn(t.messages[0].At, m.At) {
+			return // by the clock as it was
+		}
 		c.Broke(r, "saga %s, %s at %d: %s", t.id, m.Type, m.Position, fmt.Sprintf(format, args...))
 	}
 	s := t.steps[b.Step]
 	if s == nil && slices.Contains([]string{"Done", "Undone", "UndoFailed"}, m.Type) {
 		wrong(Story, "%s has not begun", b.Step)
+		return false, false
+	}
+	if m.Type == "SetBack" { // what it waits for takes as long from now on
+		c.Counts.SetBacks++
+		t.asleep, t.deadline = 0, max(t.deadline, m.At+t.lasts)
 		return false, false
 	}
 	if t.asleep > m.At && !fromOutside(m.Type) && m.Type != "Waiting" && m.Type != "Compensating" {
@@ -429,7 +479,8 @@ func (c *checker) fold(t *tale, m *Message, b *body) (wakes, reply bool) {
 		if err := json.Unmarshal(b.Input, &t.order); err != nil {
 			wrong(Story, "its input: %v", err)
 		}
-		t.deadline = m.At + b.DeadlineMillis*1000
+		t.lasts = b.DeadlineMillis * 1000
+		t.deadline = m.At + t.lasts
 	case "Began":
 		c.began(t, m, b, wrong)
 	case "Done":

@@ -39,7 +39,7 @@ func (c *checker) timers() {
 		}
 		c.Late = append(c.Late, time.Duration(calls[0].At-max(m.Due, m.At))*time.Microsecond)
 		for i, call := range calls {
-			if call.At < m.Due || call.Due != m.Due {
+			if call.At < m.Due && !c.jumpedIn(call.At-leaseTime, call.At) || call.Due != m.Due {
 				c.Broke(Early, "timer %s rang at %s, %v before its time", id, clock(call.At), time.Duration(m.Due-call.At)*time.Microsecond)
 			}
 			stood := i > 0 && i <= c.lost[m.Stream] && call.At > calls[i-1].At+leaseTime/2 // the machine, for longer than a lease
@@ -64,6 +64,9 @@ func (c *checker) faulty(processes []string, from, to int64) bool {
 		if o.from < to && o.to > from {
 			return true
 		}
+	}
+	if c.jumpedIn(from, to) { // which ends sessions
+		return true
 	}
 	for _, f := range slices.Concat(c.kills, c.stops, c.cuts) {
 		if slices.Contains(processes, f.process) && f.from < to && f.to > from {

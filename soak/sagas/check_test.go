@@ -154,6 +154,16 @@ func (w *world) sorted() {
 	}
 }
 
+// jump has the server's clock off for a time.
+func (w *world) jump(from, to int64, off time.Duration) {
+	w.call(nemesis, from, to, Record{Call: Jump, Off: off.Microseconds()}, Record{Answer: OK})
+	for _, m := range w.Messages {
+		if m.At >= at(from) && m.At <= at(to) {
+			m.At += off.Microseconds()
+		}
+	}
+}
+
 func (w *world) called(what string, ms int64) *Call {
 	return w.Calls[slices.IndexFunc(w.Calls, func(c *Call) bool { return c.Call == what && c.At == at(ms) })]
 }
@@ -261,6 +271,10 @@ var planted = []struct {
 	{"a timer that was set is not there", []Rule{Rung}, func(w *world) { w.called(Set, 10).IDs = append(w.called(Set, 10).IDs, "t3") }},
 	{"a timer rang again, and no fault fell", []Rule{Once}, func(w *world) { w.called(Cut, 2500).Target = "runner-2" }},
 	{"a timer rang early", []Rule{Early}, func(w *world) { w.called(Ring, 505).At = at(490) }},
+	{"a timer rang early, long after a jump of the clock", []Rule{Early}, func(w *world) {
+		w.jump(-2000, -1900, time.Hour)
+		w.called(Ring, 505).At = at(490)
+	}},
 	{"a letter did not arrive", []Rule{Arrived}, func(w *world) { w.called(Send, 220).Answer.Answer = Failed }},
 	{"a letter was taken that was not posted", []Rule{Arrived}, func(w *world) { w.called(Send, 220).IDs[0] = "l9" }},
 	{"a letter was passed", []Rule{InOrder}, func(w *world) { w.called(Send, 210).Answer.Answer = Failed }},
@@ -304,6 +318,28 @@ func TestTurnsThatWereLostExplainThatASagaGoesOnLate(t *testing.T) {
 	require.Contains(t, late(6100, first).Broken, Woken)
 	require.True(t, late(8900, first, second).Passed())
 	require.Contains(t, late(9100, first, second).Broken, Woken)
+}
+
+// What a server's clock showed while it was off is held against the time as it was, and what came early by it is no mistake.
+func TestAJumpOfTheClockIsAllowedFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	for range 2 {
+		w.message("a", r1, 220, "SetBack", `{"from":2,"to":1}`)
+	}
+	w.sorted()
+	w.of("a", 90).Data = strings.ReplaceAll(w.of("a", 90).Data, strconv.FormatInt(at(190), 10), strconv.FormatInt(at(230), 10))
+	w.called(Ring, 505).At = at(490)
+	w.jump(195, 205, time.Hour)
+	v := Check(&w.Inputs)
+	require.True(t, v.Passed(), v.String())
+	require.Equal(t, 2, v.Counts.SetBacks)
+	require.Equal(t, 1, v.Counts.Jumps)
+
+	w = newWorld()
+	w.jump(195, 205, time.Hour)
+	w.Calls = slices.DeleteFunc(w.Calls, func(c *Call) bool { return c.Call == Jump })
+	require.Contains(t, Check(&w.Inputs).Broken, Woken)
 }
 
 // A machine that stands for longer than a lease has a timer ring again, where its delivery came to nothing.

@@ -11,6 +11,8 @@ type Counts struct {
 	Kills       int // kill -9 of runners, by the nemesis and at failpoints
 	Stops       int // SIGSTOP of a runner for longer than its lease
 	Cuts        int // of the connections of a process
+	Jumps       int // of the server's clock
+	SetBacks    int // records of sagas that it went back
 	Sagas       int // whose end a customer was told
 	Completed   int
 	Compensated int
@@ -36,6 +38,7 @@ var (
 		ServerKills: 1, Kills: 5, Stops: 2, Cuts: 30, Sagas: 200, Completed: 50, Compensated: 30, Suspended: 5, Cancels: 5, Resumes: 3,
 		Replies: 20, Steps: 300, Undos: 30, Timers: 2000, Rung: 1000, Letters: 100, Refused: 20,
 	}
+	Jumpy = Counts{Jumps: 5, SetBacks: 10, Kills: 5, Sagas: 100, Completed: 30, Steps: 200, Rung: 500, Letters: 50} // of one whose clock jumps
 )
 
 // count adds an answer, or a call that has none.
@@ -68,6 +71,8 @@ func (n *Counts) count(r *Record) {
 	switch {
 	case r.Call == Stop && r.Answer == OK: // a process that was killed meanwhile was no longer late
 		n.Stops++
+	case r.Call == Jump:
+		n.Jumps++
 	case r.Call == Send && r.Answer == OK:
 		n.Letters++
 	case r.Call == Send:
@@ -91,6 +96,8 @@ var figures = crew.Figures[Counts]{
 	{"kill -9 of runners", func(n *Counts) *int { return &n.Kills }},
 	{"SIGSTOP of runners for longer than a lease", func(n *Counts) *int { return &n.Stops }},
 	{"connections cut", func(n *Counts) *int { return &n.Cuts }},
+	{"jumps of the server's clock", func(n *Counts) *int { return &n.Jumps }},
+	{"  records of sagas that it went back", func(n *Counts) *int { return &n.SetBacks }},
 	{"sagas", func(n *Counts) *int { return &n.Sagas }},
 	{"  completed", func(n *Counts) *int { return &n.Completed }},
 	{"  compensated", func(n *Counts) *int { return &n.Compensated }},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 	"time"
 
@@ -26,6 +27,8 @@ var faults = []fault{
 	{8000, func(n *Counts) *int { return &n.ServerKills }, (*run).killServer},
 }
 
+var jump = fault{3000, func(n *Counts) *int { return &n.Jumps }, (*run).jump}
+
 func kills(n *Counts) *int { return &n.Kills }
 
 // seldom is how many times longer it is to a fault of which there was enough.
@@ -42,6 +45,9 @@ func (r *run) torment(ctx context.Context) error {
 	some := faults
 	if r.Calm {
 		some = faults[:len(faults)-1]
+	}
+	if r.Clock {
+		some = append(slices.Clip(some), jump)
 	}
 	all := []func(context.Context, func()) error{r.watch}
 	for i, f := range some {
@@ -61,7 +67,16 @@ func (r *run) torment(ctx context.Context) error {
 			}
 		})
 	}
+	if r.Clock {
+		all = append(all, func(ctx context.Context, _ func()) error { return r.postgres.Crashes(ctx, r.crashed) })
+	}
 	return crew.Together(ctx, r.Duration, all...)
+}
+
+// crashed records that the server is down, and up again.
+func (r *run) crashed() (up func()) {
+	call := r.recorder.Begin(Record{Call: Kill, Target: Server})
+	return func() { r.recorder.End(call, Record{Answer: OK}) }
 }
 
 // watch tells how far the run is from its goals, and ends it where it has reached them.
@@ -123,6 +138,23 @@ func (r *run) killServer(ctx context.Context, random *rand.Rand) error {
 	}
 	r.recorder.End(call, Record{Answer: OK})
 	return nil
+}
+
+// jump sets the server's clock off by five minutes to an hour, for a moment, and right again.
+func (r *run) jump(ctx context.Context, random *rand.Rand) error {
+	off := (5*time.Minute + time.Duration(random.Int64N(int64(55*time.Minute)))).Truncate(time.Second)
+	if random.IntN(3) == 0 {
+		off = -off
+	}
+	call := r.recorder.Begin(Record{Call: Jump, Off: off.Microseconds()})
+	if err := r.postgres.SetClock(off); err != nil {
+		return err
+	}
+	crew.Pause(ctx, lease/2+time.Duration(random.Int64N(int64(lease))))
+	err := r.postgres.SetClock(0)
+	r.recorder.End(call, Record{Answer: OK})
+	crew.Pause(ctx, 4*lease) // in which sagas go on
+	return err
 }
 
 // cut closes the connections of a process, or has the next answer to it lost.

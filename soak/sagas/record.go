@@ -17,6 +17,7 @@ const (
 	Stop   = "stop"   // of a process, by the nemesis
 	Kill   = "kill"   // of a process or the server, by the nemesis
 	Cut    = "cut"    // of the connections of a process
+	Jump   = "jump"   // of the server's clock: off until the answer
 	Drain  = "drain"  // from the end of the faults until nothing was left to do
 	Server = "server" // the target of a kill that is of no process
 )
@@ -42,6 +43,7 @@ type Record struct {
 	Position int64    `json:"position,omitempty"` // in the stream
 	Due      int64    `json:"due,omitempty"`      // of a timer
 	Target   string   `json:"target,omitempty"`
+	Off      int64    `json:"off,omitempty"` // by how much the server's clock is off, in microseconds
 	Note     string   `json:"note,omitempty"`
 }
 

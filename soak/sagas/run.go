@@ -33,6 +33,7 @@ type Options struct {
 	Timers    int           // a second, of each of these
 	Calm      bool          // the server is not killed
 	Flood     bool          // one saga has as many signals as it takes, and is cancelled
+	Clock     bool          // the server's clock jumps and is set right
 	Plant     *harness.Mutant
 	Program   string // of the processes, "" for this one
 	Out       string // the folder of the run, which is made
@@ -73,7 +74,7 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.crew.Stop(), r.recorder.Close()) }() // the end of a process is recorded
-	if r.postgres, err = server.NewPostgres(ctx, r.crew.Dir, "pg", nil); err != nil {
+	if r.postgres, err = server.NewPostgres(ctx, r.crew.Dir, "pg", &server.PostgresConfig{Clock: o.Clock}); err != nil {
 		return nil, err
 	}
 	if err := crew.NewDatabase(ctx, r.postgres, o.Plant, tables); err != nil {
@@ -91,6 +92,14 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 	}
 	if err := r.torment(ctx); err != nil {
 		return nil, err
+	}
+	if r.Clock { // it is right now, and need not be set any more
+		up := r.crashed()
+		err := r.postgres.RealClock(ctx)
+		up()
+		if err != nil {
+			return nil, err
+		}
 	}
 	if err := errors.Join(r.postgres.Start(ctx), r.postgres.Await(ctx)); err != nil {
 		return nil, err

@@ -1,11 +1,14 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // fakeClocks are where Debian has the library that fakes a clock. The one for threads, libfaketimeMT, reads
@@ -47,6 +50,34 @@ func (p *Postgres) writeClock(says string) error {
 		return err
 	}
 	return os.Rename(next, p.clock())
+}
+
+// RealClock kills the server and starts it with the clock of the machine.
+func (p *Postgres) RealClock(ctx context.Context) error {
+	p.mu.Lock()
+	p.env = nil
+	p.mu.Unlock()
+	return errors.Join(p.Kill(), p.Start(ctx))
+}
+
+// Crashes calls down whenever the server ends its connections, and what that returns once it answers again, until ctx ends. With a
+// clock that can be set it crashes now and then: the library allocates memory when PostgreSQL reads the time in a signal handler.
+func (p *Postgres) Crashes(ctx context.Context, down func() (up func())) error {
+	for {
+		if conn, err := pgx.Connect(ctx, p.URL("postgres")); err == nil {
+			_, _ = conn.WaitForNotification(ctx) // none comes
+			_ = conn.Close(context.WithoutCancel(ctx))
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		up := down()
+		whole := context.WithoutCancel(ctx)
+		if err := errors.Join(p.Start(whole), p.Await(whole)); err != nil {
+			return err
+		}
+		up()
+	}
 }
 
 // fakedClock returns the environment of a server whose clock can be set.

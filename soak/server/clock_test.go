@@ -1,6 +1,8 @@
 package server
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,6 +25,38 @@ func TestTheClockOfAServerJumpsAndBack(t *testing.T) {
 		require.NoError(t, conn.QueryRow(t.Context(), "select clock_timestamp()").Scan(&now))
 		require.WithinDuration(t, time.Now().Add(off), now, time.Minute)
 	}
+}
+
+// A crash is told when it is met, and again when the server answers.
+func TestACrashOfAServerIsTold(t *testing.T) {
+	keeper, _ := start(t)
+	p, err := NewPostgres(t.Context(), keeper.Dir(), "crashing", &PostgresConfig{Clock: true})
+	require.NoError(t, err)
+	require.NoError(t, p.SetClock(time.Hour))
+	ctx, cancel := context.WithCancel(t.Context())
+	told, done := make(chan string, 2), make(chan error)
+	go func() {
+		done <- p.Crashes(ctx, func() (up func()) {
+			told <- "down"
+			return func() { told <- "up" }
+		})
+	}()
+	watches := func() bool {
+		return slices.ContainsFunc(p.Backends(), func(b Backend) bool { return b.Kind == ClientBackend })
+	}
+	require.Eventually(t, watches, 20*time.Second, 10*time.Millisecond)
+
+	require.NoError(t, p.RealClock(t.Context()))
+	require.Equal(t, "down", <-told)
+	require.Equal(t, "up", <-told)
+	conn, err := pgx.Connect(t.Context(), p.URL("postgres"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
+	var now time.Time
+	require.NoError(t, conn.QueryRow(t.Context(), "select clock_timestamp()").Scan(&now))
+	require.WithinDuration(t, time.Now(), now, time.Minute)
+	cancel()
+	require.NoError(t, <-done)
 }
 
 func TestTheClockOfAServerStands(t *testing.T) {
