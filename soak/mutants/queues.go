@@ -158,6 +158,11 @@ func queued() []*Mutant {
 		), Scene: heated, Breaks: broken(queues.Reached)},
 		{Name: "company-is-blamed", Says: "the end of a session is a failure of each item that it had out", Plant: sql(
 			edit(take, "count(*) over (partition by x.session) = 1 as alone", "true as alone"),
+		), Scene: poisoned, Breaks: broken(queues.Failures)},
+		{Name: "company-is-kept", Says: "the same, and what was out when two sessions ended is delivered beside others", Plant: sql(
+			edit(take, "count(*) over (partition by x.session) = 1 as alone", "true as alone"),
+			edit(take, "after = case when x.ends > 0 and not y.dies then 0 end", "after = null"),
+			edit(take, "h.suspects or coalesce(bool_or(y.ends > 1), false)", "false"),
 		), Scene: poisoned, Breaks: broken(queues.Guilty)},
 		{Name: "ending-handler-lives", Says: "the context of a handler that waits for the answer to its completion outlives its session", Plant: code(
 			edit("internal/work", "if !alive || f.early != nil && slices.Contains(w.pending, f.early) {", "if false && slices.Contains(w.pending, f.early) {"),

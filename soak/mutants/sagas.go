@@ -12,11 +12,13 @@ import (
 type runners struct {
 	processes, customers, timers int
 	flood                        bool // of signals to one saga
+	clock                        bool // of the server, which jumps
 }
 
 var (
 	ran     = &Scene{Name: "runners", runners: &runners{processes: 3, customers: 40, timers: 50}}
 	flooded = &Scene{Name: "runners and a flood", runners: &runners{processes: 2, customers: 10, timers: 50, flood: true}}
+	shifted = &Scene{Name: "runners and jumps", runners: &runners{processes: 2, customers: 20, timers: 50, clock: true}}
 )
 
 // OfSagas reports whether runs of the scene are runs of package sagas.
@@ -29,7 +31,10 @@ const runTime = 10 * time.Second
 func (s *Scene) SagaOptions(m *Mutant, seed uint64, round int) sagas.Options {
 	o := sagas.Options{
 		Seed: seed + uint64(round), Duration: runTime << round, Drain: 2 * runTime, Runners: s.runners.processes, Customers: s.runners.customers,
-		Timers: s.runners.timers, Flood: s.runners.flood, Calm: true,
+		Timers: s.runners.timers, Flood: s.runners.flood, Clock: s.runners.clock, Calm: true,
+	}
+	if o.Clock {
+		o.Duration *= 2
 	}
 	if m != nil {
 		o.Plant = &m.Plant
@@ -88,6 +93,9 @@ func ofSagas() []*Mutant {
 			edit(in, "if l.own+len(events) > most && !isSuspended {", "if int(l.version)+1+len(all) > most && !isSuspended {"),
 			edit(in, "if l.suspended != nil { l.waits = true return nil } log := l.config.Logger", "log := l.config.Logger"),
 		), Scene: flooded, Breaks: broken(sagas.Story, sagas.Ended)},
+		{Name: "saga-clock-never-back", Says: "a saga waits for a time that was computed while the clock was ahead, for as long as it was", Plant: code(
+			edit(in, `if now == nil || l.ended != "" || l.next.IsZero() ||`, `if true || now == nil || l.ended != "" || l.next.IsZero() ||`),
+		), Scene: shifted, Breaks: broken(sagas.Ended, sagas.Heeded, sagas.Woken)},
 		{Name: "timer-early", Says: "a timer rings a fifth of a second early", Plant: sql(
 			edit("queue_take", "then dibs.queue_due(x.metadata) end as due", "then dibs.queue_due(x.metadata) - interval '0.2 s' end as due"),
 		), Scene: ran, Breaks: broken(sagas.Early)},

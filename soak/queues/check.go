@@ -178,6 +178,7 @@ type checker struct {
 	there    map[string]*Message // by id
 	byStream map[string]map[int64]*item
 	contacts map[int64][2]int64 // of a session: when the store last heard of it, and its lease
+	ended    map[ending]int     // how many items a session had when its end was met
 	pauses   []span
 	outages  []span
 	jumps    []jumped
@@ -187,6 +188,9 @@ type checker struct {
 	killed   int
 	others   int
 }
+
+// An ending is when the end of a session was met.
+type ending struct{ session, at int64 }
 
 // A jumped is the time for which the server's clock was off.
 type jumped struct {
@@ -208,7 +212,7 @@ func (s span) within(from, to int64) int64 { return max(0, min(s.to, to)-max(s.f
 // Check holds the histories and the store against each other.
 func Check(in *Inputs) *Verdict {
 	c := &checker{
-		Inputs: in, Verdict: &Verdict{}, items: map[int64]*item{}, byStream: map[string]map[int64]*item{}, contacts: map[int64][2]int64{},
+		Inputs: in, Verdict: &Verdict{}, items: map[int64]*item{}, byStream: map[string]map[int64]*item{}, contacts: map[int64][2]int64{}, ended: map[ending]int{},
 	}
 	c.gather()
 	c.inserted()
@@ -264,6 +268,9 @@ func (c *checker) gather() {
 				l.At = at
 				break
 			}
+		}
+		if l.What == "e" {
+			c.ended[ending{l.Session, l.At}]++
 		}
 		it := at(l.Position, "a line")
 		it.lines = append(it.lines, l)
@@ -617,7 +624,7 @@ func (c *checker) early(it *item, g *given) {
 
 // failures counts them by the lines.
 func (c *checker) failures(it *item) {
-	least, most := 0, 0 // an operator's redrive of a dead item has them count anew, and of another not
+	least, most, ends := 0, 0, 0 // an operator's redrive of a dead item has them count anew, and of another not
 	for version := 0; version <= len(it.lines); version++ {
 		for _, g := range it.given {
 			switch {
@@ -634,8 +641,11 @@ func (c *checker) failures(it *item) {
 		switch it.lines[version].What {
 		case "r", "x":
 			least, most = least+1, most+1
-		case "e": // a failure of an item that had the session alone, and of no other
-			most++
+		case "e": // a failure of an item that had the session alone, as are the ends before; and of no other
+			if l := it.lines[version]; c.ended[ending{l.Session, l.At}] == 1 {
+				most = max(most, ends) + 1
+			}
+			ends++
 		case "R":
 			least = 0
 		}

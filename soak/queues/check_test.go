@@ -345,6 +345,16 @@ var planted = []struct {
 		e := []End{{Position: 2, Kind: "c"}}
 		w.call("worker", 225, 4900, Record{Call: Handle, Ends: e}, Record{Answer: OK, Ends: e})
 	}},
+	{"the end of a session was a failure of each item that it had", []Rule{Failures}, func(w *world) {
+		w.line(3, 0, "e", 2000, 1)
+		w.Effects = nil
+		w.Calls = slices.DeleteFunc(w.Calls, func(c *Call) bool {
+			return c.Call == Finish || c.Call == Take && len(c.Ends) > 0 && c.Ends[0].Position == 3
+		})
+		w.give(2, 2010, 3, 1, 0)
+		w.end(2, 2200, 3, 1, "c", "d")
+		w.Head.Taken, w.Head.Returned = 7, 3
+	}},
 	{"an item is dead beside one that killed its process", []Rule{Guilty}, func(w *world) {
 		w.Messages[4].N = poison
 		for _, l := range w.Lines {

@@ -6,18 +6,19 @@
 // Each process writes down what it asks the store for, before, and what it was told, after. The histories are of the
 // calls of the store: what each take was given, under which session and version, and what it was told of each
 // delivery that it ended. In the end the messages, the rows of the queue, its logs and counts, and the rows that
-// handlers wrote in transactions with their completions, and callers with the items that they staged, are written down too. [Check] holds all of it together by
-// these rules, and knows nothing of how a queue works:
+// handlers wrote in transactions with their completions, and callers with the items that they staged, are written down
+// too. [Check] holds all of it together by these rules, and knows nothing of how a queue works:
 //
 //   - [Nothing]: an item is finished, or dead, or was cancelled or dropped, and what was inserted is there;
 //   - [Twice]: an item is completed under one version, and its effect is there once;
 //   - [Fenced]: a position and version is given once;
 //   - [After]: nothing is given after its completion;
 //   - [Order]: of a key, nothing is given before the item before it has ended;
+//   - [Effects]: a row that is written with a completion is there if and only if that is accepted;
 //   - [Late]: a completion whose delivery had ended otherwise is refused;
 //   - [Met]: in the end no dead process has an item, and the end of a session is met in time;
 //   - [Early]: nothing is given before its time, nor while the queue is paused;
-//   - [Failures]: failures are counted, and an item with the most is dead;
+//   - [Failures]: failures are counted, but ends of a session that had others out; and an item with the most is dead;
 //   - [Lines]: deliveries minus items are the lines of the logs, and the counts of the head are those of the lines;
 //   - [Trimmed]: nothing was removed whose item was open;
 //   - [Staged]: an item that was staged is there once, with its content, if and only if the row is that was written in
