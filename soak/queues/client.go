@@ -128,7 +128,7 @@ func runProcess(t *task) error {
 		case Poison:
 			insert = (*hand).poisons
 		case HotKey:
-			insert = (*hand).heats
+			insert, t.Workers = (*hand).heats, 1
 		}
 		for i := range t.Workers {
 			all.Go(func() { insert(p.hand(i), inserting) })
