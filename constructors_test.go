@@ -18,6 +18,7 @@ import (
 var withoutError = map[string]string{
 	"entity.NewProjection":                   "it takes no argument; On keeps mistakes, and entity.New returns them",
 	"handler.New":                            "it takes no argument; the functions that register keep mistakes, and consumer.New returns them",
+	"handler.NewHandler":                     "its error is an argument; Register keeps it, and consumer.New returns it",
 	"messagestore.NewInvalidError":           "its result is an error",
 	"messagestore/memory.New":                "it takes no argument",
 	"messagestore/memory.NewWithClock":       "it refuses nothing: a clock that is nil is time.Now",

@@ -161,12 +161,12 @@ var mistakes = []struct {
 		}},
 		{"`Copy` or `Inline` without a reserver", func(*testing.T) error {
 			mux := handler.New()
-			handler.On(mux, reservation.Copy(nil, key, nothing))
+			handler.Register(mux, reservation.Copy(nil, key, nothing))
 			return mux.Validate()
 		}},
 		{"`Copy` or `Inline` without a key", func(*testing.T) error {
 			mux := handler.New()
-			handler.On(mux, reservation.Copy(must.New(reservation.New(newStore(), "seats", nil)), nil, nothing))
+			handler.Register(mux, reservation.Copy(must.New(reservation.New(newStore(), "seats", nil)), nil, nothing))
 			return mux.Validate()
 		}},
 		{"a consumer without a handler", func(*testing.T) error {
@@ -290,7 +290,7 @@ var mistakes = []struct {
 			store, n := newStore(), 0
 			mux := handler.New()
 			once := must.New(reservation.New(store, "seats", nil))
-			handler.On(mux, reservation.Inline(once, key, func(_ context.Context, m handler.Message[hold]) ([]messagestore.StreamWrite, error) {
+			handler.Register(mux, reservation.Inline(once, key, func(_ context.Context, m handler.Message[hold]) ([]messagestore.StreamWrite, error) {
 				if n++; n > 20 {
 					return nil, nil
 				}
@@ -325,7 +325,7 @@ var mistakes = []struct {
 		{"a reserver over another store than that of the consumer, when it starts", func(t *testing.T) error {
 			t.Helper()
 			mux := handler.New()
-			handler.On(mux, reservation.Copy(must.New(reservation.New(newStore(), "seats", nil)), key, nothing))
+			handler.Register(mux, reservation.Copy(must.New(reservation.New(newStore(), "seats", nil)), key, nothing))
 			return text(logged(t, newStore(), commands, mux, nil))
 		}},
 		{"two reservers of one name in two consumers", func(t *testing.T) error {
@@ -334,7 +334,7 @@ var mistakes = []struct {
 			write(t, store, "seat:command-1", hold{"k1"})
 			for _, name := range []string{"seats", "mailer"} {
 				mux := handler.New()
-				handler.On(mux, reservation.Copy(must.New(reservation.New(store, "shared", nil)), key, nothing))
+				handler.Register(mux, reservation.Copy(must.New(reservation.New(store, "shared", nil)), key, nothing))
 				if err := must.New(consumer.New(store, commands, name, mux, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()); err != nil {
 					return err
 				}
@@ -345,7 +345,7 @@ var mistakes = []struct {
 			t.Helper()
 			store, mux := newStore(), handler.New()
 			write(t, store, "seat:command-1", hold{"k1"})
-			handler.On(mux, reservation.Copy(must.New(reservation.New(store, "seats", nil)), key, nothing))
+			handler.Register(mux, reservation.Copy(must.New(reservation.New(store, "seats", nil)), key, nothing))
 			return text(logged(t, store, commands, mux, nil))
 		}},
 		{"one reserver in two consumers", func(t *testing.T) error {
@@ -355,7 +355,7 @@ var mistakes = []struct {
 			write(t, store, "seat:command-1", hold{"k1"})
 			for _, name := range []string{"seats", "mailer"} {
 				mux := handler.New()
-				handler.On(mux, reservation.Copy(once, key, nothing))
+				handler.Register(mux, reservation.Copy(once, key, nothing))
 				if err := must.New(consumer.New(store, commands, name, mux, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()); err != nil {
 					return err
 				}
@@ -365,7 +365,7 @@ var mistakes = []struct {
 		{"an empty key", func(t *testing.T) error {
 			t.Helper()
 			store, mux := newStore(), handler.New()
-			handler.On(mux, reservation.Copy(must.New(reservation.New(store, "seats", nil)), key, nothing))
+			handler.Register(mux, reservation.Copy(must.New(reservation.New(store, "seats", nil)), key, nothing))
 			write(t, store, "seat:command-1", hold{})
 			return text(logged(t, store, commands, mux, nil))
 		}},

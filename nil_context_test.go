@@ -69,8 +69,8 @@ var theFunctions = map[string]any{
 	"entity.Ignore":                  entity.Ignore[hold, int],
 	"handler.New":                    handler.New,
 	"handler.On":                     handler.On[hold],
-	"handler.Invalid":                handler.Invalid[hold],
-	"handler.Checked":                handler.Checked[hold],
+	"handler.NewHandler":             handler.NewHandler[hold],
+	"handler.Register":               handler.Register[hold],
 	"handler.Log":                    handler.Log,
 	"handler.Timeout":                handler.Timeout,
 	"handler.Park":                   handler.Park,
@@ -165,6 +165,7 @@ var theFunctions = map[string]any{
 // tellsByPanic are the functions that have no other way to tell that something is nil, each with the beginning of its words.
 var tellsByPanic = map[string]string{
 	"handler.On":                "handler: ",
+	"handler.Register":          "handler: ",
 	"entity.On":                 "entity: ",
 	"entity.OnMessage":          "entity: ",
 	"entity.Ignore":             "entity: ",
@@ -286,6 +287,7 @@ func TestNilContextsAndZeroValuesAreRefused(t *testing.T) {
 		"Target":     operate.Consumer(store, commands, "seats"),
 		"Entities":   must.New(entity.New(store, seats, rooms, nil)),
 		"Mux":        mux,
+		"Handler":    handler.NewHandler(func(context.Context, handler.Message[hold]) error { return nil }, nil, nil),
 		"Relay":      must.New(outbox.New(store, seats, "mail", noSink{}, &outbox.Config{Logger: logger.Silent()})),
 		"Reserver":   reserver,
 		"Manager":    intents,

@@ -156,7 +156,7 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 			mux := handler.New()
 			once := must.New(reservation.New(store, "seats", nil))
 			key := func(held) string { breaks(); return "1" }
-			handler.On(mux, reservation.Inline(once, key, func(context.Context, handler.Message[held]) ([]messagestore.StreamWrite, error) {
+			handler.Register(mux, reservation.Inline(once, key, func(context.Context, handler.Message[held]) ([]messagestore.StreamWrite, error) {
 				return nil, nil
 			}))
 			return handled(store, log, mux)

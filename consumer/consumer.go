@@ -32,12 +32,12 @@ import (
 // told to stop, the context is cancelled after [Config.Grace]; an error that comes then
 // does not count.
 //
-// A handler with a method Validate() error is validated by [New], and when Run or CatchUp begins. One with a method
-// Types() []string tells the message types that it knows: see [Config.OnlyKnown]. One with a method
-// Checks() []func(context.Context, *messagestore.Message) error, as a handler.Mux has it, is checked when Run or
-// CatchUp begins. A handler that wraps another passes these methods on.
-//
 // A handler.Mux is one, and so is a handler.HandlerFunc, a function for messages of every type.
+//
+// A consumer asks a mux for more than Handle, so what wraps a mux is given to its method Use. [New]
+// calls Validate() error, and so do Run and CatchUp when they begin. They make the Checks()
+// []func(context.Context, *messagestore.Message) error. Types() []string tells the message types
+// that the handler knows, for [Config.OnlyKnown]. Any handler may have these methods.
 type Handler interface {
 	Handle(ctx context.Context, m *messagestore.Message) error
 }

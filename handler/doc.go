@@ -11,6 +11,14 @@
 // A message in an older form of a type, under another name or with other fields, reaches the
 // function of the present type if the form is registered beside it: see package upcast.
 //
+// Packages that make a function out of others, such as reservation and saga, return a [Handler],
+// which [Register] registers:
+//
+//	handler.Register(mux, reservation.Inline(once, Deposit.Key, accounts.deposit))
+//
+// [Handler.Wrap] puts a wrapper around one of them, and [Mux.Use] a middleware around all. Both keep
+// what a consumer asks the mux for when it starts.
+//
 // # Mistakes
 //
 // A mistake in the registration, such as one type registered twice, does not

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/reservation"
 )
 
 type Deposit struct {
@@ -56,6 +58,49 @@ func ExampleOn() {
 	// Output:
 	// deposit 10 from account:command-123
 	// handle Deposit account:command-123@1: an amount is more than 0
+}
+
+// audited wraps a function for messages of any type.
+func audited[T messagestore.Body](next handler.Func[T]) handler.Func[T] {
+	return func(ctx context.Context, m handler.Message[T]) error {
+		err := next(ctx, m)
+		fmt.Println(m.Message, "error:", err)
+		return err
+	}
+}
+
+func ExampleHandler_Wrap() {
+	ctx := context.Background()
+	store, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = store.Write(ctx, "account:command-123", messagestore.NoStream, Deposit{10})
+	if err != nil {
+		fmt.Println(err)
+	}
+
+	once, err := reservation.New(store, "accounts", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	deposit := reservation.Inline(once, reservation.ContentKey[Deposit],
+		func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) { return nil, nil })
+	mux := handler.New()
+	handler.Register(mux, deposit.Wrap(audited))
+
+	accounts, err := consumer.New(store, "account:command", "accounts", mux, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := accounts.CatchUp(ctx); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// Deposit account:command-123@0 error: <nil>
 }
 
 func ExampleMux_Validate() {

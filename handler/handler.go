@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,7 +41,7 @@ type Mux struct {
 	routes     map[string]HandlerFunc // not written to once sealed
 	middleware []Middleware
 	mistakes   []error
-	checks     []func(context.Context, *messagestore.Message) error // of the functions
+	checks     []func(context.Context, *messagestore.Message) error
 	ignore     bool
 	sealed     bool
 
@@ -80,46 +79,7 @@ func (mux *Mux) IgnoreUnknown() {
 //
 // On panics if mux is nil.
 func On[T messagestore.Body](mux *Mux, f Func[T], older ...upcast.Form[T]) {
-	if mux == nil {
-		panic("handler: On of a nil Mux")
-	}
-	forms, err := upcast.Forms(older...)
-	wrong := invalidity(f)
-
-	mux.mu.Lock()
-	defer mux.mu.Unlock()
-	if err != nil {
-		mux.mistake(unregistered(reflect.TypeFor[T]().String(), err))
-		return
-	}
-	if check := checkOf(f); check != nil {
-		mux.checks = append(mux.checks, check)
-	}
-	for i, form := range forms {
-		name := form.Type()
-		switch {
-		case i > 0 && (f == nil || wrong != nil): // it is told once
-		case f == nil:
-			mux.mistake(invalid(name, "its function is nil"))
-		case wrong != nil:
-			mux.mistake(invalid(name, wrong.Error()))
-		case mux.sealed:
-			mux.mistake(invalid(name, "it is registered after the mux was used"))
-		case mux.routes[name] != nil:
-			mux.mistake(invalid(name, "the type is registered twice"))
-		default:
-			if mux.routes == nil {
-				mux.routes = map[string]HandlerFunc{}
-			}
-			mux.routes[name] = func(ctx context.Context, m *messagestore.Message) error {
-				body, err := form.Decode(m)
-				if err != nil {
-					return &DecodeError{GoType: form.GoType(), Cause: err}
-				}
-				return f(ctx, Message[T]{body, m})
-			}
-		}
-	}
+	Register(mux, Handler[T]{f: f}, older...)
 }
 
 // mistake keeps err. The caller holds mux.mu.
@@ -154,9 +114,9 @@ func (mux *Mux) Types() []string {
 	return types
 }
 
-// Checks returns the checks of functions that packages of reservations have made. A consumer makes them when
-// it starts: each with a message of its own, which its store has. The error says that the function is not for
-// that consumer.
+// Checks returns the checks of each [Handler] that is registered. A consumer makes them when it
+// starts: each with a message of its own, which its store has. The error says that the function is
+// not for that consumer.
 func (mux *Mux) Checks() []func(ctx context.Context, m *messagestore.Message) error {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()
@@ -186,10 +146,7 @@ func (mux *Mux) Handle(ctx context.Context, m *messagestore.Message) error {
 	if mux.wrong.Load() {
 		return fmt.Errorf("handle %s: %w", m, mux.Validate())
 	}
-	if mux.routes[m.Type] == nil {
-		if !mux.ignore {
-			return fmt.Errorf("handle %s: %w", m, ErrUnknownType)
-		}
+	if mux.ignore && mux.routes[m.Type] == nil {
 		mux.ignored.Add(1)
 		return nil
 	}
@@ -208,7 +165,10 @@ func (mux *Mux) build() {
 		mux.wrong.Store(true)
 	}
 	chain := func(ctx context.Context, m *messagestore.Message) error {
-		return mux.routes[m.Type](ctx, m)
+		if route := mux.routes[m.Type]; route != nil {
+			return route(ctx, m)
+		}
+		return ErrUnknownType
 	}
 	for _, wrap := range slices.Backward(mux.middleware) {
 		next, err := wrapped(wrap, chain)

@@ -11,12 +11,13 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Middleware wraps the handling of every message that has a function.
+// A Middleware wraps the handling of every message but those that the mux ignores. A wrapper around
+// the mux itself would hide its types, its checks and its mistakes from a consumer.
 type Middleware func(next HandlerFunc) HandlerFunc
 
-// Use puts middleware around all functions of the mux, whether registered before or after. The
-// first is the outermost. A nil middleware is a mistake, and so is a call of Use after the mux was
-// used.
+// Use puts middleware around all functions of the mux, whether registered before or after, and
+// around the error for a message of a type that has none. The first is the outermost. A nil
+// middleware is a mistake, and so is a call of Use after the mux was used.
 func (mux *Mux) Use(middleware ...Middleware) {
 	mux.mu.Lock()
 	defer mux.mu.Unlock()

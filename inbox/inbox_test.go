@@ -455,7 +455,7 @@ func TestAMissingPartOfTransactIsAMistakeOfTheMux(t *testing.T) {
 		return nil, nil
 	}
 	key := func(d Deposit) string { return d.Key }
-	for want, f := range map[string]handler.Func[Deposit]{
+	for want, f := range map[string]handler.Handler[Deposit]{
 		"store: it is nil":                             reservation.Transact[context.Context](nil, over, key, work),
 		"reserver: it is nil":                          reservation.Transact(txs, nil, key, work),
 		"reserver: it is over another store than the ": reservation.Transact(txs, elsewhere, key, work),
@@ -463,7 +463,7 @@ func TestAMissingPartOfTransactIsAMistakeOfTheMux(t *testing.T) {
 		"function: it is nil":                          reservation.Transact[context.Context, Deposit](txs, over, key, nil),
 	} {
 		mux := handler.New()
-		handler.On(mux, f)
+		handler.Register(mux, f)
 		require.ErrorContains(t, mux.Validate(), "invalid Transact's "+want)
 	}
 }

@@ -206,7 +206,7 @@ func newDesk[Tx any](
 	}
 	d.handle = func(once *reservation.Reserver, work func(m handler.Message[Deposit]) (doneWith, error)) *handler.Mux {
 		mux := handler.New()
-		handler.On(mux, reservation.Transact(txs, once, func(d Deposit) string { return d.Key },
+		handler.Register(mux, reservation.Transact(txs, once, func(d Deposit) string { return d.Key },
 			func(ctx context.Context, tx Tx, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 				if err := insert(ctx, tx, m.Body.Key); err != nil {
 					return nil, err

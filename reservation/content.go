@@ -37,7 +37,7 @@ type Contenter interface {
 // content as JSON, or the part that its [Contenter] chooses. Equal commands have equal
 // keys. It is itself a function for [Copy] and [Inline]:
 //
-//	handler.On(mux, reservation.Copy(once, reservation.ContentKey[Deposit], accounts.deposit))
+//	handler.Register(mux, reservation.Copy(once, reservation.ContentKey[Deposit], accounts.deposit))
 //
 // A body that does not encode, such as nil, or whose content is empty, has the key "", which is
 // refused.

@@ -133,7 +133,7 @@ func refusesContent[T messagestore.Body](t *testing.T, body T, content string) {
 	r := newReserver(t, store, nil)
 	source := send(t, store, command, body)
 	key := func(T) string { return "AAA" }
-	for name, f := range map[string]handler.Func[T]{
+	for name, f := range map[string]handler.Handler[T]{
 		"copy": reservation.Copy(r, key, counting[T](new([]string))),
 		"inline": reservation.Inline(r, key, func(context.Context, handler.Message[T]) ([]messagestore.StreamWrite, error) {
 			return nil, nil
@@ -143,7 +143,7 @@ func refusesContent[T messagestore.Body](t *testing.T, body T, content string) {
 		}),
 	} {
 		mux := handler.New()
-		handler.On(mux, f)
+		handler.Register(mux, f)
 
 		err := mux.Handle(t.Context(), source)
 
@@ -166,7 +166,7 @@ func TestABodyWithNothingInItIsACommand(t *testing.T) {
 	var handled []string
 	store := newStore()
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(newReserver(t, store, nil), reservation.ContentKey[closing], counting[closing](&handled)))
+	handler.Register(mux, reservation.Copy(newReserver(t, store, nil), reservation.ContentKey[closing], counting[closing](&handled)))
 	send(t, store, command, closing{})
 	send(t, store, command, closing{})
 
@@ -178,11 +178,11 @@ func TestABodyWithNothingInItIsACommand(t *testing.T) {
 // A command in an older form is compared by the content that its body in the present form chooses.
 func TestACommandInAnOlderFormIsComparedByItsContent(t *testing.T) {
 	t.Parallel()
-	for name, f := range map[string]func(*reservation.Reserver, *[]string) handler.Func[Transfer]{
-		"Copy": func(r *reservation.Reserver, handled *[]string) handler.Func[Transfer] {
+	for name, f := range map[string]func(*reservation.Reserver, *[]string) handler.Handler[Transfer]{
+		"Copy": func(r *reservation.Reserver, handled *[]string) handler.Handler[Transfer] {
 			return reservation.Copy(r, Transfer.Key, counting[Transfer](handled))
 		},
-		"Inline": func(r *reservation.Reserver, handled *[]string) handler.Func[Transfer] {
+		"Inline": func(r *reservation.Reserver, handled *[]string) handler.Handler[Transfer] {
 			return reservation.Inline(r, Transfer.Key, func(_ context.Context, m handler.Message[Transfer]) ([]messagestore.StreamWrite, error) {
 				*handled = append(*handled, m.String())
 				return nil, nil
@@ -195,7 +195,7 @@ func TestACommandInAnOlderFormIsComparedByItsContent(t *testing.T) {
 			var handled []string
 			store := newStore()
 			mux := handler.New()
-			handler.On(mux, f(newReserver(t, store, &reservation.Config{OnOutcome: told.on}), &handled),
+			handler.Register(mux, f(newReserver(t, store, &reservation.Config{OnOutcome: told.on}), &handled),
 				upcast.From(func(old Payout) Transfer { return Transfer{To: old.Whom, Amount: old.Sum, SentAt: old.SentAt} }))
 			send(t, store, command, Payout{"Ann", 10, "Monday"})
 			send(t, store, command, Payout{"Ann", 10, "Tuesday"})

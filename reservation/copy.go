@@ -9,7 +9,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Copy returns a function that handles each key's command once, with next.
+// Copy returns a handler that handles each key's command once, with next.
 //
 // A command is copied to the stream of its key: a reserver named "accounts" copies a
 // command with key AAA in "account:command-123" to "account:command+reservation+accounts-123+AAA".
@@ -29,11 +29,9 @@ import (
 // in the order of the commands that have no copy.
 //
 // A message among the copies that is none is parked, with a [*NoReservationError].
-func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Func[T]) handler.Func[T] {
-	if err := missing("Copy", r, key == nil, "function", next == nil); err != nil {
-		return handler.Invalid[T](err) // a mistake that the mux reports
-	}
-	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
+func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Func[T]) handler.Handler[T] {
+	err := missing("Copy", r, key == nil, "function", next == nil) // a mistake that the mux reports
+	return handler.NewHandler(func(ctx context.Context, m handler.Message[T]) error {
 		if err := r.serves(ctx, m.Message); err != nil {
 			return err
 		}
@@ -57,7 +55,7 @@ func Copy[T messagestore.Body](r *Reserver, key func(T) string, next handler.Fun
 		}
 		r.readBy(ctx, c.stream.Category())
 		return result.Err()
-	}, r.Check)
+	}, r.check, err)
 }
 
 // missing returns which argument of a function that makes handlers is nil or wrong, or nil.

@@ -31,7 +31,7 @@ func TestACommandThatIsIssuedAgainIsHandledOnce(t *testing.T) {
 	store := newStore()
 	r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](&handled)))
+	handler.Register(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](&handled)))
 	for range 3 {
 		send(t, store, command, Deposit{"AAA", 10})
 	}
@@ -51,7 +51,7 @@ func TestACommandWithAReusedKeyIsParked(t *testing.T) {
 	store := newStore()
 	r := newReserver(t, store, nil)
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](&handled)))
+	handler.Register(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](&handled)))
 	send(t, store, command, Deposit{"AAA", 10})
 	loser := send(t, store, command, Deposit{"AAA", 11})
 	send(t, store, command, Deposit{"BBB", 12})
@@ -74,7 +74,7 @@ func TestAReusedKeyIsATypedError(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, counting[Deposit](new([]string))))
+	handler.Register(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, counting[Deposit](new([]string))))
 	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 10})))
 
 	err := mux.Handle(t.Context(), send(t, store, command, Deposit{"AAA", 11}))
@@ -93,7 +93,7 @@ func TestAnEmptyKeyStopsAndLosesNothing(t *testing.T) {
 	var handled []string
 	store := newStore()
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, counting[Deposit](&handled)))
+	handler.Register(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, counting[Deposit](&handled)))
 	m := send(t, store, command, Deposit{"", 10})
 
 	err := mux.Handle(t.Context(), m)
@@ -109,7 +109,7 @@ func TestAKeyFunctionThatPanicsIsAnErrorThatNamesTheMessage(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(newReserver(t, store, nil), func(Deposit) string { panic("no key") }, counting[Deposit](new([]string))))
+	handler.Register(mux, reservation.Copy(newReserver(t, store, nil), func(Deposit) string { panic("no key") }, counting[Deposit](new([]string))))
 
 	send(t, store, command, Deposit{"AAA", 10})
 
@@ -125,7 +125,7 @@ func TestWhatDoesNotCountOfAPointerDoesNotMakeAKeyReused(t *testing.T) {
 	store := newStore()
 	r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(r, (*Remittance).Key, counting[*Remittance](new([]string))))
+	handler.Register(mux, reservation.Copy(r, (*Remittance).Key, counting[*Remittance](new([]string))))
 
 	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, &Remittance{"Bob", 10, "09:00"})))
 	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, &Remittance{"Bob", 10, "09:01"})))
@@ -140,7 +140,7 @@ func TestWhatDoesNotCountDoesNotMakeAKeyReused(t *testing.T) {
 	store := newStore()
 	r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(r, Transfer.Key, counting[Transfer](new([]string))))
+	handler.Register(mux, reservation.Copy(r, Transfer.Key, counting[Transfer](new([]string))))
 
 	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Transfer{"Bob", 10, "09:00"})))
 	require.NoError(t, mux.Handle(t.Context(), send(t, store, command, Transfer{"Bob", 10, "09:01"})))
@@ -190,7 +190,7 @@ func TestAMarkAloneDoesNotMakeACopy(t *testing.T) {
 			var handled []string
 			store := newStore()
 			mux := handler.New()
-			handler.On(mux, reservation.Copy(newReserver(t, store, &reservation.Config{OnOutcome: told.on}), Deposit.Key, counting[Deposit](&handled)))
+			handler.Register(mux, reservation.Copy(newReserver(t, store, &reservation.Config{OnOutcome: told.on}), Deposit.Key, counting[Deposit](&handled)))
 			m := forge(store)
 
 			err := mux.Handle(t.Context(), m)
@@ -207,7 +207,7 @@ func TestTheMarkDoesNotPassToWhatFollows(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
+	handler.Register(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
 		_, err := store.Write(ctx, "account-123", messagestore.AnyVersion, messagestore.Follow(m.Message, Deposited{m.Body.Amount}))
 		return err
 	}))
@@ -225,7 +225,7 @@ func TestAMissingPartIsAMistakeOfTheMux(t *testing.T) {
 	r := newReserver(t, newStore(), nil)
 	next := counting[Deposit](new([]string))
 	start := func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) { return "", nil }
-	for want, f := range map[string]handler.Func[Deposit]{
+	for want, f := range map[string]handler.Handler[Deposit]{
 		"Copy's reserver: it is nil":                                reservation.Copy(nil, Deposit.Key, next),
 		"Copy's key: it is nil":                                     reservation.Copy(r, nil, next),
 		"Copy's function: it is nil":                                reservation.Copy(r, Deposit.Key, nil),
@@ -237,23 +237,23 @@ func TestAMissingPartIsAMistakeOfTheMux(t *testing.T) {
 		"Inline's function: it is nil":                              reservation.Inline(r, Deposit.Key, nil),
 	} {
 		mux := handler.New()
-		handler.On(mux, f)
+		handler.Register(mux, f)
 		require.EqualError(t, mux.Validate(), `invalid registration "Deposit": invalid `+want)
-		require.ErrorContains(t, f(t.Context(), handler.Message[Deposit]{}), "it is nil")
+		require.ErrorContains(t, f.Handle(t.Context(), handler.Message[Deposit]{}), "it is nil")
 	}
 }
 
 // A reserver over another store would reserve where the consumer's store does not see it.
 func TestAReserverOverAnotherStoreThanTheConsumersIsRefused(t *testing.T) {
 	t.Parallel()
-	for name, f := range map[string]func(r *reservation.Reserver) handler.Func[Deposit]{
-		"Copy": func(r *reservation.Reserver) handler.Func[Deposit] {
+	for name, f := range map[string]func(r *reservation.Reserver) handler.Handler[Deposit]{
+		"Copy": func(r *reservation.Reserver) handler.Handler[Deposit] {
 			return reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string)))
 		},
-		"Inline": func(r *reservation.Reserver) handler.Func[Deposit] {
+		"Inline": func(r *reservation.Reserver) handler.Handler[Deposit] {
 			return reservation.Inline(r, Deposit.Key, noWrites)
 		},
-		"Initiate": func(r *reservation.Reserver) handler.Func[Deposit] {
+		"Initiate": func(r *reservation.Reserver) handler.Handler[Deposit] {
 			return reservation.Initiate(r, func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
 				return "accountTransaction-1", Deposited{1}
 			})
@@ -261,7 +261,7 @@ func TestAReserverOverAnotherStoreThanTheConsumersIsRefused(t *testing.T) {
 	} {
 		store, other := newStore(), newStore()
 		mux := handler.New()
-		handler.On(mux, f(newReserver(t, other, nil)))
+		handler.Register(mux, f(newReserver(t, other, nil)))
 		m := send(t, store, command, Deposit{"AAA", 10})
 
 		err := mux.Handle(handling.With(t.Context(), &handling.Delivery{Consumer: "accounts"}), m)
@@ -279,7 +279,7 @@ func TestTwoConsumersShareTheMuxOfACategoryOfItsOwn(t *testing.T) {
 	store := newStore()
 	r := newReserver(t, store, nil)
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](&handled)))
+	handler.Register(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](&handled)))
 	for range 3 {
 		send(t, store, command, Deposit{"AAA", 10})
 	}

@@ -3,7 +3,7 @@
 //
 //	once, err := reservation.New(store, "accounts", nil)
 //	...
-//	handler.On(mux, reservation.Copy(once, Deposit.Key, accounts.deposit))
+//	handler.Register(mux, reservation.Copy(once, Deposit.Key, accounts.deposit))
 //
 // The sender gives every copy of a command the same idempotence key. A reservation
 // is an initial write to a stream named after that key: of any number of copies,

@@ -29,7 +29,7 @@ type receipt struct {
 // answering deposits, and answers with a receipt.
 func answering(r *reservation.Reserver) *handler.Mux {
 	mux := handler.New()
-	handler.On(mux, reservation.Inline(r, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+	handler.Register(mux, reservation.Inline(r, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 		deposited := messagestore.Follow(m.Message, Deposited{m.Body.Amount})
 		return []messagestore.StreamWrite{
 			messagestore.To(messagestore.Category("account").Stream(m.Stream.CardinalID()), messagestore.AnyVersion, deposited),

@@ -150,7 +150,7 @@ func ExampleCopy() {
 	}
 
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(once, Deposit.Key, deposit))
+	handler.Register(mux, reservation.Copy(once, Deposit.Key, deposit))
 	issue(ctx, store, 3, Deposit{"AAA", 10})
 	// A service runs both consumers with Run, each in a goroutine.
 	for _, category := range []messagestore.Category{once.Category(commands), commands, once.Category(commands)} {
@@ -175,7 +175,7 @@ func ExampleInitiate() {
 	}
 
 	mux := handler.New()
-	handler.On(mux, reservation.Initiate(once, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
+	handler.Register(mux, reservation.Initiate(once, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
 		return transaction.Stream(m.Stream.CardinalID()).With(m.Body.DepositID), Initiated{Amount: m.Body.Amount}
 	}))
 	issue(ctx, store, 3, Deposit{"AAA", 10})
@@ -209,7 +209,7 @@ func ExampleInline() {
 	}
 
 	mux := handler.New()
-	handler.On(mux, reservation.Inline(once, Deposit.Key, deposit))
+	handler.Register(mux, reservation.Inline(once, Deposit.Key, deposit))
 	issue(ctx, store, 3, Deposit{"AAA", 10})
 	issue(ctx, store, 1, Deposit{"BBB", 5})
 	consume(ctx, store, mux)

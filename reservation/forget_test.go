@@ -229,7 +229,7 @@ func TestACopyThatWasNotDeliveredIsNotForgotten(t *testing.T) {
 		k.age(t, 10*keyLife)
 		require.Zero(t, k.forget(t), "nobody has delivered a copy")
 
-		failing := muxOf(func(context.Context, handler.Message[Deposit]) error { return errors.New("boom") })
+		failing := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("boom") })
 		require.Error(t, must.New(consumer.New(k.Store, reservedAt, "accounts", failing, &consumer.Config{
 			Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}},
 		})).CatchUp(t.Context()))

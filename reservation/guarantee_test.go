@@ -134,8 +134,8 @@ func TestOneOfManyAttemptsReserves(t *testing.T) {
 // way.
 func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 	t.Parallel()
-	for name, build := range map[string]func(t *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit]{
-		"copy, with an id": func(_ *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
+	for name, build := range map[string]func(t *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Handler[Deposit]{
+		"copy, with an id": func(_ *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Handler[Deposit] {
 			return reservation.Copy(r, Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
 				_, err := store.Write(ctx, messagestore.StreamName("account-"+m.Stream.CardinalID()), messagestore.AnyVersion, messagestore.Envelope{
 					ID: reservation.DeriveID(m.Message, "deposited"), Body: Deposited{m.Body.Amount},
@@ -143,7 +143,7 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 				return err
 			})
 		},
-		"copy, with a look at the entity": func(_ *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
+		"copy, with a look at the entity": func(_ *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Handler[Deposit] {
 			return reservation.Copy(r, Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
 				stream, version := messagestore.StreamName("account-"+m.Stream.CardinalID()), messagestore.NoStream
 				for event, err := range store.ReadStream(ctx, stream, 0) {
@@ -159,7 +159,7 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 				return err
 			})
 		},
-		"inline": func(t *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
+		"inline": func(t *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Handler[Deposit] {
 			t.Helper()
 			return reservation.Inline(r, Deposit.Key, depositing(store))
 		},
@@ -180,7 +180,7 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 					return works
 				}})
 				mux := handler.New()
-				handler.On(mux, build(t, broken, newReserver(t, broken, nil)))
+				handler.Register(mux, build(t, broken, newReserver(t, broken, nil)))
 				for range issues {
 					for key := range keys {
 						send(t, plain, commands.Stream(fmt.Sprint(key%accounts)), Deposit{fmt.Sprint("k", key), 10})
@@ -238,7 +238,7 @@ func TestOfTwoDifferentCommandsWithOneKeyNoneIsLost(t *testing.T) {
 		var mu sync.Mutex
 		var handled, reused []int
 		mux := handler.New()
-		handler.On(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) error {
+		handler.Register(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) error {
 			mu.Lock()
 			defer mu.Unlock()
 			handled = append(handled, m.Body.Amount)

@@ -10,11 +10,11 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Initiate returns a function that answers each command with the first message of another stream,
+// Initiate returns a handler that answers each command with the first message of another stream,
 // which start names and makes. The stream's identifier is the command's key, so the sender chose
 // it:
 //
-//	handler.On(mux, reservation.Initiate(once, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
+//	handler.Register(mux, reservation.Initiate(once, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
 //		return transaction.Stream(m.Body.AccountID).With(m.Body.DepositID), Initiated{Amount: m.Body.Amount}
 //	}))
 //
@@ -25,11 +25,9 @@ import (
 //
 // A started stream in the category of the command would be consumed by the same
 // consumer: that matches [messagestore.ErrInvalid].
-func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (messagestore.StreamName, messagestore.Body)) handler.Func[T] {
-	if err := missing("Initiate", r, false, "function", start == nil); err != nil {
-		return handler.Invalid[T](err) // a mistake that the mux reports
-	}
-	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
+func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (messagestore.StreamName, messagestore.Body)) handler.Handler[T] {
+	err := missing("Initiate", r, false, "function", start == nil) // a mistake that the mux reports
+	return handler.NewHandler(func(ctx context.Context, m handler.Message[T]) error {
 		if err := r.serves(ctx, m.Message); err != nil {
 			return err
 		}
@@ -43,7 +41,7 @@ func Initiate[T messagestore.Body](r *Reserver, start func(handler.Message[T]) (
 			return err
 		}
 		return result.Err()
-	}, r.Check)
+	}, r.check, err)
 }
 
 func answerTo[T messagestore.Body](ctx context.Context, m handler.Message[T], stream messagestore.StreamName, body messagestore.Body) (claim, error) {

@@ -24,7 +24,7 @@ const transaction messagestore.Category = "accountTransaction"
 func initiating(t *testing.T, store *messagestore.Store, told *outcomes, start func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body)) *handler.Mux {
 	t.Helper()
 	mux := handler.New()
-	handler.On(mux, reservation.Initiate(newReserver(t, store, &reservation.Config{OnOutcome: told.on}), start))
+	handler.Register(mux, reservation.Initiate(newReserver(t, store, &reservation.Config{OnOutcome: told.on}), start))
 	return mux
 }
 

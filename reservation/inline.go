@@ -13,7 +13,7 @@ import (
 // attempts bounds how often Inline asks for a decision about one delivery.
 const attempts = 5
 
-// Inline returns a function that handles each key's command once. It writes the streams
+// Inline returns a handler that handles each key's command once. It writes the streams
 // that decide returns together with the reservation, all or nothing. There is no second
 // hop, and no effect is written twice.
 //
@@ -31,11 +31,9 @@ const attempts = 5
 func Inline[T messagestore.Body](
 	r *Reserver, key func(T) string,
 	decide func(ctx context.Context, m handler.Message[T]) ([]messagestore.StreamWrite, error),
-) handler.Func[T] {
-	if err := missing("Inline", r, key == nil, "function", decide == nil); err != nil {
-		return handler.Invalid[T](err) // a mistake that the mux reports
-	}
-	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
+) handler.Handler[T] {
+	err := missing("Inline", r, key == nil, "function", decide == nil) // a mistake that the mux reports
+	return handler.NewHandler(func(ctx context.Context, m handler.Message[T]) error {
 		c, todo, err := claimOf(ctx, r, m, key)
 		if !todo || err != nil {
 			return err
@@ -45,7 +43,7 @@ func Inline[T messagestore.Body](
 			return err
 		}
 		return result.Err()
-	}, r.Check)
+	}, r.check, err)
 }
 
 func (r *Reserver) inline(ctx context.Context, plain claim, decide func() ([]messagestore.StreamWrite, error)) (Result, error) {

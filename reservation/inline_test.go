@@ -29,7 +29,7 @@ func depositing(store *messagestore.Store) func(context.Context, handler.Message
 func inlining(t testing.TB, store *messagestore.Store, config *reservation.Config, decide func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error)) *handler.Mux {
 	t.Helper()
 	mux := handler.New()
-	handler.On(mux, reservation.Inline(newReserver(t, store, config), Deposit.Key, decide))
+	handler.Register(mux, reservation.Inline(newReserver(t, store, config), Deposit.Key, decide))
 	return mux
 }
 
@@ -239,7 +239,7 @@ func TestNothingIsLostOrDoneTwiceWhenTheHandlerChanges(t *testing.T) {
 	t.Parallel()
 	copying := func(store *messagestore.Store) *handler.Mux {
 		mux := handler.New()
-		handler.On(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
+		handler.Register(mux, reservation.Copy(newReserver(t, store, nil), Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
 			_, err := store.Write(ctx, "account-123", messagestore.AnyVersion, messagestore.Envelope{
 				ID: reservation.DeriveID(m.Message, "deposited"), Body: Deposited{m.Body.Amount},
 			})

@@ -66,7 +66,7 @@ func TestAWinnerIsLearntInTheRoundTripOfTheWrite(t *testing.T) {
 	}
 
 	copying := handler.New()
-	handler.On(copying, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
+	handler.Register(copying, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
 	require.Equal(t, 1, d.during(func() { require.NoError(t, copying.Handle(t.Context(), again)) }))
 	require.Equal(t, 1, d.during(func() { requireKeyReused(t, copying.Handle(t.Context(), other)) }))
 

@@ -31,14 +31,14 @@ func (p party) mux(t testing.TB, store *messagestore.Store) *handler.Mux {
 	r := named(t, store, p.reserver, nil)
 	mux := handler.New()
 	if p.inline {
-		handler.On(mux, reservation.Inline(r, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+		handler.Register(mux, reservation.Inline(r, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 			return []messagestore.StreamWrite{{
 				Stream: p.effects(), Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{messagestore.Follow(m.Message, Deposited{m.Body.Amount})},
 			}}, nil
 		}))
 		return mux
 	}
-	handler.On(mux, reservation.Copy(r, Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
+	handler.Register(mux, reservation.Copy(r, Deposit.Key, func(ctx context.Context, m handler.Message[Deposit]) error {
 		_, err := store.Write(ctx, p.effects(), messagestore.AnyVersion, messagestore.Envelope{
 			ID: reservation.DeriveID(m.Message, p.name), Body: Deposited{m.Body.Amount},
 		})

@@ -29,12 +29,12 @@ func TestAnIdentifierFromOutsideTakesNoKeyAndNoEntity(t *testing.T) {
 		once := newReserver(t, store, nil)
 		mux := handler.New()
 		if inline {
-			handler.On(mux, reservation.Inline(once, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+			handler.Register(mux, reservation.Inline(once, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 				handled = append(handled, m.Stream.CardinalID()+" "+m.Body.DepositID)
 				return nil, nil
 			}))
 		} else {
-			handler.On(mux, reservation.Copy(once, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) error {
+			handler.Register(mux, reservation.Copy(once, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) error {
 				handled = append(handled, m.Stream.CardinalID()+" "+m.Body.DepositID)
 				return nil
 			}))
@@ -79,7 +79,7 @@ func TestAStreamThatBeginsWithNoReservationIsNeitherWonNorADuplicate(t *testing.
 			inlining(t, store, nil, depositing(store)),
 			func() *handler.Mux {
 				mux := handler.New()
-				handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
+				handler.Register(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
 				return mux
 			}(),
 		} {
@@ -211,13 +211,13 @@ func TestOneReserverServesOneConsumer(t *testing.T) {
 	for _, name := range []string{"accounts", "receipts", "shared"} {
 		for form, register := range map[string]func(*handler.Mux, *reservation.Reserver, *messagestore.Store){
 			"Inline": func(mux *handler.Mux, r *reservation.Reserver, store *messagestore.Store) {
-				handler.On(mux, reservation.Inline(r, Deposit.Key, depositing(store)))
+				handler.Register(mux, reservation.Inline(r, Deposit.Key, depositing(store)))
 			},
 			"Copy": func(mux *handler.Mux, r *reservation.Reserver, _ *messagestore.Store) {
-				handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
+				handler.Register(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
 			},
 			"Initiate": func(mux *handler.Mux, r *reservation.Reserver, _ *messagestore.Store) {
-				handler.On(mux, reservation.Initiate(r, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
+				handler.Register(mux, reservation.Initiate(r, func(m handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
 					return transaction.Stream(m.Body.DepositID), Initiated{}
 				}))
 			},

@@ -580,10 +580,10 @@ func (r *Reserver) readBy(ctx context.Context, copies messagestore.Category) {
 	}
 }
 
-// Check returns an [*OtherStoreError] if the store of r does not have m, a message of the consumer whose
+// check returns an [*OtherStoreError] if the store of r does not have m, a message of the consumer whose
 // context it is, and an [*OtherConsumerError] if r serves another consumer. A consumer calls it when it starts, for
-// each function that was made over r ([handler.Checked]); so does package handlertest, without a consumer.
-func (r *Reserver) Check(ctx context.Context, m *messagestore.Message) error {
+// each [handler.Handler] that was made over r; so does package handlertest, without a consumer.
+func (r *Reserver) check(ctx context.Context, m *messagestore.Message) error {
 	if err := r.serves(ctx, m); err != nil {
 		return err
 	}

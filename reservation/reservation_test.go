@@ -268,7 +268,7 @@ func TestTheZeroReserverIsRefused(t *testing.T) {
 	_, atReserve := r.Reserve(t.Context(), source, "AAA")
 	_, atLookup := r.Lookup(t.Context(), command, "AAA")
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
+	handler.Register(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
 	for _, err := range []error{atReserve, atLookup, mux.Validate()} {
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.ErrorContains(t, err, "invalid reserver: it is the zero Reserver, not one of New")

@@ -27,20 +27,20 @@ import (
 )
 
 // forms are the functions that package reservation makes, over a reserver. An effect of a handler is a call of effect.
-var forms = map[string]func(r *reservation.Reserver, effect func()) handler.Func[Deposit]{
-	"Copy": func(r *reservation.Reserver, effect func()) handler.Func[Deposit] {
+var forms = map[string]func(r *reservation.Reserver, effect func()) handler.Handler[Deposit]{
+	"Copy": func(r *reservation.Reserver, effect func()) handler.Handler[Deposit] {
 		return reservation.Copy(r, Deposit.Key, func(context.Context, handler.Message[Deposit]) error {
 			effect()
 			return nil
 		})
 	},
-	"Inline": func(r *reservation.Reserver, effect func()) handler.Func[Deposit] {
+	"Inline": func(r *reservation.Reserver, effect func()) handler.Handler[Deposit] {
 		return reservation.Inline(r, Deposit.Key, func(context.Context, handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 			effect()
 			return nil, nil
 		})
 	},
-	"Initiate": func(r *reservation.Reserver, effect func()) handler.Func[Deposit] {
+	"Initiate": func(r *reservation.Reserver, effect func()) handler.Handler[Deposit] {
 		return reservation.Initiate(r, func(handler.Message[Deposit]) (messagestore.StreamName, messagestore.Body) {
 			effect()
 			return "accountTransaction-AAA", Deposited{1}
@@ -48,9 +48,9 @@ var forms = map[string]func(r *reservation.Reserver, effect func()) handler.Func
 	},
 }
 
-func muxOf(f handler.Func[Deposit]) *handler.Mux {
+func muxOf(f handler.Handler[Deposit]) *handler.Mux {
 	mux := handler.New()
-	handler.On(mux, f)
+	handler.Register(mux, f)
 	return mux
 }
 
@@ -113,11 +113,16 @@ func TestAConsumerThatIsRenamedFindsItsReservations(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }
 
+// audited wraps a function, as a user does.
+func audited(next handler.Func[Deposit]) handler.Func[Deposit] {
+	return func(ctx context.Context, m handler.Message[Deposit]) error { return next(ctx, m) }
+}
+
 // wrapped hides what the mux tells.
 func wrapped(mux *handler.Mux) consumer.Handler { return handler.HandlerFunc(mux.Handle) }
 
-// There is no message yet: the consumer is refused before one comes. Behind a handler that hides the mux, it is
-// at the first message.
+// There is no message yet: the consumer is refused before one comes, also if a wrapper is around the handler and a
+// middleware around the mux. Behind a handler that hides the mux, it is at the first message.
 func TestAReserverOverAnotherStoreIsRefusedWhenTheConsumerStarts(t *testing.T) {
 	t.Parallel()
 	for form, of := range forms {
@@ -125,7 +130,9 @@ func TestAReserverOverAnotherStoreIsRefusedWhenTheConsumerStarts(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store, effects := newStore(), 0
-				mux := muxOf(of(newReserver(t, newStore(), nil), func() { effects++ }))
+				h := of(newReserver(t, newStore(), nil), func() { effects++ })
+				mux, around := muxOf(h), muxOf(h.Wrap(audited))
+				around.Use(handler.Timeout(time.Minute))
 				requireRefused := func(c *consumer.Consumer) {
 					t.Helper()
 					before := time.Now()
@@ -142,6 +149,7 @@ func TestAReserverOverAnotherStoreIsRefusedWhenTheConsumerStarts(t *testing.T) {
 				config := &consumer.Config{Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Then: consumer.ParkMessage}}
 
 				requireRefused(must.New(consumer.New(store, commands, "accounts", mux, config)))
+				requireRefused(must.New(consumer.New(store, commands, "accounts", around, config)))
 				positions, err := operate.Consumers(t.Context(), store, commands)
 				require.NoError(t, err)
 				require.Len(t, positions, 1)
@@ -226,17 +234,17 @@ func TestACategoryOfCopiesThatNoConsumerReadsIsNamedOnce(t *testing.T) {
 func TestAPanicIsNoDispositionInAnyForm(t *testing.T) {
 	t.Parallel()
 	no := func() { panic(handler.Skip("not mine")) }
-	for name, of := range map[string]func(t *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit]{
-		"Copy": func(_ *testing.T, _ *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
+	for name, of := range map[string]func(t *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Handler[Deposit]{
+		"Copy": func(_ *testing.T, _ *messagestore.Store, r *reservation.Reserver) handler.Handler[Deposit] {
 			return forms["Copy"](r, no)
 		},
-		"Inline": func(_ *testing.T, _ *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
+		"Inline": func(_ *testing.T, _ *messagestore.Store, r *reservation.Reserver) handler.Handler[Deposit] {
 			return forms["Inline"](r, no)
 		},
-		"Initiate": func(_ *testing.T, _ *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
+		"Initiate": func(_ *testing.T, _ *messagestore.Store, r *reservation.Reserver) handler.Handler[Deposit] {
 			return forms["Initiate"](r, no)
 		},
-		"Transact": func(t *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Func[Deposit] {
+		"Transact": func(t *testing.T, store *messagestore.Store, r *reservation.Reserver) handler.Handler[Deposit] {
 			t.Helper()
 			txs, err := messagestore.Transactional[*sql.Tx](store)
 			require.NoError(t, err)
@@ -245,15 +253,15 @@ func TestAPanicIsNoDispositionInAnyForm(t *testing.T) {
 				return nil, nil
 			})
 		},
-		"intent.Do": func(_ *testing.T, store *messagestore.Store, _ *reservation.Reserver) handler.Func[Deposit] {
+		"intent.Do": func(_ *testing.T, store *messagestore.Store, _ *reservation.Reserver) handler.Handler[Deposit] {
 			m := must.New(intent.New(store, "account:intent", &intent.Config{Logger: logger.Silent()}))
-			return func(ctx context.Context, d handler.Message[Deposit]) error {
+			return handler.NewHandler(func(ctx context.Context, d handler.Message[Deposit]) error {
 				_, _, err := intent.Do(ctx, m, intent.Request{Key: d.Body.DepositID, Content: d.Body}, func(context.Context, *intent.Lease) (int, error) {
 					no()
 					return 0, nil
 				})
 				return err
-			}
+			}, nil, nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -73,7 +73,7 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 				t.Helper()
 				mux := handler.New()
 				r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
-				handler.On(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
+				handler.Register(mux, reservation.Copy(r, Deposit.Key, counting[Deposit](new([]string))))
 				return mux
 			},
 			func(category messagestore.Category) messagestore.StreamName {
@@ -85,7 +85,7 @@ func TestAKeyStaysTakenWhateverIsRemoved(t *testing.T) {
 				t.Helper()
 				mux := handler.New()
 				r := named(t, store, "deposits", &reservation.Config{OnOutcome: told.on})
-				handler.On(mux, reservation.Inline(r, Deposit.Key, deposits(store)))
+				handler.Register(mux, reservation.Inline(r, Deposit.Key, deposits(store)))
 				return mux
 			},
 			func(category messagestore.Category) messagestore.StreamName {

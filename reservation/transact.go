@@ -15,7 +15,7 @@ import (
 // wrapped.
 var ErrStale error = &messagestore.RetryableError{Cause: errors.New("a row has moved on since it was read")}
 
-// Transact returns a function that handles each key's command once, with f in a transaction of the store txs, which is
+// Transact returns a handler that handles each key's command once, with f in a transaction of the store txs, which is
 // the store of the reserver: the reservation, the SQL of f and the writes that f returns are committed together, or
 // nothing is. One of the writes may be an [Answer]. The reservation is as by [Inline]: a handler may change from one
 // to the other.
@@ -27,7 +27,7 @@ var ErrStale error = &messagestore.RetryableError{Cause: errors.New("a row has m
 func Transact[Tx any, T messagestore.Body](
 	txs *messagestore.TxStore[Tx], r *Reserver, key func(T) string,
 	f func(ctx context.Context, tx Tx, m handler.Message[T]) ([]messagestore.StreamWrite, error),
-) handler.Func[T] {
+) handler.Handler[T] {
 	err := missing("Transact", r, key == nil, "function", f == nil)
 	switch {
 	case txs == nil || txs.Store == nil:
@@ -35,10 +35,7 @@ func Transact[Tx any, T messagestore.Body](
 	case r != nil && r.store != nil && r.store != Store(txs.Store) && r.store != Store(txs):
 		err = errors.Join(err, messagestore.NewInvalidError("Transact's reserver", nil, "it is over another store than the transactions"))
 	}
-	if err != nil {
-		return handler.Invalid[T](err) // a mistake that the mux reports
-	}
-	return handler.Checked(func(ctx context.Context, m handler.Message[T]) error {
+	return handler.NewHandler(func(ctx context.Context, m handler.Message[T]) error {
 		c, todo, err := claimOf(ctx, r, m, key)
 		if !todo || err != nil {
 			return err
@@ -50,7 +47,7 @@ func Transact[Tx any, T messagestore.Body](
 			return err
 		}
 		return result.Err()
-	}, r.Check)
+	}, r.check, err)
 }
 
 // transacted is the key of a claim, for the engine.

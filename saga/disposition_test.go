@@ -279,7 +279,7 @@ func TestDispositionsOfAnAnswer(t *testing.T) {
 					calls := 0
 					mux := handler.New()
 					mux.IgnoreUnknown()
-					handler.On(mux, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rent]) (rented, error) {
+					handler.Register(mux, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rent]) (rented, error) {
 						if calls++; calls <= times(name) {
 							return rented{}, wrap(dispositions[name])
 						}

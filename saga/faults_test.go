@@ -542,7 +542,7 @@ func TestAStepIsDoneForEachKey(t *testing.T) {
 			}, saga.Steps{hotel, car}, nil)
 			defer running(t, s)()
 			answers := handler.New()
-			handler.On(answers, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rent]) (rented, error) {
+			handler.Register(answers, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rent]) (rented, error) {
 				return rented{m.Metadata.Properties.Get("sagaStep")}, nil
 			}))
 			handler.On(answers, func(context.Context, handler.Message[giveBack]) error { return nil })

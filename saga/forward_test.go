@@ -398,7 +398,7 @@ func TestAnAnswerMakesAReplyOfAnEvent(t *testing.T) {
 		cars := must.New(consumer.New(store, "car:command", "cars", mux, &consumer.Config{Logger: silent, Start: consumer.FromStart()}))
 		defer running(t, cars)()
 		answers := handler.New()
-		handler.On(answers, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rented]) (rented, error) {
+		handler.Register(answers, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rented]) (rented, error) {
 			if m.Body.Car == "" {
 				return rented{}, refusal("none")
 			}

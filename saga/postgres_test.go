@@ -153,7 +153,7 @@ func answering(t *testing.T, store *messagestore.Store, s *saga.Saga[trip, itine
 	})
 	handler.On(mux, func(context.Context, handler.Message[giveBack]) error { return nil })
 	answers := handler.New()
-	handler.On(answers, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rented]) (rented, error) {
+	handler.Register(answers, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rented]) (rented, error) {
 		if m.Body.Car == "OPO red" {
 			return rented{}, refusal("no cars in OPO")
 		}

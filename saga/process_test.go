@@ -137,7 +137,7 @@ func travelAgency(url string) error {
 		return err
 	}
 	mux := handler.New()
-	handler.On(mux, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rent]) (rented, error) {
+	handler.Register(mux, saga.Answer(s, "car", func(_ context.Context, m handler.Message[rent]) (rented, error) {
 		if m.Body.City == "car refused" {
 			return rented{}, refusal("no cars")
 		}

@@ -134,7 +134,7 @@ func TestAnAnswerThatIsNoneIsAMistakeOfTheMux(t *testing.T) {
 	t.Parallel()
 	s := withCar(t, newStore(), newWorld(), nil)
 	answer := func(context.Context, handler.Message[rented]) (rented, error) { return rented{}, nil }
-	for name, f := range map[string]handler.Func[rented]{
+	for name, f := range map[string]handler.Handler[rented]{
 		"no saga":      saga.Answer[rented, rented](nil, "car", answer),
 		"no function":  saga.Answer[rented, rented](s, "car", nil),
 		"no such step": saga.Answer(s, "plane", answer),
@@ -142,7 +142,7 @@ func TestAnAnswerThatIsNoneIsAMistakeOfTheMux(t *testing.T) {
 		"another type": saga.Answer(s, "car", func(context.Context, handler.Message[rented]) (ticket, error) { return ticket{}, nil }),
 	} {
 		mux := handler.New()
-		handler.On(mux, f)
+		handler.Register(mux, f)
 		require.ErrorIs(t, mux.Validate(), messagestore.ErrInvalid, name)
 	}
 }

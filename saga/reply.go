@@ -78,22 +78,22 @@ func (s *Saga[In, Out]) answered() *core {
 // saga that is not there is parked.
 func Answer[T messagestore.Body, Out any](
 	to answered, step string, f func(ctx context.Context, m handler.Message[T]) (Out, error),
-) handler.Func[T] {
+) handler.Handler[T] {
 	var c *core
 	if to != nil {
 		c = to.answered()
 	}
+	var wrong error
 	switch {
 	case c == nil:
-		return handler.Invalid[T](invalid("Answer's saga", nil, "it is nil"))
+		wrong = invalid("Answer's saga", nil, "it is nil")
 	case f == nil:
-		return handler.Invalid[T](invalid("Answer's function", nil, "it is nil"))
+		wrong = invalid("Answer's function", nil, "it is nil")
+	default:
+		var zero Out
+		_, wrong = c.reply(step, zero)
 	}
-	var zero Out
-	if _, err := c.reply(step, zero); err != nil {
-		return handler.Invalid[T](err)
-	}
-	return func(ctx context.Context, m handler.Message[T]) error {
+	return handler.NewHandler(func(ctx context.Context, m handler.Message[T]) error {
 		stream := m.Metadata.CorrelationStream
 		named := m.Metadata.Properties.Get(stepProperty)
 		if stream.Category() != c.category || stream.ID() == "" || named != "" && baseOf(named) != step {
@@ -126,5 +126,5 @@ func Answer[T messagestore.Body, Out any](
 			return handler.Park(err)
 		}
 		return err
-	}
+	}, nil, wrong)
 }

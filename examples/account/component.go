@@ -54,7 +54,7 @@ func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	mux := handler.New()
 	handler.On(mux, c.open)
 	handler.On(mux, c.deposit)
-	handler.On(mux, reservation.Inline(once, Withdraw.Key, c.withdraw))
+	handler.Register(mux, reservation.Inline(once, Withdraw.Key, c.withdraw))
 	handler.On(mux, c.close)
 	return mux, nil
 }

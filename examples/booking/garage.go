@@ -90,10 +90,10 @@ func garage(store *messagestore.Store) *handler.Mux {
 func answers(trips *saga.Saga[Trip, Itinerary]) *handler.Mux {
 	mux := handler.New()
 	mux.IgnoreUnknown() // CarReturned: no step waits for it
-	handler.On(mux, saga.Answer(trips, "car", func(_ context.Context, m handler.Message[CarRented]) (string, error) {
+	handler.Register(mux, saga.Answer(trips, "car", func(_ context.Context, m handler.Message[CarRented]) (string, error) {
 		return m.Body.Plate, nil
 	}))
-	handler.On(mux, saga.Answer(trips, "car", func(_ context.Context, m handler.Message[CarRefused]) (string, error) {
+	handler.Register(mux, saga.Answer(trips, "car", func(_ context.Context, m handler.Message[CarRefused]) (string, error) {
 		return "", handler.Refuse(errors.New(m.Body.Reason))
 	}))
 	return mux

@@ -78,7 +78,7 @@ func handlers(store *messagestore.Store) (*handler.Mux, error) {
 		return nil, err
 	}
 	mux := handler.New()
-	handler.On(mux, reservation.Inline(once, HoldSeat.Key, hold), upcast.From(fromV1))
+	handler.Register(mux, reservation.Inline(once, HoldSeat.Key, hold), upcast.From(fromV1))
 	return mux, nil
 }
 

@@ -54,7 +54,7 @@ func handlers(store *messagestore.Store) (*handler.Mux, error) {
 		return nil, err
 	}
 	mux := handler.New()
-	handler.On(mux, reservation.Inline(once, Deposit.Key, deposit))
+	handler.Register(mux, reservation.Inline(once, Deposit.Key, deposit))
 	return mux, nil
 }
 

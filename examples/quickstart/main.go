@@ -29,7 +29,7 @@ func main() {
 		must(store.Write(ctx, "account:command-123", messagestore.AnyVersion, Deposit{"AAA", "10.00"}))
 	}
 	mux, once := handler.New(), must(reservation.New(store, "accounts", nil))
-	handler.On(mux, reservation.Inline(once, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+	handler.Register(mux, reservation.Inline(once, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 		event := messagestore.Follow(m.Message, Deposited{m.Body.Amount})
 		return []messagestore.StreamWrite{messagestore.To("account-123", messagestore.AnyVersion, event)}, nil
 	}))

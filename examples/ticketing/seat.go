@@ -72,7 +72,7 @@ func boxOffice(store *messagestore.TxStore[pgx.Tx]) (*handler.Mux, error) {
 		return nil, err
 	}
 	mux := handler.New()
-	handler.On(mux, reservation.Transact(store, once, func(h HoldSeat) string { return h.Key },
+	handler.Register(mux, reservation.Transact(store, once, func(h HoldSeat) string { return h.Key },
 		func(ctx context.Context, tx pgx.Tx, m handler.Message[HoldSeat]) ([]messagestore.StreamWrite, error) {
 			c := m.Body
 			taken, version, err := theatre.Get(ctx, c.Seat)

@@ -58,7 +58,7 @@ func withdrawals(store *messagestore.TxStore[*sql.Tx]) (*handler.Mux, error) {
 	if err != nil {
 		return nil, err
 	}
-	handler.On(mux, reservation.Transact(store, once, withdraw.Key,
+	handler.Register(mux, reservation.Transact(store, once, withdraw.Key,
 		func(ctx context.Context, tx *sql.Tx, m handler.Message[withdraw]) ([]messagestore.StreamWrite, error) {
 			_, err := tx.ExecContext(ctx, "insert into withdrawals (id, amount) values ($1, $2)", m.Body.ID, m.Body.Amount)
 			return []messagestore.StreamWrite{

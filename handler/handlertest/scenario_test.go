@@ -60,7 +60,7 @@ func handlers(store *messagestore.Store) (*handler.Mux, error) {
 	once := must.New(reservation.New(store, "accounts", nil))
 	all := balances(store)
 	mux := handler.New()
-	handler.On(mux, reservation.Inline(once, withdraw.Key, func(ctx context.Context, m handler.Message[withdraw]) ([]messagestore.StreamWrite, error) {
+	handler.Register(mux, reservation.Inline(once, withdraw.Key, func(ctx context.Context, m handler.Message[withdraw]) ([]messagestore.StreamWrite, error) {
 		id := m.Stream.CardinalID()
 		b, version, err := all.Get(ctx, id)
 		if err != nil || b.Amount < m.Body.Amount {
@@ -103,7 +103,7 @@ func TestAScenarioDeliversCopies(t *testing.T) {
 
 func copying(store *messagestore.Store) (*handler.Mux, error) {
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(must.New(reservation.New(store, "accounts", nil)), withdraw.Key, func(ctx context.Context, m handler.Message[withdraw]) error {
+	handler.Register(mux, reservation.Copy(must.New(reservation.New(store, "accounts", nil)), withdraw.Key, func(ctx context.Context, m handler.Message[withdraw]) error {
 		_, err := store.Write(ctx, book.Stream(m.Stream.CardinalID()), messagestore.AnyVersion, withdrawn{m.Body.Amount})
 		return err
 	}))

@@ -62,7 +62,14 @@ func (d *desk) consumer(category messagestore.Category, name string, h consumer.
 		config = &consumer.Config{}
 	}
 	config.Logger = logger.Logger{}
-	return must.New(consumer.New(d.store, category, name, dibsotel.Handler(h, d.config), config))
+	return must.New(consumer.New(d.store, category, name, h, config))
+}
+
+// mux returns a mux that measures.
+func (d *desk) mux() *handler.Mux {
+	mux := handler.New()
+	mux.Use(dibsotel.Middleware(d.config))
+	return mux
 }
 
 // sums returns the values of a counter or gauge, and the counts of a histogram, by attributes.
@@ -104,13 +111,13 @@ func key(attributes ...attribute.KeyValue) attribute.Distinct {
 func TestATraceGoesThroughConsumers(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	mux := handler.New()
-	handler.On(mux, reservation.Copy(must.New(reservation.New(d.store, "seats", nil)), func(h hold) string { return h.Key },
+	mux := d.mux()
+	handler.Register(mux, reservation.Copy(must.New(reservation.New(d.store, "seats", nil)), func(h hold) string { return h.Key },
 		func(ctx context.Context, m handler.Message[hold]) error {
 			_, err := d.store.Write(ctx, seats.Stream("1"), messagestore.AnyVersion, dibsotel.Follow(ctx, m.Message, held{}))
 			return err
 		}))
-	mailer := handler.New()
+	mailer := d.mux()
 	handler.On(mailer, func(context.Context, handler.Message[held]) error { return nil })
 
 	ctx, root := d.tracer.Tracer("test").Start(t.Context(), "request")
@@ -139,9 +146,9 @@ func TestATraceGoesThroughConsumers(t *testing.T) {
 func TestDeliveriesAreCountedByOutcomeAndCopiesApart(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	mux := handler.New()
+	mux := d.mux()
 	fails := 2
-	handler.On(mux, reservation.Copy(must.New(reservation.New(d.store, "seats", nil)), func(h hold) string { return h.Key },
+	handler.Register(mux, reservation.Copy(must.New(reservation.New(d.store, "seats", nil)), func(h hold) string { return h.Key },
 		func(context.Context, handler.Message[hold]) error {
 			if fails--; fails == 1 {
 				panic("no seat")
@@ -255,11 +262,11 @@ func TestADeliveryWithinASpanStaysInItsTrace(t *testing.T) {
 	writing.End()
 	m, err := d.store.Last(t.Context(), seats.Stream("1"))
 	require.NoError(t, err)
-	h := dibsotel.Handler(handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), d.config)
+	h := dibsotel.Middleware(d.config)(func(context.Context, *messagestore.Message) error { return nil })
 
 	ctx, calling := d.tracer.Tracer("test").Start(t.Context(), "calling")
-	require.NoError(t, h.Handle(ctx, m))
-	require.NoError(t, h.Handle(t.Context(), m))
+	require.NoError(t, h(ctx, m))
+	require.NoError(t, h(t.Context(), m))
 
 	spans := d.spans.GetSpans()
 	require.Len(t, spans, 3)
@@ -277,30 +284,5 @@ func TestMistakesAreTold(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = dibsotel.Observe(d.store, d.config, nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	for _, h := range []consumer.Handler{nil, handler.New()} {
-		_, err = consumer.New(d.store, seats, "mailer", dibsotel.Handler(h, d.config), nil)
-		require.ErrorIs(t, err, messagestore.ErrInvalid)
-	}
 	require.Equal(t, held{}, dibsotel.Trace(t.Context(), held{}).Body) // without a trace
-}
-
-// A consumer of known types reads through the handler what it reads without, and is checked as without.
-func TestAHandlerTellsTheTypesAndTheChecksOfTheOneBelow(t *testing.T) {
-	t.Parallel()
-	mux := handler.New()
-	once := must.New(reservation.New(must.New(messagestore.New(memory.New(), nil)), "mailer", nil))
-	handler.On(mux, reservation.Copy(once, func(held) string { return "k" }, func(context.Context, handler.Message[held]) error { return nil }))
-	for _, test := range []struct {
-		below  consumer.Handler
-		want   []string
-		checks int
-	}{{mux, []string{"Held"}, 1}, {handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil, 0}} {
-		tells, is := dibsotel.Handler(test.below, nil).(interface {
-			Types() []string
-			Checks() []func(context.Context, *messagestore.Message) error
-		})
-		require.True(t, is)
-		require.Equal(t, test.want, tells.Types())
-		require.Len(t, tells.Checks(), test.checks)
-	}
 }

@@ -1,11 +1,11 @@
 // Package dibsotel has OpenTelemetry spans and metrics for consumers, and metrics for queues.
 //
-//	handler := dibsotel.Handler(mux, nil)
-//	c, err := consumer.New(store, "account:command", "accounts", handler, nil)
+//	mux.Use(dibsotel.Middleware(nil))
+//	c, err := consumer.New(store, "account:command", "accounts", mux, nil)
 //	stop, err := dibsotel.Observe(store, nil, c)
 //	defer stop()
 //
-// [Handler] makes a span for each delivery. Its parent is the span in which the message, or the command
+// [Middleware] makes a span for each delivery. Its parent is the span in which the message, or the command
 // that it follows, was written: the trace travels in the message's metadata, as W3C Trace Context.
 // [Trace] puts it there, where a message begins a chain; [Follow] where a handler writes another.
 //
@@ -17,7 +17,7 @@
 //
 // # Metrics
 //
-// Of [Handler]: dibs.consumer.duration, a histogram in seconds, with dibs.category, dibs.consumer,
+// Of [Middleware]: dibs.consumer.duration, a histogram in seconds, with dibs.category, dibs.consumer,
 // dibs.type, and dibs.outcome, which is handled or failed.
 //
 // Of [Observe], with dibs.category and dibs.consumer: the counters dibs.consumer.handled, failed, retried,

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -41,59 +42,31 @@ func (c *Config) meter() metric.Meter {
 	return c.Meters.Meter(scope)
 }
 
-// Handler returns a handler that makes a span and measures the time of each call of next, and else does
-// what next does. It is validated as next is. It is safe for concurrent use if next is.
-func Handler(next consumer.Handler, config *Config) consumer.Handler {
-	h := &observed{next: next, tracer: config.tracer()}
-	h.duration, h.wrong = config.meter().Float64Histogram("dibs.consumer.duration", metric.WithUnit("s"),
+// Middleware returns a middleware that makes a span for each message, and measures how long it takes.
+func Middleware(config *Config) handler.Middleware {
+	duration, err := config.meter().Float64Histogram("dibs.consumer.duration", metric.WithUnit("s"),
 		metric.WithDescription("How long handlers took."))
-	return h
+	if err != nil {
+		otel.Handle(err)
+	}
+	o := &observed{config.tracer(), duration}
+	return func(next handler.HandlerFunc) handler.HandlerFunc {
+		return func(ctx context.Context, m *messagestore.Message) error { return o.handle(ctx, m, next) }
+	}
 }
 
 type observed struct {
-	next     consumer.Handler
 	tracer   trace.Tracer
 	duration metric.Float64Histogram
-	wrong    error // of the meter
 }
 
-// Validate returns the mistakes of the handler below.
-func (h *observed) Validate() error {
-	switch v := h.next.(type) {
-	case nil:
-		return messagestore.NewInvalidError("handler", nil, "it is nil")
-	case interface{ Validate() error }:
-		return v.Validate()
-	}
-	return h.wrong
-}
-
-// Types returns the types that the handler below knows, none if it does not tell.
-func (h *observed) Types() []string {
-	if v, tells := h.next.(interface{ Types() []string }); tells {
-		return v.Types()
-	}
-	return nil
-}
-
-// Checks returns the checks of the handler below, none if it has none.
-func (h *observed) Checks() []func(context.Context, *messagestore.Message) error {
-	if v, has := h.next.(interface {
-		Checks() []func(context.Context, *messagestore.Message) error
-	}); has {
-		return v.Checks()
-	}
-	return nil
-}
-
-// Handle implements [consumer.Handler].
-func (h *observed) Handle(ctx context.Context, m *messagestore.Message) (err error) {
+func (o *observed) handle(ctx context.Context, m *messagestore.Message, next handler.HandlerFunc) (err error) {
 	category := string(m.Stream.Category())
 	common := []attribute.KeyValue{
 		attribute.String("dibs.category", category), attribute.String("dibs.consumer", consumer.NameOf(ctx)),
 		attribute.String("dibs.type", m.Type),
 	}
-	ctx, span := h.tracer.Start(extract(ctx, m), fmt.Sprintf("deliver %s %s", m.Type, category),
+	ctx, span := o.tracer.Start(extract(ctx, m), fmt.Sprintf("deliver %s %s", m.Type, category),
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(common...), trace.WithAttributes(
 			attribute.String("messaging.system", "dibs"), attribute.String("messaging.operation.type", "process"),
 			attribute.String("messaging.destination.name", category), attribute.String("messaging.message.id", m.ID.String()),
@@ -103,7 +76,7 @@ func (h *observed) Handle(ctx context.Context, m *messagestore.Message) (err err
 		))
 	start, outcome := time.Now(), "failed" // also if it panics
 	defer func() {
-		h.duration.Record(ctx, time.Since(start).Seconds(), metric.WithAttributes(append(common, attribute.String("dibs.outcome", outcome))...))
+		o.duration.Record(ctx, time.Since(start).Seconds(), metric.WithAttributes(append(common, attribute.String("dibs.outcome", outcome))...))
 		span.SetAttributes(attribute.String("dibs.outcome", outcome))
 		switch {
 		case err != nil:
@@ -114,7 +87,7 @@ func (h *observed) Handle(ctx context.Context, m *messagestore.Message) (err err
 		}
 		span.End()
 	}()
-	if err = h.next.Handle(ctx, m); err == nil {
+	if err = next(ctx, m); err == nil {
 		outcome = "handled"
 	}
 	return err

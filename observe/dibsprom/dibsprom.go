@@ -2,7 +2,8 @@
 //
 //	metrics, err := dibsprom.New(store)
 //	...
-//	seats, err := consumer.New(store, "seat:command", "seats", metrics.Handler(mux), nil)
+//	mux.Use(metrics.Middleware)
+//	seats, err := consumer.New(store, "seat:command", "seats", mux, nil)
 //	metrics.Add(seats)
 //	prometheus.MustRegister(metrics)
 //
@@ -11,7 +12,7 @@
 // group: dibs_lag_messages, dibs_lag_seconds, dibs_dead_letters, dibs_members and dibs_members_gone. And
 // dibs_store_up, which is 0 if the store could not be asked for these.
 //
-// Of [Collector.Handler]: the histogram dibs_delivery_seconds with the labels category, consumer, type,
+// Of [Collector.Middleware]: the histogram dibs_delivery_seconds with the labels category, consumer, type,
 // and outcome, which is handled or failed.
 //
 // Of [NewQueues], with the labels category and queue, for all queues, relays and sagas of the store: the gauges
@@ -29,6 +30,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/observe/internal/lag"
 )
@@ -72,56 +74,20 @@ func (c *Collector) Add(consumers ...*consumer.Consumer) {
 	}
 }
 
-// Handler returns a handler that measures the time of each call of next, and else does what next does.
-// It is validated as next is.
-func (c *Collector) Handler(next consumer.Handler) consumer.Handler { return &timed{next, c.seconds} }
-
-type timed struct {
-	next    consumer.Handler
-	seconds *prometheus.HistogramVec
-}
-
-// Validate returns the mistakes of the handler below.
-func (t *timed) Validate() error {
-	switch v := t.next.(type) {
-	case nil:
-		return messagestore.NewInvalidError("handler", nil, "it is nil")
-	case interface{ Validate() error }:
-		return v.Validate()
+// Middleware measures how long each message takes. It is a [handler.Middleware].
+func (c *Collector) Middleware(next handler.HandlerFunc) handler.HandlerFunc {
+	return func(ctx context.Context, m *messagestore.Message) error {
+		start, outcome := time.Now(), "failed" // also if it panics
+		defer func() {
+			c.seconds.WithLabelValues(string(m.Stream.Category()), consumer.NameOf(ctx), m.Type, outcome).
+				Observe(time.Since(start).Seconds())
+		}()
+		err := next(ctx, m)
+		if err == nil {
+			outcome = "handled"
+		}
+		return err
 	}
-	return nil
-}
-
-// Types returns the types that the handler below knows, none if it does not tell.
-func (t *timed) Types() []string {
-	if v, tells := t.next.(interface{ Types() []string }); tells {
-		return v.Types()
-	}
-	return nil
-}
-
-// Checks returns the checks of the handler below, none if it has none.
-func (t *timed) Checks() []func(context.Context, *messagestore.Message) error {
-	if v, has := t.next.(interface {
-		Checks() []func(context.Context, *messagestore.Message) error
-	}); has {
-		return v.Checks()
-	}
-	return nil
-}
-
-// Handle implements [consumer.Handler].
-func (t *timed) Handle(ctx context.Context, m *messagestore.Message) error {
-	start, outcome := time.Now(), "failed" // also if it panics
-	defer func() {
-		t.seconds.WithLabelValues(string(m.Stream.Category()), consumer.NameOf(ctx), m.Type, outcome).
-			Observe(time.Since(start).Seconds())
-	}()
-	err := t.next.Handle(ctx, m)
-	if err == nil {
-		outcome = "handled"
-	}
-	return err
 }
 
 var labels = []string{"category", "consumer"}

@@ -39,12 +39,12 @@ func TestAScrapeShowsConsumers(t *testing.T) {
 	}
 	metrics := must.New(dibsprom.New(store))
 	n := 0
-	c := must.New(consumer.New(store, seats, "mailer", metrics.Handler(handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
+	c := must.New(consumer.New(store, seats, "mailer", metrics.Middleware(func(context.Context, *messagestore.Message) error {
 		if n++; n == 2 {
 			return errors.New("no mail")
 		}
 		return nil
-	})), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}}))
+	}), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage}}))
 	metrics.Add(c, nil)
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(metrics))
@@ -123,16 +123,6 @@ func TestEachCountIsItsOwn(t *testing.T) {
 	}, values)
 }
 
-func TestAHandlerThatIsNoneIsSaidSo(t *testing.T) {
-	t.Parallel()
-	metrics := must.New(dibsprom.New(must.New(messagestore.New(memory.New(), nil))))
-	for _, h := range []consumer.Handler{nil, handler.New()} { // a mux without handlers
-		validator, is := metrics.Handler(h).(interface{ Validate() error })
-		require.True(t, is)
-		require.ErrorIs(t, validator.Validate(), messagestore.ErrInvalid)
-	}
-}
-
 // A store that is away costs the gauges, and not the scrape.
 func TestAScrapeGoesOnWithoutTheStore(t *testing.T) {
 	t.Parallel()
@@ -159,24 +149,24 @@ func TestADeliveryIsMeasuredWhateverItsEnd(t *testing.T) {
 		once := must.New(reservation.New(store, "seats", nil))
 		metrics := must.New(dibsprom.New(store))
 		mux := handler.New()
-		handler.On(mux, reservation.Copy(once, func(reserve) string { return "K" }, func(context.Context, handler.Message[reserve]) error {
+		handler.Register(mux, reservation.Copy(once, func(reserve) string { return "K" }, func(context.Context, handler.Message[reserve]) error {
 			time.Sleep(2 * time.Second)
 			panic("no seat")
 		}))
-		measured := metrics.Handler(mux)
+		mux.Use(metrics.Middleware)
 		registry := prometheus.NewPedanticRegistry()
 		require.NoError(t, registry.Register(metrics))
 		command, err := store.Write(t.Context(), seats.Stream("1"), messagestore.AnyVersion, reserve{})
 		require.NoError(t, err)
 		for m, err := range store.ReadStream(t.Context(), command.Stream, 0) {
 			require.NoError(t, err)
-			require.NoError(t, measured.Handle(t.Context(), m))
+			require.NoError(t, mux.Handle(t.Context(), m))
 		}
-		c := must.New(consumer.New(store, seats, "mailer", measured, &consumer.Config{
+		c := must.New(consumer.New(store, seats, "mailer", mux, &consumer.Config{
 			Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
 		}))
 		require.NoError(t, c.CatchUp(t.Context()))
-		require.NoError(t, must.New(consumer.New(store, once.Category(seats), "mailer", measured, &consumer.Config{
+		require.NoError(t, must.New(consumer.New(store, once.Category(seats), "mailer", mux, &consumer.Config{
 			Logger: logger.Silent(), Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}, Then: consumer.ParkMessage},
 		})).CatchUp(t.Context()))
 
@@ -258,28 +248,6 @@ func (*silent) Now(ctx context.Context) (time.Time, error) {
 type gone struct{ *memory.Driver }
 
 func (*gone) Now(context.Context) (time.Time, error) { return time.Time{}, errors.New("no store") }
-
-// A consumer of known types reads through the collector what it reads without, and is checked as without.
-func TestAHandlerTellsTheTypesAndTheChecksOfTheOneBelow(t *testing.T) {
-	t.Parallel()
-	mux := handler.New()
-	once := must.New(reservation.New(must.New(messagestore.New(memory.New(), nil)), "mailer", nil))
-	handler.On(mux, reservation.Copy(once, func(held) string { return "k" }, func(context.Context, handler.Message[held]) error { return nil }))
-	metrics := must.New(dibsprom.New(must.New(messagestore.New(memory.New(), nil))))
-	for _, test := range []struct {
-		below  consumer.Handler
-		want   []string
-		checks int
-	}{{mux, []string{"Held"}, 1}, {handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil, 0}} {
-		tells, is := metrics.Handler(test.below).(interface {
-			Types() []string
-			Checks() []func(context.Context, *messagestore.Message) error
-		})
-		require.True(t, is)
-		require.Equal(t, test.want, tells.Types())
-		require.Len(t, tells.Checks(), test.checks)
-	}
-}
 
 func TestANilStoreIsRefused(t *testing.T) {
 	metrics, err := dibsprom.New(nil)

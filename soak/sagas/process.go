@@ -163,9 +163,9 @@ func (p *process) run(ctx context.Context, cancel context.CancelFunc) error {
 	commands := handler.New()
 	handler.On(commands, func(ctx context.Context, m handler.Message[Parcel]) error {
 		if m.Body.Step == "seal" {
-			return seal(ctx, m)
+			return seal.Handle(ctx, m)
 		}
-		return ship(ctx, m)
+		return ship.Handle(ctx, m)
 	})
 	bells := handler.New()
 	handler.On(bells, func(ctx context.Context, m handler.Message[Bell]) error {
@@ -205,7 +205,7 @@ func (p *process) run(ctx context.Context, cancel context.CancelFunc) error {
 
 // answer answers the commands of an ask: at once, later, too late, never, with a refusal. The reply is the attempt that
 // it answers.
-func (p *process) answer(step string) handler.Func[Parcel] {
+func (p *process) answer(step string) handler.Handler[Parcel] {
 	return saga.Answer(p.orders, step, func(ctx context.Context, m handler.Message[Parcel]) (int, error) {
 		h, attempt := p.newHand(), 1
 		if n, err := strconv.Atoi(m.Metadata.Properties.Get("sagaAttempt")); err == nil {

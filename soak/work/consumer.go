@@ -50,10 +50,10 @@ func (c *client) handle(ctx context.Context) error {
 		return w.reserve(ctx, m, mux.Handle)
 	})
 	if c.task.Inline {
-		handler.On(mux, reservation.Inline(once, Do.key, w.decide))
+		handler.Register(mux, reservation.Inline(once, Do.key, w.decide))
 		return w.consume(ctx, commands)
 	}
-	handler.On(mux, reservation.Copy(once, Do.key, w.do))
+	handler.Register(mux, reservation.Copy(once, Do.key, w.do))
 	ofCopies := *c
 	ofCopies.task.Category = CopiesOf(c.task)
 	copies := ofCopies.newWatched()

@@ -123,7 +123,7 @@ func TestTheStoryOfASagaGoesFromItsRequestToWhatItsStepsWrote(t *testing.T) {
 	_, err = store.Write(t.Context(), "payment-ann", messagestore.NoStream, messagestore.Follow(command, charged{"R1"}))
 	require.NoError(t, err)
 	answers := handler.New()
-	handler.On(answers, saga.Answer(s, "paid", func(_ context.Context, m handler.Message[charged]) (string, error) { return m.Body.Receipt, nil }))
+	handler.Register(answers, saga.Answer(s, "paid", func(_ context.Context, m handler.Message[charged]) (string, error) { return m.Body.Receipt, nil }))
 	require.NoError(t, must.New(consumer.New(store, "payment", "answers", answers, &consumer.Config{Logger: logger.Silent()})).CatchUp(t.Context()))
 	_, err = s.Wait(t.Context(), "7")
 	require.NoError(t, err)
@@ -178,7 +178,7 @@ func TestTheStoryOfACommandGoesThroughTheSagaThatItStarted(t *testing.T) {
 	s := booking(t, store)
 	once := must.New(reservation.New(store, "trips", nil))
 	mux := handler.New()
-	handler.On(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
+	handler.Register(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
 		start := s.Start(m.Body.DepositID, trip{"LIS"})
 		start.Bodies[0] = messagestore.Follow(m.Message, start.Bodies[0])
 		return []messagestore.StreamWrite{start}, nil

@@ -56,7 +56,7 @@ func bank(t *testing.T, send func(store *messagestore.Store)) *shell {
 
 	once := must.New(reservation.New(store, "accounts", nil))
 	mux := handler.New()
-	handler.On(mux, reservation.Copy(once, deposit.key, func(ctx context.Context, m handler.Message[deposit]) error {
+	handler.Register(mux, reservation.Copy(once, deposit.key, func(ctx context.Context, m handler.Message[deposit]) error {
 		if m.Body.Amount < 0 {
 			return errors.New("the amount is negative")
 		}
@@ -259,7 +259,7 @@ func TestExplainTellsTheEventsThatTheReservationNames(t *testing.T) {
 	defer store.Close()
 	once := must.New(reservation.New(store, "rentals", nil))
 	mux := handler.New()
-	handler.On(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
+	handler.Register(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
 		return []messagestore.StreamWrite{messagestore.To("ledger-7", messagestore.AnyVersion, messagestore.Follow(m.Message, deposited{m.Body.Amount}))}, nil
 	}))
 	_, err = store.Write(t.Context(), commands.Stream("123"), messagestore.AnyVersion, deposit{"AAA", 10})
@@ -300,7 +300,7 @@ func TestExplainTellsTheReasonForWhichAnOperatorHadACommandParked(t *testing.T) 
 			once := must.New(reservation.New(store, "accounts", nil))
 			delivered := make(chan struct{}, 1)
 			mux := handler.New()
-			handler.On(mux, reservation.Inline(once, deposit.key, func(context.Context, handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
+			handler.Register(mux, reservation.Inline(once, deposit.key, func(context.Context, handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
 				select {
 				case delivered <- struct{}{}:
 				default:
@@ -351,7 +351,7 @@ func TestExplainTellsACommandThatIsRetriedParkedAndRedriven(t *testing.T) {
 	once := must.New(reservation.New(store, "accounts", nil))
 	fails := true
 	mux := handler.New()
-	handler.On(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
+	handler.Register(mux, reservation.Inline(once, deposit.key, func(_ context.Context, m handler.Message[deposit]) ([]messagestore.StreamWrite, error) {
 		if fails {
 			return nil, errors.New("the bank is closed")
 		}
