@@ -134,26 +134,29 @@ var migrationsHash = sync.OnceValue(func() string {
 	return hex.EncodeToString(hash.Sum(nil)[:8])
 })
 
-// Clock returns the URL of a migrated database that no other test uses, and a function that has its clock ahead of the
-// server's by so much from then on, or behind it if that is less than 0. It takes a superuser.
+// Clock returns the URL of a migrated database that no other test uses and whose clock stands still, and a function that sets the
+// clock by so much ahead of where it stood at first, or behind that if it is less than 0. It takes a superuser.
 func Clock(t testing.TB) (url string, ahead func(time.Duration)) {
 	t.Helper()
 	url = copyOn(t, URL(t), "clock_"+migrationsHash(), func(url string) {
 		migrating(t, nil)(url)
 		must(t, url, `
-			create table public.clock (ahead interval not null);
-			insert into public.clock values ('0');
+			create table public.clock (stood timestamptz not null, ahead interval not null);
+			insert into public.clock values (pg_catalog.clock_timestamp(), '0');
 			alter function pg_catalog.clock_timestamp() rename to right_clock_timestamp;
 			create function pg_catalog.clock_timestamp() returns timestamptz language sql volatile security definer set search_path = pg_catalog, pg_temp as
-				'select pg_catalog.right_clock_timestamp() + (select x.ahead from public.clock x)';
+				'select x.stood + x.ahead from public.clock x';
 			alter table dibs.messages alter "time" set default pg_catalog.clock_timestamp()`)
 	})
 	conn := dial(t, url)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	if _, err := conn.Exec(t.Context(), "update public.clock set stood = pg_catalog.right_clock_timestamp()"); err != nil {
+		t.Fatalf("stop the clock: %v", err)
+	}
 	return url, func(by time.Duration) {
 		t.Helper()
 		if _, err := conn.Exec(context.WithoutCancel(t.Context()), "update public.clock set ahead = $1::bigint * interval '1 microsecond'", by.Microseconds()); err != nil {
-			t.Fatalf("put the clock forward: %v", err)
+			t.Fatalf("move the clock: %v", err)
 		}
 	}
 }

@@ -20,6 +20,7 @@ type batch struct {
 	rows    [][]row // of each append
 	records int
 	size    int
+	clock   clock
 }
 
 type row struct {
@@ -107,7 +108,7 @@ func (b *batch) write(ctx context.Context, db queryer) ([]messagestore.Written, 
 
 // insert adds the messages in order until one is refused.
 func (b *batch) insert(ctx context.Context, db queryer) ([]messagestore.Written, error) {
-	now := clock()
+	now := b.clock.now()
 	all := make([]messagestore.Written, len(b.appends))
 	for i, a := range b.appends {
 		w := &all[i]
@@ -198,7 +199,7 @@ func expects(ctx context.Context, db queryer, a messagestore.Append) (actual mes
 // meet returns the last messages of the batch's streams and the time. The transaction of db holds
 // the write lock.
 func (b *batch) meet(ctx context.Context, db queryer) (*messagestore.Conflict, error) {
-	met := &messagestore.Conflict{Time: clock(), Last: make([]*messagestore.Message, len(b.appends))}
+	met := &messagestore.Conflict{Time: b.clock.now(), Last: make([]*messagestore.Message, len(b.appends))}
 	for i, a := range b.appends {
 		found, err := query(ctx, db, streamBackwardsSQL, string(a.Stream), int64(messagestore.EndOfStream), 1)
 		if err != nil {
@@ -211,8 +212,15 @@ func (b *batch) meet(ctx context.Context, db queryer) (*messagestore.Conflict, e
 	return met, nil
 }
 
-// clock returns the time as messages have it.
-func clock() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+// A clock tells the time, as messages have it. The zero clock is the process's; only tests have another.
+type clock func() time.Time
+
+func (c clock) now() time.Time {
+	if c == nil {
+		c = time.Now
+	}
+	return c().UTC().Truncate(time.Microsecond)
+}
 
 // earlier returns the result of an earlier write of the same messages, nil if none of the ids
 // is recorded, and an [*messagestore.IDConflictError] for all between.

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // OpenWith is Open with another database/sql driver, such as one that fails.
 func OpenWith(ctx context.Context, driverName, path string, config *Config) (*Driver, error) {
 	return open(ctx, driverName, path, config)
 }
+
+// SetClock has d take its time from another clock, before its first use.
+func (d *Driver) SetClock(c func() time.Time) { d.clock = c }
 
 // Commits returns how often d has committed, and how many calls were in that.
 func (d *Driver) Commits() (commits, calls int64) {

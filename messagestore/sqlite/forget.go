@@ -94,7 +94,7 @@ func forget(
 	case age < life:
 		return batch, from, false, removal.InsideKeyLife(age, life)
 	}
-	before := clock()
+	before := clock(nil).now()
 	if batch.Unhandled = needed.unhandled; !needed.unhandled.IsZero() && needed.unhandled.Before(before) {
 		before = needed.unhandled
 	}

@@ -109,8 +109,8 @@ type queue struct {
 
 // queueOf finds a queue, and adds it if it is to be kept. A queue of another category is refused, and so is one to be kept
 // that was removed.
-func queueOf(ctx context.Context, db queryer, of queuing.Queue, keep bool) (q *queue, refused, err error) {
-	q = &queue{ctx: ctx, db: db, of: of, now: clock()}
+func queueOf(ctx context.Context, db queryer, of queuing.Queue, keep bool, now time.Time) (q *queue, refused, err error) {
+	q = &queue{ctx: ctx, db: db, of: of, now: now}
 	var category string
 	found, err := scanOne(ctx, db, queueFindSQL, []any{of.Name}, &q.id, &category, &q.removed)
 	switch {
@@ -144,7 +144,7 @@ func writeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTrans
 	var refused error
 	err := d.writes.do(ctx, &job{
 		run: func(ctx context.Context, db queryer) error {
-			q, no, err := queueOf(ctx, db, of, keep)
+			q, no, err := queueOf(ctx, db, of, keep, d.clock.now())
 			if refused = no; err != nil || no != nil {
 				return err
 			}
@@ -164,7 +164,7 @@ func writeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTrans
 
 func readQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, f func(queuestate.Rows) (T, error)) (answer T, err error) {
 	err = d.reads.read(ctx, func(ctx context.Context, db queryer) error {
-		q, refused, err := queueOf(ctx, db, of, false)
+		q, refused, err := queueOf(ctx, db, of, false, d.clock.now())
 		if err == nil {
 			err = refused
 		}
@@ -280,7 +280,7 @@ func (d *Driver) Queues(ctx context.Context) ([]queuing.Status, error) {
 	var all []queuing.Status
 	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
 		found, err := rowsOf(ctx, db, queueAllSQL, nil, func(rows *sql.Rows) (q queue, err error) {
-			q = queue{ctx: ctx, db: db, now: clock()}
+			q = queue{ctx: ctx, db: db, now: d.clock.now()}
 			return q, rows.Scan(&q.id, &q.of.Name, (*string)(&q.of.Category))
 		})
 		if err != nil {

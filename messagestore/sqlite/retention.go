@@ -143,7 +143,7 @@ func spare(o *retention.TrimOptions) time.Time {
 	case retention.AnyAge:
 		return o.Before
 	}
-	young := clock().Add(-age)
+	young := clock(nil).now().Add(-age)
 	if !o.Before.IsZero() && o.Before.Before(young) {
 		return o.Before
 	}

@@ -22,6 +22,7 @@ type Driver struct {
 
 	transactions *transactions // nil over a transaction of the caller's
 	file         *file         // nil over a transaction of the caller's
+	clock        clock
 }
 
 var (
@@ -105,6 +106,7 @@ func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestor
 // AppendAll implements [messagestore.AtomicDriver].
 func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
 	b := newBatch(appends)
+	b.clock = d.clock
 	var written []messagestore.Written
 	err := d.write(ctx, b, func(ctx context.Context, db queryer) error {
 		var err error
@@ -153,6 +155,7 @@ func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
 // while it holds the write lock.
 func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	b := newBatch(appends)
+	b.clock = d.clock
 	var written []messagestore.Written
 	var met *messagestore.Conflict
 	err := d.write(ctx, b, func(ctx context.Context, db queryer) error {
@@ -196,7 +199,7 @@ func (d *Driver) Now(ctx context.Context) (time.Time, error) {
 	if err := d.reads.alive(ctx); err != nil {
 		return time.Time{}, err
 	}
-	return time.Now(), nil
+	return d.clock.now(), nil
 }
 
 // Close waits for the commit or the Transact that is under way, and closes the file. Calls that

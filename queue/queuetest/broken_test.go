@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,17 +32,17 @@ func TestQueuesInMemory(t *testing.T) {
 		require.GreaterOrEqual(t, i, 0, "no bug %q", name)
 		broken = bugs[i]
 	}
-	open := func() *driver {
+	open := func(clock func() time.Time) *driver {
 		d := &driver{}
-		d.Driver = memory.NewWithClock(func() time.Time { return d.time(time.Now().Add(time.Duration(d.ahead.Load()))) })
+		d.Driver = memory.NewWithClock(func() time.Time { return d.time(clock()) })
 		broken.breaks(d)
 		return d
 	}
 	Run(t, Options{
-		Open: func(*testing.T) queuing.Driver { return open() },
+		Open: func(*testing.T) queuing.Driver { return open(time.Now) },
 		OpenWithClock: func(*testing.T) (queuing.Driver, func(time.Duration)) {
-			d := open()
-			return d, func(ahead time.Duration) { d.ahead.Store(int64(ahead)) }
+			stood, ahead := time.Now(), time.Duration(0)
+			return open(func() time.Time { return stood.Add(ahead) }), func(by time.Duration) { ahead = by }
 		},
 		Begin: func(_ *testing.T, d queuing.Driver) (queuing.Driver, func() error, func() error) {
 			return d.(*driver).begin() //nolint:errcheck // as opened
@@ -119,7 +118,6 @@ type driver struct {
 	large  bool // lists end at no size
 	status func(*queuing.Status)
 
-	ahead  atomic.Int64                        // by how much its clock is
 	back   func(t, latest time.Time) time.Time // what it takes for the time where its clock goes back
 	latest time.Time                           // that it took for the time
 

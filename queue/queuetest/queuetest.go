@@ -43,8 +43,8 @@ type Options struct {
 	// Defaults to leaving out the sub-tests that need it.
 	Begin func(t *testing.T, driver queuing.Driver) (tx queuing.Driver, commit, rollBack func() error)
 
-	// OpenWithClock returns a driver as Open does, and a function that has its store's clock ahead of the time by so much from then on,
-	// or behind it if that is less than 0. What is stored may be moved the other way instead: only differences count.
+	// OpenWithClock returns a driver as Open does whose store's clock stands still, and a function that sets the clock by so much
+	// ahead of where it stood at first, or behind that if it is less than 0.
 	//
 	// Defaults to leaving out the sub-tests that need it.
 	OpenWithClock func(t *testing.T) (driver queuing.Driver, ahead func(time.Duration))
@@ -55,7 +55,7 @@ type Options struct {
 	// Defaults to real time, and short leases.
 	Bubble bool
 
-	spare func(*testing.T) // skips a sub-test that computes for long, if it is not its turn
+	spare func(*testing.T) // skips a sub-test that takes long, if it is not its turn
 }
 
 // Run tests the drivers that the options open. Sub-tests that are left out are skipped with the reason.
@@ -68,9 +68,9 @@ func Run(t *testing.T, options Options) {
 				t.Skip("not applicable: the suite is not told how to begin a transaction")
 			}
 			if test.needs&clock != 0 && options.OpenWithClock == nil {
-				t.Skip("not applicable: the suite is not told how to put the clock forward")
+				t.Skip("not applicable: the suite is not told how to move the clock")
 			}
-			if test.needs&busy != 0 && options.spare != nil {
+			if test.needs&(busy|clock) != 0 && options.spare != nil {
 				options.spare(t)
 			}
 			run := func(t *testing.T) {
@@ -105,7 +105,7 @@ type need uint8
 const (
 	transactions need = 1 << iota
 	busy              // the test computes, and waits for no time
-	clock             // the test puts the clock forward and back
+	clock             // the test alone moves the clock
 )
 
 func tests() []test {
