@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -21,7 +22,13 @@ import (
 	"github.com/dibs-go/dibs/queue"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The test binary is also the processes that an item kills.
+func TestMain(m *testing.M) {
+	if url := os.Getenv(killerStore); url != "" {
+		os.Exit(killerChild(url, messagestore.Category(os.Getenv(killerCategory))))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 type Send struct {
 	To string `json:"to"`
