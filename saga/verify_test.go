@@ -125,6 +125,19 @@ func TestVerifyNamesTheMessageThatNoRunnerWrites(t *testing.T) {
 		"an attempt left out":         {"a@5", `Began {"step":"flight","attempt":3}`, "a@5: attempt 2, Began of flight, attempt 3"},
 		"another attempt failed":      {"a@4", `Failed {"step":"flight","attempt":2,"error":"down","retryAt":1}`, "a@4: attempt 2 at step flight without an outcome, Failed of flight, attempt 2"},
 		"failed when done":            {"a@7", `Failed {"step":"flight","attempt":2,"error":"down"}`, "a@7: attempt 2 at step flight without an outcome, Failed of flight, attempt 2"},
+		"failed, not begun":           {"a@3", `Failed {"step":"hotel","attempt":1,"error":"down","retryAt":1}`, "a@3: attempt 1 at step hotel without an outcome, Failed of hotel, attempt 1"},
+		"failed twice":                {"a@5", `Failed {"step":"flight","attempt":1,"error":"again","retryAt":2}`, "a@5: attempt 1 at step flight without an outcome, Failed of flight, attempt 1"},
+		"one message twice":           {"b@7", `UndoFailed {"step":"hotel","attempt":1,"error":"down","retryAt":1}`, "b@7: no message twice in a row, UndoFailed of hotel"},
+		"suspended twice":             {"c@4", `Suspended {"why":"failed","reason":"no paper"}`, "c@4: nothing of a runner while the saga is suspended, Suspended"},
+		"completed while suspended":   {"c@4", `Completed {}`, "c@4: nothing of a runner while the saga is suspended, Completed"},
+		"two waits for a signal":      {"a@8", `Waiting {"name":"approved","until":2,"signal":true}`, "a@8: one wait of a name, Waiting of approved"},
+		"a signal before the first":   {"a@9", `Received {"name":"approved","index":-1}`, "a@9: signal 0 of the name, which has come, Received of approved"},
+		"two compensations":           {"b@6", `Compensating {"reason":"again"}`, "b@6: undos alone once the compensation has begun, Compensating"},
+		"completed while undone":      {"b@9", `Completed {"output":1}`, "b@9: undos alone once the compensation has begun, Completed"},
+		"a value while undone":        {"b@6", `Valued {"name":"fee","value":8}`, "b@6: undos alone once the compensation has begun, Valued of fee"},
+		"an undo failed of none":      {"b@7", `UndoFailed {"step":"car","attempt":1,"error":"down","retryAt":1}`, "b@7: the undo of step hotel, the last that began, UndoFailed of car"},
+		"an undo failed too many":     {"b@9", `UndoFailed {"step":"flight","attempt":1,"error":"down","retryAt":1}`, "b@9: no undo, for each step that began is undone, UndoFailed of flight"},
+		"an undo, and no way back":    {"a@10", `Undone {"step":"flight"}`, "a@10: a compensation that has begun, Undone of flight"},
 		"two values":                  {"a@2", `Valued {"name":"fee","value":8}`, "a@2: one value of a name, Valued of fee"},
 		"two sleeps":                  {"a@7", `Waiting {"name":"night","until":2}`, "a@7: one wait of a name, Waiting of night"},
 		"a signal taken twice":        {"a@10", `Received {"name":"approved"}`, "a@10: a signal that is taken once, Received of approved"},
@@ -248,6 +261,15 @@ func TestVerifyNamesASagaThatHasNoOtherTurn(t *testing.T) {
 			require.Empty(t, verified(t, d.Store), "no runner has met it")
 			d.damage(t, "UPDATE dibs_queues SET cursor = (SELECT max(global_position) FROM dibs_messages)")
 		}, []string{"suspended: another turn, since the saga waits for nothing, an item that no message wakes, and that is suspended"}},
+		"it is due in ninety years": {func(t *testing.T, d *damaged, s *saga.Saga[trip, itinerary], at map[string]messagestore.GlobalPosition) {
+			_, err := s.Resume(t.Context(), "suspended", "mended")
+			require.NoError(t, err)
+			d.damage(t, "UPDATE dibs_queue_open SET place = 'l', due = ? WHERE position = ?", time.Now().AddDate(90, 0, 0).UnixMicro(), at["suspended"])
+			d.damage(t, "UPDATE dibs_queues SET cursor = (SELECT max(global_position) FROM dibs_messages)")
+		}, []string{"suspended: another turn, since the saga waits for nothing, an item that no message wakes, and that is later"}},
+		"it waits, and its item is suspended": {func(t *testing.T, d *damaged, _ *saga.Saga[trip, itinerary], at map[string]messagestore.GlobalPosition) {
+			d.damage(t, "UPDATE dibs_queue_open SET place = 's', due = 0 WHERE position = ?", at["waiting"])
+		}, []string{"waiting: another turn, since the saga waits for nothing, an item that no message wakes, and that is suspended"}},
 		"it has ended, and its item is suspended": {func(t *testing.T, d *damaged, _ *saga.Saga[trip, itinerary], at map[string]messagestore.GlobalPosition) {
 			d.damage(t, "UPDATE dibs_queue_open SET position = ? WHERE position = ?", at["ended"], at["suspended"])
 		}, []string{
