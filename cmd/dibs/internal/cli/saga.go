@@ -415,7 +415,7 @@ func (c *sagaSignalCommand) Run(ctx context.Context, a *app) error {
 	if !c.Skip {
 		return usage("--skip=false: the command does nothing else")
 	}
-	return c.run(ctx, a, "skip a signal of", func(o *saga.Operator) (sagaStatus, error) { return o.SkipSignal(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "skip a signal", func(o *saga.Operator) (sagaStatus, error) { return o.SkipSignal(ctx, c.ID, c.Reason) })
 }
 
 type sagaResolveCommand struct{ sagaChange }
