@@ -43,6 +43,9 @@ type life struct {
 // is no other message.
 func (c *core) goOn(ctx context.Context, m *messagestore.Message, fresh bool, held func(ctx context.Context) error) (*life, error) {
 	l := newLife(c, m, held)
+	if err := named(m.Stream); err != nil {
+		return l, err
+	}
 	known, err := l.recall(ctx, fresh)
 	if err == nil && !known {
 		l = newLife(c, m, held)

@@ -188,8 +188,19 @@ func isBad(err error) bool {
 	return err != nil && !isMalformed
 }
 
+// named returns a [*malformedError] for a name that no saga has: another client of message-db may write to it.
+func named(stream messagestore.StreamName) error {
+	if err := stream.Validate(); err != nil {
+		return &malformedError{errors.New("a stream has no saga: " + err.Error())}
+	}
+	return nil
+}
+
 // listed reads the saga of a stream for a listing.
 func (c *core) listed(ctx context.Context, stream messagestore.StreamName) (*life, error) {
+	if err := named(stream); err != nil {
+		return nil, err
+	}
 	l, _, err := c.lookAt(ctx, stream)
 	if errors.Is(err, errNoSaga) {
 		err = &malformedError{fmt.Errorf("%s has no saga", stream)}

@@ -245,3 +245,44 @@ func TestASagaIsTakenInTheTransactionThatBeginsIt(t *testing.T) {
 		return waitInTime(t, s, id).Out
 	})
 }
+
+// Another client of message-db may write to a stream whose name Dibs refuses. No step is called for it, and the sagas behind it go on, are
+// listed and verified.
+func TestAStreamOfARefusedNameHoldsNoSaga(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Migrated(t)
+	pool := pgtest.Connect(t, url)
+	store, w := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), newWorld()
+	_, err := pool.Exec(t.Context(), `select message_store.write_message(gen_random_uuid()::varchar, 'booking:saga-', 'Started', '{"definition":"booking","version":1,"input":{"to":"LIS"}}')`)
+	require.NoError(t, err)
+	s := travelWith(t, store, w, nil, soon)
+	begin(t, s, "7", trip{"LIS"})
+	listed := func() (ids []string, wrong []error) {
+		for status, err := range s.List(t.Context(), saga.StateRunning, saga.StateCompleted) {
+			if err != nil {
+				wrong = append(wrong, err)
+				continue
+			}
+			ids = append(ids, status.ID)
+		}
+		return ids, wrong
+	}
+	ids, wrong := listed()
+	require.Equal(t, []string{"7"}, ids)
+	require.Len(t, wrong, 1)
+	require.ErrorContains(t, wrong[0], `invalid stream name "booking:saga-"`)
+	require.NotErrorIs(t, wrong[0], messagestore.ErrInvalid)
+	require.Empty(t, verified(t, store))
+
+	stop := running(t, s)
+	status, err := s.Wait(t.Context(), "7")
+	require.NoError(t, err)
+	require.Equal(t, saga.StateCompleted, status.State)
+	await.Equal(t, "streams that hold no saga", 1, func() int64 { return s.Stats().Skipped })
+	stop()
+	require.Equal(t, "book flight, book hotel, book car", w.did())
+	ids, wrong = listed()
+	require.Equal(t, []string{"7"}, ids)
+	require.Empty(t, wrong)
+	require.Empty(t, verified(t, store))
+}

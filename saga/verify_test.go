@@ -282,6 +282,13 @@ func TestVerifyNamesASagaThatHasNoOtherTurn(t *testing.T) {
 			"ended: a finished item, since the saga is completed, an item that is dead",
 			"suspended: an open item, since the saga is suspended, an item that is finished",
 		}},
+		"its item is dead, and no runner has met its end": {func(t *testing.T, d *damaged, _ *saga.Saga[trip, itinerary], at map[string]messagestore.GlobalPosition) {
+			d.damage(t, "UPDATE dibs_queue_open SET position = ?, place = 'd', due = 0 WHERE position = ?", at["ended"], at["suspended"])
+			d.damage(t, "UPDATE dibs_queues SET cursor = ?", at["ended"]+1)
+		}, []string{
+			"ended: a finished item, since the saga is completed, an item that is dead",
+			"suspended: an open item, since the saga is suspended, an item that is finished",
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
