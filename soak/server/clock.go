@@ -68,8 +68,10 @@ func (p *Postgres) Crashes(ctx context.Context, down func() (up func())) error {
 			_, _ = conn.WaitForNotification(ctx) // none comes
 			_ = conn.Close(context.WithoutCancel(ctx))
 		}
-		if ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			return nil
+		default:
 		}
 		up := down()
 		whole := context.WithoutCancel(ctx)
