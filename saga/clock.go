@@ -34,14 +34,16 @@ func (l *life) readClock(ctx context.Context) error {
 // earliest returns a time that the store's clock has reached.
 func (s *sample) earliest() time.Time { return s.at.Add(time.Since(s.after)) }
 
-// soon returns a time that the store's clock has not passed.
-func (l *life) soon(ctx context.Context) (time.Time, error) {
+// soon returns a time that the store's clock has not passed, and one that it has reached: where the store was slow, the first is far
+// ahead, and the clock was not.
+func (l *life) soon(ctx context.Context) (now, reached time.Time, err error) {
 	if l.clock == nil {
 		if err := l.readClock(ctx); err != nil {
-			return time.Time{}, err
+			return now, reached, err
 		}
 	}
-	return l.clock.at.Add(time.Since(l.clock.before) + time.Microsecond), nil // the store's time is cut to microseconds
+	now = l.clock.at.Add(time.Since(l.clock.before) + time.Microsecond) // the store's time is cut to microseconds
+	return now, l.clock.earliest(), nil
 }
 
 // over reports whether a time has come by the store's clock. If not, the saga waits for it, or for less.
@@ -86,7 +88,7 @@ func (l *life) waitUntil(t time.Time) {
 
 // waitFor has the saga wait for d, or for less.
 func (l *life) waitFor(ctx context.Context, d time.Duration) error {
-	now, err := l.soon(ctx)
+	now, _, err := l.soon(ctx)
 	if err == nil {
 		l.waitUntil(now.Add(d))
 	}

@@ -125,3 +125,40 @@ func TestAClockThatWasAheadHoldsUpNoSaga(t *testing.T) {
 		}
 	}
 }
+
+// A lateDriver is one whose writes of what begins are three seconds on their way.
+type lateDriver struct{ *memory.Driver }
+
+func (d lateDriver) AppendAll(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, error) {
+	if kind := all[0].Records[0].Type; kind == "Began" || kind == "Compensating" {
+		time.Sleep(3 * time.Second)
+	}
+	return d.Driver.AppendAll(ctx, all)
+}
+
+// The clock of a store that is slow was not ahead: a time that it may have shown is none that it has shown.
+func TestAStoreThatIsSlowHadNoClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	for _, of := range waits {
+		t.Run(of.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				driver := memory.New()
+				store, w := must.New(messagestore.New(driver, nil)), newWorld()
+				s := of.make(t, must.New(messagestore.New(lateDriver{driver}, nil)), w)
+				defer running(t, s)()
+				begin(t, s, "7", trip{"LIS"})
+				time.Sleep(3 * time.Second)
+				for range 40 {
+					time.Sleep(500 * time.Millisecond)
+					write(t, store, s.Signal("7", "weather", "rain"))
+				}
+				require.Equal(t, of.ends, waitFor(t, s, "7").State)
+				for m, err := range store.ReadStream(t.Context(), "booking:saga-7", 0) {
+					require.NoError(t, err)
+					require.NotEqual(t, "SetBack", m.Type, string(m.Data))
+				}
+			})
+		})
+	}
+}

@@ -72,10 +72,10 @@ func (l *life) undo(ctx context.Context, began *step) error {
 	if asked {
 		pause = askedPause(found)
 	}
-	now, clockErr := l.soon(ctx)
+	now, reached, clockErr := l.soon(ctx)
 	if clockErr != nil {
 		return clockErr
 	}
-	l.note(event.UndoFailed{Step: began.Step, Attempt: attempt, Error: textOf(err), RetryAt: now.Add(pause).UnixMicro(), At: now.UnixMicro(), Asked: asked})
+	l.note(event.UndoFailed{Step: began.Step, Attempt: attempt, Error: textOf(err), RetryAt: now.Add(pause).UnixMicro(), At: reached.UnixMicro(), Asked: asked})
 	return nil
 }

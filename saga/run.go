@@ -412,7 +412,7 @@ func (r *Run) begin(all []asked) error {
 
 // asks makes the command of a step, or notes that it was not made.
 func (r *Run) asks(a *asked) error {
-	now, err := r.life.soon(r.ctx)
+	now, reached, err := r.life.soon(r.ctx)
 	if err != nil {
 		return err
 	}
@@ -429,7 +429,7 @@ func (r *Run) asks(a *asked) error {
 		a.failed = &failed
 		return err
 	}
-	a.began.ReplyBy, a.began.At = now.Add(a.of.wait).UnixMicro(), now.UnixMicro()
+	a.began.ReplyBy, a.began.At = now.Add(a.of.wait).UnixMicro(), reached.UnixMicro()
 	a.writes = r.life.correlated(command, a.of.name, a.began.Attempt)
 	return nil
 }
@@ -522,8 +522,8 @@ func (r *Run) failed(c *one, before *step, err error) (event.Failed, error) {
 	if f.Asked {
 		pause = askedPause(found)
 	}
-	now, err := r.life.soon(r.ctx)
-	f.RetryAt, f.At = now.Add(pause).UnixMicro(), now.UnixMicro()
+	now, reached, err := r.life.soon(r.ctx)
+	f.RetryAt, f.At = now.Add(pause).UnixMicro(), reached.UnixMicro()
 	return f, err
 }
 
@@ -590,12 +590,12 @@ func (r *Run) sleep(name string, d time.Duration) error {
 	if err := r.mayBegin(name); err != nil {
 		return err
 	}
-	now, err := l.soon(r.ctx)
+	now, reached, err := l.soon(r.ctx)
 	if err != nil {
 		return err
 	}
 	until = now.Add(d)
-	l.note(event.Waiting{Name: name, Until: until.UnixMicro(), At: now.UnixMicro()})
+	l.note(event.Waiting{Name: name, Until: until.UnixMicro(), At: reached.UnixMicro()})
 	l.waitUntil(until)
 	return ErrWaiting
 }

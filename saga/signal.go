@@ -102,12 +102,12 @@ func (r *Run) receive(name string, timeout time.Duration) (numbered string, valu
 	}
 	by, waits := l.receiveBy[numbered]
 	if !waits {
-		now, err := l.soon(r.ctx)
+		now, reached, err := l.soon(r.ctx)
 		if err != nil {
 			return "", nil, err
 		}
 		by = now.Add(timeout)
-		l.note(event.Waiting{Name: numbered, Until: by.UnixMicro(), At: now.UnixMicro(), Signal: true})
+		l.note(event.Waiting{Name: numbered, Until: by.UnixMicro(), At: reached.UnixMicro(), Signal: true})
 		l.waitUntil(by)
 		return "", nil, ErrWaiting
 	}
