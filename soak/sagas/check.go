@@ -138,6 +138,7 @@ type checker struct {
 	stops   []fall
 	outages []span
 	jumps   []jumped
+	alone   []lone // in their order
 }
 
 // A jumped is the time for which the server's clock was off.
@@ -202,6 +203,10 @@ func Check(in *Inputs) *Verdict {
 		t := c.tale(strings.TrimPrefix(turn.Stream, string(category)+"-"))
 		t.turns = append(t.turns, turn)
 	}
+	for _, t := range c.sagas {
+		c.lone(t)
+	}
+	slices.SortFunc(c.alone, func(a, b lone) int { return cmp.Compare(a.from, b.from) })
 	for _, t := range c.sagas {
 		c.check(t)
 	}
@@ -276,6 +281,7 @@ func (c *checker) explained(t *tale, from, to int64) (d int64) {
 	for _, j := range c.jumps {
 		d += j.within(from, to)
 	}
+	d += c.waited(t, from, to)
 	lost := 0
 	for _, turn := range t.turns {
 		pause := second
@@ -287,6 +293,52 @@ func (c *checker) explained(t *tale, from, to int64) (d int64) {
 		}
 		if turn.At < to && turn.At+pause > from {
 			d += pause
+		}
+	}
+	return d
+}
+
+// A lone is the time in which a saga is to have a session alone.
+type lone struct {
+	span
+	saga string
+}
+
+// lone finds the sagas that have lost two turns in a row with their processes. The next turn of such a saga is one that its process
+// has alone, so that the turns of others wait for it.
+func (c *checker) lone(t *tale) {
+	var s lone
+	var next, lost int
+	var last int64
+	for _, m := range append(slices.Clip(t.messages), &Message{At: crew.Never}) {
+		if fromOutside(m.Type) {
+			continue
+		}
+		for ; next < len(t.turns) && t.turns[next].At < m.At; next++ {
+			last = t.turns[next].At
+			if t.turns[next].What != "e" {
+				lost = 0
+			} else if lost++; lost == 2 {
+				s = lone{span{last, 0}, t.id}
+			}
+		}
+		if lost > 1 { // and then the others have theirs
+			s.to = min(m.At, last+second<<min(lost-1, 12)+patience) + second
+			c.alone = append(c.alone, s)
+		}
+		lost = 0
+	}
+}
+
+// waited is for how long others than a saga were to have a session alone between two moments.
+func (c *checker) waited(t *tale, from, to int64) (d int64) {
+	for _, s := range c.alone {
+		if s.from >= to {
+			break
+		}
+		if s.saga != t.id {
+			d += s.within(from, to)
+			from = max(from, s.to)
 		}
 	}
 	return d
@@ -461,7 +513,9 @@ func (c *checker) fold(t *tale, m *Message, b *body) (wakes, reply bool) {
 		return false, false
 	}
 	if m.Type == "SetBack" { // what it waits for takes as long from now on
-		c.Counts.SetBacks++
+		if c.Counts.SetBacks++; !c.jumpedIn(t.messages[0].At, m.At) {
+			wrong(Punctual, "the clock has not gone back")
+		}
 		t.asleep, t.deadline = 0, max(t.deadline, m.At+t.lasts)
 		return false, false
 	}

@@ -207,6 +207,10 @@ var planted = []struct {
 		w.message("a", r1, 75, "Suspended", `{"why":"invalid"}`)
 		w.sorted()
 	}},
+	{"a clock was taken for one that went back", []Rule{Punctual}, func(w *world) {
+		w.message("a", r1, 75, "SetBack", `{"from":2,"to":1}`)
+		w.sorted()
+	}},
 	{"a message was written twice in a row", []Rule{Story}, func(w *world) {
 		for range 2 {
 			w.message("a", r1, 75, "Valued", `{"name":"fare","value":1}`)
@@ -318,6 +322,12 @@ func TestTurnsThatWereLostExplainThatASagaGoesOnLate(t *testing.T) {
 	require.Contains(t, late(6100, first).Broken, Woken)
 	require.True(t, late(8900, first, second).Passed())
 	require.Contains(t, late(9100, first, second).Broken, Woken)
+
+	// That of another saga is one that its process has alone.
+	stream = string(category) + "-b"
+	first, second = Turn{stream, "e", at(1000)}, Turn{stream, "e", at(2000)}
+	require.True(t, late(12_900, first, second).Passed())
+	require.Contains(t, late(13_100, first, second).Broken, Woken)
 }
 
 // What a server's clock showed while it was off is held against the time as it was, and what came early by it is no mistake.
