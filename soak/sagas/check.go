@@ -139,6 +139,8 @@ type checker struct {
 	outages []span
 	jumps   []jumped
 	alone   []lone // in their order
+
+	patience int64 // how long something takes at most that takes no time
 }
 
 // A jumped is the time for which the server's clock was off.
@@ -181,6 +183,7 @@ func Check(in *Inputs) *Verdict {
 	for _, call := range c.Calls {
 		c.take(call)
 	}
+	c.patience = leastPatience + c.slowest()
 	for _, m := range c.Messages {
 		m.off = c.off(m.At)
 		m.At -= m.off
@@ -264,8 +267,8 @@ func (c *checker) take(call *Call) {
 const (
 	second = int64(1_000_000)
 
-	// patience is how long something takes at most that takes no time, on a machine that is busy.
-	patience = 5 * second
+	// leastPatience is how long something takes at most that takes no time, beside what customers wait for an answer to a write.
+	leastPatience = 5 * second
 
 	leaseTime = int64(lease / time.Microsecond)
 )
@@ -323,7 +326,7 @@ func (c *checker) lone(t *tale) {
 			}
 		}
 		if lost > 1 { // and then the others have theirs
-			s.to = min(m.At, last+second<<min(lost-1, 12)+patience) + second
+			s.to = min(m.At, last+second<<min(lost-1, 12)+c.patience) + second
 			c.alone = append(c.alone, s)
 		}
 		lost = 0
@@ -342,6 +345,21 @@ func (c *checker) waited(t *tale, from, to int64) (d int64) {
 		}
 	}
 	return d
+}
+
+// slowest is how long one in a hundred of those that begin a saga waits for the answer: so busy is the machine.
+func (c *checker) slowest() int64 {
+	var took []int64
+	for _, call := range c.Calls {
+		if call.Call == Begin && call.Answer.Answer == OK {
+			took = append(took, call.End-call.At)
+		}
+	}
+	if len(took) == 0 {
+		return 0
+	}
+	slices.Sort(took)
+	return took[len(took)*99/100]
 }
 
 // stopped is for how long a process was stopped between two moments.
@@ -463,7 +481,7 @@ func (c *checker) check(t *tale) {
 				if answered {
 					c.Answered = append(c.Answered, time.Duration(took)*time.Microsecond)
 				}
-				if took > patience+c.explained(t, woken, m.At) {
+				if took > c.patience+c.explained(t, woken, m.At) {
 					c.Broke(Woken, "saga %s could go on at %s, and has its next record, %s, after %v, of which faults explain %v",
 						t.id, clock(woken), m.Type, time.Duration(took)*time.Microsecond, time.Duration(c.explained(t, woken, m.At))*time.Microsecond)
 				}
@@ -746,7 +764,7 @@ func (c *checker) completed(t *tale, wrong func(Rule, string, ...any)) {
 
 // late looks at what happened behind the deadline.
 func (c *checker) late(t *tale) {
-	allowed := func(at int64) int64 { return t.deadline + patience + c.explained(t, t.deadline, at) }
+	allowed := func(at int64) int64 { return t.deadline + c.patience + c.explained(t, t.deadline, at) }
 	if t.pivoted != 0 && t.pivoted <= allowed(t.pivoted) {
 		return
 	}
@@ -819,7 +837,7 @@ func (c *checker) called(t *tale) {
 		switch {
 		case call.Call != Do && call.Call != Undo:
 		case call.Note == "tx": // its row tells
-			if call.Answer.Answer == OK && late(t.end.At, t.end.At-patience) {
+			if call.Answer.Answer == OK && late(t.end.At, t.end.At-c.patience) {
 				c.Broke(Fenced, "saga %s: %s had %s called %v after the end", t.id, call.Process, call.Step, time.Duration(call.At-t.end.At)*time.Microsecond)
 			}
 		case s == nil:

@@ -27,7 +27,7 @@ var faults = []fault{
 	{8000, func(n *Counts) *int { return &n.ServerKills }, (*run).killServer},
 }
 
-var jump = fault{3000, func(n *Counts) *int { return &n.Jumps }, (*run).jump}
+var jump = fault{1000, func(n *Counts) *int { return &n.Jumps }, (*run).jump}
 
 func kills(n *Counts) *int { return &n.Kills }
 
