@@ -259,7 +259,7 @@ var mistakes = []struct {
 			if err != nil {
 				return err
 			}
-			_, err = txs.Transact(t.Context(), "", func(ctx context.Context, _ pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+			_, err = txs.Transact(t.Context(), func(ctx context.Context, _ pgx.Tx) ([]messagestore.StreamWrite, error) {
 				_, err := txs.Write(ctx, "mistakeInner-1", messagestore.AnyVersion, held{})
 				return nil, err
 			})

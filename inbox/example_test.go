@@ -48,7 +48,7 @@ func ExampleInbox_Receive() {
 		fmt.Println(err)
 		return
 	}
-	_, err = txs.Transact(ctx, "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = txs.Transact(ctx, func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 		_, err := tx.ExecContext(ctx, "create table transfers (id text primary key, amount int)")
 		return nil, err
 	})

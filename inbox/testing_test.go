@@ -37,7 +37,7 @@ func TestATransferThatIsSentAgainIsBookedOnce(t *testing.T) {
 	require.NoError(t, err)
 	transfers, err := inbox.New(txs, "transfers", nil)
 	require.NoError(t, err)
-	_, err = txs.Transact(ctx, "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = txs.Transact(ctx, func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 		_, err := tx.ExecContext(ctx, "create table transfers (id text primary key, amount int)")
 		return nil, err
 	})

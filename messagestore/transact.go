@@ -108,9 +108,7 @@ const (
 )
 
 // Transact begins a transaction, calls f in it, writes the result of f as [Store.WriteStreams]
-// does, and commits: f's own SQL and the messages happen together, or neither does. The
-// argument begun is the first message of the stream first, read in the same transaction: nil if
-// there is none, or if first is "".
+// does, and commits: f's own SQL and the messages happen together, or neither does.
 //
 // After a definite failure that may not come again, which is a version conflict, a
 // serialization failure, a deadlock, or a connection that was lost before the transaction began, Transact calls f
@@ -131,20 +129,34 @@ const (
 // bodies, which need no message beside them here. If all messages that f returns are recorded
 // already, by their ids, an earlier call has committed them: Transact rolls back and
 // returns where they are, with [Written.Duplicate] set.
-func (s *TxStore[Tx]) Transact(
+func (s *TxStore[Tx]) Transact(ctx context.Context, f func(ctx context.Context, tx Tx) ([]StreamWrite, error)) ([]Written, error) {
+	if f == nil {
+		return nil, fmt.Errorf("transact: %w", NewInvalidError("function", nil, "it is nil"))
+	}
+	return s.transact(ctx, "", func(ctx context.Context, tx Tx, _ *Message) ([]StreamWrite, error) { return f(ctx, tx) })
+}
+
+// TransactFrom is [TxStore.Transact] with the first message of the stream first, which it reads in the transaction, without a call of
+// its own: begun is nil if there is none.
+func (s *TxStore[Tx]) TransactFrom(
+	ctx context.Context, first StreamName,
+	f func(ctx context.Context, tx Tx, begun *Message) ([]StreamWrite, error),
+) ([]Written, error) {
+	if f == nil {
+		return nil, fmt.Errorf("transact: %w", NewInvalidError("function", nil, "it is nil"))
+	}
+	if err := first.Validate(); err != nil {
+		return nil, fmt.Errorf("transact: %w", err)
+	}
+	return s.transact(ctx, first, f)
+}
+
+func (s *TxStore[Tx]) transact(
 	ctx context.Context, first StreamName,
 	f func(ctx context.Context, tx Tx, begun *Message) ([]StreamWrite, error),
 ) ([]Written, error) {
 	if ctx == nil {
 		return nil, fmt.Errorf("transact: %w", NewInvalidError("context", nil, "it is nil"))
-	}
-	if f == nil {
-		return nil, fmt.Errorf("transact: %w", NewInvalidError("function", nil, "it is nil"))
-	}
-	if first != "" {
-		if err := first.Validate(); err != nil {
-			return nil, fmt.Errorf("transact: %w", err)
-		}
 	}
 	for attempt := 1; ; attempt++ {
 		written, again, err := s.transactOnce(ctx, first, f)

@@ -158,7 +158,7 @@ func TestAMessageIsSentIfItsTransactionWasCommitted(t *testing.T) {
 func sentIfCommitted[Tx any](t *testing.T, txs *messagestore.TxStore[Tx], exec func(ctx context.Context, tx Tx, query string, args ...any) error) {
 	t.Helper()
 	store := txs.Store
-	_, err := txs.Transact(t.Context(), "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := txs.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		return nil, exec(ctx, tx, "create table payments (amount int)")
 	})
 	require.NoError(t, err)
@@ -167,7 +167,7 @@ func sentIfCommitted[Tx any](t *testing.T, txs *messagestore.TxStore[Tx], exec f
 	stop := running(t, relayOf(store, sink, nil))
 	committed := 0
 	for i := range 24 {
-		_, err := txs.Transact(t.Context(), "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err := txs.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 			if err := exec(ctx, tx, "insert into payments values ($1)", i); err != nil {
 				return nil, err
 			}

@@ -44,7 +44,7 @@ type database struct {
 func transacts[Tx any](store *messagestore.Store, over func(Tx) *messagestore.Store) func(context.Context, inTx) error {
 	txs := must.New(messagestore.Transactional[Tx](store))
 	return func(ctx context.Context, f inTx) error {
-		_, err := txs.Transact(ctx, "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err := txs.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 			return f(ctx, over(tx))
 		})
 		return err

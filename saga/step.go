@@ -398,7 +398,7 @@ func commit[Tx any](
 ) (written messagestore.Written, events []messagestore.Body, err error) {
 	var refused error
 	called := false
-	all, err := txs.Transact(ctx, "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	all, err := txs.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		events, refused = nil, nil
 		if err := at.mayCall(ctx); err != nil {
 			return nil, err

@@ -83,7 +83,7 @@ func onPgx(t *testing.T) *theatre[pgx.Tx] {
 }
 
 func (th *theatre[Tx]) transact(t require.TestingT, f func(ctx context.Context, tx Tx) error) {
-	_, err := th.txs.Transact(context.Background(), "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := th.txs.Transact(context.Background(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		return nil, f(ctx, tx)
 	})
 	require.NoError(t, err)

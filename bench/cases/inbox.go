@@ -256,7 +256,7 @@ func (r *requests) tables(ctx context.Context, one request) error {
 // transact carries a request out in a transaction that looks at nothing first: a request that came before is refused at COMMIT.
 func (r *requests) transact(ctx context.Context, one request) error {
 	data := r.data(one)
-	_, err := r.txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := r.txs.Transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 		return []messagestore.StreamWrite{
 			messagestore.To(requestsInbox.Stream(one.key), messagestore.NoStream,
 				inbox.Received{Source: "POST /payments", Digest: digest(data), Answer: json.RawMessage(answer)}),

@@ -125,7 +125,7 @@ func insertPayment(ctx context.Context, tx pgx.Tx, key string, token int64) erro
 }
 
 func (p *payments) confirmInEnd(ctx context.Context, l *intent.Lease, key string) error {
-	_, err := p.txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := p.txs.Transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 		return l.Confirmation(storedResponse), insertPayment(ctx, tx, key, l.Token())
 	})
 	return err

@@ -110,7 +110,7 @@ func openInbox(ctx context.Context, path string) (*inbox.Inbox[*sql.Tx], *sqlite
 	}
 	txs, err := messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil)))
 	if err == nil {
-		_, err = txs.Transact(ctx, "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err = txs.Transact(ctx, func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 			_, err := tx.ExecContext(ctx, "create table if not exists payments (amount int)")
 			return nil, err
 		})

@@ -182,7 +182,7 @@ func (s *Service) Close() error { return s.close() }
 
 // transact runs SQL in a transaction without messages.
 func (s *Service) transact(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
-	_, err := s.txs.Transact(ctx, "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := s.txs.Transact(ctx, func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 		return nil, f(ctx, tx)
 	})
 	return err

@@ -104,7 +104,7 @@ func New[Tx any](txs *messagestore.TxStore[Tx], exec Exec[Tx], config Config) (*
 
 // CreateTable creates the payments table.
 func (a *API[Tx]) CreateTable(ctx context.Context) error {
-	_, err := a.txs.Transact(ctx, "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := a.txs.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		return nil, a.exec(ctx, tx, "create table "+a.config.Table+" (id text primary key, account text not null, amount bigint not null, receipt bigint not null, fencing_token bigint not null)")
 	})
 	return err
@@ -140,7 +140,7 @@ func (a *API[Tx]) pay(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}
-	_, err = a.txs.Transact(ctx, "", func(_ context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = a.txs.Transact(ctx, func(_ context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		err := a.exec(ctx, tx, "insert into "+a.config.Table+" (id, account, amount, receipt, fencing_token) values ($1, $2, $3, $4, $5)",
 			p.ID, p.Account, p.Amount, number, lease.Token())
 		if err != nil {

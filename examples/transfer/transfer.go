@@ -126,7 +126,7 @@ func (s *Service[Tx]) relaying() *outbox.Config {
 
 // transact runs SQL in a transaction, and writes messages with it.
 func (s *Service[Tx]) transact(ctx context.Context, f func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error)) error {
-	_, err := s.txs.Transact(ctx, "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := s.txs.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		return f(ctx, tx)
 	})
 	return err

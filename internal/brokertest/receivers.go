@@ -135,7 +135,7 @@ func openBank(ctx context.Context, path string) (*bank, error) {
 	b := &bank{close: driver.Close}
 	b.txs, err = messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, &messagestore.Config{Logger: logger.Silent()})))
 	if err == nil {
-		_, err = b.txs.Transact(ctx, "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err = b.txs.Transact(ctx, func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 			_, err := tx.ExecContext(ctx, "create table if not exists payments (id text, amount int)")
 			return nil, err
 		})
@@ -185,7 +185,7 @@ func (b *bank) config() ReceiverConfig {
 // paid returns the ids of the payments, sorted.
 func (b *bank) paid(t testing.TB) (ids []string) {
 	t.Helper()
-	_, err := b.txs.Transact(context.Background(), "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := b.txs.Transact(context.Background(), func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 		rows, err := tx.QueryContext(ctx, "select id from payments order by id")
 		if err != nil {
 			return nil, err

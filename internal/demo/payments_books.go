@@ -72,7 +72,7 @@ func (b books) alone(ctx context.Context, f func() error) error {
 	if err != nil {
 		return f()
 	}
-	_, err = txs.Transact(ctx, "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = txs.Transact(ctx, func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
 		return nil, f()
 	})
 	return err
@@ -83,7 +83,7 @@ func (b books) rows(ctx context.Context) (all []tableRow, err error) {
 	var r tableRow
 	fields := []any{&r.ID, &r.Account, &r.Amount, &r.Receipt, &r.Token}
 	if txs, unsupported := messagestore.Transactional[*sql.Tx](b.store); unsupported == nil {
-		_, err = txs.Transact(ctx, "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err = txs.Transact(ctx, func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 			found, err := tx.QueryContext(ctx, selectRows+paymentsTable(b.url))
 			if err != nil {
 				return nil, err
@@ -103,7 +103,7 @@ func (b books) rows(ctx context.Context) (all []tableRow, err error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = txs.Transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 		found, err := tx.Query(ctx, selectRows+paymentsTable(b.url)) //nolint:rowserrcheck // ForEachRow checks
 		if err != nil {
 			return nil, err

@@ -65,7 +65,7 @@ func Transact[Tx, R any](
 ) (R, error) {
 	var none R
 	var last Attempt
-	written, err := txs.Transact(ctx, key.Stream(), func(ctx context.Context, tx Tx, first *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	written, err := txs.TransactFrom(ctx, key.Stream(), func(ctx context.Context, tx Tx, first *messagestore.Message) ([]messagestore.StreamWrite, error) {
 		last = Attempt{First: first}
 		a, err := try(ctx, tx, key, first, f)
 		if err != nil {

@@ -95,7 +95,7 @@ func ExampleDriver_Transact() {
 		fmt.Println(err)
 		return
 	}
-	_, err = txs.Transact(ctx, "invoice-7", func(ctx context.Context, tx pgx.Tx, begun *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = txs.TransactFrom(ctx, "invoice-7", func(ctx context.Context, tx pgx.Tx, begun *messagestore.Message) ([]messagestore.StreamWrite, error) {
 		if begun != nil {
 			return nil, nil // it was paid before
 		}
@@ -128,7 +128,7 @@ func ExampleNewSQL() {
 		fmt.Println(err)
 		return
 	}
-	_, err = txs.Transact(ctx, "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = txs.Transact(ctx, func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 		_, err := tx.ExecContext(ctx, "update invoices set paid = true where id = 7")
 		return []messagestore.StreamWrite{messagestore.To("invoice-7", messagestore.AnyVersion, Paid{Amount: 40})}, err
 	})

@@ -90,7 +90,7 @@ func TestHardeningOfThePageTakesLocksFromStrangersAndStopsNoService(t *testing.T
 			}
 			return within.Stage(t.Context(), category.Stream("5"), messagestore.AnyVersion, opened())
 		}))
-		_, err = must.New(messagestore.Transactional[pgx.Tx](store)).Transact(t.Context(), "", func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err = must.New(messagestore.Transactional[pgx.Tx](store)).Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
 			return []messagestore.StreamWrite{messagestore.To(category.Stream("6"), messagestore.AnyVersion, opened())}, nil
 		})
 		require.NoError(t, err)

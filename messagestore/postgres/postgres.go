@@ -52,7 +52,7 @@
 //
 //	txs, err := messagestore.Transactional[pgx.Tx](store)
 //	...
-//	written, err := txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+//	written, err := txs.Transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 //		_, err := tx.Exec(ctx, "update invoices set ...")
 //		return []messagestore.StreamWrite{messagestore.To(stream, version, Paid{})}, err
 //	})

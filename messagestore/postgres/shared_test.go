@@ -292,7 +292,7 @@ func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
 
 	slow, slowStore := begun(t, pool)
 	write(t, slowStore, category.Stream("slow"), messagestore.NoStream, opened())
-	_, err = txs.Transact(t.Context(), "", func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = txs.Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
 		return []messagestore.StreamWrite{messagestore.To(category.Stream("fast"), messagestore.NoStream, opened())}, nil
 	})
 	require.NoError(t, err)
@@ -370,7 +370,7 @@ func TestReadersOfTransactionsThatOverlapSkipNothing(t *testing.T) {
 				case 1:
 					_, err = store.WriteStreams(ctx, all...)
 				default:
-					_, err = txs.Transact(ctx, "", func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+					_, err = txs.Transact(ctx, func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
 						return all, nil
 					})
 				}
@@ -439,7 +439,7 @@ func TestAUniqueViolationOfTheCallersIsReturnedAtOnce(t *testing.T) {
 	category := storetest.Category(t)
 	calls := 0
 
-	_, err = txs.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = txs.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 		calls++
 		_, err := tx.Exec(ctx, "create temp table once (id int unique deferrable initially deferred) on commit drop; insert into once values (1), (1)")
 		return []messagestore.StreamWrite{messagestore.To(category.Stream("1"), messagestore.NoStream, opened())}, err

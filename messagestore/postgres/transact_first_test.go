@@ -224,14 +224,14 @@ func TestAConnectionThatWasGoneIsNoFailureOfTheFunction(t *testing.T) {
 				require.NoError(t, err)
 				var pid, calls int
 				require.NoError(t, pool.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&pid))
-				_, err = transactional.Transact(t.Context(), "", func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+				_, err = transactional.Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
 					return nil, nil // it is checked, and has the driver's statements
 				})
 				require.NoError(t, err)
 				_, err = all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid)
 				require.NoError(t, err)
 
-				_, err = transactional.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+				_, err = transactional.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 					calls++
 					err := first.add(ctx, tx, string(stream))
 					if swallows {
@@ -265,14 +265,14 @@ func TestAConnectionOfADatabaseThatWasGoneIsNoFailure(t *testing.T) {
 			calls++
 			return []messagestore.StreamWrite{messagestore.To(stream, messagestore.AnyVersion, messagestore.Raw{Type: "Opened", Data: []byte("{}")})}, nil
 		}
-		_, err = transactional.Transact(t.Context(), first, add) // it is checked, and has the driver's statements
+		_, err = transactional.TransactFrom(t.Context(), first, add) // it is checked, and has the driver's statements
 		require.NoError(t, err)
 		var pid int
 		require.NoError(t, db.QueryRowContext(t.Context(), "select pg_backend_pid()").Scan(&pid))
 		_, err = all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid)
 		require.NoError(t, err)
 
-		_, err = transactional.Transact(t.Context(), first, add)
+		_, err = transactional.TransactFrom(t.Context(), first, add)
 
 		require.NoError(t, err)
 		require.Equal(t, 2, calls)
@@ -295,7 +295,7 @@ func TestAFirstStatementThatCannotBeEncodedFailsAlone(t *testing.T) {
 			transactional, err := messagestore.Transactional[pgx.Tx](store)
 			require.NoError(t, err)
 			calls := 0
-			_, err = transactional.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+			_, err = transactional.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 				calls++
 				_, err := tx.Exec(ctx, "select $1::int", wrong...)
 				require.Error(t, err)
@@ -374,7 +374,7 @@ func TestAFunctionThatLeavesItsFirstStatementIsCalledOnce(t *testing.T) {
 		transactional, err := messagestore.Transactional[pgx.Tx](store)
 		require.NoError(t, err)
 		calls := 0
-		_, err = transactional.Transact(t.Context(), first, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err = transactional.TransactFrom(t.Context(), first, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 			calls++
 			over, cancel := context.WithCancel(ctx)
 			cancel()

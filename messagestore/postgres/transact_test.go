@@ -220,7 +220,7 @@ func TestTheErrorOfATransactionNamesItOnce(t *testing.T) {
 	transactional, err := messagestore.Transactional[pgx.Tx](store)
 	require.NoError(t, err)
 	for _, ends := range []string{"select 1/0", "commit"} {
-		_, err := transactional.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err := transactional.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 			_, _ = tx.Exec(ctx, ends)
 			return nil, nil
 		})
@@ -347,7 +347,7 @@ func transactIn[Tx any](t *testing.T, store *messagestore.Store) func(ctx contex
 	txs, err := messagestore.Transactional[Tx](store)
 	require.NoError(t, err)
 	return func(ctx context.Context, f func(ctx context.Context) error) error {
-		_, err := txs.Transact(ctx, "", func(ctx context.Context, _ Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err := txs.Transact(ctx, func(ctx context.Context, _ Tx) ([]messagestore.StreamWrite, error) {
 			return nil, f(ctx)
 		})
 		return err

@@ -87,7 +87,7 @@ func TestStatementsThatEndTheTransactionAreFound(t *testing.T) {
 		store := transactional(t, open(t, path, nil))
 		newCounters(t, path)
 
-		_, err := store.Transact(t.Context(), "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err := store.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 			_, err := tx.ExecContext(ctx, statement)
 			return []messagestore.StreamWrite{messagestore.To("account-1", messagestore.NoStream, storetest.Opened{})}, err
 		})
@@ -97,7 +97,7 @@ func TestStatementsThatEndTheTransactionAreFound(t *testing.T) {
 		version, err := store.Version(t.Context(), "account-1")
 		require.NoError(t, err)
 		require.Equal(t, messagestore.NoStream, version)
-		_, err = store.Transact(t.Context(), "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err = store.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 			return []messagestore.StreamWrite{messagestore.To("account-1", messagestore.NoStream, storetest.Opened{})}, add(ctx, tx, "a")
 		})
 		require.NoError(t, err, "the next transaction is sound")
@@ -122,19 +122,19 @@ func TestAFailedCommitOfATransactionIsResolved(t *testing.T) {
 	newCounters(t, path)
 	store := transactional(t, driver)
 	calls := 0
-	f := func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	f := func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 		calls++
 		return []messagestore.StreamWrite{messagestore.To("account-1", messagestore.NoStream, storetest.Opened{})}, add(ctx, tx, "a")
 	}
 	fail.Store(true)
 
-	_, err = store.Transact(t.Context(), "", f)
+	_, err = store.Transact(t.Context(), f)
 
 	require.NoError(t, err)
 	require.Equal(t, 2, calls)
 	require.Equal(t, 1, count(t, path, "a"))
 	fail.Store(true)
-	_, err = store.Transact(t.Context(), "", func(ctx context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = store.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 		return nil, add(ctx, tx, "a")
 	})
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown, "no message shows it")
@@ -145,11 +145,11 @@ func TestWritersWaitForAFunction(t *testing.T) {
 	t.Parallel()
 	driver := open(t, newFile(t), &sqlite.Config{BusyTimeout: 50 * time.Millisecond})
 	store := transactional(t, driver)
-	_, err := store.Transact(t.Context(), "", func(ctx context.Context, _ *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := store.Transact(t.Context(), func(ctx context.Context, _ *sql.Tx) ([]messagestore.StreamWrite, error) {
 		_, err := store.Write(ctx, "account-1", messagestore.NoStream, storetest.Opened{}) // waits for this function
 		require.ErrorIs(t, err, sqlite.ErrBusy)
 		require.ErrorContains(t, err, "busy")
-		_, err = store.Transact(ctx, "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err = store.Transact(ctx, func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
 			return nil, nil
 		})
 		require.ErrorIs(t, err, sqlite.ErrBusy)
@@ -166,7 +166,7 @@ func TestACloseWaitsForTheFunction(t *testing.T) {
 	require.NoError(t, err)
 	store := transactional(t, driver)
 	closed := make(chan error, 1)
-	_, err = store.Transact(t.Context(), "", func(ctx context.Context, _ *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = store.Transact(t.Context(), func(ctx context.Context, _ *sql.Tx) ([]messagestore.StreamWrite, error) {
 		go func() { closed <- driver.Close() }()
 		await.True(t, "the close has begun", func() bool {
 			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
@@ -179,7 +179,7 @@ func TestACloseWaitsForTheFunction(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, await.Receive(t, "the close ends", closed))
-	_, err = store.Transact(t.Context(), "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err = store.Transact(t.Context(), func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
 		return nil, nil
 	})
 	require.ErrorIs(t, err, messagestore.ErrClosed)

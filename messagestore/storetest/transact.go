@@ -103,8 +103,8 @@ func (f *transacting[Tx]) count(t *testing.T) int {
 }
 
 // adding returns a function that counts its calls, adds one and returns writes.
-func (f *transacting[Tx]) adding(calls *int, writes ...messagestore.StreamWrite) func(context.Context, Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
-	return func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+func (f *transacting[Tx]) adding(calls *int, writes ...messagestore.StreamWrite) func(context.Context, Tx) ([]messagestore.StreamWrite, error) {
+	return func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		*calls++
 		return writes, f.Add(ctx, tx, f.counter)
 	}
@@ -114,7 +114,7 @@ func commitsBoth[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
 	other := f.category.WithType("other").Stream("1")
 
-	written, err := f.tx.Transact(t.Context(), "", f.adding(&calls,
+	written, err := f.tx.Transact(t.Context(), f.adding(&calls,
 		messagestore.To(f.stream(), messagestore.NoStream, opened(2)...), messagestore.To(other, messagestore.NoStream, opened(1)...)))
 
 	require.NoError(t, err)
@@ -132,7 +132,7 @@ func commitsBoth[Tx any](t *testing.T, f *transacting[Tx]) {
 
 func commitsWithoutMessages[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	written, err := f.tx.Transact(t.Context(), f.stream(), f.adding(&calls))
+	written, err := f.tx.Transact(t.Context(), f.adding(&calls))
 	require.NoError(t, err)
 	require.Empty(t, written)
 	require.Equal(t, 1, f.count(t))
@@ -142,8 +142,8 @@ var errOfTheCaller = errors.New("the caller's")
 
 func errorRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	_, err := f.tx.Transact(t.Context(), "", func(ctx context.Context, tx Tx, begun *messagestore.Message) ([]messagestore.StreamWrite, error) {
-		_, addErr := f.adding(&calls)(ctx, tx, begun)
+	_, err := f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
+		_, addErr := f.adding(&calls)(ctx, tx)
 		require.NoError(t, addErr)
 		return []messagestore.StreamWrite{messagestore.To(f.stream(), messagestore.NoStream, opened(1)...)}, errOfTheCaller
 	})
@@ -153,10 +153,10 @@ func errorRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 	require.Zero(t, f.count(t))
 	require.Empty(t, f.read(t, f.stream()))
 
-	_, err = f.tx.Transact(t.Context(), "", f.adding(&calls, messagestore.To("no stream", messagestore.NoStream, opened(1)...)))
+	_, err = f.tx.Transact(t.Context(), f.adding(&calls, messagestore.To("no stream", messagestore.NoStream, opened(1)...)))
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.Zero(t, f.count(t))
-	_, err = f.tx.Transact(t.Context(), "", f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...)))
+	_, err = f.tx.Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...)))
 	require.NoError(t, err, "the next transaction is sound")
 	require.Equal(t, 1, f.count(t))
 }
@@ -164,15 +164,15 @@ func errorRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 func panicRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
 	require.PanicsWithValue(t, "of the caller", func() {
-		_, _ = f.tx.Transact(t.Context(), "", func(ctx context.Context, tx Tx, begun *messagestore.Message) ([]messagestore.StreamWrite, error) {
-			_, err := f.adding(&calls)(ctx, tx, begun)
+		_, _ = f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
+			_, err := f.adding(&calls)(ctx, tx)
 			require.NoError(t, err)
 			panic("of the caller")
 		})
 	})
 
 	require.Zero(t, f.count(t))
-	_, err := f.tx.Transact(t.Context(), "", f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...)))
+	_, err := f.tx.Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...)))
 	require.NoError(t, err, "the next transaction is sound")
 	require.Equal(t, 1, f.count(t))
 }
@@ -181,14 +181,14 @@ func cancelledTransactRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := f.tx.Transact(ctx, "", f.adding(&calls))
+	_, err := f.tx.Transact(ctx, f.adding(&calls))
 	require.ErrorIs(t, err, context.Canceled)
 	require.Zero(t, calls)
 
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
-	_, err = f.tx.Transact(ctx, "", func(ctx context.Context, tx Tx, begun *messagestore.Message) ([]messagestore.StreamWrite, error) {
-		_, addErr := f.adding(&calls)(ctx, tx, begun)
+	_, err = f.tx.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
+		_, addErr := f.adding(&calls)(ctx, tx)
 		cancel()
 		return []messagestore.StreamWrite{messagestore.To(f.stream(), messagestore.NoStream, opened(1)...)}, addErr
 	})
@@ -201,7 +201,7 @@ func cancelledTransactRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 func conflictRunsAgain[Tx any](t *testing.T, f *transacting[Tx]) {
 	f.fill(t, f.stream(), 1)
 	calls := 0
-	written, err := f.tx.Transact(t.Context(), "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	written, err := f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		calls++
 		expected := messagestore.NoStream // which it is not
 		if calls == 2 {
@@ -222,7 +222,7 @@ func conflictRunsAgain[Tx any](t *testing.T, f *transacting[Tx]) {
 func lastConflictIsReturned[Tx any](t *testing.T, f *transacting[Tx]) {
 	f.fill(t, f.stream(), 1)
 	calls := 0
-	_, err := f.tx.Transact(t.Context(), "", f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...)))
+	_, err := f.tx.Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...)))
 
 	require.Equal(t, messagestore.VersionConflictError{Stream: f.stream(), Expected: messagestore.NoStream, Actual: 0}, conflict(t, err))
 	require.Equal(t, 5, calls)
@@ -234,7 +234,7 @@ func idConflictRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 	id := uuid.New()
 	f.write(t, f.stream(), messagestore.NoStream, messagestore.Envelope{ID: id, Body: Opened{Name: "first"}})
 	calls := 0
-	_, err := f.tx.Transact(t.Context(), "", f.adding(&calls, messagestore.To(f.stream("other"), messagestore.NoStream, messagestore.Envelope{ID: id, Body: Opened{Name: "second"}})))
+	_, err := f.tx.Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream("other"), messagestore.NoStream, messagestore.Envelope{ID: id, Body: Opened{Name: "second"}})))
 
 	require.ErrorIs(t, err, messagestore.ErrIDConflict)
 	require.Equal(t, 1, calls)
@@ -245,11 +245,11 @@ func idConflictRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 func duplicateIsDoneOnce[Tx any](t *testing.T, f *transacting[Tx]) {
 	write := messagestore.To(f.stream(), messagestore.NoStream, messagestore.Envelope{ID: uuid.New(), Body: Opened{Name: "once"}})
 	calls := 0
-	first, err := f.tx.Transact(t.Context(), "", f.adding(&calls, write))
+	first, err := f.tx.Transact(t.Context(), f.adding(&calls, write))
 	require.NoError(t, err)
 	f.write(t, f.stream(), 0, Opened{})
 
-	second, err := f.tx.Transact(t.Context(), "", f.adding(&calls, write))
+	second, err := f.tx.Transact(t.Context(), f.adding(&calls, write))
 
 	require.NoError(t, err)
 	first[0].Duplicate = true
@@ -263,18 +263,18 @@ func transactsPastTypes[Tx any](t *testing.T, f *transacting[Tx]) {
 	require.NoError(t, err)
 	calls := 0
 
-	written, err := f.tx.Transact(t.Context(), "", f.adding(&calls, goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Waiting", "Extended")))
+	written, err := f.tx.Transact(t.Context(), f.adding(&calls, goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Waiting", "Extended")))
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(3), written[0].Version)
 
-	written, err = f.tx.Transact(t.Context(), "", f.adding(&calls, goingPast(messagestore.To(f.stream(), 2), "Confirmed")))
+	written, err = f.tx.Transact(t.Context(), f.adding(&calls, goingPast(messagestore.To(f.stream(), 2), "Confirmed")))
 	require.NoError(t, err, "a check alone")
 	require.Equal(t, []messagestore.Written{{Stream: f.stream(), Version: 3}}, written)
 	require.Equal(t, 2, calls)
 	require.Equal(t, 2, f.count(t))
 
 	for _, w := range []messagestore.StreamWrite{messagestore.To(f.stream(), 1), messagestore.To(f.stream(), 1, opened(1)...)} {
-		_, err = f.tx.Transact(t.Context(), "", f.adding(&calls, goingPast(w, "Waiting")))
+		_, err = f.tx.Transact(t.Context(), f.adding(&calls, goingPast(w, "Waiting")))
 		require.Equal(t, messagestore.VersionConflictError{Stream: f.stream(), Expected: 1, Actual: 3}, conflict(t, err))
 		require.Equal(t, 2, f.count(t))
 	}
@@ -285,7 +285,7 @@ func transactsToAStreamThatExists[Tx any](t *testing.T, f *transacting[Tx]) {
 	f.write(t, f.stream(), messagestore.NoStream, opened(2)...)
 	calls := 0
 	for _, w := range []messagestore.StreamWrite{messagestore.To(f.stream(), messagestore.StreamExists, opened(1)...), messagestore.To(f.stream(), messagestore.StreamExists)} {
-		written, err := f.tx.Transact(t.Context(), "", f.adding(&calls, w))
+		written, err := f.tx.Transact(t.Context(), f.adding(&calls, w))
 		require.NoError(t, err)
 		require.Equal(t, messagestore.Version(2), written[0].Version)
 	}
@@ -293,7 +293,7 @@ func transactsToAStreamThatExists[Tx any](t *testing.T, f *transacting[Tx]) {
 
 	none := f.stream("none")
 	for _, w := range []messagestore.StreamWrite{messagestore.To(none, messagestore.StreamExists, opened(1)...), messagestore.To(none, messagestore.StreamExists)} {
-		_, err := f.tx.Transact(t.Context(), "", f.adding(&calls, w))
+		_, err := f.tx.Transact(t.Context(), f.adding(&calls, w))
 		require.Equal(t, messagestore.VersionConflictError{Stream: none, Expected: messagestore.StreamExists, Actual: messagestore.NoStream}, conflict(t, err))
 	}
 	require.Equal(t, 2, f.count(t))
@@ -304,12 +304,12 @@ func transactsAfter[Tx any](t *testing.T, f *transacting[Tx]) {
 	require.NoError(t, err)
 	calls := 0
 	for _, w := range []messagestore.StreamWrite{messagestore.To(f.stream(), 1, opened(1)...), messagestore.To(f.stream(), 1)} {
-		_, err := f.tx.Transact(t.Context(), "", f.adding(&calls, follows(first.IDs[0], w)))
+		_, err := f.tx.Transact(t.Context(), f.adding(&calls, follows(first.IDs[0], w)))
 		require.Equal(t, messagestore.VersionConflictError{Stream: f.stream(), Expected: 1, Actual: 1}, conflict(t, err))
 		require.Zero(t, f.count(t))
 	}
 
-	written, err := f.tx.Transact(t.Context(), "", f.adding(&calls, follows(first.IDs[1], messagestore.To(f.stream(), 1, opened(1)...)), messagestore.To(f.stream("other"), messagestore.NoStream, opened(1)...)))
+	written, err := f.tx.Transact(t.Context(), f.adding(&calls, follows(first.IDs[1], messagestore.To(f.stream(), 1, opened(1)...)), messagestore.To(f.stream("other"), messagestore.NoStream, opened(1)...)))
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(2), written[0].Version)
 	require.Equal(t, 1, f.count(t))
@@ -322,14 +322,14 @@ func firstMessageIsSeen[Tx any](t *testing.T, f *transacting[Tx]) {
 		return nil, nil
 	}
 	for range 2 {
-		_, err := f.tx.Transact(t.Context(), f.stream(), look)
+		_, err := f.tx.TransactFrom(t.Context(), f.stream(), look)
 		require.NoError(t, err)
 		f.fill(t, f.stream(), 2)
 	}
-	_, err := f.tx.Transact(t.Context(), "", look)
-	require.NoError(t, err)
+	_, err := f.tx.TransactFrom(t.Context(), "", look)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 
-	require.Equal(t, []*messagestore.Message{nil, f.read(t, f.stream())[0], nil}, seen)
+	require.Equal(t, []*messagestore.Message{nil, f.read(t, f.stream())[0]}, seen)
 }
 
 func commitIsRefused[Tx any](t *testing.T, f *transacting[Tx]) { endIsRefused(t, f, f.Commit) }
@@ -339,8 +339,8 @@ func rollbackIsRefused[Tx any](t *testing.T, f *transacting[Tx]) { endIsRefused(
 func endIsRefused[Tx any](t *testing.T, f *transacting[Tx], end func(context.Context, Tx) error) {
 	for _, returned := range []error{nil, errOfTheCaller} {
 		calls := 0
-		_, err := f.tx.Transact(t.Context(), "", func(ctx context.Context, tx Tx, begun *messagestore.Message) ([]messagestore.StreamWrite, error) {
-			writes, err := f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))(ctx, tx, begun)
+		_, err := f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
+			writes, err := f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))(ctx, tx)
 			require.NoError(t, err)
 			require.ErrorIs(t, end(ctx, tx), messagestore.ErrTransactionEnded)
 			return writes, returned
@@ -352,15 +352,15 @@ func endIsRefused[Tx any](t *testing.T, f *transacting[Tx], end func(context.Con
 		require.Empty(t, f.read(t, f.stream()))
 	}
 	calls := 0
-	_, err := f.tx.Transact(t.Context(), "", f.adding(&calls))
+	_, err := f.tx.Transact(t.Context(), f.adding(&calls))
 	require.NoError(t, err, "the next transaction is sound")
 	require.Equal(t, 1, f.count(t))
 }
 
 func retryableFailureRunsAgain[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	_, err := f.tx.Transact(t.Context(), "", func(ctx context.Context, tx Tx, begun *messagestore.Message) ([]messagestore.StreamWrite, error) {
-		writes, err := f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))(ctx, tx, begun)
+	_, err := f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
+		writes, err := f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))(ctx, tx)
 		if err == nil && calls < 3 {
 			err = fmt.Errorf("in my own words: %w", f.Fail(ctx, tx))
 		}
@@ -376,7 +376,7 @@ func retryableFailureRunsAgain[Tx any](t *testing.T, f *transacting[Tx]) {
 func lastRetryableFailureIsReturned[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
 	var last error
-	_, err := f.tx.Transact(t.Context(), "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		calls++
 		last = f.Fail(ctx, tx)
 		return nil, last
@@ -394,7 +394,7 @@ func concurrentTransacts[Tx any](t *testing.T, f *transacting[Tx]) {
 	for range callers {
 		group.Go(func() {
 			for done := 0; done < each; {
-				_, err := f.tx.Transact(t.Context(), "", func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+				_, err := f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 					return []messagestore.StreamWrite{messagestore.To(f.stream(), messagestore.AnyVersion, opened(1)...)}, f.Add(ctx, tx, f.counter)
 				})
 				if err == nil {
@@ -464,7 +464,7 @@ func (f *transacting[Tx]) losing(t *testing.T, committed bool) *messagestore.TxS
 
 func lostAnswerIsResolved[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	written, err := f.losing(t, true).Transact(t.Context(), "", f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(2)...)))
+	written, err := f.losing(t, true).Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(2)...)))
 
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(1), written[0].Version)
@@ -472,7 +472,7 @@ func lostAnswerIsResolved[Tx any](t *testing.T, f *transacting[Tx]) {
 	require.Equal(t, 1, f.count(t))
 	require.Len(t, f.read(t, f.stream()), 2)
 
-	_, err = f.losing(t, true).Transact(t.Context(), "", f.adding(&calls))
+	_, err = f.losing(t, true).Transact(t.Context(), f.adding(&calls))
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown, "no message shows it")
 	require.Equal(t, 2, calls)
 	_, err = f.store.Resolve(t.Context(), err)
@@ -481,7 +481,7 @@ func lostAnswerIsResolved[Tx any](t *testing.T, f *transacting[Tx]) {
 
 func lostCommitRunsAgain[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	written, err := f.losing(t, false).Transact(t.Context(), "", f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(2)...)))
+	written, err := f.losing(t, false).Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(2)...)))
 
 	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(1), written[0].Version)

@@ -41,7 +41,7 @@
 //
 //	txs, err := messagestore.Transactional[pgx.Tx](store) // the store of the intents
 //	...
-//	_, err = txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+//	_, err = txs.Transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 //		if _, err := tx.Exec(ctx, "insert into payments ..."); err != nil {
 //			return nil, err
 //		}

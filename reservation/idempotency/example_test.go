@@ -91,7 +91,7 @@ func ExampleResponse_Write() {
 
 	pay := once.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context() // it has the lease
-		_, err := txs.Transact(ctx, "", func(_ context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err := txs.Transact(ctx, func(_ context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 			if _, err := tx.ExecContext(ctx, "create table payments (amount integer)"); err != nil { // an effect that happens once
 				return nil, err
 			}

@@ -34,7 +34,7 @@ func serves(mux *http.ServeMux, store *messagestore.Store, pay http.HandlerFunc)
 }
 
 func paysAndAnswers(ctx context.Context, txs *messagestore.TxStore[pgx.Tx], account string, receipt []byte) error {
-	_, err := txs.Transact(ctx, "", func(_ context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := txs.Transact(ctx, func(_ context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 		if _, err := tx.Exec(ctx, "insert into payments values ($1, $2)", account, receipt); err != nil {
 			return nil, err
 		}

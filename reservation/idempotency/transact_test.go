@@ -46,7 +46,7 @@ func newSQLiteBank(t *testing.T) bank {
 	txs, err := messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil)))
 	require.NoError(t, err)
 	run := func(ctx context.Context, f func(tx *sql.Tx) ([]messagestore.StreamWrite, error)) error {
-		_, err := txs.Transact(ctx, "", func(_ context.Context, tx *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err := txs.Transact(ctx, func(_ context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 			return f(tx)
 		})
 		return err
@@ -86,7 +86,7 @@ func newPostgresBank(t *testing.T) bank {
 	return bank{
 		store: txs.Store,
 		pay: func(ctx context.Context, id string, write func() ([]messagestore.StreamWrite, error)) error {
-			_, err := txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+			_, err := txs.Transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 				if _, err := tx.Exec(ctx, "insert into "+table+" values ($1)", id); err != nil {
 					return nil, err
 				}

@@ -501,7 +501,7 @@ func (j *job) confirm(ctx context.Context, call string, f func(result string) er
 
 // transact confirms with a row of its own.
 func (j *job) transact(ctx context.Context, lease *intent.Lease, result string) error {
-	_, err := j.txs.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := j.txs.Transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 		_, err := tx.Exec(ctx, "insert into "+table+" (stream, token, result) values ($1, $2, $3)", j.keys[0].Stream, lease.Token(), result)
 		switch { // and has more to do
 		case j.Long:

@@ -132,7 +132,7 @@ func TestConfirmInATransactionOfTheCaller(t *testing.T) {
 		require.ErrorIs(t, err, messagestore.ErrNotFound)
 		tx, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(elsewhere, nil)), nil)))
 		require.NoError(t, err)
-		_, err = tx.Transact(t.Context(), l.Stream(), func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err = tx.Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
 			return l.Confirmation("elsewhere"), nil
 		})
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)

@@ -63,7 +63,7 @@ func paysExactlyOnce(ctx context.Context, pool *pgxpool.Pool, request intent.Req
 
 	receipt, answer, err := intent.Do(ctx, intents, request, func(ctx context.Context, lease *intent.Lease) (Receipt, error) {
 		receipt := Receipt{Number: 17}
-		_, err := txs.Transact(ctx, lease.Stream(), func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err := txs.Transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 			_, err := tx.Exec(ctx, "insert into payments values ($1, $2, $3)", receipt.Number, order.Account, order.Amount)
 			return lease.Confirmation(receipt), err
 		})

@@ -69,7 +69,7 @@ func (f *transacting[Tx]) open(t *testing.T) {
 
 // transact adds one to the counter, and has writes appended with it.
 func (f *transacting[Tx]) transact(ctx context.Context, l *intent.Lease, writes []messagestore.StreamWrite) error {
-	_, err := f.tx.Transact(ctx, l.Stream(), func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := f.tx.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		f.calls.Add(1)
 		return writes, f.Add(ctx, tx, string(f.category))
 	})
@@ -194,7 +194,7 @@ var errOfTheCaller = errors.New("the caller's")
 func failureConfirmsNothing[Tx any](t *testing.T, f *transacting[Tx]) {
 	l := lease(t, f.m, request("A"))
 
-	_, err := f.tx.Transact(t.Context(), l.Stream(), func(ctx context.Context, tx Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+	_, err := f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		return l.Confirmation("paid"), errors.Join(f.Add(ctx, tx, string(f.category)), errOfTheCaller)
 	})
 
