@@ -13,10 +13,12 @@ type runners struct {
 	processes, customers, timers int
 	flood                        bool // of signals to one saga
 	clock                        bool // of the server, which jumps
+	quiet                        bool // no fault explains that something comes late
 }
 
 var (
 	ran     = &Scene{Name: "runners", runners: &runners{processes: 3, customers: 40, timers: 50}}
+	quiet   = &Scene{Name: "runners without faults", runners: &runners{processes: 3, customers: 40, timers: 50, quiet: true}}
 	flooded = &Scene{Name: "runners and a flood", runners: &runners{processes: 2, customers: 10, timers: 50, flood: true}}
 	shifted = &Scene{Name: "runners and jumps", runners: &runners{processes: 2, customers: 20, timers: 50, clock: true}}
 )
@@ -31,7 +33,7 @@ const runTime = 10 * time.Second
 func (s *Scene) SagaOptions(m *Mutant, seed uint64, round int) sagas.Options {
 	o := sagas.Options{
 		Seed: seed + uint64(round), Duration: runTime << round, Drain: 2 * runTime, Runners: s.runners.processes, Customers: s.runners.customers,
-		Timers: s.runners.timers, Flood: s.runners.flood, Clock: s.runners.clock, Calm: true,
+		Timers: s.runners.timers, Flood: s.runners.flood, Clock: s.runners.clock, Calm: true, Quiet: s.runners.quiet,
 	}
 	if o.Clock {
 		o.Duration *= 2
@@ -54,7 +56,7 @@ func ofSagas() []*Mutant {
 			edit(in, "Delay: queuing.MaxDelay, Seen: l.seen}", "Delay: queuing.MaxDelay, Seen: l.seen + 1000}")),
 		{Name: "wake-up-forgotten", Says: "a message that came during a turn has no other follow", Plant: sql(
 			edit("queue_take", "case when y.turned and x.woken > coalesce(y.seen, 0) then 0 else greatest(y.delay, 0) end * interval", "greatest(y.delay, 0) * interval"),
-		), Scene: ran, Breaks: broken(sagas.Woken, sagas.Heeded, sagas.Ended)},
+		), Scene: quiet, Breaks: broken(sagas.Woken, sagas.Heeded, sagas.Ended)},
 		mutant("no-time-to-go-on", "a saga that waits has no time at which it goes on", broken(sagas.Woken, sagas.Heeded, sagas.Ended),
 			edit(in, "finish.Delay = l.pause()", "_ = l.pause()")),
 		mutant("no-due-for-deadline", "a saga that waits has no turn at its deadline", broken(sagas.Heeded, sagas.Ended),

@@ -310,7 +310,6 @@ type lone struct {
 // lone finds the sagas that have lost two turns in a row with their processes. The next turn of such a saga is one that its process
 // has alone, so that the turns of others wait for it.
 func (c *checker) lone(t *tale) {
-	var s lone
 	var next, lost int
 	var last int64
 	for _, m := range append(slices.Clip(t.messages), &Message{At: crew.Never}) {
@@ -321,13 +320,13 @@ func (c *checker) lone(t *tale) {
 			last = t.turns[next].At
 			if t.turns[next].What != "e" {
 				lost = 0
-			} else if lost++; lost == 2 {
-				s = lone{span{last, 0}, t.id}
+			} else {
+				lost++
 			}
 		}
 		if lost > 1 { // and then the others have theirs
-			s.to = min(m.At, last+second<<min(lost-1, 12)+c.patience) + second
-			c.alone = append(c.alone, s)
+			due := last + second<<min(lost-1, 12)
+			c.alone = append(c.alone, lone{span{due, min(m.At, due+c.patience-3*second) + second}, t.id})
 		}
 		lost = 0
 	}

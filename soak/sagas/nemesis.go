@@ -46,6 +46,9 @@ func (r *run) torment(ctx context.Context) error {
 	if r.Calm {
 		some = faults[:len(faults)-1]
 	}
+	if r.Quiet {
+		some = nil
+	}
 	if r.Clock {
 		some = append(slices.Clip(some), jump)
 	}

@@ -32,6 +32,7 @@ type Options struct {
 	Customers int           // in each of two processes
 	Timers    int           // a second, of each of these
 	Calm      bool          // the server is not killed
+	Quiet     bool          // no fault falls
 	Flood     bool          // one saga has as many signals as it takes, and is cancelled
 	Clock     bool          // the server's clock jumps and is set right
 	Plant     *harness.Mutant
@@ -147,7 +148,7 @@ func (r *run) verify(ctx context.Context) (damage []string, err error) {
 func (r *run) add(name string, customers int) error {
 	return r.crew.Add(name, r.postgres.Socket(), customers > 0, func(process, url string, random *rand.Rand, healed bool) any {
 		t := &task{Process: process, Seed: random.Uint64(), Dir: r.crew.Out, URL: url, Customers: customers, Timers: r.Timers, Flood: r.Flood && name == "customers-0"}
-		if customers == 0 && !healed && !r.enough(kills) {
+		if customers == 0 && !healed && !r.Quiet && !r.enough(kills) {
 			t.Doom.Point, t.Doom.Turn = points[random.IntN(len(points))], 3+crew.TurnOf(random, 400)
 		}
 		return t
