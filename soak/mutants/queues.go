@@ -161,7 +161,7 @@ func queued() []*Mutant {
 		), Scene: poisoned, Breaks: broken(queues.Failures)},
 		{Name: "company-is-kept", Says: "the same, and what was out when two sessions ended is delivered beside others", Plant: sql(
 			edit(take, "count(*) over (partition by x.session) = 1 as alone", "true as alone"),
-			edit(take, "after = case when x.ends > 0 and not y.dies then 0 end", "after = null"),
+			edit(take, "after = case when x.after is not null then x.after when x.ends > 0 and not y.dies then 0 end", "after = x.after"),
 			edit(take, "h.suspects or coalesce(bool_or(y.ends > 1), false)", "false"),
 		), Scene: poisoned, Breaks: broken(queues.Guilty)},
 		{Name: "ending-handler-lives", Says: "the context of a handler that waits for the answer to its completion outlives its session", Plant: code(
