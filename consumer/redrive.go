@@ -38,8 +38,8 @@ type redrives struct {
 	at       time.Time // when to look for requests
 	lookedAt time.Time
 	busy     bool
-	failures int // in a row
-	ids      map[uuid.UUID]struct{}
+	failures int                     // in a row
+	ids      map[uuid.UUID]string    // each with its cardinal id
 	failed   map[uuid.UUID]time.Time // by the store: when to try again
 }
 
@@ -53,7 +53,7 @@ type look struct {
 func newRedrives(c *Consumer, place *checkpoint.Place, progress *progress) *redrives {
 	r := &redrives{
 		looks:  make(chan look, 1),
-		ids:    map[uuid.UUID]struct{}{},
+		ids:    map[uuid.UUID]string{},
 		failed: map[uuid.UUID]time.Time{},
 	}
 	r.inbox = c.letters.Inbox(letters.InboxConfig{
@@ -90,7 +90,7 @@ func (r *redrives) start(ctx context.Context, run func(func()), now time.Time) {
 	busy := maps.Clone(r.ids)
 	maps.DeleteFunc(r.failed, func(_ uuid.UUID, at time.Time) bool { return !now.Before(at) })
 	for id := range r.failed {
-		busy[id] = struct{}{}
+		busy[id] = "" // it is in no lane
 	}
 	room := maxRedrives - len(r.ids)
 	run(func() {
@@ -131,7 +131,7 @@ func (r *run) endLook(ctx context.Context, found look) {
 	}
 	r.lanes.Add(func(yield func(*item) bool) {
 		for _, q := range found.due {
-			r.redrives.ids[q.MessageID] = struct{}{}
+			r.redrives.ids[q.MessageID] = q.Stream.CardinalID()
 			if !yield(&item{Value: delivery{message: &messagestore.Message{ID: q.MessageID, Stream: q.Stream}, request: &q}, Number: -1}) {
 				return
 			}

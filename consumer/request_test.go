@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -457,4 +458,30 @@ func requireNotParked(t *testing.T, err error) {
 	not, is := errors.AsType[*deadletter.NotParkedError](err)
 	require.True(t, is, "%v", err)
 	require.EqualError(t, err, not.Error(), "it names the consumer once")
+}
+
+// A lane whose message fails again and again keeps the redrives behind it, however many, and none of other lanes.
+func TestRedrivesBehindAFailingMessageKeepNoOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", slices.Repeat([]messagestore.Body{Deposited{1}}, 150)...)
+		write(t, store, "account-2", Deposited{2})
+		park(t, store, account, "ledger")
+		write(t, store, "account-1", Deposited{3})
+		var j journal
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+			if m.Position == 150 {
+				return errBroken
+			}
+			return j.Handle(ctx, m)
+		}), &consumer.Config{Concurrency: 4, Errors: againAndAgain}))
+		time.Sleep(time.Minute)
+
+		request(t, store, account, "ledger")
+		time.Sleep(time.Minute)
+
+		require.Equal(t, []string{"account-2@0"}, j.all())
+		require.NoError(t, stop())
+	})
 }

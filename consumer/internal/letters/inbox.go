@@ -47,9 +47,14 @@ func (l *Letters) Inbox(config InboxConfig) *Inbox { return &Inbox{letters: l, c
 // Empty reports whether the last look found no request that is not settled.
 func (in *Inbox) Empty() bool { return len(in.open) == 0 }
 
+// maxOfLane bounds the redrives of one cardinal id that a run has: a message that fails again and again keeps those
+// behind it in its lane, and not those of other lanes.
+const maxOfLane = 4
+
 // Look returns up to room redrives that are not settled, except those for the messages in
-// busy, and all messages that are to be parked, and stores how far the requests are settled.
-func (in *Inbox) Look(ctx context.Context, busy map[uuid.UUID]struct{}, room int) (due []Request, parks map[uuid.UUID]Asked, err error) {
+// busy, each with its cardinal id while the run has it, and all messages that are to be parked, and stores how
+// far the requests are settled. With those in busy there are maxOfLane of a cardinal id.
+func (in *Inbox) Look(ctx context.Context, busy map[uuid.UUID]string, room int) (due []Request, parks map[uuid.UUID]Asked, err error) {
 	l := in.letters
 	version, err := l.store.Version(ctx, l.consumer.Requests())
 	if err != nil || version == messagestore.NoStream {
@@ -76,6 +81,12 @@ func (in *Inbox) Look(ctx context.Context, busy map[uuid.UUID]struct{}, room int
 		}
 	}
 
+	lanes := map[string]int{}
+	for _, lane := range busy {
+		if lane != "" {
+			lanes[lane]++
+		}
+	}
 	var open []Request
 	for i, q := range in.open {
 		mine := in.config.Mine(q.Stream)
@@ -99,8 +110,9 @@ func (in *Inbox) Look(ctx context.Context, busy map[uuid.UUID]struct{}, room int
 			continue
 		}
 		_, isBusy := busy[q.MessageID]
+		lane := q.Stream.CardinalID()
 		// A request of another member is looked at only if no open one is before it.
-		if isBusy && mine || !mine && len(open) > 0 || mine && len(due) == room {
+		if isBusy && mine || !mine && len(open) > 0 || mine && (len(due) == room || lanes[lane] >= maxOfLane) {
 			open = append(open, q)
 			continue
 		}
@@ -115,7 +127,8 @@ func (in *Inbox) Look(ctx context.Context, busy map[uuid.UUID]struct{}, room int
 		open = append(open, q)
 		if mine {
 			due = append(due, q)
-			busy[q.MessageID] = struct{}{} // there may be a second request for it
+			busy[q.MessageID] = lane // there may be a second request for it
+			lanes[lane]++
 		}
 	}
 	in.open = open
