@@ -28,7 +28,7 @@ func isStep(m *messagestore.Message) bool {
 // intentsPart tells the steps of an intent, from its grant to its end.
 type intentsPart struct{}
 
-// isIntents reports whether category is one of intents: its first message that was not deleted
+// isIntents reports whether category is one of intents: one of its first messages that were not deleted
 // tells, or else the name.
 func (c *explainCommand) isIntents(ctx context.Context, store *messagestore.Store, category messagestore.Category) (bool, error) {
 	if c.Scope != "" {
@@ -39,8 +39,8 @@ func (c *explainCommand) isIntents(ctx context.Context, store *messagestore.Stor
 		return false, err
 	}
 	for _, m := range page.Messages {
-		if !m.IsTombstone() {
-			return isStep(m), nil
+		if isStep(m) {
+			return true, nil
 		}
 	}
 	types := category.Types()

@@ -14,6 +14,7 @@ import (
 
 	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation/intent"
 )
@@ -446,5 +447,17 @@ func TestAnIntentThatIsNotFoundWithoutAScopeHintsAtTheScope(t *testing.T) {
 
 		require.Equal(t, result{1, "", "dibs: payment:intent has no intent with the key k without a scope; if its request has one, give --scope: no such message\n"}, none)
 		require.Contains(t, dibs.ok(t, "intents", "show", "payment:intent", "k", "--scope", "acme"), "acme")
+	})
+}
+
+// A category that does not say in its name what it has is known by its messages, also behind one that is none of an intent's.
+func TestExplainFindsIntentsBehindAForgedMessage(t *testing.T) {
+	t.Parallel()
+	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		dibs.ok(t, "write", "payment:lease-x", "Opened", `{}`)
+		m := must.New(intent.New(store, "payment:lease", nil))
+		hold(t, m, intent.Request{Key: "k", Session: "A", TTL: time.Hour})
+
+		require.Contains(t, dibs.ok(t, "explain", "k", "--category", "payment:lease"), "session A")
 	})
 }

@@ -56,7 +56,7 @@ Examples:
     dibs queue blocked mail --json`
 }
 
-// blockedItems is how many items beyond a cursor are counted, at most.
+// blockedItems is how many items beyond a cursor are counted, and how many held and later ones looked at, at most.
 const blockedItems = 10_000
 
 // A blockedLine is a cause for which items of a queue are not taken, and how it is printed as JSON.
@@ -271,13 +271,28 @@ func (b *blocked) workers(waiting []queue.Item, ready int64, atLeast bool) {
 	b.add(line)
 }
 
+// list returns the first blockedItems items that are in a state.
+func (b *blocked) list(ctx context.Context, state queue.State) (all []queue.Item, err error) {
+	for from := messagestore.GlobalPosition(0); len(all) < blockedItems; from = all[len(all)-1].Position.Next() {
+		items, err := b.q.Items(ctx, state, from, queuing.MaxItems)
+		if err != nil || len(items) == 0 { // a page of large items is shorter
+			return all, err
+		}
+		for i := range items {
+			items[i].Message = nil // it may be large, and is not looked at
+		}
+		all = append(all, items...)
+	}
+	return all, nil
+}
+
 // items tells of the items that are in the way of others of their key, or not offered yet.
 func (b *blocked) items(ctx context.Context) error {
-	held, err := b.q.Items(ctx, queue.Held, 0, queuing.MaxItems)
+	held, err := b.list(ctx, queue.Held)
 	if err != nil {
 		return err
 	}
-	later, err := b.q.Items(ctx, queue.Later, 0, queuing.MaxItems)
+	later, err := b.list(ctx, queue.Later)
 	if err != nil {
 		return err
 	}
@@ -428,7 +443,7 @@ func (b *blocked) print(first bool) error {
 		a.warn("dibs: %s of %s, of %s; --limit prints more\n", number(int64(b.rest), "more cause", "more causes"), visible(b.status.Name), number(b.kept, "item", "items"))
 	}
 	if b.short {
-		a.warn("dibs: the first %d held and later items of %s were looked at, of %d and %d\n", queuing.MaxItems, visible(b.status.Name), b.status.Held, b.status.Later)
+		a.warn("dibs: the first %d held and later items of %s were looked at, of %d and %d\n", blockedItems, visible(b.status.Name), b.status.Held, b.status.Later)
 	}
 	return nil
 }

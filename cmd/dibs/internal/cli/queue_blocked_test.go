@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/queue"
 )
 
@@ -276,5 +278,48 @@ func TestAWriterThatKeepsItemsIsNamed(t *testing.T) {
 		require.NoError(t, early.Rollback(t.Context()))
 		await.Receive(t, "the insert", inserted)
 		require.NotContains(t, fmt.Sprint(causes(t, dibs)), "writer")
+	})
+}
+
+// A thousand sagas wait for messages, as most do, and do not hide one that waits for a process of another version.
+func TestManyWaitingSagasHideNone(t *testing.T) {
+	t.Parallel()
+	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		const sagas = queuing.MaxItems + 10
+		var starts []messagestore.StreamWrite
+		for i := range sagas {
+			starts = append(starts, messagestore.To(messagestore.Category("booking:saga").Stream(fmt.Sprint(i)), messagestore.NoStream, messagestore.Raw{Type: "Started", Data: []byte(`{"definition":"booking","version":1,"input":1}`)}))
+		}
+		for part := range slices.Chunk(starts, 100) {
+			_, err := store.WriteStreams(t.Context(), part...)
+			require.NoError(t, err)
+		}
+		driver := must.New(store.Driver()).(queuing.Driver) //nolint:errcheck // it keeps queues
+		take := queuing.Take{
+			Queue: queuing.Queue{Name: "booking:saga", Category: "booking:saga"}, Policy: queuing.Policy{MaxFailures: 1}, Wakes: []string{"Resumed"},
+			Session: 1, Lease: time.Hour,
+		}
+		for met := 0; met < sagas; {
+			take.Want, take.Finishes = queuing.MaxItems, nil
+			taken, err := driver.QueueTake(t.Context(), take)
+			require.NoError(t, err)
+			require.NotEmpty(t, taken.Items)
+			for _, item := range taken.Items {
+				finish := queuing.Finish{Delivery: item.Delivery(), Kind: queuing.Wait, Delay: queuing.MaxDelay}
+				if met++; met == sagas {
+					finish.Error = "waits for a process of version 2"
+				}
+				take.Finishes = append(take.Finishes, finish)
+			}
+			take.Want = 0
+			_, err = driver.QueueTake(t.Context(), take)
+			require.NoError(t, err)
+		}
+
+		r := dibs.run(t, "queue", "blocked", "booking:saga")
+
+		require.Equal(t, 0, r.code, r.stderr)
+		require.Regexp(t, `(?m)^booking:saga +release +1  each waits for a process of version 2$`, r.stdout)
+		require.Empty(t, r.stderr)
 	})
 }
