@@ -84,7 +84,7 @@ func (s *state) words(at time.Time, body messagestore.Body) (e Entry) {
 	case event.Started:
 		e.Text, e.Value = fmt.Sprintf("version %d of %s", b.Version, b.Definition), b.Input
 		if b.DeadlineMillis > 0 {
-			e.Text += ", undone from " + stamp(at.Add(time.Duration(b.DeadlineMillis)*time.Millisecond)) + " on"
+			e.Text += ", undone from " + stamp(at.Add(deadlineOf(b))) + " on"
 		}
 	case event.Began:
 		e.Step, e.Attempt, e.Value = b.Step, b.Attempt, b.Input
@@ -131,7 +131,7 @@ func (s *state) words(at time.Time, body messagestore.Body) (e Entry) {
 	case event.Suspended:
 		e.Step, e.Text = b.Step, signed(b.Why+": "+b.Reason, b.By)
 	case event.SetBack:
-		e.Text = fmt.Sprintf("the store's clock was ahead by %v: what it computed comes so much earlier", time.Duration(b.From-b.To)*time.Microsecond)
+		e.Text = fmt.Sprintf("the store's clock was ahead by %v: what it computed comes so much earlier", aheadBy(b))
 	case event.Completed:
 		e.Text, e.Value = "its function returned", b.Output
 	case event.Compensated:

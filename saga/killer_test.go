@@ -91,7 +91,7 @@ func TestSagasCompleteBesideOneWhoseStepKillsTheirProcess(t *testing.T) {
 		queues, err := driver.Queues(t.Context())
 		require.NoError(t, err)
 		for _, q := range queues {
-			if q.Queue.Category == s.Category() {
+			if q.Category == s.Category() {
 				all = q
 			}
 		}

@@ -171,8 +171,13 @@ func (s *state) starts(started event.Started, at time.Time) {
 	s.shows(at)
 	s.startedAt = at
 	if s.fold(started); started.DeadlineMillis > 0 {
-		s.deadline, s.since[""] = at.Add(time.Duration(started.DeadlineMillis)*time.Millisecond), at
+		s.deadline, s.since[""] = at.Add(deadlineOf(started)), at
 	}
+}
+
+// deadlineOf returns how long after its start a saga is undone: as long as [Config] permits at most, whatever another writer wrote.
+func deadlineOf(started event.Started) time.Duration {
+	return time.Duration(min(started.DeadlineMillis, maxWait.Milliseconds())) * time.Millisecond
 }
 
 // shows takes in the time of a message.
@@ -190,9 +195,12 @@ func (s *state) computed(at int64) time.Time {
 	return timeOf(at)
 }
 
+// aheadBy returns by how much the store's clock was ahead.
+func aheadBy(b event.SetBack) time.Duration { return timeOf(b.From).Sub(timeOf(b.To)) }
+
 // setBack has each time that was computed by a clock that was ahead come earlier.
 func (s *state) setBack(b event.SetBack) {
-	to, by := timeOf(b.To), time.Duration(b.From-b.To)*time.Microsecond
+	to, by := timeOf(b.To), aheadBy(b)
 	earlier := func(t time.Time) time.Time {
 		if t.IsZero() {
 			return t
