@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -229,7 +230,7 @@ func (c *Config) mistakes(known []string) (all []error) {
 		value       time.Duration
 		least, most time.Duration
 	}{
-		{"lease", c.Lease, time.Second, time.Hour},
+		{"lease", c.Lease, time.Second, checkpoint.MaxLease},
 		{"poll interval", c.PollInterval, time.Millisecond, time.Hour},
 		{"checkpoint interval", c.CheckpointInterval, time.Millisecond, time.Hour},
 		{"redrive interval", c.RedriveInterval, time.Millisecond, time.Hour},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"sync"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
@@ -254,4 +256,12 @@ func TestARedriveIsNotBegunWhenTheLeaseMayBeOver(t *testing.T) {
 		require.NoError(t, stop())
 		require.NoError(t, other.stop())
 	})
+}
+
+// Any writer of the store may have written a member's lease.
+func TestAForgedLeaseIsAnHourAtMost(t *testing.T) {
+	t.Parallel()
+	for _, lease := range []int64{checkpoint.MaxLease.Milliseconds() + 1, math.MaxInt64/int64(time.Millisecond) + 1, math.MaxInt64} {
+		require.Equal(t, time.Hour, (&checkpoint.Member{Lease: lease}).Patience())
+	}
 }

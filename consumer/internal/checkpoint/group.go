@@ -114,8 +114,13 @@ type Member struct {
 	Failing int `json:"failing,omitempty"`
 }
 
-// Patience returns how long the member may be silent.
-func (m *Member) Patience() time.Duration { return time.Duration(m.Lease) * time.Millisecond }
+// MaxLease is the longest lease of a member.
+const MaxLease = time.Hour
+
+// Patience returns how long the member may be silent: no longer than [MaxLease], whatever another writer wrote.
+func (m *Member) Patience() time.Duration {
+	return time.Duration(min(m.Lease, MaxLease.Milliseconds())) * time.Millisecond
+}
 
 // Ends returns when the lease is over, in a message that was written at a time. It is never
 // over while the member rests.
