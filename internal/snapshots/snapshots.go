@@ -26,12 +26,8 @@ func Stream(stream messagestore.StreamName) messagestore.StreamName {
 	return stream.Category().WithType("snapshot").Stream(stream.ID())
 }
 
-// Version returns the version of the entity that the snapshot m has. It is not ok if m is no snapshot. The tag is
-// not looked at.
-func Version(m *messagestore.Message) (version messagestore.Version, ok bool) {
-	copied, err := messagestore.Decode[Snapshot](m)
-	if err != nil || copied.Version < 0 || len(copied.Entity) == 0 {
-		return 0, false
-	}
-	return copied.Version, true
+// Of returns the snapshot m. It is not ok if m is none. The tag is not looked at.
+func Of(m *messagestore.Message) (s Snapshot, ok bool) {
+	s, err := messagestore.Decode[Snapshot](m)
+	return s, err == nil && s.Version >= 0 && len(s.Entity) > 0 && string(s.Entity) != "null"
 }

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -68,7 +69,7 @@ func (a *Admin) forget(ctx context.Context, category messagestore.Category, age 
 	case "no_key_life":
 		return false, removal.NoKeyLife(category)
 	case "inside_key_life":
-		return false, removal.InsideKeyLife(age, time.Duration(life.Microseconds)*time.Microsecond+time.Duration(life.Days)*24*time.Hour)
+		return false, removal.InsideKeyLife(age, time.Duration(min(life.Microseconds, math.MaxInt64/2000))*time.Microsecond+time.Duration(life.Days)*24*time.Hour)
 	}
 	if unhandled != nil {
 		forgotten.Unhandled = *unhandled

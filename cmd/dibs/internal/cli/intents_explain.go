@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"errors"
 	"fmt"
 	"time"
@@ -38,10 +39,8 @@ func (c *explainCommand) isIntents(ctx context.Context, store *messagestore.Stor
 	if err != nil {
 		return false, err
 	}
-	for _, m := range page.Messages {
-		if isStep(m) {
-			return true, nil
-		}
+	if slices.ContainsFunc(page.Messages, isStep) {
+		return true, nil
 	}
 	types := category.Types()
 	return len(types) > 0 && types[len(types)-1] == "intent", nil

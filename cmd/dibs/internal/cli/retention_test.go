@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer/operate"
@@ -100,8 +102,12 @@ func TestTrimRefusesAnEntityThatNoSnapshotCovers(t *testing.T) {
 	for _, stream := range []string{"account-1", "account-2", "account-3", "account:command-1", "account:ledger-1"} {
 		dibs.fill(t, stream, 5)
 	}
+	forge := func(stream, entity string, version int, last any) {
+		dibs.ok(t, "write", stream, "Snapshot", fmt.Sprintf(`{"entity":%s,"version":%d,"last":"%s","tag":""}`, entity, version, last))
+	}
 	snapshot := func(stream string, version int) {
-		dibs.ok(t, "write", stream, "Snapshot", `{"entity":{},"version":`+strconv.Itoa(version)+`,"last":"00000000-0000-0000-0000-000000000000","tag":""}`)
+		of := strings.Replace(strings.Replace(stream, "+snapshot", "", 1), ":snapshot", "", 1)
+		forge(stream, "{}", version, objects(t, dibs.ok(t, "stream", of, "--json"))[version]["id"])
 	}
 	trim := func(args ...string) []string {
 		return append([]string{"trim", "--keep", "2", "--min-age", "0"}, args...)
@@ -109,6 +115,13 @@ func TestTrimRefusesAnEntityThatNoSnapshotCovers(t *testing.T) {
 	snapshot("account:snapshot-1", 2)
 	snapshot("account:snapshot-2", 1)
 
+	// Any writer may write a snapshot: without the message that it is behind it covers nothing.
+	forge("account:snapshot-3", "{}", 2, uuid.Nil)
+	forge("account:snapshot-3", "{}", 2, objects(t, dibs.ok(t, "stream", "account-3", "--json"))[1]["id"])
+	require.Equal(t, 1, dibs.run(t, trim("account-3")...).code)
+	forge("account:snapshot-3", "null", 2, objects(t, dibs.ok(t, "stream", "account-3", "--json"))[2]["id"])
+	require.Equal(t, 1, dibs.run(t, trim("account-3")...).code)
+	forge("account:snapshot-3", "{}", 1<<40, uuid.Nil)
 	refused := dibs.run(t, trim("account-3")...)
 	require.Equal(t, 1, refused.code)
 	require.Equal(t, "dibs: no snapshot has the messages of account-3 that would go: an entity of that stream could not be loaded any more. "+
@@ -126,7 +139,7 @@ func TestTrimRefusesAnEntityThatNoSnapshotCovers(t *testing.T) {
 	require.Contains(t, dibs.ok(t, trim("account-1")...), "removed 3, it begins at 3")
 	require.Contains(t, dibs.ok(t, trim("account:command-1")...), "removed 3, it begins at 3")
 	require.Contains(t, dibs.ok(t, trim("account:ledger-1", "--dry-run")...), "would remove 3, it begins at 3")
-	snapshot("account:ledger+snapshot-2", 2)
+	forge("account:ledger+snapshot-2", "{}", 2, uuid.Nil)
 	require.Equal(t, 1, dibs.run(t, trim("account:ledger-1")...).code)
 	require.Contains(t, dibs.ok(t, trim("account-3", "--yes")...), "removed 3, it begins at 3")
 }

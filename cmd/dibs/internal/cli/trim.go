@@ -130,13 +130,30 @@ func bareStreams(ctx context.Context, store *messagestore.Store, each iter.Seq2[
 			return nil, err
 		}
 		if err == nil {
-			if version, ok := snapshots.Version(snapshot); ok && version >= t.First-1 {
+			covered, err := covers(ctx, store, t, snapshot)
+			if err != nil {
+				return nil, err
+			}
+			if covered {
 				continue
 			}
 		}
 		bare = append(bare, t.Stream)
 	}
 	return bare, nil
+}
+
+// covers reports whether a snapshot has the messages that a trim removes. Any writer may have written it, so the message that it is behind
+// has to be in its place.
+func covers(ctx context.Context, store *messagestore.Store, t retention.Trimmed, m *messagestore.Message) (bool, error) {
+	snapshot, ok := snapshots.Of(m)
+	if !ok || snapshot.Version < t.First-1 {
+		return false, nil
+	}
+	for last, err := range store.ReadStream(ctx, t.Stream, snapshot.Version) {
+		return err == nil && last.Position == snapshot.Version && last.ID == snapshot.Last, err
+	}
+	return false, nil
 }
 
 // hasEntities reports whether a category may have the streams of entities: it has no type, as
