@@ -2,9 +2,9 @@ package cli
 
 import (
 	"context"
-	"slices"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
