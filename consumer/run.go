@@ -76,7 +76,8 @@ func newRun(c *Consumer, p *checkpoint.Place, catchUp bool) *run {
 		config.Key = nil // in order of the category
 	}
 	r.lanes = lanes.New(config)
-	r.over.Store(&r.checkpoints.group.Over)
+	over := r.checkpoints.group.Over // the loop changes the field
+	r.over.Store(&over)
 	r.setLimit(0)
 	return r
 }
