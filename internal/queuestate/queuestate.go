@@ -173,6 +173,10 @@ type step struct {
 	changed bool
 
 	completed map[messagestore.GlobalPosition]bool // by this step, if it may complete what is held behind
+
+	// turns says that it is the turn of what nobody has met, and of another key than the last, as of one delivery in eight: else a
+	// key that is never done would have every place.
+	turns bool
 }
 
 func begin(r Rows) (*step, error) {
@@ -659,7 +663,8 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 		bounded = bounded || want == 0
 	}
 	asked := want
-	newer, err := s.newer(want)
+	s.turns = want > 0 && s.head.Shape != OfStreams && s.head.Taken%8 == 7
+	newer, err := s.newer()
 	if err != nil {
 		return err
 	}
@@ -685,10 +690,9 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 	return s.wake(taken, bounded, again)
 }
 
-// newer is how many of the places are for what nobody has met, one delivery in eight: else a key that is never done would have
-// every place.
-func (s *step) newer(want int) (int, error) {
-	if want <= 0 || s.head.Shape == OfStreams || s.head.Taken%8 != 7 {
+// newer is how many of the places are for what nobody has met.
+func (s *step) newer() (int, error) {
+	if !s.turns {
 		return 0, nil
 	}
 	due, err := s.Due(Later, false, s.now, 1)
@@ -894,6 +898,22 @@ const maxLooked = 2500
 
 // takeNext moves the cursor of a queue of items.
 func (s *step) takeNext(session int64, want *int, taken *queuing.Taken) error {
+	last := messagestore.GlobalPosition(0)
+	if s.turns {
+		last = s.head.Cursor
+	}
+	var aside []Row
+	if err := s.takePages(session, want, last, &aside, taken); err != nil {
+		return err
+	}
+	if *want == 0 {
+		return nil
+	}
+	return s.takeRows(session, aside, want, taken) // there is no other
+}
+
+// takePages sets the next of the key aside that was met last, in the first page.
+func (s *step) takePages(session int64, want *int, last messagestore.GlobalPosition, aside *[]Row, taken *queuing.Taken) error {
 	// What is next may be held, and there may be much of it: then the pages are longer.
 	for looked, page := 0, *want; *want > 0; page = max(*want, 50, min(10*page, 500)) {
 		if looked >= maxLooked {
@@ -910,7 +930,7 @@ func (s *step) takeNext(session int64, want *int, taken *queuing.Taken) error {
 			if *want == 0 {
 				break
 			}
-			cancelled, err := s.meet(session, m, want, taken)
+			cancelled, err := s.meet(session, m, want, last, aside, taken)
 			if err != nil {
 				return err
 			}
@@ -918,6 +938,7 @@ func (s *step) takeNext(session int64, want *int, taken *queuing.Taken) error {
 				passed = append(passed, m.GlobalPosition)
 			}
 		}
+		last = 0
 		if err := s.passAhead(passed); err != nil {
 			return err
 		}
@@ -957,7 +978,9 @@ func (s *step) passAhead(passed []messagestore.GlobalPosition) error {
 }
 
 // meet places a message that the cursor comes to, and reports whether it was cancelled before.
-func (s *step) meet(session int64, m *messagestore.Message, want *int, taken *queuing.Taken) (cancelled bool, err error) {
+func (s *step) meet(
+	session int64, m *messagestore.Message, want *int, last messagestore.GlobalPosition, aside *[]Row, taken *queuing.Taken,
+) (cancelled bool, err error) {
 	s.changed = true
 	s.head.Cursor = m.GlobalPosition
 	if m.IsTombstone() {
@@ -967,6 +990,7 @@ func (s *step) meet(session int64, m *messagestore.Message, want *int, taken *qu
 	if due, ok := DueOf(m); ok && due.After(s.now) {
 		row.Place, row.Session, row.Due = Later, 0, due
 	}
+	isAside := false
 	before, err := s.Before(m)
 	if err != nil {
 		return false, err
@@ -976,8 +1000,12 @@ func (s *step) meet(session int64, m *messagestore.Message, want *int, taken *qu
 		if err != nil {
 			return false, err
 		}
-		if !opens(open) {
+		switch {
+		case !opens(open):
 			row.Place, row.Session, row.After = Held, 0, before.GlobalPosition
+		case row.Place == Out && before.GlobalPosition == last:
+			row.Place, row.Session, row.Due, row.Given = Later, 0, s.now, s.now
+			isAside = true
 		}
 	}
 	if m.GlobalPosition <= s.head.Ahead {
@@ -995,6 +1023,9 @@ func (s *step) meet(session int64, m *messagestore.Message, want *int, taken *qu
 	if row.Place == Out {
 		taken.Items = append(taken.Items, queuing.Taking{Message: m})
 		*want--
+	}
+	if isAside && !cancelled {
+		*aside = append(*aside, row)
 	}
 	return cancelled, nil
 }

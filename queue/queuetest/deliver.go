@@ -527,6 +527,9 @@ func hotKeyDelaysNoOther(t *testing.T, f *fixture) {
 	require.EqualValues(t, 2001, f.status(t).Held)
 	require.Equal(t, other[1:], f.next(t, queuing.Delivery{Position: other[0]}))
 
+	aLonePlaceLeavesAHotKey(t, newFixture(f.driver, f.options), true)
+	aLonePlaceLeavesAHotKey(t, newFixture(f.driver, f.options), false)
+
 	// A worker with one place, for which there always is an item of the key.
 	late := f.insert(t, "late")[0]
 	for takes, last := 0, hot[0]; last != late; takes++ {
@@ -535,6 +538,28 @@ func hotKeyDelaysNoOther(t *testing.T, f *fixture) {
 		if next := positions(taken); len(next) > 0 {
 			last = next[0]
 		}
+	}
+}
+
+// A worker with one place ends each item of a key in the call that takes the next, or in one before it, so none of them is ever held.
+func aLonePlaceLeavesAHotKey(t *testing.T, f *fixture, together bool) {
+	for range 100 {
+		f.insert(t, "hot")
+	}
+	cold := f.insert(t, "cold")[0]
+	d := f.one(t, queuing.Take{}).Delivery()
+	for takes := 0; d.Position != cold; takes++ {
+		require.Less(t, takes, 12)
+		finishes := []queuing.Finish{{Delivery: d, Kind: queuing.Complete}}
+		if !together {
+			f.take(t, queuing.Take{Finishes: finishes})
+			finishes = nil
+		}
+		d = f.one(t, queuing.Take{Finishes: finishes}).Delivery()
+	}
+	f.done(t, queuing.Complete, d)
+	for range 20 { // and where there is no other, each take has the next
+		f.done(t, queuing.Complete, f.one(t, queuing.Take{}).Delivery())
 	}
 }
 
