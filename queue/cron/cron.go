@@ -64,7 +64,8 @@ type Config struct {
 	// Defaults to a second.
 	PollInterval time.Duration
 
-	// Logger receives a warning for each schedule that cannot be read, and the outages of the store.
+	// Logger receives, from [Cron.Run], warnings of schedules that cannot be read, ten at once by their names and the number of the
+	// others, and the outages of the store.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
@@ -372,7 +373,7 @@ func (f *follower) wrong(names []string) error {
 	return errors.Join(all...)
 }
 
-// namedSchedules is how many corrupt schedules an error names.
+// namedSchedules is how many corrupt schedules an error names, and warnings at once.
 const namedSchedules = 10
 
 // ErrCorrupt is matched by the error for a schedule that cannot be read: see [Cron.Status].
@@ -383,6 +384,8 @@ type CorruptError struct {
 	Stream   messagestore.StreamName
 	Position messagestore.Version // of the message in the stream
 	Reason   string
+
+	cause error
 }
 
 // Error names the message and its fault.
@@ -513,11 +516,12 @@ type follower struct {
 	at    messagestore.GlobalPosition
 	known map[messagestore.StreamName]*schedule
 
-	corrupt map[messagestore.StreamName]error // whose last message is no schedule
+	corrupt map[messagestore.StreamName]*CorruptError // whose last message is no schedule
+	unsaid  map[messagestore.StreamName]bool          // those that may have become so since the last warning
 }
 
 func (c *Cron) follow() *follower {
-	return &follower{cron: c, known: map[messagestore.StreamName]*schedule{}, corrupt: map[messagestore.StreamName]error{}}
+	return &follower{cron: c, known: map[messagestore.StreamName]*schedule{}, corrupt: map[messagestore.StreamName]*CorruptError{}, unsaid: map[messagestore.StreamName]bool{}}
 }
 
 // read takes in what was written since.
@@ -545,11 +549,31 @@ func (f *follower) take(m *messagestore.Message) {
 	}
 	s, err := f.cron.scheduleOf(m)
 	if err != nil {
-		f.corrupt[m.Stream] = &CorruptError{Stream: m.Stream, Position: m.Position, Reason: text.Of(err)}
-		f.cron.config.Logger.Warn().Str("stream", string(m.Stream)).Str("error", text.Log(err)).Msg("schedule cannot be read")
+		f.corrupt[m.Stream] = &CorruptError{Stream: m.Stream, Position: m.Position, Reason: text.Of(err), cause: err}
+		f.unsaid[m.Stream] = true
 		return
 	}
 	f.known[m.Stream] = s
+}
+
+// warn logs which schedules have become corrupt since it was called before. Any writer may make any number of them.
+func (f *follower) warn() {
+	said, more := 0, 0
+	for _, stream := range slices.Sorted(maps.Keys(f.unsaid)) {
+		corrupt, is := f.corrupt[stream]
+		switch {
+		case !is: // it was set again since
+		case said == namedSchedules:
+			more++
+		default:
+			said++
+			f.cron.config.Logger.Warn().Str("stream", string(stream)).Str("error", text.Log(corrupt.cause)).Msg("schedule cannot be read")
+		}
+	}
+	clear(f.unsaid)
+	if more > 0 {
+		f.cron.config.Logger.Warn().Str("category", string(f.cron.schedules())).Int("schedules", more).Msg("more schedules cannot be read")
+	}
 }
 
 // scheduleOf returns the schedule of a message, of which nothing else is known yet.
@@ -623,6 +647,7 @@ func (c *Cron) round(ctx context.Context, f *follower) (time.Duration, error) {
 	if err := f.read(ctx); err != nil {
 		return 0, err
 	}
+	f.warn()
 	asked := time.Now()
 	now, err := c.config.Now(ctx)
 	if err != nil {

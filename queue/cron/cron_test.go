@@ -1,6 +1,7 @@
 package cron_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -8,11 +9,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -50,6 +53,7 @@ func TestTicksWhereClocksAreChanged(t *testing.T) {
 		"after the first of a repeated hour":      {"30 2 * * *", "Europe/Prague", "2026-10-25T00:30:00Z", []string{"2026-10-26T01:30:00Z"}},
 		"every half an hour through a skip":       {"*/30 * * * *", "Europe/Prague", "2026-03-29T00:15:00Z", []string{"2026-03-29T00:30:00Z", "2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z"}},
 		"every half an hour through a repeat":     {"*/30 * * * *", "Europe/Prague", "2026-10-25T00:15:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-25T01:00:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:00:00Z"}},
+		"hours of a list with a star":             {"30 15,* * * *", "Europe/Prague", "2026-10-24T23:45:00Z", []string{"2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z"}},
 		"New York, which changes at two":          {"0 2 * * *", "America/New_York", "2026-03-07T12:00:00Z", []string{"2026-03-08T07:00:00Z", "2026-03-09T06:00:00Z"}},
 		"Lord Howe, by half an hour":              {"15 2 * * *", "Australia/Lord_Howe", "2026-10-03T00:00:00Z", []string{"2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"}},
 		"UTC, where none is":                      {"@daily", "", "2026-03-28T12:00:00Z", []string{"2026-03-29T00:00:00Z"}},
@@ -719,6 +723,45 @@ func TestAScheduleThatCannotBeStopsNoOther(t *testing.T) {
 			n++
 		}
 		require.Equal(t, 6, n)
+	})
+}
+
+// Run names ten schedules that cannot be read, and the number of the others, each once; List and Status tell them by their errors alone.
+func TestManyCorruptSchedulesAreAFewLinesOfTheLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := must.New(messagestore.New(memory.New(), nil))
+		var log bytes.Buffer
+		c := must.New(cron.New(store, "reports", &cron.Config{PollInterval: time.Second, Logger: logger.Zerolog(zerolog.New(&log))}))
+		forge := func(name string) {
+			_, err := store.Write(t.Context(), messagestore.Category("reports:schedule").Stream(name), messagestore.AnyVersion, messagestore.Raw{Type: "Scheduled", Data: []byte(`{}`)})
+			require.NoError(t, err)
+		}
+		run := func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			require.NoError(t, c.Run(ctx))
+		}
+		for i := range 125 {
+			forge(fmt.Sprint("bad", i))
+			forge(fmt.Sprint("bad", i))
+		}
+		forge("good")
+		require.NoError(t, c.Set(t.Context(), cron.Schedule{Name: "good", Spec: "@daily", Body: Report{}}))
+
+		_, err := c.List(t.Context())
+		require.ErrorIs(t, err, cron.ErrCorrupt)
+		_, err = c.Status(t.Context(), "good")
+		require.NoError(t, err)
+		require.Empty(t, log.String())
+
+		time.AfterFunc(5*time.Second, func() { forge("late") })
+		run()
+		require.Equal(t, 11, strings.Count(log.String(), `"schedule cannot be read"`), log.String())
+		require.Equal(t, 1, strings.Count(log.String(), "schedules cannot be read"), log.String())
+		require.Contains(t, log.String(), `"schedules":115,`)
+		require.Equal(t, 1, strings.Count(log.String(), "reports:schedule-late"))
+		require.NotContains(t, log.String(), "reports:schedule-good")
 	})
 }
 

@@ -221,3 +221,35 @@ func TestACorruptScheduleIsNamedAndTheOthersAreListed(t *testing.T) {
 		dibs.ok(t, "cron", "ls")
 	})
 }
+
+// Whoever asks for one schedule is told nothing of others, of which any writer may have made any number that cannot be read.
+func TestACommandForOneScheduleSaysNothingOfCorruptOnes(t *testing.T) {
+	t.Parallel()
+	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		dibs.ok(t, "cron", "set", "reports", "good", "@daily", "Report")
+		for i := range 25 {
+			for _, forged := range []messagestore.Raw{{Type: "Scheduled", Data: []byte(`{"name":"bad","spec":7}`)}, {Type: "Scheduled", Data: []byte(`{}`)}, {Type: "Other", Data: []byte(`{}`)}} {
+				_, err := store.Write(t.Context(), messagestore.Category("reports:schedule").Stream(fmt.Sprint("bad", i)), messagestore.AnyVersion, forged)
+				require.NoError(t, err)
+			}
+		}
+
+		for _, args := range [][]string{
+			{"cron", "show", "reports", "good"}, {"cron", "show", "reports", "good", "--json"}, {"cron", "set", "reports", "good", "@hourly", "Report"}, {"cron", "remove", "reports", "good"},
+		} {
+			r := dibs.run(t, args...)
+			require.Zero(t, r.code, r.stderr)
+			require.Empty(t, r.stderr, args)
+			require.NotContains(t, r.stdout, "bad")
+		}
+
+		bad := dibs.run(t, "cron", "show", "reports", "bad7")
+		require.Equal(t, 1, bad.code)
+		require.Equal(t, 1, strings.Count(bad.stderr, "reports:schedule-"), bad.stderr)
+		require.Contains(t, bad.stderr, "reports:schedule-bad7@2")
+		listed := dibs.run(t, "cron", "ls")
+		require.Equal(t, 1, listed.code)
+		require.Equal(t, 10, strings.Count(listed.stderr, "reports:schedule-"), listed.stderr)
+		require.Contains(t, listed.stderr, "and 15 more")
+	})
+}
