@@ -73,8 +73,8 @@ type Schedule struct {
 	// "0 9 13 * 5" is each 13th and each Friday, and 1-31/2 is a way to write */2 there.
 	//
 	// Where clocks are changed, a time of fixed hours that a change skips comes at the end of the time that was skipped, and
-	// one that a change repeats comes once. With hours of "*" time goes on as it elapses. Hours of "*/2" are fixed here, and
-	// those of "* 2 * * *" are; Debian's cron takes both as it takes "*".
+	// one that a change repeats comes once. With hours that have a star without a step, as "*" and a list such as "15,*" do, time
+	// goes on as it elapses. Hours of "*/2" are fixed here, and those of "* 2 * * *" are; Debian's cron takes both as it takes "*".
 	Spec string
 
 	// Zone is the time zone of Spec, as "Europe/Prague".
