@@ -37,6 +37,7 @@
 //	handler.Park, Refuse   dead now
 //	handler.Skip           completed; counted, logged
 //
-// A session that is over is a failure of each item that it had, so that an item that kills its process is dead in
-// the end. A handler that neither returns nor heeds its context past its time is abandoned: see [WorkConfig].
+// A session that is over is a failure of an item that it had out alone; of several nobody knows which ended it, and it is a failure of
+// none. An item whose session was over twice is delivered alone, so that one that kills its process is dead in the end, and those
+// beside it are not. A handler that neither returns nor heeds its context past its time is abandoned: see [WorkConfig].
 package queue

@@ -18,6 +18,9 @@ import (
 // A Job is a delivery of an item: to a handler, which finds it with [JobOf], or by [Queue.Receive]. It is safe for
 // concurrent use. One of Complete, Retry, Defer and Bury ends it, for ever, and so does the return of its handler; a second
 // is [ErrLost] unless it is the same.
+//
+// From such a call on, unless it is refused as invalid, its caller is done with the item, also if the answer is lost: the item, or
+// the next of its key, may be with another worker at once, while the handler and its context go on.
 type Job struct {
 	// Message is the item. It is read-only.
 	Message *messagestore.Message

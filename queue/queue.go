@@ -291,8 +291,9 @@ func (q *Queue) Items(ctx context.Context, state State, from messagestore.Global
 }
 
 // Retry has later and dead items, at 1 to 1,000 positions, offered now, and returns the positions of those that were. The failures of a dead one count
-// anew, and it is delivered beside later ones of its key: it has lost its place. The reason is for the item's log, and
-// may be empty.
+// anew, and it takes its place in its key again: it waits for the one that is out and for earlier ones that are open, and goes before
+// all later ones. One that would wait for an item that a transaction is completing just then stays dead: ask again. The reason is for
+// the item's log, and may be empty.
 func (q *Queue) Retry(ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
 	return q.change(ctx, queuing.RetryNow, reason, positions)
 }
