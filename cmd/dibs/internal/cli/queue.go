@@ -610,12 +610,12 @@ func (c *queueItems) run(ctx context.Context, a *app, with withQueue, did, state
 type queueRetryCommand struct {
 	queueItems
 
-	AllDead bool `help:"Retry all dead items."`
+	AllDead bool `help:"Retry all dead items. Ask again for those that stay dead."`
 }
 
 // Help is printed below the command's usage.
 func (queueRetryCommand) Help() string {
-	return `Later and dead items are offered now. The failures of a dead item count anew. It is delivered beside later items of its key: it has lost its place in their order.
+	return `Later and dead items are offered now. The failures of a dead item count anew, and it takes its place in its key again: it waits for the one that is out and for earlier ones that are open, and goes before all later ones. One that would wait for an item that a transaction is completing just then stays dead, also with --all-dead: ask again.
 
 Examples:
 
