@@ -399,7 +399,7 @@ func itemOf(r Rows, row *Row, m *messagestore.Message) (item queuing.Item, err e
 		Message: m, Position: row.Position, State: states[row.Place], Version: row.Version, Failures: row.Failures, Session: row.Session,
 		Due: row.Due, Closed: row.Place == Closed, Error: row.Error,
 	}
-	if row.Place == Held {
+	if row.Place == Held || row.Place == Passed && !row.keepsPlace() {
 		item.Behind = row.After
 	}
 	if row.Place == Out {

@@ -29,7 +29,7 @@ begin
       when m.global_position > cursor and not exists (select from dibs.queue_log x where x.queue = q and x.position = of_position and x.what = 'C') then 'w'
       else 'f' end),
     coalesce(o.version, (entries -> -1 ->> 'version')::integer + 1, 0), coalesce(o.failures::integer, 0), o.session, dibs.microseconds(s.until),
-    dibs.microseconds(coalesce(o.due, dibs.queue_due(m.metadata))), case when o.state = 'h' then o.after end, o.error,
+    dibs.microseconds(coalesce(o.due, dibs.queue_due(m.metadata))), case when o.state in ('h', 'z') and o.after <> o.position then o.after end, o.error,
     s.notes ->> (o.position || '.' || o.version),
     m.id, m.stream_name, m.position, m.type, m.data::text, m.metadata::text, dibs.microseconds(m.time), entries
   from (select 1) one

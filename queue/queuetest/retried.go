@@ -1,6 +1,7 @@
 package queuetest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,7 +74,7 @@ func retriedIsNext(t *testing.T, f *fixture) {
 			next = at
 		}
 		later = append(later, f.insert(t, "k")...)
-		f.order(t, append(next[:len(next):len(next)], later...)...)
+		f.order(t, append(slices.Clip(next), later...)...)
 	}
 }
 

@@ -73,7 +73,7 @@ func queued() []*Mutant {
 		inFile("file-same-version", "over a file, an item whose session is over is offered again under the same version", broken(queues.Fenced, queues.Late, queues.Lines),
 			edit(state, `s.giveBack(&row, alone && row.Failures >= policy.MaxFailures, policy, delay)`, `s.giveBack(&row, alone && row.Failures >= policy.MaxFailures, policy, delay); row.Version--`)),
 		inFile("file-key-not-held", "over a file, an item is offered though the one before it of its key is open", broken(queues.Order),
-			edit(state, "if !opens(open) {", "if !opens(open) && false {")),
+			edit(state, "case !opens(open):", "case !opens(open) && false:")),
 		inFile("file-never-over", "over a file, the end of a session is not met", broken(queues.Met),
 			edit(state, "over, err := s.Over(s.now)", "over, err := s.Over(s.now.Add(-time.Hour))")),
 		inFile("file-date-not-heeded", "over a file, an item is offered before its date", broken(queues.Early),
