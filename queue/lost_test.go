@@ -134,6 +134,66 @@ func TestATakeForASessionThatWasGivenUpStartsNoHandler(t *testing.T) {
 	})
 }
 
+// A process that was stopped may send an extension before it takes in the answer of a take that it sent before. The session was
+// over, as the extension is told of what it names: what the take had reserved is another's too.
+func TestAnExtensionOfASessionThatWasOverStartsNoHandler(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		const lease = 10 * time.Second
+		deliveries := make(chan int, 10)
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			if m.Body.To == "first" {
+				<-ctx.Done()
+				return nil
+			}
+			deliveries <- queue.JobOf(ctx).Deliveries
+			return nil
+		}, &queue.WorkConfig{Lease: lease, Timeout: time.Hour})
+		insert(t, q, Send{To: "first"}, nil)
+		time.Sleep(lease / 10)
+
+		driver.mu.Lock()
+		driver.late = map[string]time.Duration{"take": lease * 5 / 2, "extend": 2 * lease} // the process is stopped
+		driver.mu.Unlock()
+		insert(t, q, Send{To: "second"}, nil)
+		time.Sleep(lease)
+		driver.mu.Lock()
+		driver.late["extend"] = lease * 4 / 10 // of the first that is sent when it goes on: the take is answered meanwhile
+		driver.mu.Unlock()
+		time.Sleep(lease)
+		driver.mu.Lock()
+		driver.late["take"] = 0
+		driver.mu.Unlock()
+
+		require.Positive(t, <-deliveries, "it is begun under its next version")
+		synctest.Wait()
+		require.Empty(t, deliveries, "and once")
+	})
+}
+
+// What was begun while an extension was under way is lost with the session, too, as that could not be extended.
+func TestAFailedExtensionEndsTheHandlersThatItDidNotName(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
+		const lease = 10 * time.Second
+		ended := make(chan time.Duration, 10)
+		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
+			began := time.Now()
+			<-ctx.Done()
+			if m.Body.To == "second" {
+				ended <- time.Since(began)
+			}
+			return nil
+		}, &queue.WorkConfig{Lease: lease, Timeout: time.Hour})
+		insert(t, q, Send{To: "first"}, nil)
+		time.Sleep(lease / 2)
+		driver.set(nil, is("extend"))
+		driver.delay("extend", lease*65/100)
+		time.Sleep(lease / 5)
+		insert(t, q, Send{To: "second"}, nil) // while the second extension is under way
+
+		require.Less(t, <-ended, lease*9/10)
+	})
+}
+
 // A take that is answered late and in time starts its handlers once the store has said that the session goes on.
 func TestATakeThatIsAnsweredLateIsHandledOnceItsLeaseIsCertain(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -249,6 +250,7 @@ type Delivery struct {
 	result  *ending             // of what the handler returned, and its kind at first
 	kind    queuing.Kind
 	done    bool               // it ends, or is lost: the same
+	gone    bool               // an extension told that it is lost, though its handler may have finished it, and goes on
 	ended   bool               // its context was, by the end of the worker and before its time-out
 	given   int                // by Behind
 	also    []queuing.Delivery // of those, the items that Did was called for
@@ -750,7 +752,7 @@ func (w *work) begin(ctx context.Context, asked time.Time, session int64, items 
 // holds reports whether the session has a delivery that has not ended. It is called under mu.
 func (w *work) holds() bool {
 	for _, f := range w.flights {
-		if !f.done {
+		if !f.done && !f.gone {
 			return true
 		}
 	}
@@ -845,7 +847,11 @@ func (w *work) fly(ctx context.Context, f *Delivery) (ended bool) {
 	return ended
 }
 
+// handle calls the handler, unless the lease has ended since the goroutine was given the delivery: it may have been stopped.
 func (w *work) handle(ctx context.Context, f *Delivery, err *error) {
+	if *err = f.Check(ctx); *err != nil {
+		return
+	}
 	*err = panics.ErrExited
 	defer panics.Catch(err)
 	*err = w.config.Handle(ctx, f)
@@ -893,7 +899,7 @@ func (w *work) landed(f *Delivery, err error, cancelled bool) (waited bool) {
 
 // afterEnd logs an error that changes nothing any more.
 func (w *work) afterEnd(f *Delivery, err error) {
-	if err != nil {
+	if err != nil && !isNotBegun(err) {
 		w.about(w.log().Warn(), f).Str("error", text.Log(err)).Msg("handler failed after the end of its delivery")
 	}
 }
@@ -924,7 +930,12 @@ func (w *work) endingOf(f *Delivery, err error) *ending {
 
 // finishOf says what the error of a handler makes of its item. It is called under mu.
 func (w *work) finishOf(f *Delivery, err error) queuing.Finish {
-	finish := w.config.Finish(f, err, f.ended || w.stopping && panics.Is(err, context.Canceled))
+	finish := queuing.Finish{Kind: queuing.Unhandled}
+	if isNotBegun(err) {
+		finish.Error = text.Log(err)
+	} else {
+		finish = w.config.Finish(f, err, f.ended || w.stopping && panics.Is(err, context.Canceled))
+	}
 	finish.Delivery = f.ID()
 	return finish
 }
@@ -946,7 +957,7 @@ func FinishOf(d *Delivery, err error, stopped bool, least, most time.Duration) q
 		finish.Kind = queuing.Bury
 	case panics.Is(err, handler.ErrUnknownType) && panics.Of(err) == nil: // a newer process may know it
 		finish.Kind, finish.Delay = queuing.Defer, backoff.After(d.Item.Version+1, least, most)
-	case stopped, isNotBegun(err):
+	case stopped:
 		finish.Kind = queuing.Unhandled
 	default:
 		finish.Kind, finish.Delay = queuing.Retry, backoff.After(d.Item.Failures+1, least, most)
@@ -1148,7 +1159,7 @@ func (w *work) beat(ctx context.Context) {
 		w.mu.Lock()
 		e := queuing.Extension{Queue: w.Queue, Session: w.session, Lease: w.config.Lease}
 		for delivery, f := range w.flights {
-			if !f.done {
+			if !f.done && !f.gone {
 				e.Deliveries = append(e.Deliveries, delivery)
 			}
 		}
@@ -1186,7 +1197,7 @@ func (w *work) beatPause() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pause := w.config.Lease / 3
-	if left := time.Until(w.until) - w.margin() - w.config.Lease/10; len(w.flights) > 0 && left < pause {
+	if left := time.Until(w.until) - w.margin() - w.config.Lease/10; left < pause && w.holds() {
 		pause = max(left, w.config.Lease/20)
 	}
 	return pause
@@ -1203,12 +1214,16 @@ func (w *work) extended(e queuing.Extension, began time.Time, lost []queuing.Del
 	alive := err == nil && w.leaving != e.Session // while it is left, nobody knows whose they are
 	switch {
 	case alive:
-		w.until = later(w.until, began.Add(w.config.Lease))
+		// If all are lost the session may have been over, and then what a take had reserved before is lost too, though the call
+		// did not name it, since the take was answered later. Nothing is certain until a call has named that.
+		if keeps(e.Deliveries, lost) {
+			w.until = later(w.until, began.Add(w.config.Lease))
+		}
 		w.answered()
 	case time.Now().Before(w.until.Add(-w.margin())):
 		return
 	default: // nobody else may work on them while they go on
-		lost = e.Deliveries
+		lost = slices.Collect(maps.Keys(w.flights)) // also what was begun since the call was made
 		w.session, w.until = NewSession(), time.Time{}
 		if w.unextended {
 			break // in the same outage
@@ -1226,6 +1241,7 @@ func (w *work) extended(e queuing.Extension, began time.Time, lost []queuing.Del
 			continue
 		}
 		if f.early != nil || f.Committed.Load() { // it is finished, or will be: the store tells whether by this handler
+			f.gone = alive
 			if !alive || f.early != nil && slices.Contains(w.pending, f.early) {
 				f.cancel(ErrLost)
 			}
@@ -1237,6 +1253,18 @@ func (w *work) extended(e queuing.Extension, began time.Time, lost []queuing.Del
 		f.cancel(ErrLost)
 		w.about(w.log().Warn(), f).Msg("delivery lost")
 	}
+}
+
+// keeps reports whether some deliveries are not among those that are lost.
+func keeps(all, lost []queuing.Delivery) bool {
+	if len(lost) == 0 {
+		return true
+	}
+	is := make(map[queuing.Delivery]bool, len(lost))
+	for _, d := range lost {
+		is[d] = true
+	}
+	return slices.ContainsFunc(all, func(d queuing.Delivery) bool { return !is[d] })
 }
 
 // answered says that the store answers again, if it was said that items are lost. It is called under mu.
