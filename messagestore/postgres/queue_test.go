@@ -287,6 +287,48 @@ func TestAQueueOfStreamsReadsNoRowThatWaits(t *testing.T) {
 	}
 }
 
+// A take looks up the item before each that it meets, and reads no other open row, also in a session that met the queue when it was small.
+func TestATakeReadsNoRowOfOtherKeys(t *testing.T) {
+	t.Parallel()
+	const waiting = 20_000
+	conn := must.New(pgtest.Connect(t, pgtest.Migrated(t)).Acquire(t.Context()))
+	defer conn.Release()
+	exec := func(statement string, args ...any) {
+		t.Helper()
+		_, err := conn.Exec(t.Context(), statement, args...)
+		require.NoError(t, err, statement)
+	}
+	insert := func(position, from, streams int) {
+		t.Helper()
+		exec(`insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
+			select 'mail', dibs.group_hash(s), s, $1, 'Item', gen_random_uuid(), '{}' from generate_series($2::int, $2 + $3 - 1) i, lateral (select 'mail-' || i as s) n`, position, from, streams)
+	}
+	take := func() (items int) {
+		t.Helper()
+		require.NoError(t, conn.QueryRow(t.Context(), "select coalesce(cardinality(positions), 0) from dibs.queue_take('mail', 'mail', 1, 3600000000, null, null, null, null, null, 100, 0, null, 5, false, null, null, null)").Scan(&items))
+		return items
+	}
+	insert(0, 1, 50)
+	require.Equal(t, 50, take())
+	insert(0, 1000, waiting)
+	exec(`insert into dibs.queue_open (queue, position, version, state, due)
+		select q.id, m.global_position, 1, 'l', '2100-01-01' from dibs.queues q, dibs.messages m where m.global_position > 50`)
+	exec("update dibs.queue_heads set cursor = (select max(global_position) from dibs.messages)")
+	insert(1, 1, 50)
+	insert(0, 100, 50)
+	read := func() (rows int) {
+		t.Helper()
+		require.NoError(t, conn.QueryRow(t.Context(), "select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables where relname = 'queue_open'").Scan(&rows))
+		return rows
+	}
+	exec("begin")
+	before := read() // with what the session read before
+	require.Equal(t, 50, take())
+	after := read()
+	exec("commit")
+	require.Less(t, after-before, 3000, "of %d rows of other keys", waiting)
+}
+
 // A first message that an operator cancelled before the queue met it opens nothing.
 func TestAStreamThatIsCancelledBeforeItIsMetIsNotOffered(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ begin
       select z.global_position as before
       from dibs.messages z
       where x.position > 0 and x.follows is not true and z.stream_name = x.stream_name and z.position = x.position - 1 and z.type <> 'dibs:Tombstone'
-        and exists (select from dibs.queue_open b where b.queue = q and b.position = z.global_position and (b.state <> 'd' or b.after is not null))
+        and exists (select from dibs.queue_open b where b.queue = q and b.position = z.global_position and (b.state <> 'd' or b.after is not null) offset 0)
       offset 0
     ) b on true
     where x.type <> 'dibs:Tombstone'

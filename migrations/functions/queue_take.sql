@@ -563,7 +563,7 @@ begin
             case
               when x.global_position = any (skipped) then 'z' when b.before is not null then 'h' when y.due > now then 'l'
               when turns and round = 1 and x.position > 0 and exists (
-                select from dibs.messages z where z.stream_name = x.stream_name and z.position = x.position - 1 and z.global_position = low
+                select from dibs.messages z where z.stream_name = x.stream_name and z.position = x.position - 1 and z.global_position = low offset 0
               ) then 'a'
               else 'o'
             end as state
@@ -574,7 +574,7 @@ begin
             where x.position > 0 and z.stream_name = x.stream_name and z.position = x.position - 1
               and z.type <> 'dibs:Tombstone'
               and (z.global_position > low or exists (
-                select from dibs.queue_open b where b.queue = q and b.position = z.global_position and (b.state <> 'd' or b.after is not null)
+                select from dibs.queue_open b where b.queue = q and b.position = z.global_position and (b.state <> 'd' or b.after is not null) offset 0
               ))
             offset 0
           ) b on true
