@@ -74,17 +74,7 @@ func inAFunction(block []byte) []byte {
 	return regexp.MustCompile(`(?m)^(.)`).ReplaceAll(block, []byte("\t$1"))
 }
 
-// The README's program is short, and the tutorial shows each file of its service, whole.
-func TestQuickstartHasAtMost45Lines(t *testing.T) {
-	src, err := os.ReadFile("examples/quickstart/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if lines := bytes.Count(src, []byte("\n")); lines > 45 {
-		t.Errorf("examples/quickstart/main.go: %d lines are more than 45", lines)
-	}
-}
-
+// The tutorial shows each file of its service, whole.
 func TestTutorialShowsTheFirstService(t *testing.T) {
 	const page, dir = "docs/first-service.md", "examples/firstservice"
 	text, err := os.ReadFile(page)
@@ -191,8 +181,8 @@ func TestPagesShowCodeThatIsTested(t *testing.T) {
 			}
 		}
 		blocks := block.FindAllSubmatch(text, -1)
-		if len(blocks) < 4 {
-			t.Errorf("%s: %d blocks of Go are few", page, len(blocks))
+		if len(blocks) == 0 {
+			t.Errorf("%s: it shows no Go", page)
 		}
 		for _, found := range blocks {
 			if !bytes.Contains(program, found[1]) && !bytes.Contains(program, inAFunction(found[1])) {
@@ -234,28 +224,6 @@ var (
 func TestGuaranteesNameTestsThatExist(t *testing.T) {
 	namesTestsThatExist(t, "docs/guarantees.md")
 	namesTestsThatExist(t, "docs/messaging.md")
-}
-
-// A list of more tests than three is read by nobody.
-func TestAPromiseNamesThreeTestsAtMost(t *testing.T) {
-	const most = 3
-	text, err := os.ReadFile("docs/guarantees.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lists := 0
-	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, "Tests") {
-			continue
-		}
-		lists++
-		if n := len(named.FindAllString(line, -1)); n > most {
-			t.Errorf("docs/guarantees.md: %d tests are more than %d: %.80s", n, most, line)
-		}
-	}
-	if lists < 50 {
-		t.Errorf("docs/guarantees.md: %d lists of tests are few", lists)
-	}
 }
 
 func namesTestsThatExist(t *testing.T, page string) {
