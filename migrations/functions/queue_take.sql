@@ -631,7 +631,7 @@ begin
     if aside is not null and total > 0 then -- there is no other
       update dibs.queue_open x set state = 'o', session = me, due = null where x.queue = q and x.position = aside;
       select positions || x.global_position, versions || 0, failures || 0, ids || x.id, streams || x.stream_name, stream_positions || x.position, types || x.type,
-        data || x.data::text, metadata || x.metadata::text, times || dibs.microseconds(x.time)
+        queue_take.data || x.data::text, queue_take.metadata || x.metadata::text, times || dibs.microseconds(x.time)
       into positions, versions, failures, ids, streams, stream_positions, types, data, metadata, times
       from dibs.messages x
       where x.category = of_category and x.global_position = aside;

@@ -543,8 +543,11 @@ func hotKeyDelaysNoOther(t *testing.T, f *fixture) {
 
 // A worker with one place ends each item of a key in the call that takes the next, or in one before it, so none of them is ever held.
 func aLonePlaceLeavesAHotKey(t *testing.T, f *fixture, together bool) {
-	for range 100 {
+	for range 120 {
 		f.insert(t, "hot")
+	}
+	for range 20 { // while there is no other, each take has the next
+		f.done(t, queuing.Complete, f.one(t, queuing.Take{}).Delivery())
 	}
 	cold := f.insert(t, "cold")[0]
 	d := f.one(t, queuing.Take{}).Delivery()
@@ -558,7 +561,7 @@ func aLonePlaceLeavesAHotKey(t *testing.T, f *fixture, together bool) {
 		d = f.one(t, queuing.Take{Finishes: finishes}).Delivery()
 	}
 	f.done(t, queuing.Complete, d)
-	for range 20 { // and where there is no other, each take has the next
+	for range 20 {
 		f.done(t, queuing.Complete, f.one(t, queuing.Take{}).Delivery())
 	}
 }
