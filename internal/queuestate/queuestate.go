@@ -914,8 +914,11 @@ func (s *step) takeNext(session int64, want *int, taken *queuing.Taken) error {
 
 // takePages sets the next of the key aside that was met last, in the first page.
 func (s *step) takePages(session int64, want *int, last messagestore.GlobalPosition, aside *[]Row, taken *queuing.Taken) error {
-	// What is next may be held, and there may be much of it: then the pages are longer.
-	for looked, page := 0, *want; *want > 0; page = max(*want, 50, min(10*page, 500)) {
+	for looked, round := 0, 1; *want > 0; round++ {
+		page := *want
+		if round > 3 { // what is next is held, and there may be much of it
+			page = max(*want, 500)
+		}
 		if looked >= maxLooked {
 			taken.More = true
 			return nil

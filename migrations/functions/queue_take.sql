@@ -551,7 +551,7 @@ begin
       if h.ahead > low then
         skipped := array(select x.position from dibs.queue_log x where x.queue = q and x.position > low and x.position <= h.ahead and x.what = 'C');
       end if;
-      if round = 1 then
+      if round <= 3 then -- else what is next is held, and there may be much of it
         with page as (
           select x.* from dibs.messages x
           where x.category = of_category and x.global_position > low and x.global_position <= coalesce(up_to, end_of_time)
@@ -596,9 +596,9 @@ begin
           (select max(y.global_position) from page y), (select count(*) = total from page y)
         into p, i, s, o, t, d, e, at, l, soon, aside, high, full_page
         from placed x;
-      else -- what is next is held, and there may be much of it
+      else
         select x.* into p, i, s, o, t, d, e, at, l, soon, high, full_page
-        from dibs.queue_ahead(q, of_category, me, now, low, up_to, total, greatest(total, case round when 2 then 50 when 3 then 500 else 2500 end), skipped) x;
+        from dibs.queue_ahead(q, of_category, me, now, low, up_to, total, greatest(total, case round when 4 then 200 when 5 then 1000 else 2500 end), skipped) x;
       end if;
       exit when high is null;
       changed := true;

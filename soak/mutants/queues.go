@@ -154,7 +154,7 @@ func queued() []*Mutant {
 			edit(take, "if now < h.at - interval '1 s' then", "if false then"),
 		), Scene: jumping, Breaks: broken(queues.Early, queues.Met)},
 		{Name: "page-of-free-places", Says: "a take looks at eight times as many messages as it has places, and at no more", Plant: sql(
-			edit(take, "greatest(total, case round when 2 then 50 when 3 then 500 else 2500 end)", "total"),
+			edit(take, "greatest(total, case round when 4 then 200 when 5 then 1000 else 2500 end)", "total"),
 		), Scene: heated, Breaks: broken(queues.Reached)},
 		{Name: "company-is-blamed", Says: "the end of a session is a failure of each item that it had out", Plant: sql(
 			edit(take, "count(*) over (partition by x.session) = 1 as alone", "true as alone"),
