@@ -68,7 +68,7 @@ func (f *transacting[Tx]) open(t *testing.T) {
 }
 
 // transact adds one to the counter, and has writes appended with it.
-func (f *transacting[Tx]) transact(ctx context.Context, l *intent.Lease, writes []messagestore.StreamWrite) error {
+func (f *transacting[Tx]) transact(ctx context.Context, writes []messagestore.StreamWrite) error {
 	_, err := f.tx.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		f.calls.Add(1)
 		return writes, f.Add(ctx, tx, string(f.category))
@@ -85,7 +85,7 @@ func confirmsWithRows[Tx any](t *testing.T, f *transacting[Tx]) {
 	l := lease(t, f.m, request("A"))
 	other := f.category.WithType("other").Stream("1")
 
-	require.NoError(t, f.transact(t.Context(), l, l.Confirmation("paid", messagestore.To(other, messagestore.NoStream, effect()))))
+	require.NoError(t, f.transact(t.Context(), l.Confirmation("paid", messagestore.To(other, messagestore.NoStream, effect()))))
 
 	require.Equal(t, 1, f.count(t))
 	a := reserve(t, f.m, request("B"))
@@ -106,7 +106,7 @@ func goesPast[Tx any](t *testing.T, f *transacting[Tx]) {
 	f.leaveInLine(t, f.m, key, "W")
 	require.NoError(t, l.Extend(t.Context()))
 
-	require.NoError(t, f.transact(t.Context(), l, writes))
+	require.NoError(t, f.transact(t.Context(), writes))
 
 	require.EqualValues(t, 1, f.calls.Load(), "the caller's SQL ran again")
 	require.Equal(t, 1, f.count(t))
@@ -122,7 +122,7 @@ func lostCommitsNothing[Tx any](t *testing.T, f *transacting[Tx]) {
 		t.Helper()
 		for _, writes := range [][]messagestore.StreamWrite{confirmation, guarded} {
 			before := f.calls.Load()
-			err := f.transact(t.Context(), late, writes)
+			err := f.transact(t.Context(), writes)
 			require.ErrorIs(t, err, messagestore.ErrVersionConflict, state)
 			require.Equal(t, before+1, f.calls.Load(), "the caller's SQL ran again, for a lease that is lost: %s", state)
 			require.True(t, late.Lost(err), state)
@@ -148,21 +148,21 @@ func anotherDatabaseIsRefused[Tx any](t *testing.T, f *transacting[Tx]) {
 	l := lease(t, f.m, request("A"))
 
 	for _, writes := range [][]messagestore.StreamWrite{stranger.Confirmation("paid"), stranger.Guarded()} {
-		err := f.transact(t.Context(), stranger, writes)
+		err := f.transact(t.Context(), writes)
 		require.True(t, stranger.Lost(err), "%v", err)
 		require.Zero(t, f.count(t))
 	}
-	require.NoError(t, f.transact(t.Context(), l, l.Confirmation("paid")))
+	require.NoError(t, f.transact(t.Context(), l.Confirmation("paid")))
 	require.Equal(t, 1, f.count(t))
 }
 
 func againIsOnce[Tx any](t *testing.T, f *transacting[Tx]) {
 	l := lease(t, f.m, request("A"))
 	for range 3 {
-		require.NoError(t, f.transact(t.Context(), l, l.Confirmation("paid")))
+		require.NoError(t, f.transact(t.Context(), l.Confirmation("paid")))
 	}
 	require.Equal(t, 1, f.count(t))
-	err := f.transact(t.Context(), l, l.Confirmation("paid twice"))
+	err := f.transact(t.Context(), l.Confirmation("paid twice"))
 	require.True(t, l.Lost(err))
 	require.Equal(t, 1, f.count(t))
 }
@@ -172,7 +172,7 @@ func oneResultIsCommitted[Tx any](t *testing.T, f *transacting[Tx]) {
 	errs := make([]error, 3)
 	var all sync.WaitGroup
 	for i := range errs {
-		all.Go(func() { errs[i] = f.transact(t.Context(), l, l.Confirmation(i)) })
+		all.Go(func() { errs[i] = f.transact(t.Context(), l.Confirmation(i)) })
 	}
 	all.Wait()
 
@@ -207,7 +207,7 @@ func failureConfirmsNothing[Tx any](t *testing.T, f *transacting[Tx]) {
 func refusedConfirmsNothing[Tx any](t *testing.T, f *transacting[Tx]) {
 	l := lease(t, f.m, request("A"))
 
-	err := f.transact(t.Context(), l, l.Confirmation(make(chan int)))
+	err := f.transact(t.Context(), l.Confirmation(make(chan int)))
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.False(t, l.Lost(err))
@@ -220,7 +220,7 @@ func releaseFences[Tx any](t *testing.T, f *transacting[Tx]) {
 	writes := l.Confirmation("in doubt")
 	require.NoError(t, l.Release(t.Context(), "the commit's answer was lost"))
 
-	err := f.transact(t.Context(), l, writes)
+	err := f.transact(t.Context(), writes)
 
 	require.True(t, l.Lost(err))
 	require.Zero(t, f.count(t))
@@ -232,18 +232,18 @@ func guardedAlone[Tx any](t *testing.T, f *transacting[Tx]) {
 	checks := l.Guarded()
 	require.NoError(t, l.Extend(t.Context()))
 	for i := range 3 {
-		require.NoError(t, f.transact(t.Context(), l, checks))
+		require.NoError(t, f.transact(t.Context(), checks))
 		require.Equal(t, i+1, f.count(t))
 	}
 	require.NoError(t, l.Confirm(t.Context(), nil))
 
-	require.True(t, l.Lost(f.transact(t.Context(), l, checks)))
+	require.True(t, l.Lost(f.transact(t.Context(), checks)))
 	require.Equal(t, 3, f.count(t))
 }
 
 func doTells[Tx any](t *testing.T, f *transacting[Tx]) {
 	a, err := f.m.Do(t.Context(), request("A"), func(ctx context.Context, l *intent.Lease) (any, error) {
-		if err := f.transact(ctx, l, l.Confirmation("paid")); err != nil {
+		if err := f.transact(ctx, l.Confirmation("paid")); err != nil {
 			return nil, err
 		}
 		return nil, &messagestore.OutcomeUnknownError{Cause: errOfTheCaller}
