@@ -229,6 +229,11 @@ func sagasAndItems(t *testing.T) (d *damaged, s *saga.Saga[trip, itinerary], pos
 		m, err := d.Last(t.Context(), messagestore.Category("booking:saga").Stream(id))
 		require.NoError(t, err)
 		positions[id] = m.Metadata.CausationGlobalPosition
+		await.That(t, "the turn is over", func() (bool, any) {
+			item, err := d.driver.QueueItem(t.Context(), queuing.Queue{Name: "booking:saga", Category: "booking:saga"}, positions[id])
+			require.NoError(t, err)
+			return item.State != queuing.Out, item
+		})
 	}
 	return d, s, positions
 }
