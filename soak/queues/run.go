@@ -76,8 +76,8 @@ const nemesis = "nemesis" // its history
 // Run has processes work on a queue while there are faults, and leaves all that [Check] needs. The result are
 // complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
-	if o.Scene == HotKey { // a worker alone has what comes first, which is the key's
-		o.Processes, o.Workers, o.Inserters = 1, 2, 1
+	if o.Scene == HotKey {
+		o.Processes, o.Workers, o.Inserters = 1, 1, 1
 	}
 	r := &run{Options: o}
 	if r.crew, err = crew.New(crew.Config{
