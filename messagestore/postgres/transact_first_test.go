@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -265,14 +267,14 @@ func TestAConnectionOfADatabaseThatWasGoneIsNoFailure(t *testing.T) {
 			calls++
 			return []messagestore.StreamWrite{messagestore.To(stream, messagestore.AnyVersion, messagestore.Raw{Type: "Opened", Data: []byte("{}")})}, nil
 		}
-		_, err = transactional.TransactFrom(t.Context(), first, add) // it is checked, and has the driver's statements
+		_, err = transactFrom(t.Context(), transactional, first, add) // it is checked, and has the driver's statements
 		require.NoError(t, err)
 		var pid int
 		require.NoError(t, db.QueryRowContext(t.Context(), "select pg_backend_pid()").Scan(&pid))
 		_, err = all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid)
 		require.NoError(t, err)
 
-		_, err = transactional.TransactFrom(t.Context(), first, add)
+		_, err = transactFrom(t.Context(), transactional, first, add)
 
 		require.NoError(t, err)
 		require.Equal(t, 2, calls)
@@ -374,15 +376,24 @@ func TestAFunctionThatLeavesItsFirstStatementIsCalledOnce(t *testing.T) {
 		transactional, err := messagestore.Transactional[pgx.Tx](store)
 		require.NoError(t, err)
 		calls := 0
-		_, err = transactional.TransactFrom(t.Context(), first, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err = transactFrom(t.Context(), transactional, first, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 			calls++
 			over, cancel := context.WithCancel(ctx)
 			cancel()
 			_, err := tx.Exec(over, addSQL, string(stream)) // is not sent
 			require.ErrorIs(t, err, context.Canceled)
-			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-			defer cancel()
-			_, err = tx.Exec(short, "select pg_sleep($1::int)", 60)
+			statement := "select pg_sleep($1::int) -- " + string(stream)
+			sent, leave := context.WithCancel(ctx)
+			var watching sync.WaitGroup
+			watching.Go(func() {
+				defer leave()
+				await.That(t, "the statement is at work", func() (is bool, _ any) {
+					err := all.QueryRow(t.Context(), "select exists (select from pg_stat_activity where query = $1 and state = 'active')", statement).Scan(&is)
+					return is, err
+				})
+			})
+			_, err = tx.Exec(sent, statement, 60)
+			watching.Wait()
 			require.Error(t, err)
 			_, err = tx.Exec(ctx, addSQL, string(stream))
 			require.Error(t, err)
@@ -393,4 +404,15 @@ func TestAFunctionThatLeavesItsFirstStatementIsCalledOnce(t *testing.T) {
 		require.Equal(t, 1, calls, first)
 		require.Zero(t, counted(all)(t, nil, string(stream)))
 	}
+}
+
+// transactFrom calls TransactFrom, or Transact for a first of "".
+func transactFrom[Tx any](
+	ctx context.Context, txs *messagestore.TxStore[Tx], first messagestore.StreamName,
+	f func(context.Context, Tx, *messagestore.Message) ([]messagestore.StreamWrite, error),
+) ([]messagestore.Written, error) {
+	if first != "" {
+		return txs.TransactFrom(ctx, first, f)
+	}
+	return txs.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) { return f(ctx, tx, nil) })
 }
