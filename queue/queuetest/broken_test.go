@@ -603,11 +603,21 @@ var bugs = []bug{
 	},
 	{
 		"a cancelled item that lets go what is behind another",
-		[]string{"Q3/CancelledItemKeepsTheOrder"},
+		[]string{"Q3/CancelledItemKeepsTheOrder", "Q3/WhatComesWhileARetriedItemIsOutWaits"},
 		func(d *driver) {
 			d.offer(queuing.Held, func(q queuing.Queue, item queuing.Item) bool {
 				return d.known(q, item.Behind).State == queuing.Finished
 			})
+		},
+	},
+	{
+		"a retried item that waits for no other of its key",
+		[]string{
+			"Q3/ARetriedItemIsNextHoweverTheOneThatIsOutEnds", "Q3/ARetriedItemIsNextAfterATransaction", "Q3/RetriedItemsGoInTheirOrder",
+			"Q3/ARetriedItemGoesBeforeAClosedOne",
+		},
+		func(d *driver) {
+			d.offer(queuing.Held, func(_ queuing.Queue, item queuing.Item) bool { return item.Version > 0 })
 		},
 	},
 	{
@@ -983,7 +993,7 @@ var bugs = []bug{
 	// An operator's calls, and refusals
 	{
 		"a retry that does nothing",
-		[]string{"Operate/RetryOffersNow"},
+		[]string{"Operate/RetryOffersNow", "Q3/ARetriedItemGoesBeforeOneThatWaitsForItsTime", "Q3/HeldItemsAreCompletedBesideARetriedOne"},
 		ignores(queuing.RetryNow),
 	},
 	{
