@@ -191,6 +191,10 @@ func TestAConsumerThatWasStoppedPastItsLeaseBeginsNothingOfOthers(t *testing.T) 
 			await.That(t, "the first is at work", func() (bool, any) { n := by(first.Process.Pid); return n > 0, n })
 
 			require.NoError(t, first.Process.Signal(syscall.SIGSTOP))
+			var is syscall.WaitStatus
+			_, err = syscall.Wait4(first.Process.Pid, &is, syscall.WUNTRACED, nil)
+			require.NoError(t, err)
+			require.True(t, is.Stopped())
 			before := by(first.Process.Pid)
 			if alone {
 				startCrashChild(t, env...)
