@@ -79,8 +79,13 @@ func (b *suiteBroker) Remake(t testing.TB) {
 	js := b.connect()
 	_, err := js.Consumer(t.Context(), "OUT", "in")
 	received := err == nil
-	require.NoError(t, js.DeleteStream(t.Context(), "OUT"))
-	b.stream(js, nil)
+	await.That(t, "the stream is made again", func() (bool, any) { // the server may make it of the files of the one that it deletes still
+		require.NoError(t, js.DeleteStream(t.Context(), "OUT"))
+		b.stream(js, nil)
+		info, err := must.New(js.Stream(t.Context(), "OUT")).Info(t.Context())
+		require.NoError(t, err)
+		return info.State.Msgs == 0, info.State
+	})
 	if received {
 		consumerOf(t, js, jetstream.ConsumerConfig{AckWait: time.Second})
 	}
