@@ -14,7 +14,7 @@ TIMEOUT ?= 10m
 GOTEST := env GOGC=400 go test -timeout $(TIMEOUT)
 # Modules of their own: what they need, a program that imports Dibs does not.
 BROKERS := brokers/nats brokers/redis brokers/kafka brokers/rabbitmq
-MODULES := bench soak reservation/intent/redisintent observe internal/demo/messaging $(BROKERS)
+MODULES := bench soak intent/redisintent observe internal/demo/messaging $(BROKERS)
 MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 BENCHED := postgresql redis-server npm gcc
 # Packages in which no two goroutines share anything: SQL does their work, and tests of it. The suite of
@@ -120,7 +120,7 @@ bench/docs: ## Put the figures of the last run of the bench into bench/RESULTS.m
 .PHONY: test/redis
 test/redis: ## Run the tests of intents over Redis
 	scripts/setup redis-server
-	cd reservation/intent/redisintent && $(GOTEST) ./...
+	cd intent/redisintent && $(GOTEST) ./...
 
 .PHONY: test/observe
 test/observe: ## Run the tests of the OpenTelemetry and Prometheus module

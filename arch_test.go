@@ -90,13 +90,13 @@ var imports = map[string][]string{
 	"internal/messagedb/adopt":         {"internal/pgschema", "migrations", "internal/panics"},
 	"internal/messagedb/messagedbtest": {"internal/pgtest", "internal/await"},
 	"internal/demo/stage":              {"migrations"},
-	"internal/demo":                    {"internal/demo/stage", "logger", "examples/account", "examples/payments", "examples/standing", "examples/ticketing", "consumer", "messagestore", "messagestore/sqlite", "messagestore/queuing", "queue", "queue/cron", "reservation/idempotency", "reservation/intent"},
+	"internal/demo":                    {"internal/demo/stage", "logger", "examples/account", "examples/payments", "examples/standing", "examples/ticketing", "consumer", "messagestore", "messagestore/sqlite", "messagestore/queuing", "queue", "queue/cron", "idempotency", "intent"},
 	"examples/...":                     {"..."},
 	"cmd/...":                          {"..."},
 
-	"reservation/intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keylife", "internal/keys", "internal/outage", "internal/retry", "internal/upkeep", "internal/wakeups", "internal/panics", "internal/text"},
-	"reservation/intent/intenttest": {"internal/await", "internal/keylife", "internal/must", "messagestore", "messagestore/memory", "messagestore/storetest", "reservation/intent"},
-	"reservation/idempotency":       {"logger", "messagestore", "internal/exactjson", "reservation/intent", "internal/text"},
+	"intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/keylife", "internal/keys", "internal/outage", "internal/retry", "internal/upkeep", "internal/wakeups", "internal/panics", "internal/text"},
+	"intent/intenttest": {"internal/await", "internal/keylife", "internal/must", "messagestore", "messagestore/memory", "messagestore/storetest", "intent"},
+	"idempotency":       {"logger", "messagestore", "internal/exactjson", "intent", "internal/text"},
 }
 
 // A program that imports the store and its PostgreSQL driver links these
@@ -173,7 +173,7 @@ func match(pattern, name string) bool {
 // leaves out the values of refused input.
 func TestErrorsGoIntoLogsWithoutTheirValues(t *testing.T) {
 	sources := files(t, ".go")
-	for _, dir := range append([]string{"reservation/intent/redisintent"}, brokerModules...) {
+	for _, dir := range append([]string{"intent/redisintent"}, brokerModules...) {
 		maps.Copy(sources, filesIn(t, dir, ".go"))
 	}
 	found := 0

@@ -33,7 +33,7 @@ var withoutError = map[string]string{
 // A public package's constructor refuses mistakes at once, by an error, and not by a panic or at the first call.
 func TestConstructorsReturnErrors(t *testing.T) {
 	sources := files(t, ".go")
-	for _, dir := range append([]string{"observe", "reservation/intent/redisintent"}, brokerModules...) {
+	for _, dir := range append([]string{"observe", "intent/redisintent"}, brokerModules...) {
 		maps.Copy(sources, filesIn(t, dir, ".go"))
 	}
 	found, unused := 0, maps.Clone(withoutError)

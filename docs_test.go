@@ -158,7 +158,7 @@ func TestPagesShowCodeThatIsTested(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
 	for page, dirs := range map[string][]string{
 		"docs/evolving.md":  {"examples/evolving"},
-		"docs/intents.md":   {"reservation/intent/intenttest", "reservation/idempotency"},
+		"docs/intents.md":   {"intent/intenttest", "idempotency"},
 		"docs/testing.md":   {"examples/firstservice", "examples/ticketing", "inbox", "outbox", "queue", "saga"},
 		"docs/messaging.md": {"brokers/nats", "brokers/redis", "examples/booking", "examples/transfer", "inbox", "outbox", "saga"},
 	} {

@@ -27,7 +27,9 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/inbox"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -42,8 +44,6 @@ import (
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/queue/cron"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/reservation/idempotency"
-	"github.com/dibs-go/dibs/reservation/intent"
 	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/upcast"
 )

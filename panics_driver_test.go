@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/logger"
@@ -21,7 +22,6 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/queue/cron"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // A breaking driver panics in one call, and in no other.

@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
@@ -27,7 +28,6 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/reservation/intent"
 	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/upcast"
 )

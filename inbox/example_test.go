@@ -11,11 +11,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/reservation/idempotency"
 )
 
 // A transfer over HTTP: the row, the event and the answer are one transaction.

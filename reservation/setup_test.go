@@ -18,12 +18,12 @@ import (
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // forms are the functions that package reservation makes, over a reserver. An effect of a handler is a call of effect.

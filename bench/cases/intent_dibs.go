@@ -10,9 +10,9 @@ import (
 
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/server"
+	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/intent/redisintent"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation/intent"
-	"github.com/dibs-go/dibs/reservation/intent/redisintent"
 )
 
 // intentTTL is longer than a turn, so that no lease ends in it.

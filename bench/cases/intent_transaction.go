@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/bench/measure"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // transactionConns is how many transactions there are at once.

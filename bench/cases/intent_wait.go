@@ -8,7 +8,7 @@ import (
 
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/server"
-	"github.com/dibs-go/dibs/reservation/intent"
+	"github.com/dibs-go/dibs/intent"
 )
 
 // lapsingTTL is the TTL of a lease that no holder extends.

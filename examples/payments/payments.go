@@ -9,10 +9,10 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/dibs-go/dibs/idempotency"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation/idempotency"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // Intents is the category of the requests' intents. Payments of one category are committed side by

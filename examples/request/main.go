@@ -15,11 +15,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/reservation/idempotency"
 )
 
 func main() {

@@ -10,9 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/reservation/idempotency"
 )
 
 func routes(store *messagestore.TxStore[pgx.Tx]) (http.Handler, error) {

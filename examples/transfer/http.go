@@ -7,10 +7,10 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
-	"github.com/dibs-go/dibs/reservation/idempotency"
 )
 
 // An Accepted is the answer to an order, the same to each copy of it.

@@ -16,9 +16,9 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // errNotEmpty is the cause of a usage error.

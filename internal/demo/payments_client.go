@@ -20,8 +20,8 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/internal/demo/stage"
-	"github.com/dibs-go/dibs/reservation/idempotency"
 )
 
 // A clientReport is a line in which a client tells its progress.

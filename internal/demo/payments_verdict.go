@@ -10,9 +10,9 @@ import (
 
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // verdict compares the file with the payments table, the bank's log, the intents and the answers,

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs/reservation/intent"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/soak/crew"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/reservation/intent"
+	"github.com/dibs-go/dibs/intent"
 )
 
 // A world is the history of one key: a holder that dies, one that takes over while another waits, and the

@@ -12,10 +12,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
-	"github.com/dibs-go/dibs/reservation/intent"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/work"
 )

@@ -1,4 +1,4 @@
-// Package intents is the soak of package reservation/intent: clients that reserve, extend, confirm and
+// Package intents is the soak of package intent: clients that reserve, extend, confirm and
 // release intents while they, and the server, are killed and stopped, a resource outside the store that looks
 // at fencing tokens, and a checker of what they wrote down.
 //

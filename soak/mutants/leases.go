@@ -45,7 +45,7 @@ func (s *Scene) IntentOptions(m *Mutant, seed uint64, round int) intents.Options
 
 // leases are bugs of intents.
 func leases() []*Mutant {
-	const in = "reservation/intent"
+	const in = "intent"
 	broken := func(rules ...Promise) []Promise { return rules }
 	return []*Mutant{
 		{Name: "token-of-the-clock", Says: "a fencing token is the time of its grant, and looks at no token before it", Plant: code(

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/keylife"
 	"github.com/dibs-go/dibs/internal/must"
@@ -20,7 +21,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/retention"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // promises is an archive of intents.

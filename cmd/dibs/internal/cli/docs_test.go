@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	library "github.com/dibs-go/dibs"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 var transcript = regexp.MustCompile("(?ms)^```console\n(.*?)^```")

@@ -15,12 +15,12 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/queue"
-	"github.com/dibs-go/dibs/reservation/intent"
 	"github.com/dibs-go/dibs/saga"
 )
 

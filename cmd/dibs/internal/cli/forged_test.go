@@ -10,9 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // forgeries are messages that any writer of a store may have written, by the categories of records.

@@ -7,10 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // The line of its command, without more, is the first thing that an operator types.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 type intentsCommand struct {

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // intentStream returns the stream of an intent.

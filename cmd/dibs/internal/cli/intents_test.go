@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	library "github.com/dibs-go/dibs"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 const payments messagestore.Category = "payment:intent"

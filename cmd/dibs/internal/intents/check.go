@@ -4,8 +4,8 @@ package intents
 import (
 	"fmt"
 
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 // A Violation is a message that breaks a rule.

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/intents"
+	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation/intent"
 )
 
 var began = time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)

@@ -1,0 +1,427 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// Replayed is the name of the response header that says "true" of a stored response.
+const Replayed = "Idempotent-Replayed"
+
+// ErrInvalidConfig is matched by the error for a [Config] that is out of bounds.
+var ErrInvalidConfig = errors.New("invalid idempotency configuration")
+
+// ErrResponseTooLarge is matched by the error of a handler's write with which the response has more than
+// [Config.MaxResponse] bytes, and of each write after it: nothing of that response is sent.
+var ErrResponseTooLarge = errors.New("the response is too large")
+
+// Bounds and defaults of [Config].
+const (
+	defaultWait = 5 * time.Second
+	maxWait     = 10 * time.Minute
+
+	defaultTimeout = time.Minute
+	minTimeout     = 10 * time.Millisecond
+	maxTimeout     = time.Hour
+
+	defaultMaxBody = 1 << 20
+	maxMaxBody     = 64 << 20
+
+	defaultMaxResponse = 256 << 10
+	minMaxResponse     = 1 << 10
+	maxMaxResponse     = 380 << 10 // in Base64 it fits into a result
+
+	// maxStored is the greatest size of an intent's result.
+	maxStored = 512 << 10
+
+	minSecret = 16
+
+	// waiting is how many requests wait at once for the response of another.
+	waiting = 256
+)
+
+// Config changes how a [Middleware] works. Scope is required.
+type Config struct {
+	// Scope returns the client that a request is from: an account, a tenant, the owner of a
+	// credential. Two clients never share a key, nor each other's responses. Without a client, or
+	// with an error, the answer is 401. An API without clients says so: [Public]. It may read the
+	// body, as by FormValue: the handler gets all of it nevertheless.
+	Scope func(*http.Request) (string, error)
+
+	// Wait is how long a request waits for the response of another with its key, before it is
+	// answered with 409: at most 10 minutes. At most 256 requests wait at once; more are answered
+	// at once, as all are if it is negative.
+	//
+	// Defaults to 5 seconds.
+	Wait time.Duration
+
+	// Timeout is how long the handler has before its context ends: between 10 ms and 1 hour. The
+	// client's hanging up does not end it.
+	//
+	// Defaults to 1 minute.
+	Timeout time.Duration
+
+	// MaxBody is the greatest size of a request's body, which is read whole: between 1 byte and
+	// 64 MiB.
+	//
+	// Defaults to 1 MiB.
+	MaxBody int64
+
+	// MaxResponse is the greatest size of a response, with its header: between 1 KiB and 380 KiB. A
+	// larger one is refused: it is neither stored nor sent, and is logged; see [Middleware.Handler]. A
+	// handler with more to give stores it elsewhere and responds with a link.
+	//
+	// Defaults to 256 KiB.
+	MaxResponse int
+
+	// Headers are the names of further response header fields that are stored, beside [KeptHeaders].
+	// Set-Cookie, WWW-Authenticate, Date and headers of the connection never are.
+	//
+	// Defaults to none.
+	Headers []string
+
+	// Secret signs each stored response, with HMAC-SHA256: at least 16 bytes, the same in all processes. Without
+	// it a program that may write to the store can put any response, with the headers that are stored, in the
+	// place of one: the sum over it is no secret. With it such a response is answered with 500,
+	// response-corrupt, as one is that was stored without it or with another: see OldSecrets.
+	//
+	// Defaults to none.
+	Secret []byte
+
+	// OldSecrets may have signed responses that are still replayed. An empty one stands for those without a
+	// signature. To change the secret of a service that runs, name the new one here in every process, then
+	// have it change places with Secret in every process, and take the old one away when no key of its time comes
+	// any more.
+	//
+	// Defaults to none.
+	OldSecrets [][]byte
+
+	// Keep reports whether a response with a status is stored.
+	//
+	// Defaults to 2xx, 3xx, and 4xx but for 401, 403, 407, 408, 425 and 429.
+	Keep func(status int) bool
+
+	// Fingerprint returns the part of a request that is the same in all requests with one key: any
+	// bytes, such as a sum. With an error, or without a byte, the answer is 400, fingerprint-missing: see [Problem].
+	//
+	// Defaults to the method, the path and the query, as the client sent them and as the handler gets
+	// them, content type and encoding, range, and the body: of JSON white space, the order of keys and
+	// escapes do not count.
+	Fingerprint func(r *http.Request, body []byte) (string, error)
+
+	// Host has requests to two hosts be two: of a service that has another endpoint, or other clients,
+	// at another host. It is so in any case where the pattern of an [http.ServeMux] in front of the
+	// middleware names a host. A Fingerprint of one's own decides by itself.
+	//
+	// Defaults to one request: a client may try another host of a service with its key.
+	Host bool
+
+	// Methods are the methods that need a key, in upper case, as requests have them. Requests of others
+	// pass.
+	//
+	// Defaults to POST and PATCH.
+	Methods []string
+
+	// Optional lets requests without the header pass, unprotected.
+	//
+	// Defaults to 400 for them.
+	Optional bool
+
+	// Logger receives a warning for each request that the store or a stored response kept from its
+	// answer, and for each response that is refused for its size, of names and numbers.
+	//
+	// Defaults to warnings and errors on standard error ([logger.StandardError]).
+	Logger logger.Logger
+}
+
+// Public is a [Config.Scope] for an API whose clients share their keys and see each other's
+// responses.
+func Public(*http.Request) (string, error) { return "public", nil }
+
+// A Middleware has the handlers behind it handle each request once. It is safe for concurrent
+// use, and needs no closing.
+type Middleware struct {
+	intents *intent.Manager
+	config  Config
+	forms   forms
+	methods map[string]bool
+	waiting chan struct{}
+}
+
+// New returns middleware whose responses are the results of intents, which it alone confirms. The
+// error names all mistakes in the configuration, and matches [ErrInvalidConfig] and
+// [messagestore.ErrInvalid].
+func New(intents *intent.Manager, config *Config) (*Middleware, error) {
+	m := &Middleware{intents: intents, forms: forms{kept: map[string]bool{}}, methods: map[string]bool{}, waiting: make(chan struct{}, waiting)}
+	if config != nil {
+		m.config = *config
+	}
+	c := &m.config
+	setDefault(&c.Wait, defaultWait)
+	setDefault(&c.Timeout, defaultTimeout)
+	setDefault(&c.MaxBody, defaultMaxBody)
+	setDefault(&c.MaxResponse, defaultMaxResponse)
+	if c.Keep == nil {
+		c.Keep = keep
+	}
+	if c.Fingerprint == nil {
+		host := c.Host
+		c.Fingerprint = func(r *http.Request, body []byte) (string, error) { return fingerprint(r, body, host) }
+	} else {
+		c.Fingerprint = reading(c.Fingerprint)
+	}
+	if c.Methods == nil {
+		c.Methods = []string{http.MethodPost, http.MethodPatch}
+	}
+	if err := m.validate(); err != nil {
+		return nil, fmt.Errorf("idempotency: %w", err)
+	}
+	return m, nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// keep reports whether the next request would have the same response: not after a failure, or
+// for want of a credential, of time or of patience.
+func keep(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout,
+		http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status >= 200 && status < 500
+}
+
+func (m *Middleware) validate() error {
+	var wrong []error
+	mistake := func(field string, value any, rule string) {
+		e := messagestore.NewInvalidError(field, value, rule)
+		e.Kind = ErrInvalidConfig
+		wrong = append(wrong, e)
+	}
+	c := m.config
+	if m.intents == nil {
+		mistake("intents", nil, "they are nil")
+	}
+	if c.Scope == nil {
+		mistake("Scope", nil, "it is required; of an API without clients it is Public")
+	}
+	if c.Wait > maxWait {
+		mistake("Wait", c.Wait, fmt.Sprintf("at most %v", maxWait))
+	}
+	if c.Timeout < minTimeout || c.Timeout > maxTimeout {
+		mistake("Timeout", c.Timeout, fmt.Sprintf("it is between %v and %v", minTimeout, maxTimeout))
+	}
+	if c.MaxBody < 1 || c.MaxBody > maxMaxBody {
+		mistake("MaxBody", c.MaxBody, fmt.Sprintf("it is between 1 and %d bytes", maxMaxBody))
+	}
+	if c.MaxResponse < minMaxResponse || c.MaxResponse > maxMaxResponse {
+		mistake("MaxResponse", c.MaxResponse, fmt.Sprintf("it is between %d and %d bytes", minMaxResponse, maxMaxResponse))
+	}
+	for _, name := range append(KeptHeaders(), c.Headers...) {
+		m.forms.kept[http.CanonicalHeaderKey(name)] = true
+	}
+	for _, name := range c.Headers {
+		if !isToken(name) {
+			mistake("Headers", name, "it is no name of a header field")
+		}
+	}
+	for _, name := range neverKept {
+		if m.forms.kept[http.CanonicalHeaderKey(name)] {
+			mistake("Headers", name, "it belongs to one client or one connection, and is never stored")
+		}
+	}
+	m.forms.secrets = [][]byte{slices.Clone(c.Secret)}
+	for i, secret := range append([][]byte{c.Secret}, c.OldSecrets...) {
+		field := "Secret"
+		if i > 0 {
+			field = "OldSecrets"
+			m.forms.secrets = append(m.forms.secrets, slices.Clone(secret))
+		}
+		if len(secret) > 0 && len(secret) < minSecret || i == 0 && c.Secret != nil && len(secret) == 0 {
+			mistake(field, nil, fmt.Sprintf("at least %d bytes", minSecret)) // which are in no log
+		}
+	}
+	if len(c.Methods) == 0 {
+		mistake("Methods", nil, "there are none")
+	}
+	for _, method := range c.Methods {
+		switch {
+		case !isToken(method):
+			mistake("Methods", method, "it is no method")
+		case method != strings.ToUpper(method):
+			mistake("Methods", method, "a method is in upper case, and requests of "+strings.ToUpper(method)+" would pass without a key")
+		case method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions || method == http.MethodTrace || method == http.MethodConnect:
+			mistake("Methods", method, "its requests have no effect that a key keeps from happening twice")
+		}
+		m.methods[method] = true
+	}
+	return errors.Join(wrong...)
+}
+
+// isToken reports whether s is a token of RFC 9110.
+func isToken(s string) bool {
+	return s != "" && strings.IndexFunc(s, func(c rune) bool {
+		return c <= ' ' || c > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
+	}) < 0
+}
+
+// Handler returns a handler that has next handle each request once.
+//
+// Next gets the request with its body, read whole, and a context that does not end when the
+// client hangs up: it ends after [Config.Timeout], or with an error that matches
+// [intent.ErrLeaseLost] as its cause ([context.Cause]) if the lease is lost. Its response is held
+// back until it is stored. The [http.ResponseWriter] neither flushes nor hijacks: these are
+// [http.ErrNotSupported]. Informational statuses and trailers are dropped.
+//
+// A response above [Config.MaxResponse] is refused: next's writes fail with an error that matches
+// [ErrResponseTooLarge]. Once next has returned, the intent is confirmed as done, and this request and
+// each later one with the key is answered with 409, response-not-kept: next is not called again. If
+// [Config.Keep] does not keep the status, the intent is released, and the answer is 500,
+// handler-failed: see [Problem].
+//
+// If the lease is lost, the response is not sent: the client gets the answer of the request that
+// came after. A panic goes on, after the intent is released.
+//
+// A request that next makes to a handler behind a middleware with its own context and its own key, and
+// a request that meets a middleware twice, passes: it is a part of the request whose lease is held.
+// What a middleware behind this one answers by itself is sent, and never stored.
+//
+// A next that is nil, or that [http.TimeoutHandler] returned, panics: its time-out would answer while
+// the work goes on without a lease. [Config.Timeout] is for that.
+func (m *Middleware) Handler(next http.Handler) http.Handler {
+	if next == nil {
+		panic("idempotency: nil handler") // as net/http does
+	}
+	if fmt.Sprintf("%T", next) == "*http.timeoutHandler" {
+		panic("idempotency: http.TimeoutHandler answers while its handler goes on, without a lease: use Config.Timeout")
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !m.methods[r.Method] || m.config.Optional && r.Header.Values(Header) == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if c := m.call(w, r); c != nil {
+			c.next = next
+			c.serve()
+		}
+	})
+}
+
+// HandlerFunc is [Middleware.Handler] for a function.
+func (m *Middleware) HandlerFunc(next func(http.ResponseWriter, *http.Request)) http.Handler {
+	if next == nil {
+		return m.Handler(nil)
+	}
+	return m.Handler(http.HandlerFunc(next))
+}
+
+// call reads a request, and answers it if it is refused.
+func (m *Middleware) call(w http.ResponseWriter, r *http.Request) *call {
+	key, err := keyOf(r.Header)
+	switch {
+	case errors.Is(err, errNoKey):
+		refuse(w, http.StatusBadRequest, problemKeyMissing, "the header Idempotency-Key is required")
+		return nil
+	case err != nil:
+		refuse(w, http.StatusBadRequest, problemKeyInvalid, err.Error())
+		return nil
+	}
+	b := newBody(w, r, m.config.MaxBody)
+	scope, err := m.scope(b)
+	if err != nil || scope == "" {
+		refuse(w, http.StatusUnauthorized, problemScope, "") // the error is not the client's to see
+		return nil
+	}
+	body, err := b.whole()
+	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](err)
+	switch {
+	case isTooLarge:
+		refuse(w, http.StatusRequestEntityTooLarge, problemBodyTooLarge, fmt.Sprintf("at most %d bytes", tooLarge.Limit))
+		return nil
+	case errors.Is(err, errReadBefore):
+		m.config.Logger.Error().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no body to compare")
+		refuse(w, http.StatusInternalServerError, problemBodyRead, "")
+		return nil
+	case errors.Is(err, errNoLength):
+		m.config.Logger.Warn().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no body to compare")
+		refuse(w, http.StatusLengthRequired, problemLengthRequired, "send Content-Length: 0")
+		return nil
+	case err != nil:
+		refuse(w, http.StatusBadRequest, problemBody, "the body ended before its length")
+		return nil
+	}
+	same, err := m.config.Fingerprint(r, body)
+	if err == nil && same == "" {
+		err = errors.New("it is empty")
+	}
+	if err != nil {
+		m.config.Logger.Warn().Str("error", text.Log(err)).Str("path", r.URL.Path).Msg("no fingerprint")
+		refuse(w, http.StatusBadRequest, problemFingerprint, "") // the error is not the client's to see
+		return nil
+	}
+	return &call{m: m, id: identity{scope, key}, w: w, r: r, body: body, same: same}
+}
+
+// scope returns the client of a request. It may read the body.
+func (m *Middleware) scope(b *body) (string, error) {
+	r := b.request()
+	defer removeFiles(r)
+	return m.config.Scope(r)
+}
+
+// reading returns a fingerprint that may read the body of its request, too.
+func reading(f func(*http.Request, []byte) (string, error)) func(*http.Request, []byte) (string, error) {
+	return func(r *http.Request, body []byte) (string, error) {
+		r = withBody(r.Context(), r, body)
+		defer removeFiles(r)
+		return f(r, body)
+	}
+}
+
+// A Call is the request that a handler is at work on.
+type callKey struct{}
+
+func callOf(ctx context.Context) *call {
+	if ctx == nil {
+		return nil
+	}
+	c, _ := ctx.Value(callKey{}).(*call)
+	return c
+}
+
+// Lease returns the lease under which the request of ctx is handled, or nil outside a handler
+// behind a [Middleware], as for a request without a key.
+func Lease(ctx context.Context) *intent.Lease {
+	if c := callOf(ctx); c != nil {
+		return c.lease
+	}
+	return nil
+}
+
+// Forget keeps the response to the request of ctx from being stored, with any status: it is sent,
+// and the next request with the key is handled again. A response that a transaction of the handler has
+// committed ([Response.Write]) is stored all the same, and is sent. Outside a handler behind a [Middleware]
+// Forget does nothing.
+func Forget(ctx context.Context) {
+	if c := callOf(ctx); c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.forget = true
+	}
+}
