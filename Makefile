@@ -20,7 +20,7 @@ BENCHED := postgresql redis-server npm gcc
 # Packages in which no two goroutines share anything: SQL does their work, and tests of it. The suite of
 # the drivers is raced where they run it, and the command and the examples in the long tier: they take
 # three minutes, and what they run side by side is in other packages.
-UNRACED := /migrations(/|$$)|/internal/messagedb/(compat|messagedbtest)$$|/dibs$$|/storetest$$$(if $(DIBS_LONG),,|/cmd/dibs/|/internal/messagedb/adopt$$|/examples/)
+UNRACED := /migrations(/|$$)|/internal/messagedb/(compat|messagedbtest)$$|/dibs$$|/internal/archtest$$|/storetest$$$(if $(DIBS_LONG),,|/cmd/dibs/|/internal/messagedb/adopt$$|/examples/)
 # The package that takes longest begins first: alone in the end it would leave a core idle.
 FIRST := ./messagestore/postgres
 # SQLite is C that was translated to Go: to watch each of its loads and stores took half the time.

@@ -1,4 +1,4 @@
-package dibs_test
+package archtest
 
 import (
 	"io/fs"

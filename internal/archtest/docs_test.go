@@ -1,4 +1,4 @@
-package dibs_test
+package archtest
 
 import (
 	"bytes"
@@ -30,6 +30,31 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 	for dir, ok := range documented {
 		if !ok {
 			t.Errorf("%s: no package comment", dir)
+		}
+	}
+}
+
+func TestTheRootNamesEveryPackage(t *testing.T) {
+	page, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	for _, link := range regexp.MustCompile(`\[`+module+`/(\S+)\] `).FindAllSubmatch(page, -1) {
+		named[string(link[1])] = true
+	}
+	for path := range files(t, ".go") {
+		dir := filepath.ToSlash(filepath.Dir(path))
+		inner := slices.ContainsFunc(strings.Split(dir, "/"), func(part string) bool {
+			return slices.Contains([]string{".", "internal", "cmd", "examples"}, part)
+		})
+		if !inner && !named[dir] {
+			t.Errorf("doc.go: no line for %s", dir)
+		}
+	}
+	for dir := range named {
+		if _, err := os.Stat(dir); err != nil {
+			t.Errorf("doc.go: %v", err)
 		}
 	}
 }

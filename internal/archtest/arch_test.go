@@ -1,4 +1,4 @@
-package dibs_test
+package archtest
 
 import (
 	"go/ast"
@@ -121,7 +121,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 		pkg := path.Dir(filepath.ToSlash(file))
 		allowed, known := rule(pkg)
 		if !known {
-			t.Errorf("%s: say in arch_test.go what %s may import", file, pkg)
+			t.Errorf("%s: say in internal/archtest/arch_test.go what %s may import", file, pkg)
 			continue
 		}
 		for _, spec := range parsed.Imports {

@@ -1,4 +1,4 @@
-package dibs_test
+package archtest
 
 import (
 	"context"
@@ -267,7 +267,7 @@ func TestAFunctionThatDoesNotReturnIsLoggedWithItsPlace(t *testing.T) {
 
 				await.That(t, "the place in the log", func() (bool, any) {
 					stacks := log.all()
-					return slices.ContainsFunc(stacks, func(stack string) bool { return strings.Contains(stack, "dibs_test.theBrokenFunction(") }), stacks
+					return slices.ContainsFunc(stacks, func(stack string) bool { return strings.Contains(stack, "archtest.theBrokenFunction(") }), stacks
 				})
 				stop()
 				require.NoError(t, await.Receive(t, "the end", ended))
@@ -294,5 +294,5 @@ func TestAMiddlewareThatPanicsAsItIsPutAroundIsNamedWithThePlace(t *testing.T) {
 	require.ErrorContains(t, err, "it panics as it is put around: panic: broken")
 	var panicked *consumer.PanicError
 	require.ErrorAs(t, err, &panicked)
-	require.Contains(t, string(panicked.Stack), "dibs_test.theBrokenFunction(")
+	require.Contains(t, string(panicked.Stack), "archtest.theBrokenFunction(")
 }
