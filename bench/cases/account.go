@@ -56,15 +56,16 @@ func runAccounts(concurrency int) func(context.Context, *measure.Cell) error {
 			return err
 		}
 
-		mux, err := account.Handlers(store.Store, nil)
+		first, second, err := account.Consumers(store.Store, &account.Config{Consumer: consumer.Config{Concurrency: concurrency}})
 		if err != nil {
 			return err
 		}
-		c, err := consumer.New(store, account.Commands, "accounts", mux, &consumer.Config{Concurrency: concurrency})
-		if err != nil {
+		if err := second.CatchUp(ctx); err != nil { // it is there before the first makes a copy
 			return err
 		}
-		err = cell.Once(ctx, func(ctx context.Context) (int64, error) { return commands, c.CatchUp(ctx) })
+		err = cell.Once(ctx, func(ctx context.Context) (int64, error) {
+			return commands, errors.Join(first.CatchUp(ctx), second.CatchUp(ctx))
+		})
 		if err != nil {
 			return err
 		}

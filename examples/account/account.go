@@ -12,15 +12,13 @@ type Account struct {
 	Open    bool
 	Closed  bool
 
-	// Sequence is the global position of the last command that changed it.
+	// Sequence is the global position of the last copy of a withdrawal that was handled.
 	Sequence messagestore.GlobalPosition
 }
 
-// Processed reports whether the command at that global position was handled. Commands of
-// one account are delivered in order, so every command before the last one was handled. A
-// parked command would break this: redriven, it would be taken for an old one. So this
-// component parks only commands that can never succeed, and its consumer stops at any other
-// failure.
+// Processed reports whether the copy at that global position was handled. Copies for one account are delivered
+// in order, so every copy before the last one was handled. A parked copy would break this: redriven, it would be
+// taken for an old one. So its handler parks none, and its consumer stops at a failure.
 func (a Account) Processed(sequence messagestore.GlobalPosition) bool { return sequence <= a.Sequence }
 
 // Projection folds an account's events into an [Account].
@@ -32,7 +30,6 @@ func Projection() *entity.Projection[Account] {
 	})
 	entity.On(p, func(a Account, e Deposited) Account {
 		a.Balance += e.Amount
-		a.Sequence = e.Sequence
 		return a
 	})
 	entity.On(p, func(a Account, e Withdrawn) Account {

@@ -48,7 +48,20 @@ func (f fixture) send(id string, commands ...messagestore.Body) {
 // handle runs the component until nothing is left.
 func (f fixture) handle() {
 	f.t.Helper()
-	require.NoError(f.t, f.consumer(f.Store).CatchUp(f.t.Context()))
+	require.NoError(f.t, f.handleWith(&account.Config{Now: func() time.Time { return now }, Consumer: once}))
+}
+
+// once delivers a message once: an error is one at once.
+var once = consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}}
+
+func (f fixture) handleWith(config *account.Config) error {
+	f.t.Helper()
+	commands, copies, err := account.Consumers(f.Store, config)
+	require.NoError(f.t, err)
+	for _, c := range []*consumer.Consumer{copies, commands, copies} { // a consumer that has read the copies is known
+		err = errors.Join(err, c.CatchUp(f.t.Context()))
+	}
+	return err
 }
 
 // parked returns how many commands were put aside for a person to look at.
@@ -59,13 +72,6 @@ func (f fixture) parked() (n int) {
 		n++
 	}
 	return n
-}
-
-func (f fixture) consumer(store *messagestore.Store) *consumer.Consumer {
-	f.t.Helper()
-	mux := must.New(account.Handlers(store, &account.Config{Now: func() time.Time { return now }}))
-	once := consumer.ErrorPolicy{Retry: consumer.Retry{For: consumer.NoRetry}}
-	return must.New(consumer.New(store, account.Commands, "accounts", mux, &consumer.Config{Errors: once}))
 }
 
 // events returns the types of an account's events, and the account they add up to.
@@ -82,16 +88,17 @@ func (f fixture) events(id string) ([]string, account.Account) {
 	return types, a
 }
 
-func TestOpenAndCloseAreIdempotentByState(t *testing.T) {
+func TestOpenBeginsTheAccountsStreamOnceAndCloseIsIdempotentByState(t *testing.T) {
 	f := setup(t)
-	f.send("1", account.Open{AccountID: "1", Owner: "Ann"}, account.Open{AccountID: "1", Owner: "Bob"},
-		account.Close{AccountID: "1"}, account.Close{AccountID: "1"}, account.Open{AccountID: "1", Owner: "Cid"})
+	f.send("1", account.Open{AccountID: "1", Owner: "Ann"}, account.Open{AccountID: "1", Owner: "Ann"}, account.Open{AccountID: "1", Owner: "Bob"},
+		account.Close{AccountID: "1"}, account.Close{AccountID: "1"}, account.Open{AccountID: "1", Owner: "Ann"})
 
 	f.handle()
 
 	types, a := f.events("1")
 	require.Equal(t, []string{"Opened", "Closed"}, types)
 	require.Equal(t, account.Account{Owner: "Ann", Open: true, Closed: true}, a)
+	require.Equal(t, 1, f.parked(), "another owner's command is for a person to look at")
 }
 
 func TestDepositIsKeptOnceForItsMessageID(t *testing.T) {
@@ -106,9 +113,21 @@ func TestDepositIsKeptOnceForItsMessageID(t *testing.T) {
 	require.Equal(t, account.Money(500), a.Balance)
 }
 
-// The consumer loses its place, as one does that is killed before it has recorded
-// it, and hands every command over again.
-func TestCommandsHandedOverAgainChangeNothing(t *testing.T) {
+func TestDepositIsHandledOnceHoweverOftenItIsSent(t *testing.T) {
+	f := setup(t)
+	deposit := account.Deposit{AccountID: "1", DepositID: "a", Amount: 500}
+	f.send("1", account.Open{AccountID: "1"}, deposit, deposit)
+
+	f.handle()
+
+	types, a := f.events("1")
+	require.Equal(t, []string{"Opened", "Deposited"}, types)
+	require.Equal(t, account.Money(500), a.Balance)
+}
+
+// The consumers lose their place, as those do that are killed before their checkpoints, and every message is
+// delivered again.
+func TestMessagesDeliveredAgainChangeNothing(t *testing.T) {
 	f := setup(t)
 	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: 500},
 		account.Withdraw{AccountID: "1", WithdrawalID: "w", Amount: 200}, account.Withdraw{AccountID: "1", WithdrawalID: "x", Amount: 900})
@@ -117,8 +136,10 @@ func TestCommandsHandedOverAgainChangeNothing(t *testing.T) {
 	require.Equal(t, []string{"Opened", "Deposited", "Withdrawn", "WithdrawalRejected"}, types)
 
 	mux := must.New(account.Handlers(f.Store, nil))
-	again := must.New(consumer.New(f.Store, account.Commands, "again", asBefore(t, mux), nil))
-	require.NoError(t, again.CatchUp(t.Context()))
+	for _, category := range []messagestore.Category{account.Commands, account.Copies} {
+		again := must.New(consumer.New(f.Store, category, "again", asBefore(t, mux), nil))
+		require.NoError(t, again.CatchUp(t.Context()))
+	}
 
 	typesAgain, accountAgain := f.events("1")
 	require.Equal(t, types, typesAgain)
@@ -197,30 +218,47 @@ func TestDepositOfNothingIsParked(t *testing.T) {
 	require.Equal(t, 1, f.parked())
 }
 
+func TestDepositBeforeTheAccountIsOpenIsParked(t *testing.T) {
+	f := setup(t)
+	f.send("1", account.Deposit{AccountID: "1", DepositID: "a", Amount: 500}, account.Open{AccountID: "1"})
+
+	f.handle()
+
+	types, _ := f.events("1")
+	require.Equal(t, []string{"Opened"}, types)
+	require.Equal(t, 1, f.parked())
+}
+
 // A sender that is ahead of this component is waited for, not passed over.
 func TestUnknownCommandStopsTheConsumer(t *testing.T) {
 	f := setup(t)
 	f.send("1", messagestore.Raw{Type: "Freeze", Data: []byte("{}")})
 
-	err := f.consumer(f.Store).CatchUp(t.Context())
-
-	require.ErrorIs(t, err, handler.ErrUnknownType)
+	require.ErrorIs(t, f.handleWith(&account.Config{Consumer: once}), handler.ErrUnknownType)
 }
 
 func TestEventsFollowTheirCommand(t *testing.T) {
-	f := setup(t)
-	open := messagestore.Envelope{Body: account.Open{AccountID: "1"}}
-	open.Metadata.CorrelationStream = "branch-7"
-	f.send("1", open)
+	for _, test := range []struct {
+		command messagestore.Body
+		cause   messagestore.StreamName
+	}{
+		{account.Open{AccountID: "1"}, account.Commands.Stream("1")},
+		{account.Withdraw{AccountID: "1", WithdrawalID: "w"}, account.Copies.Stream("1").With("w")},
+	} {
+		f := setup(t)
+		command := messagestore.Envelope{Body: test.command}
+		command.Metadata.CorrelationStream = "branch-7"
+		f.send("1", command)
 
-	f.handle()
+		f.handle()
 
-	event, err := f.Last(t.Context(), account.Category.Stream("1"))
-	require.NoError(t, err)
-	command, err := f.Last(t.Context(), account.Commands.Stream("1"))
-	require.NoError(t, err)
-	require.True(t, event.Metadata.Follows(command))
-	require.True(t, event.Metadata.Correlated("branch"))
+		event, err := f.Last(t.Context(), account.Category.Stream("1"))
+		require.NoError(t, err)
+		cause, err := f.Last(t.Context(), test.cause)
+		require.NoError(t, err)
+		require.True(t, event.Metadata.Follows(cause))
+		require.True(t, event.Metadata.Correlated("branch"))
+	}
 }
 
 // asBefore is a handler that is not told that another consumer calls it, as if the one before had lost its place.
@@ -238,14 +276,16 @@ func TestTwoConsumersAtOnceDecideOnce(t *testing.T) {
 		f.send("1", account.Withdraw{AccountID: "1", WithdrawalID: uuid.NewString(), Amount: 20})
 	}
 	errs := make(chan error, 2)
-	for _, name := range []string{"left", "right"} {
-		mux := must.New(account.Handlers(f.Store, nil))
-		c := must.New(consumer.New(f.Store, account.Commands, name, asBefore(t, mux), &consumer.Config{
-			Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: time.Minute, MaxBackoff: time.Millisecond}},
-		}))
-		go func() { errs <- c.CatchUp(t.Context()) }()
+	for _, category := range []messagestore.Category{account.Commands, account.Copies} {
+		for _, name := range []string{"left", "right"} {
+			mux := must.New(account.Handlers(f.Store, nil))
+			c := must.New(consumer.New(f.Store, category, name, asBefore(t, mux), &consumer.Config{
+				Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: time.Minute, MaxBackoff: time.Millisecond}},
+			}))
+			go func() { errs <- c.CatchUp(t.Context()) }()
+		}
+		require.NoError(t, errors.Join(await.Receive(t, "a consumer", errs), await.Receive(t, "the other consumer", errs)))
 	}
-	require.NoError(t, errors.Join(await.Receive(t, "a consumer", errs), await.Receive(t, "the other consumer", errs)))
 	f.handle()
 
 	types, a := f.events("1")
@@ -258,7 +298,7 @@ func TestStopsInTheMiddleAndGoesOn(t *testing.T) {
 	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: 500})
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	require.NoError(t, f.consumer(f.Store).Run(ctx))
+	require.NoError(t, account.Serve(ctx, f.Store, nil))
 
 	f.handle()
 

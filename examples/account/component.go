@@ -5,9 +5,11 @@ import (
 	"errors"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -19,10 +21,46 @@ type Config struct {
 	// Defaults to time.Now.
 	Now func() time.Time
 
-	// Logger receives a debug event for each command that is ignored.
+	// Consumer is for both consumers.
 	//
-	// Defaults to warnings and errors on standard error ([logger.StandardError]).
-	Logger logger.Logger
+	// Defaults to retries for ten seconds: another process may have handled the account since it was
+	// read, as may be while one takes over from another, and so may the other consumer. The handler
+	// reads and decides again.
+	Consumer consumer.Config
+}
+
+// Serve handles commands until ctx ends: the part of a service's main function that
+// follows opening the store.
+func Serve(ctx context.Context, store *messagestore.Store, config *Config) error {
+	commands, copies, err := Consumers(store, config)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return copies.Run(ctx) })
+	group.Go(func() error { return commands.Run(ctx) })
+	return group.Wait()
+}
+
+// Consumers returns the component's two consumers: of the commands, and of the copies of withdrawals that the
+// first makes. They have one name and one mux.
+func Consumers(store *messagestore.Store, config *Config) (commands, copies *consumer.Consumer, err error) {
+	var c Config
+	if config != nil {
+		c = *config
+	}
+	if c.Consumer.Errors == (consumer.ErrorPolicy{}) {
+		c.Consumer.Errors.Retry = consumer.Retry{For: 10 * time.Second, MaxBackoff: time.Second}
+	}
+	mux, err := Handlers(store, &c)
+	if err != nil {
+		return nil, nil, err
+	}
+	if commands, err = consumer.New(store, Commands, name, mux, &c.Consumer); err != nil {
+		return nil, nil, err
+	}
+	copies, err = consumer.New(store, Copies, name, mux, &c.Consumer)
+	return commands, copies, err
 }
 
 // component handles the commands.
@@ -32,7 +70,7 @@ type component struct {
 	config   Config
 }
 
-// Handlers returns the handlers of an account's commands, for a consumer of [Commands].
+// Handlers returns the handlers of an account's commands, for the consumers of [Commands] and of [Copies].
 func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	c := &component{store: store}
 	if config != nil {
@@ -45,54 +83,49 @@ func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	if c.accounts, err = entity.New(store, Category, Projection(), nil); err != nil {
 		return nil, err
 	}
-	once, err := reservation.New(store, "accounts", &reservation.Config{Logger: c.config.Logger})
+	once, err := reservation.New(store, name, &reservation.Config{Logger: c.config.Consumer.Logger})
 	if err != nil {
 		return nil, err
 	}
 	// A command that the mux does not know stops the consumer: its sender is ahead of this
 	// component, and the command is not to be lost.
 	mux := handler.New()
-	handler.On(mux, c.open)
-	handler.On(mux, c.deposit)
-	handler.Register(mux, reservation.Inline(once, Withdraw.Key, c.withdraw))
+	handler.Register(mux, reservation.Initiate(once, c.open))
+	handler.Register(mux, reservation.Inline(once, Deposit.Key, c.deposit))
+	handler.Register(mux, reservation.Copy(once, Withdraw.Key, c.withdraw))
 	handler.On(mux, c.close)
 	return mux, nil
 }
 
-// open is idempotent by the account's state.
-func (c *component) open(ctx context.Context, m handler.Message[Open]) error {
-	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
-	if err != nil {
-		return err
-	}
-	if account.Open {
-		return c.ignore(m.Message)
-	}
-	return c.write(ctx, m.Message, m.Body.AccountID, version,
-		Opened{AccountID: m.Body.AccountID, Owner: m.Body.Owner, Processed: c.now()})
+// open returns the first message of the account's stream.
+func (c *component) open(m handler.Message[Open]) (messagestore.StreamName, messagestore.Body) {
+	return Category.Stream(m.Body.AccountID), Opened{AccountID: m.Body.AccountID, Owner: m.Body.Owner, Processed: c.now()}
 }
 
-// deposit is idempotent by the command's place in the category.
-func (c *component) deposit(ctx context.Context, m handler.Message[Deposit]) error {
-	if m.Body.Amount <= 0 {
-		return errAmount
+// deposit decides for the one command that takes the key. Its event is one write with the reservation.
+func (c *component) deposit(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
+	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
+	switch {
+	case err != nil:
+		return nil, err
+	case m.Body.Amount <= 0:
+		return nil, errAmount
+	case !account.Open:
+		return nil, errNotOpen
 	}
+	event := Deposited{AccountID: m.Body.AccountID, DepositID: m.Body.DepositID, Amount: m.Body.Amount, Processed: c.now()}
+	return []messagestore.StreamWrite{messagestore.To(Category.Stream(m.Body.AccountID), version, messagestore.Follow(m.Message, event))}, nil
+}
+
+// withdraw is called by the second consumer, with the copy of the one command that took the key. The copy may be
+// redelivered: that it was handled is seen from the account, by the copy's place in its category.
+func (c *component) withdraw(ctx context.Context, m handler.Message[Withdraw]) error {
 	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
 	if err != nil {
 		return err
 	}
 	if account.Processed(m.GlobalPosition) {
 		return c.ignore(m.Message)
-	}
-	return c.write(ctx, m.Message, m.Body.AccountID, version,
-		Deposited{AccountID: m.Body.AccountID, DepositID: m.Body.DepositID, Amount: m.Body.Amount, Processed: c.now(), Sequence: m.GlobalPosition})
-}
-
-// withdraw decides for the one command that takes the key. Its event is one write with the reservation.
-func (c *component) withdraw(ctx context.Context, m handler.Message[Withdraw]) ([]messagestore.StreamWrite, error) {
-	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
-	if err != nil {
-		return nil, err
 	}
 	var event messagestore.Body = Withdrawn{
 		AccountID: m.Body.AccountID, WithdrawalID: m.Body.WithdrawalID, Amount: m.Body.Amount,
@@ -104,7 +137,7 @@ func (c *component) withdraw(ctx context.Context, m handler.Message[Withdraw]) (
 			Reason: reason, Processed: c.now(), Sequence: m.GlobalPosition,
 		}
 	}
-	return []messagestore.StreamWrite{messagestore.To(Category.Stream(m.Body.AccountID), version, messagestore.Follow(m.Message, event))}, nil
+	return c.write(ctx, m.Message, m.Body.AccountID, version, event)
 }
 
 // refuse returns why an account does not pay out an amount, or "".
@@ -134,19 +167,21 @@ func (c *component) close(ctx context.Context, m handler.Message[Close]) error {
 	return c.write(ctx, m.Message, m.Body.AccountID, version, Closed{AccountID: m.Body.AccountID, Processed: c.now()})
 }
 
-// errAmount has the consumer park a command that can never be handled, for a person to
-// look at, and move on.
-var errAmount = handler.Park(errors.New("amount not positive"))
+// The errors of deposits that a person has to look at: the consumer parks them, and moves on.
+var (
+	errAmount  = handler.Park(errors.New("amount not positive"))
+	errNotOpen = handler.Park(errors.New("account not open"))
+)
 
 // write adds the event at the version that the decision was made on. If another
-// writer was first it fails, and the consumer redelivers the command.
+// writer was first it fails, and the consumer redelivers the message.
 func (c *component) write(ctx context.Context, cause *messagestore.Message, accountID string, version messagestore.Version, event messagestore.Body) error {
 	_, err := c.store.Write(ctx, Category.Stream(accountID), version, messagestore.Follow(cause, event))
 	return err
 }
 
 func (c *component) ignore(m *messagestore.Message) error {
-	c.config.Logger.Debug().Str("stream", string(m.Stream)).Int64("position", int64(m.Position)).Str("type", m.Type).Msg("ignored")
+	c.config.Consumer.Logger.Debug().Str("stream", string(m.Stream)).Int64("position", int64(m.Position)).Str("type", m.Type).Msg("ignored")
 	return nil
 }
 

@@ -13,9 +13,13 @@ const (
 	Category messagestore.Category = "account"
 	Commands messagestore.Category = "account:command"
 
-	// Reservations are where the keys of withdrawals are reserved.
-	Reservations messagestore.Category = "account:command+reservation+accounts"
+	// Copies are where the keys of deposits and withdrawals are reserved. The second consumer handles the
+	// copies of withdrawals there.
+	Copies messagestore.Category = "account:command+reservation+" + name
 )
+
+// name is the name of both consumers and of the reserver.
+const name = "accounts"
 
 // Money is an amount in hundredths of a crown, so that sums are exact.
 type Money int64
@@ -29,16 +33,16 @@ func (m Money) String() string {
 	return fmt.Sprintf("%s%d.%02d", sign, m/100, m%100)
 }
 
-// Open asks for an account to be opened. Asking again changes nothing: the handler finds
-// the account open.
+// Open asks for an account to be opened. Asking again changes nothing: the account's stream
+// has begun.
 type Open struct {
 	AccountID string `json:"accountId"`
 	Owner     string `json:"owner"`
 }
 
-// Deposit asks for money to be paid in. Its sender repeats it with the same
-// message id, so the store keeps it once; that it is handled once is seen by its
-// sequence.
+// Deposit asks for money to be paid in. A sender that gets no answer may repeat the write with the same
+// message id, which the store keeps once, or send another message: the deposit's id is the key by which it
+// is handled once.
 type Deposit struct {
 	AccountID string `json:"accountId"`
 	DepositID string `json:"depositId"`
@@ -66,17 +70,15 @@ type Opened struct {
 	Processed time.Time `json:"processedTime"`
 }
 
-// Deposited says that money was paid in. Its sequence is the command's global
-// position.
+// Deposited says that money was paid in.
 type Deposited struct {
-	AccountID string                      `json:"accountId"`
-	DepositID string                      `json:"depositId"`
-	Amount    Money                       `json:"amount"`
-	Processed time.Time                   `json:"processedTime"`
-	Sequence  messagestore.GlobalPosition `json:"sequence"`
+	AccountID string    `json:"accountId"`
+	DepositID string    `json:"depositId"`
+	Amount    Money     `json:"amount"`
+	Processed time.Time `json:"processedTime"`
 }
 
-// Withdrawn says that money was paid out.
+// Withdrawn says that money was paid out. Its sequence is the global position of the command's copy.
 type Withdrawn struct {
 	AccountID    string                      `json:"accountId"`
 	WithdrawalID string                      `json:"withdrawalId"`
@@ -130,6 +132,9 @@ func (WithdrawalRejected) MessageType() string { return "WithdrawalRejected" }
 
 // MessageType implements [messagestore.Body].
 func (Closed) MessageType() string { return "Closed" }
+
+// Key is the idempotence key: of all deposits with it, one is handled.
+func (d Deposit) Key() string { return d.DepositID }
 
 // Key is the idempotence key: of all withdrawals with it, one is handled.
 func (w Withdraw) Key() string { return w.WithdrawalID }

@@ -156,7 +156,7 @@ func (d *demo) settle(ctx context.Context) error {
 }
 
 // watch shows the progress until everything is handled, lets the senders go on to
-// the second phase when all are done with the first, and kills a consumer.
+// the next phase when all are done with one, and kills a consumer.
 func (d *demo) watch(ctx context.Context, cancel context.CancelCauseFunc) error {
 	w := d.watcher
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -166,11 +166,11 @@ func (d *demo) watch(ctx context.Context, cancel context.CancelCauseFunc) error 
 			return stage.Cause(ctx, err)
 		}
 		sent, done := d.senderState(phase)
-		if done && phase == 1 {
-			phase = 2
+		if done && phase < len(d.plan.phases) {
+			phase++
 			for _, s := range d.senders {
 				if _, err := io.WriteString(s.stdin, "go\n"); err != nil {
-					return fmt.Errorf("start a sender's second phase: %w", err)
+					return fmt.Errorf("start a sender's phase %d: %w", phase, err)
 				}
 			}
 			done = false

@@ -175,10 +175,11 @@ type plan struct {
 	Books    map[string]book
 	Distinct int // commands, each however often it is sent
 	Sent     int
+	Deposits int
 	Repeats  map[string]int      // by withdrawal: how often it is sent
 	Open     map[string]struct{} // in a part of a plan: withdrawals that no consumer has come to
 
-	phases [2][]sending
+	phases [3][]sending
 }
 
 // A sending is one time that one sender sends one command.
@@ -191,7 +192,7 @@ type sending struct {
 }
 
 // newPlan sends every command one to five times, each time from any sender. The first phase
-// opens and funds the accounts. The second has the withdrawals, and among them the
+// opens the accounts, and the second funds them. The third has the withdrawals, and among them the
 // remaining repeats of openings and deposits.
 func newPlan(orders []Order, seed uint64, senders int) *plan {
 	p := &plan{Books: keepBooks(orders), Repeats: map[string]int{}}
@@ -201,7 +202,7 @@ func newPlan(orders []Order, seed uint64, senders int) *plan {
 		for i := range times {
 			phase := first
 			if i > 0 && random.IntN(2) == 0 {
-				phase = 1
+				phase = len(p.phases) - 1
 			}
 			s.Sender = random.IntN(senders)
 			p.phases[phase] = append(p.phases[phase], s)
@@ -210,10 +211,11 @@ func newPlan(orders []Order, seed uint64, senders int) *plan {
 		p.Sent += times
 		return times
 	}
+	p.Deposits = len(p.Books)
 	for id, b := range p.Books {
 		add("open "+id, 0, sending{Stream: account.Commands.Stream(id), Body: account.Open{AccountID: id, Owner: "owner of " + id}})
 		deposit := account.Deposit{AccountID: id, DepositID: "funding-" + id, Amount: b.Funding}
-		add("deposit "+id, 0, sending{
+		add("deposit "+id, 1, sending{
 			Stream: account.Commands.Stream(id), Body: deposit,
 			ID: uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "%d %s", seed, deposit.DepositID)),
 		})
@@ -221,7 +223,7 @@ func newPlan(orders []Order, seed uint64, senders int) *plan {
 	for _, o := range orders {
 		for _, month := range months {
 			w := account.Withdraw{AccountID: o.Account, WithdrawalID: o.ID + "/" + month, Amount: o.Amount, To: o.To}
-			p.Repeats[w.WithdrawalID] = add("withdraw "+w.WithdrawalID, 1, sending{
+			p.Repeats[w.WithdrawalID] = add("withdraw "+w.WithdrawalID, 2, sending{
 				Stream: account.Commands.Stream(o.Account), Body: w, Origin: messagestore.Category("paymentOrder").Stream(o.ID),
 			})
 		}
@@ -232,7 +234,7 @@ func newPlan(orders []Order, seed uint64, senders int) *plan {
 // part returns the plan of the commands that the store has, if the limit ended before all were sent, and how many of
 // them are open: those at which no consumer was, by the position that all have passed. The amounts are the file's, and
 // what becomes of a withdrawal follows from the commands before it.
-func (p *plan) part(l *ledger, passed messagestore.GlobalPosition) (part *plan, open int) {
+func (p *plan) part(l *ledger, passed passed) (part *plan, open int) {
 	bodies := map[string]messagestore.Body{}
 	for _, phase := range p.phases {
 		for _, s := range phase {
@@ -256,6 +258,7 @@ func (p *plan) part(l *ledger, passed messagestore.GlobalPosition) (part *plan, 
 		b := part.Books[asked.account]
 		switch body := body.(type) {
 		case account.Deposit:
+			part.Deposits++
 			b.Funding += body.Amount
 			b.Balance += body.Amount
 		case account.Withdraw:
@@ -305,7 +308,7 @@ func (p *plan) of(sender, phase int, seed uint64) []sending {
 	slices.SortStableFunc(mine, func(a, b sending) int {
 		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(fmt.Sprint(a.Body), fmt.Sprint(b.Body)))
 	})
-	random := rand.New(rand.NewPCG(seed, uint64(sender)*2+uint64(phase)))
+	random := rand.New(rand.NewPCG(seed, uint64(sender*len(p.phases)+phase)))
 	random.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
 	return mine
 }

@@ -50,7 +50,7 @@ func (c *runCommand) Run(ctx context.Context, o *stage.Output) error {
 		return fmt.Errorf("open store: %w", err)
 	}
 	defer store.Close()
-	return account.Serve(ctx, store, &consumer.Config{
+	return account.Serve(ctx, store, &account.Config{Consumer: consumer.Config{
 		Concurrency: c.Concurrency, Lease: c.Lease, Logger: log,
-	})
+	}})
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -24,7 +23,7 @@ type report struct {
 	Begun   int64 `json:"begun"` // at most so many were sent; of the rest beyond Sent it is not known
 	Sent    int64 `json:"sent"`
 	Refused int64 `json:"refused"` // by the store: the message id was there already
-	Phase   int   `json:"phase"`   // that is done: 1, 2; 0 while the first goes on
+	Phase   int   `json:"phase"`   // that is done: 1, 2, 3; 0 while the first goes on
 }
 
 type sendCommand struct {
@@ -38,7 +37,7 @@ type sendCommand struct {
 }
 
 // Run sends one sender's part of the plan: the first phase and, when a line comes in, the
-// second. When ctx ends it finishes the writes that it has begun, within the time to settle.
+// next. When ctx ends it finishes the writes that it has begun, within the time to settle.
 func (c *sendCommand) Run(ctx context.Context, o *stage.Output) error {
 	orders, err := ReadOrders(c.Orders)
 	if err != nil {
@@ -51,13 +50,13 @@ func (c *sendCommand) Run(ctx context.Context, o *stage.Output) error {
 	defer store.Close()
 
 	s := &commandSender{store: store, name: fmt.Sprintf("sender-%d", c.Sender+1), out: json.NewEncoder(o.Stdout)}
-	p := newPlan(orders, c.Seed, c.Of)
+	p, in := newPlan(orders, c.Seed, c.Of), bufio.NewReader(os.Stdin)
 	writing, cut := stage.Settling(ctx, c.Settle)
 	defer cut()
 	defer s.report(0) // its counts are final
 	for phase := range p.phases {
 		if phase > 0 {
-			if err := awaitLine(ctx, os.Stdin); err != nil {
+			if err := awaitLine(ctx, in); err != nil {
 				return fmt.Errorf("wait for the others: %w", err)
 			}
 		}
@@ -70,10 +69,10 @@ func (c *sendCommand) Run(ctx context.Context, o *stage.Output) error {
 }
 
 // awaitLine returns when a line has come in. If ctx ends first its goroutine stays, until the process ends.
-func awaitLine(ctx context.Context, in io.Reader) error {
+func awaitLine(ctx context.Context, in *bufio.Reader) error {
 	came := make(chan error, 1)
 	go func() {
-		_, err := bufio.NewReader(in).ReadString('\n')
+		_, err := in.ReadString('\n')
 		came <- err
 	}()
 	select {

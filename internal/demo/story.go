@@ -20,7 +20,7 @@ func (d *demo) story(ctx context.Context) error {
 	fmt.Fprintf(d.out, "\nWho won withdrawal %s, of %s from account %s?\n", id, o.Amount, o.Account)
 	commands := account.Commands.Stream(o.Account)
 	var reserved *messagestore.Message
-	for m, err := range d.store.ReadCategory(ctx, account.Reservations, 0, messagestore.Filter{Types: []string{"Withdraw"}}) {
+	for m, err := range d.store.ReadCategory(ctx, account.Copies, 0, messagestore.Filter{Types: []string{"Withdraw"}}) {
 		if err != nil {
 			return err
 		}
@@ -36,8 +36,7 @@ func (d *demo) story(ctx context.Context) error {
 		fmt.Fprintln(d.out, "  nobody")
 		return nil
 	}
-	lines := []line{{reserved.Time, fmt.Sprintf("reserved as the first message of %s", reserved.Stream)}}
-	var won *messagestore.Message
+	lines := []line{{reserved.Time, fmt.Sprintf("copied to the first message of %s", reserved.Stream)}}
 	for m, err := range d.store.ReadStream(ctx, commands, 0) {
 		if err != nil {
 			return err
@@ -48,7 +47,7 @@ func (d *demo) story(ctx context.Context) error {
 		}
 		what := "refused"
 		if reserved.Metadata.Follows(m) {
-			what, won = "won", m
+			what = "won"
 		}
 		lines = append(lines, line{m.Time, fmt.Sprintf("%s sent it, %s@%d: %s", m.Metadata.Local.Get("sender"), m.Stream, m.Position, what)})
 	}
@@ -56,7 +55,7 @@ func (d *demo) story(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if won != nil && m.Metadata.Follows(won) {
+		if m.Metadata.Follows(reserved) {
 			lines = append(lines, line{m.Time, fmt.Sprintf("%s, %s@%d", m.Type, m.Stream, m.Position)})
 		}
 	}

@@ -25,20 +25,21 @@ type ledger struct {
 	Effects  map[string]int // by withdrawal: paid or rejected
 	Sum      account.Money
 
-	Sent     map[string]int // by the effect asked for
-	Asked    []sentCommand  // the first command for each effect, in their order
-	Recorded int            // commands from senders
-	Reserved map[string]int // by withdrawal: messages in its reservation stream
-	Strange  []string       // messages that should not exist
+	Sent     map[string]int                         // by the effect asked for
+	Asked    []sentCommand                          // the first command for each effect, in their order
+	Recorded int                                    // commands from senders
+	Reserved map[string]int                         // by deposit or withdrawal: messages in its reservation stream
+	Copied   map[string]messagestore.GlobalPosition // by withdrawal
+	Strange  []string                               // messages that should not exist
 }
 
 func readLedger(ctx context.Context, store *messagestore.Store) (*ledger, error) {
 	l := &ledger{
 		Accounts: map[string]*book{}, Opened: map[string]int{}, Deposits: map[string]int{}, Effects: map[string]int{},
-		Sent: map[string]int{}, Reserved: map[string]int{},
+		Sent: map[string]int{}, Reserved: map[string]int{}, Copied: map[string]messagestore.GlobalPosition{},
 	}
 	for category, add := range map[messagestore.Category]func(*messagestore.Message, fields){
-		account.Category: l.addEvent, account.Commands: l.addCommand, account.Reservations: l.addReservation,
+		account.Category: l.addEvent, account.Commands: l.addCommand, account.Copies: l.addReservation,
 	} {
 		for m, err := range store.ReadCategory(ctx, category, 0, messagestore.Filter{}) {
 			if err != nil {
@@ -98,7 +99,10 @@ func (l *ledger) addCommand(m *messagestore.Message, f fields) {
 }
 
 func (l *ledger) addReservation(m *messagestore.Message, f fields) {
-	l.Reserved[f.WithdrawalID]++
+	l.Reserved[f.DepositID+f.WithdrawalID]++
+	if f.WithdrawalID != "" {
+		l.Copied[f.WithdrawalID] = m.GlobalPosition
+	}
 	if m.Position != 0 {
 		l.Strange = append(l.Strange, m.String())
 	}
@@ -116,11 +120,14 @@ func effect(kind, account, deposit, withdrawal string) string {
 }
 
 // open reports whether a command without an effect is due to none: a consumer was not there yet.
-func (l *ledger) open(a sentCommand, passed messagestore.GlobalPosition) bool {
+func (l *ledger) open(a sentCommand, passed passed) bool {
 	switch {
 	case a.WithdrawalID != "":
 		if l.Effects[a.WithdrawalID] > 0 {
 			return false
+		}
+		if at, is := l.Copied[a.WithdrawalID]; is {
+			return at >= passed.copies
 		}
 	case a.DepositID != "":
 		if l.Deposits[a.DepositID] > 0 {
@@ -129,7 +136,7 @@ func (l *ledger) open(a sentCommand, passed messagestore.GlobalPosition) bool {
 	case l.Opened[a.account] > 0:
 		return false
 	}
-	return a.at >= passed
+	return a.at >= passed.commands
 }
 
 // once counts the keys that were counted exactly once.
@@ -195,7 +202,7 @@ func (d *demo) table(l *ledger, sent report, late error, open int) []stage.Row {
 		storePaid += got.Paid
 		storeRejected += got.Rejected
 	}
-	accounts, withdrawals := len(d.plan.Books), len(d.plan.Repeats)
+	accounts, reservations := len(d.plan.Books), len(d.plan.Repeats)+d.plan.Deposits
 	reserved := d.plan.closed(l.Reserved)
 	effects := once(l.Opened) + once(l.Deposits) + once(l.Effects)
 	opens := 0
@@ -205,30 +212,30 @@ func (d *demo) table(l *ledger, sent report, late error, open int) []stage.Row {
 		}
 	}
 	withdraws := l.Recorded - opens - len(l.Deposits)
-	byID, byState, byKey := int(sent.Refused), opens-len(l.Opened), withdraws-len(l.Reserved)
+	byID, byStream, byKey := int(sent.Refused), opens-len(l.Opened), withdraws-len(l.Copied)
 	kills := 0
 	if d.killed {
 		kills = 1
 	}
 	commands := stage.Compare("commands sent", d.plan.Sent, l.Recorded+byID)
-	duplicates := stage.Compare("duplicates refused", d.plan.Sent-d.plan.Distinct, byID+byState+byKey)
+	duplicates := stage.Compare("duplicates refused", d.plan.Sent-d.plan.Distinct, byID+byStream+byKey)
 	killed := stage.Compare("consumers killed and started again", 1, kills)
 	if late != nil { // then these are as far as the run came
 		commands = stage.Between(commands.Name, int(sent.Sent), int(sent.Begun), l.Recorded+byID)
-		duplicates = stage.Compare(duplicates.Name, int(sent.Sent)-d.plan.Distinct, byID+byState+byKey)
+		duplicates = stage.Compare(duplicates.Name, int(sent.Sent)-d.plan.Distinct, byID+byStream+byKey)
 		killed = stage.Detail(killed.Name, kills)
 	}
 	if errors.Is(late, stage.ErrNotSettled) { // what was not handled was not refused either
-		duplicates = stage.Detail(duplicates.Name, byID+byState+byKey)
+		duplicates = stage.Detail(duplicates.Name, byID+byStream+byKey)
 	}
 	rows := []stage.Row{
 		commands,
 		stage.Compare("distinct commands", d.plan.Distinct+open, len(l.Sent)),
 		duplicates,
 		stage.Detail("by message id: the same write again", byID),
-		stage.Detail("by state: the account is open", byState),
+		stage.Detail("by initiating: the account has begun", byStream),
 		stage.Detail("by reservation: the key is taken", byKey),
-		stage.Compare("reservations with exactly one winner", withdrawals, once(reserved)),
+		stage.Compare("reservations with exactly one winner", reservations, once(reserved)),
 		stage.Compare("effects that happened exactly once", d.plan.Distinct, effects),
 		stage.Compare("withdrawals paid", paid, storePaid),
 		stage.Compare("withdrawals rejected", rejected, storeRejected),

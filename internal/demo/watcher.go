@@ -9,7 +9,7 @@ import (
 )
 
 // A watcher follows the store from outside, with the rights of a reader: the commands, the
-// decisions, and the lag of the consumer.
+// decisions, and the lag of the consumers.
 type watcher struct {
 	store *messagestore.Store
 	next  map[messagestore.Category]messagestore.GlobalPosition
@@ -18,10 +18,14 @@ type watcher struct {
 	decided    int // withdrawals with an effect
 	duplicates int // commands passed that repeat an earlier one
 
-	commands []command // that the consumer has yet to pass
+	commands []command                     // that their consumer has yet to pass
+	copies   []messagestore.GlobalPosition // that theirs has
 	asked    map[string]bool
-	passed   messagestore.GlobalPosition // the checkpoint: the consumer has finished all commands before it
+	passed   passed
 }
+
+// passed are the checkpoints: a consumer has finished all messages before its own.
+type passed struct{ commands, copies messagestore.GlobalPosition }
 
 // A command is the watcher's note of a command.
 type command struct {
@@ -40,8 +44,10 @@ func newWatcher(store *messagestore.Store) *watcher {
 func (w *watcher) look(ctx context.Context) error {
 	for category, see := range map[messagestore.Category]func(*messagestore.Message) error{
 		account.Commands:                      w.seeCommand,
+		account.Copies:                        w.seeCopy,
 		account.Category:                      w.seeEvent,
-		account.Commands.WithType("position"): w.seePosition,
+		account.Commands.WithType("position"): seePosition(&w.passed.commands),
+		account.Copies.WithType("position"):   seePosition(&w.passed.copies),
 	} {
 		for m, err := range w.store.ReadCategory(ctx, category, w.next[category], messagestore.Filter{}) {
 			if err != nil {
@@ -54,7 +60,10 @@ func (w *watcher) look(ctx context.Context) error {
 			w.next[category] = m.GlobalPosition.Next()
 		}
 	}
-	for len(w.commands) > 0 && w.commands[0].at < w.passed {
+	for len(w.copies) > 0 && w.copies[0] < w.passed.copies {
+		w.copies = w.copies[1:]
+	}
+	for len(w.commands) > 0 && w.commands[0].at < w.passed.commands {
 		c := w.commands[0]
 		w.commands = w.commands[1:]
 		if c.key != "" {
@@ -83,6 +92,11 @@ func (w *watcher) seeCommand(m *messagestore.Message) error {
 	return nil
 }
 
+func (w *watcher) seeCopy(m *messagestore.Message) error {
+	w.copies = append(w.copies, m.GlobalPosition)
+	return nil
+}
+
 func (w *watcher) seeEvent(m *messagestore.Message) error {
 	if m.Type == (account.Withdrawn{}).MessageType() || m.Type == (account.WithdrawalRejected{}).MessageType() {
 		w.decided++
@@ -90,18 +104,20 @@ func (w *watcher) seeEvent(m *messagestore.Message) error {
 	return nil
 }
 
-func (w *watcher) seePosition(m *messagestore.Message) error {
-	var at struct {
-		Position *messagestore.GlobalPosition `json:"position"`
+func seePosition(passed *messagestore.GlobalPosition) func(*messagestore.Message) error {
+	return func(m *messagestore.Message) error {
+		var at struct {
+			Position *messagestore.GlobalPosition `json:"position"`
+		}
+		if err := json.Unmarshal(m.Data, &at); err != nil {
+			return err
+		}
+		if at.Position != nil && len(m.Stream.IDs()) > 1 {
+			*passed = *at.Position
+		}
+		return nil
 	}
-	if err := json.Unmarshal(m.Data, &at); err != nil {
-		return err
-	}
-	if at.Position != nil && len(m.Stream.IDs()) > 1 {
-		w.passed = *at.Position
-	}
-	return nil
 }
 
-// lag returns how many commands the consumer has yet to pass.
-func (w *watcher) lag() int { return len(w.commands) }
+// lag returns how many commands and copies the consumers have yet to pass.
+func (w *watcher) lag() int { return len(w.commands) + len(w.copies) }
