@@ -84,19 +84,19 @@ func (d *Delivery) Did(m *messagestore.Message) {
 }
 
 // mayGiveBehind reports whether a handler may go on with an item behind its own. It is called under mu.
-func (w *work) mayGiveBehind(d *Delivery) bool {
+func (w *worker) mayGiveBehind(d *Delivery) bool {
 	within := min(behindTime, w.config.Lease/10)
 	if w.config.Timeout > 0 {
 		within = min(within, w.config.Timeout/10)
 	}
 	// One that was given back before may be what ended its session: it is handled alone.
 	return d.Item.Version == 0 && d.open() && w.certain() && !w.stopping && !d.Committed.Load() && w.behind.given < w.config.Behind && time.Since(d.began) < within &&
-		len(w.ready) == 0 && w.running < w.config.MaxWorkers && len(w.flights)+len(w.pending)+w.behind.given < w.config.Prefetch
+		len(w.ready) == 0 && w.busy < w.config.MaxWorkers && len(w.deliveries)+len(w.pending)+w.behind.given < w.config.Prefetch
 }
 
 // listBehind lists what is held behind the items that are out, and reports whether it has. It is called under mu, which it
 // leaves meanwhile.
-func (w *work) listBehind(ctx context.Context) bool {
+func (w *worker) listBehind(ctx context.Context) bool {
 	b := &w.behind
 	if b.listing || !b.mayBe.Load() || time.Since(b.at) < b.pause {
 		return false
@@ -107,7 +107,7 @@ func (w *work) listBehind(ctx context.Context) bool {
 	}
 	b.listing, b.used = true, false
 	from := messagestore.GlobalPosition(math.MaxInt64)
-	for _, f := range w.flights {
+	for _, f := range w.deliveries {
 		from = min(from, f.last())
 	}
 	w.mu.Unlock()
@@ -127,7 +127,7 @@ func (w *work) listBehind(ctx context.Context) bool {
 }
 
 // endedBehind takes in what the store told of items that were completed with another.
-func (w *work) endedBehind(also []queuing.Delivery, told []queuing.Ending) {
+func (w *worker) endedBehind(also []queuing.Delivery, told []queuing.Ending) {
 	if len(also) == 0 {
 		return
 	}

@@ -17,13 +17,13 @@ import (
 func TestADeliveryWhoseLeaseEndsBeforeItsGoroutineRunsIsNotBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, late := range []bool{false, true} {
-			const lease = 10 * time.Second
+			const length = 10 * time.Second
 			called := false
-			w := &work{
+			w := &worker{
 				Source: Source{Logger: logger.Silent()}, counts: &Counts{}, notes: &Notes{}, wakes: make(chan struct{}, 1),
-				flights: map[queuing.Delivery]*Delivery{}, until: time.Now().Add(lease),
+				dispatch: newDispatch(), lease: lease{until: time.Now().Add(length)},
 				config: Config{
-					MaxWorkers: 1, Prefetch: 1, Lease: lease,
+					MaxWorkers: 1, Prefetch: 1, Lease: length,
 					Handle: func(context.Context, *Delivery) error { called = true; return nil },
 					// Of one that fails every error: a saga's finish does.
 					Finish: func(_ *Delivery, err error, _ bool) queuing.Finish {
@@ -36,15 +36,15 @@ func TestADeliveryWhoseLeaseEndsBeforeItsGoroutineRunsIsNotBegun(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancelCause(t.Context())
 			f := &Delivery{Item: queuing.Taking{Message: &messagestore.Message{GlobalPosition: 1}}, of: w, cancel: cancel}
-			w.flights[f.ID()] = f
+			w.deliveries[f.ID()] = f
 			w.ready = append(w.ready, f)
 			w.mu.Lock()
 			require.Same(t, f, w.nextReady())
 			w.mu.Unlock()
 			if late {
-				time.Sleep(lease)
+				time.Sleep(length)
 			}
-			require.True(t, w.fly(ctx, f))
+			require.True(t, w.deliver(ctx, f))
 
 			require.Equal(t, !late, called)
 			require.Len(t, w.pending, 1)
@@ -58,20 +58,20 @@ func TestADeliveryWhoseLeaseEndsBeforeItsGoroutineRunsIsNotBegun(t *testing.T) {
 // A handler that goes on after its completion was committed keeps no session alive, and asks for none.
 func TestWhatWasCommittedIsNamedByNoFurtherExtension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const lease = 10 * time.Second
-		w := &work{
-			Source: Source{Logger: logger.Silent()}, counts: &Counts{}, wakes: make(chan struct{}, 1), session: 1,
-			flights: map[queuing.Delivery]*Delivery{}, until: time.Now().Add(lease), config: Config{Lease: lease},
+		const length = 10 * time.Second
+		w := &worker{
+			Source: Source{Logger: logger.Silent()}, counts: &Counts{}, wakes: make(chan struct{}, 1), dispatch: newDispatch(),
+			lease: lease{session: 1, until: time.Now().Add(length)}, config: Config{Lease: length},
 		}
 		f := &Delivery{Item: queuing.Taking{Message: &messagestore.Message{GlobalPosition: 1}}, of: w, cancel: func(error) { t.Error("its context ended") }}
 		f.Committed.Store(true)
-		w.flights[f.ID()] = f
-		time.Sleep(lease)
-		require.Equal(t, lease/20, w.beatPause())
+		w.deliveries[f.ID()] = f
+		time.Sleep(length)
+		require.Equal(t, length/20, w.beatPause())
 
 		named := []queuing.Delivery{f.ID()}
 		w.extended(queuing.Extension{Session: 1, Deliveries: named}, time.Now(), named, nil)
 		require.False(t, w.holds())
-		require.Equal(t, lease/3, w.beatPause())
+		require.Equal(t, length/3, w.beatPause())
 	})
 }

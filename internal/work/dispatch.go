@@ -1,0 +1,356 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/handling"
+	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// A dispatch has deliveries handled: each in its turn, and as many at a time as the worker has places.
+type dispatch struct {
+	// A goroutine whose handler has returned sees to the next delivery, with the stack that it has: a new one
+	// would grow its stack in the first handler that decodes a message, which costs as much as the decoding.
+	idle chan func() (ended bool)
+	over chan struct{} // closed when no delivery follows
+
+	// Under the worker's mu.
+	deliveries map[queuing.Delivery]*Delivery
+	ready      []*Delivery // of the deliveries, those whose handlers were not called yet
+	busy       int         // how many handlers are waited for
+	rate       rate
+}
+
+func newDispatch() dispatch {
+	return dispatch{idle: make(chan func() bool), over: make(chan struct{}), deliveries: map[queuing.Delivery]*Delivery{}}
+}
+
+// A rate is how many handlers have returned since a time, and would have in a time as long before.
+type rate struct {
+	returned int
+	since    time.Time
+	prefetch int
+	size     int // of the data of an item, in the last take
+}
+
+// A Delivery is an item, as its handler has it. It is safe for concurrent use.
+type Delivery struct {
+	Item queuing.Taking
+
+	// Committed is set when a completion of the item was written in a transaction of the caller's.
+	Committed atomic.Bool
+
+	of *worker
+
+	// Under the work's mu.
+	session int64 // that has it
+	cancel  context.CancelCauseFunc
+	call    func() (ended bool) // of the handler
+	timer   *time.Timer         // nil for no time-out
+	began   time.Time           // its handler
+	early   *ending             // by End: what the handler returns does not count
+	result  *ending             // of what the handler returned, and its kind at first
+	kind    queuing.Kind
+	done    bool               // it ends, or is lost: the same
+	gone    bool               // an extension told that it is lost, though its handler may have finished it, and goes on
+	ended   bool               // its context was, by the end of the worker and before its time-out
+	given   int                // by Behind
+	also    []queuing.Delivery // of those, the items that Did was called for
+}
+
+// ID names the delivery.
+func (d *Delivery) ID() queuing.Delivery { return d.Item.Delivery() }
+
+// Notes are those of the session.
+func (d *Delivery) Notes() *Notes { return d.of.notes }
+
+// Sessions returns the session that has the item, and the one to which the store may have moved it.
+func (d *Delivery) Sessions() []int64 {
+	d.of.mu.Lock()
+	defer d.of.mu.Unlock()
+	if d.of.next != 0 && d.session == d.of.leaving {
+		return []int64{d.session, d.of.next}
+	}
+	return []int64{d.session}
+}
+
+// moved takes in that a session was left. It is called under mu.
+func (d *Delivery) moved(l queuing.Leave) {
+	if d.session == l.Session {
+		d.session = l.Next
+	}
+}
+
+// Lost reports whether the delivery has ended, as far as the process knows.
+func (d *Delivery) Lost() bool {
+	d.of.mu.Lock()
+	defer d.of.mu.Unlock()
+	return !d.open()
+}
+
+// A NotBegunError is the error of what was not begun for an item, because the worker stops or may have lost the item. The item is given
+// back without a failure, if it is the worker's still.
+type NotBegunError struct{ cause error }
+
+func (e *NotBegunError) Error() string { return "not begun: " + e.cause.Error() }
+
+// Unwrap returns [ErrLost], or the error of a context that was cancelled.
+func (e *NotBegunError) Unwrap() error { return e.cause }
+
+// Check returns nil if the item is its handler's to work on, and else a [*NotBegunError]: the handler's context was cancelled, the
+// delivery has ended, or its lease may be over and nobody has found that out yet, such as after a pause of the process. Whatever
+// calls code of a user for an item asks it first. A time-out is none of its reasons.
+func (d *Delivery) Check(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return &NotBegunError{context.Cause(ctx)}
+	}
+	d.of.mu.Lock()
+	defer d.of.mu.Unlock()
+	if d.done || !d.of.certain() {
+		return &NotBegunError{ErrLost}
+	}
+	return nil
+}
+
+// End ends the delivery while its handler goes on. A later call for the same is told what the first one is.
+func (d *Delivery) End(ctx context.Context, finish queuing.Finish, why error) (queuing.Ending, error) {
+	return d.of.endEarly(ctx, d, finish, why)
+}
+
+// open reports whether what the handler returns decides what becomes of the item.
+func (d *Delivery) open() bool { return !d.done && d.early == nil }
+
+// stopTimer ends the watch over the handler.
+func (d *Delivery) stopTimer() {
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+}
+
+// ahead reports whether more than half of what was reserved is ahead of the handlers, so that a take can wait until it is for
+// more items. It is called under mu.
+func (w *worker) ahead() bool { return 2*len(w.ready) > w.reserve() }
+
+// reserve is how many items are to be reserved: as many as handlers returned from in the last prefetchTime, so that none
+// waits for a take, and a process that is slow leaves the rest to others; and no more than fit into aheadBytes, beside those that
+// have a handler, if they are as large as the last. It is called under mu.
+func (w *worker) reserve() int {
+	ahead := max(w.rate.prefetch, w.rate.returned)
+	if w.rate.size > 0 {
+		ahead = min(ahead, aheadBytes/w.rate.size)
+	}
+	return min(max(ahead, w.config.MaxWorkers), max(w.config.Prefetch, w.config.MaxWorkers))
+}
+
+// count counts anew how many handlers return, once the time is over. It is called under mu.
+func (r *rate) count(now time.Time) {
+	if past := now.Sub(r.since); past >= prefetchTime {
+		r.prefetch = int(float64(r.returned) * float64(prefetchTime) / float64(past))
+		r.returned, r.since = 0, now
+	}
+}
+
+// begin delivers items.
+func (w *worker) begin(ctx context.Context, asked time.Time, session int64, items []queuing.Taking) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if session != w.session { // given up while the take was under way
+		for _, item := range items {
+			w.unbegun(&Delivery{Item: item, of: w, session: session})
+		}
+		return
+	}
+	// The session was extended if less than two thirds of the lease were left. If it may have been over in the meantime, what it
+	// had before may be another's: then nothing is certain until the store has said so.
+	if time.Now().Before(w.until) || !w.holds() {
+		w.until = later(w.until, asked.Add(w.config.Lease*66/100))
+	}
+	w.rate.size = 0
+	for _, item := range items {
+		w.rate.size += len(item.Message.Data)
+	}
+	w.rate.size /= max(1, len(items))
+	base := handling.With(context.WithoutCancel(ctx), &handling.Delivery{Consumer: w.Queue.Name})
+	for _, item := range items {
+		f := &Delivery{Item: item, of: w, session: session}
+		w.deliveries[f.ID()] = f
+		handled, cancel := context.WithCancelCause(base)
+		f.cancel = cancel
+		f.call = func() bool { return w.deliver(handled, f) }
+		w.ready = append(w.ready, f)
+	}
+	w.fill()
+	if !w.certain() {
+		select {
+		case w.beats <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// fill has handlers called while places are free. It is called under mu.
+func (w *worker) fill() {
+	for f := w.nextReady(); f != nil; f = w.nextReady() {
+		w.start(f.call)
+	}
+}
+
+func (w *worker) refill() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fill()
+}
+
+// nextReady returns the delivery whose handler is to be called next, or nil: also while it is not certain that what was reserved
+// is the session's still. It is called under mu.
+func (w *worker) nextReady() *Delivery {
+	for len(w.ready) > 0 {
+		f := w.ready[0]
+		if !f.done && (w.busy == w.config.MaxWorkers || !w.certain()) {
+			return nil
+		}
+		w.ready[0] = nil
+		w.ready = w.ready[1:]
+		if f.done { // it was lost meanwhile
+			delete(w.deliveries, f.ID())
+			continue
+		}
+		w.busy++
+		f.began = time.Now()
+		if w.config.Timeout > 0 {
+			f.timer = time.AfterFunc(w.config.Timeout+w.config.Grace, func() { w.abandon(f) })
+		}
+		return f
+	}
+	return nil
+}
+
+// start has a goroutine see to a delivery: one that is idle, or a new one.
+func (w *worker) start(delivery func() (ended bool)) {
+	select {
+	case w.idle <- delivery:
+	default:
+		go func() {
+			defer w.refill() // a handler may have ended the goroutine
+			for delivery() {
+				w.mu.Lock()
+				f := w.nextReady()
+				w.mu.Unlock()
+				if f != nil {
+					delivery = f.call
+					continue
+				}
+				select {
+				case delivery = <-w.idle:
+				case <-w.over:
+					return
+				}
+			}
+		}()
+	}
+}
+
+// deliver calls the handler, which may panic or end the goroutine. It reports whether the delivery ended with it: an
+// abandoned one has ended before, and another goroutine has its place.
+func (w *worker) deliver(ctx context.Context, f *Delivery) (ended bool) {
+	if w.config.Timeout > 0 {
+		timed, cancel := context.WithTimeout(ctx, w.config.Timeout)
+		defer cancel()
+		ctx = timed
+	}
+	var err error
+	defer func() { ended = w.returned(f, err, errors.Is(ctx.Err(), context.Canceled)) }()
+	w.handle(ctx, f, &err)
+	return ended
+}
+
+// handle calls the handler, unless the lease has ended since the goroutine was given the delivery: it may have been stopped.
+func (w *worker) handle(ctx context.Context, f *Delivery, err *error) {
+	if *err = f.Check(ctx); *err != nil {
+		return
+	}
+	*err = panics.ErrExited
+	defer panics.Catch(err)
+	*err = w.config.Handle(ctx, f)
+}
+
+// returned takes in what a handler returned, whose context was cancelled or not, and reports whether it was waited for.
+func (w *worker) returned(f *Delivery, err error, cancelled bool) (waited bool) {
+	f.stopTimer()
+	f.cancel(nil)
+	w.mu.Lock()
+	f.ended = cancelled && w.stopping // else it is lost
+	if waited = w.deliveries[f.ID()] == f; waited {
+		delete(w.deliveries, f.ID())
+		w.notes.Ended(f.ID())
+		w.busy--
+		w.rate.returned++
+	}
+	open, told := f.open(), false
+	w.behind.given -= f.given
+	if open {
+		f.done = true
+		e := w.endingOf(f, err)
+		f.result, f.kind = e, e.Kind
+		gathers := w.ahead()
+		if e.Kind == queuing.Complete && (gathers || len(w.Wakes) > 0) {
+			pause := ridePause
+			if gathers {
+				pause = gatherPause
+			}
+			e.after, e.rides = time.Now().Add(pause), true
+		}
+		// The first of those that ride has told of them all.
+		told = gathers && e.rides && len(w.pending) > 0 && w.pending[len(w.pending)-1].rides
+		w.pending = append(w.pending, e)
+	}
+	w.mu.Unlock()
+	if !open {
+		w.afterEnd(f, err)
+	}
+	if !told {
+		w.wake()
+	}
+	return waited
+}
+
+func isNotBegun(err error) bool {
+	_, is := err.(*NotBegunError) //nolint:errorlint // what a handler wraps is its own
+	return is
+}
+
+// abandon gives back an item whose handler does not return.
+func (w *worker) abandon(f *Delivery) {
+	w.mu.Lock()
+	if w.deliveries[f.ID()] != f {
+		w.mu.Unlock()
+		return
+	}
+	delete(w.deliveries, f.ID())
+	w.notes.Ended(f.ID())
+	took := time.Since(f.began).Round(time.Millisecond)
+	if f.open() {
+		f.done = true
+		w.pending = append(w.pending, w.endingOf(f, fmt.Errorf("abandoned: its handler did not return within %v", took)))
+	}
+	w.busy--
+	w.fill()
+	w.mu.Unlock()
+	w.counts.Abandoned.Add(1)
+	w.about(w.log().Error(), f).Stringer("after", took).Msg("handler abandoned: it goes on without its item")
+	w.wake()
+}
+
+// unbegun gives back an item whose handler was not called. It is called under mu.
+func (w *worker) unbegun(f *Delivery) {
+	delete(w.deliveries, f.ID())
+	if f.open() {
+		f.done = true
+		w.pending = append(w.pending, &ending{Finish: queuing.Finish{Delivery: f.ID(), Kind: queuing.Unhandled}, delivery: f})
+	}
+}

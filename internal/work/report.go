@@ -1,0 +1,271 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// reports are the endings of deliveries that the store is to be told of by the next takes.
+type reports struct {
+	pending []*ending // under the worker's mu
+}
+
+// An ending is a finish that is to be reported.
+type ending struct {
+	queuing.Finish
+	also     []queuing.Delivery // completed with it
+	delivery *Delivery
+	err      error     // of the handler
+	after    time.Time // not reported before
+	rides    bool      // or before that, with what else a take is for, as all do that ride
+
+	// Of a call of the job's: closed when the store has told what it answers.
+	told   chan struct{}
+	answer queuing.Ending
+	over   bool         // the store has told it, under the work's mu as the next
+	final  queuing.Kind // what it told it of
+
+	// Where CompleteTx was called: what becomes of the item if it is open still at a time.
+	otherwise *queuing.Finish
+	until     time.Time
+	said      bool // it was logged
+}
+
+// putBack has endings reported by the next take, before younger ones.
+func (w *worker) putBack(due []*ending) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pending = append(slices.Clip(due), w.pending...)
+}
+
+// afterEnd logs an error that changes nothing any more.
+func (w *worker) afterEnd(f *Delivery, err error) {
+	if err != nil && !isNotBegun(err) {
+		w.about(w.log().Warn(), f).Str("error", text.Log(err)).Msg("handler failed after the end of its delivery")
+	}
+}
+
+// endingOf decides what becomes of an item. It is called under mu.
+func (w *worker) endingOf(f *Delivery, err error) *ending {
+	if f.given > 0 { // the handler had done with the item itself
+		err = nil
+	}
+	e := &ending{Finish: w.finishOf(f, err), delivery: f, err: err}
+	if !f.Committed.Load() {
+		if e.Kind == queuing.Complete {
+			e.also = f.also
+			w.behind.given += len(e.also)
+		}
+		w.decided(e)
+		return e
+	}
+	// The store knows whether the transaction was committed.
+	e.otherwise, e.until = new(queuing.Finish), time.Now()
+	if *e.otherwise = e.Finish; err == nil {
+		e.err, e.until = ErrUncommitted, e.until.Add(w.config.Timeout)
+		*e.otherwise = w.finishOf(f, e.err)
+	}
+	e.Kind = queuing.Committed
+	return e
+}
+
+// finishOf says what the error of a handler makes of its item. It is called under mu.
+func (w *worker) finishOf(f *Delivery, err error) queuing.Finish {
+	finish := queuing.Finish{Kind: queuing.Unhandled}
+	if isNotBegun(err) {
+		finish.Error = text.Log(err)
+	} else {
+		finish = w.config.Finish(f, err, f.ended || w.stopping && panics.Is(err, context.Canceled))
+	}
+	finish.Delivery = f.ID()
+	return finish
+}
+
+// FinishOf says what the error of a handler makes of its item, as package queue promises it. The pause after a failure is between
+// least and most. Nil and a disposition are the handler's decision, whenever it comes; any other error behind the stop is one of the
+// stop, whatever it wraps.
+func FinishOf(d *Delivery, err error, stopped bool, least, most time.Duration) queuing.Finish {
+	finish := queuing.Finish{Kind: queuing.Complete}
+	disposed := disposition.Of(err)
+	if err == nil || disposed.Asks(disposition.Skip) {
+		return finish
+	}
+	finish.Error = text.Log(err)
+	switch {
+	case disposed.Asks(disposition.Retry):
+		finish.Kind, finish.Delay = queuing.Defer, min(max(disposed.After, 0), queuing.MaxDelay)
+	case disposed.Asks(disposition.Park), disposed.Asks(disposition.Refuse):
+		finish.Kind = queuing.Bury
+	case panics.Is(err, handler.ErrUnknownType) && panics.Of(err) == nil: // a newer process may know it
+		finish.Kind, finish.Delay = queuing.Defer, backoff.After(d.Item.Version+1, least, most)
+	case stopped:
+		finish.Kind = queuing.Unhandled
+	default:
+		finish.Kind, finish.Delay = queuing.Retry, backoff.After(d.Item.Failures+1, least, most)
+	}
+	return finish
+}
+
+// decided logs and counts what becomes of an item, but for its completion.
+func (w *worker) decided(e *ending) {
+	var event *logger.Event
+	var what string
+	f := e.delivery
+	switch e.Kind {
+	case queuing.Committed, queuing.Wait, queuing.Suspend:
+		return
+	case queuing.Complete:
+		if e.err == nil {
+			return
+		}
+		w.counts.Skipped.Add(1)
+		event, what = w.log().Warn(), "item skipped"
+	case queuing.Defer:
+		event, what = w.log().Debug(), "item deferred"
+		if panics.Is(e.err, handler.ErrUnknownType) {
+			event, what = w.log().Warn(), "item has no handler"
+		}
+	case queuing.Retry, queuing.Bury:
+		w.counts.Failed.Add(1)
+		event, what = w.log().Warn(), "handler failed"
+		if e.Kind == queuing.Bury || f.Item.Failures+1 >= w.Policy.MaxFailures {
+			w.counts.Buried.Add(1)
+			event, what = w.log().Error(), "item is dead"
+		}
+		event = event.Int("failures", f.Item.Failures+1)
+		if stack := panics.Stack(e.err); stack != "" && f.Item.Failures == 0 {
+			event = event.Str(logger.Stack, stack)
+		}
+	default:
+		event, what = w.log().Info(), "handler interrupted"
+	}
+	event = w.about(event, f).Stringer("wait", e.Delay.Round(time.Millisecond))
+	if e.err != nil {
+		event = event.Str("error", text.Log(e.err))
+	}
+	event.Msg(what)
+}
+
+func (w *worker) about(event *logger.Event, f *Delivery) *logger.Event {
+	m := f.Item.Message
+	return event.Str("queue", w.Queue.Name).Str("type", m.Type).Str("stream", string(m.Stream)).Str("id", m.ID.String()).
+		Int64("globalPosition", int64(m.GlobalPosition)).Int("version", f.Item.Version)
+}
+
+// ended takes in what the store told of an ending.
+func (w *worker) ended(e *ending, told queuing.Ending) {
+	if e.otherwise != nil && w.askAgain(e, told) {
+		w.putBack([]*ending{e})
+		return
+	}
+	if w.tell(e, told) && told == queuing.Open {
+		return // the handler goes on with it
+	}
+	f := e.delivery
+	switch {
+	case told != queuing.Done:
+		w.counts.Lost.Add(1)
+		w.about(w.log().Warn(), f).Str("kind", string(e.Kind)).Msg("the end of the delivery came too late")
+	case e.Kind == queuing.Committed && e.err != ErrUncommitted: //nolint:errorlint // as it was set
+		w.afterEnd(f, e.err)
+		fallthrough
+	case e.Kind == queuing.Complete, e.Kind == queuing.Committed:
+		w.counts.Completed.Add(1)
+	}
+}
+
+// tell gives the calls of a job what the store told of an ending, and reports whether the ending is one of theirs.
+func (w *worker) tell(e *ending, told queuing.Ending) (early bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := e.delivery
+	e.answer, e.over, e.final = told, true, e.Kind
+	if early = e == f.early; early {
+		f.done = told != queuing.Open
+		switch {
+		case !f.done:
+			f.early = nil
+		case told != queuing.Done:
+			f.cancel(ErrLost)
+		}
+	}
+	if e.told != nil {
+		close(e.told)
+	}
+	return early
+}
+
+// askAgain reports whether an item that a transaction was to complete is to be asked for again, as what. A row that a
+// transaction has is passed over, so what is refused then may be the item's yet.
+func (w *worker) askAgain(e *ending, told queuing.Ending) bool {
+	committed := queuing.Finish{Delivery: e.Delivery, Kind: queuing.Committed}
+	switch {
+	case e.Kind == queuing.Committed && told == queuing.Open && time.Now().Before(e.until):
+		e.after = time.Now().Add(openInterval)
+	case e.Kind == queuing.Committed && told == queuing.Open:
+		if e.Finish = *e.otherwise; !e.said {
+			e.said = true
+			w.decided(e)
+		}
+	case e.Kind != queuing.Committed && told == queuing.Lost:
+		e.Finish, e.after = committed, time.Now().Add(openInterval)
+	default:
+		return false
+	}
+	return true
+}
+
+// endEarly ends a delivery while its handler goes on. A later call for the same is told what the first one is, and a call that
+// ends it as its handler has ended it since is told of that.
+func (w *worker) endEarly(ctx context.Context, f *Delivery, finish queuing.Finish, err error) (queuing.Ending, error) {
+	w.mu.Lock()
+	early := f.early
+	switch {
+	case early != nil && early.Kind == finish.Kind:
+	case f.result != nil && f.kind == finish.Kind:
+		if early = f.result; early.told == nil {
+			if early.told = make(chan struct{}); early.over {
+				close(early.told)
+			}
+		}
+	case !f.open():
+		w.mu.Unlock()
+		return queuing.Lost, nil
+	default:
+		early = &ending{Finish: finish, delivery: f, err: err, told: make(chan struct{})}
+		f.early = early
+		w.pending = append(w.pending, early)
+		w.decided(early)
+	}
+	w.mu.Unlock()
+	w.wake()
+	var why error
+	select {
+	case <-early.told:
+	case <-w.over:
+		why = errors.New("the worker has ended")
+	case <-ctx.Done():
+		why = context.Cause(ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case !early.over:
+		return 0, fmt.Errorf("%w: %w", messagestore.ErrOutcomeUnknown, why)
+	case early.final != finish.Kind: // its transaction was not committed
+		return queuing.Lost, nil
+	}
+	return early.answer, nil
+}

@@ -1,0 +1,254 @@
+package work
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/retry"
+	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/internal/upkeep"
+	"github.com/dibs-go/dibs/messagestore/queuing"
+)
+
+// A lease is that of the session under which a worker reserves items. It is extended while the session has some.
+type lease struct {
+	beats chan struct{} // it is to be extended now
+
+	// Of the goroutine of run.
+	renew bool      // the answer of a take was lost
+	left  time.Time // the session was left first, while renew is set
+
+	// Under the worker's mu.
+	session    int64
+	leaving    int64 // the session that is left, and the one that follows, until the store has told that it is left
+	next       int64
+	until      time.Time // the session lasts at least until then; by the process's monotonic clock
+	unextended bool      // it was said that items are lost, and the store has not answered since
+}
+
+func newLease() lease { return lease{beats: make(chan struct{}, 1), session: NewSession()} }
+
+// NewSession returns a number that no other session has, of any database, and that nobody can guess: a delivery is ended only
+// by its session.
+func NewSession() int64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:])                                // it never fails
+	return int64(binary.NativeEndian.Uint64(b[:])>>2) + 1 //nolint:gosec // of 62 bits
+}
+
+// Leave gives back what a session has, and tries again until a time while the store fails. If it cannot, the session's
+// end does.
+func (s *Source) Leave(ctx context.Context, session int64, until time.Time) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaveTimeout)
+	defer cancel()
+	decided := func(err error) bool { return retry.Lasts(err) || !time.Now().Before(until) }
+	err := retry.Loop{Decided: decided}.Do(ctx, func() error {
+		return s.Driver.QueueLeave(ctx, queuing.Leave{Queue: s.Queue, Session: session})
+	})
+	if err != nil {
+		s.Logger.Debug().Str("queue", s.Queue.Name).Str("error", text.Log(err)).Msg("session is left to end by itself")
+	}
+}
+
+// renewSession leaves a session that may have reserved items that nobody was told of, and takes along what is known.
+func (w *worker) renewSession(ctx context.Context, due []*ending) error {
+	w.mu.Lock()
+	if w.next == 0 {
+		w.leaving, w.next = w.session, NewSession()
+	}
+	l := queuing.Leave{Queue: w.Queue, Session: w.leaving, Next: w.next, Lease: w.config.Lease}
+	for delivery, f := range w.deliveries {
+		if !f.done {
+			l.Keep = append(l.Keep, delivery)
+		}
+	}
+	for _, e := range w.pending {
+		l.Keep = append(l.Keep, e.Delivery)
+	}
+	w.mu.Unlock()
+	for _, e := range due {
+		l.Keep = append(l.Keep, e.Delivery)
+	}
+	if w.left.IsZero() { // an earlier call may have moved them, and a later one finds nothing to move
+		w.left = time.Now()
+	}
+	if err := w.Driver.QueueLeave(ctx, l); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.notes.Again()
+	for _, f := range w.deliveries {
+		f.moved(l)
+	}
+	for _, e := range slices.Concat(w.pending, due) {
+		e.delivery.moved(l)
+	}
+	if w.session == l.Session { // else it has ended meanwhile, and its items are lost
+		if w.session = l.Next; time.Now().Before(w.until) { // else what it had may have been another's before
+			w.until = later(w.until, w.left.Add(w.config.Lease))
+		}
+	}
+	w.leaving, w.next = 0, 0
+	w.mu.Unlock()
+	w.left = time.Time{}
+	w.renew, w.ticket, w.ticketed = false, 0, false
+	return nil
+}
+
+// holds reports whether the session has a delivery that has not ended. It is called under mu.
+func (w *worker) holds() bool {
+	for _, f := range w.deliveries {
+		if !f.done && !f.gone {
+			return true
+		}
+	}
+	return false
+}
+
+// certain reports whether what the session has is nobody else's, and for longer than the margin. The time is of the monotonic
+// clock, which goes on while the process is stopped. (On Linux it does not while the machine sleeps: then it takes the next
+// extension to find out.) It is called under mu.
+func (w *worker) certain() bool { return time.Now().Before(w.until.Add(-w.margin())) }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// beat extends the session, and ends the handlers of what it cannot extend.
+func (w *worker) beat(ctx context.Context) {
+	for {
+		timer := time.NewTimer(w.beatPause())
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-w.beats:
+		case <-timer.C:
+		}
+		timer.Stop()
+		w.mu.Lock()
+		e := queuing.Extension{Queue: w.Queue, Session: w.session, Lease: w.config.Lease}
+		for delivery, f := range w.deliveries {
+			if !f.done && !f.gone {
+				e.Deliveries = append(e.Deliveries, delivery)
+			}
+		}
+		for _, p := range w.pending {
+			e.Deliveries = append(e.Deliveries, p.Delivery)
+		}
+		until := w.until
+		var version int
+		if len(e.Deliveries) > 0 {
+			e.Notes, version = w.notes.News()
+		}
+		w.mu.Unlock()
+		if len(e.Deliveries) == 0 {
+			continue // the session may end
+		}
+		began := time.Now()
+		call, cancel := context.WithDeadline(upkeep.With(ctx), later(until.Add(-w.margin()), began.Add(w.config.Lease/10)))
+		var lost []queuing.Delivery
+		err := panics.Call(func() (err error) {
+			lost, err = w.Driver.QueueExtend(call, e)
+			return err
+		})
+		cancel()
+		w.extended(e, began, lost, err)
+		if err == nil {
+			w.notes.Stored(version)
+		}
+	}
+}
+
+// margin is how long before its end a session that was not extended counts as over.
+func (w *worker) margin() time.Duration { return w.config.Lease / 10 }
+
+func (w *worker) beatPause() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pause := w.config.Lease / 3
+	if left := time.Until(w.until) - w.margin() - w.config.Lease/10; left < pause && w.holds() {
+		pause = max(left, w.config.Lease/20)
+	}
+	return pause
+}
+
+// extended takes in the answer to an extension.
+func (w *worker) extended(e queuing.Extension, began time.Time, lost []queuing.Delivery, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.session != e.Session {
+		return // left meanwhile, and what it had is another's
+	}
+	defer w.fill()                                // what waited to be certain, in the places of what is lost, too
+	alive := err == nil && w.leaving != e.Session // while it is left, nobody knows whose they are
+	switch {
+	case alive:
+		// If all are lost the session may have been over, and then what a take had reserved before is lost too, though the call
+		// did not name it, since the take was answered later. Nothing is certain until a call has named that.
+		if keeps(e.Deliveries, lost) {
+			w.until = later(w.until, began.Add(w.config.Lease))
+		}
+		w.answered()
+	case time.Now().Before(w.until.Add(-w.margin())):
+		return
+	default: // nobody else may work on them while they go on
+		lost = slices.Collect(maps.Keys(w.deliveries)) // also what was begun since the call was made
+		w.session, w.until = NewSession(), time.Time{}
+		if w.unextended {
+			break // in the same outage
+		}
+		w.unextended = true
+		event := w.log().Warn().Str("queue", w.Queue.Name).Int("items", len(lost))
+		if err != nil {
+			event = event.Str("error", text.Log(err))
+		}
+		event.Msg("session could not be extended: its items are lost")
+	}
+	for _, delivery := range lost {
+		f := w.deliveries[delivery]
+		if f == nil || f.done {
+			continue
+		}
+		if f.early != nil || f.Committed.Load() { // it is finished, or will be: the store tells whether by this handler
+			f.gone = alive
+			if !alive || f.early != nil && slices.Contains(w.pending, f.early) {
+				f.cancel(ErrLost)
+			}
+			continue
+		}
+		f.done = true
+		w.wake()
+		w.counts.Lost.Add(1)
+		f.cancel(ErrLost)
+		w.about(w.log().Warn(), f).Msg("delivery lost")
+	}
+}
+
+// keeps reports whether some deliveries are not among those that are lost.
+func keeps(all, lost []queuing.Delivery) bool {
+	if len(lost) == 0 {
+		return true
+	}
+	is := make(map[queuing.Delivery]bool, len(lost))
+	for _, d := range lost {
+		is[d] = true
+	}
+	return slices.ContainsFunc(all, func(d queuing.Delivery) bool { return !is[d] })
+}
+
+// answered says that the store answers again, if it was said that items are lost. It is called under mu.
+func (w *worker) answered() {
+	if w.unextended {
+		w.unextended = false
+		w.log().Warn().Str("queue", w.Queue.Name).Msg("the store answers again: items are taken")
+	}
+}
