@@ -1,6 +1,7 @@
 package queuestate
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -218,9 +219,64 @@ func Remove(r Rows, of queuing.Removal) (removed queuing.RemovedQueue, err error
 		from = items[len(items)-1].Position + 1
 	}
 	if of.Unfinished || removed.Unfinished() == 0 {
-		removed.Done, removed.NameKept = true, head.Shape != NoShape && !of.FreeName
+		removed.Done, removed.NameKept = true, head.Shape != NoShape && !head.parks() && !of.FreeName
 	}
 	return removed, nil
+}
+
+// Park is [queuing.Driver.QueuePark].
+func Park(r Rows, p queuing.Parking) (parked bool, err error) {
+	s, err := begin(r)
+	if err != nil {
+		return false, err
+	}
+	if !s.there {
+		s.head.Shape, s.head.Cursor = OfItems, queuing.NoCursor
+	}
+	if err := s.parks(p.Queue, true); err != nil {
+		return false, err
+	}
+	m, err := s.Message(p.Position)
+	if err != nil || m == nil || m.IsTombstone() {
+		return false, err
+	}
+	row, err := s.Row(p.Position)
+	if err != nil {
+		return false, err
+	}
+	switch {
+	case p.Finished && (row == nil || row.Place != Suspended):
+		return false, nil
+	case p.Finished:
+		_, err := s.change(queuing.Change{Queue: p.Queue, Action: queuing.Drop, Reason: p.Error}, p.Position, nil)
+		return err == nil, errors.Join(err, s.end())
+	case row == nil:
+		row = &Row{Position: p.Position}
+		entries, err := s.Entries(p.Position)
+		if err != nil {
+			return false, err
+		}
+		if n := len(entries); n > 0 {
+			row.Version = entries[n-1].Version + 1
+		}
+	case row.Place == Suspended && !p.Asked, row.Place == Passed:
+	default:
+		return false, nil
+	}
+	s.changed = true
+	row.Place, row.Session, row.Due, row.Failures, row.Ends, row.Error = Suspended, 0, time.Time{}, p.Failures, 0, p.Error
+	if !p.Asked {
+		entry := queuing.Entry{Version: row.Version, What: queuing.Buried, Time: s.now, Text: p.Error}
+		if err := s.AddEntry(p.Position, entry); err != nil {
+			return false, err
+		}
+		row.Place = Dead
+		row.Version++
+	}
+	if err := s.Put(*row); err != nil {
+		return false, err
+	}
+	return true, s.end()
 }
 
 func (s *step) change(c queuing.Change, position messagestore.GlobalPosition, retried map[messagestore.StreamName]messagestore.GlobalPosition) (bool, error) {
@@ -240,6 +296,9 @@ func (s *step) change(c queuing.Change, position messagestore.GlobalPosition, re
 			return false, nil
 		}
 		place := row.Place
+		if place == Suspended {
+			row.After = 0
+		}
 		row.Place, row.Due, row.Given, entry.What = Later, s.now, s.now, queuing.Retried
 		row.Version++
 		if place == Dead || place == Closed {
@@ -431,7 +490,7 @@ func Item(r Rows, position messagestore.GlobalPosition) (queuing.Item, error) {
 	switch {
 	case err != nil:
 		return queuing.Item{}, err
-	case row == nil && !head.isItem(m):
+	case row == nil && (!head.isItem(m) || head.parks() && len(entries) == 0):
 		return queuing.Item{}, messagestore.ErrNotFound
 	case row != nil:
 		item, err := itemOf(r, row, m)
@@ -547,7 +606,7 @@ func Status(r Rows) (queuing.Status, error) {
 	if err != nil {
 		return queuing.Status{}, err
 	}
-	status := queuing.Status{Streams: head.Shape == OfStreams, Paused: head.Paused, Cursor: head.Cursor, Taken: head.Taken, Back: head.Returned, Buried: head.Buried, Time: r.Now(), Changed: head.At}
+	status := queuing.Status{Streams: head.Shape == OfStreams, Parked: head.parks(), Paused: head.Paused, Cursor: head.Cursor, Taken: head.Taken, Back: head.Returned, Buried: head.Buried, Time: r.Now(), Changed: head.At}
 	if status.Sessions, err = liveSessions(r, status.Time); err != nil {
 		return queuing.Status{}, err
 	}

@@ -53,6 +53,8 @@ func CheckTake(t queuing.Take) error {
 		return refuse("finishes", len(t.Finishes), "they are at most 1000")
 	case len(t.Wakes) > queuing.MaxWakes:
 		return refuse("wakes", len(t.Wakes), "they are at most 100")
+	case len(t.Wakes) > 0 && t.Slots != 0:
+		return refuse("slots", t.Slots, "a queue of streams has none")
 	}
 	for _, messageType := range t.Wakes {
 		if messagestore.ValidateType(messageType) != nil {
@@ -134,6 +136,19 @@ func CheckChange(c queuing.Change) error {
 		return refuse("action", string(c.Action), "it is retry, drop, cancel, pause or resume")
 	}
 	return CheckQueue(c.Queue)
+}
+
+// CheckParking refuses a parking that cannot be.
+func CheckParking(p queuing.Parking) error {
+	switch {
+	case p.Position < 1:
+		return refuse("position", p.Position, "it is more than 0")
+	case p.Failures < 0 || p.Failures > queuing.MaxFailures:
+		return refuse("failures", p.Failures, "they are 0 to 32767")
+	case p.Asked && p.Finished:
+		return refuse("finished", p.Finished, "it is asked for, or finished")
+	}
+	return CheckQueue(p.Queue)
 }
 
 // CheckList refuses a list that cannot be.

@@ -304,7 +304,13 @@ func Take(r Rows, t queuing.Take) (queuing.Taken, error) {
 	if err != nil {
 		return queuing.Taken{}, err
 	}
+	if t.Slots != 0 && !s.there { // no message was parked
+		return queuing.Taken{Endings: slices.Repeat([]queuing.Ending{queuing.Lost}, len(t.Finishes)), Wake: -1}, nil
+	}
 	if err := s.shape(t.Queue, len(t.Wakes) > 0); err != nil {
+		return queuing.Taken{}, err
+	}
+	if err := s.parks(t.Queue, t.Slots != 0); err != nil {
 		return queuing.Taken{}, err
 	}
 	if err := s.follow(); err != nil {
@@ -363,6 +369,20 @@ func (s *step) shape(q queuing.Queue, streams bool) error {
 	}
 	return nil
 }
+
+// parks refuses a call for parked messages of a queue that follows its category, and the other way about.
+func (s *step) parks(q queuing.Queue, parks bool) error {
+	switch {
+	case parks && !s.head.parks():
+		return refuse("queue", q.Name, "it follows its category")
+	case !parks && s.head.parks():
+		return refuse("queue", q.Name, "it keeps parked messages")
+	}
+	return nil
+}
+
+// parks reports whether the queue is one of parked messages.
+func (h Head) parks() bool { return h.Cursor == queuing.NoCursor }
 
 // finish ends a delivery.
 func (s *step) finish(f queuing.Finish, policy queuing.Policy) (queuing.Ending, error) {
@@ -669,8 +689,12 @@ func (s *step) reserve(t queuing.Take, taken *queuing.Taken) error {
 		return err
 	}
 	want -= newer
-	if err := s.takeDue(t.Session, &want, taken); err != nil {
+	due, err := s.takeDue(t, &want, taken)
+	if err != nil {
 		return err
+	}
+	if t.Slots != 0 && want > 0 && due { // of other slots: whoever has them takes them
+		again, bounded = s.now.Add(time.Second), true
 	}
 	want += newer
 	taken.More = taken.More || newer > 0
@@ -710,7 +734,7 @@ func (s *step) takeAlone(t queuing.Take, want *int, taken *queuing.Taken) (waits
 	if err != nil {
 		return false, soon, err
 	}
-	suspects, err := s.Due(Later, true, endOfTime, queuing.MaxItems)
+	suspects, err := s.dueIn(t.Slots, true, endOfTime, queuing.MaxItems)
 	if err != nil {
 		return false, soon, err
 	}
@@ -740,10 +764,13 @@ func (s *step) takeAlone(t queuing.Take, want *int, taken *queuing.Taken) (waits
 		}
 	case len(suspects) == 0:
 		rows, err := s.outs()
+		if err == nil && t.Slots != 0 { // of other slots
+			suspects, err = s.Due(Later, true, endOfTime, 1)
+		}
 		if err != nil {
 			return false, soon, err
 		}
-		if !slices.ContainsFunc(rows, func(r Row) bool { return r.Suspect() }) {
+		if len(suspects) == 0 && !slices.ContainsFunc(rows, func(r Row) bool { return r.Suspect() }) {
 			s.head.Suspects, s.changed = false, true
 		}
 	}
@@ -852,16 +879,36 @@ func (s *step) resume() error {
 	return nil
 }
 
-// takeDue takes rows whose time has come.
-func (s *step) takeDue(session int64, want *int, taken *queuing.Taken) error {
+// takeDue takes rows whose time has come, and reports whether there are others.
+func (s *step) takeDue(t queuing.Take, want *int, taken *queuing.Taken) (others bool, err error) {
 	if *want <= 0 {
-		return nil
+		return false, nil
 	}
-	rows, err := s.Due(Later, false, s.now, *want)
-	if err != nil {
-		return err
+	rows, err := s.dueIn(t.Slots, false, s.now, *want)
+	if err == nil {
+		err = s.takeRows(t.Session, rows, want, taken)
 	}
-	return s.takeRows(session, rows, want, taken)
+	if err != nil || t.Slots == 0 {
+		return false, err
+	}
+	rows, err = s.Due(Later, false, s.now, 1)
+	return len(rows) > 0, err
+}
+
+// dueIn returns rows in order of date that are of some slots, or whose messages were removed; 0 is all slots.
+func (s *step) dueIn(slots uint32, suspect bool, until time.Time, limit int) ([]Row, error) {
+	if slots == 0 || slots == math.MaxUint32 {
+		return s.Due(Later, suspect, until, limit)
+	}
+	var mine []Row
+	rows, err := s.Due(Later, suspect, until, math.MaxInt32)
+	for i := 0; err == nil && i < len(rows) && len(mine) < limit; i++ {
+		var m *messagestore.Message
+		if m, err = s.Message(rows[i].Position); m == nil || slots&(1<<m.Stream.GroupMember(queuing.Slots)) != 0 {
+			mine = append(mine, rows[i])
+		}
+	}
+	return mine, err
 }
 
 // takeRows takes rows, unless their messages were removed.

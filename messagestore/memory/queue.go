@@ -90,7 +90,7 @@ func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, 
 	if err := queuestate.CheckTake(t); err != nil {
 		return queuing.Taken{}, err
 	}
-	return onQueue(ctx, d, t.Queue, true, func(r queuestate.Rows) (queuing.Taken, error) { return queuestate.Take(r, t) })
+	return onQueue(ctx, d, t.Queue, t.Slots == 0, func(r queuestate.Rows) (queuing.Taken, error) { return queuestate.Take(r, t) })
 }
 
 // QueueReady implements [queuing.Driver].
@@ -129,6 +129,14 @@ func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) ([]messagest
 		return nil, err
 	}
 	return onQueue(ctx, d, c.Queue, true, func(r queuestate.Rows) ([]messagestore.GlobalPosition, error) { return queuestate.Change(r, c) })
+}
+
+// QueuePark implements [queuing.Driver].
+func (d *Driver) QueuePark(ctx context.Context, p queuing.Parking) (bool, error) {
+	if err := queuestate.CheckParking(p); err != nil {
+		return false, err
+	}
+	return onQueue(ctx, d, p.Queue, true, func(r queuestate.Rows) (bool, error) { return queuestate.Park(r, p) })
 }
 
 // QueueRemove implements [queuing.Driver].

@@ -33,6 +33,8 @@ var (
 	queueFinishSQL string
 	//go:embed sql/queue_change.sql
 	queueChangeSQL string
+	//go:embed sql/queue_park.sql
+	queueParkSQL string
 	//go:embed sql/queue_remove.sql
 	queueRemoveSQL string
 	//go:embed sql/queue_items.sql
@@ -43,7 +45,7 @@ var (
 	queueStatesSQL string
 )
 
-type queueQueries struct{ take, ready, extend, leave, finish, change, remove, items, item, states string }
+type queueQueries struct{ take, ready, extend, leave, finish, change, park, remove, items, item, states string }
 
 func queueQueriesFor(schema string) queueQueries {
 	return queueQueries{
@@ -53,6 +55,7 @@ func queueQueriesFor(schema string) queueQueries {
 		leave:  pgschema.Rename(queueLeaveSQL, schema),
 		finish: pgschema.Rename(queueFinishSQL, schema),
 		change: pgschema.Rename(queueChangeSQL, schema),
+		park:   pgschema.Rename(queueParkSQL, schema),
 		remove: pgschema.Rename(queueRemoveSQL, schema),
 		items:  pgschema.Rename(queueItemsSQL, schema),
 		item:   pgschema.Rename(queueItemSQL, schema),
@@ -101,7 +104,7 @@ func takeArguments(t queuing.Take) []any {
 	positions, versions := split(ended)
 	return []any{
 		t.Name, string(t.Category), t.Session, t.Lease.Microseconds(), positions, versions, string(kinds), delays, reasons,
-		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), seen, wakesOf(t), sessionsOf(t), //nolint:gosec // the database refuses what is out of bounds
+		int32(t.Want), t.Wait.Microseconds(), orNull(t.Ticket), int32(t.MaxFailures), t.Hold, orNull(int32(t.MaxOut)), orNull(t.Rate), orNull(int32(t.Burst)), seen, wakesOf(t), sessionsOf(t), orNull(int64(t.Slots)), //nolint:gosec // the database refuses what is out of bounds
 	}
 }
 
@@ -332,6 +335,13 @@ func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) (changed []m
 	return changed, nil
 }
 
+// QueuePark implements [queuing.Driver].
+func (d *Driver) QueuePark(ctx context.Context, p queuing.Parking) (parked bool, err error) {
+	args := []any{p.Name, string(p.Category), int64(p.Position), int32(p.Failures), pglink.OrNull(p.Error), p.Asked, p.Finished} //nolint:gosec // the database refuses what is out of bounds
+	err = d.changeQueue(ctx, d.queries.queues.park, args, func(rows pgx.Rows) error { return rows.Scan(&parked) })
+	return parked, err
+}
+
 // QueueRemove implements [queuing.Driver]. It needs the role dibs_admin.
 func (d *Driver) QueueRemove(ctx context.Context, r queuing.Removal) (removed queuing.RemovedQueue, err error) {
 	err = d.changeQueue(ctx, d.queries.queues.remove, []any{r.Name, string(r.Category), r.Unfinished, r.FreeName}, func(rows pgx.Rows) error {
@@ -446,6 +456,7 @@ func (d *Driver) Queues(ctx context.Context) (all []queuing.Status, err error) {
 		var oldest, changed pgtype.Int8
 		var at int64
 		err := rows.Scan(&s.Name, (*string)(&s.Category), &s.Paused, (*int64)(&s.Cursor), &s.Out, &s.Later, &s.Held, &s.Dead, &s.Waiting, &oldest, &s.Taken, &s.Finished, &s.Back, &s.Buried, &s.Due, &s.Sessions, &at, &s.Suspended, &s.Streams, &changed)
+		s.Parked = s.Cursor == queuing.NoCursor
 		s.Time = time.UnixMicro(at).UTC()
 		if oldest.Valid {
 			s.Oldest = time.UnixMicro(oldest.Int64).UTC()

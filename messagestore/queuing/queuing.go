@@ -18,6 +18,9 @@
 // In a queue of streams, which takes with [Take].Wakes make, only the first message of each stream is an item, and it
 // lasts until it is completed. A delivery of it is a turn, in which the worker reads the stream, and which it ends with
 // [Wait] or [Suspend] while there is more to come. Later messages of the stream of certain types wake the item.
+//
+// A queue of parked messages, which [Driver.QueuePark] makes, follows no category: its items are the messages that were parked, and
+// takes with [Take].Slots deliver those that an operator has offered again. Its cursor is [NoCursor].
 package queuing
 
 import (
@@ -79,6 +82,12 @@ type Driver interface {
 	// positions.
 	QueueChange(ctx context.Context, c Change) (changed []messagestore.GlobalPosition, err error)
 
+	// QueuePark has a queue of parked messages know a message: as a dead item, or as a suspended one that is to be parked. It reports
+	// whether it did: a message that is an open item stays as it is, but that one to be parked is parked, or is finished. So however many
+	// processes park a message, it is one item. A message that is finished, or was, is parked anew. A message that is not there, and
+	// so was removed, is not parked. A queue that follows its category is refused.
+	QueuePark(ctx context.Context, p Parking) (parked bool, err error)
+
 	// QueueRemove ends a queue: nothing of it is kept but its name, which takes and changes refuse from then on with
 	// [ErrRemoved], so that no worker that still runs begins again with the first message of the category. A queue whose
 	// items are not all finished is left as it is, unless the removal says otherwise. A queue that is not there, or is
@@ -139,6 +148,12 @@ const (
 
 	// MaxWakes bounds [Take].Wakes.
 	MaxWakes = 100
+
+	// Slots is how many slots a category has: see [Take].Slots.
+	Slots = 32
+
+	// NoCursor is the cursor of a queue of parked messages: beyond all messages.
+	NoCursor messagestore.GlobalPosition = 1 << 62
 
 	// Patience is for how long an item is kept for the first in line.
 	Patience = 200 * time.Millisecond
@@ -274,6 +289,13 @@ type Take struct {
 	// Defaults to a queue of items.
 	Wakes []string
 
+	// Slots makes the take one of a queue of parked messages: bit i takes items whose stream is of member i of a group of [Slots], by
+	// [messagestore.StreamName.GroupMember]. An item of another slot stays, whatever else the take wants. Where no message was
+	// ever parked there is no queue, and the take makes none.
+	//
+	// Defaults to a queue that follows its category.
+	Slots uint32
+
 	// Session has what is reserved until its lease is over: Lease from now on, or from the last extension.
 	Session int64
 	Lease   time.Duration
@@ -402,6 +424,19 @@ func (r RemovedQueue) Unfinished() int64 {
 	return r.Waiting + r.Out + r.Later + r.Suspended + r.Held + r.Dead
 }
 
+// A Parking is of one message.
+type Parking struct {
+	Queue
+	Position messagestore.GlobalPosition
+	Failures int    // 0 to MaxFailures
+	Error    string // the failure, or the reason of the operator that asks
+
+	// Asked says that the message is to be parked, by the consumer that has it: its item is suspended until then. Finished
+	// withdraws that, since the consumer has finished the message first. One of them is set at most.
+	Asked    bool
+	Finished bool
+}
+
 // A Change is what an operator asks for. Pause and Resume have no positions.
 type Change struct {
 	Queue
@@ -422,7 +457,7 @@ const (
 	Finished State = "finished"
 
 	// Suspended is an item that [Suspend] gave back and that is not offered again yet: a message, its time or an operator
-	// does that.
+	// does that. In a queue of parked messages it is one that is to be parked.
 	Suspended State = "suspended"
 )
 
@@ -493,6 +528,7 @@ type List struct {
 type Status struct {
 	Queue
 	Streams                bool // it is one of streams, by its first take
+	Parked                 bool // it is one of parked messages
 	Paused                 bool
 	Cursor                 messagestore.GlobalPosition
 	Out, Later, Held, Dead int64

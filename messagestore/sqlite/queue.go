@@ -181,7 +181,7 @@ func (d *Driver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, 
 	if err := queuestate.CheckTake(t); err != nil {
 		return queuing.Taken{}, err
 	}
-	return changeQueue(ctx, d, t.Queue, false, func(r queuestate.Rows) (queuing.Taken, error) { return queuestate.Take(r, t) })
+	return writeQueue(ctx, d, t.Queue, false, t.Slots == 0, func(q *queue) (queuing.Taken, error) { return queuestate.Take(q, t) })
 }
 
 // QueueReady implements [queuing.Driver].
@@ -231,6 +231,14 @@ func (d *Driver) QueueChange(ctx context.Context, c queuing.Change) ([]messagest
 		return nil, err
 	}
 	return changeQueue(ctx, d, c.Queue, false, func(r queuestate.Rows) ([]messagestore.GlobalPosition, error) { return queuestate.Change(r, c) })
+}
+
+// QueuePark implements [queuing.Driver].
+func (d *Driver) QueuePark(ctx context.Context, p queuing.Parking) (bool, error) {
+	if err := queuestate.CheckParking(p); err != nil {
+		return false, err
+	}
+	return changeQueue(ctx, d, p.Queue, false, func(r queuestate.Rows) (bool, error) { return queuestate.Park(r, p) })
 }
 
 // QueueRemove implements [queuing.Driver].

@@ -2,7 +2,7 @@
 -- a session that ends no other. A session that has items out takes no more until it has none, one of a queue at a time, while
 -- the others go on.
 create or replace function dibs.queue_alone(
-  q integer, of_streams boolean, low bigint, me bigint, now timestamptz, inout apart bigint, out taken bigint, out waits boolean, out soon timestamptz, out suspects boolean
+  q integer, of_category text, of_streams boolean, of_slots bigint, low bigint, me bigint, now timestamptz, inout apart bigint, out taken bigint, out waits boolean, out soon timestamptz, out suspects boolean
 )
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -27,12 +27,13 @@ begin
   end if;
   taken := (
     select x.position from dibs.queue_open x
-    where x.queue = q and x.state = 'l' and x.after = 0 and x.due <= now
+    where x.queue = q and x.state = 'l' and x.after = 0 and x.due <= now and (of_slots is null or dibs.of_slots(of_category, x.position, of_slots))
     order by x.after, x.due, x.position
     limit 1
   );
   soon := (select x.due from dibs.queue_open x where x.queue = q and x.state = 'l' and x.after = 0 and x.due > now order by x.after, x.due limit 1);
-  suspects := suspects or taken is not null or soon is not null;
+  suspects := suspects or taken is not null or soon is not null
+    or of_slots is not null and exists (select from dibs.queue_open x where x.queue = q and x.state = 'l' and x.after = 0);
   waits := is_mine;
   if taken is not null and not is_mine then
     if mine = 0 then
@@ -49,6 +50,6 @@ begin
 end
 $$;
 
-comment on function dibs.queue_alone(integer, boolean, bigint, bigint, timestamptz, bigint) is
+comment on function dibs.queue_alone(integer, text, boolean, bigint, bigint, bigint, timestamptz, bigint) is
 'Takes a row whose session was over twice, if there is one and the session me has nothing out, or tells that the session waits, to have one alone
 or while it has one; soon is when the next is due, and suspects whether there is any.';

@@ -36,7 +36,7 @@ begin
   left join dibs.messages m on m.category = of_category and m.global_position = of_position and m.type <> 'dibs:Tombstone' and (m.position = 0 or not streams)
   left join dibs.queue_open o on o.queue = q and o.position = of_position
   left join dibs.queue_sessions s on s.queue = q and s.session = o.session and o.state = 'o'
-  where m.id is not null or o.state is not null;
+  where m.id is not null and (cursor <> 4611686018427387904 or entries is not null) or o.state is not null;
 end
 $$;
 

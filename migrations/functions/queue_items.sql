@@ -39,7 +39,7 @@ begin
     positions := array(
       select y.position
       from (
-        select x.position from dibs.queue_open x where x.queue = q and x.state = 's' and x.after is null and x.position >= from_position offset 0
+        select x.position from dibs.queue_open x where x.queue = q and x.state = 's' and x.position >= from_position offset 0
       ) y
       order by y.position
       limit max_items

@@ -25,7 +25,7 @@ begin
   if h.suspects then -- rows that are delivered alone
     soon := least(soon, (select x.due from dibs.queue_open x where x.queue = h.queue and x.state = 'l' and x.after = 0 order by x.after, x.due limit 1));
   end if;
-  wake := greatest(0, dibs.microseconds(soon) - dibs.microseconds(now));
+  wake := case when soon is not null then greatest(0, dibs.microseconds(soon) - dibs.microseconds(now)) end;
   ready := coalesce(wake = 0 or now < h.at - interval '1 s', false) -- a take moves what a clock that was ahead has computed
     or exists (select from dibs.queue_sessions x where x.queue = h.queue and x.until > now + x.lasts + interval '1 s')
     or exists (select from dibs.messages x where x.category = of_category and x.global_position > coalesce(h.cursor, 0));

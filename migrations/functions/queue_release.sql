@@ -22,7 +22,7 @@ begin
     if row.state is null or row.state = 'd' and row.after is null or row.state <> 'o' and row.after = positions[i] then
       behind := array(
         select x.position from dibs.queue_open x
-        where x.queue = q and x.state = any ('{h,z,d,k}'::"char"[]) and x.after = positions[i]
+        where x.queue = q and x.state = any ('{h,z,d,k,s}'::"char"[]) and x.after = positions[i]
         order by x.position
       );
       if cardinality(behind) > 1 then

@@ -59,7 +59,7 @@ begin
   delete from dibs.queue_tickets x where x.queue = q.id;
   delete from dibs.queue_log x where x.queue = q.id;
   delete from dibs.queue_heads x where x.queue = q.id;
-  name_kept := q.streams is not null and free_name is not true;
+  name_kept := q.streams is not null and h.cursor is distinct from 4611686018427387904 and free_name is not true;
   if name_kept then
     update dibs.queues x set removed = clock_timestamp() where x.id = q.id;
   else
@@ -70,7 +70,7 @@ $$;
 
 comment on function dibs.queue_remove(text, text, boolean, boolean) is
 'Ends a queue, if all its items are finished or unfinished says that they need not be, and counts the items that are not; waiting up to
-100000. Nothing keeps messages for it any more. Its name is refused from then on, with DB004, unless no worker ever took from the queue or
+100000. Nothing keeps messages for it any more. Its name is refused from then on, with DB004, unless no worker ever took from the queue, or it kept parked messages, or
 free_name is set, which also frees the name of a queue that was removed before: a worker of it then begins with the first message of
 the category.';
 

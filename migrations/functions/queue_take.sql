@@ -12,6 +12,7 @@ create or replace function dibs.queue_take(
   want integer, wait bigint, own_ticket bigint,
   max_failures integer, hold boolean, max_out integer, rate double precision, burst integer,
   ended_seen bigint[] default null, wakes text[] default null, ended_sessions bigint[] default null,
+  of_slots bigint default null,
   out endings text,
   out positions bigint[], out versions integer[], out failures integer[],
   out ids uuid[], out streams text[], out stream_positions bigint[], out types text[], out data text[], out metadata text[], out times bigint[],
@@ -71,8 +72,14 @@ begin
         and ended_kinds ~ case when wakes is null then '^[crfuxtb]*$' else '^[crfuxtws]*$' end
     )
     and (wakes is null or cardinality(wakes) between 1 and 100)
+    and (of_slots is null or of_slots between 1 and 4294967295 and wakes is null)
   ) is not true then
-    perform dibs.refuse_invalid_take(me, lease, want, wait, max_failures, hold, max_out, rate, burst, wakes);
+    perform dibs.refuse_invalid_take(me, lease, want, wait, max_failures, hold, max_out, rate, burst, wakes, of_slots);
+  end if;
+  if of_slots is not null and not exists (select from dibs.queues x where x.name = queue_name and x.category = of_category and x.removed is null) then
+    endings := repeat('l', cardinality(ended_positions)); -- no message was parked
+    more := false;
+    return;
   end if;
   q := dibs.queue_lock(queue_name, of_category, wakes is not null);
   select x.* into h from dibs.queue_heads x where x.queue = q order by x.version desc limit 1;
@@ -85,6 +92,10 @@ begin
       perform dibs.refuse_removed_queue(q, queue_name);
       h := (q, 0, now, 0, 0, 0, 0, 'infinity', now, now, now, 0, false, null, 0, 0, 0, 0, false, null, false)::dibs.queue_heads;
     end if;
+  end if;
+  if (h.cursor = 4611686018427387904) <> (of_slots is not null) then
+    raise exception 'invalid queue: % %', queue_name, case when of_slots is null then 'keeps parked messages' else 'follows its category' end
+      using errcode = 'DB001', column = 'queue_name';
   end if;
   if now < h.at - interval '1 s' then
     perform dibs.queue_set_back(q, of_category, h.at, now, wakes is not null);
@@ -338,7 +349,7 @@ begin
     from dibs.queue_release(q, array(
       select distinct y.after
       from dibs.queue_open y
-      where y.queue = q and y.state = any ('{h,z,d,k}'::"char"[]) and y.after is not null and y.position <> all (coalesce(freed, '{}'))
+      where y.queue = q and y.state = any ('{h,z,d,k,s}'::"char"[]) and y.after is not null and y.position <> all (coalesce(freed, '{}'))
         and (y.after = y.position or not exists (
           select from dibs.queue_open b where b.queue = q and b.position = y.after and (b.state <> 'd' or b.after is not null) offset 0
         ))
@@ -352,7 +363,7 @@ begin
       h.linked := exists (
         select from dibs.queue_open x
         where x.queue = q and (
-          x.after = x.position or x.state = any ('{z,d,k}'::"char"[]) and x.after is not null
+          x.after = x.position or x.state = any ('{z,d,k,s}'::"char"[]) and x.after is not null
           or x.state = 'h' and (
             x.after > x.position
             or exists (select from dibs.queue_open y where y.queue = q and y.state = 'h' and y.after = x.after and y.position <> x.position offset 0)
@@ -383,7 +394,7 @@ begin
 
   -- What may have ended its session.
   if h.suspects and total > 0 then
-    select x.* into alone from dibs.queue_alone(q, wakes is not null, h.floor, me, now, h.apart) x;
+    select x.* into alone from dibs.queue_alone(q, of_category, wakes is not null, of_slots, h.floor, me, now, h.apart) x;
     changed := changed or alone.taken is not null or alone.apart is distinct from h.apart or not alone.suspects;
     h.apart := alone.apart;
     h.suspects := alone.suspects;
@@ -461,6 +472,7 @@ begin
         select x.ctid, x.position, x.due
         from dibs.queue_open x
         where due_now and x.queue = q and x.state = 'l' and x.after is null and x.due >= h.due and x.due <= now
+          and (of_slots is null or dibs.of_slots(of_category, x.position, of_slots))
         order by x.after, x.due, x.position
         limit total
       )
@@ -477,7 +489,7 @@ begin
     )
     select array_agg(y.position order by y.due, y.position), max(y.due) into picked, soon from first y where exists (select from taken);
     n := coalesce(cardinality(picked), 0);
-    if due_now and n > 0 then
+    if due_now and n > 0 and of_slots is null then
       h.due := case when n = total then soon else now end;
     end if;
     more := more or n > 0 and n = total;
@@ -485,6 +497,12 @@ begin
     n := coalesce(cardinality(freed), 0);
     freed := array(select u.position from unnest(freed) u (position) where u.position <> all (coalesce(picked, '{}')));
     h.held := h.held - n + cardinality(freed);
+  end if;
+  if of_slots is not null and total > 0 and exists (
+    select from dibs.queue_open x where x.queue = q and x.state = 'l' and x.after is null and x.due <= now and x.position <> all (coalesce(picked, '{}'))
+  ) then -- of other slots: whoever has them takes them
+    again := now + interval '1 s';
+    bounded := true;
   end if;
   -- One test, since each costs a take of items: in a queue of streams nothing is held.
   if wakes is not null or cardinality(freed) > 0 then
@@ -691,13 +709,14 @@ $$;
 
 comment on function dibs.queue_take(
   text, text, bigint, bigint, bigint[], integer[], text, bigint[], text[], integer, bigint, bigint, integer, boolean, integer, double precision, integer,
-  bigint[], text[], bigint[]
+  bigint[], text[], bigint[], bigint
 ) is
 'Ends deliveries, gives back what sessions that are over have out, and reserves up to want items for the session me, in one step.
 Each delivery that ends is a position and a version, a kind (c completed, r failed, f deferred, u not worked on, x buried, t
 completed by queue_finish, b completed while it was held, with the one before it), a delay in microseconds and an error; endings tells d done, l lost or o still out of each. With wakes the
 queue is one of streams: its items are the first messages of streams, which later ones of these types wake, and which w and s give
-back, to wait and suspended, seen up to a global position. A delivery is of the session me, unless ended_sessions names another. Times are
+back, to wait and suspended, seen up to a global position. With of_slots it is one of parked messages, as queue_park makes it, and what is
+reserved is of these slots, a bit each. A delivery is of the session me, unless ended_sessions names another. Times are
 microseconds: lease, wait, and wake, which says after how long something may be available without a write; null for never. A
 take that finds nothing and waits gets a ticket, which it gives again as own_ticket.';
 

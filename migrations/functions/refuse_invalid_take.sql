@@ -1,6 +1,6 @@
 create or replace function dibs.refuse_invalid_take(
   me bigint, lease bigint, want integer, wait bigint, max_failures integer, hold boolean, max_out integer, rate double precision, burst integer,
-  wakes text[]
+  wakes text[], of_slots bigint
 ) returns void
 language plpgsql immutable
 as $$
@@ -20,11 +20,13 @@ begin
     when rate is not null and (burst > 0) is not true then field := 'burst'; rule := 'it is at least 1';
     when wakes is not null and (cardinality(wakes) between 1 and 100) is not true then
       field := 'wakes'; rule := 'they are 1 to 100 types, or null';
+    when of_slots is not null and (of_slots between 1 and 4294967295 and wakes is null) is not true then
+      field := 'of_slots'; rule := 'they are 1 to 4294967295, and a queue of streams has none';
     else field := 'ended_positions'; rule := 'the arrays are of one length, at most 1000, and each kind is one of c, r, f, u, x and t, in a queue of streams w and s, and in one of items b';
   end case;
   raise exception 'invalid %: %', field, rule using errcode = 'DB001', column = field;
 end
 $$;
 
-comment on function dibs.refuse_invalid_take(bigint, bigint, integer, bigint, integer, boolean, integer, double precision, integer, text[]) is
+comment on function dibs.refuse_invalid_take(bigint, bigint, integer, bigint, integer, boolean, integer, double precision, integer, text[], bigint) is
 'Raises DB001, with the parameter as the column, for a take that cannot be.';

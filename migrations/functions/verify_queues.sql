@@ -41,7 +41,7 @@ begin
     union all
     select 'queue', q.category, null, null, null, 'queue ' || q.name || ': ' || v.expected, v.found, null
     from (values
-      ('a cursor that is not ahead of ' || q.category, h.cursor::text, h.cursor > coalesce((
+      ('a cursor that is not ahead of ' || q.category, h.cursor::text, h.cursor <> 4611686018427387904 and h.cursor > coalesce((
         select m.global_position from dibs.messages m where m.category = q.category order by m.global_position desc limit 1
       ), 0)),
       ('a head that counts the held rows', h.held || ' of ' || (
@@ -64,14 +64,14 @@ begin
     cross join lateral (values
       ('no row beyond the cursor at ' || coalesce(h.cursor, 0), 'one', o.position > coalesce(h.cursor, 0)),
       ('no row before the floor at ' || h.floor, 'one', o.position < h.floor),
-      ('a message', 'none', m.id is null and o.state <> 'z'),
+      ('a message', 'none', m.id is null and o.state <> 'z' and h.cursor <> 4611686018427387904),
       ('a session that has it', coalesce(o.session::text, 'none'), o.state = 'o' and not exists (
         select from dibs.queue_sessions s where s.queue = q.id and s.session = o.session
       )),
       ('a date from ' || least(h.due, h.wake) || ' on', coalesce(o.due::text, 'none'), o.state = 'l' and case when o.ends > 1 then o.after = 0 and o.due is not null and h.suspects else o.due >= h.due and o.after is null end is not true),
-      ('a date from ' || h.wake || ' on', coalesce(o.due::text, 'none'), o.state = 's' and (o.due >= h.wake and o.after is null) is not true),
+      ('a date from ' || h.wake || ' on', coalesce(o.due::text, 'none'), q.streams and o.state = 's' and (o.due >= h.wake and o.after is null) is not true),
       ('the first message of its stream, out, later, suspended or dead', o.state::text || ' at ' || m.position, q.streams and (m.position > 0 or o.state in ('h', 'z'))),
-      ('no row that is suspended or was woken', o.state::text || ' woken by ' || coalesce(o.woken::text, 'none'), not q.streams and (o.state = 's' or o.woken is not null)),
+      ('no row that is suspended or was woken', o.state::text || ' woken by ' || coalesce(o.woken::text, 'none'), not q.streams and (o.state = 's' and h.cursor <> 4611686018427387904 or o.woken is not null)),
       ('the message before it in its stream', coalesce(o.after::text, 'none'), o.state in ('h', 'z') and not h.linked and (
         o.after < o.position and (b.id is null or m.id is null or b.stream_name = m.stream_name and b.position = m.position - 1)
       ) is not true),
@@ -80,7 +80,7 @@ begin
         when 'h' then coalesce(o.after, 0) in (0, o.position)
         when 'z' then o.after is null
       end or o.after > 0 and b.stream_name <> m.stream_name)),
-      ('failures up to its version, ' || o.version, o.failures::text, o.failures not between 0 and o.version),
+      ('failures up to its version, ' || o.version, o.failures::text, o.failures not between 0 and case when h.cursor = 4611686018427387904 then 32767 else o.version end),
       ('a log of what ended the ' || o.version || ' versions before', l.before || ' entries before, and ' || l.beyond || ' of later ones', l.before <> o.version and not q.streams or l.beyond > 0)
     ) v (expected, found, holds)
     where o.queue = q.id and v.holds

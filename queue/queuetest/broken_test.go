@@ -112,6 +112,7 @@ type driver struct {
 	leave  func(*queuing.Leave) bool // reports whether it is made
 	finish func(queuing.Queue, int64, []queuing.Delivery) ([]queuing.Ending, error)
 	change func(*queuing.Change) bool // reports whether it is made, and not only answered
+	park   func(queuing.Parking) (bool, error)
 	remove func(queuing.Removal) (queuing.RemovedQueue, error)
 	item   func(queuing.Queue, messagestore.GlobalPosition) (queuing.Item, error)
 	list   func(*queuing.List)
@@ -196,6 +197,13 @@ func (d *driver) QueueChange(ctx context.Context, c queuing.Change) ([]messagest
 		return c.Positions, nil
 	}
 	return d.Driver.QueueChange(ctx, c)
+}
+
+func (d *driver) QueuePark(ctx context.Context, p queuing.Parking) (bool, error) {
+	if d.park != nil {
+		return d.park(p)
+	}
+	return d.Driver.QueuePark(ctx, p)
 }
 
 func (d *driver) QueueRemove(ctx context.Context, r queuing.Removal) (queuing.RemovedQueue, error) {
@@ -342,8 +350,19 @@ func (*transaction) QueueChange(context.Context, queuing.Change) ([]messagestore
 	return nil, messagestore.ErrNotSupported
 }
 
+func (*transaction) QueuePark(context.Context, queuing.Parking) (bool, error) {
+	return false, messagestore.ErrNotSupported
+}
+
 func (*transaction) QueueRemove(context.Context, queuing.Removal) (queuing.RemovedQueue, error) {
 	return queuing.RemovedQueue{}, messagestore.ErrNotSupported
+}
+
+// parks returns a bug of the parking of messages.
+func parks(f func(*driver, queuing.Parking) (bool, error)) func(*driver) {
+	return func(d *driver) {
+		d.park = func(p queuing.Parking) (bool, error) { return f(d, p) }
+	}
 }
 
 // A bug is one way to break a driver, and the sub-tests that must find it.
@@ -1239,6 +1258,69 @@ var bugs = []bug{
 				}
 			}
 		},
+	},
+	{
+		"every park told that it was the first",
+		[]string{"Parked/IsOneItemHoweverManyParkIt", "Parked/ARemovedMessageIsNotParked"},
+		parks(func(d *driver, p queuing.Parking) (bool, error) {
+			_, err := d.Driver.QueuePark(context.Background(), p)
+			return true, err
+		}),
+	},
+	{
+		"a take that makes a queue where nothing was parked",
+		[]string{"Parked/NothingElseIsAnItem", "Parked/ItsNameIsFreeOnceItIsRemoved"},
+		func(d *driver) {
+			d.ask = func(q *queuing.Take) {
+				if q.Slots != 0 {
+					c := queuing.Change{Queue: q.Queue, Action: queuing.Pause}
+					_, _ = d.Driver.QueueChange(context.Background(), c)
+					c.Action = queuing.Resume
+					_, _ = d.Driver.QueueChange(context.Background(), c)
+				}
+			}
+		},
+	},
+	{
+		"parked messages of a stream that go side by side",
+		[]string{"Parked/RetriedGoInTheOrderOfTheirStream"},
+		func(d *driver) { d.offer(queuing.Held, func(queuing.Queue, queuing.Item) bool { return true }) },
+	},
+	{
+		"parked messages taken by any member",
+		[]string{"Parked/IsTakenByTheSlotsAlone", "Parked/WhatEndedItsSessionTwiceIsOfItsSlot"},
+		asks(func(q *queuing.Take) {
+			if q.Slots != 0 {
+				q.Slots = allSlots
+			}
+		}),
+	},
+	{
+		"what was finished is not parked again",
+		[]string{"Parked/IsParkedAnewOnceItIsFinished", "Parked/IsParkedBesideARetriedOneOfItsStream"},
+		parks(func(d *driver, p queuing.Parking) (bool, error) {
+			if d.known(p.Queue, p.Position).State == queuing.Finished {
+				return false, nil
+			}
+			return d.Driver.QueuePark(context.Background(), p)
+		}),
+	},
+	{
+		"what is to be parked is parked at once",
+		[]string{"Parked/IsSuspendedWhileItIsToBeParked"},
+		parks(func(d *driver, p queuing.Parking) (bool, error) {
+			p.Asked = false
+			return d.Driver.QueuePark(context.Background(), p)
+		}),
+	},
+	{
+		"a queue of parked messages and of others",
+		[]string{"Parked/OfOneKindForEver"},
+		asks(func(q *queuing.Take) {
+			if q.Slots != 0 {
+				q.Name += ":parked"
+			}
+		}),
 	},
 	{
 		"a queue of either kind",

@@ -110,7 +110,7 @@ const (
 
 func tests() []test {
 	var all []test
-	for _, subject := range [][]test{deliveryTests, endTests, keyTests, retriedTests, leaseTests, transactTests, failureTests, lineTests, boundTests, idleTests, clockTests, operatorTests, removeTests, streamTests, modelTests} {
+	for _, subject := range [][]test{deliveryTests, endTests, keyTests, retriedTests, leaseTests, transactTests, failureTests, lineTests, boundTests, idleTests, clockTests, operatorTests, removeTests, parkedTests, streamTests, modelTests} {
 		all = append(all, subject...)
 	}
 	return all
