@@ -18,14 +18,19 @@ import (
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/work"
 )
 
 // whole is how long a run is that has to have done all that the guards ask for.
 const whole = 3 * time.Minute
 
-// Run checks the files in the folder.
+// Run checks the files in the folder, of whichever run.
 func (c checkRun) Run(ctx context.Context) error {
+	if _, err := os.Stat(filepath.Join(c.Dir, promise.File)); err == nil {
+		_, err := checkScenario(ctx, c.Dir)
+		return err
+	}
 	encoded, err := os.ReadFile(filepath.Join(c.Dir, reportFile))
 	if err != nil {
 		return err

@@ -194,7 +194,7 @@ func TestMembersOfGroupsThatComeAndGo(t *testing.T) {
 
 func TestRunsOfAQueueAreCheckedAndLeaveNothing(t *testing.T) {
 	out := t.TempDir()
-	f := queueRun{Seed: 3, Duration: 5 * time.Second, Processes: 3, Workers: 4, Inserters: 2, Hold: "no", Store: "both", Out: out, Dir: "/var/tmp"}
+	f := queueRun{common: common{Seed: 3, Out: out, Dir: "/var/tmp"}, Duration: 5 * time.Second, Processes: 3, Workers: 4, Inserters: 2, Hold: "no", Store: "both"}
 	err := f.Run(t.Context())
 	if errors.Is(err, errMissed) { // in seconds, too little happens
 		err = nil
@@ -208,7 +208,7 @@ func TestRunsOfAQueueAreCheckedAndLeaveNothing(t *testing.T) {
 		verdict, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "verdict.txt"), nil, 0o600))
-		if err := (queueRun{Check: dir}).Run(t.Context()); err != nil {
+		if err := (queueRun{common: common{Check: dir}}).Run(t.Context()); err != nil {
 			require.ErrorIs(t, err, errMissed)
 		}
 		again, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
@@ -219,7 +219,7 @@ func TestRunsOfAQueueAreCheckedAndLeaveNothing(t *testing.T) {
 
 func TestARunOfSagasIsCheckedAndLeavesNothing(t *testing.T) {
 	out := t.TempDir()
-	err := sagasRun{Seed: 3, Duration: 5 * time.Second, Runners: 2, Customers: 20, Timers: 50, Calm: true, Out: out, Dir: "/var/tmp"}.Run(t.Context())
+	err := sagasRun{common: common{Seed: 3, Out: out, Dir: "/var/tmp"}, Duration: 5 * time.Second, Runners: 2, Customers: 20, Timers: 50, Calm: true}.Run(t.Context())
 	if errors.Is(err, errMissed) { // in seconds, too little happens
 		err = nil
 	}
@@ -228,11 +228,11 @@ func TestARunOfSagasIsCheckedAndLeavesNothing(t *testing.T) {
 	told(t, dir, nil)
 	verdict, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))
 	require.NoError(t, err)
-	require.Regexp(t, `, [1-9]\d* of them by known runners`, string(verdict))
+	require.Regexp(t, `\nmessages whose runner is known +0 +[1-9]`, string(verdict))
 	require.Regexp(t, `\n  completed +\d+ +[1-9]`, string(verdict))
 	require.Regexp(t, `\n  rung +\d+ +[1-9]`, string(verdict))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "verdict.txt"), nil, 0o600))
-	if err := (sagasRun{Check: dir}).Run(t.Context()); err != nil {
+	if err := (sagasRun{common: common{Check: dir}}).Run(t.Context()); err != nil {
 		require.ErrorIs(t, err, errMissed)
 	}
 	again, err := os.ReadFile(filepath.Join(dir, "verdict.txt"))

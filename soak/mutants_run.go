@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,10 +18,8 @@ import (
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/history"
-	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/mutants"
-	"github.com/dibs-go/dibs/soak/queues"
-	"github.com/dibs-go/dibs/soak/sagas"
+	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/work"
 )
 
@@ -91,13 +90,8 @@ func (f mutantsRun) control(ctx context.Context, chosen []*mutants.Mutant) error
 
 // pass runs a scene without a bug, longer each time, until enough was done: a machine may be slow.
 func (f mutantsRun) pass(ctx context.Context, s *mutants.Scene) error {
-	switch {
-	case s.OfIntents():
-		return f.passIntents(ctx, s)
-	case s.OfQueues():
-		return f.passQueues(ctx, s)
-	case s.OfSagas():
-		return f.passSagas(ctx, s)
+	if s.Job(nil, 0, 0) != nil {
+		return f.passJob(ctx, s)
 	}
 	tormented := time.Duration(0)
 	for round := 0; ; round++ {
@@ -174,41 +168,15 @@ func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant, program string)
 
 // broken does one run with a bug, and returns the promises that were broken.
 func (f mutantsRun) broken(ctx context.Context, m *mutants.Mutant, program string, round int, dir string) (broken []mutants.Promise, tormented time.Duration, err error) {
-	if m.Scene.OfIntents() {
-		options := m.Scene.IntentOptions(m, f.Seed, round)
-		options.Program = program
-		verdict, _, err := f.onceIntents(ctx, options, dir)
+	if job := m.Scene.Job(m, f.Seed, round); job != nil {
+		verdict, _, err := f.do(ctx, job, program, dir)
 		if err != nil {
 			return nil, 0, err
 		}
 		for rule := range verdict.Broken {
 			broken = append(broken, rule)
 		}
-		return broken, options.Duration, nil
-	}
-	if m.Scene.OfQueues() {
-		options := m.Scene.QueueOptions(m, f.Seed, round)
-		options.Program = program
-		verdict, _, err := f.onceQueues(ctx, options, dir)
-		if err != nil {
-			return nil, 0, err
-		}
-		for rule := range verdict.Broken {
-			broken = append(broken, rule)
-		}
-		return broken, options.Duration, nil
-	}
-	if m.Scene.OfSagas() {
-		options := m.Scene.SagaOptions(m, f.Seed, round)
-		options.Program = program
-		verdict, _, err := f.onceSagas(ctx, options, dir)
-		if err != nil {
-			return nil, 0, err
-		}
-		for rule := range verdict.Broken {
-			broken = append(broken, rule)
-		}
-		return broken, options.Duration, nil
+		return broken, job.Duration, nil
 	}
 	options := m.Scene.Options(m, f.Seed, round)
 	options.Program = program
@@ -224,127 +192,41 @@ func (f mutantsRun) broken(ctx context.Context, m *mutants.Mutant, program strin
 	return broken, options.Duration, nil
 }
 
-// passIntents is pass for a scene of intents.
-func (f mutantsRun) passIntents(ctx context.Context, s *mutants.Scene) error {
+// passJob is pass for a scene of intents, queues or sagas.
+func (f mutantsRun) passJob(ctx context.Context, s *mutants.Scene) error {
 	tormented := time.Duration(0)
 	for round := 0; ; round++ {
-		options := s.IntentOptions(nil, f.Seed, round)
-		tormented += options.Duration
+		job := s.Job(nil, f.Seed, round)
+		tormented += job.Duration
 		dir := filepath.Join(f.Out, fmt.Sprintf("control-%s-%d", s.Name, round))
-		verdict, complaints, err := f.onceIntents(ctx, options, dir)
+		verdict, complaints, err := f.do(ctx, job, "", dir)
 		if err != nil {
 			return err
 		}
-		enough := len(verdict.Counts.Missed(&intents.Counts{Takeovers: 5, Held: 10, Done: 10, Work: 10})) == 0
-		if enough && verdict.Passed() && len(complaints) == 0 {
-			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %d takeovers\n", s.Name, verdict.Counts.Takeovers)
+		sound := verdict.Passed() && len(complaints) == 0
+		missed := verdict.Figures.Missed(job.Least)
+		if sound && len(missed) == 0 {
+			var did []string
+			for _, key := range slices.Sorted(maps.Keys(job.Least)) {
+				did = append(did, fmt.Sprintf("%s %d", key, verdict.Figures.Of(key)))
+			}
+			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %s\n", s.Name, strings.Join(did, ", "))
 			return os.RemoveAll(dir)
 		}
-		if !verdict.Passed() || len(complaints) > 0 || tormented > f.limit() {
-			fmt.Fprintln(os.Stdout, verdict, strings.Join(complaints, "\n"))
+		if !sound || tormented > f.limit() {
+			fmt.Fprintln(os.Stdout, verdict, strings.Join(slices.Concat(complaints, missed), "\n"))
 			return fmt.Errorf("%w: %s", errNoControl, dir)
 		}
 	}
 }
 
-func (f mutantsRun) onceIntents(ctx context.Context, options intents.Options, dir string) (*intents.Verdict, []string, error) {
-	options.Out, options.Dir = dir, f.Dir
-	complaints, err := intents.Run(ctx, options, zerolog.Nop())
+func (f mutantsRun) do(ctx context.Context, job *mutants.Job, program, dir string) (*promise.Verdict, []string, error) {
+	complaints, err := job.Run(ctx, program, dir, f.Dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	in, err := intents.Read(dir, options.Clock)
-	if err != nil {
-		return nil, nil, err
-	}
-	return intents.Check(in), complaints, nil
-}
-
-// passQueues is pass for a scene of queues.
-func (f mutantsRun) passQueues(ctx context.Context, s *mutants.Scene) error {
-	tormented := time.Duration(0)
-	for round := 0; ; round++ {
-		options := s.QueueOptions(nil, f.Seed, round)
-		tormented += options.Duration
-		dir := filepath.Join(f.Out, fmt.Sprintf("control-%s-%d", s.Name, round))
-		verdict, complaints, err := f.onceQueues(ctx, options, dir)
-		if err != nil {
-			return err
-		}
-		least := &queues.Counts{Items: 100, Staged: 10, Deliveries: 100, Expiries: 3, Refused: 3, Kills: 3}
-		switch options.Scene {
-		case queues.Usual:
-		case queues.Overlap:
-			least = &queues.Counts{Items: 100, Deliveries: 100, Undone: 10}
-		default:
-			goals := options.Scene.Goals()
-			least = &goals
-		}
-		enough := len(verdict.Counts.Missed(least)) == 0
-		if enough && verdict.Passed() && len(complaints) == 0 {
-			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %d deliveries, %d of them lost with their sessions\n",
-				s.Name, verdict.Counts.Deliveries, verdict.Counts.Expiries)
-			return os.RemoveAll(dir)
-		}
-		if !verdict.Passed() || len(complaints) > 0 || tormented > f.limit() {
-			fmt.Fprintln(os.Stdout, verdict, strings.Join(complaints, "\n"))
-			return fmt.Errorf("%w: %s", errNoControl, dir)
-		}
-	}
-}
-
-func (f mutantsRun) onceQueues(ctx context.Context, options queues.Options, dir string) (*queues.Verdict, []string, error) {
-	options.Out, options.Dir = dir, f.Dir
-	complaints, err := queues.Run(ctx, options, zerolog.Nop())
-	if err != nil {
-		return nil, nil, err
-	}
-	in, err := queues.Read(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	return queues.Check(in), complaints, nil
-}
-
-// passSagas is pass for a scene of sagas.
-func (f mutantsRun) passSagas(ctx context.Context, s *mutants.Scene) error {
-	tormented := time.Duration(0)
-	for round := 0; ; round++ {
-		options := s.SagaOptions(nil, f.Seed, round)
-		tormented += options.Duration
-		dir := filepath.Join(f.Out, fmt.Sprintf("control-%s-%d", s.Name, round))
-		verdict, complaints, err := f.onceSagas(ctx, options, dir)
-		if err != nil {
-			return err
-		}
-		least := &sagas.Counts{Sagas: 20, Completed: 10, Compensated: 5, Kills: 2, Rung: 200, Letters: 50}
-		if options.Quiet {
-			least.Kills = 0
-		}
-		enough := len(verdict.Counts.Missed(least)) == 0 && verdict.Known > 0
-		if enough && verdict.Passed() && len(complaints) == 0 {
-			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %d sagas, %d timers and %d letters\n",
-				s.Name, verdict.Counts.Sagas, verdict.Counts.Rung, verdict.Counts.Letters)
-			return os.RemoveAll(dir)
-		}
-		if !verdict.Passed() || len(complaints) > 0 || tormented > f.limit() {
-			fmt.Fprintln(os.Stdout, verdict, strings.Join(complaints, "\n"))
-			return fmt.Errorf("%w: %s", errNoControl, dir)
-		}
-	}
-}
-
-func (f mutantsRun) onceSagas(ctx context.Context, options sagas.Options, dir string) (*sagas.Verdict, []string, error) {
-	options.Out, options.Dir = dir, f.Dir
-	complaints, err := sagas.Run(ctx, options, zerolog.Nop())
-	if err != nil {
-		return nil, nil, err
-	}
-	in, err := sagas.Read(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	return sagas.Check(in), complaints, nil
+	verdict, err := job.Check(ctx, dir)
+	return verdict, complaints, err
 }
 
 // build returns the program of clients that have the bug, "" for this one if the bug is not in Go.

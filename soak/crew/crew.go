@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -18,12 +20,15 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
 	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
 )
 
-// Config says what a crew is of.
+// Config says what a run is of.
 type Config struct {
 	Program  string // of the processes, "" for this one
 	Variable string // of the environment, for their task
@@ -32,20 +37,29 @@ type Config struct {
 	Base     string // the folder in which one is made for what ends with the run
 	Log      zerolog.Logger
 
-	Killed func(process string)    // is called when a process was killed, by the nemesis or itself
-	Heard  func(m pgproxy.Message) // is called with all that goes between processes and server; nil for nothing
+	Promises fs.FS                     // of the scenario
+	Goals    promise.Goals             // with which the faults end earlier; nil for none
+	Look     func(ctx context.Context) // asks the store, for as long as ctx lasts, for what figures need; nil for nothing
+	Heard    func(m pgproxy.Message)   // is called with all that goes between processes and server; nil for nothing
 }
 
-// A Crew is processes that are killed and replaced. It is safe for concurrent use, but for Add, Stop and Close.
+// A Crew is processes that are killed and replaced, the server that they work on, and the nemesis of both. It is safe for
+// concurrent use, but for Add, Serve, Stop and Close.
 type Crew struct {
 	Config
-	Dir   string  // has what ends with the run
-	Slots []*Slot // by [Crew.Add]
+	Dir      string  // has what ends with the run
+	Slots    []*Slot // by [Crew.Add]
+	History  *promise.History
+	Nemesis  *Recorder[Event, *Event]
+	Postgres *server.Postgres // by [Crew.Serve]
+	Busy     sync.RWMutex     // the server is killed under it
 
 	keeper     *server.Keeper
 	said       *os.File     // by processes
 	answers    atomic.Int64 // of the server
+	counted    atomic.Pointer[promise.Figures]
 	serverless bool
+	clock      bool // of the server, which is set
 
 	mu         sync.Mutex
 	random     *rand.Rand
@@ -54,21 +68,25 @@ type Crew struct {
 	complaints []string
 }
 
-// New makes the folders of a run. Its caller closes the crew.
-func New(c Config) (*Crew, error) {
+// New begins the folder of a run, and its history. Its caller closes the crew.
+func New(ctx context.Context, c Config) (crew *Crew, err error) {
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
 		return nil, err
 	}
-	var err error
 	if c.Out, err = filepath.Abs(c.Out); err != nil {
 		return nil, err
 	}
-	crew := &Crew{Config: c, random: rand.New(rand.NewPCG(c.Seed, 0xc11e))}
+	crew = &Crew{Config: c, random: rand.New(rand.NewPCG(c.Seed, 0xc11e))}
 	if crew.keeper, err = server.NewKeeper(c.Base); err != nil {
 		return nil, err
 	}
 	crew.Dir = crew.keeper.Dir()
-	if crew.said, err = os.Create(filepath.Join(c.Out, "processes.log")); err != nil {
+	if crew.said, err = os.Create(filepath.Join(c.Out, "processes.log")); err == nil {
+		if crew.Nemesis, err = NewRecorder[Event](c.Out, "nemesis"); err == nil {
+			crew.History, err = promise.Open(ctx, c.Out, c.Promises)
+		}
+	}
+	if err != nil {
 		return nil, errors.Join(err, crew.keeper.Close())
 	}
 	return crew, nil
@@ -76,15 +94,22 @@ func New(c Config) (*Crew, error) {
 
 // Close ends the processes, and removes what ends with the run.
 func (c *Crew) Close() error {
-	return errors.Join(c.Stop(), c.said.Close(), c.keeper.Close())
+	return errors.Join(c.Stop(), c.Nemesis.Close(), c.History.Close(), c.said.Close(), c.keeper.Close())
 }
 
 // Database is the name of a run's database.
 const Database = "soak"
 
-// NewDatabase makes the database of a run, with a bug unless plant is nil, and with tables that are not of Dibs.
-func NewDatabase(ctx context.Context, p *server.Postgres, plant *harness.Mutant, tables string) error {
-	conn, err := p.NewDatabase(ctx, Database)
+// Serve starts the server of a run, with a database that has a bug unless plant is nil, and tables that are not of Dibs.
+func (c *Crew) Serve(ctx context.Context, config *server.PostgresConfig, plant *harness.Mutant, tables string) (err error) {
+	c.clock = config.Clock
+	if plant != nil {
+		config.Settings = plant.Settings
+	}
+	if c.Postgres, err = server.NewPostgres(ctx, c.Dir, "pg", config); err != nil {
+		return err
+	}
+	conn, err := c.Postgres.NewDatabase(ctx, Database)
 	if err != nil {
 		return err
 	}
@@ -101,17 +126,50 @@ func NewDatabase(ctx context.Context, p *server.Postgres, plant *harness.Mutant,
 	return err
 }
 
-// Dump writes the rows of a query down.
-func Dump[T any](ctx context.Context, conn *pgx.Conn, path, query string, args ...any) error {
-	rows, err := conn.Query(ctx, query, args...)
+// Open connects to the store, on a connection that no fault meets but those of the server. Its caller closes it.
+func (c *Crew) Open(ctx context.Context) (*postgres.Driver, error) {
+	return postgres.Open(ctx, c.Postgres.URL(Database), &postgres.Config{Logger: logger.Silent()})
+}
+
+// Ask has f ask the database.
+func (c *Crew) Ask(ctx context.Context, f func(conn *pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, c.Postgres.URL(Database))
 	if err != nil {
 		return err
 	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
-	if err != nil {
-		return err
+	defer conn.Close(context.WithoutCancel(ctx))
+	return f(conn)
+}
+
+// Number asks the database for one.
+func (c *Crew) Number(ctx context.Context, query string, args ...any) (n int64, err error) {
+	err = c.Ask(ctx, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, query, args...).Scan(&n) })
+	return n, err
+}
+
+// Copy fills a table of the history with what a query of the database finds.
+func (c *Crew) Copy(ctx context.Context, table, query string, args ...any) error {
+	return c.Ask(ctx, func(conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, query, args...)
+		if err != nil {
+			return fmt.Errorf("copy %s: %w", table, err)
+		}
+		defer rows.Close()
+		return errors.Join(c.History.Fill(ctx, table, rows), rows.Err())
+	})
+}
+
+// Rest ends the faults of the server: it is up, and its clock is right and need not be set any more.
+func (c *Crew) Rest(ctx context.Context) error {
+	if c.clock {
+		up := c.Crashed()
+		err := c.Postgres.RealClock(ctx)
+		up()
+		if err != nil {
+			return err
+		}
 	}
-	return WriteLines(path, all)
+	return errors.Join(c.Postgres.Start(ctx), c.Postgres.Await(ctx))
 }
 
 // Start starts a process that no slot is for.
@@ -167,7 +225,7 @@ func (c *Crew) Answers() int64 {
 		return c.answers.Load()
 	}
 	const record = 200 // bytes, about
-	paths, _ := filepath.Glob(filepath.Join(c.Out, "*"+Ending))
+	paths, _ := filepath.Glob(filepath.Join(c.Out, "*"+promise.Ending))
 	n := int64(0)
 	for _, path := range paths {
 		if info, err := os.Stat(path); err == nil {
@@ -191,24 +249,6 @@ func (c *Crew) AwaitAnswers(ctx context.Context, answers int64) bool {
 		}
 	}
 	return ctx.Err() == nil
-}
-
-// Together calls all functions at once, until the duration is over, one of them fails, or one calls end. A function
-// ends when its context does.
-func Together(ctx context.Context, d time.Duration, all ...func(ctx context.Context, end func()) error) error {
-	limited, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	var group sync.WaitGroup
-	errs := make([]error, len(all))
-	for i, f := range all {
-		group.Go(func() {
-			if errs[i] = f(limited, cancel); errs[i] != nil {
-				cancel()
-			}
-		})
-	}
-	group.Wait()
-	return errors.Join(append(errs, ctx.Err())...)
 }
 
 // Heal tells the processes that there are no more faults.

@@ -1,6 +1,6 @@
-// Package crew has what the soaks of packages intents and queues share: processes that a nemesis kills, stops and cuts
-// off, and that are replaced; the histories in which they write down their calls; and the figures and findings of a
-// run. A soak that has a load and a checker of its own needs nothing else.
+// Package crew has what the soaks of packages intents, queues and sagas share: processes that are killed and replaced,
+// their server, and the nemesis that kills, stops and cuts off both; and the lines in which processes write down their
+// calls, for the history of package promise. A soak that has a load and promises of its own needs nothing else.
 //
 // A [Crew] is the side of the harness. A process of it is this program again, with its task in an environment variable:
 // main calls [RunProcess] first. The process goes on until its standard input ends. Once something is written to that,

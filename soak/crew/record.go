@@ -1,17 +1,14 @@
 package crew
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
 // A Head points to what each record has: the number of its call in the file, its time, and its name. A call has the
@@ -27,12 +24,6 @@ type Record[R any] interface {
 	Head() Head
 }
 
-// Never is the end of a call whose process did not live to see it.
-const Never = int64(1)<<62 - 1
-
-// Ending ends the name of the file of a process's calls.
-const Ending = ".calls"
-
 // Now is the time, in microseconds since 1970.
 func Now() int64 { return time.Now().UnixMicro() }
 
@@ -45,7 +36,7 @@ type Recorder[R any, P Record[R]] struct {
 
 // NewRecorder makes the file of a process. The recorder's user closes it.
 func NewRecorder[R any, P Record[R]](dir, process string) (*Recorder[R, P], error) {
-	file, err := os.OpenFile(filepath.Join(dir, process+Ending), os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o644) //nolint:gosec // to be read
+	file, err := os.OpenFile(filepath.Join(dir, process+promise.Ending), os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o644) //nolint:gosec // to be read
 	return &Recorder[R, P]{file: file}, err
 }
 
@@ -86,90 +77,34 @@ func (r *Recorder[R, P]) write(c R) {
 // Close closes the file.
 func (r *Recorder[R, P]) Close() error { return r.file.Close() }
 
-// EachCall calls f with each call of all processes in dir, those of a process in their order, and its answer, nil for
-// none.
-func EachCall[R any, P Record[R]](dir string, f func(process string, call, answer *R)) error {
-	paths, err := filepath.Glob(filepath.Join(dir, "*"+Ending))
-	if err != nil {
-		return err
-	}
-	type pair struct{ call, answer *R }
-	for _, path := range paths {
-		var all []*pair
-		open := map[int64]*pair{}
-		err := EachLine(path, func(r *R) {
-			op := *P(r).Head().Op
-			if p := open[op]; p != nil {
-				p.answer = r
-				return
-			}
-			open[op] = &pair{call: r}
-			all = append(all, open[op])
-		})
-		if err != nil {
-			return err
-		}
-		process := strings.TrimSuffix(filepath.Base(path), Ending)
-		for _, p := range all {
-			f(process, p.call, p.answer)
-		}
-	}
-	return nil
+// The calls of the nemesis, which the checkers of all scenarios know.
+const (
+	Kill  = "kill"  // of a process or the server
+	Stop  = "stop"  // of a process
+	Cut   = "cut"   // of the connections of a process
+	Jump  = "jump"  // of the server's clock, until it is right again
+	Drain = "drain" // from the end of the faults until nothing was left to do
+)
+
+// The answers that are the same for all.
+const (
+	OK     = "ok"
+	Failed = "failed" // it did not happen
+)
+
+// Server is the target of a kill that is of no process.
+const Server = "server"
+
+// An Event is a record of the nemesis.
+type Event struct {
+	Op     int64  `json:"op"`
+	At     int64  `json:"at"`
+	Call   string `json:"call"`
+	Answer string `json:"is,omitempty"`
+	Target string `json:"target,omitempty"`
+	Off    int64  `json:"off,omitempty"` // by how much the clock jumped, in microseconds
+	Note   string `json:"note,omitempty"`
 }
 
-// EachLine reads a file of JSON lines, without the last one if that was torn.
-func EachLine[T any](path string, f func(*T)) error {
-	n := 0
-	err := history.Tail{}.Lines(path, func(line []byte) error {
-		n++
-		v := new(T)
-		if err := json.Unmarshal(line, v); err != nil {
-			return fmt.Errorf("line %d: %w", n, err)
-		}
-		f(v)
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("%s, %w", path, err)
-	}
-	return nil
-}
-
-// WriteLines writes a file of JSON lines.
-func WriteLines[T any](path string, all []T) (err error) {
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	buffered := bufio.NewWriter(file)
-	encoder := json.NewEncoder(buffered)
-	for _, v := range all {
-		if err := encoder.Encode(v); err != nil {
-			return err
-		}
-	}
-	return buffered.Flush()
-}
-
-// Calls calls f with each record that was added to the histories in dir.
-func Calls[R any](t history.Tail, dir string, f func(path string, r *R)) error {
-	paths, err := filepath.Glob(filepath.Join(dir, "*"+Ending))
-	if err != nil {
-		return err
-	}
-	for _, path := range paths {
-		err := t.Lines(path, func(line []byte) error {
-			r := new(R)
-			if err := json.Unmarshal(line, r); err != nil {
-				return fmt.Errorf("%s: %w", path, err)
-			}
-			f(path, r)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// Head implements [Record].
+func (e *Event) Head() Head { return Head{Op: &e.Op, At: &e.At, Call: &e.Call} }

@@ -99,7 +99,7 @@ func (s *Slot) supervise() {
 		child, process := s.Process()
 		err := child.Ended()
 		if child.Killed() {
-			s.crew.Killed(process)
+			s.crew.Nemesis.Begin(Event{Call: Kill, Target: process})
 		} else if err != nil {
 			s.crew.Complain(fmt.Sprintf("%s: %v", process, err))
 		}

@@ -316,7 +316,7 @@ func (j *job) look(at string, look func() error) error {
 // effect has the resource do something.
 func (j *job) effect() error {
 	for _, k := range j.keys {
-		if err := j.customer.write(Write{Key: k.Stream, Token: k.Token, From: j.Process}); err != nil {
+		if err := j.customer.write(write{k.Stream, k.Token, j.Process}); err != nil {
 			return err
 		}
 	}

@@ -2,9 +2,10 @@
 // release intents while they, and the server, are killed and stopped, a resource outside the store that looks
 // at fencing tokens, and a checker of what they wrote down.
 //
-// [Run] leaves a folder: the calls of each process, the messages of all intents, the rows of the transactions
-// that confirmed some, and the log of the resource. [Check] needs nothing else, and runs none of the code
-// that the clients run.
+// [Run] leaves a history: the calls of each process, the resource among them, the messages of all intents, and the
+// rows of the transactions that confirmed some. [Check] holds it against the queries of the folder promises, which
+// know nothing of the code that the clients run: schema.sql says what there is, tables.sql folds the streams into
+// leases, and the first line of each other file says what it looks at.
 //
 // All times are microseconds of the machine's clock, which is the server's too, unless a run moves that one:
 // then the rules that compare the two are left out.

@@ -6,140 +6,50 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// A fault comes again and again, after a time between two bounds; and seldom, once there was enough of it.
-type fault struct {
-	least, most time.Duration
-	counted     func(n *Counts) *int // nil if it has no goal
-	after       func(n *Counts) *int // the goal before which it is seldom too; nil for none
-	answers     int64                // of the server before the next one, so that a slow machine gets something done
-	run         func(r *run, ctx context.Context, random *rand.Rand) error
-}
-
-// The faults run beside each other.
-var (
-	killProcess = fault{100 * time.Millisecond, 600 * time.Millisecond, kills, serverKills, 50, (*run).killProcess}
-	stopProcess = fault{50 * time.Millisecond, 200 * time.Millisecond, stops, nil, 10, (*run).stopProcess}
-	killServer  = fault{300 * time.Millisecond, time.Second, serverKills, nil, 150, (*run).killServer}
-	killSeldom  = fault{4 * time.Second, 8 * time.Second, nil, nil, 150, (*run).killServer} // PgBouncer asks it again after a second
-	cut         = fault{500 * time.Millisecond, 2 * time.Second, nil, nil, 0, (*run).cut}
-	cutCommit   = fault{200 * time.Millisecond, time.Second, commits, nil, 0, (*run).cutCommit}
-	jump        = fault{200 * time.Millisecond, 1500 * time.Millisecond, nil, nil, 0, (*run).jump}
-	killBouncer = fault{2 * time.Second, 5 * time.Second, nil, nil, 150, (*run).killBouncer}
-	silence     = fault{ttl, 2 * ttl, nil, nil, 150, (*run).silence}
-)
-
-func kills(n *Counts) *int       { return &n.Kills }
-func stops(n *Counts) *int       { return &n.Stops }
-func serverKills(n *Counts) *int { return &n.ServerKills }
-func commits(n *Counts) *int     { return &n.UnknownCommits }
-
-// How much longer it is to the next fault once there were enough, and before its time, and in a run without
-// goals. Where the server is always down no lease is held, and a process that is killed is not late.
-const (
-	seldom = 10
-	before = 3
-)
-
-// enough reports whether the goal of a fault is reached, as far as is known.
-func (r *run) enough(counted func(n *Counts) *int) bool {
-	n := r.counted.Load()
-	return counted != nil && r.Goals != nil && n != nil && *counted(n) >= *counted(r.Goals)
-}
-
-// next is how long it is to the next fault.
-func (r *run) next(f fault, random *rand.Rand) time.Duration {
-	d := f.least + time.Duration(random.Int64N(int64(f.most-f.least)))
-	switch {
-	case r.enough(f.counted):
-		d *= seldom
-	case r.Goals == nil && f.counted != nil, f.after != nil && !r.enough(f.after):
-		d *= before
-	}
-	return d
-}
-
 // faults are the faults of the run.
-func (r *run) faults() []fault {
+func (r *run) faults() []crew.Fault {
+	const ms = time.Millisecond
+	killProcess := crew.Fault{Least: 100 * ms, Most: 600 * ms, Goal: "kills", After: "serverKills", Answers: 50, Run: r.killProcess}
+	stopProcess := crew.Fault{Least: 50 * ms, Most: 200 * ms, Goal: "stops", Answers: 10, Run: r.stopProcess}
+	cut := crew.Fault{Least: 500 * ms, Most: 2 * time.Second, Run: r.cut}
+	killServer := crew.Fault{Least: 300 * ms, Most: time.Second, Goal: "serverKills", Answers: 150, Run: r.killServer}
 	switch {
 	case r.Calm:
 		return nil
 	case r.Silent:
-		return []fault{silence}
+		return []crew.Fault{{Least: ttl, Most: 2 * ttl, Answers: 150, Run: r.silence}}
 	case r.Failovers.total() > 0: // there is one server at a time, and no other may end it
-		return []fault{killProcess, stopProcess, cut}
+		return []crew.Fault{killProcess, stopProcess, cut}
 	}
-	all := []fault{killProcess, stopProcess, cut, cutCommit}
+	all := []crew.Fault{killProcess, stopProcess, cut, {Least: 200 * ms, Most: time.Second, Goal: "unknownCommits", Run: r.cutCommit}}
 	switch {
 	case r.PgBouncer:
-		return append(all, killBouncer, killSeldom)
+		killServer.Least, killServer.Most, killServer.Goal = 4*time.Second, 8*time.Second, "" // PgBouncer asks it again after a second
+		all = append(all, crew.Fault{Least: 2 * time.Second, Most: 5 * time.Second, Answers: 150, Run: r.killBouncer})
 	case r.Clock:
-		all = append(all, jump)
+		all = append(all, crew.Fault{Least: 200 * ms, Most: 1500 * ms, Run: r.jump})
 	}
 	return append(all, killServer)
 }
 
 // torment has faults for the time of the run, or until its goals are reached, or its failovers are done.
 func (r *run) torment(ctx context.Context) error {
-	all := []func(context.Context, func()) error{r.watch}
-	if r.Failovers.total() > 0 {
-		all[0] = func(ctx context.Context, end func()) error {
-			defer end()
-			return r.failovers(ctx)
-		}
+	if r.Failovers.total() == 0 {
+		return r.Torment(ctx, r.Duration, r.faults())
 	}
-	for i, f := range r.faults() {
-		all = append(all, func(ctx context.Context, _ func()) error {
-			random := rand.New(rand.NewPCG(r.Seed, uint64(i))) //nolint:gosec // a few
-			for {
-				since := r.crew.Answers()
-				if !crew.Pause(ctx, r.next(f, random)) {
-					return nil
-				}
-				r.crew.AwaitAnswers(ctx, since+f.answers)
-				if err := f.run(r, ctx, random); err != nil {
-					return err
-				}
-			}
-		})
-	}
-	return crew.Together(ctx, r.Duration, all...)
+	return r.Torment(ctx, r.Duration, r.faults(), func(ctx context.Context, end func()) error {
+		defer end()
+		return r.failovers(ctx)
+	})
 }
 
-// watch tells how far the run is from its goals, and ends it where it has reached them.
-func (r *run) watch(ctx context.Context, reached func()) error {
-	const every = 5 * time.Second
-	if r.Goals == nil {
-		<-ctx.Done()
-		return nil
-	}
-	store, _, err := r.store(ctx)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	t, began := newTally(r.crew.Out, store), time.Now()
-	for crew.Pause(ctx, every) {
-		n, err := t.counts(ctx)
-		if err != nil {
-			return err
-		}
-		r.counted.Store(n)
-		r.crew.Log.Info().Msg(figures.Progress(n, r.Goals, time.Since(began)))
-		if len(n.Missed(r.Goals)) == 0 {
-			reached()
-		}
-	}
-	return nil
-}
-
-func (r *run) any(random *rand.Rand) *crew.Slot { return r.crew.Slots[random.IntN(len(r.crew.Slots))] }
+func (r *run) any(random *rand.Rand) *crew.Slot { return r.Any(random, len(r.Slots)) }
 
 func (r *run) killProcess(_ context.Context, random *rand.Rand) error {
 	r.any(random).Kill()
@@ -148,17 +58,7 @@ func (r *run) killProcess(_ context.Context, random *rand.Rand) error {
 
 // stopProcess stops a process for a time, in the middle of its work.
 func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
-	child, process := r.any(random).Process()
-	d := soonest + time.Duration(random.Int64N(int64(longest-soonest)))
-	stop := r.recorder.Begin(Record{Call: Stop, Target: process})
-	child.Signal(syscall.SIGSTOP)
-	crew.Pause(ctx, d)
-	answer := Record{Answer: OK}
-	if !child.Running() { // a kill was first
-		answer.Answer = Failed
-	}
-	child.Signal(syscall.SIGCONT)
-	r.recorder.End(stop, answer)
+	r.StopProcess(r.any(random), func(int64) { crew.Pause(ctx, soonest+crew.Dice{Rand: random}.Sooner(longest-soonest)) })
 	return nil
 }
 
@@ -172,18 +72,11 @@ func (r *run) killServer(ctx context.Context, random *rand.Rand) error {
 		}
 		cancel()
 	}
-	r.recorder.Begin(Record{Call: Kill, Target: Server})
-	if err := r.postgres.Kill(); err != nil {
-		return err
-	}
-	if random.IntN(4) == 0 {
-		crew.Pause(ctx, time.Duration(random.Int64N(int64(2*ttl))))
-	}
-	return r.postgres.Start(context.WithoutCancel(ctx))
+	return r.KillServer(ctx, random, 4, 2*ttl)
 }
 
 func (r *run) killBouncer(ctx context.Context, _ *rand.Rand) error {
-	r.recorder.Begin(Record{Call: Kill, Target: Bouncer})
+	r.Nemesis.Begin(crew.Event{Call: crew.Kill, Target: Bouncer})
 	r.bouncer.Kill()
 	return r.bouncer.Start(context.WithoutCancel(ctx))
 }
@@ -215,14 +108,9 @@ func (r *run) cut(ctx context.Context, random *rand.Rand) error {
 	case 0:
 		s.Sever()
 	case 1: // the next answers do not arrive
-		s.Under(ctx, func(m pgproxy.Message) pgproxy.Fault {
-			if m.From == pgproxy.Server {
-				return pgproxy.CloseBefore
-			}
-			return pgproxy.Pass
-		}, time.Duration(random.Int64N(int64(ttl/10))))
+		s.Under(ctx, crew.When(crew.FromServer, pgproxy.CloseBefore), crew.Dice{Rand: random}.Sooner(ttl/10))
 	default:
-		s.Under(ctx, func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold }, time.Duration(random.Int64N(int64(2*ttl))))
+		s.Under(ctx, func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold }, crew.Dice{Rand: random}.Sooner(2*ttl))
 	}
 	return nil
 }
@@ -230,9 +118,9 @@ func (r *run) cut(ctx context.Context, random *rand.Rand) error {
 // silence holds all that goes over the connections of every process, for longer than a lease: no extension comes
 // to the server, and the processes, which nothing has stopped, have no excuse for work that begins late.
 func (r *run) silence(ctx context.Context, random *rand.Rand) error {
-	d := ttl + time.Duration(random.Int64N(int64(ttl)))
+	d := ttl + crew.Dice{Rand: random}.Sooner(ttl)
 	var all sync.WaitGroup
-	for _, s := range r.crew.Slots {
+	for _, s := range r.Slots {
 		all.Go(func() { s.Under(ctx, func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold }, d) })
 	}
 	all.Wait()
@@ -243,21 +131,13 @@ func (r *run) silence(ctx context.Context, random *rand.Rand) error {
 // done; or has it come late.
 func (r *run) cutCommit(ctx context.Context, random *rand.Rand) error {
 	s := r.any(random)
-	rule := func(when func(pgproxy.Message) bool, fault pgproxy.Fault) pgproxy.Rule {
-		return func(m pgproxy.Message) pgproxy.Fault {
-			if when(m) {
-				return fault
-			}
-			return pgproxy.Pass
-		}
-	}
-	switch d := time.Duration(random.Int64N(int64(ttl))); random.IntN(5) {
+	switch d := (crew.Dice{Rand: random}).Sooner(ttl); random.IntN(5) {
 	case 0:
-		s.Under(ctx, rule(isCommit, pgproxy.CloseBefore), d)
+		s.Under(ctx, crew.When(isCommit, pgproxy.CloseBefore), d)
 	case 1: // it holds the category meanwhile
-		s.Under(ctx, rule(isCommit, pgproxy.Hold), d/2)
+		s.Under(ctx, crew.When(isCommit, pgproxy.Hold), d/2)
 	default:
-		s.Under(ctx, rule(committed, pgproxy.CloseBefore), d)
+		s.Under(ctx, crew.When(committed, pgproxy.CloseBefore), d)
 	}
 	return nil
 }
@@ -266,28 +146,28 @@ func (r *run) cutCommit(ctx context.Context, random *rand.Rand) error {
 func (r *run) jump(ctx context.Context, random *rand.Rand) error {
 	if random.IntN(3) == 0 {
 		at := time.Now()
-		call := r.recorder.Begin(Record{Call: Freeze, Note: at.String()})
-		if err := r.postgres.FreezeClock(at); err != nil {
+		call := r.Nemesis.Begin(crew.Event{Call: Freeze, Note: at.String()})
+		if err := r.Postgres.FreezeClock(at); err != nil {
 			return err
 		}
-		crew.Pause(ctx, time.Duration(random.Int64N(int64(4*ttl))))
-		r.recorder.End(call, Record{Answer: OK})
-		return r.postgres.SetClock(0)
+		crew.Pause(ctx, crew.Dice{Rand: random}.Sooner(4*ttl))
+		r.Nemesis.End(call, crew.Event{Answer: OK})
+		return r.Postgres.SetClock(0)
 	}
 	off := time.Hour
 	if random.IntN(2) == 0 {
-		off = time.Duration(random.Int64N(int64(time.Hour)))
+		off = crew.Dice{Rand: random}.Sooner(time.Hour)
 	}
 	if random.IntN(2) == 0 {
 		off = -off
 	}
-	call := r.recorder.Begin(Record{Call: Jump, Note: off.String()})
-	if err := r.postgres.SetClock(off); err != nil {
+	call := r.Nemesis.Begin(crew.Event{Call: crew.Jump, Note: off.String()})
+	if err := r.Postgres.SetClock(off); err != nil {
 		return err
 	}
-	crew.Pause(ctx, time.Duration(random.Int64N(int64(2*time.Second))))
-	r.recorder.End(call, Record{Answer: OK})
-	return r.postgres.SetClock(0)
+	crew.Pause(ctx, crew.Dice{Rand: random}.Sooner(2*time.Second))
+	r.Nemesis.End(call, crew.Event{Answer: OK})
+	return r.Postgres.SetClock(0)
 }
 
 // Failovers are how often the primary is lost to a standby.
@@ -308,13 +188,13 @@ func (r *run) failovers(ctx context.Context) error {
 		}
 	}
 	for i, kind := range all {
-		if !crew.Pause(ctx, ttl+time.Duration(random.Int64N(int64(ttl)))) {
+		if !crew.Pause(ctx, ttl+crew.Dice{Rand: random}.Sooner(ttl)) {
 			return nil // the run falls short, and says so
 		}
 		if err := r.failOver(ctx, random, kind, fmt.Sprintf("pg-%d", i+1)); err != nil {
 			return fmt.Errorf("failover %d, %s: %w", i+1, kind, err)
 		}
-		r.crew.Log.Info().Msgf("failover %d of %d: %s", i+1, len(all), kind)
+		r.Log.Info().Msgf("failover %d of %d: %s", i+1, len(all), kind)
 	}
 	crew.Pause(ctx, 2*ttl)
 	return nil
@@ -322,12 +202,12 @@ func (r *run) failovers(ctx context.Context) error {
 
 func (r *run) failOver(ctx context.Context, random *rand.Rand, kind, name string) error {
 	ctx = context.WithoutCancel(ctx) // it is not left in the middle
-	old := r.postgres
+	old := r.Postgres
 	standby, err := old.NewStandby(ctx, name)
 	if err != nil {
 		return err
 	}
-	load := ttl + time.Duration(random.Int64N(int64(2*ttl)))
+	load := ttl + crew.Dice{Rand: random}.Sooner(2*ttl)
 	if kind == Sync {
 		if err := old.WaitForStandby(ctx); err != nil {
 			return err
@@ -335,7 +215,7 @@ func (r *run) failOver(ctx context.Context, random *rand.Rand, kind, name string
 		crew.Pause(ctx, load)
 	}
 	// Every write from now on, until the standby is the primary, may be undone if it is asynchronous.
-	call := r.recorder.Begin(Record{Call: Failover, Target: kind})
+	call := r.Nemesis.Begin(crew.Event{Call: Failover, Target: kind})
 	if kind == Async {
 		if err := standby.StopFollowing(ctx, old); err != nil {
 			return err
@@ -348,10 +228,10 @@ func (r *run) failOver(ctx context.Context, random *rand.Rand, kind, name string
 	if err := standby.Promote(ctx); err != nil {
 		return err
 	}
-	r.postgres = standby
-	for _, s := range r.crew.Slots {
+	r.Postgres = standby
+	for _, s := range r.Slots {
 		s.Retarget(standby.Socket())
 	}
-	r.recorder.End(call, Record{Answer: OK})
+	r.Nemesis.End(call, crew.Event{Answer: OK})
 	return old.Remove()
 }

@@ -3,51 +3,43 @@ package intents
 import (
 	"bufio"
 	"encoding/json"
-	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// A Write is a write that the resource was asked for.
-type Write struct {
-	At       int64  `json:"at"`
-	Key      string `json:"key"` // the intent's stream
-	Token    int64  `json:"token"`
-	From     string `json:"from"` // the process
-	Accepted bool   `json:"accepted"`
-}
+// resourceSocket is the resource's.
+const resourceSocket = "resource.sock"
 
-// Of the resource.
-const (
-	resourceFile   = "resource.log"
-	resourceSocket = "resource.sock"
-)
+// A write is one that the resource is asked for.
+type write struct {
+	Stream string // of the intent
+	Token  int64
+	From   string // the process
+}
 
 // A resource is outside of the store, in a process of its own. All it knows of leases is the last fencing
 // token of each key.
 type resource struct {
-	mu   sync.Mutex
-	log  *os.File
-	last map[string]int64
+	mu       sync.Mutex
+	recorder *recorder
+	last     map[string]int64
 }
 
 // serve takes writes on the socket until the process ends.
 func serve(dir, socket string) error {
-	log, err := os.OpenFile(filepath.Join(dir, resourceFile), os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o644) //nolint:gosec // to be read
+	recorder, err := crew.NewRecorder[Record](dir, "resource")
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer recorder.Close()
 	listener, err := net.Listen("unix", socket) //nolint:noctx // for the process's life
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
-	r := &resource{log: log, last: map[string]int64{}}
+	r := &resource{recorder: recorder, last: map[string]int64{}}
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
@@ -61,7 +53,7 @@ func (r *resource) answer(conn net.Conn) {
 	defer conn.Close()
 	in, out := json.NewDecoder(bufio.NewReader(conn)), json.NewEncoder(conn)
 	for {
-		var w Write
+		var w write
 		if in.Decode(&w) != nil {
 			return // the client is gone
 		}
@@ -73,20 +65,14 @@ func (r *resource) answer(conn net.Conn) {
 }
 
 // write accepts a write unless a later holder of its key was there.
-func (r *resource) write(w *Write) {
+func (r *resource) write(w *write) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w.At = crew.Now()
-	if w.Accepted = w.Token >= r.last[w.Key]; w.Accepted {
-		r.last[w.Key] = w.Token
+	result := "refused"
+	if w.Token >= r.last[w.Stream] {
+		result, r.last[w.Stream] = "accepted", w.Token
 	}
-	line, err := json.Marshal(w)
-	if err == nil {
-		_, err = r.log.Write(append(line, '\n'))
-	}
-	if err != nil {
-		panic(fmt.Sprintf("writing the resource's log: %v", err))
-	}
+	r.recorder.Begin(Record{Call: Wrote, Stream: w.Stream, Token: w.Token, Session: w.From, Result: result})
 }
 
 // A customer asks the resource for writes. It is for one goroutine.
@@ -97,7 +83,7 @@ type customer struct {
 	out    *json.Encoder
 }
 
-func (c *customer) write(w Write) error {
+func (c *customer) write(w write) error {
 	if c.conn == nil {
 		conn, err := net.Dial("unix", c.socket) //nolint:noctx // it is there
 		if err != nil {

@@ -2,26 +2,26 @@ package intents
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
 )
 
@@ -29,7 +29,7 @@ import (
 type Options struct {
 	Seed       uint64
 	Duration   time.Duration // of the faults, at most
-	Goals      *Counts       // with which they end earlier; nil for none
+	Goals      promise.Goals // with which they end earlier; nil for none
 	Processes  int
 	Goroutines int  // of each process
 	Clock      bool // the server's is moved, by up to an hour, and stands
@@ -47,37 +47,43 @@ type Options struct {
 // A run is under way.
 type run struct {
 	Options
-	crew     *crew.Crew
-	postgres *server.Postgres
-	bouncer  *server.PgBouncer // nil for none
-	recorder *recorder         // of the nemesis
-	began    int64
-	counted  atomic.Pointer[Counts] // so far
-	commits  chan struct{}          // receives when a process is about to commit
+	*crew.Crew
+	bouncer *server.PgBouncer // nil for none
+	began   int64
+	commits chan struct{} // receives when a process is about to commit
 }
 
-// nemesis and healer name the histories of the harness.
-const (
-	nemesis = "nemesis"
-	healer  = "healer"
-)
+// healer names the history of the harness's own requests.
+const healer = "healer"
+
+//go:embed promises/*.sql
+var folder embed.FS
+
+// Promises are what a run is checked for.
+var Promises = must.New(fs.Sub(folder, "promises"))
+
+// Check holds the history of a run against each promise.
+func Check(ctx context.Context, dir string) (*promise.Verdict, error) {
+	return promise.Check(ctx, dir, Promises)
+}
 
 // Run has processes work on intents while there are faults, and leaves all that [Check] needs. The result are
 // complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	r := &run{Options: o, commits: make(chan struct{})}
-	if r.crew, err = crew.New(crew.Config{
-		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log,
-		Killed: func(process string) { r.recorder.Begin(Record{Call: Kill, Target: process}) }, Heard: r.hear,
+	if r.Crew, err = crew.New(ctx, crew.Config{
+		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log, Promises: Promises, Goals: o.Goals,
+		Look: func(ctx context.Context) { _ = r.copyMessages(ctx) }, Heard: r.hear, // while the server is down, what is known stays
 	}); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, r.crew.Close()) }()
-	if r.recorder, err = crew.NewRecorder[Record](r.crew.Out, nemesis); err != nil {
-		return nil, err
+	defer func() { err = errors.Join(err, r.Close()) }()
+	// Nothing is unique: the checker sees each row that was committed.
+	err = r.Serve(ctx, &server.PostgresConfig{Clock: r.Clock}, r.Plant, "create table "+table+" (stream text not null, token bigint not null, result text not null)")
+	if err == nil && r.PgBouncer {
+		r.bouncer, err = server.NewPgBouncer(ctx, r.Postgres, "pgbouncer")
 	}
-	defer func() { err = errors.Join(err, r.crew.Stop(), r.recorder.Close()) }() // the end of a process is recorded
-	if err := r.open(ctx); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	stopResource, err := r.startResource()
@@ -97,33 +103,27 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 	if err := r.heal(ctx); err != nil {
 		return nil, err
 	}
-	return r.crew.Complaints(), r.dump(ctx)
+	return r.Complaints(), errors.Join(
+		r.History.Gather(ctx), r.History.Exec(ctx, "delete from messages"), r.copyMessages(ctx), // some may have been undone
+		r.Copy(ctx, "rows", "select stream, token, result from "+table))
 }
 
-func (r *run) open(ctx context.Context) error {
-	config := &server.PostgresConfig{Clock: r.Clock}
-	if r.Plant != nil {
-		config.Settings = r.Plant.Settings
-	}
-	var err error
-	if r.postgres, err = server.NewPostgres(ctx, r.crew.Dir, "pg", config); err != nil {
-		return err
-	}
-	// Nothing is unique: the checker sees each row that was committed.
-	err = crew.NewDatabase(ctx, r.postgres, r.Plant, "create table "+table+" (stream text not null, token bigint not null, result text not null)")
+// copyMessages copies the messages that the history has not.
+func (r *run) copyMessages(ctx context.Context) error {
+	last := int64(0)
+	err := r.History.Each(ctx, "select coalesce(max(global), 0) from messages", func(scan func(...any) error) error { return scan(&last) })
 	if err != nil {
 		return err
 	}
-	if r.PgBouncer {
-		r.bouncer, err = server.NewPgBouncer(ctx, r.postgres, "pgbouncer")
-	}
-	return err
+	return r.Copy(ctx, "messages", `
+		select global_position, stream_name, position, type, (extract(epoch from "time") * 1000000)::bigint, data::text from dibs.messages
+		where category = $1 and global_position > $2 and global_position <= dibs.readable($1) order by 1`, string(Category), last)
 }
 
-func (r *run) socket() string { return filepath.Join(r.crew.Dir, resourceSocket) }
+func (r *run) socket() string { return filepath.Join(r.Crew.Dir, resourceSocket) }
 
 func (r *run) startResource() (stop func(), err error) {
-	child, err := r.crew.Start(&task{Dir: r.crew.Out, Socket: r.socket()})
+	child, err := r.Start(&task{Dir: r.Crew.Out, Socket: r.socket()})
 	if err != nil {
 		return nil, err
 	}
@@ -140,16 +140,16 @@ func (r *run) startResource() (stop func(), err error) {
 }
 
 func (r *run) add(name string) error {
-	socket := r.postgres.Socket()
+	socket := r.Postgres.Socket()
 	if r.bouncer != nil {
 		socket = r.bouncer.Socket()
 	}
-	return r.crew.Add(name, socket, false, func(process, url string, random *rand.Rand, healed bool) any {
+	return r.Add(name, socket, false, func(process, url string, random *rand.Rand, healed bool) any {
 		t := &task{
-			Process: process, Seed: random.Uint64(), URL: url, Dir: r.crew.Out, Socket: r.socket(), Began: r.began,
+			Process: process, Seed: random.Uint64(), URL: url, Dir: r.Crew.Out, Socket: r.socket(), Began: r.began,
 			Goroutines: r.Goroutines, Long: r.Long,
 		}
-		if !healed && !r.Calm && !r.Silent && !r.enough(kills) {
+		if !healed && !r.Calm && !r.Silent && !r.Enough("kills") {
 			t.Doom.Point, t.Doom.Turn = points[random.IntN(len(points))], crew.TurnOf(random, 15)
 		}
 		return t
@@ -158,12 +158,7 @@ func (r *run) add(name string) error {
 
 // heal ends the faults and the processes, and waits until nothing is held.
 func (r *run) heal(ctx context.Context) error {
-	if r.Clock {
-		if err := r.postgres.SetClock(0); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(r.postgres.Start(ctx), r.postgres.Await(ctx)); err != nil {
+	if err := r.Rest(ctx); err != nil {
 		return err
 	}
 	if r.bouncer != nil {
@@ -171,9 +166,9 @@ func (r *run) heal(ctx context.Context) error {
 			return err
 		}
 	}
-	r.crew.Heal()
-	r.crew.Log.Info().Msg("no more faults: the processes end")
-	if err := r.crew.Stop(); err != nil {
+	r.Heal()
+	r.Log.Info().Msg("no more faults: the processes end")
+	if err := r.Stop(); err != nil {
 		return err
 	}
 	store, intents, err := r.store(ctx)
@@ -191,10 +186,10 @@ func (r *run) heal(ctx context.Context) error {
 
 // awaitFree waits until nothing is held.
 func (r *run) awaitFree(ctx context.Context, intents *intent.Manager) error {
-	heal := r.recorder.Begin(Record{Call: Heal})
+	heal := r.Nemesis.Begin(crew.Event{Call: Heal})
 	limited, cancel := context.WithTimeout(ctx, 2*healTime)
 	defer cancel()
-	answer := Record{Answer: Failed}
+	answer := crew.Event{Answer: Failed}
 	for {
 		held, err := intents.List(ctx, intent.Filter{})
 		if err != nil {
@@ -208,12 +203,12 @@ func (r *run) awaitFree(ctx context.Context, intents *intent.Manager) error {
 			break
 		}
 	}
-	r.recorder.End(heal, answer)
+	r.Nemesis.End(heal, answer)
 	return nil
 }
 
 func (r *run) store(ctx context.Context) (*messagestore.Store, *intent.Manager, error) {
-	driver, err := postgres.Open(ctx, r.postgres.URL(crew.Database), nil)
+	driver, err := r.Open(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -238,7 +233,7 @@ func (r *run) reserveAll(ctx context.Context, store *messagestore.Store, intents
 		last[m.Stream.ID()] = m.GlobalPosition
 	}
 	names := slices.SortedFunc(maps.Keys(last), func(a, b string) int { return int(last[b] - last[a]) })
-	recorder, err := crew.NewRecorder[Record](r.crew.Out, healer)
+	recorder, err := crew.NewRecorder[Record](r.Crew.Out, healer)
 	if err != nil {
 		return err
 	}
@@ -273,33 +268,4 @@ func (h *hand) reserveOne(ctx context.Context, key string) {
 			return
 		}
 	}
-}
-
-func message(m *messagestore.Message) *Message {
-	return &Message{string(m.Stream), int64(m.Position), m.Type, m.Time.UnixMicro(), m.Data}
-}
-
-// dump writes the contents of the store.
-func (r *run) dump(ctx context.Context) error {
-	store, _, err := r.store(ctx)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	var all []*Message
-	for m, err := range store.ReadCategory(ctx, Category, 0, messagestore.Filter{}) {
-		if err != nil {
-			return err
-		}
-		all = append(all, message(m))
-	}
-	if err := crew.WriteLines(filepath.Join(r.crew.Out, messagesFile), all); err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(ctx, r.postgres.URL(crew.Database))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	return crew.Dump[Row](ctx, conn, filepath.Join(r.crew.Out, rowsFile), "select stream, token, result from "+table)
 }

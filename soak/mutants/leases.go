@@ -1,9 +1,14 @@
 package mutants
 
 import (
+	"context"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/intents"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
 // holders are clients of intents, in runs of package intents.
@@ -24,63 +29,57 @@ var (
 	slow    = &Scene{Name: "long transactions", holders: &holders{processes: 4, goroutines: 6, calm: true, long: true}}
 )
 
-// OfIntents reports whether runs of the scene are runs of package intents.
-func (s *Scene) OfIntents() bool { return s.holders != nil }
-
 // leaseTime is the duration of the first run of a scene of intents, enough for some leases to be lost.
 const leaseTime = 8 * time.Second
 
-// IntentOptions are the options of a run of a scene of intents.
-func (s *Scene) IntentOptions(m *Mutant, seed uint64, round int) intents.Options {
-	h := s.holders
+func (h *holders) job(plant *harness.Mutant, seed uint64, round int) *Job {
 	o := intents.Options{
-		Seed: seed + uint64(round), Duration: leaseTime << round, Processes: h.processes, Goroutines: h.goroutines,
-		Clock: h.clock, Calm: h.calm, Silent: h.silent, Long: h.long,
+		Seed: seed, Duration: leaseTime << round, Processes: h.processes, Goroutines: h.goroutines, Clock: h.clock, Calm: h.calm, Silent: h.silent, Long: h.long, Plant: plant,
 	}
-	if m != nil {
-		o.Plant = &m.Plant
-	}
-	return o
+	least := promise.Goals{"takeovers": 5, "held": 10, "done": 10, "work": 10}
+	return &Job{o.Duration, least, intents.Check, func(ctx context.Context, program, out, dir string) ([]string, error) {
+		o.Program, o.Out, o.Dir = program, out, dir
+		return intents.Run(ctx, o, zerolog.Nop())
+	}}
 }
 
 // leases are bugs of intents.
 func leases() []*Mutant {
 	const in = "intent"
-	broken := func(rules ...Promise) []Promise { return rules }
 	return []*Mutant{
 		{Name: "token-of-the-clock", Says: "a fencing token is the time of its grant, and looks at no token before it", Plant: code(
 			edit(in, "return max(r.After+1, written.UnixMicro())", "return written.UnixMicro()"),
-		), Scene: jumped, Breaks: broken(intents.Tokens, intents.Steps, intents.Fence)},
+		), Scene: jumped, Breaks: broken("L1", "L3a", "L4a")},
 		{Name: "token-that-counts", Says: "a fencing token is one more than the one before, so it falls when the store has lost a grant", Plant: code(
 			edit(in, "return max(r.After+1, written.UnixMicro())", "return r.After + 1"),
-		), Scene: leased, Breaks: broken(intents.Tokens, intents.Steps, intents.Fence)},
+		), Scene: leased, Breaks: broken("L1", "L3a", "L4a")},
 		{Name: "step-any-version", Says: "a lease is extended, confirmed and released at any version", Plant: code(
 			edit(in, "all = append(all, messagestore.To(p.at.Stream, p.at.Position, m))", "all = append(all, messagestore.To(p.at.Stream, messagestore.AnyVersion, m))"),
-		), Scene: leased, Breaks: broken(intents.Steps, intents.Confirmed)},
+		), Scene: leased, Breaks: broken("L3a", "L5")},
 		{Name: "taken-early", Says: "a lease is taken when half of its time is left", Plant: code(
 			edit(in, "|| !now.Before(s.mayTake(session, turn))", "|| !now.Before(s.mayTake(session, turn).Add(-s.ttl()/2))"),
-		), Scene: leased, Breaks: broken(intents.Early)},
+		), Scene: leased, Breaks: broken("L2a")},
 		{Name: "confirmed-is-free", Says: "an intent that was confirmed a second ago is free", Plant: code(
 			edit(in, "case s.done(): outcome = Done", "case s.done() && now.Sub(s.at.Time) < time.Second: outcome = Done"),
-		), Scene: leased, Breaks: broken(intents.Steps, intents.Confirmed)},
+		), Scene: leased, Breaks: broken("L3a", "L5")},
 		{Name: "intent-any-content", Says: "a request with other content is told held or done", Plant: code(
 			edit(in, "case s.Content != a.content && !s.released:", "case false:"),
-		), Scene: leased, Breaks: broken(intents.Answers, intents.Steps)},
+		), Scene: leased, Breaks: broken("L2b", "L3a")},
 		{Name: "lease-any-session", Says: "a lease is given to any session that asks for it", Plant: code(
 			edit(in, "return met.Session == a.request.Session && !met.released && !met.lapsed", "return !met.released && !met.lapsed"),
-		), Scene: leased, Breaks: broken(intents.Answers)},
+		), Scene: leased, Breaks: broken("L2b")},
 		{Name: "any-end-is-ones-own", Says: "a call takes the end of its lease by another call of the session for its own, and says that its result is confirmed", Plant: code(
 			edit(in, "return l.byItself", "return l.over != nil && l.over.By != nil && l.over.By.Token == l.over.Token && l.over.By.Status != Held"),
-		), Scene: leased, Breaks: broken(intents.Confirmed)},
+		), Scene: leased, Breaks: broken("L5")},
 		{Name: "out-of-turn", Says: "a session that does not stand in the line takes the first turn", Plant: code(
 			edit(in, "return i } return len(s.Line)", "return i }; return 0"),
-		), Scene: leased, Breaks: broken(intents.Line)},
+		), Scene: leased, Breaks: broken("waiters")},
 		{Name: "begin-lost", Says: "a transaction's first statement is sent without BEGIN", Plant: code(
 			edit("messagestore/postgres", "with = []string{beginSQL, markSQL}", "with = []string{markSQL}"),
-		), Scene: leased, Breaks: broken(intents.Rows)},
+		), Scene: leased, Breaks: broken("L4b")},
 		{Name: "commit-past-a-grant", Says: "a transaction confirms a lease that was taken over", Plant: code(
 			edit(in, "var past = []string{TypeExtended, TypeWaiting}", "var past = []string{TypeExtended, TypeWaiting, TypeReserved}"),
-		), Scene: leased, Breaks: broken(intents.Steps, intents.Confirmed)},
+		), Scene: leased, Breaks: broken("L3a", "L5")},
 		{Name: "unknown-is-confirmed", Says: "a confirmation whose answer was lost counts as done", Plant: code(
 			edit(in, "case err != nil: return l.failed(err) case met == nil: l.took(", `case err != nil && bodies[0].MessageType() == TypeConfirmed && errors.Is(err, messagestore.ErrOutcomeUnknown):
 				return nil
@@ -88,15 +87,15 @@ func leases() []*Mutant {
 				return l.failed(err)
 			case met == nil:
 				l.took(`),
-		), Scene: leased, Breaks: broken(intents.Confirmed)},
+		), Scene: leased, Breaks: broken("L5")},
 		{Name: "beats-leave-context", Says: "work goes on though no extension has reached the store", Plant: code(
 			edit(in, "running.Go(func() { l.expire(beating, cancel) })", ""),
-		), Scene: silent, Breaks: broken(intents.Heeded)},
+		), Scene: silent, Breaks: broken("L7")},
 		{Name: "first-key-only", Says: "of a lease of several keys, only the first is extended, confirmed and released", Plant: code(
 			edit(in, "parts := l.snapshot() all := make([]messagestore.StreamWrite, 0, len(parts)+len(writes)) bodies", `parts := l.snapshot()[:1]
 				all := make([]messagestore.StreamWrite, 0, len(parts)+len(writes))
 				bodies`),
-		), Scene: leased, Breaks: broken(intents.Several)},
+		), Scene: leased, Breaks: broken("L3c")},
 		{Name: "time-of-transaction", Says: "a message has the time at which its transaction began, and not that of its lock", Plant: sql(
 			edit("append_one", "into dibs.messages as m (category,", `into dibs.messages as m ("time", category,`),
 			edit("append_one", "values (stream_category,", "values (now(), stream_category,"),
@@ -104,7 +103,7 @@ func leases() []*Mutant {
 			edit("append_each", "select split_part(names[p.n], '-', 1), coalesce(", "select now(), split_part(names[p.n], '-', 1), coalesce("),
 			edit("append", "into dibs.messages as m "+columns+" values (one_category,", `into dibs.messages as m ("time", `+columns[1:]+" values (now(), one_category,"),
 			edit("append", "into dibs.messages as m "+columns+" select dibs.category(s.name),", `into dibs.messages as m ("time", `+columns[1:]+" select now(), dibs.category(s.name),"),
-		), Scene: slow, Breaks: broken(intents.Steps, intents.Answers)},
+		), Scene: slow, Breaks: broken("L3a", "L2b")},
 		// The moment in which it matters is made longer.
 		{Name: "met-before-lock", Says: "a write by itself is told what was there before it had its lock", Plant: sql(
 			edit("append_one", "fence_found bigint;", "fence_found bigint; early record;"),
@@ -117,10 +116,10 @@ func leases() []*Mutant {
 				from dibs.last_met(stream) l;`, `
 				global_position := early.global_position; id := early.id; time := early.time;
 				met_type := early.type; met_data := early.data; met_metadata := early.metadata;`),
-		), Scene: leased, Breaks: broken(intents.Steps, intents.Tokens, intents.Answers, intents.LostTrue)},
+		), Scene: leased, Breaks: broken("L3a", "L1", "L2b", "L3b")},
 		{Name: "met-not-in-group", Says: "a write is not told of what another of its group has written", Plant: sql(
 			edit("append_each", "left join lateral dibs.last_met(w.name) l on true", `
 				left join lateral dibs.last_met(w.name) l on l.global_position <> all (coalesce(global_positions, '{}'))`),
-		), Scene: crowded, Breaks: broken(intents.LostTrue, intents.Answers)},
+		), Scene: crowded, Breaks: broken("L3b", "L2b")},
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
 // A Mutant is a bug.
@@ -19,8 +20,17 @@ type Mutant struct {
 	Breaks []Promise
 }
 
-// A Promise is an invariant that a run is checked for: a [check.Invariant], or a Rule of package intents, queues or sagas.
+// A Promise is an invariant that a run is checked for: a [check.Invariant], or a
+// [promise.Rule] of package intents, queues or sagas.
 type Promise interface{ String() string }
+
+// broken are the ids of promises that are queries, or folds beside them.
+func broken(ids ...promise.Rule) (all []Promise) {
+	for _, id := range ids {
+		all = append(all, id)
+	}
+	return all
+}
 
 // Where says where the bug is.
 func (m *Mutant) Where() string {

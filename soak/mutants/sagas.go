@@ -1,9 +1,13 @@
 package mutants
 
 import (
+	"context"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/sagas"
 )
 
@@ -23,43 +27,42 @@ var (
 	shifted = &Scene{Name: "runners and jumps", runners: &runners{processes: 2, customers: 20, timers: 50, clock: true}}
 )
 
-// OfSagas reports whether runs of the scene are runs of package sagas.
-func (s *Scene) OfSagas() bool { return s.runners != nil }
-
 // runTime is the duration of the first run of a scene of sagas. Sagas meet their deadlines while it is drained.
 const runTime = 10 * time.Second
 
-// SagaOptions are the options of a run of a scene of sagas.
-func (s *Scene) SagaOptions(m *Mutant, seed uint64, round int) sagas.Options {
+func (r *runners) job(plant *harness.Mutant, seed uint64, round int) *Job {
 	o := sagas.Options{
-		Seed: seed + uint64(round), Duration: runTime << round, Drain: 2 * runTime, Runners: s.runners.processes, Customers: s.runners.customers,
-		Timers: s.runners.timers, Flood: s.runners.flood, Clock: s.runners.clock, Calm: true, Quiet: s.runners.quiet,
+		Seed: seed, Duration: runTime << round, Drain: 2 * runTime, Runners: r.processes, Customers: r.customers,
+		Timers: r.timers, Flood: r.flood, Clock: r.clock, Calm: true, Quiet: r.quiet, Plant: plant,
 	}
 	if o.Clock {
 		o.Duration *= 2
 	}
-	if m != nil {
-		o.Plant = &m.Plant
+	least := promise.Goals{"sagas": 20, "completed": 10, "compensated": 5, "kills": 2, "rung": 200, "letters": 50, "known": 1}
+	if o.Quiet {
+		least["kills"] = 0
 	}
-	return o
+	return &Job{o.Duration, least, sagas.Check, func(ctx context.Context, program, out, dir string) ([]string, error) {
+		o.Program, o.Out, o.Dir = program, out, dir
+		return sagas.Run(ctx, o, zerolog.Nop())
+	}}
 }
 
 // ofSagas are bugs of sagas, timers and relays.
 func ofSagas() []*Mutant {
 	const in = "saga"
-	broken := func(rules ...Promise) []Promise { return rules }
 	mutant := func(name, says string, breaks []Promise, edits ...harness.Edit) *Mutant {
 		return &Mutant{Name: name, Says: says, Scene: ran, Breaks: breaks, Plant: code(edits...)}
 	}
 	return []*Mutant{
-		mutant("turn-saw-all", "a turn ends as if it had seen what came meanwhile", broken(sagas.Woken, sagas.Heeded, sagas.Ended),
+		mutant("turn-saw-all", "a turn ends as if it had seen what came meanwhile", broken("G8b", "G8a", "G3"),
 			edit(in, "Delay: queuing.MaxDelay, Seen: l.seen}", "Delay: queuing.MaxDelay, Seen: l.seen + 1000}")),
 		{Name: "wake-up-forgotten", Says: "a message that came during a turn has no other follow", Plant: sql(
 			edit("queue_take", "case when y.turned and x.woken > coalesce(y.seen, 0) then 0 else greatest(y.delay, 0) end * interval", "greatest(y.delay, 0) * interval"),
-		), Scene: quiet, Breaks: broken(sagas.Woken, sagas.Heeded, sagas.Ended)},
-		mutant("no-time-to-go-on", "a saga that waits has no time at which it goes on", broken(sagas.Woken, sagas.Heeded, sagas.Ended),
+		), Scene: quiet, Breaks: broken("G8b", "G8a", "G3")},
+		mutant("no-time-to-go-on", "a saga that waits has no time at which it goes on", broken("G8b", "G8a", "G3"),
 			edit(in, "finish.Delay = l.pause()", "_ = l.pause()")),
-		mutant("no-due-for-deadline", "a saga that waits has no turn at its deadline", broken(sagas.Heeded, sagas.Ended),
+		mutant("no-due-for-deadline", "a saga that waits has no turn at its deadline", broken("G8a", "G3"),
 			edit(in, "return l.over(ctx, l.deadline)", `next := l.next
 				is, err := l.over(ctx, l.deadline)
 				if !is {
@@ -67,7 +70,7 @@ func ofSagas() []*Mutant {
 				}
 				return is, err`)),
 		// The moment in which it matters is made longer.
-		mutant("record-beside-transaction", "a step in a transaction is recorded beside it", broken(sagas.Rows),
+		mutant("record-beside-transaction", "a step in a transaction is recorded beside it", broken("G1b"),
 			edit(in, "return at.writes(events, beside)", `writes, err := at.writes(events, beside)
 				if err != nil {
 					return nil, err
@@ -80,31 +83,31 @@ func ofSagas() []*Mutant {
 				time.Sleep(20 * time.Millisecond)
 				return nil, nil`),
 			edit(in, "return all[0], events, nil", "_ = all\n\t\treturn written, events, nil")),
-		mutant("reply-to-any-attempt", "the reply to an earlier attempt is taken for that to the present one", broken(sagas.Replies),
+		mutant("reply-to-any-attempt", "the reply to an earlier attempt is taken for that to the present one", broken("G5b"),
 			edit(in, "!s.again && (r.Attempt == 0 || r.Attempt == s.attempts)", "!s.again")),
-		mutant("saga-any-version", "a runner writes to a saga at any version", broken(sagas.Heeded, sagas.Story, sagas.Recorded, sagas.Fenced, sagas.Ended, sagas.Reversed),
+		mutant("saga-any-version", "a runner writes to a saga at any version", broken("G8a", "G2", "G1a", "G5a", "G3", "G6"),
 			edit(in, "Expected: l.version, Bodies: all, Final: true", "Expected: messagestore.AnyVersion, Bodies: all, Final: true")),
-		mutant("undone-forwards", "steps are undone in the order in which they began", broken(sagas.Reversed),
+		mutant("undone-forwards", "steps are undone in the order in which they began", broken("G6"),
 			edit(in, "for _, began := range slices.Backward(l.steps) {", "for _, began := range slices.All(l.steps) {")),
-		mutant("cancel-not-heeded", "a cancel has no saga undone", broken(sagas.Heeded, sagas.Woken),
+		mutant("cancel-not-heeded", "a cancel has no saga undone", broken("G8a", "G8b"),
 			edit(in, "case s.cancel != nil && s.cancel.Reason != \"\":", "case s.cancel != nil && s.cancel.Reason != \"\" && s.compensating != nil:"),
 			edit(in, "case s.cancel != nil: return \"cancelled\"", "case s.cancel != nil && s.compensating != nil:\n\t\treturn \"cancelled\"")),
-		mutant("sleep-ends-early", "a time has come a fifth of a second early", broken(sagas.Punctual),
+		mutant("sleep-ends-early", "a time has come a fifth of a second early", broken("G10"),
 			edit(in, "if l.clock != nil && !l.clock.earliest().Before(t) {", "if l.clock != nil && !l.clock.earliest().Add(200*time.Millisecond).Before(t) {")),
 		{Name: "flood-suspends-for-ever", Says: "signals take the room of their saga, which is suspended again and again when it is cancelled", Plant: code(
 			edit(in, "if l.own+len(events) > most && !isSuspended {", "if int(l.version)+1+len(all) > most && !isSuspended {"),
 			edit(in, "if l.suspended != nil { l.waits = true return nil } log := l.config.Logger", "log := l.config.Logger"),
-		), Scene: flooded, Breaks: broken(sagas.Story, sagas.Ended)},
+		), Scene: flooded, Breaks: broken("G2", "G3")},
 		{Name: "saga-clock-never-back", Says: "a saga waits for a time that was computed while the clock was ahead, for as long as it was", Plant: code(
 			edit(in, `if now == nil || l.ended != "" || l.next.IsZero() ||`, `if true || now == nil || l.ended != "" || l.next.IsZero() ||`),
-		), Scene: shifted, Breaks: broken(sagas.Ended, sagas.Heeded, sagas.Woken)},
+		), Scene: shifted, Breaks: broken("G3", "G8a", "G8b")},
 		{Name: "timer-early", Says: "a timer rings a fifth of a second early", Plant: sql(
 			edit("queue_take", "then dibs.queue_due(x.metadata) end as due", "then dibs.queue_due(x.metadata) - interval '0.2 s' end as due"),
-		), Scene: ran, Breaks: broken(sagas.Early)},
-		mutant("sent-before-answer", "a relay has done with a message before its sink has answered", broken(sagas.Arrived, sagas.InOrder),
+		), Scene: ran, Breaks: broken("Q9")},
+		mutant("sent-before-answer", "a relay has done with a message before its sink has answered", broken("O1", "O3"),
 			edit("outbox", "return r.sink.Send(ctx, m)", `go func() { _ = panics.Call(func() error { return r.sink.Send(context.WithoutCancel(ctx), m) }) }()
 				return nil`)),
-		mutant("relay-skips-key", "a relay passes over the messages of a key", broken(sagas.Arrived),
+		mutant("relay-skips-key", "a relay passes over the messages of a key", broken("O1"),
 			edit("outbox", "func (r *Relay) passesOver(m *messagestore.Message) bool {", "func (r *Relay) passesOver(m *messagestore.Message) bool {\n\tif m.Stream.ID() == \"7\" {\n\t\treturn true\n\t}")),
 	}
 }

@@ -1,10 +1,12 @@
 package mutants
 
 import (
+	"context"
 	"time"
 
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/work"
 )
 
@@ -24,6 +26,33 @@ type Scene struct {
 	holders     *holders         // of intents, nil for another
 	workers     *workers         // of a queue, nil for another
 	runners     *runners         // of sagas, nil for another
+}
+
+// A Job is one run of packages intents, queues or sagas.
+type Job struct {
+	Duration time.Duration
+	Least    promise.Goals // without which a run that finds nothing says nothing
+	Check    func(ctx context.Context, dir string) (*promise.Verdict, error)
+	Run      func(ctx context.Context, program, out, dir string) (complaints []string, err error)
+}
+
+// Job returns a run of the scene, with a bug unless m is nil, and nil for a scene of the store. Each round is twice as long
+// as the one before, and has other dice.
+func (s *Scene) Job(m *Mutant, seed uint64, round int) *Job {
+	var plant *harness.Mutant
+	if m != nil {
+		plant = &m.Plant
+	}
+	seed += uint64(round)
+	switch {
+	case s.holders != nil:
+		return s.holders.job(plant, seed, round)
+	case s.workers != nil:
+		return s.workers.job(plant, seed, round)
+	case s.runners != nil:
+		return s.runners.job(plant, seed, round)
+	}
+	return nil
 }
 
 var none harness.Failovers

@@ -1,23 +1,140 @@
 package queues
 
 import (
+	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/soak/crew"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
 // A world is the history of five items: one that is completed; one behind it whose first session was over, and whose
 // late completion is refused; one with a date, that is completed in a transaction; one that fails and is buried; and
 // one that is cancelled while it is held. The first two were staged in one transaction, and the third by its unique
 // name in two.
-type world struct{ Inputs }
+type world struct {
+	Messages []*Message
+	Calls    []*Call
+	Events   []Event // of the nemesis
+	Rows     []*Row
+	Lines    []*Line
+	Effects  []Effect
+	Inserted []Inserted
+	Head     *Head
+}
+
+type (
+	// A Message is one of the queue's category: an item.
+	Message struct {
+		Position   int64
+		Stream     string
+		Place      int64
+		ID         string
+		N          int
+		Due        int64
+		Gone, Open bool
+	}
+	// A Row is of an item that is not finished.
+	Row struct {
+		Position       int64
+		Version        int
+		State          string
+		Failures       int
+		Session, After int64
+	}
+	// A Line is of an item's log.
+	Line struct {
+		Position    int64
+		Version     int
+		What        string
+		At, Session int64
+	}
+	// An Effect was written in the transaction of a completion.
+	Effect struct {
+		Position int64
+		Version  int
+	}
+	// An Inserted is a row that a caller wrote in the transaction in which it staged an item.
+	Inserted struct {
+		Process string
+		Op      int64
+		ID      string
+	}
+	// A Head has the counts of the queue.
+	Head struct {
+		Cursor                            int64
+		Taken, Finished, Returned, Buried int
+	}
+	// A Call is a record with its answer.
+	Call struct {
+		Record
+		Process string
+		End     int64
+		Answer  Record
+	}
+	// An Event is a record of the nemesis with its answer.
+	Event struct{ call, answer crew.Event }
+)
+
+// check holds the history of the world against each promise.
+func (w *world) check(t *testing.T) *promise.Verdict {
+	t.Helper()
+	ctx := t.Context()
+	h, err := promise.Open(ctx, t.TempDir(), Promises)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, h.Close()) }()
+	insert := func(table string, values ...any) {
+		require.NoError(t, h.Exec(ctx, "insert into "+table+" values (?"+strings.Repeat(", ?", len(values)-1)+")", values...))
+	}
+	call := func(process string, op int, call string, at, end int64, answer string, asked, told any) {
+		a, err := json.Marshal(asked)
+		require.NoError(t, err)
+		b, err := json.Marshal(told)
+		require.NoError(t, err)
+		insert("calls", process, op, call, at, end, answer, string(a), string(b))
+	}
+	for i, c := range w.Calls {
+		op := 1000 + i
+		if c.Op > 0 {
+			op = int(c.Op)
+		}
+		call(c.Process, op, c.Call, c.At, c.End, c.Answer.Answer, c.Record, c.Answer)
+	}
+	for i, e := range w.Events {
+		call("nemesis", i, e.call.Call, e.call.At, e.answer.At, e.answer.Answer, e.call, e.answer)
+	}
+	for _, m := range w.Messages {
+		insert("messages", m.Position, m.Stream, m.Place, m.ID, m.N, m.Due, m.Gone, m.Open)
+	}
+	for _, r := range w.Rows {
+		insert("rows", r.Position, r.Version, r.State, r.Failures, r.Session, r.After)
+	}
+	for _, l := range w.Lines {
+		insert("log", l.Position, l.Version, l.What, l.At, l.Session)
+	}
+	for _, e := range w.Effects {
+		insert("effects", e.Position, e.Version)
+	}
+	for _, i := range w.Inserted {
+		insert("inserted", i.Process, i.Op, i.ID)
+	}
+	insert("head", w.Head.Cursor, 0, w.Head.Taken, w.Head.Finished, w.Head.Returned, w.Head.Buried)
+	v, err := h.Check(ctx)
+	require.NoError(t, err)
+	return v
+}
+
+// event adds one of the nemesis.
+func (w *world) event(from, to int64, call crew.Event) {
+	call.At = at(from)
+	w.Events = append(w.Events, Event{call, crew.Event{At: at(to), Answer: crew.OK}})
+}
 
 const second = int64(1_000_000)
 
@@ -105,7 +222,7 @@ func newWorld() *world {
 	w.line(4, 1, "x", 905, 2)
 	w.Rows = append(w.Rows, &Row{Position: 4, Version: 2, State: "d", Failures: 2})
 	w.line(5, 0, "C", 1000, 0)
-	w.call(nemesis, 3000, 3100, Record{Call: Drain}, Record{Answer: OK})
+	w.event(3000, 3100, crew.Event{Call: crew.Drain})
 	w.Head = &Head{Cursor: 5, Taken: 6, Finished: 1, Returned: 2, Buried: 1}
 	return w
 }
@@ -151,27 +268,25 @@ func TestUniqueNamesThatAreFreeAgainPass(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	w.named()
-	v := Check(&w.Inputs)
+	v := w.check(t)
 	require.True(t, v.Passed(), v.String())
-	require.Equal(t, 2, v.Again)
-	require.Equal(t, 2, v.Counts.Named)
-	require.Equal(t, 2, v.Counts.Taken)
+	require.Equal(t, 2, v.Figures.Of("named"))
+	require.Equal(t, 2, v.Figures.Of("taken"))
 }
 
 func TestAHistoryWithoutAMistakePasses(t *testing.T) {
 	t.Parallel()
-	v := Check(&newWorld().Inputs)
+	v := newWorld().check(t)
 	require.True(t, v.Passed(), v.String())
-	require.Equal(t, 2, v.Pairs)
-	require.Equal(t, 6, v.Counts.Deliveries)
-	require.Equal(t, 1, v.Counts.Refused)
-	require.Equal(t, 1, v.Counts.Expiries)
+	require.Equal(t, 6, v.Figures.Of("deliveries"))
+	require.Equal(t, 1, v.Figures.Of("refused"))
+	require.Equal(t, 1, v.Figures.Of("expiries"))
 	require.NotContains(t, v.String(), "broken")
 }
 
 // jumps has the server's clock be off for a time.
 func (w *world) jumps(from, to int64, off time.Duration) {
-	w.call(nemesis, from, to, Record{Call: Jump, Off: off.Microseconds()}, Record{Answer: OK})
+	w.event(from, to, crew.Event{Call: crew.Jump, Off: off.Microseconds()})
 }
 
 func TestWhatTheServerDatedWhileItsClockWasOffIsReadAsItWas(t *testing.T) {
@@ -187,10 +302,10 @@ func TestWhatTheServerDatedWhileItsClockWasOffIsReadAsItWas(t *testing.T) {
 		}
 		w.Calls = slices.DeleteFunc(w.Calls, func(c *Call) bool { return c.At == at(220) })
 		w.Head.Taken, w.Head.Returned = 5, 2
-		v := Check(&w.Inputs)
-		require.NotContains(t, v.Broken, Early, v.String())
-		require.NotContains(t, v.Broken, Met, v.String())
-		require.NotContains(t, v.Broken, Order, v.String())
+		v := w.check(t)
+		require.NotContains(t, v.Broken, promise.Rule("Q9"), v.String())
+		require.NotContains(t, v.Broken, promise.Rule("Q1b"), v.String())
+		require.NotContains(t, v.Broken, promise.Rule("Q3"), v.String())
 	}
 }
 
@@ -200,152 +315,152 @@ func TestAnItemThatItsTransactionStagesTwiceHasItsFirstPlace(t *testing.T) {
 	staged := w.staged(1)
 	staged.New = append(staged.New, New{ID: "id-1", Stream: "mail-k1"})
 	w.Inserted = append(w.Inserted, Inserted{"inserter", 1, "id-1"})
-	v := Check(&w.Inputs)
+	v := w.check(t)
 	require.True(t, v.Passed(), v.String())
 }
 
 // planted are histories with one mistake each.
 var planted = []struct {
 	name  string
-	rules []Rule // all that it breaks
+	rules []promise.Rule // all that it breaks
 	plant func(w *world)
 }{
-	{"what was inserted is not there", []Rule{Nothing}, func(w *world) {
+	{"what was inserted is not there", []promise.Rule{"Q1a"}, func(w *world) {
 		w.insert("id-10", "mail-e")
 	}},
-	{"what was rolled back is there", []Rule{Nothing}, func(w *world) { w.Calls[0].Answer.Answer = Undone }},
-	{"an item passed without a delivery", []Rule{Nothing}, func(w *world) {
+	{"what was rolled back is there", []promise.Rule{"Q1a"}, func(w *world) { w.Calls[0].Answer.Answer = Undone }},
+	{"an item passed without a delivery", []promise.Rule{"Q1a"}, func(w *world) {
 		w.Messages = append(w.Messages, &Message{Position: 6, Stream: "mail-f", ID: "id-6"})
 		w.insert("id-6", "mail-f")
 		w.Head.Cursor, w.Head.Taken = 6, 7
 	}},
-	{"an item is left out", []Rule{Met}, func(w *world) {
+	{"an item is left out", []promise.Rule{"Q1b"}, func(w *world) {
 		w.Rows = append(w.Rows, &Row{Position: 5, State: "o", Session: 2})
 		w.dropLine(5, 0)
 		w.Head.Taken, w.Head.Finished = 7, 0
 	}},
-	{"the end of a session was met late", []Rule{Met}, func(w *world) {
+	{"the end of a session was met late", []promise.Rule{"Q1b"}, func(w *world) {
 		for _, l := range w.Lines {
 			if l.What == "e" {
-				l.At = at(230) + second + endOfSession.Microseconds() + 2_000_000
+				l.At = at(230) + second + 12*second
 			}
 		}
 		w.Calls = slices.DeleteFunc(w.Calls, func(c *Call) bool { return c.Session == 1 && c.At > at(300) })
 	}},
-	{"the workers did not finish in the end", []Rule{Met}, func(w *world) { w.Calls[len(w.Calls)-1].Answer.Answer = Failed }},
-	{"an open item was trimmed", []Rule{Trimmed}, func(w *world) { w.Messages[1].Gone, w.Messages[1].Open = true, true }},
-	{"the message of an item was removed before its row", []Rule{Trimmed}, func(w *world) {
+	{"the workers did not finish in the end", []promise.Rule{"Q1b"}, func(w *world) { w.Events[0].answer.Answer = Failed }},
+	{"an open item was trimmed", []promise.Rule{"Q1c"}, func(w *world) { w.Messages[1].Gone, w.Messages[1].Open = true, true }},
+	{"the message of an item was removed before its row", []promise.Rule{"Q1c"}, func(w *world) {
 		w.Lines[slices.IndexFunc(w.Lines, func(l *Line) bool { return l.What == "C" })].What = "M"
 		w.Head.Taken, w.Head.Finished = 7, 0
 	}},
-	{"a late completion was accepted", []Rule{Twice, Late, After}, func(w *world) {
+	{"a late completion was accepted", []promise.Rule{"Q2a", "Q2d", "Q2c"}, func(w *world) {
 		for _, c := range w.Calls {
 			if c.At == at(2100) {
 				c.Answer.Ends[0].Told = "d"
 			}
 		}
 	}},
-	{"a caller was told of a completion that was none", []Rule{Late}, func(w *world) {
+	{"a caller was told of a completion that was none", []promise.Rule{"Q2d"}, func(w *world) {
 		e := []End{{Position: 2, Kind: "c"}}
 		w.call("worker", 2090, 2120, Record{Call: Complete, Ends: e}, Record{Answer: OK, Ends: e})
 	}},
-	{"a delivery was given twice", []Rule{Fenced}, func(w *world) { w.give(2, 110, 1, 0, 0) }},
-	{"an item was given after its completion", []Rule{After, Lines}, func(w *world) { w.give(2, 400, 1, 1, 0) }},
-	{"an item was given before the one before it was completed", []Rule{Order}, func(w *world) {
+	{"a delivery was given twice", []promise.Rule{"Q2b"}, func(w *world) { w.give(2, 110, 1, 0, 0) }},
+	{"an item was given after its completion", []promise.Rule{"Q2c", "Q6b"}, func(w *world) { w.give(2, 400, 1, 1, 0) }},
+	{"an item was given before the one before it was completed", []promise.Rule{"Q3"}, func(w *world) {
 		for _, c := range w.Calls {
 			if c.At == at(220) {
 				c.At, c.End = at(150), at(160)
 			}
 		}
 	}},
-	{"a cancelled item did not keep its place", []Rule{Order}, func(w *world) {
+	{"a cancelled item did not keep its place", []promise.Rule{"Q3"}, func(w *world) {
 		w.insert("id-6", "mail-k1")
 		w.Messages = append(w.Messages, &Message{Position: 6, Stream: "mail-k1", Place: 3, ID: "id-6"})
 		w.give(2, 1100, 6, 0, 0)
 		w.end(2, 1200, 6, 0, "c", "d")
 		w.Head.Cursor, w.Head.Taken = 6, 7
 	}},
-	{"a committed completion has no effect", []Rule{Effects}, func(w *world) { w.Effects = nil }},
-	{"a completion that was rolled back counts", []Rule{Effects}, func(w *world) {
+	{"a committed completion has no effect", []promise.Rule{"Q5"}, func(w *world) { w.Effects = nil }},
+	{"a completion that was rolled back counts", []promise.Rule{"Q5"}, func(w *world) {
 		e := []End{{Position: 1, Kind: "c"}}
 		w.call("worker", 120, 130, Record{Call: Finish, Ends: e}, Record{Answer: Undone, Ends: e})
 	}},
-	{"an effect is there twice", []Rule{Effects}, func(w *world) { w.Effects = append(w.Effects, Effect{3, 0}) }},
-	{"a failure was not counted", []Rule{Failures}, func(w *world) {
+	{"an effect is there twice", []promise.Rule{"Q5"}, func(w *world) { w.Effects = append(w.Effects, Effect{3, 0}) }},
+	{"a failure was not counted", []promise.Rule{"Q6a"}, func(w *world) {
 		for _, c := range w.Calls {
 			if c.At == at(800) {
 				c.Answer.Items[0].Failures = 0
 			}
 		}
 	}},
-	{"an item is dead too early", []Rule{Failures}, func(w *world) {
+	{"an item is dead too early", []promise.Rule{"Q6a"}, func(w *world) {
 		w.Lines[slices.IndexFunc(w.Lines, func(l *Line) bool { return l.What == "x" })].What = "r"
 	}},
-	{"a delivery has no line", []Rule{Lines, Failures}, func(w *world) { w.dropLine(4, 1) }},
-	{"a count is off", []Rule{Lines}, func(w *world) { w.Head.Finished++ }},
-	{"a delivery was counted that was none", []Rule{Lines}, func(w *world) { w.Head.Taken++ }},
-	{"a staged item is not there, and its row is", []Rule{Staged}, func(w *world) {
+	{"a delivery has no line", []promise.Rule{"Q6b", "Q6a"}, func(w *world) { w.dropLine(4, 1) }},
+	{"a count is off", []promise.Rule{"Q6b"}, func(w *world) { w.Head.Finished++ }},
+	{"a delivery was counted that was none", []promise.Rule{"Q6b"}, func(w *world) { w.Head.Taken++ }},
+	{"a staged item is not there, and its row is", []promise.Rule{"Q10a"}, func(w *world) {
 		w.stage(6, New{ID: "id-11", Stream: "mail-g"})
 	}},
-	{"a staged item is there, and its row is not", []Rule{Staged}, func(w *world) {
+	{"a staged item is there, and its row is not", []promise.Rule{"Q10a"}, func(w *world) {
 		w.staged(1).Answer.Answer, w.staged(1).Answer.Sent, w.Inserted = Undone, 0, w.Inserted[2:]
 	}},
-	{"the row of a transaction that was rolled back is there", []Rule{Staged}, func(w *world) {
+	{"the row of a transaction that was rolled back is there", []promise.Rule{"Q10a"}, func(w *world) {
 		w.Inserted = append(w.Inserted, Inserted{"inserter", 4, "id-9"})
 	}},
-	{"a committed transaction has no row", []Rule{Staged}, func(w *world) { w.Inserted = w.Inserted[:3] }},
-	{"a transaction of unknown outcome has one of its rows", []Rule{Staged}, func(w *world) {
+	{"a committed transaction has no row", []promise.Rule{"Q10a"}, func(w *world) { w.Inserted = w.Inserted[:3] }},
+	{"a transaction of unknown outcome has one of its rows", []promise.Rule{"Q10a"}, func(w *world) {
 		w.staged(1).Answer.Answer, w.Inserted = Unknown, w.Inserted[1:]
 	}},
-	{"a savepoint that was rolled back left its item", []Rule{Staged}, func(w *world) {
+	{"a savepoint that was rolled back left its item", []promise.Rule{"Q10a"}, func(w *world) {
 		w.staged(1).New[2] = New{ID: "id-5", Stream: "mail-k1", Back: true}
 	}},
-	{"two items have a unique name", []Rule{Staged}, func(w *world) {
+	{"two items have a unique name", []promise.Rule{"Q10a"}, func(w *world) {
 		w.Messages = append(w.Messages, &Message{Position: 6, Stream: "mail-c", Place: 1, ID: "id-8"})
 		w.give(2, 700, 6, 0, 0)
 		w.end(2, 710, 6, 0, "c", "d")
 		w.Head.Cursor, w.Head.Taken = 6, 7
 	}},
-	{"a unique name was committed with another content", []Rule{Staged}, func(w *world) { w.staged(3).New[0].N = 2 }},
-	{"a staged item took its place before COMMIT", []Rule{Placed}, func(w *world) { w.staged(2).Answer.Sent = at(30) }},
-	{"staged items are in another order than their calls", []Rule{Placed}, func(w *world) { slices.Reverse(w.staged(1).New) }},
-	{"a name was free while its item was out", []Rule{Named}, func(w *world) {
+	{"a unique name was committed with another content", []promise.Rule{"Q10a"}, func(w *world) { w.staged(3).New[0].N = 2 }},
+	{"a staged item took its place before COMMIT", []promise.Rule{"Q10b"}, func(w *world) { w.staged(2).Answer.Sent = at(30) }},
+	{"staged items are in another order than their calls", []promise.Rule{"Q10b"}, func(w *world) { slices.Reverse(w.staged(1).New) }},
+	{"a name was free while its item was out", []promise.Rule{"Q10c"}, func(w *world) {
 		w.named()
 		w.sent(1220).At, w.sent(1220).End = at(1140), at(1145)
 	}},
-	{"a name was free while its item was not given", []Rule{Named}, func(w *world) {
+	{"a name was free while its item was not given", []promise.Rule{"Q10c"}, func(w *world) {
 		w.named()
 		w.sent(1640).At, w.sent(1640).End = at(1606), at(1608)
 	}},
-	{"two items have a name that is for ever", []Rule{Named}, func(w *world) {
+	{"two items have a name that is for ever", []promise.Rule{"Q10c"}, func(w *world) {
 		w.named()
 		w.sent(1220).New[0].Until = forgotten
 	}},
-	{"a name was taken though its item was finished", []Rule{Named}, func(w *world) {
+	{"a name was taken though its item was finished", []promise.Rule{"Q10c"}, func(w *world) {
 		w.named()
 		w.sent(1110).At, w.sent(1110).End = at(1215), at(1218)
 	}},
-	{"a name was taken though its item was out", []Rule{Named}, func(w *world) {
+	{"a name was taken though its item was out", []promise.Rule{"Q10c"}, func(w *world) {
 		w.named()
 		w.sent(1610).At, w.sent(1610).End = at(1635), at(1638)
 	}},
-	{"a name was taken by another content, and its sender not told", []Rule{Named}, func(w *world) {
+	{"a name was taken by another content, and its sender not told", []promise.Rule{"Q10c"}, func(w *world) {
 		w.named()
 		w.sent(1110).New[0].N = 2
 	}},
-	{"an item was given before its date", []Rule{Early}, func(w *world) { w.Messages[2].Due = at(650) }},
-	{"a failed item was given before its time", []Rule{Early}, func(w *world) {
+	{"an item was given before its date", []promise.Rule{"Q9"}, func(w *world) { w.Messages[2].Due = at(650) }},
+	{"a failed item was given before its time", []promise.Rule{"Q9"}, func(w *world) {
 		for _, c := range w.Calls {
 			if c.At == at(700) {
 				c.Answer.Ends[0].Delay = 2 * second
 			}
 		}
 	}},
-	{"a handler went on after its item was given to another", []Rule{Knows}, func(w *world) {
+	{"a handler went on after its item was given to another", []promise.Rule{"Q4"}, func(w *world) {
 		e := []End{{Position: 2, Kind: "c"}}
 		w.call("worker", 225, 4900, Record{Call: Handle, Ends: e}, Record{Answer: OK, Ends: e})
 	}},
-	{"the end of a session was a failure of each item that it had", []Rule{Failures}, func(w *world) {
+	{"the end of a session was a failure of each item that it had", []promise.Rule{"Q6a"}, func(w *world) {
 		w.line(3, 0, "e", 2000, 1)
 		w.Effects = nil
 		w.Calls = slices.DeleteFunc(w.Calls, func(c *Call) bool {
@@ -355,7 +470,7 @@ var planted = []struct {
 		w.end(2, 2200, 3, 1, "c", "d")
 		w.Head.Taken, w.Head.Returned = 7, 3
 	}},
-	{"an item is dead beside one that killed its process", []Rule{Guilty}, func(w *world) {
+	{"an item is dead beside one that killed its process", []promise.Rule{"Q6c"}, func(w *world) {
 		w.Messages[4].N = poison
 		for _, l := range w.Lines {
 			if l.Position == 4 {
@@ -364,7 +479,7 @@ var planted = []struct {
 		}
 		w.Rows[0].Failures = maxFailures
 	}},
-	{"an item waited behind those of another key", []Rule{Reached}, func(w *world) {
+	{"an item waited behind those of another key", []promise.Rule{"Q7"}, func(w *world) {
 		w.insert("id-20", Category+"-"+hot)
 		w.insert("id-21", "mail-i")
 		w.Messages = append(w.Messages, &Message{Position: 6, Stream: Category + "-" + hot, ID: "id-20"}, &Message{Position: 7, Stream: "mail-i", ID: "id-21"})
@@ -374,70 +489,32 @@ var planted = []struct {
 		w.end(2, 15_010, 7, 0, "c", "d")
 		w.Head.Cursor, w.Head.Taken = 7, 8
 	}},
-	{"an item was given before its date, after a jump of the clock", []Rule{Early}, func(w *world) {
+	{"an item was given before its date, after a jump of the clock", []promise.Rule{"Q9"}, func(w *world) {
 		w.jumps(300, 400, time.Hour)
 		w.Messages[2].Due = at(650)
 	}},
-	{"an item was given while the queue was paused", []Rule{Early}, func(w *world) {
-		w.call(nemesis, 580, 590, Record{Call: Change, Note: pausing}, Record{Answer: OK, Note: pausing})
-		w.call(nemesis, 620, 630, Record{Call: Change, Note: resuming}, Record{Answer: OK, Note: resuming})
+	{"an item was given while the queue was paused", []promise.Rule{"Q9"}, func(w *world) {
+		w.event(580, 590, crew.Event{Call: Change, Note: "pause"})
+		w.event(620, 630, crew.Event{Call: Change, Note: "resume"})
 	}},
 }
 
 func TestEachRuleIsBrokenByAPlantedHistory(t *testing.T) {
 	t.Parallel()
-	broken := map[Rule]bool{}
+	rules, err := promise.Rules(Promises)
+	require.NoError(t, err)
+	broken := map[promise.Rule]bool{}
 	for _, p := range planted {
 		w := newWorld()
 		p.plant(w)
-		v := Check(&w.Inputs)
+		v := w.check(t)
 		require.Len(t, v.Broken, len(p.rules), "%s\n%s", p.name, v)
 		for _, r := range p.rules {
 			broken[r] = true
 			require.Positive(t, v.Broken[r], "%s: %s\n%s", p.name, r, v)
 		}
 	}
-	for _, r := range Rules() {
+	for _, r := range rules {
 		require.True(t, broken[r], "no history breaks %s", r)
 	}
-}
-
-func TestATornLineIsLeftOutAndAnotherIsNot(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	r, err := crew.NewRecorder[Record](dir, "worker")
-	require.NoError(t, err)
-	c := r.Begin(Record{Call: Take, Session: 7})
-	r.End(c, Record{Answer: OK, Items: []Given{{Position: 1}}})
-	r.Begin(Record{Call: Take, Session: 8})
-	require.NoError(t, r.Close())
-	path := filepath.Join(dir, "worker"+crew.Ending)
-	whole, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(path, append(whole, []byte(`{"op":3,"ca`)...), 0o600))
-
-	calls, err := readCalls(dir)
-	require.NoError(t, err)
-	require.Len(t, calls, 2)
-	require.Equal(t, OK, calls[0].Answer.Answer)
-	require.Equal(t, crew.Never, calls[1].End)
-	counted, err := newTally(dir).counts()
-	require.NoError(t, err)
-	require.Equal(t, 1, counted.Deliveries)
-
-	require.NoError(t, os.WriteFile(path, append(slices.Clone(whole), []byte("{\n")...), 0o600))
-	_, err = readCalls(dir)
-	require.ErrorContains(t, err, "line 4")
-}
-
-func TestGoalsThatAreMissedAreNamed(t *testing.T) {
-	t.Parallel()
-	n := Short
-	require.Empty(t, n.Missed(&Short))
-	n.Kills--
-	require.Equal(t, []string{"kill -9 of processes: 9 of 10"}, n.Missed(&Short))
-	require.Contains(t, n.Table(&Short), "missed")
-	require.Contains(t, figures.Progress(&n, &Short, time.Second), "after 1s: kill -9")
-	require.Equal(t, 10*Short.Cuts, Short.Times(10).Cuts)
-	require.Equal(t, 5, Short.Cuts, "Times changes nothing")
 }

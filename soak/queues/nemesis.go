@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"syscall"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/pgproxy"
@@ -14,131 +13,48 @@ import (
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// A fault comes again and again, after so many answers of the server: between least and twice as many.
-type fault struct {
-	least   int64
-	counted func(n *Counts) *int // once there was enough of it, it is seldom; nil if it has no goal
-	run     func(r *run, ctx context.Context, random *rand.Rand) error
-}
-
-// The faults run beside each other.
-var (
-	killProcess = fault{400, kills, (*run).killProcess}
-	stopProcess = fault{500, func(n *Counts) *int { return &n.Stops }, (*run).stopProcess}
-	killServer  = fault{1200, func(n *Counts) *int { return &n.ServerKills }, (*run).killServer}
-	cut         = fault{300, nil, (*run).cut}
-	lockFile    = fault{600, nil, (*run).lockFile}
-	operate     = fault{80, nil, (*run).operate}
-	trim        = fault{300, nil, (*run).trim}
-	jump        = fault{400, func(n *Counts) *int { return &n.Jumps }, (*run).jump}
-	stall       = fault{100, func(n *Counts) *int { return &n.Stalls }, (*run).stall}
-)
-
-func kills(n *Counts) *int { return &n.Kills }
-
-// seldom is how many times longer it is to a fault of which there was enough.
-const seldom = 8
-
-// enough reports whether the goal of a fault is reached, as far as is known.
-func (r *run) enough(counted func(n *Counts) *int) bool {
-	n := r.counted.Load()
-	return counted != nil && r.Goals != nil && n != nil && *counted(n) >= *counted(r.Goals)
-}
-
 // torment has faults for the time of the run, or until its goals are reached.
 func (r *run) torment(ctx context.Context) error {
-	faults := []fault{killProcess, stopProcess, cut, operate, trim}
+	var (
+		killProcess = crew.Fault{Answers: 400, Goal: "kills", Run: r.killProcess}
+		stopProcess = crew.Fault{Answers: 500, Goal: "stops", Run: r.stopProcess}
+		killServer  = crew.Fault{Answers: 1200, Goal: "serverKills", Run: func(ctx context.Context, random *rand.Rand) error { return r.KillServer(ctx, random, 6, lease) }}
+		cut         = crew.Fault{Answers: 300, Run: r.cut}
+		lockFile    = crew.Fault{Answers: 600, Run: r.lockFile}
+		operate     = crew.Fault{Answers: 80, Run: r.operate}
+		trim        = crew.Fault{Answers: 300, Run: r.trim}
+		jump        = crew.Fault{Answers: 400, Goal: "jumps", Run: func(ctx context.Context, random *rand.Rand) error { return r.JumpClock(ctx, random, lease, 2*lease) }}
+		stall       = crew.Fault{Answers: 100, Goal: "stalls", Run: r.stall}
+	)
 	switch {
 	case r.Scene == Overlap:
-		faults = []fault{operate}
+		return r.Torment(ctx, r.Duration, []crew.Fault{operate})
 	case r.Scene == Clock:
-		faults = []fault{killProcess, stopProcess, jump}
+		return r.Torment(ctx, r.Duration, []crew.Fault{killProcess, stopProcess, jump}, r.Crashes)
 	case r.Scene == Ending:
-		faults = []fault{stall}
+		return r.Torment(ctx, r.Duration, []crew.Fault{stall})
 	case r.Scene != Usual:
-		faults = nil
+		return r.Torment(ctx, r.Duration, nil)
 	case r.SQLite:
-		faults = []fault{killProcess, stopProcess, lockFile, operate, trim}
-	case !r.Calm:
-		faults = append(faults, killServer)
+		return r.Torment(ctx, r.Duration, []crew.Fault{killProcess, stopProcess, lockFile, operate, trim})
+	case r.Calm:
+		return r.Torment(ctx, r.Duration, []crew.Fault{killProcess, stopProcess, cut, operate, trim})
 	}
-	all := []func(context.Context, func()) error{r.watch}
-	for i, f := range faults {
-		all = append(all, func(ctx context.Context, _ func()) error {
-			random := rand.New(rand.NewPCG(r.Seed, uint64(i))) //nolint:gosec // a few
-			for {
-				n := f.least + random.Int64N(f.least)
-				if r.enough(f.counted) {
-					n *= seldom
-				}
-				if !r.crew.AwaitAnswers(ctx, r.crew.Answers()+n) {
-					return nil
-				}
-				if err := f.run(r, ctx, random); err != nil {
-					return err
-				}
-			}
-		})
-	}
-	if r.Scene == Clock {
-		all = append(all, func(ctx context.Context, _ func()) error { return r.postgres.Crashes(ctx, r.crashed) })
-	}
-	return crew.Together(ctx, r.Duration, all...)
-}
-
-// crashed records that the server is down, and up again.
-func (r *run) crashed() (up func()) {
-	call := r.recorder.Begin(Record{Call: Kill, Target: Server})
-	return func() { r.recorder.End(call, Record{Answer: OK}) }
-}
-
-// watch tells how far the run is from its goals, and ends it where it has reached them.
-func (r *run) watch(ctx context.Context, reached func()) error {
-	const every = 2 * time.Second
-	if r.Goals == nil {
-		<-ctx.Done()
-		return nil
-	}
-	t, began := newTally(r.crew.Out), time.Now()
-	for crew.Pause(ctx, every) {
-		n, err := t.counts()
-		if err != nil {
-			return err
-		}
-		r.lines(ctx, n)
-		r.counted.Store(n)
-		r.crew.Log.Info().Msg(figures.Progress(n, r.Goals, time.Since(began)))
-		if len(n.Missed(r.Goals)) == 0 {
-			reached()
-		}
-	}
-	return nil
-}
-
-// lines counts the lines of the logs, or what is known of them if the server is down.
-func (r *run) lines(ctx context.Context, n *Counts) {
-	if last := r.counted.Load(); last != nil {
-		n.addLines(last)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	if found, err := r.place.lines(ctx); err == nil {
-		n.setLines(found)
-	}
+	return r.Torment(ctx, r.Duration, []crew.Fault{killProcess, stopProcess, cut, operate, trim, killServer})
 }
 
 // worker draws a process that works; one in ten times one that inserts.
 func (r *run) worker(random *rand.Rand) *crew.Slot {
 	if random.IntN(10) == 0 {
-		return r.crew.Slots[r.Processes+random.IntN(r.Inserters)]
+		return r.Slots[r.Processes+random.IntN(r.Inserters)]
 	}
-	return r.crew.Slots[random.IntN(r.Processes)]
+	return r.Any(random, r.Processes)
 }
 
 func (r *run) killProcess(ctx context.Context, random *rand.Rand) error {
 	s := r.worker(random)
 	if random.IntN(2) == 0 { // one that waits, and whose place in the line is left
-		s = r.crew.Slots[random.IntN(r.Processes)]
+		s = r.Any(random, r.Processes)
 		r.awaitLine(ctx)
 	}
 	s.Kill()
@@ -149,7 +65,7 @@ func (r *run) killProcess(ctx context.Context, random *rand.Rand) error {
 func (r *run) awaitLine(ctx context.Context) {
 	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline) && crew.Pause(ctx, 30*time.Millisecond); {
 		waiting, _ := r.place.inLine(ctx)
-		if waiting >= r.Processes/2 {
+		if int(waiting) >= r.Processes/2 {
 			return
 		}
 	}
@@ -157,7 +73,6 @@ func (r *run) awaitLine(ctx context.Context) {
 
 // stopProcess stops a process until a session was over, or it has been long enough for its own to be.
 func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
-	child, process := r.crew.Slots[random.IntN(r.Processes)].Process()
 	over := func() int {
 		limited, cancel := context.WithTimeout(ctx, lease)
 		defer cancel()
@@ -165,105 +80,42 @@ func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
 		return found["e"]
 	}
 	before := over()
-	stop := r.recorder.Begin(Record{Call: Stop, Target: process})
-	child.Signal(syscall.SIGSTOP)
-	for deadline := time.Now().Add(3 * lease); crew.Pause(ctx, lease/4) && time.Now().Before(deadline); {
-		if crew.Now() > stop.At+lease.Microseconds() && over() > before {
-			break
+	r.StopProcess(r.Any(random, r.Processes), func(since int64) {
+		for deadline := time.Now().Add(3 * lease); crew.Pause(ctx, lease/4) && time.Now().Before(deadline); {
+			if crew.Now() > since+lease.Microseconds() && over() > before {
+				break
+			}
 		}
-	}
-	a := Record{Answer: OK}
-	if !child.Running() { // a kill was first
-		a.Answer = Failed
-	}
-	child.Signal(syscall.SIGCONT)
-	r.recorder.End(stop, a)
+	})
 	return nil
 }
 
-func (r *run) killServer(ctx context.Context, random *rand.Rand) error {
-	r.busy.Lock()
-	defer r.busy.Unlock()
-	call := r.recorder.Begin(Record{Call: Kill, Target: Server})
-	if err := r.postgres.Kill(); err != nil {
-		return err
-	}
-	if random.IntN(6) == 0 {
-		crew.Pause(ctx, time.Duration(random.Int64N(int64(lease))))
-	}
-	ctx = context.WithoutCancel(ctx)
-	if err := errors.Join(r.postgres.Start(ctx), r.postgres.Await(ctx)); err != nil {
-		return err
-	}
-	r.recorder.End(call, Record{Answer: OK})
-	return nil
-}
-
-// cut closes the connections of a process, or has the next answer to it lost.
 func (r *run) cut(ctx context.Context, random *rand.Rand) error {
-	s := r.worker(random)
-	r.recorder.Begin(Record{Call: Cut, Target: s.Name})
-	if random.IntN(3) == 0 {
-		s.Sever()
-		return nil
-	}
-	s.Under(ctx, func(m pgproxy.Message) pgproxy.Fault {
-		if m.From == pgproxy.Server && m.Name == "CommandComplete" {
-			return pgproxy.CloseBefore
-		}
-		return pgproxy.Pass
-	}, time.Duration(random.Int64N(int64(20*time.Millisecond))))
+	r.CutOff(ctx, r.worker(random), random)
 	return nil
-}
-
-// jump sets the server's clock off by five minutes to an hour, for a moment, and right again.
-func (r *run) jump(ctx context.Context, random *rand.Rand) error {
-	off := 5*time.Minute + time.Duration(random.Int64N(int64(55*time.Minute)))
-	if random.IntN(3) == 0 {
-		off = -off
-	}
-	off = off.Truncate(time.Second)
-	call := r.recorder.Begin(Record{Call: Jump, Off: off.Microseconds()})
-	if err := r.postgres.SetClock(off); err != nil {
-		return err
-	}
-	crew.Pause(ctx, lease/2+time.Duration(random.Int64N(int64(lease))))
-	err := r.postgres.SetClock(0)
-	r.recorder.End(call, Record{Answer: OK, Off: off.Microseconds()})
-	crew.Pause(ctx, 2*lease)
-	return err
 }
 
 // stall keeps all that the server says to a process on its way, for several leases.
 func (r *run) stall(ctx context.Context, random *rand.Rand) error {
-	s := r.crew.Slots[random.IntN(r.Processes)]
-	c := r.recorder.Begin(Record{Call: Cut, Target: s.Name, Note: "stall"})
-	s.Under(ctx, func(m pgproxy.Message) pgproxy.Fault {
-		if m.From == pgproxy.Server {
-			return pgproxy.Hold
-		}
-		return pgproxy.Pass
-	}, 5*lease)
-	r.recorder.End(c, Record{Answer: OK, Note: c.Note})
+	s := r.Any(random, r.Processes)
+	c := r.Nemesis.Begin(crew.Event{Call: crew.Cut, Target: s.Name, Note: "stall"})
+	s.Under(ctx, crew.When(crew.FromServer, pgproxy.Hold), 5*lease)
+	r.Nemesis.End(c, crew.Event{Answer: crew.OK})
 	return nil
 }
 
 // lockFile has another program write to the file for longer than a lease, so that no process can.
 func (r *run) lockFile(ctx context.Context, random *rand.Rand) error {
-	tx, err := r.file.BeginTx(ctx, nil)
-	if err != nil {
-		return nil //nolint:nilerr // another process has the file, or the run is over
-	}
-	r.recorder.Begin(Record{Call: Cut, Target: fileName})
-	crew.Pause(ctx, time.Duration(random.Int64N(int64(2*lease))))
-	_ = tx.Rollback() // it was, if the run is over
-	return nil
+	return r.place.lock(ctx, func() {
+		r.Nemesis.Begin(crew.Event{Call: crew.Cut, Target: fileName})
+		crew.Pause(ctx, crew.Dice{Rand: random}.Sooner(2*lease))
+	})
 }
 
 // operate does one of the things that an operator does. The server is not killed meanwhile.
 func (r *run) operate(ctx context.Context, random *rand.Rand) error {
-	r.busy.RLock()
-	defer r.busy.RUnlock()
+	r.Busy.RLock()
+	defer r.Busy.RUnlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	store, q, err := r.store(ctx)
@@ -287,26 +139,18 @@ func (r *run) operate(ctx context.Context, random *rand.Rand) error {
 
 // change records what an operator asks for. The server is up: an error is for a person to look at.
 func (r *run) change(note string, f func() error) {
-	c := r.recorder.Begin(Record{Call: Change, Note: note})
+	c := r.Nemesis.Begin(crew.Event{Call: Change, Note: note})
 	err := f()
-	a := answerOf(err)
-	a.Note = note
-	r.recorder.End(c, a)
+	r.Nemesis.End(c, crew.Event{Answer: answerOf(err).Answer, Note: note})
 	if err != nil {
-		r.crew.Complain(fmt.Sprintf("%s: %v", note, err))
+		r.Complain(fmt.Sprintf("%s: %v", note, err))
 	}
 }
 
-// The changes that the checker looks at.
-const (
-	pausing  = "pause"
-	resuming = "resume"
-)
-
 func (r *run) pauses(ctx context.Context, q *queue.Queue, random *rand.Rand) {
-	r.change(pausing, func() error { return q.Pause(ctx) })
-	crew.Pause(ctx, time.Duration(random.Int64N(int64(700*time.Millisecond))))
-	r.change(resuming, func() error { return q.Resume(ctx) })
+	r.change("pause", func() error { return q.Pause(ctx) })
+	crew.Pause(ctx, crew.Dice{Rand: random}.Sooner(700*time.Millisecond))
+	r.change("resume", func() error { return q.Resume(ctx) })
 }
 
 // redrive retries some of the dead items, and drops one.
@@ -355,18 +199,16 @@ func (r *run) cancel(ctx context.Context, q *queue.Queue, random *rand.Rand) err
 
 // trim removes the beginning of a key's stream.
 func (r *run) trim(ctx context.Context, random *rand.Rand) error {
-	r.busy.RLock()
-	defer r.busy.RUnlock()
+	r.Busy.RLock()
+	defer r.Busy.RUnlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	stream := fmt.Sprintf("%s-k%d", Category, random.IntN(keys))
-	c := r.recorder.Begin(Record{Call: Trim, Target: stream})
+	c := r.Nemesis.Begin(crew.Event{Call: Trim, Target: stream})
 	n, err := r.place.trim(ctx, messagestore.StreamName(stream))
-	a := answerOf(err)
-	a.Note = fmt.Sprint(n)
-	r.recorder.End(c, a)
+	r.Nemesis.End(c, crew.Event{Answer: answerOf(err).Answer, Note: fmt.Sprint(n)})
 	if err != nil {
-		r.crew.Complain(fmt.Sprintf("trim %s: %v", stream, err))
+		r.Complain(fmt.Sprintf("trim %s: %v", stream, err))
 	}
 	return nil
 }

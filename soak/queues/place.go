@@ -3,20 +3,18 @@ package queues
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"path/filepath"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
 )
 
@@ -24,10 +22,11 @@ import (
 type place interface {
 	open(ctx context.Context) (messagestore.Driver, error)                               // a connection that no fault meets but those of a server
 	lines(ctx context.Context) (map[string]int, error)                                   // of the logs, by their sort
-	inLine(ctx context.Context) (int, error)                                             // callers that wait
-	orphans(ctx context.Context) (int, error)                                            // items that are held behind none
+	inLine(ctx context.Context) (int64, error)                                           // callers that wait
+	orphans(ctx context.Context) (int64, error)                                          // items that are held behind none
 	trim(ctx context.Context, stream messagestore.StreamName) (removed int64, err error) // but for its last message
-	dump(ctx context.Context, dir string) error                                          // writes down what is there
+	lock(ctx context.Context, meanwhile func()) error                                    // as another program does
+	dump(ctx context.Context, h *promise.History) error                                  // copies what is there
 	close() error
 }
 
@@ -39,7 +38,7 @@ const (
 )
 
 // A postgresPlace is a server.
-type postgresPlace struct{ postgres *server.Postgres }
+type postgresPlace struct{ *crew.Crew }
 
 // postgresTables has a trigger that looks at each message that is removed, and whether its item was open.
 const postgresTables = `
@@ -60,35 +59,15 @@ end $$;
 create trigger soak_remember after delete on dibs.messages for each row execute function soak_remember();
 `
 
-func newPostgresPlace(ctx context.Context, dir string, plant *harness.Mutant, clock bool) (*postgresPlace, error) {
-	p, err := server.NewPostgres(ctx, dir, "pg", &server.PostgresConfig{Clock: clock})
-	if err != nil {
-		return nil, err
-	}
-	return &postgresPlace{p}, crew.NewDatabase(ctx, p, plant, postgresTables)
+func newPostgresPlace(ctx context.Context, c *crew.Crew, plant *harness.Mutant, clock bool) (*postgresPlace, error) {
+	return &postgresPlace{c}, c.Serve(ctx, &server.PostgresConfig{Clock: clock}, plant, postgresTables)
 }
 
-func (p *postgresPlace) open(ctx context.Context) (messagestore.Driver, error) {
-	return postgres.Open(ctx, p.postgres.URL(crew.Database), &postgres.Config{Logger: logger.Silent()})
-}
-
-func (p *postgresPlace) ask(ctx context.Context, f func(conn *pgx.Conn) error) error {
-	conn, err := pgx.Connect(ctx, p.postgres.URL(crew.Database))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	return f(conn)
-}
-
-func (p *postgresPlace) number(ctx context.Context, query string) (n int, err error) {
-	err = p.ask(ctx, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, query).Scan(&n) })
-	return n, err
-}
+func (p *postgresPlace) open(ctx context.Context) (messagestore.Driver, error) { return p.Open(ctx) }
 
 func (p *postgresPlace) lines(ctx context.Context) (map[string]int, error) {
 	found := map[string]int{}
-	err := p.ask(ctx, func(conn *pgx.Conn) error {
+	err := p.Ask(ctx, func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, "select what::text, count(*)::integer from dibs.queue_log group by 1")
 		if err != nil {
 			return err
@@ -106,45 +85,42 @@ func (p *postgresPlace) lines(ctx context.Context) (map[string]int, error) {
 	return found, err
 }
 
-func (p *postgresPlace) inLine(ctx context.Context) (int, error) {
-	return p.number(ctx, "select count(*) from dibs.queue_tickets where until > now() + interval '1 minute'")
+func (p *postgresPlace) inLine(ctx context.Context) (int64, error) {
+	return p.Number(ctx, "select count(*) from dibs.queue_tickets where until > now() + interval '1 minute'")
 }
 
-func (p *postgresPlace) orphans(ctx context.Context) (int, error) {
-	return p.number(ctx, `
+func (p *postgresPlace) orphans(ctx context.Context) (int64, error) {
+	return p.Number(ctx, `
 		select count(*) from dibs.queue_open h
 		where h.state in ('h', 'z') and not exists (select from dibs.queue_open b where b.position = h.after)`)
 }
 
 func (p *postgresPlace) trim(ctx context.Context, stream messagestore.StreamName) (removed int64, err error) {
-	err = p.ask(ctx, func(conn *pgx.Conn) error {
+	err = p.Ask(ctx, func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, "select coalesce(removed, 0) from dibs.trim($1, keep => 1, min_age => '0')", string(stream)).Scan(&removed)
 	})
 	return removed, err
 }
 
-func (p *postgresPlace) dump(ctx context.Context, dir string) error {
+func (*postgresPlace) lock(context.Context, func()) error { return nil } // no program may
+
+func (p *postgresPlace) dump(ctx context.Context, _ *promise.History) error {
 	const (
 		n   = "coalesce((data ->> 'n')::integer, 0)"
 		due = "coalesce((metadata ->> 'dueAt')::bigint, 0)"
 	)
-	return p.ask(ctx, func(conn *pgx.Conn) error {
-		return errors.Join(
-			crew.Dump[Message](ctx, conn, filepath.Join(dir, messagesFile), `
-				select global_position, stream_name, position, id::text, `+n+`, `+due+`, false, false from dibs.messages where category = $1
-				union all
-				select global_position, stream_name, position, id::text, `+n+`, `+due+`, true, open from public.`+removed+`
-				order by 1`, Category),
-			crew.Dump[Row](ctx, conn, filepath.Join(dir, openFile), `
-				select position, version, state::text, failures::integer, coalesce(session, 0), coalesce(after, 0) from dibs.queue_open order by 1`),
-			crew.Dump[Line](ctx, conn, filepath.Join(dir, logFile), `
-				select position, version, what::text, (extract(epoch from at) * 1000000)::bigint, coalesce(session, 0) from dibs.queue_log order by 1, 2`),
-			crew.Dump[Effect](ctx, conn, filepath.Join(dir, effectsFile), "select position, version from public."+effects+" order by 1, 2"),
-			crew.Dump[Inserted](ctx, conn, filepath.Join(dir, insertedFile), "select process, op, id from public."+inserted+" order by 1, 2, 3"),
-			crew.Dump[Head](ctx, conn, filepath.Join(dir, headFile), `
-				select cursor, held, taken, finished, returned, buried from dibs.queue_heads order by version desc limit 1`),
-		)
-	})
+	return errors.Join(
+		p.Copy(ctx, "messages", `
+			select global_position, stream_name, position, id::text, `+n+`, `+due+`, false, false from dibs.messages where category = $1
+			union all
+			select global_position, stream_name, position, id::text, `+n+`, `+due+`, true, open from public.`+removed+`
+			order by 1`, Category),
+		p.Copy(ctx, "rows", "select position, version, state::text, failures::integer, coalesce(session, 0), coalesce(after, 0) from dibs.queue_open"),
+		p.Copy(ctx, "log", "select position, version, what::text, (extract(epoch from at) * 1000000)::bigint, coalesce(session, 0) from dibs.queue_log"),
+		p.Copy(ctx, "effects", "select position, version from public."+effects),
+		p.Copy(ctx, "inserted", "select process, op, id from public."+inserted),
+		p.Copy(ctx, "head", "select cursor, held, taken, finished, returned, buried from dibs.queue_heads order by version desc limit 1"),
+	)
 }
 
 func (*postgresPlace) close() error { return nil } // the keeper ends the server
@@ -211,16 +187,16 @@ func (p *filePlace) lines(ctx context.Context) (map[string]int, error) {
 	return found, rows.Err()
 }
 
-func (p *filePlace) number(ctx context.Context, query string, args ...any) (n int, err error) {
+func (p *filePlace) number(ctx context.Context, query string, args ...any) (n int64, err error) {
 	err = p.db.QueryRowContext(ctx, query, args...).Scan(&n)
 	return n, err
 }
 
-func (p *filePlace) inLine(ctx context.Context) (int, error) {
+func (p *filePlace) inLine(ctx context.Context) (int64, error) {
 	return p.number(ctx, "select count(*) from dibs_queue_tickets where until > ?", time.Now().Add(time.Minute).UnixMicro())
 }
 
-func (p *filePlace) orphans(ctx context.Context) (int, error) {
+func (p *filePlace) orphans(ctx context.Context) (int64, error) {
 	return p.number(ctx, `
 		select count(*) from dibs_queue_open h
 		where h.place in ('h', 'z') and not exists (select 1 from dibs_queue_open b where b.position = h.after)`)
@@ -235,37 +211,31 @@ func (p *filePlace) trim(ctx context.Context, stream messagestore.StreamName) (r
 	return trimmed.Removed, errors.Join(err, d.Close())
 }
 
-func (p *filePlace) dump(ctx context.Context, dir string) error {
-	const (
-		id  = "lower(substr(hex(id), 1, 8) || '-' || substr(hex(id), 9, 4) || '-' || substr(hex(id), 13, 4) || '-' || substr(hex(id), 17, 4) || '-' || substr(hex(id), 21))"
-		m   = "select global_position as p, json_object('p', global_position, 'stream', stream_name, 'place', position, 'id', " + id + ", 'n', coalesce(data ->> 'n', 0), 'due', coalesce(metadata ->> 'dueAt', 0)"
-		row = "json_object('p', position, 'v', version"
-	)
-	lines := func(name, query string) error {
-		rows, err := p.db.QueryContext(ctx, query)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		var all []json.RawMessage
-		for rows.Next() {
-			var line string
-			if err := rows.Scan(&line); err != nil {
-				return err
-			}
-			all = append(all, json.RawMessage(line))
-		}
-		return errors.Join(rows.Err(), crew.WriteLines(filepath.Join(dir, name), all))
+func (p *filePlace) lock(ctx context.Context, meanwhile func()) error {
+	tx, err := p.db.BeginTx(ctx, nil)
+	if err != nil {
+		return nil //nolint:nilerr // another process has the file, or the run is over
 	}
-	return errors.Join(
-		lines(messagesFile, `select line from (
-			`+m+`) as line from dibs_messages where category = '`+Category+`'
-			union all
-			`+m+`, 'gone', json('true'), 'open', json(iif(open, 'true', 'false'))) from `+removed+`) order by p`),
-		lines(openFile, "select "+row+", 'state', place, 'failures', failures, 'session', session, 'after', after) from dibs_queue_open order by position"),
-		lines(logFile, "select "+row+", 'what', what, 'at', at, 'session', session) from dibs_queue_log order by position, version"),
-		lines(effectsFile, "select "+row+") from "+effects+" order by position, version"),
-		lines(insertedFile, "select json_object('process', process, 'op', op, 'id', id) from "+inserted+" order by process, op, id"),
-		lines(headFile, "select json_object('cursor', cursor, 'taken', taken, 'finished', finished, 'returned', returned, 'buried', buried) from dibs_queues where changed is not null"),
+	meanwhile()
+	_ = tx.Rollback() // it was, if the run is over
+	return nil
+}
+
+func (p *filePlace) dump(ctx context.Context, h *promise.History) error {
+	const (
+		id = "lower(substr(hex(id), 1, 8) || '-' || substr(hex(id), 9, 4) || '-' || substr(hex(id), 13, 4) || '-' || substr(hex(id), 17, 4) || '-' || substr(hex(id), 21))"
+		m  = "select global_position, stream_name, position, " + id + ", coalesce(data ->> 'n', 0), coalesce(metadata ->> 'dueAt', 0)"
 	)
+	if err := h.Exec(ctx, "attach ? as store", p.path); err != nil {
+		return err
+	}
+	return h.Exec(ctx, `
+		insert into messages
+			`+m+`, 0, 0 from store.dibs_messages where category = '`+Category+`' union all `+m+`, 1, open from store.`+removed+`;
+		insert into rows select position, version, place, failures, coalesce(session, 0), coalesce(after, 0) from store.dibs_queue_open;
+		insert into log select position, version, what, at, coalesce(session, 0) from store.dibs_queue_log;
+		insert into effects select position, version from store.`+effects+`;
+		insert into inserted select process, op, id from store.`+inserted+`;
+		insert into head select cursor, 0, taken, finished, returned, buried from store.dibs_queues where changed is not null;
+		detach store`)
 }

@@ -13,27 +13,19 @@ const (
 	Complete = "complete" // by a handler or a caller of Receive: what it is told
 	Finish   = "finish"   // a completion in a transaction
 	Change   = "change"   // by an operator
-	Stop     = "stop"     // of a process, by the nemesis
-	Kill     = "kill"     // of a process or the server, by the nemesis
-	Cut      = "cut"      // of the connections of a process
 	Trim     = "trim"     // of a stream
-	Drain    = "drain"    // from the end of the faults until nothing was left to do
 	Handle   = "handle"   // by a handler, until it returns or its context ends
-	Jump     = "jump"     // of the server's clock, until it is right again
 )
 
 // The answers to them.
 const (
-	OK      = "ok"
+	OK      = crew.OK
 	Lost    = "lost"
 	Unknown = "unknown" // it may have happened
-	Failed  = "failed"  // it did not happen
-	Undone  = "undone"  // it was rolled back
-	Reused  = "reused"  // it was rolled back, or did not happen, for an id or a unique name has another content
+	Failed  = crew.Failed
+	Undone  = "undone" // it was rolled back
+	Reused  = "reused" // it was rolled back, or did not happen, for an id or a unique name has another content
 )
-
-// Server is the target of a kill that is of no process.
-const Server = "server"
 
 // A Record is one line of a history: a call before it is made, or its answer.
 type Record struct {
@@ -50,10 +42,8 @@ type Record struct {
 	Alone   bool    `json:"alone,omitempty"`  // a call of Receive
 	Ends    []End   `json:"ends,omitempty"`
 	Items   []Given `json:"items,omitempty"`
-	Had     int64   `json:"had,omitempty"` // the position of the item that has the unique name
-	Target  string  `json:"target,omitempty"`
+	Had     int64   `json:"had,omitempty"`  // the position of the item that has the unique name
 	Sent    int64   `json:"sent,omitempty"` // when COMMIT was sent, 0 if it was not
-	Off     int64   `json:"off,omitempty"`  // by how much the clock jumped, in microseconds
 	Note    string  `json:"note,omitempty"`
 }
 
@@ -85,30 +75,7 @@ type Given struct {
 	Stream   string `json:"stream"`
 }
 
-// A Call is a record with its answer.
-type Call struct {
-	Record
-	Process string
-	End     int64 // of the answer; crew.Never if there is none
-	Answer  Record
-}
-
-// inserts reports whether a call inserts items, or may.
-func (r *Record) inserts() bool { return r.Call == Insert || r.Call == Unique || r.Call == Stage }
-
 // Head implements [crew.Record].
 func (r *Record) Head() crew.Head { return crew.Head{Op: &r.Op, At: &r.At, Call: &r.Call} }
 
 type recorder = crew.Recorder[Record, *Record]
-
-// readCalls returns the calls of all processes in dir.
-func readCalls(dir string) (all []*Call, err error) {
-	err = crew.EachCall(dir, func(process string, call, answer *Record) {
-		c := &Call{Record: *call, Process: process, End: crew.Never}
-		if answer != nil {
-			c.Answer, c.End = *answer, answer.At
-		}
-		all = append(all, c)
-	})
-	return all, err
-}

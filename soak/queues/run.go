@@ -2,13 +2,12 @@ package queues
 
 import (
 	"context"
-	"database/sql"
+	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -18,7 +17,7 @@ import (
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/harness"
-	"github.com/dibs-go/dibs/soak/server"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
 // Options say how a run is to be.
@@ -26,7 +25,7 @@ type Options struct {
 	Seed      uint64
 	Duration  time.Duration // of the faults, at most
 	Drain     time.Duration // in which all is to be finished afterwards
-	Goals     *Counts       // with which the faults end earlier; nil for none
+	Goals     promise.Goals // with which the faults end earlier; nil for none
 	Processes int           // that work
 	Workers   int           // of each
 	Inserters int           // processes
@@ -43,13 +42,19 @@ type Options struct {
 // A run is under way.
 type run struct {
 	Options
-	crew     *crew.Crew
-	place    place
-	postgres *server.Postgres       // nil for a file
-	file     *sql.DB                // nil for a server
-	recorder *recorder              // of the nemesis
-	counted  atomic.Pointer[Counts] // so far
-	busy     sync.RWMutex           // the server is killed under it
+	*crew.Crew
+	place place
+}
+
+//go:embed promises/*.sql
+var folder embed.FS
+
+// Promises are what a run is checked for.
+var Promises = must.New(fs.Sub(folder, "promises"))
+
+// Check holds the history of a run against each promise.
+func Check(ctx context.Context, dir string) (*promise.Verdict, error) {
+	return promise.Check(ctx, dir, Promises)
 }
 
 // A Scene is the subject of a run.
@@ -71,8 +76,6 @@ var Scenes = []Scene{Clock, Poison, HotKey, Ending}
 // kills reports whether processes are killed in the scene, but by their own items.
 func (s Scene) kills() bool { return s == Usual || s == Clock }
 
-const nemesis = "nemesis" // its history
-
 // Run has processes work on a queue while there are faults, and leaves all that [Check] needs. The result are
 // complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
@@ -80,28 +83,27 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 		o.Processes, o.Workers, o.Inserters = 1, 1, 1
 	}
 	r := &run{Options: o}
-	if r.crew, err = crew.New(crew.Config{
-		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log,
-		Killed: func(process string) { r.recorder.Begin(Record{Call: Kill, Target: process}) },
+	if r.Crew, err = crew.New(ctx, crew.Config{
+		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log, Promises: Promises, Goals: o.Goals, Look: r.look,
 	}); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, r.crew.Close()) }()
-	if r.recorder, err = crew.NewRecorder[Record](r.crew.Out, nemesis); err != nil {
-		return nil, err
+	defer func() { err = errors.Join(err, r.Close()) }()
+	if r.SQLite {
+		r.place, err = newFilePlace(ctx, r.Crew.Dir)
+	} else {
+		r.place, err = newPostgresPlace(ctx, r.Crew, o.Plant, o.Scene == Clock)
 	}
-	defer func() { err = errors.Join(err, r.crew.Stop(), r.recorder.Close()) }() // the end of a process is recorded
-	if err := r.open(ctx); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.place.close()) }()
-	for i := range o.Processes {
-		if err := r.add(fmt.Sprintf("worker-%d", i), false); err != nil {
-			return nil, err
+	for i := range o.Processes + o.Inserters {
+		name, inserts := fmt.Sprintf("worker-%d", i), i >= o.Processes
+		if inserts {
+			name = fmt.Sprintf("inserter-%d", i-o.Processes)
 		}
-	}
-	for i := range o.Inserters {
-		if err := r.add(fmt.Sprintf("inserter-%d", i), true); err != nil {
+		if err := r.add(name, inserts); err != nil {
 			return nil, err
 		}
 	}
@@ -111,37 +113,20 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 	if err := r.heal(ctx); err != nil {
 		return nil, err
 	}
-	return r.crew.Complaints(), r.place.dump(ctx, r.crew.Out)
-}
-
-func (r *run) open(ctx context.Context) error {
-	if r.SQLite {
-		p, err := newFilePlace(ctx, r.crew.Dir)
-		if err != nil {
-			return err
-		}
-		r.place, r.file = p, p.db
-		return nil
-	}
-	p, err := newPostgresPlace(ctx, r.crew.Dir, r.Plant, r.Scene == Clock)
-	if err != nil {
-		return err
-	}
-	r.place, r.postgres = p, p.postgres
-	return nil
+	return r.Complaints(), errors.Join(r.History.Gather(ctx), r.place.dump(ctx, r.History))
 }
 
 func (r *run) add(name string, inserts bool) error {
 	socket := ""
-	if r.postgres != nil {
-		socket = r.postgres.Socket()
+	if r.Postgres != nil {
+		socket = r.Postgres.Socket()
 	}
-	return r.crew.Add(name, socket, inserts, func(process, url string, random *rand.Rand, healed bool) any {
-		t := &task{Process: process, Seed: random.Uint64(), Dir: r.crew.Out, URL: url, Inserts: inserts, Workers: r.Workers, Hold: r.Hold, Scene: r.Scene}
+	return r.Add(name, socket, inserts, func(process, url string, random *rand.Rand, healed bool) any {
+		t := &task{Process: process, Seed: random.Uint64(), Dir: r.Crew.Out, URL: url, Inserts: inserts, Workers: r.Workers, Hold: r.Hold, Scene: r.Scene}
 		if r.SQLite {
-			t.URL = sqliteURL + filepath.Join(r.crew.Dir, fileName)
+			t.URL = sqliteURL + filepath.Join(r.Crew.Dir, fileName)
 		}
-		if !healed && r.Scene.kills() && !r.enough(kills) {
+		if !healed && r.Scene.kills() && !r.Enough("kills") {
 			points := workPoints
 			if inserts {
 				points = insertPoints
@@ -154,20 +139,12 @@ func (r *run) add(name string, inserts bool) error {
 
 // heal ends the faults, and waits until the workers have finished what there is. Only then they are told to end.
 func (r *run) heal(ctx context.Context) error {
-	if r.Scene == Clock { // it is right now, and need not be set any more
-		up := r.crashed()
-		err := r.postgres.RealClock(ctx)
-		up()
-		if err != nil {
+	if r.Postgres != nil {
+		if err := r.Rest(ctx); err != nil {
 			return err
 		}
 	}
-	if r.postgres != nil {
-		if err := errors.Join(r.postgres.Start(ctx), r.postgres.Await(ctx)); err != nil {
-			return err
-		}
-	}
-	r.crew.Heal()
+	r.Heal()
 	store, q, err := r.store(ctx)
 	if err != nil {
 		return err
@@ -177,21 +154,21 @@ func (r *run) heal(ctx context.Context) error {
 		return err
 	}
 	if r.Scene == HotKey { // to work through it would take minutes
-		return r.crew.Stop()
+		return r.Stop()
 	}
-	r.crew.Log.Info().Msg("no more faults: the workers finish what there is")
+	r.Log.Info().Msg("no more faults: the workers finish what there is")
 	if err := r.drain(ctx, q); err != nil {
 		return err
 	}
-	return r.crew.Stop()
+	return r.Stop()
 }
 
 // drain waits until nothing is left but what is dead, and held behind that.
 func (r *run) drain(ctx context.Context, q *queue.Queue) error {
-	call := r.recorder.Begin(Record{Call: Drain})
+	call := r.Nemesis.Begin(crew.Event{Call: crew.Drain})
 	limited, cancel := context.WithTimeout(ctx, r.Drain)
 	defer cancel()
-	a := Record{Answer: Failed}
+	a := crew.Event{Answer: crew.Failed}
 	for {
 		s, err := q.Status(ctx)
 		if err != nil && !errors.Is(err, messagestore.ErrNotFound) {
@@ -199,14 +176,14 @@ func (r *run) drain(ctx context.Context, q *queue.Queue) error {
 		}
 		a.Note = fmt.Sprintf("out %d, later %d, held %d, dead %d, waiting %v", s.Out, s.Later, s.Held, s.Dead, s.Waiting)
 		if s.Out+s.Later == 0 && !s.Waiting && (s.Held == 0 || r.Hold && s.Dead > 0 && r.behind(ctx)) {
-			a.Answer = OK
+			a.Answer = crew.OK
 			break
 		}
 		if !crew.Pause(limited, 100*time.Millisecond) {
 			break
 		}
 	}
-	r.recorder.End(call, a)
+	r.Nemesis.End(call, a)
 	return ctx.Err()
 }
 
@@ -227,4 +204,17 @@ func (r *run) store(ctx context.Context) (*messagestore.Store, *queue.Queue, err
 		return nil, nil, errors.Join(err, store.Close())
 	}
 	return store, q, nil
+}
+
+// look has the figures know how many lines the logs have.
+func (r *run) look(ctx context.Context) {
+	found, err := r.place.lines(ctx)
+	if err != nil {
+		return // the server is down: what is known of it stays
+	}
+	for what, n := range found {
+		if err := r.History.Exec(ctx, "insert into sorts values (?, ?) on conflict do update set lines = excluded.lines", what, n); err != nil {
+			return // it is told soon again
+		}
+	}
 }

@@ -2,145 +2,189 @@ package sagas
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dibs-go/dibs/soak/crew"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// Rule is a promise of sagas, timers and relays.
-type Rule = crew.Rule
-
-// The rules.
+// The rules that are no queries: they fold the streams of sagas.
 const (
-	Ended    Rule = "a saga has one end, and its customer is told of it"
-	Story    Rule = "a saga's record is one that its function can have"
-	Rows     Rule = "a step in a transaction has the rows of its record"
-	Fenced   Rule = "no step begins after an end, or in a process that is too late"
-	Recorded Rule = "what is recorded is not done again"
-	Replies  Rule = "the reply counts that is to the attempt that waits"
-	Reversed Rule = "steps are undone in reverse, each once"
-	Heeded   Rule = "a cancel and a deadline are heeded"
-	Punctual Rule = "no time of a saga comes early"
-	Woken    Rule = "a saga goes on when its message or its time comes"
-	Rung     Rule = "a timer rings"
-	Once     Rule = "a timer rings once where no fault fell"
-	Early    Rule = "a timer rings at its time, not before"
-	Arrived  Rule = "what is posted arrives"
-	InOrder  Rule = "of a key the relay sends one after the other, without a gap"
+	Recorded promise.Rule = "G1a"
+	Rows     promise.Rule = "G1b"
+	Story    promise.Rule = "G2"
+	Ended    promise.Rule = "G3"
+	Fenced   promise.Rule = "G5a"
+	Replies  promise.Rule = "G5b"
+	Reversed promise.Rule = "G6"
+	Heeded   promise.Rule = "G8a"
+	Woken    promise.Rule = "G8b"
+	Punctual promise.Rule = "G10"
 )
 
-// Rules are all of them.
-func Rules() []Rule {
-	return []Rule{Ended, Story, Rows, Fenced, Recorded, Replies, Reversed, Heeded, Punctual, Woken, Rung, Once, Early, Arrived, InOrder}
+// folds says what each of them says.
+var folds = []struct {
+	rule promise.Rule
+	says string
+}{
+	{Recorded, "what is recorded is not done again"},
+	{Rows, "a step in a transaction has the rows of its record"},
+	{Story, "a saga's record is one that its function can have"},
+	{Ended, "a saga has one end, and its customer is told of it"},
+	{Fenced, "no step begins after an end, or in a process that is too late"},
+	{Replies, "the reply counts that is to the attempt that waits"},
+	{Reversed, "steps are undone in reverse, each once"},
+	{Heeded, "a cancel and a deadline are heeded"},
+	{Woken, "a saga goes on when its message or its time comes"},
+	{Punctual, "no time of a saga comes early"},
 }
 
-// A Message is one of a saga, a letter or a timer.
+// A Message is one of a saga.
 type Message struct {
-	Global   int64  `json:"g"`
-	Category string `json:"category"`
-	Stream   string `json:"stream"`
-	Position int64  `json:"p"`
-	ID       string `json:"id"`
-	Type     string `json:"type"`
-	At       int64  `json:"at"`             // microseconds since 1970, by the database's clock, which is that of all processes
-	Data     string `json:"data,omitempty"` // of a saga's
-	Due      int64  `json:"due,omitempty"`  // of a timer
-	off      int64  // by how much the clock was off, which is not in At any more
+	Stream   string
+	Position int64
+	ID       string
+	Type     string
+	At       int64 // microseconds since 1970, by the database's clock, which is that of all processes
+	Data     string
+	off      int64 // by how much the clock was off, which is not in At any more
 }
 
 // A Row was written in the transaction of a step.
-type Row struct {
-	Saga    string `json:"saga"`
-	Step    string `json:"step"`
-	What    string `json:"what"`
-	Process string `json:"process"`
-}
+type Row struct{ Saga, Step, What, Process string }
 
-// A Turn of a saga, or the delivery of a timer, came to nothing. It explains that a saga went on late, or that a timer rang
-// again, and nothing else.
+// A Turn of a saga came to nothing. It explains that the saga went on late, and nothing else.
 type Turn struct {
-	Stream string `json:"stream"`
-	What   string `json:"what"` // e: its process was gone, or had no server for a lease; f: the store failed, or another process went on
-	At     int64  `json:"at"`
+	Stream string
+	What   string // e: its process was gone, or had no server for a lease; f: the store failed, or another process went on
+	At     int64
 }
 
-// Inputs are all that a run leaves.
-type Inputs struct {
-	Messages []*Message // in their order
-	Calls    []*Call
-	Rows     []Row
-	Turns    []Turn // of each stream in their order
+// A Call is a record with its answer.
+type Call struct {
+	Record
+	Process string
+	End     int64 // of the answer; promise.Never if there is none
+	Answer  Record
 }
 
-// The files of a run, beside the histories.
-const (
-	messagesFile = "messages.log"
-	rowsFile     = "rows.log"
-	turnsFile    = "turns.log"
-)
-
-// Read reads the folder of a run.
-func Read(dir string) (*Inputs, error) {
-	in := &Inputs{}
-	var err error
-	if in.Calls, err = readCalls(dir); err != nil {
+// Check holds the history of a run against each promise.
+func Check(ctx context.Context, dir string) (*promise.Verdict, error) {
+	h, err := promise.Open(ctx, dir, Promises)
+	if err != nil {
 		return nil, err
 	}
-	return in, errors.Join(
-		crew.EachLine(filepath.Join(dir, messagesFile), func(m *Message) { in.Messages = append(in.Messages, m) }),
-		crew.EachLine(filepath.Join(dir, rowsFile), func(r *Row) { in.Rows = append(in.Rows, *r) }),
-		crew.EachLine(filepath.Join(dir, turnsFile), func(t *Turn) { in.Turns = append(in.Turns, *t) }),
+	v, err := check(ctx, h)
+	return v, errors.Join(err, h.Close())
+}
+
+func check(ctx context.Context, h *promise.History) (*promise.Verdict, error) {
+	v, err := h.Check(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range folds {
+		v.Looked(f.rule, f.says)
+	}
+	c := &checker{Verdict: v, sagas: map[string]*tale{}, writer: map[string]string{}, stops: map[string][]span{}}
+	if err := c.read(ctx, h); err != nil {
+		return nil, err
+	}
+	c.patience = leastPatience + c.slowest()
+	for _, t := range c.sagas {
+		c.lone(t)
+	}
+	slices.SortFunc(c.alone, func(a, b lone) int { return cmp.Compare(a.from, b.from) })
+	for _, t := range c.sagas {
+		c.check(t)
+	}
+	slices.Sort(c.answered)
+	for _, q := range []struct {
+		name string
+		of   float64
+	}{{"from a reply to the next record, p50 in ms", 0.5}, {"  p99", 0.99}, {"  max", 1}} {
+		ms := 0
+		if last := len(c.answered) - 1; last >= 0 {
+			ms = int(c.answered[int(q.of*float64(last))].Milliseconds())
+		}
+		v.Figures = append(v.Figures, promise.Figure{Name: q.name, N: ms})
+	}
+	v.Figures = append(v.Figures, promise.Figure{Key: "outrun", Name: "answered, and ended by the deadline", N: c.outrun})
+	return v, nil
+}
+
+// read sorts the history by saga.
+func (c *checker) read(ctx context.Context, h *promise.History) error {
+	return errors.Join(
+		h.Each(ctx, `
+			select process, call, at, ended, answer, asked, told, asked ->> 'target', asked ->> 'off' from calls
+			where call in ('begin', 'wait', 'do', 'undo', 'write', 'jump', 'stop', 'drain') or call = 'kill' and asked ->> 'target' = 'server' order by at`, func(scan func(...any) error) error {
+			call := &Call{}
+			var asked, told []byte
+			var target *string
+			var off *int64
+			if err := scan(&call.Process, &call.Call, &call.At, &call.End, new(string), &asked, &told, &target, &off); err != nil {
+				return err
+			}
+			if err := errors.Join(json.Unmarshal(asked, &call.Record), json.Unmarshal(told, &call.Answer)); err != nil {
+				return err
+			}
+			c.take(call, target, off)
+			return nil
+		}),
+		h.Each(ctx, "select stream, position, id, type, at, data from messages where category = 'order:saga' order by rowid", func(scan func(...any) error) error {
+			m := &Message{}
+			if err := scan(&m.Stream, &m.Position, &m.ID, &m.Type, &m.At, &m.Data); err != nil {
+				return err
+			}
+			m.off = c.off(m.At)
+			m.At -= m.off
+			t := c.tale(strings.TrimPrefix(m.Stream, string(category)+"-"))
+			t.messages = append(t.messages, m)
+			return nil
+		}),
+		h.Each(ctx, "select saga, step, what, process from rows", func(scan func(...any) error) error {
+			var r Row
+			err := scan(&r.Saga, &r.Step, &r.What, &r.Process)
+			t := c.tale(r.Saga)
+			t.rows = append(t.rows, r)
+			return err
+		}),
+		h.Each(ctx, "select stream, what, at from turns where stream like 'order:saga-%' order by rowid", func(scan func(...any) error) error {
+			var turn Turn
+			err := scan(&turn.Stream, &turn.What, &turn.At)
+			turn.At -= c.off(turn.At)
+			t := c.tale(strings.TrimPrefix(turn.Stream, string(category)+"-"))
+			t.turns = append(t.turns, turn)
+			return err
+		}),
 	)
 }
 
-// A Verdict is the outcome of a check.
-type Verdict struct {
-	crew.Findings
-	Counts   Counts
-	Answered []time.Duration // from a reply that counts to the next record of its saga, in their order
-	Late     []time.Duration // by which timers rang late, in their order
-	Outrun   int             // sagas that were answered and then ended by their deadline
-	Known    int             // messages of runners whose writer is known
-	Again    int             // timers that rang again, where a fault fell
-	Twice    int             // letters that the sink took again
-}
-
-// String tells what was found.
-func (v *Verdict) String() string {
-	return v.Tell(Rules()) + fmt.Sprintf("from a reply to the next record: %s\ntimers late by: %s\n"+
-		"sagas that were answered and ended by their deadline: %d\ntimers rung again: %d, letters taken again: %d\n",
-		spread(v.Answered), spread(v.Late), v.Outrun, v.Again, v.Twice)
-}
-
-func spread(d []time.Duration) string {
-	if len(d) == 0 {
-		return "none"
-	}
-	at := func(q float64) time.Duration { return d[int(q*float64(len(d)-1))].Round(100 * time.Microsecond) }
-	return fmt.Sprintf("%d, p50 %v, p99 %v, max %v", len(d), at(0.5), at(0.99), at(1))
-}
-
 type checker struct {
-	*Inputs
-	*Verdict
-	sagas   map[string]*tale
-	writer  map[string]string // of a message, by its id
-	lost    map[string]int    // deliveries of a timer's stream that came to nothing
-	kills   []fall
-	cuts    []fall
-	stops   []fall
-	outages []span
-	jumps   []jumped
-	alone   []lone // in their order
+	*promise.Verdict
+	sagas    map[string]*tale
+	writer   map[string]string // of a message, by its id
+	stops    map[string][]span // by process
+	outages  []span
+	jumps    []jumped
+	alone    []lone // in their order
+	took     []int64
+	answered []time.Duration // from a reply that counts to the next record of its saga
+	outrun   int             // sagas that were answered and then ended by their deadline
 
 	patience int64 // how long something takes at most that takes no time
+}
+
+func (c *checker) broke(r promise.Rule, format string, args ...any) {
+	c.Broke(r, fmt.Sprintf(format, args...))
 }
 
 // A jumped is the time for which the server's clock was off.
@@ -170,56 +214,6 @@ type span struct{ from, to int64 }
 // within is how much of the span is in another.
 func (s span) within(from, to int64) int64 { return max(0, min(s.to, to)-max(s.from, from)) }
 
-// A fall is a fault of a process.
-type fall struct {
-	process string
-	span
-}
-
-// Check holds the histories and the store against each other.
-func Check(in *Inputs) *Verdict {
-	c := &checker{Inputs: in, Verdict: &Verdict{}, sagas: map[string]*tale{}, writer: map[string]string{}, lost: map[string]int{}}
-	slices.SortStableFunc(c.Calls, func(a, b *Call) int { return cmp.Compare(a.At, b.At) })
-	for _, call := range c.Calls {
-		c.take(call)
-	}
-	c.patience = leastPatience + c.slowest()
-	for _, m := range c.Messages {
-		m.off = c.off(m.At)
-		m.At -= m.off
-		if m.Category == string(category) {
-			id := strings.TrimPrefix(m.Stream, m.Category+"-")
-			t := c.tale(id)
-			t.messages = append(t.messages, m)
-		}
-	}
-	for _, r := range c.Rows {
-		t := c.tale(r.Saga)
-		t.rows = append(t.rows, r)
-	}
-	for _, turn := range c.Turns {
-		turn.At -= c.off(turn.At)
-		if !strings.HasPrefix(turn.Stream, string(category)) {
-			c.lost[turn.Stream]++
-			continue
-		}
-		t := c.tale(strings.TrimPrefix(turn.Stream, string(category)+"-"))
-		t.turns = append(t.turns, turn)
-	}
-	for _, t := range c.sagas {
-		c.lone(t)
-	}
-	slices.SortFunc(c.alone, func(a, b lone) int { return cmp.Compare(a.from, b.from) })
-	for _, t := range c.sagas {
-		c.check(t)
-	}
-	c.timers()
-	c.letters()
-	slices.Sort(c.Answered)
-	slices.Sort(c.Late)
-	return c.Verdict
-}
-
 func (c *checker) tale(id string) *tale {
 	t := c.sagas[id]
 	if t == nil {
@@ -230,36 +224,28 @@ func (c *checker) tale(id string) *tale {
 }
 
 // take sorts a call.
-func (c *checker) take(call *Call) {
-	record := call.Record
-	c.Counts.count(&record)
-	if call.End != crew.Never {
-		c.Counts.count(&call.Answer)
-	}
+func (c *checker) take(call *Call, target *string, off *int64) {
 	during := span{call.At, call.End}
 	switch call.Call {
 	case Begin, Wait, Do, Undo:
 		t := c.tale(call.Saga)
 		t.calls = append(t.calls, call)
+		if call.Call == Begin && call.Answer.Answer == OK {
+			c.took = append(c.took, call.End-call.At)
+		}
 	case Write:
 		for _, id := range call.IDs {
 			c.writer[id] = call.Process
 		}
-	case Kill:
-		if call.Target == Server {
-			c.outages = append(c.outages, during)
-		} else {
-			c.kills = append(c.kills, fall{call.Target, during})
-		}
-	case Cut:
-		c.cuts = append(c.cuts, fall{call.Target, during})
-	case Jump:
-		c.jumps = append(c.jumps, jumped{during, call.Off})
-	case Stop:
-		c.stops = append(c.stops, fall{call.Target, during})
-	case Drain:
+	case crew.Kill:
+		c.outages = append(c.outages, during)
+	case crew.Jump:
+		c.jumps = append(c.jumps, jumped{during, *off})
+	case crew.Stop:
+		c.stops[*target] = append(c.stops[*target], during)
+	case crew.Drain:
 		if call.Answer.Answer != OK {
-			c.Broke(Ended, "in the end there was left: %s", call.Answer.Note)
+			c.broke(Ended, "in the end there was left: %s", call.Answer.Note)
 		}
 	}
 }
@@ -312,7 +298,7 @@ type lone struct {
 func (c *checker) lone(t *tale) {
 	var next, lost int
 	var last int64
-	for _, m := range append(slices.Clip(t.messages), &Message{At: crew.Never}) {
+	for _, m := range append(slices.Clip(t.messages), &Message{At: promise.Never}) {
 		if fromOutside(m.Type) {
 			continue
 		}
@@ -348,25 +334,17 @@ func (c *checker) waited(t *tale, from, to int64) (d int64) {
 
 // slowest is how long one in a hundred of those that begin a saga waits for the answer: so busy is the machine.
 func (c *checker) slowest() int64 {
-	var took []int64
-	for _, call := range c.Calls {
-		if call.Call == Begin && call.Answer.Answer == OK {
-			took = append(took, call.End-call.At)
-		}
-	}
-	if len(took) == 0 {
+	if len(c.took) == 0 {
 		return 0
 	}
-	slices.Sort(took)
-	return took[len(took)*99/100]
+	slices.Sort(c.took)
+	return c.took[len(c.took)*99/100]
 }
 
 // stopped is for how long a process was stopped between two moments.
 func (c *checker) stopped(process string, from, to int64) (d int64) {
-	for _, s := range c.stops {
-		if s.process == process {
-			d += s.within(from, to)
-		}
+	for _, s := range c.stops[process] {
+		d += s.within(from, to)
 	}
 	return d
 }
@@ -442,18 +420,18 @@ func (c *checker) check(t *tale) {
 	for _, call := range t.calls {
 		began = began || call.Call == Begin
 		if call.Call == Begin && call.Answer.Answer == OK && len(t.messages) == 0 {
-			c.Broke(Ended, "saga %s was begun, and is not there", t.id)
+			c.broke(Ended, "saga %s was begun, and is not there", t.id)
 		}
 	}
 	if !began {
-		c.Broke(Ended, "saga %s was begun by nobody", t.id)
+		c.broke(Ended, "saga %s was begun by nobody", t.id)
 	}
 	woken := int64(0) // since then a runner may go on, 0 for not
 	answered := false
 	for i, m := range t.messages {
 		var b body
 		if err := json.Unmarshal([]byte(m.Data), &b); err != nil {
-			c.Broke(Story, "saga %s has a %s that cannot be read at %d: %v", t.id, m.Type, m.Position, err)
+			c.broke(Story, "saga %s has a %s that cannot be read at %d: %v", t.id, m.Type, m.Position, err)
 			return
 		}
 		off := m.off
@@ -466,29 +444,26 @@ func (c *checker) check(t *tale) {
 			}
 		}
 		if m.Position != int64(i) || (i == 0) != (m.Type == "Started") {
-			c.Broke(Story, "saga %s has a %s at %d, in place %d", t.id, m.Type, m.Position, i)
+			c.broke(Story, "saga %s has a %s at %d, in place %d", t.id, m.Type, m.Position, i)
 		}
 		if byRunner := !fromOutside(m.Type); byRunner {
 			if i > 0 && t.end == nil && m.Type != "SetBack" && m.Type == t.messages[i-1].Type && m.Data == t.messages[i-1].Data {
-				c.Broke(Story, "saga %s has one %s twice in a row at %d", t.id, m.Type, m.Position)
-			}
-			if c.writer[m.ID] != "" {
-				c.Known++
+				c.broke(Story, "saga %s has one %s twice in a row at %d", t.id, m.Type, m.Position)
 			}
 			if woken != 0 {
 				took := m.At - woken
 				if answered {
-					c.Answered = append(c.Answered, time.Duration(took)*time.Microsecond)
+					c.answered = append(c.answered, time.Duration(took)*time.Microsecond)
 				}
 				if took > c.patience+c.explained(t, woken, m.At) {
-					c.Broke(Woken, "saga %s could go on at %s, and has its next record, %s, after %v, of which faults explain %v",
+					c.broke(Woken, "saga %s could go on at %s, and has its next record, %s, after %v, of which faults explain %v",
 						t.id, clock(woken), m.Type, time.Duration(took)*time.Microsecond, time.Duration(c.explained(t, woken, m.At))*time.Microsecond)
 				}
 				t.outrun = answered && m.Type == "Compensating" && b.Reason == "the deadline is over"
 			}
 			woken, answered = 0, false
 			if t.end != nil {
-				c.Broke(Ended, "saga %s has a %s at %d, after its end", t.id, m.Type, m.Position)
+				c.broke(Ended, "saga %s has a %s at %d, after its end", t.id, m.Type, m.Position)
 			}
 		}
 		if wakes, reply := c.fold(t, m, &b); wakes && woken == 0 && t.end == nil {
@@ -499,11 +474,11 @@ func (c *checker) check(t *tale) {
 		}
 	}
 	if t.outrun {
-		c.Outrun++
+		c.outrun++
 	}
 	if t.end == nil {
 		if len(t.messages) > 0 {
-			c.Broke(Ended, "saga %s has no end: its last message is %s", t.id, t.messages[len(t.messages)-1].Type)
+			c.broke(Ended, "saga %s has no end: its last message is %s", t.id, t.messages[len(t.messages)-1].Type)
 		}
 		return
 	}
@@ -518,11 +493,11 @@ func clock(micros int64) string { return time.UnixMicro(micros).UTC().Format("15
 // fold adds a message to what is known, and holds it against that. It reports whether the message is a reason to go on,
 // and whether that is a reply.
 func (c *checker) fold(t *tale, m *Message, b *body) (wakes, reply bool) {
-	wrong := func(r Rule, format string, args ...any) {
+	wrong := func(r promise.Rule, format string, args ...any) {
 		if r == Punctual && c.jumpedIn(t.messages[0].At, m.At) {
 			return // by the clock as it was
 		}
-		c.Broke(r, "saga %s, %s at %d: %s", t.id, m.Type, m.Position, fmt.Sprintf(format, args...))
+		c.broke(r, "saga %s, %s at %d: %s", t.id, m.Type, m.Position, fmt.Sprintf(format, args...))
 	}
 	s := t.steps[b.Step]
 	if s == nil && slices.Contains([]string{"Done", "Undone", "UndoFailed"}, m.Type) {
@@ -530,7 +505,7 @@ func (c *checker) fold(t *tale, m *Message, b *body) (wakes, reply bool) {
 		return false, false
 	}
 	if m.Type == "SetBack" { // what it waits for takes as long from now on
-		if c.Counts.SetBacks++; !c.jumpedIn(t.messages[0].At, m.At) {
+		if !c.jumpedIn(t.messages[0].At, m.At) {
 			wrong(Punctual, "the clock has not gone back")
 		}
 		t.asleep, t.deadline = 0, max(t.deadline, m.At+t.lasts)
@@ -607,7 +582,7 @@ func (c *checker) fold(t *tale, m *Message, b *body) (wakes, reply bool) {
 	return false, false
 }
 
-func (c *checker) began(t *tale, m *Message, b *body, wrong func(Rule, string, ...any)) {
+func (c *checker) began(t *tale, m *Message, b *body, wrong func(promise.Rule, string, ...any)) {
 	s := t.steps[b.Step]
 	if s == nil {
 		for _, before := range t.begun {
@@ -646,7 +621,7 @@ func beside(a, b string) bool {
 	return slices.Contains(pair, a) && slices.Contains(pair, b)
 }
 
-func (c *checker) failed(t *tale, m *Message, b *body, wrong func(Rule, string, ...any)) {
+func (c *checker) failed(t *tale, m *Message, b *body, wrong func(promise.Rule, string, ...any)) {
 	s := t.steps[b.Step]
 	switch {
 	case s == nil:
@@ -686,7 +661,7 @@ func (c *checker) resumed(t *tale) {
 	t.suspended = nil
 }
 
-func (c *checker) compensating(t *tale, m *Message, b *body, wrong func(Rule, string, ...any)) {
+func (c *checker) compensating(t *tale, m *Message, b *body, wrong func(promise.Rule, string, ...any)) {
 	if t.compensating != nil {
 		wrong(Reversed, "the saga is undone already")
 	}
@@ -699,7 +674,7 @@ func (c *checker) compensating(t *tale, m *Message, b *body, wrong func(Rule, st
 	t.compensating, t.suspended = m, nil
 }
 
-func (c *checker) undone(t *tale, m *Message, s *step, b *body, wrong func(Rule, string, ...any)) {
+func (c *checker) undone(t *tale, m *Message, s *step, b *body, wrong func(promise.Rule, string, ...any)) {
 	switch {
 	case t.compensating == nil:
 		wrong(Reversed, "nothing asked for that")
@@ -715,7 +690,7 @@ func (c *checker) undone(t *tale, m *Message, s *step, b *body, wrong func(Rule,
 }
 
 // completed holds the steps against those that the saga's input asks for.
-func (c *checker) completed(t *tale, wrong func(Rule, string, ...any)) {
+func (c *checker) completed(t *tale, wrong func(promise.Rule, string, ...any)) {
 	o := t.order
 	var want []string
 	for i := range o.Lines {
@@ -770,7 +745,7 @@ func (c *checker) late(t *tale) {
 	for _, s := range t.begun {
 		for _, m := range s.begun {
 			if m.At > allowed(m.At) {
-				c.Broke(Heeded, "saga %s has begun %s %v behind its deadline", t.id, s.name, time.Duration(m.At-t.deadline)*time.Microsecond)
+				c.broke(Heeded, "saga %s has begun %s %v behind its deadline", t.id, s.name, time.Duration(m.At-t.deadline)*time.Microsecond)
 			}
 		}
 	}
@@ -779,7 +754,7 @@ func (c *checker) late(t *tale) {
 		turned = t.compensating
 	}
 	if turned.At > allowed(turned.At) {
-		c.Broke(Heeded, "saga %s has its %s %v behind its deadline", t.id, turned.Type, time.Duration(turned.At-t.deadline)*time.Microsecond)
+		c.broke(Heeded, "saga %s has its %s %v behind its deadline", t.id, turned.Type, time.Duration(turned.At-t.deadline)*time.Microsecond)
 	}
 }
 
@@ -792,7 +767,7 @@ func (c *checker) told(t *tale) {
 		}
 	}
 	if want := strings.ToLower(t.end.Type); state != want {
-		c.Broke(Ended, "the customer of saga %s, which is %s, was told %q in the end", t.id, want, state)
+		c.broke(Ended, "the customer of saga %s, which is %s, was told %q in the end", t.id, want, state)
 	}
 }
 
@@ -802,7 +777,7 @@ func (c *checker) rows(t *tale) {
 	for _, r := range t.rows {
 		count[[2]string{r.Step, r.What}]++
 		if t.steps[r.Step] == nil {
-			c.Broke(Rows, "saga %s has a row of %s, which has not begun", t.id, r.Step)
+			c.broke(Rows, "saga %s has a row of %s, which has not begun", t.id, r.Step)
 		}
 	}
 	for _, s := range t.begun {
@@ -818,7 +793,7 @@ func (c *checker) rows(t *tale) {
 		}
 		for what, n := range want {
 			if got := count[[2]string{s.name, what}]; got != n {
-				c.Broke(Rows, "saga %s has %d rows of %s %s, and %d by its record", t.id, got, what, s.name, n)
+				c.broke(Rows, "saga %s has %d rows of %s %s, and %d by its record", t.id, got, what, s.name, n)
 			}
 		}
 	}
@@ -837,10 +812,10 @@ func (c *checker) called(t *tale) {
 		case call.Call != Do && call.Call != Undo:
 		case call.Note == "tx": // its row tells
 			if call.Answer.Answer == OK && late(t.end.At, t.end.At-c.patience) {
-				c.Broke(Fenced, "saga %s: %s had %s called %v after the end", t.id, call.Process, call.Step, time.Duration(call.At-t.end.At)*time.Microsecond)
+				c.broke(Fenced, "saga %s: %s had %s called %v after the end", t.id, call.Process, call.Step, time.Duration(call.At-t.end.At)*time.Microsecond)
 			}
 		case s == nil:
-			c.Broke(Fenced, "saga %s: %s had %s called, which has not begun", t.id, call.Process, call.Step)
+			c.broke(Fenced, "saga %s: %s had %s called, which has not begun", t.id, call.Process, call.Step)
 		case call.Call == Undo:
 			c.undoCalled(t, s, call, late)
 		default:
@@ -857,14 +832,14 @@ func (c *checker) stepCalled(t *tale, s *step, call *Call, used map[*Message]boo
 		}
 	}
 	if own == nil {
-		c.Broke(Recorded, "saga %s: %s had %s called at %s, and has not begun it then", t.id, call.Process, s.name, clock(call.At))
+		c.broke(Recorded, "saga %s: %s had %s called at %s, and has not begun it then", t.id, call.Process, s.name, clock(call.At))
 		return
 	}
 	used[own] = true
 	for _, m := range t.messages[own.Position+1:] {
 		by := c.writer[m.ID]
 		if !fromOutside(m.Type) && by != "" && by != call.Process && late(m.At, own.At) {
-			c.Broke(Fenced, "saga %s: %s had %s called %v after %s went on with %s", t.id, call.Process, s.name, time.Duration(call.At-m.At)*time.Microsecond, by, m.Type)
+			c.broke(Fenced, "saga %s: %s had %s called %v after %s went on with %s", t.id, call.Process, s.name, time.Duration(call.At-m.At)*time.Microsecond, by, m.Type)
 			return
 		}
 	}
@@ -873,13 +848,13 @@ func (c *checker) stepCalled(t *tale, s *step, call *Call, used map[*Message]boo
 func (c *checker) undoCalled(t *tale, s *step, call *Call, late func(at, since int64) bool) {
 	switch {
 	case t.compensating == nil || t.compensating.At > call.At:
-		c.Broke(Reversed, "saga %s: %s had %s undone, and the saga is not undone then", t.id, call.Process, s.name)
+		c.broke(Reversed, "saga %s: %s had %s undone, and the saga is not undone then", t.id, call.Process, s.name)
 	case s.undone != 0 && late(s.undone, t.compensating.At):
-		c.Broke(Recorded, "saga %s: %s had %s undone %v after that was recorded", t.id, call.Process, s.name, time.Duration(call.At-s.undone)*time.Microsecond)
+		c.broke(Recorded, "saga %s: %s had %s undone %v after that was recorded", t.id, call.Process, s.name, time.Duration(call.At-s.undone)*time.Microsecond)
 	}
 	for _, later := range t.begun[s.order+1:] {
 		if later.undone == 0 || later.undone > call.At {
-			c.Broke(Reversed, "saga %s: %s had %s undone before %s, which began later", t.id, call.Process, s.name, later.name)
+			c.broke(Reversed, "saga %s: %s had %s undone before %s, which began later", t.id, call.Process, s.name, later.name)
 		}
 	}
 }

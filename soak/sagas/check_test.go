@@ -12,18 +12,80 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/soak/crew"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
 // A world is the history of two sagas, two timers and three letters. The saga "a" has all sorts of steps, is suspended and
 // resumed, and completes; "b" is cancelled and undone.
-type world struct{ Inputs }
+type world struct {
+	Messages []*Stored
+	Calls    []*Called
+	Rows     []Row
+	Turns    []Turn
+}
+
+// A Stored is a message of a saga, a letter or a timer.
+type Stored struct {
+	Message
+	Category string
+	Due      int64
+}
+
+// A Called is a call of a process, or of the nemesis.
+type Called struct {
+	Call
+	Target string
+	Off    int64
+}
+
+// check holds the history of the world against each promise.
+func (w *world) check(t *testing.T) *promise.Verdict {
+	t.Helper()
+	ctx := t.Context()
+	h, err := promise.Open(ctx, t.TempDir(), Promises)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, h.Close()) }()
+	insert := func(table string, values ...any) {
+		require.NoError(t, h.Exec(ctx, "insert into "+table+" values (?"+strings.Repeat(", ?", len(values)-1)+")", values...))
+	}
+	for i, c := range w.Calls {
+		asked, err := json.Marshal(struct {
+			Record
+			Target string `json:"target,omitempty"`
+			Off    int64  `json:"off,omitempty"`
+		}{c.Record, c.Target, c.Off})
+		require.NoError(t, err)
+		told, err := json.Marshal(c.Answer)
+		require.NoError(t, err)
+		insert("calls", c.Process, i, c.Record.Call, c.At, c.End, c.Answer.Answer, string(asked), string(told))
+	}
+	for i, m := range w.Messages {
+		insert("messages", i, m.Category, m.Stream, m.Position, m.ID, m.Type, m.At, m.Data, m.Due)
+	}
+	for _, r := range w.Rows {
+		insert("rows", r.Saga, r.Step, r.What, r.Process)
+	}
+	for _, turn := range w.Turns {
+		insert("turns", turn.Stream, turn.What, turn.At)
+	}
+	v, err := check(ctx, h)
+	require.NoError(t, err)
+	return v
+}
+
+// fault adds one of the nemesis.
+func (w *world) fault(from, to int64, what, target string, off time.Duration) {
+	w.call("nemesis", from, to, Record{Call: what}, Record{Answer: OK})
+	last := w.Calls[len(w.Calls)-1]
+	last.Target, last.Off = target, off.Microseconds()
+}
 
 // at is a moment of the world, in milliseconds from its beginning.
 func at(ms int64) int64 { return 1_700_000_000*second + ms*1000 }
 
 func (w *world) call(process string, from, to int64, c, a Record) {
 	c.At, a.At, a.Call = at(from), at(to), c.Call
-	w.Calls = append(w.Calls, &Call{Record: c, Process: process, End: at(to), Answer: a})
+	w.Calls = append(w.Calls, &Called{Call: Call{Record: c, Process: process, End: at(to), Answer: a}})
 }
 
 // message adds a message to a saga, by runner unless it is from outside.
@@ -34,10 +96,9 @@ func (w *world) message(saga, runner string, ms int64, kind, data string) {
 			position++
 		}
 	}
-	m := &Message{
-		Global: int64(len(w.Messages) + 1), Category: string(category), Stream: string(category) + "-" + saga, Position: position,
-		ID: saga + strconv.FormatInt(position, 10), Type: kind, At: at(ms), Data: data,
-	}
+	m := &Stored{Category: string(category), Message: Message{
+		Stream: string(category) + "-" + saga, Position: position, ID: saga + strconv.FormatInt(position, 10), Type: kind, At: at(ms), Data: data,
+	}}
 	w.Messages = append(w.Messages, m)
 	if runner != "" {
 		w.call(runner, ms-1, ms+1, Record{Call: Write, Saga: saga, IDs: []string{m.ID}}, Record{Answer: OK})
@@ -105,18 +166,18 @@ func newWorld() *world {
 	w.call("customers", 10, 12, Record{Call: Set, IDs: []string{"t1", "t2"}}, Record{Answer: OK})
 	for i, due := range []int64{500, 600} {
 		id := "t" + strconv.Itoa(i+1)
-		w.Messages = append(w.Messages, &Message{Category: string(rings), Stream: "ring-" + id, ID: id, At: at(11), Due: at(due)})
+		w.Messages = append(w.Messages, &Stored{Category: string(rings), Due: at(due), Message: Message{Stream: "ring-" + id, ID: id, At: at(11)}})
 		w.call(r1, due+5, due+6, Record{Call: Ring, IDs: []string{id}, Due: at(due)}, Record{Answer: OK})
 	}
 	w.call(r1, 2600, 2605, Record{Call: Ring, IDs: []string{"t2"}, Due: at(600)}, Record{Answer: OK}) // again, after a cut
-	w.call(nemesis, 2500, 2501, Record{Call: Cut, Target: r1}, Record{Answer: OK})
+	w.fault(2500, 2501, crew.Cut, r1, 0)
 	for i := range int64(3) {
 		id := "l" + strconv.FormatInt(i, 10)
-		w.Messages = append(w.Messages, &Message{Category: string(posts), Stream: "post-1", Position: i, ID: id, At: at(100)})
+		w.Messages = append(w.Messages, &Stored{Category: string(posts), Message: Message{Stream: "post-1", Position: i, ID: id, At: at(100)}})
 		w.send(200+10*i, i)
 	}
 	w.send(300, 1) // again
-	w.call(nemesis, 3000, 3100, Record{Call: Drain}, Record{Answer: OK})
+	w.fault(3000, 3100, crew.Drain, "", 0)
 	return w
 }
 
@@ -125,14 +186,14 @@ func (w *world) send(ms, position int64) {
 }
 
 // of returns the message of a saga that was written then.
-func (w *world) of(saga string, ms int64) *Message {
-	return w.Messages[slices.IndexFunc(w.Messages, func(m *Message) bool { return strings.HasSuffix(m.Stream, "-"+saga) && m.At == at(ms) })]
+func (w *world) of(saga string, ms int64) *Stored {
+	return w.Messages[slices.IndexFunc(w.Messages, func(m *Stored) bool { return strings.HasSuffix(m.Stream, "-"+saga) && m.At == at(ms) })]
 }
 
 // drop removes messages, and those behind them move up.
 func (w *world) drop(saga string, from, to int64) {
 	position := int64(0)
-	w.Messages = slices.DeleteFunc(w.Messages, func(m *Message) bool {
+	w.Messages = slices.DeleteFunc(w.Messages, func(m *Stored) bool {
 		if !strings.HasSuffix(m.Stream, "-"+saga) {
 			return false
 		}
@@ -146,7 +207,7 @@ func (w *world) drop(saga string, from, to int64) {
 
 // sorted puts the messages in the order of their times.
 func (w *world) sorted() {
-	slices.SortStableFunc(w.Messages, func(a, b *Message) int { return cmp.Compare(a.At, b.At) })
+	slices.SortStableFunc(w.Messages, func(a, b *Stored) int { return cmp.Compare(a.At, b.At) })
 	next := map[string]int64{}
 	for _, m := range w.Messages {
 		m.Position = next[m.Stream]
@@ -156,7 +217,7 @@ func (w *world) sorted() {
 
 // jump has the server's clock off for a time.
 func (w *world) jump(from, to int64, off time.Duration) {
-	w.call(nemesis, from, to, Record{Call: Jump, Off: off.Microseconds()}, Record{Answer: OK})
+	w.fault(from, to, crew.Jump, "", off)
 	for _, m := range w.Messages {
 		if m.At >= at(from) && m.At <= at(to) {
 			m.At += off.Microseconds()
@@ -164,90 +225,94 @@ func (w *world) jump(from, to int64, off time.Duration) {
 	}
 }
 
-func (w *world) called(what string, ms int64) *Call {
-	return w.Calls[slices.IndexFunc(w.Calls, func(c *Call) bool { return c.Call == what && c.At == at(ms) })]
+func (w *world) called(what string, ms int64) *Called {
+	return w.Calls[slices.IndexFunc(w.Calls, func(c *Called) bool { return c.Record.Call == what && c.At == at(ms) })]
 }
 
 func TestAHistoryWithoutAMistakePasses(t *testing.T) {
 	t.Parallel()
-	v := Check(&newWorld().Inputs)
+	v := newWorld().check(t)
 	require.True(t, v.Passed(), v.String())
-	require.Len(t, v.Answered, 2)
-	require.Equal(t, 10*time.Millisecond, v.Answered[0])
-	require.Equal(t, []time.Duration{5 * time.Millisecond, 5 * time.Millisecond}, v.Late)
-	require.Equal(t, 1, v.Again)
-	require.Equal(t, 1, v.Twice)
-	require.Positive(t, v.Known)
-	require.Equal(t, Counts{Sagas: 2, Completed: 1, Compensated: 1, Cuts: 1, Steps: 4, Undos: 2, Timers: 2, Rung: 3, Letters: 4}, v.Counts)
+	for key, n := range map[string]int{
+		"sagas": 2, "completed": 1, "compensated": 1, "cuts": 1, "steps": 4, "undos": 2, "timers": 2, "rung": 3, "letters": 4, "known": 20, "outrun": 0, "kills": 0,
+	} {
+		require.Equal(t, n, v.Figures.Of(key), key)
+	}
+	table := v.Figures.Table(nil)
+	for name, n := range map[string]string{
+		"timers rung late by, p50 in ms": "5", "timers rung again": "1", "letters taken again": "1", "from a reply to the next record, p50 in ms": "10",
+	} {
+		require.Regexp(t, name+` +0 +`+n+`\n`, table)
+	}
 }
 
 // planted are histories with one mistake each.
 var planted = []struct {
 	name  string
-	rules []Rule // all that it breaks
+	rules []promise.Rule // all that it breaks
 	plant func(w *world)
 }{
-	{"a saga was begun and is not there", []Rule{Ended}, func(w *world) {
+	{"a saga was begun and is not there", []promise.Rule{Ended}, func(w *world) {
 		w.call("customers", 1, 2, Record{Call: Begin, Saga: "c"}, Record{Answer: OK})
 	}},
-	{"a saga has no end", []Rule{Ended}, func(w *world) { w.drop("a", 960, 960) }},
-	{"a saga has two ends", []Rule{Ended}, func(w *world) { w.message("a", r1, 970, "Completed", `{}`) }},
-	{"a customer was told of another end", []Rule{Ended}, func(w *world) { w.called(Wait, 2).Answer.State = "compensated" }},
-	{"something was left in the end", []Rule{Ended}, func(w *world) { w.called(Drain, 3000).Answer.Answer = Failed }},
-	{"a step was left out", []Rule{Story}, func(w *world) {
+	{"a saga has no end", []promise.Rule{Ended}, func(w *world) { w.drop("a", 960, 960) }},
+	{"a saga has two ends", []promise.Rule{Ended}, func(w *world) { w.message("a", r1, 970, "Completed", `{}`) }},
+	{"a customer was told of another end", []promise.Rule{Ended}, func(w *world) { w.called(Wait, 2).Answer.State = "compensated" }},
+	{"something was left in the end", []promise.Rule{Ended}, func(w *world) { w.called(crew.Drain, 3000).Answer.Answer = Failed }},
+	{"a step was left out", []promise.Rule{Story}, func(w *world) {
 		w.drop("a", 80, 80)
 		w.Rows = w.Rows[1:]
 	}},
-	{"an attempt was left out", []Rule{Story}, func(w *world) {
+	{"an attempt was left out", []promise.Rule{Story}, func(w *world) {
 		for _, ms := range []int64{910, 930} {
 			w.of("a", ms).Data = strings.Replace(w.of("a", ms).Data, `"attempt":2`, `"attempt":3`, 1)
 		}
 	}},
-	{"a suspended saga went on", []Rule{Story}, func(w *world) {
+	{"a suspended saga went on", []promise.Rule{Story}, func(w *world) {
 		w.message("a", r1, 75, "Suspended", `{"why":"invalid"}`)
 		w.sorted()
 	}},
-	{"a clock was taken for one that went back", []Rule{Punctual}, func(w *world) {
+	{"a clock was taken for one that went back", []promise.Rule{Punctual}, func(w *world) {
 		w.message("a", r1, 75, "SetBack", `{"from":2,"to":1}`)
 		w.sorted()
 	}},
-	{"a message was written twice in a row", []Rule{Story}, func(w *world) {
+	{"a message was written twice in a row", []promise.Rule{Story}, func(w *world) {
 		for range 2 {
 			w.message("a", r1, 75, "Valued", `{"name":"fare","value":1}`)
 		}
 		w.sorted()
 	}},
-	{"a recorded transaction has no row", []Rule{Rows}, func(w *world) { w.Rows = w.Rows[1:] }},
-	{"a transaction was committed twice", []Rule{Rows}, func(w *world) { w.Rows = append(w.Rows, Row{"b", "pay", Undo, r1}) }},
-	{"a transaction is not recorded", []Rule{Rows}, func(w *world) { w.Rows = append(w.Rows, Row{"a", "pay", Undo, r1}) }},
-	{"a step began after another process went on", []Rule{Fenced}, func(w *world) {
+	{"a recorded transaction has no row", []promise.Rule{Rows}, func(w *world) { w.Rows = w.Rows[1:] }},
+	{"a transaction was committed twice", []promise.Rule{Rows}, func(w *world) { w.Rows = append(w.Rows, Row{"b", "pay", Undo, r1}) }},
+	{"a transaction is not recorded", []promise.Rule{Rows}, func(w *world) { w.Rows = append(w.Rows, Row{"a", "pay", Undo, r1}) }},
+	{"a step began after another process went on", []promise.Rule{Fenced}, func(w *world) {
 		w.called(Do, 942).At = at(2500)
 		w.called(Write, 949).Process = "runner-2"
 	}},
-	{"a step began while the saga was undone", []Rule{Fenced, Reversed}, func(w *world) {
+	{"a step began while the saga was undone", []promise.Rule{Fenced, Reversed}, func(w *world) {
 		w.of("b", 310).At = at(44)
 		w.of("b", 300).At = at(43)
 		w.called(Undo, 312).At = at(40)
 		w.sorted()
 	}},
-	{"a step was called without a beginning of its own", []Rule{Recorded}, func(w *world) { w.do("a", Do, "book", 946) }},
-	{"a step began after its end", []Rule{Recorded}, func(w *world) {
+	{"a step was called without a beginning of its own", []promise.Rule{Recorded}, func(w *world) { w.do("a", Do, "book", 946) }},
+	{"a step began after its end", []promise.Rule{Recorded}, func(w *world) {
 		w.message("a", r1, 75, "Began", `{"step":"reserve+0","attempt":3}`)
 		w.sorted()
 	}},
-	{"an undo was called after its end", []Rule{Recorded}, func(w *world) { w.do("b", Undo, "approve", 2000) }},
-	{"the reply to an earlier attempt was taken", []Rule{Replies}, func(w *world) { w.drop("a", 930, 930) }},
-	{"a saga completed without a reply", []Rule{Replies}, func(w *world) { w.drop("a", 250, 250) }},
-	{"steps were undone in their order", []Rule{Reversed}, func(w *world) {
+	{"an undo was called after its end", []promise.Rule{Recorded}, func(w *world) { w.do("b", Undo, "approve", 2000) }},
+	{"the reply to an earlier attempt was taken", []promise.Rule{Replies}, func(w *world) { w.drop("a", 930, 930) }},
+	{"a saga completed without a reply", []promise.Rule{Replies}, func(w *world) { w.drop("a", 250, 250) }},
+	{"steps were undone in their order", []promise.Rule{Reversed}, func(w *world) {
 		w.of("b", 320).Data, w.of("b", 330).Data = w.of("b", 330).Data, w.of("b", 320).Data
 	}},
-	{"a step is not undone", []Rule{Reversed}, func(w *world) { w.drop("b", 340, 340) }},
-	{"an undo was called too early", []Rule{Reversed}, func(w *world) { w.called(Undo, 335).At = at(325) }},
-	{"a cancelled saga began a step", []Rule{Heeded}, func(w *world) {
+	{"a step is not undone", []promise.Rule{Reversed}, func(w *world) { w.drop("b", 340, 340) }},
+	{"an undo was called too early", []promise.Rule{Reversed}, func(w *world) { w.called(Undo, 335).At = at(325) }},
+	{"a cancelled saga began a step", []promise.Rule{Heeded}, func(w *world) {
 		w.of("b", 300).At = at(40)
 		w.sorted()
 	}},
-	{"a deadline was not heeded", []Rule{Heeded}, func(w *world) {
+	{"a deadline was not heeded", []promise.Rule{Heeded}, func(w *world) {
 		w.Messages[slices.Index(w.Messages, w.of("b", 5))].Data = strings.Replace(w.of("b", 5).Data, "12000", "1", 1)
 		for _, m := range w.Messages {
 			if strings.HasSuffix(m.Stream, "-b") && m.At >= at(300) {
@@ -255,15 +320,15 @@ var planted = []struct {
 			}
 		}
 		for _, c := range w.Calls {
-			if c.Call == Undo {
+			if c.Record.Call == Undo {
 				c.At += 6 * second
 			}
 		}
 	}},
-	{"a sleep ended early", []Rule{Punctual}, func(w *world) { w.of("a", 200).At = at(180) }},
-	{"an attempt came early", []Rule{Punctual}, func(w *world) { w.of("a", 60).At = at(40) }},
-	{"a time-out came early", []Rule{Punctual}, func(w *world) { w.of("a", 870).At = at(850) }},
-	{"a reply was met late", []Rule{Woken}, func(w *world) {
+	{"a sleep ended early", []promise.Rule{Punctual}, func(w *world) { w.of("a", 200).At = at(180) }},
+	{"an attempt came early", []promise.Rule{Punctual}, func(w *world) { w.of("a", 60).At = at(40) }},
+	{"a time-out came early", []promise.Rule{Punctual}, func(w *world) { w.of("a", 870).At = at(850) }},
+	{"a reply was met late", []promise.Rule{Woken}, func(w *world) {
 		for _, m := range w.Messages {
 			if strings.HasSuffix(m.Stream, "-a") && m.At >= at(940) {
 				m.At += 6 * second
@@ -271,33 +336,38 @@ var planted = []struct {
 		}
 		w.called(Do, 942).At += 6 * second
 	}},
-	{"a timer did not ring", []Rule{Rung}, func(w *world) { w.called(Ring, 505).Call = "x" }},
-	{"a timer that was set is not there", []Rule{Rung}, func(w *world) { w.called(Set, 10).IDs = append(w.called(Set, 10).IDs, "t3") }},
-	{"a timer rang again, and no fault fell", []Rule{Once}, func(w *world) { w.called(Cut, 2500).Target = "runner-2" }},
-	{"a timer rang early", []Rule{Early}, func(w *world) { w.called(Ring, 505).At = at(490) }},
-	{"a timer rang early, long after a jump of the clock", []Rule{Early}, func(w *world) {
+	{"a timer did not ring", []promise.Rule{"Q1"}, func(w *world) { w.called(Ring, 505).Record.Call = "x" }},
+	{"a timer that was set is not there", []promise.Rule{"Q1"}, func(w *world) { w.called(Set, 10).IDs = append(w.called(Set, 10).IDs, "t3") }},
+	{"a timer rang again, and no fault fell", []promise.Rule{"Q2"}, func(w *world) { w.called(crew.Cut, 2500).Target = "runner-2" }},
+	{"a timer rang early", []promise.Rule{"Q9"}, func(w *world) { w.called(Ring, 505).At = at(490) }},
+	{"a timer rang early, long after a jump of the clock", []promise.Rule{"Q9"}, func(w *world) {
 		w.jump(-2000, -1900, time.Hour)
 		w.called(Ring, 505).At = at(490)
 	}},
-	{"a letter did not arrive", []Rule{Arrived}, func(w *world) { w.called(Send, 220).Answer.Answer = Failed }},
-	{"a letter was taken that was not posted", []Rule{Arrived}, func(w *world) { w.called(Send, 220).IDs[0] = "l9" }},
-	{"a letter was passed", []Rule{InOrder}, func(w *world) { w.called(Send, 210).Answer.Answer = Failed }},
+	{"a letter did not arrive", []promise.Rule{"O1"}, func(w *world) { w.called(Send, 220).Answer.Answer = Failed }},
+	{"a letter was taken that was not posted", []promise.Rule{"O1"}, func(w *world) { w.called(Send, 220).IDs[0] = "l9" }},
+	{"a letter was passed", []promise.Rule{"O3"}, func(w *world) { w.called(Send, 210).Answer.Answer = Failed }},
 }
 
 func TestEachRuleIsBrokenByAPlantedHistory(t *testing.T) {
 	t.Parallel()
-	broken := map[Rule]bool{}
+	broken := map[promise.Rule]bool{}
 	for _, p := range planted {
 		w := newWorld()
 		p.plant(w)
-		v := Check(&w.Inputs)
+		v := w.check(t)
 		require.Len(t, v.Broken, len(p.rules), "%s\n%s", p.name, v)
 		for _, r := range p.rules {
 			broken[r] = true
 			require.Positive(t, v.Broken[r], "%s: %s\n%s", p.name, r, v)
 		}
 	}
-	for _, r := range Rules() {
+	rules, err := promise.Rules(Promises)
+	require.NoError(t, err)
+	for _, f := range folds {
+		rules = append(rules, f.rule)
+	}
+	for _, r := range rules {
 		require.True(t, broken[r], "no history breaks %s", r)
 	}
 }
@@ -305,7 +375,7 @@ func TestEachRuleIsBrokenByAPlantedHistory(t *testing.T) {
 // A turn that was lost with its process explains its lease, and the second one its pause too.
 func TestTurnsThatWereLostExplainThatASagaGoesOnLate(t *testing.T) {
 	t.Parallel()
-	late := func(ms int64, turns ...Turn) *Verdict {
+	late := func(ms int64, turns ...Turn) *promise.Verdict {
 		w := newWorld()
 		for _, m := range w.Messages {
 			if strings.HasSuffix(m.Stream, "-a") && m.At >= at(940) {
@@ -314,7 +384,7 @@ func TestTurnsThatWereLostExplainThatASagaGoesOnLate(t *testing.T) {
 		}
 		w.called(Do, 942).At += ms * 1000
 		w.Turns = turns
-		return Check(&w.Inputs)
+		return w.check(t)
 	}
 	stream := string(category) + "-a"
 	first, second := Turn{stream, "e", at(1000)}, Turn{stream, "e", at(2000)}
@@ -341,56 +411,29 @@ func TestAJumpOfTheClockIsAllowedFor(t *testing.T) {
 	w.of("a", 90).Data = strings.ReplaceAll(w.of("a", 90).Data, strconv.FormatInt(at(190), 10), strconv.FormatInt(at(230), 10))
 	w.called(Ring, 505).At = at(490)
 	w.jump(195, 205, time.Hour)
-	v := Check(&w.Inputs)
+	v := w.check(t)
 	require.True(t, v.Passed(), v.String())
-	require.Equal(t, 2, v.Counts.SetBacks)
-	require.Equal(t, 1, v.Counts.Jumps)
+	require.Equal(t, 2, v.Figures.Of("setBacks"))
+	require.Equal(t, 1, v.Figures.Of("jumps"))
 
 	w = newWorld()
 	w.jump(195, 205, time.Hour)
-	w.Calls = slices.DeleteFunc(w.Calls, func(c *Call) bool { return c.Call == Jump })
-	require.Contains(t, Check(&w.Inputs).Broken, Woken)
+	w.Calls = slices.DeleteFunc(w.Calls, func(c *Called) bool { return c.Record.Call == crew.Jump })
+	require.Contains(t, w.check(t).Broken, Woken)
 }
 
 // A machine that stands for longer than a lease has a timer ring again, where its delivery came to nothing.
 func TestADeliveryThatWasLostExplainsThatATimerRingsAgain(t *testing.T) {
 	t.Parallel()
-	again := func(ms int64, turns ...Turn) *Verdict {
+	again := func(ms int64, turns ...Turn) *promise.Verdict {
 		w := newWorld()
-		w.called(Cut, 2500).Target = "runner-2"
+		w.called(crew.Cut, 2500).Target = "runner-2"
 		w.called(Ring, 2600).At = at(ms)
 		w.Turns = turns
-		return Check(&w.Inputs)
+		return w.check(t)
 	}
 	lost := Turn{"ring-t2", "e", at(2000)}
 	require.True(t, again(2600, lost).Passed())
-	require.Contains(t, again(2600).Broken, Once)
-	require.Contains(t, again(1000, lost).Broken, Once, "before the lease can be over")
-}
-
-func TestGoalsThatAreMissedAreNamed(t *testing.T) {
-	t.Parallel()
-	n := Short
-	require.Empty(t, n.Missed(&Short))
-	n.Kills--
-	require.Equal(t, []string{"kill -9 of runners: 4 of 5"}, n.Missed(&Short))
-	require.Contains(t, n.Table(&Short), "missed")
-	require.Contains(t, figures.Progress(&n, &Short, time.Second), "after 1s: kill -9")
-}
-
-func TestATallyCountsAlong(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	r, err := crew.NewRecorder[Record](dir, "runner")
-	require.NoError(t, err)
-	along := &tally{dir: dir, tail: map[string]int64{}}
-	r.End(r.Begin(Record{Call: Send}), Record{Answer: OK})
-	n, err := along.counts()
-	require.NoError(t, err)
-	require.Equal(t, &Counts{Letters: 1}, n)
-	r.Begin(Record{Call: Do})
-	require.NoError(t, r.Close())
-	n, err = along.counts()
-	require.NoError(t, err)
-	require.Equal(t, &Counts{Letters: 1, Steps: 1}, n)
+	require.Contains(t, again(2600).Broken, promise.Rule("Q2"))
+	require.Contains(t, again(1000, lost).Broken, promise.Rule("Q2"), "before the lease can be over")
 }

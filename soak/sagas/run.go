@@ -2,23 +2,24 @@ package sagas
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
-	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
-	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
 )
 
@@ -27,7 +28,7 @@ type Options struct {
 	Seed      uint64
 	Duration  time.Duration // of the faults, at most
 	Drain     time.Duration // in which all is to have ended afterwards
-	Goals     *Counts       // with which the faults end earlier; nil for none
+	Goals     promise.Goals // with which the faults end earlier; nil for none
 	Runners   int           // processes
 	Customers int           // in each of two processes
 	Timers    int           // a second, of each of these
@@ -47,13 +48,14 @@ const shops = 2
 // A run is under way.
 type run struct {
 	Options
-	crew     *crew.Crew
-	postgres *server.Postgres
-	recorder *recorder              // of the nemesis
-	counted  atomic.Pointer[Counts] // so far
+	*crew.Crew
 }
 
-const nemesis = "nemesis" // its history
+//go:embed promises/*.sql
+var folder embed.FS
+
+// Promises are those that a run is checked for by queries.
+var Promises = must.New(fs.Sub(folder, "promises"))
 
 // rowsTable has the rows that steps write in their transactions. Nothing is unique: the checker sees each.
 const rowsTable = "soak_rows"
@@ -64,21 +66,13 @@ const tables = "create table " + rowsTable + " (saga text not null, step text no
 // are complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	r := &run{Options: o}
-	if r.crew, err = crew.New(crew.Config{
-		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log,
-		Killed: func(process string) { r.recorder.Begin(Record{Call: Kill, Target: process}) },
+	if r.Crew, err = crew.New(ctx, crew.Config{
+		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log, Promises: Promises, Goals: o.Goals,
 	}); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, r.crew.Close()) }()
-	if r.recorder, err = crew.NewRecorder[Record](r.crew.Out, nemesis); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, r.crew.Stop(), r.recorder.Close()) }() // the end of a process is recorded
-	if r.postgres, err = server.NewPostgres(ctx, r.crew.Dir, "pg", &server.PostgresConfig{Clock: o.Clock}); err != nil {
-		return nil, err
-	}
-	if err := crew.NewDatabase(ctx, r.postgres, o.Plant, tables); err != nil {
+	defer func() { err = errors.Join(err, r.Close()) }()
+	if err := r.Serve(ctx, &server.PostgresConfig{Clock: o.Clock}, o.Plant, tables); err != nil {
 		return nil, err
 	}
 	for i := range o.Runners {
@@ -94,27 +88,19 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 	if err := r.torment(ctx); err != nil {
 		return nil, err
 	}
-	if r.Clock { // it is right now, and need not be set any more
-		up := r.crashed()
-		err := r.postgres.RealClock(ctx)
-		up()
-		if err != nil {
-			return nil, err
-		}
-	}
-	if err := errors.Join(r.postgres.Start(ctx), r.postgres.Await(ctx)); err != nil {
+	if err := r.Rest(ctx); err != nil {
 		return nil, err
 	}
-	r.crew.Heal()
+	r.Heal()
 	log.Info().Msg("no more faults: all that was begun is to end")
 	if err := r.drain(ctx); err != nil {
 		return nil, err
 	}
-	if err := r.crew.Stop(); err != nil {
+	if err := r.Stop(); err != nil {
 		return nil, err
 	}
 	damage, err := r.verify(ctx)
-	return append(r.crew.Complaints(), damage...), errors.Join(err, r.dump(ctx))
+	return append(r.Complaints(), damage...), errors.Join(err, r.History.Gather(ctx), r.dump(ctx))
 }
 
 // verify has the operator's own look for damage find what the rules do not look for. A planted bug is for the rules.
@@ -122,7 +108,7 @@ func (r *run) verify(ctx context.Context) (damage []string, err error) {
 	if r.Plant != nil {
 		return nil, nil
 	}
-	driver, err := postgres.Open(ctx, r.postgres.URL(crew.Database), &postgres.Config{Logger: logger.Silent()})
+	driver, err := r.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -146,22 +132,13 @@ func (r *run) verify(ctx context.Context) (damage []string, err error) {
 }
 
 func (r *run) add(name string, customers int) error {
-	return r.crew.Add(name, r.postgres.Socket(), customers > 0, func(process, url string, random *rand.Rand, healed bool) any {
-		t := &task{Process: process, Seed: random.Uint64(), Dir: r.crew.Out, URL: url, Customers: customers, Timers: r.Timers, Flood: r.Flood && name == "customers-0"}
-		if customers == 0 && !healed && !r.Quiet && !r.enough(kills) {
+	return r.Add(name, r.Postgres.Socket(), customers > 0, func(process, url string, random *rand.Rand, healed bool) any {
+		t := &task{Process: process, Seed: random.Uint64(), Dir: r.Crew.Out, URL: url, Customers: customers, Timers: r.Timers, Flood: r.Flood && name == "customers-0"}
+		if customers == 0 && !healed && !r.Quiet && !r.Enough("kills") {
 			t.Doom.Point, t.Doom.Turn = points[random.IntN(len(points))], 3+crew.TurnOf(random, 400)
 		}
 		return t
 	})
-}
-
-func (r *run) ask(ctx context.Context, f func(conn *pgx.Conn) error) error {
-	conn, err := pgx.Connect(ctx, r.postgres.URL(crew.Database))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	return f(conn)
 }
 
 // The ends of sagas, by the types of their messages.
@@ -178,15 +155,15 @@ const leftQuery = `
 // drain waits until nothing is left. What has lost turns with its process again and again waits for minutes, so an operator
 // has it offered soon.
 func (r *run) drain(ctx context.Context) error {
-	call := r.recorder.Begin(Record{Call: Drain})
+	call := r.Nemesis.Begin(crew.Event{Call: crew.Drain})
 	limited, cancel := context.WithTimeout(ctx, r.Drain)
 	defer cancel()
-	store, err := postgres.Open(ctx, r.postgres.URL(crew.Database), &postgres.Config{Logger: logger.Silent()})
+	store, err := r.Open(ctx)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
-	a := Record{Answer: Failed}
+	a := crew.Event{Answer: crew.Failed}
 	for retry := time.Now().Add(r.Drain / 3); ; {
 		if time.Now().After(retry) {
 			retry = time.Now().Add(r.Drain / 6)
@@ -195,7 +172,7 @@ func (r *run) drain(ctx context.Context) error {
 			}
 		}
 		var open, items, beyond int
-		err := r.ask(ctx, func(conn *pgx.Conn) error {
+		err := r.Ask(ctx, func(conn *pgx.Conn) error {
 			return conn.QueryRow(ctx, leftQuery, string(category)).Scan(&open, &items, &beyond)
 		})
 		if err != nil {
@@ -210,7 +187,7 @@ func (r *run) drain(ctx context.Context) error {
 			break
 		}
 	}
-	r.recorder.End(call, a)
+	r.Nemesis.End(call, a)
 	return ctx.Err()
 }
 
@@ -242,18 +219,15 @@ func offer(ctx context.Context, d *postgres.Driver) error {
 }
 
 func (r *run) dump(ctx context.Context) error {
-	file := func(name string) string { return filepath.Join(r.crew.Out, name) }
-	return r.ask(ctx, func(conn *pgx.Conn) error {
-		return errors.Join(
-			crew.Dump[Message](ctx, conn, file(messagesFile), `
-				select global_position, category, stream_name, position, id::text, type, (extract(epoch from "time") * 1000000)::bigint,
-					case when category = $1 then data::text else '' end, coalesce((metadata ->> 'dueAt')::bigint, 0)
-				from dibs.messages where category in ($1, $2, $3) order by 1`, string(category), string(posts), string(rings)),
-			crew.Dump[Turn](ctx, conn, file(turnsFile), `
-				select m.stream_name, l.what::text, (extract(epoch from l.at) * 1000000)::bigint
-				from dibs.queue_log l join dibs.queues q on q.id = l.queue and q.category in ($1, $2) join dibs.messages m on m.global_position = l.position
-				order by l.position, l.version`, string(category), string(rings)),
-			crew.Dump[Row](ctx, conn, file(rowsFile), "select saga, step, what, process from public."+rowsTable+" order by 1, 2, 3"),
-		)
-	})
+	return errors.Join(
+		r.Copy(ctx, "messages", `
+			select global_position, category, stream_name, position, id::text, type, (extract(epoch from "time") * 1000000)::bigint,
+				case when category = $1 then data::text else '' end, coalesce((metadata ->> 'dueAt')::bigint, 0)
+			from dibs.messages where category in ($1, $2, $3) order by 1`, string(category), string(posts), string(rings)),
+		r.Copy(ctx, "turns", `
+			select m.stream_name, l.what::text, (extract(epoch from l.at) * 1000000)::bigint
+			from dibs.queue_log l join dibs.queues q on q.id = l.queue and q.category in ($1, $2) join dibs.messages m on m.global_position = l.position
+			order by l.position, l.version`, string(category), string(rings)),
+		r.Copy(ctx, "rows", "select saga, step, what, process from public."+rowsTable),
+	)
 }

@@ -1,0 +1,217 @@
+package crew
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/pgproxy"
+	"github.com/dibs-go/dibs/soak/promise"
+)
+
+// A Fault comes again and again: after so many answers of the server, between Answers and twice as many; or, with
+// times, after a time between these and Answers at least, so that a slow machine gets something done.
+type Fault struct {
+	Answers     int64
+	Least, Most time.Duration
+	Goal        string // the key of its figure: once there was enough of it, it is seldom; "" for none
+	After       string // the key of a goal before which it is seldom too; "" for none
+	Run         func(ctx context.Context, random *rand.Rand) error
+}
+
+// How much longer it is to the next fault once there were enough, and before its time, and in a run without goals.
+// Where the server is always down little goes on that a fault could meet.
+const (
+	seldom = 8
+	before = 3
+)
+
+// Enough reports whether the goal of a key is reached, as far as is known.
+func (c *Crew) Enough(key string) bool {
+	counted := c.counted.Load()
+	return key != "" && c.Goals != nil && counted != nil && counted.Of(key) >= c.Goals[key]
+}
+
+// wait waits until a fault is to come, and reports whether ctx did not end.
+func (c *Crew) wait(ctx context.Context, f *Fault, random *rand.Rand) bool {
+	k := int64(1)
+	switch {
+	case c.Enough(f.Goal):
+		k = seldom
+	case f.Most > 0 && f.Goal != "" && c.Goals == nil, f.After != "" && !c.Enough(f.After):
+		k = before
+	}
+	answers := c.Answers()
+	if f.Most == 0 {
+		return c.AwaitAnswers(ctx, answers+k*(f.Answers+random.Int64N(f.Answers)))
+	}
+	if !Pause(ctx, time.Duration(k)*(f.Least+time.Duration(random.Int64N(int64(f.Most-f.Least))))) {
+		return false
+	}
+	return c.AwaitAnswers(ctx, answers+f.Answers)
+}
+
+// Torment has faults for a time, beside each other and beside some other functions, until the run has reached its goals
+// or one of these functions calls end.
+func (c *Crew) Torment(ctx context.Context, d time.Duration, faults []Fault, beside ...func(ctx context.Context, end func()) error) error {
+	all := append(slices.Clip(beside), c.watch)
+	for i, f := range faults {
+		all = append(all, func(ctx context.Context, _ func()) error {
+			random := rand.New(rand.NewPCG(c.Seed, uint64(i))) //nolint:gosec // a few
+			for c.wait(ctx, &f, random) {
+				if err := f.Run(ctx, random); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	limited, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	var group sync.WaitGroup
+	errs := make([]error, len(all))
+	for i, f := range all {
+		group.Go(func() {
+			if errs[i] = f(limited, cancel); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// watch tells how far the run is from its goals, and ends it where it has reached them. It is a small part of the work
+// that goes on.
+func (c *Crew) watch(ctx context.Context, reached func()) error {
+	const least, part = 2 * time.Second, 10
+	if c.Goals == nil {
+		<-ctx.Done()
+		return nil
+	}
+	began := time.Now()
+	for every := least; Pause(ctx, every); {
+		looked := time.Now()
+		counted, err := c.count(ctx)
+		if err != nil {
+			return err
+		}
+		c.counted.Store(&counted)
+		c.Log.Info().Msg(counted.Progress(c.Goals, time.Since(began)))
+		if len(counted.Missed(c.Goals)) == 0 {
+			reached()
+		}
+		every = max(least, part*time.Since(looked))
+	}
+	return nil
+}
+
+// count returns the figures up to now, also of the store, as far as that answers.
+func (c *Crew) count(ctx context.Context) (promise.Figures, error) {
+	if c.Look != nil {
+		limited, cancel := context.WithTimeout(ctx, patience)
+		c.Look(limited)
+		cancel()
+	}
+	ctx = context.WithoutCancel(ctx) // what is gathered is gathered whole
+	if err := c.History.Gather(ctx); err != nil {
+		return nil, err
+	}
+	return c.History.Figures(ctx)
+}
+
+const patience = 2 * time.Second // for the answer of a server that may be down
+
+// Any draws a slot of the first n.
+func (c *Crew) Any(random *rand.Rand, n int) *Slot { return c.Slots[random.IntN(n)] }
+
+// StopProcess stops a process for as long as until lasts.
+func (c *Crew) StopProcess(s *Slot, until func(since int64)) {
+	child, process := s.Process()
+	call := c.Nemesis.Begin(Event{Call: Stop, Target: process})
+	child.Signal(syscall.SIGSTOP)
+	until(call.At)
+	a := Event{Answer: OK}
+	if !child.Running() { // a kill was first
+		a.Answer = Failed
+	}
+	child.Signal(syscall.SIGCONT)
+	c.Nemesis.End(call, a)
+}
+
+// KillServer kills the server, and starts it again: once in so many times after a while. Nothing that holds Busy for
+// reading meets it down.
+func (c *Crew) KillServer(ctx context.Context, random *rand.Rand, times int, while time.Duration) error {
+	c.Busy.Lock()
+	defer c.Busy.Unlock()
+	up := c.Crashed()
+	if err := c.Postgres.Kill(); err != nil {
+		return err
+	}
+	if random.IntN(times) == 0 {
+		Pause(ctx, Dice{random}.Sooner(while))
+	}
+	ctx = context.WithoutCancel(ctx)
+	if err := errors.Join(c.Postgres.Start(ctx), c.Postgres.Await(ctx)); err != nil {
+		return err
+	}
+	up()
+	return nil
+}
+
+// Crashed records that the server is down, and up again.
+func (c *Crew) Crashed() (up func()) {
+	call := c.Nemesis.Begin(Event{Call: Kill, Target: Server})
+	return func() { c.Nemesis.End(call, Event{Answer: OK}) }
+}
+
+// Crashes records when a server crashes whose clock is set, and starts it again: it is for [Crew.Torment].
+func (c *Crew) Crashes(ctx context.Context, _ func()) error {
+	return c.Postgres.Crashes(ctx, c.Crashed)
+}
+
+// CutOff closes the connections of a process, or has the next answer to it lost.
+func (c *Crew) CutOff(ctx context.Context, s *Slot, random *rand.Rand) {
+	_, process := s.Process()
+	c.Nemesis.Begin(Event{Call: Cut, Target: process})
+	if random.IntN(3) == 0 {
+		s.Sever()
+		return
+	}
+	s.Under(ctx, When(func(m pgproxy.Message) bool { return m.From == pgproxy.Server && m.Name == "CommandComplete" }, pgproxy.CloseBefore),
+		Dice{random}.Sooner(20*time.Millisecond))
+}
+
+// When is the rule that has a fault for some messages.
+func When(is func(m pgproxy.Message) bool, fault pgproxy.Fault) pgproxy.Rule {
+	return func(m pgproxy.Message) pgproxy.Fault {
+		if is(m) {
+			return fault
+		}
+		return pgproxy.Pass
+	}
+}
+
+// FromServer reports whether a message is the server's.
+func FromServer(m pgproxy.Message) bool { return m.From == pgproxy.Server }
+
+// JumpClock sets the server's clock off by five minutes to an hour, for a moment, and right again for a while.
+func (c *Crew) JumpClock(ctx context.Context, random *rand.Rand, lease, right time.Duration) error {
+	off := (5*time.Minute + Dice{random}.Sooner(55*time.Minute)).Truncate(time.Second)
+	if random.IntN(3) == 0 {
+		off = -off
+	}
+	call := c.Nemesis.Begin(Event{Call: Jump, Off: off.Microseconds()})
+	if err := c.Postgres.SetClock(off); err != nil {
+		return err
+	}
+	Pause(ctx, lease/2+Dice{random}.Sooner(lease))
+	err := c.Postgres.SetClock(0)
+	c.Nemesis.End(call, Event{Answer: OK})
+	Pause(ctx, right)
+	return err
+}

@@ -1,0 +1,97 @@
+package promise
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+)
+
+// A Figure is a number of a run. A run that does too little shows nothing.
+type Figure struct {
+	Key, Name string
+	N         int
+}
+
+// Figures are all of them, in the order of their table.
+type Figures []Figure
+
+// Goals are how much a run is to do, by the keys of figures.
+type Goals map[string]int
+
+// Times returns goals that are k times as high.
+func (g Goals) Times(k int) Goals {
+	all := Goals{}
+	for key, n := range g {
+		all[key] = n * k
+	}
+	return all
+}
+
+// With returns the goals with others in the place of some.
+func (g Goals) With(others Goals) Goals {
+	all := maps.Clone(g)
+	maps.Copy(all, others)
+	return all
+}
+
+// Of returns the figure of a key.
+func (f Figures) Of(key string) int {
+	for _, one := range f {
+		if one.Key == key {
+			return one.N
+		}
+	}
+	return 0
+}
+
+// Plus returns the sum of the figures of two runs of a scenario, of which the first may have none.
+func (f Figures) Plus(other Figures) (sum Figures) {
+	for _, one := range other {
+		one.N += f.Of(one.Key)
+		sum = append(sum, one)
+	}
+	return sum
+}
+
+// Left is what is left of goals.
+func (f Figures) Left(goals Goals) Goals {
+	left := Goals{}
+	for key, goal := range goals {
+		left[key] = max(goal-f.Of(key), 0)
+	}
+	return left
+}
+
+// Missed names the goals that were not reached.
+func (f Figures) Missed(goals Goals) (names []string) {
+	for _, one := range f {
+		if goal := goals[one.Key]; one.N < goal {
+			names = append(names, fmt.Sprintf("%s: %d of %d", strings.TrimSpace(one.Name), one.N, goal))
+		}
+	}
+	return names
+}
+
+// Table has the figures beside their goals.
+func (f Figures) Table(goals Goals) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-44s %8s %8s\n", "figure", "goal", "counted")
+	for _, one := range f {
+		goal, missed := goals[one.Key], ""
+		if one.N < goal {
+			missed = "   missed"
+		}
+		fmt.Fprintf(&b, "%-44s %8d %8d%s\n", one.Name, goal, one.N, missed)
+	}
+	return b.String()
+}
+
+// Progress has the rest of the goals, in one line.
+func (f Figures) Progress(goals Goals, took time.Duration) string {
+	missed := f.Missed(goals)
+	if len(missed) == 0 {
+		return fmt.Sprintf("after %v: all goals are reached", took.Round(time.Second))
+	}
+	return fmt.Sprintf("after %v: %s", took.Round(time.Second), strings.Join(missed, ", "))
+}

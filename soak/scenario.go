@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/dibs-go/dibs/soak/intents"
+	"github.com/dibs-go/dibs/soak/promise"
+	"github.com/dibs-go/dibs/soak/queues"
+	"github.com/dibs-go/dibs/soak/sagas"
+)
+
+// A scenario is one run of queues, sagas or intents.
+type scenario struct {
+	Of      string        `json:"of"`
+	Scene   string        `json:"scene,omitempty"`
+	Seed    uint64        `json:"seed"`
+	Commit  string        `json:"commit"`
+	Date    time.Time     `json:"date"`
+	Options any           `json:"options"`
+	Goals   promise.Goals `json:"goals"` // how much is to be done
+
+	Complaints []string `json:"complaints,omitempty"`
+}
+
+// checkers hold the files of a run against its promises.
+var checkers = map[string]func(ctx context.Context, dir string) (*promise.Verdict, error){
+	"queue": queues.Check, "sagas": sagas.Check, "intents": intents.Check,
+}
+
+// common are the flags of all.
+type common struct {
+	Seed  uint64 `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
+	Out   string `help:"The folder for histories and findings; a new one below it each time." default:"results" placeholder:"DIR"`
+	Dir   string `help:"Where the server keeps its data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
+	Check string `help:"Torment nothing, and check the files of a run in this folder." placeholder:"DIR"`
+}
+
+// draw draws a seed if there is none, and names the folder.
+func (c *common) draw(of string) {
+	for c.Seed == 0 {
+		c.Seed = rand.Uint64()
+	}
+	c.Out = filepath.Join(c.Out, fmt.Sprintf("%s-%s-%d", of, time.Now().UTC().Format("20060102-150405"), c.Seed))
+}
+
+// torment has a run, whose files are to be in a folder, and checks it.
+func (s scenario) torment(out string, most time.Duration, run func(log zerolog.Logger) (complaints []string, err error)) (promise.Figures, error) {
+	s.Commit, s.Date = commit(), time.Now().UTC()
+	log := zerolog.New(console()).With().Timestamp().Logger()
+	log.Info().Uint64("seed", s.Seed).Str("commit", s.Commit).Str("at most", most.String()).Str("out", out).Msg(strings.TrimSpace(s.Of + " " + s.Scene))
+	var err error
+	if s.Complaints, err = run(log); err != nil {
+		return nil, err
+	}
+	encoded, err := json.MarshalIndent(s, "", "\t")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(out, reportFile), encoded, 0o600); err != nil {
+		return nil, err
+	}
+	return checkScenario(context.Background(), out)
+}
+
+// checkScenario checks the files of a run.
+func checkScenario(ctx context.Context, dir string) (promise.Figures, error) {
+	encoded, err := os.ReadFile(filepath.Join(dir, reportFile))
+	if err != nil {
+		return nil, err
+	}
+	var s scenario
+	if err := json.Unmarshal(encoded, &s); err != nil {
+		return nil, err
+	}
+	check := checkers[s.Of]
+	if check == nil {
+		return nil, fmt.Errorf("%s is of no run of queues, sagas or intents", dir)
+	}
+	verdict, err := check(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, seed %d, commit %s\n%s\n%s", strings.TrimSpace(s.Of+" "+s.Scene), s.Seed, s.Commit, verdict, verdict.Figures.Table(s.Goals))
+	for _, complaint := range s.Complaints {
+		fmt.Fprintln(&b, "harness:", complaint)
+	}
+	fmt.Fprint(os.Stdout, b.String())
+	if err := os.WriteFile(filepath.Join(dir, "verdict.txt"), []byte(b.String()), 0o600); err != nil {
+		return nil, err
+	}
+	if !verdict.Passed() || len(s.Complaints) > 0 {
+		return nil, errViolated
+	}
+	return verdict.Figures, fallsShort(verdict.Figures, s.Goals)
+}
+
+// fallsShort returns an error that names the goals that a run has missed.
+func fallsShort(n promise.Figures, goals promise.Goals) error {
+	if names := n.Missed(goals); len(names) > 0 {
+		return fmt.Errorf("%w: %s", errMissed, strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// isMissed reports whether an error tells of missed goals alone.
+func isMissed(err error) bool { return errors.Is(err, errMissed) }
