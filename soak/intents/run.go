@@ -18,6 +18,7 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/harness"
@@ -213,7 +214,7 @@ func (r *run) store(ctx context.Context) (*messagestore.Store, *intent.Manager, 
 		return nil, nil, err
 	}
 	store := must.New(messagestore.New(driver, nil))
-	intents, err := intent.New(store, Category, &intent.Config{TTL: ttl, Turn: turn, Name: healer})
+	intents, err := intent.New(store, Category, &intent.Config{TTL: ttl, Turn: turn, Name: healer, Logger: logger.Silent()})
 	if err != nil {
 		return nil, nil, errors.Join(err, store.Close())
 	}
