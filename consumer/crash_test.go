@@ -34,7 +34,7 @@ const (
 	crashCategory = "DIBS_TEST_CRASH_CATEGORY"
 	crashLanes    = "DIBS_TEST_CRASH_LANES" // the concurrency, if it is another
 	crashHangs    = "DIBS_TEST_CRASH_HANGS" // after so many messages, if it hangs
-	crashAhead    = "DIBS_TEST_CRASH_AHEAD" // it reads far ahead and is slow, if it is set
+	crashAhead    = "DIBS_TEST_CRASH_AHEAD" // the file before which it handles nothing; it reads far ahead and is slow
 )
 
 var crashConfig = &consumer.Config{Concurrency: 3, BatchSize: 10, CheckpointMessages: 15, PollInterval: 5 * time.Millisecond, Lease: time.Second}
@@ -57,12 +57,16 @@ func doneHandler(store *messagestore.Store) consumer.Handler {
 	})
 }
 
-// slowly has each message take five milliseconds more.
-func slowly(next consumer.Handler) consumer.Handler {
+// slowly has each message take 20 milliseconds more, and wait until there is a file.
+func slowly(next consumer.Handler, file string) consumer.Handler {
 	return handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-ctx.Done():
+		for waits := true; waits && ctx.Err() == nil; {
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			_, err := os.Stat(file)
+			waits = err != nil
 		}
 		return next.Handle(ctx, m)
 	})
@@ -95,8 +99,8 @@ func crashChild(storeURL string, category messagestore.Category) int {
 	store, err := dibs.Open(ctx, storeURL, nil)
 	if err == nil {
 		h := doneHandler(store)
-		if os.Getenv(crashAhead) != "" {
-			h, config.BatchSize, config.CheckpointMessages = slowly(h), 1000, 1000
+		if file := os.Getenv(crashAhead); file != "" {
+			h, config.BatchSize, config.CheckpointMessages = slowly(h, file), 1000, 1000
 		}
 		if after, err := strconv.ParseInt(os.Getenv(crashHangs), 10, 64); err == nil {
 			h, config.CheckpointInterval = hangingAfter(h, after), time.Hour

@@ -7,6 +7,8 @@ import (
 	"iter"
 	"maps"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -162,7 +164,8 @@ func TestAConsumerThatWasStoppedPastItsLeaseBeginsNothingOfOthers(t *testing.T) 
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, store.Close()) })
 			category := storetest.Category(t)
-			env := []string{crashStore + "=" + storeURL, crashCategory + "=" + string(category), crashLanes + "=" + strconv.Itoa(lanes), crashAhead + "=true"}
+			begins := filepath.Join(t.TempDir(), "begins")
+			env := []string{crashStore + "=" + storeURL, crashCategory + "=" + string(category), crashLanes + "=" + strconv.Itoa(lanes), crashAhead + "=" + begins}
 			members := func() int {
 				all, err := operate.Consumers(t.Context(), store, category)
 				if err != nil || len(all) != 1 {
@@ -184,10 +187,11 @@ func TestAConsumerThatWasStoppedPastItsLeaseBeginsNothingOfOthers(t *testing.T) 
 				}
 				return n
 			}
-			const messages = 2000
+			const messages = 1000
 			for i := range messages / 20 {
 				write(t, store, category.Stream(fmt.Sprint(i)), slices.Repeat([]messagestore.Body{Deposited{i}}, 20)...)
 			}
+			require.NoError(t, os.WriteFile(begins, nil, 0o600))
 			await.That(t, "the first is at work", func() (bool, any) { n := by(first.Process.Pid); return n > 0, n })
 
 			require.NoError(t, first.Process.Signal(syscall.SIGSTOP))
