@@ -14,6 +14,8 @@ TIMEOUT ?= 10m
 GOTEST := env GOGC=400 go test -timeout $(TIMEOUT)
 # Modules of their own: what they need, a program that imports Dibs does not.
 BROKERS := brokers/nats brokers/redis brokers/kafka brokers/rabbitmq
+# Their tests run when they, or what they test, was changed: see test/changed.
+SELDOM := brokers/kafka
 MODULES := bench soak intent/redisintent observe internal/demo/messaging $(BROKERS)
 MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 BENCHED := postgresql redis-server npm gcc
@@ -122,6 +124,27 @@ test/redis: ## Run the tests of intents over Redis
 	scripts/setup redis-server
 	cd intent/redisintent && $(GOTEST) ./...
 
+.PHONY: test/suites
+test/suites: export DIBS_CHANGED := 1
+test/suites: ## Run the tests of the conformance suites: each finds the bugs that are planted for it
+	$(GOTEST) ./messagestore/storetest ./queue/queuetest ./intent/intenttest
+
+.PHONY: test/messagedb
+test/messagedb: export DIBS_CHANGED := 1
+test/messagedb: ## Run the tests of what message-db's clients call, and of the adoption of its messages
+	scripts/with-postgres -- $(GOTEST) ./internal/messagedb/...
+
+.PHONY: test/kafka
+test/kafka: ## Run the tests of the module of Kafka
+	cd brokers/kafka && $(GOTEST) ./...
+
+.PHONY: test/changed
+test/changed: ## Run the tests of parts that seldom change, of those that were changed since the tests last passed
+	@scripts/changed suites messagestore/storetest messagestore/memory queue/queuetest internal/queuestate intent -- $(MAKE) test/suites
+	@scripts/changed messagedb internal/messagedb migrations -- $(MAKE) test/messagedb
+	@scripts/changed redis intent internal/localserver -- $(MAKE) test/redis
+	@scripts/changed kafka brokers/kafka internal/brokertest internal/receiving inbox outbox -- $(MAKE) test/kafka
+
 .PHONY: test/observe
 test/observe: ## Run the tests of the OpenTelemetry and Prometheus module
 	cd observe && $(GOTEST) ./...
@@ -133,7 +156,7 @@ test/messaging: ## Run the tests of the messaging demo: its verdict, its bank, a
 .PHONY: test/brokers
 test/brokers: ## Run the tests of the modules of brokers, each with servers of its own (DIBS_LONG=1: RabbitMQ too)
 	scripts/setup redis-server $(if $(DIBS_LONG),rabbitmq-server)
-	@for dir in $(BROKERS); do echo "cd $$dir && $(GOTEST) ./..." && (cd "$$dir" && $(GOTEST) ./...) || exit; done
+	@for dir in $(filter-out $(SELDOM),$(BROKERS)); do echo "cd $$dir && $(GOTEST) ./..." && (cd "$$dir" && $(GOTEST) ./...) || exit; done
 
 .PHONY: test/soak
 test/soak: ## Run the tests of the soak: its checker, and runs of some seconds
@@ -186,7 +209,8 @@ tidy: ## Check that every go.mod is tidy
 build: ## Build bin/dibs
 	go build -o bin/dibs ./cmd/dibs
 
-STAGES := tidy vet lint test/race test/redis test/observe test/brokers demo
+# Lint vets, too.
+STAGES := tidy lint test/race test/changed test/observe test/brokers demo
 LONG_STAGES := $(STAGES) test/versions test/bench test/soak test/messaging mutants demo/postgres test/bare soak/ci
 
 .PHONY: ci

@@ -5,6 +5,7 @@ package tier
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"runtime"
 	"strconv"
@@ -20,6 +21,27 @@ func NeedsLong(t testing.TB) {
 	t.Helper()
 	if !Long() {
 		t.Skip("a test of the long tier: it runs with DIBS_LONG=1, as in make ci/long")
+	}
+}
+
+// Changed reports whether the tests run of a part that seldom changes: scripts/changed runs them when
+// it has, and the long tier always.
+func Changed() bool { return Long() || os.Getenv("DIBS_CHANGED") != "" }
+
+// NeedsChange skips a test of such a part where [Changed] is false.
+func NeedsChange(t testing.TB) {
+	t.Helper()
+	if !Changed() {
+		t.Skip("it runs when what it tests has changed: make test/changed")
+	}
+}
+
+// OnlyChanged ends the program where [Changed] is false. TestMain calls it, for a package whose tests are
+// all of such a part.
+func OnlyChanged() {
+	if !Changed() {
+		fmt.Println("these tests run when what they test has changed: make test/changed")
+		os.Exit(0)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	tier.OnlyChanged()
 	tier.ManyAtOnce()
 	goleak.VerifyTestMain(m)
 }

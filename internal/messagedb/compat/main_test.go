@@ -11,7 +11,11 @@ package compat_test
 import (
 	"testing"
 
+	"github.com/dibs-go/dibs/internal/tier"
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	tier.OnlyChanged()
+	goleak.VerifyTestMain(m)
+}
