@@ -89,7 +89,7 @@ var imports = map[string][]string{
 	"internal/messagedb/schema":        {},
 	"internal/messagedb/adopt":         {"internal/pgschema", "migrations", "internal/panics"},
 	"internal/messagedb/messagedbtest": {"internal/pgtest", "internal/await"},
-	"internal/demo/stage":              {"migrations"},
+	"internal/demo/stage":              {".", "logger", "messagestore", "migrations"},
 	"internal/demo":                    {"internal/demo/stage", "logger", "examples/account", "examples/payments", "examples/standing", "examples/ticketing", "consumer", "messagestore", "messagestore/sqlite", "messagestore/queuing", "queue", "queue/cron", "idempotency", "intent"},
 	"examples/...":                     {"..."},
 	"cmd/...":                          {"..."},

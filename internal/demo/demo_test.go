@@ -2,22 +2,15 @@ package demo
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/internal/demo/stage"
@@ -25,31 +18,15 @@ import (
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
-// The demo starts itself for its senders and consumers, which in a test is the
-// test's program.
+// The demos start themselves for their processes, which in a test is the test's program.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == "run" || os.Args[1] == "send") {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		os.Exit(Run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	roles := map[string]stage.Program{
+		"run": Account, "serve": Payments, "bank": Payments, "cron": Standing, "worker": Standing, "replica": Ticketing,
 	}
-	if len(os.Args) > 1 && slices.Contains([]string{"serve", "bank", "client"}, os.Args[1]) {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		os.Exit(RunPayments(ctx, os.Args[1:], os.Stdout, os.Stderr))
-	}
-	if len(os.Args) > 1 && (os.Args[1] == "cron" || os.Args[1] == "worker") {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		os.Exit(RunStanding(ctx, os.Args[1:], os.Stdout, os.Stderr))
-	}
-	if len(os.Args) > 1 && os.Args[1] == "replica" {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		os.Exit(RunTicketing(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
+		os.Exit(roles[os.Args[1]].Run())
 	}
 	tier.ManyAtOnce()
 	if err := os.Unsetenv(stage.StoreVariable); err != nil { // a demo is told its store
@@ -81,7 +58,7 @@ func TestDemoAgreesWithTheFileThroughAKill(t *testing.T) {
 			t.Parallel()
 			var stdout, stderr bytes.Buffer
 
-			code := Run(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 60), "--limit", "4m"}, &stdout, &stderr)
+			code := Account(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 60), "--limit", "4m"}, &stdout, &stderr)
 
 			require.Zero(t, code, "%s\n%s", &stdout, &stderr)
 			out := stdout.String()
@@ -94,45 +71,34 @@ func TestDemoAgreesWithTheFileThroughAKill(t *testing.T) {
 	}
 }
 
-// settled returns a demo whose commands have been sent, as the plan has it, and handled: all, or those that a sender has
-// sent before the limit ended.
-func settled(t *testing.T, part int) (*demo, *bytes.Buffer) {
+// settled returns a demo whose commands have been sent, as the plan has it, and handled.
+func settled(t *testing.T) (*accountDemo, *stage.Run) {
 	t.Helper()
 	orders, err := ReadOrders(writeOrders(t, 12))
 	require.NoError(t, err)
-	out := &bytes.Buffer{}
-	d := &demo{out: out, orders: orders, plan: newPlan(orders, 7, senders), store: must.New(messagestore.New(memory.New(), nil)), killed: true}
-	for phase := range d.plan.phases {
-		for i := range senders {
-			s := &commandSender{store: d.store, name: fmt.Sprint(i), out: json.NewEncoder(io.Discard)}
-			list := d.plan.of(i, phase, 7)
-			if phase == 2 {
-				list = list[:len(list)/part]
-			}
-			require.NoError(t, s.send(t.Context(), t.Context(), list, 1))
-			d.reports[i].Begun += s.begun.Load()
-			d.reports[i].Sent += s.sent.Load()
-			d.reports[i].Refused += s.refused.Load()
-		}
-	}
-	commands, copies, err := account.Consumers(d.store, nil)
+	d := &accountDemo{plan: newAccountPlan(orders, 7), kills: 1}
+	r := &stage.Run{URL: "sqlite:" + filepath.Join(t.TempDir(), "demo.db")}
+	r.Store = must.New(dibs.Open(t.Context(), r.URL, nil))
+	t.Cleanup(func() { require.NoError(t, r.Store.Close()) })
+	require.NoError(t, d.send(t.Context(), r.URL))
+	commands, copies, err := account.Consumers(r.Store, nil)
 	require.NoError(t, err)
 	for _, c := range []*consumer.Consumer{copies, commands, copies} { // a consumer that has read the copies is known
 		require.NoError(t, c.CatchUp(t.Context()))
 	}
-	return d, out
+	return d, r
 }
 
-// pass has the consumers at the end of the commands, whatever they have handled.
-func pass(t *testing.T, d *demo) {
+// judged returns the table of a verdict, and whether it is a good one.
+func judged(t *testing.T, fill func(*stage.Books)) (table string, right bool) {
 	t.Helper()
-	for _, category := range []messagestore.Category{account.Commands, account.Copies} {
-		for m, err := range d.store.ReadCategory(t.Context(), category.WithType("position"), 0, messagestore.Filter{}) {
-			require.NoError(t, err)
-			_, err = d.store.Write(t.Context(), m.Stream, messagestore.AnyVersion, messagestore.Raw{Type: m.Type, Data: []byte(`{"position":1000000}`)})
-			require.NoError(t, err)
-		}
-	}
+	b := must.New(stage.OpenBooks())
+	defer b.Close()
+	fill(b)
+	var out bytes.Buffer
+	right, err := b.Judge(&out)
+	require.NoError(t, err)
+	return out.String(), right
 }
 
 func TestVerdictSeesWhatIsWrong(t *testing.T) {
@@ -150,65 +116,39 @@ func TestVerdictSeesWhatIsWrong(t *testing.T) {
 		{"ReservedTwice", "account:command+reservation+accounts-1+29401/1998-10", account.Withdraw{AccountID: "1", WithdrawalID: "29401/1998-10", Amount: 245200}, "reservations with exactly one winner"},
 		{"SentByNobody", "account:command-1", account.Withdraw{AccountID: "1", WithdrawalID: "29401/1998-10", Amount: 245200}, "commands sent"},
 	} {
-		for name, end := range ends {
-			t.Run(test.name+"/"+name, func(t *testing.T) {
-				d, out := settled(t, end.part)
-				whole := d.plan
-				require.NoError(t, d.verdict(t.Context(), end.late), "before anything is wrong:\n%s", out)
-				out.Reset()
-				d.plan = whole
-				_, err := d.store.Write(t.Context(), test.stream, messagestore.AnyVersion, test.body)
+		t.Run(test.name, func(t *testing.T) {
+			d, r := settled(t)
+			verdict := func(b *stage.Books) {
+				_, err := d.Verdict(t.Context(), r, b)
 				require.NoError(t, err)
+			}
+			table, right := judged(t, verdict)
+			require.True(t, right, "before anything is wrong:\n%s", table)
+			_, err := r.Store.Write(t.Context(), test.stream, messagestore.AnyVersion, test.body)
+			require.NoError(t, err)
 
-				require.ErrorIs(t, d.verdict(t.Context(), end.late), errBooksDiffer)
+			table, right = judged(t, verdict)
 
-				require.Regexp(t, `(?m)^`+test.row+`.*DIFFERS$`, out.String())
-			})
-		}
+			require.False(t, right)
+			require.Regexp(t, `(?m)^`+test.row+`.*DIFFERS$`, table)
+		})
 	}
 }
 
-// ends are those of a run, with the part of the withdrawals that were sent by then.
-var ends = map[string]struct {
-	part int
-	late error
-}{
-	"Done":       {1, nil},
-	"NotDone":    {2, stage.ErrNotDone},
-	"NotSettled": {2, errors.Join(stage.ErrNotDone, stage.ErrNotSettled)},
-}
+// A store that stands still has no demo wait for longer than its limit.
+func TestADemoWhoseLimitEndsSaysSo(t *testing.T) {
+	t.Parallel()
+	for name, demo := range map[string]stage.Program{"account": Account, "payments": Payments, "standing": Standing} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var stdout, stderr bytes.Buffer
 
-func TestAVerdictOnAPartIsOnWhatAConsumerCameTo(t *testing.T) {
-	d, out := settled(t, 2)
-	send := func(commands ...sending) {
-		s := &commandSender{store: d.store, out: json.NewEncoder(io.Discard)}
-		require.NoError(t, s.send(t.Context(), t.Context(), commands, 1))
-		d.reports[0].Begun += s.begun.Load()
-		d.reports[0].Sent += s.sent.Load()
+			code := demo(t.Context(), []string{"demo", "--store", "", "--limit", "500ms"}, &stdout, &stderr)
+
+			require.Equal(t, 3, code, "%s\n%s", &stdout, &stderr)
+			require.Contains(t, stderr.String(), "not done after 500ms")
+		})
 	}
-	l, err := readLedger(t.Context(), d.store)
-	require.NoError(t, err)
-	var next []sending
-	for _, s := range d.plan.phases[2] {
-		if w, is := s.Body.(account.Withdraw); is && l.Sent[effectOf(s)] == 0 && d.plan.Repeats[w.WithdrawalID] > 0 {
-			next = append(next, s)
-		}
-	}
-	require.NotEmpty(t, next)
-	send(next[0])
-	notSettled := errors.Join(stage.ErrNotDone, stage.ErrNotSettled)
-	whole := d.plan
-
-	require.NoError(t, d.verdict(t.Context(), notSettled), "a command that no consumer came to:\n%s", out)
-	require.Regexp(t, `(?m)^ +commands that no consumer came to +1$`, out.String())
-	require.Regexp(t, `This verdict is on \d+ of 52 commands: not done`, out.String())
-
-	d.plan = whole
-	out.Reset()
-	pass(t, d)
-	require.ErrorIs(t, d.verdict(t.Context(), notSettled), errBooksDiffer, "the consumers passed it without an effect")
-	require.Regexp(t, `(?m)^effects that happened exactly once .*DIFFERS$`, out.String())
-	require.Regexp(t, `(?m)^reservations with exactly one winner .*DIFFERS$`, out.String())
 }
 
 func TestOrdersThatCannotBeRead(t *testing.T) {
@@ -240,7 +180,7 @@ func TestWrongCallsEndWithTwo(t *testing.T) {
 		{"nonsense"}, {"demo", "--nonsense"}, {"demo", "argument"}, {"demo", "--orders", "no-such-file"}, {"demo", "--store", "memory:"},
 	} {
 		var stdout, stderr bytes.Buffer
-		require.Equal(t, 2, Run(t.Context(), args, &stdout, &stderr), args)
+		require.Equal(t, 2, Account(t.Context(), args, &stdout, &stderr), args)
 		require.NotEmpty(t, stderr.String())
 	}
 }
@@ -255,9 +195,9 @@ func TestBooksDoNotDependOnTheOrder(t *testing.T) {
 		{ID: "5", Account: "even", Amount: 500},
 	})
 
-	require.Equal(t, map[string]book{
-		"single": {Funding: 2502, Paid: 2, Rejected: 1, Balance: 500},
-		"large":  {Funding: 6500, Paid: 3, Rejected: 3, Balance: 3500},
-		"even":   {Funding: 13_000, Paid: 6, Balance: 10_000},
+	require.Equal(t, []book{
+		{Account: "even", Funding: 13_000, Paid: 6, Balance: 10_000},
+		{Account: "large", Funding: 6500, Paid: 3, Rejected: 3, Balance: 3500},
+		{Account: "single", Funding: 2502, Paid: 2, Rejected: 1, Balance: 500},
 	}, books)
 }

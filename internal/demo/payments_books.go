@@ -1,346 +1,171 @@
 package demo
 
 import (
-	"bufio"
 	"context"
-	"database/sql"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
+	"math/rand/v2"
+	"strings"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/dibs-go/dibs"
-	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/examples/payments"
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/demo/stage"
-	"github.com/dibs-go/dibs/messagestore"
 )
 
-// errNotEmpty is the cause of a usage error.
-var errNotEmpty = errors.New("the store holds payments already, and the demo counts on an empty one")
+const (
+	maxCopies = 6
+	// plantEvery is one in how many keys comes with another amount once more.
+	plantEvery = 100
+)
 
-// books are the store and the payments table of a run.
-type books struct {
-	store *messagestore.Store
-	url   string
+// A paymentPlan lists the requests of each client, in their order. It follows from the file and the seed.
+type paymentPlan struct {
+	all     []payments.Payment // drawn
+	seed    uint64
+	sent    int // requests, but for repeats of requests that were cut off
+	planted int // requests with another amount
+	tasks   int
+	of      [apiClients][]paymentTask
 }
 
-func openBooks(ctx context.Context, storeURL string) (books, error) {
-	store, err := dibs.Open(ctx, storeURL, nil)
-	if err != nil {
-		return books{}, fmt.Errorf("open store: %w", err)
-	}
-	return books{store, storeURL}, nil
+// A paymentTask is one client's share of one payment: so many requests at once, then until there
+// is an answer one after the other.
+type paymentTask struct {
+	payments.Payment
+	copies int
+	plant  bool // and then one with another amount
 }
 
-func (b books) close() error { return b.store.Close() }
-
-// prepare creates the payments table.
-func (b books) prepare(ctx context.Context) error {
-	page, err := b.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: payments.Intents, Limit: 1})
-	if err != nil {
-		return err
+// newPaymentPlan sends every payment one to six times, seldom six, each time from any client. All
+// clients have the payments in the same order, so that the copies of one are on their way together.
+func newPaymentPlan(orders []Order, seed uint64) *paymentPlan {
+	p := &paymentPlan{seed: seed}
+	random := rand.New(rand.NewPCG(seed, 0)) // it has to be repeatable, not secret
+	for _, o := range orders {
+		for _, month := range months {
+			p.all = append(p.all, payments.Payment{ID: o.ID + "/" + month, Account: o.Account, To: o.To, Amount: int64(o.Amount)})
+		}
 	}
-	if len(page.Messages) > 0 {
-		return fmt.Errorf("%w: %w", stage.ErrUsage, errNotEmpty)
-	}
-	api, err := newAPI(b.store, b.url, payments.Config{})
-	if err != nil {
-		return err
-	}
-	return api.CreateTable(ctx)
-}
-
-// A tableRow is one of the payments table.
-type tableRow struct {
-	ID, Account     string
-	Amount, Receipt int64
-	Token           int64
-}
-
-const selectRows = "select id, account, amount, receipt, fencing_token from "
-
-// alone calls f while no process writes to a store in a file: a process that is stopped then does
-// not keep the others from writing. In PostgreSQL no transaction does.
-func (b books) alone(ctx context.Context, f func() error) error {
-	txs, err := messagestore.Transactional[*sql.Tx](b.store)
-	if err != nil {
-		return f()
-	}
-	_, err = txs.Transact(ctx, func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
-		return nil, f()
-	})
-	return err
-}
-
-// rows reads the payments table.
-func (b books) rows(ctx context.Context) (all []tableRow, err error) {
-	var r tableRow
-	fields := []any{&r.ID, &r.Account, &r.Amount, &r.Receipt, &r.Token}
-	if txs, unsupported := messagestore.Transactional[*sql.Tx](b.store); unsupported == nil {
-		_, err = txs.Transact(ctx, func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
-			found, err := tx.QueryContext(ctx, selectRows+paymentsTable(b.url))
-			if err != nil {
-				return nil, err
+	random.Shuffle(len(p.all), func(i, j int) { p.all[i], p.all[j] = p.all[j], p.all[i] })
+	for n, payment := range p.all {
+		var copies [apiClients]int
+		times := 1 + min(random.IntN(maxCopies), random.IntN(maxCopies))
+		p.sent += times
+		for range times {
+			copies[random.IntN(apiClients)]++
+		}
+		plant := n%plantEvery == 0
+		for i, c := range copies {
+			if c == 0 {
+				continue
 			}
-			defer found.Close()
-			for found.Next() {
-				if err := found.Scan(fields...); err != nil {
-					return nil, err
-				}
-				all = append(all, r)
+			p.of[i] = append(p.of[i], paymentTask{payment, c, plant})
+			p.tasks++
+			if plant {
+				p.planted++
+				plant = false
 			}
-			return nil, found.Err()
-		})
-		return all, err
+		}
 	}
-	txs, err := messagestore.Transactional[pgx.Tx](b.store)
+	return p
+}
+
+// paymentViews name the records in the books. A call is judged by the greatest token that the bank had seen for its payment.
+const paymentViews = `
+create table intent as select *, substr(subject, length(entity) + 2) key, data->>'attempt' attempt,
+  data->>'session' session from messages where category = 'payment:intent';
+create index intent_key on intent (key, type);
+create table judged as select c.*, p.id is null or number = 0 and token >= highest untrue, number = 0 and token < highest late from (
+  select *, coalesce(max(iif(number > 0, token, null)) over (partition by payment order by rowid rows between unbounded preceding and 1 preceding), 0) highest
+  from call) c left join payment p on p.id = c.payment and p.amount = c.amount and p.account = c.account;
+create table keyed as select p.id, (select coalesce(max(attempt), 0) from intent where key = p.id and type = 'Reserved') attempts,
+  (select count(distinct sum) from answer where key = p.id and not planted and status = 201) responses,
+  (select count(*) from answer where key = p.id and not planted and status = 201) answers,
+  transfers, late from payment p left join (select payment key, sum(number > 0) transfers, max(late) late from judged group by payment) on key = p.id;`
+
+// Verdict implements [stage.Show]: it compares the file with the payments table, the bank's log, the intents and the answers.
+func (d *paymentsDemo) Verdict(ctx context.Context, r *stage.Run, b *stage.Books) (string, error) {
+	calls, err := stage.ReadLines[payments.Call](d.bankLog)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	_, err = txs.Transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
-		found, err := tx.Query(ctx, selectRows+paymentsTable(b.url)) //nolint:rowserrcheck // ForEachRow checks
-		if err != nil {
-			return nil, err
-		}
-		_, err = pgx.ForEachRow(found, fields, func() error {
-			all = append(all, r)
-			return nil
-		})
-		return nil, err
-	})
-	return all, err
-}
-
-// confirmed reports whether payments have been made.
-func (b books) confirmed(ctx context.Context, all []payments.Payment) (bool, error) {
-	manager, err := intent.New(b.store, payments.Intents, nil)
+	db, schema, err := stage.OpenSQL(r.URL)
 	if err != nil {
-		return false, err
+		return "", err
 	}
-	for _, p := range all {
-		stream, err := manager.Stream(p.Account, p.ID)
-		if err != nil {
-			return false, err
-		}
-		last, err := b.store.Last(ctx, stream)
-		if err != nil || last == nil || last.Type != intent.TypeConfirmed {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-// An outcome is the result of a run. It is added up from the records, not by the component's own
-// code.
-type outcome struct {
-	// The payments table.
-	Rows  int
-	Wrong int // rows that differ from the file, or are there twice
-	Sum   account.Money
-
-	OpenRows map[string]int // of payments without an answer, by key
-
-	// The bank's log.
-	Calls    map[string]int // transfers, by payment
-	Tokens   map[string]int64
-	Fell     int             // transfers with a smaller token than one before
-	TooLate  int             // orders refused
-	Late     map[string]bool // the payments that had a late order
-	Untrue   int             // refused though no greater token was seen, or to an order that is in no file
-	BankPaid account.Money
-
-	// The intents.
-	Confirmed map[string]int // by key
-	Attempts  map[string]int
-	Takeovers int // grants after the first
-	Held      int
-	Strange   []string
-
-	// The clients' answers.
-	Answers  map[string]map[string]int // sums of the answers by key, and how often
-	Refused  int                       // requests with another amount, 422
-	Mistaken int                       // answers with another status than expected
-}
-
-func (d *paymentsDemo) readOutcome(ctx context.Context) (*outcome, error) {
-	o := &outcome{
-		Calls: map[string]int{}, Tokens: map[string]int64{}, Confirmed: map[string]int{}, Attempts: map[string]int{},
-		Answers: map[string]map[string]int{}, Late: map[string]bool{}, OpenRows: map[string]int{},
-	}
-	for i := range d.clients {
-		if err := readLines(d.answers(i), o.addAnswer); err != nil && (d.late == nil || !errors.Is(err, fs.ErrNotExist)) {
-			return nil, err // but of a client that the limit has ended before it began
-		}
-	}
-	if d.late != nil {
-		d.plan = d.plan.part(o.Answers)
-	}
-	rows, err := d.books.rows(ctx)
+	defer db.Close()
+	b.Messages(ctx, r.URL)
+	b.Copy(ctx, db, "paid", "select id, account, amount from "+schema+"payments")
+	stage.Add(b, "call", calls)
+	stage.Add(b, "answer", d.answers)
+	intents, err := intent.New(r.Store, payments.Intents, nil)
 	if err != nil {
-		return nil, fmt.Errorf("read the payments table: %w", err)
+		return "", err
 	}
-	o.addRows(d.plan, rows)
-	if err := readLines(d.bankLog(), func(c payments.Call) { o.addCall(d.plan, c) }); err != nil && (d.late == nil || !errors.Is(err, fs.ErrNotExist)) {
-		return nil, err
-	}
-	for m, err := range d.books.store.ReadCategory(ctx, payments.Intents, 0, messagestore.Filter{}) {
-		if err != nil {
-			return nil, err
-		}
-		o.addMessage(m)
-	}
-	manager, err := intent.New(d.books.store, payments.Intents, nil)
+	open, err := intents.List(ctx, intent.Filter{})
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	held, err := manager.List(ctx, intent.Filter{})
-	if err != nil {
-		return nil, err
+	lost := 0
+	for _, p := range d.servers {
+		lost += strings.Count(p.Errors.String(), `"message":"lease lost"`)
 	}
-	for _, i := range held {
-		if _, open := d.plan.Open[i.Key]; !open {
-			o.Held++
-		}
-	}
-	return o, nil
+	d.judge(b, len(open), lost)
+	return fmt.Sprintf("Every payment was made once, and all its requests got one response, through %d kills and a stop", d.killed), nil
 }
 
-func readLines[T any](path string, add func(T)) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	lines := json.NewDecoder(bufio.NewReader(file))
-	for {
-		var line T
-		if err := lines.Decode(&line); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		add(line)
-	}
+// judge fills the rows from the records.
+func (d *paymentsDemo) judge(b *stage.Books, open, lost int) {
+	all, sum := len(d.plan.all), "select sum(amount) from payment"
+	b.Head("the file says", "the books say")
+	stage.Add(b, "payment", d.plan.all)
+	b.Exec("create index answer_key on answer (key); create unique index payment_id on payment (id)")
+	b.Exec(paymentViews)
+	b.Equal("payments in the table", all, "select count(*) from paid")
+	b.Equal("rows that differ from the file", 0, `select (select count(*) from paid left join payment p using (id, account, amount) where p."to" is null)
+		+ (select count(*) - count(distinct id) from paid)`)
+	b.Money("sum of the table", sum, "select sum(amount) from paid")
+	b.Equal("keys with exactly one Confirmed", all, "select count(*) from (select 1 from intent where type = 'Confirmed' group by key having count(*) = 1)")
+	b.Equal("keys of the bank's transfers", all, "select count(distinct payment) from call where number > 0")
+	b.Money("sum of the bank's transfers, each once", sum, "select sum(amount) from (select amount, min(number) from call where number > 0 group by payment)")
+	b.Equal("transfers with a token that fell", 0, "select count(*) from judged where number > 0 and token < highest and not untrue")
+	b.Equal("calls that the bank was wrong about", 0, "select count(*) from judged where untrue")
+	b.Equal("keys with more transfers than attempts", 0, "select count(*) from keyed where transfers > attempts")
+	b.Bound("late calls that the bank refused", ">=", len(d.held), "select count(*) from judged where late and not untrue")
+	b.Detail("leases that servers found lost", lost)
+	b.Bound("transfers repeated, at most takeovers", "<=", "select count(*) from intent where type = 'Reserved' and attempt > 1",
+		"select count(*) - count(distinct payment) from call where number > 0")
+	b.Equal("payments without one response for all", 0, "select count(*) from keyed where responses <> 1")
+	b.Equal("reused keys refused with 422", d.plan.planted, "select count(*) from answer where planted and status = 422")
+	b.Equal("answers of another kind", 0, "select count(*) from answer where status <> iif(planted, 422, 201)")
+	b.Equal("leases held in the end", 0, open)
+	b.Detail("requests sent", int(d.sent.Load()))
+	b.Detail("replays among the answers", int(d.replayed.Load()))
+	b.Detail("requests cut off by the client", int(d.cut.Load()))
+	b.Detail("told that it is in progress, 409", int(d.busy.Load()))
+	b.Detail("failed, or the server was killed", int(d.failed.Load()))
+	b.Detail("servers killed and started again", d.killed)
+	b.Equal("servers stopped, and gone on too late", 1, min(len(d.held), 1))
+	b.None("select place || ' after a Confirmed' from intent i where exists (select 1 from intent where key = i.key and type = 'Confirmed' and position < i.position)")
+	b.None(`select place || ' is attempt ' || attempt || ' after ' || before from (
+		select *, coalesce(lag(attempt) over (partition by key order by position), 0) before from intent where type = 'Reserved') where attempt <> before + 1`)
+	b.None("select place from intent where type not in ('Reserved', 'Extended', 'Released', 'Confirmed', 'Waiting')")
+	d.story(b)
 }
 
-func (o *outcome) addRows(p *paymentPlan, rows []tableRow) {
-	seen := map[string]bool{}
-	for _, r := range rows {
-		want, open, ok := p.find(r.ID)
-		if !ok || seen[r.ID] || want.Amount != r.Amount || want.Account != r.Account {
-			o.Wrong++
-		}
-		seen[r.ID] = true
-		if open {
-			o.OpenRows[r.ID]++
-			continue
-		}
-		o.Rows++
-		o.Sum += account.Money(r.Amount)
+// story tells of a payment that had a late order refused by the bank, or that was taken over and paid for twice, or else the
+// nearest to it.
+func (d *paymentsDemo) story(b *stage.Books) {
+	for _, key := range b.Texts("select id from keyed order by 100 * coalesce(late, 0) + 4 * min(transfers, 2) + 2 * min(attempts, 2) + (responses = 1) desc limit 1") {
+		b.Story("What became of payment "+key+"?", `
+			select at, case type
+				when 'Reserved' then iif(attempt > 1, 'taken over, attempt ' || attempt || ', by ', 'reserved by ') || short ||
+				  ' with token ' || max((data->>'after') + 1, at) || ', for ' || (data->>'ttl') || ' ms'
+				when 'Released' then 'released by ' || short || ': ' || (data->>'reason')
+				when 'Confirmed' then 'confirmed by ' || short || ' with its response'
+				else lower(type) || ' by ' || short end || ', ' || place text
+			  from (select *, substr(session, 1, instr(session, '/')) || '…' || substr(session, -4) short from intent where key = ?1)
+			union all select at, iif(number = 0, 'the bank refuses the order of ' || session || ': token ' || token || ' is too late',
+			    'the bank makes transfer ' || number || ', for token ' || token) from call where payment = ?1`, key)
+		b.Say("  %d requests got that response, byte for byte", b.Number("select answers from keyed where id = '"+key+"'"))
 	}
-}
-
-func (o *outcome) addCall(p *paymentPlan, c payments.Call) {
-	highest := o.Tokens[c.Payment]
-	want, open, ok := p.find(c.Payment)
-	switch {
-	case !ok || want.Amount != c.Amount || want.Account != c.Account:
-		o.Untrue++
-	case c.Number == 0 && c.Token >= highest:
-		o.Untrue++
-	case c.Number == 0:
-		o.TooLate++
-		o.Late[c.Payment] = true
-	case c.Token < highest:
-		o.Fell++
-	}
-	if c.Number == 0 {
-		return
-	}
-	o.Tokens[c.Payment] = max(highest, c.Token)
-	if o.Calls[c.Payment]++; o.Calls[c.Payment] == 1 && !open {
-		o.BankPaid += account.Money(c.Amount)
-	}
-}
-
-func (o *outcome) addAnswer(a answer) {
-	switch {
-	case a.Planted && a.Status == 422:
-		o.Refused++
-	case a.Planted, a.Status != 201:
-		o.Mistaken++
-	default:
-		if o.Answers[a.Key] == nil {
-			o.Answers[a.Key] = map[string]int{}
-		}
-		o.Answers[a.Key][a.Sum]++
-	}
-}
-
-// addMessage adds one message of the intents. A key's stream is the last part of its name.
-func (o *outcome) addMessage(m *messagestore.Message) {
-	ids := m.Stream.IDs()
-	key := ids[len(ids)-1]
-	if o.Confirmed[key] > 0 {
-		o.Strange = append(o.Strange, fmt.Sprintf("%s after a Confirmed", m))
-	}
-	var fields struct {
-		Attempt int `json:"attempt"`
-	}
-	if err := json.Unmarshal(m.Data, &fields); err != nil {
-		o.Strange = append(o.Strange, fmt.Sprintf("%s: %v", m, err))
-	}
-	switch m.Type {
-	case intent.TypeReserved:
-		if fields.Attempt != o.Attempts[key]+1 {
-			o.Strange = append(o.Strange, fmt.Sprintf("%s is attempt %d after %d", m, fields.Attempt, o.Attempts[key]))
-		}
-		o.Attempts[key] = fields.Attempt
-		if fields.Attempt > 1 {
-			o.Takeovers++
-		}
-	case intent.TypeConfirmed:
-		o.Confirmed[key]++
-	case intent.TypeExtended, intent.TypeReleased, intent.TypeWaiting:
-	default:
-		o.Strange = append(o.Strange, m.String())
-	}
-}
-
-// differing counts the payments whose answers are not all the same, and those without one.
-func (o *outcome) differing(p *paymentPlan) (n int) {
-	for key := range p.Payments {
-		if len(o.Answers[key]) != 1 {
-			n++
-		}
-	}
-	return n
-}
-
-// repeated counts the bank's transfers but for the first of each payment, and the payments that
-// have more of them than attempts.
-func (o *outcome) repeated() (transfers, beyond int) {
-	for key, n := range o.Calls {
-		transfers += n - 1
-		if n > o.Attempts[key] {
-			beyond++
-		}
-	}
-	return transfers, beyond
-}
-
-// halves counts the payments without an answer that have a row and are not confirmed, or the reverse.
-func (o *outcome) halves(p *paymentPlan) (n int) {
-	for key := range p.Open {
-		if o.OpenRows[key] != o.Confirmed[key] {
-			n++
-		}
-	}
-	return n
 }

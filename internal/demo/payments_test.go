@@ -2,17 +2,21 @@ package demo
 
 import (
 	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/examples/payments"
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
 func TestPaymentsDemoAgreesWithTheFileThroughKillsAndAStop(t *testing.T) {
@@ -28,7 +32,7 @@ func TestPaymentsDemoAgreesWithTheFileThroughKillsAndAStop(t *testing.T) {
 			t.Parallel()
 			var stdout, stderr bytes.Buffer
 
-			code := RunPayments(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 60), "--kills", "2", "--lease", "1s", "--limit", "4m"}, &stdout, &stderr)
+			code := Payments(t.Context(), []string{"demo", "--store", test.store(t), "--orders", writeOrders(t, 60), "--kills", "2", "--lease", "1s", "--limit", "4m"}, &stdout, &stderr)
 
 			require.Zero(t, code, "%s\n%s", &stdout, &stderr)
 			out := stdout.String()
@@ -42,115 +46,116 @@ func TestPaymentsDemoAgreesWithTheFileThroughKillsAndAStop(t *testing.T) {
 	}
 }
 
-// right returns the records of a run in which nothing is wrong.
-func right(t *testing.T) (*paymentsDemo, *outcome) {
+// right fills the books of a run in which nothing is wrong. In each the first payment was taken over once.
+func right(t *testing.T, d *paymentsDemo, b *stage.Books) {
 	t.Helper()
 	orders, err := ReadOrders(writeOrders(t, 12))
 	require.NoError(t, err)
-	d := &paymentsDemo{plan: newPaymentPlan(orders, 7), held: make([]payments.Payment, 1)}
-	o := &outcome{
-		Calls: map[string]int{}, Tokens: map[string]int64{}, Confirmed: map[string]int{}, Attempts: map[string]int{},
-		Answers: map[string]map[string]int{}, Late: map[string]bool{}, OpenRows: map[string]int{},
+	d.plan, d.held = newPaymentPlan(orders, 7), make([]payments.Payment, 1)
+	var messages []stage.Stored
+	var calls []payments.Call
+	var answers []answer
+	for _, p := range d.plan.all {
+		for i, kind := range []string{"Reserved", "Confirmed"} {
+			messages = append(messages, stage.Stored{
+				Stream: "payment:intent-" + p.Account + "+" + p.ID, Category: "payment:intent", Position: int64(i), Type: kind,
+				Data: `{"attempt":1,"session":"server-1/abcdef","after":0,"ttl":2000}`, Metadata: "{}",
+			})
+		}
+		calls = append(calls, payments.Call{Order: payments.Order{Payment: p.ID, Account: p.Account, Amount: p.Amount, Token: 10, Session: "server-1/abcdef"}, Number: 1})
+		answers = append(answers, answer{p.ID, false, 201, "a"})
 	}
-	var rows []tableRow
-	for _, key := range d.plan.order {
-		p := d.plan.Payments[key]
-		rows = append(rows, tableRow{ID: p.ID, Account: p.Account, Amount: p.Amount})
-		o.addCall(d.plan, d.call(key, 10, 1))
-		o.addAnswer(answer{Key: key, Status: 201, Sum: "a"})
-		o.addMessage(message("Reserved", key, `{"attempt":1}`))
-		o.addMessage(message("Confirmed", key, `{"attempt":1}`))
+	first := d.plan.all[0]
+	calls = append(calls, payments.Call{Order: payments.Order{Payment: first.ID, Account: first.Account, Amount: first.Amount, Token: 9, Session: "server-2/fedcba"}})
+	for range d.plan.planted {
+		answers = append(answers, answer{"planted", true, 422, ""})
 	}
-	o.addCall(d.plan, d.call(d.plan.order[0], 9, 0))
-	for range d.plan.Planted {
-		o.addAnswer(answer{Planted: true, Status: 422})
-	}
-	o.addRows(d.plan, rows)
-	return d, o
-}
-
-func (d *paymentsDemo) call(key string, token, number int64) payments.Call {
-	p := d.plan.Payments[key]
-	return payments.Call{Order: payments.Order{Payment: key, Account: p.Account, Amount: p.Amount, Token: token}, Number: number}
-}
-
-func message(kind, key, data string) *messagestore.Message {
-	return &messagestore.Message{Stream: payments.Intents.Stream("1").With(key), Type: kind, Data: []byte(data)}
+	b.AddMessages(messages)
+	stage.Add(b, "call", calls)
+	stage.Add(b, "answer", answers)
+	stage.Add(b, "paid", d.plan.all)
 }
 
 func TestPaymentsVerdictSeesAllThatIsWrong(t *testing.T) {
+	const (
+		again = "insert into messages select * from messages where type = '%s' and stream like '%%' || ?; update messages set position = position + 7, type = '%s', data = '%s' where rowid = (select max(rowid) from messages)"
+		call  = "insert into call (payment, account, session, amount, token, number, at) select payment, account, session, amount + %d, %d, %d, at from call where payment = ? and number > 0"
+		reply = "insert into answer values (?, %s, %d, '%s')"
+	)
 	for name, test := range map[string]struct {
-		row string // that differs; "" for a strange message
-		do  func(d *paymentsDemo, o *outcome, key string)
+		row string // that differs; "" for what should not be there
+		do  string // with the key of a payment
 	}{
-		"a row too many":      {"payments in the table", func(d *paymentsDemo, o *outcome, key string) { o.addRows(d.plan, []tableRow{{ID: key}}) }},
-		"a row of no payment": {"rows that differ", func(d *paymentsDemo, o *outcome, _ string) { o.addRows(d.plan, []tableRow{{ID: "none"}}) }},
-		"another amount":      {"sum of the table", func(_ *paymentsDemo, o *outcome, _ string) { o.Sum++ }},
-		"confirmed twice":     {"keys with exactly one Confirmed", func(_ *paymentsDemo, o *outcome, key string) { o.Confirmed[key]++ }},
-		"after a Confirmed":   {"", func(_ *paymentsDemo, o *outcome, key string) { o.addMessage(message("Extended", key, "{}")) }},
-		"an attempt left out": {"", func(_ *paymentsDemo, o *outcome, _ string) {
-			o.addMessage(message("Reserved", "other", `{"attempt":2}`))
-		}},
-		"a message of another": {"", func(_ *paymentsDemo, o *outcome, _ string) { o.addMessage(message("Paid", "other", "{}")) }},
-		"never paid":           {"keys of the bank's transfers", func(_ *paymentsDemo, o *outcome, key string) { delete(o.Calls, key) }},
-		"paid twice in one attempt": {
-			"keys with more transfers than attempts", func(d *paymentsDemo, o *outcome, key string) { o.addCall(d.plan, d.call(key, 10, 2)) },
-		},
-		"more repeats than takeovers": {
-			"transfers repeated, at most takeovers", func(d *paymentsDemo, o *outcome, key string) { o.addCall(d.plan, d.call(key, 11, 2)) },
-		},
-		"a token that fell": {"transfers with a token that fell", func(d *paymentsDemo, o *outcome, key string) { o.addCall(d.plan, d.call(key, 9, 2)) }},
-		"refused for no reason": {
-			"calls that the bank was wrong about", func(d *paymentsDemo, o *outcome, key string) { o.addCall(d.plan, d.call(key, 11, 0)) },
-		},
-		"an order that is in no file": {
-			"calls that the bank was wrong about", func(d *paymentsDemo, o *outcome, key string) {
-				c := d.call(key, 11, 0)
-				c.Amount++
-				o.addCall(d.plan, c)
-			},
-		},
-		"two responses": {"payments without one response for all", func(_ *paymentsDemo, o *outcome, key string) { o.addAnswer(answer{Key: key, Status: 201, Sum: "b"}) }},
-		"no response":   {"payments without one response for all", func(_ *paymentsDemo, o *outcome, key string) { delete(o.Answers, key) }},
-		"a reuse paid": {"answers of another kind", func(_ *paymentsDemo, o *outcome, key string) {
-			o.addAnswer(answer{Key: key, Planted: true, Status: 201})
-		}},
-		"a reuse dropped": {"reused keys refused with 422", func(_ *paymentsDemo, o *outcome, _ string) { o.Refused-- }},
-		"422 for the same": {
-			"answers of another kind", func(_ *paymentsDemo, o *outcome, key string) { o.addAnswer(answer{Key: key, Status: 422}) },
-		},
-		"still held":     {"leases held in the end", func(_ *paymentsDemo, o *outcome, _ string) { o.Held++ }},
-		"not stopped":    {"servers stopped, and gone on too late", func(d *paymentsDemo, _ *outcome, _ string) { d.held = nil }},
-		"late, and paid": {"late calls that the bank refused", func(_ *paymentsDemo, o *outcome, _ string) { o.TooLate-- }},
+		"a row too many":              {"payments in the table", "insert into paid select * from paid where id = ?"},
+		"a row is missing":            {"payments in the table", "delete from paid where id = ?"},
+		"a row of no payment":         {"rows that differ from the file", "update paid set id = 'none' where id = ?"},
+		"another amount":              {"sum of the table", "update paid set amount = amount + 1 where id = ?"},
+		"of another account":          {"rows that differ from the file", "update paid set account = 'x' where id = ?"},
+		"confirmed twice":             {"keys with exactly one Confirmed", fmt.Sprintf(again, "Confirmed", "Confirmed", "{}")},
+		"after a Confirmed":           {"", fmt.Sprintf(again, "Reserved", "Extended", "{}")},
+		"an attempt left out":         {"", "update messages set data = '{\"attempt\":2}' where type = 'Reserved' and stream like '%' || ?"},
+		"a message of another kind":   {"", "update messages set type = 'Paid' where type = 'Reserved' and stream like '%' || ?"},
+		"never paid":                  {"keys of the bank's transfers", "delete from call where payment = ?"},
+		"paid twice in one attempt":   {"keys with more transfers than attempts", fmt.Sprintf(call, 0, 10, 2)},
+		"more repeats than takeovers": {"transfers repeated, at most takeovers", fmt.Sprintf(call, 0, 11, 2)},
+		"a token that fell":           {"transfers with a token that fell", fmt.Sprintf(call, 0, 9, 2)},
+		"refused for no reason":       {"calls that the bank was wrong about", fmt.Sprintf(call, 0, 11, 0)},
+		"an order that is in no file": {"calls that the bank was wrong about", fmt.Sprintf(call, 1, 11, 0)},
+		"two responses":               {"payments without one response for all", fmt.Sprintf(reply, "false", 201, "b")},
+		"no response":                 {"payments without one response for all", "delete from answer where key = ?"},
+		"a reuse paid":                {"answers of another kind", fmt.Sprintf(reply, "true", 201, "a")},
+		"a reuse dropped":             {"reused keys refused with 422", "delete from answer where planted and ? <> ''"},
+		"422 for the same":            {"answers of another kind", fmt.Sprintf(reply, "false", 422, "")},
+		"late, and paid":              {"late calls that the bank refused", "delete from call where payment = ? and number = 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, o := right(t)
-			out := &bytes.Buffer{}
-			require.True(t, stage.PrintTable(out, "", "", d.table(o, clientReport{})), "before anything is wrong:\n%s", out)
-			require.Empty(t, o.Strange)
-			out.Reset()
+			var d paymentsDemo
+			table, good := judged(t, func(b *stage.Books) { right(t, &d, b); d.judge(b, 0, 0) })
+			require.True(t, good, "before anything is wrong:\n%s", table)
 
-			test.do(d, o, d.plan.order[0])
+			table, good = judged(t, func(b *stage.Books) {
+				right(t, &d, b)
+				b.Exec(test.do, d.plan.all[0].ID)
+				d.judge(b, 0, 0)
+			})
 
-			same := stage.PrintTable(out, "", "", d.table(o, clientReport{}))
-			if test.row == "" {
-				require.NotEmpty(t, o.Strange)
-				return
+			require.False(t, good, table)
+			if test.row != "" {
+				require.Regexp(t, `(?m)^`+test.row+`.*DIFFERS$`, table)
 			}
-			require.False(t, same)
-			require.Regexp(t, `(?m)^`+test.row+`.*DIFFERS$`, out.String())
 		})
+	}
+	for row, change := range map[string]func(d *paymentsDemo) (open int){
+		"leases held in the end":                func(*paymentsDemo) int { return 1 },
+		"servers stopped, and gone on too late": func(d *paymentsDemo) int { d.held = nil; return 0 },
+	} {
+		var d paymentsDemo
+		table, good := judged(t, func(b *stage.Books) { right(t, &d, b); d.judge(b, change(&d), 0) })
+		require.False(t, good)
+		require.Regexp(t, `(?m)^`+row+`.*DIFFERS$`, table)
 	}
 }
 
-func TestALateCallIsCountedAndIsNotWrong(t *testing.T) {
-	d, o := right(t)
+// The story is of a payment that had a late order refused.
+func TestAStoryTellsEveryKindOfMessage(t *testing.T) {
+	var d paymentsDemo
+	b := must.New(stage.OpenBooks())
+	defer b.Close()
+	right(t, &d, b)
+	key := d.plan.all[0].ID
+	for i, kind := range []string{"Extended", "Released", "Waiting"} {
+		b.Exec(`insert into messages select * from messages where type = 'Reserved' and stream like '%' || ?1;
+			update messages set position = ?2, type = ?3, data = '{"session":"server-1/abcdef","reason":"broken"}' where rowid = (select max(rowid) from messages)`, key, i+3, kind)
+	}
 
-	o.addCall(d.plan, d.call(d.plan.order[0], 8, 0))
+	d.judge(b, 0, 0)
 
-	require.Equal(t, 2, o.TooLate, "with the one of every run")
-	require.Equal(t, d.plan.order[0], d.interesting(o), "its story is told")
-	require.True(t, stage.PrintTable(&bytes.Buffer{}, "", "", d.table(o, clientReport{})))
+	for _, want := range []string{
+		"What became of payment " + key + "?", "reserved by server-1/…cdef with token", "extended by server-1/…cdef", "released by server-1/…cdef: broken",
+		"confirmed by server-1/…cdef with its response", "waiting by server-1/…cdef", "the bank makes transfer 1", "token 9 is too late", "1 requests got that response",
+	} {
+		require.Contains(t, b.Told(), want)
+	}
 }
 
 func TestEveryPaymentIsInThePlanOfEveryClient(t *testing.T) {
@@ -158,95 +163,46 @@ func TestEveryPaymentIsInThePlanOfEveryClient(t *testing.T) {
 	require.NoError(t, err)
 	p := newPaymentPlan(orders, 7)
 
-	require.Len(t, p.Payments, 13_002)
-	require.Equal(t, 131, p.Planted)
-	sent, again := 0, newPaymentPlan(orders, 7)
-	for i, tasks := range p.tasks {
-		require.Equal(t, tasks, again.tasks[i], "it follows from the seed")
+	require.Len(t, p.all, 13_002)
+	require.Equal(t, 131, p.planted)
+	require.Equal(t, p, newPaymentPlan(orders, 7), "it follows from the seed")
+	sent := 0
+	for _, tasks := range p.of {
 		for _, task := range tasks {
-			require.True(t, task.Copies >= 1 && task.Copies <= maxCopies)
-			sent += task.Copies
+			require.True(t, task.copies >= 1 && task.copies <= maxCopies)
+			sent += task.copies
 		}
 	}
-	require.Equal(t, p.Sent, sent)
+	require.Equal(t, p.sent, sent)
+}
+
+// A server that never answers as soon as the clients hang up is answered in the end, or a demo on a slow machine
+// would not come to its end.
+func TestAPaymentIsMadeOnASlowMachine(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done(): // the client has hung up
+		case <-time.After(400 * time.Millisecond):
+			w.WriteHeader(http.StatusCreated)
+		}
+	}))
+	defer server.Close()
+	d := &paymentsDemo{addresses: []string{server.URL, server.URL, server.URL}}
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	defer cancel()
+
+	err := d.do(ctx, server.Client(), rand.New(rand.NewPCG(1, 1)), paymentTask{payments.Payment{ID: "p", Account: "1"}, 1, true})
+
+	require.NoError(t, err)
+	require.Positive(t, d.cut.Load())
 }
 
 func TestWrongCallsOfThePaymentsDemoEndWithTwo(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"nonsense"}, {"demo", "--orders", "no-such-file"}, {"demo", "--store", "memory:"}} {
 		var stdout, stderr bytes.Buffer
-		require.Equal(t, 2, RunPayments(t.Context(), args, &stdout, &stderr), args)
+		require.Equal(t, 2, Payments(t.Context(), args, &stdout, &stderr), args)
 		require.NotEmpty(t, stderr.String())
-	}
-}
-
-func TestAStoryTellsEveryKindOfMessage(t *testing.T) {
-	store := must.New(messagestore.New(memory.New(), nil))
-	d := &paymentsDemo{books: books{store: store}}
-	require.NoError(t, d.books.close())
-	for kind, want := range map[string]string{
-		"Reserved": "taken over, attempt 2, by server-1/…cdef with token", "Extended": "extended by server-1/…cdef",
-		"Released": "released by server-1/…cdef: broken", "Confirmed": "confirmed by server-1/…cdef with its response", "Waiting": "waiting by server-1/…cdef",
-	} {
-		text, _, err := told(message(kind, "k", `{"session":"server-1/abcdef","attempt":2,"ttl":2000,"reason":"broken"}`), 0)
-
-		require.NoError(t, err)
-		require.Contains(t, text, want)
-	}
-}
-
-func TestThePartOfARunIsJudgedAsAWholeOne(t *testing.T) {
-	for name, test := range map[string]struct {
-		row string
-		do  func(d *paymentsDemo, o *outcome, answered, open string)
-	}{
-		"nothing is wrong": {"", func(*paymentsDemo, *outcome, string, string) {}},
-		"an open one was made": {"", func(d *paymentsDemo, o *outcome, _, open string) {
-			p := d.plan.Open[open]
-			o.addRows(d.plan, []tableRow{{ID: open, Account: p.Account, Amount: p.Amount}})
-			o.addMessage(message("Confirmed", open, `{}`))
-		}},
-		"an answered one was not made": {"payments in the table", func(_ *paymentsDemo, o *outcome, _, _ string) { o.Rows-- }},
-		"an answered one never paid":   {"keys of the bank's transfers", func(_ *paymentsDemo, o *outcome, answered, _ string) { delete(o.Calls, answered) }},
-		"two responses": {"payments without one response for all", func(_ *paymentsDemo, o *outcome, answered, _ string) {
-			o.addAnswer(answer{Key: answered, Status: 201, Sum: "b"})
-		}},
-		"an open one of another amount": {"rows that differ from the file", func(d *paymentsDemo, o *outcome, _, open string) {
-			o.addRows(d.plan, []tableRow{{ID: open, Account: d.plan.Open[open].Account, Amount: 1}})
-		}},
-		"an open one is half made": {"of them half made: a row or a Confirmed", func(_ *paymentsDemo, o *outcome, _, open string) {
-			o.addMessage(message("Confirmed", open, `{}`))
-		}},
-		"an open one paid twice in one attempt": {"keys with more transfers than attempts", func(d *paymentsDemo, o *outcome, _, open string) {
-			c := d.call(open, 10, 1)
-			c.Account, c.Amount = d.plan.Open[open].Account, d.plan.Open[open].Amount
-			o.addCall(d.plan, c)
-			c.Number++
-			o.addCall(d.plan, c)
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d, o := right(t)
-			answered, open := d.plan.order[0], d.plan.order[1]
-			p := d.plan.Payments[open]
-			o.Rows, o.Sum, o.BankPaid = o.Rows-1, o.Sum-account.Money(p.Amount), o.BankPaid-account.Money(p.Amount)
-			delete(o.Answers, open)
-			delete(o.Calls, open)
-			delete(o.Tokens, open)
-			delete(o.Confirmed, open)
-			d.plan, d.late = d.plan.part(o.Answers), stage.ErrNotDone
-
-			test.do(d, o, answered, open)
-
-			out := &bytes.Buffer{}
-			same := stage.PrintTable(out, "", "", d.table(o, clientReport{}))
-			if test.row == "" {
-				require.True(t, same, out)
-				require.Empty(t, o.Strange)
-				return
-			}
-			require.False(t, same)
-			require.Regexp(t, `(?m)^`+test.row+`.*DIFFERS$`, out.String())
-		})
 	}
 }

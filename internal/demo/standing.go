@@ -1,23 +1,20 @@
 package demo
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
-	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/standing"
@@ -30,7 +27,6 @@ import (
 )
 
 const (
-	standingMonths  = 3
 	standingCrons   = 3
 	standingWorkers = 4
 
@@ -39,33 +35,22 @@ const (
 	standingFailures = 4
 )
 
-// standingBegins is when the simulation does.
-var standingBegins = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+// When the simulation begins, and its clock stands still.
+var (
+	standingBegins = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	standingEnds   = time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC)
+)
 
 type standingGrammar struct {
-	Demo   standingDemoCommand   `cmd:"" help:"Pay standing orders for three months under kills, and compare the books."`
-	Cron   standingCronCommand   `cmd:"" hidden:""`
-	Worker standingWorkerCommand `cmd:"" hidden:""`
+	Demo   standingDemo   `cmd:"" help:"Pay standing orders for three months under kills, and compare the books."`
+	Cron   standingCron   `cmd:"" hidden:""`
+	Worker standingWorker `cmd:"" hidden:""`
 }
 
-// RunStanding is [Run] for the program of examples/standing.
-func RunStanding(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return stage.Run(ctx, &standingGrammar{}, "standing",
+// Standing runs a command of examples/standing and returns the exit code: see [stage.Main].
+func Standing(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return stage.Main(ctx, &standingGrammar{}, "standing",
 		"Standing orders: schedules without a leader, and a queue of payments in the order of each account.", args, stdout, stderr)
-}
-
-type standingDemoCommand struct {
-	Store  string        `env:"DIBS_STORE" placeholder:"URL" help:"The store: sqlite:FILE or postgres://... Defaults to a file of the run's own."`
-	Orders string        `placeholder:"FILE" help:"A file of standing orders, as internal/demo/testdata/payment-orders.csv. Defaults to that."`
-	Month  time.Duration `default:"12s" placeholder:"TIME" help:"How long a month of 31 days takes. Defaults to ${default}."`
-	stage.Limit
-}
-
-// Help is printed below the command's usage.
-func (standingDemoCommand) Help() string {
-	return `Each row of the file is a standing order, and becomes a schedule: some while the schedules run. Three processes run all schedules, and no process leads. Four workers make payments of the orders that are due, and pay them at a bank over HTTP, one at a time for each account, in order. A worker is killed with SIGKILL, and one is stopped with SIGSTOP until its session is over, as work proceeds. One order fails until a person mends it, and holds its account. One handler never returns.
-
-Then the file, the bank's log and the store are compared by code that shares none with the queue: each tick, payment and balance once and in order, and a reason in the store for each delivery that did not finish its item. The exit code is 0 if all agree, and 1 if not.`
 }
 
 // standingArgs are the flags of the processes.
@@ -76,15 +61,15 @@ type standingArgs struct {
 	Speed float64 // of the clock
 }
 
-// open returns the service of a process.
-func (c *standingArgs) open(ctx context.Context, stderr io.Writer) (*standing.Service, *messagestore.Store, error) {
+// run runs a part of the service of a process.
+func (c *standingArgs) run(ctx context.Context, stderr io.Writer, part func(*standing.Service, context.Context) error) error {
 	log := logger.Zerolog(zerolog.New(stderr).Level(zerolog.ErrorLevel).With().Timestamp().Logger())
 	store, err := dibs.Open(ctx, c.Store, &messagestore.Config{Logger: log})
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	clock := &standing.FastClock{Store: store, From: standingBegins, Began: time.UnixMicro(c.Began), Speed: c.Speed, Until: standingEnds}
-	service, err := standing.New(store, &standingBank{url: c.Bank, client: &http.Client{}}, standing.Config{
+	service, err := standing.New(store, &standingClient{url: c.Bank, client: &http.Client{}}, standing.Config{
 		MaxFailures: standingFailures, Logger: log,
 		Cron: cron.Config{Now: clock.Now, PollInterval: 100 * time.Millisecond},
 		Work: queue.WorkConfig{
@@ -92,85 +77,61 @@ func (c *standingArgs) open(ctx context.Context, stderr io.Writer) (*standing.Se
 			MinBackoff: 50 * time.Millisecond, MaxBackoff: 400 * time.Millisecond,
 		},
 	})
-	if err != nil {
-		return nil, nil, errors.Join(err, store.Close())
+	if err == nil {
+		err = part(service, ctx)
 	}
-	return service, store, nil
-}
-
-type standingCronCommand struct{ standingArgs }
-
-// Run has orders come due until ctx ends.
-func (c *standingCronCommand) Run(ctx context.Context, o *stage.Output) error {
-	service, store, err := c.open(ctx, o.Stderr)
-	if err != nil {
-		return err
-	}
-	return errors.Join(service.Schedule(ctx), store.Close())
-}
-
-type standingWorkerCommand struct{ standingArgs }
-
-// Run pays until ctx ends.
-func (c *standingWorkerCommand) Run(ctx context.Context, o *stage.Output) error {
-	service, store, err := c.open(ctx, o.Stderr)
-	if err != nil {
-		return err
-	}
-	err = service.Work(ctx)
 	if errors.Is(err, queue.ErrAbandoned) {
 		err = nil // the handler that never returns
 	}
 	return errors.Join(err, store.Close())
 }
 
-// A standingBank is the bank, as a worker reaches it.
-type standingBank struct {
+type standingCron struct{ standingArgs }
+
+// Run has orders come due until ctx ends.
+func (c *standingCron) Run(ctx context.Context, o *stage.Output) error {
+	return c.run(ctx, o.Stderr, (*standing.Service).Schedule)
+}
+
+type standingWorker struct{ standingArgs }
+
+// Run pays until ctx ends.
+func (c *standingWorker) Run(ctx context.Context, o *stage.Output) error {
+	return c.run(ctx, o.Stderr, (*standing.Service).Work)
+}
+
+// A standingClient is the bank, as a worker reaches it.
+type standingClient struct {
 	url    string
 	client *http.Client
 }
 
 // A standingPayment is a payment as the bank is asked for it.
 type standingPayment struct {
-	Key      string `json:"key"`
-	Order    string `json:"order"`
-	Account  string `json:"account"`
-	Month    string `json:"month"`
-	Cents    int64  `json:"cents"`
-	Position int64  `json:"position"` // in the account's stream
-	Process  int    `json:"process"`
+	Key, Order, Account, Month string
+	Position                   int64 // in the account's stream
+	Process                    int
 }
 
 // Pay implements [standing.Bank]. The bank may have it never return.
-func (b *standingBank) Pay(ctx context.Context, key string, m *messagestore.Message, p standing.Pay) error {
-	body, err := json.Marshal(standingPayment{
-		Key: key, Order: p.Order, Account: p.Account, Month: p.Month, Cents: p.Cents, Position: int64(m.Position), Process: os.Getpid(),
-	})
-	if err != nil {
+func (b *standingClient) Pay(ctx context.Context, key string, m *messagestore.Message, p standing.Pay) error {
+	a, err := stage.Call(context.WithoutCancel(ctx), b.client, http.MethodPost, b.url, nil,
+		standingPayment{key, p.Order, p.Account, p.Month, int64(m.Position), os.Getpid()})
+	switch {
+	case err != nil:
 		return err
-	}
-	request, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodPost, b.url, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	answer, err := b.client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	switch answer.StatusCode {
-	case http.StatusOK:
-		return nil
-	case http.StatusTeapot: // a fault of this program, which the demo asks for
+	case a.Status == http.StatusTeapot: // a fault of this program, which the demo asks for
 		select {}
+	case a.Status != http.StatusOK:
+		return fmt.Errorf("the bank answers %d", a.Status)
 	}
-	return fmt.Errorf("the bank answers %s", answer.Status)
+	return nil
 }
 
-// A standingReceiver is the bank itself: it makes each payment once, and keeps a log.
-type standingReceiver struct {
+// A standingBank is the bank itself: it makes each payment once, and keeps a log.
+type standingBank struct {
 	failing string // order that is refused until it is mended
-	hanging string // key of the order and month whose first delivery never returns
+	hanging string // order and month whose first delivery never returns
 
 	mu      sync.Mutex
 	mended  bool
@@ -179,7 +140,7 @@ type standingReceiver struct {
 	refused int // of them that were refused
 	hold    *hold
 	made    []standingPayment
-	by      map[string]standingPayment
+	keys    map[string]bool
 }
 
 // A hold keeps the next answer of the bank.
@@ -189,209 +150,119 @@ type hold struct {
 	process  int // that waits for the answer, once it is kept
 }
 
-// isHeld is closed once an answer is kept; nil for no hold.
-func (h *hold) isHeld() <-chan struct{} {
-	if h == nil {
-		return nil
-	}
-	return h.held
-}
-
-// isHeldBefore is isHeld, but nil once that was seen.
-func (h *hold) isHeldBefore(seen bool) <-chan struct{} {
-	if seen {
-		return nil
-	}
-	return h.isHeld()
-}
-
 // keep has the next answer kept, so that the process that waits for it has an item when it is killed or stopped.
-func (r *standingReceiver) keep() *hold {
-	h := &hold{held: make(chan struct{}), released: make(chan struct{})}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.hold = h
-	return h
+func (b *standingBank) keep() *hold {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hold = &hold{held: make(chan struct{}), released: make(chan struct{})}
+	return b.hold
 }
 
 // ServeHTTP implements [http.Handler].
-func (r *standingReceiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+func (b *standingBank) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	var p standingPayment
 	if err := json.NewDecoder(request.Body).Decode(&p); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	r.mu.Lock()
-	r.asked++
-	if kept := r.hold; kept != nil {
-		r.hold = nil
+	b.mu.Lock()
+	b.asked++
+	if kept := b.hold; kept != nil {
+		b.hold = nil
 		kept.process = p.Process
 		defer func() {
 			close(kept.held)
 			<-kept.released
 		}()
 	}
-	defer r.mu.Unlock()
+	defer b.mu.Unlock()
 	switch {
-	case p.Order == r.failing && !r.mended:
-		r.refused++
+	case p.Order == b.failing && !b.mended:
+		b.refused++
 		http.Error(w, "no such account", http.StatusUnprocessableEntity)
-	case p.Order+p.Month == r.hanging && !r.hung:
-		r.hung = true
+	case p.Order+p.Month == b.hanging && !b.hung:
+		b.hung = true
 		w.WriteHeader(http.StatusTeapot)
-	default:
-		if _, is := r.by[p.Key]; !is {
-			r.by[p.Key] = p
-			r.made = append(r.made, p)
-		}
+	case !b.keys[p.Key]:
+		b.keys[p.Key] = true
+		b.made = append(b.made, p)
 	}
 }
 
-func (r *standingReceiver) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.made)
+func (b *standingBank) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.made)
 }
 
-func (r *standingReceiver) mend() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mended = true
+func (b *standingBank) mend() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mended = true
 }
 
-// A standingDemo is one run.
+// A standingDemo is the command, and one run of it.
 type standingDemo struct {
-	standingDemoCommand
-	out     io.Writer
-	url     string
-	orders  []Order
-	clock   *standing.FastClock
-	address string // of the bank
-	store   *messagestore.Store
-	service *standing.Service
-	bank    *standingReceiver
-	screen  *stage.Screen
-	args    []string
+	stage.Flags
+	OrderFlags
+	Month time.Duration `default:"12s" placeholder:"TIME" help:"How long a month of 31 days takes. Defaults to ${default}."`
 
-	crons    [standingCrons]*stage.Process
-	workers  [standingWorkers]*stage.Process
+	run      *stage.Run
+	orders   []Order
+	clock    *standing.FastClock
+	service  *standing.Service
+	bank     *standingBank
+	workers  []*stage.Process
 	dead     int // payments that were found dead, and retried
 	expected int // payments that there are to be, once all orders are set up
 }
 
+// Help is printed below the command's usage.
+func (*standingDemo) Help() string {
+	return `Each row of the file is a standing order, and becomes a schedule: some while the schedules run. Three processes run all schedules, and no process leads. Four workers make payments of the orders that are due, and pay them at a bank over HTTP, one at a time for each account, in order. A worker is killed with SIGKILL, and one is stopped with SIGSTOP until its session is over, as work proceeds. One order fails until a person mends it, and holds its account. One handler never returns.
+
+Then the file, the bank's log and the store are compared by code that shares none with the queue: each tick, payment and balance once and in order, and a reason in the store for each delivery that did not finish its item. The exit code is 0 if all agree, and 1 if not.`
+}
+
 // Run runs the processes, and compares the books.
-func (c *standingDemoCommand) Run(ctx context.Context, o *stage.Output) (err error) {
-	orders, err := ReadOrders(c.Orders)
-	if err != nil {
+func (d *standingDemo) Run(ctx context.Context, o *stage.Output) (err error) {
+	if d.orders, _, err = d.Read(); err != nil {
 		return err
 	}
-	if len(orders) < 4 {
-		return fmt.Errorf("%w: there are %d orders, and at least 4 are needed", stage.ErrUsage, len(orders))
+	if len(d.orders) < 4 {
+		return fmt.Errorf("%w: there are %d orders, and at least 4 are needed", stage.ErrUsage, len(d.orders))
 	}
-	dir, err := os.MkdirTemp("", "dibs-standing")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	preparing, cancel := c.Preparing(ctx)
-	defer cancel()
-	where, cleanUp, err := stage.PrepareStore(preparing, c.Store, filepath.Clean(dir))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, cleanUp()) }()
-	d := &standingDemo{standingDemoCommand: *c, out: o.Stdout, url: where, orders: orders}
-	return d.run(ctx)
+	fmt.Fprintf(o.Stdout, "%s standing orders for three months of %v; %d processes with schedules, %d workers with a lease of %v\n",
+		stage.Count(len(d.orders)), d.Month, standingCrons, standingWorkers, standingLease)
+	return d.Play(ctx, o, standing.Accounts, d)
 }
 
 // dayOf is the day of the month of an order: up to 28, which every month has.
-func dayOf(order string) int {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(order)) // it has no error
-	return int(h.Sum32()%28) + 1
-}
+func dayOf(order string) int { return int(Hash(order)>>32%28) + 1 } //nolint:gosec // it is small
 
 // of returns how many payments there are to be: about as many, until all orders are set up.
 func (d *standingDemo) of() int {
 	if d.expected > 0 {
 		return d.expected
 	}
-	return len(d.orders) * standingMonths
+	return len(d.orders) * 3
 }
 
-func (d *standingDemo) run(ctx context.Context) (err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	fmt.Fprintf(d.out, "%s standing orders for %d months of %v; %d processes with schedules, %d workers with a lease of %v\n",
-		stage.Count(len(d.orders)), standingMonths, d.Month, standingCrons, standingWorkers, standingLease)
-	if d.store, err = dibs.Open(ctx, d.url, &messagestore.Config{Logger: logger.Silent()}); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.store.Close()) }()
-	if err := d.openBank(ctx); err != nil {
-		return err
-	}
-	d.screen = stage.NewScreen(d.out)
-	defer d.screen.Done()
-	defer func() {
-		for _, p := range append(d.crons[:], d.workers[:]...) {
-			p.End()
-		}
-	}()
-	return d.Limit.Run(ctx, d.screen, stage.Work{
-		Do:     func(ctx context.Context) error { return d.work(ctx, cancel) },
-		Settle: func(context.Context) error { return nil },
-		Stop: func() error {
-			return stage.Finish(stopLimit, append(d.crons[:], d.workers[:]...)...)
-		},
-		Verdict: func(ctx context.Context, late error) error {
-			if late != nil {
-				return fmt.Errorf("%s of %s payments were made", stage.Count(d.bank.count()), stage.Count(d.of()))
-			}
-			return d.verdict(ctx)
-		},
-	})
-}
-
-// openBank opens the bank, and the service by which this process sets up the orders.
-func (d *standingDemo) openBank(ctx context.Context) error {
-	d.bank = &standingReceiver{
-		failing: d.orders[1].ID, hanging: d.orders[2].ID + "2026-02", by: map[string]standingPayment{},
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed with the server
+// Work implements [stage.Show]: it starts the processes, sets up the orders, disturbs, and waits until all is paid.
+func (d *standingDemo) Work(ctx context.Context, r *stage.Run) (err error) {
+	d.run, d.bank = r, &standingBank{failing: d.orders[1].ID, hanging: d.orders[2].ID + "2026-02", keys: map[string]bool{}}
+	address, err := r.Serve(d.bank)
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: d.bank, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = server.Serve(listener) }() // until Close
-	context.AfterFunc(ctx, func() { _ = server.Close() })
-	d.address = "http://" + listener.Addr().String()
 	// The clock stands still until the first orders are set up.
-	d.clock = &standing.FastClock{Store: d.store, From: standingBegins, Began: time.Now().Add(time.Hour), Until: standingEnds, Speed: 1}
-	d.service, err = standing.New(d.store, nil, standing.Config{
+	d.clock = &standing.FastClock{Store: r.Store, From: standingBegins, Began: time.Now().Add(time.Hour), Until: standingEnds, Speed: 1}
+	d.service, err = standing.New(r.Store, nil, standing.Config{
 		MaxFailures: standingFailures, Logger: logger.Silent(), Cron: cron.Config{Now: func(ctx context.Context) (time.Time, error) { return d.clock.Now(ctx) }},
 	})
-	return err
-}
-
-// beginClock has the clock run from a second from now on: so long the start of the processes takes.
-func (d *standingDemo) beginClock(ctx context.Context) error {
-	now, err := d.store.Now(ctx)
 	if err != nil {
 		return err
 	}
-	began, speed := now.Add(time.Second), float64(31*24*time.Hour)/float64(d.Month)
-	d.clock = &standing.FastClock{Store: d.store, From: standingBegins, Began: began, Until: standingEnds, Speed: speed}
-	d.args = []string{"--bank", d.address, "--began", strconv.FormatInt(began.UnixMicro(), 10), "--speed", strconv.FormatFloat(speed, 'f', -1, 64)}
-	return nil
-}
-
-func (d *standingDemo) start(role string, cancel context.CancelCauseFunc) (*stage.Process, error) {
-	return stage.StartProcess(role, d.url, cancel, nil, append([]string{role}, d.args...)...)
-}
-
-// work starts the processes, sets up the orders, disturbs, and waits until all is paid.
-func (d *standingDemo) work(ctx context.Context, cancel context.CancelCauseFunc) (err error) {
 	var soon, late []Order
 	for _, o := range d.orders {
 		if dayOf(o.ID) > 20 {
@@ -403,155 +274,146 @@ func (d *standingDemo) work(ctx context.Context, cancel context.CancelCauseFunc)
 	if err := d.setUp(ctx, soon); err != nil {
 		return err
 	}
-	if err := d.beginClock(ctx); err != nil {
+	if err := d.start(ctx, address); err != nil {
 		return err
 	}
-	for i := range d.crons {
-		if d.crons[i], err = d.start("cron", cancel); err != nil {
+	ordered := make(chan error, 1)
+	go func() { ordered <- d.setUp(ctx, late) }()
+	return d.disturb(ctx, ordered)
+}
+
+// start has the clock run from a second from now on, so long the start of the processes takes, and starts them.
+func (d *standingDemo) start(ctx context.Context, bank string) error {
+	now, err := d.run.Store.Now(ctx)
+	if err != nil {
+		return err
+	}
+	began, speed := now.Add(time.Second), float64(31*24*time.Hour)/float64(d.Month)
+	d.clock = &standing.FastClock{Store: d.run.Store, From: standingBegins, Began: began, Until: standingEnds, Speed: speed}
+	for i := range standingCrons + standingWorkers {
+		role := "cron"
+		if i >= standingCrons {
+			role = "worker"
+		}
+		p, err := d.run.Start(role, nil, role, "--bank", bank, "--began", strconv.FormatInt(began.UnixMicro(), 10), "--speed", strconv.FormatFloat(speed, 'f', -1, 64))
+		if err != nil {
 			return err
 		}
-	}
-	for i := range d.workers {
-		if d.workers[i], err = d.start("worker", cancel); err != nil {
-			return err
+		if i >= standingCrons {
+			d.workers = append(d.workers, p)
 		}
 	}
-	orders := make(chan error, 1)
-	go func() { orders <- d.setUp(ctx, late) }()
-	began := time.Now()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	var thaw <-chan time.Time
-	killed, froze, thawed, frozen, dead := false, false, false, 0, time.Now()
-	var killing, freezing *hold
+	return nil
+}
+
+// disturb kills a worker, stops one and has it go on, mends what is dead, and waits until all is paid.
+func (d *standingDemo) disturb(ctx context.Context, ordered chan error) error {
+	var kept *hold
+	var frozen *stage.Process
+	var thaw, looked time.Time
+	killed, thawed := false, false
 	defer func() {
-		if freezing != nil {
-			close(freezing.released)
+		if kept != nil {
+			close(kept.released)
 		}
 	}()
-	for {
+	release := func() {
+		close(kept.released)
+		kept = nil
+	}
+	return stage.Until(ctx, 50*time.Millisecond, func() (_ bool, err error) {
 		done := d.bank.count()
-		d.screen.Show(stage.Progress{Done: done, Of: d.of(), Written: done, Elapsed: time.Since(began), Tail: fmt.Sprintf("%d dead", d.dead)})
-		switch {
-		case d.expected > 0 && done == d.of() && thawed:
-			return d.settled(ctx)
-		case killing == nil && !killed && done > d.of()/5:
-			killing = d.bank.keep()
-		case freezing == nil && killed && !froze && done > d.of()*2/5:
-			freezing = d.bank.keep()
-		}
-		if time.Since(dead) > time.Second && done > d.of()/4 {
-			dead = time.Now()
-			if err := d.mend(ctx); err != nil {
-				return err
-			}
-		}
+		d.run.Screen.Show(stage.Progress{Done: done, Of: d.of(), Count: done, Unit: "payments", Tail: fmt.Sprintf("%d dead", d.dead)})
 		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case err := <-orders:
+		case err := <-ordered:
+			ordered = nil
 			if err != nil {
-				return err
+				return false, err
 			}
-			orders = nil
-			planned, err := d.planned(ctx)
-			if err != nil {
-				return err
-			}
-			d.expected = len(planned)
-		case <-killing.isHeld():
-			i, err := d.workerOf(killing.process)
-			if err != nil {
-				return err
-			}
-			d.workers[i].End()
-			close(killing.released)
-			killing, killed = nil, true
-			if d.workers[i], err = d.start("worker", cancel); err != nil {
-				return err
-			}
-			d.screen.Say("a worker killed with SIGKILL before the bank's answer, and started again")
-		case <-freezing.isHeldBefore(froze):
-			froze = true
-			if frozen, err = d.workerOf(freezing.process); err != nil {
-				return err
-			}
-			if err := d.workers[frozen].Process.Signal(syscall.SIGSTOP); err != nil {
-				return fmt.Errorf("stop a worker: %w", err)
-			}
-			d.screen.Say("another stopped with SIGSTOP before the bank's answer, for two leases")
-			thaw = time.After(2 * standingLease)
-		case <-thaw:
-			thaw = nil
-			close(freezing.released)
-			freezing = nil
-			if err := d.workers[frozen].Process.Signal(syscall.SIGCONT); err != nil {
-				return fmt.Errorf("go on with a worker: %w", err)
-			}
-			thawed = true
-			d.screen.Say("it goes on, past the end of its session")
-		case <-tick.C:
+			all, err := d.plan(ctx)
+			d.expected = len(all)
+			return false, err
+		default:
 		}
+		if time.Since(looked) > time.Second && done > d.of()/4 {
+			looked = time.Now()
+			if err := d.mend(ctx); err != nil {
+				return false, err
+			}
+		}
+		switch {
+		case d.expected > 0 && done == d.expected && thawed:
+			return d.settled(ctx)
+		case kept == nil && (!killed && done > d.of()/5 || killed && !thawed && done > d.of()*2/5):
+			kept = d.bank.keep()
+		case frozen != nil && time.Now().After(thaw):
+			err = frozen.Signal(syscall.SIGCONT)
+			release()
+			frozen, thawed = nil, true
+			d.run.Screen.Say("it goes on, past the end of its session")
+		case kept != nil && frozen == nil && kept.isHeld():
+			var worker *stage.Process
+			if worker, err = d.workerOf(kept.process); err != nil {
+				return false, err
+			}
+			if !killed {
+				worker.Kill()
+				release()
+				killed, err = true, worker.KillAndStart()
+				d.run.Screen.Say("a worker killed with SIGKILL before the bank's answer, and started again")
+				break
+			}
+			frozen, thaw, err = worker, time.Now().Add(2*standingLease), worker.Signal(syscall.SIGSTOP)
+			d.run.Screen.Say("another stopped with SIGSTOP before the bank's answer, for two leases")
+		}
+		return false, err
+	})
+}
+
+func (h *hold) isHeld() bool {
+	select {
+	case <-h.held:
+		return true
+	default:
+		return false
 	}
 }
 
 // workerOf returns which worker a process is.
-func (d *standingDemo) workerOf(process int) (int, error) {
-	for i, p := range d.workers {
-		if p.Process.Pid == process {
-			return i, nil
+func (d *standingDemo) workerOf(process int) (*stage.Process, error) {
+	for _, p := range d.workers {
+		if p.PID() == process {
+			return p, nil
 		}
 	}
-	return 0, fmt.Errorf("process %d asked the bank, and is no worker", process)
+	return nil, fmt.Errorf("process %d asked the bank, and is no worker", process)
 }
 
 // setUp sets up orders.
 func (d *standingDemo) setUp(ctx context.Context, all []Order) error {
-	const at = 16
-	work := make(chan Order)
-	failed := make(chan error, at)
-	var group sync.WaitGroup
-	for range at {
-		group.Go(func() {
-			for o := range work {
-				due := standing.Due{Order: o.ID, Account: o.Account, To: o.To, Cents: int64(o.Amount)}
-				if err := d.service.Order(ctx, due, dayOf(o.ID)); err != nil {
-					failed <- err
-					for range work { // so that the sender ends
-					}
-				}
-			}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(16)
+	for _, o := range all {
+		group.Go(func() error {
+			return d.service.Order(ctx, standing.Due{Order: o.ID, Account: o.Account, To: o.To, Cents: int64(o.Amount)}, dayOf(o.ID))
 		})
 	}
-	for _, o := range all {
-		work <- o
-	}
-	close(work)
-	group.Wait()
-	select {
-	case err := <-failed:
-		return err
-	default:
-		return ctx.Err()
-	}
+	return group.Wait()
 }
 
 // mend is a person who looks at what is dead, mends it, and has it tried again.
 func (d *standingDemo) mend(ctx context.Context) error {
 	items, err := d.service.Dead(ctx)
-	if err != nil {
+	if err != nil || len(items) == 0 {
 		return err
 	}
 	var positions []messagestore.GlobalPosition
 	for _, item := range items {
-		var p standingPayment
+		var p standing.Pay
 		if item.Message != nil && json.Unmarshal(item.Message.Data, &p) == nil && p.Order == d.bank.failing {
 			d.bank.mend()
 		}
 		positions = append(positions, item.Position)
-	}
-	if len(positions) == 0 {
-		return nil
 	}
 	retried, err := d.service.Payments.Retry(ctx, "the account is there now", positions...)
 	if errors.Is(err, sqlite.ErrBusy) {
@@ -559,29 +421,18 @@ func (d *standingDemo) mend(ctx context.Context) error {
 	}
 	if err == nil && len(retried) > 0 {
 		d.dead += len(retried)
-		d.screen.Say(fmt.Sprintf("%d payment was dead, which held its account: mended, and retried", len(retried)))
+		d.run.Screen.Say(fmt.Sprintf("%d payment was dead, which held its account: mended, and retried", len(retried)))
 	}
 	return err
 }
 
-// settled waits until nothing is open.
-func (d *standingDemo) settled(ctx context.Context) error {
-	for {
-		open := false
-		for _, q := range []*queue.Queue{d.service.Due, d.service.Payments} {
-			s, err := q.Status(ctx)
-			if err != nil {
-				return err
-			}
-			open = open || s.Waiting || s.Out+s.Later+s.Held+s.Dead > 0
-		}
-		if !open {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(50 * time.Millisecond):
+// settled reports whether nothing is open.
+func (d *standingDemo) settled(ctx context.Context) (bool, error) {
+	for _, q := range []*queue.Queue{d.service.Due, d.service.Payments} {
+		s, err := q.Status(ctx)
+		if err != nil || s.Waiting || s.Out+s.Later+s.Held+s.Dead > 0 {
+			return false, err
 		}
 	}
+	return true, nil
 }

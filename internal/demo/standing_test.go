@@ -19,7 +19,7 @@ func TestStandingOrdersArePaidOnceInOrderThroughAKillAndAStop(t *testing.T) {
 			t.Parallel()
 			var stdout, stderr bytes.Buffer
 
-			code := RunStanding(t.Context(), []string{"demo", "--store", store(t), "--orders", writeOrders(t, 60), "--month", "1s", "--limit", "4m"}, &stdout, &stderr)
+			code := Standing(t.Context(), []string{"demo", "--store", store(t), "--orders", writeOrders(t, 60), "--month", "1s", "--limit", "4m"}, &stdout, &stderr)
 
 			require.Zero(t, code, "%s\n%s", &stdout, &stderr)
 			out := stdout.String()
@@ -34,6 +34,6 @@ func TestWrongCallsOfTheStandingDemoEndWithTwo(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"demo", "--orders", "nowhere.csv"}, {"demo", "--orders", writeOrders(t, 2)}, {"demo", "--store", "memory:"}, {"nonsense"}} {
 		var stdout, stderr bytes.Buffer
-		require.Equal(t, 2, RunStanding(t.Context(), args, &stdout, &stderr), "%s %s", args, &stderr)
+		require.Equal(t, 2, Standing(t.Context(), args, &stdout, &stderr), "%s %s", args, &stderr)
 	}
 }

@@ -3,8 +3,6 @@ package demo
 import (
 	"context"
 	"net"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -24,18 +22,13 @@ func TestAProcessThatIsToldToEndBeforeItHasBegunHasNotFailed(t *testing.T) {
 			silent, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
 			defer silent.Close()
-			socket, _, err := stage.Listen()
+			r := &stage.Run{URL: "postgres://" + silent.Addr().String() + "/a-server-that-says-nothing?sslmode=disable"}
+			socket, _, err := r.Listen()
 			require.NoError(t, err)
 			defer socket.Close()
-			ctx, cancel := context.WithCancelCause(t.Context())
-			defer cancel(nil)
-			store := "postgres://" + silent.Addr().String() + "/a-server-that-says-nothing?sslmode=disable"
-			p, err := stage.StartProcess(args[0], store, cancel, func(c *exec.Cmd) error {
-				c.ExtraFiles = []*os.File{socket}
-				return nil
-			}, args...)
+			p, err := r.Start(args[0], socket, args...)
 			require.NoError(t, err)
-			defer p.End()
+			defer p.Kill()
 			accepting, ok := silent.(*net.TCPListener)
 			require.True(t, ok)
 			require.NoError(t, accepting.SetDeadline(time.Now().Add(await.Limit)))
@@ -43,18 +36,33 @@ func TestAProcessThatIsToldToEndBeforeItHasBegunHasNotFailed(t *testing.T) {
 			require.NoError(t, err)
 			defer conn.Close()
 
-			require.NoError(t, p.Stop(await.Limit))
-			require.NoError(t, context.Cause(ctx), "nor has the demo")
+			require.NoError(t, p.Stop()) // which would fail the run, too
 		})
 	}
 }
 
-func TestAProcessThatFailsIsToldWhenItIsStopped(t *testing.T) {
-	_, cancel := context.WithCancelCause(t.Context())
-	defer cancel(nil)
-	p, err := stage.StartProcess("a run of no store", "postgres://127.0.0.1:1/a?sslmode=disable", cancel, nil, "run")
+// A process that ends by itself ends the demo, with what it said.
+func TestADemoWhoseProcessFailsEnds(t *testing.T) {
+	r, err := stage.Flags{Limit: await.Limit}.Open(t.Context(), &stage.Output{Stdout: t.Output()}, "none")
 	require.NoError(t, err)
-	await.Receive(t, "the end of a run of no store", p.Ended)
-	require.ErrorContains(t, p.Stop(await.Limit), "a run of no store")
-	require.ErrorContains(t, stage.Finish(await.Limit, p), "a run of no store ended: exit status 1")
+	defer func() { require.NoError(t, r.Close()) }()
+
+	err = r.Play(t.Context(), failing{})
+
+	require.ErrorContains(t, err, "a run of no store ended: exit status 1")
+	require.ErrorContains(t, err, "open store")
 }
+
+// failing is a demo whose process has no store.
+type failing struct{}
+
+func (failing) Work(ctx context.Context, r *stage.Run) error {
+	r.URL = "postgres://127.0.0.1:1/a?sslmode=disable"
+	if _, err := r.Start("a run of no store", nil, "run"); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (failing) Verdict(context.Context, *stage.Run, *stage.Books) (string, error) { return "", nil }

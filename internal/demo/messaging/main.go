@@ -8,14 +8,12 @@ import (
 	"context"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/dibs-go/dibs/internal/demo/stage"
 )
 
 type grammar struct {
-	Demo   demoCommand   `cmd:"" help:"Transfer money under fire and compare the books."`
+	Demo   messagingDemo `cmd:"" help:"Transfer money under fire and compare the books."`
 	Serve  serveCommand  `cmd:"" hidden:""`
 	Go     goCommand     `cmd:"" hidden:""`
 	Relay  relayCommand  `cmd:"" hidden:""`
@@ -24,13 +22,9 @@ type grammar struct {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return stage.Run(ctx, &grammar{}, "messaging",
+	return stage.Main(ctx, &grammar{}, "messaging",
 		"Transfers to a bank, each made once or undone, whichever process is killed. A store is postgres://... or sqlite:FILE.",
 		args, stdout, stderr)
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
+func main() { os.Exit(stage.Program(run).Run()) }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -62,26 +61,17 @@ func open(ctx context.Context, storeURL string, log io.Writer) (service, *messag
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := over(store, storeURL, &transfer.Config{Answer: patience, Deadline: deadline, Lease: lease, Logger: to})
+	config := &transfer.Config{Answer: patience, Deadline: deadline, Lease: lease, Logger: to}
+	var s service
+	if txs, none := messagestore.Transactional[*sql.Tx](store); none == nil {
+		s, err = transfer.New(txs, transfer.OnSQLite, config)
+	} else if txs, none := messagestore.Transactional[pgx.Tx](store); none == nil {
+		s, err = transfer.New(txs, transfer.OnPostgres, config)
+	}
 	if err != nil {
 		return nil, nil, errors.Join(err, store.Close())
 	}
 	return s, store, nil
-}
-
-func over(store *messagestore.Store, storeURL string, config *transfer.Config) (service, error) {
-	if strings.HasPrefix(storeURL, "sqlite:") {
-		txs, err := messagestore.Transactional[*sql.Tx](store)
-		if err != nil {
-			return nil, err
-		}
-		return transfer.New(txs, transfer.OnSQLite, config)
-	}
-	txs, err := messagestore.Transactional[pgx.Tx](store)
-	if err != nil {
-		return nil, err
-	}
-	return transfer.New(txs, transfer.OnPostgres, config)
 }
 
 type serveCommand struct {
@@ -117,37 +107,37 @@ type relayCommand struct {
 }
 
 // Run has the two relays: of the commands to the bank, and of the events of accounts to JetStream.
-func (c *relayCommand) Run(ctx context.Context, o *stage.Output) error {
+func (c *relayCommand) Run(ctx context.Context, o *stage.Output) (err error) {
 	s, store, err := open(ctx, c.Store, o.Stderr)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, store.Close()) }()
 	conn, err := connect(c.Broker)
 	if err != nil {
-		return errors.Join(err, store.Close())
+		return err
 	}
+	defer conn.Close()
 	js, err := jetstream.New(conn)
 	if err != nil {
-		return errors.Join(err, store.Close())
+		return err
 	}
 	toBank, err := s.ToBank(c.Bank+"/orders", &outbox.HTTPConfig{Timeout: bankTimeout})
 	if err != nil {
-		return errors.Join(err, store.Close())
+		return err
 	}
 	sink, err := natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: stream, Timeout: time.Second})
 	if err != nil {
-		return errors.Join(err, store.Close())
+		return err
 	}
 	toNATS, err := s.ToSink("tonats", sink)
 	if err != nil {
-		return errors.Join(err, store.Close())
+		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return toBank.Run(ctx) })
 	group.Go(func() error { return toNATS.Run(ctx) })
-	err = group.Wait()
-	conn.Close()
-	return errors.Join(err, store.Close())
+	return group.Wait()
 }
 
 // connect returns a connection that waits for a server that is gone.

@@ -5,10 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,175 +15,171 @@ import (
 	"time"
 )
 
-// A Process is a child process and its standard error.
+// stopLimit is for a process that is told to end.
+const stopLimit = 2 * time.Minute
+
+// A Process is this program, started again in a role.
 type Process struct {
-	*exec.Cmd
-	Errors bytes.Buffer
-	Ended  chan struct{}
-	Killed atomic.Bool
+	Errors bytes.Buffer // the standard error, of all that ran in its place; to be read once it has ended
+	Last   bool         // it is not stopped before the verdict, which asks it
 
-	name string
+	run    *Run
+	name   string
+	args   []string
+	socket *os.File // that it serves on, nil for none
+
+	cmd   *exec.Cmd
+	ended chan struct{}
+	told  atomic.Bool // to end
 }
 
-// End kills a process that has not ended.
-func (p *Process) End() {
-	if p == nil {
-		return
+// Start starts this program again on the run's store. If the process ends by itself, the run fails.
+func (r *Run) Start(name string, socket *os.File, args ...string) (*Process, error) {
+	p := &Process{run: r, name: name, args: args, socket: socket}
+	if err := p.start(); err != nil {
+		return nil, err
 	}
-	select {
-	case <-p.Ended:
-	default:
-		p.Killed.Store(true)
-		_ = p.Process.Kill() // it may have ended in the meantime
-		<-p.Ended
-	}
+	r.processes = append(r.processes, p)
+	return p, nil
 }
 
-// Stop ends a process as a deployment does, within a limit. A process that is stopped before it has
-// begun ends by the signal itself, or interrupted.
-func (p *Process) Stop(limit time.Duration) error {
-	p.Killed.Store(true)
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop %s: %w", p.name, err)
+func (p *Process) start() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	p.cmd, p.ended = exec.Command(self, p.args...), make(chan struct{}) //nolint:noctx // itself; stopped by signal
+	p.cmd.Stderr = &p.Errors
+	p.cmd.Env = append(os.Environ(), StoreVariable+"="+p.run.URL) // not an argument: it may hold a password
+	// A group of its own, so that Ctrl-C reaches the children through this process only.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if p.socket != nil {
+		p.cmd.ExtraFiles = []*os.File{p.socket}
+	}
+	p.told.Store(false)
+	if err := p.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.name, err)
+	}
+	go func() {
+		defer close(p.ended)
+		if err := p.cmd.Wait(); !p.told.Load() {
+			p.run.fail(fmt.Errorf("%s ended: %w\n%s", p.name, err, strings.TrimSpace(p.Errors.String())))
+		}
+	}()
+	return nil
+}
+
+// PID is the process's number.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Kill ends a process as a power cut would. It does nothing to one that has ended.
+func (p *Process) Kill() {
+	p.told.Store(true)
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.ended
+}
+
+// KillAndStart kills a process, and starts another in its place.
+func (p *Process) KillAndStart() error {
+	p.Kill()
+	return p.start()
+}
+
+// Signal sends a signal.
+func (p *Process) Signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("%v to %s: %w", s, p.name, err)
+	}
+	return nil
+}
+
+// AwaitStop waits until all threads of a process are stopped. A thread that runs is stopped some time after
+// SIGSTOP was sent, and may take the lock of a store in a file until then. Where the system does not tell,
+// it waits for a while.
+func (p *Process) AwaitStop(ctx context.Context) error {
+	stopped := func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
+		for _, thread := range threads {
+			text, readErr := os.ReadFile(thread)
+			_, state, found := strings.Cut(string(text), ") ") // of the name, which has no bracket here
+			if readErr == nil && (!found || state[0] != 'T') {
+				return false
+			}
+		}
+		return err == nil && len(threads) > 0
+	}
+	for end := time.Now().Add(time.Second / 4); !stopped() && time.Now().Before(end); {
+		Wait(ctx, time.Millisecond)
+	}
+	return context.Cause(ctx)
+}
+
+// Stop ends a process as a deployment does. One that is stopped before it has begun ends by the signal itself,
+// or interrupted.
+func (p *Process) Stop() error { return p.stop(stopLimit) }
+
+func (p *Process) stop(limit time.Duration) error {
+	if !p.told.Swap(true) {
+		if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
 	}
 	select {
-	case <-p.Ended:
+	case <-p.ended:
 	case <-time.After(limit):
-		// Its goroutines tell what it waits for.
-		_ = p.Process.Signal(syscall.SIGQUIT)
-		<-p.Ended
+		_ = p.Signal(syscall.SIGQUIT) // its goroutines tell what it waits for
+		<-p.ended
 		return fmt.Errorf("%s did not end in %v after SIGTERM: %s", p.name, limit, strings.TrimSpace(p.Errors.String()))
 	}
-	return p.result()
-}
-
-// result is the error of a process that has ended.
-func (p *Process) result() error {
-	status, ok := p.ProcessState.Sys().(syscall.WaitStatus)
-	if p.ProcessState.Success() || p.ProcessState.ExitCode() == interrupted || ok && status.Signaled() && status.Signal() == syscall.SIGTERM {
+	state := p.cmd.ProcessState
+	status, ok := state.Sys().(syscall.WaitStatus)
+	if state.Success() || state.ExitCode() == interrupted || ok && status.Signaled() && status.Signal() == syscall.SIGTERM {
 		return nil
 	}
-	return fmt.Errorf("%s ended: %v: %s", p.name, p.ProcessState, strings.TrimSpace(p.Errors.String()))
+	return fmt.Errorf("%s ended: %v: %s", p.name, state, strings.TrimSpace(p.Errors.String()))
 }
 
-// Finish stops all processes that have not ended, at once.
-func Finish(limit time.Duration, processes ...*Process) error {
-	ended := make([]error, len(processes))
+// Restart stops a process and starts it again.
+func (p *Process) Restart() error {
+	if err := p.Stop(); err != nil {
+		return err
+	}
+	return p.start()
+}
+
+// stopAll stops all processes at once, but for those that the verdict asks.
+func (r *Run) stopAll() error {
+	ended := make([]error, len(r.processes))
 	var ending sync.WaitGroup
-	for i, p := range processes {
-		ending.Go(func() {
-			select {
-			case <-p.Ended:
-				ended[i] = p.result()
-			default:
-				ended[i] = p.Stop(limit)
-			}
-		})
+	for i, p := range r.processes {
+		if !p.Last {
+			ending.Go(func() { ended[i] = p.Stop() })
+		}
 	}
 	ending.Wait()
 	return errors.Join(ended...)
 }
 
-// StartProcess starts this program again, on the store of a URL. If the process fails, ctx ends.
-func StartProcess(name, storeURL string, cancel context.CancelCauseFunc, prepare func(*exec.Cmd) error, args ...string) (*Process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	p := &Process{Cmd: exec.Command(self, args...), Ended: make(chan struct{}), name: name} //nolint:noctx // itself; stopped by signal
-	p.Stderr = &p.Errors
-	p.Env = append(os.Environ(), StoreVariable+"="+storeURL) // not an argument: it may hold a password
-	// A group of its own, so that Ctrl-C reaches the children through this process only.
-	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if prepare != nil {
-		if err := prepare(p.Cmd); err != nil {
-			return nil, err
+// Until calls done at intervals until it is, or fails, or ctx ends.
+func Until(ctx context.Context, interval time.Duration, done func() (bool, error)) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if is, err := done(); is || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
 		}
 	}
-	if err := p.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	go func() {
-		defer close(p.Ended)
-		err := p.Wait()
-		if err != nil && !p.Killed.Load() {
-			cancel(fmt.Errorf("%s ended: %w\n%s", name, err, strings.TrimSpace(p.Errors.String())))
-		}
-	}()
-	return p, nil
 }
 
-// Cause prefers why the context ended to the error that its end led to.
-func Cause(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
-}
-
-// Listen returns a socket for processes to inherit, and its URL.
-func Listen() (*os.File, string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed below
-	if err != nil {
-		return nil, "", err
-	}
-	tcp, ok := listener.(*net.TCPListener)
-	if !ok {
-		return nil, "", errors.New("a listener that is none of TCP")
-	}
-	file, err := shared(tcp)
-	if err := errors.Join(err, listener.Close()); err != nil {
-		return nil, "", err
-	}
-	return file, "http://" + listener.Addr().String(), nil
-}
-
-// shared returns the socket of a listener for processes to inherit. The file that TCPListener.File
-// returns is set to block each time that a process is started with it. The processes share that
-// setting, so the accept of a running process would block too, and its Close would wait for the
-// next client.
-func shared(listener *net.TCPListener) (file *os.File, err error) {
-	conn, err := listener.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	failed := conn.Control(func(fd uintptr) {
-		var copied int
-		syscall.ForkLock.RLock()
-		defer syscall.ForkLock.RUnlock()
-		if copied, err = syscall.Dup(int(fd)); err == nil { //nolint:gosec // a descriptor is small
-			syscall.CloseOnExec(copied)
-			file = os.NewFile(uintptr(copied), "listener") //nolint:gosec // as above
-		}
-	})
-	return file, errors.Join(failed, err)
-}
-
-// Inherited returns the socket that the process was started with.
-func Inherited() (net.Listener, error) {
-	const first = 3
-	listener, err := net.FileListener(os.NewFile(first, "listener"))
-	if err != nil {
-		return nil, fmt.Errorf("the socket of the demo: %w", err)
-	}
-	return listener, nil
-}
-
-// Serve serves on the socket that the process was started with, until ctx ends.
-func Serve(ctx context.Context, h http.Handler) error {
-	listener, err := Inherited()
-	if err != nil {
-		return err
-	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
+// Wait returns after a time, or when ctx ends.
+func Wait(ctx context.Context, d time.Duration) {
 	select {
-	case err := <-ended:
-		return err
 	case <-ctx.Done():
+	case <-time.After(d):
 	}
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
-	return server.Shutdown(ending)
 }

@@ -1,4 +1,5 @@
-// Package stage has the parts that the demos share: their processes, sockets, stores and tables.
+// Package stage is what the demos share: the stage, on which processes are started, killed and stopped; the books, in which
+// all records of a run are tables; and the verdict, whose figures are queries of the books.
 package stage
 
 import (
@@ -6,30 +7,56 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/dibs-go/dibs"
+	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/messagestore"
 )
 
 // StoreVariable is the environment variable with the store's URL.
 const StoreVariable = "DIBS_STORE"
 
-// ErrUsage is matched by the error of a call that cannot be carried out as it is.
-var ErrUsage = errors.New("wrong call")
+var (
+	// ErrUsage is matched by the error of a call that cannot be carried out as it is.
+	ErrUsage = errors.New("wrong call")
+
+	// ErrBooksDiffer is returned by a run whose records do not agree.
+	ErrBooksDiffer = errors.New("the books differ")
+
+	// errNotDone is matched by the error of a run whose limit ended before its work was done.
+	errNotDone = errors.New("not done")
+)
 
 // Output is where a command prints.
 type Output struct{ Stdout, Stderr io.Writer }
 
-// interrupted is the exit code of a command that was told to end before its work was done, as
-// shells have it for Ctrl-C.
-const interrupted = 130
+// The exit codes of a command that was told to end before its work was done, as shells have it for Ctrl-C, and
+// of a run whose limit ended before.
+const (
+	interrupted = 130
+	notDone     = 3
+)
 
-// notDone is the exit code of a run whose limit ended before its work was done, and whose books agree on the part
-// that was.
-const notDone = 3
+// A Program runs the command of args, and returns the exit code.
+type Program func(ctx context.Context, args []string, stdout, stderr io.Writer) int
 
-// Run runs the command of args and returns the exit code: 0 for success, 1 for a failure, 2 for a
+// Run runs the program of this process until it is interrupted.
+func (p Program) Run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return p(ctx, os.Args[1:], os.Stdout, os.Stderr)
+}
+
+// Main runs the command of args and returns the exit code: 0 for success, 1 for a failure, 2 for a
 // wrong call, 3 for a run whose limit ended before its work was done, 130 for a command that failed because ctx ended.
-func Run(ctx context.Context, commands any, name, description string, args []string, stdout, stderr io.Writer) int {
+func Main(ctx context.Context, commands any, name, description string, args []string, stdout, stderr io.Writer) int {
 	helped := false
 	parser, err := kong.New(commands,
 		kong.Name(name), kong.Description(description),
@@ -51,17 +78,138 @@ func Run(ctx context.Context, commands any, name, description string, args []str
 		fmt.Fprintf(stderr, "%s: %v\n", name, err)
 		return 2
 	}
-	if err := command.Run(); err != nil {
+	err = command.Run()
+	if err != nil {
 		fmt.Fprintf(stderr, "%s %s: %v\n", name, command.Command(), err)
-		switch {
-		case errors.Is(err, ErrUsage):
-			return 2
-		case errors.Is(err, ErrNotDone):
-			return notDone
-		case ctx.Err() != nil && errors.Is(err, context.Canceled):
-			return interrupted
-		}
-		return 1
 	}
-	return 0
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, ErrUsage):
+		return 2
+	case errors.Is(err, errNotDone):
+		return notDone
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		return interrupted
+	}
+	return 1
+}
+
+// Flags are those of each demo.
+type Flags struct {
+	Store string        `env:"DIBS_STORE" placeholder:"URL" help:"The store: sqlite:FILE or postgres://... Defaults to SQLite in a throwaway folder."`
+	Limit time.Duration `default:"30m" placeholder:"TIME" help:"Give up after this time: the exit code is then 3. Defaults to ${default}."`
+}
+
+// A Run is a demo under way.
+type Run struct {
+	URL     string // of the store, which is the run's own
+	Dir     string // for files of the run
+	Store   *messagestore.Store
+	Out     io.Writer
+	Screen  *Screen
+	Started time.Time
+
+	limit     time.Duration
+	fail      context.CancelCauseFunc
+	processes []*Process
+	atEnd     []func() error
+}
+
+// A Show is one demo.
+type Show interface {
+	// Work starts the processes and ends when all is done, or ctx. The context ends if a process fails.
+	Work(ctx context.Context, r *Run) error
+	// Verdict fills the books when the processes have been stopped, and returns how a good run is told.
+	Verdict(ctx context.Context, r *Run, b *Books) (good string, err error)
+}
+
+// Play runs a demo over a store of its own, which has no messages in a category.
+func (f Flags) Play(ctx context.Context, o *Output, empty messagestore.Category, show Show) (err error) {
+	r, err := f.Open(ctx, o, empty)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	return r.Play(ctx, show)
+}
+
+// Open opens a run, for a demo that counts on no messages in a category.
+func (f Flags) Open(ctx context.Context, o *Output, empty messagestore.Category) (_ *Run, err error) {
+	r := &Run{Out: o.Stdout, Screen: NewScreen(o.Stdout), Started: time.Now(), limit: f.Limit}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	if r.Dir, err = os.MkdirTemp("", "dibs-demo-"); err != nil {
+		return nil, err
+	}
+	r.atEnd = append(r.atEnd, func() error { return os.RemoveAll(r.Dir) })
+	const least = 2 * time.Minute // a limit that is short is the work's
+	preparing, cancel := context.WithTimeoutCause(ctx, max(least, f.Limit), errors.New("the store is not prepared in time"))
+	defer cancel()
+	var cleanUp func() error
+	if r.URL, cleanUp, err = prepareStore(preparing, f.Store, r.Dir); err != nil {
+		return nil, cause(preparing, err)
+	}
+	r.atEnd = append(r.atEnd, cleanUp)
+	if r.Store, err = dibs.Open(preparing, r.URL, &messagestore.Config{Logger: logger.Silent()}); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	r.atEnd = append(r.atEnd, r.Store.Close)
+	page, err := r.Store.ReadCategoryPage(preparing, messagestore.CategoryQuery{Category: empty, Limit: 1})
+	if err == nil && len(page.Messages) > 0 {
+		err = fmt.Errorf("%w: the store holds messages of %s already, and the demo counts on an empty one", ErrUsage, empty)
+	}
+	return r, cause(preparing, err)
+}
+
+// Close ends all that the run has opened, the last first.
+func (r *Run) Close() error {
+	for _, p := range r.processes {
+		p.Kill()
+	}
+	r.Screen.Done()
+	var errs []error
+	for _, end := range slices.Backward(r.atEnd) {
+		errs = append(errs, end())
+	}
+	return errors.Join(errs...)
+}
+
+// Play does the work within the limit, stops the processes, and prints the verdict.
+func (r *Run) Play(ctx context.Context, show Show) error {
+	ctx, r.fail = context.WithCancelCause(ctx)
+	defer r.fail(nil)
+	working, cancel := context.WithTimeoutCause(ctx, r.limit, fmt.Errorf("%w after %v", errNotDone, r.limit))
+	defer cancel()
+	if err := show.Work(working, r); err != nil {
+		return cause(working, err)
+	}
+	if err := r.stopAll(); err != nil {
+		return err
+	}
+	r.Screen.Done()
+	const most = 10 * time.Minute // the books of a store that stands still cannot be read
+	judging, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("the books cannot be read in %v", most))
+	defer cancel()
+	b, err := OpenBooks()
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	good, err := show.Verdict(judging, r, b)
+	if err = errors.Join(err, b.err); err != nil {
+		return cause(judging, err)
+	}
+	return b.print(r.Out, good, time.Since(r.Started))
+}
+
+// cause prefers why the context ended to the error that its end led to.
+func cause(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }

@@ -15,30 +15,32 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-// PrepareStore returns the URL of a store of the run's own, and a function that removes it.
-func PrepareStore(ctx context.Context, url, dir string) (string, func() error, error) {
+// prepareStore returns the URL of a store of the run's own, and a function that removes it.
+func prepareStore(ctx context.Context, url, dir string) (string, func() error, error) {
+	none := func() error { return nil }
 	switch {
 	case url == "":
-		return "sqlite:" + filepath.Join(dir, "demo.db"), func() error { return nil }, nil
+		return "sqlite:" + filepath.Join(dir, "demo.db"), none, nil
 	case strings.HasPrefix(url, "postgres://"), strings.HasPrefix(url, "postgresql://"):
 		return preparePostgres(ctx, url)
 	case strings.HasPrefix(url, "memory:"):
-		return "", nil, fmt.Errorf("%w: processes cannot share a store in memory", ErrUsage)
+		return "", none, fmt.Errorf("%w: processes cannot share a store in memory", ErrUsage)
 	}
-	return url, func() error { return nil }, nil
+	return url, none, nil
 }
 
-// WithSearchPath has the box office's table in the schema of the run.
-func WithSearchPath(storeURL string) string {
-	u, err := url.Parse(storeURL)
-	if err != nil || u.Query().Get("schema") == "" {
-		return storeURL
+// OnSQLite reports whether the store is a file.
+func (r *Run) OnSQLite() bool { return strings.HasPrefix(r.URL, "sqlite:") }
+
+// Set sets a parameter of the URL of a store on PostgreSQL, before a process is started.
+func (r *Run) Set(name, value string) {
+	if !r.OnSQLite() {
+		r.URL += "&" + name + "=" + url.QueryEscape(value) // behind the schema
 	}
-	query := u.Query()
-	query.Set("search_path", query.Get("schema"))
-	u.RawQuery = query.Encode()
-	return u.String()
 }
+
+// InSearchPath has the tables of the run's own programs in the schema of the run too.
+func (r *Run) InSearchPath() { r.Set("search_path", strings.Trim(Schema(r.URL), `".`)) }
 
 // preparePostgres makes a schema for the run, so that it neither meets nor leaves
 // anything in a database that is used for something else.
@@ -47,7 +49,7 @@ func preparePostgres(ctx context.Context, where string) (string, func() error, e
 	if err != nil {
 		return "", nil, fmt.Errorf("%w: the store's URL cannot be read", ErrUsage) // the error would show the password
 	}
-	conn, err := Connect(ctx, where)
+	conn, err := connect(ctx, where)
 	if err != nil {
 		return "", nil, fmt.Errorf("connect to %s: %w", target.Host, err)
 	}
@@ -75,7 +77,7 @@ const deadlockDetected = "40P01"
 // removeSchema tries again after a deadlock with a statement of a process that was killed, which
 // its session finishes.
 func removeSchema(ctx context.Context, where, schema string) error {
-	conn, err := Connect(ctx, where)
+	conn, err := connect(ctx, where)
 	if err != nil {
 		return err
 	}
@@ -89,8 +91,8 @@ func removeSchema(ctx context.Context, where, schema string) error {
 	}
 }
 
-// Connect prepares nothing by name, so that it works through PgBouncer too.
-func Connect(ctx context.Context, where string) (*pgx.Conn, error) {
+// connect prepares nothing by name, so that it works through PgBouncer too.
+func connect(ctx context.Context, where string) (*pgx.Conn, error) {
 	config, err := pgx.ParseConfig(where)
 	if err != nil {
 		return nil, err

@@ -4,16 +4,10 @@
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/dibs-go/dibs/internal/demo"
+	"github.com/dibs-go/dibs/internal/demo/stage"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(demo.RunTicketing(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
+func main() { os.Exit(stage.Program(demo.Ticketing).Run()) }

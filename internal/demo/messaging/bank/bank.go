@@ -15,10 +15,11 @@ import (
 	"hash/fnv"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	_ "modernc.org/sqlite" // the driver sqlite of database/sql
 )
 
@@ -75,7 +76,6 @@ type Bank struct {
 	webhook string
 	seed    uint64
 	client  *http.Client
-	ring    chan struct{} // a webhook is to be sent
 
 	mu     sync.Mutex
 	visits map[string]int  // of a command, since the process started
@@ -86,7 +86,7 @@ type Bank struct {
 // New returns a bank over a ledger, which posts its webhooks to an URL. The bank's mood for each order follows from the seed.
 func New(ledger *sql.DB, webhook string, seed uint64) *Bank {
 	return &Bank{
-		ledger: ledger, webhook: webhook, seed: seed, ring: make(chan struct{}, 1),
+		ledger: ledger, webhook: webhook, seed: seed,
 		client: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: senders}},
 		visits: map[string]int{}, asleep: map[string]bool{},
 	}
@@ -166,17 +166,13 @@ func (b *Bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusAccepted) // a colleague sees that a clerk has it already
 		return
 	case mood == Hangs && visit == 1:
-		wait(ctx, b.span(c.Order, 1500, 4000))
+		b.dawdle(c.Order, 1500, 4000)
 	case mood == Delays:
-		b.later(ctx, c, b.span(c.Order, 100, 2000))
+		b.later(ctx, c, func() error { b.dawdle(c.Order, 100, 2000); return nil })
 		w.WriteHeader(http.StatusAccepted)
 		return
 	case mood == Absents:
-		b.late.Go(func() {
-			if b.awaitCancel(ctx, c.Order) == nil {
-				_ = b.carryOut(ctx, c) // as later does
-			}
-		})
+		b.later(ctx, c, func() error { return b.awaitCancel(ctx, c.Order) })
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
@@ -190,8 +186,9 @@ func (b *Bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-func (b *Bank) span(order string, from, to uint64) time.Duration {
-	return time.Duration(from+b.draw(to-from, "span "+order)) * time.Millisecond //nolint:gosec // some seconds
+// dawdle takes some milliseconds of an order's own.
+func (b *Bank) dawdle(order string, from, to uint64) {
+	time.Sleep(time.Duration(from+b.draw(to-from, "span "+order)) * time.Millisecond) //nolint:gosec // some seconds
 }
 
 func (b *Bank) visit(c command) int {
@@ -211,18 +208,19 @@ func (b *Bank) sleeps(order string, visit int) bool {
 	return before
 }
 
-// later carries out a command some time later. If the bank is killed meanwhile, the command is lost.
-func (b *Bank) later(ctx context.Context, c command, after time.Duration) {
+// later carries out a command after something else. If the bank is killed meanwhile, the command is lost.
+func (b *Bank) later(ctx context.Context, c command, after func() error) {
 	b.late.Go(func() {
-		wait(ctx, after)
-		_ = b.carryOut(ctx, c) // a clerk of this bank does not try twice
+		if after() == nil {
+			_ = b.carryOut(ctx, c) // a clerk of this bank does not try twice
+		}
 	})
 }
 
 // awaitCancel returns when an order has been cancelled, or after minutes.
 func (b *Bank) awaitCancel(ctx context.Context, order string) error {
 	const interval, most = 200 * time.Millisecond, 5 * time.Minute
-	for begun := time.Now(); time.Since(begun) < most; wait(ctx, interval) {
+	for begun := time.Now(); time.Since(begun) < most; time.Sleep(interval) {
 		var has bool
 		err := b.ledger.QueryRowContext(ctx, "select exists (select 1 from payments where order_id = $1)", order).Scan(&has)
 		if err != nil || has {
@@ -232,24 +230,13 @@ func (b *Bank) awaitCancel(ctx context.Context, order string) error {
 	return nil
 }
 
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
 // carryOut pays or refuses an order, or cancels it, once.
-func (b *Bank) carryOut(ctx context.Context, c command) (err error) {
+func (b *Bank) carryOut(ctx context.Context, c command) error {
 	tx, err := b.ledger.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, tx.Rollback())
-		}
-	}()
+	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
 	var state string
 	err = tx.QueryRowContext(ctx, "select state from payments where order_id = $1", c.Order).Scan(&state)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -257,6 +244,7 @@ func (b *Bank) carryOut(ctx context.Context, c command) (err error) {
 	}
 	switch next := b.next(c, state); next {
 	case "":
+		return nil
 	case Reversed:
 		err = b.reverse(ctx, tx, c)
 	default:
@@ -265,14 +253,7 @@ func (b *Bank) carryOut(ctx context.Context, c command) (err error) {
 	if err != nil {
 		return err
 	}
-	if err = tx.Commit(); err != nil {
-		return err
-	}
-	select {
-	case b.ring <- struct{}{}:
-	default:
-	}
-	return nil
+	return tx.Commit()
 }
 
 // next returns the state in which a command leaves an order, "" if it changes nothing.
@@ -293,11 +274,8 @@ func (b *Bank) next(c command, state string) string {
 // enter enters an order that the ledger does not have.
 func (b *Bank) enter(ctx context.Context, tx *sql.Tx, c command, state string) error {
 	now := time.Now().UnixMicro()
-	result, err := tx.ExecContext(ctx, "insert into payments (order_id, state, at, ended) values ($1, $2, $3, $3)", c.Order, state, now)
-	if err != nil {
-		return err
-	}
-	number, err := result.LastInsertId()
+	var number int64
+	err := tx.QueryRowContext(ctx, "insert into payments (order_id, state, at, ended) values ($1, $2, $3, $3) returning number", c.Order, state, now).Scan(&number)
 	if err == nil && state == Paid {
 		_, err = tx.ExecContext(ctx, "insert into entries (order_id, amount, at) values ($1, $2, $3)", c.Order, c.Amount, now)
 	}
@@ -362,55 +340,43 @@ func (b *Bank) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-b.ring:
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
 // send sends a copy of each webhook that is to be sent, and returns how many were taken.
-func (b *Bank) send(ctx context.Context) (taken int, err error) {
+func (b *Bank) send(ctx context.Context) (taken int64, err error) {
 	rows, err := b.ledger.QueryContext(ctx, "select id, body from webhooks where copies > 0 order by sent limit 256")
 	if err != nil {
 		return 0, err
 	}
-	type one struct{ id, body string }
-	var all []one
+	all := map[string]string{}
 	for rows.Next() {
-		var w one
-		if err := rows.Scan(&w.id, &w.body); err != nil {
+		var id, body string
+		if err := rows.Scan(&id, &body); err != nil {
 			return 0, errors.Join(err, rows.Close())
 		}
-		all = append(all, w)
+		all[id] = body
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return 0, err
 	}
-	next := make(chan one)
-	var sending sync.WaitGroup
-	var mu sync.Mutex
-	var sent []any
-	for range senders {
-		sending.Go(func() {
-			for w := range next {
-				if b.post(ctx, w.body) == nil {
-					mu.Lock()
-					sent = append(sent, w.id)
-					mu.Unlock()
-				}
+	var sending errgroup.Group
+	sending.SetLimit(senders)
+	var sent atomic.Int64
+	for id, body := range all {
+		sending.Go(func() error {
+			if b.post(ctx, body) != nil {
+				return nil // it is sent again
 			}
+			sent.Add(1)
+			_, err := b.ledger.ExecContext(ctx, "update webhooks set copies = copies - 1, sent = sent + 1 where id = $1", id)
+			return err
 		})
 	}
-	for _, w := range all {
-		next <- w
-	}
-	close(next)
-	sending.Wait()
-	if len(sent) == 0 {
-		return 0, nil
-	}
-	_, err = b.ledger.ExecContext(ctx, "update webhooks set copies = copies - 1, sent = sent + 1 where id in (?"+strings.Repeat(", ?", len(sent)-1)+")", sent...)
-	return len(sent), err
+	err = sending.Wait()
+	return sent.Load(), err
 }
 
 func (b *Bank) post(ctx context.Context, body string) error {

@@ -17,7 +17,7 @@ import (
 func TestReplicasComeAndGoUnderLoad(t *testing.T) {
 	t.Parallel()
 	var out, failed bytes.Buffer
-	code := RunTicketing(t.Context(), []string{
+	code := Ticketing(t.Context(), []string{
 		"demo", "--store", pgtest.URL(t), "--for", "4s", "--restart", "1s", "--lease", "1s", "--rate", "50",
 	}, &out, &failed)
 
@@ -29,22 +29,9 @@ func TestReplicasComeAndGoUnderLoad(t *testing.T) {
 	require.Regexp(t, `replicas replaced +[1-9]`, out.String())
 }
 
-func TestAReplicasDemoWhoseLimitEndsJudgesThePartThatWasDone(t *testing.T) {
-	t.Parallel()
-	var out, failed bytes.Buffer
-	code := RunTicketing(t.Context(), []string{
-		"demo", "--store", pgtest.URL(t), "--for", "1h", "--lease", "1s", "--rate", "50", "--limit", "3s",
-	}, &out, &failed)
-
-	require.Equal(t, 3, code, "%s\n%s", &out, &failed)
-	require.Regexp(t, `This verdict is on \d+ of 180,000 requests: not done after 3s\.`, out.String())
-	require.Contains(t, out.String(), "Every request that was answered was carried out once")
-	require.NotContains(t, out.String(), "DIFFERS")
-}
-
 // A socket that blocks would keep a replica that ends, until the next client comes.
 func TestAReplicaThatStartsLeavesTheSocketOfTheOthersAsItIs(t *testing.T) {
-	file, _, err := stage.Listen()
+	file, _, err := (&stage.Run{}).Listen()
 	require.NoError(t, err)
 	defer file.Close()
 	started := exec.Command(os.Args[0], "-test.run=^$")
@@ -69,7 +56,7 @@ func TestTheReplicasDemoRefusesWrongCalls(t *testing.T) {
 		{"demo", "--store", "postgres://localhost/db", "--for", "1s"},
 	} {
 		var out, failed bytes.Buffer
-		require.Equal(t, 2, RunTicketing(t.Context(), args, &out, &failed), args)
+		require.Equal(t, 2, Ticketing(t.Context(), args, &out, &failed), args)
 		require.NotEmpty(t, failed.String(), args)
 	}
 }
