@@ -114,7 +114,7 @@ func forget(
 			return batch, next, false, err
 		}
 		if needed.queued {
-			if _, queue, err := openItem(ctx, db, last.Stream, first, last.Position+1); err != nil {
+			if _, queue, err := openItem(ctx, db, last.Stream, first, last.Position+1, false); err != nil {
 				return batch, next, false, err
 			} else if queue != "" {
 				next = last.GlobalPosition.Next()

@@ -532,13 +532,13 @@ func (q *queue) First(m *messagestore.Message) (*messagestore.Message, error) {
 }
 
 // openItem returns the first position of a stream in a range of a message that a queue has not finished, and the queue's
-// name; "" for none.
-func openItem(ctx context.Context, db queryer, stream messagestore.StreamName, first, below messagestore.Version) (at messagestore.Version, name string, err error) {
-	_, err = scanOne(ctx, db, queueOpenItemSQL, []any{string(stream), int64(first), int64(below), string(stream.Category())}, &at, &name)
+// name; "" for none. ButParked leaves out the queues of parked messages.
+func openItem(ctx context.Context, db queryer, stream messagestore.StreamName, first, below messagestore.Version, butParked bool) (at messagestore.Version, name string, err error) {
+	_, err = scanOne(ctx, db, queueOpenItemSQL, []any{string(stream), int64(first), int64(below), string(stream.Category()), butParked}, &at, &name)
 	return at, name, err
 }
 
-// hasQueue reports whether a queue reads a category.
+// hasQueue reports whether a queue reads a category, other than one of parked messages.
 func hasQueue(ctx context.Context, db queryer, category messagestore.Category) (has bool, err error) {
 	_, err = scanOne(ctx, db, queueReadsSQL, []any{string(category)}, &has)
 	return has, err

@@ -2,6 +2,8 @@ package sqlite_test
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -201,4 +203,41 @@ func TestACompletionIsToldAgainAfterATrim(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 2, trimmed.Removed)
 	require.Equal(t, []queuing.Ending{queuing.Done, queuing.Lost, queuing.Lost, queuing.Lost}, take(0, again...).Endings)
+}
+
+// A parked message is not trimmed, and makes no queue that reads its category: it is not forgotten. A deletion takes it.
+func TestAMessageInAQueueOfParkedOnesStays(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	driver := k.Driver
+	const category messagestore.Category = "mail"
+	q := queuing.Queue{Name: "parked:mail:c", Category: category}
+	a := category.Stream("a")
+	k.fill(t, a, 3)
+	at, err := k.store.Last(t.Context(), a)
+	require.NoError(t, err)
+	parked, err := driver.QueuePark(t.Context(), queuing.Parking{Queue: q, Position: at.GlobalPosition, Failures: 1, Error: "no"})
+	require.NoError(t, err)
+	require.True(t, parked)
+	k.fill(t, a, 2)
+
+	trimmed, err := k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+	require.NoError(t, err)
+	require.Equal(t, retention.Trimmed{Stream: a, Removed: 2, First: 2, Version: 4, Queue: q.Name}, trimmed)
+	_, err = k.Forget(t.Context(), category, 24*time.Hour, nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid, "no queue reads it")
+	_, err = k.Delete(t.Context(), a, messagestore.AnyVersion, nil)
+	require.NoError(t, err)
+
+	_, err = driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{at.GlobalPosition}})
+	require.NoError(t, err)
+	taken, err := driver.QueueTake(t.Context(), queuing.Take{
+		Queue: q, Policy: queuing.Policy{MaxFailures: 1}, Session: 1, Lease: time.Hour, Want: 1, Slots: math.MaxUint32,
+	})
+	require.NoError(t, err)
+	require.Empty(t, taken.Items)
+	all, err := driver.Queues(t.Context())
+	require.NoError(t, err)
+	i := slices.IndexFunc(all, func(s queuing.Status) bool { return s.Queue == q })
+	require.Zero(t, all[i].Dead+all[i].Later, "its item has ended")
 }

@@ -113,7 +113,7 @@ func trim(ctx context.Context, db queryer, stream messagestore.StreamName, o *re
 	if letter != "" {
 		upTo, more, t.DeadLetter, t.Recent = parked, false, letter, false
 	}
-	open, queue, err := openItem(ctx, db, stream, first, upTo)
+	open, queue, err := openItem(ctx, db, stream, first, upTo, false)
 	if err != nil {
 		return t, false, err
 	}
@@ -341,7 +341,7 @@ func remove(ctx context.Context, db queryer, stream messagestore.StreamName, exp
 		d.Already, d.Version, d.Messages = true, last, stone.Messages
 		return d, nil
 	}
-	switch _, queue, err := openItem(ctx, db, stream, first, last+1); {
+	switch _, queue, err := openItem(ctx, db, stream, first, last+1, true); {
 	case err != nil:
 		return d, err
 	case queue != "":

@@ -15,7 +15,11 @@ as $$
 declare
   commands constant text := substring(category from '^(.+)[:+]reservation[+][^:+]+$'); -- null for a category of no reserver
   inbox constant boolean := commands is null and category ~ '[:+]inbox$';
-  queued constant boolean := exists (select from dibs.queues q where q.category = forget.category and q.removed is null);
+  queued constant boolean := exists ( -- but by those of parked messages
+    select from dibs.queues q
+    where q.category = forget.category and q.removed is null
+      and (select h.cursor from dibs.queue_heads h where h.queue = q.id order by h.version desc limit 1) is distinct from 4611686018427387904
+  );
   side constant text := category || case when strpos(category, ':') > 0 then '+' else ':' end;
   records constant text := side || 'forgotten-1';
   declared record;

@@ -76,7 +76,10 @@ begin
   ) is not true then
     perform dibs.refuse_invalid_take(me, lease, want, wait, max_failures, hold, max_out, rate, burst, wakes, of_slots);
   end if;
-  if of_slots is not null and not exists (select from dibs.queues x where x.name = queue_name and x.category = of_category and x.removed is null) then
+  if of_slots is not null and not exists (
+    select from dibs.queue_heads x
+    where x.queue = (select y.id from dibs.queues y where y.name = queue_name and y.category = of_category and y.removed is null)
+  ) then
     endings := repeat('l', cardinality(ended_positions)); -- no message was parked
     more := false;
     return;

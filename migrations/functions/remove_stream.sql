@@ -124,7 +124,7 @@ begin
     return;
   end if;
 
-  if not stands and (select i.queue from dibs.open_item(stream, 0, 9223372036854775807) i) is not null then
+  if not stands and (select i.queue from dibs.open_item(stream, 0, 9223372036854775807, true) i) is not null then
     outcome := 'open_item'; messages := 0; version := tail.position;
     return next;
     return;

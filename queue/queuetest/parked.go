@@ -45,6 +45,8 @@ func (f *fixture) park(t testing.TB, p queuing.Parking) bool {
 
 func parkedIsOneItem(t *testing.T, f *fixture) {
 	at := f.insert(t, "a", "a", "b")
+	f.leave(t, queuing.Leave{Session: 1})
+	f.none(t, queuing.Take{Slots: allSlots})
 	var parked atomic.Int64
 	var all sync.WaitGroup
 	for range 5 {
