@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/keylife"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -105,7 +105,7 @@ type Manager struct {
 	wakeups  *wakeups.Wakeups
 	leavers  leavers
 
-	life *keylife.Life
+	life *removal.KeyLife
 }
 
 // New returns a manager of the intents in category, whose streams it alone writes to:
@@ -124,7 +124,7 @@ func New(store Store, category messagestore.Category, config *Config) (*Manager,
 		return nil, fmt.Errorf("intents of %.80q: %w", category, err)
 	}
 	c.TTL = c.TTL.Truncate(time.Millisecond)
-	m.life = keylife.New(c.KeyLife, m.store)
+	m.life = removal.NewKeyLife(c.KeyLife, m.store)
 	m.wakeups = m.newWakeups()
 	return m, nil
 }
@@ -155,7 +155,7 @@ func (m *Manager) validate() error {
 		wrong = append(wrong, validateHeartbeat(c.Heartbeat, c.TTL))
 	}
 	if !isNil(m.store) {
-		wrong = append(wrong, ofConfig(keylife.Validate(c.KeyLife, m.store)))
+		wrong = append(wrong, ofConfig(removal.ValidateKeyLife(c.KeyLife, m.store)))
 	}
 	if c.Name != "" {
 		if rule := textRule(c.Name); rule != "" {

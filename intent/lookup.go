@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/keylife"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -322,7 +322,7 @@ func (m *Manager) statesSince(ctx context.Context, store CategoryStore, filter F
 // declare writes the life of keys down, once, before the manager's first write.
 func (m *Manager) declare(ctx context.Context) error {
 	err := m.life.Declare(ctx, m.category)
-	if corrupt, ok := errors.AsType[*keylife.CorruptError](err); ok {
+	if corrupt, ok := errors.AsType[*removal.CorruptKeyLifeError](err); ok {
 		return &corruptError{corrupt.Stream, corrupt.Position, corrupt.Rule}
 	}
 	return ofConfig(err)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/pglink"
 )
 
 // ErrAdopting is matched by the error of [Up] for a database in which message-db's table
@@ -20,10 +20,10 @@ func Install(ctx context.Context, tx pgx.Tx) error {
 	if err := given(ctx, "transaction", tx == nil); err != nil {
 		return err
 	}
-	if err := lock(ctx, tx, pgschema.Default); err != nil {
+	if err := lock(ctx, tx, pglink.DefaultSchema); err != nil {
 		return err
 	}
-	return install(ctx, tx, pgschema.Default, parts)
+	return install(ctx, tx, pglink.DefaultSchema, parts)
 }
 
 // refuseWhileAdopting refuses a store that is not in use.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/pglink"
 )
 
 //go:embed catalog.sql
@@ -135,7 +135,7 @@ func drift(ctx context.Context, tx pgx.Tx, schema string, parts []part) (*DriftR
 		}
 		if left[p.prefix] == "" && (applied[p.prefix] || unknown) {
 			maps.Copy(should, made)
-		} else if p.schema != pgschema.Default {
+		} else if p.schema != pglink.DefaultSchema {
 			maps.DeleteFunc(is, func(object string, _ []string) bool { return of(object, p.schema) })
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/pglink"
 )
 
 // A record is a row of dibs.migrations.
@@ -53,7 +53,7 @@ func readRecords(ctx context.Context, tx pgx.Tx, schema string) (map[string]reco
 		return nil, err
 	}
 	const applied = "select name, sha256, applied_at, version from dibs.migrations"
-	rows, err := tx.Query(ctx, pgschema.Rename(applied, schema))
+	rows, err := tx.Query(ctx, pglink.InSchema(applied, schema))
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func leftOut(ctx context.Context, tx pgx.Tx, schema string, parts []part) (map[s
 		if p.leftOutWhere == "" {
 			continue
 		}
-		if schema != pgschema.Default {
+		if schema != pglink.DefaultSchema {
 			all[p.prefix] = "it is only for the store in the schema dibs"
 			continue
 		}

@@ -46,7 +46,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/pglink"
 )
 
 // Failures to match with [errors.Is]. After any of them the database is as it was.
@@ -82,10 +82,10 @@ type Config struct {
 
 func (c *Config) schema() (string, error) {
 	if c == nil || c.Schema == "" {
-		return pgschema.Default, nil
+		return pglink.DefaultSchema, nil
 	}
-	if rule := pgschema.Check(c.Schema); rule != "" {
-		return "", fmt.Errorf("%w %s: %s", ErrInvalidSchema, pgschema.Quote(c.Schema), rule)
+	if rule := pglink.CheckSchema(c.Schema); rule != "" {
+		return "", fmt.Errorf("%w %s: %s", ErrInvalidSchema, pglink.QuoteSchema(c.Schema), rule)
 	}
 	return c.Schema, nil
 }
@@ -133,7 +133,7 @@ func up(ctx context.Context, conn *pgx.Conn, config *Config, parts []part) error
 		if err := refuseForeign(ctx, tx, schema); err != nil {
 			return err
 		}
-		if schema == pgschema.Default {
+		if schema == pglink.DefaultSchema {
 			if err := refuseWhileAdopting(ctx, tx); err != nil {
 				return err
 			}
@@ -214,11 +214,11 @@ func refuseForeign(ctx context.Context, tx pgx.Tx, schema string) error {
 
 // grantRights gives roles that were made since their rights, if the user may.
 func grantRights(ctx context.Context, tx pgx.Tx, schema string) error {
-	may, err := tx.Exec(ctx, pgschema.Rename(becomeGranter, schema))
+	may, err := tx.Exec(ctx, pglink.InSchema(becomeGranter, schema))
 	if err != nil || may.RowsAffected() == 0 {
 		return err
 	}
-	_, err = tx.Exec(ctx, pgschema.Rename("select dibs.grant_rights()", schema))
+	_, err = tx.Exec(ctx, pglink.InSchema("select dibs.grant_rights()", schema))
 	return err
 }
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/dibs-go/dibs/internal/messagedb/schema"
-	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/pglink"
 )
 
 //go:embed schema.sql tables functions catalog.txt
@@ -36,7 +36,7 @@ type part struct {
 
 // parts are all systems, in the order that their files are applied in.
 var parts = []part{
-	{schema: pgschema.Default, version: 9, files: embedded},
+	{schema: pglink.DefaultSchema, version: 9, files: embedded},
 	{
 		prefix: "message_store/", schema: "message_store", version: 1, files: schema.Files,
 		leftOutWhere: schema.Taken, leftOut: schema.LeftOut,
@@ -213,7 +213,7 @@ func script(schema string, parts []part) ([]step, error) {
 		return nil, err
 	}
 	var steps []step
-	add := func(name, sql string) { steps = append(steps, step{name, pgschema.Rename(sql, schema)}) }
+	add := func(name, sql string) { steps = append(steps, step{name, pglink.InSchema(sql, schema)}) }
 	for _, f := range files {
 		if f.name == first {
 			add(f.name, f.sql)
@@ -245,7 +245,7 @@ func script(schema string, parts []part) ([]step, error) {
 // within returns the parts that a store in the schema has.
 func within(schema string, parts []part) []part {
 	return slices.DeleteFunc(slices.Clone(parts), func(p part) bool {
-		return schema != pgschema.Default && p.leftOutWhere != ""
+		return schema != pglink.DefaultSchema && p.leftOutWhere != ""
 	})
 }
 

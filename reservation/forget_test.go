@@ -19,9 +19,9 @@ import (
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/keylife"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -303,7 +303,7 @@ func TestOnlyTheLifeThatWasDeclaredFirstCounts(t *testing.T) {
 		_, err := k.admin.Forget(t.Context(), "account:command+reservation+ever", 999*time.Hour, nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.ErrorContains(t, err, "no KeyLife was declared in it before its first key, so its keys stay for ever")
-		_, err = k.WriteInitial(t.Context(), keylife.Stream("account:command+reservation+ever"), keylife.Declared{Seconds: 60})
+		_, err = k.WriteInitial(t.Context(), removal.KeyLifeStream("account:command+reservation+ever"), removal.KeyLifeDeclared{Seconds: 60})
 		require.NoError(t, err)
 		_, err = k.admin.Forget(t.Context(), "account:command+reservation+ever", 999*time.Hour, nil)
 		require.ErrorContains(t, err, "its keys stay for ever", "by the hand of a third")
@@ -374,7 +374,7 @@ func TestReserversOfOneLifeMayStartAtOnce(t *testing.T) {
 				} else {
 					require.ErrorContains(t, err, "has 2h0m0s", step)
 				}
-				declared, err := k.Version(t.Context(), keylife.Stream(commands.WithType("reservation").WithType(name+step)))
+				declared, err := k.Version(t.Context(), removal.KeyLifeStream(commands.WithType("reservation").WithType(name+step)))
 				require.NoError(t, err)
 				require.Zero(t, declared, "there is one declaration")
 			}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/handling"
-	"github.com/dibs-go/dibs/internal/keylife"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -77,7 +77,7 @@ type Reserver struct {
 	store  Store
 	name   string
 	config Config
-	life   *keylife.Life
+	life   *removal.KeyLife
 
 	consumer atomic.Pointer[string] // that it serves, once one has delivered to it
 	known    atomic.Bool            // a message of the consumer's is in the store
@@ -105,7 +105,7 @@ func New(store Store, name string, config *Config) (*Reserver, error) {
 	if err := r.validate(); err != nil {
 		return nil, fmt.Errorf("reserver %.80q: %w", name, err)
 	}
-	r.life = keylife.New(r.config.KeyLife, store)
+	r.life = removal.NewKeyLife(r.config.KeyLife, store)
 	return r, nil
 }
 
@@ -122,7 +122,7 @@ func (r *Reserver) validate() error {
 	if isNil(r.store) {
 		wrong = append(wrong, messagestore.NewInvalidError("store", nil, "it is nil"))
 	} else {
-		wrong = append(wrong, keylife.Validate(r.config.KeyLife, r.store))
+		wrong = append(wrong, removal.ValidateKeyLife(r.config.KeyLife, r.store))
 	}
 	if rule := nameRule(r.name); rule != "" {
 		wrong = append(wrong, messagestore.NewInvalidError("reserver name", r.name, rule))
@@ -359,7 +359,7 @@ func (c claim) begunBy(r *Reserver, first *messagestore.Message) bool {
 // declare writes the life of keys down where stream is to be, once.
 func (r *Reserver) declare(ctx context.Context, stream messagestore.StreamName) error {
 	err := r.life.Declare(ctx, stream.Category())
-	corrupt := (*keylife.CorruptError)(nil)
+	corrupt := (*removal.CorruptKeyLifeError)(nil)
 	if errors.Is(err, messagestore.ErrInvalid) || errors.As(err, &corrupt) {
 		return &lastingError{err}
 	}

@@ -19,10 +19,10 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-// A removal is a step of an administrator on a stream, or of a writer after it.
-type removal func(t *testing.T, store *messagestore.Store, adm *admin.Admin, stream messagestore.StreamName)
+// A removing is a step of an administrator on a stream, or of a writer after it.
+type removing func(t *testing.T, store *messagestore.Store, adm *admin.Admin, stream messagestore.StreamName)
 
-func deleting(erase bool) removal {
+func deleting(erase bool) removing {
 	return func(t *testing.T, _ *messagestore.Store, adm *admin.Admin, stream messagestore.StreamName) {
 		t.Helper()
 		_, err := adm.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase})
@@ -43,7 +43,7 @@ func writing(t *testing.T, store *messagestore.Store, _ *admin.Admin, stream mes
 	send(t, store, stream, raw("Note", `{}`))
 }
 
-var removals = map[string][]removal{
+var removals = map[string][]removing{
 	"deleted":                              {deleting(false)},
 	"erased":                               {deleting(true)},
 	"deleted, then erased":                 {deleting(false), deleting(true)},

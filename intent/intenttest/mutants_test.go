@@ -297,22 +297,22 @@ var mutants = []mutant{
 		[]string{"List/ChoosesByStatusScopeAndSession"},
 	},
 	{
-		"a key's life that is not compared", "../internal/keylife/keylife.go",
+		"a key's life that is not compared", "../internal/removal/keylife.go",
 		"case life != l.life:", "case false:",
 		[]string{"KeyLife/IsDeclaredByTheFirst"},
 	},
 	{
-		"a key's life that cannot end", "../internal/keylife/keylife.go",
-		`return invalid(life, "no key of this store`, `return nil // ("no key of this store`,
+		"a key's life that cannot end", "../internal/removal/keylife.go",
+		`return invalidKeyLife(life, "no key of this store`, `return nil // ("no key of this store`,
 		[]string{"KeyLife/IsRefusedWhereKeysStay"},
 	},
 	{
-		"a key's life that comes too late", "../internal/keylife/keylife.go",
+		"a key's life that comes too late", "../internal/removal/keylife.go",
 		"		return l.late(category)\n	}\n	_, _, err", "		return nil\n	}\n	_, _, err",
 		[]string{"KeyLife/IsRefusedOnceThereAreIntents"},
 	},
 	{
-		"a key's life that was declared too late", "../internal/keylife/keylife.go",
+		"a key's life that was declared too late", "../internal/removal/keylife.go",
 		"		return 0, errLate\n", "",
 		[]string{"KeyLife/IsRefusedWhereAnIntentCameFirst"},
 	},

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/keylife"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -127,9 +127,9 @@ func list(t *testing.T, f *fixture) {
 func keyLife(t *testing.T, f *fixture) {
 	day := f.manager(t, &intent.Config{KeyLife: 24 * time.Hour})
 	lease(t, day, request("A"))
-	last, err := f.store.Last(t.Context(), keylife.Stream(f.category))
+	last, err := f.store.Last(t.Context(), removal.KeyLifeStream(f.category))
 	require.NoError(t, err)
-	declared, err := messagestore.Decode[keylife.Declared](last)
+	declared, err := messagestore.Decode[removal.KeyLifeDeclared](last)
 	require.NoError(t, err)
 	require.Equal(t, int64(24*60*60), declared.Seconds)
 
@@ -145,7 +145,7 @@ func keyLifeTooLate(t *testing.T, f *fixture) {
 	lease(t, f.m, request("A"))
 	_, err := f.manager(t, &intent.Config{KeyLife: 24 * time.Hour}).Reserve(t.Context(), with("A", "b"))
 	require.ErrorIs(t, err, intent.ErrInvalidConfig)
-	_, err = f.store.Last(t.Context(), keylife.Stream(f.category))
+	_, err = f.store.Last(t.Context(), removal.KeyLifeStream(f.category))
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
 }
 

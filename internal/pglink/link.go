@@ -24,7 +24,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/logger"
 )
 
@@ -43,7 +42,7 @@ var (
 
 // Config changes a [Link].
 type Config struct {
-	Schema  string        // a valid name: see package pgschema
+	Schema  string        // a valid name: see CheckSchema
 	Version int           // of the schema that the caller's statements need
 	Logger  logger.Logger // of warnings: names and numbers, never content
 
@@ -96,9 +95,9 @@ func New(db DB, config Config) *Link {
 	l.pool, _ = db.(*pgxpool.Pool)
 	_, l.tx = db.(pgx.Tx)
 	l.checks = queries{
-		check:         pgschema.Rename(checkSQL, config.Schema),
-		schemaVersion: pgschema.Rename(schemaVersionSQL, config.Schema),
-		epoch:         pgschema.Rename(epochSQL, config.Schema),
+		check:         InSchema(checkSQL, config.Schema),
+		schemaVersion: InSchema(schemaVersionSQL, config.Schema),
+		epoch:         InSchema(epochSQL, config.Schema),
 	}
 	return l
 }

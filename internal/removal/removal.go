@@ -1,4 +1,5 @@
-// Package removal has the rules of trims, deletions and forgotten keys that the drivers, their options and the command share.
+// Package removal has the rules of trims, deletions and forgotten keys that the drivers, their options and
+// the command share. A category may declare how long its keys are kept at least: see [KeyLife].
 package removal
 
 import (

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -111,7 +110,7 @@ func (d *Driver) listener(ctx context.Context) (*pgx.Conn, error) {
 
 // notificationPrefix begins the payload of a notification of messages in a schema. The channel
 // is one for all schemas: its name has no room for theirs.
-func notificationPrefix(schema string) string { return pgschema.Rename("dibs.", schema) }
+func notificationPrefix(schema string) string { return pglink.InSchema("dibs.", schema) }
 
 // parseNotification parses the rest of the payload: a category, a dash, which no category has,
 // and the position of a message in it.

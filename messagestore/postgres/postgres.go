@@ -144,7 +144,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -231,9 +230,9 @@ func configured(config *Config, none bool) (*Driver, error) {
 	if config == nil {
 		config = &Config{}
 	}
-	d := &Driver{schema: cmp.Or(config.Schema, pgschema.Default), notify: !config.NoNotify, keep: !config.GiveMemoryBack, log: config.Logger, close: func() {}}
+	d := &Driver{schema: cmp.Or(config.Schema, pglink.DefaultSchema), notify: !config.NoNotify, keep: !config.GiveMemoryBack, log: config.Logger, close: func() {}}
 	var wrong []error
-	if rule := pgschema.Check(d.schema); rule != "" {
+	if rule := pglink.CheckSchema(d.schema); rule != "" {
 		wrong = append(wrong, messagestore.NewInvalidError("schema", d.schema, rule))
 	}
 	if none {
@@ -357,26 +356,26 @@ type queries struct {
 
 func queriesFor(schema string) queries {
 	return queries{
-		append:         pgschema.Rename(appendSQL, schema),
-		appendOne:      pgschema.Rename(appendOneSQL, schema),
-		appendSeveral:  pgschema.Rename(appendSeveralSQL, schema),
-		appendEach:     pgschema.Rename(appendEachSQL, schema),
-		appendShared:   pgschema.Rename(appendSharedSQL, schema),
-		readStreams:    pgschema.Rename(readStreamsSQL, schema),
-		readStream:     pgschema.Rename(readStreamSQL, schema),
-		readCategory:   pgschema.Rename(readCategorySQL, schema),
-		last:           pgschema.Rename(lastSQL, schema),
-		version:        pgschema.Rename(versionSQL, schema),
-		find:           pgschema.Rename(findSQL, schema),
-		heads:          pgschema.Rename(headsSQL, schema),
-		listen:         pgschema.Rename(listenSQL, schema),
-		ring:           pgschema.Rename(ringSQL, schema),
-		stage:          pgschema.Rename(stageSQL, schema),
-		transactAppend: pgschema.Rename(transactAppendSQL, schema),
-		transactAsk:    pgschema.Rename(transactAskSQL, schema),
-		rights:         pgschema.Rename(rightsSQL, schema),
+		append:         pglink.InSchema(appendSQL, schema),
+		appendOne:      pglink.InSchema(appendOneSQL, schema),
+		appendSeveral:  pglink.InSchema(appendSeveralSQL, schema),
+		appendEach:     pglink.InSchema(appendEachSQL, schema),
+		appendShared:   pglink.InSchema(appendSharedSQL, schema),
+		readStreams:    pglink.InSchema(readStreamsSQL, schema),
+		readStream:     pglink.InSchema(readStreamSQL, schema),
+		readCategory:   pglink.InSchema(readCategorySQL, schema),
+		last:           pglink.InSchema(lastSQL, schema),
+		version:        pglink.InSchema(versionSQL, schema),
+		find:           pglink.InSchema(findSQL, schema),
+		heads:          pglink.InSchema(headsSQL, schema),
+		listen:         pglink.InSchema(listenSQL, schema),
+		ring:           pglink.InSchema(ringSQL, schema),
+		stage:          pglink.InSchema(stageSQL, schema),
+		transactAppend: pglink.InSchema(transactAppendSQL, schema),
+		transactAsk:    pglink.InSchema(transactAskSQL, schema),
+		rights:         pglink.InSchema(rightsSQL, schema),
 
-		trimCheckpoints: pgschema.Rename(trimCheckpointsSQL, schema),
+		trimCheckpoints: pglink.InSchema(trimCheckpointsSQL, schema),
 
 		queues:        queueQueriesFor(schema),
 		reportQueries: reportQueriesFor(schema),

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/queuing"
 )
@@ -49,17 +48,17 @@ type queueQueries struct{ take, ready, extend, leave, finish, change, park, remo
 
 func queueQueriesFor(schema string) queueQueries {
 	return queueQueries{
-		take:   pgschema.Rename(queueTakeSQL, schema),
-		ready:  pgschema.Rename(queueReadySQL, schema),
-		extend: pgschema.Rename(queueExtendSQL, schema),
-		leave:  pgschema.Rename(queueLeaveSQL, schema),
-		finish: pgschema.Rename(queueFinishSQL, schema),
-		change: pgschema.Rename(queueChangeSQL, schema),
-		park:   pgschema.Rename(queueParkSQL, schema),
-		remove: pgschema.Rename(queueRemoveSQL, schema),
-		items:  pgschema.Rename(queueItemsSQL, schema),
-		item:   pgschema.Rename(queueItemSQL, schema),
-		states: pgschema.Rename(queueStatesSQL, schema),
+		take:   pglink.InSchema(queueTakeSQL, schema),
+		ready:  pglink.InSchema(queueReadySQL, schema),
+		extend: pglink.InSchema(queueExtendSQL, schema),
+		leave:  pglink.InSchema(queueLeaveSQL, schema),
+		finish: pglink.InSchema(queueFinishSQL, schema),
+		change: pglink.InSchema(queueChangeSQL, schema),
+		park:   pglink.InSchema(queueParkSQL, schema),
+		remove: pglink.InSchema(queueRemoveSQL, schema),
+		items:  pglink.InSchema(queueItemsSQL, schema),
+		item:   pglink.InSchema(queueItemSQL, schema),
+		states: pglink.InSchema(queueStatesSQL, schema),
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -35,9 +34,9 @@ type reportQueries struct {
 
 func reportQueriesFor(schema string) reportQueries {
 	return reportQueries{
-		report:     pgschema.Rename(reportSQL, schema),
-		categories: pgschema.Rename(categoriesSQL, schema),
-		count:      pgschema.Rename(countSQL, schema),
+		report:     pglink.InSchema(reportSQL, schema),
+		categories: pglink.InSchema(categoriesSQL, schema),
+		count:      pglink.InSchema(countSQL, schema),
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/keylife"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
@@ -159,7 +158,7 @@ func keyLife(ctx context.Context, db queryer, category messagestore.Category, n 
 	if n.inbox || n.items() {
 		return removal.InboxKeyLife, nil
 	}
-	declared, err := query(ctx, db, streamSQL, string(keylife.Stream(category)), 0, 1)
+	declared, err := query(ctx, db, streamSQL, string(removal.KeyLifeStream(category)), 0, 1)
 	if err != nil || len(declared) == 0 {
 		return 0, err
 	}
@@ -171,7 +170,7 @@ func keyLife(ctx context.Context, db queryer, category messagestore.Category, n 
 	if len(first) > 0 {
 		key = first[0].Message
 	}
-	life, err := keylife.Of(declared[0].Message, key)
+	life, err := removal.KeyLifeOf(declared[0].Message, key)
 	if err != nil {
 		return 0, nil //nolint:nilerr // as told above
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -63,9 +62,9 @@ func New(db postgres.DB, config *postgres.Config) (*Admin, error) {
 	if config == nil {
 		config = &postgres.Config{}
 	}
-	a := &Admin{schema: cmp.Or(config.Schema, pgschema.Default), log: config.Logger}
+	a := &Admin{schema: cmp.Or(config.Schema, pglink.DefaultSchema), log: config.Logger}
 	var wrong []error
-	if rule := pgschema.Check(a.schema); rule != "" {
+	if rule := pglink.CheckSchema(a.schema); rule != "" {
 		wrong = append(wrong, messagestore.NewInvalidError("schema", a.schema, rule))
 	}
 	if pglink.IsNil(db) {
@@ -76,11 +75,11 @@ func New(db postgres.DB, config *postgres.Config) (*Admin, error) {
 	}
 	a.link = pglink.New(db, pglink.Config{Schema: a.schema, Version: schemaVersion, Logger: a.log})
 	a.queries = queries{
-		trim:            pgschema.Rename(trimSQL, a.schema),
-		delete:          pgschema.Rename(deleteSQL, a.schema),
-		forget:          pgschema.Rename(forgetSQL, a.schema),
-		categoryStreams: pgschema.Rename(categoryStreamsSQL, a.schema),
-		raiseEpoch:      pgschema.Rename(raiseEpochSQL, a.schema),
+		trim:            pglink.InSchema(trimSQL, a.schema),
+		delete:          pglink.InSchema(deleteSQL, a.schema),
+		forget:          pglink.InSchema(forgetSQL, a.schema),
+		categoryStreams: pglink.InSchema(categoryStreamsSQL, a.schema),
+		raiseEpoch:      pglink.InSchema(raiseEpochSQL, a.schema),
 	}
 	return a, nil
 }

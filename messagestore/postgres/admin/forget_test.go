@@ -14,9 +14,9 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/keylife"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -147,19 +147,19 @@ func TestKeysAreForgottenOnlyWhereAndWhenThatWasDeclared(t *testing.T) {
 	_, err = ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)
 	requireInvalid(t, err, "category", "it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key, so its keys stay for ever")
 	for _, forged := range []string{`{"seconds":0}`, `{"seconds":-1}`, `{"seconds":"x"}`, `{}`, `{"seconds":1e3}`} {
-		_, err := ever.Write(t.Context(), keylife.Stream(ever.category), messagestore.AnyVersion, messagestore.Raw{Type: "KeyLifeDeclared", Data: []byte(forged)})
+		_, err := ever.Write(t.Context(), removal.KeyLifeStream(ever.category), messagestore.AnyVersion, messagestore.Raw{Type: "KeyLifeDeclared", Data: []byte(forged)})
 		require.NoError(t, err)
 		_, err = ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)
 		requireInvalid(t, err, "category", "no KeyLife was declared")
 	}
 	other := newPromises(t, 0)
-	write(t, other.Store, keylife.Stream(other.category), messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{"seconds":60}`)})
+	write(t, other.Store, removal.KeyLifeStream(other.category), messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{"seconds":60}`)})
 	_, err = other.admin.Forget(t.Context(), other.category, time.Hour, nil)
 	requireInvalid(t, err, "category", "no KeyLife was declared")
 	late := newPromises(t, 0) // another manager's first intent came in before the life was written down
 	late.done(t, "", "k", 0, 1000*time.Hour)
 	late.hold(t, "", "last")
-	write(t, late.Store, keylife.Stream(late.category), messagestore.NoStream, keylife.Declared{Seconds: 60})
+	write(t, late.Store, removal.KeyLifeStream(late.category), messagestore.NoStream, removal.KeyLifeDeclared{Seconds: 60})
 	_, err = late.admin.Forget(t.Context(), late.category, 999*time.Hour, nil)
 	requireInvalid(t, err, "category", "before its first key, so its keys stay for ever")
 	require.Len(t, late.read(t, late.category.Stream("k")), 2)

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/internal/pgschema"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -257,5 +256,5 @@ func (v *verifier) amcheck(ctx context.Context, tx pgx.Tx) error {
 // query prepares nothing: nobody has asked whether there is a pooler in between, and the
 // server may be another client's next.
 func (v *verifier) query(ctx context.Context, tx pgx.Tx, sql string, args []any, each func(pgx.Rows) error) error {
-	return pglink.EachRow(ctx, tx, pgschema.Rename(sql, v.admin.schema), append([]any{pgx.QueryExecModeExec}, args...), each)
+	return pglink.EachRow(ctx, tx, pglink.InSchema(sql, v.admin.schema), append([]any{pgx.QueryExecModeExec}, args...), each)
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
-	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -46,7 +46,7 @@ func (c *migrateAdoptCommand) Run(ctx context.Context, a *app) error {
 	if !isPostgres(u) {
 		return usage("message-db is in a PostgreSQL database, and the store of %s is another", a.origin)
 	}
-	if a.Schema != "" && a.Schema != pgschema.Default {
+	if a.Schema != "" && a.Schema != pglink.DefaultSchema {
 		return usage("message-db is adopted by the store in the schema dibs, and by no other")
 	}
 	switch {

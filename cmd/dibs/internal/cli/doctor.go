@@ -14,7 +14,7 @@ import (
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
-	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -201,7 +201,7 @@ func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]doctor.Findi
 		return nil, err
 	}
 	findings := aboutMigrations(all)
-	if a.Schema == "" || a.Schema == pgschema.Default {
+	if a.Schema == "" || a.Schema == pglink.DefaultSchema {
 		adoption, err := adopt.Status(ctx, conn)
 		if err != nil {
 			return nil, err
@@ -236,7 +236,7 @@ func (a *app) migrationsLocked(ctx context.Context, conn *pgx.Conn) (locked bool
 			join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 			join pg_catalog.pg_database d on d.oid = l.database
 			where d.datname = pg_catalog.current_database() and n.nspname = $1 and c.relname = 'migrations' and l.mode = 'AccessExclusiveLock'
-		)`, cmp.Or(a.Schema, pgschema.Default)).Scan(&locked)
+		)`, cmp.Or(a.Schema, pglink.DefaultSchema)).Scan(&locked)
 	return locked, err
 }
 

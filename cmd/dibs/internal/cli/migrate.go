@@ -11,7 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
 	"github.com/dibs-go/dibs/internal/messagedb/schema"
-	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -169,7 +169,7 @@ func (migrateStatusCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		if err := a.printMigrations(all); err != nil || a.Schema != "" && a.Schema != pgschema.Default {
+		if err := a.printMigrations(all); err != nil || a.Schema != "" && a.Schema != pglink.DefaultSchema {
 			return err
 		}
 		adoption, err := adopt.Status(ctx, conn)

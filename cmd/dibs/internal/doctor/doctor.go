@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -116,12 +116,12 @@ func (c *Config) orDefaults() (Config, error) {
 	if c != nil {
 		r = *c
 	}
-	r.Schema = cmp.Or(r.Schema, pgschema.Default)
+	r.Schema = cmp.Or(r.Schema, pglink.DefaultSchema)
 	r.LongLock = cmp.Or(r.LongLock, 5*time.Second)
 	r.LongTransaction = cmp.Or(r.LongTransaction, time.Minute)
 	r.TableWait = cmp.Or(r.TableWait, time.Second)
 	r.ManyPositions = cmp.Or(r.ManyPositions, 1_000_000)
-	if rule := pgschema.Check(r.Schema); rule != "" {
+	if rule := pglink.CheckSchema(r.Schema); rule != "" {
 		return r, messagestore.NewInvalidError("schema", r.Schema, rule)
 	}
 	for _, field := range []struct {
@@ -321,9 +321,9 @@ func (e *examination) inTransaction(ctx context.Context, f func(pgx.Tx) error) e
 	return f(tx)
 }
 
-// inSchema is pgschema.Rename for SQL that also has the name of the program in its texts.
+// inSchema is pglink.InSchema for SQL that also has the name of the program in its texts.
 func inSchema(sql, schema string) string {
-	if schema == pgschema.Default {
+	if schema == pglink.DefaultSchema {
 		return sql
 	}
 	return strings.NewReplacer(

@@ -1,6 +1,4 @@
-// Package keylife declares in a category how long its keys are kept at least. An operator may remove older ones: dibs
-// forget reads the declaration.
-package keylife
+package removal
 
 import (
 	"context"
@@ -17,25 +15,25 @@ import (
 
 // Bounds of a KeyLife.
 const (
-	Min = time.Minute
-	Max = 100 * 365 * 24 * time.Hour
+	MinKeyLife = time.Minute
+	MaxKeyLife = 100 * 365 * 24 * time.Hour
 )
 
-// Declared is the one message of the stream CATEGORY+life-1, in a category whose first keys have a KeyLife.
-type Declared struct {
+// KeyLifeDeclared is the one message of the stream CATEGORY+life-1, in a category whose first keys have a KeyLife.
+type KeyLifeDeclared struct {
 	Seconds int64 `json:"seconds"`
 }
 
 // MessageType returns "KeyLifeDeclared".
-func (Declared) MessageType() string { return "KeyLifeDeclared" }
+func (KeyLifeDeclared) MessageType() string { return "KeyLifeDeclared" }
 
-// Stream returns the stream in which the life of a category's keys is declared.
-func Stream(category messagestore.Category) messagestore.StreamName {
+// KeyLifeStream returns the stream in which the life of a category's keys is declared.
+func KeyLifeStream(category messagestore.Category) messagestore.StreamName {
 	return category.WithType("life").Stream("1")
 }
 
-// A Store is the part of [messagestore.Store] that a declaration needs.
-type Store interface {
+// A keyStore is the part of [messagestore.Store] that a declaration needs.
+type keyStore interface {
 	TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error)
 	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
 	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
@@ -43,17 +41,17 @@ type Store interface {
 
 var errLate = errors.New("it came after the first key, which was promised for ever")
 
-// Of returns the life that the first message of [Stream] declares, in a category whose first message is first, nil for
-// none. A life that came after a key is none, and what cannot be read is a [*CorruptError].
+// KeyLifeOf returns the life that the first message of [KeyLifeStream] declares, in a category whose first message is first, nil for
+// none. A life that came after a key is none, and what cannot be read is a [*CorruptKeyLifeError].
 //
-// An operator's forget and each [Life] ask it, but on PostgreSQL, where the function dibs.forget says the same in SQL.
-func Of(declared, first *messagestore.Message) (time.Duration, error) {
-	d, err := messagestore.Decode[Declared](declared)
+// An operator's forget and each [KeyLife] ask it, but on PostgreSQL, where the function dibs.forget says the same in SQL.
+func KeyLifeOf(declared, first *messagestore.Message) (time.Duration, error) {
+	d, err := messagestore.Decode[KeyLifeDeclared](declared)
 	if err == nil && (d.Seconds < 10 || d.Seconds > 9_999_999_999) {
 		err = errors.New("seconds are between 10 and 9,999,999,999")
 	}
 	if err != nil {
-		return 0, &CorruptError{declared.Stream, declared.Position, err.Error()}
+		return 0, &CorruptKeyLifeError{declared.Stream, declared.Position, err.Error()}
 	}
 	if first != nil && first.GlobalPosition < declared.GlobalPosition {
 		return 0, errLate
@@ -61,45 +59,45 @@ func Of(declared, first *messagestore.Message) (time.Duration, error) {
 	return time.Duration(min(d.Seconds, math.MaxInt64/int64(time.Second))) * time.Second, nil
 }
 
-// Validate returns nil or an [*messagestore.InvalidError] that names KeyLife: it is out of bounds, or no key of the
+// ValidateKeyLife returns nil or an [*messagestore.InvalidError] that names KeyLife: it is out of bounds, or no key of the
 // store can be removed. A life of 0 is for ever.
-func Validate(life time.Duration, store any) error {
+func ValidateKeyLife(life time.Duration, store any) error {
 	if life == 0 {
 		return nil
 	}
-	if life < Min || life > Max {
-		return invalid(life, fmt.Sprintf("it is between %v and %v", Min, Max))
+	if life < MinKeyLife || life > MaxKeyLife {
+		return invalidKeyLife(life, fmt.Sprintf("it is between %v and %v", MinKeyLife, MaxKeyLife))
 	}
 	if s, ok := store.(interface{ Forgets() bool }); !ok || !s.Forgets() {
-		return invalid(life, "no key of this store can be removed, so its keys live for ever: leave it out")
+		return invalidKeyLife(life, "no key of this store can be removed, so its keys live for ever: leave it out")
 	}
-	if _, ok := store.(Store); !ok {
-		return invalid(life, "the store has no methods TryWriteStreams, ReadCategoryPage and Last, with which it is declared")
+	if _, ok := store.(keyStore); !ok {
+		return invalidKeyLife(life, "the store has no methods TryWriteStreams, ReadCategoryPage and Last, with which it is declared")
 	}
 	return nil
 }
 
-// A Life is declared once in each category. It is safe for concurrent use. A nil *Life is for ever, and declares nothing.
-type Life struct {
+// A KeyLife is declared once in each category. It is safe for concurrent use. A nil *KeyLife is for ever, and declares nothing.
+type KeyLife struct {
 	life     time.Duration
-	store    Store
+	store    keyStore
 	mu       sync.Mutex // while one declares
 	declared sync.Map   // of category
 }
 
-// New returns a life that is valid, or nil for 0.
-func New(life time.Duration, store any) *Life {
+// NewKeyLife returns a life that is valid, or nil for 0.
+func NewKeyLife(life time.Duration, store any) *KeyLife {
 	if life == 0 {
 		return nil
 	}
-	s, _ := store.(Store) // as Validate demands
-	return &Life{life: life.Truncate(time.Second), store: s}
+	s, _ := store.(keyStore) // as Validate demands
+	return &KeyLife{life: life.Truncate(time.Second), store: s}
 }
 
 // Declare writes the life of the keys of category down, unless that was done. It comes before the first key. A category in
 // which another life is declared, or which had a key before any was, is an [*messagestore.InvalidError], for each process
-// that asks, and a declaration that cannot be read a [*CorruptError].
-func (l *Life) Declare(ctx context.Context, category messagestore.Category) error {
+// that asks, and a declaration that cannot be read a [*CorruptKeyLifeError].
+func (l *KeyLife) Declare(ctx context.Context, category messagestore.Category) error {
 	if l == nil {
 		return nil
 	}
@@ -118,8 +116,8 @@ func (l *Life) Declare(ctx context.Context, category messagestore.Category) erro
 	return nil
 }
 
-func (l *Life) declare(ctx context.Context, category messagestore.Category) error {
-	stream := Stream(category)
+func (l *KeyLife) declare(ctx context.Context, category messagestore.Category) error {
+	stream := KeyLifeStream(category)
 	declared, err := l.store.Last(ctx, stream)
 	if errors.Is(err, messagestore.ErrNotFound) {
 		if err := l.write(ctx, category, stream); err != nil {
@@ -134,14 +132,14 @@ func (l *Life) declare(ctx context.Context, category messagestore.Category) erro
 	if err != nil {
 		return err
 	}
-	life, err := Of(declared, first)
+	life, err := KeyLifeOf(declared, first)
 	switch {
 	case errors.Is(err, errLate):
 		return l.late(category)
 	case err != nil:
 		return err
 	case life != l.life:
-		return invalid(l.life, fmt.Sprintf("%s has %v", stream, life))
+		return invalidKeyLife(l.life, fmt.Sprintf("%s has %v", stream, life))
 	}
 	return nil
 }
@@ -149,7 +147,7 @@ func (l *Life) declare(ctx context.Context, category messagestore.Category) erro
 // write declares the life in a category without keys, unless another process has declared one meanwhile. With it goes a
 // look at a stream of the category that there is none of. So it holds up the category's writers, and waits for those
 // before it, to draw its position: after it a reader sees each key that came before it.
-func (l *Life) write(ctx context.Context, category messagestore.Category, stream messagestore.StreamName) error {
+func (l *KeyLife) write(ctx context.Context, category messagestore.Category, stream messagestore.StreamName) error {
 	first, err := l.firstOf(ctx, category)
 	if err != nil {
 		return err
@@ -161,14 +159,14 @@ func (l *Life) write(ctx context.Context, category messagestore.Category, stream
 		return l.late(category)
 	}
 	_, _, err = l.store.TryWriteStreams(ctx,
-		messagestore.To(stream, messagestore.NoStream, Declared{int64(l.life / time.Second)}),
+		messagestore.To(stream, messagestore.NoStream, KeyLifeDeclared{int64(l.life / time.Second)}),
 		messagestore.To(category.Stream(uuid.NewString()), messagestore.NoStream),
 	)
 	return err
 }
 
 // firstOf returns the first message of a category, or nil.
-func (l *Life) firstOf(ctx context.Context, category messagestore.Category) (*messagestore.Message, error) {
+func (l *KeyLife) firstOf(ctx context.Context, category messagestore.Category) (*messagestore.Message, error) {
 	page, err := l.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: category, Limit: 1})
 	if err != nil || len(page.Messages) == 0 {
 		return nil, err
@@ -176,22 +174,22 @@ func (l *Life) firstOf(ctx context.Context, category messagestore.Category) (*me
 	return page.Messages[0], nil
 }
 
-func (l *Life) late(category messagestore.Category) error {
-	return invalid(l.life, fmt.Sprintf("%s had a key before a life of keys was declared, and that key was promised for ever: leave it out", category))
+func (l *KeyLife) late(category messagestore.Category) error {
+	return invalidKeyLife(l.life, fmt.Sprintf("%s had a key before a life of keys was declared, and that key was promised for ever: leave it out", category))
 }
 
-func invalid(life time.Duration, rule string) error {
+func invalidKeyLife(life time.Duration, rule string) error {
 	return messagestore.NewInvalidError("KeyLife", life, rule)
 }
 
-// A CorruptError names a message that is in the place of a declaration.
-type CorruptError struct {
+// A CorruptKeyLifeError names a message that is in the place of a declaration.
+type CorruptKeyLifeError struct {
 	Stream   messagestore.StreamName
 	Position messagestore.Version
 	Rule     string
 }
 
 // Error names the message's place and the rule that it breaks.
-func (e *CorruptError) Error() string {
+func (e *CorruptKeyLifeError) Error() string {
 	return fmt.Sprintf("corrupt declaration of the life of keys: %s@%d: %s", e.Stream, e.Position, e.Rule)
 }

@@ -1,4 +1,4 @@
-package pgschema_test
+package pglink_test
 
 import (
 	"strings"
@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/pgschema"
+	"github.com/dibs-go/dibs/internal/pglink"
 )
 
 // A name that is accepted is one identifier, wherever it is put; nothing else is.
@@ -19,11 +19,11 @@ func FuzzASchemaIsAnIdentifierOrRefused(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		ok := name == "" || len(name) <= 63 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_0123456789") == "" &&
 			(name[0] < '0' || name[0] > '9') && !strings.HasPrefix(name, "pg_") && name != "information_schema"
-		require.Equal(t, ok, pgschema.Check(name) == "", "%q", name)
-		require.Less(t, len(pgschema.Quote(name)), 500)
-		require.NotContains(t, pgschema.Quote(name), "\n")
-		if ok && name != "" && name != pgschema.Default {
-			require.Equal(t, `select "`+name+`".append('dibs:x')`, pgschema.Rename("select dibs.append('dibs:x')", name))
+		require.Equal(t, ok, pglink.CheckSchema(name) == "", "%q", name)
+		require.Less(t, len(pglink.QuoteSchema(name)), 500)
+		require.NotContains(t, pglink.QuoteSchema(name), "\n")
+		if ok && name != "" && name != pglink.DefaultSchema {
+			require.Equal(t, `select "`+name+`".append('dibs:x')`, pglink.InSchema("select dibs.append('dibs:x')", name))
 		}
 	})
 }
