@@ -129,7 +129,7 @@ func (d *accountDemo) Work(ctx context.Context, r *stage.Run) (err error) {
 		return all && lag == 0 && d.seen.decided >= withdrawals, nil
 	})
 	if !all {
-		<-sent // which ctx has ended
+		_ = <-sent // ctx has ended it
 	}
 	return err
 }

@@ -132,7 +132,7 @@ func (d *paymentsDemo) Work(ctx context.Context, r *stage.Run) error {
 		return !running && !d.stopped, d.disturb(ctx, running)
 	})
 	if running {
-		<-ended // which ctx has broken off
+		_ = <-ended // ctx has broken them off
 	}
 	return err
 }
@@ -391,7 +391,7 @@ type reviews struct {
 
 // review takes its time, be the lease lost meanwhile or not.
 func (r *reviews) review(_ context.Context, p payments.Payment) error {
-	time.Sleep(review)
+	<-time.After(review)
 	r.mu.Lock()
 	r.left--
 	holds := r.left < 0

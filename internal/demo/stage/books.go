@@ -83,7 +83,7 @@ func Add[T any](b *Books, table string, records []T) {
 
 // plain returns a value as SQL has it.
 func plain(v reflect.Value) any {
-	if at, is := v.Interface().(time.Time); is {
+	if at, is := reflect.TypeAssert[time.Time](v); is {
 		return at.UnixMicro()
 	}
 	switch v.Kind() {
