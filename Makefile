@@ -18,7 +18,7 @@ BROKERS := brokers/nats brokers/redis brokers/kafka brokers/rabbitmq
 SELDOM := brokers/kafka
 MODULES := bench soak intent/redisintent observe internal/demo/messaging $(BROKERS)
 MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
-BENCHED := postgresql redis-server npm gcc
+BENCHED := postgresql redis-server npm
 # Packages in which no two goroutines share anything: SQL does their work, and tests of it. The suite of
 # the drivers is raced where they run it, and the command and the examples in the long tier: they take
 # three minutes, and what they run side by side is in other packages.

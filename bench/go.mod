@@ -8,7 +8,6 @@ require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/dbos-inc/dbos-transact-golang v1.8.0
 	github.com/dibs-go/dibs v0.0.0
-	github.com/dibs-go/dibs/intent/redisintent v0.0.0
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
@@ -69,4 +68,3 @@ replace github.com/dibs-go/dibs => ../
 
 replace github.com/dibs-go/dibs/brokers/nats => ../brokers/nats
 
-replace github.com/dibs-go/dibs/intent/redisintent => ../intent/redisintent

@@ -1,5 +1,6 @@
 // Command bench measures Dibs beside other systems for such work, on servers that it
-// starts and stops itself, and writes a table and charts of the figures.
+// starts and stops itself, and writes a table of the figures, and lines
+// for benchstat.
 //
 //	make bench                        a short run
 //	make bench BENCH=--long           the run that bench/RESULTS.md is made from
@@ -12,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"os/signal"
@@ -31,12 +31,12 @@ import (
 )
 
 type commands struct {
-	Run  run  `cmd:"" default:"withargs" help:"Measure, and write results.json, report.md and charts."`
+	Run  run  `cmd:"" default:"withargs" help:"Measure, and write results.json, report.md and bench.txt, which benchstat reads."`
 	Docs docs `cmd:"" help:"Put the figures of a run into bench/RESULTS.md."`
 }
 
 type run struct {
-	Long    bool          `help:"Measure for longer, in more rounds, with more rows: some 35 minutes."`
+	Long    bool          `help:"Measure for longer, in more rounds, with more rows: some 25 minutes."`
 	Only    string        `help:"Run the cases whose names match this regular expression." placeholder:"REGEXP"`
 	Rounds  int           `help:"Rounds: in each, each contender of a case has its turn. 3, or 5 with --long." placeholder:"N"`
 	Seconds float64       `help:"How long to measure each contender in each round. 0.5, or 2.5 with --long." placeholder:"S"`
@@ -45,7 +45,6 @@ type run struct {
 	Seed    uint64        `help:"What random choices are made from; another one each time if it is 0." default:"0" placeholder:"N"`
 	Held    time.Duration `help:"For how long a snapshot is held in the cases of that. 2s, or 30s with --long." placeholder:"D"`
 	Backlog int64         `help:"How many items wait in the case of a backlog of a queue. 100,000, or 1,000,000 with --long." placeholder:"N"`
-	Profile bool          `help:"Write a profile of the client's processor time for each contender, for go tool pprof."`
 	List    bool          `help:"Print the names of the cases, and the purpose of each."`
 }
 
@@ -60,7 +59,7 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once, and the kernel the servers
 	var c commands
 	parsed := kong.Parse(&c, kong.Name("bench"), kong.UsageOnError(), kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Description("Measures Dibs beside other systems for such work, on servers of its own, and writes a table and charts."))
+		kong.Description("Measures Dibs beside other systems for such work, on servers of its own, and writes a table, and lines for benchstat."))
 	if err := parsed.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -103,6 +102,11 @@ func (f run) Run(ctx context.Context) (err error) {
 	defer logFile.Close()
 	log := zerolog.New(zerolog.MultiLevelWriter(console(), logFile)).With().Timestamp().Logger()
 
+	lines, err := os.Create(filepath.Join(f.Out, report.BenchstatFile))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lines.Close()) }()
 	machine, err := report.Machine(f.Dir)
 	if err != nil {
 		return err
@@ -113,7 +117,7 @@ func (f run) Run(ctx context.Context) (err error) {
 	began := time.Now()
 	results := report.Results{Run: report.Run{
 		Date: began, Long: f.Long, Arguments: f.arguments(), Seed: options.Seed, Rounds: options.Rounds, Seconds: options.Time.Seconds(),
-		Commit: report.Commit(ctx), Machine: machine, Versions: report.Versions(),
+		Commit: report.Commit(ctx), Machine: machine,
 	}}
 	measure.Run(ctx, selected, options, func(c measure.Case, r measure.Result, err error) {
 		if err != nil {
@@ -122,6 +126,9 @@ func (f run) Run(ctx context.Context) (err error) {
 			return
 		}
 		results.Cases = append(results.Cases, report.NewCase(r))
+		if _, err := lines.WriteString(report.Benchstat(r)); err != nil {
+			log.Error().Err(err).Msg("write " + report.BenchstatFile)
+		}
 	})
 	if len(results.Cases) == 0 {
 		return errors.Join(ctx.Err(), errors.New("nothing was measured"))
@@ -132,11 +139,10 @@ func (f run) Run(ctx context.Context) (err error) {
 // finish writes the figures, also if some are missing.
 func (f run) finish(ctx context.Context, results report.Results, servers *server.Set, began time.Time, log zerolog.Logger) error {
 	results.Run.Took = time.Since(began).Round(time.Second).String()
-	versions, err := servers.Versions(context.WithoutCancel(ctx))
-	if err != nil {
+	var err error
+	if results.Run.Versions, err = servers.Versions(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
-	maps.Copy(results.Run.Versions, versions)
 	if err := report.Write(f.Out, results); err != nil {
 		return err
 	}
@@ -167,9 +173,6 @@ func (f run) options(servers *server.Set, log zerolog.Logger) measure.Options {
 		o.Time = time.Duration(f.Seconds * float64(time.Second))
 	}
 	o.Warmup = o.Time / 4
-	if f.Profile {
-		o.Profiles = f.Out
-	}
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
@@ -177,25 +180,21 @@ func (f run) options(servers *server.Set, log zerolog.Logger) measure.Options {
 }
 
 // arguments are the arguments that the figures depend on, without the places of files.
-func (f run) arguments() []string {
-	var given []string
-	if f.Long {
-		given = append(given, "--long")
-	}
-	if f.Only != "" {
-		given = append(given, "--only="+f.Only)
-	}
-	if f.Rounds > 0 {
-		given = append(given, fmt.Sprintf("--rounds=%d", f.Rounds))
-	}
-	if f.Seconds > 0 {
-		given = append(given, fmt.Sprintf("--seconds=%g", f.Seconds))
-	}
-	if f.Held > 0 {
-		given = append(given, fmt.Sprintf("--held=%v", f.Held))
-	}
-	if f.Backlog > 0 {
-		given = append(given, fmt.Sprintf("--backlog=%d", f.Backlog))
+func (f run) arguments() (given []string) {
+	for _, flag := range []struct {
+		is   bool
+		text string
+	}{
+		{f.Long, "--long"},
+		{f.Only != "", "--only=" + f.Only},
+		{f.Rounds > 0, fmt.Sprintf("--rounds=%d", f.Rounds)},
+		{f.Seconds > 0, fmt.Sprintf("--seconds=%g", f.Seconds)},
+		{f.Held > 0, fmt.Sprintf("--held=%v", f.Held)},
+		{f.Backlog > 0, fmt.Sprintf("--backlog=%d", f.Backlog)},
+	} {
+		if flag.is {
+			given = append(given, flag.text)
+		}
 	}
 	return given
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 
 	"github.com/dibs-go/dibs/bench/measure"
-	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/examples/account"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -38,41 +38,34 @@ func Account() []measure.Case {
 // handles them, so many at a time.
 func runAccounts(concurrency int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
-		url, err := database(ctx, cell, server.Dibs)
-		if err != nil {
-			return err
-		}
-		store, err := openDibsStore(ctx, url)
-		if err != nil {
-			return err
-		}
-		defer store.close()
-		n := size(cell, 20, 100, 1000)
-		if concurrency == 1 {
-			n /= 10
-		}
-		commands := int64(n * accountCommands)
-		if err := sendCommands(ctx, store.Store, n); err != nil {
-			return err
-		}
+		return inDibs(ctx, cell, func(store *dibsStore) error {
+			n := size(cell, 20, 100, 1000)
+			if concurrency == 1 {
+				n /= 10
+			}
+			commands := int64(n * accountCommands)
+			if err := sendCommands(ctx, store.Store, n); err != nil {
+				return err
+			}
 
-		first, second, err := account.Consumers(store.Store, &account.Config{Consumer: consumer.Config{Concurrency: concurrency}})
-		if err != nil {
-			return err
-		}
-		if err := second.CatchUp(ctx); err != nil { // it is there before the first makes a copy
-			return err
-		}
-		err = cell.Once(ctx, func(ctx context.Context) (int64, error) {
-			return commands, errors.Join(first.CatchUp(ctx), second.CatchUp(ctx))
+			first, second, err := account.Consumers(store.Store, &account.Config{Consumer: consumer.Config{Concurrency: concurrency, Logger: logger.Silent()}})
+			if err != nil {
+				return err
+			}
+			if err := second.CatchUp(ctx); err != nil { // it is there before the first makes a copy
+				return err
+			}
+			err = cell.Once(ctx, func(ctx context.Context) (int64, error) {
+				return commands, errors.Join(first.CatchUp(ctx), second.CatchUp(ctx))
+			})
+			if err != nil {
+				return err
+			}
+			var events, withdrawn int64
+			err = store.pool.QueryRow(ctx, "select count(*), count(*) filter (where type = 'Withdrawn') from dibs.messages where category = $1",
+				string(account.Category)).Scan(&events, &withdrawn)
+			return errors.Join(err, cell.Check("events", events, commands), cell.Check("withdrawals", withdrawn, int64(n*withdrawals)))
 		})
-		if err != nil {
-			return err
-		}
-		var events, withdrawn int64
-		err = store.pool.QueryRow(ctx, "select count(*), count(*) filter (where type = 'Withdrawn') from dibs.messages where category = $1",
-			string(account.Category)).Scan(&events, &withdrawn)
-		return errors.Join(err, cell.Check("events", events, commands), cell.Check("withdrawals", withdrawn, int64(n*withdrawals)))
 	}
 }
 

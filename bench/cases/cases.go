@@ -8,14 +8,13 @@ import "github.com/dibs-go/dibs/bench/measure"
 const (
 	dibs      = "Dibs"
 	messageDB = "message-db"
-	copying   = "COPY"
 )
 
 // All returns every case, in the order of the report.
 func All() []measure.Case {
 	var all []measure.Case
 	for _, kind := range []func() []measure.Case{
-		Write, Streams, Present, Refuse, Processes, Reserve, Intent, Inbox, Saga, Readers, WakeUp, Insert, Queue, Relay, Account, SQLite,
+		Write, Streams, Processes, Reserve, Intent, Inbox, Saga, Readers, WakeUp, Queue, Relay, Account, SQLite,
 	} {
 		all = append(all, kind()...)
 	}

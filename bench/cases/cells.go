@@ -2,6 +2,7 @@ package cases
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -21,20 +22,41 @@ func database(ctx context.Context, cell *measure.Cell, template string) (string,
 	return cell.Database(ctx, p, template)
 }
 
-func openDibsStore(ctx context.Context, url string) (*dibsStore, error) {
-	s, err := newDibsStore(ctx, url)
+// inStore runs a cell over a store in a database of its own.
+func inStore(ctx context.Context, cell *measure.Cell, o opener, run func(s store, url string) error) error {
+	url, err := database(ctx, cell, o.template)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return s.(*dibsStore), nil //nolint:errcheck,forcetypeassert // it is one
+	s, err := o.open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	return run(s, url)
 }
 
-func openMessageDBStore(ctx context.Context, url string) (*messageDBStore, error) {
-	s, err := newMessageDBStore(ctx, url)
+// inDibs is inStore for Dibs.
+func inDibs(ctx context.Context, cell *measure.Cell, run func(s *dibsStore) error) error {
+	return inStore(ctx, cell, openDibs, func(s store, _ string) error { return run(s.(*dibsStore)) }) //nolint:errcheck,forcetypeassert // it is one
+}
+
+// checkCount checks that as many messages are in a store as were written.
+func checkCount(ctx context.Context, cell *measure.Cell, s store, want int64, err error) error {
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return s.(*messageDBStore), nil //nolint:errcheck,forcetypeassert // it is one
+	count, err := s.count(ctx)
+	return errors.Join(err, cell.Check("messages in the table", count, want))
+}
+
+// onServer has the cell measure the server whose databases live for the whole run.
+func onServer(ctx context.Context, cell *measure.Cell) error {
+	p, err := cell.Servers.Postgres(ctx)
+	if err != nil {
+		return err
+	}
+	return cell.MeasurePostgres(ctx, p)
 }
 
 // size returns how much of something a cell is to have.

@@ -10,27 +10,18 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The names of consumers.
-const (
-	dibsConcurrent = "Dibs, 8 at a time"
-	watermillSQL   = "watermill-sql"
-	river          = "River"
-)
+// dibsConcurrent is the name of a consumer of more than one message at a time.
+const dibsConcurrent = "Dibs, 8 at a time"
 
 // consume returns the case of a consumer that has a long way to go.
 func (r *rows) consume() []measure.Case {
-	jobs := &topic{}
 	return []measure.Case{{
 		Name:  "consume/backlog",
-		Shows: "A consumer with a trivial handler and a backlog, in order for each stream (River and watermill-sql do other work)",
-		Setup: func(ctx context.Context, cell *measure.Cell) error {
-			return errors.Join(r.setup(ctx, cell), jobs.setup(ctx, cell))
-		},
+		Shows: "A consumer with a trivial handler and a backlog, in order for each stream",
+		Setup: r.setup,
 		Contenders: []measure.Contender{
 			{Name: dibs, Run: r.consumer(1)},
 			{Name: dibsConcurrent, Run: r.consumer(8)},
-			{Name: watermillSQL, Run: jobs.consume},
-			{Name: river, Run: workJobs},
 		},
 		Goals: []measure.Goal{
 			{Metric: measure.Rate, Of: dibs, AtLeast: 80_000},
@@ -43,11 +34,7 @@ func (r *rows) consume() []measure.Case {
 // order, to so many at a time.
 func (r *rows) consumer(concurrency int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
-		p, err := cell.Servers.Postgres(ctx)
-		if err != nil {
-			return err
-		}
-		if err := cell.MeasurePostgres(ctx, p); err != nil {
+		if err := onServer(ctx, cell); err != nil {
 			return err
 		}
 		store, err := openDibsStore(ctx, r.inDibs)

@@ -21,6 +21,9 @@ import (
 const (
 	inboxCallers = 64
 
+	// transactionConns is how many transactions there are at once.
+	transactionConns = 32
+
 	// inboxAccounts is how many accounts the requests change, each drawn.
 	inboxAccounts = 10_000
 

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/messagestore"
@@ -22,11 +21,8 @@ const (
 
 // The names of the ways to keep intents.
 const (
-	dibsToday         = "Dibs, a write, then reads"
 	redisOneScript    = "Redis, one script, appendfsync always"
-	redisFlow         = "Redis, SET NX and MULTI, appendfsync always"
 	redisScriptMemory = "Redis, one script, no persistence"
-	dibsOnRedis       = "Dibs on Redis, appendfsync always"
 )
 
 // The outcomes of a request for an intent.
@@ -91,13 +87,13 @@ func Intent() []measure.Case {
 			all = append(all, work.measured(callers))
 		}
 	}
-	return append(append(all, intentMixed(), intentTransaction()), intentWaiting()...)
+	return all
 }
 
 // An intentWork is done by callers again and again.
 type intentWork struct {
 	name, shows string
-	many, one   []measure.Goal // with 64 callers, and with one
+	many        []measure.Goal // with 64 callers
 
 	// before is the outcome that each key has before.
 	before string
@@ -117,9 +113,7 @@ var intentWorks = []intentWork{{
 	name: "new", shows: "Reserve a free intent",
 	many: []measure.Goal{
 		{Metric: measure.Rate, Of: dibs, To: redisOneScript, AtLeast: 0.55},
-		{Metric: measure.Rate, Of: dibs, To: dibsToday, AtLeast: 0.95},
 	},
-	one: []measure.Goal{{Metric: measure.P50, Of: dibs, To: dibsToday, AtMost: 1.25}},
 	turn: func(ctx context.Context, s intentStore, session string, _ intentKey) error {
 		return reserveAs(ctx, s, newID().String(), session, intentGranted)
 	},
@@ -127,9 +121,7 @@ var intentWorks = []intentWork{{
 	name: "held", shows: "Ask for an intent that is held, and learn its holder and until when", before: intentHeld,
 	many: []measure.Goal{
 		{Metric: measure.Rate, Of: dibs, To: redisOneScript, AtLeast: 0.45},
-		{Metric: measure.Rate, Of: dibs, To: dibsToday, AtLeast: 2.2},
 	},
-	one: []measure.Goal{{Metric: measure.P50, Of: dibs, To: dibsToday, AtMost: 0.6}},
 	turn: func(ctx context.Context, s intentStore, session string, k intentKey) error {
 		return reserveAs(ctx, s, k.key, session, intentHeld)
 	},
@@ -137,8 +129,6 @@ var intentWorks = []intentWork{{
 	name: "done", shows: "Ask for an intent that is done, and get its result", before: intentDone,
 	many: []measure.Goal{
 		{Metric: measure.Rate, Of: dibs, To: redisOneScript, AtLeast: 0.45},
-		{Metric: measure.Rate, Of: dibs, To: redisFlow, AtLeast: 1},
-		{Metric: measure.Rate, Of: dibs, To: dibsToday, AtLeast: 2.2},
 	},
 	turn: func(ctx context.Context, s intentStore, session string, k intentKey) error {
 		return reserveAs(ctx, s, k.key, session, intentDone)
@@ -160,7 +150,6 @@ var intentWorks = []intentWork{{
 	name: "extend", shows: "Extend a lease", before: intentHeld,
 	many: []measure.Goal{
 		{Metric: measure.Rate, Of: dibs, To: redisOneScript, AtLeast: 0.35},
-		{Metric: measure.Rate, Of: dibs, To: dibsToday, AtLeast: 0.95},
 	},
 	turn: func(ctx context.Context, s intentStore, _ string, k intentKey) error {
 		return s.extend(ctx, k.granted)
@@ -172,14 +161,6 @@ func reserveAs(ctx context.Context, s intentStore, key, session, outcome string)
 	r, err := s.reserve(ctx, key, session)
 	if err != nil {
 		return err
-	}
-	if f, ok := s.(*redisIntents); ok && f.flow {
-		if outcome == intentDone && r.outcome == intentHeld {
-			return nil // another caller is just looking at the key
-		}
-		if outcome == intentHeld {
-			r.holder = intentHolder // it does not tell
-		}
 	}
 	switch {
 	case r.outcome != outcome:
@@ -204,16 +185,13 @@ func (w intentWork) measured(callers int) measure.Case {
 		Shows: fmt.Sprintf("%s, %s", w.shows, plural(callers, "caller")),
 		Contenders: []measure.Contender{
 			{Name: dibs, Run: run(openDibsIntents)},
-			{Name: dibsToday, Run: run(openTodaysIntents)},
-			{Name: redisOneScript, Run: run(openRedisIntents("always", false))},
-			{Name: redisFlow, Run: run(openRedisIntents("always", true))},
-			{Name: redisScriptMemory, Run: run(openRedisIntents("", false))},
-			{Name: dibsOnRedis, Run: run(openDibsOnRedis)},
+			{Name: redisOneScript, Run: run(openRedisIntents("always"))},
+			{Name: redisScriptMemory, Run: run(openRedisIntents(""))},
 		},
 		Goals: w.many,
 	}
 	if callers == 1 {
-		c.Goals = w.one
+		c.Goals = nil
 	}
 	return c
 }
@@ -291,53 +269,4 @@ func (w intentWork) check(ctx context.Context, cell *measure.Cell, s intentStore
 		cell.Set(measure.Stored, float64(stored)/float64(done))
 	}
 	return err
-}
-
-// intentMixed returns the case of plain writes beside intents, in the same groups.
-func intentMixed() measure.Case {
-	const beside, alone = "Dibs, beside intents", "Dibs, beside writes"
-	return measure.Case{
-		Name:       "intent/mixed/64-callers",
-		Shows:      "Plain writes of 32 callers, while 32 others reserve free and held intents in the same category",
-		Contenders: []measure.Contender{{Name: beside, Run: writeBeside(true)}, {Name: alone, Run: writeBeside(false)}},
-		Goals:      []measure.Goal{{Metric: measure.Rate, Of: beside, To: alone, AtLeast: 0.97}},
-	}
-}
-
-// writeBeside measures the writes of half of the callers. The other half reserves intents, or
-// writes too.
-func writeBeside(intents bool) func(context.Context, *measure.Cell) error {
-	return func(ctx context.Context, cell *measure.Cell) error {
-		opened, err := openDibsIntents(ctx, cell)
-		if err != nil {
-			return err
-		}
-		s := opened.(*dibsIntents) //nolint:errcheck,forcetypeassert // it is one
-		defer s.close()
-		of := make([]*writer, intentCallers)
-		for i := range of {
-			of[i] = newWriter(intentCategory)
-		}
-		var others atomic.Int64
-		done, err := cell.Callers(ctx, intentCallers, func(ctx context.Context, caller int) (int, error) {
-			switch {
-			case caller%2 == 0:
-				return 1, of[caller].write(ctx, s.dibsStore)
-			case !intents:
-				others.Add(1)
-				return 0, of[caller].write(ctx, s.dibsStore)
-			}
-			key := newID().String()
-			others.Add(1)
-			if err := reserveAs(ctx, s, key, intentHolder, intentGranted); err != nil {
-				return 0, err
-			}
-			return 0, reserveAs(ctx, s, key, "another", intentHeld)
-		})
-		if err != nil {
-			return err
-		}
-		count, err := s.count(ctx)
-		return errors.Join(err, cell.Check("messages of others", count-done, others.Load()))
-	}
 }

@@ -2,30 +2,24 @@ package cases
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dibs-go/dibs/bench/measure"
 )
 
 // A redisIntents keeps an intent in two keys: processing:KEY, which expires, and entity_exists:KEY,
-// which has the result. One script does each step; or, as a flow, SET NX EX and GET reserve, and
-// MULTI, SET, DEL and EXEC confirm.
-type redisIntents struct {
-	*redis.Client
-	flow bool
-}
+// which has the result. One script does each step.
+type redisIntents struct{ *redis.Client }
 
-func openRedisIntents(appendFsync string, flow bool) openIntents {
+func openRedisIntents(appendFsync string) openIntents {
 	return func(ctx context.Context, cell *measure.Cell) (intentStore, error) {
 		client, err := openRedis(ctx, cell, appendFsync)
-		return &redisIntents{client, flow}, err
+		return &redisIntents{client}, err
 	}
 }
 
@@ -62,9 +56,6 @@ const (
 )
 
 func (r *redisIntents) reserve(ctx context.Context, key, session string) (*reply, error) {
-	if r.flow {
-		return r.reserveByFlow(ctx, key, session)
-	}
 	digest, err := digestOf(key)
 	if err != nil {
 		return nil, err
@@ -96,41 +87,14 @@ func (r *redisIntents) reserve(ctx context.Context, key, session string) (*reply
 	}
 }
 
-func (r *redisIntents) reserveByFlow(ctx context.Context, key, session string) (*reply, error) {
-	value := session + ":" + uuid.NewString()
-	_, err := r.SetArgs(ctx, redisProcessing+key, value, redis.SetArgs{Mode: "NX", TTL: intentTTL}).Result()
-	switch {
-	case errors.Is(err, redis.Nil):
-		return &reply{outcome: intentHeld}, nil
-	case err != nil:
-		return nil, err
-	}
-	result, err := r.Get(ctx, redisExists+key).Bytes()
-	switch {
-	case errors.Is(err, redis.Nil):
-		return &reply{outcome: intentGranted, key: key, session: session, lease: value}, nil
-	case err != nil:
-		return nil, err
-	}
-	return &reply{outcome: intentDone, result: result}, r.Del(ctx, redisProcessing+key).Err()
-}
-
 func (r *redisIntents) extend(ctx context.Context, granted *reply) error {
 	n, err := redisExtend.Run(ctx, r.Client, []string{redisProcessing + granted.key}, granted.lease, intentTTL.Milliseconds()).Int()
 	return stepped(granted, n, err)
 }
 
 func (r *redisIntents) confirm(ctx context.Context, granted *reply) error {
-	if !r.flow {
-		n, err := redisConfirm.Run(ctx, r.Client, []string{redisProcessing + granted.key, redisExists + granted.key}, granted.lease, []byte(storedResponse)).Int()
-		return stepped(granted, n, err)
-	}
-	_, err := r.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		p.Set(ctx, redisExists+granted.key, []byte(storedResponse), 0)
-		p.Del(ctx, redisProcessing+granted.key)
-		return nil
-	})
-	return err
+	n, err := redisConfirm.Run(ctx, r.Client, []string{redisProcessing + granted.key, redisExists + granted.key}, granted.lease, []byte(storedResponse)).Int()
+	return stepped(granted, n, err)
 }
 
 func stepped(granted *reply, n int, err error) error {
@@ -143,7 +107,7 @@ func stepped(granted *reply, n int, err error) error {
 // intents counts keys: of an intent that is held, or done, there is one.
 func (r *redisIntents) intents(ctx context.Context, _ bool) (int64, error) {
 	n, err := r.DBSize(ctx).Result()
-	if err != nil || r.flow {
+	if err != nil {
 		return n, err
 	}
 	fences, err := r.Exists(ctx, redisFence).Result()

@@ -3,12 +3,7 @@ package cases
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"io"
 	"log/slog"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	watermillsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
@@ -26,54 +21,13 @@ import (
 )
 
 const (
-	insertCallers = 64
-
 	// peerConns is how many connections River and watermill-sql have.
 	peerConns = 32
 
-	// riverBatch is how many jobs are inserted at once for a backlog.
-	riverBatch = 5000
-
-	// topicBatch is how many messages are published at once for a backlog, and read.
+	// topicBatch is how many messages are read at once.
 	topicBatch = 1000
 	topicName  = "transfers"
 )
-
-// Insert returns the case of putting in one message, or one job, at a time.
-func Insert() []measure.Case {
-	return []measure.Case{{
-		Name:  "insert/64-callers",
-		Shows: "Put in one message or job at a time, 64 callers (three kinds of work)",
-		Contenders: []measure.Contender{
-			{Name: dibs, Run: insertMessages},
-			{Name: river, Run: insertJobs},
-			{Name: watermillSQL, Run: publish},
-		},
-	}}
-}
-
-// insertMessages is the reference: each message is the first of a stream.
-func insertMessages(ctx context.Context, cell *measure.Cell) error {
-	url, err := database(ctx, cell, server.Dibs)
-	if err != nil {
-		return err
-	}
-	s, err := openDibsStore(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	done, err := cell.Callers(ctx, insertCallers, func(ctx context.Context, _ int) (int, error) {
-		key := newKey()
-		_, err := s.Write(ctx, key, messagestore.AnyVersion, command(key))
-		return 1, err
-	})
-	if err != nil {
-		return err
-	}
-	count, err := s.count(ctx)
-	return errors.Join(err, cell.Check("messages in the table", count, done))
-}
 
 // A job is a message's data.
 type job struct{ transferred }
@@ -82,22 +36,6 @@ type job struct{ transferred }
 func (job) Kind() string { return messageType }
 
 func newJob() job { return job{newItem()} }
-
-// A worker counts jobs.
-type worker struct {
-	riverqueue.WorkerDefaults[job]
-	worked atomic.Int64
-	want   int64
-	done   chan struct{}
-}
-
-// Work does nothing else.
-func (w *worker) Work(context.Context, *riverqueue.Job[job]) error {
-	if w.worked.Add(1) == w.want {
-		close(w.done)
-	}
-	return nil
-}
 
 // openRiver makes River's tables in a database of the cell's.
 func openRiver(ctx context.Context, cell *measure.Cell, config *riverqueue.Config) (*riverqueue.Client[pgx.Tx], *pgxpool.Pool, error) {
@@ -135,86 +73,8 @@ func openPool(ctx context.Context, url string) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
-// insertJobs has River insert one job for each call.
-func insertJobs(ctx context.Context, cell *measure.Cell) error {
-	client, pool, err := openRiver(ctx, cell, &riverqueue.Config{})
-	if err != nil {
-		return err
-	}
-	done, err := cell.Callers(ctx, insertCallers, func(ctx context.Context, _ int) (int, error) {
-		_, err := client.Insert(ctx, newJob(), nil)
-		return 1, err
-	})
-	if err != nil {
-		return err
-	}
-	count, err := countJobs(ctx, pool, "available")
-	return errors.Join(err, cell.Check("jobs in the table", count, done))
-}
-
 func countJobs(ctx context.Context, pool *pgxpool.Pool, state string) (n int64, err error) {
 	return n, pool.QueryRow(ctx, "select count(*) from river_job where state = $1", state).Scan(&n)
-}
-
-// workJobs has River work a backlog, with the settings of its own benchmark.
-func workJobs(ctx context.Context, cell *measure.Cell) error {
-	w := &worker{want: size[int64](cell, riverBatch, 20_000, 100_000), done: make(chan struct{})}
-	workers := riverqueue.NewWorkers()
-	riverqueue.AddWorker(workers, w)
-	client, pool, err := openRiver(ctx, cell, riverConfig(workers))
-	if err != nil {
-		return err
-	}
-	for range w.want / riverBatch {
-		batch := make([]riverqueue.InsertManyParams, riverBatch)
-		for i := range batch {
-			batch[i].Args = newJob()
-		}
-		if _, err := client.InsertManyFast(ctx, batch); err != nil {
-			return err
-		}
-	}
-	if _, err := pool.Exec(ctx, "vacuum (analyze) river_job"); err != nil {
-		return err
-	}
-	err = cell.Once(ctx, func(ctx context.Context) (int64, error) {
-		if err := client.Start(ctx); err != nil {
-			return 0, err
-		}
-		select {
-		case <-w.done:
-		case <-ctx.Done():
-		}
-		// A job is done when that is recorded.
-		err := client.Stop(ctx)
-		return w.worked.Load(), err
-	})
-	if err != nil {
-		return err
-	}
-	count, err := countJobs(ctx, pool, "completed")
-	return errors.Join(err, cell.Check("completed jobs", count, w.want))
-}
-
-// publish has watermill-sql publish one message for each call.
-func publish(ctx context.Context, cell *measure.Cell) error {
-	url, err := database(ctx, cell, server.Empty)
-	if err != nil {
-		return err
-	}
-	t := &topic{}
-	if err := t.open(ctx, url); err != nil {
-		return err
-	}
-	defer t.db.Close()
-	done, err := cell.Callers(ctx, insertCallers, func(context.Context, int) (int, error) {
-		return 1, t.publisher.Publish(topicName, newMessage())
-	})
-	if err != nil {
-		return err
-	}
-	count, err := t.count(ctx)
-	return errors.Join(err, cell.Check("messages in the topic", count, done))
 }
 
 func newMessage() *watermillmessage.Message {
@@ -228,10 +88,8 @@ func newMessage() *watermillmessage.Message {
 	return m
 }
 
-// A topic is watermill-sql's. It is filled once in a run.
+// A topic is watermill-sql's.
 type topic struct {
-	mu        sync.Mutex
-	messages  int64
 	db        *sql.DB
 	publisher *watermillsql.Publisher
 }
@@ -256,79 +114,4 @@ func (t *topic) open(ctx context.Context, url string) (err error) {
 
 func topicSchema() watermillsql.DefaultPostgreSQLSchema {
 	return watermillsql.DefaultPostgreSQLSchema{SubscribeBatchSize: topicBatch}
-}
-
-func (t *topic) count(ctx context.Context) (n int64, err error) {
-	return n, t.db.QueryRowContext(ctx, "select count(*) from watermill_"+topicName).Scan(&n)
-}
-
-// setup fills the topic.
-func (t *topic) setup(ctx context.Context, cell *measure.Cell) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.messages > 0 {
-		return nil
-	}
-	url, err := database(ctx, cell, server.Empty)
-	if err != nil {
-		return err
-	}
-	if err := t.open(ctx, url); err != nil {
-		return err
-	}
-	cell.Cleanup(func(context.Context) error {
-		t.messages = 0
-		return t.db.Close()
-	})
-	n := size[int64](cell, topicBatch, 100_000, 500_000)
-	for range n / topicBatch {
-		batch := make([]*watermillmessage.Message, topicBatch)
-		for i := range batch {
-			batch[i] = newMessage()
-		}
-		if err := t.publisher.Publish(topicName, batch...); err != nil {
-			return err
-		}
-	}
-	if _, err := t.db.ExecContext(ctx, "vacuum (analyze) watermill_"+topicName); err != nil {
-		return err
-	}
-	t.messages = n
-	return nil
-}
-
-// consume reads the topic with a subscriber that has not read anything yet.
-func (t *topic) consume(ctx context.Context, cell *measure.Cell) (err error) {
-	p, err := cell.Servers.Postgres(ctx)
-	if err != nil {
-		return err
-	}
-	if err := cell.MeasurePostgres(ctx, p); err != nil {
-		return err
-	}
-	subscriber, err := watermillsql.NewSubscriber(t.db, watermillsql.SubscriberConfig{
-		ConsumerGroup: "group" + newJob().TransferID, PollInterval: 10 * time.Millisecond,
-		SchemaAdapter: topicSchema(), OffsetsAdapter: watermillsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true,
-	}, watermill.NopLogger{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, subscriber.Close()) }()
-	seen := make(map[string]bool, t.messages)
-	err = cell.Once(ctx, func(ctx context.Context) (int64, error) {
-		messages, err := subscriber.Subscribe(ctx, topicName)
-		if err != nil {
-			return 0, err
-		}
-		for range t.messages {
-			m, open := <-messages
-			if !open {
-				return 0, io.ErrUnexpectedEOF
-			}
-			seen[m.UUID] = true
-			m.Ack()
-		}
-		return t.messages, nil
-	})
-	return errors.Join(err, cell.Check("messages of the topic", int64(len(seen)), t.messages))
 }

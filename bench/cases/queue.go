@@ -32,6 +32,7 @@ const (
 // The names of contenders.
 const (
 	dibsKeyed = "Dibs, 1,000 keys"
+	river     = "River"
 	pgmqShape = "pgmq's shape"
 	sqliteTen = "Dibs, ten an insert"
 	sqliteOne = "Dibs, one an insert"
@@ -68,20 +69,6 @@ func Queue() []measure.Case {
 			Goals: []measure.Goal{{Metric: measure.P99, Of: dibs, AtMost: 0.004}},
 		},
 		{
-			Name:       "queue/idle",
-			Shows:      "A queue with 64 workers that wait",
-			Contenders: []measure.Contender{{Name: dibs, Run: queueIdle}},
-			// The server itself logs once in the while which transactions run.
-			Goals: []measure.Goal{{Metric: measure.Quiet, Of: dibs, AtLeast: 0.9}},
-		},
-		{
-			Name:       "queue/4-processes/16-workers",
-			Shows:      "Take and complete items of one queue, four processes of 16 workers; the spread is of what each does",
-			Contenders: []measure.Contender{{Name: dibs, Run: queueProcesses}},
-			Goals:      []measure.Goal{{Metric: measure.Spread, Of: dibs, AtMost: 0.05}},
-			LongOnly:   true,
-		},
-		{
 			Name:  "queue/sqlite/64-workers",
 			Shows: "SQLite: insert, take and complete items, ten an insert and one, 64 workers",
 			Contenders: []measure.Contender{
@@ -89,7 +76,7 @@ func Queue() []measure.Case {
 			},
 			Goals: []measure.Goal{{Metric: measure.Rate, Of: sqliteTen, AtLeast: 2000}, {Metric: measure.Rate, Of: sqliteOne, AtLeast: 2000}},
 		},
-		timers(), takesUnderSnapshot(), takesOfBacklog(),
+		takesUnderSnapshot(), takesOfBacklog(),
 	}
 }
 

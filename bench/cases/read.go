@@ -18,11 +18,10 @@ import (
 // pageSize is how many messages each read of a category asks for.
 const pageSize = 1000
 
-// Readers returns the cases that read the same rows: in pages, by a consumer, and with how
-// much memory.
+// Readers returns the cases that read the same rows: in pages, and by a consumer.
 func Readers() []measure.Case {
 	r := &rows{}
-	return slices.Concat(r.read(), r.consume(), r.memory())
+	return slices.Concat(r.read(), r.consume())
 }
 
 // read returns the cases of reading.
@@ -32,35 +31,15 @@ func (r *rows) read() []measure.Case {
 		Shows: "Read a category in batches of 1000, into Go values",
 		Setup: r.setup,
 		Contenders: []measure.Contender{
-			{Name: dibs, Run: r.inPages(openDibsReader, messagestore.Filter{})},
-			{Name: messageDB, Run: r.inPages(openMessageDBReader, messagestore.Filter{})},
-			{Name: copying, Run: r.inPages(openCopyReader, messagestore.Filter{})},
+			{Name: dibs, Run: r.inPages(openDibsReader)},
+			{Name: messageDB, Run: r.inPages(openMessageDBReader)},
 		},
 		Goals: []measure.Goal{
 			{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 2},
-			{Metric: measure.Rate, Of: dibs, To: copying, AtLeast: 0.8},
 		},
-	}, {
-		Name:  "read/group-of-4",
-		Shows: "Read a category as one of a consumer group of 4: messages passed over",
-		Setup: r.setup,
-		Contenders: []measure.Contender{
-			{Name: dibs, Run: r.inPages(openDibsReader, messagestore.Filter{GroupSize: groupSize, GroupMember: groupMember})},
-			{Name: messageDB, Run: r.inPages(openMessageDBReader, messagestore.Filter{GroupSize: groupSize, GroupMember: groupMember})},
-		},
-		Goals: []measure.Goal{{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 5}},
 	}}
 	for _, callers := range []int{1, 8} {
 		cases = append(cases, measure.Case{
-			Name:  "read/stream/" + dashed(callers),
-			Shows: fmt.Sprintf("Read a stream of 10 messages, %s", plural(callers, "caller")),
-			Setup: r.setup,
-			Contenders: []measure.Contender{
-				{Name: dibs, Run: r.ofStreams(openDibsReader, callers)},
-				{Name: messageDB, Run: r.ofStreams(openMessageDBReader, callers)},
-			},
-			Goals: []measure.Goal{{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 2}},
-		}, measure.Case{
 			Name:  "read/nothing/" + dashed(callers),
 			Shows: fmt.Sprintf("Poll a category that has nothing new, %s", plural(callers, "caller")),
 			Setup: r.setup,
@@ -80,8 +59,7 @@ func dashed(callers int) string { return strings.ReplaceAll(plural(callers, "cal
 type reader interface {
 	// page reads from a global position on. It returns how many messages it read, and
 	// the global position after the last one it has looked at.
-	page(ctx context.Context, from int64, filter messagestore.Filter) (messages int, next int64, err error)
-	stream(ctx context.Context, stream messagestore.StreamName) (messages int, err error)
+	page(ctx context.Context, from int64) (messages int, next int64, err error)
 	close()
 }
 
@@ -89,11 +67,7 @@ type openReader func(ctx context.Context, r *rows) (reader, error)
 
 // with opens a reader on the rows, measures do with it, and closes it.
 func (r *rows) with(ctx context.Context, cell *measure.Cell, open openReader, do func(reader) error) error {
-	p, err := cell.Servers.Postgres(ctx)
-	if err != nil {
-		return err
-	}
-	if err := cell.MeasurePostgres(ctx, p); err != nil {
+	if err := onServer(ctx, cell); err != nil {
 		return err
 	}
 	from, err := open(ctx, r)
@@ -106,12 +80,12 @@ func (r *rows) with(ctx context.Context, cell *measure.Cell, open openReader, do
 
 // inPages has one caller read the category from beginning to end, again and again, and
 // counts the messages that it passes over.
-func (r *rows) inPages(open openReader, filter messagestore.Filter) func(context.Context, *measure.Cell) error {
+func (r *rows) inPages(open openReader) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
 		return r.with(ctx, cell, open, func(reader reader) error {
 			from, got, want := int64(1), int64(0), int64(0)
 			_, err := cell.Callers(ctx, 1, func(ctx context.Context, _ int) (int, error) {
-				n, next, err := reader.page(ctx, from, filter)
+				n, next, err := reader.page(ctx, from)
 				if err != nil {
 					return 0, err
 				}
@@ -120,11 +94,7 @@ func (r *rows) inPages(open openReader, filter messagestore.Filter) func(context
 					return 0, fmt.Errorf("a page from %d of %d ends at %d", from, r.count, next)
 				}
 				got += int64(n)
-				if filter.IsZero() {
-					want += passed
-				} else {
-					want += r.ofMember(from, next)
-				}
+				want += passed
 				if from = next; from > r.count {
 					from = 1
 				}
@@ -135,29 +105,13 @@ func (r *rows) inPages(open openReader, filter messagestore.Filter) func(context
 	}
 }
 
-// ofStreams has callers read one stream after the other, at random.
-func (r *rows) ofStreams(open openReader, callers int) func(context.Context, *measure.Cell) error {
-	return func(ctx context.Context, cell *measure.Cell) error {
-		return r.with(ctx, cell, open, func(reader reader) error {
-			random := randoms(cell, callers)
-			counts := make([]int64, callers)
-			streams, err := cell.Callers(ctx, callers, func(ctx context.Context, caller int) (int, error) {
-				n, err := reader.stream(ctx, r.streams[random[caller].IntN(len(r.streams))])
-				counts[caller] += int64(n)
-				return 1, err
-			})
-			return errors.Join(err, cell.Check("messages read", sum(counts), streams*rowsPerStream))
-		})
-	}
-}
-
 // ofNothing has callers ask for messages after the last one.
 func (r *rows) ofNothing(open openReader, callers int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
 		return r.with(ctx, cell, open, func(reader reader) error {
 			empty := make([]int64, callers)
 			polls, err := cell.Callers(ctx, callers, func(ctx context.Context, caller int) (int, error) {
-				n, _, err := reader.page(ctx, r.count+1, messagestore.Filter{})
+				n, _, err := reader.page(ctx, r.count+1)
 				if n == 0 {
 					empty[caller]++
 				}
@@ -183,21 +137,11 @@ func openDibsReader(ctx context.Context, r *rows) (reader, error) {
 	return dibsReader{s}, err
 }
 
-func (r dibsReader) page(ctx context.Context, from int64, filter messagestore.Filter) (int, int64, error) {
+func (r dibsReader) page(ctx context.Context, from int64) (int, int64, error) {
 	page, err := r.ReadCategoryPage(ctx, messagestore.CategoryQuery{
-		Category: rowsCategory, From: messagestore.GlobalPosition(from), Limit: pageSize, Filter: filter,
+		Category: rowsCategory, From: messagestore.GlobalPosition(from), Limit: pageSize,
 	})
 	return len(page.Messages), int64(page.Next), err
-}
-
-func (r dibsReader) stream(ctx context.Context, stream messagestore.StreamName) (n int, err error) {
-	for _, err := range r.ReadStream(ctx, stream, 0) {
-		if err != nil {
-			return n, err
-		}
-		n++
-	}
-	return n, nil
 }
 
 // A messageDBReader calls message-db's functions and scans the rows that they return.
@@ -224,24 +168,14 @@ func openMessageDBReader(ctx context.Context, r *rows) (reader, error) {
 	return &messageDBReader{s.pool, r.count}, nil
 }
 
-func (r *messageDBReader) page(ctx context.Context, from int64, filter messagestore.Filter) (int, int64, error) {
-	var member, size *int64
-	if filter.GroupSize > 0 {
-		member, size = new(int64(filter.GroupMember)), new(int64(filter.GroupSize))
-	}
+func (r *messageDBReader) page(ctx context.Context, from int64) (int, int64, error) {
 	messages, err := r.messages(ctx, "select "+messageDBColumns+
-		" from message_store.get_category_messages($1, $2, $3, consumer_group_member => $4, consumer_group_size => $5)",
-		string(rowsCategory), from, pageSize, member, size)
+		" from message_store.get_category_messages($1, $2, $3)", string(rowsCategory), from, pageSize)
 	next := r.last + 1 // all that there is has been looked at
 	if len(messages) == pageSize {
 		next = messages[pageSize-1].globalPosition + 1
 	}
 	return len(messages), next, err
-}
-
-func (r *messageDBReader) stream(ctx context.Context, stream messagestore.StreamName) (int, error) {
-	messages, err := r.messages(ctx, "select "+messageDBColumns+" from message_store.get_stream_messages($1)", string(stream))
-	return len(messages), err
 }
 
 func (r *messageDBReader) messages(ctx context.Context, query string, args ...any) ([]*messageDBMessage, error) {

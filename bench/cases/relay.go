@@ -43,7 +43,6 @@ const (
 	bareHTTP  = "HTTP client"
 	oneDead   = "Dibs, one key dead"
 	forwarded = "Watermill's forwarder"
-	inMemory  = "Dibs, in memory"
 )
 
 // Relay returns the cases of sending what is written.
@@ -67,17 +66,6 @@ func Relay() []measure.Case {
 				{Name: dibs, Run: relayJetStream}, {Name: forwarded, Run: forward},
 			},
 			Goals: []measure.Goal{{Metric: measure.Rate, Of: dibs, To: forwarded, AtLeast: 3}},
-		},
-		{
-			Name:       "relay/memory",
-			Shows:      "Send a backlog of 10,000 keys to a sink that does nothing but see that they come in order",
-			Contenders: []measure.Contender{{Name: inMemory, Run: relayMemory}},
-			Goals:      []measure.Goal{{Metric: measure.Rate, Of: inMemory, AtLeast: 40_000}},
-		},
-		{
-			Name:       "relay/one-key",
-			Shows:      "Send a backlog of one key to a sink that does nothing but see that it comes in order",
-			Contenders: []measure.Contender{{Name: inMemory, Run: relayOneKey}},
 		},
 	}
 }
@@ -108,25 +96,6 @@ func openOutbox(ctx context.Context, cell *measure.Cell) (*dibsStore, int64, err
 		}
 	}
 	return s, int64(keys * relayEach), nil
-}
-
-func relayOneKey(ctx context.Context, cell *measure.Cell) error {
-	s, err := openQueueStore(ctx, cell)
-	if err != nil {
-		return err
-	}
-	const each = 100
-	n := int64(size(cell, 1, 50, 300)) * each
-	for range n / each {
-		bodies := make([]messagestore.Body, each)
-		for i := range bodies {
-			bodies[i] = relayed(0)
-		}
-		if _, err := s.Write(ctx, outgoingKey(0), messagestore.AnyVersion, bodies...); err != nil {
-			return err
-		}
-	}
-	return relay(ctx, cell, s, &orderedSink{next: map[messagestore.StreamName]messagestore.Version{}}, n)
 }
 
 // relay sends all messages; if a key is dead, all but the messages of that key.
@@ -225,19 +194,14 @@ func postAll(ctx context.Context, cell *measure.Cell) error {
 	transport := &http.Transport{MaxIdleConnsPerHost: relayFlight, DisableCompression: true}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
-	err := cell.Once(ctx, func(ctx context.Context) (int64, error) {
-		return int64(len(bodies)), atOnce(relayFlight, len(bodies), func(i int) error { return post(ctx, client, to.URL, bodies[i]) })
+	err := cell.Once(ctx, func(context.Context) (int64, error) {
+		return int64(len(bodies)), atOnce(relayFlight, len(bodies), func(i int) error { return post(client, to.URL, bodies[i]) })
 	})
 	return errors.Join(err, cell.Check("messages received", to.received(), int64(len(bodies))))
 }
 
-func post(ctx context.Context, client *http.Client, url, body string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	answer, err := client.Do(request)
+func post(client *http.Client, url, body string) error {
+	answer, err := client.Post(url, "application/json", strings.NewReader(body)) //nolint:noctx // the cell waits for all
 	if err != nil {
 		return err
 	}
@@ -372,29 +336,4 @@ func (t *topic) fillForwarder(keys int) (n int64, err error) {
 		}
 	}
 	return n, nil
-}
-
-// An orderedSink sees that the messages of each key come in order.
-type orderedSink struct {
-	mu   sync.Mutex
-	next map[messagestore.StreamName]messagestore.Version
-}
-
-// Send implements [outbox.Sink].
-func (s *orderedSink) Send(_ context.Context, m *outbox.Message) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if m.Position != s.next[m.Stream] {
-		return fmt.Errorf("%s: out of order", m)
-	}
-	s.next[m.Stream]++
-	return nil
-}
-
-func relayMemory(ctx context.Context, cell *measure.Cell) error {
-	s, n, err := openOutbox(ctx, cell)
-	if err != nil {
-		return err
-	}
-	return relay(ctx, cell, s, &orderedSink{next: map[messagestore.StreamName]messagestore.Version{}}, n)
 }

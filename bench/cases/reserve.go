@@ -29,13 +29,9 @@ const (
 
 // The names of the ways to reserve.
 const (
-	dibsAndWinner  = "Dibs, and read the winner"
 	reserver       = "Dibs, a reserver"
-	reserverReads  = "Dibs, a reserver that reads the winner"
 	redisDurable   = "Redis, appendfsync always"
-	redisMemory    = "Redis, no persistence"
 	redisSetAndGet = "Redis, SET NX and GET"
-	redisScript    = "Redis, a script"
 )
 
 // Reserve returns the cases of reserving idempotence keys.
@@ -46,7 +42,6 @@ func Reserve() []measure.Case {
 		Contenders: []measure.Contender{
 			{Name: dibs, Run: reserveNew(openDibsTaker)},
 			{Name: redisDurable, Run: reserveNew(openRedisTaker("always", redisSet))},
-			{Name: redisMemory, Run: reserveNew(openRedisTaker("", redisSet))},
 			{Name: messageDB, Run: reserveNew(openMessageDBTaker)},
 		},
 		Goals: []measure.Goal{{Metric: measure.Rate, Of: dibs, To: redisDurable, AtLeast: 0.9}},
@@ -55,16 +50,12 @@ func Reserve() []measure.Case {
 		Shows: "Refuse a key that is taken, 64 callers",
 		Contenders: []measure.Contender{
 			{Name: dibs, Run: refuseTaken(openDibsTaker)},
-			{Name: dibsAndWinner, Run: refuseTaken(openDibsWinnerTaker)},
-			{Name: reserver, Run: refuseTaken(openReserverTaker(true))},
-			{Name: reserverReads, Run: refuseTaken(openReserverTaker(false))},
+			{Name: reserver, Run: refuseTaken(openReserverTaker)},
 			{Name: redisSetAndGet, Run: refuseTaken(openRedisTaker("", redisSetThenGet))},
-			{Name: redisScript, Run: refuseTaken(openRedisTaker("", redisSetOrGet))},
 			{Name: messageDB, Run: refuseTaken(openMessageDBTaker)},
 		},
 		Goals: []measure.Goal{
 			{Metric: measure.Rate, Of: dibs, To: redisSetAndGet, AtLeast: 1.8},
-			{Metric: measure.Rate, Of: reserver, To: reserverReads, AtLeast: 2.2},
 		},
 	}}
 }
@@ -163,26 +154,6 @@ func (t dibsTaker) take(ctx context.Context, key messagestore.StreamName) (bool,
 
 func (t dibsTaker) taken(ctx context.Context) (int64, error) { return t.count(ctx) }
 
-// A dibsWinnerTaker reads too whose a key is that is taken, which the write does not say.
-type dibsWinnerTaker struct{ dibsTaker }
-
-func openDibsWinnerTaker(ctx context.Context, cell *measure.Cell) (taker, error) {
-	t, err := openDibsTaker(ctx, cell)
-	if err != nil {
-		return nil, err
-	}
-	return dibsWinnerTaker{t.(dibsTaker)}, nil //nolint:errcheck,forcetypeassert // it is one
-}
-
-func (t dibsWinnerTaker) take(ctx context.Context, key messagestore.StreamName) (bool, error) {
-	won, err := t.dibsTaker.take(ctx, key)
-	if won || err != nil {
-		return won, err
-	}
-	_, err = t.Last(ctx, key)
-	return false, err
-}
-
 // A reserverTaker takes keys by package reservation, which tells the winner too.
 type reserverTaker struct {
 	dibsTaker
@@ -190,29 +161,14 @@ type reserverTaker struct {
 	commands *atomic.Int64
 }
 
-func openReserverTaker(meets bool) openTaker {
-	return func(ctx context.Context, cell *measure.Cell) (taker, error) {
-		opened, err := openDibsTaker(ctx, cell)
-		if err != nil {
-			return nil, err
-		}
-		t := opened.(dibsTaker) //nolint:errcheck,forcetypeassert // it is one
-		var store reservation.Store = t.Store
-		if !meets {
-			store = blind{t.Store}
-		}
-		r, err := reservation.New(store, "bench", nil)
-		return reserverTaker{t, r, &atomic.Int64{}}, err
+func openReserverTaker(ctx context.Context, cell *measure.Cell) (taker, error) {
+	opened, err := openDibsTaker(ctx, cell)
+	if err != nil {
+		return nil, err
 	}
-}
-
-// A blind store does not return the message that a write met, as no store did before: the winner
-// is read after the conflict.
-type blind struct{ *messagestore.Store }
-
-// TryWriteStreams implements [reservation.Store].
-func (blind) TryWriteStreams(context.Context, ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
-	return nil, nil, messagestore.ErrNotSupported
+	t := opened.(dibsTaker) //nolint:errcheck,forcetypeassert // it is one
+	r, err := reservation.New(t.Store, "bench", nil)
+	return reserverTaker{t, r, &atomic.Int64{}}, err
 }
 
 func (t reserverTaker) take(ctx context.Context, key messagestore.StreamName) (bool, error) {
@@ -329,21 +285,6 @@ func redisSetThenGet(ctx context.Context, client *redis.Client, key string, valu
 	winner, err := client.Get(ctx, key).Bytes()
 	if err == nil && len(winner) == 0 {
 		err = fmt.Errorf("%s has no owner", key)
-	}
-	return false, err
-}
-
-var setOrGet = redis.NewScript(`
-	if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'EX', ARGV[2]) then
-		return false
-	end
-	return redis.call('GET', KEYS[1])`)
-
-// redisSetOrGet does the same in one round trip.
-func redisSetOrGet(ctx context.Context, client *redis.Client, key string, value []byte) (bool, error) {
-	_, err := setOrGet.Run(ctx, client, []string{key}, value, int(keyExpiry.Seconds())).Result()
-	if errors.Is(err, redis.Nil) {
-		return true, nil
 	}
 	return false, err
 }

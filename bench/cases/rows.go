@@ -22,11 +22,6 @@ const (
 	// many streams grow at a time: their messages alternate.
 	rowsPerStream = 10
 	rowsStreams   = 1000
-
-	// groupSize is the size of the consumer group that reads, and groupMember the number
-	// of the member.
-	groupSize   = 4
-	groupMember = 1
 )
 
 // rows are messages of 450 bytes, the same in Dibs and in message-db, for all cases that
@@ -36,7 +31,6 @@ type rows struct {
 	mu      sync.Mutex
 	count   int64
 	streams []messagestore.StreamName
-	members []int32 // of the messages before a global position, how many are the group member's
 
 	inDibs, inMessageDB string // the databases' URLs
 }
@@ -65,8 +59,7 @@ func (r *rows) setup(ctx context.Context, cell *measure.Cell) error {
 	defer inMessageDB.Close(context.WithoutCancel(ctx))
 
 	r.streams = make([]messagestore.StreamName, 0, count/rowsPerStream)
-	r.members = append(make([]int32, 0, count+2), 0, 0) // before positions 0 and 1
-	for int64(len(r.members)) < count+2 {
+	for int64(len(r.streams)) < count/rowsPerStream {
 		block, err := r.block()
 		if err != nil {
 			return err
@@ -105,17 +98,12 @@ func (r *rows) block() ([]row, error) {
 	var block []row
 	for position := range rowsPerStream {
 		for _, stream := range r.streams[first:] {
-			m := longMessage(stream, int64(len(r.members)))
+			m := longMessage(stream, int64(len(block)))
 			encoded, err := encode(stream, messagestore.Version(position-1), m)
 			if err != nil {
 				return nil, err
 			}
 			block = append(block, encoded)
-			before := r.members[len(r.members)-1]
-			if stream.GroupMember(groupSize) == groupMember {
-				before++
-			}
-			r.members = append(r.members, before)
 		}
 	}
 	return block, nil
@@ -129,10 +117,6 @@ func longMessage(stream messagestore.StreamName, n int64) messagestore.Envelope 
 	m.Body = body
 	return m
 }
-
-// ofMember returns how many messages of the group's member there are from a global
-// position on, up to another that is not included.
-func (r *rows) ofMember(from, to int64) int64 { return int64(r.members[to] - r.members[from]) }
 
 // settle leaves a table as autovacuum would after a while, so that it does not run while
 // something is measured.

@@ -10,7 +10,7 @@ import (
 )
 
 func TestRowsAre450Bytes(t *testing.T) {
-	r := &rows{members: []int32{0, 0}}
+	r := &rows{}
 
 	block, err := r.block()
 
@@ -22,7 +22,7 @@ func TestRowsAre450Bytes(t *testing.T) {
 }
 
 func TestRowsOfAStreamAlternateWithOthersAndAreInOrder(t *testing.T) {
-	r := &rows{members: []int32{0, 0}}
+	r := &rows{}
 
 	first, err := r.block()
 	require.NoError(t, err)
@@ -39,21 +39,4 @@ func TestRowsOfAStreamAlternateWithOthersAndAreInOrder(t *testing.T) {
 	}
 	require.Equal(t, int64(2*rowsStreams*rowsPerStream), o.handled())
 	require.Len(t, r.streams, 2*rowsStreams)
-}
-
-func TestRowsKnowHowManyAreOfTheGroupsMember(t *testing.T) {
-	r := &rows{members: []int32{0, 0}}
-	block, err := r.block()
-	require.NoError(t, err)
-
-	for _, from := range []int64{1, 2, 777, 5000} {
-		const to = 9001
-		var want int64
-		for _, m := range block[from-1 : to-1] {
-			if m.stream.GroupMember(groupSize) == groupMember {
-				want++
-			}
-		}
-		require.Equal(t, want, r.ofMember(from, to), "from %d", from)
-	}
 }

@@ -45,33 +45,14 @@ func Saga() []measure.Case {
 		Shows:      "Start a saga of three empty steps and wait for its result, one caller",
 		Contenders: of(1),
 		Goals:      []measure.Goal{{Metric: measure.P50, Of: dibs, To: dbosTransact, AtMost: 1}},
-	}, {
-		Name:       "saga/3-processes",
-		Shows:      "Start a saga of three empty steps and wait for its result, 63 callers in one process, and 21 in each of three",
-		Contenders: []measure.Contender{{Name: oneRunner, Run: sagaProcesses(1)}, {Name: threeRunners, Run: sagaProcesses(3)}},
-		Goals:      []measure.Goal{{Metric: measure.Rate, Of: threeRunners, To: oneRunner, AtLeast: 1}},
-	}, {
-		Name:       "saga/waiting",
-		Shows:      "100,000 sagas wait (a short run: 5,000): the memory that they take, and the first saga of a process after a kill",
-		Contenders: []measure.Contender{{Name: dibs, Run: sagasWait}},
-		Goals: []measure.Goal{
-			{Metric: measure.More, Of: dibs, AtMost: 64 << 20}, {Metric: measure.P50, Of: dibs, AtMost: 2},
-		},
 	}}
 }
 
-const (
-	oneRunner    = "Dibs, one process"
-	threeRunners = "Dibs, three processes"
-)
-
-// A booking is the saga of three steps over a store. Those whose trip is to nowhere sleep after the steps.
+// A booking is the saga of three steps over a store.
 type booking struct {
 	*saga.Saga[trip, string]
 	*dibsStore
 }
-
-const nowhere = "nowhere"
 
 func newBooking(s *dibsStore) (booking, error) {
 	var steps saga.Steps
@@ -85,9 +66,6 @@ func newBooking(s *dibsStore) (booking, error) {
 			if _, err := step.Do(r, t); err != nil {
 				return "", err
 			}
-		}
-		if t.To == nowhere {
-			return "", r.Sleep("for ever", 1000*time.Hour)
 		}
 		return t.ID, nil
 	}, steps, nil)

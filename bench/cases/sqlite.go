@@ -8,6 +8,7 @@ import (
 
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
@@ -33,17 +34,10 @@ func SQLite() []measure.Case {
 
 func writeSQLite(config *sqlite.Config) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
-		dir, err := os.MkdirTemp(cell.Servers.Dir(), "dibs-bench-sqlite.")
+		store, err := openSQLite(ctx, cell, config)
 		if err != nil {
 			return err
 		}
-		cell.Cleanup(func(context.Context) error { return os.RemoveAll(dir) })
-		driver, err := sqlite.Open(ctx, filepath.Join(dir, "messages.db"), config)
-		if err != nil {
-			return err
-		}
-		store := must.New(messagestore.New(driver, nil))
-		defer store.Close()
 		done, err := cell.Callers(ctx, sqliteCallers, func(ctx context.Context, _ int) (int, error) {
 			key := newKey()
 			_, err := store.Write(ctx, key, messagestore.NoStream, command(key))
@@ -55,4 +49,20 @@ func writeSQLite(config *sqlite.Config) func(context.Context, *measure.Cell) err
 		count, err := store.Count(ctx, messagestore.CategoryQuery{Category: reservedCategory, Limit: int(done) + 1})
 		return errors.Join(err, cell.Check("messages in the file", count, done))
 	}
+}
+
+// openSQLite opens a store in a file of the cell's, until the cell is over.
+func openSQLite(ctx context.Context, cell *measure.Cell, config *sqlite.Config) (*messagestore.Store, error) {
+	dir, err := os.MkdirTemp(cell.Servers.Dir(), "dibs-bench-sqlite.")
+	if err != nil {
+		return nil, err
+	}
+	cell.Cleanup(func(context.Context) error { return os.RemoveAll(dir) })
+	driver, err := sqlite.Open(ctx, filepath.Join(dir, "messages.db"), config)
+	if err != nil {
+		return nil, err
+	}
+	store := must.New(messagestore.New(driver, &messagestore.Config{Logger: logger.Silent()}))
+	cell.Cleanup(func(context.Context) error { return store.Close() })
+	return store, nil
 }

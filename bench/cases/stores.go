@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -24,15 +23,9 @@ const messageDBConns = 32
 type store interface {
 	write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, m messagestore.Envelope) (wrote bool, err error)
 
-	// page returns how many messages a batch of 1000 of a category has, and where the
-	// next one begins.
-	page(ctx context.Context, category messagestore.Category, from int64) (n, next int64, err error)
-
 	count(ctx context.Context) (int64, error)
 	close()
 }
-
-const batchSize = 1000
 
 // An opener opens a kind of store in a database.
 type opener struct {
@@ -42,10 +35,13 @@ type opener struct {
 }
 
 var (
-	openDibs      = opener{dibs, server.Dibs, newDibsStore}
-	openMessageDB = opener{messageDB, server.MessageDB, newMessageDBStore}
-	openCopy      = opener{copying, server.Dibs, newCopyStore}
+	openDibs      = opener{dibs, server.Dibs, opening(openDibsStore)}
+	openMessageDB = opener{messageDB, server.MessageDB, opening(openMessageDBStore)}
 )
+
+func opening[T store](open func(context.Context, string) (T, error)) func(context.Context, string) (store, error) {
+	return func(ctx context.Context, url string) (store, error) { return open(ctx, url) }
+}
 
 // A dibsStore is Dibs through its public API, over a pool with the defaults of pgx.
 type dibsStore struct {
@@ -53,7 +49,7 @@ type dibsStore struct {
 	pool *pgxpool.Pool
 }
 
-func newDibsStore(ctx context.Context, url string) (store, error) {
+func openDibsStore(ctx context.Context, url string) (*dibsStore, error) {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		return nil, err
@@ -69,11 +65,6 @@ func (s *dibsStore) write(ctx context.Context, stream messagestore.StreamName, e
 	return err == nil, err
 }
 
-func (s *dibsStore) page(ctx context.Context, category messagestore.Category, from int64) (n, next int64, err error) {
-	page, err := s.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: category, From: messagestore.GlobalPosition(from), Limit: batchSize})
-	return int64(len(page.Messages)), int64(page.Next), err
-}
-
 func (s *dibsStore) count(ctx context.Context) (n int64, err error) {
 	return n, s.pool.QueryRow(ctx, "select count(*) from dibs.messages").Scan(&n)
 }
@@ -84,7 +75,7 @@ func (s *dibsStore) close() { s.pool.Close() }
 // statement for each message.
 type messageDBStore struct{ pool *pgxpool.Pool }
 
-func newMessageDBStore(ctx context.Context, url string) (store, error) {
+func openMessageDBStore(ctx context.Context, url string) (*messageDBStore, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
@@ -110,29 +101,6 @@ func (s *messageDBStore) write(ctx context.Context, stream messagestore.StreamNa
 		return false, nil
 	}
 	return err == nil, err
-}
-
-func (s *messageDBStore) page(ctx context.Context, category messagestore.Category, from int64) (n, next int64, err error) {
-	rows, err := s.pool.Query(ctx, "select id, stream_name, type, position, global_position, data, metadata, time from message_store.get_category_messages($1, $2, $3)",
-		string(category), from, batchSize)
-	if err != nil {
-		return 0, from, err
-	}
-	defer rows.Close()
-	next = from
-	var (
-		id, stream, kind string
-		position, global int64
-		data, metadata   []byte
-		at               time.Time
-	)
-	for rows.Next() {
-		if err := rows.Scan(&id, &stream, &kind, &position, &global, &data, &metadata, &at); err != nil {
-			return 0, from, err
-		}
-		n, next = n+1, global+1
-	}
-	return n, next, rows.Err()
 }
 
 func (s *messageDBStore) count(ctx context.Context) (n int64, err error) {

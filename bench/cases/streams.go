@@ -10,12 +10,8 @@ import (
 
 // The names of writes of one stream and of several.
 const (
-	oneStream       = "Dibs, one stream"
-	twoStreams      = "Dibs, two streams"
-	twoCategories   = "Dibs, two categories"
-	oppositeOrders  = "Dibs, two categories in opposite orders"
-	hotStreams      = "Dibs, one of ten hot streams"
-	hotStreamsCount = 10
+	oneStream  = "Dibs, one stream"
+	twoStreams = "Dibs, two streams"
 )
 
 // Streams returns the cases of writes to two streams, all or nothing, beside writes to one.
@@ -35,63 +31,29 @@ func Streams() []measure.Case {
 type pairOf func(s *dibsStore, caller int) func(context.Context) error
 
 func streamWriters(callers int) []measure.Contender {
-	const first, second messagestore.Category = "account0", "account1"
+	const first messagestore.Category = "account0"
 	contender := func(name string, messages int64, pair pairOf) measure.Contender {
 		return measure.Contender{Name: name, Run: func(ctx context.Context, cell *measure.Cell) error {
-			url, err := database(ctx, cell, openDibs.template)
-			if err != nil {
-				return err
-			}
-			s, err := openDibsStore(ctx, url)
-			if err != nil {
-				return err
-			}
-			defer s.close()
-			writes := make([]func(context.Context) error, callers)
-			for i := range writes {
-				writes[i] = pair(s, i)
-			}
-			done, err := cell.Callers(ctx, callers, func(ctx context.Context, caller int) (int, error) { return 1, writes[caller](ctx) })
-			if err != nil {
-				return err
-			}
-			count, err := s.count(ctx)
-			if err != nil {
-				return err
-			}
-			return cell.Check("messages in the table", count, messages*done)
+			return inDibs(ctx, cell, func(s *dibsStore) error {
+				writes := make([]func(context.Context) error, callers)
+				for i := range writes {
+					writes[i] = pair(s, i)
+				}
+				done, err := cell.Callers(ctx, callers, func(ctx context.Context, caller int) (int, error) { return 1, writes[caller](ctx) })
+				return checkCount(ctx, cell, s, messages*done, err)
+			})
 		}}
-	}
-	// each writes the next message of a stream in each of two categories, in this order.
-	each := func(order func(caller int) (a, b messagestore.Category)) pairOf {
-		return func(s *dibsStore, caller int) func(context.Context) error {
-			a, b := order(caller)
-			one, other := newWriter(a), newWriter(b)
-			return func(ctx context.Context) error {
-				m, n := one.next(), other.next()
-				_, err := s.WriteStreams(ctx, messagestore.To(one.stream, one.version, m), messagestore.To(other.stream, other.version, n))
-				return err
-			}
-		}
 	}
 	return []measure.Contender{
 		contender(oneStream, 1, func(s *dibsStore, _ int) func(context.Context) error {
 			w := newWriter(first)
 			return func(ctx context.Context) error { return w.write(ctx, s) }
 		}),
-		contender(twoStreams, 2, each(func(int) (a, b messagestore.Category) { return first, first })),
-		contender(twoCategories, 2, each(func(int) (a, b messagestore.Category) { return first, second })),
-		contender(oppositeOrders, 2, each(func(caller int) (a, b messagestore.Category) {
-			if caller%2 == 0 {
-				return first, second
-			}
-			return second, first
-		})),
-		contender(hotStreams, 2, func(s *dibsStore, caller int) func(context.Context) error {
-			w, hot := newWriter(first), first.Stream(fmt.Sprintf("hot%d", caller%hotStreamsCount))
+		contender(twoStreams, 2, func(s *dibsStore, _ int) func(context.Context) error {
+			one, other := newWriter(first), newWriter(first)
 			return func(ctx context.Context) error {
-				m := w.next()
-				_, err := s.WriteStreams(ctx, messagestore.To(w.stream, w.version, m), messagestore.To(hot, messagestore.AnyVersion, message(w.id, w.written)))
+				m, n := one.next(), other.next()
+				_, err := s.WriteStreams(ctx, messagestore.To(one.stream, one.version, m), messagestore.To(other.stream, other.version, n))
 				return err
 			}
 		}),

@@ -4,20 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dibs-go/dibs/bench/measure"
-	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/postgres"
 )
 
 const (
@@ -29,17 +24,13 @@ const (
 	// wakePoll is the poll interval of a consumer that is not woken. Dibs' and
 	// Eventide's consumers have it by default.
 	wakePoll = 100 * time.Millisecond
-
-	idleConsumers = 100
 )
 
 // The names of the ways to learn of a message.
 const (
-	oneProcess    = "Dibs, one process"
-	twoProcesses  = "Dibs, two processes"
-	pollingDibs   = "Dibs, two processes, polling"
-	pollingOther  = "message-db, two processes, polling"
-	idleContender = "Dibs, 100 consumers"
+	oneProcess   = "Dibs, one process"
+	twoProcesses = "Dibs, two processes"
+	pollingOther = "message-db, two processes, polling"
 )
 
 // WakeUp returns the cases of how soon a consumer learns of a message, and of the cost
@@ -50,19 +41,13 @@ func WakeUp() []measure.Case {
 		Shows: "From before a write to its handler's call, 200 messages a second",
 		Contenders: []measure.Contender{
 			{Name: oneProcess, Run: wakeInProcess},
-			{Name: twoProcesses, Run: wakeAcross(openWakeDibs, wakeTask{Kind: wakeByNotify})},
-			{Name: pollingDibs, Run: wakeAcross(openWakeDibs, wakeTask{Kind: wakeByPolling})},
-			{Name: pollingOther, Run: wakeAcross(openWakeMessageDB, wakeTask{Kind: wakeMessageDB})},
+			{Name: twoProcesses, Run: wakeAcross(openDibs, openWakeDibs, wakeTask{})},
+			{Name: pollingOther, Run: wakeAcross(openMessageDB, openWakeMessageDB, wakeTask{MessageDB: true})},
 		},
 		Goals: []measure.Goal{
 			{Metric: measure.P99, Of: oneProcess, AtMost: 0.002},
 			{Metric: measure.P99, Of: twoProcesses, AtMost: 0.002},
 		},
-	}, {
-		Name:       "wake-up/idle",
-		Shows:      "100 consumers of 100 categories in one process, with nothing to do",
-		Contenders: []measure.Contender{{Name: idleContender, Run: idle}},
-		Goals:      []measure.Goal{{Metric: measure.Cores, Of: idleContender, AtMost: 0.02}},
 	}}
 }
 
@@ -149,26 +134,19 @@ func wakeMessages(cell *measure.Cell) int64 { return size[int64](cell, 10, 2*wak
 
 // wakeInProcess has the consumer and the writer share a store.
 func wakeInProcess(ctx context.Context, cell *measure.Cell) error {
-	url, err := database(ctx, cell, server.Dibs)
-	if err != nil {
-		return err
-	}
-	store, err := openDibsStore(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer store.close()
-	write := dibsSender(store.Store)
-	if err := write(ctx, sent{}); err != nil {
-		return err
-	}
-	messages := wakeMessages(cell)
-	seen, err := listen(ctx, cell, dibsListener(store.Store), messages, func(wait func() error) error {
-		return cell.Once(ctx, func(ctx context.Context) (int64, error) {
-			return messages, errors.Join(send(ctx, cell, messages, write), wait())
+	return inDibs(ctx, cell, func(store *dibsStore) error {
+		write := dibsSender(store.Store)
+		if err := write(ctx, sent{}); err != nil {
+			return err
+		}
+		messages := wakeMessages(cell)
+		seen, err := listen(ctx, cell, dibsListener(store.Store), messages, func(wait func() error) error {
+			return cell.Once(ctx, func(ctx context.Context) (int64, error) {
+				return messages, errors.Join(send(ctx, cell, messages, write), wait())
+			})
 		})
+		return errors.Join(err, cell.Check("messages handled", seen, messages))
 	})
-	return errors.Join(err, cell.Check("messages handled", seen, messages))
 }
 
 func dibsSender(store *messagestore.Store) func(context.Context, sent) error {
@@ -190,18 +168,12 @@ func dibsListener(store *messagestore.Store) listener {
 	}
 }
 
-// How a process learns of messages.
-const (
-	wakeByNotify  = "notify"
-	wakeByPolling = "poll"
-	wakeMessageDB = "message-db"
-)
-
 const wakeChild = "wake"
 
 // A wakeTask is the task of a consumer's process.
 type wakeTask struct {
-	Kind, URL string
+	MessageDB bool
+	URL       string
 	Messages  int64
 }
 
@@ -224,30 +196,20 @@ func init() {
 }
 
 func (t wakeTask) listener(ctx context.Context) (listener, func(), error) {
-	if t.Kind == wakeMessageDB {
+	if t.MessageDB {
 		s, err := openMessageDBStore(ctx, t.URL)
 		if err != nil {
 			return nil, nil, err
 		}
 		return messageDBListener(s), s.close, nil
 	}
-	store, closeStore, err := openNotifying(ctx, t.URL, t.Kind == wakeByNotify)
+	store, err := openDibsStore(ctx, t.URL)
 	if err != nil {
 		return nil, nil, err
 	}
-	return dibsListener(store), closeStore, nil
-}
-
-func openNotifying(ctx context.Context, url string, notify bool) (*messagestore.Store, func(), error) {
-	pool, err := pgxpool.New(ctx, url)
-	if err != nil {
-		return nil, nil, err
-	}
-	driver := must.New(postgres.New(pool, &postgres.Config{NoNotify: !notify}))
-	store := must.New(messagestore.New(driver, nil))
-	return store, func() {
+	return dibsListener(store.Store), func() {
 		_ = store.Close() // it has nothing more to do
-		pool.Close()
+		store.close()
 	}, nil
 }
 
@@ -284,130 +246,41 @@ func messageDBListener(s *messageDBStore) listener {
 	}
 }
 
-// openWake opens the store that the writer writes to, and returns where it is.
-type openWake func(ctx context.Context, cell *measure.Cell, kind string) (url string, write func(context.Context, sent) error, err error)
+// openWake returns how to write to a store.
+type openWake func(s store) func(context.Context, sent) error
 
-func openWakeDibs(ctx context.Context, cell *measure.Cell, kind string) (string, func(context.Context, sent) error, error) {
-	url, err := database(ctx, cell, server.Dibs)
-	if err != nil {
-		return "", nil, err
-	}
-	store, closeStore, err := openNotifying(ctx, url, kind == wakeByNotify)
-	if err != nil {
-		return "", nil, err
-	}
-	cell.Cleanup(func(context.Context) error {
-		closeStore()
-		return nil
-	})
-	return url, dibsSender(store), nil
+func openWakeDibs(s store) func(context.Context, sent) error {
+	return dibsSender(s.(*dibsStore).Store) //nolint:errcheck,forcetypeassert // it is one
 }
 
-func openWakeMessageDB(ctx context.Context, cell *measure.Cell, _ string) (string, func(context.Context, sent) error, error) {
-	url, err := database(ctx, cell, server.MessageDB)
-	if err != nil {
-		return "", nil, err
-	}
-	s, err := openMessageDBStore(ctx, url)
-	if err != nil {
-		return "", nil, err
-	}
-	cell.Cleanup(func(context.Context) error {
-		s.close()
-		return nil
-	})
-	return url, func(ctx context.Context, m sent) error {
+func openWakeMessageDB(s store) func(context.Context, sent) error {
+	return func(ctx context.Context, m sent) error {
 		wrote, err := s.write(ctx, newKeyOf(wakeCategory), messagestore.NoStream, messagestore.Envelope{ID: newID(), Body: m})
 		if err == nil && !wrote {
 			err = errors.New("a conflict in a stream of one message")
 		}
 		return err
-	}, nil
+	}
 }
 
 // wakeAcross has the consumer in a process of its own.
-func wakeAcross(open openWake, task wakeTask) func(context.Context, *measure.Cell) error {
+func wakeAcross(o opener, sender openWake, task wakeTask) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
-		url, write, err := open(ctx, cell, task.Kind)
-		if err != nil {
-			return err
-		}
-		if err := write(ctx, sent{}); err != nil {
-			return err
-		}
-		task.URL, task.Messages = url, wakeMessages(cell)
-		// The consumer may have the last message, and be done, before its writer has the
-		// answer: that is no reason to give up on it.
-		tallies, err := cell.Processes(ctx, wakeChild, []any{task}, func(context.Context) error {
-			return send(ctx, cell, task.Messages, write)
-		})
-		if err != nil {
-			return err
-		}
-		return cell.Check("messages handled", tallies[0].All, task.Messages)
-	}
-}
-
-// idle has consumers run that have nothing to do. An operation is a second of that.
-func idle(ctx context.Context, cell *measure.Cell) error {
-	url, err := database(ctx, cell, server.Dibs)
-	if err != nil {
-		return err
-	}
-	store, err := openDibsStore(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer store.close()
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	consumers, running := errgroup.WithContext(running)
-	var handled atomic.Int64
-	all := make(chan struct{})
-	for _, category := range categories(idleConsumers) {
-		if _, err := store.Write(ctx, newKeyOf(category), messagestore.NoStream, sent{}); err != nil {
-			return err
-		}
-		c, err := consumer.New(store, category, "idle", handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
-			if handled.Add(1) == idleConsumers {
-				close(all)
+		return inStore(ctx, cell, o, func(s store, url string) error {
+			write := sender(s)
+			if err := write(ctx, sent{}); err != nil {
+				return err
 			}
-			return nil
-		}), nil)
-		if err != nil {
-			return err
-		}
-		consumers.Go(func() error { return c.Run(running) })
-	}
-	select {
-	case <-all: // however long that takes
-	case <-running.Done():
-		return errors.Join(context.Cause(ctx), consumers.Wait())
-	}
-	// They record where they are, and calm down.
-	if err := pause(ctx, size(cell, 200*time.Millisecond, 2*time.Second, 5*time.Second)); err != nil {
-		return err
-	}
-	seconds := size[int64](cell, 1, 3, 20)
-	err = cell.Once(ctx, func(ctx context.Context) (int64, error) {
-		return seconds, pause(ctx, time.Duration(seconds)*time.Second)
-	})
-	stop()
-	if err := errors.Join(err, consumers.Wait()); err != nil {
-		return fmt.Errorf("idle consumers: %w", err)
-	}
-	t := cell.Tally()
-	cell.Set(measure.Cores, (t.ClientCPU+t.ServerCPU).Seconds()/t.Elapsed.Seconds())
-	return cell.Check("consumers that handled their message", handled.Load(), idleConsumers)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+			task := wakeTask{task.MessageDB, url, wakeMessages(cell)}
+			// The consumer may have the last message, and be done, before its writer has the
+			// answer: that is no reason to give up on it.
+			tallies, err := cell.Processes(ctx, wakeChild, []any{task}, func(context.Context) error {
+				return send(ctx, cell, task.Messages, write)
+			})
+			if err != nil {
+				return err
+			}
+			return cell.Check("messages handled", tallies[0].All, task.Messages)
+		})
 	}
 }

@@ -6,18 +6,7 @@ import (
 	"strings"
 
 	"github.com/dibs-go/dibs/bench/measure"
-	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/messagestore"
-)
-
-// The charts that cases are points of.
-var (
-	latencySeries = &measure.Series{
-		File: "latency", Title: "Write to one hot category: latency against load", XLabel: "callers", Metric: measure.P50, Dashed: measure.P99, LogX: true,
-	}
-	rowsSeries = &measure.Series{
-		File: "rows", Title: "Write to 32 categories, 256 callers: rate against rows present", XLabel: "million rows present", Metric: measure.Rate,
-	}
 )
 
 // Write returns the cases of writing at an expected version to an empty table.
@@ -26,43 +15,27 @@ func Write() []measure.Case {
 		return measure.Case{
 			Name:       "write/1-category/" + strings.ReplaceAll(plural(callers, "caller"), " ", "-"),
 			Shows:      fmt.Sprintf("Write at an expected version, one hot category, %s", plural(callers, "caller")),
-			Contenders: writers(fast, 1, callers, openDibs, openMessageDB, openCopy),
+			Contenders: writers(1, callers, openDibs, openMessageDB),
 			Goals:      goals,
-			Series:     latencySeries, X: float64(callers),
 		}
 	}
 	many := func(callers int, goals ...measure.Goal) measure.Case {
 		return measure.Case{
 			Name:       fmt.Sprintf("write/32-categories/%d-callers", callers),
 			Shows:      fmt.Sprintf("Write at an expected version, 32 categories, %d callers", callers),
-			Contenders: writers(fast, 32, callers, openDibs, openMessageDB, openCopy),
+			Contenders: writers(32, callers, openDibs, openMessageDB),
 			Goals:      goals,
 		}
 	}
 	lone := oneCategory(1, measure.Goal{Metric: measure.P50, Of: dibs, To: messageDB, AtMost: 1})
 	four, sixteen := oneCategory(4), oneCategory(16)
 	four.LongOnly, sixteen.LongOnly = true, true
-	empty := many(256,
-		measure.Goal{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 8},
-		measure.Goal{Metric: measure.Rate, Of: dibs, To: copying, AtLeast: 0.8})
-	empty.Series = rowsSeries
+	atLeast := func(times float64) measure.Goal {
+		return measure.Goal{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: times}
+	}
+	cheap := measure.Goal{Metric: measure.ServerCPU, Of: dibs, To: messageDB, AtMost: 1.0 / 8}
 	return []measure.Case{
-		lone, four, sixteen,
-		oneCategory(64,
-			measure.Goal{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 13},
-			measure.Goal{Metric: measure.Rate, Of: dibs, To: copying, AtLeast: 0.8},
-			measure.Goal{Metric: measure.ServerCPU, Of: dibs, To: messageDB, AtMost: 1.0 / 8}),
-		oneCategory(256,
-			measure.Goal{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 20},
-			measure.Goal{Metric: measure.Rate, Of: dibs, To: copying, AtLeast: 0.85},
-			measure.Goal{Metric: measure.ServerCPU, Of: dibs, To: messageDB, AtMost: 1.0 / 8}),
-		many(64), empty,
-		{
-			Name:       "write/slow-disk/256-callers",
-			Shows:      "Write to one category, 256 callers, on a disk that takes 1 ms more to sync",
-			Contenders: writers(slow, 1, 256, openDibs, openMessageDB),
-			Goals:      []measure.Goal{{Metric: measure.Rate, Of: dibs, To: messageDB, AtLeast: 35}},
-		},
+		lone, four, sixteen, oneCategory(64, atLeast(13), cheap), oneCategory(256, atLeast(20), cheap), many(64), many(256, atLeast(8)),
 	}
 }
 
@@ -73,54 +46,19 @@ func plural(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// The disks that a server is to be had on.
-var (
-	fast = (*server.Set).Postgres
-	slow = (*server.Set).SlowPostgres
-)
-
-type disk func(*server.Set, context.Context) (*server.Postgres, error)
-
 // writers have as many callers write one message after the other, each to streams of
 // its own, to a database of their own that is empty.
-func writers(on disk, inCategories, callers int, openers ...opener) []measure.Contender {
+func writers(inCategories, callers int, openers ...opener) []measure.Contender {
 	contenders := make([]measure.Contender, len(openers))
 	for i, o := range openers {
 		contenders[i] = measure.Contender{Name: o.name, Run: func(ctx context.Context, cell *measure.Cell) error {
-			p, err := on(cell.Servers, ctx)
-			if err != nil {
-				return err
-			}
-			url, err := cell.Database(ctx, p, o.template)
-			if err != nil {
-				return err
-			}
-			return write(ctx, cell, o, url, inCategories, callers)
+			return inStore(ctx, cell, o, func(s store, _ string) error {
+				done, err := writeOn(ctx, cell, s, categories(inCategories), callers)
+				return checkCount(ctx, cell, s, done, err)
+			})
 		}}
 	}
 	return contenders
-}
-
-// write has callers write to a database, and checks that their messages are there.
-func write(ctx context.Context, cell *measure.Cell, o opener, url string, inCategories, callers int) error {
-	s, err := o.open(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	before, err := s.count(ctx)
-	if err != nil {
-		return err
-	}
-	done, err := writeOn(ctx, cell, s, categories(inCategories), callers)
-	if err != nil {
-		return err
-	}
-	after, err := s.count(ctx)
-	if err != nil {
-		return err
-	}
-	return cell.Check("messages in the table", after-before, done)
 }
 
 // writeOn has callers write, each to one of the categories, and returns how many

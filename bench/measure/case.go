@@ -22,11 +22,6 @@ type Case struct {
 	// Goals are compared with the measured figures.
 	Goals []Goal
 
-	// Series and X put the case's contenders into a chart, nil for none: a point at X for
-	// each of them.
-	Series *Series
-	X      float64
-
 	// LongOnly leaves the case out of a short run.
 	LongOnly bool
 
@@ -34,16 +29,6 @@ type Case struct {
 	// as the case: a function that it gives to [Cell.Cleanup] is called after the last
 	// round.
 	Setup func(ctx context.Context, cell *Cell) error
-}
-
-// A Series is a chart that several cases are points of.
-type Series struct {
-	File   string // its name without the ending: latency
-	Title  string
-	XLabel string
-	Metric Metric
-	Dashed Metric // in the same unit, as a second line; "" for none
-	LogX   bool
 }
 
 // A Contender is one way of doing the work of a case.
@@ -68,13 +53,8 @@ const (
 	ServerCPU Metric = "server CPU"       //
 	WAL       Metric = "WAL"              // bytes an operation
 	Stored    Metric = "stored"           // bytes of tables and indexes an operation
-	Resident  Metric = "peak RSS"         // bytes of the client's memory that are in RAM, at most
-	More      Metric = "more RSS"         // bytes of the client's memory that are in RAM, beyond those before the work
 	WriteP99  Metric = "p99 of the write" // where more than the write is timed
-	Cores     Metric = "cores"            // how many of the processors were busy for it, 0.02 for 2 % of one
 	Least     Metric = "least"            // seconds of an operation, the least of many
-	Spread    Metric = "spread"           // the most of several parts less the least, as a part of their mean
-	Quiet     Metric = "without WAL"      // the part of the time in which the server logged nothing
 )
 
 // A Goal is a bound for a contender's figure, or for its ratio to another's.

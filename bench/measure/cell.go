@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"runtime"
-	"runtime/pprof"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -43,7 +41,6 @@ type Cell struct {
 	// Seed is the same for all contenders of a round, and another in each round and case.
 	Seed uint64
 
-	profile  string // the file for a profile of the client's processor time; "" for none
 	cleanups []func(context.Context) error
 	servers  []interface{ PID() int }
 	wal      *pgx.Conn
@@ -165,16 +162,16 @@ func (c *Cell) Callers(ctx context.Context, n int, op func(ctx context.Context, 
 	}
 	err := c.window(ctx, func() error {
 		begin()
-		err := wait(ctx, c.Warmup)
+		err := Wait(ctx, c.Warmup)
 		for err == nil && warm.Load() < int64(n) {
-			err = wait(ctx, time.Millisecond)
+			err = Wait(ctx, time.Millisecond)
 		}
 		return err
 	}, func() error {
 		phase.Store(counting)
-		err := wait(ctx, c.Time)
+		err := Wait(ctx, c.Time)
 		for err == nil && !some.Load() { // a busy machine, and little time
-			err = wait(ctx, c.Time/10)
+			err = Wait(ctx, c.Time/10)
 		}
 		phase.Store(over)
 		return err
@@ -223,13 +220,6 @@ func (c *Cell) window(ctx context.Context, warmUp, work func() error) error {
 	if err != nil {
 		return err
 	}
-	if c.profile != "" {
-		stop, err := profileTo(c.profile)
-		if err != nil {
-			return err
-		}
-		defer stop()
-	}
 	began := time.Now()
 	err = work()
 	c.tally.Elapsed = time.Since(began)
@@ -237,21 +227,6 @@ func (c *Cell) window(ctx context.Context, warmUp, work func() error) error {
 	c.tally.ClientCPU += after.client - before.client
 	c.tally.ServerCPU, c.tally.WAL = after.server-before.server, after.wal-before.wal
 	return errors.Join(err, spentErr)
-}
-
-// profileTo begins to profile this process, and returns the function that ends it.
-func profileTo(path string) (stop func(), err error) {
-	file, err := os.Create(path)
-	if err != nil {
-		return nil, err
-	}
-	if err := pprof.StartCPUProfile(file); err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return func() {
-		pprof.StopCPUProfile()
-		_ = file.Close() // go tool pprof reports the error
-	}, nil
 }
 
 type spent struct {
@@ -281,7 +256,8 @@ func (c *Cell) spent(ctx context.Context) (s spent, err error) {
 	return s, nil
 }
 
-func wait(ctx context.Context, d time.Duration) error {
+// Wait returns after a time, or with the cause of the end of ctx.
+func Wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

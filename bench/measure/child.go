@@ -90,21 +90,6 @@ func runChild(encoded string) error {
 	return json.NewEncoder(os.Stdout).Encode(cell.tally)
 }
 
-// Process has a process do the work registered under name, before the cell's own is measured, and returns its tally.
-func (c *Cell) Process(ctx context.Context, name string, arg any) (Tally, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	p, err := c.start(ctx, name, arg, 0)
-	if err != nil {
-		return Tally{}, err
-	}
-	defer p.stop(cancel)
-	if err := p.awaitReady(); err != nil {
-		return Tally{}, err
-	}
-	return p.work()
-}
-
 // start starts the process of a number.
 func (c *Cell) start(ctx context.Context, name string, arg any, number uint64) (*childProcess, error) {
 	encoded, err := json.Marshal(arg)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -68,9 +67,9 @@ func TestContendersTakeTurnsAndEachRoundBeginsWithAnother(t *testing.T) {
 func TestFiguresArePerOperation(t *testing.T) {
 	tally := Tally{
 		Units: 1000, All: 1200, Elapsed: 2 * time.Second, ClientCPU: 10 * time.Millisecond, ServerCPU: 30 * time.Millisecond, WAL: 5000,
-		Extra: map[Metric]float64{Resident: 7},
+		Extra: map[Metric]float64{Stored: 7},
 	}
-	require.InDeltaMapValues(t, map[Metric]float64{Rate: 500, ClientCPU: 10e-6, ServerCPU: 30e-6, WAL: 5, Resident: 7}, tally.Metrics(), 1e-9)
+	require.InDeltaMapValues(t, map[Metric]float64{Rate: 500, ClientCPU: 10e-6, ServerCPU: 30e-6, WAL: 5, Stored: 7}, tally.Metrics(), 1e-9)
 	require.Empty(t, Tally{All: 1, Elapsed: time.Second}.Metrics(), "nothing was done in the time that counts")
 }
 
@@ -108,22 +107,6 @@ func TestCallersAreWarmBeforeItCounts(t *testing.T) {
 	}}
 	_, err := runOne(t, Case{Contenders: []Contender{c}}, brief)
 	require.NoError(t, err)
-}
-
-func TestProfileIsOfTheFirstRound(t *testing.T) {
-	options := brief
-	options.Profiles = t.TempDir()
-
-	_, err := runOne(t, Case{Contenders: []Contender{counts("Dibs, alone", 1)}}, options)
-
-	require.NoError(t, err)
-	files, err := os.ReadDir(options.Profiles)
-	require.NoError(t, err)
-	require.Len(t, files, 1)
-	require.Equal(t, "case-Dibs-alone.pprof", files[0].Name())
-	info, err := files[0].Info()
-	require.NoError(t, err)
-	require.Positive(t, info.Size())
 }
 
 func TestCellHasToMeasureAndToCheck(t *testing.T) {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"time"
 
@@ -24,7 +22,6 @@ type Options struct {
 	Held         time.Duration
 	Backlog      int64
 	Seed         uint64
-	Profiles     string // the folder for profiles of the client in the first round; "" for none
 	Log          zerolog.Logger
 }
 
@@ -58,8 +55,6 @@ func Run(ctx context.Context, cases []Case, o Options, each func(Case, Result, e
 	}
 }
 
-var fileName = regexp.MustCompile(`[^A-Za-z0-9]+`)
-
 func runCase(ctx context.Context, c Case, o Options, progress func() (percent int, left time.Duration)) (_ Result, err error) {
 	hash := fnv.New64a()
 	hash.Write([]byte(c.Name))
@@ -82,9 +77,6 @@ func runCase(ctx context.Context, c Case, o Options, progress func() (percent in
 		turn := round % len(c.Contenders)
 		for _, contender := range slices.Concat(c.Contenders[turn:], c.Contenders[:turn]) {
 			cell := newCell(round)
-			if o.Profiles != "" && round == 0 {
-				cell.profile = filepath.Join(o.Profiles, fileName.ReplaceAllString(c.Name+"-"+contender.Name, "-")+".pprof")
-			}
 			metrics, err := runCell(ctx, contender, cell)
 			if err != nil {
 				return r, fmt.Errorf("%s, round %d: %w", contender.Name, round+1, err)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,14 +16,11 @@ var columns = []measure.Metric{measure.Rate, measure.P50, measure.P99, measure.C
 
 const dateFormat = "2006-01-02 15:04 UTC"
 
-// markdown writes results, with the charts in a folder.
-func markdown(r Results, folder string) string {
+// markdown writes results.
+func markdown(r Results) string {
 	var b strings.Builder
 	runText(&b, r)
 	goalsTable(&b, r)
-	for _, chart := range chartsOf(r) {
-		fmt.Fprintf(&b, "![%s](%s)\n\n", chart.title, path.Join(folder, chart.file+".svg"))
-	}
 	fmt.Fprintf(&b, "### Figures\n\nThe median of the rounds, and below it the least and the most.\nTimes and bytes are per operation.\n\n")
 	for _, c := range r.Cases {
 		figuresTable(&b, c)
@@ -177,10 +173,6 @@ func value(m measure.Metric, v float64) string {
 		}
 	case measure.WAL, measure.Stored:
 		return thousands(v) + " B"
-	case measure.Resident, measure.More:
-		return number(v/(1<<20)) + " MiB"
-	case measure.Cores, measure.Spread, measure.Quiet:
-		return number(v*100) + " %"
 	}
 	return number(v)
 }

@@ -1,14 +1,8 @@
 package report
 
 import (
-	"encoding/xml"
-	"errors"
-	"io"
-	"math"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -77,13 +71,10 @@ func TestNumbersHaveThreeDigitsThatCount(t *testing.T) {
 	require.Equal(t, "1.5 s", value(measure.P50, 1.5))
 	require.Equal(t, "123 µs", value(measure.ServerCPU, 123e-6))
 	require.Equal(t, "12,346/s", value(measure.Rate, 12345.6))
-	require.Equal(t, "64 MiB", value(measure.Resident, 64<<20))
-	require.Equal(t, "2 %", value(measure.Cores, 0.02))
 }
 
 // some is a run with all that a report can have.
 func some() Results {
-	series := &measure.Series{File: "latency", Title: "Latency <against> load", XLabel: "callers", Metric: measure.P50, Dashed: measure.P99, LogX: true}
 	figures := func(p50 float64) map[measure.Metric]Figure {
 		return map[measure.Metric]Figure{measure.Rate: {10_000, 9_000, 11_000}, measure.P50: {p50, p50 / 2, p50 * 2}, measure.P99: {p50 * 3, p50 * 2, p50 * 4}, "own": {1, 1, 1}}
 	}
@@ -97,7 +88,7 @@ func some() Results {
 		},
 		Cases: []Case{
 			{
-				Name: "write/1", Shows: "Write <one> & read, as long as a heading is ever going to be in the table of goals and a little more than that", Series: series, X: 1,
+				Name: "write/1", Shows: "Write <one> & read, as long as a heading is ever going to be in the table of goals and a little more than that",
 				Contenders: []Contender{{"Dibs", figures(0.001)}, {"COPY", figures(0.001)}, {"once", figures(1)}},
 				Goals: []Goal{
 					goal(20, 18, 31, true), goal(0.5, 0.4, 0.6, false),
@@ -105,20 +96,19 @@ func some() Results {
 					{Metric: measure.P99, Of: "Dibs", AtMost: 0.002, Figure: Figure{0.001, 0.001, 0.001}, Met: true},
 				},
 			},
-			{Name: "write/64", Shows: "Write 64", Series: series, X: 64, Contenders: []Contender{{"Dibs", figures(0.1)}, {"COPY", figures(0.1)}}},
+			{Name: "write/64", Shows: "Write 64", Contenders: []Contender{{"Dibs", figures(0.1)}, {"COPY", figures(0.1)}}},
 		},
 		Failed: []Failed{{"broken", "it\nbroke"}},
 	}
 }
 
 func TestReportSaysWhatWasMetAndWhatWasMissed(t *testing.T) {
-	text := markdown(some(), "folder")
+	text := markdown(some())
 
 	require.Contains(t, text, "2 of 4 met")
 	require.Contains(t, text, "| Dibs: rate ≥ 2x Redis, appendfsync always | 20x (18x to 31x) | met |")
 	require.Contains(t, text, "| Dibs: rate ≥ 2x Redis, appendfsync always | 0.5x (0.4x to 0.6x) | **missed** by 75 % |")
 	require.Contains(t, text, "| Dibs: p50 ≤ 1x COPY | 2x (1x to 4x) | **missed** by 100 % |")
-	require.Contains(t, text, "![Latency <against> load](folder/latency.svg)")
 	require.Contains(t, text, "**broken failed**: it broke")
 	require.Contains(t, text, "A **short** run")
 	require.Contains(t, text, "| COPY | 10,000/s<br><sub>9,000/s – 11,000/s</sub>")
@@ -135,63 +125,23 @@ func TestALaterRunTakesThePlaceOfCasesAndIsNamed(t *testing.T) {
 	require.Equal(t, []string{"write/1", "write/64", "broken"}, []string{all.Cases[0].Name, all.Cases[1].Name, all.Cases[2].Name})
 	require.Equal(t, "Write 64 again", all.Cases[1].Shows)
 	require.Empty(t, all.Failed)
-	require.Contains(t, markdown(all, ""), "Of another run, 2026-11-21 12:00 UTC, 4m0s, commit def, `--only=^write/64$`: write/64, broken.")
+	require.Contains(t, markdown(all), "Of another run, 2026-11-21 12:00 UTC, 4m0s, commit def, `--only=^write/64$`: write/64, broken.")
 }
 
-func TestChartsAreDrawnWithinTheirBounds(t *testing.T) {
-	drawn := chartsOf(some())
-	require.Len(t, drawn, 2)
-	for _, c := range drawn {
-		box := regexp.MustCompile(`viewBox="0 0 (\d+) (\d+)"`).FindStringSubmatch(c.svg)
-		width, height := parse(t, box[1]), parse(t, box[2])
-		decoder := xml.NewDecoder(strings.NewReader(c.svg))
-		var anchor string
-		var x float64
-		for {
-			token, err := decoder.Token()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			require.NoError(t, err, c.file)
-			switch e := token.(type) {
-			case xml.StartElement:
-				anchor = ""
-				for _, a := range e.Attr {
-					switch a.Name.Local {
-					case "x", "x1", "x2", "cx":
-						x = parse(t, a.Value)
-						require.LessOrEqual(t, math.Abs(x-width/2), width/2, c.file)
-					case "y", "y1", "y2", "cy":
-						require.LessOrEqual(t, math.Abs(parse(t, a.Value)-height/2), height/2, c.file)
-					case "text-anchor":
-						anchor = a.Value
-					}
-				}
-			case xml.CharData:
-				length := 6.2 * float64(len([]rune(string(e)))) // of a letter at 12 px, on average
-				switch anchor {
-				case "start":
-					require.LessOrEqual(t, x+length, width, "%s: %s", c.file, e)
-				case "end":
-					require.GreaterOrEqual(t, x, length, "%s: %s", c.file, e)
-				}
-				anchor = ""
-			}
-		}
-	}
-	require.Contains(t, drawn[0].svg, "0.5x, goal 2x: missed")
-	require.Contains(t, drawn[0].svg, "p50: COPY / Dibs", "where less is better")
-	require.Contains(t, drawn[0].svg, "0.5x, goal 1x: missed", "twice the latency")
-	require.Contains(t, drawn[1].svg, ">COPY 100 ms, p99 300 ms<")
-	require.Equal(t, 2, strings.Count(drawn[1].svg, "stroke-dasharray"))
-	require.NotContains(t, drawn[1].svg, "once", "it is not in all cases")
-}
+func TestBenchstatHasALineForEachContenderAndRound(t *testing.T) {
+	text := Benchstat(measure.Result{
+		Case:       measure.Case{Name: "write/64-callers"},
+		Contenders: []string{"Dibs, one stream", "COPY"},
+		Rounds: map[string][]map[measure.Metric]float64{
+			"Dibs, one stream": {{measure.Rate: 1e6, measure.P50: 0.0015, measure.WAL: 700}, {measure.Rate: 2e6, measure.ServerCPU: 2e-6}},
+			"COPY":             {{measure.Least: 0.5}},
+		},
+	})
 
-func parse(t *testing.T, s string) float64 {
-	t.Helper()
-	v, err := strconv.ParseFloat(s, 64)
-	require.NoError(t, err, s)
-	return v
+	require.Equal(t, `BenchmarkWrite/64-callers/by=Dibs,_one_stream 1 1000.0 ns/op 700 wal-B/op 1.5e+06 p50-ns
+BenchmarkWrite/64-callers/by=Dibs,_one_stream 1 500.0 ns/op 2000 server-ns/op
+BenchmarkWrite/64-callers/by=COPY 1 0.5 least
+`, text)
 }
 
 func TestDocumentKeepsWhatIsNotMade(t *testing.T) {
@@ -206,12 +156,9 @@ func TestDocumentKeepsWhatIsNotMade(t *testing.T) {
 		require.True(t, strings.HasPrefix(string(made), "before\n"+docsBegin))
 		require.True(t, strings.HasSuffix(string(made), docsEnd+"after\n"))
 		require.NotContains(t, string(made), "old")
-		require.Contains(t, string(made), "](charts/ratios.svg)")
 	}
-	folder := filepath.Join(filepath.Dir(path), chartFolder)
-	require.FileExists(t, filepath.Join(folder, "ratios.svg"))
-	require.NoFileExists(t, filepath.Join(folder, reportFile))
-	kept, err := Read(folder)
+	require.NoFileExists(t, filepath.Join(filepath.Dir(path), reportFile))
+	kept, err := Read(filepath.Dir(path))
 	require.NoError(t, err)
 	require.Equal(t, some(), kept)
 

@@ -47,12 +47,10 @@ type Failed struct {
 
 // A Case has the measurements of one.
 type Case struct {
-	Name       string          `json:"name"`
-	Shows      string          `json:"shows"`
-	Contenders []Contender     `json:"contenders"`
-	Goals      []Goal          `json:"goals"`
-	Series     *measure.Series `json:"series,omitempty"`
-	X          float64         `json:"x,omitempty"`
+	Name       string      `json:"name"`
+	Shows      string      `json:"shows"`
+	Contenders []Contender `json:"contenders"`
+	Goals      []Goal      `json:"goals"`
 }
 
 // A Contender has a figure for each metric.
@@ -81,7 +79,7 @@ type Goal struct {
 
 // NewCase computes the figures and goals of a case.
 func NewCase(r measure.Result) Case {
-	c := Case{Name: r.Case.Name, Shows: r.Case.Shows, Series: r.Case.Series, X: r.Case.X}
+	c := Case{Name: r.Case.Name, Shows: r.Case.Shows}
 	for _, name := range r.Contenders {
 		values := map[measure.Metric][]float64{}
 		for _, round := range r.Rounds[name] {
@@ -158,16 +156,15 @@ const (
 	reportFile  = "report.md"
 )
 
-// Write writes results.json, report.md and the charts into a folder.
+// Write writes results.json and report.md into a folder.
 func Write(dir string, r Results) error {
 	encoded, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	files := charts(r)
-	files[resultsFile] = append(encoded, '\n')
-	files[reportFile] = []byte("# What the bench measured\n\n" + markdown(r, ""))
-	for name, content := range files {
+	for name, content := range map[string][]byte{
+		resultsFile: append(encoded, '\n'), reportFile: []byte("# What the bench measured\n\n" + markdown(r)),
+	} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil { //nolint:gosec // they are to be read
 			return err
 		}

@@ -86,33 +86,3 @@ func tree(pid int) []int {
 	}
 	return pids
 }
-
-// Resident returns how much of a process' memory is in RAM, in bytes, and the most
-// that was since the process began or [ResetPeak].
-func Resident(pid int) (now, peak int64, err error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	for line := range strings.Lines(string(status)) {
-		name, value, _ := strings.Cut(line, ":")
-		if name != "VmRSS" && name != "VmHWM" {
-			continue
-		}
-		kb, err := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
-		if err != nil {
-			return 0, 0, err
-		}
-		if name == "VmRSS" {
-			now = kb << 10
-		} else {
-			peak = kb << 10
-		}
-	}
-	return now, peak, nil
-}
-
-// ResetPeak sets a process' peak of resident memory to its present size.
-func ResetPeak(pid int) error {
-	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
-}

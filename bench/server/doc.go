@@ -28,7 +28,7 @@ type process struct {
 
 // start runs a server in dir, as the user owner if there is one. It is told to end by
 // the signal stop, also by the kernel if this process dies.
-func start(dir string, owner *syscall.Credential, stop syscall.Signal, env []string, name string, args ...string) (*process, error) {
+func start(dir string, owner *syscall.Credential, stop syscall.Signal, name string, args ...string) (*process, error) {
 	p := &process{dir: dir, log: filepath.Join(dir, "log")}
 	log, err := os.Create(p.log)
 	if err != nil {
@@ -37,7 +37,6 @@ func start(dir string, owner *syscall.Credential, stop syscall.Signal, env []str
 	defer log.Close()
 	cmd := exec.Command(name, args...) //nolint:noctx // it outlives the call that starts it; Stop ends it
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	p.Process, err = localserver.Start(cmd, owner, stop)
 	return p, err

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"os"
@@ -11,28 +10,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/internal/localserver"
 )
-
-//go:embed shim/slow_fdatasync.c
-var slowFdatasync []byte
-
-// PostgresConfig says how a PostgreSQL is started.
-type PostgresConfig struct {
-	// Dir is where the server keeps its folder: a place on a disk.
-	//
-	// Defaults to /var/tmp.
-	Dir string
-
-	// SlowSync is how much longer each fdatasync takes. It needs gcc.
-	//
-	// Defaults to 0, the disk as it is.
-	SlowSync time.Duration
-}
 
 // Postgres is a PostgreSQL server that syncs: fsync and synchronous_commit on,
 // shared_buffers 1 GB, and otherwise as it comes. It is safe for concurrent use.
@@ -44,14 +26,7 @@ type Postgres struct {
 
 // StartPostgres starts a server, which the caller stops. The binaries are those in the
 // folder that POSTGRES_BIN names, or the newest of Debian's.
-func StartPostgres(ctx context.Context, config *PostgresConfig) (_ *Postgres, err error) {
-	base, slow := "/var/tmp", time.Duration(0)
-	if config != nil {
-		slow = config.SlowSync
-		if config.Dir != "" {
-			base = config.Dir
-		}
-	}
+func StartPostgres(ctx context.Context, base string) (_ *Postgres, err error) {
 	bin, err := localserver.PostgresBin()
 	if err != nil {
 		return nil, err
@@ -69,14 +44,6 @@ func StartPostgres(ctx context.Context, config *PostgresConfig) (_ *Postgres, er
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
-	var env []string
-	if slow > 0 {
-		shim, err := buildShim(ctx, dir)
-		if err != nil {
-			return nil, err
-		}
-		env = []string{"LD_PRELOAD=" + shim, fmt.Sprintf("DIBS_FDATASYNC_US=%d", slow.Microseconds())}
-	}
 	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale")
 	initdb.Dir = dir
 	initdb.SysProcAttr = &syscall.SysProcAttr{Credential: owner}
@@ -84,7 +51,7 @@ func StartPostgres(ctx context.Context, config *PostgresConfig) (_ *Postgres, er
 		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
 	}
 	p := &Postgres{admin: fmt.Sprintf("postgres://postgres@/postgres?host=%s&port=5432", dir)}
-	p.process, err = start(dir, owner, syscall.SIGQUIT, env, filepath.Join(bin, "postgres"), "-D", "data", "-k", dir, "-p", "5432",
+	p.process, err = start(dir, owner, syscall.SIGQUIT, filepath.Join(bin, "postgres"), "-D", "data", "-k", dir, "-p", "5432",
 		"-c", "listen_addresses=", "-c", "shared_buffers=1GB", "-c", "max_connections=400")
 	if err != nil {
 		return nil, err
@@ -100,18 +67,6 @@ func StartPostgres(ctx context.Context, config *PostgresConfig) (_ *Postgres, er
 		return nil, errors.Join(err, p.Stop())
 	}
 	return p, nil
-}
-
-func buildShim(ctx context.Context, dir string) (string, error) {
-	source, shim := filepath.Join(dir, "slow_fdatasync.c"), filepath.Join(dir, "slow_fdatasync.so")
-	if err := os.WriteFile(source, slowFdatasync, 0o644); err != nil { //nolint:gosec // the server's user reads it
-		return "", err
-	}
-	gcc := exec.CommandContext(ctx, "gcc", "-O2", "-shared", "-fPIC", "-o", shim, source, "-ldl")
-	if out, err := gcc.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("compile the library that makes fdatasync slow: %w\n%s", err, out)
-	}
-	return shim, nil
 }
 
 // PID is the postmaster's.

@@ -11,31 +11,12 @@ import (
 	"syscall"
 )
 
-// RedisConfig says how a Redis is started.
-type RedisConfig struct {
-	// Dir is where the server keeps its folder: a place on a disk.
-	//
-	// Defaults to /var/tmp.
-	Dir string
-
-	// AppendFsync is when its append-only file is synced: always, everysec or no.
-	//
-	// Defaults to no append-only file, and no persistence at all.
-	AppendFsync string
-}
-
 // Redis is a Redis server of the bench's own. It is safe for concurrent use.
 type Redis struct{ process *process }
 
-// StartRedis starts redis-server from the PATH, which the caller stops.
-func StartRedis(ctx context.Context, config *RedisConfig) (*Redis, error) {
-	base, sync := "/var/tmp", ""
-	if config != nil {
-		sync = config.AppendFsync
-		if config.Dir != "" {
-			base = config.Dir
-		}
-	}
+// StartRedis starts redis-server from the PATH, which the caller stops, with a folder below base. sync is when its
+// append-only file is synced (always, everysec or no), "" for no file, and no persistence at all.
+func StartRedis(ctx context.Context, base, sync string) (*Redis, error) {
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, errors.New("there is no redis-server here: install it (on Debian: apt-get install redis-server)")
@@ -49,7 +30,7 @@ func StartRedis(ctx context.Context, config *RedisConfig) (*Redis, error) {
 		args = append(args, "--appendonly", "yes", "--appendfsync", sync)
 	}
 	r := &Redis{}
-	if r.process, err = start(dir, nil, syscall.SIGKILL, nil, bin, args...); err != nil {
+	if r.process, err = start(dir, nil, syscall.SIGKILL, bin, args...); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	err = r.process.await(ctx, func(ctx context.Context) error {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -19,17 +18,14 @@ const (
 	Empty     = "template1"
 )
 
-// slowSync is how much longer an fdatasync takes on the slow disk.
-const slowSync = time.Millisecond
-
 // A Set starts each server when it is first asked for, and stops all of them. It is
 // safe for concurrent use.
 type Set struct {
 	dir string
 
-	mu         sync.Mutex
-	fast, slow *Postgres
-	redis      map[string]*Redis
+	mu     sync.Mutex
+	server *Postgres
+	redis  map[string]*Redis
 }
 
 // NewSet returns a set of servers whose folders are below dir; "" for /var/tmp.
@@ -38,32 +34,21 @@ func NewSet(dir string) *Set { return &Set{dir: dir, redis: map[string]*Redis{}}
 // Dir is the folder that the servers' folders are below: one on a disk.
 func (s *Set) Dir() string { return cmp.Or(s.dir, "/var/tmp") }
 
-// Postgres returns the server on the disk as it is.
+// Postgres returns the server.
 func (s *Set) Postgres(ctx context.Context) (*Postgres, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.postgres(ctx, &s.fast, 0)
-}
-
-// SlowPostgres returns the server whose every fdatasync takes 1 ms more.
-func (s *Set) SlowPostgres(ctx context.Context) (*Postgres, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.postgres(ctx, &s.slow, slowSync)
-}
-
-func (s *Set) postgres(ctx context.Context, p **Postgres, slow time.Duration) (*Postgres, error) {
-	if *p != nil {
-		return *p, nil
+	if s.server != nil {
+		return s.server, nil
 	}
-	started, err := StartPostgres(ctx, &PostgresConfig{Dir: s.dir, SlowSync: slow})
+	started, err := StartPostgres(ctx, s.Dir())
 	if err != nil {
 		return nil, err
 	}
 	if err := errors.Join(makeDibs(ctx, started), makeMessageDB(ctx, started)); err != nil {
 		return nil, errors.Join(err, started.Stop())
 	}
-	*p = started
+	s.server = started
 	return started, nil
 }
 
@@ -86,7 +71,7 @@ func (s *Set) Redis(ctx context.Context, appendFsync string) (*Redis, error) {
 	if r := s.redis[appendFsync]; r != nil {
 		return r, nil
 	}
-	r, err := StartRedis(ctx, &RedisConfig{Dir: s.dir, AppendFsync: appendFsync})
+	r, err := StartRedis(ctx, s.Dir(), appendFsync)
 	if err == nil {
 		s.redis[appendFsync] = r
 	}
@@ -98,11 +83,8 @@ func (s *Set) Versions(ctx context.Context) (map[string]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	versions := map[string]string{}
-	for _, p := range []*Postgres{s.fast, s.slow} {
-		if p == nil {
-			continue
-		}
-		version, err := p.Version(ctx)
+	if s.server != nil {
+		version, err := s.server.Version(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -119,14 +101,12 @@ func (s *Set) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
-	for _, p := range []*Postgres{s.fast, s.slow} {
-		if p != nil {
-			errs = append(errs, p.Stop())
-		}
+	if s.server != nil {
+		errs = append(errs, s.server.Stop())
 	}
 	for _, r := range s.redis {
 		errs = append(errs, r.Stop())
 	}
-	s.fast, s.slow, s.redis = nil, nil, map[string]*Redis{}
+	s.server, s.redis = nil, map[string]*Redis{}
 	return errors.Join(errs...)
 }
