@@ -100,38 +100,34 @@ func (d *accountDemo) Work(ctx context.Context, r *stage.Run) (err error) {
 			return err
 		}
 	}
-	sent := make(chan error, 1)
-	go func() { sent <- d.send(ctx, r.URL) }()
-	all, withdrawals := false, len(d.plan.orders)*len(months)
-	err = stage.Until(ctx, 50*time.Millisecond, func() (bool, error) {
-		if err := d.seen.look(ctx, r.Store); err != nil {
-			return false, err
-		}
-		lag := len(d.seen.commands) + len(d.seen.copies)
-		r.Screen.Show(stage.Progress{
-			Done: d.seen.decided, Of: withdrawals, Count: d.seen.messages, Unit: "msg",
-			Tail: fmt.Sprintf("%s duplicates, lag %s", stage.Count(max(0, int(d.sent.Load())-d.seen.events-lag)), stage.Count(lag)),
-		})
-		if d.kills == 0 && d.seen.decided > withdrawals/4 {
-			d.kills++
-			if err := processes[0].KillAndStart(); err != nil {
-				return false, err
-			}
-			r.Screen.Say(fmt.Sprintf("consumer 1 killed with SIGKILL in mid-flight, %s behind; started again", stage.Count(lag)))
-		}
-		select {
-		case err := <-sent:
-			if all = true; err != nil {
-				return false, err
-			}
-		default:
-		}
-		return all && lag == 0 && d.seen.decided >= withdrawals, nil
+	var sent atomic.Bool
+	withdrawals := len(d.plan.orders) * len(months)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		err := d.send(ctx, r.URL)
+		sent.Store(err == nil)
+		return err
 	})
-	if !all {
-		_ = <-sent // ctx has ended it
-	}
-	return err
+	group.Go(func() error {
+		return stage.Until(ctx, 50*time.Millisecond, func() (bool, error) {
+			all := sent.Load()
+			if err := d.seen.look(ctx, r.Store); err != nil {
+				return false, err
+			}
+			lag := len(d.seen.commands) + len(d.seen.copies)
+			r.Screen.Show(stage.Progress{
+				Done: d.seen.decided, Of: withdrawals, Count: d.seen.messages, Unit: "msg",
+				Tail: fmt.Sprintf("%s duplicates, lag %s", stage.Count(max(0, int(d.sent.Load())-d.seen.events-lag)), stage.Count(lag)),
+			})
+			if d.kills == 0 && d.seen.decided > withdrawals/4 {
+				d.kills++
+				r.Screen.Say(fmt.Sprintf("consumer 1 killed with SIGKILL in mid-flight, %s behind; started again", stage.Count(lag)))
+				return false, processes[0].KillAndStart()
+			}
+			return all && lag == 0 && d.seen.decided >= withdrawals, nil
+		})
+	})
+	return group.Wait()
 }
 
 // send has each sender send its part of each phase. All are done with one before the next.

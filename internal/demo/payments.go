@@ -114,27 +114,23 @@ func (d *paymentsDemo) Work(ctx context.Context, r *stage.Run) error {
 	if err := d.start(); err != nil {
 		return err
 	}
-	clients, asking := errgroup.WithContext(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	var running atomic.Int64
+	running.Store(apiClients)
 	for i := range apiClients {
-		clients.Go(func() error { return d.client(asking, i) })
+		group.Go(func() error {
+			defer running.Add(-1)
+			return d.client(ctx, i)
+		})
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- clients.Wait() }()
-	running := true
-	err = stage.Until(ctx, 100*time.Millisecond, func() (bool, error) {
-		select {
-		case err := <-ended:
-			if running = false; err != nil {
-				return false, err
-			}
-		default:
-		}
-		return !running && !d.stopped, d.disturb(ctx, running)
+	group.Go(func() error {
+		return stage.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+			asked := running.Load() == 0
+			err := d.disturb(ctx, !asked)
+			return asked && !d.stopped, err
+		})
 	})
-	if running {
-		_ = <-ended // ctx has broken them off
-	}
-	return err
+	return group.Wait()
 }
 
 // start starts the bank and the servers.

@@ -116,12 +116,16 @@ func (d *ticketingDemo) Work(ctx context.Context, r *stage.Run) (err error) {
 			return err
 		}
 	}
+	ctx, breakOff := context.WithCancel(ctx)
 	load := make(chan struct{})
 	go func() {
 		defer close(load)
 		d.load(ctx)
 	}()
-	defer func() { <-load }()
+	defer func() {
+		breakOff()
+		<-load
+	}()
 	if err := d.disturb(ctx, load); err != nil {
 		return err
 	}
