@@ -15,8 +15,8 @@ import (
 	"hash/fnv"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -346,7 +346,7 @@ func (b *Bank) Run(ctx context.Context) error {
 }
 
 // send sends a copy of each webhook that is to be sent, and returns how many were taken.
-func (b *Bank) send(ctx context.Context) (taken int64, err error) {
+func (b *Bank) send(ctx context.Context) (taken int, err error) {
 	rows, err := b.ledger.QueryContext(ctx, "select id, body from webhooks where copies > 0 order by sent limit 256")
 	if err != nil {
 		return 0, err
@@ -364,19 +364,24 @@ func (b *Bank) send(ctx context.Context) (taken int64, err error) {
 	}
 	var sending errgroup.Group
 	sending.SetLimit(senders)
-	var sent atomic.Int64
+	var mu sync.Mutex
+	var sent []any
 	for id, body := range all {
 		sending.Go(func() error {
-			if !b.post(ctx, body) {
-				return nil // it is sent again
+			if b.post(ctx, body) {
+				mu.Lock()
+				defer mu.Unlock()
+				sent = append(sent, id)
 			}
-			sent.Add(1)
-			_, err := b.ledger.ExecContext(ctx, "update webhooks set copies = copies - 1, sent = sent + 1 where id = $1", id)
-			return err
+			return nil // one that was not taken is sent again
 		})
 	}
-	err = sending.Wait()
-	return sent.Load(), err
+	_ = sending.Wait() // none fails
+	if len(sent) == 0 {
+		return 0, nil
+	}
+	_, err = b.ledger.ExecContext(ctx, "update webhooks set copies = copies - 1, sent = sent + 1 where id in (?"+strings.Repeat(", ?", len(sent)-1)+")", sent...)
+	return len(sent), err
 }
 
 // post sends a webhook, and reports whether it was taken.
