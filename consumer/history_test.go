@@ -71,9 +71,13 @@ func (h *history) ReadCategory(ctx context.Context, q messagestore.CategoryQuery
 // A replaced driver is one behind whose users a store is put in the place of another, as
 // by a restored backup or a failover.
 type replaced struct {
+	messagestore.Driver // an empty one, for what no consumer needs of the store
+
 	mu  sync.RWMutex
 	now *history
 }
+
+func newReplaced() *replaced { return &replaced{Driver: memory.New(), now: newHistory()} }
 
 func (r *replaced) driver() *history {
 	r.mu.RLock()
@@ -214,7 +218,7 @@ func TestAStoreThatWentBackAndGrewPastStopsAConsumerThatRuns(t *testing.T) {
 			t.Run(name+grows, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					d := &replaced{now: newHistory()}
+					d := newReplaced()
 					elsewhere := must.New(messagestore.New(d, nil))
 					write(t, elsewhere, streams[0], Deposited{1}, Deposited{2})
 					j := &journal{}
@@ -278,7 +282,7 @@ func TestAMessageThatIsWrittenAgainIsNotTheOneThatWasLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := &replaced{now: newHistory()}
+				d := newReplaced()
 				write(t, must.New(messagestore.New(d, nil)), streams[0], Deposited{1}, Deposited{2})
 				write(t, must.New(messagestore.New(d, nil)), streams[1], again)
 				j := &journal{}
@@ -316,7 +320,7 @@ func TestAPollOfAStoreThatWentBackHandlesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := &replaced{now: newHistory()}
+				d := newReplaced()
 				store := must.New(messagestore.New(d, nil))
 				j := &journal{}
 				c := newConsumer(t, store, j, config)
@@ -351,7 +355,7 @@ func TestAFailoverThatLostNothingIsNotNoticed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := &replaced{now: newHistory()}
+				d := newReplaced()
 				elsewhere := must.New(messagestore.New(d, nil))
 				j := &journal{}
 				c := newConsumer(t, must.New(messagestore.New(d, nil)), j, config)
@@ -446,7 +450,7 @@ func TestNoPositionIsRecordedInAStoreThatWentBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := &replaced{now: newHistory()}
+				d := newReplaced()
 				elsewhere := must.New(messagestore.New(d, nil))
 				entered, release := make(chan struct{}), make(chan struct{})
 				config.CheckpointMessages = 1
@@ -495,7 +499,7 @@ func TestWhatAHandlerWroteAndTheStoreLostIsWrittenAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := &replaced{now: newHistory()}
+				d := newReplaced()
 				d.now.epoch = "1"
 				store := must.New(messagestore.New(d, nil))
 				var handled atomic.Int64
@@ -534,7 +538,7 @@ func TestAnotherEpochHandsOverAgainWhatWasNotRecorded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := &replaced{now: newHistory()}
+				d := newReplaced()
 				d.now.epoch = "1"
 				store := must.New(messagestore.New(d, nil))
 				var handled atomic.Int64
@@ -562,7 +566,7 @@ func TestAConsumerThatRetriesFindsOutThatTheStoreIsAnother(t *testing.T) {
 	t.Parallel()
 	retrying := func(t *testing.T, lost int, epoch string) (errs <-chan error, log *bytes.Buffer, stop func()) {
 		t.Helper()
-		d := &replaced{now: newHistory()}
+		d := newReplaced()
 		d.now.epoch = "1"
 		store := must.New(messagestore.New(d, nil))
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
@@ -622,7 +626,7 @@ func TestARunThatBeginsAgainLooksForWhatTheOneBeforeHasRead(t *testing.T) {
 	t.Parallel()
 	for lost, again := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			d := &goingBack{replaced: &replaced{now: newHistory()}, handled: &atomic.Int64{}}
+			d := &goingBack{replaced: newReplaced(), handled: &atomic.Int64{}}
 			d.now.epoch = "1"
 			store := must.New(messagestore.New(d, nil))
 			write(t, store, "account-1", Deposited{1}, Deposited{2})
@@ -650,7 +654,7 @@ func TestARunThatBeginsAgainLooksForWhatTheOneBeforeHasRead(t *testing.T) {
 func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := &replaced{now: newHistory()}
+		d := newReplaced()
 		d.now.epoch = "1"
 		store := must.New(messagestore.New(d, nil))
 		var handled atomic.Int64
@@ -670,7 +674,7 @@ func TestNoPositionIsRecordedInAnotherEpoch(t *testing.T) {
 func TestARunDoesNotBeginAgainBesideAHandlerThatDoesNotStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := &replaced{now: newHistory()}
+		d := newReplaced()
 		d.now.epoch = "1"
 		store := must.New(messagestore.New(d, nil))
 		var handled atomic.Int64

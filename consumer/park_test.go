@@ -177,7 +177,7 @@ func TestAConsumerThatWasResetParksNothing(t *testing.T) {
 // Nor is anything parked in a store that does not have it.
 func TestAMessageThatTheStoreHasLostIsNotParked(t *testing.T) {
 	t.Parallel()
-	d := &replaced{now: newHistory()}
+	d := newReplaced()
 	store := must.New(messagestore.New(d, nil))
 	write(t, store, "account-1", Deposited{1})
 	c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {

@@ -5,15 +5,6 @@ import (
 	"fmt"
 )
 
-// A CheckingDriver can tell whether its database serves. Every driver of this module can.
-type CheckingDriver interface {
-	Driver
-
-	// Check is [Store.Check] if write is set, and else [Store.CheckReading]. It asks the database
-	// each time, and changes nothing in it.
-	Check(ctx context.Context, write bool) error
-}
-
 // Check returns nil if the database can be reached, has the schema in a version that fits, and
 // lets this user read and write messages; otherwise the error that a write would end with. It is
 // for the start of a service and for its readiness probe. It costs one or two round trips, writes
@@ -22,7 +13,6 @@ type CheckingDriver interface {
 // The error matches [ErrNotPermitted] if a right is missing, [ErrClosed] if the handle was closed,
 // and the errors of the driver, as for a schema that is not migrated or a server whose settings are
 // not safe: see packages postgres and sqlite. It matches neither if the database cannot be reached.
-// Of a driver that is no [CheckingDriver] only the clock is read.
 func (s *Store) Check(ctx context.Context) error { return s.check(ctx, true) }
 
 // CheckReading is [Store.Check] for a service that only reads: the right to write is not asked
@@ -31,10 +21,8 @@ func (s *Store) CheckReading(ctx context.Context) error { return s.check(ctx, fa
 
 func (s *Store) check(ctx context.Context, write bool) error {
 	driver, err := s.use(ctx)
-	if checking, ok := driver.(CheckingDriver); ok {
-		err = checking.Check(ctx, write)
-	} else if err == nil {
-		_, err = driver.Now(ctx)
+	if err == nil {
+		err = driver.Check(ctx, write)
 	}
 	if err != nil {
 		return fmt.Errorf("check the store: %w", err)

@@ -8,24 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// A CountingDriver can count messages without reading them out. Every driver of this module can.
-type CountingDriver interface {
-	Driver
-
-	// Categories returns the names of the categories that contain the text containing, in byte order.
-	// The text "" is in all of them. It does not read every message.
-	Categories(ctx context.Context, containing string) ([]Category, error)
-
-	// Count returns how many messages ReadCategory would hand out for q, page after
-	// page, and at most q.Limit, which is not bounded here. It stops counting there.
-	Count(ctx context.Context, q CategoryQuery) (int64, error)
-}
-
 // Categories returns the names of the categories that have messages and contain the text
 // containing, in order. The text "" is in all of them. Other clients may have written names that
-// ours may not. The error matches [ErrNotSupported] if the driver cannot.
+// ours may not.
 func (s *Store) Categories(ctx context.Context, containing string) ([]Category, error) {
-	driver, err := s.counter(ctx)
+	driver, err := s.use(ctx)
 	if err == nil {
 		err = validateContaining(containing)
 	}
@@ -41,9 +28,9 @@ func (s *Store) Categories(ctx context.Context, containing string) ([]Category, 
 
 // Count returns how many messages of a category there are from q.From on that the
 // filter lets through, and stops at q.Limit, which is at least 1 and may be as high
-// as you like. The error matches [ErrNotSupported] if the driver cannot.
+// as you like.
 func (s *Store) Count(ctx context.Context, q CategoryQuery) (int64, error) {
-	driver, err := s.counter(ctx)
+	driver, err := s.use(ctx)
 	if err == nil {
 		err = errors.Join(q.Category.Validate(), validateFrom(q.From), q.Filter.Validate())
 	}
@@ -58,18 +45,6 @@ func (s *Store) Count(ctx context.Context, q CategoryQuery) (int64, error) {
 		return 0, fmt.Errorf("count category %s: %w", quoteName(q.Category), err)
 	}
 	return n, nil
-}
-
-func (s *Store) counter(ctx context.Context) (CountingDriver, error) {
-	used, err := s.use(ctx)
-	if err != nil {
-		return nil, err
-	}
-	driver, ok := used.(CountingDriver)
-	if !ok {
-		return nil, ErrNotSupported
-	}
-	return driver, nil
 }
 
 // validateContaining refuses a text that no name in any store holds, since databases could not be

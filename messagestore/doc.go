@@ -45,13 +45,11 @@
 //
 // # For authors of drivers
 //
-// A service needs none of these. [Driver] is what every database needs, and package storetest its test.
-// A driver that can do more has the methods of further interfaces. Each turns on a part of [Store]:
-// [AtomicDriver], [ConflictDriver], [StagingDriver], [TransactDriver], [BoundedDriver], [HeadsDriver],
-// [ListeningDriver], [CheckingDriver], [EpochDriver], [CountingDriver], [TrimmingDriver] and
-// [ForgettingDriver]. Their methods take an [Append], a [StreamQuery] or a [CategoryQuery] that the store has
-// checked, and return the errors that a caller sees, or a [RetryableError], or [NotCheckpoints]. [Encoded] is a body as it is stored, and [Store.Driver] gives a package
-// beside this one the driver that it asks for more.
+// A service needs none of these. [Driver] is a database, and package storetest its test. A driver
+// that runs functions in its database's transactions is a [TransactDriver] too. Their methods take an
+// [Append], a [StreamQuery] or a [CategoryQuery] that the store has checked, and return the errors that
+// a caller sees, or a [RetryableError], or [NotCheckpoints]. [Encoded] is a body as it is stored, and
+// [Store.Driver] gives a package beside this one the driver that it asks for more.
 //
 // # For operators
 //

@@ -13,12 +13,14 @@ import (
 	"github.com/dibs-go/dibs/internal/exactjson"
 )
 
-// A Driver keeps messages in one kind of database. Applications use a [Store];
-// only an author of a driver needs this page. Package storetest says, as tests,
-// everything a driver promises.
+// A Driver keeps messages in one kind of database. Applications use a [Store]; only an author of a
+// driver needs this page. Package storetest says, as tests, everything that a driver promises. A
+// driver that runs functions in transactions of its database library is a [TransactDriver] too.
 //
-// The store has validated all arguments of a driver. A driver is safe for concurrent use,
-// unless it is opened over a transaction, which has one user.
+// The store has validated all arguments of a driver. A driver is safe for concurrent use, unless it
+// is opened over a transaction, which has one user. A call that the database, or the handle over
+// which the driver is opened, has nothing for returns an error that matches [ErrNotSupported], and
+// so does every later call of its kind.
 type Driver interface {
 	// Append adds records to the end of one stream as one atomic step.
 	//
@@ -36,6 +38,27 @@ type Driver interface {
 	// An error means that nothing was or will be written, unless it is an
 	// [*OutcomeUnknownError].
 	Append(ctx context.Context, a Append) (Written, error)
+
+	// AppendAll is Append for several streams, each named once. All of it happens
+	// or none. An append without records checks its stream's version only. The
+	// first append in the order given that cannot be decides the error; with ids
+	// that are recorded already, all records of all appends must be.
+	AppendAll(ctx context.Context, appends []Append) ([]Written, error)
+
+	// TryAppend is AppendAll, but where that returns a [*VersionConflictError] it adds
+	// nothing and returns what was met, of the step of that write. Of two calls for one
+	// new stream the second meets the first, however they reach the database.
+	//
+	// In a transaction of the caller's above READ COMMITTED, whose snapshot is too old to show
+	// what was met, it returns the conflict.
+	TryAppend(ctx context.Context, appends []Append) ([]Written, *Conflict, error)
+
+	// Stage is an append of one record, not [Append.Conditional], as the last step of the transaction
+	// that the driver is over. Until the transaction is committed nothing waits for it, and then it
+	// happens or the commit fails. A record that is recorded already with its content is left out, as
+	// is one for no stream where the stream begins with its type and data. Over no transaction of the
+	// caller's it is not supported.
+	Stage(ctx context.Context, a Append) error
 
 	// ReadStream returns messages of one stream, in order. A stream that does not
 	// exist has none; that is no error. It sees every append that returned before
@@ -59,45 +82,61 @@ type Driver interface {
 	// that holds once it is committed.
 	Find(ctx context.Context, stream StreamName, ids []uuid.UUID) ([]*Message, error)
 
+	// Categories returns the names of the categories that contain the text containing, in byte order.
+	// The text "" is in all of them. It does not read every message.
+	Categories(ctx context.Context, containing string) ([]Category, error)
+
+	// Count returns how many messages ReadCategory would hand out for q, page after
+	// page, and at most q.Limit, which is not bounded here. It stops counting there.
+	Count(ctx context.Context, q CategoryQuery) (int64, error)
+
+	// Heads returns the global position of the last message of each category, in the
+	// order given, 0 for one without messages, so that a process with many readers that wait asks
+	// once for them all. It sees every append that returned before it was called, and reads no
+	// message. It takes at most [MaxHeads] categories: more are an [*InvalidError], before anything
+	// is sent. Over a transaction it may be not supported.
+	Heads(ctx context.Context, categories []Category) ([]GlobalPosition, error)
+
+	// Listen calls heard for the writes of all processes, as soon as they can be read, until ctx is
+	// done or it can go on no longer, and returns why. A call is a hint: it may be missing or come
+	// twice. Each names a category and the position of a message that can be read in it by then, or 0
+	// if no position is known. It first calls heard with the category "", once it listens, for
+	// everything that was written before. After any error but one that matches [ErrNotSupported] it
+	// may be called again.
+	Listen(ctx context.Context, heard func(category Category, head GlobalPosition)) error
+
+	// TrimCheckpoints removes the old checkpoints of a consumer, as a user that may remove nothing
+	// else: the first messages of a stream of checkpoints but the last keep, and some 10,000 in one
+	// call at most. It returns how many. The version of the stream stays, and so do the positions of
+	// the messages that are left. If one of the messages to remove is not of the type Recorded, it
+	// removes nothing and the error matches [ErrInvalid].
+	TrimCheckpoints(ctx context.Context, stream StreamName, keep int) (removed int64, err error)
+
 	// Now returns the time of the clock that stamps messages: the database server's, or the process's
 	// where the database has no clock of its own. All processes on one store read one clock. In a
 	// transaction too it is the time of the call, not the time at which the transaction began.
 	Now(ctx context.Context) (time.Time, error)
-}
 
-// An AtomicDriver can write to several streams in one atomic step.
-type AtomicDriver interface {
-	Driver
+	// Epoch returns a text that stays the same for as long as no committed message is lost, by a
+	// restored backup or a failover, and "" where none can be. It may be another though nothing was
+	// lost. It tells also a client that cannot see it by the messages, since only its own writes were
+	// lost.
+	Epoch(ctx context.Context) (string, error)
 
-	// AppendAll is Append for several streams, each named once. All of it happens
-	// or none. An append without records checks its stream's version only. The
-	// first append in the order given that cannot be decides the error; with ids
-	// that are recorded already, all records of all appends must be.
-	AppendAll(ctx context.Context, appends []Append) ([]Written, error)
-}
+	// Check is [Store.Check] if write is set, and else [Store.CheckReading]. It asks the database
+	// each time, and changes nothing in it.
+	Check(ctx context.Context, write bool) error
 
-// A StagingDriver can add a message as the last step of a transaction of the caller's.
-type StagingDriver interface {
-	Driver
+	// Connections returns how many connections calls share, 0 for any number. It asks nothing of the
+	// database.
+	Connections() int
 
-	// Stage is an append of one record, not [Append.Conditional], in the transaction that the driver is over. Until the
-	// transaction is committed nothing waits for it, and then it happens or the commit fails. A record that is recorded
-	// already with its content is left out, as is one for no stream where the stream begins with its type and data.
-	Stage(ctx context.Context, a Append) error
-}
+	// Forgets reports whether an operator can remove the keys of intents and reservations, as dibs
+	// forget does. It asks nothing of the database.
+	Forgets() bool
 
-// A ConflictDriver can tell what a write met in place of the versions that it expected, in the
-// step of that write.
-type ConflictDriver interface {
-	AtomicDriver
-
-	// TryAppend is AppendAll, but where that returns a [*VersionConflictError] it adds
-	// nothing and returns what was met. Of two calls for one new stream the second meets the
-	// first, however they reach the database.
-	//
-	// In a transaction of the caller's above READ COMMITTED, whose snapshot is too old to show
-	// what was met, it returns the conflict.
-	TryAppend(ctx context.Context, appends []Append) ([]Written, *Conflict, error)
+	// Close closes the database's handle if the driver has opened it itself.
+	Close() error
 }
 
 // A Conflict is what a write met in place of the versions that it expected. All of it is of one
@@ -109,50 +148,6 @@ type Conflict struct {
 	// Last are the last messages of the write's streams, in the order of the write; nil for a
 	// stream without messages.
 	Last []*Message
-}
-
-// A HeadsDriver can tell at once where many categories end, so that a process with
-// many readers that wait asks once for them all.
-type HeadsDriver interface {
-	Driver
-
-	// Heads returns the global position of the last message of each category, in the
-	// order given, 0 for one without messages. It sees every append that returned
-	// before it was called, and reads no message. An error that matches
-	// [ErrNotSupported] is for good. It takes at most [MaxHeads] categories: more are an
-	// [*InvalidError], before anything is sent.
-	Heads(ctx context.Context, categories []Category) ([]GlobalPosition, error)
-}
-
-// An EpochDriver can tell that its database may have rolled back, by a restored backup or a
-// failover, also a client that cannot see it by the messages, since only its own writes were
-// lost.
-type EpochDriver interface {
-	Driver
-
-	// Epoch returns a text that stays the same for as long as no committed message is lost. It
-	// may be another though nothing was. An error that matches [ErrNotSupported] is for good.
-	Epoch(ctx context.Context) (string, error)
-}
-
-// A BoundedDriver can tell how many calls it makes at a time.
-type BoundedDriver interface {
-	Driver
-
-	// Connections returns how many connections calls share, 0 for any number.
-	Connections() int
-}
-
-// A ListeningDriver hears of the writes of other processes, as soon as they can be read.
-type ListeningDriver interface {
-	Driver
-
-	// Listen calls heard for the writes of all processes, until ctx is done or it can go on no longer,
-	// and returns why. A call is a hint: it may be missing or come twice. Each names a category and
-	// the position of a message that can be read in it by then, or 0 if no position is known. It first
-	// calls heard with the category "", once it listens, for everything that was written before. An
-	// error that matches [ErrNotSupported] is for good; after any other it may be called again.
-	Listen(ctx context.Context, heard func(category Category, head GlobalPosition)) error
 }
 
 // An Append is one stream's part of a write, as a driver gets it.
@@ -359,7 +354,7 @@ const (
 	// MaxFilterTypes bounds the types of a [Filter].
 	MaxFilterTypes = 100
 
-	// MaxHeads bounds the categories of one call of [HeadsDriver].
+	// MaxHeads bounds the categories of one call of Heads of a [Driver].
 	MaxHeads = 1000
 
 	// MaxWriteStreams bounds the streams of one [Store.WriteStreams].

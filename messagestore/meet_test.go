@@ -128,20 +128,6 @@ func TestAConflictThatShowsNothingIsAnError(t *testing.T) {
 	require.Nil(t, met)
 }
 
-func TestWriteOrLastNeedsADriverThatCan(t *testing.T) {
-	for _, driver := range []messagestore.Driver{struct{ messagestore.Driver }{memory.New()}, struct{ messagestore.AtomicDriver }{memory.New()}} {
-		store := must.New(messagestore.New(driver, nil))
-
-		_, met, err := store.TryWrite(t.Context(), stream, messagestore.NoStream, opened{})
-
-		require.ErrorIs(t, err, messagestore.ErrNotSupported)
-		require.EqualError(t, err, "try to write: not supported by this driver")
-		require.Nil(t, met)
-		_, _, err = store.TryWriteStreams(t.Context(), messagestore.To(stream, messagestore.NoStream, opened{}))
-		require.ErrorIs(t, err, messagestore.ErrNotSupported)
-	}
-}
-
 func TestAWriteOrLastOfInvalidInputIsRefused(t *testing.T) {
 	store := untouchedStore(t)
 

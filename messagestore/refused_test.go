@@ -348,7 +348,7 @@ func TestHostilePositionsAndLimitsAreRefused(t *testing.T) {
 		if limit == 0 {
 			continue // a configuration's default
 		}
-		_, err = messagestore.New(untouched{t}, &messagestore.Config{BatchSize: limit})
+		_, err = messagestore.New(untouched{}, &messagestore.Config{BatchSize: limit})
 		requireInvalid(t, err, messagestore.ErrInvalid, "batch size", value, limitRule)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"reflect"
 	"slices"
@@ -93,10 +92,10 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.watches.endLinger(0)
-	if c, ok := s.driver.(io.Closer); ok {
-		return c.Close()
+	if s.driver == nil {
+		return nil
 	}
-	return nil
+	return s.driver.Close()
 }
 
 // Write adds bodies to the end of stream, all or none and nothing between them,
@@ -149,8 +148,7 @@ func (e *writeError) Unwrap() error { return e.err }
 // A message whose ID is recorded by then with the same content is left out, as is one for [NoStream] if the stream begins with a
 // message of the same type and data. If the stream is at another version, or the ID is taken, COMMIT fails and all is
 // rolled back: on PostgreSQL with SQLSTATE DB003. On SQLite, where a transaction that writes keeps all others from writing,
-// it is Write. The error matches [ErrNotSupported] if s is over no transaction of the caller's, or its driver is no
-// [StagingDriver]. Invalid input is an [*InvalidError], before anything is sent.
+// it is Write. The error matches [ErrNotSupported] if s is over no transaction of the caller's. Invalid input is an [*InvalidError], before anything is sent.
 func (s *Store) Stage(ctx context.Context, stream StreamName, expected Version, body Body) error {
 	err := s.stage(ctx, To(stream, expected, body))
 	if err != nil {
@@ -160,13 +158,9 @@ func (s *Store) Stage(ctx context.Context, stream StreamName, expected Version, 
 }
 
 func (s *Store) stage(ctx context.Context, w StreamWrite) error {
-	used, err := s.use(ctx)
+	driver, err := s.use(ctx)
 	if err != nil {
 		return err
-	}
-	driver, ok := used.(StagingDriver)
-	if !ok {
-		return ErrNotSupported
 	}
 	a, err := encode(w)
 	if err == nil && a.Conditional() {
@@ -422,15 +416,11 @@ func (s *Store) ReadCategoryPage(ctx context.Context, q CategoryQuery) (Category
 
 // Epoch returns a text that changes when the store may have lost committed messages: after any
 // failover, after the restore of a backup to a moment, and when an operator says so. It is "" if
-// the driver cannot tell (see [EpochDriver]).
+// the driver cannot tell.
 func (s *Store) Epoch(ctx context.Context) (string, error) {
-	used, err := s.use(ctx)
+	driver, err := s.use(ctx)
 	if err != nil {
 		return "", fmt.Errorf("read epoch: %w", err)
-	}
-	driver, ok := used.(EpochDriver)
-	if !ok {
-		return "", nil
 	}
 	epoch, err := driver.Epoch(ctx)
 	switch {
@@ -452,15 +442,12 @@ func (s *Store) Outage() *outage.Outage {
 }
 
 // Connections returns how many connections the calls of all callers share, 0 if the driver has no
-// bound or cannot tell (see [BoundedDriver]).
+// bound.
 func (s *Store) Connections() int {
-	if s == nil {
+	if s == nil || s.driver == nil {
 		return 0
 	}
-	if driver, ok := s.driver.(BoundedDriver); ok {
-		return driver.Connections()
-	}
-	return 0
+	return s.driver.Connections()
 }
 
 // Last returns the last message of stream, or an error matching [ErrNotFound].
@@ -558,16 +545,10 @@ func To(stream StreamName, expected Version, bodies ...Body) StreamWrite {
 // WriteStreams is [Store.Write] for up to [MaxWriteStreams] streams, each named once
 // and at its own expected version: all of it is written, or nothing. At least one
 // stream has bodies. Of several conflicts the error names the first in the order given.
-// The error matches [ErrNotSupported] if the driver cannot write several streams at
-// once.
 func (s *Store) WriteStreams(ctx context.Context, writes ...StreamWrite) ([]Written, error) {
-	used, err := s.use(ctx)
+	driver, err := s.use(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("write streams: %w", err)
-	}
-	driver, ok := used.(AtomicDriver)
-	if !ok {
-		return nil, fmt.Errorf("write streams: %w", ErrNotSupported)
 	}
 	appends, err := encodeAll(writes)
 	if err == nil {
@@ -589,8 +570,7 @@ func (s *Store) WriteStreams(ctx context.Context, writes ...StreamWrite) ([]Writ
 // met: the stream's last message and the time, in the same round trip. Then the result is not nil,
 // nothing was written, and there is no error.
 //
-// The error matches [ErrNotSupported] if the driver is no [ConflictDriver]. In a transaction of
-// yours above READ COMMITTED a conflict is an error, as in Write.
+// In a transaction of yours above READ COMMITTED a conflict is an error, as in Write.
 func (s *Store) TryWrite(ctx context.Context, stream StreamName, expected Version, bodies ...Body) (Written, *Conflict, error) {
 	written, met, err := s.TryWriteStreams(ctx, To(stream, expected, bodies...))
 	if err != nil || met != nil {
@@ -602,13 +582,9 @@ func (s *Store) TryWrite(ctx context.Context, stream StreamName, expected Versio
 // TryWriteStreams is [Store.WriteStreams] with the answer of [Store.TryWrite]: where one
 // stream is not at its version, the last messages of all of them.
 func (s *Store) TryWriteStreams(ctx context.Context, writes ...StreamWrite) ([]Written, *Conflict, error) {
-	used, err := s.use(ctx)
+	driver, err := s.use(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("try to write: %w", err)
-	}
-	driver, ok := used.(ConflictDriver)
-	if !ok {
-		return nil, nil, fmt.Errorf("try to write: %w", ErrNotSupported)
 	}
 	appends, err := encodeAll(writes)
 	if err == nil {

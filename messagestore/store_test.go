@@ -356,14 +356,6 @@ func TestNowIsTheTimeOfTheBubble(t *testing.T) {
 	})
 }
 
-func TestSeveralStreamsNeedADriverThatCan(t *testing.T) {
-	store := must.New(messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil))
-
-	_, err := store.WriteStreams(t.Context(), messagestore.To("account-1", messagestore.NoStream, opened{}))
-
-	require.ErrorIs(t, err, messagestore.ErrNotSupported)
-}
-
 type closing struct {
 	messagestore.Driver
 	err error

@@ -10,18 +10,6 @@ import (
 // MinCheckpoints is how many checkpoints [Store.TrimCheckpoints] keeps at least.
 const MinCheckpoints = 100
 
-// A TrimmingDriver can remove the old checkpoints of a consumer, as a user that may remove nothing
-// else. Every driver of this module can.
-type TrimmingDriver interface {
-	Driver
-
-	// TrimCheckpoints removes the first messages of a stream of checkpoints but the last keep, and
-	// some 10,000 in one call at most, and returns how many. The version of the stream stays, and so
-	// do the positions of the messages that are left. If one of the messages to remove is not of the
-	// type Recorded, it removes nothing and the error matches [ErrInvalid].
-	TrimCheckpoints(ctx context.Context, stream StreamName, keep int) (removed int64, err error)
-}
-
 // TrimCheckpoints removes old checkpoints of a consumer: the first messages of the stream, but the
 // last keep, which is at least [MinCheckpoints]. It removes some 10,000 in one call at most, and
 // returns how many. The version of the stream stays, and so do the positions of the messages that
@@ -29,20 +17,15 @@ type TrimmingDriver interface {
 //
 // Consumers call it for themselves, so their users need no right but that to write. The stream is
 // one in which a consumer keeps its checkpoints, as account:position-accounts+0; any other is
-// refused with [ErrInvalid]. The error matches [ErrNotSupported] if the driver is no
-// [TrimmingDriver], or is over a transaction that cannot see the latest messages.
+// refused with [ErrInvalid]. The error matches [ErrNotSupported] if the driver is over a
+// transaction that cannot see the latest messages.
 func (s *Store) TrimCheckpoints(ctx context.Context, stream StreamName, keep int) (removed int64, err error) {
-	used, err := s.use(ctx)
+	driver, err := s.use(ctx)
 	if err == nil {
 		err = validateCheckpoints(stream, keep)
 	}
 	if err == nil {
-		driver, ok := used.(TrimmingDriver)
-		if !ok {
-			err = ErrNotSupported
-		} else {
-			removed, err = driver.TrimCheckpoints(ctx, stream, keep)
-		}
+		removed, err = driver.TrimCheckpoints(ctx, stream, keep)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("trim checkpoints %s: %w", quoteName(stream), err)
@@ -67,24 +50,11 @@ func validateCheckpoints(stream StreamName, keep int) error {
 	return nil
 }
 
-// A ForgettingDriver keeps its messages where an operator may be able to forget keys.
-type ForgettingDriver interface {
-	Driver
-
-	// Forgets reports whether an operator can remove the keys of intents and reservations, as dibs forget
-	// does. It asks nothing of the database.
-	Forgets() bool
-}
-
 // Forgets reports whether an operator can remove the keys of intents and reservations from the store, as dibs forget
 // does: on PostgreSQL and SQLite. It sends nothing, and is false for a store without a
 // driver. Where it is false, keys stay taken for ever.
 func (s *Store) Forgets() bool {
-	if s == nil {
-		return false
-	}
-	driver, ok := s.driver.(ForgettingDriver)
-	return ok && driver.Forgets()
+	return s != nil && s.driver != nil && s.driver.Forgets()
 }
 
 func isNumber(s string, digits int) bool {

@@ -35,14 +35,13 @@ const (
 
 // Watch returns a channel of wake-ups. It receives when there may be messages in category
 // to read: at once after a write through this store, and at most interval after any other;
-// at once after that too, if the driver hears of it (see [ListeningDriver]). Several writes
+// at once after that too, if the driver hears of it. Several writes
 // may be one wake-up, and a wake-up may come without a write. The channel receives the
 // position of a message that is there, so that a reader that has read past it waits on, or
 // 0 if none is known.
 //
 // While at least one category is watched, the store has one or two goroutines. They look at
-// the heads of all watched categories together, if the driver can tell them (see
-// [HeadsDriver]); else they send a wake-up every interval. They look as often where the
+// the heads of all watched categories together, if the driver can tell them; else they send a wake-up every interval. They look as often where the
 // driver listens: a notification may be lost, and not every writer sends one. An interval
 // of 0 waits for no other process.
 //
@@ -90,7 +89,7 @@ type watches struct {
 	all []*watched // the same as a list, which is walked ten times a second
 	end func()     // ends the goroutines, while there are any
 
-	listens bool          // one of them listens
+	listens bool          // one of them has begun to listen
 	linger  *time.Timer   // until their end, while they have no waiter
 	left    int           // how often the last waiter has left
 	again   chan struct{} // receives when a category may be due sooner than it was
@@ -176,7 +175,8 @@ func (c *watched) ring(head GlobalPosition) {
 func (w *watches) heard(category Category, head GlobalPosition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if category == "" { // writes may have been missed
+	if category == "" { // the driver begins to listen: writes may have been missed
+		w.listens = true
 		now := time.Now()
 		for _, c := range w.all {
 			c.due = now
@@ -203,11 +203,8 @@ func (w *watches) begin(s *Store) {
 	again := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() { s.lookOut(ctx, again) })
-	driver, ok := s.driver.(ListeningDriver)
-	if ok {
-		wg.Go(func() { s.listen(ctx, driver) })
-	}
-	w.again, w.listens = again, ok
+	wg.Go(func() { s.listen(ctx) })
+	w.again, w.listens = again, false
 	w.end = func() {
 		cancel()
 		wg.Wait()
@@ -224,7 +221,7 @@ var (
 // lookOut looks at the heads of all watched categories, each as often as it has to be, until
 // ctx is done. If the heads cannot be read, it wakes every waiter to poll for itself.
 func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
-	driver, canTell := s.driver.(HeadsDriver)
+	canTell := true
 	timer := time.NewTimer(seldom)
 	defer timer.Stop()
 	var l look
@@ -242,7 +239,7 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 			err = func() (err error) { // a goroutine of its own, for one that ends it, would cost more than the look
 				err = panics.ErrExited
 				defer panics.Catch(&err)
-				heads, err = headsOf(ctx, driver, l.categories)
+				heads, err = s.heads(ctx, l.categories)
 				return err
 			}()
 			canTell = !errors.Is(err, ErrNotSupported)
@@ -339,12 +336,12 @@ func (w *watches) nextDue() time.Time {
 	return next
 }
 
-func headsOf(ctx context.Context, driver HeadsDriver, categories []Category) ([]GlobalPosition, error) {
+func (s *Store) heads(ctx context.Context, categories []Category) ([]GlobalPosition, error) {
 	ctx, cancel := context.WithTimeout(ctx, headsTimeout)
 	defer cancel()
 	var heads []GlobalPosition
 	for part := range slices.Chunk(categories, MaxHeads) {
-		found, err := driver.Heads(ctx, part)
+		found, err := s.driver.Heads(ctx, part)
 		if err == nil && len(found) != len(part) {
 			err = fmt.Errorf("look at the heads of %d categories: the database answered for %d", len(part), len(found))
 		}
@@ -357,10 +354,10 @@ func headsOf(ctx context.Context, driver HeadsDriver, categories []Category) ([]
 }
 
 // listen wakes waiters for the writes that the driver hears of, until ctx is done.
-func (s *Store) listen(ctx context.Context, driver ListeningDriver) {
+func (s *Store) listen(ctx context.Context) {
 	for failures := 1; ; failures++ {
 		err := panics.Call(func() error {
-			return driver.Listen(ctx, func(category Category, head GlobalPosition) {
+			return s.driver.Listen(ctx, func(category Category, head GlobalPosition) {
 				failures = 1
 				s.outage.Works(listens)
 				s.watches.heard(category, head)

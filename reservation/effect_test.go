@@ -207,7 +207,7 @@ func TestAwaitWaitsUntilTheCommandIsDone(t *testing.T) {
 func TestInvalidStreamsOfEventsAreRefused(t *testing.T) {
 	t.Parallel()
 	var reads atomic.Int64
-	once := newReserver(t, newFaulty(&faulty{AtomicDriver: memory.New(), reads: func() error {
+	once := newReserver(t, newFaulty(&faulty{Driver: memory.New(), reads: func() error {
 		reads.Add(1)
 		return nil
 	}}), nil)

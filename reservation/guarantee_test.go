@@ -24,15 +24,11 @@ import (
 )
 
 // onEachDriver runs a test of a promise on every driver that there is.
-func onEachDriver(t *testing.T, test func(t *testing.T, driver messagestore.AtomicDriver)) {
+func onEachDriver(t *testing.T, test func(t *testing.T, driver messagestore.Driver)) {
 	t.Helper()
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
 		test(t, memory.New())
-	})
-	t.Run("memory without meetings", func(t *testing.T) {
-		t.Parallel()
-		test(t, unmeeting{memory.New()})
 	})
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
@@ -53,13 +49,13 @@ func onEachDriver(t *testing.T, test func(t *testing.T, driver messagestore.Atom
 // attempt was answered; and each answer names the same command as the winner.
 func TestOneOfManyAttemptsReserves(t *testing.T) {
 	t.Parallel()
-	onEachDriver(t, func(t *testing.T, driver messagestore.AtomicDriver) {
+	onEachDriver(t, func(t *testing.T, driver messagestore.Driver) {
 		const keys, sources, workers = 4, 4, 3
 		var random sync.Mutex
 		chance := rand.New(rand.NewPCG(1, 2))
 		plain := must.New(messagestore.New(driver, nil))
 		broken := newFaulty(&faulty{
-			AtomicDriver: driver,
+			Driver: driver,
 			next: func() fault {
 				random.Lock()
 				defer random.Unlock()
@@ -166,12 +162,12 @@ func TestAnEffectIsWrittenOnceForItsKey(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			onEachDriver(t, func(t *testing.T, driver messagestore.AtomicDriver) {
+			onEachDriver(t, func(t *testing.T, driver messagestore.Driver) {
 				const keys, issues, accounts, deliverers = 6, 3, 2, 3
 				var random sync.Mutex
 				chance := rand.New(rand.NewPCG(3, 4))
 				plain := must.New(messagestore.New(driver, nil))
-				broken := newFaulty(&faulty{AtomicDriver: driver, next: func() fault {
+				broken := newFaulty(&faulty{Driver: driver, next: func() fault {
 					random.Lock()
 					defer random.Unlock()
 					if chance.IntN(5) == 0 {
@@ -233,7 +229,7 @@ func deliverAll(store *messagestore.Store, mux *handler.Mux, category messagesto
 // is handled or parked.
 func TestOfTwoDifferentCommandsWithOneKeyNoneIsLost(t *testing.T) {
 	t.Parallel()
-	onEachDriver(t, func(t *testing.T, driver messagestore.AtomicDriver) {
+	onEachDriver(t, func(t *testing.T, driver messagestore.Driver) {
 		store := must.New(messagestore.New(driver, nil))
 		var mu sync.Mutex
 		var handled, reused []int

@@ -58,7 +58,7 @@ func (r *Reserver) inline(ctx context.Context, plain claim, decide func() ([]mes
 			}
 			return Result{}, err
 		}
-		write := r.write
+		write := r.store.TryWriteStreams
 		if attempt == attempts {
 			write = r.writeStreams // whose conflict is returned
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -206,9 +207,11 @@ func TestADecisionMayNotWriteToItsOwnReservation(t *testing.T) {
 func TestNoFaultWritesAnEffectTwiceOrHalf(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]fault{"refused": refuses, "timed out": timesOut, "not written": losesWrite, "reply is lost": losesReply} {
-		forEachDriver(t, name, func(t *testing.T, driver messagestore.AtomicDriver) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			driver := memory.New()
 			var told outcomes
-			d := &faulty{AtomicDriver: driver}
+			d := &faulty{Driver: driver}
 			store := newFaulty(d)
 			mux := inlining(t, store, &reservation.Config{OnOutcome: told.on}, depositing(store))
 			source := send(t, store, command, Deposit{"AAA", 10})

@@ -134,7 +134,7 @@ var (
 // A faulty driver has a fault for each write, chosen by next. It does not resolve a write
 // of unknown outcome.
 type faulty struct {
-	messagestore.AtomicDriver
+	messagestore.Driver
 	next  func() fault
 	reads func() error
 }
@@ -150,7 +150,7 @@ func (f *faulty) Append(ctx context.Context, a messagestore.Append) (messagestor
 func (f *faulty) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
 	var written []messagestore.Written
 	err := f.fate(appends, func() (err error) {
-		written, err = f.AtomicDriver.AppendAll(ctx, appends)
+		written, err = f.Driver.AppendAll(ctx, appends)
 		return err
 	})
 	if err != nil {
@@ -189,14 +189,11 @@ func (f *faulty) fate(appends []messagestore.Append, write func() error) error {
 	return write()
 }
 
-// A faultyMeeting is a faulty [messagestore.ConflictDriver].
-type faultyMeeting struct{ *faulty }
-
-func (f faultyMeeting) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
+func (f *faulty) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	var written []messagestore.Written
 	var met *messagestore.Conflict
 	err := f.fate(appends, func() (err error) {
-		written, met, err = f.AtomicDriver.(messagestore.ConflictDriver).TryAppend(ctx, appends) //nolint:errcheck // as newFaulty has it
+		written, met, err = f.Driver.TryAppend(ctx, appends)
 		return err
 	})
 	if err != nil {
@@ -205,28 +202,7 @@ func (f faultyMeeting) TryAppend(ctx context.Context, appends []messagestore.App
 	return written, met, nil
 }
 
-// newFaulty returns a store over a faulty driver, which returns meetings if the driver
-// beneath does.
-func newFaulty(f *faulty) *messagestore.Store {
-	if _, meets := f.AtomicDriver.(messagestore.ConflictDriver); meets {
-		return must.New(messagestore.New(faultyMeeting{f}, nil))
-	}
-	return must.New(messagestore.New(f, nil))
-}
-
-// forEachDriver runs a test over a driver that returns meetings, and over one that does not.
-func forEachDriver(t *testing.T, name string, test func(t *testing.T, driver messagestore.AtomicDriver)) {
-	t.Helper()
-	for ability, driver := range map[string]messagestore.AtomicDriver{"meets": memory.New(), "cannot meet": unmeeting{memory.New()}} {
-		t.Run(name+", "+ability, func(t *testing.T) {
-			t.Parallel()
-			test(t, driver)
-		})
-	}
-}
-
-// An unmeeting driver returns no meetings.
-type unmeeting struct{ messagestore.AtomicDriver }
+func newFaulty(f *faulty) *messagestore.Store { return must.New(messagestore.New(f, nil)) }
 
 func (f *faulty) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	if f.reads != nil {
@@ -234,7 +210,7 @@ func (f *faulty) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]
 			return nil, err
 		}
 	}
-	return f.AtomicDriver.ReadStream(ctx, q)
+	return f.Driver.ReadStream(ctx, q)
 }
 
 func (f *faulty) Find(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Message, error) {

@@ -123,7 +123,9 @@ func TestAWinnerThatIsNotTheLastMessageIsRead(t *testing.T) {
 
 func TestAWinnerHasTheTimeOfItsMessage(t *testing.T) {
 	t.Parallel()
-	forEachDriver(t, "time", func(t *testing.T, driver messagestore.AtomicDriver) {
+	t.Run("time", func(t *testing.T) {
+		t.Parallel()
+		driver := memory.New()
 		var told []reservation.Result
 		store := must.New(messagestore.New(driver, nil))
 		config := &reservation.Config{OnOutcome: func(_ context.Context, _ *messagestore.Message, result reservation.Result) {
@@ -145,24 +147,4 @@ func TestAWinnerHasTheTimeOfItsMessage(t *testing.T) {
 			require.Equal(t, all(t, store, result.Stream)[0].Time, result.Winner.Time)
 		}
 	})
-}
-
-// A driver needs no more than the store's own interface.
-func TestADriverOfSingleStreamsReserves(t *testing.T) {
-	t.Parallel()
-	store := must.New(messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil))
-	r := newReserver(t, store, nil)
-	first, again, other := send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 10}), send(t, store, command, Deposit{"AAA", 11})
-
-	for _, test := range []struct {
-		source *messagestore.Message
-		want   reservation.Outcome
-	}{{first, reservation.Reserved}, {again, reservation.Duplicate}, {other, reservation.KeyReused}} {
-		result, err := r.Reserve(t.Context(), test.source, "AAA")
-		require.NoError(t, err)
-		require.Equal(t, test.want, result.Outcome)
-		require.Equal(t, first.Position, result.Winner.Metadata.CausationPosition)
-	}
-	err := inlining(t, store, nil, depositing(store)).Handle(t.Context(), send(t, store, command, Deposit{"BBB", 10}))
-	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }

@@ -52,7 +52,9 @@ func TestAnIdentifierFromOutsideTakesNoKeyAndNoEntity(t *testing.T) {
 // A stream can still be written to by its whole name. That makes no reservation.
 func TestAStreamThatBeginsWithNoReservationIsNeitherWonNorADuplicate(t *testing.T) {
 	t.Parallel()
-	forEachDriver(t, "squatted", func(t *testing.T, driver messagestore.AtomicDriver) {
+	t.Run("squatted", func(t *testing.T) {
+		t.Parallel()
+		driver := memory.New()
 		var told outcomes
 		store := must.New(messagestore.New(driver, nil))
 		r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})
@@ -149,7 +151,9 @@ func TestReserveRefusesACopy(t *testing.T) {
 // A redelivery is told from the first time.
 func TestReserveTellsARedelivery(t *testing.T) {
 	t.Parallel()
-	forEachDriver(t, "redelivery", func(t *testing.T, driver messagestore.AtomicDriver) {
+	t.Run("redelivery", func(t *testing.T) {
+		t.Parallel()
+		driver := memory.New()
 		var told outcomes
 		store := must.New(messagestore.New(driver, nil))
 		r := newReserver(t, store, &reservation.Config{OnOutcome: told.on})

@@ -29,12 +29,10 @@ const (
 	byProperty      = "reservedBy"      // the consumer that the command was delivered by
 )
 
-// A Store is the part of [messagestore.Store] that reservations use. TryWriteStreams may return
-// [messagestore.ErrNotSupported]: a reservation that another command made first then costs a read.
+// A Store is the part of [messagestore.Store] that reservations use.
 type Store interface {
 	TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error)
 	WriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, error)
-	Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error)
 	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
 	ReadStreamBackwards(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
 }
@@ -411,7 +409,7 @@ func isHandled(m *messagestore.Message) bool {
 
 // initial makes the claim by an initial write.
 func (r *Reserver) initial(ctx context.Context, c claim) (Result, error) {
-	written, met, err := r.write(ctx, c.write())
+	written, met, err := r.store.TryWriteStreams(ctx, c.write())
 	switch {
 	case err != nil:
 		return r.refused(ctx, c, err)
@@ -419,19 +417,6 @@ func (r *Reserver) initial(ctx context.Context, c claim) (Result, error) {
 		return r.lost(ctx, c, met.Last[0])
 	}
 	return r.won(ctx, c, written[0]), nil
-}
-
-// write writes, and returns the conflict of a write if the store can tell it.
-func (r *Reserver) write(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
-	written, met, err := r.store.TryWriteStreams(ctx, writes...)
-	if !errors.Is(err, messagestore.ErrNotSupported) {
-		return written, met, err
-	}
-	if len(writes) > 1 {
-		return r.writeStreams(ctx, writes...)
-	}
-	one, err := r.store.Write(ctx, writes[0].Stream, writes[0].Expected, writes[0].Bodies...)
-	return []messagestore.Written{one}, nil, err
 }
 
 func (r *Reserver) writeStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {

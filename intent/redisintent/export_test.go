@@ -16,5 +16,5 @@ func NewWithClock(client redis.UniversalClient, hash string) *Store {
 	if clocked == appendLua {
 		panic("the script reads no time")
 	}
-	return &Store{must.New(messagestore.New(&driver{client, redis.NewScript(clocked)}, nil))}
+	return &Store{must.New(messagestore.New(&driver{client: client, script: redis.NewScript(clocked)}, nil))}
 }

@@ -82,7 +82,7 @@ func New(client redis.UniversalClient, config *Config) (*Store, error) {
 	if config == nil {
 		config = &Config{}
 	}
-	store, err := messagestore.New(&driver{client, appendScript}, &messagestore.Config{Logger: config.Logger})
+	store, err := messagestore.New(&driver{client: client, script: appendScript}, &messagestore.Config{Logger: config.Logger})
 	if err != nil {
 		return nil, err
 	}
@@ -122,13 +122,15 @@ var appendLua string
 
 var appendScript = redis.NewScript(appendLua)
 
-// A driver has the calls of a message store that a Store makes.
+// A driver has the calls of a message store that a Store makes. The others are those of the nil
+// Driver, and are not called.
 type driver struct {
+	messagestore.Driver
 	client redis.UniversalClient
 	script *redis.Script
 }
 
-// TryAppend implements [messagestore.ConflictDriver], for one message of one stream.
+// TryAppend implements [messagestore.Driver], for one message of one stream.
 func (d *driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	a := appends[0]
 	switch {
@@ -242,35 +244,10 @@ func (d *driver) Last(ctx context.Context, stream messagestore.StreamName, _ str
 // Now implements [messagestore.Driver].
 func (d *driver) Now(ctx context.Context) (time.Time, error) { return d.client.Time(ctx).Result() }
 
-// errOther is the error of the calls of a driver that no Store makes.
+// errOther is the error of a look for a step.
 var errOther = fmt.Errorf("a call of a history that Redis does not keep: %w", messagestore.ErrNotSupported)
-
-// AppendAll implements [messagestore.AtomicDriver].
-func (*driver) AppendAll(context.Context, []messagestore.Append) ([]messagestore.Written, error) {
-	return nil, errOther
-}
-
-// Append implements [messagestore.Driver].
-func (*driver) Append(context.Context, messagestore.Append) (messagestore.Written, error) {
-	return messagestore.Written{}, errOther
-}
 
 // Find implements [messagestore.Driver]. That a step is not the last message says nothing of it.
 func (*driver) Find(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Message, error) {
 	return nil, errOther
-}
-
-// ReadStream implements [messagestore.Driver].
-func (*driver) ReadStream(context.Context, messagestore.StreamQuery) ([]*messagestore.Message, error) {
-	return nil, errOther
-}
-
-// ReadCategory implements [messagestore.Driver].
-func (*driver) ReadCategory(context.Context, messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
-	return messagestore.CategoryPage{}, errOther
-}
-
-// Version implements [messagestore.Driver].
-func (*driver) Version(context.Context, messagestore.StreamName) (messagestore.Version, error) {
-	return 0, errOther
 }

@@ -72,7 +72,7 @@ func (d *breaking) Heads(ctx context.Context, categories []messagestore.Category
 	return d.Driver.Heads(ctx, categories)
 }
 
-// Listen implements [messagestore.ListeningDriver].
+// Listen implements [messagestore.Driver].
 func (d *breaking) Listen(ctx context.Context, _ func(messagestore.Category, messagestore.GlobalPosition)) error {
 	d.at("listen")
 	<-ctx.Done()

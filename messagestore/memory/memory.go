@@ -16,7 +16,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Driver is a [messagestore.ConflictDriver]. It is safe for concurrent use. Its messages end with
+// Driver is a [messagestore.Driver]. It is safe for concurrent use. Its messages end with
 // it.
 type Driver struct {
 	mu         sync.RWMutex
@@ -33,10 +33,7 @@ type message struct {
 	metadata []byte // as written
 }
 
-var (
-	_ messagestore.ConflictDriver = (*Driver)(nil)
-	_ messagestore.HeadsDriver    = (*Driver)(nil)
-)
+var _ messagestore.Driver = (*Driver)(nil)
 
 // New returns an empty driver.
 func New() *Driver { return NewWithClock(time.Now) }
@@ -56,6 +53,26 @@ func NewWithClock(clock func() time.Time) *Driver {
 	}
 }
 
+// Close implements [messagestore.Driver]. There is nothing to close.
+func (*Driver) Close() error { return nil }
+
+// Connections implements [messagestore.Driver]: calls share none.
+func (*Driver) Connections() int { return 0 }
+
+// Forgets implements [messagestore.Driver]: no operator comes to the memory of a process.
+func (*Driver) Forgets() bool { return false }
+
+// Epoch implements [messagestore.Driver]: no message is lost but with the process.
+func (*Driver) Epoch(context.Context) (string, error) { return "", nil }
+
+// Listen implements [messagestore.Driver]: no other process writes here.
+func (*Driver) Listen(context.Context, func(messagestore.Category, messagestore.GlobalPosition)) error {
+	return messagestore.ErrNotSupported
+}
+
+// Stage implements [messagestore.Driver]: a caller has no transaction here.
+func (*Driver) Stage(context.Context, messagestore.Append) error { return messagestore.ErrNotSupported }
+
 // Append implements [messagestore.Driver].
 func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
 	written, err := d.AppendAll(ctx, []messagestore.Append{a})
@@ -65,7 +82,7 @@ func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestor
 	return written[0], nil
 }
 
-// AppendAll implements [messagestore.AtomicDriver].
+// AppendAll implements [messagestore.Driver].
 func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -76,7 +93,7 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return d.append(appends)
 }
 
-// TryAppend implements [messagestore.ConflictDriver].
+// TryAppend implements [messagestore.Driver].
 func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
@@ -282,7 +299,7 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 	return page, nil
 }
 
-// Heads implements [messagestore.HeadsDriver].
+// Heads implements [messagestore.Driver].
 func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -10,10 +10,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var (
-	_ report.Driver               = (*Driver)(nil)
-	_ messagestore.CountingDriver = (*Driver)(nil)
-)
+var _ report.Driver = (*Driver)(nil)
 
 // Report is for dibs report: it implements the driver's part of internal/report.
 func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
@@ -99,7 +96,7 @@ func inOrder(order report.Order, a, b report.Row) int {
 	return 0
 }
 
-// Categories implements [messagestore.CountingDriver].
+// Categories implements [messagestore.Driver].
 func (d *Driver) Categories(ctx context.Context, containing string) ([]messagestore.Category, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -117,7 +114,7 @@ func (d *Driver) Categories(ctx context.Context, containing string) ([]messagest
 	return found, nil
 }
 
-// Count implements [messagestore.CountingDriver].
+// Count implements [messagestore.Driver].
 func (d *Driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

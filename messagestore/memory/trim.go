@@ -7,12 +7,10 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ messagestore.TrimmingDriver = (*Driver)(nil)
-
 // maxTrimmed bounds the messages that one call removes.
 const maxTrimmed = 10_000
 
-// TrimCheckpoints implements [messagestore.TrimmingDriver].
+// TrimCheckpoints implements [messagestore.Driver].
 func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (removed int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

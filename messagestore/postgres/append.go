@@ -24,7 +24,7 @@ func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestor
 	return written[0], nil
 }
 
-// AppendAll implements [messagestore.AtomicDriver].
+// AppendAll implements [messagestore.Driver].
 func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
 	written, _, err := d.appendEither(ctx, appends, false)
 	return written, err

@@ -7,10 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/messagestore"
 )
-
-var _ messagestore.CheckingDriver = (*Driver)(nil)
 
 //go:embed sql/rights.sql
 var rightsSQL string
@@ -21,7 +18,7 @@ var (
 	writingFunctions = append([]string{"append", "append_each", "append_one", "append_shared", "find_messages"}, readingFunctions...)
 )
 
-// Check implements [messagestore.CheckingDriver]. It checks the settings, the role of the server
+// Check implements [messagestore.Driver]. It checks the settings, the role of the server
 // and the schema's version anew on one connection, and then the rights of the user. A server or
 // user whose transactions are read-only is refused for writing with [ErrUnsafeSettings].
 func (d *Driver) Check(ctx context.Context, write bool) error {

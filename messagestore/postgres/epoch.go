@@ -10,9 +10,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ messagestore.EpochDriver = (*Driver)(nil)
-
-// Epoch implements [messagestore.EpochDriver]. The epoch is made of the server's identifier,
+// Epoch implements [messagestore.Driver]. The epoch is made of the server's identifier,
 // its timeline, and the number that an operator raises (package admin). The timeline changes
 // with a failover and with a restore to a moment, and is missing in recovery. If the owner of
 // the schema may not ask for identifier and timeline, or the server is not PostgreSQL's own,

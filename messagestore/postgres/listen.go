@@ -15,11 +15,6 @@ import (
 )
 
 var (
-	_ messagestore.HeadsDriver     = (*Driver)(nil)
-	_ messagestore.ListeningDriver = (*Driver)(nil)
-)
-
-var (
 	//go:embed sql/heads.sql
 	headsSQL string
 	//go:embed sql/listen.sql
@@ -29,7 +24,7 @@ var (
 // The parameter of heads.
 var headsOIDs = []uint32{pgtype.TextArrayOID}
 
-// Heads implements [messagestore.HeadsDriver]. It is supported over a pool only: a connection or
+// Heads implements [messagestore.Driver]. It is supported over a pool only: a connection or
 // a transaction has another user.
 func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
 	if d.link.Pool() == nil {
@@ -64,7 +59,7 @@ func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) 
 	return heads, nil
 }
 
-// Listen implements [messagestore.ListeningDriver], over a pool, by LISTEN on a connection of
+// Listen implements [messagestore.Driver], over a pool, by LISTEN on a connection of
 // its own, made as the pool's are, and not one of them. It is not supported with
 // [Config.NoNotify], nor through a pooler such as PgBouncer, which may give the notification to
 // another client.

@@ -7,9 +7,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ messagestore.ConflictDriver = (*Driver)(nil)
-
-// TryAppend implements [messagestore.ConflictDriver]. The answer comes in the round trip of the
+// TryAppend implements [messagestore.Driver]. The answer comes in the round trip of the
 // write, also for writes that are committed together. A last message of more than 16 KiB takes
 // another.
 func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {

@@ -152,12 +152,10 @@ import (
 // [pgx.Tx].
 type DB = pglink.DB
 
-var _ messagestore.AtomicDriver = (*Driver)(nil)
-
 // schemaVersion is the version of the schema whose functions this driver calls.
 const schemaVersion = 9
 
-// Driver is a [messagestore.AtomicDriver]. It is safe for concurrent use, unless it is over a
+// Driver is a [messagestore.Driver]. It is safe for concurrent use, unless it is over a
 // transaction. Over a connection its calls take turns.
 type Driver struct {
 	link      *pglink.Link
@@ -315,7 +313,7 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// Connections implements [messagestore.BoundedDriver]: the size of the pool, and 1 for a connection
+// Connections implements [messagestore.Driver]: the size of the pool, and 1 for a connection
 // or a transaction.
 func (d *Driver) Connections() int {
 	if d.link == nil {

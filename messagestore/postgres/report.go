@@ -14,10 +14,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var (
-	_ report.Driver               = (*Driver)(nil)
-	_ messagestore.CountingDriver = (*Driver)(nil)
-)
+var _ report.Driver = (*Driver)(nil)
 
 var (
 	//go:embed sql/report.sql
@@ -82,7 +79,7 @@ func timeIn(micros pgtype.Int8) time.Time {
 	return time.UnixMicro(micros.Int64).UTC()
 }
 
-// Categories implements [messagestore.CountingDriver].
+// Categories implements [messagestore.Driver].
 func (d *Driver) Categories(ctx context.Context, containing string) ([]messagestore.Category, error) {
 	var found []messagestore.Category
 	err := d.query(ctx, d.queries.categories, []any{pglink.OrNull(containing)}, func(rows pgx.Rows) error {
@@ -97,7 +94,7 @@ func (d *Driver) Categories(ctx context.Context, containing string) ([]messagest
 	return found, nil
 }
 
-// Count implements [messagestore.CountingDriver].
+// Count implements [messagestore.Driver].
 func (d *Driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
 	types, correlation, size, member := filterArgs(q.Filter)
 	var n int64

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	_ messagestore.ConflictDriver          = (*SQLDriver)(nil)
+	_ messagestore.Driver                  = (*SQLDriver)(nil)
 	_ messagestore.TransactDriver[*sql.Tx] = (*SQLDriver)(nil)
 )
 

@@ -11,16 +11,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var (
-	_ messagestore.StagingDriver = (*Driver)(nil)
-
-	//go:embed sql/stage.sql
-	stageSQL string
-)
+//go:embed sql/stage.sql
+var stageSQL string
 
 var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (postgres.New(tx, nil))", messagestore.ErrNotSupported)
 
-// Stage implements [messagestore.StagingDriver]. The message is in an unlogged table until a deferred trigger appends
+// Stage implements [messagestore.Driver]. The message is in an unlogged table until a deferred trigger appends
 // it, in COMMIT. With the context of a function of [Driver.Transact] it is in that transaction.
 //
 // Nobody is notified of it: transactions that notify commit one at a time. A reader finds it when it looks next.

@@ -11,18 +11,13 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var (
-	_ messagestore.TrimmingDriver   = (*Driver)(nil)
-	_ messagestore.ForgettingDriver = (*Driver)(nil)
-)
-
-// Forgets implements [messagestore.ForgettingDriver]: package admin can.
+// Forgets implements [messagestore.Driver]: package admin can.
 func (*Driver) Forgets() bool { return true }
 
 //go:embed sql/trim_checkpoints.sql
 var trimCheckpointsSQL string
 
-// TrimCheckpoints implements [messagestore.TrimmingDriver], at READ COMMITTED. It records what it
+// TrimCheckpoints implements [messagestore.Driver], at READ COMMITTED. It records what it
 // removed, as a trim does. In a transaction of the caller's above that level it is not supported.
 // If the answer is lost, some may be removed: to call it again is safe.
 func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (removed int64, err error) {

@@ -4,13 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
-
-	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ messagestore.CheckingDriver = (*Driver)(nil)
-
-// Check implements [messagestore.CheckingDriver]. To check writing it takes the write lock for a
+// Check implements [messagestore.Driver]. To check writing it takes the write lock for a
 // moment, as a write does, and waits for it as long, at most [Config.BusyTimeout]. A file that was
 // removed or replaced since it was opened is an error too: what is written to it then is lost.
 func (d *Driver) Check(ctx context.Context, write bool) error {

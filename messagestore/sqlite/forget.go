@@ -15,9 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
-var _ messagestore.ForgettingDriver = (*Driver)(nil)
-
-// Forgets implements [messagestore.ForgettingDriver]: Forget does.
+// Forgets implements [messagestore.Driver]: Forget does.
 func (*Driver) Forgets() bool { return true }
 
 // maxForgotten bounds the keys that one transaction looks at.

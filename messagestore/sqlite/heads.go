@@ -8,7 +8,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Heads implements [messagestore.HeadsDriver]. Over a transaction, which has one user,
+// Heads implements [messagestore.Driver]. Over a transaction, which has one user,
 // it is not supported.
 func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
 	if d.close == nil {

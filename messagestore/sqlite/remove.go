@@ -13,8 +13,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ messagestore.TrimmingDriver = (*Driver)(nil)
-
 const (
 	// maxRemoved bounds the messages that one transaction removes, and so its duration.
 	maxRemoved = 10_000
@@ -22,7 +20,7 @@ const (
 	trimmedType = "dibs:Trimmed"
 )
 
-// TrimCheckpoints implements [messagestore.TrimmingDriver]. It records what it removed, as a trim
+// TrimCheckpoints implements [messagestore.Driver]. It records what it removed, as a trim
 // does.
 func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (int64, error) {
 	var removed int64

@@ -9,10 +9,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var (
-	_ report.Driver               = (*Driver)(nil)
-	_ messagestore.CountingDriver = (*Driver)(nil)
-)
+var _ report.Driver = (*Driver)(nil)
 
 // Report is for dibs report: it implements the driver's part of internal/report.
 func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
@@ -59,7 +56,7 @@ func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, err
 	return counts, nil
 }
 
-// Categories implements [messagestore.CountingDriver].
+// Categories implements [messagestore.Driver].
 func (d *Driver) Categories(ctx context.Context, containing string) ([]messagestore.Category, error) {
 	var found []messagestore.Category
 	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {
@@ -81,7 +78,7 @@ func (d *Driver) Categories(ctx context.Context, containing string) ([]messagest
 	return found, explain(err)
 }
 
-// Count implements [messagestore.CountingDriver].
+// Count implements [messagestore.Driver].
 func (d *Driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
 	var n int64
 	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Driver is a [messagestore.ConflictDriver]. A driver that [Open] returned is safe for concurrent
+// Driver is a [messagestore.Driver]. A driver that [Open] returned is safe for concurrent
 // use, and its opener closes it. One over a transaction has one user, as the transaction does, and
 // lives as long.
 type Driver struct {
@@ -25,11 +25,7 @@ type Driver struct {
 	clock        clock
 }
 
-var (
-	_ messagestore.ConflictDriver = (*Driver)(nil)
-	_ messagestore.StagingDriver  = (*Driver)(nil)
-	_ messagestore.HeadsDriver    = (*Driver)(nil)
-)
+var _ messagestore.Driver = (*Driver)(nil)
 
 // writes runs a job where it can write: in the next transaction of the writer, or
 // in the caller's.
@@ -103,7 +99,7 @@ func (d *Driver) Append(ctx context.Context, a messagestore.Append) (messagestor
 	return written[0], nil
 }
 
-// AppendAll implements [messagestore.AtomicDriver].
+// AppendAll implements [messagestore.Driver].
 func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
 	b := newBatch(appends)
 	b.clock = d.clock
@@ -121,7 +117,7 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 
 var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (sqlite.New(tx))", messagestore.ErrNotSupported)
 
-// Stage implements [messagestore.StagingDriver]. The transaction keeps all others from writing, so the message is appended
+// Stage implements [messagestore.Driver]. The transaction keeps all others from writing, so the message is appended
 // at once.
 func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
 	if err := checkContext(ctx); err != nil {
@@ -151,7 +147,7 @@ func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
 	return conflict
 }
 
-// TryAppend implements [messagestore.ConflictDriver]. It reads the last messages, and the time,
+// TryAppend implements [messagestore.Driver]. It reads the last messages, and the time,
 // while it holds the write lock.
 func (d *Driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
 	b := newBatch(appends)
@@ -210,4 +206,16 @@ func (d *Driver) Close() error {
 		return nil
 	}
 	return d.close()
+}
+
+// Connections implements [messagestore.Driver]: there is no bound that a caller meets, since reads and writes wait for
+// each other in the driver.
+func (*Driver) Connections() int { return 0 }
+
+// Epoch implements [messagestore.Driver]: a file has none.
+func (*Driver) Epoch(context.Context) (string, error) { return "", nil }
+
+// Listen implements [messagestore.Driver]: SQLite tells no process of the writes of others.
+func (*Driver) Listen(context.Context, func(messagestore.Category, messagestore.GlobalPosition)) error {
+	return messagestore.ErrNotSupported
 }

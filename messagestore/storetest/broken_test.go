@@ -94,13 +94,8 @@ func TestWhatIsNotApplicableIsSkippedWithTheReason(t *testing.T) {
 	for name, reason := range map[string]string{
 		"S1/AcknowledgedIsThereAfterReopening":      "the suite is not told how to reopen the driver",
 		"S3/OneInitialWriterOfTwoDriversWins":       "the suite is not told how to open a second driver beside the first",
-		"Atomic/AllIsWritten":                       "not supported by this driver",
-		"Meet/WritesAsAppendDoes":                   "not supported by this driver",
-		"Past/CheckHasIt":                           "not supported by this driver",
 		"Report/CountsByStream":                     "not supported by this driver",
 		"Heads/AreWhereCategoriesEnd":               "not supported by this driver",
-		"Check/PassesWhereWritesDo":                 "not supported by this driver",
-		"Trim/KeepsTheLastCheckpoints":              "not supported by this driver",
 		"Group/StreamWithoutIdentifierHasOneMember": "invalid stream name",
 	} {
 		output, err := bug{name: unable}.suite(t, []string{name})
@@ -138,14 +133,14 @@ type bug struct {
 
 func (b bug) options() Options {
 	open := func(*testing.T) messagestore.Driver {
-		d := &driver{AtomicDriver: memory.New()}
+		d := &driver{Driver: memory.New()}
 		b.breaks(d)
 		return d
 	}
 	return Options{
 		Open: open,
 		Reopen: func(_ *testing.T, opened messagestore.Driver) messagestore.Driver {
-			d := &driver{AtomicDriver: opened.(*driver).AtomicDriver} //nolint:errcheck // as opened
+			d := &driver{Driver: opened.(*driver).Driver} //nolint:errcheck // as opened
 			b.breaks(d)
 			if b.reopens != nil {
 				b.reopens(d)
@@ -153,15 +148,19 @@ func (b bug) options() Options {
 			return d
 		},
 		Beside: func(_ *testing.T, opened messagestore.Driver) messagestore.Driver {
-			d := &driver{AtomicDriver: opened.(*driver).AtomicDriver} //nolint:errcheck // as opened
+			d := &driver{Driver: opened.(*driver).Driver} //nolint:errcheck // as opened
 			b.breaks(d)
 			return d
 		},
 	}
 }
 
-// A strict driver has no optional abilities, and refuses names that the store does.
+// A strict driver has no abilities that one may lack, and refuses names that the store does.
 type strict struct{ messagestore.Driver }
+
+func (strict) Heads(context.Context, []messagestore.Category) ([]messagestore.GlobalPosition, error) {
+	return nil, messagestore.ErrNotSupported
+}
 
 func (s strict) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
 	if err := a.Stream.Validate(); err != nil {
@@ -172,7 +171,7 @@ func (s strict) Append(ctx context.Context, a messagestore.Append) (messagestore
 
 // A driver is a sound one in which some calls are replaced.
 type driver struct {
-	messagestore.AtomicDriver
+	messagestore.Driver
 	append       func(context.Context, messagestore.Append) (messagestore.Written, error)
 	appendAll    func(context.Context, []messagestore.Append) ([]messagestore.Written, error)
 	appendOrMeet func(context.Context, []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error)
@@ -194,14 +193,14 @@ func (d *driver) Append(ctx context.Context, a messagestore.Append) (messagestor
 	if d.append != nil {
 		return d.append(ctx, a)
 	}
-	return d.AtomicDriver.Append(ctx, a)
+	return d.Driver.Append(ctx, a)
 }
 
 func (d *driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
 	if d.appendAll != nil {
 		return d.appendAll(ctx, appends)
 	}
-	return d.AtomicDriver.AppendAll(ctx, appends)
+	return d.Driver.AppendAll(ctx, appends)
 }
 
 func (d *driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
@@ -212,60 +211,54 @@ func (d *driver) TryAppend(ctx context.Context, appends []messagestore.Append) (
 }
 
 func (d *driver) soundMeeting(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
-	return d.AtomicDriver.(messagestore.ConflictDriver).TryAppend(ctx, appends) //nolint:errcheck // as opened
+	return d.Driver.TryAppend(ctx, appends)
 }
 
 func (d *driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
 	if d.readStream != nil {
 		return d.readStream(ctx, q)
 	}
-	return d.AtomicDriver.ReadStream(ctx, q)
+	return d.Driver.ReadStream(ctx, q)
 }
 
 func (d *driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
 	if d.readCategory != nil {
 		return d.readCategory(ctx, q)
 	}
-	return d.AtomicDriver.ReadCategory(ctx, q)
+	return d.Driver.ReadCategory(ctx, q)
 }
 
 func (d *driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error) {
 	if d.last != nil {
 		return d.last(ctx, stream, messageType)
 	}
-	return d.AtomicDriver.Last(ctx, stream, messageType)
+	return d.Driver.Last(ctx, stream, messageType)
 }
 
 func (d *driver) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
 	if d.version != nil {
 		return d.version(ctx, stream)
 	}
-	return d.AtomicDriver.Version(ctx, stream)
+	return d.Driver.Version(ctx, stream)
 }
 
 func (d *driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
 	if d.find != nil {
 		return d.find(ctx, stream, ids)
 	}
-	return d.AtomicDriver.Find(ctx, stream, ids)
+	return d.Driver.Find(ctx, stream, ids)
 }
 
 func (d *driver) Now(ctx context.Context) (time.Time, error) {
 	if d.now != nil {
 		return d.now(ctx)
 	}
-	return d.AtomicDriver.Now(ctx)
+	return d.Driver.Now(ctx)
 }
 
-// A counter is a driver that reports and counts.
-type counter interface {
-	report.Driver
-	messagestore.CountingDriver
-}
-
-// sound is the driver's as a [counter].
-func (d *driver) sound() counter {
-	return d.AtomicDriver.(counter) //nolint:errcheck // as opened
+// sound is the driver's that reports.
+func (d *driver) sound() report.Driver {
+	return d.Driver.(report.Driver) //nolint:errcheck // as opened
 }
 
 func (d *driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
@@ -279,14 +272,14 @@ func (d *driver) Categories(ctx context.Context, containing string) ([]messagest
 	if d.categories != nil {
 		return d.categories(ctx, containing)
 	}
-	return d.sound().Categories(ctx, containing)
+	return d.Driver.Categories(ctx, containing)
 }
 
 func (d *driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
 	if d.count != nil {
 		return d.count(ctx, q)
 	}
-	return d.sound().Count(ctx, q)
+	return d.Driver.Count(ctx, q)
 }
 
 func (d *driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
@@ -297,5 +290,5 @@ func (d *driver) Heads(ctx context.Context, categories []messagestore.Category) 
 }
 
 func (d *driver) soundHeads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
-	return d.AtomicDriver.(messagestore.HeadsDriver).Heads(ctx, categories) //nolint:errcheck // as opened
+	return d.Driver.Heads(ctx, categories)
 }

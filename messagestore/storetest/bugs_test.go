@@ -33,7 +33,7 @@ var versionBugs = []bug{
 	}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			a.Expected = messagestore.AnyVersion
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 	{"the version is checked before the lock is taken", []string{"S3/OneInitialWriterWins", "S3/NoUpdateIsLost"}, func(d *driver) {
@@ -49,12 +49,12 @@ var versionBugs = []bug{
 	}, nil},
 	{"the loser of a race is told of an index", []string{"S3/OneInitialWriterWins"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
-			before, err := d.AtomicDriver.Version(ctx, a.Stream)
+			before, err := d.Driver.Version(ctx, a.Stream)
 			if err != nil {
 				return written{}, err
 			}
 			yieldAWhile()
-			w, err := d.AtomicDriver.Append(ctx, a)
+			w, err := d.Driver.Append(ctx, a)
 			if errors.Is(err, messagestore.ErrVersionConflict) && before == a.Expected {
 				return w, errors.New("duplicate key value violates unique constraint")
 			}
@@ -63,7 +63,7 @@ var versionBugs = []bug{
 	}, nil},
 	{"a version conflict has no facts", []string{"S3/ConflictTellsStreamExpectedAndActual"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
-			w, err := d.AtomicDriver.Append(ctx, a)
+			w, err := d.Driver.Append(ctx, a)
 			if errors.Is(err, messagestore.ErrVersionConflict) {
 				return w, messagestore.ErrVersionConflict
 			}
@@ -75,35 +75,35 @@ var versionBugs = []bug{
 			if a.Expected+1 < 0 {
 				a.Expected = messagestore.AnyVersion
 			}
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 	{"any version is taken for no stream", []string{"S3/AnyVersionWritesToTheEnd", "S3/AnyVersionLosesNothing"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			a.Expected = max(a.Expected, messagestore.NoStream)
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 	{"any version is the version of a moment ago", []string{"S3/AnyVersionLosesNothing"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			if a.Expected == messagestore.AnyVersion {
-				version, err := d.AtomicDriver.Version(ctx, a.Stream)
+				version, err := d.Driver.Version(ctx, a.Stream)
 				if err != nil {
 					return written{}, err
 				}
 				yieldAWhile()
 				a.Expected = version
 			}
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 	{"the version is the category's", []string{"S3/StreamsHaveVersionsOfTheirOwn"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
-			page, err := d.AtomicDriver.ReadCategory(ctx, messagestore.CategoryQuery{Category: a.Stream.Category(), Limit: 1})
+			page, err := d.Driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: a.Stream.Category(), Limit: 1})
 			if err == nil && len(page.Messages) > 0 && a.Expected == messagestore.NoStream {
 				return written{}, &messagestore.VersionConflictError{Stream: a.Stream, Expected: a.Expected}
 			}
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 	{"positions have gaps", []string{"S3/PositionsAreDense"}, func(d *driver) {
@@ -126,7 +126,7 @@ var batchBugs = []bug{
 				if i == 0 {
 					one.Expected = a.Expected
 				}
-				w, err := d.AtomicDriver.Append(ctx, one)
+				w, err := d.Driver.Append(ctx, one)
 				if err != nil {
 					return written{}, err
 				}
@@ -141,13 +141,13 @@ var batchBugs = []bug{
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			a.Records = slices.Clone(a.Records)
 			slices.Reverse(a.Records)
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 	{"a batch is cut at 500 messages", []string{"S2/BatchOfTheMostMessages"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			a.Records = a.Records[:min(len(a.Records), 500)]
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 }
@@ -155,7 +155,7 @@ var batchBugs = []bug{
 var outcomeBugs = []bug{
 	{"the last message is lost when the process ends", []string{"S1/AcknowledgedIsThereAfterReopening"}, func(*driver) {}, func(d *driver) {
 		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
-			page, err := d.AtomicDriver.ReadStream(ctx, q)
+			page, err := d.Driver.ReadStream(ctx, q)
 			return page[:max(len(page)-1, 0)], err
 		}
 	}},
@@ -167,7 +167,7 @@ var outcomeBugs = []bug{
 					return written{}, &messagestore.IDConflictError{ID: r.ID, Stream: a.Stream}
 				}
 			}
-			w, err := d.AtomicDriver.Append(ctx, a)
+			w, err := d.Driver.Append(ctx, a)
 			if errors.Is(err, messagestore.ErrVersionConflict) {
 				for _, r := range a.Records {
 					refused.Store(r.ID, true)
@@ -178,7 +178,7 @@ var outcomeBugs = []bug{
 	}, nil},
 	{"a cancelled context still writes and says failure", []string{"S4/CancelledContextWritesNothing"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
-			w, err := d.AtomicDriver.Append(context.WithoutCancel(ctx), a)
+			w, err := d.Driver.Append(context.WithoutCancel(ctx), a)
 			if ctx.Err() != nil {
 				return written{}, ctx.Err()
 			}
@@ -199,7 +199,7 @@ var outcomeBugs = []bug{
 	}, nil},
 	{"what was not sent is of unknown outcome", []string{"S4/CancelledContextWritesNothing"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
-			w, err := d.AtomicDriver.Append(ctx, a)
+			w, err := d.Driver.Append(ctx, a)
 			if ctx.Err() != nil {
 				return w, &messagestore.OutcomeUnknownError{Cause: err}
 			}
@@ -208,13 +208,13 @@ var outcomeBugs = []bug{
 	}, nil},
 	{"a cancelled context still reads", []string{"S8/CancelledContextReadsNothing"}, func(d *driver) {
 		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
-			return d.AtomicDriver.ReadStream(context.WithoutCancel(ctx), q)
+			return d.Driver.ReadStream(context.WithoutCancel(ctx), q)
 		}
 	}, nil},
 	{"a deadline is not kept", []string{"S8/CallsEndWithTheirDeadline"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			<-time.After(5 * time.Second)
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 }
@@ -230,7 +230,7 @@ var idBugs = []bug{
 					a.Records[i].ID = uuid.New()
 				}
 			}
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 	{"the version is checked before the ids", []string{
@@ -241,7 +241,7 @@ var idBugs = []bug{
 			if err := d.conflict(ctx, appends); err != nil {
 				return nil, err
 			}
-			return d.AtomicDriver.AppendAll(ctx, appends)
+			return d.Driver.AppendAll(ctx, appends)
 		})
 	}, nil},
 	{"a repeated batch returns its first position", []string{"S5/SameBatchAgainReturnsTheFirst"}, func(d *driver) {
@@ -261,7 +261,7 @@ var idBugs = []bug{
 					return written{}, &messagestore.IDConflictError{ID: r.ID, Stream: m.Stream, Position: m.Position}
 				}
 			}
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 	{"the type of a repeat is not compared", []string{"S5/OtherTypeConflicts"}, func(d *driver) {
@@ -293,7 +293,7 @@ var idBugs = []bug{
 					a.Records[i].ID = uuid.New()
 				}
 			}
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 	{"of a batch the rest is written", []string{"S5/PartOfABatchConflicts", "Atomic/PartWrittenBeforeConflicts"}, func(d *driver) {
@@ -305,7 +305,7 @@ var idBugs = []bug{
 			if len(slices.Concat(records(rest)...)) == 0 {
 				rest = appends
 			}
-			return d.AtomicDriver.AppendAll(ctx, rest)
+			return d.Driver.AppendAll(ctx, rest)
 		})
 	}, nil},
 	{"a repeated batch may have another order", []string{"S5/OtherOrderConflicts"}, func(d *driver) {
@@ -317,12 +317,12 @@ var idBugs = []bug{
 				}
 				return byPosition(first, second)
 			})
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 	{"an id conflict has no facts", []string{"S5/IDConflictTellsWhereTheIDIs"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
-			w, err := d.AtomicDriver.Append(ctx, a)
+			w, err := d.Driver.Append(ctx, a)
 			if errors.Is(err, messagestore.ErrIDConflict) {
 				return w, &messagestore.IDConflictError{ID: a.Records[0].ID, Stream: a.Stream}
 			}
@@ -333,7 +333,7 @@ var idBugs = []bug{
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			before := d.recorded(ctx, a.Stream, a.Records[0].ID)
 			yieldAWhile()
-			w, err := d.AtomicDriver.Append(ctx, a)
+			w, err := d.Driver.Append(ctx, a)
 			if w.Duplicate && before == nil {
 				return written{}, errors.New("duplicate key value violates unique constraint")
 			}
@@ -365,7 +365,7 @@ var orderBugs = []bug{
 	}, nil},
 	{"a message is read twice", []string{"S6/ReaderMissesNothing", "Category/FromIsInclusive"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page, err := d.Driver.ReadCategory(ctx, q)
 			if n := len(page.Messages); n > 0 && !page.More {
 				page.Next = page.Messages[n-1].GlobalPosition
 			}
@@ -407,12 +407,12 @@ var contentBugs = []bug{
 			if len(a.Records[0].Data) > 512<<10 {
 				return written{}, errors.New("too large")
 			}
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 	}, nil},
 	{"local properties are lost", []string{"S7/Metadata", "S7/EveryReadSaysTheSame"}, func(d *driver) {
 		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
-			page, err := d.AtomicDriver.ReadStream(ctx, q)
+			page, err := d.Driver.ReadStream(ctx, q)
 			for _, m := range page {
 				m.Metadata.Local = nil
 			}
@@ -451,7 +451,7 @@ var contentBugs = []bug{
 	}, nil},
 	{"a category is read without metadata", []string{"S7/EveryReadSaysTheSame"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page, err := d.Driver.ReadCategory(ctx, q)
 			for _, m := range page.Messages {
 				m.Metadata = messagestore.Metadata{}
 			}
@@ -466,7 +466,7 @@ var streamBugs = []bug{
 			if !q.Backwards && q.From > 0 {
 				q.From++
 			}
-			return d.AtomicDriver.ReadStream(ctx, q)
+			return d.Driver.ReadStream(ctx, q)
 		}
 	}, nil},
 	{"reading backwards is off by one", []string{"Stream/PagesBackwards", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
@@ -474,26 +474,26 @@ var streamBugs = []bug{
 			if q.Backwards && q.From < messagestore.EndOfStream {
 				q.From--
 			}
-			return d.AtomicDriver.ReadStream(ctx, q)
+			return d.Driver.ReadStream(ctx, q)
 		}
 	}, nil},
 	{"a page has one message too many", []string{"Stream/PagesForwards"}, func(d *driver) {
 		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
 			q.Limit++
-			return d.AtomicDriver.ReadStream(ctx, q)
+			return d.Driver.ReadStream(ctx, q)
 		}
 	}, nil},
 	{"beyond the end is the last message", []string{"Stream/BeyondTheEnd"}, func(d *driver) {
 		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
-			version, err := d.AtomicDriver.Version(ctx, q.Stream)
+			version, err := d.Driver.Version(ctx, q.Stream)
 			q.From = min(q.From, max(version, 0))
-			page, readErr := d.AtomicDriver.ReadStream(ctx, q)
+			page, readErr := d.Driver.ReadStream(ctx, q)
 			return page, errors.Join(err, readErr)
 		}
 	}, nil},
 	{"an empty stream is an error", []string{"Stream/EmptyHasNone"}, func(d *driver) {
 		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
-			page, err := d.AtomicDriver.ReadStream(ctx, q)
+			page, err := d.Driver.ReadStream(ctx, q)
 			if err == nil && len(page) == 0 {
 				err = messagestore.ErrNotFound
 			}
@@ -503,7 +503,7 @@ var streamBugs = []bug{
 	{"a page is cut at 500 messages", []string{"Stream/TenThousandMessages"}, func(d *driver) {
 		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
 			q.Limit = min(q.Limit, 500)
-			return d.AtomicDriver.ReadStream(ctx, q)
+			return d.Driver.ReadStream(ctx, q)
 		}
 	}, nil},
 	{"names are patterns", []string{"Stream/NamesAreExact"}, func(d *driver) {
@@ -523,7 +523,7 @@ var categoryBugs = []bug{
 			mu.Lock()
 			known[a.Stream.Category()] = true
 			mu.Unlock()
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
 			mu.Lock()
@@ -532,7 +532,7 @@ var categoryBugs = []bug{
 			for c := range known {
 				if strings.HasPrefix(string(c), string(q.Category)) {
 					q.Category = c
-					page, err := d.AtomicDriver.ReadCategory(ctx, q)
+					page, err := d.Driver.ReadCategory(ctx, q)
 					if err != nil {
 						return category{}, err
 					}
@@ -545,7 +545,7 @@ var categoryBugs = []bug{
 	}, nil},
 	{"a category is in the order of its streams", []string{"Category/IsInOrder"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page, err := d.Driver.ReadCategory(ctx, q)
 			slices.SortStableFunc(page.Messages, func(a, b *recorded) int { return cmp.Compare(a.Stream, b.Stream) })
 			return page, err
 		}
@@ -555,12 +555,12 @@ var categoryBugs = []bug{
 			if q.From > 0 {
 				q.From = q.From.Next()
 			}
-			return d.AtomicDriver.ReadCategory(ctx, q)
+			return d.Driver.ReadCategory(ctx, q)
 		}
 	}, nil},
 	{"a reader at the end starts anew", []string{"Category/BeyondTheEnd"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page, err := d.Driver.ReadCategory(ctx, q)
 			if len(page.Messages) == 0 {
 				page.Next = 0
 			}
@@ -569,14 +569,14 @@ var categoryBugs = []bug{
 	}, nil},
 	{"there is more whenever there was something", []string{"Category/MoreSaysWhetherThereIs"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page, err := d.Driver.ReadCategory(ctx, q)
 			page.More = len(page.Messages) > 0
 			return page, err
 		}
 	}, nil},
 	{"there is never more", []string{"Category/MoreSaysWhetherThereIs", "Category/IsInOrder", "Stream/TenThousandMessages"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page, err := d.Driver.ReadCategory(ctx, q)
 			page.More = false
 			return page, err
 		}
@@ -610,7 +610,7 @@ var categoryBugs = []bug{
 	}, nil},
 	{"the next page is after the last message let through", []string{"Category/NextPassesWhatTheFilterKeepsBack"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page, err := d.Driver.ReadCategory(ctx, q)
 			if page.Next = q.From; len(page.Messages) > 0 {
 				page.Next = page.Messages[len(page.Messages)-1].GlobalPosition.Next()
 			}
@@ -619,7 +619,7 @@ var categoryBugs = []bug{
 	}, nil},
 	{"the last message is not marked where the filter keeps it back", []string{"Category/EndsAreMarked"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page, err := d.Driver.ReadCategory(ctx, q)
 			if page.Last = (messagestore.Mark{}); len(page.Messages) > 0 {
 				page.Last = page.Messages[len(page.Messages)-1].Mark()
 			}
@@ -628,14 +628,14 @@ var categoryBugs = []bug{
 	}, nil},
 	{"the first message is not marked where the filter keeps it back", []string{"Category/EndsAreMarked"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page, err := d.Driver.ReadCategory(ctx, q)
 			page.First = messagestore.Mark{}
 			return page, err
 		}
 	}, nil},
 	{"a mark has no time where the filter keeps its message back", []string{"Category/EndsAreMarked"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page, err := d.Driver.ReadCategory(ctx, q)
 			page.First.Time, page.Last.Time = time.Time{}, time.Time{}
 			return page, err
 		}
@@ -644,7 +644,7 @@ var categoryBugs = []bug{
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
 			filter := q.Filter
 			q.Filter = messagestore.Filter{}
-			page, err := d.AtomicDriver.ReadCategory(ctx, q)
+			page, err := d.Driver.ReadCategory(ctx, q)
 			page.Messages = slices.DeleteFunc(page.Messages, func(m *recorded) bool { return !filter.Matches(m) })
 			page.More = len(page.Messages) == q.Limit
 			return page, err
@@ -683,7 +683,7 @@ var groupBugs = []bug{
 var lookupBugs = []bug{
 	{"the last message is the first", []string{"Last/OfStream"}, func(d *driver) {
 		d.last = func(ctx context.Context, stream messagestore.StreamName, messageType string) (*recorded, error) {
-			page, err := d.AtomicDriver.ReadStream(ctx, messagestore.StreamQuery{Stream: stream, Limit: 1})
+			page, err := d.Driver.ReadStream(ctx, messagestore.StreamQuery{Stream: stream, Limit: 1})
 			if err != nil || len(page) == 0 {
 				return nil, cmp.Or(err, messagestore.ErrNotFound)
 			}
@@ -692,12 +692,12 @@ var lookupBugs = []bug{
 	}, nil},
 	{"the last message may have any type", []string{"Last/OfType", "Last/NotFound"}, func(d *driver) {
 		d.last = func(ctx context.Context, stream messagestore.StreamName, _ string) (*recorded, error) {
-			return d.AtomicDriver.Last(ctx, stream, "")
+			return d.Driver.Last(ctx, stream, "")
 		}
 	}, nil},
 	{"no message is nil", []string{"Last/NotFound"}, func(d *driver) {
 		d.last = func(ctx context.Context, stream messagestore.StreamName, messageType string) (*recorded, error) {
-			m, err := d.AtomicDriver.Last(ctx, stream, messageType)
+			m, err := d.Driver.Last(ctx, stream, messageType)
 			if errors.Is(err, messagestore.ErrNotFound) {
 				return nil, nil
 			}
@@ -706,20 +706,20 @@ var lookupBugs = []bug{
 	}, nil},
 	{"the version is the number of messages", []string{"Version/IsTheLastPosition"}, func(d *driver) {
 		d.version = func(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
-			version, err := d.AtomicDriver.Version(ctx, stream)
+			version, err := d.Driver.Version(ctx, stream)
 			return version + 1, err
 		}
 	}, nil},
 	{"messages are found in the order of the ids", []string{"Find/ReturnsThoseOfTheStreamInOrder"}, func(d *driver) {
 		d.find = func(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*recorded, error) {
-			found, err := d.AtomicDriver.Find(ctx, stream, ids)
+			found, err := d.Driver.Find(ctx, stream, ids)
 			slices.SortFunc(found, func(a, b *recorded) int { return cmp.Compare(slices.Index(ids, a.ID), slices.Index(ids, b.ID)) })
 			return found, err
 		}
 	}, nil},
 	{"nothing found is an error", []string{"Find/NothingIsNoError"}, func(d *driver) {
 		d.find = func(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*recorded, error) {
-			found, err := d.AtomicDriver.Find(ctx, stream, ids)
+			found, err := d.Driver.Find(ctx, stream, ids)
 			if err == nil && len(found) == 0 {
 				err = messagestore.ErrNotFound
 			}
@@ -731,7 +731,7 @@ var lookupBugs = []bug{
 var atomicBugs = []bug{
 	{"the last stream is left out", []string{"Atomic/AllIsWritten"}, func(d *driver) {
 		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
-			all, err := d.AtomicDriver.AppendAll(ctx, appends[:len(appends)-1])
+			all, err := d.Driver.AppendAll(ctx, appends[:len(appends)-1])
 			return append(all, written{Stream: appends[len(appends)-1].Stream}), err
 		}
 	}, nil},
@@ -741,7 +741,7 @@ var atomicBugs = []bug{
 		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
 			var all []written
 			for _, a := range appends {
-				w, err := d.AtomicDriver.Append(ctx, a)
+				w, err := d.Driver.Append(ctx, a)
 				if err != nil {
 					return nil, err
 				}
@@ -761,7 +761,7 @@ var atomicBugs = []bug{
 			for i := range appends {
 				appends[i].Expected = messagestore.AnyVersion
 			}
-			return d.AtomicDriver.AppendAll(ctx, appends)
+			return d.Driver.AppendAll(ctx, appends)
 		}
 	}, nil},
 	{"the first conflict is the first by name", []string{"Atomic/FirstConflictDecides"}, func(d *driver) {
@@ -770,12 +770,12 @@ var atomicBugs = []bug{
 			if err := d.conflict(ctx, sorted); err != nil {
 				return nil, err
 			}
-			return d.AtomicDriver.AppendAll(ctx, appends)
+			return d.Driver.AppendAll(ctx, appends)
 		}
 	}, nil},
 	{"a check says it wrote", []string{"Atomic/ChecksWriteNothing"}, func(d *driver) {
 		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
-			all, err := d.AtomicDriver.AppendAll(ctx, appends)
+			all, err := d.Driver.AppendAll(ctx, appends)
 			for i := range all {
 				if len(appends[i].Records) == 0 {
 					all[i].Version++
@@ -792,7 +792,7 @@ var atomicBugs = []bug{
 					appends[i].Expected = messagestore.AnyVersion
 				}
 			}
-			return d.AtomicDriver.AppendAll(ctx, appends)
+			return d.Driver.AppendAll(ctx, appends)
 		}
 	}, nil},
 	{"streams are locked in the order given", []string{"Atomic/OppositeOrdersDoNotDeadlock"}, func(d *driver) {
@@ -810,7 +810,7 @@ var atomicBugs = []bug{
 				}
 				yieldAWhile()
 			}
-			return d.AtomicDriver.AppendAll(ctx, appends)
+			return d.Driver.AppendAll(ctx, appends)
 		}
 	}, nil},
 }
@@ -826,12 +826,12 @@ func (d *driver) checkFirst(ctx context.Context, a messagestore.Append) (written
 	}
 	yieldAWhile()
 	a.Expected = messagestore.AnyVersion
-	return d.AtomicDriver.Append(ctx, a)
+	return d.Driver.Append(ctx, a)
 }
 
 func (d *driver) conflict(ctx context.Context, appends []messagestore.Append) error {
 	for _, a := range appends {
-		actual, err := d.AtomicDriver.Version(ctx, a.Stream)
+		actual, err := d.Driver.Version(ctx, a.Stream)
 		if err != nil {
 			return err
 		}
@@ -844,7 +844,7 @@ func (d *driver) conflict(ctx context.Context, appends []messagestore.Append) er
 
 // recorded returns the message of the stream that has the id, or nil.
 func (d *driver) recorded(ctx context.Context, stream messagestore.StreamName, id uuid.UUID) *recorded {
-	found, err := d.AtomicDriver.Find(ctx, stream, []uuid.UUID{id})
+	found, err := d.Driver.Find(ctx, stream, []uuid.UUID{id})
 	if err != nil || len(found) == 0 {
 		return nil
 	}
@@ -874,7 +874,7 @@ func (d *driver) appends(f func(context.Context, []messagestore.Append) ([]writt
 // writes changes the results of writes.
 func (d *driver) writes(change func(*written)) {
 	d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
-		all, err := d.AtomicDriver.AppendAll(ctx, appends)
+		all, err := d.Driver.AppendAll(ctx, appends)
 		for i := range all {
 			change(&all[i])
 		}
@@ -892,7 +892,7 @@ func (d *driver) stores(change func(*messagestore.Encoded)) {
 				change(&appends[i].Records[n])
 			}
 		}
-		return d.AtomicDriver.AppendAll(ctx, appends)
+		return d.Driver.AppendAll(ctx, appends)
 	})
 }
 
@@ -905,7 +905,7 @@ func (d *driver) forgives(change func(*recorded, *messagestore.Encoded)) {
 				change(m, &a.Records[i])
 			}
 		}
-		return d.AtomicDriver.Append(ctx, a)
+		return d.Driver.Append(ctx, a)
 	}
 }
 
@@ -920,7 +920,7 @@ func (d *driver) behind(tell func(context.Context, messagestore.Append) error) {
 		done := make(chan result, 1)
 		go func() {
 			<-time.After(time.Millisecond)
-			w, err := d.AtomicDriver.Append(context.WithoutCancel(ctx), a)
+			w, err := d.Driver.Append(context.WithoutCancel(ctx), a)
 			done <- result{w, err}
 		}()
 		select {
@@ -940,24 +940,24 @@ func (d *driver) reads(change func(*recorded)) {
 		}
 	}
 	d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
-		page, err := d.AtomicDriver.ReadStream(ctx, q)
+		page, err := d.Driver.ReadStream(ctx, q)
 		all(page)
 		return page, err
 	}
 	d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-		page, err := d.AtomicDriver.ReadCategory(ctx, q)
+		page, err := d.Driver.ReadCategory(ctx, q)
 		all(page.Messages)
 		return page, err
 	}
 	d.last = func(ctx context.Context, stream messagestore.StreamName, messageType string) (*recorded, error) {
-		m, err := d.AtomicDriver.Last(ctx, stream, messageType)
+		m, err := d.Driver.Last(ctx, stream, messageType)
 		if err == nil {
 			change(m)
 		}
 		return m, err
 	}
 	d.find = func(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*recorded, error) {
-		found, err := d.AtomicDriver.Find(ctx, stream, ids)
+		found, err := d.Driver.Find(ctx, stream, ids)
 		all(found)
 		return found, err
 	}
@@ -974,11 +974,11 @@ func (d *driver) renames(change func(string) string) {
 		for i := range appends {
 			appends[i].Stream = name(appends[i].Stream)
 		}
-		return d.AtomicDriver.AppendAll(ctx, appends)
+		return d.Driver.AppendAll(ctx, appends)
 	})
 	d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
 		q.Stream = name(q.Stream)
-		return d.AtomicDriver.ReadStream(ctx, q)
+		return d.Driver.ReadStream(ctx, q)
 	}
 }
 
@@ -987,7 +987,7 @@ func (d *driver) filters(matches func(messagestore.Filter, *recorded) bool) {
 	d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
 		filter := q.Filter
 		q.Filter = messagestore.Filter{}
-		page, err := d.AtomicDriver.ReadCategory(ctx, q)
+		page, err := d.Driver.ReadCategory(ctx, q)
 		page.Messages = slices.DeleteFunc(page.Messages, func(m *recorded) bool { return !matches(filter, m) })
 		return page, err
 	}
@@ -1023,7 +1023,7 @@ func (h *hider) appendAll(ctx context.Context, appends []messagestore.Append) ([
 	}
 	hide(true)
 	defer hide(false)
-	all, err := h.driver.AtomicDriver.AppendAll(ctx, appends)
+	all, err := h.driver.Driver.AppendAll(ctx, appends)
 	yieldAWhile()
 	return all, err
 }
@@ -1031,7 +1031,7 @@ func (h *hider) appendAll(ctx context.Context, appends []messagestore.Append) ([
 func (h *hider) readCategory(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	page, err := h.driver.AtomicDriver.ReadCategory(ctx, q)
+	page, err := h.driver.Driver.ReadCategory(ctx, q)
 	page.Messages = slices.DeleteFunc(page.Messages, func(m *recorded) bool { return h.hidden[m.ID] })
 	if page.More = false; err == nil && len(page.Messages) > 0 {
 		page.Next = page.Messages[len(page.Messages)-1].GlobalPosition.Next()

@@ -7,12 +7,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Check implements [messagestore.CheckingDriver].
+// Check implements [messagestore.Driver].
 func (d *driver) Check(ctx context.Context, write bool) error {
 	if d.check != nil {
 		return d.check(ctx, write)
 	}
-	return d.AtomicDriver.(messagestore.CheckingDriver).Check(ctx, write) //nolint:errcheck // as opened
+	return d.Driver.Check(ctx, write)
 }
 
 var checkBugs = []bug{
@@ -30,10 +30,10 @@ var checkBugs = []bug{
 		var last messagestore.StreamName
 		d.append = func(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
 			last = a.Stream
-			return d.AtomicDriver.Append(ctx, a)
+			return d.Driver.Append(ctx, a)
 		}
 		d.check = func(ctx context.Context, _ bool) error {
-			_, err := d.AtomicDriver.Append(ctx, messagestore.Append{Stream: last, Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{record("T", `{}`)}})
+			_, err := d.Driver.Append(ctx, messagestore.Append{Stream: last, Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{record("T", `{}`)}})
 			return err
 		}
 	}, nil},

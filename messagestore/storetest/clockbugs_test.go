@@ -8,7 +8,7 @@ import (
 var clockBugs = []bug{
 	{"the clock is not the one that stamps messages", []string{"Now/IsTheClockThatStampsMessages"}, func(d *driver) {
 		d.now = func(ctx context.Context) (time.Time, error) {
-			now, err := d.AtomicDriver.Now(ctx)
+			now, err := d.Driver.Now(ctx)
 			return now.Add(time.Second), err
 		}
 	}, nil},
@@ -18,11 +18,11 @@ var clockBugs = []bug{
 	}, nil},
 	{"the clock is years off", []string{"Now/IsUTCInMicroseconds"}, func(d *driver) {
 		d.now = func(ctx context.Context) (time.Time, error) {
-			now, err := d.AtomicDriver.Now(ctx)
+			now, err := d.Driver.Now(ctx)
 			return now.AddDate(30, 0, 0), err
 		}
 	}, nil},
 	{"the clock can be read after the context is done", []string{"S8/CancelledContextReadsNothing"}, func(d *driver) {
-		d.now = func(ctx context.Context) (time.Time, error) { return d.AtomicDriver.Now(context.WithoutCancel(ctx)) }
+		d.now = func(ctx context.Context) (time.Time, error) { return d.Driver.Now(context.WithoutCancel(ctx)) }
 	}, nil},
 }

@@ -17,20 +17,16 @@ var headsTests = []test{
 	{"Heads/OfTooManyAreRefused", headsOfTooManyAreRefused, telling},
 }
 
-// tellsHeads reports whether a driver supports [messagestore.HeadsDriver].
+// tellsHeads reports whether a driver tells where categories end.
 func tellsHeads(t *testing.T, driver messagestore.Driver) bool {
 	t.Helper()
-	d, ok := driver.(messagestore.HeadsDriver)
-	if !ok {
-		return false
-	}
-	_, err := d.Heads(t.Context(), []messagestore.Category{Category(t)})
+	_, err := driver.Heads(t.Context(), []messagestore.Category{Category(t)})
 	return !errors.Is(err, messagestore.ErrNotSupported)
 }
 
 func (f *fixture) heads(t *testing.T, categories ...messagestore.Category) []messagestore.GlobalPosition {
 	t.Helper()
-	heads, err := f.driver.(messagestore.HeadsDriver).Heads(t.Context(), categories) //nolint:errcheck // the sub-test needs it
+	heads, err := f.driver.Heads(t.Context(), categories)
 	require.NoError(t, err)
 	return heads
 }
@@ -80,7 +76,7 @@ func headsOfTooManyAreRefused(t *testing.T, f *fixture) {
 	require.Len(t, heads, len(many))
 	require.Equal(t, last.GlobalPosition, heads[len(many)-1])
 
-	_, err := f.driver.(messagestore.HeadsDriver).Heads(t.Context(), append(many, f.category)) //nolint:errcheck // the sub-test needs it
+	_, err := f.driver.Heads(t.Context(), append(many, f.category))
 	invalid, is := errors.AsType[*messagestore.InvalidError](err)
 	require.True(t, is, err)
 	require.Equal(t, "categories", invalid.Field)

@@ -22,7 +22,7 @@ var meetBugs = []bug{
 	}, nil},
 	{"what is met is an error", []string{"Meet/ConflictTellsTheLastMessageAndTheTime", "Meet/EmptyStreamHasNoLastMessage", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
 		d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Conflict, error) {
-			all, err := d.AtomicDriver.AppendAll(ctx, appends)
+			all, err := d.Driver.AppendAll(ctx, appends)
 			return all, nil, err
 		}
 	}, nil},
@@ -42,7 +42,7 @@ var meetBugs = []bug{
 	}, nil},
 	{"the time of a meeting is that of the call's beginning", []string{"Meet/LoserMeetsTheWinner"}, func(d *driver) {
 		d.appendOrMeet = func(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Conflict, error) {
-			begun, err := d.AtomicDriver.Now(ctx)
+			begun, err := d.Driver.Now(ctx)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -84,7 +84,7 @@ var meetBugs = []bug{
 				return
 			}
 			for i, a := range appends {
-				if page, err := d.AtomicDriver.ReadStream(ctx, messagestore.StreamQuery{Stream: a.Stream, Limit: 1}); err == nil && len(page) > 0 {
+				if page, err := d.Driver.ReadStream(ctx, messagestore.StreamQuery{Stream: a.Stream, Limit: 1}); err == nil && len(page) > 0 {
 					met.Last[i] = page[0]
 				}
 			}
@@ -170,7 +170,7 @@ var meetBugs = []bug{
 			for i := range appends {
 				appends[i].Expected = messagestore.AnyVersion
 			}
-			_, _ = d.AtomicDriver.AppendAll(ctx, appends)
+			_, _ = d.Driver.AppendAll(ctx, appends)
 		})
 	}, nil},
 }
@@ -206,7 +206,7 @@ var pastBugs = []bug{
 	}, nil},
 	{"a write past others says where it would have been without them", []string{"Past/WritesBehindTheseTypes", "Past/CheckHasIt"}, func(d *driver) {
 		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
-			all, err := d.AtomicDriver.AppendAll(ctx, appends)
+			all, err := d.Driver.AppendAll(ctx, appends)
 			for i := range all {
 				if a := appends[i]; len(a.Past) > 0 {
 					all[i].Version = a.Expected + messagestore.Version(len(a.Records))
@@ -226,7 +226,7 @@ var afterBugs = []bug{
 			for i := range appends {
 				appends[i].After = uuid.Nil
 			}
-			return d.AtomicDriver.AppendAll(ctx, appends)
+			return d.Driver.AppendAll(ctx, appends)
 		}
 	}, nil},
 	{"the message at the expected version is looked for anywhere", []string{"After/AnotherMessageConflicts", "After/GoesWithTypesThatMayCome"}, func(d *driver) {
@@ -236,11 +236,11 @@ var afterBugs = []bug{
 				if a.After == uuid.Nil {
 					continue
 				}
-				if found, err := d.AtomicDriver.Find(ctx, a.Stream, []uuid.UUID{a.After}); err != nil || len(found) > 0 {
+				if found, err := d.Driver.Find(ctx, a.Stream, []uuid.UUID{a.After}); err != nil || len(found) > 0 {
 					appends[i].After = uuid.Nil
 				}
 			}
-			return d.AtomicDriver.AppendAll(ctx, appends)
+			return d.Driver.AppendAll(ctx, appends)
 		}
 	}, nil},
 }
@@ -259,7 +259,7 @@ var existsBugs = []bug{
 	}, nil},
 	{"a check that a stream exists tells no version", []string{"Exists/CheckHasIt"}, func(d *driver) {
 		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
-			all, err := d.AtomicDriver.AppendAll(ctx, appends)
+			all, err := d.Driver.AppendAll(ctx, appends)
 			for i := range all {
 				if a := appends[i]; a.Expected == messagestore.StreamExists && len(a.Records) == 0 {
 					all[i].Version = a.Expected
@@ -279,14 +279,14 @@ func (d *driver) expectsOther(asked, passed messagestore.Version) {
 	}
 	d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 		change(&a)
-		return d.AtomicDriver.Append(ctx, a)
+		return d.Driver.Append(ctx, a)
 	}
 	d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
 		appends = slices.Clone(appends)
 		for i := range appends {
 			change(&appends[i])
 		}
-		return d.AtomicDriver.AppendAll(ctx, appends)
+		return d.Driver.AppendAll(ctx, appends)
 	}
 }
 
@@ -299,14 +299,14 @@ func (d *driver) accepts(judge func(a messagestore.Append, came []*recorded) boo
 	d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
 		appends = slices.Clone(appends)
 		for i, a := range appends {
-			actual, err := d.AtomicDriver.Version(ctx, a.Stream)
+			actual, err := d.Driver.Version(ctx, a.Stream)
 			if err != nil {
 				return nil, err
 			}
 			if len(a.Past) == 0 || actual == a.Expected {
 				continue
 			}
-			came, err := d.AtomicDriver.ReadStream(ctx, messagestore.StreamQuery{Stream: a.Stream, From: a.Expected + 1, Limit: messagestore.MaxReadMessages})
+			came, err := d.Driver.ReadStream(ctx, messagestore.StreamQuery{Stream: a.Stream, From: a.Expected + 1, Limit: messagestore.MaxReadMessages})
 			if err != nil {
 				return nil, err
 			}
@@ -314,7 +314,7 @@ func (d *driver) accepts(judge func(a messagestore.Append, came []*recorded) boo
 				appends[i].Expected = actual
 			}
 		}
-		return d.AtomicDriver.AppendAll(ctx, appends)
+		return d.Driver.AppendAll(ctx, appends)
 	}
 }
 
@@ -331,7 +331,7 @@ func (d *driver) meets(change func(context.Context, []messagestore.Append, []wri
 
 // lastOf returns the last message of a stream, or nil.
 func (d *driver) lastOf(ctx context.Context, stream messagestore.StreamName) *recorded {
-	m, err := d.AtomicDriver.Last(ctx, stream, "")
+	m, err := d.Driver.Last(ctx, stream, "")
 	if err != nil {
 		return nil
 	}

@@ -35,12 +35,8 @@ func anyHistoryIsAsTheModelHasIt(t *testing.T, f *fixture) {
 			"read backwards": m.readBackwards,
 			"read category":  m.readCategory,
 			"last":           m.last,
-		}
-		if m.atomic {
-			actions["write streams"] = m.writeStreams
-		}
-		if m.meets {
-			actions["try to write"] = m.writeOrLast
+			"write streams":  m.writeStreams,
+			"try to write":   m.writeOrLast,
 		}
 		t.Repeat(actions)
 	})
@@ -50,8 +46,6 @@ func anyHistoryIsAsTheModelHasIt(t *testing.T, f *fixture) {
 type model struct {
 	driver messagestore.Driver
 	store  *messagestore.Store
-	atomic bool // whether it can write several streams at once
-	meets  bool // whether it can tell what a write met
 
 	names      []messagestore.StreamName
 	streams    map[messagestore.StreamName][]entry
@@ -73,12 +67,9 @@ type past struct {
 }
 
 func newModel(f *fixture) *model {
-	_, meets := f.driver.(messagestore.ConflictDriver)
 	m := &model{
 		driver:     f.driver,
 		store:      f.store,
-		atomic:     f.writesStreams(),
-		meets:      meets,
 		streams:    map[messagestore.StreamName][]entry{},
 		categories: map[messagestore.Category][]entry{},
 	}

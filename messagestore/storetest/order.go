@@ -20,7 +20,7 @@ import (
 var orderTests = []test{
 	{"S6/OrderFollowsTime", orderFollowsTime, manyUsers},
 	{"S6/ReaderMissesNothing", readerMissesNothing, manyUsers},
-	{"S6/ReaderOfSeveralCategoriesMissesNothing", readerOfSeveralCategories, manyUsers | atomicity},
+	{"S6/ReaderOfSeveralCategoriesMissesNothing", readerOfSeveralCategories, manyUsers},
 }
 
 // A write that was answered before another was asked for is before it in their category, in

@@ -79,12 +79,8 @@ const (
 	manyUsers need = 1 << iota
 	reopening
 	another
-	atomicity
 	reporting
 	telling
-	meeting
-	checking
-	trimming
 )
 
 func tests() []test {
@@ -119,31 +115,13 @@ func newFixture(t *testing.T, options Options, needs need) *fixture {
 	}
 	f := &fixture{driver: options.Open(t), category: Category(t), options: options}
 	f.store = must.New(messagestore.New(f.driver, &messagestore.Config{BatchSize: 3}))
-	if needs&atomicity != 0 && !f.writesStreams() {
-		t.Skipf("not applicable: write several streams at once: %v", messagestore.ErrNotSupported)
-	}
-	if _, ok := f.driver.(messagestore.ConflictDriver); needs&meeting != 0 && !ok {
-		t.Skipf("not applicable: tell what a write met: %v", messagestore.ErrNotSupported)
-	}
 	if _, ok := f.driver.(report.Driver); needs&reporting != 0 && !ok {
 		t.Skipf("not applicable: report: %v", messagestore.ErrNotSupported)
-	}
-	if _, ok := f.driver.(messagestore.CheckingDriver); needs&checking != 0 && !ok {
-		t.Skipf("not applicable: check: %v", messagestore.ErrNotSupported)
-	}
-	if _, ok := f.driver.(messagestore.TrimmingDriver); needs&trimming != 0 && !ok {
-		t.Skipf("not applicable: trim checkpoints: %v", messagestore.ErrNotSupported)
 	}
 	if needs&telling != 0 && !tellsHeads(t, f.driver) {
 		t.Skipf("not applicable: heads: %v", messagestore.ErrNotSupported)
 	}
 	return f
-}
-
-// writesStreams reports whether the driver can write several streams at once.
-func (f *fixture) writesStreams() bool {
-	_, ok := f.driver.(messagestore.AtomicDriver)
-	return ok
 }
 
 // stream returns a stream of the fixture's category.

@@ -10,11 +10,11 @@ import (
 )
 
 var trimTests = []test{
-	{"Trim/KeepsTheLastCheckpoints", trimKeepsTheLastCheckpoints, trimming},
-	{"Trim/VersionsGoOn", trimVersionsGoOn, trimming},
-	{"Trim/ReadersGoOnBehindIt", trimReadersGoOnBehindIt, trimming},
-	{"Trim/LeavesOtherStreamsAlone", trimLeavesOtherStreamsAlone, trimming},
-	{"Trim/RefusesWhatIsNoCheckpoint", trimRefusesWhatIsNoCheckpoint, trimming},
+	{"Trim/KeepsTheLastCheckpoints", trimKeepsTheLastCheckpoints, 0},
+	{"Trim/VersionsGoOn", trimVersionsGoOn, 0},
+	{"Trim/ReadersGoOnBehindIt", trimReadersGoOnBehindIt, 0},
+	{"Trim/LeavesOtherStreamsAlone", trimLeavesOtherStreamsAlone, 0},
+	{"Trim/RefusesWhatIsNoCheckpoint", trimRefusesWhatIsNoCheckpoint, 0},
 }
 
 // checkpoints fills a stream of checkpoints of the fixture's category.

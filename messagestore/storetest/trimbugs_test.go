@@ -6,7 +6,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// TrimCheckpoints implements [messagestore.TrimmingDriver].
+// TrimCheckpoints implements [messagestore.Driver].
 func (d *driver) TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (int64, error) {
 	if d.trim != nil {
 		return d.trim(ctx, stream, keep)
@@ -15,7 +15,7 @@ func (d *driver) TrimCheckpoints(ctx context.Context, stream messagestore.Stream
 }
 
 func (d *driver) soundTrim(ctx context.Context, stream messagestore.StreamName, keep int) (int64, error) {
-	return d.AtomicDriver.(messagestore.TrimmingDriver).TrimCheckpoints(ctx, stream, keep) //nolint:errcheck // as opened
+	return d.Driver.TrimCheckpoints(ctx, stream, keep)
 }
 
 var trimBugs = []bug{
@@ -26,16 +26,16 @@ var trimBugs = []bug{
 	}, nil},
 	{"a version is how many messages there are", []string{"Trim/VersionsGoOn"}, func(d *driver) {
 		d.version = func(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
-			all, err := d.AtomicDriver.ReadStream(ctx, messagestore.StreamQuery{Stream: stream, Limit: messagestore.MaxReadMessages})
+			all, err := d.Driver.ReadStream(ctx, messagestore.StreamQuery{Stream: stream, Limit: messagestore.MaxReadMessages})
 			return messagestore.Version(len(all) - 1), err
 		}
 	}, nil},
 	{"a reader skips as many as were trimmed", []string{"Trim/ReadersGoOnBehindIt"}, func(d *driver) {
 		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
-			if first, err := d.AtomicDriver.ReadStream(ctx, messagestore.StreamQuery{Stream: q.Stream, Limit: 1}); err == nil && len(first) > 0 && !q.Backwards {
+			if first, err := d.Driver.ReadStream(ctx, messagestore.StreamQuery{Stream: q.Stream, Limit: 1}); err == nil && len(first) > 0 && !q.Backwards {
 				q.From += first[0].Position
 			}
-			return d.AtomicDriver.ReadStream(ctx, q)
+			return d.Driver.ReadStream(ctx, q)
 		}
 	}, nil},
 	{"a trim is of the next member too", []string{"Trim/LeavesOtherStreamsAlone"}, func(d *driver) {

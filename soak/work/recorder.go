@@ -66,9 +66,6 @@ func (r *recorder) WriteStreams(ctx context.Context, writes ...messagestore.Stre
 
 // TryWriteStreams is messagestore.Store's. A [messagestore.Conflict] is a conflict in the history.
 func (r *recorder) TryWriteStreams(ctx context.Context, writes ...messagestore.StreamWrite) ([]messagestore.Written, *messagestore.Conflict, error) {
-	if _, ok := r.driver.(messagestore.ConflictDriver); !ok {
-		return nil, nil, messagestore.ErrNotSupported
-	}
 	for i := range writes {
 		writes[i].Bodies = identified(writes[i].Bodies)
 	}

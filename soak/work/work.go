@@ -238,7 +238,7 @@ func (c *client) close() error {
 func (c *client) open(ctx context.Context) error {
 	log := zerolog.New(os.Stderr).Level(zerolog.InfoLevel).With().Str("process", c.task.ProcessName()).Logger()
 	c.log = log
-	var driver messagestore.AtomicDriver
+	var driver messagestore.Driver
 	if path, ok := strings.CutPrefix(c.task.URL, "sqlite:"); ok {
 		opened, err := sqlite.Open(ctx, path, nil)
 		if err != nil {

@@ -48,10 +48,10 @@ func TestEveryContentIsTakenAndReadBackTheSame(t *testing.T) {
 }
 
 // lossy is a driver that loses the replies to its writes.
-type lossy struct{ messagestore.AtomicDriver }
+type lossy struct{ messagestore.Driver }
 
 func (d lossy) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
-	if _, err := d.AtomicDriver.Append(ctx, a); err != nil {
+	if _, err := d.Driver.Append(ctx, a); err != nil {
 		return messagestore.Written{}, err
 	}
 	err := &messagestore.OutcomeUnknownError{Cause: context.DeadlineExceeded}
@@ -60,7 +60,7 @@ func (d lossy) Append(ctx context.Context, a messagestore.Append) (messagestore.
 }
 
 func (d lossy) TryAppend(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
-	_, met, err := d.AtomicDriver.(messagestore.ConflictDriver).TryAppend(ctx, all) //nolint:errcheck // as the test has it
+	_, met, err := d.Driver.TryAppend(ctx, all)
 	if err != nil || met != nil {
 		return nil, met, err
 	}
