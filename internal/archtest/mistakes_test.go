@@ -448,6 +448,6 @@ func TestMistakesAreToldAsThePageShows(t *testing.T) {
 		return
 	}
 	if b.String() != shown {
-		t.Errorf("%s does not show what is said: go test . -run TestMistakes -update\n%s", path, b.String())
+		t.Errorf("%s does not show what is said: go test ./internal/archtest -run TestMistakes -update\n%s", path, b.String())
 	}
 }

@@ -46,6 +46,7 @@ var calls = map[string]called{
 	"Driver.QueueLeave":      {scenes: []string{"queue leave"}},
 	"Driver.QueueFinish":     {scenes: []string{"queue finish"}},
 	"Driver.QueueChange":     {scenes: []string{"queue change"}},
+	"Driver.QueuePark":       {scenes: []string{"queue park"}},
 	"Driver.QueueRemove":     {scenes: []string{"queue remove"}},
 	"Driver.QueueItem":       {scenes: []string{"queue item"}},
 	"Driver.QueueItems":      {scenes: []string{"queue items"}},

@@ -279,8 +279,28 @@ func queueChanges(w way) []scene {
 			_, err := d.QueueChange(ctx, queuing.Change{Queue: queueOf(c), Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{takenOf(c)[0].Position}})
 			return err
 		}, func(s *queuing.Status) bool { return s.Out == cutItems-1 && s.Finished == 1 }),
+		parks(w),
 		removal(w),
 	}
+}
+
+// parks has a message be an item of a queue of parked messages. To park it again is the same.
+func parks(w way) scene {
+	parked := func(c *attempt) queuing.Queue {
+		return queuing.Queue{Name: string(c.category) + ":parked", Category: c.category}
+	}
+	s := repeats("queue park", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
+		_, err := d.QueuePark(ctx, queuing.Parking{Queue: parked(c), Position: takenOf(c)[0].Position, Failures: 1, Error: "it is parked"})
+		return err
+	}, nil)
+	s.judge = func(ctx context.Context, c *attempt) error {
+		item, err := must.New(postgres.New(c.direct, nil)).QueueItem(ctx, parked(c), takenOf(c)[0].Position)
+		if err == nil && (item.State != queuing.Dead || item.Failures != 1 || item.Error != "it is parked" || item.Version != 1) {
+			err = fmt.Errorf("the item is left as %+v", item)
+		}
+		return err
+	}
+	return s
 }
 
 // removal ends a queue of which items are out. To remove it again is the same.
