@@ -19,10 +19,10 @@ SELDOM := brokers/kafka
 MODULES := bench soak intent/redisintent observe internal/demo/messaging $(BROKERS)
 MODULE_LINT := go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 BENCHED := postgresql redis-server npm
-# Packages in which no two goroutines share anything: SQL does their work, and tests of it. The suite of
-# the drivers is raced where they run it, and the command and the examples in the long tier: they take
-# three minutes, and what they run side by side is in other packages.
-UNRACED := /migrations(/|$$)|/internal/messagedb/(compat|messagedbtest)$$|/dibs$$|/internal/archtest$$|/storetest$$$(if $(DIBS_LONG),,|/cmd/dibs/|/internal/messagedb/adopt$$|/examples/)
+# Packages in which no two goroutines share anything: SQL does their work, and tests of it, or one goroutine.
+# The suite of the drivers is raced where they run it, and the command, the demos and the examples in the
+# long tier: they take minutes, and what they run side by side is in other packages.
+UNRACED := /migrations(/|$$)|/internal/messagedb/|/dibs$$|/internal/archtest$$|/internal/exactjson$$|/storetest$$$(if $(DIBS_LONG),,|/cmd/dibs/|/internal/demo$$|/examples/)
 # The package that takes longest begins first: alone in the end it would leave a core idle.
 FIRST := ./messagestore/postgres
 # SQLite is C that was translated to Go: to watch each of its loads and stores took half the time.

@@ -154,6 +154,13 @@ func TestHandlersOfAScenarioServeAConsumerToo(t *testing.T) {
 	require.NoError(t, must.New(consumer.New(store, commands, "accounts", mux, nil)).CatchUp(t.Context()))
 }
 
+// A listless driver lists no categories.
+type listless struct{ messagestore.Driver }
+
+func (listless) Categories(context.Context, string) ([]messagestore.Category, error) {
+	return nil, messagestore.ErrNotSupported
+}
+
 // told is a testing.TB that remembers how it was failed.
 type told struct {
 	testing.TB
@@ -249,7 +256,7 @@ func TestAScenarioThatDoesNotHoldSaysWhatCame(t *testing.T) {
 		},
 		"a store that lists no categories": {
 			func(t testing.TB) {
-				store := must.New(messagestore.New(struct{ messagestore.Driver }{memory.New()}, nil))
+				store := must.New(messagestore.New(listless{memory.New()}, nil))
 				handlertest.Over(t, store, must.New(handlers(store))).When(commands.Stream("123"), withdraw{"w1", 300})
 			},
 			[]string{"when: read categories: not supported by this driver"},

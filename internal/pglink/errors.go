@@ -174,7 +174,7 @@ var roles = []struct {
 	{"dibs_writer", []string{
 		"append", "append_one", "append_each", "append_several", "append_shared", "find_messages", "ring", "stage", "trim_checkpoints",
 	}},
-	{"dibs_worker", []string{"queue_take", "queue_ready", "queue_extend", "queue_leave", "queue_finish"}},
+	{"dibs_worker", []string{"queue_take", "queue_ready", "queue_extend", "queue_leave", "queue_finish", "queue_park"}},
 	{"dibs_operator", []string{"queue_change"}},
 	{"dibs_admin", []string{
 		"trim", "delete_stream", "forget", "queue_remove", "raise_epoch", "category_streams", "verify_category", "verify_queues", "verify_store", "verify_table",
