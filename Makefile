@@ -127,7 +127,7 @@ test/redis: ## Run the tests of intents over Redis
 .PHONY: test/suites
 test/suites: export DIBS_CHANGED := 1
 test/suites: ## Run the tests of the conformance suites: each finds the bugs that are planted for it
-	$(GOTEST) ./messagestore/storetest ./queue/queuetest ./intent/intenttest
+	$(GOTEST) -run 'Bug|Mutant' ./messagestore/storetest ./queue/queuetest ./intent/intenttest
 
 .PHONY: test/messagedb
 test/messagedb: export DIBS_CHANGED := 1
