@@ -201,7 +201,7 @@ func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 		r.lanes.Retry(it, now.Add(disposed.After))
 		return
 	}
-	if d.failingSince.IsZero() {
+	if d.failingSince.IsZero() || d.failingSince.Before(r.resumed) { // a pause is no part of the policy's time
 		d.failingSince = now
 	}
 	policy := &r.config.Errors

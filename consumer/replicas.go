@@ -22,6 +22,7 @@ var errUnfair = errors.New("the member's share of the category is another")
 type handover struct {
 	paused bool      // no message is taken, and no request to redrive looked for
 	held   bool      // no message is begun
+	away   bool      // held by the lease or an operator too, and not for the slots alone
 	asked  bool      // to pause, by an operator
 	draws  bool      // to an end
 	until  time.Time // when it changes its mind
@@ -41,15 +42,19 @@ func (r *run) handOver(now time.Time) (ended bool) {
 	}
 	switch {
 	case !group.Unfair:
-		*h = handover{paused: h.paused, held: h.held, asked: h.asked}
+		*h = handover{paused: h.paused, held: h.held, away: h.away, asked: h.asked}
 	case !now.Before(h.until):
 		h.draws, h.until = !h.draws, now.Add(r.config.Grace)
 	}
 	over := r.leaseOver(now)
 	h.paused = h.draws || h.asked || over && group.Look.IsZero()
+	h.away = h.away || over || h.asked
 	if hold := h.paused || over; hold != h.held {
 		h.held = hold
 		r.lanes.Pause(hold)
+		if !hold && h.away {
+			h.away, r.resumed = false, now
+		}
 	}
 	if h.draws && r.lanes.InFlight() == 0 && !r.checkpoints.busy {
 		r.stays = true

@@ -52,6 +52,7 @@ type run struct {
 	checkpoints *checkpointer
 	redrives    *redrives
 	handover    handover
+	resumed     time.Time // after a time without a lease, or a pause that an operator asked for
 	slow        slowWatch
 	took        bool // a message, in this run
 	stays       bool // in its group after its end
