@@ -54,8 +54,13 @@ type run struct {
 //go:embed promises/*.sql
 var folder embed.FS
 
-// Promises are those that a run is checked for by queries.
+// Promises are what a run is checked for.
 var Promises = must.New(fs.Sub(folder, "promises"))
+
+// Check holds the history of a run against each promise.
+func Check(ctx context.Context, dir string) (*promise.Verdict, error) {
+	return promise.Check(ctx, dir, Promises)
+}
 
 // rowsTable has the rows that steps write in their transactions. Nothing is unique: the checker sees each.
 const rowsTable = "soak_rows"

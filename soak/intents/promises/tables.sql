@@ -1,11 +1,11 @@
--- What several promises look at.
+-- What several promises look at. What is taken from JSON is cast: an index serves no comparison with a column of another type.
 
 drop table if exists asks;
 create table asks as -- the calls of clients, and what they were told
-	select c.process, c.op, c.call, c.at, c.ended, c.answer, coalesce(c.asked ->> 'stream', '') as stream, coalesce(c.asked ->> 'session', '') as session,
-		coalesce(c.asked ->> 'other', 0) as other, coalesce(c.asked ->> 'result', '') as wanted, coalesce(c.asked ->> 'token', 0) as token,
-		coalesce(c.told ->> 'result', '') as result, coalesce(c.told ->> 'by', 0) as by_token, coalesce(c.told ->> 'bySession', '') as by_session,
-		coalesce(c.told ->> 'on', c.asked ->> 'stream', '') as about, coalesce(c.told ->> 'note', '') as note
+	select c.process, c.op, c.call, c.at, c.ended, c.answer, cast(coalesce(c.asked ->> 'stream', '') as text) as stream, cast(coalesce(c.asked ->> 'session', '') as text) as session,
+		coalesce(c.asked ->> 'other', 0) as other, cast(coalesce(c.asked ->> 'result', '') as text) as wanted, cast(coalesce(c.asked ->> 'token', 0) as integer) as token,
+		cast(coalesce(c.told ->> 'result', '') as text) as result, cast(coalesce(c.told ->> 'by', 0) as integer) as by_token, cast(coalesce(c.told ->> 'bySession', '') as text) as by_session,
+		cast(coalesce(c.told ->> 'on', c.asked ->> 'stream', '') as text) as about, coalesce(c.told ->> 'note', '') as note
 	from calls c
 	where c.call in ('reserve', 'extend', 'confirm', 'transact', 'release', 'resume', 'await', 'force', 'work');
 create unique index asks_call on asks (process, op);
@@ -14,10 +14,10 @@ create index asks_stream on asks (call, stream);
 
 drop table if exists keys;
 create table keys as -- of each call, with the token that it has, or was given
-	select a.process, a.op, a.stream, case a.call when 'reserve' then coalesce(c.told ->> 'token', 0) else a.token end as token
+	select a.process, a.op, a.stream, cast(case a.call when 'reserve' then coalesce(c.told ->> 'token', 0) else a.token end as integer) as token
 	from asks a join calls c on c.process = a.process and c.op = a.op
 	union all
-	select a.process, a.op, k.value ->> 'stream', coalesce(case a.call when 'reserve' then c.told ->> ('$.with[' || k.key || '].token') else k.value ->> 'token' end, 0)
+	select a.process, a.op, cast(k.value ->> 'stream' as text), cast(coalesce(case a.call when 'reserve' then c.told ->> ('$.with[' || k.key || '].token') else k.value ->> 'token' end, 0) as integer)
 	from asks a join calls c on c.process = a.process and c.op = a.op, json_each(c.asked, '$.with') k;
 create index keys_call on keys (process, op);
 create index keys_token on keys (stream, token);
@@ -26,15 +26,15 @@ drop table if exists losses;
 create table losses as select at as since, ended as until from calls where call = 'failover' and asked ->> 'target' = 'async'; -- in which writes may be undone
 
 drop table if exists stops;
-create table stops as select asked ->> 'target' as process, at as since, ended as until from calls where call = 'stop';
+create table stops as select cast(asked ->> 'target' as text) as process, at as since, ended as until from calls where call = 'stop';
 
 -- The messages of intents, each with the number of its lease, what was before it, and when the lease had its last sign of life.
 drop table if exists parsed;
 create table parsed as
-	select m.stream, m.position, m.type, m.at, m.data ->> 'session' as session, m.data ->> 'attempt' as attempt, m.data ->> 'ttl' as ttl, m.data ->> 'content' as content,
-		json(coalesce(m.data -> 'line', '[]')) as line, coalesce(m.data ->> 'token', 0) as token, coalesce(m.data ->> 'after', 0) as after, m.data ->> 'at' as since_said,
-		coalesce(m.data ->> 'released', 0) as released_said, coalesce(m.data ->> 'by', '') as by, coalesce(m.data ->> 'result', '') as result,
-		sum(m.type = 'Reserved') over w as lease, row_number() over w - 1 as place, lag(m.at) over w as at_before,
+	select m.stream, m.position, m.type, m.at, cast(m.data ->> 'session' as text) as session, m.data ->> 'attempt' as attempt, m.data ->> 'ttl' as ttl, m.data ->> 'content' as content,
+		json(coalesce(m.data -> 'line', '[]')) as line, cast(coalesce(m.data ->> 'token', 0) as integer) as token, cast(coalesce(m.data ->> 'after', 0) as integer) as after, m.data ->> 'at' as since_said,
+		coalesce(m.data ->> 'released', 0) as released_said, cast(coalesce(m.data ->> 'by', '') as text) as by, cast(coalesce(m.data ->> 'result', '') as text) as result,
+		cast(sum(m.type = 'Reserved') over w as integer) as lease, row_number() over w - 1 as place, lag(m.at) over w as at_before,
 		coalesce(sum(m.type = 'Confirmed') over (partition by m.stream order by m.position rows between unbounded preceding and 1 preceding), 0) > 0 as done_before,
 		case when m.type in ('Reserved', 'Extended', 'Released') then m.at when m.type = 'Waiting' and x.moved then m.data ->> 'at' end as sign
 	from messages m, limits x
@@ -52,7 +52,7 @@ create index folded_lease on folded (stream, lease, type);
 
 drop table if exists leases;
 create table leases as
-	select f.stream, f.lease, max(f.after + 1, f.at) as token, f.session, f.attempt, f.ttl, f.content, f.at,
+	select f.stream, f.lease, cast(max(f.after + 1, f.at) as integer) as token, f.session, f.attempt, f.ttl, f.content, f.at,
 		(select max(r.at) from folded r where r.stream = f.stream and r.lease = f.lease and r.type = 'Released') as released,
 		(select r.by from folded r where r.stream = f.stream and r.lease = f.lease and r.type = 'Released' and r.by <> '') as by,
 		(select r.since from folded r where r.stream = f.stream and r.lease = f.lease order by r.position desc limit 1) as since,

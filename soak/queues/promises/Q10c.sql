@@ -3,7 +3,7 @@ with again as ( -- an item whose name another had; it was inserted at a moment o
 	select s.until, s.at - x.slack as since, min(s.ended, coalesce((select min(g.ended) from given g where g.position = i.position), x.never)) + x.slack as last, i.position, i.stream, i.before
 	from sent s join items i on i.id = s.id, limits x
 	where s.call = 'unique' and i.before is not null
-), outs as ( -- a span beyond which a delivery of the other was not out; one never heard of may have been out as soon as the one before had ended
+), outs as materialized ( -- a span beyond which a delivery of the other was not out; one never heard of may have been out as soon as the one before had ended
 	select a.position, a.since, a.last,
 		case
 			when g.at is not null then g.at

@@ -1,4 +1,4 @@
--- What several promises look at.
+-- What several promises look at. What is taken from JSON is cast: an index serves no comparison with a column of another type.
 
 create index if not exists messages_place on messages (stream, place);
 create index if not exists messages_id on messages (id);
@@ -10,15 +10,15 @@ create index if not exists inserted_id on inserted (id);
 
 drop table if exists given;
 create table given as -- each item that a take was given
-	select i.value ->> 'p' as position, i.value ->> 'v' as version, coalesce(i.value ->> 'f', 0) as failures, i.value ->> 'id' as id, i.value ->> 'stream' as stream,
-		coalesce(c.asked ->> 'session', 0) as session, c.at, c.ended
+	select cast(i.value ->> 'p' as integer) as position, cast(i.value ->> 'v' as integer) as version, coalesce(i.value ->> 'f', 0) as failures,
+		cast(i.value ->> 'id' as text) as id, cast(i.value ->> 'stream' as text) as stream, cast(coalesce(c.asked ->> 'session', 0) as integer) as session, c.at, c.ended
 	from calls c, json_each(c.told, '$.items') i
 	where c.call = 'take';
 create index given_item on given (position, version);
 
 drop table if exists ends;
 create table ends as -- each delivery that a take ended, and what it was told: d done, l lost, o out
-	select e.value ->> 'p' as position, e.value ->> 'v' as version, e.value ->> 'k' as kind, coalesce(e.value ->> 'd', 0) as delay, coalesce(e.value ->> 'is', '') as told,
+	select cast(e.value ->> 'p' as integer) as position, cast(e.value ->> 'v' as integer) as version, e.value ->> 'k' as kind, coalesce(e.value ->> 'd', 0) as delay, coalesce(e.value ->> 'is', '') as told,
 		c.answer, c.at, c.ended
 	from calls c, json_each(case c.answer when 'ok' then c.told else c.asked end, '$.ends') e
 	where c.call = 'take';
@@ -26,16 +26,16 @@ create index ends_item on ends (position, version);
 
 drop table if exists handled;
 create table handled as -- by callers of Complete, in transactions, and by handlers until their contexts ended
-	select c.call, c.asked ->> '$.ends[0].p' as position, c.asked ->> '$.ends[0].v' as version, c.process, c.answer, c.at, c.ended
+	select c.call, cast(c.asked ->> '$.ends[0].p' as integer) as position, cast(c.asked ->> '$.ends[0].v' as integer) as version, c.process, c.answer, c.at, c.ended
 	from calls c
 	where c.call in ('complete', 'finish', 'handle');
 create index handled_item on handled (call, position, version);
 
 drop table if exists sent;
 create table sent as -- each item that a call asked to insert
-	select c.process, c.op, c.call, i.key as i, i.value ->> 'id' as id, i.value ->> 'stream' as stream, coalesce(i.value ->> 'n', 0) as n,
+	select c.process, c.op, c.call, i.key as i, cast(i.value ->> 'id' as text) as id, cast(i.value ->> 'stream' as text) as stream, coalesce(i.value ->> 'n', 0) as n,
 		coalesce(i.value ->> 'unique', 0) as named, coalesce(i.value ->> 'back', 0) as back, i.value ->> 'until' as until,
-		c.at, c.ended, c.answer, coalesce(c.told ->> 'had', 0) as had, coalesce(c.told ->> 'sent', 0) as sent, coalesce(c.asked ->> 'note', '') as note
+		c.at, c.ended, c.answer, cast(coalesce(c.told ->> 'had', 0) as integer) as had, coalesce(c.told ->> 'sent', 0) as sent, coalesce(c.asked ->> 'note', '') as note
 	from calls c, json_each(c.asked, '$.new') i
 	where c.call in ('insert', 'unique', 'stage');
 create index sent_id on sent (id);
@@ -58,7 +58,7 @@ create table spans as -- in which the server was down, its clock off, or the que
 
 drop table if exists heard;
 create table heard as -- when the store may have heard of a session last, and its lease
-	select s.session, max(case s.ended when (select never from limits) then s.at else s.ended end) as last, max(s.lease) as lease
+	select cast(s.session as integer) as session, max(case s.ended when (select never from limits) then s.at else s.ended end) as last, max(s.lease) as lease
 	from (
 		select coalesce(c.asked ->> 'session', 0) as session, coalesce(c.asked ->> 'lease', 0) as lease, c.at, c.ended from calls c where c.call in ('take', 'extend', 'leave')
 		union all
@@ -70,7 +70,7 @@ create unique index heard_session on heard (session);
 -- The lines of the logs, numbered, and with the time as it was: while the server's clock was off it dated them wrong.
 drop table if exists lines;
 create table lines as
-	select l.position, row_number() over (partition by l.position order by l.version) - 1 as n, l.version, l.what, l.session,
+	select l.position, cast(row_number() over (partition by l.position order by l.version) - 1 as integer) as n, l.version, l.what, l.session,
 		coalesce((select l.at - j.off from spans j where j.what = 'jump' and l.at - j.off between j.since and j.until limit 1), l.at) as at
 	from log l;
 create unique index lines_item on lines (position, n);
@@ -89,12 +89,12 @@ create index accepted_item on accepted (position, version);
 drop table if exists items;
 create table items as
 	select m.*, r.version, r.state, r.failures, r.session, r.after, coalesce(r.state in ('d', 'k'), 0) as dead,
-		(select count(*) from lines l where l.position = m.position) as lines,
+		cast((select count(*) from lines l where l.position = m.position) as integer) as lines,
 		-- by an operator, or because its message was removed
 		(select l.what in ('C', 'D', 'M') from lines l where l.position = m.position order by l.n desc limit 1) is true as ended,
 		exists (select 1 from lines l where l.position = m.position and l.what = 'R') as redriven,
 		coalesce((select min(s.at) from sent s where s.id = m.id), 0) as asked,
-		(select b.position from messages b where b.stream = m.stream and b.place = m.place - 1) as before -- of its key
+		cast((select b.position from messages b where b.stream = m.stream and b.place = m.place - 1) as integer) as before -- of its key
 	from messages m left join rows r on r.position = m.position;
 create unique index items_position on items (position);
 create index items_place on items (stream, place);

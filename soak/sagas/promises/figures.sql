@@ -32,3 +32,4 @@ union all select '', 'timers rung again', (select count(*) - count(distinct aske
 union all select '', 'letters taken again', (
 	select count(*) - count(distinct asked ->> 'stream' || ' ' || coalesce(asked ->> 'position', 0)) from calls where call = 'send' and answer = 'ok')
 union all select 'known', 'messages whose runner is known', (select count(*) from messages where id in (select i.value from calls c, json_each(c.asked, '$.ids') i where c.call = 'write'))
+union all select key, name, n from counted;

@@ -14,6 +14,8 @@ create table if not exists turns ( -- of sagas, and deliveries of timers, that c
 );
 
 
+create table if not exists counted (key text, name text, n integer); -- by a check
+
 create view if not exists limits as select
 	4611686018427387903 as never,
 	1000000             as lease;
