@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 var (

@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // InsertOpts change how an item is inserted. A nil *InsertOpts is a good one.

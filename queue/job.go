@@ -9,10 +9,10 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // A Job is a delivery of an item: to a handler, which finds it with [JobOf], or by [Queue.Receive]. It is safe for

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/followers"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // A Queue delivers the messages of one category to workers. The store knows it from the first Receive, Work, Cancel or Pause on: only

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // ReceiveOpts change a call of [Queue.Receive]. A nil *ReceiveOpts is a good one.

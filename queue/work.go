@@ -8,9 +8,9 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // WorkConfig changes a call of [Queue.Work]. A nil *WorkConfig is a good one.

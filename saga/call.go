@@ -13,10 +13,10 @@ import (
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )

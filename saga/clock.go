@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 

@@ -14,8 +14,8 @@ import (
 	"unicode"
 
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 

@@ -9,10 +9,10 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 

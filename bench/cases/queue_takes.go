@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/bench/measure"
-	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/internal/queuing"
 )
 
 // takeItems is how many items a take reserves, while it completes the items of the take before.

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // Ready is [queuing.Driver.QueueReady].

@@ -4,8 +4,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // What a caller gives that would break the state of a queue is refused before anything is read, as the functions of package

@@ -12,8 +12,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // A Head is the state of a queue beside its rows. The zero Head is a new queue's.

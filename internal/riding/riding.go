@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/internal/queuing"
 )
 
 // ErrAlone ends a ride of which nothing was done: the worker takes by itself.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/handling"
 	"github.com/dibs-go/dibs/internal/panics"
-	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/internal/queuing"
 )
 
 // A dispatch has deliveries handled: each in its turn, and as many at a time as the worker has places.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/messagestore/queuing"
+	"github.com/dibs-go/dibs/internal/queuing"
 )
 
 // Notes are those of a session's deliveries that have not ended. The zero value has none. They are safe for concurrent use.

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // A lease is that of the session under which a worker reserves items. It is extended while the session has some.

@@ -17,11 +17,11 @@ import (
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/outage"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 var (

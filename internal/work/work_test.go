@@ -8,9 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // A process may be stopped between the moment when a delivery is given to a goroutine and the call of the handler.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/queuestate"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 var _ queuing.Driver = (*Driver)(nil)

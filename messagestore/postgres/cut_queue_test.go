@@ -9,10 +9,10 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // The sessions of the scenes, and their policy. Leases of cutLease are over before they are asked for again.

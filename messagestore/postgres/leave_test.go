@@ -20,10 +20,10 @@ import (
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // A gate is a driver, and keeps it from having a connection while it is closed.

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dibs-go/dibs/internal/pglink"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 var _ queuing.TransactionDriver = (*Driver)(nil)

@@ -14,10 +14,10 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // A rode is what a worker was told of its take.

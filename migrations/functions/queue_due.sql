@@ -1,4 +1,4 @@
--- messagestore/queuing.DueField. Another client may have written anything there. An interval times a number is a
+-- internal/queuing.DueField. Another client may have written anything there. An interval times a number is a
 -- double's product: days are whole, and the microseconds of a day are exact. A day has 24 hours where no zone changes its clocks.
 create or replace function dibs.queue_due(metadata json) returns timestamptz
 language sql immutable

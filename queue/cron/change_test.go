@@ -13,10 +13,10 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/messagestore/storetest"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/queue/cron"

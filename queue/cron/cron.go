@@ -41,10 +41,10 @@ import (
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // Config changes how a [Cron] works. A nil *Config is a good one.

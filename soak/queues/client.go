@@ -15,9 +15,9 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/work"

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/work"
 )

@@ -25,8 +25,8 @@ import (
 	"github.com/dibs-go/dibs/internal/demo"
 	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
 	"github.com/dibs-go/dibs/internal/demo/stage"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // A messagingDemo is the command, and one run of it.

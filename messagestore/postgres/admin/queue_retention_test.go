@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 

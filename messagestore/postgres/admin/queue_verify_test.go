@@ -10,10 +10,10 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // queued fills a queue with an item in each state: a is out, then cancelled, then held; b later; c dead; d was cancelled

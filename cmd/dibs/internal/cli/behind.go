@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 // warnOfReaders names the consumers that have not read all of a category from which messages are

@@ -9,9 +9,9 @@ import (
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/queue"
 )
 

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 	"github.com/dibs-go/dibs/reservation"
 )
 

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 type reportCommand struct {

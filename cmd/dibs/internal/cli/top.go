@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/queuing"
 )
 
 type topCommand struct {

@@ -1,6 +1,5 @@
-// Package queuing is how package queue asks a driver for the state of queues. Applications use package
-// queue; only an author of a driver needs this page. Package queue/queuetest says, as tests, everything
-// that a driver promises.
+// Package queuing is what package queue asks of a driver: the state of queues. Package queue/queuetest says, as tests,
+// everything that a driver promises.
 //
 // A queue reads one category, and each message of it is an item of the queue. What the driver keeps is a
 // cursor, up to which all messages of the category were looked at, and a row for each item behind the cursor
