@@ -64,7 +64,7 @@ func relayToJournal(kind, place, journal string) error {
 		return err
 	})
 	return relayOf(store, sink, &outbox.Config{
-		Lease: time.Second, Concurrency: 8, PollInterval: 10 * time.Millisecond,
+		Lease: 5 * time.Second, Concurrency: 8, Prefetch: 8, PollInterval: 10 * time.Millisecond,
 	}).Run(ctx)
 }
 
