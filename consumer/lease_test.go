@@ -113,7 +113,9 @@ func TestAMemberThatRestsBeginsNothingThatAnotherMayHave(t *testing.T) {
 		s.thawed = sync.NewCond(&s.mu)
 		stop := running(t, newConsumer(t, s, &first, &consumer.Config{Concurrency: 4}))
 		time.Sleep(30 * time.Second)
+		s.pause(true) // so that what it reads ahead is no matter of who runs first
 		writeEach(t, driver, 1500, 0)
+		s.pause(false)
 		time.Sleep(2 * time.Second)
 
 		s.pause(true)
