@@ -243,10 +243,9 @@ func New(store *messagestore.Store, category messagestore.Category, name string,
 	if len(wrong) > 0 {
 		return nil, fmt.Errorf("invalid relay: %w", errors.Join(wrong...))
 	}
-	driver, err := store.Driver()
-	keeps, is := driver.(queuing.Driver)
-	if err != nil || !is { // then there were mistakes
-		return nil, fmt.Errorf("invalid relay: %w", cmp.Or(err, messagestore.ErrNotSupported))
+	keeps, err := queuing.Of(store)
+	if err != nil { // then there were mistakes
+		return nil, fmt.Errorf("invalid relay: %w", err)
 	}
 	r.source = work.Source{
 		Watch: store.Watch, Outage: store.Outage(), Driver: keeps, Queue: queuing.Queue{Name: name, Category: category}, Policy: policy, Logger: c.Logger,

@@ -22,8 +22,8 @@ var (
 	// ErrRemoved is matched by the error of a call for a queue that was removed ([Queue.Remove]). [Queue.Work] ends with it.
 	ErrRemoved = queuing.ErrRemoved
 
-	// ErrTooManyQueues is matched by the error of a call that would make one more queue of a category that has
-	// [queuing.MaxQueues]. [Queue.Work] ends with it.
+	// ErrTooManyQueues is matched by the error of a call that would make one more queue of a category that has 100.
+	// [Queue.Work] ends with it.
 	ErrTooManyQueues = queuing.ErrTooManyQueues
 
 	// ErrAbandoned is matched by the error of [Queue.Work] if handlers did not return in time. Their goroutines may

@@ -2,11 +2,13 @@ package queue_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -176,11 +178,14 @@ func item(t *testing.T, q *queue.Queue, at messagestore.GlobalPosition) queue.It
 
 // whats are the kinds of an item's entries.
 func whats(of queue.Item) string {
-	var all []byte
-	for _, e := range of.Log {
-		all = append(all, byte(e.What))
+	letters := map[string]string{
+		"failed": "r", "deferred": "f", "given back": "u", "buried": "x", "session over": "e", "retried": "R", "dropped": "D", "cancelled": "C", "message removed": "M",
 	}
-	return string(all)
+	var all strings.Builder
+	for _, e := range of.Log {
+		all.WriteString(cmp.Or(letters[e.What], "?"))
+	}
+	return all.String()
 }
 
 // What a lost take reserved is given back by the next call, and counts no failure; what it ended is ended.

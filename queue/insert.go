@@ -287,7 +287,7 @@ func (q *Queue) insertUnique(ctx context.Context, w messagestore.StreamWrite, op
 			w.Expected = messagestore.NoStream // it was removed meanwhile
 		case err != nil:
 			return Inserted{}, err
-		case opts.UniqueUntil.has(item.State):
+		case opts.UniqueUntil.has(State(item.State)):
 			return duplicate(w, last, opts.Unique)
 		default:
 			w.Expected = last.Position

@@ -110,14 +110,10 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 	if c.Burst < 0 || c.Burst > math.MaxInt32 || c.Burst > 0 && c.Rate == 0 {
 		invalid("Burst", c.Burst, "it is at least 1, with a Rate")
 	}
-	driver, err := store.Driver()
+	keeps, err := queuing.Of(store)
 	wrong = append(wrong, err)
 	if err := errors.Join(wrong...); err != nil {
 		return nil, fmt.Errorf("queue: %w", err)
-	}
-	keeps, ok := driver.(queuing.Driver)
-	if !ok {
-		return nil, fmt.Errorf("queue: %w: the store's driver keeps no queues", messagestore.ErrNotSupported)
 	}
 	q.driver = keeps
 	q.of = queuing.Queue{Name: c.Name, Category: category}
@@ -153,9 +149,6 @@ func (q *Queue) use(ctx context.Context) error {
 	return nil
 }
 
-// A Status is how a queue stands: see [Queue.Status]. [queuing.Status] has its fields.
-type Status = queuing.Status
-
 // Status returns how the queue stands in its store. The error matches [messagestore.ErrNotFound] for a queue that nothing
 // was ever reserved from by Receive or Work, nor changed.
 func (q *Queue) Status(ctx context.Context) (Status, error) {
@@ -168,28 +161,11 @@ func (q *Queue) Status(ctx context.Context) (Status, error) {
 	}
 	for _, s := range all {
 		if s.Queue == q.of {
-			return s, nil
+			return statusOf(s), nil
 		}
 	}
 	return Status{}, q.fail("status", messagestore.ErrNotFound)
 }
-
-// An Item is what is known of an item: [queuing.Item] has its fields.
-type Item = queuing.Item
-
-// A State is where an item is.
-type State = queuing.State
-
-// The states of items.
-const (
-	Waiting   = queuing.Waiting
-	Out       = queuing.Out
-	Later     = queuing.Later
-	Held      = queuing.Held
-	Dead      = queuing.Dead
-	Finished  = queuing.Finished
-	Suspended = queuing.Suspended // of a queue of streams, as a saga's is
-)
 
 // Item returns what is known of the item at a position, with its log. The error matches [messagestore.ErrNotFound] if
 // there is none.
@@ -201,7 +177,7 @@ func (q *Queue) Item(ctx context.Context, position messagestore.GlobalPosition) 
 		return Item{}, q.fail("item", err)
 	}
 	item, err := q.driver.QueueItem(ctx, q.of, position)
-	return item, q.fail(fmt.Sprintf("item %d", position), err)
+	return itemOf(item), q.fail(fmt.Sprintf("item %d", position), err)
 }
 
 // awaitPoll is how often Await looks at its item at first, and slowestPoll later: no write tells that an item is finished.
@@ -248,7 +224,8 @@ func (q *Queue) awaitEnd(ctx context.Context, position messagestore.GlobalPositi
 	changed, stop := followers.Watch(q.store, awaitPoll, in...)
 	defer stop()
 	for began := time.Now(); ; {
-		item, err := q.driver.QueueItem(ctx, q.of, position)
+		found, err := q.driver.QueueItem(ctx, q.of, position)
+		item := itemOf(found)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return last, ctx.Err()
@@ -283,9 +260,13 @@ func (q *Queue) Items(ctx context.Context, state State, from messagestore.Global
 	case limit < 1 || limit > queuing.MaxItems:
 		err = messagestore.NewInvalidError("limit", limit, fmt.Sprintf("it is 1 to %d", queuing.MaxItems))
 	}
-	var items []Item
+	var found []queuing.Item
 	if err == nil {
-		items, err = q.driver.QueueItems(ctx, queuing.List{Queue: q.of, State: state, From: from, Limit: limit})
+		found, err = q.driver.QueueItems(ctx, queuing.List{Queue: q.of, State: queuing.State(state), From: from, Limit: limit})
+	}
+	var items []Item
+	for _, item := range found {
+		items = append(items, itemOf(item))
 	}
 	return items, q.fail("items", err)
 }

@@ -243,7 +243,7 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 
 // awaitNews waits until there is something to look at in a saga's stream, or its item is dead, which no message tells.
 func (c *core) awaitNews(ctx context.Context, w *wakeups.Waiter, first *messagestore.Message) (dead bool, err error) {
-	driver, err := c.queues()
+	driver, err := queuing.Of(c.store)
 	for times := 1; err == nil && !dead; times++ {
 		timer := time.NewTimer(backoff.After(times, lookAfter, maxLookAfter))
 		select {

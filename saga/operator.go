@@ -231,7 +231,7 @@ func (c *core) listOpen(ctx context.Context, states []State, yield func(*life, e
 
 // open returns the items of the sagas that may be in these states, in order, and of those that no runner has met.
 func (c *core) open(ctx context.Context, states []State) ([]queuing.Item, error) {
-	driver, err := c.queues()
+	driver, err := queuing.Of(c.store)
 	if err != nil {
 		return nil, err
 	}
@@ -265,19 +265,6 @@ func (c *core) open(ctx context.Context, states []State) ([]queuing.Item, error)
 	return open, nil
 }
 
-// queues returns the driver, which keeps queues.
-func (c *core) queues() (queuing.Driver, error) {
-	used, err := c.store.Driver()
-	if err != nil {
-		return nil, err
-	}
-	driver, is := used.(queuing.Driver)
-	if !is {
-		return nil, fmt.Errorf("%w: the store's driver keeps no queues", messagestore.ErrNotSupported)
-	}
-	return driver, nil
-}
-
 // meet adds what the saga's item in the queue tells: when its next turn is, and that it is dead.
 func (l *life) meet(item queuing.Item) {
 	if !item.Due.IsZero() && item.Due.Before(l.changedAt.Add(2*maxWait)) { // else nothing but a message brings the saga back
@@ -308,7 +295,7 @@ func (c *core) meetItem(ctx context.Context, l *life, first *messagestore.Messag
 	if l.ended != "" {
 		return nil
 	}
-	driver, err := c.queues()
+	driver, err := queuing.Of(c.store)
 	if err != nil {
 		return err
 	}
@@ -327,7 +314,7 @@ func (l *life) exhume(ctx context.Context, reason string) error {
 	if !l.buried {
 		return nil
 	}
-	driver, err := l.queues()
+	driver, err := queuing.Of(l.store)
 	if err == nil {
 		_, err = driver.QueueChange(ctx, queuing.Change{
 			Queue: queueOf(l.category), Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{l.item}, Reason: reason,

@@ -139,9 +139,9 @@ func newSaga[In, Out any](store store, name string, f func(r *Run, in In) (Out, 
 	if len(wrong) > 0 {
 		return nil, fmt.Errorf("saga %.80q: %w", name, errors.Join(wrong...))
 	}
-	keeps, is := driver.(queuing.Driver)
-	if !is {
-		return nil, fmt.Errorf("saga %.80q: %w: the store's driver keeps no queues", name, messagestore.ErrNotSupported)
+	keeps, err := queuing.Of(store)
+	if err != nil {
+		return nil, fmt.Errorf("saga %.80q: %w", name, err)
 	}
 	c.source = work.Source{
 		Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: queueOf(c.category), Policy: queuing.Policy{MaxFailures: maxFailures},

@@ -312,7 +312,7 @@ func describe(body messagestore.Body) string {
 
 // queue compares the sagas with their items. What it finds is looked at again: a runner goes on meanwhile.
 func (v *verifier) queue(ctx context.Context) error {
-	driver, err := v.queues()
+	driver, err := queuing.Of(v.store)
 	if err != nil {
 		return err
 	}

@@ -105,6 +105,22 @@ type Driver interface {
 	Queues(ctx context.Context) ([]Status, error)
 }
 
+// Of returns the driver of a store that keeps queues. For another the error matches [messagestore.ErrNotSupported].
+func Of(store interface {
+	Driver() (messagestore.Driver, error)
+},
+) (Driver, error) {
+	driver, err := store.Driver()
+	if err != nil {
+		return nil, err
+	}
+	keeps, is := driver.(Driver)
+	if !is {
+		return nil, fmt.Errorf("%w: the store's driver keeps no queues", messagestore.ErrNotSupported)
+	}
+	return keeps, nil
+}
+
 // A TransactionDriver can be over a transaction of the caller's. Of another no item is completed in one.
 type TransactionDriver interface {
 	Driver

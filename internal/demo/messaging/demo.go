@@ -25,8 +25,8 @@ import (
 	"github.com/dibs-go/dibs/internal/demo"
 	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
 	"github.com/dibs-go/dibs/internal/demo/stage"
-	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
 )
 
 // A messagingDemo is the command, and one run of it.
@@ -261,26 +261,18 @@ func (d *messagingDemo) settle(ctx context.Context) error {
 		return err
 	}
 	defer ledger.Close()
-	driver, err := d.run.Store.Driver()
-	if err != nil {
-		return err
-	}
-	queues, ok := driver.(queuing.Driver)
-	if !ok {
-		return messagestore.ErrNotSupported
-	}
 	return stage.Until(ctx, 50*time.Millisecond, func() (bool, error) {
-		left, err := left(ctx, queues, ledger)
+		left, err := left(ctx, d.run.Store, ledger)
 		return left == 0, err
 	})
 }
 
 // left counts the messages and webhooks that have to be sent.
-func left(ctx context.Context, queues queuing.Driver, ledger *sql.DB) (n int64, err error) {
+func left(ctx context.Context, store *messagestore.Store, ledger *sql.DB) (n int64, err error) {
 	if err := ledger.QueryRowContext(ctx, "select count(*) from webhooks where copies > 0").Scan(&n); err != nil {
 		return 0, err
 	}
-	relays, err := queues.Queues(ctx)
+	relays, err := queue.All(ctx, store)
 	if err != nil {
 		return 0, err
 	}

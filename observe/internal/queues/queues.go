@@ -3,7 +3,6 @@ package queues
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/dibs-go/dibs/internal/queuing"
@@ -35,15 +34,11 @@ func New(store *messagestore.Store) (*Reader, error) {
 	if store == nil {
 		return nil, messagestore.NewInvalidError("store", nil, "it is nil")
 	}
-	driver, err := store.Driver()
+	driver, err := queuing.Of(store)
 	if err != nil {
 		return nil, err
 	}
-	keeps, ok := driver.(queuing.Driver)
-	if !ok {
-		return nil, fmt.Errorf("%w: the store's driver keeps no queues", messagestore.ErrNotSupported)
-	}
-	return &Reader{driver: keeps, turn: make(chan struct{}, 1)}, nil
+	return &Reader{driver: driver, turn: make(chan struct{}, 1)}, nil
 }
 
 // Read returns how the queues stand, as they were up to an Interval ago. It asks the store by one call, which the Timeout

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/dibs-go/dibs/consumer/operate"
-	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
 )
 
 // warnOfReaders names the consumers that have not read all of a category from which messages are
@@ -33,13 +33,8 @@ func (a *app) warnOfReaders(ctx context.Context, store *messagestore.Store, cate
 
 // hintOfQueue says, where the name of a consumer that there is not is a queue's, that it need not be named.
 func hintOfQueue(ctx context.Context, store *messagestore.Store, category messagestore.Category, name string, unknown error) error {
-	driver, err := store.Driver()
-	keeps, ok := driver.(queuing.Driver)
-	if err != nil || !ok {
-		return unknown
-	}
-	all, err := keeps.Queues(ctx)
-	if err == nil && slices.ContainsFunc(all, func(s queuing.Status) bool { return s.Name == name && s.Category == category }) {
+	all, err := queue.All(ctx, store)
+	if err == nil && slices.ContainsFunc(all, func(s queue.Status) bool { return s.Name == name && s.Category == category }) {
 		return &hintedError{unknown, visible(name) + " is a queue or a relay: leave it out, for nothing that it has not finished is removed"}
 	}
 	return unknown

@@ -9,7 +9,6 @@ import (
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/consumer/operate"
-	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
@@ -107,7 +106,7 @@ const looked = 100
 const outAfter = 8
 
 // aboutFailing tells of the items of a queue that were tried and wait for another attempt, or is empty.
-func aboutFailing(ctx context.Context, store *messagestore.Store, s queuing.Status) string {
+func aboutFailing(ctx context.Context, store *messagestore.Store, s queue.Status) string {
 	if s.Later == 0 || s.Streams { // a saga waits there for its next turn
 		return ""
 	}

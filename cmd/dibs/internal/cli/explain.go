@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/keys"
-	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -154,7 +153,7 @@ type explainer struct {
 	in    []messagestore.Category
 	key   string // that was asked for
 
-	queues map[messagestore.Category][]queuing.Queue // nil until they were asked for
+	queues map[messagestore.Category][]string // nil until they were asked for
 }
 
 // The relations of a message to the stream that is explained.

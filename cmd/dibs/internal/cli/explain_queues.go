@@ -12,24 +12,16 @@ import (
 	"github.com/dibs-go/dibs/queue"
 )
 
-// queuesOf returns the queues that read a category.
-func (e *explainer) queuesOf(ctx context.Context, category messagestore.Category) ([]queuing.Queue, error) {
+// queuesOf returns the names of the queues that read a category.
+func (e *explainer) queuesOf(ctx context.Context, category messagestore.Category) ([]string, error) {
 	if e.queues == nil {
-		e.queues = map[messagestore.Category][]queuing.Queue{}
-		driver, err := e.store.Driver()
-		if err != nil {
-			return nil, err
-		}
-		keeps, is := driver.(queuing.Driver)
-		if !is {
-			return nil, nil
-		}
-		all, err := keeps.Queues(ctx)
+		e.queues = map[messagestore.Category][]string{}
+		all, err := queue.All(ctx, e.store)
 		if err != nil && !errors.Is(err, messagestore.ErrNotSupported) {
 			return nil, err
 		}
 		for _, s := range all {
-			e.queues[s.Category] = append(e.queues[s.Category], s.Queue)
+			e.queues[s.Category] = append(e.queues[s.Category], s.Name)
 		}
 	}
 	return e.queues[category], nil
@@ -46,7 +38,7 @@ func (e *explainer) itemAt(ctx context.Context, category messagestore.Category, 
 	if err != nil || len(queues) == 0 {
 		return nil, err
 	}
-	q, err := queue.New(e.store, category, &queue.Config{Name: queues[0].Name})
+	q, err := queue.New(e.store, category, &queue.Config{Name: queues[0]})
 	if err != nil {
 		return nil, err
 	}
@@ -117,8 +109,8 @@ func (e *explainer) items(ctx context.Context, s *story, m *messagestore.Message
 	if err != nil {
 		return err
 	}
-	for _, of := range queues {
-		q, err := queue.New(e.store, of.Category, &queue.Config{Name: of.Name})
+	for _, name := range queues {
+		q, err := queue.New(e.store, m.Stream.Category(), &queue.Config{Name: name})
 		if err != nil {
 			return err
 		}
@@ -127,7 +119,7 @@ func (e *explainer) items(ctx context.Context, s *story, m *messagestore.Message
 			continue
 		}
 		if err == nil {
-			err = s.item(of.Name, m, item)
+			err = s.item(name, m, item)
 		}
 		if err != nil {
 			return err
@@ -148,7 +140,7 @@ type itemEvent struct {
 }
 
 // item tells how an item of a queue went.
-func (s *story) item(name string, m *messagestore.Message, item queuing.Item) error {
+func (s *story) item(name string, m *messagestore.Message, item queue.Item) error {
 	if s.app.JSON {
 		line := toItemLine(item)
 		for i := range line.Log {
@@ -169,7 +161,7 @@ func (s *story) item(name string, m *messagestore.Message, item queuing.Item) er
 }
 
 // entryCells are the cells of an entry of an item's log: when, of which delivery, what ended it, and why.
-func entryCells(of string, e queuing.Entry) []cell {
+func entryCells(of string, e queue.LogEntry) []cell {
 	text := visible(e.Text)
 	if e.Session != 0 {
 		text = fmt.Sprintf("session %d", e.Session)
@@ -177,19 +169,19 @@ func entryCells(of string, e queuing.Entry) []cell {
 			text += ": " + visible(e.Text)
 		}
 	}
-	return []cell{{text: timeText(e.Time), style: dim}, {text: of}, {text: e.What.String(), style: bold}, {text: text}}
+	return []cell{{text: timeText(e.Time), style: dim}, {text: of}, {text: e.What, style: bold}, {text: text}}
 }
 
 // stateNote says more of the state of an item: where it is, and what it waits for.
-func stateNote(item queuing.Item) string {
+func stateNote(item queue.Item) string {
 	switch {
-	case item.State == queuing.Held:
+	case item.State == queue.Held:
 		return fmt.Sprintf("behind position %d", item.Behind)
 	case item.Closed:
 		return "and holds what is behind it"
-	case item.State == queuing.Out:
+	case item.State == queue.Out:
 		return strings.TrimSuffix(fmt.Sprintf("at session %d until %s", item.Session, timeOrNone(item.Until, "")), " until ")
-	case item.State != queuing.Later && item.State != queuing.Suspended || item.Due.IsZero():
+	case item.State != queue.Later && item.State != queue.Suspended || item.Due.IsZero():
 		return ""
 	case item.Message != nil && item.Due.After(item.Message.Time.Add(queuing.MaxDelay/2)):
 		return "until a message wakes it"

@@ -33,17 +33,9 @@ func (queueCommand) Help() string {
 }
 
 // withQueues calls f with the queues that the store has.
-func (a *app) withQueues(ctx context.Context, f func(store *messagestore.Store, all []queuing.Status) error) error {
+func (a *app) withQueues(ctx context.Context, f func(store *messagestore.Store, all []queue.Status) error) error {
 	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
-		driver, err := store.Driver()
-		if err != nil {
-			return err
-		}
-		keeps, ok := driver.(queuing.Driver)
-		if !ok {
-			return messagestore.ErrNotSupported
-		}
-		all, err := keeps.Queues(ctx)
+		all, err := queue.All(ctx, store)
 		if err != nil {
 			return err
 		}
@@ -56,7 +48,7 @@ func (a *app) withQueue(ctx context.Context, name string, f func(store *messages
 	if err := checkQueue(name); err != nil {
 		return err
 	}
-	return a.withQueues(ctx, func(store *messagestore.Store, all []queuing.Status) error {
+	return a.withQueues(ctx, func(store *messagestore.Store, all []queue.Status) error {
 		s, err := queueNamed(all, name)
 		if err != nil {
 			return err
@@ -115,7 +107,7 @@ type unknownQueueError struct{ error }
 func (e *unknownQueueError) Unwrap() error { return e.error }
 
 // queueNamed returns the queue of a name, and names those that there are if there is none.
-func queueNamed(all []queuing.Status, name string) (queuing.Status, error) {
+func queueNamed(all []queue.Status, name string) (queue.Status, error) {
 	var names []string
 	for _, s := range all {
 		if s.Name == name {
@@ -127,7 +119,7 @@ func queueNamed(all []queuing.Status, name string) (queuing.Status, error) {
 	if len(names) > 0 {
 		there = "there is " + shorten(strings.Join(names, ", "))
 	}
-	return queuing.Status{}, &unknownQueueError{notFound("queue %s: no worker ever took from it, and the store does not know which category it reads; %s", shorten(visible(name)), there)}
+	return queue.Status{}, &unknownQueueError{notFound("queue %s: no worker ever took from it, and the store does not know which category it reads; %s", shorten(visible(name)), there)}
 }
 
 type queueLsCommand struct{}
@@ -165,7 +157,7 @@ type queueLine struct {
 }
 
 // clockBehind is by how much the store's clock is behind what a queue has of it, 0 for not: it was ahead then, or was set back since.
-func clockBehind(s queuing.Status) time.Duration {
+func clockBehind(s queue.Status) time.Duration {
 	latest := s.Changed
 	if s.Oldest.After(latest) {
 		latest = s.Oldest
@@ -177,7 +169,7 @@ func clockBehind(s queuing.Status) time.Duration {
 }
 
 // clockText says so, or is empty.
-func clockText(s queuing.Status) string {
+func clockText(s queue.Status) string {
 	by := clockBehind(s)
 	if by == 0 {
 		return ""
@@ -185,7 +177,7 @@ func clockText(s queuing.Status) string {
 	return fmt.Sprintf("the store's clock is %v behind the times in the queue: it was ahead, or was set back", by.Round(time.Second))
 }
 
-func toQueueLine(s queuing.Status) queueLine {
+func toQueueLine(s queue.Status) queueLine {
 	return queueLine{
 		s.Name, s.Category, s.Paused, s.Waiting, s.Out, s.Later, s.Due, s.Suspended, s.Held, s.Dead, timeOrNone(s.Oldest, ""), s.Cursor,
 		s.Taken, s.Finished, s.Back, s.Buried, s.Sessions, clockBehind(s).Seconds(),
@@ -194,16 +186,16 @@ func toQueueLine(s queuing.Status) queueLine {
 
 // Run prints them.
 func (c *queueLsCommand) Run(ctx context.Context, a *app) error {
-	return a.withQueues(ctx, func(_ *messagestore.Store, all []queuing.Status) error {
+	return a.withQueues(ctx, func(_ *messagestore.Store, all []queue.Status) error {
 		if len(all) == 0 {
 			a.nothing("no queue was ever worked on")
 		}
-		return a.printQueues(all, func(s queuing.Status) any { return toQueueLine(s) })
+		return a.printQueues(all, func(s queue.Status) any { return toQueueLine(s) })
 	})
 }
 
 // printQueues prints a line for each queue, or an object of JSON.
-func (a *app) printQueues(queues []queuing.Status, object func(queuing.Status) any) error {
+func (a *app) printQueues(queues []queue.Status, object func(queue.Status) any) error {
 	for i, s := range queues {
 		if a.JSON {
 			if err := a.out.object(object(s)); err != nil {
@@ -239,7 +231,7 @@ var queueHeader = []cell{
 	{text: ""},
 }
 
-func queueCells(s queuing.Status) []cell {
+func queueCells(s queue.Status) []cell {
 	count := func(n int64) cell { return cell{text: strconv.FormatInt(n, 10), right: true} }
 	dead := count(s.Dead)
 	if s.Dead > 0 {
@@ -295,7 +287,7 @@ Examples:
 // An itemLine is how an item is printed as JSON.
 type itemLine struct {
 	Position messagestore.GlobalPosition `json:"position"`
-	State    queuing.State               `json:"state"`
+	State    queue.State                 `json:"state"`
 	Version  int                         `json:"version"`
 	Failures int                         `json:"failures"`
 	Session  int64                       `json:"session,omitempty"`
@@ -317,7 +309,7 @@ type entryLine struct {
 	Text    string `json:"text,omitempty"`
 }
 
-func toItemLine(i queuing.Item) itemLine {
+func toItemLine(i queue.Item) itemLine {
 	l := itemLine{
 		Position: i.Position, State: i.State, Version: i.Version, Failures: i.Failures, Session: i.Session, Until: timeOrNone(i.Until, ""),
 		Due: timeOrNone(i.Due, ""), Behind: i.Behind, Holds: i.Closed, Error: i.Error, Note: i.Note,
@@ -327,24 +319,24 @@ func toItemLine(i queuing.Item) itemLine {
 		l.Message = &r
 	}
 	for _, e := range i.Log {
-		l.Log = append(l.Log, entryLine{e.Version, e.What.String(), timeText(e.Time), e.Session, e.Text})
+		l.Log = append(l.Log, entryLine{e.Version, e.What, timeText(e.Time), e.Session, e.Text})
 	}
 	return l
 }
 
-var itemStyles = map[queuing.State]style{queuing.Dead: red, queuing.Suspended: red, queuing.Out: yellow, queuing.Finished: green}
+var itemStyles = map[queue.State]style{queue.Dead: red, queue.Suspended: red, queue.Out: yellow, queue.Finished: green}
 
 // Run prints them.
 func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
-	if c.Limit < 1 || c.Limit > queuing.MaxItems {
-		return usage("--limit=%d: it is 1 to %d", c.Limit, queuing.MaxItems)
+	if c.Limit < 1 || c.Limit > queue.MaxBatch {
+		return usage("--limit=%d: it is 1 to %d", c.Limit, queue.MaxBatch)
 	}
 	if c.From < 0 {
 		return usage("--from=%d: it is a position from 0", c.From)
 	}
-	states := []queuing.State{queuing.Dead, queuing.Suspended, queuing.Out, queuing.Later, queuing.Held, queuing.Waiting}
+	states := []queue.State{queue.Dead, queue.Suspended, queue.Out, queue.Later, queue.Held, queue.Waiting}
 	if c.State != "any" {
-		states = []queuing.State{queuing.State(c.State)}
+		states = []queue.State{queue.State(c.State)}
 	}
 	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
 		printed := 0
@@ -378,7 +370,7 @@ func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-func (c *queueJobsCommand) print(a *app, item queuing.Item, first bool) error {
+func (c *queueJobsCommand) print(a *app, item queue.Item, first bool) error {
 	if a.JSON {
 		return a.out.object(toItemLine(item))
 	}
@@ -392,7 +384,7 @@ func (c *queueJobsCommand) print(a *app, item queuing.Item, first bool) error {
 	switch {
 	case item.Note != "":
 		note = visible(item.Note)
-	case item.State == queuing.Held:
+	case item.State == queue.Held:
 		note = fmt.Sprintf("behind %d", item.Behind)
 	}
 	if item.Message != nil {
@@ -437,7 +429,7 @@ func (c *queueShowCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
-func printItem(a *app, item queuing.Item) error {
+func printItem(a *app, item queue.Item) error {
 	name := fmt.Sprintf("position %d", item.Position)
 	if item.Message != nil {
 		name = visible(item.Message.String())
@@ -634,7 +626,7 @@ func (c *queueRetryCommand) Run(ctx context.Context, a *app) error {
 	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
 		retried := queueChanged{Queue: c.Queue, Changed: []messagestore.GlobalPosition{}}
 		for from := messagestore.GlobalPosition(0); ; { // each once, also if it dies again at once
-			items, err := q.Items(ctx, queuing.Dead, from, queuing.MaxItems)
+			items, err := q.Items(ctx, queue.Dead, from, queue.MaxBatch)
 			if err != nil {
 				return err
 			}

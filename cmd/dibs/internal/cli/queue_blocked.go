@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
-	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 )
@@ -93,19 +92,19 @@ type writerLine struct {
 
 // Run prints the causes.
 func (c *queueBlockedCommand) Run(ctx context.Context, a *app) error {
-	if c.Limit < 1 || c.Limit > queuing.MaxItems {
-		return usage("--limit=%d: it is 1 to %d", c.Limit, queuing.MaxItems)
+	if c.Limit < 1 || c.Limit > queue.MaxBatch {
+		return usage("--limit=%d: it is 1 to %d", c.Limit, queue.MaxBatch)
 	}
 	if c.LongLock < 0 {
 		return usage("--long-lock=%s: it is less than 0", c.LongLock)
 	}
-	return a.withQueues(ctx, func(store *messagestore.Store, all []queuing.Status) error {
+	return a.withQueues(ctx, func(store *messagestore.Store, all []queue.Status) error {
 		if c.Queue != "" {
 			s, err := queueNamed(all, c.Queue)
 			if err != nil {
 				return err
 			}
-			all = []queuing.Status{s}
+			all = []queue.Status{s}
 		}
 		printed := false
 		for _, s := range all {
@@ -135,7 +134,7 @@ func (c *queueBlockedCommand) Run(ctx context.Context, a *app) error {
 type blocked struct {
 	app    *app
 	store  *messagestore.Store
-	status queuing.Status
+	status queue.Status
 	limit  int
 
 	longLock time.Duration
@@ -274,7 +273,7 @@ func (b *blocked) workers(waiting []queue.Item, ready int64, atLeast bool) {
 // list returns the first blockedItems items that are in a state.
 func (b *blocked) list(ctx context.Context, state queue.State) (all []queue.Item, err error) {
 	for from := messagestore.GlobalPosition(0); len(all) < blockedItems; from = all[len(all)-1].Position.Next() {
-		items, err := b.q.Items(ctx, state, from, queuing.MaxItems)
+		items, err := b.q.Items(ctx, state, from, queue.MaxBatch)
 		if err != nil || len(items) == 0 { // a page of large items is shorter
 			return all, err
 		}
@@ -399,8 +398,8 @@ func (b *blocked) item(ctx context.Context, position messagestore.GlobalPosition
 	}
 	if n := len(item.Log); n > 0 && item.State != queue.Finished {
 		e := item.Log[n-1]
-		l.Last = &entryLine{e.Version, e.What.String(), timeText(e.Time), e.Session, e.Text}
-		l.Says += "; last " + e.What.String()
+		l.Last = &entryLine{e.Version, e.What, timeText(e.Time), e.Session, e.Text}
+		l.Says += "; last " + e.What
 		if e.Text != "" {
 			l.Says += ": " + shortenTo(200, visible(e.Text))
 		}

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
 )
 
 type reportCommand struct {
@@ -124,13 +124,13 @@ func (c *reportCommand) queues(ctx context.Context, a *app) error {
 				return err
 			}
 		}
-		all = slices.DeleteFunc(all, func(s queuing.Status) bool { return !strings.Contains(s.Name, c.Like) })
-		slices.SortFunc(all, func(x, y queuing.Status) int { return strings.Compare(x.Name, y.Name) })
+		all = slices.DeleteFunc(all, func(s queue.Status) bool { return !strings.Contains(s.Name, c.Like) })
+		slices.SortFunc(all, func(x, y queue.Status) int { return strings.Compare(x.Name, y.Name) })
 		few := all
 		if c.Limit > 0 {
 			few = all[:min(c.Limit, len(all))]
 		}
-		if err := a.printQueues(few, func(s queuing.Status) any { return toQueueLine(s) }); err != nil {
+		if err := a.printQueues(few, func(s queue.Status) any { return toQueueLine(s) }); err != nil {
 			return err
 		}
 		switch {

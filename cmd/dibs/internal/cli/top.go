@@ -3,14 +3,15 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/operate"
-	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
 )
 
 type topCommand struct {
@@ -122,21 +123,16 @@ func (c *topCommand) Run(ctx context.Context, a *app) error {
 
 // queuesOf returns the queues of a category, or all: those with most dead items first, and then those whose oldest item has
 // waited longest.
-func queuesOf(ctx context.Context, store *messagestore.Store, category messagestore.Category) ([]queuing.Status, error) {
-	driver, err := store.Driver()
-	if err != nil {
-		return nil, err
-	}
-	keeps, is := driver.(queuing.Driver)
-	if !is {
+func queuesOf(ctx context.Context, store *messagestore.Store, category messagestore.Category) ([]queue.Status, error) {
+	all, err := queue.All(ctx, store)
+	if errors.Is(err, messagestore.ErrNotSupported) {
 		return nil, nil
 	}
-	all, err := keeps.Queues(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all = slices.DeleteFunc(all, func(s queuing.Status) bool { return category != "" && s.Category != category })
-	slices.SortStableFunc(all, func(a, b queuing.Status) int {
+	all = slices.DeleteFunc(all, func(s queue.Status) bool { return category != "" && s.Category != category })
+	slices.SortStableFunc(all, func(a, b queue.Status) int {
 		if a.Oldest.IsZero() != b.Oldest.IsZero() {
 			return cmp.Or(cmp.Compare(b.Dead, a.Dead), b.Oldest.Compare(a.Oldest))
 		}
@@ -152,14 +148,14 @@ type topQueueLine struct {
 }
 
 // printQueues prints the queues below the consumers.
-func (c *topCommand) printQueues(a *app, queues []queuing.Status, now time.Time) error {
+func (c *topCommand) printQueues(a *app, queues []queue.Status, now time.Time) error {
 	if len(queues) > 0 && !a.JSON {
 		if err := a.out.line(""); err != nil {
 			return err
 		}
 		a.out.widths = nil // another table
 	}
-	return a.printQueues(queues[:min(c.Lines, len(queues))], func(s queuing.Status) any { return topQueueLine{timeText(now), toQueueLine(s)} })
+	return a.printQueues(queues[:min(c.Lines, len(queues))], func(s queue.Status) any { return topQueueLine{timeText(now), toQueueLine(s)} })
 }
 
 // standings returns all consumers, the furthest behind first.
@@ -214,7 +210,7 @@ func (s *standing) processText() string {
 	return strconv.Itoa(s.processes())
 }
 
-func (c *topCommand) print(a *app, all []standing, queues []queuing.Status, now time.Time) error {
+func (c *topCommand) print(a *app, all []standing, queues []queue.Status, now time.Time) error {
 	if a.JSON {
 		for _, s := range all[:min(c.Lines, len(all))] {
 			err := a.out.object(topLine{
