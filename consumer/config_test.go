@@ -11,6 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -104,7 +105,7 @@ func TestTheLongestNameWorks(t *testing.T) {
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
 	accepted := 0
-	for n := range messagestore.MaxNameBytes {
+	for n := range text.MaxNameBytes {
 		c, err := tryNamed(store, account, strings.Repeat("n", n), always(errHopeless), nil)
 		if err != nil {
 			continue
@@ -178,7 +179,7 @@ func TestOnlyKnownTakesAHandlerThatTellsItsTypes(t *testing.T) {
 		"only known true: the handler does not tell the types that it knows": handler.HandlerFunc((&journal{}).Handle),
 		"or the method names none": knowing(&journal{}),
 		"message type":             knowing(&journal{}, ""),
-		"filter types":             knowing(&journal{}, make([]string, messagestore.MaxFilterTypes+1)...),
+		"filter types":             knowing(&journal{}, make([]string, 101)...),
 	} {
 		_, err := consumer.New(newStore(), account, "ledger", h, &consumer.Config{OnlyKnown: true, Logger: logger.Silent()})
 

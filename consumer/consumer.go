@@ -80,7 +80,7 @@ type Consumer struct {
 //
 // The name is not empty, has no dash, plus sign, colon, white space or hidden character,
 // and leaves room for the names of the consumer's streams (see
-// [messagestore.MaxNameBytes]).
+// [text.MaxNameBytes]).
 //
 // The error has all mistakes in the arguments together: errors that match
 // [messagestore.ErrInvalid], and the error of the handler's own Validate, if it has one. New

@@ -20,6 +20,7 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -139,7 +140,7 @@ func TestAPositionIsNotAheadOfWhatWasRemoved(t *testing.T) {
 
 			j := &journal{}
 			require.NoError(t, r.consumer(t, j, nil).CatchUp(t.Context()))
-			require.NotContains(t, j.all(), messagestore.TombstoneType)
+			require.NotContains(t, j.all(), removal.TombstoneType)
 			write(t, r.Store, r.category.Stream("2"), Deposited{4})
 			after := &journal{}
 			require.NoError(t, r.consumer(t, after, nil).CatchUp(t.Context()))

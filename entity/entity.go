@@ -53,7 +53,7 @@ type Snapshot struct {
 	// Every is the number of messages after which the next copy is due: at least 1. The Get that finds
 	// it due writes it. An entity whose JSON does not decode to an equal value is not copied, and a
 	// warning says so. Neither is an entity whose identifier is so long that the copy's stream name
-	// would be above [messagestore.MaxNameBytes].
+	// would be above [text.MaxNameBytes].
 	//
 	// Defaults to 0, for never.
 	Every int

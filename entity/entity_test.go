@@ -21,6 +21,7 @@ import (
 
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -512,7 +513,7 @@ func TestAnIdTooLongForASnapshotHasNone(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	store := must.New(messagestore.New(memory.New(), nil))
-	longest := strings.Repeat("x", messagestore.MaxNameBytes-len("list:snapshot-"))
+	longest := strings.Repeat("x", text.MaxNameBytes-len("list:snapshot-"))
 	s := newLists(t, store, &entity.Config{CacheSize: entity.NoCache, Snapshot: entity.Snapshot{Every: 1}, Logger: logger.Zerolog(zerolog.New(&log))})
 	for _, id := range []string{longest, longest + "x"} {
 		write(t, store, s.Stream(id), added{1}, added{2})

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/dibs-go/dibs/internal/messagetype"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/upcast"
 )
@@ -104,8 +105,8 @@ func Ignore[E messagestore.Body, T any](p *Projection[T], others ...string) {
 		return
 	}
 	for _, name := range append([]string{name}, others...) {
-		if err := messagestore.ValidateType(name); err != nil {
-			p.mistake(unregistered(name, err))
+		if rule := text.TypeRule(name); rule != "" {
+			p.mistake(unregistered(name, messagestore.NewInvalidError("message type", name, rule)))
 			continue
 		}
 		p.register(name, func(entity T, _ *messagestore.Message) (T, error) { return entity, nil })

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/seeds"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -107,7 +108,7 @@ func FuzzAFunctionIsRegisteredOrAMistake(f *testing.F) {
 		mux := handler.New()
 		handler.On(mux, func(context.Context, handler.Message[typed]) error { return nil })
 		err := mux.Validate()
-		require.Equal(t, messagestore.ValidateType(name) == nil, err == nil, "%v", err)
+		require.Equal(t, text.TypeRule(name) == "", err == nil, "%v", err)
 		if err == nil {
 			require.Equal(t, []string{name}, mux.Types())
 			handler.On(mux, func(context.Context, handler.Message[typed]) error { return nil })

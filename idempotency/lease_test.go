@@ -24,6 +24,7 @@ import (
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -515,7 +516,7 @@ func TestNothingIsHandledWithoutTheStore(t *testing.T) {
 type deleted struct{ *messagestore.Store }
 
 func (d deleted) TryWrite(_ context.Context, stream messagestore.StreamName, _ messagestore.Version, _ ...messagestore.Body) (messagestore.Written, *messagestore.Conflict, error) {
-	tombstone := &messagestore.Message{Stream: stream, Position: 2, Type: messagestore.TombstoneType, Data: []byte(`{}`)}
+	tombstone := &messagestore.Message{Stream: stream, Position: 2, Type: removal.TombstoneType, Data: []byte(`{}`)}
 	return messagestore.Written{}, &messagestore.Conflict{Last: []*messagestore.Message{tombstone}}, nil
 }
 

@@ -303,7 +303,7 @@ func streamOf(category messagestore.Category, id string) (messagestore.StreamNam
 	if rule := keys.Rule(id); rule != "" {
 		return "", keys.Invalid("idempotence key", id, rule)
 	}
-	room := messagestore.MaxNameBytes - len(category) - len("-")
+	room := text.MaxNameBytes - len(category) - len("-")
 	part, ok := keys.Encode(id, room)
 	if !ok {
 		return "", keys.Invalid("idempotence key", id, keys.TooLong(room))

@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -142,7 +143,7 @@ func (m *Manager) validate() error {
 	}
 	if err := m.category.Validate(); err != nil {
 		wrong = append(wrong, err)
-	} else if room := messagestore.MaxNameBytes - len("-+") - 2*keys.HashedBytes; len(m.category) > room {
+	} else if room := text.MaxNameBytes - len("-+") - 2*keys.HashedBytes; len(m.category) > room {
 		wrong = append(wrong, messagestore.NewInvalidError("category", string(m.category), fmt.Sprintf("at most %d bytes leave room for scopes and keys", room)))
 	}
 	c := m.config
@@ -193,17 +194,17 @@ func (m *Manager) Category() messagestore.Category { return m.category }
 func (m *Manager) Stream(scope, key string) (messagestore.StreamName, error) {
 	used := len(m.category) + len("-")
 	if scope == "" {
-		part, err := encode("key", key, messagestore.MaxNameBytes-used)
+		part, err := encode("key", key, text.MaxNameBytes-used)
 		if err != nil {
 			return "", err
 		}
 		return m.named(part), nil
 	}
-	first, err := encode("scope", scope, messagestore.MaxNameBytes-used-len("+")-keys.HashedBytes)
+	first, err := encode("scope", scope, text.MaxNameBytes-used-len("+")-keys.HashedBytes)
 	if err != nil {
 		return "", err
 	}
-	second, err := encode("key", key, messagestore.MaxNameBytes-used-len(first)-len("+"))
+	second, err := encode("key", key, text.MaxNameBytes-used-len(first)-len("+"))
 	if err != nil {
 		return "", err
 	}

@@ -61,5 +61,5 @@ func validateContaining(text string) error {
 	return nil
 }
 
-// maxContaining is above [MaxNameBytes]: other clients may have written longer names.
+// maxContaining is above that of ours: other clients may have written longer names.
 const maxContaining = 8 << 10

@@ -38,8 +38,8 @@
 //
 // # Limits
 //
-// A write has at most [MaxWriteMessages] messages and [MaxWriteBytes] bytes, a message at most
-// [MaxMessageBytes], a name at most [MaxNameBytes]. Data is one JSON object without U+0000. The
+// A write has at most [MaxWriteMessages] messages and 16 MiB, a message at most
+// [MaxMessageBytes], a name at most 255 bytes. Data is one JSON object without U+0000. The
 // drivers in this module keep it byte for byte; the promise is that it reads back equal as
 // JSON, with exact numbers. Times are in microseconds.
 //
@@ -48,7 +48,7 @@
 // A service needs none of these. [Driver] is a database, and package storetest its test. A driver
 // that runs functions in its database's transactions is a [TransactDriver] too. Their methods take an
 // [Append], a [StreamQuery] or a [CategoryQuery] that the store has checked, and return the errors that
-// a caller sees, or a [RetryableError], or [NotCheckpoints]. [Encoded] is a body as it is stored, and
+// a caller sees. [Encoded] is a body as it is stored, and
 // [Store.Driver] gives a package beside this one the driver that it asks for more.
 //
 // # For operators

@@ -93,8 +93,7 @@ type Driver interface {
 	// Heads returns the global position of the last message of each category, in the
 	// order given, 0 for one without messages, so that a process with many readers that wait asks
 	// once for them all. It sees every append that returned before it was called, and reads no
-	// message. It takes at most [MaxHeads] categories: more are an [*InvalidError], before anything
-	// is sent. Over a transaction it may be not supported.
+	// message. It is asked for at most 1,000 categories. Over a transaction it may be not supported.
 	Heads(ctx context.Context, categories []Category) ([]GlobalPosition, error)
 
 	// Listen calls heard for the writes of all processes, as soon as they can be read, until ctx is
@@ -275,8 +274,8 @@ func (f Filter) validateCorrelation() error {
 }
 
 func (f Filter) validateTypes() error {
-	if len(f.Types) > MaxFilterTypes {
-		return NewInvalidError("filter types", len(f.Types), fmt.Sprintf("at most %d", MaxFilterTypes))
+	if len(f.Types) > maxFilterTypes {
+		return NewInvalidError("filter types", len(f.Types), fmt.Sprintf("at most %d", maxFilterTypes))
 	}
 	for _, t := range f.Types {
 		if err := validateKnownType(t); err != nil {
@@ -288,8 +287,8 @@ func (f Filter) validateTypes() error {
 
 func (f Filter) validateGroup() error {
 	switch {
-	case f.GroupSize < 0 || f.GroupSize > MaxGroupSize:
-		return NewInvalidError("group size", f.GroupSize, fmt.Sprintf("it is between 1 and %d, or 0 for no group", MaxGroupSize))
+	case f.GroupSize < 0 || f.GroupSize > maxGroupSize:
+		return NewInvalidError("group size", f.GroupSize, fmt.Sprintf("it is between 1 and %d, or 0 for no group", maxGroupSize))
 	case f.GroupMember < 0:
 		return NewInvalidError("group member", f.GroupMember, "it is less than 0")
 	case f.GroupSize == 0 && f.GroupMember != 0:
@@ -345,17 +344,17 @@ const (
 	// JSON. It is 1 MiB less 64 KiB.
 	MaxMessageBytes = 1<<20 - 64<<10
 
-	// MaxWriteBytes bounds the messages of one write together.
-	MaxWriteBytes = 16 << 20
+	// maxWriteBytes bounds the messages of one write together.
+	maxWriteBytes = 16 << 20
 
 	// MaxReadMessages bounds the messages of one page.
 	MaxReadMessages = 10_000
 
-	// MaxFilterTypes bounds the types of a [Filter].
-	MaxFilterTypes = 100
+	// maxFilterTypes bounds the types of a [Filter].
+	maxFilterTypes = 100
 
-	// MaxHeads bounds the categories of one call of Heads of a [Driver].
-	MaxHeads = 1000
+	// maxHeads bounds the categories of one call of Heads of a [Driver].
+	maxHeads = 1000
 
 	// MaxWriteStreams bounds the streams of one [Store.WriteStreams].
 	MaxWriteStreams = 100

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/seeds"
+	"github.com/dibs-go/dibs/internal/text"
 )
 
 // The hand-written encoder gives the bytes of encoding/json.
@@ -131,7 +132,7 @@ func FuzzRawIsKeptByteForByte(f *testing.F) {
 	f.Fuzz(func(t *testing.T, messageType string, data []byte) {
 		given := bytes.Clone(data)
 		record, err := encodeMessage(&Raw{Type: messageType, Data: given})
-		require.Equal(t, ValidateType(messageType) == nil && validateJSON("data", data) == nil && len(data) <= MaxMessageBytes, err == nil, "%v", err)
+		require.Equal(t, validateType(messageType) == nil && validateJSON("data", data) == nil && len(data) <= MaxMessageBytes, err == nil, "%v", err)
 		if err != nil {
 			requireRefusal(t, err, ErrInvalid)
 			return
@@ -166,7 +167,7 @@ func FuzzMetadataIsReadAsItWasWritten(f *testing.F) {
 			return
 		}
 		for _, name := range []string{cause, correlation, reply, schema} {
-			require.True(t, name == "" || textRule(name, MaxNameBytes) == "", "%q", name)
+			require.True(t, name == "" || text.NameRule(name) == "", "%q", name)
 		}
 		require.GreaterOrEqual(t, position, int64(0))
 		require.GreaterOrEqual(t, global, int64(0))
@@ -209,7 +210,7 @@ func FuzzDecodeAgreesWithEncodingJSON(f *testing.F) {
 		r := &Message{Type: messageType, Stream: StreamName(stream), Data: data}
 		got, err := Decode[target](r)
 		if messageType != "Target" {
-			require.ErrorIs(t, err, ErrWrongType)
+			require.ErrorIs(t, err, ErrInvalid)
 			requireOneShortLine(t, err.Error())
 			return
 		}
@@ -258,18 +259,18 @@ func FuzzAFoundWriteIsTheOneThatWasLost(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data, metadata, foundData, foundMetadata string, position int64) {
 		id := uuid.UUID{15: 1}
-		w := UnknownWrite{Stream: "account-1", IDs: []uuid.UUID{id}, records: []Encoded{{ID: id, Type: "T", Data: json.RawMessage(data), Metadata: json.RawMessage(metadata)}}}
+		w := Append{Stream: "account-1", Records: []Encoded{{ID: id, Type: "T", Data: json.RawMessage(data), Metadata: json.RawMessage(metadata)}}}
 		m := &Message{ID: id, Stream: "account-1", Type: "T", Position: Version(position), Data: json.RawMessage(foundData), Metadata: ParseMetadata(foundMetadata)}
-		err := w.conflict([]*Message{m})
+		err := notOf(w, []*Message{m})
 		if err == nil {
-			require.True(t, exactjson.Equal(w.records[0].Data, m.Data))
+			require.True(t, exactjson.Equal(w.Records[0].Data, m.Data))
 			return
 		}
 		conflict, ok := errors.AsType[*IDConflictError](err)
 		require.True(t, ok)
 		require.Equal(t, strconv.FormatInt(position, 10), strconv.FormatInt(int64(conflict.Position), 10))
 		if ours, err := encodeMetadata(m.Metadata); err == nil {
-			require.False(t, exactjson.Equal(w.records[0].Data, m.Data) && exactjson.Equal(w.records[0].Metadata, ours))
+			require.False(t, exactjson.Equal(w.Records[0].Data, m.Data) && exactjson.Equal(w.Records[0].Metadata, ours))
 		}
 	})
 }

@@ -41,9 +41,6 @@ var (
 	// ErrNotFound is returned by [Store.Last] if there is no such message.
 	ErrNotFound = errors.New("no such message")
 
-	// ErrWrongType is returned by [Decode] for a message of another type.
-	ErrWrongType = errors.New("wrong message type")
-
 	// ErrClosed is matched by the error of a call on a store whose database handle was closed: by
 	// [Store.Close], or by its owner, as by Close of a pool, or by the end of a transaction. It
 	// stays so. Nothing was written, unless the error matches [ErrOutcomeUnknown] too: then an
@@ -198,17 +195,11 @@ func (e *IDConflictError) Is(target error) bool { return target == ErrIDConflict
 // An OutcomeUnknownError carries the ids by which to find out whether a write happened. Give it
 // to [Store.Resolve], or write the same messages again.
 type OutcomeUnknownError struct {
-	Writes []UnknownWrite // one for each stream of the write; the store fills them in
-	Cause  error          // the failure after the write was sent
-}
+	// Writes are what was sent, one for each stream; the store fills them in. Another process needs no more of them than the
+	// streams and the ids.
+	Writes []Append
 
-// An UnknownWrite is one stream's part of a write of unknown outcome.
-type UnknownWrite struct {
-	Stream   StreamName
-	Expected Version
-	IDs      []uuid.UUID // none for a check of the version
-
-	records []Encoded // that were to be written, if the store knows
+	Cause error // the failure after the write was sent
 }
 
 // Error names the cause.

@@ -187,7 +187,7 @@ func ExampleStore_Resolve() {
 		return
 	}
 	lost := &messagestore.OutcomeUnknownError{
-		Writes: []messagestore.UnknownWrite{{Stream: account.Stream("123"), IDs: []uuid.UUID{uuid.New()}}},
+		Writes: []messagestore.Append{{Stream: account.Stream("123"), Records: []messagestore.Encoded{{ID: uuid.New()}}}},
 		Cause:  errors.New("connection reset"),
 	}
 
@@ -224,14 +224,13 @@ func ExampleFollow() {
 }
 
 func ExampleStreamName() {
-	name, err := messagestore.ParseStreamName("account:command-123+AAA")
+	name := messagestore.StreamName("account:command-123+AAA")
 
-	fmt.Println(name.Category(), name.Category().Types(), err)
+	fmt.Println(name.Category(), name.Category().Types(), name.Validate())
 	fmt.Println(name.ID(), name.CardinalID())
 	fmt.Println(account.WithType("command").Stream("123").With("AAA") == name)
 
-	_, err = messagestore.ParseStreamName("account-")
-	fmt.Println(err)
+	fmt.Println(messagestore.StreamName("account-").Validate())
 
 	// Output:
 	// account:command [command] <nil>

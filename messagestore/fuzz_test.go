@@ -11,6 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/seeds"
+	"github.com/dibs-go/dibs/internal/text"
 )
 
 func FuzzStreamName(f *testing.F) {
@@ -23,22 +24,23 @@ func FuzzStreamName(f *testing.F) {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if category, err := ParseCategory(s); err == nil {
-			require.Equal(t, Category(s), category)
+		category := Category(s)
+		err := category.Validate()
+		if err == nil {
 			rebuilt := Category(category.Entity())
 			for _, name := range category.Types() {
 				rebuilt = rebuilt.WithType(name)
 			}
 			require.Equal(t, category, rebuilt)
-			_, err := ParseStreamName(s)
-			require.ErrorIs(t, err, ErrInvalid, "a name is a category's or a stream's, not both")
+			require.ErrorIs(t, StreamName(s).Validate(), ErrInvalid, "a name is a category's or a stream's, not both")
 		} else {
 			require.ErrorIs(t, err, ErrInvalid)
 			require.Less(t, len(err.Error()), 400)
 			require.NotContains(t, err.Error(), "\n")
 		}
 
-		name, err := ParseStreamName(s)
+		name := StreamName(s)
+		err = name.Validate()
 		if err != nil {
 			require.ErrorIs(t, err, ErrInvalid)
 			require.Less(t, len(err.Error()), 400)
@@ -46,7 +48,7 @@ func FuzzStreamName(f *testing.F) {
 			return
 		}
 		require.True(t, utf8.ValidString(s))
-		require.LessOrEqual(t, len(s), MaxNameBytes)
+		require.LessOrEqual(t, len(s), text.MaxNameBytes)
 		require.NotContains(t, s, "\x00")
 		require.NoError(t, name.Category().Validate())
 		require.Equal(t, name.IDs()[0], name.CardinalID())
@@ -55,7 +57,7 @@ func FuzzStreamName(f *testing.F) {
 		} else {
 			require.Len(t, name.IDs(), len(parts))
 		}
-		for _, size := range []int{1, 2, 3, MaxGroupSize} {
+		for _, size := range []int{1, 2, 3, maxGroupSize} {
 			member := name.GroupMember(size)
 			require.True(t, 0 <= member && member < size)
 			if longer := name.With("x"); longer.Validate() == nil {
@@ -253,7 +255,7 @@ func unmarshalExact(raw []byte, into any) error {
 
 // foreign reports whether a part of an identifier is no id's, as other clients may write.
 func foreign(part string) bool {
-	_, ok := UnescapeID(part)
+	_, ok := text.UnescapeID(part)
 	return !ok
 }
 
@@ -265,14 +267,14 @@ func FuzzAnIdentifierIsOnePart(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id, other string) {
 		name := Category("seat:command").Stream(id)
 		if err := name.Validate(); err != nil {
-			require.True(t, id == "" || !utf8.ValidString(id) || len(name) > MaxNameBytes, "%q: %v", id, err)
+			require.True(t, id == "" || !utf8.ValidString(id) || len(name) > text.MaxNameBytes, "%q: %v", id, err)
 			return
 		}
 		require.Equal(t, Category("seat:command"), name.Category())
 		require.Equal(t, []string{id}, name.IDs())
 		require.Equal(t, id, name.CardinalID())
 		require.Equal(t, id != other, name != Category("seat:command").Stream(other), "two ids have two names")
-		part, ok := UnescapeID(name.ID())
+		part, ok := text.UnescapeID(name.ID())
 		require.True(t, ok)
 		require.Equal(t, id, part)
 		if compound := Category("seat").Stream("1").With(id, "x"); compound.Validate() == nil {
@@ -287,8 +289,8 @@ func FuzzAPartIsOfOneIdentifier(f *testing.F) {
 		f.Add(part)
 	}
 	f.Fuzz(func(t *testing.T, part string) {
-		if id, ok := UnescapeID(part); ok {
-			require.Equal(t, part, EscapeID(id))
+		if id, ok := text.UnescapeID(part); ok {
+			require.Equal(t, part, text.EscapeID(id))
 		}
 	})
 }

@@ -104,7 +104,7 @@ func (r *Message) String() string {
 }
 
 // Decode returns the body of r, which must be of T's message type, or an error
-// that matches [ErrWrongType], or [ErrInvalid] if r is nil. No data, and the data null, decode as an empty object:
+// that matches [ErrInvalid], as it does for a nil r. No data, and the data null, decode as an empty object:
 // as T's zero value or, where T is a pointer, as one to a zero value, never as nil.
 // Numbers that do not fit T's fields are an error.
 func Decode[T Body](r *Message) (T, error) {
@@ -113,7 +113,7 @@ func Decode[T Body](r *Message) (T, error) {
 		return body, fmt.Errorf("decode: %w", NewInvalidError("message", nil, "it is nil"))
 	}
 	if want := body.MessageType(); r.Type != want {
-		return body, fmt.Errorf("decode %s: %w: want %s", r, ErrWrongType, want)
+		return body, fmt.Errorf("decode %s: %w", r, NewInvalidError("message type", r.Type, "want "+want))
 	}
 	var into any = &body
 	if t := reflect.TypeFor[T](); t.Kind() == reflect.Pointer {

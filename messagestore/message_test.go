@@ -192,8 +192,8 @@ func TestDecodeOfNothingIsAnEmptyBodyAndNeverNil(t *testing.T) {
 func TestDecodeRefusesWhatDoesNotFit(t *testing.T) {
 	m := &messagestore.Message{Stream: "account-1", Position: 2, Type: "opened", Data: json.RawMessage(`{}`)}
 	_, err := messagestore.Decode[opened](m)
-	require.ErrorIs(t, err, messagestore.ErrWrongType)
-	require.EqualError(t, err, "decode opened account-1@2: wrong message type: want Opened")
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.EqualError(t, err, "decode opened account-1@2: invalid message type \"opened\": want Opened")
 
 	for _, data := range []string{`{"n":1e400}`, `{"n":"1"}`, `[]`, `{`} {
 		_, err := messagestore.Decode[number](&messagestore.Message{Stream: "account-1", Type: "Number", Data: json.RawMessage(data)})

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/text"
 )
 
 // Properties are free values that travel with a message, by name. A value has the types that
@@ -293,12 +294,12 @@ func (m Metadata) validate() error {
 		}
 		// A message may come from, and go to, a stream that another client named:
 		// the text is bound, the grammar is not.
-		if rule := textRule(string(stream.value), MaxNameBytes); rule != "" {
+		if rule := text.NameRule(string(stream.value)); rule != "" {
 			return fail(stream.name, string(stream.value), rule)
 		}
 	}
 	if m.SchemaVersion != "" {
-		if rule := textRule(m.SchemaVersion, MaxNameBytes); rule != "" {
+		if rule := text.NameRule(m.SchemaVersion); rule != "" {
 			return fail(schemaVersionField, m.SchemaVersion, rule)
 		}
 	}

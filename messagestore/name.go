@@ -4,17 +4,13 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/dibs-go/dibs/internal/hash64"
+	"github.com/dibs-go/dibs/internal/text"
 )
 
-// MaxNameBytes bounds the name of a stream or category, in bytes. It is the same for every
-// driver, so that streams can be moved from one to another.
-const MaxNameBytes = 255
-
-// MaxGroupSize bounds how many members share a category.
-const MaxGroupSize = 1024
+// maxGroupSize bounds how many members share a category.
+const maxGroupSize = 1024
 
 // A Category names a kind of stream, like "account" or "account:command". It is
 // given a type of its own so that a stream's name cannot be passed for it.
@@ -24,16 +20,14 @@ const MaxGroupSize = 1024
 // colon, a plus sign or white space.
 type Category string
 
-// ParseCategory returns s as a category, or an [*InvalidError] that says why it
-// is none.
-func ParseCategory(s string) (Category, error) {
-	c := Category(s)
-	return c, c.Validate()
-}
-
 // Stream returns the name of the category's stream with the identifier id, which may come from
-// outside: it is one part of the name whatever is in it, by [EscapeID]. [StreamName.With] makes
-// a compound identifier.
+// outside: it is one part of the name whatever is in it. [StreamName.With] makes a
+// compound identifier.
+//
+// The plus sign, which divides the parts, the percent sign, white space at either end and the
+// characters that no name may hold are each written as the bytes of their UTF-8, a percent
+// sign and two hexadecimal digits for a byte: "ann+x@y.cz" is the part "ann%2Bx@y.cz". All else
+// stands for itself. Idempotence keys are written so too. [StreamName.IDs] is the inverse.
 //
 // The name is checked where it is used; [StreamName.Validate] checks it at once. It is invalid if
 // the category is, or if id is empty, not valid UTF-8 or too long.
@@ -41,7 +35,7 @@ func (c Category) Stream(id string) StreamName {
 	if strings.Contains(string(c), "-") { // else it would be a stream of the category before the dash
 		return StreamName(ofNoCategory + string(c))
 	}
-	return StreamName(string(c) + "-" + EscapeID(id))
+	return StreamName(string(c) + "-" + text.EscapeID(id))
 }
 
 // ofNoCategory begins the invalid name of a stream of a category with a dash: no category holds white space.
@@ -80,7 +74,7 @@ func (c Category) Validate() error {
 }
 
 func (c Category) validate(field, whole string) error {
-	if rule := textRule(whole, MaxNameBytes); rule != "" {
+	if rule := text.NameRule(whole); rule != "" {
 		return NewInvalidError(field, whole, rule)
 	}
 	part, types, more := strings.Cut(string(c), ":")
@@ -93,7 +87,7 @@ func (c Category) validate(field, whole string) error {
 			return NewInvalidError(field, whole, "a type of the category is empty")
 		case strings.ContainsAny(part, ":+"):
 			return NewInvalidError(field, whole, "the category holds a colon or plus sign out of place")
-		case strings.ContainsFunc(part, isSpace):
+		case strings.ContainsFunc(part, text.IsSpace):
 			return NewInvalidError(field, whole, "the category holds white space")
 		case !more:
 			return nil
@@ -107,13 +101,6 @@ func (c Category) validate(field, whole string) error {
 // dash, so an identifier may hold dashes of its own. Names are compared byte by
 // byte: case counts, and Unicode is not normalised.
 type StreamName string
-
-// ParseStreamName returns s as the name of a stream, or an [*InvalidError] that
-// says why it is none.
-func ParseStreamName(s string) (StreamName, error) {
-	n := StreamName(s)
-	return n, n.Validate()
-}
 
 // Category returns the part of the name before the first dash.
 func (n StreamName) Category() Category {
@@ -129,7 +116,7 @@ func (n StreamName) ID() string {
 
 // IDs returns the parts of the identifier as they were given to [Category.Stream] and
 // [StreamName.With], none if there is no identifier. A part that another client wrote, and that
-// [EscapeID] does not make, is returned as it is.
+// [Category.Stream] does not make, is returned as it is.
 func (n StreamName) IDs() []string {
 	if n.ID() == "" {
 		return nil
@@ -152,17 +139,18 @@ func (n StreamName) cardinalPart() string {
 }
 
 // With returns the name with ids added to its identifier, which is then compound, so that
-// "account:command-123" with "AAA" is "account:command-123+AAA". Each is one part, by [EscapeID].
+// "account:command-123" with "AAA" is "account:command-123+AAA". Each is one part, as in
+// [Category.Stream].
 func (n StreamName) With(ids ...string) StreamName {
 	for _, id := range ids {
-		n += StreamName("+" + EscapeID(id))
+		n += StreamName("+" + text.EscapeID(id))
 	}
 	return n
 }
 
 // Validate returns nil or an [*InvalidError].
 //
-// A name is valid UTF-8 of at most [MaxNameBytes] bytes, without control or
+// A name is valid UTF-8 of at most 255 bytes, without control or
 // format characters and without white space at either end. Its category is one by
 // [Category.Validate], and no part of its identifier is empty.
 func (n StreamName) Validate() error {
@@ -186,6 +174,17 @@ func (n StreamName) Validate() error {
 		return NewInvalidError("stream name", string(n), "a part of the identifier is empty")
 	}
 	return nil
+}
+
+// unescaped returns the id of part, or the part itself if no id has it.
+func unescaped(part string) string {
+	if strings.IndexByte(part, '%') < 0 {
+		return part
+	}
+	if id, ok := text.UnescapeID(part); ok {
+		return id
+	}
+	return part
 }
 
 // GroupMember returns which member of a consumer group of the given size reads the stream, from 0.
@@ -213,83 +212,6 @@ func groupMember(hash int64, size int) int {
 		return -remainder
 	}
 	return remainder
-}
-
-// textRule returns the rule that s breaks as a name or a type, or "".
-func textRule(s string, limit int) string {
-	if len(s) > limit {
-		return fmt.Sprintf("%d bytes are too long: at most %d", len(s), limit)
-	}
-	if s == "" {
-		return "it is empty"
-	}
-	for i, r := range s {
-		if ' ' <= r && r <= '~' {
-			continue // as nearly all are: ASCII that can be seen
-		}
-		if r == utf8.RuneError {
-			if _, size := utf8.DecodeRuneInString(s[i:]); size == 1 {
-				return fmt.Sprintf("not valid UTF-8 at byte %d", i)
-			}
-		}
-		if isHidden(r) {
-			return fmt.Sprintf("control or format character %U at byte %d", r, i)
-		}
-	}
-	first, _ := utf8.DecodeRuneInString(s)
-	last, _ := utf8.DecodeLastRuneInString(s)
-	if isSpace(first) || isSpace(last) {
-		return "white space at its start or end"
-	}
-	return ""
-}
-
-// hidden are the characters that cannot be seen and so may not be in a name:
-// Unicode 15's Cc, Cf, Zl and Zp. The list is written out, and again in the SQL
-// function valid_text, so that neither changes with a release of Go or PostgreSQL.
-var hidden = [][2]rune{
-	{0x00, 0x1F},
-	{0x7F, 0x9F},
-	{0xAD, 0xAD},
-	{0x0600, 0x0605},
-	{0x061C, 0x061C},
-	{0x06DD, 0x06DD},
-	{0x070F, 0x070F},
-	{0x0890, 0x0891},
-	{0x08E2, 0x08E2},
-	{0x180E, 0x180E},
-	{0x200B, 0x200F},
-	{0x2028, 0x202E},
-	{0x2060, 0x2064},
-	{0x2066, 0x206F},
-	{0xFEFF, 0xFEFF},
-	{0xFFF9, 0xFFFB},
-	{0x110BD, 0x110BD},
-	{0x110CD, 0x110CD},
-	{0x13430, 0x1343F},
-	{0x1BCA0, 0x1BCA3},
-	{0x1D173, 0x1D17A},
-	{0xE0001, 0xE0001},
-	{0xE0020, 0xE007F},
-}
-
-// isSpace is Unicode's White_Space, written out for the same reason.
-func isSpace(r rune) bool {
-	switch r {
-	case ' ', 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000:
-		return true
-	}
-	return r >= 0x09 && r <= 0x0D || r >= 0x2000 && r <= 0x200A
-}
-
-// ValidateType returns nil or an [*InvalidError].
-// A message type is bound as a stream's name is, but may hold any visible
-// character. Types that begin with "dibs:" are the store's own, and refused.
-func ValidateType(name string) error {
-	if rule := typeRule(name); rule != "" {
-		return NewInvalidError("message type", name, rule)
-	}
-	return nil
 }
 
 func validateExpected(v Version) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -38,9 +39,8 @@ func TestStreamNameIsSplitAtItsFirstDash(t *testing.T) {
 		"cat-\U0001F600\uFFFD":     {"cat", "cat", nil, "\U0001F600\uFFFD", []string{"\U0001F600\uFFFD"}, "\U0001F600\uFFFD"},
 		"account:a+b+c-\u00b9+\\1": {"account:a+b+c", "account", []string{"a", "b", "c"}, "\u00b9+\\1", []string{"\u00b9", "\\1"}, "\u00b9"},
 	} {
-		parsed, err := messagestore.ParseStreamName(string(name))
+		err := name.Validate()
 		require.NoError(t, err, "%q", name)
-		require.Equal(t, name, parsed)
 		require.Equal(t, want.category, name.Category())
 		require.NoError(t, want.category.Validate())
 		require.Equal(t, want.entity, want.category.Entity())
@@ -58,8 +58,8 @@ func TestNamesAreComparedByteByByte(t *testing.T) {
 }
 
 func TestNameOfTheGreatestLengthIsAccepted(t *testing.T) {
-	require.NoError(t, messagestore.Category("cat").Stream(strings.Repeat("x", messagestore.MaxNameBytes-4)).Validate())
-	require.NoError(t, messagestore.Category(strings.Repeat("x", messagestore.MaxNameBytes)).Validate())
+	require.NoError(t, messagestore.Category("cat").Stream(strings.Repeat("x", text.MaxNameBytes-4)).Validate())
+	require.NoError(t, messagestore.Category(strings.Repeat("x", text.MaxNameBytes)).Validate())
 }
 
 // The rows of hostile names, each with the rule that refuses it. (An invalid one
@@ -110,7 +110,7 @@ func TestHostileStreamNamesAreRefused(t *testing.T) {
 			require.ErrorIs(t, err, messagestore.ErrInvalid)
 		}
 		refused(stream.Validate())
-		_, err := messagestore.ParseStreamName(name)
+		err := messagestore.StreamName(name).Validate()
 		refused(err)
 		_, err = store.Write(t.Context(), stream, messagestore.AnyVersion, opened{})
 		refused(err)
@@ -155,7 +155,7 @@ func TestHostileCategoriesAreRefused(t *testing.T) {
 		" a":        {messagestore.ErrInvalid, `" a"`, "white space at its start or end"},
 		"a\u2069bc": {messagestore.ErrInvalid, `"a\u2069bc"`, "control or format character U+2069 at byte 1"},
 	} {
-		_, err := messagestore.ParseCategory(name)
+		err := messagestore.Category(name).Validate()
 		requireInvalid(t, err, want.kind, "category", want.value, want.rule)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: messagestore.Category(name), Limit: 1})
@@ -244,9 +244,10 @@ func TestAnyValidNameComesBackWhole(t *testing.T) {
 		}
 		ids := rapid.SliceOfN(id, 1, 3).Draw(t, "ids")
 
-		stream, err := messagestore.ParseStreamName(string(category.Stream(ids[0]).With(ids[1:]...)))
+		stream := category.Stream(ids[0]).With(ids[1:]...)
+		err := stream.Validate()
 
-		if len(category.Stream(ids[0]).With(ids[1:]...)) > messagestore.MaxNameBytes {
+		if len(category.Stream(ids[0]).With(ids[1:]...)) > text.MaxNameBytes {
 			require.ErrorIs(t, err, messagestore.ErrInvalid)
 			return
 		}

@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -59,7 +61,7 @@ func TestHostileTypesAreRefused(t *testing.T) {
 		" Opened":                  {`" Opened"`, "white space at its start or end"},
 		"Opened ":                  {`"Opened "`, "white space at its start or end"},
 	} {
-		requireInvalid(t, messagestore.ValidateType(name), messagestore.ErrInvalid, "message type", want.value, want.rule)
+		require.Equal(t, want.rule, text.TypeRule(name))
 		err := refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)})
 		requireInvalid(t, err, messagestore.ErrInvalid, "message type", want.value, want.rule)
 
@@ -70,24 +72,24 @@ func TestHostileTypesAreRefused(t *testing.T) {
 		requireInvalid(t, err, messagestore.ErrInvalid, "message type", want.value, want.rule)
 	}
 	for _, name := range []string{"Opened", "Opened Again", "a-b+c:d", "dibs", "Dibs:Opened", "x dibs:", "é", "%", "'", strings.Repeat("x", 255)} {
-		require.NoError(t, messagestore.ValidateType(name))
+		require.Empty(t, text.TypeRule(name))
 	}
 }
 
 // A caller that could write a tombstone could have a consumer pass a stream over.
 func TestTypesOfTheStoreItselfAreReadAndNotWritten(t *testing.T) {
 	const rule = "types that begin with dibs: are the store's own"
-	for _, name := range []string{messagestore.TombstoneType, "dibs:", "dibs:Opened"} {
-		requireInvalid(t, messagestore.ValidateType(name), messagestore.ErrInvalid, "message type", strconv.Quote(name), rule)
+	for _, name := range []string{removal.TombstoneType, "dibs:", "dibs:Opened"} {
+		require.Equal(t, rule, text.TypeRule(name))
 		err := refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)})
 		requireInvalid(t, err, messagestore.ErrInvalid, "message type", strconv.Quote(name), rule)
 	}
-	require.ErrorIs(t, refused(t, messagestore.Tombstone{}), messagestore.ErrInvalid)
+	require.ErrorIs(t, refused(t, removal.Tombstone{}), messagestore.ErrInvalid)
 
 	store := must.New(messagestore.New(memory.New(), nil))
-	_, err := store.LastOfType(t.Context(), stream, messagestore.TombstoneType)
+	_, err := store.LastOfType(t.Context(), stream, removal.TombstoneType)
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
-	_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{messagestore.TombstoneType}}})
+	_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{removal.TombstoneType}}})
 	require.NoError(t, err)
 }
 
@@ -201,7 +203,7 @@ func TestBodiesThatDoNotEncodeAreRefused(t *testing.T) {
 		"invalid UTF-8":      {opened{"a\xffb"}, `"Opened"`, "it does not encode: a string in it is not valid UTF-8"},
 		"invalid UTF-8 key":  {anything{map[string]int{"\xff": 1}}, `"Anything"`, "it does not encode: a string in it is not valid UTF-8"},
 		"invalid UTF-8 deep": {anything{[]any{"\ufffd", map[string]any{"a": &opened{"\xff"}}}}, `"Anything"`, "it does not encode: a string in it is not valid UTF-8"},
-		"invalid UTF-8 text": {anything{text("\xff")}, `"Anything"`, "it does not encode: a string in it is not valid UTF-8"},
+		"invalid UTF-8 text": {anything{texts("\xff")}, `"Anything"`, "it does not encode: a string in it is not valid UTF-8"},
 		"invalid raw JSON":   {anything{json.RawMessage(`{`)}, `"Anything"`, "it does not encode: json: error calling MarshalJSON for type json.RawMessage: unexpected end of JSON input"},
 		"a list":             {list{1, 2}, `"[1,2]"`, "it is not a JSON object"},
 		"a nil list":         {list(nil), `"null"`, "it is not a JSON object"},
@@ -221,9 +223,9 @@ func TestBodiesThatDoNotEncodeAreRefused(t *testing.T) {
 	require.Contains(t, refused(t, circle).Error(), "it does not encode: json: unsupported value: encountered a cycle")
 }
 
-type text string
+type texts string
 
-func (t text) MarshalText() ([]byte, error) { return []byte(t), nil }
+func (t texts) MarshalText() ([]byte, error) { return []byte(t), nil }
 
 type hiding struct {
 	Name    string `json:"name"`

@@ -197,7 +197,7 @@ func settle(ctx context.Context, s *Store, appends []Append, write func(context.
 		written, err := write(ctx)
 		unknown, ok := errors.AsType[*OutcomeUnknownError](err)
 		if ok { // one of our own: a driver may give several callers the same
-			unknown = &OutcomeUnknownError{Writes: unknownWrites(appends), Cause: unknown.Cause}
+			unknown = &OutcomeUnknownError{Writes: appends, Cause: unknown.Cause}
 			err = unknown
 		}
 		if !ok || ctx.Err() != nil {
@@ -221,17 +221,6 @@ func settle(ctx context.Context, s *Store, appends []Append, write func(context.
 			return nil, fmt.Errorf("%w after %d attempts: %w", ErrNotWritten, attempts, unknown.Cause)
 		}
 	}
-}
-
-func unknownWrites(appends []Append) []UnknownWrite {
-	writes := make([]UnknownWrite, len(appends))
-	for i, a := range appends {
-		writes[i] = UnknownWrite{Stream: a.Stream, Expected: a.Expected, records: a.Records}
-		for _, r := range a.Records {
-			writes[i].IDs = append(writes[i].IDs, r.ID)
-		}
-	}
-	return writes
 }
 
 func (s *Store) wrote(ctx context.Context, written []Written) { s.wake(ctx, written, true) }
@@ -271,22 +260,26 @@ func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 	if !ok {
 		return nil, fmt.Errorf("resolve: not an unknown outcome: %w", err)
 	}
-	if !slices.ContainsFunc(unknown.Writes, func(w UnknownWrite) bool { return len(w.IDs) > 0 }) {
+	if !slices.ContainsFunc(unknown.Writes, func(a Append) bool { return len(a.Records) > 0 }) {
 		return nil, fmt.Errorf("resolve: it wrote no message to look for: %w", err)
 	}
 	var all []Written
 	for _, w := range unknown.Writes {
-		found, err := driver.Find(ctx, w.Stream, w.IDs)
+		ids := make([]uuid.UUID, len(w.Records))
+		for i, r := range w.Records {
+			ids[i] = r.ID
+		}
+		found, err := driver.Find(ctx, w.Stream, ids)
 		if err != nil {
 			return nil, fmt.Errorf("resolve %s: %w", quoteName(w.Stream), err)
 		}
-		if len(found) != len(w.IDs) { // all or none, so none
+		if len(found) != len(ids) { // all or none, so none
 			return nil, fmt.Errorf("resolve %s: %w", quoteName(w.Stream), ErrNotWritten)
 		}
-		if conflict := w.conflict(found); conflict != nil {
+		if conflict := notOf(w, found); conflict != nil {
 			return nil, fmt.Errorf("resolve %s: %w", quoteName(w.Stream), conflict)
 		}
-		written := Written{Stream: w.Stream, Version: w.Expected, IDs: w.IDs}
+		written := Written{Stream: w.Stream, Version: w.Expected, IDs: ids}
 		if n := len(found); n > 0 {
 			written.Version, written.GlobalPosition, written.Time = found[n-1].Position, found[n-1].GlobalPosition, found[n-1].Time
 		}
@@ -295,11 +288,14 @@ func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 	return all, nil
 }
 
-// conflict returns nil if w wrote found. Ids that were used before, for something else, are
-// there as well, and are not this write's success.
-func (w UnknownWrite) conflict(found []*Message) error {
-	for i, r := range w.records {
+// notOf returns nil if a write wrote found. Ids that were used before, for something else, are
+// there as well, and are not this write's success. Of a record without a type only the id is known.
+func notOf(a Append, found []*Message) error {
+	for i, r := range a.Records {
 		m := found[i]
+		if r.Type == "" {
+			continue
+		}
 		metadata, err := encodeMetadata(m.Metadata)
 		if err != nil || m.Position != found[0].Position+Version(i) || !r.Same(m, metadata) {
 			return &IDConflictError{ID: m.ID, Stream: m.Stream, Position: m.Position}
@@ -516,7 +512,7 @@ type StreamWrite struct {
 	Bodies   []Body
 
 	// Past are types of messages that may have come since the expected version, at most
-	// [MaxFilterTypes]. If every message that came is of one of them and still there, the
+	// 100. If every message that came is of one of them and still there, the
 	// bodies are written behind them; one of another type, or a removed one, is the version
 	// conflict. It needs an expected version.
 	//
@@ -674,8 +670,8 @@ func encode(w StreamWrite) (Append, error) {
 }
 
 func validatePast(w StreamWrite) error {
-	if len(w.Past) > MaxFilterTypes {
-		return NewInvalidError("past types", len(w.Past), fmt.Sprintf("at most %d", MaxFilterTypes))
+	if len(w.Past) > maxFilterTypes {
+		return NewInvalidError("past types", len(w.Past), fmt.Sprintf("at most %d", maxFilterTypes))
 	}
 	if len(w.Past) > 0 && w.Expected < NoStream {
 		return NewInvalidError("expected version", w.Expected, "a write past messages of some types names the version that they came after")
@@ -715,8 +711,8 @@ func validateBatch(appends []Append) error {
 	if messages > MaxWriteMessages {
 		return tooMany(messages)
 	}
-	if size > MaxWriteBytes {
-		return NewInvalidError("batch", size, fmt.Sprintf("at most %d bytes", MaxWriteBytes))
+	if size > maxWriteBytes {
+		return NewInvalidError("batch", size, fmt.Sprintf("at most %d bytes", maxWriteBytes))
 	}
 	return nil
 }
@@ -733,7 +729,7 @@ func encodeMessage(body Body) (Encoded, error) {
 		return Encoded{}, NewInvalidError("data", nil, "there is no body")
 	}
 	r := Encoded{ID: m.ID, Type: m.Body.MessageType()}
-	if err := ValidateType(r.Type); err != nil {
+	if err := validateType(r.Type); err != nil {
 		return Encoded{}, err
 	}
 	if r.ID == uuid.Nil {
@@ -842,7 +838,7 @@ func quoteName[N ~string](name N) string {
 	if category, of := strings.CutPrefix(string(name), ofNoCategory); of && strings.Contains(category, "-") {
 		return quoteName(category)
 	}
-	if textRule(string(name), MaxNameBytes) == "" {
+	if text.NameRule(string(name)) == "" {
 		return string(name)
 	}
 	return quote(string(name))

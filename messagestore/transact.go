@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/text"
 )
 
 // A TransactDriver can run a function in a transaction of its own, of the type Tx of its
-// database library, and append messages before it commits. Package storetest has its
-// tests: RunTransact.
+// database library, and append messages before it commits. Only the drivers of this module are
+// ones: a RetryableError is of an internal package. Package storetest has their tests:
+// RunTransact.
 type TransactDriver[Tx any] interface {
 	Driver
 
@@ -24,10 +26,10 @@ type TransactDriver[Tx any] interface {
 	// has round trips.
 	//
 	//   - If f returns an error, Transact rolls back and returns that error; in a
-	//     [*RetryableError] if it is a failure of the database that running f again may not
+	//     [*disposition.RetryableError] if it is a failure of the database that running f again may not
 	//     meet.
 	//   - If f was called and the transaction had not begun when its connection was lost, the
-	//     error is a [*RetryableError] with NotBegun set, whatever f returned.
+	//     error is a [*disposition.RetryableError] with NotBegun set, whatever f returned.
 	//   - If f panics, Transact rolls back, and the panic goes on.
 	//   - If f returns no appends, the transaction is committed without messages.
 	//   - If the append is refused, Transact rolls back and returns the
@@ -37,7 +39,7 @@ type TransactDriver[Tx any] interface {
 	//   - If f committed or rolled back the transaction, Transact commits nothing more, and
 	//     the error matches [ErrTransactionEnded].
 	//   - A serialization failure or a deadlock, in the append or in COMMIT, is a
-	//     [*RetryableError].
+	//     [*disposition.RetryableError].
 	//   - If the answer to COMMIT is lost, the error is an [*OutcomeUnknownError]. Find
 	//     resolves it as it does for Append: it waits for such a commit, or keeps it from
 	//     happening.
@@ -54,23 +56,6 @@ type TransactDriver[Tx any] interface {
 // statement of the text COMMIT they only find out, and then the function's own SQL may be
 // committed.
 var ErrTransactionEnded = errors.New("the function ended the transaction that it was given")
-
-// A RetryableError is the definite failure of a transaction, a serialization failure, a
-// deadlock or a lost connection, that running it again may not meet. Drivers return it to
-// [TxStore.Transact], which runs its function again.
-type RetryableError struct {
-	Cause error
-
-	// NotBegun says that the connection was lost before the database had answered to any statement of the
-	// function. The function's own error, if it returned one, then tells nothing about what it is for.
-	NotBegun bool
-}
-
-// Error returns the text of the cause.
-func (e *RetryableError) Error() string { return e.Cause.Error() }
-
-// Unwrap returns the cause.
-func (e *RetryableError) Unwrap() error { return e.Cause }
 
 // A TxStore is a [Store] that can write in one transaction with the caller's own SQL. Tx is
 // the transaction's type in the database library: pgx.Tx or *sql.Tx. It is safe for
@@ -191,7 +176,7 @@ func (s *TxStore[Tx]) transactOnce(
 		s.wake(ctx, written, false)
 		return written, false, nil
 	}
-	retry, retryable := errors.AsType[*RetryableError](err)
+	retry, retryable := errors.AsType[*disposition.RetryableError](err)
 	unknown, lost := errors.AsType[*OutcomeUnknownError](err)
 	switch {
 	case errors.Is(err, ErrTransactionEnded):
@@ -203,7 +188,7 @@ func (s *TxStore[Tx]) transactOnce(
 	case invalid != nil:
 		return nil, false, fmt.Errorf("transact: %w", invalid)
 	case lost:
-		return s.resolveTransaction(ctx, &OutcomeUnknownError{Writes: unknownWrites(appends), Cause: unknown.Cause})
+		return s.resolveTransaction(ctx, &OutcomeUnknownError{Writes: appends, Cause: unknown.Cause})
 	default:
 		return nil, retryable || errors.Is(err, ErrVersionConflict) && !isFinal(writes, err), streamsError("transact", err)
 	}

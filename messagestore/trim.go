@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// MinCheckpoints is how many checkpoints [Store.TrimCheckpoints] keeps at least.
-const MinCheckpoints = 100
+// minCheckpoints is how many checkpoints [Store.TrimCheckpoints] keeps at least.
+const minCheckpoints = 100
 
 // TrimCheckpoints removes old checkpoints of a consumer: the first messages of the stream, but the
-// last keep, which is at least [MinCheckpoints]. It removes some 10,000 in one call at most, and
+// last keep, which is at least 100. It removes some 10,000 in one call at most, and
 // returns how many. The version of the stream stays, and so do the positions of the messages that
 // are left, without a gap. Their ids are forgotten.
 //
@@ -44,8 +44,8 @@ func validateCheckpoints(stream StreamName, keep int) error {
 	if len(types) == 0 || types[len(types)-1] != "position" || len(ids) != 2 || strings.Contains(ids[0], "-") || !isNumber(ids[1], 18) {
 		return NewInvalidError("stream name", string(stream), "it is not one of a consumer's checkpoints, as account:position-accounts+0")
 	}
-	if keep < MinCheckpoints {
-		return NewInvalidError("keep", keep, fmt.Sprintf("it is at least %d", MinCheckpoints))
+	if keep < minCheckpoints {
+		return NewInvalidError("keep", keep, fmt.Sprintf("it is at least %d", minCheckpoints))
 	}
 	return nil
 }
@@ -63,13 +63,4 @@ func isNumber(s string, digits int) bool {
 	}
 	_, err := strconv.ParseInt(s, 10, 64)
 	return err == nil
-}
-
-// CheckpointType is the type of the messages that TrimCheckpoints removes, and of no other.
-const CheckpointType = "Recorded"
-
-// NotCheckpoints is the error of a driver for a stream that has a message of another type among
-// those to remove.
-func NotCheckpoints(stream StreamName) error {
-	return NewInvalidError("stream", string(stream), "it has messages that are no checkpoints")
 }

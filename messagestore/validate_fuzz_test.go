@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/seeds"
+	"github.com/dibs-go/dibs/internal/text"
 )
 
 // requireShort checks a refusal: one visible line, which does not grow with the value, of the kind that
@@ -58,24 +59,24 @@ func FuzzNamesHaveTheirGrammar(f *testing.F) {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		bounded := utf8.ValidString(s) && len(s) <= MaxNameBytes
+		bounded := utf8.ValidString(s) && len(s) <= text.MaxNameBytes
 		// Unassigned characters and those of private use do not count as \p{C} here.
 		category, id, _ := strings.Cut(s, "-")
 		isCategory := func(s string) bool { return categoryForm.MatchString(strings.Map(assigned, s)) }
 
-		_, err := ParseCategory(s)
+		err := Category(s).Validate()
 		require.Equal(t, bounded && isCategory(s), err == nil, "%v", err)
 		if err != nil {
 			requireShort(t, err, ErrInvalid)
 			require.Equal(t, strings.Contains(s, "-"), strings.Contains(err.Error(), "it is the name of a stream"))
 		}
-		_, err = ParseStreamName(s)
+		err = StreamName(s).Validate()
 		require.Equal(t, bounded && isCategory(category) && idForm.MatchString(id) && !endsInSpace.MatchString(s), err == nil, "%v", err)
 		if err != nil {
 			requireShort(t, err, ErrInvalid)
 			require.Equal(t, bounded && isCategory(s), strings.Contains(err.Error(), "it is a category"))
 		}
-		err = ValidateType(s)
+		err = validateType(s)
 		require.Equal(t, bounded && typeForm.MatchString(s) && !strings.HasPrefix(s, "dibs:"), err == nil, "%v", err)
 		if err != nil {
 			requireShort(t, err, ErrInvalid)
@@ -154,10 +155,10 @@ func FuzzNumbersHaveTheirBounds(f *testing.F) {
 		for i := range filter.Types {
 			filter.Types[i] = "Opened"
 		}
-		_, wrong := ParseCategory(correlation)
-		grouped := size == 0 && member == 0 || 1 <= size && size <= MaxGroupSize && 0 <= member && member < size
+		wrong := Category(correlation).Validate()
+		grouped := size == 0 && member == 0 || 1 <= size && size <= maxGroupSize && 0 <= member && member < size
 		err := filter.Validate()
-		require.Equal(t, (correlation == "" || wrong == nil) && len(filter.Types) <= MaxFilterTypes && grouped, err == nil, "%v", err)
+		require.Equal(t, (correlation == "" || wrong == nil) && len(filter.Types) <= maxFilterTypes && grouped, err == nil, "%v", err)
 		if all, is := err.(interface{ Unwrap() []error }); is {
 			for _, one := range all.Unwrap() {
 				requireShort(t, one, ErrInvalid)
@@ -170,7 +171,7 @@ func FuzzNumbersHaveTheirBounds(f *testing.F) {
 func FuzzEveryHashHasAMember(f *testing.F) {
 	for _, hash := range []int64{math.MinInt64, math.MinInt64 + 1, -1, 0, 1, math.MaxInt64} {
 		f.Add(hash, 3, "123")
-		f.Add(hash, MaxGroupSize, "a+b")
+		f.Add(hash, maxGroupSize, "a+b")
 	}
 	f.Add(int64(-1<<63), 1024, "1") // least
 	f.Fuzz(func(t *testing.T, hash int64, size int, id string) {

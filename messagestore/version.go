@@ -28,19 +28,20 @@ const (
 	EndOfStream Version = math.MaxInt64
 )
 
-// existsBelow is the number from which [StreamExistsBelow] counts down, far from the versions that are mistakes for others.
+// existsBelow is the number from which [Version.Below] counts down, far from the versions that are mistakes for others.
 const existsBelow Version = -1 << 40
 
-// StreamExistsBelow is [StreamExists] for a stream whose version is below a bound of 1 to 1<<40: for messages of which a stream is to
-// have so many at most, whoever writes them. With another bound it is no version, and refused.
-func StreamExistsBelow(bound Version) Version {
-	if bound < 1 || bound > -existsBelow {
+// Below returns, for [StreamExists] alone, a version that also expects the stream to be at a version below a bound of 1 to 1<<40:
+// for messages of which a stream is to have so many at most, whoever writes them. With another bound, or of another version, it is no
+// version, and refused.
+func (v Version) Below(bound Version) Version {
+	if v != StreamExists || bound < 1 || bound > -existsBelow {
 		return existsBelow // which is none
 	}
 	return existsBelow - bound
 }
 
-// Exists reports whether v is [StreamExists] or a [StreamExistsBelow], and then whether a stream at an actual version is within its
+// Exists reports whether v is [StreamExists], with a bound or without one, and then whether a stream at an actual version is within its
 // bound.
 func (v Version) Exists(actual Version) (is, within bool) {
 	if v == StreamExists {

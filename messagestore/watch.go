@@ -340,7 +340,7 @@ func (s *Store) heads(ctx context.Context, categories []Category) ([]GlobalPosit
 	ctx, cancel := context.WithTimeout(ctx, headsTimeout)
 	defer cancel()
 	var heads []GlobalPosition
-	for part := range slices.Chunk(categories, MaxHeads) {
+	for part := range slices.Chunk(categories, maxHeads) {
 		found, err := s.driver.Heads(ctx, part)
 		if err == nil && len(found) != len(part) {
 			err = fmt.Errorf("look at the heads of %d categories: the database answered for %d", len(part), len(found))

@@ -458,7 +458,7 @@ func TestAnyNumberOfCategoriesIsWatched(t *testing.T) {
 		driver := bounded{newTelling()}
 		store := must.New(messagestore.New(driver, nil))
 		bells := map[messagestore.Category]<-chan messagestore.GlobalPosition{}
-		for n := range 2*messagestore.MaxHeads + 1 {
+		for n := range 2*maxHeads + 1 {
 			category := messagestore.Category(fmt.Sprintf("account%d", n))
 			bell, stop := store.Watch(category, time.Second)
 			defer stop()
@@ -472,10 +472,13 @@ func TestAnyNumberOfCategoriesIsWatched(t *testing.T) {
 	})
 }
 
+// maxHeads is how many categories a driver is asked for at most.
+const maxHeads = 1000
+
 type bounded struct{ *telling }
 
 func (d bounded) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
-	if len(categories) > messagestore.MaxHeads {
+	if len(categories) > maxHeads {
 		return nil, messagestore.ErrInvalid
 	}
 	return d.telling.Heads(ctx, categories)

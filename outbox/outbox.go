@@ -17,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -266,8 +267,8 @@ func (r *Relay) setTypes() (all []error) {
 		set   map[string]bool
 	}{{"types", c.Types, r.types}, {"ignore", c.Ignore, r.ignore}} {
 		for _, name := range list.names {
-			if err := messagestore.ValidateType(name); err != nil {
-				all = append(all, fmt.Errorf("%s: %w", list.field, err))
+			if rule := text.TypeRule(name); rule != "" {
+				all = append(all, fmt.Errorf("%s: %w", list.field, messagestore.NewInvalidError("message type", name, rule)))
 			}
 			list.set[name] = true
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/dibs-go/dibs/internal/followers"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/retry"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -349,7 +350,7 @@ func (q *Queue) change(ctx context.Context, action queuing.Action, reason string
 	switch {
 	case ofItems && (len(positions) == 0 || len(positions) > queuing.MaxItems):
 		err = messagestore.NewInvalidError("positions", len(positions), fmt.Sprintf("they are 1 to %d", queuing.MaxItems))
-	case reason != "" && messagestore.ValidateType(reason) != nil:
+	case reason != "" && text.TypeRule(reason) != "":
 		err = messagestore.NewInvalidError("reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
 	}
 	for i := 0; i < len(positions) && err == nil; i++ {

@@ -265,7 +265,7 @@ func TestACompletionOverATwinDatabaseIsLost(t *testing.T) {
 				require.NoError(t, commit())
 			}
 
-			require.Equal(t, queuing.Out, item(t, other, at[0].Position).State)
+			require.Equal(t, queue.Out, item(t, other, at[0].Position).State)
 			require.NoError(t, theirs[0].Complete(t.Context()))
 		})
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -75,6 +76,6 @@ func (e *hopelessError) Unwrap() []error { return []error{e.error, disposition.R
 // has only a hash of it.
 func KeyOf(stream messagestore.StreamName) (key string, ok bool) {
 	id := stream.ID()
-	key, ok = messagestore.UnescapeID(id[strings.LastIndexByte(id, '+')+1:])
+	key, ok = text.UnescapeID(id[strings.LastIndexByte(id, '+')+1:])
 	return key, ok && keys.Rule(key) == ""
 }

@@ -161,14 +161,7 @@ func (f *faulty) AppendAll(ctx context.Context, appends []messagestore.Append) (
 
 // fate calls write, or does not, and returns the answer.
 func (f *faulty) fate(appends []messagestore.Append, write func() error) error {
-	unknown := &messagestore.OutcomeUnknownError{Cause: errLost}
-	for _, a := range appends {
-		w := messagestore.UnknownWrite{Stream: a.Stream}
-		for _, r := range a.Records {
-			w.IDs = append(w.IDs, r.ID)
-		}
-		unknown.Writes = append(unknown.Writes, w)
-	}
+	unknown := &messagestore.OutcomeUnknownError{Writes: appends, Cause: errLost}
 	what := works
 	if f.next != nil {
 		what = f.next()

@@ -12,6 +12,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -134,7 +135,7 @@ func TestANameIsInTheReservation(t *testing.T) {
 
 	stream, err = r.Stream(command, strings.Repeat("k", 214))
 	require.NoError(t, err)
-	require.Len(t, string(stream), messagestore.MaxNameBytes)
+	require.Len(t, string(stream), text.MaxNameBytes)
 	stream, err = r.Stream(command, strings.Repeat("k", 215))
 	require.NoError(t, err)
 	require.Contains(t, string(stream), "receipts-123+%sha256:")

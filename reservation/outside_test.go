@@ -196,15 +196,7 @@ func (d *losing) TryAppend(ctx context.Context, appends []messagestore.Append) (
 	written, met, err := d.Driver.TryAppend(ctx, appends)
 	if d.lose && err == nil {
 		d.lose = false
-		unknown := &messagestore.OutcomeUnknownError{Cause: errLost}
-		for _, a := range appends {
-			w := messagestore.UnknownWrite{Stream: a.Stream, Expected: a.Expected}
-			for _, r := range a.Records {
-				w.IDs = append(w.IDs, r.ID)
-			}
-			unknown.Writes = append(unknown.Writes, w)
-		}
-		return nil, nil, unknown
+		return nil, nil, &messagestore.OutcomeUnknownError{Writes: appends, Cause: errLost}
 	}
 	return written, met, err
 }

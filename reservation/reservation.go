@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/handling"
 	"github.com/dibs-go/dibs/internal/removal"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -188,7 +189,7 @@ func (r *Reserver) Stream(source messagestore.StreamName, key string) (messagest
 	if r.has(source.Category()) {
 		return "", &hopelessError{messagestore.NewInvalidError("command", string(source), fmt.Sprintf("it is a reservation of reserver %q, and no command: only the function of Copy takes it", r.name))}
 	}
-	part, err := encodeKey(key, messagestore.MaxNameBytes-len(r.join(source, "")))
+	part, err := encodeKey(key, text.MaxNameBytes-len(r.join(source, "")))
 	if err != nil {
 		return "", err
 	}

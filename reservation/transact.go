@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/once"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -13,7 +14,7 @@ import (
 // ErrStale is returned by a function of [Transact] or package inbox that finds that a row has moved on since it was
 // read: the transaction is rolled back, and the function called again in a new one, up to five times. It may be
 // wrapped.
-var ErrStale error = &messagestore.RetryableError{Cause: errors.New("a row has moved on since it was read")}
+var ErrStale error = &disposition.RetryableError{Cause: errors.New("a row has moved on since it was read")}
 
 // Transact returns a handler that handles each key's command once, with f in a transaction of the store txs, which is
 // the store of the reserver: the reservation, the SQL of f and the writes that f returns are committed together, or

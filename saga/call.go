@@ -429,7 +429,7 @@ func (c *core) from(id string, body messagestore.Body, err error) messagestore.S
 	expected := messagestore.StreamExists
 	switch body.(type) {
 	case event.Signalled, event.Replied:
-		expected = messagestore.StreamExistsBelow(maxVersion)
+		expected = messagestore.StreamExists.Below(maxVersion)
 	}
 	return messagestore.StreamWrite{Stream: c.category.Stream(id), Expected: expected, Bodies: []messagestore.Body{outsider(body, err)}}
 }
@@ -437,7 +437,7 @@ func (c *core) from(id string, body messagestore.Body, err error) messagestore.S
 // IsFull reports whether a [Saga.Signal] or [Saga.Reply] was refused because the saga has 20,000 messages.
 func IsFull(err error) bool {
 	conflict, is := errors.AsType[*messagestore.VersionConflictError](err)
-	return is && conflict.Expected == messagestore.StreamExistsBelow(maxVersion) && conflict.Actual >= maxVersion
+	return is && conflict.Expected == messagestore.StreamExists.Below(maxVersion) && conflict.Actual >= maxVersion
 }
 
 // outsider returns body. If err is set, it returns a body that no store encodes, with err as the

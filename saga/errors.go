@@ -100,7 +100,7 @@ func judge(err error) (outage, definite bool) {
 		outage := slices.Contains([]int{5, 6, 7, 8, 10, 13, 14}, e.Code()&0xff)
 		return outage, !outage
 	}
-	_, again := errors.AsType[*messagestore.RetryableError](err) // a connection that was lost, since it has no code
+	_, again := errors.AsType[*disposition.RetryableError](err) // a connection that was lost, since it has no code
 	_, network := errors.AsType[net.Error](err)
 	return again || network, false
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -90,7 +91,7 @@ func agency(store *messagestore.Store, pool *pgxpool.Pool) (*saga.Saga[string, i
 		}, soon)
 	car := saga.NewAsk[string, rented]("car",
 		func(ctx context.Context, fate string) (messagestore.StreamWrite, error) {
-			return messagestore.To("car:command-"+messagestore.StreamName(messagestore.EscapeID(saga.Key(ctx))), messagestore.AnyVersion, rent{fate}), nil
+			return messagestore.To("car:command-"+messagestore.StreamName(text.EscapeID(saga.Key(ctx))), messagestore.AnyVersion, rent{fate}), nil
 		}, nil, nil)
 	book := func(s *saga.Run, fate string) (int, error) {
 		if _, err := flight.Do(s, fate); err != nil {

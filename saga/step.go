@@ -10,9 +10,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
@@ -109,7 +111,7 @@ type definition struct {
 func (d *definition) keyed(key string) definition {
 	with := *d
 	with.base = d.root()
-	with.name = with.base.name + "+" + messagestore.EscapeID(key)
+	with.name = with.base.name + "+" + text.EscapeID(key)
 	if rule := keys.Rule(key); rule != "" {
 		with.invalid = invalid("key of "+with.base.name, key, rule)
 	} else if len(with.name) > maxStepName {
@@ -151,7 +153,7 @@ func define(name, kind string, noDo bool) definition {
 		d.invalid = invalid("step", name, "its name is empty")
 	case len(name) > 100:
 		d.invalid = invalid("step", name, "its name has at most 100 bytes")
-	case messagestore.EscapeID(name) != name || messagestore.Category("step").Stream(name).Validate() != nil:
+	case text.EscapeID(name) != name || messagestore.Category("step").Stream(name).Validate() != nil:
 		d.invalid = invalid("step", name, "its name has no plus or percent sign, no space at its ends and no hidden character")
 	}
 	if noDo {
@@ -422,7 +424,7 @@ func commit[Tx any](
 	if err == nil {
 		return all[0], events, nil
 	}
-	retryable, is := errors.AsType[*messagestore.RetryableError](err)
+	retryable, is := errors.AsType[*disposition.RetryableError](err)
 	state, _ := isOutageState(err)
 	conflict, isConflict := errors.AsType[*messagestore.VersionConflictError](err)
 	switch {

@@ -18,6 +18,7 @@ import (
 	"reflect"
 
 	"github.com/dibs-go/dibs/internal/messagetype"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -130,11 +131,10 @@ func fit(err error) error {
 }
 
 func checkName(messageType string) error {
-	err := messagestore.ValidateType(messageType)
-	if wrong, ok := errors.AsType[*messagestore.InvalidError](err); ok {
-		return invalid(messageType, wrong.Rule)
+	if rule := text.TypeRule(messageType); rule != "" {
+		return invalid(messageType, rule)
 	}
-	return err
+	return nil
 }
 
 func invalid(messageType, rule string) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -240,7 +241,7 @@ func (s tombstones) TryWrite(ctx context.Context, stream messagestore.StreamName
 }
 
 func (s tombstones) Last(_ context.Context, stream messagestore.StreamName) (*messagestore.Message, error) {
-	return &messagestore.Message{Stream: stream, Position: 7, Type: messagestore.TombstoneType, Data: []byte(`{}`)}, nil
+	return &messagestore.Message{Stream: stream, Position: 7, Type: removal.TombstoneType, Data: []byte(`{}`)}, nil
 }
 
 func otherMessagesAreCorrupt(t *testing.T, f *fixture) {

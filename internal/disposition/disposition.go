@@ -120,3 +120,20 @@ func outermost(err error) (found *Error) {
 
 // Asks reports whether e is a disposition of a kind. A nil one is of none.
 func (e *Error) Asks(kind Kind) bool { return e != nil && e.Kind == kind }
+
+// A RetryableError is the definite failure of a transaction, a serialization failure, a
+// deadlock or a lost connection, that running it again may not meet. Drivers return it to
+// TxStore.Transact, which runs its function again.
+type RetryableError struct {
+	Cause error
+
+	// NotBegun says that the connection was lost before the database had answered to any statement of the
+	// function. The function's own error, if it returned one, then tells nothing about what it is for.
+	NotBegun bool
+}
+
+// Error returns the text of the cause.
+func (e *RetryableError) Error() string { return e.Cause.Error() }
+
+// Unwrap returns the cause.
+func (e *RetryableError) Unwrap() error { return e.Cause }

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -60,10 +61,10 @@ const HashedBytes = len(hashed) + 2*sha256.Size
 // room bytes. Different keys have different parts. It is not ok if the room is too little for
 // the key and for a hash of it.
 //
-// A key is written as every identifier is, by messagestore.EscapeID.
+// A key is written as every identifier is, by text.EscapeID.
 func Encode(key string, room int) (part string, ok bool) {
 	if len(key) <= room {
-		if part := messagestore.EscapeID(key); len(part) <= room {
+		if part := text.EscapeID(key); len(part) <= room {
 			return part, true
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -35,7 +36,7 @@ func TestLongKeyIsHashedAndAShortRoomRefused(t *testing.T) {
 	part, ok := keys.Encode(long, 200)
 	require.True(t, ok)
 	require.Len(t, part, keys.HashedBytes)
-	_, ok = messagestore.UnescapeID(part)
+	_, ok = text.UnescapeID(part)
 	require.False(t, ok, "a hash stands for no key")
 	other, _ := keys.Encode(long+"k", 200)
 	require.NotEqual(t, part, other)
@@ -59,10 +60,10 @@ func FuzzEncodedKeyIsDecoded(f *testing.F) {
 		require.LessOrEqual(t, len(part), 200)
 		require.NoError(t, messagestore.StreamName("c-s+"+part).Validate())
 		require.NotContains(t, part, "+")
-		if decoded, ok := messagestore.UnescapeID(part); ok {
+		if decoded, ok := text.UnescapeID(part); ok {
 			require.Equal(t, key, decoded)
 		} else {
-			require.Greater(t, len(messagestore.EscapeID(key)), 200)
+			require.Greater(t, len(text.EscapeID(key)), 200)
 		}
 	})
 }

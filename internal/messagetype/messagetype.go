@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -25,7 +26,7 @@ func Of[T messagestore.Body]() (messageType string, err error) {
 	}()
 	var zero T
 	messageType = zero.MessageType()
-	if messagestore.ValidateType(messageType) != nil {
+	if text.TypeRule(messageType) != "" {
 		return "", messagestore.NewInvalidError("message type of", goType,
 			fmt.Sprintf("its zero value's message type, %.48q, is not a valid one", messageType))
 	}

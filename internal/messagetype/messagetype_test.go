@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/messagetype"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -55,7 +56,7 @@ func TestTypeThatCannotTellItsMessageTypeIsRefused(t *testing.T) {
 		{messagetype.Of[*opened], "*messagetype_test.opened", silent},
 		{messagetype.Of[nameless], "messagetype_test.nameless", invalid},
 		{messagetype.Of[messagestore.Raw], "messagestore.Raw", invalid},
-		{messagetype.Of[messagestore.Tombstone], "messagestore.Tombstone", `its zero value's message type, "dibs:Tombstone", is not a valid one`},
+		{messagetype.Of[removal.Tombstone], "removal.Tombstone", `its zero value's message type, "dibs:Tombstone", is not a valid one`},
 	} {
 		name, err := test.of()
 

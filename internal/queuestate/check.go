@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -57,7 +58,7 @@ func CheckTake(t queuing.Take) error {
 		return refuse("slots", t.Slots, "a queue of streams has none")
 	}
 	for _, messageType := range t.Wakes {
-		if messagestore.ValidateType(messageType) != nil {
+		if text.TypeRule(messageType) != "" {
 			return refuse("wakes", messageType, "it is no type of a message")
 		}
 	}

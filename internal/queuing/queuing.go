@@ -32,6 +32,7 @@ import (
 	"unicode"
 
 	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -189,7 +190,7 @@ type Queue struct {
 // ValidateQueue refuses a queue that no store has. The error names all mistakes, and matches [messagestore.ErrInvalid].
 func ValidateQueue(q Queue) error {
 	err := q.Category.Validate()
-	if strings.ContainsAny(q.Name, "-+") || strings.ContainsFunc(q.Name, unicode.IsSpace) || len(q.Name) > 255 || messagestore.ValidateType(q.Name) != nil {
+	if strings.ContainsAny(q.Name, "-+") || strings.ContainsFunc(q.Name, unicode.IsSpace) || len(q.Name) > 255 || text.TypeRule(q.Name) != "" {
 		err = errors.Join(err, messagestore.NewInvalidError("queue name", q.Name, "it is 1 to 255 bytes of visible text, without white space, - and +"))
 	}
 	return err

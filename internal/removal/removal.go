@@ -8,8 +8,32 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
+
+// CheckpointType is the type of the messages of a consumer that are trimmed as checkpoints, and of no other.
+const CheckpointType = "Recorded"
+
+// NotCheckpoints is the error for a stream that has a message of another type among the checkpoints to remove.
+func NotCheckpoints(stream messagestore.StreamName) error {
+	return messagestore.NewInvalidError("stream", string(stream), "it has messages that are no checkpoints")
+}
+
+// TombstoneType is the message type of a [Tombstone].
+const TombstoneType = text.OwnTypes + "Tombstone"
+
+// A Tombstone is the body of the one message that is left of a stream that was deleted: see [messagestore.Message.IsTombstone].
+type Tombstone struct {
+	Messages   int64                `json:"messages"`         // how many there were
+	UpTo       messagestore.Version `json:"upTo"`             // the position of the last of them
+	NameErased bool                 `json:"nameErased"`       // the stream's name is gone too
+	By         string               `json:"by"`               // the database user
+	Reason     string               `json:"reason,omitempty"` // in words of theirs
+}
+
+// MessageType returns [TombstoneType].
+func (Tombstone) MessageType() string { return TombstoneType }
 
 // DefaultMinAge is how old a message is at least that a trim removes, unless its options have another age.
 const DefaultMinAge = 15 * time.Minute
@@ -71,7 +95,7 @@ func CheckName(stream messagestore.StreamName) error {
 
 // CheckReason refuses a reason that is not recorded.
 func CheckReason(reason string) error {
-	if reason != "" && messagestore.ValidateType("x"+reason+"x") != nil || len(reason) > maxReasonBytes ||
+	if reason != "" && text.TypeRule("x"+reason+"x") != "" || len(reason) > maxReasonBytes ||
 		strings.TrimSpace(reason) != reason {
 		return messagestore.NewInvalidError("reason", reason, "it is at most 255 bytes of visible text, without white space at either end")
 	}

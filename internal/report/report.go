@@ -108,7 +108,7 @@ func validateText(field, text string) error {
 	return nil
 }
 
-// maxText is above [messagestore.MaxNameBytes]: other clients may have written longer names.
+// maxText is above [text.MaxNameBytes]: other clients may have written longer names.
 const maxText = 8 << 10
 
 // A Report has the counts of a store's messages.

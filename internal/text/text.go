@@ -1,4 +1,5 @@
-// Package text makes the text of an error fit for a log and a JSON string.
+// Package text makes the text of an error fit for a log and a JSON string, and has the rules of names and of the types of
+// messages.
 package text
 
 import (

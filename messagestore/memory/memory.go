@@ -5,7 +5,6 @@ package memory
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sort"
 	"sync"
@@ -303,9 +302,6 @@ func (d *Driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery)
 func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
-	}
-	if n := len(categories); n > messagestore.MaxHeads {
-		return nil, fmt.Errorf("heads of categories: %w", messagestore.NewInvalidError("categories", n, fmt.Sprintf("at most %d", messagestore.MaxHeads)))
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()

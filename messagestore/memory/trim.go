@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -20,8 +21,8 @@ func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.Stream
 
 	all := d.streams[stream]
 	n := min(max(0, len(all)-keep), maxTrimmed)
-	if slices.ContainsFunc(all[:n], func(m *message) bool { return m.recorded.Type != messagestore.CheckpointType }) {
-		return 0, messagestore.NotCheckpoints(stream)
+	if slices.ContainsFunc(all[:n], func(m *message) bool { return m.recorded.Type != removal.CheckpointType }) {
+		return 0, removal.NotCheckpoints(stream)
 	}
 	gone := map[*message]bool{}
 	for _, m := range all[:n] {

@@ -280,7 +280,7 @@ func queueChanges(w way) []scene {
 			return err
 		}, func(s *queuing.Status) bool { return s.Out == cutItems-1 && s.Finished == 1 }),
 		parks(w),
-		removal(w),
+		queueRemoved(w),
 	}
 }
 
@@ -303,8 +303,8 @@ func parks(w way) scene {
 	return s
 }
 
-// removal ends a queue of which items are out. To remove it again is the same.
-func removal(w way) scene {
+// queueRemoved ends a queue of which items are out. To remove it again is the same.
+func queueRemoved(w way) scene {
 	s := repeats("queue remove", w, func(ctx context.Context, d *postgres.Driver, c *attempt) error {
 		removed, err := d.QueueRemove(ctx, queuing.Removal{Queue: queueOf(c), Unfinished: true})
 		if err == nil && (!removed.Done || !removed.NameKept) {

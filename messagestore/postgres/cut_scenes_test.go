@@ -328,7 +328,7 @@ func transaction(w way) scene {
 			return []ended{e}
 		}
 		if err := tx.Commit(ctx); err != nil {
-			e.err = &messagestore.OutcomeUnknownError{Cause: err, Writes: []messagestore.UnknownWrite{{Stream: a.Stream, IDs: []uuid.UUID{a.Records[0].ID}}}}
+			e.err = &messagestore.OutcomeUnknownError{Cause: err, Writes: []messagestore.Append{{Stream: a.Stream, Records: []messagestore.Encoded{{ID: a.Records[0].ID}}}}}
 		}
 		return []ended{e}
 	})

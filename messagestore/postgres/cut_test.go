@@ -337,8 +337,8 @@ func (m *matrix) ending(ctx context.Context, w ended) (string, error) {
 		return endedConflict, nil
 	case !ok:
 		return endedDefinite, nil
-	case !slices.EqualFunc(unknown.Writes, w.appends, func(u messagestore.UnknownWrite, a messagestore.Append) bool {
-		return u.Stream == a.Stream && slices.EqualFunc(u.IDs, a.Records, func(id uuid.UUID, r messagestore.Encoded) bool { return id == r.ID })
+	case !slices.EqualFunc(unknown.Writes, w.appends, func(u, a messagestore.Append) bool {
+		return u.Stream == a.Stream && slices.EqualFunc(u.Records, a.Records, func(u, a messagestore.Encoded) bool { return u.ID == a.ID })
 	}):
 		return wrong("it was told of another's write")
 	case w.found == nil && there > 0:

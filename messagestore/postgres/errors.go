@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dibs-go/dibs/internal/pglink"
@@ -67,15 +66,7 @@ func lockHint(err error, appends []messagestore.Append) error {
 }
 
 func unknownOutcome(cause error, appends []messagestore.Append) error {
-	unknown := &messagestore.OutcomeUnknownError{Cause: cause}
-	for _, a := range appends {
-		w := messagestore.UnknownWrite{Stream: a.Stream, IDs: make([]uuid.UUID, len(a.Records))}
-		for i, r := range a.Records {
-			w.IDs[i] = r.ID
-		}
-		unknown.Writes = append(unknown.Writes, w)
-	}
-	return unknown
+	return &messagestore.OutcomeUnknownError{Writes: appends, Cause: cause}
 }
 
 // failed returns err so that callers can match it and a log may show it.

@@ -14,6 +14,7 @@ import (
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/seeds"
+	names "github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -165,8 +166,8 @@ func validMetadata(t *testing.T, metadata string, beside int) error {
 	for _, field := range []string{"causationMessageStreamName", "correlationStreamName", "replyStreamName", "schemaVersion"} {
 		var text string
 		if json.Unmarshal(fields[field], &text) == nil && text != "" {
-			if err := messagestore.ValidateType(text); err != nil {
-				return err
+			if rule := names.TypeRule(text); rule != "" {
+				return messagestore.NewInvalidError("message type", text, rule)
 			}
 		}
 	}

@@ -80,7 +80,7 @@ func TestHardeningOfThePageTakesLocksFromStrangersAndStopsNoService(t *testing.T
 	}
 	_, err = store.WriteStreams(t.Context(), messagestore.To(category.Stream("2"), messagestore.AnyVersion, opened()), messagestore.To(category.Stream("3"), messagestore.AnyVersion, opened()))
 	require.NoError(t, err)
-	_, err = store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: category.Stream("1"), IDs: []uuid.UUID{uuid.New()}}}})
+	_, err = store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: category.Stream("1"), Records: []messagestore.Encoded{{ID: uuid.New()}}}}})
 	require.ErrorIs(t, err, messagestore.ErrNotWritten)
 	for range 3 { // the first transaction that writes to a category makes it shared, and later ones take other locks
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {

@@ -23,6 +23,7 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -71,7 +72,7 @@ func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 		"a message without a type":             {record(func(r *messagestore.Encoded) { r.Type = "" }), messagestore.ErrInvalid},
 		"a type that is too long":              {record(func(r *messagestore.Encoded) { r.Type = strings.Repeat("T", 256) }), messagestore.ErrInvalid},
 		"a control character in a type":        {record(func(r *messagestore.Encoded) { r.Type = "T\x1b[31m" }), messagestore.ErrInvalid},
-		"a type of the store's own":            {record(func(r *messagestore.Encoded) { r.Type = messagestore.TombstoneType }), messagestore.ErrInvalid},
+		"a type of the store's own":            {record(func(r *messagestore.Encoded) { r.Type = removal.TombstoneType }), messagestore.ErrInvalid},
 		"a type that is not UTF-8":             {record(func(r *messagestore.Encoded) { r.Type = "T\xff" }), nil},
 		"an empty text for data":               {record(func(r *messagestore.Encoded) { r.Data = []byte{} }), nil},
 		"a number for data":                    {data(`1`), messagestore.ErrInvalid},

@@ -30,9 +30,6 @@ func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) 
 	if d.link.Pool() == nil {
 		return nil, fmt.Errorf("heads of categories: %w", messagestore.ErrNotSupported)
 	}
-	if n := len(categories); n > messagestore.MaxHeads {
-		return nil, fmt.Errorf("heads of categories: %w", messagestore.NewInvalidError("categories", n, fmt.Sprintf("at most %d", messagestore.MaxHeads)))
-	}
 	size := 20
 	for _, category := range categories {
 		size += 4 + len(category)

@@ -15,8 +15,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
@@ -356,7 +358,7 @@ func TestRemovedStreamMeetsItsTombstone(t *testing.T) {
 		} {
 			_, met, err := driver.TryAppend(t.Context(), appends)
 			require.NoError(t, err)
-			require.Equal(t, messagestore.TombstoneType, met.Last[0].Type)
+			require.Equal(t, removal.TombstoneType, met.Last[0].Type)
 			require.Equal(t, messagestore.Version(2), met.Last[0].Position)
 			requireMet(t, driver, met, []messagestore.StreamName{gone, other}[:len(appends)]...)
 		}
@@ -473,7 +475,7 @@ func TestMessageThatIsRemovedAfterItWasMetIsNotTold(t *testing.T) {
 
 		require.NoError(t, err)
 		requireMet(t, shared, met, stream)
-		require.Equal(t, messagestore.TombstoneType, met.Last[0].Type)
+		require.Equal(t, removal.TombstoneType, met.Last[0].Type)
 	}
 }
 
@@ -613,8 +615,8 @@ func TestPastARemovedMessageIsAConflict(t *testing.T) {
 		_, err = remover.Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase})
 		require.NoError(t, err)
 		for _, expected := range []messagestore.Version{messagestore.NoStream, 0} {
-			require.ErrorIs(t, write(typed(gone, expected, "Confirmed"), "Extended", "Reserved", messagestore.TombstoneType), messagestore.ErrVersionConflict)
-			require.ErrorIs(t, check(gone, expected, "Extended", "Reserved", messagestore.TombstoneType), messagestore.ErrVersionConflict)
+			require.ErrorIs(t, write(typed(gone, expected, "Confirmed"), "Extended", "Reserved", removal.TombstoneType), messagestore.ErrVersionConflict)
+			require.ErrorIs(t, check(gone, expected, "Extended", "Reserved", removal.TombstoneType), messagestore.ErrVersionConflict)
 		}
 		require.NoError(t, check(gone, 2, "Extended"))
 		require.NoError(t, write(typed(gone, 2, "Reserved"), "Extended"))
@@ -710,7 +712,7 @@ func TestTransactDoesNotPassACheckOnAnOldSnapshot(t *testing.T) {
 			return []messagestore.Append{goingPast(typed(stream, 0, types...), "Extended")}, nil
 		})
 
-		_, ok := errors.AsType[*messagestore.RetryableError](err)
+		_, ok := errors.AsType[*disposition.RetryableError](err)
 		require.True(t, ok, "%v", err)
 		require.Equal(t, messagestore.Version(1), lastOf(t, driver, stream).Position)
 	}

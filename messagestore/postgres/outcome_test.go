@@ -64,7 +64,7 @@ func TestKilledBackendLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	err = await.Receive(t, "the end of the call", done)
 	unknown, ok := errors.AsType[*messagestore.OutcomeUnknownError](err)
 	require.True(t, ok, "%v", err)
-	require.Equal(t, []messagestore.UnknownWrite{{Stream: a.Stream, IDs: []uuid.UUID{a.Records[0].ID}}}, unknown.Writes)
+	require.Equal(t, []messagestore.Append{a}, unknown.Writes)
 	require.NoError(t, holder.Rollback(t.Context()))
 	_, err = must.New(messagestore.New(driver, nil)).Resolve(t.Context(), unknown)
 	require.ErrorIs(t, err, messagestore.ErrNotWritten)
@@ -82,7 +82,7 @@ func TestResolveWaitsForAWriteWhoseCallerIsGone(t *testing.T) {
 		// A transaction at this level would not see the writes that it waited for.
 		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
 	})
-	lost := &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}}
+	lost := &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}}
 	type answer struct {
 		written []messagestore.Written
 		err     error

@@ -64,7 +64,7 @@ func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
 			last, err := store.LastOfType(t.Context(), stream, "Opened")
 			require.NoError(t, err)
 			require.Equal(t, messagestore.Version(1), last.Position)
-			found, err := store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}})
+			found, err := store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}})
 			require.NoError(t, err)
 			require.Len(t, found, 1)
 		})
@@ -92,7 +92,7 @@ func TestTimesAreTheSameInEveryDateStyle(t *testing.T) {
 		found, err := must.New(postgres.New(pool, nil)).Find(t.Context(), stream, []uuid.UUID{message.ID})
 		require.NoError(t, err, where)
 		require.Equal(t, []*messagestore.Message{last}, found)
-		resolved, err := store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}})
+		resolved, err := store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}})
 		require.NoError(t, err, where)
 		require.Len(t, resolved, 1)
 		query := report.Query{By: []report.Key{report.ByStream}, Category: stream.Category()}
@@ -308,7 +308,7 @@ func TestNothingReadsTheWholeTable(t *testing.T) {
 		for _, err := range store.ReadStreamBackwards(t.Context(), stream, messagestore.EndOfStream) {
 			require.NoError(t, err)
 		}
-		_, err = store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}})
+		_, err = store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}})
 		require.NoError(t, err)
 	}
 

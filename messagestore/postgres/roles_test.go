@@ -40,7 +40,7 @@ func TestReaderReadsAndCannotWrite(t *testing.T) {
 
 	_, err := reader.Write(t.Context(), stream, messagestore.AnyVersion, opened())
 	requireDenied(t, err)
-	_, err = reader.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{uuid.New()}}}})
+	_, err = reader.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: uuid.New()}}}}})
 	requireDenied(t, err)
 
 	last, err := reader.Last(t.Context(), stream)

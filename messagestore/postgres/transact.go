@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
@@ -182,7 +183,7 @@ func (t *transaction) notBegun(ctx context.Context, err error) error {
 	if ctx.Err() != nil || !t.conn.IsClosed() {
 		return err
 	}
-	return &messagestore.RetryableError{NotBegun: true, Cause: fmt.Errorf("the connection was lost before BEGIN: %w", err)}
+	return &disposition.RetryableError{NotBegun: true, Cause: fmt.Errorf("the connection was lost before BEGIN: %w", err)}
 }
 
 // prepare prepares the driver's statements, which takes a round trip each, once a connection.
@@ -211,7 +212,7 @@ func (t *transaction) begin(ctx context.Context, first messagestore.StreamName) 
 	}
 	_, err := d.link.Pipeline(ctx, t.conn, statements...)
 	if pglink.Stale(err) {
-		return nil, &messagestore.RetryableError{Cause: d.failed(err)}
+		return nil, &disposition.RetryableError{Cause: d.failed(err)}
 	}
 	if err != nil || len(r.found.Messages) == 0 {
 		return nil, d.failed(err)
@@ -244,7 +245,7 @@ func (t *transaction) end(ctx context.Context, appends []messagestore.Append, fa
 	case ended && failed != nil:
 		return nil, fmt.Errorf("%w: %w", messagestore.ErrTransactionEnded, failed)
 	case failed != nil && pglink.Retryable(failed):
-		return nil, &messagestore.RetryableError{Cause: failed}
+		return nil, &disposition.RetryableError{Cause: failed}
 	case failed != nil:
 		return nil, failed
 	case ended:

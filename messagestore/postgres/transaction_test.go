@@ -241,7 +241,7 @@ func TestWhatATransactionCannotSeeIsNotSaidToBeNotWritten(t *testing.T) {
 		stream := storetest.Category(t).Stream("1")
 		message := opened()
 		inside := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
-		lost := &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{{Stream: stream, IDs: []uuid.UUID{message.ID}}}}
+		lost := &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}}
 		write(t, outside, stream, messagestore.NoStream, message)
 
 		written, err := inside.Resolve(t.Context(), lost)

@@ -470,7 +470,7 @@ func FuzzWhatTheServerSaysIsOneOfThreeOutcomes(f *testing.F) {
 		unknown, isUnknown := errors.AsType[*messagestore.OutcomeUnknownError](err)
 		require.Equal(t, !pglink.Definite(said), isUnknown)
 		if isUnknown {
-			require.Equal(t, []messagestore.UnknownWrite{{Stream: "a-1", IDs: []uuid.UUID{id}}}, unknown.Writes)
+			require.Equal(t, []messagestore.Append{{Stream: "a-1", Records: []messagestore.Encoded{{ID: id}}}}, unknown.Writes)
 			require.False(t, pglink.Retryable(err), "what may have happened is not done again")
 		}
 		if pglink.Definite(said) && code == "DB001" {

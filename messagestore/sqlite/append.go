@@ -55,18 +55,7 @@ func text[T ~string | ~[]byte](t T) any {
 }
 
 func (b *batch) unknown(cause error) error {
-	e := &messagestore.OutcomeUnknownError{Cause: cause}
-	for _, a := range b.appends {
-		if len(a.Records) == 0 {
-			continue
-		}
-		w := messagestore.UnknownWrite{Stream: a.Stream}
-		for _, r := range a.Records {
-			w.IDs = append(w.IDs, r.ID)
-		}
-		e.Writes = append(e.Writes, w)
-	}
-	return e
+	return &messagestore.OutcomeUnknownError{Writes: b.appends, Cause: cause}
 }
 
 // errRefused is the error of a message that the database does not take, before its cause is

@@ -280,12 +280,12 @@ func passed(ctx context.Context, db queryer, category messagestore.Category) (lo
 			Position messagestore.GlobalPosition `json:"position"` // of the last message that another client handled
 		}
 		switch wrong := json.Unmarshal(m.Data, &ledger); {
-		case m.Type != "Started" && m.Type != messagestore.CheckpointType: // a tombstone, or another client's
+		case m.Type != "Started" && m.Type != removal.CheckpointType: // a tombstone, or another client's
 			continue
 		case wrong != nil:
 			lower(0)
 			continue
-		case m.Type == messagestore.CheckpointType:
+		case m.Type == removal.CheckpointType:
 			lower(ledger.Position.Next())
 			continue
 		}
@@ -297,7 +297,7 @@ func passed(ctx context.Context, db queryer, category messagestore.Category) (lo
 			var body struct {
 				Position messagestore.GlobalPosition `json:"position"`
 			}
-			if checkpoint.Type == messagestore.CheckpointType {
+			if checkpoint.Type == removal.CheckpointType {
 				_ = json.Unmarshal(checkpoint.Data, &body) // 0 for what cannot be read
 			}
 			at = body.Position

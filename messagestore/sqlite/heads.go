@@ -14,9 +14,6 @@ func (d *Driver) Heads(ctx context.Context, categories []messagestore.Category) 
 	if d.close == nil {
 		return nil, fmt.Errorf("heads of categories: %w", messagestore.ErrNotSupported)
 	}
-	if n := len(categories); n > messagestore.MaxHeads {
-		return nil, fmt.Errorf("heads of categories: %w", messagestore.NewInvalidError("categories", n, fmt.Sprintf("at most %d", messagestore.MaxHeads)))
-	}
 	if len(categories) == 0 {
 		return nil, nil
 	}

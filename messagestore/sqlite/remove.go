@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/removal"
+	errortext "github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -35,11 +37,11 @@ func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.Stream
 			return nil
 		}
 		var other bool
-		if _, err := scanOne(ctx, db, otherTypeSQL, []any{string(stream), int64(below), messagestore.CheckpointType}, &other); err != nil {
+		if _, err := scanOne(ctx, db, otherTypeSQL, []any{string(stream), int64(below), removal.CheckpointType}, &other); err != nil {
 			return err
 		}
 		if other {
-			return messagestore.NotCheckpoints(stream)
+			return removal.NotCheckpoints(stream)
 		}
 		if removed, err = removeBelow(ctx, db, stream, below); err != nil {
 			return err
@@ -147,7 +149,7 @@ func retentionStream(stream messagestore.StreamName) messagestore.StreamName {
 	}
 	records := category.WithType("retention")
 	name := messagestore.StreamName(string(records) + "-" + stream.ID())
-	if len(name) > messagestore.MaxNameBytes || !strings.Contains(string(stream), "-") {
+	if len(name) > errortext.MaxNameBytes || !strings.Contains(string(stream), "-") {
 		digest := sha256.Sum256([]byte(stream))
 		name = messagestore.StreamName(string(records) + "-" + hex.EncodeToString(digest[:]))
 	}

@@ -276,7 +276,7 @@ func (d *Driver) streams(ctx context.Context, category messagestore.Category, af
 }
 
 // Delete puts a tombstone at the end of a stream, if the stream is at the expected version, and
-// removes all before it, in one transaction: see [messagestore.Tombstone]. The version goes on from
+// removes all before it, in one transaction: see [removal.Tombstone]. The version goes on from
 // there, and the tombstone keeps the digest of a reservation, so that its key stays taken.
 //
 // The error matches [messagestore.ErrVersionConflict] if the stream is at another version,
@@ -336,7 +336,7 @@ func remove(ctx context.Context, db queryer, stream messagestore.StreamName, exp
 		return d, &messagestore.VersionConflictError{Stream: stream, Expected: expected, Actual: last}
 	}
 	if stands && first == last {
-		var stone messagestore.Tombstone
+		var stone removal.Tombstone
 		_ = json.Unmarshal(tail[0].Data, &stone) // of a later release, perhaps
 		d.Already, d.Version, d.Messages = true, last, stone.Messages
 		return d, nil
@@ -354,7 +354,7 @@ func remove(ctx context.Context, db queryer, stream messagestore.StreamName, exp
 	if o.DryRun {
 		return d, nil
 	}
-	data, err := json.Marshal(messagestore.Tombstone{Messages: d.Messages, UpTo: last, Reason: o.Reason})
+	data, err := json.Marshal(removal.Tombstone{Messages: d.Messages, UpTo: last, Reason: o.Reason})
 	if err != nil {
 		return d, err
 	}
@@ -364,7 +364,7 @@ func remove(ctx context.Context, db queryer, stream messagestore.StreamName, exp
 			return d, err
 		}
 	}
-	if err := appendOwn(ctx, db, stream, messagestore.TombstoneType, data, metadata); err != nil {
+	if err := appendOwn(ctx, db, stream, removal.TombstoneType, data, metadata); err != nil {
 		return d, err
 	}
 	_, err = removeBelow(ctx, db, stream, d.Version)
@@ -530,7 +530,7 @@ func (v *verifier) message(m placed, category, messageType string, data, metadat
 	switch {
 	case initial:
 		c.Streams++
-		if m.at != 0 && messageType != messagestore.TombstoneType && !isOfType(messagestore.Category(category), "retention") {
+		if m.at != 0 && messageType != removal.TombstoneType && !isOfType(messagestore.Category(category), "retention") {
 			v.late = append(v.late, m)
 		}
 	case m.at != v.last.at+1:
@@ -557,7 +557,7 @@ func (v *verifier) message(m placed, category, messageType string, data, metadat
 	if len(data) > 0 && !json.Valid(data) || len(metadata) > 0 && !json.Valid(metadata) {
 		v.violation("json", m, "data and metadata that are JSON", "others")
 	}
-	if reservationOf(metadata) != nil && messageType != messagestore.TombstoneType {
+	if reservationOf(metadata) != nil && messageType != removal.TombstoneType {
 		c.Reservations++
 		if !initial && parsed.CausationStream != "" {
 			v.violation("reservation", m, "one winner, the first message of its stream", "a copy at a later position")
@@ -570,7 +570,7 @@ func (v *verifier) message(m placed, category, messageType string, data, metadat
 		v.ledgers[m.stream] = true // a consumer's, of its generations
 		c.Consumers++
 	}
-	if isOfType(messagestore.Category(category), "position") && messageType == messagestore.CheckpointType {
+	if isOfType(messagestore.Category(category), "position") && messageType == removal.CheckpointType {
 		var body struct {
 			Position messagestore.GlobalPosition `json:"position"`
 		}

@@ -583,13 +583,13 @@ func TestFailedCommitIsUnknownUntilItIsSettled(t *testing.T) {
 			unknown, ok := errors.AsType[*messagestore.OutcomeUnknownError](err)
 			require.True(t, ok, err)
 			require.Equal(t, a.Stream, unknown.Writes[0].Stream)
-			require.Len(t, unknown.Writes[0].IDs, 2)
+			require.Len(t, unknown.Writes[0].Records, 2)
 			before := settled()
 
 			failures.Store(1)
-			_, err = driver.Find(t.Context(), a.Stream, unknown.Writes[0].IDs)
+			_, err = driver.Find(t.Context(), a.Stream, []uuid.UUID{a.Records[0].ID, a.Records[1].ID})
 			require.ErrorIs(t, err, sqliteError(10|4<<8), "what could not be settled is not found missing")
-			found, err := driver.Find(t.Context(), a.Stream, unknown.Writes[0].IDs)
+			found, err := driver.Find(t.Context(), a.Stream, []uuid.UUID{a.Records[0].ID, a.Records[1].ID})
 			require.NoError(t, err)
 			if happens {
 				require.Len(t, found, 2)

@@ -190,11 +190,7 @@ var outcomeBugs = []bug{
 	}, nil},
 	{"what is under way is not waited for", []string{"S4/CancelledWriteTellsTheTruth"}, func(d *driver) {
 		d.behind(func(ctx context.Context, a messagestore.Append) error {
-			unknown := messagestore.UnknownWrite{Stream: a.Stream}
-			for _, r := range a.Records {
-				unknown.IDs = append(unknown.IDs, r.ID)
-			}
-			return &messagestore.OutcomeUnknownError{Writes: []messagestore.UnknownWrite{unknown}, Cause: ctx.Err()}
+			return &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{a}, Cause: ctx.Err()}
 		})
 	}, nil},
 	{"what was not sent is of unknown outcome", []string{"S4/CancelledContextWritesNothing"}, func(d *driver) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -165,7 +166,7 @@ func typesSurvive(t *testing.T, f *fixture) {
 	stream := f.stream()
 	types := []string{
 		"Opened", "opened", "OPENED", "a", "Opened Again", "é", "e\u0301", "O'pened", `O"pened`, "%", "_", "*", "a-b+c:d", "$1", "{a,b}", "NULL", "\U0001F600",
-		strings.Repeat("t", messagestore.MaxNameBytes),
+		strings.Repeat("t", text.MaxNameBytes),
 	}
 	for _, messageType := range types {
 		f.write(t, stream, messagestore.AnyVersion, raw(messageType, `{}`))

@@ -39,16 +39,10 @@ var headsBugs = []bug{
 			return d.soundHeads(ctx, slices.Sorted(maps.Keys(names)))
 		}
 	}, nil},
-	{"heads of any number of categories", []string{"Heads/OfTooManyAreRefused"}, func(d *driver) {
-		d.heads = func(ctx context.Context, categories []messagestore.Category) (all []messagestore.GlobalPosition, err error) {
-			for part := range slices.Chunk(categories, messagestore.MaxHeads) {
-				heads, err := d.soundHeads(ctx, part)
-				if err != nil {
-					return nil, err
-				}
-				all = append(all, heads...)
-			}
-			return all, nil
+	{"heads of the first 100 categories alone", []string{"Heads/OfManyAreTold"}, func(d *driver) {
+		d.heads = func(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
+			heads, err := d.soundHeads(ctx, categories[:min(100, len(categories))])
+			return append(heads, make([]messagestore.GlobalPosition, len(categories)-len(heads))...), err
 		}
 	}, nil},
 }

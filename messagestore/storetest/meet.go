@@ -308,7 +308,7 @@ func existsConflicts(t *testing.T, f *fixture) {
 // Of any number of writers none brings a stream beyond the bound by more than its own write.
 func existsBelowABound(t *testing.T, f *fixture) {
 	b, a, _ := f.streams()
-	bound := messagestore.StreamExistsBelow(3)
+	bound := messagestore.StreamExists.Below(3)
 	want := messagestore.VersionConflictError{Stream: b, Expected: bound, Actual: messagestore.NoStream}
 	_, err := f.store.Write(t.Context(), b, bound, opened(1)...)
 	require.Equal(t, want, conflict(t, err))

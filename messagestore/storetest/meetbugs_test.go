@@ -255,7 +255,7 @@ var existsBugs = []bug{
 		d.expectsOther(messagestore.StreamExists, 0)
 	}, nil},
 	{"a stream that has to exist has no bound", []string{"Exists/BelowABound", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
-		d.expectsOther(messagestore.StreamExistsBelow(3), messagestore.StreamExists)
+		d.expectsOther(messagestore.StreamExists.Below(3), messagestore.StreamExists)
 	}, nil},
 	{"a check that a stream exists tells no version", []string{"Exists/CheckHasIt"}, func(d *driver) {
 		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {

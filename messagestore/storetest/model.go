@@ -89,7 +89,7 @@ func (m *model) drawStream(t *rapid.T) messagestore.StreamName {
 func (m *model) drawExpected(t *rapid.T, stream messagestore.StreamName) messagestore.Version {
 	version := m.version(stream)
 	return rapid.SampledFrom([]messagestore.Version{
-		version, version, version, messagestore.AnyVersion, messagestore.StreamExists, messagestore.StreamExistsBelow(3), messagestore.NoStream, max(version-1, messagestore.NoStream), version + 1,
+		version, version, version, messagestore.AnyVersion, messagestore.StreamExists, messagestore.StreamExists.Below(3), messagestore.NoStream, max(version-1, messagestore.NoStream), version + 1,
 	}).Draw(t, "expected")
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -141,7 +142,7 @@ func namesAreExact(t *testing.T, f *fixture) {
 		named(c, "a b"), named(c, "a/b"), named(c, "a:b"), named(c, "a,b"), named(c, "{a}"), named(c, "[a]"), named(c, "NULL"), named(c, "0"), named(c, "01"),
 		c.WithType("command").Stream("1"), c.WithType("commands").Stream("1"), c.WithType("command").WithType("position").Stream("1"),
 		(c + "x").Stream("1"), (c + "%").Stream("1"), (c + "_").Stream("1"), (c + "'").Stream("1"), c[:len(c)-1].Stream("1"),
-		c.Stream(strings.Repeat("l", messagestore.MaxNameBytes-len(c)-1)), c.Stream(strings.Repeat("l", messagestore.MaxNameBytes-len(c)-2)),
+		c.Stream(strings.Repeat("l", text.MaxNameBytes-len(c)-1)), c.Stream(strings.Repeat("l", text.MaxNameBytes-len(c)-2)),
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -18,60 +19,63 @@ var trimTests = []test{
 }
 
 // checkpoints fills a stream of checkpoints of the fixture's category.
+// minCheckpoints is how many a trim of checkpoints keeps at least.
+const minCheckpoints = 100
+
 func (f *fixture) checkpoints(t *testing.T, generation, n int) messagestore.StreamName {
 	t.Helper()
 	stream := f.category.WithType("position").Stream("accounts").With(fmt.Sprint(generation))
 	var bodies []messagestore.Body
 	for i := range n {
-		bodies = append(bodies, raw(messagestore.CheckpointType, fmt.Sprintf(`{"position":%d}`, i)))
+		bodies = append(bodies, raw(removal.CheckpointType, fmt.Sprintf(`{"position":%d}`, i)))
 	}
 	f.write(t, stream, messagestore.NoStream, bodies...)
 	return stream
 }
 
 func trimKeepsTheLastCheckpoints(t *testing.T, f *fixture) {
-	stream := f.checkpoints(t, 0, messagestore.MinCheckpoints+30)
-	removed, err := f.store.TrimCheckpoints(t.Context(), stream, messagestore.MinCheckpoints)
+	stream := f.checkpoints(t, 0, minCheckpoints+30)
+	removed, err := f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)
 	require.NoError(t, err)
 	require.Equal(t, int64(30), removed)
 
 	left := f.read(t, stream)
-	require.Len(t, left, messagestore.MinCheckpoints)
+	require.Len(t, left, minCheckpoints)
 	for i, m := range left {
 		require.Equal(t, messagestore.Version(30+i), m.Position)
 		require.JSONEq(t, fmt.Sprintf(`{"position":%d}`, 30+i), string(m.Data))
 	}
-	removed, err = f.store.TrimCheckpoints(t.Context(), stream, messagestore.MinCheckpoints)
+	removed, err = f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)
 	require.NoError(t, err)
 	require.Zero(t, removed)
-	removed, err = f.store.TrimCheckpoints(t.Context(), f.category.WithType("position").Stream("none").With("0"), messagestore.MinCheckpoints)
+	removed, err = f.store.TrimCheckpoints(t.Context(), f.category.WithType("position").Stream("none").With("0"), minCheckpoints)
 	require.NoError(t, err)
 	require.Zero(t, removed)
 }
 
 func trimVersionsGoOn(t *testing.T, f *fixture) {
-	const n = messagestore.MinCheckpoints + 5
+	const n = minCheckpoints + 5
 	stream := f.checkpoints(t, 0, n)
 	for round := range 3 {
-		_, err := f.store.TrimCheckpoints(t.Context(), stream, messagestore.MinCheckpoints)
+		_, err := f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)
 		require.NoError(t, err)
 		version, err := f.store.Version(t.Context(), stream)
 		require.NoError(t, err)
 		require.Equal(t, messagestore.Version(n-1+round), version)
 
-		_, err = f.store.Write(t.Context(), stream, version-1, raw(messagestore.CheckpointType, `{"position":1}`))
+		_, err = f.store.Write(t.Context(), stream, version-1, raw(removal.CheckpointType, `{"position":1}`))
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-		_, err = f.store.Write(t.Context(), stream, messagestore.NoStream, raw(messagestore.CheckpointType, `{"position":1}`))
+		_, err = f.store.Write(t.Context(), stream, messagestore.NoStream, raw(removal.CheckpointType, `{"position":1}`))
 		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-		written := f.write(t, stream, version, raw(messagestore.CheckpointType, `{"position":1}`))
+		written := f.write(t, stream, version, raw(removal.CheckpointType, `{"position":1}`))
 		require.Equal(t, version+1, written.Version)
 	}
 }
 
 func trimReadersGoOnBehindIt(t *testing.T, f *fixture) {
-	stream := f.checkpoints(t, 0, messagestore.MinCheckpoints+20)
+	stream := f.checkpoints(t, 0, minCheckpoints+20)
 	before := f.readCategory(t, stream.Category(), messagestore.Filter{})
-	_, err := f.store.TrimCheckpoints(t.Context(), stream, messagestore.MinCheckpoints)
+	_, err := f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)
 	require.NoError(t, err)
 
 	require.Equal(t, before[20:], f.readCategory(t, stream.Category(), messagestore.Filter{}))
@@ -83,7 +87,7 @@ func trimReadersGoOnBehindIt(t *testing.T, f *fixture) {
 	}
 	require.Equal(t, []*messagestore.Message{before[21], before[20]}, backwards)
 	var behind []*messagestore.Message
-	for m, err := range f.store.ReadStream(t.Context(), stream, messagestore.MinCheckpoints+18) {
+	for m, err := range f.store.ReadStream(t.Context(), stream, minCheckpoints+18) {
 		require.NoError(t, err)
 		behind = append(behind, m)
 	}
@@ -94,10 +98,10 @@ func trimReadersGoOnBehindIt(t *testing.T, f *fixture) {
 }
 
 func trimLeavesOtherStreamsAlone(t *testing.T, f *fixture) {
-	stream, other := f.checkpoints(t, 0, messagestore.MinCheckpoints+10), f.checkpoints(t, 1, messagestore.MinCheckpoints+10)
+	stream, other := f.checkpoints(t, 0, minCheckpoints+10), f.checkpoints(t, 1, minCheckpoints+10)
 	f.write(t, f.stream(), messagestore.NoStream, Opened{})
 	before := f.read(t, other)
-	_, err := f.store.TrimCheckpoints(t.Context(), stream, messagestore.MinCheckpoints)
+	_, err := f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)
 	require.NoError(t, err)
 	require.Equal(t, before, f.read(t, other))
 	require.Len(t, f.read(t, f.stream()), 1)
@@ -107,14 +111,14 @@ func trimRefusesWhatIsNoCheckpoint(t *testing.T, f *fixture) {
 	stream := f.category.WithType("position").Stream("accounts").With("2")
 	f.write(t, stream, messagestore.NoStream, raw("Opened", `{}`))
 	var bodies []messagestore.Body
-	for range messagestore.MinCheckpoints + 10 {
-		bodies = append(bodies, raw(messagestore.CheckpointType, `{"position":1}`))
+	for range minCheckpoints + 10 {
+		bodies = append(bodies, raw(removal.CheckpointType, `{"position":1}`))
 	}
 	f.write(t, stream, 0, bodies...)
 
-	_, err := f.store.TrimCheckpoints(t.Context(), stream, messagestore.MinCheckpoints)
+	_, err := f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	if !f.options.OneUser { // a transaction may be over then
-		require.Len(t, f.read(t, stream), messagestore.MinCheckpoints+11)
+		require.Len(t, f.read(t, stream), minCheckpoints+11)
 	}
 }

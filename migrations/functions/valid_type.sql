@@ -1,4 +1,4 @@
--- messagestore.ValidateType.
+-- text.TypeRule of Go.
 create or replace function dibs.valid_type(name text) returns boolean
 language sql immutable parallel safe
 return dibs.valid_text(name) and not starts_with(name, 'dibs:');

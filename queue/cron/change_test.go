@@ -13,7 +13,6 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -298,7 +297,7 @@ func TestTicksAreSkippedWhileOneWaitsOrRuns(t *testing.T) {
 		skipped("while it is to be tried again", 4, day(5))
 		item, err := reports.Item(t.Context(), status().Item)
 		require.NoError(t, err)
-		require.Equal(t, queuing.Later, item.State)
+		require.Equal(t, queue.Later, item.State)
 		_, err = reports.Retry(t.Context(), "", status().Item)
 		require.NoError(t, err)
 		require.NoError(t, receive().Complete(t.Context()))

@@ -273,8 +273,8 @@ func (s *Scheduled) encode(body messagestore.Body) error {
 
 // validate tells whether the store takes the items.
 func (s *Scheduled) validate() error {
-	if err := messagestore.ValidateType(s.Type); err != nil {
-		return err
+	if rule := text.TypeRule(s.Type); rule != "" {
+		return messagestore.NewInvalidError("message type", s.Type, rule)
 	}
 	if !json.Valid(s.Data) || bytes.TrimLeft(s.Data, " \t\r\n")[0] != '{' {
 		return messagestore.NewInvalidError("body", string(s.Data), "it is a JSON object")

@@ -211,7 +211,7 @@ func (w *caller) bounded(write messagestore.StreamWrite) messagestore.StreamWrit
 	bytes := 0
 	for i, body := range write.Bodies {
 		bytes += len(body.(messagestore.Envelope).Body.(messagestore.Raw).Data) //nolint:errcheck // it was made so
-		if bytes > messagestore.MaxWriteBytes/4 {
+		if bytes > 4<<20 {
 			write.Bodies = write.Bodies[:max(i, 1)]
 			break
 		}

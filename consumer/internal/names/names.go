@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -98,7 +99,7 @@ func (c Consumer) nameRule() string {
 // roomRule returns that the streams of the consumer have no room, or "". The name of a dead letter's stream is the
 // longest of them.
 func (c Consumer) roomRule() string {
-	if n := len(c.DeadLetter(uuid.Max)) - messagestore.MaxNameBytes; n > 0 {
+	if n := len(c.DeadLetter(uuid.Max)) - text.MaxNameBytes; n > 0 {
 		return fmt.Sprintf("%d bytes too long for the streams of category %s that are named after it", n, c.Category)
 	}
 	return ""

@@ -13,7 +13,7 @@ import (
 )
 
 // Delete puts a tombstone at the end of a stream, if the stream is at the expected
-// version, and removes all before it. See [messagestore.Tombstone]. Other streams that
+// version, and removes all before it. See [removal.Tombstone]. Other streams that
 // belong to it, such as snapshots, commands and dead letters, are deleted by calls of
 // their own.
 //

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/retention"
@@ -54,11 +55,11 @@ func TestADeletedStreamIsATombstone(t *testing.T) {
 	require.Len(t, left, 1)
 	require.True(t, left[0].IsTombstone())
 	require.Equal(t, messagestore.Version(3), left[0].Position)
-	tombstone, err := messagestore.Decode[messagestore.Tombstone](left[0])
+	tombstone, err := messagestore.Decode[removal.Tombstone](left[0])
 	require.NoError(t, err)
 	require.NotEmpty(t, tombstone.By)
 	tombstone.By = ""
-	require.Equal(t, messagestore.Tombstone{Messages: 3, UpTo: 2, Reason: "asked for"}, tombstone)
+	require.Equal(t, removal.Tombstone{Messages: 3, UpTo: 2, Reason: "asked for"}, tombstone)
 
 	again, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
 	require.NoError(t, err)
@@ -242,7 +243,7 @@ func TestANameIsErasedLater(t *testing.T) {
 
 	require.NoError(t, err)
 	require.Equal(t, retention.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: digestStream(stream)}, deleted)
-	tombstone, err := messagestore.Decode[messagestore.Tombstone](a.read(t, stream)[0])
+	tombstone, err := messagestore.Decode[removal.Tombstone](a.read(t, stream)[0])
 	require.NoError(t, err)
 	require.True(t, tombstone.NameErased)
 	require.Equal(t, "first", tombstone.Reason)
@@ -393,7 +394,7 @@ func TestADeletedStreamDoesNotTellWhatWasWritten(t *testing.T) {
 			a := newArchive(t)
 			stream := a.category.Stream("1")
 			written := a.fill(t, stream, 2)
-			lost := &messagestore.OutcomeUnknownError{Cause: errCut, Writes: []messagestore.UnknownWrite{{Stream: stream, Expected: 0, IDs: []uuid.UUID{written[1].ID}}}}
+			lost := &messagestore.OutcomeUnknownError{Cause: errCut, Writes: []messagestore.Append{{Stream: stream, Expected: 0, Records: []messagestore.Encoded{{ID: written[1].ID}}}}}
 			found, err := a.Resolve(t.Context(), lost)
 			require.NoError(t, err)
 			require.Len(t, found, 1)
@@ -410,7 +411,7 @@ func TestADeletedStreamDoesNotTellWhatWasWritten(t *testing.T) {
 
 			after := opened()
 			write(t, a.Store, stream, 2, after)
-			lost.Writes[0].IDs[0] = after.ID
+			lost.Writes[0].Records[0].ID = after.ID
 			_, err = a.Resolve(t.Context(), lost)
 			require.NoError(t, err, "what was written since is known")
 		})
@@ -429,7 +430,7 @@ func TestAStreamThatIsBeingDeletedDoesNotTellWhatWasWritten(t *testing.T) {
 
 	for range 2 {
 		_, err = a.Resolve(t.Context(), &messagestore.OutcomeUnknownError{
-			Cause: errCut, Writes: []messagestore.UnknownWrite{{Stream: stream, Expected: messagestore.NoStream, IDs: []uuid.UUID{written[0].ID}}},
+			Cause: errCut, Writes: []messagestore.Append{{Stream: stream, Expected: messagestore.NoStream, Records: []messagestore.Encoded{{ID: written[0].ID}}}},
 		})
 		require.ErrorIs(t, err, messagestore.ErrDeleted)
 		a.fill(t, stream, 2) // and after it

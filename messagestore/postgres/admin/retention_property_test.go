@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -197,7 +198,7 @@ func (h *removing) check(t *testing.T, r *rapid.T, s *removedStream) {
 	for i := 1; i < len(read); i++ {
 		next := read[i].Position == read[i-1].Position+1
 		// Another stream's tombstone comes where that ended.
-		stands := s.digest && read[i].Type == messagestore.TombstoneType && read[i].Position > read[i-1].Position
+		stands := s.digest && read[i].Type == removal.TombstoneType && read[i].Position > read[i-1].Position
 		if !next && !stands {
 			r.Fatalf("%s: %v", s.name, read)
 		}

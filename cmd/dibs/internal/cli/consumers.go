@@ -43,7 +43,7 @@ func (c *consumersListCommand) Run(ctx context.Context, a *app) error {
 	var category messagestore.Category
 	if c.Category != "" {
 		var err error
-		if category, err = messagestore.ParseCategory(c.Category); err != nil {
+		if category, err = toCategory(c.Category); err != nil {
 			return err
 		}
 	}
@@ -403,7 +403,7 @@ func (c *consumersResetCommand) where() (func(context.Context, *messagestore.Sto
 
 // parseConsumer returns the category of a consumer, unless that or the name is none.
 func parseConsumer(category, name string) (messagestore.Category, error) {
-	c, err := messagestore.ParseCategory(category)
+	c, err := toCategory(category)
 	if err == nil {
 		err = operate.CheckConsumer(c, name)
 	}

@@ -27,7 +27,7 @@ type cronCommand struct {
 
 // withCron calls f with the schedules of a category.
 func (a *app) withCron(ctx context.Context, name string, f func(store *messagestore.Store, c *cron.Cron) error) error {
-	category, err := messagestore.ParseCategory(name)
+	category, err := toCategory(name)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ Examples:
 func (c *cronLsCommand) Run(ctx context.Context, a *app) error {
 	var categories []messagestore.Category
 	if c.Category != "" {
-		category, err := messagestore.ParseCategory(c.Category)
+		category, err := toCategory(c.Category)
 		if err != nil {
 			return err
 		}
@@ -425,7 +425,7 @@ const lookEvery = 5 * time.Second
 func (c *cronRunCommand) Run(ctx context.Context, a *app) error {
 	var categories []messagestore.Category
 	for _, name := range c.Categories {
-		category, err := messagestore.ParseCategory(name)
+		category, err := toCategory(name)
 		if err != nil {
 			return err
 		}

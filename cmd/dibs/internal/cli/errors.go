@@ -55,7 +55,7 @@ func (notFoundError) Is(target error) bool { return target == messagestore.ErrNo
 // parseStream returns the name of a stream. If it is a category's, the error hints at the command for that, to which
 // the category is added.
 func parseStream(name, hint string) (messagestore.StreamName, error) {
-	stream, err := messagestore.ParseStreamName(name)
+	stream, err := toStream(name)
 	if err != nil && messagestore.Category(name).Validate() == nil {
 		return "", &hintedError{err, hint + name}
 	}
@@ -65,7 +65,7 @@ func parseStream(name, hint string) (messagestore.StreamName, error) {
 // parseCategory returns a category. If it is the name of a stream, the error hints at the command for that, to which
 // the name is added.
 func parseCategory(name, hint string) (messagestore.Category, error) {
-	category, err := messagestore.ParseCategory(name)
+	category, err := toCategory(name)
 	if err != nil && messagestore.StreamName(name).Validate() == nil {
 		return "", &hintedError{err, hint + name}
 	}
@@ -340,4 +340,16 @@ func isUnknownConsumer(err error) bool {
 func isNotParked(err error) bool {
 	_, is := errors.AsType[*deadletter.NotParkedError](err)
 	return is
+}
+
+// toCategory returns a text as a category, or an error that says why it is none.
+func toCategory(text string) (messagestore.Category, error) {
+	category := messagestore.Category(text)
+	return category, category.Validate()
+}
+
+// toStream returns a text as the name of a stream, or an error that says why it is none.
+func toStream(text string) (messagestore.StreamName, error) {
+	stream := messagestore.StreamName(text)
+	return stream, stream.Validate()
 }

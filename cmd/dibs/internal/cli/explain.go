@@ -47,14 +47,14 @@ Examples:
 func (c *explainCommand) Run(ctx context.Context, a *app) error {
 	var in []messagestore.Category
 	for _, name := range c.In {
-		category, err := messagestore.ParseCategory(name)
+		category, err := toCategory(name)
 		if err != nil {
 			return err
 		}
 		in = append(in, category)
 	}
 	if c.Category != "" {
-		category, err := messagestore.ParseCategory(c.Category)
+		category, err := toCategory(c.Category)
 		if err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func (c *explainCommand) Run(ctx context.Context, a *app) error {
 	if c.Scope != "" {
 		return usage("--scope is of an intent's key: give its --category too")
 	}
-	stream, err := messagestore.ParseStreamName(c.Target)
+	stream, err := toStream(c.Target)
 	if err != nil {
 		return usage("%w; to look for a key, give its --category", err)
 	}
@@ -320,7 +320,7 @@ func (e *explainer) removed(ctx context.Context, stream messagestore.StreamName)
 			return err
 		}
 		note := "it stays taken"
-		if t, err := messagestore.Decode[messagestore.Tombstone](m); err == nil {
+		if t, err := messagestore.Decode[removal.Tombstone](m); err == nil {
 			note = fmt.Sprintf("%s, by %s; it stays taken", number(t.Messages, "message", "messages"), visible(t.By))
 			if t.Reason != "" {
 				note += ": " + visible(t.Reason)

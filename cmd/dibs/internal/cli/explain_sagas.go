@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
 )
@@ -140,7 +141,7 @@ var sagaRoles = map[string]string{
 	"Started": started, "Began": began, "Done": done, "Failed": failed, "Waiting": waiting, "Received": received, "Valued": valued,
 	"Compensating": compensating, "Undone": undone, "UndoFailed": undoFailed, "Suspended": suspended, "Completed": completed,
 	"Compensated": compensated, "Replied": replied, "Signalled": signalled, "CancelRequested": cancelRequested, "Resumed": resumed,
-	"Resolved": resolved, "SetBack": setBack, messagestore.TombstoneType: deleted,
+	"Resolved": resolved, "SetBack": setBack, removal.TombstoneType: deleted,
 }
 
 // entry tells a message of a saga.

@@ -42,7 +42,7 @@ Examples:
 
 // Run forgets.
 func (c *forgetCommand) Run(ctx context.Context, a *app) error {
-	category, err := messagestore.ParseCategory(c.Category)
+	category, err := toCategory(c.Category)
 	if err != nil {
 		return err
 	}

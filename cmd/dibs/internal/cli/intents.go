@@ -42,7 +42,7 @@ func (dryStore) PositionAt(context.Context, messagestore.Category, time.Time) (m
 // withIntents calls f twice: with a manager over no store, where an error that is not of the
 // arguments ends it, and then over the store.
 func (a *app) withIntents(ctx context.Context, category string, config *intent.Config, f func(*intent.Manager, *messagestore.Store) error) error {
-	name, err := messagestore.ParseCategory(category)
+	name, err := toCategory(category)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ Example:
 
 // Run verifies.
 func (c *intentsVerifyCommand) Run(ctx context.Context, a *app) error {
-	category, err := messagestore.ParseCategory(c.Category)
+	category, err := toCategory(c.Category)
 	if err != nil {
 		return err
 	}

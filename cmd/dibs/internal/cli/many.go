@@ -222,7 +222,7 @@ func parseLine(raw []byte) (line, error) {
 	if err != nil {
 		return line{}, err
 	}
-	if l.stream, err = messagestore.ParseStreamName(stream); err != nil {
+	if l.stream, err = toStream(stream); err != nil {
 		return line{}, err
 	}
 	body := messagestore.Raw{Data: json.RawMessage("{}")}

@@ -42,7 +42,7 @@ Example:
 // Run prints them.
 func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
 	if c.Category != "" {
-		_, err := messagestore.ParseCategory(c.Category)
+		_, err := toCategory(c.Category)
 		if c.Name != "" {
 			_, err = parseConsumer(c.Category, c.Name)
 		}

@@ -87,7 +87,7 @@ func (c newQueue) with(a *app) withQueue {
 			}
 			return err
 		}
-		category, err := messagestore.ParseCategory(c.Category)
+		category, err := toCategory(c.Category)
 		if err = errors.Join(checkQueue(name), err); err != nil {
 			return err
 		}
@@ -492,7 +492,7 @@ Example:
 
 // Run inserts it.
 func (c *queueInsertCommand) Run(ctx context.Context, a *app) error {
-	category, err := messagestore.ParseCategory(c.Category)
+	category, err := toCategory(c.Category)
 	if err != nil {
 		return err
 	}

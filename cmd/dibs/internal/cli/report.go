@@ -59,7 +59,7 @@ func (c *reportCommand) query() (report.Query, error) {
 		q.By = append(q.By, report.Key(key))
 	}
 	if strings.Contains(c.Category, "-") { // which no category has, of whichever client
-		_, err := messagestore.ParseCategory(c.Category)
+		_, err := toCategory(c.Category)
 		return q, err
 	}
 	return q, nil
@@ -102,7 +102,7 @@ func (c *reportCommand) queues(ctx context.Context, a *app) error {
 	var category messagestore.Category
 	if c.Category != "" {
 		var err error
-		if category, err = messagestore.ParseCategory(c.Category); err != nil {
+		if category, err = toCategory(c.Category); err != nil {
 			return err
 		}
 	}

@@ -65,7 +65,7 @@ func (c *topCommand) Run(ctx context.Context, a *app) error {
 	var category messagestore.Category
 	if c.Category != "" {
 		var err error
-		if category, err = messagestore.ParseCategory(c.Category); err != nil {
+		if category, err = toCategory(c.Category); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -49,7 +50,7 @@ func (c *writeCommand) Run(ctx context.Context, a *app) error {
 	if c.Stream == nil || c.From != "" {
 		return c.many(ctx, a)
 	}
-	stream, err := messagestore.ParseStreamName(*c.Stream)
+	stream, err := toStream(*c.Stream)
 	if err != nil {
 		return err
 	}
@@ -91,8 +92,8 @@ func (c *writeCommand) Run(ctx context.Context, a *app) error {
 
 func (c *writeCommand) message(ctx context.Context, a *app) (messagestore.Envelope, error) {
 	var m messagestore.Envelope
-	if err := messagestore.ValidateType(c.Type); err != nil {
-		return m, err
+	if rule := text.TypeRule(c.Type); rule != "" {
+		return m, messagestore.NewInvalidError("message type", c.Type, rule)
 	}
 	data := []byte(c.Data)
 	switch c.Data {
@@ -189,7 +190,7 @@ func parsePlace(s string) (messagestore.StreamName, messagestore.Version, error)
 	if err != nil || n < 0 || strconv.FormatInt(n, 10) != s[i+1:] {
 		return "", 0, usage("--follow=%.80q: after the last @ it has a position", s)
 	}
-	stream, err := messagestore.ParseStreamName(s[:i])
+	stream, err := toStream(s[:i])
 	return stream, messagestore.Version(n), err
 }
 

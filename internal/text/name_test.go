@@ -1,7 +1,6 @@
-package messagestore
+package text
 
 import (
-	"math"
 	"testing"
 	"unicode"
 
@@ -23,20 +22,8 @@ func TestHiddenCharactersAreThoseOfUnicode(t *testing.T) {
 		if want != got {
 			require.Equal(t, want, got, "%U", r)
 		}
-		if isSpace(r) != unicode.Is(unicode.White_Space, r) {
-			require.Equal(t, unicode.Is(unicode.White_Space, r), isSpace(r), "%U", r)
+		if IsSpace(r) != unicode.Is(unicode.White_Space, r) {
+			require.Equal(t, unicode.Is(unicode.White_Space, r), IsSpace(r), "%U", r)
 		}
 	}
-}
-
-// The absolute value of the smallest hash overflows, in message-db with an error
-// for every reader of the group.
-func TestSmallestHashHasAMember(t *testing.T) {
-	for size := 1; size <= MaxGroupSize; size++ {
-		member := groupMember(math.MinInt64, size)
-		require.GreaterOrEqual(t, member, 0)
-		require.Less(t, member, size)
-	}
-	require.Equal(t, 2, groupMember(math.MinInt64, 3))
-	require.Equal(t, 1, groupMember(math.MaxInt64, 3))
 }

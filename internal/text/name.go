@@ -1,11 +1,96 @@
-package messagestore
+package text
 
 import (
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
 )
+
+// MaxNameBytes bounds the name of a stream, a category and a message type.
+const MaxNameBytes = 255
+
+// NameRule returns the rule that s breaks as the name of a stream, a category or a message type, or "".
+func NameRule(s string) string {
+	if len(s) > MaxNameBytes {
+		return fmt.Sprintf("%d bytes are too long: at most %d", len(s), MaxNameBytes)
+	}
+	if s == "" {
+		return "it is empty"
+	}
+	for i, r := range s {
+		if ' ' <= r && r <= '~' {
+			continue // as nearly all are: ASCII that can be seen
+		}
+		if r == utf8.RuneError {
+			if _, size := utf8.DecodeRuneInString(s[i:]); size == 1 {
+				return fmt.Sprintf("not valid UTF-8 at byte %d", i)
+			}
+		}
+		if isHidden(r) {
+			return fmt.Sprintf("control or format character %U at byte %d", r, i)
+		}
+	}
+	first, _ := utf8.DecodeRuneInString(s)
+	last, _ := utf8.DecodeLastRuneInString(s)
+	if IsSpace(first) || IsSpace(last) {
+		return "white space at its start or end"
+	}
+	return ""
+}
+
+// hidden are the characters that cannot be seen and so may not be in a name:
+// Unicode 15's Cc, Cf, Zl and Zp. The list is written out, and again in the SQL
+// function valid_text, so that neither changes with a release of Go or PostgreSQL.
+var hidden = [][2]rune{
+	{0x00, 0x1F},
+	{0x7F, 0x9F},
+	{0xAD, 0xAD},
+	{0x0600, 0x0605},
+	{0x061C, 0x061C},
+	{0x06DD, 0x06DD},
+	{0x070F, 0x070F},
+	{0x0890, 0x0891},
+	{0x08E2, 0x08E2},
+	{0x180E, 0x180E},
+	{0x200B, 0x200F},
+	{0x2028, 0x202E},
+	{0x2060, 0x2064},
+	{0x2066, 0x206F},
+	{0xFEFF, 0xFEFF},
+	{0xFFF9, 0xFFFB},
+	{0x110BD, 0x110BD},
+	{0x110CD, 0x110CD},
+	{0x13430, 0x1343F},
+	{0x1BCA0, 0x1BCA3},
+	{0x1D173, 0x1D17A},
+	{0xE0001, 0xE0001},
+	{0xE0020, 0xE007F},
+}
+
+// IsSpace is Unicode's White_Space, written out for the same reason.
+func IsSpace(r rune) bool {
+	switch r {
+	case ' ', 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000:
+		return true
+	}
+	return r >= 0x09 && r <= 0x0D || r >= 0x2000 && r <= 0x200A
+}
+
+// OwnTypes begins the types of the messages that a store writes by itself.
+const OwnTypes = "dibs:"
+
+// TypeRule returns the rule that name breaks as the type of a message that is written, or "".
+func TypeRule(name string) string {
+	if rule := NameRule(name); rule != "" {
+		return rule
+	}
+	if strings.HasPrefix(name, OwnTypes) {
+		return "types that begin with " + OwnTypes + " are the store's own"
+	}
+	return ""
+}
 
 // EscapeID returns id as one part of a stream's identifier. Different ids have different parts, and
 // [UnescapeID] is the inverse.
@@ -21,7 +106,7 @@ func EscapeID(id string) string {
 	if unchanged(id) || !utf8.ValidString(id) {
 		return id
 	}
-	from, to := len(id)-len(strings.TrimLeftFunc(id, isSpace)), len(strings.TrimRightFunc(id, isSpace))
+	from, to := len(id)-len(strings.TrimLeftFunc(id, IsSpace)), len(strings.TrimRightFunc(id, IsSpace))
 	begin := strings.IndexFunc(id, escaped)
 	if begin < 0 && from == 0 && to == len(id) {
 		return id
@@ -67,17 +152,6 @@ func UnescapeID(part string) (id string, ok bool) {
 	}
 	id = b.String()
 	return id, utf8.ValidString(id) && EscapeID(id) == part
-}
-
-// unescaped returns the id of part, or the part itself if no id has it.
-func unescaped(part string) string {
-	if strings.IndexByte(part, '%') < 0 {
-		return part
-	}
-	if id, ok := UnescapeID(part); ok {
-		return id
-	}
-	return part
 }
 
 // unchanged reports whether id stands for itself, as nearly all do: it is ASCII that can be seen.
