@@ -23,6 +23,7 @@ import (
 	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/logger"
@@ -548,7 +549,7 @@ func TestAResponseThatCannotBeStoredIsNotSent(t *testing.T) {
 					_, _ = w.Write(make([]byte, size))
 				})
 				store.set(func(_ context.Context, kind string) error {
-					if kind == intent.TypeConfirmed {
+					if kind == intentlog.TypeConfirmed {
 						return errAway
 					}
 					return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/text"
@@ -26,7 +27,7 @@ const finishTimeout = 5 * time.Second
 var steps = retry.Loop{
 	Resolving: []error{ErrLeaseLost},
 	Decided: func(err error) bool {
-		return retry.Lasts(err) || errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrCorrupt)
+		return retry.Lasts(err) || errors.Is(err, ErrLeaseLost) || errors.Is(err, intentlog.ErrCorrupt)
 	},
 }
 
@@ -282,8 +283,8 @@ func (l *Lease) intent(err error) Intent {
 	if l.over != nil && l.over.By != nil {
 		return *l.over.By
 	}
-	s := l.parts[0].state
-	return s.intent(s.since, l.m.config.Turn)
+	s := l.parts[0].State
+	return intentOf(&s, s.Since, l.m.config.Turn)
 }
 
 // reason returns a text for operators on work that failed.
@@ -300,7 +301,7 @@ func (r returned) reason() string {
 // reasonText returns text as a reason may be: on one line, and not too long.
 func reasonText(text string) string {
 	text = strings.Map(func(c rune) rune {
-		if textRule(string(c)) != "" {
+		if intentlog.TextRule(string(c)) != "" {
 			return ' '
 		}
 		return c

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
@@ -38,7 +39,7 @@ var (
 
 	// ErrCorrupt is matched by the error for a stream whose last message is none of an
 	// intent's. The error names its place.
-	ErrCorrupt = errors.New("corrupt intent")
+	ErrCorrupt = intentlog.ErrCorrupt
 )
 
 // Sentinels of refused input. Each comes as a [*messagestore.InvalidError], which matches
@@ -121,21 +122,6 @@ func (e *graceExceededError) Is(target error) bool { return target == ErrGraceEx
 
 // Unwrap returns the reason for which the lease ended.
 func (e *graceExceededError) Unwrap() error { return e.Lost }
-
-// A corruptError names a message that no intent has, and the rule that it breaks.
-type corruptError struct {
-	Stream   messagestore.StreamName
-	Position messagestore.Version
-	Rule     string
-}
-
-// Error names the message's place and the rule.
-func (e *corruptError) Error() string {
-	return fmt.Sprintf("corrupt intent: %s@%d: %s", e.Stream, e.Position, e.Rule)
-}
-
-// Is reports whether target is [ErrCorrupt].
-func (e *corruptError) Is(target error) bool { return target == ErrCorrupt }
 
 // A corruptStreamsError names the first streams of a category that are none of intents.
 type corruptStreamsError struct {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -41,7 +42,7 @@ func FuzzAForgedStepIsReadOrCorrupt(f *testing.F) {
 		last, err := store.Last(t.Context(), "payment:intent-bad")
 		require.NoError(t, err)
 
-		step, wrong := intent.ReadStep(last)
+		step, wrong := intentlog.Read(last)
 		all, listed := m.List(t.Context(), intent.Filter{Status: []intent.Outcome{intent.Held, intent.Free, intent.Done}})
 
 		require.Equal(t, wrong != nil, errors.Is(wrong, intent.ErrCorrupt))

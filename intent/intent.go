@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/removal"
@@ -21,8 +22,6 @@ import (
 // Bounds and defaults of [Config] and [Request].
 const (
 	defaultTTL = 15 * time.Second
-	minTTL     = 100 * time.Millisecond
-	maxTTL     = 24 * time.Hour
 
 	defaultGrace = 5 * time.Second
 	minGrace     = time.Millisecond
@@ -36,7 +35,7 @@ const (
 
 	minMargin = 10 * time.Millisecond
 
-	maxName = maxSession - 1 - 36 // a session is the name, a slash and a UUID
+	maxName = intentlog.MaxSession - 1 - 36 // a session is the name, a slash and a UUID
 )
 
 // Config changes how a [Manager] works. A nil *Config is a good one.
@@ -148,7 +147,7 @@ func (m *Manager) validate() error {
 	}
 	c := m.config
 	wrong = append(wrong,
-		bounded("TTL", c.TTL, minTTL, maxTTL),
+		bounded("TTL", c.TTL, intentlog.MinTTL, intentlog.MaxTTL),
 		bounded("Grace", c.Grace, minGrace, maxGrace),
 		bounded("Turn", c.Turn, minTurn, maxTurn),
 	)
@@ -159,7 +158,7 @@ func (m *Manager) validate() error {
 		wrong = append(wrong, ofConfig(removal.ValidateKeyLife(c.KeyLife, m.store)))
 	}
 	if c.Name != "" {
-		if rule := textRule(c.Name); rule != "" {
+		if rule := intentlog.TextRule(c.Name); rule != "" {
 			wrong = append(wrong, invalid("Name", c.Name, rule, ErrInvalidConfig))
 		} else if len(c.Name) > maxName {
 			wrong = append(wrong, invalid("Name", c.Name, fmt.Sprintf("at most %d bytes", maxName), ErrInvalidConfig))
@@ -224,19 +223,6 @@ func encode(field, key string, room int) (string, error) {
 		return "", keys.Invalid(field, key, keys.TooLong(room))
 	}
 	return part, nil
-}
-
-// ScopeAndKey returns the scope and the key that the intent in stream has. For a key that was too
-// long for a name it returns the hash that stands in its place.
-func ScopeAndKey(stream messagestore.StreamName) (scope, key string) {
-	switch ids := stream.IDs(); len(ids) {
-	case 0:
-		return "", ""
-	case 1:
-		return "", ids[0]
-	default:
-		return ids[0], ids[1]
-	}
 }
 
 func (m *Manager) newSession() string {

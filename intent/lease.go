@@ -16,6 +16,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
@@ -45,7 +46,7 @@ type Lease struct {
 }
 
 // A part is the lease on one key.
-type part struct{ state }
+type part struct{ intentlog.State }
 
 // newLease returns a lease on parts, granted by a step that was sent at the given time.
 func (m *Manager) newLease(parts []part, sent time.Time) *Lease {
@@ -57,8 +58,8 @@ func (m *Manager) newLease(parts []part, sent time.Time) *Lease {
 // message returns the message that granted the lease, or that it was met by.
 func (p *part) message() *messagestore.Message {
 	return &messagestore.Message{
-		ID: p.at.ID, Stream: p.at.Stream, Position: p.at.Position, GlobalPosition: p.at.GlobalPosition, Time: p.at.Time,
-		Type: p.kind, Metadata: p.metadata,
+		ID: p.Place.ID, Stream: p.Place.Stream, Position: p.Place.Position, GlobalPosition: p.Place.GlobalPosition, Time: p.Place.Time,
+		Type: p.Type, Metadata: p.Metadata,
 	}
 }
 
@@ -75,15 +76,15 @@ func (l *Lease) counted(sent time.Time) {
 }
 
 func (l *Lease) ttl() time.Duration {
-	ttl := l.granted[0].ttl()
+	ttl := l.granted[0].Lasts()
 	for _, p := range l.granted[1:] {
-		ttl = min(ttl, p.ttl())
+		ttl = min(ttl, p.Lasts())
 	}
 	return ttl
 }
 
 // Stream returns the name of the intent's stream.
-func (l *Lease) Stream() messagestore.StreamName { return l.granted[0].at.Stream }
+func (l *Lease) Stream() messagestore.StreamName { return l.granted[0].Place.Stream }
 
 // Session returns the lease's holder.
 func (l *Lease) Session() string { return l.granted[0].Session }
@@ -91,14 +92,14 @@ func (l *Lease) Session() string { return l.granted[0].Session }
 // Token returns the lease's fencing token: greater than the token of every earlier lease on this
 // key, and 16 digits long. A resource outside the store keeps the greatest that it has seen, and
 // refuses a smaller one.
-func (l *Lease) Token() int64 { return l.granted[0].token }
+func (l *Lease) Token() int64 { return l.granted[0].Token }
 
 // Tokens returns the tokens of all keys, in the order of the request: [Request.Key], and then
 // [Request.With].
 func (l *Lease) Tokens() []int64 {
 	tokens := make([]int64, len(l.granted))
 	for i, p := range l.granted {
-		tokens[i] = p.token
+		tokens[i] = p.Token
 	}
 	return tokens
 }
@@ -128,9 +129,9 @@ func (l *Lease) Left() time.Duration {
 func (l *Lease) Until() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	until := l.parts[0].free()
+	until := l.parts[0].Until()
 	for _, p := range l.parts[1:] {
-		if free := p.free(); free.Before(until) {
+		if free := p.Until(); free.Before(until) {
 			until = free
 		}
 	}
@@ -163,14 +164,14 @@ func (l *Lease) Err() error {
 }
 
 // lost returns the error for a lease that another state came after.
-func (l *Lease) lost(by *state, cause string) *LeaseLostError {
+func (l *Lease) lost(by *intentlog.State, cause string) *LeaseLostError {
 	e := &LeaseLostError{Stream: l.Stream(), Session: l.Session(), Token: l.Token(), cause: cause}
 	if by != nil {
-		i := by.intent(by.at.Time, l.m.config.Turn)
+		i := intentOf(by, by.Place.Time, l.m.config.Turn)
 		e.By = &i
 		for _, p := range l.granted {
-			if p.at.Stream == by.at.Stream {
-				e.Stream, e.Token = p.at.Stream, p.token
+			if p.Place.Stream == by.Place.Stream {
+				e.Stream, e.Token = p.Place.Stream, p.Token
 			}
 		}
 	}
@@ -182,7 +183,7 @@ func (l *Lease) lost(by *state, cause string) *LeaseLostError {
 // If the lease is lost, the error matches [ErrLeaseLost], as of all steps, and is a
 // [*LeaseLostError], which names the successor. After any other error it may or may not be extended.
 func (l *Lease) Extend(ctx context.Context) error {
-	err := l.step(ctx, func(p *part) messagestore.Body { return Extended{p.Grant, p.token} }, nil)
+	err := l.step(ctx, func(p *part) messagestore.Body { return intentlog.Extended{Grant: p.Grant, Token: p.Token} }, nil)
 	if err != nil {
 		return fmt.Errorf("extend lease: %w", err)
 	}
@@ -198,7 +199,7 @@ func (l *Lease) Release(ctx context.Context, reason string) error {
 	err := validateReason(reason)
 	if err == nil {
 		err = l.step(ctx, func(p *part) messagestore.Body {
-			return Released{Grant: p.Grant, Token: p.token, Reason: reason}
+			return intentlog.Released{Grant: p.Grant, Token: p.Token, Reason: reason}
 		}, nil)
 	}
 	if err != nil {
@@ -207,8 +208,14 @@ func (l *Lease) Release(ctx context.Context, reason string) error {
 	return nil
 }
 
+// Bounds of the reason of a release, and of a result.
+const (
+	maxReason = 500
+	maxResult = 512 << 10
+)
+
 func validateReason(reason string) error {
-	rule := textRule(reason)
+	rule := intentlog.TextRule(reason)
 	if len(reason) > maxReason {
 		rule = fmt.Sprintf("at most %d bytes", maxReason)
 	}
@@ -241,8 +248,8 @@ func (l *Lease) confirm(ctx context.Context, result json.RawMessage, notKept str
 	return l.step(ctx, func(p *part) messagestore.Body { return p.confirmed(result, notKept) }, writes)
 }
 
-func (p *part) confirmed(result json.RawMessage, notKept string) Confirmed {
-	c := Confirmed{p.Grant, p.token, result, notKept}
+func (p *part) confirmed(result json.RawMessage, notKept string) intentlog.Confirmed {
+	c := intentlog.Confirmed{Grant: p.Grant, Token: p.Token, Result: result, NotKept: notKept}
 	c.Line = nil
 	return c
 }
@@ -271,7 +278,7 @@ func newEnds() *ends {
 
 // confirmation returns the id of the message that confirms a part, which is about to be
 // asked for: the same each time, so that a transaction that was committed is recognised.
-func (e *ends) confirmation(p *part, c Confirmed) uuid.UUID {
+func (e *ends) confirmation(p *part, c intentlog.Confirmed) uuid.UUID {
 	id := p.confirmationID(e.salt, c)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -294,23 +301,23 @@ func (e *ends) release(stream messagestore.StreamName, position messagestore.Ver
 }
 
 // have reports whether s is what the lease itself has left.
-func (e *ends) have(s *state) bool {
+func (e *ends) have(s *intentlog.State) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return s.kind == TypeConfirmed && e.confirmed[s.at.ID] || s.released && s.by == "" && e.released[place{s.at.Stream, s.of}]
+	return s.Type == intentlog.TypeConfirmed && e.confirmed[s.Place.ID] || s.Released && s.By == "" && e.released[place{s.Place.Stream, s.Of}]
 }
 
 // confirmationID returns the id of the message by which the lease with this salt confirms a part.
-func (p *part) confirmationID(salt string, c Confirmed) uuid.UUID {
+func (p *part) confirmationID(salt string, c intentlog.Confirmed) uuid.UUID {
 	h := sha256.New()
-	for _, field := range []string{string(p.at.Stream), p.Session, salt, string(c.Result), c.NotKept} {
+	for _, field := range []string{string(p.Place.Stream), p.Session, salt, string(c.Result), c.NotKept} {
 		_ = binary.Write(h, binary.BigEndian, int64(len(field))) // a hash takes every write
 		h.Write([]byte(field))
 	}
-	_ = binary.Write(h, binary.BigEndian, p.token)
+	_ = binary.Write(h, binary.BigEndian, p.Token)
 	var id uuid.UUID
 	copy(id[6:], h.Sum(nil))
-	ms := uint64(p.token / 1000)
+	ms := uint64(p.Token / 1000)
 	for i := range 6 {
 		id[i] = byte(ms >> (8 * (5 - i)))
 	}
@@ -320,7 +327,7 @@ func (p *part) confirmationID(salt string, c Confirmed) uuid.UUID {
 }
 
 // past are the messages that do not change a lease.
-var past = []string{TypeExtended, TypeWaiting}
+var past = []string{intentlog.TypeExtended, intentlog.TypeWaiting}
 
 // Confirmation returns Confirm as writes, one for each key and then the given ones, for the
 // caller to append in a transaction of its own: see [messagestore.TxStore.Transact]. They succeed
@@ -339,8 +346,8 @@ func (l *Lease) Confirmation(result any, writes ...messagestore.StreamWrite) []m
 			body = p.confirmed(raw, "")
 		}
 		all = append(all, messagestore.StreamWrite{
-			Stream: p.at.Stream, Expected: p.at.Position, Past: past, After: p.at.ID, Final: true,
-			Bodies: []messagestore.Body{messagestore.Envelope{ID: l.ends.confirmation(&p, Confirmed{Result: raw}), Body: body, Metadata: p.metadata}},
+			Stream: p.Place.Stream, Expected: p.Place.Position, Past: past, After: p.Place.ID, Final: true,
+			Bodies: []messagestore.Body{messagestore.Envelope{ID: l.ends.confirmation(&p, intentlog.Confirmed{Result: raw}), Body: body, Metadata: p.Metadata}},
 		})
 	}
 	return append(all, writes...)
@@ -350,7 +357,7 @@ func (l *Lease) Confirmation(result any, writes ...messagestore.StreamWrite) []m
 type refused struct{ err error }
 
 // MessageType returns the type of the message that it stands for.
-func (refused) MessageType() string { return TypeConfirmed }
+func (refused) MessageType() string { return intentlog.TypeConfirmed }
 
 // MarshalJSON returns the reason.
 func (r refused) MarshalJSON() ([]byte, error) { return nil, r.err }
@@ -361,7 +368,7 @@ func (l *Lease) Guarded() []messagestore.StreamWrite {
 	parts := l.snapshot()
 	checks := make([]messagestore.StreamWrite, len(parts))
 	for i, p := range parts {
-		checks[i] = messagestore.StreamWrite{Stream: p.at.Stream, Expected: p.at.Position, Past: past, After: p.at.ID, Final: true}
+		checks[i] = messagestore.StreamWrite{Stream: p.Place.Stream, Expected: p.Place.Position, Past: past, After: p.Place.ID, Final: true}
 	}
 	return checks
 }
@@ -374,7 +381,7 @@ func (l *Lease) Lost(err error) bool {
 		return true
 	}
 	ours := func(stream messagestore.StreamName) bool {
-		return slices.ContainsFunc(l.granted, func(p part) bool { return p.at.Stream == stream })
+		return slices.ContainsFunc(l.granted, func(p part) bool { return p.Place.Stream == stream })
 	}
 	if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
 		return ours(conflict.Stream)
@@ -403,18 +410,18 @@ func (l *Lease) In(ctx context.Context, store Store) (*Lease, error) {
 	l.mu.Unlock()
 	for i := range in.parts {
 		p := &in.parts[i]
-		m, err := store.Last(ctx, p.at.Stream)
+		m, err := store.Last(ctx, p.Place.Stream)
 		if err != nil {
 			return nil, fmt.Errorf("lease in a transaction: %w", err)
 		}
-		s, err := read(m)
+		s, err := intentlog.Read(m)
 		if err != nil {
 			return nil, fmt.Errorf("lease in a transaction: %w", err)
 		}
 		if lost := l.compare(p, s); lost != nil {
 			return nil, fmt.Errorf("lease in a transaction: %w", lost)
 		}
-		p.state = *s
+		p.State = *s
 	}
 	return in, nil
 }
@@ -427,14 +434,14 @@ func (l *Lease) snapshot() []part {
 }
 
 // moved keeps another state of a part. The caller has locked the lease.
-func (l *Lease) moved(i int, s *state) {
+func (l *Lease) moved(i int, s *intentlog.State) {
 	l.parts = slices.Clone(l.parts)
-	l.parts[i].state = *s
+	l.parts[i].State = *s
 }
 
 // compare returns an error if s, which was met in place of p, is not p's own lease any more.
-func (l *Lease) compare(p *part, s *state) *LeaseLostError {
-	if s.gone || s.token != p.token || s.Session != p.Session || s.done() || s.released {
+func (l *Lease) compare(p *part, s *intentlog.State) *LeaseLostError {
+	if s.Deleted || s.Token != p.Token || s.Session != p.Session || s.Done() || s.Released {
 		return l.lost(s, "")
 	}
 	return nil
@@ -454,14 +461,14 @@ func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, 
 		for i := range parts {
 			p := &parts[i]
 			bodies[i] = body(p)
-			m := messagestore.Envelope{Body: bodies[i], Metadata: p.metadata}
+			m := messagestore.Envelope{Body: bodies[i], Metadata: p.Metadata}
 			switch b := bodies[i].(type) {
-			case Confirmed:
+			case intentlog.Confirmed:
 				m.ID = l.ends.confirmation(p, b)
-			case Released:
-				l.ends.release(p.at.Stream, p.at.Position+1)
+			case intentlog.Released:
+				l.ends.release(p.Place.Stream, p.Place.Position+1)
 			}
-			all = append(all, messagestore.To(p.at.Stream, p.at.Position, m))
+			all = append(all, messagestore.To(p.Place.Stream, p.Place.Position, m))
 		}
 		all = append(all, writes...)
 		sent := time.Now()
@@ -485,7 +492,7 @@ func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, 
 // result before: its message is there, and the writes beside it are not the same again.
 func (l *Lease) isConfirmation(body messagestore.Body, err error) bool {
 	conflict, ok := errors.AsType[*messagestore.IDConflictError](err)
-	c, confirms := body.(Confirmed)
+	c, confirms := body.(intentlog.Confirmed)
 	return ok && confirms && conflict.Stream == l.Stream() && conflict.ID == l.granted[0].confirmationID(l.ends.salt, c)
 }
 
@@ -504,28 +511,28 @@ func (l *Lease) took(parts []part, bodies []messagestore.Body, written []message
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range parts {
-		next := granted(bodies[i], written[i], parts[i].metadata)
+		next := intentlog.Granted(bodies[i], written[i], parts[i].Metadata)
 		s := &next
 		if i == 0 {
 			l.log(s)
 		}
 		switch {
-		case s.kind == TypeExtended:
-			if s.at.Position > l.parts[i].at.Position {
+		case s.Type == intentlog.TypeExtended:
+			if s.Place.Position > l.parts[i].Place.Position {
 				l.moved(i, s)
 			}
 		case i == 0:
 			l.over, l.byItself = l.lost(s, ""), true
 		}
 	}
-	if bodies[0].MessageType() == TypeExtended {
+	if bodies[0].MessageType() == intentlog.TypeExtended {
 		l.counted(sent)
 	}
 }
 
-func (l *Lease) log(s *state) {
-	l.m.config.Logger.Debug().Str("step", s.kind).Str("stream", string(s.at.Stream)).Str("session", s.Session).
-		Int64("token", s.token).Int64("version", int64(s.at.Position)).Msg("intent")
+func (l *Lease) log(s *intentlog.State) {
+	l.m.config.Logger.Debug().Str("step", s.Type).Str("stream", string(s.Place.Stream)).Str("session", s.Session).
+		Int64("token", s.Token).Int64("version", int64(s.Place.Position)).Msg("intent")
 }
 
 // meet decides on a step that met other versions: it goes again, it was done before, or the lease
@@ -538,7 +545,7 @@ func (l *Lease) meet(parts []part, bodies []messagestore.Body, writes []messages
 		if last[i] == nil {
 			return false, l.ended(l.lost(nil, "the store has no such intent"), false)
 		}
-		s, err := read(last[i])
+		s, err := intentlog.Read(last[i])
 		if err != nil {
 			return false, err
 		}
@@ -552,13 +559,13 @@ func (l *Lease) meet(parts []part, bodies []messagestore.Body, writes []messages
 			lost = cmp.Or(lost, ended)
 			continue
 		}
-		if s.at.Position < p.at.Position {
+		if s.Place.Position < p.Place.Position {
 			return false, l.ended(l.lost(nil, "the store lost messages that it had"), false)
 		}
-		if s.at.Position > p.at.Position {
+		if s.Place.Position > p.Place.Position {
 			again = true
 			l.mu.Lock()
-			if s.at.Position > l.parts[i].at.Position {
+			if s.Place.Position > l.parts[i].Place.Position {
 				l.moved(i, s)
 			}
 			l.mu.Unlock()
@@ -579,16 +586,16 @@ func (l *Lease) meet(parts []part, bodies []messagestore.Body, writes []messages
 // isStep reports whether s is the state after the step: its answer was lost, it is repeated, or another
 // lease of the session has taken the same. A release by that one is as good as one by this; a
 // confirmation is of other work, and ends this lease by no step of its own.
-func (l *Lease) isStep(p *part, s *state, body messagestore.Body) bool {
-	if s.token != p.token || s.Session != p.Session {
+func (l *Lease) isStep(p *part, s *intentlog.State, body messagestore.Body) bool {
+	if s.Token != p.Token || s.Session != p.Session {
 		return false
 	}
 	switch b := body.(type) {
-	case Confirmed:
-		return s.kind == TypeConfirmed && s.notKept == b.NotKept && (len(s.result) == 0 && len(b.Result) == 0 || exactjson.Equal(s.result, b.Result))
-	case Released:
-		if s.released && s.by == "" {
-			l.ends.release(s.at.Stream, s.of)
+	case intentlog.Confirmed:
+		return s.Type == intentlog.TypeConfirmed && s.NotKept == b.NotKept && (len(s.Result) == 0 && len(b.Result) == 0 || exactjson.Equal(s.Result, b.Result))
+	case intentlog.Released:
+		if s.Released && s.By == "" {
+			l.ends.release(s.Place.Stream, s.Of)
 			return true
 		}
 	}
@@ -733,4 +740,22 @@ func (l *Lease) endedByItself() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.byItself
+}
+
+// encodeResult returns result as JSON, nil for none.
+func encodeResult(result any) (json.RawMessage, error) {
+	if result == nil {
+		return nil, nil
+	}
+	raw, err := exactjson.Marshal(result)
+	if err != nil {
+		return nil, messagestore.NewInvalidError("result", nil, fmt.Sprintf("it does not encode: %v", err))
+	}
+	if len(raw) > maxResult {
+		return nil, messagestore.NewInvalidError("result", raw, fmt.Sprintf("at most %d bytes", maxResult))
+	}
+	if string(raw) == "null" {
+		return nil, nil
+	}
+	return raw, nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -24,7 +25,7 @@ func TestACorruptStreamHidesNoIntent(t *testing.T) {
 	}
 	for _, key := range []string{"corrupt11", "a"} { // the last message decides
 		_, _, err = store.TryWrite(t.Context(), messagestore.StreamName("payment:intent-s+"+key), messagestore.AnyVersion,
-			intent.ReservedMessage{Grant: intent.Grant{Session: "A", Attempt: 1, TTL: 60_000, Content: "c"}})
+			intentlog.Reserved{Grant: intentlog.Grant{Session: "A", Attempt: 1, TTL: 60_000, Content: "c"}})
 		require.NoError(t, err)
 	}
 

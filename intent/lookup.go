@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -19,11 +20,11 @@ func (m *Manager) Lookup(ctx context.Context, scope, key string) (Intent, error)
 	if err != nil {
 		return Intent{}, fmt.Errorf("look up intent: %w", err)
 	}
-	return s.intent(now, m.config.Turn), nil
+	return intentOf(s, now, m.config.Turn), nil
 }
 
 // look returns the state of an intent and, of one with a lease, the store's time.
-func (m *Manager) look(ctx context.Context, scope, key string) (*state, time.Time, error) {
+func (m *Manager) look(ctx context.Context, scope, key string) (*intentlog.State, time.Time, error) {
 	if err := checkContext(ctx); err != nil {
 		return nil, time.Time{}, err
 	}
@@ -34,13 +35,13 @@ func (m *Manager) look(ctx context.Context, scope, key string) (*state, time.Tim
 	return m.lookAt(ctx, stream)
 }
 
-func (m *Manager) lookAt(ctx context.Context, stream messagestore.StreamName) (*state, time.Time, error) {
+func (m *Manager) lookAt(ctx context.Context, stream messagestore.StreamName) (*intentlog.State, time.Time, error) {
 	last, err := m.store.Last(ctx, stream)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	s, err := read(last)
-	if err != nil || s.done() || s.released && len(s.Line) == 0 {
+	s, err := intentlog.Read(last)
+	if err != nil || s.Done() || s.Released && len(s.Line) == 0 {
 		return s, last.Time, err
 	}
 	now, err := m.store.Now(ctx)
@@ -70,31 +71,31 @@ func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) 
 			return Intent{}, fmt.Errorf("await %s: %w", stream, err)
 		}
 		k.meet(s)
-		over := s.ttl() + m.config.Turn - time.Since(k.watch)
-		if !s.held(now) || over <= 0 {
-			i := s.intent(now, m.config.Turn)
+		over := s.Lasts() + m.config.Turn - time.Since(k.watch)
+		if !s.Held(now) || over <= 0 {
+			i := intentOf(s, now, m.config.Turn)
 			if i.Status == Held {
 				i.Status = Free // by the clock of this process
 			}
 			return i, nil
 		}
 		if ctx.Err() == nil {
-			w.From(s.at.GlobalPosition)
+			w.From(s.Place.GlobalPosition)
 		}
-		message, ended := m.sleep(ctx, w, max(min(s.free().Sub(now), over), leastSleep))
+		message, ended := m.sleep(ctx, w, max(min(s.Until().Sub(now), over), leastSleep))
 		switch {
 		case ended != nil:
 			return Intent{}, fmt.Errorf("await %s: %w", stream, ended)
-		case message != nil && message.Position > s.at.Position:
+		case message != nil && message.Position > s.Place.Position:
 			now = message.Time
-			s, err = read(message)
+			s, err = intentlog.Read(message)
 		default:
 			s, now, err = m.lookDetached(ctx, stream)
 		}
 	}
 }
 
-func (m *Manager) lookDetached(ctx context.Context, stream messagestore.StreamName) (*state, time.Time, error) {
+func (m *Manager) lookDetached(ctx context.Context, stream messagestore.StreamName) (*intentlog.State, time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	return m.lookAt(ctx, stream)
@@ -119,10 +120,10 @@ func (m *Manager) resume(ctx context.Context, scope, key, session string, token 
 	if err := checkContext(ctx); err != nil {
 		return nil, err
 	}
-	if token < 1 || token > maxToken {
+	if token < 1 || token > intentlog.MaxToken {
 		return nil, messagestore.NewInvalidError("fencing token", token, "it is the microseconds of a time between 1970 and 9999")
 	}
-	if rule := sessionRule(session); rule != "" {
+	if rule := intentlog.SessionRule(session); rule != "" {
 		return nil, messagestore.NewInvalidError("session", session, rule)
 	}
 	stream, err := m.Stream(scope, key)
@@ -134,14 +135,14 @@ func (m *Manager) resume(ctx context.Context, scope, key, session string, token 
 	if err != nil {
 		return nil, err
 	}
-	s, err := read(last)
+	s, err := intentlog.Read(last)
 	if err != nil {
 		return nil, err
 	}
 	asked := part{*s}
-	asked.Session, asked.token = session, token
+	asked.Session, asked.Token = session, token
 	// The time of the lease is not known to this process before the extension.
-	l := m.newLease([]part{asked}, sent.Add(-s.ttl()))
+	l := m.newLease([]part{asked}, sent.Add(-s.Lasts()))
 	if err := l.compare(&asked, s); err != nil {
 		return nil, err
 	}
@@ -182,14 +183,14 @@ func (m *Manager) forceRelease(ctx context.Context, scope, key, reason string) e
 	}
 	last, err := m.store.Last(ctx, stream)
 	for err == nil {
-		var s *state
-		if s, err = read(last); err != nil {
+		var s *intentlog.State
+		if s, err = intentlog.Read(last); err != nil {
 			return err
 		}
 		switch {
-		case s.done():
+		case s.Done():
 			return fmt.Errorf("%s: %w", stream, ErrDone)
-		case s.released:
+		case s.Released:
 			return nil
 		}
 		by := m.config.Name
@@ -197,8 +198,8 @@ func (m *Manager) forceRelease(ctx context.Context, scope, key, reason string) e
 			by = "operator"
 		}
 		var met *messagestore.Conflict
-		_, met, err = m.store.TryWrite(ctx, stream, s.at.Position,
-			messagestore.Envelope{Body: Released{s.Grant, s.token, by, reason}, Metadata: s.metadata})
+		_, met, err = m.store.TryWrite(ctx, stream, s.Place.Position,
+			messagestore.Envelope{Body: intentlog.Released{Grant: s.Grant, Token: s.Token, By: by, Reason: reason}, Metadata: s.Metadata})
 		if met == nil {
 			return err
 		}
@@ -263,7 +264,7 @@ func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
 		if err != nil {
 			return nil, err
 		}
-		filter.Since = now.Add(-maxTTL)
+		filter.Since = now.Add(-intentlog.MaxTTL)
 	}
 	states, corrupt, err := m.statesSince(ctx, store, filter)
 	if err != nil {
@@ -275,7 +276,7 @@ func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
 	}
 	var all []Intent
 	for _, s := range states {
-		if i := s.intent(now, m.config.Turn); slices.Contains(filter.Status, i.Status) && (filter.Session == "" || i.Session == filter.Session) {
+		if i := intentOf(s, now, m.config.Turn); slices.Contains(filter.Status, i.Status) && (filter.Session == "" || i.Session == filter.Session) {
 			all = append(all, i)
 		}
 	}
@@ -288,29 +289,29 @@ func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
 
 // statesSince returns the last states of the intents with a message since [Filter.Since], and the
 // errors of the corrupt streams. It leaves out done intents unless filter chooses them.
-func (m *Manager) statesSince(ctx context.Context, store CategoryStore, filter Filter) (states map[messagestore.StreamName]*state, corrupt map[messagestore.StreamName]error, err error) {
+func (m *Manager) statesSince(ctx context.Context, store CategoryStore, filter Filter) (states map[messagestore.StreamName]*intentlog.State, corrupt map[messagestore.StreamName]error, err error) {
 	from, err := store.PositionAt(ctx, m.category, filter.Since)
 	if err != nil {
 		return nil, nil, err
 	}
 	done := slices.Contains(filter.Status, Done)
-	states, corrupt = map[messagestore.StreamName]*state{}, map[messagestore.StreamName]error{}
+	states, corrupt = map[messagestore.StreamName]*intentlog.State{}, map[messagestore.StreamName]error{}
 	for more := true; more; {
 		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: m.category, From: from, Limit: 1000})
 		if err != nil {
 			return nil, nil, err
 		}
 		for _, message := range page.Messages {
-			if scope, _ := ScopeAndKey(message.Stream); filter.Scope != "" && scope != filter.Scope {
+			if scope, _ := intentlog.ScopeAndKey(message.Stream); filter.Scope != "" && scope != filter.Scope {
 				continue
 			}
 			delete(states, message.Stream)
 			delete(corrupt, message.Stream)
-			s, err := read(message)
+			s, err := intentlog.Read(message)
 			switch {
 			case err != nil:
 				corrupt[message.Stream] = err
-			case done || !s.done():
+			case done || !s.Done():
 				states[message.Stream] = s
 			}
 		}
@@ -323,7 +324,7 @@ func (m *Manager) statesSince(ctx context.Context, store CategoryStore, filter F
 func (m *Manager) declare(ctx context.Context) error {
 	err := m.life.Declare(ctx, m.category)
 	if corrupt, ok := errors.AsType[*removal.CorruptKeyLifeError](err); ok {
-		return &corruptError{corrupt.Stream, corrupt.Position, corrupt.Rule}
+		return &intentlog.CorruptError{Stream: corrupt.Stream, Position: corrupt.Position, Rule: corrupt.Rule}
 	}
 	return ofConfig(err)
 }

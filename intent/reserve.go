@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
@@ -175,25 +176,25 @@ type Intent struct {
 	Reason    string          // for which it was released
 }
 
-// intent returns s at now, by the store's clock, for a session that does not stand in the line.
-func (s *state) intent(now time.Time, turn time.Duration) Intent {
+// intentOf returns an intent at now, by the store's clock, for a session that does not stand in the line.
+func intentOf(s *intentlog.State, now time.Time, turn time.Duration) Intent {
 	i := Intent{
-		Stream: s.at.Stream, Session: s.Session, Token: s.token, Attempt: s.Attempt, Since: time.UnixMicro(s.token).UTC(),
-		Line: slices.Clone(s.Line), Result: s.result, NotKept: s.notKept, Forgotten: s.gone, Released: s.released, By: s.by, Reason: s.reason,
+		Stream: s.Place.Stream, Session: s.Session, Token: s.Token, Attempt: s.Attempt, Since: time.UnixMicro(s.Token).UTC(),
+		Line: slices.Clone(s.Line), Result: s.Result, NotKept: s.NotKept, Forgotten: s.Deleted, Released: s.Released, By: s.By, Reason: s.Reason,
 	}
-	i.Scope, i.Key = ScopeAndKey(s.at.Stream)
+	i.Scope, i.Key = intentlog.ScopeAndKey(s.Place.Stream)
 	switch {
-	case s.done():
+	case s.Done():
 		i.Status = Done
-	case s.held(now):
+	case s.Held(now):
 		i.Status = Held
 	}
-	if s.gone {
+	if s.Deleted {
 		i.Since = time.Time{}
 	}
-	if !s.done() {
-		i.Until = s.free()
-		i.Left = max(s.mayTake("", turn).Sub(now), 0)
+	if !s.Done() {
+		i.Until = s.Until()
+		i.Left = max(s.MayTake("", turn).Sub(now), 0)
 	}
 	return i
 }
@@ -201,7 +202,7 @@ func (s *state) intent(now time.Time, turn time.Duration) Intent {
 // A wanted key is one of a request.
 type wanted struct {
 	stream messagestore.StreamName
-	met    *state // nil for an empty stream
+	met    *intentlog.State // nil for an empty stream
 
 	// A lease that shows no sign of life is watched by the process's own clock.
 	sign  sign
@@ -292,11 +293,11 @@ func (m *Manager) attempt(ctx context.Context, request Request) (*attempt, error
 	}
 	if request.Session == "" {
 		a.request.Session, a.unnamed = m.newSession(), true
-	} else if rule := sessionRule(request.Session); rule != "" {
+	} else if rule := intentlog.SessionRule(request.Session); rule != "" {
 		return nil, messagestore.NewInvalidError("session", request.Session, rule)
 	}
 	if request.TTL != 0 {
-		if err := bounded("TTL", request.TTL, minTTL, maxTTL); err != nil {
+		if err := bounded("TTL", request.TTL, intentlog.MinTTL, intentlog.MaxTTL); err != nil {
 			return nil, err
 		}
 		if m.config.Heartbeat != 0 {
@@ -368,7 +369,7 @@ func (a *attempt) run(ctx context.Context) (answer Answer, err error) {
 		answer, now, err := a.try(calls, known)
 		if err == nil {
 			a.m.outage.Works(outage.Key{By: string(a.m.category), To: "reserve"}) // as no lease may be left to say
-			if answer.Outcome == Held && a.keys[a.blocked].met.since.After(now.Add(clockTolerance)) {
+			if answer.Outcome == Held && a.keys[a.blocked].met.Since.After(now.Add(clockTolerance)) {
 				if known, err = a.setBack(calls, now); err != nil {
 					return Answer{}, err
 				}
@@ -427,7 +428,7 @@ func (a *attempt) try(ctx context.Context, known time.Time) (Answer, time.Time, 
 		for i, k := range a.keys {
 			expected := messagestore.NoStream
 			if k.met != nil {
-				expected = k.met.at.Position
+				expected = k.met.Place.Position
 			}
 			bodies[i], metadata[i] = a.step(k.met)
 			writes[i] = messagestore.To(k.stream, expected, messagestore.Envelope{Body: bodies[i], Metadata: metadata[i]})
@@ -457,7 +458,7 @@ func (a *attempt) meet(last []*messagestore.Message) error {
 		if last[i] == nil {
 			continue
 		}
-		s, err := read(last[i])
+		s, err := intentlog.Read(last[i])
 		if err != nil {
 			return err
 		}
@@ -466,34 +467,34 @@ func (a *attempt) meet(last []*messagestore.Message) error {
 	return nil
 }
 
-func (k *wanted) meet(s *state) {
+func (k *wanted) meet(s *intentlog.State) {
 	k.met = s
-	if now := (sign{s.token, s.of}); k.watch.IsZero() || now != k.sign {
+	if now := (sign{s.Token, s.Of}); k.watch.IsZero() || now != k.sign {
 		k.sign, k.watch = now, time.Now()
 	}
 }
 
 // step returns the message that a adds to an intent that it met. It may take every lease that is
 // not its own.
-func (a *attempt) step(met *state) (messagestore.Body, messagestore.Metadata) {
-	grant := Grant{Session: a.request.Session, Attempt: 1, TTL: a.ttl.Milliseconds(), Content: a.content}
+func (a *attempt) step(met *intentlog.State) (messagestore.Body, messagestore.Metadata) {
+	grant := intentlog.Grant{Session: a.request.Session, Attempt: 1, TTL: a.ttl.Milliseconds(), Content: a.content}
 	switch {
 	case met == nil:
-		return ReservedMessage{Grant: grant}, a.request.Metadata
+		return intentlog.Reserved{Grant: grant}, a.request.Metadata
 	case a.owns(met):
-		return Extended{met.Grant, met.token}, met.metadata
+		return intentlog.Extended{Grant: met.Grant, Token: met.Token}, met.Metadata
 	}
 	grant.Attempt = met.Attempt + 1
 	if i := slices.Index(met.Line, a.request.Session); i >= 0 {
 		grant.Line = met.Line[i+1:]
 	}
-	return ReservedMessage{grant, met.token}, a.request.Metadata
+	return intentlog.Reserved{Grant: grant, After: met.Token}, a.request.Metadata
 }
 
 // owns reports whether the lease met is the session's own. Only a lease that is not over is
 // extended: see answer.
-func (a *attempt) owns(met *state) bool {
-	return met.Session == a.request.Session && !met.released && !met.lapsed
+func (a *attempt) owns(met *intentlog.State) bool {
+	return met.Session == a.request.Session && !met.Released && !met.Lapsed
 }
 
 // answer returns the answer to the states that were met at now, by the store's clock, or false if
@@ -505,22 +506,22 @@ func (a *attempt) answer(now time.Time) (Answer, bool) {
 		if s == nil {
 			continue
 		}
-		s.lapsed = !s.held(now)
+		s.Lapsed = !s.Held(now)
 		var outcome Outcome
 		switch {
-		case s.gone:
+		case s.Deleted:
 			outcome = Done
-		case s.Content != a.content && !s.released:
+		case s.Content != a.content && !s.Released:
 			outcome = KeyReused
-		case s.done():
+		case s.Done():
 			outcome = Done
-		case a.owns(s), s.mayBeTaken(a.request.Session, now, a.m.config.Turn), k.watchedOut(a):
+		case a.owns(s), s.MayBeTaken(a.request.Session, now, a.m.config.Turn), k.watchedOut(a):
 			continue
 		default:
 			outcome = Held
 		}
 		a.blocked = i
-		return Answer{Outcome: outcome, Intent: s.intent(now, a.m.config.Turn)}, true
+		return Answer{Outcome: outcome, Intent: intentOf(s, now, a.m.config.Turn)}, true
 	}
 	return Answer{}, false
 }
@@ -533,19 +534,19 @@ func (k *wanted) watchedOut(a *attempt) bool {
 }
 
 func (k *wanted) silence(a *attempt) time.Duration {
-	turns := time.Duration(1+k.met.before(a.request.Session)) * a.m.config.Turn
-	if k.met.released {
+	turns := time.Duration(1+k.met.Before(a.request.Session)) * a.m.config.Turn
+	if k.met.Released {
 		return turns
 	}
-	return k.met.ttl() + turns
+	return k.met.Lasts() + turns
 }
 
 // reserved returns the answer to a request that was granted.
 func (a *attempt) reserved(sent time.Time, bodies []messagestore.Body, metadata []messagestore.Metadata, written []messagestore.Written) Answer {
 	parts := make([]part, len(a.keys))
 	for i := range a.keys {
-		parts[i].state = granted(bodies[i], written[i], metadata[i])
+		parts[i].State = intentlog.Granted(bodies[i], written[i], metadata[i])
 	}
 	l := a.m.newLease(parts, sent)
-	return Answer{Outcome: Reserved, Lease: l, Intent: parts[0].intent(parts[0].since, a.m.config.Turn)}
+	return Answer{Outcome: Reserved, Lease: l, Intent: intentOf(&parts[0].State, parts[0].Since, a.m.config.Turn)}
 }

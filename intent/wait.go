@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -47,15 +48,15 @@ func (a *attempt) wait(ctx, calls context.Context, w *wakeups.Waiter, now, end t
 	if !slices.Contains(k.met.Line, a.request.Session) && len(a.keys) == 1 {
 		return now, true, nil // the line is full
 	}
-	w.From(k.met.at.GlobalPosition)
+	w.From(k.met.Place.GlobalPosition)
 	rest := time.Until(end)
-	d := min(k.met.mayTake(a.request.Session, a.m.config.Turn).Sub(now), time.Until(k.watch.Add(k.silence(a))), rest)
+	d := min(k.met.MayTake(a.request.Session, a.m.config.Turn).Sub(now), time.Until(k.watch.Add(k.silence(a))), rest)
 	m, err := a.m.sleep(ctx, w, max(d, leastSleep))
 	switch {
 	case err != nil:
 		return time.Time{}, false, err
-	case m != nil && len(a.keys) == 1 && m.Position > k.met.at.Position:
-		s, err := read(m)
+	case m != nil && len(a.keys) == 1 && m.Position > k.met.Place.Position:
+		s, err := intentlog.Read(m)
 		if err != nil {
 			return time.Time{}, false, err
 		}
@@ -79,7 +80,7 @@ func (a *attempt) stand(ctx, calls context.Context, now time.Time) (time.Time, e
 			a.stands = true
 			return now, nil
 		}
-		if len(s.Line) >= maxLine {
+		if len(s.Line) >= intentlog.MaxLine {
 			return now, nil
 		}
 		a.stands = true
@@ -88,7 +89,7 @@ func (a *attempt) stand(ctx, calls context.Context, now time.Time) (time.Time, e
 		case err != nil:
 			return time.Time{}, err
 		case met == nil:
-			return k.met.at.Time, nil
+			return k.met.Place.Time, nil
 		case k.met == nil:
 			return time.Time{}, nil
 		}
@@ -103,7 +104,7 @@ func (a *attempt) stand(ctx, calls context.Context, now time.Time) (time.Time, e
 // conflict.
 func (a *attempt) line(ctx context.Context, line []string) (*messagestore.Conflict, error) {
 	k := &a.keys[0]
-	return a.note(ctx, k, line, k.met.since)
+	return a.note(ctx, k, line, k.met.Since)
 }
 
 // setBack has a lease count from now on, by the store's clock, that counts from a time to come: the clock was ahead then, or was
@@ -111,14 +112,14 @@ func (a *attempt) line(ctx context.Context, line []string) (*messagestore.Confli
 // store's clock of the state that is met then.
 func (a *attempt) setBack(ctx context.Context, now time.Time) (time.Time, error) {
 	k := &a.keys[a.blocked]
-	a.m.config.Logger.Warn().Str("stream", string(k.stream)).Str("session", k.met.Session).Stringer("by", k.met.since.Sub(now)).
+	a.m.config.Logger.Warn().Str("stream", string(k.stream)).Str("session", k.met.Session).Stringer("by", k.met.Since.Sub(now)).
 		Msg("the store's clock was ahead, or was set back: the lease counts from now on")
 	met, err := a.note(ctx, k, k.met.Line, now)
 	switch {
 	case err != nil:
 		return time.Time{}, err
 	case met == nil:
-		return k.met.at.Time, nil
+		return k.met.Place.Time, nil
 	case k.met == nil:
 		return time.Time{}, nil
 	}
@@ -129,14 +130,16 @@ func (a *attempt) setBack(ctx context.Context, now time.Time) (time.Time, error)
 // on, it returns the conflict.
 func (a *attempt) note(ctx context.Context, k *wanted, line []string, since time.Time) (*messagestore.Conflict, error) {
 	s := k.met
-	body := Waiting{s.Grant, s.token, since.UnixMicro(), s.of, s.released, s.by, s.reason}
+	body := intentlog.Waiting{
+		Grant: s.Grant, Token: s.Token, At: since.UnixMicro(), Of: s.Of, Released: s.Released, By: s.By, Reason: s.Reason,
+	}
 	body.Line = line
-	written, met, err := a.m.store.TryWrite(ctx, k.stream, s.at.Position, messagestore.Envelope{Body: body, Metadata: s.metadata})
+	written, met, err := a.m.store.TryWrite(ctx, k.stream, s.Place.Position, messagestore.Envelope{Body: body, Metadata: s.Metadata})
 	if err != nil {
 		return nil, err
 	}
 	if met == nil {
-		next := granted(body, written, s.metadata)
+		next := intentlog.Granted(body, written, s.Metadata)
 		k.meet(&next)
 		return nil, nil
 	}
@@ -144,7 +147,7 @@ func (a *attempt) note(ctx context.Context, k *wanted, line []string, since time
 	if met.Last[0] == nil {
 		return met, nil
 	}
-	if s, err = read(met.Last[0]); err != nil {
+	if s, err = intentlog.Read(met.Last[0]); err != nil {
 		return nil, err
 	}
 	k.meet(s)
@@ -211,8 +214,8 @@ func (a *attempt) tryToLeave(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s, err := read(m)
-		if err != nil || s.done() || !slices.Contains(s.Line, a.request.Session) {
+		s, err := intentlog.Read(m)
+		if err != nil || s.Done() || !slices.Contains(s.Line, a.request.Session) {
 			return err
 		}
 		k.meet(s)
@@ -259,5 +262,5 @@ func (m *Manager) sleep(ctx context.Context, w *wakeups.Waiter, d time.Duration)
 // newWakeups returns those by the messages that end leases.
 func (m *Manager) newWakeups() *wakeups.Wakeups {
 	store, _ := m.store.(CategoryStore) // a store that is none is asked every pollInterval
-	return wakeups.New(store, m.category, []string{TypeReleased, TypeConfirmed}, tailInterval, m.config.Logger)
+	return wakeups.New(store, m.category, []string{intentlog.TypeReleased, intentlog.TypeConfirmed}, tailInterval, m.config.Logger)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/dibs-go/dibs/bench/measure"
 	"github.com/dibs-go/dibs/bench/server"
 	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/intentlog"
 )
 
 // intentTTL is longer than a turn, so that no lease ends in it.
@@ -74,9 +75,9 @@ func openDibsIntents(ctx context.Context, cell *measure.Cell) (intentStore, erro
 
 func (s *dibsIntents) intents(ctx context.Context, confirmed bool) (n int64, err error) {
 	if confirmed {
-		return n, s.pool.QueryRow(ctx, "select count(*) from dibs.messages where type = $1", intent.TypeConfirmed).Scan(&n)
+		return n, s.pool.QueryRow(ctx, "select count(*) from dibs.messages where type = $1", intentlog.TypeConfirmed).Scan(&n)
 	}
-	return n, s.pool.QueryRow(ctx, "select count(*) from dibs.messages where position = 0 and type = $1", intent.TypeReserved).Scan(&n)
+	return n, s.pool.QueryRow(ctx, "select count(*) from dibs.messages where position = 0 and type = $1", intentlog.TypeReserved).Scan(&n)
 }
 
 // size returns how many bytes the messages take with their indexes.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -275,12 +276,12 @@ func (f *fixture) messages(t *testing.T, category messagestore.Category) []*mess
 // verify requires that each stream of the category is an intent's.
 func (f *fixture) verify(t *testing.T, category messagestore.Category) {
 	t.Helper()
-	last := map[messagestore.StreamName]*intent.Step{}
+	last := map[messagestore.StreamName]*intentlog.State{}
 	for _, m := range f.messages(t, category) {
-		step, err := intent.ReadStep(m)
+		step, err := intentlog.Read(m)
 		require.NoError(t, err)
 		require.Empty(t, step.Violations(last[m.Stream]), "%v", m)
-		last[m.Stream] = &step
+		last[m.Stream] = step
 	}
 }
 

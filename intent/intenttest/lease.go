@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -137,11 +138,11 @@ func heldAsLongAsExtended(t *testing.T, f *fixture) {
 func (f *fixture) requireTakenInTime(t *testing.T) {
 	t.Helper()
 	for before, m := range pairs(f.messages(t, f.category)) {
-		was, err := intent.ReadStep(before)
+		was, err := intentlog.Read(before)
 		require.NoError(t, err)
-		step, err := intent.ReadStep(m)
+		step, err := intentlog.Read(m)
 		require.NoError(t, err)
-		require.False(t, step.TookEarly(&was), "%v after %v", m, before)
+		require.False(t, step.TookEarly(was), "%v after %v", m, before)
 	}
 }
 
@@ -281,7 +282,7 @@ func confirmedForEver(t *testing.T, f *fixture) {
 		require.Equal(t, map[string]int{"paid": 100}, result)
 	}
 	require.ErrorIs(t, f.m.ForceRelease(t.Context(), "", key, "because"), intent.ErrDone)
-	f.requireTypes(t, intent.TypeReserved, intent.TypeReserved, intent.TypeConfirmed)
+	f.requireTypes(t, intentlog.TypeReserved, intentlog.TypeReserved, intentlog.TypeConfirmed)
 }
 
 // oneOfTwoConfirms has a holder confirm while an operator gives the intent to another session,

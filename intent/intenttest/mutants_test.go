@@ -27,23 +27,23 @@ const transactTests = "TestIntentsInTransactionsOnSQLite/Transact/"
 
 var mutants = []mutant{
 	{
-		"a token that forgets the one before", "message.go",
+		"a token that forgets the one before", "../internal/intentlog/intentlog.go",
 		"max(r.After+1, written.UnixMicro())", "written.UnixMicro()",
 		[]string{"L1/TokensRiseWithEveryGrant", "L1/TokensRiseThoughTheClockGoesBack", "L7/AnyClockIsSafe"},
 	},
 	{
-		"tokens that count from 1", "message.go",
+		"tokens that count from 1", "../internal/intentlog/intentlog.go",
 		"max(r.After+1, written.UnixMicro())", "r.After + 1",
 		[]string{"L6/NewStreamHasAGreaterToken"},
 	},
 	{
-		"a token that is always the same", "message.go",
+		"a token that is always the same", "../internal/intentlog/intentlog.go",
 		"max(r.After+1, written.UnixMicro())", "1",
 		[]string{"L4/ResourceRefusesASmallerToken"},
 	},
 	{
 		"steps at any version", "lease.go",
-		"messagestore.To(p.at.Stream, p.at.Position, m)", "messagestore.To(p.at.Stream, messagestore.AnyVersion, m)",
+		"messagestore.To(p.Place.Stream, p.Place.Position, m)", "messagestore.To(p.Place.Stream, messagestore.AnyVersion, m)",
 		[]string{"L3/LateHolderIsRefused", "L3/LateStepChangesNothing", "L5/OneOfTwoConfirms", "L7/AnyClockIsSafe"},
 	},
 	{
@@ -52,23 +52,23 @@ var mutants = []mutant{
 		[]string{"L2/OneOfManyIsGranted", "L2/OneOfManyTakesOver"},
 	},
 	{
-		"an intent that is not done", "message.go",
-		"return s.gone || s.kind == TypeConfirmed", "return s.gone",
+		"an intent that is not done", "../internal/intentlog/intentlog.go",
+		"return s.Deleted || s.Type == TypeConfirmed", "return s.Deleted",
 		[]string{"L5/ConfirmedIsNeverGrantedAgain", "L7/AnyClockIsSafe"},
 	},
 	{
 		"a token that is not compared", "lease.go",
-		"s.gone || s.token != p.token || s.Session", "s.gone || s.Session",
+		"s.Deleted || s.Token != p.Token || s.Session", "s.Deleted || s.Session",
 		[]string{"L3/AnotherTokenIsNoLease"},
 	},
 	{
 		"neither token nor session is compared", "lease.go",
-		"s.gone || s.token != p.token || s.Session != p.Session || s.done()", "s.gone || s.done()",
+		"s.Deleted || s.Token != p.Token || s.Session != p.Session || s.Done()", "s.Deleted || s.Done()",
 		[]string{"L3/LateHolderIsRefused", "L7/AnyClockIsSafe"},
 	},
 	{
-		"a lease that is taken before it is over", "message.go",
-		"!now.Before(s.mayTake(session, turn))", "!now.Before(s.since)",
+		"a lease that is taken before it is over", "../internal/intentlog/intentlog.go",
+		"!now.Before(s.MayTake(session, turn))", "!now.Before(s.Since)",
 		[]string{"L2/HeldAsLongAsItIsExtended", "State/EveryStepFromEveryState"},
 	},
 	{
@@ -88,17 +88,17 @@ var mutants = []mutant{
 	},
 	{
 		"a guard that lets a takeover pass", "lease.go",
-		"var past = []string{TypeExtended, TypeWaiting}", "var past = []string{TypeExtended, TypeWaiting, TypeReserved, TypeReleased}",
+		"var past = []string{intentlog.TypeExtended, intentlog.TypeWaiting}", "var past = []string{intentlog.TypeExtended, intentlog.TypeWaiting, intentlog.TypeReserved, intentlog.TypeReleased}",
 		[]string{"L4/GuardedWriteIsRefused", transactTests + "LostLeaseCommitsNothing", transactTests + "ReleaseFencesALateCommit"},
 	},
 	{
 		"a guard that extensions fail", "lease.go",
-		"var past = []string{TypeExtended, TypeWaiting}", "var past = []string{}",
+		"var past = []string{intentlog.TypeExtended, intentlog.TypeWaiting}", "var past = []string{}",
 		[]string{transactTests + "GoesPastExtensionsAndWaiters", transactTests + "GuardedIsACheckAlone"},
 	},
 	{
 		"a confirmation past another", "lease.go",
-		"var past = []string{TypeExtended, TypeWaiting}", "var past = []string{TypeExtended, TypeWaiting, TypeConfirmed}",
+		"var past = []string{intentlog.TypeExtended, intentlog.TypeWaiting}", "var past = []string{intentlog.TypeExtended, intentlog.TypeWaiting, intentlog.TypeConfirmed}",
 		[]string{transactTests + "OneOfManyResultsIsCommitted"},
 	},
 	{
@@ -123,7 +123,7 @@ var mutants = []mutant{
 	},
 	{
 		"a lease that its session has ended goes on", "lease.go",
-		"p.Session || s.done() || s.released {", "p.Session {",
+		"p.Session || s.Done() || s.Released {", "p.Session {",
 		[]string{"Session/EndOfOneCallIsTheOthersLoss", "Session/EndOfOneOfSeveralKeys"},
 	},
 	{
@@ -153,37 +153,37 @@ var mutants = []mutant{
 	},
 	{
 		"content that is not compared", "reserve.go",
-		"case s.Content != a.content && !s.released:", "case false:",
+		"case s.Content != a.content && !s.Released:", "case false:",
 		[]string{"Answer/OtherContentIsKeyReused"},
 	},
 	{
 		"content that counts after a release", "reserve.go",
-		"case s.Content != a.content && !s.released:", "case s.Content != a.content:",
+		"case s.Content != a.content && !s.Released:", "case s.Content != a.content:",
 		[]string{"Answer/OtherContentIsKeyReused"},
 	},
 	{
 		"the holder's own confirmation is another's", "lease.go",
-		"return s.kind == TypeConfirmed && s.notKept", "return false && s.notKept",
+		"return s.Type == intentlog.TypeConfirmed && s.NotKept", "return false && s.NotKept",
 		[]string{"Answer/LostAnswerIsNoConflict"},
 	},
 	{
 		"metadata stays with the grant", "lease.go",
-		"m := messagestore.Envelope{Body: bodies[i], Metadata: p.metadata}", "m := messagestore.Envelope{Body: bodies[i]}",
+		"m := messagestore.Envelope{Body: bodies[i], Metadata: p.Metadata}", "m := messagestore.Envelope{Body: bodies[i]}",
 		[]string{"Answer/MetadataGoesWithTheLease"},
 	},
 	{
 		"a waiter brings a lease back", "wait.go",
-		"since.UnixMicro(), s.of, s.released, ", "since.UnixMicro(), s.of, false, ",
+		"Of: s.Of, Released: s.Released, ", "Of: s.Of, Released: false, ",
 		[]string{"State/LineOutlivesTheRelease"},
 	},
 	{
-		"a tombstone that is an unknown message", "message.go",
+		"a tombstone that is an unknown message", "../internal/intentlog/intentlog.go",
 		"if m.IsTombstone() {", "if false {",
 		[]string{"State/TombstoneIsDone"},
 	},
 	{
-		"fields that are not looked at", "message.go",
-		"s.TTL > maxTTL.Milliseconds():", "false:",
+		"fields that are not looked at", "../internal/intentlog/intentlog.go",
+		"s.TTL > MaxTTL.Milliseconds():", "false:",
 		[]string{"State/OtherMessagesAreCorrupt"},
 	},
 	{
@@ -207,8 +207,8 @@ var mutants = []mutant{
 		[]string{"Confirm/AppendsOtherWrites"},
 	},
 	{
-		"a line without turns", "message.go",
-		"time.Duration(s.before(session)) * turn", "0",
+		"a line without turns", "../internal/intentlog/intentlog.go",
+		"time.Duration(s.Before(session)) * turn", "0",
 		[]string{"Wait/LineIsServedInItsOrder", "Wait/DeadWaiterCostsATurn"},
 	},
 	{
@@ -238,7 +238,7 @@ var mutants = []mutant{
 	},
 	{
 		"a place in the line that is left at the first attempt or never", "wait.go",
-		"		if err != nil {\n			return err\n		}\n		s, err := read(m)\n		if err != nil || s.done() ||", "		if err != nil {\n			return nil\n		}\n		s, err := read(m)\n		if err != nil || s.done() ||",
+		"		if err != nil {\n			return err\n		}\n		s, err := intentlog.Read(m)\n		if err != nil || s.Done() ||", "		if err != nil {\n			return nil\n		}\n		s, err := intentlog.Read(m)\n		if err != nil || s.Done() ||",
 		[]string{"Answer/LostPlaceInTheLineIsLeft"},
 	},
 	{
@@ -253,7 +253,7 @@ var mutants = []mutant{
 	},
 	{
 		"a waiter that sleeps too long", "wait.go",
-		"d := min(k.met.mayTake(", "d := max(k.met.mayTake(",
+		"d := min(k.met.MayTake(", "d := max(k.met.MayTake(",
 		[]string{"Wait/TakesOverWhatIsOver"},
 	},
 	{
@@ -263,7 +263,7 @@ var mutants = []mutant{
 	},
 	{
 		"a lease of a clock that was ahead that lasts for as long", "reserve.go",
-		"met.since.After(now.Add(clockTolerance))", "met.since.IsZero()",
+		"met.Since.After(now.Add(clockTolerance))", "met.Since.IsZero()",
 		[]string{"L7/ALeaseOfAClockThatWasAheadEndsInItsTime"},
 	},
 	{
@@ -273,7 +273,7 @@ var mutants = []mutant{
 	},
 	{
 		"a waiter that takes an extension for silence", "reserve.go",
-		"sign{s.token, s.of}", "sign{s.token, 0}",
+		"sign{s.Token, s.Of}", "sign{s.Token, 0}",
 		[]string{"L7/WaiterOutlastsAClockThatStands"},
 	},
 	{
@@ -283,7 +283,7 @@ var mutants = []mutant{
 	},
 	{
 		"an operator who spares a lease that is over", "lookup.go",
-		"		case s.released:\n			return nil\n", "		case !s.held(time.Now()):\n			return nil\n",
+		"		case s.Released:\n			return nil\n", "		case !s.Held(time.Now()):\n			return nil\n",
 		[]string{"ForceRelease/FencesTheHolder"},
 	},
 	{

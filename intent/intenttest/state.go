@@ -13,6 +13,7 @@ import (
 
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -247,13 +248,13 @@ func (s tombstones) Last(_ context.Context, stream messagestore.StreamName) (*me
 func otherMessagesAreCorrupt(t *testing.T, f *fixture) {
 	const good = `"session":"A","attempt":1,"ttl":15000,"content":"c"`
 	for kind, data := range map[string][]string{
-		"Paid":                {`{}`},
-		intent.TypeReserved:   {`{}`, `{"session":1}`, `{"session":"A","attempt":1,"ttl":3155760000000,"content":"c"}`, `{` + good + `,"after":-1}`, `{` + good + `,"after":9007199254740993000}`},
-		intent.TypeExtended:   {`{` + good + `}`, `{` + good + `,"token":253402300800000000}`, `{"session":"A","attempt":0,"ttl":15000,"content":"c","token":1}`, `{"session":"A","attempt":1,"ttl":15000,"token":1}`},
-		intent.TypeWaiting:    {`{` + good + `,"token":1,"at":9007199254740993000}`, `{` + good + `,"token":0,"at":1}`, `{` + good + `,"token":1,"at":1,"of":9007199254740991}`},
-		intent.TypeReleased:   {`{` + good + `,"token":-1}`, `{"session":"a\nb","attempt":1,"ttl":15000,"content":"c","token":1}`},
-		intent.TypeConfirmed:  {`{` + good + `}`},
-		"dibs:SomethingOther": nil,
+		"Paid":                  {`{}`},
+		intentlog.TypeReserved:  {`{}`, `{"session":1}`, `{"session":"A","attempt":1,"ttl":3155760000000,"content":"c"}`, `{` + good + `,"after":-1}`, `{` + good + `,"after":9007199254740993000}`},
+		intentlog.TypeExtended:  {`{` + good + `}`, `{` + good + `,"token":253402300800000000}`, `{"session":"A","attempt":0,"ttl":15000,"content":"c","token":1}`, `{"session":"A","attempt":1,"ttl":15000,"token":1}`},
+		intentlog.TypeWaiting:   {`{` + good + `,"token":1,"at":9007199254740993000}`, `{` + good + `,"token":0,"at":1}`, `{` + good + `,"token":1,"at":1,"of":9007199254740991}`},
+		intentlog.TypeReleased:  {`{` + good + `,"token":-1}`, `{"session":"a\nb","attempt":1,"ttl":15000,"content":"c","token":1}`},
+		intentlog.TypeConfirmed: {`{` + good + `}`},
+		"dibs:SomethingOther":   nil,
 	} {
 		for i, d := range data {
 			k := kind + string(rune('a'+i))
@@ -289,7 +290,7 @@ func sameSession(t *testing.T, f *fixture) {
 	}
 	require.Equal(t, intent.Held, reserve(t, f.m, request("B")).Outcome)
 	require.NoError(t, first.Confirm(t.Context(), nil))
-	f.requireTypes(t, intent.TypeReserved, intent.TypeExtended, intent.TypeExtended, intent.TypeExtended, intent.TypeConfirmed)
+	f.requireTypes(t, intentlog.TypeReserved, intentlog.TypeExtended, intentlog.TypeExtended, intentlog.TypeExtended, intentlog.TypeConfirmed)
 }
 
 func otherContent(t *testing.T, f *fixture) {
@@ -442,7 +443,7 @@ func metadataGoes(t *testing.T, f *fixture) {
 	require.NoError(t, resumed.Confirm(t.Context(), nil))
 	last, err := f.store.Last(t.Context(), l.Stream())
 	require.NoError(t, err)
-	require.Equal(t, intent.TypeConfirmed, last.Type)
+	require.Equal(t, intentlog.TypeConfirmed, last.Type)
 	for _, m := range append(f.messages(t, f.category), last) {
 		require.Equal(t, messagestore.StreamName("saga-1"), m.Metadata.CorrelationStream, m.Type)
 		require.Equal(t, "me", m.Metadata.Properties.Get("who"))

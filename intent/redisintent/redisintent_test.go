@@ -22,6 +22,7 @@ import (
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/intent/redisintent"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/localserver"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -255,7 +256,7 @@ func TestLeaseIsResumedElsewhereWithItsMetadata(t *testing.T) {
 
 	last, err := here.Last(t.Context(), granted.Stream())
 	require.NoError(t, err)
-	require.Equal(t, intent.TypeConfirmed, last.Type)
+	require.Equal(t, intentlog.TypeConfirmed, last.Type)
 	require.Equal(t, "north", last.Metadata.Properties.Get("tenant"))
 	_, err = manager(t, there).Resume(t.Context(), "29401", "other", "A", granted.Token())
 	require.ErrorIs(t, err, messagestore.ErrNotFound)
@@ -302,7 +303,7 @@ func TestStepWhoseAnswerIsLostIsRepeatedAndDoneOnce(t *testing.T) {
 
 	last, err := store.Last(t.Context(), l.Stream())
 	require.NoError(t, err)
-	require.Equal(t, intent.TypeConfirmed, last.Type)
+	require.Equal(t, intentlog.TypeConfirmed, last.Type)
 	require.Equal(t, 1, l.Attempt())
 	require.Equal(t, int64(3), f.written.Load(), "each step once")
 }

@@ -88,13 +88,14 @@ var imports = map[string][]string{
 	"internal/messagedb/adopt":         {"internal/pglink", "migrations", "internal/panics"},
 	"internal/messagedb/messagedbtest": {"internal/pgtest", "internal/await"},
 	"internal/demo/stage":              {".", "logger", "messagestore", "migrations"},
-	"internal/demo":                    {"internal/demo/stage", "logger", "examples/account", "examples/payments", "examples/standing", "examples/ticketing", "consumer", "messagestore", "messagestore/sqlite", "internal/queuing", "queue", "queue/cron", "idempotency", "intent"},
+	"internal/demo":                    {"internal/demo/stage", "logger", "examples/account", "examples/payments", "examples/standing", "examples/ticketing", "consumer", "messagestore", "messagestore/sqlite", "internal/queuing", "queue", "queue/cron", "idempotency", "intent", "internal/intentlog"},
 	"examples/...":                     {"..."},
 	"cmd/...":                          {"..."},
 
-	"intent":            {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/removal", "internal/keys", "internal/outage", "internal/retry", "internal/upkeep", "internal/wakeups", "internal/panics", "internal/text"},
-	"intent/intenttest": {"internal/await", "internal/removal", "internal/must", "messagestore", "messagestore/memory", "messagestore/storetest", "intent"},
-	"idempotency":       {"logger", "messagestore", "internal/exactjson", "intent", "internal/text"},
+	"intent":             {"logger", "messagestore", "internal/backoff", "internal/exactjson", "internal/removal", "internal/keys", "internal/outage", "internal/retry", "internal/upkeep", "internal/wakeups", "internal/panics", "internal/text", "internal/intentlog"},
+	"internal/intentlog": {"messagestore"},
+	"intent/intenttest":  {"internal/await", "internal/removal", "internal/must", "messagestore", "messagestore/memory", "messagestore/storetest", "intent", "internal/intentlog"},
+	"idempotency":        {"logger", "messagestore", "internal/exactjson", "intent", "internal/text"},
 }
 
 // A program that imports the store and its PostgreSQL driver links these

@@ -30,6 +30,7 @@ import (
 	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/demo/stage"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -242,7 +243,7 @@ func (d *paymentsDemo) confirmed(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		last, err := d.run.Store.Last(ctx, stream)
-		if err != nil || last == nil || last.Type != intent.TypeConfirmed {
+		if err != nil || last == nil || last.Type != intentlog.TypeConfirmed {
 			return false, err
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/promise"
 )
@@ -108,8 +108,8 @@ const (
 // at is a moment of the world, in milliseconds from its beginning.
 func at(ms int64) int64 { return started + ms*1000 }
 
-func grantOf(session string, attempt int, line ...string) intent.Grant {
-	return intent.Grant{Session: session, Attempt: attempt, TTL: ttl.Milliseconds(), Content: "content", Line: line}
+func grantOf(session string, attempt int, line ...string) intentlog.Grant {
+	return intentlog.Grant{Session: session, Attempt: attempt, TTL: ttl.Milliseconds(), Content: "content", Line: line}
 }
 
 // say adds a message.
@@ -165,28 +165,28 @@ func good() *world {
 	step := func(call, session string, token int64) Record {
 		return Record{Call: call, Session: session, Token: token}
 	}
-	w.say(0, intent.ReservedMessage{Grant: grantOf(first, 1)})
+	w.say(0, intentlog.Reserved{Grant: grantOf(first, 1)})
 	w.call(0, "a-1", ask(first), Record{Answer: Reserved, Token: token1})
 	w.call(10, "b-1", ask(other), Record{Answer: Held, By: first, ByToken: token1})
 	w.call(20, "a-1", step(Work, first, token1), Record{Answer: OK})
 	w.write(30, token1, true)
-	w.say(50, intent.Extended{Grant: grantOf(first, 1), Token: token1})
+	w.say(50, intentlog.Extended{Grant: grantOf(first, 1), Token: token1})
 	w.call(50, "a-1", step(Extend, first, token1), Record{Answer: OK})
 
-	w.say(600, intent.ReservedMessage{Grant: grantOf(other, 2), After: token1})
+	w.say(600, intentlog.Reserved{Grant: grantOf(other, 2), After: token1})
 	w.call(600, "b-1", ask(other), Record{Answer: Reserved, Token: token2})
 	w.write(610, token2, true)
 	w.write(620, token1, false)
 	w.call(630, "a-1", Record{Call: Confirm, Session: first, Token: token1, Result: "a-1/8"}, Record{Answer: Lost, By: other, ByToken: token2})
-	w.say(650, intent.Waiting{Grant: grantOf(other, 2, last), Token: token2, At: at(600), Of: 2})
-	w.say(700, intent.Released{Grant: grantOf(other, 2, last), Token: token2})
+	w.say(650, intentlog.Waiting{Grant: grantOf(other, 2, last), Token: token2, At: at(600), Of: 2})
+	w.say(700, intentlog.Released{Grant: grantOf(other, 2, last), Token: token2})
 	w.call(700, "b-1", step(Release, other, token2), Record{Answer: OK})
 
-	w.say(1200, intent.ReservedMessage{Grant: grantOf(last, 3), After: token2})
+	w.say(1200, intentlog.Reserved{Grant: grantOf(last, 3), After: token2})
 	w.call(1200, "c-1", ask(last), Record{Answer: Reserved, Token: token3})
 	w.call(1210, "c-1", step(Work, last, token3), Record{Answer: OK})
 	w.write(1220, token3, true)
-	w.say(1300, intent.Confirmed{Grant: grantOf(last, 3), Token: token3, Result: json.RawMessage(`"` + result + `"`)})
+	w.say(1300, intentlog.Confirmed{Grant: grantOf(last, 3), Token: token3, Result: json.RawMessage(`"` + result + `"`)})
 	w.call(1300, "c-1", Record{Call: Transact, Session: last, Token: token3, Result: result}, Record{Answer: OK})
 	w.Rows = []Row{{key, token3, result}}
 	w.call(1400, "d-1", ask("d-1/1"), Record{Answer: Done, By: last, ByToken: token3, Result: result})
@@ -194,16 +194,16 @@ func good() *world {
 	w.call(1410, "d-1", Record{Call: Await}, Record{Answer: Done, By: last, ByToken: token3, Result: result})
 
 	// One that has both keys, of which an operator releases the second.
-	w.sayOf(key2, 0, intent.ReservedMessage{Grant: grantOf("e-1/1", 1)})
-	w.sayOf(key3, 0, intent.ReservedMessage{Grant: grantOf("e-1/1", 1)})
+	w.sayOf(key2, 0, intentlog.Reserved{Grant: grantOf("e-1/1", 1)})
+	w.sayOf(key3, 0, intentlog.Reserved{Grant: grantOf("e-1/1", 1)})
 	both := func(call string) Record {
 		return Record{Call: call, Stream: key2, Session: "e-1/1", Token: at(0), With: []Key{{key3, at(0)}}}
 	}
 	w.call(0, "e-1", both(Reserve), Record{Answer: Reserved, Token: at(0), With: []Key{{key3, at(0)}}})
-	w.sayOf(key2, 50, intent.Extended{Grant: grantOf("e-1/1", 1), Token: at(0)})
-	w.sayOf(key3, 50, intent.Extended{Grant: grantOf("e-1/1", 1), Token: at(0)})
+	w.sayOf(key2, 50, intentlog.Extended{Grant: grantOf("e-1/1", 1), Token: at(0)})
+	w.sayOf(key3, 50, intentlog.Extended{Grant: grantOf("e-1/1", 1), Token: at(0)})
 	w.call(50, "e-1", both(Extend), Record{Answer: OK})
-	w.sayOf(key3, 100, intent.Released{Grant: grantOf("e-1/1", 1), Token: at(0), By: "d-1"})
+	w.sayOf(key3, 100, intentlog.Released{Grant: grantOf("e-1/1", 1), Token: at(0), By: "d-1"})
 	w.call(100, "d-1", Record{Call: Force, Stream: key3}, Record{Answer: OK})
 	w.call(110, "e-1", both(Release), Record{Answer: Lost, On: key3, By: "e-1/1", ByToken: at(0)})
 	w.call(1500, "nemesis", Record{Call: Heal}, Record{Answer: OK})
@@ -251,17 +251,17 @@ func TestEachRuleIsBrokenByAPlantedHistory(t *testing.T) {
 
 		{"a message is missing", "L3a", func(w *world) { w.Messages = slices.Delete(w.Messages, 1, 2) }},
 		{"a step of a lease that was taken", "L3a", func(w *world) {
-			w.Messages = slices.Insert(w.Messages, 3, &Message{key, 3, intent.TypeExtended, at(605), w.Messages[1].Data})
+			w.Messages = slices.Insert(w.Messages, 3, &Message{key, 3, intentlog.TypeExtended, at(605), w.Messages[1].Data})
 		}},
 		{"another session in a lease", "L3a", func(w *world) { w.change(1, "session", other) }},
 		{"another content in a lease", "L3a", func(w *world) { w.change(1, "content", "other") }},
 		{"another content in a takeover", "L3a", func(w *world) { w.change(2, "content", "other") }},
 		{"a step after a release", "L3a", func(w *world) {
-			w.say(710, intent.Extended{Grant: grantOf(other, 2, last), Token: token2})
+			w.say(710, intentlog.Extended{Grant: grantOf(other, 2, last), Token: token2})
 			released := w.Messages[len(w.Messages)-1]
 			w.Messages = slices.Insert(w.Messages[:7], 5, released)
 		}},
-		{"a step after a confirmation", "L3a", func(w *world) { w.say(1310, intent.Extended{Grant: grantOf(last, 3), Token: token3}) }},
+		{"a step after a confirmation", "L3a", func(w *world) { w.say(1310, intentlog.Extended{Grant: grantOf(last, 3), Token: token3}) }},
 		{"a step before a grant", "L3a", func(w *world) { w.Messages = w.Messages[1:] }},
 		{"a message that is older than the one before it", "L3a", func(w *world) { w.Messages[4].At = at(640) }},
 
@@ -302,7 +302,7 @@ func TestEachRuleIsBrokenByAPlantedHistory(t *testing.T) {
 			w.call(400, "d-1", Record{Call: Reserve, Session: "d-1/3"}, Record{Answer: Done})
 		}},
 		{"reserved after it was done", "L5", func(w *world) {
-			w.say(1900, intent.ReservedMessage{Grant: grantOf("d-1/1", 4), After: token3})
+			w.say(1900, intentlog.Reserved{Grant: grantOf("d-1/1", 4), After: token3})
 		}},
 
 		{"lost, and nothing came after it", "L3b", func(w *world) { w.find(Extend, first).Answer.Answer = Lost }},
@@ -365,10 +365,10 @@ func lossy() *world {
 	w.call(150, "a-1", Record{Call: Reserve, Session: first}, Record{Answer: Reserved, Token: at(150)})
 	w.write(160, at(150), true)
 	w.call(210, "a-1", Record{Call: Extend, Session: first, Token: at(150)}, Record{Answer: Lost})
-	w.say(300, intent.ReservedMessage{Grant: grantOf(other, 1)})
+	w.say(300, intentlog.Reserved{Grant: grantOf(other, 1)})
 	w.call(300, "b-1", Record{Call: Reserve, Session: other}, Record{Answer: Reserved, Token: at(300)})
 	w.write(310, at(300), true)
-	w.say(320, intent.Confirmed{Grant: grantOf(other, 1), Token: at(300), Result: json.RawMessage(`"b-1/2"`)})
+	w.say(320, intentlog.Confirmed{Grant: grantOf(other, 1), Token: at(300), Result: json.RawMessage(`"b-1/2"`)})
 	w.call(320, "b-1", Record{Call: Confirm, Session: other, Token: at(300), Result: "b-1/2"}, Record{Answer: OK})
 	return w
 }
@@ -406,13 +406,13 @@ func TestWhatAFailoverHasUndoneIsNotLostOtherwise(t *testing.T) {
 func TestAnIntentThatAnUndoneLeaseWroteToIsLeftOutAndCounted(t *testing.T) {
 	t.Parallel()
 	stray := func(w *world) {
-		w.say(330, intent.Confirmed{Grant: grantOf(first, 1), Token: at(150), Result: json.RawMessage(`"a-1/2"`)})
+		w.say(330, intentlog.Confirmed{Grant: grantOf(first, 1), Token: at(150), Result: json.RawMessage(`"a-1/2"`)})
 		w.call(330, "a-1", Record{Call: Confirm, Session: first, Token: at(150), Result: "a-1/2"}, Record{Answer: OK})
 	}
 	w := lossy()
 	stray(w)
 	// A lease that was granted with it is judged.
-	w.sayOf(key2, 300, intent.ReservedMessage{Grant: grantOf(other, 1)})
+	w.sayOf(key2, 300, intentlog.Reserved{Grant: grantOf(other, 1)})
 	w.Calls[3].With, w.Calls[3].Answer.With = []Key{{Stream: key2}}, []Key{{key2, at(300)}}
 	v := w.check(t)
 	require.Empty(t, v.Broken, v.String())
@@ -430,10 +430,10 @@ func TestAnIntentThatAnUndoneLeaseWroteToIsLeftOutAndCounted(t *testing.T) {
 func TestALeaseIsFreeBeforeItsLateRelease(t *testing.T) {
 	t.Parallel()
 	w := &world{}
-	w.say(0, intent.ReservedMessage{Grant: grantOf(first, 1)})
+	w.say(0, intentlog.Reserved{Grant: grantOf(first, 1)})
 	w.call(0, "a-1", Record{Call: Reserve, Session: first}, Record{Answer: Reserved, Token: token1})
 	w.call(550, "b-1", Record{Call: Await}, Record{Answer: Free})
-	w.say(900, intent.Released{Grant: grantOf(first, 1), Token: token1})
+	w.say(900, intentlog.Released{Grant: grantOf(first, 1), Token: token1})
 	w.call(900, "a-1", Record{Call: Release, Session: first, Token: token1}, Record{Answer: OK})
 	require.Empty(t, w.check(t).Broken)
 
@@ -533,9 +533,9 @@ func TestARunLosesThePrimary(t *testing.T) {
 func TestALeaseThatIsOverIsFreeUntilItsConfirmationIsCommitted(t *testing.T) {
 	t.Parallel()
 	w := &world{}
-	w.say(0, intent.ReservedMessage{Grant: grantOf(first, 1)})
+	w.say(0, intentlog.Reserved{Grant: grantOf(first, 1)})
 	w.call(0, "a-1", Record{Call: Reserve, Session: first}, Record{Answer: Reserved, Token: token1})
-	w.say(900, intent.Confirmed{Grant: grantOf(first, 1), Token: token1, Result: json.RawMessage(`"a-1/8"`)})
+	w.say(900, intentlog.Confirmed{Grant: grantOf(first, 1), Token: token1, Result: json.RawMessage(`"a-1/8"`)})
 	w.call(900, "a-1", Record{Call: Confirm, Session: first, Token: token1, Result: "a-1/8"}, Record{Answer: OK})
 	w.call(905, "b-1", Record{Call: Await}, Record{Answer: Free})
 	require.Zero(t, w.check(t).Broken["L2b"])
@@ -573,8 +573,8 @@ func TestALineIsLeftByTheWaitersOfOneProcess(t *testing.T) {
 		"one, and another has come": {[]string{"a-1/1", "c-1/1", "b-1/2", "a-1/2", "d-1/1"}, false},
 	} {
 		w := &world{}
-		w.say(0, intent.ReservedMessage{Grant: grantOf(first, 1, before...)}) // a line that nobody has come to
-		w.say(10, intent.Waiting{Grant: grantOf(first, 1, c.after...), Token: token1, At: at(0)})
+		w.say(0, intentlog.Reserved{Grant: grantOf(first, 1, before...)}) // a line that nobody has come to
+		w.say(10, intentlog.Waiting{Grant: grantOf(first, 1, c.after...), Token: token1, At: at(0)})
 		require.Equal(t, c.want, w.check(t).Broken["waiters"] == 1, name)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -386,8 +387,8 @@ func (c *intentsShowCommand) printStep(a *app, m *messagestore.Message) error {
 	if a.JSON {
 		return a.out.object(toRecord(m))
 	}
-	s, err := intent.ReadStep(m)
-	note := stepText(&s, nil)
+	s, err := intentlog.Read(m)
+	note := stepText(s, nil)
 	if err != nil {
 		note = "none of an intent's: " + err.Error()
 	}
@@ -396,16 +397,16 @@ func (c *intentsShowCommand) printStep(a *app, m *messagestore.Message) error {
 }
 
 // stepText returns the content of a step in words; before is the step before it, if that is known.
-func stepText(s, before *intent.Step) string {
+func stepText(s, before *intentlog.State) string {
 	holder := fmt.Sprintf("session %s, token %d", s.Session, s.Token)
 	switch s.Type {
-	case intent.TypeReserved:
+	case intentlog.TypeReserved:
 		return fmt.Sprintf("%s, attempt %d, TTL %v", holder, s.Attempt, s.Lasts())
-	case intent.TypeExtended:
+	case intentlog.TypeExtended:
 		return fmt.Sprintf("%s, until %s", holder, timeText(s.Until()))
-	case intent.TypeWaiting:
+	case intentlog.TypeWaiting:
 		return lineText(s, before)
-	case intent.TypeReleased:
+	case intentlog.TypeReleased:
 		by := "the holder"
 		if s.By != "" {
 			by = "the operator " + s.By
@@ -414,7 +415,7 @@ func stepText(s, before *intent.Step) string {
 			by += ": " + s.Reason
 		}
 		return fmt.Sprintf("%s, by %s", holder, by)
-	case intent.TypeConfirmed:
+	case intentlog.TypeConfirmed:
 		if len(s.Result) == 0 {
 			return holder + ", without a result"
 		}
@@ -424,7 +425,7 @@ func stepText(s, before *intent.Step) string {
 }
 
 // lineText says how the line changed.
-func lineText(s, before *intent.Step) string {
+func lineText(s, before *intentlog.State) string {
 	line := number(int64(len(s.Line)), "session", "sessions") + " in the line"
 	if before == nil {
 		if len(s.Line) > 0 {

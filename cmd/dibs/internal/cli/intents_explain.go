@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -22,7 +23,7 @@ func intentStream(category messagestore.Category, scope, key string) (messagesto
 
 // isStep reports whether m is a message of an intent.
 func isStep(m *messagestore.Message) bool {
-	_, err := intent.ReadStep(m)
+	_, err := intentlog.Read(m)
 	return err == nil && !m.IsTombstone()
 }
 
@@ -80,7 +81,7 @@ type intentStory struct {
 	*story
 
 	scope string
-	last  *intent.Step          // that was told, or is being counted
+	last  *intentlog.State      // that was told, or is being counted
 	times int                   // extensions that are not told yet
 	beat  *messagestore.Message // the last of them
 }
@@ -91,7 +92,7 @@ func (intentsPart) tell(ctx context.Context, e *explainer, of *story) error {
 	}
 	s := &intentStory{story: of}
 	s.told, s.begun = map[ref]bool{}, true
-	s.scope, s.key = intent.ScopeAndKey(s.of)
+	s.scope, s.key = intentlog.ScopeAndKey(s.of)
 	if e.key != "" {
 		s.key = e.key
 	}
@@ -129,13 +130,13 @@ func (s *intentStory) intentTitle() error {
 
 // step tells a message. Extensions in a row are told as one, with the last of them.
 func (s *intentStory) step(ctx context.Context, e *explainer, m *messagestore.Message) error {
-	step, err := intent.ReadStep(m)
+	step, err := intentlog.Read(m)
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", intent.ErrCorrupt, place(m), err)
 	}
 	s.roots = append(s.roots, m)
-	if step.Type == intent.TypeExtended {
-		s.times, s.beat, s.last = s.times+1, m, &step
+	if step.Type == intentlog.TypeExtended {
+		s.times, s.beat, s.last = s.times+1, m, step
 		s.roots = s.roots[:len(s.roots)-1] // no message names an extension
 		return nil
 	}
@@ -143,7 +144,7 @@ func (s *intentStory) step(ctx context.Context, e *explainer, m *messagestore.Me
 	if err := s.beats(); err != nil {
 		return err
 	}
-	role, note := roleOf(&step, before), stepText(&step, before)
+	role, note := roleOf(step, before), stepText(step, before)
 	switch {
 	case before == nil:
 		err = s.beginning(ctx, e, m)
@@ -152,26 +153,26 @@ func (s *intentStory) step(ctx context.Context, e *explainer, m *messagestore.Me
 	case role == takenOver:
 		err = s.lapse(before)
 	}
-	s.last = &step
+	s.last = step
 	if err != nil {
 		return err
 	}
-	return s.tellStep(role, &step, m, note)
+	return s.tellStep(role, step, m, note)
 }
 
 // roleOf returns the role of a step.
-func roleOf(s, before *intent.Step) string {
+func roleOf(s, before *intentlog.State) string {
 	switch s.Type {
-	case intent.TypeReserved:
+	case intentlog.TypeReserved:
 		if before != nil && !before.Released {
 			return takenOver
 		}
 		return reserved
-	case intent.TypeWaiting:
+	case intentlog.TypeWaiting:
 		return waiting
-	case intent.TypeReleased:
+	case intentlog.TypeReleased:
 		return released
-	case intent.TypeConfirmed:
+	case intentlog.TypeConfirmed:
 		return confirmed
 	}
 	return deleted
@@ -216,7 +217,7 @@ func (s *intentStory) beats() error {
 }
 
 // lapse tells that the lease of a step was over by time.
-func (s *intentStory) lapse(of *intent.Step) error {
+func (s *intentStory) lapse(of *intentlog.State) error {
 	if s.app.JSON {
 		e := s.event(lapsed, of)
 		return s.app.out.object(e)
@@ -238,7 +239,7 @@ func (s *intentStory) ended(now time.Time) error {
 	return s.lapse(last)
 }
 
-func (s *intentStory) event(role string, step *intent.Step) intentEvent {
+func (s *intentStory) event(role string, step *intentlog.State) intentEvent {
 	e := intentEvent{Event: role, Of: s.of, Scope: s.scope, Key: s.key, Session: step.Session, Token: step.Token, Attempt: step.Attempt}
 	if !step.Done() && !step.Released {
 		e.Until = timeText(step.Until())
@@ -246,7 +247,7 @@ func (s *intentStory) event(role string, step *intent.Step) intentEvent {
 	return e
 }
 
-func (s *intentStory) tellStep(role string, step *intent.Step, m *messagestore.Message, note string) error {
+func (s *intentStory) tellStep(role string, step *intentlog.State, m *messagestore.Message, note string) error {
 	if !s.app.JSON {
 		return s.tell(role, m, visible(note))
 	}

@@ -15,6 +15,7 @@ import (
 	library "github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -135,7 +136,7 @@ func TestListHasNoBound(t *testing.T) {
 	for i := range many {
 		stream, err := m.Stream("", fmt.Sprint(i))
 		require.NoError(t, err)
-		writes = append(writes, messagestore.To(stream, messagestore.NoStream, intent.ReservedMessage{Grant: intent.Grant{Session: "A", Attempt: 1, TTL: 3600_000, Content: "c"}}))
+		writes = append(writes, messagestore.To(stream, messagestore.NoStream, intentlog.Reserved{Grant: intentlog.Grant{Session: "A", Attempt: 1, TTL: 3600_000, Content: "c"}}))
 	}
 	for part := range slices.Chunk(writes, messagestore.MaxWriteStreams) {
 		_, err := store.WriteStreams(t.Context(), part...)

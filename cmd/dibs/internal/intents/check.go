@@ -4,13 +4,13 @@ package intents
 import (
 	"fmt"
 
-	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 // A Violation is a message that breaks a rule.
 type Violation struct {
-	intent.Violation
+	intentlog.Violation
 
 	Place messagestore.Mark
 }
@@ -27,7 +27,7 @@ type Checker struct {
 	// violation: a store's clock may have been set back, and a waiter trusts its own.
 	Early int64
 
-	open map[messagestore.StreamName]*intent.Step
+	open map[messagestore.StreamName]*intentlog.State
 	done map[messagestore.StreamName]int64 // the tokens; 0 for a tombstone
 }
 
@@ -40,33 +40,33 @@ func (c *Checker) Done() int64 { return int64(len(c.done)) }
 // Next checks the next message of the category.
 func (c *Checker) Next(m *messagestore.Message) {
 	if c.open == nil {
-		c.open, c.done = map[messagestore.StreamName]*intent.Step{}, map[messagestore.StreamName]int64{}
+		c.open, c.done = map[messagestore.StreamName]*intentlog.State{}, map[messagestore.StreamName]int64{}
 	}
 	c.Messages++
 	token, done := c.done[m.Stream]
 	before := c.open[m.Stream]
-	s, err := intent.ReadStep(m)
+	s, err := intentlog.Read(m)
 	switch {
 	case done && m.Position != 0 && !s.Deleted:
-		c.violation(&s, intent.Violation{Rule: "transition", Expected: "nothing after the result", Found: s.Type})
+		c.violation(s, intentlog.Violation{Rule: "transition", Expected: "nothing after the result", Found: s.Type})
 		return // a later message is compared with the result too
 	case err != nil:
-		c.violation(&s, intent.Violation{Rule: "message", Expected: "a message of an intent", Found: err.Error()})
+		c.violation(s, intentlog.Violation{Rule: "message", Expected: "a message of an intent", Found: err.Error()})
 		if before == nil {
-			c.open[m.Stream] = &intent.Step{}
+			c.open[m.Stream] = &intentlog.State{}
 		}
 		return
 	case done && s.Token <= token && !s.Deleted: // it was removed, key and all, while the category was read
-		c.violation(&s, intent.Violation{Rule: "token", Expected: fmt.Sprintf("a token above %d", token), Found: fmt.Sprint(s.Token)})
+		c.violation(s, intentlog.Violation{Rule: "token", Expected: fmt.Sprintf("a token above %d", token), Found: fmt.Sprint(s.Token)})
 	case done || before == nil:
-		c.violation(&s, s.Violations(nil)...)
+		c.violation(s, s.Violations(nil)...)
 	case before.Type == "": // the message before it is no intent's
 	case !s.Deleted && s.Place.Position != before.Place.Position+1: // messages before it were trimmed while the category was read
 		if s.Token < before.Token || s.Attempt < before.Attempt {
-			c.violation(&s, intent.Violation{Rule: "token", Expected: fmt.Sprintf("a token from %d on", before.Token), Found: fmt.Sprint(s.Token)})
+			c.violation(s, intentlog.Violation{Rule: "token", Expected: fmt.Sprintf("a token from %d on", before.Token), Found: fmt.Sprint(s.Token)})
 		}
 	default:
-		c.violation(&s, s.Violations(before)...)
+		c.violation(s, s.Violations(before)...)
 		if s.TookEarly(before) {
 			c.Early++
 		}
@@ -78,10 +78,10 @@ func (c *Checker) Next(m *messagestore.Message) {
 	}
 	delete(c.done, m.Stream)
 	s.Result, s.Reason, s.By = nil, "", ""
-	c.open[m.Stream] = &s
+	c.open[m.Stream] = s
 }
 
-func (c *Checker) violation(at *intent.Step, all ...intent.Violation) {
+func (c *Checker) violation(at *intentlog.State, all ...intentlog.Violation) {
 	for _, v := range all {
 		c.Found(Violation{v, at.Place})
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/intents"
-	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -28,8 +28,8 @@ func (h *history) add(second int, body messagestore.Body) {
 	})
 }
 
-func grant(session string, attempt int, line ...string) intent.Grant {
-	return intent.Grant{Session: session, Attempt: attempt, TTL: 15000, Content: "c", Line: line}
+func grant(session string, attempt int, line ...string) intentlog.Grant {
+	return intentlog.Grant{Session: session, Attempt: attempt, TTL: 15000, Content: "c", Line: line}
 }
 
 func token(second int) int64 { return began.Add(time.Duration(second) * time.Second).UnixMicro() }
@@ -38,20 +38,20 @@ func token(second int) int64 { return began.Add(time.Duration(second) * time.Sec
 func whole() history {
 	var h history
 	a, b := token(0), token(30)
-	h.add(0, intent.ReservedMessage{Grant: grant("A", 1)})
-	h.add(5, intent.Extended{Grant: grant("A", 1), Token: a})
-	h.add(6, intent.Waiting{Grant: grant("A", 1, "B"), Token: a, At: token(5), Of: 1})
-	h.add(7, intent.Waiting{Grant: grant("A", 1, "B", "C"), Token: a, At: token(5), Of: 1})
-	h.add(8, intent.Extended{Grant: grant("A", 1, "B", "C"), Token: a})
-	h.add(30, intent.ReservedMessage{Grant: grant("B", 2, "C"), After: a}) // lapsed
-	h.add(31, intent.Waiting{Grant: grant("B", 2, "C", "D"), Token: b, At: token(30), Of: 5})
-	h.add(32, intent.Waiting{Grant: grant("B", 2, "D"), Token: b, At: token(30), Of: 5})
-	h.add(33, intent.Released{Grant: grant("B", 2, "D"), Token: b, By: "ann", Reason: "r"})
-	h.add(34, intent.Waiting{Grant: grant("B", 2, "D", "E"), Token: b, At: token(33), Of: 8, Released: true, By: "ann", Reason: "r"})
+	h.add(0, intentlog.Reserved{Grant: grant("A", 1)})
+	h.add(5, intentlog.Extended{Grant: grant("A", 1), Token: a})
+	h.add(6, intentlog.Waiting{Grant: grant("A", 1, "B"), Token: a, At: token(5), Of: 1})
+	h.add(7, intentlog.Waiting{Grant: grant("A", 1, "B", "C"), Token: a, At: token(5), Of: 1})
+	h.add(8, intentlog.Extended{Grant: grant("A", 1, "B", "C"), Token: a})
+	h.add(30, intentlog.Reserved{Grant: grant("B", 2, "C"), After: a}) // lapsed
+	h.add(31, intentlog.Waiting{Grant: grant("B", 2, "C", "D"), Token: b, At: token(30), Of: 5})
+	h.add(32, intentlog.Waiting{Grant: grant("B", 2, "D"), Token: b, At: token(30), Of: 5})
+	h.add(33, intentlog.Released{Grant: grant("B", 2, "D"), Token: b, By: "ann", Reason: "r"})
+	h.add(34, intentlog.Waiting{Grant: grant("B", 2, "D", "E"), Token: b, At: token(33), Of: 8, Released: true, By: "ann", Reason: "r"})
 	other := grant("F", 3)
 	other.Content = "other" // of a released intent it may be
-	h.add(40, intent.ReservedMessage{Grant: other, After: b})
-	h.add(41, intent.Confirmed{Grant: other, Token: token(40), Result: []byte(`{}`)})
+	h.add(40, intentlog.Reserved{Grant: other, After: b})
+	h.add(41, intentlog.Confirmed{Grant: other, Token: token(40), Result: []byte(`{}`)})
 	return h
 }
 
@@ -90,12 +90,12 @@ func TestTrimmedHistoryBreaksNoRule(t *testing.T) {
 	}
 	again := whole()
 	h := history{}
-	h.add(50, intent.ReservedMessage{Grant: grant("A", 1)})
+	h.add(50, intentlog.Reserved{Grant: grant("A", 1)})
 	found, c := check(append(again, h...))
 	require.Empty(t, found)
 	require.Equal(t, []int64{1, 0}, []int64{c.Intents(), c.Done()})
 	h = history{}
-	h.add(40, intent.ReservedMessage{Grant: grant("A", 1)})
+	h.add(40, intentlog.Reserved{Grant: grant("A", 1)})
 	found, _ = check(append(again, h...))
 	require.Equal(t, []string{"token@0"}, found, "the token of the last grant again")
 }
@@ -108,7 +108,7 @@ func TestDeletedIntentBreaksNoRule(t *testing.T) {
 		found, c := check(h)
 		require.Empty(t, found, upTo)
 		require.EqualValues(t, 1, c.Done())
-		h.add(51, intent.Extended{Grant: grant("A", 1), Token: token(0)})
+		h.add(51, intentlog.Extended{Grant: grant("A", 1), Token: token(0)})
 		found, _ = check(h)
 		require.Equal(t, []string{fmt.Sprintf("transition@%d", upTo+1)}, found)
 	}
@@ -182,13 +182,13 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 func TestTokenThatFallsIsFound(t *testing.T) {
 	t.Parallel()
 	h := whole()[:1]
-	h.add(-5, intent.ReservedMessage{Grant: grant("B", 2), After: token(0)}) // the clock was set back
+	h.add(-5, intentlog.Reserved{Grant: grant("B", 2), After: token(0)}) // the clock was set back
 	found, c := check(h)
 	require.Empty(t, found, "one more than the token before it")
 	require.EqualValues(t, 1, c.Early)
 
 	h = whole()[:1]
-	h.add(-5, intent.ReservedMessage{Grant: grant("B", 2)})
+	h.add(-5, intentlog.Reserved{Grant: grant("B", 2)})
 	found, _ = check(h)
 	require.Equal(t, []string{"token@1"}, found)
 }
@@ -200,7 +200,7 @@ func TestAfterAMessageOfAnotherKindTheHistoryIsCheckedOn(t *testing.T) {
 	first := *h[0]
 	first.Type = "Opened"
 	h[0] = &first
-	h.add(50, intent.Extended{Grant: grant("A", 1), Token: token(0)})
+	h.add(50, intentlog.Extended{Grant: grant("A", 1), Token: token(0)})
 	found, _ := check(h)
 	require.Equal(t, []string{"message@0", "transition@12"}, found)
 }

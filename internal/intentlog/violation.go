@@ -1,68 +1,15 @@
-package intent
+package intentlog
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/dibs-go/dibs/messagestore"
 )
-
-// A Step is one message of an intent, as programs read it that show or check histories. Since each
-// message carries the whole state, a stream is right if each pair of its messages is: see
-// [Step.Violations].
-type Step struct {
-	Grant // zero of a tombstone
-
-	Type     string
-	Place    messagestore.Mark
-	Token    int64                // the fencing token of the lease
-	After    int64                // of Reserved: the token before, 0 for none
-	Since    time.Time            // from when the lease counts; if it was released, from when it is free
-	Of       messagestore.Version // the message of that time
-	Released bool                 // the lease was released, and not taken since
-	By       string               // the operator that released it, or "" for the holder
-	Reason   string               // for which it was released
-	Result   json.RawMessage      // that it was confirmed with
-	Deleted  bool                 // the message is the tombstone of a stream
-}
-
-// ReadStep returns the step that m is. If it is none of an intent's, the error matches [ErrCorrupt]
-// and names its place and the broken rule; the step then has its type and its place. A nil m is an
-// error that matches [messagestore.ErrInvalid].
-func ReadStep(m *messagestore.Message) (Step, error) {
-	if m == nil {
-		return Step{}, fmt.Errorf("read step: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
-	}
-	s, err := read(m)
-	if err != nil {
-		return Step{Type: m.Type, Place: m.Mark(), Since: m.Time, Of: m.Position}, err
-	}
-	return Step{
-		Grant: s.Grant, Type: m.Type, Place: m.Mark(), Token: s.token, After: s.after, Since: s.since, Of: s.of, Released: s.released,
-		By: s.by, Reason: s.reason, Result: s.result, Deleted: s.gone,
-	}, nil
-}
-
-// Done reports whether nothing may follow the step.
-func (s *Step) Done() bool { return s.Deleted || s.Type == TypeConfirmed }
-
-// Lasts returns how long the lease lasts without an extension.
-func (s *Step) Lasts() time.Duration { return time.Duration(s.TTL) * time.Millisecond }
-
-// Until returns when the lease is over, by the store's clock.
-func (s *Step) Until() time.Time {
-	if s.Released {
-		return s.Since
-	}
-	return s.Since.Add(s.Lasts())
-}
 
 // TookEarly reports whether the step grants an intent before the lease in before was over, by the
 // times at which the store wrote them. That is no fault where the store's clock was put back, and
 // where a waiter had seen no sign of the holder for the whole TTL.
-func (s *Step) TookEarly(before *Step) bool {
+func (s *State) TookEarly(before *State) bool {
 	return s.Type == TypeReserved && !before.Done() && s.Place.Time.Before(before.Until())
 }
 
@@ -78,7 +25,7 @@ const (
 type Violation struct {
 	// Rule is the name of the violated rule:
 	//
-	//	message     a message is an intent's: see [ReadStep]
+	//	message     a message is an intent's: see [Read]
 	//	transition  a step may follow the one before it; nothing follows a result
 	//	token       the tokens of a key rise, and a grant keeps its own
 	//	attempt     grants are counted from 1
@@ -92,8 +39,8 @@ type Violation struct {
 
 // Violations returns the rules that s breaks as the next step after before. Before is nil for the
 // first message in the stream: where the beginning was trimmed there is nothing to compare.
-// Violations looks at no clock: see [Step.TookEarly].
-func (s *Step) Violations(before *Step) []Violation {
+// Violations looks at no clock: see [State.TookEarly].
+func (s *State) Violations(before *State) []Violation {
 	c := comparison{before: before, step: s}
 	switch {
 	case before != nil && before.Done() && !s.Deleted:
@@ -111,7 +58,7 @@ func (s *Step) Violations(before *Step) []Violation {
 
 // A comparison finds the rules that a step breaks.
 type comparison struct {
-	before, step *Step
+	before, step *State
 	found        []Violation
 }
 
@@ -190,11 +137,11 @@ func (c *comparison) continued() {
 	}
 }
 
-func grantText(s *Step) string {
+func grantText(s *State) string {
 	return fmt.Sprintf("session %.80q, content %s, TTL %v", s.Session, s.Content, s.Lasts())
 }
 
-func leaseText(s *Step) string {
+func leaseText(s *State) string {
 	text := "a lease from "
 	if s.Released {
 		text = "released at "
