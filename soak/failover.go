@@ -5,8 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/dibs-go/dibs/soak/check"
-	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/store"
 )
 
 type failover struct {
@@ -25,12 +24,16 @@ type failover struct {
 // each is about how long one failover takes, with the load before it.
 const each = 8 * time.Second
 
-func (f failover) Run(ctx context.Context) error { return do(ctx, f.options(), f.Out) }
+// Run torments, and checks.
+func (f failover) Run(ctx context.Context) error {
+	o := f.options()
+	return do(ctx, "failover", o, f.Out, goalsOf(&o))
+}
 
-func (f failover) options() harness.Options {
-	o := harness.Options{
+func (f failover) options() store.Options {
+	o := store.Options{
 		Seed: f.Seed, Writers: f.Writers, Consumers: f.Consumers, Handlers: f.Handlers, Dir: f.Dir,
-		Faults: []string{"none"}, Failovers: harness.Failovers{Sync: f.Sync, Async: f.Async, Restores: f.Restores, PutBacks: f.PutBacks},
+		Faults: []string{"none"}, Failovers: store.Failovers{Sync: f.Sync, Async: f.Async, Restores: f.Restores, PutBacks: f.PutBacks},
 	}
 	o.Duration = time.Duration(o.Failovers.Total()) * each
 	for o.Seed == 0 {
@@ -41,28 +44,4 @@ func (f failover) options() harness.Options {
 	o.Load.MaxBytes = 64 << 10                      // the same rows are copied again and again
 	o.Load.Goroutines = (o.Load.Goroutines + 1) / 3 // and consumers have to keep up
 	return o
-}
-
-// failoverFigures are the figures of a run that loses the primary.
-func failoverFigures(want harness.Failovers, r *harness.Result, v *check.Verdict) []figure {
-	done := func(name string, want int, way string) figure {
-		return figure{name: name, goal: thousands(want), got: thousands(r.Faults[way]), missed: r.Faults[way] < want}
-	}
-	none := func(name string, got int64) figure {
-		return figure{name: name, goal: "0", got: thousands(int(got)), missed: got > 0}
-	}
-	return []figure{
-		done("failovers to a synchronous standby", want.Sync, harness.SyncLoss),
-		done("failovers to an asynchronous standby", want.Async, harness.AsyncLoss),
-		done("restores of an older backup", want.Restores, harness.RestoreLoss),
-		done("files of a backup put back", want.PutBacks, harness.PutBackLoss),
-		{name: "messages through them", got: thousands(int(r.Messages))},
-		{name: "acknowledged, and undone as it may be", got: thousands(int(v.LostByFailover))},
-		{name: "made of it while it was in flight", got: thousands(r.MadeInHand)},
-		none("acknowledged, and lost otherwise", v.Broken[check.Lost]),
-		{name: "consumers ahead of the store", got: thousands(int(v.Checked[check.Rewind]))},
-		{name: "  of a store that had grown past them", got: thousands(int(v.Overtaken))},
-		none("  silently", v.Silent),
-		{name: "consumers that only the epoch told", got: thousands(int(v.ByEpoch))},
-	}
 }

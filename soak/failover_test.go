@@ -1,8 +1,7 @@
 package main
 
 import (
-	"encoding/json"
-	"os"
+	"errors"
 	"path/filepath"
 	"testing"
 	"time"
@@ -10,47 +9,35 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/tier"
-	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
 // lose is a run that loses the primary, as small as one can be, and its findings.
-func lose(t *testing.T, f failover) (report, string) {
+func lose(t *testing.T, f failover) (dir string) {
 	t.Helper()
 	f.Seed, f.Writers, f.Consumers, f.Handlers, f.Out, f.Dir = 3, 2, 2, 2, t.TempDir(), "/var/tmp"
 	dir, err := left(t, f.Out, f.Run(t.Context()))
 	told(t, dir, err)
-	encoded, err := os.ReadFile(filepath.Join(dir, reportFile))
-	require.NoError(t, err)
-	var r report
-	require.NoError(t, json.Unmarshal(encoded, &r))
 	servers, err := filepath.Glob(filepath.Join(dir, "postgres*.log"))
 	require.NoError(t, err)
-	require.Len(t, servers, 1+r.Options.Failovers.Total())
-	return r, dir
-}
-
-// failovers returns the failovers in the history that may lose something.
-func failovers(t *testing.T, dir string) (all []*history.Operation) {
-	t.Helper()
-	for o, err := range history.Operations(filepath.Join(dir, "nemesis"+history.Ending)) {
-		require.NoError(t, err)
-		if o.Func == history.Failover {
-			all = append(all, o)
-		}
-	}
-	return all
+	require.Len(t, servers, 1+f.Sync+f.Async+f.Restores+f.PutBacks)
+	return dir
 }
 
 func TestConsumersAreToldOfAFailoverThatLostWhatTheyHaveRead(t *testing.T) {
 	tier.TakesTurns(t, 2, turns)
-	r, dir := lose(t, failover{Sync: 1, Async: 1, Restores: 1, PutBacks: 1})
-	require.Equal(t, map[string]int{"failover-sync": 1, "failover-async": 1, "restore": 1, "put-back": 1}, r.Result.Faults)
-	found := failovers(t, dir)
-	require.Len(t, found, 3) // that may lose something
-	for _, f := range found {
-		require.NotEmpty(t, f.Answer) // the head of each category
+	dir := lose(t, failover{Sync: 1, Async: 1, Restores: 1, PutBacks: 1})
+	for _, way := range []string{"failover-sync", "failover-async", "restore", "put-back"} {
+		require.Equal(t, 1, counted(t, dir, "fault:"+way))
 	}
-	require.Positive(t, r.Result.Ends["ahead"], "%v", r.Result.Ends)
+	h, err := promise.Open(t.Context(), dir, check.Promises)
+	require.NoError(t, err)
+	found := 0
+	err = h.Each(t.Context(), "select count(*) from failovers f where exists (select 1 from kept k where k.f = f.f and k.head > 0)", func(scan func(...any) error) error { return scan(&found) })
+	require.NoError(t, errors.Join(err, h.Close()))
+	require.Equal(t, 3, found, "that may lose something, with the end of each category")
+	require.Positive(t, counted(t, dir, "ahead"))
 }
 
 func TestARunThroughPgBouncer(t *testing.T) {
@@ -69,9 +56,7 @@ func TestARunWithMigrationsAndNewIndexes(t *testing.T) {
 		f.Duration, f.Faults = 10*time.Second, []string{"migrate", "release", "reindex", "raise-epoch"}
 	})
 	told(t, dir, err)
-	events, err := os.ReadFile(filepath.Join(dir, "nemesis"+history.Ending))
-	require.NoError(t, err)
 	for _, name := range []string{"migrate", "release", "raise-epoch"} {
-		require.Contains(t, string(events), "class="+name)
+		require.Positive(t, counted(t, dir, "fault:"+name), name)
 	}
 }

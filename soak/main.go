@@ -17,13 +17,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -33,11 +31,13 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
 
-	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/intents"
+	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/queues"
 	"github.com/dibs-go/dibs/soak/sagas"
 	"github.com/dibs-go/dibs/soak/server"
+	"github.com/dibs-go/dibs/soak/store"
 	"github.com/dibs-go/dibs/soak/work"
 )
 
@@ -56,7 +56,7 @@ type commands struct {
 type run struct {
 	Seed      uint64        `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
 	CI        bool          `name:"ci" xor:"goals" help:"Torment until the goals of a build are reached, for at most 20m, and fail if one is not."`
-	Long      bool          `xor:"goals" help:"Torment for an hour, or until some twenty times as much is reached. Its load is its own."`
+	Long      bool          `xor:"goals" help:"Torment for an hour, or until some twenty times as much is reached, and fail if it is not. Its load is its own."`
 	Duration  time.Duration `help:"How long to torment at most. 3m, 20m with --ci, 1h with --long." placeholder:"D"`
 	Phases    []string      `name:"phase" help:"mixed: all faults; kills: the server killed every 3s, and nothing else; calm: the server left alone. mixed, or with goals one after the other." placeholder:"NAME"`
 	Writers   int           `help:"Processes that write. 4, 2 with --long." placeholder:"N"`
@@ -76,6 +76,12 @@ type checkRun struct {
 	Dir string `arg:"" help:"The folder that the run has written to."`
 }
 
+// Run checks the files in the folder, of whichever run.
+func (c checkRun) Run(ctx context.Context) error {
+	_, err := checkScenario(ctx, c.Dir)
+	return err
+}
+
 func main() {
 	server.RunKeeper()
 	work.RunClient()
@@ -93,20 +99,12 @@ func main() {
 	}
 }
 
-// A report is the record of a run beside its histories.
-type report struct {
-	Commit  string          `json:"commit"`
-	Date    time.Time       `json:"date"`
-	Options harness.Options `json:"options"`
-	Result  *harness.Result `json:"result"`
-}
-
 // reportFile is beside the histories.
 const reportFile = "run.json"
 
 func (f run) Run(ctx context.Context) error {
 	if slices.Equal(f.Faults, []string{"list"}) {
-		fmt.Println(strings.Join(harness.Faults(), "\n"))
+		fmt.Println(strings.Join(store.Faults(), "\n"))
 		return nil
 	}
 	if f.Store == "sqlite" && (f.CI || f.Long || f.FullDisk || f.PgBouncer || f.Clock) {
@@ -114,33 +112,59 @@ func (f run) Run(ctx context.Context) error {
 	}
 	o := f.options()
 	if !o.SQLite {
-		o.Missing = harness.Missing(ctx)
+		o.Missing = store.Missing(ctx)
 	}
-	return do(ctx, o, f.Out)
+	return do(ctx, "run", o, f.Out, goalsOf(&o))
 }
+
+// whole is how long a run is that has to have done all that the goals of package check ask for.
+const whole = 3 * time.Minute
 
 // do does the run of the options, with a new folder below out, and checks it.
-func do(ctx context.Context, options harness.Options, out string) error {
-	log := zerolog.New(console()).With().Timestamp().Logger()
-	r := report{Commit: commit(), Date: time.Now().UTC(), Options: options}
-	options.Out = filepath.Join(out, fmt.Sprintf("%s-%d", r.Date.Format("20060102-150405"), options.Seed))
-	log.Info().Uint64("seed", options.Seed).Str("commit", r.Commit).Interface("options", options).Msg("run")
-	var err error
-	if r.Result, err = harness.Run(ctx, options, log); err != nil {
-		return err
-	}
-	encoded, err := json.MarshalIndent(r, "", "\t")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(options.Out, reportFile), encoded, 0o600); err != nil {
-		return err
-	}
-	return checkRun{options.Out}.Run(ctx)
+func do(ctx context.Context, of string, o store.Options, out string, goals promise.Goals) error {
+	c := common{Seed: o.Seed, Out: out}
+	c.draw(of)
+	o.Out, o.Least = c.Out, goals
+	_, err := scenario{Of: of, Seed: o.Seed, Options: o, Goals: goals}.torment(o.Out, o.Duration, func(log zerolog.Logger) ([]string, error) {
+		for _, fault := range o.NotDone() {
+			log.Warn().Msg("not done here: " + fault)
+		}
+		return store.Run(ctx, o, log)
+	})
+	return err
 }
 
-func (f run) options() harness.Options {
-	o := harness.Options{
+// goalsOf are how much is to happen in a run of a store for it to say anything.
+func goalsOf(o *store.Options) promise.Goals {
+	goals := check.Goals(min(1, o.Duration.Seconds()/whole.Seconds()))
+	if o.SQLite { // a call is answered, or its process is killed
+		for _, key := range []string{"done:resolve", "done:write-tx", "wereWritten", "wereNot", "rolledBack"} {
+			delete(goals, key)
+		}
+	} else {
+		goals["facts:amcheck"] = 1
+	}
+	lossy := o.Failovers.Lossy()
+	if o.Duration >= whole || o.Failovers.Total() > 0 {
+		for _, fault := range o.Chosen() {
+			goals["met:"+fault] = 1
+			if fault == "raise-epoch" {
+				goals["epochs"] = 1
+			}
+		}
+	}
+	if o.Failovers.Total() > 0 {
+		ahead := lossy - o.Failovers.PutBacks // where nobody is; and no other process has a reason to stop
+		goals = goals.With(promise.Goals{"epochs": 1, "undone": lossy, "ahead": ahead, "takeovers": ahead, "overtaken": (ahead + 1) / 2, "byEpoch": o.Failovers.PutBacks})
+		for way, n := range o.Failovers.Ways() {
+			goals["fault:"+way] = n
+		}
+	}
+	return goals.With(o.Goals)
+}
+
+func (f run) options() store.Options {
+	o := store.Options{
 		Seed: f.Seed, Duration: f.Duration, Writers: f.Writers, Readers: f.Readers, Consumers: f.Consumers, Handlers: f.Handlers,
 		SQLite: f.Store == "sqlite", PgBouncer: f.PgBouncer, Clock: f.Clock, Dir: f.Dir, Phases: f.Phases, FullDisk: f.FullDisk,
 	}
@@ -150,9 +174,9 @@ func (f run) options() harness.Options {
 	duration := whole
 	switch {
 	case f.CI:
-		o.Goals, duration = &harness.CI, 20*time.Minute
+		o.Goals, duration = ciGoals, 20*time.Minute
 	case f.Long:
-		o.Goals, duration = &harness.Long, time.Hour
+		o.Goals, duration = longGoals, time.Hour
 	}
 	o.Duration = cmp.Or(o.Duration, duration)
 	writers, consumers := 4, 4
@@ -161,13 +185,13 @@ func (f run) options() harness.Options {
 	}
 	o.Writers, o.Consumers = cmp.Or(o.Writers, writers), cmp.Or(o.Consumers, consumers)
 	if o.Goals != nil && len(o.Phases) == 0 {
-		o.Phases = []string{harness.Mixed, harness.Kills, harness.Calm}
+		o.Phases = []string{store.Mixed, store.Kills, store.Calm}
 	}
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
 	o.Draw()
-	o.Replicas = harness.Replicas{Shares: o.Seed%2 == 0, InOrder: o.Seed%2 == 1, Most: 3}
+	o.Replicas = store.Replicas{Shares: o.Seed%2 == 0, InOrder: o.Seed%2 == 1, Most: 3}
 	if f.Long {
 		o.Press()
 	}
@@ -196,6 +220,12 @@ func console() zerolog.ConsoleWriter {
 	stderr, err := os.Stderr.Stat()
 	return zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: time.TimeOnly, NoColor: err != nil || stderr.Mode()&os.ModeCharDevice == 0}
 }
+
+// The goals of a run that is part of a build and of one of an hour.
+var (
+	ciGoals   = promise.Goals{"serverKills": 150, "clientKills": 500, "messages": 100_000, "resolved": 1000, "checked": 200_000}
+	longGoals = promise.Goals{"serverKills": 2000, "clientKills": 10_000, "messages": 2_000_000, "resolved": 20_000, "checked": 4_000_000}
+)
 
 var errViolated = errors.New("a promise was broken, or too little happened to tell")
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,15 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rs/zerolog"
-
-	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/soak/check"
-	"github.com/dibs-go/dibs/soak/harness"
-	"github.com/dibs-go/dibs/soak/history"
 	"github.com/dibs-go/dibs/soak/mutants"
+	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
-	"github.com/dibs-go/dibs/soak/work"
 )
 
 var (
@@ -56,7 +49,7 @@ func (f mutantsRun) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	root, err := harness.Root(ctx)
+	root, err := plant.Root(ctx)
 	if err != nil {
 		return err
 	}
@@ -90,25 +83,27 @@ func (f mutantsRun) control(ctx context.Context, chosen []*mutants.Mutant) error
 
 // pass runs a scene without a bug, longer each time, until enough was done: a machine may be slow.
 func (f mutantsRun) pass(ctx context.Context, s *mutants.Scene) error {
-	if s.Job(nil, 0, 0) != nil {
-		return f.passJob(ctx, s)
-	}
 	tormented := time.Duration(0)
 	for round := 0; ; round++ {
-		options := s.Options(nil, f.Seed, round)
-		tormented += options.Duration
+		job := s.Job(nil, f.Seed, round)
+		tormented += job.Duration
 		dir := filepath.Join(f.Out, fmt.Sprintf("control-%s-%d", s.Name, round))
-		verdict, complaints, err := f.once(ctx, options, dir)
+		verdict, complaints, err := f.do(ctx, job, "", dir)
 		if err != nil {
 			return err
 		}
-		if verdict.Passed() && len(complaints) == 0 {
-			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %d writes and %d messages handled\n",
-				s.Name, verdict.Done[history.Write], verdict.Done[history.Handle])
+		sound := verdict.Passed() && len(complaints) == 0
+		missed := verdict.Figures.Missed(job.Least)
+		if sound && len(missed) == 0 {
+			var did []string
+			for _, key := range slices.Sorted(maps.Keys(job.Least)) {
+				did = append(did, fmt.Sprintf("%s %d", key, verdict.Figures.Of(key)))
+			}
+			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %s\n", s.Name, strings.Join(did, ", "))
 			return os.RemoveAll(dir)
 		}
-		if len(verdict.Broken) > 0 || len(complaints) > 0 || tormented > f.limit() {
-			fmt.Fprintln(os.Stdout, verdict, strings.Join(complaints, "\n"))
+		if !sound || tormented > f.limit() {
+			fmt.Fprintln(os.Stdout, verdict, strings.Join(slices.Concat(complaints, missed), "\n"))
 			return fmt.Errorf("%w: %s", errNoControl, dir)
 		}
 	}
@@ -149,14 +144,15 @@ func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant, program string)
 	tormented := time.Duration(0) // a machine that is slow has as many rounds
 	for round := 0; round == 0 || tormented < f.limit(); round++ {
 		dir := filepath.Join(f.Out, fmt.Sprintf("%s-%d", m.Name, round))
-		broken, duration, err := f.broken(ctx, m, program, round, dir)
+		job := m.Scene.Job(m, f.Seed, round)
+		verdict, _, err := f.do(ctx, job, program, dir)
 		if err != nil {
 			return nil, err
 		}
-		tormented += duration
-		for _, promise := range m.Breaks {
-			if slices.Contains(broken, promise) {
-				by = append(by, promise.String())
+		tormented += job.Duration
+		for _, rule := range m.Breaks {
+			if verdict.Broken[rule] > 0 {
+				by = append(by, string(rule))
 			}
 		}
 		if len(by) > 0 {
@@ -164,60 +160,6 @@ func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant, program string)
 		}
 	}
 	return nil, nil
-}
-
-// broken does one run with a bug, and returns the promises that were broken.
-func (f mutantsRun) broken(ctx context.Context, m *mutants.Mutant, program string, round int, dir string) (broken []mutants.Promise, tormented time.Duration, err error) {
-	if job := m.Scene.Job(m, f.Seed, round); job != nil {
-		verdict, _, err := f.do(ctx, job, program, dir)
-		if err != nil {
-			return nil, 0, err
-		}
-		for rule := range verdict.Broken {
-			broken = append(broken, rule)
-		}
-		return broken, job.Duration, nil
-	}
-	options := m.Scene.Options(m, f.Seed, round)
-	options.Program = program
-	verdict, _, err := f.once(ctx, options, dir)
-	if err != nil {
-		return nil, 0, err
-	}
-	for invariant, times := range verdict.Broken {
-		if times > 0 {
-			broken = append(broken, invariant)
-		}
-	}
-	return broken, options.Duration, nil
-}
-
-// passJob is pass for a scene of intents, queues or sagas.
-func (f mutantsRun) passJob(ctx context.Context, s *mutants.Scene) error {
-	tormented := time.Duration(0)
-	for round := 0; ; round++ {
-		job := s.Job(nil, f.Seed, round)
-		tormented += job.Duration
-		dir := filepath.Join(f.Out, fmt.Sprintf("control-%s-%d", s.Name, round))
-		verdict, complaints, err := f.do(ctx, job, "", dir)
-		if err != nil {
-			return err
-		}
-		sound := verdict.Passed() && len(complaints) == 0
-		missed := verdict.Figures.Missed(job.Least)
-		if sound && len(missed) == 0 {
-			var did []string
-			for _, key := range slices.Sorted(maps.Keys(job.Least)) {
-				did = append(did, fmt.Sprintf("%s %d", key, verdict.Figures.Of(key)))
-			}
-			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %s\n", s.Name, strings.Join(did, ", "))
-			return os.RemoveAll(dir)
-		}
-		if !sound || tormented > f.limit() {
-			fmt.Fprintln(os.Stdout, verdict, strings.Join(slices.Concat(complaints, missed), "\n"))
-			return fmt.Errorf("%w: %s", errNoControl, dir)
-		}
-	}
 }
 
 func (f mutantsRun) do(ctx context.Context, job *mutants.Job, program, dir string) (*promise.Verdict, []string, error) {
@@ -234,31 +176,9 @@ func (f mutantsRun) build(ctx context.Context, m *mutants.Mutant) (string, error
 	if len(m.Plant.Go) == 0 {
 		return "", nil
 	}
-	root, err := harness.Root(ctx)
+	root, err := plant.Root(ctx)
 	if err != nil {
 		return "", err
 	}
 	return m.Plant.Build(ctx, root, filepath.Join(f.Out, "program-"+m.Name))
-}
-
-// once does one run, and checks it. A control has to have done something.
-func (f mutantsRun) once(ctx context.Context, options harness.Options, dir string) (verdict *check.Verdict, complaints []string, err error) {
-	options.Out, options.Dir = dir, f.Dir
-	r := report{Commit: commit(), Date: time.Now().UTC(), Options: options}
-	if r.Result, err = harness.Run(ctx, options, zerolog.Nop()); err != nil {
-		return nil, nil, err
-	}
-	encoded, err := json.Marshal(r)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := os.WriteFile(filepath.Join(dir, reportFile), encoded, 0o600); err != nil {
-		return nil, nil, err
-	}
-	verdict, err = check.Run(ctx, check.Inputs{Histories: dir, Rows: rows(filepath.Join(dir, harness.RowsFile)), Facts: r.Result.Facts}, &check.Config{
-		Guards:     &check.Guards{Done: map[history.Func]int{history.Write: 100, history.Handle: 100}},
-		Unrecorded: []messagestore.Category{work.Probes}, HealLimit: 5 * time.Minute,
-		AllowedSQLStates: allowed(),
-	})
-	return verdict, r.Result.Complaints, err
 }

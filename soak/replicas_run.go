@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
-	"github.com/dibs-go/dibs/soak/check"
-	"github.com/dibs-go/dibs/soak/harness"
-	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/promise"
+	"github.com/dibs-go/dibs/soak/store"
 )
 
 // A replicasRun has members of groups come and go.
@@ -22,12 +20,14 @@ type replicasRun struct {
 }
 
 // Run torments, and checks.
-func (f replicasRun) Run(ctx context.Context) error { return do(ctx, f.options(), f.Out) }
+func (f replicasRun) Run(ctx context.Context) error {
+	return do(ctx, "replicas", f.options(), f.Out, replicaGoals(f.Duration))
+}
 
-func (f replicasRun) options() harness.Options {
-	o := harness.Options{
-		Seed: f.Seed, Duration: f.Duration, Writers: f.Writers, Dir: f.Dir, Phases: []string{harness.Crowd},
-		Replicas: harness.Replicas{Shares: true, InOrder: true, Most: f.Most, Only: true},
+func (f replicasRun) options() store.Options {
+	o := store.Options{
+		Seed: f.Seed, Duration: f.Duration, Writers: f.Writers, Dir: f.Dir, Phases: []string{store.Crowd},
+		Replicas: store.Replicas{Shares: true, InOrder: true, Most: f.Most, Only: true},
 	}
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64()
@@ -37,40 +37,13 @@ func (f replicasRun) options() harness.Options {
 	return o
 }
 
-// replicaGuards are how much must happen in such a run, of some time.
-func replicaGuards(d time.Duration) *check.Guards {
-	n := func(aMinute float64) int { return max(1, int(aMinute*d.Minutes())) }
-	return &check.Guards{
-		Done:  map[history.Func]int{history.Write: n(300), history.Handle: n(600), history.Position: n(120)},
-		Joins: n(10), Leaves: n(4), Kills: n(4), Stops: n(4), TakenOver: n(4), Facts: true,
+// replicaGoals are how much must happen in such a run, of some time.
+func replicaGoals(d time.Duration) promise.Goals {
+	goals := promise.Goals{"facts:lag": 1, "facts:usable": 2, "facts:goroutines": 1, "facts:memory": 1, "facts:searched": 1, "facts:amcheck": 1}
+	for key, aMinute := range map[string]float64{
+		"done:write": 300, "done:handle": 600, "done:position": 120, "joins": 10, "leaves": 4, "memberKills": 4, "memberStops": 4, "takenOver": 4,
+	} {
+		goals[key] = max(1, int(aMinute*d.Minutes()))
 	}
-}
-
-// gapLeases is within how many leases the slots of a member that was killed or stopped should have another holder.
-const gapLeases = 2
-
-// replicaFigures are the figures of the groups that processes join.
-func replicaFigures(v *check.Verdict) []figure {
-	c := v.Replicas
-	if c == nil {
-		return nil
-	}
-	plain := func(name string, got int) figure { return figure{name: name, got: thousands(got)} }
-	p99, longest := harness.Quantile(c.Gaps, 0.99), harness.Quantile(c.Gaps, 1)
-	goal := gapLeases * c.Lease
-	return []figure{
-		plain("members that joined", c.Joins),
-		plain("  left in order", c.Leaves),
-		plain("  were killed", c.Kills),
-		plain("  were stopped for longer than their lease", c.Stops),
-		plain("  were removed, their lease being over", c.Takeovers),
-		plain("messages that groups of them handled", int(c.Handled)),
-		plain("  that were delivered again", int(c.Again)),
-		plain("  whose delivery a removed member had begun", int(c.Late)),
-		{
-			name: "slots of a lost member held again, p99", goal: fmt.Sprintf("< %.0f s", goal.Seconds()), time: true, missed: p99 >= goal,
-			got: fmt.Sprintf("%.1f s of %d, longest %.1f s, with a lease of %v", p99.Seconds(), len(c.Gaps), longest.Seconds(), c.Lease),
-		},
-		{name: "  within that time", got: fmt.Sprintf("%d of %d", c.Within(gapLeases), len(c.Gaps))},
-	}
+	return goals
 }

@@ -13,13 +13,14 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/queues"
 	"github.com/dibs-go/dibs/soak/sagas"
 )
 
-// A scenario is one run of queues, sagas or intents.
+// A scenario is one run.
 type scenario struct {
 	Of      string        `json:"of"`
 	Scene   string        `json:"scene,omitempty"`
@@ -34,7 +35,7 @@ type scenario struct {
 
 // checkers hold the files of a run against its promises.
 var checkers = map[string]func(ctx context.Context, dir string) (*promise.Verdict, error){
-	"queue": queues.Check, "sagas": sagas.Check, "intents": intents.Check,
+	"run": check.Check, "failover": check.Check, "replicas": check.Check, "queue": queues.Check, "sagas": sagas.Check, "intents": intents.Check,
 }
 
 // common are the flags of all.
@@ -82,11 +83,11 @@ func checkScenario(ctx context.Context, dir string) (promise.Figures, error) {
 	if err := json.Unmarshal(encoded, &s); err != nil {
 		return nil, err
 	}
-	check := checkers[s.Of]
-	if check == nil {
-		return nil, fmt.Errorf("%s is of no run of queues, sagas or intents", dir)
+	held := checkers[s.Of]
+	if held == nil {
+		return nil, fmt.Errorf("%s is of no run", dir)
 	}
-	verdict, err := check(ctx, dir)
+	verdict, err := held(ctx, dir)
 	if err != nil {
 		return nil, err
 	}

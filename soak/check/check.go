@@ -1,360 +1,143 @@
+// Package check has the promises of the store and of its consumers, each of which is a query of the history of a run:
+// see package promise for how a folder of them is read, and docs/guarantees.md for what each id promises.
+//
+// The history is the calls of package history, the nemesis's among them, what the store has in the end, and what the
+// harness measured ([Facts]). A write's outcome is as its process was told, or unknown; what Resolve found counts.
+//
+// # What a pass says
+//
+// No promise was seen to be broken, and the [Goals] were reached: enough writes were done, refused and unknown, and
+// enough processes were killed, for that to say something. It is no proof.
+//
+// # To look into a breach
+//
+// A finding names calls as process:op, and messages by their ids. All that was done with a message:
+//
+//	sqlite3 history.db "select process, op, call, at, ended, answer, asked, told from calls
+//	    where asked like '%ID%' or told like '%ID%' order by at"
 package check
 
 import (
 	"context"
-	"iter"
+	"embed"
+	"encoding/json"
+	"io/fs"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// Inputs are the files that a run left.
-type Inputs struct {
-	// Histories is the directory that the processes wrote their histories to.
-	Histories string
+//go:embed promises
+var folder embed.FS
 
-	// Rows yields every message that there is after the run, in any order: the final table.
-	// It is gone through once. The row is valid until the next.
-	Rows iter.Seq2[*Row, error]
+// Promises is the folder of queries.
+var Promises = func() fs.FS {
+	files, err := fs.Sub(folder, "promises")
+	if err != nil {
+		panic(err)
+	}
+	return files
+}()
 
-	// Facts are the harness's own measurements. Without them the run does not pass.
-	Facts *Facts
+// Check holds the history of a run against each promise.
+func Check(ctx context.Context, dir string) (*promise.Verdict, error) {
+	return promise.Check(ctx, dir, Promises)
 }
 
-// A Row is a message of the final table.
+// A Row is a message that there is after the run, or a state of a group that was removed.
 type Row struct {
 	Stream   messagestore.StreamName
 	Position messagestore.Version
 	Global   messagestore.GlobalPosition
 	ID       uuid.UUID
 	Value    uint64 // the same of its data as in history.Message
-	Hash     uint64 // of its content, by history.Hash
-
-	// Effect is the idempotence key whose effect in the store this message is, "" for a
-	// message that is no effect.
-	Effect string
-
-	// State is what a checkpoint says, nil for any other message.
-	State *State
+	Hash     int64  // of its content, by history.Hash
+	Effect   string // the idempotence key whose effect in the store this message is, "" for none
+	State    *State // of a checkpoint, nil for any other message
 }
 
-// Config changes the set of checks. A nil *Config is a good one.
-type Config struct {
-	// Unrecorded are the categories whose messages are written without a history, such as
-	// the positions of consumers: their writers are not checked.
-	//
-	// Defaults to none.
-	Unrecorded []messagestore.Category
-
-	// Guards are how much must have happened for a run to say anything.
-	//
-	// Defaults to [DefaultGuards].
-	Guards *Guards
-
-	// HealLimit is how long it may take until everything is quiet after the last fault.
-	//
-	// Defaults to 2 minutes.
-	HealLimit time.Duration
-
-	// AllowedSQLStates are the errors that PostgreSQL's log may hold; a name of two
-	// characters allows a class.
-	//
-	// Defaults to [DefaultSQLStates].
-	AllowedSQLStates []string
-
-	// AllowedTexts are other errors that it may log, whole.
-	AllowedTexts []string
-
-	// Stories is how many violations of each invariant are told at length; the others
-	// are counted.
-	//
-	// Defaults to 3.
-	Stories int
+// A State is what a checkpoint says of a group that processes join. One without parts says that all slots are free, at
+// its position.
+type State struct {
+	Time     int64                       `json:"time"` // by the store's clock, in microseconds
+	Position messagestore.GlobalPosition `json:"position"`
+	By       string                      `json:"by,omitempty"`
+	Members  []Member                    `json:"members,omitempty"`
+	Parts    []Part                      `json:"parts,omitempty"`
 }
 
-// Run holds the files of a run against the invariants. The error says that the inputs
-// cannot be read; a run that broke a promise, or in which too little happened, is no error
-// but a Verdict that does not pass.
-//
-// It keeps the fate of each message and each operation as numbers, some 200 bytes together, and
-// everything else on the disk: a run of 4,000,000 operations takes one or two gigabytes.
-func Run(ctx context.Context, in Inputs, cfg *Config) (*Verdict, error) {
-	c := Config{}
-	if cfg != nil {
-		c = *cfg
-	}
-	if c.Guards == nil {
-		c.Guards = DefaultGuards(1)
-	}
-	if c.HealLimit == 0 {
-		c.HealLimit = 2 * time.Minute
-	}
-	if c.AllowedSQLStates == nil {
-		c.AllowedSQLStates = DefaultSQLStates()
-	}
-	if c.Stories == 0 {
-		c.Stories = 3
-	}
-	r, err := load(ctx, in, &c)
-	if err != nil {
-		return nil, err
-	}
-	for _, check := range []func(*run){
-		checkTable, checkWrites, checkOrder, checkVersions, checkConsumers, checkReads, checkReservations, checkRewinds,
-	} {
-		if err := ctx.Err(); err != nil {
+// A Member is one of a [State].
+type Member struct {
+	ID      string `json:"id"`
+	Lease   int64  `json:"lease"` // in milliseconds
+	Resting bool   `json:"resting,omitempty"`
+	Whole   bool   `json:"whole,omitempty"` // it handles the category in order
+}
+
+// A Part is slots, as bits, of one holder at one position.
+type Part struct {
+	Holder   string                      `json:"holder,omitempty"`
+	Slots    uint32                      `json:"slots"`
+	Position messagestore.GlobalPosition `json:"position"`
+}
+
+const slots = 32 // of a category, for a group that processes join
+
+// Values returns a row as the table of messages has it.
+func (r *Row) Values() ([]any, error) {
+	state := ""
+	if r.State != nil {
+		encoded, err := json.Marshal(r.State)
+		if err != nil {
 			return nil, err
 		}
-		check(r)
+		state = string(encoded)
 	}
-	checkFacts(r, in.Facts)
-	checkGuards(r, in.Facts)
-	if err := tell(ctx, r, in.Histories); err != nil {
-		return nil, err
+	return []any{
+		string(r.Stream), string(r.Stream.Category()), int64(r.Position), int64(r.Global), r.ID.String(), int64(r.Value), r.Hash, //nolint:gosec // its values are small
+		r.Effect, r.Stream.GroupMember(slots), state,
+	}, nil
+}
+
+// Facts are the measurements of a harness, beside the calls. Each is a row: what, of which name, how much, and when.
+type Facts [][]any
+
+// Add adds a measurement.
+func (f *Facts) Add(what, name string, n int64) { f.AddAt(what, name, n, 0) }
+
+// AddAt adds a measurement of a time since the beginning.
+func (f *Facts) AddAt(what, name string, n int64, at time.Duration) {
+	*f = append(*f, []any{what, name, n, at.Microseconds()})
+}
+
+// Note writes down the facts, and the categories whose messages are written without a history, such as the positions of
+// consumers: their writers are not checked.
+func Note(ctx context.Context, h *promise.History, facts Facts, unrecorded ...messagestore.Category) error {
+	for _, fact := range facts {
+		if err := h.Exec(ctx, "insert into facts values (?, ?, ?, ?)", fact...); err != nil {
+			return err
+		}
 	}
-	return r.verdict, nil
-}
-
-// A run is all that happened, with numbers instead of names.
-type run struct {
-	cfg     *Config
-	verdict *Verdict
-
-	streams    names
-	categories names
-	procs      names
-	keys       names // number 0 is no key
-	consumers  names // name and category
-
-	category   []uint32 // of each stream
-	unrecorded []bool   // by category
-
-	rows     []row   // by id
-	byStream []int32 // rows by stream and position
-	byGlobal []int32 // rows by category and global position
-	last     []int64 // version of each stream, by number
-
-	ops      []op
-	appends  []attempt
-	messages []message
-	resolved []resolution
-	byID     []int32 // messages by id
-	written  writers
-	losses   []int32 // operations that are undone
-
-	runs       map[history.Ref]int32
-	lives      []life
-	deliveries []delivery
-	puts       []put
-	fetches    []put
-	parks      []delivery
-	reads      []reading
-	reserves   []reserve
-	states     []stored
-	seatWrites []seatWrite
-	effects    []int32 // how many outside the store, by key
-	acked      []ack
-
-	faults    []fault
-	failovers []failover
-	overtakes []failover
-	heals     []fault
-	begin     int64 // when the first event was
-	counts    map[history.Func]int
-}
-
-// A row is a Row.
-type row struct {
-	id       uuid.UUID
-	stream   uint32
-	effect   uint32
-	position int64
-	global   int64
-	value    uint64
-	hash     uint64
-}
-
-// An op is an operation of a writer.
-type op struct {
-	number    uint64
-	time, end int64
-	actual    int64
-	proc      uint32
-	conflict  uint32 // the stream that was at another version
-	first, n  int32  // of its appends
-	fn        fn
-	kind      kind
-	class     class
-	resolved  class // the answer of a later Resolve
-	undone    bool  // by a failover, as it may be
-}
-
-type attempt struct {
-	op              int32
-	stream          uint32
-	expected        int64
-	version, global int64 // as answered
-	first, n        int32 // of its messages
-	duplicate       bool
-}
-
-type message struct {
-	id      uuid.UUID
-	value   uint64
-	hash    uint64
-	row     int32 // -1 for none
-	attempt int32
-}
-
-type (
-	fn    uint8
-	kind  uint8
-	class uint8
-)
-
-const (
-	isWrite fn = iota
-	isVersion
-	isResolve
-)
-
-const (
-	ok kind = iota
-	fail
-	info
-)
-
-const (
-	other class = iota
-	conflict
-	written
-	notWritten
-	idConflict
-	won
-	duplicate
-	keyReused
-	ahead
-	anotherEpoch
-	rolledBack
-)
-
-// A life is one run of a consumer.
-type life struct {
-	ref          history.Ref
-	consumer     uint32
-	category     uint32
-	alone        bool
-	allowance    int64
-	start        int64
-	time, end    int64
-	class        class
-	known, ended bool
-}
-
-// A resolution is operation number by, which found out about another.
-type resolution struct {
-	ref history.Ref
-	by  int32
-}
-
-// A delivery is a message in flight, or a parked message.
-type delivery struct {
-	time, end int64
-	number    uint64
-	life      int32
-	global    int64
-	position  int64
-	row       int32 // -1 for none
-	kind      kind
-	again     bool  // not the first attempt of this life
-	class     class // of a park that failed
-	key       uint32
-}
-
-type put struct {
-	time, end int64
-	number    uint64
-	position  int64
-	life      int32
-	kind      kind
-	class     class
-}
-
-// A reading is a message that a process saw otherwise than it is in the final table, or
-// that is not there.
-type reading struct {
-	ref      history.Ref
-	id       uuid.UUID
-	category uint32
-	global   int64
-	position int64
-	time     int64
-	life     int32 // of the consumer, -1 for none
-	what     string
-}
-
-type reserve struct {
-	ref       history.Ref
-	time, end int64
-	key       uint32
-	stream    uint32
-	source    uuid.UUID
-	value     uint64
-	kind      kind
-	class     class
-}
-
-type ack struct {
-	key       uint32
-	source    uuid.UUID
-	life      int32
-	global    int64
-	time, end int64
-}
-
-type fault struct {
-	ref       history.Ref
-	name      string
-	target    string
-	time, end int64
-	kind      kind
-}
-
-type failover struct {
-	fault
-	heads map[uint32]int64 // by category
-}
-
-func (r *run) streamName(n uint32) messagestore.StreamName {
-	return messagestore.StreamName(r.streams.list[n])
-}
-
-func (r *run) recorded(stream uint32) bool {
-	return !r.unrecorded[r.category[stream]]
-}
-
-func (r *run) ref(o *op) history.Ref {
-	return history.Ref{Proc: r.procs.list[o.proc], Op: o.number}
-}
-
-// names gives numbers to names.
-type names struct {
-	numbers map[string]uint32
-	list    []string
-}
-
-func (n *names) number(name string) uint32 {
-	if n.numbers == nil {
-		n.numbers = map[string]uint32{}
+	for _, category := range unrecorded {
+		if err := h.Exec(ctx, "insert into unrecorded values (?)", string(category)); err != nil {
+			return err
+		}
 	}
-	number, known := n.numbers[name]
-	if !known {
-		number = uint32(len(n.list))
-		n.numbers[name] = number
-		n.list = append(n.list, name)
+	return nil
+}
+
+// Goals are how much must happen in a whole run, or in a part of one by a scale below 1, for it to say anything.
+func Goals(scale float64) promise.Goals {
+	goals := promise.Goals{"healthy": 60, "facts:lag": 1, "facts:usable": 2, "facts:goroutines": 1, "facts:memory": 1, "facts:searched": 1}
+	for key, whole := range map[string]int{
+		"done:write": 1000, "done:write-tx": 100, "done:version": 100, "done:read": 100, "done:resolve": 20, "done:handle": 1000, "done:position": 20,
+		"done:reserve": 100, "done:effect": 50, "done:park": 5, "unknown": 50, "wereWritten": 10, "wereNot": 10, "conflicts": 100, "batches": 100,
+		"several": 50, "rolledBack": 20, "duplicates": 10, "idConflicts": 2, "takeovers": 20, "reused": 5,
+	} {
+		goals[key] = max(1, int(float64(whole)*scale))
 	}
-	return number
+	return goals
 }

@@ -4,13 +4,13 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
 // A seated life is a run of a member of a group.
@@ -19,7 +19,7 @@ type seated struct {
 	id string
 }
 
-const ms = int64(time.Millisecond)
+const ms = int64(1000) // microseconds
 
 // seat is a run of a member from one time to another, in milliseconds.
 func (w *world) seat(id string, from, to int64) *seated {
@@ -36,7 +36,7 @@ func (l *seated) state(from, to int64, s check.State) *act {
 	m := l.w.message()
 	stream := messagestore.StreamName("account:position-audit+0")
 	l.w.commit(stream, m)
-	s.Time = time.Unix(0, from*ms)
+	s.Time = from * ms
 	if s.By == "" && len(s.Members) > 0 {
 		s.By = l.id
 	}
@@ -75,8 +75,6 @@ func inSlots() (ofEven, ofOdd messagestore.StreamName) {
 	return ofEven, ofOdd
 }
 
-var groupConfig = &check.Config{Unrecorded: []messagestore.Category{"account:position"}}
-
 func TestAGroupWhoseMembersComeAndGoKeepsItsPromises(t *testing.T) {
 	t.Parallel()
 	w := &world{}
@@ -109,7 +107,7 @@ func TestAGroupWhoseMembersComeAndGoKeepsItsPromises(t *testing.T) {
 		check.Part{Holder: "a", Slots: even, Position: at}, check.Part{Slots: odd, Position: end},
 	)})
 	w.byID[w.acts[len(w.acts)-1].invoke.Appends[0].Messages[0].ID].State.Members[0].Resting = false
-	w.do("nemesis", 210*ms, 4000*ms, history.OK, history.Event{Func: history.Fault, Class: check.StopMember, Target: "replica-a"}, history.Event{})
+	w.fault(210*ms, 4000*ms, "stop-member", "replica-a")
 	c := w.seat("c", 205, 5000)
 	c.state(310, 311, check.State{Position: at, Members: members("a", "c"), Parts: parts(
 		check.Part{Holder: "a", Slots: even, Position: at}, check.Part{Holder: "c", Slots: odd, Position: end},
@@ -120,20 +118,18 @@ func TestAGroupWhoseMembersComeAndGoKeepsItsPromises(t *testing.T) {
 	)})
 	c2.handles(1220, 1225, w.row(one, 1))
 	refused := again.record(4100*ms, 4101*ms, end)
-	refused.end.Kind, refused.end.Class = history.Fail, history.Conflict
+	refused.end.Answer = history.Conflict
 
-	v := w.verdict(t, groupConfig)
+	v := w.verdict(t, "account:position")
 	require.True(t, v.Passed(), "%v", v)
-	require.Equal(t, 3, v.Replicas.Joins)
-	require.Equal(t, 1, v.Replicas.Leaves)
-	require.Equal(t, 1, v.Replicas.Takeovers)
-	require.Equal(t, 1, v.Replicas.Stops)
-	require.Equal(t, []time.Duration{1001 * time.Millisecond}, v.Replicas.Gaps)
-	require.EqualValues(t, 5, v.Replicas.Handled)
-	require.EqualValues(t, 1, v.Replicas.Again)
+	for key, n := range map[string]int{
+		"joins": 3, "leaves": 1, "takenOver": 1, "memberStops": 1, "gaps": 1, "gapsWithin": 1, "gapMax": 1001, "lease": 1000, "grouped": 5, "groupedAgain": 1, "late": 0,
+	} {
+		require.Equal(t, n, v.Figures.Of(key), key)
+	}
 }
 
-func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
+func TestEachPlantedBugOfAGroupBreaksExactlyItsPromise(t *testing.T) {
 	t.Parallel()
 	e, o := inSlots()
 	whole := func(id string, at messagestore.GlobalPosition) check.State {
@@ -148,55 +144,55 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
 	}
 	for _, planted := range []struct {
 		name   string
-		broken check.Invariant
+		broken promise.Rule
 		plant  func(w *world)
 	}{
-		{"a slot of two holders", check.Seats, func(w *world) {
+		{"a slot of two holders", "C3b", func(w *world) {
 			a := w.seat("a", 1, 100)
 			s := whole("a", 0)
 			s.Parts = append(s.Parts, check.Part{Holder: "a", Slots: 1})
 			a.state(2, 3, s)
 		}},
-		{"a slot of none of the members", check.Seats, func(w *world) {
+		{"a slot of none of the members", "C3b", func(w *world) {
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, check.State{By: "a", Parts: parts(check.Part{Holder: "a", Slots: all})})
 		}},
-		{"a slot that is gone", check.Seats, func(w *world) {
+		{"a slot that is gone", "C3b", func(w *world) {
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, check.State{Members: members("a"), Parts: parts(check.Part{Holder: "a", Slots: even})})
 		}},
-		{"a slot that is taken from a member", check.Seats, func(w *world) {
+		{"a slot that is taken from a member", "C3c", func(w *world) {
 			w.seat("a", 1, 100).state(2, 3, whole("a", 0))
 			w.seat("b", 10, 100).state(11, 12, two("b", check.Part{Holder: "a", Slots: even}, check.Part{Holder: "b", Slots: odd}))
 		}},
-		{"a slot that is given to another", check.Seats, func(w *world) {
+		{"a slot that is given to another", "C3c", func(w *world) {
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
 			w.seat("b", 10, 100).state(11, 12, two("b", check.Part{Holder: "a", Slots: all}))
 			a.state(20, 21, two("a", check.Part{Holder: "a", Slots: even}, check.Part{Holder: "b", Slots: odd}))
 		}},
-		{"a member that another adds", check.Seats, func(w *world) {
+		{"a member that another adds", "C3d", func(w *world) {
 			s := whole("a", 0)
 			s.Members = members("a", "b")
 			w.seat("a", 1, 100).state(2, 3, s)
 		}},
-		{"two processes that write as one member", check.Seats, func(w *world) {
+		{"two processes that write as one member", "C3d", func(w *world) {
 			w.seat("a", 1, 100).state(2, 3, whole("a", 0))
 			s := whole("a", 0)
 			s.By = "a"
 			w.seat("b", 10, 100).state(11, 12, s)
 		}},
-		{"a lease that was not over", check.Seats, func(w *world) {
+		{"a lease that was not over", "C3e", func(w *world) {
 			w.seat("a", 1, 100).state(2, 3, whole("a", 0))
 			b := w.seat("b", 10, 2000)
 			b.state(11, 12, two("b", check.Part{Holder: "a", Slots: all})) // from here on it counts
 			b.state(900, 901, whole("b", 0))
 		}},
-		{"a member that rests, and is removed", check.Seats, func(w *world) {
+		{"a member that rests, and is removed", "C3e", func(w *world) {
 			w.seat("a", 1, 100).state(2, 3, whole("a", 0))
 			w.seat("b", 10, 9000).state(8000, 8001, whole("b", 0))
 		}},
-		{"a member that goes on though it was removed", check.Seats, func(w *world) {
+		{"a member that goes on though it was removed", "C3d", func(w *world) {
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
 			b := w.seat("b", 10, 2000)
@@ -204,7 +200,7 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
 			b.state(1100, 1101, whole("b", 0))
 			a.state(1200, 1201, two("a", check.Part{Holder: "b", Slots: all}))
 		}},
-		{"a message of a slot of another", check.Seats, func(w *world) {
+		{"a message of a slot of another", "C3g", func(w *world) {
 			one := w.write(10, 20, o, anyVersion, 1)
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
@@ -212,7 +208,7 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
 			b.state(11, 12, two("b", check.Part{Holder: "a", Slots: all}))
 			b.handles(20, 30, w.row(one, 0))
 		}},
-		{"a message before the position of its slot", check.Seats, func(w *world) {
+		{"a message before the position of its slot", "C3g", func(w *world) {
 			one := w.write(10, 20, o, anyVersion, 1)
 			a := w.seat("a", 1, 50)
 			a.state(2, 3, whole("a", 0))
@@ -222,18 +218,18 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
 			again.state(60, 61, whole("a", 2))
 			again.handles(70, 80, w.row(one, 0))
 		}},
-		{"a message to a run that has joined nothing", check.Seats, func(w *world) {
+		{"a message to a run that has joined nothing", "C3g", func(w *world) {
 			one := w.write(10, 20, o, anyVersion, 1)
 			w.seat("a", 1, 50).handles(10, 20, w.row(one, 0))
 		}},
-		{"a position that another moves", check.Positions, func(w *world) {
+		{"a position that another moves", "C3f", func(w *world) {
 			one := w.write(10, 20, o, anyVersion, 1)
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
 			a.handles(5, 6, w.row(one, 0))
 			w.seat("b", 10, 100).state(11, 12, two("b", check.Part{Holder: "a", Slots: all, Position: 2}))
 		}},
-		{"a position of a slot that goes back", check.Positions, func(w *world) {
+		{"a position of a slot that goes back", "C1e", func(w *world) {
 			one := w.write(10, 20, o, anyVersion, 1)
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
@@ -243,7 +239,7 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
 				check.Part{Holder: "a", Slots: even, Position: 1}, check.Part{Holder: "a", Slots: odd, Position: 2},
 			)})
 		}},
-		{"a position that is not the lowest of the slots", check.Positions, func(w *world) {
+		{"a position that is not the lowest of the slots", "C1e", func(w *world) {
 			one := w.write(10, 20, o, anyVersion, 1)
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
@@ -252,7 +248,7 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
 			s.Position = 1
 			a.state(11, 12, s)
 		}},
-		{"a position of a slot beyond what was answered", check.Positions, func(w *world) {
+		{"a position of a slot beyond what was answered", "C1d", func(w *world) {
 			one := w.write(10, 20, o, anyVersion, 1)
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
@@ -260,18 +256,18 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
 			a.handles(5, 6, w.row(one, 0))
 			a.state(11, 12, whole("a", 9))
 		}},
-		{"a position of a slot before its messages were handled", check.NoSkip, func(w *world) {
+		{"a position of a slot before its messages were handled", "C1c", func(w *world) {
 			one := w.write(10, 20, o, anyVersion, 1)
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
 			a.state(11, 12, whole("a", 2))
 			a.handles(5, 15, w.row(one, 0))
 		}},
-		{"a message that no member handled", check.Complete, func(w *world) {
+		{"a message that no member handled", "C1a", func(w *world) {
 			w.write(10, 20, o, anyVersion, 1)
 			w.seat("a", 1, 100).state(2, 3, whole("a", 0))
 		}},
-		{"a member that leaves without its position", check.RedeliveryBound, func(w *world) {
+		{"a member that leaves without its position", "C4c", func(w *world) {
 			one, other := w.write(10, 20, e, anyVersion, 1), w.write(10, 20, o, anyVersion, 1)
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
@@ -280,9 +276,9 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
 			a.state(11, 12, whole("a", 2))
 			s := check.State{Position: 2} // and the other is behind it
 			a.state(21, 22, s).invoke.Target = "a"
-			w.do("nemesis", 15*ms, 40*ms, history.OK, history.Event{Func: history.Fault, Class: check.JoinLeave, Target: "replica-a"}, history.Event{})
+			w.fault(15*ms, 40*ms, "join-leave", "replica-a")
 		}},
-		{"more again than the holders of its slots may leave", check.RedeliveryBound, func(w *world) {
+		{"more again than the holders of its slots may leave", "C4b", func(w *world) {
 			one := w.write(10, 20, o, anyVersion, 10) // of whom one may leave four, and a run be redelivered as many
 			a := w.seat("a", 1, 50)
 			a.state(2, 3, whole("a", 0))
@@ -295,7 +291,7 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
 				again.handles(65+2*int64(n), 66+2*int64(n), w.row(one, n))
 			}
 		}},
-		{"a category that is not handled in order", check.Order, func(w *world) {
+		{"a category that is not handled in order", "C2c", func(w *world) {
 			one, other := w.write(10, 20, e, anyVersion, 1), w.write(30, 40, o, anyVersion, 1)
 			a := w.seat("a", 1, 100)
 			s := whole("a", 0)
@@ -309,9 +305,9 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsInvariant(t *testing.T) {
 			t.Parallel()
 			w := &world{}
 			planted.plant(w)
-			v := w.verdict(t, groupConfig)
+			v := w.verdict(t, "account:position")
 			require.False(t, v.Passed())
-			require.Equal(t, []check.Invariant{planted.broken}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
+			require.Equal(t, []promise.Rule{planted.broken}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
 		})
 	}
 }
@@ -328,7 +324,7 @@ func TestAMemberThatIsKilledLeavesAsMuchAsItMay(t *testing.T) {
 		a.handles(5+2*int64(n), 6+2*int64(n), w.row(one, n))
 	}
 	a.run.end = nil
-	w.do("nemesis", 40*ms, 41*ms, history.OK, history.Event{Func: history.Fault, Class: check.KillMember, Target: "replica-a"}, history.Event{})
+	w.fault(40*ms, 41*ms, "kill-member", "replica-a")
 	b := w.seat("b", 30, 3000)
 	b.state(31, 32, check.State{By: "b", Members: members("a", "b"), Parts: parts(check.Part{Holder: "a", Slots: all})})
 	b2 := w.seat("b", 1040, 3000)
@@ -336,9 +332,9 @@ func TestAMemberThatIsKilledLeavesAsMuchAsItMay(t *testing.T) {
 	for n := range 4 {
 		b2.handles(1100+2*int64(n), 1101+2*int64(n), w.row(one, n))
 	}
-	v := w.verdict(t, groupConfig)
+	v := w.verdict(t, "account:position")
 	require.True(t, v.Passed(), "%v", v)
-	require.EqualValues(t, 4, v.Replicas.Again)
-	require.Equal(t, 1, v.Replicas.Kills)
-	require.Equal(t, []time.Duration{1011 * time.Millisecond}, v.Replicas.Gaps)
+	for key, n := range map[string]int{"groupedAgain": 4, "memberKills": 1, "gapMax": 1011} {
+		require.Equal(t, n, v.Figures.Of(key), key)
+	}
 }

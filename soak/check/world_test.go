@@ -3,9 +3,8 @@ package check_test
 import (
 	"context"
 	"encoding/binary"
-	"iter"
+	"encoding/json"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -14,35 +13,43 @@ import (
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
 const (
 	anyVersion = messagestore.AnyVersion
 	noStream   = messagestore.NoStream
+
+	never = promise.Never
 )
 
 // A world is a history and the table that came of it, in memory, to be told rightly or wrongly.
 type world struct {
 	acts   []*act
+	events []*nemesis
 	rows   []*check.Row
 	byID   map[uuid.UUID]*check.Row
-	facts  *check.Facts
+	facts  check.Facts
 	serial uint64
 	global messagestore.GlobalPosition
 }
 
-// An act is an operation: its invoke, nil for none, and its end, nil for none.
+// An act is a call and its answer, nil for none.
 type act struct {
 	proc   string
 	invoke *history.Event
 	end    *history.Event
 }
 
+// A nemesis is what it did.
+type nemesis struct{ call, answer crew.Event }
+
 // message makes up a message.
 func (w *world) message() history.Message {
 	w.serial++
-	m := history.Message{Value: w.serial, Hash: w.serial * 31}
+	m := history.Message{Value: w.serial, Hash: int64(w.serial) * 31}
 	binary.BigEndian.PutUint64(m.ID[8:], w.serial)
 	m.ID[6], m.ID[0] = 0x40, 1
 	return m
@@ -56,20 +63,29 @@ func (w *world) messages(n int) []history.Message {
 	return messages
 }
 
-// do adds an operation of proc that takes from one time to another, or for ever.
-func (w *world) do(proc string, from, to int64, kind history.Kind, invoke, end history.Event) *act {
+// do adds a call of proc that takes from one time to another, or for ever.
+func (w *world) do(proc string, from, to int64, answer string, invoke, end history.Event) *act {
 	w.serial++
 	a := &act{proc: proc}
-	if from != 0 {
-		invoke.Time, invoke.Kind, invoke.Op = from, history.Invoke, w.serial
-		a.invoke = &invoke
-	}
-	if to != history.Never {
-		end.Time, end.Kind, end.Op, end.Func = to, kind, w.serial, invoke.Func
+	invoke.At, invoke.Op = from, int64(w.serial)
+	a.invoke = &invoke
+	if to != never {
+		end.At, end.Op, end.Call, end.Answer = to, int64(w.serial), invoke.Call, answer
 		a.end = &end
 	}
 	w.acts = append(w.acts, a)
 	return a
+}
+
+// strike adds something that the nemesis did.
+func (w *world) strike(from, to int64, call, answer crew.Event) *nemesis {
+	call.At, answer.At, answer.Answer = from, to, crew.OK
+	w.events = append(w.events, &nemesis{call, answer})
+	return w.events[len(w.events)-1]
+}
+
+func (w *world) fault(from, to int64, name, target string) {
+	w.strike(from, to, crew.Event{Call: crew.Faulted, Name: name, Target: target}, crew.Event{})
 }
 
 func (w *world) version(stream messagestore.StreamName) messagestore.Version {
@@ -106,20 +122,19 @@ func (w *world) write(from, to int64, stream messagestore.StreamName, expected m
 	messages := w.messages(n)
 	answer := w.commit(stream, messages...)
 	return w.do("writer-1", from, to, history.OK,
-		history.Event{Func: history.Write, Appends: []history.Append{{Stream: stream, Expected: expected, Messages: messages}}},
+		history.Event{Call: history.Write, Appends: []history.Append{{Stream: stream, Expected: expected, Messages: messages}}},
 		history.Event{Appends: []history.Append{answer}})
 }
 
-// try is a write of n messages that is not done, and ends as kind and class.
-func (w *world) try(from, to int64, stream messagestore.StreamName, expected messagestore.Version, n int, kind history.Kind, class string) *act {
-	return w.do("writer-2", from, to, kind,
-		history.Event{Func: history.Write, Appends: []history.Append{{Stream: stream, Expected: expected, Messages: w.messages(n)}}},
-		history.Event{Class: class})
+// try is a write of n messages that is not done.
+func (w *world) try(from, to int64, stream messagestore.StreamName, expected messagestore.Version, n int, answer string) *act {
+	return w.do("writer-2", from, to, answer,
+		history.Event{Call: history.Write, Appends: []history.Append{{Stream: stream, Expected: expected, Messages: w.messages(n)}}}, history.Event{})
 }
 
 // conflict is a write that meets a version.
 func (w *world) conflict(from, to int64, stream messagestore.StreamName, expected, actual messagestore.Version) {
-	a := w.try(from, to, stream, expected, 1, history.Fail, history.Conflict)
+	a := w.try(from, to, stream, expected, 1, history.Conflict)
 	a.end.Actual = actual
 	a.end.Appends = []history.Append{{Stream: stream}}
 }
@@ -127,7 +142,7 @@ func (w *world) conflict(from, to int64, stream messagestore.StreamName, expecte
 // ask is a question for a version.
 func (w *world) ask(from, to int64, stream messagestore.StreamName, answer messagestore.Version) {
 	w.do("writer-3", from, to, history.OK,
-		history.Event{Func: history.Version, Appends: []history.Append{{Stream: stream}}}, history.Event{Actual: answer})
+		history.Event{Call: history.Version, Appends: []history.Append{{Stream: stream}}}, history.Event{Actual: answer})
 }
 
 // row returns the row of a write's message number n.
@@ -144,7 +159,7 @@ func seen(r *check.Row) history.Append {
 
 // consumer is one that reads category account.
 func (w *world) consume(proc, name string, from, to int64, interval, batch int) *life {
-	e := history.Event{Func: history.Run, Consumer: name, Category: "account", Alone: true, Interval: interval, Batch: batch}
+	e := history.Event{Call: history.Run, Consumer: name, Category: "account", Alone: true, Interval: interval, Batch: batch}
 	a := w.do(proc, from, to, history.OK, e, history.Event{})
 	return &life{w, a, history.Event{Consumer: name, Category: "account", Run: a.invoke.Op}}
 }
@@ -157,79 +172,87 @@ type life struct {
 
 func (l *life) handle(from, to int64, r *check.Row) *act {
 	e := l.base
-	e.Func, e.Appends, e.Attempt = history.Handle, []history.Append{seen(r)}, 1
+	e.Call, e.Appends, e.Attempt = history.Handle, []history.Append{seen(r)}, 1
 	return l.w.do(l.run.proc, from, to, history.OK, e, history.Event{})
 }
 
 func (l *life) park(from, to int64, r *check.Row) *act {
 	a := l.handle(from, to, r)
-	a.invoke.Func, a.end.Func = history.Park, history.Park
+	a.invoke.Call, a.end.Call = history.Park, history.Park
 	return a
 }
 
 func (l *life) record(from, to int64, position messagestore.GlobalPosition) *act {
 	e := l.base
-	e.Func, e.Position = history.Position, position
+	e.Call, e.Position = history.Position, position
 	return l.w.do(l.run.proc, from, to, history.OK, e, history.Event{})
 }
 
 func (l *life) fetch(at int64, next messagestore.GlobalPosition) {
 	e := l.base
-	e.Func, e.Position, e.Time, e.Kind = history.Fetch, next, at, history.OK
-	l.w.serial++
-	e.Op = l.w.serial
-	l.w.acts = append(l.w.acts, &act{proc: l.run.proc, end: &e})
+	e.Call, e.Position = history.Fetch, next
+	l.w.do(l.run.proc, at, never, "", e, history.Event{})
 }
 
-// files writes the histories down.
-func (w *world) files(t require.TestingT, dir string) {
-	byProc := map[string][]*history.Event{}
+// judged is a test, or one draw of a property's.
+type judged interface {
+	require.TestingT
+	Context() context.Context
+}
+
+// verdict is the verdict on the world, but for the writers to some categories.
+func (w *world) verdict(t judged, unrecorded ...messagestore.Category) *promise.Verdict {
+	if t, is := t.(*testing.T); is {
+		t.Helper()
+	}
+	ctx := t.Context()
+	dir, err := os.MkdirTemp("", "soak")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, os.RemoveAll(dir)) }()
+	h, err := promise.Open(ctx, dir, check.Promises)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, h.Close()) }()
+	calls := &table{}
+	call := func(process string, op int64, call string, at, end int64, answer string, asked, told any) {
+		a, err := json.Marshal(asked)
+		require.NoError(t, err)
+		b, err := json.Marshal(told)
+		require.NoError(t, err)
+		calls.rows = append(calls.rows, []any{process, op, call, at, end, answer, string(a), string(b)})
+	}
 	for _, a := range w.acts {
-		for _, e := range []*history.Event{a.invoke, a.end} {
-			if e != nil {
-				byProc[a.proc] = append(byProc[a.proc], e)
-			}
+		if a.end == nil {
+			call(a.proc, a.invoke.Op, a.invoke.Call, a.invoke.At, never, "", a.invoke, struct{}{})
+			continue
 		}
+		call(a.proc, a.invoke.Op, a.invoke.Call, a.invoke.At, a.end.At, a.end.Answer, a.invoke, a.end)
 	}
-	for proc, events := range byProc {
-		slices.SortStableFunc(events, func(a, b *history.Event) int { return int(a.Time - b.Time) })
-		var text []byte
-		for _, e := range events {
-			line, err := e.AppendText(text)
-			require.NoError(t, err)
-			text = append(line, '\n')
-		}
-		require.NoError(t, os.WriteFile(filepath.Join(dir, proc+history.Ending), text, 0o600))
+	for i, n := range w.events {
+		call("nemesis", int64(i), n.call.Call, n.call.At, n.answer.At, n.answer.Answer, n.call, n.answer)
 	}
-}
-
-func (w *world) table() iter.Seq2[*check.Row, error] {
-	return func(yield func(*check.Row, error) bool) {
-		for i := range w.rows {
-			if !yield(w.rows[i], nil) {
-				return
-			}
-		}
+	require.NoError(t, h.Fill(ctx, "calls", calls))
+	messages := &table{}
+	for _, r := range w.rows {
+		values, err := r.Values()
+		require.NoError(t, err)
+		messages.rows = append(messages.rows, values)
 	}
-}
-
-// verdict is the checker's verdict on the world, however little happened in it.
-func (w *world) verdict(t *testing.T, cfg *check.Config) *check.Verdict {
-	t.Helper()
-	dir := t.TempDir()
-	w.files(t, dir)
-	return w.judge(t.Context(), t, dir, cfg)
-}
-
-func (w *world) judge(ctx context.Context, t require.TestingT, dir string, cfg *check.Config) *check.Verdict {
-	c := check.Config{}
-	if cfg != nil {
-		c = *cfg
-	}
-	if c.Guards == nil {
-		c.Guards = &check.Guards{}
-	}
-	v, err := check.Run(ctx, check.Inputs{Histories: dir, Rows: w.table(), Facts: w.facts}, &c)
+	require.NoError(t, h.Fill(ctx, "messages", messages))
+	require.NoError(t, check.Note(ctx, h, w.facts, unrecorded...))
+	v, err := h.Check(ctx)
 	require.NoError(t, err)
 	return v
 }
+
+// A table has rows in memory.
+type table struct{ rows [][]any }
+
+func (t *table) Next() bool { return len(t.rows) > 0 }
+
+func (t *table) Values() ([]any, error) {
+	values := t.rows[0]
+	t.rows = t.rows[1:]
+	return values, nil
+}
+
+func (t *table) Err() error { return nil }

@@ -1,6 +1,7 @@
 package crew
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -23,7 +25,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/migrations"
-	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
 )
@@ -41,14 +43,17 @@ type Config struct {
 	Goals    promise.Goals             // with which the faults end earlier; nil for none
 	Look     func(ctx context.Context) // asks the store, for as long as ctx lasts, for what figures need; nil for nothing
 	Heard    func(m pgproxy.Message)   // is called with all that goes between processes and server; nil for nothing
+
+	Password string                         // of processes, for the server, which takes any
+	Forgives func(child *server.Child) bool // an end that is no failure; nil for none
 }
 
 // A Crew is processes that are killed and replaced, the server that they work on, and the nemesis of both. It is safe for
-// concurrent use, but for Add, Serve, Stop and Close.
+// concurrent use, but for Serve and Close.
 type Crew struct {
 	Config
-	Dir      string  // has what ends with the run
-	Slots    []*Slot // by [Crew.Add]
+	Dir      string // has what ends with the run
+	Disk     string // on which the server is, "" for Dir
 	History  *promise.History
 	Nemesis  *Recorder[Event, *Event]
 	Postgres *server.Postgres // by [Crew.Serve]
@@ -58,14 +63,17 @@ type Crew struct {
 	said       *os.File     // by processes
 	answers    atomic.Int64 // of the server
 	counted    atomic.Pointer[promise.Figures]
-	serverless bool
+	serverless atomic.Bool
 	clock      bool // of the server, which is set
 
 	mu         sync.Mutex
 	random     *rand.Rand
+	slots      []*Slot
 	numbers    int
 	healed     bool
 	complaints []string
+	others     []*server.Child // by [Crew.Start]
+	lasted     []string        // processes that ended when they were told to, and when there were no more faults
 }
 
 // New begins the folder of a run, and its history. Its caller closes the crew.
@@ -94,19 +102,23 @@ func New(ctx context.Context, c Config) (crew *Crew, err error) {
 
 // Close ends the processes, and removes what ends with the run.
 func (c *Crew) Close() error {
-	return errors.Join(c.Stop(), c.Nemesis.Close(), c.History.Close(), c.said.Close(), c.keeper.Close())
+	c.Stop(0)
+	for _, child := range c.others {
+		child.Kill()
+	}
+	return errors.Join(c.Nemesis.Close(), c.History.Close(), c.said.Close(), c.keeper.Close())
 }
 
 // Database is the name of a run's database.
 const Database = "soak"
 
 // Serve starts the server of a run, with a database that has a bug unless plant is nil, and tables that are not of Dibs.
-func (c *Crew) Serve(ctx context.Context, config *server.PostgresConfig, plant *harness.Mutant, tables string) (err error) {
+func (c *Crew) Serve(ctx context.Context, config *server.PostgresConfig, plant *plant.Mutant, tables string) (err error) {
 	c.clock = config.Clock
 	if plant != nil {
-		config.Settings = plant.Settings
+		config.Settings = append(config.Settings, plant.Settings...)
 	}
-	if c.Postgres, err = server.NewPostgres(ctx, c.Dir, "pg", config); err != nil {
+	if c.Postgres, err = server.NewPostgres(ctx, cmp.Or(c.Disk, c.Dir), "pg", config); err != nil {
 		return err
 	}
 	conn, err := c.Postgres.NewDatabase(ctx, Database)
@@ -117,12 +129,12 @@ func (c *Crew) Serve(ctx context.Context, config *server.PostgresConfig, plant *
 	if err := migrations.Up(ctx, conn, nil); err != nil {
 		return err
 	}
-	if plant != nil {
-		if err := plant.Plant(ctx, conn); err != nil {
-			return err
-		}
+	if _, err = conn.Exec(ctx, tables); err == nil && plant != nil {
+		err = plant.Plant(ctx, conn)
 	}
-	_, err = conn.Exec(ctx, tables)
+	if err == nil && plant != nil { // a server that loses committed messages does not lose its schema
+		_, err = conn.Exec(ctx, "checkpoint")
+	}
 	return err
 }
 
@@ -172,12 +184,13 @@ func (c *Crew) Rest(ctx context.Context) error {
 	return errors.Join(c.Postgres.Start(ctx), c.Postgres.Await(ctx))
 }
 
-// Start starts a process that no slot is for.
+// Start starts a process that no slot is for, and that ends with the run.
 func (c *Crew) Start(task any) (*server.Child, error) {
 	child, in, err := c.start(task)
 	if err != nil {
 		return nil, err
 	}
+	c.others = append(c.others, child)
 	return child, in.Close()
 }
 
@@ -216,12 +229,19 @@ func (c *Crew) Complain(about string) {
 func (c *Crew) Complaints() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.complaints
+	return slices.Clone(c.complaints)
+}
+
+// Survivors are the processes that there were when all was over.
+func (c *Crew) Survivors() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.lasted)
 }
 
 // Answers is how often the server has answered, and without one how many records there are, about.
 func (c *Crew) Answers() int64 {
-	if !c.serverless {
+	if !c.serverless.Load() {
 		return c.answers.Load()
 	}
 	const record = 200 // bytes, about
@@ -240,7 +260,7 @@ func (c *Crew) Answers() int64 {
 func (c *Crew) AwaitAnswers(ctx context.Context, answers int64) bool {
 	const most = 10 * time.Second
 	every := 2 * time.Millisecond
-	if c.serverless {
+	if c.serverless.Load() {
 		every = 50 * time.Millisecond // to look at files takes longer
 	}
 	for deadline := time.Now().Add(most); c.Answers() < answers && time.Now().Before(deadline); {
@@ -256,7 +276,7 @@ func (c *Crew) Heal() {
 	c.mu.Lock()
 	c.healed = true
 	c.mu.Unlock()
-	for _, s := range c.Slots {
+	for _, s := range c.Slots() {
 		s.mu.Lock()
 		s.child.Signal(syscall.SIGCONT)
 		_, _ = s.stdin.Write([]byte("\n")) // it may have ended
@@ -266,16 +286,4 @@ func (c *Crew) Heal() {
 			s.proxy.Release()
 		}
 	}
-}
-
-// Stop ends the processes.
-func (c *Crew) Stop() error {
-	var all sync.WaitGroup
-	errs := make([]error, len(c.Slots))
-	for i, s := range c.Slots {
-		all.Go(func() { errs[i] = s.stop() })
-	}
-	all.Wait()
-	c.Slots = nil
-	return errors.Join(errs...)
 }

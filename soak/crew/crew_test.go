@@ -1,7 +1,6 @@
 package crew
 
 import (
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -47,15 +46,14 @@ func newCrew(t *testing.T) *Crew {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	for name, ends := range map[string]bool{"stays": false, "ends": true} {
-		require.NoError(t, c.Add(name, "", ends, func(process, _ string, _ *rand.Rand, _ bool) any {
-			return testTask{filepath.Join(c.Out, process), ends}
-		}))
+		_, err := c.Add(Client{Name: name, Ends: ends, Task: func(p Place) any { return testTask{filepath.Join(c.Out, p.Process), ends} }})
+		require.NoError(t, err)
 	}
 	return c
 }
 
 func (c *Crew) slot(name string) *Slot {
-	for _, s := range c.Slots {
+	for _, s := range c.Slots() {
 		if s.Name == name {
 			return s
 		}
@@ -98,8 +96,9 @@ func TestAKilledProcessIsReplacedAndAllEnd(t *testing.T) {
 	c.Heal()
 	told(t, c.slot("stays"), first)
 	told(t, c.slot("ends"), "")
-	require.NoError(t, c.Stop())
-	require.Empty(t, c.Complaints())
+	c.Stop(Grace)
+	require.Empty(t, c.complaints)
+	require.Len(t, c.Survivors(), 2)
 }
 
 func TestAProcessThatStartsAfterTheFaultsIsToldSo(t *testing.T) {

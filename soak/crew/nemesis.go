@@ -55,11 +55,19 @@ func (c *Crew) wait(ctx context.Context, f *Fault, random *rand.Rand) bool {
 	return c.AwaitAnswers(ctx, answers+f.Answers)
 }
 
-// Torment has faults for a time, beside each other and beside some other functions, until the run has reached its goals
-// or one of these functions calls end.
-func (c *Crew) Torment(ctx context.Context, d time.Duration, faults []Fault, beside ...func(ctx context.Context, end func()) error) error {
-	all := append(slices.Clip(beside), c.watch)
-	for i, f := range faults {
+// A Phase is a part of a run, with its faults.
+type Phase struct {
+	Name   string
+	For    time.Duration // at most
+	Until  promise.Goals // with which it ends earlier; nil for none
+	Faults []Fault
+	Beside []func(ctx context.Context, end func()) error // go on beside the faults, and may end the phase
+}
+
+// Torment has the faults of a phase, beside each other.
+func (c *Crew) Torment(ctx context.Context, p Phase) error {
+	all := append(slices.Clip(p.Beside), func(ctx context.Context, end func()) error { return c.watch(ctx, p.Until, end) })
+	for i, f := range p.Faults {
 		all = append(all, func(ctx context.Context, _ func()) error {
 			random := rand.New(rand.NewPCG(c.Seed, uint64(i))) //nolint:gosec // a few
 			for c.wait(ctx, &f, random) {
@@ -70,7 +78,7 @@ func (c *Crew) Torment(ctx context.Context, d time.Duration, faults []Fault, bes
 			return nil
 		})
 	}
-	limited, cancel := context.WithTimeout(ctx, d)
+	limited, cancel := context.WithTimeout(ctx, p.For)
 	defer cancel()
 	var group sync.WaitGroup
 	errs := make([]error, len(all))
@@ -85,9 +93,9 @@ func (c *Crew) Torment(ctx context.Context, d time.Duration, faults []Fault, bes
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// watch tells how far the run is from its goals, and ends it where it has reached them. It is a small part of the work
-// that goes on.
-func (c *Crew) watch(ctx context.Context, reached func()) error {
+// watch tells how far the run is from its goals, and ends a phase where it has reached its own. It is a small part of the
+// work that goes on.
+func (c *Crew) watch(ctx context.Context, until promise.Goals, reached func()) error {
 	const least, part = 2 * time.Second, 10
 	if c.Goals == nil {
 		<-ctx.Done()
@@ -102,7 +110,7 @@ func (c *Crew) watch(ctx context.Context, reached func()) error {
 		}
 		c.counted.Store(&counted)
 		c.Log.Info().Msg(counted.Progress(c.Goals, time.Since(began)))
-		if len(counted.Missed(c.Goals)) == 0 {
+		if until != nil && len(counted.Missed(until)) == 0 {
 			reached()
 		}
 		every = max(least, part*time.Since(looked))
@@ -126,8 +134,11 @@ func (c *Crew) count(ctx context.Context) (promise.Figures, error) {
 
 const patience = 2 * time.Second // for the answer of a server that may be down
 
-// Any draws a slot of the first n.
-func (c *Crew) Any(random *rand.Rand, n int) *Slot { return c.Slots[random.IntN(n)] }
+// Trouble records that a fault begins, and when the function that it returns is called that it has ended.
+func (c *Crew) Trouble(name, target string) (end func()) {
+	call := c.Nemesis.Begin(Event{Call: Faulted, Name: name, Target: target})
+	return func() { c.Nemesis.End(call, Event{Answer: OK}) }
+}
 
 // StopProcess stops a process for as long as until lasts.
 func (c *Crew) StopProcess(s *Slot, until func(since int64)) {

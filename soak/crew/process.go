@@ -34,8 +34,9 @@ func RunProcess[T any](variable string, work func(task T) error) {
 
 // Listen calls healed when there are no more faults, and ended when the process is to end.
 func Listen(healed, ended func()) {
-	_, _ = os.Stdin.Read(make([]byte, 1))
-	healed()
+	if n, _ := os.Stdin.Read(make([]byte, 1)); n > 0 {
+		healed()
+	}
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	ended()
 }
@@ -64,6 +65,9 @@ func NewDice(seed, i uint64) Dice { return Dice{rand.New(rand.NewPCG(seed, i))} 
 
 // Sooner returns a time of up to d.
 func (d Dice) Sooner(most time.Duration) time.Duration { return time.Duration(d.Int64N(int64(most))) }
+
+// Between returns a time between two.
+func (d Dice) Between(least, most time.Duration) time.Duration { return least + d.Sooner(most-least) }
 
 // Often is true so many times in a hundred.
 func (d Dice) Often(percent int) bool { return d.IntN(100) < percent }

@@ -84,6 +84,18 @@ const (
 	Cut   = "cut"   // of the connections of a process
 	Jump  = "jump"  // of the server's clock, until it is right again
 	Drain = "drain" // from the end of the faults until nothing was left to do
+
+	// Faulted is any other fault, by its Name.
+	Faulted = "fault"
+
+	// Failover is the loss of a primary to an asynchronous standby, or of the messages written since a backup: from before
+	// the copy stopped to follow, so that all acknowledged before is in the copy, until the new primary accepts writes. Its
+	// answer has the Heads of the new primary before the first write there.
+	Failover = "failover"
+
+	// Overtake is the time after a failover in which only writers reach the new primary, for it to grow past the
+	// positions of consumers: its answer has the Heads when all others are let there.
+	Overtake = "overtake"
 )
 
 // The answers that are the same for all.
@@ -101,9 +113,12 @@ type Event struct {
 	At     int64  `json:"at"`
 	Call   string `json:"call"`
 	Answer string `json:"is,omitempty"`
+	Name   string `json:"name,omitempty"` // of a fault
 	Target string `json:"target,omitempty"`
 	Off    int64  `json:"off,omitempty"` // by how much the clock jumped, in microseconds
 	Note   string `json:"note,omitempty"`
+
+	Heads map[string]int64 `json:"heads,omitempty"` // the last global position of each category
 }
 
 // Head implements [Record].

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,16 +17,30 @@ import (
 	"github.com/dibs-go/dibs/soak/server"
 )
 
-// A Task makes the task of a process, whose name no other process has. Once the crew is healed it is of none that dies.
-type Task func(process, url string, random *rand.Rand, healed bool) any
+// A Place is where a process begins.
+type Place struct {
+	Process string // its name, that no other process has
+	Before  string // the name of the process that was in its slot before, "" if none was
+	URL     string // of the server, "" for none
+	Seed    uint64
+	Random  *rand.Rand // for its doom
+	Healed  bool       // there are no more faults: it does not die
+}
+
+// A Client is a kind of process, and what it does.
+type Client struct {
+	Name   string // of the slot
+	Role   string // for the faults of some
+	Socket string // of the server that it connects to, by a proxy; "" for none
+	Ends   bool   // it ends by itself once there are no more faults
+	Task   func(p Place) any
+}
 
 // A Slot is a place for a process. A killed process is replaced. It is safe for concurrent use.
 type Slot struct {
-	Name string
+	Client
 
 	crew  *Crew
-	task  Task
-	ends  bool                         // its processes end by themselves once there are no more faults
 	proxy *pgproxy.Proxy               // nil for none
 	rule  atomic.Pointer[pgproxy.Rule] // of a fault
 	over  chan struct{}
@@ -36,24 +52,42 @@ type Slot struct {
 	stopping bool
 }
 
-// Add makes a slot: it starts a process whose connections go by a proxy to the server at a socket, and another each
-// time that one ended. Without a socket there is no proxy, and the task's URL is "". If ends is true, its processes end
-// by themselves once there are no more faults.
-func (c *Crew) Add(name, socket string, ends bool, task Task) error {
-	s := &Slot{Name: name, crew: c, task: task, ends: ends, over: make(chan struct{})}
-	if c.serverless = socket == ""; !c.serverless {
+// Add makes a slot: it starts a process, and another each time that it ended.
+func (c *Crew) Add(client Client) (*Slot, error) {
+	s := &Slot{Client: client, crew: c, over: make(chan struct{})}
+	if c.serverless.Store(s.Socket == ""); s.Socket != "" {
 		var err error
-		if s.proxy, err = pgproxy.New("unix", socket); err != nil {
-			return err
+		if s.proxy, err = pgproxy.New("unix", s.Socket); err != nil {
+			return nil, err
 		}
 		s.proxy.SetRule(s.hear)
 	}
 	if err := s.start(); err != nil {
-		return errors.Join(err, s.closeProxy())
+		return nil, errors.Join(err, s.closeProxy())
 	}
-	c.Slots = append(c.Slots, s)
+	c.mu.Lock()
+	c.slots = append(c.slots, s)
+	c.mu.Unlock()
 	go s.supervise()
-	return nil
+	return s, nil
+}
+
+// Slots returns those of some roles, or all.
+func (c *Crew) Slots(roles ...string) (found []*Slot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.slots {
+		if len(roles) == 0 || slices.Contains(roles, s.Role) {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// Any draws a slot of some roles, or of all. There is one.
+func (c *Crew) Any(random *rand.Rand, roles ...string) *Slot {
+	all := c.Slots(roles...)
+	return all[random.IntN(len(all))]
 }
 
 func (s *Slot) closeProxy() error {
@@ -65,14 +99,15 @@ func (s *Slot) closeProxy() error {
 
 func (s *Slot) start() error {
 	c := s.crew
+	url := ""
+	if s.proxy != nil {
+		url = fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/%s?sslmode=disable", c.Password, s.proxy.Port(), Database)
+	}
+	_, before := s.Process()
 	c.mu.Lock()
 	c.numbers++
 	process := fmt.Sprintf("%s-%d", s.Name, c.numbers)
-	url := ""
-	if s.proxy != nil {
-		url = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", s.proxy.Port(), Database)
-	}
-	t := s.task(process, url, c.random, c.healed)
+	t := s.Task(Place{process, before, url, c.random.Uint64(), c.random, c.healed})
 	c.mu.Unlock()
 	child, stdin, err := c.start(t)
 	if err != nil {
@@ -81,10 +116,7 @@ func (s *Slot) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.child, s.process, s.stdin = child, process, stdin
-	c.mu.Lock()
-	healed := c.healed
-	c.mu.Unlock()
-	if healed {
+	if c.isHealed() {
 		_, _ = stdin.Write([]byte("\n")) // it may have ended
 	}
 	if s.stopping {
@@ -93,53 +125,89 @@ func (s *Slot) start() error {
 	return nil
 }
 
+func (c *Crew) isHealed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.healed
+}
+
+// Failpoint begins the line that a process writes to standard error before it kills itself.
+const Failpoint = "failpoint: killed at "
+
 func (s *Slot) supervise() {
 	defer close(s.over)
+	c := s.crew
 	for {
 		child, process := s.Process()
 		err := child.Ended()
-		if child.Killed() {
-			s.crew.Nemesis.Begin(Event{Call: Kill, Target: process})
-		} else if err != nil {
-			s.crew.Complain(fmt.Sprintf("%s: %v", process, err))
-		}
 		s.mu.Lock()
 		stopping := s.stopping
 		s.mu.Unlock()
-		s.crew.mu.Lock()
-		stopping = stopping || s.ends && s.crew.healed && err == nil
-		s.crew.mu.Unlock()
+		switch healed := c.isHealed(); {
+		case child.Killed():
+			e := Event{Call: Kill, Target: process}
+			if _, point, at := strings.Cut(err.Error(), Failpoint); at {
+				e.Note = Failpoint + strings.TrimSpace(strings.SplitN(point, "\n", 2)[0])
+			}
+			c.Nemesis.Begin(e)
+		case err != nil && (c.Forgives == nil || !c.Forgives(child)):
+			c.Complain(fmt.Sprintf("%s: %v", process, err))
+		case err == nil && healed && (stopping || s.Ends):
+			stopping = true
+			c.mu.Lock()
+			c.lasted = append(c.lasted, process)
+			c.mu.Unlock()
+		case err == nil && !stopping:
+			c.Complain(process + " ended without being told to")
+		}
 		if stopping {
 			return
 		}
-		if err == nil {
-			s.crew.Complain(process + " ended without being told to")
-		}
 		if err := s.start(); err != nil {
-			s.crew.Complain(fmt.Sprintf("%s cannot be started again: %v", s.Name, err))
+			c.Complain(fmt.Sprintf("%s cannot be started again: %v", s.Name, err))
 			return
 		}
 	}
 }
 
-// stop tells the process to end. It has so long before it is killed.
-func (s *Slot) stop() error {
-	const grace = 25 * time.Second
+// Stop gives the slot up: its process is told to end and has so long, before it is killed. It reports whether it ended by
+// itself.
+func (s *Slot) Stop(grace time.Duration) (byItself bool) {
 	s.mu.Lock()
 	s.stopping = true
 	_ = s.stdin.Close() // it may have ended
 	s.mu.Unlock()
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
+	byItself = true
 	select {
 	case <-s.over:
 	case <-timer.C:
-		s.crew.Complain(s.Name + " does not end when it is told to")
-		child, _ := s.Process()
-		child.Kill()
+		byItself = false
+		s.Kill()
 		<-s.over
 	}
-	return s.closeProxy()
+	c := s.crew
+	c.mu.Lock()
+	c.slots = slices.DeleteFunc(c.slots, func(other *Slot) bool { return other == s })
+	c.mu.Unlock()
+	if err := s.closeProxy(); err != nil {
+		c.Complain(fmt.Sprintf("%s: %v", s.Name, err))
+	}
+	return byItself
+}
+
+// Stop ends the processes of some roles, or all, and complains of those that have to be killed.
+func (c *Crew) Stop(grace time.Duration, roles ...string) {
+	var all sync.WaitGroup
+	for _, s := range c.Slots(roles...) {
+		all.Go(func() {
+			if !s.Stop(grace) && grace > 0 {
+				c.Complain(s.Name + " does not end when it is told to")
+			}
+		})
+	}
+	all.Wait()
 }
 
 // Process returns the present process, and its name.
@@ -149,11 +217,15 @@ func (s *Slot) Process() (child *server.Child, name string) {
 	return s.child, s.process
 }
 
-// Kill kills the process. Another takes its place.
-func (s *Slot) Kill() {
+// Signal sends a signal to the present process, and returns it.
+func (s *Slot) Signal(signal syscall.Signal) *server.Child {
 	child, _ := s.Process()
-	child.Signal(syscall.SIGKILL)
+	child.Signal(signal)
+	return child
 }
+
+// Kill kills the process. Another takes its place.
+func (s *Slot) Kill() { s.Signal(syscall.SIGKILL) }
 
 // hear is the rule of the proxy. It follows the rule of the present fault, if there is one.
 func (s *Slot) hear(m pgproxy.Message) pgproxy.Fault {
@@ -169,14 +241,15 @@ func (s *Slot) hear(m pgproxy.Message) pgproxy.Fault {
 	return pgproxy.Pass
 }
 
-// Under has a rule for the connections of the process for a time, unless there is one.
-func (s *Slot) Under(ctx context.Context, rule pgproxy.Rule, d time.Duration) {
+// Under has a rule for the connections of the process for a time, unless there is one, and reports whether.
+func (s *Slot) Under(ctx context.Context, rule pgproxy.Rule, d time.Duration) bool {
 	if !s.rule.CompareAndSwap(nil, &rule) {
-		return
+		return false
 	}
 	Pause(ctx, d)
 	s.rule.Store(nil)
 	s.proxy.Release()
+	return true
 }
 
 // Sever closes the connections of the process.

@@ -1,3 +1,6 @@
+// Package history has the calls that the clients of a store write down: each before it is made, and its outcome after it.
+// An event is a line of a process's file as package crew writes it, and a row of the table calls as package promise
+// reads it: so the names here are those of the columns and of the JSON that the queries of package check look into.
 package history
 
 import (
@@ -9,108 +12,68 @@ import (
 
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// A Kind says whether an event begins an operation, or how it ended.
-type Kind string
-
-// The kinds of events.
+// The calls of writers and readers. Beside each is the content of its events: of the call, and after the semicolon of
+// the answer.
 const (
-	Invoke Kind = "invoke" // about to be done
-	OK     Kind = "ok"     // done
-	Fail   Kind = "fail"   // definitely not done: nothing has changed or ever will by it
-	Info   Kind = "info"   // nobody knows
-)
+	// Write is one call of Write or WriteStreams: Appends with Stream, Expected and Messages (ID, Value, Hash); Appends
+	// with Stream, Version, Global and Duplicate, in the same order. A conflict has Actual, and as its only append the
+	// stream that conflicted.
+	Write = "write"
 
-// A Func is a kind of operation. Beside each is the content of its events: of the invoke, and after the
-// semicolon of the end. A fail has a Class and perhaps a Note.
-type Func string
-
-// What writers do.
-const (
-	// Write is one call of Write or WriteStreams: Appends with Stream, Expected and
-	// Messages (ID, Value, Hash); of an OK, Appends with Stream, Version, Global and
-	// Duplicate, in the same order. A fail of class Conflict has Actual, and as its only
-	// append the stream that conflicted.
-	Write Func = "write"
-
-	// WriteTx is Write in a transaction of the caller's own, from before its first
-	// statement to after its commit or rollback. It writes to each stream once.
-	WriteTx Func = "write-tx"
+	// WriteTx is Write in a transaction of the caller's own, from before its first statement to after its commit or
+	// rollback. It writes to each stream once.
+	WriteTx = "write-tx"
 
 	// Version asks for the version of a stream: one append with Stream; Actual.
-	Version Func = "version"
+	Version = "version"
 
-	// Read reads a stream or a category: one append with Stream, or a Category; one
-	// append for each stream met, with Messages as they were read (ID, Value, Hash,
-	// Position, Global).
-	Read Func = "read"
+	// Read reads a stream or a category: one append with Stream and as Expected the first position, or a Category; one
+	// append for each stream met, with Messages as they were read (ID, Value, Hash, Position, Global).
+	Read = "read"
 
-	// Resolve finds the outcome of a write of unknown outcome: Ref, and Appends with
-	// Stream and the Messages' IDs; an OK of class Written, with Appends as of Write, or
-	// of class NotWritten. An info says that it is still unknown.
-	Resolve Func = "resolve"
+	// Resolve finds the outcome of a write of unknown outcome: Ref, and Appends with Stream and the Messages' IDs;
+	// Appends as of Write where it was written. Unknown says that it still is.
+	Resolve = "resolve"
 )
 
-// The operations of consumers and handlers. All of these have Consumer and Category; all but Run have Run.
+// The calls of consumers and handlers. All of these have Consumer and Category; all but Run have Run.
 const (
-	// Run is one life of a consumer, from before Run is called until it has returned:
-	// Alone, Interval, Batch, and as Position the start position of a new consumer; a fail of
-	// class Ahead or another. Its number is the Run of the consumer's other events. A consumer has a
-	// run for each set of slots that it takes.
-	Run Func = "run"
+	// Run is one life of a consumer, from before Run is called until it has returned: Alone, Interval, Batch, and as
+	// Position the start position of a new consumer. Its number is the Run of the consumer's other events. A consumer has
+	// a life for each set of slots that it takes.
+	Run = "run"
 
-	// Fetch is a page that a consumer was answered, an OK without an invoke: Position is
-	// where the page says to go on.
-	Fetch Func = "fetch"
+	// Fetch is a page that a consumer was answered, without an answer here: Position is where the page says to go on.
+	Fetch = "fetch"
 
-	// Handle is one call of the handler: one append with Stream and the Message (ID,
-	// Value, Hash, Position, Global), Attempt from 1, Key if the message has one; OK if
-	// it returned nil, Fail if not.
-	Handle Func = "handle"
+	// Handle is one call of the handler: one append with Stream and the Message (ID, Value, Hash, Position, Global),
+	// Attempt from 1, Key if the message has one; OK if it returned nil.
+	Handle = "handle"
 
 	// Park gives up on a message: one append with Stream and the Message.
-	Park Func = "park"
+	Park = "park"
 
-	// Position records a consumer's position: Position, the first that is not done with; the message
-	// of the state of its group that it writes, in one append with Stream and ID; and as Target the
-	// member, unless none is left.
-	Position Func = "position"
+	// Position stores a consumer's checkpoint: Position, the first that is not done with; the message of the state of its
+	// group that it writes, in one append with Stream and ID; and as Target the member, unless none is left.
+	Position = "position"
 
-	// Reserve tries to reserve a key: Key, Value of the command, one append with the
-	// reservation's Stream and, as its message, the source command (ID); an OK of class
-	// Won or Duplicate, a fail of class KeyReused or another.
-	Reserve Func = "reserve"
+	// Reserve tries to reserve a key: Key, Value of the command, one append with the reservation's Stream and, as its
+	// message, the source command (ID).
+	Reserve = "reserve"
 
-	// Effect is an effect outside the store, an OK without an invoke: Key.
-	Effect Func = "effect"
+	// Effect is an effect outside the store, without an answer: Key.
+	Effect = "effect"
 )
 
-// What the harness does.
+// The answers. A write, or a call that parks or stores a position, that ended as anything but OK and Unknown has changed
+// nothing, and never will. One without an answer is of unknown outcome too.
 const (
-	// Fault is a fault from its beginning to its end: Class is its name, Target its
-	// target.
-	Fault Func = "fault"
-
-	// Failover is the loss of a primary to an asynchronous standby, or of the messages
-	// written since a backup: the invoke is from before the copy stopped to follow, so
-	// that all acknowledged before is in the copy; the end is from after the new primary
-	// accepts writes, with Appends of one Stream for each category's Name and, as Global,
-	// its head on the new primary before the first write there.
-	Failover Func = "failover"
-
-	// Overtake is the time after a Failover in which only writers reach the new primary,
-	// for it to grow past the consumers' positions: Appends of the OK as Failover's, with
-	// the heads when all others are let there.
-	Overtake Func = "overtake"
-
-	// Heal is from the end of the last fault until everything is quiet; a fail if that
-	// took too long.
-	Heal Func = "heal"
-)
-
-// Classes of answers. Any other word may be used; the checker knows these.
-const (
+	OK         = crew.OK
+	Unknown    = "unknown"
+	Failed     = crew.Failed
 	Conflict   = "conflict"    // the stream is at another version
 	IDConflict = "id-conflict" // the id is used for something else
 	RolledBack = "rolled-back" // by the caller's own will
@@ -124,75 +87,76 @@ const (
 	Epoch      = "epoch"       // the store has another epoch, and the consumer begins again
 )
 
-// An Event is one line of a history.
+// An Event is one line of a history: a call, or its answer.
 type Event struct {
-	Time int64  // nanoseconds of CLOCK_MONOTONIC; the writer sets it
-	Proc string // whose file it is in; the reader sets it
-	Kind Kind
-	Func Func
-	Op   uint64 // which operation of the process
+	Op     int64  `json:"op"`
+	At     int64  `json:"at"`
+	Call   string `json:"call"`
+	Answer string `json:"is,omitempty"`
 
-	Appends []Append
-
-	Ref    Ref    // the operation that this one is about
-	Class  string // how it ended, or which fault it is
-	Target string // the target of a fault: a process, a server
-	Note   string // an error's text, for the reader of the story
+	Appends []Append `json:"appends,omitempty"`
+	Ref     *Ref     `json:"ref,omitempty"`    // the call that this one is about
+	Target  string   `json:"target,omitempty"` // the member of a group
+	Note    string   `json:"note,omitempty"`   // an error's text
 
 	// Actual is the version that was answered, or met by a write that conflicted.
-	Actual messagestore.Version
+	Actual messagestore.Version `json:"actual,omitempty"`
 
-	Consumer string
-	Category messagestore.Category
-	Alone    bool   // of a run: no other process joins its group, and a failover may undo the states of that
-	Run      uint64 // the operation that the consumer runs by
-	Interval int    // of messages, between records of a position
-	Batch    int    // of messages, read at once
-	Attempt  int    // of the handler, from 1
-	Position messagestore.GlobalPosition
+	Consumer string                      `json:"consumer,omitempty"`
+	Category messagestore.Category       `json:"category,omitempty"`
+	Alone    bool                        `json:"alone,omitempty"`    // of a run: no other process joins its group, and a failover may undo the states of that
+	Run      int64                       `json:"run,omitempty"`      // the call that the consumer runs by
+	Interval int                         `json:"interval,omitempty"` // of messages, between records of a position
+	Batch    int                         `json:"batch,omitempty"`    // of messages, read at once
+	Attempt  int                         `json:"attempt,omitempty"`  // of the handler, from 1
+	Position messagestore.GlobalPosition `json:"position,omitempty"`
 
-	Key   string // an idempotence key
-	Value uint64 // of the command that wants the key
+	Key   string `json:"key,omitempty"`   // an idempotence key
+	Value uint64 `json:"value,omitempty"` // of the command that wants the key
 }
 
-// An Append is the part of an operation on one stream.
-type Append struct {
-	Stream   messagestore.StreamName
-	Expected messagestore.Version
-	Messages []Message
+// Head implements [crew.Record].
+func (e *Event) Head() crew.Head { return crew.Head{Op: &e.Op, At: &e.At, Call: &e.Call} }
 
-	// The reply: of the last message, as in messagestore.Written.
-	Version   messagestore.Version
-	Global    messagestore.GlobalPosition
-	Duplicate bool
+// An Append is the part of a call on one stream.
+type Append struct {
+	Stream   messagestore.StreamName `json:"stream"`
+	Expected messagestore.Version    `json:"expected,omitempty"`
+	Messages []Message               `json:"messages,omitempty"`
+
+	// The answer: of the last message, as in messagestore.Written.
+	Version   messagestore.Version        `json:"version,omitempty"`
+	Global    messagestore.GlobalPosition `json:"global,omitempty"`
+	Duplicate bool                        `json:"duplicate,omitempty"`
 }
 
 // A Message is as much of a message as tells it from any other.
 type Message struct {
-	ID    uuid.UUID
-	Value uint64 // in its data, and in no other message that was not sent as its copy
-	Hash  uint64 // of its content: see Hash
+	ID    uuid.UUID `json:"id"`
+	Value uint64    `json:"value,omitempty"` // in its data, and in no other message that was not sent as its copy
+	Hash  int64     `json:"hash,omitempty"`  // of its content: see Hash
 
 	// Where it was when it was read.
-	Position messagestore.Version
-	Global   messagestore.GlobalPosition
+	Position messagestore.Version        `json:"position,omitempty"`
+	Global   messagestore.GlobalPosition `json:"global,omitempty"`
 }
 
-// A Ref names an operation of any process.
+// A Ref names a call of any process.
 type Ref struct {
-	Proc string
-	Op   uint64
+	Process string `json:"process"`
+	Op      int64  `json:"op"`
 }
 
-// String returns the name, as in "writer-3.1:17".
-func (r Ref) String() string {
-	return fmt.Sprintf("%s:%d", r.Proc, r.Op)
-}
+// String returns the name, as in "writer-3-1:17".
+func (r Ref) String() string { return fmt.Sprintf("%s:%d", r.Process, r.Op) }
 
-// Hash returns a hash of a message's content: its type, its data byte for byte, and its metadata as
-// canonical JSON, so that equal metadata have equal hashes in any spelling. It fails for metadata that are
-// not JSON. All are as the sender gave them.
-func Hash(messageType string, data, metadata json.RawMessage) (uint64, error) {
+// A Recorder writes the events of one process.
+type Recorder = crew.Recorder[Event, *Event]
+
+// Hash returns a hash of a message's content: its type, its data byte for byte, and its metadata as canonical JSON, so
+// that equal metadata have equal hashes in any spelling. It fails for metadata that are not JSON. All are as the sender
+// gave them.
+func Hash(messageType string, data, metadata json.RawMessage) (int64, error) {
 	h := fnv.New64a()
 	h.Write([]byte(messageType))
 	h.Write([]byte{0})
@@ -205,5 +169,5 @@ func Hash(messageType string, data, metadata json.RawMessage) (uint64, error) {
 		}
 		h.Write(canonical)
 	}
-	return h.Sum64(), nil
+	return int64(h.Sum64()), nil //nolint:gosec // any 64 bits
 }

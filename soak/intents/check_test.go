@@ -206,7 +206,7 @@ func good() *world {
 	w.sayOf(key3, 100, intentlog.Released{Grant: grantOf("e-1/1", 1), Token: at(0), By: "d-1"})
 	w.call(100, "d-1", Record{Call: Force, Stream: key3}, Record{Answer: OK})
 	w.call(110, "e-1", both(Release), Record{Answer: Lost, On: key3, By: "e-1/1", ByToken: at(0)})
-	w.call(1500, "nemesis", Record{Call: Heal}, Record{Answer: OK})
+	w.call(1500, "nemesis", Record{Call: crew.Drain}, Record{Answer: OK})
 	return w
 }
 
@@ -335,8 +335,8 @@ func TestEachRuleIsBrokenByAPlantedHistory(t *testing.T) {
 			w.Messages[5].At = at(760)
 		}},
 
-		{"something is held in the end", "L2c", func(w *world) { w.find(Heal, "").Answer.Answer = Failed }},
-		{"the end comes late", "L2c", func(w *world) { w.find(Heal, "").End += healTime.Microseconds() }},
+		{"something is held in the end", "L2c", func(w *world) { w.find(crew.Drain, "").Answer.Answer = Failed }},
+		{"the end comes late", "L2c", func(w *world) { w.find(crew.Drain, "").End += healTime.Microseconds() }},
 		{"a key that cannot be had in the end", "L2c", func(w *world) {
 			w.call(1600, healer, Record{Call: Reserve, Session: "healer/1"}, Record{Answer: Held, By: last, ByToken: token3})
 		}},

@@ -17,7 +17,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/work"
 )
 
 // Variable is set in the environment of a process of a run: its task, as JSON.
@@ -33,7 +32,7 @@ type task struct {
 	Socket     string // of the resource
 	Began      int64  // when the run did, from which keys are counted
 	Goroutines int
-	Doom       work.Doom
+	Doom       crew.Doom
 	Long       bool // transactions take long, while others ask for their keys
 }
 
@@ -42,15 +41,15 @@ const connections = 4
 
 // The failpoints of a client.
 const (
-	atReserved    work.Point = "intent/reserved"
-	atWorked      work.Point = "intent/worked"
-	atConfirmSent work.Point = "intent/confirm-sent"
-	atCommit      work.Point = "intent/commit"
-	atConfirmed   work.Point = "intent/confirmed"
-	atReleased    work.Point = "intent/released"
+	atReserved    crew.Point = "intent/reserved"
+	atWorked      crew.Point = "intent/worked"
+	atConfirmSent crew.Point = "intent/confirm-sent"
+	atCommit      crew.Point = "intent/commit"
+	atConfirmed   crew.Point = "intent/confirmed"
+	atReleased    crew.Point = "intent/released"
 )
 
-var points = []work.Point{atReserved, atWorked, atConfirmSent, atCommit, atConfirmed, atReleased}
+var points = []crew.Point{atReserved, atWorked, atConfirmSent, atCommit, atConfirmed, atReleased}
 
 // RunProcess does the work of a process of a run if this is one, and then ends it. main calls it first, and
 // so does the TestMain of a package whose tests have runs.
@@ -482,7 +481,7 @@ func (j *job) confirm(ctx context.Context, call string, f func(result string) er
 	result := j.newResult()
 	for range 4 {
 		c := j.begin(call, result)
-		if point := map[string]work.Point{Confirm: atConfirmSent, Transact: atCommit}[call]; point == j.Doom.Point {
+		if point := map[string]crew.Point{Confirm: atConfirmSent, Transact: atCommit}[call]; point == j.Doom.Point {
 			soon := time.AfterFunc(j.random.Sooner(3*time.Millisecond), func() { j.Doom.Pass(point) })
 			defer soon.Stop()
 		}

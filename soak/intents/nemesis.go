@@ -38,27 +38,26 @@ func (r *run) faults() []crew.Fault {
 	return append(all, killServer)
 }
 
-// torment has faults for the time of the run, or until its goals are reached, or its failovers are done.
-func (r *run) torment(ctx context.Context) error {
-	if r.Failovers.total() == 0 {
-		return r.Torment(ctx, r.Duration, r.faults())
+// phase has faults for the time of the run, or until its goals are reached, or its failovers are done.
+func (r *run) phase() crew.Phase {
+	p := crew.Phase{Name: "faults", For: r.Duration, Until: r.Goals, Faults: r.faults()}
+	if r.Failovers.total() > 0 {
+		p.Beside = []func(context.Context, func()) error{func(ctx context.Context, end func()) error {
+			defer end()
+			return r.failovers(ctx)
+		}}
 	}
-	return r.Torment(ctx, r.Duration, r.faults(), func(ctx context.Context, end func()) error {
-		defer end()
-		return r.failovers(ctx)
-	})
+	return p
 }
 
-func (r *run) any(random *rand.Rand) *crew.Slot { return r.Any(random, len(r.Slots)) }
-
 func (r *run) killProcess(_ context.Context, random *rand.Rand) error {
-	r.any(random).Kill()
+	r.Any(random).Kill()
 	return nil
 }
 
 // stopProcess stops a process for a time, in the middle of its work.
 func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
-	r.StopProcess(r.any(random), func(int64) { crew.Pause(ctx, soonest+crew.Dice{Rand: random}.Sooner(longest-soonest)) })
+	r.StopProcess(r.Any(random), func(int64) { crew.Pause(ctx, soonest+crew.Dice{Rand: random}.Sooner(longest-soonest)) })
 	return nil
 }
 
@@ -103,7 +102,7 @@ func committed(m pgproxy.Message) bool {
 
 // cut closes the connections of a process, or holds all that goes over them for a time.
 func (r *run) cut(ctx context.Context, random *rand.Rand) error {
-	s := r.any(random)
+	s := r.Any(random)
 	switch random.IntN(3) {
 	case 0:
 		s.Sever()
@@ -120,7 +119,7 @@ func (r *run) cut(ctx context.Context, random *rand.Rand) error {
 func (r *run) silence(ctx context.Context, random *rand.Rand) error {
 	d := ttl + crew.Dice{Rand: random}.Sooner(ttl)
 	var all sync.WaitGroup
-	for _, s := range r.Slots {
+	for _, s := range r.Slots() {
 		all.Go(func() { s.Under(ctx, func(pgproxy.Message) pgproxy.Fault { return pgproxy.Hold }, d) })
 	}
 	all.Wait()
@@ -130,7 +129,7 @@ func (r *run) silence(ctx context.Context, random *rand.Rand) error {
 // cutCommit closes connections in the middle of a COMMIT: before it has come to the server, or after it was
 // done; or has it come late.
 func (r *run) cutCommit(ctx context.Context, random *rand.Rand) error {
-	s := r.any(random)
+	s := r.Any(random)
 	switch d := (crew.Dice{Rand: random}).Sooner(ttl); random.IntN(5) {
 	case 0:
 		s.Under(ctx, crew.When(isCommit, pgproxy.CloseBefore), d)
@@ -229,7 +228,7 @@ func (r *run) failOver(ctx context.Context, random *rand.Rand, kind, name string
 		return err
 	}
 	r.Postgres = standby
-	for _, s := range r.Slots {
+	for _, s := range r.Slots() {
 		s.Retarget(standby.Socket())
 	}
 	r.Nemesis.End(call, crew.Event{Answer: OK})

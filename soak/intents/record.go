@@ -16,7 +16,6 @@ const (
 	Freeze   = "freeze"
 	Failover = "failover" // to a standby
 	Wrote    = "write"    // the resource, which was asked for it
-	Heal     = "heal"     // from the end of the faults until nothing was held
 )
 
 // The answers to them.

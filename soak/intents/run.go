@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,7 +20,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
 )
@@ -39,7 +38,7 @@ type Options struct {
 	Silent     bool // nor here: the server is out of reach now and then, for longer than a lease
 	Long       bool // transactions take long, while others ask for their keys
 	Failovers  Failovers
-	Plant      *harness.Mutant
+	Plant      *plant.Mutant
 	Program    string // of the processes, "" for this one
 	Out        string // the folder of the run, which is made
 	Dir        string // where the server keeps its data
@@ -72,41 +71,34 @@ func Check(ctx context.Context, dir string) (*promise.Verdict, error) {
 // complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	r := &run{Options: o, commits: make(chan struct{})}
-	if r.Crew, err = crew.New(ctx, crew.Config{
+	return crew.Run(ctx, crew.Config{
 		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log, Promises: Promises, Goals: o.Goals,
 		Look: func(ctx context.Context) { _ = r.copyMessages(ctx) }, Heard: r.hear, // while the server is down, what is known stays
-	}); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	// Nothing is unique: the checker sees each row that was committed.
-	err = r.Serve(ctx, &server.PostgresConfig{Clock: r.Clock}, r.Plant, "create table "+table+" (stream text not null, token bigint not null, result text not null)")
-	if err == nil && r.PgBouncer {
-		r.bouncer, err = server.NewPgBouncer(ctx, r.Postgres, "pgbouncer")
-	}
-	if err != nil {
-		return nil, err
-	}
-	stopResource, err := r.startResource()
-	if err != nil {
-		return nil, err
-	}
-	defer stopResource()
-	r.began = crew.Now()
-	for i := range o.Processes {
-		if err := r.add(fmt.Sprintf("client-%d", i)); err != nil {
+	}, func(c *crew.Crew) (*crew.Scenario, error) {
+		r.Crew, r.began = c, crew.Now()
+		// Nothing is unique: the checker sees each row that was committed.
+		err := r.Serve(ctx, &server.PostgresConfig{Clock: r.Clock}, r.Plant, "create table "+table+" (stream text not null, token bigint not null, result text not null)")
+		if err == nil && r.PgBouncer {
+			r.bouncer, err = server.NewPgBouncer(ctx, r.Postgres, "pgbouncer")
+		}
+		if err == nil {
+			err = r.startResource()
+		}
+		if err != nil {
 			return nil, err
 		}
-	}
-	if err := r.torment(ctx); err != nil {
-		return nil, err
-	}
-	if err := r.heal(ctx); err != nil {
-		return nil, err
-	}
-	return r.Complaints(), errors.Join(
-		r.History.Gather(ctx), r.History.Exec(ctx, "delete from messages"), r.copyMessages(ctx), // some may have been undone
-		r.Copy(ctx, "rows", "select stream, token, result from "+table))
+		s := &crew.Scenario{Phases: []crew.Phase{r.phase()}, Healed: r.heal, Left: r.left, Drain: 2 * healTime, Drained: r.reserveAll, Dump: func(ctx context.Context) error {
+			return errors.Join(r.History.Exec(ctx, "delete from messages"), r.copyMessages(ctx), // some may have been undone
+				r.Copy(ctx, "rows", "select stream, token, result from "+table))
+		}}
+		if r.Clock { // a lease of an hour's time ends for those alone that wait
+			s.Left = nil
+		}
+		for i := range o.Processes {
+			s.Clients = append(s.Clients, r.client(fmt.Sprintf("client-%d", i)))
+		}
+		return s, nil
+	})
 }
 
 // copyMessages copies the messages that the history has not.
@@ -123,89 +115,63 @@ func (r *run) copyMessages(ctx context.Context) error {
 
 func (r *run) socket() string { return filepath.Join(r.Crew.Dir, resourceSocket) }
 
-func (r *run) startResource() (stop func(), err error) {
+// startResource starts the resource, which ends with the run.
+func (r *run) startResource() error {
 	child, err := r.Start(&task{Dir: r.Crew.Out, Socket: r.socket()})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		if _, err := os.Stat(r.socket()); err == nil {
-			return child.Kill, nil
+			return nil
 		}
 		if !child.Running() || time.Now().After(deadline) {
 			child.Kill()
-			return nil, fmt.Errorf("the resource does not start: %w", child.Ended())
+			return fmt.Errorf("the resource does not start: %w", child.Ended())
 		}
 		<-time.After(5 * time.Millisecond)
 	}
 }
 
-func (r *run) add(name string) error {
+func (r *run) client(name string) crew.Client {
 	socket := r.Postgres.Socket()
 	if r.bouncer != nil {
 		socket = r.bouncer.Socket()
 	}
-	return r.Add(name, socket, false, func(process, url string, random *rand.Rand, healed bool) any {
+	return crew.Client{Name: name, Socket: socket, Task: func(p crew.Place) any {
 		t := &task{
-			Process: process, Seed: random.Uint64(), URL: url, Dir: r.Crew.Out, Socket: r.socket(), Began: r.began,
-			Goroutines: r.Goroutines, Long: r.Long,
+			Process: p.Process, Seed: p.Seed, URL: p.URL, Dir: r.Crew.Out, Socket: r.socket(), Began: r.began, Goroutines: r.Goroutines, Long: r.Long,
 		}
-		if !healed && !r.Calm && !r.Silent && !r.Enough("kills") {
-			t.Doom.Point, t.Doom.Turn = points[random.IntN(len(points))], crew.TurnOf(random, 15)
+		if !r.Calm && !r.Silent && !r.Enough("kills") {
+			t.Doom.Death = p.Doom(points, 0, 15)
 		}
 		return t
-	})
+	}}
 }
 
-// heal ends the faults and the processes, and waits until nothing is held.
+// heal ends the processes.
 func (r *run) heal(ctx context.Context) error {
-	if err := r.Rest(ctx); err != nil {
-		return err
-	}
 	if r.bouncer != nil {
 		if err := r.bouncer.Start(ctx); err != nil {
 			return err
 		}
 	}
-	r.Heal()
-	r.Log.Info().Msg("no more faults: the processes end")
-	if err := r.Stop(); err != nil {
-		return err
-	}
-	store, intents, err := r.store(ctx)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	if !r.Clock { // a lease of an hour's time ends for those alone that wait
-		if err := r.awaitFree(ctx, intents); err != nil {
-			return err
-		}
-	}
-	return r.reserveAll(ctx, store, intents)
+	r.Stop(crew.Grace)
+	return nil
 }
 
-// awaitFree waits until nothing is held.
-func (r *run) awaitFree(ctx context.Context, intents *intent.Manager) error {
-	heal := r.Nemesis.Begin(crew.Event{Call: Heal})
-	limited, cancel := context.WithTimeout(ctx, 2*healTime)
-	defer cancel()
-	answer := crew.Event{Answer: Failed}
-	for {
-		held, err := intents.List(ctx, intent.Filter{})
-		if err != nil {
-			return err
-		}
-		answer.Note = fmt.Sprintf("%d are held", len(held))
-		if len(held) == 0 {
-			answer.Answer = OK
-		}
-		if len(held) == 0 || !crew.Pause(limited, 50*time.Millisecond) {
-			break
-		}
+// left tells what is held.
+func (r *run) left(ctx context.Context) (left string, err error) {
+	store, intents, err := r.store(ctx)
+	if err != nil {
+		return "", err
 	}
-	r.Nemesis.End(heal, answer)
-	return nil
+	defer store.Close()
+	held, err := intents.List(ctx, intent.Filter{})
+	if len(held) > 0 {
+		left = fmt.Sprintf("%d are held", len(held))
+	}
+	return left, err
 }
 
 func (r *run) store(ctx context.Context) (*messagestore.Store, *intent.Manager, error) {
@@ -225,7 +191,12 @@ func (r *run) store(ctx context.Context) (*messagestore.Store, *intent.Manager, 
 const mostHealed = 200
 
 // reserveAll tries whether each of the last keys can be had, or is done.
-func (r *run) reserveAll(ctx context.Context, store *messagestore.Store, intents *intent.Manager) error {
+func (r *run) reserveAll(ctx context.Context) error {
+	store, intents, err := r.store(ctx)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
 	last := map[string]messagestore.GlobalPosition{}
 	for m, err := range store.ReadCategory(ctx, Category, 0, messagestore.Filter{}) {
 		if err != nil {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/intents"
+	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
@@ -32,7 +32,7 @@ var (
 // leaseTime is the duration of the first run of a scene of intents, enough for some leases to be lost.
 const leaseTime = 8 * time.Second
 
-func (h *holders) job(plant *harness.Mutant, seed uint64, round int) *Job {
+func (h *holders) job(plant *plant.Mutant, seed uint64, round int) *Job {
 	o := intents.Options{
 		Seed: seed, Duration: leaseTime << round, Processes: h.processes, Goroutines: h.goroutines, Clock: h.clock, Calm: h.calm, Silent: h.silent, Long: h.long, Plant: plant,
 	}

@@ -6,8 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dibs-go/dibs/soak/check"
-	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
@@ -15,22 +14,13 @@ import (
 type Mutant struct {
 	Name   string
 	Says   string // what is wrong
-	Plant  harness.Mutant
+	Plant  plant.Mutant
 	Scene  *Scene // that provokes it
-	Breaks []Promise
+	Breaks []promise.Rule
 }
 
-// A Promise is an invariant that a run is checked for: a [check.Invariant], or a
-// [promise.Rule] of package intents, queues or sagas.
-type Promise interface{ String() string }
-
-// broken are the ids of promises that are queries, or folds beside them.
-func broken(ids ...promise.Rule) (all []Promise) {
-	for _, id := range ids {
-		all = append(all, id)
-	}
-	return all
-}
+// broken are the ids of promises.
+func broken(ids ...promise.Rule) []promise.Rule { return ids }
 
 // Where says where the bug is.
 func (m *Mutant) Where() string {
@@ -47,18 +37,24 @@ func (m *Mutant) Where() string {
 }
 
 // Consumers that miss something, or are given it too early.
-var skips = []Promise{check.NoSkip, check.Order, check.Complete}
+var (
+	skips = []promise.Rule{"C1b", "C1c", "C2a", "C2b", "C1a"}
+
+	// What a group has: its seats, and the positions of its slots.
+	seats     = []promise.Rule{"C3b", "C3c", "C3d", "C3e", "C3g"}
+	positions = []promise.Rule{"C1d", "C1e", "C3a", "C3f"}
+)
 
 // All returns every bug there is, always in the same order.
 func All() []*Mutant {
 	return slices.Concat(order(), writes(), outcomes(), consumers(), replicas(), reservations(), leases(), queued(), ofSagas())
 }
 
-func sql(edits ...harness.Edit) harness.Mutant { return harness.Mutant{SQL: edits} }
+func sql(edits ...plant.Edit) plant.Mutant { return plant.Mutant{SQL: edits} }
 
-func edit(in, old, new string) harness.Edit { return harness.Edit{In: in, Old: old, New: new} }
+func edit(in, old, new string) plant.Edit { return plant.Edit{In: in, Old: old, New: new} }
 
-func code(edits ...harness.Edit) harness.Mutant { return harness.Mutant{Go: edits} }
+func code(edits ...plant.Edit) plant.Mutant { return plant.Mutant{Go: edits} }
 
 // The locks of a category.
 var (
@@ -92,7 +88,7 @@ var (
 
 // The order of a category, which the locks protect.
 func order() []*Mutant {
-	disorder := append([]Promise{check.Monotone}, skips...)
+	disorder := append([]promise.Rule{"S6b", "S6c"}, skips...)
 	return []*Mutant{
 		{
 			"no-lock", "no write locks its category, so a read advances past writes in flight",
@@ -127,7 +123,7 @@ func order() []*Mutant {
 
 // Written messages.
 func writes() []*Mutant {
-	version := []Promise{check.Linearizable}
+	version := broken("S3c", "S3d", "S3e")
 	return []*Mutant{
 		{"one-any-version", "a write by itself is done at any version", sql(
 			edit("append_one", "elsif expected = version or expected = -2 then", "elsif true then"),
@@ -141,31 +137,31 @@ func writes() []*Mutant {
 		), groups, version},
 		{"group-half", "of a write to several streams in a group, each stream is written or refused by itself", sql(
 			edit("follow_each", "exit when joined is null or last = writes_of or not joined[last + 1];", "exit;"),
-		), groups, []Promise{check.Linearizable, check.Reported, check.Phantom}},
+		), groups, broken("S3c", "S3d", "S3e", "S5a", "S5b", "S4a", "S2a")},
 		{"group-second-any-version", "of a write to several streams in a group, only the first is done at its version", sql(
 			edit("follow_each", "when expected[last] in (versions_found[first], -2) then 'w'", "when expected[last] in (versions_found[first], -2) or joined[last] then 'w'"),
 		), groups, version},
 		{"repeat-is-conflict", "a write by itself that is tried again, when its stream is beyond its version, has met a conflict", sql(
 			edit("append_one", "elsif not exists (select from dibs.messages m where m.id = message_id) then", "else"),
-		), alone, []Promise{check.Reported}},
+		), alone, broken("S5e")},
 		{"id-any-content", "other content with an id that is taken is a duplicate", sql(
 			edit("find_recorded", `
 				or m.type <> r.type
 				or m.data::jsonb is distinct from r.data::jsonb
 				or m.metadata::jsonb is distinct from r.metadata::jsonb`, ""),
-		), alone, []Promise{check.Reported}},
+		), alone, broken("S5b")},
 		{
 			"no-sync", "a commit is answered before it is on the disk",
-			harness.Mutant{Settings: []string{"synchronous_commit=off", "wal_writer_delay=10s", "dibs.allow_unsafe_settings=on"}},
+			plant.Mutant{Settings: []string{"synchronous_commit=off", "wal_writer_delay=10s", "dibs.allow_unsafe_settings=on"}},
 			crashes,
-			[]Promise{check.Lost},
+			broken("S1a"),
 		},
 	}
 }
 
 // The reported outcomes of writes.
 func outcomes() []*Mutant {
-	phantom := []Promise{check.Phantom}
+	phantom := broken("S4a")
 	return []*Mutant{
 		{
 			"group-neighbour", "a write in a group gets the outcome of its neighbour",
@@ -174,7 +170,7 @@ func outcomes() []*Mutant {
 					len(group[0].appends[0].Records) == len(group[1].appends[0].Records) {
 					group[0], group[1] = group[1], group[0]
 				}`)), groups,
-			[]Promise{check.Reported, check.Phantom},
+			broken("S5a", "S5b", "S4a"),
 		},
 		{"group-left", "a write is done with its group though its caller has left and was told that it is not", code(
 			edit("messagestore/postgres", "|| t.state.Load() == taken", "|| true"),
@@ -183,7 +179,7 @@ func outcomes() []*Mutant {
 		{
 			"definite", "a write whose reply was lost is reported as failed, and in a group is done again",
 			code(edit("internal/pglink", "func Definite(err error) bool {", "func Definite(err error) bool { return true")), cuts,
-			[]Promise{check.Phantom, check.Reported},
+			broken("S4a", "S5c", "S5d", "S5e"),
 		},
 		{"find-no-lock", "resolving a write does not wait for it", sql(lockOfFind), pauses, phantom},
 		{"find-no-fence", "resolving a write does not raise the fence, so it is accepted if it comes later", sql(
@@ -212,12 +208,12 @@ func consumers() []*Mutant {
 			code(edit("consumer",
 				"next.saved = r.progress.toStore()",
 				"next.saved = r.progress.toStore(); next.Checkpoint = checkpoint.Checkpoint{Position: r.reader.next, After: r.reader.mark.ID}")), groups,
-			[]Promise{check.NoSkip},
+			broken("C1b", "C1c"),
 		},
 		{
 			"unfenced", "a consumer checkpoints over the checkpoint of another",
 			code(edit("consumer/internal/checkpoint", "p.log.Write(ctx, p.Stream, p.version,", "p.log.Write(ctx, p.Stream, messagestore.AnyVersion,")), crowds,
-			[]Promise{check.Seats, check.Positions},
+			slices.Concat(seats, positions),
 		},
 		{"panic-is-success", "a message whose handler panics counts as handled", code(
 			edit("consumer", "defer panics.Catch(err)", "defer func() {\n\t\tif recover() != nil {\n\t\t\t*err = nil\n\t\t}\n\t}()"),
@@ -227,15 +223,15 @@ func consumers() []*Mutant {
 		), groups, skips},
 		{"one-epoch", "a consumer continues in another epoch of the store", code(
 			edit("consumer/internal/checkpoint", "now != p.epoch", "now != p.epoch && false"),
-		), backups, []Promise{check.Rewind}},
+		), backups, broken("C6a", "C6c")},
 		{"no-lanes", "messages of one stream are handled concurrently", code(
 			edit("consumer", "return d.message.Stream.CardinalID()", "return d.message.ID.String()"),
-		), groups, []Promise{check.Order}},
+		), groups, broken("C2a", "C2b")},
 	}
 }
 
 func reservations() []*Mutant {
-	broken := []Promise{check.Reservation}
+	broken := broken("R1a", "R1b", "R2", "R3", "R4a", "R4b", "R5")
 	return []*Mutant{
 		{"key-any-content", "another command with a key that is taken is a duplicate", code(
 			edit("reservation", "same := sum == c.digest", "same := true"),

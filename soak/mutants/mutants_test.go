@@ -10,8 +10,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/migrations"
-	"github.com/dibs-go/dibs/soak/harness"
 	"github.com/dibs-go/dibs/soak/mutants"
+	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/server"
 )
 
@@ -42,24 +42,24 @@ func TestEachMutantSaysWhatItIsAndWhatItBreaks(t *testing.T) {
 // An edit that no longer matches the source, or no longer compiles, is a bug that is not planted.
 func TestEachMutantInGoCanBePlanted(t *testing.T) {
 	t.Parallel()
-	root, err := harness.Root(t.Context())
+	root, err := plant.Root(t.Context())
 	require.NoError(t, err)
-	types, err := harness.LoadTypes(t.Context(), root)
+	types, err := plant.LoadTypes(t.Context(), root)
 	require.NoError(t, err)
 	for _, m := range mutants.All() {
 		require.NoError(t, types.Check(&m.Plant), m.Name)
 	}
 
-	none := harness.Mutant{Go: []harness.Edit{{In: "consumer", Old: "defer panics.Catch(err)", New: "defer sunspots(err)"}}}
+	none := plant.Mutant{Go: []plant.Edit{{In: "consumer", Old: "defer panics.Catch(err)", New: "defer sunspots(err)"}}}
 	require.ErrorContains(t, types.Check(&none), "undefined: sunspots")
 }
 
 func TestAnEditThatDoesNotMatchOnceIsRefused(t *testing.T) {
 	t.Parallel()
-	root, err := harness.Root(t.Context())
+	root, err := plant.Root(t.Context())
 	require.NoError(t, err)
-	for _, e := range []harness.Edit{{In: "consumer", Old: "return nil"}, {In: "consumer", Old: "sunspots"}, {In: "nowhere", Old: "return nil"}} {
-		_, err := (&harness.Mutant{Go: []harness.Edit{e}}).Overlay(root)
+	for _, e := range []plant.Edit{{In: "consumer", Old: "return nil"}, {In: "consumer", Old: "sunspots"}, {In: "nowhere", Old: "return nil"}} {
+		_, err := (&plant.Mutant{Go: []plant.Edit{e}}).Overlay(root)
 		require.ErrorContains(t, err, "plant a bug in "+e.In)
 		require.ErrorContains(t, err, "not once")
 	}
@@ -83,16 +83,16 @@ func TestEachMutantInSQLCanBePlanted(t *testing.T) {
 		require.NoError(t, m.Plant.Plant(t.Context(), conn), m.Name)
 		for _, e := range m.Plant.SQL { // each is once: planted, it is not there any more
 			if !strings.Contains(strings.Join(strings.Fields(e.New), " "), strings.Join(strings.Fields(e.Old), " ")) {
-				again := harness.Mutant{SQL: []harness.Edit{e}}
+				again := plant.Mutant{SQL: []plant.Edit{e}}
 				require.ErrorContains(t, again.Plant(t.Context(), conn), "is there 0 times", m.Name)
 			}
 		}
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
 
-	twice := harness.Mutant{SQL: []harness.Edit{{In: "append_one", Old: "perform", New: ""}}}
+	twice := plant.Mutant{SQL: []plant.Edit{{In: "append_one", Old: "perform", New: ""}}}
 	require.ErrorContains(t, twice.Plant(t.Context(), conn), "plant a bug in append_one")
-	nowhere := harness.Mutant{SQL: []harness.Edit{{In: "append_two", Old: "begin", New: ""}}}
+	nowhere := plant.Mutant{SQL: []plant.Edit{{In: "append_two", Old: "begin", New: ""}}}
 	require.ErrorIs(t, nowhere.Plant(t.Context(), conn), pgx.ErrNoRows)
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/queues"
 )
@@ -37,7 +37,7 @@ const (
 	sceneTime = 25 * time.Second // of scenes in which each thing takes a few seconds
 )
 
-func (w *workers) job(plant *harness.Mutant, seed uint64, round int) *Job {
+func (w *workers) job(plant *plant.Mutant, seed uint64, round int) *Job {
 	o := queues.Options{
 		Seed: seed, Duration: workTime << round, Drain: drained << round, Processes: 4, Workers: 6, Inserters: 2, Calm: true, Scene: w.scene, SQLite: w.sqlite, Plant: plant,
 	}
@@ -60,7 +60,7 @@ func (w *workers) job(plant *harness.Mutant, seed uint64, round int) *Job {
 // queued are bugs of queues.
 func queued() []*Mutant {
 	const take = "queue_take"
-	mutant := func(name, says string, breaks []Promise, edits ...[3]string) *Mutant {
+	mutant := func(name, says string, breaks []promise.Rule, edits ...[3]string) *Mutant {
 		m := &Mutant{Name: name, Says: says, Scene: worked, Breaks: breaks}
 		for _, e := range edits {
 			m.Plant.SQL = append(m.Plant.SQL, edit(e[0], e[1], e[2]))
@@ -68,7 +68,7 @@ func queued() []*Mutant {
 		return m
 	}
 	// Those of the state machine that SQLite and memory share are of runs over a file.
-	inFile := func(name, says string, breaks []Promise, edits ...harness.Edit) *Mutant {
+	inFile := func(name, says string, breaks []promise.Rule, edits ...plant.Edit) *Mutant {
 		return &Mutant{Name: name, Says: says, Scene: filed, Breaks: breaks, Plant: code(edits...)}
 	}
 	const state = "internal/queuestate"

@@ -1,11 +1,10 @@
 package mutants
 
-import "github.com/dibs-go/dibs/soak/check"
+import "slices"
 
 // replicas are bugs of groups that processes join by their names.
 func replicas() []*Mutant {
 	const in = "consumer/internal/checkpoint"
-	broken := func(rules ...Promise) []Promise { return rules }
 	return []*Mutant{
 		{"removed-goes-on", "a member that another removed takes its slots again, and goes on", code(
 			edit(in, "case err == nil && p.group.member(p.me.ID) == nil:", `
@@ -14,11 +13,11 @@ func replicas() []*Mutant {
 				p.group.move(p.slots, p.me.ID)
 				return nil
 				case false:`),
-		), crowds, broken(check.Seats, check.Positions)},
+		), crowds, slices.Concat(seats, positions)},
 		{"lease-half", "the lease of a member is over after half of its time", code(
 			edit(in, "return written.Add(m.Patience()), !m.Resting", "return written.Add(m.Patience() / 2), !m.Resting"),
 			edit(in, "return m.At.Add(m.Patience()), !m.Resting", "return m.At.Add(m.Patience() / 2), !m.Resting"),
-		), crowds, broken(check.Seats)},
+		), crowds, seats},
 		{"begins-ahead", "a member begins at the highest position of its slots, and not at the lowest", code(
 			edit(in, "return slices.MinFunc(parts, byPosition).Checkpoint", "return slices.MaxFunc(parts, byPosition).Checkpoint"),
 		), crowds, skips},
@@ -28,9 +27,9 @@ func replicas() []*Mutant {
 					at.Checkpoint = place.Checkpoint
 				}
 				err := place.Write(ctx, at.Checkpoint, at.failing, r.reader.mark, !r.stays)`),
-		), crowds, broken(check.RedeliveryBound)},
+		), crowds, broken("C4a", "C4b", "C4c")},
 		{"takes-what-is-held", "a member takes the slots that it should have, held or free", code(
 			edit(in, "case n < 0:", "case g.Held(id).Len() < g.share(id): g.move((AllSlots &^ g.Held(id)).some(g.share(id)-g.Held(id).Len(), false), id)\ncase n < 0:"),
-		), crowds, broken(check.Seats, check.Positions)},
+		), crowds, slices.Concat(seats, positions)},
 	}
 }

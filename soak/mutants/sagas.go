@@ -6,7 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/sagas"
 )
@@ -30,7 +30,7 @@ var (
 // runTime is the duration of the first run of a scene of sagas. Sagas meet their deadlines while it is drained.
 const runTime = 10 * time.Second
 
-func (r *runners) job(plant *harness.Mutant, seed uint64, round int) *Job {
+func (r *runners) job(plant *plant.Mutant, seed uint64, round int) *Job {
 	o := sagas.Options{
 		Seed: seed, Duration: runTime << round, Drain: 2 * runTime, Runners: r.processes, Customers: r.customers,
 		Timers: r.timers, Flood: r.flood, Clock: r.clock, Calm: true, Quiet: r.quiet, Plant: plant,
@@ -51,7 +51,7 @@ func (r *runners) job(plant *harness.Mutant, seed uint64, round int) *Job {
 // ofSagas are bugs of sagas, timers and relays.
 func ofSagas() []*Mutant {
 	const in = "saga"
-	mutant := func(name, says string, breaks []Promise, edits ...harness.Edit) *Mutant {
+	mutant := func(name, says string, breaks []promise.Rule, edits ...plant.Edit) *Mutant {
 		return &Mutant{Name: name, Says: says, Scene: ran, Breaks: breaks, Plant: code(edits...)}
 	}
 	return []*Mutant{

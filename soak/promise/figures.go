@@ -3,6 +3,7 @@ package promise
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 )
@@ -63,8 +64,19 @@ func (f Figures) Left(goals Goals) Goals {
 	return left
 }
 
-// Missed names the goals that were not reached.
+// Missed names the goals that were not reached, also those of which there is no figure.
 func (f Figures) Missed(goals Goals) (names []string) {
+	names = f.short(goals)
+	for _, key := range slices.Sorted(maps.Keys(goals)) {
+		if goals[key] > 0 && !slices.ContainsFunc(f, func(one Figure) bool { return one.Key == key }) {
+			names = append(names, fmt.Sprintf("%s: 0 of %d", key, goals[key]))
+		}
+	}
+	return names
+}
+
+// short names the figures that are below their goals.
+func (f Figures) short(goals Goals) (names []string) {
 	for _, one := range f {
 		if goal := goals[one.Key]; one.N < goal {
 			names = append(names, fmt.Sprintf("%s: %d of %d", strings.TrimSpace(one.Name), one.N, goal))
@@ -76,20 +88,24 @@ func (f Figures) Missed(goals Goals) (names []string) {
 // Table has the figures beside their goals.
 func (f Figures) Table(goals Goals) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-44s %8s %8s\n", "figure", "goal", "counted")
+	width := 0
+	for _, one := range f {
+		width = max(width, len(one.Name))
+	}
+	fmt.Fprintf(&b, "%-*s %9s %9s\n", width, "figure", "goal", "counted")
 	for _, one := range f {
 		goal, missed := goals[one.Key], ""
 		if one.N < goal {
 			missed = "   missed"
 		}
-		fmt.Fprintf(&b, "%-44s %8d %8d%s\n", one.Name, goal, one.N, missed)
+		fmt.Fprintf(&b, "%-*s %9d %9d%s\n", width, one.Name, goal, one.N, missed)
 	}
 	return b.String()
 }
 
-// Progress has the rest of the goals, in one line.
+// Progress has the rest of the goals that are known while a run goes on, in one line.
 func (f Figures) Progress(goals Goals, took time.Duration) string {
-	missed := f.Missed(goals)
+	missed := f.short(goals)
 	if len(missed) == 0 {
 		return fmt.Sprintf("after %v: all goals are reached", took.Round(time.Second))
 	}

@@ -18,18 +18,20 @@ package promise
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	_ "github.com/dibs-go/dibs/messagestore/sqlite" // has the driver
-	"github.com/dibs-go/dibs/soak/history"
 )
 
 // Never is the end of a call whose process did not live to see it.
@@ -62,7 +64,7 @@ type History struct {
 	dir   string
 	files fs.FS
 	db    *sql.DB
-	tail  history.Tail
+	tail  map[string]int64 // how far each file is read
 }
 
 // Open opens the history of the run in a folder, or begins it. Its caller closes it.
@@ -73,7 +75,7 @@ func Open(ctx context.Context, dir string, files fs.FS) (*History, error) {
 		return nil, err
 	}
 	db.SetMaxOpenConns(1)
-	h := &History{dir: dir, files: files, db: db, tail: history.Tail{}}
+	h := &History{dir: dir, files: files, db: db, tail: map[string]int64{}}
 	if _, err = db.ExecContext(ctx, calls); err == nil {
 		err = h.run(ctx, "schema.sql")
 	}
@@ -131,7 +133,7 @@ func (h *History) Gather(ctx context.Context) error {
 	defer answered.Close()
 	for _, path := range paths {
 		process := strings.TrimSuffix(filepath.Base(path), Ending)
-		err := h.tail.Lines(path, func(line []byte) error {
+		err := h.lines(path, func(line []byte) error {
 			var head struct {
 				Op, At   int64
 				Call, Is string
@@ -151,6 +153,31 @@ func (h *History) Gather(ctx context.Context) error {
 		}
 	}
 	return tx.Commit()
+}
+
+// lines calls f with each whole line that was added to a file.
+func (h *History) lines(path string, f func(line []byte) error) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Seek(h.tail[path], io.SeekStart); err != nil {
+		return err
+	}
+	for r := bufio.NewReaderSize(file, 64<<10); ; {
+		line, err := r.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil // the beginning of the last line is read with the rest of it
+		}
+		if err != nil {
+			return err
+		}
+		h.tail[path] += int64(len(line))
+		if err := f(bytes.TrimSpace(line)); err != nil {
+			return err
+		}
+	}
 }
 
 // Rows are those of a query of the store.
@@ -223,13 +250,17 @@ func (v *Verdict) Passed() bool { return len(v.Broken) == 0 }
 // String tells of each rule whether it holds, and then what was found.
 func (v *Verdict) String() string {
 	var b strings.Builder
+	width := 0
+	for _, title := range v.titles {
+		width = max(width, len(title))
+	}
 	for _, title := range v.titles {
 		outcome := "holds"
 		id, _, _ := strings.Cut(title, " ")
 		if n := v.Broken[Rule(id)]; n > 0 {
 			outcome = fmt.Sprintf("a promise was broken %d times", n)
 		}
-		fmt.Fprintf(&b, "%-66s %s\n", title, outcome)
+		fmt.Fprintf(&b, "%-*s %s\n", width, title, outcome)
 	}
 	for _, finding := range v.first {
 		fmt.Fprintln(&b, finding)

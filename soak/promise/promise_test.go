@@ -102,6 +102,7 @@ func TestAHistoryIsHeldAgainstEachPromise(t *testing.T) {
 func TestGoalsThatAreMissedAreNamed(t *testing.T) {
 	t.Parallel()
 	counted := promise.Figures{{Key: "calls", Name: "calls made", N: 2}, {Key: "ok", Name: "  answered", N: 1}}
+	require.Equal(t, []string{"other: 0 of 1"}, counted.Missed(promise.Goals{"other": 1, "none": 0}))
 	goals := promise.Goals{"calls": 2, "ok": 3}
 	require.Equal(t, []string{"answered: 1 of 3"}, counted.Missed(goals))
 	require.Regexp(t, `answered +3 +1   missed`, counted.Table(goals))

@@ -20,7 +20,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/work"
 )
 
 // Variable is set in the environment of a process of a run: its task, as JSON.
@@ -48,25 +47,25 @@ type task struct {
 	Workers int
 	Hold    bool
 	Scene   Scene
-	Doom    work.Doom
+	Doom    crew.Doom
 }
 
 // The failpoints of a process.
 const (
-	atTaken     work.Point = "queue/taken"
-	atEnding    work.Point = "queue/ending"
-	atCompleted work.Point = "queue/completed"
-	atFinished  work.Point = "queue/finished"
-	atCommitted work.Point = "queue/committed" // a completion in a transaction, and not reported
-	atReceived  work.Point = "queue/received"
-	atStaged    work.Point = "queue/staged"   // with its row, and not committed
-	atInserted  work.Point = "queue/inserted" // a transaction that inserts was committed, and its caller not told
+	atTaken     crew.Point = "queue/taken"
+	atEnding    crew.Point = "queue/ending"
+	atCompleted crew.Point = "queue/completed"
+	atFinished  crew.Point = "queue/finished"
+	atCommitted crew.Point = "queue/committed" // a completion in a transaction, and not reported
+	atReceived  crew.Point = "queue/received"
+	atStaged    crew.Point = "queue/staged"   // with its row, and not committed
+	atInserted  crew.Point = "queue/inserted" // a transaction that inserts was committed, and its caller not told
 )
 
 // The points that a process passes that works, and one that inserts.
 var (
-	workPoints   = []work.Point{atTaken, atEnding, atCompleted, atFinished, atCommitted, atCommitted, atReceived}
-	insertPoints = []work.Point{"", atStaged, atStaged, atInserted}
+	workPoints   = []crew.Point{atTaken, atEnding, atCompleted, atFinished, atCommitted, atCommitted, atReceived}
+	insertPoints = []crew.Point{"", atStaged, atStaged, atInserted}
 )
 
 // Mail is an item.

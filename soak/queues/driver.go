@@ -7,7 +7,6 @@ import (
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/work"
 )
 
 // A recording writes down what a process asks a queue for, and what it is told.
@@ -15,7 +14,7 @@ type recording struct {
 	next     queuing.Driver
 	recorder *recorder
 	alone    bool // of callers of Receive
-	pass     func(point work.Point)
+	pass     func(point crew.Point)
 }
 
 func answerOf(err error) Record {

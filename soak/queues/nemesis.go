@@ -13,8 +13,8 @@ import (
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// torment has faults for the time of the run, or until its goals are reached.
-func (r *run) torment(ctx context.Context) error {
+// faults are those of the time of the run, or until its goals are reached.
+func (r *run) faults() crew.Phase {
 	var (
 		killProcess = crew.Fault{Answers: 400, Goal: "kills", Run: r.killProcess}
 		stopProcess = crew.Fault{Answers: 500, Goal: "stops", Run: r.stopProcess}
@@ -26,35 +26,37 @@ func (r *run) torment(ctx context.Context) error {
 		jump        = crew.Fault{Answers: 400, Goal: "jumps", Run: func(ctx context.Context, random *rand.Rand) error { return r.JumpClock(ctx, random, lease, 2*lease) }}
 		stall       = crew.Fault{Answers: 100, Goal: "stalls", Run: r.stall}
 	)
+	p := crew.Phase{Name: "faults", For: r.Duration, Until: r.Goals}
 	switch {
 	case r.Scene == Overlap:
-		return r.Torment(ctx, r.Duration, []crew.Fault{operate})
+		p.Faults = []crew.Fault{operate}
 	case r.Scene == Clock:
-		return r.Torment(ctx, r.Duration, []crew.Fault{killProcess, stopProcess, jump}, r.Crashes)
+		p.Faults, p.Beside = []crew.Fault{killProcess, stopProcess, jump}, []func(context.Context, func()) error{r.Crashes}
 	case r.Scene == Ending:
-		return r.Torment(ctx, r.Duration, []crew.Fault{stall})
+		p.Faults = []crew.Fault{stall}
 	case r.Scene != Usual:
-		return r.Torment(ctx, r.Duration, nil)
 	case r.SQLite:
-		return r.Torment(ctx, r.Duration, []crew.Fault{killProcess, stopProcess, lockFile, operate, trim})
+		p.Faults = []crew.Fault{killProcess, stopProcess, lockFile, operate, trim}
 	case r.Calm:
-		return r.Torment(ctx, r.Duration, []crew.Fault{killProcess, stopProcess, cut, operate, trim})
+		p.Faults = []crew.Fault{killProcess, stopProcess, cut, operate, trim}
+	default:
+		p.Faults = []crew.Fault{killProcess, stopProcess, cut, operate, trim, killServer}
 	}
-	return r.Torment(ctx, r.Duration, []crew.Fault{killProcess, stopProcess, cut, operate, trim, killServer})
+	return p
 }
 
-// worker draws a process that works; one in ten times one that inserts.
-func (r *run) worker(random *rand.Rand) *crew.Slot {
-	if random.IntN(10) == 0 {
-		return r.Slots[r.Processes+random.IntN(r.Inserters)]
+// any draws a process that works; one in ten times one that inserts.
+func (r *run) any(random *rand.Rand) *crew.Slot {
+	if all := r.Slots(inserter); len(all) > 0 && random.IntN(10) == 0 { // they end by themselves
+		return all[random.IntN(len(all))]
 	}
-	return r.Any(random, r.Processes)
+	return r.Any(random, worker)
 }
 
 func (r *run) killProcess(ctx context.Context, random *rand.Rand) error {
-	s := r.worker(random)
+	s := r.any(random)
 	if random.IntN(2) == 0 { // one that waits, and whose place in the line is left
-		s = r.Any(random, r.Processes)
+		s = r.Any(random, worker)
 		r.awaitLine(ctx)
 	}
 	s.Kill()
@@ -80,7 +82,7 @@ func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
 		return found["e"]
 	}
 	before := over()
-	r.StopProcess(r.Any(random, r.Processes), func(since int64) {
+	r.StopProcess(r.Any(random, worker), func(since int64) {
 		for deadline := time.Now().Add(3 * lease); crew.Pause(ctx, lease/4) && time.Now().Before(deadline); {
 			if crew.Now() > since+lease.Microseconds() && over() > before {
 				break
@@ -91,13 +93,13 @@ func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
 }
 
 func (r *run) cut(ctx context.Context, random *rand.Rand) error {
-	r.CutOff(ctx, r.worker(random), random)
+	r.CutOff(ctx, r.any(random), random)
 	return nil
 }
 
 // stall keeps all that the server says to a process on its way, for several leases.
 func (r *run) stall(ctx context.Context, random *rand.Rand) error {
-	s := r.Any(random, r.Processes)
+	s := r.Any(random, worker)
 	c := r.Nemesis.Begin(crew.Event{Call: crew.Cut, Target: s.Name, Note: "stall"})
 	s.Under(ctx, crew.When(crew.FromServer, pgproxy.Hold), 5*lease)
 	r.Nemesis.End(c, crew.Event{Answer: crew.OK})
@@ -118,23 +120,19 @@ func (r *run) operate(ctx context.Context, random *rand.Rand) error {
 	defer r.Busy.RUnlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	store, q, err := r.store(ctx)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	if _, err := q.Status(ctx); errors.Is(err, messagestore.ErrNotFound) {
-		return nil
-	}
-	switch random.IntN(7) {
-	case 0, 1:
-		r.pauses(ctx, q, random)
-		return nil
-	case 2, 3, 4:
-		return r.redrive(ctx, q, random)
-	default:
+	return r.ofQueue(ctx, func(q *queue.Queue) error {
+		if _, err := q.Status(ctx); errors.Is(err, messagestore.ErrNotFound) {
+			return nil
+		}
+		switch random.IntN(7) {
+		case 0, 1:
+			r.pauses(ctx, q, random)
+			return nil
+		case 2, 3, 4:
+			return r.redrive(ctx, q, random)
+		}
 		return r.cancel(ctx, q, random)
-	}
+	})
 }
 
 // change records what an operator asks for. The server is up: an error is for a person to look at.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"path/filepath"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
@@ -33,7 +32,7 @@ type Options struct {
 	SQLite    bool          // over a file, and no server
 	Calm      bool          // the server is not killed
 	Scene     Scene         // what the run is about
-	Plant     *harness.Mutant
+	Plant     *plant.Mutant
 	Program   string // of the processes, "" for this one
 	Out       string // the folder of the run, which is made
 	Dir       string // where the server keeps its data
@@ -83,108 +82,75 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 		o.Processes, o.Workers, o.Inserters = 1, 1, 1
 	}
 	r := &run{Options: o}
-	if r.Crew, err = crew.New(ctx, crew.Config{
+	return crew.Run(ctx, crew.Config{
 		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log, Promises: Promises, Goals: o.Goals, Look: r.look,
-	}); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	if r.SQLite {
-		r.place, err = newFilePlace(ctx, r.Crew.Dir)
-	} else {
-		r.place, err = newPostgresPlace(ctx, r.Crew, o.Plant, o.Scene == Clock)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, r.place.close()) }()
-	for i := range o.Processes + o.Inserters {
-		name, inserts := fmt.Sprintf("worker-%d", i), i >= o.Processes
-		if inserts {
-			name = fmt.Sprintf("inserter-%d", i-o.Processes)
-		}
-		if err := r.add(name, inserts); err != nil {
-			return nil, err
-		}
-	}
-	if err := r.torment(ctx); err != nil {
-		return nil, err
-	}
-	if err := r.heal(ctx); err != nil {
-		return nil, err
-	}
-	return r.Complaints(), errors.Join(r.History.Gather(ctx), r.place.dump(ctx, r.History))
-}
-
-func (r *run) add(name string, inserts bool) error {
-	socket := ""
-	if r.Postgres != nil {
-		socket = r.Postgres.Socket()
-	}
-	return r.Add(name, socket, inserts, func(process, url string, random *rand.Rand, healed bool) any {
-		t := &task{Process: process, Seed: random.Uint64(), Dir: r.Crew.Out, URL: url, Inserts: inserts, Workers: r.Workers, Hold: r.Hold, Scene: r.Scene}
+	}, func(c *crew.Crew) (_ *crew.Scenario, err error) {
+		r.Crew = c
 		if r.SQLite {
-			t.URL = sqliteURL + filepath.Join(r.Crew.Dir, fileName)
+			r.place, err = newFilePlace(ctx, c.Dir)
+		} else {
+			r.place, err = newPostgresPlace(ctx, c, o.Plant, o.Scene == Clock)
 		}
-		if !healed && r.Scene.kills() && !r.Enough("kills") {
-			points := workPoints
-			if inserts {
-				points = insertPoints
-			}
-			t.Doom.Point, t.Doom.Turn = points[random.IntN(len(points))], 3+crew.TurnOf(random, 100)
+		s := &crew.Scenario{Phases: []crew.Phase{r.faults()}, Healed: r.resume, Left: r.left, Drain: o.Drain, Dump: func(ctx context.Context) error {
+			return errors.Join(r.place.dump(ctx, r.History), r.place.close())
+		}}
+		if r.Scene == HotKey { // to work through it would take minutes
+			s.Left = nil
 		}
-		return t
+		for i := range o.Processes {
+			s.Clients = append(s.Clients, r.client(fmt.Sprintf("worker-%d", i), worker))
+		}
+		for i := range o.Inserters {
+			s.Clients = append(s.Clients, r.client(fmt.Sprintf("inserter-%d", i), inserter))
+		}
+		return s, err
 	})
 }
 
-// heal ends the faults, and waits until the workers have finished what there is. Only then they are told to end.
-func (r *run) heal(ctx context.Context) error {
-	if r.Postgres != nil {
-		if err := r.Rest(ctx); err != nil {
-			return err
+// The roles of processes.
+const (
+	worker   = "worker"
+	inserter = "inserter"
+)
+
+func (r *run) client(name, role string) crew.Client {
+	c := crew.Client{Name: name, Role: role, Ends: role == inserter, Task: func(p crew.Place) any {
+		t := &task{Process: p.Process, Seed: p.Seed, Dir: r.Crew.Out, URL: p.URL, Inserts: role == inserter, Workers: r.Workers, Hold: r.Hold, Scene: r.Scene}
+		points := workPoints
+		if t.Inserts {
+			points = insertPoints
 		}
+		if r.SQLite {
+			t.URL = sqliteURL + filepath.Join(r.Crew.Dir, fileName)
+		}
+		if r.Scene.kills() && !r.Enough("kills") {
+			t.Doom.Death = p.Doom(points, 3, 100)
+		}
+		return t
+	}}
+	if r.Postgres != nil {
+		c.Socket = r.Postgres.Socket()
 	}
-	r.Heal()
-	store, q, err := r.store(ctx)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	if err := q.Resume(ctx); err != nil {
-		return err
-	}
-	if r.Scene == HotKey { // to work through it would take minutes
-		return r.Stop()
-	}
-	r.Log.Info().Msg("no more faults: the workers finish what there is")
-	if err := r.drain(ctx, q); err != nil {
-		return err
-	}
-	return r.Stop()
+	return c
 }
 
-// drain waits until nothing is left but what is dead, and held behind that.
-func (r *run) drain(ctx context.Context, q *queue.Queue) error {
-	call := r.Nemesis.Begin(crew.Event{Call: crew.Drain})
-	limited, cancel := context.WithTimeout(ctx, r.Drain)
-	defer cancel()
-	a := crew.Event{Answer: crew.Failed}
-	for {
+func (r *run) resume(ctx context.Context) error {
+	return r.ofQueue(ctx, func(q *queue.Queue) error { return q.Resume(ctx) })
+}
+
+// left tells what is left but what is dead, and held behind that.
+func (r *run) left(ctx context.Context) (left string, err error) {
+	err = r.ofQueue(ctx, func(q *queue.Queue) error {
 		s, err := q.Status(ctx)
 		if err != nil && !errors.Is(err, messagestore.ErrNotFound) {
 			return err
 		}
-		a.Note = fmt.Sprintf("out %d, later %d, held %d, dead %d, waiting %v", s.Out, s.Later, s.Held, s.Dead, s.Waiting)
-		if s.Out+s.Later == 0 && !s.Waiting && (s.Held == 0 || r.Hold && s.Dead > 0 && r.behind(ctx)) {
-			a.Answer = crew.OK
-			break
+		if s.Out+s.Later > 0 || s.Waiting || s.Held > 0 && (!r.Hold || s.Dead == 0 || !r.behind(ctx)) {
+			left = fmt.Sprintf("out %d, later %d, held %d, dead %d, waiting %v", s.Out, s.Later, s.Held, s.Dead, s.Waiting)
 		}
-		if !crew.Pause(limited, 100*time.Millisecond) {
-			break
-		}
-	}
-	r.Nemesis.End(call, a)
-	return ctx.Err()
+		return nil
+	})
+	return left, err
 }
 
 // behind reports whether what is held is behind a row.
@@ -193,17 +159,15 @@ func (r *run) behind(ctx context.Context) bool {
 	return err == nil && orphans == 0
 }
 
-func (r *run) store(ctx context.Context) (*messagestore.Store, *queue.Queue, error) {
+// ofQueue has f ask the queue.
+func (r *run) ofQueue(ctx context.Context, f func(q *queue.Queue) error) error {
 	driver, err := r.place.open(ctx)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	store := must.New(messagestore.New(driver, nil))
-	q, err := queue.New(store, Category, queueConfig(r.Hold))
-	if err != nil {
-		return nil, nil, errors.Join(err, store.Close())
-	}
-	return store, q, nil
+	defer store.Close()
+	return f(must.New(queue.New(store, Category, queueConfig(r.Hold))))
 }
 
 // look has the figures know how many lines the logs have.

@@ -7,34 +7,32 @@ import (
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// torment has faults for the time of the run, or until its goals are reached.
-func (r *run) torment(ctx context.Context) error {
+// faults are those of the time of the run, or until its goals are reached.
+func (r *run) faults() crew.Phase {
+	p := crew.Phase{Name: "faults", For: r.Duration, Until: r.Goals}
 	if r.Quiet {
-		return r.Torment(ctx, r.Duration, nil)
+		return p
 	}
-	faults := []crew.Fault{
+	p.Faults = []crew.Fault{
 		{Answers: 1500, Goal: "kills", Run: func(_ context.Context, random *rand.Rand) error {
-			r.Any(random, r.Runners).Kill()
+			r.Any(random, runner).Kill()
 			return nil
 		}},
-		{Answers: 3000, Goal: "stops", Run: r.stopRunner},
+		{Answers: 3000, Goal: "stops", Run: func(ctx context.Context, random *rand.Rand) error { // for longer than its lease
+			r.StopProcess(r.Any(random, runner), func(int64) { crew.Pause(ctx, crew.Dice{Rand: random}.Between(lease+lease/5, 3*lease+lease/5)) })
+			return nil
+		}},
 		{Answers: 150, Goal: "cuts", Run: func(ctx context.Context, random *rand.Rand) error {
-			r.CutOff(ctx, r.Any(random, len(r.Slots)), random)
+			r.CutOff(ctx, r.Any(random), random)
 			return nil
 		}},
 	}
 	if !r.Calm {
-		faults = append(faults, crew.Fault{Answers: 8000, Goal: "serverKills", Run: func(ctx context.Context, random *rand.Rand) error { return r.KillServer(ctx, random, 6, lease) }})
+		p.Faults = append(p.Faults, crew.Fault{Answers: 8000, Goal: "serverKills", Run: func(ctx context.Context, random *rand.Rand) error { return r.KillServer(ctx, random, 6, lease) }})
 	}
-	if !r.Clock {
-		return r.Torment(ctx, r.Duration, faults)
+	if r.Clock {
+		jump := func(ctx context.Context, random *rand.Rand) error { return r.JumpClock(ctx, random, lease, 4*lease) } // in which sagas go on
+		p.Faults, p.Beside = append(p.Faults, crew.Fault{Answers: 1000, Goal: "jumps", Run: jump}), []func(context.Context, func()) error{r.Crashes}
 	}
-	jump := crew.Fault{Answers: 1000, Goal: "jumps", Run: func(ctx context.Context, random *rand.Rand) error { return r.JumpClock(ctx, random, lease, 4*lease) }} // in which sagas go on
-	return r.Torment(ctx, r.Duration, append(faults, jump), r.Crashes)
-}
-
-// stopRunner stops a process for longer than its lease.
-func (r *run) stopRunner(ctx context.Context, random *rand.Rand) error {
-	r.StopProcess(r.Any(random, r.Runners), func(int64) { crew.Pause(ctx, lease+lease/5+crew.Dice{Rand: random}.Sooner(2*lease)) })
-	return nil
+	return p
 }

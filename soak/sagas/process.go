@@ -22,7 +22,6 @@ import (
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/work"
 )
 
 // Variable is set in the environment of a process of a run: its task, as JSON.
@@ -40,19 +39,19 @@ type task struct {
 	Customers int    // 0 for a runner
 	Timers    int    // that the customers' process sets a second
 	Flood     bool   // one of its sagas has as many signals as it takes
-	Doom      work.Doom
+	Doom      crew.Doom
 }
 
 // The failpoints of a runner.
 const (
-	atStep    work.Point = "saga/step"    // in a function of a step
-	atStepped work.Point = "saga/stepped" // it has returned, and no one knows
-	atSend    work.Point = "relay/send"
-	atSent    work.Point = "relay/sent" // the sink has taken it
-	atRing    work.Point = "timer/ring"
+	atStep    crew.Point = "saga/step"    // in a function of a step
+	atStepped crew.Point = "saga/stepped" // it has returned, and no one knows
+	atSend    crew.Point = "relay/send"
+	atSent    crew.Point = "relay/sent" // the sink has taken it
+	atRing    crew.Point = "timer/ring"
 )
 
-var points = []work.Point{"", atStep, atStepped, atStepped, atSend, atSent, atRing}
+var points = []crew.Point{"", atStep, atStepped, atStepped, atSend, atSent, atRing}
 
 // RunProcess does the work of a process of a run if this is one, and then ends it. main calls it first, and
 // so does the TestMain of a package whose tests have runs.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,7 +17,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/harness"
+	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
 )
@@ -36,7 +35,7 @@ type Options struct {
 	Quiet     bool          // no fault falls
 	Flood     bool          // one saga has as many signals as it takes, and is cancelled
 	Clock     bool          // the server's clock jumps and is set right
-	Plant     *harness.Mutant
+	Plant     *plant.Mutant
 	Program   string // of the processes, "" for this one
 	Out       string // the folder of the run, which is made
 	Dir       string // where the server keeps its data
@@ -70,80 +69,58 @@ const tables = "create table " + rowsTable + " (saga text not null, step text no
 // Run has processes run sagas, timers and a relay while there are faults, and leaves all that [Check] needs. The result
 // are complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
-	r := &run{Options: o}
-	if r.Crew, err = crew.New(ctx, crew.Config{
+	return crew.Run(ctx, crew.Config{
 		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log, Promises: Promises, Goals: o.Goals,
-	}); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	if err := r.Serve(ctx, &server.PostgresConfig{Clock: o.Clock}, o.Plant, tables); err != nil {
-		return nil, err
-	}
-	for i := range o.Runners {
-		if err := r.add(fmt.Sprintf("runner-%d", i), 0); err != nil {
+	}, func(c *crew.Crew) (*crew.Scenario, error) {
+		r := &run{o, c}
+		if err := r.Serve(ctx, &server.PostgresConfig{Clock: o.Clock}, o.Plant, tables); err != nil {
 			return nil, err
 		}
-	}
-	for i := range shops {
-		if err := r.add(fmt.Sprintf("customers-%d", i), o.Customers); err != nil {
-			return nil, err
+		s := &crew.Scenario{Phases: []crew.Phase{r.faults()}, Left: r.left(), Drain: r.Drain, Dump: r.dump}
+		for i := range o.Runners {
+			s.Clients = append(s.Clients, r.client(fmt.Sprintf("runner-%d", i), runner, 0))
 		}
-	}
-	if err := r.torment(ctx); err != nil {
-		return nil, err
-	}
-	if err := r.Rest(ctx); err != nil {
-		return nil, err
-	}
-	r.Heal()
-	log.Info().Msg("no more faults: all that was begun is to end")
-	if err := r.drain(ctx); err != nil {
-		return nil, err
-	}
-	if err := r.Stop(); err != nil {
-		return nil, err
-	}
-	damage, err := r.verify(ctx)
-	return append(r.Complaints(), damage...), errors.Join(err, r.History.Gather(ctx), r.dump(ctx))
+		for i := range shops {
+			s.Clients = append(s.Clients, r.client(fmt.Sprintf("customers-%d", i), shop, o.Customers))
+		}
+		return s, nil
+	})
+}
+
+// The roles of processes.
+const (
+	runner = "runner"
+	shop   = "shop"
+)
+
+func (r *run) client(name, role string, customers int) crew.Client {
+	return crew.Client{Name: name, Role: role, Socket: r.Postgres.Socket(), Ends: role == shop, Task: func(p crew.Place) any {
+		t := &task{Process: p.Process, Seed: p.Seed, Dir: r.Crew.Out, URL: p.URL, Customers: customers, Timers: r.Timers, Flood: r.Flood && name == "customers-0"}
+		if role == runner && !r.Quiet && !r.Enough("kills") {
+			t.Doom.Death = p.Doom(points, 3, 400)
+		}
+		return t
+	}}
 }
 
 // verify has the operator's own look for damage find what the rules do not look for. A planted bug is for the rules.
-func (r *run) verify(ctx context.Context) (damage []string, err error) {
+func (r *run) verify(ctx context.Context) error {
 	if r.Plant != nil {
-		return nil, nil
+		return nil
 	}
 	driver, err := r.Open(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer driver.Close()
-	store, err := messagestore.New(driver, nil)
+	found, err := must.New(saga.NewOperator(must.New(messagestore.New(driver, nil)), category, "soak")).Verify(ctx, nil)
 	if err != nil {
-		return nil, err
-	}
-	operator, err := saga.NewOperator(store, category, "soak")
-	if err != nil {
-		return nil, err
-	}
-	found, err := operator.Verify(ctx, nil)
-	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, v := range found.Violations {
-		damage = append(damage, fmt.Sprintf("Operator.Verify: %+v", v))
+		r.Complain(fmt.Sprintf("Operator.Verify: %+v", v))
 	}
-	return damage, nil
-}
-
-func (r *run) add(name string, customers int) error {
-	return r.Add(name, r.Postgres.Socket(), customers > 0, func(process, url string, random *rand.Rand, healed bool) any {
-		t := &task{Process: process, Seed: random.Uint64(), Dir: r.Crew.Out, URL: url, Customers: customers, Timers: r.Timers, Flood: r.Flood && name == "customers-0"}
-		if customers == 0 && !healed && !r.Quiet && !r.Enough("kills") {
-			t.Doom.Point, t.Doom.Turn = points[random.IntN(len(points))], 3+crew.TurnOf(random, 400)
-		}
-		return t
-	})
+	return nil
 }
 
 // The ends of sagas, by the types of their messages.
@@ -157,43 +134,33 @@ const leftQuery = `
 		(select count(*) from dibs.messages m join dibs.queues q on q.category = m.category
 			where m.category <> $1 and m.global_position > coalesce((select h.cursor from dibs.queue_heads h where h.queue = q.id order by h.version desc limit 1), 0))`
 
-// drain waits until nothing is left. What has lost turns with its process again and again waits for minutes, so an operator
-// has it offered soon.
-func (r *run) drain(ctx context.Context) error {
-	call := r.Nemesis.Begin(crew.Event{Call: crew.Drain})
-	limited, cancel := context.WithTimeout(ctx, r.Drain)
-	defer cancel()
-	store, err := r.Open(ctx)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	a := crew.Event{Answer: crew.Failed}
-	for retry := time.Now().Add(r.Drain / 3); ; {
-		if time.Now().After(retry) {
+// left tells what is left. What has lost turns with its process again and again waits for minutes, so an operator has it
+// offered soon.
+func (r *run) left() func(ctx context.Context) (string, error) {
+	var retry time.Time
+	return func(ctx context.Context) (left string, err error) {
+		if retry.IsZero() {
+			retry = time.Now().Add(r.Drain / 3)
+		} else if time.Now().After(retry) {
 			retry = time.Now().Add(r.Drain / 6)
+			store, err := r.Open(ctx)
+			if err != nil {
+				return "", err
+			}
+			defer store.Close()
 			if err := offer(ctx, store); err != nil {
-				return err
+				return "", err
 			}
 		}
 		var open, items, beyond int
-		err := r.Ask(ctx, func(conn *pgx.Conn) error {
+		err = r.Ask(ctx, func(conn *pgx.Conn) error {
 			return conn.QueryRow(ctx, leftQuery, string(category)).Scan(&open, &items, &beyond)
 		})
-		if err != nil {
-			return err
+		if open+items+beyond > 0 {
+			left = fmt.Sprintf("%d sagas that have not ended, %d items that are open, %d that nobody has met", open, items, beyond)
 		}
-		a.Note = fmt.Sprintf("%d sagas that have not ended, %d items that are open, %d that nobody has met", open, items, beyond)
-		if open+items+beyond == 0 {
-			a.Answer = OK
-			break
-		}
-		if !crew.Pause(limited, 200*time.Millisecond) {
-			break
-		}
+		return left, err
 	}
-	r.Nemesis.End(call, a)
-	return ctx.Err()
 }
 
 // offer has failed items offered now.
@@ -225,6 +192,7 @@ func offer(ctx context.Context, d *postgres.Driver) error {
 
 func (r *run) dump(ctx context.Context) error {
 	return errors.Join(
+		r.verify(ctx),
 		r.Copy(ctx, "messages", `
 			select global_position, category, stream_name, position, id::text, type, (extract(epoch from "time") * 1000000)::bigint,
 				case when category = $1 then data::text else '' end, coalesce((metadata ->> 'dueAt')::bigint, 0)

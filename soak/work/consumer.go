@@ -25,7 +25,7 @@ import (
 // A watched consumer records each message that it gets and each step that it takes.
 type watched struct {
 	*client
-	run  atomic.Uint64
+	run  atomic.Pointer[history.Event]
 	once *reservation.Reserver // of a handler
 	asks bool                  // which effect is the last, before it writes the next
 
@@ -89,8 +89,8 @@ func (c *client) newWatched() *watched {
 }
 
 // event is one of this consumer's.
-func (w *watched) event(f history.Func) *history.Event {
-	return &history.Event{Func: f, Consumer: w.task.Consumer, Category: w.task.Category, Run: w.run.Load()}
+func (w *watched) event(f string) *history.Event {
+	return &history.Event{Call: f, Consumer: w.task.Consumer, Category: w.task.Category, Run: w.run.Load().Op}
 }
 
 func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
@@ -113,35 +113,32 @@ func (w *watched) consume(ctx context.Context, h consumer.Handler) error {
 	}
 	w.begin()
 	err = c.Run(ctx)
-	end, kind := w.event(history.Run), history.OK
-	end.Run = 0
+	end, answer := &history.Event{}, history.OK
 	if err != nil {
-		kind, end.Note, end.Class = history.Fail, shorten(err.Error()), "error"
+		answer, end.Note = history.Failed, shorten(err.Error())
 	}
 	switch {
 	case errors.Is(err, consumer.ErrPositionAhead):
-		end.Class = history.Ahead
+		answer = history.Ahead
 	case ctx.Err() != nil && err != nil && strings.Contains(err.Error(), "another epoch"): // it was stopped before it began again
-		end.Class = history.Epoch
+		answer = history.Epoch
 		err = nil
 	}
-	w.history.end(w.run.Load(), kind, end)
+	w.history.end(*w.run.Load(), answer, end)
 	return err
 }
 
 func (w *watched) begin() {
-	begin := w.event(history.Run)
-	begin.Alone, begin.Interval, begin.Batch = w.task.Alone, w.task.Load.Interval, w.task.Load.Batch
-	begin.Run = 0
-	w.run.Store(w.history.begin(begin))
+	life := w.history.begin(&history.Event{
+		Call: history.Run, Consumer: w.task.Consumer, Category: w.task.Category, Alone: w.task.Alone, Interval: w.task.Load.Interval, Batch: w.task.Load.Batch,
+	})
+	w.run.Store(&life)
 }
 
 // again ends one run and begins the next, as the consumer does by itself in another epoch of
 // the store, and each time that its slots change.
-func (w *watched) again(kind history.Kind, class string) {
-	end := w.event(history.Run)
-	end.Run, end.Class = 0, class
-	w.history.end(w.run.Load(), kind, end)
+func (w *watched) again(answer string) {
+	w.history.end(*w.run.Load(), answer, &history.Event{})
 	w.begin()
 }
 
@@ -169,7 +166,7 @@ func (h *watchedHandler) Handle(ctx context.Context, m *messagestore.Message) er
 	begin.Attempt = h.attempts[m.GlobalPosition]
 	fails, after, panics := h.random.IntN(200) == 0, h.random.IntN(2) == 0, h.random.IntN(3) == 0
 	h.mu.Unlock()
-	op := h.history.begin(begin)
+	call := h.history.begin(begin)
 	if fails && !after {
 		err = errors.New("the handler fails before it has done anything")
 	} else {
@@ -178,17 +175,17 @@ func (h *watchedHandler) Handle(ctx context.Context, m *messagestore.Message) er
 	if err == nil && fails {
 		err = errors.New("the handler fails after it has done everything")
 	}
-	end, kind := h.event(history.Handle), history.OK
+	end, answer := &history.Event{}, history.OK
 	h.mu.Lock()
 	if err != nil {
-		kind, end.Class, end.Note = history.Fail, "error", shorten(err.Error())
+		answer, end.Note = history.Failed, shorten(err.Error())
 		h.failed[m.ID] = known
 	} else {
 		delete(h.attempts, m.GlobalPosition)
 		delete(h.failed, m.ID)
 	}
 	h.mu.Unlock()
-	h.history.end(op, kind, end)
+	h.history.end(call, answer, end)
 	switch {
 	case fails && panics:
 		panic(err)
@@ -343,24 +340,23 @@ func (w *watched) reserve(ctx context.Context, m *messagestore.Message, next han
 	begin := w.event(history.Reserve)
 	begin.Key, begin.Value = key, valueOf(m.Data)
 	begin.Appends = []history.Append{{Stream: stream, Messages: []history.Message{{ID: m.ID}}}}
-	op := w.history.begin(begin)
+	call := w.history.begin(begin)
 	var outcome reservation.Outcome
 	err = next(context.WithValue(ctx, attemptKey{}, &outcome), m)
-	end, kind := w.event(history.Reserve), history.OK
+	end, answer := &history.Event{}, history.Unknown
 	switch outcome {
 	case reservation.Reserved, reservation.Redelivered:
-		end.Class = history.Won
+		answer = history.Won
 	case reservation.Duplicate:
-		end.Class = history.Duplicate
+		answer = history.Duplicate
 	case reservation.KeyReused:
-		end.Class, kind = history.KeyReused, history.Fail
+		answer = history.KeyReused
 	default:
-		end.Class, kind = "error", history.Info
 		if err != nil {
 			end.Note = shorten(err.Error())
 		}
 	}
-	w.history.end(op, kind, end)
+	w.history.end(call, answer, end)
 	return err
 }
 
@@ -399,9 +395,9 @@ func (s *watchedStore) Last(ctx context.Context, stream messagestore.StreamName)
 		s.mu.Lock()
 		switch another := s.epoch != "" && s.epoch != s.told; {
 		case another:
-			s.watched.again(history.Fail, history.Epoch)
+			s.watched.again(history.Epoch)
 		case s.runs:
-			s.watched.again(history.OK, "")
+			s.watched.again(history.OK)
 		}
 		s.epoch, s.runs = s.told, true
 		s.mu.Unlock()
@@ -428,16 +424,15 @@ func (s *watchedStore) Write(ctx context.Context, stream messagestore.StreamName
 		written, writeErr := s.recorder.Write(ctx, stream, expected, bodies...)
 		return written, errors.Join(err, writeErr)
 	}
-	f := e.Func
-	if f == history.Position {
+	if e.Call == history.Position {
 		s.watched.doom.Pass(Record)
 		defer s.watched.doom.Pass(Recorded)
 	}
-	op := s.history.begin(e)
+	call := s.history.begin(e)
 	written, err := s.recorder.Write(ctx, stream, expected, bodies...)
-	end, kind := ending(err)
-	end.Func, end.Appends = f, nil
-	s.history.end(op, kind, end)
+	end, answer := ending(err)
+	end.Appends = nil
+	s.history.end(call, answer, end)
 	return written, err
 }
 

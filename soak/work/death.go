@@ -2,83 +2,38 @@ package work
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"strings"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// A Point is a moment of a call at which a client can be told to die.
-type Point string
-
-// The failpoints. A client passes each of them many times; see [Death].
+// The failpoints. A client passes each of them many times; see [crew.Death].
 const (
-	Send     Point = "postgres/send"     // before a statement that writes, or a commit, is sent
-	Sent     Point = "postgres/sent"     // after its reply has been read
-	Handle   Point = "consumer/handle"   // before a handler is called
-	Handled  Point = "consumer/handled"  // after it has returned
-	Record   Point = "consumer/record"   // before a consumer writes its checkpoint
-	Recorded Point = "consumer/recorded" // after it has written its checkpoint
+	Send     crew.Point = "postgres/send"     // before a statement that writes, or a commit, is sent
+	Sent     crew.Point = "postgres/sent"     // after its reply has been read
+	Handle   crew.Point = "consumer/handle"   // before a handler is called
+	Handled  crew.Point = "consumer/handled"  // after it has returned
+	Record   crew.Point = "consumer/record"   // before a consumer writes its checkpoint
+	Recorded crew.Point = "consumer/recorded" // after it has written its checkpoint
 )
 
 // Points returns the failpoints that a client passes.
-func (r Role) Points() []Point {
+func (r Role) Points() []crew.Point {
 	switch r {
 	case Reader:
 		return nil // it writes nothing
 	case Consumer, Handler:
-		return []Point{Send, Sent, Handle, Handled, Record, Recorded}
+		return []crew.Point{Send, Sent, Handle, Handled, Record, Recorded}
 	}
-	return []Point{Send, Sent}
-}
-
-// A Death is a SIGKILL that a client sends to itself, when it passes Point for the Turn-th time.
-type Death struct {
-	Point Point
-	Turn  int64
-}
-
-// KilledAt begins the line that a client writes to standard error before it dies, and the point ends it.
-const KilledAt = "failpoint: killed at "
-
-// A Doom kills this process at the moment that its [Death] names. It is safe for concurrent use.
-type Doom struct {
-	Death
-	passed atomic.Int64
-	lifted atomic.Bool
-}
-
-// Lift lets the process live.
-func (d *Doom) Lift() { d.lifted.Store(true) }
-
-// due reports whether the moment of the death is now.
-func (d *Doom) due(p Point) bool {
-	return p == d.Point && d.passed.Add(1) == d.Turn && !d.lifted.Load()
-}
-
-// Pass dies if this is the moment.
-func (d *Doom) Pass(p Point) {
-	if !d.due(p) {
-		return
-	}
-	fmt.Fprintln(os.Stderr, KilledAt+string(p))
-	self, err := os.FindProcess(os.Getpid())
-	if err == nil {
-		err = self.Kill()
-	}
-	if err != nil {
-		panic(err)
-	}
-	select {} // until the signal is here
+	return []crew.Point{Send, Sent}
 }
 
 // A doomedTracer passes [Send] and [Sent] around each statement that writes.
-type doomedTracer struct{ *Doom }
+type doomedTracer struct{ *crew.Doom }
 
 type writesKey struct{}
 
@@ -100,7 +55,7 @@ func (d doomedTracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.Trac
 
 // A doomedHandler passes [Handle] and [Handled] around each call of a handler.
 type doomedHandler struct {
-	*Doom
+	*crew.Doom
 	next consumer.Handler
 }
 

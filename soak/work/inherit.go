@@ -1,14 +1,21 @@
 package work
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
 // A killed process leaves writes of unknown outcome. They are in its history, as they would be in the database
@@ -23,13 +30,13 @@ func (w *caller) inherit() error {
 	if w.task.Before == "" {
 		return nil
 	}
-	left, err := unsettled(filepath.Join(w.task.History, w.task.Before+history.Ending))
+	left, err := unsettled(filepath.Join(w.task.History, w.task.Before+promise.Ending))
 	if err != nil {
 		return err
 	}
 	w.random.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] })
 	for _, o := range left[:min(len(left), mostInherited)] {
-		question := &history.Event{Func: history.Resolve, Ref: history.Ref{Proc: o.Proc, Op: o.Op}}
+		question := &history.Event{Call: history.Resolve, Ref: &history.Ref{Process: w.task.Before, Op: o.Op}}
 		for _, a := range o.Appends {
 			asked := history.Append{Stream: a.Stream, Expected: a.Expected}
 			for _, m := range a.Messages {
@@ -45,26 +52,36 @@ func (w *caller) inherit() error {
 	return nil
 }
 
-// unsettled returns the writes of a history whose outcome is not known, and was not
-// resolved.
-func unsettled(path string) ([]*history.Operation, error) {
-	var unknown []*history.Operation
-	settled := map[uint64]bool{}
-	for o, err := range history.Operations(path) {
+// unsettled returns the writes of a history whose outcome is not known, and was not resolved.
+func unsettled(path string) (left []history.Event, err error) {
+	lines, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	open := map[int64]history.Event{}
+	asked := map[int64]int64{} // by the call that asks: the call that it asks about
+	for line := range bytes.Lines(lines) {
+		if !bytes.HasSuffix(line, []byte("\n")) {
+			break // it was torn when the process was killed
+		}
+		var e history.Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
 		switch {
-		case err != nil:
-			return nil, err
-		case o.Func == history.Resolve && o.Kind != history.Info && o.Ref.Proc == o.Proc:
-			settled[o.Ref.Op] = true
-		case (o.Func == history.Write || o.Func == history.WriteTx) && o.Kind == history.Info:
-			unknown = append(unknown, o)
+		case e.Answer == "" && (e.Call == history.Write || e.Call == history.WriteTx):
+			open[e.Op] = e
+		case e.Answer == "" && e.Call == history.Resolve && e.Ref.Process == strings.TrimSuffix(filepath.Base(path), promise.Ending):
+			asked[e.Op] = e.Ref.Op
+		case e.Answer == history.Unknown:
+		case e.Call == history.Resolve:
+			delete(open, asked[e.Op])
+		default:
+			delete(open, e.Op)
 		}
 	}
-	left := unknown[:0]
-	for _, o := range unknown {
-		if !settled[o.Op] {
-			left = append(left, o)
-		}
+	for _, op := range slices.Sorted(maps.Keys(open)) {
+		left = append(left, open[op])
 	}
 	return left, nil
 }

@@ -2,7 +2,6 @@ package work
 
 import (
 	"math/rand/v2"
-	"path/filepath"
 	"testing"
 
 	"github.com/google/uuid"
@@ -11,12 +10,13 @@ import (
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/history"
 )
 
 func newRecorded(t *testing.T, dir, process string, driver messagestore.Driver) *recorder {
 	t.Helper()
-	w, err := history.Create(dir, process)
+	w, err := crew.NewRecorder[history.Event](dir, process)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
 	r := newRecorder(must.New(messagestore.New(driver, nil)), driver, journal{w}, process)
@@ -27,11 +27,11 @@ func TestAProcessFindsOutWhatTheOneBeforeItLeft(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	store := memory.New()
-	before := newRecorded(t, dir, "writer-1.1", store)
+	before := newRecorded(t, dir, "writer-1-1", store)
 	raw := func(data string) messagestore.Envelope {
 		return messagestore.Envelope{ID: uuid.New(), Body: messagestore.Raw{Type: "Happened", Data: []byte(data)}}
 	}
-	left := func(m messagestore.Envelope, ofIt func(write messagestore.StreamWrite)) uint64 {
+	left := func(m messagestore.Envelope, ofIt func(write messagestore.StreamWrite)) history.Event {
 		write := messagestore.StreamWrite{Stream: "account0-1", Expected: messagestore.AnyVersion, Bodies: []messagestore.Body{m}}
 		op, err := before.begin(history.Write, write)
 		require.NoError(t, err)
@@ -46,33 +46,31 @@ func TestAProcessFindsOutWhatTheOneBeforeItLeft(t *testing.T) {
 
 	// Two ended, one by an answer and one by a question. Three did not.
 	answered := left(raw(`{"value":1}`), write)
-	before.history.end(answered, history.OK, &history.Event{Func: history.Write})
+	before.history.end(answered, history.OK, &history.Event{})
 	asked := left(raw(`{"value":2}`), nothing)
-	before.history.end(asked, history.Info, &history.Event{Func: history.Write})
-	question := before.history.begin(&history.Event{Func: history.Resolve, Ref: history.Ref{Proc: "writer-1.1", Op: asked}})
-	before.history.end(question, history.OK, &history.Event{Func: history.Resolve, Class: history.NotWritten})
+	before.history.end(asked, history.Unknown, &history.Event{})
+	question := before.history.begin(&history.Event{Call: history.Resolve, Ref: &history.Ref{Process: "writer-1-1", Op: asked.Op}})
+	before.history.end(question, history.NotWritten, &history.Event{})
 	taken := raw(`{"value":3}`)
 	written := left(taken, write)
 	never := left(raw(`{"value":4}`), nothing)
 	other := left(messagestore.Envelope{ID: taken.ID, Body: raw(`{"value":5}`).Body}, nothing)
 
-	after := newRecorded(t, dir, "writer-1.2", store)
+	after := newRecorded(t, dir, "writer-1-2", store)
 	w := &caller{
-		client:   &client{task: Task{Before: "writer-1.1", History: dir}, history: after.history, store: after},
+		client:   &client{task: Task{Before: "writer-1-1", History: dir}, history: after.history, store: after},
 		random:   rand.New(rand.NewPCG(1, 2)),
 		versions: map[messagestore.StreamName]messagestore.Version{},
 	}
 	require.NoError(t, w.inherit())
 
-	said := map[uint64]string{}
-	for o, err := range history.Operations(filepath.Join(dir, "writer-1.2"+history.Ending)) {
-		require.NoError(t, err)
-		require.Equal(t, history.Resolve, o.Func)
-		require.Equal(t, "writer-1.1", o.Ref.Proc)
-		require.Less(t, o.End, int64(history.Never))
-		said[o.Ref.Op] = o.Class
+	said := map[int64]string{}
+	for _, c := range callsIn(t, dir, "writer-1-2") {
+		require.Equal(t, history.Resolve, c.asked.Call)
+		require.Equal(t, "writer-1-1", c.asked.Ref.Process)
+		said[c.asked.Ref.Op] = c.told.Answer
 	}
-	require.Equal(t, map[uint64]string{written: history.Written, never: history.NotWritten, other: history.IDConflict}, said)
+	require.Equal(t, map[int64]string{written.Op: history.Written, never.Op: history.NotWritten, other.Op: history.IDConflict}, said)
 }
 
 func TestAProcessWithoutOneBeforeItAsksNothing(t *testing.T) {

@@ -38,11 +38,11 @@ func (w *caller) opposed(forward bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	writes := []messagestore.StreamWrite{w.one(first), w.one(second)}
-	op, err := w.store.begin(history.WriteTx, writes...)
+	call, err := w.store.begin(history.WriteTx, writes...)
 	if err != nil {
 		return err
 	}
-	return w.endTransaction(ctx, op, writes, false)
+	return w.endTransaction(ctx, call, writes, false)
 }
 
 func (w *caller) one(stream messagestore.StreamName) messagestore.StreamWrite {

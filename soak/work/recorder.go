@@ -33,17 +33,17 @@ func newRecorder(store *messagestore.Store, driver messagestore.Driver, j journa
 // Write is messagestore.Store's.
 func (r *recorder) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {
 	write := messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: identified(bodies)}
-	op, err := r.begin(history.Write, write)
+	call, err := r.begin(history.Write, write)
 	if err != nil {
 		return messagestore.Written{}, err
 	}
 	ctx, lost := withLost(ctx)
 	written, err := r.Store.Write(ctx, stream, expected, write.Bodies...)
 	if err == nil && lost.Load() {
-		r.found(op, []messagestore.Written{written}, write)
+		r.found(call, []messagestore.Written{written}, write)
 		return written, nil
 	}
-	return written, r.end(op, history.Write, []messagestore.Written{written}, err)
+	return written, r.end(call, []messagestore.Written{written}, err)
 }
 
 // WriteStreams is messagestore.Store's.
@@ -51,17 +51,17 @@ func (r *recorder) WriteStreams(ctx context.Context, writes ...messagestore.Stre
 	for i := range writes {
 		writes[i].Bodies = identified(writes[i].Bodies)
 	}
-	op, err := r.begin(history.Write, writes...)
+	call, err := r.begin(history.Write, writes...)
 	if err != nil {
 		return nil, err
 	}
 	ctx, lost := withLost(ctx)
 	written, err := r.Store.WriteStreams(ctx, writes...)
 	if err == nil && lost.Load() {
-		r.found(op, written, writes...)
+		r.found(call, written, writes...)
 		return written, nil
 	}
-	return written, r.end(op, history.Write, written, err)
+	return written, r.end(call, written, err)
 }
 
 // TryWriteStreams is messagestore.Store's. A [messagestore.Conflict] is a conflict in the history.
@@ -69,7 +69,7 @@ func (r *recorder) TryWriteStreams(ctx context.Context, writes ...messagestore.S
 	for i := range writes {
 		writes[i].Bodies = identified(writes[i].Bodies)
 	}
-	op, err := r.begin(history.Write, writes...)
+	call, err := r.begin(history.Write, writes...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -77,13 +77,13 @@ func (r *recorder) TryWriteStreams(ctx context.Context, writes ...messagestore.S
 	written, met, err := r.Store.TryWriteStreams(ctx, writes...)
 	switch {
 	case met != nil:
-		_ = r.end(op, history.Write, nil, conflictOf(writes, met))
+		_ = r.end(call, nil, conflictOf(writes, met))
 		return nil, met, nil
 	case err == nil && lost.Load():
-		r.found(op, written, writes...)
+		r.found(call, written, writes...)
 		return written, nil, nil
 	}
-	return written, nil, r.end(op, history.Write, written, err)
+	return written, nil, r.end(call, written, err)
 }
 
 // conflictOf returns the conflict that a write of no past types met. A write that met something and has none is a
@@ -103,23 +103,23 @@ func conflictOf(writes []messagestore.StreamWrite, met *messagestore.Conflict) *
 
 // Version is messagestore.Store's. A handler, or a consumer, that decides by a version witnesses it.
 func (r *recorder) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
-	op := r.history.begin(&history.Event{Func: history.Version, Appends: []history.Append{{Stream: stream}}})
+	call := r.history.begin(&history.Event{Call: history.Version, Appends: []history.Append{{Stream: stream}}})
 	version, err := r.Store.Version(ctx, stream)
 	if err != nil {
 		r.failed.Store(true)
-		r.history.end(op, history.Fail, &history.Event{Func: history.Version, Class: "error", Note: shorten(err.Error())})
+		r.history.end(call, history.Failed, &history.Event{Note: shorten(err.Error())})
 		return version, err
 	}
-	r.history.end(op, history.OK, &history.Event{Func: history.Version, Actual: version})
+	r.history.end(call, history.OK, &history.Event{Actual: version})
 	return version, nil
 }
 
-func (r *recorder) begin(f history.Func, writes ...messagestore.StreamWrite) (op uint64, err error) {
+func (r *recorder) begin(f string, writes ...messagestore.StreamWrite) (call history.Event, err error) {
 	sent, err := appendsOf(writes)
 	if err != nil {
-		return 0, err
+		return history.Event{}, err
 	}
-	return r.history.begin(&history.Event{Func: f, Appends: sent}), nil
+	return r.history.begin(&history.Event{Call: f, Appends: sent}), nil
 }
 
 // appendsOf returns the writes as the history has them. Their messages have ids.
@@ -141,7 +141,7 @@ func appendsOf(writes []messagestore.StreamWrite) ([]history.Append, error) {
 
 // An unknown is the error of a write of unknown outcome, with the operation that it was.
 type unknown struct {
-	op  uint64
+	op  int64
 	err error
 }
 
@@ -149,32 +149,31 @@ func (u *unknown) Error() string { return u.err.Error() }
 func (u *unknown) Unwrap() error { return u.err }
 
 // end writes down how a write ended, and returns its error.
-func (r *recorder) end(op uint64, f history.Func, written []messagestore.Written, err error) error {
-	e, kind := ending(err)
-	e.Func = f
+func (r *recorder) end(call history.Event, written []messagestore.Written, err error) error {
+	e, answer := ending(err)
 	if err == nil {
 		e.Appends = appends(written)
 	}
-	r.history.end(op, kind, e)
-	if kind == history.Info || e.Class == "error" {
+	r.history.end(call, answer, e)
+	if answer == history.Unknown || answer == history.Failed {
 		r.failed.Store(true)
 	}
-	if kind == history.Info {
-		return &unknown{op, err}
+	if answer == history.Unknown {
+		return &unknown{call.Op, err}
 	}
 	return err
 }
 
 // found writes down that the answer to a write was lost, and that the store looked it up.
-func (r *recorder) found(op uint64, written []messagestore.Written, writes ...messagestore.StreamWrite) {
-	r.history.end(op, history.Info, &history.Event{Func: history.Write, Note: "the answer was lost"})
-	asked := r.history.begin(r.question(op, writes))
-	r.history.end(asked, history.OK, &history.Event{Func: history.Resolve, Class: history.Written, Appends: appends(written)})
+func (r *recorder) found(call history.Event, written []messagestore.Written, writes ...messagestore.StreamWrite) {
+	r.history.end(call, history.Unknown, &history.Event{Note: "the answer was lost"})
+	asked := r.history.begin(r.question(call.Op, writes))
+	r.history.end(asked, history.Written, &history.Event{Appends: appends(written)})
 }
 
 // question asks for the outcome of a write.
-func (r *recorder) question(op uint64, writes []messagestore.StreamWrite) *history.Event {
-	e := &history.Event{Func: history.Resolve, Ref: history.Ref{Proc: r.process, Op: op}}
+func (r *recorder) question(op int64, writes []messagestore.StreamWrite) *history.Event {
+	e := &history.Event{Call: history.Resolve, Ref: &history.Ref{Process: r.process, Op: op}}
 	for _, write := range writes {
 		a := history.Append{Stream: write.Stream, Expected: write.Expected}
 		for _, body := range write.Bodies {
@@ -193,29 +192,28 @@ func appends(written []messagestore.Written) []history.Append {
 	return all
 }
 
-// ending returns the event and the kind of a write's error.
-func ending(err error) (*history.Event, history.Kind) {
+// ending returns the event and the answer of a write's error.
+func ending(err error) (e *history.Event, answer string) {
 	if err == nil {
 		return &history.Event{}, history.OK
 	}
-	e := &history.Event{Note: shorten(err.Error())}
+	e = &history.Event{Note: shorten(err.Error())}
 	if errors.Is(err, messagestore.ErrOutcomeUnknown) {
-		return e, history.Info
+		return e, history.Unknown
 	}
 	switch conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); {
 	case ok:
-		e.Class, e.Actual = history.Conflict, conflict.Actual
+		e.Actual = conflict.Actual
 		e.Appends = []history.Append{{Stream: conflict.Stream}}
+		return e, history.Conflict
 	case errors.Is(err, messagestore.ErrIDConflict):
-		e.Class = history.IDConflict
+		return e, history.IDConflict
 	case errors.Is(err, errRolledBack):
-		e.Class = history.RolledBack
+		return e, history.RolledBack
 	case errors.Is(err, messagestore.ErrInvalid):
-		e.Class = history.Refused
-	default:
-		e.Class = "error"
+		return e, history.Refused
 	}
-	return e, history.Fail
+	return e, history.Failed
 }
 
 func shorten(text string) string { return text[:min(len(text), 300)] }
@@ -265,7 +263,7 @@ func dataOf(body messagestore.Body) (json.RawMessage, error) {
 	return bytes.TrimSuffix(encoded.Bytes(), []byte("\n")), nil
 }
 
-func hashOf(messageType string, data json.RawMessage, metadata messagestore.Metadata) (uint64, error) {
+func hashOf(messageType string, data json.RawMessage, metadata messagestore.Metadata) (int64, error) {
 	var encoded json.RawMessage
 	if !metadata.IsZero() {
 		var err error

@@ -8,11 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -26,6 +26,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
+	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/history"
 )
 
@@ -52,14 +53,13 @@ const (
 // dies at no failpoint any more.
 type Task struct {
 	Role    Role
-	Name    string // of the slot
-	Process int    // that no other process has
+	Process string // the name, that no other process has: it ends in a number that none has either
 	Before  string // the name of the process that was in the slot before, "" if none was
 	Seed    uint64
 	URL     string // of the store: postgres://... or sqlite:...
 	History string // the folder
 	Load    Load
-	Death   Death // at a failpoint; none for the zero value
+	Death   crew.Death // at a failpoint; none for the zero value
 
 	// Of consumers and handlers.
 	Consumer string
@@ -103,8 +103,11 @@ func (m Mix) Draw(random *rand.Rand) Mix {
 	return m
 }
 
-// ProcessName names the process.
-func (t Task) ProcessName() string { return fmt.Sprintf("%s.%d", t.Name, t.Process) }
+// number returns the number of the process.
+func (t Task) number() uint64 {
+	n, _ := strconv.ParseUint(t.Process[strings.LastIndexByte(t.Process, '-')+1:], 10, 64) // as it was made
+	return n
+}
 
 // A client is this process.
 type client struct {
@@ -113,48 +116,35 @@ type client struct {
 	store   *recorder
 	pool    *pgxpool.Pool // nil on SQLite
 	gate    *gate         // nil on SQLite
-	doom    *Doom
+	doom    *crew.Doom
 	log     zerolog.Logger
 	behind  *atomic.Bool // a consumer has much left to do
 }
 
-// RunClient does a client's work if this process is one, and then ends it. main calls it
-// first, and so does the TestMain of a package whose tests start clients.
+// RunClient does a client's work if this process is one, and then ends it. main calls it first, and so does the TestMain
+// of a package whose tests start clients.
 func RunClient() {
-	encoded, ok := os.LookupEnv(Variable)
-	if !ok {
-		return
-	}
-	err := run(encoded)
-	if err == nil {
-		os.Exit(0) //nolint:forbidigo // it is main's, here
-	}
-	fmt.Fprintln(os.Stderr, err)
-	code := 1
-	if errors.Is(err, consumer.ErrPositionAhead) {
-		code = ExitAhead
-	}
-	os.Exit(code) //nolint:forbidigo // it is main's, here
+	crew.RunProcess(Variable, func(task Task) error {
+		err := run(task)
+		if errors.Is(err, consumer.ErrPositionAhead) {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(ExitAhead) //nolint:forbidigo // it is main's, here
+		}
+		return err
+	})
 }
 
-func run(encoded string) error {
-	var task Task
-	if err := json.Unmarshal([]byte(encoded), &task); err != nil {
-		return err
-	}
+func run(task Task) error {
 	before := runtime.NumGoroutine()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var healed atomic.Bool
-	death := &Doom{Death: task.Death}
-	go func() {
-		n, _ := os.Stdin.Read(make([]byte, 1)) // until the harness has no more faults
-		healed.Store(n > 0)
+	death := &crew.Doom{Death: task.Death}
+	go crew.Listen(func() {
+		healed.Store(true)
 		death.Lift()
-		_, _ = io.Copy(io.Discard, os.Stdin) // until it wants no more
-		cancel()
-	}()
-	w, err := history.Create(task.History, task.ProcessName())
+	}, cancel)
+	w, err := crew.NewRecorder[history.Event](task.History, task.Process)
 	if err != nil {
 		return err
 	}
@@ -188,7 +178,7 @@ const Probes messagestore.Category = "probe"
 func (c *client) usable() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), resolveWithin)
 	defer cancel()
-	stream := Probes.Stream(c.task.ProcessName())
+	stream := Probes.Stream(c.task.Process)
 	written, err := c.store.Store.Write(ctx, stream, messagestore.NoStream, messagestore.Raw{Type: "Probe", Data: json.RawMessage(`{}`)})
 	if err != nil {
 		c.log.Error().Err(err).Msg("the store is not usable")
@@ -219,7 +209,7 @@ func (t Task) count(c Count) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(t.History, t.ProcessName()+CountEnding)
+	path := filepath.Join(t.History, t.Process+CountEnding)
 	if err := os.WriteFile(path+".new", encoded, 0o600); err != nil {
 		return err
 	}
@@ -236,7 +226,7 @@ func (c *client) close() error {
 
 // open opens the store, which need not answer yet.
 func (c *client) open(ctx context.Context) error {
-	log := zerolog.New(os.Stderr).Level(zerolog.InfoLevel).With().Str("process", c.task.ProcessName()).Logger()
+	log := zerolog.New(os.Stderr).Level(zerolog.InfoLevel).With().Str("process", c.task.Process).Logger()
 	c.log = log
 	var driver messagestore.Driver
 	if path, ok := strings.CutPrefix(c.task.URL, "sqlite:"); ok {
@@ -264,6 +254,6 @@ func (c *client) open(ctx context.Context) error {
 		quiet := rand.New(rand.NewPCG(c.task.Seed, 0x9)).Float64() < c.task.Load.Quiet
 		driver = postgresDriver{must.New(postgres.New(c.pool, &postgres.Config{Logger: logger.Zerolog(log), NoNotify: quiet}))}
 	}
-	c.store = newRecorder(must.New(messagestore.New(driver, &messagestore.Config{Logger: logger.Zerolog(log)})), driver, c.history, c.task.ProcessName())
+	c.store = newRecorder(must.New(messagestore.New(driver, &messagestore.Config{Logger: logger.Zerolog(log)})), driver, c.history, c.task.Process)
 	return nil
 }

@@ -1,8 +1,12 @@
 package work
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/uuid"
@@ -13,6 +17,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/soak/history"
+	"github.com/dibs-go/dibs/soak/promise"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -69,22 +74,34 @@ func (d lossy) TryAppend(ctx context.Context, all []messagestore.Append) ([]mess
 	return nil, nil, err
 }
 
-// operations has a process do its work and returns the history of it.
-func operations(t *testing.T, driver messagestore.Driver, do func(r *recorder)) (all []*history.Operation) {
-	t.Helper()
-	dir := t.TempDir()
-	w, err := history.Create(dir, "writer-1")
-	require.NoError(t, err)
-	do(newRecorder(must.New(messagestore.New(driver, nil)), driver, journal{w}, "writer-1"))
-	require.NoError(t, w.Close())
+// A call is one of a history with its answer.
+type call struct{ asked, told history.Event }
 
-	files, err := history.Files(dir)
+// callsIn returns the calls in the file of a process, by their numbers.
+func callsIn(t *testing.T, dir, process string) (all []call) {
+	t.Helper()
+	lines, err := os.ReadFile(filepath.Join(dir, process+promise.Ending))
 	require.NoError(t, err)
-	for o, err := range history.Operations(files[0]) {
-		require.NoError(t, err)
-		all = append(all, o)
+	for line := range bytes.Lines(lines) {
+		var e history.Event
+		require.NoError(t, json.Unmarshal(line, &e))
+		if e.Answer == "" {
+			require.EqualValues(t, len(all)+1, e.Op)
+			all = append(all, call{asked: e})
+			continue
+		}
+		require.Equal(t, all[e.Op-1].asked.Call, e.Call)
+		all[e.Op-1].told = e
 	}
 	return all
+}
+
+// operations has a process do its work and returns the history of it.
+func operations(t *testing.T, driver messagestore.Driver, do func(r *recorder)) []call {
+	t.Helper()
+	dir := t.TempDir()
+	do(newRecorded(t, dir, "writer-1", driver))
+	return callsIn(t, dir, "writer-1")
 }
 
 func happened() messagestore.Body {
@@ -109,11 +126,11 @@ func TestAnAnswerThatWasLostIsNoAnswerInTheHistory(t *testing.T) {
 			all := operations(t, lossy{memory.New()}, func(r *recorder) { require.NoError(t, write(r)) })
 
 			require.Len(t, all, 2)
-			require.Equal(t, history.Write, all[0].Func)
-			require.Equal(t, history.Info, all[0].Kind)
-			require.Equal(t, history.Resolve, all[1].Func)
-			require.Equal(t, history.Written, all[1].Class)
-			require.Equal(t, history.Ref{Proc: "writer-1", Op: all[0].Op}, all[1].Ref)
+			require.Equal(t, history.Write, all[0].asked.Call)
+			require.Equal(t, history.Unknown, all[0].told.Answer)
+			require.Equal(t, history.Resolve, all[1].asked.Call)
+			require.Equal(t, history.Written, all[1].told.Answer)
+			require.Equal(t, &history.Ref{Process: "writer-1", Op: 1}, all[1].asked.Ref)
 		})
 	}
 }
@@ -129,12 +146,11 @@ func TestAMeetingIsAConflictInTheHistory(t *testing.T) {
 	})
 
 	require.Len(t, all, 2)
-	require.Equal(t, history.OK, all[0].Kind)
-	require.Equal(t, history.Write, all[1].Func)
-	require.Equal(t, history.Fail, all[1].Kind)
-	require.Equal(t, history.Conflict, all[1].Class)
-	require.Equal(t, messagestore.Version(1), all[1].Actual)
-	require.Equal(t, messagestore.StreamName("account0-1"), all[1].Answer[0].Stream)
+	require.Equal(t, history.OK, all[0].told.Answer)
+	require.Equal(t, history.Write, all[1].asked.Call)
+	require.Equal(t, history.Conflict, all[1].told.Answer)
+	require.Equal(t, messagestore.Version(1), all[1].told.Actual)
+	require.Equal(t, messagestore.StreamName("account0-1"), all[1].told.Appends[0].Stream)
 }
 
 func TestEffectsAreKnownByTheirKey(t *testing.T) {

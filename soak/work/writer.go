@@ -73,7 +73,7 @@ func (c *client) newCaller(i int) *caller {
 	return &caller{
 		client: &own, random: random,
 		zipf:     rand.NewZipf(random, c.task.Load.Skew, 1, uint64(c.task.Load.Streams-1)),
-		content:  content{random: random, prefix: uint64(c.task.Process)<<40 | uint64(i)<<32, max: c.task.Load.MaxBytes},
+		content:  content{random: random, prefix: c.task.number()<<40 | uint64(i)<<32, max: c.task.Load.MaxBytes},
 		versions: map[messagestore.StreamName]messagestore.Version{},
 	}
 }
@@ -287,22 +287,22 @@ func (w *caller) resolveBy(question *history.Event, ask func(context.Context) ([
 		ctx, cancel := context.WithTimeout(context.Background(), resolveWithin)
 		written, err := ask(ctx)
 		cancel()
-		end, kind := &history.Event{Func: history.Resolve}, history.OK
+		end, answer := &history.Event{}, history.Written
 		switch {
 		case err == nil:
-			end.Class, end.Appends = history.Written, appends(written)
+			end.Appends = appends(written)
 			for i := range written {
 				w.versions[written[i].Stream] = written[i].Version
 			}
 		case errors.Is(err, messagestore.ErrNotWritten):
-			end.Class = history.NotWritten
+			answer = history.NotWritten
 		case errors.Is(err, messagestore.ErrIDConflict):
-			end.Class, kind = history.IDConflict, history.Fail
+			answer = history.IDConflict
 		default:
-			end.Note, kind = shorten(err.Error()), history.Info
+			end.Note, answer = shorten(err.Error()), history.Unknown
 		}
-		w.history.end(asked, kind, end)
-		if kind != history.Info {
+		w.history.end(asked, answer, end)
+		if answer != history.Unknown {
 			return nil
 		}
 		if w.gate != nil {
@@ -360,7 +360,7 @@ func (w *caller) read(ctx context.Context) {
 		return
 	}
 	from := max(0, version-10)
-	op := w.history.begin(&history.Event{Func: history.Read, Appends: []history.Append{{Stream: stream, Expected: from}}})
+	call := w.history.begin(&history.Event{Call: history.Read, Appends: []history.Append{{Stream: stream, Expected: from}}})
 	seen := history.Append{Stream: stream}
 	for m, err := range w.store.ReadStream(ctx, stream, from) {
 		var known history.Message
@@ -369,12 +369,12 @@ func (w *caller) read(ctx context.Context) {
 		}
 		if err != nil {
 			w.store.failed.Store(true)
-			w.history.end(op, history.Fail, &history.Event{Func: history.Read, Class: "error", Note: shorten(err.Error())})
+			w.history.end(call, history.Failed, &history.Event{Note: shorten(err.Error())})
 			return
 		}
 		seen.Messages = append(seen.Messages, known)
 	}
-	w.history.end(op, history.OK, &history.Event{Func: history.Read, Appends: []history.Append{seen}})
+	w.history.end(call, history.OK, &history.Event{Appends: []history.Append{seen}})
 }
 
 // send sends a command under an idempotence key: a new command, or an earlier one, as it was or,
@@ -434,20 +434,20 @@ func (w *caller) writeInTransaction(ctx context.Context) error {
 			writes = append(writes, write)
 		}
 	}
-	op, err := w.store.begin(history.WriteTx, writes...)
+	call, err := w.store.begin(history.WriteTx, writes...)
 	if err != nil {
 		return err
 	}
-	return w.endTransaction(ctx, op, writes, w.random.IntN(3) == 0)
+	return w.endTransaction(ctx, call, writes, w.random.IntN(3) == 0)
 }
 
-// endTransaction carries out the transaction of op and resolves its outcome.
-func (w *caller) endTransaction(ctx context.Context, op uint64, writes []messagestore.StreamWrite, rollBack bool) error {
+// endTransaction carries out the transaction of call and resolves its outcome.
+func (w *caller) endTransaction(ctx context.Context, call history.Event, writes []messagestore.StreamWrite, rollBack bool) error {
 	written, committing, err := w.transaction(ctx, writes, rollBack)
 	if committing && !definite(err) {
 		err = errors.Join(err, messagestore.ErrOutcomeUnknown)
 	}
-	err = w.store.end(op, history.WriteTx, written, err)
+	err = w.store.end(call, written, err)
 	u, ok := errors.AsType[*unknown](err)
 	if !ok {
 		return w.after(writes, written, err)

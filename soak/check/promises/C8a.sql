@@ -1,0 +1,11 @@
+-- after the last fault all becomes quiet
+-- No consumer lags, each client's store is usable, and no goroutine is left.
+select 'consumer ' || name || ' had ' || n || ' messages before it' as finding from facts where what = 'lag' and n <> 0
+union all
+select name || ' could not be used in the end' from facts where what = 'usable' and not n
+union all
+select name || ' had ' || n || ' goroutines more when it had ended all than before it did anything' from facts where what = 'goroutines' and n > 0
+union all
+select 'after the last fault it became quiet in ' || (c.ended - c.at) / 1000000 || ' s' from calls c, limits x where c.call = 'drain' and c.answer = 'ok' and c.ended - c.at > x.heal
+union all
+select 'after the last fault it never became quiet' from calls c where c.call = 'drain' and c.answer <> 'ok';

@@ -1,0 +1,432 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
+	"github.com/dibs-go/dibs/migrations"
+	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/crew"
+	"github.com/dibs-go/dibs/soak/promise"
+	"github.com/dibs-go/dibs/soak/work"
+)
+
+// A sampler keeps how much memory processes have.
+type sampler struct {
+	began time.Time
+
+	mu      sync.Mutex
+	samples check.Facts
+}
+
+func newSampler() *sampler {
+	return &sampler{began: time.Now()}
+}
+
+func (s *sampler) sample(slots []*crew.Slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, slot := range slots {
+		child, process := slot.Process()
+		if bytes := resident(child.PID()); bytes > 0 {
+			s.samples.AddAt("memory", process, bytes, time.Since(s.began))
+		}
+	}
+}
+
+func (s *sampler) memory() check.Facts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.samples)
+}
+
+// resident returns how much of a process' memory is in RAM, 0 if it is gone.
+func resident(pid int) int64 {
+	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64) // or else 0
+	return pages * int64(os.Getpagesize())
+}
+
+// stateOf returns the state of a group that a checkpoint is, nil for any other message.
+func stateOf(m *messagestore.Message) *check.State {
+	if m.Type != "Recorded" || !slices.Contains(m.Stream.Category().Types(), "position") {
+		return nil
+	}
+	var body struct {
+		Position messagestore.GlobalPosition `json:"position"`
+		Group    check.State                 `json:"group"`
+	}
+	if err := json.Unmarshal(m.Data, &body); err != nil {
+		return nil // and so the message is none that its writer knows
+	}
+	s := body.Group
+	s.Time, s.Position = m.Time.UnixMicro(), body.Position
+	return &s
+}
+
+// removed is the schema to which the checkpoints go that consumers remove, so that their histories
+// are checked to the end. It is no part of what is checked.
+const removed = "soak_removed"
+
+// keepRemoved keeps the checkpoints that will be removed.
+func keepRemoved(ctx context.Context, conn *pgx.Conn) error {
+	if err := migrations.Up(ctx, conn, &migrations.Config{Schema: removed}); err != nil {
+		return err
+	}
+	_, err := conn.Exec(ctx, `
+		create function soak_removed.keep() returns trigger language plpgsql security definer as $$
+		begin
+			insert into soak_removed.messages select old.*;
+			return old;
+		end $$;
+		create trigger soak_removed before delete on dibs.messages
+		for each row when (old.category ~ '[:+]position$') execute function soak_removed.keep()`)
+	return err
+}
+
+// keepNoMore leaves the table of messages as it is migrated.
+func keepNoMore(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "drop trigger soak_removed on dibs.messages")
+	return err
+}
+
+// dump writes down the contents of the store, and looks at the database itself.
+func (r *run) dump(ctx context.Context) error {
+	store, err := r.store(ctx)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	count, err := r.fill(ctx, store)
+	if err != nil {
+		return err
+	}
+	if err := r.History.Exec(ctx, "insert or replace into progress values ('messages', ?)", count); err != nil {
+		return err
+	}
+	if r.Postgres == nil {
+		damage, err := damageOf(ctx, strings.TrimPrefix(r.url, "sqlite:"))
+		for _, d := range damage {
+			r.Complain(d)
+		}
+		return errors.Join(err, r.note(ctx, store))
+	}
+	if there, err := r.messages(ctx); err != nil || there != count {
+		r.Complain(fmt.Sprintf("the categories have %d messages, and the table has %d: %v", count, there, err))
+	}
+	driver, err := postgres.Open(ctx, r.url, &postgres.Config{Schema: removed})
+	if err != nil {
+		return err
+	}
+	defer driver.Close()
+	if _, err := r.fill(ctx, must.New(messagestore.New(driver, nil))); err != nil {
+		return err
+	}
+	return errors.Join(r.note(ctx, store), r.verify(ctx), r.shown(ctx))
+}
+
+// fill copies all messages of a store into the history, and returns how many there are.
+func (r *run) fill(ctx context.Context, store *messagestore.Store) (count int64, err error) {
+	categories, err := store.Categories(ctx, "")
+	if err != nil {
+		return 0, err
+	}
+	for _, category := range categories {
+		rows := &rowsOf{}
+		next, stop := iter.Pull2(store.ReadCategory(ctx, category, 0, messagestore.Filter{}))
+		rows.next = next
+		err := r.History.Fill(ctx, "messages", rows)
+		stop()
+		if err != nil {
+			return 0, err
+		}
+		count += rows.count
+	}
+	return count, nil
+}
+
+// rowsOf are the messages of a category, as the history has them.
+type rowsOf struct {
+	next  func() (*messagestore.Message, error, bool)
+	count int64
+	row   check.Row
+	err   error
+}
+
+func (r *rowsOf) Next() bool {
+	for {
+		m, err, more := r.next()
+		if !more || err != nil {
+			r.err = err
+			return false
+		}
+		if r.count++; m.Type == "dibs:Trimmed" { // by the store, which keeps no history
+			continue
+		}
+		known, err := work.Known(m)
+		r.row = check.Row{
+			Stream: m.Stream, Position: m.Position, Global: m.GlobalPosition, ID: m.ID, Value: known.Value, Hash: known.Hash, Effect: work.EffectOf(m), State: stateOf(m),
+		}
+		r.err = err
+		return err == nil
+	}
+}
+
+func (r *rowsOf) Values() ([]any, error) { return r.row.Values() }
+
+func (r *rowsOf) Err() error { return r.err }
+
+// note takes the measurements that are not in the histories, once all is over.
+func (r *run) note(ctx context.Context, store *messagestore.Store) error {
+	f := r.memory.memory()
+	for _, slot := range r.needs {
+		f.Add("needs", slot, 1)
+	}
+	for category := range r.wanted {
+		statuses, err := operate.Consumers(ctx, store, category)
+		if err != nil {
+			return err
+		}
+		for _, s := range statuses {
+			f.Add("lag", fmt.Sprintf("%s of %s", s.Name, category), s.Lag)
+		}
+	}
+	usable := func(name string, is bool) {
+		n := int64(0)
+		if is {
+			n = 1
+		}
+		f.Add("usable", name, n)
+	}
+	_, err := store.Write(ctx, work.Probes.Stream("1"), messagestore.AnyVersion, messagestore.Raw{Type: "Probe", Data: []byte(`{}`)})
+	usable("store", err == nil)
+	counts, err := filepath.Glob(filepath.Join(r.Out, "*"+work.CountEnding))
+	if err != nil {
+		return err
+	}
+	tried := map[string]bool{}
+	for _, path := range counts {
+		encoded, err := os.ReadFile(path)
+		var count work.Count
+		if err := errors.Join(err, json.Unmarshal(encoded, &count)); err != nil {
+			return err
+		}
+		process := strings.TrimSuffix(filepath.Base(path), work.CountEnding)
+		f.Add("goroutines", process, int64(count.After-count.Before))
+		if count.Usable != nil {
+			tried[process] = true
+			usable(process, *count.Usable)
+		}
+	}
+	for _, process := range r.Survivors() {
+		if !tried[process] {
+			usable(process, false)
+		}
+	}
+	if r.Postgres != nil {
+		of, err := r.postgresFacts(ctx)
+		if err != nil {
+			return err
+		}
+		f = append(f, of...)
+	}
+	searched, err := canaries(r.Out)
+	return errors.Join(err, check.Note(ctx, r.History, append(f, searched...), work.Probes))
+}
+
+func (r *run) postgresFacts(ctx context.Context) (f check.Facts, err error) {
+	log, err := os.ReadFile(r.Postgres.Log())
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(r.Out, "postgres.log"), log, 0o600); err != nil {
+		return nil, err
+	}
+	if r.bouncer != nil {
+		log, err := os.ReadFile(r.bouncer.Log())
+		err = errors.Join(err, os.WriteFile(filepath.Join(r.Out, "pgbouncer.log"), log, 0o600))
+		if err != nil {
+			return nil, err
+		}
+	}
+	r.logged = append(r.logged, errorsIn(log)...)
+	for _, line := range r.logged {
+		f.Add("log", line, 1)
+	}
+	left, err := r.held(ctx)
+	if err != nil {
+		return nil, err
+	}
+	advisory, err := r.advisory(ctx) // now no client is left that could have one
+	if err != nil {
+		return nil, err
+	}
+	output, err := r.Postgres.Amcheck(ctx, database)
+	f.Add("amcheck", output, 1)
+	return slices.Concat(f, r.quiet, left, advisory), err
+}
+
+// tooLong is how long a transaction may take when no client has anything to do.
+const tooLong = 2 * time.Second
+
+// held returns the locks and transactions that others have kept for too long.
+func (r *run) held(ctx context.Context) (found check.Facts, err error) {
+	list := func(what, query string) error {
+		return r.Ask(ctx, func(conn *pgx.Conn) error {
+			rows, err := conn.Query(ctx, query, tooLong)
+			if err != nil {
+				return err
+			}
+			all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			for _, one := range all {
+				found.Add(what, one, 1)
+			}
+			return err
+		})
+	}
+	err = errors.Join(
+		list("lock", `select format('%s %s of %s', l.locktype, l.mode, l.pid) from pg_locks l join pg_stat_activity a using (pid)
+			where a.backend_type = 'client backend' and l.pid <> pg_backend_pid() and a.xact_start < clock_timestamp() - $1::interval`),
+		list("transaction", `select format('%s, %s, since %s', pid, state, xact_start) from pg_stat_activity
+			where backend_type = 'client backend' and pid <> pg_backend_pid() and xact_start < clock_timestamp() - $1::interval`),
+	)
+	return found, err
+}
+
+// advisory returns all advisory locks that stay: the process that served a client may end a little after it.
+func (r *run) advisory(ctx context.Context) (found check.Facts, err error) {
+	limited, cancel := context.WithTimeout(ctx, tooLong)
+	defer cancel()
+	for {
+		var locks []string
+		err := r.Ask(ctx, func(conn *pgx.Conn) error {
+			rows, err := conn.Query(ctx, "select format('advisory %s of %s', mode, pid) from pg_locks where locktype = 'advisory'")
+			if err == nil {
+				locks, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			}
+			return err
+		})
+		if len(locks) == 0 || err != nil || !crew.Pause(limited, 10*time.Millisecond) {
+			for _, lock := range locks {
+				found.Add("lock", lock, 1)
+			}
+			return found, err
+		}
+	}
+}
+
+var errorLine = regexp.MustCompile(`\[\d+\] (\w{5}) (?:ERROR|FATAL|PANIC):  (.*)`)
+
+// textsOfEach is how many errors of one SQLSTATE are kept: their texts have names in them.
+const textsOfEach = 1000
+
+// errorsIn returns the errors of a PostgreSQL's log, each with its SQLSTATE, each text once, and of each SQLSTATE the first.
+func errorsIn(log []byte) (lines []string) {
+	seen, ofEach := map[string]bool{}, map[string]int{}
+	for match := range bytes.Lines(log) {
+		found := errorLine.FindSubmatch(match)
+		if found == nil {
+			continue
+		}
+		state, line := string(found[1]), string(found[1])+" "+string(found[2])
+		if !seen[line] && ofEach[state] < textsOfEach {
+			seen[line] = true
+			ofEach[state]++
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// canaries looks through the files of a run, but the history's database, for text that must not be logged.
+func canaries(dir string) (searched check.Facts, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		if entry.Name() == promise.File {
+			continue
+		}
+		found := int64(0)
+		file, err := os.Open(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			return nil, err
+		}
+		scanner := bufio.NewScanner(file)
+		scanner.Buffer(nil, 16<<20)
+		for scanner.Scan() {
+			if bytes.Contains(scanner.Bytes(), []byte(work.Canary)) {
+				found = 1
+				break
+			}
+		}
+		if err := errors.Join(scanner.Err(), file.Close()); err != nil {
+			return nil, err
+		}
+		searched.Add("searched", entry.Name(), found)
+	}
+	return searched, nil
+}
+
+// verify has the operator's own looks for damage find what the promises do not look for. A planted bug is for the promises.
+func (r *run) verify(ctx context.Context) error {
+	if r.options.Plant == nil { // which may be in the schema
+		complaints, err := asMigrated(ctx, r.url)
+		if err != nil {
+			return err
+		}
+		for _, complaint := range complaints {
+			r.Complain(complaint)
+		}
+	}
+	pool, err := pgxpool.New(ctx, r.url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	verification, err := must.New(admin.New(pool, nil)).Verify(ctx, &retention.VerifyConfig{Amcheck: true})
+	if err != nil {
+		return err
+	}
+	lossy := r.options.Failovers.Lossy() > 0
+	if lossy {
+		if err := r.missingEffects(ctx, pool); err != nil {
+			return err
+		}
+	}
+	made := 0
+	for _, v := range verification.Violations {
+		if lossy && madeInHand(v) {
+			made++
+			continue
+		}
+		r.Complain("verify: " + v.String())
+	}
+	return r.History.Exec(ctx, "insert or replace into progress values ('made', ?)", made)
+}
