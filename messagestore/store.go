@@ -428,13 +428,22 @@ func (s *Store) Epoch(ctx context.Context) (string, error) {
 	return epoch, nil
 }
 
-// Outage is what the packages of this module tell of a store that fails, so that all of a process log
-// an outage as one.
-func (s *Store) Outage() *outage.Outage {
+// outages returns what the packages of this module tell of a store that fails, so that all of a process log
+// an outage as one. They have it by [outage.Of], also of a store that embeds a *Store.
+func (s *Store) outages() *outage.Outage {
 	if s == nil {
-		return &outage.Outage{}
+		return nil
 	}
 	return &s.outage
+}
+
+func init() {
+	outage.OfStore = func(store any) *outage.Outage {
+		if s, is := store.(interface{ outages() *outage.Outage }); is {
+			return s.outages()
+		}
+		return nil
+	}
 }
 
 // Connections returns how many connections the calls of all callers share, 0 if the driver has no

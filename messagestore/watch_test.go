@@ -379,7 +379,7 @@ func TestTheEndOfAnOutageIsThatOfItsBeginning(t *testing.T) {
 		defer stop()
 		time.Sleep(150 * time.Millisecond)
 		other := outage.Key{By: "another", To: "read"}
-		store.Outage().Failed(other, logger.Silent())
+		outage.Of(store).Failed(other, logger.Silent())
 
 		driver.set(func(d *telling) { d.err = nil })
 		for _, c := range []messagestore.Category{"order", "payment"} {
@@ -387,7 +387,7 @@ func TestTheEndOfAnOutageIsThatOfItsBeginning(t *testing.T) {
 			defer stop()
 		}
 		time.Sleep(10 * time.Second)
-		store.Outage().Works(other)
+		outage.Of(store).Works(other)
 
 		const about = `"to":"look at heads","categories":1,"failures":1,"error":"the database is away","message":"store `
 		said := strings.Split(lines.String(), "\n")

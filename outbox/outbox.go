@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
@@ -249,7 +250,7 @@ func New(store *messagestore.Store, category messagestore.Category, name string,
 		return nil, fmt.Errorf("invalid relay: %w", err)
 	}
 	r.source = work.Source{
-		Watch: store.Watch, Outage: store.Outage(), Driver: keeps, Queue: queuing.Queue{Name: name, Category: category}, Policy: policy, Logger: c.Logger,
+		Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: queuing.Queue{Name: name, Category: category}, Policy: policy, Logger: c.Logger,
 	}
 	return r, nil
 }

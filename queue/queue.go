@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/internal/followers"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/text"
@@ -122,7 +123,7 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 	if c.Rate > 0 {
 		q.policy.Burst = max(c.Burst, 1)
 	}
-	q.source = work.Source{Watch: store.Watch, Outage: store.Outage(), Driver: keeps, Queue: q.of, Policy: q.policy, Logger: c.Logger}
+	q.source = work.Source{Watch: store.Watch, Outage: outage.Of(store), Driver: keeps, Queue: q.of, Policy: q.policy, Logger: c.Logger}
 	return q, nil
 }
 

@@ -56,7 +56,7 @@ var imports = map[string][]string{
 	"internal/keys":                      {"messagestore", "internal/exactjson", "internal/text"},
 	"internal/followers":                 {"messagestore"},
 
-	"queue":                        {"logger", "messagestore", "internal/queuing", "internal/disposition", "internal/exactjson", "internal/followers", "internal/retry", "internal/text", "internal/work"},
+	"queue":                        {"logger", "messagestore", "internal/queuing", "internal/disposition", "internal/exactjson", "internal/followers", "internal/retry", "internal/text", "internal/work", "internal/outage"},
 	"internal/work":                {"handler", "logger", "messagestore", "internal/queuing", "internal/backoff", "internal/disposition", "internal/handling", "internal/outage", "internal/panics", "internal/retry", "internal/riding", "internal/text", "internal/upkeep"},
 	"queue/queuetest":              {"messagestore", "messagestore/memory", "internal/queuing", "internal/await"},
 	"queue/cron":                   {"logger", "messagestore", "internal/queuing", "internal/backoff", "internal/exactjson", "internal/outage", "internal/text", "internal/panics"},
@@ -75,7 +75,7 @@ var imports = map[string][]string{
 	"inbox":                            {"logger", "messagestore", "reservation", "internal/keys", "internal/once", "internal/text"},
 	"internal/receiving":               {"handler", "inbox", "logger", "messagestore", "internal/backoff", "internal/disposition", "internal/keys", "internal/panics", "internal/text"},
 	"internal/brokertest":              {"consumer", "handler", "inbox", "logger", "messagestore", "messagestore/memory", "messagestore/sqlite", "outbox", "reservation", "internal/await", "internal/disposition", "internal/must", "internal/receiving"},
-	"outbox":                           {"logger", "messagestore", "internal/queuing", "handler", "queue", "internal/backoff", "internal/disposition", "internal/panics", "internal/text", "internal/work"},
+	"outbox":                           {"logger", "messagestore", "internal/queuing", "handler", "queue", "internal/backoff", "internal/disposition", "internal/panics", "internal/text", "internal/work", "internal/outage"},
 	"saga/internal/event":              {"messagestore"},
 	"saga":                             {"logger", "messagestore", "internal/queuing", "messagestore/retention", "handler", "reservation", "saga/internal/event", "internal/backoff", "internal/disposition", "internal/exactjson", "internal/keys", "internal/outage", "internal/riding", "internal/wakeups", "internal/work", "internal/panics", "internal/text"},
 	"entity":                           {"logger", "messagestore", "internal/disposition", "internal/exactjson", "internal/messagetype", "internal/snapshots", "upcast", "internal/text"},

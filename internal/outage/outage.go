@@ -44,11 +44,15 @@ type Outage struct {
 	about   []any         // the fields of the caller that it was said for
 }
 
+// OfStore returns the outage that all callers of a store share, or nil for a store that has none to share. Package messagestore,
+// whose stores have one, sets it.
+var OfStore = func(store any) *Outage { return nil }
+
 // Of returns the outage that all callers of a store share, and one of its own for a store that has
 // none to share.
 func Of(store any) *Outage {
-	if s, has := store.(interface{ Outage() *Outage }); has {
-		return s.Outage()
+	if shared := OfStore(store); shared != nil {
+		return shared
 	}
 	return &Outage{}
 }

@@ -615,7 +615,7 @@ func (c *Cron) Run(ctx context.Context) error {
 	bell, stop := c.store.Watch(c.schedules(), c.config.PollInterval)
 	defer stop()
 	key := outage.Key{By: "cron " + string(c.category), To: "tick"}
-	defer c.store.Outage().Ends(key.By)
+	defer outage.Of(c.store).Ends(key.By)
 	for failures := 0; ctx.Err() == nil; {
 		pause, err := c.round(ctx, f)
 		switch {
@@ -626,10 +626,10 @@ func (c *Cron) Run(ctx context.Context) error {
 		case err != nil:
 			failures++
 			pause = backoff.After(failures, 50*time.Millisecond, time.Second)
-			c.store.Outage().Failed(key, c.config.Logger, "category", string(c.category), "failures", failures, "wait", pause, "error", text.Log(err))
+			outage.Of(c.store).Failed(key, c.config.Logger, "category", string(c.category), "failures", failures, "wait", pause, "error", text.Log(err))
 		default:
 			failures = 0
-			c.store.Outage().Works(key)
+			outage.Of(c.store).Works(key)
 		}
 		timer := time.NewTimer(pause)
 		select {
