@@ -10,7 +10,6 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/internal/disposition"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -69,11 +68,6 @@ func (e *MessageError) Error() string {
 
 // Unwrap returns the last failure.
 func (e *MessageError) Unwrap() error { return e.Err }
-
-// A PanicError is the failure of a handler that panicked, or ended its goroutine with [runtime.Goexit]. It has the Value
-// that the handler panicked with, and the Stack of the place, as [runtime/debug.Stack] has it. Error returns the value,
-// shortened, Unwrap does if it is an error, and Exited reports whether the handler ended its goroutine.
-type PanicError = panics.Error
 
 // A GraceExceededError says that handlers went on after their context was cancelled. Their
 // goroutines are the only ones that may outlive Run. The messages are redelivered by the

@@ -29,7 +29,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
-	"github.com/dibs-go/dibs/reservation"
 )
 
 // A logbook is the log of a consumer.
@@ -146,7 +145,6 @@ func TestAFailureThatIsNotTheMessagesStopsUnderEveryPolicy(t *testing.T) {
 		messagestore.ErrNotPermitted, messagestore.ErrClosed, postgres.ErrNotMigrated, postgres.ErrSchemaTooNew,
 		postgres.ErrAdopting, &pglink.SchemaVersionError{Schema: "dibs", Version: 1, Need: 2}, sqlite.ErrNoSchema, sqlite.ErrNewerSchema,
 		&postgres.UnsafeSettingsError{Settings: []postgres.UnsafeSetting{{Name: "fsync", Value: "off", Need: "on"}}},
-		&reservation.OtherConsumerError{}, &reservation.OtherStoreError{Message: &messagestore.Message{}},
 	} {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1}, Deposited{2})

@@ -47,7 +47,7 @@ func TestAConfigurationOutOfBoundsIsRefused(t *testing.T) {
 	} {
 		_, err := idempotency.New(intents, &test.config)
 
-		require.ErrorIs(t, err, idempotency.ErrInvalidConfig, name)
+		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
 		invalid, ok := errors.AsType[*messagestore.InvalidError](err)
 		require.True(t, ok)
@@ -59,7 +59,7 @@ func TestAllMistakesOfAConfigurationAreNamed(t *testing.T) {
 	t.Parallel()
 	_, err := idempotency.New(nil, nil)
 
-	require.ErrorIs(t, err, idempotency.ErrInvalidConfig)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, "intents: they are nil")
 	require.ErrorContains(t, err, "Scope: it is required")
 	require.Panics(t, func() {

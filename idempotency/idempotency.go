@@ -18,9 +18,6 @@ import (
 // Replayed is the name of the response header that says "true" of a stored response.
 const Replayed = "Idempotent-Replayed"
 
-// ErrInvalidConfig is matched by the error for a [Config] that is out of bounds.
-var ErrInvalidConfig = errors.New("invalid idempotency configuration")
-
 // ErrResponseTooLarge is matched by the error of a handler's write with which the response has more than
 // [Config.MaxResponse] bytes, and of each write after it: nothing of that response is sent.
 var ErrResponseTooLarge = errors.New("the response is too large")
@@ -159,7 +156,7 @@ type Middleware struct {
 }
 
 // New returns middleware whose responses are the results of intents, which it alone confirms. The
-// error names all mistakes in the configuration, and matches [ErrInvalidConfig] and
+// error names all mistakes in the configuration, and matches
 // [messagestore.ErrInvalid].
 func New(intents *intent.Manager, config *Config) (*Middleware, error) {
 	m := &Middleware{intents: intents, forms: forms{kept: map[string]bool{}}, methods: map[string]bool{}, waiting: make(chan struct{}, waiting)}
@@ -210,9 +207,7 @@ func keep(status int) bool {
 func (m *Middleware) validate() error {
 	var wrong []error
 	mistake := func(field string, value any, rule string) {
-		e := messagestore.NewInvalidError(field, value, rule)
-		e.Kind = ErrInvalidConfig
-		wrong = append(wrong, e)
+		wrong = append(wrong, messagestore.NewInvalidError(field, value, rule))
 	}
 	c := m.config
 	if m.intents == nil {

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -14,17 +13,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// ErrEmptyContent is matched by the error for a body whose [Contenter] returns empty
-// content. It comes as a [*messagestore.InvalidError], which names the
-// body's type.
-var ErrEmptyContent = errors.New("empty reservation content")
-
 // A Contenter is a body that chooses the content by which two commands with one key are
 // compared: everything but the time it was sent at, for instance. The content is encoded
 // with encoding/json. A body without the method is compared whole.
 //
 // Content that is encoded as null, {}, [] or "" is refused when it is reserved, with
-// an error that matches [ErrEmptyContent]: any two commands with one key would be
+// an error that matches [messagestore.ErrInvalid]: any two commands with one key would be
 // duplicates. A struct whose fields are not exported is such a content.
 //
 // After the choice is changed, a command that is sent again looks like another one:
@@ -116,10 +110,8 @@ func sumOf(messageType string, content any, narrowed bool) ([sha256.Size]byte, e
 		return [sha256.Size]byte{}, err
 	}
 	if narrowed && c.Empty() {
-		e := messagestore.NewInvalidError("reservation content of "+messageType, c.Canonical,
+		return [sha256.Size]byte{}, messagestore.NewInvalidError("reservation content of "+messageType, c.Canonical,
 			"nothing is in it: any two of the type with one key would be duplicates")
-		e.Kind = ErrEmptyContent
-		return [sha256.Size]byte{}, e
 	}
 	return sha256.Sum256(append(append([]byte(messageType), 0), c.Canonical...)), nil
 }

@@ -63,11 +63,11 @@
 // The name tells the reservations of two consumers of one category apart, so that each
 // of them handles every key's command once. Each reservation has the name of its consumer on record.
 // A second consumer whose reserver has the same name would find every key taken, and have no effect: it
-// is stopped with an [*OtherConsumerError], and so is a second consumer of one reserver. A consumer
+// is stopped at once, and so is a second consumer of one reserver. A consumer
 // that is renamed names its other name in [Config].Consumers.
 //
 // A reserver is over the store of the consumer: another is refused when the consumer starts, with an
-// [*OtherStoreError].
+// error that matches [messagestore.ErrInvalid].
 //
 // # How long a key is taken
 //
@@ -91,7 +91,7 @@
 // # Keys
 //
 // A key comes with the command (a deposit's id, which the sender made when the
-// person decided to deposit), is made by the sender with [NewKey], or is computed
+// person decided to deposit), is made by the sender, as a UUID, or is computed
 // from the command by [ContentKey], for senders that cannot remember one: then two
 // equal commands are one.
 //

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/google/uuid"
-
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/text"
@@ -17,11 +15,6 @@ import (
 // [*messagestore.InvalidError]. A consumer does not retry a command with such a key: it stops, or
 // parks the command, at once.
 var ErrInvalidKey = keys.ErrInvalid
-
-// NewKey returns a key that nobody else has, for a sender whose commands have none
-// by nature. It is made once, when the command is decided on, and kept wherever the
-// command may be sent again from.
-func NewKey() string { return uuid.Must(uuid.NewV7()).String() }
 
 // JoinKey returns the key of its parts, such as a client's name and the key that the client sent: other
 // parts are another key, also where one of them has a slash. The error matches [ErrInvalidKey] if there

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -105,15 +104,6 @@ func TestWhatIsNoKeyDoesNotDecode(t *testing.T) {
 		_, ok := reservation.KeyOf(messagestore.StreamName("account:command+reservation+accounts-123+" + part))
 		require.False(t, ok, "%q", part)
 	}
-}
-
-func TestANewKeyIsNobodyElses(t *testing.T) {
-	t.Parallel()
-	a, b := reservation.NewKey(), reservation.NewKey()
-	require.NotEqual(t, a, b)
-	id, err := uuid.Parse(a)
-	require.NoError(t, err)
-	require.Equal(t, uuid.Version(7), id.Version())
 }
 
 func TestDifferentKeysHaveDifferentStreams(t *testing.T) {

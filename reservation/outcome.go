@@ -115,10 +115,10 @@ func (e *NoReservationError) Error() string {
 // Unwrap has a consumer park the message at once.
 func (e *NoReservationError) Unwrap() error { return disposition.Parked }
 
-// An OtherConsumerError says that two consumers have one [Reserver], or two reservers of one name: the
+// An otherConsumerError says that two consumers have one [Reserver], or two reservers of one name: the
 // second would find each key taken by the first, and have no effect. Make a reserver for each of
 // them, with a name of its own. If it is one consumer that was renamed, name its other name in [Config].Consumers.
-type OtherConsumerError struct {
+type otherConsumerError struct {
 	Reserver    string                  // its name
 	Consumer    string                  // that it serves, or that made the reservation
 	Other       string                  // that it was handed to too
@@ -126,7 +126,7 @@ type OtherConsumerError struct {
 }
 
 // Error names the consumers.
-func (e *OtherConsumerError) Error() string {
+func (e *otherConsumerError) Error() string {
 	if e.Reservation != "" {
 		return fmt.Sprintf("reserver %q of consumer %s has the name of a reserver of consumer %s, which made the reservation %s: each consumer has a reserver with a name of its own, and a consumer that was renamed has its other name in Config.Consumers",
 			e.Reserver, e.Other, e.Consumer, e.Reservation)
@@ -136,7 +136,7 @@ func (e *OtherConsumerError) Error() string {
 }
 
 // Is has a consumer stop at once, under every policy: each message would fail so.
-func (*OtherConsumerError) Is(target error) bool { return target == disposition.ErrLasting }
+func (*otherConsumerError) Is(target error) bool { return target == disposition.ErrLasting }
 
 // A lastingError has a consumer stop at once, under every policy: each message would fail so.
 type lastingError struct{ error }
@@ -146,17 +146,17 @@ func (e *lastingError) Unwrap() error { return e.error }
 // Is reports whether target marks an error that lasts.
 func (*lastingError) Is(target error) bool { return target == disposition.ErrLasting }
 
-// An OtherStoreError says that a reserver is over another store than the consumer whose handler has it:
+// An otherStoreError says that a reserver is over another store than the consumer whose handler has it:
 // its reservations would neither be in one write with the events nor seen by the consumer. The consumer
 // is refused when it starts. It matches [messagestore.ErrInvalid].
-type OtherStoreError struct {
+type otherStoreError struct {
 	Reserver string                // its name
 	Consumer string                // "" if none delivers
 	Message  *messagestore.Message // of the consumer, which the store of the reserver does not have
 }
 
 // Error names the consumer, and the message.
-func (e *OtherStoreError) Error() string {
+func (e *otherStoreError) Error() string {
 	of := "the delivered messages"
 	if e.Consumer != "" {
 		of = "consumer " + e.Consumer
@@ -166,6 +166,6 @@ func (e *OtherStoreError) Error() string {
 
 // Is reports whether target is [messagestore.ErrInvalid]. It also has a consumer stop at once, under every policy: each
 // message would fail so.
-func (*OtherStoreError) Is(target error) bool {
+func (*otherStoreError) Is(target error) bool {
 	return target == messagestore.ErrInvalid || target == disposition.ErrLasting
 }

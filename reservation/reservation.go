@@ -42,7 +42,7 @@ type Store interface {
 type Config struct {
 	// Consumers are the other names of the consumer whose handlers have the reserver: its former names,
 	// and the name that it is about to have. Each reservation has the name of its consumer on
-	// record, and a reservation that another consumer made is an [*OtherConsumerError]: its effect is
+	// record, and a reservation that another consumer made stops the consumer: its effect is
 	// another handler's. So a consumer that is renamed has its old name here, and the release before has
 	// the new one, if both run at once.
 	//
@@ -87,14 +87,14 @@ type Reserver struct {
 // reservations; the consumer's name is a good one. The key AAA of a command in account:command-123 is
 // reserved in account:command+reservation+name-123+AAA, so reservers with different names have each
 // key once. Two consumers of one category have a reserver each, with different names; a reserver in
-// the handlers of two consumers returns an [*OtherConsumerError] to the second, whatever the names
+// the handlers of two consumers stops the second, whatever the names
 // are. A name has no dash, plus sign, colon, white space or hidden character.
 //
 // A new name makes every key free again, and copies under the old name that were not
 // handled yet are left behind: change it only after all commands are done.
 //
 // The error names each mistake in the arguments. It matches [messagestore.ErrInvalid]. A consumer of another
-// store is refused when it starts, with an [*OtherStoreError].
+// store is refused when it starts.
 func New(store Store, name string, config *Config) (*Reserver, error) {
 	r := &Reserver{store: store, name: name}
 	if config != nil {
@@ -257,7 +257,7 @@ func (r *Reserver) serves(ctx context.Context, m *messagestore.Message) error {
 	}
 	if !r.consumer.CompareAndSwap(nil, &name) {
 		if first := *r.consumer.Load(); first != name {
-			return &OtherConsumerError{Reserver: r.name, Consumer: first, Other: name}
+			return &otherConsumerError{Reserver: r.name, Consumer: first, Other: name}
 		}
 	}
 	return r.holds(ctx, m, name)
@@ -282,7 +282,7 @@ func (r *Reserver) holds(ctx context.Context, m *messagestore.Message, consumer 
 		}
 		break
 	}
-	return &OtherStoreError{Reserver: r.name, Consumer: consumer, Message: m}
+	return &otherStoreError{Reserver: r.name, Consumer: consumer, Message: m}
 }
 
 // ofOther returns an error if another consumer than the one in ctx made the reservation first, so
@@ -292,7 +292,7 @@ func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) err
 	if by == "" || name == "" || by == name || slices.Contains(r.config.Consumers, by) {
 		return nil
 	}
-	return &OtherConsumerError{Reserver: r.name, Consumer: by, Other: name, Reservation: first.Stream}
+	return &otherConsumerError{Reserver: r.name, Consumer: by, Other: name, Reservation: first.Stream}
 }
 
 // by notes the consumer of ctx in the local properties of a reservation.
@@ -500,7 +500,7 @@ func (r *Reserver) won(ctx context.Context, c claim, written messagestore.Writte
 }
 
 // compare returns the outcome of a claim on a stream that begins with first. The error is a
-// [*NoReservationError] or an [*OtherConsumerError].
+// [*NoReservationError] or an *otherConsumerError.
 func (r *Reserver) compare(ctx context.Context, c claim, first *messagestore.Message) (Result, error) {
 	if !c.begunBy(r, first) {
 		r.config.Logger.Warn().Str("type", c.source.Type).Str("stream", string(c.source.Stream)).Int64("position", int64(c.source.Position)).
@@ -566,8 +566,8 @@ func (r *Reserver) readBy(ctx context.Context, copies messagestore.Category) {
 	}
 }
 
-// check returns an [*OtherStoreError] if the store of r does not have m, a message of the consumer whose
-// context it is, and an [*OtherConsumerError] if r serves another consumer. A consumer calls it when it starts, for
+// check returns an *otherStoreError if the store of r does not have m, a message of the consumer whose
+// context it is, and an *otherConsumerError if r serves another consumer. A consumer calls it when it starts, for
 // each [handler.Handler] that was made over r; so does package handlertest, without a consumer.
 func (r *Reserver) check(ctx context.Context, m *messagestore.Message) error {
 	if err := r.serves(ctx, m); err != nil {

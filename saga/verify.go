@@ -28,7 +28,7 @@ func (o *Operator) Verify(ctx context.Context, config *retention.VerifyConfig) (
 	err := config.Validate()
 	if err == nil {
 		if config != nil && config.OnProgress != nil {
-			config.OnProgress(retention.VerifyProgress{Category: o.core.category})
+			config.OnProgress(o.core.category, 0, 0)
 		}
 		err = v.run(ctx)
 	}

@@ -22,7 +22,6 @@ var withoutError = map[string]string{
 	"messagestore.NewInvalidError":           "its result is an error",
 	"messagestore/memory.New":                "it takes no argument",
 	"messagestore/memory.NewWithClock":       "it refuses nothing: a clock that is nil is time.Now",
-	"reservation.NewKey":                     "it takes no argument",
 	"saga.NewAsk":                            "a step is a variable of a package, where an error has no reader; saga.New returns its mistakes",
 	"saga.NewStep":                           "as saga.NewAsk",
 	"saga.NewTxStep":                         "as saga.NewAsk",

@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	storetest.RunWith(t, storetest.Options{
+	storetest.Run(t, storetest.Options{
 		Open:   func(*testing.T) messagestore.Driver { return memory.New() },
 		Beside: func(_ *testing.T, driver messagestore.Driver) messagestore.Driver { return driver },
 	})

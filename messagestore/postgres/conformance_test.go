@@ -18,7 +18,7 @@ import (
 func TestConformanceOverAPool(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	storetest.RunWith(t, storetest.Options{
+	storetest.Run(t, storetest.Options{
 		Open: func(*testing.T) messagestore.Driver { return must.New(postgres.New(pool, nil)) },
 		Reopen: func(t *testing.T, _ messagestore.Driver) messagestore.Driver {
 			return must.New(postgres.New(pgtest.Connect(t, pgtest.URL(t)), nil))
@@ -33,7 +33,7 @@ func TestConformanceOverAConnection(t *testing.T) {
 	t.Parallel()
 	tier.NeedsLong(t)
 	pgtest.Pool(t)
-	storetest.RunWith(t, storetest.Options{
+	storetest.Run(t, storetest.Options{
 		Open:    func(t *testing.T) messagestore.Driver { return must.New(postgres.New(connect(t, pgtest.URL(t)), nil)) },
 		OneUser: true, // a caller that leaves early leaves the connection closed
 	})
@@ -43,7 +43,7 @@ func TestConformanceInATransaction(t *testing.T) {
 	t.Parallel()
 	tier.TakesTurns(t, 3, 4)
 	pgtest.Pool(t)
-	storetest.RunWith(t, storetest.Options{
+	storetest.Run(t, storetest.Options{
 		Open: func(t *testing.T) messagestore.Driver {
 			tx, err := connect(t, pgtest.URL(t)).Begin(t.Context())
 			require.NoError(t, err)

@@ -33,7 +33,7 @@ func TestConformanceThroughPgBouncer(t *testing.T) {
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
 	driver := open(t, through.URL)
-	storetest.RunWith(t, storetest.Options{
+	storetest.Run(t, storetest.Options{
 		Open:   func(*testing.T) messagestore.Driver { return driver },
 		Reopen: func(t *testing.T, _ messagestore.Driver) messagestore.Driver { return open(t, through.URL) },
 		Beside: func(t *testing.T, _ messagestore.Driver) messagestore.Driver { return open(t, through.URL) },
@@ -45,7 +45,7 @@ func TestConformanceInATransactionThroughPgBouncer(t *testing.T) {
 	tier.NeedsLong(t)
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
-	storetest.RunWith(t, storetest.Options{
+	storetest.Run(t, storetest.Options{
 		Open: func(t *testing.T) messagestore.Driver {
 			tx, err := connect(t, through.URL).Begin(t.Context())
 			require.NoError(t, err)
@@ -60,7 +60,7 @@ func TestConformanceOverAConnectionThroughPgBouncer(t *testing.T) {
 	tier.NeedsLong(t)
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
-	storetest.RunWith(t, storetest.Options{
+	storetest.Run(t, storetest.Options{
 		Open:    func(t *testing.T) messagestore.Driver { return must.New(postgres.New(connect(t, through.URL), nil)) },
 		OneUser: true,
 	})
@@ -73,7 +73,7 @@ func TestConformanceThroughPgBouncerInSessionMode(t *testing.T) {
 	pgtest.Pool(t)
 	through := pgtest.PgBouncer(t, pgtest.URL(t), "pool_mode = session", "default_pool_size = 50")
 	driver := open(t, through.URL)
-	storetest.RunWith(t, storetest.Options{
+	storetest.Run(t, storetest.Options{
 		Open:   func(*testing.T) messagestore.Driver { return driver },
 		Reopen: func(t *testing.T, _ messagestore.Driver) messagestore.Driver { return open(t, through.URL) },
 		Beside: func(t *testing.T, _ messagestore.Driver) messagestore.Driver { return open(t, through.URL) },

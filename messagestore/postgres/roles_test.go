@@ -27,9 +27,9 @@ func TestConformanceAsAWriterInAnotherSchema(t *testing.T) {
 	tier.TakesTurns(t, 2, 4)
 	_, schema := pgtest.SchemaInShared(t)
 	pool := pgtest.PoolAs(t, "dibs_writer")
-	storetest.Run(t, func(*testing.T) messagestore.Driver {
+	storetest.Run(t, storetest.Options{Open: func(*testing.T) messagestore.Driver {
 		return must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
-	})
+	}})
 }
 
 func TestReaderReadsAndCannotWrite(t *testing.T) {

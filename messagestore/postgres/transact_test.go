@@ -121,7 +121,7 @@ func TestConformanceOverASQLDatabase(t *testing.T) {
 	tier.TakesTurns(t, 0, 4)
 	pgtest.Pool(t)
 	db := openSQL(t, pgtest.URL(t))
-	storetest.Run(t, func(*testing.T) messagestore.Driver { return must.New(postgres.NewSQL(db, nil)) })
+	storetest.Run(t, storetest.Options{Open: func(*testing.T) messagestore.Driver { return must.New(postgres.NewSQL(db, nil)) }})
 }
 
 // requireUndone runs f in a transaction over a pool of one connection, and requires that nothing of it

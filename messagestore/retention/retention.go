@@ -211,20 +211,12 @@ type VerifyConfig struct {
 	// Defaults to false.
 	Amcheck bool
 
-	// OnProgress is called before each part of the work.
+	// OnProgress is called before each part of the work, with the category that comes next, "" for the table, and with the numbers
+	// of messages that were looked at and are to be. Every message is looked at twice: in the table, and in its category.
+	// The total is an estimate of PostgreSQL's until the table was read.
 	//
 	// Defaults to nothing.
-	OnProgress func(VerifyProgress)
-}
-
-// A VerifyProgress says how far a verification is. Every message is looked at twice:
-// in the table, and in its category.
-type VerifyProgress struct {
-	Category messagestore.Category // that comes next; empty for the table
-
-	// Done and Total are numbers of messages to look at. The total is an estimate of
-	// PostgreSQL's until the table was read.
-	Done, Total int64
+	OnProgress func(category messagestore.Category, done, total int64)
 }
 
 // A Verification is the result of a verification.

@@ -387,7 +387,7 @@ func (d *Driver) Verify(ctx context.Context, config *retention.VerifyConfig) (*r
 			if config != nil {
 				v.only = config.Categories
 				if config.OnProgress != nil {
-					config.OnProgress(retention.VerifyProgress{})
+					config.OnProgress("", 0, 0)
 				}
 			}
 			return v.run(ctx, db)

@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 		require.True(t, ok)
 		return path.(string) //nolint:errcheck // so stored
 	}
-	storetest.RunWith(t, storetest.Options{
+	storetest.Run(t, storetest.Options{
 		Open: func(t *testing.T) messagestore.Driver { return openAt(t, newFile(t)) },
 		Reopen: func(t *testing.T, driver messagestore.Driver) messagestore.Driver {
 			require.NoError(t, driver.(io.Closer).Close()) //nolint:errcheck // it is one
@@ -41,7 +41,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceInATransaction(t *testing.T) {
-	storetest.RunWith(t, storetest.Options{
+	storetest.Run(t, storetest.Options{
 		OneUser: true,
 		Open: func(t *testing.T) messagestore.Driver {
 			return must.New(sqlite.New(begin(t, newDatabase(t))))

@@ -38,17 +38,17 @@ func TestSuite(t *testing.T) {
 	switch name := os.Getenv(bugVariable); name {
 	case "":
 	case unable:
-		Run(t, func(*testing.T) messagestore.Driver { return strict{memory.New()} })
+		Run(t, Options{Open: func(*testing.T) messagestore.Driver { return strict{memory.New()} }})
 		return
 	case oneUser:
-		RunWith(t, Options{OneUser: true, Open: func(*testing.T) messagestore.Driver { return memory.New() }})
+		Run(t, Options{OneUser: true, Open: func(*testing.T) messagestore.Driver { return memory.New() }})
 		return
 	default:
 		i := slices.IndexFunc(bugs, func(b bug) bool { return b.name == name })
 		require.GreaterOrEqual(t, i, 0, "no bug %q", name)
 		broken = bugs[i]
 	}
-	RunWith(t, broken.options())
+	Run(t, broken.options())
 }
 
 // A suite is worth as much as the bugs that it has been seen to catch.

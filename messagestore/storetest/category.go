@@ -194,9 +194,9 @@ func nextPassesUnmatched(t *testing.T, f *fixture) {
 
 func filteredReaderReachesTheEnd(t *testing.T, f *fixture) {
 	f.spread(t, 3, 10)
-	f.write(t, f.stream("0"), messagestore.AnyVersion, Deposited{1})
+	f.write(t, f.stream("0"), messagestore.AnyVersion, deposited{1})
 	f.spread(t, 3, 10)
-	f.write(t, f.stream("0"), messagestore.AnyVersion, Deposited{2})
+	f.write(t, f.stream("0"), messagestore.AnyVersion, deposited{2})
 	f.spread(t, 3, 10)
 
 	filter := messagestore.Filter{Types: []string{"Deposited"}}
@@ -205,13 +205,13 @@ func filteredReaderReachesTheEnd(t *testing.T, f *fixture) {
 		require.Len(t, messages, 2)
 
 		// Later messages are found from there.
-		late := f.write(t, f.stream("0"), messagestore.AnyVersion, Opened{}, Deposited{3})
+		late := f.write(t, f.stream("0"), messagestore.AnyVersion, Opened{}, deposited{3})
 		more, _ := f.readFrom(t, messagestore.CategoryQuery{Category: f.category, From: next, Limit: limit, Filter: filter})
 		require.Equal(t, late.IDs[1:], ids(more))
 		filter.Types = []string{"Deposited"}
 		f.category = Category(t)
 		f.spread(t, 3, 10)
-		f.write(t, f.stream("0"), messagestore.AnyVersion, Deposited{1}, Opened{}, Deposited{2}, Opened{})
+		f.write(t, f.stream("0"), messagestore.AnyVersion, deposited{1}, Opened{}, deposited{2}, Opened{})
 	}
 }
 
@@ -219,7 +219,7 @@ func filteredReaderReachesTheEnd(t *testing.T, f *fixture) {
 // behind, and which one is in that place, also if neither is for it.
 func endsAreMarked(t *testing.T, f *fixture) {
 	f.spread(t, 3, 10)
-	f.write(t, f.stream("0"), messagestore.AnyVersion, Deposited{1})
+	f.write(t, f.stream("0"), messagestore.AnyVersion, deposited{1})
 	f.spread(t, 3, 10)
 	all := f.readCategory(t, f.category, messagestore.Filter{})
 	for _, filter := range []messagestore.Filter{

@@ -30,7 +30,7 @@ func lastOfStream(t *testing.T, f *fixture) {
 
 func lastOfType(t *testing.T, f *fixture) {
 	stream := f.stream()
-	f.write(t, stream, messagestore.NoStream, Opened{Name: "0"}, Opened{Name: "1"}, Deposited{2}, Deposited{3}, raw("opened", `{}`), raw("Open", `{}`))
+	f.write(t, stream, messagestore.NoStream, Opened{Name: "0"}, Opened{Name: "1"}, deposited{2}, deposited{3}, raw("opened", `{}`), raw("Open", `{}`))
 	f.write(t, f.stream("other"), messagestore.NoStream, Opened{Name: "elsewhere"})
 
 	for messageType, position := range map[string]messagestore.Version{"Opened": 1, "Deposited": 3, "opened": 4, "Open": 5, "": 5} {

@@ -24,12 +24,12 @@ type Opened struct {
 func (Opened) MessageType() string { return "Opened" }
 
 // Deposited is a message for tests, of another type.
-type Deposited struct {
+type deposited struct {
 	Amount int64 `json:"amount"`
 }
 
 // MessageType implements [messagestore.Body].
-func (Deposited) MessageType() string { return "Deposited" }
+func (deposited) MessageType() string { return "Deposited" }
 
 // opened returns n messages named from 0 on.
 func opened(n int) []messagestore.Body {

@@ -74,7 +74,7 @@ func readerMissesNothing(t *testing.T, f *fixture) {
 		stream := f.stream(fmt.Sprint((writer + n) % 6))
 		bodies := opened(1 + n%3)
 		if n%2 == 0 {
-			bodies = append(bodies, Deposited{int64(n)})
+			bodies = append(bodies, deposited{int64(n)})
 		}
 		_, err := f.store.Write(ctx, stream, messagestore.AnyVersion, bodies...)
 		return err
@@ -85,8 +85,8 @@ func readerOfSeveralCategories(t *testing.T, f *fixture) {
 	commands := f.category.WithType("command")
 	f.pollWhileWriting(t, []messagestore.Category{f.category, commands}, func(ctx context.Context, writer, n int) error {
 		id := fmt.Sprint((writer + n) % 6)
-		one := messagestore.StreamWrite{Stream: f.stream(id), Expected: messagestore.AnyVersion, Bodies: append(opened(1+n%2), Deposited{int64(n)})}
-		two := messagestore.StreamWrite{Stream: commands.Stream(id), Expected: messagestore.AnyVersion, Bodies: append(opened(n%2), Deposited{int64(n)})}
+		one := messagestore.StreamWrite{Stream: f.stream(id), Expected: messagestore.AnyVersion, Bodies: append(opened(1+n%2), deposited{int64(n)})}
+		two := messagestore.StreamWrite{Stream: commands.Stream(id), Expected: messagestore.AnyVersion, Bodies: append(opened(n%2), deposited{int64(n)})}
 		var err error
 		switch n % 4 {
 		case 0:

@@ -54,8 +54,8 @@ func by(keys ...report.Key) report.Query {
 
 func reportCountsByStream(t *testing.T, f *fixture) {
 	f.fill(t, f.stream("b"), 2)
-	f.write(t, f.stream("a"), messagestore.NoStream, Deposited{1})
-	f.write(t, f.stream("b"), messagestore.AnyVersion, Deposited{1})
+	f.write(t, f.stream("a"), messagestore.NoStream, deposited{1})
+	f.write(t, f.stream("b"), messagestore.AnyVersion, deposited{1})
 	f.write(t, f.category.WithType("other").Stream("c"), messagestore.NoStream, Opened{})
 
 	r := f.report(t, by(report.ByStream))
@@ -73,7 +73,7 @@ func reportCountsByStream(t *testing.T, f *fixture) {
 func reportCountsByTypeAndCategory(t *testing.T, f *fixture) {
 	f.fill(t, f.stream("a"), 2)
 	f.fill(t, f.stream("b"), 1)
-	f.write(t, f.stream("a"), messagestore.AnyVersion, Deposited{1})
+	f.write(t, f.stream("a"), messagestore.AnyVersion, deposited{1})
 
 	names, counts := reported(f.report(t, by(report.ByType)))
 	require.Equal(t, []string{"Deposited", "Opened"}, names)
@@ -85,7 +85,7 @@ func reportCountsByTypeAndCategory(t *testing.T, f *fixture) {
 }
 
 func reportCountsByTwo(t *testing.T, f *fixture) {
-	f.write(t, f.stream("a"), messagestore.NoStream, Opened{}, Deposited{1}, Opened{})
+	f.write(t, f.stream("a"), messagestore.NoStream, Opened{}, deposited{1}, Opened{})
 	f.write(t, f.stream("b"), messagestore.NoStream, Opened{})
 
 	r := f.report(t, by(report.ByType, report.ByStream))
@@ -103,7 +103,7 @@ func reportCountsByTwo(t *testing.T, f *fixture) {
 
 func reportAgreesWithWhatIsRead(t *testing.T, f *fixture) {
 	f.write(t, f.stream("a"), messagestore.NoStream, Opened{Name: "short"})
-	f.write(t, f.stream("b"), messagestore.NoStream, Opened{}, Deposited{7})
+	f.write(t, f.stream("b"), messagestore.NoStream, Opened{}, deposited{7})
 	f.write(t, f.stream("a"), messagestore.AnyVersion, Opened{Name: strings.Repeat("long ", 100)})
 
 	r := f.report(t, by(report.ByStream))

@@ -2,7 +2,7 @@
 // tests. The test file of a driver calls [Run] and needs little else:
 //
 //	func TestConformance(t *testing.T) {
-//		storetest.Run(t, func(t *testing.T) messagestore.Driver { return memory.New() })
+//		storetest.Run(t, storetest.Options{Open: func(t *testing.T) messagestore.Driver { return memory.New() }})
 //	}
 //
 // Every sub-test is named by the promise that it would refute, S1 to S8, or by the
@@ -47,15 +47,9 @@ type Options struct {
 	OneUser bool
 }
 
-// Run tests the drivers that open returns. See [Options.Open].
-func Run(t *testing.T, open func(t *testing.T) messagestore.Driver) {
-	t.Helper()
-	RunWith(t, Options{Open: open})
-}
-
-// RunWith is [Run] for drivers that can do more, or less, than be opened. Sub-tests that are
+// Run tests the drivers that a function returns: see [Options.Open]. Sub-tests that are
 // left out are skipped with the reason.
-func RunWith(t *testing.T, options Options) {
+func Run(t *testing.T, options Options) {
 	t.Helper()
 	for _, test := range tests() {
 		t.Run(test.name, func(t *testing.T) {

@@ -37,7 +37,7 @@ type TransactOptions[Tx any] struct {
 	Fail func(ctx context.Context, tx Tx) error
 }
 
-// RunTransact tests the promises of [messagestore.TransactDriver]. [RunWith] tests the others. The
+// RunTransact tests the promises of [messagestore.TransactDriver]. [Run] tests the others. The
 // promises hold for [messagestore.TxStore] over the driver.
 func RunTransact[Tx any](t *testing.T, options TransactOptions[Tx]) {
 	t.Helper()

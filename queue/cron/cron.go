@@ -379,8 +379,8 @@ const namedSchedules = 10
 // ErrCorrupt is matched by the error for a schedule that cannot be read: see [Cron.Status].
 var ErrCorrupt = errors.New("corrupt schedule")
 
-// A CorruptError names a stored message that is no schedule, though its stream is one's. It matches [ErrCorrupt].
-type CorruptError struct {
+// A corruptError names a stored message that is no schedule, though its stream is one's. It matches [ErrCorrupt].
+type corruptError struct {
 	Stream   messagestore.StreamName
 	Position messagestore.Version // of the message in the stream
 	Reason   string
@@ -389,12 +389,12 @@ type CorruptError struct {
 }
 
 // Error names the message and its fault.
-func (e *CorruptError) Error() string {
+func (e *corruptError) Error() string {
 	return fmt.Sprintf("corrupt schedule: %s@%d: %s", e.Stream, e.Position, e.Reason)
 }
 
 // Is reports whether target is [ErrCorrupt].
-func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
+func (e *corruptError) Is(target error) bool { return target == ErrCorrupt }
 
 // A Status is how a schedule stands: see [Cron.Status].
 type Status struct {
@@ -516,12 +516,12 @@ type follower struct {
 	at    messagestore.GlobalPosition
 	known map[messagestore.StreamName]*schedule
 
-	corrupt map[messagestore.StreamName]*CorruptError // whose last message is no schedule
+	corrupt map[messagestore.StreamName]*corruptError // whose last message is no schedule
 	unsaid  map[messagestore.StreamName]bool          // those that may have become so since the last warning
 }
 
 func (c *Cron) follow() *follower {
-	return &follower{cron: c, known: map[messagestore.StreamName]*schedule{}, corrupt: map[messagestore.StreamName]*CorruptError{}, unsaid: map[messagestore.StreamName]bool{}}
+	return &follower{cron: c, known: map[messagestore.StreamName]*schedule{}, corrupt: map[messagestore.StreamName]*corruptError{}, unsaid: map[messagestore.StreamName]bool{}}
 }
 
 // read takes in what was written since.
@@ -549,7 +549,7 @@ func (f *follower) take(m *messagestore.Message) {
 	}
 	s, err := f.cron.scheduleOf(m)
 	if err != nil {
-		f.corrupt[m.Stream] = &CorruptError{Stream: m.Stream, Position: m.Position, Reason: text.Of(err), cause: err}
+		f.corrupt[m.Stream] = &corruptError{Stream: m.Stream, Position: m.Position, Reason: text.Of(err), cause: err}
 		f.unsaid[m.Stream] = true
 		return
 	}

@@ -326,15 +326,15 @@ func (p *plan) due(after, now time.Time, catchUp CatchUp) []time.Time {
 	}
 }
 
-// MaxNext is how many ticks [Next] returns at most.
-const MaxNext = 1000
+// maxNext is how many ticks [Next] returns at most.
+const maxNext = 1000
 
-// Next returns the next n ticks, 1 to [MaxNext], of a spec in a zone after a time: those that a schedule would have. The error
+// Next returns the next n ticks, 1 to 1,000, of a spec in a zone after a time: those that a schedule would have. The error
 // matches [messagestore.ErrInvalid] for a spec or a zone that is none, or another n.
 func Next(spec, zone string, after time.Time, n int) ([]time.Time, error) {
 	p, err := parse(spec, zone)
-	if n < 1 || n > MaxNext {
-		err = errors.Join(err, messagestore.NewInvalidError("n", n, fmt.Sprintf("it is 1 to %d", MaxNext)))
+	if n < 1 || n > maxNext {
+		err = errors.Join(err, messagestore.NewInvalidError("n", n, fmt.Sprintf("it is 1 to %d", maxNext)))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cron: %w", err)

@@ -77,8 +77,8 @@ type verifier struct {
 	max    int
 	found  retention.Verification
 
-	categories []counted
-	progress   retention.VerifyProgress
+	categories  []counted
+	done, total int64 // of the messages to look at
 }
 
 // counted is a category, and how many messages of it are in the table.
@@ -93,11 +93,11 @@ func (v *verifier) validate() error {
 }
 
 func (v *verifier) run(ctx context.Context, tx pgx.Tx) error {
-	err := v.query(ctx, tx, verifyEstimateSQL, nil, func(rows pgx.Rows) error { return rows.Scan(&v.progress.Total) })
+	err := v.query(ctx, tx, verifyEstimateSQL, nil, func(rows pgx.Rows) error { return rows.Scan(&v.total) })
 	if err != nil {
 		return err
 	}
-	v.progress.Total *= 2
+	v.total *= 2
 	v.tell("")
 
 	var names []string // of no category: all of them
@@ -112,14 +112,14 @@ func (v *verifier) run(ctx context.Context, tx pgx.Tx) error {
 			return fmt.Errorf("category %s: %w", category, messagestore.ErrNotFound)
 		}
 	}
-	v.progress.Done, v.progress.Total = v.found.Checked.Messages, 2*v.found.Checked.Messages
+	v.done, v.total = v.found.Checked.Messages, 2*v.found.Checked.Messages
 
 	for _, category := range v.categories {
 		v.tell(category.name)
 		if err := v.rows(ctx, tx, verifyCategorySQL, string(category.name), category.messages, v.max); err != nil {
 			return fmt.Errorf("category %s: %w", category.name, err)
 		}
-		v.progress.Done += category.messages
+		v.done += category.messages
 	}
 
 	if err := v.rows(ctx, tx, verifyQueuesSQL, names, v.max); err != nil {
@@ -150,9 +150,8 @@ func (v *verifier) run(ctx context.Context, tx pgx.Tx) error {
 }
 
 func (v *verifier) tell(category messagestore.Category) {
-	v.progress.Category = category
 	if v.config.OnProgress != nil {
-		v.config.OnProgress(v.progress)
+		v.config.OnProgress(category, v.done, v.total)
 	}
 }
 

@@ -483,10 +483,14 @@ func TestVerifySeesOneMoment(t *testing.T) {
 	t.Parallel()
 	v := newVerified(t)
 	v.healthy(t)
-	var told []retention.VerifyProgress
+	type progress struct {
+		category    messagestore.Category
+		done, total int64
+	}
+	var told []progress
 
-	found, err := v.admin.Verify(t.Context(), &retention.VerifyConfig{OnProgress: func(p retention.VerifyProgress) {
-		told = append(told, p)
+	found, err := v.admin.Verify(t.Context(), &retention.VerifyConfig{OnProgress: func(category messagestore.Category, done, total int64) {
+		told = append(told, progress{category, done, total})
 		v.write(t, "account-1", body{"Opened", fields{}})
 		v.write(t, messagestore.Category("new").Stream(fmt.Sprint(len(told))), body{"Opened", fields{}})
 	}})
@@ -495,7 +499,7 @@ func TestVerifySeesOneMoment(t *testing.T) {
 	require.Empty(t, found.Violations)
 	require.Equal(t, int64(16), found.Checked.Messages)
 	require.Len(t, told, 7)
-	require.Equal(t, retention.VerifyProgress{Category: "account", Done: 16, Total: 32}, told[1])
+	require.Equal(t, progress{"account", 16, 32}, told[1])
 	require.Equal(t, int64(30), v.verify(t).Checked.Messages, "and later what was written meanwhile")
 }
 

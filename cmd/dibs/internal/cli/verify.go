@@ -38,7 +38,9 @@ func (c *verifyCommand) Run(ctx context.Context, a *app) error {
 		config := &retention.VerifyConfig{Categories: c.Categories, MaxViolations: c.MaxViolations, Amcheck: c.Amcheck}
 		if c.Progress || isTerminal(a.stderr) {
 			began := time.Now()
-			config.OnProgress = func(p retention.VerifyProgress) { a.warn("%s\n", progressText(p, time.Since(began))) }
+			config.OnProgress = func(category messagestore.Category, done, total int64) {
+				a.warn("%s\n", progressText(category, done, total, time.Since(began)))
+			}
 		}
 		var found *retention.Verification
 		err := a.patiently("verifying", func() error {
@@ -98,13 +100,13 @@ func (c *verifyCommand) sagas(ctx context.Context, a *app, store *messagestore.S
 
 // progressText names the next part of the work, the share done, and the time that the rest
 // may take.
-func progressText(p retention.VerifyProgress, elapsed time.Duration) string {
-	if p.Category == "" {
-		return fmt.Sprintf("verify: the table, of about %s", counted(p.Total/2, "message"))
+func progressText(category messagestore.Category, done, total int64, elapsed time.Duration) string {
+	if category == "" {
+		return fmt.Sprintf("verify: the table, of about %s", counted(total/2, "message"))
 	}
-	text := fmt.Sprintf("verify: %s, %d%% done", visible(string(p.Category)), 100*p.Done/max(p.Total, 1))
-	if p.Done > 0 {
-		left := time.Duration(float64(elapsed) / float64(p.Done) * float64(max(p.Total-p.Done, 0)))
+	text := fmt.Sprintf("verify: %s, %d%% done", visible(string(category)), 100*done/max(total, 1))
+	if done > 0 {
+		left := time.Duration(float64(elapsed) / float64(done) * float64(max(total-done, 0)))
 		text += fmt.Sprintf(", about %s to go", left.Round(time.Second))
 	}
 	return text
