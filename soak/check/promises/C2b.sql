@@ -5,5 +5,5 @@ union all
 select g.name || ', ' || f.name || ': ' || f.stream || '@' || f.position || ' was delivered, and ' || b.position || ' was not done'
 from first f join groups g on g.g = f.g
 	-- Where a life begins with a stream, it goes on from the one before; else from the last that it had.
-	join met b on b.g = f.g and b.stream = f.stream and b.position >= coalesce(f.before, f.position - 1) and b.position < f.position
+	cross join met b indexed by met_stream on b.g = f.g and b.stream = f.stream and b.position >= coalesce(f.before, f.position - 1) and b.position < f.position
 where f.position > coalesce(f.before, -1) and b.done >= f.at and b.began <= f.at; -- those never delivered in order are told by C2a

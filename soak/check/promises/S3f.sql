@@ -1,5 +1,4 @@
 -- a conflict names a version that is not the one expected, and that the stream had
-select c.name || ' expected version ' || c.expected || ' of ' || c.stream || ', and was refused at version ' || c.actual || '; it ends at ' || coalesce(max(m.position), -1) as finding
-from conflicts c left join messages m on m.stream = c.stream
-group by c.o
-having c.expected = -2 or c.actual = c.expected or c.actual > coalesce(max(m.position), -1) and not exists (select 1 from failovers);
+select name || ' expected version ' || expected || ' of ' || stream || ', and was refused at version ' || actual || '; it ends at ' || last as finding
+from (select c.*, coalesce((select max(m.position) from messages m where m.stream = c.stream), -1) as last from conflicts c)
+where expected = -2 or actual = expected or actual > last and not exists (select 1 from failovers);

@@ -538,3 +538,5 @@ insert into counts
 	union all select 'late', 'deliveries begun by a member that had been removed', count(*)
 		from handed d join begins b on b.r = d.r join states s on s.g = b.g and s.n = b.n where exists (
 			select 1 from removals l where l.g = s.g and l.id = s.member and l.n > s.n and l.by_whom <> l.id and d.at > l.there);
+
+analyze; -- or else the order of joins is guessed
