@@ -2,23 +2,20 @@ package main
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/dibs-go/dibs/soak/store"
 )
 
 type failover struct {
-	Seed      uint64 `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
-	Sync      int    `help:"How often to a standby that commits wait for." default:"3" placeholder:"N"`
-	Async     int    `help:"How often to a standby that lacks the last acknowledged messages." default:"3" placeholder:"N"`
-	Restores  int    `help:"How often to a backup that was taken meanwhile." default:"1" placeholder:"N"`
-	PutBacks  int    `help:"How often to the files of such a backup, as they are: nothing but the epoch that is raised tells of it." default:"1" placeholder:"N"`
-	Writers   int    `help:"Processes that write." default:"2" placeholder:"N"`
-	Consumers int    `help:"Processes that consume events." default:"4" placeholder:"N"`
-	Handlers  int    `help:"Processes that handle commands with idempotence keys: up to 2." default:"2" placeholder:"N"`
-	Out       string `help:"The folder for histories and findings; a new one below it each time." default:"results" placeholder:"DIR"`
-	Dir       string `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
+	common
+	Sync      int `help:"How often to a standby that commits wait for." default:"3" placeholder:"N"`
+	Async     int `help:"How often to a standby that lacks the last acknowledged messages." default:"3" placeholder:"N"`
+	Restores  int `help:"How often to a backup that was taken meanwhile." default:"1" placeholder:"N"`
+	PutBacks  int `help:"How often to the files of such a backup, as they are: nothing but the epoch that is raised tells of it." default:"1" placeholder:"N"`
+	Writers   int `help:"Processes that write." default:"2" placeholder:"N"`
+	Consumers int `help:"Processes that consume events." default:"4" placeholder:"N"`
+	Handlers  int `help:"Processes that handle commands with idempotence keys: up to 2." default:"2" placeholder:"N"`
 }
 
 // each is about how long one failover takes, with the load before it.
@@ -26,18 +23,18 @@ const each = 8 * time.Second
 
 // Run torments, and checks.
 func (f failover) Run(ctx context.Context) error {
+	if f.Check != "" {
+		_, err := checkScenario(ctx, f.Check)
+		return err
+	}
 	o := f.options()
-	return do(ctx, "failover", o, f.Out, goalsOf(&o))
+	return do(ctx, "failover", o, goalsOf(&o))
 }
 
 func (f failover) options() store.Options {
 	o := store.Options{
-		Seed: f.Seed, Writers: f.Writers, Consumers: f.Consumers, Handlers: f.Handlers, Dir: f.Dir,
+		Options: f.common.options("failover", time.Duration(f.Sync+f.Async+f.Restores+f.PutBacks)*each), Writers: f.Writers, Consumers: f.Consumers, Handlers: f.Handlers,
 		Faults: []string{"none"}, Failovers: store.Failovers{Sync: f.Sync, Async: f.Async, Restores: f.Restores, PutBacks: f.PutBacks},
-	}
-	o.Duration = time.Duration(o.Failovers.Total()) * each
-	for o.Seed == 0 {
-		o.Seed = rand.Uint64()
 	}
 	o.Draw()
 	o.Life = 0                                      // a client that is killed cannot be told that it is ahead

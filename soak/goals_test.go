@@ -12,14 +12,14 @@ import (
 
 func TestARunThatIsPartOfABuildHasGoals(t *testing.T) {
 	t.Parallel()
-	ci, long := run{Seed: 5, CI: true}.options(), run{Seed: 5, Long: true}.options()
+	ci, long := run{common: common{Seed: 5}, CI: true}.options(), run{common: common{Seed: 5}, Long: true}.options()
 	require.Equal(t, ciGoals, ci.Goals)
 	require.Equal(t, 20*time.Minute, ci.Duration)
 	require.Equal(t, []string{store.Mixed, store.Kills, store.Calm}, ci.Phases)
 	require.Equal(t, longGoals, long.Goals)
 	require.Equal(t, time.Hour, long.Duration)
 	require.NotEqual(t, ci.Load, long.Load) // of its own
-	require.Nil(t, run{Seed: 5}.options().Goals)
+	require.Nil(t, run{common: common{Seed: 5}}.options().Goals)
 	require.ErrorContains(t, run{CI: true, Store: "sqlite"}.Run(t.Context()), "SQLite")
 
 	goals := goalsOf(&ci)
@@ -31,7 +31,7 @@ func TestARunThatIsPartOfABuildHasGoals(t *testing.T) {
 
 func TestARunWithoutItsFailoversMissesItsGoals(t *testing.T) {
 	t.Parallel()
-	o := failover{Seed: 5, Sync: 2, Async: 1, Restores: 1, PutBacks: 1}.options()
+	o := failover{common: common{Seed: 5}, Sync: 2, Async: 1, Restores: 1, PutBacks: 1}.options()
 	goals := goalsOf(&o)
 	for key, n := range map[string]int{"fault:failover-sync": 2, "fault:failover-async": 1, "fault:restore": 1, "fault:put-back": 1, "undone": 3, "ahead": 2, "overtaken": 1, "byEpoch": 1} {
 		require.Equal(t, n, goals[key], key)

@@ -10,8 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rs/zerolog"
-
+	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/promise"
 )
@@ -60,12 +59,12 @@ func (f intentsRun) Run(ctx context.Context) error {
 		_, err := checkScenario(ctx, f.Check)
 		return err
 	}
-	f.draw("intents")
+	common := f.options("intents", 0)
 	scenes := f.scenes()
 	if !f.CI {
 		s := scenes[slices.IndexFunc(scenes, func(s scene) bool { return s.name == f.Scene })]
 		s.time = cmp.Or(f.Duration, s.time)
-		_, err := f.run(ctx, s, nil)
+		_, err := f.run(ctx, common, s, nil)
 		return err
 	}
 	var sum promise.Figures
@@ -76,7 +75,7 @@ func (f intentsRun) Run(ctx context.Context) error {
 			s.time, s.goals = cmp.Or(f.Duration, 8*time.Minute), sum.Left(intents.Issue)
 			until = s.goals
 		}
-		n, err := f.run(ctx, s, until)
+		n, err := f.run(ctx, common, s, until)
 		if err != nil && !isMissed(err) {
 			return err
 		}
@@ -84,14 +83,14 @@ func (f intentsRun) Run(ctx context.Context) error {
 			short = errors.Join(short, err)
 		}
 	}
-	fmt.Fprintf(os.Stdout, "\nall scenes, seed %d, commit %s: 0 broken\n%s", f.Seed, commit(), sum.Table(intents.Issue))
+	fmt.Fprintf(os.Stdout, "\nall scenes, seed %d, commit %s: 0 broken\n%s", common.Seed, commit(), sum.Table(intents.Issue))
 	return errors.Join(short, fallsShort(sum, intents.Issue))
 }
 
 // run has one scene, until there is so much, and checks it.
-func (f intentsRun) run(ctx context.Context, s scene, until promise.Goals) (promise.Figures, error) {
+func (f intentsRun) run(ctx context.Context, common crew.Options, s scene, until promise.Goals) (promise.Figures, error) {
+	common.Duration, common.Goals, common.Out = s.time, until, filepath.Join(common.Out, s.name)
 	o := s.options
-	o.Seed, o.Processes, o.Goroutines, o.Dir, o.Duration, o.Goals, o.Out = f.Seed, f.Processes, f.Goroutines, f.Dir, s.time, until, filepath.Join(f.Out, s.name)
-	r := scenario{Of: "intents", Scene: s.name, Seed: o.Seed, Options: o, Goals: s.goals}
-	return r.torment(o.Out, o.Duration, func(log zerolog.Logger) ([]string, error) { return intents.Run(ctx, o, log) })
+	o.Options, o.Processes, o.Goroutines = common, f.Processes, f.Goroutines
+	return torment(ctx, "intents", s.name, &o.Options, o, s.goals, intents.Run)
 }

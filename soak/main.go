@@ -19,7 +19,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -54,7 +53,7 @@ type commands struct {
 }
 
 type run struct {
-	Seed      uint64        `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
+	common
 	CI        bool          `name:"ci" xor:"goals" help:"Torment until the goals of a build are reached, for at most 20m, and fail if one is not."`
 	Long      bool          `xor:"goals" help:"Torment for an hour, or until some twenty times as much is reached, and fail if it is not. Its load is its own."`
 	Duration  time.Duration `help:"How long to torment at most. 3m, 20m with --ci, 1h with --long." placeholder:"D"`
@@ -68,8 +67,6 @@ type run struct {
 	FullDisk  bool          `help:"On a disk in memory that fills up. Only root can mount one."`
 	PgBouncer bool          `help:"With a PgBouncer in transaction mode before the server." name:"pgbouncer"`
 	Clock     bool          `help:"With a clock of the server that jumps. It takes libfaketime."`
-	Out       string        `help:"The folder for histories and findings; a new one below it each time." default:"results" placeholder:"DIR"`
-	Dir       string        `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
 }
 
 type checkRun struct {
@@ -110,27 +107,27 @@ func (f run) Run(ctx context.Context) error {
 	if f.Store == "sqlite" && (f.CI || f.Long || f.FullDisk || f.PgBouncer || f.Clock) {
 		return errors.New("--ci, --long, --full-disk, --pgbouncer and --clock need PostgreSQL: on SQLite say with --duration how long to torment")
 	}
+	if f.Check != "" {
+		_, err := checkScenario(ctx, f.Check)
+		return err
+	}
 	o := f.options()
 	if !o.SQLite {
 		o.Missing = store.Missing(ctx)
 	}
-	return do(ctx, "run", o, f.Out, goalsOf(&o))
+	return do(ctx, "run", o, goalsOf(&o))
 }
 
 // whole is how long a run is that has to have done all that the goals of package check ask for.
 const whole = 3 * time.Minute
 
-// do does the run of the options, with a new folder below out, and checks it.
-func do(ctx context.Context, of string, o store.Options, out string, goals promise.Goals) error {
-	c := common{Seed: o.Seed, Out: out}
-	c.draw(of)
-	o.Out, o.Least = c.Out, goals
-	_, err := scenario{Of: of, Seed: o.Seed, Options: o, Goals: goals}.torment(o.Out, o.Duration, func(log zerolog.Logger) ([]string, error) {
-		for _, fault := range o.NotDone() {
-			log.Warn().Msg("not done here: " + fault)
-		}
-		return store.Run(ctx, o, log)
-	})
+// do does the run of a store, and checks it.
+func do(ctx context.Context, of string, o store.Options, goals promise.Goals) error {
+	o.Least = goals
+	for _, fault := range o.NotDone() {
+		fmt.Fprintln(os.Stderr, "not done here:", fault)
+	}
+	_, err := torment(ctx, of, "", &o.Options, o, goals, store.Run)
 	return err
 }
 
@@ -165,8 +162,8 @@ func goalsOf(o *store.Options) promise.Goals {
 
 func (f run) options() store.Options {
 	o := store.Options{
-		Seed: f.Seed, Duration: f.Duration, Writers: f.Writers, Readers: f.Readers, Consumers: f.Consumers, Handlers: f.Handlers,
-		SQLite: f.Store == "sqlite", PgBouncer: f.PgBouncer, Clock: f.Clock, Dir: f.Dir, Phases: f.Phases, FullDisk: f.FullDisk,
+		Options: f.common.options("run", f.Duration), Writers: f.Writers, Readers: f.Readers, Consumers: f.Consumers, Handlers: f.Handlers,
+		SQLite: f.Store == "sqlite", PgBouncer: f.PgBouncer, Clock: f.Clock, Phases: f.Phases, FullDisk: f.FullDisk,
 	}
 	if !slices.Equal(f.Faults, []string{"all"}) {
 		o.Faults = f.Faults
@@ -186,9 +183,6 @@ func (f run) options() store.Options {
 	o.Writers, o.Consumers = cmp.Or(o.Writers, writers), cmp.Or(o.Consumers, consumers)
 	if o.Goals != nil && len(o.Phases) == 0 {
 		o.Phases = []string{store.Mixed, store.Kills, store.Calm}
-	}
-	for o.Seed == 0 {
-		o.Seed = rand.Uint64()
 	}
 	o.Draw()
 	o.Replicas = store.Replicas{Shares: o.Seed%2 == 0, InOrder: o.Seed%2 == 1, Most: 3}

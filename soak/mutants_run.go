@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/mutants"
 	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
@@ -85,18 +86,18 @@ func (f mutantsRun) control(ctx context.Context, chosen []*mutants.Mutant) error
 func (f mutantsRun) pass(ctx context.Context, s *mutants.Scene) error {
 	tormented := time.Duration(0)
 	for round := 0; ; round++ {
-		job := s.Job(nil, f.Seed, round)
-		tormented += job.Duration
+		o := s.Options(nil, f.Seed, round)
+		tormented += o.Duration
 		dir := filepath.Join(f.Out, fmt.Sprintf("control-%s-%d", s.Name, round))
-		verdict, complaints, err := f.do(ctx, job, "", dir)
+		verdict, complaints, err := f.do(ctx, s, o, "", dir)
 		if err != nil {
 			return err
 		}
 		sound := verdict.Passed() && len(complaints) == 0
-		missed := verdict.Figures.Missed(job.Least)
+		missed := verdict.Figures.Missed(s.Least)
 		if sound && len(missed) == 0 {
 			var did []string
-			for _, key := range slices.Sorted(maps.Keys(job.Least)) {
+			for _, key := range slices.Sorted(maps.Keys(s.Least)) {
 				did = append(did, fmt.Sprintf("%s %d", key, verdict.Figures.Of(key)))
 			}
 			fmt.Fprintf(os.Stdout, "without a bug, %s: passed, with %s\n", s.Name, strings.Join(did, ", "))
@@ -144,12 +145,12 @@ func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant, program string)
 	tormented := time.Duration(0) // a machine that is slow has as many rounds
 	for round := 0; round == 0 || tormented < f.limit(); round++ {
 		dir := filepath.Join(f.Out, fmt.Sprintf("%s-%d", m.Name, round))
-		job := m.Scene.Job(m, f.Seed, round)
-		verdict, _, err := f.do(ctx, job, program, dir)
+		o := m.Scene.Options(m, f.Seed, round)
+		verdict, _, err := f.do(ctx, m.Scene, o, program, dir)
 		if err != nil {
 			return nil, err
 		}
-		tormented += job.Duration
+		tormented += o.Duration
 		for _, rule := range m.Breaks {
 			if verdict.Broken[rule] > 0 {
 				by = append(by, string(rule))
@@ -162,12 +163,13 @@ func (f mutantsRun) hunt(ctx context.Context, m *mutants.Mutant, program string)
 	return nil, nil
 }
 
-func (f mutantsRun) do(ctx context.Context, job *mutants.Job, program, dir string) (*promise.Verdict, []string, error) {
-	complaints, err := job.Run(ctx, program, dir, f.Dir)
+func (f mutantsRun) do(ctx context.Context, s *mutants.Scene, o crew.Options, program, dir string) (*promise.Verdict, []string, error) {
+	o.Program, o.Out, o.Dir = program, dir, f.Dir
+	complaints, err := s.Run(ctx, o)
 	if err != nil {
 		return nil, nil, err
 	}
-	verdict, err := job.Check(ctx, dir)
+	verdict, err := s.Check(ctx, dir)
 	return verdict, complaints, err
 }
 

@@ -7,8 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/rs/zerolog"
-
+	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/queues"
 )
@@ -31,23 +30,19 @@ type queueRun struct {
 // sceneTime is for how long a scene goes on at most: each has goals for a minute.
 const sceneTime = time.Minute
 
-// drainTime is in how long the workers have to finish what there is when the faults are over.
-const drainTime = time.Minute
-
 // Run torments, and checks.
 func (f queueRun) Run(ctx context.Context) error {
 	if f.Check != "" {
 		_, err := checkScenario(ctx, f.Check)
 		return err
 	}
-	f.draw("queue")
 	var missed error
 	for _, o := range f.runs() {
-		s := scenario{Of: "queue", Scene: string(o.Scene), Seed: o.Seed, Options: o, Goals: o.Goals}
+		scene := string(o.Scene)
 		if o.SQLite {
-			s.Scene = "over SQLite"
+			scene = "over SQLite"
 		}
-		_, err := s.torment(o.Out, o.Duration, func(log zerolog.Logger) ([]string, error) { return queues.Run(ctx, o, log) })
+		_, err := torment(ctx, "queue", scene, &o.Options, o, o.Goals, queues.Run)
 		if err != nil && !isMissed(err) {
 			return err
 		}
@@ -58,18 +53,19 @@ func (f queueRun) Run(ctx context.Context) error {
 
 // runs are the options of the runs, one after the other.
 func (f queueRun) runs() (all []queues.Options) {
+	common := f.common.options("queue", time.Minute)
 	usual := f.Scene == "usual" || f.Scene == "all"
 	if usual && f.Store != "postgres" {
-		all = append(all, f.options(true))
+		all = append(all, f.options(common, true))
 	}
 	if usual && f.Store != "sqlite" {
-		all = append(all, f.options(false))
+		all = append(all, f.options(common, false))
 	}
 	for _, scene := range queues.Scenes {
 		if f.Scene == string(scene) || f.Scene == "all" {
-			o := f.options(false)
+			o := f.options(common, false)
 			o.Scene, o.Goals, o.Calm, o.Duration = scene, scene.Goals(), true, cmp.Or(f.Duration, sceneTime)
-			o.Out = filepath.Join(f.Out, string(scene))
+			o.Out = filepath.Join(common.Out, string(scene))
 			all = append(all, o)
 		}
 	}
@@ -77,7 +73,7 @@ func (f queueRun) runs() (all []queues.Options) {
 }
 
 // options are those of the run over a file, or on a server.
-func (f queueRun) options(file bool) queues.Options {
+func (f queueRun) options(common crew.Options, file bool) queues.Options {
 	goals, most := queues.Short, time.Minute
 	switch {
 	case f.CI && file:
@@ -96,9 +92,9 @@ func (f queueRun) options(file bool) queues.Options {
 	if file {
 		store, goals = "sqlite", goals.With(promise.Goals{"unknown": 0}) // no answer is lost
 	}
+	common.Duration, common.Goals, common.Out = cmp.Or(f.Duration, most), goals, filepath.Join(common.Out, store)
 	return queues.Options{
-		Seed: f.Seed, Duration: cmp.Or(f.Duration, most), Drain: drainTime, Processes: f.Processes, Workers: f.Workers, Inserters: f.Inserters,
-		Hold: f.Hold == "yes" || f.Hold == "seed" && f.Seed%2 == 0, SQLite: file, Calm: f.Calm, Dir: f.Dir, Goals: goals,
-		Out: filepath.Join(f.Out, store),
+		Options: common, Processes: f.Processes, Workers: f.Workers, Inserters: f.Inserters,
+		Hold: f.Hold == "yes" || f.Hold == "seed" && common.Seed%2 == 0, SQLite: file, Calm: f.Calm,
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/dibs-go/dibs/soak/promise"
@@ -11,26 +10,25 @@ import (
 
 // A replicasRun has members of groups come and go.
 type replicasRun struct {
-	Seed     uint64        `help:"What is drawn from: another one each time if it is 0." default:"0" placeholder:"N"`
+	common
 	Duration time.Duration `help:"How long members come and go." default:"3m" placeholder:"D"`
 	Most     int           `help:"Members of each group at a time, at most." default:"8" placeholder:"N"`
 	Writers  int           `help:"Processes that write." default:"2" placeholder:"N"`
-	Out      string        `help:"The folder for histories and findings; a new one below it each time." default:"results" placeholder:"DIR"`
-	Dir      string        `help:"Where the servers keep their data: on a disk, or syncs cost nothing." default:"/var/tmp" placeholder:"DIR"`
 }
 
 // Run torments, and checks.
 func (f replicasRun) Run(ctx context.Context) error {
-	return do(ctx, "replicas", f.options(), f.Out, replicaGoals(f.Duration))
+	if f.Check != "" {
+		_, err := checkScenario(ctx, f.Check)
+		return err
+	}
+	return do(ctx, "replicas", f.options(), replicaGoals(f.Duration))
 }
 
 func (f replicasRun) options() store.Options {
 	o := store.Options{
-		Seed: f.Seed, Duration: f.Duration, Writers: f.Writers, Dir: f.Dir, Phases: []string{store.Crowd},
+		Options: f.common.options("replicas", f.Duration), Writers: f.Writers, Phases: []string{store.Crowd},
 		Replicas: store.Replicas{Shares: true, InOrder: true, Most: f.Most, Only: true},
-	}
-	for o.Seed == 0 {
-		o.Seed = rand.Uint64()
 	}
 	o.Draw()
 	o.Crowded()

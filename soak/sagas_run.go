@@ -5,8 +5,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/sagas"
 )
@@ -29,7 +27,6 @@ func (f sagasRun) Run(ctx context.Context) error {
 		_, err := checkScenario(ctx, f.Check)
 		return err
 	}
-	f.draw("sagas")
 	goals, most, scene := sagas.Short, time.Minute, ""
 	if f.CI {
 		goals, most = sagas.Issue, 30*time.Minute
@@ -41,10 +38,9 @@ func (f sagasRun) Run(ctx context.Context) error {
 		goals = goals.With(promise.Goals{"serverKills": 0})
 	}
 	o := sagas.Options{
-		Seed: f.Seed, Duration: cmp.Or(f.Duration, most), Drain: drainTime, Runners: f.Runners, Customers: f.Customers, Timers: f.Timers, Calm: f.Calm || f.Clock, Clock: f.Clock, Flood: !f.Clock,
-		Dir: f.Dir, Goals: goals, Out: f.Out,
+		Options: f.options("sagas", cmp.Or(f.Duration, most)), Runners: f.Runners, Customers: f.Customers, Timers: f.Timers, Calm: f.Calm || f.Clock, Clock: f.Clock, Flood: !f.Clock,
 	}
-	s := scenario{Of: "sagas", Scene: scene, Seed: o.Seed, Options: o, Goals: goals}
-	_, err := s.torment(o.Out, o.Duration, func(log zerolog.Logger) ([]string, error) { return sagas.Run(ctx, o, log) })
+	o.Goals = goals
+	_, err := torment(ctx, "sagas", scene, &o.Options, o, goals, sagas.Run)
 	return err
 }

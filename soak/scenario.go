@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/soak/check"
+	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/queues"
@@ -46,31 +47,36 @@ type common struct {
 	Check string `help:"Torment nothing, and check the files of a run in this folder." placeholder:"DIR"`
 }
 
-// draw draws a seed if there is none, and names the folder.
-func (c *common) draw(of string) {
-	for c.Seed == 0 {
-		c.Seed = rand.Uint64()
+// options are those of a run, with a seed and a folder that are drawn.
+func (c *common) options(of string, most time.Duration) crew.Options {
+	o := crew.Options{Seed: c.Seed, Dir: c.Dir, Duration: most, Drain: drainTime}
+	for o.Seed == 0 {
+		o.Seed = rand.Uint64()
 	}
-	c.Out = filepath.Join(c.Out, fmt.Sprintf("%s-%s-%d", of, time.Now().UTC().Format("20060102-150405"), c.Seed))
+	o.Out = filepath.Join(c.Out, fmt.Sprintf("%s-%s-%d", of, time.Now().UTC().Format("20060102-150405"), o.Seed))
+	return o
 }
 
-// torment has a run, whose files are to be in a folder, and checks it.
-func (s scenario) torment(out string, most time.Duration, run func(log zerolog.Logger) (complaints []string, err error)) (promise.Figures, error) {
-	s.Commit, s.Date = commit(), time.Now().UTC()
+// drainTime is in how long all is to be finished when the faults are over.
+const drainTime = time.Minute
+
+// torment has a run of some options, and checks it.
+func torment[O any](ctx context.Context, of, scene string, common *crew.Options, o O, goals promise.Goals, run func(context.Context, O, zerolog.Logger) ([]string, error)) (promise.Figures, error) {
+	s := scenario{Of: of, Scene: scene, Seed: common.Seed, Commit: commit(), Date: time.Now().UTC(), Options: o, Goals: goals}
 	log := zerolog.New(console()).With().Timestamp().Logger()
-	log.Info().Uint64("seed", s.Seed).Str("commit", s.Commit).Str("at most", most.String()).Str("out", out).Msg(strings.TrimSpace(s.Of + " " + s.Scene))
+	log.Info().Uint64("seed", s.Seed).Str("commit", s.Commit).Str("at most", common.Duration.String()).Str("out", common.Out).Msg(strings.TrimSpace(of + " " + scene))
 	var err error
-	if s.Complaints, err = run(log); err != nil {
+	if s.Complaints, err = run(ctx, o, log); err != nil {
 		return nil, err
 	}
 	encoded, err := json.MarshalIndent(s, "", "\t")
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(out, reportFile), encoded, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(common.Out, reportFile), encoded, 0o600); err != nil {
 		return nil, err
 	}
-	return checkScenario(context.Background(), out)
+	return checkScenario(context.WithoutCancel(ctx), common.Out)
 }
 
 // checkScenario checks the files of a run.

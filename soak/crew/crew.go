@@ -30,17 +30,25 @@ import (
 	"github.com/dibs-go/dibs/soak/server"
 )
 
+// Options are those of every run.
+type Options struct {
+	Seed     uint64
+	Duration time.Duration // of the faults, at most
+	Drain    time.Duration // in which all is to be finished afterwards
+	Goals    promise.Goals // with which the faults end earlier; nil for none
+	Plant    *plant.Mutant // nil for none
+	Program  string        // of the processes, "" for this one
+	Out      string        // the folder of the run, which is made
+	Dir      string        // where the server keeps its data
+}
+
 // Config says what a run is of.
 type Config struct {
-	Program  string // of the processes, "" for this one
-	Variable string // of the environment, for their task
-	Seed     uint64
-	Out      string // the folder of the run, which is made
-	Base     string // the folder in which one is made for what ends with the run
+	Options
+	Variable string // of the environment, for the task of a process
 	Log      zerolog.Logger
 
 	Promises fs.FS                     // of the scenario
-	Goals    promise.Goals             // with which the faults end earlier; nil for none
 	Look     func(ctx context.Context) // asks the store, for as long as ctx lasts, for what figures need; nil for nothing
 	Heard    func(m pgproxy.Message)   // is called with all that goes between processes and server; nil for nothing
 
@@ -85,7 +93,7 @@ func New(ctx context.Context, c Config) (crew *Crew, err error) {
 		return nil, err
 	}
 	crew = &Crew{Config: c, random: rand.New(rand.NewPCG(c.Seed, 0xc11e))}
-	if crew.keeper, err = server.NewKeeper(c.Base); err != nil {
+	if crew.keeper, err = server.NewKeeper(c.Options.Dir); err != nil {
 		return nil, err
 	}
 	crew.Dir = crew.keeper.Dir()
@@ -112,11 +120,11 @@ func (c *Crew) Close() error {
 // Database is the name of a run's database.
 const Database = "soak"
 
-// Serve starts the server of a run, with a database that has a bug unless plant is nil, and tables that are not of Dibs.
-func (c *Crew) Serve(ctx context.Context, config *server.PostgresConfig, plant *plant.Mutant, tables string) (err error) {
+// Serve starts the server of a run, with a database that has the bug of the run, and tables that are not of Dibs.
+func (c *Crew) Serve(ctx context.Context, config *server.PostgresConfig, tables string) (err error) {
 	c.clock = config.Clock
-	if plant != nil {
-		config.Settings = append(config.Settings, plant.Settings...)
+	if c.Plant != nil {
+		config.Settings = append(config.Settings, c.Plant.Settings...)
 	}
 	if c.Postgres, err = server.NewPostgres(ctx, cmp.Or(c.Disk, c.Dir), "pg", config); err != nil {
 		return err
@@ -129,10 +137,10 @@ func (c *Crew) Serve(ctx context.Context, config *server.PostgresConfig, plant *
 	if err := migrations.Up(ctx, conn, nil); err != nil {
 		return err
 	}
-	if _, err = conn.Exec(ctx, tables); err == nil && plant != nil {
-		err = plant.Plant(ctx, conn)
+	if _, err = conn.Exec(ctx, tables); err == nil && c.Plant != nil {
+		err = c.Plant.Plant(ctx, conn)
 	}
-	if err == nil && plant != nil { // a server that loses committed messages does not lose its schema
+	if err == nil && c.Plant != nil { // a server that loses committed messages does not lose its schema
 		_, err = conn.Exec(ctx, "checkpoint")
 	}
 	return err

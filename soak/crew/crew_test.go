@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 func newCrew(t *testing.T) *Crew {
 	t.Helper()
 	c, err := New(t.Context(), Config{
-		Variable: variable, Out: t.TempDir(), Base: "/var/tmp", Log: zerolog.Nop(),
+		Options: Options{Out: t.TempDir(), Dir: "/var/tmp"}, Variable: variable, Log: zerolog.Nop(),
 		Promises: fstest.MapFS{"schema.sql": {}, "figures.sql": {Data: []byte("select 'kills', 'kills', count(*) from calls where call = 'kill'")}},
 	})
 	require.NoError(t, err)

@@ -25,6 +25,23 @@ type Place struct {
 	Seed    uint64
 	Random  *rand.Rand // for its doom
 	Healed  bool       // there are no more faults: it does not die
+
+	out string
+}
+
+// A Task is what every process is told.
+type Task struct {
+	Process string // its name, that no other process has
+	Before  string // the name of the process that was in its slot before, "" if none was
+	Seed    uint64
+	URL     string // of the store
+	Dir     string // of the histories
+	Doom    Doom
+}
+
+// Task returns what a process is told that dies at one of some points, after so many turns: see [Place.Doom].
+func (p Place) Task(points []Point, least, most int) Task {
+	return Task{p.Process, p.Before, p.Seed, p.URL, p.out, Doom{Death: p.Doom(points, least, most)}}
 }
 
 // A Client is a kind of process, and what it does.
@@ -107,7 +124,7 @@ func (s *Slot) start() error {
 	c.mu.Lock()
 	c.numbers++
 	process := fmt.Sprintf("%s-%d", s.Name, c.numbers)
-	t := s.Task(Place{process, before, url, c.random.Uint64(), c.random, c.healed})
+	t := s.Task(Place{process, before, url, c.random.Uint64(), c.random, c.healed, c.Out})
 	c.mu.Unlock()
 	child, stdin, err := c.start(t)
 	if err != nil {

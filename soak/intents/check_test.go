@@ -487,7 +487,7 @@ func TestAMovedClockIsComparedWithNothing(t *testing.T) {
 func TestARunGoesOnToItsGoalsAndPasses(t *testing.T) {
 	dir := t.TempDir()
 	goals := promise.Goals{"serverKills": 1, "kills": 1, "takeovers": 3, "held": 5, "done": 5, "several": 1, "work": 10}
-	o := Options{Seed: 1, Duration: time.Minute, Goals: goals, Processes: 3, Goroutines: 4, Out: dir + "/run", Dir: "/var/tmp"}
+	o := Options{Options: crew.Options{Seed: 1, Duration: time.Minute, Goals: goals, Out: dir + "/run", Dir: "/var/tmp"}, Processes: 3, Goroutines: 4}
 
 	complaints, err := Run(t.Context(), o, zerolog.Nop())
 
@@ -501,7 +501,7 @@ func TestARunGoesOnToItsGoalsAndPasses(t *testing.T) {
 
 func TestACalmRunWorksForItsTime(t *testing.T) {
 	dir := t.TempDir()
-	o := Options{Seed: 1, Duration: 3 * time.Second, Calm: true, Processes: 2, Goroutines: 4, Out: dir + "/run", Dir: "/var/tmp"}
+	o := Options{Options: crew.Options{Seed: 1, Duration: 3 * time.Second, Out: dir + "/run", Dir: "/var/tmp"}, Calm: true, Processes: 2, Goroutines: 4}
 
 	complaints, err := Run(t.Context(), o, zerolog.Nop())
 
@@ -516,7 +516,7 @@ func TestACalmRunWorksForItsTime(t *testing.T) {
 
 func TestARunLosesThePrimary(t *testing.T) {
 	dir := t.TempDir()
-	o := Options{Seed: 1, Duration: time.Minute, Failovers: Failovers{Sync: 1, Async: 1}, Processes: 3, Goroutines: 4, Out: dir + "/run", Dir: "/var/tmp"}
+	o := Options{Options: crew.Options{Seed: 1, Duration: time.Minute, Out: dir + "/run", Dir: "/var/tmp"}, Failovers: Failovers{Sync: 1, Async: 1}, Processes: 3, Goroutines: 4}
 
 	complaints, err := Run(t.Context(), o, zerolog.Nop())
 

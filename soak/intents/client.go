@@ -25,14 +25,10 @@ const Variable = "DIBS_SOAK_INTENTS"
 // A task is the work of a process, until its standard input ends. Once something is written to that, the
 // process dies at no failpoint any more.
 type task struct {
-	Process    string // a name that no other process has; "" for the resource
-	Seed       uint64
-	URL        string // of the store
-	Dir        string // of the histories
+	crew.Task         // of no process for the resource
 	Socket     string // of the resource
 	Began      int64  // when the run did, from which keys are counted
 	Goroutines int
-	Doom       crew.Doom
 	Long       bool // transactions take long, while others ask for their keys
 }
 

@@ -20,16 +20,13 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
 )
 
 // Options say how a run is to be.
 type Options struct {
-	Seed       uint64
-	Duration   time.Duration // of the faults, at most
-	Goals      promise.Goals // with which they end earlier; nil for none
+	crew.Options
 	Processes  int
 	Goroutines int  // of each process
 	Clock      bool // the server's is moved, by up to an hour, and stands
@@ -38,10 +35,6 @@ type Options struct {
 	Silent     bool // nor here: the server is out of reach now and then, for longer than a lease
 	Long       bool // transactions take long, while others ask for their keys
 	Failovers  Failovers
-	Plant      *plant.Mutant
-	Program    string // of the processes, "" for this one
-	Out        string // the folder of the run, which is made
-	Dir        string // where the server keeps its data
 }
 
 // A run is under way.
@@ -72,12 +65,12 @@ func Check(ctx context.Context, dir string) (*promise.Verdict, error) {
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	r := &run{Options: o, commits: make(chan struct{})}
 	return crew.Run(ctx, crew.Config{
-		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log, Promises: Promises, Goals: o.Goals,
+		Options: o.Options, Variable: Variable, Log: log, Promises: Promises,
 		Look: func(ctx context.Context) { _ = r.copyMessages(ctx) }, Heard: r.hear, // while the server is down, what is known stays
 	}, func(c *crew.Crew) (*crew.Scenario, error) {
 		r.Crew, r.began = c, crew.Now()
 		// Nothing is unique: the checker sees each row that was committed.
-		err := r.Serve(ctx, &server.PostgresConfig{Clock: r.Clock}, r.Plant, "create table "+table+" (stream text not null, token bigint not null, result text not null)")
+		err := r.Serve(ctx, &server.PostgresConfig{Clock: r.Clock}, "create table "+table+" (stream text not null, token bigint not null, result text not null)")
 		if err == nil && r.PgBouncer {
 			r.bouncer, err = server.NewPgBouncer(ctx, r.Postgres, "pgbouncer")
 		}
@@ -117,7 +110,7 @@ func (r *run) socket() string { return filepath.Join(r.Crew.Dir, resourceSocket)
 
 // startResource starts the resource, which ends with the run.
 func (r *run) startResource() error {
-	child, err := r.Start(&task{Dir: r.Crew.Out, Socket: r.socket()})
+	child, err := r.Start(&task{Task: crew.Task{Dir: r.Crew.Out}, Socket: r.socket()})
 	if err != nil {
 		return err
 	}
@@ -139,13 +132,11 @@ func (r *run) client(name string) crew.Client {
 		socket = r.bouncer.Socket()
 	}
 	return crew.Client{Name: name, Socket: socket, Task: func(p crew.Place) any {
-		t := &task{
-			Process: p.Process, Seed: p.Seed, URL: p.URL, Dir: r.Crew.Out, Socket: r.socket(), Began: r.began, Goroutines: r.Goroutines, Long: r.Long,
+		dooms := points
+		if r.Calm || r.Silent || r.Enough("kills") {
+			dooms = nil
 		}
-		if !r.Calm && !r.Silent && !r.Enough("kills") {
-			t.Doom.Death = p.Doom(points, 0, 15)
-		}
-		return t
+		return &task{Task: p.Task(dooms, 0, 15), Socket: r.socket(), Began: r.began, Goroutines: r.Goroutines, Long: r.Long}
 	}}
 }
 
@@ -209,7 +200,7 @@ func (r *run) reserveAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := &client{task: &task{Process: healer, Goroutines: r.Processes * r.Goroutines}, recorder: recorder, intents: intents}
+	c := &client{task: &task{Task: crew.Task{Process: healer}, Goroutines: r.Processes * r.Goroutines}, recorder: recorder, intents: intents}
 	var all sync.WaitGroup
 	const hands = 4
 	for i := range hands {

@@ -1,48 +1,5 @@
 package mutants
 
-import (
-	"context"
-	"time"
-
-	"github.com/rs/zerolog"
-
-	"github.com/dibs-go/dibs/soak/intents"
-	"github.com/dibs-go/dibs/soak/plant"
-	"github.com/dibs-go/dibs/soak/promise"
-)
-
-// holders are clients of intents, in runs of package intents.
-type holders struct {
-	processes, goroutines int
-	clock                 bool // of the server, that jumps
-	calm                  bool // nothing is killed
-	silent                bool // nor here, and no extension arrives for longer than a lease, again and again
-	long                  bool // transactions take long, while others ask for their keys
-}
-
-// Scenes of intents.
-var (
-	leased  = &Scene{Name: "holders", holders: &holders{processes: 4, goroutines: 6}}
-	jumped  = &Scene{Name: "holders and jumps", holders: &holders{processes: 4, goroutines: 6, clock: true}}
-	crowded = &Scene{Name: "a crowd of holders", holders: &holders{processes: 2, goroutines: 40, calm: true}} // most of their writes go in groups
-	silent  = &Scene{Name: "holders in silence", holders: &holders{processes: 4, goroutines: 12, silent: true}}
-	slow    = &Scene{Name: "long transactions", holders: &holders{processes: 4, goroutines: 6, calm: true, long: true}}
-)
-
-// leaseTime is the duration of the first run of a scene of intents, enough for some leases to be lost.
-const leaseTime = 8 * time.Second
-
-func (h *holders) job(plant *plant.Mutant, seed uint64, round int) *Job {
-	o := intents.Options{
-		Seed: seed, Duration: leaseTime << round, Processes: h.processes, Goroutines: h.goroutines, Clock: h.clock, Calm: h.calm, Silent: h.silent, Long: h.long, Plant: plant,
-	}
-	least := promise.Goals{"takeovers": 5, "held": 10, "done": 10, "work": 10}
-	return &Job{o.Duration, least, intents.Check, func(ctx context.Context, program, out, dir string) ([]string, error) {
-		o.Program, o.Out, o.Dir = program, out, dir
-		return intents.Run(ctx, o, zerolog.Nop())
-	}}
-}
-
 // leases are bugs of intents.
 func leases() []*Mutant {
 	const in = "intent"

@@ -44,14 +44,14 @@ func TestEachMutantInGoCanBePlanted(t *testing.T) {
 	t.Parallel()
 	root, err := plant.Root(t.Context())
 	require.NoError(t, err)
-	types, err := plant.LoadTypes(t.Context(), root)
+	types, err := loadTypes(t.Context(), root)
 	require.NoError(t, err)
 	for _, m := range mutants.All() {
-		require.NoError(t, types.Check(&m.Plant), m.Name)
+		require.NoError(t, types.holds(&m.Plant), m.Name)
 	}
 
 	none := plant.Mutant{Go: []plant.Edit{{In: "consumer", Old: "defer panics.Catch(err)", New: "defer sunspots(err)"}}}
-	require.ErrorContains(t, types.Check(&none), "undefined: sunspots")
+	require.ErrorContains(t, types.holds(&none), "undefined: sunspots")
 }
 
 func TestAnEditThatDoesNotMatchOnceIsRefused(t *testing.T) {

@@ -1,61 +1,9 @@
 package mutants
 
 import (
-	"context"
-	"time"
-
-	"github.com/rs/zerolog"
-
 	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
-	"github.com/dibs-go/dibs/soak/queues"
 )
-
-// A line of workers takes from a queue, in runs of package queues.
-type workers struct {
-	scene  queues.Scene
-	sqlite bool // over a file
-}
-
-// Scenes of queues. The server is not killed: each run has more deliveries so.
-var (
-	worked = &Scene{Name: "workers", workers: &workers{}}
-	filed  = &Scene{Name: "workers over a file", workers: &workers{sqlite: true}}
-	opened = &Scene{Name: "workers beside open transactions", workers: &workers{scene: queues.Overlap}}
-
-	jumping  = &Scene{Name: "workers and jumps", workers: &workers{scene: queues.Clock}}
-	poisoned = &Scene{Name: "workers and their killers", workers: &workers{scene: queues.Poison}}
-	heated   = &Scene{Name: "workers of a hot key", workers: &workers{scene: queues.HotKey}}
-	stalled  = &Scene{Name: "workers without answers", workers: &workers{scene: queues.Ending}}
-)
-
-// The durations of the first run of a scene of queues: of its faults, and in which all is to be finished afterwards.
-const (
-	workTime = 8 * time.Second
-	drained  = 15 * time.Second
-
-	sceneTime = 25 * time.Second // of scenes in which each thing takes a few seconds
-)
-
-func (w *workers) job(plant *plant.Mutant, seed uint64, round int) *Job {
-	o := queues.Options{
-		Seed: seed, Duration: workTime << round, Drain: drained << round, Processes: 4, Workers: 6, Inserters: 2, Calm: true, Scene: w.scene, SQLite: w.sqlite, Plant: plant,
-	}
-	if o.Scene == queues.Poison || o.Scene == queues.HotKey || o.Scene == queues.Ending {
-		o.Processes, o.Workers, o.Inserters, o.Duration = 2, 8, 1, sceneTime<<round
-	}
-	least := o.Scene.Goals()
-	switch o.Scene {
-	case queues.Usual:
-		least = promise.Goals{"items": 100, "staged": 10, "deliveries": 100, "expiries": 3, "refused": 3, "kills": 3}
-	case queues.Overlap:
-		least = promise.Goals{"items": 100, "deliveries": 100, "undone": 10}
-	}
-	return &Job{o.Duration, least, queues.Check, func(ctx context.Context, program, out, dir string) ([]string, error) {
-		o.Program, o.Out, o.Dir = program, out, dir
-		return queues.Run(ctx, o, zerolog.Nop())
-	}}
-}
 
 // queued are bugs of queues.
 func queued() []*Mutant {

@@ -1,52 +1,9 @@
 package mutants
 
 import (
-	"context"
-	"time"
-
-	"github.com/rs/zerolog"
-
 	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
-	"github.com/dibs-go/dibs/soak/sagas"
 )
-
-// runners run sagas, ring timers and send letters, in runs of package sagas. The server is not killed: each run has more
-// sagas so.
-type runners struct {
-	processes, customers, timers int
-	flood                        bool // of signals to one saga
-	clock                        bool // of the server, which jumps
-	quiet                        bool // no fault explains that something comes late
-}
-
-var (
-	ran     = &Scene{Name: "runners", runners: &runners{processes: 3, customers: 40, timers: 50}}
-	quiet   = &Scene{Name: "runners without faults", runners: &runners{processes: 3, customers: 40, timers: 50, quiet: true}}
-	flooded = &Scene{Name: "runners and a flood", runners: &runners{processes: 2, customers: 10, timers: 50, flood: true}}
-	shifted = &Scene{Name: "runners and jumps", runners: &runners{processes: 2, customers: 20, timers: 50, clock: true}}
-)
-
-// runTime is the duration of the first run of a scene of sagas. Sagas meet their deadlines while it is drained.
-const runTime = 10 * time.Second
-
-func (r *runners) job(plant *plant.Mutant, seed uint64, round int) *Job {
-	o := sagas.Options{
-		Seed: seed, Duration: runTime << round, Drain: 2 * runTime, Runners: r.processes, Customers: r.customers,
-		Timers: r.timers, Flood: r.flood, Clock: r.clock, Calm: true, Quiet: r.quiet, Plant: plant,
-	}
-	if o.Clock {
-		o.Duration *= 2
-	}
-	least := promise.Goals{"sagas": 20, "completed": 10, "compensated": 5, "kills": 2, "rung": 200, "letters": 50, "known": 1}
-	if o.Quiet {
-		least["kills"] = 0
-	}
-	return &Job{o.Duration, least, sagas.Check, func(ctx context.Context, program, out, dir string) ([]string, error) {
-		o.Program, o.Out, o.Dir = program, out, dir
-		return sagas.Run(ctx, o, zerolog.Nop())
-	}}
-}
 
 // ofSagas are bugs of sagas, timers and relays.
 func ofSagas() []*Mutant {

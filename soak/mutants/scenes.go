@@ -7,98 +7,129 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/soak/check"
-	"github.com/dibs-go/dibs/soak/plant"
+	"github.com/dibs-go/dibs/soak/crew"
+	"github.com/dibs-go/dibs/soak/intents"
 	"github.com/dibs-go/dibs/soak/promise"
+	"github.com/dibs-go/dibs/soak/queues"
+	"github.com/dibs-go/dibs/soak/sagas"
 	"github.com/dibs-go/dibs/soak/store"
 	"github.com/dibs-go/dibs/soak/work"
 )
 
 // A Scene is a load, and faults, that provoke some bugs.
 type Scene struct {
-	Name        string
-	writers     int
-	goroutines  int           // of each writer
-	pause       int           // in milliseconds, about, between two writes
-	gap         time.Duration // the longest between two faults
-	least       time.Duration // of torment, in the first run
-	faults      []string
-	categories  int
-	connections int32 // of each client
-	failovers   store.Failovers
-	replicas    store.Replicas // that come and go
-	holders     *holders       // of intents, nil for another
-	workers     *workers       // of a queue, nil for another
-	runners     *runners       // of sagas, nil for another
+	Name  string
+	Time  time.Duration // of the first run
+	Drain time.Duration // in which all is to be finished then
+	Least promise.Goals // without which a run that finds nothing says nothing
+	Check func(ctx context.Context, dir string) (*promise.Verdict, error)
+	run   func(ctx context.Context, o crew.Options) (complaints []string, err error)
 }
 
-// A Job is one run.
-type Job struct {
-	Duration time.Duration
-	Least    promise.Goals // without which a run that finds nothing says nothing
-	Check    func(ctx context.Context, dir string) (*promise.Verdict, error)
-	Run      func(ctx context.Context, program, out, dir string) (complaints []string, err error)
-}
-
-// Job returns a run of the scene, with a bug unless m is nil. Each round is twice as long as the one before, and has other
-// dice.
-func (s *Scene) Job(m *Mutant, seed uint64, round int) *Job {
-	var plant *plant.Mutant
+// Options are those of a run of the scene, with a bug unless m is nil. Each round is twice as long as the one before, and
+// has other dice.
+func (s *Scene) Options(m *Mutant, seed uint64, round int) crew.Options {
+	o := crew.Options{Seed: seed + uint64(round), Duration: s.Time << round, Drain: s.Drain << round} //nolint:gosec // a few
 	if m != nil {
-		plant = &m.Plant
+		o.Plant = &m.Plant
 	}
-	seed += uint64(round)
-	switch {
-	case s.holders != nil:
-		return s.holders.job(plant, seed, round)
-	case s.workers != nil:
-		return s.workers.job(plant, seed, round)
-	case s.runners != nil:
-		return s.runners.job(plant, seed, round)
-	}
-	o := s.options(plant, seed, round)
-	return &Job{o.Duration, promise.Goals{"done:write": 100, "done:handle": 100}, check.Check, func(ctx context.Context, program, out, dir string) ([]string, error) {
-		o.Program, o.Out, o.Dir = program, out, dir
+	return o
+}
+
+// Run has one.
+func (s *Scene) Run(ctx context.Context, o crew.Options) (complaints []string, err error) {
+	return s.run(ctx, o)
+}
+
+// ofStore is a scene of a store. Where the server is killed there is time to do something before it is killed again.
+func ofStore(name string, least, gap time.Duration, faults []string, writers int, load work.Load, change func(o *store.Options)) *Scene {
+	return &Scene{name, least, 0, promise.Goals{"done:write": 100, "done:handle": 100}, check.Check, func(ctx context.Context, c crew.Options) ([]string, error) {
+		o := store.Options{Options: c, Writers: writers, Consumers: 3, Handlers: 2, Faults: append([]string{"none"}, faults...)}
+		o.Draw()
+		load.Streams, load.Skew, load.MaxBytes, load.Lanes, load.Mix, load.Interval, load.Batch = 30, 1.1, 16<<10, 8, work.Usual, 50, 100
+		o.Life, o.Gap, o.Stall, o.Load = 0, gap, 8*time.Second, load
+		if change != nil {
+			change(&o)
+		}
 		return store.Run(ctx, o, zerolog.Nop())
 	}}
 }
 
-var none store.Failovers
-
-// Where the server is killed there is time to do something before it is killed again.
+// Scenes of a store.
 var (
-	alone   = &Scene{"alone", 6, 1, 3, 0, 4 * time.Second, nil, 3, 4, none, store.Replicas{}, nil, nil, nil}   // most writes go by themselves
-	groups  = &Scene{"groups", 4, 10, 2, 0, 4 * time.Second, nil, 3, 4, none, store.Replicas{}, nil, nil, nil} // most go in groups
-	crashes = &Scene{"crashes", 3, 3, 5, 4 * time.Second, 8 * time.Second, []string{"kill-server", "kill-backend"}, 3, 4, none, store.Replicas{}, nil, nil, nil}
-	lonely  = &Scene{"lonely pauses", 6, 1, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 3, 4, none, store.Replicas{}, nil, nil, nil}
-	cuts    = &Scene{"cuts", 4, 3, 5, 2 * time.Second, 4 * time.Second, []string{"cut"}, 3, 4, none, store.Replicas{}, nil, nil, nil}
+	alone   = ofStore("alone", 4*time.Second, 0, nil, 6, work.Load{Goroutines: 1, Pause: 3, Categories: 3, Connections: 4}, nil)   // most writes go by themselves
+	groups  = ofStore("groups", 4*time.Second, 0, nil, 4, work.Load{Goroutines: 10, Pause: 2, Categories: 3, Connections: 4}, nil) // most go in groups
+	crashes = ofStore("crashes", 8*time.Second, 4*time.Second, []string{"kill-server", "kill-backend"}, 3, work.Load{Goroutines: 3, Pause: 5, Categories: 3, Connections: 4}, nil)
+	lonely  = ofStore("lonely pauses", 10*time.Second, time.Second, []string{"past-deadline"}, 6, work.Load{Goroutines: 1, Pause: 5, Categories: 3, Connections: 4}, nil)
+	cuts    = ofStore("cuts", 4*time.Second, 2*time.Second, []string{"cut"}, 4, work.Load{Goroutines: 3, Pause: 5, Categories: 3, Connections: 4}, nil)
 	// A question about a write waits for a stopped writer that holds the category's lock. So there are many
 	// categories, most of them without a stopped writer, and each client has connections to spare.
-	pauses  = &Scene{"pauses", 4, 4, 5, time.Second, 10 * time.Second, []string{"past-deadline"}, 24, 12, none, store.Replicas{}, nil, nil, nil}
-	backups = &Scene{"backups", 3, 3, 5, 0, 4 * time.Second, nil, 3, 4, store.Failovers{PutBacks: 1}, store.Replicas{}, nil, nil, nil}
-	crowds  = &Scene{
-		"crowds", 2, 2, 20, 0, 10 * time.Second,
-		[]string{"join-leave", "kill-member", "stop-member"},
-		1, 4, none,
-		store.Replicas{Shares: true, InOrder: true, Most: 4, Only: true},
-		nil, nil, nil,
-	}
+	pauses  = ofStore("pauses", 10*time.Second, time.Second, []string{"past-deadline"}, 4, work.Load{Goroutines: 4, Pause: 5, Categories: 24, Connections: 12}, nil)
+	backups = ofStore("backups", 4*time.Second, 0, nil, 3, work.Load{Goroutines: 3, Pause: 5, Categories: 3, Connections: 4}, func(o *store.Options) { o.Failovers.PutBacks = 1 })
+	crowds  = ofStore("crowds", 10*time.Second, 0, []string{"join-leave", "kill-member", "stop-member"}, 2, work.Load{Goroutines: 2, Pause: 20, Categories: 1, Connections: 4}, func(o *store.Options) {
+		o.Replicas = store.Replicas{Shares: true, InOrder: true, Most: 4, Only: true}
+		o.Consumers, o.Handlers, o.Phases, o.Load.Interval, o.Load.Batch = 0, 0, []string{store.Crowd}, 20, 40
+	})
 )
 
-// options are those of a run of the store.
-func (s *Scene) options(plant *plant.Mutant, seed uint64, round int) store.Options {
-	o := store.Options{Seed: seed, Plant: plant, Duration: s.least << round, Writers: s.writers, Consumers: 3, Handlers: 2, Faults: s.faults}
-	if len(s.faults) == 0 {
-		o.Faults = []string{"none"}
-	}
-	o.Draw()
-	o.Life, o.Gap, o.Stall, o.Failovers = 0, s.gap, 8*time.Second, s.failovers
-	o.Load = work.Load{
-		Goroutines: s.goroutines, Categories: s.categories, Streams: 30, Skew: 1.1, MaxBytes: 16 << 10, Pause: s.pause, Lanes: 8, Connections: s.connections,
-		Mix: work.Usual, Interval: 50, Batch: 100,
-	}
-	if o.Replicas = s.replicas; o.Replicas.Only {
-		o.Consumers, o.Handlers, o.Phases = 0, 0, []string{store.Crowd}
-		o.Load.Interval, o.Load.Batch = 20, 40
-	}
-	return o
+// ofIntents is a scene of intents, in whose first run some leases are lost.
+func ofIntents(name string, o intents.Options) *Scene {
+	return &Scene{name, 8 * time.Second, 0, promise.Goals{"takeovers": 5, "held": 10, "done": 10, "work": 10}, intents.Check, func(ctx context.Context, c crew.Options) ([]string, error) {
+		o := o
+		o.Options = c
+		return intents.Run(ctx, o, zerolog.Nop())
+	}}
 }
+
+// Scenes of intents.
+var (
+	leased  = ofIntents("holders", intents.Options{Processes: 4, Goroutines: 6})
+	jumped  = ofIntents("holders and jumps", intents.Options{Processes: 4, Goroutines: 6, Clock: true})
+	crowded = ofIntents("a crowd of holders", intents.Options{Processes: 2, Goroutines: 40, Calm: true}) // most of their writes go in groups
+	silent  = ofIntents("holders in silence", intents.Options{Processes: 4, Goroutines: 12, Silent: true})
+	slow    = ofIntents("long transactions", intents.Options{Processes: 4, Goroutines: 6, Calm: true, Long: true})
+)
+
+// ofQueues is a scene of queues. The server is not killed: each run has more deliveries so.
+func ofQueues(name string, least time.Duration, goals promise.Goals, o queues.Options) *Scene {
+	o.Calm = true
+	return &Scene{name, least, 15 * time.Second, goals, queues.Check, func(ctx context.Context, c crew.Options) ([]string, error) {
+		o := o
+		o.Options = c
+		return queues.Run(ctx, o, zerolog.Nop())
+	}}
+}
+
+// Scenes of queues. In some each thing takes a few seconds.
+var (
+	usually = promise.Goals{"items": 100, "staged": 10, "deliveries": 100, "expiries": 3, "refused": 3, "kills": 3}
+	worked  = ofQueues("workers", 8*time.Second, usually, queues.Options{Processes: 4, Workers: 6, Inserters: 2})
+	filed   = ofQueues("workers over a file", 8*time.Second, usually, queues.Options{Processes: 4, Workers: 6, Inserters: 2, SQLite: true})
+	opened  = ofQueues("workers beside open transactions", 8*time.Second, promise.Goals{"items": 100, "deliveries": 100, "undone": 10},
+		queues.Options{Processes: 4, Workers: 6, Inserters: 2, Scene: queues.Overlap})
+
+	jumping  = ofQueues("workers and jumps", 8*time.Second, queues.Clock.Goals(), queues.Options{Processes: 4, Workers: 6, Inserters: 2, Scene: queues.Clock})
+	poisoned = ofQueues("workers and their killers", 25*time.Second, queues.Poison.Goals(), queues.Options{Processes: 2, Workers: 8, Inserters: 1, Scene: queues.Poison})
+	heated   = ofQueues("workers of a hot key", 25*time.Second, queues.HotKey.Goals(), queues.Options{Processes: 2, Workers: 8, Inserters: 1, Scene: queues.HotKey})
+	stalled  = ofQueues("workers without answers", 25*time.Second, queues.Ending.Goals(), queues.Options{Processes: 2, Workers: 8, Inserters: 1, Scene: queues.Ending})
+)
+
+// ofRunners is a scene of sagas, timers and relays. The server is not killed: each run has more sagas so. Sagas meet their
+// deadlines while it is drained.
+func ofRunners(name string, least time.Duration, kills int, o sagas.Options) *Scene {
+	o.Calm, o.Timers = true, 50
+	goals := promise.Goals{"sagas": 20, "completed": 10, "compensated": 5, "kills": kills, "rung": 200, "letters": 50, "known": 1}
+	return &Scene{name, least, 20 * time.Second, goals, sagas.Check, func(ctx context.Context, c crew.Options) ([]string, error) {
+		o := o
+		o.Options = c
+		return sagas.Run(ctx, o, zerolog.Nop())
+	}}
+}
+
+// Scenes of sagas. Without faults none explains that something comes late.
+var (
+	ran     = ofRunners("runners", 10*time.Second, 2, sagas.Options{Runners: 3, Customers: 40})
+	quiet   = ofRunners("runners without faults", 10*time.Second, 0, sagas.Options{Runners: 3, Customers: 40, Quiet: true})
+	flooded = ofRunners("runners and a flood", 10*time.Second, 2, sagas.Options{Runners: 2, Customers: 10, Flood: true})
+	shifted = ofRunners("runners and jumps", 20*time.Second, 2, sagas.Options{Runners: 2, Customers: 20, Clock: true})
+)

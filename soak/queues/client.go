@@ -39,15 +39,11 @@ const (
 // A task is the work of a process, until its standard input ends. Once something is written to that, it inserts no
 // more and dies at no failpoint.
 type task struct {
-	Process string // a name that no other process has
-	Seed    uint64
-	URL     string // of the store
-	Dir     string // of the histories
-	Inserts bool   // and does not work
+	crew.Task
+	Inserts bool // and does not work
 	Workers int
 	Hold    bool
 	Scene   Scene
-	Doom    crew.Doom
 }
 
 // The failpoints of a process.

@@ -13,7 +13,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
 )
@@ -59,8 +58,8 @@ end $$;
 create trigger soak_remember after delete on dibs.messages for each row execute function soak_remember();
 `
 
-func newPostgresPlace(ctx context.Context, c *crew.Crew, plant *plant.Mutant, clock bool) (*postgresPlace, error) {
-	return &postgresPlace{c}, c.Serve(ctx, &server.PostgresConfig{Clock: clock}, plant, postgresTables)
+func newPostgresPlace(ctx context.Context, c *crew.Crew, clock bool) (*postgresPlace, error) {
+	return &postgresPlace{c}, c.Serve(ctx, &server.PostgresConfig{Clock: clock}, postgresTables)
 }
 
 func (p *postgresPlace) open(ctx context.Context) (messagestore.Driver, error) { return p.Open(ctx) }

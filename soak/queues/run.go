@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -15,27 +14,19 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
 // Options say how a run is to be.
 type Options struct {
-	Seed      uint64
-	Duration  time.Duration // of the faults, at most
-	Drain     time.Duration // in which all is to be finished afterwards
-	Goals     promise.Goals // with which the faults end earlier; nil for none
-	Processes int           // that work
-	Workers   int           // of each
-	Inserters int           // processes
-	Hold      bool          // a dead item holds its key
-	SQLite    bool          // over a file, and no server
-	Calm      bool          // the server is not killed
-	Scene     Scene         // what the run is about
-	Plant     *plant.Mutant
-	Program   string // of the processes, "" for this one
-	Out       string // the folder of the run, which is made
-	Dir       string // where the server keeps its data
+	crew.Options
+	Processes int   // that work
+	Workers   int   // of each
+	Inserters int   // processes
+	Hold      bool  // a dead item holds its key
+	SQLite    bool  // over a file, and no server
+	Calm      bool  // the server is not killed
+	Scene     Scene // what the run is about
 }
 
 // A run is under way.
@@ -83,13 +74,13 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 	}
 	r := &run{Options: o}
 	return crew.Run(ctx, crew.Config{
-		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log, Promises: Promises, Goals: o.Goals, Look: r.look,
+		Options: o.Options, Variable: Variable, Log: log, Promises: Promises, Look: r.look,
 	}, func(c *crew.Crew) (_ *crew.Scenario, err error) {
 		r.Crew = c
 		if r.SQLite {
 			r.place, err = newFilePlace(ctx, c.Dir)
 		} else {
-			r.place, err = newPostgresPlace(ctx, c, o.Plant, o.Scene == Clock)
+			r.place, err = newPostgresPlace(ctx, c, o.Scene == Clock)
 		}
 		s := &crew.Scenario{Phases: []crew.Phase{r.faults()}, Healed: r.resume, Left: r.left, Drain: o.Drain, Dump: func(ctx context.Context) error {
 			return errors.Join(r.place.dump(ctx, r.History), r.place.close())
@@ -115,16 +106,16 @@ const (
 
 func (r *run) client(name, role string) crew.Client {
 	c := crew.Client{Name: name, Role: role, Ends: role == inserter, Task: func(p crew.Place) any {
-		t := &task{Process: p.Process, Seed: p.Seed, Dir: r.Crew.Out, URL: p.URL, Inserts: role == inserter, Workers: r.Workers, Hold: r.Hold, Scene: r.Scene}
 		points := workPoints
-		if t.Inserts {
+		if role == inserter {
 			points = insertPoints
 		}
+		if !r.Scene.kills() || r.Enough("kills") {
+			points = nil
+		}
+		t := &task{Task: p.Task(points, 3, 100), Inserts: role == inserter, Workers: r.Workers, Hold: r.Hold, Scene: r.Scene}
 		if r.SQLite {
 			t.URL = sqliteURL + filepath.Join(r.Crew.Dir, fileName)
-		}
-		if r.Scene.kills() && !r.Enough("kills") {
-			t.Doom.Death = p.Doom(points, 3, 100)
 		}
 		return t
 	}}

@@ -32,14 +32,10 @@ const connections = 8
 // A task is the work of a process, until its standard input ends. Once something is written to that, a runner dies at no
 // failpoint, and customers begin nothing more and end when their sagas have.
 type task struct {
-	Process   string // a name that no other process has
-	Seed      uint64
-	URL       string // of the store
-	Dir       string // of the histories
-	Customers int    // 0 for a runner
-	Timers    int    // that the customers' process sets a second
-	Flood     bool   // one of its sagas has as many signals as it takes
-	Doom      crew.Doom
+	crew.Task
+	Customers int  // 0 for a runner
+	Timers    int  // that the customers' process sets a second
+	Flood     bool // one of its sagas has as many signals as it takes
 }
 
 // The failpoints of a runner.

@@ -17,28 +17,20 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/saga"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
 )
 
 // Options say how a run is to be.
 type Options struct {
-	Seed      uint64
-	Duration  time.Duration // of the faults, at most
-	Drain     time.Duration // in which all is to have ended afterwards
-	Goals     promise.Goals // with which the faults end earlier; nil for none
-	Runners   int           // processes
-	Customers int           // in each of two processes
-	Timers    int           // a second, of each of these
-	Calm      bool          // the server is not killed
-	Quiet     bool          // no fault falls
-	Flood     bool          // one saga has as many signals as it takes, and is cancelled
-	Clock     bool          // the server's clock jumps and is set right
-	Plant     *plant.Mutant
-	Program   string // of the processes, "" for this one
-	Out       string // the folder of the run, which is made
-	Dir       string // where the server keeps its data
+	crew.Options
+	Runners   int  // processes
+	Customers int  // in each of two processes
+	Timers    int  // a second, of each of these
+	Calm      bool // the server is not killed
+	Quiet     bool // no fault falls
+	Flood     bool // one saga has as many signals as it takes, and is cancelled
+	Clock     bool // the server's clock jumps and is set right
 }
 
 // shops is how many processes of customers there are.
@@ -70,10 +62,10 @@ const tables = "create table " + rowsTable + " (saga text not null, step text no
 // are complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	return crew.Run(ctx, crew.Config{
-		Program: o.Program, Variable: Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log, Promises: Promises, Goals: o.Goals,
+		Options: o.Options, Variable: Variable, Log: log, Promises: Promises,
 	}, func(c *crew.Crew) (*crew.Scenario, error) {
 		r := &run{o, c}
-		if err := r.Serve(ctx, &server.PostgresConfig{Clock: o.Clock}, o.Plant, tables); err != nil {
+		if err := r.Serve(ctx, &server.PostgresConfig{Clock: o.Clock}, tables); err != nil {
 			return nil, err
 		}
 		s := &crew.Scenario{Phases: []crew.Phase{r.faults()}, Left: r.left(), Drain: r.Drain, Dump: r.dump}
@@ -95,11 +87,11 @@ const (
 
 func (r *run) client(name, role string, customers int) crew.Client {
 	return crew.Client{Name: name, Role: role, Socket: r.Postgres.Socket(), Ends: role == shop, Task: func(p crew.Place) any {
-		t := &task{Process: p.Process, Seed: p.Seed, Dir: r.Crew.Out, URL: p.URL, Customers: customers, Timers: r.Timers, Flood: r.Flood && name == "customers-0"}
-		if role == runner && !r.Quiet && !r.Enough("kills") {
-			t.Doom.Death = p.Doom(points, 3, 400)
+		dooms := points
+		if role == shop || r.Quiet || r.Enough("kills") {
+			dooms = nil
 		}
-		return t
+		return &task{Task: p.Task(dooms, 3, 400), Customers: customers, Timers: r.Timers, Flood: r.Flood && name == "customers-0"}
 	}}
 }
 

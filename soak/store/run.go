@@ -24,7 +24,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/plant"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
 	"github.com/dibs-go/dibs/soak/work"
@@ -38,8 +37,7 @@ const (
 
 // Options are the settings of a run. All of them but the command line's are drawn from the seed.
 type Options struct {
-	Seed      uint64
-	Duration  time.Duration
+	crew.Options
 	Writers   int
 	Readers   int
 	Consumers int
@@ -51,10 +49,7 @@ type Options struct {
 	Clock     bool // the server's can be set
 	Failovers Failovers
 	Replicas  Replicas
-	Out       string        // the folder for histories, which is made
-	Dir       string        // where the servers keep their data
 	Phases    []string      // names; none for the first
-	Goals     promise.Goals // with which the faults end earlier; nil for none
 	Least     promise.Goals // how much is to be done
 
 	Missing map[string]string // the faults that there cannot be here, by name, and why
@@ -63,9 +58,6 @@ type Options struct {
 	Life  int           // how often a client passes the failpoint that it dies at, at most; 0 for ever
 	Stall time.Duration // how long no consumer may get on in the end; 0 for as long as they may take altogether
 	Load  work.Load
-
-	Plant   *plant.Mutant // nil for none
-	Program string        // of the clients, "" for this one
 }
 
 // Draw fills in the options that depend on the seed alone.
@@ -181,8 +173,10 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 		options: o, memory: newSampler(), wanted: map[messagestore.Category]bool{}, effects: map[string]messagestore.Category{}, keyed: map[string]messagestore.Category{},
 		parking: map[string]messagestore.Category{}, turns: map[string]*sync.Mutex{}, done: map[string]int{},
 	}
+	common := o.Options
+	common.Goals = o.Least // of which the run tells how far it is
 	return crew.Run(ctx, crew.Config{
-		Program: o.Program, Variable: work.Variable, Seed: o.Seed, Out: o.Out, Base: o.Dir, Log: log, Promises: check.Promises, Goals: o.Least, Look: r.watch, Password: work.Canary,
+		Options: common, Variable: work.Variable, Log: log, Promises: check.Promises, Look: r.watch, Password: work.Canary,
 		Forgives: func(child *server.Child) bool { return o.Failovers.Lossy() > 0 && child.ExitCode() == work.ExitAhead },
 	}, func(c *crew.Crew) (*crew.Scenario, error) {
 		r.Crew = c
@@ -223,7 +217,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	if r.options.Failovers.Total() > 0 {
 		config.Settings = []string{"wal_keep_size=1GB"} // until a standby that is made has it
 	}
-	if err := r.Serve(ctx, config, r.options.Plant, "create extension amcheck"); err != nil {
+	if err := r.Serve(ctx, config, "create extension amcheck"); err != nil {
 		return err
 	}
 	r.url = r.Postgres.URL(database)

@@ -39,7 +39,7 @@ func TestEveryFaultComesAsOftenAsItsWeight(t *testing.T) {
 
 func TestARunWithGoalsKillsTheServerAndThenLeavesItAloneUntilAllAreReached(t *testing.T) {
 	t.Parallel()
-	o := Options{Duration: 20 * time.Minute, Goals: promise.Goals{"serverKills": 150, "messages": 10}, Phases: []string{Mixed, Kills, Calm}, Gap: time.Second}
+	o := Options{Options: crew.Options{Duration: 20 * time.Minute, Goals: promise.Goals{"serverKills": 150, "messages": 10}}, Phases: []string{Mixed, Kills, Calm}, Gap: time.Second}
 	phases, err := o.phases(faults)
 	require.NoError(t, err)
 	var names []string

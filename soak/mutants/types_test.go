@@ -1,4 +1,4 @@
-package plant
+package mutants_test
 
 import (
 	"context"
@@ -15,26 +15,28 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/dibs-go/dibs/soak/plant"
 )
 
-// Types holds the types of all packages of the repository, to check a package with a planted bug
+// packageTypes holds the types of all packages of the repository, to check a package with a planted bug
 // without a build.
-type Types struct {
+type packageTypes struct {
 	root    string
 	exports map[string]string   // by import path: the file of its types
 	files   map[string][]string // by folder: its Go files
 	paths   map[string]string   // by folder: its import path
 }
 
-// LoadTypes has the packages below root compiled, as far as they have changed since, and finds their types.
-func LoadTypes(ctx context.Context, root string) (*Types, error) {
+// loadTypes has the packages below root compiled, as far as they have changed since, and finds their types.
+func loadTypes(ctx context.Context, root string) (*packageTypes, error) {
 	list := exec.CommandContext(ctx, "go", "list", "-deps", "-export", "-json=ImportPath,Dir,Export,GoFiles", "./...")
 	list.Dir, list.Stderr = root, os.Stderr
 	said, err := list.Output()
 	if err != nil {
 		return nil, fmt.Errorf("list packages: %w", err)
 	}
-	t := &Types{root: root, exports: map[string]string{}, files: map[string][]string{}, paths: map[string]string{}}
+	t := &packageTypes{root: root, exports: map[string]string{}, files: map[string][]string{}, paths: map[string]string{}}
 	for decoder := json.NewDecoder(strings.NewReader(string(said))); ; {
 		var p struct {
 			ImportPath, Dir, Export string
@@ -49,8 +51,8 @@ func LoadTypes(ctx context.Context, root string) (*Types, error) {
 	}
 }
 
-// Check returns an error unless the packages that the bug is in still compile.
-func (t *Types) Check(m *Mutant) error {
+// holds returns an error unless the packages that the bug is in still compile.
+func (t *packageTypes) holds(m *plant.Mutant) error {
 	changed, err := m.Overlay(t.root)
 	if err != nil {
 		return err
@@ -67,7 +69,7 @@ func (t *Types) Check(m *Mutant) error {
 	return nil
 }
 
-func (t *Types) check(dir string, changed map[string]string) error {
+func (t *packageTypes) check(dir string, changed map[string]string) error {
 	set := token.NewFileSet()
 	var files []*ast.File
 	for _, name := range t.files[dir] {
