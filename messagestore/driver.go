@@ -53,6 +53,12 @@ type Driver interface {
 	// what was met, it returns the conflict.
 	TryAppend(ctx context.Context, appends []Append) ([]Written, *Conflict, error)
 
+	// Over returns a driver over a transaction of the caller's, as the database's library has it: a
+	// pgx.Tx, or a *sql.Tx. It asks nothing of the database, and has one user, as the transaction
+	// does. With the context of a function of Transact it is also that function's transaction. Any
+	// other value is not supported.
+	Over(ctx context.Context, tx any) (Driver, error)
+
 	// Stage is an append of one record, not [Append.Conditional], as the last step of the transaction
 	// that the driver is over. Until the transaction is committed nothing waits for it, and then it
 	// happens or the commit fails. A record that is recorded already with its content is left out, as

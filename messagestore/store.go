@@ -141,6 +141,24 @@ func (e *writeError) Error() string { return fmt.Sprintf("write %s: %v", quoteNa
 
 func (e *writeError) Unwrap() error { return e.err }
 
+// Over returns a store over a transaction of the caller's on the same database: a pgx.Tx, or on SQLite a *sql.Tx, or the
+// transaction of a function of [TxStore.Transact], with that function's context. It makes no round trip. The store has one user
+// and lives as long as the transaction: what it writes is committed with all the rest, or not at all. The error matches
+// [ErrNotSupported] for a transaction that the driver cannot write in.
+func (s *Store) Over(ctx context.Context, tx any) (*Store, error) {
+	driver, err := s.use(ctx)
+	if v := reflect.ValueOf(tx); err == nil && (!v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()) {
+		err = NewInvalidError("transaction", nil, "it is nil")
+	}
+	if err == nil {
+		driver, err = driver.Over(ctx, tx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store over a transaction: %w", err)
+	}
+	return &Store{driver: driver, config: s.config}, nil
+}
+
 // Stage has body written when the caller's transaction is committed, over which s is. A transaction that has called
 // [Store.Write] and stays open has later messages of the category wait for its end; one that has staged does not, until
 // COMMIT. Messages that are staged for a stream come in the order of the calls.

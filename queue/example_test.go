@@ -2,9 +2,12 @@ package queue_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/dibs-go/dibs/handler"
@@ -12,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/queue"
 )
 
@@ -161,4 +165,42 @@ func ExampleJob_Progress() {
 	fmt.Println(must.New(mail.Item(ctx, at.Position)).Note)
 	// Output:
 	// 3 of 9 sent
+}
+
+// An order and its mail are in one transaction of the caller's: both are committed, or neither is.
+func ExampleQueue_InsertTx() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
+	file := filepath.Join(dir, "orders.db")
+	driver := must.New(sqlite.Open(ctx, file, nil)) // or a pool of pgx, and a pgx.Tx
+	defer driver.Close()                            //nolint:errcheck // it is read no more
+	mail := must.New(queue.New(must.New(messagestore.New(driver, nil)), "mail", nil))
+	db := must.New(sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)"))
+	defer db.Close() //nolint:errcheck // the same
+	must.New(db.ExecContext(ctx, "create table orders (id text primary key)"))
+
+	order := func(id string, commits bool) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback() //nolint:errcheck // it is committed, or of no effect
+		if _, err := tx.ExecContext(ctx, "insert into orders values (?)", id); err != nil {
+			return err
+		}
+		if _, err := mail.InsertTx(ctx, tx, Send{To: id}, &queue.InsertOpts{Unique: id}); err != nil || !commits {
+			return err
+		}
+		return tx.Commit()
+	}
+	fmt.Println(order("ann", true), order("bob", false))
+	waiting := must.New(mail.Items(ctx, queue.Waiting, 0, 10))
+	fmt.Printf("%d mail: %s\n", len(waiting), waiting[0].Message.Data)
+	// Output:
+	// <nil> <nil>
+	// 1 mail: {"to":"ann"}
 }

@@ -41,8 +41,8 @@ type InsertOpts struct {
 	Unique string
 
 	// UniqueUntil says until when an item has its Unique name. Items that have had the same name are delivered one at a
-	// time, in order, as items with one Key are. Values other than UntilForgotten are for [Queue.Insert] alone; over a
-	// transaction of the caller's its error matches [messagestore.ErrNotSupported] if an item has had the name. The workers of the
+	// time, in order, as items with one Key are. Values other than UntilForgotten are for [Queue.Insert] and [Queue.InsertTx]; of a
+	// queue over a transaction of the caller's the error of Insert matches [messagestore.ErrNotSupported] if an item has had the name. The workers of the
 	// queue free the name: a producer has the Name of the workers' queue in its [Config]. If no worker has taken from the queue of that
 	// name, and workers have from others of the category, a warning is logged.
 	//
@@ -145,39 +145,75 @@ func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *Insert
 	return Inserted{ID: written.IDs[0], Stream: w.Stream, Position: written.GlobalPosition, Duplicate: written.Duplicate}, nil
 }
 
-// InsertTx adds an item if a transaction of the caller's is committed: tx is a store over it, of postgres.New or sqlite.New. In a
-// function of [messagestore.TxStore.Transact] it is a store over that function's transaction. See
+// InsertTx adds an item if a transaction of the caller's on the queue's database is committed: a pgx.Tx, or on SQLite a *sql.Tx, or
+// the transaction of a function of [messagestore.TxStore.Transact], with that function's context. See
 // [messagestore.Store.Stage]: no other item waits for the transaction, and the position is not known yet.
 //
 // An item whose ID or Unique name is taken, by the time of the commit, by an item of the same content is left out. It is a
 // Duplicate if its Unique name is known to be taken already; that an ID is, is not told. A Unique name that is known to be
-// another content's is a [*KeyReusedError]; what only COMMIT meets fails it, and there the date and the metadata are of the content. Other errors are those of Stage; after an
+// another content's is a [*KeyReusedError]; what only COMMIT meets fails it, and there the date and the metadata are of the content.
+// A name that is free again, by [InsertOpts].UniqueUntil, is for one item of the transaction: a second one fails COMMIT, as does
+// another transaction that takes the name first. Other errors are those of Stage; after an
 // error roll back. What the transaction appends at once behind the item to the same stream, by [Queue.Insert] say, would come before it, and
 // on PostgreSQL is a [*messagestore.InvalidError].
-func (q *Queue) InsertTx(ctx context.Context, tx *messagestore.Store, body messagestore.Body, opts *InsertOpts) (Inserted, error) {
+func (q *Queue) InsertTx(ctx context.Context, tx any, body messagestore.Body, opts *InsertOpts) (Inserted, error) {
 	if err := q.use(ctx); err != nil {
 		return Inserted{}, err
 	}
-	w, err := q.Write(body, opts)
+	w, err := q.write(body, opts)
 	if err != nil {
 		return Inserted{}, err
 	}
-	envelope := envelopeOf(w)
-	inserted := Inserted{ID: envelope.ID, Stream: w.Stream}
+	inserted, err := q.stage(ctx, tx, w, opts)
+	return inserted, q.fail("insert", err)
+}
+
+func (q *Queue) stage(ctx context.Context, tx any, w messagestore.StreamWrite, opts *InsertOpts) (Inserted, error) {
+	over, err := q.store.Over(ctx, tx)
+	if err != nil {
+		return Inserted{}, err
+	}
 	if opts != nil && opts.Unique != "" {
-		first, err := tx.Last(ctx, w.Stream)
-		switch {
-		case err == nil:
-			inserted, err = duplicate(w, first, opts.Unique)
-			return inserted, q.fail("insert", err)
-		case !errors.Is(err, messagestore.ErrNotFound):
-			return Inserted{}, q.fail("insert", err)
+		if opts.UniqueUntil != UntilForgotten {
+			q.sayUnworked(ctx)
+		}
+		last, err := over.Last(ctx, w.Stream)
+		if err != nil && !errors.Is(err, messagestore.ErrNotFound) {
+			return Inserted{}, err
+		}
+		if err == nil {
+			inserted, has, err := q.behind(ctx, &w, last, opts)
+			if has || err != nil {
+				return inserted, err
+			}
 		}
 	}
-	if err := tx.Stage(ctx, w.Stream, w.Expected, w.Bodies[0]); err != nil {
-		return Inserted{}, q.fail("insert", err)
+	if err := over.Stage(ctx, w.Stream, w.Expected, w.Bodies[0]); err != nil {
+		return Inserted{}, err
 	}
-	return inserted, nil
+	return Inserted{ID: envelopeOf(w).ID, Stream: w.Stream}, nil
+}
+
+// behind has a write expect the last item of its unique name, unless that item has the name still, which is then told.
+func (q *Queue) behind(ctx context.Context, w *messagestore.StreamWrite, last *messagestore.Message, opts *InsertOpts) (inserted Inserted, has bool, err error) {
+	if opts.UniqueUntil == UntilForgotten {
+		inserted, err = duplicate(*w, last, opts.Unique)
+		return inserted, true, err
+	}
+	q.sayUnworked(ctx)
+	item, err := q.driver.QueueItem(ctx, q.of, last.GlobalPosition)
+	switch {
+	case errors.Is(err, messagestore.ErrNotFound):
+		w.Expected = messagestore.NoStream // it was removed meanwhile
+		return Inserted{}, false, nil
+	case err != nil:
+		return Inserted{}, false, err
+	case opts.UniqueUntil.has(State(item.State)):
+		inserted, err = duplicate(*w, last, opts.Unique)
+		return inserted, true, err
+	}
+	w.Expected = last.Position
+	return Inserted{}, false, nil
 }
 
 // firstStands reports whether the failure of a write is an item of it that was inserted before with another date or other metadata.
@@ -278,19 +314,8 @@ func (q *Queue) insertUnique(ctx context.Context, w messagestore.StreamWrite, op
 		if last == nil {
 			return Inserted{}, fmt.Errorf("unique key %.80q: %w, and no message was met", opts.Unique, messagestore.ErrVersionConflict)
 		}
-		if opts.UniqueUntil == UntilForgotten {
-			return duplicate(w, last, opts.Unique)
-		}
-		item, err := q.driver.QueueItem(ctx, q.of, last.GlobalPosition)
-		switch {
-		case errors.Is(err, messagestore.ErrNotFound):
-			w.Expected = messagestore.NoStream // it was removed meanwhile
-		case err != nil:
-			return Inserted{}, err
-		case opts.UniqueUntil.has(State(item.State)):
-			return duplicate(w, last, opts.Unique)
-		default:
-			w.Expected = last.Position
+		if inserted, has, err := q.behind(ctx, &w, last, opts); has || err != nil {
+			return inserted, err
 		}
 	}
 }
@@ -397,7 +422,7 @@ func (q *Queue) writes(entries []Entry) (writes []messagestore.StreamWrite, at [
 func (q *Queue) Write(body messagestore.Body, opts *InsertOpts) (messagestore.StreamWrite, error) {
 	w, err := q.write(body, opts)
 	if err == nil && opts != nil && opts.UniqueUntil != UntilForgotten {
-		err = q.fail("write", messagestore.NewInvalidError("UniqueUntil", opts.UniqueUntil, "Insert alone knows it"))
+		err = q.fail("write", messagestore.NewInvalidError("UniqueUntil", opts.UniqueUntil, "Insert and InsertTx alone know it"))
 		w = messagestore.StreamWrite{}
 	}
 	return w, err

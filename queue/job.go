@@ -98,28 +98,24 @@ func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay 
 	return j.fail(what, err)
 }
 
-// CompleteTx finishes the item in a transaction of the caller's, whose writes and SQL are then made once: tx is a store
-// over it, of postgres.New or sqlite.New. In a function of [messagestore.TxStore.Transact] it is a store over that
-// function's transaction; on PostgreSQL the store itself is, with that function's context. Any other store is refused
-// before anything is done: the error matches [messagestore.ErrNotSupported].
+// CompleteTx finishes the item in a transaction of the caller's on the queue's database, whose writes and SQL are then made
+// once: a pgx.Tx, or on SQLite a *sql.Tx, or the transaction of a function of [messagestore.TxStore.Transact], with that
+// function's context. Any other is refused before anything is done: the error matches [messagestore.ErrNotSupported].
 //
 // The error matches [ErrLost] if the item was given to another worker, or tx is of another database: roll back then. When the
 // handler returns, its worker asks the store whether the transaction was committed. If it was, an error of the handler is
 // logged and changes nothing. If it was not, the error says what becomes of the item as ever; after nil the worker waits
 // for the commit for as long as a handler may take, and then counts a failure.
-func (j *Job) CompleteTx(ctx context.Context, tx *messagestore.Store) error {
+func (j *Job) CompleteTx(ctx context.Context, tx any) error {
 	if err := j.use(ctx); err != nil {
 		return err
 	}
-	used, err := tx.Driver()
+	over, err := j.queue.store.Over(ctx, tx)
 	if err != nil {
 		return j.fail("complete", err)
 	}
-	driver, ok := used.(queuing.TransactionDriver)
-	if !ok {
-		return j.fail("complete", fmt.Errorf("%w: the store's driver completes no items in transactions", messagestore.ErrNotSupported))
-	}
-	if err := driver.InTransaction(ctx); err != nil {
+	driver, err := queuing.Of(over)
+	if err != nil {
 		return j.fail("complete", err)
 	}
 	done, err := j.finishIn(ctx, driver)

@@ -130,7 +130,7 @@ func TestHostileItemsAreRefused(t *testing.T) {
 			}
 		}
 		_, err := q.Write(Send{}, &queue.InsertOpts{Unique: "a", UniqueUntil: queue.UntilDelivered})
-		requireInvalid(t, "a write of its own", err, "UniqueUntil", "Insert alone")
+		requireInvalid(t, "a write of its own", err, "UniqueUntil", "Insert and InsertTx alone")
 		many := func(n int, body messagestore.Body, opts *queue.InsertOpts) []queue.Entry {
 			all := make([]queue.Entry, n)
 			for i := range all {

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -23,7 +24,7 @@ import (
 	"github.com/dibs-go/dibs/queue"
 )
 
-func insertTx(t *testing.T, q *queue.Queue, tx *messagestore.Store, body Send, opts *queue.InsertOpts) queue.Inserted {
+func insertTx(t *testing.T, q *queue.Queue, tx any, body Send, opts *queue.InsertOpts) queue.Inserted {
 	t.Helper()
 	inserted, err := q.InsertTx(t.Context(), tx, body, opts)
 	require.NoError(t, err)
@@ -60,7 +61,7 @@ func TestAnItemOfTheStoresTransactionComesWithIt(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
 		events := storetest.Category(t).Stream("1")
 		for _, fails := range []error{errors.New("rolled back"), nil} {
-			err := db.transact(t.Context(), func(ctx context.Context, tx *messagestore.Store) ([]messagestore.StreamWrite, error) {
+			err := db.transact(t.Context(), func(ctx context.Context, tx any) ([]messagestore.StreamWrite, error) {
 				if _, err := q.InsertTx(ctx, tx, Send{To: "ann"}, &queue.InsertOpts{Key: "ann"}); err != nil {
 					return nil, err
 				}
@@ -209,7 +210,7 @@ func TestInsertsInOppositeOrdersDoNotDeadlock(t *testing.T) {
 						if backwards {
 							i = keys - 1 - i
 						}
-						if _, err := q.InsertTx(t.Context(), overPgx(tx), Send{N: n}, &queue.InsertOpts{Key: fmt.Sprint(i)}); err != nil {
+						if _, err := q.InsertTx(t.Context(), tx, Send{N: n}, &queue.InsertOpts{Key: fmt.Sprint(i)}); err != nil {
 							return err
 						}
 					}
@@ -245,7 +246,7 @@ func TestInsertsAboveReadCommittedDoNotDeadlock(t *testing.T) {
 								into = []*queue.Queue{other, q, other}
 							}
 							for _, q := range into {
-								if _, err := q.InsertTx(t.Context(), overPgx(tx), Send{N: n}, nil); err != nil {
+								if _, err := q.InsertTx(t.Context(), tx, Send{N: n}, nil); err != nil {
 									return err
 								}
 							}
@@ -264,6 +265,50 @@ func TestInsertsAboveReadCommittedDoNotDeadlock(t *testing.T) {
 			requireItems(t, db.store, q, callers*commits*3/2)
 		}
 	}
+}
+
+func TestAUniqueNameThatIsFreeAgainIsForOneTransaction(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, q *queue.Queue, db database) {
+		until := &queue.InsertOpts{Unique: "report", UniqueUntil: queue.UntilFinished}
+		committed := func(body Send) (queue.Inserted, error) {
+			tx, commit, _, err := db.begin(t.Context())
+			require.NoError(t, err)
+			inserted := insertTx(t, q, tx, body, until)
+			return inserted, commit()
+		}
+		first, err := committed(Send{N: 1})
+		require.NoError(t, err)
+		require.False(t, first.Duplicate)
+
+		again, err := committed(Send{N: 1})
+		require.NoError(t, err)
+		require.True(t, again.Duplicate, "no worker has it yet")
+		jobs := must.New(q.Receive(t.Context(), 2, nil))
+		require.Len(t, jobs, 1)
+		again, err = committed(Send{N: 1})
+		require.NoError(t, err)
+		require.True(t, again.Duplicate, "it is not finished")
+		require.NoError(t, jobs[0].Complete(t.Context()))
+
+		free, err := committed(Send{N: 2})
+		require.NoError(t, err)
+		require.False(t, free.Duplicate)
+		require.Equal(t, first.Stream, free.Stream)
+		jobs = must.New(q.Receive(t.Context(), 2, nil))
+		require.Len(t, jobs, 1)
+		require.NoError(t, jobs[0].Complete(t.Context()))
+
+		if name(t) == "PostgreSQL" { // SQLite has one transaction at a time that writes
+			one, commitOne, _, err := db.begin(t.Context())
+			require.NoError(t, err)
+			other, commitOther, _, err := db.begin(t.Context())
+			require.NoError(t, err)
+			insertTx(t, q, one, Send{N: 3}, until)
+			insertTx(t, q, other, Send{N: 3}, until)
+			require.NoError(t, commitOne())
+			require.ErrorContains(t, commitOther(), "DB003")
+		}
+	})
 }
 
 // What is appended at once would come before what the transaction has staged, so it is refused.
@@ -295,13 +340,13 @@ func TestAnInsertBehindAStagedOneOfItsKeyIsRefused(t *testing.T) {
 		} {
 			tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 			require.NoError(t, err)
-			insertTx(t, q, overPgx(tx), Send{N: 1}, &queue.InsertOpts{Key: "ann"})
-			err = write(overPgx(tx))
+			insertTx(t, q, tx, Send{N: 1}, &queue.InsertOpts{Key: "ann"})
+			err = write(must.New(db.store.Over(t.Context(), tx)))
 			require.NoError(t, tx.Rollback(t.Context()))
 			require.ErrorIs(t, err, messagestore.ErrInvalid, "%s, %s", name, level)
 			require.ErrorContains(t, err, "staged")
 		}
-		err := db.transact(t.Context(), func(ctx context.Context, tx *messagestore.Store) ([]messagestore.StreamWrite, error) {
+		err := db.transact(t.Context(), func(ctx context.Context, tx any) ([]messagestore.StreamWrite, error) {
 			_, err := q.InsertTx(ctx, tx, Send{N: 1}, &queue.InsertOpts{Key: "ann"})
 			return []messagestore.StreamWrite{messagestore.To(category.Stream("ann"), messagestore.AnyVersion, Send{N: 2})}, err
 		})
@@ -322,10 +367,10 @@ func TestAPreparedTransactionHoldsBackLaterItems(t *testing.T) {
 	db := databases["PostgreSQL"](t)
 	q := must.New(queue.New(db.store, storetest.Category(t), nil))
 	insert(t, q, Send{To: "before"}, nil)
-	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, overPgx(tx), Send{To: "marks"}, nil) }, "commit")
+	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, tx, Send{To: "marks"}, nil) }, "commit")
 
-	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, overPgx(tx), Send{To: "prepared"}, nil) }, "prepare transaction '"+string(q.Category())+"'")
-	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, overPgx(tx), Send{To: "later"}, nil) }, "commit")
+	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, tx, Send{To: "prepared"}, nil) }, "prepare transaction '"+string(q.Category())+"'")
+	commit(t, pool, func(tx pgx.Tx) { insertTx(t, q, tx, Send{To: "later"}, nil) }, "commit")
 
 	for _, n := range []int{2, 4} {
 		page, err := db.store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: q.Category(), Limit: 10})
@@ -359,14 +404,14 @@ func TestWhatASavepointTakesBackIsNotInserted(t *testing.T) {
 		q := must.New(queue.New(db.store, storetest.Category(t), nil))
 		tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 		require.NoError(t, err)
-		insertTx(t, q, overPgx(tx), Send{"ann", 1}, &queue.InsertOpts{Key: "ann"})
+		insertTx(t, q, tx, Send{"ann", 1}, &queue.InsertOpts{Key: "ann"})
 		inner, err := tx.Begin(t.Context())
 		require.NoError(t, err)
-		insertTx(t, q, overPgx(inner), Send{"ann", 2}, &queue.InsertOpts{Key: "ann"})
+		insertTx(t, q, inner, Send{"ann", 2}, &queue.InsertOpts{Key: "ann"})
 		require.NoError(t, inner.Rollback(t.Context()))
 		inner, err = tx.Begin(t.Context())
 		require.NoError(t, err)
-		insertTx(t, q, overPgx(inner), Send{"ann", 3}, &queue.InsertOpts{Key: "ann"})
+		insertTx(t, q, inner, Send{"ann", 3}, &queue.InsertOpts{Key: "ann"})
 		require.NoError(t, inner.Commit(t.Context()))
 		require.NoError(t, tx.Commit(t.Context()))
 
@@ -389,7 +434,7 @@ func TestAnItemIsInsertedWhereConstraintsAreImmediate(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "set constraints all immediate"); err != nil {
 			return err
 		}
-		_, err := q.InsertTx(t.Context(), overPgx(tx), Send{To: "ann"}, nil)
+		_, err := q.InsertTx(t.Context(), tx, Send{To: "ann"}, nil)
 		return err
 	}))
 	requireItems(t, db.store, q, 1)
@@ -400,8 +445,8 @@ func TestAnInsertInNoTransactionIsRefused(t *testing.T) {
 		_, err := q.InsertTx(t.Context(), db.store, Send{To: "ann"}, nil)
 
 		require.ErrorIs(t, err, messagestore.ErrNotSupported)
-		require.ErrorContains(t, err, "over no transaction of the caller's")
-		_, err = q.InsertTx(t.Context(), must.New(messagestore.New(memory.New(), nil)), Send{To: "ann"}, nil)
+		require.ErrorContains(t, err, "a *messagestore.Store is no ")
+		_, err = must.New(queue.New(must.New(messagestore.New(memory.New(), nil)), "mail", nil)).InsertTx(t.Context(), new(sql.Tx), Send{To: "ann"}, nil)
 		require.ErrorIs(t, err, messagestore.ErrNotSupported)
 		_, err = q.InsertTx(t.Context(), nil, Send{To: "ann"}, nil)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
@@ -421,7 +466,7 @@ func TestNothingIsStagedWithoutTriggers(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "set local session_replication_role = replica")
 	require.NoError(t, err)
 
-	_, err = q.InsertTx(t.Context(), overPgx(tx), Send{To: "ann"}, nil)
+	_, err = q.InsertTx(t.Context(), tx, Send{To: "ann"}, nil)
 
 	require.ErrorContains(t, err, "session_replication_role")
 }
@@ -433,7 +478,7 @@ func TestNothingStagedIsLeft(t *testing.T) {
 	q := must.New(queue.New(db.store, storetest.Category(t), nil))
 	var left int
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		insertTx(t, q, overPgx(tx), Send{To: "ann"}, nil)
+		insertTx(t, q, tx, Send{To: "ann"}, nil)
 		return tx.QueryRow(t.Context(), "select count(*) from dibs.staged").Scan(&left)
 	}))
 	require.Equal(t, 1, left)
@@ -489,7 +534,7 @@ func TestACommitThatMeetsWhatItsSnapshotHasNotIsRepeated(t *testing.T) {
 								return err
 							}
 							meanwhile()
-							inserted, err = q.InsertTx(t.Context(), overPgx(tx), Send{"ann", n}, &opts)
+							inserted, err = q.InsertTx(t.Context(), tx, Send{"ann", n}, &opts)
 							return err
 						})
 					}

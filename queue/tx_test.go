@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/handler"
@@ -27,48 +28,40 @@ import (
 	"github.com/dibs-go/dibs/queue"
 )
 
-// inTx is called with a store over a transaction.
-type inTx func(ctx context.Context, tx *messagestore.Store) ([]messagestore.StreamWrite, error)
+// inTx is called with a transaction.
+type inTx func(ctx context.Context, tx any) ([]messagestore.StreamWrite, error)
 
 // A database has transactions of the caller's, and those of the store.
 type database struct {
 	store *messagestore.Store
 
-	// begin returns a store over a transaction of the caller's.
-	begin func(ctx context.Context) (tx *messagestore.Store, commit, rollBack func() error, err error)
+	// begin returns a transaction of the caller's.
+	begin func(ctx context.Context) (tx any, commit, rollBack func() error, err error)
 
 	// transact calls f in a transaction of the store's, and writes its result.
 	transact func(ctx context.Context, f inTx) error
 }
 
-func transacts[Tx any](store *messagestore.Store, over func(Tx) *messagestore.Store) func(context.Context, inTx) error {
+func transacts[Tx any](store *messagestore.Store) func(context.Context, inTx) error {
 	txs := must.New(messagestore.Transactional[Tx](store))
 	return func(ctx context.Context, f inTx) error {
 		_, err := txs.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
-			return f(ctx, over(tx))
+			return f(ctx, tx)
 		})
 		return err
 	}
 }
 
-func overPgx(tx pgx.Tx) *messagestore.Store {
-	return must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
-}
-
-func overSQL(tx *sql.Tx) *messagestore.Store {
-	return must.New(messagestore.New(must.New(sqlite.New(tx)), nil))
-}
-
 func postgresDatabase(t *testing.T, pool *pgxpool.Pool) database {
 	t.Helper()
 	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
-	return database{store: store, transact: transacts(store, overPgx), begin: func(ctx context.Context) (*messagestore.Store, func() error, func() error, error) {
+	return database{store: store, transact: transacts[pgx.Tx](store), begin: func(ctx context.Context) (any, func() error, func() error, error) {
 		tx, err := pool.Begin(ctx)
 		if err != nil {
 			return nil, nil, nil, err
 		}
 		end := context.WithoutCancel(ctx)
-		return overPgx(tx), func() error { return tx.Commit(end) }, func() error { return tx.Rollback(end) }, nil
+		return tx, func() error { return tx.Commit(end) }, func() error { return tx.Rollback(end) }, nil
 	}}
 }
 
@@ -82,12 +75,12 @@ var databases = map[string]func(t *testing.T) database{
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, db.Close()) })
 		store := must.New(messagestore.New(driver, nil))
-		return database{store: store, transact: transacts(store, overSQL), begin: func(ctx context.Context) (*messagestore.Store, func() error, func() error, error) {
+		return database{store: store, transact: transacts[*sql.Tx](store), begin: func(ctx context.Context) (any, func() error, func() error, error) {
 			tx, err := db.BeginTx(context.WithoutCancel(ctx), nil)
 			if err != nil {
 				return nil, nil, nil, err
 			}
-			return overSQL(tx), tx.Commit, tx.Rollback, nil
+			return tx, tx.Commit, tx.Rollback, nil
 		}}
 	},
 }
@@ -217,7 +210,7 @@ func TestACompletionInATransactionOfTheStore(t *testing.T) {
 		sent := storetest.Category(t).Stream("1")
 		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
 			job := queue.JobOf(ctx)
-			return db.transact(ctx, func(ctx context.Context, tx *messagestore.Store) ([]messagestore.StreamWrite, error) {
+			return db.transact(ctx, func(ctx context.Context, tx any) ([]messagestore.StreamWrite, error) {
 				if err := job.CompleteTx(ctx, tx); err != nil {
 					return nil, err
 				}
@@ -291,10 +284,9 @@ func TestASessionIsLeftWithoutWaitingForATransaction(t *testing.T) {
 	require.NoError(t, err)
 	tx, commit, _, err := db.begin(t.Context())
 	require.NoError(t, err)
-	inTx, err := tx.Driver()
-	require.NoError(t, err)
+	inTx := must.New(queuing.Of(must.New(db.store.Over(t.Context(), tx))))
 	ann, bob := queuing.Delivery{Position: at[0].Position}, queuing.Delivery{Position: at[1].Position}
-	_, err = inTx.(queuing.Driver).QueueFinish(t.Context(), of, 1, []queuing.Delivery{ann}) //nolint:errcheck,forcetypeassert // the same
+	_, err = inTx.QueueFinish(t.Context(), of, 1, []queuing.Delivery{ann})
 	require.NoError(t, err)
 
 	err = queues.QueueLeave(t.Context(), queuing.Leave{Queue: of, Session: 1, Next: 2, Lease: time.Hour, Keep: []queuing.Delivery{ann, bob}})
@@ -340,17 +332,22 @@ func TestACompletionInATransactionIsAskedFor(t *testing.T) {
 	})
 }
 
-// A committing driver is over a transaction that commits each call.
-type committing struct{ *cut }
+// Over gives the driver itself for a transaction that commits each call.
+func (d *cut) Over(_ context.Context, tx any) (messagestore.Driver, error) {
+	if _, is := tx.(committing); is {
+		return d, nil
+	}
+	return d.Driver.Over(context.Background(), tx)
+}
 
-func (committing) InTransaction(context.Context) error { return nil }
+type committing struct{}
 
 // A handler whose item is finished in a transaction goes on, though its session has the item no more.
 func TestAHandlerGoesOnAfterItsTransaction(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, q *queue.Queue, driver *cut) {
 		ended := make(chan error, 1)
 		working(t, q, func(ctx context.Context, _ handler.Message[Send]) error {
-			if err := queue.JobOf(ctx).CompleteTx(ctx, must.New(messagestore.New(committing{driver}, nil))); err != nil {
+			if err := queue.JobOf(ctx).CompleteTx(ctx, committing{}); err != nil {
 				return err
 			}
 			time.Sleep(50 * time.Second)
@@ -377,7 +374,11 @@ func TestACompletionInAnotherDatabaseIsRefused(t *testing.T) {
 		other := databases["SQLite"](t)
 		tx, _, rollBack, err := other.begin(t.Context())
 		require.NoError(t, err)
-		require.ErrorIs(t, jobs[0].CompleteTx(t.Context(), tx), queue.ErrLost)
+		want := messagestore.ErrNotSupported
+		if name(t) == "SQLite" {
+			want = queue.ErrLost
+		}
+		require.ErrorIs(t, jobs[0].CompleteTx(t.Context(), tx), want)
 		require.NoError(t, rollBack())
 		require.ErrorIs(t, jobs[0].CompleteTx(t.Context(), nil), messagestore.ErrInvalid)
 		require.NoError(t, jobs[0].Complete(t.Context()))
@@ -397,7 +398,7 @@ func TestACompletionOverNoTransactionIsRefused(t *testing.T) {
 
 		require.ErrorIs(t, err, messagestore.ErrNotSupported)
 		if name(t) != "memory" {
-			require.ErrorContains(t, err, "the store is over no transaction of the caller's")
+			require.ErrorContains(t, err, "a *messagestore.Store is no ")
 		}
 		require.Equal(t, queue.Out, item(t, q, at.Position).State)
 		require.NoError(t, jobs[0].Complete(t.Context()), "it was not taken for one in a transaction")
@@ -407,15 +408,22 @@ func TestACompletionOverNoTransactionIsRefused(t *testing.T) {
 
 func TestACompletionByTheContextOfATransaction(t *testing.T) {
 	t.Parallel()
-	db := databases["PostgreSQL"](t)
-	q := must.New(queue.New(db.store, storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
+	db := stdlib.OpenDBFromPool(pgtest.Pool(t))
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	store := must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil))
+	q := must.New(queue.New(store, storetest.Category(t), &queue.Config{Logger: logger.Silent()}))
 	at := insert(t, q, Send{To: "ann"}, nil)
 	jobs, err := q.Receive(t.Context(), 1, nil)
 	require.NoError(t, err)
 	require.Len(t, jobs, 1)
+	transact := transacts[*sql.Tx](store)
 	for _, fails := range []error{errors.New("rolled back"), nil} {
-		err := db.transact(t.Context(), func(ctx context.Context, _ *messagestore.Store) ([]messagestore.StreamWrite, error) {
-			return nil, errors.Join(jobs[0].CompleteTx(ctx, db.store), fails)
+		err := transact(t.Context(), func(ctx context.Context, tx any) ([]messagestore.StreamWrite, error) {
+			if err := jobs[0].CompleteTx(t.Context(), tx); !errors.Is(err, messagestore.ErrNotSupported) {
+				return nil, fmt.Errorf("without the function's context: %w", err)
+			}
+			_, err := q.InsertTx(ctx, tx, Send{To: "bob"}, nil)
+			return nil, errors.Join(jobs[0].CompleteTx(ctx, tx), err, fails)
 		})
 		require.ErrorIs(t, err, fails)
 		require.Equal(t, map[bool]queue.State{true: queue.Out, false: queue.Finished}[fails != nil], item(t, q, at.Position).State)
@@ -437,7 +445,7 @@ func TestAWriterInsertsAndDoesNotWork(t *testing.T) {
 	_, err := q.Insert(t.Context(), Send{To: "ann"}, &queue.InsertOpts{Unique: "ann", UniqueUntil: queue.UntilFinished})
 	require.NoError(t, err)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		_, err := q.InsertTx(t.Context(), must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), Send{To: "bob"}, nil)
+		_, err := q.InsertTx(t.Context(), tx, Send{To: "bob"}, nil)
 		return err
 	}))
 

@@ -122,15 +122,6 @@ func Of(store interface {
 	return keeps, nil
 }
 
-// A TransactionDriver can be over a transaction of the caller's. Of another no item is completed in one.
-type TransactionDriver interface {
-	Driver
-
-	// InTransaction returns nil if QueueFinish with ctx is in a transaction of the caller's, and an error that matches
-	// [messagestore.ErrNotSupported] if it would be a step of its own. It changes nothing.
-	InTransaction(ctx context.Context) error
-}
-
 // Limits of one call.
 const (
 	// MaxItems is how many items one call reserves, finishes or lists at most.

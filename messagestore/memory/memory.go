@@ -69,6 +69,11 @@ func (*Driver) Listen(context.Context, func(messagestore.Category, messagestore.
 	return messagestore.ErrNotSupported
 }
 
+// Over implements [messagestore.Driver]: a caller has no transaction here.
+func (*Driver) Over(context.Context, any) (messagestore.Driver, error) {
+	return nil, messagestore.ErrNotSupported
+}
+
 // Stage implements [messagestore.Driver]: a caller has no transaction here.
 func (*Driver) Stage(context.Context, messagestore.Append) error { return messagestore.ErrNotSupported }
 

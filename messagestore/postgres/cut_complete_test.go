@@ -51,7 +51,7 @@ var calls = map[string]called{
 	"Driver.QueueItem":       {scenes: []string{"queue item"}},
 	"Driver.QueueItems":      {scenes: []string{"queue items"}},
 	"Driver.Queues":          {scenes: []string{"queue states"}},
-	"Driver.InTransaction":   {why: "it asks nothing"},
+	"Driver.Over":            {why: "it asks nothing"},
 	"Driver.Stage":           {why: "it is in the caller's transaction: its COMMIT is the caller's call"},
 	"Driver.Check":           {why: "it only reads"},
 	"Driver.TrimCheckpoints": {why: "it is a call of the function that trim calls, and is made again after each lost answer"},

@@ -24,15 +24,11 @@
 //		if _, err := tx.Exec(ctx, "update invoices set ..."); err != nil {
 //			return err
 //		}
-//		driver, err := postgres.New(tx, nil)
+//		over, err := store.Over(ctx, tx)
 //		if err != nil {
 //			return err
 //		}
-//		store, err := messagestore.New(driver, nil)
-//		if err != nil {
-//			return err
-//		}
-//		_, err = store.Write(ctx, stream, version, Paid{})
+//		_, err = over.Write(ctx, stream, version, Paid{})
 //		return err
 //	})
 //

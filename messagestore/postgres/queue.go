@@ -17,7 +17,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ queuing.TransactionDriver = (*Driver)(nil)
+var _ queuing.Driver = (*Driver)(nil)
 
 var (
 	//go:embed sql/queue_take.sql
@@ -277,17 +277,6 @@ func (d *Driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
 	positions, versions := split(l.Keep)
 	args := []any{l.Name, string(l.Category), l.Session, orNull(l.Next), orNull(l.Lease.Microseconds()), positions, versions}
 	return d.changeQueue(ctx, d.queries.queues.leave, args, func(pgx.Rows) error { return nil })
-}
-
-// InTransaction implements [queuing.TransactionDriver]: for a driver over a transaction, a connection in one, and the
-// context of a function of [Driver.Transact].
-func (d *Driver) InTransaction(ctx context.Context) error {
-	return d.reads(ctx, func(db DB) error {
-		if !d.link.InTransaction(db) {
-			return errNoTransaction
-		}
-		return nil
-	})
 }
 
 // QueueFinish implements [queuing.Driver]. With the context of a function of [Driver.Transact] it is in that transaction.

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -15,6 +16,22 @@ import (
 var stageSQL string
 
 var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (postgres.New(tx, nil))", messagestore.ErrNotSupported)
+
+// Over implements [messagestore.Driver], for a [pgx.Tx], and for the *sql.Tx of a function of Transact with its context.
+func (d *Driver) Over(ctx context.Context, tx any) (messagestore.Driver, error) {
+	switch tx := tx.(type) {
+	case pgx.Tx:
+		over := &Driver{schema: d.schema, queries: d.queries, notify: d.notify, keep: d.keep, log: d.log, close: func() {}}
+		over.over(tx)
+		return over, nil
+	case *sql.Tx:
+		if ctx.Value(transactionKey{d}) != nil {
+			return d, nil
+		}
+		return nil, fmt.Errorf("%w: a *sql.Tx is that of a function of Transact, with its context", messagestore.ErrNotSupported)
+	}
+	return nil, fmt.Errorf("%w: a %T is no pgx.Tx", messagestore.ErrNotSupported, tx)
+}
 
 // Stage implements [messagestore.Driver]. The message is in an unlogged table until a deferred trigger appends
 // it, in COMMIT. With the context of a function of [Driver.Transact] it is in that transaction.

@@ -12,7 +12,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-var _ queuing.TransactionDriver = (*Driver)(nil)
+var _ queuing.Driver = (*Driver)(nil)
 
 var (
 	//go:embed sql/queue_add.sql
@@ -204,17 +204,6 @@ func (d *Driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
 	}
 	_, err := changeQueue(ctx, d, l.Queue, false, func(r queuestate.Rows) (struct{}, error) { return struct{}{}, queuestate.Leave(r, l) })
 	return err
-}
-
-// InTransaction implements [queuing.TransactionDriver]: for a driver of [New].
-func (d *Driver) InTransaction(ctx context.Context) error {
-	if err := checkContext(ctx); err != nil {
-		return err
-	}
-	if d.transactions != nil {
-		return errNoTransaction
-	}
-	return nil
 }
 
 // QueueFinish implements [queuing.Driver].

@@ -2,8 +2,10 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,6 +25,7 @@ type Driver struct {
 	transactions *transactions // nil over a transaction of the caller's
 	file         *file         // nil over a transaction of the caller's
 	clock        clock
+	last         atomic.Pointer[overTx] // the last that Over has given
 }
 
 var _ messagestore.Driver = (*Driver)(nil)
@@ -113,6 +116,30 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 		return nil, err
 	}
 	return written, nil
+}
+
+// Over implements [messagestore.Driver], for a *sql.Tx. The calls for one transaction have one driver, whose statements they share.
+func (d *Driver) Over(_ context.Context, tx any) (messagestore.Driver, error) {
+	t, is := tx.(*sql.Tx)
+	if !is {
+		return nil, fmt.Errorf("%w: a %T is no *sql.Tx", messagestore.ErrNotSupported, tx)
+	}
+	if last := d.last.Load(); last != nil && last.tx == t {
+		return last.driver, nil
+	}
+	over, err := New(t)
+	if err != nil {
+		return nil, err
+	}
+	over.clock = d.clock
+	d.last.Store(&overTx{t, over})
+	return over, nil
+}
+
+// An overTx is the driver that a transaction of the caller's was given.
+type overTx struct {
+	tx     *sql.Tx
+	driver *Driver
 }
 
 var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (sqlite.New(tx))", messagestore.ErrNotSupported)

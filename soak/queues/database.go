@@ -28,6 +28,7 @@ type database interface {
 
 // A transaction is one of the caller's own.
 type transaction interface {
+	of() any // the transaction itself
 	store() (*messagestore.Store, error)
 	insert(ctx context.Context, table string, values ...any) error
 	exec(ctx context.Context, statement string) error
@@ -78,6 +79,8 @@ func (p *pooled) begin(ctx context.Context) (transaction, error) {
 func (p *pooled) close() { p.pool.Close() }
 
 type pooledTx struct{ tx pgx.Tx }
+
+func (t pooledTx) of() any { return t.tx }
 
 func (t pooledTx) store() (*messagestore.Store, error) {
 	return messagestore.New(must.New(postgres.New(t.tx, &postgres.Config{Logger: logger.Silent()})), nil)
@@ -131,6 +134,8 @@ func (f *file) begin(ctx context.Context) (transaction, error) {
 func (f *file) close() { _ = f.db.Close() } // its transactions are over
 
 type fileTx struct{ tx *sql.Tx }
+
+func (t fileTx) of() any { return t.tx }
 
 func (t fileTx) store() (*messagestore.Store, error) {
 	return messagestore.New(must.New(sqlite.New(t.tx)), nil)

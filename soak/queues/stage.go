@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/soak/crew"
 )
@@ -69,9 +68,8 @@ func (h *hand) stageIn(ctx context.Context, c Record, entries []queue.Entry) Rec
 		return Record{Answer: Failed, Note: err.Error()}
 	}
 	defer tx.rollback(ctx)
-	over, err := tx.store()
 	for i := 0; i < len(entries) && err == nil; i++ {
-		err = h.stageOne(ctx, tx, over, c, i, entries[i])
+		err = h.stageOne(ctx, tx, c, i, entries[i])
 	}
 	reused := (*queue.KeyReusedError)(nil)
 	switch {
@@ -104,13 +102,13 @@ func (h *hand) stageIn(ctx context.Context, c Record, entries []queue.Entry) Rec
 }
 
 // stageOne writes the row of an item and stages it, in any order. A savepoint takes both back now and then.
-func (h *hand) stageOne(ctx context.Context, tx transaction, over *messagestore.Store, c Record, i int, e queue.Entry) error {
+func (h *hand) stageOne(ctx context.Context, tx transaction, c Record, i int, e queue.Entry) error {
 	steps := []func() error{
 		func() error {
 			return tx.insert(ctx, inserted, h.Process, c.Op, c.New[i].ID)
 		},
 		func() error {
-			_, err := h.queue.InsertTx(ctx, over, e.Body, e.Opts)
+			_, err := h.queue.InsertTx(ctx, tx.of(), e.Body, e.Opts)
 			return err
 		},
 	}
