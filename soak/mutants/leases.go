@@ -2,43 +2,43 @@ package mutants
 
 // leases are bugs of intents.
 func leases() []*Mutant {
-	const in = "intent"
+	const in, state = "intent", "internal/intentlog"
 	return []*Mutant{
 		{Name: "token-of-the-clock", Says: "a fencing token is the time of its grant, and looks at no token before it", Plant: code(
-			edit(in, "return max(r.After+1, written.UnixMicro())", "return written.UnixMicro()"),
+			edit(state, "return max(r.After+1, written.UnixMicro())", "return written.UnixMicro()"),
 		), Scene: jumped, Breaks: broken("L1", "L3a", "L4a")},
 		{Name: "token-that-counts", Says: "a fencing token is one more than the one before, so it falls when the store has lost a grant", Plant: code(
-			edit(in, "return max(r.After+1, written.UnixMicro())", "return r.After + 1"),
+			edit(state, "return max(r.After+1, written.UnixMicro())", "return r.After + 1"),
 		), Scene: leased, Breaks: broken("L1", "L3a", "L4a")},
 		{Name: "step-any-version", Says: "a lease is extended, confirmed and released at any version", Plant: code(
-			edit(in, "all = append(all, messagestore.To(p.at.Stream, p.at.Position, m))", "all = append(all, messagestore.To(p.at.Stream, messagestore.AnyVersion, m))"),
+			edit(in, "all = append(all, messagestore.To(p.Place.Stream, p.Place.Position, m))", "all = append(all, messagestore.To(p.Place.Stream, messagestore.AnyVersion, m))"),
 		), Scene: leased, Breaks: broken("L3a", "L5")},
 		{Name: "taken-early", Says: "a lease is taken when half of its time is left", Plant: code(
-			edit(in, "|| !now.Before(s.mayTake(session, turn))", "|| !now.Before(s.mayTake(session, turn).Add(-s.ttl()/2))"),
+			edit(state, "|| !now.Before(s.MayTake(session, turn))", "|| !now.Before(s.MayTake(session, turn).Add(-s.Lasts()/2))"),
 		), Scene: leased, Breaks: broken("L2a")},
 		{Name: "confirmed-is-free", Says: "an intent that was confirmed a second ago is free", Plant: code(
-			edit(in, "case s.done(): outcome = Done", "case s.done() && now.Sub(s.at.Time) < time.Second: outcome = Done"),
+			edit(in, "case s.Done(): outcome = Done", "case s.Done() && now.Sub(s.Place.Time) < time.Second: outcome = Done"),
 		), Scene: leased, Breaks: broken("L3a", "L5")},
 		{Name: "intent-any-content", Says: "a request with other content is told held or done", Plant: code(
-			edit(in, "case s.Content != a.content && !s.released:", "case false:"),
+			edit(in, "case s.Content != a.content && !s.Released:", "case false:"),
 		), Scene: leased, Breaks: broken("L2b", "L3a")},
 		{Name: "lease-any-session", Says: "a lease is given to any session that asks for it", Plant: code(
-			edit(in, "return met.Session == a.request.Session && !met.released && !met.lapsed", "return !met.released && !met.lapsed"),
+			edit(in, "return met.Session == a.request.Session && !met.Released && !met.Lapsed", "return !met.Released && !met.Lapsed"),
 		), Scene: leased, Breaks: broken("L2b")},
 		{Name: "any-end-is-ones-own", Says: "a call takes the end of its lease by another call of the session for its own, and says that its result is confirmed", Plant: code(
 			edit(in, "return l.byItself", "return l.over != nil && l.over.By != nil && l.over.By.Token == l.over.Token && l.over.By.Status != Held"),
 		), Scene: leased, Breaks: broken("L5")},
 		{Name: "out-of-turn", Says: "a session that does not stand in the line takes the first turn", Plant: code(
-			edit(in, "return i } return len(s.Line)", "return i }; return 0"),
+			edit(state, "return i } return len(s.Line)", "return i }; return 0"),
 		), Scene: leased, Breaks: broken("waiters")},
 		{Name: "begin-lost", Says: "a transaction's first statement is sent without BEGIN", Plant: code(
 			edit("messagestore/postgres", "with = []string{beginSQL, markSQL}", "with = []string{markSQL}"),
 		), Scene: leased, Breaks: broken("L4b")},
 		{Name: "commit-past-a-grant", Says: "a transaction confirms a lease that was taken over", Plant: code(
-			edit(in, "var past = []string{TypeExtended, TypeWaiting}", "var past = []string{TypeExtended, TypeWaiting, TypeReserved}"),
+			edit(in, "var past = []string{intentlog.TypeExtended, intentlog.TypeWaiting}", "var past = []string{intentlog.TypeExtended, intentlog.TypeWaiting, intentlog.TypeReserved}"),
 		), Scene: leased, Breaks: broken("L3a", "L5")},
 		{Name: "unknown-is-confirmed", Says: "a confirmation whose answer was lost counts as done", Plant: code(
-			edit(in, "case err != nil: return l.failed(err) case met == nil: l.took(", `case err != nil && bodies[0].MessageType() == TypeConfirmed && errors.Is(err, messagestore.ErrOutcomeUnknown):
+			edit(in, "case err != nil: return l.failed(err) case met == nil: l.took(", `case err != nil && bodies[0].MessageType() == intentlog.TypeConfirmed && errors.Is(err, messagestore.ErrOutcomeUnknown):
 				return nil
 			case err != nil:
 				return l.failed(err)

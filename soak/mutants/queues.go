@@ -101,7 +101,7 @@ func queued() []*Mutant {
 		mutant("staged-name-not-heeded", "COMMIT does not look whether a unique name is taken", broken("Q10a"),
 			[3]string{"append_staged", "perform dibs.append_shared(s.stream, s.expected,", "perform dibs.append_shared(s.stream, -2,"}),
 		{Name: "staged-outside", Says: "a staged item is inserted beside the transaction", Plant: code(
-			edit("queue", "err := tx.Stage(ctx, w.Stream, w.Expected, w.Bodies[0])", "_, err := q.store.Write(ctx, w.Stream, w.Expected, w.Bodies[0])"),
+			edit("queue", "err := over.Stage(ctx, w.Stream, w.Expected, w.Bodies[0])", "_, err := q.store.Write(ctx, w.Stream, w.Expected, w.Bodies[0])"),
 		), Scene: worked, Breaks: broken("Q10a")},
 		{Name: "clock-never-back", Says: "the time of a queue never goes back, also when the server's clock was ahead for a moment", Plant: sql(
 			edit(take, "if now < h.at - interval '1 s' then", "if false then"),
