@@ -93,7 +93,7 @@ func New(ctx context.Context, c Config) (crew *Crew, err error) {
 		return nil, err
 	}
 	crew = &Crew{Config: c, random: rand.New(rand.NewPCG(c.Seed, 0xc11e))}
-	if crew.keeper, err = server.NewKeeper(c.Options.Dir); err != nil {
+	if crew.keeper, err = server.NewKeeper(c.Dir); err != nil {
 		return nil, err
 	}
 	crew.Dir = crew.keeper.Dir()

@@ -106,7 +106,7 @@ func (r *run) copyMessages(ctx context.Context) error {
 		where category = $1 and global_position > $2 and global_position <= dibs.readable($1) order by 1`, string(Category), last)
 }
 
-func (r *run) socket() string { return filepath.Join(r.Crew.Dir, resourceSocket) }
+func (r *run) socket() string { return filepath.Join(r.Dir, resourceSocket) }
 
 // startResource starts the resource, which ends with the run.
 func (r *run) startResource() error {

@@ -133,3 +133,7 @@ var (
 	flooded = ofRunners("runners and a flood", 10*time.Second, 2, sagas.Options{Runners: 2, Customers: 10, Flood: true})
 	shifted = ofRunners("runners and jumps", 20*time.Second, 2, sagas.Options{Runners: 2, Customers: 20, Clock: true})
 )
+
+var scenes = []*Scene{
+	alone, groups, crashes, lonely, cuts, pauses, backups, crowds, leased, jumped, crowded, silent, slow, worked, filed, opened, jumping, poisoned, heated, stalled, ran, quiet, flooded, shifted,
+}

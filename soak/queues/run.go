@@ -115,7 +115,7 @@ func (r *run) client(name, role string) crew.Client {
 		}
 		t := &task{Task: p.Task(points, 3, 100), Inserts: role == inserter, Workers: r.Workers, Hold: r.Hold, Scene: r.Scene}
 		if r.SQLite {
-			t.URL = sqliteURL + filepath.Join(r.Crew.Dir, fileName)
+			t.URL = sqliteURL + filepath.Join(r.Dir, fileName)
 		}
 		return t
 	}}
