@@ -1,4 +1,4 @@
-// Package work is the engine of the workers of package queue, and of the runners of package saga: it reserves items under
+// Package work is the engine of the workers of package queue, of relays, of the runners of package saga, and of what consumers redrive: it reserves items under
 // one session, has them handled side by side, extends the session, reports how deliveries end, goes on without a handler
 // that does not return, and stops in two steps.
 package work
@@ -52,6 +52,9 @@ type Source struct {
 	// with pauses.
 	Wakes []string
 	Pokes *Pokes
+
+	// Slots are those of a queue of parked messages, a bit each; 0 for another queue.
+	Slots uint32
 }
 
 // Pokes tell the worker of a process of what the process itself has written. They are safe for concurrent use.
@@ -107,6 +110,9 @@ type Config struct {
 	Lease        time.Duration
 	PollInterval time.Duration
 
+	// Once has Run end when a take has found nothing and no item is out, and Hasty with the first error of the store.
+	Once, Hasty bool
+
 	// Handle handles an item. It is called in a goroutine of its own, and may panic or end it.
 	Handle func(ctx context.Context, d *Delivery) error
 
@@ -140,8 +146,8 @@ const (
 	LeaveTimeout = 5 * time.Second
 )
 
-// Run reserves items and has them handled until ctx ends, or the store refuses for good. It adds to counts. The error
-// matches [ErrAbandoned] if handlers did not return in time; it is nil if ctx ended and all returned.
+// Run reserves items and has them handled until ctx ends, the store refuses for good, or [Config].Once is over. It adds to counts. The error
+// matches [ErrAbandoned] if handlers did not return in time; it is nil if ctx ended, or Once was over, and all returned.
 func Run(ctx context.Context, from Source, config Config, counts *Counts) error {
 	w := &worker{
 		Source: from, config: config, counts: counts, notes: &Notes{}, wakes: make(chan struct{}, 1), looks: looks{look: true},
@@ -203,6 +209,9 @@ func (w *worker) run(ctx context.Context) error {
 
 	poll := time.NewTicker(w.config.PollInterval)
 	defer poll.Stop()
+	calls, cancel := context.WithCancel(context.WithoutCancel(ctx)) // those under way when ctx ends have as long as handlers
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(max(w.config.Grace, time.Second), cancel) })()
 	var lasting error
 	for ctx.Err() == nil && lasting == nil {
 		w.Pokes.Stop().Wait(true)
@@ -214,10 +223,13 @@ func (w *worker) run(ctx context.Context) error {
 		}
 		if len(due) > 0 || want > 0 {
 			w.Pokes.Stop().Wait(false)
-			if err := w.take(context.WithoutCancel(ctx), due, want); err != nil {
+			if err := w.take(calls, due, want); err != nil {
 				lasting = w.storeFailed(ctx, err)
 			}
 			continue
+		}
+		if w.config.Once && w.rests() {
+			break
 		}
 		timer := time.NewTimer(w.untilNext(soonest))
 		select {
@@ -229,7 +241,7 @@ func (w *worker) run(ctx context.Context) error {
 			w.look = w.look || messagestore.GlobalPosition(w.Pokes.last.Load()) > w.met
 		case call := <-w.Pokes.Stop().Calls():
 			w.Pokes.Stop().Wait(false)
-			if err := w.ride(context.WithoutCancel(ctx), call); err != nil {
+			if err := w.ride(calls, call); err != nil {
 				lasting = w.storeFailed(ctx, err)
 			}
 		case <-timer.C:
@@ -248,7 +260,14 @@ func (w *worker) run(ctx context.Context) error {
 		timer.Stop()
 	}
 	w.Pokes.Stop().Wait(false)
-	return errors.Join(lasting, w.drain(ctx))
+	return errors.Join(lasting, w.drain(ctx, lasting != nil && w.config.Hasty))
+}
+
+// rests reports whether no item is out, and no ending to be reported.
+func (w *worker) rests() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.deliveries)+len(w.pending) == 0
 }
 
 const (
@@ -382,7 +401,7 @@ func (w *worker) ride(ctx context.Context, call chan<- *riding.Ride) error {
 func (w *worker) asks(due []*ending, want int) queuing.Take {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t := queuing.Take{Queue: w.Queue, Policy: w.Policy, Wakes: w.Wakes, Session: w.session, Lease: w.config.Lease, Want: want, Finishes: make([]queuing.Finish, 0, len(due))}
+	t := queuing.Take{Queue: w.Queue, Policy: w.Policy, Wakes: w.Wakes, Slots: w.Slots, Session: w.session, Lease: w.config.Lease, Want: want, Finishes: make([]queuing.Finish, 0, len(due))}
 	for _, e := range due {
 		e.Session = e.delivery.session
 		t.Finishes = append(t.Finishes, e.Finish)
@@ -392,8 +411,8 @@ func (w *worker) asks(due []*ending, want int) queuing.Take {
 	}
 	if want > 0 {
 		t.Ticket = w.ticket
-		// What another process began is no worse off there: a queue of streams needs no line.
-		if w.look && !w.ticketed && len(w.Wakes) == 0 {
+		// What another process began is no worse off there: a queue of streams needs no line, and of slots there is one taker.
+		if w.look && !w.ticketed && len(w.Wakes) == 0 && w.Slots == 0 {
 			t.Wait = queuing.MaxWait
 		}
 	}
@@ -463,6 +482,9 @@ func (w *worker) storeFailed(ctx context.Context, err error) error {
 			return err
 		}
 	}
+	if w.config.Hasty {
+		return err
+	}
 	w.failures++
 	pause := backoff.After(w.failures, minStoreBackoff, maxStoreBackoff)
 	w.Outage.Failed(w.outageKey(), w.log(), "queue", w.Queue.Name, "category", string(w.Queue.Category), "failures", w.failures,
@@ -474,9 +496,10 @@ func (w *worker) storeFailed(ctx context.Context, err error) error {
 
 func (w *worker) log() logger.Logger { return w.Logger }
 
-// drain waits for the handlers, reports what they return, and gives back the rest.
-func (w *worker) drain(ctx context.Context) error {
-	ctx = context.WithoutCancel(ctx)
+// drain waits for the handlers, reports what they return, and gives back the rest. Endings are reported until LeaveTimeout, or
+// as long as the handlers may take; if the store has refused, they are not.
+func (w *worker) drain(ctx context.Context, refused bool) error {
+	ctx, until := context.WithoutCancel(ctx), time.Now().Add(LeaveTimeout)
 	w.mu.Lock()
 	w.stopping = true
 	for _, f := range w.ready {
@@ -484,13 +507,17 @@ func (w *worker) drain(ctx context.Context) error {
 	}
 	w.ready = nil
 	w.mu.Unlock()
-	w.drainUntil(ctx, time.Now().Add(w.config.Grace))
+	w.drainUntil(ctx, time.Now().Add(w.config.Grace), refused)
 	w.mu.Lock()
+	late := len(w.deliveries) > 0
 	for _, f := range w.deliveries {
 		f.cancel(nil)
 	}
 	w.mu.Unlock()
-	w.drainUntil(ctx, time.Now().Add(w.config.Grace))
+	if late {
+		w.drainUntil(ctx, time.Now().Add(w.config.Grace), refused)
+		until = time.Now().Add(LeaveTimeout)
+	}
 
 	w.mu.Lock()
 	var left []string
@@ -504,12 +531,13 @@ func (w *worker) drain(ctx context.Context) error {
 		}
 	}
 	w.mu.Unlock()
-	until := time.Now().Add(LeaveTimeout)
-	w.drainUntil(ctx, until)
+	w.drainUntil(ctx, until, refused)
 	w.mu.Lock()
 	session, unreported := w.session, len(w.pending)
 	w.mu.Unlock()
-	w.Leave(ctx, session, until)
+	if w.Slots == 0 || w.renew || unreported > 0 { // else it has nothing, and a queue that was removed would be made again
+		w.Leave(ctx, session, until)
+	}
 	w.Outage.Ends(w.outageKey().By)
 	var err error
 	if unreported > 0 {
@@ -524,10 +552,9 @@ func (w *worker) drain(ctx context.Context) error {
 
 // drainUntil reports endings until there is nothing to wait for, or the time comes. If the store refuses for good, it waits
 // for the handlers alone.
-func (w *worker) drainUntil(ctx context.Context, end time.Time) {
+func (w *worker) drainUntil(ctx context.Context, end time.Time, refused bool) {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
-	refused := false
 	for first := true; first || ctx.Err() == nil; first = false {
 		w.mu.Lock()
 		idle := len(w.deliveries) == 0 && (refused || len(w.pending) == 0)

@@ -75,3 +75,14 @@ func TestWhatWasCommittedIsNamedByNoFurtherExtension(t *testing.T) {
 		require.Equal(t, length/3, w.beatPause())
 	})
 }
+
+// Of parked messages a slot has one taker, so it stands in no line, in which others would wait for it.
+func TestATakeOfSlotsStandsInNoLine(t *testing.T) {
+	t.Parallel()
+	for slots, waits := range map[uint32]bool{0: true, 1: false} {
+		w := &worker{Source: Source{Slots: slots}, looks: looks{look: true}}
+		take := w.asks(nil, 1)
+		require.Equal(t, slots, take.Slots)
+		require.Equal(t, waits, take.Wait > 0)
+	}
+}
