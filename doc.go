@@ -18,8 +18,7 @@
 // Handlers:
 //
 //   - [github.com/dibs-go/dibs/consumer] reads a category from where it left off
-//   - [github.com/dibs-go/dibs/consumer/deadletter] lists parked messages and asks for their redrive
-//   - [github.com/dibs-go/dibs/consumer/operate] shows where consumers are, and moves them
+//   - [github.com/dibs-go/dibs/consumer/operate] shows where consumers are, moves them, and has what they parked
 //   - [github.com/dibs-go/dibs/handler] passes each message to the function for its type
 //   - [github.com/dibs-go/dibs/handler/handlertest] tests such functions, with a database and without
 //   - [github.com/dibs-go/dibs/entity] loads an entity from the stream of its events

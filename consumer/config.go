@@ -73,9 +73,9 @@ type Config struct {
 	// Defaults to 1 s.
 	CheckpointInterval time.Duration
 
-	// RedriveInterval is the longest time until the consumer finds a request to redrive
-	// a parked message ([deadletter.Entries.RequestRedrive]), or to park one
-	// ([deadletter.Entries.RequestPark]): 1 ms to 1 h. It also looks when it starts.
+	// RedriveInterval is the longest time until the consumer finds a parked message that is to be
+	// redriven, or a message that is to be parked, as package operate asks for them: 1 ms to 1 h. It
+	// looks so often, and when it starts.
 	//
 	// Defaults to 5 s.
 	RedriveInterval time.Duration
@@ -163,8 +163,8 @@ const (
 	// before the message.
 	StopConsumer FailureAction = iota
 
-	// ParkMessage writes a dead letter that refers to the message, and moves on.
-	// Package deadletter lists dead letters and requests redrives.
+	// ParkMessage makes the message a dead item in the queue of the consumer's parked messages, with
+	// the error, and moves on. Package operate has that queue: it lists, redrives and drops them.
 	//
 	// A parked message gives up its place: later messages of its stream are handled
 	// before it. A handler that recognizes an old message by its position, which is not

@@ -88,7 +88,7 @@ func TestNewRefusesNames(t *testing.T) {
 		"a\u202eb":                 "U+202E",
 		"a\x00":                    "U+0000",
 		"a\xff":                    "UTF-8",
-		strings.Repeat("n", 200):   "bytes too long for the streams of category account that are named after it",
+		strings.Repeat("n", 240):   "bytes too long for the streams of category account that are named after it",
 		strings.Repeat("n", 10240): "too long",
 	} {
 		_, err := tryNamed(newStore(), account, name, &journal{}, nil)

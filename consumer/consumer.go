@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/handling"
@@ -49,11 +48,11 @@ type Store interface {
 	ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
 	ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error)
 	Last(ctx context.Context, stream messagestore.StreamName) (*messagestore.Message, error)
-	LastOfType(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error)
 	Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error)
 	Now(ctx context.Context) (time.Time, error)
 	End(ctx context.Context, category messagestore.Category) (messagestore.GlobalPosition, error)
 	PositionAt(ctx context.Context, category messagestore.Category, t time.Time) (messagestore.GlobalPosition, error)
+	Driver() (messagestore.Driver, error)
 	Watch(category messagestore.Category, interval time.Duration) (wakeups <-chan messagestore.GlobalPosition, stop func())
 }
 
@@ -64,7 +63,6 @@ type Consumer struct {
 	id      names.Consumer
 	handler Handler
 	config  Config
-	letters *letters.Letters
 
 	running atomic.Bool
 	lanes   *lanes.Lanes[delivery] // of the last run
@@ -88,7 +86,7 @@ type Consumer struct {
 func New(store Store, category messagestore.Category, name string, h Handler, config *Config) (*Consumer, error) {
 	id := names.Consumer{Category: category, Name: name}
 	c := &Consumer{
-		store: store, id: id, handler: h, config: config.withDefaults(), letters: letters.Of(store, category, name), outage: outage.Of(store),
+		store: store, id: id, handler: h, config: config.withDefaults(), outage: outage.Of(store),
 	}
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -366,7 +364,7 @@ type Stats struct {
 	Retried     int64 // deliveries that were not the first of their message in a run
 	Parked      int64 // messages that were parked
 	Skipped     int64 // messages whose handler returned handler.Skip
-	Tombstones  int64 // of deleted streams, which are not delivered; and parked messages whose stream was deleted
+	Tombstones  int64 // of deleted streams, which are not delivered
 	StoreErrors int64 // errors of the store after which the consumer went on
 
 	// Position is the last checkpoint: everything before it is finished. Head is the

@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -52,7 +53,7 @@ func (j *journal) all() []string {
 	return append([]string(nil), j.seen...)
 }
 
-func newDriver() messagestore.Driver { return memory.New() }
+func newDriver() queuing.Driver { return memory.New() }
 
 func newStore() *messagestore.Store { return must.New(messagestore.New(newDriver(), nil)) }
 

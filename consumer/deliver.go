@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/letters"
+	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -21,7 +23,7 @@ import (
 // A failure is an item that a worker could not finish, for the run's loop to decide on.
 type failure struct {
 	item *item
-	err  error // of the handler, or of the store that did not take a dead letter
+	err  error // of the handler, or of the store that did not park it
 	away bool  // the handler failed while the store was away
 	late bool  // the item was not begun: the member's lease may be over
 }
@@ -63,12 +65,13 @@ func (r *run) work(ctx context.Context, it *item) (finished bool) {
 		r.wake()
 		return false
 	}
+	if it.Value.redrive != nil {
+		return r.redrive(ctx, it)
+	}
 	err := panics.ErrExited
 	defer func() { finished = r.worked(ctx, it, err) }()
 	defer panics.Catch(&err)
 	switch {
-	case it.Value.request != nil:
-		err = r.redrive(ctx, it.Value.request)
 	case it.Value.parking || r.askedToPark(it):
 		err = r.park(ctx, it)
 	default:
@@ -83,12 +86,9 @@ func (r *run) askedToPark(it *item) bool {
 	if parks == nil || len(*parks) == 0 {
 		return false
 	}
-	asked, is := (*parks)[it.Value.message.ID]
+	a, is := (*parks)[it.Value.message.GlobalPosition]
 	if is {
-		it.Value.parking, it.Value.reason = true, asked.Reason
-		if it.Value.firstFailed.IsZero() {
-			it.Value.firstFailed = time.Now()
-		}
+		it.Value.parking, it.Value.reason, it.Value.parked = true, a.reason, a.parked
 	}
 	return is
 }
@@ -103,7 +103,7 @@ func (c *Consumer) deliver(ctx context.Context, m *messagestore.Message, err *er
 
 // worked takes in the result of an item. A failure is left to the loop.
 func (r *run) worked(ctx context.Context, it *item, err error) (finished bool) {
-	if err == nil && it.Value.request == nil {
+	if err == nil {
 		r.finished(it)
 		return true
 	}
@@ -147,8 +147,6 @@ func (r *run) decide(work context.Context) {
 		switch {
 		case f.late: // the loop pauses the lanes now, until the lease is extended
 			r.lanes.Retry(it, time.Now())
-		case it.Value.request != nil:
-			r.redriven(work, f)
 		case it.Value.parking:
 			r.parkFailed(work, it, f.err)
 		default:
@@ -184,9 +182,6 @@ func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 		return
 	}
 	d.away = 0
-	if d.attempts == 0 {
-		d.firstFailed = now
-	}
 	d.lastErr = err
 	d.attempts++
 	r.progress.failed(checkpoint.NewFailure(d.message, err, now))
@@ -249,34 +244,58 @@ func (r *run) parkNow(work context.Context, it *item) {
 	})
 }
 
-// park writes a dead letter, unless the store has lost the message or the run is fenced.
+// park makes a message an item of the queue of parked messages, unless the store has lost the message or the run is fenced.
 func (r *run) park(ctx context.Context, it *item) error {
 	d := &it.Value
+	if d.parked {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
 	defer cancel()
 	if err := r.checkpoints.place.Check(ctx, d.message.Mark()); err != nil {
 		return fmt.Errorf("park: %w", err)
 	}
-	letter, err := r.letters.Park(ctx, letters.Failure{
-		Message: d.message, Err: d.lastErr, Stack: panics.Stack(d.lastErr), Reason: d.reason,
-		Attempts: d.attempts, FirstFailedAt: d.firstFailed,
+	queues, err := queuing.Of(r.store)
+	if err != nil {
+		return fmt.Errorf("park: %w", err)
+	}
+	var why string
+	switch {
+	case d.reason == "":
+		why = whyParked(d.lastErr)
+	case d.lastErr == nil:
+		why = names.ByOperator + d.reason
+	default:
+		why = names.ByOperator + d.reason + "; its last error: " + whyParked(d.lastErr)
+	}
+	parked, err := queues.QueuePark(ctx, queuing.Parking{
+		Queue: r.id.Parked(), Position: d.message.GlobalPosition, Failures: min(d.attempts, queuing.MaxFailures), Error: why,
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("park: %w", err)
 	}
 	r.storeWorks(parking)
-	if letter != nil {
-		event := r.about(r.config.Logger.Error(), d.message).Int("attempts", letter.Attempts).Str("deadLetter", string(letter.DeadLetter))
+	if parked {
+		event := r.about(r.config.Logger.Error(), d.message).Int("attempts", d.attempts)
 		if d.reason != "" {
 			event.Str("reason", text.Shorten(d.reason))
 		}
 		failed := d.lastErr
 		if failed == nil { // an operator has asked for it
-			failed = errors.New(letter.Error)
+			failed = errors.New(why)
 		}
 		event.Str("error", text.Log(failed)).Msg("message parked")
 	}
 	return nil
+}
+
+// whyParked is the text of an error, and the stack of a panic below it, as the item of a parked message has it.
+func whyParked(err error) string {
+	why := text.Of(err)
+	if stack := panics.Stack(err); stack != "" {
+		why += "\n" + strings.ToValidUTF8(stack[:min(len(stack), 2*text.Max)], "")
+	}
+	return why
 }
 
 // parkFailed has a message parked later. The position stays before it.
@@ -336,8 +355,8 @@ func (r *run) leave() error {
 	exceeded := &GraceExceededError{Grace: r.config.Grace}
 	for _, it := range left {
 		switch d := &it.Value; {
-		case d.request != nil:
-			exceeded.Messages = append(exceeded.Messages, fmt.Sprintf("%s of %s, which is being redriven", d.request.MessageID, d.request.Stream))
+		case d.redrive != nil:
+			exceeded.Messages = append(exceeded.Messages, d.message.String()+", which is being redriven")
 		case d.message != nil: // its handler has not returned nil just now
 			exceeded.Messages = append(exceeded.Messages, d.message.String())
 		}

@@ -44,15 +44,15 @@
 // Consumer accounts of category account:command keeps its positions in category
 // account:command+position: a ledger of generations in the stream of its name, and a
 // stream of checkpoints for each generation, such as account:command+position-accounts+0 for
-// the first. A checkpoint has the state of the group with it, if there are members. The dead letters
-// are in category account:command+deadLetter, a stream for each. All of it is written at expected versions.
+// the first. A checkpoint has the state of the group with it, if there are members. All of it
+// is written at expected versions. Its parked messages are the items of the queue account:command:parked:accounts.
 //
 // # What an operator does
 //
 // Package operate shows where the consumers of a category are, and their lag; it resets a
-// consumer to another position by a new generation, at which members that run start over. Package
-// deadletter lists parked messages, requests their redrive or drops them, and asks a consumer
-// to park the message that it is stuck at. Neither needs a handler.
+// consumer to another position by a new generation, at which members that run start over. It asks a
+// consumer to park the message that it is stuck at, and has the queue of its parked messages, by which
+// these are listed, redriven and dropped. It needs no handler.
 //
 // # Failures
 //
@@ -95,8 +95,8 @@
 // # Removed messages
 //
 // The tombstone of a deleted stream is passed in its place without the handler, and counted
-// in [Stats].Tombstones. A message that is removed before it is read is not delivered. A
-// dead letter refers to its message: after its stream was deleted, it is not redriven.
+// in [Stats].Tombstones. A message that is removed before it is read is not delivered, and
+// neither is a parked message whose stream was deleted: its item ends.
 //
 // The streams of checkpoints may be trimmed while the consumer runs, down to their last
 // message. If one is deleted, the consumer stops with [ErrConsumerFenced] at its next

@@ -7,10 +7,11 @@ import (
 	"log"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
+	"github.com/dibs-go/dibs/queue"
 )
 
 // A consumer goes on where the last one of its name left off. CatchUp ends when
@@ -82,20 +83,22 @@ func Example_parkAndRedrive() {
 	if err := c.CatchUp(ctx); err != nil {
 		log.Fatal(err)
 	}
-	letters := deadletter.Of(store, "account", "balances")
-	for letter, err := range letters.All(ctx) {
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Printf("parked %s %s@%d: %s\n", letter.Type, letter.Stream, letter.Position, letter.Error)
-	}
-
-	mended = true
-	requests, err := letters.RequestRedrive(ctx)
+	parked, err := operate.Consumer(store, "account", "balances").Parked()
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("requested", len(requests.Requested))
+	items, err := parked.Items(ctx, queue.Dead, 0, 100)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, item := range items {
+		fmt.Printf("parked %s %s@%d: %s\n", item.Message.Type, item.Message.Stream, item.Message.Position, item.Error)
+	}
+
+	mended = true
+	if _, err := parked.Retry(ctx, "deposits may be negative", items[0].Position); err != nil {
+		log.Fatal(err)
+	}
 	if err := c.CatchUp(ctx); err != nil {
 		log.Fatal(err)
 	}
@@ -104,6 +107,5 @@ func Example_parkAndRedrive() {
 	// deposited 10
 	// deposited 20
 	// parked Deposited account-123@1: negative deposit
-	// requested 1
 	// deposited -1
 }

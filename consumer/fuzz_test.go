@@ -11,11 +11,10 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -85,91 +84,12 @@ func FuzzAStartIsNeverGuessed(f *testing.F) {
 
 func wholeNumber(raw json.RawMessage) (int64, error) { return strconv.ParseInt(string(raw), 10, 64) }
 
-// Any content of a dead-letter stream is listed and redriven as recorded, or is an error; the consumer itself
-// continues.
-func FuzzADeadLetterIsReadOrRefused(f *testing.F) {
-	const good = `{"consumer":"ledger","messageId":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f","type":"Opened","stream":"account-1","position":0,"globalPosition":1,"time":"2006-01-02T15:04:05Z","data":{},"metadata":{},"error":"e","attempts":1,"firstFailedAt":"2006-01-02T15:04:05Z"}`
-	for _, seed := range []string{
-		good, `{}`, `{"metadata":{"properties":[]}}`, `{"messageId":"nope"}`, `{"attempts":9223372036854775807}`, `{"attempts":-1}`, `{"omitted":true,"globalPosition":-1}`, `{"omitted":true,"globalPosition":9223372036854775807}`,
-		`{"stream":"a\u000ab"}`, `{"stream":""}`, `{"position":-9223372036854775808}`, `{"time":"x"}`, `{"data":1}`, `{"error":"\u001b[31m"}`, `{"interrupted":true}`, strings.Replace(good, "account-1", "account-\u202e", 1), strings.Replace(good, `"attempts":1`, `"attempts":`+strings.Repeat("1", 300), 1),
-	} {
-		f.Add("Parked", seed, "Redriving", `{"attempts":2}`)
-		f.Add("Parked", seed, "Redriven", seed)
-		f.Add("Other", `{}`, "Parked", seed)
-	}
-	for _, data := range seeds.JSON("attempts") {
-		f.Add("Parked", data, "Redriving", `{}`)
-	}
-	f.Fuzz(func(t *testing.T, firstType, first, secondType, second string) {
-		store := must.New(messagestore.New(memory.New(), nil))
-		require.True(t, writeRaw(t, store, "account-1", "Opened", `{}`))
-		id := uuid.MustParse("0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f")
-		letter := messagestore.Category("account:deadLetter").Stream("ledger").With(id.String())
-		if !writeRaw(t, store, letter, firstType, first) || !writeRaw(t, store, letter, secondType, second) {
-			return
-		}
-		var handler counted
-		letters := deadletter.Of(store, "account", "ledger")
-		listed := 0
-		for p, err := range letters.All(t.Context()) {
-			if err != nil {
-				requireTold(t, err)
-				break
-			}
-			listed++
-			require.Equal(t, letter, p.DeadLetter)
-		}
-		require.LessOrEqual(t, listed, 1)
-		requests, err := letters.RequestRedrive(t.Context())
-		if err != nil {
-			requireTold(t, err)
-		} else {
-			require.Len(t, requests.Requested, listed)
-		}
-		if err := must.New(New(store, "account", "ledger", &handler, nil)).CatchUp(t.Context()); err != nil {
-			requireTold(t, err)
-		}
-		require.LessOrEqual(t, len(handler.handled), listed+1)
-		require.NotEmpty(t, handler.handled)
-	})
-}
-
 // requireTold requires an error of a readable length, without control characters but for
 // the line breaks between joined errors.
 func requireTold(t *testing.T, err error) {
 	t.Helper()
 	require.Less(t, len(err.Error()), 3000)
 	require.False(t, strings.ContainsFunc(strings.ReplaceAll(err.Error(), "\n", ""), unicode.IsControl), "%q", err)
-}
-
-// Any message in the stream of requests is a request that is carried out or skipped, or an error.
-func FuzzARequestIsReadOrRefused(f *testing.F) {
-	for _, seed := range []string{
-		`{"messageId":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f","stream":"account-1","parked":0}`, `{}`, `{"next":9223372036854775807}`, `{"next":-1}`, `{"next":"1"}`, `{"parked":-9223372036854775808}`, `{"messageId":1}`, `{"stream":[]}`, `{"messageId":"` + strings.Repeat("x", 3000) + `"}`,
-	} {
-		f.Add("RedriveRequested", seed, "RedrivesSettled", `{"next":1}`)
-		f.Add("RedrivesSettled", seed, "Other", `{}`)
-	}
-	for _, data := range seeds.JSON("parked") {
-		f.Add("RedriveRequested", data, "RedrivesSettled", `{}`)
-	}
-	f.Fuzz(func(t *testing.T, firstType, first, secondType, second string) {
-		store := must.New(messagestore.New(memory.New(), nil))
-		requests := messagestore.StreamName("account:deadLetter-ledger+requests")
-		if !writeRaw(t, store, requests, firstType, first) || !writeRaw(t, store, requests, secondType, second) {
-			return
-		}
-		var handler counted
-		_, err := deadletter.Of(store, "account", "ledger").RequestRedrive(t.Context())
-		if err != nil {
-			requireTold(t, err)
-		}
-		c := must.New(New(store, "account", "ledger", &handler, nil))
-		if err := c.CatchUp(t.Context()); err != nil {
-			requireTold(t, err)
-		}
-		require.Empty(t, handler.handled)
-	})
 }
 
 func FuzzAConfigurationHasItsBounds(f *testing.F) {
@@ -224,10 +144,11 @@ func FuzzANameIsOneOrRefused(f *testing.F) {
 			requireTold(t, err)
 			return
 		}
-		for _, stream := range []messagestore.StreamName{c.id.Ledger(), c.id.Checkpoints(math.MaxInt64), c.id.DeadLetter(uuid.New()), c.id.Requests()} {
+		for _, stream := range []messagestore.StreamName{c.id.Ledger(), c.id.Checkpoints(math.MaxInt64)} {
 			require.NoError(t, stream.Validate())
 			require.Equal(t, messagestore.Category(category).Entity(), stream.Category().Entity())
 			require.Equal(t, name, stream.CardinalID())
 		}
+		require.NoError(t, queuing.ValidateQueue(c.id.Parked()))
 	})
 }

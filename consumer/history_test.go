@@ -25,6 +25,7 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
@@ -71,7 +72,7 @@ func (h *history) ReadCategory(ctx context.Context, q messagestore.CategoryQuery
 // A replaced driver is one behind whose users a store is put in the place of another, as
 // by a restored backup or a failover.
 type replaced struct {
-	messagestore.Driver // an empty one, for what no consumer needs of the store
+	queuing.Driver // an empty one, for what no consumer needs of the store
 
 	mu  sync.RWMutex
 	now *history

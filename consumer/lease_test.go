@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"iter"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -29,6 +27,7 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -223,23 +222,24 @@ func TestAConsumerThatWasStoppedPastItsLeaseBeginsNothingOfOthers(t *testing.T) 
 	}
 }
 
-// A stopping store is that of a process that is stopped for two seconds while it reads a dead letter to redrive.
+// A stopping driver is that of a process that is stopped for two seconds while it takes a message to redrive.
 type stopping struct {
-	*frozen
-	letter atomic.Int64 // how many reads of dead letters it is away
-	at     time.Time    // when it was stopped
+	queuing.Driver
+
+	store *frozen
+	armed atomic.Bool
+	at    time.Time // when it was stopped
 }
 
-func (s *stopping) ReadStream(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error] {
-	if stream.Category() == deadLetters && s.letter.Add(-1) == 0 {
-		read := maps.Collect(s.Store.ReadStream(ctx, stream, from))
-		s.pause(true)
+func (s *stopping) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	taken, err := s.Driver.QueueTake(ctx, t)
+	if len(taken.Items) > 0 && s.armed.CompareAndSwap(true, false) {
+		s.store.pause(true)
 		s.at = time.Now()
 		time.Sleep(2 * time.Second)
-		time.AfterFunc(time.Second, func() { s.pause(false) })
-		return maps.All(read)
+		time.AfterFunc(time.Second, func() { s.store.pause(false) })
 	}
-	return s.Store.ReadStream(ctx, stream, from)
+	return taken, err
 }
 
 func TestARedriveIsNotBegunWhenTheLeaseMayBeOver(t *testing.T) {
@@ -250,18 +250,19 @@ func TestARedriveIsNotBegunWhenTheLeaseMayBeOver(t *testing.T) {
 		write(t, store, "account-1", Deposited{1})
 		park(t, store, account, "ledger")
 		var first, second stopwatch
-		s := &stopping{frozen: &frozen{Store: must.New(messagestore.New(driver, nil))}}
-		s.thawed = sync.NewCond(&s.mu)
-		stop := running(t, newConsumer(t, s, &first, &consumer.Config{Lease: time.Second}))
+		s := &stopping{Driver: driver}
+		s.store = &frozen{Store: must.New(messagestore.New(s, nil))}
+		s.store.thawed = sync.NewCond(&s.store.mu)
+		stop := running(t, newConsumer(t, s.store, &first, &consumer.Config{Lease: time.Second}))
 		time.Sleep(time.Minute)
 		other := newReplicaOf(t, driver, &second, &consumer.Config{Lease: time.Second})
 		time.Sleep(time.Minute)
 
-		s.letter.Store(3) // the requests, and the letter twice
-		request(t, store, account, "ledger")
+		s.armed.Store(true)
+		retry(t, store, account, "ledger")
 		time.Sleep(5 * time.Minute)
 
-		require.LessOrEqual(t, s.letter.Load(), int64(0), "it read the letter")
+		require.False(t, s.armed.Load(), "it took the message")
 		require.Zero(t, first.after(s.at.Add(time.Second))-first.after(s.at.Add(3*time.Second-1)), "none while the lease may be over")
 		require.Len(t, append(first.begun, second.begun...), 1)
 		require.Empty(t, parkedOf(t, store, account, "ledger"))

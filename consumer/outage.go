@@ -20,7 +20,7 @@ const (
 	starting      activity = "start"
 	reading       activity = "read"
 	checkpointing activity = "checkpoint"
-	looking       activity = "look for requests"
+	looking       activity = "look at parked messages"
 	parking       activity = "park"
 	redriving     activity = "redrive"
 )
@@ -70,7 +70,7 @@ const probeInterval = 100 * time.Millisecond
 // a failure is the store's and not the message's, whatever the handler was at. An error that asks for
 // something itself, or lasts, is the handler's in any case.
 func (r *run) storeIsAway(ctx context.Context, it *item, err error) bool {
-	if r.catchUp || it.Value.request != nil || it.Value.parking || disposition.Of(err) != nil || lasts(err) {
+	if r.catchUp || it.Value.parking || disposition.Of(err) != nil || lasts(err) {
 		return false
 	}
 	p := &r.probe

@@ -248,11 +248,11 @@ func (s *leaving) Last(ctx context.Context, stream messagestore.StreamName) (*me
 	return s.Store.Last(ctx, stream)
 }
 
-func (s *leaving) LastOfType(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error) {
+func (s *leaving) Driver() (messagestore.Driver, error) {
 	if err := s.err(); err != nil {
 		return nil, err
 	}
-	return s.Store.LastOfType(ctx, stream, messageType)
+	return s.Store.Driver()
 }
 
 func (s *leaving) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {

@@ -3,80 +3,137 @@ package consumer_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-func TestADeadLetterRefersToItsMessage(t *testing.T) {
-	t.Parallel()
-	store := newStore()
-	id := uuid.Must(uuid.NewV7())
-	write(t, store, "account-1", Deposited{1}, messagestore.Envelope{
-		ID:   id,
-		Body: raw("Deposited", `{"note": "canary"}`),
-		Metadata: messagestore.Metadata{
-			CausationStream: "order-7", CausationPosition: 3, CausationGlobalPosition: 9,
-			CorrelationStream: "transfer-5",
-			Properties:        messagestore.Properties{"tenant": "canary"},
-			Local:             messagestore.Properties{"key": "canary"},
-		},
-	})
-	original, err := store.Last(t.Context(), "account-1")
+// park has the consumer of a name park all of a category.
+func park(t *testing.T, store consumer.Store, category messagestore.Category, name string) {
+	t.Helper()
+	require.NoError(t, newIn(t, store, category, name, always(errHopeless), nil).CatchUp(t.Context()))
+}
+
+// queueOf returns the queue of the parked messages of a consumer, and its driver.
+func queueOf(t *testing.T, store consumer.Store, category messagestore.Category, name string) (queuing.Queue, queuing.Driver) {
+	t.Helper()
+	driver, err := store.Driver()
 	require.NoError(t, err)
-	c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
-		if m.ID == id {
-			return errBroken
+	queues, is := driver.(queuing.Driver)
+	require.True(t, is)
+	if tapped, is := queues.(*tappedDriver); is {
+		queues = tapped.Driver
+	}
+	return names.Consumer{Category: category, Name: name}.Parked(), queues
+}
+
+// parkedOf returns what a consumer has parked, also what is to be redriven.
+func parkedOf(t *testing.T, store consumer.Store, category messagestore.Category, name string) (all []queuing.Item) {
+	t.Helper()
+	return itemsOf(t, store, category, name, queuing.Dead, queuing.Later, queuing.Held, queuing.Out)
+}
+
+func itemsOf(t *testing.T, store consumer.Store, category messagestore.Category, name string, states ...queuing.State) (all []queuing.Item) {
+	t.Helper()
+	q, driver := queueOf(t, store, category, name)
+	for _, state := range states {
+		items, err := driver.QueueItems(t.Context(), queuing.List{Queue: q, State: state, Limit: queuing.MaxItems})
+		require.NoError(t, err)
+		all = append(all, items...)
+	}
+	return all
+}
+
+// retry has the messages redriven that a consumer has parked: those at positions, or all. It
+// returns how many.
+func retry(t *testing.T, store consumer.Store, category messagestore.Category, name string, positions ...messagestore.GlobalPosition) int {
+	t.Helper()
+	if len(positions) == 0 {
+		for _, item := range itemsOf(t, store, category, name, queuing.Dead) {
+			positions = append(positions, item.Position)
 		}
-		return nil
-	}), &consumer.Config{Errors: parkAtOnce})
-
-	require.NoError(t, c.CatchUp(t.Context()))
-
-	letter := messagestore.StreamName("account:deadLetter-ledger+" + id.String())
-	m, err := store.Last(t.Context(), letter)
+	}
+	if len(positions) == 0 {
+		return 0
+	}
+	q, driver := queueOf(t, store, category, name)
+	changed, err := driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: positions})
 	require.NoError(t, err)
-	require.Equal(t, "Parked", m.Type)
-	require.Equal(t, messagestore.Version(0), m.Position)
-	require.True(t, m.Metadata.Follows(original))
-	require.Equal(t, original.Metadata.CorrelationStream, m.Metadata.CorrelationStream)
-	metadata, err := json.Marshal(m.Metadata)
-	require.NoError(t, err)
-	require.NotContains(t, string(m.Data)+string(metadata), "canary", "it has no data, so it outlives no erasure")
-	var fields map[string]any
-	require.NoError(t, json.Unmarshal(m.Data, &fields))
-	require.ElementsMatch(t, []string{
-		"consumer", "messageId", "type", "stream", "position", "globalPosition", "error", "attempts", "firstFailedAt",
-	}, slices.Collect(maps.Keys(fields)))
+	return len(changed)
+}
 
-	parked := parkedOf(t, store, account, "ledger")
-	require.Len(t, parked, 1)
-	p := *parked[0]
-	require.Equal(t, []any{id, "Deposited", original.Stream, original.Position, original.GlobalPosition}, []any{p.ID, p.Type, p.Stream, p.Position, p.GlobalPosition})
-	require.Equal(t, []any{letter, "broken", 1, m.Time}, []any{p.DeadLetter, p.Error, p.Attempts, p.ParkedAt})
-	require.False(t, p.FirstFailedAt.IsZero())
-	read, err := deadletter.Of(store, account, "ledger").Message(t.Context(), &p)
+// redrive has all redriven that ledger has parked, by a consumer with h that catches up, and
+// returns how many messages are no longer parked.
+func redrive(t *testing.T, store consumer.Store, h consumer.Handler) int {
+	t.Helper()
+	before := len(parkedOf(t, store, account, "ledger"))
+	retry(t, store, account, "ledger")
+	require.NoError(t, newConsumer(t, store, h, nil).CatchUp(t.Context()))
+	return before - len(parkedOf(t, store, account, "ledger"))
+}
+
+// logOf returns the log of an item, a letter for each entry.
+func logOf(t *testing.T, store consumer.Store, category messagestore.Category, name string, at messagestore.GlobalPosition) (log string) {
+	t.Helper()
+	q, driver := queueOf(t, store, category, name)
+	item, err := driver.QueueItem(t.Context(), q, at)
 	require.NoError(t, err)
-	require.Equal(t, original, read)
+	for _, entry := range item.Log {
+		log += string(entry.What)
+	}
+	return log
+}
+
+func TestAParkedMessageIsAnItemWithItsError(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		write(t, store, category.Stream("1"), Deposited{1}, Deposited{2})
+		original, err := store.Last(t.Context(), category.Stream("1"))
+		require.NoError(t, err)
+		c := newIn(t, store, category, "ledger", handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+			if m.ID == original.ID {
+				return errBroken
+			}
+			return nil
+		}), &consumer.Config{Errors: consumer.ErrorPolicy{Retry: consumer.Retry{For: time.Millisecond, MaxBackoff: time.Millisecond}, Then: consumer.ParkMessage}})
+
+		require.NoError(t, c.CatchUp(t.Context()))
+
+		parked := parkedOf(t, store, category, "ledger")
+		require.Len(t, parked, 1)
+		require.Equal(t, queuing.Dead, parked[0].State)
+		require.Equal(t, original, parked[0].Message)
+		require.Equal(t, "broken", parked[0].Error)
+		require.Equal(t, int(c.Stats().Failed), parked[0].Failures)
+		require.Greater(t, parked[0].Failures, 1)
+		after, err := store.Last(t.Context(), category.Stream("1"))
+		require.NoError(t, err)
+		require.Equal(t, original, after, "nothing was copied")
+
+		own, err := operate.Consumer(store, category, "ledger").Parked()
+		require.NoError(t, err)
+		status, err := own.Status(t.Context())
+		require.NoError(t, err)
+		require.True(t, status.Parked)
+		require.EqualValues(t, 1, status.Dead)
+		require.Equal(t, 1, positionsNow(t, store, category)[0].Parked)
+	})
 }
 
 func TestAnErrorThatAsksForItIsParkedAtOnceUnderEveryPolicy(t *testing.T) {
@@ -111,9 +168,7 @@ func TestAMessageIsParkedOnce(t *testing.T) {
 
 	require.NoError(t, newConsumer(t, store, always(errBroken), config).CatchUp(t.Context()))
 
-	version, err := store.Version(t.Context(), parkedOf(t, store, account, "ledger")[0].DeadLetter)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(0), version)
+	require.Equal(t, "x", logOf(t, store, account, "ledger", 1))
 }
 
 // The checkpoint is set back by hand, so a message that was redriven is redelivered, and
@@ -125,8 +180,7 @@ func TestAMessageThatFailsAfterItWasRedrivenIsParkedAgain(t *testing.T) {
 	var log bytes.Buffer
 	config := &consumer.Config{Errors: parkAtOnce, Logger: logger.Zerolog(zerolog.New(&log))}
 	require.NoError(t, newConsumer(t, store, always(errBroken), config).CatchUp(t.Context()))
-	first := parkedOf(t, store, account, "ledger")[0]
-	for again := range 2 {
+	for range 2 {
 		require.Equal(t, 1, redrive(t, store, &journal{}))
 		write(t, store, "account:position-ledger+0", raw("Recorded", `{"position": 0, "after": "0193a2b4-5c6d-7e8f-9a0b-1c2d3e4f5a6b"}`))
 		log.Reset()
@@ -135,22 +189,11 @@ func TestAMessageThatFailsAfterItWasRedrivenIsParkedAgain(t *testing.T) {
 
 		parked := parkedOf(t, store, account, "ledger")
 		require.Len(t, parked, 1)
-		require.Equal(t, 3+2*again, parked[0].Attempts) // two failed and one succeeded, and so on
-		require.Equal(t, first.FirstFailedAt, parked[0].FirstFailedAt)
-		require.Equal(t, first.ID, parked[0].ID)
+		require.Equal(t, 1, parked[0].Failures)
 		require.Contains(t, log.String(), "message parked")
 	}
+	require.Equal(t, "xRxRx", logOf(t, store, account, "ledger", 1))
 	require.Equal(t, 1, redrive(t, store, &journal{}))
-}
-
-// redrive requests the redrive of all that ledger has parked, has a consumer with h catch
-// up, and returns how many messages are no longer parked.
-func redrive(t *testing.T, store consumer.Store, h consumer.Handler) int {
-	t.Helper()
-	before := len(parkedOf(t, store, account, "ledger"))
-	request(t, store, account, "ledger")
-	require.NoError(t, newConsumer(t, store, h, nil).CatchUp(t.Context()))
-	return before - len(parkedOf(t, store, account, "ledger"))
 }
 
 // A consumer that was reset leaves a failing message to the new generation.
@@ -191,36 +234,26 @@ func TestAMessageThatTheStoreHasLostIsNotParked(t *testing.T) {
 	require.Empty(t, parkedOf(t, store, account, "ledger"))
 }
 
-// The version that the store answers is no higher than the one expected, so nothing
-// says that the message is parked.
-func TestAConflictWithoutADeadLetterIsNotParked(t *testing.T) {
+// What keeps no queues keeps nothing that is parked, so the consumer stops before the message.
+func TestAStoreWithoutQueuesParksNothing(t *testing.T) {
 	t.Parallel()
-	store := &tap{Store: newStore()}
-	write(t, store.Store, "account-1", Deposited{1})
-	store.write = func(stream messagestore.StreamName) error {
-		if stream.Category() == deadLetters {
-			return &messagestore.VersionConflictError{Stream: stream, Expected: messagestore.NoStream, Actual: 0}
-		}
-		return nil
-	}
+	store := must.New(messagestore.New(struct{ messagestore.Driver }{newDriver()}, nil))
+	write(t, store, "account-1", Deposited{1})
+	j := &journal{}
+	c := newConsumer(t, store, always(errHopeless), nil)
 
-	c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: parkAtOnce})
+	require.ErrorIs(t, c.CatchUp(t.Context()), messagestore.ErrNotSupported)
 
-	require.ErrorIs(t, c.CatchUp(t.Context()), messagestore.ErrVersionConflict)
 	require.Zero(t, c.Stats().Parked)
+	require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
+	require.Len(t, j.all(), 1)
 }
 
 func TestAMessageThatCannotBeParkedIsNotPassed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &tap{Store: newStore()}
+		store := &tap{Store: newStore(), park: func() error { return errStore }}
 		write(t, store.Store, "account-1", Deposited{1}, Deposited{2})
-		store.write = func(stream messagestore.StreamName) error {
-			if stream.Category() == deadLetters {
-				return errStore
-			}
-			return nil
-		}
 		calls := 0
 		c := newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			calls++
@@ -232,25 +265,17 @@ func TestAMessageThatCannotBeParkedIsNotPassed(t *testing.T) {
 		require.Zero(t, c.Stats().Position)
 		require.NotZero(t, c.Stats().StoreErrors)
 
-		store.set(func(s *tap) { s.write = nil })
+		store.set(func(s *tap) { s.park = nil })
 		time.Sleep(10 * time.Second)
 
 		require.Equal(t, int64(2), c.Stats().Parked)
 		require.NoError(t, stop())
-		require.ErrorIs(t, func() error {
-			spoiled := &tap{Store: newStore(), write: func(stream messagestore.StreamName) error {
-				if stream.Category() == deadLetters {
-					return errStore
-				}
-				return nil
-			}}
-			write(t, spoiled.Store, "account-1", Deposited{1})
-			return newConsumer(t, spoiled, always(errBroken), &consumer.Config{Errors: parkAtOnce}).CatchUp(t.Context())
-		}(), errStore)
+		spoiled := &tap{Store: newStore(), park: func() error { return errStore }}
+		write(t, spoiled.Store, "account-1", Deposited{1})
+		require.ErrorIs(t, newConsumer(t, spoiled, always(errBroken), &consumer.Config{Errors: parkAtOnce}).CatchUp(t.Context()), errStore)
 	})
 }
 
-// However large or deep a message is, its dead letter is small.
 func TestALargeMessageIsParkedAndRedriven(t *testing.T) {
 	t.Parallel()
 	for name, message := range map[string]messagestore.Envelope{
@@ -267,10 +292,7 @@ func TestALargeMessageIsParkedAndRedriven(t *testing.T) {
 			original, err := store.Last(t.Context(), "account-1")
 			require.NoError(t, err)
 			require.NoError(t, newConsumer(t, store, always(errHopeless), nil).CatchUp(t.Context()))
-			letter, err := store.Last(t.Context(), parkedOf(t, store, account, "ledger")[0].DeadLetter)
-			require.NoError(t, err)
-			require.Less(t, len(letter.Data), 1000)
-			require.Equal(t, messagestore.StreamName("account-1"), letter.Metadata.CausationStream)
+			require.Len(t, parkedOf(t, store, account, "ledger"), 1)
 
 			var given *messagestore.Message
 			n := redrive(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
@@ -295,59 +317,65 @@ func TestTheTextOfAnErrorIsBoundedAndClean(t *testing.T) {
 	} {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
-		c := newConsumer(t, store, always(errors.New(text)), &consumer.Config{Errors: parkAtOnce})
-		require.NoError(t, c.CatchUp(t.Context()))
+		h := always(errors.New(text))
+		require.NoError(t, newConsumer(t, store, h, &consumer.Config{Errors: parkAtOnce}).CatchUp(t.Context()))
+		require.Equal(t, want, parkedOf(t, store, account, "ledger")[0].Error)
+		require.Zero(t, redrive(t, store, h))
 		require.Equal(t, want, parkedOf(t, store, account, "ledger")[0].Error)
 	}
 }
 
-func TestRedriveDeliversTheOriginalsInOrder(t *testing.T) {
+func TestRedriveDeliversTheOriginalsInOrderOfTheirStream(t *testing.T) {
 	t.Parallel()
-	store := newStore()
-	for i := range 6 {
-		write(t, store, account.Stream(fmt.Sprint(i%2)), Deposited{i})
-	}
-	var seen []messagestore.Message
-	broken := true
-	h := handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
-		if broken {
-			return errBroken
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		for i := range 6 {
+			write(t, store, category.Stream(fmt.Sprint(i%2)), Deposited{i})
 		}
-		seen = append(seen, *m)
-		return nil
+		seen := map[messagestore.StreamName][]*messagestore.Message{}
+		broken := true
+		h := handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+			if broken {
+				return errBroken
+			}
+			seen[m.Stream] = append(seen[m.Stream], m)
+			return nil
+		})
+		c := newIn(t, store, category, "ledger", h, &consumer.Config{Errors: parkAtOnce})
+		require.NoError(t, c.CatchUp(t.Context()))
+		require.Len(t, parkedOf(t, store, category, "ledger"), 6)
+
+		require.Equal(t, 6, retry(t, store, category, "ledger"))
+		require.NoError(t, c.CatchUp(t.Context()))
+		parked := parkedOf(t, store, category, "ledger")
+		require.Len(t, parked, 6)
+		require.Equal(t, "xRx", logOf(t, store, category, "ledger", parked[0].Position))
+
+		broken = false
+		require.Equal(t, 6, retry(t, store, category, "ledger"))
+		require.NoError(t, c.CatchUp(t.Context()))
+		for i := range 2 {
+			stream := category.Stream(fmt.Sprint(i))
+			n := 0
+			for m, err := range store.ReadStream(t.Context(), stream, 0) {
+				require.NoError(t, err)
+				require.Equal(t, m, seen[stream][n])
+				n++
+			}
+			require.Len(t, seen[stream], n)
+		}
+		require.Zero(t, retry(t, store, category, "ledger"))
+		require.NoError(t, c.CatchUp(t.Context()))
+		require.Len(t, seen[category.Stream("0")], 3)
 	})
-	require.NoError(t, newConsumer(t, store, h, &consumer.Config{Errors: parkAtOnce}).CatchUp(t.Context()))
-	require.Len(t, parkedOf(t, store, account, "ledger"), 6)
-
-	require.Zero(t, redrive(t, store, h))
-	parked := parkedOf(t, store, account, "ledger")
-	require.Len(t, parked, 6)
-	require.Equal(t, 2, parked[0].Attempts)
-
-	broken = false
-	require.Equal(t, 6, redrive(t, store, h))
-	i := 0
-	for m, err := range store.ReadCategory(t.Context(), account, 0, messagestore.Filter{}) {
-		require.NoError(t, err)
-		require.Equal(t, *m, seen[i])
-		i++
-	}
-	require.Zero(t, redrive(t, store, h))
-	require.Len(t, seen, 6)
-
-	last, err := store.Last(t.Context(), parked[0].DeadLetter)
-	require.NoError(t, err)
-	require.Equal(t, "Redriven", last.Type)
-	require.Equal(t, parked[0].Stream, last.Metadata.CausationStream)
 }
 
-func TestDeadLettersOfOthersAreLeftAlone(t *testing.T) {
+func TestWhatOthersHaveParkedIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
 	park(t, store, account, "other")
 	j := &journal{}
-	request(t, store, account, "other")
+	retry(t, store, account, "other")
 
 	require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
 
@@ -370,68 +398,45 @@ func TestARedriveFailsAsADeliveryDoes(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
 		park(t, store, account, "ledger")
-		request(t, store, account, "ledger")
+		retry(t, store, account, "ledger")
 		c := newConsumer(t, store, test.handler, nil)
 
 		require.NoError(t, c.CatchUp(t.Context()))
 
-		require.Equal(t, test.text, parkedOf(t, store, account, "ledger")[0].Error)
+		parked := itemsOf(t, store, account, "ledger", queuing.Dead)
+		require.Len(t, parked, 1)
+		first, _, _ := strings.Cut(parked[0].Error, "\n")
+		require.Equal(t, test.text, first)
 		require.Equal(t, int64(1), c.Stats().Failed)
 	}
 }
 
-func TestARedriveThatIsSkippedClosesItsLetter(t *testing.T) {
+func TestARedriveThatIsSkippedEndsItsItem(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
 	park(t, store, account, "ledger")
-	letter := parkedOf(t, store, account, "ledger")[0].DeadLetter
-	require.Equal(t, 1, redrive(t, store, always(handler.Skip("a test account"))))
-
-	last, err := store.Last(t.Context(), letter)
-	require.NoError(t, err)
-	require.JSONEq(t, `{"attempts": 2, "skipped": "a test account"}`, string(last.Data))
-}
-
-// Something other than Dibs has removed the message, without a tombstone.
-func TestAParkedMessageThatIsGoneStaysParkedAndHoldsUpNoOther(t *testing.T) {
-	t.Parallel()
-	store := &tap{Store: newStore()}
-	write(t, store.Store, "account-1", Deposited{1}, Deposited{2})
-	park(t, store.Store, account, "ledger")
-	store.read = func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) {
-		if q.Category == account && q.From == 1 {
-			q.From = 2
-			page, err := store.Store.ReadCategoryPage(t.Context(), q)
-			return &page, err
-		}
-		return nil, nil
-	}
-	j := &journal{}
-
+	retry(t, store, account, "ledger")
 	var log logbook
-	request(t, store.Store, account, "ledger")
-	require.NoError(t, newConsumer(t, store, j, &consumer.Config{Logger: log.logger()}).CatchUp(t.Context()))
+	c := newConsumer(t, store, always(handler.Skip("a test account")), &consumer.Config{Logger: log.logger()})
 
-	require.Equal(t, []string{"account-1@1"}, j.all())
-	parked := parkedOf(t, store, account, "ledger")
-	require.Len(t, parked, 1)
-	require.Contains(t, parked[0].Error, "no such message")
-	failed := log.of(t, "redrive failed")
-	require.Len(t, failed, 1)
-	require.Contains(t, failed[0]["error"], "no such message")
+	require.NoError(t, c.CatchUp(t.Context()))
+
+	require.Empty(t, parkedOf(t, store, account, "ledger"))
+	require.Equal(t, int64(1), c.Stats().Skipped)
+	require.Contains(t, log.of(t, "item skipped")[0]["error"], "a test account")
 }
 
-// A process with the same identity settles the request while the handler runs: the message
-// is handled twice, and the first outcome stands.
-func TestTheFirstOutcomeOfARedriveStands(t *testing.T) {
+// A process with the same identity has its own delivery of the message: while the one has it, the
+// other waits.
+func TestARedriveIsOfOneProcess(t *testing.T) {
 	t.Parallel()
 	store := newStore()
 	write(t, store, "account-1", Deposited{1})
 	park(t, store, account, "ledger")
-	letter := parkedOf(t, store, account, "ledger")[0].DeadLetter
-	request(t, store, account, "ledger")
-	twin := newConsumer(t, store, &journal{}, nil)
+	retry(t, store, account, "ledger")
+	j := &journal{}
+	twin := newConsumer(t, store, j, nil)
 
 	err := newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 		require.NoError(t, twin.CatchUp(ctx))
@@ -439,8 +444,6 @@ func TestTheFirstOutcomeOfARedriveStands(t *testing.T) {
 	}), nil).CatchUp(t.Context())
 
 	require.NoError(t, err)
-	require.Empty(t, parkedOf(t, store, account, "ledger"))
-	version, err := store.Version(t.Context(), letter)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(1), version)
+	require.Empty(t, j.all())
+	require.Equal(t, "xRx", logOf(t, store, account, "ledger", 1))
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -454,7 +455,7 @@ func TestAConsumerThatRedrivesFindsOutThatItWasReset(t *testing.T) {
 			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
 		}
 		park(t, store, account, "ledger")
-		request(t, store, account, "ledger")
+		retry(t, store, account, "ledger")
 		var log logbook
 		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			select {
@@ -688,5 +689,5 @@ func TestATimeIsFoundAmongMessages(t *testing.T) {
 	require.Zero(t, none)
 }
 
-// A bare driver has none of the methods that a driver may have.
-type bare struct{ messagestore.Driver }
+// A bare driver has none of the methods that a driver may have, but those of queues.
+type bare struct{ queuing.Driver }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/internal/lanes"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -19,18 +18,17 @@ type delivery struct {
 	// The fields below belong to the worker that has the item, and otherwise to the run's loop.
 
 	attempts     int
-	firstFailed  time.Time
 	failingSince time.Time // by the error policy: since a failure that was not a RetryAfter
 	warned       time.Time // the failingSince of which it was told that the consumer will stop
 	lastErr      error
 	parking      bool   // it is to be parked, not delivered
 	reason       string // of an operator, to park it
+	parked       bool   // it is, by a run before this
 	parkFailures int
 	away         int // failures in a row while the store was away
 
-	// request is set for a parked message whose redrive is requested. It is before all
-	// other items, and not in the window.
-	request *letters.Request
+	// redrive is set for a parked message that is offered again. It is before all other items, and not in the window.
+	redrive *redrive
 }
 
 type item = lanes.Item[delivery]

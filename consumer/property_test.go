@@ -14,6 +14,7 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -55,7 +56,7 @@ func newWorld() *world {
 		position: map[messagestore.StreamName]messagestore.GlobalPosition{},
 		failing:  map[messagestore.StreamName]string{},
 	}
-	w.tap = &tap{Store: w.store, write: w.beforeWrite, wrote: w.afterWrite}
+	w.tap = &tap{Store: w.store, write: w.beforeWrite, wrote: w.afterWrite, park: func() error { return w.beforeWrite("") }, parks: w.afterPark}
 	w.born(0)
 	return w
 }
@@ -81,6 +82,12 @@ func (w *world) step() bool {
 		w.dead = true
 	}
 	return w.dead
+}
+
+func (w *world) afterPark(p queuing.Parking) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.parked[p.Position] = true
 }
 
 func (w *world) beforeWrite(stream messagestore.StreamName) error {
@@ -110,8 +117,6 @@ func (w *world) afterWrite(stream messagestore.StreamName, body messagestore.Bod
 		w.wrongly("%v", err)
 	}
 	switch {
-	case stream.Category() == deadLetters:
-		w.parked[fields.GlobalPosition] = true
 	case body.MessageType() == "Recorded":
 		failing := string(fields.Failing)
 		if before := w.position[stream]; fields.Position < before || fields.Position == before && failing == w.failing[stream] {

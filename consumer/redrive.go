@@ -3,275 +3,325 @@ package consumer
 import (
 	"context"
 	"errors"
-	"maps"
+	"strings"
+	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/letters"
-	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/logger"
+	"github.com/dibs-go/dibs/internal/upkeep"
+	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// maxRedrives bounds the requested redrives that a run has in its lanes.
-const maxRedrives = 100
+const (
+	// maxRedrives bounds the parked messages that a run has in its lanes.
+	maxRedrives = 100
 
-// redriveRest is how often a run looks for requests without a wake-up.
-const redriveRest = time.Minute
+	// maxKills is how many processes may end while they redrive a message before it is dead again.
+	maxKills = 20
 
-// errLeaseOver is of a redrive that was not begun.
-var errLeaseOver = errors.New("the member's lease may be over")
+	// never is longer than any run catches up.
+	never = 10_000 * time.Hour
+)
 
-// never is longer than any run catches up.
-const never = 10_000 * time.Hour
+// errNotRedriven gives an item back: its handler was not called, or the run has ended before it was
+// done.
+var errNotRedriven = errors.New("the consumer stops")
 
-// Redrives are the requested redrives of a run. They belong to the run's loop.
+// Redrives are what a run does about the queue of the consumer's parked messages. It looks there
+// for messages that are to be parked, and for items that an operator has offered again. Those are
+// taken by a worker of the queue, which lives until it finds no more, and go through the lanes of
+// the run. They belong to the run's loop.
 type redrives struct {
-	inbox    *letters.Inbox // belongs to the goroutine that looks, while there is one
 	looks    chan look
-	looked   bool      // the first look has ended, so a message that is to be parked is known
-	at       time.Time // when to look for requests
-	lookedAt time.Time
-	busy     bool
-	failures int                     // in a row
-	ids      map[uuid.UUID]string    // each with its cardinal id
-	failed   map[uuid.UUID]time.Time // by the store: when to try again
+	ends     chan error                       // of the worker
+	bell     chan messagestore.GlobalPosition // the worker has something to take
+	left     chan struct{}                    // closed when the run waits for no handler any more
+	looked   bool                             // the first look has ended, so a message that is to be parked is known
+	looking  bool
+	working  bool
+	at       time.Time // when to look
+	failures int       // in a row
+	parked   map[messagestore.GlobalPosition]asked
+	counts   work.Counts
 }
 
-// A look is the result of a look for requests.
+// An asked is the wish of an operator that a message be parked.
+type asked struct {
+	reason string
+	parked bool // by a run before this, whose checkpoint is before the message
+}
+
+// A look is the result of a look at the queue.
 type look struct {
-	due   []letters.Request
-	parks map[uuid.UUID]letters.Asked
+	parks map[messagestore.GlobalPosition]asked
+	ready bool // there may be an item to take
 	err   error
 }
 
-func newRedrives(c *Consumer, place *checkpoint.Place, progress *progress) *redrives {
-	r := &redrives{
-		looks:  make(chan look, 1),
-		ids:    map[uuid.UUID]string{},
-		failed: map[uuid.UUID]time.Time{},
-	}
-	r.inbox = c.letters.Inbox(letters.InboxConfig{
-		Mine: func(stream messagestore.StreamName) bool { return place.MySlot(stream) },
-		Passed: func(stream messagestore.StreamName, at messagestore.GlobalPosition) bool {
-			return !place.Mine(stream, at) || at < progress.checkpoint()
-		},
-		Void: func(asked letters.Asked) {
-			c.config.Logger.Warn().Str("consumer", c.id.Name).Str("stream", string(asked.Stream)).Int64("position", int64(asked.Position)).
-				Str("id", asked.ID.String()).Str("reason", text.Shorten(asked.Reason)).
-				Msg("not parked, as an operator has asked: the message was finished before")
-		},
-	})
-	return r
+// A redrive is a parked message that is delivered again.
+type redrive struct {
+	onLost func(f func()) (stop func() bool) // has f called when the item is not the run's any more
+	begun  atomic.Bool                       // by the handler; or the item was given back before
+	done   chan error                        // what the handler returned
 }
 
-// quiet reports whether no redrive is requested, as far as is known.
-func (r *redrives) quiet(now time.Time) bool { return !r.busy && len(r.ids) == 0 && now.Before(r.at) }
-
-// wake has the run look for requests, but not sooner than an interval after the last look:
-// each parked message causes a wake-up, too.
-func (r *redrives) wake(interval time.Duration) {
-	if at := r.lookedAt.Add(interval); at.Before(r.at) {
-		r.at = at
+func newRedrives() *redrives {
+	return &redrives{
+		looks: make(chan look, 1), ends: make(chan error, 1), bell: make(chan messagestore.GlobalPosition, 1), left: make(chan struct{}),
 	}
 }
 
-// start looks for requests, if it is time.
-func (r *redrives) start(ctx context.Context, run func(func()), now time.Time) {
-	if r.busy || now.Before(r.at) {
+// busy reports whether a goroutine is at work.
+func (r *redrives) busy() bool { return r.looking || r.working }
+
+// quiet reports whether nothing is redriven, as far as is known.
+func (r *redrives) quiet(now time.Time) bool { return !r.busy() && now.Before(r.at) }
+
+// start looks at the queue, if it is time.
+func (r *redrives) start(ctx context.Context, run *run, now time.Time) {
+	if r.looking || now.Before(r.at) {
 		return
 	}
-	r.busy = true
-	busy := maps.Clone(r.ids)
-	maps.DeleteFunc(r.failed, func(_ uuid.UUID, at time.Time) bool { return !now.Before(at) })
-	for id := range r.failed {
-		busy[id] = "" // it is in no lane
-	}
-	room := maxRedrives - len(r.ids)
-	run(func() {
-		ctx, cancel := context.WithTimeout(ctx, checkpoint.CallTimeout)
-		defer cancel()
-		due, parks, err := r.inbox.Look(ctx, busy, room)
-		r.looks <- look{due, parks, err}
+	r.looking = true
+	first := !r.looked
+	run.wg.Go(func() {
+		var found look
+		found.err = panics.Call(func() (err error) {
+			ctx, cancel := context.WithTimeout(upkeep.With(ctx), checkpoint.CallTimeout)
+			defer cancel()
+			found, err = run.look(ctx, first)
+			return err
+		})
+		r.looks <- found
 	})
+}
+
+// look asks for the messages that are to be parked, and whether there is an item to take.
+func (r *run) look(ctx context.Context, first bool) (found look, err error) {
+	queues, err := queuing.Of(r.store)
+	if errors.Is(err, messagestore.ErrNotSupported) {
+		return look{}, nil
+	}
+	if err != nil {
+		return look{}, err
+	}
+	found.parks = map[messagestore.GlobalPosition]asked{}
+	if first { // what was parked because an operator has asked, before a run ended at once
+		err := r.each(ctx, queues, queuing.Dead, r.from, func(item queuing.Item) error {
+			if reason, is := strings.CutPrefix(item.Error, names.ByOperator); is {
+				found.parks[item.Position] = asked{reason, true}
+			}
+			return nil
+		})
+		if err != nil {
+			return look{}, err
+		}
+	}
+	ready, err := queues.QueueReady(ctx, r.id.Parked())
+	if found.ready = ready.Ready && ready.Parked; err != nil || !ready.Asked {
+		return found, err
+	}
+	err = r.each(ctx, queues, queuing.Suspended, 0, func(item queuing.Item) error {
+		if r.checkpoints.place.Mine(item.Message.Stream, item.Position) && item.Position >= r.progress.checkpoint() {
+			found.parks[item.Position] = asked{reason: item.Error}
+			return nil
+		}
+		return r.void(ctx, queues, item)
+	})
+	return found, err
+}
+
+// each calls f with the items of a state whose slots are the run's.
+func (r *run) each(ctx context.Context, queues queuing.Driver, state queuing.State, from messagestore.GlobalPosition, f func(queuing.Item) error) error {
+	for {
+		items, err := queues.QueueItems(ctx, queuing.List{Queue: r.id.Parked(), State: state, From: from, Limit: queuing.MaxItems})
+		if err != nil || len(items) == 0 {
+			return err
+		}
+		for _, item := range items {
+			from = item.Position.Next()
+			if item.Message == nil || !r.checkpoints.place.MySlot(item.Message.Stream) {
+				continue
+			}
+			if err := f(item); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// void withdraws the wish to park a message that is finished.
+func (r *run) void(ctx context.Context, queues queuing.Driver, item queuing.Item) error {
+	is, err := queues.QueuePark(ctx, queuing.Parking{
+		Queue: r.id.Parked(), Position: item.Position, Error: "the message was finished before", Finished: true,
+	})
+	if is {
+		r.about(r.config.Logger.Warn(), item.Message).Str("reason", text.Shorten(item.Error)).
+			Msg("not parked, as an operator has asked: the message was finished before")
+	}
+	return err
 }
 
 // endLook takes in the result of a look.
 func (r *run) endLook(ctx context.Context, found look) {
-	now := time.Now()
-	r.redrives.busy = false
-	r.redrives.looked = true
-	r.redrives.lookedAt = now
-	r.redrives.at = now.Add(r.config.RedriveInterval)
-	if r.redrives.inbox.Empty() {
-		r.redrives.at = now.Add(max(r.config.RedriveInterval, redriveRest))
-	}
-	if r.catchUp { // it looks once, and again after a redrive
-		r.redrives.at = now.Add(never)
+	now, s := time.Now(), r.redrives
+	s.looking = false
+	first := !s.looked
+	s.looked = true
+	s.at = now.Add(r.config.RedriveInterval)
+	if r.catchUp { // it looks once
+		s.at = now.Add(never)
 		r.reader.at = time.Time{}
 	}
 	switch {
 	case ctx.Err() != nil || r.stopping:
 		return
 	case found.err == nil:
-		r.redrives.failures = 0
+		s.failures = 0
 		r.storeWorks(looking)
-		r.parks.Store(&found.parks)
 	case r.catchUp || !heals(found.err):
 		r.fail(found.err)
 		return
 	default:
-		r.redrives.failures++
-		r.redrives.at = now.Add(r.storeFailed(looking, found.err, r.redrives.failures))
-	}
-	r.lanes.Add(func(yield func(*item) bool) {
-		for _, q := range found.due {
-			r.redrives.ids[q.MessageID] = q.Stream.CardinalID()
-			if !yield(&item{Value: delivery{message: &messagestore.Message{ID: q.MessageID, Stream: q.Stream}, request: &q}, Number: -1}) {
-				return
-			}
-		}
-	})
-}
-
-// redrive delivers a parked message, unless the request is settled, and stores the outcome.
-// It runs in a worker's goroutine.
-func (r *run) redrive(work context.Context, q *letters.Request) error {
-	redrive, m, err := r.beginRedrive(work, q)
-	if err != nil || redrive == nil {
-		return err
-	}
-	var failure error
-	if m != nil {
-		if r.leaseOver(time.Now()) {
-			return errLeaseOver
-		}
-		failure = r.deliverApart(work, m)
-	}
-	disposed := disposition.Of(failure)
-	switch skips := disposed.Asks(disposition.Skip); {
-	case m == nil:
-		redrive.Deleted()
-	case failure == nil:
-		redrive.Succeeded()
-	case skips:
-		redrive.Skipped(text.Of(failure))
-	case work.Err() != nil && (disposed == nil || disposed.Kind == disposition.Retry):
-		return work.Err() // the request stays open
-	default:
-		redrive.Failed(failure, panics.Stack(failure))
-	}
-	if err := r.settle(work, redrive); err != nil {
-		return err
-	}
-	r.countRedrive(redrive, m, failure, disposed)
-	return nil
-}
-
-// beginRedrive reads the letter and the message. The redrive is nil if the request is
-// settled, and the message is nil if its stream was deleted. If the message was removed in
-// another way, the letter stays open with an error that says so.
-func (r *run) beginRedrive(work context.Context, q *letters.Request) (*letters.Redrive, *messagestore.Message, error) {
-	ctx, cancel := context.WithTimeout(work, checkpoint.CallTimeout)
-	defer cancel()
-	if err := r.checkpoints.place.Check(ctx, messagestore.Mark{}); err != nil {
-		return nil, nil, err // the run is fenced
-	}
-	redrive, err := r.letters.Begin(ctx, *q)
-	if err != nil || redrive == nil {
-		return nil, nil, err
-	}
-	m, err := redrive.Message(ctx)
-	if isNotFound(err) {
-		redrive.Failed(err, "")
-		if err := r.settle(work, redrive); err != nil {
-			return nil, nil, err
-		}
-		r.logRedrive(r.config.Logger.Warn().Str("error", text.Log(err)), redrive, "redrive failed")
-		return nil, nil, nil
-	}
-	return redrive, m, err
-}
-
-// deliverApart calls the handler in a goroutine of its own, which it may end.
-func (r *run) deliverApart(work context.Context, m *messagestore.Message) error {
-	return panics.Call(func() error { return r.handler.Handle(work, m) })
-}
-
-// settle stores the outcome of a redrive. While the store fails it tries again, because a
-// message that was handled should not be redelivered. When the run stops, it has half of
-// cancelTimeout left.
-func (r *run) settle(work context.Context, redrive *letters.Redrive) error {
-	tries, cancel := context.WithCancel(context.WithoutCancel(work))
-	defer cancel()
-	defer context.AfterFunc(work, func() { time.AfterFunc(cancelTimeout/2, cancel) })()
-	for failures := 1; ; failures++ {
-		try, cancelTry := context.WithTimeout(tries, checkpoint.CallTimeout)
-		err := redrive.Settle(try)
-		cancelTry()
-		if err == nil || r.catchUp || !heals(err) || tries.Err() != nil {
-			return err
-		}
-		if backoff.Wait(tries, r.storeFailed(redriving, err, failures)) != nil {
-			return err
-		}
-	}
-}
-
-func (r *run) countRedrive(redrive *letters.Redrive, m *messagestore.Message, failure error, disposed *disposition.Error) {
-	if m == nil {
-		r.counts.tombstones.Add(1)
-		r.logRedrive(r.config.Logger.Warn(), redrive, "not redriven: the stream was deleted")
+		s.looked = !first
+		s.failures++
+		s.at = now.Add(r.storeFailed(looking, found.err, s.failures))
 		return
 	}
-	r.counts.retried.Add(1)
-	log, what := r.config.Logger.Info(), "message redriven"
+	if first {
+		s.parked = found.parks
+	}
+	for at, a := range s.parked {
+		if a.parked && at >= r.progress.checkpoint() {
+			found.parks[at] = a
+		}
+	}
+	r.parks.Store(&found.parks)
 	switch {
-	case failure == nil:
+	case !found.ready:
+	case !s.working:
+		s.working = true
+		r.wg.Go(func() { s.ends <- panics.Call(func() error { return r.workOff(ctx) }) })
+	default:
+		select {
+		case s.bell <- 0:
+		default:
+		}
+	}
+}
+
+// workOff redrives the items that are offered, until none is left.
+func (r *run) workOff(ctx context.Context) error {
+	queues, err := queuing.Of(r.store)
+	if err != nil {
+		return err
+	}
+	return work.Run(ctx, work.Source{
+		Watch: func(messagestore.Category, time.Duration) (<-chan messagestore.GlobalPosition, func()) {
+			return r.redrives.bell, func() {}
+		},
+		Outage: r.outage,
+		Driver: queues,
+		Queue:  r.id.Parked(),
+		Slots:  r.checkpoints.place.Slots(),
+		Policy: queuing.Policy{MaxFailures: maxKills},
+		Logger: r.config.Logger,
+	}, work.Config{
+		MaxWorkers: maxRedrives, Prefetch: maxRedrives,
+		Grace: r.config.Grace, Lease: r.config.Lease, PollInterval: time.Hour,
+		Once: true, Hasty: r.catchUp,
+		Handle: func(lost context.Context, d *work.Delivery) error { return r.enqueue(ctx, lost, d.Item.Message) },
+		Finish: func(_ *work.Delivery, err error, _ bool) queuing.Finish {
+			switch {
+			case err == nil || disposition.Of(err).Asks(disposition.Skip):
+				return queuing.Finish{Kind: queuing.Complete}
+			case err == errNotRedriven: //nolint:errorlint // as it was returned
+				return queuing.Finish{Kind: queuing.Unhandled}
+			}
+			return queuing.Finish{Kind: queuing.Bury, Error: whyParked(err)}
+		},
+	}, &r.redrives.counts)
+}
+
+// enqueue puts a message into its lane, and waits until it was handled.
+func (r *run) enqueue(told, lost context.Context, m *messagestore.Message) error {
+	q := &redrive{onLost: func(f func()) func() bool { return context.AfterFunc(lost, f) }, done: make(chan error, 1)}
+	r.lanes.Add(func(yield func(*item) bool) {
+		yield(&item{Value: delivery{message: m, redrive: q}, Number: -1})
+	})
+	r.wake()
+	select {
+	case err := <-q.done:
+		return err
+	case <-lost.Done():
+	case <-told.Done():
+	}
+	if q.begun.CompareAndSwap(false, true) {
+		return errNotRedriven
+	}
+	select {
+	case err := <-q.done:
+		return err
+	case <-r.redrives.left:
+		return errNotRedriven
+	}
+}
+
+// redrive delivers a parked message, unless its item was given back meanwhile. It runs in a
+// worker's goroutine.
+func (r *run) redrive(work context.Context, it *item) (finished bool) {
+	q, m := it.Value.redrive, it.Value.message
+	if !q.begun.CompareAndSwap(false, true) {
+		return true
+	}
+	ctx, cancel := context.WithCancel(work)
+	defer cancel()
+	defer q.onLost(cancel)()
+	err := panics.Call(func() error { return r.handler.Handle(ctx, m) }) // it may end its goroutine
+	disposed := disposition.Of(err)
+	if ctx.Err() != nil && err != nil && (disposed == nil || disposed.Kind == disposition.Retry) {
+		q.done <- errNotRedriven // the message is not at fault
+		return true
+	}
+	switch {
+	case err == nil:
 		r.counts.handled.Add(1)
+		r.about(r.config.Logger.Info(), m).Msg("message redriven")
 	case disposed.Asks(disposition.Skip):
 		r.counts.skipped.Add(1)
-		log, what = r.config.Logger.Warn().Str("reason", text.Log(failure)), "message skipped"
 	default:
 		r.counts.failed.Add(1)
-		log, what = r.config.Logger.Warn().Str("error", text.Log(failure)), "redrive failed"
-		logStack(log, failure)
 	}
-	r.logRedrive(log, redrive, what)
-}
-
-func (r *run) logRedrive(event *logger.Event, redrive *letters.Redrive, what string) {
-	r.about(event, &messagestore.Message{
-		ID: redrive.ID, Type: redrive.Type, Stream: redrive.Stream, Position: redrive.Position, GlobalPosition: redrive.GlobalPosition,
-	}).Int("attempt", redrive.Attempts+1).Str("deadLetter", string(redrive.DeadLetter)).Msg(what)
-}
-
-// redriven takes in the result of a redrive.
-func (r *run) redriven(work context.Context, f failure) {
-	now := time.Now()
-	id := f.item.Value.request.MessageID
+	r.counts.retried.Add(1)
 	r.progress.worked()
-	r.lanes.Finish(f.item)
-	delete(r.redrives.ids, id)
+	q.done <- err
+	return true
+}
+
+// endRedrives takes in the end of the worker.
+func (r *run) endRedrives(ctx context.Context, err error) {
+	now, s := time.Now(), r.redrives
+	s.working = false
 	if r.catchUp {
 		r.reader.at = time.Time{}
 	}
 	switch {
-	case f.err == nil:
+	case err == nil:
+		s.failures = 0
 		r.storeWorks(redriving)
-		r.redrives.at = now // to store that it is settled
-	case work.Err() != nil: // the run stops
-	case errors.Is(f.err, errLeaseOver):
-		r.redrives.at = now // when the lease is extended
-	case r.catchUp || !heals(f.err):
-		r.fail(f.err)
+	case ctx.Err() != nil:
+		r.config.Logger.Warn().Str("consumer", r.id.Name).Str("category", string(r.id.Category)).Str("error", text.Log(err)).
+			Msg("the end of a redrive was not stored: the message may be redriven again")
+	case r.catchUp || !heals(err):
+		r.fail(err)
 	default:
-		r.redrives.failures++
-		r.redrives.failed[id] = now.Add(r.storeFailed(redriving, f.err, r.redrives.failures))
+		s.failures++
+		s.at = now.Add(r.storeFailed(redriving, err, s.failures))
 	}
 }

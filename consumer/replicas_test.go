@@ -268,7 +268,7 @@ func TestWhatAReplicaHasReadAheadIsGivenUpWithItsLease(t *testing.T) {
 		stop := running(t, newConsumer(t, s, slow(&ofFirst), config))
 		second := newReplicaOf(t, driver, slow(&ofSecond), config)
 		time.Sleep(30 * time.Second) // they share
-		s.pause(true) // so that what it reads ahead is no matter of who runs first
+		s.pause(true)                // so that what it reads ahead is no matter of who runs first
 		written := writeEach(t, driver, 3000, 0)
 		s.pause(false)
 		time.Sleep(2 * time.Second)

@@ -12,9 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -23,7 +25,7 @@ func askToPark(t *testing.T, store *messagestore.Store, stream messagestore.Stre
 	t.Helper()
 	for m, err := range store.ReadStream(t.Context(), stream, at) {
 		require.NoError(t, err)
-		asked, err := deadletter.Of(store, account, "ledger").RequestPark(t.Context(), m, "the seat was sold")
+		asked, err := operate.Consumer(store, account, "ledger").Park(t.Context(), m, "the seat was sold")
 		require.NoError(t, err)
 		return asked
 	}
@@ -52,11 +54,10 @@ func TestAnOperatorParksTheMessageThatIsRetried(t *testing.T) {
 			time.Sleep(40 * time.Second)
 
 			require.Equal(t, []string{"account-1@0", "account-1@2"}, j.all())
-			letters := parkedOf(t, store, account, "ledger")
-			require.Len(t, letters, 1)
-			require.Equal(t, "the seat was sold", letters[0].Reason)
-			require.Equal(t, "broken", letters[0].Error)
-			require.Greater(t, letters[0].Attempts, 5)
+			items := parkedOf(t, store, account, "ledger")
+			require.Len(t, items, 1)
+			require.Equal(t, "parked by an operator: the seat was sold; its last error: broken", items[0].Error)
+			require.Greater(t, items[0].Failures, 5)
 			parked := log.of(t, "message parked")
 			require.Len(t, parked, 1)
 			require.Equal(t, "the seat was sold", parked[0]["reason"])
@@ -94,10 +95,9 @@ func TestAnOperatorParksTheMessageOfAStoppedConsumer(t *testing.T) {
 	require.NotContains(t, j.all(), "account-1@1")
 	require.Contains(t, j.all(), "account-1@2")
 	require.Zero(t, c.Stats().Failed)
-	letters := parkedOf(t, store, account, "ledger")
-	require.Len(t, letters, 1)
-	require.Equal(t, "parked by an operator: the seat was sold", letters[0].Error)
-	require.False(t, letters[0].FirstFailedAt.IsZero())
+	items := parkedOf(t, store, account, "ledger")
+	require.Len(t, items, 1)
+	require.Equal(t, "parked by an operator: the seat was sold", items[0].Error)
 	require.False(t, askToPark(t, store, "account-1", 1), "it is parked")
 
 	// It is redriven like any other, and the request does not come back.
@@ -151,10 +151,7 @@ func TestTheMemberThatHasTheMessageParksIt(t *testing.T) {
 		require.Len(t, parkedOf(t, store, account, "ledger"), 8)
 		require.Len(t, log.of(t, "message parked"), 8)
 		require.Empty(t, log.of(t, "not parked"))
-		last, err := store.Last(t.Context(), "account:deadLetter-ledger+requests")
-		require.NoError(t, err)
-		require.Equal(t, "RedrivesSettled", last.Type)
-		require.JSONEq(t, fmt.Sprintf(`{"next":%d}`, last.Position), string(last.Data))
+		require.Empty(t, itemsOf(t, store, account, "ledger", queuing.Suspended))
 	})
 }
 
@@ -168,86 +165,129 @@ func TestARequestToParkIsValidated(t *testing.T) {
 		require.NoError(t, err)
 		return m
 	}
-	letters := deadletter.Of(store, account, "ledger")
-	for _, reason := range []string{"", strings.Repeat("x", 1025), "two\nlines", "\xff"} {
-		_, err := letters.RequestPark(t.Context(), of("account-1"), reason)
+	ledger := operate.Consumer(store, account, "ledger")
+	for _, reason := range []string{"", strings.Repeat("x", 256), "two\nlines", "\xff"} {
+		_, err := ledger.Park(t.Context(), of("account-1"), reason)
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.ErrorContains(t, err, "reason")
-		_, err = letters.Drop(t.Context(), of("account-1").ID, reason)
-		require.ErrorIs(t, err, messagestore.ErrInvalid)
 	}
-	_, err := letters.RequestPark(t.Context(), of("other-1"), "why")
+	_, err := ledger.Park(t.Context(), of("other-1"), "why")
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = letters.RequestPark(t.Context(), nil, "why")
+	_, err = ledger.Park(t.Context(), nil, "why")
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }
 
-func TestADroppedLetterIsClosedWithItsReason(t *testing.T) {
+func TestAMessageThatIsDroppedIsNotRedriven(t *testing.T) {
 	t.Parallel()
-	store := newStore()
+	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
+		write(t, store, category.Stream("1"), Deposited{1})
+		park(t, store, category, "ledger")
+		retry(t, store, category, "ledger")
+		parked, err := operate.Consumer(store, category, "ledger").Parked()
+		require.NoError(t, err)
+		at := parkedOf(t, store, category, "ledger")[0].Position
+
+		dropped, err := parked.Drop(t.Context(), "refunded by hand", at)
+
+		require.NoError(t, err)
+		require.Equal(t, []messagestore.GlobalPosition{at}, dropped)
+		require.Empty(t, parkedOf(t, store, category, "ledger"))
+		item, err := parked.Item(t.Context(), at)
+		require.NoError(t, err)
+		require.Equal(t, "refunded by hand", item.Log[len(item.Log)-1].Text)
+		j := &journal{}
+		require.NoError(t, newIn(t, store, category, "ledger", j, nil).CatchUp(t.Context()))
+		require.Empty(t, j.all(), "the redrive that was asked for before")
+		dropped, err = parked.Drop(t.Context(), "again", at)
+		require.NoError(t, err)
+		require.Empty(t, dropped)
+	})
+}
+
+// A run that ends at once has parked a message and stored no checkpoint. What becomes of the item until the next run comes to
+// the message is not undone: that run passes it.
+func TestWhatWasParkedForAnOperatorIsNotParkedAgain(t *testing.T) {
+	t.Parallel()
+	store, j := newStore(), &journal{}
+	write(t, store, "account-1", Deposited{1}, Deposited{2})
+	q, driver := queueOf(t, store, account, "ledger")
+	is, err := driver.QueuePark(t.Context(), queuing.Parking{Queue: q, Position: 2, Error: names.ByOperator + "the seat was sold"})
+	require.NoError(t, err)
+	require.True(t, is)
+	h := handler.HandlerFunc(func(ctx context.Context, m *messagestore.Message) error {
+		_, err := must.New(operate.Consumer(store, account, "ledger").Parked()).Drop(ctx, "void", 2)
+		return errors.Join(err, j.Handle(ctx, m))
+	})
+
+	require.NoError(t, newConsumer(t, store, h, nil).CatchUp(t.Context()))
+
+	require.Equal(t, []string{"account-1@0"}, j.all())
+	require.Equal(t, "xD", logOf(t, store, account, "ledger", 2))
+}
+
+// A request to park is withdrawn, and the message is delivered.
+func TestARequestToParkThatIsDroppedParksNothing(t *testing.T) {
+	t.Parallel()
+	store, j := newStore(), &journal{}
 	write(t, store, "account-1", Deposited{1})
-	park(t, store, account, "ledger")
-	letters := deadletter.Of(store, account, "ledger")
-	letter := parkedOf(t, store, account, "ledger")[0]
-	request(t, store, account, "ledger")
-
-	dropped, err := letters.Drop(t.Context(), letter.ID, "refunded by hand")
-
+	require.True(t, askToPark(t, store, "account-1", 0))
+	parked, err := operate.Consumer(store, account, "ledger").Parked()
 	require.NoError(t, err)
-	require.Equal(t, letter.DeadLetter, dropped.DeadLetter)
-	require.Empty(t, parkedOf(t, store, account, "ledger"))
-	last, err := store.Last(t.Context(), letter.DeadLetter)
+	_, err = parked.Drop(t.Context(), "a mistake", 1)
 	require.NoError(t, err)
-	require.Equal(t, "Redriven", last.Type)
-	require.JSONEq(t, fmt.Sprintf(`{"attempts":%d,"dropped":"refunded by hand"}`, letter.Attempts), string(last.Data))
-	require.Equal(t, messagestore.StreamName("account-1"), last.Metadata.CausationStream)
 
-	j := &journal{}
 	require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
-	require.Empty(t, j.all(), "the redrive that was requested before is settled")
 
-	_, err = letters.Drop(t.Context(), letter.ID, "again")
-	_, is := errors.AsType[*deadletter.NotParkedError](err)
-	require.True(t, is, "%v", err)
-}
-
-// A letter that is redriven while it is dropped has one end.
-func TestADropAndARedriveHaveOneEnd(t *testing.T) {
-	t.Parallel()
-	store := newStore()
-	write(t, store, "account-1", Deposited{1})
-	park(t, store, account, "ledger")
-	letters := deadletter.Of(store, account, "ledger")
-	letter := parkedOf(t, store, account, "ledger")[0]
-	request(t, store, account, "ledger")
-
-	require.NoError(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
-		_, err := letters.Drop(ctx, letter.ID, "refunded by hand")
-		return err
-	}), nil).CatchUp(t.Context()))
-
-	version, err := store.Version(t.Context(), letter.DeadLetter)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(1), version)
+	require.Equal(t, []string{"account-1@0"}, j.all())
 	require.Empty(t, parkedOf(t, store, account, "ledger"))
 }
 
-// A slowLook is a store that takes a second to find requests.
-type slowLook struct{ *messagestore.Store }
+// An item that is cancelled while it is redriven has one end, and its handler is told.
+func TestACancelAndARedriveHaveOneEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "account-1", Deposited{1})
+		park(t, store, account, "ledger")
+		retry(t, store, account, "ledger")
+		parked, err := operate.Consumer(store, account, "ledger").Parked()
+		require.NoError(t, err)
+		told := false
+		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
+			<-ctx.Done()
+			told = true
+			return ctx.Err()
+		}), nil))
+		time.Sleep(time.Minute)
 
-func (s slowLook) LastOfType(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error) {
+		_, err = parked.Cancel(t.Context(), "refunded by hand", 1)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+
+		require.Empty(t, parkedOf(t, store, account, "ledger"))
+		require.Equal(t, "xRC", logOf(t, store, account, "ledger", 1))
+		synctest.Wait()
+		require.True(t, told)
+		require.NoError(t, stop())
+	})
+}
+
+// A slowLook is a driver that takes a second to find what is to be parked.
+type slowLook struct{ queuing.Driver }
+
+func (d slowLook) QueueReady(ctx context.Context, q queuing.Queue) (queuing.Ready, error) {
 	time.Sleep(time.Second)
-	return s.Store.LastOfType(ctx, stream, messageType)
+	return d.Driver.QueueReady(ctx, q)
 }
 
 // A message that ends its process is delivered no more, however slow the store is.
 func TestAMessageThatIsToBeParkedIsNotDeliveredFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, j := newStore(), &journal{}
+		store, j := must.New(messagestore.New(slowLook{newDriver()}, nil)), &journal{}
 		write(t, store, "account-1", Deposited{1}, Deposited{2})
 		require.True(t, askToPark(t, store, "account-1", 0))
-		stop := running(t, newConsumer(t, slowLook{store}, j, nil))
+		stop := running(t, newConsumer(t, store, j, nil))
 		time.Sleep(time.Minute)
 		require.Equal(t, []string{"account-1@1"}, j.all())
 		require.NoError(t, stop())

@@ -19,37 +19,15 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/letters"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
 )
-
-// park has the consumer of a name park all of a category.
-func park(t *testing.T, store consumer.Store, category messagestore.Category, name string) {
-	t.Helper()
-	require.NoError(t, newIn(t, store, category, name, always(errHopeless), nil).CatchUp(t.Context()))
-}
-
-func request(t *testing.T, store consumer.Store, category messagestore.Category, name string, ids ...uuid.UUID) (requested, before int) {
-	t.Helper()
-	r, err := letters.Of(store, category, name).RequestRedrive(t.Context(), ids...)
-	require.NoError(t, err)
-	return len(r.Requested), len(r.Before)
-}
-
-func parkedOf(t *testing.T, store consumer.Store, category messagestore.Category, name string) []*deadletter.Entry {
-	t.Helper()
-	var all []*deadletter.Entry
-	for p, err := range letters.Of(store, category, name).All(t.Context()) {
-		require.NoError(t, err)
-		all = append(all, (*deadletter.Entry)(&p.Entry))
-	}
-	return all
-}
 
 func TestWhatIsAskedForIsRedrivenByTheConsumer(t *testing.T) {
 	t.Parallel()
@@ -59,19 +37,15 @@ func TestWhatIsAskedForIsRedrivenByTheConsumer(t *testing.T) {
 		park(t, store, category, "other")
 		second := parkedOf(t, store, category, "c")[1]
 
-		requested, before := request(t, store, category, "c", second.ID)
-		require.Equal(t, []int{1, 0}, []int{requested, before})
-		require.True(t, parkedOf(t, store, category, "c")[1].Requested)
-		require.False(t, parkedOf(t, store, category, "c")[0].Requested)
+		require.Equal(t, 1, retry(t, store, category, "c", second.Position))
+		require.Len(t, itemsOf(t, store, category, "c", queuing.Later), 1)
 		j := &journal{}
 		require.NoError(t, newIn(t, store, category, "c", j, nil).CatchUp(t.Context()))
 		require.Equal(t, []string{fmt.Sprintf("%s-1@1", category)}, j.all())
 		require.Len(t, parkedOf(t, store, category, "c"), 2)
 
-		requested, before = request(t, store, category, "c")
-		require.Equal(t, []int{2, 0}, []int{requested, before})
-		requested, before = request(t, store, category, "c")
-		require.Equal(t, []int{0, 2}, []int{requested, before})
+		require.Equal(t, 2, retry(t, store, category, "c"))
+		require.Zero(t, retry(t, store, category, "c"))
 		c := newIn(t, store, category, "c", j, nil)
 		require.NoError(t, c.CatchUp(t.Context()))
 		require.Equal(t, int64(2), c.Stats().Handled)
@@ -81,9 +55,11 @@ func TestWhatIsAskedForIsRedrivenByTheConsumer(t *testing.T) {
 		// Nothing is asked for any more.
 		require.NoError(t, newIn(t, store, category, "c", j, nil).CatchUp(t.Context()))
 		require.Len(t, j.all(), 3)
-		counts, err := deadletter.Counts(t.Context(), store, category)
-		require.NoError(t, err)
-		require.Equal(t, map[string]int{"other": 3}, counts)
+		counts := map[string]int{}
+		for _, status := range positionsNow(t, store, category) {
+			counts[status.Name] = status.Parked
+		}
+		require.Equal(t, map[string]int{"c": 0, "other": 3}, counts)
 	})
 }
 
@@ -98,7 +74,7 @@ func TestARunningConsumerFindsARequest(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		require.Empty(t, j.all())
 
-		request(t, store, account, "ledger")
+		retry(t, store, account, "ledger")
 		time.Sleep(5*time.Second + time.Millisecond)
 
 		require.Equal(t, []string{"account-1@0"}, j.all())
@@ -119,20 +95,21 @@ func TestOfManyRequestsAndConsumersAMessageIsRedrivenOnce(t *testing.T) {
 		}
 		park(t, store, category, "c")
 
+		own, err := operate.Consumer(store, category, "c").Parked()
+		require.NoError(t, err)
+		dead, err := own.Items(t.Context(), queue.Dead, 0, 100)
+		require.NoError(t, err)
+		var positions []messagestore.GlobalPosition
+		for _, item := range dead {
+			positions = append(positions, item.Position)
+		}
 		var wg sync.WaitGroup
 		errs := make([]error, 4)
-		counts := make([]int, 4)
 		for i := range errs {
-			wg.Go(func() {
-				var r *deadletter.Requests
-				if r, errs[i] = deadletter.Of(store, category, "c").RequestRedrive(t.Context()); errs[i] == nil {
-					counts[i] = len(r.Requested)
-				}
-			})
+			wg.Go(func() { _, errs[i] = own.Retry(t.Context(), "mended", positions...) })
 		}
 		wg.Wait()
 		require.NoError(t, errors.Join(errs...))
-		require.Equal(t, messages, counts[0]+counts[1]+counts[2]+counts[3], "each is asked for once")
 
 		j := &journal{}
 		var stops []func() error
@@ -168,7 +145,7 @@ func TestWhatFailsAgainStaysParkedUntilItIsAskedForAgain(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
 		park(t, store, account, "ledger")
-		request(t, store, account, "ledger")
+		retry(t, store, account, "ledger")
 		calls := 0
 		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(context.Context, *messagestore.Message) error {
 			calls++
@@ -178,14 +155,11 @@ func TestWhatFailsAgainStaysParkedUntilItIsAskedForAgain(t *testing.T) {
 		synctest.Wait()
 
 		require.Equal(t, 1, calls)
-		parked := parkedOf(t, store, account, "ledger")
+		parked := itemsOf(t, store, account, "ledger", queuing.Dead)
 		require.Len(t, parked, 1)
 		require.Equal(t, "broken", parked[0].Error)
-		require.Equal(t, 2, parked[0].Attempts)
-		require.False(t, parked[0].Requested)
 
-		requested, _ := request(t, store, account, "ledger")
-		require.Equal(t, 1, requested)
+		require.Equal(t, 1, retry(t, store, account, "ledger"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Equal(t, 2, calls)
@@ -200,19 +174,18 @@ func TestARequestOutlivesTheConsumerThatTookItUp(t *testing.T) {
 		store := newStore()
 		write(t, store, "account-1", Deposited{1})
 		park(t, store, account, "ledger")
-		request(t, store, account, "ledger")
+		retry(t, store, account, "ledger")
 		stop := running(t, newConsumer(t, store, handler.HandlerFunc(func(ctx context.Context, _ *messagestore.Message) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}), &consumer.Config{Grace: time.Second}))
 		time.Sleep(10 * time.Second)
-		parked := parkedOf(t, store, account, "ledger")
-		require.True(t, parked[0].Requested)
+		require.Len(t, itemsOf(t, store, account, "ledger", queuing.Out), 1)
 		require.NoError(t, stop())
 
-		parked = parkedOf(t, store, account, "ledger")
-		require.Equal(t, 1, parked[0].Attempts)
-		require.True(t, parked[0].Requested)
+		later := itemsOf(t, store, account, "ledger", queuing.Later)
+		require.Len(t, later, 1)
+		require.Zero(t, later[0].Failures)
 		j := &journal{}
 		require.NoError(t, newConsumer(t, store, j, nil).CatchUp(t.Context()))
 		require.Len(t, j.all(), 1)
@@ -246,7 +219,7 @@ func TestWhatIsAskedForWaitsForItsTurn(t *testing.T) {
 				write(t, store, "account-1+c", Deposited{i})
 			}
 			time.Sleep(500 * time.Millisecond)
-			request(t, store, account, "ledger")
+			retry(t, store, account, "ledger")
 			time.Sleep(time.Minute)
 			synctest.Wait()
 
@@ -271,7 +244,7 @@ func TestAMemberRedrivesWhatIsItsOwn(t *testing.T) {
 			running(t, newConsumer(t, store, journals[i], &consumer.Config{Concurrency: 2}))
 			time.Sleep(time.Minute)
 		}
-		request(t, store, account, "ledger")
+		retry(t, store, account, "ledger")
 		time.Sleep(time.Minute)
 		var all []string
 		for _, j := range journals {
@@ -290,76 +263,24 @@ func TestAMemberRedrivesWhatIsItsOwn(t *testing.T) {
 	})
 }
 
-// Many requests are settled, and noted as such: the next start reads none of them.
-func TestSettledRequestsAreNotReadAgain(t *testing.T) {
-	t.Parallel()
-	store := &tap{Store: newStore()}
-	const messages = 250
-	for i := range messages {
-		write(t, store.Store, account.Stream(fmt.Sprint(i%7)), Deposited{i})
-	}
-	park(t, store.Store, account, "ledger")
-	requested, _ := request(t, store.Store, account, "ledger")
-	require.Equal(t, messages, requested)
-	j := &journal{}
-	require.NoError(t, newConsumer(t, store.Store, j, &consumer.Config{Concurrency: 5}).CatchUp(t.Context()))
-	for i := 0; len(j.all()) < messages; i++ { // a look takes up a hundred
-		require.Less(t, i, 3)
-		require.NoError(t, newConsumer(t, store.Store, j, &consumer.Config{Concurrency: 5}).CatchUp(t.Context()))
-	}
-	require.Len(t, unique(j.all()), messages)
-	require.NoError(t, newConsumer(t, store.Store, j, nil).CatchUp(t.Context()))
-
-	last, err := store.Store.Last(t.Context(), deadLetters.Stream("ledger").With("requests"))
-	require.NoError(t, err)
-	require.Equal(t, "RedrivesSettled", last.Type)
-	require.Contains(t, string(last.Data), fmt.Sprint(last.Position))
-}
-
 func TestOnlyWhatIsParkedCanBeAskedFor(t *testing.T) {
 	t.Parallel()
 	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
 		write(t, store, category.Stream("1"), Deposited{1}, Deposited{2})
 		park(t, store, category, "c")
-		is := parkedOf(t, store, category, "c")[0]
-		none := uuid.New()
+		is := parkedOf(t, store, category, "c")[0].Position
+		write(t, store, category.Stream("1"), Deposited{3})
+		none, err := store.Last(t.Context(), category.Stream("1"))
+		require.NoError(t, err)
 
-		_, err := deadletter.Of(store, category, "c").RequestRedrive(t.Context(), is.ID, none)
-		requireNotParked(t, err)
-		require.ErrorContains(t, err, none.String())
-		_, err = deadletter.Of(store, category, "d").RequestRedrive(t.Context(), is.ID)
-		requireNotParked(t, err)
-		_, err = deadletter.Of(store, category, "a b").RequestRedrive(t.Context())
+		require.Equal(t, 1, retry(t, store, category, "c", is, none.GlobalPosition))
+		other, err := operate.Consumer(store, category, "d").Parked()
+		require.NoError(t, err)
+		retried, err := other.Retry(t.Context(), "", is)
+		require.NoError(t, err)
+		require.Empty(t, retried)
+		_, err = operate.Consumer(store, category, "a b").Parked()
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
-		preview, err := deadletter.Of(store, category, "c").PreviewRedrive(t.Context())
-		require.NoError(t, err)
-		require.Len(t, preview.Requested, 2)
-		_, err = store.Last(t.Context(), category.WithType("deadLetter").Stream("c").With("requests"))
-		require.ErrorIs(t, err, messagestore.ErrNotFound, "nothing was asked for")
-
-		p, err := deadletter.Of(store, category, "c").Get(t.Context(), is.ID)
-		require.NoError(t, err)
-		require.Equal(t, is, p)
-		_, err = deadletter.Of(store, category, "c").Get(t.Context(), none)
-		requireNotParked(t, err)
-	})
-}
-
-// Another client may write any message to the streams of dead letters.
-func TestWhatAnotherClientCallsParkedIsNotOurs(t *testing.T) {
-	t.Parallel()
-	everyStore(t, func(t *testing.T, store *messagestore.Store, category messagestore.Category) {
-		write(t, store, category.Stream("1"), Deposited{1})
-		park(t, store, category, "c")
-		letters := string(category.WithType("deadLetter"))
-		for _, stream := range []string{"-x", "-x+1", "-c+1", "-c+" + strings.ToUpper(uuid.NewString()), "-c+requests+1", "-a:b+" + uuid.NewString()} {
-			write(t, store, messagestore.StreamName(letters+stream), raw("Parked", `{"messageId": 3}`))
-		}
-
-		counts, err := deadletter.Counts(t.Context(), store, category)
-		require.NoError(t, err)
-		require.Equal(t, map[string]int{"c": 1}, counts)
-		require.Len(t, parkedOf(t, store, category, "c"), 1)
 	})
 }
 
@@ -425,8 +346,7 @@ func testKilledRedrive(t *testing.T, storeURL string) {
 		write(t, store, category.Stream(fmt.Sprint(i)), Deposited{i})
 	}
 	park(t, store, category, "c")
-	requested, _ := request(t, store, category, "c")
-	require.Equal(t, 3, requested)
+	require.Equal(t, 3, retry(t, store, category, "c"))
 
 	hangs := startRedriveChild(t, storeURL, category, "yes")
 	await.That(t, "the message is delivered", func() (bool, any) {
@@ -453,13 +373,6 @@ func startRedriveChild(t *testing.T, storeURL string, category messagestore.Cate
 	return startChild(t, redriveStore+"="+storeURL, redriveCategory+"="+string(category), redriveHangs+"="+hangs).Process
 }
 
-func requireNotParked(t *testing.T, err error) {
-	t.Helper()
-	not, is := errors.AsType[*deadletter.NotParkedError](err)
-	require.True(t, is, "%v", err)
-	require.EqualError(t, err, not.Error(), "it names the consumer once")
-}
-
 // A lane whose message fails again and again keeps the redrives behind it, however many, and none of other lanes.
 func TestRedrivesBehindAFailingMessageKeepNoOthers(t *testing.T) {
 	t.Parallel()
@@ -478,7 +391,7 @@ func TestRedrivesBehindAFailingMessageKeepNoOthers(t *testing.T) {
 		}), &consumer.Config{Concurrency: 4, Errors: againAndAgain}))
 		time.Sleep(time.Minute)
 
-		request(t, store, account, "ledger")
+		retry(t, store, account, "ledger")
 		time.Sleep(time.Minute)
 
 		require.Equal(t, []string{"account-2@0"}, j.all())

@@ -8,10 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/consumer/internal/names"
 	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/lanes"
@@ -42,8 +39,8 @@ type run struct {
 	lanes    *lanes.Lanes[delivery]
 	progress *progress
 	failures failures
-	parks    atomic.Pointer[map[uuid.UUID]letters.Asked] // by the loop, for workers: messages that an operator has parked
-	over     atomic.Pointer[time.Time]                   // by the loop, for workers: no item is begun from then on, zero for never
+	parks    atomic.Pointer[map[messagestore.GlobalPosition]asked] // by the loop, for workers: messages that are to be parked
+	over     atomic.Pointer[time.Time]                             // by the loop, for workers: no item is begun from then on, zero for never
 
 	// The loop's. Each part has at most one goroutine at the store, which sends its result to the loop
 	// and has until then what the part's own comment names: no other touches that.
@@ -70,7 +67,7 @@ func newRun(c *Consumer, p *checkpoint.Place, catchUp bool) *run {
 		reader:      newReader(c, p),
 		from:        p.Position,
 		checkpoints: newCheckpointer(p, &c.config),
-		redrives:    newRedrives(c, p, progress),
+		redrives:    newRedrives(),
 	}
 	config := lanes.Config[delivery]{Workers: c.config.Concurrency, Key: cardinalID, Work: r.work, Wake: r.wake}
 	if c.config.Concurrency == 1 {
@@ -90,28 +87,26 @@ func (r *run) setLimit(passed int64) {
 	r.lanes.Limit(passed + int64(r.config.CheckpointMessages) + int64(r.config.BatchSize))
 }
 
-// watch subscribes to wake-ups for messages, for requests to redrive, and for the
-// checkpoints of other members. A run that catches up does not wait, and needs none.
-func (r *run) watch() (messages, requests, group <-chan messagestore.GlobalPosition, stop func()) {
+// watch subscribes to wake-ups for messages, and for the checkpoints of other members. A run that catches up does not
+// wait, and needs none.
+func (r *run) watch() (messages, group <-chan messagestore.GlobalPosition, stop func()) {
 	if r.catchUp {
-		return nil, nil, nil, func() {}
+		return nil, nil, func() {}
 	}
 	messages, stopMessages := r.store.Watch(r.id.Category, r.config.PollInterval)
-	requests, stopRequests := r.store.Watch(r.id.Requests().Category(), r.config.RedriveInterval)
 	stopGroup := func() {}
 	if r.checkpoints.place.Leased() {
 		group, stopGroup = r.store.Watch(names.Positions(r.id.Category), lookInterval)
 	}
-	return messages, requests, group, func() {
+	return messages, group, func() {
 		stopMessages()
-		stopRequests()
 		stopGroup()
 	}
 }
 
 // loop runs until ctx is done, an error is fatal or, when catching up, nothing is left.
 func (r *run) loop(ctx context.Context) error {
-	messages, requests, group, unwatch := r.watch()
+	messages, group, unwatch := r.watch()
 	defer unwatch()
 	reads, cancelReads := context.WithCancel(ctx)
 	defer cancelReads()
@@ -138,12 +133,15 @@ func (r *run) loop(ctx context.Context) error {
 				deadline = now.Add(r.config.Grace)
 			}
 			if !now.Before(deadline) {
+				if !abandoned && cancelled {
+					close(r.redrives.left)
+				}
 				abandoned = cancelled
 				cancelWork()
 				cancelled = true
 				deadline = now.Add(cancelTimeout)
 			}
-			if (abandoned || r.lanes.InFlight() == 0) && !r.reader.busy && !r.redrives.busy && !r.checkpoints.busy {
+			if (abandoned || r.lanes.InFlight() == 0) && !r.reader.busy && !r.redrives.busy() && !r.checkpoints.busy {
 				break
 			}
 			timer.Reset(deadline.Sub(now))
@@ -158,14 +156,14 @@ func (r *run) loop(ctx context.Context) error {
 			r.readPage(reads, p)
 		case found := <-r.redrives.looks:
 			r.endLook(reads, found)
+		case err := <-r.redrives.ends:
+			r.endRedrives(reads, err)
 		case result := <-r.checkpoints.results:
 			r.checkpointed(reads, result)
 		case head := <-messages:
 			r.reader.wake(head)
 		case head := <-group:
 			r.checkpoints.wake(head)
-		case <-requests:
-			r.redrives.wake(r.config.RedriveInterval)
 		case <-timer.C:
 		}
 	}
@@ -191,9 +189,9 @@ func (r *run) begin(reads, work context.Context, now time.Time) time.Time {
 		r.reader.start(reads, r.wg.Go, length == 0 && r.redrives.quiet(now), now)
 	}
 	if !r.handover.paused {
-		r.redrives.start(reads, r.wg.Go, now)
+		r.redrives.start(reads, r, now)
 	}
-	atWork := length+len(r.redrives.ids) > 0
+	atWork := length > 0 || r.redrives.working
 	r.checkpoints.start(reads, work, r, atWork || r.handover.asked, r.awaits(atWork), now)
 	if atWork {
 		r.lookAtHandlers(now)
@@ -223,7 +221,7 @@ func (r *run) nextWake(now time.Time, more, atWork bool) time.Time {
 	}
 	sooner(r.lanes.NextDue())
 	sooner(r.reader.at, !r.reader.busy && more && r.redrives.looked)
-	sooner(r.redrives.at, !r.redrives.busy && !r.handover.paused)
+	sooner(r.redrives.at, !r.redrives.looking && !r.handover.paused)
 	sooner(r.checkpoints.lookDue())
 	sooner(r.checkpoints.meetDue(r.awaits(atWork)))
 	sooner(r.nextStep())
@@ -363,8 +361,6 @@ func ofHandler(err error) bool {
 	_, is := errors.AsType[*MessageError](err)
 	return is
 }
-
-func isNotFound(err error) bool { return errors.Is(err, messagestore.ErrNotFound) }
 
 // finish writes the last checkpoint.
 func (r *run) finish(ctx context.Context) error {

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -19,6 +20,56 @@ type tap struct {
 	lost  func(stream messagestore.StreamName) error                             // after one, instead of its answer
 	read  func(q messagestore.CategoryQuery) (*messagestore.CategoryPage, error) // instead of a read
 	look  func(stream messagestore.StreamName) error                             // instead of a look at a stream
+	park  func() error                                                           // instead of parking
+	parks func(p queuing.Parking)                                                // after it
+	take  func(queuing.Take) error                                               // instead of a take
+	took  func(queuing.Take) error                                               // after one, instead of its answer
+}
+
+// Driver returns the driver with the spoiled calls.
+func (s *tap) Driver() (messagestore.Driver, error) {
+	driver, err := s.Store.Driver()
+	queues, keeps := driver.(queuing.Driver)
+	if !keeps {
+		return driver, err
+	}
+	return &tappedDriver{queues, s}, err
+}
+
+type tappedDriver struct {
+	queuing.Driver
+
+	tap *tap
+}
+
+func (d *tappedDriver) QueuePark(ctx context.Context, p queuing.Parking) (bool, error) {
+	d.tap.mu.Lock()
+	defer d.tap.mu.Unlock()
+	if d.tap.park != nil {
+		if err := d.tap.park(); err != nil {
+			return false, err
+		}
+	}
+	parked, err := d.Driver.QueuePark(ctx, p)
+	if parked && d.tap.parks != nil {
+		d.tap.parks(p)
+	}
+	return parked, err
+}
+
+func (d *tappedDriver) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	d.tap.mu.Lock()
+	defer d.tap.mu.Unlock()
+	if d.tap.take != nil {
+		if err := d.tap.take(t); err != nil {
+			return queuing.Taken{}, err
+		}
+	}
+	taken, err := d.Driver.QueueTake(ctx, t)
+	if err == nil && d.tap.took != nil {
+		err = d.tap.took(t)
+	}
+	return taken, err
 }
 
 func (s *tap) set(change func(*tap)) {
@@ -74,11 +125,8 @@ func (s *tap) Last(ctx context.Context, stream messagestore.StreamName) (*messag
 	return s.Store.Last(ctx, stream)
 }
 
-// positions and deadLetters are the categories of the consumers of account.
-var (
-	positions   = account.WithType("position")
-	deadLetters = account.WithType("deadLetter")
-)
+// positions is the category of the consumers of account.
+var positions = account.WithType("position")
 
 var errStore = errors.New("the store is away")
 

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
@@ -26,6 +25,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/storetest"
+	"github.com/dibs-go/dibs/queue"
 )
 
 // removals is a store whose messages can be removed.
@@ -420,46 +420,11 @@ func TestAParkedMessageOfADeletedStreamIsNotRedriven(t *testing.T) {
 	r.delete(t, r.category.Stream("again"), true)
 	write(t, r.Store, r.category.Stream("again"), Deposited{2})
 	require.NoError(t, c.CatchUp(t.Context()))
-	read := c.Stats().Tombstones
-
-	request(t, r.Store, r.category, "accounts")
+	retry(t, r.Store, r.category, "accounts")
 	require.NoError(t, c.CatchUp(t.Context()))
 
-	require.Equal(t, int64(3), c.Stats().Tombstones-read, "the parked messages of three deleted streams")
 	require.ElementsMatch(t, []string{string(r.category) + "-kept@0", string(r.category) + "-again@2"}, j.all())
 	require.Empty(t, parkedOf(t, r.Store, r.category, "accounts"))
-}
-
-func TestADeletedDeadLetterIsNotParkedAnyMore(t *testing.T) {
-	t.Parallel()
-	for _, erase := range []bool{false, true} {
-		r := newRemovals(t)
-		write(t, r.Store, r.category.Stream("1"), Deposited{1})
-		failing := handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return errors.New("no") })
-		c := r.consumer(t, failing, &consumer.Config{Errors: parkAtOnce})
-		require.NoError(t, c.CatchUp(t.Context()))
-		for p, err := range deadletter.Of(r.Store, r.category, "accounts").All(t.Context()) {
-			require.NoError(t, err)
-			err := r.trim(t.Context(), p.DeadLetter, 1)
-			require.ErrorIs(t, err, messagestore.ErrInvalid, "what is parked is not trimmed away")
-			r.delete(t, p.DeadLetter, erase)
-		}
-
-		for p, err := range deadletter.Of(r.Store, r.category, "accounts").All(t.Context()) {
-			require.NoError(t, err)
-			require.Fail(t, "still parked", "%s", p.ID)
-		}
-		// The same message is parked anew if it is redelivered.
-		_, err := operate.Consumer(r.Store, r.category, "accounts").Reset(t.Context(), 0)
-		require.NoError(t, err)
-		require.NoError(t, c.CatchUp(t.Context()))
-		n := 0
-		for _, err := range deadletter.Of(r.Store, r.category, "accounts").All(t.Context()) {
-			require.NoError(t, err)
-			n++
-		}
-		require.Equal(t, 1, n)
-	}
 }
 
 func TestADeletedPositionStopsTheConsumer(t *testing.T) {
@@ -484,4 +449,30 @@ func TestADeletedPositionStopsTheConsumer(t *testing.T) {
 			require.Empty(t, j.all())
 		}
 	}
+}
+
+// A consumer of a writer's parks, and finds what is to be parked. To redrive is the work of a worker.
+func TestAConsumerOfAWriterParksAndOneOfAWorkerRedrives(t *testing.T) {
+	t.Parallel()
+	category := storetest.Category(t)
+	as := func(role string) *messagestore.Store {
+		return must.New(messagestore.New(must.New(postgres.New(pgtest.PoolAs(t, role), nil)), nil))
+	}
+	writer, worker := as("dibs_writer"), as("dibs_worker")
+	write(t, writer, category.Stream("1"), Deposited{1}, Deposited{2})
+	park(t, writer, category, "c")
+	parked := must.New(operate.Consumer(as("dibs_operator"), category, "c").Parked())
+	dead, err := parked.Items(t.Context(), queue.Dead, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, dead, 2)
+	require.NoError(t, newIn(t, writer, category, "c", &journal{}, nil).CatchUp(t.Context()))
+
+	_, err = parked.Retry(t.Context(), "mended", dead[0].Position, dead[1].Position)
+	require.NoError(t, err)
+	err = newIn(t, writer, category, "c", &journal{}, nil).CatchUp(t.Context())
+	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
+	require.ErrorContains(t, err, "dibs_worker")
+	j := &journal{}
+	require.NoError(t, newIn(t, worker, category, "c", j, nil).CatchUp(t.Context()))
+	require.Len(t, j.all(), 2)
 }

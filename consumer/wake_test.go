@@ -2,7 +2,6 @@ package consumer_test
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"path/filepath"
 	"strings"
@@ -84,7 +83,7 @@ func TestAWriteInAnotherProcessIsFoundInAFile(t *testing.T) {
 // A countingStore counts the calls of a consumer.
 type countingStore struct {
 	*messagestore.Store
-	asked, looks, watches atomic.Int64
+	asked, watches atomic.Int64
 }
 
 func (s *countingStore) ReadCategoryPage(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
@@ -99,9 +98,6 @@ func (s *countingStore) ReadStream(ctx context.Context, stream messagestore.Stre
 
 func (s *countingStore) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
 	s.asked.Add(1)
-	if stream.Category() == deadLetters {
-		s.looks.Add(1)
-	}
 	return s.Store.Version(ctx, stream)
 }
 
@@ -120,31 +116,13 @@ func TestAConsumerAtRestAsksSeldom(t *testing.T) {
 		before := store.asked.Load()
 		time.Sleep(10 * time.Minute)
 
-		// Every ten seconds the consumer looks for its last message and for a superseding
-		// run, and every minute for requests to redrive.
-		require.InDelta(t, 60+60+10, store.asked.Load()-before, 3)
+		// Every ten seconds the consumer looks for its last message and for a superseding run.
+		require.InDelta(t, 60+60, store.asked.Load()-before, 3)
 		require.NoError(t, stop())
 	})
 }
 
-// The dead letters of a category ring when one is parked, too.
-func TestParkingDoesNotHaveRequestsLookedForMoreOften(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := &countingStore{Store: newStore()}
-		c := newConsumer(t, store, always(errBroken), &consumer.Config{Errors: parkAtOnce})
-		stop := running(t, c)
-		for n := range 600 {
-			write(t, store.Store, account.Stream(fmt.Sprint(n)), Deposited{n})
-			time.Sleep(100 * time.Millisecond)
-		}
-		require.Equal(t, int64(600), c.Stats().Parked)
-		require.InDelta(t, 13, store.looks.Load(), 2)
-		require.NoError(t, stop())
-	})
-}
-
-// A request that a wake-up announces waits no longer than the interval either.
+// A message that is retried elsewhere waits no longer than the interval.
 func TestARequestIsFoundWithinItsInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -156,7 +134,7 @@ func TestARequestIsFoundWithinItsInterval(t *testing.T) {
 		stop := running(t, newConsumer(t, store, j, &consumer.Config{RedriveInterval: 20 * time.Second}))
 		time.Sleep(10*time.Minute + time.Second)
 
-		request(t, must.New(messagestore.New(driver, nil)), account, "ledger") // elsewhere
+		retry(t, must.New(messagestore.New(driver, nil)), account, "ledger")
 		time.Sleep(20 * time.Second)
 
 		require.Len(t, j.all(), 1)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -201,12 +203,12 @@ func (s *rungStore) Watch(category messagestore.Category, _ time.Duration) (<-ch
 func TestAMessageThatIsBeingParkedCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newStore()
+		store := must.New(messagestore.New(slowToPark{newDriver()}, nil))
 		for i := range 10 {
 			write(t, store, account.Stream(fmt.Sprint(i)), Deposited{i})
 		}
 		var inHand, most atomic.Int64
-		c := newConsumer(t, slowToPark{store}, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
+		c := newConsumer(t, store, handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error {
 			if m.Stream == "account-0" {
 				return errHopeless
 			}
@@ -225,13 +227,11 @@ func TestAMessageThatIsBeingParkedCounts(t *testing.T) {
 	})
 }
 
-type slowToPark struct{ *messagestore.Store }
+type slowToPark struct{ queuing.Driver }
 
-func (s slowToPark) Write(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) (messagestore.Written, error) {
-	if stream.Category() == deadLetters {
-		time.Sleep(14 * time.Second)
-	}
-	return s.Store.Write(ctx, stream, expected, bodies...)
+func (d slowToPark) QueuePark(ctx context.Context, p queuing.Parking) (bool, error) {
+	time.Sleep(14 * time.Second)
+	return d.Driver.QueuePark(ctx, p)
 }
 
 // Messages that are written while the workers are busy are read together, and before the

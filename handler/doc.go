@@ -43,10 +43,10 @@
 //
 //	place      Park               RetryAfter              Skip                Refuse
 //
-//	consumer   a dead letter now  again after d,          counted, logged;    its ErrorPolicy's Then
+//	consumer   parked now         again after d,          counted, logged;    its ErrorPolicy's Then
 //	                              not counted             the next message    now, without retries
-//	redrive    stays parked       stays parked            the dead letter     stays parked
-//	                                                      is closed
+//	redrive    parked again       parked again            not parked any      parked again
+//	                                                      more; logged
 //	relay      dead now           sent again after d,     not sent; counted,  dead now
 //	                              at most an hour         logged; the next
 //	step       the saga is        the next attempt after  a mistake: the      no other attempt: the

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/handling"
@@ -59,14 +58,10 @@ func TestACommandWithAReusedKeyIsParked(t *testing.T) {
 	require.NoError(t, catchUp(t, store, mux, nil)) // by consumers whose policy is to stop
 
 	require.Equal(t, []string{"Deposit account:command+reservation+accounts-123+AAA@0", "Deposit account:command+reservation+accounts-123+BBB@0"}, handled)
-	var parked []*deadletter.Entry
-	for p, err := range deadletter.Of(store, commands, "accounts").All(t.Context()) {
-		require.NoError(t, err)
-		parked = append(parked, p)
-	}
+	parked := parkedOf(t, store, commands, "accounts")
 	require.Len(t, parked, 1)
-	require.Equal(t, loser.ID, parked[0].ID)
-	require.Equal(t, 1, parked[0].Attempts)
+	require.Equal(t, loser.ID, parked[0].Message.ID)
+	require.Equal(t, 1, parked[0].Failures)
 	require.Contains(t, parked[0].Error, `idempotence key reused: "AAA" was first used with other content, by Deposit account:command+reservation+accounts-123+AAA@0`)
 }
 

@@ -74,8 +74,8 @@
 // For ever, or at least for the [Config].KeyLife that the first reserver of a name declared in its
 // category, before its first key. dibs forget removes reservations that are older: their keys are free, and
 // a command with such a key that is sent again is carried out again. It leaves a reservation as long as a
-// consumer of the commands has yet to pass a command that may have its key, a copy was not delivered, or an open dead
-// letter has the copy or a message of the command's stream. So a command that is redelivered, or redriven, meets its own
+// consumer of the commands has yet to pass a command that may have its key, a copy was not delivered, or the copy
+// or a message of the command's stream is parked. So a command that is redelivered, or redriven, meets its own
 // reservation.
 //
 // dibs trim leaves reservations as they are, and dibs delete removes one stream, whose

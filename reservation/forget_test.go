@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
@@ -244,7 +243,7 @@ func TestACopyThatWasNotDeliveredIsNotForgotten(t *testing.T) {
 }
 
 // R7: what an operator redrives meets its reservation.
-func TestAReservationWithAnOpenDeadLetterIsNotForgotten(t *testing.T) {
+func TestAReservationWhoseCommandIsParkedIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	eachKeeper(t, func(t *testing.T, k *keeper) {
 		other := commands.Stream("456")
@@ -255,7 +254,6 @@ func TestAReservationWithAnOpenDeadLetterIsNotForgotten(t *testing.T) {
 		k.handle(t, commands, k.inline(t))
 		copied, err := newReserver(t, k.Store, nil).Lookup(t.Context(), command, "AAA")
 		require.NoError(t, err)
-		letters := map[messagestore.Category]*deadletter.Entry{}
 		for _, m := range []*messagestore.Message{copied.Winner, sources[other]} {
 			category := m.Stream.Category()
 			parks := handler.HandlerFunc(func(_ context.Context, got *messagestore.Message) error {
@@ -265,17 +263,16 @@ func TestAReservationWithAnOpenDeadLetterIsNotForgotten(t *testing.T) {
 				return nil
 			})
 			require.NoError(t, must.New(consumer.New(k.Store, category, "parking", parks, &consumer.Config{Logger: logger.Silent(), Start: consumer.FromStart()})).CatchUp(t.Context()))
-			letters[category], err = deadletter.Of(k.Store, category, "parking").Get(t.Context(), m.ID)
-			require.NoError(t, err)
+			require.Len(t, parkedOf(t, k.Store, category, "parking"), 1)
 		}
 		k.age(t, 10*keyLife)
 
 		require.Equal(t, int64(1), k.forget(t), "neither of the two keys goes")
 		require.True(t, k.isTaken(t, command, "AAA"))
 		require.True(t, k.isTaken(t, other, "AAA"))
-		for category, letter := range letters {
-			_, err = k.admin.Delete(t.Context(), letter.DeadLetter, messagestore.AnyVersion, nil)
-			require.NoError(t, err, category)
+		for _, m := range []*messagestore.Message{copied.Winner, sources[other]} {
+			_, err = must.New(operate.Consumer(k.Store, m.Stream.Category(), "parking").Parked()).Drop(t.Context(), "void", m.GlobalPosition)
+			require.NoError(t, err)
 		}
 		require.Equal(t, int64(2), k.forget(t))
 	})
@@ -317,9 +314,7 @@ func TestOnlyTheLifeThatWasDeclaredFirstCounts(t *testing.T) {
 		// A consumer stops at the first command, under every policy, and parks nothing.
 		_, err = catchUpAs(t, k.Store, "hour", muxOf(forms["Inline"](named(t, k.Store, "hour", &reservation.Config{KeyLife: 2 * time.Hour}), func() {})))
 		refused(err, "has 1h0m0s")
-		parked, err := deadletter.Counts(t.Context(), k.Store, commands)
-		require.NoError(t, err)
-		require.Empty(t, parked)
+		require.Empty(t, parkedOf(t, k.Store, commands, "hour"))
 	})
 }
 

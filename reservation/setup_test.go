@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/intent"
@@ -22,6 +21,7 @@ import (
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -282,11 +282,18 @@ func TestAPanicIsNoDispositionInAnyForm(t *testing.T) {
 			}
 
 			require.Equal(t, [3]int64{1, 1, 0}, [3]int64{stats.Failed, stats.Parked, stats.Skipped})
-			for letter, err := range deadletter.Of(k.Store, category, "accounts").All(t.Context()) {
-				require.NoError(t, err)
-				require.Contains(t, letter.Error, "panic: not mine")
-				require.Contains(t, letter.Stack, "TestAPanicIsNoDispositionInAnyForm")
-			}
+			parked := parkedOf(t, k.Store, category, "accounts")
+			require.Len(t, parked, 1)
+			require.Contains(t, parked[0].Error, "panic: not mine")
+			require.Contains(t, parked[0].Error, "TestAPanicIsNoDispositionInAnyForm")
 		})
 	}
+}
+
+// parkedOf returns what a consumer has parked.
+func parkedOf(t *testing.T, store *messagestore.Store, category messagestore.Category, name string) []queue.Item {
+	t.Helper()
+	parked, err := must.New(operate.Consumer(store, category, name).Parked()).Items(t.Context(), queue.Dead, 0, 1000)
+	require.NoError(t, err)
+	return parked
 }

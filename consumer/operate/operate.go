@@ -5,7 +5,7 @@
 //	move, err := operate.Consumer(store, "account:command", "accounts").Reset(ctx, position)
 //
 // [messagestore.Store.End] and [messagestore.Store.PositionAt] find positions to reset to,
-// and package deadletter shows parked messages.
+// and [Target.Parked] is the queue of parked messages.
 package operate
 
 import (
@@ -21,9 +21,10 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/names"
-	"github.com/dibs-go/dibs/consumer/internal/tails"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
 )
 
 // A Target is the consumer that an operator works on. Its methods are safe for concurrent
@@ -39,8 +40,8 @@ func Consumer(store *messagestore.Store, category messagestore.Category, name st
 	return &Target{store, checkpoint.Log{Store: store, Consumer: names.Consumer{Category: category, Name: name}}}
 }
 
-// CheckConsumer returns nil, or the error that matches [messagestore.ErrInvalid] with which every method refuses the
-// category or the name. It asks no store.
+// CheckConsumer returns nil, or the error that matches [messagestore.ErrInvalid] with which every
+// method refuses the category or the name. It asks no store.
 func CheckConsumer(category messagestore.Category, name string) error {
 	return names.Consumer{Category: category, Name: name}.Validate()
 }
@@ -88,28 +89,30 @@ func (e *BeyondEndError) Is(target error) bool { return target == checkpoint.Err
 type Move struct {
 	Generation messagestore.Version // the number of the generation that begins at the new position
 
-	// From is where the consumer was: the last checkpoint of the generation that has ended, or its start. FromErr
-	// matches consumer.ErrPositionCorrupt if that checkpoint cannot be read, and is nil otherwise.
+	// From is where the consumer was: the last checkpoint of the generation that has ended, or its
+	// start. FromErr matches consumer.ErrPositionCorrupt if that checkpoint cannot be read, and is
+	// nil otherwise.
 	From    messagestore.GlobalPosition
 	FromErr error
 }
 
 // Reset moves the consumer, with all members of its group, to a position, where a new generation
-// begins, and returns that and where the consumer was. A paused consumer stays paused. Of two resets at
-// once the later one moves the consumer from where the earlier one has put it.
+// begins, and returns that and where the consumer was. A paused consumer stays paused. Of two
+// resets at once the later one moves the consumer from where the earlier one has put it.
 //
-// Messages before the position are not delivered again. Messages from it on are, even if
-// they were handled before. The checkpoints of earlier generations stay, and do not count.
+// Messages before the position are not delivered again. Messages from it on are, even if they were
+// handled before. The checkpoints of earlier generations stay, and do not count.
 //
 // Members that run meanwhile are fenced: each finds out when it writes its next checkpoint, or
 // after at most 10 s if it writes none, finishes its messages in flight, and starts over at the
-// position, while its Run goes on. Until then it handles messages from its old position on, and messages
-// of one cardinal id may be in flight in two members at once. To have one at a time, [Target.Pause] the consumer
-// first, reset it when no handler is at work, after 10 s and the longest handler, and [Target.Resume] it.
+// position, while its Run goes on. Until then it handles messages from its old position on, and
+// messages of one cardinal id may be in flight in two members at once. To have one at a time,
+// [Target.Pause] the consumer first, reset it when no handler is at work, after 10 s and the
+// longest handler, and [Target.Resume] it.
 //
 // The error is an [*UnknownConsumerError] if no consumer of the name has started yet, a
-// [*BeyondEndError] for a position beyond the end, and matches [messagestore.ErrInvalid] for
-// one below 0. Then nothing is changed.
+// [*BeyondEndError] for a position beyond the end, and matches [messagestore.ErrInvalid] for one
+// below 0. Then nothing is changed.
 func (t *Target) Reset(ctx context.Context, position messagestore.GlobalPosition) (Move, error) {
 	if err := t.validate(ctx); err != nil {
 		return Move{}, fmt.Errorf("reset: %w", err)
@@ -171,23 +174,23 @@ func (t *Target) reset(ctx context.Context, position messagestore.GlobalPosition
 	}
 }
 
-// Pause has the consumer take no messages, over restarts and resets, until [Target.Resume]. It reports
-// whether it has changed anything: false is a consumer that was paused before.
+// Pause has the consumer take no messages, over restarts and resets, until [Target.Resume]. It
+// reports whether it has changed anything: false is a consumer that was paused before.
 //
-// Members that run find out within 10 s, most of them within 1 s. Messages in flight are
-// finished, a message that waits for its next retry waits on, and so do requested redrives. The members
-// keep their slots, checkpoints go on, and no message is lost or delivered twice by a pause.
-// A CatchUp ends with consumer.ErrPaused.
+// Members that run find out within 10 s, most of them within 1 s. Messages in flight are finished,
+// a message that waits for its next retry waits on, and so do requested redrives. The members keep
+// their slots, checkpoints go on, and no message is lost or delivered twice by a pause. A CatchUp
+// ends with consumer.ErrPaused.
 //
-// The error is an [*UnknownConsumerError] if no consumer of the name has started yet: then nothing is
-// changed. A call of unknown outcome may be made again.
+// The error is an [*UnknownConsumerError] if no consumer of the name has started yet: then nothing
+// is changed. A call of unknown outcome may be made again.
 func (t *Target) Pause(ctx context.Context) (changed bool, err error) {
 	return t.pause(ctx, "pause", true)
 }
 
-// Resume has the consumer go on where it was paused, and reports whether it has changed anything: false
-// is a consumer that was not paused. Members that run find out as they do of a [Target.Pause]. It
-// returns the errors that Pause returns.
+// Resume has the consumer go on where it was paused, and reports whether it has changed anything:
+// false is a consumer that was not paused. Members that run find out as they do of a
+// [Target.Pause]. It returns the errors that Pause returns.
 func (t *Target) Resume(ctx context.Context) (changed bool, err error) {
 	return t.pause(ctx, "resume", false)
 }
@@ -239,10 +242,10 @@ func (e *KnownConsumerError) Error() string {
 	return fmt.Sprintf("consumer %s of %s has started before: reset it", names.Shown(e.Name), names.Shown(string(e.Category)))
 }
 
-// Next returns the messages at which the consumer is: for each replica that holds slots, and for the slots that no
-// replica holds, the first message that is not finished, as the checkpoint has it. A consumer that is
-// stuck is stuck at one of them. It does not know the types that a consumer reads: a message that
-// the consumer's filter leaves out is returned like any other.
+// Next returns the messages at which the consumer is: for each replica that holds slots, and for
+// the slots that no replica holds, the first message that is not finished, as the checkpoint has
+// it. A consumer that is stuck is stuck at one of them. It does not know the types that a consumer
+// reads: a message that the consumer's filter leaves out is returned like any other.
 func (t *Target) Next(ctx context.Context) ([]*messagestore.Message, error) {
 	if err := t.validate(ctx); err != nil {
 		return nil, fmt.Errorf("next: %w", err)
@@ -288,7 +291,7 @@ func (t *Target) next(ctx context.Context) (all []*messagestore.Message, err err
 func (t *Target) firstOf(ctx context.Context, part checkpoint.Part) (first *messagestore.Message, err error) {
 	for size, members := range part.Slots.Classes() {
 		for _, member := range members {
-			m, err := tails.First(ctx, t.store, messagestore.CategoryQuery{
+			m, err := firstMessage(ctx, t.store, messagestore.CategoryQuery{
 				Category: t.log.Category, From: part.Position, Filter: messagestore.Filter{GroupSize: size, GroupMember: member},
 			})
 			if err != nil {
@@ -304,15 +307,75 @@ func (t *Target) firstOf(ctx context.Context, part checkpoint.Part) (first *mess
 
 func (t *Target) unknown(ctx context.Context) error {
 	unknown := &UnknownConsumerError{Category: t.log.Category, Name: t.log.Name}
-	streams, err := tails.Of(ctx, t.store, names.Positions(t.log.Category), []string{checkpoint.Started{}.MessageType()})
+	streams, err := tailsOf(ctx, t.store, names.Positions(t.log.Category), checkpoint.Started{}.MessageType())
 	if err != nil {
 		return err
 	}
 	for stream, types := range streams {
-		if types.Has(checkpoint.Started{}) {
+		if types.has(checkpoint.Started{}) {
 			unknown.Known = append(unknown.Known, stream.ID())
 		}
 	}
 	slices.Sort(unknown.Known)
 	return unknown
+}
+
+// Parked returns the queue of the consumer's parked messages. Its dead items are parked: each has
+// the message, the last error of the handler, and how often that failed. Retry has the consumer
+// deliver a message again, once, and Drop closes its item without that.
+//
+// The consumer finds what is retried within its RedriveInterval, wherever it runs, or when it is
+// started next; in a group the member that the message's stream belongs to. In a test or a job,
+// Retry and then CatchUp do it at once. A message is delivered in its turn: never together with
+// another of its cardinal id, and of its stream not before an earlier one that is retried, too. If
+// its handler fails again, it is parked again, with the new error. A consumer that is killed during
+// the delivery redrives the message when it is started again.
+//
+// A retried message is not written to its category again: other consumers of the category would get
+// it a second time.
+func (t *Target) Parked() (*queue.Queue, error) {
+	if t.store == nil {
+		return nil, messagestore.NewInvalidError("store", nil, "there is none")
+	}
+	if err := t.log.Validate(); err != nil {
+		return nil, err
+	}
+	return queue.New(t.store, t.log.Category, &queue.Config{Name: t.log.Parked().Name})
+}
+
+// Park asks the consumer to park a message, with a reason that its item keeps. It is for the
+// message at which a consumer is stuck. Until the consumer has parked it, the item is suspended; to
+// drop the item is to withdraw the request.
+//
+// The member that has the message's part of the category carries it out. A running consumer parks
+// the message in place of the next retry, once it has found the request, which takes at most its
+// RedriveInterval. A stopped consumer parks the message at its next start, without delivering it. A
+// handler that has the message is not interrupted. If the message is handled before, nothing is
+// parked, and the consumer logs that.
+//
+// It reports false if the message is parked, or asked for, already. The error matches
+// [messagestore.ErrInvalid] for a message of another category, and for a reason that is not 1 to
+// 255 bytes of visible text.
+func (t *Target) Park(ctx context.Context, m *messagestore.Message, reason string) (asked bool, err error) {
+	if err := t.validate(ctx); err != nil {
+		return false, fmt.Errorf("park: %w", err)
+	}
+	if asked, err = t.park(ctx, m, reason); err != nil {
+		return false, t.log.Wrap(fmt.Errorf("park: %w", err))
+	}
+	return asked, nil
+}
+
+func (t *Target) park(ctx context.Context, m *messagestore.Message, reason string) (bool, error) {
+	switch {
+	case m == nil || m.Stream.Category() != t.log.Category:
+		return false, messagestore.NewInvalidError("message", m, "it is not of the consumer's category")
+	case text.TypeRule(reason) != "":
+		return false, messagestore.NewInvalidError("reason", reason, "it is 1 to 255 bytes of visible text, without white space at either end")
+	}
+	queues, err := queuing.Of(t.store)
+	if err != nil {
+		return false, err
+	}
+	return queues.QueuePark(ctx, queuing.Parking{Queue: t.log.Parked(), Position: m.GlobalPosition, Error: reason, Asked: true})
 }

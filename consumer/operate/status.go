@@ -11,10 +11,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/consumer/internal/letters"
 	"github.com/dibs-go/dibs/consumer/internal/names"
-	"github.com/dibs-go/dibs/consumer/internal/tails"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
 )
 
 // MaxLag is the highest lag that is counted.
@@ -60,7 +59,7 @@ type Status struct {
 	Replicas []Replica
 	Free     int // of [Slots]: how many no replica holds
 
-	Parked int // open dead letters
+	Parked int // messages in the queue of parked messages, those to be redriven among them
 
 	// Failing are the failing messages: their handler has failed, and they are not handled, skipped or parked yet.
 	// The first 10 that began to fail are here, in that order; MoreFailing is the number of the others. A consumer
@@ -129,28 +128,28 @@ func consumers(ctx context.Context, store *messagestore.Store, category messages
 	if positions.Validate() != nil {
 		return nil, nil //nolint:nilerr // the name is too long for any
 	}
-	streams, err := tails.Of(ctx, store, positions, nil)
+	streams, err := tailsOf(ctx, store, positions)
 	if err != nil {
 		return nil, err
 	}
-	parked, err := letters.Counts(ctx, store, category)
+	parked, err := parkedOf(ctx, store, category)
 	if err != nil {
 		return nil, err
 	}
 	var ours, foreign []Status
 	for stream, types := range streams {
 		ids := stream.IDs()
-		if len(ids) == 1 && types.Has(checkpoint.Started{}) {
+		if len(ids) == 1 && types.has(checkpoint.Started{}) {
 			s, err := Consumer(store, category, ids[0]).status(ctx)
 			if err != nil {
 				return nil, err
 			}
-			s.Parked = parked[ids[0]]
+			s.Parked = parked[names.Consumer{Category: category, Name: ids[0]}.Parked().Name]
 			ours = append(ours, s)
 			continue
 		}
-		ofOurs := len(ids) == 2 && streams[positions.Stream(ids[0])].Has(checkpoint.Started{})
-		if ofOurs || !types.Has(checkpoint.Checkpoint{}) {
+		ofOurs := len(ids) == 2 && streams[positions.Stream(ids[0])].has(checkpoint.Started{})
+		if ofOurs || !types.has(checkpoint.Checkpoint{}) {
 			continue
 		}
 		s, err := foreignStatus(ctx, store, category, stream, types[checkpoint.Checkpoint{}.MessageType()])
@@ -163,6 +162,21 @@ func consumers(ctx context.Context, store *messagestore.Store, category messages
 	slices.SortFunc(ours, byName)
 	slices.SortFunc(foreign, byName)
 	return append(ours, foreign...), nil
+}
+
+// parkedOf counts the parked messages of a category, by their queues.
+func parkedOf(ctx context.Context, store *messagestore.Store, category messagestore.Category) (map[string]int, error) {
+	all, err := queue.All(ctx, store)
+	if errors.Is(err, messagestore.ErrNotSupported) {
+		return nil, nil
+	}
+	parked := map[string]int{}
+	for _, q := range all {
+		if q.Parked && q.Category == category {
+			parked[q.Name] = int(q.Dead + q.Held + q.Later + q.Out)
+		}
+	}
+	return parked, err
 }
 
 func (t *Target) status(ctx context.Context) (Status, error) {
@@ -239,7 +253,7 @@ func (t *Target) replicas(ctx context.Context, s *Status, group *checkpoint.Grou
 func (t *Target) left(ctx context.Context, part checkpoint.Part) (total int64, err error) {
 	for size, members := range part.Slots.Classes() {
 		for _, member := range members {
-			n, err := tails.Count(ctx, t.store, messagestore.CategoryQuery{
+			n, err := count(ctx, t.store, messagestore.CategoryQuery{
 				Category: t.log.Category, From: part.Position, Limit: MaxLag + 1, Filter: messagestore.Filter{GroupSize: size, GroupMember: member},
 			})
 			if err != nil {
@@ -309,13 +323,13 @@ func (t *Target) measure(ctx context.Context, s *Status, stream messagestore.Str
 		return err
 	}
 	q := messagestore.CategoryQuery{Category: t.log.Category, From: s.Position}
-	oldest, err := tails.First(ctx, t.store, q)
+	oldest, err := firstMessage(ctx, t.store, q)
 	if err != nil || oldest == nil {
 		return err
 	}
 	s.Oldest = oldest.Time
 	q.Limit = MaxLag + 1
-	if s.Lag, err = tails.Count(ctx, t.store, q); err != nil {
+	if s.Lag, err = count(ctx, t.store, q); err != nil {
 		return err
 	}
 	if s.AtLeast = s.Lag > MaxLag; s.AtLeast {
@@ -326,7 +340,7 @@ func (t *Target) measure(ctx context.Context, s *Status, stream messagestore.Str
 
 // foreignStatus returns where a consumer of another client is. By Eventide's rule it stores the
 // position of the last message that it handled.
-func foreignStatus(ctx context.Context, store *messagestore.Store, category messagestore.Category, stream messagestore.StreamName, last tails.Tail) (Status, error) {
+func foreignStatus(ctx context.Context, store *messagestore.Store, category messagestore.Category, stream messagestore.StreamName, last tail) (Status, error) {
 	s := Status{Category: category, Name: stream.ID(), Foreign: true, Generation: messagestore.NoStream, StartedAt: last.At, RecordedAt: last.At}
 	// The stream may have a name that Dibs does not read, so it is read in its category.
 	page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: stream.Category(), From: last.Global, Limit: 1})

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/entity"
 	"github.com/dibs-go/dibs/examples/account"
 	"github.com/dibs-go/dibs/handler"
@@ -67,9 +67,12 @@ func (f fixture) handleWith(config *account.Config) error {
 // parked returns how many commands were put aside for a person to look at.
 func (f fixture) parked() (n int) {
 	f.t.Helper()
-	for _, err := range deadletter.Of(f.Store, account.Commands, "accounts").All(f.t.Context()) {
-		require.NoError(f.t, err)
-		n++
+	all, err := operate.Consumers(f.t.Context(), f.Store, account.Commands)
+	require.NoError(f.t, err)
+	for _, c := range all {
+		if c.Name == "accounts" {
+			n = c.Parked
+		}
 	}
 	return n
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs"
-	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/examples/ticketing"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -247,7 +247,7 @@ func TestACommandThatCannotBeReadTakesNoOtherPartAlong(t *testing.T) {
 	status, location, text := th.call(t, http.MethodPost, "/seats/2/holds", "k2", `{"email":"bob@example.com"}`)
 	require.Equal(t, http.StatusAccepted, status, text)
 	require.JSONEq(t, `{"seat":"1","held":true}`, th.answer(t, "/seats/1/holds/k1"))
-	_, err = deadletter.Of(store, "seat:command", "seats").RequestPark(t.Context(), bad, "no command")
+	_, err = operate.Consumer(store, "seat:command", "seats").Park(t.Context(), bad, "no command")
 	require.NoError(t, err)
 
 	require.JSONEq(t, `{"seat":"2","held":true}`, th.answer(t, location))

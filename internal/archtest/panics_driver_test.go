@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/must"
@@ -89,6 +90,21 @@ func (d *breaking) QueueExtend(ctx context.Context, e queuing.Extension) ([]queu
 	return d.Driver.QueueExtend(ctx, e)
 }
 
+func (d *breaking) QueuePark(ctx context.Context, p queuing.Parking) (bool, error) {
+	d.at("park")
+	return d.Driver.QueuePark(ctx, p)
+}
+
+func (d *breaking) QueueReady(ctx context.Context, q queuing.Queue) (queuing.Ready, error) {
+	d.at("ready")
+	return d.Driver.QueueReady(ctx, q)
+}
+
+func (d *breaking) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
+	d.at("take")
+	return d.Driver.QueueTake(ctx, t)
+}
+
 func (d *breaking) QueueItems(ctx context.Context, l queuing.List) ([]queuing.Item, error) {
 	d.at("items")
 	return d.Driver.QueueItems(ctx, l)
@@ -129,9 +145,27 @@ func TestADriverThatPanicsEndsNoProcess(t *testing.T) {
 			write(s.T, s.store, "seat-1", held{})
 			mux := handler.New()
 			handler.On(mux, failing)
-			s.breaks("append Parked")
+			s.breaks("park")
 			c := must.New(consumer.New(s.store, seats, "seats", mux, &consumer.Config{Logger: logger.Silent()}))
 			ends(s.T, c.Run, func() { s.breaks("") })
+		},
+		"a look at parked messages": func(s *scene) {
+			s.breaks("ready")
+			mux := handler.New()
+			handler.On(mux, failing)
+			ends(s.T, must.New(consumer.New(s.store, seats, "seats", mux, &consumer.Config{Logger: logger.Silent()})).Run, func() { s.breaks("") })
+		},
+		"a message that is redriven": func(s *scene) {
+			write(s.T, s.store, "seat-1", held{})
+			mux := handler.New()
+			handler.On(mux, failing)
+			c := must.New(consumer.New(s.store, seats, "seats", mux, &consumer.Config{Logger: logger.Silent()}))
+			require.NoError(s, c.CatchUp(s.Context()))
+			_, err := must.New(operate.Consumer(s.store, seats, "seats").Parked()).Retry(s.Context(), "", 1)
+			require.NoError(s, err)
+			s.breaks("take")
+			ends(s.T, c.Run, func() { s.breaks("") })
+			require.EqualValues(s, 2, c.Stats().Failed)
 		},
 		"a checkpoint": func(s *scene) {
 			write(s.T, s.store, "seat-1", held{})

@@ -12,8 +12,17 @@ import (
 // Ready is [queuing.Driver.QueueReady].
 func Ready(r Rows) (queuing.Ready, error) {
 	s, err := begin(r)
-	if err != nil || s.head.Paused {
-		return queuing.Ready{Wake: -1}, err
+	if err != nil {
+		return queuing.Ready{}, err
+	}
+	var asked []Row
+	if s.head.parks() {
+		if asked, err = s.Due(Suspended, false, s.now, 1); err != nil {
+			return queuing.Ready{}, err
+		}
+	}
+	if s.head.Paused {
+		return queuing.Ready{Wake: -1, Parked: s.head.parks(), Asked: len(asked) > 0}, nil
 	}
 	var taken queuing.Taken
 	taken.Wake = -1
@@ -36,7 +45,7 @@ func Ready(r Rows) (queuing.Ready, error) {
 	sessions, err := s.Sessions()
 	// A take moves what a clock that was ahead has computed.
 	moves := s.isBehind() || slices.ContainsFunc(sessions, func(session Session) bool { return session.ahead(s.clock) })
-	return queuing.Ready{Ready: taken.Wake == 0 || len(next) > 0 || moves, Wake: taken.Wake}, err
+	return queuing.Ready{Ready: taken.Wake == 0 || len(next) > 0 || moves, Wake: taken.Wake, Parked: s.head.parks(), Asked: len(asked) > 0}, err
 }
 
 // Extend is [queuing.Driver.QueueExtend].

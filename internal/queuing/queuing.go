@@ -353,6 +353,9 @@ func (t Taking) Delivery() Delivery { return Delivery{t.Message.GlobalPosition, 
 type Ready struct {
 	Ready bool
 	Wake  time.Duration
+
+	Parked bool // the queue is one of parked messages
+	Asked  bool // and there are some that are to be parked
 }
 
 // An Extension extends a session.

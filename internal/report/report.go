@@ -1,5 +1,5 @@
 // Package report counts the messages of a store by stream, type and category. dibs report prints the counts, and
-// dead letters and the lag of consumers are found by them. A service counts the messages of a category by
+// consumers and their lag are found by them. A service counts the messages of a category by
 // [messagestore.Store.Count].
 package report
 

@@ -243,7 +243,7 @@ func (d *Driver) writeFailedIfAny(err error) error {
 func (d *Driver) QueueReady(ctx context.Context, q queuing.Queue) (ready queuing.Ready, err error) {
 	err = d.query(ctx, d.queries.queues.ready, []any{q.Name, string(q.Category)}, func(rows pgx.Rows) error {
 		var wake pgtype.Int8
-		err := rows.Scan(&ready.Ready, &wake)
+		err := rows.Scan(&ready.Ready, &wake, &ready.Parked, &ready.Asked)
 		ready.Wake = wakeOf(wake)
 		return err
 	})

@@ -71,8 +71,7 @@ func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_operator", "dibs_admin"} {
 		other := must.New(postgres.New(pgtest.PoolAs(t, role), nil))
 		for name, call := range map[string]func() error{
-			"take":  func() error { _, err := other.QueueTake(t.Context(), take); return err },
-			"ready": func() error { _, err := other.QueueReady(t.Context(), of); return err },
+			"take": func() error { _, err := other.QueueTake(t.Context(), take); return err },
 			"extend": func() error {
 				_, err := other.QueueExtend(t.Context(), queuing.Extension{Queue: of, Session: 1, Lease: time.Hour})
 				return err
@@ -85,6 +84,10 @@ func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 			require.ErrorContains(t, err, "grant dibs_worker to the user of this connection", role+" "+name)
 		}
 	}
+	_, err = must.New(postgres.New(pgtest.PoolAs(t, "dibs_writer"), nil)).QueueReady(t.Context(), of)
+	require.NoError(t, err, "as a consumer does, which parks")
+	_, err = must.New(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil)).QueueReady(t.Context(), of)
+	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
 	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_worker"} {
 		other := must.New(postgres.New(pgtest.PoolAs(t, role), nil))
 		for _, c := range []queuing.Change{

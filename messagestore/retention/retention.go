@@ -96,12 +96,8 @@ type Trimmed struct {
 	// a reservation, which would be free again. Delete the stream instead.
 	Reservation bool
 
-	// DeadLetter is the stream of the open dead letter that refers to the message at First:
-	// the messages from there on stay. It is empty if no letter held anything back.
-	DeadLetter messagestore.StreamName
-
-	// Queue is the name of the queue that has not finished the message at First as an item: the messages from
-	// there on stay. It is empty if no queue held anything back.
+	// Queue is the name of the queue that has not finished the message at First as an item, or that keeps it as a parked
+	// message: the messages from there on stay. It is empty if no queue held anything back.
 	Queue string
 }
 
@@ -237,7 +233,6 @@ type Checked struct {
 	Consumers    int64 `json:"consumers"`    // that have a ledger of generations
 	Positions    int64 `json:"positions"`    // that consumers recorded
 	Reservations int64 `json:"reservations"` // copies of commands, made for a key
-	DeadLetters  int64 `json:"deadLetters"`  // that consumers parked
 	Queues       int64 `json:"queues"`       // that were taken from
 	Erased       int64 `json:"erased"`       // streams that were deleted with their names
 	Sagas        int64 `json:"sagas"`        // by saga.Operator.Verify
@@ -258,7 +253,6 @@ type Violation struct {
 	//	reservation  a key has one winner: the first in its stream, with the id of its command
 	//	ledger       a consumer's generations skip nothing, and positions are of one of them
 	//	consumer     a consumer's positions are not ahead of its category, and only grow
-	//	deadLetter   a message that was parked is where it was, or was removed
 	//	queue        an open item is as its queue's cursor, its message, its session and its log have it
 	//	saga         a saga's messages are what its runners write, and its item is open until it ends: see saga.Operator.Verify
 	Rule string

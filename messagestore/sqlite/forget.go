@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -110,13 +109,11 @@ func forget(
 		if err != nil {
 			return batch, next, false, err
 		}
-		if needed.queued {
-			if _, queue, err := openItem(ctx, db, last.Stream, first, last.Position+1, false); err != nil {
-				return batch, next, false, err
-			} else if queue != "" {
-				next = last.GlobalPosition.Next()
-				continue
-			}
+		if open, err := needed.isOpen(ctx, db, last.Message, first); err != nil {
+			return batch, next, false, err
+		} else if open {
+			next = last.GlobalPosition.Next()
+			continue
 		}
 		messages := int64(last.Position-first) + 1
 		if batch.Messages > 0 && batch.Messages+messages > maxRemoved {
@@ -183,8 +180,6 @@ type needed struct {
 	passed   messagestore.GlobalPosition // by the consumers of the copies, or of the items
 	consumed bool                        // there is a consumer
 
-	parked []messagestore.StreamName // of copies, of commands, and of items
-
 	// Of reservations:
 	unhandled time.Time // when the first command was written that a consumer has yet to pass
 }
@@ -203,10 +198,7 @@ func neededOf(ctx context.Context, db queryer, category messagestore.Category) (
 			return n, err
 		}
 	}
-	if n.items() {
-		return n, n.park(ctx, db, category)
-	}
-	if !reserves {
+	if n.items() || !reserves {
 		return n, nil
 	}
 	if read, any, err := passed(ctx, db, commands); err != nil {
@@ -220,21 +212,20 @@ func neededOf(ctx context.Context, db queryer, category messagestore.Category) (
 			n.unhandled = first[0].Time
 		}
 	}
-	return n, n.park(ctx, db, commands, category)
+	return n, nil
 }
 
-// park notes the streams of categories with a message that an open dead letter refers to.
-func (n *needed) park(ctx context.Context, db queryer, categories ...messagestore.Category) error {
-	for _, of := range categories {
-		all, err := parkedOf(ctx, db, of)
-		if err != nil {
-			return err
-		}
-		for _, p := range all {
-			n.parked = append(n.parked, p.message.Stream)
-		}
+// isOpen reports whether a queue, or that of a consumer's parked messages, has not finished a message of the stream of a key, or of
+// the command of a reservation.
+func (n needed) isOpen(ctx context.Context, db queryer, last *messagestore.Message, first messagestore.Version) (bool, error) {
+	if !n.queued && !n.reserves {
+		return false, nil
 	}
-	return nil
+	_, queue, err := openItem(ctx, db, last.Stream, first, last.Position+1, false)
+	if err == nil && queue == "" && n.reserves {
+		_, queue, err = openItem(ctx, db, last.Metadata.CausationStream, 0, math.MaxInt64, false)
+	}
+	return queue != "", err
 }
 
 // ends reports whether the key of a stream may be removed which last is the last message of.
@@ -243,15 +234,14 @@ func (n needed) ends(last message) bool {
 	case n.inbox:
 		return last.Type == "Received" || last.Type == "Undone"
 	case n.items():
-		return !strings.HasPrefix(last.Type, "dibs:") && (!n.consumed || last.GlobalPosition < n.passed) && !slices.Contains(n.parked, last.Stream)
+		return !strings.HasPrefix(last.Type, "dibs:") && (!n.consumed || last.GlobalPosition < n.passed)
 	case !n.reserves:
 		return last.Type == "Confirmed"
 	case last.Position != 0 || last.IsTombstone():
 		return false
 	}
 	kept := reservationOf(last.metadata)
-	return kept != nil && (string(kept["reservedHandled"]) != "false" || last.GlobalPosition < n.passed) &&
-		!slices.Contains(n.parked, last.Stream) && !slices.Contains(n.parked, last.Metadata.CausationStream)
+	return kept != nil && (string(kept["reservedHandled"]) != "false" || last.GlobalPosition < n.passed)
 }
 
 // passed returns the lowest global position from which one of the consumers of a category has yet to read, and whether the

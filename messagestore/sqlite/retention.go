@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
@@ -23,15 +21,12 @@ import (
 // one always stays, and so does the version; the remaining messages keep their positions. It is
 // recorded by messages of type dibs:Trimmed in account:retention-123 for account-123.
 //
-// A reservation is left as it is, and so is a message that an open dead letter refers to, or that a queue
-// has not finished as an item, with all behind it. At most 10,000 messages are removed in one transaction, for which writers wait. If it
+// A reservation is left as it is, and so is a message that a queue has not finished as an item, or that a consumer
+// has parked, with all behind it. At most 10,000 messages are removed in one transaction, for which writers wait. If it
 // ends with an error, some of it may be done; to call it again is safe.
 func (d *Driver) Trim(ctx context.Context, stream messagestore.StreamName, options *retention.TrimOptions) (retention.Trimmed, error) {
 	trimmed := retention.Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
 	err := removal.CheckName(stream)
-	if err == nil && isOfType(stream.Category(), "deadLetter") {
-		err = messagestore.NewInvalidError("stream name", string(stream), "what is parked in it could be lost: dead letters are deleted, not trimmed")
-	}
 	if err == nil {
 		err = options.Validate()
 	}
@@ -106,19 +101,12 @@ func trim(ctx context.Context, db queryer, stream messagestore.StreamName, o *re
 		t.Reservation, t.Recent = true, false
 		return t, false, nil
 	}
-	parked, letter, err := openLetter(ctx, db, stream, first, upTo)
-	if err != nil {
-		return t, false, err
-	}
-	if letter != "" {
-		upTo, more, t.DeadLetter, t.Recent = parked, false, letter, false
-	}
 	open, queue, err := openItem(ctx, db, stream, first, upTo, false)
 	if err != nil {
 		return t, false, err
 	}
 	if queue != "" {
-		upTo, more, t.Queue, t.DeadLetter, t.Recent = open, false, queue, "", false
+		upTo, more, t.Queue, t.Recent = open, false, queue, false
 	}
 	if upTo == first {
 		return t, false, nil
@@ -166,62 +154,6 @@ func reservationOf(metadata json.RawMessage) map[string]json.RawMessage {
 		}
 	}
 	return kept
-}
-
-// openLetter returns the first position of a stream in a range of a message that an open dead
-// letter refers to, and the letter's stream; "" for none.
-func openLetter(ctx context.Context, db queryer, stream messagestore.StreamName, first, below messagestore.Version) (at messagestore.Version, letter messagestore.StreamName, err error) {
-	all, err := parkedOf(ctx, db, stream.Category())
-	for _, p := range all {
-		if p.message.Stream == stream && p.message.Position >= first && p.message.Position < below {
-			below, at, letter = p.message.Position, p.message.Position, p.letter
-		}
-	}
-	return at, letter, err
-}
-
-// A parked is a message, and the stream of the open dead letter that refers to it.
-type parked struct {
-	letter  messagestore.StreamName
-	message message
-}
-
-// parkedOf returns the messages of a category that open dead letters refer to.
-func parkedOf(ctx context.Context, db queryer, category messagestore.Category) (all []parked, err error) {
-	letters := string(category.WithType("deadLetter"))
-	rows, err := db.QueryContext(ctx, lettersSQL, letters+"-", letters+".")
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var open []messagestore.StreamName
-	for rows.Next() {
-		var name messagestore.StreamName
-		var messageType string
-		if err := rows.Scan(&name, &messageType); err != nil {
-			return nil, err
-		}
-		if messageType == "Parked" {
-			open = append(open, name)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	for _, name := range open {
-		id, err := uuid.Parse(string(name[strings.LastIndexByte(string(name), '+')+1:]))
-		if err != nil {
-			continue // the stream of another client
-		}
-		found, err := query(ctx, db, byIDSQL, id[:])
-		if err != nil {
-			return nil, err
-		}
-		if len(found) == 1 {
-			all = append(all, parked{name, found[0]})
-		}
-	}
-	return all, nil
 }
 
 // TrimCategory trims every stream that a category has when it gets there, in order of their
@@ -479,7 +411,6 @@ func (v *verifier) run(ctx context.Context, db queryer) error {
 	}
 	v.found.NotChecked = append(v.found.NotChecked,
 		"what was removed by hand from the end of a stream, or all of one: what is left looks whole",
-		"whether dead letters refer to messages that were there",
 		"effects that should have been written once under one id, and were written under two")
 	return nil
 }
@@ -562,9 +493,6 @@ func (v *verifier) message(m placed, category, messageType string, data, metadat
 		if !initial && parsed.CausationStream != "" {
 			v.violation("reservation", m, "one winner, the first message of its stream", "a copy at a later position")
 		}
-	}
-	if isOfType(messagestore.Category(category), "deadLetter") && messageType == "Parked" {
-		c.DeadLetters++
 	}
 	if isOfType(messagestore.Category(category), "position") && messageType == "Started" && !v.ledgers[m.stream] {
 		v.ledgers[m.stream] = true // a consumer's, of its generations

@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
@@ -138,18 +139,19 @@ func TestTrimLeavesReservationsAndParkedMessages(t *testing.T) {
 	k.fill(t, "account-1", 2)
 	parked := k.write(t, "account-1", messagestore.Envelope{ID: uuid.New(), Body: messagestore.Raw{Type: "T", Data: []byte(`{}`)}})
 	k.fill(t, "account-1", 3)
-	letter := messagestore.Category("account:deadLetter").Stream("accounts").With(parked.IDs[0].String())
-	k.write(t, letter, messagestore.Raw{Type: "Parked", Data: []byte(`{}`)})
+	of := queuing.Queue{Name: "account:parked:accounts", Category: "account"}
+	is, err := k.QueuePark(t.Context(), queuing.Parking{Queue: of, Position: parked.GlobalPosition, Failures: 1, Error: "no"})
+	require.NoError(t, err)
+	require.True(t, is)
 	options := &retention.TrimOptions{Keep: 1, MinAge: atOnce}
 	trimmed, err = k.Trim(t.Context(), "account-1", options)
 	require.NoError(t, err)
-	require.Equal(t, retention.Trimmed{Stream: "account-1", Removed: 2, First: 2, Version: 5, DeadLetter: letter}, trimmed)
-	k.write(t, letter, messagestore.Raw{Type: "Redriven", Data: []byte(`{}`)})
+	require.Equal(t, retention.Trimmed{Stream: "account-1", Removed: 2, First: 2, Version: 5, Queue: of.Name}, trimmed)
+	_, err = k.QueueChange(t.Context(), queuing.Change{Queue: of, Action: queuing.Drop, Positions: []messagestore.GlobalPosition{parked.GlobalPosition}})
+	require.NoError(t, err)
 	trimmed, err = k.Trim(t.Context(), "account-1", options)
 	require.NoError(t, err)
 	require.Equal(t, int64(3), trimmed.Removed)
-	_, err = k.Trim(t.Context(), letter, options)
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
 }
 
 // The version goes on, and the digest by which a reservation tells a duplicate stays.
@@ -247,7 +249,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 	}
 }
 
-func TestVerifyCountsConsumersAndDeadLetters(t *testing.T) {
+func TestVerifyCountsConsumersAndTheirQueues(t *testing.T) {
 	t.Parallel()
 	k := newKept(t)
 	k.fill(t, "account-1", 3)
@@ -263,12 +265,25 @@ func TestVerifyCountsConsumersAndDeadLetters(t *testing.T) {
 		require.NoError(t, c.CatchUp(t.Context()))
 	}
 
+	k.fill(t, "account-2", 2)
+	of := queuing.Queue{Name: "account:parked:accounts", Category: "account"}
+	for at, p := range map[messagestore.StreamName]queuing.Parking{"account-1": {Asked: true}, "account-2": {Failures: 7}} {
+		last, err := k.store.Last(t.Context(), at)
+		require.NoError(t, err)
+		p.Queue, p.Position = of, last.GlobalPosition
+		is, err := k.QueuePark(t.Context(), p)
+		require.NoError(t, err)
+		require.True(t, is)
+	}
+	_, err := k.Delete(t.Context(), "account-2", messagestore.AnyVersion, nil)
+	require.NoError(t, err)
+
 	found, err := k.Verify(t.Context(), nil)
 
 	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 	require.EqualValues(t, 2, found.Checked.Consumers)
-	require.EqualValues(t, 2, found.Checked.DeadLetters)
+	require.EqualValues(t, 2, found.Checked.Queues)
 }
 
 func TestVerifyCountsAndBounds(t *testing.T) {

@@ -54,8 +54,6 @@ var (
 	removeSQL string
 	//go:embed sql/young.sql
 	youngSQL string
-	//go:embed sql/letters.sql
-	lettersSQL string
 	//go:embed sql/streams.sql
 	streamsSQL string
 	//go:embed sql/forgettable.sql

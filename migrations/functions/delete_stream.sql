@@ -23,7 +23,7 @@ at the tombstone''s version, or at any, goes on after it. Nothing that was delet
 
 With erase_name the stream''s name goes too. The tombstone is then in a stream of the same category that is named by the SHA-256
 of the name, and a reader finds it by the old name still. The records of its trimming go as well. Other streams that belong
-to it are deleted by calls of their own: snapshots, commands, dead letters. Do not write into reason anything that is to be
+to it are deleted by calls of their own: snapshots, commands. Do not write into reason anything that is to be
 forgotten.
 
 A tombstone keeps the hash by which a reservation tells a duplicate from a key that is used for something else.

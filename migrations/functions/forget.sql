@@ -26,7 +26,6 @@ declare
   found_at record;
   before timestamptz;
   passed bigint; -- by the consumers of the copies
-  parked text[] := '{}'; -- the streams of open dead letters
   head bigint;
   last bigint;
   end_position bigint;
@@ -89,14 +88,12 @@ begin
 
   if queued then
     passed := dibs.passed(category);
-    parked := dibs.parked_streams(category);
   end if;
   if commands is not null then
     -- A command that is not handled yet meets the reservations that were made up to a life of the keys before it.
     select m.time into unhandled
     from dibs.messages m where m.category = commands and m.global_position >= dibs.passed(commands) order by m.global_position limit 1;
     passed := dibs.passed(category);
-    parked := dibs.parked_streams(commands) || dibs.parked_streams(category);
   end if;
   before := least(clock_timestamp(), unhandled) - older_than;
 
@@ -116,17 +113,17 @@ begin
     if found_at.time < before and found_at.global_position < end_position and (case
       when inbox then found_at.type in ('Received', 'Undone')
       when queued and commands is null then not starts_with(found_at.type, 'dibs:') and found_at.global_position < coalesce(passed, 9223372036854775807)
-        and found_at.stream_name <> all (parked)
       when commands is null then found_at.type = 'Confirmed'
       else found_at.position = 0 and found_at.type <> 'dibs:Tombstone' and dibs.reservation_of(found_at.metadata, true) is not null
         and (dibs.reservation_of(found_at.metadata, true) ->> 'reservedHandled' is distinct from 'false' or found_at.global_position < coalesce(passed, 0))
-        and found_at.stream_name <> all (parked)
-        and coalesce(found_at.metadata ->> 'causationMessageStreamName', '') <> all (parked)
     end) then
       select m.position into head from dibs.messages m where m.stream_name = found_at.stream_name order by m.position limit 1;
       select m.position into last from dibs.messages m where m.stream_name = found_at.stream_name order by m.position desc limit 1;
       if last = found_at.position and dibs.kept_tombstone(found_at.stream_name) is null
-        and (not queued or (select i.queue from dibs.open_item(found_at.stream_name, head, last + 1) i) is null)
+        and (not queued and commands is null or (select i.queue from dibs.open_item(found_at.stream_name, head, last + 1) i) is null)
+        and (commands is null or (
+          select i.queue from dibs.open_item(coalesce(found_at.metadata ->> 'causationMessageStreamName', ''), 0, 9223372036854775807) i
+        ) is null)
       then
         if messages > 0 and messages + last - head + 1 > max_messages then
           more := true;
@@ -190,12 +187,12 @@ comment on function dibs.forget(text, interval, text, bigint, integer, boolean, 
 A request for such a key that comes later is carried out again. It removes
 
   the requests of an inbox, such as payments:inbox, that were received and undone longer ago, from a day on;
-  the items of a category that queues read, from a day on: whole streams of which every queue has finished all items,
-  but for those with an open dead letter;
+  the items of a category that queues read, from a day on: whole streams of which every queue has finished all items;
   the intents of a category whose first manager declared how long its keys live, that were confirmed longer ago than that;
   the reservations of a reserver, as in account:command+reservation+accounts, if their life was declared too, and only where the
   command was handled. A reservation stays while a consumer of the commands has yet to pass a command that could meet it, while
-  its copy has yet to be delivered, and while its stream, or its command''s stream, has an open dead letter. unhandled is the time
+  its copy has yet to be delivered, and while its stream, or its command''s stream, has a parked message, or another that a queue has
+  not finished. unhandled is the time
   of the first such command: reservations of the time from older_than before it all stay.
 
 A key that has the last message of its category stays. A key that was deleted stays, and so does a stream that ends otherwise.

@@ -1,5 +1,5 @@
 -- The poll of a queue: it takes no lock.
-create or replace function dibs.queue_ready(queue_name text, of_category text, out ready boolean, out wake bigint)
+create or replace function dibs.queue_ready(queue_name text, of_category text, out ready boolean, out wake bigint, out parked boolean, out asked boolean)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -17,6 +17,8 @@ begin
   where x.queue = (select y.id from dibs.queues y where y.name = queue_name)
   order by x.version desc
   limit 1;
+  parked := coalesce(h.cursor = 4611686018427387904, false);
+  asked := parked and exists (select from dibs.queue_open x where x.queue = h.queue and x.state = 's' offset 0);
   if h.paused then
     ready := false;
     return;
@@ -33,6 +35,7 @@ end
 $$;
 
 comment on function dibs.queue_ready(text, text) is
-'Whether queue_take may find something, and else after how many microseconds without a write; null for never.';
+'Whether queue_take may find something, and else after how many microseconds without a write; null for never. Parked says that the queue
+is one of parked messages, and asked that some are to be parked.';
 
-grant execute on function dibs.queue_ready to dibs_worker;
+grant execute on function dibs.queue_ready to dibs_writer, dibs_worker;

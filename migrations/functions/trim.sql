@@ -3,7 +3,7 @@ create or replace function dibs.trim(
   min_age interval default '15 minutes', max_messages integer default 10000, dry_run boolean default false, id uuid default null,
   below bigint default null
 )
-returns table (outcome text, removed bigint, first_position bigint, version bigint, recent boolean, more boolean, dead_letter text, queue text)
+returns table (outcome text, removed bigint, first_position bigint, version bigint, recent boolean, more boolean, queue text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '10s'
@@ -16,7 +16,6 @@ declare
   records text;
   head record;
   found_at record;
-  parked record;
   item record;
   cut bigint; -- all below it may go
   upto bigint; -- all below it goes now
@@ -24,10 +23,6 @@ begin
   perform dibs.refuse_invalid_removal(stream, reason, max_messages, dry_run, id);
   if keep is null and before is null and below is null or keep < 1 then
     raise exception 'invalid keep: it is at least 1, or a time or a position is given' using errcode = 'DB001', column = 'keep';
-  end if;
-  if split_part(stream, '-', 1) ~ '[:+]deadLetter$' then
-    raise exception 'invalid stream: what is parked in it could be lost; dead letters are deleted, not trimmed'
-      using errcode = 'DB001', column = 'stream';
   end if;
   if below < 0 then
     raise exception 'invalid below: it is not negative' using errcode = 'DB001', column = 'below';
@@ -48,14 +43,14 @@ begin
         raise exception 'invalid id: it is another message''s' using errcode = 'DB001', column = 'id';
       end if;
       return query select 'trimmed', (found_at.data ->> 'removed')::bigint, (found_at.data ->> 'upTo')::bigint + 1,
-        dibs.stream_version(stream), false, true, null::text, null::text;
+        dibs.stream_version(stream), false, true, null::text;
       return;
     end if;
   end if;
 
   select m.position, m.metadata into head from dibs.messages m where m.stream_name = stream order by m.position limit 1;
   if not found then
-    return query select 'no_stream', 0::bigint, null::bigint, dibs.stream_version(stream), false, false, null::text, null::text;
+    return query select 'no_stream', 0::bigint, null::bigint, dibs.stream_version(stream), false, false, null::text;
     return;
   end if;
   first_position := head.position;
@@ -85,21 +80,10 @@ begin
     recent := false;
     more := upto < cut;
   end if;
-  if dibs.reservation_of(head.metadata, true) is null then
-    select l.position, l.letter into parked from dibs.open_letter(stream, head.position, upto) l;
-    if parked.letter is not null then
-      upto := parked.position;
-      dead_letter := parked.letter;
-      recent := false;
-      more := false;
-    end if;
-  end if;
-
   select i.position, i.queue into item from dibs.open_item(stream, head.position, upto) i;
   if item.queue is not null then
     upto := item.position;
     trim.queue := item.queue;
-    dead_letter := null;
     recent := false;
     more := false;
   end if;
@@ -139,9 +123,8 @@ The ids of the removed messages are forgotten: a message that is written again w
 whose answer was lost would be found not to have happened. So messages younger than min_age stay, however many they are;
 recent says that a message stayed for that only.
 
-A message that an open dead letter refers to stays, with all behind it, until it is redriven or the letter is deleted.
-dead_letter is then the stream of the letter, and first_position that of the parked message. So does a message that a queue, of that name, has not finished. A message may be parked after its trim:
-consumers do not wait for it.
+A message that a queue, of that name, has not finished stays, with all behind it, and first_position is its position: so does one that a
+consumer has parked, until it is redriven or dropped. A message may be parked after its trim: consumers do not wait for it.
 
 A call removes at most max_messages, so that it is short; more says that there are more to remove. With dry_run nothing is
 removed, and removed is how many would be by all calls together. A call again with the same id, after its answer was

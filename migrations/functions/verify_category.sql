@@ -77,14 +77,11 @@ begin
   return query select * from dibs.verify_reservations(of_category, max_violations);
   if of_category ~ '[:+]position$' then
     return query select * from dibs.verify_consumers(of_category, max_violations);
-  elsif of_category ~ '[:+]deadLetter$' then
-    return query select * from dibs.verify_dead_letters(of_category, max_violations);
   end if;
 end
 $$;
 
 comment on function dibs.verify_category(text, bigint, integer) is
-'Whether the streams of a category are dense and in order, each key has one winner, consumers are not ahead and dead letters
-are of messages that were there; and, with the number of messages that verify_table counted, whether the indexes have as many.';
+'Whether the streams of a category are dense and in order, each key has one winner, and consumers are not ahead; and, with the number of messages that verify_table counted, whether the indexes have as many.';
 
 grant execute on function dibs.verify_category to dibs_admin;

@@ -203,10 +203,12 @@ func askedIsSuspended(t *testing.T, f *fixture) {
 	require.True(t, f.park(t, ask))
 	require.False(t, f.park(t, ask))
 	f.is(t, at[0], "suspended 0/0 ")
+	require.Equal(t, queuing.Ready{Parked: true, Asked: true, Wake: -1}, f.ready(t))
 	require.Equal(t, "it is wrong", f.item(t, at[0]).Error)
 	f.none(t, queuing.Take{Slots: allSlots})
 	require.True(t, f.park(t, f.parking(at[0])))
 	f.is(t, at[0], "dead 1/3 x")
+	require.False(t, f.ready(t).Asked)
 	require.False(t, f.park(t, ask))
 
 	finished := queuing.Parking{Queue: f.of, Position: at[0], Error: "it was finished", Finished: true}

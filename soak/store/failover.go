@@ -41,7 +41,7 @@ func (f Failovers) Lossy() int { return f.Async + f.Restores + f.PutBacks }
 // madeInHand reports whether a violation is of a message that a handler makes of another. If a
 // failover undid the other message while it was in flight, its handler still goes on until it is
 // told.
-func madeInHand(v retention.Violation) bool { return v.Rule == "reservation" || v.Rule == "deadLetter" }
+func madeInHand(v retention.Violation) bool { return v.Rule == "reservation" }
 
 // The names of the ways to lose a primary.
 const (
@@ -370,10 +370,10 @@ func (r *run) missingEffects(ctx context.Context, db *pgxpool.Pool) (err error) 
 			string(category), string(work.EffectCategory(name)), work.Do{}.MessageType())
 	}
 	for name, category := range r.parking {
-		missing(fmt.Sprintf("dead letters of %s for the messages of %s that it gives up on", name, category), `
+		missing(fmt.Sprintf("messages of %s that %s gives up on, parked", category, name), `
 			select count(*) from dibs.messages m where category = $1 and type = $3 and not exists (
-				select from dibs.messages e where e.stream_name = $2 || m.id::text)`,
-			string(category), string(category.WithType("deadLetter").Stream(name))+"+", work.PoisonType)
+				select from dibs.queue_open o join dibs.queues q on q.id = o.queue where q.category = $1 and q.name like '%:parked:' || $2 and o.position = m.global_position)`,
+			string(category), name, work.PoisonType)
 	}
 	return err
 }

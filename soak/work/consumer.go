@@ -16,6 +16,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -32,7 +33,7 @@ type watched struct {
 	mu       sync.Mutex
 	random   *rand.Rand
 	attempts map[messagestore.GlobalPosition]int
-	failed   map[uuid.UUID]history.Message // the message that the handler failed for last
+	failed   map[messagestore.GlobalPosition]history.Append // the message that the handler failed for last
 }
 
 func (c *client) consume(ctx context.Context) error {
@@ -85,7 +86,7 @@ func CopiesOf(task Task) messagestore.Category {
 
 func (c *client) newWatched() *watched {
 	random := rand.New(rand.NewPCG(c.task.Seed, 0xc0))
-	return &watched{client: c, random: random, asks: random.IntN(3) == 0, attempts: map[messagestore.GlobalPosition]int{}, failed: map[uuid.UUID]history.Message{}}
+	return &watched{client: c, random: random, asks: random.IntN(3) == 0, attempts: map[messagestore.GlobalPosition]int{}, failed: map[messagestore.GlobalPosition]history.Append{}}
 }
 
 // event is one of this consumer's.
@@ -179,10 +180,10 @@ func (h *watchedHandler) Handle(ctx context.Context, m *messagestore.Message) er
 	h.mu.Lock()
 	if err != nil {
 		answer, end.Note = history.Failed, shorten(err.Error())
-		h.failed[m.ID] = known
+		h.failed[m.GlobalPosition] = history.Append{Stream: m.Stream, Messages: []history.Message{known}}
 	} else {
 		delete(h.attempts, m.GlobalPosition)
-		delete(h.failed, m.ID)
+		delete(h.failed, m.GlobalPosition)
 	}
 	h.mu.Unlock()
 	h.history.end(call, answer, end)
@@ -462,17 +463,34 @@ func (s *watchedStore) eventOf(stream messagestore.StreamName, bodies []messages
 			e.Appends = []history.Append{{Stream: stream, Messages: []history.Message{{ID: m.ID}}}}
 		}
 		return e, err
-	case stream.Category() == s.watched.task.Category.WithType("deadLetter") && body.MessageType() == "Parked":
-		e := s.watched.event(history.Park)
-		var parked struct {
-			MessageID uuid.UUID               `json:"messageId"`
-			Stream    messagestore.StreamName `json:"stream"`
-		}
-		err := json.Unmarshal(data, &parked)
-		s.watched.mu.Lock()
-		defer s.watched.mu.Unlock()
-		e.Appends = []history.Append{{Stream: parked.Stream, Messages: []history.Message{s.watched.failed[parked.MessageID]}}}
-		return e, err
 	}
 	return nil, nil
+}
+
+// Driver implements [consumer.Store].
+func (s *watchedStore) Driver() (messagestore.Driver, error) {
+	queues, err := queuing.Of(s.recorder)
+	return &watchedDriver{queues, s}, err
+}
+
+// A watchedDriver records the messages that the consumer gives up on.
+type watchedDriver struct {
+	queuing.Driver
+
+	store *watchedStore
+}
+
+// QueuePark implements [queuing.Driver].
+func (d *watchedDriver) QueuePark(ctx context.Context, p queuing.Parking) (bool, error) {
+	w := d.store.watched
+	e := w.event(history.Park)
+	w.mu.Lock()
+	e.Appends = []history.Append{w.failed[p.Position]}
+	w.mu.Unlock()
+	call := d.store.history.begin(e)
+	parked, err := d.Driver.QueuePark(ctx, p)
+	end, answer := ending(err)
+	end.Appends = nil
+	d.store.history.end(call, answer, end)
+	return parked, err
 }

@@ -207,6 +207,14 @@ func (p *Place) Mine(stream messagestore.StreamName, at messagestore.GlobalPosit
 	return p.slots.Has(slot) && at >= p.begins[slot]
 }
 
+// Slots returns the run's slots, a bit each.
+func (p *Place) Slots() uint32 {
+	if p.seat == nil {
+		return uint32(AllSlots)
+	}
+	return uint32(p.slots)
+}
+
 // MySlot is Mine for a message at any position.
 func (p *Place) MySlot(stream messagestore.StreamName) bool {
 	return p.seat == nil || p.slots.Has(stream.GroupMember(Slots))

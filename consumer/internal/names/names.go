@@ -5,11 +5,11 @@ package names
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
-	"github.com/google/uuid"
-
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -30,24 +30,18 @@ func (c Consumer) Checkpoints(generation messagestore.Version) messagestore.Stre
 	return c.Ledger().With(strconv.FormatInt(int64(generation), 10))
 }
 
-// DeadLetter returns the stream of the dead letter for the message with an id.
-func (c Consumer) DeadLetter(id uuid.UUID) messagestore.StreamName {
-	return DeadLetters(c.Category).Stream(c.Name).With(id.String())
+// Parked returns the queue of the consumer's parked messages. A queue's name is unique in a store, and has no plus sign.
+func (c Consumer) Parked() queuing.Queue {
+	category := strings.NewReplacer("%", "%25", "+", "%2B").Replace(string(c.Category))
+	return queuing.Queue{Name: category + ":parked:" + c.Name, Category: c.Category}
 }
 
-// Requests returns the stream of the requests to redrive.
-func (c Consumer) Requests() messagestore.StreamName {
-	return DeadLetters(c.Category).Stream(c.Name).With("requests")
-}
+// ByOperator begins the error of a message that was parked because an operator had asked for it.
+const ByOperator = "parked by an operator: "
 
 // Positions returns the category in which the consumers of category keep their positions.
 func Positions(category messagestore.Category) messagestore.Category {
 	return category.WithType("position")
-}
-
-// DeadLetters returns the category of the dead letters of the consumers of category.
-func DeadLetters(category messagestore.Category) messagestore.Category {
-	return category.WithType("deadLetter")
 }
 
 // Wrap names the consumer in an error.
@@ -96,10 +90,9 @@ func (c Consumer) nameRule() string {
 	return ""
 }
 
-// roomRule returns that the streams of the consumer have no room, or "". The name of a dead letter's stream is the
-// longest of them.
+// roomRule returns that the streams of the consumer, or the queue of its parked messages, have no room, or "".
 func (c Consumer) roomRule() string {
-	if n := len(c.DeadLetter(uuid.Max)) - text.MaxNameBytes; n > 0 {
+	if n := max(len(c.Checkpoints(math.MaxInt64)), len(c.Parked().Name)) - text.MaxNameBytes; n > 0 {
 		return fmt.Sprintf("%d bytes too long for the streams of category %s that are named after it", n, c.Category)
 	}
 	return ""

@@ -14,7 +14,7 @@ import (
 
 // Delete puts a tombstone at the end of a stream, if the stream is at the expected
 // version, and removes all before it. See [removal.Tombstone]. Other streams that
-// belong to it, such as snapshots, commands and dead letters, are deleted by calls of
+// belong to it, such as snapshots and commands, are deleted by calls of
 // their own.
 //
 // It is decided in the first transaction, in which the tombstone is written; each, and

@@ -24,8 +24,8 @@ import (
 //   - the intents of a category whose first manager had a KeyLife (intent.Config), that were confirmed before;
 //   - the reservations in a category of a reserver that had a KeyLife (reservation.Config), if no consumer of the
 //     commands has a command to pass that is younger by less than the age: see [Forgotten.Unhandled]. A copy
-//     that was not delivered yet stays, and so does a reservation while an open dead letter has its copy, or a
-//     message of its command's stream.
+//     that was not delivered yet stays, and so does a reservation while its copy, or a message of its
+//     command's stream, is parked, or is an open item of another queue.
 //
 // The age is at least the KeyLife, and a day for an inbox and for items. A younger age, and any other category, is a
 // [*messagestore.InvalidError].

@@ -18,9 +18,8 @@ import (
 // version. The remaining messages keep their positions, without a gap. It is recorded by
 // messages of type dibs:Trimmed in account:retention-123 for account-123.
 //
-// A message that an open dead letter refers to stays, with all behind it, until the letter
-// is closed by a redrive, or deleted, and so does an item that a queue has not finished. A message that a consumer parks after it was
-// trimmed is gone: its redrive leaves the letter open, with an error.
+// A message that a queue has not finished stays, with all behind it, and so does one that a consumer has parked, until it is
+// redriven or dropped. A message that was trimmed before its handler failed is not parked.
 //
 // It removes at most 10,000 messages in one transaction, and holds up no writer. If it ends with
 // an error, some of it may be done; to call it again is safe. Invalid options are refused with a
@@ -28,9 +27,6 @@ import (
 func (a *Admin) Trim(ctx context.Context, stream messagestore.StreamName, options *retention.TrimOptions) (retention.Trimmed, error) {
 	trimmed := retention.Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
 	err := removal.CheckName(stream)
-	if types := stream.Category().Types(); err == nil && len(types) > 0 && types[len(types)-1] == "deadLetter" {
-		err = messagestore.NewInvalidError("stream name", string(stream), "what is parked in it could be lost: dead letters are deleted, not trimmed")
-	}
 	if err == nil {
 		err = options.Validate()
 	}
@@ -59,9 +55,9 @@ func (a *Admin) trim(ctx context.Context, o *retention.TrimOptions, trimmed *ret
 	var outcome string
 	var removed int64
 	var first pgtype.Int8
-	var letter, queue pgtype.Text
+	var queue pgtype.Text
 	args := []any{string(trimmed.Stream), keep, before, pglink.OrNull(o.Reason), age, maxRemoved, o.DryRun, below}
-	err = a.change(ctx, a.queries.trim, args, &outcome, &removed, &first, (*int64)(&trimmed.Version), &trimmed.Recent, &more, &letter, &queue)
+	err = a.change(ctx, a.queries.trim, args, &outcome, &removed, &first, (*int64)(&trimmed.Version), &trimmed.Recent, &more, &queue)
 	if err != nil {
 		return false, err
 	}
@@ -70,7 +66,6 @@ func (a *Admin) trim(ctx context.Context, o *retention.TrimOptions, trimmed *ret
 		trimmed.First = messagestore.Version(first.Int64)
 	}
 	trimmed.Reservation = outcome == "reservation"
-	trimmed.DeadLetter = messagestore.StreamName(letter.String)
 	trimmed.Queue = queue.String
 	if o.OnProgress != nil && removed > 0 && !o.DryRun {
 		o.OnProgress(removed)

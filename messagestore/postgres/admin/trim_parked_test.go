@@ -11,16 +11,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
+	"github.com/dibs-go/dibs/queue"
 )
 
-// park has a consumer park messages of one category.
-func (a *archive) park(t *testing.T, name string, messages ...*messagestore.Message) (letters []*deadletter.Entry) {
+// park has a consumer park messages of one category, and returns its queue of them.
+func (a *archive) park(t *testing.T, name string, messages ...*messagestore.Message) *queue.Queue {
 	t.Helper()
 	category := messages[0].Stream.Category()
 	a.catchUp(t, category, name, func(m *messagestore.Message) error {
@@ -29,18 +30,19 @@ func (a *archive) park(t *testing.T, name string, messages ...*messagestore.Mess
 		}
 		return nil
 	})
+	parked := must.New(operate.Consumer(a.Store, category, name).Parked())
 	for _, m := range messages {
-		letter, err := deadletter.Of(a.Store, category, name).Get(t.Context(), m.ID)
+		item, err := parked.Item(t.Context(), m.GlobalPosition)
 		require.NoError(t, err)
-		letters = append(letters, letter)
+		require.Equal(t, queue.Dead, item.State)
 	}
-	return letters
+	return parked
 }
 
 // redrive has a consumer deliver one parked message again.
 func (a *archive) redrive(t *testing.T, name string, m *messagestore.Message, failure error) {
 	t.Helper()
-	_, err := deadletter.Of(a.Store, m.Stream.Category(), name).RequestRedrive(t.Context(), m.ID)
+	_, err := must.New(operate.Consumer(a.Store, m.Stream.Category(), name).Parked()).Retry(t.Context(), "", m.GlobalPosition)
 	require.NoError(t, err)
 	var delivered []uuid.UUID
 	a.catchUp(t, m.Stream.Category(), name, func(m *messagestore.Message) error {
@@ -71,7 +73,7 @@ func TestAMessageThatIsParkedIsNotTrimmed(t *testing.T) {
 			stream := a.category.Stream("1")
 			a.fill(t, stream, 6)
 			messages := a.read(t, stream)
-			low, high := a.park(t, "one", messages[2])[0], a.park(t, "other", messages[3])[0]
+			low, high := a.park(t, "one", messages[2]), a.park(t, "other", messages[3])
 			dry := *anyAge
 			dry.DryRun = true
 			trim := func(want retention.Trimmed) {
@@ -84,15 +86,14 @@ func TestAMessageThatIsParkedIsNotTrimmed(t *testing.T) {
 				require.Equal(t, want, trimmed)
 			}
 
-			trim(retention.Trimmed{Stream: stream, Removed: 2, First: 2, Version: 5, DeadLetter: low.DeadLetter})
+			trim(retention.Trimmed{Stream: stream, Removed: 2, First: 2, Version: 5, Queue: low.Name()})
 			require.Equal(t, []int{2, 3, 4, 5}, a.positions(t, stream))
 			a.redrive(t, "one", messages[2], errors.New("still no"))
-			trim(retention.Trimmed{Stream: stream, First: 2, Version: 5, DeadLetter: low.DeadLetter})
+			trim(retention.Trimmed{Stream: stream, First: 2, Version: 5, Queue: low.Name()})
 			a.redrive(t, "one", messages[2], nil)
-			trim(retention.Trimmed{Stream: stream, Removed: 1, First: 3, Version: 5, DeadLetter: high.DeadLetter})
+			trim(retention.Trimmed{Stream: stream, Removed: 1, First: 3, Version: 5, Queue: high.Name()})
 			a.redrive(t, "other", messages[3], errors.New("no"))
-			// The deletion has removed one of two messages, and goes on later.
-			_, err := a.pool.Exec(t.Context(), "select dibs.delete_stream($1, max_messages => 1)", string(high.DeadLetter))
+			_, err := high.Drop(t.Context(), "void", messages[3].GlobalPosition)
 			require.NoError(t, err)
 			trim(retention.Trimmed{Stream: stream, Removed: 1, First: 4, Version: 5})
 			require.Equal(t, []int{4, 5}, a.positions(t, stream))
@@ -108,12 +109,15 @@ func TestATrimEndsAtTheLowestParkedMessage(t *testing.T) {
 	a.fill(t, stream, 8)
 	messages := a.read(t, stream)
 	consumers := map[int]string{2: "other", 3: "other", 4: "one", 5: "one"}
-	letters := append(a.park(t, "other", messages[2], messages[3]), a.park(t, "one", messages[4], messages[5])...)
+	queues := map[string]string{
+		"other": a.park(t, "other", messages[2], messages[3]).Name(),
+		"one":   a.park(t, "one", messages[4], messages[5]).Name(),
+	}
 	for at := 2; at <= 5; at++ {
 		trimmed, err := a.admin.Trim(t.Context(), stream, anyAge)
 		require.NoError(t, err)
 		require.Equal(t, messagestore.Version(at), trimmed.First)
-		require.Equal(t, letters[at-2].DeadLetter, trimmed.DeadLetter)
+		require.Equal(t, queues[consumers[at]], trimmed.Queue)
 		a.redrive(t, consumers[at], messages[at], nil)
 	}
 }
@@ -124,7 +128,7 @@ func TestATrimOfACategoryPassesParkedMessages(t *testing.T) {
 	for n := range 3 {
 		a.fill(t, a.category.Stream(strconv.Itoa(n)), 5)
 	}
-	letter := a.park(t, "one", a.read(t, a.category.Stream("1"))[1])[0]
+	parked := a.park(t, "one", a.read(t, a.category.Stream("1"))[1])
 
 	var found []retention.Trimmed
 	for trimmed, err := range a.admin.TrimCategory(t.Context(), a.category, anyAge) {
@@ -134,29 +138,25 @@ func TestATrimOfACategoryPassesParkedMessages(t *testing.T) {
 
 	require.Equal(t, []retention.Trimmed{
 		{Stream: a.category.Stream("0"), Removed: 3, First: 3, Version: 4},
-		{Stream: a.category.Stream("1"), Removed: 1, First: 1, Version: 4, DeadLetter: letter.DeadLetter},
+		{Stream: a.category.Stream("1"), Removed: 1, First: 1, Version: 4, Queue: parked.Name()},
 		{Stream: a.category.Stream("2"), Removed: 3, First: 3, Version: 4},
 	}, found)
 }
 
-// Letters of other messages, and streams that other clients wrote beside the letters, hold
-// nothing back, and hide no letter; a trim in parts comes as far as one in one part.
-func TestATrimLooksAtOpenLettersOfItsMessagesOnly(t *testing.T) {
+// Other messages that are parked hold nothing back; a trim in parts comes as far as one in one part.
+func TestATrimLooksAtParkedMessagesOfItsStreamOnly(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
-	stream, letters := a.category.Stream("1"), a.category.WithType("deadLetter")
+	stream := a.category.Stream("1")
 	a.fill(t, stream, 6)
 	a.fill(t, a.category.Stream("2"), 2)
 	messages := a.read(t, stream)
 	a.park(t, "one", a.read(t, a.category.Stream("2"))[0], messages[5]) // the second stays for keep
-	for _, name := range []messagestore.StreamName{letters.Stream("a"), letters.Stream("one"), letters.Stream("two").With("x"), letters.Stream("two!")} {
-		a.fill(t, name, 1)
-	}
 	trimmed, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 5, MinAge: retention.AnyAge})
 	require.NoError(t, err)
 	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 1, First: 1, Version: 5}, trimmed)
 
-	letter := a.park(t, "two", messages[3])[0]
+	parked := a.park(t, "two", messages[3])
 	for _, want := range []struct {
 		removed, first int64
 		more           bool
@@ -164,12 +164,12 @@ func TestATrimLooksAtOpenLettersOfItsMessagesOnly(t *testing.T) {
 		var removed, first int64
 		var more bool
 		var held *string
-		err = a.pool.QueryRow(t.Context(), "select removed, first_position, more, dead_letter from dibs.trim($1, 1, min_age => '0', max_messages => 1)", string(stream)).
+		err = a.pool.QueryRow(t.Context(), "select removed, first_position, more, queue from dibs.trim($1, 1, min_age => '0', max_messages => 1)", string(stream)).
 			Scan(&removed, &first, &more, &held)
 		require.NoError(t, err)
 		require.Equal(t, want.removed, removed)
 		require.Equal(t, want.first, first)
 		require.Equal(t, want.more, more)
-		require.Equal(t, !more, held != nil && *held == string(letter.DeadLetter))
+		require.Equal(t, !more, held != nil && *held == parked.Name())
 	}
 }

@@ -205,8 +205,6 @@ func (v *verifier) count(what string, category messagestore.Category, n int64) {
 		c.Positions += n
 	case "reservations":
 		c.Reservations += n
-	case "deadLetters":
-		c.DeadLetters += n
 	case "queues":
 		c.Queues += n
 	case "erased":

@@ -102,11 +102,7 @@ func (v *verified) healthy(t *testing.T) {
 	v.write(t, "account:position-accounts+0", body{"Recorded", fields{"position": 1}}, body{"Recorded", fields{"position": 3, "after": uuid.New()}}) // and given up
 	v.write(t, "account:position-accounts+1", body{"Recorded", fields{"position": 5}})
 	v.write(t, "account:position-of+another+client", body{"Recorded", fields{"position": 1000}}, body{"Recorded", fields{"position": 10}})
-	parked, err := v.store.Last(t.Context(), "account-1")
-	require.NoError(t, err)
-	v.write(t, messagestore.StreamName("account:deadLetter-accounts+"+parked.ID.String()), body{"Parked", fields{
-		"messageId": parked.ID, "stream": parked.Stream, "position": parked.Position, "globalPosition": parked.GlobalPosition,
-	}})
+	v.write(t, "account:note-1", body{"Noted", fields{}})
 }
 
 // The body of a function is read as the session reads strings.
@@ -139,7 +135,7 @@ func TestVerifyCountsWhatItLookedAt(t *testing.T) {
 	require.Empty(t, found.Violations)
 	require.False(t, found.More)
 	require.Equal(t, retention.Checked{
-		Categories: 6, Streams: 10, Messages: 16, Consumers: 1, Positions: 3, Reservations: 2, DeadLetters: 1,
+		Categories: 6, Streams: 10, Messages: 16, Consumers: 1, Positions: 3, Reservations: 2,
 	}, found.Checked)
 	require.NotEmpty(t, found.NotChecked)
 }
@@ -307,18 +303,6 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 			[]string{"delete from dibs.messages where stream_name = 'account:position-accounts'"},
 			"ledger: account:position-accounts+0@0 (11): expected a ledger that starts generation 0, found none", "ledger: account:position-accounts+",
 		},
-		"a dead letter of nothing": {
-			[]string{"delete from dibs.messages where stream_name = 'account-1'"},
-			"@0 (16): expected the message ", "",
-		},
-		"a dead letter does not say of what": {
-			[]string{"update dibs.messages set data = '[]' where type = 'Parked'"},
-			"@0 (16): expected the id, stream and position of a message, found none", "",
-		},
-		"a dead letter of another": {
-			[]string{"update dibs.messages set id = gen_random_uuid() where stream_name = 'account-1' and position = 2"},
-			"@0 (16): expected the message ", "",
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -342,20 +326,6 @@ func TestVerifyFindsEveryViolation(t *testing.T) {
 			require.NotZero(t, found.Checked.Messages)
 		})
 	}
-}
-
-// Another client may write any message to a stream of dead letters.
-func TestVerifyLeavesDeadLettersOfOtherClientsAlone(t *testing.T) {
-	t.Parallel()
-	v := newVerified(t)
-	v.healthy(t)
-	v.damage(t, `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
-		select dibs.category(s), dibs.group_hash(s), s, 0, 'Parked', gen_random_uuid(), '[]' from unnest('{account:deadLetter-,account:deadLetter-a,account:deadLetter-a+1,account:deadLetter}'::text[]) s`)
-
-	found := v.verify(t)
-
-	require.Empty(t, found.Violations)
-	require.EqualValues(t, 1, found.Checked.DeadLetters)
 }
 
 // An index that misses a row answers as if the row were not there: only the table

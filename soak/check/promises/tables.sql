@@ -215,21 +215,13 @@ create table pages as -- each page that a life was answered, and the position af
 	from calls c join runs r on r.process = c.process and r.op = cast(c.asked ->> 'run' as integer) where c.call = 'fetch';
 create index pages_of on pages (r, at);
 
-drop table if exists letters;
-create table letters as -- the messages whose dead letter is there. A failover may have undone one
-	select g.g, d.message
-	from groups g join handed d on d.g = g.g and d.call = 'park' and d.message is not null
-	where exists (select 1 from failovers) or exists (
-		select 1 from messages m where m.stream = g.category || case when instr(g.category, ':') then '+' else ':' end || 'deadLetter-' || g.consumer || '+' || d.id);
-create index letters_of on letters (g, message);
-
 drop table if exists met;
 create table met as -- what became of each message that a group is to handle: when it was first delivered, handled or given up on
 	with parked as (
-		-- Its outcome may be unknown in the record, and known to the consumer.
-		select d.g, d.message, min(d.at) as at, min(case when d.answer = 'ok' then d.ended else d.at end) as done
+		-- Of an unknown outcome it is parked again, before the consumer goes on.
+		select d.g, d.message, min(d.at) as at, min(d.ended) as done
 		from handed d
-		where d.call = 'park' and (d.answer = 'ok' or d.answer in ('', 'unknown') and exists (select 1 from letters l where l.g = d.g and l.message = d.message))
+		where d.call = 'park' and d.answer = 'ok'
 		group by d.g, d.message
 	), refused as ( -- a consumer that meets a conflict learns that another has parked it
 		select d.g, d.message, min(d.ended) as done from handed d join parked p on p.g = d.g and p.message = d.message

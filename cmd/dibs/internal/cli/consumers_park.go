@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -11,14 +10,14 @@ import (
 type consumersParkCommand struct {
 	Category string `arg:"" help:"The category that the consumer reads."`
 	Name     string `arg:"" help:"The consumer's name."`
-	Reason   string `required:"" placeholder:"TEXT" help:"The reason, which the dead letter keeps: one line, up to 1024 bytes."`
+	Reason   string `required:"" placeholder:"TEXT" help:"The reason, which its item keeps: up to 255 bytes of visible text."`
 	Position *int64 `placeholder:"P" help:"The message's global position. Defaults to the first message that is not finished."`
 	DryRun   bool   `help:"Print the message, and do nothing."`
 }
 
 // Help is printed below the command's usage.
 func (consumersParkCommand) Help() string {
-	return `The dead letter is the consumer's to write, so this writes a request beside the dead letters. A running consumer parks the message in place of its next retry; a stopped one parks it when it is started next, before the handler sees it. Nothing is passed over without a record: the message is then listed by dibs parked, to be redriven or dropped. A message that is handled meanwhile is not parked.
+	return `It makes the message a suspended item of the queue of parked messages. A running consumer parks it in place of its next retry; a stopped one parks it when it is started next, before the handler sees it. Nothing is passed over without a record: the message is then listed by dibs parked, to be redriven or dropped. A message that is handled meanwhile is not parked.
 
 The error with which a consumer stops has the position in its log line, as globalPosition. Without --position the message is the first that is not finished. If the replicas are at several messages, the command prints them and parks none: say which by --position. A consumer that reads only some types is stuck at a message of those: give its position.
 
@@ -54,7 +53,7 @@ func (c *consumersParkCommand) Run(ctx context.Context, a *app) error {
 		l := parkLine{Category: category, Consumer: c.Name, Reason: c.Reason, Requested: true, DryRun: c.DryRun, Message: toRecord(m)}
 		l.Message.Data, l.Message.Metadata = nil, nil
 		if !c.DryRun {
-			if l.Requested, err = deadletter.Of(store, category, c.Name).RequestPark(ctx, m, c.Reason); err != nil {
+			if l.Requested, err = operate.Consumer(store, category, c.Name).Park(ctx, m, c.Reason); err != nil {
 				return err
 			}
 		}
@@ -66,7 +65,7 @@ func (c *consumersParkCommand) Run(ctx context.Context, a *app) error {
 		case c.DryRun:
 			what = "would ask " + visible(c.Name) + " to park"
 		case !l.Requested:
-			what = "parked already:"
+			what = "parked, or asked for, already:"
 		}
 		return a.out.line("%s %s %s, %s, at %d of %s", what, visible(m.Type), placeOf(m.Stream, m.Position), m.ID, m.GlobalPosition, visible(string(category)))
 	})

@@ -27,7 +27,7 @@ type deleteCommand struct {
 func (deleteCommand) Help() string {
 	return `All messages of the stream are removed. A tombstone takes their place, and keeps the stream's version: no later write is the first again, and a key that was reserved in it stays taken. Consumers pass the tombstone.
 
-Other streams that belong to it are deleted by themselves: snapshots (account:snapshot-123), commands and reservations (account:command-123, account:command+reservation+accounts-123+AAA), dead letters (account:command+deadLetter-accounts+ID), which hold copies.
+Other streams that belong to it are deleted by themselves: snapshots (account:snapshot-123), commands and reservations (account:command-123, account:command+reservation+accounts-123+AAA), which hold copies.
 
 Examples:
 

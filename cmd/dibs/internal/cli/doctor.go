@@ -91,7 +91,7 @@ func (a *app) examineAccess(ctx context.Context) []doctor.Finding {
 	return found
 }
 
-// aboutQueues reports each queue with its dead items and its oldest item that is open. Queues that cannot be
+// aboutQueues reports each queue, but for those of parked messages, with its dead items and its oldest item that is open. Queues that cannot be
 // read are left out: the check of the store says why.
 func aboutQueues(ctx context.Context, store *messagestore.Store) (found []doctor.Finding) {
 	all, err := queuesOf(ctx, store, "")
@@ -99,6 +99,9 @@ func aboutQueues(ctx context.Context, store *messagestore.Store) (found []doctor
 		return nil
 	}
 	for _, s := range all {
+		if s.Parked {
+			continue // its consumer tells of it
+		}
 		says := fmt.Sprintf("queue %s has %s", visible(s.Name), number(s.Dead, "dead item", "dead items"))
 		if !s.Oldest.IsZero() {
 			says += ", and its oldest item that is not finished is of " + timeText(s.Oldest)

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dibs-go/dibs/consumer"
-	"github.com/dibs-go/dibs/consumer/deadletter"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/pglink"
@@ -209,9 +208,6 @@ func (a *app) describe(err error) problem {
 		p.Kind = "unknownConsumer"
 	case errors.Is(err, consumer.ErrPositionAhead):
 		p.Kind = "positionAhead"
-	case isNotParked(err):
-		p.Kind = "notParked"
-		p.Hint = "see the parked messages with: dibs parked list"
 	case errors.Is(err, intent.ErrDone):
 		p.Kind = "done"
 		p.Hint = "nothing releases a result; see it with: dibs intents show"
@@ -334,11 +330,6 @@ func isNoCategory(err error) bool {
 
 func isUnknownConsumer(err error) bool {
 	_, is := errors.AsType[*operate.UnknownConsumerError](err)
-	return is
-}
-
-func isNotParked(err error) bool {
-	_, is := errors.AsType[*deadletter.NotParkedError](err)
 	return is
 }
 

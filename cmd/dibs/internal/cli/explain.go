@@ -11,6 +11,7 @@ import (
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
 	"github.com/dibs-go/dibs/reservation"
 )
 
@@ -153,7 +154,7 @@ type explainer struct {
 	in    []messagestore.Category
 	key   string // that was asked for
 
-	queues map[messagestore.Category][]string // nil until they were asked for
+	queues map[messagestore.Category][]queue.Status // nil until they were asked for
 }
 
 // The relations of a message to the stream that is explained.
@@ -164,9 +165,6 @@ const (
 	unreserved = "unreserved" // a command with the key, which is not reserved yet
 	duplicate  = "duplicate"  // came second, with the same content
 	sameKey    = "sameKey"    // has the key in it, and other content; the handler knows which fields count
-	deadLetter = "deadLetter" // was parked by a consumer
-	redriven   = "redriven"   // was delivered again, and its dead letter is closed
-	dropped    = "dropped"    // an operator closed its dead letter without handling it
 	received   = "received"   // a request that an inbox has
 	undone     = "undone"     // the undo of a request
 	wrote      = "wrote"      // was committed with a message of an inbox
@@ -213,9 +211,6 @@ var roles = map[string]struct {
 	unreserved: {"command", yellow},
 	duplicate:  {"duplicate", yellow},
 	sameKey:    {"same key", red},
-	deadLetter: {"dead letter", red},
-	redriven:   {"redriven", green},
-	dropped:    {"dropped", yellow},
 	received:   {"received", green},
 	undone:     {"undone", yellow},
 	wrote:      {"wrote", plain},
@@ -265,7 +260,7 @@ type part interface {
 }
 
 // parts are told in this order. A stream that no other system knows is told as one of reservations.
-var parts = []part{intentsPart{}, inboxesPart{}, sagasPart{}, queuesPart{}, reservationsPart{}, itemsPart{}, deadLettersPart{}, followersPart{}}
+var parts = []part{intentsPart{}, inboxesPart{}, sagasPart{}, queuesPart{}, reservationsPart{}, itemsPart{}, followersPart{}}
 
 // A keyedPart is of a system that has categories of its own, with a stream for each key.
 type keyedPart interface {
@@ -397,7 +392,7 @@ func (followersPart) tell(ctx context.Context, e *explainer, s *story) error {
 			err = s.tell(followed, m, followedText(m))
 		}
 		if none = false; err == nil {
-			err = e.items(ctx, s, m)
+			err = e.items(ctx, s, m, true)
 		}
 		if err != nil {
 			return err
@@ -453,6 +448,7 @@ type story struct {
 	key        string
 	what       string // what the stream is, for the title, where no key says so
 	told       map[ref]bool
+	messages   []*messagestore.Message // that were told
 	duplicates int
 
 	first   *messagestore.Message
@@ -494,6 +490,7 @@ func (s *story) tell(role string, m *messagestore.Message, note string) error {
 
 func (s *story) tellAt(role string, m *messagestore.Message, at, note string) error {
 	s.told[refOf(m)] = true
+	s.messages = append(s.messages, m)
 	if s.app.JSON {
 		return s.app.out.object(event{role, s.of, s.key, toRecord(m)})
 	}

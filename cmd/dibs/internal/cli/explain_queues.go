@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,19 +13,25 @@ import (
 	"github.com/dibs-go/dibs/queue"
 )
 
-// queuesOf returns the names of the queues that read a category.
-func (e *explainer) queuesOf(ctx context.Context, category messagestore.Category) ([]string, error) {
+// queuesOf returns the queues that read a category, and those of parked messages.
+func (e *explainer) queuesOf(ctx context.Context, category messagestore.Category) ([]queue.Status, error) {
 	if e.queues == nil {
-		e.queues = map[messagestore.Category][]string{}
+		e.queues = map[messagestore.Category][]queue.Status{}
 		all, err := queue.All(ctx, e.store)
 		if err != nil && !errors.Is(err, messagestore.ErrNotSupported) {
 			return nil, err
 		}
 		for _, s := range all {
-			e.queues[s.Category] = append(e.queues[s.Category], s.Name)
+			e.queues[s.Category] = append(e.queues[s.Category], s)
 		}
 	}
 	return e.queues[category], nil
+}
+
+// reading returns the queues that read a category.
+func (e *explainer) reading(ctx context.Context, category messagestore.Category) ([]queue.Status, error) {
+	all, err := e.queuesOf(ctx, category)
+	return slices.DeleteFunc(slices.Clone(all), func(s queue.Status) bool { return s.Parked }), err
 }
 
 // itemAt returns the message of the item that a text names by its position, or nil for a text or a category of
@@ -34,11 +41,11 @@ func (e *explainer) itemAt(ctx context.Context, category messagestore.Category, 
 	if position < 1 {
 		return nil, nil
 	}
-	queues, err := e.queuesOf(ctx, category)
+	queues, err := e.reading(ctx, category)
 	if err != nil || len(queues) == 0 {
 		return nil, err
 	}
-	q, err := queue.New(e.store, category, &queue.Config{Name: queues[0]})
+	q, err := queue.New(e.store, category, &queue.Config{Name: queues[0].Name})
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +61,7 @@ type queuesPart struct{}
 
 func (queuesPart) tell(ctx context.Context, e *explainer, s *story) error {
 	m := s.first
-	queues, err := e.queuesOf(ctx, s.of.Category())
+	queues, err := e.reading(ctx, s.of.Category())
 	if err != nil || len(queues) == 0 || s.begun || m.IsTombstone() || m.Metadata.Local.Get(digestProperty) != "" {
 		return err
 	}
@@ -91,26 +98,37 @@ func (e *explainer) tellCause(ctx context.Context, s *story, m *messagestore.Mes
 	return s.tell(cause, source, dataText(source.Data))
 }
 
-// itemsPart tells the deliveries of those messages of the story that are items of queues.
+// itemsPart tells the deliveries of those messages of the story that are items of queues, and of all that a consumer has parked.
 type itemsPart struct{}
 
 func (itemsPart) tell(ctx context.Context, e *explainer, s *story) error {
 	for _, m := range s.roots {
-		if err := e.items(ctx, s, m); err != nil {
+		if err := e.items(ctx, s, m, true); err != nil {
+			return err
+		}
+	}
+	for _, m := range s.messages {
+		if slices.ContainsFunc(s.roots, func(root *messagestore.Message) bool { return root.ID == m.ID }) {
+			continue
+		}
+		if err := e.items(ctx, s, m, false); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// items tells the deliveries of a message by each queue in which it is an item.
-func (e *explainer) items(ctx context.Context, s *story, m *messagestore.Message) error {
+// items tells the deliveries of a message by each queue in which it is an item, or by those of parked messages alone.
+func (e *explainer) items(ctx context.Context, s *story, m *messagestore.Message, all bool) error {
 	queues, err := e.queuesOf(ctx, m.Stream.Category())
 	if err != nil {
 		return err
 	}
-	for _, name := range queues {
-		q, err := queue.New(e.store, m.Stream.Category(), &queue.Config{Name: name})
+	for _, of := range queues {
+		if !all && !of.Parked {
+			continue
+		}
+		q, err := queue.New(e.store, of.Category, &queue.Config{Name: of.Name})
 		if err != nil {
 			return err
 		}
@@ -119,7 +137,7 @@ func (e *explainer) items(ctx context.Context, s *story, m *messagestore.Message
 			continue
 		}
 		if err == nil {
-			err = s.item(name, m, item)
+			err = s.item(of.Name, of.Parked, m, item)
 		}
 		if err != nil {
 			return err
@@ -132,6 +150,7 @@ func (e *explainer) items(ctx context.Context, s *story, m *messagestore.Message
 type itemEvent struct {
 	Event string                  `json:"event"`
 	Of    messagestore.StreamName `json:"of"`
+	Key   string                  `json:"key,omitempty"`
 	Queue string                  `json:"queue"`
 	Item  *itemLine               `json:"item,omitempty"`
 	Entry *entryLine              `json:"delivery,omitempty"`
@@ -140,18 +159,21 @@ type itemEvent struct {
 }
 
 // item tells how an item of a queue went.
-func (s *story) item(name string, m *messagestore.Message, item queue.Item) error {
+func (s *story) item(name string, parked bool, m *messagestore.Message, item queue.Item) error {
 	if s.app.JSON {
 		line := toItemLine(item)
 		for i := range line.Log {
-			if err := s.app.out.object(itemEvent{Event: "delivery", Of: s.of, Queue: name, Position: item.Position, Entry: &line.Log[i]}); err != nil {
+			if err := s.app.out.object(itemEvent{Event: "delivery", Of: s.of, Key: s.key, Queue: name, Position: item.Position, Entry: &line.Log[i]}); err != nil {
 				return err
 			}
 		}
 		line.Log, line.Message = nil, nil
-		return s.app.out.object(itemEvent{Event: "item", Of: s.of, Queue: name, Position: item.Position, Item: &line})
+		return s.app.out.object(itemEvent{Event: "item", Of: s.of, Key: s.key, Queue: name, Position: item.Position, Item: &line})
 	}
 	label := cell{text: "queue " + visible(name)}
+	if parked {
+		label.text = "parked by " + visible(name[strings.LastIndexByte(name, ':')+1:])
+	}
 	for _, e := range item.Log {
 		if err := s.app.out.row(append([]cell{label}, entryCells(place(m), e)...)...); err != nil {
 			return err

@@ -163,7 +163,7 @@ func (e *explainer) notReserved(ctx context.Context, of messagestore.StreamName,
 		}
 	}
 	s.roots = commands
-	if err := (deadLettersPart{}).tell(ctx, e, s); err != nil || e.app.JSON {
+	if err := (itemsPart{}).tell(ctx, e, s); err != nil || e.app.JSON {
 		return err
 	}
 	consumers, err := operate.Consumers(ctx, e.store, commands[0].Stream.Category())

@@ -24,10 +24,6 @@ var forgeries = []struct {
 	{"account:position", []messagestore.StreamName{
 		"account:position-forged+0", "account:position-forged", "account:position-bad+0", "account:position-bad", "account:position-good+7", "account:position-x+y+z", "account:position",
 	}, []string{"Recorded", "Started", "Other"}},
-	{"account:deadLetter", []messagestore.StreamName{
-		"account:deadLetter-forged+requests", "account:deadLetter-bad+requests", "account:deadLetter-bad+0193a2b4-5c6d-7e8f-9a0b-1c2d3e4f5a6b", "account:deadLetter-bad+x", "account:deadLetter-bad", "account:deadLetter",
-		"account:deadLetter-a b+0193a2b4-5c6d-7e8f-9a0b-1c2d3e4f5a6b",
-	}, []string{"Parked", "Redriven", "RedriveRequested", "RedrivesSettled", "ParkRequested", "Other"}},
 	{"payment:intent", []messagestore.StreamName{"payment:intent-forged", "payment:intent-bad", "payment:intent-%zz", "payment:intent"}, []string{"Reserved", "Extended", "Waiting", "Released", "Confirmed", "Other"}},
 	{"booking:saga", []messagestore.StreamName{"booking:saga-forged", "booking:saga-2", "booking:saga-%zz", "booking:saga"}, []string{
 		"Started", "Began", "Done", "Failed", "Waiting", "Received", "Signalled", "Suspended", "Resumed", "CancelRequested", "Replied", "Completed", "SetBack", "Other",

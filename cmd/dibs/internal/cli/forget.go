@@ -29,7 +29,7 @@ It is for four kinds of categories, and any other is refused:
 
 - intents, like payment:intent, if the first manager declared how long keys live (KeyLife): intents that were confirmed longer ago. Intents that are held, lapsed or released stay.
 
-- the reservations of a reserver, like account:command+reservation+accounts, if it declared a KeyLife too: reservations of handled commands. A reservation stays as long as a consumer of account:command has yet to pass a command that may have its key, a copy has yet to be delivered, or an open dead letter has the copy or a message of the command's stream.
+- the reservations of a reserver, like account:command+reservation+accounts, if it declared a KeyLife too: reservations of handled commands. A reservation stays as long as a consumer of account:command has yet to pass a command that may have its key, a copy has yet to be delivered, or the copy or a message of the command's stream is parked, or is another open item of a queue.
 
 An age of less than the KeyLife is refused. What was removed is recorded, in payment:intent+forgotten-1 for payment:intent, as numbers without names. Keys that were deleted stay, and so does the one with the last message of the category.
 

@@ -13,7 +13,6 @@ import (
 // The mistakes of an operator's day, and what each is told.
 func TestMistakesAreTold(t *testing.T) {
 	t.Parallel()
-	const id = "01a1fd9c-f797-77be-b0e5-a936700dfa27"
 	dibs := newShell(t)
 	dibs.ok(t, "write", "account-1", "Opened")
 	dibs.ok(t, "write", "booking:saga-1", "Opened")
@@ -34,7 +33,7 @@ func TestMistakesAreTold(t *testing.T) {
 		{"trim", "account-1", "--keep", "99999999999999999999"},
 		{"forget", "payments:inbox", "--older-than", "30d"},
 		{"tail", "account", "--interval", "often"},
-		{"parked", "drop", "account", "mail", id},
+		{"parked", "drop", "account", "mail", "7"},
 		{"write", "account-1", "Opened", "--id", ""},
 		{"queue", "insert", "mail", "Send", "--unique="},
 		{"--store=", "stream", "account-1"},
@@ -79,9 +78,9 @@ func TestMistakesAreTold(t *testing.T) {
 		{"--store", "postgres://127.0.0.1:1/d", "consumers", "resume", "account", strings.Repeat("x", 300)},
 		{"--store", "postgres://127.0.0.1:1/d", "parked", "list", "account", "a-b"},
 		{"parked", "redrive", "account", "mail", "x"},
-		{"parked", "redrive", "account", "mail", id},
-		{"parked", "drop", "account", "mail", id, "--reason", ""},
-		{"parked", "drop", "account", "mail", id, "--reason", "two\nlines"},
+		{"parked", "redrive", "account", "mail", "7"},
+		{"parked", "drop", "account", "mail", "7", "--reason", ""},
+		{"parked", "drop", "account", "mail", "7", "--reason", "two\nlines"},
 		{"saga", "lst"},
 		{"saga", "ls", "booking"},
 		{"saga", "ls", "booking-1"},

@@ -19,6 +19,7 @@ import (
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/report"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/logger"
@@ -177,13 +178,16 @@ func TestHostileNamesAreShownAsTheyAreSpelt(t *testing.T) {
 	_, err = store.Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)})
 	require.NoError(t, err)
 	catchUp(t, store, "account", "mail", errUnwanted)
-	id := uuid.NewString()
+	of := queuing.Queue{Name: "account:parked:mail", Category: "account"}
+	_, err = driver.QueueChange(t.Context(), queuing.Change{Queue: of, Action: queuing.Drop, Positions: []messagestore.GlobalPosition{1}})
+	require.NoError(t, err)
+	_, err = driver.QueuePark(t.Context(), queuing.Parking{Queue: of, Position: 1, Error: "e\x1b[2J\u202e"})
+	require.NoError(t, err)
 	for stream, record := range map[messagestore.StreamName]messagestore.Encoded{
 		bad + "-1":                {Type: bad, Data: []byte(`{}`)},
 		"account:position-" + bad: {Type: "Recorded", Data: []byte(`{"position": 0}`)},
 		"account:position-ours":   {Type: "Started", Data: []byte(`{"start":-1}`)},
 		bad + ":position-x":       {Type: "Recorded", Data: []byte(`{"position": 0}`)},
-		messagestore.StreamName("account:deadLetter-mail+" + id): {Type: "Parked", Data: []byte(`{"messageId":"` + id + `","stream":"evil\u001b[2J-1","type":"T\u001b[2J","error":"e\u001b[2J\u202e","attempts":1}`)},
 	} {
 		record.ID = uuid.New()
 		_, err := driver.Append(t.Context(), messagestore.Append{Stream: stream, Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{record}})
@@ -194,7 +198,7 @@ func TestHostileNamesAreShownAsTheyAreSpelt(t *testing.T) {
 
 	for _, command := range []string{
 		"report streams", "report types", "report categories", "report --by stream,type", "consumers", "consumers list account", "parked list", "parked list account mail",
-		"parked show account mail " + id, "parked redrive account mail --dry-run",
+		"parked show account mail 1",
 	} {
 		for _, more := range []string{"", " --json"} {
 			r := dibs.run(t, strings.Fields(command+more)...)
@@ -365,45 +369,41 @@ func TestParkedMessagesAreListedShownAndRedriven(t *testing.T) {
 		catchUp(t, store, "account:command", "accounts", errUnwanted)
 		catchUp(t, store, "account:command", "audit", errUnwanted)
 
-		require.Equal(t, 4, strings.Count(dibs.ok(t, "parked", "list"), "\n"))
-		require.Equal(t, 4, strings.Count(dibs.ok(t, "parked", "list", "account:command"), "\n"))
+		require.Equal(t, 5, strings.Count(dibs.ok(t, "parked", "list"), "\n"), "with a header")
+		require.Equal(t, 5, strings.Count(dibs.ok(t, "parked", "list", "account:command"), "\n"))
 		list := dibs.ok(t, "parked", "list", "account:command", "accounts")
-		require.Regexp(t, `(?m)^\S+Z  accounts  1  account:command-1@0  Deposit  \S{36}  parked  nobody wants it$`, list)
+		require.Regexp(t, `(?m)^accounts +1  dead +1 +1  - +Deposit  account:command-1  nobody wants it$`, list)
 		all := objects(t, dibs.ok(t, "parked", "list", "account:command", "accounts", "--json"))
 		require.Len(t, all, 2)
+		require.Equal(t, []any{"account:command", "accounts", "dead", "nobody wants it"}, []any{all[0]["category"], all[0]["consumer"], all[0]["state"], all[0]["error"]})
 		require.NotContains(t, list+fmt.Sprint(all), "canary")
-		id := fmt.Sprint(field(t, all[0], "message")["id"])
 
-		shown := dibs.ok(t, "parked", "show", "account:command", "accounts", id)
-		for _, part := range []string{"account:command-1@0", "Deposit", id, "nobody wants it", "account:command+deadLetter-accounts+" + id} {
+		shown := dibs.ok(t, "parked", "show", "account:command", "accounts", "1")
+		for _, part := range []string{"account:command-1@0", "Deposit", "nobody wants it", "buried"} {
 			require.Contains(t, shown, part)
 		}
 		require.NotContains(t, shown, "canary")
-		require.NotContains(t, dibs.ok(t, "parked", "show", "account:command", "accounts", id, "--json"), "canary")
-		require.Contains(t, dibs.ok(t, "parked", "show", "account:command", "accounts", id, "--data"), `{"secret":"canary"}`)
-		require.Contains(t, dibs.ok(t, "parked", "show", "account:command", "accounts", id, "--data", "--json"), "canary")
+		require.NotContains(t, dibs.ok(t, "parked", "show", "account:command", "accounts", "1", "--json"), "canary")
+		require.Contains(t, dibs.ok(t, "parked", "show", "account:command", "accounts", "1", "--data"), `{"secret":"canary"}`)
+		require.Contains(t, dibs.ok(t, "parked", "show", "account:command", "accounts", "1", "--data", "--json"), "canary")
+		require.Equal(t, 1, dibs.run(t, "parked", "show", "account:command", "accounts", "3").code)
 
 		redrive := []string{"parked", "redrive", "account:command", "accounts"}
-		require.Contains(t, dibs.ok(t, append(redrive, "--dry-run")...), "2 messages would be redriven, 0 had been asked for\n")
-		require.NotContains(t, dibs.ok(t, "parked", "list"), "requested")
-		require.Contains(t, dibs.ok(t, append(redrive, id)...), "asked to redrive 1 message, 0 had been asked for\n")
-		require.Contains(t, dibs.ok(t, "parked", "list"), "requested")
+		require.Equal(t, "retried 1 item\n", dibs.ok(t, append(redrive, "1")...))
+		require.Contains(t, dibs.ok(t, "parked", "list"), " later ")
 		again := objects(t, dibs.ok(t, append(redrive, "--json")...))
-		require.Len(t, again, 2)
-		require.Equal(t, []any{true, "account:command-2", false, "account:command-1"}, []any{
-			again[0]["requested"], field(t, again[0], "message")["stream"], again[1]["requested"], field(t, again[1], "message")["stream"],
-		})
+		require.Len(t, again, 1)
+		require.Equal(t, []any{2.0}, again[0]["changed"])
 
 		require.ElementsMatch(t, []string{"Deposit account:command-1@0", "Deposit account:command-2@0"}, typeAndPlace(catchUp(t, store, "account:command", "accounts", nil)))
 		nothing := result{0, "", "nothing is parked by accounts of account:command\n"}
 		require.Equal(t, nothing, dibs.run(t, "parked", "list", "account:command", "accounts"))
-		require.Equal(t, 2, strings.Count(dibs.ok(t, "parked", "list"), "\n"), "another consumer's stay")
-		gone := dibs.run(t, append(redrive, id, "--json")...)
+		require.Equal(t, 3, strings.Count(dibs.ok(t, "parked", "list"), "\n"), "another consumer's stay")
+		gone := dibs.run(t, append(redrive, "1", "--json")...)
 		require.Equal(t, 1, gone.code)
-		require.Equal(t, "notParked", objects(t, gone.stderr)[0]["kind"])
-		require.Equal(t, 1, dibs.run(t, "parked", "show", "account:command", "accounts", id).code)
+		require.Equal(t, "notFound", objects(t, gone.stderr)[0]["kind"])
 		require.Equal(t, 2, dibs.run(t, "parked", "show", "account:command", "accounts", "x").code)
-		require.Equal(t, nothing, dibs.run(t, redrive...))
+		require.Equal(t, "retried 0 items\n", dibs.ok(t, redrive...))
 		require.Equal(t, noCategory("account"), dibs.run(t, "parked", "list", "account"))
 		dibs.ok(t, "write", "account-1", "T")
 		require.Equal(t, result{0, "", "nothing is parked by consumers of account\n"}, dibs.run(t, "parked", "list", "account"))

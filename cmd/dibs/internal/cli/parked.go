@@ -1,26 +1,26 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/google/uuid"
-
-	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/queue"
 )
 
 type parkedCommand struct {
 	List    parkedListCommand    `cmd:"" default:"withargs" help:"Print parked messages and their errors."`
 	Show    parkedShowCommand    `cmd:"" help:"Print one parked message in full."`
-	Redrive parkedRedriveCommand `cmd:"" help:"Ask the consumer to deliver parked messages again."`
-	Drop    parkedDropCommand    `cmd:"" help:"Close a dead letter without handling its message."`
+	Redrive parkedRedriveCommand `cmd:"" help:"Have the consumer deliver parked messages again."`
+	Drop    parkedDropCommand    `cmd:"" help:"Forget parked messages without handling them."`
+}
+
+// Help is printed below the command's usage.
+func (parkedCommand) Help() string {
+	return `The parked messages of consumer mail of category account are the items of the queue account:parked:mail. These are short names for dibs queue jobs, show, retry and drop.`
 }
 
 type parkedListCommand struct {
@@ -30,14 +30,23 @@ type parkedListCommand struct {
 
 // Help is printed below the command's usage.
 func (parkedListCommand) Help() string {
-	return `A line for each message: the time it was parked, its consumer, the number of tries, its place, type and id, its state, and the last error. It never prints data, but a handler's error may quote some.
-
-A dead letter that cannot be read is named on the standard error after the others, and the exit code is 1; dibs parked drop closes it.
+	return `A line for each message: its consumer, and then as dibs queue jobs has it. A message that is dead is parked, one that is suspended is to be parked, and others are to be redriven. It never prints data, but a handler's error may quote some.
 
 Example:
 
     dibs parked list account:command accounts`
 }
+
+// A parkedLine is how a parked message is printed as JSON.
+type parkedLine struct {
+	Category messagestore.Category `json:"category"`
+	Consumer string                `json:"consumer"`
+	Queue    string                `json:"queue"`
+	itemLine
+}
+
+// parkedStates are those of messages that are parked, are to be redriven, or are to be parked.
+var parkedStates = []queue.State{queue.Dead, queue.Later, queue.Held, queue.Out, queue.Suspended}
 
 // Run prints them.
 func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
@@ -50,46 +59,50 @@ func (c *parkedListCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
-		categories := []messagestore.Category{messagestore.Category(c.Category)}
-		if c.Category == "" {
-			var err error
-			if categories, err = withSideCategory(ctx, store, "deadLetter"); err != nil {
+	return a.withQueues(ctx, func(store *messagestore.Store, all []queue.Status) error {
+		printed := false
+		for _, s := range all {
+			name := s.Name[strings.LastIndexByte(s.Name, ':')+1:]
+			if !s.Parked || c.Category != "" && string(s.Category) != c.Category || c.Name != "" && name != c.Name {
+				continue
+			}
+			q, err := queue.New(store, s.Category, &queue.Config{Name: s.Name})
+			if err != nil {
 				return err
 			}
-		}
-		printed := false
-		var wrong error
-		for _, category := range categories {
-			names := []string{c.Name}
-			if c.Name == "" {
-				counts, err := deadletter.Counts(ctx, store, category)
-				if err != nil {
-					return err
-				}
-				names = slices.Sorted(maps.Keys(counts))
-			}
-			for _, name := range names {
-				for p, err := range deadletter.Of(store, category, name).All(ctx) {
-					switch {
-					case errors.Is(err, deadletter.ErrCorrupt):
-						wrong = errors.Join(wrong, err)
-						continue
-					case err == nil:
-						printed = true
-						err = a.printParked(category, name, p)
+			for _, state := range parkedStates {
+				for item, err := range itemsOf(ctx, q, state) {
+					if err == nil {
+						err = a.printParked(s, name, item, !printed)
 					}
 					if err != nil {
 						return err
 					}
+					printed = true
 				}
 			}
 		}
-		if !printed && wrong == nil {
+		if !printed {
 			return a.nothingParked(ctx, store, messagestore.Category(c.Category), c.Name)
 		}
-		return wrong
+		return nil
 	})
+}
+
+func (a *app) printParked(s queue.Status, name string, item queue.Item, first bool) error {
+	if a.JSON {
+		l := parkedLine{s.Category, name, s.Name, toItemLine(item)}
+		if l.Message != nil {
+			l.Message.Data, l.Message.Metadata = nil, nil
+		}
+		return a.out.object(l)
+	}
+	if first {
+		if err := a.out.row(append([]cell{{text: "consumer"}}, itemHeader...)...); err != nil {
+			return err
+		}
+	}
+	return a.out.row(append([]cell{{text: visible(name)}}, itemCells(item)...)...)
 }
 
 // nothingParked says so. A consumer or category that there is not is an error: it has
@@ -112,292 +125,98 @@ func (a *app) nothingParked(ctx context.Context, store *messagestore.Store, cate
 	return nil
 }
 
-// The state of a parked message.
-const (
-	stateParked    = "parked"
-	stateRequested = "requested" // to be redriven
-)
-
-// A parkedLine is how a parked message is printed as JSON.
-type parkedLine struct {
-	Category      messagestore.Category   `json:"category"`
-	Consumer      string                  `json:"consumer"`
-	State         string                  `json:"state"`
-	ParkedAt      string                  `json:"parkedAt"`
-	FirstFailedAt string                  `json:"firstFailedAt,omitempty"`
-	Attempts      int                     `json:"attempts"`
-	Error         string                  `json:"error"`
-	Stack         string                  `json:"stack,omitempty"`
-	Reason        string                  `json:"reason,omitempty"`
-	DeadLetter    messagestore.StreamName `json:"deadLetter"`
-	Message       record                  `json:"message"`
+// aConsumer names one, whose parked messages are the items of a queue.
+type aConsumer struct {
+	Category string `arg:"" help:"The category that the consumer reads."`
+	Name     string `arg:"" help:"The consumer's name."`
 }
 
-func toParkedLine(category messagestore.Category, name string, p *deadletter.Entry) parkedLine {
-	return parkedLine{
-		Category: category, Consumer: name, State: stateOf(p), ParkedAt: timeText(p.ParkedAt), FirstFailedAt: timeOrNone(p.FirstFailedAt, ""),
-		Attempts: p.Attempts, Error: p.Error, Stack: p.Stack, Reason: p.Reason, DeadLetter: p.DeadLetter,
-		Message: record{Stream: p.Stream, Position: p.Position, GlobalPosition: p.GlobalPosition, Type: p.Type, ID: p.ID.String()},
+// with calls a function with the queue of the consumer's parked messages. Without one, nothing is
+// parked, which is an error for a message that is named.
+func (c aConsumer) with(a *app, named bool) withQueue {
+	return func(ctx context.Context, _ string, f func(store *messagestore.Store, q *queue.Queue) error) error {
+		category, err := parseConsumer(c.Category, c.Name)
+		if err != nil {
+			return err
+		}
+		return a.withStore(ctx, 100, func(store *messagestore.Store) error {
+			q, err := operate.Consumer(store, category, c.Name).Parked()
+			if err != nil {
+				return err
+			}
+			_, err = q.Status(ctx)
+			switch {
+			case errors.Is(err, messagestore.ErrNotFound) && named:
+				return notFound("%s of %s has parked no message", visible(c.Name), visible(c.Category))
+			case errors.Is(err, messagestore.ErrNotFound):
+				return a.nothingParked(ctx, store, category, c.Name)
+			case err != nil:
+				return err
+			}
+			return f(store, q)
+		})
 	}
-}
-
-func stateOf(p *deadletter.Entry) string {
-	if p.Requested {
-		return stateRequested
-	}
-	return stateParked
-}
-
-func (a *app) printParked(category messagestore.Category, name string, p *deadletter.Entry) error {
-	if a.JSON {
-		return a.out.object(toParkedLine(category, name, p))
-	}
-	return a.out.row(
-		cell{text: timeText(p.ParkedAt), style: dim},
-		cell{text: visible(name)},
-		cell{text: strconv.Itoa(p.Attempts), right: true},
-		cell{text: placeOf(p.Stream, p.Position)},
-		cell{text: visible(p.Type), style: bold},
-		cell{text: p.ID.String()},
-		cell{text: stateOf(p), style: yellow},
-		cell{text: shorten(visible(p.Error)), style: red})
 }
 
 type parkedShowCommand struct {
-	Category string `arg:"" help:"The category that the consumer reads."`
-	Name     string `arg:"" help:"The consumer's name."`
-	ID       string `arg:"" help:"The message's id."`
-	Data     bool   `help:"Print the message's data and metadata too."`
+	aConsumer
+	Position int64 `arg:"" help:"The position of the message, as dibs parked list prints it."`
+	Data     bool  `help:"Print the message's data and metadata too."`
 }
 
 // Help is printed below the command's usage.
 func (parkedShowCommand) Help() string {
-	return `Data belongs to the service's users, so it is printed only with --data.
+	return `As dibs queue show, but data belongs to the service's users, so it is printed only with --data. Below the error of a panic is its stack.
 
 Example:
 
-    dibs parked show account mail 01a1fd9c-f797-77be-b0e5-a936700dfa27`
+    dibs parked show account mail 4711`
 }
 
 // Run prints it.
 func (c *parkedShowCommand) Run(ctx context.Context, a *app) error {
-	category, err := parseConsumer(c.Category, c.Name)
-	if err != nil {
-		return err
-	}
-	id, err := parseID(c.ID)
-	if err != nil {
-		return err
-	}
-	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
-		letters := deadletter.Of(store, category, c.Name)
-		p, err := letters.Get(ctx, id)
-		if err != nil {
-			return err
-		}
-		m, err := letters.Message(ctx, p)
-		if err != nil && !errors.Is(err, messagestore.ErrNotFound) {
-			return err
-		}
-		if a.JSON {
-			l := toParkedLine(category, c.Name, p)
-			if m != nil {
-				l.Message = toRecord(m)
-			}
-			if !c.Data {
-				l.Message.Data, l.Message.Metadata = nil, nil
-			}
-			return a.out.object(l)
-		}
-		return a.showParked(category, c.Name, p, m, c.Data)
-	})
-}
-
-func (a *app) showParked(category messagestore.Category, name string, p *deadletter.Entry, m *messagestore.Message, data bool) error {
-	lines := [][2]string{
-		{"message", placeOf(p.Stream, p.Position) + fmt.Sprintf(", at %d of %s", p.GlobalPosition, visible(string(category)))},
-		{"type", visible(p.Type)},
-		{"id", p.ID.String()},
-		{"consumer", visible(name)},
-		{"state", stateOf(p)},
-		{"attempts", strconv.Itoa(p.Attempts)},
-		{"first failed", timeOrNone(p.FirstFailedAt, "")},
-		{"parked", timeText(p.ParkedAt)},
-		{"error", visible(p.Error)},
-		{"reason", visible(p.Reason)},
-		{"dead letter", visible(string(p.DeadLetter))},
-	}
-	if m == nil {
-		lines = append(lines, [2]string{"data", "the message was removed"})
-	} else {
-		lines = append(lines, [2]string{"written", timeText(m.Time)})
-		if cause := m.Metadata.CausationStream; cause != "" {
-			lines = append(lines, [2]string{"caused by", placeOf(cause, m.Metadata.CausationPosition)})
-		}
-	}
-	for i, line := range strings.Split(p.Stack, "\n") {
-		name := "stack"
-		if i > 0 {
-			name = " "
-		}
-		lines = append(lines, [2]string{name, visible(strings.ReplaceAll(line, "\t", "    "))})
-	}
-	if m != nil && data {
-		lines = append(lines, [2]string{"data", cmp.Or(visible(string(m.Data)), "none")})
-		if !m.Metadata.IsZero() {
-			text, err := oneLine(m.Metadata)
-			if err != nil {
-				return err
-			}
-			lines = append(lines, [2]string{"metadata", string(text[:len(text)-1])})
-		}
-	}
-	for _, l := range lines {
-		if l[1] == "" {
-			continue
-		}
-		if err := a.out.row(cell{text: l[0], style: dim}, cell{text: l[1]}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-type parkedDropCommand struct {
-	Category string `arg:"" help:"The category that the consumer reads."`
-	Name     string `arg:"" help:"The consumer's name."`
-	ID       string `arg:"" help:"The message's id."`
-	Reason   string `required:"" placeholder:"TEXT" help:"The reason, which the dead letter keeps: one line, up to 1024 bytes."`
-	DryRun   bool   `help:"Print the dead letter, and do nothing."`
-}
-
-// Help is printed below the command's usage.
-func (parkedDropCommand) Help() string {
-	return `The message is not handled, and can no longer be redriven. It stays in its stream, and its dead letter stays with the reason: dibs explain and dibs stream show both. A trim may then remove them.
-
-Example:
-
-    dibs parked drop account mail 01a1fd9c-f797-77be-b0e5-a936700dfa27 \
-        --reason 'refunded by hand'`
-}
-
-// A dropLine is how a drop is printed as JSON.
-type dropLine struct {
-	parkedLine
-	Dropped string `json:"dropped"`
-	DryRun  bool   `json:"dryRun,omitempty"`
-}
-
-// Run drops it.
-func (c *parkedDropCommand) Run(ctx context.Context, a *app) error {
-	category, err := parseConsumer(c.Category, c.Name)
-	if err != nil {
-		return err
-	}
-	id, err := parseID(c.ID)
-	if err == nil {
-		err = deadletter.CheckReason(c.Reason)
-	}
-	if err != nil {
-		return err
-	}
-	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
-		letters := deadletter.Of(store, category, c.Name)
-		p, err := letters.Get(ctx, id)
-		if (err == nil || errors.Is(err, deadletter.ErrCorrupt)) && !c.DryRun {
-			p, err = letters.Drop(ctx, id, c.Reason)
-		}
-		if err != nil {
-			return err
-		}
-		if a.JSON {
-			return a.out.object(dropLine{toParkedLine(category, c.Name, p), c.Reason, c.DryRun})
-		}
-		if err := a.printParked(category, c.Name, p); err != nil {
-			return err
-		}
-		if c.DryRun {
-			return a.out.line("would be dropped: %s", visible(c.Reason))
-		}
-		return a.out.line("dropped: %s", visible(c.Reason))
-	})
+	return showItem(ctx, a, c.with(a, true), "", c.Position, c.Data)
 }
 
 type parkedRedriveCommand struct {
-	Category string   `arg:"" help:"The category that the consumer reads."`
-	Name     string   `arg:"" help:"The consumer's name."`
-	ID       []string `arg:"" optional:"" help:"The ids of the messages to redrive. Defaults to all that are parked."`
-	DryRun   bool     `help:"Print the request, and do nothing."`
+	aConsumer
+	Positions []int64 `arg:"" optional:"" help:"The positions of the messages, as dibs parked list prints them. Defaults to all that are parked."`
+	Reason    string  `placeholder:"TEXT" help:"Why, for the message's log."`
 }
 
 // Help is printed below the command's usage.
 func (parkedRedriveCommand) Help() string {
-	return `The handler is in the service, so this writes a request beside the dead letters. The running consumer finds it within 5 seconds, or a stopped one at its next start, and delivers each message once more, as it was and never together with another of its cardinal id. A message that fails again stays parked, with the new error. Requested twice, a message is redriven once. It is not written to its category again, which other consumers read too.
-
-Later messages of its stream were handled before it: see "parked" in the documentation.
+	return `The handler is in the service: the running consumer finds the messages within 5 seconds, or a stopped one at its next start, and delivers each once more, as it was, those of a stream in order, and never together with another of its cardinal id. A message that fails again is parked again, with the new error. It is not written to its category again, which other consumers read too. Later messages of its stream were handled before it.
 
 Examples:
 
-    dibs parked redrive account mail --dry-run
-    dibs parked redrive account mail 01a1fd9c-f797-77be-b0e5-a936700dfa27`
+    dibs parked redrive account mail
+    dibs parked redrive account mail 4711 --reason "the bank is back"`
 }
 
-// A redriveLine is how a request is printed as JSON.
-type redriveLine struct {
-	parkedLine
-	Requested bool `json:"requested"` // by this command, or would be
-	DryRun    bool `json:"dryRun,omitempty"`
-}
-
-// Run asks for it.
+// Run has them redriven.
 func (c *parkedRedriveCommand) Run(ctx context.Context, a *app) error {
-	category, err := parseConsumer(c.Category, c.Name)
-	if err != nil {
-		return err
-	}
-	var ids []uuid.UUID
-	for _, text := range c.ID {
-		id, err := parseID(text)
-		if err != nil {
-			return err
-		}
-		ids = append(ids, id)
-	}
-	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
-		letters := deadletter.Of(store, category, c.Name)
-		ask := letters.RequestRedrive
-		if c.DryRun {
-			ask = letters.PreviewRedrive
-		}
-		requests, err := ask(ctx, ids...)
-		if err != nil {
-			return err
-		}
-		if len(requests.Requested)+len(requests.Before) == 0 {
-			return a.nothingParked(ctx, store, category, c.Name)
-		}
-		if a.JSON {
-			return a.redriveLines(category, c.Name, requests, c.DryRun)
-		}
-		for _, p := range slices.Concat(requests.Requested, requests.Before) {
-			if err := a.printParked(category, c.Name, p); err != nil {
-				return err
-			}
-		}
-		n, before := int64(len(requests.Requested)), int64(len(requests.Before))
-		if c.DryRun {
-			return a.out.line("%s would be redriven, %d had been asked for", counted(n, "message"), before)
-		}
-		return a.out.line("asked to redrive %s, %d had been asked for", counted(n, "message"), before)
-	})
+	retry := queueRetryCommand{queueItems: queueItems{Positions: c.Positions, Reason: c.Reason}, AllDead: len(c.Positions) == 0}
+	return retry.run(ctx, a, c.with(a, len(c.Positions) > 0))
 }
 
-func (a *app) redriveLines(category messagestore.Category, name string, requests *deadletter.Requests, dryRun bool) error {
-	for i, p := range slices.Concat(requests.Requested, requests.Before) {
-		l := redriveLine{toParkedLine(category, name, p), i < len(requests.Requested), dryRun}
-		if err := a.out.object(l); err != nil {
-			return err
-		}
-	}
-	return nil
+type parkedDropCommand struct {
+	aConsumer
+	Positions []int64 `arg:"" optional:"" help:"The positions of the messages, as dibs parked list prints them."`
+	Reason    string  `required:"" placeholder:"TEXT" help:"Why, for the message's log: up to 255 bytes."`
+}
+
+// Help is printed below the command's usage.
+func (parkedDropCommand) Help() string {
+	return `The messages are not handled, and no longer redriven. They stay in their streams, and dibs explain tells the reason. A trim may then remove them. For a message that is to be parked the request is withdrawn.
+
+Example:
+
+    dibs parked drop account mail 4711 --reason 'refunded by hand'`
+}
+
+// Run drops them.
+func (c *parkedDropCommand) Run(ctx context.Context, a *app) error {
+	items := queueItems{Positions: c.Positions, Reason: c.Reason}
+	return items.run(ctx, a, c.with(a, true), "dropped", "parked", (*queue.Queue).Drop)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strconv"
 	"strings"
 	"time"
@@ -370,16 +371,30 @@ func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
 	})
 }
 
+var itemHeader = []cell{
+	{text: "position", right: true},
+	{text: "state"},
+	{text: "given back", right: true},
+	{text: "failures", right: true},
+	{text: "due"},
+	{text: "type"},
+	{text: "stream"},
+	{text: ""},
+}
+
 func (c *queueJobsCommand) print(a *app, item queue.Item, first bool) error {
 	if a.JSON {
 		return a.out.object(toItemLine(item))
 	}
 	if first {
-		if err := a.out.row(cell{text: "position", right: true}, cell{text: "state"}, cell{text: "given back", right: true}, cell{text: "failures", right: true},
-			cell{text: "due"}, cell{text: "type"}, cell{text: "stream"}, cell{text: ""}); err != nil {
+		if err := a.out.row(itemHeader...); err != nil {
 			return err
 		}
 	}
+	return a.out.row(itemCells(item)...)
+}
+
+func itemCells(item queue.Item) []cell {
 	note, messageType, stream := visible(item.Error), "-", "-"
 	switch {
 	case item.Note != "":
@@ -390,9 +405,37 @@ func (c *queueJobsCommand) print(a *app, item queue.Item, first bool) error {
 	if item.Message != nil {
 		messageType, stream = visible(item.Message.Type), shorten(visible(string(item.Message.Stream)))
 	}
-	return a.out.row(cell{text: strconv.FormatInt(int64(item.Position), 10), right: true}, cell{text: string(item.State), style: itemStyles[item.State]},
-		cell{text: strconv.Itoa(item.Version), right: true}, cell{text: strconv.Itoa(item.Failures), right: true}, cell{text: timeOrNone(item.Due, "-"), style: dim},
-		cell{text: messageType, style: bold}, cell{text: stream}, cell{text: shorten(note)})
+	return []cell{
+		{text: strconv.FormatInt(int64(item.Position), 10), right: true},
+		{text: string(item.State), style: itemStyles[item.State]},
+		{text: strconv.Itoa(item.Version), right: true},
+		{text: strconv.Itoa(item.Failures), right: true},
+		{text: timeOrNone(item.Due, "-"), style: dim},
+		{text: messageType, style: bold},
+		{text: stream},
+		{text: shorten(note)},
+	}
+}
+
+// itemsOf yields the items of a queue in a state, in order of position.
+func itemsOf(ctx context.Context, q *queue.Queue, state queue.State) iter.Seq2[queue.Item, error] {
+	return func(yield func(queue.Item, error) bool) {
+		for from := messagestore.GlobalPosition(0); ; {
+			items, err := q.Items(ctx, state, from, queuing.MaxItems)
+			if err != nil {
+				yield(queue.Item{}, err)
+			}
+			if err != nil || len(items) == 0 {
+				return
+			}
+			for _, item := range items {
+				if !yield(item, nil) {
+					return
+				}
+				from = item.Position + 1
+			}
+		}
+	}
 }
 
 type queueShowCommand struct {
@@ -411,16 +454,25 @@ Example:
 
 // Run prints it.
 func (c *queueShowCommand) Run(ctx context.Context, a *app) error {
-	if c.Position < 1 {
-		return usage("%d: the position of an item is at least 1", c.Position)
+	return showItem(ctx, a, a.withQueue, c.Queue, c.Position, true)
+}
+
+func showItem(ctx context.Context, a *app, with withQueue, name string, position int64, data bool) error {
+	if position < 1 {
+		return usage("%d: the position of an item is at least 1", position)
 	}
-	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
-		item, err := q.Item(ctx, messagestore.GlobalPosition(c.Position))
+	return with(ctx, name, func(_ *messagestore.Store, q *queue.Queue) error {
+		item, err := q.Item(ctx, messagestore.GlobalPosition(position))
 		if errors.Is(err, messagestore.ErrNotFound) {
-			return fmt.Errorf("%s has no item at position %d: %w", visible(c.Queue), c.Position, messagestore.ErrNotFound)
+			return fmt.Errorf("%s has no item at position %d: %w", visible(q.Name()), position, messagestore.ErrNotFound)
 		}
 		if err != nil {
 			return err
+		}
+		if item.Message != nil && !data {
+			m := *item.Message
+			m.Data, m.Metadata.Properties, m.Metadata.Local = nil, nil, nil
+			item.Message = &m
 		}
 		if a.JSON {
 			return a.out.object(toItemLine(item))
@@ -441,7 +493,10 @@ func printItem(a *app, item queue.Item) error {
 	if note := stateNote(item); note != "" {
 		state += ", " + note
 	}
-	rows := [][2]string{{"state", state}, {"given back", strconv.Itoa(item.Version)}, {"failures", strconv.Itoa(item.Failures)}, {"due", timeOrNone(item.Due, "")}, {"progress", visible(item.Note)}, {"error", visible(item.Error)}}
+	rows := [][2]string{{"state", state}, {"given back", strconv.Itoa(item.Version)}, {"failures", strconv.Itoa(item.Failures)}, {"due", timeOrNone(item.Due, "")}, {"progress", visible(item.Note)}}
+	for i, line := range strings.Split(item.Error, "\n") { // the stack of a panic is below it
+		rows = append(rows, [2]string{map[bool]string{true: "error", false: " "}[i == 0], visible(strings.ReplaceAll(line, "\t", "    "))})
+	}
 	if m := item.Message; m != nil {
 		rows = append(rows, [2]string{"inserted", timeText(m.Time)}, [2]string{"id", m.ID.String()}, [2]string{"data", dataText(m.Data)})
 		if m.Metadata.CausationStream != "" {
@@ -579,7 +634,7 @@ func (c *queueItems) run(ctx context.Context, a *app, with withQueue, did, state
 		for _, position := range changed {
 			is[position] = true
 		}
-		line := queueChanged{Queue: c.Queue, Changed: append([]messagestore.GlobalPosition{}, changed...)}
+		line := queueChanged{Queue: q.Name(), Changed: append([]messagestore.GlobalPosition{}, changed...)}
 		var rest []string
 		for _, position := range positions {
 			if !is[position] {
@@ -617,14 +672,18 @@ Examples:
 
 // Run retries them.
 func (c *queueRetryCommand) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, a.withQueue)
+}
+
+func (c *queueRetryCommand) run(ctx context.Context, a *app, with withQueue) error {
 	if !c.AllDead {
-		return c.run(ctx, a, a.withQueue, "retried", "later or dead", (*queue.Queue).Retry)
+		return c.queueItems.run(ctx, a, with, "retried", "later or dead", (*queue.Queue).Retry)
 	}
 	if len(c.Positions) > 0 {
 		return usage("--all-dead goes without positions")
 	}
-	return a.withQueue(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
-		retried := queueChanged{Queue: c.Queue, Changed: []messagestore.GlobalPosition{}}
+	return with(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
+		retried := queueChanged{Queue: q.Name(), Changed: []messagestore.GlobalPosition{}}
 		for from := messagestore.GlobalPosition(0); ; { // each once, also if it dies again at once
 			items, err := q.Items(ctx, queue.Dead, from, queue.MaxBatch)
 			if err != nil {

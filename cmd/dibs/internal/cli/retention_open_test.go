@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/consumer/deadletter"
+	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
@@ -119,8 +119,8 @@ func openMessage(t *testing.T, store *messagestore.Store, name string, fails err
 	}}
 }
 
-// openLetter is of a message of a queue's category, which a consumer has parked.
-func openLetter(t *testing.T, store *messagestore.Store, name string) open {
+// openParked is of a message of a queue's category, which a consumer has parked.
+func openParked(t *testing.T, store *messagestore.Store, name string) open {
 	t.Helper()
 	o := openItem(t, store, name, queue.InsertOpts{}, func(mail *queue.Queue, _ messagestore.GlobalPosition) {
 		for range 2 {
@@ -129,10 +129,11 @@ func openLetter(t *testing.T, store *messagestore.Store, name string) open {
 	})
 	catchUp(t, store, o.stream.Category(), "views", errUnwanted)
 	return open{o.stream, func() {
-		letters := deadletter.Of(store, o.stream.Category(), "views")
-		for p, err := range letters.All(t.Context()) {
-			require.NoError(t, err)
-			_, err = letters.Drop(t.Context(), p.ID, "void")
+		parked := must.New(operate.Consumer(store, o.stream.Category(), "views").Parked())
+		items, err := parked.Items(t.Context(), queue.Dead, 0, 10)
+		require.NoError(t, err)
+		for _, item := range items {
+			_, err = parked.Drop(t.Context(), "void", item.Position)
 			require.NoError(t, err)
 		}
 	}}
@@ -190,7 +191,7 @@ func TestNothingOpenIsRemoved(t *testing.T) {
 			t.Helper()
 			return openMessage(t, store, name, errUnwanted)
 		},
-		"a message with a dead letter": openLetter,
+		"a message that is parked": openParked,
 	}
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
 		n := 0
@@ -198,7 +199,7 @@ func TestNothingOpenIsRemoved(t *testing.T) {
 			n++
 			name := "open" + strconv.Itoa(n)
 			t.Run(what, func(t *testing.T) {
-				nothingOpenIsRemoved(t, dibs, begin(t, store, name), !strings.Contains(what, "letter"))
+				nothingOpenIsRemoved(t, dibs, begin(t, store, name), !strings.Contains(what, "parked"))
 			})
 		}
 	})

@@ -13,7 +13,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
+	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
@@ -79,20 +81,25 @@ func TestTrimPrintsWhatWentAndWhatStays(t *testing.T) {
 	require.Contains(t, dibs.ok(t, "verify"), "looked at")
 }
 
-func TestTrimNamesTheLetterOfAParkedMessage(t *testing.T) {
+func TestTrimNamesTheQueueOfAParkedMessage(t *testing.T) {
 	t.Parallel()
-	dibs := newShellOnAFile(t)
-	dibs.fill(t, "account-1", 5)
-	id, _ := objects(t, dibs.ok(t, "stream", "account-1", "--json"))[2]["id"].(string)
-	letter := "account:deadLetter-accounts+" + id
-	dibs.ok(t, "write", letter, "Parked", `{}`)
+	onAFile(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
+		dibs.fill(t, "account-1", 2)
+		require.NoError(t, must.New(consumer.New(store, "account", "accounts", handler.HandlerFunc(func(context.Context, *messagestore.Message) error { return nil }), nil)).CatchUp(t.Context()))
+		dibs.fill(t, "account-1", 5)
+		catchUp(t, store, "account", "accounts", errUnwanted)
 
-	require.Contains(t, dibs.ok(t, "trim", "--category", "account", "--keep", "1", "--min-age", "0", "--dry-run"),
-		"would remove 2, it begins at 2; messages from 2 on stay: that one is parked, in "+letter)
-	require.Equal(t, letter, objects(t, dibs.ok(t, "trim", "account-1", "--yes", "--keep", "1", "--min-age", "0", "--json"))[0]["deadLetter"])
-	require.Contains(t, dibs.ok(t, "trim", "account-1", "--yes", "--keep", "1", "--min-age", "0"), "\nremoved 0 messages of 1 stream")
-	dibs.ok(t, "write", letter, "Redriven", `{}`)
-	require.Contains(t, dibs.ok(t, "trim", "account-1", "--yes", "--keep", "1", "--min-age", "0"), "removed 2, it begins at 4")
+		require.Contains(t, dibs.ok(t, "trim", "--category", "account", "--keep", "1", "--min-age", "0", "--dry-run"),
+			"would remove 2, it begins at 2; messages from 2 on stay: queue account:parked:accounts has not finished that one")
+		require.Equal(t, "account:parked:accounts", objects(t, dibs.ok(t, "trim", "account-1", "--yes", "--keep", "1", "--min-age", "0", "--json"))[0]["queue"])
+		require.Contains(t, dibs.ok(t, "trim", "account-1", "--yes", "--keep", "1", "--min-age", "0"), "\nremoved 0 messages of 1 stream")
+		drop := []string{"parked", "drop", "account", "accounts", "--reason", "void"}
+		for _, item := range objects(t, dibs.ok(t, "parked", "--json")) {
+			drop = append(drop, fmt.Sprint(item["position"]))
+		}
+		dibs.ok(t, drop...)
+		require.Contains(t, dibs.ok(t, "trim", "account-1", "--yes", "--keep", "1", "--min-age", "0"), "removed 2, it begins at 4")
+	})
 }
 
 // An entity is folded from its whole stream, or from a snapshot: without one, a trim would break it.
@@ -234,7 +241,7 @@ func TestRemovalsThatCannotBeAreRefused(t *testing.T) {
 	require.Contains(t, category.stderr, "\n      to trim every stream of the category: dibs trim --category booking\n")
 
 	dibs := newServer(t)
-	for _, args := range []string{"trim account:deadLetter-a+b --keep 1", "trim -- -1 --keep 1", "delete --yes -- -1"} {
+	for _, args := range []string{"trim -- -1 --keep 1", "delete --yes -- -1"} {
 		require.Equal(t, 2, dibs.run(t, strings.Fields(args)...).code, args)
 	}
 }

@@ -102,6 +102,7 @@ func (c *topCommand) Run(ctx context.Context, a *app) error {
 				known[key] = *s
 			}
 			queues, err := queuesOf(ctx, store, category)
+			queues = slices.DeleteFunc(queues, func(s queue.Status) bool { return s.Parked }) // the consumers tell of them
 			if err != nil {
 				return err
 			}

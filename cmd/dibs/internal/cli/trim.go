@@ -28,7 +28,7 @@ type trimCommand struct {
 
 // Help is printed below the command's usage.
 func (trimCommand) Help() string {
-	return `The last message of a stream always stays, and all that stay keep their positions. The ids of removed messages are forgotten, so do not set --min-age below the time for which a writer may still resolve or repeat a write. The user, the messages removed and the reason are recorded, in account:retention-123 for account-123. A stream whose first message makes a reservation is left as it is. A message that an open dead letter refers to stays, with all behind it. So does one that a queue or a relay has not finished, from the first time on that it asked for items.
+	return `The last message of a stream always stays, and all that stay keep their positions. The ids of removed messages are forgotten, so do not set --min-age below the time for which a writer may still resolve or repeat a write. The user, the messages removed and the reason are recorded, in account:retention-123 for account-123. A stream whose first message makes a reservation is left as it is. A message that a queue or a relay has not finished stays, with all behind it, from the first time on that it asked for items. So does one that a consumer has parked.
 
 An entity is folded from all messages of its stream, or from a snapshot and those after it. So a trim of a category without a type, such as account, or of one with snapshots, looks for the snapshots first: in account:snapshot-123 for account-123. If messages would go that no snapshot has, nothing is removed without --yes.
 
@@ -234,7 +234,6 @@ type trimLine struct {
 	Version     messagestore.Version    `json:"version"`
 	Recent      bool                    `json:"recent,omitempty"`
 	Reservation bool                    `json:"reservation,omitempty"`
-	DeadLetter  messagestore.StreamName `json:"deadLetter,omitempty"`
 	Queue       string                  `json:"queue,omitempty"`
 	DryRun      bool                    `json:"dryRun,omitempty"`
 }
@@ -266,7 +265,7 @@ func (c *trimCommand) print(a *app, each iter.Seq2[retention.Trimmed, error]) er
 
 func (c *trimCommand) printStream(a *app, t retention.Trimmed) error {
 	if a.JSON {
-		return a.out.object(trimLine{t.Stream, t.Removed, t.First, t.Version, t.Recent, t.Reservation, t.DeadLetter, t.Queue, c.DryRun})
+		return a.out.object(trimLine{t.Stream, t.Removed, t.First, t.Version, t.Recent, t.Reservation, t.Queue, c.DryRun})
 	}
 	var notes []string
 	if t.Removed > 0 {
@@ -279,8 +278,6 @@ func (c *trimCommand) printStream(a *app, t retention.Trimmed) error {
 	switch {
 	case t.Reservation:
 		notes = append(notes, "left as it is: its first message makes a reservation")
-	case t.DeadLetter != "":
-		notes = append(notes, fmt.Sprintf("messages from %d on stay: that one is parked, in %s", t.First, visible(string(t.DeadLetter))))
 	case t.Queue != "":
 		notes = append(notes, fmt.Sprintf("messages from %d on stay: queue %s has not finished that one", t.First, visible(t.Queue)))
 	case t.Recent:

@@ -188,7 +188,7 @@ func (a *app) printChecked(found *retention.Verification) error {
 	if err := a.out.line("looked at %s", strings.Join([]string{
 		number(c.Categories, "category", "categories"), number(c.Streams, "stream", "streams"), number(c.Messages, "message", "messages"),
 		number(c.Consumers, "consumer", "consumers"), number(c.Positions, "position of theirs", "positions of theirs"),
-		number(c.Reservations, "reservation", "reservations"), number(c.DeadLetters, "dead letter", "dead letters"),
+		number(c.Reservations, "reservation", "reservations"),
 		number(c.Queues, "queue", "queues"), number(c.Sagas, "saga", "sagas"), number(c.Erased, "erased stream", "erased streams"),
 	}, ", ")); err != nil {
 		return err

@@ -1,0 +1,94 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dibs-go/dibs/internal/report"
+	"github.com/dibs-go/dibs/messagestore"
+)
+
+// A tail is the last message of one type in one stream.
+type tail struct {
+	Position messagestore.Version
+	Global   messagestore.GlobalPosition
+	At       time.Time
+}
+
+// types are the tails of one stream, by message type.
+type types map[string]tail
+
+// has reports whether the stream has a message of body's type.
+func (t types) has(body messagestore.Body) bool {
+	_, ok := t[body.MessageType()]
+	return ok
+}
+
+// tailsOf returns the last message of each type of every stream of category: of all types, or of
+// those named. A store that can report ignores the names.
+func tailsOf(ctx context.Context, store *messagestore.Store, category messagestore.Category, of ...string) (map[messagestore.StreamName]types, error) {
+	all := map[messagestore.StreamName]types{}
+	note := func(stream messagestore.StreamName, messageType string, t tail) {
+		if all[stream] == nil {
+			all[stream] = types{}
+		}
+		all[stream][messageType] = t
+	}
+	counts, err := report.Of(ctx, store, report.Query{By: []report.Key{report.ByStream, report.ByType}, Category: category})
+	for _, row := range counts.Rows {
+		note(messagestore.StreamName(row.Names[0]), row.Names[1], tail{row.LastPosition, row.LastGlobalPosition, row.Last})
+	}
+	if !errors.Is(err, messagestore.ErrNotSupported) {
+		return all, err
+	}
+	q := messagestore.CategoryQuery{Category: category, Limit: 100, Filter: messagestore.Filter{Types: of}} // messages may be large
+	for more := true; more; {
+		page, err := store.ReadCategoryPage(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range page.Messages {
+			note(m.Stream, m.Type, tail{m.Position, m.GlobalPosition, m.Time})
+		}
+		q.From, more = page.Next, page.More
+	}
+	return all, nil
+}
+
+// count returns the number of messages for q, up to q.Limit.
+func count(ctx context.Context, store *messagestore.Store, q messagestore.CategoryQuery) (int64, error) {
+	n, err := store.Count(ctx, q)
+	if !errors.Is(err, messagestore.ErrNotSupported) {
+		return n, err
+	}
+	most := int64(q.Limit)
+	n = 0
+	for more := true; more && n < most; {
+		q.Limit = int(min(most-n, 1000))
+		page, err := store.ReadCategoryPage(ctx, q)
+		if err != nil {
+			return 0, err
+		}
+		n += int64(len(page.Messages))
+		q.From, more = page.Next, page.More
+	}
+	return n, nil
+}
+
+// firstMessage returns the first message for q, nil if there is none.
+func firstMessage(ctx context.Context, store *messagestore.Store, q messagestore.CategoryQuery) (*messagestore.Message, error) {
+	q.Limit = 1
+	for {
+		page, err := store.ReadCategoryPage(ctx, q)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(page.Messages) > 0:
+			return page.Messages[0], nil
+		case !page.More:
+			return nil, nil
+		}
+		q.From = page.Next
+	}
+}
