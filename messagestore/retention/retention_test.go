@@ -4,10 +4,17 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
+
+func TestMain(m *testing.M) {
+	tier.ManyAtOnce()
+	goleak.VerifyTestMain(m)
+}
 
 // "-1ns: it is not negative" would read as the opposite.
 func TestANumberBelowZeroIsToldSo(t *testing.T) {

@@ -557,3 +557,20 @@ func TestVerifyListsTheLatestViolationsFirst(t *testing.T) {
 	}
 	require.Equal(t, []messagestore.StreamName{"gap-6", "gap-7"}, streams)
 }
+
+// What a transaction without triggers has staged is never appended.
+func TestVerifyFindsWhatWasStagedAndNotAppended(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Connect(t, pgtest.Migrated(t))
+	v := &verified{pool, "dibs", must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(admin.New(pool, nil))}
+	_, err := pool.Exec(t.Context(), "set session_replication_role = replica; "+
+		"insert into dibs.staged (xact, stream, expected, id, type, data) "+
+		"values ('1', 'mail-a', -2, 'ffffffff-0000-4000-8000-000000000001', 'Send', '{}'); reset session_replication_role")
+	require.NoError(t, err)
+
+	found, err := v.admin.Verify(t.Context(), nil)
+
+	require.NoError(t, err)
+	require.Len(t, found.Violations, 1)
+	require.Contains(t, found.Violations[0].String(), "message ffffffff-0000-4000-8000-000000000001: appended by its transaction, found staged")
+}

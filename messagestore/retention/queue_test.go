@@ -1,0 +1,543 @@
+package retention_test
+
+import (
+	"context"
+	"database/sql"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgtest"
+	"github.com/dibs-go/dibs/internal/queuing"
+	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/postgres"
+	"github.com/dibs-go/dibs/messagestore/postgres/admin"
+	"github.com/dibs-go/dibs/messagestore/retention"
+	"github.com/dibs-go/dibs/messagestore/sqlite"
+)
+
+// A keeper removes messages of a store, and verifies the rest.
+type keeper interface {
+	Trim(ctx context.Context, stream messagestore.StreamName, options *retention.TrimOptions) (retention.Trimmed, error)
+	Delete(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions) (retention.Deleted, error)
+	Forget(ctx context.Context, category messagestore.Category, age time.Duration, options *retention.ForgetOptions) (retention.Forgotten, error)
+	Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error)
+}
+
+// A kept is a store of its own, and a connection beside it that does damage.
+type kept struct {
+	keeper
+	driver queuing.Driver
+	store  *messagestore.Store
+	exec   func(t *testing.T, statement string)
+	count  func(t *testing.T, query string) int
+}
+
+// onEach runs test on each kind of store that keeps its messages.
+func onEach(t *testing.T, test func(t *testing.T, k *kept)) {
+	t.Helper()
+	for kind, open := range map[string]func(t *testing.T) *kept{"SQLite": onSQLite, "PostgreSQL": onPostgreSQL} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			test(t, open(t))
+		})
+	}
+}
+
+func onSQLite(t *testing.T) *kept {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "store.db")
+	driver, err := sqlite.Open(t.Context(), path, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, driver.Close()) })
+	db, err := sql.Open("sqlite", path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return &kept{driver, driver, must.New(messagestore.New(driver, nil)), func(t *testing.T, statement string) {
+		t.Helper()
+		_, err := db.ExecContext(t.Context(), statement)
+		require.NoError(t, err, statement)
+	}, func(t *testing.T, query string) (n int) {
+		t.Helper()
+		require.NoError(t, db.QueryRowContext(t.Context(), query).Scan(&n))
+		return n
+	}}
+}
+
+func onPostgreSQL(t *testing.T) *kept {
+	t.Helper()
+	pool := pgtest.Connect(t, pgtest.Migrated(t))
+	driver := must.New(postgres.New(pool, nil))
+	return &kept{must.New(admin.New(pool, nil)), driver, must.New(messagestore.New(driver, nil)), func(t *testing.T, statement string) {
+		t.Helper()
+		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), "SET LOCAL session_replication_role = replica; "+statement) // no trigger fires
+			return err
+		}), statement)
+	}, func(t *testing.T, query string) (n int) {
+		t.Helper()
+		require.NoError(t, pool.QueryRow(t.Context(), query).Scan(&n))
+		return n
+	}}
+}
+
+// table is a table of the store by the name that its kind of store has for it.
+func (k *kept) table(name string) string {
+	if _, ok := k.driver.(*sqlite.Driver); ok {
+		return "dibs_" + name
+	}
+	return "dibs." + name
+}
+
+func (k *kept) fill(t *testing.T, stream messagestore.StreamName, n int) {
+	t.Helper()
+	for range n {
+		_, err := k.store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte(`{}`)})
+		require.NoError(t, err)
+	}
+}
+
+// age has all messages be older by two days.
+func (k *kept) age(t *testing.T) {
+	t.Helper()
+	change := "time - interval '2 days'"
+	if _, ok := k.driver.(*sqlite.Driver); ok {
+		change = "time - 172800000000"
+	}
+	k.exec(t, "UPDATE "+k.table("messages")+" SET time = "+change)
+}
+
+// What a queue has not finished stays, whatever its age, and so does what is beyond the queue's cursor.
+func TestOpenItemsStay(t *testing.T) {
+	t.Parallel()
+	onEach(t, openItemsStay)
+}
+
+func openItemsStay(t *testing.T, k *kept) {
+	t.Helper()
+	driver, store := k.driver, k.store
+	const category messagestore.Category = "mail"
+	q := queuing.Queue{Name: "mail", Category: category}
+	a, b := category.Stream("a"), category.Stream("b")
+	k.fill(t, a, 3)
+	k.fill(t, b, 2)
+	k.fill(t, category.Stream("last"), 1)
+	k.age(t)
+	take := func(want int, finishes ...queuing.Finish) []queuing.Taking {
+		t.Helper()
+		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+			Queue: q, Policy: queuing.Policy{MaxFailures: 10}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
+		})
+		require.NoError(t, err)
+		for _, ending := range taken.Endings {
+			require.Equal(t, queuing.Done, ending)
+		}
+		return taken.Items
+	}
+	ended := func(item queuing.Taking, kind queuing.Kind) queuing.Finish {
+		return queuing.Finish{Delivery: item.Delivery(), Kind: kind}
+	}
+	trim := func(stream messagestore.StreamName) retention.Trimmed {
+		t.Helper()
+		trimmed, err := k.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+		require.NoError(t, err)
+		return trimmed
+	}
+	forget := func() retention.Forgotten {
+		t.Helper()
+		forgotten, err := k.Forget(t.Context(), category, 24*time.Hour, nil)
+		require.NoError(t, err)
+		return forgotten
+	}
+	logged := func() int { return k.count(t, "SELECT count(*) FROM "+k.table("queue_log")) }
+
+	_, err := k.Forget(t.Context(), category, 24*time.Hour, nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid, "no queue reads it")
+	require.Empty(t, take(0)) // the queue is there, and has looked at nothing
+	require.NoError(t, driver.QueueLeave(t.Context(), queuing.Leave{Queue: q, Session: 2}))
+	require.Equal(t, retention.Trimmed{Stream: a, Version: 2, Queue: q.Name}, trim(a))
+	items := take(10)
+	require.Len(t, items, 3, "the first of each stream")
+	require.Equal(t, retention.Trimmed{Stream: a, Version: 2, Queue: q.Name}, trim(a))
+	_, err = k.Delete(t.Context(), b, messagestore.AnyVersion, &retention.DeleteOptions{DryRun: true})
+	require.ErrorIs(t, err, retention.ErrOpenItem)
+	require.Zero(t, forget())
+
+	second := take(1, ended(items[0], queuing.Complete))
+	require.Equal(t, a, second[0].Message.Stream)
+	require.Equal(t, retention.Trimmed{Stream: a, Removed: 1, First: 1, Version: 2, Queue: q.Name}, trim(a))
+	again := take(1, ended(items[1], queuing.Retry), ended(items[2], queuing.Complete))
+	require.Equal(t, 1, again[0].Version)
+	last := take(1, ended(again[0], queuing.Complete))
+	require.Zero(t, forget(), "the last of the stream is out")
+	require.Empty(t, take(1, ended(last[0], queuing.Complete)))
+	require.Equal(t, 1, logged())
+	_, err = k.Forget(t.Context(), category, 24*time.Hour-1, nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 2}, forget())
+	require.Zero(t, logged(), "the log goes with the item")
+	version, err := store.Version(t.Context(), b)
+	require.NoError(t, err)
+	require.Equal(t, messagestore.NoStream, version)
+
+	changed, err := driver.QueueChange(t.Context(), queuing.Change{
+		Queue: q, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{second[0].Message.GlobalPosition}, Reason: "asked",
+	})
+	require.NoError(t, err)
+	require.Len(t, changed, 1)
+	require.Equal(t, retention.Trimmed{Stream: a, Removed: 1, First: 2, Version: 2}, trim(a), "the last stays anyway")
+	_, err = k.Delete(t.Context(), a, messagestore.AnyVersion, nil)
+	require.ErrorIs(t, err, retention.ErrOpenItem)
+	third := take(1)
+	require.Equal(t, a, third[0].Message.Stream)
+	require.Empty(t, take(0, ended(third[0], queuing.Bury)))
+	_, err = k.Delete(t.Context(), a, messagestore.AnyVersion, nil)
+	require.ErrorIs(t, err, retention.ErrOpenItem, "it may be redriven")
+	_, err = driver.QueueChange(t.Context(), queuing.Change{
+		Queue: q, Action: queuing.Drop, Positions: []messagestore.GlobalPosition{third[0].Message.GlobalPosition}, Reason: "asked",
+	})
+	require.NoError(t, err)
+	_, err = k.Delete(t.Context(), a, messagestore.AnyVersion, nil)
+	require.NoError(t, err)
+}
+
+// The first message of a stream of a queue of streams is open until it is completed, and the whole stream stays with it.
+func TestOpenStreamsStay(t *testing.T) {
+	t.Parallel()
+	onEach(t, openStreamsStay)
+}
+
+func openStreamsStay(t *testing.T, k *kept) {
+	t.Helper()
+	driver := k.driver
+	const category messagestore.Category = "mail"
+	q := queuing.Queue{Name: "mail", Category: category}
+	a := category.Stream("a")
+	k.fill(t, a, 5)
+	k.fill(t, category.Stream("last"), 1)
+	k.age(t)
+	take := func(want int, finishes ...queuing.Finish) []queuing.Taking {
+		t.Helper()
+		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+			Queue: q, Wakes: []string{"Nothing"}, Policy: queuing.Policy{MaxFailures: 10}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
+		})
+		require.NoError(t, err)
+		for _, ending := range taken.Endings {
+			require.Equal(t, queuing.Done, ending)
+		}
+		return taken.Items
+	}
+	stays := func(state queuing.State, position messagestore.GlobalPosition) {
+		t.Helper()
+		item, err := driver.QueueItem(t.Context(), q, position)
+		require.NoError(t, err)
+		require.Equal(t, state, item.State)
+		trimmed, err := k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+		require.NoError(t, err)
+		require.Equal(t, retention.Trimmed{Stream: a, Version: 4, Queue: q.Name}, trimmed)
+		_, err = k.Delete(t.Context(), a, messagestore.AnyVersion, nil)
+		require.ErrorIs(t, err, retention.ErrOpenItem)
+		forgotten, err := k.Forget(t.Context(), category, 24*time.Hour, nil)
+		require.NoError(t, err)
+		require.Zero(t, forgotten)
+	}
+	items := take(10)
+	require.Len(t, items, 2)
+	require.Equal(t, a, items[0].Message.Stream)
+	first, last := items[0].Delivery(), items[1].Delivery()
+	stays(queuing.Out, first.Position)
+
+	for _, turn := range []struct {
+		kind  queuing.Kind
+		state queuing.State
+	}{{queuing.Wait, queuing.Later}, {queuing.Suspend, queuing.Suspended}, {queuing.Bury, queuing.Dead}} {
+		require.Empty(t, take(1, queuing.Finish{Delivery: first, Kind: turn.kind, Delay: queuing.MaxDelay, Seen: last.Position}))
+		stays(turn.state, first.Position)
+		_, err := driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{first.Position}})
+		require.NoError(t, err)
+		first = take(1)[0].Delivery()
+	}
+
+	require.Empty(t, take(1, queuing.Finish{Delivery: first, Kind: queuing.Complete}))
+	trimmed, err := k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+	require.NoError(t, err)
+	require.Equal(t, retention.Trimmed{Stream: a, Removed: 4, First: 4, Version: 4}, trimmed)
+	forgotten, err := k.Forget(t.Context(), category, 24*time.Hour, nil)
+	require.NoError(t, err)
+	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 1}, forgotten)
+}
+
+// A completion that is asked for again after its message was removed is told as long as the item's log tells that it was
+// delivered; without a log the position may be of no item.
+func TestACompletionIsToldAgainAfterATrim(t *testing.T) {
+	t.Parallel()
+	onEach(t, aCompletionIsToldAgainAfterATrim)
+}
+
+func aCompletionIsToldAgainAfterATrim(t *testing.T, k *kept) {
+	t.Helper()
+	driver := k.driver
+	const category messagestore.Category = "mail"
+	q := queuing.Queue{Name: "mail", Category: category}
+	a := category.Stream("a")
+	k.fill(t, a, 3)
+	take := func(want int, finishes ...queuing.Finish) queuing.Taken {
+		t.Helper()
+		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+			Queue: q, Policy: queuing.Policy{MaxFailures: 10}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
+		})
+		require.NoError(t, err)
+		return taken
+	}
+	ended := func(item queuing.Taking, version int, kind queuing.Kind) queuing.Finish {
+		return queuing.Finish{Delivery: queuing.Delivery{Position: item.Message.GlobalPosition, Version: version}, Kind: kind}
+	}
+	first := take(1).Items[0]
+	require.Len(t, take(1, ended(first, 0, queuing.Retry)).Items, 1)
+	second := take(1, ended(first, 1, queuing.Complete)).Items[0]
+	take(1, ended(second, 0, queuing.Complete))
+	again := []queuing.Finish{ended(first, 1, queuing.Complete), ended(second, 0, queuing.Complete), ended(first, 0, queuing.Complete), ended(first, 2, queuing.Complete)}
+	require.Equal(t, []queuing.Ending{queuing.Done, queuing.Done, queuing.Lost, queuing.Lost}, take(0, again...).Endings)
+
+	trimmed, err := k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+
+	require.NoError(t, err)
+	require.EqualValues(t, 2, trimmed.Removed)
+	require.Equal(t, []queuing.Ending{queuing.Done, queuing.Lost, queuing.Lost, queuing.Lost}, take(0, again...).Endings)
+}
+
+// A parked message is not trimmed, and makes no queue that reads its category: it is not forgotten. A deletion takes it.
+func TestAMessageInAQueueOfParkedOnesStays(t *testing.T) {
+	t.Parallel()
+	onEach(t, aMessageInAQueueOfParkedOnesStays)
+}
+
+func aMessageInAQueueOfParkedOnesStays(t *testing.T, k *kept) {
+	t.Helper()
+	driver := k.driver
+	const category messagestore.Category = "mail"
+	q := queuing.Queue{Name: "parked:mail:c", Category: category}
+	a := category.Stream("a")
+	k.fill(t, a, 3)
+	at, err := k.store.Last(t.Context(), a)
+	require.NoError(t, err)
+	parked, err := driver.QueuePark(t.Context(), queuing.Parking{Queue: q, Position: at.GlobalPosition, Failures: 1, Error: "no"})
+	require.NoError(t, err)
+	require.True(t, parked)
+	k.fill(t, a, 2)
+
+	trimmed, err := k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+	require.NoError(t, err)
+	require.Equal(t, retention.Trimmed{Stream: a, Removed: 2, First: 2, Version: 4, Queue: q.Name}, trimmed)
+	_, err = k.Forget(t.Context(), category, 24*time.Hour, nil)
+	require.ErrorIs(t, err, messagestore.ErrInvalid, "no queue reads it")
+	_, err = k.Delete(t.Context(), a, messagestore.AnyVersion, nil)
+	require.NoError(t, err)
+
+	_, err = driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{at.GlobalPosition}})
+	require.NoError(t, err)
+	taken, err := driver.QueueTake(t.Context(), queuing.Take{
+		Queue: q, Policy: queuing.Policy{MaxFailures: 1}, Session: 1, Lease: time.Hour, Want: 1, Slots: math.MaxUint32,
+	})
+	require.NoError(t, err)
+	require.Empty(t, taken.Items)
+	all, err := driver.Queues(t.Context())
+	require.NoError(t, err)
+	i := slices.IndexFunc(all, func(s queuing.Status) bool { return s.Queue == q })
+	require.Zero(t, all[i].Dead+all[i].Later, "its item has ended")
+}
+
+// queued fills a queue with an item in each state: a is out, then cancelled, then held; b later; c dead; d was cancelled
+// before it was met; e is finished, unreported, with one held behind it; f was expired.
+func queued(t *testing.T, driver queuing.Driver) {
+	t.Helper()
+	store, err := messagestore.New(driver, nil)
+	require.NoError(t, err)
+	at := map[messagestore.StreamName]messagestore.GlobalPosition{}
+	for _, stream := range []messagestore.StreamName{"mail-a", "mail-b", "mail-c", "mail-d", "mail-e", "mail-f"} {
+		n := 1
+		if stream == "mail-a" || stream == "mail-e" {
+			n = 3
+		}
+		for range n {
+			_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)})
+			require.NoError(t, err)
+		}
+		m, err := store.Last(t.Context(), stream)
+		require.NoError(t, err)
+		at[stream] = m.GlobalPosition
+	}
+	q := queuing.Queue{Name: "mail", Category: "mail"}
+	take := func(session int64, lease time.Duration, want int, finishes ...queuing.Finish) []queuing.Taking {
+		t.Helper()
+		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+			Queue: q, Policy: queuing.Policy{MaxFailures: 10}, Session: session, Lease: lease, Want: want, Finishes: finishes,
+		})
+		require.NoError(t, err)
+		return taken.Items
+	}
+	cancel := func(position messagestore.GlobalPosition) {
+		t.Helper()
+		changed, err := driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{position}, Reason: "asked"})
+		require.NoError(t, err)
+		require.Len(t, changed, 1)
+	}
+	cancel(at["mail-d"])
+	items := take(1, time.Hour, 4)
+	require.Len(t, items, 4, "a, b, c, e")
+	short := take(2, queuing.MinLease, 4)
+	require.Len(t, short, 1, "f")
+	cancel(at["mail-a"] - 1)
+	take(1, time.Hour, 0,
+		queuing.Finish{Delivery: items[1].Delivery(), Kind: queuing.Retry, Delay: time.Hour, Error: "it failed"},
+		queuing.Finish{Delivery: items[2].Delivery(), Kind: queuing.Bury, Error: "it cannot be"})
+	_, err = driver.QueueFinish(t.Context(), q, 1, []queuing.Delivery{items[3].Delivery()})
+	require.NoError(t, err)
+	await.True(t, "the session is over", func() bool {
+		take(1, time.Hour, 0)
+		item, err := driver.QueueItem(t.Context(), q, at["mail-f"])
+		require.NoError(t, err)
+		return item.State == queuing.Later
+	})
+}
+
+// A damage is a statement, as on PostgreSQL, and what verify expects in place of what is there then.
+type damage struct {
+	statement, want string
+	onSQLite        *damage // if it is not the same; empty for nothing like it
+}
+
+// requireFound demands that verify finds each damage of a store that is filled.
+func requireFound(t *testing.T, fill func(t *testing.T, driver queuing.Driver), queue string, rules []string, damages map[string]damage) {
+	t.Helper()
+	for name, d := range damages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEach(t, func(t *testing.T, k *kept) {
+				t.Helper()
+				d := d
+				if _, ok := k.driver.(*sqlite.Driver); ok {
+					d.statement = strings.NewReplacer("dibs.", "dibs_", " state = ", " place = ").Replace(d.statement)
+					if d.onSQLite != nil {
+						d = *d.onSQLite
+					}
+					if d.statement == "" {
+						t.Skip("SQLite has nothing like it")
+					}
+				}
+				fill(t, k.driver)
+				found, err := k.Verify(t.Context(), nil)
+				require.NoError(t, err)
+				require.Empty(t, found.Violations)
+				require.EqualValues(t, 1, found.Checked.Queues)
+
+				k.exec(t, d.statement)
+
+				found, err = k.Verify(t.Context(), nil)
+				require.NoError(t, err)
+				var all []string
+				for _, v := range found.Violations {
+					require.Contains(t, rules, v.Rule)
+					all = append(all, v.String())
+				}
+				require.Contains(t, strings.Join(all, "\n"), "expected queue "+queue+": "+d.want)
+			})
+		})
+	}
+}
+
+func TestVerifyFindsDamageOfQueues(t *testing.T) {
+	t.Parallel()
+	requireFound(t, queued, "mail", []string{"queue", "dense"}, map[string]damage{
+		"no cursor": {
+			"UPDATE dibs.queue_heads SET cursor = 1", "no row beyond the cursor at 1",
+			&damage{"UPDATE dibs_queues SET cursor = 1", "no row beyond the cursor at 1", nil},
+		},
+		"a cursor too far": {
+			"UPDATE dibs.queue_heads SET cursor = 99", "a cursor that is not ahead of mail",
+			&damage{"UPDATE dibs_queues SET cursor = 99", "a cursor that is not ahead of mail", nil},
+		},
+		"no message": {"DELETE FROM dibs.messages WHERE stream_name = 'mail-b'", "a message, found none", nil},
+		"no session": {"DELETE FROM dibs.queue_sessions", "a session that has it, found 1", nil},
+		"another before it": {
+			"UPDATE dibs.queue_open SET after = 4 WHERE state = 'h'", "the message before it in its stream, found 4",
+			&damage{"UPDATE dibs_queue_open SET after = 4 WHERE place = 'h'", "another of its stream that it is behind, found 4", nil},
+		},
+		"too many failures":  {"UPDATE dibs.queue_open SET failures = 7 WHERE state = 'd'", "failures up to its version, 1, found 7", nil},
+		"no log":             {"DELETE FROM dibs.queue_log WHERE what = 'x'", "a log of what ended the 1 versions before, found 0 entries before, and 0 of later ones", nil},
+		"a later log":        {"UPDATE dibs.queue_log SET version = 1 WHERE what = 'x'", "a log without a gap up to version 1, found 1 entries", nil},
+		"a log too far":      {"UPDATE dibs.queue_log SET position = 1000 WHERE what = 'x'", "no log beyond the cursor at ", nil},
+		"a version too high": {"UPDATE dibs.queue_open SET version = 3 WHERE state = 'o'", "a log of what ended the 3 versions before", nil},
+		"no date": {
+			"UPDATE dibs.queue_open SET due = null WHERE state = 'l'", "a date from ",
+			&damage{"UPDATE dibs_queue_open SET due = 0 WHERE place = 'l'", "a date", nil},
+		},
+		"a head is gone":      {"DELETE FROM dibs.queue_heads WHERE version = 2", "head 2, found head 3", &damage{}},
+		"heads go back":       {"UPDATE dibs.queue_heads SET cursor = 99 WHERE version = 2", "a cursor at 99 or later, found head 3", &damage{}},
+		"a floor too high":    {"UPDATE dibs.queue_heads SET floor = 2", "no row before the floor at 2, found one", &damage{}},
+		"held rows forgotten": {"UPDATE dibs.queue_heads SET held = 1", "a head that counts the held rows, found 1 of 4", &damage{}},
+		"a date was passed":   {"UPDATE dibs.queue_open SET due = due - interval '1 day' WHERE state = 'l'", "a date from ", &damage{}},
+	})
+}
+
+// turned fills a queue of streams with an item in each state: a is out after turns that are not logged, b waits, c is
+// suspended, d is dead.
+func turned(t *testing.T, driver queuing.Driver) {
+	t.Helper()
+	store, err := messagestore.New(driver, nil)
+	require.NoError(t, err)
+	q := queuing.Queue{Name: "saga", Category: "saga"}
+	take := func(want int, finishes ...queuing.Finish) []queuing.Taking {
+		t.Helper()
+		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+			Queue: q, Wakes: []string{"Send"}, Policy: queuing.Policy{MaxFailures: 10}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
+		})
+		require.NoError(t, err)
+		return taken.Items
+	}
+	for _, stream := range []messagestore.StreamName{"saga-a", "saga-b", "saga-c", "saga-d", "saga-a", "saga-b"} {
+		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)})
+		require.NoError(t, err)
+	}
+	items := take(10)
+	require.Len(t, items, 4)
+	end := func(i, version int, kind queuing.Kind) queuing.Finish {
+		position := items[i].Message.GlobalPosition
+		return queuing.Finish{Delivery: queuing.Delivery{Position: position, Version: version}, Kind: kind, Delay: time.Hour, Seen: 6, Error: "no"}
+	}
+	take(0, end(0, 0, queuing.Wait), end(1, 0, queuing.Retry), end(2, 0, queuing.Suspend), end(3, 0, queuing.Wait))
+	var all []messagestore.GlobalPosition
+	for _, item := range items {
+		all = append(all, item.Message.GlobalPosition)
+	}
+	_, err = driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: all, Reason: "asked"})
+	require.NoError(t, err)
+	require.Len(t, take(10), 4)
+	take(0, end(1, 2, queuing.Wait), end(2, 2, queuing.Suspend), end(3, 2, queuing.Bury))
+}
+
+func TestVerifyFindsDamageOfQueuesOfStreams(t *testing.T) {
+	t.Parallel()
+	requireFound(t, turned, "saga", []string{"queue"}, map[string]damage{
+		"no date": {
+			"UPDATE dibs.queue_open SET due = null WHERE state = 's'", "a date from ",
+			&damage{"UPDATE dibs_queue_open SET due = 0 WHERE place = 's'", "a date", nil},
+		},
+		"a date was passed":    {"UPDATE dibs.queue_open SET due = due - interval '1 day' WHERE state = 's'", "a date from ", &damage{}},
+		"another message":      {"UPDATE dibs.queue_open SET position = 5 WHERE position = 1", "the first message of its stream, out, later, suspended or dead, found o at 1", nil},
+		"held":                 {"UPDATE dibs.queue_open SET state = 'h' WHERE state = 's'", "the first message of its stream, out, later, suspended or dead, found h at 0", nil},
+		"a log of a later one": {"UPDATE dibs.queue_log SET version = 7 WHERE what = 'x'", "a log of what ended the 3 versions before, found 1 entries before, and 1 of later ones", nil},
+		"a queue of items": {
+			"UPDATE dibs.queues SET streams = false", "no row that is suspended or was woken, found s woken by 6",
+			&damage{"UPDATE dibs_queues SET shape = 1", "no row that is suspended or was woken, found s woken by 6", nil},
+		},
+	})
+}
