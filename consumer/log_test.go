@@ -333,7 +333,7 @@ func TestAHandlerThatDoesNotReturnIsLoggedAtGrowingIntervals(t *testing.T) {
 	})
 }
 
-// The stack of a panic is in the log once, and in the dead letter.
+// The stack of a panic is in the log once, and with the parked message.
 func TestAPanicHasItsStack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -361,6 +361,10 @@ func TestAPanicHasItsStack(t *testing.T) {
 		parked := log.of(t, "message parked")
 		require.Len(t, parked, 1)
 		require.InDelta(t, 1, parked[0]["globalPosition"], 0)
+		what, stack, _ := strings.Cut(parkedOf(t, store, account, "ledger")[0].Error, "\n")
+		require.Equal(t, "panic: no such seat", what)
+		require.Contains(t, stack, "TestAPanicHasItsStack")
+		require.LessOrEqual(t, len(stack), 2048)
 
 		retry(t, store, account, "ledger")
 		require.NoError(t, c.CatchUp(t.Context()))

@@ -7,7 +7,7 @@ import (
 	"github.com/dibs-go/dibs/internal/disposition"
 )
 
-// Park is the error of a function for a message that a person has to look at: a dead letter is written at
+// Park is the error of a function for a message that a person has to look at: it is parked at
 // once, whatever the policy. The package comment has its effect in each place. Err may be nil.
 func Park(err error) error {
 	return &disposition.Error{Kind: disposition.Park, Err: err}

@@ -18,7 +18,7 @@ const (
 	// Retry asks for another attempt after a given time.
 	Retry Kind = iota + 1
 
-	// Park asks for a dead letter at once, whatever the policy.
+	// Park asks for the message to be parked at once, whatever the policy.
 	Park
 
 	// Skip passes over a message: it is counted and logged.

@@ -15,7 +15,7 @@ type Lag struct {
 	Consumer *consumer.Consumer
 	Messages int64   // up to operate.MaxLag
 	Seconds  float64 // the age of the oldest of them, by the store's clock
-	Parked   int     // open dead letters
+	Parked   int     // messages, those to be redriven among them
 	Members  int     // replicas that have joined
 	Gone     int     // replicas that have been silent for longer than their lease
 }

@@ -42,7 +42,7 @@ func (a *app) inEach(ctx context.Context, kind string, f func(category string) e
 	if err != nil {
 		return err
 	}
-	// Positions and dead letters of them have a type more.
+	// Positions of them have a type more.
 	categories = slices.DeleteFunc(categories, func(c messagestore.Category) bool {
 		types := c.Types()
 		return c.Validate() != nil || len(types) == 0 || types[len(types)-1] != kind

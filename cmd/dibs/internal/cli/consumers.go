@@ -88,7 +88,7 @@ func (c *consumersListCommand) Run(ctx context.Context, a *app) error {
 }
 
 // withSideCategory returns the categories for which consumers keep something in a
-// category of its own: positions or dead letters.
+// category of its own, such as positions.
 func withSideCategory(ctx context.Context, store *messagestore.Store, side string) ([]messagestore.Category, error) {
 	found, err := store.Categories(ctx, side)
 	if err != nil {
