@@ -169,7 +169,7 @@ func (f mutantsRun) do(ctx context.Context, s *mutants.Scene, o crew.Options, pr
 	if err != nil {
 		return nil, nil, err
 	}
-	verdict, err := s.Check(ctx, dir)
+	verdict, err := promise.Check(ctx, dir, s.Promises)
 	return verdict, complaints, err
 }
 

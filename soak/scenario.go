@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -34,9 +35,9 @@ type scenario struct {
 	Complaints []string `json:"complaints,omitempty"`
 }
 
-// checkers hold the files of a run against its promises.
-var checkers = map[string]func(ctx context.Context, dir string) (*promise.Verdict, error){
-	"run": check.Check, "failover": check.Check, "replicas": check.Check, "queue": queues.Check, "sagas": sagas.Check, "intents": intents.Check,
+// promises are those of each kind of run.
+var promises = map[string]fs.FS{
+	"run": check.Promises, "failover": check.Promises, "replicas": check.Promises, "queue": queues.Promises, "sagas": sagas.Promises, "intents": intents.Promises,
 }
 
 // common are the flags of all.
@@ -89,11 +90,10 @@ func checkScenario(ctx context.Context, dir string) (promise.Figures, error) {
 	if err := json.Unmarshal(encoded, &s); err != nil {
 		return nil, err
 	}
-	held := checkers[s.Of]
-	if held == nil {
+	if promises[s.Of] == nil {
 		return nil, fmt.Errorf("%s is of no run", dir)
 	}
-	verdict, err := held(ctx, dir)
+	verdict, err := promise.Check(ctx, dir, promises[s.Of])
 	if err != nil {
 		return nil, err
 	}

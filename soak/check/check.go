@@ -26,6 +26,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/promise"
 )
@@ -34,18 +35,7 @@ import (
 var folder embed.FS
 
 // Promises is the folder of queries.
-var Promises = func() fs.FS {
-	files, err := fs.Sub(folder, "promises")
-	if err != nil {
-		panic(err)
-	}
-	return files
-}()
-
-// Check holds the history of a run against each promise.
-func Check(ctx context.Context, dir string) (*promise.Verdict, error) {
-	return promise.Check(ctx, dir, Promises)
-}
+var Promises = must.New(fs.Sub(folder, "promises"))
 
 // A Row is a message that there is after the run, or a state of a group that was removed.
 type Row struct {

@@ -15,57 +15,20 @@ import (
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// The calls of writers and readers. Beside each is the content of its events: of the call, and after the semicolon of
-// the answer.
+// The calls. What each is asked and told is in the schema of package check.
 const (
-	// Write is one call of Write or WriteStreams: Appends with Stream, Expected and Messages (ID, Value, Hash); Appends
-	// with Stream, Version, Global and Duplicate, in the same order. A conflict has Actual, and as its only append the
-	// stream that conflicted.
-	Write = "write"
-
-	// WriteTx is Write in a transaction of the caller's own, from before its first statement to after its commit or
-	// rollback. It writes to each stream once.
-	WriteTx = "write-tx"
-
-	// Version asks for the version of a stream: one append with Stream; Actual.
-	Version = "version"
-
-	// Read reads a stream or a category: one append with Stream and as Expected the first position, or a Category; one
-	// append for each stream met, with Messages as they were read (ID, Value, Hash, Position, Global).
-	Read = "read"
-
-	// Resolve finds the outcome of a write of unknown outcome: Ref, and Appends with Stream and the Messages' IDs;
-	// Appends as of Write where it was written. Unknown says that it still is.
-	Resolve = "resolve"
-)
-
-// The calls of consumers and handlers. All of these have Consumer and Category; all but Run have Run.
-const (
-	// Run is one life of a consumer, from before Run is called until it has returned: Alone, Interval, Batch, and as
-	// Position the start position of a new consumer. Its number is the Run of the consumer's other events. A consumer has
-	// a life for each set of slots that it takes.
-	Run = "run"
-
-	// Fetch is a page that a consumer was answered, without an answer here: Position is where the page says to go on.
-	Fetch = "fetch"
-
-	// Handle is one call of the handler: one append with Stream and the Message (ID, Value, Hash, Position, Global),
-	// Attempt from 1, Key if the message has one; OK if it returned nil.
-	Handle = "handle"
-
-	// Park gives up on a message: one append with Stream and the Message.
-	Park = "park"
-
-	// Position stores a consumer's checkpoint: Position, the first that is not done with; the message of the state of its
-	// group that it writes, in one append with Stream and ID; and as Target the member, unless none is left.
-	Position = "position"
-
-	// Reserve tries to reserve a key: Key, Value of the command, one append with the reservation's Stream and, as its
-	// message, the source command (ID).
-	Reserve = "reserve"
-
-	// Effect is an effect outside the store, without an answer: Key.
-	Effect = "effect"
+	Write    = "write"    // one call of Write or WriteStreams
+	WriteTx  = "write-tx" // the same in a transaction of the caller's own
+	Version  = "version"
+	Read     = "read"
+	Resolve  = "resolve"
+	Run      = "run"   // one life of a consumer
+	Fetch    = "fetch" // a page that it was answered
+	Handle   = "handle"
+	Park     = "park"
+	Position = "position" // the storing of a checkpoint
+	Reserve  = "reserve"
+	Effect   = "effect" // outside of the store
 )
 
 // The answers. A write, or a call that parks or stores a position, that ended as anything but OK and Unknown has changed

@@ -493,7 +493,7 @@ func TestARunGoesOnToItsGoalsAndPasses(t *testing.T) {
 
 	require.NoError(t, err)
 	require.Empty(t, complaints)
-	v, err := Check(t.Context(), o.Out)
+	v, err := promise.Check(t.Context(), o.Out, Promises)
 	require.NoError(t, err)
 	require.Empty(t, v.Broken, v.String())
 	require.Empty(t, v.Figures.Missed(goals))
@@ -507,7 +507,7 @@ func TestACalmRunWorksForItsTime(t *testing.T) {
 
 	require.NoError(t, err)
 	require.Empty(t, complaints)
-	v, err := Check(t.Context(), o.Out)
+	v, err := promise.Check(t.Context(), o.Out, Promises)
 	require.NoError(t, err)
 	require.Empty(t, v.Broken, v.String())
 	require.NotZero(t, v.Figures.Of("work"))
@@ -522,7 +522,7 @@ func TestARunLosesThePrimary(t *testing.T) {
 
 	require.NoError(t, err)
 	require.Empty(t, complaints)
-	v, err := Check(t.Context(), o.Out)
+	v, err := promise.Check(t.Context(), o.Out, Promises)
 	require.NoError(t, err)
 	require.Empty(t, v.Broken, v.String())
 	require.Equal(t, 1, v.Figures.Of("syncFailovers"))

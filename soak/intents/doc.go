@@ -3,7 +3,7 @@
 // at fencing tokens, and a checker of what they wrote down.
 //
 // [Run] leaves a history: the calls of each process, the resource among them, the messages of all intents, and the
-// rows of the transactions that confirmed some. [Check] holds it against the queries of the folder promises, which
+// rows of the transactions that confirmed some. [promise.Check] holds it against the queries of the folder promises, which
 // know nothing of the code that the clients run: schema.sql says what there is, tables.sql folds the streams into
 // leases, and the first line of each other file says what it looks at.
 //

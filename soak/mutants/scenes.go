@@ -2,6 +2,7 @@ package mutants
 
 import (
 	"context"
+	"io/fs"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -18,12 +19,12 @@ import (
 
 // A Scene is a load, and faults, that provoke some bugs.
 type Scene struct {
-	Name  string
-	Time  time.Duration // of the first run
-	Drain time.Duration // in which all is to be finished then
-	Least promise.Goals // without which a run that finds nothing says nothing
-	Check func(ctx context.Context, dir string) (*promise.Verdict, error)
-	run   func(ctx context.Context, o crew.Options) (complaints []string, err error)
+	Name     string
+	Time     time.Duration // of the first run
+	Drain    time.Duration // in which all is to be finished then
+	Least    promise.Goals // without which a run that finds nothing says nothing
+	Promises fs.FS
+	run      func(ctx context.Context, o crew.Options) (complaints []string, err error)
 }
 
 // Options are those of a run of the scene, with a bug unless m is nil. Each round is twice as long as the one before, and
@@ -43,7 +44,7 @@ func (s *Scene) Run(ctx context.Context, o crew.Options) (complaints []string, e
 
 // ofStore is a scene of a store. Where the server is killed there is time to do something before it is killed again.
 func ofStore(name string, least, gap time.Duration, faults []string, writers int, load work.Load, change func(o *store.Options)) *Scene {
-	return &Scene{name, least, 0, promise.Goals{"done:write": 100, "done:handle": 100}, check.Check, func(ctx context.Context, c crew.Options) ([]string, error) {
+	return &Scene{name, least, 0, promise.Goals{"done:write": 100, "done:handle": 100}, check.Promises, func(ctx context.Context, c crew.Options) ([]string, error) {
 		o := store.Options{Options: c, Writers: writers, Consumers: 3, Handlers: 2, Faults: append([]string{"none"}, faults...)}
 		o.Draw()
 		load.Streams, load.Skew, load.MaxBytes, load.Lanes, load.Mix, load.Interval, load.Batch = 30, 1.1, 16<<10, 8, work.Usual, 50, 100
@@ -74,7 +75,7 @@ var (
 
 // ofIntents is a scene of intents, in whose first run some leases are lost.
 func ofIntents(name string, o intents.Options) *Scene {
-	return &Scene{name, 8 * time.Second, 0, promise.Goals{"takeovers": 5, "held": 10, "done": 10, "work": 10}, intents.Check, func(ctx context.Context, c crew.Options) ([]string, error) {
+	return &Scene{name, 8 * time.Second, 0, promise.Goals{"takeovers": 5, "held": 10, "done": 10, "work": 10}, intents.Promises, func(ctx context.Context, c crew.Options) ([]string, error) {
 		o := o
 		o.Options = c
 		return intents.Run(ctx, o, zerolog.Nop())
@@ -93,7 +94,7 @@ var (
 // ofQueues is a scene of queues. The server is not killed: each run has more deliveries so.
 func ofQueues(name string, least time.Duration, goals promise.Goals, o queues.Options) *Scene {
 	o.Calm = true
-	return &Scene{name, least, 15 * time.Second, goals, queues.Check, func(ctx context.Context, c crew.Options) ([]string, error) {
+	return &Scene{name, least, 15 * time.Second, goals, queues.Promises, func(ctx context.Context, c crew.Options) ([]string, error) {
 		o := o
 		o.Options = c
 		return queues.Run(ctx, o, zerolog.Nop())
@@ -119,7 +120,7 @@ var (
 func ofRunners(name string, least time.Duration, kills int, o sagas.Options) *Scene {
 	o.Calm, o.Timers = true, 50
 	goals := promise.Goals{"sagas": 20, "completed": 10, "compensated": 5, "kills": kills, "rung": 200, "letters": 50, "known": 1}
-	return &Scene{name, least, 20 * time.Second, goals, sagas.Check, func(ctx context.Context, c crew.Options) ([]string, error) {
+	return &Scene{name, least, 20 * time.Second, goals, sagas.Promises, func(ctx context.Context, c crew.Options) ([]string, error) {
 		o := o
 		o.Options = c
 		return sagas.Run(ctx, o, zerolog.Nop())

@@ -216,9 +216,6 @@ func (h *History) Fill(ctx context.Context, table string, rows Rows) error {
 // A Rule is the id of a promise, or of a part of it that has a query of its own.
 type Rule string
 
-// String returns the id.
-func (r Rule) String() string { return string(r) }
-
 // A Verdict is the outcome of a check.
 type Verdict struct {
 	Broken  map[Rule]int
@@ -229,20 +226,6 @@ type Verdict struct {
 }
 
 const findingsEach = 5
-
-// Looked takes in that a rule was looked at, and what it says: one that is not a query.
-func (v *Verdict) Looked(r Rule, says string) { v.titles = append(v.titles, string(r)+" "+says) }
-
-// Broke takes in that a rule is broken.
-func (v *Verdict) Broke(r Rule, finding string) {
-	if v.Broken == nil {
-		v.Broken = map[Rule]int{}
-	}
-	v.Broken[r]++
-	if v.Broken[r] <= findingsEach {
-		v.first = append(v.first, fmt.Sprintf("%s: %s", r, finding))
-	}
-}
 
 // Passed reports whether no rule was broken.
 func (v *Verdict) Passed() bool { return len(v.Broken) == 0 }
@@ -281,7 +264,7 @@ func Rules(files fs.FS) (all []Rule, err error) {
 
 // Check holds the history against each promise.
 func (h *History) Check(ctx context.Context) (*Verdict, error) {
-	v := &Verdict{}
+	v := &Verdict{Broken: map[Rule]int{}}
 	if err := h.run(ctx, "tables.sql"); err != nil {
 		return nil, err
 	}
@@ -295,11 +278,13 @@ func (h *History) Check(ctx context.Context) (*Verdict, error) {
 			return nil, err
 		}
 		said, _, _ := bufio.NewReader(strings.NewReader(query)).ReadLine()
-		v.Looked(r, strings.TrimPrefix(string(said), "-- "))
+		v.titles = append(v.titles, string(r)+" "+strings.TrimPrefix(string(said), "-- "))
 		if err := h.Each(ctx, query, func(scan func(...any) error) error {
 			var finding string
 			err := scan(&finding)
-			v.Broke(r, finding)
+			if v.Broken[r]++; v.Broken[r] <= findingsEach {
+				v.first = append(v.first, fmt.Sprintf("%s: %s", r, finding))
+			}
 			return err
 		}); err != nil {
 			return nil, fmt.Errorf("%s.sql: %w", r, err)

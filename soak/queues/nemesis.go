@@ -66,8 +66,8 @@ func (r *run) killProcess(ctx context.Context, random *rand.Rand) error {
 // awaitLine waits until the workers wait in line, but not for ever.
 func (r *run) awaitLine(ctx context.Context) {
 	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline) && crew.Pause(ctx, 30*time.Millisecond); {
-		waiting, _ := r.place.inLine(ctx)
-		if int(waiting) >= r.Processes/2 {
+		waiting, _ := r.place.number(ctx, r.place.inLine)
+		if waiting >= r.Processes/2 {
 			return
 		}
 	}
@@ -78,7 +78,7 @@ func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
 	over := func() int {
 		limited, cancel := context.WithTimeout(ctx, lease)
 		defer cancel()
-		found, _ := r.place.lines(limited)
+		found, _ := r.place.sorts(limited)
 		return found["e"]
 	}
 	before := over()
@@ -108,10 +108,11 @@ func (r *run) stall(ctx context.Context, random *rand.Rand) error {
 
 // lockFile has another program write to the file for longer than a lease, so that no process can.
 func (r *run) lockFile(ctx context.Context, random *rand.Rand) error {
-	return r.place.lock(ctx, func() {
+	r.place.lock(ctx, func() {
 		r.Nemesis.Begin(crew.Event{Call: crew.Cut, Target: fileName})
 		crew.Pause(ctx, crew.Dice{Rand: random}.Sooner(2*lease))
 	})
+	return nil
 }
 
 // operate does one of the things that an operator does. The server is not killed meanwhile.

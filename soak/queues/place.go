@@ -3,6 +3,7 @@ package queues
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"path/filepath"
 	"time"
@@ -13,20 +14,22 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/soak/crew"
-	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
 )
 
-// A place has the store of a run, as the harness sees it.
-type place interface {
-	open(ctx context.Context) (messagestore.Driver, error)                               // a connection that no fault meets but those of a server
-	lines(ctx context.Context) (map[string]int, error)                                   // of the logs, by their sort
-	inLine(ctx context.Context) (int64, error)                                           // callers that wait
-	orphans(ctx context.Context) (int64, error)                                          // items that are held behind none
-	trim(ctx context.Context, stream messagestore.StreamName) (removed int64, err error) // but for its last message
-	lock(ctx context.Context, meanwhile func()) error                                    // as another program does
-	dump(ctx context.Context, h *promise.History) error                                  // copies what is there
-	close() error
+// A place has the store of a run, as the harness sees it: a server, or a file of SQLite's.
+type place struct {
+	*crew.Crew
+	file string  // "" for a server
+	db   *sql.DB // nil for a server
+	questions
+}
+
+// The questions to a place have one value for an answer.
+type questions struct {
+	lines   string // of the logs, by their sort, as JSON
+	inLine  string // callers that wait
+	orphans string // items that are held behind none
 }
 
 // The tables of a run beside those of Dibs. Nothing is unique: the checker sees each row that was committed.
@@ -35,9 +38,6 @@ const (
 	inserted = "soak_inserted" // rows that callers write with the items that they stage
 	removed  = "soak_removed"  // messages that were trimmed
 )
-
-// A postgresPlace is a server.
-type postgresPlace struct{ *crew.Crew }
 
 // postgresTables has a trigger that looks at each message that is removed, and whether its item was open.
 const postgresTables = `
@@ -58,52 +58,111 @@ end $$;
 create trigger soak_remember after delete on dibs.messages for each row execute function soak_remember();
 `
 
-func newPostgresPlace(ctx context.Context, c *crew.Crew, clock bool) (*postgresPlace, error) {
-	return &postgresPlace{c}, c.Serve(ctx, &server.PostgresConfig{Clock: clock}, postgresTables)
+func newPostgresPlace(ctx context.Context, c *crew.Crew, clock bool) (*place, error) {
+	return &place{Crew: c, questions: questions{
+		lines:  "select coalesce(json_object_agg(what, n), '{}')::text from (select what::text, count(*) as n from dibs.queue_log group by 1) x",
+		inLine: "select count(*) from dibs.queue_tickets where until > now() + interval '1 minute'",
+		orphans: `select count(*) from dibs.queue_open h
+			where h.state in ('h', 'z') and not exists (select from dibs.queue_open b where b.position = h.after)`,
+	}}, c.Serve(ctx, &server.PostgresConfig{Clock: clock}, postgresTables)
 }
 
-func (p *postgresPlace) open(ctx context.Context) (messagestore.Driver, error) { return p.Open(ctx) }
+const fileName = "soak.db"
 
-func (p *postgresPlace) lines(ctx context.Context) (map[string]int, error) {
-	found := map[string]int{}
-	err := p.Ask(ctx, func(conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, "select what::text, count(*)::integer from dibs.queue_log group by 1")
-		if err != nil {
-			return err
-		}
-		type sort struct {
-			What  string
-			Times int
-		}
-		sorts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[sort])
-		for _, s := range sorts {
-			found[s.What] = s.Times
-		}
-		return err
-	})
-	return found, err
+const fileTables = `
+create table ` + effects + ` (position integer not null, version integer not null);
+create table ` + inserted + ` (process text not null, op integer not null, id text not null);
+create table ` + removed + ` (global_position integer, position integer, stream_name text, id blob, data text, metadata text, open integer);
+create trigger soak_remember after delete on dibs_messages when old.category = '` + Category + `' begin
+	insert into ` + removed + ` select old.global_position, old.position, old.stream_name, old.id, old.data, old.metadata,
+		old.global_position > coalesce((select q.cursor from dibs_queues q where q.name = '` + Category + `'), 0)
+		or exists (select 1 from dibs_queue_open x where x.position = old.global_position and x.place <> 'z');
+end;
+`
+
+func newFilePlace(ctx context.Context, c *crew.Crew) (*place, error) {
+	p := &place{Crew: c, file: filepath.Join(c.Dir, fileName), questions: questions{
+		lines:  "select json_group_object(what, n) from (select what, count(*) as n from dibs_queue_log group by 1)",
+		inLine: "select count(*) from dibs_queue_tickets where until > unixepoch('subsec') * 1000000 + 60000000",
+		orphans: `select count(*) from dibs_queue_open h
+			where h.place in ('h', 'z') and not exists (select 1 from dibs_queue_open b where b.position = h.after)`,
+	}}
+	d, err := p.driver(ctx) // makes the tables of Dibs
+	if err != nil {
+		return nil, err
+	}
+	if err := d.Close(); err != nil {
+		return nil, err
+	}
+	if p.db, err = openSQLite(p.file); err != nil {
+		return nil, err
+	}
+	_, err = p.db.ExecContext(ctx, fileTables)
+	return p, err
 }
 
-func (p *postgresPlace) inLine(ctx context.Context) (int64, error) {
-	return p.Number(ctx, "select count(*) from dibs.queue_tickets where until > now() + interval '1 minute'")
+// driver waits for a process that holds the file, also if that is stopped.
+func (p *place) driver(ctx context.Context) (*sqlite.Driver, error) {
+	return sqlite.Open(ctx, p.file, &sqlite.Config{BusyTimeout: time.Minute})
 }
 
-func (p *postgresPlace) orphans(ctx context.Context) (int64, error) {
-	return p.Number(ctx, `
-		select count(*) from dibs.queue_open h
-		where h.state in ('h', 'z') and not exists (select from dibs.queue_open b where b.position = h.after)`)
+// open makes a connection that no fault meets but those of a server.
+func (p *place) open(ctx context.Context) (messagestore.Driver, error) {
+	if p.db != nil {
+		return p.driver(ctx)
+	}
+	return p.Open(ctx)
 }
 
-func (p *postgresPlace) trim(ctx context.Context, stream messagestore.StreamName) (removed int64, err error) {
-	err = p.Ask(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, "select coalesce(removed, 0) from dibs.trim($1, keep => 1, min_age => '0')", string(stream)).Scan(&removed)
-	})
-	return removed, err
+func (p *place) ask(ctx context.Context, question string, answer any) error {
+	if p.db != nil {
+		return p.db.QueryRowContext(ctx, question).Scan(answer)
+	}
+	return p.Ask(ctx, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, question).Scan(answer) })
 }
 
-func (*postgresPlace) lock(context.Context, func()) error { return nil } // no program may
+func (p *place) number(ctx context.Context, question string) (n int, err error) {
+	err = p.ask(ctx, question, &n)
+	return n, err
+}
 
-func (p *postgresPlace) dump(ctx context.Context, _ *promise.History) error {
+// sorts tells how many lines the logs have of each sort.
+func (p *place) sorts(ctx context.Context) (found map[string]int, err error) {
+	var encoded []byte
+	if err := p.ask(ctx, p.lines, &encoded); err != nil {
+		return nil, err
+	}
+	return found, json.Unmarshal(encoded, &found)
+}
+
+// trim removes a stream, but for its last message.
+func (p *place) trim(ctx context.Context, stream messagestore.StreamName) (removed int64, err error) {
+	if p.db == nil {
+		return p.Number(ctx, "select coalesce(removed, 0) from dibs.trim($1, keep => 1, min_age => '0')", string(stream))
+	}
+	d, err := p.driver(ctx)
+	if err != nil {
+		return 0, err
+	}
+	trimmed, err := d.Trim(ctx, stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+	return trimmed.Removed, errors.Join(err, d.Close())
+}
+
+// lock has the file as another program does.
+func (p *place) lock(ctx context.Context, meanwhile func()) {
+	tx, err := p.db.BeginTx(ctx, nil)
+	if err != nil {
+		return // another process has the file, or the run is over
+	}
+	meanwhile()
+	_ = tx.Rollback() // it was, if the run is over
+}
+
+// dump copies what is there.
+func (p *place) dump(ctx context.Context) error {
+	if p.db != nil {
+		return errors.Join(p.dumpFile(ctx), p.db.Close())
+	}
 	const (
 		n   = "coalesce((data ->> 'n')::integer, 0)"
 		due = "coalesce((metadata ->> 'dueAt')::bigint, 0)"
@@ -122,113 +181,15 @@ func (p *postgresPlace) dump(ctx context.Context, _ *promise.History) error {
 	)
 }
 
-func (*postgresPlace) close() error { return nil } // the keeper ends the server
-
-// A filePlace is a file of SQLite's.
-type filePlace struct {
-	path string
-	db   *sql.DB
-}
-
-const fileName = "soak.db"
-
-const fileTables = `
-create table ` + effects + ` (position integer not null, version integer not null);
-create table ` + inserted + ` (process text not null, op integer not null, id text not null);
-create table ` + removed + ` (global_position integer, position integer, stream_name text, id blob, data text, metadata text, open integer);
-create trigger soak_remember after delete on dibs_messages when old.category = '` + Category + `' begin
-	insert into ` + removed + ` select old.global_position, old.position, old.stream_name, old.id, old.data, old.metadata,
-		old.global_position > coalesce((select q.cursor from dibs_queues q where q.name = '` + Category + `'), 0)
-		or exists (select 1 from dibs_queue_open x where x.position = old.global_position and x.place <> 'z');
-end;
-`
-
-func newFilePlace(ctx context.Context, dir string) (*filePlace, error) {
-	p := &filePlace{path: filepath.Join(dir, fileName)}
-	d, err := p.driver(ctx) // makes the tables of Dibs
-	if err != nil {
-		return nil, err
-	}
-	if err := d.Close(); err != nil {
-		return nil, err
-	}
-	if p.db, err = openSQLite(p.path); err != nil {
-		return nil, err
-	}
-	_, err = p.db.ExecContext(ctx, fileTables)
-	return p, err
-}
-
-func (p *filePlace) open(ctx context.Context) (messagestore.Driver, error) { return p.driver(ctx) }
-
-// driver waits for a process that holds the file, also if that is stopped.
-func (p *filePlace) driver(ctx context.Context) (*sqlite.Driver, error) {
-	return sqlite.Open(ctx, p.path, &sqlite.Config{BusyTimeout: time.Minute})
-}
-
-func (p *filePlace) close() error { return p.db.Close() }
-
-func (p *filePlace) lines(ctx context.Context) (map[string]int, error) {
-	rows, err := p.db.QueryContext(ctx, "select what, count(*) from dibs_queue_log group by 1")
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	found := map[string]int{}
-	for rows.Next() {
-		var what string
-		var times int
-		if err := rows.Scan(&what, &times); err != nil {
-			return nil, err
-		}
-		found[what] = times
-	}
-	return found, rows.Err()
-}
-
-func (p *filePlace) number(ctx context.Context, query string, args ...any) (n int64, err error) {
-	err = p.db.QueryRowContext(ctx, query, args...).Scan(&n)
-	return n, err
-}
-
-func (p *filePlace) inLine(ctx context.Context) (int64, error) {
-	return p.number(ctx, "select count(*) from dibs_queue_tickets where until > ?", time.Now().Add(time.Minute).UnixMicro())
-}
-
-func (p *filePlace) orphans(ctx context.Context) (int64, error) {
-	return p.number(ctx, `
-		select count(*) from dibs_queue_open h
-		where h.place in ('h', 'z') and not exists (select 1 from dibs_queue_open b where b.position = h.after)`)
-}
-
-func (p *filePlace) trim(ctx context.Context, stream messagestore.StreamName) (removed int64, err error) {
-	d, err := p.driver(ctx)
-	if err != nil {
-		return 0, err
-	}
-	trimmed, err := d.Trim(ctx, stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
-	return trimmed.Removed, errors.Join(err, d.Close())
-}
-
-func (p *filePlace) lock(ctx context.Context, meanwhile func()) error {
-	tx, err := p.db.BeginTx(ctx, nil)
-	if err != nil {
-		return nil //nolint:nilerr // another process has the file, or the run is over
-	}
-	meanwhile()
-	_ = tx.Rollback() // it was, if the run is over
-	return nil
-}
-
-func (p *filePlace) dump(ctx context.Context, h *promise.History) error {
+func (p *place) dumpFile(ctx context.Context) error {
 	const (
 		id = "lower(substr(hex(id), 1, 8) || '-' || substr(hex(id), 9, 4) || '-' || substr(hex(id), 13, 4) || '-' || substr(hex(id), 17, 4) || '-' || substr(hex(id), 21))"
 		m  = "select global_position, stream_name, position, " + id + ", coalesce(data ->> 'n', 0), coalesce(metadata ->> 'dueAt', 0)"
 	)
-	if err := h.Exec(ctx, "attach ? as store", p.path); err != nil {
+	if err := p.History.Exec(ctx, "attach ? as store", p.file); err != nil {
 		return err
 	}
-	return h.Exec(ctx, `
+	return p.History.Exec(ctx, `
 		insert into messages
 			`+m+`, 0, 0 from store.dibs_messages where category = '`+Category+`' union all `+m+`, 1, open from store.`+removed+`;
 		insert into rows select position, version, place, failures, coalesce(session, 0), coalesce(after, 0) from store.dibs_queue_open;

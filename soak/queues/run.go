@@ -33,7 +33,7 @@ type Options struct {
 type run struct {
 	Options
 	*crew.Crew
-	place place
+	place *place
 }
 
 //go:embed promises/*.sql
@@ -41,11 +41,6 @@ var folder embed.FS
 
 // Promises are what a run is checked for.
 var Promises = must.New(fs.Sub(folder, "promises"))
-
-// Check holds the history of a run against each promise.
-func Check(ctx context.Context, dir string) (*promise.Verdict, error) {
-	return promise.Check(ctx, dir, Promises)
-}
 
 // A Scene is the subject of a run.
 type Scene string
@@ -66,7 +61,7 @@ var Scenes = []Scene{Clock, Poison, HotKey, Ending}
 // kills reports whether processes are killed in the scene, but by their own items.
 func (s Scene) kills() bool { return s == Usual || s == Clock }
 
-// Run has processes work on a queue while there are faults, and leaves all that [Check] needs. The result are
+// Run has processes work on a queue while there are faults, and leaves all that [promise.Check] needs. The result are
 // complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	if o.Scene == HotKey {
@@ -78,13 +73,14 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 	}, func(c *crew.Crew) (_ *crew.Scenario, err error) {
 		r.Crew = c
 		if r.SQLite {
-			r.place, err = newFilePlace(ctx, c.Dir)
+			r.place, err = newFilePlace(ctx, c)
 		} else {
 			r.place, err = newPostgresPlace(ctx, c, o.Scene == Clock)
 		}
-		s := &crew.Scenario{Phases: []crew.Phase{r.faults()}, Healed: r.resume, Left: r.left, Drain: o.Drain, Dump: func(ctx context.Context) error {
-			return errors.Join(r.place.dump(ctx, r.History), r.place.close())
-		}}
+		if err != nil {
+			return nil, err
+		}
+		s := &crew.Scenario{Phases: []crew.Phase{r.faults()}, Healed: r.resume, Left: r.left, Drain: o.Drain, Dump: r.place.dump}
 		if r.Scene == HotKey { // to work through it would take minutes
 			s.Left = nil
 		}
@@ -146,7 +142,7 @@ func (r *run) left(ctx context.Context) (left string, err error) {
 
 // behind reports whether what is held is behind a row.
 func (r *run) behind(ctx context.Context) bool {
-	orphans, err := r.place.orphans(ctx)
+	orphans, err := r.place.number(ctx, r.place.orphans)
 	return err == nil && orphans == 0
 }
 
@@ -163,7 +159,7 @@ func (r *run) ofQueue(ctx context.Context, f func(q *queue.Queue) error) error {
 
 // look has the figures know how many lines the logs have.
 func (r *run) look(ctx context.Context) {
-	found, err := r.place.lines(ctx)
+	found, err := r.place.sorts(ctx)
 	if err != nil {
 		return // the server is down: what is known of it stays
 	}
@@ -172,4 +168,33 @@ func (r *run) look(ctx context.Context) {
 			return // it is told soon again
 		}
 	}
+}
+
+// The goals of a run, by the keys of figures.sql: of make ci/long, and of one of a minute.
+var (
+	Issue = promise.Goals{
+		"serverKills": 100, "kills": 500, "stops": 100, "cuts": 100, "items": 100_000, "undone": 1000, "staged": 1000, "leftOut": 100, "unstaged": 100, "reused": 100,
+		"named": 500, "taken": 500, "deliveries": 100_000, "tickets": 100, "refused": 100, "transactions": 1000, "rolledBack": 100, "again": 100, "unknown": 100, "trims": 100, "pauses": 20,
+		"expiries": 100, "retries": 1000, "defers": 1000, "givenBack": 1, "buried": 100, "redriven": 50, "cancelled": 100,
+	}
+	Short = promise.Goals{
+		"serverKills": 3, "kills": 10, "stops": 3, "cuts": 5, "items": 1000, "undone": 20, "staged": 100, "leftOut": 5, "unstaged": 20, "reused": 3,
+		"named": 10, "taken": 10, "deliveries": 1000, "tickets": 5, "refused": 3, "transactions": 50, "rolledBack": 5, "again": 3, "unknown": 2, "trims": 3, "pauses": 1,
+		"expiries": 10, "retries": 20, "defers": 20, "buried": 5, "redriven": 2, "cancelled": 3,
+	}
+)
+
+// Goals are those of a run of about a minute of a scene.
+func (s Scene) Goals() promise.Goals {
+	switch s {
+	case Clock:
+		return promise.Goals{"jumps": 5, "kills": 5, "items": 500, "deliveries": 500, "expiries": 10}
+	case Poison:
+		return promise.Goals{"poisons": 3, "kills": 9, "items": 200, "deliveries": 200}
+	case HotKey:
+		return promise.Goals{"others": 20, "items": hotItems}
+	case Ending:
+		return promise.Goals{"stalls": 5, "items": 300, "deliveries": 300, "expiries": 5}
+	}
+	return Short
 }

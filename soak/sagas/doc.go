@@ -7,7 +7,7 @@
 // takes, and cancelled. A process writes down each call of a function before and after it, and the ids of the messages
 // that it writes to a saga. The sink of the relay writes down what it takes; it refuses some keys for a while.
 //
-// [Check] holds the history against the queries of the folder promises, those of timers and letters. What is promised of
+// [promise.Check] holds the history against the queries of the folder promises, those of timers and letters. What is promised of
 // sagas themselves is no query: whether a record may follow depends on all that came before it in its stream, and
 // whether it came late on the faults and lost turns since. So Go folds each stream, of the same history, and gives its
 // findings to the same verdict; it knows nothing of how sagas work.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -48,17 +49,12 @@ var folder embed.FS
 // Promises are what a run is checked for.
 var Promises = must.New(fs.Sub(folder, "promises"))
 
-// Check holds the history of a run against each promise.
-func Check(ctx context.Context, dir string) (*promise.Verdict, error) {
-	return promise.Check(ctx, dir, Promises)
-}
-
 // rowsTable has the rows that steps write in their transactions. Nothing is unique: the checker sees each.
 const rowsTable = "soak_rows"
 
 const tables = "create table " + rowsTable + " (saga text not null, step text not null, what text not null, process text not null)"
 
-// Run has processes run sagas, timers and a relay while there are faults, and leaves all that [Check] needs. The result
+// Run has processes run sagas, timers and a relay while there are faults, and leaves all that [promise.Check] needs. The result
 // are complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	return crew.Run(ctx, crew.Config{
@@ -196,3 +192,46 @@ func (r *run) dump(ctx context.Context) error {
 		r.Copy(ctx, "rows", "select saga, step, what, process from public."+rowsTable),
 	)
 }
+
+// faults are those of the time of the run, or until its goals are reached.
+func (r *run) faults() crew.Phase {
+	p := crew.Phase{Name: "faults", For: r.Duration, Until: r.Goals}
+	if r.Quiet {
+		return p
+	}
+	p.Faults = []crew.Fault{
+		{Answers: 1500, Goal: "kills", Run: func(_ context.Context, random *rand.Rand) error {
+			r.Any(random, runner).Kill()
+			return nil
+		}},
+		{Answers: 3000, Goal: "stops", Run: func(ctx context.Context, random *rand.Rand) error { // for longer than its lease
+			r.StopProcess(r.Any(random, runner), func(int64) { crew.Pause(ctx, crew.Dice{Rand: random}.Between(lease+lease/5, 3*lease+lease/5)) })
+			return nil
+		}},
+		{Answers: 150, Goal: "cuts", Run: func(ctx context.Context, random *rand.Rand) error {
+			r.CutOff(ctx, r.Any(random), random)
+			return nil
+		}},
+	}
+	if !r.Calm {
+		p.Faults = append(p.Faults, crew.Fault{Answers: 8000, Goal: "serverKills", Run: func(ctx context.Context, random *rand.Rand) error { return r.KillServer(ctx, random, 6, lease) }})
+	}
+	if r.Clock {
+		jump := func(ctx context.Context, random *rand.Rand) error { return r.JumpClock(ctx, random, lease, 4*lease) } // in which sagas go on
+		p.Faults, p.Beside = append(p.Faults, crew.Fault{Answers: 1000, Goal: "jumps", Run: jump}), []func(context.Context, func()) error{r.Crashes}
+	}
+	return p
+}
+
+// The goals of a run, by the keys of figures.sql: of make ci/long, of one of a minute, and of one whose clock jumps.
+var (
+	Issue = promise.Goals{
+		"serverKills": 20, "kills": 100, "stops": 30, "cuts": 1000, "sagas": 10_000, "completed": 3000, "compensated": 1000, "suspended": 200, "cancels": 300, "resumes": 100,
+		"replies": 1000, "steps": 10_000, "undos": 1000, "timers": 100_000, "rung": 100_000, "letters": 5000, "refused": 500,
+	}
+	Short = promise.Goals{
+		"serverKills": 1, "kills": 5, "stops": 2, "cuts": 30, "sagas": 200, "completed": 50, "compensated": 30, "suspended": 5, "cancels": 5, "resumes": 3,
+		"replies": 20, "steps": 300, "undos": 30, "timers": 2000, "rung": 1000, "letters": 100, "refused": 20,
+	}
+	Jumpy = promise.Goals{"jumps": 5, "setBacks": 10, "kills": 5, "sagas": 100, "completed": 30, "steps": 200, "rung": 500, "letters": 50}
+)

@@ -1,4 +1,28 @@
 -- What a store has in the end, and what the harness measured, beside the calls of processes. Times are in microseconds.
+--
+-- The calls of clients, with what is asked for, and after the semicolon what is told. Appends are of a stream each, with messages.
+--
+--   write     appends with stream, expected version and messages (id, value, hash); appends with version and global position of the
+--             last message, and whether it is a duplicate. A conflict has the actual version, and as its only append its stream.
+--   write-tx  the same in a transaction of the caller's, from before its first statement to after its commit or rollback
+--   version   the stream, in an append; the actual version
+--   read      a stream and the first position, as expected, in an append, or a category; an append for each stream met, with messages
+--             as they were read (id, value, hash, position, global)
+--   resolve   the process and op of a write of unknown outcome, as ref, and appends with the ids of its messages; appends as of write
+--   run       a life of a consumer, from before it runs until it has returned, one for each set of slots that it takes: alone if no
+--             other process joins its group, interval of messages between checkpoints, batch that is read at once, start position.
+--             Its op is the run of the consumer's other calls, all of which have consumer and category.
+--   fetch     the position after a page that was answered, without an answer here
+--   handle    a message, in an append, its attempt from 1, its key; ok if the handler returned nil
+--   park      a message, in an append
+--   position  the first position that is not done with, and with the state of the group that is written its message and the member
+--             as target; ok, or conflict
+--   reserve   a key, the value of the command, the stream of the reservation and the id of the command
+--   effect    a key, or the id of a message, without an answer
+--
+-- One that ended as anything but ok and unknown has changed nothing, and never will; without an answer it is of unknown outcome too.
+-- The nemesis has calls fault (name, target), kill, drain, failover and overtake, the last two told the last global position of each
+-- category, as heads.
 
 create table if not exists messages (        -- all that there are, and the states of groups that were removed
 	stream   text,
