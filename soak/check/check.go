@@ -20,7 +20,6 @@ package check
 import (
 	"context"
 	"embed"
-	"encoding/json"
 	"io/fs"
 	"time"
 
@@ -46,49 +45,17 @@ type Row struct {
 	Value    uint64 // the same of its data as in history.Message
 	Hash     int64  // of its content, by history.Hash
 	Effect   string // the idempotence key whose effect in the store this message is, "" for none
-	State    *State // of a checkpoint, nil for any other message
-}
-
-// A State is what a checkpoint says of a group that processes join. One without parts says that all slots are free, at
-// its position.
-type State struct {
-	Time     int64                       `json:"time"` // by the store's clock, in microseconds
-	Position messagestore.GlobalPosition `json:"position"`
-	By       string                      `json:"by,omitempty"`
-	Members  []Member                    `json:"members,omitempty"`
-	Parts    []Part                      `json:"parts,omitempty"`
-}
-
-// A Member is one of a [State].
-type Member struct {
-	ID      string `json:"id"`
-	Lease   int64  `json:"lease"` // in milliseconds
-	Resting bool   `json:"resting,omitempty"`
-	Whole   bool   `json:"whole,omitempty"` // it handles the category in order
-}
-
-// A Part is slots, as bits, of one holder at one position.
-type Part struct {
-	Holder   string                      `json:"holder,omitempty"`
-	Slots    uint32                      `json:"slots"`
-	Position messagestore.GlobalPosition `json:"position"`
+	State    string // the data of a checkpoint, "" for any other message
+	Time     int64  // by the store's clock, in microseconds
 }
 
 const slots = 32 // of a category, for a group that processes join
 
 // Values returns a row as the table of messages has it.
 func (r *Row) Values() ([]any, error) {
-	state := ""
-	if r.State != nil {
-		encoded, err := json.Marshal(r.State)
-		if err != nil {
-			return nil, err
-		}
-		state = string(encoded)
-	}
 	return []any{
 		string(r.Stream), string(r.Stream.Category()), int64(r.Position), int64(r.Global), r.ID.String(), int64(r.Value), r.Hash, //nolint:gosec // its values are small
-		r.Effect, r.Stream.GroupMember(slots), state,
+		r.Effect, r.Stream.GroupMember(slots), r.State, r.Time,
 	}, nil
 }
 

@@ -18,8 +18,7 @@ import (
 func goodFacts() (f check.Facts) {
 	f.Add("lag", "audit", 0)
 	f.Add("usable", "store", 1)
-	f.Add("usable", "writer-1-1", 1)
-	f.Add("goroutines", "writer-1-1", 0)
+	f.Add("lasted", "writer-1-1", 1)
 	f.Add("searched", "writer.log", 0)
 	f.Add("searched", "postgres.log", 0)
 	f.Add("amcheck", "", 0)
@@ -45,6 +44,8 @@ const minutes = int64(60_000_000)
 
 func healed(to int64) *world {
 	w := &world{facts: goodFacts()}
+	usable := true
+	w.do("writer-1-1", 10, 20, history.OK, history.Event{Call: history.End}, history.Event{Usable: &usable})
 	w.strike(10, to, crew.Event{Call: crew.Drain}, crew.Event{})
 	return w
 }
@@ -68,8 +69,10 @@ func TestEachBadFactBreaksItsPromise(t *testing.T) {
 		plant  func(w *world)
 	}{
 		{"a consumer lags", "C8a", func(w *world) { w.facts.Add("lag", "ledger", 1) }},
-		{"a pool is used up", "C8a", func(w *world) { w.facts.Add("usable", "writer-2-7", 0) }},
-		{"a goroutine is left", "C8a", func(w *world) { w.facts.Add("goroutines", "writer-2-7", 1) }},
+		{"the store is not usable", "C8a", func(w *world) { w.facts.Add("usable", "store", 0) }},
+		{"a pool is used up", "C8a", func(w *world) { *w.acts[0].end.Usable = false }},
+		{"a client does not say whether its pool is used up", "C8a", func(w *world) { w.facts.Add("lasted", "writer-2-7", 1) }},
+		{"a goroutine is left", "C8a", func(w *world) { w.acts[0].end.Left = 1 }},
 		{"it heals late", "C8a", func(w *world) { w.events[0].answer.At = 6 * minutes }},
 		{"it never heals", "C8a", func(w *world) { w.events[0].answer.Answer = crew.Failed }},
 		{"the harness never says that it healed", "C8a", func(w *world) { w.events[0].answer = crew.Event{At: never} }},

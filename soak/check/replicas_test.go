@@ -1,12 +1,14 @@
 package check_test
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/history"
@@ -21,6 +23,33 @@ type seated struct {
 
 const ms = int64(1000) // microseconds
 
+// A groupState is what a checkpoint says of a group. One without parts says that all slots are free, at its position.
+type groupState struct {
+	Position messagestore.GlobalPosition `json:"-"`
+	By       string                      `json:"by,omitempty"`
+	Members  []member                    `json:"members,omitempty"`
+	Parts    []part                      `json:"parts,omitempty"`
+}
+
+type member struct {
+	ID      string `json:"id"`
+	Lease   int64  `json:"lease"`
+	Resting bool   `json:"resting,omitempty"`
+	Whole   bool   `json:"whole,omitempty"`
+}
+
+type part struct {
+	Holder   string                      `json:"holder,omitempty"`
+	Slots    uint32                      `json:"slots"`
+	Position messagestore.GlobalPosition `json:"position"`
+}
+
+// note makes a checkpoint of a message.
+func (s *groupState) note(r *check.Row, at int64) {
+	data := must.New(json.Marshal(map[string]any{"position": s.Position, "group": s}))
+	r.State, r.Time = string(data), at
+}
+
 // seat is a run of a member from one time to another, in milliseconds.
 func (w *world) seat(id string, from, to int64) *seated {
 	l := w.consume("replica-"+id, "audit", from*ms, to*ms, 2, 2)
@@ -32,15 +61,14 @@ func (w *world) seat(id string, from, to int64) *seated {
 func (l *seated) handles(from, to int64, r *check.Row) { l.handle(from*ms, to*ms, r) }
 
 // state has the member store the state of its group.
-func (l *seated) state(from, to int64, s check.State) *act {
+func (l *seated) state(from, to int64, s groupState) *act {
 	m := l.w.message()
 	stream := messagestore.StreamName("account:position-audit+0")
 	l.w.commit(stream, m)
-	s.Time = from * ms
 	if s.By == "" && len(s.Members) > 0 {
 		s.By = l.id
 	}
-	l.w.byID[m.ID].State = &s
+	s.note(l.w.byID[m.ID], from*ms)
 	a := l.record(from*ms, to*ms, s.Position)
 	a.invoke.Target = s.By
 	a.invoke.Appends = []history.Append{{Stream: stream, Messages: []history.Message{m}}}
@@ -48,9 +76,9 @@ func (l *seated) state(from, to int64, s check.State) *act {
 }
 
 // members are some that have a lease of a second, and rest if one is alone.
-func members(ids ...string) (all []check.Member) {
+func members(ids ...string) (all []member) {
 	for _, id := range ids {
-		all = append(all, check.Member{ID: id, Lease: 1000, Resting: len(ids) == 1})
+		all = append(all, member{ID: id, Lease: 1000, Resting: len(ids) == 1})
 	}
 	return all
 }
@@ -61,7 +89,7 @@ const (
 	odd  uint32 = even << 1
 )
 
-func parts(parts ...check.Part) []check.Part { return parts }
+func parts(parts ...part) []part { return parts }
 
 // inSlots returns a stream of an even slot and one of an odd one.
 func inSlots() (ofEven, ofOdd messagestore.StreamName) {
@@ -83,19 +111,19 @@ func TestAGroupWhoseMembersComeAndGoKeepsItsPromises(t *testing.T) {
 
 	// A is alone, then B joins, and A gives half of the slots up.
 	a := w.seat("a", 1, 100)
-	a.state(2, 3, check.State{Members: members("a"), Parts: parts(check.Part{Holder: "a", Slots: all})})
+	a.state(2, 3, groupState{Members: members("a"), Parts: parts(part{Holder: "a", Slots: all})})
 	a.handles(5, 6, w.row(one, 0))
 	b := w.seat("b", 10, 150)
-	b.state(11, 12, check.State{Members: members("a", "b"), Parts: parts(check.Part{Holder: "a", Slots: all})})
+	b.state(11, 12, groupState{Members: members("a", "b"), Parts: parts(part{Holder: "a", Slots: all})})
 	at := w.row(one, 0).Global + 1
-	a.state(20, 21, check.State{Position: at, Members: members("a", "b"), Parts: parts(check.Part{Holder: "a", Slots: all, Position: at})})
+	a.state(20, 21, groupState{Position: at, Members: members("a", "b"), Parts: parts(part{Holder: "a", Slots: all, Position: at})})
 	again := w.seat("a", 101, 5000) // its next run
-	again.state(110, 111, check.State{Position: at, Members: members("a", "b"), Parts: parts(
-		check.Part{Holder: "a", Slots: even, Position: at}, check.Part{Slots: odd, Position: at},
+	again.state(110, 111, groupState{Position: at, Members: members("a", "b"), Parts: parts(
+		part{Holder: "a", Slots: even, Position: at}, part{Slots: odd, Position: at},
 	)})
 	b2 := w.seat("b", 151, 900)
-	b2.state(160, 161, check.State{Position: at, Members: members("a", "b"), Parts: parts(
-		check.Part{Holder: "a", Slots: even, Position: at}, check.Part{Holder: "b", Slots: odd, Position: at},
+	b2.state(160, 161, groupState{Position: at, Members: members("a", "b"), Parts: parts(
+		part{Holder: "a", Slots: even, Position: at}, part{Holder: "b", Slots: odd, Position: at},
 	)})
 	again.handles(170, 180, w.row(one, 1))
 	b2.handles(171, 175, w.row(two, 0))
@@ -103,18 +131,19 @@ func TestAGroupWhoseMembersComeAndGoKeepsItsPromises(t *testing.T) {
 
 	// B leaves in order, and A is stopped beyond its lease.
 	end := w.row(two, 1).Global + 1
-	b2.state(200, 201, check.State{By: "b", Position: at, Members: members("a"), Parts: parts(
-		check.Part{Holder: "a", Slots: even, Position: at}, check.Part{Slots: odd, Position: end},
+	left := members("a")
+	left[0].Resting = false
+	b2.state(200, 201, groupState{By: "b", Position: at, Members: left, Parts: parts(
+		part{Holder: "a", Slots: even, Position: at}, part{Slots: odd, Position: end},
 	)})
-	w.byID[w.acts[len(w.acts)-1].invoke.Appends[0].Messages[0].ID].State.Members[0].Resting = false
 	w.fault(210*ms, 4000*ms, "stop-member", "replica-a")
 	c := w.seat("c", 205, 5000)
-	c.state(310, 311, check.State{Position: at, Members: members("a", "c"), Parts: parts(
-		check.Part{Holder: "a", Slots: even, Position: at}, check.Part{Holder: "c", Slots: odd, Position: end},
+	c.state(310, 311, groupState{Position: at, Members: members("a", "c"), Parts: parts(
+		part{Holder: "a", Slots: even, Position: at}, part{Holder: "c", Slots: odd, Position: end},
 	)})
 	c2 := w.seat("c", 1200, 5000)
-	c2.state(1210, 1211, check.State{Position: at, Members: members("c"), Parts: parts(
-		check.Part{Holder: "c", Slots: even, Position: at}, check.Part{Holder: "c", Slots: odd, Position: end},
+	c2.state(1210, 1211, groupState{Position: at, Members: members("c"), Parts: parts(
+		part{Holder: "c", Slots: even, Position: at}, part{Holder: "c", Slots: odd, Position: end},
 	)})
 	c2.handles(1220, 1225, w.row(one, 1))
 	refused := again.record(4100*ms, 4101*ms, end)
@@ -132,15 +161,15 @@ func TestAGroupWhoseMembersComeAndGoKeepsItsPromises(t *testing.T) {
 func TestEachPlantedBugOfAGroupBreaksExactlyItsPromise(t *testing.T) {
 	t.Parallel()
 	e, o := inSlots()
-	whole := func(id string, at messagestore.GlobalPosition) check.State {
-		return check.State{Position: at, Members: members(id), Parts: parts(check.Part{Holder: id, Slots: all, Position: at})}
+	whole := func(id string, at messagestore.GlobalPosition) groupState {
+		return groupState{Position: at, Members: members(id), Parts: parts(part{Holder: id, Slots: all, Position: at})}
 	}
-	two := func(by string, p ...check.Part) check.State {
+	two := func(by string, p ...part) groupState {
 		lowest := p[0].Position
 		for _, part := range p {
 			lowest = min(lowest, part.Position)
 		}
-		return check.State{By: by, Position: lowest, Members: members("a", "b"), Parts: p}
+		return groupState{By: by, Position: lowest, Members: members("a", "b"), Parts: p}
 	}
 	for _, planted := range []struct {
 		name   string
@@ -150,26 +179,26 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsPromise(t *testing.T) {
 		{"a slot of two holders", "C3b", func(w *world) {
 			a := w.seat("a", 1, 100)
 			s := whole("a", 0)
-			s.Parts = append(s.Parts, check.Part{Holder: "a", Slots: 1})
+			s.Parts = append(s.Parts, part{Holder: "a", Slots: 1})
 			a.state(2, 3, s)
 		}},
 		{"a slot of none of the members", "C3b", func(w *world) {
 			a := w.seat("a", 1, 100)
-			a.state(2, 3, check.State{By: "a", Parts: parts(check.Part{Holder: "a", Slots: all})})
+			a.state(2, 3, groupState{By: "a", Parts: parts(part{Holder: "a", Slots: all})})
 		}},
 		{"a slot that is gone", "C3b", func(w *world) {
 			a := w.seat("a", 1, 100)
-			a.state(2, 3, check.State{Members: members("a"), Parts: parts(check.Part{Holder: "a", Slots: even})})
+			a.state(2, 3, groupState{Members: members("a"), Parts: parts(part{Holder: "a", Slots: even})})
 		}},
 		{"a slot that is taken from a member", "C3c", func(w *world) {
 			w.seat("a", 1, 100).state(2, 3, whole("a", 0))
-			w.seat("b", 10, 100).state(11, 12, two("b", check.Part{Holder: "a", Slots: even}, check.Part{Holder: "b", Slots: odd}))
+			w.seat("b", 10, 100).state(11, 12, two("b", part{Holder: "a", Slots: even}, part{Holder: "b", Slots: odd}))
 		}},
 		{"a slot that is given to another", "C3c", func(w *world) {
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
-			w.seat("b", 10, 100).state(11, 12, two("b", check.Part{Holder: "a", Slots: all}))
-			a.state(20, 21, two("a", check.Part{Holder: "a", Slots: even}, check.Part{Holder: "b", Slots: odd}))
+			w.seat("b", 10, 100).state(11, 12, two("b", part{Holder: "a", Slots: all}))
+			a.state(20, 21, two("a", part{Holder: "a", Slots: even}, part{Holder: "b", Slots: odd}))
 		}},
 		{"a member that another adds", "C3d", func(w *world) {
 			s := whole("a", 0)
@@ -185,7 +214,7 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsPromise(t *testing.T) {
 		{"a lease that was not over", "C3e", func(w *world) {
 			w.seat("a", 1, 100).state(2, 3, whole("a", 0))
 			b := w.seat("b", 10, 2000)
-			b.state(11, 12, two("b", check.Part{Holder: "a", Slots: all})) // from here on it counts
+			b.state(11, 12, two("b", part{Holder: "a", Slots: all})) // from here on it counts
 			b.state(900, 901, whole("b", 0))
 		}},
 		{"a member that rests, and is removed", "C3e", func(w *world) {
@@ -196,16 +225,16 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsPromise(t *testing.T) {
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
 			b := w.seat("b", 10, 2000)
-			b.state(11, 12, two("b", check.Part{Holder: "a", Slots: all}))
+			b.state(11, 12, two("b", part{Holder: "a", Slots: all}))
 			b.state(1100, 1101, whole("b", 0))
-			a.state(1200, 1201, two("a", check.Part{Holder: "b", Slots: all}))
+			a.state(1200, 1201, two("a", part{Holder: "b", Slots: all}))
 		}},
 		{"a message of a slot of another", "C3g", func(w *world) {
 			one := w.write(10, 20, o, anyVersion, 1)
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
 			b := w.seat("b", 10, 100)
-			b.state(11, 12, two("b", check.Part{Holder: "a", Slots: all}))
+			b.state(11, 12, two("b", part{Holder: "a", Slots: all}))
 			b.handles(20, 30, w.row(one, 0))
 		}},
 		{"a message before the position of its slot", "C3g", func(w *world) {
@@ -227,7 +256,7 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsPromise(t *testing.T) {
 			a := w.seat("a", 1, 100)
 			a.state(2, 3, whole("a", 0))
 			a.handles(5, 6, w.row(one, 0))
-			w.seat("b", 10, 100).state(11, 12, two("b", check.Part{Holder: "a", Slots: all, Position: 2}))
+			w.seat("b", 10, 100).state(11, 12, two("b", part{Holder: "a", Slots: all, Position: 2}))
 		}},
 		{"a position of a slot that goes back", "C1e", func(w *world) {
 			one := w.write(10, 20, o, anyVersion, 1)
@@ -235,8 +264,8 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsPromise(t *testing.T) {
 			a.state(2, 3, whole("a", 0))
 			a.handles(5, 6, w.row(one, 0))
 			a.state(11, 12, whole("a", 2))
-			a.state(21, 22, check.State{Members: members("a"), Position: 1, Parts: parts(
-				check.Part{Holder: "a", Slots: even, Position: 1}, check.Part{Holder: "a", Slots: odd, Position: 2},
+			a.state(21, 22, groupState{Members: members("a"), Position: 1, Parts: parts(
+				part{Holder: "a", Slots: even, Position: 1}, part{Holder: "a", Slots: odd, Position: 2},
 			)})
 		}},
 		{"a position that is not the lowest of the slots", "C1e", func(w *world) {
@@ -274,7 +303,7 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsPromise(t *testing.T) {
 			a.handles(5, 6, w.row(one, 0))
 			a.handles(7, 8, w.row(other, 0))
 			a.state(11, 12, whole("a", 2))
-			s := check.State{Position: 2} // and the other is behind it
+			s := groupState{Position: 2} // and the other is behind it
 			a.state(21, 22, s).invoke.Target = "a"
 			w.fault(15*ms, 40*ms, "join-leave", "replica-a")
 		}},
@@ -319,16 +348,16 @@ func TestAMemberThatIsKilledLeavesAsMuchAsItMay(t *testing.T) {
 	w := &world{}
 	one := w.write(10, 20, o, anyVersion, 4)
 	a := w.seat("a", 1, 50)
-	a.state(2, 3, check.State{Members: members("a"), Parts: parts(check.Part{Holder: "a", Slots: all})})
+	a.state(2, 3, groupState{Members: members("a"), Parts: parts(part{Holder: "a", Slots: all})})
 	for n := range 4 {
 		a.handles(5+2*int64(n), 6+2*int64(n), w.row(one, n))
 	}
 	a.run.end = nil
 	w.fault(40*ms, 41*ms, "kill-member", "replica-a")
 	b := w.seat("b", 30, 3000)
-	b.state(31, 32, check.State{By: "b", Members: members("a", "b"), Parts: parts(check.Part{Holder: "a", Slots: all})})
+	b.state(31, 32, groupState{By: "b", Members: members("a", "b"), Parts: parts(part{Holder: "a", Slots: all})})
 	b2 := w.seat("b", 1040, 3000)
-	b2.state(1050, 1051, check.State{Members: members("b"), Parts: parts(check.Part{Holder: "b", Slots: all})})
+	b2.state(1050, 1051, groupState{Members: members("b"), Parts: parts(part{Holder: "b", Slots: all})})
 	for n := range 4 {
 		b2.handles(1100+2*int64(n), 1101+2*int64(n), w.row(one, n))
 	}

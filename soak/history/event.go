@@ -29,6 +29,7 @@ const (
 	Position = "position" // the storing of a checkpoint
 	Reserve  = "reserve"
 	Effect   = "effect" // outside of the store
+	End      = "end"    // of a process, in order
 )
 
 // The answers. A write, or a call that parks or stores a position, that ended as anything but OK and Unknown has changed
@@ -73,6 +74,9 @@ type Event struct {
 	Batch    int                         `json:"batch,omitempty"`    // of messages, read at once
 	Attempt  int                         `json:"attempt,omitempty"`  // of the handler, from 1
 	Position messagestore.GlobalPosition `json:"position,omitempty"`
+
+	Left   int   `json:"left,omitempty"`   // goroutines, beyond those before a process did anything
+	Usable *bool `json:"usable,omitempty"` // whether its store still was, when there were no more faults
 
 	Key   string `json:"key,omitempty"`   // an idempotence key
 	Value uint64 `json:"value,omitempty"` // of the command that wants the key

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -72,21 +71,12 @@ func resident(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// stateOf returns the state of a group that a checkpoint is, nil for any other message.
-func stateOf(m *messagestore.Message) *check.State {
+// stateOf returns the data of a checkpoint, which has the state of its group, and "" for any other message.
+func stateOf(m *messagestore.Message) string {
 	if m.Type != "Recorded" || !slices.Contains(m.Stream.Category().Types(), "position") {
-		return nil
+		return ""
 	}
-	var body struct {
-		Position messagestore.GlobalPosition `json:"position"`
-		Group    check.State                 `json:"group"`
-	}
-	if err := json.Unmarshal(m.Data, &body); err != nil {
-		return nil // and so the message is none that its writer knows
-	}
-	s := body.Group
-	s.Time, s.Position = m.Time.UnixMicro(), body.Position
-	return &s
+	return string(m.Data)
 }
 
 // removed is the schema to which the checkpoints go that consumers remove, so that their histories
@@ -190,7 +180,7 @@ func (r *rowsOf) Next() bool {
 		}
 		known, err := work.Known(m)
 		r.row = check.Row{
-			Stream: m.Stream, Position: m.Position, Global: m.GlobalPosition, ID: m.ID, Value: known.Value, Hash: known.Hash, Effect: work.EffectOf(m), State: stateOf(m),
+			Stream: m.Stream, Position: m.Position, Global: m.GlobalPosition, ID: m.ID, Value: known.Value, Hash: known.Hash, Effect: work.EffectOf(m), State: stateOf(m), Time: m.Time.UnixMicro(),
 		}
 		r.err = err
 		return err == nil
@@ -216,37 +206,13 @@ func (r *run) note(ctx context.Context, store *messagestore.Store) error {
 			f.Add("lag", fmt.Sprintf("%s of %s", s.Name, category), s.Lag)
 		}
 	}
-	usable := func(name string, is bool) {
-		n := int64(0)
-		if is {
-			n = 1
-		}
-		f.Add("usable", name, n)
-	}
-	_, err := store.Write(ctx, work.Probes.Stream("1"), messagestore.AnyVersion, messagestore.Raw{Type: "Probe", Data: []byte(`{}`)})
-	usable("store", err == nil)
-	counts, err := filepath.Glob(filepath.Join(r.Out, "*"+work.CountEnding))
-	if err != nil {
-		return err
-	}
-	tried := map[string]bool{}
-	for _, path := range counts {
-		encoded, err := os.ReadFile(path)
-		var count work.Count
-		if err := errors.Join(err, json.Unmarshal(encoded, &count)); err != nil {
-			return err
-		}
-		process := strings.TrimSuffix(filepath.Base(path), work.CountEnding)
-		f.Add("goroutines", process, int64(count.After-count.Before))
-		if count.Usable != nil {
-			tried[process] = true
-			usable(process, *count.Usable)
-		}
+	if _, err := store.Write(ctx, work.Probes.Stream("1"), messagestore.AnyVersion, messagestore.Raw{Type: "Probe", Data: []byte(`{}`)}); err != nil {
+		f.Add("usable", "store", 0)
+	} else {
+		f.Add("usable", "store", 1)
 	}
 	for _, process := range r.Survivors() {
-		if !tried[process] {
-			usable(process, false)
-		}
+		f.Add("lasted", process, 1)
 	}
 	if r.Postgres != nil {
 		of, err := r.postgresFacts(ctx)
@@ -278,64 +244,35 @@ func (r *run) postgresFacts(ctx context.Context) (f check.Facts, err error) {
 	for _, line := range r.logged {
 		f.Add("log", line, 1)
 	}
-	left, err := r.held(ctx)
-	if err != nil {
-		return nil, err
-	}
-	advisory, err := r.advisory(ctx) // now no client is left that could have one
-	if err != nil {
-		return nil, err
-	}
 	output, err := r.Postgres.Amcheck(ctx, database)
 	f.Add("amcheck", output, 1)
-	return slices.Concat(f, r.quiet, left, advisory), err
+	return f, errors.Join(err, r.held(ctx), r.advisory(ctx)) // now no client is left that could have one
 }
 
 // tooLong is how long a transaction may take when no client has anything to do.
 const tooLong = 2 * time.Second
 
-// held returns the locks and transactions that others have kept for too long.
-func (r *run) held(ctx context.Context) (found check.Facts, err error) {
-	list := func(what, query string) error {
-		return r.Ask(ctx, func(conn *pgx.Conn) error {
-			rows, err := conn.Query(ctx, query, tooLong)
-			if err != nil {
-				return err
-			}
-			all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			for _, one := range all {
-				found.Add(what, one, 1)
-			}
-			return err
-		})
-	}
-	err = errors.Join(
-		list("lock", `select format('%s %s of %s', l.locktype, l.mode, l.pid) from pg_locks l join pg_stat_activity a using (pid)
-			where a.backend_type = 'client backend' and l.pid <> pg_backend_pid() and a.xact_start < clock_timestamp() - $1::interval`),
-		list("transaction", `select format('%s, %s, since %s', pid, state, xact_start) from pg_stat_activity
-			where backend_type = 'client backend' and pid <> pg_backend_pid() and xact_start < clock_timestamp() - $1::interval`),
+// held notes the locks and transactions that others have kept for too long.
+func (r *run) held(ctx context.Context) error {
+	return errors.Join(
+		r.Copy(ctx, "facts", `select 'lock', format('%s %s of %s', l.locktype, l.mode, l.pid), 1, 0 from pg_locks l join pg_stat_activity a using (pid)
+			where a.backend_type = 'client backend' and l.pid <> pg_backend_pid() and a.xact_start < clock_timestamp() - $1::interval`, tooLong),
+		r.Copy(ctx, "facts", `select 'transaction', format('%s, %s, since %s', pid, state, xact_start), 1, 0 from pg_stat_activity
+			where backend_type = 'client backend' and pid <> pg_backend_pid() and xact_start < clock_timestamp() - $1::interval`, tooLong),
 	)
-	return found, err
 }
 
-// advisory returns all advisory locks that stay: the process that served a client may end a little after it.
-func (r *run) advisory(ctx context.Context) (found check.Facts, err error) {
+// advisory notes all advisory locks that stay: the process that served a client may end a little after it.
+func (r *run) advisory(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, tooLong)
 	defer cancel()
 	for {
-		var locks []string
-		err := r.Ask(ctx, func(conn *pgx.Conn) error {
-			rows, err := conn.Query(ctx, "select format('advisory %s of %s', mode, pid) from pg_locks where locktype = 'advisory'")
-			if err == nil {
-				locks, err = pgx.CollectRows(rows, pgx.RowTo[string])
-			}
+		n, err := r.Number(ctx, "select count(*) from pg_locks where locktype = 'advisory'")
+		if n == 0 || err != nil {
 			return err
-		})
-		if len(locks) == 0 || err != nil || !crew.Pause(limited, 10*time.Millisecond) {
-			for _, lock := range locks {
-				found.Add("lock", lock, 1)
-			}
-			return found, err
+		}
+		if !crew.Pause(limited, 10*time.Millisecond) {
+			return r.Copy(ctx, "facts", "select 'lock', format('advisory %s of %s', mode, pid), 1, 0 from pg_locks where locktype = 'advisory'")
 		}
 	}
 }

@@ -142,7 +142,6 @@ type run struct {
 	url     string            // of the store, past every proxy
 	crowds  []*crowd
 	memory  *sampler
-	quiet   check.Facts                      // when all was done, and the clients were there
 	wanted  map[messagestore.Category]bool   // that consumers read
 	effects map[string]messagestore.Category // the categories of consumers that have effects in the store, by name
 	keyed   map[string]messagestore.Category // the categories of consumers that have one effect for each key
@@ -406,7 +405,7 @@ func lag(category messagestore.Category, statuses []operate.Status) string {
 // rest looks at what sessions keep while all clients are idle, and ends them.
 func (r *run) rest(ctx context.Context) (err error) {
 	if r.Postgres != nil {
-		r.quiet, err = r.held(ctx)
+		err = r.held(ctx)
 	}
 	r.Stop(stopGrace)
 	return err

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/soak/check"
 	"github.com/dibs-go/dibs/soak/crew"
 	"github.com/dibs-go/dibs/soak/promise"
 	"github.com/dibs-go/dibs/soak/server"
@@ -101,10 +102,21 @@ func TestWhatIsKeptWhenAllIsDoneIsFound(t *testing.T) {
 	require.NoError(t, err)
 	_, err = pg.NewDatabase(t.Context(), database)
 	require.NoError(t, err)
-	r := &run{Crew: &crew.Crew{Postgres: pg}}
-	kept, err := r.held(t.Context())
+	h, err := promise.Open(t.Context(), t.TempDir(), check.Promises)
 	require.NoError(t, err)
-	require.Empty(t, kept)
+	defer func() { require.NoError(t, h.Close()) }()
+	r := &run{Crew: &crew.Crew{Postgres: pg, History: h}}
+	kept := func() (all []string) {
+		require.NoError(t, r.held(t.Context()))
+		require.NoError(t, h.Each(t.Context(), "select what || ': ' || name from facts", func(scan func(...any) error) error {
+			var one string
+			err := scan(&one)
+			all = append(all, one)
+			return err
+		}))
+		return all
+	}
+	require.Empty(t, kept())
 	conn, err := pgx.Connect(t.Context(), pg.URL(database))
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
@@ -113,9 +125,7 @@ func TestWhatIsKeptWhenAllIsDoneIsFound(t *testing.T) {
 
 	require.NoError(t, err)
 	await.That(t, "a lock and a transaction that are held", func() (bool, any) {
-		kept, err = r.held(t.Context())
-		require.NoError(t, err)
-		said := fmt.Sprint(kept)
-		return strings.Contains(said, "advisory ExclusiveLock") && strings.Contains(said, "idle in transaction"), kept
+		all := strings.Join(kept(), "\n")
+		return strings.Contains(all, "lock: advisory ExclusiveLock") && strings.Contains(all, "idle in transaction"), all
 	})
 }

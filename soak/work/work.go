@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -157,16 +156,25 @@ func run(task Task) error {
 		return fmt.Errorf("there is no role %q", task.Role)
 	}
 	err = work(ctx)
-	count := Count{Before: before}
+	call, end := c.history.begin(&history.Event{Call: history.End}), &history.Event{}
 	if healed.Load() {
 		usable := c.usable()
-		count.Usable = &usable
+		end.Usable = &usable
 	}
-	err = errors.Join(err, c.close(), w.Close())
+	err = errors.Join(err, c.close())
 	if ctx.Err() != nil {
-		err = errors.Join(err, task.count(count))
+		end.Left = left(before)
+		c.history.end(call, history.OK, end)
 	}
-	return err
+	return errors.Join(err, w.Close())
+}
+
+// left waits for a moment until no more goroutines are left than there were before, and returns how many there are more.
+func left(before int) int {
+	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before && time.Now().Before(deadline); {
+		<-time.After(10 * time.Millisecond)
+	}
+	return max(0, runtime.NumGoroutine()-before)
 }
 
 // Probes is the category in which it is tried in the end whether the store works: no history
@@ -186,34 +194,6 @@ func (c *client) usable() bool {
 	}
 	version, err := c.store.Store.Version(ctx, stream)
 	return err == nil && version == written.Version
-}
-
-// A Count is how many goroutines a process had before it did anything, and when it had
-// ended all; and, if it ended when there were no more faults, whether its store was usable.
-type Count struct {
-	Before int   `json:"before"`
-	After  int   `json:"after"`
-	Usable *bool `json:"usable,omitempty"`
-}
-
-// CountEnding is how the names of files with a [Count] end.
-const CountEnding = ".goroutines.json"
-
-// count waits for a moment until no more goroutines are left than there were before.
-func (t Task) count(c Count) error {
-	c.After = runtime.NumGoroutine()
-	for deadline := time.Now().Add(5 * time.Second); c.After > c.Before && time.Now().Before(deadline); c.After = runtime.NumGoroutine() {
-		<-time.After(10 * time.Millisecond)
-	}
-	encoded, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(t.History, t.Process+CountEnding)
-	if err := os.WriteFile(path+".new", encoded, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path) // a process that is killed meanwhile leaves no file, and not half of one
 }
 
 func (c *client) close() error {

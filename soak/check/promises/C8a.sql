@@ -4,7 +4,10 @@ select 'consumer ' || name || ' had ' || n || ' messages before it' as finding f
 union all
 select name || ' could not be used in the end' from facts where what = 'usable' and not n
 union all
-select name || ' had ' || n || ' goroutines more when it had ended all than before it did anything' from facts where what = 'goroutines' and n > 0
+select f.name || ' ended when there were no more faults, and could not use the store' from facts f
+where f.what = 'lasted' and not exists (select 1 from calls c where c.process = f.name and c.call = 'end' and c.told ->> 'usable')
+union all
+select process || ' had ' || (told ->> 'left') || ' goroutines more when it had ended all than before it did anything' from calls where call = 'end' and told ->> 'left' > 0
 union all
 select 'after the last fault it became quiet in ' || (c.ended - c.at) / 1000000 || ' s' from calls c, limits x where c.call = 'drain' and c.answer = 'ok' and c.ended - c.at > x.heal
 union all

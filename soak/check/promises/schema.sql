@@ -19,6 +19,7 @@
 --             as target; ok, or conflict
 --   reserve   a key, the value of the command, the stream of the reservation and the id of the command
 --   effect    a key, or the id of a message, without an answer
+--   end       of a process, in order; how many goroutines it has left, and whether its store was usable when there were no more faults
 --
 -- One that ended as anything but ok and unknown has changed nothing, and never will; without an answer it is of unknown outcome too.
 -- The nemesis has calls fault (name, target), kill, drain, failover and overtake, the last two told the last global position of each
@@ -34,7 +35,8 @@ create table if not exists messages (        -- all that there are, and the stat
 	hash     integer,                         -- of its content
 	effect   text,                            -- the idempotence key whose effect it is, '' for none
 	slot     integer,                         -- of its cardinal id, 0 to 31
-	state    text                             -- of a consumer's group, as JSON; '' for another message
+	state    text,                            -- the data of a checkpoint, with the state of its group; '' for another message
+	time     integer                          -- by the store's clock
 );
 create table if not exists unrecorded (category text primary key);  -- whose messages are written without a history
 create table if not exists facts (           -- what the harness measured

@@ -273,8 +273,8 @@ create table states as -- each state of a group that was stored, in their order,
 	), names as (
 		select r, max(member) as member from puts where member <> '' group by r
 	), all_of as (
-		select o.g, row_number() over (partition by o.g order by m.stream, m.position) as n, m.position, m.state, coalesce(m.state ->> 'time', 0) as time, coalesce(m.state ->> 'position', 0) as lowest,
-			coalesce(nullif(m.state ->> 'by', ''), y.member, '') as member, w.r, w.process, w.name, w.at, w.ended, w.told, w.put
+		select o.g, row_number() over (partition by o.g order by m.stream, m.position) as n, m.position, m.state, m.time, coalesce(m.state ->> 'position', 0) as lowest,
+			coalesce(nullif(m.state ->> '$.group.by', ''), y.member, '') as member, w.r, w.process, w.name, w.at, w.ended, w.told, w.put
 		from of o join messages m on m.stream = o.stream and m.state <> ''
 			left join wrote w on w.g = o.g and w.id = m.id and w.rank = 1 left join names y on y.r = w.r
 	)
@@ -291,7 +291,7 @@ alter table states add column newcomer integer;
 drop table if exists members;
 create table members as -- those that each state has
 	select s.g, s.n, cast(m.value ->> 'id' as text) as id, coalesce(m.value ->> 'lease', 0) * 1000 as lease, coalesce(m.value ->> 'resting', 0) as resting, coalesce(m.value ->> 'whole', 0) as whole
-	from states s, json_each(s.state, '$.members') m;
+	from states s, json_each(s.state, '$.group.members') m;
 create index members_of on members (g, id, n);
 create index members_n on members (g, n, id);
 
@@ -323,11 +323,11 @@ create table spots (g integer, n integer, slot integer, holder text, position in
 insert into spots
 	select g.g, 0, l.slot, '', g.start, 1 from groups g, slots l where not g.alone
 	union all
-	select s.g, s.n, l.slot, '', s.lowest, 1 from states s, slots l where coalesce(json_array_length(s.state, '$.parts'), 0) = 0
+	select s.g, s.n, l.slot, '', s.lowest, 1 from states s, slots l where coalesce(json_array_length(s.state, '$.group.parts'), 0) = 0
 	union all
 	select s.g, s.n, l.slot, case when max(p.key) is null then '' else coalesce(nullif(p.value ->> 'holder', '00000000-0000-0000-0000-000000000000'), '') end, coalesce(p.value ->> 'position', 0), count(p.key)
-	from states s join slots l left join json_each(s.state, '$.parts') p on (p.value ->> 'slots') >> l.slot & 1
-	where json_array_length(s.state, '$.parts') > 0
+	from states s join slots l left join json_each(s.state, '$.group.parts') p on (p.value ->> 'slots') >> l.slot & 1
+	where json_array_length(s.state, '$.group.parts') > 0
 	group by s.g, s.n, l.slot;
 drop table if exists moves;
 create table moves as -- the states that moved a slot's position, or gave it to another
@@ -445,7 +445,9 @@ insert into counts
 	union all select 'overtaken', '  of a store that had grown past them', coalesce(sum(grown >= position - 1), 0) from ahead
 	union all select 'silent', '  that were not told', (select count(*) from ahead a join runs r on r.rowid = a.r where r.answer <> 'ahead') + (select count(*) from begun_again b join runs r on r.rowid = b.r where r.answer <> 'epoch')
 	union all select 'byEpoch', 'lives of consumers that only the epoch told', count(*) from begun_again
-	union all select 'facts:' || f.value, 'measured: ' || f.value, (select count(*) from facts where what = f.value) from json_each('["lag", "usable", "goroutines", "memory", "searched", "amcheck"]') f
+	union all select 'facts:' || f.value, 'measured: ' || f.value, (select count(*) from facts where what = f.value) from json_each('["lag", "memory", "searched", "amcheck"]') f
+	union all select 'facts:goroutines', 'measured: goroutines', count(*) from calls where call = 'end' and answer = 'ok'
+	union all select 'facts:usable', 'measured: usable', (select count(*) from facts where what = 'usable') + (select count(*) from calls where call = 'end' and told ->> 'usable' is not null)
 	union all select 'steps', 'operations checked for linearizability', count(*) from steps;
 
 drop table if exists flights;
