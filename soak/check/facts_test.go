@@ -94,6 +94,32 @@ func TestEachBadFactBreaksItsPromise(t *testing.T) {
 	}
 }
 
+// The effect of a fault must show. Of a few there may be none to see.
+func TestAFaultThatShowsNothingIsFound(t *testing.T) {
+	t.Parallel()
+	for name, state := range map[string]string{
+		"sync-error": "58030", "disk-full": "53100", "connections": "53300", "deadlock": "40P01",
+		"migrate": "", "release": "", "reindex": "", "raise-epoch": "", "cut": "", "lose": "", "hold": "", "drip": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := &world{}
+			w.facts.Add("log", "57014 canceled", 1)
+			for i := range int64(3) {
+				require.True(t, w.verdict(t).Passed())
+				w.fault(10+i, 20+i, name, "")
+			}
+			require.Equal(t, map[promise.Rule]int{"faults": 1}, w.verdict(t).Broken)
+			if state != "" {
+				w.facts.Add("log", state+" something", 1)
+			} else {
+				w.strike(11, never, crew.Event{Call: "did", Name: name}, crew.Event{})
+			}
+			require.True(t, w.verdict(t).Passed())
+		})
+	}
+}
+
 func TestARunInWhichTooLittleHappenedMissesItsGoals(t *testing.T) {
 	t.Parallel()
 	w := &world{}

@@ -275,7 +275,7 @@ func (h *hand) finish(ctx context.Context, job *queue.Job) error {
 		h.told(c, err)
 		return err
 	}
-	if err = job.CompleteTx(ctx, tx.of()); err != nil { // nothing is committed
+	if err = job.CompleteTx(ctx, tx.of); err != nil { // nothing is committed
 		a := answerOf(nil)
 		if a.Answer = Undone; errors.Is(err, queue.ErrLost) {
 			a.Answer = Lost

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/internal/must"
@@ -22,18 +21,26 @@ import (
 type database interface {
 	// store returns a store whose takes and the like are recorded.
 	store(ctx context.Context, record func(queuing.Driver) *recording) (*messagestore.Store, error)
-	begin(ctx context.Context) (transaction, error)
+	begin(ctx context.Context) (*transaction, error)
 	close()
 }
 
 // A transaction is one of the caller's own.
-type transaction interface {
-	of() any // the transaction itself
-	store() (*messagestore.Store, error)
-	insert(ctx context.Context, table string, values ...any) error
-	exec(ctx context.Context, statement string) error
-	commit(ctx context.Context) error
-	rollback(ctx context.Context)
+type transaction struct {
+	of       any // itself
+	store    func() (*messagestore.Store, error)
+	place    string // before the number of a value
+	exec     func(ctx context.Context, statement string, values ...any) error
+	commit   func(ctx context.Context) error
+	rollback func(ctx context.Context) // it may have been committed
+}
+
+func (t *transaction) insert(ctx context.Context, table string, values ...any) error {
+	places := make([]string, len(values))
+	for i := range values {
+		places[i] = fmt.Sprintf("%s%d", t.place, i+1)
+	}
+	return t.exec(ctx, "insert into "+table+" values ("+strings.Join(places, ", ")+")", values...)
 }
 
 // openDatabase connects to the database of a task. Its caller closes it.
@@ -71,38 +78,22 @@ func (p *pooled) store(_ context.Context, record func(queuing.Driver) *recording
 	return messagestore.New(recordedPostgres{deepPostgres{d}, record(d)}, nil)
 }
 
-func (p *pooled) begin(ctx context.Context) (transaction, error) {
+func (p *pooled) begin(ctx context.Context) (*transaction, error) {
 	tx, err := p.pool.Begin(ctx)
-	return pooledTx{tx}, err
+	return &transaction{
+		of: tx, place: "$", commit: func(ctx context.Context) error { return tx.Commit(ctx) },
+		store: func() (*messagestore.Store, error) {
+			return messagestore.New(must.New(postgres.New(tx, &postgres.Config{Logger: logger.Silent()})), nil)
+		},
+		exec: func(ctx context.Context, statement string, values ...any) error {
+			_, err := tx.Exec(ctx, statement, values...)
+			return err
+		},
+		rollback: func(ctx context.Context) { _ = tx.Rollback(context.WithoutCancel(ctx)) },
+	}, err
 }
 
 func (p *pooled) close() { p.pool.Close() }
-
-type pooledTx struct{ tx pgx.Tx }
-
-func (t pooledTx) of() any { return t.tx }
-
-func (t pooledTx) store() (*messagestore.Store, error) {
-	return messagestore.New(must.New(postgres.New(t.tx, &postgres.Config{Logger: logger.Silent()})), nil)
-}
-
-func (t pooledTx) insert(ctx context.Context, table string, values ...any) error {
-	places := make([]string, len(values))
-	for i := range values {
-		places[i] = fmt.Sprintf("$%d", i+1)
-	}
-	_, err := t.tx.Exec(ctx, "insert into "+table+" values ("+strings.Join(places, ", ")+")", values...)
-	return err
-}
-
-func (t pooledTx) exec(ctx context.Context, statement string) error {
-	_, err := t.tx.Exec(ctx, statement)
-	return err
-}
-
-func (t pooledTx) commit(ctx context.Context) error { return t.tx.Commit(ctx) }
-
-func (t pooledTx) rollback(ctx context.Context) { _ = t.tx.Rollback(context.WithoutCancel(ctx)) } // if it fails, its connection is closed
 
 // A file is one of SQLite's.
 type file struct {
@@ -126,31 +117,17 @@ func (f *file) store(ctx context.Context, record func(queuing.Driver) *recording
 	return messagestore.New(recordedSQLite{deepSQLite{d}, record(d)}, nil)
 }
 
-func (f *file) begin(ctx context.Context) (transaction, error) {
-	tx, err := f.db.BeginTx(context.WithoutCancel(ctx), nil) // database/sql would roll it back while it is in use
-	return fileTx{tx}, err
+func (f *file) begin(ctx context.Context) (*transaction, error) {
+	ctx = context.WithoutCancel(ctx) // database/sql would roll it back while it is in use
+	tx, err := f.db.BeginTx(ctx, nil)
+	return &transaction{
+		of: tx, place: "?", store: func() (*messagestore.Store, error) { return messagestore.New(must.New(sqlite.New(tx)), nil) },
+		exec: func(_ context.Context, statement string, values ...any) error {
+			_, err := tx.ExecContext(ctx, statement, values...)
+			return err
+		},
+		commit: func(context.Context) error { return tx.Commit() }, rollback: func(context.Context) { _ = tx.Rollback() },
+	}, err
 }
 
 func (f *file) close() { _ = f.db.Close() } // its transactions are over
-
-type fileTx struct{ tx *sql.Tx }
-
-func (t fileTx) of() any { return t.tx }
-
-func (t fileTx) store() (*messagestore.Store, error) {
-	return messagestore.New(must.New(sqlite.New(t.tx)), nil)
-}
-
-func (t fileTx) insert(ctx context.Context, table string, values ...any) error {
-	_, err := t.tx.ExecContext(context.WithoutCancel(ctx), "insert into "+table+" values (?"+strings.Repeat(", ?", len(values)-1)+")", values...)
-	return err
-}
-
-func (t fileTx) exec(ctx context.Context, statement string) error {
-	_, err := t.tx.ExecContext(context.WithoutCancel(ctx), statement)
-	return err
-}
-
-func (t fileTx) commit(context.Context) error { return t.tx.Commit() }
-
-func (t fileTx) rollback(context.Context) { _ = t.tx.Rollback() } // it may have been committed

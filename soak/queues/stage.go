@@ -102,13 +102,13 @@ func (h *hand) stageIn(ctx context.Context, c Record, entries []queue.Entry) Rec
 }
 
 // stageOne writes the row of an item and stages it, in any order. A savepoint takes both back now and then.
-func (h *hand) stageOne(ctx context.Context, tx transaction, c Record, i int, e queue.Entry) error {
+func (h *hand) stageOne(ctx context.Context, tx *transaction, c Record, i int, e queue.Entry) error {
 	steps := []func() error{
 		func() error {
 			return tx.insert(ctx, inserted, h.Process, c.Op, c.New[i].ID)
 		},
 		func() error {
-			_, err := h.queue.InsertTx(ctx, tx.of(), e.Body, e.Opts)
+			_, err := h.queue.InsertTx(ctx, tx.of, e.Body, e.Opts)
 			return err
 		},
 	}

@@ -187,6 +187,7 @@ func (r *run) ruled(
 	}
 	defer begin("connections of each " + string(role))()
 	d := between(random, most/10, most)
+	did := sync.OnceFunc(func() { r.did(name) })
 	var all sync.WaitGroup
 	for _, s := range slots {
 		own := rule()
@@ -194,7 +195,7 @@ func (r *run) ruled(
 			if s.Under(ctx, func(m pgproxy.Message) pgproxy.Fault {
 				fault := own(m)
 				if fault != pgproxy.Pass {
-					r.did(name)
+					did()
 				}
 				return fault
 			}, d) && sever {

@@ -120,11 +120,18 @@ func (r *run) dump(ctx context.Context) error {
 		return err
 	}
 	if r.Postgres == nil {
-		damage, err := damageOf(ctx, strings.TrimPrefix(r.url, "sqlite:"))
-		for _, d := range damage {
-			r.Complain(d)
+		if err := r.History.Exec(ctx, "attach ? as store", strings.TrimPrefix(r.url, "sqlite:")); err != nil {
+			return err
 		}
-		return errors.Join(err, r.note(ctx, store))
+		err := r.History.Each(ctx, "pragma store.integrity_check", func(scan func(...any) error) error {
+			var damage string
+			if err := scan(&damage); err != nil || damage == "ok" {
+				return err
+			}
+			r.Complain("integrity_check: " + damage)
+			return nil
+		})
+		return errors.Join(err, r.History.Exec(ctx, "detach store"), r.note(ctx, store))
 	}
 	if there, err := r.messages(ctx); err != nil || there != count {
 		r.Complain(fmt.Sprintf("the categories have %d messages, and the table has %d: %v", count, there, err))
@@ -137,7 +144,7 @@ func (r *run) dump(ctx context.Context) error {
 	if _, err := r.fill(ctx, must.New(messagestore.New(driver, nil))); err != nil {
 		return err
 	}
-	return errors.Join(r.note(ctx, store), r.verify(ctx), r.shown(ctx))
+	return errors.Join(r.note(ctx, store), r.verify(ctx))
 }
 
 // fill copies all messages of a store into the history, and returns how many there are.

@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 	"github.com/dibs-go/dibs/migrations"
+	"github.com/dibs-go/dibs/soak/crew"
 )
 
 // maintenance bounds how long one statement of an administrator may take.
@@ -87,12 +88,8 @@ func (r *run) release(ctx context.Context, _ *rand.Rand, begin func(string) func
 	})
 }
 
-// did counts the effects of a fault, which others may keep it from.
-func (r *run) did(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.done[name]++
-}
+// did records that a fault had its effect, from which others may keep it.
+func (r *run) did(name string) { r.Nemesis.Begin(crew.Event{Call: "did", Name: name}) }
 
 // together runs statements in one transaction.
 func together(ctx context.Context, conn *pgx.Conn, statements []string) error {

@@ -4,7 +4,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -151,8 +150,7 @@ type run struct {
 	rewinds int                              // how often a server took over that lacked messages which consumers may have read
 
 	mu    sync.Mutex
-	done  map[string]int // how often a fault had its effect, of some
-	ready int            // how often the server had been there by its last kill
+	ready int // how often the server had been there by its last kill
 }
 
 // Run torments a store, and leaves all that its check needs. The result are complaints about the run itself.
@@ -170,7 +168,7 @@ func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []strin
 	}
 	r := &run{
 		options: o, memory: newSampler(), wanted: map[messagestore.Category]bool{}, effects: map[string]messagestore.Category{}, keyed: map[string]messagestore.Category{},
-		parking: map[string]messagestore.Category{}, turns: map[string]*sync.Mutex{}, done: map[string]int{},
+		parking: map[string]messagestore.Category{}, turns: map[string]*sync.Mutex{},
 	}
 	common := o.Options
 	common.Goals = o.Least // of which the run tells how far it is
@@ -409,30 +407,6 @@ func (r *run) rest(ctx context.Context) (err error) {
 	}
 	r.Stop(stopGrace)
 	return err
-}
-
-// damageOf returns the damage that SQLite itself finds in a file.
-func damageOf(ctx context.Context, path string) (damage []string, err error) {
-	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		return nil, err
-	}
-	defer db.Close()
-	rows, err := db.QueryContext(ctx, "PRAGMA integrity_check")
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var line string
-		if err := rows.Scan(&line); err != nil {
-			return nil, err
-		}
-		if line != "ok" {
-			damage = append(damage, "integrity_check: "+line)
-		}
-	}
-	return damage, rows.Err()
 }
 
 // Chosen returns the names of the faults that there were to choose from.

@@ -173,25 +173,3 @@ func (r *run) isOff(ctx context.Context, off time.Duration) error {
 	}
 	return nil
 }
-
-// shown complains of faults that the server's log shows nothing of. Of a few it may: a traced process need not sync
-// meanwhile.
-func (r *run) shown(ctx context.Context) error {
-	const few = 3
-	figures, err := r.History.Figures(ctx)
-	for _, name := range slices.Sorted(maps.Keys(states)) {
-		is := func(line string) bool { return strings.HasPrefix(line, states[name]+" ") }
-		if n := figures.Of("fault:" + name); n >= few && !slices.ContainsFunc(r.logged, is) {
-			r.Complain(fmt.Sprintf("there was %s %d times, and PostgreSQL has noticed none: no error %s", name, n, states[name]))
-		}
-	}
-	for _, name := range []string{migrate, release, raiseEpoch, reindex, cut, lose, hold, drip} {
-		if n := figures.Of("fault:" + name); n >= few && r.done[name] == 0 {
-			r.Complain(fmt.Sprintf("there was %s %d times, and it was never done", name, n))
-		}
-	}
-	return err
-}
-
-// states are the errors by which the log of a server shows a fault.
-var states = map[string]string{syncError: "58030", diskFull: "53100", "connections": "53300", "deadlock": "40P01"}

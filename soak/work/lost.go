@@ -28,42 +28,38 @@ func noteLost(ctx context.Context, err error) {
 	}
 }
 
-type postgresDriver struct{ *postgres.Driver }
+// A losing driver has the writes of the one that it is for.
+type losing struct{ next messagestore.Driver }
 
-func (d postgresDriver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
-	written, err := d.Driver.Append(ctx, a)
+func (d losing) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
+	written, err := d.next.Append(ctx, a)
 	noteLost(ctx, err)
 	return written, err
 }
 
-func (d postgresDriver) AppendAll(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, error) {
-	written, err := d.Driver.AppendAll(ctx, all)
+func (d losing) AppendAll(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, error) {
+	written, err := d.next.AppendAll(ctx, all)
 	noteLost(ctx, err)
 	return written, err
 }
 
-func (d postgresDriver) TryAppend(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
-	written, met, err := d.Driver.TryAppend(ctx, all)
+func (d losing) TryAppend(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
+	written, met, err := d.next.TryAppend(ctx, all)
 	noteLost(ctx, err)
 	return written, met, err
 }
 
-type sqliteDriver struct{ *sqlite.Driver }
+type (
+	// A driver is one level deeper than what notes its losses, which goes first.
+	deepPostgres struct{ *postgres.Driver }
+	deepSQLite   struct{ *sqlite.Driver }
 
-func (d sqliteDriver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
-	written, err := d.Driver.Append(ctx, a)
-	noteLost(ctx, err)
-	return written, err
-}
-
-func (d sqliteDriver) AppendAll(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, error) {
-	written, err := d.Driver.AppendAll(ctx, all)
-	noteLost(ctx, err)
-	return written, err
-}
-
-func (d sqliteDriver) TryAppend(ctx context.Context, all []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
-	written, met, err := d.Driver.TryAppend(ctx, all)
-	noteLost(ctx, err)
-	return written, met, err
-}
+	postgresDriver struct {
+		losing
+		deepPostgres
+	}
+	sqliteDriver struct {
+		losing
+		deepSQLite
+	}
+)

@@ -214,7 +214,7 @@ func (c *client) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		driver = sqliteDriver{opened}
+		driver = sqliteDriver{losing{opened}, deepSQLite{opened}}
 	} else {
 		config, err := pgxpool.ParseConfig(c.task.URL)
 		if err != nil {
@@ -232,7 +232,8 @@ func (c *client) open(ctx context.Context) error {
 		}
 		c.gate = newGate(c.pool.Ping)
 		quiet := rand.New(rand.NewPCG(c.task.Seed, 0x9)).Float64() < c.task.Load.Quiet
-		driver = postgresDriver{must.New(postgres.New(c.pool, &postgres.Config{Logger: logger.Zerolog(log), NoNotify: quiet}))}
+		opened := must.New(postgres.New(c.pool, &postgres.Config{Logger: logger.Zerolog(log), NoNotify: quiet}))
+		driver = postgresDriver{losing{opened}, deepPostgres{opened}}
 	}
 	c.store = newRecorder(must.New(messagestore.New(driver, &messagestore.Config{Logger: logger.Zerolog(log)})), driver, c.history, c.task.Process)
 	return nil

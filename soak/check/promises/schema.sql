@@ -22,7 +22,7 @@
 --   end       of a process, in order; how many goroutines it has left, and whether its store was usable when there were no more faults
 --
 -- One that ended as anything but ok and unknown has changed nothing, and never will; without an answer it is of unknown outcome too.
--- The nemesis has calls fault (name, target), kill, drain, failover and overtake, the last two told the last global position of each
+-- The nemesis has calls fault (name, target), did (a fault that had its effect), kill, drain, failover and overtake, the last two told the last global position of each
 -- category, as heads.
 
 create table if not exists messages (        -- all that there are, and the states of groups that were removed
