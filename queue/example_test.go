@@ -174,13 +174,13 @@ func ExampleQueue_InsertTx() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
+	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "orders.db")
 	driver := must.New(sqlite.Open(ctx, file, nil)) // or a pool of pgx, and a pgx.Tx
-	defer driver.Close()                            //nolint:errcheck // it is read no more
+	defer driver.Close()
 	mail := must.New(queue.New(must.New(messagestore.New(driver, nil)), "mail", nil))
 	db := must.New(sql.Open("sqlite", "file:"+file+"?_txlock=immediate&_pragma=busy_timeout(10000)"))
-	defer db.Close() //nolint:errcheck // the same
+	defer db.Close()
 	must.New(db.ExecContext(ctx, "create table orders (id text primary key)"))
 
 	order := func(id string, commits bool) error {
