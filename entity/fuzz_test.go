@@ -11,7 +11,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/snapshots"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -108,9 +108,9 @@ func requireRestored(t *testing.T, restored state[tally], tag string) {
 	t.Helper()
 	raw, err := json.Marshal(restored.entity)
 	require.NoError(t, err)
-	data, err := json.Marshal(snapshots.Snapshot{Entity: raw, Version: restored.version, Last: restored.last, Tag: tag})
+	data, err := json.Marshal(removal.Snapshot{Entity: raw, Version: restored.version, Last: restored.last, Tag: tag})
 	require.NoError(t, err)
-	again, ok := restore[tally](&messagestore.Message{Type: snapshots.Snapshot{}.MessageType(), Data: data}, tag)
+	again, ok := restore[tally](&messagestore.Message{Type: removal.Snapshot{}.MessageType(), Data: data}, tag)
 	require.True(t, ok, "%s", data)
 	require.Equal(t, restored, again)
 }

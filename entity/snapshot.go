@@ -6,7 +6,7 @@ import (
 	"errors"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/snapshots"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -14,14 +14,14 @@ import (
 // snapshots reports whether snapshots of stream are written. The name of their stream is
 // longer than the entity's, and may be too long.
 func (s *Store[T]) snapshots(stream messagestore.StreamName) bool {
-	return s.config.Snapshot.Every > 0 && snapshots.Stream(stream).Validate() == nil
+	return s.config.Snapshot.Every > 0 && removal.SnapshotStream(stream).Validate() == nil
 }
 
 // snapshot returns the last snapshot of stream, or an empty state if its tag or its content
 // does not fit, which any writer of the store may have written. The read of the stream shows whether the stream has the snapshot's message.
 func (s *Store[T]) snapshot(ctx context.Context, stream messagestore.StreamName) (state[T], error) {
 	none := empty[T]()
-	m, err := s.messages.Last(ctx, snapshots.Stream(stream))
+	m, err := s.messages.Last(ctx, removal.SnapshotStream(stream))
 	if errors.Is(err, messagestore.ErrNotFound) {
 		return none, nil
 	}
@@ -35,7 +35,7 @@ func (s *Store[T]) snapshot(ctx context.Context, stream messagestore.StreamName)
 }
 
 func restore[T any](m *messagestore.Message, tag string) (restored state[T], ok bool) {
-	copied, err := messagestore.Decode[snapshots.Snapshot](m)
+	copied, err := messagestore.Decode[removal.Snapshot](m)
 	if err != nil || copied.Tag != tag || copied.Version < 0 || len(copied.Entity) == 0 {
 		return restored, false
 	}
@@ -53,8 +53,8 @@ func restore[T any](m *messagestore.Message, tag string) (restored state[T], ok 
 func (s *Store[T]) keep(ctx context.Context, stream messagestore.StreamName, loaded *state[T]) {
 	raw, err := encode(loaded.entity)
 	if err == nil {
-		_, err = s.messages.Write(ctx, snapshots.Stream(stream), messagestore.AnyVersion,
-			snapshots.Snapshot{Entity: raw, Version: loaded.version, Last: loaded.last, Tag: s.config.Snapshot.Tag})
+		_, err = s.messages.Write(ctx, removal.SnapshotStream(stream), messagestore.AnyVersion,
+			removal.Snapshot{Entity: raw, Version: loaded.version, Last: loaded.last, Tag: s.config.Snapshot.Tag})
 	}
 	if err != nil {
 		s.config.Logger.Warn().Str("error", text.Log(err)).Str("stream", string(stream)).Int64("version", int64(loaded.version)).Msg("snapshot not written")

@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 
-	"github.com/dibs-go/dibs/internal/hash64"
 	"github.com/dibs-go/dibs/internal/text"
 )
 
@@ -201,7 +200,7 @@ func (n StreamName) GroupHash() int64 {
 	if key == "" {
 		key = string(n.Category())
 	}
-	return hash64.Of(key)
+	return text.Hash64(key)
 }
 
 // groupMember is message-db's rule, |hash| mod size, without its overflow: the

@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/followers"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -214,7 +214,7 @@ func (q *Queue) Await(ctx context.Context, position messagestore.GlobalPosition,
 		if slices.Contains(in[:i], in[i]) {
 			continue
 		}
-		some, err = followers.In(ctx, q.store, in[i], position, func(m *messagestore.Message) bool {
+		some, err = wakeups.FollowersIn(ctx, q.store, in[i], position, func(m *messagestore.Message) bool {
 			return m.Metadata.CausationStream == item.Message.Stream && m.Metadata.CausationPosition == item.Message.Position
 		})
 		found = append(found, some...)
@@ -223,7 +223,7 @@ func (q *Queue) Await(ctx context.Context, position messagestore.GlobalPosition,
 }
 
 func (q *Queue) awaitEnd(ctx context.Context, position messagestore.GlobalPosition, in []messagestore.StreamName) (last Item, err error) {
-	changed, stop := followers.Watch(q.store, awaitPoll, in...)
+	changed, stop := wakeups.WatchStreams(q.store, awaitPoll, in...)
 	defer stop()
 	for began := time.Now(); ; {
 		found, err := q.driver.QueueItem(ctx, q.of, position)

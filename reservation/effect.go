@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/followers"
+	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -62,7 +62,7 @@ func (r *Reserver) Outcome(ctx context.Context, source messagestore.StreamName, 
 		}
 	}
 	for _, name := range streams {
-		events, err := followers.In(ctx, r.store, name, result.Winner.Metadata.CausationGlobalPosition, ledTo(result.Winner))
+		events, err := wakeups.FollowersIn(ctx, r.store, name, result.Winner.Metadata.CausationGlobalPosition, ledTo(result.Winner))
 		if err != nil {
 			return Effect{}, fmt.Errorf("outcome of %s: %w", stream, err)
 		}
@@ -81,11 +81,11 @@ func (r *Reserver) Await(ctx context.Context, source messagestore.StreamName, ke
 	if err != nil {
 		return Effect{}, fmt.Errorf("await: %w", err)
 	}
-	store, ok := r.store.(followers.Watcher)
+	store, ok := r.store.(wakeups.Watcher)
 	if !ok {
 		return Effect{}, fmt.Errorf("await %s: %w", stream, messagestore.ErrNotSupported)
 	}
-	changed, stop := followers.Watch(store, awaitInterval, append([]messagestore.StreamName{stream}, in...)...)
+	changed, stop := wakeups.WatchStreams(store, awaitInterval, append([]messagestore.StreamName{stream}, in...)...)
 	defer stop()
 	for {
 		effect, err := r.Outcome(ctx, source, key, in...)

@@ -14,7 +14,6 @@ import (
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
@@ -161,7 +160,7 @@ func (c *core) begin(ctx context.Context, id string, started event.Started) (*li
 	if one != nil {
 		m.ID = one.id
 	}
-	written, err := c.store.WriteStreams(riding.With(ctx, c.source.Pokes.Stop()), messagestore.To(stream, messagestore.NoStream, m))
+	written, err := c.store.WriteStreams(queuing.WithStop(ctx, c.source.Pokes.Stop()), messagestore.To(stream, messagestore.NoStream, m))
 	if err != nil {
 		c.kept.forget(one)
 		return nil, err

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/dibs-go/dibs/bench/server"
-	"github.com/dibs-go/dibs/internal/hash64"
+	names "github.com/dibs-go/dibs/internal/text"
 )
 
 // copyRows sends rows by one COPY in PostgreSQL's binary format, into the table of Dibs
@@ -53,7 +53,7 @@ func copyRows(ctx context.Context, conn *pgconn.PgConn, template string, rows []
 		text([]byte(messageType))
 		if template != server.MessageDB {
 			text([]byte(r.stream.Category()))
-			bigint(hash64.Of(r.stream.CardinalID()))
+			bigint(names.Hash64(r.stream.CardinalID()))
 		}
 	}
 	b = binary.BigEndian.AppendUint16(b, 0xffff)

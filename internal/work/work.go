@@ -18,7 +18,6 @@ import (
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -61,14 +60,14 @@ type Source struct {
 type Pokes struct {
 	bell chan struct{}
 	last atomic.Int64
-	stop *riding.Stop
+	stop *queuing.Stop
 }
 
 // NewPokes returns pokes that nobody has heard yet.
-func NewPokes() *Pokes { return &Pokes{bell: make(chan struct{}, 1), stop: riding.NewStop()} }
+func NewPokes() *Pokes { return &Pokes{bell: make(chan struct{}, 1), stop: queuing.NewStop()} }
 
 // Stop is where the worker waits for a write that takes its next take along. It is nil without pokes.
-func (p *Pokes) Stop() *riding.Stop {
+func (p *Pokes) Stop() *queuing.Stop {
 	if p == nil {
 		return nil
 	}
@@ -378,7 +377,7 @@ func (w *worker) take(ctx context.Context, due []*ending, want int) error {
 }
 
 // ride has a write of this process take the next take along, which finds what is written: unless there is no place.
-func (w *worker) ride(ctx context.Context, call chan<- *riding.Ride) error {
+func (w *worker) ride(ctx context.Context, call chan<- *queuing.Ride) error {
 	w.look = true // by the next take, if not by this
 	due, want, _ := w.due()
 	if want == 0 || w.renew {
@@ -387,10 +386,10 @@ func (w *worker) ride(ctx context.Context, call chan<- *riding.Ride) error {
 		return nil
 	}
 	t := w.asks(due, want)
-	ride, began := riding.NewRide(t), time.Now()
+	ride, began := queuing.NewRide(t), time.Now()
 	call <- ride
 	taken, err := ride.Told()
-	if errors.Is(err, riding.ErrAlone) {
+	if errors.Is(err, queuing.ErrAlone) {
 		w.putBack(due)
 		return nil
 	}

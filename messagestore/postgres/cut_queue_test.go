@@ -10,7 +10,6 @@ import (
 
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -176,12 +175,12 @@ func rides(w way) scene {
 	s.call = func(ctx context.Context, c *attempt) ([]ended, error) {
 		stop, told := worker(queuing.Take{Queue: queueOf(c), Policy: cutPolicy, Session: cutSession, Lease: cutLease, Want: 2})
 		a := messages(c, "rides", messagestore.NoStream, 1)
-		_, err := c.driver.Append(riding.With(ctx, stop), a)
+		_, err := c.driver.Append(queuing.WithStop(ctx, stop), a)
 		if ride := stop.Call(); ride != nil { // the write was not sent
-			ride.Tell(queuing.Taken{}, riding.ErrAlone)
+			ride.Tell(queuing.Taken{}, queuing.ErrAlone)
 		}
 		taken := <-told
-		if errors.Is(taken.err, riding.ErrAlone) {
+		if errors.Is(taken.err, queuing.ErrAlone) {
 			taken.err = nil
 			if err == nil {
 				taken.err = errors.New("the take was left behind")

@@ -12,7 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/internal/riding"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
@@ -90,7 +90,7 @@ type ticket struct {
 	appends  []messagestore.Append // all or nothing
 	meet     bool                  // a conflict is answered with what the write met
 	fences   []int64               // as they were when the caller came
-	stop     *riding.Stop          // of a worker whose next take may go with it; nil for none
+	stop     *queuing.Stop         // of a worker whose next take may go with it; nil for none
 	size     int
 	messages int
 	state    atomic.Int32
@@ -173,7 +173,7 @@ func (d *Driver) appendInGroup(ctx context.Context, appends []messagestore.Appen
 	idle := !l.busy
 	l.busy = true
 	l.mu.Unlock()
-	stop := riding.Of(ctx)
+	stop := queuing.StopOf(ctx)
 	if idle && isOneStream(appends) && !stop.Waits() {
 		defer d.next(l)
 		limited, cancel := context.WithTimeout(ctx, d.groups.timeout)
@@ -337,7 +337,7 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 
 // commitWith is commit with the take of a worker that waits. It reports false for a group of which nothing was done, since the
 // server has refused the take.
-func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop *riding.Stop) bool {
+func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop *queuing.Stop) bool {
 	if len(group) == 1 && isOneStream(group[0].appends) && !stop.Waits() {
 		_ = d.alone(ctx, group[0])
 		return true

@@ -21,7 +21,6 @@ import (
 	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -176,7 +175,7 @@ func TestCallersLeaveAGroupWhoseTakeIsRefused(t *testing.T) {
 					}
 					errs := g.goes(t, party{4, func(ctx context.Context, i int) error {
 						if i == 2 {
-							ctx = riding.With(ctx, stop)
+							ctx = queuing.WithStop(ctx, stop)
 						}
 						return write(ctx, one(i))
 					}, func(n int) { awaitWaiting(t, g.Driver, n) }}, leavers...)
@@ -194,7 +193,7 @@ func TestCallersLeaveAGroupWhoseTakeIsRefused(t *testing.T) {
 					}
 					end()
 					if taken, rode := <-told; rode && name != "is done" {
-						require.ErrorIs(t, taken.err, riding.ErrAlone)
+						require.ErrorIs(t, taken.err, queuing.ErrAlone)
 					} else if rode {
 						require.NoError(t, taken.err)
 					}
@@ -235,8 +234,8 @@ func (g *gate) writes() map[string]func(ctx context.Context, stream messagestore
 }
 
 // worker waits for a write that takes a take along, until end is called, and is told what became of it.
-func (*gate) worker(take queuing.Take) (stop *riding.Stop, told <-chan rode, end func()) {
-	stop = riding.NewStop()
+func (*gate) worker(take queuing.Take) (stop *queuing.Stop, told <-chan rode, end func()) {
+	stop = queuing.NewStop()
 	stop.Wait(true)
 	answers, ended := make(chan rode, 1), make(chan struct{})
 	go func() {
@@ -244,7 +243,7 @@ func (*gate) worker(take queuing.Take) (stop *riding.Stop, told <-chan rode, end
 		select {
 		case call := <-stop.Calls():
 			stop.Wait(false)
-			ride := riding.NewRide(take)
+			ride := queuing.NewRide(take)
 			call <- ride
 			taken, err := ride.Told()
 			answers <- rode{taken, err}
@@ -300,7 +299,7 @@ func TestAPanicIsAnErrorOfTheWritesThatWentTogether(t *testing.T) {
 				stop, told, end := g.worker(takeOf(7))
 				errs := g.goes(t, party{3, func(ctx context.Context, i int) error {
 					if i == 1 {
-						ctx = riding.With(ctx, stop)
+						ctx = queuing.WithStop(ctx, stop)
 					}
 					return write(ctx, one(i))
 				}, func(n int) { awaitWaiting(t, g.Driver, n) }})

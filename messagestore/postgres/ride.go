@@ -9,7 +9,6 @@ import (
 
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -29,10 +28,10 @@ var (
 // callEachAndTake writes a group, and takes from a queue, in one transaction and one round trip. The take finds what the group
 // has written. It locks the queue behind the categories, and nobody locks a category behind a queue. If the take is
 // refused, nothing is written.
-func (d *Driver) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*ticket, along *riding.Ride) (a eachAnswer, refused bool, err error) {
+func (d *Driver) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*ticket, along *queuing.Ride) (a eachAnswer, refused bool, err error) {
 	parameters, err := encoded(conn.TypeMap(), takeOIDs, takeArguments(along.Take))
 	if err != nil {
-		along.Tell(queuing.Taken{}, riding.ErrAlone)
+		along.Tell(queuing.Taken{}, queuing.ErrAlone)
 		return a, true, err
 	}
 	defer along.Tell(queuing.Taken{}, fmt.Errorf("%w: the write that it went with has panicked", messagestore.ErrOutcomeUnknown)) // or it was told
@@ -53,7 +52,7 @@ func (d *Driver) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*t
 	tags, err := d.link.Pipeline(ctx, conn, write, take)
 	switch {
 	case pglink.Definite(err):
-		along.Tell(queuing.Taken{}, riding.ErrAlone)
+		along.Tell(queuing.Taken{}, queuing.ErrAlone)
 		return a, len(tags) > 0, err
 	case err != nil:
 		malformed = err

@@ -15,7 +15,6 @@ import (
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/riding"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -27,14 +26,14 @@ type rode struct {
 }
 
 // worker waits for one write that takes a take along.
-func worker(take queuing.Take) (stop *riding.Stop, told <-chan rode) {
-	stop = riding.NewStop()
+func worker(take queuing.Take) (stop *queuing.Stop, told <-chan rode) {
+	stop = queuing.NewStop()
 	stop.Wait(true)
 	answers := make(chan rode, 1)
 	go func() {
 		call := <-stop.Calls()
 		stop.Wait(false)
-		ride := riding.NewRide(take)
+		ride := queuing.NewRide(take)
 		call <- ride
 		taken, err := ride.Told()
 		answers <- rode{taken, err}
@@ -103,7 +102,7 @@ func TestATakeGoesWithTheWriteThatItIsToFind(t *testing.T) {
 	require.NoError(t, err)
 	for _, name := range []string{"1", "2"} { // once with a new queue, and once more
 		stop, told := worker(takeOf(7))
-		written, err := d.Append(riding.With(t.Context(), stop), record(turnsOf.Category.Stream(name)))
+		written, err := d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream(name)))
 		require.NoError(t, err)
 		taken := await.Receive(t, "the take", told)
 		require.NoError(t, taken.err)
@@ -132,11 +131,11 @@ func TestAWriteIsWrittenThoughTheTakeThatGoesWithItIsRefused(t *testing.T) {
 	bad := takeOf(7)
 	bad.Lease = time.Nanosecond
 	stop, told := worker(bad)
-	written, err := d.Append(riding.With(t.Context(), stop), record(turnsOf.Category.Stream("1")))
+	written, err := d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream("1")))
 	require.NoError(t, err)
 	require.Zero(t, written.Version)
 	require.False(t, written.Duplicate)
-	require.ErrorIs(t, await.Receive(t, "the take", told).err, riding.ErrAlone)
+	require.ErrorIs(t, await.Receive(t, "the take", told).err, queuing.ErrAlone)
 }
 
 // Nor does it wait for the queue's lock, but as long as the take would.
@@ -150,10 +149,10 @@ func TestAWriteIsWrittenThoughTheQueueIsStuck(t *testing.T) {
 	require.NoError(t, err)
 	waitLess(t, pool, "queue_take")
 	stop, told := worker(takeOf(7))
-	written, err := d.Append(riding.With(t.Context(), stop), record(turnsOf.Category.Stream("1")))
+	written, err := d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream("1")))
 	require.NoError(t, err)
 	require.False(t, written.Duplicate)
-	require.ErrorIs(t, await.Receive(t, "the take", told).err, riding.ErrAlone)
+	require.ErrorIs(t, await.Receive(t, "the take", told).err, queuing.ErrAlone)
 }
 
 // A write that is refused has its own answer, and the take another.
@@ -167,7 +166,7 @@ func TestATakeGoesWithAWriteThatConflicts(t *testing.T) {
 	again := record(turnsOf.Category.Stream("1"))
 	again.Expected = messagestore.NoStream
 	stop, told := worker(takeOf(7))
-	_, err = d.Append(riding.With(t.Context(), stop), again)
+	_, err = d.Append(queuing.WithStop(t.Context(), stop), again)
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	taken := await.Receive(t, "the take", told)
 	require.NoError(t, taken.err)
@@ -191,11 +190,11 @@ func TestATakeThatWaitsWithItsWriteIsToldThatItWentAlone(t *testing.T) {
 	waitLess(t, pool, "wait_for_category", "append_each", "append_one")
 	sent.since()
 	stop, told := worker(takeOf(7))
-	_, err = d.Append(riding.With(t.Context(), stop), record(turnsOf.Category.Stream("1")))
+	_, err = d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream("1")))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.Len(t, sent.since(), 1, "the lock is waited for once")
-	require.ErrorIs(t, await.Receive(t, "the take", told).err, riding.ErrAlone)
+	require.ErrorIs(t, await.Receive(t, "the take", told).err, queuing.ErrAlone)
 }
 
 // If the answer is lost, neither the writer nor the worker knows.
@@ -208,7 +207,7 @@ func TestAWriteAndItsTakeShareAnUnknownOutcome(t *testing.T) {
 		create trigger cut after insert on dibs.queue_open for each row execute function public.cut()`)
 	require.NoError(t, err)
 	stop, told := worker(takeOf(7))
-	_, err = d.Append(riding.With(t.Context(), stop), record(turnsOf.Category.Stream("1")))
+	_, err = d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream("1")))
 	taken := await.Receive(t, "the take", told)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, taken.err, messagestore.ErrOutcomeUnknown)

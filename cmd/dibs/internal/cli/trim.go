@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/snapshots"
+	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
@@ -125,7 +125,7 @@ func bareStreams(ctx context.Context, store *messagestore.Store, each iter.Seq2[
 		if !entities[category] {
 			continue
 		}
-		snapshot, err := store.Last(ctx, snapshots.Stream(t.Stream))
+		snapshot, err := store.Last(ctx, removal.SnapshotStream(t.Stream))
 		if err != nil && !errors.Is(err, messagestore.ErrNotFound) && !errors.Is(err, messagestore.ErrInvalid) {
 			return nil, err
 		}
@@ -146,7 +146,7 @@ func bareStreams(ctx context.Context, store *messagestore.Store, each iter.Seq2[
 // covers reports whether a snapshot has the messages that a trim removes. Any writer may have written it, so the message that it is behind
 // has to be in its place.
 func covers(ctx context.Context, store *messagestore.Store, t retention.Trimmed, m *messagestore.Message) (bool, error) {
-	snapshot, ok := snapshots.Of(m)
+	snapshot, ok := removal.SnapshotOf(m)
 	if !ok || snapshot.Version < t.First-1 {
 		return false, nil
 	}

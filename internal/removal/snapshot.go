@@ -1,5 +1,4 @@
-// Package snapshots has the stored form of an entity's snapshot, which package entity writes and dibs trim reads.
-package snapshots
+package removal
 
 import (
 	"encoding/json"
@@ -9,7 +8,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Snapshot is the body of a snapshot.
+// A Snapshot is the body of an entity's snapshot, which package entity writes and dibs trim reads.
 type Snapshot struct {
 	Entity  json.RawMessage      `json:"entity"`
 	Version messagestore.Version `json:"version"`
@@ -20,14 +19,14 @@ type Snapshot struct {
 // MessageType returns "Snapshot".
 func (Snapshot) MessageType() string { return "Snapshot" }
 
-// Stream returns the name of the stream that holds the snapshots of an entity's stream:
+// SnapshotStream returns the name of the stream that holds the snapshots of an entity's stream:
 // "account:snapshot-123" for "account-123".
-func Stream(stream messagestore.StreamName) messagestore.StreamName {
+func SnapshotStream(stream messagestore.StreamName) messagestore.StreamName {
 	return stream.Category().WithType("snapshot").Stream(stream.ID())
 }
 
-// Of returns the snapshot m. It is not ok if m is none. The tag is not looked at.
-func Of(m *messagestore.Message) (s Snapshot, ok bool) {
+// SnapshotOf returns the snapshot m. It is not ok if m is none. The tag is not looked at.
+func SnapshotOf(m *messagestore.Message) (s Snapshot, ok bool) {
 	s, err := messagestore.Decode[Snapshot](m)
 	return s, err == nil && s.Version >= 0 && len(s.Entity) > 0 && string(s.Entity) != "null"
 }

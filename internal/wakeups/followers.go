@@ -1,6 +1,4 @@
-// Package followers finds the messages to which a message led, and waits for them: for callers that wait for the effect of a
-// command, or of an item.
-package followers
+package wakeups
 
 import (
 	"context"
@@ -16,9 +14,9 @@ type Reader interface {
 	ReadStreamBackwards(ctx context.Context, stream messagestore.StreamName, from messagestore.Version) iter.Seq2[*messagestore.Message, error]
 }
 
-// In returns the messages of a stream for which is holds, in their order. It reads those that were written after a global
+// FollowersIn returns the messages of a stream for which is holds, in their order. It reads those that were written after a global
 // position: a message is later than its cause.
-func In(ctx context.Context, store Reader, stream messagestore.StreamName, after messagestore.GlobalPosition, is func(*messagestore.Message) bool) ([]*messagestore.Message, error) {
+func FollowersIn(ctx context.Context, store Reader, stream messagestore.StreamName, after messagestore.GlobalPosition, is func(*messagestore.Message) bool) ([]*messagestore.Message, error) {
 	var found []*messagestore.Message
 	for m, err := range store.ReadStreamBackwards(ctx, stream, messagestore.EndOfStream) {
 		if err != nil {
@@ -40,9 +38,9 @@ type Watcher interface {
 	Watch(category messagestore.Category, interval time.Duration) (<-chan messagestore.GlobalPosition, func())
 }
 
-// Watch returns a channel that is told of writes to the categories of streams, by wake-ups or after interval at most, until stop is
+// WatchStreams returns a channel that is told of writes to the categories of streams, by wake-ups or after interval at most, until stop is
 // called.
-func Watch(store Watcher, interval time.Duration, streams ...messagestore.StreamName) (changed <-chan struct{}, stop func()) {
+func WatchStreams(store Watcher, interval time.Duration, streams ...messagestore.StreamName) (changed <-chan struct{}, stop func()) {
 	told, left := make(chan struct{}, 1), make(chan struct{})
 	var watched []messagestore.Category
 	stops := []func(){func() { close(left) }}

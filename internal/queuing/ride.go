@@ -1,21 +1,17 @@
-// Package riding lets a take of a queue go in the transaction of a write that it is to find: one round trip and one
-// commit for both, and no other worker is offered what was written before the writer's own.
-package riding
+package queuing
 
 import (
 	"context"
 	"errors"
 	"sync/atomic"
 	"time"
-
-	"github.com/dibs-go/dibs/internal/queuing"
 )
 
 // ErrAlone ends a ride of which nothing was done: the worker takes by itself.
 var ErrAlone = errors.New("the take did not go with the write")
 
-// patience bounds how long a write waits for a worker that said that it waits, and has something else to do since.
-const patience = time.Second
+// ridePatience bounds how long a write waits for a worker that said that it waits, and has something else to do since.
+const ridePatience = time.Second
 
 // A Stop is where a worker waits for a write of its process that takes its next take along. It is safe for concurrent use.
 type Stop struct {
@@ -59,7 +55,7 @@ func (s *Stop) Call() *Ride {
 		return nil
 	}
 	answer := make(chan *Ride, 1)
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(ridePatience)
 	defer timer.Stop()
 	select {
 	case s.calls <- answer:
@@ -71,45 +67,45 @@ func (s *Stop) Call() *Ride {
 
 // A Ride is a take that goes with a write.
 type Ride struct {
-	Take queuing.Take
-	told chan told
+	Take Take
+	told chan rideTold
 }
 
-type told struct {
-	queuing.Taken
+type rideTold struct {
+	Taken
 	err error
 }
 
 // NewRide returns a ride of a take.
-func NewRide(t queuing.Take) *Ride { return &Ride{t, make(chan told, 1)} }
+func NewRide(t Take) *Ride { return &Ride{t, make(chan rideTold, 1)} }
 
-// Tell says what became of the take, and what it says first counts: the error is as of [queuing.Driver].QueueTake, or [ErrAlone].
-func (r *Ride) Tell(taken queuing.Taken, err error) {
+// Tell says what became of the take, and what it says first counts: the error is as of [Driver].QueueTake, or [ErrAlone].
+func (r *Ride) Tell(taken Taken, err error) {
 	select {
-	case r.told <- told{taken, err}:
+	case r.told <- rideTold{taken, err}:
 	default:
 	}
 }
 
 // Told waits for what Tell says.
-func (r *Ride) Told() (queuing.Taken, error) {
+func (r *Ride) Told() (Taken, error) {
 	t := <-r.told
 	return t.Taken, t.err
 }
 
-type key struct{}
+type stopKey struct{}
 
-// With returns the context of a write that takes along the take of a worker that waits. Of a nil context it is nil, which
+// WithStop returns the context of a write that takes along the take of a worker that waits. Of a nil context it is nil, which
 // the write refuses.
-func With(ctx context.Context, s *Stop) context.Context {
+func WithStop(ctx context.Context, s *Stop) context.Context {
 	if ctx == nil {
 		return nil
 	}
-	return context.WithValue(ctx, key{}, s)
+	return context.WithValue(ctx, stopKey{}, s)
 }
 
-// Of returns the stop of a write, nil for none.
-func Of(ctx context.Context) *Stop {
-	s, _ := ctx.Value(key{}).(*Stop)
+// StopOf returns the stop of a write, nil for none.
+func StopOf(ctx context.Context) *Stop {
+	s, _ := ctx.Value(stopKey{}).(*Stop)
 	return s
 }
