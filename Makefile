@@ -143,7 +143,7 @@ test/changed: ## Run the tests of parts that seldom change, of those that were c
 	@scripts/changed suites messagestore/storetest messagestore/memory queue/queuetest internal/queuestate intent -- $(MAKE) test/suites
 	@scripts/changed messagedb internal/messagedb migrations -- $(MAKE) test/messagedb
 	@scripts/changed redis intent internal/localserver -- $(MAKE) test/redis
-	@scripts/changed kafka brokers/kafka internal/brokertest internal/receiving inbox outbox -- $(MAKE) test/kafka
+	@scripts/changed kafka brokers/kafka brokers/internal/brokertest brokers/internal/receiving inbox outbox -- $(MAKE) test/kafka
 
 .PHONY: test/observe
 test/observe: ## Run the tests of the OpenTelemetry and Prometheus module

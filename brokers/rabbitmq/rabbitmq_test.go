@@ -15,10 +15,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/brokers/internal/brokertest"
 	rabbitbroker "github.com/dibs-go/dibs/brokers/rabbitmq"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/brokertest"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"

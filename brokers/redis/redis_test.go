@@ -16,10 +16,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/brokers/internal/brokertest"
 	redisbroker "github.com/dibs-go/dibs/brokers/redis"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/brokertest"
 	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/localserver"
 	"github.com/dibs-go/dibs/internal/must"

@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/brokers/internal/receiving"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/panics"
-	"github.com/dibs-go/dibs/internal/receiving"
 	"github.com/dibs-go/dibs/logger"
 )
 
