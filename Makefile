@@ -127,7 +127,7 @@ test/redis: ## Run the tests of intents over Redis
 .PHONY: test/suites
 test/suites: export DIBS_CHANGED := 1
 test/suites: ## Run the tests of the conformance suites: each finds the bugs that are planted for it
-	$(GOTEST) -run 'Bug|Mutant' ./messagestore/storetest ./queue/queuetest ./intent/intenttest
+	$(GOTEST) -run 'Bug|Mutant' ./messagestore/storetest ./internal/queuetest ./intent/intenttest
 
 .PHONY: test/messagedb
 test/messagedb: export DIBS_CHANGED := 1
@@ -140,7 +140,7 @@ test/kafka: ## Run the tests of the module of Kafka
 
 .PHONY: test/changed
 test/changed: ## Run the tests of parts that seldom change, of those that were changed since the tests last passed
-	@scripts/changed suites messagestore/storetest messagestore/memory queue/queuetest internal/queuestate intent -- $(MAKE) test/suites
+	@scripts/changed suites messagestore/storetest messagestore/memory internal/queuetest internal/queuestate intent -- $(MAKE) test/suites
 	@scripts/changed messagedb internal/messagedb migrations -- $(MAKE) test/messagedb
 	@scripts/changed redis intent internal/localserver -- $(MAKE) test/redis
 	@scripts/changed kafka brokers/kafka brokers/internal/brokertest brokers/internal/receiving inbox outbox -- $(MAKE) test/kafka

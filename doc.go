@@ -39,7 +39,6 @@
 // A driver of your own:
 //
 //   - [github.com/dibs-go/dibs/messagestore/storetest] tests a driver
-//   - [github.com/dibs-go/dibs/queue/queuetest] tests a driver's queues
 //   - [github.com/dibs-go/dibs/intent/intenttest] tests a store of intents
 //
 // The command dibs is in cmd/dibs. The shortest program is examples/quickstart, and a whole

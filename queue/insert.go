@@ -338,10 +338,7 @@ func isSame(body messagestore.Body, met *messagestore.Message) (bool, error) {
 	return err == nil && exactjson.Equal(data, met.Data), err
 }
 
-// MaxBatch is how many items one call of [Queue.InsertMany] takes.
-const MaxBatch = queuing.MaxItems
-
-// InsertMany adds items, 1 to [MaxBatch], in steps of up to 100 streams, each whole, and returns where they are. After an error
+// InsertMany adds items, 1 to 1,000, in steps of up to 100 streams, each whole, and returns where they are. After an error
 // it returns those of the steps before. To insert all again with the same IDs changes nothing.
 // Items with Unique names go by [Queue.Insert].
 func (q *Queue) InsertMany(ctx context.Context, entries ...Entry) ([]Inserted, error) {
@@ -384,8 +381,8 @@ func (q *Queue) InsertMany(ctx context.Context, entries ...Entry) ([]Inserted, e
 
 // writes gathers the items of each stream into one write, and says which entries each has.
 func (q *Queue) writes(entries []Entry) (writes []messagestore.StreamWrite, at [][]int, err error) {
-	if len(entries) < 1 || len(entries) > MaxBatch {
-		return nil, nil, messagestore.NewInvalidError("items", len(entries), fmt.Sprintf("they are 1 to %d", MaxBatch))
+	if len(entries) < 1 || len(entries) > queuing.MaxItems {
+		return nil, nil, messagestore.NewInvalidError("items", len(entries), fmt.Sprintf("they are 1 to %d", queuing.MaxItems))
 	}
 	by := map[messagestore.StreamName]int{}
 	ids := map[uuid.UUID]bool{}

@@ -54,7 +54,7 @@ var imports = map[string][]string{
 
 	"queue":                        {"logger", "messagestore", "internal/queuing", "internal/disposition", "internal/exactjson", "internal/retry", "internal/text", "internal/work", "internal/outage", "internal/wakeups"},
 	"internal/work":                {"handler", "logger", "messagestore", "internal/queuing", "internal/backoff", "internal/disposition", "internal/handling", "internal/outage", "internal/panics", "internal/retry", "internal/text", "internal/upkeep"},
-	"queue/queuetest":              {"messagestore", "messagestore/memory", "internal/queuing", "internal/await"},
+	"internal/queuetest":           {"messagestore", "messagestore/memory", "internal/queuing", "internal/await"},
 	"queue/cron":                   {"logger", "messagestore", "internal/queuing", "internal/backoff", "internal/exactjson", "internal/outage", "internal/text", "internal/panics"},
 	"consumer":                     {"logger", "messagestore", "consumer/internal/...", "internal/queuing", "internal/lanes", "internal/backoff", "internal/outage", "internal/disposition", "internal/handling", "internal/upkeep", "internal/panics", "internal/text", "internal/work"},
 	"consumer/operate":             {"messagestore", "internal/queuing", "queue", "consumer/internal/...", "internal/report", "internal/text"},

@@ -1,4 +1,4 @@
-// Package queuing is what package queue asks of a driver: the state of queues. Package queue/queuetest says, as tests,
+// Package queuing is what package queue asks of a driver: the state of queues. Package internal/queuetest says, as tests,
 // everything that a driver promises.
 //
 // A queue reads one category, and each message of it is an item of the queue. What the driver keeps is a

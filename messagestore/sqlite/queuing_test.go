@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/queuetest"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
-	"github.com/dibs-go/dibs/queue/queuetest"
 )
 
 func TestQueuesOnSQLite(t *testing.T) {

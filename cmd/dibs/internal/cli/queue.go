@@ -329,8 +329,8 @@ var itemStyles = map[queue.State]style{queue.Dead: red, queue.Suspended: red, qu
 
 // Run prints them.
 func (c *queueJobsCommand) Run(ctx context.Context, a *app) error {
-	if c.Limit < 1 || c.Limit > queue.MaxBatch {
-		return usage("--limit=%d: it is 1 to %d", c.Limit, queue.MaxBatch)
+	if c.Limit < 1 || c.Limit > queuing.MaxItems {
+		return usage("--limit=%d: it is 1 to %d", c.Limit, queuing.MaxItems)
 	}
 	if c.From < 0 {
 		return usage("--from=%d: it is a position from 0", c.From)
@@ -685,7 +685,7 @@ func (c *queueRetryCommand) run(ctx context.Context, a *app, with withQueue) err
 	return with(ctx, c.Queue, func(_ *messagestore.Store, q *queue.Queue) error {
 		retried := queueChanged{Queue: q.Name(), Changed: []messagestore.GlobalPosition{}}
 		for from := messagestore.GlobalPosition(0); ; { // each once, also if it dies again at once
-			items, err := q.Items(ctx, queue.Dead, from, queue.MaxBatch)
+			items, err := q.Items(ctx, queue.Dead, from, queuing.MaxItems)
 			if err != nil {
 				return err
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
+	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 )
@@ -92,8 +93,8 @@ type writerLine struct {
 
 // Run prints the causes.
 func (c *queueBlockedCommand) Run(ctx context.Context, a *app) error {
-	if c.Limit < 1 || c.Limit > queue.MaxBatch {
-		return usage("--limit=%d: it is 1 to %d", c.Limit, queue.MaxBatch)
+	if c.Limit < 1 || c.Limit > queuing.MaxItems {
+		return usage("--limit=%d: it is 1 to %d", c.Limit, queuing.MaxItems)
 	}
 	if c.LongLock < 0 {
 		return usage("--long-lock=%s: it is less than 0", c.LongLock)
@@ -273,7 +274,7 @@ func (b *blocked) workers(waiting []queue.Item, ready int64, atLeast bool) {
 // list returns the first blockedItems items that are in a state.
 func (b *blocked) list(ctx context.Context, state queue.State) (all []queue.Item, err error) {
 	for from := messagestore.GlobalPosition(0); len(all) < blockedItems; from = all[len(all)-1].Position.Next() {
-		items, err := b.q.Items(ctx, state, from, queue.MaxBatch)
+		items, err := b.q.Items(ctx, state, from, queuing.MaxItems)
 		if err != nil || len(items) == 0 { // a page of large items is shorter
 			return all, err
 		}
