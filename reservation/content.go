@@ -13,22 +13,13 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Contenter is a body that chooses the content by which two commands with one key are
-// compared: everything but the time it was sent at, for instance. The content is encoded
-// with encoding/json. A body without the method is compared whole.
-//
-// Content that is encoded as null, {}, [] or "" is refused when it is reserved, with
-// an error that matches [messagestore.ErrInvalid]: any two commands with one key would be
-// duplicates. A struct whose fields are not exported is such a content.
-//
-// After the choice is changed, a command that is sent again looks like another one:
-// [KeyReused], which is parked and not lost.
-type Contenter interface {
+// A contenter is a body that chooses its content: see [New].
+type contenter interface {
 	ReservationContent() any
 }
 
 // ContentKey returns a key that is computed from body: from its type, and its
-// content as JSON, or the part that its [Contenter] chooses. Equal commands have equal
+// content as JSON, or the part that its method ReservationContent chooses. Equal commands have equal
 // keys. It is itself a function for [Copy] and [Inline]:
 //
 //	handler.Register(mux, reservation.Copy(once, reservation.ContentKey[Deposit], accounts.deposit))
@@ -66,8 +57,8 @@ func wholeDigest(m *messagestore.Message) (string, error) {
 // form than T.
 func digestOf[T messagestore.Body](m handler.Message[T]) digest {
 	var none T
-	_, narrows := any(none).(Contenter)
-	if _, byPointer := any(&none).(Contenter); !narrows && !byPointer {
+	_, narrows := any(none).(contenter)
+	if _, byPointer := any(&none).(contenter); !narrows && !byPointer {
 		return wholeDigest
 	}
 	return func(other *messagestore.Message) (string, error) {
@@ -91,9 +82,9 @@ func digestOf[T messagestore.Body](m handler.Message[T]) digest {
 }
 
 func contentOf[T messagestore.Body](body T) (content any, ok bool) {
-	c, ok := any(body).(Contenter)
+	c, ok := any(body).(contenter)
 	if !ok {
-		c, ok = any(&body).(Contenter)
+		c, ok = any(&body).(contenter)
 	}
 	if !ok {
 		return nil, false

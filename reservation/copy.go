@@ -22,7 +22,7 @@ import (
 //
 // A second command with the same key is a
 // duplicate and needs no handling; a command with other content is a [*KeyReusedError].
-// Commands are compared by [Contenter], or whole.
+// Commands are compared as a whole, or by their method ReservationContent: see [New].
 //
 // The copy is delivered at least once, as every message is; the package comment says how
 // next makes its effect repeatable. Copies of one cardinal id are delivered in their order, and not

@@ -93,6 +93,13 @@ type Reserver struct {
 // A new name makes every key free again, and copies under the old name that were not
 // handled yet are left behind: change it only after all commands are done.
 //
+// Two commands with one key are compared by their type and their body. A body with a method ReservationContent() any chooses
+// the content by which it is compared, which is encoded with encoding/json: everything but the time it was sent at, for instance.
+// Content that is encoded as null, {}, [] or "" is refused when it is reserved, with an error that matches
+// [messagestore.ErrInvalid]: any two commands with one key would be duplicates. A struct whose fields are not exported is such a
+// content. After the choice is changed, a command that is sent again looks like another one: [KeyReused], which is parked and not
+// lost.
+//
 // The error names each mistake in the arguments. It matches [messagestore.ErrInvalid]. A consumer of another
 // store is refused when it starts.
 func New(store Store, name string, config *Config) (*Reserver, error) {
