@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/lanes"
+	"github.com/dibs-go/dibs/consumer/internal/lanes"
 )
 
 // A floor is lanes of strings such as "a1", whose key is the first letter, with the journal
