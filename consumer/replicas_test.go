@@ -136,7 +136,7 @@ func TestASecondReplicaStandsByAndTakesOverWhenTheFirstStops(t *testing.T) {
 		time.Sleep(time.Second)
 		second := newReplica(t, driver, nil)
 		written := writeEach(t, driver, 10, 0)
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		require.Equal(t, written, first.all())
 		require.Empty(t, second.all())
 
