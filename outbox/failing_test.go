@@ -70,17 +70,17 @@ func TestAKeyThatFailsIsDeadInTheEndAndOthersFlow(t *testing.T) {
 		}
 		var mended bool
 		sink := failingOf(func(key string) bool { return key == "k3" && !mended })
-		relay := relayOf(store, sink, &outbox.Config{PollInterval: time.Hour, Lease: 10 * time.Hour})
+		relay := relayOf(store, sink, &outbox.Config{MaxAge: 2 * time.Hour, PollInterval: time.Hour, Lease: 10 * time.Hour})
 		defer running(t, relay)()
 
 		time.Sleep(5 * time.Second)
 		require.Len(t, sink.all(), 19*10, "the other keys flow")
-		time.Sleep(23 * time.Hour)
-		require.Zero(t, relay.Stats().Dead, "it is not a day old")
+		time.Sleep(110 * time.Minute)
+		require.Zero(t, relay.Stats().Dead, "it is not old enough")
 		write(t, store, "k4", 10, 11)
 		time.Sleep(time.Second)
 		require.Len(t, sink.all(), 19*10+1)
-		time.Sleep(time.Hour + 10*time.Minute)
+		time.Sleep(20 * time.Minute)
 
 		require.EqualValues(t, 1, relay.Stats().Dead)
 		dead := must.New(relay.Queue().Items(t.Context(), queue.Dead, 0, 10))
@@ -97,6 +97,22 @@ func TestAKeyThatFailsIsDeadInTheEndAndOthersFlow(t *testing.T) {
 		time.Sleep(3 * time.Second) // a worker looks each second while something is held
 
 		requireOrder(t, store, sink.all(), nil)
+	})
+}
+
+func TestAMessageIsDeadAfterADay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore()
+		write(t, store, "k", 0, 1)
+		relay := relayOf(store, failingOf(func(string) bool { return true }), &outbox.Config{PollInterval: time.Hour, Lease: 10 * time.Hour})
+		defer running(t, relay)()
+
+		time.Sleep(23 * time.Hour)
+		require.Zero(t, relay.Stats().Dead)
+		time.Sleep(time.Hour + 10*time.Minute)
+
+		require.EqualValues(t, 1, relay.Stats().Dead)
 	})
 }
 
