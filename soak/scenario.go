@@ -48,7 +48,7 @@ type common struct {
 	Check string `help:"Torment nothing, and check the files of a run in this folder." placeholder:"DIR"`
 }
 
-// options are those of a run, with a seed and a folder that are drawn.
+// options returns the options of a run. It draws a seed if none is given, and names a new folder.
 func (c *common) options(of string, most time.Duration) crew.Options {
 	o := crew.Options{Seed: c.Seed, Dir: c.Dir, Duration: most, Drain: drainTime}
 	for o.Seed == 0 {

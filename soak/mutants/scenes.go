@@ -115,7 +115,7 @@ var (
 	stalled  = ofQueues("workers without answers", 25*time.Second, queues.Ending.Goals(), queues.Options{Processes: 2, Workers: 8, Inserters: 1, Scene: queues.Ending})
 )
 
-// ofRunners is a scene of sagas, timers and relays. The server is not killed: each run has more sagas so. Sagas meet their
+// ofRunners is a scene of sagas, timers and relays. The server is not killed, so that each run has more sagas. Sagas meet their
 // deadlines while it is drained.
 func ofRunners(name string, least time.Duration, kills int, o sagas.Options) *Scene {
 	o.Calm, o.Timers = true, 50

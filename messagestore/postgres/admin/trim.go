@@ -18,8 +18,8 @@ import (
 // version. The remaining messages keep their positions, without a gap. It is recorded by
 // messages of type dibs:Trimmed in account:retention-123 for account-123.
 //
-// A message that a queue has not finished stays, with all behind it, and so does one that a consumer has parked, until it is
-// redriven or dropped. A message that was trimmed before its handler failed is not parked.
+// A message that a queue has not finished stays, and so do all messages after it in its stream. A message that a consumer
+// has parked stays until it is redriven or dropped. A message that was trimmed before its handler failed is not parked.
 //
 // It removes at most 10,000 messages in one transaction, and holds up no writer. If it ends with
 // an error, some of it may be done; to call it again is safe. Invalid options are refused with a

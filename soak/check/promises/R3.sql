@@ -1,4 +1,4 @@
--- a command that asks for something else with a key is told so, and not acknowledged
+-- If a key comes again with another command, the sender gets an error: the command is not acknowledged
 select 'key ' || o.key || ' was reserved, and message ' || o.source || ', which asks for something else, was never told so' as finding
 from others o where not o.reused and not o.taken and not (exists (select 1 from failovers) and not exists (select 1 from messages m where m.id = o.source))
 union all
