@@ -128,30 +128,24 @@ type bug struct {
 	name    string
 	foundBy []string
 	breaks  func(d *driver)
-	reopens func(d *driver) // breaks the driver that is opened again
 }
 
 func (b bug) options() Options {
-	open := func(*testing.T) messagestore.Driver {
-		d := &driver{Driver: memory.New()}
+	broken := func(sound messagestore.Driver, reopened bool) *driver {
+		d := newDriver(sound)
+		d.reopened = reopened
 		b.breaks(d)
 		return d
 	}
+	again := func(reopened bool) func(*testing.T, messagestore.Driver) messagestore.Driver {
+		return func(_ *testing.T, opened messagestore.Driver) messagestore.Driver {
+			return broken(opened.(*driver).Driver, reopened) //nolint:errcheck // as opened
+		}
+	}
 	return Options{
-		Open: open,
-		Reopen: func(_ *testing.T, opened messagestore.Driver) messagestore.Driver {
-			d := &driver{Driver: opened.(*driver).Driver} //nolint:errcheck // as opened
-			b.breaks(d)
-			if b.reopens != nil {
-				b.reopens(d)
-			}
-			return d
-		},
-		Beside: func(_ *testing.T, opened messagestore.Driver) messagestore.Driver {
-			d := &driver{Driver: opened.(*driver).Driver} //nolint:errcheck // as opened
-			b.breaks(d)
-			return d
-		},
+		Open:   func(*testing.T) messagestore.Driver { return broken(memory.New(), false) },
+		Reopen: again(true),
+		Beside: again(false),
 	}
 }
 
@@ -169,126 +163,119 @@ func (s strict) Append(ctx context.Context, a messagestore.Append) (messagestore
 	return s.Driver.Append(ctx, a)
 }
 
+// A call is one of a driver's that has one argument.
+type call[Q, A any] = func(context.Context, Q) (A, error)
+
 // A driver is a sound one in which some calls are replaced.
 type driver struct {
 	messagestore.Driver
-	append       func(context.Context, messagestore.Append) (messagestore.Written, error)
-	appendAll    func(context.Context, []messagestore.Append) ([]messagestore.Written, error)
-	appendOrMeet func(context.Context, []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error)
-	readStream   func(context.Context, messagestore.StreamQuery) ([]*messagestore.Message, error)
-	readCategory func(context.Context, messagestore.CategoryQuery) (messagestore.CategoryPage, error)
-	last         func(context.Context, messagestore.StreamName, string) (*messagestore.Message, error)
-	version      func(context.Context, messagestore.StreamName) (messagestore.Version, error)
-	find         func(context.Context, messagestore.StreamName, []uuid.UUID) ([]*messagestore.Message, error)
-	report       func(context.Context, report.Query) (report.Report, error)
-	categories   func(context.Context, string) ([]messagestore.Category, error)
-	count        func(context.Context, messagestore.CategoryQuery) (int64, error)
-	heads        func(context.Context, []messagestore.Category) ([]messagestore.GlobalPosition, error)
+	reopened bool // the second that was opened over the same messages
+
+	append       call[messagestore.Append, written]
+	appendAll    call[[]messagestore.Append, []written]
+	appendOrMeet func(context.Context, []messagestore.Append) ([]written, *messagestore.Conflict, error)
+	readStream   call[messagestore.StreamQuery, []*recorded]
+	readCategory call[messagestore.CategoryQuery, category]
+	last         func(context.Context, messagestore.StreamName, string) (*recorded, error)
+	version      call[messagestore.StreamName, messagestore.Version]
+	find         func(context.Context, messagestore.StreamName, []uuid.UUID) ([]*recorded, error)
+	report       call[report.Query, report.Report]
+	categories   call[string, []messagestore.Category]
+	count        call[messagestore.CategoryQuery, int64]
+	heads        call[[]messagestore.Category, []messagestore.GlobalPosition]
 	now          func(context.Context) (time.Time, error)
 	check        func(context.Context, bool) error
 	trim         func(context.Context, messagestore.StreamName, int) (int64, error)
 }
 
-func (d *driver) Append(ctx context.Context, a messagestore.Append) (messagestore.Written, error) {
-	if d.append != nil {
-		return d.append(ctx, a)
+func newDriver(sound messagestore.Driver) *driver {
+	return &driver{
+		Driver: sound, append: sound.Append, appendAll: sound.AppendAll, appendOrMeet: sound.TryAppend,
+		readStream: sound.ReadStream, readCategory: sound.ReadCategory, last: sound.Last, version: sound.Version, find: sound.Find,
+		report: sound.(report.Driver).Report, categories: sound.Categories, count: sound.Count, //nolint:errcheck // the store in memory has it
+		heads: sound.Heads, now: sound.Now, check: sound.Check, trim: sound.TrimCheckpoints,
 	}
-	return d.Driver.Append(ctx, a)
 }
 
-func (d *driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, error) {
-	if d.appendAll != nil {
-		return d.appendAll(ctx, appends)
-	}
-	return d.Driver.AppendAll(ctx, appends)
+func (d *driver) Append(ctx context.Context, a messagestore.Append) (written, error) {
+	return d.append(ctx, a)
 }
 
-func (d *driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
-	if d.appendOrMeet != nil {
-		return d.appendOrMeet(ctx, appends)
-	}
-	return d.soundMeeting(ctx, appends)
+func (d *driver) AppendAll(ctx context.Context, appends []messagestore.Append) ([]written, error) {
+	return d.appendAll(ctx, appends)
 }
 
-func (d *driver) soundMeeting(ctx context.Context, appends []messagestore.Append) ([]messagestore.Written, *messagestore.Conflict, error) {
-	return d.Driver.TryAppend(ctx, appends)
+func (d *driver) TryAppend(ctx context.Context, appends []messagestore.Append) ([]written, *messagestore.Conflict, error) {
+	return d.appendOrMeet(ctx, appends)
 }
 
-func (d *driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
-	if d.readStream != nil {
-		return d.readStream(ctx, q)
-	}
-	return d.Driver.ReadStream(ctx, q)
+func (d *driver) ReadStream(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+	return d.readStream(ctx, q)
 }
 
-func (d *driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (messagestore.CategoryPage, error) {
-	if d.readCategory != nil {
-		return d.readCategory(ctx, q)
-	}
-	return d.Driver.ReadCategory(ctx, q)
+func (d *driver) ReadCategory(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+	return d.readCategory(ctx, q)
 }
 
-func (d *driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*messagestore.Message, error) {
-	if d.last != nil {
-		return d.last(ctx, stream, messageType)
-	}
-	return d.Driver.Last(ctx, stream, messageType)
+func (d *driver) Last(ctx context.Context, stream messagestore.StreamName, messageType string) (*recorded, error) {
+	return d.last(ctx, stream, messageType)
 }
 
 func (d *driver) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
-	if d.version != nil {
-		return d.version(ctx, stream)
-	}
-	return d.Driver.Version(ctx, stream)
+	return d.version(ctx, stream)
 }
 
-func (d *driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*messagestore.Message, error) {
-	if d.find != nil {
-		return d.find(ctx, stream, ids)
-	}
-	return d.Driver.Find(ctx, stream, ids)
+func (d *driver) Find(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*recorded, error) {
+	return d.find(ctx, stream, ids)
 }
 
-func (d *driver) Now(ctx context.Context) (time.Time, error) {
-	if d.now != nil {
-		return d.now(ctx)
-	}
-	return d.Driver.Now(ctx)
-}
-
-// sound is the driver's that reports.
-func (d *driver) sound() report.Driver {
-	return d.Driver.(report.Driver) //nolint:errcheck // as opened
-}
+func (d *driver) Now(ctx context.Context) (time.Time, error) { return d.now(ctx) }
 
 func (d *driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
-	if d.report != nil {
-		return d.report(ctx, q)
-	}
-	return d.sound().Report(ctx, q)
+	return d.report(ctx, q)
 }
 
 func (d *driver) Categories(ctx context.Context, containing string) ([]messagestore.Category, error) {
-	if d.categories != nil {
-		return d.categories(ctx, containing)
-	}
-	return d.Driver.Categories(ctx, containing)
+	return d.categories(ctx, containing)
 }
 
 func (d *driver) Count(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
-	if d.count != nil {
-		return d.count(ctx, q)
-	}
-	return d.Driver.Count(ctx, q)
+	return d.count(ctx, q)
 }
 
 func (d *driver) Heads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
-	if d.heads != nil {
-		return d.heads(ctx, categories)
-	}
-	return d.soundHeads(ctx, categories)
+	return d.heads(ctx, categories)
 }
 
-func (d *driver) soundHeads(ctx context.Context, categories []messagestore.Category) ([]messagestore.GlobalPosition, error) {
-	return d.Driver.Heads(ctx, categories)
+func (d *driver) Check(ctx context.Context, write bool) error { return d.check(ctx, write) }
+
+func (d *driver) TrimCheckpoints(ctx context.Context, stream messagestore.StreamName, keep int) (int64, error) {
+	return d.trim(ctx, stream, keep)
+}
+
+// asking has a call asked for something else.
+func asking[Q, A any](sound call[Q, A], change func(*Q)) call[Q, A] {
+	return func(ctx context.Context, q Q) (A, error) {
+		change(&q)
+		return sound(ctx, q)
+	}
+}
+
+// answering has a call answer something else.
+func answering[Q, A any](sound call[Q, A], change func(Q, *A)) call[Q, A] {
+	return func(ctx context.Context, q Q) (A, error) {
+		a, err := sound(ctx, q)
+		change(q, &a)
+		return a, err
+	}
+}
+
+// each changes a copy of each append.
+func each(change func(*messagestore.Append)) func(*[]messagestore.Append) {
+	return func(appends *[]messagestore.Append) {
+		*appends = slices.Clone(*appends)
+		for i := range *appends {
+			change(&(*appends)[i])
+		}
+	}
 }

@@ -31,14 +31,11 @@ var versionBugs = []bug{
 		"S3/WrongVersionWritesNothing", "S3/ConflictTellsStreamExpectedAndActual", "S3/OneInitialWriterWins", "S3/NoUpdateIsLost", "S2/RefusedBatchWritesNothing",
 		"Model/AnyHistoryIsAsTheModelHasIt",
 	}, func(d *driver) {
-		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
-			a.Expected = messagestore.AnyVersion
-			return d.Driver.Append(ctx, a)
-		}
-	}, nil},
+		d.append = asking(d.Driver.Append, func(a *messagestore.Append) { a.Expected = messagestore.AnyVersion })
+	}},
 	{"the version is checked before the lock is taken", []string{"S3/OneInitialWriterWins", "S3/NoUpdateIsLost"}, func(d *driver) {
-		d.append = func(ctx context.Context, a messagestore.Append) (written, error) { return d.checkFirst(ctx, a) }
-	}, nil},
+		d.append = d.checkFirst
+	}},
 	{"each process has a lock of its own", []string{"S3/OneInitialWriterOfTwoDriversWins"}, func(d *driver) {
 		var lock sync.Mutex
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
@@ -46,7 +43,7 @@ var versionBugs = []bug{
 			defer lock.Unlock()
 			return d.checkFirst(ctx, a)
 		}
-	}, nil},
+	}},
 	{"the loser of a race is told of an index", []string{"S3/OneInitialWriterWins"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			before, err := d.Driver.Version(ctx, a.Stream)
@@ -60,7 +57,7 @@ var versionBugs = []bug{
 			}
 			return w, err
 		}
-	}, nil},
+	}},
 	{"a version conflict has no facts", []string{"S3/ConflictTellsStreamExpectedAndActual"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			w, err := d.Driver.Append(ctx, a)
@@ -69,21 +66,17 @@ var versionBugs = []bug{
 			}
 			return w, err
 		}
-	}, nil},
+	}},
 	{"a wrong version far away overflows", []string{"S3/WrongVersionWritesNothing"}, func(d *driver) {
-		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+		d.append = asking(d.Driver.Append, func(a *messagestore.Append) {
 			if a.Expected+1 < 0 {
 				a.Expected = messagestore.AnyVersion
 			}
-			return d.Driver.Append(ctx, a)
-		}
-	}, nil},
+		})
+	}},
 	{"any version is taken for no stream", []string{"S3/AnyVersionWritesToTheEnd", "S3/AnyVersionLosesNothing"}, func(d *driver) {
-		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
-			a.Expected = max(a.Expected, messagestore.NoStream)
-			return d.Driver.Append(ctx, a)
-		}
-	}, nil},
+		d.append = asking(d.Driver.Append, func(a *messagestore.Append) { a.Expected = max(a.Expected, messagestore.NoStream) })
+	}},
 	{"any version is the version of a moment ago", []string{"S3/AnyVersionLosesNothing"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			if a.Expected == messagestore.AnyVersion {
@@ -96,7 +89,7 @@ var versionBugs = []bug{
 			}
 			return d.Driver.Append(ctx, a)
 		}
-	}, nil},
+	}},
 	{"the version is the category's", []string{"S3/StreamsHaveVersionsOfTheirOwn"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			page, err := d.Driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: a.Stream.Category(), Limit: 1})
@@ -105,16 +98,12 @@ var versionBugs = []bug{
 			}
 			return d.Driver.Append(ctx, a)
 		}
-	}, nil},
-	{"positions have gaps", []string{"S3/PositionsAreDense"}, func(d *driver) {
-		d.reads(func(m *recorded) { m.Position += m.Position / 10 })
-	}, nil},
+	}},
+	{"positions have gaps", []string{"S3/PositionsAreDense"}, func(d *driver) { d.reads(func(m *recorded) { m.Position += m.Position / 10 }) }},
 	{"a write says where its first message is", []string{"S3/WriteSaysWhere", "S3/AnyVersionLosesNothing"}, func(d *driver) {
 		d.writes(func(w *written) { w.Version -= messagestore.Version(len(w.IDs) - 1) })
-	}, nil},
-	{"a write says another global position", []string{"S3/WriteSaysWhere"}, func(d *driver) {
-		d.writes(func(w *written) { w.GlobalPosition++ })
-	}, nil},
+	}},
+	{"a write says another global position", []string{"S3/WriteSaysWhere"}, func(d *driver) { d.writes(func(w *written) { w.GlobalPosition++ }) }},
 }
 
 var batchBugs = []bug{
@@ -136,27 +125,22 @@ var batchBugs = []bug{
 			}
 			return all, nil
 		}
-	}, nil},
+	}},
 	{"a batch is written backwards", []string{"S2/BatchIsInOrder"}, func(d *driver) {
-		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+		d.append = asking(d.Driver.Append, func(a *messagestore.Append) {
 			a.Records = slices.Clone(a.Records)
 			slices.Reverse(a.Records)
-			return d.Driver.Append(ctx, a)
-		}
-	}, nil},
+		})
+	}},
 	{"a batch is cut at 500 messages", []string{"S2/BatchOfTheMostMessages"}, func(d *driver) {
-		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
-			a.Records = a.Records[:min(len(a.Records), 500)]
-			return d.Driver.Append(ctx, a)
-		}
-	}, nil},
+		d.append = asking(d.Driver.Append, func(a *messagestore.Append) { a.Records = a.Records[:min(len(a.Records), 500)] })
+	}},
 }
 
 var outcomeBugs = []bug{
-	{"the last message is lost when the process ends", []string{"S1/AcknowledgedIsThereAfterReopening"}, func(*driver) {}, func(d *driver) {
-		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
-			page, err := d.Driver.ReadStream(ctx, q)
-			return page[:max(len(page)-1, 0)], err
+	{"the last message is lost when the process ends", []string{"S1/AcknowledgedIsThereAfterReopening"}, func(d *driver) {
+		if d.reopened {
+			d.readStream = answering(d.Driver.ReadStream, func(_ messagestore.StreamQuery, page *[]*recorded) { *page = (*page)[:max(len(*page)-1, 0)] })
 		}
 	}},
 	{"the id of a refused message is taken", []string{"S4/RefusedWriteIsNeverSeen"}, func(d *driver) {
@@ -175,7 +159,7 @@ var outcomeBugs = []bug{
 			}
 			return w, err
 		}
-	}, nil},
+	}},
 	{"a cancelled context still writes and says failure", []string{"S4/CancelledContextWritesNothing"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			w, err := d.Driver.Append(context.WithoutCancel(ctx), a)
@@ -184,15 +168,15 @@ var outcomeBugs = []bug{
 			}
 			return w, err
 		}
-	}, nil},
+	}},
 	{"a write that waits in line says failure and goes on", []string{"S4/CancelledWriteTellsTheTruth"}, func(d *driver) {
 		d.behind(func(ctx context.Context, _ messagestore.Append) error { return ctx.Err() })
-	}, nil},
+	}},
 	{"what is under way is not waited for", []string{"S4/CancelledWriteTellsTheTruth"}, func(d *driver) {
 		d.behind(func(ctx context.Context, a messagestore.Append) error {
 			return &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{a}, Cause: ctx.Err()}
 		})
-	}, nil},
+	}},
 	{"what was not sent is of unknown outcome", []string{"S4/CancelledContextWritesNothing"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			w, err := d.Driver.Append(ctx, a)
@@ -201,18 +185,15 @@ var outcomeBugs = []bug{
 			}
 			return w, err
 		}
-	}, nil},
+	}},
 	{"a cancelled context still reads", []string{"S8/CancelledContextReadsNothing"}, func(d *driver) {
 		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
 			return d.Driver.ReadStream(context.WithoutCancel(ctx), q)
 		}
-	}, nil},
+	}},
 	{"a deadline is not kept", []string{"S8/CallsEndWithTheirDeadline"}, func(d *driver) {
-		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
-			<-time.After(5 * time.Second)
-			return d.Driver.Append(ctx, a)
-		}
-	}, nil},
+		d.append = asking(d.Driver.Append, func(a *messagestore.Append) { <-time.After(5 * time.Second) })
+	}},
 }
 
 var idBugs = []bug{
@@ -228,7 +209,7 @@ var idBugs = []bug{
 			}
 			return d.Driver.Append(ctx, a)
 		}
-	}, nil},
+	}},
 	{"the version is checked before the ids", []string{
 		"S5/SameMessageAgainReturnsTheFirst", "S5/SameBatchAgainReturnsTheFirst", "S5/ConcurrentRepeatsAreOneMessage", "Atomic/SameWriteAgainReturnsTheFirst",
 		"Model/AnyHistoryIsAsTheModelHasIt",
@@ -239,17 +220,17 @@ var idBugs = []bug{
 			}
 			return d.Driver.AppendAll(ctx, appends)
 		})
-	}, nil},
+	}},
 	{"a repeated batch returns its first position", []string{"S5/SameBatchAgainReturnsTheFirst"}, func(d *driver) {
 		d.writes(func(w *written) {
 			if w.Duplicate {
 				w.Version -= messagestore.Version(len(w.IDs) - 1)
 			}
 		})
-	}, nil},
+	}},
 	{"a repeat does not say so", []string{"S5/SameMessageAgainReturnsTheFirst", "S5/ConcurrentRepeatsAreOneMessage"}, func(d *driver) {
 		d.writes(func(w *written) { w.Duplicate = false })
-	}, nil},
+	}},
 	{"content is compared byte by byte", []string{"S5/EqualJSONIsTheSameContent"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			for _, r := range a.Records {
@@ -259,39 +240,36 @@ var idBugs = []bug{
 			}
 			return d.Driver.Append(ctx, a)
 		}
-	}, nil},
-	{"the type of a repeat is not compared", []string{"S5/OtherTypeConflicts"}, func(d *driver) {
-		d.forgives(func(m *recorded, r *messagestore.Encoded) { r.Type = m.Type })
-	}, nil},
+	}},
+	{"the type of a repeat is not compared", []string{"S5/OtherTypeConflicts"}, func(d *driver) { d.forgives(func(m *recorded, r *messagestore.Encoded) { r.Type = m.Type }) }},
 	{"the data of a repeat are not compared", []string{"S5/OtherDataConflicts", "S5/IDConflictTellsWhereTheIDIs"}, func(d *driver) {
 		d.forgives(func(m *recorded, r *messagestore.Encoded) { r.Data = m.Data })
-	}, nil},
+	}},
 	{"the data of a repeat are compared as floats", []string{"S5/OtherDataConflicts"}, func(d *driver) {
 		d.forgives(func(m *recorded, r *messagestore.Encoded) {
 			if bytes.Equal(floats(m.Data), floats(r.Data)) {
 				r.Data = m.Data
 			}
 		})
-	}, nil},
+	}},
 	{"the metadata of a repeat are not compared", []string{"S5/OtherMetadataConflicts", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
 		d.forgives(func(m *recorded, r *messagestore.Encoded) {
 			if r.Metadata = nil; !m.Metadata.IsZero() {
 				r.Metadata, _ = json.Marshal(m.Metadata)
 			}
 		})
-	}, nil},
+	}},
 	{"ids are looked up in the stream only", []string{"S5/OtherStreamConflicts", "S5/IDConflictTellsWhereTheIDIs"}, func(d *driver) {
 		var streams sync.Map // of ids
-		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+		d.append = asking(d.Driver.Append, func(a *messagestore.Append) {
 			a.Records = slices.Clone(a.Records)
 			for i, r := range a.Records {
 				if stream, ok := streams.LoadOrStore(r.ID, a.Stream); ok && stream != a.Stream {
 					a.Records[i].ID = uuid.New()
 				}
 			}
-			return d.Driver.Append(ctx, a)
-		}
-	}, nil},
+		})
+	}},
 	{"of a batch the rest is written", []string{"S5/PartOfABatchConflicts", "Atomic/PartWrittenBeforeConflicts"}, func(d *driver) {
 		d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
 			rest := slices.Clone(appends)
@@ -303,7 +281,7 @@ var idBugs = []bug{
 			}
 			return d.Driver.AppendAll(ctx, rest)
 		})
-	}, nil},
+	}},
 	{"a repeated batch may have another order", []string{"S5/OtherOrderConflicts"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			a.Records = slices.SortedFunc(slices.Values(a.Records), func(x, y messagestore.Encoded) int {
@@ -315,7 +293,7 @@ var idBugs = []bug{
 			})
 			return d.Driver.Append(ctx, a)
 		}
-	}, nil},
+	}},
 	{"an id conflict has no facts", []string{"S5/IDConflictTellsWhereTheIDIs"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			w, err := d.Driver.Append(ctx, a)
@@ -324,7 +302,7 @@ var idBugs = []bug{
 			}
 			return w, err
 		}
-	}, nil},
+	}},
 	{"ids are looked up before the lock is taken", []string{"S5/ConcurrentRepeatsAreOneMessage"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			before := d.recorded(ctx, a.Stream, a.Records[0].ID)
@@ -335,7 +313,7 @@ var idBugs = []bug{
 			}
 			return w, err
 		}
-	}, nil},
+	}},
 }
 
 var orderBugs = []bug{
@@ -343,7 +321,7 @@ var orderBugs = []bug{
 		swap := func(g messagestore.GlobalPosition) messagestore.GlobalPosition { return (g + 1) ^ 1 }
 		d.reads(func(m *recorded) { m.GlobalPosition = swap(m.GlobalPosition) })
 		d.writes(func(w *written) { w.GlobalPosition = swap(w.GlobalPosition) })
-	}, nil},
+	}},
 	{"a later message is seen before an earlier one", []string{"S6/ReaderMissesNothing"}, func(d *driver) {
 		h := hider{driver: d}
 		d.readCategory = h.readCategory
@@ -354,27 +332,23 @@ var orderBugs = []bug{
 			}
 			return w[0], nil
 		}
-	}, nil},
+	}},
 	{"a later message is seen before an earlier one of several streams", []string{"S6/ReaderOfSeveralCategoriesMissesNothing"}, func(d *driver) {
 		h := hider{driver: d}
 		d.readCategory, d.appendAll = h.readCategory, h.appendAll
-	}, nil},
+	}},
 	{"a message is read twice", []string{"S6/ReaderMissesNothing", "Category/FromIsInclusive"}, func(d *driver) {
-		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.Driver.ReadCategory(ctx, q)
+		d.pages(func(q messagestore.CategoryQuery, page *category) {
 			if n := len(page.Messages); n > 0 && !page.More {
 				page.Next = page.Messages[n-1].GlobalPosition
 			}
 			q.From++
-			return page, err
-		}
-	}, nil},
+		})
+	}},
 }
 
 var contentBugs = []bug{
-	{"numbers are floats", []string{"S7/Numbers"}, func(d *driver) {
-		d.reads(func(m *recorded) { m.Data = floats(m.Data) })
-	}, nil},
+	{"numbers are floats", []string{"S7/Numbers"}, func(d *driver) { d.reads(func(m *recorded) { m.Data = floats(m.Data) }) }},
 	{"text is of the basic plane", []string{"S7/Text"}, func(d *driver) {
 		d.reads(func(m *recorded) {
 			m.Data = bytes.Map(func(r rune) rune {
@@ -384,20 +358,20 @@ var contentBugs = []bug{
 				return r
 			}, m.Data)
 		})
-	}, nil},
+	}},
 	{"text is cut at a zero byte's escape", []string{"S7/Text"}, func(d *driver) {
 		d.reads(func(m *recorded) { m.Data = bytes.ReplaceAll(m.Data, []byte("u0000"), nil) })
-	}, nil},
+	}},
 	{"an empty object is nothing", []string{"S7/Shapes"}, func(d *driver) {
 		d.reads(func(m *recorded) {
 			if string(m.Data) == "{}" {
 				m.Data = nil
 			}
 		})
-	}, nil},
+	}},
 	{"null is left out", []string{"S7/Shapes"}, func(d *driver) {
 		d.reads(func(m *recorded) { m.Data = bytes.ReplaceAll(m.Data, []byte("null,"), nil) })
-	}, nil},
+	}},
 	{"a large message is refused", []string{"S7/LargeMessage"}, func(d *driver) {
 		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
 			if len(a.Records[0].Data) > 512<<10 {
@@ -405,80 +379,63 @@ var contentBugs = []bug{
 			}
 			return d.Driver.Append(ctx, a)
 		}
-	}, nil},
+	}},
 	{"local properties are lost", []string{"S7/Metadata", "S7/EveryReadSaysTheSame"}, func(d *driver) {
-		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
-			page, err := d.Driver.ReadStream(ctx, q)
-			for _, m := range page {
+		d.readStream = answering(d.Driver.ReadStream, func(_ messagestore.StreamQuery, page *[]*recorded) {
+			for _, m := range *page {
 				m.Metadata.Local = nil
 			}
-			return page, err
-		}
-	}, nil},
+		})
+	}},
 	{"position 0 in metadata is left out", []string{"S7/MetadataOfPositionZero"}, func(d *driver) {
 		d.stores(func(r *messagestore.Encoded) {
 			r.Metadata = bytes.ReplaceAll(r.Metadata, []byte(`"causationMessagePosition":0,`), nil)
 		})
-	}, nil},
-	{"metadata of other clients are dropped", []string{"S7/MetadataOfOtherClients", "S7/Metadata"}, func(d *driver) {
-		d.reads(func(m *recorded) { m.Metadata.Extra = nil })
-	}, nil},
+	}},
+	{"metadata of other clients are dropped", []string{"S7/MetadataOfOtherClients", "S7/Metadata"}, func(d *driver) { d.reads(func(m *recorded) { m.Metadata.Extra = nil }) }},
 	{"no metadata become some", []string{"S7/NoMetadataIsNone"}, func(d *driver) {
 		d.stores(func(r *messagestore.Encoded) {
 			if r.Metadata == nil {
 				r.Metadata = json.RawMessage(`{"stored":true}`)
 			}
 		})
-	}, nil},
+	}},
 	{"types are folded", []string{"S7/Types", "Last/OfType", "Category/FilterTypes"}, func(d *driver) {
 		d.stores(func(r *messagestore.Encoded) { r.Type = strings.ToLower(r.Type) })
-	}, nil},
-	{"types are cut at 64 bytes", []string{"S7/Types"}, func(d *driver) {
-		d.stores(func(r *messagestore.Encoded) { r.Type = r.Type[:min(len(r.Type), 64)] })
-	}, nil},
-	{"times have a zone", []string{"S7/Times"}, func(d *driver) {
-		d.reads(func(m *recorded) { m.Time = m.Time.In(time.FixedZone("", 3600)) })
-	}, nil},
-	{"times have nanoseconds", []string{"S7/Times"}, func(d *driver) {
-		d.reads(func(m *recorded) { m.Time = m.Time.Add(1) })
-	}, nil},
+	}},
+	{"types are cut at 64 bytes", []string{"S7/Types"}, func(d *driver) { d.stores(func(r *messagestore.Encoded) { r.Type = r.Type[:min(len(r.Type), 64)] }) }},
+	{"times have a zone", []string{"S7/Times"}, func(d *driver) { d.reads(func(m *recorded) { m.Time = m.Time.In(time.FixedZone("", 3600)) }) }},
+	{"times have nanoseconds", []string{"S7/Times"}, func(d *driver) { d.reads(func(m *recorded) { m.Time = m.Time.Add(1) }) }},
 	{"times go backwards", []string{"S7/Times"}, func(d *driver) {
 		d.reads(func(m *recorded) { m.Time = m.Time.Add(-time.Duration(m.Position) * time.Second) })
-	}, nil},
+	}},
 	{"a category is read without metadata", []string{"S7/EveryReadSaysTheSame"}, func(d *driver) {
-		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.Driver.ReadCategory(ctx, q)
+		d.pages(func(_ messagestore.CategoryQuery, page *category) {
 			for _, m := range page.Messages {
 				m.Metadata = messagestore.Metadata{}
 			}
-			return page, err
-		}
-	}, nil},
+		})
+	}},
 }
 
 var streamBugs = []bug{
 	{"a stream is read from after the position", []string{"Stream/PagesForwards", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
-		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+		d.readStream = asking(d.Driver.ReadStream, func(q *messagestore.StreamQuery) {
 			if !q.Backwards && q.From > 0 {
 				q.From++
 			}
-			return d.Driver.ReadStream(ctx, q)
-		}
-	}, nil},
+		})
+	}},
 	{"reading backwards is off by one", []string{"Stream/PagesBackwards", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
-		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
+		d.readStream = asking(d.Driver.ReadStream, func(q *messagestore.StreamQuery) {
 			if q.Backwards && q.From < messagestore.EndOfStream {
 				q.From--
 			}
-			return d.Driver.ReadStream(ctx, q)
-		}
-	}, nil},
+		})
+	}},
 	{"a page has one message too many", []string{"Stream/PagesForwards"}, func(d *driver) {
-		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
-			q.Limit++
-			return d.Driver.ReadStream(ctx, q)
-		}
-	}, nil},
+		d.readStream = asking(d.Driver.ReadStream, func(q *messagestore.StreamQuery) { q.Limit++ })
+	}},
 	{"beyond the end is the last message", []string{"Stream/BeyondTheEnd"}, func(d *driver) {
 		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
 			version, err := d.Driver.Version(ctx, q.Stream)
@@ -486,7 +443,7 @@ var streamBugs = []bug{
 			page, readErr := d.Driver.ReadStream(ctx, q)
 			return page, errors.Join(err, readErr)
 		}
-	}, nil},
+	}},
 	{"an empty stream is an error", []string{"Stream/EmptyHasNone"}, func(d *driver) {
 		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
 			page, err := d.Driver.ReadStream(ctx, q)
@@ -495,32 +452,28 @@ var streamBugs = []bug{
 			}
 			return page, err
 		}
-	}, nil},
+	}},
 	{"a page is cut at 500 messages", []string{"Stream/TenThousandMessages"}, func(d *driver) {
-		d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
-			q.Limit = min(q.Limit, 500)
-			return d.Driver.ReadStream(ctx, q)
-		}
-	}, nil},
+		d.readStream = asking(d.Driver.ReadStream, func(q *messagestore.StreamQuery) { q.Limit = min(q.Limit, 500) })
+	}},
 	{"names are patterns", []string{"Stream/NamesAreExact"}, func(d *driver) {
 		d.renames(func(name string) string { return strings.NewReplacer("%", "_", "*", "_").Replace(name) })
-	}, nil},
+	}},
 	{"names are composed", []string{"Stream/UnicodeFormsAreDistinct"}, func(d *driver) {
 		d.renames(func(name string) string { return strings.ReplaceAll(name, "e\u0301", "\u00e9") })
-	}, nil},
-	{"names are folded", []string{"Stream/CaseIsDistinct"}, func(d *driver) { d.renames(strings.ToLower) }, nil},
+	}},
+	{"names are folded", []string{"Stream/CaseIsDistinct"}, func(d *driver) { d.renames(strings.ToLower) }},
 }
 
 var categoryBugs = []bug{
 	{"a category is read by its prefix", []string{"Category/HasItsOwnStreamsOnly", "Stream/NamesAreExact"}, func(d *driver) {
 		var mu sync.Mutex
 		known := map[messagestore.Category]bool{}
-		d.append = func(ctx context.Context, a messagestore.Append) (written, error) {
+		d.append = asking(d.Driver.Append, func(a *messagestore.Append) {
 			mu.Lock()
 			known[a.Stream.Category()] = true
 			mu.Unlock()
-			return d.Driver.Append(ctx, a)
-		}
+		})
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -538,104 +491,81 @@ var categoryBugs = []bug{
 			slices.SortFunc(all.Messages, func(a, b *recorded) int { return cmp.Compare(a.GlobalPosition, b.GlobalPosition) })
 			return all, nil
 		}
-	}, nil},
+	}},
 	{"a category is in the order of its streams", []string{"Category/IsInOrder"}, func(d *driver) {
-		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.Driver.ReadCategory(ctx, q)
+		d.pages(func(_ messagestore.CategoryQuery, page *category) {
 			slices.SortStableFunc(page.Messages, func(a, b *recorded) int { return cmp.Compare(a.Stream, b.Stream) })
-			return page, err
-		}
-	}, nil},
+		})
+	}},
 	{"a category is read from after the position", []string{"Category/FromIsInclusive", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
-		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
+		d.readCategory = asking(d.Driver.ReadCategory, func(q *messagestore.CategoryQuery) {
 			if q.From > 0 {
 				q.From = q.From.Next()
 			}
-			return d.Driver.ReadCategory(ctx, q)
-		}
-	}, nil},
+		})
+	}},
 	{"a reader at the end starts anew", []string{"Category/BeyondTheEnd"}, func(d *driver) {
-		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.Driver.ReadCategory(ctx, q)
+		d.pages(func(_ messagestore.CategoryQuery, page *category) {
 			if len(page.Messages) == 0 {
 				page.Next = 0
 			}
-			return page, err
-		}
-	}, nil},
+		})
+	}},
 	{"there is more whenever there was something", []string{"Category/MoreSaysWhetherThereIs"}, func(d *driver) {
-		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.Driver.ReadCategory(ctx, q)
-			page.More = len(page.Messages) > 0
-			return page, err
-		}
-	}, nil},
+		d.pages(func(_ messagestore.CategoryQuery, page *category) { page.More = len(page.Messages) > 0 })
+	}},
 	{"there is never more", []string{"Category/MoreSaysWhetherThereIs", "Category/IsInOrder", "Stream/TenThousandMessages"}, func(d *driver) {
-		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.Driver.ReadCategory(ctx, q)
-			page.More = false
-			return page, err
-		}
-	}, nil},
+		d.pages(func(_ messagestore.CategoryQuery, page *category) { page.More = false })
+	}},
 	{"types are matched by their prefix", []string{"Category/FilterTypes"}, func(d *driver) {
 		d.filters(func(f messagestore.Filter, m *recorded) bool {
 			match := len(f.Types) == 0 || slices.ContainsFunc(f.Types, func(t string) bool { return strings.HasPrefix(m.Type, t) })
 			f.Types = nil
 			return match && f.Matches(m)
 		})
-	}, nil},
+	}},
 	{"correlation is matched by its prefix", []string{"Category/FilterCorrelation"}, func(d *driver) {
 		d.filters(func(f messagestore.Filter, m *recorded) bool {
 			match := strings.HasPrefix(string(m.Metadata.CorrelationStream), string(f.Correlation))
 			f.Correlation = ""
 			return match && f.Matches(m)
 		})
-	}, nil},
+	}},
 	{"one filter is enough", []string{"Category/FiltersCombine"}, func(d *driver) {
 		d.filters(func(f messagestore.Filter, m *recorded) bool {
 			types, correlation := f, f
 			types.Correlation, correlation.Types = "", nil
 			return types.Matches(m) && len(f.Types) > 0 || correlation.Matches(m) && f.Correlation != "" || f.Matches(m)
 		})
-	}, nil},
+	}},
 	{"correlation is not looked at", []string{"Category/FilterCorrelation", "Category/FiltersCombine", "Model/AnyHistoryIsAsTheModelHasIt"}, func(d *driver) {
 		d.filters(func(f messagestore.Filter, m *recorded) bool {
 			f.Correlation = ""
 			return f.Matches(m)
 		})
-	}, nil},
+	}},
 	{"the next page is after the last message let through", []string{"Category/NextPassesWhatTheFilterKeepsBack"}, func(d *driver) {
-		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.Driver.ReadCategory(ctx, q)
+		d.pages(func(q messagestore.CategoryQuery, page *category) {
 			if page.Next = q.From; len(page.Messages) > 0 {
 				page.Next = page.Messages[len(page.Messages)-1].GlobalPosition.Next()
 			}
-			return page, err
-		}
-	}, nil},
+		})
+	}},
 	{"the last message is not marked where the filter keeps it back", []string{"Category/EndsAreMarked"}, func(d *driver) {
-		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.Driver.ReadCategory(ctx, q)
+		d.pages(func(_ messagestore.CategoryQuery, page *category) {
 			if page.Last = (messagestore.Mark{}); len(page.Messages) > 0 {
 				page.Last = page.Messages[len(page.Messages)-1].Mark()
 			}
-			return page, err
-		}
-	}, nil},
+		})
+	}},
 	{"the first message is not marked where the filter keeps it back", []string{"Category/EndsAreMarked"}, func(d *driver) {
-		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.Driver.ReadCategory(ctx, q)
-			page.First = messagestore.Mark{}
-			return page, err
-		}
-	}, nil},
+		d.pages(func(_ messagestore.CategoryQuery, page *category) { page.First = messagestore.Mark{} })
+	}},
 	{"a mark has no time where the filter keeps its message back", []string{"Category/EndsAreMarked"}, func(d *driver) {
-		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-			page, err := d.Driver.ReadCategory(ctx, q)
+		d.pages(func(_ messagestore.CategoryQuery, page *category) {
 			page.First.Time, page.Last.Time = time.Time{}, time.Time{}
-			return page, err
-		}
-	}, nil},
+		})
+	}},
 	{"a page that the filter thins out is the last", []string{"Category/FilteredReaderReachesTheEnd", "Category/NextPassesWhatTheFilterKeepsBack"}, func(d *driver) {
 		d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
 			filter := q.Filter
@@ -645,35 +575,33 @@ var categoryBugs = []bug{
 			page.More = len(page.Messages) == q.Limit
 			return page, err
 		}
-	}, nil},
+	}},
 }
 
 var groupBugs = []bug{
-	{"a group is not split", []string{"Group/IsAPartition"}, func(d *driver) {
-		d.members(func(m *recorded, f messagestore.Filter) bool { return true })
-	}, nil},
+	{"a group is not split", []string{"Group/IsAPartition"}, func(d *driver) { d.members(func(m *recorded, f messagestore.Filter) bool { return true }) }},
 	{"a group is split by the whole identifier", []string{"Group/GoesByCardinalID"}, func(d *driver) {
 		d.members(func(m *recorded, f messagestore.Filter) bool {
 			return messagestore.StreamName("x-"+strings.ReplaceAll(m.Stream.ID(), "+", "_")).GroupMember(f.GroupSize) == f.GroupMember
 		})
-	}, nil},
+	}},
 	{"a group is split by another hash", []string{"Group/IsMessageDBs", "Group/IsAPartition"}, func(d *driver) {
 		d.members(func(m *recorded, f messagestore.Filter) bool {
 			h := fnv.New32a()
 			_, _ = h.Write([]byte(m.Stream.CardinalID()))
 			return int(h.Sum32()%uint32(f.GroupSize)) == f.GroupMember
 		})
-	}, nil},
+	}},
 	{"a stream without an identifier is every member's", []string{"Group/StreamWithoutIdentifierHasOneMember"}, func(d *driver) {
 		d.members(func(m *recorded, f messagestore.Filter) bool {
 			return m.Stream.ID() == "" || m.Stream.GroupMember(f.GroupSize) == f.GroupMember
 		})
-	}, nil},
+	}},
 	{"a stream without an identifier is no member's", []string{"Group/StreamWithoutIdentifierHasOneMember"}, func(d *driver) {
 		d.members(func(m *recorded, f messagestore.Filter) bool {
 			return m.Stream.ID() != "" && m.Stream.GroupMember(f.GroupSize) == f.GroupMember
 		})
-	}, nil},
+	}},
 }
 
 var lookupBugs = []bug{
@@ -685,12 +613,12 @@ var lookupBugs = []bug{
 			}
 			return page[0], nil
 		}
-	}, nil},
+	}},
 	{"the last message may have any type", []string{"Last/OfType", "Last/NotFound"}, func(d *driver) {
 		d.last = func(ctx context.Context, stream messagestore.StreamName, _ string) (*recorded, error) {
 			return d.Driver.Last(ctx, stream, "")
 		}
-	}, nil},
+	}},
 	{"no message is nil", []string{"Last/NotFound"}, func(d *driver) {
 		d.last = func(ctx context.Context, stream messagestore.StreamName, messageType string) (*recorded, error) {
 			m, err := d.Driver.Last(ctx, stream, messageType)
@@ -699,20 +627,20 @@ var lookupBugs = []bug{
 			}
 			return m, err
 		}
-	}, nil},
+	}},
 	{"the version is the number of messages", []string{"Version/IsTheLastPosition"}, func(d *driver) {
 		d.version = func(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
 			version, err := d.Driver.Version(ctx, stream)
 			return version + 1, err
 		}
-	}, nil},
+	}},
 	{"messages are found in the order of the ids", []string{"Find/ReturnsThoseOfTheStreamInOrder"}, func(d *driver) {
 		d.find = func(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*recorded, error) {
 			found, err := d.Driver.Find(ctx, stream, ids)
 			slices.SortFunc(found, func(a, b *recorded) int { return cmp.Compare(slices.Index(ids, a.ID), slices.Index(ids, b.ID)) })
 			return found, err
 		}
-	}, nil},
+	}},
 	{"nothing found is an error", []string{"Find/NothingIsNoError"}, func(d *driver) {
 		d.find = func(ctx context.Context, stream messagestore.StreamName, ids []uuid.UUID) ([]*recorded, error) {
 			found, err := d.Driver.Find(ctx, stream, ids)
@@ -721,7 +649,7 @@ var lookupBugs = []bug{
 			}
 			return found, err
 		}
-	}, nil},
+	}},
 }
 
 var atomicBugs = []bug{
@@ -730,7 +658,7 @@ var atomicBugs = []bug{
 			all, err := d.Driver.AppendAll(ctx, appends[:len(appends)-1])
 			return append(all, written{Stream: appends[len(appends)-1].Stream}), err
 		}
-	}, nil},
+	}},
 	{"one stream is written after another", []string{
 		"Atomic/OneConflictLeavesAllUnwritten", "Atomic/OneInitialWriterWinsAll", "Atomic/FailedCheckRefuses", "Model/AnyHistoryIsAsTheModelHasIt",
 	}, func(d *driver) {
@@ -746,20 +674,17 @@ var atomicBugs = []bug{
 			}
 			return all, nil
 		}
-	}, nil},
+	}},
 	{"the versions of several streams are checked before the lock is taken", []string{"Atomic/OneInitialWriterWinsAll"}, func(d *driver) {
 		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
 			if err := d.conflict(ctx, appends); err != nil {
 				return nil, err
 			}
 			yieldAWhile()
-			appends = slices.Clone(appends)
-			for i := range appends {
-				appends[i].Expected = messagestore.AnyVersion
-			}
+			each(func(a *messagestore.Append) { a.Expected = messagestore.AnyVersion })(&appends)
 			return d.Driver.AppendAll(ctx, appends)
 		}
-	}, nil},
+	}},
 	{"the first conflict is the first by name", []string{"Atomic/FirstConflictDecides"}, func(d *driver) {
 		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
 			sorted := slices.SortedFunc(slices.Values(appends), func(a, b messagestore.Append) int { return cmp.Compare(a.Stream, b.Stream) })
@@ -768,29 +693,23 @@ var atomicBugs = []bug{
 			}
 			return d.Driver.AppendAll(ctx, appends)
 		}
-	}, nil},
+	}},
 	{"a check says it wrote", []string{"Atomic/ChecksWriteNothing"}, func(d *driver) {
-		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
-			all, err := d.Driver.AppendAll(ctx, appends)
-			for i := range all {
+		d.appendAll = answering(d.Driver.AppendAll, func(appends []messagestore.Append, all *[]written) {
+			for i := range *all {
 				if len(appends[i].Records) == 0 {
-					all[i].Version++
+					(*all)[i].Version++
 				}
 			}
-			return all, err
-		}
-	}, nil},
+		})
+	}},
 	{"checks are left out", []string{"Atomic/FailedCheckRefuses", "Atomic/FirstConflictDecides"}, func(d *driver) {
-		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
-			appends = slices.Clone(appends)
-			for i, a := range appends {
-				if len(a.Records) == 0 {
-					appends[i].Expected = messagestore.AnyVersion
-				}
+		d.appendAll = asking(d.Driver.AppendAll, each(func(a *messagestore.Append) {
+			if len(a.Records) == 0 {
+				a.Expected = messagestore.AnyVersion
 			}
-			return d.Driver.AppendAll(ctx, appends)
-		}
-	}, nil},
+		}))
+	}},
 	{"streams are locked in the order given", []string{"Atomic/OppositeOrdersDoNotDeadlock"}, func(d *driver) {
 		var locks sync.Map // of streams
 		d.appendAll = func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
@@ -808,7 +727,7 @@ var atomicBugs = []bug{
 			}
 			return d.Driver.AppendAll(ctx, appends)
 		}
-	}, nil},
+	}},
 }
 
 // yieldAWhile lets others run at the moment when it matters, as a round trip to a
@@ -869,27 +788,21 @@ func (d *driver) appends(f func(context.Context, []messagestore.Append) ([]writt
 
 // writes changes the results of writes.
 func (d *driver) writes(change func(*written)) {
-	d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
-		all, err := d.Driver.AppendAll(ctx, appends)
-		for i := range all {
-			change(&all[i])
+	d.appends(answering(d.Driver.AppendAll, func(_ []messagestore.Append, all *[]written) {
+		for i := range *all {
+			change(&(*all)[i])
 		}
-		return all, err
-	})
+	}))
 }
 
 // stores changes the messages that are written.
 func (d *driver) stores(change func(*messagestore.Encoded)) {
-	d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
-		appends = slices.Clone(appends)
-		for i, a := range appends {
-			appends[i].Records = slices.Clone(a.Records)
-			for n := range a.Records {
-				change(&appends[i].Records[n])
-			}
+	d.appends(asking(d.Driver.AppendAll, each(func(a *messagestore.Append) {
+		a.Records = slices.Clone(a.Records)
+		for n := range a.Records {
+			change(&a.Records[n])
 		}
-		return d.Driver.AppendAll(ctx, appends)
-	})
+	})))
 }
 
 // forgives changes a record whose id is recorded already.
@@ -935,16 +848,8 @@ func (d *driver) reads(change func(*recorded)) {
 			change(m)
 		}
 	}
-	d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
-		page, err := d.Driver.ReadStream(ctx, q)
-		all(page)
-		return page, err
-	}
-	d.readCategory = func(ctx context.Context, q messagestore.CategoryQuery) (category, error) {
-		page, err := d.Driver.ReadCategory(ctx, q)
-		all(page.Messages)
-		return page, err
-	}
+	d.readStream = answering(d.Driver.ReadStream, func(_ messagestore.StreamQuery, page *[]*recorded) { all(*page) })
+	d.pages(func(_ messagestore.CategoryQuery, page *category) { all(page.Messages) })
 	d.last = func(ctx context.Context, stream messagestore.StreamName, messageType string) (*recorded, error) {
 		m, err := d.Driver.Last(ctx, stream, messageType)
 		if err == nil {
@@ -965,17 +870,13 @@ func (d *driver) renames(change func(string) string) {
 	name := func(s messagestore.StreamName) messagestore.StreamName {
 		return messagestore.StreamName(change(string(s)))
 	}
-	d.appends(func(ctx context.Context, appends []messagestore.Append) ([]written, error) {
-		appends = slices.Clone(appends)
-		for i := range appends {
-			appends[i].Stream = name(appends[i].Stream)
-		}
-		return d.Driver.AppendAll(ctx, appends)
-	})
-	d.readStream = func(ctx context.Context, q messagestore.StreamQuery) ([]*recorded, error) {
-		q.Stream = name(q.Stream)
-		return d.Driver.ReadStream(ctx, q)
-	}
+	d.appends(asking(d.Driver.AppendAll, each(func(a *messagestore.Append) { a.Stream = name(a.Stream) })))
+	d.readStream = asking(d.Driver.ReadStream, func(q *messagestore.StreamQuery) { q.Stream = name(q.Stream) })
+}
+
+// pages changes the pages of a category.
+func (d *driver) pages(change func(messagestore.CategoryQuery, *category)) {
+	d.readCategory = answering(d.Driver.ReadCategory, change)
 }
 
 // filters replaces how a category is filtered.

@@ -11,18 +11,18 @@ var clockBugs = []bug{
 			now, err := d.Driver.Now(ctx)
 			return now.Add(time.Second), err
 		}
-	}, nil},
+	}},
 	{"the clock stands still, as a transaction's does", []string{"Now/IsTheTimeOfTheCall"}, func(d *driver) {
 		begun := time.Now()
 		d.now = func(context.Context) (time.Time, error) { return begun, nil }
-	}, nil},
+	}},
 	{"the clock is years off", []string{"Now/IsUTCInMicroseconds"}, func(d *driver) {
 		d.now = func(ctx context.Context) (time.Time, error) {
 			now, err := d.Driver.Now(ctx)
 			return now.AddDate(30, 0, 0), err
 		}
-	}, nil},
+	}},
 	{"the clock can be read after the context is done", []string{"S8/CancelledContextReadsNothing"}, func(d *driver) {
 		d.now = func(ctx context.Context) (time.Time, error) { return d.Driver.Now(context.WithoutCancel(ctx)) }
-	}, nil},
+	}},
 }

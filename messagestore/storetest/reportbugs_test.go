@@ -9,22 +9,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// reports has every report changed before it is returned.
+// reports has every report changed before it is returned, asks what it is asked for.
 func (d *driver) reports(change func(q report.Query, r *report.Report)) {
-	d.report = func(ctx context.Context, q report.Query) (report.Report, error) {
-		r, err := d.sound().Report(ctx, q)
-		change(q, &r)
-		return r, err
-	}
+	d.report = answering(d.report, change)
 }
 
-// asks has every report asked for with another query.
-func (d *driver) asks(change func(q *report.Query)) {
-	d.report = func(ctx context.Context, q report.Query) (report.Report, error) {
-		change(&q)
-		return d.sound().Report(ctx, q)
-	}
-}
+func (d *driver) asks(change func(q *report.Query)) { d.report = asking(d.report, change) }
 
 var reportBugs = []bug{
 	{"a report counts the whole store whatever it is asked", []string{"Report/CountsByStream", "Report/OfNothingIsEmpty"}, func(d *driver) {
@@ -32,37 +22,33 @@ var reportBugs = []bug{
 		if _, err := d.Driver.Append(context.Background(), messagestore.Append{Stream: "else-1", Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{record("T", `{}`)}}); err != nil {
 			panic(err)
 		}
-	}, nil},
+	}},
 	{"a report counts a category and not what has it for a prefix", []string{"Report/CountsTheWholeStore"}, func(d *driver) {
 		d.reports(func(q report.Query, r *report.Report) {
 			if q.Category == "" {
 				r.Rows = slices.DeleteFunc(r.Rows, func(row report.Row) bool { return strings.Contains(row.Names[0], ":") })
 			}
 		})
-	}, nil},
+	}},
 	{"a report by type is by stream", []string{"Report/CountsByTypeAndCategory"}, func(d *driver) {
 		d.asks(func(q *report.Query) {
 			if q.By[0] == report.ByType {
 				q.By = []report.Key{report.ByStream}
 			}
 		})
-	}, nil},
-	{"a report knows one key", []string{"Report/CountsByTwo"}, func(d *driver) {
-		d.asks(func(q *report.Query) { q.By = q.By[:1] })
-	}, nil},
+	}},
+	{"a report knows one key", []string{"Report/CountsByTwo"}, func(d *driver) { d.asks(func(q *report.Query) { q.By = q.By[:1] }) }},
 	{"a report has the last position of another", []string{"Report/AgreesWithWhatIsRead"}, func(d *driver) {
 		d.reports(func(_ report.Query, r *report.Report) {
 			for i := range r.Rows {
 				r.Rows[i].LastGlobalPosition = r.Rows[0].LastGlobalPosition
 			}
 		})
-	}, nil},
+	}},
 	{"a report takes the text for a pattern", []string{"Report/KeepsWhatContainsTheText"}, func(d *driver) {
 		d.asks(func(q *report.Query) { q.Containing = strings.Trim(q.Containing, "%") })
-	}, nil},
-	{"a report is not sorted", []string{"Report/IsSorted"}, func(d *driver) {
-		d.asks(func(q *report.Query) { q.Sort = report.SortByName })
-	}, nil},
+	}},
+	{"a report is not sorted", []string{"Report/IsSorted"}, func(d *driver) { d.asks(func(q *report.Query) { q.Sort = report.SortByName }) }},
 	{"a report counts what it returns", []string{"Report/LimitCutsRowsOnly", "Report/KeepsWhatContainsTheText"}, func(d *driver) {
 		d.reports(func(_ report.Query, r *report.Report) {
 			r.Messages, r.Groups = 0, int64(len(r.Rows))
@@ -70,32 +56,26 @@ var reportBugs = []bug{
 				r.Messages += row.Messages
 			}
 		})
-	}, nil},
+	}},
 	{"a report does not end", []string{"Report/EndsWithItsContext"}, func(d *driver) {
 		d.report = func(ctx context.Context, q report.Query) (report.Report, error) {
-			return d.sound().Report(context.WithoutCancel(ctx), q)
+			return d.Driver.(report.Driver).Report(context.WithoutCancel(ctx), q)
 		}
-	}, nil},
+	}},
 	{"categories are told once for each stream", []string{"Categories/AreNamedOnceInOrder"}, func(d *driver) {
 		d.categories = func(ctx context.Context, containing string) ([]messagestore.Category, error) {
-			r, err := d.sound().Report(ctx, report.Query{By: []report.Key{report.ByStream}, Containing: containing})
+			r, err := d.Driver.(report.Driver).Report(ctx, report.Query{By: []report.Key{report.ByStream}, Containing: containing})
 			var all []messagestore.Category
 			for _, row := range r.Rows {
 				all = append(all, messagestore.StreamName(row.Names[0]).Category())
 			}
 			return all, err
 		}
-	}, nil},
+	}},
 	{"a count leaves out the one it starts with", []string{"Count/IsWhatIsRead"}, func(d *driver) {
-		d.count = func(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
-			q.From = q.From.Next()
-			return d.Driver.Count(ctx, q)
-		}
-	}, nil},
+		d.count = asking(d.Driver.Count, func(q *messagestore.CategoryQuery) { q.From = q.From.Next() })
+	}},
 	{"a count goes on", []string{"Count/StopsAtItsLimit"}, func(d *driver) {
-		d.count = func(ctx context.Context, q messagestore.CategoryQuery) (int64, error) {
-			q.Limit = 1 << 50
-			return d.Driver.Count(ctx, q)
-		}
-	}, nil},
+		d.count = asking(d.Driver.Count, func(q *messagestore.CategoryQuery) { q.Limit = 1 << 50 })
+	}},
 }
