@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -271,7 +271,7 @@ func (r *Retry) pause(failures int, since, now time.Time) (time.Duration, bool) 
 	if left <= 0 {
 		return 0, false
 	}
-	return min(backoff.After(failures, min(minRetryBackoff, r.MaxBackoff), r.MaxBackoff), left), true
+	return min(outage.Pause(failures, min(minRetryBackoff, r.MaxBackoff), r.MaxBackoff), left), true
 }
 
 // soon is how long before the end of a message's retries it is told that the consumer will stop.

@@ -14,11 +14,9 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/lanes"
 	"github.com/dibs-go/dibs/consumer/internal/names"
-	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/handling"
+	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -130,7 +128,7 @@ func (c *Consumer) check(ctx context.Context) error {
 	if len(checks) == 0 {
 		return nil
 	}
-	m, err := c.store.Last(upkeep.With(ctx), c.id.Ledger())
+	m, err := c.store.Last(callctx.WithUpkeep(ctx), c.id.Ledger())
 	if err != nil {
 		return fmt.Errorf("read generation: %w", err)
 	}
@@ -143,7 +141,7 @@ func (c *Consumer) check(ctx context.Context) error {
 
 // forHandlers returns the context that handlers have.
 func (c *Consumer) forHandlers(ctx context.Context) context.Context {
-	return handling.With(ctx, &handling.Delivery{Consumer: c.id.Name, Wrote: c.wrote, Unread: c.unread})
+	return callctx.WithDelivery(ctx, &callctx.Delivery{Consumer: c.id.Name, Wrote: c.wrote, Unread: c.unread})
 }
 
 // known returns the message types that the handler knows, if the consumer reads no other. There is
@@ -298,7 +296,7 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 	met := before != nil // the store has answered
 	checked := before != nil
 	for failures := 1; ctx.Err() == nil; failures++ {
-		p, err := log.Join(upkeep.With(ctx), me, catchUp, stream, read)
+		p, err := log.Join(callctx.WithUpkeep(ctx), me, catchUp, stream, read)
 		if err == nil {
 			c.storeWorks(starting)
 			met = true
@@ -325,7 +323,7 @@ func (c *Consumer) start(ctx context.Context, catchUp bool, before *run, me chec
 			c.leaveSeat(ctx, p, standby.place, before)
 			return nil, err
 		}
-		if backoff.Wait(ctx, c.storeFailed(starting, err, failures)) != nil {
+		if outage.Wait(ctx, c.storeFailed(starting, err, failures)) != nil {
 			break
 		}
 	}

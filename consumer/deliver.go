@@ -10,18 +10,16 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/names"
-	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A failure is an item that a worker could not finish, for the run's loop to decide on.
-type failure struct {
+// A failedItem is an item that a worker could not finish, for the run's loop to decide on.
+type failedItem struct {
 	item *item
 	err  error // of the handler, or of the store that did not park it
 	away bool  // the handler failed while the store was away
@@ -31,11 +29,11 @@ type failure struct {
 // Failures go from the workers to the run's loop.
 type failures struct {
 	mu     sync.Mutex
-	all    []failure
+	all    []failedItem
 	closed bool // the run no longer waits for messages in flight
 }
 
-func (f *failures) add(failed failure) {
+func (f *failures) add(failed failedItem) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.closed {
@@ -43,7 +41,7 @@ func (f *failures) add(failed failure) {
 	}
 }
 
-func (f *failures) take() []failure {
+func (f *failures) take() []failedItem {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	all := f.all
@@ -61,16 +59,16 @@ func (f *failures) close() {
 // the goroutine.
 func (r *run) work(ctx context.Context, it *item) (finished bool) {
 	if r.leaseOver(time.Now()) {
-		r.failures.add(failure{item: it, late: true})
+		r.failures.add(failedItem{item: it, late: true})
 		r.wake()
 		return false
 	}
 	if it.Value.redrive != nil {
 		return r.redrive(ctx, it)
 	}
-	err := panics.ErrExited
+	err := failure.ErrExited
 	defer func() { finished = r.worked(ctx, it, err) }()
-	defer panics.Catch(&err)
+	defer failure.Catch(&err)
 	switch {
 	case it.Value.parking || r.askedToPark(it):
 		err = r.park(ctx, it)
@@ -96,8 +94,8 @@ func (r *run) askedToPark(it *item) bool {
 // deliver calls the handler. A panic of the handler is recovered here, and nowhere else. A
 // handler may panic and end its goroutine, so the error is not a result.
 func (c *Consumer) deliver(ctx context.Context, m *messagestore.Message, err *error) {
-	*err = panics.ErrExited
-	defer panics.Catch(err)
+	*err = failure.ErrExited
+	defer failure.Catch(err)
 	*err = c.handler.Handle(ctx, m)
 }
 
@@ -107,7 +105,7 @@ func (r *run) worked(ctx context.Context, it *item, err error) (finished bool) {
 		r.finished(it)
 		return true
 	}
-	r.failures.add(failure{item: it, err: err, away: r.storeIsAway(ctx, it, err)})
+	r.failures.add(failedItem{item: it, err: err, away: r.storeIsAway(ctx, it, err)})
 	r.wake()
 	return false
 }
@@ -156,21 +154,21 @@ func (r *run) decide(work context.Context) {
 }
 
 // handlerFailed decides on a message whose handler failed.
-func (r *run) handlerFailed(work context.Context, it *item, f failure) {
+func (r *run) handlerFailed(work context.Context, it *item, f failedItem) {
 	err := f.err
-	disposed := disposition.Of(err)
-	if work.Err() != nil && (disposed == nil || disposed.Kind == disposition.Retry) {
+	disposed := failure.DispositionOf(err)
+	if work.Err() != nil && (disposed == nil || disposed.Kind == failure.Retry) {
 		r.logFailure(it, err, 0, "handler interrupted") // its context was cancelled: the message is not at fault
 		r.lanes.Drop(it)
 		return
 	}
 	d, now := &it.Value, time.Now()
-	if r.stopping && disposed.Asks(disposition.Retry) { // it gives the message back to whichever run comes next
+	if r.stopping && disposed.Asks(failure.Retry) { // it gives the message back to whichever run comes next
 		r.about(r.config.Logger.Debug(), it.Value.message).Str("error", text.Log(err)).Msg("handler gave the message back")
 		r.lanes.Drop(it)
 		return
 	}
-	if disposed.Asks(disposition.Skip) {
+	if disposed.Asks(failure.Skip) {
 		r.skip(it, err)
 		return
 	}
@@ -178,7 +176,7 @@ func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 		d.away++
 		d.failingSince = time.Time{}
 		r.about(r.config.Logger.Debug(), d.message).Int("failures", d.away).Str("error", text.Log(err)).Msg("handler failed while the store is away")
-		r.lanes.Retry(it, now.Add(backoff.After(d.away, minStoreBackoff, maxStoreBackoff)))
+		r.lanes.Retry(it, now.Add(outage.Pause(d.away, minStoreBackoff, maxStoreBackoff)))
 		return
 	}
 	d.away = 0
@@ -190,7 +188,7 @@ func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 		r.counts.retried.Add(1)
 	}
 	lasting := disposed == nil && lasts(err) // it is not the message's failure
-	if disposed.Asks(disposition.Retry) {
+	if disposed.Asks(failure.Retry) {
 		d.failingSince = time.Time{}
 		r.logFailure(it, err, disposed.After, "handler failed")
 		r.lanes.Retry(it, now.Add(disposed.After))
@@ -201,7 +199,7 @@ func (r *run) handlerFailed(work context.Context, it *item, f failure) {
 	}
 	policy := &r.config.Errors
 	wait, again := policy.Retry.pause(d.attempts, d.failingSince, now)
-	asked := disposed.Asks(disposition.Park)
+	asked := disposed.Asks(failure.Park)
 	if lasting || disposed != nil {
 		wait, again = 0, false
 	}
@@ -236,7 +234,7 @@ func (r *run) skip(it *item, err error) {
 func (r *run) parkNow(work context.Context, it *item) {
 	it.Value.parking = true
 	r.wg.Go(func() {
-		err := panics.Call(func() error { return r.park(work, it) })
+		err := failure.Call(func() error { return r.park(work, it) })
 		if r.worked(work, it, err) {
 			r.lanes.Finish(it)
 			r.wake() // no worker takes the next item of the lane by itself
@@ -292,7 +290,7 @@ func (r *run) park(ctx context.Context, it *item) error {
 // whyParked is the text of an error, and the stack of a panic below it, as the item of a parked message has it.
 func whyParked(err error) string {
 	why := text.Of(err)
-	if stack := panics.Stack(err); stack != "" {
+	if stack := failure.Stack(err); stack != "" {
 		why += "\n" + strings.ToValidUTF8(stack[:min(len(stack), 2*text.Max)], "")
 	}
 	return why
@@ -338,7 +336,7 @@ func (c *Consumer) about(event *logger.Event, m *messagestore.Message) *logger.E
 }
 
 func logStack(event *logger.Event, err error) {
-	if stack := panics.Stack(err); stack != "" {
+	if stack := failure.Stack(err); stack != "" {
 		event.Str(logger.Stack, stack)
 	}
 }

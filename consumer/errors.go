@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -106,7 +106,7 @@ func lasts(err error) (is bool) {
 			is = false
 		}
 	}()
-	return errors.Is(err, disposition.ErrLasting) || errors.Is(err, messagestore.ErrClosed) || errors.Is(err, messagestore.ErrNotPermitted) || sqlState(err) == denied
+	return errors.Is(err, failure.ErrLasting) || errors.Is(err, messagestore.ErrClosed) || errors.Is(err, messagestore.ErrNotPermitted) || sqlState(err) == denied
 }
 
 // refused reports whether a database has answered the first call of a consumer with an error

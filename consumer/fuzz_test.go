@@ -15,7 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
-	"github.com/dibs-go/dibs/internal/seeds"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -43,7 +43,7 @@ func FuzzAStartIsNeverGuessed(f *testing.F) {
 		f.Add("Started", seed)
 	}
 	f.Add("Recorded", `{"start":0}`)
-	for _, data := range seeds.JSON("start") {
+	for _, data := range tier.SeedJSON("start") {
 		f.Add("Started", data)
 	}
 	f.Fuzz(func(t *testing.T, messageType, data string) {
@@ -134,7 +134,7 @@ func FuzzANameIsOneOrRefused(f *testing.F) {
 		f.Add("account", name)
 		f.Add(name, "ledger")
 	}
-	for _, name := range seeds.Names() {
+	for _, name := range tier.SeedNames() {
 		f.Add("account", name)
 	}
 	f.Fuzz(func(t *testing.T, category, name string) {

@@ -6,11 +6,10 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
-	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/upkeep"
 )
 
 // An activity is one of the things that a consumer does at its store.
@@ -39,7 +38,7 @@ func (c *Consumer) by() string { return string(c.id.Ledger()) }
 // storeFailed counts an error that may heal, and returns how long to wait. The first error of an
 // outage is logged, for all callers of the store, and later ones at growing intervals.
 func (c *Consumer) storeFailed(at activity, err error, failures int) time.Duration {
-	wait := backoff.After(failures, minStoreBackoff, maxStoreBackoff)
+	wait := outage.Pause(failures, minStoreBackoff, maxStoreBackoff)
 	c.counts.storeErrors.Add(1)
 	c.outage.Failed(outage.Key{By: c.by(), To: string(at)}, c.config.Logger, "consumer", c.id.Name,
 		"category", string(c.id.Category), "to", string(at), "failures", failures, "wait", wait, "error", text.Log(err))
@@ -70,14 +69,14 @@ const probeInterval = 100 * time.Millisecond
 // a failure is the store's and not the message's, whatever the handler was at. An error that asks for
 // something itself, or lasts, is the handler's in any case.
 func (r *run) storeIsAway(ctx context.Context, it *item, err error) bool {
-	if r.catchUp || it.Value.parking || disposition.Of(err) != nil || lasts(err) {
+	if r.catchUp || it.Value.parking || failure.DispositionOf(err) != nil || lasts(err) {
 		return false
 	}
 	p := &r.probe
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.at.IsZero() || time.Since(p.at) >= probeInterval {
-		bounded, cancel := context.WithTimeout(upkeep.With(ctx), checkpoint.CallTimeout)
+		bounded, cancel := context.WithTimeout(callctx.WithUpkeep(ctx), checkpoint.CallTimeout)
 		_, failed := r.store.Now(bounded)
 		cancel()
 		p.at, p.away = time.Now(), failed != nil && ctx.Err() == nil && heals(failed)

@@ -16,7 +16,7 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/seeds"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -403,7 +403,7 @@ func FuzzARecordedPositionIsNeverGuessed(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	for _, data := range seeds.JSON("position") {
+	for _, data := range tier.SeedJSON("position") {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data string) {

@@ -9,11 +9,10 @@ import (
 
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/names"
-	"github.com/dibs-go/dibs/internal/disposition"
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -92,8 +91,8 @@ func (r *redrives) start(ctx context.Context, run *run, now time.Time) {
 	first := !r.looked
 	run.wg.Go(func() {
 		var found look
-		found.err = panics.Call(func() (err error) {
-			ctx, cancel := context.WithTimeout(upkeep.With(ctx), checkpoint.CallTimeout)
+		found.err = failure.Call(func() (err error) {
+			ctx, cancel := context.WithTimeout(callctx.WithUpkeep(ctx), checkpoint.CallTimeout)
 			defer cancel()
 			found, err = run.look(ctx, first)
 			return err
@@ -207,7 +206,7 @@ func (r *run) endLook(ctx context.Context, found look) {
 	case !found.ready:
 	case !s.working:
 		s.working = true
-		r.wg.Go(func() { s.ends <- panics.Call(func() error { return r.workOff(ctx) }) })
+		r.wg.Go(func() { s.ends <- failure.Call(func() error { return r.workOff(ctx) }) })
 	default:
 		select {
 		case s.bell <- 0:
@@ -239,7 +238,7 @@ func (r *run) workOff(ctx context.Context) error {
 		Handle: func(lost context.Context, d *work.Delivery) error { return r.enqueue(ctx, lost, d.Item.Message) },
 		Finish: func(_ *work.Delivery, err error, _ bool) queuing.Finish {
 			switch {
-			case err == nil || disposition.Of(err).Asks(disposition.Skip):
+			case err == nil || failure.DispositionOf(err).Asks(failure.Skip):
 				return queuing.Finish{Kind: queuing.Complete}
 			case err == errNotRedriven: //nolint:errorlint // as it was returned
 				return queuing.Finish{Kind: queuing.Unhandled}
@@ -283,9 +282,9 @@ func (r *run) redrive(work context.Context, it *item) (finished bool) {
 	ctx, cancel := context.WithCancel(work)
 	defer cancel()
 	defer q.onLost(cancel)()
-	err := panics.Call(func() error { return r.handler.Handle(ctx, m) }) // it may end its goroutine
-	disposed := disposition.Of(err)
-	if ctx.Err() != nil && err != nil && (disposed == nil || disposed.Kind == disposition.Retry) {
+	err := failure.Call(func() error { return r.handler.Handle(ctx, m) }) // it may end its goroutine
+	disposed := failure.DispositionOf(err)
+	if ctx.Err() != nil && err != nil && (disposed == nil || disposed.Kind == failure.Retry) {
 		q.done <- errNotRedriven // the message is not at fault
 		return true
 	}
@@ -293,7 +292,7 @@ func (r *run) redrive(work context.Context, it *item) (finished bool) {
 	case err == nil:
 		r.counts.handled.Add(1)
 		r.about(r.config.Logger.Info(), m).Msg("message redriven")
-	case disposed.Asks(disposition.Skip):
+	case disposed.Asks(failure.Skip):
 		r.counts.skipped.Add(1)
 	default:
 		r.counts.failed.Add(1)

@@ -11,9 +11,9 @@ import (
 	"github.com/dibs-go/dibs/consumer/internal/checkpoint"
 	"github.com/dibs-go/dibs/consumer/internal/lanes"
 	"github.com/dibs-go/dibs/consumer/internal/names"
-	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -375,7 +375,7 @@ func (r *run) finish(ctx context.Context) error {
 		r.endInPlace(ctx, at)
 		return r.fatal
 	}
-	ctx, cancel := context.WithTimeout(upkeep.With(context.WithoutCancel(ctx)), stopTimeout)
+	ctx, cancel := context.WithTimeout(callctx.WithUpkeep(context.WithoutCancel(ctx)), stopTimeout)
 	defer cancel()
 	for failures := 1; ; failures++ {
 		err := place.Write(ctx, at.Checkpoint, at.failing, r.reader.mark, !r.stays)
@@ -387,7 +387,7 @@ func (r *run) finish(ctx context.Context) error {
 		if ctx.Err() != nil || !heals(err) || r.catchUp {
 			return errors.Join(r.fatal, err)
 		}
-		if backoff.Wait(ctx, r.storeFailed(checkpointing, err, failures)) != nil {
+		if outage.Wait(ctx, r.storeFailed(checkpointing, err, failures)) != nil {
 			return errors.Join(r.fatal, fmt.Errorf("%w; tried for %v", err, stopTimeout))
 		}
 	}
@@ -403,7 +403,7 @@ func (r *run) endInPlace(ctx context.Context, at saved) {
 		}
 		return
 	}
-	ctx, cancel := context.WithTimeout(upkeep.With(context.WithoutCancel(ctx)), stopTimeout)
+	ctx, cancel := context.WithTimeout(callctx.WithUpkeep(context.WithoutCancel(ctx)), stopTimeout)
 	defer cancel()
 	switch err := place.Put(ctx, at.Checkpoint, at.failing, !r.stays); {
 	case err == nil:

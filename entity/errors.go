@@ -3,7 +3,7 @@ package entity
 import (
 	"fmt"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -22,7 +22,7 @@ func (e *TrimmedError) Error() string {
 
 // Unwrap has a consumer park the message that needed the entity: a retry would not bring the
 // messages back.
-func (e *TrimmedError) Unwrap() error { return disposition.Parked }
+func (e *TrimmedError) Unwrap() error { return failure.Parked }
 
 // A DeletedError is the error for a stream that was deleted: it holds a tombstone and no
 // more. To begin the entity anew on purpose, write at Version: it is then folded from the
@@ -39,7 +39,7 @@ func (e *DeletedError) Error() string {
 
 // Unwrap has a consumer park the message that needed the entity: a retry would not bring the
 // entity back.
-func (e *DeletedError) Unwrap() error { return disposition.Parked }
+func (e *DeletedError) Unwrap() error { return failure.Parked }
 
 // A decodeError says why the data of a message does not fit the Go type of its function.
 type decodeError struct {
@@ -50,4 +50,4 @@ type decodeError struct {
 func (e *decodeError) Error() string { return fmt.Sprintf("decode into %s: %v", e.goType, e.cause) }
 
 // Unwrap returns the cause, and that a consumer does not retry the message that it was handling.
-func (e *decodeError) Unwrap() []error { return []error{e.cause, disposition.Refused} }
+func (e *decodeError) Unwrap() []error { return []error{e.cause, failure.Refused} }

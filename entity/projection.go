@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/dibs-go/dibs/internal/messagetype"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/upcast"
@@ -96,7 +95,7 @@ func OnMessage[T any, E messagestore.Body](p *Projection[T], f func(entity T, ev
 // It panics if p is nil.
 func Ignore[E messagestore.Body, T any](p *Projection[T], others ...string) {
 	p.must("Ignore")
-	name, err := messagetype.Of[E]()
+	forms, err := upcast.Forms[E]()
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +103,7 @@ func Ignore[E messagestore.Body, T any](p *Projection[T], others ...string) {
 		p.mistake(unregistered(reflect.TypeFor[E]().String(), err))
 		return
 	}
-	for _, name := range append([]string{name}, others...) {
+	for _, name := range append([]string{forms[0].Type()}, others...) {
 		if rule := text.TypeRule(name); rule != "" {
 			p.mistake(unregistered(name, messagestore.NewInvalidError("message type", name, rule)))
 			continue

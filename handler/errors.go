@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -46,4 +46,4 @@ type DecodeError struct {
 func (e *DecodeError) Error() string { return fmt.Sprintf("decode into %s: %v", e.GoType, e.Cause) }
 
 // Unwrap returns the cause, and that the message is not retried.
-func (e *DecodeError) Unwrap() []error { return []error{e.Cause, disposition.Refused} }
+func (e *DecodeError) Unwrap() []error { return []error{e.Cause, failure.Refused} }

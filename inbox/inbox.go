@@ -14,7 +14,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/internal/keys"
-	"github.com/dibs-go/dibs/internal/once"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -143,7 +142,7 @@ func (b *Inbox[Tx]) Receive(ctx context.Context, m Request, f func(ctx context.C
 		return fail(err)
 	}
 	digest := digestOf(m.Source, content)
-	result, err := once.Transact(ctx, b.txs, request[Tx]{b, m, stream, digest, uuid.Must(uuid.NewV7())}, f)
+	result, err := keys.Transact(ctx, b.txs, request[Tx]{b, m, stream, digest, uuid.Must(uuid.NewV7())}, f)
 	if err == nil && result.Outcome == reservation.KeyReused {
 		err = b.refuse(ctx, m, digest)
 	}
@@ -167,7 +166,7 @@ func (b *Inbox[Tx]) Undo(ctx context.Context, m Request, f func(ctx context.Cont
 	if err != nil {
 		return fail(err)
 	}
-	result, err := once.Transact(ctx, b.txs, undo[Tx]{b, m, stream, uuid.Must(uuid.NewV7())}, f)
+	result, err := keys.Transact(ctx, b.txs, undo[Tx]{b, m, stream, uuid.Must(uuid.NewV7())}, f)
 	if err != nil {
 		return fail(err)
 	}

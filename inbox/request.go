@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/once"
+	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 )
@@ -23,18 +23,18 @@ type request[Tx any] struct {
 
 func (r request[Tx]) Stream() messagestore.StreamName { return r.stream }
 
-func (r request[Tx]) Begin(_ context.Context, first *messagestore.Message) (once.Start, error) {
-	return once.Free(first)
+func (r request[Tx]) Begin(_ context.Context, first *messagestore.Message) (keys.Start, error) {
+	return keys.Free(first)
 }
 
-func (r request[Tx]) Compose(start once.Start, answer json.RawMessage, writes []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
+func (r request[Tx]) Compose(start keys.Start, answer json.RawMessage, writes []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
 	if err := r.inbox.outside(writes); err != nil {
 		return nil, err
 	}
 	return inFront(r.stream, start.Version, r.id, Received{r.of.Source, r.digest, answer, identified(writes)}, writes), nil
 }
 
-func (r request[Tx]) Won(_ context.Context, a once.Attempt) reservation.Result {
+func (r request[Tx]) Won(_ context.Context, a keys.Attempt) reservation.Result {
 	return won(r.of.ID, r.stream, r.id, Received{}.MessageType(), reservation.Reserved, a)
 }
 
@@ -79,28 +79,28 @@ type undo[Tx any] struct {
 
 func (u undo[Tx]) Stream() messagestore.StreamName { return u.stream }
 
-func (u undo[Tx]) Begin(ctx context.Context, first *messagestore.Message) (once.Start, error) {
+func (u undo[Tx]) Begin(ctx context.Context, first *messagestore.Message) (keys.Start, error) {
 	if first == nil {
-		return once.Start{Version: messagestore.NoStream}, nil
+		return keys.Start{Version: messagestore.NoStream}, nil
 	}
 	if first.Type != (Received{}).MessageType() {
-		return once.Start{}, once.ErrTaken
+		return keys.Start{}, keys.ErrTaken
 	}
 	undone, err := u.inbox.undone(ctx, u.stream)
 	if undone != nil {
-		return once.Start{}, once.ErrTaken
+		return keys.Start{}, keys.ErrTaken
 	}
-	return once.Start{Calls: true, Version: 0}, err
+	return keys.Start{Calls: true, Version: 0}, err
 }
 
-func (u undo[Tx]) Compose(start once.Start, answer json.RawMessage, writes []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
+func (u undo[Tx]) Compose(start keys.Start, answer json.RawMessage, writes []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
 	if err := u.inbox.outside(writes); err != nil {
 		return nil, err
 	}
 	return inFront(u.stream, start.Version, u.id, Undone{u.of.Source, answer, identified(writes)}, writes), nil
 }
 
-func (u undo[Tx]) Won(_ context.Context, a once.Attempt) reservation.Result {
+func (u undo[Tx]) Won(_ context.Context, a keys.Attempt) reservation.Result {
 	return won(u.of.ID, u.stream, u.id, Undone{}.MessageType(), reservation.Undone, a)
 }
 
@@ -139,7 +139,7 @@ func (b *Inbox[Tx]) outside(writes []messagestore.StreamWrite) error {
 
 // won returns the result of a message of the inbox that was committed now.
 func won(
-	key string, stream messagestore.StreamName, id uuid.UUID, messageType string, outcome reservation.Outcome, a once.Attempt,
+	key string, stream messagestore.StreamName, id uuid.UUID, messageType string, outcome reservation.Outcome, a keys.Attempt,
 ) reservation.Result {
 	w := a.Written
 	winner := &messagestore.Message{ID: id, Stream: stream, Position: w.Version, GlobalPosition: w.GlobalPosition, Time: w.Time, Type: messageType}

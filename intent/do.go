@@ -10,8 +10,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/intentlog"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
@@ -179,7 +179,7 @@ func call(ctx context.Context, l *Lease, f func(context.Context, *Lease) (any, e
 		defer func() { done <- r }()
 		defer func() {
 			if r.left {
-				e := panics.Recovered(recover())
+				e := failure.Recovered(recover())
 				if !e.Exited() {
 					r.panicked = (*PanicError)(e)
 				}

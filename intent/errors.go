@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/keys"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -102,7 +102,7 @@ type PanicError struct {
 func (e *PanicError) Error() string { return fmt.Sprintf("%v\n\n%s", e.Value, e.Stack) }
 
 // Unwrap returns an error that has the stack too, and that unwraps to the value if it is an error.
-func (e *PanicError) Unwrap() error { return (*panics.Error)(e) }
+func (e *PanicError) Unwrap() error { return (*failure.PanicError)(e) }
 
 // A graceExceededError names the work that does not stop.
 type graceExceededError struct {

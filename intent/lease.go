@@ -14,13 +14,12 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -709,13 +708,13 @@ func (l *Lease) beat(ctx context.Context, end context.CancelCauseFunc) {
 	for failures := 0; ; {
 		pause := every
 		if failures > 0 {
-			pause = backoff.After(failures, every/16, every/4)
+			pause = outage.Pause(failures, every/16, every/4)
 		}
-		if backoff.Wait(ctx, pause) != nil {
+		if outage.Wait(ctx, pause) != nil {
 			return
 		}
-		bounded, cancel := context.WithTimeout(upkeep.With(ctx), every/2)
-		err := panics.Call(func() error { return l.Extend(bounded) })
+		bounded, cancel := context.WithTimeout(callctx.WithUpkeep(ctx), every/2)
+		err := failure.Call(func() error { return l.Extend(bounded) })
 		cancel()
 		switch {
 		case err == nil:

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/intentlog"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -206,7 +206,7 @@ func (a *attempt) leaveLine(ctx context.Context, until time.Time) {
 // the store fails.
 func (a *attempt) tryToLeave(ctx context.Context) error {
 	k := &a.keys[0]
-	for failures := 0; backoff.Wait(ctx, backoff.After(failures, minLeaveBackoff, maxLeaveBackoff)) == nil; failures++ {
+	for failures := 0; outage.Wait(ctx, outage.Pause(failures, minLeaveBackoff, maxLeaveBackoff)) == nil; failures++ {
 		m, err := a.m.store.Last(ctx, k.stream) // the answer to a write for the line may be lost
 		if errors.Is(err, messagestore.ErrNotFound) {
 			return nil

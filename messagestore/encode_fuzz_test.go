@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/internal/tier"
 )
 
 // The hand-written encoder gives the bytes of encoding/json.
@@ -123,10 +123,10 @@ func requireRefusal(t *testing.T, err, kind error) {
 
 // JSON that comes as it is: every byte is kept, and the caller's buffer is the caller's.
 func FuzzRawIsKeptByteForByte(f *testing.F) {
-	for _, seed := range seeds.JSONTexts() {
+	for _, seed := range tier.SeedJSONTexts() {
 		f.Add("Opened", []byte(seed))
 	}
-	for _, data := range seeds.JSON("a") {
+	for _, data := range tier.SeedJSON("a") {
 		f.Add("Opened", []byte(data))
 	}
 	f.Fuzz(func(t *testing.T, messageType string, data []byte) {
@@ -195,7 +195,7 @@ func (target) MessageType() string { return "Target" }
 
 // Data of any client decodes as encoding/json decodes it, or is a short error that shows no content.
 func FuzzDecodeAgreesWithEncodingJSON(f *testing.F) {
-	for _, seed := range append(seeds.JSONTexts(),
+	for _, seed := range append(tier.SeedJSONTexts(),
 		`{"amount":1,"text":"x","list":"AQI=","when":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f","any":{"a":1e308},"raw":[1],"self":{}}`,
 		`{"amount":9223372036854775808}`, `{"amount":1.5}`, `{"amount":"1"}`, `{"when":"nope"}`, `{"list":[256]}`, `{"any":{"a":1e400}}`, `{"AMOUNT":3}`,
 		`{"amount":`+strings.Repeat("7", 2000)+`}`,
@@ -203,7 +203,7 @@ func FuzzDecodeAgreesWithEncodingJSON(f *testing.F) {
 		f.Add("Target", "account-1", []byte(seed))
 	}
 	f.Add("Other\nlevel=error", "cat-\nfake", []byte(`{}`))
-	for _, data := range seeds.JSON("a") {
+	for _, data := range tier.SeedJSON("a") {
 		f.Add("Target", "account-1", []byte(data))
 	}
 	f.Fuzz(func(t *testing.T, messageType, stream string, data []byte) {
@@ -233,11 +233,11 @@ func requireOneShortLine(t *testing.T, text string) {
 
 // The path to any byte of any JSON is short.
 func FuzzThePathToAByteOfJSON(f *testing.F) {
-	for _, seed := range seeds.JSONTexts() {
+	for _, seed := range tier.SeedJSONTexts() {
 		f.Add([]byte(seed), 6)
 	}
 	f.Add([]byte(`{"a":{"b":[1,{"c":2}]},"":[[[[[[[[[[1]]]]]]]]]]}`), 20)
-	for _, data := range seeds.JSON("a") {
+	for _, data := range tier.SeedJSON("a") {
 		f.Add([]byte(data), 7)
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, offset int) {
@@ -254,7 +254,7 @@ func FuzzAFoundWriteIsTheOneThatWasLost(f *testing.F) {
 	f.Add(`{}`, `{"properties":{"a":1.0}}`, `{ }`, `{"properties":{"a":1}}`, int64(0))
 	f.Add(`{"a":1}`, ``, `{"a":2}`, ``, int64(3))
 	f.Add(`{}`, `null`, `{}`, `[]`, int64(math.MaxInt64))
-	for _, data := range seeds.JSON("a") {
+	for _, data := range tier.SeedJSON("a") {
 		f.Add(data, data, data+" ", data, int64(0))
 	}
 	f.Fuzz(func(t *testing.T, data, metadata, foundData, foundMetadata string, position int64) {

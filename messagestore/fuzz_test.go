@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/internal/tier"
 )
 
 func FuzzStreamName(f *testing.F) {
@@ -20,7 +20,7 @@ func FuzzStreamName(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	for _, name := range seeds.Names() {
+	for _, name := range tier.SeedNames() {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -69,7 +69,7 @@ func FuzzStreamName(f *testing.F) {
 
 // Accepted data is valid JSON, and every function of this package works on it.
 func FuzzValidateJSON(f *testing.F) {
-	for _, seed := range seeds.JSONTexts() {
+	for _, seed := range tier.SeedJSONTexts() {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -104,7 +104,7 @@ func TestNumbersOfTooManyDigitsAreRefused(t *testing.T) {
 // A body that encodes itself may return anything to encoding/json. The fast validator judges the output as the
 // full one does.
 func FuzzEncodedJSONIsValidatedAsAnyIs(f *testing.F) {
-	for _, seed := range seeds.JSONTexts() {
+	for _, seed := range tier.SeedJSONTexts() {
 		f.Add([]byte(seed))
 	}
 	f.Add([]byte("{\"a\":\"<>&\\u2028\xe2\x80\xa9\"}"))  // escapes
@@ -126,7 +126,7 @@ func FuzzEncodedJSONIsValidatedAsAnyIs(f *testing.F) {
 
 // Metadata of any client can be read, and is written back as it was read.
 func FuzzMetadata(f *testing.F) {
-	for _, seed := range append(seeds.JSONTexts(),
+	for _, seed := range append(tier.SeedJSONTexts(),
 		`{"causationMessageStreamName":"a-1","causationMessagePosition":0,"causationMessageGlobalPosition":7,"correlationStreamName":"b-1","replyStreamName":"c","properties":{"a":1.10},"localProperties":{"b":null},"schemaVersion":"1","x":{}}`,
 		`{"causationMessageStreamName":"a-1","causationMessagePosition":"0"}`, `{"causationMessagePosition":1e30,"properties":[],"localProperties":null,"schemaVersion":1}`,
 		`{"causationMessageStreamName":"","causationMessagePosition":1,"causationMessageGlobalPosition":-1}`, `{"schemaVersion":"","properties":{}}`, `{"SCHEMAVERSION":"1"}`,
@@ -168,13 +168,13 @@ func FuzzMetadata(f *testing.F) {
 
 // The short way of reading metadata ends where the long one does, or does not go there.
 func FuzzMetadataIsScannedAsEncodingJSONReadsIt(f *testing.F) {
-	for _, seed := range append(seeds.JSONTexts(), scannedMetadata...) {
+	for _, seed := range append(tier.SeedJSONTexts(), scannedMetadata...) {
 		f.Add([]byte(seed))
 	}
-	for _, seed := range append(seeds.JSONTexts(), unscannedMetadata...) {
+	for _, seed := range append(tier.SeedJSONTexts(), unscannedMetadata...) {
 		f.Add([]byte(seed))
 	}
-	for _, data := range seeds.JSON("a") {
+	for _, data := range tier.SeedJSON("a") {
 		f.Add([]byte(`{"properties":` + data + `}`))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -261,7 +261,7 @@ func foreign(part string) bool {
 
 // An identifier from outside is one part of the name, and comes back as it was.
 func FuzzAnIdentifierIsOnePart(f *testing.F) {
-	for _, id := range append(seeds.Names(), "1+AAA", "ann+x@y.cz", "100%", "%2B", "%2b", "12D+seats+k99", " a ", "a b", "\u00e9", "\u202e", "", "+", "\u3000") {
+	for _, id := range append(tier.SeedNames(), "1+AAA", "ann+x@y.cz", "100%", "%2B", "%2b", "12D+seats+k99", " a ", "a b", "\u00e9", "\u202e", "", "+", "\u3000") {
 		f.Add(id, "123")
 	}
 	f.Fuzz(func(t *testing.T, id, other string) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/text"
 )
 
@@ -156,7 +156,7 @@ func (e *unfitError) Error() string {
 func (e *unfitError) WithoutValue() string { return text.Log(e.cause) }
 
 // Unwrap returns the cause, and that a consumer does not retry the message that it was handling.
-func (e *unfitError) Unwrap() []error { return []error{e.cause, disposition.Refused} }
+func (e *unfitError) Unwrap() []error { return []error{e.cause, failure.Refused} }
 
 // Follow puts body in an envelope that records prev as its cause.
 //

@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/handling"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
@@ -254,7 +254,7 @@ func (s *Store) wake(ctx context.Context, written []Written, inOrder bool) {
 				head = w.GlobalPosition
 			}
 			s.watches.heard(w.Stream.Category(), head)
-			handling.Wrote(ctx, string(w.Stream))
+			callctx.Wrote(ctx, string(w.Stream))
 		}
 	}
 }

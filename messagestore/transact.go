@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 )
 
@@ -26,10 +26,10 @@ type TransactDriver[Tx any] interface {
 	// has round trips.
 	//
 	//   - If f returns an error, Transact rolls back and returns that error; in a
-	//     [*disposition.RetryableError] if it is a failure of the database that running f again may not
+	//     [*failure.RetryableError] if it is a failure of the database that running f again may not
 	//     meet.
 	//   - If f was called and the transaction had not begun when its connection was lost, the
-	//     error is a [*disposition.RetryableError] with NotBegun set, whatever f returned.
+	//     error is a [*failure.RetryableError] with NotBegun set, whatever f returned.
 	//   - If f panics, Transact rolls back, and the panic goes on.
 	//   - If f returns no appends, the transaction is committed without messages.
 	//   - If the append is refused, Transact rolls back and returns the
@@ -39,7 +39,7 @@ type TransactDriver[Tx any] interface {
 	//   - If f committed or rolled back the transaction, Transact commits nothing more, and
 	//     the error matches [ErrTransactionEnded].
 	//   - A serialization failure or a deadlock, in the append or in COMMIT, is a
-	//     [*disposition.RetryableError].
+	//     [*failure.RetryableError].
 	//   - If the answer to COMMIT is lost, the error is an [*OutcomeUnknownError]. Find
 	//     resolves it as it does for Append: it waits for such a commit, or keeps it from
 	//     happening.
@@ -149,7 +149,7 @@ func (s *TxStore[Tx]) transact(
 			return written, err
 		}
 		s.config.Logger.Debug().Str("error", text.Log(err)).Str("stream", string(first)).Int("attempt", attempt).Msg("transact again")
-		if ended := backoff.Wait(ctx, backoff.After(attempt, minTransactBackoff, maxTransactBackoff)); ended != nil {
+		if ended := outage.Wait(ctx, outage.Pause(attempt, minTransactBackoff, maxTransactBackoff)); ended != nil {
 			return nil, fmt.Errorf("%w: %w", ended, err)
 		}
 	}
@@ -176,7 +176,7 @@ func (s *TxStore[Tx]) transactOnce(
 		s.wake(ctx, written, false)
 		return written, false, nil
 	}
-	retry, retryable := errors.AsType[*disposition.RetryableError](err)
+	retry, retryable := errors.AsType[*failure.RetryableError](err)
 	unknown, lost := errors.AsType[*OutcomeUnknownError](err)
 	switch {
 	case errors.Is(err, ErrTransactionEnded):

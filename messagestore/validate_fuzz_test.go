@@ -15,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/seeds"
 	"github.com/dibs-go/dibs/internal/text"
+	"github.com/dibs-go/dibs/internal/tier"
 )
 
 // requireShort checks a refusal: one visible line, which does not grow with the value, of the kind that
@@ -55,7 +55,7 @@ func FuzzNamesHaveTheirGrammar(f *testing.F) {
 	f.Add("account:command+position-123+AAA")
 	f.Add("dibs:Tombstone")
 	f.Add("a-b c")
-	for _, name := range seeds.Names() {
+	for _, name := range tier.SeedNames() {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -98,7 +98,7 @@ func assigned(r rune) rune {
 func FuzzARefusedValueIsShownShort(f *testing.F) {
 	f.Add("cat-\nlevel=error fake", 3)
 	f.Add(strings.Repeat("x", 47)+"\u00e9", -1)
-	for _, name := range seeds.Names() {
+	for _, name := range tier.SeedNames() {
 		f.Add(name, len(name))
 	}
 	f.Fuzz(func(t *testing.T, value string, number int) {

@@ -8,9 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
 )
 
@@ -237,8 +236,8 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 		var err error
 		if canTell && len(l.asked) > 0 {
 			err = func() (err error) { // a goroutine of its own, for one that ends it, would cost more than the look
-				err = panics.ErrExited
-				defer panics.Catch(&err)
+				err = failure.ErrExited
+				defer failure.Catch(&err)
 				heads, err = s.heads(ctx, l.categories)
 				return err
 			}()
@@ -263,7 +262,7 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 			failures++
 			s.outage.Failed(looks, s.config.Logger, "to", looks.To, "categories", len(l.asked), "failures", failures, "error", text.Log(err))
 		}
-		timer.Reset(max(time.Until(s.watches.nextDue()), backoff.After(failures, minWatchBackoff, maxLookBackoff)))
+		timer.Reset(max(time.Until(s.watches.nextDue()), outage.Pause(failures, minWatchBackoff, maxLookBackoff)))
 	}
 }
 
@@ -356,7 +355,7 @@ func (s *Store) heads(ctx context.Context, categories []Category) ([]GlobalPosit
 // listen wakes waiters for the writes that the driver hears of, until ctx is done.
 func (s *Store) listen(ctx context.Context) {
 	for failures := 1; ; failures++ {
-		err := panics.Call(func() error {
+		err := failure.Call(func() error {
 			return s.driver.Listen(ctx, func(category Category, head GlobalPosition) {
 				failures = 1
 				s.outage.Works(listens)
@@ -366,9 +365,9 @@ func (s *Store) listen(ctx context.Context) {
 		if ctx.Err() != nil || errors.Is(err, ErrNotSupported) || errors.Is(err, ErrClosed) {
 			return
 		}
-		wait := backoff.After(failures, minWatchBackoff, maxListenBackoff)
+		wait := outage.Pause(failures, minWatchBackoff, maxListenBackoff)
 		s.outage.Failed(listens, s.config.Logger, "to", listens.To, "failures", failures, "wait", wait, "error", text.Log(err))
-		if backoff.Wait(ctx, wait) != nil {
+		if outage.Wait(ctx, wait) != nil {
 			return
 		}
 	}

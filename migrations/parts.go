@@ -11,12 +11,25 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dibs-go/dibs/internal/messagedb/schema"
 	"github.com/dibs-go/dibs/internal/pglink"
 )
 
 //go:embed schema.sql tables functions catalog.txt
 var embedded embed.FS
+
+// messageStore has the functions, types and views that message-db's clients call, over the tables of the schema dibs.
+//
+//go:embed message_store
+var messageStore embed.FS
+
+const (
+	// messageStoreTaken is SQL for whether message_store.messages is a table, as it is in message-db. Here it is a view.
+	messageStoreTaken = `exists (select from pg_catalog.pg_class where relnamespace = to_regnamespace('message_store') and relname = 'messages' and relkind in ('r', 'p'))`
+
+	// messageStoreLeftOut is the reason for which the schema message_store is left out where it is message-db's own, until
+	// dibs migrate adopt takes its messages over.
+	messageStoreLeftOut = "message_store is message-db's own, until it is adopted"
+)
 
 // A part is the SQL of one system, with tables, functions and rights of its own.
 //
@@ -38,9 +51,18 @@ type part struct {
 var parts = []part{
 	{schema: pglink.DefaultSchema, version: 9, files: embedded},
 	{
-		prefix: "message_store/", schema: "message_store", version: 1, files: schema.Files,
-		leftOutWhere: schema.Taken, leftOut: schema.LeftOut,
+		prefix: "message_store/", schema: "message_store", version: 1, files: folder(messageStore, "message_store"),
+		leftOutWhere: messageStoreTaken, leftOut: messageStoreLeftOut,
 	},
+}
+
+// folder returns a folder of embedded files.
+func folder(files embed.FS, name string) fs.FS {
+	sub, err := fs.Sub(files, name)
+	if err != nil {
+		panic(err) // the name is a constant
+	}
+	return sub
 }
 
 // A file is a file of SQL, written for the schema dibs.

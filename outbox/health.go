@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -94,14 +94,14 @@ func (h *health) failed(m *messagestore.Message, err error) (counts bool, wait t
 	}
 	if !now.Before(h.next) { // the first of this round
 		h.pauses++
-		h.next = now.Add(backoff.After(h.pauses, minPause, maxPause))
+		h.next = now.Add(outage.Pause(h.pauses, minPause, maxPause))
 	}
 	if now.Sub(h.said) >= sayAgain {
 		h.said = now
 		h.log.Error().Str("queue", h.name).Stringer("for", now.Sub(h.since).Round(time.Millisecond)).Str("error", text.Log(err)).Msg("the sink is out: it takes no message, and none is given up")
 	}
 	wait = min(max(now.Sub(h.since), minBackoff), maxOutBackoff)
-	return false, backoff.After(1, wait, wait)
+	return false, outage.Pause(1, wait, wait)
 }
 
 // outSince returns when the first message failed of those that show that the sink is out, and the zero time while it is not.

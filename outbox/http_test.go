@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -122,11 +122,11 @@ func TestWithoutASecretThereIsNoSignature(t *testing.T) {
 
 // asks returns the disposition of an error.
 func asks(err error) (refuses bool, after time.Duration) {
-	found := disposition.Of(err)
-	if found.Asks(disposition.Retry) {
+	found := failure.DispositionOf(err)
+	if found.Asks(failure.Retry) {
 		after = found.After
 	}
-	return found.Asks(disposition.Refuse), after
+	return found.Asks(failure.Refuse), after
 }
 
 func TestTheStatusDecides(t *testing.T) {

@@ -13,10 +13,8 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/work"
@@ -342,7 +340,7 @@ func (r *Relay) CatchUp(ctx context.Context) error {
 	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	watched := panics.Go(func() error {
+	watched := failure.Go(func() error {
 		defer stop()
 		return r.awaitEmpty(running)
 	})
@@ -362,7 +360,7 @@ func (r *Relay) CatchUp(ctx context.Context) error {
 func (r *Relay) awaitEmpty(ctx context.Context) error {
 	const least, most = 5 * time.Millisecond, time.Second
 	pause, before := least, int64(-1)
-	for ; backoff.Wait(ctx, pause) == nil; pause = min(2*pause, most) {
+	for ; outage.Wait(ctx, pause) == nil; pause = min(2*pause, most) {
 		if now := r.counts.Completed.Load(); now != before { // it goes on
 			pause, before = least, now
 			continue
@@ -422,7 +420,7 @@ func (r *Relay) handle(ctx context.Context, d *work.Delivery) error {
 	}
 	_, notBegun := err.(*work.NotBegunError) //nolint:errorlint // what a sink wraps is its own
 	switch {
-	case notBegun, panics.Is(err, errUnknownType):
+	case notBegun, failure.Is(err, errUnknownType):
 		return err
 	case err != nil:
 		return r.disposed(ctx, d, err)
@@ -483,8 +481,8 @@ func (r *Relay) attempt(ctx context.Context, d *work.Delivery, m *messagestore.M
 	if err := check(); err != nil {
 		return err
 	}
-	err = panics.ErrExited
-	defer panics.Catch(&err)
+	err = failure.ErrExited
+	defer failure.Catch(&err)
 	out := &Message{Message: m, Topic: string(m.Stream.Category())}
 	if r.config.Topic != nil {
 		out.Topic = r.config.Topic(m)
@@ -499,7 +497,7 @@ func (r *Relay) sendAlone(ctx context.Context, m *Message, _ func() error) error
 
 // finish says what becomes of a message. A sink that has ended its goroutine has returned nothing to handle.
 func (r *Relay) finish(d *work.Delivery, err error, stopped bool) queuing.Finish {
-	if p := panics.Of(err); p != nil && p.Exited() && !stopped {
+	if p := failure.PanicOf(err); p != nil && p.Exited() && !stopped {
 		err = r.disposed(context.Background(), d, err)
 	}
 	return work.FinishOf(d, err, stopped, minBackoff, maxBackoff)
@@ -508,8 +506,8 @@ func (r *Relay) finish(d *work.Delivery, err error, stopped bool) queuing.Finish
 // disposed returns the error by which the queue does with a message what the sink's error asks for. A pause is at most
 // [MaxRetryAfter]; one of 0 is the relay's own, so that a sink is never called without a pause.
 func (r *Relay) disposed(ctx context.Context, d *work.Delivery, err error) error {
-	m, found := d.Item.Message, disposition.Of(err)
-	asked := found.Asks(disposition.Retry)
+	m, found := d.Item.Message, failure.DispositionOf(err)
+	asked := found.Asks(failure.Retry)
 	switch {
 	case asked && found.After > 0:
 		return handler.RetryAfter(min(found.After, MaxRetryAfter), err)
@@ -538,8 +536,8 @@ type unsentError struct{ err error }
 
 // Unwrap returns the panic of the sink, without the kind of its value.
 func (e *unsentError) Unwrap() error {
-	if p := panics.Of(e.err); p != nil {
-		return &panics.Error{Value: p.Error(), Stack: p.Stack}
+	if p := failure.PanicOf(e.err); p != nil {
+		return &failure.PanicError{Value: p.Error(), Stack: p.Stack}
 	}
 	return nil
 }

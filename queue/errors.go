@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/work"
 	"github.com/dibs-go/dibs/messagestore"
@@ -63,4 +63,4 @@ func (e *KeyReusedError) Error() string {
 }
 
 // Unwrap says that a handler that returns it parks its message.
-func (*KeyReusedError) Unwrap() error { return disposition.Parked }
+func (*KeyReusedError) Unwrap() error { return failure.Parked }

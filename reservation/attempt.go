@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/once"
+	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -50,7 +50,7 @@ func (c claim) with(answer json.RawMessage, writes []messagestore.StreamWrite) c
 // Answer returns a value among the writes of a function that [Inline], [Transact] or package inbox calls: v is
 // recorded with the reservation, as JSON, and [Result].Answer has it for every copy of the command. It is no write of
 // its own, and a second one is refused.
-func Answer(v any) messagestore.StreamWrite { return once.Answer(v) }
+func Answer(v any) messagestore.StreamWrite { return keys.Answer(v) }
 
 // answerOf returns the answer that is recorded with a reservation, or nil.
 func answerOf(winner *messagestore.Message) json.RawMessage {

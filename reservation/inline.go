@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/once"
+	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -87,7 +87,7 @@ func decided(c claim, decide func() ([]messagestore.StreamWrite, error)) (claim,
 	if err != nil {
 		return claim{}, nil, err
 	}
-	answer, writes, err := once.Split(writes)
+	answer, writes, err := keys.Split(writes)
 	if err != nil {
 		return claim{}, nil, fmt.Errorf("reserve %s: %w", c.stream, err)
 	}

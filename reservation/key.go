@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
@@ -62,7 +62,7 @@ func invalidKey(key, rule string) error {
 type hopelessError struct{ error }
 
 // Unwrap has a consumer stop, or park the message, without a retry.
-func (e *hopelessError) Unwrap() []error { return []error{e.error, disposition.Refused} }
+func (e *hopelessError) Unwrap() []error { return []error{e.error, failure.Refused} }
 
 // KeyOf returns the key that a reservation stream is named after, the last part of its identifier.
 // It is not ok for a part that stands for no key, and for a key that was too long, since the name

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -92,7 +92,7 @@ func (e *KeyReusedError) Error() string {
 }
 
 // Unwrap has a consumer park the message at once.
-func (e *KeyReusedError) Unwrap() error { return disposition.Parked }
+func (e *KeyReusedError) Unwrap() error { return failure.Parked }
 
 // A NoReservationError says that the stream which is named after the key of a command begins with a
 // message that is no reservation: it was written there by itself, or by another client. Or the stream
@@ -113,7 +113,7 @@ func (e *NoReservationError) Error() string {
 }
 
 // Unwrap has a consumer park the message at once.
-func (e *NoReservationError) Unwrap() error { return disposition.Parked }
+func (e *NoReservationError) Unwrap() error { return failure.Parked }
 
 // An otherConsumerError says that two consumers have one [Reserver], or two reservers of one name: the
 // second would find each key taken by the first, and have no effect. Make a reserver for each of
@@ -136,7 +136,7 @@ func (e *otherConsumerError) Error() string {
 }
 
 // Is has a consumer stop at once, under every policy: each message would fail so.
-func (*otherConsumerError) Is(target error) bool { return target == disposition.ErrLasting }
+func (*otherConsumerError) Is(target error) bool { return target == failure.ErrLasting }
 
 // A lastingError has a consumer stop at once, under every policy: each message would fail so.
 type lastingError struct{ error }
@@ -144,7 +144,7 @@ type lastingError struct{ error }
 func (e *lastingError) Unwrap() error { return e.error }
 
 // Is reports whether target marks an error that lasts.
-func (*lastingError) Is(target error) bool { return target == disposition.ErrLasting }
+func (*lastingError) Is(target error) bool { return target == failure.ErrLasting }
 
 // An otherStoreError says that a reserver is over another store than the consumer whose handler has it:
 // its reservations would neither be in one write with the events nor seen by the consumer. The consumer
@@ -167,5 +167,5 @@ func (e *otherStoreError) Error() string {
 // Is reports whether target is [messagestore.ErrInvalid]. It also has a consumer stop at once, under every policy: each
 // message would fail so.
 func (*otherStoreError) Is(target error) bool {
-	return target == messagestore.ErrInvalid || target == disposition.ErrLasting
+	return target == messagestore.ErrInvalid || target == failure.ErrLasting
 }

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/handling"
+	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
@@ -258,7 +258,7 @@ func (r *Reserver) serves(ctx context.Context, m *messagestore.Message) error {
 	case m == nil:
 		return messagestore.NewInvalidError("message", nil, "it is nil")
 	}
-	name := handling.Consumer(ctx)
+	name := callctx.Consumer(ctx)
 	if name == "" {
 		return nil
 	}
@@ -295,7 +295,7 @@ func (r *Reserver) holds(ctx context.Context, m *messagestore.Message, consumer 
 // ofOther returns an error if another consumer than the one in ctx made the reservation first, so
 // that the effect of this one's handler would be missing.
 func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) error {
-	by, name := first.Metadata.Local.Get(byProperty), handling.Consumer(ctx)
+	by, name := first.Metadata.Local.Get(byProperty), callctx.Consumer(ctx)
 	if by == "" || name == "" || by == name || slices.Contains(r.config.Consumers, by) {
 		return nil
 	}
@@ -304,7 +304,7 @@ func (r *Reserver) ofOther(ctx context.Context, first *messagestore.Message) err
 
 // by notes the consumer of ctx in the local properties of a reservation.
 func by(ctx context.Context, local messagestore.Properties) {
-	if name := handling.Consumer(ctx); name != "" {
+	if name := callctx.Consumer(ctx); name != "" {
 		local[byProperty] = name
 	}
 }
@@ -569,7 +569,7 @@ func (r *Reserver) readBy(ctx context.Context, copies messagestore.Category) {
 	case err != nil:
 		r.read.Store(false) // the next copy asks
 	case len(page.Messages) == 0:
-		handling.Unread(ctx, string(copies))
+		callctx.Unread(ctx, string(copies))
 	}
 }
 
@@ -580,5 +580,5 @@ func (r *Reserver) check(ctx context.Context, m *messagestore.Message) error {
 	if err := r.serves(ctx, m); err != nil {
 		return err
 	}
-	return r.holds(ctx, m, handling.Consumer(ctx))
+	return r.holds(ctx, m, callctx.Consumer(ctx))
 }

@@ -6,15 +6,15 @@ import (
 	"errors"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/disposition"
-	"github.com/dibs-go/dibs/internal/once"
+	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/keys"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 // ErrStale is returned by a function of [Transact] or package inbox that finds that a row has moved on since it was
 // read: the transaction is rolled back, and the function called again in a new one, up to five times. It may be
 // wrapped.
-var ErrStale error = &disposition.RetryableError{Cause: errors.New("a row has moved on since it was read")}
+var ErrStale error = &failure.RetryableError{Cause: errors.New("a row has moved on since it was read")}
 
 // Transact returns a handler that handles each key's command once, with f in a transaction of the store txs, which is
 // the store of the reserver: the reservation, the SQL of f and the writes that f returns are committed together, or
@@ -41,7 +41,7 @@ func Transact[Tx any, T messagestore.Body](
 		if !todo || err != nil {
 			return err
 		}
-		result, err := once.Transact(ctx, txs, transacted{r, c}, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
+		result, err := keys.Transact(ctx, txs, transacted{r, c}, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 			return f(ctx, tx, m)
 		})
 		if err != nil {
@@ -57,19 +57,19 @@ type transacted struct {
 	claim    claim
 }
 
-var _ once.Key[Result] = transacted{}
+var _ keys.Key[Result] = transacted{}
 
 func (t transacted) Stream() messagestore.StreamName { return t.claim.stream }
 
-func (t transacted) Begin(_ context.Context, first *messagestore.Message) (once.Start, error) {
-	return once.Free(first)
+func (t transacted) Begin(_ context.Context, first *messagestore.Message) (keys.Start, error) {
+	return keys.Free(first)
 }
 
-func (t transacted) Compose(_ once.Start, answer json.RawMessage, writes []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
+func (t transacted) Compose(_ keys.Start, answer json.RawMessage, writes []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
 	return append([]messagestore.StreamWrite{t.claim.with(answer, writes).write()}, writes...), nil
 }
 
-func (t transacted) Won(ctx context.Context, a once.Attempt) Result {
+func (t transacted) Won(ctx context.Context, a keys.Attempt) Result {
 	return t.reserver.won(ctx, t.claim.with(a.Answer, a.Writes[1:]), a.Written)
 }
 

@@ -10,9 +10,9 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/exactjson"
 	"github.com/dibs-go/dibs/internal/keys"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/wakeups"
 	"github.com/dibs-go/dibs/messagestore"
@@ -244,7 +244,7 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 func (c *core) awaitNews(ctx context.Context, w *wakeups.Waiter, first *messagestore.Message) (dead bool, err error) {
 	driver, err := queuing.Of(c.store)
 	for times := 1; err == nil && !dead; times++ {
-		timer := time.NewTimer(backoff.After(times, lookAfter, maxLookAfter))
+		timer := time.NewTimer(outage.Pause(times, lookAfter, maxLookAfter))
 		select {
 		case <-ctx.Done():
 			err = ctx.Err()

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
@@ -53,8 +53,8 @@ func (l *life) undo(ctx context.Context, began *step) error {
 	err := defined.undo(ctx, l, began)
 	ofStore, isStore := errors.AsType[*storeError](err)
 	_, isStuck := errors.AsType[*suspension](err)
-	found := disposition.Of(err)
-	asked := found.Asks(disposition.Retry)
+	found := failure.DispositionOf(err)
+	asked := found.Asks(failure.Retry)
 	switch {
 	case err == nil || isStuck:
 		return err
@@ -62,7 +62,7 @@ func (l *life) undo(ctx context.Context, began *step) error {
 		return ofStore.error
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case found.Asks(disposition.Skip):
+	case found.Asks(failure.Skip):
 		return skipped(began.Step, fmt.Errorf("undo %s: %w", began.Step, err))
 	case found != nil && !asked, !asked && of.undoing.MaxAttempts > 0 && began.undoFailures+1 >= of.undoing.MaxAttempts:
 		return suspend(event.WhyUndo, began.Step, fmt.Errorf("undo %s: %w", began.Step, err))

@@ -12,8 +12,8 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
@@ -100,7 +100,7 @@ func judge(err error) (outage, definite bool) {
 		outage := slices.Contains([]int{5, 6, 7, 8, 10, 13, 14}, e.Code()&0xff)
 		return outage, !outage
 	}
-	_, again := errors.AsType[*disposition.RetryableError](err) // a connection that was lost, since it has no code
+	_, again := errors.AsType[*failure.RetryableError](err) // a connection that was lost, since it has no code
 	_, network := errors.AsType[net.Error](err)
 	return again || network, false
 }
@@ -175,7 +175,7 @@ func shorten(s string) string {
 
 // askedPause returns the pause before the next attempt that a function has asked for by handler.RetryAfter. Each attempt is
 // recorded, so one that is asked for at once waits for a second.
-func askedPause(asked *disposition.Error) time.Duration {
+func askedPause(asked *failure.DispositionError) time.Duration {
 	if asked.After <= 0 {
 		return time.Second
 	}
@@ -184,5 +184,5 @@ func askedPause(asked *disposition.Error) time.Duration {
 
 // pause returns the pause before the next attempt after a number of failures.
 func (r Retry) pause(failures int) time.Duration {
-	return backoff.After(failures, r.MinBackoff, r.MaxBackoff)
+	return outage.Pause(failures, r.MinBackoff, r.MaxBackoff)
 }

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga/internal/event"
@@ -404,7 +404,7 @@ func attempt[T any](ctx context.Context, l *life, of *definition, f func(context
 	ctx, cancel := context.WithTimeout(l.withKey(ctx, of.name), of.timeout)
 	defer cancel()
 	out, began := new(T), time.Now()
-	done := panics.Go(func() (err error) {
+	done := failure.Go(func() (err error) {
 		*out, err = f(ctx)
 		return err
 	})
@@ -443,7 +443,7 @@ func (l *life) abandoned(step string, took time.Duration) {
 // logStack logs a function of a step, or of the saga if it has no name, that panicked or ended its goroutine, with its stack, which
 // no message of the saga has.
 func (l *life) logStack(step string, err error) {
-	if stack := panics.Stack(err); stack != "" {
+	if stack := failure.Stack(err); stack != "" {
 		l.config.Logger.Warn().Str("saga", string(l.stream)).Str("step", step).Str(logger.Stack, stack).Msg("a function of a saga did not return")
 	}
 }

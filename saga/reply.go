@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/reservation"
 	"github.com/dibs-go/dibs/saga/internal/event"
@@ -109,7 +109,7 @@ func Answer[T messagestore.Body, Out any](
 		switch {
 		case err == nil:
 			replied, err = c.reply(asked, out)
-		case disposition.Of(err).Asks(disposition.Refuse):
+		case failure.DispositionOf(err).Asks(failure.Refuse):
 			replied, err = event.Replied{Step: asked, Error: textOf(err)}, nil
 		}
 		if err != nil {

@@ -10,9 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/exactjson"
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
@@ -422,7 +421,7 @@ func (r *Run) asks(a *asked) error {
 		return err
 	case r.ctx.Err() != nil:
 		return r.ctx.Err()
-	case err != nil && disposition.Of(err) == nil:
+	case err != nil && failure.DispositionOf(err) == nil:
 		return suspend(event.WhyFailed, a.of.name, fmt.Errorf("make its command: %w", err))
 	case err != nil:
 		failed, err := r.failed(a.one, r.beginning(a.began), err)
@@ -454,7 +453,7 @@ func (r *Run) call(all []*one) error {
 		go func() {
 			o := outcome{one: c}
 			defer func() { outcomes <- o }()
-			o.err = panics.Call(func() (err error) {
+			o.err = failure.Call(func() (err error) {
 				o.output, err = attempt(ctx, r.life, c.of, c.do)
 				return err
 			})
@@ -497,7 +496,7 @@ func (r *Run) failed(c *one, before *step, err error) (event.Failed, error) {
 	if before != nil {
 		f.Attempt, failures = before.attempts, before.failures+1
 	}
-	found := disposition.Of(err)
+	found := failure.DispositionOf(err)
 	stuck, isStuck := errors.AsType[*suspension](err)
 	switch {
 	case isStuck:
@@ -506,14 +505,14 @@ func (r *Run) failed(c *one, before *step, err error) (event.Failed, error) {
 		return f, err
 	case r.ctx.Err() != nil:
 		return f, r.ctx.Err() // the process stops: it is no failure of the step, whatever the error
-	case found.Asks(disposition.Park):
+	case found.Asks(failure.Park):
 		return f, suspend(event.WhyFailed, c.of.name, err)
-	case found.Asks(disposition.Skip):
+	case found.Asks(failure.Skip):
 		return f, skipped(c.of.name, err)
-	case found.Asks(disposition.Refuse):
+	case found.Asks(failure.Refuse):
 		f.Refused = true
 		return f, nil
-	case found.Asks(disposition.Retry):
+	case found.Asks(failure.Retry):
 		f.Asked = true
 	case failures >= c.of.retry.MaxAttempts:
 		return f, nil
@@ -666,7 +665,7 @@ var errStuck = fmt.Errorf("the function has called no step for %v, and has not r
 func (r *Run) run(f func(r *Run, input json.RawMessage) (json.RawMessage, error), input json.RawMessage) (json.RawMessage, error) {
 	r.idle = time.Now()
 	var output json.RawMessage
-	done := panics.Go(func() (err error) {
+	done := failure.Go(func() (err error) {
 		output, err = f(r, input)
 		return err
 	})
@@ -712,7 +711,7 @@ func (l *life) forward(ctx context.Context) error {
 		return suspend(event.WhyStuck, "", errStuck)
 	}
 	l.logStack("", err)
-	_, panicked := err.(*panics.Error) //nolint:errorlint // the run makes it, and nothing wraps it
+	_, panicked := err.(*failure.PanicError) //nolint:errorlint // the run makes it, and nothing wraps it
 	_, stuck := errors.AsType[*suspension](r.stop)
 	_, unfit := errors.AsType[*suspension](err)
 	switch {
@@ -741,7 +740,7 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 	for _, c := range r.open {
 		return suspend(event.WhyInvalid, c.of.name, cmp.Or(c.refused, invalid("step", c.of.name, "Go was called, and not Join")))
 	}
-	found := disposition.Of(err)
+	found := failure.DispositionOf(err)
 	unfit, isUnfit := errors.AsType[*SignalError](err)
 	switch {
 	case found == nil && isUnfit:
@@ -753,11 +752,11 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 			}
 		}
 		return l.write(ctx, event.Completed{Output: output})
-	case found.Asks(disposition.Skip):
+	case found.Asks(failure.Skip):
 		return skipped("", err)
-	case found.Asks(disposition.Retry):
+	case found.Asks(failure.Retry):
 		return l.runAgain(ctx, askedPause(found))
-	case found.Asks(disposition.Park) || l.pivoted():
+	case found.Asks(failure.Park) || l.pivoted():
 		name := ""
 		if failed, is := errors.AsType[*StepError](err); is {
 			name = failed.Step

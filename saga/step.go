@@ -10,10 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/keys"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga/internal/event"
@@ -407,7 +406,7 @@ func commit[Tx any](
 		}
 		called = true
 		added := &adding{own: at.stream}
-		refused = panics.Call(func() (err error) {
+		refused = failure.Call(func() (err error) {
 			defer added.end()
 			events, err = f(context.WithValue(ctx, addingOf{}, added), tx)
 			return err
@@ -424,7 +423,7 @@ func commit[Tx any](
 	if err == nil {
 		return all[0], events, nil
 	}
-	retryable, is := errors.AsType[*disposition.RetryableError](err)
+	retryable, is := errors.AsType[*failure.RetryableError](err)
 	state, _ := isOutageState(err)
 	conflict, isConflict := errors.AsType[*messagestore.VersionConflictError](err)
 	switch {

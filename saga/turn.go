@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
@@ -102,7 +101,7 @@ func finishOf(d *work.Delivery, err error, _ bool) queuing.Finish {
 }
 
 func turnPause(d *work.Delivery) time.Duration {
-	return backoff.After(d.Item.Failures+1, minTurnPause, maxTurnPause)
+	return outage.Pause(d.Item.Failures+1, minTurnPause, maxTurnPause)
 }
 
 // handle is one turn of a saga. A saga whose turns are refused 20 times in a row, or meet an outage 100 times, is suspended: if
@@ -137,7 +136,7 @@ func (c *core) turn(ctx context.Context, d *work.Delivery, held func(ctx context
 		return ends(queuing.Finish{Kind: queuing.Defer, Delay: fencedPause}, err)
 	case isAway && err != nil:
 		c.source.Outage.Failed(key, c.config.Logger, "category", string(c.category), "to", key.To, "error", text.Log(err))
-		return ends(queuing.Finish{Kind: queuing.Defer, Delay: backoff.After(times, minOutagePause, maxOutagePause)}, err)
+		return ends(queuing.Finish{Kind: queuing.Defer, Delay: outage.Pause(times, minOutagePause, maxOutagePause)}, err)
 	case err != nil:
 		return ends(queuing.Finish{Kind: queuing.Retry, Delay: turnPause(d)}, err)
 	}

@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/dibs-go/dibs/internal/messagetype"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -35,7 +34,7 @@ type Form[T messagestore.Body] struct {
 // Named returns the form of T under an older message type. The fields are T's.
 func Named[T messagestore.Body](messageType string) Form[T] {
 	form := Form[T]{name: messageType, goType: reflect.TypeFor[T]().String()}
-	present, err := messagetype.Of[T]()
+	present, err := typeOf[T]()
 	if form.err = err; err == nil {
 		form.err = checkName(messageType)
 	}
@@ -53,7 +52,7 @@ func Named[T messagestore.Body](messageType string) Form[T] {
 // whenever that is read.
 func From[Old, T messagestore.Body](f func(old Old) T) Form[T] {
 	form := Form[T]{goType: reflect.TypeFor[Old]().String()}
-	if form.name, form.err = messagetype.Of[Old](); form.err == nil && f == nil {
+	if form.name, form.err = typeOf[Old](); form.err == nil && f == nil {
 		form.err = invalid(form.name, "its function is nil")
 	}
 	form.decode = func(m *messagestore.Message) (T, error) {
@@ -83,7 +82,7 @@ func Raw[T messagestore.Body](messageType string, f func(m *messagestore.Message
 // one is older[i] if that is [Raw] under T's own type.
 func Forms[T messagestore.Body](older ...Form[T]) ([]Form[T], error) {
 	goType := reflect.TypeFor[T]().String()
-	present, err := messagetype.Of[T]()
+	present, err := typeOf[T]()
 	if err != nil {
 		return nil, err
 	}
@@ -143,4 +142,27 @@ func invalid(messageType, rule string) error {
 		value = messageType
 	}
 	return messagestore.NewInvalidError("older form", value, rule)
+}
+
+// typeOf returns the message type of T, as its zero value tells it. A function for messages of
+// type T is registered under it.
+//
+// A T that cannot tell is refused with an [*messagestore.InvalidError] that matches
+// [messagestore.ErrInvalid] and names T: an interface, a pointer whose MessageType dereferences it, or a
+// type whose zero value's message type is not valid, such as [messagestore.Raw].
+func typeOf[T messagestore.Body]() (messageType string, err error) {
+	goType := reflect.TypeFor[T]().String()
+	defer func() {
+		if recover() != nil {
+			messageType, err = "", messagestore.NewInvalidError("message type of", goType,
+				"its zero value cannot tell its message type: handle a struct, or let MessageType not look into the pointer")
+		}
+	}()
+	var zero T
+	messageType = zero.MessageType()
+	if text.TypeRule(messageType) != "" {
+		return "", messagestore.NewInvalidError("message type of", goType,
+			fmt.Sprintf("its zero value's message type, %.48q, is not a valid one", messageType))
+	}
+	return messageType, nil
 }

@@ -20,7 +20,7 @@ import (
 	kafkabroker "github.com/dibs-go/dibs/brokers/kafka"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -255,7 +255,7 @@ func TestATopicThatKafkaDoesNotTakeIsRefused(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "a b", "ä", "a/b", strings.Repeat("x", 250)} {
 		err := sink.Send(t.Context(), message(name))
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
-		require.True(t, disposition.Of(err).Asks(disposition.Refuse), name)
+		require.True(t, failure.DispositionOf(err).Asks(failure.Refuse), name)
 	}
 	require.NoError(t, sink.Send(t.Context(), message("payments:outgoing")))
 }
@@ -268,7 +268,7 @@ func TestATopicThatIsMissingIsTriedAgain(t *testing.T) {
 	err := must.New(kafkabroker.NewSink(client, nil)).Send(t.Context(), message("other"))
 
 	require.ErrorIs(t, err, kerr.UnknownTopicOrPartition)
-	require.Nil(t, disposition.Of(err))
+	require.Nil(t, failure.DispositionOf(err))
 }
 
 func TestMistakesAreToldTogether(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/dibs-go/dibs/brokers/internal/receiving"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -240,7 +240,7 @@ func (n *fetcher) done(d *delivery) {
 
 // commitAll commits offsets at intervals until ctx is done.
 func (n *fetcher) commitAll(ctx context.Context) {
-	for backoff.Wait(ctx, commitEvery) == nil {
+	for outage.Wait(ctx, commitEvery) == nil {
 		n.commit(ctx, n.client)
 	}
 }

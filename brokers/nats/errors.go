@@ -3,7 +3,7 @@ package natsbroker
 import (
 	"fmt"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 )
 
 // A ForeignMessageError says that no relay of the same category and database has sent the last message of a
@@ -22,4 +22,4 @@ func (e *ForeignMessageError) Error() string {
 }
 
 // Unwrap has the message parked.
-func (*ForeignMessageError) Unwrap() error { return disposition.Parked }
+func (*ForeignMessageError) Unwrap() error { return failure.Parked }

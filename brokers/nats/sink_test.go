@@ -14,7 +14,7 @@ import (
 
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -216,7 +216,7 @@ func FuzzEscape(f *testing.F) {
 }
 
 // refuses reports whether an error is a refusal: its message is dead.
-func refuses(err error) bool { return disposition.Of(err).Asks(disposition.Refuse) }
+func refuses(err error) bool { return failure.DispositionOf(err).Asks(failure.Refuse) }
 
 func TestAMessageThatIsTooLargeIsDeadAndThoseBehindItWait(t *testing.T) {
 	t.Parallel()
@@ -290,7 +290,7 @@ func TestAForeignLastMessageParks(t *testing.T) {
 			var foreign *natsbroker.ForeignMessageError
 			require.ErrorAs(t, err, &foreign)
 			require.Equal(t, ack.Sequence, foreign.Sequence)
-			require.True(t, disposition.Of(err).Asks(disposition.Park))
+			require.True(t, failure.DispositionOf(err).Asks(failure.Park))
 		})
 	}
 }
@@ -351,7 +351,7 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 	t.Run("no stream", func(t *testing.T) {
 		err := must.New(natsbroker.NewSink(js, nil)).Send(t.Context(), m)
 		require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
-		require.Nil(t, disposition.Of(err))
+		require.Nil(t, failure.DispositionOf(err))
 	})
 	b.stream(js, nil)
 	t.Run("another stream", func(t *testing.T) {
@@ -359,7 +359,7 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 		require.NoError(t, err)
 		err = must.New(natsbroker.NewSink(js, &natsbroker.SinkConfig{Stream: "OTHER"})).Send(t.Context(), m)
 		require.Error(t, err)
-		require.Nil(t, disposition.Of(err))
+		require.Nil(t, failure.DispositionOf(err))
 	})
 	t.Run("no server", func(t *testing.T) {
 		conn, err := nats.Connect("nats://me:hunter2@127.0.0.1:1", nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
@@ -369,12 +369,12 @@ func TestWhatMayPassIsTriedAgainAndHoldsNoSecret(t *testing.T) {
 		require.NoError(t, err)
 		err = must.New(natsbroker.NewSink(away, &natsbroker.SinkConfig{Timeout: 50 * time.Millisecond})).Send(t.Context(), m)
 		require.Error(t, err)
-		require.Nil(t, disposition.Of(err))
+		require.Nil(t, failure.DispositionOf(err))
 		require.NotContains(t, err.Error(), "hunter2")
 		conn.Close()
 		err = must.New(natsbroker.NewSink(away, nil)).Send(t.Context(), m)
 		require.ErrorIs(t, err, nats.ErrConnectionClosed)
-		require.Nil(t, disposition.Of(err))
+		require.Nil(t, failure.DispositionOf(err))
 	})
 }
 

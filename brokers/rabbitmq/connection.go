@@ -8,7 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/failure"
 )
 
 const (
@@ -30,7 +30,7 @@ func dialed(ctx context.Context, dial func(ctx context.Context) (*amqp.Connectio
 	ctx, cancel := context.WithTimeout(ctx, dialWithin)
 	defer cancel()
 	var conn *amqp.Connection
-	done := panics.Go(func() (err error) {
+	done := failure.Go(func() (err error) {
 		conn, err = dial(ctx)
 		if err == nil && conn == nil {
 			err = errNoConnection
@@ -62,7 +62,7 @@ func within(conn *amqp.Connection, ask func() error) error {
 
 // closeConnection ends a connection: the broker has then all that was sent over it.
 func closeConnection(conn *amqp.Connection) {
-	_ = panics.Call(func() error { return conn.CloseDeadline(time.Now().Add(closeWithin)) }) // it is closed in any case
+	_ = failure.Call(func() error { return conn.CloseDeadline(time.Now().Add(closeWithin)) }) // it is closed in any case
 }
 
 // endOf returns why a channel has ended, which is in closes.

@@ -19,7 +19,7 @@ import (
 	rabbitbroker "github.com/dibs-go/dibs/brokers/rabbitmq"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -74,7 +74,7 @@ func returned(t *testing.T, s *server) {
 		require.ErrorAs(t, err, &back)
 		require.Equal(t, rabbitbroker.ReturnedError{Exchange: b.exchange, RoutingKey: "nowhere", Code: amqp.NoRoute, Reason: "NO_ROUTE"}, *back)
 		require.ErrorContains(t, err, "returned the message with routing key nowhere: 312 NO_ROUTE")
-		require.Nil(t, disposition.Of(err), "it is sent again")
+		require.Nil(t, failure.DispositionOf(err), "it is sent again")
 	}
 
 	require.Equal(t, rabbitbroker.SinkStats{Published: 66}, sink.Stats())
@@ -92,7 +92,7 @@ func missingExchange(t *testing.T, s *server) {
 	var refused *amqp.Error
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, amqp.NotFound, refused.Code)
-	require.Nil(t, disposition.Of(err))
+	require.Nil(t, failure.DispositionOf(err))
 	channel := s.channel(t)
 	require.NoError(t, channel.ExchangeDeclare("missing", "fanout", false, true, false, false, nil))
 	require.Error(t, sink.Send(t.Context(), message(topic, "k", 0)), "it routes nowhere")
@@ -244,7 +244,7 @@ func blocked(t *testing.T, s *server) {
 	l.say(t, 10, 60, "low on memory")
 	await.That(t, "the sink knows", func() (bool, any) {
 		err := sink.Send(t.Context(), message(topic, "k", 0))
-		return err != nil && strings.Contains(err.Error(), "the broker takes no messages: low on memory") && disposition.Of(err) == nil, err
+		return err != nil && strings.Contains(err.Error(), "the broker takes no messages: low on memory") && failure.DispositionOf(err) == nil, err
 	})
 	before := b.messages(t, b.queue)
 	require.Error(t, sink.Send(t.Context(), message(topic, "k", 0)))
@@ -270,8 +270,8 @@ func tooLargeAmongOthers(t *testing.T, s *server) {
 		refused := 0
 		for i, err := range sendAll(t, sink, all) {
 			if i != 7 {
-				require.Nil(t, disposition.Of(err), "%v", err)
-			} else if disposition.Of(err).Asks(disposition.Refuse) {
+				require.Nil(t, failure.DispositionOf(err), "%v", err)
+			} else if failure.DispositionOf(err).Asks(failure.Refuse) {
 				refused++
 			}
 		}
@@ -455,7 +455,7 @@ func TestADialThatHangsHoldsNobody(t *testing.T) {
 	close(hang)
 	err := await.Receive(t, "an answer", answers)
 	require.ErrorContains(t, err, "the host is gone")
-	require.Nil(t, disposition.Of(err))
+	require.Nil(t, failure.DispositionOf(err))
 
 	sink.Close()
 	sink.Close()
@@ -482,7 +482,7 @@ func TestATopicThatIsTooLongIsRefused(t *testing.T) {
 	err := sink.Send(t.Context(), message(strings.Repeat("x", 256), "k", 0))
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	require.True(t, disposition.Of(err).Asks(disposition.Refuse))
+	require.True(t, failure.DispositionOf(err).Asks(failure.Refuse))
 }
 
 func TestADeliveryAsARequest(t *testing.T) {
@@ -500,7 +500,7 @@ func TestADeliveryAsARequest(t *testing.T) {
 	} {
 		got, err := rabbitbroker.Request(m, "transfers")
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
-		require.True(t, disposition.Of(err).Asks(disposition.Refuse), name)
+		require.True(t, failure.DispositionOf(err).Asks(failure.Refuse), name)
 		require.NotEmpty(t, got.Data, name)
 	}
 }

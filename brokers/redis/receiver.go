@@ -13,7 +13,7 @@ import (
 	"github.com/dibs-go/dibs/brokers/internal/receiving"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -340,7 +340,7 @@ func (d *delivery) Ack(ctx context.Context) error {
 		if err == nil || ctx.Err() != nil || errors.Is(err, redis.ErrClosed) {
 			return err
 		}
-		_ = backoff.Wait(ctx, backoff.After(failed, 100*time.Millisecond, time.Second))
+		_ = outage.Wait(ctx, outage.Pause(failed, 100*time.Millisecond, time.Second))
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 	redisbroker "github.com/dibs-go/dibs/brokers/redis"
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/localserver"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/tier"
@@ -224,7 +224,7 @@ func TestAnotherMessageAtThePositionParks(t *testing.T) {
 	var foreign *redisbroker.ForeignMessageError
 	require.ErrorAs(t, err, &foreign)
 	require.Equal(t, redisbroker.ForeignMessageError{Stream: stream, Key: "k", ID: first.ID.String()}, *foreign)
-	require.True(t, disposition.Of(err).Asks(disposition.Park))
+	require.True(t, failure.DispositionOf(err).Asks(failure.Park))
 	require.NoError(t, sink.Send(t.Context(), message("other", 7, "2")), "another key has positions of its own")
 }
 
@@ -253,7 +253,7 @@ func TestAKeyThatIsNoStreamIsTriedAgain(t *testing.T) {
 	err := must.New(redisbroker.NewSink(client, nil)).Send(t.Context(), message("k", 1, "1"))
 
 	require.ErrorContains(t, err, "WRONGTYPE")
-	require.Nil(t, disposition.Of(err))
+	require.Nil(t, failure.DispositionOf(err))
 	r := s.Receiver(t, brokertest.ReceiverConfig{Receive: func(context.Context, inbox.Request, error) error { return nil }})
 	require.ErrorContains(t, r.Run(t.Context()), "WRONGTYPE")
 }
@@ -328,7 +328,7 @@ func TestAnEntryAsARequest(t *testing.T) {
 	} {
 		got, err := redisbroker.Request(redis.XMessage{Values: m}, "transfers")
 		require.ErrorIs(t, err, messagestore.ErrInvalid, name)
-		require.True(t, disposition.Of(err).Asks(disposition.Refuse), name)
+		require.True(t, failure.DispositionOf(err).Asks(failure.Refuse), name)
 		require.NotEmpty(t, got.Data, name)
 	}
 }
@@ -361,7 +361,7 @@ func TestMistakesAreToldTogether(t *testing.T) {
 	long := message("k", 1, "1")
 	long.Topic = strings.Repeat("x", 3000)
 	err = must.New(redisbroker.NewSink(client, nil)).Send(t.Context(), long)
-	require.True(t, disposition.Of(err).Asks(disposition.Refuse))
+	require.True(t, failure.DispositionOf(err).Asks(failure.Refuse))
 	require.Less(t, len(err.Error()), 4000)
 }
 

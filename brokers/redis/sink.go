@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -50,7 +50,7 @@ func (e *ForeignMessageError) Error() string {
 }
 
 // Unwrap has the message parked.
-func (*ForeignMessageError) Unwrap() error { return disposition.Parked }
+func (*ForeignMessageError) Unwrap() error { return failure.Parked }
 
 // SinkConfig changes how a sink sends. Nil means all defaults.
 type SinkConfig struct {

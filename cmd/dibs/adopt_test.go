@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
+	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
 // As the machine does that runs out of memory, and at each phase, which a lock keeps from its end.
 func TestKilledAdoptIsRunAgain(t *testing.T) {
 	t.Parallel()
 	const messages = 500
-	url := messagedbtest.Database(t)
+	url := pgtest.MessageDB(t)
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/disposition"
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
@@ -227,36 +227,36 @@ func (s *Scenario) ThenError(target error) *Scenario {
 // ThenParked takes an error as [Scenario.ThenError] does, that is one of handler.Park.
 func (s *Scenario) ThenParked(target error) *Scenario {
 	s.t.Helper()
-	return s.thenDisposed(disposition.Park, "handler.Park", target)
+	return s.thenDisposed(failure.Park, "handler.Park", target)
 }
 
 // ThenRefused takes an error as [Scenario.ThenError] does, that is one of handler.Refuse.
 func (s *Scenario) ThenRefused(target error) *Scenario {
 	s.t.Helper()
-	return s.thenDisposed(disposition.Refuse, "handler.Refuse", target)
+	return s.thenDisposed(failure.Refuse, "handler.Refuse", target)
 }
 
 // ThenSkipped takes an error as [Scenario.ThenError] does, that is one of handler.Skip.
 func (s *Scenario) ThenSkipped() *Scenario {
 	s.t.Helper()
-	return s.thenDisposed(disposition.Skip, "handler.Skip", nil)
+	return s.thenDisposed(failure.Skip, "handler.Skip", nil)
 }
 
 // ThenRetryAfter takes an error as [Scenario.ThenError] does, that is one of handler.RetryAfter with d. The command is
 // not delivered again: [Scenario.Redelivered] does.
 func (s *Scenario) ThenRetryAfter(d time.Duration, target error) *Scenario {
 	s.t.Helper()
-	s.thenDisposed(disposition.Retry, "handler.RetryAfter", target)
-	if found := disposition.Of(s.err); found.Asks(disposition.Retry) && found.After != d {
+	s.thenDisposed(failure.Retry, "handler.RetryAfter", target)
+	if found := failure.DispositionOf(s.err); found.Asks(failure.Retry) && found.After != d {
 		s.t.Errorf("then: expected a retry after %v, and it is after %v", d, found.After)
 	}
 	return s
 }
 
-func (s *Scenario) thenDisposed(kind disposition.Kind, name string, target error) *Scenario {
+func (s *Scenario) thenDisposed(kind failure.Kind, name string, target error) *Scenario {
 	s.t.Helper()
 	s.ThenError(target)
-	if s.err != nil && !disposition.Of(s.err).Asks(kind) {
+	if s.err != nil && !failure.DispositionOf(s.err).Asks(kind) {
 		s.t.Errorf("then: expected an error of %s\ngot:  %v", name, s.err)
 	}
 	return s
@@ -308,7 +308,7 @@ func (s *Scenario) deliver() {
 					} else {
 						s.err = errors.Join(s.err, err)
 					}
-					if found := disposition.Of(err); !found.Asks(disposition.Park) && !found.Asks(disposition.Skip) {
+					if found := failure.DispositionOf(err); !found.Asks(failure.Park) && !found.Asks(failure.Skip) {
 						return
 					}
 				}

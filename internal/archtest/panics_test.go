@@ -22,8 +22,8 @@ import (
 	"github.com/dibs-go/dibs/inbox"
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -293,7 +293,7 @@ func TestAMiddlewareThatPanicsAsItIsPutAroundIsNamedWithThePlace(t *testing.T) {
 
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, "it panics as it is put around: panic: broken")
-	var panicked *panics.Error
+	var panicked *failure.PanicError
 	require.ErrorAs(t, err, &panicked)
 	require.Contains(t, string(panicked.Stack), "archtest.theBrokenFunction(")
 }

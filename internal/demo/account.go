@@ -1,5 +1,7 @@
 // Package demo has the programs of the examples, each with a demo: it runs the example in processes of their own, kills some,
-// and compares the records with what was asked for.
+// and compares the records with what was asked for. The demos share the stage ([Run]), on which processes are started,
+// killed and stopped; the books ([Books]), in which all records of a run are tables; and the verdict, whose figures are
+// queries of the books.
 package demo
 
 import (
@@ -18,7 +20,6 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/examples/account"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -33,9 +34,9 @@ type accountGrammar struct {
 	Run  accountRun  `cmd:"" help:"Handle commands until interrupted."`
 }
 
-// Account runs a command of examples/account and returns the exit code: see [stage.Main].
+// Account runs a command of examples/account and returns the exit code: see [Main].
 func Account(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return stage.Main(ctx, &accountGrammar{}, "account",
+	return Main(ctx, &accountGrammar{}, "account",
 		"The account component, which keeps accounts by handling commands, each once, however often it is sent. A store is postgres://... or sqlite:FILE.",
 		args, stdout, stderr)
 }
@@ -48,7 +49,7 @@ type accountRun struct {
 }
 
 // Run handles commands.
-func (c *accountRun) Run(ctx context.Context, o *stage.Output) error {
+func (c *accountRun) Run(ctx context.Context, o *Output) error {
 	log := logger.Silent()
 	if c.Verbose {
 		log = logger.Zerolog(zerolog.New(o.Stderr).With().Timestamp().Logger())
@@ -63,7 +64,7 @@ func (c *accountRun) Run(ctx context.Context, o *stage.Output) error {
 
 // An accountDemo is the command, and one run of it.
 type accountDemo struct {
-	stage.Flags
+	Flags
 	OrderFlags
 
 	plan    *accountPlan
@@ -81,20 +82,20 @@ Then it compares the file with the messages in the store, and tells what became 
 }
 
 // Run runs the component in processes, sends it every order several times, kills a process, and compares the books.
-func (d *accountDemo) Run(ctx context.Context, o *stage.Output) error {
+func (d *accountDemo) Run(ctx context.Context, o *Output) error {
 	orders, seed, err := d.Read()
 	if err != nil {
 		return err
 	}
 	d.plan = newAccountPlan(orders, seed)
 	fmt.Fprintf(o.Stdout, "%s standing orders, %d months: %s commands, each sent 1 to 5 times\nby any of %d senders: %s in all (seed %d)\n",
-		stage.Count(len(orders)), len(months), stage.Count(d.plan.distinct), senders, stage.Count(d.plan.sent), seed)
+		Count(len(orders)), len(months), Count(d.plan.distinct), senders, Count(d.plan.sent), seed)
 	return d.Play(ctx, o, account.Commands, d)
 }
 
-// Work implements [stage.Show].
-func (d *accountDemo) Work(ctx context.Context, r *stage.Run) (err error) {
-	var processes [consumers]*stage.Process
+// Work implements [Show].
+func (d *accountDemo) Work(ctx context.Context, r *Run) (err error) {
+	var processes [consumers]*Process
 	for i := range processes {
 		if processes[i], err = r.Start(fmt.Sprintf("consumer %d", i+1), nil, "run", "--lease", "2s"); err != nil {
 			return err
@@ -109,19 +110,19 @@ func (d *accountDemo) Work(ctx context.Context, r *stage.Run) (err error) {
 		return err
 	})
 	group.Go(func() error {
-		return stage.Until(ctx, 50*time.Millisecond, func() (bool, error) {
+		return Until(ctx, 50*time.Millisecond, func() (bool, error) {
 			all := sent.Load()
 			if err := d.seen.look(ctx, r.Store); err != nil {
 				return false, err
 			}
 			lag := len(d.seen.commands) + len(d.seen.copies)
-			r.Screen.Show(stage.Progress{
+			r.Screen.Show(Progress{
 				Done: d.seen.decided, Of: withdrawals, Count: d.seen.messages, Unit: "msg",
-				Tail: fmt.Sprintf("%s duplicates, lag %s", stage.Count(max(0, int(d.sent.Load())-d.seen.events-lag)), stage.Count(lag)),
+				Tail: fmt.Sprintf("%s duplicates, lag %s", Count(max(0, int(d.sent.Load())-d.seen.events-lag)), Count(lag)),
 			})
 			if d.kills == 0 && d.seen.decided > withdrawals/4 {
 				d.kills++
-				r.Screen.Say(fmt.Sprintf("consumer 1 killed with SIGKILL in mid-flight, %s behind; started again", stage.Count(lag)))
+				r.Screen.Say(fmt.Sprintf("consumer 1 killed with SIGKILL in mid-flight, %s behind; started again", Count(lag)))
 				return false, processes[0].KillAndStart()
 			}
 			return all && lag == 0 && d.seen.decided >= withdrawals, nil
@@ -180,7 +181,7 @@ func (d *accountDemo) write(ctx context.Context, store *messagestore.Store, s se
 		if errors.Is(err, messagestore.ErrInvalid) || ctx.Err() != nil {
 			break
 		}
-		stage.Wait(ctx, 50*time.Millisecond<<attempt)
+		Wait(ctx, 50*time.Millisecond<<attempt)
 	}
 	return fmt.Errorf("send: %w", err)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/dibs-go/dibs/examples/account"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -145,13 +144,13 @@ create view actual as select subject account, sum(iif(type = 'Deposited', amount
   sum(type = 'WithdrawalRejected') rejected, sum(case type when 'Deposited' then amount when 'Withdrawn' then -amount else 0 end) balance
   from event group by subject;`
 
-// Verdict implements [stage.Show]: it compares the store with the file, and tells the story of a withdrawal that was sent
+// Verdict implements [Show]: it compares the store with the file, and tells the story of a withdrawal that was sent
 // often. "dibs explain" tells it for any reservation.
-func (d *accountDemo) Verdict(ctx context.Context, r *stage.Run, b *stage.Books) (string, error) {
+func (d *accountDemo) Verdict(ctx context.Context, r *Run, b *Books) (string, error) {
 	b.Head("the file says", "the store says")
 	b.Messages(ctx, r.URL)
 	b.Exec(accountViews)
-	stage.Add(b, "expected", d.plan.books)
+	Add(b, "expected", d.plan.books)
 	withdrawals, byID := len(d.plan.orders)*len(months), int(d.refused.Load())
 	byStream := b.Number("select (select count(*) from command where type = 'Open') - (select count(*) from event where type = 'Opened')")
 	byKey := b.Number("select (select count(*) from command where type <> 'Open') - (select count(distinct stream) from copy)")

@@ -13,7 +13,6 @@ import (
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/examples/account"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
@@ -22,14 +21,14 @@ import (
 
 // The demos start themselves for their processes, which in a test is the test's program.
 func TestMain(m *testing.M) {
-	roles := map[string]stage.Program{
+	roles := map[string]Program{
 		"run": Account, "serve": Payments, "bank": Payments, "cron": Standing, "worker": Standing, "replica": Ticketing,
 	}
 	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
 		os.Exit(roles[os.Args[1]].Run())
 	}
 	tier.ManyAtOnce()
-	if err := os.Unsetenv(stage.StoreVariable); err != nil { // a demo is told its store
+	if err := os.Unsetenv(StoreVariable); err != nil { // a demo is told its store
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
@@ -72,12 +71,12 @@ func TestDemoAgreesWithTheFileThroughAKill(t *testing.T) {
 }
 
 // settled returns a demo whose commands have been sent, as the plan has it, and handled.
-func settled(t *testing.T) (*accountDemo, *stage.Run) {
+func settled(t *testing.T) (*accountDemo, *Run) {
 	t.Helper()
 	orders, err := ReadOrders(writeOrders(t, 12))
 	require.NoError(t, err)
 	d := &accountDemo{plan: newAccountPlan(orders, 7), kills: 1}
-	r := &stage.Run{URL: "sqlite:" + filepath.Join(t.TempDir(), "demo.db")}
+	r := &Run{URL: "sqlite:" + filepath.Join(t.TempDir(), "demo.db")}
 	r.Store = must.New(dibs.Open(t.Context(), r.URL, nil))
 	t.Cleanup(func() { require.NoError(t, r.Store.Close()) })
 	require.NoError(t, d.send(t.Context(), r.URL))
@@ -90,9 +89,9 @@ func settled(t *testing.T) (*accountDemo, *stage.Run) {
 }
 
 // judged returns the table of a verdict, and whether it is a good one.
-func judged(t *testing.T, fill func(*stage.Books)) (table string, right bool) {
+func judged(t *testing.T, fill func(*Books)) (table string, right bool) {
 	t.Helper()
-	b := must.New(stage.OpenBooks())
+	b := must.New(OpenBooks())
 	defer b.Close()
 	fill(b)
 	var out bytes.Buffer
@@ -118,7 +117,7 @@ func TestVerdictSeesWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d, r := settled(t)
-			verdict := func(b *stage.Books) {
+			verdict := func(b *Books) {
 				_, err := d.Verdict(t.Context(), r, b)
 				require.NoError(t, err)
 			}
@@ -138,7 +137,7 @@ func TestVerdictSeesWhatIsWrong(t *testing.T) {
 // A store that stands still has no demo wait for longer than its limit.
 func TestADemoWhoseLimitEndsSaysSo(t *testing.T) {
 	t.Parallel()
-	for name, demo := range map[string]stage.Program{"account": Account, "payments": Payments, "standing": Standing} {
+	for name, demo := range map[string]Program{"account": Account, "payments": Payments, "standing": Standing} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var stdout, stderr bytes.Buffer

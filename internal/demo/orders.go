@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/examples/account"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 )
 
 // paymentOrders are the orders that the demo carries out: see testdata/README.md for
@@ -54,12 +53,12 @@ func ReadOrders(path string) ([]Order, error) {
 	if path != "" {
 		var err error
 		if raw, err = os.ReadFile(path); err != nil {
-			return nil, fmt.Errorf("%w: %w", stage.ErrUsage, err)
+			return nil, fmt.Errorf("%w: %w", ErrUsage, err)
 		}
 	}
 	orders, err := parseOrders(bytes.NewReader(raw))
 	if err != nil {
-		return nil, fmt.Errorf("%w: orders %s: %w", stage.ErrUsage, cmp.Or(path, "(built in)"), err)
+		return nil, fmt.Errorf("%w: orders %s: %w", ErrUsage, cmp.Or(path, "(built in)"), err)
 	}
 	return orders, nil
 }

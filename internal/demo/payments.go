@@ -29,7 +29,6 @@ import (
 	"github.com/dibs-go/dibs/examples/payments"
 	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/internal/intentlog"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -52,23 +51,23 @@ type paymentsGrammar struct {
 	Bank  paymentsBank  `cmd:"" hidden:""`
 }
 
-// Payments runs a command of examples/payments and returns the exit code: see [stage.Main].
+// Payments runs a command of examples/payments and returns the exit code: see [Main].
 func Payments(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return stage.Main(ctx, &paymentsGrammar{}, "payments",
+	return Main(ctx, &paymentsGrammar{}, "payments",
 		"The payments API, which pays once, however often it is asked to. A store is postgres://... or sqlite:FILE.", args, stdout, stderr)
 }
 
 // A paymentsDemo is the command, and one run of it.
 type paymentsDemo struct {
-	stage.Flags
+	Flags
 	OrderFlags
 	Kills int           `default:"20" placeholder:"N" help:"Kill servers so many times, after equal shares of the work. Defaults to ${default}."`
 	Lease time.Duration `default:"2s" placeholder:"TIME" help:"The lease of a payment: those of a server that was killed wait for so long. Defaults to ${default}."`
 
 	plan      *paymentPlan
-	run       *stage.Run
+	run       *Run
 	addresses []string // of the servers, and then of the bank
-	servers   [apiServers]*stage.Process
+	servers   [apiServers]*Process
 	bankLog   string
 	killed    int
 	stopped   bool               // a server is
@@ -88,19 +87,19 @@ Then it compares the file with the payments table, the bank's log, the intents i
 }
 
 // Run has the API asked for every payment several times, kills servers, stops one, and compares the books.
-func (d *paymentsDemo) Run(ctx context.Context, o *stage.Output) error {
+func (d *paymentsDemo) Run(ctx context.Context, o *Output) error {
 	orders, seed, err := d.Read()
 	if err != nil {
 		return err
 	}
 	d.plan = newPaymentPlan(orders, seed)
 	fmt.Fprintf(o.Stdout, "%s payments over HTTP, each sent 1 to %d times by %d clients to any of %d servers,\n%s with another amount once more: %s requests, and the repeats of those cut off (seed %d)\n",
-		stage.Count(len(d.plan.all)), maxCopies, apiClients, apiServers, stage.Count(d.plan.planted), stage.Count(d.plan.sent+d.plan.planted), seed)
+		Count(len(d.plan.all)), maxCopies, apiClients, apiServers, Count(d.plan.planted), Count(d.plan.sent+d.plan.planted), seed)
 	return d.Play(ctx, o, payments.Intents, d)
 }
 
-// Work implements [stage.Show].
-func (d *paymentsDemo) Work(ctx context.Context, r *stage.Run) error {
+// Work implements [Show].
+func (d *paymentsDemo) Work(ctx context.Context, r *Run) error {
 	d.run, d.bankLog = r, filepath.Join(r.Dir, "bank.jsonl")
 	// Each server has as many connections as it keeps busy: more wait for each other in the database, and each costs a
 	// process there whenever a server was killed.
@@ -125,7 +124,7 @@ func (d *paymentsDemo) Work(ctx context.Context, r *stage.Run) error {
 		})
 	}
 	group.Go(func() error {
-		return stage.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+		return Until(ctx, 100*time.Millisecond, func() (bool, error) {
 			asked := running.Load() == 0
 			err := d.disturb(ctx, !asked)
 			return asked && !d.stopped, err
@@ -165,9 +164,9 @@ func (d *paymentsDemo) start() (err error) {
 func (d *paymentsDemo) disturb(ctx context.Context, running bool) (err error) {
 	done := int(d.done.Load())
 	if running {
-		d.run.Screen.Show(stage.Progress{
+		d.run.Screen.Show(Progress{
 			Done: done, Of: d.plan.tasks, Count: int(d.sent.Load()), Unit: "req",
-			Tail: fmt.Sprintf("%s replays, %s cut off, %d killed", stage.Count(int(d.replayed.Load())), stage.Count(int(d.cut.Load())), d.killed),
+			Tail: fmt.Sprintf("%s replays, %s cut off, %d killed", Count(int(d.replayed.Load())), Count(int(d.cut.Load())), d.killed),
 		})
 	}
 	kill := running && d.killed < d.Kills && done*(d.Kills+1) >= d.plan.tasks*(d.killed+1)
@@ -218,13 +217,13 @@ func (d *paymentsDemo) stopServer(ctx context.Context) (err error) {
 		_, err = txs.Transact(ctx, func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) { return nil, stop() })
 	}
 	d.stopped = err == nil
-	d.run.Screen.Say(fmt.Sprintf("server %d stopped with SIGSTOP, about to make %s calls to the bank", paused+1, stage.Count(len(d.held))))
+	d.run.Screen.Say(fmt.Sprintf("server %d stopped with SIGSTOP, about to make %s calls to the bank", paused+1, Count(len(d.held))))
 	return err
 }
 
 // reviews asks the server that holds its reviews for the payments.
 func (d *paymentsDemo) reviews(ctx context.Context, method string) (held []payments.Payment, err error) {
-	a, err := stage.Call(ctx, http.DefaultClient, method, d.addresses[paused]+reviewsPath, nil, nil)
+	a, err := Call(ctx, http.DefaultClient, method, d.addresses[paused]+reviewsPath, nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask for the reviews of server %d: %w", paused+1, err)
 	}
@@ -296,7 +295,7 @@ func (d *paymentsDemo) do(ctx context.Context, client *http.Client, random *rand
 		good = <-answered || good
 	}
 	again := func() bool {
-		stage.Wait(ctx, time.Duration(20+random.IntN(80))*time.Millisecond)
+		Wait(ctx, time.Duration(20+random.IntN(80))*time.Millisecond)
 		return ctx.Err() == nil
 	}
 	for tries := 1; !good && again(); tries++ {
@@ -316,7 +315,7 @@ func (d *paymentsDemo) ask(ctx context.Context, client *http.Client, server stri
 	defer cancel()
 	d.sent.Add(1)
 	header := map[string]string{strings.ToLower(idempotency.Header): fmt.Sprintf("%q", payment.ID)} // which net/http may not repeat by itself
-	a, err := stage.Call(ctx, client, http.MethodPost, server+"/accounts/"+url.PathEscape(payment.Account)+"/payments", header, payment)
+	a, err := Call(ctx, client, http.MethodPost, server+"/accounts/"+url.PathEscape(payment.Account)+"/payments", header, payment)
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		d.cut.Add(1)
@@ -347,7 +346,7 @@ type paymentsServe struct {
 }
 
 // Run serves the API on the socket that it was started with.
-func (c *paymentsServe) Run(ctx context.Context, o *stage.Output) error {
+func (c *paymentsServe) Run(ctx context.Context, o *Output) error {
 	store, err := dibs.Open(ctx, c.Store, nil)
 	if err != nil {
 		return fmt.Errorf("open store: %w", err)
@@ -370,7 +369,7 @@ func (c *paymentsServe) Run(ctx context.Context, o *stage.Output) error {
 		close(under.goOn)
 		under.list(w, r)
 	})
-	return stage.Serve(ctx, mux)
+	return Serve(ctx, mux)
 }
 
 // reviewsPath is the demo's own: the reviews that a server holds, until they are deleted.
@@ -431,7 +430,7 @@ func newAPI(store *messagestore.Store, storeURL string, config payments.Config) 
 	if err != nil {
 		return nil, err
 	}
-	config.Table = stage.Schema(storeURL) + "payments"
+	config.Table = Schema(storeURL) + "payments"
 	return payments.New(txs, func(ctx context.Context, tx pgx.Tx, statement string, args ...any) error {
 		_, err := tx.Exec(ctx, statement, args...)
 		return err
@@ -447,5 +446,5 @@ func (c *paymentsBank) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	return stage.Serve(ctx, payments.NewBank(log, bankDelay))
+	return Serve(ctx, payments.NewBank(log, bankDelay))
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/dibs-go/dibs/examples/payments"
 	"github.com/dibs-go/dibs/intent"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 )
 
 const (
@@ -82,21 +81,21 @@ create table keyed as select p.id, (select coalesce(max(attempt), 0) from intent
   (select count(*) from answer where key = p.id and not planted and status = 201) answers,
   transfers, late from payment p left join (select payment key, sum(number > 0) transfers, max(late) late from judged group by payment) on key = p.id;`
 
-// Verdict implements [stage.Show]: it compares the file with the payments table, the bank's log, the intents and the answers.
-func (d *paymentsDemo) Verdict(ctx context.Context, r *stage.Run, b *stage.Books) (string, error) {
-	calls, err := stage.ReadLines[payments.Call](d.bankLog)
+// Verdict implements [Show]: it compares the file with the payments table, the bank's log, the intents and the answers.
+func (d *paymentsDemo) Verdict(ctx context.Context, r *Run, b *Books) (string, error) {
+	calls, err := ReadLines[payments.Call](d.bankLog)
 	if err != nil {
 		return "", err
 	}
-	db, schema, err := stage.OpenSQL(r.URL)
+	db, schema, err := OpenSQL(r.URL)
 	if err != nil {
 		return "", err
 	}
 	defer db.Close()
 	b.Messages(ctx, r.URL)
 	b.Copy(ctx, db, "paid", "select id, account, amount from "+schema+"payments")
-	stage.Add(b, "call", calls)
-	stage.Add(b, "answer", d.answers)
+	Add(b, "call", calls)
+	Add(b, "answer", d.answers)
 	intents, err := intent.New(r.Store, payments.Intents, nil)
 	if err != nil {
 		return "", err
@@ -114,10 +113,10 @@ func (d *paymentsDemo) Verdict(ctx context.Context, r *stage.Run, b *stage.Books
 }
 
 // judge fills the rows from the records.
-func (d *paymentsDemo) judge(b *stage.Books, open, lost int) {
+func (d *paymentsDemo) judge(b *Books, open, lost int) {
 	all, sum := len(d.plan.all), "select sum(amount) from payment"
 	b.Head("the file says", "the books say")
-	stage.Add(b, "payment", d.plan.all)
+	Add(b, "payment", d.plan.all)
 	b.Exec("create index answer_key on answer (key); create unique index payment_id on payment (id)")
 	b.Exec(paymentViews)
 	b.Equal("payments in the table", all, "select count(*) from paid")
@@ -154,7 +153,7 @@ func (d *paymentsDemo) judge(b *stage.Books, open, lost int) {
 
 // story tells of a payment that had a late order refused by the bank, or that was taken over and paid for twice, or else the
 // nearest to it.
-func (d *paymentsDemo) story(b *stage.Books) {
+func (d *paymentsDemo) story(b *Books) {
 	for _, key := range b.Texts("select id from keyed order by 100 * coalesce(late, 0) + 4 * min(transfers, 2) + 2 * min(attempts, 2) + (responses = 1) desc limit 1") {
 		b.Story("What became of payment "+key+"?", `
 			select at, case type

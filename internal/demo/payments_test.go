@@ -14,7 +14,6 @@ import (
 
 	"github.com/dibs-go/dibs/examples/payments"
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
@@ -47,17 +46,17 @@ func TestPaymentsDemoAgreesWithTheFileThroughKillsAndAStop(t *testing.T) {
 }
 
 // right fills the books of a run in which nothing is wrong. In each the first payment was taken over once.
-func right(t *testing.T, d *paymentsDemo, b *stage.Books) {
+func right(t *testing.T, d *paymentsDemo, b *Books) {
 	t.Helper()
 	orders, err := ReadOrders(writeOrders(t, 12))
 	require.NoError(t, err)
 	d.plan, d.held = newPaymentPlan(orders, 7), make([]payments.Payment, 1)
-	var messages []stage.Stored
+	var messages []Stored
 	var calls []payments.Call
 	var answers []answer
 	for _, p := range d.plan.all {
 		for i, kind := range []string{"Reserved", "Confirmed"} {
-			messages = append(messages, stage.Stored{
+			messages = append(messages, Stored{
 				Stream: "payment:intent-" + p.Account + "+" + p.ID, Category: "payment:intent", Position: int64(i), Type: kind,
 				Data: `{"attempt":1,"session":"server-1/abcdef","after":0,"ttl":2000}`, Metadata: "{}",
 			})
@@ -71,9 +70,9 @@ func right(t *testing.T, d *paymentsDemo, b *stage.Books) {
 		answers = append(answers, answer{"planted", true, 422, ""})
 	}
 	b.AddMessages(messages)
-	stage.Add(b, "call", calls)
-	stage.Add(b, "answer", answers)
-	stage.Add(b, "paid", d.plan.all)
+	Add(b, "call", calls)
+	Add(b, "answer", answers)
+	Add(b, "paid", d.plan.all)
 }
 
 func TestPaymentsVerdictSeesAllThatIsWrong(t *testing.T) {
@@ -110,10 +109,10 @@ func TestPaymentsVerdictSeesAllThatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var d paymentsDemo
-			table, good := judged(t, func(b *stage.Books) { right(t, &d, b); d.judge(b, 0, 0) })
+			table, good := judged(t, func(b *Books) { right(t, &d, b); d.judge(b, 0, 0) })
 			require.True(t, good, "before anything is wrong:\n%s", table)
 
-			table, good = judged(t, func(b *stage.Books) {
+			table, good = judged(t, func(b *Books) {
 				right(t, &d, b)
 				b.Exec(test.do, d.plan.all[0].ID)
 				d.judge(b, 0, 0)
@@ -130,7 +129,7 @@ func TestPaymentsVerdictSeesAllThatIsWrong(t *testing.T) {
 		"servers stopped, and gone on too late": func(d *paymentsDemo) int { d.held = nil; return 0 },
 	} {
 		var d paymentsDemo
-		table, good := judged(t, func(b *stage.Books) { right(t, &d, b); d.judge(b, change(&d), 0) })
+		table, good := judged(t, func(b *Books) { right(t, &d, b); d.judge(b, change(&d), 0) })
 		require.False(t, good)
 		require.Regexp(t, `(?m)^`+row+`.*DIFFERS$`, table)
 	}
@@ -139,7 +138,7 @@ func TestPaymentsVerdictSeesAllThatIsWrong(t *testing.T) {
 // The story is of a payment that had a late order refused.
 func TestAStoryTellsEveryKindOfMessage(t *testing.T) {
 	var d paymentsDemo
-	b := must.New(stage.OpenBooks())
+	b := must.New(OpenBooks())
 	defer b.Close()
 	right(t, &d, b)
 	key := d.plan.all[0].ID

@@ -18,7 +18,6 @@ import (
 
 	"github.com/dibs-go/dibs"
 	"github.com/dibs-go/dibs/examples/standing"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -47,9 +46,9 @@ type standingGrammar struct {
 	Worker standingWorker `cmd:"" hidden:""`
 }
 
-// Standing runs a command of examples/standing and returns the exit code: see [stage.Main].
+// Standing runs a command of examples/standing and returns the exit code: see [Main].
 func Standing(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return stage.Main(ctx, &standingGrammar{}, "standing",
+	return Main(ctx, &standingGrammar{}, "standing",
 		"Standing orders: schedules without a leader, and a queue of payments in the order of each account.", args, stdout, stderr)
 }
 
@@ -89,14 +88,14 @@ func (c *standingArgs) run(ctx context.Context, stderr io.Writer, part func(*sta
 type standingCron struct{ standingArgs }
 
 // Run has orders come due until ctx ends.
-func (c *standingCron) Run(ctx context.Context, o *stage.Output) error {
+func (c *standingCron) Run(ctx context.Context, o *Output) error {
 	return c.run(ctx, o.Stderr, (*standing.Service).Schedule)
 }
 
 type standingWorker struct{ standingArgs }
 
 // Run pays until ctx ends.
-func (c *standingWorker) Run(ctx context.Context, o *stage.Output) error {
+func (c *standingWorker) Run(ctx context.Context, o *Output) error {
 	return c.run(ctx, o.Stderr, (*standing.Service).Work)
 }
 
@@ -115,7 +114,7 @@ type standingPayment struct {
 
 // Pay implements [standing.Bank]. The bank may have it never return.
 func (b *standingClient) Pay(ctx context.Context, key string, m *messagestore.Message, p standing.Pay) error {
-	a, err := stage.Call(context.WithoutCancel(ctx), b.client, http.MethodPost, b.url, nil,
+	a, err := Call(context.WithoutCancel(ctx), b.client, http.MethodPost, b.url, nil,
 		standingPayment{key, p.Order, p.Account, p.Month, int64(m.Position), os.Getpid()})
 	switch {
 	case err != nil:
@@ -203,16 +202,16 @@ func (b *standingBank) mend() {
 
 // A standingDemo is the command, and one run of it.
 type standingDemo struct {
-	stage.Flags
+	Flags
 	OrderFlags
 	Month time.Duration `default:"12s" placeholder:"TIME" help:"How long a month of 31 days takes. Defaults to ${default}."`
 
-	run      *stage.Run
+	run      *Run
 	orders   []Order
 	clock    *standing.FastClock
 	service  *standing.Service
 	bank     *standingBank
-	workers  []*stage.Process
+	workers  []*Process
 	dead     int // payments that were found dead, and retried
 	expected int // payments that there are to be, once all orders are set up
 }
@@ -225,15 +224,15 @@ Then the file, the bank's log and the store are compared by code that shares non
 }
 
 // Run runs the processes, and compares the books.
-func (d *standingDemo) Run(ctx context.Context, o *stage.Output) (err error) {
+func (d *standingDemo) Run(ctx context.Context, o *Output) (err error) {
 	if d.orders, _, err = d.Read(); err != nil {
 		return err
 	}
 	if len(d.orders) < 4 {
-		return fmt.Errorf("%w: there are %d orders, and at least 4 are needed", stage.ErrUsage, len(d.orders))
+		return fmt.Errorf("%w: there are %d orders, and at least 4 are needed", ErrUsage, len(d.orders))
 	}
 	fmt.Fprintf(o.Stdout, "%s standing orders for three months of %v; %d processes with schedules, %d workers with a lease of %v\n",
-		stage.Count(len(d.orders)), d.Month, standingCrons, standingWorkers, standingLease)
+		Count(len(d.orders)), d.Month, standingCrons, standingWorkers, standingLease)
 	return d.Play(ctx, o, standing.Accounts, d)
 }
 
@@ -248,8 +247,8 @@ func (d *standingDemo) of() int {
 	return len(d.orders) * 3
 }
 
-// Work implements [stage.Show]: it starts the processes, sets up the orders, disturbs, and waits until all is paid.
-func (d *standingDemo) Work(ctx context.Context, r *stage.Run) (err error) {
+// Work implements [Show]: it starts the processes, sets up the orders, disturbs, and waits until all is paid.
+func (d *standingDemo) Work(ctx context.Context, r *Run) (err error) {
 	d.run, d.bank = r, &standingBank{failing: d.orders[1].ID, hanging: d.orders[2].ID + "2026-02", keys: map[string]bool{}}
 	address, err := r.Serve(d.bank)
 	if err != nil {
@@ -309,7 +308,7 @@ func (d *standingDemo) start(ctx context.Context, bank string) error {
 // disturb kills a worker, stops one and has it go on, mends what is dead, and waits until all is paid.
 func (d *standingDemo) disturb(ctx context.Context, ordered chan error) error {
 	var kept *hold
-	var frozen *stage.Process
+	var frozen *Process
 	var thaw, looked time.Time
 	killed, thawed := false, false
 	defer func() {
@@ -321,9 +320,9 @@ func (d *standingDemo) disturb(ctx context.Context, ordered chan error) error {
 		close(kept.released)
 		kept = nil
 	}
-	return stage.Until(ctx, 50*time.Millisecond, func() (_ bool, err error) {
+	return Until(ctx, 50*time.Millisecond, func() (_ bool, err error) {
 		done := d.bank.count()
-		d.run.Screen.Show(stage.Progress{Done: done, Of: d.of(), Count: done, Unit: "payments", Tail: fmt.Sprintf("%d dead", d.dead)})
+		d.run.Screen.Show(Progress{Done: done, Of: d.of(), Count: done, Unit: "payments", Tail: fmt.Sprintf("%d dead", d.dead)})
 		select {
 		case err := <-ordered:
 			ordered = nil
@@ -352,7 +351,7 @@ func (d *standingDemo) disturb(ctx context.Context, ordered chan error) error {
 			frozen, thawed = nil, true
 			d.run.Screen.Say("it goes on, past the end of its session")
 		case kept != nil && frozen == nil && kept.isHeld():
-			var worker *stage.Process
+			var worker *Process
 			if worker, err = d.workerOf(kept.process); err != nil {
 				return false, err
 			}
@@ -380,7 +379,7 @@ func (h *hold) isHeld() bool {
 }
 
 // workerOf returns which worker a process is.
-func (d *standingDemo) workerOf(process int) (*stage.Process, error) {
+func (d *standingDemo) workerOf(process int) (*Process, error) {
 	for _, p := range d.workers {
 		if p.PID() == process {
 			return p, nil

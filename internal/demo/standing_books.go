@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -72,13 +71,13 @@ create view payment as select *, data->>'order' "order", data->>'month' month fr
 create view event as select *, data->>'order' "order", data->>'month' month, data->>'cents' cents from messages where category = 'account';
 create index planned_order on planned ("order", month);`
 
-// Verdict implements [stage.Show].
-func (d *standingDemo) Verdict(ctx context.Context, r *stage.Run, b *stage.Books) (string, error) {
+// Verdict implements [Show].
+func (d *standingDemo) Verdict(ctx context.Context, r *Run, b *Books) (string, error) {
 	all, err := d.plan(ctx)
 	if err != nil {
 		return "", err
 	}
-	db, schema, err := stage.OpenSQL(r.URL)
+	db, schema, err := OpenSQL(r.URL)
 	if err != nil {
 		return "", err
 	}
@@ -92,9 +91,9 @@ func (d *standingDemo) Verdict(ctx context.Context, r *stage.Run, b *stage.Books
 		b.Copy(ctx, db, "head", "select distinct on (queue) taken from "+schema+"queue_heads order by queue, version desc")
 		b.Copy(ctx, db, "log", "select position, version, what::text what, coalesce(session, 0) session, (extract(epoch from at) * 1000000)::bigint at, coalesce(text, '') text from "+schema+"queue_log")
 	}
-	stage.Add(b, "planned", all)
-	stage.Add(b, "made", d.bank.made)
-	stage.Add(b, "reason", reasons)
+	Add(b, "planned", all)
+	Add(b, "made", d.bank.made)
+	Add(b, "reason", reasons)
 	b.Exec(standingViews)
 	// Those of the plan that are there once, less all that are in no plan.
 	once := func(table string) string {

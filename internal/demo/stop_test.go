@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 )
 
 func TestAProcessThatIsToldToEndBeforeItHasBegunHasNotFailed(t *testing.T) {
@@ -22,7 +21,7 @@ func TestAProcessThatIsToldToEndBeforeItHasBegunHasNotFailed(t *testing.T) {
 			silent, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
 			defer silent.Close()
-			r := &stage.Run{URL: "postgres://" + silent.Addr().String() + "/a-server-that-says-nothing?sslmode=disable"}
+			r := &Run{URL: "postgres://" + silent.Addr().String() + "/a-server-that-says-nothing?sslmode=disable"}
 			socket, _, err := r.Listen()
 			require.NoError(t, err)
 			defer socket.Close()
@@ -43,7 +42,7 @@ func TestAProcessThatIsToldToEndBeforeItHasBegunHasNotFailed(t *testing.T) {
 
 // A process that ends by itself ends the demo, with what it said.
 func TestADemoWhoseProcessFailsEnds(t *testing.T) {
-	r, err := stage.Flags{Limit: await.Limit}.Open(t.Context(), &stage.Output{Stdout: t.Output()}, "none")
+	r, err := Flags{Limit: await.Limit}.Open(t.Context(), &Output{Stdout: t.Output()}, "none")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, r.Close()) }()
 
@@ -56,7 +55,7 @@ func TestADemoWhoseProcessFailsEnds(t *testing.T) {
 // failing is a demo whose process has no store.
 type failing struct{}
 
-func (failing) Work(ctx context.Context, r *stage.Run) error {
+func (failing) Work(ctx context.Context, r *Run) error {
 	r.URL = "postgres://127.0.0.1:1/a?sslmode=disable"
 	if _, err := r.Start("a run of no store", nil, "run"); err != nil {
 		return err
@@ -65,4 +64,4 @@ func (failing) Work(ctx context.Context, r *stage.Run) error {
 	return ctx.Err()
 }
 
-func (failing) Verdict(context.Context, *stage.Run, *stage.Books) (string, error) { return "", nil }
+func (failing) Verdict(context.Context, *Run, *Books) (string, error) { return "", nil }

@@ -16,7 +16,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/dibs-go/dibs/examples/ticketing"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/logger"
 )
 
@@ -32,25 +31,25 @@ type ticketingGrammar struct {
 	Replica ticketingReplica `cmd:"" hidden:""`
 }
 
-// Ticketing runs a command of examples/ticketing and returns the exit code: see [stage.Main].
+// Ticketing runs a command of examples/ticketing and returns the exit code: see [Main].
 func Ticketing(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return stage.Main(ctx, &ticketingGrammar{}, "ticketing",
+	return Main(ctx, &ticketingGrammar{}, "ticketing",
 		"The ticketing service, which sells each seat once and carries out each request once. A store is postgres://...", args, stdout, stderr)
 }
 
 // A ticketingDemo is the command, and one run of it.
 type ticketingDemo struct {
-	stage.Flags
+	Flags
 	For     time.Duration `default:"30s" placeholder:"TIME" help:"How long clients send requests, on a machine that carries the rate. Defaults to ${default}."`
 	Restart time.Duration `default:"3s" placeholder:"TIME" help:"Replace a replica whenever the requests of this time are answered. Defaults to ${default}."`
 	Lease   time.Duration `default:"2s" placeholder:"TIME" help:"The lease of the replicas. Defaults to ${default}."`
 	Rate    int           `default:"100" placeholder:"N" help:"Requests in a second. Defaults to ${default}."`
 
-	run       *stage.Run
+	run       *Run
 	socket    *os.File
 	address   string
 	mail      string // URL of the mail service, which is this process
-	replicas  [replicas]*stage.Process
+	replicas  [replicas]*Process
 	replaced  int
 	disturbed chan struct{} // closed when one was killed and one stopped
 
@@ -77,12 +76,12 @@ Then it compares the clients' answers with the box office's table, the events an
 }
 
 // Run runs the service in processes under load, and compares the books.
-func (d *ticketingDemo) Run(ctx context.Context, o *stage.Output) error {
+func (d *ticketingDemo) Run(ctx context.Context, o *Output) error {
 	if d.Rate < 1 || d.Lease < time.Second || d.For < 4*d.Lease {
-		return fmt.Errorf("%w: the rate is at least 1, the lease at least 1s, and the time at least four leases", stage.ErrUsage)
+		return fmt.Errorf("%w: the rate is at least 1, the lease at least 1s, and the time at least four leases", ErrUsage)
 	}
 	if !strings.HasPrefix(d.Store, "postgres") {
-		return fmt.Errorf("%w: the service has a table in PostgreSQL", stage.ErrUsage)
+		return fmt.Errorf("%w: the service has a table in PostgreSQL", ErrUsage)
 	}
 	d.disturbed, d.mails = make(chan struct{}), map[mailed]int{}
 	fmt.Fprintf(o.Stdout, "%d replicas with a lease of %v; %d clients, %d requests/s for %v; a replica is replaced every %d requests\n",
@@ -93,11 +92,11 @@ func (d *ticketingDemo) Run(ctx context.Context, o *stage.Output) error {
 // of returns how many requests are sent in a time.
 func (d *ticketingDemo) of(t time.Duration) int { return max(1, int(t.Seconds()*float64(d.Rate))) }
 
-// Work implements [stage.Show].
-func (d *ticketingDemo) Work(ctx context.Context, r *stage.Run) (err error) {
+// Work implements [Show].
+func (d *ticketingDemo) Work(ctx context.Context, r *Run) (err error) {
 	d.run = r
 	r.InSearchPath()
-	db, _, err := stage.OpenSQL(r.URL)
+	db, _, err := OpenSQL(r.URL)
 	if err != nil {
 		return err
 	}
@@ -129,14 +128,14 @@ func (d *ticketingDemo) Work(ctx context.Context, r *stage.Run) (err error) {
 	if err := d.disturb(ctx, load); err != nil {
 		return err
 	}
-	return stage.Until(ctx, 10*time.Millisecond, func() (bool, error) { // until every request has its mail
+	return Until(ctx, 10*time.Millisecond, func() (bool, error) { // until every request has its mail
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return len(d.mails) >= len(d.asked), nil
 	})
 }
 
-func (d *ticketingDemo) start(i int) (*stage.Process, error) {
+func (d *ticketingDemo) start(i int) (*Process, error) {
 	return d.run.Start(fmt.Sprintf("replica %d", i+1), d.socket, "replica", "--mail", d.mail, "--lease", d.Lease.String())
 }
 
@@ -145,7 +144,7 @@ func (d *ticketingDemo) start(i int) (*stage.Process, error) {
 func (d *ticketingDemo) disturb(ctx context.Context, load <-chan struct{}) error {
 	next, frozen, killed, froze := 0, -1, false, false
 	var thaw time.Time
-	return stage.Until(ctx, 20*time.Millisecond, func() (bool, error) {
+	return Until(ctx, 20*time.Millisecond, func() (bool, error) {
 		ended := false
 		select {
 		case <-load:
@@ -197,8 +196,8 @@ func (d *ticketingDemo) replace(i int) error {
 func (d *ticketingDemo) show() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.run.Screen.Show(stage.Progress{
-		Done: d.done, Of: d.of(d.For), Count: d.sent, Unit: "req", Tail: fmt.Sprintf("%d replaced, %s sent again", d.replaced, stage.Count(d.again)),
+	d.run.Screen.Show(Progress{
+		Done: d.done, Of: d.of(d.For), Count: d.sent, Unit: "req", Tail: fmt.Sprintf("%d replaced, %s sent again", d.replaced, Count(d.again)),
 	})
 	return d.done
 }
@@ -216,7 +215,7 @@ func (d *ticketingDemo) load(ctx context.Context) {
 		})
 	}
 	n := 0
-	_ = stage.Until(ctx, time.Second/time.Duration(d.Rate), func() (bool, error) { // of ctx alone
+	_ = Until(ctx, time.Second/time.Duration(d.Rate), func() (bool, error) { // of ctx alone
 		n++
 		a := &asked{Seat: fmt.Sprintf("%d%c", 1+rand.IntN(someSeats/10), 'A'+rand.IntN(10)), Key: fmt.Sprintf("k%d", n)} //nolint:gosec // any seat will do
 		select {
@@ -254,7 +253,7 @@ func (d *ticketingDemo) ask(ctx context.Context, a *asked) {
 func (d *ticketingDemo) until(ctx context.Context, want int, method, path, key string, body any) (answer string) {
 	for ctx.Err() == nil {
 		trying, cancel := context.WithTimeout(ctx, attempt+d.Lease)
-		a, err := stage.Call(trying, http.DefaultClient, method, d.address+path, map[string]string{"Idempotency-Key": key}, body)
+		a, err := Call(trying, http.DefaultClient, method, d.address+path, map[string]string{"Idempotency-Key": key}, body)
 		cancel()
 		d.mu.Lock()
 		d.sent++
@@ -284,9 +283,9 @@ func (d *ticketingDemo) takeMail(w http.ResponseWriter, r *http.Request) {
 	d.mails[mailed{m.ID, m.To}]++
 }
 
-// Verdict implements [stage.Show].
-func (d *ticketingDemo) Verdict(ctx context.Context, r *stage.Run, b *stage.Books) (string, error) {
-	db, schema, err := stage.OpenSQL(r.URL)
+// Verdict implements [Show].
+func (d *ticketingDemo) Verdict(ctx context.Context, r *Run, b *Books) (string, error) {
+	db, schema, err := OpenSQL(r.URL)
 	if err != nil {
 		return "", err
 	}
@@ -297,7 +296,7 @@ func (d *ticketingDemo) Verdict(ctx context.Context, r *stage.Run, b *stage.Book
 	for _, a := range d.asked {
 		answers = append(answers, *a)
 	}
-	stage.Add(b, "asked", answers)
+	Add(b, "asked", answers)
 	repeated := 0
 	for _, n := range d.mails {
 		repeated += n - 1
@@ -333,8 +332,8 @@ type ticketingReplica struct {
 }
 
 // Run serves on the socket that it was started with.
-func (c *ticketingReplica) Run(ctx context.Context, o *stage.Output) error {
-	listener, err := stage.Inherited()
+func (c *ticketingReplica) Run(ctx context.Context, o *Output) error {
+	listener, err := Inherited()
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
@@ -31,7 +30,7 @@ func TestReplicasComeAndGoUnderLoad(t *testing.T) {
 
 // A socket that blocks would keep a replica that ends, until the next client comes.
 func TestAReplicaThatStartsLeavesTheSocketOfTheOthersAsItIs(t *testing.T) {
-	file, _, err := (&stage.Run{}).Listen()
+	file, _, err := (&Run{}).Listen()
 	require.NoError(t, err)
 	defer file.Close()
 	started := exec.Command(os.Args[0], "-test.run=^$")

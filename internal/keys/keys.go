@@ -1,6 +1,7 @@
 // Package keys turns the keys of callers into parts of stream names, and the content of a
-// request into the form in which two are compared. Reservations and intents share its rules, so
-// that clients in any language have one rule to follow.
+// request into the form in which two are compared: clients in any language have one rule to follow.
+// Its engine of "once" in a transaction ([Transact]) commits the message that takes a key together with the
+// caller's SQL and messages, and finds out what became of the key. Packages reservation and inbox stand on it.
 package keys
 
 import (

@@ -1,5 +1,6 @@
-// Package outage logs the time in which a store fails: a line at its beginning, one at its end, and
-// one more after 1, 2, 4 … minutes, however many callers of one process meet it.
+// Package outage is for the time in which a store, or another server, fails. It says how long to wait before a failed
+// operation is repeated ([Pause]), and logs an outage: a line at its beginning, one at its end, and one more after 1, 2,
+// 4 … minutes, however many callers of one process meet it.
 package outage
 
 import (

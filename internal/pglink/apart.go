@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/panics"
-	"github.com/dibs-go/dibs/internal/upkeep"
+	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/failure"
 )
 
 const (
@@ -55,7 +55,7 @@ func newApart() *apart {
 // onPool calls f with a connection of the pool. Upkeep does not wait for one while callers hold them
 // all: it gets a connection beside the pool.
 func (l *Link) onPool(ctx context.Context, f func(db DB) error) error {
-	if !upkeep.Is(ctx) {
+	if !callctx.IsUpkeep(ctx) {
 		conn, err := l.pool.Acquire(ctx)
 		if err != nil {
 			return l.Exhausted(AcquireFailed(err))
@@ -175,7 +175,7 @@ func (l *Link) giveApart(ctx context.Context, conn apartConn) {
 		l.apart.linger.Stop()
 	}
 	l.apart.linger = time.AfterFunc(apartLinger, func() {
-		_ = panics.Call(func() error { l.CloseApart(); return nil })
+		_ = failure.Call(func() error { l.CloseApart(); return nil })
 	})
 }
 

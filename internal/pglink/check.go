@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/text"
 )
 
@@ -61,10 +61,10 @@ func (e *UnsafeSettingsError) Error() string {
 	return text
 }
 
-// Is reports whether target is [ErrUnsafeSettings], or [disposition.ErrLasting] and an operator has to change a
+// Is reports whether target is [ErrUnsafeSettings], or [failure.ErrLasting] and an operator has to change a
 // setting.
 func (e *UnsafeSettingsError) Is(target error) bool {
-	return target == ErrUnsafeSettings || target == disposition.ErrLasting && e.lasts()
+	return target == ErrUnsafeSettings || target == failure.ErrLasting && e.lasts()
 }
 
 // lasts reports whether an operator has to change a setting.
@@ -97,10 +97,10 @@ func (e *SchemaVersionError) Error() string {
 		e.Schema, e.Version, e.Serves, e.Need, ErrSchemaTooNew)
 }
 
-// Is reports whether target is [ErrNotMigrated] or [ErrSchemaTooNew], whichever fits, or [disposition.ErrLasting]: an
+// Is reports whether target is [ErrNotMigrated] or [ErrSchemaTooNew], whichever fits, or [failure.ErrLasting]: an
 // operator has to migrate or to upgrade.
 func (e *SchemaVersionError) Is(target error) bool {
-	if target == disposition.ErrLasting {
+	if target == failure.ErrLasting {
 		return true
 	}
 	if e.Version < e.Need {

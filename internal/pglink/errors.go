@@ -10,22 +10,22 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 )
 
 // Failures to match with [errors.Is]. Nothing was read or written.
 var (
 	// ErrNotMigrated is matched by the error of a call on a database that has no schema,
 	// or an older one. See [SchemaVersionError].
-	ErrNotMigrated error = disposition.LastingError("the schema is not there, or not up to date: run dibs migrate up")
+	ErrNotMigrated error = failure.LastingError("the schema is not there, or not up to date: run dibs migrate up")
 
 	// ErrSchemaTooNew is matched by the error of a call on a database whose schema no
 	// longer works with this release. See [SchemaVersionError].
-	ErrSchemaTooNew error = disposition.LastingError("the schema is too new for this release of the library: upgrade the library")
+	ErrSchemaTooNew error = failure.LastingError("the schema is too new for this release of the library: upgrade the library")
 
 	// ErrAdopting is matched by the error of a call on a database in which message-db's
 	// table is the store, because its messages are being adopted or were given back.
-	ErrAdopting error = disposition.LastingError("message-db's messages are not adopted yet: see dibs migrate status")
+	ErrAdopting error = failure.LastingError("message-db's messages are not adopted yet: see dibs migrate status")
 
 	// ErrUnsafeSettings is matched by the error of a call on a server that might lose or change
 	// acknowledged writes. See [UnsafeSettingsError].

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/failure"
 )
 
 // LeaveAfter has db's connection closed if the caller still uses it when so long has passed since the end of ctx: a pool has
@@ -27,7 +27,7 @@ func LeaveAfter(ctx context.Context, db DB, patience time.Duration) (stop func()
 		if pooled, is := db.(*pgxpool.Conn); is {
 			pooled.Hijack() // its Release does nothing then
 		}
-		_ = panics.Call(conn.PgConn().Conn().Close) // alone of all that a connection has, it may be called beside other calls
+		_ = failure.Call(conn.PgConn().Conn().Close) // alone of all that a connection has, it may be called beside other calls
 	}
 	unwatch := context.AfterFunc(ctx, func() {
 		mu.Lock()

@@ -23,7 +23,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/logger"
 )
 
@@ -283,7 +283,7 @@ const (
 
 // Pause waits before a call is repeated that has failed so many times in a row.
 func Pause(ctx context.Context, failures int) error {
-	return backoff.Wait(ctx, backoff.After(failures, minBackoff, maxBackoff))
+	return outage.Wait(ctx, outage.Pause(failures, minBackoff, maxBackoff))
 }
 
 // OrNull returns an argument that is null for an empty text.

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/failure"
 )
 
 // connectTimeout bounds one attempt to connect, unless the URL has connect_timeout.
@@ -73,7 +73,7 @@ func inTheClear(c *pgx.ConnConfig) string {
 // CloseWithin closes a pool. It returns earlier if the context ends: pgx waits for up to 15
 // seconds for a server that no longer answers.
 func CloseWithin(ctx context.Context, pool *pgxpool.Pool) {
-	closed := panics.Go(func() error { pool.Close(); return nil })
+	closed := failure.Go(func() error { pool.Close(); return nil })
 	select {
 	case <-closed: //nolint:errcheck // a pool that panics is closed too
 	case <-ctx.Done():

@@ -31,7 +31,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -401,11 +401,11 @@ type removedError struct{}
 
 func (removedError) Error() string { return "the queue was removed" }
 
-func (removedError) Is(target error) bool { return target == disposition.ErrLasting }
+func (removedError) Is(target error) bool { return target == failure.ErrLasting }
 
 // ErrTooManyQueues is matched by the error of a call that would make a queue of a category that has [MaxQueues]. Nothing was
 // changed, and no other attempt helps until a queue of the category is removed.
-var ErrTooManyQueues error = disposition.LastingError(fmt.Sprintf("the category has %d queues, and no more are made: remove those that nothing works on", MaxQueues))
+var ErrTooManyQueues error = failure.LastingError(fmt.Sprintf("the category has %d queues, and no more are made: remove those that nothing works on", MaxQueues))
 
 // MaxWaiting bounds the count of [RemovedQueue].Waiting.
 const MaxWaiting = 100_000

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -54,7 +54,7 @@ type Loop struct {
 
 	// Pause returns how long to wait before the next attempt.
 	//
-	// Defaults to 20 ms after the first failure and at most 500 ms, as [backoff.After] has it.
+	// Defaults to 20 ms after the first failure and at most 500 ms, as [outage.Pause] has it.
 	Pause func(err error, failures int) time.Duration
 }
 
@@ -78,7 +78,7 @@ func (l Loop) DoFrom(ctx context.Context, o *Outcome, attempt func() error) erro
 		if err = o.Of(err, l.Resolving...); decided || ctx.Err() != nil {
 			return err
 		}
-		if backoff.Wait(ctx, l.pause(err, failures)) != nil {
+		if outage.Wait(ctx, l.pause(err, failures)) != nil {
 			return err
 		}
 	}
@@ -95,12 +95,12 @@ func (l Loop) pause(err error, failures int) time.Duration {
 	if l.Pause != nil {
 		return l.Pause(err, failures)
 	}
-	return backoff.After(failures, minPause, maxPause)
+	return outage.Pause(failures, minPause, maxPause)
 }
 
 // Lasts reports whether every attempt will fail with err until an operator, or the caller, changes something.
 func Lasts(err error) bool {
-	return is(err, messagestore.ErrClosed, messagestore.ErrInvalid, messagestore.ErrNotPermitted, messagestore.ErrNotSupported, disposition.ErrLasting)
+	return is(err, messagestore.ErrClosed, messagestore.ErrInvalid, messagestore.ErrNotPermitted, messagestore.ErrNotSupported, failure.ErrLasting)
 }
 
 func is(err error, targets ...error) bool {

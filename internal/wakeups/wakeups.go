@@ -10,9 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -194,7 +193,7 @@ func (w *Wakeups) read(r *tail) {
 			w.outage.Failed(key, w.log, "category", string(w.category), "to", key.To, "failures", failures, "error", text.Log(err))
 			select {
 			case <-r.again:
-			case <-time.After(backoff.After(failures, minBackoff, maxBackoff)):
+			case <-time.After(outage.Pause(failures, minBackoff, maxBackoff)):
 			}
 			continue
 		}
@@ -291,7 +290,7 @@ func (w *Wakeups) wanted(r *tail, q *messagestore.CategoryQuery) bool {
 func (w *Wakeups) readPage(q messagestore.CategoryQuery) (page messagestore.CategoryPage, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	err = panics.Call(func() (err error) {
+	err = failure.Call(func() (err error) {
 		page, err = w.store.ReadCategoryPage(ctx, q)
 		return err
 	})

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -114,7 +114,7 @@ func (w *worker) listBehind(ctx context.Context) bool {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var items []queuing.Item
-	err := panics.Call(func() (err error) { // without mu, which the handler's goroutine leaves only if it has it
+	err := failure.Call(func() (err error) { // without mu, which the handler's goroutine leaves only if it has it
 		items, err = w.Driver.QueueItems(call, queuing.List{Queue: w.Queue, State: queuing.Held, From: from, Limit: maxBehind})
 		return err
 	})

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/handling"
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/queuing"
 )
 
@@ -175,7 +175,7 @@ func (w *worker) begin(ctx context.Context, asked time.Time, session int64, item
 		w.rate.size += len(item.Message.Data)
 	}
 	w.rate.size /= max(1, len(items))
-	base := handling.With(context.WithoutCancel(ctx), &handling.Delivery{Consumer: w.Queue.Name})
+	base := callctx.WithDelivery(context.WithoutCancel(ctx), &callctx.Delivery{Consumer: w.Queue.Name})
 	for _, item := range items {
 		f := &Delivery{Item: item, of: w, session: session}
 		w.deliveries[f.ID()] = f
@@ -274,8 +274,8 @@ func (w *worker) handle(ctx context.Context, f *Delivery, err *error) {
 	if *err = f.Check(ctx); *err != nil {
 		return
 	}
-	*err = panics.ErrExited
-	defer panics.Catch(err)
+	*err = failure.ErrExited
+	defer failure.Catch(err)
 	*err = w.config.Handle(ctx, f)
 }
 

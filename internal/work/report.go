@@ -8,9 +8,8 @@ import (
 	"time"
 
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/disposition"
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/failure"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
@@ -87,7 +86,7 @@ func (w *worker) finishOf(f *Delivery, err error) queuing.Finish {
 	if isNotBegun(err) {
 		finish.Error = text.Log(err)
 	} else {
-		finish = w.config.Finish(f, err, f.ended || w.stopping && panics.Is(err, context.Canceled))
+		finish = w.config.Finish(f, err, f.ended || w.stopping && failure.Is(err, context.Canceled))
 	}
 	finish.Delivery = f.ID()
 	return finish
@@ -98,22 +97,22 @@ func (w *worker) finishOf(f *Delivery, err error) queuing.Finish {
 // stop, whatever it wraps.
 func FinishOf(d *Delivery, err error, stopped bool, least, most time.Duration) queuing.Finish {
 	finish := queuing.Finish{Kind: queuing.Complete}
-	disposed := disposition.Of(err)
-	if err == nil || disposed.Asks(disposition.Skip) {
+	disposed := failure.DispositionOf(err)
+	if err == nil || disposed.Asks(failure.Skip) {
 		return finish
 	}
 	finish.Error = text.Log(err)
 	switch {
-	case disposed.Asks(disposition.Retry):
+	case disposed.Asks(failure.Retry):
 		finish.Kind, finish.Delay = queuing.Defer, min(max(disposed.After, 0), queuing.MaxDelay)
-	case disposed.Asks(disposition.Park), disposed.Asks(disposition.Refuse):
+	case disposed.Asks(failure.Park), disposed.Asks(failure.Refuse):
 		finish.Kind = queuing.Bury
-	case panics.Is(err, handler.ErrUnknownType) && panics.Of(err) == nil: // a newer process may know it
-		finish.Kind, finish.Delay = queuing.Defer, backoff.After(d.Item.Version+1, least, most)
+	case failure.Is(err, handler.ErrUnknownType) && failure.PanicOf(err) == nil: // a newer process may know it
+		finish.Kind, finish.Delay = queuing.Defer, outage.Pause(d.Item.Version+1, least, most)
 	case stopped:
 		finish.Kind = queuing.Unhandled
 	default:
-		finish.Kind, finish.Delay = queuing.Retry, backoff.After(d.Item.Failures+1, least, most)
+		finish.Kind, finish.Delay = queuing.Retry, outage.Pause(d.Item.Failures+1, least, most)
 	}
 	return finish
 }
@@ -134,7 +133,7 @@ func (w *worker) decided(e *ending) {
 		event, what = w.log().Warn(), "item skipped"
 	case queuing.Defer:
 		event, what = w.log().Debug(), "item deferred"
-		if panics.Is(e.err, handler.ErrUnknownType) {
+		if failure.Is(e.err, handler.ErrUnknownType) {
 			event, what = w.log().Warn(), "item has no handler"
 		}
 	case queuing.Retry, queuing.Bury:
@@ -145,7 +144,7 @@ func (w *worker) decided(e *ending) {
 			event, what = w.log().Error(), "item is dead"
 		}
 		event = event.Int("failures", f.Item.Failures+1)
-		if stack := panics.Stack(e.err); stack != "" && f.Item.Failures == 0 {
+		if stack := failure.Stack(e.err); stack != "" && f.Item.Failures == 0 {
 			event = event.Str(logger.Stack, stack)
 		}
 	default:

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/retry"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/upkeep"
 )
 
 // A lease is that of the session under which a worker reserves items. It is extended while the session has some.
@@ -154,9 +154,9 @@ func (w *worker) beat(ctx context.Context) {
 			continue // the session may end
 		}
 		began := time.Now()
-		call, cancel := context.WithDeadline(upkeep.With(ctx), later(until.Add(-w.margin()), began.Add(w.config.Lease/10)))
+		call, cancel := context.WithDeadline(callctx.WithUpkeep(ctx), later(until.Add(-w.margin()), began.Add(w.config.Lease/10)))
 		var lost []queuing.Delivery
-		err := panics.Call(func() (err error) {
+		err := failure.Call(func() (err error) {
 			lost, err = w.Driver.QueueExtend(call, e)
 			return err
 		})

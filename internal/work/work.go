@@ -14,8 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
@@ -475,7 +474,7 @@ func (w *worker) outageKey() outage.Key { return outage.Key{By: "queue " + w.Que
 // storeFailed waits after an error of the store, and returns it if it lasts.
 func (w *worker) storeFailed(ctx context.Context, err error) error {
 	for _, lasting := range []error{
-		disposition.ErrLasting, messagestore.ErrClosed, messagestore.ErrNotPermitted, messagestore.ErrNotSupported, messagestore.ErrInvalid,
+		failure.ErrLasting, messagestore.ErrClosed, messagestore.ErrNotPermitted, messagestore.ErrNotSupported, messagestore.ErrInvalid,
 	} {
 		if errors.Is(err, lasting) {
 			return err
@@ -485,10 +484,10 @@ func (w *worker) storeFailed(ctx context.Context, err error) error {
 		return err
 	}
 	w.failures++
-	pause := backoff.After(w.failures, minStoreBackoff, maxStoreBackoff)
+	pause := outage.Pause(w.failures, minStoreBackoff, maxStoreBackoff)
 	w.Outage.Failed(w.outageKey(), w.log(), "queue", w.Queue.Name, "category", string(w.Queue.Category), "failures", w.failures,
 		"wait", pause, "error", text.Log(err))
-	_ = backoff.Wait(ctx, pause)
+	_ = outage.Wait(ctx, pause)
 	w.look = true
 	return nil
 }

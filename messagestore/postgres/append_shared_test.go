@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
@@ -228,7 +228,7 @@ func TestATransactionOfBeforeAQuestionIsRefused(t *testing.T) {
 
 	_, err = transacted(t.Context(), driver, lost)
 
-	require.ErrorAs(t, err, new(*disposition.RetryableError))
+	require.ErrorAs(t, err, new(*failure.RetryableError))
 	require.ErrorContains(t, err, "a fence was raised")
 	_, err = transacted(t.Context(), driver, lost)
 	require.NoError(t, err)
@@ -270,7 +270,7 @@ func TestATransactionMarksACategoryAgain(t *testing.T) {
 		require.NoError(t, err)
 
 		_, err = transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))
-		require.ErrorAs(t, err, new(*disposition.RetryableError))
+		require.ErrorAs(t, err, new(*failure.RetryableError))
 		for range 2 {
 			_, err = transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))
 			require.NoError(t, err)

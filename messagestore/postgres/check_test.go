@@ -22,7 +22,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/pgtest"
@@ -286,7 +286,7 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 		versions, ok := errors.AsType[*pglink.SchemaVersionError](err)
 		require.True(t, ok)
 		require.Equal(t, &pglink.SchemaVersionError{Schema: schema, Version: test.version, Serves: test.serves, Need: made}, versions)
-		require.ErrorIs(t, err, disposition.ErrLasting)
+		require.ErrorIs(t, err, failure.ErrLasting)
 		for _, other := range []error{postgres.ErrNotMigrated, postgres.ErrSchemaTooNew} {
 			require.Equal(t, errors.Is(test.err, other), errors.Is(err, other))
 		}
@@ -552,7 +552,7 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 
 	err := tryOpen(t, url)
 	requireUnsafe(t, err, recovering)
-	require.NotErrorIs(t, err, disposition.ErrLasting, "it is promoted, or the next connection reaches the primary")
+	require.NotErrorIs(t, err, failure.ErrLasting, "it is promoted, or the next connection reaches the primary")
 
 	pool := pgtest.Connect(t, url)
 	driver := must.New(postgres.New(pool, nil))

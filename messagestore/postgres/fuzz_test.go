@@ -13,7 +13,6 @@ import (
 
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/seeds"
 	names "github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -58,10 +57,10 @@ func FuzzValidatorAgreesWithDatabase(f *testing.F) {
 	}
 
 	pool := pgtest.Pool(f)
-	for _, name := range seeds.Names() {
+	for _, name := range tier.SeedNames() {
 		f.Add(name, "Opened", `{}`, ``)
 	}
-	for _, data := range seeds.JSON("a") {
+	for _, data := range tier.SeedJSON("a") {
 		f.Add("account-1", "Opened", data, ``)
 	}
 	f.Fuzz(func(t *testing.T, stream, messageType, data, metadata string) {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -105,7 +105,7 @@ func (g *gathering) next(f *flight) []*gathered {
 
 // gathers reports whether a read may go together with others: not in a transaction, nor for upkeep.
 func (d *Driver) gathers(ctx context.Context) bool {
-	return d.gathering != nil && ctx != nil && !upkeep.Is(ctx) && ctx.Value(transactionKey{d}) == nil
+	return d.gathering != nil && ctx != nil && !callctx.IsUpkeep(ctx) && ctx.Value(transactionKey{d}) == nil
 }
 
 func (d *Driver) readGathered(ctx context.Context, q messagestore.StreamQuery) ([]*messagestore.Message, error) {
@@ -171,7 +171,7 @@ func (d *Driver) fly(f *flight, group []*gathered) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
-		err := panics.Call(func() error { return d.readGroup(ctx, group) })
+		err := failure.Call(func() error { return d.readGroup(ctx, group) })
 		cancel()
 		for _, r := range group {
 			r.err = err

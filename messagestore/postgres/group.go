@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
-	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -158,7 +158,7 @@ func (t *ticket) answerConflict(met *messagestore.Conflict) {
 // inGroup reports whether a write may go together with others. Upkeep does not: those before it may
 // wait for a connection.
 func (d *Driver) inGroup(ctx context.Context, appends []messagestore.Append) bool {
-	return d.groups != nil && !upkeep.Is(ctx) && len(appends) > 0 && !slices.ContainsFunc(appends, func(a messagestore.Append) bool {
+	return d.groups != nil && !callctx.IsUpkeep(ctx) && len(appends) > 0 && !slices.ContainsFunc(appends, func(a messagestore.Append) bool {
 		return len(a.Records) == 0 || a.Conditional()
 	})
 }
@@ -312,7 +312,7 @@ func those[T any](all []T, is func(T) bool) []T {
 // commit writes a group, and answers all of it or puts it back. A take that a write has along goes with it. A panic, which may be of
 // a hook or a tracer of the pool, is the error of the writes that have no answer then.
 func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
-	err := panics.Call(func() error {
+	err := failure.Call(func() error {
 		i := slices.IndexFunc(group, func(t *ticket) bool { return t.stop != nil })
 		if i < 0 || !d.commitWith(ctx, l, group, group[i].stop) {
 			d.commitWith(ctx, l, group, nil)

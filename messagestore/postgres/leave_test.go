@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
@@ -305,7 +305,7 @@ func TestAPanicIsAnErrorOfTheWritesThatWentTogether(t *testing.T) {
 				}, func(n int) { awaitWaiting(t, g.Driver, n) }})
 
 				for i, err := range errs {
-					require.NotNil(t, panics.Of(err), "%s, %s: %v", what, kind, err)
+					require.NotNil(t, failure.PanicOf(err), "%s, %s: %v", what, kind, err)
 					require.Equal(t, sent, errors.Is(err, messagestore.ErrOutcomeUnknown), "%s, %s: %v", what, kind, err)
 					if !sent {
 						require.Equal(t, messagestore.NoStream, must.New(g.Version(t.Context(), one(i))))

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/removal"
@@ -712,7 +712,7 @@ func TestTransactDoesNotPassACheckOnAnOldSnapshot(t *testing.T) {
 			return []messagestore.Append{goingPast(typed(stream, 0, types...), "Extended")}, nil
 		})
 
-		_, ok := errors.AsType[*disposition.RetryableError](err)
+		_, ok := errors.AsType[*failure.RetryableError](err)
 		require.True(t, ok, "%v", err)
 		require.Equal(t, messagestore.Version(1), lastOf(t, driver, stream).Position)
 	}

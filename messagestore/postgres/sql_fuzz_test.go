@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/seeds"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -35,10 +35,10 @@ func FuzzFunctionsAnswerOrRefuse(f *testing.F) {
 		f.Add("account-1", "account-2", past, int64(-1), 1)
 	}
 	pool := pgtest.Pool(f)
-	for _, name := range seeds.Names() {
+	for _, name := range tier.SeedNames() {
 		f.Add(name, "T", `{}`, int64(-2), 1)
 	}
-	for _, data := range seeds.JSON("a") {
+	for _, data := range tier.SeedJSON("a") {
 		f.Add("account-1", "T", data, int64(-2), 1)
 	}
 	f.Fuzz(func(t *testing.T, name, other, data string, n int64, size int) {
@@ -82,10 +82,10 @@ func FuzzCompatibleFunctionsAnswerOrRefuse(f *testing.F) {
 	f.Add("account-1", "T", `[1]`, int64(-1), int64(-1))
 	f.Add("account-1", "T", ``, int64(-5), int64(0))
 	pool := pgtest.Pool(f)
-	for _, name := range seeds.Names() {
+	for _, name := range tier.SeedNames() {
 		f.Add(name, "T", `{}`, int64(0), int64(1))
 	}
-	for _, data := range seeds.JSON("a") {
+	for _, data := range tier.SeedJSON("a") {
 		f.Add("account-1", "T", data, int64(0), int64(1))
 	}
 	f.Fuzz(func(t *testing.T, name, other, data string, n, size int64) {

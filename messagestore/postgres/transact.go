@@ -11,9 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/callctx"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -148,7 +148,7 @@ func (d *Driver) reads(ctx context.Context, f func(db DB) error) error {
 // for the call. Upkeep has a goroutine and, over a pool, a connection of its own.
 func (d *Driver) onlyConnection(ctx context.Context) bool {
 	t, is := ctx.Value(transactionKey{d}).(*transaction)
-	if !is || upkeep.Is(ctx) || d.link.Connections() != 1 {
+	if !is || callctx.IsUpkeep(ctx) || d.link.Connections() != 1 {
 		return false
 	}
 	t.turn.Lock()
@@ -183,7 +183,7 @@ func (t *transaction) notBegun(ctx context.Context, err error) error {
 	if ctx.Err() != nil || !t.conn.IsClosed() {
 		return err
 	}
-	return &disposition.RetryableError{NotBegun: true, Cause: fmt.Errorf("the connection was lost before BEGIN: %w", err)}
+	return &failure.RetryableError{NotBegun: true, Cause: fmt.Errorf("the connection was lost before BEGIN: %w", err)}
 }
 
 // prepare prepares the driver's statements, which takes a round trip each, once a connection.
@@ -212,7 +212,7 @@ func (t *transaction) begin(ctx context.Context, first messagestore.StreamName) 
 	}
 	_, err := d.link.Pipeline(ctx, t.conn, statements...)
 	if pglink.Stale(err) {
-		return nil, &disposition.RetryableError{Cause: d.failed(err)}
+		return nil, &failure.RetryableError{Cause: d.failed(err)}
 	}
 	if err != nil || len(r.found.Messages) == 0 {
 		return nil, d.failed(err)
@@ -245,7 +245,7 @@ func (t *transaction) end(ctx context.Context, appends []messagestore.Append, fa
 	case ended && failed != nil:
 		return nil, fmt.Errorf("%w: %w", messagestore.ErrTransactionEnded, failed)
 	case failed != nil && pglink.Retryable(failed):
-		return nil, &disposition.RetryableError{Cause: failed}
+		return nil, &failure.RetryableError{Cause: failed}
 	case failed != nil:
 		return nil, failed
 	case ended:

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -245,7 +245,7 @@ func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) 
 		fences.trust(appends)
 		return nil
 	case pglink.Retryable(err):
-		return &disposition.RetryableError{Cause: t.driver.failed(err)}
+		return &failure.RetryableError{Cause: t.driver.failed(err)}
 	}
 	return t.driver.failed(err)
 }
@@ -262,7 +262,7 @@ func (t *transaction) refused(ctx context.Context, err error, appends []messages
 	case isRaised(e, "dibs:refused") || e.Code == "DB003" || e.Code == "23505" && (e.ConstraintName == "messages_id" || e.ConstraintName == "messages_stream"):
 		return t.reason(ctx, appends)
 	case pglink.Retryable(err) || pglink.Stale(err):
-		return nil, &disposition.RetryableError{Cause: d.failed(err)}
+		return nil, &failure.RetryableError{Cause: d.failed(err)}
 	}
 	return nil, d.refused(err, appends)
 }
@@ -282,13 +282,13 @@ func (t *transaction) reason(ctx context.Context, appends []messagestore.Append)
 	answers, err := t.ask(ctx, appends, []string{rollBackSQL, beginSQL}, []string{rollBackSQL})
 	switch {
 	case err != nil && (pglink.Retryable(err) || pglink.Stale(err)):
-		return nil, &disposition.RetryableError{Cause: d.failed(err)}
+		return nil, &failure.RetryableError{Cause: d.failed(err)}
 	case err != nil:
 		return nil, d.refused(fmt.Errorf("the messages are not written, and the question why failed: %w", err), appends)
 	case d.fences.raised(answers):
-		return nil, &disposition.RetryableError{Cause: errors.New("a fence was raised")}
+		return nil, &failure.RetryableError{Cause: errors.New("a fence was raised")}
 	case len(answers) > 0 && answers[0].outcome == "written":
-		return nil, &disposition.RetryableError{Cause: errReasonGone}
+		return nil, &failure.RetryableError{Cause: errReasonGone}
 	}
 	written, _, err := outcome(answers, appends)
 	return written, err

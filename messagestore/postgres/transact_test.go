@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
@@ -466,7 +466,7 @@ func TestATransactionGoesOnWithoutWhatWasPrepared(t *testing.T) {
 // retried calls f again, as messagestore does, after an error that says so.
 func retried(f func() error) (err error) {
 	for range 3 {
-		if err = f(); !errors.As(err, new(*disposition.RetryableError)) {
+		if err = f(); !errors.As(err, new(*failure.RetryableError)) {
 			return err
 		}
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/callctx"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
-	"github.com/dibs-go/dibs/internal/upkeep"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -55,7 +55,7 @@ func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 				require.NoError(t, err)
 				t.Cleanup(conn.Release)
 			}
-			ctx, cancel := context.WithTimeout(upkeep.With(t.Context()), await.Limit)
+			ctx, cancel := context.WithTimeout(callctx.WithUpkeep(t.Context()), await.Limit)
 			defer cancel()
 
 			for range 3 {
@@ -111,7 +111,7 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 	await.Receive(t, "the pool connects", dialled)
 	ended := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(upkeep.With(context.WithoutCancel(t.Context())), await.Limit)
+		ctx, cancel := context.WithTimeout(callctx.WithUpkeep(context.WithoutCancel(t.Context())), await.Limit)
 		defer cancel()
 		_, err := store.Now(ctx)
 		ended <- err
@@ -133,7 +133,7 @@ func TestConnectionsOfUpkeepEndWithTheDriver(t *testing.T) {
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()
-	_, err = driver.Now(upkeep.With(t.Context()))
+	_, err = driver.Now(callctx.WithUpkeep(t.Context()))
 	require.NoError(t, err)
 	sessions := func() (n int) {
 		require.NoError(t, conn.QueryRow(t.Context(), "select count(*) from pg_stat_activity where application_name = $1", t.Name()).Scan(&n))
@@ -193,7 +193,7 @@ func TestAConnectionBesideThePoolIsNotReadBetweenCalls(t *testing.T) {
 	t.Cleanup(conn.Release)
 	require.NoError(t, conn.Conn().PgConn().SyncConn(t.Context()))
 
-	_, err = store.Write(upkeep.With(t.Context()), storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened())
+	_, err = store.Write(callctx.WithUpkeep(t.Context()), storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened())
 
 	require.NoError(t, err)
 	require.Zero(t, waiting.Load(), "a goroutine of pgx reads until the connection is closed")

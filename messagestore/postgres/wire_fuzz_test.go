@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/internal/seeds"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -423,7 +423,7 @@ func FuzzNotificationIsOneOrTellsOfNoPosition(f *testing.F) {
 		f.Add(seed)
 	}
 	form := regexp.MustCompile(`(?s)^([^-]*)-\+?([0-9]+)$`)
-	for _, name := range seeds.Names() {
+	for _, name := range tier.SeedNames() {
 		f.Add(name + "-7")
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	errortext "github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -24,11 +24,11 @@ var (
 
 	// ErrNewerSchema is matched by the error of opening a file that was written by
 	// a newer version of this package.
-	ErrNewerSchema error = disposition.LastingError("the schema is newer than this program")
+	ErrNewerSchema error = failure.LastingError("the schema is newer than this program")
 
 	// ErrNoSchema is returned over a transaction whose database does not have the
 	// tables: see [Schema].
-	ErrNoSchema error = disposition.LastingError("the message store's tables are not in this database: create them with sqlite.Schema")
+	ErrNoSchema error = failure.LastingError("the message store's tables are not in this database: create them with sqlite.Schema")
 )
 
 // An openError names the file that could not be opened, the cause and the remedy.

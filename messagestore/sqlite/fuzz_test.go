@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/seeds"
+	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
@@ -22,7 +22,7 @@ func FuzzAPathIsOnlyAPath(f *testing.F) {
 	for _, seed := range []string{"/a/messages.db", "/a b?mode=memory&_pragma=x#y%41%zz", "/\xff", "/é\u202e", "//host/a", "/a\\b", "/%00", "/a\nb", "/;'\"", "/" + strings.Repeat("x", 5000)} {
 		f.Add(seed)
 	}
-	for _, name := range seeds.Names() {
+	for _, name := range tier.SeedNames() {
 		f.Add("/" + name)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
@@ -49,7 +49,7 @@ func FuzzAFileKeepsWhatMemoryKeeps(f *testing.F) {
 	driver, err := sqlite.Open(f.Context(), newFile(f), nil)
 	require.NoError(f, err)
 	f.Cleanup(func() { require.NoError(f, driver.Close()) })
-	for _, data := range seeds.JSON("a") {
+	for _, data := range tier.SeedJSON("a") {
 		f.Add("account-1", "Opened", data, "", "x")
 	}
 	f.Fuzz(func(t *testing.T, stream, messageType, data, correlation, property string) {

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/must"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
@@ -30,7 +30,7 @@ func TestAPanicIsAnErrorOfTheWritesThatWentTogether(t *testing.T) {
 		release()
 		for range 3 {
 			err := await.Receive(t, "a write", errs)
-			require.NotNil(t, panics.Of(err), "%s: %v", what, err)
+			require.NotNil(t, failure.PanicOf(err), "%s: %v", what, err)
 			require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 		}
 		require.NoError(t, driver.Write(t.Context(), func() {}, nil))

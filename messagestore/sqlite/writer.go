@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -139,7 +139,7 @@ func (w *writer) loop() {
 		case <-w.quit:
 			return // callers in the queue see w.done
 		case first := <-w.queue:
-			if err := panics.Call(func() error { w.turn(first); return nil }); err != nil {
+			if err := failure.Call(func() error { w.turn(first); return nil }); err != nil {
 				w.broken(err, first)
 			}
 		}
@@ -156,8 +156,8 @@ func (w *writer) broken(err error, first *ticket) {
 		}
 	}
 	w.group = nil
-	_ = panics.Call(func() error { w.rollback(); return nil })
-	_ = panics.Call(func() error { w.drop(); return nil })
+	_ = failure.Call(func() error { w.rollback(); return nil })
+	_ = failure.Call(func() error { w.drop(); return nil })
 }
 
 // turn commits first and the tickets queued behind it by then as one group.

@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -103,7 +103,7 @@ func (d *transactor) Transact(
 	case tx.ended != nil && !d.hidesEnd:
 		return nil, errors.Join(tx.ended, err)
 	case errors.Is(err, errSerialization) && !d.hidesRetry:
-		return nil, &disposition.RetryableError{Cause: err}
+		return nil, &failure.RetryableError{Cause: err}
 	case err != nil:
 		return nil, err
 	case ctx.Err() != nil && !d.ignoresContext:

@@ -37,10 +37,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/dibs-go/dibs/internal/backoff"
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/outage"
-	"github.com/dibs-go/dibs/internal/panics"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
@@ -625,7 +624,7 @@ func (c *Cron) Run(ctx context.Context) error {
 			return fmt.Errorf("cron %s: %w", c.category, err)
 		case err != nil:
 			failures++
-			pause = backoff.After(failures, 50*time.Millisecond, time.Second)
+			pause = outage.Pause(failures, 50*time.Millisecond, time.Second)
 			outage.Of(c.store).Failed(key, c.config.Logger, "category", string(c.category), "failures", failures, "wait", pause, "error", text.Log(err))
 		default:
 			failures = 0
@@ -660,7 +659,7 @@ func (c *Cron) round(ctx context.Context, f *follower) (time.Duration, error) {
 	for range c.config.Workers {
 		group.Go(func() {
 			for s := range due {
-				if err := panics.Call(func() error { return c.tick(ctx, s, now, asked) }); err != nil {
+				if err := failure.Call(func() error { return c.tick(ctx, s, now, asked) }); err != nil {
 					mu.Lock()
 					failed = err
 					mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
 )
@@ -108,7 +108,7 @@ func relay(ctx context.Context, sink outbox.Sink, messages []*outbox.Message, ta
 				if left[m.Key()] = left[m.Key()][1:]; len(left[m.Key()]) == 0 {
 					delete(left, m.Key())
 				}
-			case disposition.Of(err) != nil:
+			case failure.DispositionOf(err) != nil:
 				refused = errors.Join(refused, err)
 			default:
 				failed++
@@ -351,7 +351,7 @@ func brokerAway(t *testing.T, o SinkOptions) {
 	go func() { answers <- sendAll(ctx, sink, all[3:]) }()
 	for _, err := range await.Receive(t, "an answer of the sink", answers) {
 		require.Error(t, err)
-		require.Nil(t, disposition.Of(err), "%v", err)
+		require.Nil(t, failure.DispositionOf(err), "%v", err)
 	}
 
 	b.Start(t)
@@ -389,7 +389,7 @@ func tooLarge(t *testing.T, o SinkOptions) {
 	sink := b.Sink(t)
 	err = sink.Send(t.Context(), large)
 
-	require.True(t, disposition.Of(err).Asks(disposition.Refuse), "%v", err)
+	require.True(t, failure.DispositionOf(err).Asks(failure.Refuse), "%v", err)
 	require.Less(t, len(err.Error()), 1000)
 	relayAll(t, sink, store.messages(t)[1:])
 	requireArrived(t, o, b, store.messages(t)[1:])

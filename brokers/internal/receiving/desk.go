@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/failure"
 )
 
 // A Desk keeps the deliveries that a receiver has in hand, up to a bound: in work, ready for it, behind another of
@@ -56,7 +56,7 @@ func (k *Desk[D]) Serve(ctx, working context.Context, workers int, fetch func(co
 	context.AfterFunc(ctx, k.end)
 	guarded := func(f func()) func() {
 		return func() {
-			if err := panics.Call(func() error { f(); return nil }); err != nil {
+			if err := failure.Call(func() error { f(); return nil }); err != nil {
 				k.fail(err)
 				stop()
 			}

@@ -16,10 +16,9 @@ import (
 
 	"github.com/dibs-go/dibs/handler"
 	"github.com/dibs-go/dibs/inbox"
-	"github.com/dibs-go/dibs/internal/backoff"
-	"github.com/dibs-go/dibs/internal/disposition"
+	"github.com/dibs-go/dibs/internal/failure"
 	"github.com/dibs-go/dibs/internal/keys"
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/outage"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
@@ -139,7 +138,7 @@ func (r *Receiver[M]) Run(ctx context.Context, run func(fetching, working contex
 	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	context.AfterFunc(fetching, func() {
-		_ = backoff.Wait(working, r.Grace)
+		_ = outage.Wait(working, r.Grace)
 		cancel()
 	})
 	if err := run(fetching, working, stop); err != nil {
@@ -154,7 +153,7 @@ func (r *Receiver[M]) Unasked(ctx context.Context, failed int, err error) {
 	if failed&(failed-1) == 0 {
 		r.Logger.Warn().Int("failures", failed).Str("error", text.Log(err)).Msg("no message could be asked for")
 	}
-	_ = backoff.Wait(ctx, backoff.After(failed, leastDelay, maxUnasked))
+	_ = outage.Wait(ctx, outage.Pause(failed, leastDelay, maxUnasked))
 }
 
 // A Delivery is a message as a broker has delivered it.
@@ -188,27 +187,27 @@ func (r *Receiver[M]) Handle(ctx context.Context, d Delivery[M], times int, ever
 		r.ack(ctx, d, d.Ack, &r.acked)
 		return 0, true
 	}
-	found := disposition.Of(err)
+	found := failure.DispositionOf(err)
 	switch {
-	case found.Asks(disposition.Skip):
+	case found.Asks(failure.Skip):
 		r.Logger.Warn().Str("from", d.Place()).Str("reason", text.Log(err)).Msg("message skipped")
 		r.ack(ctx, d, d.Ack, &r.skipped)
 		return 0, true
-	case found.Asks(disposition.Retry):
+	case found.Asks(failure.Retry):
 		return r.delay(d, times, err, found.After), false
-	case found.Asks(disposition.Park), found.Asks(disposition.Refuse):
+	case found.Asks(failure.Park), found.Asks(failure.Refuse):
 	case ctx.Err() != nil: // the receiver stops: another one has the message at once
 		return 0, false
 	case r.Attempts > 0 && times >= r.Attempts:
 		err = fmt.Errorf("failed %d times: %w", times, err)
 	default:
-		return r.delay(d, times, err, backoff.After(times, leastDelay, r.MaxDelay)), false
+		return r.delay(d, times, err, outage.Pause(times, leastDelay, r.MaxDelay)), false
 	}
 	if failure := guarded(d.Extend, every, func() error { return r.park(ctx, d.Message(), err) }); failure != nil {
 		if ctx.Err() != nil {
 			return 0, false
 		}
-		return r.delay(d, times, fmt.Errorf("record a parked message: %w", failure), backoff.After(times, leastDelay, r.MaxDelay)), false
+		return r.delay(d, times, fmt.Errorf("record a parked message: %w", failure), outage.Pause(times, leastDelay, r.MaxDelay)), false
 	}
 	r.Logger.Error().Str("from", d.Place()).Str("error", text.Log(err)).Msg("message parked: it does not come again")
 	r.ack(ctx, d, func(ctx context.Context) error { return d.Parked(ctx, err) }, &r.parked)
@@ -229,7 +228,7 @@ func (r *Receiver[M]) ack(ctx context.Context, d Delivery[M], ack func(context.C
 func (r *Receiver[M]) delay(d Delivery[M], times int, err error, pause time.Duration) time.Duration {
 	r.delayed.Add(1)
 	event := r.Logger.Warn().Str("from", d.Place()).Int("deliveries", times).Stringer("pause", pause.Round(time.Millisecond))
-	if stack := panics.Stack(err); stack != "" {
+	if stack := failure.Stack(err); stack != "" {
 		event = event.Str(logger.Stack, stack)
 	}
 	event.Str("error", text.Log(err)).Msg("message failed: it comes again")
@@ -238,7 +237,7 @@ func (r *Receiver[M]) delay(d Delivery[M], times int, err error, pause time.Dura
 
 // guarded calls f, and extend while f goes on.
 func guarded(extend func(), every time.Duration, f func() error) error {
-	done := panics.Go(f)
+	done := failure.Go(f)
 	if every <= 0 {
 		return <-done
 	}

@@ -10,17 +10,17 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/dibs-go/dibs/internal/demo"
 	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 )
 
 // The books are read with the clients of the three stores alone: SQL for the accounts and the messages, SQL for the bank's
 // ledger, and the client of JetStream.
 
-// Verdict implements [stage.Show].
-func (d *messagingDemo) Verdict(ctx context.Context, r *stage.Run, b *stage.Books) (string, error) {
+// Verdict implements [demo.Show].
+func (d *messagingDemo) Verdict(ctx context.Context, r *demo.Run, b *demo.Books) (string, error) {
 	b.Messages(ctx, r.URL)
-	store, schema, err := stage.OpenSQL(r.URL)
+	store, schema, err := demo.OpenSQL(r.URL)
 	if err != nil {
 		return "", err
 	}
@@ -38,7 +38,7 @@ func (d *messagingDemo) Verdict(ctx context.Context, r *stage.Run, b *stage.Book
 	if err != nil {
 		return "", fmt.Errorf("read JetStream: %w", err)
 	}
-	stage.Add(b, "there", there)
+	demo.Add(b, "there", there)
 	d.judge(b)
 	return fmt.Sprintf("Every order was carried out once or undone, through %d kills and a broker that was gone", d.killed), nil
 }
@@ -120,14 +120,14 @@ create table arrived as select t.*, rank, e.id is null or e.stream <> t.stream o
   from (select rowid rank, *, row_number() over (partition by id order by rowid) copy from there) t left join event e using (id) where copy = 1;`
 
 // judge fills the rows from the records.
-func (d *messagingDemo) judge(b *stage.Books) {
+func (d *messagingDemo) judge(b *demo.Books) {
 	var openings []opening
 	for id, balance := range d.plan.balances {
 		openings = append(openings, opening{id, balance})
 	}
 	all := len(d.plan.orders)
-	stage.Add(b, "opening", openings)
-	stage.Add(b, "orders", d.plan.orders)
+	demo.Add(b, "opening", openings)
+	demo.Add(b, "orders", d.plan.orders)
 	b.Exec(views)
 	b.Money("money before and after", "select sum(balance) from opening", "select (select sum(balance) from account) + (select coalesce(sum(amount), 0) from entry)")
 	b.MoneyDetail("in the accounts", "select sum(balance) from account")
@@ -176,7 +176,7 @@ func (d *messagingDemo) judge(b *stage.Books) {
 }
 
 // story tells of a transfer that was undone and has the longest story, from all three stores: the bank had paid it.
-func (d *messagingDemo) story(b *stage.Books) {
+func (d *messagingDemo) story(b *demo.Books) {
 	longest := b.Texts(`select id from done left join payment using (id) where undone > 0
 		order by returns + case state when 'reversed' then 6 when 'cancelled' then 4 when 'refused' then 2 else 0 end desc, id limit 1`)
 	for _, id := range longest {

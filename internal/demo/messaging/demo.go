@@ -24,26 +24,25 @@ import (
 	"github.com/dibs-go/dibs/examples/transfer"
 	"github.com/dibs-go/dibs/internal/demo"
 	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/queue"
 )
 
 // A messagingDemo is the command, and one run of it.
 type messagingDemo struct {
-	stage.Flags
+	demo.Flags
 	demo.OrderFlags
 	Kills int           `default:"24" placeholder:"N" help:"Kill processes so many times, after equal shares of the work. Defaults to ${default}."`
 	Away  time.Duration `default:"3s" placeholder:"TIME" help:"JetStream is gone for this time. Defaults to ${default}."`
 
-	run       *stage.Run
+	run       *demo.Run
 	plan      *plan
 	seed      uint64
 	sockets   [2]*os.File // of the receiver and of the bank
 	addresses [2]string
 	port      int // of JetStream
-	processes [processes]*stage.Process
-	broker    *stage.Process
+	processes [processes]*demo.Process
+	broker    *demo.Process
 	killed    int
 	gone      int       // times that JetStream was
 	back      time.Time // when it is to be again; zero while it is there
@@ -89,7 +88,7 @@ Then it compares the accounts, the messages, the bank's ledger and the stream of
 }
 
 // Run transfers money under fire, and compares the books.
-func (d *messagingDemo) Run(ctx context.Context, o *stage.Output) error {
+func (d *messagingDemo) Run(ctx context.Context, o *demo.Output) error {
 	orders, seed, err := d.Read()
 	if err != nil {
 		return err
@@ -99,12 +98,12 @@ func (d *messagingDemo) Run(ctx context.Context, o *stage.Output) error {
 	}
 	d.seed, d.plan, d.accepted = seed, newPlan(orders, seed), map[string]bool{}
 	fmt.Fprintf(o.Stdout, "%s orders to transfer money from %s accounts to a bank, each sent 1 to %d times, and %s with another amount once more:\n%s requests (seed %d). %d times a process is killed.\n",
-		stage.Count(len(orders)), stage.Count(len(d.plan.balances)), maxCopies, stage.Count(d.plan.planted), stage.Count(len(d.plan.sendings)), seed, d.Kills)
+		demo.Count(len(orders)), demo.Count(len(d.plan.balances)), maxCopies, demo.Count(d.plan.planted), demo.Count(len(d.plan.sendings)), seed, d.Kills)
 	return d.Play(ctx, o, transfer.Accounts, d)
 }
 
-// Work implements [stage.Show].
-func (d *messagingDemo) Work(ctx context.Context, r *stage.Run) error {
+// Work implements [demo.Show].
+func (d *messagingDemo) Work(ctx context.Context, r *demo.Run) error {
 	d.run = r
 	r.InSearchPath()
 	s, store, err := open(ctx, r.URL, io.Discard)
@@ -121,7 +120,7 @@ func (d *messagingDemo) Work(ctx context.Context, r *stage.Run) error {
 	sending, ctx := errgroup.WithContext(ctx)
 	sending.Go(func() error { return d.send(ctx) })
 	sending.Go(func() error {
-		if err := stage.Until(ctx, 100*time.Millisecond, func() (bool, error) { return d.torment(ctx) }); err != nil {
+		if err := demo.Until(ctx, 100*time.Millisecond, func() (bool, error) { return d.torment(ctx) }); err != nil {
 			return err
 		}
 		return d.settle(ctx)
@@ -208,7 +207,7 @@ func (d *messagingDemo) makeStream(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return stage.Until(ctx, 20*time.Millisecond, func() (bool, error) { // it is starting
+	return demo.Until(ctx, 20*time.Millisecond, func() (bool, error) { // it is starting
 		_, err := js.CreateStream(ctx, jetstream.StreamConfig{
 			Name: stream, Subjects: []string{string(transfer.Accounts) + ".*"}, Storage: jetstream.FileStorage, Duplicates: 100 * time.Millisecond,
 		})
@@ -233,8 +232,8 @@ func (d *messagingDemo) torment(ctx context.Context) (done bool, err error) {
 	}
 	d.counted = page.Next
 	ended, all := int(d.ended.Load()), len(d.plan.orders)
-	d.run.Screen.Show(stage.Progress{
-		Done: ended, Of: all, Count: int(d.sent.Load()), Unit: "req", Tail: fmt.Sprintf("%d killed, %s sent again", d.killed, stage.Count(int(d.again.Load()))),
+	d.run.Screen.Show(demo.Progress{
+		Done: ended, Of: all, Count: int(d.sent.Load()), Unit: "req", Tail: fmt.Sprintf("%d killed, %s sent again", d.killed, demo.Count(int(d.again.Load()))),
 	})
 	switch {
 	case !d.back.IsZero() && time.Now().After(d.back):
@@ -261,7 +260,7 @@ func (d *messagingDemo) settle(ctx context.Context) error {
 		return err
 	}
 	defer ledger.Close()
-	return stage.Until(ctx, 50*time.Millisecond, func() (bool, error) {
+	return demo.Until(ctx, 50*time.Millisecond, func() (bool, error) {
 		left, err := left(ctx, d.run.Store, ledger)
 		return left == 0, err
 	})
@@ -294,7 +293,7 @@ func (d *messagingDemo) send(ctx context.Context) error {
 	sending.SetLimit(clients)
 	for _, s := range d.plan.sendings {
 		for s.at-int(d.ended.Load()) > window && ctx.Err() == nil {
-			stage.Wait(ctx, 10*time.Millisecond)
+			demo.Wait(ctx, 10*time.Millisecond)
 		}
 		if ctx.Err() != nil {
 			break
@@ -309,7 +308,7 @@ func (d *messagingDemo) sendOne(ctx context.Context, client *http.Client, s send
 	key, want := s.ID, http.StatusAccepted
 	if s.ID = ""; s.planted {
 		want = http.StatusUnprocessableEntity
-		err := stage.Until(ctx, 10*time.Millisecond, func() (bool, error) {
+		err := demo.Until(ctx, 10*time.Millisecond, func() (bool, error) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			return d.accepted[key], nil
@@ -318,10 +317,10 @@ func (d *messagingDemo) sendOne(ctx context.Context, client *http.Client, s send
 			return err
 		}
 	}
-	return stage.Until(ctx, 50*time.Millisecond, func() (bool, error) {
+	return demo.Until(ctx, 50*time.Millisecond, func() (bool, error) {
 		d.sent.Add(1)
 		// A name that net/http does not know, and so does not repeat by itself.
-		a, err := stage.Call(ctx, client, http.MethodPost, d.addresses[0]+"/transfers", map[string]string{"idempotency-key": key}, s.Transfer)
+		a, err := demo.Call(ctx, client, http.MethodPost, d.addresses[0]+"/transfers", map[string]string{"idempotency-key": key}, s.Transfer)
 		if err != nil || a.Status >= 500 { // it may have been taken
 			d.again.Add(1)
 			return false, nil

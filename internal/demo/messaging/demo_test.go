@@ -13,15 +13,14 @@ import (
 
 	"github.com/dibs-go/dibs/internal/demo"
 	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && slices.Contains([]string{"serve", "go", "relay", "bank", "broker"}, os.Args[1]) {
-		os.Exit(stage.Program(run).Run())
+		os.Exit(demo.Program(run).Run())
 	}
-	if err := os.Unsetenv(stage.StoreVariable); err != nil { // the demo is told its store
+	if err := os.Unsetenv(demo.StoreVariable); err != nil { // the demo is told its store
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)

@@ -9,7 +9,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/dibs-go/dibs/internal/demo/stage"
+	"github.com/dibs-go/dibs/internal/demo"
 )
 
 type grammar struct {
@@ -22,9 +22,9 @@ type grammar struct {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return stage.Main(ctx, &grammar{}, "messaging",
+	return demo.Main(ctx, &grammar{}, "messaging",
 		"Transfers to a bank, each made once or undone, whichever process is killed. A store is postgres://... or sqlite:FILE.",
 		args, stdout, stderr)
 }
 
-func main() { os.Exit(stage.Program(run).Run()) }
+func main() { os.Exit(demo.Program(run).Run()) }

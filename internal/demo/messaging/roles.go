@@ -19,8 +19,8 @@ import (
 	"github.com/dibs-go/dibs"
 	natsbroker "github.com/dibs-go/dibs/brokers/nats"
 	"github.com/dibs-go/dibs/examples/transfer"
+	"github.com/dibs-go/dibs/internal/demo"
 	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/outbox"
@@ -79,12 +79,12 @@ type serveCommand struct {
 }
 
 // Run is the receiver: it takes orders and webhooks on the socket that it was started with.
-func (c *serveCommand) Run(ctx context.Context, o *stage.Output) error {
+func (c *serveCommand) Run(ctx context.Context, o *demo.Output) error {
 	s, store, err := open(ctx, c.Store, o.Stderr)
 	if err != nil {
 		return err
 	}
-	return errors.Join(stage.Serve(ctx, s.Handler()), store.Close())
+	return errors.Join(demo.Serve(ctx, s.Handler()), store.Close())
 }
 
 type goCommand struct {
@@ -92,7 +92,7 @@ type goCommand struct {
 }
 
 // Run is a runner of sagas.
-func (c *goCommand) Run(ctx context.Context, o *stage.Output) error {
+func (c *goCommand) Run(ctx context.Context, o *demo.Output) error {
 	s, store, err := open(ctx, c.Store, o.Stderr)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ type relayCommand struct {
 }
 
 // Run has the two relays: of the commands to the bank, and of the events of accounts to JetStream.
-func (c *relayCommand) Run(ctx context.Context, o *stage.Output) (err error) {
+func (c *relayCommand) Run(ctx context.Context, o *demo.Output) (err error) {
 	s, store, err := open(ctx, c.Store, o.Stderr)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (c *bankCommand) Run(ctx context.Context) error {
 	b := bank.New(ledger, c.Webhook, c.Seed)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return b.Run(ctx) })
-	group.Go(func() error { return stage.Serve(ctx, b) })
+	group.Go(func() error { return demo.Serve(ctx, b) })
 	return errors.Join(group.Wait(), ledger.Close())
 }
 

@@ -9,26 +9,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/examples/transfer"
-	"github.com/dibs-go/dibs/internal/demo/stage"
+	"github.com/dibs-go/dibs/internal/demo"
 )
 
 // right returns a run that agrees: of three transfers of one account the first is paid, the second is undone after the bank
 // has paid, and the third finds no money.
-func right(t *testing.T) (*messagingDemo, *stage.Books) {
+func right(t *testing.T) (*messagingDemo, *demo.Books) {
 	t.Helper()
 	d := &messagingDemo{gone: 1, plan: &plan{balances: map[string]int64{"1": 100}, planted: 1, orders: []transfer.Transfer{
 		{ID: "a", From: "1", Amount: 30}, {ID: "b", From: "1", Amount: 20}, {ID: "c", From: "1", Amount: 900},
 	}}}
 	d.turned.Store(1)
-	b, err := stage.OpenBooks()
+	b, err := demo.OpenBooks()
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
-	var all []stage.Stored
+	var all []demo.Stored
 	var there []sunk
 	versions := map[string]int64{}
-	message := func(category, id, kind, data string) stage.Stored {
+	message := func(category, id, kind, data string) demo.Stored {
 		stream := category + "-" + id
-		m := stage.Stored{
+		m := demo.Stored{
 			ID: fmt.Sprint("m", len(all)), Stream: stream, Category: category, Position: versions[stream], Type: kind, Data: data, Metadata: "{}",
 			At: time.UnixMicro(int64(len(all)) * 1e6),
 		}
@@ -53,7 +53,7 @@ func right(t *testing.T) (*messagingDemo, *stage.Books) {
 	message("transfer:saga", "b", "Compensated", "{}")
 	message("transfer:saga", "c", "Compensated", "{}")
 	b.AddMessages(all)
-	stage.Add(b, "there", there)
+	demo.Add(b, "there", there)
 	b.Exec(`
 		create table account as select '1' id, 70 balance;
 		create table payment as select 'a' id, 1 number, 'paid' state, 0 at, 0 ended union all select 'b', 2, 'reversed', 1, 2;

@@ -20,7 +20,6 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
-	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
@@ -52,7 +51,7 @@ func sqlstate(err error) string {
 func adopting(t *testing.T) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = copyOf(t, "adopting", func(url string) {
-		messagedbtest.Install(t, url, messagedbtest.Newest)
+		pgtest.InstallMessageDB(t, url, pgtest.MessageDBNewest)
 		fill(t, url)
 		migrate(t, url)
 	})
@@ -63,7 +62,7 @@ func adopting(t *testing.T) (url string, conn *pgx.Conn) {
 func messageDB(t *testing.T) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = copyOf(t, "message_db", func(url string) {
-		messagedbtest.Install(t, url, messagedbtest.Newest)
+		pgtest.InstallMessageDB(t, url, pgtest.MessageDBNewest)
 		fill(t, url)
 	})
 	return url, connect(t, url)
@@ -73,7 +72,7 @@ func messageDB(t *testing.T) (url string, conn *pgx.Conn) {
 func adopted(t *testing.T) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = copyOf(t, "adopted", func(url string) {
-		messagedbtest.Install(t, url, messagedbtest.Newest)
+		pgtest.InstallMessageDB(t, url, pgtest.MessageDBNewest)
 		fill(t, url)
 		migrate(t, url)
 		_, err := run(t, url, nil)
@@ -88,7 +87,7 @@ func copyOf(t *testing.T, name string, make func(url string)) string {
 	t.Helper()
 	hash := sha256.New()
 	require.NoError(t, migrations.Print(hash, nil))
-	fmt.Fprint(hash, messagedbtest.Newest)
+	fmt.Fprint(hash, pgtest.MessageDBNewest)
 	for _, pattern := range []string{"*.go", "sql/*.sql"} {
 		names, err := filepath.Glob(pattern)
 		require.NoError(t, err)
@@ -113,7 +112,7 @@ func migrate(t *testing.T, url string) {
 // fill writes through write_message, as message-db's clients do, and leaves no session.
 func fill(t *testing.T, url string) {
 	t.Helper()
-	client, err := pgx.Connect(t.Context(), messagedbtest.As(t, url, "message_store"))
+	client, err := pgx.Connect(t.Context(), pgtest.As(t, url, "message_store"))
 	require.NoError(t, err)
 	defer client.Close(t.Context())
 	for _, sql := range messages {
@@ -153,7 +152,7 @@ func fingerprint(t *testing.T, conn *pgx.Conn, relation string) string {
 // asked returns the answers of a store to its clients.
 func asked(t *testing.T, url string) []string {
 	t.Helper()
-	client := connect(t, messagedbtest.As(t, url, "message_store"))
+	client := connect(t, pgtest.As(t, url, "message_store"))
 	var all []string
 	for _, sql := range []string{
 		"get_stream_messages('account-1')", "get_stream_messages('account-1', 3, 4)", "get_stream_messages('data-1')", "get_stream_messages('a-')",
@@ -235,7 +234,7 @@ func TestAdoptionKeepsEveryMessage(t *testing.T) {
 
 func TestEmptyMessageDBIsAdopted(t *testing.T) {
 	t.Parallel()
-	url := messagedbtest.Database(t)
+	url := pgtest.MessageDB(t)
 	conn := connect(t, url)
 	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
 	require.NoError(t, err)
@@ -263,7 +262,7 @@ func TestOldTableIsNotWrittenToAnyMore(t *testing.T) {
 		_, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
 		require.Equal(t, "55000", sqlstate(err), sql)
 	}
-	client := connect(t, messagedbtest.As(t, url, "message_store"))
+	client := connect(t, pgtest.As(t, url, "message_store"))
 	_, err := client.Exec(t.Context(), "select message_store_before_dibs.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')")
 	require.Equal(t, "42501", sqlstate(err))
 }
@@ -288,7 +287,7 @@ func TestAdoptionLosesNoAcknowledgedWrite(t *testing.T) {
 	var after [writers]atomic.Int64
 	var switched atomic.Bool
 	for i := range writers {
-		client := connect(t, messagedbtest.As(t, url, "message_store"))
+		client := connect(t, pgtest.As(t, url, "message_store"))
 		all.Go(func() {
 			version := int64(-1)
 			next := time.NewTicker(pause)
@@ -370,7 +369,7 @@ func TestWriterThatWaitsForTheSwitchWritesToTheStoreOrFails(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*await.Limit)
 	defer cancel()
 	for i := range 2 {
-		client := connect(t, messagedbtest.As(t, url, "message_store"))
+		client := connect(t, pgtest.As(t, url, "message_store"))
 		clients = append(clients, client)
 		go func() {
 			_, err := client.Exec(ctx, "select write_message(gen_random_uuid()::varchar, $1, 'T', '{}')", fmt.Sprintf("waits%d-1", i))
@@ -911,12 +910,12 @@ func TestUserWhoIsNoSuperuserAdopts(t *testing.T) {
 
 		require.NoError(t, err)
 		require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
-		client := connect(t, messagedbtest.As(t, url, "message_store"))
+		client := connect(t, pgtest.As(t, url, "message_store"))
 		write(t, client, "account-1")
 		undone, err := adopt.Undo(t.Context(), mine, nil)
 		require.NoError(t, err)
 		require.Equal(t, int64(1), undone.Since)
-		write(t, connect(t, messagedbtest.As(t, url, "message_store")), "account-1")
+		write(t, connect(t, pgtest.As(t, url, "message_store")), "account-1")
 		if !member {
 			do(t, conn, "drop schema dibs, dibs_adoption, message_store_by_dibs cascade")
 		}
@@ -940,7 +939,7 @@ func TestUserWithoutRightsIsRefused(t *testing.T) {
 func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 	t.Parallel()
 	url, conn := adopted(t)
-	client := connect(t, messagedbtest.As(t, url, "message_store"))
+	client := connect(t, pgtest.As(t, url, "message_store"))
 	for _, stream := range []string{"account-1", "new-1", "new-1", ""} {
 		write(t, client, stream)
 	}
@@ -1064,7 +1063,7 @@ func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 		if i%2 == 1 {
 			user, sql = "postgres", `select i.id::text, a.version from (select gen_random_uuid() as id) i, dibs.append(array[$1]::text[], '{-2}', '{1}', array[i.id], '{T}', '{"{}"}', '{null}') a`
 		}
-		client := connect(t, messagedbtest.As(t, url, user))
+		client := connect(t, pgtest.As(t, url, user))
 		all.Go(func() {
 			for ctx.Err() == nil {
 				var id string

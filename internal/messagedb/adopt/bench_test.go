@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
-	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
+	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
 // BenchmarkAdopt adopts message-db with rows of 450 to 550 bytes, while a client goes on
@@ -32,7 +32,7 @@ func BenchmarkAdopt(b *testing.B) {
 	var held, waited time.Duration
 	for b.Loop() {
 		b.StopTimer()
-		url := messagedbtest.Database(b)
+		url := pgtest.MessageDB(b)
 		size = fillToMeasure(b, url, rows)
 		stop := keepWriting(b, url)
 		b.StartTimer()
@@ -80,7 +80,7 @@ func fillToMeasure(b *testing.B, url string, rows int) (size int64) {
 // it is stopped, and returns how long the slowest of them took.
 func keepWriting(b *testing.B, url string) (stop func() time.Duration) {
 	b.Helper()
-	conn, err := pgx.Connect(b.Context(), messagedbtest.As(b, url, "message_store"))
+	conn, err := pgx.Connect(b.Context(), pgtest.As(b, url, "message_store"))
 	require.NoError(b, err)
 	var slowest time.Duration
 	ended := make(chan struct{})

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/failure"
 )
 
 // hold keeps message-db's table as it is up to its newest message.
@@ -331,7 +331,7 @@ func (a *adopter) inParallel(ctx context.Context, f func(context.Context, *pgx.C
 	var all sync.WaitGroup
 	for range a.Workers {
 		all.Go(func() {
-			err := panics.Call(func() error {
+			err := failure.Call(func() error {
 				conn, err := a.session(ctx)
 				if err != nil {
 					return err

@@ -15,7 +15,6 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
-	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 )
@@ -28,15 +27,15 @@ func TestOlderMessageDBIsAdopted(t *testing.T) {
 		long                  bool
 		version, says, change string
 	}{
-		{false, messagedbtest.V1_1, "1.1.6", ""},
-		{true, messagedbtest.V1_1, "1.0.0", "create or replace function message_store.message_store_version() returns varchar as $$ begin return '1.0.0'; end; $$ language plpgsql"},
-		{true, messagedbtest.V1_2, "1.2.6", ""},
-		{false, messagedbtest.Newest, "1.3.0", "drop view message_store.stream_summary, message_store.type_summary, message_store.stream_type_summary, message_store.type_stream_summary, message_store.category_type_summary, message_store.type_category_summary; drop index message_store.messages_category; alter table message_store.messages alter type type varchar(255), alter stream_name type varchar(3000)"},
+		{false, pgtest.MessageDB1_1, "1.1.6", ""},
+		{true, pgtest.MessageDB1_1, "1.0.0", "create or replace function message_store.message_store_version() returns varchar as $$ begin return '1.0.0'; end; $$ language plpgsql"},
+		{true, pgtest.MessageDB1_2, "1.2.6", ""},
+		{false, pgtest.MessageDBNewest, "1.3.0", "drop view message_store.stream_summary, message_store.type_summary, message_store.stream_type_summary, message_store.type_stream_summary, message_store.category_type_summary, message_store.type_category_summary; drop index message_store.messages_category; alter table message_store.messages alter type type varchar(255), alter stream_name type varchar(3000)"},
 	} {
 		if c.long && !tier.Long() {
 			continue
 		}
-		url := messagedbtest.DatabaseOf(t, c.version)
+		url := pgtest.MessageDBOf(t, c.version)
 		conn := connect(t, url)
 		if c.change != "" {
 			do(t, conn, c.change)
@@ -50,12 +49,12 @@ func TestOlderMessageDBIsAdopted(t *testing.T) {
 		require.Equal(t, c.says, done.Version)
 		require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 		require.NotEmpty(t, asked(t, url), "it is 1.3.0 now")
-		write(t, connect(t, messagedbtest.As(t, url, "message_store")), "account-1")
+		write(t, connect(t, pgtest.As(t, url, "message_store")), "account-1")
 		requireOurs(t, conn)
 		undone, err := adopt.Undo(t.Context(), connector(url), nil)
 		require.NoError(t, err, c.says)
 		require.Equal(t, int64(2), undone.Since)
-		write(t, connect(t, messagedbtest.As(t, url, "message_store")), "account-1")
+		write(t, connect(t, pgtest.As(t, url, "message_store")), "account-1")
 	}
 }
 
@@ -141,7 +140,7 @@ func TestMessagesBehindRowSecurityAreNotLeftOut(t *testing.T) {
 func TestOtherEncodingIsRefused(t *testing.T) {
 	t.Parallel()
 	url := pgtest.DatabaseIn(t, "LATIN1")
-	messagedbtest.Install(t, url, messagedbtest.Newest)
+	pgtest.InstallMessageDB(t, url, pgtest.MessageDBNewest)
 
 	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
 
@@ -400,7 +399,7 @@ func TestStandbyIsNotAdopted(t *testing.T) {
 func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Server(t)
-	messagedbtest.Install(t, url, messagedbtest.Newest)
+	pgtest.InstallMessageDB(t, url, pgtest.MessageDBNewest)
 	fill(t, url)
 	recovered := func() *pgx.Conn {
 		var conn *pgx.Conn

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 )
@@ -96,7 +95,7 @@ func quotes(theirs answer) answer {
 func TestConditionsCompareTextsAsTheDatabaseDoes(t *testing.T) {
 	t.Parallel()
 	theirs, ours := pgtest.DatabaseInEnglish(t), migrate(t, pgtest.DatabaseInEnglish(t))
-	messagedbtest.Install(t, theirs, messagedbtest.Newest)
+	pgtest.InstallMessageDB(t, theirs, pgtest.MessageDBNewest)
 	exec(t, connect(t, ours), "update dibs.settings set sql_condition = true")
 	var names steps
 	for n, name := range []string{"B", "a", "A", "b", "é", "É", "f"} {

@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/migrations"
@@ -74,7 +73,7 @@ func generates(command string) func(answer) answer {
 func id(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
 
 // messageDB returns a database with message-db, and dibs one with ours.
-func messageDB(t *testing.T) string { return messagedbtest.Database(t) }
+func messageDB(t *testing.T) string { return pgtest.MessageDB(t) }
 
 func dibs(t *testing.T) string {
 	t.Helper()
@@ -148,7 +147,7 @@ type session struct {
 // test has them: the role's own bounds, of 10 s and a minute, are a busy machine's.
 func open(t *testing.T, database, user, path string) session {
 	t.Helper()
-	target := unbounded(messagedbtest.As(t, database, user))
+	target := unbounded(pgtest.As(t, database, user))
 	if path != "" {
 		target += "&search_path=" + url.PathEscape(path)
 	}

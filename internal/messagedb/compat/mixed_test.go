@@ -20,7 +20,6 @@ import (
 
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/internal/await"
-	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
@@ -94,7 +93,7 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 		}
 	}
 	client := func() *pgx.Conn {
-		conn, err := pgx.Connect(context.WithoutCancel(t.Context()), messagedbtest.As(t, database, "message_store"))
+		conn, err := pgx.Connect(context.WithoutCancel(t.Context()), pgtest.As(t, database, "message_store"))
 		require.NoError(t, err)
 		return conn
 	}

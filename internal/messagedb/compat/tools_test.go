@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
@@ -45,7 +44,7 @@ func TestToolsOfMessageDBPrintTheSame(t *testing.T) {
 			if len(words) > 1 {
 				env = append(env, variables.FindAllString(words[1], -1)...)
 			}
-			all = append(all, call+"\n"+moments.ReplaceAllString(messagedbtest.Run(t, database, words[0], env...), "…"))
+			all = append(all, call+"\n"+moments.ReplaceAllString(pgtest.RunMessageDB(t, database, words[0], env...), "…"))
 		}
 		printed = append(printed, all)
 	}

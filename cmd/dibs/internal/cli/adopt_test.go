@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/cmd/dibs/internal/cli"
-	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
@@ -21,7 +20,7 @@ import (
 // in it, and a connection of its owner.
 func newMessageDB(t *testing.T, messages int) (*shell, *pgx.Conn) {
 	t.Helper()
-	url := messagedbtest.Database(t)
+	url := pgtest.MessageDB(t)
 	conn := connection(t, url)
 	perform(t, conn, `insert into message_store.messages (stream_name, position, type, data)
 		select 'account-' || n % 50, n / 50, 'Deposited', jsonb_build_object('amount', n) from generate_series(0, $1 - 1) n`, messages)

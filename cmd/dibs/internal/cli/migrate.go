@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
-	"github.com/dibs-go/dibs/internal/messagedb/schema"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -123,7 +122,7 @@ func (a *app) printUpToDate(all []migrations.Migration) error {
 		if err := a.out.line("%s is left out: %s", part, m.LeftOut); err != nil {
 			return err
 		}
-		if m.LeftOut != schema.LeftOut {
+		if part != "message_store" {
 			continue
 		}
 		// A store that is used already is not filled.

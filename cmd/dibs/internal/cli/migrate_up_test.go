@@ -8,13 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
 func TestMigrateUpSaysWhatItLeavesOut(t *testing.T) {
 	t.Parallel()
-	dibs := &shell{env: map[string]string{"DATABASE_URL": messagedbtest.Database(t)}}
+	dibs := &shell{env: map[string]string{"DATABASE_URL": pgtest.MessageDB(t)}}
 	const why = "message_store is message-db's own, until it is adopted"
 
 	require.Contains(t, dibs.ok(t, "migrate", "up"), "functions and views\nup to date\nmessage_store is left out: "+why+"\n")

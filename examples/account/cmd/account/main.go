@@ -8,7 +8,6 @@ import (
 	"os"
 
 	"github.com/dibs-go/dibs/internal/demo"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 )
 
-func main() { os.Exit(stage.Program(demo.Account).Run()) }
+func main() { os.Exit(demo.Program(demo.Account).Run()) }

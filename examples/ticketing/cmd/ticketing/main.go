@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/dibs-go/dibs/internal/demo"
-	"github.com/dibs-go/dibs/internal/demo/stage"
 )
 
-func main() { os.Exit(stage.Program(demo.Ticketing).Run()) }
+func main() { os.Exit(demo.Program(demo.Ticketing).Run()) }

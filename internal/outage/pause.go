@@ -1,6 +1,4 @@
-// Package backoff says how long to wait before a failed operation is repeated. All of
-// Dibs waits by this rule.
-package backoff
+package outage
 
 import (
 	"context"
@@ -8,11 +6,11 @@ import (
 	"time"
 )
 
-// After returns the pause after a number of failures in a row: none without a failure,
+// Pause returns the pause after a number of failures in a row: none without a failure,
 // least after the first, twice as long after each further one, most at the longest. Each
 // pause is shortened by a random part of up to a half, so that operations that failed
 // together are not repeated together.
-func After(failures int, least, most time.Duration) time.Duration {
+func Pause(failures int, least, most time.Duration) time.Duration {
 	if failures <= 0 {
 		return 0
 	}

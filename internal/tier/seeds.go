@@ -1,10 +1,9 @@
-// Package seeds has inputs that several fuzz tests begin with.
-package seeds
+package tier
 
 import "strings"
 
-// Names returns texts that name grammars and databases treat differently. Most begin with "cat-".
-func Names() []string {
+// SeedNames returns texts for fuzz tests to begin with, that name grammars and databases treat differently. Most begin with "cat-".
+func SeedNames() []string {
 	return []string{
 		"-",
 		"cat-+x",                          // the cardinal id is empty
@@ -24,9 +23,9 @@ func Names() []string {
 	}
 }
 
-// JSON returns texts that readers of JSON treat differently: objects with a member of the given name, and
+// SeedJSON returns texts that readers of JSON treat differently: objects with a member of the given name, and
 // a few texts that are none.
-func JSON(name string) []string {
+func SeedJSON(name string) []string {
 	member := `{"` + name + `":`
 	return []string{
 		member + `"` + "\u202e" + `"}`,   // a bidirectional override
@@ -50,8 +49,8 @@ func JSON(name string) []string {
 	}
 }
 
-// JSONTexts returns texts of every kind of JSON, and such as are nearly JSON.
-func JSONTexts() []string {
+// SeedJSONTexts returns texts of every kind of JSON, and such as are nearly JSON.
+func SeedJSONTexts() []string {
 	return []string{
 		`{}`, `[]`, `null`, `1`, `"x"`, ``, ` {"a" : [1, -0.10e+2, null, true, "\u00e9\ud83d\ude00\/\\"]} `, `{"a":"\u0000"}`, `{"a":"\ud800"}`, `{"a":"\udc00x"}`, `{"a":"\ud800\u0041"}`,
 		`{"a":1e400}`, `{"a":1e200000}`, `{"a":1e-16384}`, `{"a":0e99999999999}`, `{"a":1,"a":2}`, `{"a":1}{}`, "{\"a\":\"\xff\"}", "\ufeff{}", `{"a":"\\u0000"}`, `{"\u0000":1}`,

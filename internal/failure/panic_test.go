@@ -1,4 +1,4 @@
-package panics_test
+package failure_test
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/panics"
+	"github.com/dibs-go/dibs/internal/failure"
 )
 
 var errBroken = errors.New("broken")
@@ -28,21 +28,21 @@ func TestAFunctionThatDoesNotReturnIsAnErrorWithThePlace(t *testing.T) {
 		is          error
 	}{
 		"a panic":            {breaks, "panic: broken", "panics_test.breaks(", errBroken},
-		"a goroutine's end":  {exits, "the function ended its goroutine", "panics_test.exits(", panics.ErrExited},
+		"a goroutine's end":  {exits, "the function ended its goroutine", "panics_test.exits(", failure.ErrExited},
 		"a nil function":     {nil, "panic: runtime error: invalid memory address or nil pointer dereference", "panics.Go.func1(", nil},
 		"a panic at the end": {func() error { defer func() { _ = breaks() }(); return exits() }, "panic: broken", "panics_test.breaks(", errBroken},
-		"a panic passed on":  {func() error { panic(panics.Call(breaks)) }, "panic: panic: broken", "panics_test.breaks(", errBroken},
+		"a panic passed on":  {func() error { panic(failure.Call(breaks)) }, "panic: panic: broken", "panics_test.breaks(", errBroken},
 		"a panic passed on, wrapped": {
-			func() error { panic(fmt.Errorf("the work: %w", panics.Call(breaks))) },
+			func() error { panic(fmt.Errorf("the work: %w", failure.Call(breaks))) },
 			"panic: the work: panic: broken", "panics_test.breaks(", errBroken,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := panics.Call(test.f)
+			err := failure.Call(test.f)
 
 			require.EqualError(t, err, test.text)
-			require.True(t, strings.HasPrefix(panics.Stack(err), "github.com/dibs-go/dibs/internal/"+test.place), panics.Stack(err))
-			require.Equal(t, panics.Stack(err), panics.Stack(fmt.Errorf("wrapped: %w", err)))
+			require.True(t, strings.HasPrefix(failure.Stack(err), "github.com/dibs-go/dibs/internal/"+test.place), failure.Stack(err))
+			require.Equal(t, failure.Stack(err), failure.Stack(fmt.Errorf("wrapped: %w", err)))
 			if test.is != nil {
 				require.ErrorIs(t, err, test.is)
 			}
@@ -51,11 +51,11 @@ func TestAFunctionThatDoesNotReturnIsAnErrorWithThePlace(t *testing.T) {
 }
 
 func TestAFunctionThatReturnsHasNoStack(t *testing.T) {
-	require.NoError(t, panics.Call(func() error { return nil }))
-	err := panics.Call(func() error { return errBroken })
+	require.NoError(t, failure.Call(func() error { return nil }))
+	err := failure.Call(func() error { return errBroken })
 	require.Equal(t, errBroken, err)
-	require.Empty(t, panics.Stack(err))
-	require.Empty(t, panics.Stack(nil))
+	require.Empty(t, failure.Stack(err))
+	require.Empty(t, failure.Stack(nil))
 }
 
 // wild is an error whose methods panic.
@@ -65,10 +65,10 @@ func (wild) Error() string { panic("Error") }
 func (wild) Unwrap() error { panic("Unwrap") }
 
 func TestAnErrorThatPanicsIsTakenAsItIs(t *testing.T) {
-	require.Nil(t, panics.Of(wild{}))
-	err := panics.Call(func() error { panic(wild{}) })
+	require.Nil(t, failure.PanicOf(wild{}))
+	err := failure.Call(func() error { panic(wild{}) })
 	require.Contains(t, err.Error(), "panic: ")
-	require.Contains(t, panics.Stack(err), "TestAnErrorThatPanicsIsTakenAsItIs")
+	require.Contains(t, failure.Stack(err), "TestAnErrorThatPanicsIsTakenAsItIs")
 }
 
 func TestALongTextAndALongStackAreCut(t *testing.T) {
@@ -80,10 +80,10 @@ func TestALongTextAndALongStackAreCut(t *testing.T) {
 		return deep(n - 1)
 	}
 
-	err := panics.Call(func() error { return deep(90) })
+	err := failure.Call(func() error { return deep(90) })
 
 	require.EqualError(t, err, "panic: "+strings.Repeat("é", 1024))
-	stack := panics.Stack(err)
-	require.LessOrEqual(t, len(stack), panics.MaxStack+len("\n…"))
+	stack := failure.Stack(err)
+	require.LessOrEqual(t, len(stack), failure.MaxStack+len("\n…"))
 	require.True(t, strings.HasSuffix(stack, "\n…"))
 }

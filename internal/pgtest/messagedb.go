@@ -1,6 +1,4 @@
-// Package messagedbtest gives a test a database with message-db in it: the real
-// one, from its npm package, made by its own install.sh.
-package messagedbtest
+package pgtest
 
 import (
 	"context"
@@ -17,31 +15,29 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
-// The versions of the package that a test may ask for. Newest is the default; its message_store_version()
+// The versions of message-db that a test may ask for. MessageDBNewest is the default; its message_store_version()
 // returns 1.3.0.
 const (
-	Newest = "1.3.1"
-	V1_2   = "1.2.6"
-	V1_1   = "1.1.6"
+	MessageDBNewest = "1.3.1"
+	MessageDB1_2    = "1.2.6"
+	MessageDB1_1    = "1.1.6"
 )
 
-// programs are the programs that install message-db.
-var programs = []string{"npm", "psql"}
+// messageDBPrograms are the programs that install message-db.
+var messageDBPrograms = []string{"npm", "psql"}
 
-// patience is for npm, which fetches the package once for each user of a machine.
-const patience = 2 * time.Minute
+// npmTakes is for npm, which fetches the package once for each user of a machine.
+const npmTakes = 2 * time.Minute
 
-var installed = map[string]func() (string, error){
-	Newest: sync.OnceValues(func() (string, error) { return install(Newest) }),
-	V1_2:   sync.OnceValues(func() (string, error) { return install(V1_2) }),
-	V1_1:   sync.OnceValues(func() (string, error) { return install(V1_1) }),
+var messageDBs = map[string]func() (string, error){
+	MessageDBNewest: sync.OnceValues(func() (string, error) { return installed(MessageDBNewest) }),
+	MessageDB1_2:    sync.OnceValues(func() (string, error) { return installed(MessageDB1_2) }),
+	MessageDB1_1:    sync.OnceValues(func() (string, error) { return installed(MessageDB1_1) }),
 }
 
-func install(version string) (string, error) {
+func installed(version string) (string, error) {
 	modules, err := NPMModules("message-db-"+version, "@eventide/message-db@"+version)
 	return filepath.Join(modules, "@eventide", "message-db", "database"), err
 }
@@ -68,7 +64,7 @@ func NPMModules(name string, packages ...string) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), npmTakes)
 	defer cancel()
 	args := []string{"install", "--prefix", dir, "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"}
 	npm := exec.CommandContext(ctx, "npm", append(args, packages...)...)
@@ -81,22 +77,22 @@ func NPMModules(name string, packages ...string) (string, error) {
 	return modules, nil
 }
 
-// Database returns the URL of a database with message-db in the schema message_store, which no
-// other test uses. It is a copy, since to install takes longer than a test does. It is dropped
+// MessageDB returns the URL of a database, which no other test uses, with the real message-db in the schema
+// message_store: from its npm package, made by its own install.sh. It is a copy, since to install takes longer than a test does. It is dropped
 // when the test ends; the role message_store is the server's, and stays.
-func Database(t testing.TB) string {
+func MessageDB(t testing.TB) string {
 	t.Helper()
-	return DatabaseOf(t, Newest)
+	return MessageDBOf(t, MessageDBNewest)
 }
 
-// DatabaseOf is [Database] with that version of message-db.
-func DatabaseOf(t testing.TB, version string) string {
+// MessageDBOf is [MessageDB] with that version of message-db.
+func MessageDBOf(t testing.TB, version string) string {
 	t.Helper()
-	pgtest.Needs(t, programs...) // before a database is made for nothing
-	return pgtest.Copy(t, "message_db_"+strings.ReplaceAll(version, ".", "_"), func(url string) { Install(t, url, version) })
+	Needs(t, messageDBPrograms...) // before a database is made for nothing
+	return Copy(t, "message_db_"+strings.ReplaceAll(version, ".", "_"), func(url string) { InstallMessageDB(t, url, version) })
 }
 
-func parse(t testing.TB, database string) *pgx.ConnConfig {
+func parseURL(t testing.TB, database string) *pgx.ConnConfig {
 	t.Helper()
 	config, err := pgx.ParseConfig(database)
 	if err != nil {
@@ -107,28 +103,28 @@ func parse(t testing.TB, database string) *pgx.ConnConfig {
 
 func connect(t testing.TB, database string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.ConnectConfig(t.Context(), parse(t, database))
+	conn, err := pgx.ConnectConfig(t.Context(), parseURL(t, database))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return conn
 }
 
-func run(t testing.TB, conn *pgx.Conn, sql string) {
+func mustExec(t testing.TB, conn *pgx.Conn, sql string) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), sql); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }
 
-// Install makes the schema message_store in a database, as that version of the package
+// InstallMessageDB makes the schema message_store in a database, as that version of the package
 // does.
-func Install(t testing.TB, database, version string) {
+func InstallMessageDB(t testing.TB, database, version string) {
 	t.Helper()
 	// Two that install side by side would be in each other's way there.
 	conn := connect(t, database)
 	defer conn.Close(t.Context())
-	run(t, conn, "do $$ begin create role message_store login; exception when duplicate_object or unique_violation then null; end $$")
+	mustExec(t, conn, "do $$ begin create role message_store login; exception when duplicate_object or unique_violation then null; end $$")
 
 	runTool(t, database, version, "install.sh", "CREATE_DATABASE=off", "PATH="+withoutCreateDB(t)+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
@@ -143,20 +139,20 @@ func withoutCreateDB(t testing.TB) string {
 	return dir
 }
 
-// Run runs one of message-db's tools on a database, with extra environment variables, and returns its output.
-func Run(t testing.TB, database, tool string, env ...string) string {
+// RunMessageDB runs one of message-db's tools on a database, with extra environment variables, and returns its output.
+func RunMessageDB(t testing.TB, database, tool string, env ...string) string {
 	t.Helper()
-	return runTool(t, database, Newest, tool, env...)
+	return runTool(t, database, MessageDBNewest, tool, env...)
 }
 
 func runTool(t testing.TB, database, version, tool string, env ...string) string {
 	t.Helper()
-	pgtest.Needs(t, programs...)
-	scripts, err := installed[version]()
+	Needs(t, messageDBPrograms...)
+	scripts, err := messageDBs[version]()
 	if err != nil {
-		pgtest.Missing(t, fmt.Sprintf("no message-db, which npm did not install: %v", err))
+		Missing(t, fmt.Sprintf("no message-db, which npm did not install: %v", err))
 	}
-	config := parse(t, database)
+	config := parseURL(t, database)
 	command := exec.CommandContext(t.Context(), "bash", filepath.Join(scripts, tool))
 	command.Env = append(os.Environ(), "DATABASE_NAME="+config.Database,
 		"PGHOST="+config.Host, fmt.Sprintf("PGPORT=%d", config.Port), "PGUSER="+config.User, "PGPASSWORD="+config.Password)

@@ -1,13 +1,13 @@
-package messagetype_test
+package upcast_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/messagetype"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/upcast"
 )
 
 // looksInside is a body whose pointer does not know its type without a value.
@@ -32,10 +32,10 @@ func (opened) MessageType() string { return "Opened" }
 func TestMessageTypeIsWhatTheZeroValueTells(t *testing.T) {
 	t.Parallel()
 
-	name, err := messagetype.Of[opened]()
+	name, err := presentType[opened]()
 	require.NoError(t, err)
 	require.Equal(t, "Opened", name)
-	name, err = messagetype.Of[*constant]()
+	name, err = presentType[*constant]()
 	require.NoError(t, err)
 	require.Equal(t, "Constant", name)
 }
@@ -51,12 +51,12 @@ func TestTypeThatCannotTellItsMessageTypeIsRefused(t *testing.T) {
 		goType string
 		rule   string
 	}{
-		{messagetype.Of[messagestore.Body], "messagestore.Body", silent},
-		{messagetype.Of[*looksInside], "*messagetype_test.looksInside", silent},
-		{messagetype.Of[*opened], "*messagetype_test.opened", silent},
-		{messagetype.Of[nameless], "messagetype_test.nameless", invalid},
-		{messagetype.Of[messagestore.Raw], "messagestore.Raw", invalid},
-		{messagetype.Of[removal.Tombstone], "removal.Tombstone", `its zero value's message type, "dibs:Tombstone", is not a valid one`},
+		{presentType[messagestore.Body], "messagestore.Body", silent},
+		{presentType[*looksInside], "*upcast_test.looksInside", silent},
+		{presentType[*opened], "*upcast_test.opened", silent},
+		{presentType[nameless], "upcast_test.nameless", invalid},
+		{presentType[messagestore.Raw], "messagestore.Raw", invalid},
+		{presentType[removal.Tombstone], "removal.Tombstone", `its zero value's message type, "dibs:Tombstone", is not a valid one`},
 	} {
 		name, err := test.of()
 
@@ -64,4 +64,13 @@ func TestTypeThatCannotTellItsMessageTypeIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, messagestore.ErrInvalid)
 		require.EqualError(t, err, `invalid message type of "`+test.goType+`": `+test.rule)
 	}
+}
+
+// presentType returns the type that a reader of T registers.
+func presentType[T messagestore.Body]() (string, error) {
+	forms, err := upcast.Forms[T]()
+	if err != nil {
+		return "", err
+	}
+	return forms[0].Type(), nil
 }

@@ -1,11 +1,11 @@
-package messagedbtest_test
+package compat_test
 
 import (
 	"bytes"
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
+	osexec "os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
@@ -30,7 +29,7 @@ func TestClientInNodeCannotTellOursFromMessageDB(t *testing.T) {
 	t.Parallel()
 	ours := pgtest.Migrated(t)
 
-	want := runInNode(t, messagedbtest.Database(t))
+	want := runInNode(t, pgtest.MessageDB(t))
 	got := runInNode(t, ours)
 
 	require.Len(t, want, 26)
@@ -43,7 +42,7 @@ func TestClientInNodeCannotTellOursFromMessageDB(t *testing.T) {
 func runInNode(t *testing.T, database string) []string {
 	t.Helper()
 	pgtest.Needs(t, "node", "npm")
-	modules, err := client()
+	modules, err := nodeClient()
 	if err != nil {
 		pgtest.Missing(t, fmt.Sprintf("no client of message-db, which npm did not install: %v", err))
 	}
@@ -51,7 +50,7 @@ func runInNode(t *testing.T, database string) []string {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	node := exec.CommandContext(ctx, "node", filepath.Join("testdata", "client.cjs"))
+	node := osexec.CommandContext(ctx, "node", filepath.Join("testdata", "client.cjs"))
 	node.Env = append(os.Environ(), "NODE_PATH="+modules, "PGHOST="+config.Host, fmt.Sprintf("PGPORT=%d", config.Port), "PGDATABASE="+config.Database,
 		"PGOPTIONS=-c lock_timeout=0 -c idle_in_transaction_session_timeout=0") // instead of the role's, which a busy machine may take
 	var stdout, stderr bytes.Buffer
@@ -66,4 +65,4 @@ func runInNode(t *testing.T, database string) []string {
 	return steps
 }
 
-var client = sync.OnceValues(func() (string, error) { return messagedbtest.NPMModules(connector+"-"+pg, connector, pg) })
+var nodeClient = sync.OnceValues(func() (string, error) { return pgtest.NPMModules(connector+"-"+pg, connector, pg) })

@@ -1,6 +1,4 @@
-// Package once is the engine of "once" in a transaction: it commits the message that takes a key together with the
-// caller's SQL and messages, and finds out what became of the key. Packages reservation and inbox stand on it.
-package once
+package keys
 
 import (
 	"context"

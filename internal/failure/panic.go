@@ -1,6 +1,8 @@
-// Package panics makes errors of the panics of functions that a caller has given to the library. The stack goes along,
-// so that the place of the panic is in the log.
-package panics
+// Package failure is for functions that a caller has given to the library, and that fail. A panic becomes an error
+// with its stack, so that the place of the panic is in the log. An error may have a disposition, by which the function
+// tells what becomes of its message or its step: parked, retried after a given time, skipped, or refused. Package
+// handler exports the constructors; packages below it, such as messagestore, use this one.
+package failure
 
 import (
 	"errors"
@@ -12,8 +14,8 @@ import (
 // ErrExited is the value of a function that ended its goroutine with [runtime.Goexit] instead of returning.
 var ErrExited = errors.New("the function ended its goroutine")
 
-// An Error is the failure of a function that panicked, or ended its goroutine.
-type Error struct {
+// A PanicError is the failure of a function that panicked, or ended its goroutine.
+type PanicError struct {
 	Value any    // what it panicked with, or ErrExited
 	Stack []byte // where, as [runtime/debug.Stack] has it
 }
@@ -22,7 +24,7 @@ type Error struct {
 const maxText = 1024
 
 // Error returns the value, shortened.
-func (e *Error) Error() string {
+func (e *PanicError) Error() string {
 	if e.Exited() {
 		return ErrExited.Error()
 	}
@@ -30,41 +32,41 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the value if it is an error.
-func (e *Error) Unwrap() error {
+func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
 // Exited reports whether the function ended its goroutine, and did not panic.
-func (e *Error) Exited() bool {
+func (e *PanicError) Exited() bool {
 	return e.Value == ErrExited //nolint:errorlint // it is the value itself
 }
 
 // Recovered returns the error of a function that did not return, with the value of recover in the deferred
 // function that calls it: nil if the function ended its goroutine. A panic that is passed on from another
 // goroutine has the stack of the first.
-func Recovered(value any) *Error {
-	e := &Error{Value: value, Stack: debug.Stack()}
+func Recovered(value any) *PanicError {
+	e := &PanicError{Value: value, Stack: debug.Stack()}
 	if value == nil {
 		e.Value = ErrExited
 	}
 	if err, is := value.(error); is {
-		if first := Of(err); first != nil {
+		if first := PanicOf(err); first != nil {
 			e.Stack = first.Stack
 		}
 	}
 	return e
 }
 
-// Of returns the [*Error] in err, nil if there is none. The methods of an error are the caller's code: if
+// PanicOf returns the [*PanicError] in err, nil if there is none. The methods of an error are the caller's code: if
 // one panics, Of returns nil.
-func Of(err error) (e *Error) {
+func PanicOf(err error) (e *PanicError) {
 	defer func() {
 		if recover() != nil {
 			e = nil
 		}
 	}()
-	e, _ = errors.AsType[*Error](err)
+	e, _ = errors.AsType[*PanicError](err)
 	return e
 }
 
@@ -78,7 +80,7 @@ func Is(err, target error) (is bool) {
 	return errors.Is(err, target)
 }
 
-// Catch is deferred by a function that calls another and has set err to ErrExited before. It sets err to an [*Error] if
+// Catch is deferred by a function that calls another and has set err to ErrExited before. It sets err to a [*PanicError] if
 // the other did not return.
 func Catch(err *error) {
 	if value := recover(); value != nil || *err == ErrExited { //nolint:errorlint // as it was set
@@ -86,7 +88,7 @@ func Catch(err *error) {
 	}
 }
 
-// Go calls f in a goroutine of its own, and gives its error to the channel: an [*Error] if it does not return.
+// Go calls f in a goroutine of its own, and gives its error to the channel: a [*PanicError] if it does not return.
 func Go(f func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -98,7 +100,7 @@ func Go(f func() error) <-chan error {
 	return done
 }
 
-// Call calls f in a goroutine of its own, since f may end it, and returns its error: an [*Error] if f does not return.
+// Call calls f in a goroutine of its own, since f may end it, and returns its error: a [*PanicError] if f does not return.
 func Call(f func() error) error { return <-Go(f) }
 
 // MaxStack is the length of a stack in bytes before it is cut.
@@ -107,7 +109,7 @@ const MaxStack = 4096
 // Stack returns the stack in err, from the function that panicked on, or ended its goroutine, cut to whole lines; "" if
 // there is none.
 func Stack(err error) string {
-	e := Of(err)
+	e := PanicOf(err)
 	if e == nil {
 		return ""
 	}

@@ -1,6 +1,4 @@
-// Package stage is what the demos share: the stage, on which processes are started, killed and stopped; the books, in which
-// all records of a run are tables; and the verdict, whose figures are queries of the books.
-package stage
+package demo
 
 import (
 	"context"

@@ -1,14 +1,9 @@
-// Package disposition has the errors by which a function tells its caller what becomes of a
-// message or a step: parked, retried after a given time, skipped, or refused. Package handler
-// exports the constructors; packages below it, such as messagestore, use this one.
-package disposition
+package failure
 
 import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/dibs-go/dibs/internal/panics"
 )
 
 // A Kind is one of the four dispositions. Package handler has a table of their effects.
@@ -28,15 +23,15 @@ const (
 	Refuse
 )
 
-// An Error carries a disposition. [Of] finds it in whatever wraps it.
-type Error struct {
+// A DispositionError carries a disposition. [DispositionOf] finds it in whatever wraps it.
+type DispositionError struct {
 	Kind  Kind
 	After time.Duration // how long Retry waits
 	Err   error         // why, or nil where the error around it says why
 }
 
 // Error returns the reason.
-func (e *Error) Error() string {
+func (e *DispositionError) Error() string {
 	switch {
 	case e.Err != nil:
 		return e.Err.Error()
@@ -51,17 +46,17 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the reason.
-func (e *Error) Unwrap() error { return e.Err }
+func (e *DispositionError) Unwrap() error { return e.Err }
 
 // Parked is what an error unwraps to if its message is to be parked:
 //
-//	func (e *KeyReusedError) Unwrap() error { return disposition.Parked }
-var Parked error = &Error{Kind: Park} //nolint:errname // it is a disposition, which errors unwrap to
+//	func (e *KeyReusedError) Unwrap() error { return failure.Parked }
+var Parked error = &DispositionError{Kind: Park} //nolint:errname // it is a disposition, which errors unwrap to
 
 // Refused is what an error unwraps to if the same attempt will fail in the same way again:
 //
-//	func (e *DecodeError) Unwrap() []error { return []error{e.Cause, disposition.Refused} }
-var Refused error = &Error{Kind: Refuse} //nolint:errname // it is a disposition, which errors unwrap to
+//	func (e *DecodeError) Unwrap() []error { return []error{e.Cause, failure.Refused} }
+var Refused error = &DispositionError{Kind: Refuse} //nolint:errname // it is a disposition, which errors unwrap to
 
 // ErrLasting is matched by an error that stays until an operator acts, whatever the message. A consumer stops at
 // one, unless the error carries a disposition, and parks nothing. Only errors of Dibs match it: a handler's error
@@ -77,10 +72,10 @@ func (e LastingError) Error() string { return string(e) }
 // Is reports whether target is [ErrLasting].
 func (e LastingError) Is(target error) bool { return target == ErrLasting }
 
-// Of returns the disposition in err, nil if there is none. Of several it returns the outermost, and of
+// DispositionOf returns the disposition in err, nil if there is none. Of several it returns the outermost, and of
 // joined ones the first. A disposition that a function has panicked with is none: the function has failed, and
 // said nothing. The methods of err are the code of a user: if one panics, there is no disposition.
-func Of(err error) (found *Error) {
+func DispositionOf(err error) (found *DispositionError) {
 	defer func() {
 		if recover() != nil {
 			found = nil
@@ -90,12 +85,12 @@ func Of(err error) (found *Error) {
 }
 
 // outermost is [errors.AsType], which looks into no panic.
-func outermost(err error) (found *Error) {
+func outermost(err error) (found *DispositionError) {
 	for err != nil {
 		switch e := err.(type) { //nolint:errorlint // it goes from one to the next itself
-		case *Error:
+		case *DispositionError:
 			return e
-		case *panics.Error:
+		case *PanicError:
 			return nil
 		}
 		if e, is := err.(interface{ As(target any) bool }); is && e.As(&found) {
@@ -119,7 +114,7 @@ func outermost(err error) (found *Error) {
 }
 
 // Asks reports whether e is a disposition of a kind. A nil one is of none.
-func (e *Error) Asks(kind Kind) bool { return e != nil && e.Kind == kind }
+func (e *DispositionError) Asks(kind Kind) bool { return e != nil && e.Kind == kind }
 
 // A RetryableError is the definite failure of a transaction, a serialization failure, a
 // deadlock or a lost connection, that running it again may not meet. Drivers return it to

@@ -1,4 +1,4 @@
-package backoff_test
+package outage_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/dibs-go/dibs/internal/backoff"
+	"github.com/dibs-go/dibs/internal/outage"
 )
 
 func TestPauseDoublesUpToTheMostAndVaries(t *testing.T) {
@@ -21,7 +21,7 @@ func TestPauseDoublesUpToTheMostAndVaries(t *testing.T) {
 		failures := rapid.IntRange(1, 2000).Draw(t, "failures")
 		longest := time.Duration(min(float64(least)*math.Pow(2, float64(failures-1)), float64(most)))
 
-		pause := backoff.After(failures, least, most)
+		pause := outage.Pause(failures, least, most)
 
 		require.GreaterOrEqual(t, pause, longest/2-1)
 		require.LessOrEqual(t, pause, longest+1)
@@ -30,15 +30,15 @@ func TestPauseDoublesUpToTheMostAndVaries(t *testing.T) {
 
 func TestThereIsNoPauseWithoutAFailure(t *testing.T) {
 	t.Parallel()
-	require.Zero(t, backoff.After(0, time.Second, time.Minute))
+	require.Zero(t, outage.Pause(0, time.Second, time.Minute))
 }
 
 func TestWaitEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		require.NoError(t, backoff.Wait(t.Context(), time.Hour))
+		require.NoError(t, outage.Wait(t.Context(), time.Hour))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorIs(t, backoff.Wait(ctx, time.Hour), context.DeadlineExceeded)
+		require.ErrorIs(t, outage.Wait(ctx, time.Hour), context.DeadlineExceeded)
 	})
 }

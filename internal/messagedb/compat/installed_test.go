@@ -1,4 +1,4 @@
-package messagedbtest_test
+package compat_test
 
 import (
 	"testing"
@@ -6,13 +6,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/dibs-go/dibs/internal/messagedb/messagedbtest"
+	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
 func TestDatabaseHasMessageDB(t *testing.T) {
 	t.Parallel()
-	database := messagedbtest.Database(t)
-	conn, err := pgx.Connect(t.Context(), messagedbtest.As(t, database, "message_store"))
+	database := pgtest.MessageDB(t)
+	conn, err := pgx.Connect(t.Context(), pgtest.As(t, database, "message_store"))
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
 
