@@ -119,6 +119,10 @@ bench: ## Measure beside others, on servers of its own (BENCH=--long: longer; BE
 bench/docs: ## Put the figures of the last run of the bench into bench/RESULTS.md
 	cd bench && go run . docs
 
+.PHONY: docs/picture
+docs/picture: ## Draw the picture of the README from docs/parts.dot, light and dark
+	scripts/picture docs/parts
+
 .PHONY: test/redis
 test/redis: ## Run the tests of intents over Redis
 	scripts/setup redis-server

@@ -1,4 +1,4 @@
-// Quickstart books a deposit once, though its sender sends it three times.
+// Quickstart sends one mail, though it is asked to three times.
 package main
 
 import (
@@ -7,34 +7,31 @@ import (
 	"log"
 
 	"github.com/dibs-go/dibs"
-	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/handler"
-	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/reservation"
+	"github.com/dibs-go/dibs/queue"
 )
 
-type Deposit struct{ ID, Amount string }
+type Welcome struct{ To string }
 
-func (Deposit) MessageType() string { return "Deposit" }
-func (d Deposit) Key() string       { return d.ID } // of all deposits with one key, one is booked
-
-type Deposited struct{ Amount string }
-
-func (Deposited) MessageType() string { return "Deposited" }
+func (Welcome) MessageType() string { return "Welcome" }
 
 func main() {
-	ctx := context.Background()
+	ctx, stop := context.WithCancel(context.Background())
 	store := must(dibs.Open(ctx, "memory:", nil)) // or sqlite:FILE, or postgres://...
-	for range 3 {                                 // the sender gets no answer, and sends it again
-		must(store.Write(ctx, "account:command-123", messagestore.AnyVersion, Deposit{"AAA", "10.00"}))
+	mail := must(queue.New(store, "mail", nil))
+	for range 3 { // the sender gets no answer, so it sends the job again
+		job := must(mail.Insert(ctx, Welcome{To: "ann"}, &queue.InsertOpts{Unique: "welcome ann"}))
+		fmt.Println("inserted before:", job.Duplicate)
 	}
-	mux, once := handler.New(), must(reservation.New(store, "accounts", nil))
-	handler.Register(mux, reservation.Inline(once, Deposit.Key, func(_ context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
-		event := messagestore.Follow(m.Message, Deposited{m.Body.Amount})
-		return []messagestore.StreamWrite{messagestore.To("account-123", messagestore.AnyVersion, event)}, nil
-	}))
-	fmt.Println(must(consumer.New(store, "account:command", "accounts", mux, nil)).CatchUp(ctx)) // a service calls Run
-	fmt.Println(store.Last(ctx, "account-123"))
+	mux := handler.New()
+	handler.On(mux, func(_ context.Context, m handler.Message[Welcome]) error {
+		fmt.Println("mail to", m.Body.To)
+		stop() // a service goes on until it is told to stop
+		return nil
+	})
+	if err := mail.Work(ctx, mux, nil); err != nil {
+		log.Fatal(err)
+	}
 }
 
 func must[T any](value T, err error) T {

@@ -3,6 +3,8 @@ package main
 func Example() {
 	main()
 	// Output:
-	// <nil>
-	// Deposited account-123@0 <nil>
+	// inserted before: false
+	// inserted before: true
+	// inserted before: true
+	// mail to ann
 }

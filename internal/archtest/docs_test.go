@@ -69,28 +69,18 @@ func TestTestsSleepOnlyInBubbles(t *testing.T) {
 	}
 }
 
-// The README shows the handler of one program, and the whole of another.
-func TestReadmeShowsPrograms(t *testing.T) {
+// The program of the README is examples/quickstart, whole.
+func TestReadmeShowsTheQuickstart(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindAllSubmatch(readme, -1)
-	if len(blocks) < 2 {
-		t.Fatal("README.md: fewer than two blocks of Go")
+	program, err := os.ReadFile("examples/quickstart/main.go")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for i, program := range []string{"examples/request/main.go", "examples/quickstart/main.go"} {
-		src, err := os.ReadFile(program)
-		if err != nil {
-			t.Fatal(err)
-		}
-		shown := blocks[i][1]
-		if i == 0 {
-			shown = inAFunction(shown)
-		}
-		if !bytes.Contains(src, shown) || i == 1 && !bytes.Equal(src, shown) {
-			t.Errorf("README.md: block %d of Go is not of %s", i+1, program)
-		}
+	if shown := "```go\n" + string(program) + "```\n"; !bytes.Contains(readme, []byte(shown)) {
+		t.Error("README.md does not show examples/quickstart/main.go as it is")
 	}
 }
 
@@ -124,9 +114,9 @@ func TestTutorialShowsTheFirstService(t *testing.T) {
 	}
 }
 
-// A module that is not published is found by a replacement alone, so the README has one for each that services import.
-func TestReadmeNamesEachModuleOfAService(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
+// Go finds a module that is not published by a replacement only, so the start page has one for each that services import.
+func TestDocsNameEachModuleOfAService(t *testing.T) {
+	page, err := os.ReadFile("docs/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +137,8 @@ func TestReadmeNamesEachModuleOfAService(t *testing.T) {
 		if first, _, _ := strings.Cut(dir, "/"); slices.Contains(ours, first) {
 			continue
 		}
-		if line := "\ngo mod edit -replace github.com/dibs-go/dibs/" + dir + "=../dibs/" + dir + "\n"; !bytes.Contains(readme, []byte(line)) {
-			t.Errorf("README.md: no replacement of the module %s", dir)
+		if line := "\ngo mod edit -replace github.com/dibs-go/dibs/" + dir + "=../dibs/" + dir + "\n"; !bytes.Contains(page, []byte(line)) {
+			t.Errorf("docs/README.md: no replacement of the module %s", dir)
 		}
 	}
 }
