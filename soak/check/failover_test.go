@@ -125,22 +125,6 @@ func TestAConsumerAheadOfTheStoreMustBeTold(t *testing.T) {
 	}
 }
 
-func TestAConsumerOfWhichNothingWasUndoneIsNotToldThatItIsAhead(t *testing.T) {
-	t.Parallel()
-	w, kept, _, _, after := undone()
-	l := w.consume("consumer-1", "audit", 5, 230, 10, 10)
-	l.handle(30, 35, w.row(kept, 0))
-	l.record(40, 50, 2)
-	l.run.end.Answer = history.Ahead
-	m := w.consume("consumer-2", "audit", 300, 400, 10, 10)
-	m.handle(310, 320, w.row(after, 0))
-	m.handle(330, 340, w.row(after, 1))
-	v := w.verdict(t)
-	require.Equal(t, []promise.Rule{"C6b"}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
-	require.Contains(t, v.String(), "was told that it is ahead of the store, and nothing of it was undone")
-	require.Zero(t, v.Figures.Of("silent"))
-}
-
 // rewritten is a history in which messages that a failover undid are written again under the same id, and
 // delivered before and after.
 func rewritten(handAgain bool) (w *world, again *act) {
@@ -180,38 +164,6 @@ func TestWhatWasHandedOverBeforeAFailoverIsNotWhatWasWrittenAgain(t *testing.T) 
 	require.Equal(t, []promise.Rule{"C1a"}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
 }
 
-func TestTwoThatWereTheFirstAreFoundBesideAFailover(t *testing.T) {
-	t.Parallel()
-	w, again := rewritten(true)
-	w.do("writer-5", 260, 270, history.OK, *again.invoke, *again.end) // after the failover, so it undid neither
-	v := w.verdict(t)
-	require.Positive(t, v.Broken["S5c"], "%v", v)
-}
-
-func TestOnlyWhoReadItBeforeAFailoverMayStillHandleWhatItUndid(t *testing.T) {
-	t.Parallel()
-	for began, fine := range map[int64]bool{5: true, 206: false} {
-		w, kept, lost, _, after := undone()
-		m := lost.invoke.Appends[0].Messages[0]
-		was := &check.Row{Stream: stream, Position: lost.end.Appends[0].Version, Global: lost.end.Appends[0].Global, ID: m.ID, Value: m.Value, Hash: m.Hash}
-		first := w.consume("consumer-1", "audit", began, 230, 10, 10)
-		first.handle(207, 208, w.row(kept, 0))
-		first.handle(209, 229, was)
-		if fine {
-			first.run.end.Answer = history.Ahead
-		}
-		second := w.consume("consumer-2", "audit", 300, 400, 10, 10)
-		second.handle(310, 320, w.row(after, 0))
-		second.handle(330, 340, w.row(after, 1))
-		v := w.verdict(t)
-		if fine {
-			require.True(t, v.Passed(), "%v", v)
-			continue
-		}
-		require.Equal(t, []promise.Rule{"S4b"}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
-	}
-}
-
 // A checkpoint that a failover took away allows for redeliveries, and one that it kept does not.
 func TestAFailoverAllowsWhatItsPositionsDoNotCoverToBeHandedOverAgain(t *testing.T) {
 	t.Parallel()
@@ -235,35 +187,6 @@ func TestAFailoverAllowsWhatItsPositionsDoNotCoverToBeHandedOverAgain(t *testing
 			continue
 		}
 		require.Equal(t, []promise.Rule{"C4a"}, slices.Sorted(maps.Keys(v.Broken)), "%v", v)
-	}
-}
-
-func TestAKeyWhoseReservationAFailoverUndidMayBeReservedForSomethingElse(t *testing.T) {
-	t.Parallel()
-	for _, kept := range []bool{false, true} {
-		w := &world{}
-		before := w.commandsOf("consumer-1", 5, 150)
-		a, b := before.sendTo("account:command-1", 10, 77), before.sendTo("account:command-2", 20, 88)
-		before.handle(110, "k", a, history.OK)
-		before.reserve(110, "k", a, history.Won)
-		head := int64(2)
-		f := w.failover(100, 200, 0)
-		after := w.commandsOf("consumer-2", 205, 1000)
-		after.handle(210, "k", b, history.OK)
-		after.reserve(210, "k", b, history.Won)
-		after.win("k", b)
-		after.handle(230, "k", a, history.Failed)
-		after.reserve(230, "k", a, history.KeyReused)
-		f.answer.Heads = map[string]int64{"account:command": head}
-		if kept {
-			f.answer.Heads["reservation"] = head + 1
-		}
-		v := w.verdict(t, "reservation", "effect")
-		if !kept {
-			require.True(t, v.Passed(), "%v", v)
-			continue
-		}
-		require.Positive(t, v.Broken["R5"], "%v", v)
 	}
 }
 
@@ -292,63 +215,6 @@ func TestACommandThatAFailoverUndidIsOwedNothing(t *testing.T) {
 			continue
 		}
 		require.Positive(t, v.Broken["R2"], "%v", v)
-	}
-}
-
-func TestWhoHadACommandInHandThatAFailoverUndidMayHaveItsEffect(t *testing.T) {
-	t.Parallel()
-	for _, global := range []int64{0, 9} { // of the failover's head: undone, and kept
-		w := &world{}
-		before, after := w.commandsOf("consumer-1", 5, 250), w.commandsOf("consumer-2", 255, 1000)
-		undone := before.send(110, 77)
-		if global == 0 {
-			w.rows, w.global = nil, 0
-		}
-		before.reserve(120, "k", undone, history.Won)
-		before.handle(210, "k", undone, history.OK)
-		before.effect("k")
-		before.l.record(130, 135, 6)
-		before.l.run.end.Answer = history.Ahead
-		again := after.send(300, 77)
-		after.handle(310, "k", again, history.OK)
-		after.reserve(310, "k", again, history.Won)
-		after.win("k", again)
-		w.failoverTo(100, 200, map[string]int64{"account:command": global})
-		v := w.verdict(t, unrecordedEffects...)
-		if global == 0 {
-			require.True(t, v.Passed(), "%v", v)
-			continue
-		}
-		require.Positive(t, v.Broken["R4a"], "%v", v)
-	}
-}
-
-func TestWhatAFailoverUndidMayBeWrittenAgainElsewhereAtItsGlobalPosition(t *testing.T) {
-	t.Parallel()
-	for _, position := range []messagestore.Version{1, 3} {
-		w, kept, lost, _, after := undone()
-		m := lost.invoke.Appends[0].Messages[0]
-		lost.end.Appends[0].Global = 4
-		was := &check.Row{Stream: stream, Position: position, Global: 4, ID: m.ID, Value: m.Value, Hash: m.Hash}
-		again := w.do("writer-4", 240, 250, history.OK,
-			history.Event{Call: history.Write, Appends: []history.Append{{Stream: stream, Expected: anyVersion, Messages: []history.Message{m}}}},
-			history.Event{Appends: []history.Append{w.commit(stream, m)}})
-		require.EqualValues(t, 4, w.row(again, 0).Global)
-		first := w.consume("consumer-1", "audit", 5, 230, 10, 10)
-		first.handle(30, 35, w.row(kept, 0))
-		first.handle(131, 132, was)
-		first.record(133, 134, 5)
-		first.run.end.Answer = history.Ahead
-		second := w.consume("consumer-2", "audit", 300, 400, 10, 10)
-		second.handle(310, 320, w.row(after, 0))
-		second.handle(330, 340, w.row(after, 1))
-		second.handle(350, 360, w.row(again, 0))
-		v := w.verdict(t)
-		if position == 1 { // where it was before the failover
-			require.True(t, v.Passed(), "%v", v)
-			continue
-		}
-		require.Positive(t, v.Broken["C2a"], "%v", v) // no process can have read it there then
 	}
 }
 
@@ -389,26 +255,4 @@ func TestAConsumerWhoseWorkABackupUndidMustBeTold(t *testing.T) {
 			require.Equal(t, 1, v.Figures.Of("silent"))
 		})
 	}
-}
-
-// A checkpoint that one failover took away is not one that another keeps.
-func TestAPositionThatAFailoverUndidIsNotKeptByTheNext(t *testing.T) {
-	t.Parallel()
-	w := &world{}
-	all := w.write(10, 20, stream, anyVersion, 5)
-	handle := func(l *life, from int64) {
-		for i := range 5 {
-			l.handle(from+int64(2*i), from+int64(2*i+1), w.row(all, i))
-		}
-	}
-	first := w.consume("consumer-1", "audit", 5, 150, 0, 0)
-	handle(first, 110)
-	first.record(130, 140, 6)
-	w.failover(100, 200, 5)
-	second := w.consume("consumer-2", "audit", 250, 450, 0, 0)
-	handle(second, 310)
-	w.failover(300, 400, 5)
-	handle(w.consume("consumer-3", "audit", 450, 600, 0, 0), 500)
-	v := w.verdict(t)
-	require.True(t, v.Passed(), "%v", v)
 }

@@ -1,11 +1,9 @@
 package check_test
 
 import (
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -326,15 +324,4 @@ func TestWhateverHappensToAStoreThatKeepsItsPromisesPasses(t *testing.T) {
 		v := s.verdict(t, unrecordedEffects...)
 		require.True(t, v.Passed(), "%v", v)
 	})
-}
-
-func TestASimulationDoesEnough(t *testing.T) {
-	t.Parallel()
-	s := simulate(rand.New(rand.NewPCG(1, 2)), 3000)
-	v := s.verdict(t, unrecordedEffects...)
-	require.True(t, v.Passed(), "%v", v)
-	goals := check.Goals(0.1)
-	maps.DeleteFunc(goals, func(key string, _ int) bool { return key == "idConflicts" || strings.HasPrefix(key, "facts:") }) // it has neither
-	require.Empty(t, v.Figures.Missed(goals))
-	require.Greater(t, v.Figures.Of("steps"), 1000)
 }

@@ -246,97 +246,64 @@ func TestEachRuleIsBrokenByAPlantedHistory(t *testing.T) {
 		plant func(w *world)
 	}{
 		{"a token that is not after the one before", "L1", func(w *world) { w.change(2, "after", 0) }},
-		{"a token that falls, since a clock was put back", "L1", func(w *world) { w.Messages[2].At = at(-100); w.change(2, "after", 0) }},
-		{"an attempt that is counted twice", "L1", func(w *world) { w.change(2, "attempt", 1) }},
 
 		{"a message is missing", "L3a", func(w *world) { w.Messages = slices.Delete(w.Messages, 1, 2) }},
 		{"a step of a lease that was taken", "L3a", func(w *world) {
 			w.Messages = slices.Insert(w.Messages, 3, &Message{key, 3, intentlog.TypeExtended, at(605), w.Messages[1].Data})
 		}},
-		{"another session in a lease", "L3a", func(w *world) { w.change(1, "session", other) }},
-		{"another content in a lease", "L3a", func(w *world) { w.change(1, "content", "other") }},
-		{"another content in a takeover", "L3a", func(w *world) { w.change(2, "content", "other") }},
 		{"a step after a release", "L3a", func(w *world) {
 			w.say(710, intentlog.Extended{Grant: grantOf(other, 2, last), Token: token2})
 			released := w.Messages[len(w.Messages)-1]
 			w.Messages = slices.Insert(w.Messages[:7], 5, released)
 		}},
-		{"a step after a confirmation", "L3a", func(w *world) { w.say(1310, intentlog.Extended{Grant: grantOf(last, 3), Token: token3}) }},
-		{"a step before a grant", "L3a", func(w *world) { w.Messages = w.Messages[1:] }},
 		{"a message that is older than the one before it", "L3a", func(w *world) { w.Messages[4].At = at(640) }},
 
 		{"a lease that is taken before it was over", "L2a", func(w *world) { w.Messages[2].At = at(540) }},
 
 		{"a token that was never granted", "L2b", func(w *world) { w.find(Reserve, first).Answer.Token++ }},
-		{"a grant of another moment", "L2b", func(w *world) { w.Messages[0].At = at(-100) }},
 		{"a grant that no call has asked for", "L2b", func(w *world) { w.find(Reserve, last).Answer.Answer = Failed }},
-		{"held by a session that has nothing", "L2b", func(w *world) { w.find(Reserve, other).Answer.By = last }},
 		{"held by a lease that was taken before", "L2b", func(w *world) {
 			w.call(800, "d-1", Record{Call: Reserve, Session: "d-1/2"}, Record{Answer: Held, By: first, ByToken: token1})
 		}},
-		{"held, with other content", "L2b", func(w *world) { w.find(Reserve, other).Other = true }},
-		{"reused, with the same content", "L2b", func(w *world) { w.find(Reserve, other).Answer.Answer = Reused }},
 		{"done before it was", "L2b", func(w *world) { w.find(Reserve, "d-1/1").End = at(1200) }},
-		{"done with another result", "L2b", func(w *world) { w.find(Reserve, "d-1/1").Answer.Result = "nothing" }},
-		{"done, with other content", "L2b", func(w *world) { w.find(Reserve, "d-1/1").Other = true }},
 		{"extended, and is not", "L2b", func(w *world) { w.find(Extend, first).At, w.find(Extend, first).End = at(100), at(110) }},
-		{"released, and is not", "L2b", func(w *world) {
-			w.call(60, "a-1", Record{Call: Release, Session: first, Token: token1}, Record{Answer: OK})
-		}},
 
 		{"free, and is held", "L2b", func(w *world) {
 			w.call(610, "d-1", Record{Call: Await}, Record{Answer: Free})
 		}},
-		{"an end that was awaited, and is none", "L2b", func(w *world) { w.find(Await, "").Answer.Answer = Held }},
-		{"done to one that awaits, and is not", "L2b", func(w *world) { w.find(Await, "").Answer.Answer = Done }},
 		{"released by an operator, and is not", "L2b", func(w *world) { w.find(Force, "").Stream = key2 }},
-		{"released by nobody", "L2b", func(w *world) { w.find(Force, "").Answer.Answer = Failed }},
 		{"one of several keys was not granted", "L2b", func(w *world) { w.find(Reserve, "e-1/1").Answer.With[0].Token++ }},
-		{"one of several keys was not extended", "L2b", func(w *world) { w.Messages[w.place(key3, 1)].At = at(90) }},
 		{"one of several keys is not granted with the others", "L3c", func(w *world) { w.drop(key3, 0) }},
-		{"one of several keys is not extended with the others", "L3c", func(w *world) { w.drop(key3, 1) }},
 
 		{"confirmed, and is not", "L5", func(w *world) { w.find(Confirm, first).Answer.Answer = OK }},
-		{"confirmed by nobody", "L5", func(w *world) { w.find(Transact, last).Answer.Answer = Failed }},
 		{"reserved after it was told done", "L5", func(w *world) {
 			w.call(400, "d-1", Record{Call: Reserve, Session: "d-1/3"}, Record{Answer: Done})
 		}},
-		{"reserved after it was done", "L5", func(w *world) {
-			w.say(1900, intentlog.Reserved{Grant: grantOf("d-1/1", 4), After: token3})
-		}},
 
 		{"lost, and nothing came after it", "L3b", func(w *world) { w.find(Extend, first).Answer.Answer = Lost }},
-		{"lost to nobody", "L3b", func(w *world) { w.find(Confirm, first).Answer.ByToken = 7 }},
 		{"lost, and confirmed", "L3b", func(w *world) { w.find(Transact, last).Answer.Answer = Lost }},
 
 		{"a token that falls at the resource", "L4a", func(w *world) { w.Writes[2].Accepted = true }},
 		{"the highest token refused", "L4a", func(w *world) { w.Writes[1].Accepted = false }},
-		{"a token of no grant at the resource", "L4a", func(w *world) { w.Writes[1].Token++ }},
 
 		{"a row that is not confirmed", "L4b", func(w *world) { w.Rows = append(w.Rows, Row{key, token1, "a-1/8"}) }},
 		{"a confirmation without its row", "L4b", func(w *world) { w.Rows = nil }},
-		{"a row that is there twice", "L4b", func(w *world) { w.Rows = append(w.Rows, w.Rows[0]) }},
 
 		{"work after its lease", "L7", func(w *world) {
 			w.call(510, "a-1", Record{Call: Work, Session: first, Token: token1}, Record{Answer: OK})
 		}},
 
-		{"work by its context, after its lease", "L7", func(w *world) {
-			w.call(560, "a-1", Record{Call: Work, Session: first, Token: token1}, Record{Answer: OK, Note: ofContext})
-		}},
 		{"work begun after its lease, though it looked before it", "L7", func(w *world) {
 			w.find(Work, first).End = at(560)
 		}},
 
 		{"a line that loses a session", "waiters", func(w *world) { w.change(4, "line", nil) }},
-		{"a line that is overtaken", "waiters", func(w *world) { w.change(3, "line", []string{"e-1/1", "f-1/1", last}) }},
 		{"out of turn", "waiters", func(w *world) {
 			w.change(5, "session", "z-1/1")
 			w.Messages[5].At = at(760)
 		}},
 
 		{"something is held in the end", "L2c", func(w *world) { w.find(crew.Drain, "").Answer.Answer = Failed }},
-		{"the end comes late", "L2c", func(w *world) { w.find(crew.Drain, "").End += healTime.Microseconds() }},
 		{"a key that cannot be had in the end", "L2c", func(w *world) {
 			w.call(1600, healer, Record{Call: Reserve, Session: "healer/1"}, Record{Answer: Held, By: last, ByToken: token3})
 		}},
@@ -426,21 +393,6 @@ func TestAnIntentThatAnUndoneLeaseWroteToIsLeftOutAndCounted(t *testing.T) {
 	require.Zero(t, v.Figures.Of("strayed"))
 }
 
-// An operator may release a lease that is over already.
-func TestALeaseIsFreeBeforeItsLateRelease(t *testing.T) {
-	t.Parallel()
-	w := &world{}
-	w.say(0, intentlog.Reserved{Grant: grantOf(first, 1)})
-	w.call(0, "a-1", Record{Call: Reserve, Session: first}, Record{Answer: Reserved, Token: token1})
-	w.call(550, "b-1", Record{Call: Await}, Record{Answer: Free})
-	w.say(900, intentlog.Released{Grant: grantOf(first, 1), Token: token1})
-	w.call(900, "a-1", Record{Call: Release, Session: first, Token: token1}, Record{Answer: OK})
-	require.Empty(t, w.check(t).Broken)
-
-	w.find(Await, "").At, w.find(Await, "").End = at(400), at(410)
-	require.NotZero(t, w.check(t).Broken["L2b"])
-}
-
 // A read may see the state before a grant that is not committed yet.
 func TestALeaseIsFreeUntilTheNextGrantIsCommitted(t *testing.T) {
 	t.Parallel()
@@ -527,33 +479,6 @@ func TestARunLosesThePrimary(t *testing.T) {
 	require.Empty(t, v.Broken, v.String())
 	require.Equal(t, 1, v.Figures.Of("syncFailovers"))
 	require.Equal(t, 1, v.Figures.Of("asyncFailovers"))
-}
-
-// A read may see the state before a confirmation that is not committed yet, though the lease was over.
-func TestALeaseThatIsOverIsFreeUntilItsConfirmationIsCommitted(t *testing.T) {
-	t.Parallel()
-	w := &world{}
-	w.say(0, intentlog.Reserved{Grant: grantOf(first, 1)})
-	w.call(0, "a-1", Record{Call: Reserve, Session: first}, Record{Answer: Reserved, Token: token1})
-	w.say(900, intentlog.Confirmed{Grant: grantOf(first, 1), Token: token1, Result: json.RawMessage(`"a-1/8"`)})
-	w.call(900, "a-1", Record{Call: Confirm, Session: first, Token: token1, Result: "a-1/8"}, Record{Answer: OK})
-	w.call(905, "b-1", Record{Call: Await}, Record{Answer: Free})
-	require.Zero(t, w.check(t).Broken["L2b"])
-
-	w.find(Await, "").At, w.find(Await, "").End = at(1900), at(1910)
-	require.NotZero(t, w.check(t).Broken["L2b"])
-}
-
-// An operator finds a lease released until the next grant is committed.
-func TestALeaseIsReleasedUntilTheNextGrantIsCommitted(t *testing.T) {
-	t.Parallel()
-	w := good()
-	w.call(1205, "d-1", Record{Call: Force}, Record{Answer: OK}) // the next was granted at 1200
-	require.Empty(t, w.check(t).Broken)
-
-	force := w.Calls[len(w.Calls)-1]
-	force.At, force.End = at(1900), at(1910)
-	require.NotZero(t, w.check(t).Broken["L2b"])
 }
 
 // The waiters of one process that leave together leave by one message.

@@ -328,31 +328,13 @@ var planted = []struct {
 	{"what was inserted is not there", []promise.Rule{"Q1a"}, func(w *world) {
 		w.insert("id-10", "mail-e")
 	}},
-	{"what was rolled back is there", []promise.Rule{"Q1a"}, func(w *world) { w.Calls[0].Answer.Answer = Undone }},
 	{"an item passed without a delivery", []promise.Rule{"Q1a"}, func(w *world) {
 		w.Messages = append(w.Messages, &Message{Position: 6, Stream: "mail-f", ID: "id-6"})
 		w.insert("id-6", "mail-f")
 		w.Head.Cursor, w.Head.Taken = 6, 7
 	}},
-	{"an item is left out", []promise.Rule{"Q1b"}, func(w *world) {
-		w.Rows = append(w.Rows, &Row{Position: 5, State: "o", Session: 2})
-		w.dropLine(5, 0)
-		w.Head.Taken, w.Head.Finished = 7, 0
-	}},
-	{"the end of a session was met late", []promise.Rule{"Q1b"}, func(w *world) {
-		for _, l := range w.Lines {
-			if l.What == "e" {
-				l.At = at(230) + second + 12*second
-			}
-		}
-		w.Calls = slices.DeleteFunc(w.Calls, func(c *Call) bool { return c.Session == 1 && c.At > at(300) })
-	}},
 	{"the workers did not finish in the end", []promise.Rule{"Q1b"}, func(w *world) { w.Events[0].answer.Answer = Failed }},
 	{"an open item was trimmed", []promise.Rule{"Q1c"}, func(w *world) { w.Messages[1].Gone, w.Messages[1].Open = true, true }},
-	{"the message of an item was removed before its row", []promise.Rule{"Q1c"}, func(w *world) {
-		w.Lines[slices.IndexFunc(w.Lines, func(l *Line) bool { return l.What == "C" })].What = "M"
-		w.Head.Taken, w.Head.Finished = 7, 0
-	}},
 	{"a late completion was accepted", []promise.Rule{"Q2a", "Q2d", "Q2c"}, func(w *world) {
 		for _, c := range w.Calls {
 			if c.At == at(2100) {
@@ -360,12 +342,7 @@ var planted = []struct {
 			}
 		}
 	}},
-	{"a caller was told of a completion that was none", []promise.Rule{"Q2d"}, func(w *world) {
-		e := []End{{Position: 2, Kind: "c"}}
-		w.call("worker", 2090, 2120, Record{Call: Complete, Ends: e}, Record{Answer: OK, Ends: e})
-	}},
 	{"a delivery was given twice", []promise.Rule{"Q2b"}, func(w *world) { w.give(2, 110, 1, 0, 0) }},
-	{"an item was given after its completion", []promise.Rule{"Q2c", "Q6b"}, func(w *world) { w.give(2, 400, 1, 1, 0) }},
 	{"an item was given before the one before it was completed", []promise.Rule{"Q3"}, func(w *world) {
 		for _, c := range w.Calls {
 			if c.At == at(220) {
@@ -373,19 +350,11 @@ var planted = []struct {
 			}
 		}
 	}},
-	{"a cancelled item did not keep its place", []promise.Rule{"Q3"}, func(w *world) {
-		w.insert("id-6", "mail-k1")
-		w.Messages = append(w.Messages, &Message{Position: 6, Stream: "mail-k1", Place: 3, ID: "id-6"})
-		w.give(2, 1100, 6, 0, 0)
-		w.end(2, 1200, 6, 0, "c", "d")
-		w.Head.Cursor, w.Head.Taken = 6, 7
-	}},
 	{"a committed completion has no effect", []promise.Rule{"Q5"}, func(w *world) { w.Effects = nil }},
 	{"a completion that was rolled back counts", []promise.Rule{"Q5"}, func(w *world) {
 		e := []End{{Position: 1, Kind: "c"}}
 		w.call("worker", 120, 130, Record{Call: Finish, Ends: e}, Record{Answer: Undone, Ends: e})
 	}},
-	{"an effect is there twice", []promise.Rule{"Q5"}, func(w *world) { w.Effects = append(w.Effects, Effect{3, 0}) }},
 	{"a failure was not counted", []promise.Rule{"Q6a"}, func(w *world) {
 		for _, c := range w.Calls {
 			if c.At == at(800) {
@@ -393,82 +362,26 @@ var planted = []struct {
 			}
 		}
 	}},
-	{"an item is dead too early", []promise.Rule{"Q6a"}, func(w *world) {
-		w.Lines[slices.IndexFunc(w.Lines, func(l *Line) bool { return l.What == "x" })].What = "r"
-	}},
-	{"a delivery has no line", []promise.Rule{"Q6b", "Q6a"}, func(w *world) { w.dropLine(4, 1) }},
 	{"a count is off", []promise.Rule{"Q6b"}, func(w *world) { w.Head.Finished++ }},
-	{"a delivery was counted that was none", []promise.Rule{"Q6b"}, func(w *world) { w.Head.Taken++ }},
 	{"a staged item is not there, and its row is", []promise.Rule{"Q10a"}, func(w *world) {
 		w.stage(6, New{ID: "id-11", Stream: "mail-g"})
 	}},
-	{"a staged item is there, and its row is not", []promise.Rule{"Q10a"}, func(w *world) {
-		w.staged(1).Answer.Answer, w.staged(1).Answer.Sent, w.Inserted = Undone, 0, w.Inserted[2:]
-	}},
-	{"the row of a transaction that was rolled back is there", []promise.Rule{"Q10a"}, func(w *world) {
-		w.Inserted = append(w.Inserted, Inserted{"inserter", 4, "id-9"})
-	}},
-	{"a committed transaction has no row", []promise.Rule{"Q10a"}, func(w *world) { w.Inserted = w.Inserted[:3] }},
 	{"a transaction of unknown outcome has one of its rows", []promise.Rule{"Q10a"}, func(w *world) {
 		w.staged(1).Answer.Answer, w.Inserted = Unknown, w.Inserted[1:]
 	}},
-	{"a savepoint that was rolled back left its item", []promise.Rule{"Q10a"}, func(w *world) {
-		w.staged(1).New[2] = New{ID: "id-5", Stream: "mail-k1", Back: true}
-	}},
-	{"two items have a unique name", []promise.Rule{"Q10a"}, func(w *world) {
-		w.Messages = append(w.Messages, &Message{Position: 6, Stream: "mail-c", Place: 1, ID: "id-8"})
-		w.give(2, 700, 6, 0, 0)
-		w.end(2, 710, 6, 0, "c", "d")
-		w.Head.Cursor, w.Head.Taken = 6, 7
-	}},
-	{"a unique name was committed with another content", []promise.Rule{"Q10a"}, func(w *world) { w.staged(3).New[0].N = 2 }},
 	{"a staged item took its place before COMMIT", []promise.Rule{"Q10b"}, func(w *world) { w.staged(2).Answer.Sent = at(30) }},
-	{"staged items are in another order than their calls", []promise.Rule{"Q10b"}, func(w *world) { slices.Reverse(w.staged(1).New) }},
 	{"a name was free while its item was out", []promise.Rule{"Q10c"}, func(w *world) {
 		w.named()
 		w.sent(1220).At, w.sent(1220).End = at(1140), at(1145)
-	}},
-	{"a name was free while its item was not given", []promise.Rule{"Q10c"}, func(w *world) {
-		w.named()
-		w.sent(1640).At, w.sent(1640).End = at(1606), at(1608)
-	}},
-	{"two items have a name that is for ever", []promise.Rule{"Q10c"}, func(w *world) {
-		w.named()
-		w.sent(1220).New[0].Until = forgotten
 	}},
 	{"a name was taken though its item was finished", []promise.Rule{"Q10c"}, func(w *world) {
 		w.named()
 		w.sent(1110).At, w.sent(1110).End = at(1215), at(1218)
 	}},
-	{"a name was taken though its item was out", []promise.Rule{"Q10c"}, func(w *world) {
-		w.named()
-		w.sent(1610).At, w.sent(1610).End = at(1635), at(1638)
-	}},
-	{"a name was taken by another content, and its sender not told", []promise.Rule{"Q10c"}, func(w *world) {
-		w.named()
-		w.sent(1110).New[0].N = 2
-	}},
 	{"an item was given before its date", []promise.Rule{"Q9"}, func(w *world) { w.Messages[2].Due = at(650) }},
-	{"a failed item was given before its time", []promise.Rule{"Q9"}, func(w *world) {
-		for _, c := range w.Calls {
-			if c.At == at(700) {
-				c.Answer.Ends[0].Delay = 2 * second
-			}
-		}
-	}},
 	{"a handler went on after its item was given to another", []promise.Rule{"Q4"}, func(w *world) {
 		e := []End{{Position: 2, Kind: "c"}}
 		w.call("worker", 225, 4900, Record{Call: Handle, Ends: e}, Record{Answer: OK, Ends: e})
-	}},
-	{"the end of a session was a failure of each item that it had", []promise.Rule{"Q6a"}, func(w *world) {
-		w.line(3, 0, "e", 2000, 1)
-		w.Effects = nil
-		w.Calls = slices.DeleteFunc(w.Calls, func(c *Call) bool {
-			return c.Call == Finish || c.Call == Take && len(c.Ends) > 0 && c.Ends[0].Position == 3
-		})
-		w.give(2, 2010, 3, 1, 0)
-		w.end(2, 2200, 3, 1, "c", "d")
-		w.Head.Taken, w.Head.Returned = 7, 3
 	}},
 	{"an item is dead beside one that killed its process", []promise.Rule{"Q6c"}, func(w *world) {
 		w.Messages[4].N = poison
