@@ -2,8 +2,6 @@ package idempotency_test
 
 import (
 	"bufio"
-	"bytes"
-	"compress/gzip"
 	"fmt"
 	"io"
 	"net"
@@ -89,39 +87,4 @@ func TestABodyThatDoesNotComeWholeIsRefused(t *testing.T) {
 	status, body := raw(t, a, head+"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n0\r\n\r\n")
 	require.Equal(t, 200, status)
 	require.Equal(t, "4 <nil>", body)
-}
-
-func TestACompressedBodyIsLeftAsItIs(t *testing.T) {
-	t.Parallel()
-	var bomb bytes.Buffer
-	z := gzip.NewWriter(&bomb)
-	_, err := z.Write(make([]byte, 64<<20))
-	require.NoError(t, err)
-	require.NoError(t, z.Close())
-	a := newAPI(t, newStore(), nil, echo)
-
-	got := a.do(t, ask{key: "AAA", body: bomb.String(), header: []string{"Content-Encoding", "gzip", "Content-Type", "application/json"}})
-
-	require.Equal(t, fmt.Sprint(bomb.Len(), " <nil>"), got.body)
-}
-
-// The limit of headers is net/http's own.
-func TestManyHeaders(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, newStore(), nil, echo)
-	var header []string
-	for i := range 10_000 {
-		header = append(header, fmt.Sprintf("X-%d", i), "1")
-	}
-
-	require.Equal(t, 200, a.do(t, ask{key: "AAA", header: header}).status)
-
-	for i := 1; i < len(header); i += 2 {
-		header[i] = strings.Repeat("1", 200)
-	}
-	got, err := a.try(t.Context(), ask{key: "BBB", header: header})
-	if err == nil { // otherwise the server hung up while the client was still sending
-		require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, got.status)
-	}
-	require.EqualValues(t, 1, a.handled.Load())
 }

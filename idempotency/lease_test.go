@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,18 +15,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/idempotency"
 	"github.com/dibs-go/dibs/intent"
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/intentlog"
-	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/removal"
-	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
 // bubble serves requests without connections, for tests in a bubble.
@@ -82,65 +76,55 @@ func until(done <-chan struct{}) http.HandlerFunc {
 	}
 }
 
+// busy serves a request, whose handler works until finish is called.
+func busy(t *testing.T, store intent.Store, config *idempotency.Config) (b *bubble, finish func()) {
+	t.Helper()
+	done := make(chan struct{})
+	b = newBubble(t, store, config, until(done))
+	var first sync.WaitGroup
+	first.Go(func() { b.do(t.Context(), "AAA") })
+	synctest.Wait()
+	return b, sync.OnceFunc(func() { close(done); first.Wait() })
+}
+
 func TestARequestInProgressIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		done := make(chan struct{})
-		b := newBubble(t, newStore(), nil, until(done))
-		go b.do(t.Context(), "AAA")
-		synctest.Wait()
-		time.AfterFunc(4*time.Second, func() { close(done) })
-		start := time.Now()
+	for name, test := range map[string]struct {
+		wait, client, first time.Duration // how long the request may wait, its client listens, and the first takes
+		status              int
+		after               time.Duration
+		retry               string
+	}{
+		"it ends":                    {0, time.Hour, 4 * time.Second, 201, 4 * time.Second, ""},
+		"it takes long":              {0, time.Hour, 8 * time.Second, 409, 5 * time.Second, "15"}, // the rest of the lease
+		"nobody waits":               {-1, time.Hour, 4 * time.Second, 409, 0, "15"},
+		"the client's context ended": {0, time.Second, 4 * time.Second, 409, time.Second, "15"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b, finish := busy(t, newStore(), &idempotency.Config{Wait: test.wait})
+				time.AfterFunc(test.first, finish)
+				ctx, cancel := context.WithTimeout(t.Context(), test.client)
+				defer cancel()
+				start := time.Now()
 
-		got := b.do(t.Context(), "AAA")
+				got := b.do(ctx, "AAA")
 
-		require.Equal(t, 201, got.status)
-		require.True(t, got.replayed())
-		require.InDelta(t, 4*time.Second, time.Since(start), float64(200*time.Millisecond))
-		require.EqualValues(t, 1, b.handled.Load())
-	})
-}
-
-func TestARequestInProgressForLongIsToldSo(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		done := make(chan struct{})
-		b := newBubble(t, newStore(), nil, until(done))
-		var first sync.WaitGroup
-		first.Go(func() { b.do(t.Context(), "AAA") })
-		synctest.Wait()
-		start := time.Now()
-
-		got := b.do(t.Context(), "AAA")
-
-		require.Equal(t, 409, got.status)
-		require.Equal(t, problemType("in-progress"), got.problem(t))
-		require.Equal(t, "15", got.header.Get("Retry-After"), "the rest of the lease")
-		require.Equal(t, 5*time.Second, time.Since(start))
-		close(done)
-		first.Wait()
-		require.True(t, b.do(t.Context(), "AAA").replayed())
-		require.EqualValues(t, 1, b.handled.Load())
-	})
-}
-
-func TestARequestInProgressIsToldSoAtOnceWhereThatIsConfigured(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		done := make(chan struct{})
-		b := newBubble(t, newStore(), &idempotency.Config{Wait: -1}, until(done))
-		var first sync.WaitGroup
-		first.Go(func() { b.do(t.Context(), "AAA") })
-		synctest.Wait()
-		start := time.Now()
-
-		got := b.do(t.Context(), "AAA")
-
-		require.Equal(t, 409, got.status)
-		require.Zero(t, time.Since(start))
-		close(done)
-		first.Wait()
-	})
+				require.Equal(t, test.status, got.status)
+				require.Equal(t, test.status == 201, got.replayed())
+				require.Equal(t, test.retry, got.header.Get("Retry-After"))
+				require.InDelta(t, test.after, time.Since(start), float64(200*time.Millisecond))
+				if test.status == 409 {
+					require.Equal(t, problemType("in-progress"), got.problem(t))
+				}
+				time.Sleep(test.first)
+				synctest.Wait()
+				require.True(t, b.do(t.Context(), "AAA").replayed())
+				require.EqualValues(t, 1, b.handled.Load())
+			})
+		})
+	}
 }
 
 func TestAtMost256RequestsWait(t *testing.T) {
@@ -197,40 +181,41 @@ func TestARequestThatWaitedIsHandledIfTheFirstFails(t *testing.T) {
 	})
 }
 
-func TestAClientThatHangsUpWhileItWaitsEndsTheWait(t *testing.T) {
+// A lease is extended meanwhile, and what ends after its time has done its work: that is stored.
+func TestAHandlerMayTakeItsTime(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		done := make(chan struct{})
-		b := newBubble(t, newStore(), nil, until(done))
-		var first sync.WaitGroup
-		first.Go(func() { b.do(t.Context(), "AAA") })
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		start := time.Now()
-
-		b.do(ctx, "AAA")
-
-		require.Equal(t, time.Second, time.Since(start))
-		close(done)
-		first.Wait()
-	})
-}
-
-func TestASlowHandlerKeepsItsLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBubble(t, newStore(), nil, func(w http.ResponseWriter, r *http.Request) {
-			time.Sleep(50 * time.Second) // three leases
-			if r.Context().Err() != nil {
-				panic(context.Cause(r.Context()))
+	for name, test := range map[string]struct {
+		timeout time.Duration
+		work    func(w http.ResponseWriter)
+		size    int
+	}{
+		"longer than a lease":  {time.Minute, func(http.ResponseWriter) { time.Sleep(50 * time.Second) }, 0},
+		"longer than its time": {10 * time.Second, func(http.ResponseWriter) { time.Sleep(12 * time.Second) }, 0},
+		"between parts of a body": {time.Minute, func(w http.ResponseWriter) {
+			for range 5 {
+				fmt.Fprint(w, strings.Repeat("x", 50<<10))
+				time.Sleep(10 * time.Second)
 			}
-			w.WriteHeader(http.StatusCreated)
-		})
+		}, 250 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBubble(t, newStore(), &idempotency.Config{Timeout: test.timeout}, func(w http.ResponseWriter, r *http.Request) {
+					w.WriteHeader(http.StatusCreated)
+					test.work(w)
+					if test.timeout == time.Minute && r.Context().Err() != nil {
+						panic(context.Cause(r.Context()))
+					}
+				})
 
-		require.Equal(t, 201, b.do(t.Context(), "AAA").status)
-		require.True(t, b.do(t.Context(), "AAA").replayed())
-	})
+				got := b.do(t.Context(), "AAA")
+				require.Equal(t, 201, got.status)
+				require.Len(t, got.body, test.size)
+				require.True(t, b.do(t.Context(), "AAA").replayed())
+			})
+		})
+	}
 }
 
 func TestAHandlersContextEndsAfterItsTimeout(t *testing.T) {
@@ -254,41 +239,6 @@ func TestAHandlersContextEndsAfterItsTimeout(t *testing.T) {
 	})
 }
 
-// A handler that finishes after all, if late, has done its work: that is stored.
-func TestAHandlerThatFinishesLateIsStored(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBubble(t, newStore(), &idempotency.Config{Timeout: 10 * time.Second}, func(w http.ResponseWriter, _ *http.Request) {
-			time.Sleep(12 * time.Second)
-			w.WriteHeader(http.StatusCreated)
-		})
-
-		require.Equal(t, 201, b.do(t.Context(), "AAA").status)
-		require.True(t, b.do(t.Context(), "AAA").replayed())
-	})
-}
-
-func TestAHandlerThatDoesNotStopIsLeft(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		done, returned := make(chan struct{}), make(chan error, 1)
-		b := newBubble(t, newStore(), &idempotency.Config{Timeout: 10 * time.Second}, func(w http.ResponseWriter, _ *http.Request) {
-			<-done
-			_, err := io.WriteString(w, strings.Repeat("x", 1<<20))
-			returned <- err
-		})
-
-		got := b.do(t.Context(), "AAA")
-
-		require.Equal(t, 503, got.status)
-		require.Equal(t, problemType("unavailable"), got.problem(t))
-		require.NotEmpty(t, got.header.Get("Retry-After"))
-		close(done)
-		require.Error(t, <-returned, "nothing is written to a response that was sent")
-		synctest.Wait()
-	})
-}
-
 // A server that dies leaves its lease. The request after that sees that it is not the first.
 func TestARequestTakesOverFromAServerThatDied(t *testing.T) {
 	t.Parallel()
@@ -309,33 +259,6 @@ func TestARequestTakesOverFromAServerThatDied(t *testing.T) {
 		time.Sleep(7 * time.Second)
 		require.Equal(t, "2 true true", b.do(t.Context(), "AAA").body, "it waited the last three seconds")
 	})
-}
-
-// Its lease is over after its TTL, though the store's clock was ahead when it was granted.
-func TestARequestTakesOverFromAServerThatDiedWhileTheClockWasAhead(t *testing.T) {
-	t.Parallel()
-	for _, jump := range []struct{ wrong, right time.Duration }{{time.Minute, 0}, {24 * time.Hour, 0}, {73 * 365 * 24 * time.Hour, 0}, {0, -time.Hour}} {
-		synctest.Test(t, func(t *testing.T) {
-			var off atomic.Int64
-			off.Store(int64(jump.wrong))
-			store := must.New(messagestore.New(memory.NewWithClock(func() time.Time { return time.Now().Add(time.Duration(off.Load())) }), nil))
-			b := newBubble(t, store, &idempotency.Config{Fingerprint: func(*http.Request, []byte) (string, error) { return "f", nil }}, func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(http.StatusCreated)
-			})
-			dead, err := b.intents.Reserve(t.Context(), intent.Request{Scope: "public", Key: "AAA", Content: "f"})
-			require.NoError(t, err)
-			require.Equal(t, intent.Reserved, dead.Outcome)
-
-			off.Store(int64(jump.right))
-
-			began := time.Now()
-			for b.do(t.Context(), "AAA").status != http.StatusCreated {
-				require.Less(t, time.Since(began), time.Minute)
-				time.Sleep(time.Second)
-			}
-			require.Less(t, time.Since(began), 25*time.Second, "a TTL, a turn and the waits of requests")
-		})
-	}
 }
 
 func TestAResponseAfterALostLeaseIsTheWinners(t *testing.T) {
@@ -394,33 +317,30 @@ func TestAResponseAfterALostLeaseWaitsForTheWinner(t *testing.T) {
 	})
 }
 
+// Whatever it is, and whether the handler has heard of it. Another request may have taken the key since: its response is not this one's.
 func TestAResponseAfterALeaseThatNobodyTookIsNotSent(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var b *bubble
-		b = newBubble(t, newStore(), nil, func(w http.ResponseWriter, r *http.Request) {
-			b.forceRelease(r.Context())
-			fmt.Fprint(w, "one")
-		})
-
-		got := b.do(t.Context(), "AAA")
-
-		require.Equal(t, 409, got.status)
-		require.Equal(t, problemType("in-progress"), got.problem(t))
-		require.EqualValues(t, 1, b.handled.Load(), "a request is handled once at most")
-		i, err := b.intents.Lookup(t.Context(), "public", "AAA")
-		require.NoError(t, err)
-		require.Equal(t, intent.Free, i.Status)
-	})
-}
-
-// Another request may have taken the key since. Its response is not this one's.
-func TestALostLeaseDoesNotAnswerWithAnotherRequests(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var b *bubble
-		b = newBubble(t, newStore(), nil, func(w http.ResponseWriter, r *http.Request) {
-			b.forceRelease(r.Context())
+	for name, test := range map[string]struct {
+		goOn   func(b *bubble, w http.ResponseWriter, r *http.Request)
+		status int
+	}{
+		"one": {func(_ *bubble, w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "one") }, 409},
+		"none": {func(_ *bubble, _ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			if !errors.Is(context.Cause(r.Context()), intent.ErrLeaseLost) {
+				panic(context.Cause(r.Context()))
+			}
+		}, 409},
+		"a large one": {func(_ *bubble, w http.ResponseWriter, r *http.Request) {
+			_ = idempotency.Lease(r.Context()).Extend(r.Context())
+			_, _ = w.Write(make([]byte, 1<<20))
+		}, 409},
+		"a large failure": {func(_ *bubble, w http.ResponseWriter, r *http.Request) {
+			_ = idempotency.Lease(r.Context()).Extend(r.Context())
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = w.Write(make([]byte, 1<<20))
+		}, 409},
+		"of a key that another request took": {func(b *bubble, w http.ResponseWriter, r *http.Request) {
 			other, err := b.intents.Reserve(r.Context(), intent.Request{Scope: "public", Key: "AAA", Content: "another body"})
 			if err == nil {
 				err = other.Lease.Confirm(r.Context(), "its response")
@@ -429,29 +349,30 @@ func TestALostLeaseDoesNotAnswerWithAnotherRequests(t *testing.T) {
 				panic(err)
 			}
 			fmt.Fprint(w, "one")
+		}, 422},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var b *bubble
+				b = newBubble(t, newStore(), nil, func(w http.ResponseWriter, r *http.Request) {
+					b.forceRelease(r.Context())
+					test.goOn(b, w, r)
+				})
+
+				got := b.do(t.Context(), "AAA")
+
+				require.Equal(t, test.status, got.status)
+				require.EqualValues(t, 1, b.handled.Load(), "a request is handled once at most")
+				if test.status == 409 {
+					require.Equal(t, problemType("in-progress"), got.problem(t))
+					i, err := b.intents.Lookup(t.Context(), "public", "AAA")
+					require.NoError(t, err)
+					require.Equal(t, intent.Free, i.Status)
+				}
+			})
 		})
-
-		got := b.do(t.Context(), "AAA")
-
-		require.Equal(t, 422, got.status)
-	})
-}
-
-func TestAHandlersContextEndsWithItsLease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var cause error
-		var b *bubble
-		b = newBubble(t, newStore(), nil, func(_ http.ResponseWriter, r *http.Request) {
-			b.forceRelease(r.Context())
-			<-r.Context().Done()
-			cause = context.Cause(r.Context())
-		})
-
-		b.do(t.Context(), "AAA")
-
-		require.ErrorIs(t, cause, intent.ErrLeaseLost)
-	})
+	}
 }
 
 // A failing store is away, or does not answer, while a function is set.
@@ -572,12 +493,8 @@ func TestAResponseThatCannotBeStoredIsNotSent(t *testing.T) {
 func TestAnAnswerThatIsLostWhileItWaitsIsUnavailable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		done := make(chan struct{})
 		store := &failing{Store: newStore()}
-		b := newBubble(t, store, nil, until(done))
-		var first sync.WaitGroup
-		first.Go(func() { b.do(t.Context(), "AAA") })
-		synctest.Wait()
+		b, finish := busy(t, store, nil)
 		store.set(func(_ context.Context, kind string) error {
 			if kind == "last" {
 				return errAway
@@ -585,12 +502,9 @@ func TestAnAnswerThatIsLostWhileItWaitsIsUnavailable(t *testing.T) {
 			return nil
 		})
 
-		got := b.do(t.Context(), "AAA")
-
-		require.Equal(t, 503, got.status)
+		require.Equal(t, 503, b.do(t.Context(), "AAA").status)
 		store.set(nil)
-		close(done)
-		first.Wait()
+		finish()
 	})
 }
 
@@ -633,21 +547,6 @@ func TestAResponseIsStoredBeforeItsFirstByteIsSent(t *testing.T) {
 	}
 }
 
-// A response may take longer than a lease, which is extended meanwhile.
-func TestAResponseMayTakeItsTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBubble(t, newStore(), nil, func(w http.ResponseWriter, r *http.Request) {
-			for range 5 {
-				fmt.Fprint(w, strings.Repeat("x", 50<<10))
-				time.Sleep(10 * time.Second)
-			}
-		})
-
-		require.Len(t, b.do(t.Context(), "AAA").body, 250<<10)
-	})
-}
-
 // The request is done: it is not carried out again because its response was too large.
 func TestAResponseThatIsTooLargeIsRefusedNowAndEachTime(t *testing.T) {
 	t.Parallel()
@@ -677,140 +576,6 @@ func TestAResponseThatIsTooLargeIsRefusedNowAndEachTime(t *testing.T) {
 	require.Equal(t, intent.Done, i.Status)
 	require.Contains(t, log.String(), "response refused: it is too large to keep, and the request is done")
 	require.Contains(t, log.String(), `"limit":262144`)
-}
-
-func TestAResponseWithALargeHeaderIsRefused(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, newStore(), &idempotency.Config{MaxResponse: 1 << 10}, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Link", strings.Repeat("<a>", 1000))
-	})
-
-	for range 2 {
-		got := a.do(t, ask{key: "AAA"})
-		require.Equal(t, 409, got.status)
-		require.Equal(t, problemType("response-not-kept"), got.problem(t))
-	}
-	require.EqualValues(t, 1, a.handled.Load())
-}
-
-func TestTheLargestResponseIsKept(t *testing.T) {
-	t.Parallel()
-	for _, size := range []int{256 << 10, 256<<10 + 1} {
-		a := newAPI(t, newStore(), nil, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header()["Content-Type"] = nil
-			_, _ = w.Write(bytes.Repeat([]byte{0xff}, size))
-		})
-
-		first, second := a.do(t, ask{key: "AAA"}), a.do(t, ask{key: "AAA"})
-
-		require.Equal(t, size <= 256<<10, len(first.body) == size, "%d bytes", size)
-		require.Equal(t, first.body, second.body)
-		require.EqualValues(t, 1, a.handled.Load())
-	}
-}
-
-// A status that is not kept leaves the key free, whatever the size.
-func TestALargeFailureIsRefusedAndHandledAgain(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, newStore(), nil, func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		fmt.Fprint(w, strings.Repeat("x", 1<<20))
-	})
-
-	for range 2 {
-		got := a.do(t, ask{key: "AAA"})
-		require.Equal(t, 500, got.status)
-		require.Equal(t, problemType("handler-failed"), got.problem(t))
-		require.Contains(t, got.body, "more than 262144 bytes")
-	}
-	require.EqualValues(t, 2, a.handled.Load())
-}
-
-// It is as any panic: nothing was sent.
-func TestAPanicAfterALargeBodyReleasesTheKey(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(){"panic": func() { panic("broken") }, "exit": runtime.Goexit} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var broken atomic.Bool
-			broken.Store(true)
-			a := newAPI(t, newStore(), nil, func(w http.ResponseWriter, _ *http.Request) {
-				fmt.Fprint(w, strings.Repeat("x", 1<<20))
-				if broken.Load() {
-					end()
-				}
-			})
-			quiet(a)
-
-			got, err := a.try(t.Context(), ask{key: "AAA"})
-
-			require.Error(t, err)
-			require.Zero(t, got.status, "not even a header was sent")
-			i, err := a.intents.Lookup(t.Context(), "client-1", "AAA")
-			require.NoError(t, err)
-			require.Equal(t, intent.Free, i.Status)
-			broken.Store(false)
-			for range 2 {
-				require.Equal(t, 409, a.do(t, ask{key: "AAA"}).status)
-			}
-			require.EqualValues(t, 2, a.handled.Load())
-		})
-	}
-}
-
-func TestALargeResponseAfterALostLeaseIsNotSent(t *testing.T) {
-	t.Parallel()
-	for _, code := range []int{200, 500} {
-		t.Run(fmt.Sprint(code), func(t *testing.T) {
-			t.Parallel()
-			var a *api
-			a = newAPI(t, newStore(), nil, func(w http.ResponseWriter, r *http.Request) {
-				if err := a.intents.ForceRelease(r.Context(), "client-1", "AAA", "a test"); err != nil {
-					panic(err)
-				}
-				_ = idempotency.Lease(r.Context()).Extend(r.Context()) // it hears of it
-				w.WriteHeader(code)
-				_, _ = w.Write(make([]byte, 1<<20))
-			})
-
-			got := a.do(t, ask{key: "AAA"})
-
-			require.Equal(t, 409, got.status)
-			require.Equal(t, problemType("in-progress"), got.problem(t))
-		})
-	}
-}
-
-func TestAResponseShorterThanDeclaredIsNoOutcome(t *testing.T) {
-	t.Parallel()
-	a := newAPI(t, newStore(), nil, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Length", "100")
-		fmt.Fprint(w, "half")
-	})
-
-	for range 2 {
-		got := a.do(t, ask{key: "AAA"})
-		require.Equal(t, 500, got.status)
-		require.Equal(t, problemType("handler-failed"), got.problem(t))
-	}
-	require.EqualValues(t, 2, a.handled.Load())
-}
-
-func TestAResponseLongerThanDeclaredIsToldSo(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	once := newOnce(t, newStore(), "longer:intent", idempotency.Config{Logger: logger.Zerolog(zerolog.New(&log))})
-
-	got := serve(t.Context(), once.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Length", "2")
-		if _, err := fmt.Fprint(w, "all"); !errors.Is(err, http.ErrContentLength) {
-			t.Error(err)
-		}
-	}), "/")
-
-	require.Equal(t, problemType("handler-failed"), got.problem(t))
-	require.Contains(t, log.String(), `"error":"the handler wrote another length than it had declared: more than 2 bytes"`)
-	require.Contains(t, log.String(), `"stream":"longer:intent-public+AAA"`)
 }
 
 func TestTheClientsDisconnectDoesNotEndTheWork(t *testing.T) {

@@ -82,6 +82,8 @@ func TestAHandlerThatIsLeftOwnsItsWriterAndItsRequest(t *testing.T) {
 				b.handler.ServeHTTP(w, r)
 
 				require.Equal(t, 503, w.Code)
+				require.NotEmpty(t, w.Header().Get("Retry-After"))
+				require.Equal(t, "unavailable", w.Header().Get(idempotency.ProblemHeader))
 				for range 100 { // a middleware around it goes on with its own
 					w.Header().Set("X-Outer", "1")
 					r.Header.Set("X-Outer", "1")

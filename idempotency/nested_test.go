@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -110,29 +109,6 @@ func TestAContextOfAnEndedRequestHoldsNoKey(t *testing.T) {
 	require.True(t, serve(after, mail, "/pay").replayed())
 }
 
-// Its next answer may be another: 409 in progress, 503, 401, 422.
-func TestWhatAMiddlewareAnswersByItselfIsNotStored(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newStore()
-		inner := newOnce(t, store, "inner:intent", idempotency.Config{Wait: -1})
-		done := make(chan struct{})
-		paying := inner.Handler(until(done))
-		outer := newOnce(t, store, "outer:intent", idempotency.Config{Keep: func(int) bool { return true }}).Handler(paying)
-		go serve(t.Context(), paying, "/")
-		synctest.Wait()
-
-		first := serve(t.Context(), outer, "/")
-		close(done)
-		synctest.Wait()
-		second := serve(t.Context(), outer, "/")
-
-		require.Equal(t, problemType("in-progress"), first.problem(t))
-		require.NotEmpty(t, first.header.Get("Retry-After"))
-		require.Equal(t, 201, second.status, second.body)
-	})
-}
-
 // A key goes on to another service, and its middleware's answer comes back.
 func TestWhatAMiddlewareOfAnotherServiceAnswersIsNotStored(t *testing.T) {
 	t.Parallel()
@@ -172,23 +148,6 @@ func TestAResponseBesideARefusalIsStored(t *testing.T) {
 	require.True(t, a.do(t, ask{key: "AAA"}).replayed())
 }
 
-// The context of a request may have an end of its own, and the client still listens.
-func TestARequestWhoseContextEndsWhileItWaitsIsAnswered(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		done := make(chan struct{})
-		b := newBubble(t, newStore(), nil, until(done))
-		go b.do(t.Context(), "AAA")
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-
-		require.Equal(t, 409, b.do(ctx, "AAA").status)
-		close(done)
-		synctest.Wait()
-	})
-}
-
 func TestAReplayHasWhatABrowserAndARangeNeed(t *testing.T) {
 	t.Parallel()
 	fields := map[string]string{
@@ -218,15 +177,6 @@ func TestAReplayHasWhatABrowserAndARangeNeed(t *testing.T) {
 		require.Equal(t, value, second.header.Get(name), name)
 	}
 	require.Equal(t, "https://b.example", second.header.Get("Access-Control-Allow-Origin"), "of this very request")
-}
-
-func TestAStatusOfOneConnectionIsNotStored(t *testing.T) {
-	t.Parallel()
-	b := newBubble(t, newStore(), &idempotency.Config{Keep: func(int) bool { return true }}, status(http.StatusSwitchingProtocols))
-
-	require.Equal(t, 101, b.do(t.Context(), "AAA").status)
-	require.Equal(t, 101, b.do(t.Context(), "AAA").status)
-	require.EqualValues(t, 2, b.handled.Load())
 }
 
 func TestATimeoutHandlerInsideIsRefused(t *testing.T) {
