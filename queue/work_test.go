@@ -155,49 +155,6 @@ func TestFailuresBuryAnItem(t *testing.T) {
 	})
 }
 
-func TestACompletionBeforeTheHandlersEndStands(t *testing.T) {
-	t.Parallel()
-	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
-		completed, goOn := make(chan error, 1), make(chan struct{})
-		var handled seen
-		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
-			handled.add(m.Body.To)
-			completed <- queue.JobOf(ctx).Complete(ctx)
-			<-goOn
-			return errors.New("no space left on device")
-		}, nil)
-		at := insert(t, q, Send{To: "ann"}, nil)
-		require.NoError(t, await.Receive(t, "the completion", completed))
-		awaitState(t, q, at.Position, queue.Finished)
-		close(goOn)
-		at = insert(t, q, Send{To: "bob"}, nil)
-		awaitState(t, q, at.Position, queue.Finished)
-		require.Equal(t, []string{"ann", "bob"}, handled.await(t, 2))
-	})
-}
-
-func TestAHandlerThatNeverReturnsIsAbandoned(t *testing.T) {
-	t.Parallel()
-	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {
-		end := make(chan struct{})
-		t.Cleanup(func() { close(end) })
-		var handled seen
-		working(t, q, func(ctx context.Context, m handler.Message[Send]) error {
-			handled.add(m.Body.To)
-			if m.Body.To == "hangs" && queue.JobOf(ctx).Failures == 0 {
-				<-end
-			}
-			return nil
-		}, &queue.WorkConfig{MaxWorkers: 1, Timeout: 20 * time.Millisecond, Grace: 20 * time.Millisecond, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
-		at := insert(t, q, Send{To: "hangs"}, nil)
-		behind := insert(t, q, Send{To: "other"}, nil)
-		awaitState(t, q, behind.Position, queue.Finished)
-		item := awaitState(t, q, at.Position, queue.Finished)
-		require.Contains(t, item.Log[0].Text, "abandoned")
-		require.EqualValues(t, 1, q.Counts().Abandoned)
-	})
-}
-
 func TestReceiveWaitsInLine(t *testing.T) {
 	t.Parallel()
 	each(t, nil, func(t *testing.T, q *queue.Queue, _ *messagestore.Store) {

@@ -172,44 +172,6 @@ func TestASeatIsSoldOnceAndARequestIsCarriedOutOnce(t *testing.T) {
 	require.Equal(t, []string{"seat 12A is taken"}, th.mail.texts("bob@example.com"))
 }
 
-// Another body under a key is another's mistake: the answer of the first stands.
-func TestAKeyThatIsUsedAgainForSomethingElseKeepsItsAnswer(t *testing.T) {
-	t.Parallel()
-	th := open(t)
-	th.start(t)
-
-	require.JSONEq(t, `{"seat":"1","held":true}`, th.hold(t, "1", "k1", "ann@example.com"))
-	require.JSONEq(t, `{"seat":"1","held":true}`, th.hold(t, "1", "k1", "eve@example.com"))
-	require.JSONEq(t, `{"seat":"2","held":true}`, th.hold(t, "2", "k9", "eve@example.com"))
-}
-
-// A seat's name is the client's: one that looks like the place of another's key takes no key.
-func TestASeatFromOutsideTakesNoKeyOfAnother(t *testing.T) {
-	t.Parallel()
-	th := open(t)
-	th.start(t)
-
-	require.JSONEq(t, `{"seat":"12D+seats+k99","held":true}`, th.hold(t, "12D+seats+k99", "e1", "eve@example.com"))
-	require.JSONEq(t, `{"seat":"12D","held":true}`, th.hold(t, "12D", "k99", "ann@example.com"))
-}
-
-func TestARequestThatCannotBeIsRefused(t *testing.T) {
-	t.Parallel()
-	th := open(t)
-	th.start(t)
-	for name, call := range map[string]struct{ path, key, body string }{
-		"no key":       {"/seats/1/holds", "", `{"email":"ann@example.com"}`},
-		"no email":     {"/seats/1/holds", "k1", `{}`},
-		"no JSON":      {"/seats/1/holds", "k1", `email`},
-		"a long seat":  {"/seats/" + strings.Repeat("s", 300) + "/holds", "k1", `{"email":"ann@example.com"}`},
-		"a large body": {"/seats/1/holds", "k1", `{"email":"` + strings.Repeat("a", 1<<17) + `"}`},
-	} {
-		status, _, text := th.call(t, http.MethodPost, call.path, call.key, call.body)
-		require.Equal(t, http.StatusBadRequest, status, name)
-		require.NotEmpty(t, text, name)
-	}
-}
-
 // A second replica comes, the first goes, and every request has its answer.
 func TestReplicasHandOver(t *testing.T) {
 	t.Parallel()
