@@ -102,7 +102,7 @@ func TestHolderOfALeaseThatTheStoreLostIsTold(t *testing.T) {
 		lost, ok := errors.AsType[*intent.LeaseLostError](err)
 		require.True(t, ok)
 		require.Nil(t, lost.By)
-		time.Sleep(time.Microsecond)
+		<-time.After(time.Microsecond)
 		next := lease(t, m2, request("B"))
 		require.Greater(t, next.Token(), l.Token())
 	})
