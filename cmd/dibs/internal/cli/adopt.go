@@ -14,7 +14,6 @@ import (
 	"github.com/dibs-go/dibs/cmd/dibs/internal/doctor"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
 	"github.com/dibs-go/dibs/internal/pglink"
-	"github.com/dibs-go/dibs/migrations"
 )
 
 type migrateAdoptCommand struct {
@@ -24,17 +23,6 @@ type migrateAdoptCommand struct {
 	LockTimeout     time.Duration `default:"2s" placeholder:"TIME" help:"Longest time that one try to lock message-db's table holds off its writers. Defaults to ${default}."`
 	LockTries       int           `default:"10" placeholder:"N" help:"Tries to get the lock. Defaults to ${default}."`
 	LeaveDependents bool          `help:"Adopt although views, triggers or functions of others will stay with the old table, or roles will lose their rights."`
-}
-
-// Help is printed below the command's usage.
-func (migrateAdoptCommand) Help() string {
-	return `Copies the messages of message-db 1.x as they are, with their ids, positions and times. Message-db takes writes until the switch at the end, which is short; then its clients use this store, unchanged. The copy is compared before that. The old schema stays, as message_store_before_dibs, and as long as it does --undo is the way back.
-
-It may be interrupted, or killed, at any point: run it again, and it continues.
-
-Example:
-
-    dibs migrate adopt --dry-run`
 }
 
 // Run adopts, or gives back.
@@ -58,7 +46,7 @@ func (c *migrateAdoptCommand) Run(ctx context.Context, a *app) error {
 		return usage("--lock-tries=%d: it is from 1 to 1000000", c.LockTries)
 	}
 	connect := func(ctx context.Context) (*pgx.Conn, error) { return connectTo(ctx, u) }
-	meter := &adoptionMeter{app: a, terminal: isTerminal(a.stderr), progress: progress{every: 2 * time.Second, now: time.Now}}
+	meter := &adoptionMeter{progress: progress{app: a, every: 2 * time.Second, now: time.Now}, terminal: isTerminal(a.stderr)}
 	if meter.terminal {
 		meter.every = 200 * time.Millisecond
 	}
@@ -71,9 +59,9 @@ func (c *migrateAdoptCommand) Run(ctx context.Context, a *app) error {
 	if err != nil && !c.DryRun {
 		switch full, _ := errors.AsType[*pgconn.PgError](err); {
 		case ctx.Err() != nil:
-			a.warn("dibs: interrupted: the copy stays, and the same command continues it\n")
+			a.warn("dibs: interrupted: the copy stays, and the same command continues it")
 		case full != nil && full.Code == "53100" && !c.Undo: // disk_full
-			a.warn("dibs: the copy stays: make room and run the same command, or throw the copy away with --undo\n")
+			a.warn("dibs: the copy stays: make room and run the same command, or throw the copy away with --undo")
 		}
 	}
 	return err
@@ -104,50 +92,24 @@ func (c *migrateAdoptCommand) do(ctx context.Context, a *app, connect adopt.Conn
 	if err != nil {
 		return shortened(err)
 	}
-	if a.JSON {
-		return a.out.object(newAdoptionLine(done))
-	}
 	held := ""
 	if done.Held > 0 {
 		held = fmt.Sprintf("; writers were held for %s by the switch", shortTime(done.Held))
 	}
-	return a.out.line("adopted: %d messages of message-db %s%s\nthe old schema is message_store_before_dibs; until it is dropped, dibs migrate adopt --undo is the way back",
-		done.Messages, done.Version, held)
+	a.out.line("adopted: %d messages of message-db %s%s", done.Messages, done.Version, held)
+	return a.out.tell(adoptionFields(done), "the old schema is message_store_before_dibs; until it is dropped, dibs migrate adopt --undo is the way back")
 }
 
-// An adoptionLine is how an adoption is printed as JSON.
-type adoptionLine struct {
-	Adoption   adopt.State `json:"adoption"`
-	Version    string      `json:"version"`
-	StartedAt  string      `json:"startedAt"`
-	SwitchedAt string      `json:"switchedAt,omitempty"`
-	UndoneAt   string      `json:"undoneAt,omitempty"`
-	Found      int64       `json:"found"`
-	Copied     int64       `json:"copied"`
-	Messages   int64       `json:"messages,omitempty"`
-	HasOld     bool        `json:"hasOld"`
-	HeldMillis int64       `json:"heldMillis,omitempty"`
-}
-
-func newAdoptionLine(d *adopt.Adoption) adoptionLine {
-	l := adoptionLine{
-		Adoption: d.State, Version: d.Version, StartedAt: timeText(d.StartedAt),
-		Found: d.Found, Copied: d.Copied, Messages: d.Messages, HasOld: d.HasOld, HeldMillis: d.Held.Milliseconds(),
+// adoptionFields are how an adoption is printed as JSON.
+func adoptionFields(d *adopt.Adoption) fields {
+	return fields{
+		"adoption", d.State, "version", d.Version, "startedAt", d.StartedAt, "switchedAt?", d.SwitchedAt, "undoneAt?", d.UndoneAt,
+		"found", d.Found, "copied", d.Copied, "messages?", d.Messages, "hasOld", d.HasOld, "heldMillis?", d.Held.Milliseconds(),
 	}
-	if !d.SwitchedAt.IsZero() {
-		l.SwitchedAt = timeText(d.SwitchedAt)
-	}
-	if !d.UndoneAt.IsZero() {
-		l.UndoneAt = timeText(d.UndoneAt)
-	}
-	return l
 }
 
 // printAdoption tells of an adoption below the migrations.
-func (a *app) printAdoption(d *adopt.Adoption) error {
-	if a.JSON {
-		return a.out.object(newAdoptionLine(d))
-	}
+func (a *app) printAdoption(d *adopt.Adoption) {
 	style, text := green, fmt.Sprintf("%s  %d messages of message-db %s", timeText(d.SwitchedAt), d.Messages, d.Version)
 	switch {
 	case d.State == adopt.Adopting:
@@ -159,7 +121,7 @@ func (a *app) printAdoption(d *adopt.Adoption) error {
 	case d.HasOld:
 		text += "; message_store_before_dibs is still there"
 	}
-	return a.out.row(cell{text: "adoption"}, cell{text: string(d.State), style: style}, cell{text: text, style: dim})
+	a.out.row(adoptionFields(d), "adoption", in(style, d.State), in(dim, text))
 }
 
 // aboutAdoption is the doctor's finding about an adoption.
@@ -180,60 +142,33 @@ func aboutAdoption(d *adopt.Adoption) doctor.Finding {
 	return f
 }
 
-// An adoptionPlanLine is how a plan is printed as JSON.
-type adoptionPlanLine struct {
-	Version        string        `json:"version"`
-	Messages       int64         `json:"messages"`
-	Bytes          int64         `json:"bytes"`
-	NeedBytes      int64         `json:"needBytes"`
-	Obstacles      []string      `json:"obstacles"`
-	Warnings       []string      `json:"warnings"`
-	Sample         int64         `json:"sample"`
-	CopySeconds    float64       `json:"copySeconds"`
-	IndexSeconds   float64       `json:"indexSeconds"`
-	CompareSeconds float64       `json:"compareSeconds"`
-	Begun          *adoptionLine `json:"begun,omitempty"`
-}
-
 func (a *app) printAdoptionPlan(p *adopt.Plan) error {
 	if p.State != nil && p.State.State == adopt.Adopted {
-		return a.printAdoption(p.State)
+		a.printAdoption(p.State)
+		return nil
 	}
-	obstacles, warnings := make([]string, 0, len(p.Obstacles)), append([]string{}, p.Warnings...)
+	obstacles, begun := make([]string, 0, len(p.Obstacles)), fields(nil)
 	for _, o := range p.Obstacles {
 		obstacles = append(obstacles, o.Problem)
 	}
-	var err error
-	if a.JSON {
-		l := adoptionPlanLine{
-			Version: p.Version, Messages: p.Messages, Bytes: p.Bytes, NeedBytes: p.NeedBytes, Obstacles: obstacles, Warnings: warnings,
-			Sample: p.Sample, CopySeconds: p.Copy.Seconds(), IndexSeconds: p.Index.Seconds(), CompareSeconds: p.Compare.Seconds(),
-		}
-		if p.State != nil {
-			begun := newAdoptionLine(p.State)
-			l.Begun = &begun
-		}
-		err = a.out.object(l)
-	} else {
-		err = a.printAdoptionRows(p, obstacles)
+	if p.State != nil {
+		begun = adoptionFields(p.State)
 	}
-	if err != nil {
-		return err
-	}
+	a.out.object(fields{
+		"version", p.Version, "messages", p.Messages, "bytes", p.Bytes, "needBytes", p.NeedBytes, "obstacles", obstacles,
+		"warnings", append([]string{}, p.Warnings...), "sample", p.Sample, "copySeconds", p.Copy.Seconds(), "indexSeconds", p.Index.Seconds(),
+		"compareSeconds", p.Compare.Seconds(), "begun?", begun,
+	})
+	a.printAdoptionRows(p, obstacles)
 	return inTheWay(p.Obstacles)
 }
 
 // inTheWay is the error for obstacles that are printed.
 func inTheWay(obstacles []adopt.Obstacle) error {
-	n := len(obstacles)
-	if n == 0 {
+	if len(obstacles) == 0 {
 		return nil
 	}
-	text := "1 thing is in the way"
-	if n > 1 {
-		text = fmt.Sprintf("%d things are in the way", n)
-	}
-	return &obstaclesError{text, &adopt.CannotAdoptError{Obstacles: obstacles}, true}
+	return &obstaclesError{number(len(obstacles), "thing is in the way|things are in the way"), &adopt.CannotAdoptError{Obstacles: obstacles}, true}
 }
 
 // An obstaclesError is shorter than the error it wraps, which may be pages.
@@ -266,20 +201,17 @@ func leavable(e *adopt.CannotAdoptError) bool {
 	return true
 }
 
-func (a *app) printAdoptionRows(p *adopt.Plan, obstacles []string) error {
-	var rows [][2]string
-	add := func(name, format string, args ...any) {
-		rows = append(rows, [2]string{name, fmt.Sprintf(format, args...)})
-	}
+func (a *app) printAdoptionRows(p *adopt.Plan, obstacles []string) {
+	add := func(name, format string, args ...any) { a.out.row(nil, name, fmt.Sprintf(format, args...)) }
 	if p.Version != "" {
 		add("message-db", "%s, %d messages, %s", p.Version, p.Messages, sizeText(p.Bytes))
 	}
-	if p.State != nil {
-		text := fmt.Sprintf("%s, %d messages are copied", timeText(p.State.StartedAt), p.State.Copied)
-		if p.State.State == adopt.Undone {
-			text = fmt.Sprintf("%s, and undone %s: it begins anew", timeText(p.State.StartedAt), timeText(p.State.UndoneAt))
-		}
-		add("begun", "%s", text)
+	switch {
+	case p.State == nil:
+	case p.State.State == adopt.Undone:
+		add("begun", "%s, and undone %s: it begins anew", timeText(p.State.StartedAt), timeText(p.State.UndoneAt))
+	default:
+		add("begun", "%s, %d messages are copied", timeText(p.State.StartedAt), p.State.Copied)
 	}
 	if p.Sample > 0 {
 		add("needs", "%s of disk, and about as much of write-ahead log", sizeText(p.NeedBytes))
@@ -294,74 +226,45 @@ func (a *app) printAdoptionRows(p *adopt.Plan, obstacles []string) error {
 		add("warning", "%s", w)
 	}
 	for _, o := range obstacles {
-		add("in the way", "%s", o)
+		a.out.row(nil, in(red, "in the way"), o)
 	}
-	for _, row := range rows {
-		style := plain
-		if row[0] == "in the way" {
-			style = red
-		}
-		if err := a.out.row(cell{text: row[0], style: style}, cell{text: visible(row[1])}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// An undoLine is how an undo, or its plan, is printed as JSON.
-type undoLine struct {
-	DryRun     bool     `json:"dryRun"`
-	Abandons   bool     `json:"abandons"`
-	Returned   int64    `json:"returned"`
-	Removed    int64    `json:"removed"`
-	Dependents []string `json:"dependents"`
-	HeldMillis int64    `json:"heldMillis,omitempty"`
 }
 
 func (a *app) printUndo(p *adopt.UndoPlan, dryRun, leave bool) error {
-	var err error
-	if a.JSON {
-		err = a.out.object(undoLine{dryRun, p.Abandons, p.Since, p.Removed, append([]string{}, p.Dependents...), p.Held.Milliseconds()})
-	} else {
-		err = a.printUndoRows(p, dryRun, leave)
-	}
-	if err != nil || !dryRun || leave {
-		return err
-	}
-	return inTheWay(p.Obstacles())
-}
-
-func (a *app) printUndoRows(p *adopt.UndoPlan, dryRun, leave bool) error {
-	would := ""
+	would, text := "", "abandoned: the copy is thrown away, and message-db stays the store"
 	if dryRun {
 		would = "would be "
 	}
-	if p.Abandons {
-		return a.out.line("%sabandoned: the copy is thrown away, and message-db stays the store", would)
+	if !p.Abandons {
+		text = fmt.Sprintf("undone: messages copied back that were written since the switch: %d", p.Since)
+		if p.Removed > 0 {
+			text += fmt.Sprintf("; deleted there too, since they were trimmed or deleted: %d", p.Removed)
+		}
+		switch {
+		case dryRun:
+			text += "; writers would wait for that"
+		case p.Held > 0:
+			text += "; writers were held for " + shortTime(p.Held)
+		}
 	}
-	text := fmt.Sprintf("%sundone: messages copied back that were written since the switch: %d", would, p.Since)
-	if p.Removed > 0 {
-		text += fmt.Sprintf("; deleted there too, since they were trimmed or deleted: %d", p.Removed)
-	}
-	switch {
-	case dryRun:
-		text += "; writers would wait for that"
-	case p.Held > 0:
-		text += "; writers were held for " + shortTime(p.Held)
-	}
-	if err := a.out.line("%s", text); err != nil || !dryRun {
+	err := a.out.tell(fields{
+		"dryRun", dryRun, "abandons", p.Abandons, "returned", p.Since, "removed", p.Removed, "dependents", append([]string{}, p.Dependents...),
+		"heldMillis?", p.Held.Milliseconds(),
+	}, "%s%s", would, text)
+	if err != nil || !dryRun {
 		return err
 	}
-	for _, o := range p.Obstacles() {
-		row := []cell{{text: "in the way", style: red}, {text: visible(o.Problem)}}
-		if leave {
-			row[0] = cell{text: "warning"}
-		}
-		if err := a.out.row(row...); err != nil {
-			return err
-		}
+	label := in(red, "in the way")
+	if leave {
+		label = in(plain, "warning")
 	}
-	return nil
+	for _, o := range p.Obstacles() {
+		a.out.row(nil, label, o.Problem)
+	}
+	if leave {
+		return nil
+	}
+	return inTheWay(p.Obstacles())
 }
 
 // An adoptionMeter shows progress on the standard error: on a terminal in one line,
@@ -369,22 +272,11 @@ func (a *app) printUndoRows(p *adopt.UndoPlan, dryRun, leave bool) error {
 type adoptionMeter struct {
 	progress
 
-	app      *app
 	terminal bool
 
 	mu    sync.Mutex
 	phase adopt.Phase
 	open  bool // whether the terminal's line has no end yet
-}
-
-// An adoptionProgressLine is how progress is printed as JSON.
-type adoptionProgressLine struct {
-	Progress         adopt.Phase `json:"progress"`
-	Done             int64       `json:"done"`
-	Total            int64       `json:"total,omitempty"`
-	Rate             int64       `json:"rate,omitempty"`
-	RemainingSeconds int64       `json:"remainingSeconds,omitempty"`
-	Blockers         []string    `json:"blockers,omitempty"`
 }
 
 func (m *adoptionMeter) show(p adopt.Progress) {
@@ -395,14 +287,14 @@ func (m *adoptionMeter) show(p adopt.Progress) {
 	if !m.due() && !news || p.Phase == adopt.Done {
 		return
 	}
+	var blockers []string
+	for _, b := range p.Blockers {
+		blockers = append(blockers, b.String())
+	}
 	if m.app.JSON {
-		l := adoptionProgressLine{Progress: p.Phase, Done: p.Done, Total: p.Total, Rate: int64(p.Rate), RemainingSeconds: int64(p.Remaining.Seconds())}
-		for _, b := range p.Blockers {
-			l.Blockers = append(l.Blockers, b.String())
-		}
-		if text, err := oneLine(l); err == nil {
-			m.app.warn("%s", text)
-		}
+		m.app.note(fields{
+			"progress", p.Phase, "done", p.Done, "total?", p.Total, "rate?", int64(p.Rate), "remainingSeconds?", int64(p.Remaining.Seconds()), "blockers?", blockers,
+		})
 		return
 	}
 	text := "dibs: " + string(p.Phase)
@@ -421,33 +313,25 @@ func (m *adoptionMeter) show(p adopt.Progress) {
 	if p.Remaining > time.Second {
 		text += fmt.Sprintf(", %s left", shortTime(p.Remaining))
 	}
-	if len(p.Blockers) > 0 {
-		text += ", waiting for " + blockersText(p.Blockers)
+	if len(blockers) > 0 {
+		text += ", waiting for " + strings.Join(blockers, ", ")
 	}
-	switch {
+	switch text = visible(text); {
 	case !m.terminal:
-		m.app.warn("%s\n", text)
+		m.app.say(text + "\n")
 	case news && m.open:
-		m.app.warn("\n%s", text)
+		m.app.say("\n" + text)
 	default:
-		m.app.warn("\r\x1b[K%s", text)
+		m.app.say("\r\x1b[K" + text)
 	}
 	m.open = m.terminal
-}
-
-func blockersText(blockers []adopt.Blocker) string {
-	texts := make([]string, len(blockers))
-	for i, b := range blockers {
-		texts[i] = visible(b.String())
-	}
-	return strings.Join(texts, ", ")
 }
 
 func (m *adoptionMeter) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.open {
-		m.app.warn("\n")
+		m.app.say("\n")
 		m.open = false
 	}
 }
@@ -463,35 +347,15 @@ func shortTime(d time.Duration) string {
 	return strings.TrimSuffix(d.Round(time.Second).String(), "0s")
 }
 
-func adoptionHint(err error) (kind, hint string) {
-	switch {
-	case errors.Is(err, migrations.ErrAdopting):
-		return "adopting", "until then message-db is the store: see dibs migrate status"
-	case errors.Is(err, adopt.ErrCannotAdopt):
-		return "cannotAdopt", cannotAdoptHint(err)
-	case errors.Is(err, adopt.ErrCopyDiffers):
-		return "copyDiffers", "nothing was switched; dibs migrate adopt --undo throws the copy away"
-	case errors.Is(err, adopt.ErrLocked):
-		return "locked", "nothing was switched, and the copy stays: run it again when these sessions are done, or with more --lock-tries"
-	case errors.Is(err, adopt.ErrRunning):
-		return "adoptionRuns", "wait until it is done, or end it: its sessions are named dibs migrate adopt"
-	case errors.Is(err, adopt.ErrPooled):
-		return "pooled", "give the server's own address: --store or DATABASE_URL"
-	case errors.Is(err, adopt.ErrNothingToUndo):
-		return "nothingToUndo", "none was begun, it was undone already, or the old schema was dropped: see dibs migrate status"
-	}
-	return "", ""
-}
-
-func cannotAdoptHint(err error) string {
-	hints := []string{"nothing was changed"}
+// cannotAdoptHint says what more helps.
+func cannotAdoptHint(err error) (hint string) {
 	if all, ok := errors.AsType[*obstaclesError](err); !ok || !all.listed {
-		hints = append(hints, "see all of it with: --dry-run")
+		hint = "; see all of it with: --dry-run"
 	}
 	if cannot, ok := errors.AsType[*adopt.CannotAdoptError](err); ok && leavable(cannot) {
-		hints = append(hints, "to adopt all the same: --leave-dependents")
+		hint += "; to adopt all the same: --leave-dependents"
 	}
-	return strings.Join(hints, "; ")
+	return hint
 }
 
 // sizeText is a size as a person says it.

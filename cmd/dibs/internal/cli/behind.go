@@ -15,19 +15,19 @@ import (
 // to be removed. These messages may be older than the consumers' positions, so nothing is refused.
 // The consumers that the removal stops behind are left out.
 func (a *app) warnOfReaders(ctx context.Context, store *messagestore.Store, category messagestore.Category, without ...string) {
-	if a.JSON || category.Validate() != nil {
+	if a.JSON {
 		return
 	}
 	all, err := operate.Consumers(ctx, store, category)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		a.warn("dibs: the positions of consumers of %s cannot be read: %s\n", category, visible(err.Error()))
+		a.warn("dibs: the positions of consumers of %s cannot be read: %s", category, err)
 	}
 	for _, status := range all {
 		if slices.Contains(without, status.Name) || status.Lag == 0 {
 			continue
 		}
-		a.warn("dibs: consumer %s of %s has not read %s yet, from %d on, and misses messages removed before it reads them\n",
-			visible(status.Name), category, number(status.Lag, "message", "messages"), status.Position)
+		a.warn("dibs: consumer %s of %s has not read %s yet, from %d on, and misses messages removed before it reads them",
+			status.Name, category, number(status.Lag, "message"), status.Position)
 	}
 }
 
@@ -35,7 +35,7 @@ func (a *app) warnOfReaders(ctx context.Context, store *messagestore.Store, cate
 func hintOfQueue(ctx context.Context, store *messagestore.Store, category messagestore.Category, name string, unknown error) error {
 	all, err := queue.All(ctx, store)
 	if err == nil && slices.ContainsFunc(all, func(s queue.Status) bool { return s.Name == name && s.Category == category }) {
-		return &hintedError{unknown, visible(name) + " is a queue or a relay: leave it out, for nothing that it has not finished is removed"}
+		return hinted(unknown, visible(name)+" is a queue or a relay: leave it out, for nothing that it has not finished is removed")
 	}
 	return unknown
 }

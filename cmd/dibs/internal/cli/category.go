@@ -3,37 +3,50 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A noCategoryError says that no stream of the store is of a category: its name is wrong, or
-// nothing was written to it yet.
-type noCategoryError struct{ category messagestore.Category }
-
-func (e *noCategoryError) Error() string {
-	return fmt.Sprintf("there is no category %s in this store: no stream is of it", shorten(visible(string(e.category))))
+// noCategory says that no stream of the store is of a category: its name is wrong, or nothing was written to it yet.
+func noCategory(category messagestore.Category) error {
+	return hinted(notFound("there is no category %s in this store: no stream is of it", shorten(visible(string(category)))),
+		"is the name right? See those that there are with: dibs report categories")
 }
 
-// requireCategory returns a [*noCategoryError] if no stream of the store is of category. A command
-// that found nothing in a category asks, so that a misspelt name does not look like a good answer.
+// requireCategory returns that error if no stream of the store is of category, unless none is named. A command that found
+// nothing in a category asks, so that a misspelt name does not look like a good answer.
 func requireCategory(ctx context.Context, store *messagestore.Store, category messagestore.Category) error {
+	if category == "" {
+		return nil
+	}
 	page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: category, Limit: 1})
-	if err != nil {
-		return err
+	if err == nil && len(page.Messages) == 0 && !page.More {
+		return noCategory(category)
 	}
-	if len(page.Messages) == 0 && !page.More {
-		return &noCategoryError{category}
+	return err
+}
+
+// notFoundIn returns err, or that its category is not there in place of what was looked for.
+func notFoundIn(ctx context.Context, store *messagestore.Store, category messagestore.Category, err error) error {
+	if store != nil && errors.Is(err, messagestore.ErrNotFound) {
+		if missing := requireCategory(ctx, store, category); missing != nil {
+			return missing
+		}
 	}
-	return nil
+	return err
+}
+
+// hasType reports whether the last type in the name of a category is one, as saga.
+func hasType(category messagestore.Category, of string) bool {
+	types := category.Types()
+	return category.Validate() == nil && len(types) > 0 && types[len(types)-1] == of
 }
 
 // inEach calls f with each category of a type, such as saga, under a line with its name. An error of one keeps no other
 // from being printed.
-func (a *app) inEach(ctx context.Context, kind string, f func(category string) error) error {
+func (a *app) inEach(ctx context.Context, kind string, f func(category messagestore.Category) error) error {
 	var categories []messagestore.Category
 	err := a.withStore(ctx, 1, func(store *messagestore.Store) (err error) {
 		categories, err = store.Categories(ctx, kind)
@@ -43,35 +56,41 @@ func (a *app) inEach(ctx context.Context, kind string, f func(category string) e
 		return err
 	}
 	// Positions of them have a type more.
-	categories = slices.DeleteFunc(categories, func(c messagestore.Category) bool {
-		types := c.Types()
-		return c.Validate() != nil || len(types) == 0 || types[len(types)-1] != kind
-	})
+	categories = slices.DeleteFunc(categories, func(c messagestore.Category) bool { return !hasType(c, kind) })
 	if len(categories) == 0 {
 		a.nothing("there is no category of %ss", kind)
 	}
 	var failed error
 	for _, category := range categories {
-		if !a.JSON {
-			if err := a.out.line("%s", a.out.styled(visible(string(category)), bold)); err != nil {
-				return err
-			}
-		}
-		failed = errors.Join(failed, f(string(category)))
-		if err := a.out.flush(); err != nil { // what was found in the next is aligned by itself
+		a.out.title(string(category))
+		failed = errors.Join(failed, f(category))
+		if err := a.out.flush(); err != nil { // an error is told behind it
 			return err
 		}
-		a.out.widths = nil
 	}
 	return failed
 }
 
-// nothing tells a person that there is nothing to print. That is an answer, so it does not begin as
-// errors and warnings do; it is on the standard error, since it is no row.
-func (a *app) nothing(format string, args ...any) {
-	if !a.JSON {
-		a.warn(format+"\n", args...)
+// sideOf returns the categories for which something is kept in a category of its own, such as the positions of consumers;
+// or only one, if it is named.
+func sideOf(ctx context.Context, store *messagestore.Store, only messagestore.Category, side string) ([]messagestore.Category, error) {
+	if only != "" {
+		return []messagestore.Category{only}, nil
 	}
+	found, err := store.Categories(ctx, side)
+	var categories []messagestore.Category
+	for _, category := range found {
+		for _, separator := range []string{":", "+"} {
+			of, ok := strings.CutSuffix(string(category), separator+side)
+			base := messagestore.Category(of)
+			// Another client may have any name there.
+			if ok && base.Validate() == nil && base.WithType(side) == category {
+				categories = append(categories, base)
+			}
+		}
+	}
+	slices.Sort(categories)
+	return categories, err
 }
 
 // either joins words: a, b or c.

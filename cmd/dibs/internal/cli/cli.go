@@ -5,6 +5,7 @@ package cli
 
 import (
 	"context"
+	_ "embed" // the help
 	"errors"
 	"fmt"
 	"io"
@@ -30,19 +31,25 @@ const (
 	exitInterrupted = 130 // 128 and SIGINT, as shells have it
 )
 
-const description = `Dibs writes, reads and explains the messages of a store. First write wins, and any reader can see the winner.
+// help has the long help of each command, behind a line with its name.
+//
+//go:embed help.txt
+var help string
 
-The store is --store, or else $DIBS_STORE, or else $DATABASE_URL, or else the database of PGHOST, PGDATABASE and PGUSER, as for psql. It is postgres://user@host/database, sqlite:FILE or memory: (which is empty each time).
+// helpOf returns the long help of a command.
+func helpOf(command string) string {
+	_, text, _ := strings.Cut(help, "# "+command+"\n\n")
+	text, _, _ = strings.Cut(text, "\n\n# dibs ")
+	return strings.TrimSuffix(text, "\n")
+}
 
-With --json, output is one JSON object a line, and so is an error.
-
-Exit codes:
-
-    0    done
-    1    failed
-    2    the command line, or a name or number on it, is not valid
-    3    version conflict: another writer was first, and nothing was written
-    130  interrupted`
+// addHelp gives a command and its own commands their long help.
+func addHelp(node *kong.Node) {
+	node.Detail = helpOf(node.FullPath())
+	for _, child := range node.Children {
+		addHelp(child)
+	}
+}
 
 // globals are the flags of every command.
 type globals struct {
@@ -109,7 +116,9 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 func (a *app) run(ctx context.Context, args []string, stdout io.Writer) int {
-	a.out = newPrinter(stdout, a.getenv)
+	bounded, stop := context.WithCancel(ctx)
+	defer stop()
+	a.out = newPrinter(stdout, a.getenv, stop)
 	// Known before the arguments are parsed, since parsing may fail.
 	a.JSON = slices.Contains(args, "--json")
 
@@ -123,19 +132,22 @@ func (a *app) run(ctx context.Context, args []string, stdout io.Writer) int {
 	var g grammar
 	helped := false
 	parser, err := kong.New(&g,
-		kong.Name("dibs"), kong.Description(description),
+		kong.Name("dibs"), kong.Description(helpOf("dibs")),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 80}),
 		kong.Writers(a.out, a.stderr), kong.Exit(func(int) { helped = true }),
-		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(a))
+		kong.BindTo(bounded, (*context.Context)(nil)), kong.Bind(a))
 	if err != nil {
 		return a.fail(ctx, fmt.Errorf("command line: %w", err))
+	}
+	for _, command := range parser.Model.Children {
+		addHelp(command)
 	}
 	command, err := parser.Parse(args)
 	if helped {
 		return a.end(ctx, nil)
 	}
 	if err != nil {
-		return a.end(ctx, &usageError{mistakeOf(err), "see " + usageOf(err) + " --help"})
+		return a.end(ctx, mistakeOf(err, usageOf(err)))
 	}
 	if err := emptyFlag(command); err != nil {
 		return a.end(ctx, err)
@@ -152,8 +164,8 @@ func emptyFlag(command *kong.Context) error {
 		if path.Flag == nil || path.Flag.Target.Kind() != reflect.String {
 			continue
 		}
-		if value, is := command.FlagValue(path.Flag).(string); is && value == "" {
-			return &usageError{fmt.Errorf("--%s: its value is empty", path.Flag.Name), "leave the flag out, or give it a value"}
+		if reflect.ValueOf(command.FlagValue(path.Flag)).String() == "" {
+			return hinted(usage("--%s: its value is empty", path.Flag.Name), "leave the flag out, or give it a value")
 		}
 	}
 	return nil
@@ -161,8 +173,9 @@ func emptyFlag(command *kong.Context) error {
 
 // end flushes the output, prints err, and returns the exit code.
 func (a *app) end(ctx context.Context, err error) int {
-	if flushErr := a.out.flush(); err == nil {
-		err = flushErr
+	_, writing := errors.AsType[*lineError](err)
+	if stopped := a.out.err != nil; a.out.flush() != nil && (err == nil || stopped && !writing) {
+		err = a.out.err // which has ended the command
 	}
 	if err == nil {
 		return exitOK

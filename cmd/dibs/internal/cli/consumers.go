@@ -5,9 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dibs-go/dibs/consumer"
@@ -23,236 +20,179 @@ type consumersCommand struct {
 	Park   consumersParkCommand   `cmd:"" help:"Have a consumer park the message that it is stuck at."`
 }
 
-type consumersListCommand struct {
-	Category string `arg:"" optional:"" help:"The category that the consumers read. Defaults to all."`
+// aConsumer names one.
+type aConsumer struct {
+	Category messagestore.Category `arg:"" help:"The category that the consumer reads."`
+	Name     string                `arg:"" help:"The consumer's name."`
 }
 
-// Help is printed below the command's usage.
-func (consumersListCommand) Help() string {
-	return `A line for each consumer, and for each of its replicas: its position, its lag in messages of the category (above 100000 it says so), the age of the oldest of these, the time of the checkpoint, and the number of parked messages. A consumer that reads only some types may have less to do. A message whose handler fails has a line: its place, the attempt, since when it fails, and the error. The 10 that began first are printed, and the number of the others. A replica has its slots of 32 at the end of the line, and is gone if it has been silent for longer than its lease. Positions of Eventide's consumers are printed too, as foreign.
+// withConsumer calls f with a consumer that there may be.
+func (a *app) withConsumer(ctx context.Context, c aConsumer, f func(store *messagestore.Store, target *operate.Target) error) error {
+	if err := operate.CheckConsumer(c.Category, c.Name); err != nil {
+		return err
+	}
+	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
+		return f(store, operate.Consumer(store, c.Category, c.Name))
+	})
+}
 
-Examples:
+// status returns where the consumer is.
+func (c aConsumer) status(ctx context.Context, store *messagestore.Store) (operate.Status, error) {
+	all, err := operate.Consumers(ctx, store, c.Category)
+	if err != nil {
+		return operate.Status{}, err
+	}
+	unknown, foreign := &operate.UnknownConsumerError{Category: c.Category, Name: c.Name}, false
+	for _, s := range all {
+		switch {
+		case s.Foreign && s.Name == c.Name:
+			foreign = true
+		case s.Foreign:
+		case s.Name == c.Name:
+			return s, s.Err
+		default:
+			unknown.Known = append(unknown.Known, s.Name)
+		}
+	}
+	if foreign {
+		return operate.Status{}, usage("consumer %s of %s is another client's, which Dibs neither moves nor pauses: it writes its positions by itself", c.Name, c.Category)
+	}
+	return operate.Status{}, unknown
+}
 
-    dibs consumers
-    dibs consumers list account:command
-    dibs consumers reset account:command accounts --start --dry-run`
+// statuses returns where the consumers are, of one category or of all.
+func statuses(ctx context.Context, store *messagestore.Store, only messagestore.Category) (all []operate.Status, err error) {
+	categories, err := sideOf(ctx, store, only, "position")
+	for _, category := range categories {
+		found, err := operate.Consumers(ctx, store, category)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, found...)
+	}
+	return all, err
+}
+
+type consumersListCommand struct {
+	Category messagestore.Category `arg:"" optional:"" help:"The category that the consumers read. Defaults to all."`
 }
 
 // Run prints them.
 func (c *consumersListCommand) Run(ctx context.Context, a *app) error {
-	var category messagestore.Category
-	if c.Category != "" {
-		var err error
-		if category, err = toCategory(c.Category); err != nil {
+	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
+		all, err := statuses(ctx, store, c.Category)
+		if err != nil {
 			return err
 		}
-	}
-	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
-		categories := []messagestore.Category{category}
-		if category == "" {
-			var err error
-			if categories, err = withSideCategory(ctx, store, "position"); err != nil {
-				return err
-			}
+		a.out.table("category", "consumer", "replica", ">position", ">lag", ">behind", "recorded", ">parked", "")
+		for _, s := range all {
+			a.printConsumer(s, time.Now())
 		}
-		printed := false
-		for _, category := range categories {
-			all, err := operate.Consumers(ctx, store, category)
-			if err != nil {
-				return err
-			}
-			for _, s := range all {
-				if !printed && !a.JSON {
-					if err := a.out.row(consumersHeader...); err != nil {
-						return err
-					}
-				}
-				printed = true
-				if err := a.printConsumer(s, time.Now()); err != nil {
-					return err
-				}
-			}
+		if len(all) > 0 {
+			return nil
 		}
-		switch {
-		case printed:
-		case c.Category != "":
-			if err := requireCategory(ctx, store, category); err != nil {
-				return err
-			}
-			a.nothing("no consumer of %s has recorded a position", visible(c.Category))
-		default:
-			a.nothing("no consumer has recorded a position")
+		if err := requireCategory(ctx, store, c.Category); err != nil {
+			return err
 		}
+		of := ""
+		if c.Category != "" {
+			of = " of " + string(c.Category)
+		}
+		a.nothing("no consumer%s has recorded a position", of)
 		return nil
 	})
 }
 
-// withSideCategory returns the categories for which consumers keep something in a
-// category of its own, such as positions.
-func withSideCategory(ctx context.Context, store *messagestore.Store, side string) ([]messagestore.Category, error) {
-	found, err := store.Categories(ctx, side)
-	if err != nil {
-		return nil, err
-	}
-	var categories []messagestore.Category
-	for _, category := range found {
-		for _, separator := range []string{":", "+"} {
-			of, ok := strings.CutSuffix(string(category), separator+side)
-			base := messagestore.Category(of)
-			// Another client may have any name there.
-			if ok && base.Validate() == nil && base.WithType(side) == category {
-				categories = append(categories, base)
-			}
-		}
-	}
-	slices.Sort(categories)
-	return categories, nil
-}
-
-var consumersHeader = []cell{
-	{text: "category"},
-	{text: "consumer"},
-	{text: "replica"},
-	{text: "position", right: true},
-	{text: "lag", right: true},
-	{text: "behind", right: true},
-	{text: "recorded"},
-	{text: "parked", right: true},
-	{text: ""},
-}
-
-// A consumerLine is how a consumer is printed as JSON.
-type consumerLine struct {
-	Category   messagestore.Category `json:"category"`
-	Consumer   string                `json:"consumer"`
-	Foreign    bool                  `json:"foreign,omitempty"`
-	Generation *messagestore.Version `json:"generation,omitempty"`
-	StartedAt  string                `json:"startedAt,omitempty"`
-	PausedAt   string                `json:"pausedAt,omitempty"`
-
-	Position   *messagestore.GlobalPosition `json:"position,omitempty"` // unless it is corrupt
-	RecordedAt string                       `json:"recordedAt,omitempty"`
-	Lag        *int64                       `json:"lag,omitempty"` // unless there is an error
-	AtLeast    bool                         `json:"lagIsAtLeast,omitempty"`
-	LagSeconds *float64                     `json:"lagSeconds,omitempty"`
-	Oldest     string                       `json:"oldest,omitempty"`
-
-	Parked    int           `json:"parked"`
-	Replicas  []replicaLine `json:"replicas,omitempty"`
-	FreeSlots int           `json:"freeSlots,omitempty"`
-	failingLines
-	Error string `json:"error,omitempty"`
-}
-
-type replicaLine struct {
-	ID            string                      `json:"id"`
-	Process       string                      `json:"process"`
-	Slots         int                         `json:"slots"` // of 32
-	Position      messagestore.GlobalPosition `json:"position"`
-	Lag           int64                       `json:"lag"`
-	AtLeast       bool                        `json:"lagIsAtLeast,omitempty"`
-	SilentSeconds float64                     `json:"silentSeconds"`
-	Gone          bool                        `json:"gone,omitempty"`
-	Alone         bool                        `json:"alone,omitempty"`
-}
-
-func toConsumerLine(s operate.Status, now time.Time) consumerLine {
-	l := consumerLine{
-		Category: s.Category, Consumer: s.Name, Foreign: s.Foreign, Parked: s.Parked,
-		StartedAt: timeOrNone(s.StartedAt, ""), PausedAt: timeOrNone(s.PausedAt, ""), RecordedAt: timeOrNone(s.RecordedAt, ""),
-		AtLeast: s.AtLeast, Oldest: timeOrNone(s.Oldest, ""), Error: errorText(cmp.Or(s.Err, s.PositionErr)),
-	}
-	if !s.Foreign {
-		l.Generation = &s.Generation
-	}
-	if s.Err == nil && !errors.Is(s.PositionErr, consumer.ErrPositionCorrupt) {
-		l.Position = &s.Position
-	}
-	if s.Err == nil && s.PositionErr == nil {
-		seconds := behind(s, now).Seconds()
-		l.Lag, l.LagSeconds = &s.Lag, &seconds
-	}
-	l.FreeSlots = s.Free
-	l.failingLines = toFailingLines(s)
+// consumerFields are how a consumer is printed as JSON.
+func consumerFields(s operate.Status, now time.Time) fields {
+	var replicas []fields
 	for _, r := range s.Replicas {
-		l.Replicas = append(l.Replicas, replicaLine{
-			ID: r.ID.String(), Process: r.Process, Slots: r.Slots, Position: r.Position, Lag: r.Lag, AtLeast: r.AtLeast,
-			SilentSeconds: r.Silent.Truncate(time.Millisecond).Seconds(), Gone: r.Gone, Alone: r.Resting,
+		replicas = append(replicas, fields{
+			"id", r.ID, "process", r.Process, "slots", r.Slots, "position", r.Position, "lag", r.Lag, "lagIsAtLeast?", r.AtLeast,
+			"silentSeconds", r.Silent.Truncate(time.Millisecond).Seconds(), "gone?", r.Gone, "alone?", r.Resting,
 		})
 	}
-	return l
+	isKnown := s.Err == nil && s.PositionErr == nil
+	l := fields{
+		"category", s.Category, "consumer", s.Name, "foreign?", s.Foreign, "generation?", known(!s.Foreign, s.Generation),
+		"startedAt?", s.StartedAt, "pausedAt?", s.PausedAt,
+		"position?", known(s.Err == nil && !errors.Is(s.PositionErr, consumer.ErrPositionCorrupt), s.Position), "recordedAt?", s.RecordedAt,
+		"lag?", known(isKnown, s.Lag), "lagIsAtLeast?", s.AtLeast, "lagSeconds?", known(isKnown, behind(s, now).Seconds()), "oldest?", s.Oldest,
+		"parked", s.Parked, "replicas?", replicas, "freeSlots?", s.Free,
+	}
+	return append(append(l, failingFields(s)...), "error?", cmp.Or(s.Err, s.PositionErr))
 }
 
-// printReplicas prints a line for each process of a consumer.
-func (a *app) printReplicas(s operate.Status, name cell) error {
+// failingFields are the failing messages of a consumer.
+func failingFields(s operate.Status) fields {
+	var failing []fields
+	for _, f := range s.Failing {
+		failing = append(failing, fields{
+			"id", f.ID, "type", f.Type, "stream", f.Stream, "position", f.Position, "globalPosition", f.GlobalPosition,
+			"attempts", f.Attempts, "firstFailedAt", f.FirstFailedAt, "error", f.Error,
+		})
+	}
+	return fields{"failing?", failing, "moreFailing?", s.MoreFailing}
+}
+
+// failingText tells of a failing message, with the text of its error.
+func failingText(f operate.Failure, text string) string {
+	return fmt.Sprintf("fails at %d, %s %s: attempt %d since %s: %s", f.GlobalPosition, f.Type, placeOf(f.Stream, f.Position), f.Attempts, timeText(f.FirstFailedAt), text)
+}
+
+// atLeast returns a count that may have been cut.
+func atLeast(n int64, more bool) cell {
+	c := toCell(n)
+	if more {
+		c.text = ">" + c.text
+	}
+	return c
+}
+
+// printConsumer prints a line for a consumer, for each of its processes, and for each message that fails.
+func (a *app) printConsumer(s operate.Status, now time.Time) {
+	if a.JSON {
+		a.out.object(consumerFields(s, now))
+		return
+	}
+	name := in(bold, cmp.Or(s.Name, "-"))
+	var position, lag, waited, parked, note any = s.Position, atLeast(s.Lag, s.AtLeast), ageText(behind(s, now)), s.Parked, ""
+	foreign := ""
+	switch {
+	case s.Foreign:
+		parked, note, foreign = "", "foreign", "foreign: "
+	case !s.PausedAt.IsZero():
+		note = in(yellow, "paused since "+timeText(s.PausedAt))
+	}
+	if s.Err != nil || errors.Is(s.PositionErr, consumer.ErrPositionCorrupt) {
+		position = ""
+	}
+	if err := cmp.Or(s.Err, s.PositionErr); err != nil {
+		lag, waited, note = "", "", in(red, foreign+err.Error())
+	}
+	a.out.row(nil, s.Category, name, "", position, lag, waited, s.RecordedAt, parked, note)
 	for _, r := range s.Replicas {
-		position, lag := strconv.FormatInt(int64(r.Position), 10), strconv.FormatInt(r.Lag, 10)
-		if r.AtLeast {
-			lag = ">" + lag
-		}
+		var position, lag any = r.Position, atLeast(r.Lag, r.AtLeast)
 		if r.Slots == 0 {
-			position, lag = "-", "-"
+			position, lag = "", ""
 		}
-		note := cell{text: fmt.Sprintf("%d of %d slots, silent for %s", r.Slots, operate.Slots, ageText(r.Silent))}
+		note := in(plain, fmt.Sprintf("%d of %d slots, silent for %s", r.Slots, operate.Slots, ageText(r.Silent)))
 		switch {
 		case r.Gone:
-			note.text, note.style = "gone: "+note.text, red
+			note = in(red, "gone: "+note.text)
 		case r.Resting:
 			note.text = "alone"
 		case r.Slots == 0:
 			note.text = "stands by, silent for " + ageText(r.Silent)
 		}
-		err := a.out.row(cell{text: visible(string(s.Category))}, name, cell{text: visible(r.Process)},
-			cell{text: position, right: true}, cell{text: lag, right: true}, cell{text: "-", right: true}, cell{text: "-", style: dim}, cell{right: true}, note)
-		if err != nil {
-			return err
-		}
+		a.out.row(nil, s.Category, name, r.Process, position, lag, "", "", "", note)
 	}
-	return nil
-}
-
-func (a *app) printConsumer(s operate.Status, now time.Time) error {
-	if a.JSON {
-		return a.out.object(toConsumerLine(s, now))
+	for _, f := range s.Failing {
+		a.out.row(nil, s.Category, name, in(red, failingText(f, f.Error)))
 	}
-	name := cell{text: visible(s.Name), style: bold}
-	if name.text == "" {
-		name.text = "-"
+	if s.MoreFailing > 0 {
+		a.out.row(nil, s.Category, name, in(red, fmt.Sprintf("and %s that fail", number(s.MoreFailing, "more message"))))
 	}
-	if s.Err != nil {
-		return a.out.row(cell{text: visible(string(s.Category))}, name, cell{text: "-"}, cell{text: "-", right: true}, cell{text: "-", right: true},
-			cell{text: "-", right: true}, cell{text: "-"}, cell{text: strconv.Itoa(s.Parked), right: true}, cell{text: visible(s.Err.Error()), style: red})
-	}
-	parked, note := strconv.Itoa(s.Parked), cell{}
-	switch {
-	case s.Foreign:
-		parked, note.text = "-", "foreign"
-	case !s.PausedAt.IsZero():
-		note = cell{text: "paused since " + timeText(s.PausedAt), style: yellow}
-	}
-	position, lag, waited := strconv.FormatInt(int64(s.Position), 10), strconv.FormatInt(s.Lag, 10), ageText(behind(s, now))
-	if errors.Is(s.PositionErr, consumer.ErrPositionCorrupt) {
-		position = "-"
-	}
-	if s.AtLeast {
-		lag = ">" + lag
-	}
-	if s.PositionErr != nil {
-		if note.text != "" {
-			note.text += ": "
-		}
-		lag, waited, note = "-", "-", cell{text: note.text + visible(s.PositionErr.Error()), style: red}
-	}
-	err := a.out.row(cell{text: visible(string(s.Category))}, name, cell{text: "-"},
-		cell{text: position, right: true}, cell{text: lag, right: true}, cell{text: waited, right: true},
-		cell{text: timeOrNone(s.RecordedAt, "-"), style: dim}, cell{text: parked, right: true}, note)
-	if err != nil {
-		return err
-	}
-	if err := a.printReplicas(s, name); err != nil {
-		return err
-	}
-	return a.printFailing(s, name)
 }
 
 // behind returns how long the oldest message has waited, by two clocks.
@@ -266,81 +206,63 @@ func behind(s operate.Status, now time.Time) time.Duration {
 // ageText returns d in full seconds.
 func ageText(d time.Duration) string { return d.Truncate(time.Second).String() }
 
-func timeOrNone(t time.Time, none string) string {
-	if t.IsZero() {
-		return none
-	}
-	return timeText(t)
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
 type consumersResetCommand struct {
-	Category string `arg:"" help:"The category that the consumer reads."`
-	Name     string `arg:"" help:"The consumer's name."`
-	Position *int64 `placeholder:"P" help:"Read from this global position: every message before it counts as handled."`
-	Time     string `placeholder:"TIME" help:"Read from the first message written then or later, like 2026-11-21T10:00:00Z."`
-	Start    bool   `help:"Handle everything again."`
-	End      bool   `help:"Handle only messages written from now on."`
-	New      bool   `help:"The consumer has never started: let it begin there."`
-	DryRun   bool   `help:"Print the effect, and do nothing."`
-	Yes      bool   `help:"Do it."`
-}
-
-// Help is printed below the command's usage.
-func (consumersResetCommand) Help() string {
-	return `All members of the consumer's group move to the same position. Running members are superseded: each starts over at the new position within 10 s, and its process goes on. A checkpoint that it writes in between does not count, but until then it handles messages. Pause the consumer first, and no message is handled from the old position after the reset.
-
-With --new a consumer that has never started begins at the position, whatever its Config.Start says.
-
-Examples:
-
-    dibs consumers reset account mail --end --new --yes
-
-    dibs consumers reset account:command accounts --time 2026-11-21T10:00:00Z
-    dibs consumers reset account:command accounts --position 1200 --yes`
+	aConsumer
+	Position *messagestore.GlobalPosition `placeholder:"P" help:"Read from this global position: every message before it counts as handled."`
+	Time     moment                       `placeholder:"TIME" help:"Read from the first message written then or later, like 2026-11-21T10:00:00Z."`
+	Start    bool                         `help:"Handle everything again."`
+	End      bool                         `help:"Handle only messages written from now on."`
+	New      bool                         `help:"The consumer has never started: let it begin there."`
+	DryRun   bool                         `help:"Print the effect, and do nothing."`
+	Yes      bool                         `help:"Do it."`
 }
 
 // Run resets.
 func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
-	category, err := parseConsumer(c.Category, c.Name)
-	if err != nil {
-		return err
+	given := 0
+	for _, is := range []bool{c.Position != nil, !c.Time.IsZero(), c.Start, c.End} {
+		if is {
+			given++
+		}
 	}
-	position, err := c.where()
-	if err != nil {
-		return err
+	switch {
+	case given != 1:
+		return usage("give the new position: one of --position, --time, --start and --end")
+	case c.Position != nil && *c.Position < 0:
+		return usage("--position=%d: it is at least 0", *c.Position)
 	}
-	return a.withStore(ctx, 100, func(store *messagestore.Store) error {
-		to, err := position(ctx, store, category)
+	return a.withConsumer(ctx, c.aConsumer, func(store *messagestore.Store, target *operate.Target) error {
+		end, err := store.End(ctx, c.Category)
 		if err != nil {
 			return err
 		}
-		before, err := statusOf(ctx, store, category, c.Name)
+		to := messagestore.GlobalPosition(0)
+		switch {
+		case c.Position != nil:
+			to = *c.Position
+		case c.End:
+			to = end
+		case !c.Start:
+			if to, err = store.PositionAt(ctx, c.Category, c.Time.Time); err != nil {
+				return err
+			}
+		}
+		before, err := c.status(ctx, store)
+		unknown := is[*operate.UnknownConsumerError](err)
 		switch {
 		case c.New && err == nil:
-			return &operate.KnownConsumerError{Category: category, Name: c.Name}
-		case c.New && isUnknownConsumer(err):
-			before = operate.Status{}
-		case isUnknownConsumer(err):
+			return &operate.KnownConsumerError{Category: c.Category, Name: c.Name}
+		case unknown && !c.New:
 			return fmt.Errorf("%w; --new lets one begin that has never started", err)
-		case err != nil:
-			return err
-		}
-		end, err := store.End(ctx, category)
-		if err != nil {
+		case err != nil && !unknown:
 			return err
 		}
 		if to > end { // which a dry run has to say too
-			return &operate.BeyondEndError{Category: category, Position: to, End: end}
+			return &operate.BeyondEndError{Category: c.Category, Position: to, End: end}
 		}
-		r := resetLine{Category: category, Consumer: c.Name, Position: to, DryRun: !c.Yes || c.DryRun}
-		if target := operate.Consumer(store, category, c.Name); !r.DryRun {
+		var generation any
+		dry := !c.Yes || c.DryRun
+		if !dry {
 			move := operate.Move{From: before.Position} // of a new consumer to the first generation
 			if c.New {
 				err = target.Create(ctx, to)
@@ -350,163 +272,156 @@ func (c *consumersResetCommand) Run(ctx context.Context, a *app) error {
 			if err != nil {
 				return err
 			}
-			r.Generation, before.Position, before.PositionErr = &move.Generation, move.From, move.FromErr
+			generation, before.Position, before.PositionErr = &move.Generation, move.From, move.FromErr
 		}
-		if err := r.measure(ctx, store, before); err != nil {
+		again, passed, cut, err := c.measure(ctx, store, before, to)
+		if err != nil {
 			return err
 		}
-		if err := a.printReset(r); err != nil {
-			return err
+		does := "goes"
+		if dry {
+			does = "would go"
 		}
-		if !c.Yes && !c.DryRun {
-			return &usageError{errors.New("nothing was changed: say --yes to do it"), "see dibs consumers reset --help"}
+		object := fields{
+			"category", c.Category, "consumer", c.Name, "position", to, "generation?", generation, "dryRun?", dry, "from", before.Position,
+			"again", again, "passed", passed, "isAtLeast?", cut, "error?", before.PositionErr,
 		}
-		return nil
+		err = a.out.tell(object, "%s of %s %s from %d to %d, %s", c.Name, c.Category, does, before.Position, to, effectText(before, to, again, passed, cut))
+		switch {
+		case !dry:
+			a.out.line("members that run find out within 10 s, and start over there")
+		case !c.DryRun:
+			return hinted(usage("nothing was changed: say --yes to do it"), "see dibs consumers reset --help")
+		}
+		return err
 	})
 }
 
-// where returns a function that finds the new position.
-func (c *consumersResetCommand) where() (func(context.Context, *messagestore.Store, messagestore.Category) (messagestore.GlobalPosition, error), error) {
-	given := 0
-	for _, is := range []bool{c.Position != nil, c.Time != "", c.Start, c.End} {
-		if is {
-			given++
-		}
-	}
-	if given != 1 {
-		return nil, usage("give the new position: one of --position, --time, --start and --end")
-	}
-	to := messagestore.GlobalPosition(0)
-	if c.Position != nil {
-		if to = messagestore.GlobalPosition(*c.Position); to < 0 {
-			return nil, usage("--position=%d: it is at least 0", to)
-		}
-	}
-	if c.Time != "" {
-		at, err := time.Parse(time.RFC3339Nano, c.Time)
-		if err != nil {
-			return nil, usage("--time=%s: it is like 2026-11-21T10:00:00Z, or 2026-11-21T11:00:00+01:00", visible(c.Time))
-		}
-		return func(ctx context.Context, store *messagestore.Store, category messagestore.Category) (messagestore.GlobalPosition, error) {
-			return store.PositionAt(ctx, category, at)
-		}, nil
-	}
-	if c.End {
-		return func(ctx context.Context, store *messagestore.Store, category messagestore.Category) (messagestore.GlobalPosition, error) {
-			return store.End(ctx, category)
-		}, nil
-	}
-	return func(context.Context, *messagestore.Store, messagestore.Category) (messagestore.GlobalPosition, error) {
-		return to, nil
-	}, nil
-}
-
-// parseConsumer returns the category of a consumer, unless that or the name is none.
-func parseConsumer(category, name string) (messagestore.Category, error) {
-	c, err := toCategory(category)
-	if err == nil {
-		err = operate.CheckConsumer(c, name)
-	}
-	return c, err
-}
-
-// statusOf returns where one consumer is.
-func statusOf(ctx context.Context, store *messagestore.Store, category messagestore.Category, name string) (operate.Status, error) {
-	all, err := operate.Consumers(ctx, store, category)
-	if err != nil {
-		return operate.Status{}, err
-	}
-	unknown, foreign := &operate.UnknownConsumerError{Category: category, Name: name}, false
-	for _, s := range all {
-		switch {
-		case s.Foreign && s.Name == name:
-			foreign = true
-		case s.Foreign:
-		case s.Name == name:
-			return s, s.Err
-		default:
-			unknown.Known = append(unknown.Known, s.Name)
-		}
-	}
-	if foreign {
-		return operate.Status{}, usage("consumer %s of %s is another client's, which Dibs neither moves nor pauses: it writes its positions by itself", visible(name), visible(string(category)))
-	}
-	return operate.Status{}, unknown
-}
-
-// A resetLine is how a reset is printed as JSON.
-type resetLine struct {
-	Category   messagestore.Category       `json:"category"`
-	Consumer   string                      `json:"consumer"`
-	Position   messagestore.GlobalPosition `json:"position"`
-	Generation *messagestore.Version       `json:"generation,omitempty"`
-	DryRun     bool                        `json:"dryRun,omitempty"`
-	From       messagestore.GlobalPosition `json:"from"`
-	Again      int64                       `json:"again"`  // messages that are handled again
-	Passed     int64                       `json:"passed"` // messages that are passed over
-	AtLeast    bool                        `json:"isAtLeast,omitempty"`
-	Error      string                      `json:"error,omitempty"` // why from is not the real position
-}
-
-// measure fills in where the consumer was before, and counts the messages that it handles again, or not at all.
-func (r *resetLine) measure(ctx context.Context, store *messagestore.Store, before operate.Status) error {
-	r.From, r.Error = before.Position, errorText(before.PositionErr)
+// measure counts the messages that a consumer handles again, or that it passes over, when it goes to a position.
+func (c *consumersResetCommand) measure(ctx context.Context, store *messagestore.Store, before operate.Status, to messagestore.GlobalPosition) (again, passed int64, cut bool, err error) {
 	if before.PositionErr != nil {
-		return nil //nolint:nilerr // it is in the line
+		return 0, 0, false, nil //nolint:nilerr // it is told of
 	}
-	q := messagestore.CategoryQuery{Category: r.Category, From: min(r.From, r.Position), Limit: operate.MaxLag + 1}
+	q := messagestore.CategoryQuery{Category: c.Category, From: min(before.Position, to), Limit: operate.MaxLag + 1}
 	all, err := store.Count(ctx, q)
 	if err != nil {
-		return err
+		return 0, 0, false, err
 	}
-	q.From = max(r.From, r.Position)
+	q.From = max(before.Position, to)
 	rest, err := store.Count(ctx, q)
-	if err != nil {
-		return err
+	if to < before.Position {
+		return all - rest, 0, all > operate.MaxLag, err
 	}
-	r.AtLeast = all > operate.MaxLag
-	if r.Position < r.From {
-		r.Again = all - rest
-	} else {
-		r.Passed = all - rest
-	}
-	return nil
+	return 0, all - rest, all > operate.MaxLag, err
 }
 
-func (a *app) printReset(r resetLine) error {
-	if a.JSON {
-		return a.out.object(r)
-	}
-	does := "goes"
-	if r.DryRun {
-		does = "would go"
-	}
-	what := "which changes nothing for it"
-	some := func(n int64) string {
-		text := counted(n, "message")
-		if r.AtLeast {
-			text = "at least " + text
-		}
-		return text
+func effectText(before operate.Status, to messagestore.GlobalPosition, again, passed int64, cut bool) string {
+	least := ""
+	if cut {
+		least = "at least "
 	}
 	switch {
-	case r.Error != "":
-		what = "with an unknown effect (" + visible(r.Error) + ")"
-	case r.Again > 0 || r.Position < r.From && r.AtLeast:
-		what = "handling " + some(r.Again) + " again"
-	case r.Passed > 0 || r.Position > r.From && r.AtLeast:
-		what = "passing over " + some(r.Passed)
+	case before.PositionErr != nil:
+		return "with an unknown effect (" + before.PositionErr.Error() + ")"
+	case again > 0 || to < before.Position && cut:
+		return "handling " + least + number(again, "message") + " again"
+	case passed > 0 || to > before.Position && cut:
+		return "passing over " + least + number(passed, "message")
 	}
-	err := a.out.line("%s of %s %s from %d to %d, %s", visible(r.Consumer), visible(string(r.Category)), does, r.From, r.Position, what)
-	if err != nil || r.DryRun {
-		return err
-	}
-	return a.out.line("members that run find out within 10 s, and start over there")
+	return "which changes nothing for it"
 }
 
-func counted(n int64, what string) string {
-	if n == 1 {
-		return "1 " + what
+type consumersPauseCommand struct{ aConsumer }
+
+// Run pauses.
+func (c *consumersPauseCommand) Run(ctx context.Context, a *app) error {
+	return a.setConsumerPaused(ctx, c.aConsumer, (*operate.Target).Pause, "paused", "was paused before")
+}
+
+type consumersResumeCommand struct{ aConsumer }
+
+// Run resumes.
+func (c *consumersResumeCommand) Run(ctx context.Context, a *app) error {
+	return a.setConsumerPaused(ctx, c.aConsumer, (*operate.Target).Resume, "resumed", "was not paused")
+}
+
+func (a *app) setConsumerPaused(ctx context.Context, c aConsumer, do func(*operate.Target, context.Context) (bool, error), did, before string) error {
+	return a.withConsumer(ctx, c, func(store *messagestore.Store, target *operate.Target) error {
+		if _, err := c.status(ctx, store); err != nil {
+			return err
+		}
+		changed, err := do(target, ctx)
+		if err != nil {
+			return err
+		}
+		now, err := c.status(ctx, store)
+		if err != nil {
+			return err
+		}
+		says := fmt.Sprintf("%s of %s is %s: members that run find out within 10 s", c.Name, c.Category, did)
+		if !changed {
+			says = fmt.Sprintf("%s of %s %s: nothing was changed", c.Name, c.Category, before)
+		}
+		return a.out.tell(fields{"category", c.Category, "consumer", c.Name, "changed", changed, "pausedAt?", now.PausedAt}, "%s", says)
+	})
+}
+
+type consumersParkCommand struct {
+	aConsumer
+	Reason   string                       `required:"" placeholder:"TEXT" help:"The reason, which its item keeps: up to 255 bytes of visible text."`
+	Position *messagestore.GlobalPosition `placeholder:"P" help:"The message's global position. Defaults to the first message that is not finished."`
+	DryRun   bool                         `help:"Print the message, and do nothing."`
+}
+
+// Run asks for it.
+func (c *consumersParkCommand) Run(ctx context.Context, a *app) error {
+	return a.withConsumer(ctx, c.aConsumer, func(store *messagestore.Store, target *operate.Target) error {
+		if _, err := c.status(ctx, store); err != nil {
+			return err
+		}
+		m, err := c.which(ctx, a, store, target)
+		if err != nil || m == nil {
+			return err
+		}
+		requested, what := true, "would ask "+c.Name+" to park"
+		if !c.DryRun {
+			what = "asked " + c.Name + " to park"
+			if requested, err = target.Park(ctx, m, c.Reason); err != nil {
+				return err
+			}
+		}
+		if !requested {
+			what = "parked, or asked for, already:"
+		}
+		object := fields{"category", c.Category, "consumer", c.Name, "reason", c.Reason, "requested", requested, "dryRun?", c.DryRun, "message", headOf(m)}
+		return a.out.tell(object, "%s %s %s, %s, at %d of %s", what, m.Type, place(m), m.ID, m.GlobalPosition, c.Category)
+	})
+}
+
+// which returns the message to park. It is nil if there is none, which was said.
+func (c *consumersParkCommand) which(ctx context.Context, a *app, store *messagestore.Store, target *operate.Target) (*messagestore.Message, error) {
+	if c.Position != nil {
+		page, err := store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: c.Category, From: *c.Position, Limit: 1})
+		if err != nil {
+			return nil, err
+		}
+		if len(page.Messages) == 0 || page.Messages[0].GlobalPosition != *c.Position {
+			return nil, usage("--position=%d: category %s has no message there", *c.Position, c.Category)
+		}
+		return page.Messages[0], nil
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	next, err := target.Next(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(next) == 1:
+		return next[0], nil
+	case len(next) == 0:
+		a.nothing("%s of %s has handled every message", c.Name, c.Category)
+		return nil, nil
+	}
+	for _, m := range next {
+		a.out.line("%d  %s  %s", m.GlobalPosition, place(m), m.Type)
+	}
+	return nil, usage("%s of %s is at %d messages: give the --position of one", c.Name, c.Category, len(next))
 }

@@ -29,15 +29,6 @@ type doctorCommand struct {
 	Quiet           bool          `short:"q" help:"Leave out findings that are ok."`
 }
 
-// Help is printed below the command's usage.
-func (doctorCommand) Help() string {
-	return `Examines the server and the schema, changes nothing, and prints findings with their remedies: ok, warn, fail, or hidden where this user lacks the right to look. It covers settings, migrations and drift, roles and rights, locks held long and the sessions that wait, slots, sizes, consumers that stopped and messages that fail, queues with dead items, suspended sagas and relays whose sink is out, and whether a service with this URL can read and write messages. Any user may run it; a member of pg_monitor sees all sessions, and the user that migrates sees the schema. Ends with 1 if a finding fails.
-
-Example:
-
-    dibs doctor --quiet`
-}
-
 // Run examines.
 func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 	u, err := a.storeURL()
@@ -102,11 +93,11 @@ func aboutQueues(ctx context.Context, store *messagestore.Store) (found []doctor
 		if s.Parked {
 			continue // its consumer tells of it
 		}
-		says := fmt.Sprintf("queue %s has %s", visible(s.Name), number(s.Dead, "dead item", "dead items"))
+		says := fmt.Sprintf("queue %s has %s", visible(s.Name), number(s.Dead, "dead item"))
 		if !s.Oldest.IsZero() {
 			says += ", and its oldest item that is not finished is of " + timeText(s.Oldest)
 		}
-		f := doctor.Finding{Group: "queues", Name: s.Name, Verdict: doctor.OK, Says: says}
+		f := judged("queues", s.Name, says, false, "", "")
 		warn := func(says, advice string, args ...any) {
 			f.Verdict, f.Says = doctor.Warn, f.Says+says
 			f.Advice = strings.TrimPrefix(f.Advice+"; "+fmt.Sprintf(advice, args...), "; ")
@@ -119,7 +110,7 @@ func aboutQueues(ctx context.Context, store *messagestore.Store) (found []doctor
 			warn("", "see them with dibs queue jobs %s --state dead, and have them offered again, or drop them", name)
 		}
 		if s.Suspended > 0 {
-			warn(fmt.Sprintf(", and %s", number(s.Suspended, "suspended saga", "suspended sagas")), "see why with dibs saga ls %s --state suspended, and resume, cancel or resolve them", category)
+			warn(fmt.Sprintf(", and %s", number(s.Suspended, "suspended saga")), "see why with dibs saga ls %s --state suspended, and resume, cancel or resolve them", category)
 		}
 		if failing := aboutFailing(ctx, store, s); failing != "" {
 			warn("; "+failing, "see the errors with dibs queue jobs %s --state later", name)
@@ -159,27 +150,31 @@ func aboutAccess(writing, reading error) doctor.Finding {
 	return f
 }
 
+// judged is a finding that is ok, unless something is bad about it.
+func judged(group, name, says string, bad bool, verdict doctor.Verdict, advice string) doctor.Finding {
+	if !bad {
+		verdict, advice = doctor.OK, ""
+	}
+	return doctor.Finding{Group: group, Name: name, Verdict: verdict, Says: says, Advice: advice}
+}
+
 // aboutFile reports on a store on SQLite.
 func aboutFile(s sqlite.State) []doctor.Finding {
-	file := doctor.Finding{Group: "file", Name: "file", Verdict: doctor.OK, Says: fmt.Sprintf("%s has %s, %s, and %s of free pages", s.Path, number(s.Messages, "message", "messages"), sizeText(s.Bytes), sizeText(s.FreeBytes))}
-	if s.FreeBytes > s.Bytes/2 && s.FreeBytes > 1<<20 {
-		file.Verdict, file.Advice = doctor.Warn, "new messages take the free pages first; VACUUM of sqlite3 makes the file smaller, while no process has it open"
+	return []doctor.Finding{
+		judged("file", "file", fmt.Sprintf("%s has %s, %s, and %s of free pages", s.Path, number(s.Messages, "message"), sizeText(s.Bytes), sizeText(s.FreeBytes)),
+			s.FreeBytes > s.Bytes/2 && s.FreeBytes > 1<<20, doctor.Warn,
+			"new messages take the free pages first; VACUUM of sqlite3 makes the file smaller, while no process has it open"),
+		judged("file", "log", fmt.Sprintf("the write-ahead log is %s", sizeText(s.LogBytes)), s.LogBytes > 256<<20, doctor.Warn,
+			"a process reads for a long time and keeps SQLite from moving the log into the file: find it, and end it"),
+		judged("schema", "tables", fmt.Sprintf("the tables have version %d of %d", s.Schema, s.Newest), false, "", ""),
+		judged("settings", "journal_mode", fmt.Sprintf("journal_mode is %s, and synchronous %d", s.JournalMode, s.Synchronous),
+			s.JournalMode != "wal" || s.Synchronous < 2, doctor.Fail, "acknowledged messages may be lost: journal_mode has to be wal, and synchronous 2"),
+		judged("locks", "write lock", fmt.Sprintf("the write lock was free within %s", s.LockWait.Round(time.Millisecond)), s.LockWait > time.Second, doctor.Warn,
+			"another process or transaction holds it for long: a write waits for it up to the busy timeout"),
 	}
-	log := doctor.Finding{Group: "file", Name: "log", Verdict: doctor.OK, Says: fmt.Sprintf("the write-ahead log is %s", sizeText(s.LogBytes))}
-	if s.LogBytes > 256<<20 {
-		log.Verdict, log.Advice = doctor.Warn, "a process reads for a long time and keeps SQLite from moving the log into the file: find it, and end it"
-	}
-	settings := doctor.Finding{Group: "settings", Name: "journal_mode", Verdict: doctor.OK, Says: fmt.Sprintf("journal_mode is %s, and synchronous %d", s.JournalMode, s.Synchronous)}
-	if s.JournalMode != "wal" || s.Synchronous < 2 {
-		settings.Verdict, settings.Advice = doctor.Fail, "acknowledged messages may be lost: journal_mode has to be wal, and synchronous 2"
-	}
-	schema := doctor.Finding{Group: "schema", Name: "tables", Verdict: doctor.OK, Says: fmt.Sprintf("the tables have version %d of %d", s.Schema, s.Newest)}
-	lock := doctor.Finding{Group: "locks", Name: "write lock", Verdict: doctor.OK, Says: fmt.Sprintf("the write lock was free within %s", s.LockWait.Round(time.Millisecond))}
-	if s.LockWait > time.Second {
-		lock.Verdict, lock.Advice = doctor.Warn, "another process or transaction holds it for long: a write waits for it up to the busy timeout"
-	}
-	return []doctor.Finding{file, log, schema, settings, lock}
 }
+
+const asOwner = "run dibs doctor as the user that migrates"
 
 // examineSchema reports migrations, and changes made by hand since.
 func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]doctor.Finding, error) {
@@ -188,17 +183,11 @@ func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]doctor.Findi
 		return nil, err
 	}
 	if locked {
-		return []doctor.Finding{{
-			Group: "schema", Name: "migrations", Verdict: doctor.Warn,
-			Says: "the applied migrations cannot be read: their table is locked", Advice: "see locks",
-		}}, nil
+		return []doctor.Finding{judged("schema", "migrations", "the applied migrations cannot be read: their table is locked", true, doctor.Warn, "see locks")}, nil
 	}
 	all, err := migrations.Status(ctx, conn, a.migrationsConfig())
 	if denied(err) {
-		return []doctor.Finding{{
-			Group: "schema", Name: "migrations", Verdict: doctor.Hidden,
-			Says: "the applied migrations are not visible to this user", Advice: "run dibs doctor as the user that migrates",
-		}}, nil
+		return []doctor.Finding{judged("schema", "migrations", "the applied migrations are not visible to this user", true, doctor.Hidden, asOwner)}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -219,10 +208,7 @@ func (a *app) examineSchema(ctx context.Context, conn *pgx.Conn) ([]doctor.Findi
 	drift, err := migrations.Drift(ctx, conn, a.migrationsConfig())
 	switch {
 	case denied(err):
-		return append(findings, doctor.Finding{
-			Group: "schema", Name: "drift", Verdict: doctor.Hidden,
-			Says: "changes made by hand are not visible to this user", Advice: "run dibs doctor as the user that migrates",
-		}), nil
+		return append(findings, judged("schema", "drift", "changes made by hand are not visible to this user", true, doctor.Hidden, asOwner)), nil
 	case err != nil:
 		return nil, err
 	}
@@ -333,15 +319,6 @@ func allAre(kind string, facts []string) bool {
 	return len(facts) > 0 && !slices.ContainsFunc(facts, func(fact string) bool { return !strings.HasPrefix(fact, kind) })
 }
 
-// A findingLine is how a finding is printed as JSON.
-type findingLine struct {
-	Group   string         `json:"group"`
-	Name    string         `json:"name"`
-	Verdict doctor.Verdict `json:"verdict"`
-	Says    string         `json:"says"`
-	Advice  string         `json:"advice,omitempty"`
-}
-
 var verdictStyles = map[doctor.Verdict]style{doctor.OK: green, doctor.Warn: yellow, doctor.Fail: red, doctor.Hidden: dim}
 
 func (a *app) printFindings(findings []doctor.Finding, quiet bool) error {
@@ -353,33 +330,19 @@ func (a *app) printFindings(findings []doctor.Finding, quiet bool) error {
 		if quiet && f.Verdict == doctor.OK {
 			continue
 		}
-		f.Says = a.redact(f.Says)
-		if a.JSON {
-			if err := a.out.object(findingLine(f)); err != nil {
-				return err
-			}
-			continue
-		}
 		if f.Group != group {
 			group = f.Group
-			if err := a.out.line("%s", a.out.styled(group, bold)); err != nil {
-				return err
-			}
+			a.out.title(group)
 		}
-		if err := a.out.line("  %s  %s", a.out.styled(fmt.Sprintf("%-6s", f.Verdict), verdictStyles[f.Verdict]), visible(f.Says)); err != nil {
-			return err
-		}
+		f.Says = a.redact(f.Says)
+		a.out.row(fields{"group", f.Group, "name", f.Name, "verdict", f.Verdict, "says", f.Says, "advice?", f.Advice},
+			in(verdictStyles[f.Verdict], fmt.Sprintf("  %-6s", f.Verdict)), f.Says)
 		if f.Advice != "" {
-			if err := a.out.line("          %s", a.out.styled(visible(f.Advice), dim)); err != nil {
-				return err
-			}
+			a.out.row(nil, "", in(dim, f.Advice))
 		}
 	}
-	if failed == 1 {
-		return fmt.Errorf("1 finding fails")
-	}
-	if failed > 1 {
-		return fmt.Errorf("%d findings fail", failed)
+	if failed > 0 {
+		return errors.New(number(failed, "finding fails|findings fail"))
 	}
 	return nil
 }

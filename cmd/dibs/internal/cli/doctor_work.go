@@ -22,30 +22,21 @@ func aboutWork(ctx context.Context, store *messagestore.Store) []doctor.Finding 
 // aboutConsumers reports each consumer, whether a process runs it, and the messages that fail. Consumers that cannot be read
 // are left out as queues are, but not those that take too long.
 func aboutConsumers(ctx context.Context, store *messagestore.Store) (found []doctor.Finding) {
-	categories, err := withSideCategory(ctx, store, "position")
-	for _, category := range categories {
-		var all []operate.Status
-		if all, err = operate.Consumers(ctx, store, category); err != nil {
-			break
-		}
-		for _, s := range all {
-			if !s.Foreign {
-				found = append(found, aboutConsumer(s)...)
-			}
+	all, err := statuses(ctx, store, "")
+	for _, s := range all {
+		if !s.Foreign {
+			found = append(found, aboutConsumer(s)...)
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		found = append(found, doctor.Finding{
-			Group: "consumers", Name: "consumers", Verdict: doctor.Hidden,
-			Says: fmt.Sprintf("not all consumers were looked at within %s", checkTimeout), Advice: "dibs consumers looks at all",
-		})
+		found = append(found, judged("consumers", "consumers", fmt.Sprintf("not all consumers were looked at within %s", checkTimeout), true, doctor.Hidden, "dibs consumers looks at all"))
 	}
 	return found
 }
 
 func aboutConsumer(s operate.Status) []doctor.Finding {
 	named := text.Word(visible(string(s.Category))) + " " + text.Word(visible(s.Name))
-	f := doctor.Finding{Group: "consumers", Name: s.Name, Verdict: doctor.OK}
+	f := judged("consumers", s.Name, "", false, "", "")
 	var says, advice []string
 	add := func(verdict doctor.Verdict, says1, advice1 string) {
 		if f.Verdict != doctor.Fail {
@@ -56,7 +47,7 @@ func aboutConsumer(s operate.Status) []doctor.Finding {
 			advice = append(advice, advice1)
 		}
 	}
-	lag := fmt.Sprintf("%s behind it", number(s.Lag, "message is", "messages are"))
+	lag := fmt.Sprintf("%s behind it", number(s.Lag, "message is|messages are"))
 	if s.AtLeast {
 		lag = "more than " + lag
 	}
@@ -76,15 +67,15 @@ func aboutConsumer(s operate.Status) []doctor.Finding {
 	case len(s.Replicas) == 0:
 		says = append(says, "has handled all, and no process runs it")
 	case gone == len(s.Replicas):
-		add(doctor.Warn, fmt.Sprintf("is run by no process any more: %s, and %s", number(int64(gone), "replica is gone", "replicas are gone"), lag), "start one again: it goes on at the checkpoint when their lease is over")
+		add(doctor.Warn, fmt.Sprintf("is run by no process any more: %s, and %s", number(gone, "replica is gone|replicas are gone"), lag), "start one again: it goes on at the checkpoint when their lease is over")
 	default:
-		says = append(says, fmt.Sprintf("is run by %s, and %s", number(int64(len(s.Replicas)-gone), "process", "processes"), lag))
+		says = append(says, fmt.Sprintf("is run by %s, and %s", number(len(s.Replicas)-gone, "process|processes"), lag))
 	}
 	if s.Parked > 0 {
-		add(doctor.Warn, fmt.Sprintf("has parked %s", number(int64(s.Parked), "message", "messages")), fmt.Sprintf("see them with dibs parked list %s", named))
+		add(doctor.Warn, fmt.Sprintf("has parked %s", number(s.Parked, "message")), fmt.Sprintf("see them with dibs parked list %s", named))
 	}
 	if n := len(s.Failing) + s.MoreFailing; n > 0 {
-		add(doctor.Warn, number(int64(n), "message fails", "messages fail"), "")
+		add(doctor.Warn, number(n, "message fails|messages fail"), "")
 	}
 	f.Says = fmt.Sprintf("consumer %s of %s %s", visible(s.Name), visible(string(s.Category)), strings.Join(says, "; "))
 	f.Advice = strings.Join(advice, "; ")
@@ -92,7 +83,7 @@ func aboutConsumer(s operate.Status) []doctor.Finding {
 	for _, m := range s.Failing {
 		found = append(found, doctor.Finding{
 			Group: "consumers", Name: s.Name, Verdict: doctor.Warn,
-			Says:   fmt.Sprintf("consumer %s of %s %s", visible(s.Name), visible(string(s.Category)), failingCell(m, shortenTo(200, m.Error)).text),
+			Says:   fmt.Sprintf("consumer %s of %s %s", s.Name, s.Category, failingText(m, shortenTo(200, visible(m.Error)))),
 			Advice: fmt.Sprintf("mend the cause; or have it parked: dibs consumers park %s --position %d --reason TEXT", named, m.GlobalPosition),
 		})
 	}
@@ -110,7 +101,7 @@ func aboutFailing(ctx context.Context, store *messagestore.Store, s queue.Status
 	if s.Later == 0 || s.Streams { // a saga waits there for its next turn
 		return ""
 	}
-	q, err := queue.New(store, s.Category, &queue.Config{Name: s.Name})
+	q, err := queueOf(store, s)
 	if err != nil {
 		return ""
 	}
@@ -131,7 +122,7 @@ func aboutFailing(ctx context.Context, store *messagestore.Store, s queue.Status
 	if failed == nil {
 		return ""
 	}
-	says := fmt.Sprintf("%s for another attempt, such as %d: %s", number(tried, "item waits", "items wait"), failed.Position, shortenTo(200, visible(failed.Error)))
+	says := fmt.Sprintf("%s for another attempt, such as %d: %s", number(tried, "item waits|items wait"), failed.Position, shortenTo(200, visible(failed.Error)))
 	if tried >= outAfter {
 		says += "; if it is a relay, its sink is out"
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/dibs-go/dibs/consumer"
 	"github.com/dibs-go/dibs/consumer/operate"
 	"github.com/dibs-go/dibs/intent"
+	"github.com/dibs-go/dibs/internal/messagedb/adopt"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
@@ -23,21 +24,25 @@ import (
 	"github.com/dibs-go/dibs/saga"
 )
 
-// A usageError is one of the command line.
-type usageError struct {
-	err  error
-	hint string
+// A hintedError is an error with a command that helps, or one of the command line.
+type hintedError struct {
+	err   error
+	hint  string
+	usage bool
 }
 
-func usage(format string, args ...any) error { return &usageError{err: fmt.Errorf(format, args...)} }
+func usage(format string, args ...any) error {
+	return &hintedError{err: fmt.Errorf(format, args...), usage: true}
+}
 
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
-// A hintedError is an error with a command that helps.
-type hintedError struct {
-	err  error
-	hint string
+// hinted returns an error with a hint, unless it has one.
+func hinted(err error, hint string) error {
+	if told, ok := errors.AsType[*hintedError](err); !ok {
+		return &hintedError{err: err, hint: hint}
+	} else if told.hint == "" {
+		told.hint = hint
+	}
+	return err
 }
 
 func (e *hintedError) Error() string { return e.err.Error() }
@@ -51,24 +56,10 @@ func notFound(format string, args ...any) error { return notFoundError(fmt.Sprin
 func (e notFoundError) Error() string      { return string(e) }
 func (notFoundError) Is(target error) bool { return target == messagestore.ErrNotFound }
 
-// parseStream returns the name of a stream. If it is a category's, the error hints at the command for that, to which
-// the category is added.
-func parseStream(name, hint string) (messagestore.StreamName, error) {
-	stream, err := toStream(name)
-	if err != nil && messagestore.Category(name).Validate() == nil {
-		return "", &hintedError{err, hint + name}
-	}
-	return stream, err
-}
-
-// parseCategory returns a category. If it is the name of a stream, the error hints at the command for that, to which
-// the name is added.
-func parseCategory(name, hint string) (messagestore.Category, error) {
-	category, err := toCategory(name)
-	if err != nil && messagestore.StreamName(name).Validate() == nil {
-		return "", &hintedError{err, hint + name}
-	}
-	return category, err
+// is reports whether err is of a type.
+func is[E error](err error) bool {
+	_, is := errors.AsType[E](err)
+	return is
 }
 
 // A lineError ends the writing of many lines.
@@ -116,14 +107,12 @@ func (a *app) fail(ctx context.Context, err error) int {
 	}
 	p.Error, p.Hint = a.redact(visible(oneLineOf(a.redact(p.Error)))), a.redact(p.Hint)
 	if a.JSON {
-		if text, encodeErr := oneLine(p); encodeErr == nil {
-			a.warn("%s", text)
-			return p.Exit
-		}
+		a.note(p)
+		return p.Exit
 	}
-	a.warn("dibs: %s\n", p.Error)
+	a.warn("dibs: %s", p.Error)
 	if p.Hint != "" {
-		a.warn("      %s\n", p.Hint)
+		a.warn("      %s", p.Hint)
 	}
 	return p.Exit
 }
@@ -137,32 +126,84 @@ func oneLineOf(text string) string {
 	return strings.Join(lines, "; ")
 }
 
-// warn writes to the standard error. If that fails there is nobody to tell.
-func (a *app) warn(format string, args ...any) {
+// warn writes a line to the standard error.
+func (a *app) warn(format string, args ...any) { a.say(visible(fmt.Sprintf(format, args...)) + "\n") }
+
+// say writes text to the standard error as it is. If that fails there is nobody to tell.
+func (a *app) say(text string) {
 	a.warning.Lock()
 	defer a.warning.Unlock()
-	fmt.Fprintf(a.stderr, format, args...)
+	_, _ = io.WriteString(a.stderr, text)
+}
+
+// nothing tells a person that there is nothing to print, or not all. That is an answer, so it does not begin as errors and
+// warnings do; it is on the standard error, since it is no row.
+func (a *app) nothing(format string, args ...any) {
+	if !a.JSON {
+		a.warn(format, args...)
+	}
+}
+
+// note writes an object to the standard error, where it is not taken for a result.
+func (a *app) note(v any) {
+	if text, err := oneLine(v); err == nil {
+		a.say(string(text))
+	}
+}
+
+// cut tells that not all rows were printed: without it a reader would take a part for the whole.
+func (a *app) cut(object fields, format string, args ...any) {
+	if a.JSON {
+		a.note(append(fields{"kind", "cut"}, object...))
+		return
+	}
+	a.warn("dibs: "+format, args...)
 }
 
 // closed reports whether err says that a pipe has no reader.
 func closed(err error) bool {
-	_, writing := errors.AsType[*lineError](err)
-	return !writing && (errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe))
+	return !is[*lineError](err) && (errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe))
 }
 
-func isSagaState(err error) bool {
-	_, is := errors.AsType[*saga.StateError](err)
-	return is
+func matches(target error) func(error) bool {
+	return func(err error) bool { return errors.Is(err, target) }
 }
 
-func isKeyReused(err error) bool {
-	_, is := errors.AsType[*queue.KeyReusedError](err)
-	return is
+const seeOther = "use the release of dibs that migrated it, or a newer one"
+
+// kinds are those of errors, with what helps. The first that matches counts; a text that says what helps needs no hint.
+var kinds = []struct {
+	is         func(error) bool
+	kind, hint string
+}{
+	{matches(migrations.ErrAdopting), "adopting", "until then message-db is the store: see dibs migrate status"},
+	{matches(adopt.ErrCannotAdopt), "cannotAdopt", "nothing was changed"},
+	{matches(adopt.ErrCopyDiffers), "copyDiffers", "nothing was switched; dibs migrate adopt --undo throws the copy away"},
+	{matches(adopt.ErrLocked), "locked", "nothing was switched, and the copy stays: run it again when these sessions are done, or with more --lock-tries"},
+	{matches(adopt.ErrRunning), "adoptionRuns", "wait until it is done, or end it: its sessions are named dibs migrate adopt"},
+	{matches(adopt.ErrPooled), "pooled", "give the server's own address: --store or DATABASE_URL"},
+	{matches(adopt.ErrNothingToUndo), "nothingToUndo", "none was begun, it was undone already, or the old schema was dropped: see dibs migrate status"},
+	{matches(messagestore.ErrInvalid), "invalid", ""},
+	{matches(messagestore.ErrIDConflict), "idConflict", "an id is for one message; leave it out for a new one"},
+	{is[*queue.KeyReusedError], "keyReused", "a unique name is for one item; the error names the one that has it"},
+	{matches(messagestore.ErrOutcomeUnknown), "outcomeUnknown", "run it again with the same id: messages that are written already are not written again"},
+	{matches(messagestore.ErrNotFound), "notFound", ""},
+	{is[*saga.StateError], "sagaState", "see its state with: dibs saga show"},
+	{is[*operate.UnknownConsumerError], "unknownConsumer", ""},
+	{matches(consumer.ErrPositionAhead), "positionAhead", ""},
+	{matches(intent.ErrDone), "done", "nothing releases a result; see it with: dibs intents show"},
+	{matches(intent.ErrCorrupt), "corrupt", "is this a category of intents? Check it with: dibs intents verify"},
+	{matches(postgres.ErrNotMigrated), "notMigrated", ""},
+	{matches(postgres.ErrSchemaTooNew), "schemaTooNew", seeOther},
+	{matches(postgres.ErrUnsafeSettings), "unsafeSettings", "see the risk and the remedy with: dibs doctor"},
+	{matches(migrations.ErrInvalidSchema), "invalid", ""},
+	{matches(migrations.ErrTooNew), "failure", seeOther},
+	{matches(migrations.ErrChanged), "failure", "nothing was done: another release, or an edited file, was applied under this name; see dibs migrate status, and dibs doctor for the differences"},
 }
 
 func (a *app) describe(err error) problem {
 	p := problem{Error: err.Error(), Kind: "failure", Exit: exitFailure}
-	if _, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
+	if is[*pgconn.ParseConfigError](err) {
 		// Its own text may hold all of the URL.
 		err = messagestore.NewInvalidError("store URL", nil, "it is not one that PostgreSQL's clients know")
 		p.Error = err.Error()
@@ -170,76 +211,39 @@ func (a *app) describe(err error) problem {
 	if why, ok := strings.CutPrefix(p.Error[max(0, strings.Index(p.Error, notConnected)):], notConnected); ok {
 		return a.unreachable(why)
 	}
+	for _, k := range kinds {
+		if k.is(err) {
+			p.Kind, p.Hint = k.kind, k.hint
+			break
+		}
+	}
+	if p.Kind == "invalid" {
+		p.Exit = exitUsage
+	}
 	if conflict, ok := errors.AsType[*messagestore.VersionConflictError](err); ok {
 		p.Kind, p.Exit = "versionConflict", exitConflict
 		p.Stream, p.Expected, p.Actual = conflict.Stream, &conflict.Expected, &conflict.Actual
 		p.Hint = fmt.Sprintf("the stream is not at the version that was expected; see the winner with: dibs stream '%s'", visible(string(conflict.Stream)))
 	}
-	if mistake, ok := errors.AsType[*usageError](err); ok {
-		p.Kind, p.Exit, p.Hint = "usage", exitUsage, mistake.hint
-		if len(p.Error) > maxMistake { // the parser repeats an argument, however long it is
-			p.Error = strings.ToValidUTF8(p.Error[:maxMistake], "") + "…"
-		}
+	if p.Kind == "cannotAdopt" {
+		p.Hint += cannotAdoptHint(err)
 	}
-	switch {
-	case errors.Is(err, messagestore.ErrInvalid):
-		p.Kind, p.Exit = "invalid", exitUsage
-	case errors.Is(err, messagestore.ErrIDConflict):
-		p.Kind = "idConflict"
-		p.Hint = "an id is for one message; leave it out for a new one"
-	case isKeyReused(err):
-		p.Kind = "keyReused"
-		p.Hint = "a unique name is for one item; the error names the one that has it"
-	case errors.Is(err, messagestore.ErrOutcomeUnknown):
-		p.Kind = "outcomeUnknown"
-		p.Hint = "run it again with the same id: messages that are written already are not written again"
-	case isMissingFile(err):
-		p.Kind = "notFound"
-		p.Hint = "is the name right? dibs write makes a new one"
-	case isNoCategory(err):
-		p.Kind = "notFound"
-		p.Hint = "is the name right? See those that there are with: dibs report categories"
-	case errors.Is(err, messagestore.ErrNotFound):
-		p.Kind = "notFound"
-	case isSagaState(err):
-		p.Kind = "sagaState"
-		p.Hint = "see its state with: dibs saga show"
-	case isUnknownConsumer(err):
-		p.Kind = "unknownConsumer"
-	case errors.Is(err, consumer.ErrPositionAhead):
-		p.Kind = "positionAhead"
-	case errors.Is(err, intent.ErrDone):
-		p.Kind = "done"
-		p.Hint = "nothing releases a result; see it with: dibs intents show"
-	case errors.Is(err, intent.ErrCorrupt):
-		p.Kind = "corrupt"
-		p.Hint = "is this a category of intents? Check it with: dibs intents verify"
-	case errors.Is(err, postgres.ErrNotMigrated):
-		p.Kind = "notMigrated" // its text names the command to run
-		if a.Schema != "" {
-			p.Hint = "for this schema: dibs migrate up --schema " + a.Schema
-		}
-	case errors.Is(err, postgres.ErrSchemaTooNew):
-		p.Kind = "schemaTooNew"
-		p.Hint = "use the release of dibs that migrated it, or a newer one"
-	case errors.Is(err, postgres.ErrUnsafeSettings):
-		p.Kind = "unsafeSettings"
-		p.Hint = "see the risk and the remedy with: dibs doctor"
-	case errors.Is(err, migrations.ErrInvalidSchema):
-		p.Kind, p.Exit = "invalid", exitUsage
-	case errors.Is(err, migrations.ErrTooNew):
-		p.Hint = "use the release of dibs that migrated it, or a newer one"
-	case errors.Is(err, migrations.ErrChanged):
-		p.Hint = "nothing was done: another release, or an edited file, was applied under this name; see dibs migrate status, and dibs doctor for the differences"
-	}
-	if kind, hint := adoptionHint(err); kind != "" {
-		p.Kind, p.Hint = kind, hint
+	if p.Kind == "notMigrated" && a.Schema != "" { // else its text names the command to run
+		p.Hint = "for this schema: dibs migrate up --schema " + a.Schema
 	}
 	if e, ok := errors.AsType[*messagestore.InvalidError](err); ok && (slices.Contains([]string{"store URL", "database URL", "path"}, e.Field) || e.Field == "schema" && a.schemaOfURL) {
 		p.Hint = "the store's URL is from " + a.origin
 	}
-	if hinted, ok := errors.AsType[*hintedError](err); ok {
-		p.Hint = hinted.hint
+	if mistake, ok := errors.AsType[*hintedError](err); ok {
+		if mistake.hint != "" {
+			p.Hint = mistake.hint
+		}
+		if mistake.usage && p.Kind == "failure" {
+			p.Kind, p.Exit = "usage", exitUsage
+		}
+		if mistake.usage && len(p.Error) > maxMistake { // the parser repeats an argument, however long it is
+			p.Error = strings.ToValidUTF8(p.Error[:maxMistake], "") + "…"
+		}
 	}
 	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
 		a.refused(&p, server)
@@ -286,61 +290,31 @@ func (a *app) where() string {
 	return fmt.Sprintf("PostgreSQL at %s as user %s, database %s", address, config.User, config.Database)
 }
 
-// refused gives the remedy for an error of the server, by its SQLSTATE.
+// states are SQLSTATEs of the server, with what helps. Those of kind refused ended the attempt to connect.
 // (https://www.postgresql.org/docs/current/errcodes-appendix.html)
+var states = map[string]struct{ kind, hint string }{
+	"28P01": {"refused", "are the user and password right? They are from %s"},
+	"28000": {"refused", "are the user and password right? They are from %s"},
+	"3D000": {"refused", "make the database with createdb, or is it another? It is from %s"},
+	"53300": {"refused", "try again"},
+	"57P03": {"refused", "try again"},
+	"42501": {"denied", "grant this user dibs_reader to read, dibs_writer to write, dibs_operator to change the items of queues too, dibs_admin to trim, delete and verify; to migrate, it needs the right to create in the database"},
+	"57014": {"timeout", "the server's statement_timeout is too short for this; set another in the URL: options=-c%20statement_timeout%3D10min"},
+	"55P03": {"locked", "another transaction holds a lock that this needs; see the holder with: dibs doctor"},
+	"25006": {"readOnly", "is this server a replica?"},
+}
+
+// refused gives the remedy for an error of the server.
 func (a *app) refused(p *problem, e *pgconn.PgError) {
-	var hint string
-	switch e.Code {
-	case "28P01", "28000":
-		hint = "are the user and password right? They are from " + a.origin
-	case "3D000":
-		hint = "make the database with createdb, or is it another? It is from " + a.origin
-	case "53300", "57P03":
-		hint = "try again"
-	case "42501":
-		p.Kind, p.Hint = "denied", "grant this user dibs_reader to read, dibs_writer to write, dibs_operator to change the items of queues too, dibs_admin to trim, delete and verify; to migrate, it needs the right to create in the database"
-		return
-	case "57014":
-		p.Kind, p.Hint = "timeout", "the server's statement_timeout is too short for this; set another in the URL: options=-c%20statement_timeout%3D10min"
-		return
-	case "55P03":
-		p.Kind, p.Hint = "locked", "another transaction holds a lock that this needs; see the holder with: dibs doctor"
-		return
-	case "25006":
-		p.Kind, p.Hint = "readOnly", "is this server a replica?"
-		return
-	default:
-		if p.Hint == "" {
-			p.Hint = e.Hint
-		}
-		return
+	state, known := states[e.Code]
+	switch {
+	case !known && p.Hint == "":
+		p.Hint = e.Hint
+	case known:
+		p.Kind, p.Hint = state.kind, state.hint
 	}
-	p.Error, p.Hint, p.Kind = fmt.Sprintf("cannot connect to %s: %s", a.where(), e.Message), hint, "refused"
-}
-
-func isMissingFile(err error) bool {
-	_, is := errors.AsType[*missingFileError](err)
-	return is
-}
-
-func isNoCategory(err error) bool {
-	_, is := errors.AsType[*noCategoryError](err)
-	return is
-}
-
-func isUnknownConsumer(err error) bool {
-	_, is := errors.AsType[*operate.UnknownConsumerError](err)
-	return is
-}
-
-// toCategory returns a text as a category, or an error that says why it is none.
-func toCategory(text string) (messagestore.Category, error) {
-	category := messagestore.Category(text)
-	return category, category.Validate()
-}
-
-// toStream returns a text as the name of a stream, or an error that says why it is none.
-func toStream(text string) (messagestore.StreamName, error) {
-	stream := messagestore.StreamName(text)
-	return stream, stream.Validate()
+	if state.kind == "refused" {
+		p.Error = fmt.Sprintf("cannot connect to %s: %s", a.where(), e.Message)
+		p.Hint = strings.Replace(state.hint, "%s", a.origin, 1)
+	}
 }

@@ -17,21 +17,12 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-// inboxesPart tells a request from outside: that it was received, its undo, the messages that were committed with
-// either, and the requests that were refused because they reused its key.
-type inboxesPart struct{}
-
-// isInbox reports whether a category has the name of an inbox.
-func isInbox(category messagestore.Category) bool {
-	types := category.Types()
-	return len(types) > 0 && types[len(types)-1] == "inbox"
-}
-
-func (inboxesPart) streamOf(ctx context.Context, e *explainer, c *explainCommand, category messagestore.Category) (messagestore.StreamName, error) {
-	if !isInbox(category) {
+// requestOf returns the stream of the request with the key that is asked for, or "" if the category is no inbox.
+func requestOf(ctx context.Context, e *explainer, c *explainCommand) (messagestore.StreamName, error) {
+	if !hasType(c.Category, "inbox") {
 		return "", nil
 	}
-	name := messagestore.Category(strings.TrimRight(strings.TrimSuffix(string(category), "inbox"), ":+"))
+	name := messagestore.Category(strings.TrimRight(strings.TrimSuffix(string(c.Category), "inbox"), ":+"))
 	u, err := inbox.New(&messagestore.TxStore[*sql.Tx]{Store: e.store}, name, nil)
 	if err != nil {
 		return "", err
@@ -42,24 +33,24 @@ func (inboxesPart) streamOf(ctx context.Context, e *explainer, c *explainCommand
 	}
 	_, err = e.store.Last(ctx, stream)
 	if errors.Is(err, messagestore.ErrNotFound) {
-		if err := requireCategory(ctx, e.store, category); err != nil {
-			return "", err
-		}
-		return "", notFound("%s has no request with the key %.80q", category, c.Target)
+		err = notFoundIn(ctx, e.store, c.Category, notFound("%s has no request with the key %.80q", c.Category, c.Target))
 	}
 	return stream, err
 }
 
-func (inboxesPart) tell(ctx context.Context, e *explainer, s *story) error {
-	if s.begun || !isInbox(s.of.Category()) || s.first.Type != (inbox.Received{}).MessageType() && s.first.Type != (inbox.Undone{}).MessageType() {
+// requestRoles are those of the messages of a request.
+var requestRoles = map[string]string{inbox.Received{}.MessageType(): "received", inbox.Undone{}.MessageType(): "undone"}
+
+// requests tells a request from outside: that it was received, its undo, the messages that were committed with
+// either, and the requests that were refused because they reused its key.
+func (e *explainer) requests(ctx context.Context, s *story) error {
+	if s.begun || !hasType(s.of.Category(), "inbox") || requestRoles[s.first.Type] == "" {
 		return nil
 	}
 	if s.key = e.key; s.key == "" {
 		s.key, _ = reservation.KeyOf(s.of)
 	}
-	if err := s.title(); err != nil {
-		return err
-	}
+	s.title("")
 	for m, err := range e.store.ReadStream(ctx, s.of, 0) {
 		if err == nil {
 			err = e.request(ctx, s, m)
@@ -74,12 +65,12 @@ func (inboxesPart) tell(ctx context.Context, e *explainer, s *story) error {
 		return nil // so none could be recorded
 	}
 	for m, err := range e.store.ReadStream(ctx, refused, 0) {
-		var body inbox.Refused
-		if err == nil && json.Unmarshal(m.Data, &body) == nil {
-			err = s.tell(sameKey, m, visible(fmt.Sprintf("refused, source %q: %s", body.Source, body.Error)))
-		}
 		if err != nil {
 			return err
+		}
+		var body inbox.Refused
+		if json.Unmarshal(m.Data, &body) == nil {
+			s.tell("sameKey", m, fmt.Sprintf("refused, source %q: %s", body.Source, body.Error))
 		}
 	}
 	return nil
@@ -92,7 +83,7 @@ func (e *explainer) request(ctx context.Context, s *story, m *messagestore.Messa
 		Answer json.RawMessage
 		Wrote  inbox.Wrote
 	}
-	role := map[string]string{inbox.Received{}.MessageType(): received, inbox.Undone{}.MessageType(): undone}[m.Type]
+	role := requestRoles[m.Type]
 	if role == "" || json.Unmarshal(m.Data, &body) != nil {
 		return nil
 	}
@@ -101,9 +92,7 @@ func (e *explainer) request(ctx context.Context, s *story, m *messagestore.Messa
 		note += ", answer " + dataText(body.Answer)
 	}
 	s.roots = append(s.roots, m)
-	if err := s.tell(role, m, visible(note)); err != nil {
-		return err
-	}
+	s.tell(role, m, note)
 	var found []*messagestore.Message
 	for stream, ids := range body.Wrote {
 		s.streams = append(s.streams, stream)
@@ -124,9 +113,7 @@ func (e *explainer) request(ctx context.Context, s *story, m *messagestore.Messa
 	})
 	for _, m := range found {
 		s.roots = append(s.roots, m)
-		if err := s.tell(wrote, m, dataText(m.Data)); err != nil {
-			return err
-		}
+		s.tell("wrote", m, dataText(m.Data))
 	}
 	return nil
 }

@@ -16,41 +16,27 @@ import (
 	"github.com/dibs-go/dibs/reservation"
 )
 
-// reservationsPart tells the first message of a stream, the winner, and the duplicates of it.
-type reservationsPart struct{}
-
-func (reservationsPart) tell(ctx context.Context, e *explainer, s *story) error {
+// reservation tells the first message of a stream, the winner, and the duplicates of it.
+func (e *explainer) reservation(ctx context.Context, s *story) error {
 	if s.begun {
 		return nil
 	}
 	first := s.first
 	s.key = e.keyOf(first)
-	if err := s.begin(first); err != nil {
-		return err
-	}
-	role := cause
+	s.title("")
+	s.tell("firstWrite", first, dataText(first.Data))
+	role := "cause"
 	if s.key != "" || first.Metadata.Local.Get(digestProperty) != "" {
-		role = winner
+		role = "winner"
 	}
 	s.roots = []*messagestore.Message{first}
-	stream := first.Metadata.CausationStream
-	if stream == "" {
-		return nil
-	}
-	source, err := messageAt(ctx, e.store, stream, first.Metadata.CausationPosition)
-	switch {
-	case errors.Is(err, messagestore.ErrNotFound) || errors.Is(err, messagestore.ErrInvalid):
-		// Removed, in another store, or named by another client. What followed it is here.
-		s.places = append(s.places, ref{stream, first.Metadata.CausationPosition})
-		s.note(roles[role].label, placeOf(stream, first.Metadata.CausationPosition), "not in this store")
-		return nil
-	case err != nil:
+	source, err := e.causeOf(ctx, s, role, first)
+	if source == nil {
+		s.places = append(s.places, ref{first.Metadata.CausationStream, first.Metadata.CausationPosition})
 		return err
 	}
 	s.roots = append(s.roots, source)
-	if err := s.tell(role, source, "id "+source.ID.String()); err != nil {
-		return err
-	}
+	s.tell(role, source, "id "+source.ID.String())
 	return e.seconds(ctx, s, source)
 }
 
@@ -150,38 +136,32 @@ func (e *explainer) unreserved(ctx context.Context, stream messagestore.StreamNa
 // notReserved tells of commands without a reservation: where their consumers are, and which
 // commands were parked.
 func (e *explainer) notReserved(ctx context.Context, of messagestore.StreamName, key string, commands []*messagestore.Message) error {
-	s := &story{app: e.app, of: of, told: map[ref]bool{}}
-	if !e.app.JSON {
-		title := fmt.Sprintf("no command with the key %s is reserved yet in %s", shorten(visible(key)), visible(string(of)))
-		if err := e.app.out.line("%s", e.app.out.styled(title, bold)); err != nil {
-			return err
-		}
-	}
+	s := &story{out: e.app.out, of: of, told: map[ref]bool{}}
+	s.out.title(fmt.Sprintf("no command with the key %s is reserved yet in %s", shorten(visible(key)), of))
 	for _, m := range commands {
-		if err := s.tell(unreserved, m, "id "+m.ID.String()); err != nil {
-			return err
-		}
+		s.tell("unreserved", m, "id "+m.ID.String())
 	}
 	s.roots = commands
-	if err := (itemsPart{}).tell(ctx, e, s); err != nil || e.app.JSON {
+	if err := e.deliveries(ctx, s); err != nil || e.app.JSON {
 		return err
 	}
-	consumers, err := operate.Consumers(ctx, e.store, commands[0].Stream.Category())
+	first := commands[0]
+	consumers, err := operate.Consumers(ctx, e.store, first.Stream.Category())
 	if err != nil {
 		return err
 	}
 	if len(consumers) == 0 {
-		s.note("consumer", "none", "no consumer of "+visible(string(commands[0].Stream.Category()))+" has stored a checkpoint")
+		s.note("consumer", "none", "no consumer of "+string(first.Stream.Category())+" has stored a checkpoint")
 	}
 	for _, c := range consumers {
 		if c.Err != nil {
 			continue
 		}
 		text := fmt.Sprintf("has finished all before %d", c.Position)
-		if first := commands[0]; c.Position <= first.GlobalPosition {
+		if c.Position <= first.GlobalPosition {
 			text += ": " + notFinished(c, first)
 		}
-		s.note("consumer", visible(c.Name), text)
+		s.note("consumer", c.Name, text)
 	}
 	return nil
 }
@@ -193,12 +173,12 @@ func notFinished(c operate.Status, m *messagestore.Message) string {
 	switch {
 	case i >= 0:
 		f := c.Failing[i]
-		text = fmt.Sprintf("message %d fails, attempt %d since %s: %s", m.GlobalPosition, f.Attempts, timeText(f.FirstFailedAt), visible(f.Error))
+		text = fmt.Sprintf("message %d fails, attempt %d since %s: %s", m.GlobalPosition, f.Attempts, timeText(f.FirstFailedAt), f.Error)
 	case c.PausedAt.IsZero():
 		return text + " behind another, or has failed for less than a second: dibs consumers lists failing messages"
 	}
 	if !c.PausedAt.IsZero() {
-		text += fmt.Sprintf("; the consumer is paused since %s: dibs consumers resume %s %s", timeText(c.PausedAt), visible(string(c.Category)), visible(c.Name))
+		text += fmt.Sprintf("; the consumer is paused since %s: dibs consumers resume %s %s", timeText(c.PausedAt), c.Category, c.Name)
 	}
 	return text
 }
@@ -209,17 +189,12 @@ func (e *explainer) seconds(ctx context.Context, s *story, source *messagestore.
 		if err != nil {
 			return err
 		}
-		same := m.Type == source.Type && exactjson.Equal(m.Data, source.Data)
 		switch {
-		case m.Position == source.Position || m.Stream == s.of || s.knows(m.Stream, m.Position):
-		case same:
-			err = s.tell(duplicate, m, "the same content, id "+m.ID.String())
-			s.duplicates++
+		case m.Position == source.Position || m.Stream == s.of || s.told[refOf(m)]:
+		case m.Type == source.Type && exactjson.Equal(m.Data, source.Data):
+			s.tell("duplicate", m, "the same content, id "+m.ID.String())
 		case s.key != "" && holds(m.Data, s.key):
-			err = s.tell(sameKey, m, "other content, id "+m.ID.String())
-		}
-		if err != nil {
-			return err
+			s.tell("sameKey", m, "other content, id "+m.ID.String())
 		}
 	}
 	return nil

@@ -1,20 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
+	"strings"
 
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/saga"
 )
-
-// sagasPart tells the saga of the stream, and each saga that a message of the story has started: its messages, and how far the saga
-// is.
-type sagasPart struct{}
 
 // isSagas reports whether a category has the name of one of sagas.
 func isSagas(category messagestore.Category) bool {
@@ -31,29 +28,30 @@ func isTrimmedSaga(m *messagestore.Message) bool {
 	return isSagas(m.Stream.Category()) && m.Position > 0 && !m.IsTombstone()
 }
 
-func (sagasPart) streamOf(ctx context.Context, e *explainer, c *explainCommand, category messagestore.Category) (messagestore.StreamName, error) {
-	if !isSagas(category) {
+// sagaOf returns the stream of the saga with the id that is asked for, or "" if the category is another's.
+func sagaOf(ctx context.Context, e *explainer, c *explainCommand) (messagestore.StreamName, error) {
+	if !isSagas(c.Category) {
 		return "", nil
 	}
-	stream := category.Stream(c.Target)
+	stream := c.Category.Stream(c.Target)
 	_, err := e.store.Last(ctx, stream)
 	if !errors.Is(err, messagestore.ErrNotFound) {
 		return stream, err
 	}
-	item, err := e.itemAt(ctx, category, c.Target) // as in any other queue
+	item, err := e.itemAt(ctx, c.Category, c.Target) // as in any other queue
 	switch {
 	case err != nil:
 		return "", err
 	case item != nil:
 		return item.Stream, nil
 	}
-	if err := requireCategory(ctx, e.store, category); err != nil {
-		return "", err
-	}
-	return "", &hintedError{notFound("%s has no saga with the id %.80q", category, c.Target), "see the sagas with: dibs saga ls " + string(category)}
+	err = notFoundIn(ctx, e.store, c.Category, notFound("%s has no saga with the id %.80q", c.Category, c.Target))
+	return "", hinted(err, "see the sagas with: dibs saga ls "+string(c.Category))
 }
 
-func (sagasPart) tell(ctx context.Context, e *explainer, s *story) error {
+// sagas tells the saga of the stream, and each saga that a message of the story has started: its messages, and how far the saga
+// is.
+func (e *explainer) sagas(ctx context.Context, s *story) error {
 	if s.begun {
 		for _, m := range slices.Clone(s.roots) {
 			if !startsSaga(m) {
@@ -68,12 +66,9 @@ func (sagasPart) tell(ctx context.Context, e *explainer, s *story) error {
 	if !startsSaga(s.first) && !isTrimmedSaga(s.first) {
 		return nil
 	}
-	s.what = fmt.Sprintf(" is the saga %s of %s", shorten(visible(s.of.CardinalID())), visible(s.of.Category().Entity()))
-	if err := s.title(); err != nil {
-		return err
-	}
+	s.title(fmt.Sprintf(" is the saga %s of %s", shorten(visible(s.of.CardinalID())), s.of.Category().Entity()))
 	if s.first.Position > 0 {
-		s.note("trimmed", placeOf(s.of, 0), fmt.Sprintf("%s, of which nothing is known", number(int64(s.first.Position), "message", "messages")))
+		s.trimmed(s.first)
 	} else if err := e.tellCause(ctx, s, s.first); err != nil {
 		return err
 	}
@@ -94,11 +89,10 @@ func (e *explainer) saga(ctx context.Context, s *story, stream messagestore.Stre
 		if err != nil {
 			return err
 		}
-		whole = whole && !entry.Malformed && (s.told[ref{stream, 0}] || entry.Message.Position == 0)
-		s.places = append(s.places, refOf(entry.Message))
-		if err := s.entry(entry); err != nil {
-			return err
-		}
+		m := entry.Message
+		whole = whole && !entry.Malformed && (s.told[ref{stream, 0}] || m.Position == 0)
+		s.places = append(s.places, refOf(m))
+		s.tell(sagaRole(entry), m, entryText(entry), "step?", entry.Step, "attempt?", entry.Attempt, "text?", entry.Text)
 	}
 	if !whole {
 		return nil
@@ -114,71 +108,40 @@ func (e *explainer) saga(ctx context.Context, s *story, stream messagestore.Stre
 	if err != nil {
 		return err
 	}
-	return s.sagaState(status, now)
-}
-
-// A sagaEvent is how a message of a saga is printed as JSON.
-type sagaEvent struct {
-	Event   string                  `json:"event"`
-	Of      messagestore.StreamName `json:"of"`
-	Key     string                  `json:"key,omitempty"`
-	Step    string                  `json:"step,omitempty"`
-	Attempt int                     `json:"attempt,omitempty"`
-	Text    string                  `json:"text,omitempty"`
-	Message record                  `json:"message"`
-}
-
-// A sagaStateEvent is how the state of a saga is printed as JSON.
-type sagaStateEvent struct {
-	Event string                  `json:"event"`
-	Of    messagestore.StreamName `json:"of"`
-	Key   string                  `json:"key,omitempty"`
-	Saga  sagaLine                `json:"saga"`
-}
-
-// sagaRoles are the roles of the messages of a saga, by their types. Any other is of a later release.
-var sagaRoles = map[string]string{
-	"Started": started, "Began": began, "Done": done, "Failed": failed, "Waiting": waiting, "Received": received, "Valued": valued,
-	"Compensating": compensating, "Undone": undone, "UndoFailed": undoFailed, "Suspended": suspended, "Completed": completed,
-	"Compensated": compensated, "Replied": replied, "Signalled": signalled, "CancelRequested": cancelRequested, "Resumed": resumed,
-	"Resolved": resolved, "SetBack": setBack, removal.TombstoneType: deleted,
-}
-
-// entry tells a message of a saga.
-func (s *story) entry(e saga.Entry) error {
-	role, known := sagaRoles[e.Message.Type]
-	if !known || e.Malformed {
-		role = unknown
+	note := sagaNote(status)
+	if !status.Due.IsZero() {
+		note = strings.TrimPrefix(note+"; its next turn is at "+timeText(status.Due), "; ")
 	}
-	if s.app.JSON {
-		s.told[refOf(e.Message)] = true
-		return s.app.out.object(sagaEvent{role, s.of, s.key, e.Step, e.Attempt, e.Text, toRecord(e.Message)})
+	s.out.row(s.event("saga", "saga", sagaFields(status, now)), "saga", "", status.Stream, in(sagaStyles[status.State], status.State), note)
+	return nil
+}
+
+// sagaTypes are the types of the messages of a saga. Any other is of a later release.
+var sagaTypes = []string{
+	"Started", "Began", "Done", "Failed", "Waiting", "Received", "Valued", "Compensating", "Undone", "UndoFailed", "Suspended", "Completed",
+	"Compensated", "Replied", "Signalled", "CancelRequested", "Resumed", "Resolved", "SetBack",
+}
+
+// sagaRole is the role of a message of a saga: its type, as names are in JSON.
+func sagaRole(e saga.Entry) string {
+	of := e.Message.Type
+	switch {
+	case e.Malformed:
+		return "unknown"
+	case of == removal.TombstoneType:
+		return "deleted"
+	case !slices.Contains(sagaTypes, of):
+		return "unknown"
 	}
-	return s.tell(role, e.Message, entryText(e))
+	return strings.ToLower(of[:1]) + of[1:]
 }
 
 // entryText is what a message of a saga says, with its value.
 func entryText(e saga.Entry) string {
 	if value := dataText(e.Value); value != "" {
-		return visible(e.Text) + ": " + value
+		return e.Text + ": " + value
 	}
-	return visible(e.Text)
-}
-
-// sagaState tells how far a saga is.
-func (s *story) sagaState(status sagaStatus, now time.Time) error {
-	if s.app.JSON {
-		return s.app.out.object(sagaStateEvent{"saga", s.of, s.key, toSagaLine(status, now)})
-	}
-	note := sagaNote(status)
-	if !status.Due.IsZero() {
-		if note != "" {
-			note += "; "
-		}
-		note += "its next turn is at " + timeText(status.Due)
-	}
-	return s.app.out.row(cell{text: "saga"}, cell{}, cell{text: visible(string(status.Stream))},
-		cell{text: string(status.State), style: sagaStyles[status.State]}, cell{text: visible(note)})
+	return e.Text
 }
 
 // The properties of a message that a step of a saga has written, or that followed one.
@@ -189,14 +152,10 @@ const (
 
 // followedText is the note of a message that followed: its data, behind the step of the saga that it is of.
 func followedText(m *messagestore.Message) string {
-	text := dataText(m.Data)
-	step := m.Metadata.Properties.Get(sagaStepProperty)
+	text, properties := dataText(m.Data), m.Metadata.Properties
+	step := properties.Get(sagaStepProperty)
 	if step == "" {
 		return text
 	}
-	attempt := m.Metadata.Properties.Get(sagaAttemptProperty)
-	if attempt == "" {
-		attempt = "1"
-	}
-	return fmt.Sprintf("of the step %s, attempt %s: %s", shorten(visible(step)), shorten(visible(attempt)), text)
+	return fmt.Sprintf("of the step %s, attempt %s: %s", shorten(visible(step)), shorten(visible(cmp.Or(properties.Get(sagaAttemptProperty), "1"))), text)
 }

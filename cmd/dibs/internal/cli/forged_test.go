@@ -98,7 +98,6 @@ func TestOneForgedRecordDeniesNoAnswer(t *testing.T) {
 				{"queue ls --json", []string{`"mail"`}},
 				{"queue blocked", []string{"mail"}},
 				{"report streams --json", []string{`"account-0"`}},
-				{"report queues --json", []string{`"mail"`}},
 				{"verify --json", []string{`"checked"`}},
 				{"doctor", []string{"\n"}},
 			} {

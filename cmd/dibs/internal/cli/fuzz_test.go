@@ -150,7 +150,7 @@ func FuzzArgumentsAreReadAsTheyArePrinted(f *testing.F) {
 			require.NoError(t, stream.Validate())
 		}
 		if err != nil {
-			_, mistake := errors.AsType[*usageError](err)
+			_, mistake := errors.AsType[*hintedError](err)
 			require.True(t, mistake || errors.Is(err, messagestore.ErrInvalid))
 			require.Less(t, len(err.Error()), 1000)
 		}

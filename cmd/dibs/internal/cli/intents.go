@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,99 +22,64 @@ type intentsCommand struct {
 	Verify  intentsVerifyCommand  `cmd:"" help:"Check the history of each intent of a category."`
 }
 
-// errDry is the answer of a dryStore.
-var errDry = errors.New("the arguments are valid")
-
-// A dryStore lets a call be tried before there is a connection: a call that gets to the store has
-// valid arguments.
-type dryStore struct{ intent.CategoryStore }
-
-func (dryStore) Last(context.Context, messagestore.StreamName) (*messagestore.Message, error) {
-	return nil, errDry
-}
-
-func (dryStore) Now(context.Context) (time.Time, error) { return time.Time{}, errDry }
-
-func (dryStore) PositionAt(context.Context, messagestore.Category, time.Time) (messagestore.GlobalPosition, error) {
-	return 0, errDry
-}
-
-// withIntents calls f twice: with a manager over no store, where an error that is not of the
-// arguments ends it, and then over the store.
-func (a *app) withIntents(ctx context.Context, category string, config *intent.Config, f func(*intent.Manager, *messagestore.Store) error) error {
-	name, err := toCategory(category)
-	if err != nil {
-		return err
-	}
-	dry, err := intent.New(dryStore{}, name, config)
-	if err != nil {
-		return err
-	}
-	if err := f(dry, nil); !errors.Is(err, errDry) {
-		return err
-	}
-	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
-		m, err := intent.New(store, name, config)
+// withIntents calls f twice, as tried does.
+func (a *app) withIntents(ctx context.Context, category messagestore.Category, config *intent.Config, f func(*intent.Manager, *messagestore.Store) error) error {
+	return a.tried(ctx, func(store *messagestore.Store, dry bool) error {
+		m, err := intent.New(store, category, config)
 		if err != nil {
 			return err
+		}
+		if dry {
+			store = nil
 		}
 		return f(m, store)
 	})
 }
 
 type intentsListCommand struct {
-	Category string `arg:"" optional:"" help:"The category of the intents, like payment:intent. Defaults to all whose name ends so."`
-	Held     bool   `help:"Print those that are held. This and lapsed are the default."`
-	Lapsed   bool   `help:"Print those whose lease is over by time, and not taken since."`
-	Released bool   `help:"Print those that were released, and not taken since."`
-	Done     bool   `help:"Print those that are confirmed."`
-	Scope    string `placeholder:"SCOPE" help:"Print those of this scope."`
-	Since    string `placeholder:"TIME" help:"Print those with a message since this time, like 2026-11-21T10:00:00Z. Defaults to a day ago."`
-	Limit    int    `default:"1000" placeholder:"N" help:"Print at most N, those granted first. Defaults to 1000."`
+	Category messagestore.Category `arg:"" optional:"" help:"The category of the intents, like payment:intent. Defaults to all whose name ends so."`
+	Held     bool                  `help:"Print those that are held. This and lapsed are the default."`
+	Lapsed   bool                  `help:"Print those whose lease is over by time, and not taken since."`
+	Released bool                  `help:"Print those that were released, and not taken since."`
+	Done     bool                  `help:"Print those that are confirmed."`
+	Scope    string                `placeholder:"SCOPE" help:"Print those of this scope."`
+	Since    moment                `placeholder:"TIME" help:"Print those with a message since this time, like 2026-11-21T10:00:00Z. Defaults to a day ago."`
+	Limit    bound                 `default:"1000" placeholder:"N" help:"Print at most N, those granted first. Defaults to 1000."`
 }
 
-// Help is printed below the command's usage.
-func (intentsListCommand) Help() string {
-	return `A line for each intent, in the order of the grants: its state, its key, its scope if it has one, the session that holds it or did last, the attempt, the time of the grant, the time until which the lease lasts and how long that is, and the number of sessions in its line. Times are the store's.
-
-It reads the messages of the last day: a lease that lives has one within its TTL. An older one that is released or done takes --since. A stream that is none of an intent's is named on the standard error after the others, and the exit code is 1.
-
-Examples:
-
-    dibs intents
-    dibs intents list payment:intent
-    dibs intents list payment:intent --lapsed --since 2026-11-01T00:00:00Z`
+// states are those that are asked for, in words.
+func (c *intentsListCommand) states() (words []string) {
+	for i, wanted := range []bool{c.Held, c.Lapsed, c.Released, c.Done} {
+		if wanted {
+			words = append(words, []string{"held", "lapsed", "released", "done"}[i])
+		}
+	}
+	return words
 }
 
 // Run prints them.
 func (c *intentsListCommand) Run(ctx context.Context, a *app) error {
-	filter := intent.Filter{Scope: c.Scope}
-	if !c.Held && !c.Lapsed && !c.Released && !c.Done {
+	if c.states() == nil {
 		c.Held, c.Lapsed = true, true
 	}
-	for status, wanted := range map[intent.Outcome]bool{intent.Held: c.Held, intent.Free: c.Lapsed || c.Released, intent.Done: c.Done} {
-		if wanted {
-			filter.Status = append(filter.Status, status)
-		}
-	}
-	if c.Limit < 1 {
-		return usage("--limit=%d: it is at least 1", c.Limit)
-	}
 	if c.Category == "" {
-		return a.inEach(ctx, "intent", func(category string) error {
+		return a.inEach(ctx, "intent", func(category messagestore.Category) error {
 			one := *c
 			one.Category = category
 			return one.Run(ctx, a)
 		})
 	}
-	if c.Since != "" {
-		var err error
-		if filter.Since, err = parseTime("since", c.Since); err != nil {
-			return err
+	filter := intent.Filter{Scope: c.Scope, Since: c.Since.Time}
+	for status, wanted := range map[intent.Outcome]bool{intent.Held: c.Held, intent.Free: c.Lapsed || c.Released, intent.Done: c.Done} {
+		if wanted {
+			filter.Status = append(filter.Status, status)
 		}
 	}
 	return a.withIntents(ctx, c.Category, nil, func(m *intent.Manager, store *messagestore.Store) error {
 		all, corrupt := m.List(ctx, filter)
+		if store == nil {
+			return corrupt
+		}
 		if corrupt != nil && !errors.Is(corrupt, intent.ErrCorrupt) {
 			return corrupt
 		}
@@ -124,42 +88,31 @@ func (c *intentsListCommand) Run(ctx context.Context, a *app) error {
 				return err
 			}
 		}
-		all = slices.DeleteFunc(all, func(i intent.Intent) bool {
-			return i.Status == intent.Free && (i.Released && !c.Released || !i.Released && !c.Lapsed)
-		})
+		all = slices.DeleteFunc(all, func(i intent.Intent) bool { return !slices.Contains(c.states(), intentState(i)) })
 		now, err := store.Now(ctx)
 		if err != nil {
 			return err
 		}
-		return errors.Join(c.print(a, all, now, corrupt), corrupt)
+		a.out.table("state", "key", "scope", "session", ">attempt", "since", "until", ">left", ">line", "")
+		for _, i := range all[:min(len(all), int(c.Limit))] {
+			state, note := intentState(i), ""
+			switch {
+			case i.Forgotten:
+				note = "deleted"
+			case i.NotKept != "":
+				note = "result not kept"
+			}
+			a.out.row(intentFields(i, now), in(intentStyles[state], state), in(bold, shorten(visible(i.Key))), shorten(visible(i.Scope)),
+				i.Session, i.Attempt, i.Since, i.Until, leftText(i, now), len(i.Line), note)
+		}
+		switch {
+		case len(all) > int(c.Limit):
+			a.nothing("dibs: %d of %s; --limit prints more", c.Limit, number(len(all), "intent"))
+		case len(all) == 0 && corrupt == nil:
+			a.nothing("%s", c.none())
+		}
+		return corrupt
 	})
-}
-
-func (c *intentsListCommand) print(a *app, all []intent.Intent, now time.Time, corrupt error) error {
-	for n, i := range all[:min(len(all), c.Limit)] {
-		if a.JSON {
-			if err := a.out.object(toIntentLine(i, now)); err != nil {
-				return err
-			}
-			continue
-		}
-		if n == 0 {
-			if err := a.out.row(intentsHeader...); err != nil {
-				return err
-			}
-		}
-		if err := a.printIntent(i, now); err != nil {
-			return err
-		}
-	}
-	switch {
-	case a.JSON:
-	case len(all) > c.Limit:
-		a.warn("dibs: %d of %s; --limit prints more\n", c.Limit, counted(int64(len(all)), "intent"))
-	case len(all) == 0 && corrupt == nil:
-		a.nothing("%s", c.none())
-	}
-	return nil
 }
 
 // none says which intents there are not.
@@ -168,73 +121,19 @@ func (c *intentsListCommand) none() string {
 	if c.Scope != "" {
 		scope = " in the scope " + shorten(visible(c.Scope))
 	}
-	if c.Since != "" {
-		since = "since " + visible(c.Since)
+	if !c.Since.IsZero() {
+		since = "since " + c.Since.Format(time.RFC3339Nano)
 	}
-	var states []string
-	for _, s := range []struct {
-		name   string
-		wanted bool
-	}{{"held", c.Held}, {"lapsed", c.Lapsed}, {"released", c.Released}, {"done", c.Done}} {
-		if s.wanted {
-			states = append(states, s.name)
-		}
-	}
-	return fmt.Sprintf("no intent of %s%s with a message %s is %s", visible(c.Category), scope, since, either(states))
+	return fmt.Sprintf("no intent of %s%s with a message %s is %s", c.Category, scope, since, either(c.states()))
 }
 
-// parseTime reads a flag that is a time.
-func parseTime(flag, text string) (time.Time, error) {
-	t, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return t, usage("--%s=%s: it is like 2026-11-21T10:00:00Z, or 2026-11-21T11:00:00+01:00", flag, visible(text))
+// intentFields are how an intent is printed as JSON. Its state is held, lapsed, released or done.
+func intentFields(i intent.Intent, now time.Time) fields {
+	return fields{
+		"stream", i.Stream, "scope?", i.Scope, "key", i.Key, "state", intentState(i), "session?", i.Session, "token?", i.Token, "attempt?", i.Attempt,
+		"since?", i.Since, "until?", i.Until, "leftSeconds?", known(i.Status == intent.Held, i.Until.Sub(now).Seconds()), "line?", i.Line,
+		"result?", i.Result, "notKept?", i.NotKept, "deleted?", i.Forgotten, "by?", i.By, "reason?", i.Reason,
 	}
-	return t, nil
-}
-
-var intentsHeader = []cell{
-	{text: "state"},
-	{text: "key"},
-	{text: "scope"},
-	{text: "session"},
-	{text: "attempt", right: true},
-	{text: "since"},
-	{text: "until"},
-	{text: "left", right: true},
-	{text: "line", right: true},
-	{text: ""},
-}
-
-// An intentLine is how an intent is printed as JSON.
-type intentLine struct {
-	Stream  messagestore.StreamName `json:"stream"`
-	Scope   string                  `json:"scope,omitempty"`
-	Key     string                  `json:"key"`
-	State   string                  `json:"state"` // held, lapsed, released, done
-	Session string                  `json:"session,omitempty"`
-	Token   int64                   `json:"token,omitempty"`
-	Attempt int                     `json:"attempt,omitempty"`
-	Since   string                  `json:"since,omitempty"`
-	Until   string                  `json:"until,omitempty"`
-	Left    *float64                `json:"leftSeconds,omitempty"` // of a held intent
-	Line    []string                `json:"line,omitempty"`
-	Result  json.RawMessage         `json:"result,omitempty"`
-	NotKept string                  `json:"notKept,omitempty"` // why there is no result
-	Deleted bool                    `json:"deleted,omitempty"`
-	By      string                  `json:"by,omitempty"`
-	Reason  string                  `json:"reason,omitempty"`
-}
-
-func toIntentLine(i intent.Intent, now time.Time) intentLine {
-	l := intentLine{
-		Stream: i.Stream, Scope: i.Scope, Key: i.Key, State: intentState(i), Session: i.Session, Token: i.Token, Attempt: i.Attempt,
-		Since: timeOrNone(i.Since, ""), Until: timeOrNone(i.Until, ""), Line: i.Line, Result: i.Result, NotKept: i.NotKept, Deleted: i.Forgotten, By: i.By, Reason: i.Reason,
-	}
-	if i.Status == intent.Held {
-		seconds := i.Until.Sub(now).Seconds()
-		l.Left = &seconds
-	}
-	return l
 }
 
 // intentState tells a lease that is over from a released one.
@@ -253,47 +152,31 @@ var intentStyles = map[string]style{"held": yellow, "lapsed": red, "done": green
 // leftText says how much of a lease is left.
 func leftText(i intent.Intent, now time.Time) string {
 	if i.Status != intent.Held {
-		return "-"
+		return ""
 	}
 	return max(i.Until.Sub(now), 0).Truncate(100 * time.Millisecond).String()
 }
 
-func (a *app) printIntent(i intent.Intent, now time.Time) error {
-	state := intentState(i)
-	until, note := timeOrNone(i.Until, "-"), ""
-	switch {
-	case i.Forgotten:
-		note = "deleted"
-	case i.NotKept != "":
-		note = "result not kept"
+// anIntent names one.
+type anIntent struct {
+	Category messagestore.Category `arg:"" help:"The category of the intents, like payment:intent."`
+	Key      string                `arg:"" help:"The intent's key, as it is in the request."`
+	Scope    string                `placeholder:"SCOPE" help:"The scope of the key. Defaults to none."`
+}
+
+// notFound says which intent there is not, or that its category is not there.
+func (c anIntent) notFound(ctx context.Context, store *messagestore.Store, err error) error {
+	if !errors.Is(err, messagestore.ErrNotFound) {
+		return err
 	}
-	return a.out.row(
-		cell{text: state, style: intentStyles[state]}, cell{text: shorten(visible(i.Key)), style: bold}, cell{text: orDash(shorten(visible(i.Scope)))},
-		cell{text: orDash(visible(i.Session))}, cell{text: strconv.Itoa(i.Attempt), right: true}, cell{text: timeOrNone(i.Since, "-"), style: dim},
-		cell{text: until, style: dim}, cell{text: leftText(i, now), right: true}, cell{text: strconv.Itoa(len(i.Line)), right: true}, cell{text: note})
+	scope := " without a scope; if its request has one, give --scope"
+	if c.Scope != "" {
+		scope = shorten(" in the scope " + c.Scope)
+	}
+	return notFoundIn(ctx, store, c.Category, fmt.Errorf("%s has no intent with the key %s%s: %w", c.Category, shorten(c.Key), scope, messagestore.ErrNotFound))
 }
 
-func orDash(text string) string { return cmp.Or(text, "-") }
-
-// intentArgs name an intent.
-type intentArgs struct {
-	Category string `arg:"" help:"The category of the intents, like payment:intent."`
-	Key      string `arg:"" help:"The intent's key, as it is in the request."`
-	Scope    string `placeholder:"SCOPE" help:"The scope of the key. Defaults to none."`
-}
-
-type intentsShowCommand struct {
-	intentArgs
-}
-
-// Help is printed below the command's usage.
-func (intentsShowCommand) Help() string {
-	return `It prints the state, and then each message of the intent: time, position, type, session, token and the rest of what the message says. With --json the first line is the state, and the others are the messages, as dibs stream prints them.
-
-Example:
-
-    dibs intents show payment:intent 29401/1998-12 --scope acme`
-}
+type intentsShowCommand struct{ anIntent }
 
 // Run prints it.
 func (c *intentsShowCommand) Run(ctx context.Context, a *app) error {
@@ -303,97 +186,39 @@ func (c *intentsShowCommand) Run(ctx context.Context, a *app) error {
 			return c.notFound(ctx, store, err)
 		}
 		now, err := store.Now(ctx)
-		if err == nil {
-			err = c.printState(a, i, now)
-		}
 		if err != nil {
 			return err
 		}
+		a.out.object(intentFields(i, now))
+		a.out.title(string(i.Stream))
+		deleted := ""
+		if i.Forgotten {
+			deleted = "the result was deleted, and the key stays taken"
+		}
+		a.out.facts("state", intentState(i), "key", i.Key, "scope", i.Scope, "session", i.Session, "token", orEmpty(i.Token), "attempt", orEmpty(int64(i.Attempt)),
+			"since", timeOrNone(i.Since), "until", timeOrNone(i.Until), "line", strings.Join(i.Line, ", "), "by", i.By, "reason", i.Reason,
+			"result", string(i.Result), "not kept", i.NotKept, "left", leftText(i, now), "deleted", deleted)
+		a.out.line("")
 		for m, err := range store.ReadStream(ctx, i.Stream, 0) {
-			if err == nil {
-				err = c.printStep(a, m)
-			}
 			if err != nil {
 				return err
 			}
+			s, err := intentlog.Read(m)
+			note := stepText(s, nil)
+			if err != nil {
+				note = "none of an intent's: " + err.Error()
+			}
+			a.out.row(recordOf(m), m.Time, m.Position, in(bold, m.Type), note)
 		}
 		return nil
 	})
 }
 
-// notFound says which intent there is not, or that its category is not there.
-func (c *intentArgs) notFound(ctx context.Context, store *messagestore.Store, err error) error {
-	if !errors.Is(err, messagestore.ErrNotFound) {
-		return err
-	}
-	if err := requireCategory(ctx, store, messagestore.Category(c.Category)); err != nil {
-		return err
-	}
-	scope := " without a scope; if its request has one, give --scope"
-	if c.Scope != "" {
-		scope = shorten(" in the scope " + c.Scope)
-	}
-	return fmt.Errorf("%s has no intent with the key %s%s: %w", c.Category, shorten(c.Key), scope, messagestore.ErrNotFound)
-}
-
-func (c *intentsShowCommand) printState(a *app, i intent.Intent, now time.Time) error {
-	if a.JSON {
-		return a.out.object(toIntentLine(i, now))
-	}
-	state := intentState(i)
-	if err := a.out.line("%s", a.out.styled(visible(string(i.Stream)), bold)); err != nil {
-		return err
-	}
-	rows := [][2]string{
-		{"state", state},
-		{"key", visible(i.Key)},
-		{"scope", visible(i.Scope)},
-		{"session", visible(i.Session)},
-		{"token", numberOrNone(i.Token)},
-		{"attempt", numberOrNone(int64(i.Attempt))},
-		{"since", timeOrNone(i.Since, "")},
-		{"until", timeOrNone(i.Until, "")},
-		{"line", visible(strings.Join(i.Line, ", "))},
-		{"by", visible(i.By)},
-		{"reason", visible(i.Reason)},
-		{"result", visible(string(i.Result))},
-		{"not kept", visible(i.NotKept)},
-	}
-	if i.Status == intent.Held {
-		rows = append(rows, [2]string{"left", leftText(i, now)})
-	}
-	if i.Forgotten {
-		rows = append(rows, [2]string{"deleted", "the result was deleted, and the key stays taken"})
-	}
-	for _, row := range rows {
-		if row[1] == "" {
-			continue
-		}
-		if err := a.out.row(cell{text: row[0], style: dim}, cell{text: row[1]}); err != nil {
-			return err
-		}
-	}
-	return a.out.line("")
-}
-
-func numberOrNone(n int64) string {
+func orEmpty(n int64) string {
 	if n == 0 {
 		return ""
 	}
 	return strconv.FormatInt(n, 10)
-}
-
-func (c *intentsShowCommand) printStep(a *app, m *messagestore.Message) error {
-	if a.JSON {
-		return a.out.object(toRecord(m))
-	}
-	s, err := intentlog.Read(m)
-	note := stepText(s, nil)
-	if err != nil {
-		note = "none of an intent's: " + err.Error()
-	}
-	return a.out.row(cell{text: timeText(m.Time), style: dim}, cell{text: strconv.FormatInt(int64(m.Position), 10), right: true},
-		cell{text: visible(m.Type), style: bold}, cell{text: visible(note)})
 }
 
 // stepText returns the content of a step in words; before is the step before it, if that is known.
@@ -426,7 +251,7 @@ func stepText(s, before *intentlog.State) string {
 
 // lineText says how the line changed.
 func lineText(s, before *intentlog.State) string {
-	line := number(int64(len(s.Line)), "session", "sessions") + " in the line"
+	line := number(len(s.Line), "session") + " in the line"
 	if before == nil {
 		if len(s.Line) > 0 {
 			line += ": " + shorten(strings.Join(s.Line, ", "))
@@ -447,19 +272,10 @@ func lineText(s, before *intentlog.State) string {
 }
 
 type intentsReleaseCommand struct {
-	intentArgs
+	anIntent
 
 	Reason string `required:"" placeholder:"TEXT" help:"The reason, which stays in the intent: at most 500 bytes."`
 	By     string `placeholder:"NAME" help:"The operator's name, which stays too. Defaults to $USER, or else operator."`
-}
-
-// Help is printed below the command's usage.
-func (intentsReleaseCommand) Help() string {
-	return `The lease ends at once, and the next session may take it, with a greater token. Each step of the session that had it fails from then on, also a commit that is under way; what it does outside the store goes on, and only a resource that looks at the token refuses it. An intent that is confirmed is never released.
-
-Example:
-
-    dibs intents release payment:intent 29401/1998-12 --reason 'server lost'`
 }
 
 // Run releases it.
@@ -476,30 +292,14 @@ func (c *intentsReleaseCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return c.notFound(ctx, store, err)
 		}
-		return c.print(a, was)
+		state := intentState(was)
+		says := fmt.Sprintf("released %s: it was session %s's, with token %d", was.Stream, was.Session, was.Token)
+		switch state {
+		case "released":
+			says = fmt.Sprintf("%s was released already, and nothing was done", was.Stream)
+		case "lapsed":
+			says += ", whose time was over"
+		}
+		return a.out.tell(fields{"stream", was.Stream, "session", was.Session, "token", was.Token, "was", state}, "%s", says)
 	})
-}
-
-// A releaseLine is how a lease that was released is printed as JSON.
-type releaseLine struct {
-	Stream  messagestore.StreamName `json:"stream"`
-	Session string                  `json:"session"`
-	Token   int64                   `json:"token"`
-	Was     string                  `json:"was"` // held, lapsed or released
-}
-
-func (c *intentsReleaseCommand) print(a *app, was intent.Intent) error {
-	state := intentState(was)
-	if a.JSON {
-		return a.out.object(releaseLine{was.Stream, was.Session, was.Token, state})
-	}
-	stream := visible(string(was.Stream))
-	if was.Released {
-		return a.out.line("%s was released already, and nothing was done", stream)
-	}
-	over := ""
-	if state == "lapsed" {
-		over = ", whose time was over"
-	}
-	return a.out.line("released %s: it was session %s's, with token %d%s", stream, visible(was.Session), was.Token, over)
 }

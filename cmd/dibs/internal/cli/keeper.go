@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"iter"
 	"os"
@@ -103,12 +102,7 @@ func (a *app) requireFile(u string) error {
 		return nil
 	}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return &missingFileError{fmt.Sprintf("there is no file %s, which %s names", visible(path), a.origin)}
+		return hinted(notFound("there is no file %s, which %s names", path, a.origin), "is the name right? dibs write makes a new one")
 	}
 	return nil
 }
-
-// A missingFileError is of a store on SQLite that is only to be read.
-type missingFileError struct{ text string }
-
-func (e *missingFileError) Error() string { return e.text }

@@ -12,7 +12,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -56,9 +55,7 @@ func (a *app) writeLines(ctx context.Context, store *messagestore.Store, input i
 	var written, before, number int
 	fail := func(err error) error { return &lineError{Line: number, Written: written, Before: before, err: err} }
 	ids := deriver{seen: map[uuid.UUID]uint64{}}
-	progress := progress{every: 2 * time.Second, now: time.Now}
-	progress.start()
-
+	progress := a.progress()
 	for raw, err := range linesOf(ctx, input) {
 		number++
 		if err != nil {
@@ -91,31 +88,10 @@ func (a *app) writeLines(ctx context.Context, store *messagestore.Store, input i
 				return fail(fmt.Errorf("written, but not reported: %w", err))
 			}
 		}
-		if progress.due() && !a.JSON {
-			a.warn("dibs: %d written, %d had been already\n", written, before)
-		}
+		progress.tell("%d written, %d had been already", written, before)
 	}
-	if a.JSON {
-		return nil
-	}
-	return a.out.line("%d written, %d had been already", written, before)
-}
-
-// progress says when it is time to tell how far it is.
-type progress struct {
-	every time.Duration
-	now   func() time.Time
-	last  time.Time
-}
-
-func (p *progress) start() { p.last = p.now() }
-
-func (p *progress) due() bool {
-	if p.now().Sub(p.last) < p.every {
-		return false
-	}
-	p.last = p.now()
-	return true
+	a.out.line("%d written, %d had been already", written, before)
+	return nil
 }
 
 // linesOf yields the lines of input without their ends. It stops when ctx ends,
@@ -178,25 +154,6 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// readAll is io.ReadAll that stops when ctx ends.
-func readAll(ctx context.Context, r io.Reader) ([]byte, error) {
-	type result struct {
-		all []byte
-		err error
-	}
-	read := make(chan result, 1)
-	go func() {
-		all, err := io.ReadAll(r)
-		read <- result{all, err}
-	}()
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case r := <-read:
-		return r.all, r.err
-	}
-}
-
 // A line is one message of the input.
 type line struct {
 	stream   messagestore.StreamName
@@ -222,7 +179,8 @@ func parseLine(raw []byte) (line, error) {
 	if err != nil {
 		return line{}, err
 	}
-	if l.stream, err = toStream(stream); err != nil {
+	l.stream = messagestore.StreamName(stream)
+	if err := l.stream.Validate(); err != nil {
 		return line{}, err
 	}
 	body := messagestore.Raw{Data: json.RawMessage("{}")}

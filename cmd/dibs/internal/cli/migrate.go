@@ -23,11 +23,6 @@ type migrateCommand struct {
 
 type migrateUpCommand struct{}
 
-// Help is printed below the command's usage.
-func (migrateUpCommand) Help() string {
-	return "All of it or nothing. The user needs the right to create in the database and, to make the roles, CREATEROLE; print shows the SQL first.\n\nExample:\n\n    dibs migrate up --store postgres://postgres@localhost/app"
-}
-
 // Run migrates.
 func (migrateUpCommand) Run(ctx context.Context, a *app) error {
 	return a.withConn(ctx, func(conn *pgx.Conn) error {
@@ -43,75 +38,52 @@ func (migrateUpCommand) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		if a.JSON {
-			return a.printMigrations(all)
+			a.printMigrations(all)
+			return nil
 		}
-		if err := a.printApplied(before, all); err != nil {
-			return err
+		a.printApplied(before, all)
+		a.printUpToDate(all)
+		drift, err := migrations.Drift(ctx, conn, a.migrationsConfig())
+		if err == nil && len(drift.AbsentRoles) > 0 { // another user has to make them
+			a.out.line("missing on this server: %s; run the SQL of dibs migrate print --roles as a user with CREATEROLE, and then this again", strings.Join(drift.AbsentRoles, ", "))
 		}
-		if err := a.printUpToDate(all); err != nil {
-			return err
-		}
-		return a.printAbsentRoles(ctx, conn)
+		return err
 	})
 }
 
 // printApplied names the files that were applied, and counts functions where there are many.
-func (a *app) printApplied(before, after []migrations.Migration) error {
+func (a *app) printApplied(before, after []migrations.Migration) {
 	was := map[string]migrations.Migration{}
 	for _, m := range before {
 		was[m.Name] = m
 	}
-	var numbered, functions []string
+	var functions []string
 	for _, m := range after {
 		switch {
 		case !m.Applied || was[m.Name].Applied:
 		case m.Function():
-			functions = append(functions, m.Name)
+			functions = append(functions, "applied "+m.Name)
 		default:
-			numbered = append(numbered, m.Name)
-		}
-	}
-	for _, name := range numbered {
-		if err := a.out.line("applied %s", name); err != nil {
-			return err
+			a.out.line("applied %s", m.Name)
 		}
 	}
 	const few = 10
 	if len(functions) > few {
-		if err := a.out.line("applied %d functions and views", len(functions)); err != nil {
-			return err
-		}
-		functions = nil
-	}
-	for _, name := range functions {
-		if err := a.out.line("applied %s", name); err != nil {
-			return err
-		}
+		functions = []string{fmt.Sprintf("applied %d functions and views", len(functions))}
 	}
 	for _, m := range before {
 		if m.Gone {
-			if err := a.out.line("dropped what %s made", m.Name); err != nil {
-				return err
-			}
+			functions = append(functions, "dropped what "+m.Name+" made")
 		}
 	}
-	return nil
-}
-
-// printAbsentRoles names the roles that another user has to make.
-func (a *app) printAbsentRoles(ctx context.Context, conn *pgx.Conn) error {
-	drift, err := migrations.Drift(ctx, conn, a.migrationsConfig())
-	if err != nil || len(drift.AbsentRoles) == 0 {
-		return err
+	for _, line := range functions {
+		a.out.line("%s", line)
 	}
-	return a.out.line("missing on this server: %s; run the SQL of dibs migrate print --roles as a user with CREATEROLE, and then this again", strings.Join(drift.AbsentRoles, ", "))
 }
 
 // printUpToDate also names the parts that are left out, which a client may miss.
-func (a *app) printUpToDate(all []migrations.Migration) error {
-	if err := a.out.line("up to date"); err != nil {
-		return err
-	}
+func (a *app) printUpToDate(all []migrations.Migration) {
+	a.out.line("up to date")
 	said := ""
 	for _, m := range all {
 		part, _, _ := strings.Cut(m.Name, "/")
@@ -119,35 +91,20 @@ func (a *app) printUpToDate(all []migrations.Migration) error {
 			continue
 		}
 		said = part
-		if err := a.out.line("%s is left out: %s", part, m.LeftOut); err != nil {
-			return err
-		}
+		a.out.line("%s is left out: %s", part, m.LeftOut)
 		if part != "message_store" {
 			continue
 		}
 		// A store that is used already is not filled.
-		if err := a.out.line("to take its messages over, before services in Go write any: dibs migrate adopt --dry-run"); err != nil {
-			return err
-		}
+		a.out.line("to take its messages over, before services in Go write any: dibs migrate adopt --dry-run")
 	}
-	return nil
 }
 
 type migrateStatusCommand struct{}
 
-// Help is printed below the command's usage.
-func (migrateStatusCommand) Help() string {
-	return "Changes nothing. A file is applied, pending, left out for a reason, changed since it was applied, gone, if this release no longer has it, or unknown, if a newer release applied it. Files of functions and views that are all in one state are one line.\n\nExample:\n\n    dibs migrate status"
-}
-
 type migratePrintCommand struct {
 	Roles bool `help:"Print only the statements that make the roles: they take CREATEROLE." xor:"print"`
 	Goose bool `help:"Print a migration for goose instead of a script for psql." xor:"print"`
-}
-
-// Help is printed below the command's usage.
-func (migratePrintCommand) Help() string {
-	return "Prints one script for psql that does what migrate up does, in one transaction: on an empty database, and on one that an older release made. Nothing is run, and no database is asked.\n\nExample:\n\n    dibs migrate print > dibs.sql\n    psql -X -d app -f dibs.sql"
 }
 
 // Run prints the SQL. It needs no store.
@@ -168,65 +125,50 @@ func (migrateStatusCommand) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		if err := a.printMigrations(all); err != nil || a.Schema != "" && a.Schema != pglink.DefaultSchema {
-			return err
+		if a.printMigrations(all); a.Schema != "" && a.Schema != pglink.DefaultSchema {
+			return nil
 		}
 		adoption, err := adopt.Status(ctx, conn)
-		if err != nil || adoption == nil {
-			return err
+		if err == nil && adoption != nil {
+			a.printAdoption(adoption)
 		}
-		return a.printAdoption(adoption)
+		return err
 	})
 }
 
-// A migrationLine is how a migration is printed as JSON.
+// A migrationLine is a file of migrations, or several functions, as it is printed.
 type migrationLine struct {
-	Name      string `json:"name"`
-	State     string `json:"state"`
-	AppliedAt string `json:"appliedAt,omitempty"`
-	Reason    string `json:"reason,omitempty"` // why it is left out
+	name, state string
+	applied     time.Time
+	reason      string // why it is left out
 }
 
-func (a *app) printMigrations(all []migrations.Migration) error {
+func (a *app) printMigrations(all []migrations.Migration) {
 	var lines []migrationLine
 	for _, m := range all {
-		lines = append(lines, newMigrationLine(m))
-	}
-	if a.JSON {
-		for _, l := range lines {
-			if err := a.out.object(l); err != nil {
-				return err
-			}
+		l := migrationLine{name: m.Name, state: "pending"}
+		if m.Applied {
+			l.state, l.applied = "applied", m.AppliedAt
 		}
-		return nil
+		switch {
+		case m.Unknown:
+			l.state = "unknown" // applied by a newer release
+		case m.Changed:
+			l.state = "changed" // since it was applied
+		case m.Gone:
+			l.state = "gone" // from this release
+		case m.LeftOut != "":
+			l.state, l.reason = "left out", m.LeftOut
+		}
+		a.out.object(fields{"name", l.name, "state", l.state, "appliedAt?", l.applied, "reason?", l.reason})
+		lines = append(lines, l)
 	}
 	for _, l := range folded(all, lines) {
-		if err := a.out.row(cell{text: l.Name}, cell{text: l.State, style: migrationStyles[l.State]}, cell{text: l.AppliedAt + l.Reason, style: dim}); err != nil {
-			return err
-		}
+		a.out.row(nil, l.name, in(migrationStyles[l.state], l.state), in(dim, timeOrNone(l.applied)+l.reason))
 	}
-	return nil
 }
 
 var migrationStyles = map[string]style{"applied": green, "pending": yellow, "gone": yellow, "changed": red, "unknown": red, "left out": dim}
-
-func newMigrationLine(m migrations.Migration) migrationLine {
-	l := migrationLine{Name: m.Name, State: "pending"}
-	if m.Applied {
-		l.State, l.AppliedAt = "applied", timeText(m.AppliedAt)
-	}
-	switch {
-	case m.Unknown:
-		l.State = "unknown" // applied by a newer release
-	case m.Changed:
-		l.State = "changed" // since it was applied
-	case m.Gone:
-		l.State = "gone" // from this release
-	case m.LeftOut != "":
-		l.State, l.Reason = "left out", m.LeftOut
-	}
-	return l
-}
 
 // folded has one line for the applied functions of a folder, with the last time, and one for the
 // functions that are left out, or all pending; it names the others.
@@ -236,27 +178,29 @@ func folded(all []migrations.Migration, lines []migrationLine) []migrationLine {
 	count := map[string]int{}
 	for i, l := range lines {
 		if all[i].Function() {
-			groups[group{path.Dir(l.Name), l.State}]++
-			count[path.Dir(l.Name)]++
+			groups[group{path.Dir(l.name), l.state}]++
+			count[path.Dir(l.name)]++
 		}
 	}
 	var fewer []migrationLine
 	at := map[group]int{}
 	for i, l := range lines {
-		folder := path.Dir(l.Name)
-		g := group{folder, l.State}
-		if !all[i].Function() || l.State != "applied" && (groups[g] == 1 || groups[g] < count[folder]) {
+		folder := path.Dir(l.name)
+		g := group{folder, l.state}
+		if !all[i].Function() || l.state != "applied" && (groups[g] == 1 || groups[g] < count[folder]) {
 			fewer = append(fewer, l)
 			continue
 		}
 		first, ok := at[g]
 		if !ok {
 			at[g] = len(fewer)
-			l.Name = fmt.Sprintf("%s/ (%d)", folder, groups[g])
+			l.name = fmt.Sprintf("%s/ (%d)", folder, groups[g])
 			fewer = append(fewer, l)
 			continue
 		}
-		fewer[first].AppliedAt = max(fewer[first].AppliedAt, l.AppliedAt)
+		if l.applied.After(fewer[first].applied) {
+			fewer[first].applied = l.applied
+		}
 	}
 	return fewer
 }
@@ -274,7 +218,7 @@ func (a *app) withConn(ctx context.Context, f func(*pgx.Conn) error) (err error)
 	}
 	if !isPostgres(u) {
 		// An answer, but not for a program that reads lines of migrations.
-		a.warn("dibs: nothing to migrate: this store keeps its own schema\n")
+		a.warn("dibs: nothing to migrate: this store keeps its own schema")
 		return nil
 	}
 	conn, err := connectTo(ctx, u)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dibs-go/dibs/logger"
 	"github.com/dibs-go/dibs/messagestore"
+	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
 // storeURL returns the store's URL, for PostgreSQL without the schema, which is the flag's
@@ -116,6 +117,19 @@ func (a *app) withStore(ctx context.Context, batchSize int, f func(*messagestore
 		}
 	}()
 	return f(store)
+}
+
+// tried calls f twice: over an empty store in memory, which tells whether the arguments are valid before there is a connection,
+// and then over the store.
+func (a *app) tried(ctx context.Context, f func(store *messagestore.Store, dry bool) error) error {
+	empty, err := messagestore.New(memory.New(), nil)
+	if err != nil {
+		return err
+	}
+	if wrong, is := errors.AsType[*messagestore.InvalidError](f(empty, true)); is {
+		return wrong
+	}
+	return a.withStore(ctx, 1000, func(store *messagestore.Store) error { return f(store, false) })
 }
 
 // masksOf returns a replacer for the places of a store's URL that must not be shown, however malformed it is: as written

@@ -272,8 +272,8 @@ func TestReplicasOfAConsumerAreListed(t *testing.T) {
 		})
 
 		require.Regexp(t, `^account +mail +- +`, lines[1])
-		require.Regexp(t, `^account +mail +\S+/\d+ +\d+ +\d+ +- +- +32 of 32 slots, silent for \S+s$`, lines[2])
-		require.Regexp(t, `^account +mail +\S+/\d+ +- +- +- +- +stands by, silent for \S+s$`, lines[3])
+		require.Regexp(t, `^account +mail +\S+/\d+ +\d+ +\d+ +- +- +- +32 of 32 slots, silent for \S+s$`, lines[2])
+		require.Regexp(t, `^account +mail +\S+/\d+ +- +- +- +- +- +stands by, silent for \S+s$`, lines[3])
 		replicas, ok := objects(t, dibs.ok(t, "consumers", "--json"))[0]["replicas"].([]any)
 		require.True(t, ok)
 		require.Len(t, replicas, 2)

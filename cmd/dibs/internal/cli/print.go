@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -15,12 +18,18 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A printer prints rows of aligned cells, or objects of JSON.
+// A printer prints rows of aligned cells, or objects of JSON. The first error of writing ends the command, and nothing is
+// printed after it.
 type printer struct {
 	w       *bufio.Writer
 	json    bool
 	colour  bool
 	inPlace bool // a terminal: see clear
+	err     error
+	stop    func() // is called with the first error
+
+	columns []string // of the table
+	begun   bool     // its header is printed
 	rows    [][]cell
 	widths  []int
 }
@@ -43,14 +52,38 @@ const (
 	reset  style = "\x1b[0m"
 )
 
+// in returns a value as a cell in a style.
+func in(s style, value any) cell {
+	c := toCell(value)
+	c.style = s
+	return c
+}
+
+// toCell returns a value as it is printed: a number to the right, and a time dim.
+func toCell(value any) cell {
+	c := cell{}
+	switch v := value.(type) {
+	case cell:
+		c = v
+	case time.Time:
+		c = cell{text: timeOrNone(v), style: dim}
+	default:
+		c.text = fmt.Sprint(value)
+		_, err := strconv.Atoi(c.text)
+		c.right = err == nil && reflect.ValueOf(value).CanInt()
+	}
+	c.text = visible(c.text)
+	return c
+}
+
 // alignedRows is how many rows are aligned with each other before the first of
 // them is printed.
 const alignedRows = 200
 
-func newPrinter(w io.Writer, getenv func(string) string) *printer {
+func newPrinter(w io.Writer, getenv func(string) string, stop func()) *printer {
 	inPlace := isTerminal(w) && getenv("TERM") != "dumb"
 	return &printer{
-		w:       bufio.NewWriter(w),
+		w: bufio.NewWriter(w), stop: stop,
 		colour:  inPlace && getenv("NO_COLOR") == "",
 		inPlace: inPlace,
 	}
@@ -72,55 +105,131 @@ func isTerminal(stream any) bool {
 
 // Write prints text as it is, after the text printed before.
 func (p *printer) Write(text []byte) (int, error) {
-	if err := p.align(); err != nil {
-		return 0, err
+	p.align()
+	p.put(string(text))
+	return len(text), p.err
+}
+
+func (p *printer) put(text string) {
+	if p.err != nil {
+		return
 	}
-	return p.w.Write(text)
+	if _, p.err = p.w.WriteString(text); p.err != nil {
+		p.stop()
+	}
 }
 
 // clear begins a screen: what follows is drawn over what was printed. Where there is no terminal
 // it follows what was printed.
 func (p *printer) clear() {
-	p.widths = nil
 	if p.inPlace {
-		_, _ = p.Write([]byte("\x1b[H\x1b[2J")) // flush returns the error
+		p.text("\x1b[H\x1b[2J")
 	}
 }
 
-// line prints one line of text.
-func (p *printer) line(format string, args ...any) error {
-	_, err := fmt.Fprintf(p, format+"\n", args...)
-	return err
+// text prints text as it is, which is JSON's or of no use with it.
+func (p *printer) text(text string) { _, _ = p.Write([]byte(text)) } // flush returns the error
+
+// line prints one line of text, but not with JSON.
+func (p *printer) line(format string, args ...any) {
+	if !p.json {
+		p.text(visible(fmt.Sprintf(format, args...)) + "\n")
+	}
 }
 
-// object prints one line of JSON.
-func (p *printer) object(v any) error {
+// title prints a line above others.
+func (p *printer) title(text string) {
+	if !p.json {
+		p.text(p.styled(visible(text), bold) + "\n")
+	}
+}
+
+// object prints one line of JSON, if that is asked for.
+func (p *printer) object(v any) {
+	if !p.json {
+		return
+	}
 	text, err := oneLine(v)
 	if err != nil {
-		return err
+		p.err = err
+		p.stop()
 	}
-	_, err = p.Write(text)
-	return err
+	p.text(string(text))
 }
 
-// row prints one line of cells. The last is not aligned with anything.
-func (p *printer) row(cells ...cell) error {
-	p.rows = append(p.rows, cells)
-	if len(p.rows) < alignedRows {
-		return nil
-	}
-	return p.align()
+// tell prints an object of JSON, or a line of text.
+func (p *printer) tell(object any, format string, args ...any) error {
+	p.object(object)
+	p.line(format, args...)
+	return p.err
 }
 
-// flush sends everything on its way.
+// table begins a table of columns, of which those that begin with > are aligned right. Its header is printed with its first
+// row. A cell with nothing in it is a dash in a column that has a name.
+func (p *printer) table(columns ...string) {
+	p.align()
+	p.columns, p.begun, p.widths = columns, false, nil
+}
+
+// row prints one line of cells, or an object of JSON. The last cell is not aligned with anything.
+func (p *printer) row(object any, values ...any) {
+	if p.json {
+		if object != nil {
+			p.object(object)
+		}
+		return
+	}
+	p.header()
+	cells := make([]cell, len(values))
+	for i, value := range values {
+		cells[i] = toCell(value)
+		if len(values) < len(p.columns) || i >= len(p.columns) {
+			continue
+		}
+		name, right := strings.CutPrefix(p.columns[i], ">")
+		cells[i].right = cells[i].right || right
+		if name != "" && cells[i].text == "" {
+			cells[i].text = "-"
+		}
+	}
+	if p.rows = append(p.rows, cells); len(p.rows) >= alignedRows {
+		p.align()
+	}
+}
+
+// header prints that of the table, if no row did.
+func (p *printer) header() {
+	if p.begun || p.columns == nil || p.json {
+		return
+	}
+	p.begun = true
+	header := make([]cell, len(p.columns))
+	for i, name := range p.columns {
+		header[i].text, header[i].right = strings.CutPrefix(name, ">")
+	}
+	p.rows = append(p.rows, header)
+}
+
+// facts prints names and values by turns, a line for each value that is not empty.
+func (p *printer) facts(all ...any) {
+	for i := 0; i < len(all); i += 2 {
+		if c := toCell(all[i+1]); c.text != "" {
+			c.right = false
+			p.row(nil, in(dim, all[i]), in(plain, c))
+		}
+	}
+}
+
+// flush sends everything on its way, and returns the first error.
 func (p *printer) flush() error {
-	if err := p.align(); err != nil {
-		return err
+	p.align()
+	if p.err == nil {
+		p.err = p.w.Flush()
 	}
-	return p.w.Flush()
+	return p.err
 }
 
-func (p *printer) align() error {
+func (p *printer) align() {
 	for _, row := range p.rows {
 		for i, c := range row {
 			if i == len(p.widths) {
@@ -149,12 +258,9 @@ func (p *printer) align() error {
 				b.WriteString("  ")
 			}
 		}
-		if _, err := p.w.WriteString(strings.TrimRight(b.String(), " ") + "\n"); err != nil {
-			return err
-		}
+		p.put(strings.TrimRight(b.String(), " ") + "\n")
 	}
 	p.rows = p.rows[:0]
-	return nil
 }
 
 func (p *printer) styled(text string, s style) string {
@@ -164,31 +270,75 @@ func (p *printer) styled(text string, s style) string {
 	return string(s) + text + string(reset)
 }
 
-// A record is how a message is printed as JSON. The command write reads it too.
-type record struct {
-	Stream         messagestore.StreamName     `json:"stream"`
-	Position       messagestore.Version        `json:"position"`
-	GlobalPosition messagestore.GlobalPosition `json:"globalPosition"`
-	Time           string                      `json:"time,omitempty"`
-	Type           string                      `json:"type"`
-	ID             string                      `json:"id"`
-	Data           json.RawMessage             `json:"data,omitempty"`
-	Metadata       *messagestore.Metadata      `json:"metadata,omitempty"`
+// fields are the names and values of an object of JSON, in their order. One whose name ends with ? is left out if its value
+// is none: zero, empty or nil.
+type fields []any
+
+// MarshalJSON encodes a time as it is printed, and an error as its text.
+func (f fields) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	separator := byte('{')
+	for i := 0; i < len(f); i += 2 {
+		value := f[i+1]
+		switch v := value.(type) {
+		case time.Time:
+			value = timeOrNone(v)
+		case error:
+			value = v.Error()
+		}
+		name, optional := strings.CutSuffix(f[i].(string), "?") //nolint:errcheck // all names are texts
+		if v := reflect.ValueOf(value); optional && (!v.IsValid() || v.IsZero() || slices.Contains([]reflect.Kind{reflect.Slice, reflect.Map}, v.Kind()) && v.Len() == 0) {
+			continue
+		}
+		b.WriteByte(separator)
+		separator = ','
+		if err := e.Encode(name); err != nil {
+			return nil, err
+		}
+		b.WriteByte(':')
+		if err := e.Encode(value); err != nil {
+			return nil, err
+		}
+	}
+	if separator == '{' {
+		b.WriteByte('{')
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
 }
 
-func toRecord(m *messagestore.Message) record {
-	r := record{
-		Stream: m.Stream, Position: m.Position, GlobalPosition: m.GlobalPosition,
-		Time: timeText(m.Time), Type: m.Type, ID: m.ID.String(), Data: m.Data,
+// known returns a value that is left out of fields, where it may be 0, only if it is not known.
+func known[T any](is bool, value T) any {
+	if !is {
+		return nil
 	}
-	if !m.Metadata.IsZero() {
-		r.Metadata = &m.Metadata
+	return &value
+}
+
+// recordOf is how a message is printed as JSON. The command write reads it too.
+func recordOf(m *messagestore.Message) fields {
+	return append(headOf(m), "data?", m.Data, "metadata?", known(!m.Metadata.IsZero(), m.Metadata))
+}
+
+// headOf is a record without what the message holds.
+func headOf(m *messagestore.Message) fields {
+	return fields{
+		"stream", m.Stream, "position", m.Position, "globalPosition", m.GlobalPosition, "time?", m.Time, "type", m.Type, "id", m.ID,
 	}
-	return r
 }
 
 // timeText is always as long, so that columns and sorting are right.
 func timeText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
+
+// timeOrNone is empty for no time.
+func timeOrNone(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return timeText(t)
+}
 
 // oneLine encodes v as one line of JSON that is safe to show on a terminal.
 func oneLine(v any) ([]byte, error) {

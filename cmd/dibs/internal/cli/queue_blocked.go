@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,82 +19,26 @@ import (
 
 type queueBlockedCommand struct {
 	Queue string `arg:"" optional:"" help:"The queue's name. Defaults to all."`
-	Limit int    `default:"20" placeholder:"N" help:"Print at most N causes of each queue, 1 to 1000. Defaults to ${default}."`
+	Limit few    `default:"20" placeholder:"N" help:"Print at most N causes of each queue, 1 to 1000. Defaults to ${default}."`
 
 	LongLock time.Duration `default:"5s" placeholder:"TIME" help:"Offer to end a writer's transaction that lasts this long. Defaults to ${default}."`
-}
-
-// Help is printed below the command's usage.
-func (queueBlockedCommand) Help() string {
-	return `A line for each cause for which items are not taken: how many items it keeps, and the remedy. Causes of the whole queue come first, then those that keep most items.
-
-    paused     an operator has paused the queue
-    clock      the store's clock was ahead, or was set back; the next worker
-               that looks has delays and leases count from then on
-    writer     PostgreSQL: a transaction appended to the category early, and no
-               worker reads the messages behind until it ends; or inserts wait
-               for it. Its process is named; its user, application, state and
-               last statement too, if this user may see them (pg_monitor)
-    no worker  no process has a session
-    workers    sessions are there, and all their workers are at work, or at
-               their MaxOut or Rate, which the store does not know
-    out        a session has the item before them of their key
-    later      the item is offered again at a time, after a failure, a deferral
-               or a lost session; later items of its key wait too
-    dead       a dead item keeps its key closed (WhenDead: Hold)
-    finished   the item before them was finished or removed: an idle worker lets
-               them go within a second
-    suspended  a person, a message or their time has to bring sagas back
-    date       their date has not come
-
-It looks at the first 1000 held and the first 1000 later items of a queue, counts up to 10000 that no worker has met, and changes nothing.
-
-Examples:
-
-    dibs queue blocked
-    dibs queue blocked mail --json`
 }
 
 // blockedItems is how many items beyond a cursor are counted, and how many held and later ones looked at, at most.
 const blockedItems = 10_000
 
-// A blockedLine is a cause for which items of a queue are not taken, and how it is printed as JSON.
-type blockedLine struct {
-	Queue   string `json:"queue"`
-	Cause   string `json:"cause"`
-	Items   int64  `json:"items"` // that it keeps
-	AtLeast bool   `json:"itemsIsAtLeast,omitempty"`
-
-	Position messagestore.GlobalPosition `json:"position,omitempty"` // of the item in the way, or the last before what a writer keeps
-	Session  int64                       `json:"session,omitempty"`
-	Until    string                      `json:"until,omitempty"` // the end of the session
-	Due      string                      `json:"due,omitempty"`
-	Failures int                         `json:"failures,omitempty"`
-	Last     *entryLine                  `json:"last,omitempty"` // of the item's log
-
-	Writer *writerLine `json:"writer,omitempty"`
-
-	Says   string `json:"says"`
-	Advice string `json:"advice,omitempty"`
-}
-
-// A writerLine is the session that holds a lock of a category.
-type writerLine struct {
-	PID         int    `json:"pid,omitempty"` // none of a transaction that is only prepared
-	Hidden      bool   `json:"hidden,omitempty"`
-	User        string `json:"user,omitempty"`
-	Application string `json:"application,omitempty"`
-	State       string `json:"state,omitempty"`
-	Query       string `json:"query,omitempty"`
-	Since       string `json:"since,omitempty"`
-	Waiting     int64  `json:"waiting,omitempty"` // sessions
+// A blocker is a cause for which items of a queue are not taken.
+type blocker struct {
+	cause   string
+	items   int64 // that it keeps
+	atLeast bool
+	says    string
+	advice  string
+	more    fields // of JSON
 }
 
 // Run prints the causes.
 func (c *queueBlockedCommand) Run(ctx context.Context, a *app) error {
-	if c.Limit < 1 || c.Limit > queuing.MaxItems {
-		return usage("--limit=%d: it is 1 to %d", c.Limit, queuing.MaxItems)
-	}
 	if c.LongLock < 0 {
 		return usage("--long-lock=%s: it is less than 0", c.LongLock)
 	}
@@ -107,25 +50,24 @@ func (c *queueBlockedCommand) Run(ctx context.Context, a *app) error {
 			}
 			all = []queue.Status{s}
 		}
+		a.out.table("queue", "cause", ">items", "")
 		printed := false
 		for _, s := range all {
-			b := blocked{app: a, store: store, status: s, limit: c.Limit, longLock: c.LongLock}
+			b := blocked{app: a, store: store, status: s, limit: int(c.Limit), longLock: c.LongLock}
 			if err := b.look(ctx); err != nil {
 				return fmt.Errorf("queue %s: %w", visible(s.Name), err)
 			}
-			if err := b.print(!printed); err != nil {
-				return err
-			}
-			printed = printed || len(b.lines) > 0
+			b.print()
+			printed = printed || len(b.found) > 0
 		}
 		switch {
 		case printed:
 		case len(all) == 0:
 			a.nothing("no queue was ever worked on")
 		case c.Queue != "":
-			a.nothing("no item of %s is blocked: it has %s out, and none that waits", visible(c.Queue), number(all[0].Out, "item", "items"))
+			a.nothing("no item of %s is blocked: it has %s out, and none that waits", c.Queue, number(all[0].Out, "item"))
 		default:
-			a.nothing("no item of %s is blocked", number(int64(len(all)), "queue", "queues"))
+			a.nothing("no item of %s is blocked", number(len(all), "queue"))
 		}
 		return nil
 	})
@@ -141,22 +83,16 @@ type blocked struct {
 	longLock time.Duration
 
 	q     *queue.Queue
-	lines []blockedLine
-	rest  int   // causes that are not in lines
+	found []blocker
+	rest  int   // causes that are not in found
 	kept  int64 // items that they keep
 	short bool  // not all held and later items were looked at
 }
 
-func (b *blocked) add(l blockedLine) {
-	l.Queue, l.Says = b.status.Name, b.app.redact(l.Says)
-	if l.Writer != nil {
-		l.Writer.Query = b.app.redact(l.Writer.Query)
-	}
-	b.lines = append(b.lines, l)
-}
+func (b *blocked) add(l blocker) { b.found = append(b.found, l) }
 
 func (b *blocked) look(ctx context.Context) (err error) {
-	if b.q, err = queue.New(b.store, b.status.Category, &queue.Config{Name: b.status.Name}); err != nil {
+	if b.q, err = queueOf(b.store, b.status); err != nil {
 		return err
 	}
 	waiting, err := b.q.Items(ctx, queue.Waiting, 0, 1)
@@ -170,15 +106,15 @@ func (b *blocked) look(ctx context.Context) (err error) {
 		}
 	}
 	if b.status.Paused {
-		b.add(blockedLine{
-			Cause: "paused", Items: b.status.Due + beyond, AtLeast: atLeast,
-			Says: "no process reserves an item", Advice: "dibs queue resume " + visible(b.status.Name) + " ends the pause",
+		b.add(blocker{
+			cause: "paused", items: b.status.Due + beyond, atLeast: atLeast,
+			says: "no process reserves an item", advice: "dibs queue resume " + b.status.Name + " ends the pause",
 		})
 	}
 	if clock := clockText(b.status); clock != "" {
-		b.add(blockedLine{
-			Cause: "clock", Items: b.status.Out + b.status.Later + b.status.Suspended - b.status.Due,
-			Says: clock, Advice: "the next worker that looks has delays and leases count from then on; see to the server's clock",
+		b.add(blocker{
+			cause: "clock", items: b.status.Out + b.status.Later + b.status.Suspended - b.status.Due,
+			says: clock, advice: "the next worker that looks has delays and leases count from then on; see to the server's clock",
 		})
 	}
 	heldBack, first, err := b.writers(ctx, waiting)
@@ -203,11 +139,8 @@ func (b *blocked) count(ctx context.Context, after messagestore.GlobalPosition) 
 // that no worker has met cannot be read, and whether the first is one of them.
 func (b *blocked) writers(ctx context.Context, waiting []queue.Item) (heldBack int64, first bool, err error) {
 	u, err := b.app.storeURL()
-	if err != nil {
+	if err != nil || !isPostgres(u) { // a process that has the lock of a file keeps this one from opening it
 		return 0, false, err
-	}
-	if !isPostgres(u) { // a process that has the lock of a file keeps this one from opening it
-		return 0, false, nil
 	}
 	var locks []doctor.CategoryLock
 	err = b.app.withConn(ctx, func(conn *pgx.Conn) error {
@@ -219,31 +152,33 @@ func (b *blocked) writers(ctx context.Context, waiting []queue.Item) (heldBack i
 	}
 	for i := range locks {
 		l := &locks[i]
-		line := blockedLine{
-			Cause: "writer", Says: l.Holder(), Advice: l.Remedy(),
-			Writer: &writerLine{l.PID, l.Hidden, l.User, l.Application, l.State, l.Query, timeOrNone(l.Since, ""), l.Waiting},
-		}
+		line := blocker{cause: "writer", says: l.Holder(), advice: l.Remedy()}
 		if len(waiting) > 0 {
 			if floor, is := l.Floor(waiting[0].Position); is {
-				if line.Items, line.AtLeast, err = b.count(ctx, max(floor, b.status.Cursor)); err != nil {
+				if line.items, line.atLeast, err = b.count(ctx, max(floor, b.status.Cursor)); err != nil {
 					return 0, false, err
 				}
-				line.Position = floor
+				line.more = fields{"position?", floor}
 				first = first || waiting[0].Position > floor
+				if line.items > 0 {
+					line.says = fmt.Sprintf("items behind position %d come when a transaction ends: of %s", floor, line.says)
+				}
 			}
 		}
-		heldBack = max(heldBack, line.Items)
+		heldBack = max(heldBack, line.items)
 		switch waits := l.Waits(); {
-		case line.Items > 0:
-			line.Says = fmt.Sprintf("items behind position %d come when a transaction ends: of %s", line.Position, line.Says)
-			if waits != "" {
-				line.Says += "; to insert " + waits
-			}
+		case line.items > 0 && waits != "":
+			line.says += "; to insert " + waits
+		case line.items > 0:
 		case waits != "":
-			line.Says = fmt.Sprintf("to insert %s: the lock is held by %s", waits, line.Says)
+			line.says = fmt.Sprintf("to insert %s: the lock is held by %s", waits, line.says)
 		default:
 			continue
 		}
+		line.more = append(line.more, "writer", fields{ // a transaction that is only prepared has no process
+			"pid?", l.PID, "hidden?", l.Hidden, "user?", l.User, "application?", l.Application, "state?", l.State,
+			"query?", b.app.redact(l.Query), "since?", l.Since, "waiting?", l.Waiting,
+		})
 		b.add(line)
 	}
 	return heldBack, first, nil
@@ -258,30 +193,30 @@ func (b *blocked) workers(waiting []queue.Item, ready int64, atLeast bool) {
 	if s.Paused || ready <= 0 {
 		return
 	}
-	line := blockedLine{Cause: "no worker", Items: ready, AtLeast: atLeast, Says: "no process has a session", Advice: "is a worker running? Its log tells of an outage of the store, and its session is there from its first item on"}
+	line := blocker{
+		cause: "no worker", items: ready, atLeast: atLeast, says: "no process has a session",
+		advice: "is a worker running? Its log tells of an outage of the store, and its session is there from its first item on",
+	}
 	if s.Sessions > 0 {
-		line.Cause, line.Advice = "workers", ""
-		line.Says = fmt.Sprintf("%s, with %s out: all are at work, or at their MaxOut or Rate", number(s.Sessions, "session is there", "sessions are there"), number(s.Out, "item", "items"))
+		line.cause, line.advice = "workers", ""
+		line.says = fmt.Sprintf("%s, with %s out: all are at work, or at their MaxOut or Rate", number(s.Sessions, "session is there|sessions are there"), number(s.Out, "item"))
 	} else if s.Out > 0 {
-		line.Says += fmt.Sprintf(", and %s out of sessions that are over", number(s.Out, "item is", "items are"))
+		line.says += fmt.Sprintf(", and %s out of sessions that are over", number(s.Out, "item is|items are"))
 	}
 	if len(waiting) > 0 && waiting[0].Message != nil {
-		line.Says += "; the first that no worker has met is of " + timeText(waiting[0].Message.Time)
+		line.says += "; the first that no worker has met is of " + timeText(waiting[0].Message.Time)
 	}
 	b.add(line)
 }
 
 // list returns the first blockedItems items that are in a state.
 func (b *blocked) list(ctx context.Context, state queue.State) (all []queue.Item, err error) {
-	for from := messagestore.GlobalPosition(0); len(all) < blockedItems; from = all[len(all)-1].Position.Next() {
-		items, err := b.q.Items(ctx, state, from, queuing.MaxItems)
-		if err != nil || len(items) == 0 { // a page of large items is shorter
+	for item, err := range itemsOf(ctx, b.q, state, 0, queuing.MaxItems) {
+		if err != nil || len(all) >= blockedItems {
 			return all, err
 		}
-		for i := range items {
-			items[i].Message = nil // it may be large, and is not looked at
-		}
-		all = append(all, items...)
+		item.Message = nil // it may be large, and is not looked at
+		all = append(all, item)
 	}
 	return all, nil
 }
@@ -304,12 +239,12 @@ func (b *blocked) items(ctx context.Context) error {
 		keeps[first[item.Position]]++
 	}
 	if b.status.Suspended > 0 {
-		b.add(blockedLine{
-			Cause: "suspended", Items: b.status.Suspended, Says: "a person, a message or their time has to bring them back",
-			Advice: fmt.Sprintf("dibs queue jobs %s --state suspended prints why", visible(b.status.Name)),
+		b.add(blocker{
+			cause: "suspended", items: b.status.Suspended, says: "a person, a message or their time has to bring them back",
+			advice: fmt.Sprintf("dibs queue jobs %s --state suspended prints why", b.status.Name),
 		})
 	}
-	dated := blockedLine{Cause: "date"}
+	dated := blocker{cause: "date"}
 	reasons := map[string]int64{}
 	var soonest time.Time
 	for _, item := range later {
@@ -321,24 +256,20 @@ func (b *blocked) items(ctx context.Context) error {
 		case item.Version > 0 || keeps[item.Position] > 0:
 			keeps[item.Position]++
 		default:
-			dated.Items++
+			dated.items++
 			if soonest.IsZero() || item.Due.Before(soonest) {
 				soonest = item.Due
 			}
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
-		b.add(blockedLine{Cause: "release", Items: reasons[reason], Says: "each " + reason})
-	}
-	if dated.Items > 0 {
-		dated.Due = timeText(soonest)
-		dated.Says = "their date has not come; the first is " + dated.Due
+		b.add(blocker{cause: "release", items: reasons[reason], says: "each " + reason})
 	}
 	positions := slices.SortedFunc(maps.Keys(keeps), func(x, y messagestore.GlobalPosition) int {
 		return cmp.Or(cmp.Compare(keeps[y], keeps[x]), cmp.Compare(x, y))
 	})
 	for _, position := range positions {
-		if len(b.lines) >= b.limit {
+		if len(b.found) >= b.limit {
 			b.rest++
 			b.kept += keeps[position]
 			continue
@@ -347,24 +278,23 @@ func (b *blocked) items(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		line.Items = keeps[position]
+		line.items = keeps[position]
 		b.add(line)
 	}
-	if dated.Items > 0 {
+	if dated.items > 0 {
+		dated.says, dated.more = "their date has not come; the first is "+timeText(soonest), fields{"due", soonest}
 		b.add(dated)
 	}
-	if over := len(b.lines) - b.limit; over > 0 {
-		for _, l := range b.lines[b.limit:] {
-			b.rest++
-			b.kept += l.Items
-		}
-		b.lines = b.lines[:b.limit]
+	for _, l := range b.found[min(b.limit, len(b.found)):] {
+		b.rest++
+		b.kept += l.items
 	}
+	b.found = b.found[:min(b.limit, len(b.found))]
 	return nil
 }
 
 // item tells of an item that is in the way. Of one that was cancelled while it was held the one before it is.
-func (b *blocked) item(ctx context.Context, position messagestore.GlobalPosition) (blockedLine, error) {
+func (b *blocked) item(ctx context.Context, position messagestore.GlobalPosition) (blocker, error) {
 	item, err := b.q.Item(ctx, position)
 	for err == nil && item.State == queue.Finished && item.Behind > 0 {
 		item, err = b.q.Item(ctx, item.Behind)
@@ -373,77 +303,68 @@ func (b *blocked) item(ctx context.Context, position messagestore.GlobalPosition
 		item, err = queue.Item{Position: position, State: queue.Finished}, nil
 	}
 	if err != nil {
-		return blockedLine{}, err
+		return blocker{}, err
 	}
-	l := blockedLine{Cause: string(item.State), Position: item.Position, Session: item.Session, Until: timeOrNone(item.Until, ""), Failures: item.Failures}
-	l.Says = fmt.Sprintf("item %d", item.Position)
+	due := item.Due
+	if item.State != queue.Later {
+		due = time.Time{}
+	}
+	l := blocker{
+		cause: string(item.State), says: fmt.Sprintf("item %d", item.Position),
+		more: fields{"position?", item.Position, "session?", item.Session, "until?", item.Until, "due?", due, "failures?", item.Failures},
+	}
 	if item.Message != nil {
-		l.Says += " (" + shorten(place(item.Message)) + ")"
+		l.says += " (" + shorten(place(item.Message)) + ")"
 	}
-	l.Says += " is " + l.Cause
+	l.says += " is " + l.cause
+	name, note := b.status.Name, stateNote(item)
 	switch {
 	case item.State == queue.Out && !item.Until.After(b.status.Time):
-		l.Says += fmt.Sprintf(" at session %d, which is over: the next take of a worker offers it again", item.Session)
+		l.says += fmt.Sprintf(" at session %d, which is over: the next take of a worker offers it again", item.Session)
 	case item.State == queue.Later && !item.Due.After(b.status.Time):
-		l.Due = timeOrNone(item.Due, "")
-		l.Says += ", and its time has come: the next take of a worker may have it"
-	case item.State == queue.Later:
-		l.Due = timeOrNone(item.Due, "")
-		l.Says += ", " + stateNote(item)
-		l.Advice = fmt.Sprintf("dibs queue retry %s %d offers it now", visible(b.status.Name), item.Position)
+		l.says += ", and its time has come: the next take of a worker may have it"
+	case note != "":
+		l.says += ", " + note
+	}
+	switch {
+	case item.State == queue.Later && item.Due.After(b.status.Time):
+		l.advice = fmt.Sprintf("dibs queue retry %s %d offers it now", name, item.Position)
 	case item.State == queue.Dead:
-		l.Says += ", " + stateNote(item)
-		l.Advice = fmt.Sprintf("dibs queue retry or drop %s %d opens its key", visible(b.status.Name), item.Position)
-	case stateNote(item) != "":
-		l.Says += ", " + stateNote(item)
+		l.advice = fmt.Sprintf("dibs queue retry or drop %s %d opens its key", name, item.Position)
 	}
 	if n := len(item.Log); n > 0 && item.State != queue.Finished {
 		e := item.Log[n-1]
-		l.Last = &entryLine{e.Version, e.What, timeText(e.Time), e.Session, e.Text}
-		l.Says += "; last " + e.What
+		l.more = append(l.more, "last", entryFields(e))
+		l.says += "; last " + e.What
 		if e.Text != "" {
-			l.Says += ": " + shortenTo(200, visible(e.Text))
+			l.says += ": " + shortenTo(200, visible(e.Text))
 		}
 	}
 	return l, nil
 }
 
-func (b *blocked) print(first bool) error {
-	a := b.app
-	for i, l := range b.lines {
-		if a.JSON {
-			if err := a.out.object(l); err != nil {
-				return err
-			}
-			continue
+func (b *blocked) print() {
+	a, name := b.app, b.status.Name
+	for _, l := range b.found {
+		says, items := a.redact(l.says), in(plain, l.items)
+		object := append(fields{"queue", name, "cause", l.cause, "items", l.items, "itemsIsAtLeast?", l.atLeast}, l.more...)
+		object = append(object, "says", says, "advice?", l.advice)
+		if l.advice != "" {
+			says += "; " + l.advice
 		}
-		if first && i == 0 {
-			if err := a.out.row(cell{text: "queue"}, cell{text: "cause"}, cell{text: "items", right: true}, cell{text: ""}); err != nil {
-				return err
-			}
+		if l.atLeast {
+			items.text = ">" + items.text
 		}
-		says, items := l.Says, strconv.FormatInt(l.Items, 10)
-		if l.Advice != "" {
-			says += "; " + l.Advice
-		}
-		if l.AtLeast {
-			items = ">" + items
-		}
-		if err := a.out.row(cell{text: visible(l.Queue), style: bold}, cell{text: l.Cause, style: yellow}, cell{text: items, right: true}, cell{text: visible(says)}); err != nil {
-			return err
-		}
+		a.out.row(object, in(bold, name), in(yellow, l.cause), items, says)
 	}
-	if b.rest == 0 && !b.short {
-		return nil
-	}
-	if a.JSON { // without it a reader would take a part for the whole
-		return a.note(map[string]any{"kind": "cut", "queue": b.status.Name, "rows": len(b.lines), "of": len(b.lines) + b.rest, "atLeast": b.short})
+	if a.JSON && (b.rest > 0 || b.short) {
+		a.cut(fields{"queue", name, "rows", len(b.found), "of", len(b.found) + b.rest, "atLeast", b.short}, "")
+		return
 	}
 	if b.rest > 0 {
-		a.warn("dibs: %s of %s, of %s; --limit prints more\n", number(int64(b.rest), "more cause", "more causes"), visible(b.status.Name), number(b.kept, "item", "items"))
+		a.nothing("dibs: %s of %s, of %s; --limit prints more", number(b.rest, "more cause"), name, number(b.kept, "item"))
 	}
 	if b.short {
-		a.warn("dibs: the first %d held and later items of %s were looked at, of %d and %d\n", blockedItems, visible(b.status.Name), b.status.Held, b.status.Later)
+		a.nothing("dibs: the first %d held and later items of %s were looked at, of %d and %d", blockedItems, name, b.status.Held, b.status.Later)
 	}
-	return nil
 }

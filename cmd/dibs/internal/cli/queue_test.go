@@ -190,11 +190,11 @@ func TestAQueueIsPausedAndCancelledBeforeItsFirstWorker(t *testing.T) {
 	})
 }
 
-func TestAReportOfQueuesIsOfAllOrOfACategory(t *testing.T) {
+func TestQueuesAreListedOfAllOrOfACategory(t *testing.T) {
 	t.Parallel()
 	onEveryStore(t, func(t *testing.T, dibs *shell, store *messagestore.Store) {
-		require.Equal(t, result{0, "", "no queue was ever worked on\n"}, dibs.run(t, "report", "queues"))
-		require.Equal(t, 1, dibs.run(t, "report", "queues", "--category", "none").code)
+		require.Equal(t, result{0, "", "no queue was ever worked on\n"}, dibs.run(t, "queue", "ls"))
+		require.Equal(t, 1, dibs.run(t, "queue", "ls", "none").code)
 		for _, category := range []messagestore.Category{"mail", "fax"} {
 			q := must.New(queue.New(store, category, &queue.Config{MaxFailures: 2}))
 			for range 4 {
@@ -206,26 +206,17 @@ func TestAReportOfQueuesIsOfAllOrOfACategory(t *testing.T) {
 			require.NoError(t, jobs[2].Defer(t.Context(), 0))
 		}
 
-		require.Regexp(t, `(?s)^queue  category  waiting  out  later  due  held  dead  oldest .*\nfax    fax       yes        0      2    1     0     1  \S+Z .*\nmail   mail      yes        0      2    1     0     1  \S+Z .*\n$`, dibs.ok(t, "report", "queues"))
-		lines := objects(t, dibs.ok(t, "report", "queues", "--json"))
+		require.Regexp(t, `(?s)^queue  category  waiting  out  later  due  held  dead  oldest .*\nfax    fax       yes        0      2    1     0     1  \S+Z .*\nmail   mail      yes        0      2    1     0     1  \S+Z .*\n$`, dibs.ok(t, "queue", "ls"))
+		lines := objects(t, dibs.ok(t, "queue", "--json"))
 		require.Len(t, lines, 2)
 		require.EqualValues(t, 1, lines[0]["due"])
-		require.Equal(t, dibs.ok(t, "queue", "ls", "--json"), dibs.ok(t, "report", "queues", "--json"))
-		for _, args := range [][]string{{"--category", "mail"}, {"--like", "mai"}} {
-			lines := objects(t, dibs.ok(t, append([]string{"report", "queues", "--json"}, args...)...))
-			require.Len(t, lines, 1)
-			require.Equal(t, "mail", lines[0]["queue"])
-		}
-		cut := dibs.run(t, "report", "queues", "--limit", "1")
-		require.Equal(t, "dibs: 1 of 2 queues; --limit 0 prints all\n", cut.stderr)
-		require.NotContains(t, cut.stdout, "mail")
-		require.Contains(t, dibs.run(t, "report", "queues", "--limit", "1", "--json").stderr, `"of":2`)
-		require.Equal(t, result{0, "", "no queue holds \"tax\" in its name\n"}, dibs.run(t, "report", "queues", "--like", "tax"))
+		lines = objects(t, dibs.ok(t, "queue", "ls", "mail", "--json"))
+		require.Len(t, lines, 1)
+		require.Equal(t, "mail", lines[0]["queue"])
 		dibs.ok(t, "write", "account-1", "Opened")
-		require.Equal(t, result{0, "", "no queue of account was ever worked on\n"}, dibs.run(t, "report", "queues", "--category", "account"))
-		for _, args := range [][]string{{"--sort", "bytes"}, {"--by", "type"}, {"--limit=-1"}, {"--category", "mail-1"}} {
-			require.Equal(t, 2, dibs.run(t, append([]string{"report", "queues"}, args...)...).code, args)
-		}
+		require.Equal(t, result{0, "", "no queue of account was ever worked on\n"}, dibs.run(t, "queue", "ls", "account"))
+		require.Equal(t, 2, dibs.run(t, "queue", "ls", "mail-1").code)
+		require.Contains(t, dibs.run(t, "report", "queues").stderr, "see how queues stand with: dibs queue ls\n")
 	})
 }
 
@@ -279,7 +270,6 @@ func TestSuspendedItemsAreListed(t *testing.T) {
 
 		require.Regexp(t, `(?m)^mail +mail +no +0 +2 +0 +0 +0 .* 1 suspended$`, dibs.ok(t, "queue", "ls"))
 		require.Contains(t, dibs.ok(t, "queue", "ls", "--json"), `"suspended":1`)
-		require.Contains(t, dibs.ok(t, "report", "queues"), "1 suspended")
 		require.Regexp(t, `(?m)^ +\d+ +suspended +1 +0 .* no such step$`, dibs.ok(t, "queue", "jobs", "mail", "--state", "suspended"))
 		require.Regexp(t, `(?m)^state +suspended, not before \S+Z$`, dibs.ok(t, "queue", "show", "mail", fmt.Sprint(suspended)))
 		require.Equal(t, []string{"suspended 1", "later 1"}, causes(t, dibs))

@@ -4,50 +4,31 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"strconv"
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 type streamCommand struct {
-	Stream    string `arg:"" help:"Name of the stream, like account-123."`
-	From      *int64 `placeholder:"N" help:"Position of the first to print. Defaults to 0, or the last with --backwards."`
-	Backwards bool   `help:"From the last to the first."`
-	Limit     *int   `placeholder:"N" help:"Print at most N messages. Defaults to all."`
-}
-
-// Help is printed below the command's usage.
-func (streamCommand) Help() string {
-	return "Example:\n\n    dibs stream account-123 --backwards --limit 5"
+	Stream    messagestore.StreamName `arg:"" help:"Name of the stream, like account-123."`
+	From      *messagestore.Version   `placeholder:"N" help:"Position of the first to print. Defaults to 0, or the last with --backwards."`
+	Backwards bool                    `help:"From the last to the first."`
+	Limit     *bound                  `placeholder:"N" help:"Print at most N messages. Defaults to all."`
 }
 
 // Run prints the stream.
 func (c *streamCommand) Run(ctx context.Context, a *app) error {
-	stream, err := parseStream(c.Stream, "to print every stream of the category: dibs category ")
-	if err != nil {
-		return err
-	}
-	limit, err := newLimit(c.Limit)
-	if err != nil {
-		return err
-	}
+	limit := newLimit(c.Limit)
 	return a.withStore(ctx, limit.batch(), func(store *messagestore.Store) error {
-		var messages iter.Seq2[*messagestore.Message, error]
+		from, read := messagestore.Version(0), store.ReadStream
 		if c.Backwards {
-			messages = store.ReadStreamBackwards(ctx, stream, version(c.From, messagestore.EndOfStream))
-		} else {
-			messages = store.ReadStream(ctx, stream, version(c.From, 0))
+			from, read = messagestore.EndOfStream, store.ReadStreamBackwards
 		}
-		return a.printAll(messages, limit, a.inStream, fmt.Sprintf("%s has no messages", stream))
+		if c.From != nil {
+			from = *c.From
+		}
+		return a.printAll(read(ctx, c.Stream, from), limit, a.inStream, fmt.Sprintf("%s has no messages", c.Stream))
 	})
-}
-
-func version(given *int64, otherwise messagestore.Version) messagestore.Version {
-	if given == nil {
-		return otherwise
-	}
-	return messagestore.Version(*given)
 }
 
 // categoryFlags narrow a category.
@@ -56,7 +37,7 @@ type categoryFlags struct {
 	Correlation string   `placeholder:"CATEGORY" help:"Print only messages whose correlation stream is in this category."`
 	Member      *int     `placeholder:"N" help:"Print only the messages of this member of a consumer group, from 0. Needs --size."`
 	Size        *int     `placeholder:"N" help:"The consumer group's number of members. Needs --member."`
-	Limit       *int     `placeholder:"N" help:"Print at most N messages. Defaults to all."`
+	Limit       *bound   `placeholder:"N" help:"Print at most N messages. Defaults to all."`
 }
 
 func (c *categoryFlags) filter() (messagestore.Filter, error) {
@@ -74,48 +55,33 @@ func (c *categoryFlags) filter() (messagestore.Filter, error) {
 }
 
 type categoryCommand struct {
-	Category string `arg:"" help:"Name of the category, like account or account:command."`
-	From     int64  `placeholder:"N" help:"Global position of the first to print. Defaults to the start."`
+	Category messagestore.Category       `arg:"" help:"Name of the category, like account or account:command."`
+	From     messagestore.GlobalPosition `placeholder:"N" help:"Global position of the first to print. Defaults to the start."`
 	categoryFlags
-}
-
-// Help is printed below the command's usage.
-func (categoryCommand) Help() string {
-	return "Example:\n\n    dibs category account:command --type Deposit --limit 10"
 }
 
 // Run prints the category.
 func (c *categoryCommand) Run(ctx context.Context, a *app) error {
-	category, err := parseCategory(c.Category, "to print the stream: dibs stream ")
-	if err != nil {
-		return err
-	}
 	filter, err := c.filter()
 	if err != nil {
 		return err
 	}
-	limit, err := newLimit(c.Limit)
-	if err != nil {
-		return err
-	}
+	limit := newLimit(c.Limit)
 	return a.withStore(ctx, limit.batch(), func(store *messagestore.Store) error {
-		messages := store.ReadCategory(ctx, category, messagestore.GlobalPosition(c.From), filter)
-		return a.printAll(messages, limit, a.inCategory, fmt.Sprintf("%s has no such messages", category))
+		messages := store.ReadCategory(ctx, c.Category, c.From, filter)
+		return a.printAll(messages, limit, a.inCategory, fmt.Sprintf("%s has no such messages", c.Category))
 	})
 }
 
 // printAll prints messages, and tells a person if there are none.
-func (a *app) printAll(messages iter.Seq2[*messagestore.Message, error], limit *limit, row func(*messagestore.Message) []cell, none string) error {
+func (a *app) printAll(messages iter.Seq2[*messagestore.Message, error], limit *limit, print func(*messagestore.Message), none string) error {
 	found := false
 	for m, err := range messages {
 		if err != nil {
 			return err
 		}
 		found = true
-		if err := a.print(m, row); err != nil {
-			return err
-		}
-		if limit.reached() {
+		if print(m); limit.reached() {
 			return nil
 		}
 	}
@@ -125,30 +91,12 @@ func (a *app) printAll(messages iter.Seq2[*messagestore.Message, error], limit *
 	return nil
 }
 
-func (a *app) print(m *messagestore.Message, row func(*messagestore.Message) []cell) error {
-	if a.JSON {
-		return a.out.object(toRecord(m))
-	}
-	return a.out.row(row(m)...)
+func (a *app) inStream(m *messagestore.Message) {
+	a.out.row(recordOf(m), m.Time, m.Position, in(bold, m.Type), dataText(m.Data))
 }
 
-func (a *app) inStream(m *messagestore.Message) []cell {
-	return []cell{
-		{text: timeText(m.Time), style: dim},
-		{text: strconv.FormatInt(int64(m.Position), 10), right: true},
-		{text: visible(m.Type), style: bold},
-		{text: dataText(m.Data)},
-	}
-}
-
-func (a *app) inCategory(m *messagestore.Message) []cell {
-	return []cell{
-		{text: timeText(m.Time), style: dim},
-		{text: strconv.FormatInt(int64(m.GlobalPosition), 10), right: true},
-		{text: place(m)},
-		{text: visible(m.Type), style: bold},
-		{text: dataText(m.Data)},
-	}
+func (a *app) inCategory(m *messagestore.Message) {
+	a.out.row(recordOf(m), m.Time, m.GlobalPosition, place(m), in(bold, m.Type), dataText(m.Data))
 }
 
 // place names where m is: "account-123@4".
@@ -164,14 +112,11 @@ type limit struct {
 	left    int
 }
 
-func newLimit(given *int) (*limit, error) {
+func newLimit(given *bound) *limit {
 	if given == nil {
-		return &limit{}, nil
+		return &limit{}
 	}
-	if *given < 1 {
-		return nil, usage("--limit=%d: it is at least 1", *given)
-	}
-	return &limit{true, *given}, nil
+	return &limit{true, int(*given)}
 }
 
 // batch is how many messages to ask the store for at once.
@@ -189,44 +134,32 @@ func (l *limit) reached() bool {
 }
 
 type tailCommand struct {
-	Category string `arg:"" help:"Name of the category, like account or account:command."`
-	From     *int64 `placeholder:"N" help:"Global position of the first to print. Defaults to new messages only."`
+	Category messagestore.Category        `arg:"" help:"Name of the category, like account or account:command."`
+	From     *messagestore.GlobalPosition `placeholder:"N" help:"Global position of the first to print. Defaults to new messages only."`
 	categoryFlags
 	Interval time.Duration `default:"500ms" placeholder:"DURATION" help:"Interval between two looks, from 10ms to 1h. Defaults to 500ms."`
 }
 
-// Help is printed below the command's usage.
-func (tailCommand) Help() string {
-	return "Ctrl-C ends it, and it prints the position to continue from.\n\nExample:\n\n    dibs tail account:command"
-}
-
 // Run prints messages until ctx ends.
 func (c *tailCommand) Run(ctx context.Context, a *app) error {
-	category, err := parseCategory(c.Category, "to print the messages that the stream has: dibs stream ")
-	if err != nil {
-		return err
-	}
 	filter, err := c.filter()
-	if err != nil {
-		return err
-	}
-	limit, err := newLimit(c.Limit)
 	if err != nil {
 		return err
 	}
 	if c.Interval < 10*time.Millisecond || c.Interval > time.Hour {
 		return usage("--interval=%v: it is between 10ms and 1h", c.Interval)
 	}
+	limit := newLimit(c.Limit)
 	return a.withStore(ctx, limit.batch(), func(store *messagestore.Store) error {
-		q := messagestore.CategoryQuery{Category: category, Limit: limit.batch(), Filter: filter}
+		q := messagestore.CategoryQuery{Category: c.Category, Limit: limit.batch(), Filter: filter}
 		if c.From != nil {
-			q.From = messagestore.GlobalPosition(*c.From)
-		} else if q.From, err = store.End(ctx, category); err != nil {
+			q.From = *c.From
+		} else if q.From, err = store.End(ctx, c.Category); err != nil {
 			return err
 		}
 		err := a.follow(ctx, store, &q, limit, c.Interval)
-		if err != nil && !closed(err) && !a.JSON {
-			a.warn("dibs: continue with --from %d\n", q.From)
+		if err != nil && a.out.err == nil {
+			a.nothing("dibs: continue with --from %d", q.From)
 		}
 		return err
 	})
@@ -242,9 +175,7 @@ func (a *app) follow(ctx context.Context, store *messagestore.Store, q *messages
 			return err
 		}
 		for _, m := range page.Messages {
-			if err := a.print(m, a.inCategory); err != nil {
-				return err
-			}
+			a.inCategory(m)
 			q.From = m.GlobalPosition.Next()
 			if limit.reached() {
 				return nil

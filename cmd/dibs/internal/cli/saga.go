@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/dibs-go/dibs/messagestore"
-	"github.com/dibs-go/dibs/messagestore/memory"
 	"github.com/dibs-go/dibs/saga"
 )
 
@@ -27,28 +25,18 @@ type sagaCommand struct {
 
 type sagaStatus = saga.Status[json.RawMessage]
 
-// withSagas calls f twice: over an empty store in memory, with a nil store beside it, which tells whether the arguments
-// are valid before there is a connection, and then over the store.
-func (a *app) withSagas(ctx context.Context, category, by string, f func(*saga.Operator, *messagestore.Store) error) error {
-	by = cmp.Or(by, a.getenv("USER"), "operator")
-	dry, err := messagestore.New(memory.New(), nil)
-	if err != nil {
-		return err
-	}
-	o, err := saga.NewOperator(dry, messagestore.Category(category), by)
-	if err == nil {
-		err = f(o, nil)
-	}
-	if wrong, is := errors.AsType[*messagestore.InvalidError](err); is {
-		return wrong
-	}
-	return a.withStore(ctx, 1000, func(store *messagestore.Store) error {
-		o, err := saga.NewOperator(store, messagestore.Category(category), by)
+// withSagas calls f twice, as tried does.
+func (a *app) withSagas(ctx context.Context, category messagestore.Category, by string, f func(*saga.Operator, *messagestore.Store) error) error {
+	return a.tried(ctx, func(store *messagestore.Store, dry bool) error {
+		o, err := saga.NewOperator(store, category, cmp.Or(by, a.getenv("USER"), "operator"))
 		if err != nil {
 			return err
 		}
-		if err = f(o, store); errors.Is(err, messagestore.ErrNotFound) {
-			return &hintedError{err, "see the sagas with: dibs saga ls " + category}
+		if dry {
+			return f(o, nil)
+		}
+		if err = notFoundIn(ctx, store, category, f(o, store)); errors.Is(err, messagestore.ErrNotFound) {
+			return hinted(err, "see the sagas with: dibs saga ls "+string(category))
 		}
 		return err
 	})
@@ -68,47 +56,35 @@ var sagaStates = map[string][]saga.State{
 }
 
 type sagaLsCommand struct {
-	Category string `arg:"" optional:"" help:"The category of the sagas, like booking:saga. Defaults to all."`
-	State    string `default:"open" enum:"open,running,compensating,suspended,dead,ended,completed,compensated,resolved" placeholder:"STATE" help:"Print those that are open, which is the default, running, compensating, suspended, dead, ended, completed, compensated or resolved."`
-	Due      bool   `help:"Print, of these, those whose next turn is due, and that no process has yet."`
-	Limit    int    `default:"1000" placeholder:"N" help:"Print at most N, those started first. Defaults to 1000."`
-}
-
-// Help is printed below the command's usage.
-func (sagaLsCommand) Help() string {
-	return `A line for each saga, in the order of the starts: its state, its id, its age by the store's clock, the step at which it is, and what it waits for or why it is suspended. A dead saga is suspended too: its turns failed, or ended with their process, 20 times in a row, and only resume and cancel bring it back. Those that have ended come in the order of their ends, behind the others. A stream that holds no saga is named on the standard error after the others, and the exit code is 1.
-
-Examples:
-
-    dibs saga
-    dibs saga ls booking:saga
-    dibs saga ls booking:saga --state suspended --json
-    dibs saga ls booking:saga --due`
+	Category messagestore.Category `arg:"" optional:"" help:"The category of the sagas, like booking:saga. Defaults to all."`
+	State    string                `default:"open" enum:"open,running,compensating,suspended,dead,ended,completed,compensated,resolved" placeholder:"STATE" help:"Print those that are open, which is the default, running, compensating, suspended, dead, ended, completed, compensated or resolved."`
+	Due      bool                  `help:"Print, of these, those whose next turn is due, and that no process has yet."`
+	Limit    bound                 `default:"1000" placeholder:"N" help:"Print at most N, those started first. Defaults to 1000."`
 }
 
 // Run prints them.
 func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
-	if c.Limit < 1 {
-		return usage("--limit=%d: it is at least 1", c.Limit)
-	}
 	if c.Category == "" {
-		return a.inEach(ctx, "saga", func(category string) error {
+		return a.inEach(ctx, "saga", func(category messagestore.Category) error {
 			one := *c
 			one.Category = category
 			return one.Run(ctx, a)
 		})
 	}
 	return a.withSagas(ctx, c.Category, "", func(o *saga.Operator, store *messagestore.Store) error {
-		var now time.Time
-		if store != nil {
-			var err error
-			if now, err = store.Now(ctx); err != nil {
+		if store == nil {
+			for _, err := range o.List(ctx) {
 				return err
 			}
+			return nil
 		}
-		var all []sagaStatus
+		now, err := store.Now(ctx)
+		if err != nil {
+			return err
+		}
 		var wrong error
-		more := false
+		n, more := 0, false
+		a.out.table("state", "id", ">age", "step", "")
 		for s, err := range o.List(ctx, sagaStates[c.State]...) {
 			switch {
 			case err != nil:
@@ -117,60 +93,33 @@ func (c *sagaLsCommand) Run(ctx context.Context, a *app) error {
 			case c.State == "dead" && s.Suspended != "dead", c.Due && (s.Due.IsZero() || s.Due.After(now)):
 				continue
 			}
-			if more = len(all) == c.Limit; more {
+			if more = n == int(c.Limit); more {
 				break
 			}
-			all = append(all, s)
+			n++
+			a.out.row(sagaFields(s, now), in(sagaStyles[s.State], s.State), in(bold, shorten(visible(s.ID))), sagaAge(s, now), s.Step, sagaNote(s))
 		}
-		if store == nil || wrong != nil && len(all) == 0 {
-			return wrong
-		}
-		if len(all) == 0 {
-			if err := requireCategory(ctx, store, messagestore.Category(c.Category)); err != nil {
+		switch {
+		case more:
+			a.nothing("dibs: the first %s; --limit prints more", number(n, "saga"))
+		case n == 0 && wrong == nil:
+			due := ""
+			if c.Due {
+				due = " and due"
+			}
+			if err := requireCategory(ctx, store, c.Category); err != nil {
 				return err
 			}
+			a.nothing("no saga of %s is %s%s", c.Category, c.State, due)
 		}
-		return errors.Join(c.print(a, all, now, more), wrong)
+		return wrong
 	})
-}
-
-func (c *sagaLsCommand) print(a *app, all []sagaStatus, now time.Time, more bool) error {
-	for n, s := range all {
-		if a.JSON {
-			if err := a.out.object(toSagaLine(s, now)); err != nil {
-				return err
-			}
-			continue
-		}
-		if n == 0 {
-			if err := a.out.row(cell{text: "state"}, cell{text: "id"}, cell{text: "age", right: true}, cell{text: "step"}, cell{text: ""}); err != nil {
-				return err
-			}
-		}
-		err := a.out.row(cell{text: string(s.State), style: sagaStyles[s.State]}, cell{text: shorten(visible(s.ID)), style: bold},
-			cell{text: sagaAge(s, now).String(), right: true}, cell{text: orDash(visible(s.Step))}, cell{text: visible(sagaNote(s))})
-		if err != nil {
-			return err
-		}
-	}
-	switch {
-	case a.JSON:
-	case more:
-		a.warn("dibs: the first %s; --limit prints more\n", counted(int64(len(all)), "saga"))
-	case len(all) == 0:
-		words := c.State
-		if c.Due {
-			words += " and due"
-		}
-		a.nothing("no saga of %s is %s", visible(c.Category), words)
-	}
-	return nil
 }
 
 var sagaStyles = map[saga.State]style{saga.StateSuspended: red, saga.StateCompensating: yellow, saga.StateCompleted: green}
 
-func sagaAge(s sagaStatus, now time.Time) time.Duration {
-	return max(now.Sub(s.Started), 0).Truncate(100 * time.Millisecond)
+func sagaAge(s sagaStatus, now time.Time) string {
+	return max(now.Sub(s.Started), 0).Truncate(100 * time.Millisecond).String()
 }
 
 // sagaNote says why a saga is where it is.
@@ -184,215 +133,109 @@ func sagaNote(s sagaStatus) string {
 	return shorten(s.Reason)
 }
 
-// A sagaLine is how a saga is printed as JSON.
-type sagaLine struct {
-	Stream     messagestore.StreamName `json:"stream"`
-	ID         string                  `json:"id"`
-	State      saga.State              `json:"state"`
-	Version    messagestore.Version    `json:"version"`
-	Definition string                  `json:"definition"`
-	Release    int                     `json:"definitionVersion"`
-	Age        float64                 `json:"ageSeconds"`
-	Started    string                  `json:"started"`
-	Deadline   string                  `json:"deadline,omitempty"`
-	Waits      string                  `json:"waits,omitempty"`
-	Reason     string                  `json:"reason,omitempty"`
-	Suspended  string                  `json:"suspended,omitempty"` // the kind of the reason
-	By         string                  `json:"by,omitempty"`        // the operator that suspended it
-	Step       string                  `json:"step,omitempty"`
-	Attempt    int                     `json:"attempt,omitempty"`
-	Error      string                  `json:"error,omitempty"`       // of the last attempt at the step that failed
-	Next       string                  `json:"nextAttempt,omitempty"` // at the step
-	Due        string                  `json:"due,omitempty"`         // the next turn by itself
-	Steps      []sagaStep              `json:"steps"`
-}
-
-type sagaStep struct {
-	Step     string `json:"step"`
-	Attempts int    `json:"attempts"`
-	State    string `json:"state"`           // began, done, failed or undone
-	Error    string `json:"error,omitempty"` // of the last attempt that failed
-	Next     string `json:"next,omitempty"`  // attempt
-}
-
-func toSagaStep(s saga.StepStatus) sagaStep {
-	state := "began"
+// stepState is the state of a step in a word.
+func stepState(s saga.StepStatus) string {
 	switch {
 	case s.Undone:
-		state = "undone"
+		return "undone"
 	case s.Failed != "":
-		state = "failed"
+		return "failed"
 	case s.Done:
-		state = "done"
+		return "done"
 	}
-	return sagaStep{s.Step, s.Attempts, state, s.Error, timeOrNone(s.Next, "")}
+	return "began"
 }
 
-func toSagaLine(s sagaStatus, now time.Time) sagaLine {
-	steps := []sagaStep{}
+// sagaFields are how a saga is printed as JSON. The error is that of the last attempt at the step that failed, and due its next
+// turn by itself.
+func sagaFields(s sagaStatus, now time.Time) fields {
+	steps := []fields{}
 	for _, one := range s.Steps {
-		steps = append(steps, toSagaStep(one))
+		steps = append(steps, fields{"step", one.Step, "attempts", one.Attempts, "state", stepState(one), "error?", one.Error, "next?", one.Next})
 	}
-	return sagaLine{
-		s.Stream, s.ID, s.State, s.Version, s.Definition, s.Release, now.Sub(s.Started).Seconds(), timeOrNone(s.Started, ""),
-		timeOrNone(s.Deadline, ""), s.Waits, s.Reason, s.Suspended, s.By, s.Step, s.Attempt, s.Error, timeOrNone(s.Next, ""),
-		timeOrNone(s.Due, ""), steps,
+	return fields{
+		"stream", s.Stream, "id", s.ID, "state", s.State, "version", s.Version, "definition", s.Definition, "definitionVersion", s.Release,
+		"ageSeconds", now.Sub(s.Started).Seconds(), "started", s.Started, "deadline?", s.Deadline, "waits?", s.Waits, "reason?", s.Reason,
+		"suspended?", s.Suspended, "by?", s.By, "step?", s.Step, "attempt?", s.Attempt, "error?", s.Error, "nextAttempt?", s.Next, "due?", s.Due,
+		"steps", steps,
 	}
 }
 
-// sagaArgs name a saga.
-type sagaArgs struct {
-	Category string `arg:"" help:"The category of the saga, like booking:saga."`
-	ID       string `arg:"" help:"The saga's id, as it was started with."`
+// aSaga names one.
+type aSaga struct {
+	Category messagestore.Category `arg:"" help:"The category of the saga, like booking:saga."`
+	ID       string                `arg:"" help:"The saga's id, as it was started with."`
 }
 
-// notFound returns err, or that the category is not there in place of the saga.
-func (c *sagaArgs) notFound(ctx context.Context, store *messagestore.Store, err error) error {
-	if store == nil || !errors.Is(err, messagestore.ErrNotFound) {
-		return err
-	}
-	return cmp.Or(requireCategory(ctx, store, messagestore.Category(c.Category)), err)
-}
-
-type sagaShowCommand struct {
-	sagaArgs
-}
-
-// Help is printed below the command's usage.
-func (sagaShowCommand) Help() string {
-	return `It prints the state, each step with its attempts, and then each message of the saga in words, as dibs explain does. With --json the first line is the state with the steps, and the others are the messages, as dibs stream prints them.
-
-Example:
-
-    dibs saga show booking:saga 7`
-}
+type sagaShowCommand struct{ aSaga }
 
 // Run prints it.
 func (c *sagaShowCommand) Run(ctx context.Context, a *app) error {
 	return a.withSagas(ctx, c.Category, "", func(o *saga.Operator, store *messagestore.Store) error {
 		s, err := o.Status(ctx, c.ID)
 		if err != nil {
-			return c.notFound(ctx, store, err)
+			return err
 		}
 		now, err := store.Now(ctx)
-		if err == nil {
-			err = c.printState(a, s, now)
-		}
 		if err != nil {
 			return err
 		}
-		for entry, err := range o.History(ctx, c.ID) {
-			m := entry.Message
-			if err == nil && a.JSON {
-				err = a.out.object(toRecord(m))
-			} else if err == nil {
-				err = a.out.row(cell{text: timeText(m.Time), style: dim}, cell{text: strconv.FormatInt(int64(m.Position), 10), right: true},
-					cell{text: visible(m.Type), style: bold}, cell{text: entryText(entry)})
+		a.out.object(sagaFields(s, now))
+		a.out.title(string(s.Stream))
+		a.out.facts("state", s.State, "definition", fmt.Sprintf("%s, version %d", s.Definition, s.Release), "age", sagaAge(s, now),
+			"deadline", timeOrNone(s.Deadline), "why", sagaNote(s), "due", timeOrNone(s.Due), "by", s.By)
+		for _, one := range s.Steps {
+			note := stepState(one) + ", " + number(one.Attempts, "attempt")
+			if one.Error != "" {
+				note += ": " + shorten(one.Error)
 			}
+			if !one.Next.IsZero() {
+				note += "; the next at " + timeText(one.Next)
+			}
+			a.out.facts("step "+one.Step, note)
+		}
+		a.out.line("")
+		for entry, err := range o.History(ctx, c.ID) {
 			if err != nil {
 				return err
 			}
+			m := entry.Message
+			a.out.row(recordOf(m), m.Time, m.Position, in(bold, m.Type), entryText(entry))
 		}
 		return nil
 	})
 }
 
-func (c *sagaShowCommand) printState(a *app, s sagaStatus, now time.Time) error {
-	if a.JSON {
-		return a.out.object(toSagaLine(s, now))
-	}
-	if err := a.out.line("%s", a.out.styled(visible(string(s.Stream)), bold)); err != nil {
-		return err
-	}
-	rows := [][2]string{
-		{"state", string(s.State)},
-		{"definition", fmt.Sprintf("%s, version %d", visible(s.Definition), s.Release)},
-		{"age", sagaAge(s, now).String()},
-		{"deadline", timeOrNone(s.Deadline, "")},
-		{"why", visible(sagaNote(s))},
-		{"due", timeOrNone(s.Due, "")},
-	}
-	rows = append(rows, [2]string{"by", visible(s.By)})
-	for _, one := range s.Steps {
-		step := toSagaStep(one)
-		note := step.State + ", " + number(int64(step.Attempts), "attempt", "attempts")
-		if step.Error != "" {
-			note += ": " + shorten(step.Error)
-		}
-		if step.Next != "" {
-			note += "; the next at " + step.Next
-		}
-		rows = append(rows, [2]string{"step " + visible(step.Step), visible(note)})
-	}
-	for _, row := range rows {
-		if row[1] == "" {
-			continue
-		}
-		if err := a.out.row(cell{text: row[0], style: dim}, cell{text: row[1]}); err != nil {
-			return err
-		}
-	}
-	return a.out.line("")
-}
-
 // sagaChange is a change of one saga.
 type sagaChange struct {
-	sagaArgs
+	aSaga
 
 	Reason string `required:"" placeholder:"TEXT" help:"The reason, which stays in the saga: at most 500 bytes."`
 	By     string `placeholder:"NAME" help:"The operator's name, which stays too. Defaults to $USER, or else operator."`
 }
 
-// A changedLine is how a change is printed as JSON.
-type changedLine struct {
-	Stream messagestore.StreamName `json:"stream"`
-	Did    string                  `json:"did"`
-	Was    saga.State              `json:"was"`
-}
-
-func (c *sagaChange) run(ctx context.Context, a *app, doing string, call func(*saga.Operator) (sagaStatus, error)) error {
-	return a.withSagas(ctx, c.Category, c.By, func(o *saga.Operator, store *messagestore.Store) error {
-		was, err := call(o)
-		switch {
-		case err != nil:
-			return c.notFound(ctx, store, err)
-		case a.JSON:
-			return a.out.object(changedLine{was.Stream, doing, was.State})
+func (c *sagaChange) run(ctx context.Context, a *app, doing string, change func(o *saga.Operator, ctx context.Context, id, reason string) (sagaStatus, error)) error {
+	return a.withSagas(ctx, c.Category, c.By, func(o *saga.Operator, _ *messagestore.Store) error {
+		was, err := change(o, ctx, c.ID, c.Reason)
+		if err != nil {
+			return err
 		}
-		return a.out.line("%s of %s is recorded; it was %s", doing, visible(string(was.Stream)), was.State)
+		return a.out.tell(fields{"stream", was.Stream, "did", doing, "was", was.State}, "%s of %s is recorded; it was %s", doing, was.Stream, was.State)
 	})
 }
 
 type sagaCancelCommand struct{ sagaChange }
 
-// Help is printed below the command's usage.
-func (sagaCancelCommand) Help() string {
-	return `The steps that began are undone, the last first, also those of a suspended saga. A saga that has ended, or is behind a pivot, is refused.
-
-Example:
-
-    dibs saga cancel booking:saga 7 --reason 'the customer called'`
-}
-
 // Run cancels it.
 func (c *sagaCancelCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "cancel", func(o *saga.Operator) (sagaStatus, error) { return o.Cancel(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "cancel", (*saga.Operator).Cancel)
 }
 
 type sagaResumeCommand struct{ sagaChange }
 
-// Help is printed below the command's usage.
-func (sagaResumeCommand) Help() string {
-	return `The step that failed has all its attempts again, and a dead saga its turns. A saga that is not suspended is refused.
-
-Example:
-
-    dibs saga resume booking:saga 7 --reason 'the hotel is back'`
-}
-
 // Run resumes it.
 func (c *sagaResumeCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "resume", func(o *saga.Operator) (sagaStatus, error) { return o.Resume(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "resume", (*saga.Operator).Resume)
 }
 
 type sagaSignalCommand struct {
@@ -401,67 +244,31 @@ type sagaSignalCommand struct {
 	Skip bool `required:"" help:"Pass over the signal for which the saga is suspended."`
 }
 
-// Help is printed below the command's usage.
-func (sagaSignalCommand) Help() string {
-	return `A saga whose function receives a signal with a value of another type is suspended. With --skip it goes on, and its function receives the next signal of that name. A saga that is suspended for anything else is refused.
-
-Example:
-
-    dibs saga signal booking:saga 7 --skip --reason 'it is a number'`
-}
-
 // Run passes over it.
 func (c *sagaSignalCommand) Run(ctx context.Context, a *app) error {
 	if !c.Skip {
 		return usage("--skip=false: the command does nothing else")
 	}
-	return c.run(ctx, a, "skip a signal", func(o *saga.Operator) (sagaStatus, error) { return o.SkipSignal(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "skip a signal", (*saga.Operator).SkipSignal)
 }
 
 type sagaResolveCommand struct{ sagaChange }
 
-// Help is printed below the command's usage.
-func (sagaResolveCommand) Help() string {
-	return `The saga ends as it is: nothing is done or undone any more. A saga that is not suspended, or that can be undone, is refused.
-
-Example:
-
-    dibs saga resolve booking:saga 7 --reason 'the letter went out by hand'`
-}
-
 // Run resolves it.
 func (c *sagaResolveCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "resolve", func(o *saga.Operator) (sagaStatus, error) { return o.Resolve(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "resolve", (*saga.Operator).Resolve)
 }
 
 type sagaRetryCommand struct{ sagaChange }
 
-// Help is printed below the command's usage.
-func (sagaRetryCommand) Help() string {
-	return `A step, or an undo, that failed and waits for its next attempt is attempted at once, and has all its attempts again. A saga in which none waits so is refused.
-
-Example:
-
-    dibs saga retry booking:saga 7 --reason 'the hotel is back'`
-}
-
 // Run retries it.
 func (c *sagaRetryCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "retry", func(o *saga.Operator) (sagaStatus, error) { return o.Retry(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "retry", (*saga.Operator).Retry)
 }
 
 type sagaSuspendCommand struct{ sagaChange }
 
-// Help is printed below the command's usage.
-func (sagaSuspendCommand) Help() string {
-	return `No step of the saga begins, and none is undone, until it is resumed or cancelled. An attempt that is under way may still have its effect outside; after a resume the step begins again, with the same key. A saga that has ended or is suspended is refused.
-
-Example:
-
-    dibs saga suspend booking:saga 7 --reason 'the airline is on strike'`
-}
-
-// Run parks it.
+// Run suspends it.
 func (c *sagaSuspendCommand) Run(ctx context.Context, a *app) error {
-	return c.run(ctx, a, "suspend", func(o *saga.Operator) (sagaStatus, error) { return o.Suspend(ctx, c.ID, c.Reason) })
+	return c.run(ctx, a, "suspend", (*saga.Operator).Suspend)
 }

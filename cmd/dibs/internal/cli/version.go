@@ -1,54 +1,30 @@
 package cli
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/debug"
 )
 
 type versionCommand struct{}
 
-// Help is printed below the command's usage.
-func (versionCommand) Help() string { return "Example:\n\n    dibs version --json" }
-
-type versionLine struct {
-	Version  string `json:"version"`
-	Go       string `json:"go"`
-	Revision string `json:"revision,omitempty"`
-	Time     string `json:"time,omitempty"`
-	Modified bool   `json:"modified,omitempty"`
-	Platform string `json:"platform"`
-}
-
 // Run prints the version.
 func (versionCommand) Run(a *app) error {
-	v := versionLine{Version: "(unknown)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	version, settings := "(unknown)", map[string]string{}
 	if info, ok := debug.ReadBuildInfo(); ok {
-		v.Version = info.Main.Version
+		version = info.Main.Version
 		for _, setting := range info.Settings {
-			switch setting.Key {
-			case "vcs.revision":
-				v.Revision = setting.Value
-			case "vcs.time":
-				v.Time = setting.Value
-			case "vcs.modified":
-				v.Modified = setting.Value == "true"
-			}
+			settings[setting.Key] = setting.Value
 		}
 	}
-	if a.JSON {
-		return a.out.object(v)
+	revision, modified, platform := settings["vcs.revision"], settings["vcs.modified"] == "true", runtime.GOOS+"/"+runtime.GOARCH
+	a.out.object(fields{
+		"version", version, "go", runtime.Version(), "revision?", revision, "time?", settings["vcs.time"], "modified?", modified, "platform", platform,
+	})
+	changes := ""
+	if modified {
+		changes = ", with changes"
 	}
-	revision := v.Revision
-	if revision == "" {
-		revision = "(unknown)"
-	}
-	if v.Modified {
-		revision += ", with changes"
-	}
-	for _, row := range [][2]string{{"dibs", v.Version}, {"revision", revision}, {"go", v.Go}, {"platform", v.Platform}} {
-		if err := a.out.row(cell{text: row[0], style: dim}, cell{text: row[1]}); err != nil {
-			return err
-		}
-	}
+	a.out.facts("dibs", version, "revision", cmp.Or(revision, "(unknown)")+changes, "go", runtime.Version(), "platform", platform)
 	return nil
 }

@@ -17,9 +17,9 @@ import (
 )
 
 type writeCommand struct {
-	Stream *string `arg:"" optional:"" help:"Name of the stream, like account-123."`
-	Type   string  `arg:"" optional:"" help:"Type of the message, like Deposited."`
-	Data   string  `arg:"" optional:"" help:"Its data, a JSON object; - reads it from the standard input. Defaults to {}."`
+	Stream *messagestore.StreamName `arg:"" optional:"" help:"Name of the stream, like account-123."`
+	Type   string                   `arg:"" optional:"" help:"Type of the message, like Deposited."`
+	Data   string                   `arg:"" optional:"" help:"Its data, a JSON object; - reads it from the standard input. Defaults to {}."`
 
 	ID       string `name:"id" placeholder:"UUID" help:"The message's id. Writing it again changes nothing. Defaults to a new one."`
 	Expected string `placeholder:"VERSION" help:"no-stream, exists, any, or the position of the stream's last message. Defaults to any."`
@@ -30,29 +30,11 @@ type writeCommand struct {
 	NewIDs bool   `name:"new-ids" help:"Give lines without an id a new one each time."`
 }
 
-// Help is printed below the command's usage.
-func (writeCommand) Help() string {
-	return `Without STREAM it writes many: each line is an object {"stream", "type", "data", "metadata", "id", "expected"}, and the first two are required. Position, globalPosition and time are passed over, so that the output of dibs stream --json can be written to another store.
-
-A store on SQLite whose file is not there is made. No other command makes one.
-
-Writing many stops at the first line that fails and says how many were written. The same input may be given again: an id is written once, and a line without one gets an id made of its content and the number of equal lines before it.
-
-Examples:
-
-    dibs write account:command-123 Deposit '{"amount":10,"depositId":"AAA"}'
-    dibs write --from messages.ndjson`
-}
-
 // Run writes one message or many.
 func (c *writeCommand) Run(ctx context.Context, a *app) error {
 	a.mayCreate = true
 	if c.Stream == nil || c.From != "" {
 		return c.many(ctx, a)
-	}
-	stream, err := toStream(*c.Stream)
-	if err != nil {
-		return err
 	}
 	if c.Type == "" {
 		return usage("expected a type: dibs write STREAM TYPE [DATA]")
@@ -82,7 +64,7 @@ func (c *writeCommand) Run(ctx context.Context, a *app) error {
 			}
 			m = messagestore.Follow(prev, m)
 		}
-		written, err := store.Write(ctx, stream, expected, m)
+		written, err := store.Write(ctx, *c.Stream, expected, m)
 		if err != nil {
 			return err
 		}
@@ -100,7 +82,9 @@ func (c *writeCommand) message(ctx context.Context, a *app) (messagestore.Envelo
 	case "":
 		data = []byte("{}")
 	case "-":
-		input, err := readAll(ctx, io.LimitReader(a.stdin, messagestore.MaxMessageBytes+64<<10))
+		input, err := promptly(ctx, func() ([]byte, error) {
+			return io.ReadAll(io.LimitReader(a.stdin, messagestore.MaxMessageBytes+64<<10))
+		})
 		if err != nil {
 			return m, fmt.Errorf("read the standard input: %w", err)
 		}
@@ -124,25 +108,14 @@ func (c *writeCommand) message(ctx context.Context, a *app) (messagestore.Envelo
 	return m, nil
 }
 
-// A writtenLine is how a write is printed as JSON.
-type writtenLine struct {
-	Line           int                         `json:"line,omitempty"` // of the input
-	Stream         messagestore.StreamName     `json:"stream"`
-	Position       messagestore.Version        `json:"position"`
-	GlobalPosition messagestore.GlobalPosition `json:"globalPosition"`
-	ID             uuid.UUID                   `json:"id"`
-	Duplicate      bool                        `json:"duplicate"`
-}
-
+// printWritten prints where a message is, and the line of the input that it came from.
 func (a *app) printWritten(line int, w messagestore.Written) error {
-	if a.JSON {
-		return a.out.object(writtenLine{line, w.Stream, w.Version, w.GlobalPosition, w.IDs[0], w.Duplicate})
-	}
 	what := "wrote"
 	if w.Duplicate {
 		what = "had been written:"
 	}
-	return a.out.line("%s %s with id %s", what, placeOf(w.Stream, w.Version), w.IDs[0])
+	object := fields{"line?", line, "stream", w.Stream, "position", w.Version, "globalPosition", w.GlobalPosition, "id", w.IDs[0], "duplicate", w.Duplicate}
+	return a.out.tell(object, "%s %s with id %s", what, placeOf(w.Stream, w.Version), w.IDs[0])
 }
 
 // parseExpected reads an expected version as the command line and a line of
@@ -190,8 +163,8 @@ func parsePlace(s string) (messagestore.StreamName, messagestore.Version, error)
 	if err != nil || n < 0 || strconv.FormatInt(n, 10) != s[i+1:] {
 		return "", 0, usage("--follow=%.80q: after the last @ it has a position", s)
 	}
-	stream, err := toStream(s[:i])
-	return stream, messagestore.Version(n), err
+	stream := messagestore.StreamName(s[:i])
+	return stream, messagestore.Version(n), stream.Validate()
 }
 
 func messageAt(ctx context.Context, store *messagestore.Store, stream messagestore.StreamName, position messagestore.Version) (*messagestore.Message, error) {
