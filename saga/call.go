@@ -38,44 +38,49 @@ type Status[Out any] struct {
 	// Reason is why the saga is suspended, or else why it is or was undone. It is "" for any other.
 	Reason string
 
-	// Suspended is the kind of the reason for which the saga is suspended, "" if it is not:
+	// Suspended is the kind of reason for which the saga is suspended, "" if it is not:
 	//
 	//   - "failed": a step, or the function behind a pivot
 	//   - "undo failed": an undo was refused, or failed too often
-	//   - "diverged": the function leaves out what is recorded, or has a thing of another kind of its name, or other input
+	//   - "diverged": the function skips a recorded step, gives it other input, or has something of
+	//     another kind under its name
 	//   - "step missing": a step that began is not in the definition
 	//   - "no version": the definition has no function for the saga's version
 	//   - "invalid": the function makes a mistake, such as a step twice
 	//   - "panic": the function panicked, or ended its goroutine
-	//   - "too long": the saga has 10,000 messages of its own, without those from outside
-	//   - "step not ended": the function returned before a step of its had ended
+	//   - "too long": the saga has 10,000 messages of its own, not counting messages from outside
+	//   - "step not ended": the function returned before one of its steps had ended
 	//   - "operator": an [Operator] suspended it
 	//   - "stuck": the function called no step for ten seconds, and did not return
-	//   - "dead": its turns failed, or ended with their process, 20 times in a row. No message brings it back, nor its
-	//     deadline; Resume and Cancel do. Begin does not tell this.
+	//   - "dead": its turns failed, or ended with their process, 20 times in a row. Neither a
+	//     message nor the deadline brings it back; Resume and Cancel do. Begin does not report
+	//     this.
 	Suspended string
 
 	// By is the name of the operator that suspended the saga, "" if none did.
 	By string
 
-	// Step is the step at which the saga is: for which it is suspended, or that it does, waits for or undoes. It is the
-	// last that began for a saga that has ended, and "" if none has begun.
+	// Step is the step at which the saga is: the step that it does, waits for, undoes or is
+	// suspended for. After the saga's end it is the last step that began; it is "" if none has
+	// begun.
 	Step string
 
-	// Attempt is the number of the attempt at Step under way, or of the last one; of an undo if that is undone.
+	// Attempt is the number of the current attempt at Step, or of the last one. If Step is being
+	// undone, it counts the attempts at the undo.
 	Attempt int
 
-	// Error is that of the last attempt at Step that failed, "" if none has, and Next is the time of the next, by the store's
-	// clock, or zero.
+	// Error is the error of the last attempt at Step that failed, "" if none has. Next is the time
+	// of the next attempt by the store's clock, or zero.
 	Error string
 	Next  time.Time
 
-	// Due is when the saga has its next turn by itself, zero for no such time. Begin and Wait do not tell it.
+	// Due is when the saga has its next turn without a message, zero for never. Begin and Wait do
+	// not set it.
 	Due time.Time
 
-	// Waits is what the saga waits for: a reply, a signal, a time, the next attempt of a step, or a process of a later version where
-	// only earlier ones run. It is "" for a saga that goes
-	// on, is suspended or has ended.
+	// Waits says in words why the saga waits: for a reply, a signal, a time, the next attempt of a
+	// step, or a process of a later version where only earlier ones run. It is "" for a saga that
+	// does not wait, is suspended or has ended.
 	Waits string
 
 	Steps []StepStatus // that began, in their order
@@ -97,10 +102,10 @@ func (s Status[Out]) IsOver() bool {
 	return s.State == StateCompleted || s.State == StateCompensated || s.State == StateResolved
 }
 
-// Start returns the write that starts a saga, for the caller to write with the messages that it belongs to. It is the first
-// write of the saga's stream: a saga that was started before is a version conflict. The id may be any visible
-// text. If the id or the input is invalid, the write is refused with an error that matches
-// [messagestore.ErrInvalid].
+// Start returns the write that starts a saga, for you to write together with your own messages. It
+// is the first write of the saga's stream, so it is a version conflict if the saga was started
+// before. The id may be any visible text. If the id or the input is invalid, the store refuses the
+// write with an error that matches [messagestore.ErrInvalid].
 func (s *Saga[In, Out]) Start(id string, in In) messagestore.StreamWrite {
 	started, err := s.core.start(id, in)
 	return messagestore.To(s.core.category.Stream(id), messagestore.NoStream, outsider(started, err))
@@ -127,8 +132,8 @@ func checkID(id string) error {
 }
 
 // Begin starts a saga, or attaches to the saga that was started with this id and the same input. It
-// returns the status of the moment, and does not wait. A saga that was started with another input
-// is a [*reservation.KeyReusedError].
+// returns the current status and does not wait. If the saga was started with another input, the
+// error is a [*reservation.KeyReusedError].
 func (s *Saga[In, Out]) Begin(ctx context.Context, id string, in In) (Status[Out], error) {
 	fail := func(err error) (Status[Out], error) { return Status[Out]{}, s.core.fail("begin", id, err) }
 	started, err := s.core.start(id, in)
@@ -175,7 +180,7 @@ func (c *core) begin(ctx context.Context, id string, started event.Started) (*li
 	return &status, nil
 }
 
-// outside writes a message from outside of the runner, and tells that.
+// outside writes a message from outside of the runner, and wakes this process's runner.
 func (c *core) outside(ctx context.Context, write messagestore.StreamWrite) error {
 	written, err := c.store.WriteStreams(ctx, write)
 	if err == nil {
@@ -184,7 +189,8 @@ func (c *core) outside(ctx context.Context, write messagestore.StreamWrite) erro
 	return err
 }
 
-// Status returns how far a saga is. The error matches [messagestore.ErrNotFound] if there is none.
+// Status returns how far a saga is. The error matches [messagestore.ErrNotFound] if the saga does
+// not exist.
 func (s *Saga[In, Out]) Status(ctx context.Context, id string) (Status[Out], error) {
 	return status[Out](ctx, s.core, id)
 }
@@ -197,9 +203,10 @@ func status[Out any](ctx context.Context, c *core, id string) (Status[Out], erro
 	return statusOf[Out](id, l)
 }
 
-// Wait returns the status of a saga once it has ended or is suspended; for one that is dead in the queue it takes two
-// seconds at most, and up to a minute if the saga dies meanwhile. If ctx is done before, it returns the context's error. The error matches
-// [messagestore.ErrNotFound] if there is no such saga.
+// Wait returns the status of a saga once it has ended or is suspended. It notices a saga that is
+// dead in the queue within two seconds, or within a minute if the saga dies while Wait runs. If ctx
+// is done first, Wait returns the context's error. The error matches [messagestore.ErrNotFound] if
+// the saga does not exist.
 func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error) {
 	fail := func(err error) (Status[Out], error) { return Status[Out]{}, s.core.fail("wait", id, err) }
 	if err := checkID(id); err != nil {
@@ -240,7 +247,8 @@ func (s *Saga[In, Out]) Wait(ctx context.Context, id string) (Status[Out], error
 	}
 }
 
-// awaitNews waits until there is something to look at in a saga's stream, or its item is dead, which no message tells.
+// awaitNews waits until there may be something new in a saga's stream, or until its item is dead,
+// which no message reports.
 func (c *core) awaitNews(ctx context.Context, w *wakeups.Waiter, first *messagestore.Message) (dead bool, err error) {
 	driver, err := queuing.Of(c.store)
 	for times := 1; err == nil && !dead; times++ {
@@ -260,13 +268,14 @@ func (c *core) awaitNews(ctx context.Context, w *wakeups.Waiter, first *messages
 	return dead, err
 }
 
-// lookAfter is how long a caller that waits takes what the process knows for true. Later it looks less often, up to maxLookAfter.
+// lookAfter is how long a caller that waits trusts what the process knows about a saga. After that
+// it reads the saga, less and less often, at intervals of up to maxLookAfter.
 const (
 	lookAfter    = time.Second
 	maxLookAfter = time.Minute
 )
 
-// waitAtMost waits until there is something to look at, and for no longer than a time.
+// waitAtMost waits until there may be something new, for at most the given time.
 func waitAtMost(ctx context.Context, w *wakeups.Waiter, most time.Duration) error {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -279,31 +288,33 @@ func waitAtMost(ctx context.Context, w *wakeups.Waiter, most time.Duration) erro
 	return nil
 }
 
-// Cancel asks to undo a saga, for a reason. It is undone as soon as the attempts under way have ended, also if it
-// is suspended; a saga behind a pivot goes on. It writes nothing to a saga that has ended. It returns the status of
-// before.
+// Cancel asks to undo a saga and gives a reason. The saga is undone as soon as the current attempts
+// have ended, even if it is suspended; a saga past a pivot goes on. Cancel writes nothing to a saga
+// that has ended. It returns the status before the change.
 func (s *Saga[In, Out]) Cancel(ctx context.Context, id, reason string) (Status[Out], error) {
 	return change[Out](ctx, s.core, "cancel", id, event.CancelRequested{Reason: shorten(reason)}, func(l *life) bool { return l.ended == "" })
 }
 
-// Resume goes on with a suspended saga, for a reason. The step that failed has all its attempts again.
-// It writes nothing to a saga that is not suspended. It returns the status of before.
+// Resume lets a suspended saga go on and gives a reason. The step that failed has all its attempts
+// again. Resume writes nothing to a saga that is not suspended. It returns the status before the
+// change.
 func (s *Saga[In, Out]) Resume(ctx context.Context, id, reason string) (Status[Out], error) {
 	return change[Out](ctx, s.core, "resume", id, event.Resumed{Reason: shorten(reason)}, func(l *life) bool {
 		return l.state.state() == StateSuspended
 	})
 }
 
-// Resolve ends a suspended saga behind a pivot, of which a person has done the rest, for a reason. Nothing is done or undone any
-// more. It writes nothing to a saga that is not suspended, or dead, or that can be undone: cancel that. It returns the status of
-// before.
+// Resolve ends a suspended saga past a pivot when a person has done the rest, and gives a reason.
+// Nothing more is done or undone. Resolve writes nothing to a saga that is not suspended or is
+// dead, nor if the saga can still be undone: cancel it. It returns the status before the change.
 func (s *Saga[In, Out]) Resolve(ctx context.Context, id, reason string) (Status[Out], error) {
 	return change[Out](ctx, s.core, "resolve", id, event.Resolved{Reason: shorten(reason)}, func(l *life) bool {
 		return l.state.state() == StateSuspended && l.suspended.Why != event.WhyDead && l.pivoted()
 	})
 }
 
-// change writes a message to a saga if that may be, has a dead one go on, and returns the status of before.
+// change writes a message to a saga if may allows it, revives a dead saga, and returns the status
+// before the change.
 func change[Out any](ctx context.Context, c *core, doing, id string, body messagestore.Body, may func(*life) bool) (Status[Out], error) {
 	l, err := c.lookAlso(ctx, id)
 	if err != nil {
@@ -419,8 +430,9 @@ func (s *state) statuses() []StepStatus {
 	return all
 }
 
-// from returns the write of a message from outside: behind all that a saga has, if there is one. Of those that a program may
-// send in any number, signals and replies, a saga has only so many.
+// from returns the write of a message from outside, which goes behind all messages that the saga
+// has, if there is such a saga. Programs may send any number of signals and replies, so a saga
+// takes only so many of these.
 func (c *core) from(id string, body messagestore.Body, err error) messagestore.StreamWrite {
 	if err == nil {
 		err = checkID(id)

@@ -8,17 +8,17 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// A sample is the time of the store's clock, read between two times of this process. Only the time since these counts: the
-// clock of the process may jump.
+// A sample is a reading of the store's clock, between two readings of this process's clock. Only
+// the time since then is used, because the clock of the process may jump.
 type sample struct {
 	at            time.Time
 	before, after time.Time
 }
 
-// sampleAge is how old a sample of another turn may be by which a time has not come yet.
+// sampleAge is how old another turn's sample may be if it is to show that a time has not come yet.
 const sampleAge = time.Second
 
-// read reads the store's clock.
+// readClock reads the store's clock.
 func (l *life) readClock(ctx context.Context) error {
 	s := &sample{before: time.Now()}
 	var err error
@@ -34,8 +34,8 @@ func (l *life) readClock(ctx context.Context) error {
 // earliest returns a time that the store's clock has reached.
 func (s *sample) earliest() time.Time { return s.at.Add(time.Since(s.after)) }
 
-// soon returns a time that the store's clock has not passed, and one that it has reached: where the store was slow, the first is far
-// ahead, and the clock was not.
+// soon returns a time that the store's clock has not passed yet, and a time that it has reached. If
+// the store was slow, the first may be far ahead of the clock.
 func (l *life) soon(ctx context.Context) (now, reached time.Time, err error) {
 	if l.clock == nil {
 		if err := l.readClock(ctx); err != nil {
@@ -61,8 +61,9 @@ func (l *life) over(ctx context.Context, t time.Time) (bool, error) {
 	return false, nil
 }
 
-// setsBack has a saga that waits follow the store's clock, and reports whether it has to be decided again. What was computed while
-// the clock was ahead would be waited for as long as it was.
+// setsBack lets a waiting saga follow the store's clock if that was ahead, and reports whether the
+// saga has to decide again. Otherwise times computed while the clock was ahead would come late by
+// the same amount.
 func (l *life) setsBack(ctx context.Context) (again bool, err error) {
 	now := l.clock
 	if now == nil {
@@ -95,7 +96,7 @@ func (l *life) waitFor(ctx context.Context, d time.Duration) error {
 	return err
 }
 
-// pause returns for how long there is nothing to do by itself, never for less than 0.
+// pause returns how long nothing happens without a message, at least 0.
 func (l *life) pause() time.Duration {
 	now := l.clock
 	if now == nil {

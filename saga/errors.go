@@ -18,24 +18,24 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// ErrWaiting is matched by the error of a step that has to wait: for a reply, for a time, or for its
-// next attempt. The function returns it, or any other error, and is run again later. Until then each
-// further step returns it too.
+// ErrWaiting is the error of a step that has to wait: for a reply, a time, or its next attempt. The
+// function returns it, or any other error, and is run again later. Until then each further step
+// returns it too.
 var ErrWaiting = errors.New("the saga goes on later")
 
-// errStopped is the error of a step in a run that has ended for another reason than a wait.
+// errStopped is the error of a step in a run that has ended for another reason than waiting.
 var errStopped = errors.New("the saga has stopped")
 
 // errMoved says that the saga's stream was not at the version that was read.
 var errMoved = errors.New("the saga has moved on")
 
-// errLate says that the deadline is over, so that no step begins.
+// errLate says that the deadline has passed, so that no step begins.
 var errLate = errors.New("the deadline is over")
 
 // errFenced says that another run has written to the saga.
 var errFenced = errors.New("another process has gone on with the saga")
 
-// errNoSaga is of an id that no saga was started with. It matches [messagestore.ErrNotFound].
+// errNoSaga says that no saga was started with the id. It matches [messagestore.ErrNotFound].
 var errNoSaga error = noSagaError{}
 
 type noSagaError struct{}
@@ -43,8 +43,8 @@ type noSagaError struct{}
 func (noSagaError) Error() string        { return "no saga was started with this id" }
 func (noSagaError) Is(target error) bool { return target == messagestore.ErrNotFound }
 
-// A StepError is the error of a step that has failed for good. It is the same in every run: the
-// recorded one, and not the error of the step's function.
+// A StepError is the error of a step that has failed for good. It is the same in every run: it is
+// made from the record, and does not wrap the error of the step's function.
 type StepError struct {
 	Step    string
 	Reason  string // the text of the error, shortened
@@ -54,25 +54,27 @@ type StepError struct {
 // Error names the step.
 func (e *StepError) Error() string { return e.Step + ": " + e.Reason }
 
-// A besideError is a definite error of a write beside the saga's own, by which nothing was written.
+// A besideError is a definite error caused by a write to another stream than the saga's. Nothing
+// was written.
 type besideError struct{ error }
 
 func (e *besideError) Unwrap() error { return e.error }
 
-// isOutage reports whether the error of a write says nothing about what was to be written: there was no connection, the outcome
-// is not known, or the database has answered about itself. The attempt is then made again, and not counted.
+// isOutage reports whether the error of a write says nothing about the write itself: there was no
+// connection, the outcome is unknown, or the database reports its own state. The attempt is then
+// made again, and not counted.
 func isOutage(err error) bool {
 	outage, definite := judge(err)
 	return outage && !definite
 }
 
-// isDefinite reports whether the store has refused what was to be written.
+// isDefinite reports whether the store has refused the write.
 func isDefinite(err error) bool {
 	_, definite := judge(err)
 	return definite
 }
 
-// judge looks for what is certain about the error of a write.
+// judge finds out which facts the error of a write proves.
 func judge(err error) (outage, definite bool) {
 	for _, of := range []error{
 		messagestore.ErrOutcomeUnknown, messagestore.ErrClosed, messagestore.ErrNotWritten, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
@@ -105,8 +107,9 @@ func judge(err error) (outage, definite bool) {
 	return again || network, false
 }
 
-// isOutageState reports whether the SQLSTATE of an error is one of the server's state, and whether it has one. A method of
-// an error may be the caller's code: if it panics, there is none.
+// isOutageState reports whether an error has an SQLSTATE, and whether that SQLSTATE is about the
+// server's state. The SQLState method may be the caller's code: if it panics, the error counts as
+// having none.
 func isOutageState(err error) (is, answered bool) {
 	defer func() {
 		if recover() != nil {
@@ -143,8 +146,8 @@ func invalid(field string, value any, rule string) error {
 	return messagestore.NewInvalidError(field, value, rule)
 }
 
-// skipped returns the error that suspends a saga because a function of its has returned handler.Skip: nothing of a saga is
-// passed over, since what follows wants its output.
+// skipped returns the error that suspends a saga because a function has returned handler.Skip. A
+// saga cannot skip a step, because the next ones need its output.
 func skipped(step string, err error) error {
 	return suspend(event.WhyInvalid, step, fmt.Errorf("handler.Skip is for a message, and a saga passes over nothing: return nil, or handler.Refuse: %w", err))
 }
@@ -173,8 +176,8 @@ func shorten(s string) string {
 	}, strings.ToValidUTF8(s, "\uFFFD"))
 }
 
-// askedPause returns the pause before the next attempt that a function has asked for by handler.RetryAfter. Each attempt is
-// recorded, so one that is asked for at once waits for a second.
+// askedPause returns the pause before the next attempt that a function has asked for by
+// handler.RetryAfter. Each attempt is recorded, so the pause is at least a second.
 func askedPause(asked *failure.DispositionError) time.Duration {
 	if asked.After <= 0 {
 		return time.Second

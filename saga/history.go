@@ -13,26 +13,27 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// An Entry is a message in the stream of a saga, with what it says.
+// An Entry is a message in the stream of a saga, with its meaning.
 type Entry struct {
 	Message *messagestore.Message
-	Step    string // that it is about, "" for none
+	Step    string // which it is about, "" for none
 	Attempt int    // at the step, or at its undo; 0 for none
 
-	// Text says it in words, for a person: "flight failed, attempt 1: the airline is down; the next at …". It also says that the
-	// message came too late to change anything.
+	// Text describes the message in words, for a person: "flight failed, attempt 1: the airline is
+	// down; the next at …". It also says if the message came too late to change anything.
 	Text string
 
 	// Value is the input, the output or the value that the message carries, nil for none.
 	Value json.RawMessage
 
-	// Malformed says that no saga has such a message there: no runner goes on behind it.
+	// Malformed says that no saga has such a message at this place: no runner reads past it.
 	Malformed bool
 }
 
-// History returns the messages of a saga in their order, with what each says. A message of a later release, a tombstone, a
-// beginning that was trimmed and a message that is malformed are no errors. The error matches [messagestore.ErrNotFound] if the
-// stream has no message; behind an error nothing follows.
+// History returns the messages of a saga in their order, each with its meaning. It also returns
+// messages of a later release, tombstones and malformed messages, and starts where the stream
+// starts if its beginning was trimmed. The error matches [messagestore.ErrNotFound] if the stream
+// has no message. The sequence ends after an error.
 func (o *Operator) History(ctx context.Context, id string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		c, s, none := o.core, newState(), true
@@ -56,7 +57,7 @@ func (o *Operator) History(ctx context.Context, id string) iter.Seq2[Entry, erro
 	}
 }
 
-// tell folds a stored message, and returns what it says behind those before it.
+// tell adds a stored message to the state, and returns its meaning after the messages before it.
 func (s *state) tell(m *messagestore.Message) Entry {
 	body, err := event.Decode(m)
 	var e Entry
@@ -78,7 +79,7 @@ func (s *state) tell(m *messagestore.Message) Entry {
 	return e
 }
 
-// words returns what the body of a message says behind those that were taken.
+// words describes a message's body, given the messages that the state has.
 func (s *state) words(at time.Time, body messagestore.Body) (e Entry) {
 	switch b := body.(type) {
 	case event.Started:
@@ -142,7 +143,7 @@ func (s *state) words(at time.Time, body messagestore.Body) (e Entry) {
 	return e
 }
 
-// wordsOutside is words for a message that comes from outside.
+// wordsOutside is words for a message from outside.
 func (s *state) wordsOutside(body messagestore.Body) (e Entry) {
 	vain := s.ended != ""
 	switch b := body.(type) {
@@ -182,7 +183,7 @@ func (s *state) attempt(step string) int {
 	return 0
 }
 
-// afterFailure says how a step goes on behind an attempt that failed.
+// afterFailure says how a step goes on after an attempt that failed.
 func afterFailure(f event.Failed) string {
 	switch {
 	case f.Refused:
@@ -203,5 +204,5 @@ func signed(reason, by string) string {
 	return strings.Join(slices.DeleteFunc([]string{reason, by}, func(s string) bool { return s == "" }), ", ")
 }
 
-// stamp returns a time in words. Each is as long.
+// stamp returns a time in words, always of the same length.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }

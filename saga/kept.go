@@ -10,15 +10,16 @@ import (
 )
 
 const (
-	// maxKeptBytes bounds what a definition keeps of its sagas in a process, and keptBytes is what one takes beside its
-	// values.
+	// maxKeptBytes bounds the memory that a definition uses for known sagas in a process. keptBytes
+	// is the size of one saga without its values.
 	maxKeptBytes = 8 << 20
 	keptBytes    = 1 << 10
 )
 
-// kept are the sagas that had a turn in this process, or began in it, the latest of those that have not ended. A turn that
-// finds its saga reads what follows only. What is kept may be wrong, for another process may have gone on with the saga:
-// so a turn looks whether the message at the version is the same, and writes at the version that it has read.
+// kept holds the sagas that had a turn in this process or began in it and have not ended, the most
+// recent ones. A turn that finds its saga here reads only the messages since. The entry may be out
+// of date, because another process may have gone on with the saga. So a turn checks that the
+// message at the version is the same one, and writes at the version that it has read.
 type kept struct {
 	mu       sync.Mutex
 	byStream map[messagestore.StreamName]*lru.Element
@@ -26,7 +27,7 @@ type kept struct {
 	size     int
 }
 
-// A keptSaga has no state while it begins, and while it has a turn.
+// A keptSaga has no state while it begins or has a turn.
 type keptSaga struct {
 	stream  messagestore.StreamName
 	first   messagestore.GlobalPosition // of its first message, 0 while it begins
@@ -52,7 +53,8 @@ func (k *kept) begin(stream messagestore.StreamName) *keptSaga {
 	return one
 }
 
-// began keeps the state of a saga that has begun, unless it had a turn meanwhile. One is of begin, and may be nil.
+// began stores the state of a saga that has begun, unless it had a turn meanwhile. The argument one
+// is the result of begin, and may be nil.
 func (k *kept) began(one *keptSaga, l *life) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -63,7 +65,7 @@ func (k *kept) began(one *keptSaga, l *life) {
 	k.fill(one, l)
 }
 
-// forget drops one that begin has returned.
+// forget drops an entry that begin returned.
 func (k *kept) forget(one *keptSaga) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -72,8 +74,9 @@ func (k *kept) forget(one *keptSaga) {
 	}
 }
 
-// take returns what is known of a saga by its first message, and leaves it without its state. It returns nil for nothing. The
-// first turn may come before Begin is told that the saga has begun: then only this is known, and there is no state.
+// take returns the entry of the saga with this first message, and leaves the entry without its
+// state. It returns nil if there is no entry. The first turn may come before Begin knows that the
+// saga has begun: then the entry has no state yet.
 func (k *kept) take(m *messagestore.Message) *keptSaga {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -95,7 +98,7 @@ func (k *kept) take(m *messagestore.Message) *keptSaga {
 	return &taken
 }
 
-// put keeps a saga that waits. The life's state is not changed any more.
+// put stores a saga that waits. The state in l must not be changed afterwards.
 func (k *kept) put(l *life) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -119,7 +122,8 @@ func (k *kept) drop(stream messagestore.StreamName) {
 	}
 }
 
-// open returns the position of the first message of a saga that has not ended as far as this process knows.
+// open returns the position of the first message of a saga that, as far as this process knows, has
+// not ended.
 func (k *kept) open(stream messagestore.StreamName) (first messagestore.GlobalPosition, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -150,7 +154,7 @@ func (k *kept) fill(one *keptSaga, l *life) {
 	k.resize(one, keptBytes+l.size())
 }
 
-// resize notes how much a saga takes, and drops those that are too much.
+// resize records the size of a saga, and drops the oldest entries if all are too large together.
 func (k *kept) resize(one *keptSaga, size int) {
 	k.size += size - one.size
 	one.size = size

@@ -15,11 +15,13 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// A life is the work of one process on one saga, in one turn, until the saga waits, is suspended or ends.
+// A life is the work of one process on one saga, in one turn, until the saga waits, is suspended or
+// ends.
 //
-// Its state is the messages that were read and the events since. Events are noted as they happen, and written with the
-// next event that has to be there first. All is written at the version that was read: if a message came from
-// outside meanwhile, the life takes it in and decides again; if another run has written, the life ends.
+// Its state consists of the messages that were read and the events since. Events are noted as they
+// happen, and written together with the next event that must be stored first. All is written at the
+// version that was read: if a message came from outside meanwhile, the life reads it and decides
+// again; if another run has written, the life ends.
 type life struct {
 	*core
 	*state
@@ -28,19 +30,20 @@ type life struct {
 	version messagestore.Version        // that was read, or written
 	seen    messagestore.GlobalPosition // of the message at the version
 	waits   bool                        // there is nothing to do now
-	next    time.Time                   // when there will be, zero for not by itself
+	next    time.Time                   // when there will be without a message, zero for never
 	clock   *sample                     // of this life; nil for none yet
-	guessed bool                        // the messages behind the first were not looked for, and nothing is written yet
+	guessed bool                        // nobody has looked for messages after the first, and nothing is written yet
 	begun   bool                        // by this process, and no other can have gone on with it
 
-	// Held returns nil while the saga is this process's to go on with, before each function of a step; nil for always.
+	// held returns nil while this process still owns the turn. It is called before each function of
+	// a step; a nil held means always.
 	held func(ctx context.Context) error
 
 	noted []messagestore.Body // folded, and not written yet
 }
 
-// goOn goes on with the saga whose first message is m for as long as it does not wait. Fresh says that most likely there
-// is no other message.
+// goOn goes on with a saga until it has to wait. Its first message is m. If fresh is true, there is
+// most likely no other message.
 func (c *core) goOn(ctx context.Context, m *messagestore.Message, fresh bool, held func(ctx context.Context) error) (*life, error) {
 	l := newLife(c, m, held)
 	if err := named(m.Stream); err != nil {
@@ -84,7 +87,8 @@ func newLife(c *core, m *messagestore.Message, held func(ctx context.Context) er
 	return &life{core: c, state: newState(), stream: m.Stream, cause: m, version: messagestore.NoStream, held: held}
 }
 
-// recall takes up what the process knows of the saga, and reads what follows. It reports whether that is the saga.
+// recall starts from the state that the process knows of the saga, and reads the messages since. It
+// reports whether it is the same saga.
 func (l *life) recall(ctx context.Context, fresh bool) (is bool, err error) {
 	known := l.kept.take(l.cause)
 	if known == nil {
@@ -119,8 +123,8 @@ func (l *life) recall(ctx context.Context, fresh bool) (is bool, err error) {
 	return is, nil
 }
 
-// begin learns the state of the saga. Behind the message that starts it there is most often none: the first write, before
-// which nothing is done, shows whether there is.
+// begin reads the state of the saga. A new saga usually has only its first message, so begin does
+// not look for others: the first write, before which nothing is done, shows whether there are any.
 func (l *life) begin(ctx context.Context, fresh bool) error {
 	m := l.cause
 	if !fresh || m.Type != event.TypeStarted || m.Position != 0 {
@@ -134,7 +138,8 @@ func (l *life) begin(ctx context.Context, fresh bool) error {
 	return nil
 }
 
-// read folds the messages behind the version, and reports whether a runner wrote any of it.
+// read adds the messages after the version to the state, and reports whether a runner wrote any of
+// them.
 func (l *life) read(ctx context.Context) (byRunner bool, err error) {
 	for m, err := range l.store.ReadStream(ctx, l.stream, l.version+1) {
 		if err != nil {
@@ -160,7 +165,8 @@ func (l *life) takeIn(ctx context.Context) error {
 	return nil
 }
 
-// advance does the next thing, and returns nil with waits set when the saga has to wait or has ended.
+// advance does the next thing. It returns nil with waits set when the saga has to wait or has
+// ended.
 func (l *life) advance(ctx context.Context) error {
 	if l.waits = false; l.started == nil {
 		return &malformedError{fmt.Errorf("%s has no saga", l.stream)}
@@ -203,7 +209,7 @@ func (l *life) advance(ctx context.Context) error {
 	return l.forward(ctx)
 }
 
-// late reports whether the saga is to be undone because of its deadline.
+// late reports whether the saga has to be undone because of its deadline.
 func (l *life) late(ctx context.Context) (bool, error) {
 	if l.deadline.IsZero() || l.pivoted() {
 		return false, nil
@@ -211,8 +217,9 @@ func (l *life) late(ctx context.Context) (bool, error) {
 	return l.over(ctx, l.deadline)
 }
 
-// A saga of a later release is offered again after minLaterPause, and after twice as long each time that the same process meets it
-// again: in a rolling deploy a process that may go on with it has it soon.
+// A saga of a later release comes back after minLaterPause, and after twice as long each time that
+// the same process meets it again. So in a rolling deploy a process that knows its release gets it
+// soon.
 const (
 	minLaterPause = 250 * time.Millisecond
 	maxLaterPause = 5 * time.Second
@@ -234,8 +241,8 @@ func (l *life) postpone(ctx context.Context) error {
 	return l.waitFor(ctx, min(minLaterPause<<min(times-1, 10), maxLaterPause))
 }
 
-// suspend records that the saga is suspended, unless it is: what goes on with a suspended saga, such as its deadline, and cannot,
-// leaves it so. If the noted events cannot be written, they are left out: the reason tells it.
+// suspend records that the saga is suspended, unless it already is. If the noted events cannot be
+// written, they are left out: the reason explains it.
 func (l *life) suspend(ctx context.Context, p event.Suspended) error {
 	if l.suspended != nil {
 		l.waits = true
@@ -260,12 +267,13 @@ func (l *life) note(event messagestore.Body) {
 	l.noted = append(l.noted, event)
 }
 
-// write stores the noted events and these, and then adds these to the state.
+// write stores the noted events and the given ones, and then adds the given ones to the state.
 func (l *life) write(ctx context.Context, events ...messagestore.Body) error {
 	return l.writeBeside(ctx, events, nil)
 }
 
-// writeBeside is write with writes to other streams. A definite error because of these is a [*besideError].
+// writeBeside is write with additional writes to other streams. A definite error caused by those is
+// a [*besideError].
 func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, beside []messagestore.StreamWrite) error {
 	if len(l.noted)+len(events) == 0 {
 		return nil
@@ -287,7 +295,7 @@ func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, besi
 		}
 		return err
 	}
-	if !written[0].Duplicate { // its time is that of the write
+	if !written[0].Duplicate { // its time is the time of the write
 		l.clock = &sample{written[0].Time, before, time.Now()}
 		l.sample.Store(l.clock)
 	}
@@ -295,8 +303,8 @@ func (l *life) writeBeside(ctx context.Context, events []messagestore.Body, besi
 	return nil
 }
 
-// writes returns the write of the noted events and of these, at the saga's version, first, and the writes
-// beside it.
+// writes returns the write of the noted events and the given ones, at the saga's version, followed
+// by the other writes.
 func (l *life) writes(events []messagestore.Body, beside []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
 	all := slices.Concat(l.noted, events)
 	_, isSuspended := last(events).(event.Suspended)
@@ -304,7 +312,7 @@ func (l *life) writes(events []messagestore.Body, beside []messagestore.StreamWr
 	if l.compensating != nil || slices.ContainsFunc(events, func(b messagestore.Body) bool { return b.MessageType() == event.TypeCompensating }) {
 		most *= 2
 	}
-	if l.own+len(events) > most && !isSuspended { // those noted are counted
+	if l.own+len(events) > most && !isSuspended { // noted events are counted already
 		return nil, suspend(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages of its own", most))
 	}
 	for i, b := range all {
@@ -313,7 +321,7 @@ func (l *life) writes(events []messagestore.Body, beside []messagestore.StreamWr
 	return merge([]messagestore.StreamWrite{{Stream: l.stream, Expected: l.version, Bodies: all, Final: true}}, beside)
 }
 
-// merge adds writes, those to one stream together.
+// merge adds writes. Writes to the same stream become one.
 func merge(writes, more []messagestore.StreamWrite) ([]messagestore.StreamWrite, error) {
 	for _, w := range more {
 		i := slices.IndexFunc(writes, func(other messagestore.StreamWrite) bool { return other.Stream == w.Stream })
@@ -329,7 +337,7 @@ func merge(writes, more []messagestore.StreamWrite) ([]messagestore.StreamWrite,
 	return writes, nil
 }
 
-// wrote tells that the write was stored.
+// wrote updates the life after a successful write.
 func (l *life) wrote(w messagestore.Written, events []messagestore.Body) {
 	l.version, l.seen, l.noted, l.guessed = w.Version, w.GlobalPosition, nil, false
 	l.shows(w.Time)
@@ -338,7 +346,7 @@ func (l *life) wrote(w messagestore.Written, events []messagestore.Body) {
 	}
 }
 
-// moved returns errMoved for the conflict of the saga's stream, and any other error as it is.
+// moved returns errMoved for a conflict in the saga's stream, and any other error unchanged.
 func (l *life) moved(err error) error {
 	if conflict, is := errors.AsType[*messagestore.VersionConflictError](err); is && conflict.Stream == l.stream {
 		return errMoved
@@ -346,7 +354,7 @@ func (l *life) moved(err error) error {
 	return err
 }
 
-// follow has the message that was the reason to go on as the cause of another.
+// follow sets the message that caused this turn as the cause of body.
 func (l *life) follow(body messagestore.Body) messagestore.Envelope {
 	e, is := body.(messagestore.Envelope)
 	if !is {
@@ -362,8 +370,8 @@ const (
 	attemptProperty = "sagaAttempt"
 )
 
-// correlated returns a command of an attempt at a step, with the saga's stream as its correlation; none if it has no
-// stream.
+// correlated returns the command of an attempt at a step, with the saga's stream as its
+// correlation. It returns nil if the command has no stream.
 func (l *life) correlated(command messagestore.StreamWrite, step string, attempt int) []messagestore.StreamWrite {
 	if command.Stream == "" {
 		return nil
@@ -393,10 +401,11 @@ func (l *life) withKey(ctx context.Context, step string) context.Context {
 // stepGrace is how long after its time-out a function of a step may take to return.
 const stepGrace = 5 * time.Second
 
-// attempt calls f for a step: in its time, and with a panic as an error. A function that does not return within its time
-// and a grace is left to go on by itself, and what it returns then is nobody's: so f has nothing in common with the life.
+// attempt calls f for a step, within its timeout, and turns a panic into an error. A function that
+// does not return within its timeout and the grace is abandoned: it keeps running and its results
+// are dropped, so f must not share anything with the life.
 //
-// The error is a [*storeError] where f was not called, since the saga is not the process's to go on with.
+// The error is a [*storeError] if f was not called because this process has lost the turn.
 func attempt[T any](ctx context.Context, l *life, of *definition, f func(context.Context) (T, error)) (T, error) {
 	if err := l.mayCall(ctx); err != nil {
 		return *new(T), &storeError{err}
@@ -426,7 +435,7 @@ func attempt[T any](ctx context.Context, l *life, of *definition, f func(context
 	return *out, err
 }
 
-// mayCall returns why no function of a step may be called, nil if one may.
+// mayCall returns nil if a function of a step may be called, and the reason otherwise.
 func (l *life) mayCall(ctx context.Context) error {
 	if ctx.Err() != nil || l.held == nil {
 		return ctx.Err()
@@ -434,14 +443,14 @@ func (l *life) mayCall(ctx context.Context) error {
 	return l.held(ctx)
 }
 
-// abandoned counts and logs a function of a step, or of the saga if it has no name, that is left to go on.
+// abandoned counts and logs a function that is left running: a step's, or the saga's if step is "".
 func (l *life) abandoned(step string, took time.Duration) {
 	l.counts.Abandoned.Add(1)
 	l.config.Logger.Error().Str("saga", string(l.stream)).Str("step", step).Stringer("after", took).Msg("a function of a saga is abandoned: it goes on by itself")
 }
 
-// logStack logs a function of a step, or of the saga if it has no name, that panicked or ended its goroutine, with its stack, which
-// no message of the saga has.
+// logStack logs the stack of a function that panicked or ended its goroutine: a step's, or the
+// saga's if step is "". No message of the saga has the stack.
 func (l *life) logStack(step string, err error) {
 	if stack := failure.Stack(err); stack != "" {
 		l.config.Logger.Warn().Str("saga", string(l.stream)).Str("step", step).Str(logger.Stack, stack).Msg("a function of a saga did not return")
@@ -455,7 +464,7 @@ func last(all []messagestore.Body) messagestore.Body {
 	return all[len(all)-1]
 }
 
-// A malformedError says that a stream holds no saga.
+// A malformedError says that a stream does not hold a saga.
 type malformedError struct{ error }
 
 func (e *malformedError) Unwrap() error { return e.error }

@@ -19,7 +19,7 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// A StateError says that a saga is in no state for a change. Nothing was written.
+// A StateError says that the state of a saga does not allow a change. Nothing was written.
 type StateError struct {
 	Doing  string // the change: cancel, resume, resolve, retry or suspend
 	Stream messagestore.StreamName
@@ -32,17 +32,18 @@ func (e *StateError) Error() string {
 	return fmt.Sprintf("%s %s, which is %s: %s. Nothing was written", e.Doing, e.Stream, e.State, e.Rule)
 }
 
-// An Operator shows and changes the sagas of a category without their definition. Each change is one message, at the
-// version of the saga that was read: if the saga moved on meanwhile, the error is a
-// [*messagestore.VersionConflictError], and nothing was written. Its methods are safe for concurrent use. There is
-// nothing to close.
+// An Operator shows and changes the sagas of a category without their definition. Each change is
+// one message, written at the version that was read: if the saga moved on meanwhile, the error is a
+// [*messagestore.VersionConflictError], and nothing was written. Its methods are safe for
+// concurrent use. There is nothing to close.
 type Operator struct {
 	core *core
 	by   string
 }
 
-// NewOperator returns an operator of the sagas of a category, such as booking:saga. The name by stays in each saga
-// that the operator changes: it is 1 to 500 bytes of visible text. The error matches [messagestore.ErrInvalid].
+// NewOperator returns an operator of the sagas of a category, such as booking:saga. The name by is
+// stored in each saga that the operator changes: it is 1 to 500 bytes of visible text. The error
+// matches [messagestore.ErrInvalid].
 func NewOperator(store *messagestore.Store, category messagestore.Category, by string) (*Operator, error) {
 	return newOperator(store, category, by)
 }
@@ -77,7 +78,8 @@ func checkText(field, text string) error {
 	return nil
 }
 
-// Status returns how far a saga is. The error matches [messagestore.ErrNotFound] if there is none.
+// Status returns how far a saga is. The error matches [messagestore.ErrNotFound] if the saga does
+// not exist.
 func (o *Operator) Status(ctx context.Context, id string) (Status[json.RawMessage], error) {
 	return status[json.RawMessage](ctx, o.core, id)
 }
@@ -87,13 +89,17 @@ func (o *Operator) List(ctx context.Context, states ...State) iter.Seq2[Status[j
 	return list[json.RawMessage](ctx, o.core, states)
 }
 
-// List returns the sagas of the category that are in one of these states: without a state those that have not ended, in the
-// order of their starts, and then those that have, in the order of their ends. It asks the queue of the sagas for the
-// first, so that it costs the same however many have ended, and alone for those that are suspended or dead, if no other
-// are wanted: then a saga that an operator has suspended is listed once a runner has met that. For the others it reads the
-// ends in the category. A stream that holds no saga is an error that names the stream, and the others follow; behind any
-// other error nothing does. The error matches [messagestore.ErrNotSupported] for a store whose driver keeps no queues, and
-// [messagestore.ErrInvalid] for a state that is none.
+// List returns the sagas of the category in the given states; without states it returns those that
+// have not ended. Sagas that have not ended come first, in the order of their starts, and ended
+// ones follow, in the order of their ends.
+//
+// List finds open sagas through their queue, so the cost does not grow with the number of ended
+// ones. If you only ask for suspended sagas, it reads only suspended and dead items: then a saga
+// that an operator has suspended is listed once a runner has met it. To find ended sagas, List
+// reads the ends in the category. A stream that does not hold a saga is an error that names the
+// stream, and the list goes on; after any other error it ends. The error matches
+// [messagestore.ErrNotSupported] if the store's driver keeps no queues, and
+// [messagestore.ErrInvalid] for an unknown state.
 func (s *Saga[In, Out]) List(ctx context.Context, states ...State) iter.Seq2[Status[Out], error] {
 	return list[Out](ctx, s.core, states)
 }
@@ -118,7 +124,7 @@ func list[Out any](ctx context.Context, c *core, states []State) iter.Seq2[Statu
 	}
 }
 
-// unended are the states of a saga that has not ended, and allStates all.
+// unended are the states of a saga that has not ended, and allStates are all states.
 var (
 	unended   = []State{StateRunning, StateCompensating, StateSuspended}
 	allStates = append(unended[:3:3], StateCompleted, StateCompensated, StateResolved)
@@ -154,7 +160,8 @@ func (c *core) list(ctx context.Context, states []State) iter.Seq2[*life, error]
 // endTypes are the types of the messages with which a saga ends.
 var endTypes = map[State]string{StateCompleted: event.TypeCompleted, StateCompensated: event.TypeCompensated, StateResolved: event.TypeResolved}
 
-// firstEnds is how many ends are read first, for a caller that wants some. Each further page is larger.
+// firstEnds is how many ends are read first, because a caller may stop early. Each further page is
+// larger.
 const firstEnds = 100
 
 // listEnded reads the ends in the category, and reports whether to go on.
@@ -182,13 +189,14 @@ func (c *core) listEnded(ctx context.Context, states []State, yield func(*life, 
 	return true
 }
 
-// isBad reports whether an error of a listing is not of one stream.
+// isBad reports whether an error of a listing concerns more than one stream.
 func isBad(err error) bool {
 	_, isMalformed := errors.AsType[*malformedError](err)
 	return err != nil && !isMalformed
 }
 
-// named returns a [*malformedError] for a name that no saga has: another client of message-db may write to it.
+// named returns a [*malformedError] if no saga can have the name: another client of message-db may
+// have written to such a stream.
 func named(stream messagestore.StreamName) error {
 	if err := stream.Validate(); err != nil {
 		return &malformedError{errors.New("a stream has no saga: " + err.Error())}
@@ -229,13 +237,14 @@ func (c *core) listOpen(ctx context.Context, states []State, yield func(*life, e
 	return true
 }
 
-// open returns the items of the sagas that may be in these states, in order, and of those that no runner has met.
+// open returns the items of the sagas that may be in these states, in order, and the items that no
+// runner has met.
 func (c *core) open(ctx context.Context, states []State) ([]queuing.Item, error) {
 	driver, err := queuing.Of(c.store)
 	if err != nil {
 		return nil, err
 	}
-	// A saga that goes on meanwhile goes to a state that is asked for later, or comes to it in the end.
+	// A saga that moves on meanwhile goes to a state that is read later, or reaches one in the end.
 	in := []queuing.State{queuing.Waiting, queuing.Out, queuing.Later, queuing.Suspended, queuing.Dead, queuing.Out}
 	if !slices.ContainsFunc(states, func(state State) bool { return state != StateSuspended }) {
 		in = []queuing.State{queuing.Suspended, queuing.Dead} // and not all that no runner has met
@@ -265,7 +274,8 @@ func (c *core) open(ctx context.Context, states []State) ([]queuing.Item, error)
 	return open, nil
 }
 
-// meet adds what the saga's item in the queue tells: when its next turn is, and that it is dead.
+// meet adds the facts from the saga's item in the queue: when its next turn is, and whether it is
+// dead.
 func (l *life) meet(item queuing.Item) {
 	if !item.Due.IsZero() && item.Due.Before(l.changedAt.Add(2*maxWait)) { // else nothing but a message brings the saga back
 		l.due = item.Due
@@ -290,7 +300,7 @@ func (c *core) lookAlso(ctx context.Context, id string) (*life, error) {
 	return l, err
 }
 
-// meetItem adds what the item of a saga tells, if it has not ended.
+// meetItem reads the saga's item and adds its facts, if the saga has not ended.
 func (c *core) meetItem(ctx context.Context, l *life, first *messagestore.Message) error {
 	if l.ended != "" {
 		return nil
@@ -309,7 +319,7 @@ func (c *core) meetItem(ctx context.Context, l *life, first *messagestore.Messag
 	return err
 }
 
-// exhume has a dead saga go on.
+// exhume revives a dead saga.
 func (l *life) exhume(ctx context.Context, reason string) error {
 	if !l.buried {
 		return nil
@@ -323,7 +333,7 @@ func (l *life) exhume(ctx context.Context, reason string) error {
 	return err
 }
 
-// waitsFor says what the saga waits for, "" for nothing.
+// waitsFor says in words why the saga waits, "" if it does not.
 func (s *state) waitsFor() string {
 	if s.ended != "" || s.suspended != nil {
 		return ""
@@ -358,8 +368,9 @@ func (s *state) pauses() bool {
 	return slices.ContainsFunc(s.steps, func(one *step) bool { return !one.retryAt.IsZero() || !one.undoAt.IsZero() })
 }
 
-// Cancel asks to undo a saga, for a reason of 1 to 500 bytes. A saga that has ended, is undone already or is behind a
-// pivot is refused with a [*StateError]. It returns the status of before.
+// Cancel asks to undo a saga, with a reason of 1 to 500 bytes. If the saga has ended, is being
+// undone already or is past a pivot, the error is a [*StateError]. Cancel returns the status before
+// the change.
 func (o *Operator) Cancel(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
 	return o.change(ctx, "cancel", id, reason, event.CancelRequested{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
@@ -374,8 +385,9 @@ func (o *Operator) Cancel(ctx context.Context, id, reason string) (Status[json.R
 	})
 }
 
-// Resume goes on with a suspended saga, for a reason of 1 to 500 bytes. The step that failed has all its attempts again. A
-// saga that is not suspended is refused with a [*StateError]. It returns the status of before.
+// Resume lets a suspended saga go on, with a reason of 1 to 500 bytes. The step that failed has all
+// its attempts again. If the saga is not suspended, the error is a [*StateError]. Resume returns
+// the status before the change.
 func (o *Operator) Resume(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
 	return o.change(ctx, "resume", id, reason, event.Resumed{Reason: reason, By: o.by}, func(l *life) string {
 		if l.suspended == nil {
@@ -385,9 +397,10 @@ func (o *Operator) Resume(ctx context.Context, id, reason string) (Status[json.R
 	})
 }
 
-// SkipSignal passes over the signal for which a saga is suspended, since its value does not fit, for a reason of 1 to 500 bytes: the
-// saga goes on, and its function receives the next signal of the name in its place. A saga that is suspended for anything else, or
-// not at all, is refused with a [*StateError]. It returns the status of before.
+// SkipSignal passes over the signal for which a saga is suspended because its value does not fit,
+// with a reason of 1 to 500 bytes. The saga goes on, and its function receives the next signal of
+// the name instead. If the saga is not suspended for a signal, the error is a [*StateError].
+// SkipSignal returns the status before the change.
 func (o *Operator) SkipSignal(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
 	resumed := event.Resumed{Reason: reason, By: o.by}
 	return o.change(ctx, "skip the signal of", id, reason, &resumed, func(l *life) string {
@@ -402,9 +415,9 @@ func (o *Operator) SkipSignal(ctx context.Context, id, reason string) (Status[js
 	})
 }
 
-// Resolve ends a suspended saga behind a pivot, of which a person has done the rest, for a reason of 1 to 500 bytes. Nothing is
-// done or undone any more. A saga that is not suspended, or that can be undone, is refused with a [*StateError]. It returns
-// the status of before.
+// Resolve ends a suspended saga past a pivot when a person has done the rest, with a reason of 1 to
+// 500 bytes. Nothing more is done or undone. If the saga is not suspended, or can still be undone,
+// the error is a [*StateError]. Resolve returns the status before the change.
 func (o *Operator) Resolve(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
 	return o.change(ctx, "resolve", id, reason, event.Resolved{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
@@ -419,8 +432,9 @@ func (o *Operator) Resolve(ctx context.Context, id, reason string) (Status[json.
 	})
 }
 
-// Retry has a step, or an undo, that waits for its next attempt be attempted now, for a reason of 1 to 500 bytes. It has
-// all its attempts again. A saga in which none waits so is refused with a [*StateError]. It returns the status of before.
+// Retry starts the next attempt of a step or an undo now, instead of after its pause, with a reason
+// of 1 to 500 bytes. It has all its attempts again. If no step waits for its next attempt, the
+// error is a [*StateError]. Retry returns the status before the change.
 func (o *Operator) Retry(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
 	return o.change(ctx, "retry", id, reason, event.Resumed{Reason: reason, By: o.by}, func(l *life) string {
 		switch {
@@ -433,9 +447,10 @@ func (o *Operator) Retry(ctx context.Context, id, reason string) (Status[json.Ra
 	})
 }
 
-// Suspend has a saga do nothing more until it is resumed or cancelled, for a reason of 1 to 500 bytes. A step that runs
-// just now has its context cancelled when the runner next writes, and begins again after a resume, with the same key. A
-// saga that has ended or is suspended is refused with a [*StateError]. It returns the status of before.
+// Suspend stops a saga until it is resumed or cancelled, with a reason of 1 to 500 bytes. If a step
+// is running, its context is cancelled when the runner next writes, and the step begins again after
+// a resume, with the same key. If the saga has ended or is suspended, the error is a [*StateError].
+// Suspend returns the status before the change.
 func (o *Operator) Suspend(ctx context.Context, id, reason string) (Status[json.RawMessage], error) {
 	return o.change(ctx, "suspend", id, reason, event.Suspended{Why: event.WhyOperator, Reason: reason, By: o.by}, func(l *life) string {
 		if l.suspended != nil {
@@ -445,7 +460,7 @@ func (o *Operator) Suspend(ctx context.Context, id, reason string) (Status[json.
 	})
 }
 
-// change appends body at the version that was read, unless rule returns why not.
+// change appends body at the version that was read, unless rule returns a reason against it.
 func (o *Operator) change(ctx context.Context, doing string, id, reason string, body messagestore.Body, rule func(*life) string) (Status[json.RawMessage], error) {
 	fail := func(err error) (Status[json.RawMessage], error) {
 		return Status[json.RawMessage]{}, o.core.fail(doing, id, err)

@@ -14,21 +14,21 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// Reply returns the write of a reply to an [Ask] of a saga, for the caller to write with the messages that
-// it belongs to. The output has the type of the step's output. The first reply counts, and only until the
-// step's timeout. A step that begins later finds a reply that came early. A second reply changes nothing,
-// nor does a reply after the end of the step. It is to the attempt that waits when it is written: [Answer] names the
-// attempt whose command it answers.
+// Reply returns the write of a reply to an [Ask] of a saga, for you to write together with your own
+// messages. The output has the type of the step's output. The first reply counts, and only until
+// the step's timeout. If a reply comes early, the step finds it when it begins. Later replies
+// change nothing. A reply goes to the attempt that waits when it is written, unless it names
+// another one: [Answer] names the attempt that sent the command.
 //
-// The write is a version conflict if there is no such saga. If the id, the step or the output is invalid, the
-// write is refused with an error that matches [messagestore.ErrInvalid].
+// The write is a version conflict if the saga does not exist. If the id, the step or the output is
+// invalid, the store refuses the write with an error that matches [messagestore.ErrInvalid].
 func (s *Saga[In, Out]) Reply(id, step string, output any) messagestore.StreamWrite {
 	replied, err := s.core.reply(step, output)
 	return s.core.from(id, replied, err)
 }
 
-// Refuse returns the write of a refusal in place of a reply: the step has failed for good, because of reason. See
-// [Saga.Reply].
+// Refuse returns the write of a refusal instead of a reply: the step has failed for good, because
+// of reason. See [Saga.Reply].
 func (s *Saga[In, Out]) Refuse(id, step, reason string) messagestore.StreamWrite {
 	_, err := s.core.ask(step)
 	if reason == "" {
@@ -70,12 +70,13 @@ func (s *Saga[In, Out]) answered() *core {
 	return s.core
 }
 
-// Answer returns a handler that makes a reply to an [Ask] of the given [*Saga] out of each message that is correlated with a
-// saga, as every message is that follows the saga's command. It is for a consumer of the category in which
-// the command's handler writes, with the Correlation of the saga's category. Messages of other sagas and
-// steps are skipped. An error of f by handler.Refuse refuses the step, and with any other disposition the
-// consumer does as package handler says; after another error the message is delivered again. A reply to a
-// saga that is not there is parked.
+// Answer returns a handler that replies to an [Ask] of the given [*Saga] for each message that is
+// correlated with a saga, as all messages are that follow the saga's command. Use it in a consumer
+// of the category to which the command's handler writes, with the saga's category as its
+// Correlation. Messages of other sagas and steps are skipped. If f returns an error of
+// handler.Refuse, the step is refused. The consumer treats other dispositions as package handler
+// says, and after an error without one it delivers the message again. A reply to a saga that does
+// not exist is parked.
 func Answer[T messagestore.Body, Out any](
 	to answered, step string, f func(ctx context.Context, m handler.Message[T]) (Out, error),
 ) handler.Handler[T] {

@@ -16,8 +16,8 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// A Run is one run of a saga's function. The function calls steps with it, from its own goroutine, and
-// keeps it no longer than it runs.
+// A Run is one run of a saga's function. The function calls steps with it, from its own goroutine,
+// and must not keep it after it returns.
 type Run struct {
 	ctx     context.Context //nolint:containedctx // a run is one call, and the function has it in place of a context
 	life    *life
@@ -33,7 +33,8 @@ type Run struct {
 	idle   time.Time // since when no step runs
 }
 
-// enter begins a part of the run in which no step may be called, and in which the run's life is the caller's.
+// enter begins a part of the run in which no step may be called and only the caller may use the
+// run's life.
 func (r *Run) enter() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +49,7 @@ func (r *Run) enter() error {
 	return nil
 }
 
-// exit ends what enter began.
+// exit ends the part that enter began.
 func (r *Run) exit() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +116,8 @@ func reach[Out any](r *Run, of *definition, in any) *Future[Out] {
 	return f
 }
 
-// name takes a name, once in a run, for what is recorded as the same kind or not at all.
+// name reserves a name in this run. A name may be used once in a run, and must be recorded as the
+// same kind or not at all.
 func (r *Run) name(name, kind string) error {
 	if r.reached[name] {
 		return invalid("step", name, "it is in one run twice")
@@ -127,14 +129,15 @@ func (r *Run) name(name, kind string) error {
 	return nil
 }
 
-// Join does the steps side by side that Go has returned since the last Join. They begin in one write. When all have
-// ended it returns nil, or the [*StepError] of the first that failed; as soon as one has failed it does not wait for
-// replies and for the next attempts of the others. An error that matches [ErrWaiting] says that the saga waits.
+// Join does all steps that Go has returned since the last Join, side by side. They begin in one
+// write. When all have ended it returns nil, or the [*StepError] of the first that failed; as soon
+// as one has failed, Join stops waiting for replies to the others and for further attempts at them.
+// An error that matches [ErrWaiting] says that the saga waits.
 func (r *Run) Join() error {
 	return r.joined(nil)
 }
 
-// joined does one of the open steps, or all for nil.
+// joined does the open step only, or all open steps if that is nil.
 func (r *Run) joined(only *one) error {
 	if r == nil {
 		return invalid("run", nil, "it is nil")
@@ -159,7 +162,7 @@ func (r *Run) joined(only *one) error {
 	return r.ends(r.join(all))
 }
 
-// ends ends the run because of an error, unless that is a step's.
+// ends ends the run because of an error, unless that is a [*StepError].
 func (r *Run) ends(err error) error {
 	_, failed := errors.AsType[*StepError](err)
 	_, stuck := errors.AsType[*suspension](err)
@@ -232,8 +235,8 @@ func (r *Run) isNested() bool {
 	return r.nested
 }
 
-// awaitReply records that the time for the reply to an ask is over, if it is. A reply that came in time is a conflict of
-// that write.
+// awaitReply records that the time for the reply to an ask has passed, if it has. If a reply came
+// in time, that write is a version conflict.
 func (r *Run) awaitReply(began *step) error {
 	if began.replyBy.IsZero() {
 		return nil
@@ -245,7 +248,8 @@ func (r *Run) awaitReply(began *step) error {
 	return r.life.write(r.ctx, event.Failed{Step: began.Step, Attempt: began.attempts, Error: noReply})
 }
 
-// settle gives each step its recorded outcome. It returns the first failure, and whether a step is waited for.
+// settle gives each step its recorded outcome. It returns the first failure, and whether the run
+// waits for a step.
 func (r *Run) settle(all []*one) (waits bool, failure error) {
 	for _, c := range all {
 		began := r.life.byName[c.of.name]
@@ -274,8 +278,8 @@ func (r *Run) settle(all []*one) (waits bool, failure error) {
 	return waits, failure
 }
 
-// mayBegin returns nil if the function has reached all that is recorded: else it is another function, and does
-// nothing.
+// mayBegin returns nil if the function has reached all that is recorded. Otherwise the function has
+// changed, and must not do anything.
 func (r *Run) mayBegin(wanted string) error {
 	if name := r.unreached(); name != "" {
 		return suspend(event.WhyDiverged, name, fmt.Errorf("%s began, and the function wants %s without it", name, wanted))
@@ -312,7 +316,8 @@ func (r *Run) unreached() string {
 	return ""
 }
 
-// do begins the steps in one write, and does them side by side; those in a transaction come afterwards, one by one.
+// do begins the steps in one write, and does them side by side. Steps in a transaction follow, one
+// by one.
 func (r *Run) do(all []*one) error {
 	var begun []asked
 	for _, c := range all {
@@ -354,8 +359,8 @@ func (r *Run) do(all []*one) error {
 	return nil
 }
 
-// leavesNothing reports whether the beginning of steps is recorded with their end: there is nothing to undo if that is lost,
-// and nothing that has to be recorded before.
+// leavesNothing reports whether the steps may record their beginning together with their end: no
+// step has anything to undo if that write is lost, and nothing has to be recorded before.
 func (r *Run) leavesNothing(all []asked) bool {
 	return len(r.life.noted) == 0 && !slices.ContainsFunc(all, func(a asked) bool { return !a.of.root().nothing || a.of.pivot })
 }
@@ -369,16 +374,16 @@ func (r *Run) begins(c *one) event.Began {
 	return b
 }
 
-// An asked is the beginning of a step, with what goes beside it.
+// An asked is the beginning of a step, with the writes that go with it.
 type asked struct {
 	*one
 	began  event.Began
 	writes []messagestore.StreamWrite // the command
-	failed *event.Failed              // in place of the command
+	failed *event.Failed              // instead of the command
 }
 
-// begin begins steps in one write, with the commands of those that ask. A command that the store refuses is a failed
-// attempt of its step.
+// begin begins steps in one write, with the commands of the asks. If the store refuses a command,
+// the attempt of its step has failed.
 func (r *Run) begin(all []asked) error {
 	for {
 		var events []messagestore.Body
@@ -433,8 +438,8 @@ func (r *Run) asks(a *asked) error {
 	return nil
 }
 
-// call calls the functions of steps side by side, and notes their outcomes. An outcome is written at once while
-// others run. If that is refused, the contexts of the others are cancelled.
+// call calls the functions of steps side by side, and notes their outcomes. While others run, an
+// outcome is written at once. If that write is refused, the contexts of the others are cancelled.
 func (r *Run) call(all []*one) error {
 	type outcome struct {
 		*one
@@ -526,7 +531,7 @@ func (r *Run) failed(c *one, before *step, err error) (event.Failed, error) {
 	return f, err
 }
 
-// beginning returns the step of an attempt whose beginning is recorded with its end.
+// beginning returns the step of an attempt that records its beginning together with its end.
 func (r *Run) beginning(began event.Began) *step {
 	before := &step{attempts: began.Attempt}
 	if known := r.life.byName[began.Step]; known != nil {
@@ -535,7 +540,8 @@ func (r *Run) beginning(began event.Began) *step {
 	return before
 }
 
-// transact does a step in a transaction that records it. A failure is recorded with its beginning.
+// transact does a step in a transaction that records it. A failure is recorded together with the
+// step's beginning.
 func (r *Run) transact(c *one) error {
 	began := r.begins(c)
 	err := c.transact(r.ctx, r.life, began)
@@ -552,8 +558,8 @@ func (r *Run) transact(c *one) error {
 	return r.life.write(r.ctx, began, failed)
 }
 
-// Sleep waits for d, once: 1 ms to 10 years. The name is one of the run's, as a step's is. No goroutine
-// waits: the error matches [ErrWaiting] until the time has come by the store's clock.
+// Sleep waits for d, once: 1 ms to 10 years. Like a step's, the name must be unique within the run.
+// No goroutine waits: the error matches [ErrWaiting] until the time has come by the store's clock.
 func (r *Run) Sleep(name string, d time.Duration) error {
 	if r == nil {
 		return r.Join()
@@ -599,9 +605,10 @@ func (r *Run) sleep(name string, d time.Duration) error {
 	return ErrWaiting
 }
 
-// Value returns the value of f. The first recorded run computes it, and all later runs get the same: a
-// time, a random number, the result of a read. It is stored with the next step that begins. The name
-// must be unique within the run, as a step's. The function has to return the error.
+// Value returns the value of f. The first run that is recorded calls f, and all later runs get the
+// same value: a time, a random number, the result of a read. It is stored with the next step that
+// begins. Like a step's, the name must be unique within the run. The function has to return the
+// error.
 func Value[T any](r *Run, name string, f func() T) (T, error) {
 	var value T
 	if r == nil {
@@ -640,7 +647,7 @@ func Value[T any](r *Run, name string, f func() T) (T, error) {
 	return value, nil
 }
 
-// valued returns the recorded value of a name, nil for none.
+// valued returns the recorded value of a name, nil if it has none.
 func (r *Run) valued(name string, noFunction bool) (json.RawMessage, error) {
 	if r.stop != nil {
 		return nil, r.stop
@@ -655,10 +662,10 @@ func (r *Run) valued(name string, noFunction bool) (json.RawMessage, error) {
 	return r.life.values[name], nil
 }
 
-// patience is for how long the function of a saga may do nothing but compute.
+// patience is how long the function of a saga may only compute.
 const patience = 10 * time.Second
 
-// errStuck is of a function that is abandoned.
+// errStuck is the error of a function that is abandoned.
 var errStuck = fmt.Errorf("the function has called no step for %v, and has not returned", patience)
 
 // run runs the function until it returns, or is abandoned because it does not.
@@ -684,7 +691,8 @@ func (r *Run) run(f func(r *Run, input json.RawMessage) (json.RawMessage, error)
 	}
 }
 
-// abandon leaves the function alone if no step has run for some time, and returns 0; else after how long it is to be asked again.
+// abandon abandons the function if no step has run for some time, and returns 0. Otherwise it
+// returns how long to wait before the next check.
 func (r *Run) abandon() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -766,7 +774,8 @@ func (l *life) end(ctx context.Context, r *Run, output json.RawMessage, err erro
 	return l.write(ctx, event.Compensating{Reason: textOf(err)})
 }
 
-// runAgain has the function run again after a pause, or earlier if the saga goes on for another reason.
+// runAgain has the function run again after a pause, or earlier if something else gives the saga a
+// turn.
 func (l *life) runAgain(ctx context.Context, pause time.Duration) error {
 	if l.own >= maxEvents {
 		return suspend(event.WhyTooLong, "", fmt.Errorf("a saga has at most %d messages of its own", maxEvents))

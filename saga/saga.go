@@ -32,40 +32,46 @@ type store interface {
 
 // Config changes how a saga works. Nil means all defaults. [New] reports values that are out of bounds.
 type Config struct {
-	// Version is the version of the function. A saga keeps the version that it was started with. It
-	// is raised with a function that does not do, for the same input, what the one before did.
+	// Version is the version of the function. A saga keeps the version with which it was started.
+	// Raise it when the new function may do something else than the previous one for the same
+	// input.
 	//
 	// Defaults to 1.
 	Version int
 
-	// Earlier are the functions that sagas of earlier versions run, by version. Each has the type of the present one.
+	// Earlier has the functions that sagas of earlier versions run, by version. Each has the type
+	// of the current one.
 	//
-	// Defaults to none: such a saga is suspended.
+	// Defaults to none: sagas of earlier versions are suspended.
 	Earlier map[int]any
 
-	// Deadline is how long after its start a saga is undone if it has neither ended nor passed a pivot: 1 ms to
-	// 10 years.
+	// Deadline is how long after its start a saga is undone if it has neither ended nor passed a
+	// pivot: 1 ms to 10 years.
 	//
-	// Defaults to 0: there is none.
+	// Defaults to 0: no deadline.
 	Deadline time.Duration
 
-	// Concurrency is how many sagas go on at a time in a process: 1 to 1000. A saga that waits does not count.
+	// Concurrency is how many sagas a process works on at a time: 1 to 1000. A saga that waits does
+	// not count.
 	//
 	// Defaults to 64.
 	Concurrency int
 
-	// PollInterval is the longest wait for a message that another process wrote: 1 ms to 1 s.
+	// PollInterval is the longest time until a message that another process wrote is noticed: 1 ms
+	// to 1 s.
 	//
 	// Defaults to 100 ms.
 	PollInterval time.Duration
 
-	// Lease is how long the sagas that were going on in a process that was killed wait for another: 1 s to 1 h.
+	// Lease is how long the sagas of a killed process wait before another process goes on with
+	// them: 1 s to 1 h.
 	//
 	// Defaults to 10 s.
 	Lease time.Duration
 
-	// Logger receives a warning for each saga that is suspended, for each function that panicked or ended its goroutine,
-	// with its stack, and for each failure of the store, of names and numbers, never of content.
+	// Logger receives a warning for each saga that is suspended, for each function that panicked or
+	// ended its goroutine, with its stack, and for each failure of the store. Its entries have
+	// names and numbers, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
@@ -97,16 +103,18 @@ type core struct {
 	lasts    atomic.Int64           // a turn, about
 }
 
-// queueOf is the queue of the sagas of a category. A queue of streams is none of items, whoever has its name.
+// queueOf returns the queue of the sagas of a category. A queue of streams is separate from any
+// queue of items with the same name.
 func queueOf(category messagestore.Category) queuing.Queue {
 	return queuing.Queue{Name: string(category), Category: category}
 }
 
-// New returns the saga of a name, whose streams are in the category name:saga. The function f is run once for each step
-// that begins, and more often: it does nothing but call steps, and compute. All steps that it and the earlier functions
-// call, and all steps whose undo may be needed, are among steps; each [TxStep] is over the saga's store. The error names
-// all mistakes and matches [messagestore.ErrInvalid]; it matches [messagestore.ErrNotSupported] for a store whose driver
-// keeps no queues. New makes no round trip.
+// New returns the saga with this name. Its streams are in the category name:saga. The function f
+// runs at least once for each step that begins, so it only calls steps and computes. The argument
+// steps has every step that f and the earlier functions call, and every step that may have to be
+// undone; each [TxStep] uses the saga's store. The error names all mistakes and matches
+// [messagestore.ErrInvalid]; it matches [messagestore.ErrNotSupported] if the store's driver keeps
+// no queues. New makes no round trip.
 func New[In, Out any](store *messagestore.Store, name string, f func(r *Run, in In) (Out, error), steps Steps, config *Config) (*Saga[In, Out], error) {
 	return newSaga(store, name, f, steps, config)
 }
@@ -152,8 +160,8 @@ func newSaga[In, Out any](store store, name string, f func(r *Run, in In) (Out, 
 	return &Saga[In, Out]{c}, nil
 }
 
-// tailPause is how long the end of a saga may go unseen that another process has brought about: while this one has a runner,
-// that tells most ends, after a turn.
+// tailPause is how long the end of a saga may go unnoticed if another process ended it. While this
+// process has a runner, that runner reports most ends itself, after a turn.
 func (c *core) tailPause() time.Duration {
 	if c.running.Load() {
 		return min(max(10*time.Millisecond, 2*time.Duration(c.lasts.Load())), max(c.config.PollInterval, 10*time.Millisecond))
@@ -161,7 +169,8 @@ func (c *core) tailPause() time.Duration {
 	return 0
 }
 
-// lasted notes how long a turn took: lasts goes an eighth of the way there, and all of it for the first.
+// lasted records how long a turn took: it moves lasts an eighth of the way there, and all the way
+// for the first turn.
 func (c *core) lasted(turn time.Duration) {
 	before := c.lasts.Load()
 	if before > 0 {
@@ -178,7 +187,7 @@ func (c *core) defaults() {
 	f.Lease = cmp.Or(f.Lease, 10*time.Second)
 }
 
-// check returns the driver, nil if there is none, and the mistakes.
+// check returns the driver, nil if the store has none, and the mistakes.
 func (c *core) check() (driver messagestore.Driver, wrong []error) {
 	f := &c.config
 	if v := reflect.ValueOf(c.store); c.store == nil || v.Kind() == reflect.Pointer && v.IsNil() {

@@ -11,27 +11,31 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// Signal returns the write of a signal to a saga, with a value, for the caller to write with the messages that it belongs to:
-// an approval, a payment. [Receive] has it, also if it comes first. Signals of one name are received in their order, each
-// once, so a sender that may send a signal twice writes it in the transaction of an inbox. A signal that the saga does not
-// receive changes nothing.
+// Signal returns the write of a signal to a saga, with a value, for you to write together with your
+// own messages: an approval, a payment. [Receive] returns the value, even if the signal comes
+// first. Signals of one name are received in their order, each once. If you may send a signal
+// twice, write it in the transaction of an inbox. A signal that the saga does not receive changes
+// nothing.
 //
-// The write is a version conflict if there is no such saga, or if its stream has 20,000 messages: [IsFull] tells which. So signals
-// never take the room that the saga itself needs. If the id, the name or the value is invalid, the write is
-// refused with an error that matches [messagestore.ErrInvalid].
+// The write is a version conflict if the saga does not exist, or if its stream has 20,000 messages:
+// [IsFull] tells which. So signals never take the room that the saga itself needs. If the id, the
+// name or the value is invalid, the store refuses the write with an error that matches
+// [messagestore.ErrInvalid].
 func (s *Saga[In, Out]) Signal(id, name string, value any) messagestore.StreamWrite {
 	raw, err := encode("value of the signal", value)
 	return s.core.from(id, event.Signalled{Name: name, Value: raw}, errors.Join(define(name, "", false).invalid, err))
 }
 
-// Receive returns the value of a signal: of the first with this name, and when it is called again of the next. If none
-// comes within the timeout of 1 ms to 10 years, the error is a [*StepError] of this name. No goroutine waits: the error
-// matches [ErrWaiting] until then. The name is one of the run's, as a step's is.
+// Receive returns the value of a signal: the first call returns the first signal with this name,
+// and each later call the next. If none comes within the timeout of 1 ms to 10 years, the error is
+// a [*StepError] with this name. No goroutine waits: until then the error matches [ErrWaiting].
+// Like a step's, the name must be unique within the run.
 //
-// A value that is no T is taken, and the error is a [*SignalError]. The function may pass over it: it calls Receive again for the
-// next one. If it returns the error, the saga is suspended: a person has it go on with a function that takes the value, by
-// [Saga.Resume], or with the next signal, by [Operator.SkipSignal]. To undo the saga instead, the function returns
-// handler.Refuse of it.
+// If the value does not decode into T, the signal counts as received and the error is a
+// [*SignalError]. To pass over it, call Receive again for the next one. If the function returns the
+// error, the saga is suspended: a person can let it go on with a function that takes the value, by
+// [Saga.Resume], or with the next signal, by [Operator.SkipSignal]. To undo the saga instead, wrap
+// the error in handler.Refuse.
 func Receive[T any](r *Run, name string, timeout time.Duration) (T, error) {
 	var value T
 	if r == nil {
@@ -54,7 +58,8 @@ func Receive[T any](r *Run, name string, timeout time.Duration) (T, error) {
 	return value, nil
 }
 
-// A SignalError is the error of [Receive] for a signal whose value does not decode into the type that is asked for.
+// A SignalError is the error of [Receive] if the value of a signal does not decode into the
+// expected type.
 type SignalError struct {
 	Name   string
 	Number int // which call of Receive with this name took it, from 1

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// maxEvents bounds the messages that runners write to a saga, suspensions left out: a saga that would have more is suspended.
-	// Its compensation may take as many again.
+	// maxEvents bounds the messages that runners write to a saga, not counting suspensions: a saga
+	// that would have more is suspended. Its compensation may take as many again.
 	maxEvents = 10_000
 
-	// maxVersion is the version from which on a saga takes no signal and no reply from outside: so there is room for maxEvents of
-	// them, and they take none of the runners'.
+	// maxVersion is the version from which on a saga takes no signal and no reply from outside. So
+	// there is room for maxEvents of these, and they take no room from the runners.
 	maxVersion = 2*maxEvents - 1
 )
 
@@ -44,18 +44,18 @@ type state struct {
 	steps  []*step // in the order in which they began
 	byName map[string]*step
 	values map[string]json.RawMessage
-	since  map[string]time.Time // when the time of a sleep or signal was computed, and under "" that of the deadline
+	since  map[string]time.Time // when the time of a sleep or signal was computed; under "" when the deadline was
 	sleeps map[string]time.Time // when it is over
-	asleep string               // the sleep behind which nothing is recorded yet
+	asleep string               // the sleep after which nothing is recorded yet
 
 	signals   map[string][]json.RawMessage // by name, in the order in which they came
 	received  map[string]event.Received    // by name, with a number behind the first
 	taken     map[string]int               // how many signals of a name were received
 	receiveBy map[string]time.Time
-	hears     string // the name of a signal behind the wait for which nothing is recorded yet
+	hears     string // the name of a signal after whose wait nothing is recorded yet
 
 	early   map[string]*event.Replied // the first of each step, before that began
-	replies map[string]*event.Replied // the first of each step that is no refusal, or the first
+	replies map[string]*event.Replied // of each step the first that is not a refusal, or else the first
 
 	own int // the messages of runners, suspensions left out
 
@@ -67,7 +67,7 @@ type state struct {
 	later        string // a type that this release does not know
 	lacks        string // a process that may go on with it, in words
 
-	// Of the item in the queue, where that was asked for.
+	// From the item in the queue, where that was read.
 	item   messagestore.GlobalPosition
 	due    time.Time // when the next turn is, zero for none
 	buried bool      // it is dead
@@ -95,7 +95,7 @@ type step struct {
 	undoAt       time.Time // the time of the next attempt, zero for none
 }
 
-// What a name of a run may be of, in words.
+// The kinds of thing that a name of a run may stand for, in words.
 const (
 	kindValue  = "a value"
 	kindSleep  = "a sleep"
@@ -104,7 +104,7 @@ const (
 
 var kinds = map[string]string{event.KindCall: "a Step", event.KindTx: "a TxStep", event.KindAsk: "an Ask"}
 
-// kindOf returns what is recorded under a name, "" for nothing.
+// kindOf returns the kind of thing that is recorded under a name, "" if nothing is.
 func (s *state) kindOf(name string) string {
 	if one := s.byName[name]; one != nil {
 		return kinds[one.Kind]
@@ -175,18 +175,20 @@ func (s *state) starts(started event.Started, at time.Time) {
 	}
 }
 
-// deadlineOf returns how long after its start a saga is undone: as long as [Config] permits at most, whatever another writer wrote.
+// deadlineOf returns how long after its start a saga is undone. It is at most the bound that
+// [Config] permits, even if another writer wrote more.
 func deadlineOf(started event.Started) time.Duration {
 	return time.Duration(min(started.DeadlineMillis, maxWait.Milliseconds())) * time.Millisecond
 }
 
-// shows takes in the time of a message.
+// shows takes the time of a message into account.
 func (s *state) shows(at time.Time) {
 	s.changedAt = at
 	s.latest = later(s.latest, at)
 }
 
-// computed returns the time by which another was computed, 0 for that of the message.
+// computed returns the time from which another was computed. For 0 it returns the time of the
+// message.
 func (s *state) computed(at int64) time.Time {
 	if at == 0 {
 		return s.changedAt
@@ -198,7 +200,7 @@ func (s *state) computed(at int64) time.Time {
 // aheadBy returns by how much the store's clock was ahead.
 func aheadBy(b event.SetBack) time.Duration { return timeOf(b.From).Sub(timeOf(b.To)) }
 
-// setBack has each time that was computed by a clock that was ahead come earlier.
+// setBack moves each time that was computed while the clock was ahead to an earlier time.
 func (s *state) setBack(b event.SetBack) {
 	to, by := timeOf(b.To), aheadBy(b)
 	earlier := func(t time.Time) time.Time {
@@ -331,9 +333,9 @@ func (s *state) began(b event.Began) {
 	}
 }
 
-// replied takes in a reply: to the attempt that waits, or early, before the step began. A reply behind the step's
-// time-out changes nothing that goes on, and neither does one to an earlier attempt. The last that is no refusal is an
-// undo's output.
+// replied takes a reply into account: for the attempt that waits, or early, before the step began.
+// A reply after the step's timeout, or to an earlier attempt, does not change how the saga goes on.
+// The undo gets the output of the first reply that is not a refusal.
 func (s *state) replied(b event.Replied) {
 	if before := s.replies[b.Step]; before == nil || before.Error != "" {
 		s.replies[b.Step] = &b
@@ -372,7 +374,8 @@ func timeOf(micros int64) time.Time {
 	return time.UnixMicro(micros).UTC()
 }
 
-// resumed gives the step that the saga was suspended for its attempts again. No other outcome changes.
+// resumed gives the step for which the saga was suspended its attempts again. No other outcome
+// changes.
 func (s *state) resumed() {
 	for _, one := range s.steps {
 		one.failures, one.retryAt, one.undoAttempts, one.undoFailures, one.undoAt = 0, time.Time{}, 0, 0, time.Time{}
@@ -383,10 +386,10 @@ func (s *state) resumed() {
 	s.suspended = nil
 }
 
-// resolvable reports whether a person may end the saga as it is.
+// resolvable reports whether a person may end the saga in its present state.
 func (s *state) resolvable() bool { return s.ended == "" && s.suspended != nil && s.pivoted() }
 
-// pivoted reports whether there is no way back.
+// pivoted reports whether a pivot is done, so that nothing can be undone.
 func (s *state) pivoted() bool {
 	return slices.ContainsFunc(s.steps, func(one *step) bool { return one.Pivot && one.done })
 }

@@ -21,13 +21,13 @@ import (
 // maxValueBytes bounds an input, an output and a value, as JSON.
 const maxValueBytes = 512 << 10
 
-// Retry says how often a failing function is called. The pause before the second attempt is MinBackoff,
-// and doubles with each attempt up to MaxBackoff; each pause is shortened by a random part of up to a half. No goroutine
-// waits meanwhile.
+// Retry says how often a failing function is called. The pause before the second attempt is
+// MinBackoff, and doubles with each attempt up to MaxBackoff; each pause is shortened by a random
+// part of up to a half. No goroutine waits meanwhile.
 type Retry struct {
-	// MaxAttempts is how often it is called, up to 1000.
+	// MaxAttempts is how often the function is called, up to 1000.
 	//
-	// Defaults to 5, and for an undo to no bound.
+	// Defaults to 5, and for an undo to no limit.
 	MaxAttempts int
 
 	// MinBackoff is the first pause: 1 ms to 24 h.
@@ -44,27 +44,28 @@ type Retry struct {
 // StepConfig changes how a step works. Nil means all defaults. [New] reports values that are out of
 // bounds.
 type StepConfig struct {
-	// Timeout is after how long the context of one call is done: 1 ms to 1 min. A step that takes longer is an
-	// [Ask]: there it is how long a reply is waited for, 1 ms to 10 years.
+	// Timeout is how long one call may take before its context is done: 1 ms to 1 min. For a step
+	// that takes longer use an [Ask]: there Timeout is how long the saga waits for a reply, 1 ms to
+	// 10 years.
 	//
 	// Defaults to 10 s, and for an Ask to 10 min.
 	Timeout time.Duration
 
-	// Retry is for errors without a disposition, and for commands that the store refuses.
+	// Retry applies to errors without a disposition, and to commands that the store refuses.
 	Retry Retry
 
-	// Suspend says that the saga is suspended when the attempts are used up, or no reply came in time: a person looks, and
-	// resumes or cancels it.
+	// Suspend says that the saga is suspended when the attempts are used up, or when no reply came
+	// in time: a person looks, and resumes or cancels it.
 	//
 	// Defaults to false: the step returns the error to the function, which normally returns it too, and the saga is undone.
 	Suspend bool
 
-	// Undo is for the errors of the undo. When its attempts are used up, the saga is suspended.
+	// Undo applies to the errors of the undo. When its attempts are used up, the saga is suspended.
 	Undo Retry
 
-	// Pivot says that there is no way back once the step is done: nothing undoes the saga any more,
-	// neither a deadline nor a cancel. If a later step fails for good, or the function returns an error,
-	// the saga is suspended.
+	// Pivot says that nothing can be undone once the step is done: from then on nothing undoes the
+	// saga, neither a deadline nor a cancel. If a later step fails for good, or the function
+	// returns an error, the saga is suspended.
 	Pivot bool
 }
 
@@ -77,17 +78,17 @@ const (
 // Steps are the steps of a saga: each is a [*Step], a [*TxStep] or an [*Ask].
 type Steps []anyStep
 
-// An anyStep is a step of any types.
+// An anyStep is a step of any type.
 type anyStep interface {
 	definition() *definition
 
-	// isOf reports whether the step may be one of a saga over a store.
+	// isOf reports whether a saga over this store may have the step.
 	isOf(driver messagestore.Driver) bool
 
-	// named returns the step under the name of one that began, which has a key.
+	// named returns the step under the name, with a key, under which it began.
 	named(name string) anyStep
 
-	// undo undoes a step that began, and adds that to the saga's events.
+	// undo undoes a step that began, and adds the outcome to the saga's events.
 	undo(ctx context.Context, l *life, one *step) error
 }
 
@@ -103,7 +104,7 @@ type definition struct {
 	pivot   bool
 	nothing bool // it has no undo
 	invalid error
-	base    *definition // of a step with a key: without it
+	base    *definition // the definition without the key, if the step has one
 }
 
 // keyed returns the definition of a step with a key.
@@ -136,7 +137,7 @@ func baseOf(name string) string {
 	return base
 }
 
-// stepOf returns the step of a name, which may have a key; nil if it is not among the saga's.
+// stepOf returns the step with a name, which may have a key; nil if the saga has no such step.
 func (c *core) stepOf(name string) anyStep {
 	step := c.defined[baseOf(name)]
 	if step == nil || baseOf(name) == name {
@@ -207,15 +208,16 @@ type Step[In, Out any] struct {
 	undoCall func(ctx context.Context, in In, out *Out) error
 }
 
-// NewStep returns a step that calls do, and undo to undo it. A step may have run if its outcome is not
-// known: then undo is called with a nil out, and finds out by the [Key], the same as in do, what there
-// is to undo. A step that was refused may have happened in an earlier attempt: undo is called with a
-// nil out for it, too.
+// NewStep returns a step that calls do, and calls undo to undo it. If the outcome of do is not
+// known, the step may have run: undo is called with a nil out, and finds out by the [Key], which is
+// the same as in do, whether there is anything to undo. A step that was refused may have happened
+// in an earlier attempt, so for it, too, undo is called with a nil out.
 //
-// An error of handler.Refuse is a refusal: no other attempt is made. One of handler.Park suspends the saga. One of
-// handler.RetryAfter has the next attempt made after its time, of at most 10 years, and is not counted. An error of handler.Skip
-// is a mistake, which suspends the saga: what follows the step wants its output. In undo Refuse, too, suspends the saga.
-// A nil undo is of a step that leaves nothing to undo. NewStep does not fail: [New] reports mistakes.
+// If do returns an error of handler.Refuse, no further attempt is made. handler.Park suspends the
+// saga. handler.RetryAfter makes the next attempt after its time, of at most 10 years, and the
+// attempt does not count. handler.Skip is a mistake that suspends the saga, because the steps after
+// this one need its output. In undo, handler.Refuse suspends the saga too. A nil undo means that
+// the step leaves nothing to undo. NewStep does not fail: [New] reports mistakes.
 func NewStep[In, Out any](
 	name string, do func(ctx context.Context, in In) (Out, error), undo func(ctx context.Context, in In, out *Out) error, config *StepConfig,
 ) *Step[In, Out] {
@@ -229,7 +231,8 @@ func (s *Step[In, Out]) definition() *definition { return &s.of }
 
 func (*Step[In, Out]) isOf(messagestore.Driver) bool { return true }
 
-// For returns the step for one of several things of a kind, such as the lines of an order, so that a loop does it for each:
+// For returns the step for one of several things of a kind, such as the lines of an order. With it
+// you can do the step in a loop:
 //
 //	for _, line := range order.Lines {
 //		if _, err := reserve.For(line.SKU).Do(r, line); err != nil {
@@ -237,8 +240,9 @@ func (*Step[In, Out]) isOf(messagestore.Driver) bool { return true }
 //		}
 //	}
 //
-// The key is part of the step's name, reserve+SKU, in the record, in [Key] and in the name of a reply. It is visible text; name and key
-// have at most 200 bytes, and each is there once in a run. A key that is none suspends the saga when the step is joined.
+// The key is part of the step's name, reserve+SKU, in the record, in [Key] and in the name of a
+// reply. It is visible text; name and key together have at most 200 bytes and must be unique within
+// the run. An invalid key suspends the saga when the step is joined.
 func (s *Step[In, Out]) For(key string) *Step[In, Out] {
 	return &Step[In, Out]{s.of.keyed(key), s.do, s.undoCall}
 }
@@ -249,15 +253,16 @@ func (s *Step[In, Out]) named(name string) anyStep {
 	return &Step[In, Out]{of, s.do, s.undoCall}
 }
 
-// Do does the step, or returns its recorded outcome: its output, a [*StepError] if it has failed for
-// good, or an error that the function returns, such as [ErrWaiting].
+// Do does the step, or returns its recorded outcome: its output, a [*StepError] if it has failed
+// for good, or an error that the function must return, such as [ErrWaiting].
 func (s *Step[In, Out]) Do(r *Run, in In) (Out, error) {
 	f := s.Go(r, in)
 	err := r.joined(&f.one)
 	return f.out, err
 }
 
-// Go returns the step as one to be done side by side with others, by [Run.Join]. Nothing is begun before.
+// Go adds the step to the open ones, which [Run.Join] does side by side. Nothing begins before
+// Join.
 func (s *Step[In, Out]) Go(r *Run, in In) *Future[Out] {
 	f := reach[Out](r, &s.of, in)
 	f.one.do = func(ctx context.Context) (json.RawMessage, error) {
@@ -286,8 +291,8 @@ func (s *Step[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 	return err
 }
 
-// A TxStep runs SQL in the transaction that records it: exactly once. A process that is too late with it
-// has its SQL rolled back.
+// A TxStep runs SQL in the transaction that records it: exactly once. If another process has gone
+// on with the saga, the SQL is rolled back.
 type TxStep[Tx, In, Out any] struct {
 	of     definition
 	txs    *messagestore.TxStore[Tx]
@@ -295,11 +300,13 @@ type TxStep[Tx, In, Out any] struct {
 	undoTx func(ctx context.Context, tx Tx, in In, out *Out) error
 }
 
-// NewTxStep returns a step that calls do in a transaction of txs, which is over the saga's store, and undo
-// in another. Each may be called more than once, and is committed once. A step that was not committed is not
-// undone, so undo always has an output; a nil undo is of a step that leaves nothing to undo. Both may add messages to their transaction: see [Write]. Errors are as for
-// [NewStep]. What they change of the session, and not of the transaction alone, such as its search_path, stays with a pooled
-// connection: it meets whatever has that next.
+// NewTxStep returns a step that calls do in a transaction of txs, and calls undo in another. The
+// store of txs is the saga's. Each function may be called more than once, and is committed once. A
+// step that was not committed is not undone, so undo always has an output; a nil undo means that
+// the step leaves nothing to undo. Both functions may add messages to their transaction: see
+// [Write]. Errors have the same effect as for [NewStep]. If a function changes the session and not
+// only the transaction, such as its search_path, the change stays with the pooled connection and
+// affects its next user.
 func NewTxStep[Tx, In, Out any](
 	name string, txs *messagestore.TxStore[Tx],
 	do func(ctx context.Context, tx Tx, in In) (Out, error), undo func(ctx context.Context, tx Tx, in In, out *Out) error, config *StepConfig,
@@ -364,10 +371,11 @@ func (s *TxStep[Tx, In, Out]) undo(ctx context.Context, l *life, one *step) erro
 	})
 }
 
-// transact runs f in a transaction that records its events at the saga's version, with the writes that f adds by Write. What
-// went before is recorded first: the failure of a transaction has nothing else done again.
+// transact runs f in a transaction that records its events at the saga's version, with the writes
+// that f adds by Write. Earlier events are recorded first, so that a failed transaction does not
+// cause anything else to be done again.
 //
-// The error is a [*storeError] if it is not the step's.
+// The error is a [*storeError] if it does not come from the step.
 func transact[Tx any](
 	ctx context.Context, l *life, txs *messagestore.TxStore[Tx], of *definition, number int,
 	f func(ctx context.Context, tx Tx) ([]messagestore.Body, error),
@@ -379,7 +387,7 @@ func transact[Tx any](
 		written messagestore.Written
 		events  []messagestore.Body
 	}
-	// A function that is abandoned has no part of the life.
+	// An abandoned function must not share the life.
 	at := &life{core: l.core, state: &state{compensating: l.compensating, own: l.own}, stream: l.stream, cause: l.cause, version: l.version, held: l.held}
 	done, err := attempt(ctx, l, of, func(ctx context.Context) (done committed, err error) {
 		done.written, done.events, err = commit(ctx, at, txs, of.name, number, f)
@@ -445,7 +453,7 @@ func commit[Tx any](
 
 type addingOf struct{}
 
-// An adding has the writes that the function of a TxStep adds in one call.
+// An adding collects the writes that the function of a TxStep adds in one call.
 type adding struct {
 	own    messagestore.StreamName
 	mu     sync.Mutex
@@ -459,9 +467,9 @@ func (a *adding) end() {
 	a.ended = true
 }
 
-// Write adds writes to the transaction of a [TxStep]. The step's function and undo call it with the
-// context that they were given, and the messages are committed with their SQL, or not at all. So a step
-// changes a row and says so in one transaction:
+// Write adds writes to the transaction of a [TxStep]. The step's functions do and undo call it with
+// their context, and the messages are committed with their SQL, or not at all. So a step changes a
+// row and reports the change in one transaction:
 //
 //	func debit(ctx context.Context, tx pgx.Tx, t Transfer) (balance int64, err error) {
 //		err = tx.QueryRow(ctx, "update accounts set balance = balance - $2 where id = $1 returning balance", t.From, t.Amount).Scan(&balance)
@@ -472,13 +480,13 @@ func (a *adding) end() {
 //		return balance, saga.Write(ctx, event)
 //	}
 //
-// The messages have the saga's stream as their correlation, and the property sagaStep. A write whose
-// version conflicts has the function called again, up to five times; then the attempt has failed. A
-// message that the store refuses as invalid suspends the saga.
+// The messages have the saga's stream as their correlation, and the property sagaStep. If a write
+// has a version conflict, the function is called again, up to five times; then the attempt has
+// failed. If the store refuses a message as invalid, the saga is suspended.
 //
-// If ctx is not the context of a running function of a TxStep, or if a write is to the saga's own
+// If ctx is not the context of a running function of a TxStep, or if a write goes to the saga's own
 // stream or to a stream with an invalid name, the error matches [messagestore.ErrInvalid] and
-// nothing is added. Write may be called several times, and from several goroutines.
+// nothing is added. You may call Write several times, and from several goroutines.
 func Write(ctx context.Context, writes ...messagestore.StreamWrite) error {
 	if ctx == nil {
 		return fmt.Errorf("saga: write: %w", invalid("context", nil, "it is nil"))
@@ -505,7 +513,7 @@ func Write(ctx context.Context, writes ...messagestore.StreamWrite) error {
 	return nil
 }
 
-// A storeError is the error of the store within the attempt of a step: it is not the step's.
+// A storeError is the store's error in an attempt of a step, as opposed to the step's own.
 type storeError struct{ error }
 
 func (e *storeError) Unwrap() error { return e.error }
@@ -522,18 +530,20 @@ type Ask[In, Out any] struct {
 	undoCommand func(ctx context.Context, in In, out *Out) (messagestore.StreamWrite, error)
 }
 
-// NewAsk returns a step that writes a command, and waits for the reply of the command's handler: see
-// [Saga.Reply], [Saga.Refuse] and [Answer]. The command is written together with the record that the step
-// began, so it is there exactly if that is. Its messages have the saga's stream as their correlation, and the
-// property sagaStep.
+// NewAsk returns a step that writes a command and waits for the reply of the command's handler: see
+// [Saga.Reply], [Saga.Refuse] and [Answer]. The command is written in one write with the record
+// that the step began. Its messages have the saga's stream as their correlation, and the property
+// sagaStep.
 //
-// A command without a stream is none: then the step waits for what [Saga.Reply] brings from outside, such as a person's
-// approval.
+// If command returns a write without a stream, nothing is sent: the step only waits for a
+// [Saga.Reply] from outside, such as a person's approval.
 //
-// The command of undo is written together with the record that the step is undone; a write without a stream is
-// none, and so is a nil undo. Out is nil if no reply is known: the command may still be handled, before the undo's or after it.
-// An error of the function command is as one of a [NewStep]'s, and nothing is sent; one without a disposition suspends the
-// saga. After a refusal undo is called, since an earlier attempt may have sent its command.
+// The command of undo is written in one write with the record that the step is undone. If undo is
+// nil, or returns a write without a stream, nothing is sent. Out is nil if no reply is known: the
+// command may still be handled, before the undo's command or after it. If command returns an error,
+// nothing is sent. Dispositions have the same effect as for [NewStep]; an error without a
+// disposition suspends the saga. After a refusal undo is called too, since an earlier attempt may
+// have sent its command.
 func NewAsk[In, Out any](
 	name string, command func(ctx context.Context, in In) (messagestore.StreamWrite, error),
 	undo func(ctx context.Context, in In, out *Out) (messagestore.StreamWrite, error), config *StepConfig,
@@ -558,15 +568,17 @@ func (a *Ask[In, Out]) named(name string) anyStep {
 	return &Ask[In, Out]{of, a.command, a.undoCommand}
 }
 
-// Do sends the command, if it was not sent, and returns the output of the reply, a [*StepError] if it is a
-// refusal or did not come in time, or an error that the function returns, such as [ErrWaiting].
+// Do sends the command, unless it was sent before, and returns the output of the reply. The error
+// is a [*StepError] if the reply is a refusal or did not come in time, or an error that the
+// function must return, such as [ErrWaiting].
 func (a *Ask[In, Out]) Do(r *Run, in In) (Out, error) {
 	f := a.Go(r, in)
 	err := r.joined(&f.one)
 	return f.out, err
 }
 
-// Go returns the step as one to be done side by side with others, by [Run.Join]. Nothing is sent before.
+// Go adds the step to the open ones, which [Run.Join] does side by side. Nothing is sent before
+// Join.
 func (a *Ask[In, Out]) Go(r *Run, in In) *Future[Out] {
 	f := reach[Out](r, &a.of, in)
 	f.one.command = func(ctx context.Context) (messagestore.StreamWrite, error) { return a.command(ctx, in) }
@@ -596,7 +608,7 @@ func (a *Ask[In, Out]) undo(ctx context.Context, l *life, one *step) error {
 	return err
 }
 
-// check refuses an output that is not the reply's type.
+// check refuses an output that does not have the reply's type.
 func (a *Ask[In, Out]) check(output any) error {
 	if _, is := output.(Out); !is {
 		var want *Out
@@ -605,8 +617,8 @@ func (a *Ask[In, Out]) check(output any) error {
 	return nil
 }
 
-// recorded returns the recorded input and output of a step. If the step's types do not fit them any more, the
-// error suspends the saga.
+// recorded returns the recorded input and output of a step. If they do not fit the step's types any
+// more, the error suspends the saga.
 func recorded[In, Out any](l *life, one *step) (in In, out *Out, err error) {
 	if err := json.Unmarshal(one.Input, &in); err != nil {
 		return in, nil, suspend(event.WhyInvalid, one.Step, fmt.Errorf("undo %s: its input: %w", one.Step, err))
@@ -642,8 +654,9 @@ func encodeOutput(d *definition, out any) (json.RawMessage, error) {
 
 type keyOf struct{}
 
-// Key returns the idempotence key of the step that runs in ctx: the same for every attempt and every
-// process, and for its undo, which thereby names what it undoes. It is "" outside of a step.
+// Key returns the idempotence key of the step that runs in ctx. It is the same for every attempt,
+// in every process and for the undo, so that the undo can name the thing to undo. It is "" outside
+// of a step.
 func Key(ctx context.Context) string {
 	if ctx == nil {
 		return ""

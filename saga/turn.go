@@ -16,15 +16,16 @@ import (
 )
 
 const (
-	// maxFailures is how many turns of a saga may fail in a row, or end with their process, before it is dead.
+	// maxFailures is how many turns of a saga may fail in a row, or end with their process, before
+	// the saga is dead.
 	maxFailures = 20
 
 	grace        = 10 * time.Second
 	fencedPause  = time.Second // after which a process looks at a saga again with which another one went on
 	minTurnPause = time.Second
 
-	// maxOutages is how many turns of a saga may meet an outage in a row, in one process: some three minutes. The pauses between
-	// them are short, for a deadline may end in one.
+	// maxOutages is how many turns of a saga may meet an outage in a row, in one process: about
+	// three minutes. The pauses between them are short, because a deadline may pass during one.
 	maxOutages     = 100
 	minOutagePause = 500 * time.Millisecond
 	maxOutagePause = 2 * time.Second
@@ -37,7 +38,7 @@ type Stats struct {
 	Suspended int64 // sagas that were suspended
 	Skipped   int64 // streams that hold no saga
 	Failed    int64 // turns that the store refused or did not answer; the saga goes on after a back-off
-	Dead      int64 // sagas of which that happened 20 times in a row, and that the store does not let be suspended
+	Dead      int64 // sagas that failed so 20 times in a row, and could not be suspended
 	Lost      int64 // turns whose end came too late
 	Abandoned int64 // functions that did not return
 }
@@ -50,13 +51,14 @@ func (s *Saga[In, Out]) Stats() Stats {
 	}
 }
 
-// Run goes on with the sagas of the category until ctx is done; then it returns nil. Each replica of a service runs it: they
-// share the sagas. While it runs another call is refused with an error that matches
-// [messagestore.ErrInvalid]. It returns the store's error if that refuses for good.
+// Run goes on with the sagas of the category until ctx is done, and then returns nil. Call it in
+// each replica of a service: the replicas share the sagas. A second call in the same process fails
+// with an error that matches [messagestore.ErrInvalid] while the first runs. If the store refuses
+// for good, Run returns the store's error.
 //
-// When ctx is done no saga has another turn, and the turns under way have ten seconds to end. Then the contexts of their
-// steps end. If a function has not returned another ten seconds later, its saga goes on in another process, and the
-// error names it.
+// When ctx is done, no further turn starts, and the current turns have ten seconds to end. Then the
+// contexts of their steps are cancelled. If a function has not returned another ten seconds later,
+// its saga goes on in another process, and the error names it.
 func (s *Saga[In, Out]) Run(ctx context.Context) error {
 	c := s.core
 	if ctx == nil {
@@ -89,7 +91,7 @@ func ends(finish queuing.Finish, reason error) error {
 	return &turned{finish, reason}
 }
 
-// finishOf returns the end of a turn. A turn that panicked, which none does, comes again.
+// finishOf returns the end of a turn. A turn that panicked, which should never happen, comes again.
 func finishOf(d *work.Delivery, err error, _ bool) queuing.Finish {
 	if err == nil {
 		return queuing.Finish{Kind: queuing.Complete}
@@ -104,8 +106,8 @@ func turnPause(d *work.Delivery) time.Duration {
 	return outage.Pause(d.Item.Failures+1, minTurnPause, maxTurnPause)
 }
 
-// handle is one turn of a saga. A saga whose turns are refused 20 times in a row, or meet an outage 100 times, is suspended: if
-// the store takes that, it is no outage.
+// handle is one turn of a saga. If the store refuses 20 turns of a saga in a row, or 100 meet an
+// outage, handle tries to suspend the saga: if that write succeeds, it was not an outage.
 func (c *core) handle(ctx context.Context, d *work.Delivery) error { return c.turn(ctx, d, d.Check) }
 
 func (c *core) turn(ctx context.Context, d *work.Delivery, held func(ctx context.Context) error) error {
@@ -173,7 +175,8 @@ type streaks struct {
 	byStream map[messagestore.StreamName]int
 }
 
-// count returns how many of a saga's there were, this turn included if it was one; else they are forgotten.
+// count returns how many turns in a row met it, this turn included. If this turn did not, the
+// saga's count ends.
 func (o *streaks) count(stream messagestore.StreamName, met bool) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -188,10 +191,11 @@ func (o *streaks) count(stream messagestore.StreamName, met bool) int {
 	return o.byStream[stream]
 }
 
-// maxCounted bounds the sagas whose turns are counted.
+// maxCounted bounds how many sagas have a count.
 const maxCounted = 10_000
 
-// giveUp suspends a saga for an error by which its turns have failed too often, and does what may be done with a suspended one.
+// giveUp suspends a saga because its turns have failed too often, and then goes on with it as far
+// as a suspended saga can.
 func (c *core) giveUp(ctx context.Context, m *messagestore.Message, step string, reason error) (*life, error) {
 	l := newLife(c, m, nil)
 	_, err := l.read(ctx)
@@ -204,8 +208,9 @@ func (c *core) giveUp(ctx context.Context, m *messagestore.Message, step string,
 	return c.goOn(ctx, m, false, nil)
 }
 
-// keepDone writes what has happened in a turn that the stop of the process has ended, such as that a step is done: else the step
-// would be done again. What another process has gone on with is refused by its version.
+// keepDone writes the events of a turn that ended because the process stops, such as that a step is
+// done. Otherwise the step would be done again. If another process has gone on with the saga, the
+// write is refused because of its version.
 func (l *life) keepDone(ctx context.Context, err error) error {
 	if err == nil || len(l.noted) == 0 || errors.Is(context.Cause(ctx), work.ErrLost) {
 		return err

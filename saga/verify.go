@@ -15,14 +15,15 @@ import (
 	"github.com/dibs-go/dibs/saga/internal/event"
 )
 
-// Verify reads all sagas of the category, and reports what breaks the rule saga of [retention.Violation]: a message that no runner
-// writes where it is, of each saga the first; a saga that has not ended and that nothing brings another turn; and one that has
-// ended while its item stays open. Runners go on meanwhile, and raise no alarm. Behind a message of a later release, and in a
-// stream whose beginning was trimmed, it looks at nothing.
+// Verify reads all sagas of the category, and reports violations of the rule saga of
+// [retention.Violation]: in each saga the first message that no runner writes at that place; a saga
+// that has not ended and will have no further turn; and a saga that has ended while its item stays
+// open. Runners may go on meanwhile without a false alarm. Verify ignores messages after one of a
+// later release, and streams whose beginning was trimmed.
 //
-// Of config it takes MaxViolations and OnProgress. It reads each message of the category once and keeps some 200 bytes of each
-// saga, and more of each that has not ended. The error matches [messagestore.ErrNotSupported] for a store whose driver keeps no
-// queues.
+// It uses MaxViolations and OnProgress of config. It reads each message of the category once and
+// keeps about 200 bytes for each saga, and more for each that has not ended. The error matches
+// [messagestore.ErrNotSupported] if the store's driver keeps no queues.
 func (o *Operator) Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error) {
 	v := &verifier{core: o.core, most: config.Most(), sagas: map[messagestore.StreamName]*checked{}}
 	err := config.Validate()
@@ -45,7 +46,7 @@ type verifier struct {
 	sagas map[messagestore.StreamName]*checked
 }
 
-// A checked is what is known of a saga as far as its stream was read.
+// A checked holds the facts about a saga from the part of its stream that was read.
 type checked struct {
 	state *state // nil once nothing more is looked at
 	at    messagestore.Version
@@ -129,14 +130,14 @@ func (v *verifier) next(m *messagestore.Message) {
 	}
 }
 
-// endedStates are all that is kept of a saga that has ended.
+// endedStates has all that Verify keeps of a saga that has ended.
 var endedStates = map[State]*state{
 	StateCompleted: {ended: StateCompleted}, StateCompensated: {ended: StateCompensated}, StateResolved: {ended: StateResolved},
 }
 
 var seed = maphash.MakeSeed()
 
-// sumOf is a sum of a message that a runner writes, and 0 for one from outside.
+// sumOf returns a checksum of a message that a runner writes, and 0 for a message from outside.
 func sumOf(m *messagestore.Message) uint64 {
 	if slices.Contains(event.Outside, m.Type) || m.Type == event.TypeSetBack { // a clock may go back twice alike
 		return 0
@@ -144,7 +145,7 @@ func sumOf(m *messagestore.Message) uint64 {
 	return maphash.String(seed, m.Type+" "+string(m.Data)) | 1
 }
 
-// withoutValues returns a body without what may be large.
+// withoutValues returns a body without the parts that may be large.
 func withoutValues(body messagestore.Body) messagestore.Body {
 	switch b := body.(type) {
 	case event.Started:
@@ -172,8 +173,9 @@ func withoutValues(body messagestore.Body) messagestore.Body {
 	return body
 }
 
-// breaks returns the rule that a message breaks behind those that were taken, and what it does instead; "" for none. A message from
-// outside comes anywhere, and so may one of a type that this release does not know.
+// breaks returns the rule that a message breaks, given the messages before it, and the thing it
+// does instead; "" if it breaks no rule. A message from outside may come anywhere, and so may one
+// of a type that this release does not know.
 func (s *state) breaks(body messagestore.Body) (expected, found string) {
 	if body == nil || slices.Contains(event.Outside, body.MessageType()) {
 		return "", ""
@@ -213,7 +215,7 @@ func (s *state) breaks(body messagestore.Body) (expected, found string) {
 	return s.breaksForward(body, does)
 }
 
-// breaksForward is breaks for what a saga does that is not undone.
+// breaksForward is breaks for a saga that is not being undone.
 func (s *state) breaksForward(body messagestore.Body, does string) (expected, found string) {
 	switch b := body.(type) {
 	case event.Began:
@@ -263,7 +265,7 @@ func (s *state) breaksForward(body messagestore.Body, does string) (expected, fo
 	return "", ""
 }
 
-// breaksUndo is breaks for the undo of a step: they are undone once, the last first.
+// breaksUndo is breaks for the undo of a step: steps are undone once, the last first.
 func (s *state) breaksUndo(step, does string) (expected, found string) {
 	switch one := s.undoNext(); {
 	case s.compensating == nil:
@@ -310,7 +312,8 @@ func describe(body messagestore.Body) string {
 	return body.MessageType() + of
 }
 
-// queue compares the sagas with their items. What it finds is looked at again: a runner goes on meanwhile.
+// queue compares the sagas with their items. It looks again at each difference, because runners go
+// on meanwhile.
 func (v *verifier) queue(ctx context.Context) error {
 	driver, err := queuing.Of(v.store)
 	if err != nil {
@@ -351,7 +354,7 @@ func (v *verifier) queue(ctx context.Context) error {
 	return nil
 }
 
-// comesBack reports whether a saga has another turn by itself.
+// comesBack reports whether a saga has another turn without a message.
 func comesBack(item queuing.Item, now time.Time) bool {
 	switch item.State {
 	case queuing.Later, queuing.Suspended:
@@ -362,7 +365,7 @@ func comesBack(item queuing.Item, now time.Time) bool {
 	return true
 }
 
-// item judges an item that nothing brings back but a message. The queue had come to the cursor before.
+// item judges an item that only a message brings back. The queue had reached the cursor before.
 func (v *verifier) item(ctx context.Context, item queuing.Item, one *checked, cursor messagestore.GlobalPosition) error {
 	stream := item.Message.Stream
 	if one.state.ended != "" {
@@ -374,7 +377,7 @@ func (v *verifier) item(ctx context.Context, item queuing.Item, one *checked, cu
 	if item.State == queuing.Dead || one.last > cursor || !one.state.owed(item.State) {
 		return nil
 	}
-	// It may have gone on between the two.
+	// It may have gone on meanwhile.
 	l, err := v.listed(ctx, stream)
 	if err != nil {
 		return ifBad(err)
@@ -385,12 +388,12 @@ func (v *verifier) item(ctx context.Context, item queuing.Item, one *checked, cu
 	return nil
 }
 
-// owed reports whether a saga has to have a turn though no message comes.
+// owed reports whether a saga must have a turn even if no message comes.
 func (s *state) owed(state queuing.State) bool {
 	return s.suspended == nil && (state == queuing.Suspended || s.waitsFor() == "")
 }
 
-// gone judges a saga that had not ended, and whose item was not among those that are open.
+// gone judges a saga that had not ended, and had no item among the open ones.
 func (v *verifier) gone(ctx context.Context, driver queuing.Driver, stream messagestore.StreamName, first messagestore.GlobalPosition) error {
 	item, err := driver.QueueItem(ctx, queueOf(v.category), first)
 	if errors.Is(err, messagestore.ErrNotFound) || err == nil && item.State != queuing.Finished {
@@ -417,7 +420,8 @@ func (v *verifier) gone(ctx context.Context, driver queuing.Driver, stream messa
 	return nil
 }
 
-// ifBad returns an error that is not of one stream, else nil: that stream was deleted by now.
+// ifBad returns an error that concerns more than one stream, else nil: the stream was deleted
+// meanwhile.
 func ifBad(err error) error {
 	if isBad(err) {
 		return err

@@ -8,7 +8,7 @@ import (
 )
 
 // The types of the messages in the stream of a saga. A runner writes its messages at the version
-// before; the last five types come from outside, at any version.
+// that it read; the last five types come from outside, at any version.
 const (
 	TypeStarted         = "Started"
 	TypeBegan           = "Began"
@@ -31,10 +31,11 @@ const (
 	TypeResolved        = "Resolved"
 )
 
-// Outside are the types that come from outside of a runner: each is a reason to go on.
+// Outside are the types that come from outside of a runner. Each gives the saga a turn.
 var Outside = []string{TypeReplied, TypeSignalled, TypeCancelRequested, TypeResumed, TypeResolved}
 
-// Wakes are the types for which a saga has a turn: those from outside, and that by which an operator suspends it.
+// Wakes are the types that give a saga a turn: those from outside, and TypeSuspended, by which an
+// operator suspends it.
 var Wakes = append([]string{TypeSuspended}, Outside...)
 
 // Started is the first message of a saga.
@@ -62,8 +63,8 @@ type Began struct {
 	Kind    string          `json:"kind,omitempty"`
 	Pivot   bool            `json:"pivot,omitempty"`
 
-	// ReplyBy is the time before which the reply to an ask has to come, in microseconds since 1970 by the store's clock, and At
-	// the time by which it was computed.
+	// ReplyBy is the time before which the reply to an ask has to come, in microseconds since 1970
+	// by the store's clock. At is the time from which it was computed.
 	ReplyBy int64 `json:"replyBy,omitempty"`
 	At      int64 `json:"at,omitempty"`
 }
@@ -74,7 +75,8 @@ type Done struct {
 	Output json.RawMessage `json:"output"`
 }
 
-// Failed says that an attempt of a step failed, and the step with it unless it has a time for the next.
+// Failed says that an attempt at a step failed. Without a time for the next attempt the step has
+// failed too.
 type Failed struct {
 	Step    string `json:"step"`
 	Attempt int    `json:"attempt"`
@@ -83,7 +85,8 @@ type Failed struct {
 	RetryAt int64  `json:"retryAt,omitempty"` // microseconds since 1970, by the store's clock
 	At      int64  `json:"at,omitempty"`      // by which that was computed
 
-	// Asked says that the function has asked for the next attempt, by handler.RetryAfter: this one is not counted.
+	// Asked says that the function asked for the next attempt, by handler.RetryAfter: this attempt
+	// does not count.
 	Asked bool `json:"asked,omitempty"`
 }
 
@@ -114,7 +117,7 @@ type Valued struct {
 	Value json.RawMessage `json:"value"`
 }
 
-// Compensating says that no step begins any more, and that the steps begun are undone.
+// Compensating says that no further step begins, and that the steps that began are undone.
 type Compensating struct {
 	Reason string `json:"reason"`
 }
@@ -135,7 +138,7 @@ type UndoFailed struct {
 	RetryAt int64  `json:"retryAt"`      // microseconds since 1970
 	At      int64  `json:"at,omitempty"` // by which that was computed
 
-	// Asked is as in [Failed].
+	// Asked has the same meaning as in [Failed].
 	Asked bool `json:"asked,omitempty"`
 }
 
@@ -151,29 +154,30 @@ type Suspended struct {
 const (
 	WhyFailed   = "failed"         // a step, or the function behind a pivot
 	WhyUndo     = "undo failed"    // an undo was refused, or failed too often
-	WhyDiverged = "diverged"       // the function leaves out what is recorded, or has something else of its name
+	WhyDiverged = "diverged"       // the function skips a recorded step, or has something else under its name
 	WhyMissing  = "step missing"   // a step that began is not in the definition
 	WhyVersion  = "no version"     // the definition has no function for the saga's version
 	WhyInvalid  = "invalid"        // the function makes a mistake, such as a step twice
 	WhyPanic    = "panic"          // the function panicked, or ended its goroutine
 	WhyTooLong  = "too long"       // too many messages
-	WhyUnended  = "step not ended" // the function returned before a step of its had ended
+	WhyUnended  = "step not ended" // the function returned before one of its steps had ended
 	WhyOperator = "operator"       // an operator suspended it
 	WhyStuck    = "stuck"          // the function did not return
-	WhyDead     = "dead"           // the turns failed too often: told by the queue, and in no message
+	WhyDead     = "dead"           // the turns failed too often: the queue reports it, and no message does
 )
 
-// Completed is the end of a saga whose function returned nil.
+// Completed ends a saga when its function has returned nil.
 type Completed struct {
 	Output json.RawMessage `json:"output"`
 }
 
-// Compensated is the end of a saga whose steps are undone.
+// Compensated ends a saga after all its steps are undone.
 type Compensated struct{}
 
-// SetBack says that the store's clock is behind a time that it has shown: it was ahead then, or was set back since. Each time that
-// was computed by it after To, in microseconds since 1970, comes earlier by From less To, so that it takes as long from now
-// on as it would have from then on.
+// SetBack says that the store's clock shows an earlier time than before: it was ahead then, or was
+// set back since. Each time that was computed from the clock after To, in microseconds since 1970,
+// comes earlier by From minus To, so that the wait takes as long from now on as it would have taken
+// from then on.
 type SetBack struct {
 	From int64 `json:"from"` // the latest time that it has shown
 	To   int64 `json:"to"`   // the time that it shows
@@ -193,16 +197,17 @@ type CancelRequested struct {
 	By     string `json:"by,omitempty"` // an operator
 }
 
-// Resumed takes a suspended saga up again, and has what waits for its next attempt begin now.
+// Resumed lets a suspended saga go on, and starts waiting attempts at once.
 type Resumed struct {
 	Reason string `json:"reason,omitempty"`
 	By     string `json:"by,omitempty"` // an operator
 
-	// Skip is the name in the [Received] of a signal that is passed over, with its number: the function receives the next instead.
+	// Skip names a [Received], with its number. The function skips the signal of that, and receives
+	// the next one instead.
 	Skip string `json:"skip,omitempty"`
 }
 
-// Resolved ends a suspended saga behind a pivot, of which a person has done the rest.
+// Resolved ends a suspended saga past a pivot, when a person has done the rest.
 type Resolved struct {
 	Reason string `json:"reason,omitempty"`
 	By     string `json:"by,omitempty"` // an operator
