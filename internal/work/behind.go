@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// behindTime is for how long a handler goes on with items behind its own.
+	// behindTime is how long a handler may go on with items behind its own.
 	behindTime = 100 * time.Millisecond
 
-	// What is held is listed again after minBehindPause, and after twice as long, up to maxBehindPause, each time that none of
-	// it was given to a handler.
+	// The held items are listed again after minBehindPause. The pause doubles, up to
+	// maxBehindPause, each time that a list was of no use to a handler.
 	minBehindPause = time.Millisecond
 	maxBehindPause = 256 * time.Millisecond
 
@@ -25,26 +25,27 @@ const (
 	behindAge = time.Second
 )
 
-// A behind is what a work knows of held items: a list of some, by the item that each is behind. An item that is out keeps what is
-// behind it held, so whoever has it may go on with that. Then nobody has to take the items of a stream one by one, each
-// with a call of the store.
+// A behind is a list of some held items, by the item that each is behind. An item that is out keeps
+// the next ones of its stream held, so its handler may go on with them. Then the items of a stream
+// do not need one call of the store each.
 type behind struct {
 	mayBe atomic.Bool // there may be held items
 
 	// Under the work's mu.
-	given   int // to handlers, and not told of yet
+	given   int // to handlers, and not reported yet
 	list    map[messagestore.GlobalPosition]queuing.Item
 	at      time.Time // of the list, or the attempt at one
 	pause   time.Duration
-	used    bool // one of the list was given
+	used    bool // an item of the list was given to a handler
 	listing bool
 }
 
-// Behind returns the message of the item that waits behind the delivery's in its stream, and behind those that were returned
-// before, or nil: if there is none, if the worker has other items for its handlers, or if the handler has gone on for long enough.
-// A handler that calls it has done with its own item, which is completed whatever the handler returns. It tells by [Delivery.Did]
-// that it has done with the other, too, and only then calls Behind for one more. An item that it has not done with stays where it
-// is, and comes next. Only the goroutine of the handler calls it.
+// Behind returns the message of the next held item in the delivery's stream, after those that it
+// returned before. It returns nil if there is no such item, if the worker has other items for its
+// handlers, or if the handler has gone on for long enough. A handler that calls Behind has finished
+// its own item, which is completed even if the handler returns an error. It calls [Delivery.Did]
+// when it has finished the other item, too, and only then calls Behind again. An item that it has
+// not finished stays where it is, and comes next. Only the handler's goroutine may call Behind.
 func (d *Delivery) Behind(ctx context.Context) *messagestore.Message {
 	w := d.of
 	w.mu.Lock()
@@ -68,7 +69,7 @@ func (d *Delivery) Behind(ctx context.Context) *messagestore.Message {
 	return item.Message
 }
 
-// last is the position of the last item that the handler has done with. It is called under mu.
+// last returns the position of the last item that the handler has finished. It is called under mu.
 func (d *Delivery) last() messagestore.GlobalPosition {
 	if n := len(d.also); n > 0 {
 		return d.also[n-1].Position
@@ -76,7 +77,7 @@ func (d *Delivery) last() messagestore.GlobalPosition {
 	return d.Item.Message.GlobalPosition
 }
 
-// Did says that the handler has done with a message that [Delivery.Behind] returned.
+// Did says that the handler has finished a message that [Delivery.Behind] returned.
 func (d *Delivery) Did(m *messagestore.Message) {
 	d.of.mu.Lock()
 	defer d.of.mu.Unlock()
@@ -89,13 +90,13 @@ func (w *worker) mayGiveBehind(d *Delivery) bool {
 	if w.config.Timeout > 0 {
 		within = min(within, w.config.Timeout/10)
 	}
-	// One that was given back before may be what ended its session: it is handled alone.
+	// An item that was given back before may have ended its session, so it is handled alone.
 	return d.Item.Version == 0 && d.open() && w.certain() && !w.stopping && !d.Committed.Load() && w.behind.given < w.config.Behind && time.Since(d.began) < within &&
 		len(w.ready) == 0 && w.busy < w.config.MaxWorkers && len(w.deliveries)+len(w.pending)+w.behind.given < w.config.Prefetch
 }
 
-// listBehind lists what is held behind the items that are out, and reports whether it has. It is called under mu, which it
-// leaves meanwhile.
+// listBehind lists the items held behind the items that are out, and reports whether it succeeded.
+// It is called under mu, and unlocks it during the call of the store.
 func (w *worker) listBehind(ctx context.Context) bool {
 	b := &w.behind
 	if b.listing || !b.mayBe.Load() || time.Since(b.at) < b.pause {
@@ -126,7 +127,7 @@ func (w *worker) listBehind(ctx context.Context) bool {
 	return err == nil // the take tells of the failure
 }
 
-// endedBehind takes in what the store told of items that were completed with another.
+// endedBehind handles the store's answer about items that were completed with another.
 func (w *worker) endedBehind(also []queuing.Delivery, told []queuing.Ending) {
 	if len(also) == 0 {
 		return

@@ -12,17 +12,18 @@ import (
 	"github.com/dibs-go/dibs/internal/queuing"
 )
 
-// A dispatch has deliveries handled: each in its turn, and as many at a time as the worker has places.
+// A dispatch calls handlers for deliveries in order, as many at a time as the worker has places.
 type dispatch struct {
-	// A goroutine whose handler has returned sees to the next delivery, with the stack that it has: a new one
-	// would grow its stack in the first handler that decodes a message, which costs as much as the decoding.
+	// A goroutine whose handler has returned takes the next delivery, and so keeps its stack. A new
+	// goroutine would grow its stack in the first handler that decodes a message, which costs as
+	// much as the decoding.
 	idle chan func() (ended bool)
 	over chan struct{} // closed when no delivery follows
 
 	// Under the worker's mu.
 	deliveries map[queuing.Delivery]*Delivery
-	ready      []*Delivery // of the deliveries, those whose handlers were not called yet
-	busy       int         // how many handlers are waited for
+	ready      []*Delivery // deliveries that have not started a handler yet
+	busy       int         // how many handlers the worker waits for
 	rate       rate
 }
 
@@ -30,7 +31,8 @@ func newDispatch() dispatch {
 	return dispatch{idle: make(chan func() bool), over: make(chan struct{}), deliveries: map[queuing.Delivery]*Delivery{}}
 }
 
-// A rate is how many handlers have returned since a time, and would have in a time as long before.
+// A rate is how many handlers have returned since a time, and how many of them a prefetchTime would
+// have had.
 type rate struct {
 	returned int
 	since    time.Time
@@ -52,24 +54,25 @@ type Delivery struct {
 	cancel  context.CancelCauseFunc
 	call    func() (ended bool) // of the handler
 	timer   *time.Timer         // nil for no time-out
-	began   time.Time           // its handler
-	early   *ending             // by End: what the handler returns does not count
-	result  *ending             // of what the handler returned, and its kind at first
+	began   time.Time           // when its handler began
+	early   *ending             // set by End: the handler's result does not count
+	result  *ending             // from the handler's result; kind is its kind at first
 	kind    queuing.Kind
-	done    bool               // it ends, or is lost: the same
-	gone    bool               // an extension told that it is lost, though its handler may have finished it, and goes on
-	ended   bool               // its context was, by the end of the worker and before its time-out
+	done    bool               // it ends or is lost, in both cases for good
+	gone    bool               // an extension reported it lost, but its handler may have finished it, and goes on
+	ended   bool               // the worker's stop ended its context, before its timeout
 	given   int                // by Behind
-	also    []queuing.Delivery // of those, the items that Did was called for
+	also    []queuing.Delivery // of those, the items for which Did was called
 }
 
 // ID names the delivery.
 func (d *Delivery) ID() queuing.Delivery { return d.Item.Delivery() }
 
-// Notes are those of the session.
+// Notes returns the notes of the session.
 func (d *Delivery) Notes() *Notes { return d.of.notes }
 
-// Sessions returns the session that has the item, and the one to which the store may have moved it.
+// Sessions returns the session that has the item, and the session to which the store may have moved
+// it.
 func (d *Delivery) Sessions() []int64 {
 	d.of.mu.Lock()
 	defer d.of.mu.Unlock()
@@ -79,7 +82,7 @@ func (d *Delivery) Sessions() []int64 {
 	return []int64{d.session}
 }
 
-// moved takes in that a session was left. It is called under mu.
+// moved follows the delivery to the next session. It is called under mu.
 func (d *Delivery) moved(l queuing.Leave) {
 	if d.session == l.Session {
 		d.session = l.Next
@@ -93,8 +96,8 @@ func (d *Delivery) Lost() bool {
 	return !d.open()
 }
 
-// A NotBegunError is the error of what was not begun for an item, because the worker stops or may have lost the item. The item is given
-// back without a failure, if it is the worker's still.
+// A NotBegunError says that the work on an item was not begun, because the worker stops or may have
+// lost the item. If the worker still has the item, the item is given back without a failure.
 type NotBegunError struct{ cause error }
 
 func (e *NotBegunError) Error() string { return "not begun: " + e.cause.Error() }
@@ -102,9 +105,10 @@ func (e *NotBegunError) Error() string { return "not begun: " + e.cause.Error() 
 // Unwrap returns [ErrLost], or the error of a context that was cancelled.
 func (e *NotBegunError) Unwrap() error { return e.cause }
 
-// Check returns nil if the item is its handler's to work on, and else a [*NotBegunError]: the handler's context was cancelled, the
-// delivery has ended, or its lease may be over and nobody has found that out yet, such as after a pause of the process. Whatever
-// calls code of a user for an item asks it first. A time-out is none of its reasons.
+// Check returns nil if the handler may work on the item, and a [*NotBegunError] otherwise: the
+// handler's context was cancelled, the delivery has ended, or its lease may be over although nobody
+// has noticed yet, for example after the process was paused. Call it before any code of a user for
+// an item. A timeout is not a reason.
 func (d *Delivery) Check(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return &NotBegunError{context.Cause(ctx)}
@@ -117,28 +121,30 @@ func (d *Delivery) Check(ctx context.Context) error {
 	return nil
 }
 
-// End ends the delivery while its handler goes on. A later call for the same is told what the first one is.
+// End ends the delivery while its handler goes on. A later identical call gets the answer of the
+// first.
 func (d *Delivery) End(ctx context.Context, finish queuing.Finish, why error) (queuing.Ending, error) {
 	return d.of.endEarly(ctx, d, finish, why)
 }
 
-// open reports whether what the handler returns decides what becomes of the item.
+// open reports whether the handler's result still decides how the delivery ends.
 func (d *Delivery) open() bool { return !d.done && d.early == nil }
 
-// stopTimer ends the watch over the handler.
+// stopTimer stops the handler's timeout.
 func (d *Delivery) stopTimer() {
 	if d.timer != nil {
 		d.timer.Stop()
 	}
 }
 
-// ahead reports whether more than half of what was reserved is ahead of the handlers, so that a take can wait until it is for
-// more items. It is called under mu.
+// ahead reports whether more than half of the reserved items wait for a handler, so that the next
+// take can wait until it is for more items. It is called under mu.
 func (w *worker) ahead() bool { return 2*len(w.ready) > w.reserve() }
 
-// reserve is how many items are to be reserved: as many as handlers returned from in the last prefetchTime, so that none
-// waits for a take, and a process that is slow leaves the rest to others; and no more than fit into aheadBytes, beside those that
-// have a handler, if they are as large as the last. It is called under mu.
+// reserve returns how many items to reserve: as many as handlers finished in the last prefetchTime,
+// so that no handler waits for a take and a slow process leaves the rest to others. The items
+// without a handler fit into aheadBytes if they are as large as the last ones. It is called under
+// mu.
 func (w *worker) reserve() int {
 	ahead := max(w.rate.prefetch, w.rate.returned)
 	if w.rate.size > 0 {
@@ -147,7 +153,7 @@ func (w *worker) reserve() int {
 	return min(max(ahead, w.config.MaxWorkers), max(w.config.Prefetch, w.config.MaxWorkers))
 }
 
-// count counts anew how many handlers return, once the time is over. It is called under mu.
+// count restarts the count of returned handlers once the time is over. It is called under mu.
 func (r *rate) count(now time.Time) {
 	if past := now.Sub(r.since); past >= prefetchTime {
 		r.prefetch = int(float64(r.returned) * float64(prefetchTime) / float64(past))
@@ -165,8 +171,9 @@ func (w *worker) begin(ctx context.Context, asked time.Time, session int64, item
 		}
 		return
 	}
-	// The session was extended if less than two thirds of the lease were left. If it may have been over in the meantime, what it
-	// had before may be another's: then nothing is certain until the store has said so.
+	// The session was extended if less than two thirds of the lease were left. If it may have ended
+	// in the meantime, its earlier items may belong to another session: then nothing is certain
+	// until the store confirms it.
 	if time.Now().Before(w.until) || !w.holds() {
 		w.until = later(w.until, asked.Add(w.config.Lease*66/100))
 	}
@@ -193,7 +200,7 @@ func (w *worker) begin(ctx context.Context, asked time.Time, session int64, item
 	}
 }
 
-// fill has handlers called while places are free. It is called under mu.
+// fill calls handlers while places are free. It is called under mu.
 func (w *worker) fill() {
 	for f := w.nextReady(); f != nil; f = w.nextReady() {
 		w.start(f.call)
@@ -206,8 +213,9 @@ func (w *worker) refill() {
 	w.fill()
 }
 
-// nextReady returns the delivery whose handler is to be called next, or nil: also while it is not certain that what was reserved
-// is the session's still. It is called under mu.
+// nextReady returns the delivery whose handler is called next. It returns nil if there is no such
+// delivery, and while it is not certain that the session still has the reserved items. It is called
+// under mu.
 func (w *worker) nextReady() *Delivery {
 	for len(w.ready) > 0 {
 		f := w.ready[0]
@@ -230,7 +238,7 @@ func (w *worker) nextReady() *Delivery {
 	return nil
 }
 
-// start has a goroutine see to a delivery: one that is idle, or a new one.
+// start gives a delivery to an idle goroutine, or to a new one.
 func (w *worker) start(delivery func() (ended bool)) {
 	select {
 	case w.idle <- delivery:
@@ -255,8 +263,8 @@ func (w *worker) start(delivery func() (ended bool)) {
 	}
 }
 
-// deliver calls the handler, which may panic or end the goroutine. It reports whether the delivery ended with it: an
-// abandoned one has ended before, and another goroutine has its place.
+// deliver calls the handler, which may panic or end the goroutine. It reports whether the delivery
+// ended with it: an abandoned delivery has ended before, and another goroutine has its place.
 func (w *worker) deliver(ctx context.Context, f *Delivery) (ended bool) {
 	if w.config.Timeout > 0 {
 		timed, cancel := context.WithTimeout(ctx, w.config.Timeout)
@@ -269,7 +277,8 @@ func (w *worker) deliver(ctx context.Context, f *Delivery) (ended bool) {
 	return ended
 }
 
-// handle calls the handler, unless the lease has ended since the goroutine was given the delivery: it may have been stopped.
+// handle calls the handler, unless the lease has ended since the goroutine got the delivery: the
+// process may have been paused.
 func (w *worker) handle(ctx context.Context, f *Delivery, err *error) {
 	if *err = f.Check(ctx); *err != nil {
 		return
@@ -279,7 +288,7 @@ func (w *worker) handle(ctx context.Context, f *Delivery, err *error) {
 	*err = w.config.Handle(ctx, f)
 }
 
-// returned takes in what a handler returned, whose context was cancelled or not, and reports whether it was waited for.
+// returned handles the result of a handler, and reports whether the worker still waited for it.
 func (w *worker) returned(f *Delivery, err error, cancelled bool) (waited bool) {
 	f.stopTimer()
 	f.cancel(nil)
@@ -305,7 +314,7 @@ func (w *worker) returned(f *Delivery, err error, cancelled bool) (waited bool) 
 			}
 			e.after, e.rides = time.Now().Add(pause), true
 		}
-		// The first of those that ride has told of them all.
+		// The first of the riding endings wakes the worker for all of them.
 		told = gathers && e.rides && len(w.pending) > 0 && w.pending[len(w.pending)-1].rides
 		w.pending = append(w.pending, e)
 	}
@@ -324,7 +333,7 @@ func isNotBegun(err error) bool {
 	return is
 }
 
-// abandon gives back an item whose handler does not return.
+// abandon gives back an item if its handler does not return.
 func (w *worker) abandon(f *Delivery) {
 	w.mu.Lock()
 	if w.deliveries[f.ID()] != f {
@@ -346,7 +355,7 @@ func (w *worker) abandon(f *Delivery) {
 	w.wake()
 }
 
-// unbegun gives back an item whose handler was not called. It is called under mu.
+// unbegun gives back an item before its handler was called. It is called under mu.
 func (w *worker) unbegun(f *Delivery) {
 	delete(w.deliveries, f.ID())
 	if f.open() {

@@ -8,19 +8,20 @@ import (
 	"github.com/dibs-go/dibs/internal/queuing"
 )
 
-// Notes are those of a session's deliveries that have not ended. The zero value has none. They are safe for concurrent use.
+// Notes holds the notes of a session's deliveries that have not ended. The zero value is empty. It
+// is safe for concurrent use.
 type Notes struct {
 	mu      sync.Mutex
 	of      queuing.Notes
-	version int       // of what there is
+	version int       // of the current notes
 	known   int       // the version that the store has
-	at      time.Time // of the last that was asked for
+	at      time.Time // of the last request for them
 }
 
-// noteInterval is how often notes are stored at most.
+// noteInterval is the shortest time between two calls that store notes.
 const noteInterval = time.Second
 
-// Set has a note shown of a delivery, in place of the one before; an empty one removes it.
+// Set sets the note of a delivery. An empty note removes it.
 func (n *Notes) Set(d queuing.Delivery, note string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -36,14 +37,15 @@ func (n *Notes) Set(d queuing.Delivery, note string) {
 	}
 }
 
-// Ended forgets a job. What the store has of it is not shown any more.
+// Ended removes the note of a delivery, so that a stored copy is not shown any more.
 func (n *Notes) Ended(d queuing.Delivery) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.of, d)
 }
 
-// News returns the notes if the store does not have them, and it is time to store them, and else nil.
+// News returns the notes if they changed since they were stored and it is time to store them again.
+// Otherwise it returns nil.
 func (n *Notes) News() (queuing.Notes, int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -54,14 +56,14 @@ func (n *Notes) News() (queuing.Notes, int) {
 	return maps.Clone(n.of), n.version
 }
 
-// Stored says that the store has what there was at a version.
+// Stored says that the store has the notes of a version.
 func (n *Notes) Stored(version int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.known = max(n.known, version)
 }
 
-// Again has all stored again, for another session.
+// Again stores all notes again, for another session.
 func (n *Notes) Again() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -16,47 +16,47 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// reports are the endings of deliveries that the store is to be told of by the next takes.
+// reports are the endings that the next takes report to the store.
 type reports struct {
 	pending []*ending // under the worker's mu
 }
 
-// An ending is a finish that is to be reported.
+// An ending is a finish to report.
 type ending struct {
 	queuing.Finish
 	also     []queuing.Delivery // completed with it
 	delivery *Delivery
 	err      error     // of the handler
 	after    time.Time // not reported before
-	rides    bool      // or before that, with what else a take is for, as all do that ride
+	rides    bool      // or earlier, with a take for another purpose, like all endings that ride
 
-	// Of a call of the job's: closed when the store has told what it answers.
+	// Only for a call of the job's: told is closed when answer has the store's answer.
 	told   chan struct{}
 	answer queuing.Ending
-	over   bool         // the store has told it, under the work's mu as the next
-	final  queuing.Kind // what it told it of
+	over   bool         // the store has answered; like the next field, under the worker's mu
+	final  queuing.Kind // the kind that it has answered
 
-	// Where CompleteTx was called: what becomes of the item if it is open still at a time.
+	// After CompleteTx: how the delivery ends if it is still open at the given time.
 	otherwise *queuing.Finish
 	until     time.Time
 	said      bool // it was logged
 }
 
-// putBack has endings reported by the next take, before younger ones.
+// putBack has the next take report the endings, before newer ones.
 func (w *worker) putBack(due []*ending) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.pending = append(slices.Clip(due), w.pending...)
 }
 
-// afterEnd logs an error that changes nothing any more.
+// afterEnd logs an error that comes too late to change anything.
 func (w *worker) afterEnd(f *Delivery, err error) {
 	if err != nil && !isNotBegun(err) {
 		w.about(w.log().Warn(), f).Str("error", text.Log(err)).Msg("handler failed after the end of its delivery")
 	}
 }
 
-// endingOf decides what becomes of an item. It is called under mu.
+// endingOf decides how a delivery ends. It is called under mu.
 func (w *worker) endingOf(f *Delivery, err error) *ending {
 	if f.given > 0 { // the handler had done with the item itself
 		err = nil
@@ -80,7 +80,7 @@ func (w *worker) endingOf(f *Delivery, err error) *ending {
 	return e
 }
 
-// finishOf says what the error of a handler makes of its item. It is called under mu.
+// finishOf turns the error of a handler into the finish of its delivery. It is called under mu.
 func (w *worker) finishOf(f *Delivery, err error) queuing.Finish {
 	finish := queuing.Finish{Kind: queuing.Unhandled}
 	if isNotBegun(err) {
@@ -92,9 +92,10 @@ func (w *worker) finishOf(f *Delivery, err error) queuing.Finish {
 	return finish
 }
 
-// FinishOf says what the error of a handler makes of its item, as package queue promises it. The pause after a failure is between
-// least and most. Nil and a disposition are the handler's decision, whenever it comes; any other error behind the stop is one of the
-// stop, whatever it wraps.
+// FinishOf turns the error of a handler into the finish of its delivery, as package queue promises.
+// The pause after a failure is between least and most. Nil and a disposition always count as the
+// handler's decision; any other error after the stop counts as caused by the stop, even if it wraps
+// something else.
 func FinishOf(d *Delivery, err error, stopped bool, least, most time.Duration) queuing.Finish {
 	finish := queuing.Finish{Kind: queuing.Complete}
 	disposed := failure.DispositionOf(err)
@@ -117,7 +118,7 @@ func FinishOf(d *Delivery, err error, stopped bool, least, most time.Duration) q
 	return finish
 }
 
-// decided logs and counts what becomes of an item, but for its completion.
+// decided logs and counts how a delivery ends, except for its completion.
 func (w *worker) decided(e *ending) {
 	var event *logger.Event
 	var what string
@@ -163,7 +164,7 @@ func (w *worker) about(event *logger.Event, f *Delivery) *logger.Event {
 		Int64("globalPosition", int64(m.GlobalPosition)).Int("version", f.Item.Version)
 }
 
-// ended takes in what the store told of an ending.
+// ended handles the store's answer to an ending.
 func (w *worker) ended(e *ending, told queuing.Ending) {
 	if e.otherwise != nil && w.askAgain(e, told) {
 		w.putBack([]*ending{e})
@@ -185,7 +186,8 @@ func (w *worker) ended(e *ending, told queuing.Ending) {
 	}
 }
 
-// tell gives the calls of a job what the store told of an ending, and reports whether the ending is one of theirs.
+// tell passes the store's answer to the calls of a job, and reports whether the ending came from
+// such a call.
 func (w *worker) tell(e *ending, told queuing.Ending) (early bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -206,8 +208,9 @@ func (w *worker) tell(e *ending, told queuing.Ending) (early bool) {
 	return early
 }
 
-// askAgain reports whether an item that a transaction was to complete is to be asked for again, as what. A row that a
-// transaction has is passed over, so what is refused then may be the item's yet.
+// askAgain reports whether the worker must ask again for an item that a transaction may complete,
+// and sets the next finish. The store skips a row that a transaction has locked, so an ending that
+// it refuses then may still succeed later.
 func (w *worker) askAgain(e *ending, told queuing.Ending) bool {
 	committed := queuing.Finish{Delivery: e.Delivery, Kind: queuing.Committed}
 	switch {
@@ -226,8 +229,9 @@ func (w *worker) askAgain(e *ending, told queuing.Ending) bool {
 	return true
 }
 
-// endEarly ends a delivery while its handler goes on. A later call for the same is told what the first one is, and a call that
-// ends it as its handler has ended it since is told of that.
+// endEarly ends a delivery while its handler goes on. A later identical call gets the answer of the
+// first. If the handler has since ended the delivery in the same way, the call gets the handler's
+// answer.
 func (w *worker) endEarly(ctx context.Context, f *Delivery, finish queuing.Finish, err error) (queuing.Ending, error) {
 	w.mu.Lock()
 	early := f.early

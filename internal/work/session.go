@@ -15,34 +15,34 @@ import (
 	"github.com/dibs-go/dibs/internal/text"
 )
 
-// A lease is that of the session under which a worker reserves items. It is extended while the session has some.
+// A lease is the lease of a worker's session. It is extended while the session has items.
 type lease struct {
 	beats chan struct{} // it is to be extended now
 
 	// Of the goroutine of run.
 	renew bool      // the answer of a take was lost
-	left  time.Time // the session was left first, while renew is set
+	left  time.Time // when the session was first left, while renew is set
 
 	// Under the worker's mu.
 	session    int64
 	leaving    int64 // the session that is left, and the one that follows, until the store has told that it is left
 	next       int64
 	until      time.Time // the session lasts at least until then; by the process's monotonic clock
-	unextended bool      // it was said that items are lost, and the store has not answered since
+	unextended bool      // a warning said that items are lost, and the store has not answered since
 }
 
 func newLease() lease { return lease{beats: make(chan struct{}, 1), session: NewSession()} }
 
-// NewSession returns a number that no other session has, of any database, and that nobody can guess: a delivery is ended only
-// by its session.
+// NewSession returns a number that no other session of any database has and that nobody can guess:
+// only its own session can end a delivery.
 func NewSession() int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:])                                // it never fails
 	return int64(binary.NativeEndian.Uint64(b[:])>>2) + 1 //nolint:gosec // of 62 bits
 }
 
-// Leave gives back what a session has, and tries again until a time while the store fails. If it cannot, the session's
-// end does.
+// Leave gives back all items of a session, and tries again until a time while the store fails. If
+// it does not succeed, the items come back when the session ends.
 func (s *Source) Leave(ctx context.Context, session int64, until time.Time) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), LeaveTimeout)
 	defer cancel()
@@ -55,7 +55,8 @@ func (s *Source) Leave(ctx context.Context, session int64, until time.Time) {
 	}
 }
 
-// renewSession leaves a session that may have reserved items that nobody was told of, and takes along what is known.
+// renewSession leaves a session that may have reserved items in a take with a lost answer. It moves
+// the known items to the next session.
 func (w *worker) renewSession(ctx context.Context, due []*ending) error {
 	w.mu.Lock()
 	if w.next == 0 {
@@ -110,9 +111,10 @@ func (w *worker) holds() bool {
 	return false
 }
 
-// certain reports whether what the session has is nobody else's, and for longer than the margin. The time is of the monotonic
-// clock, which goes on while the process is stopped. (On Linux it does not while the machine sleeps: then it takes the next
-// extension to find out.) It is called under mu.
+// certain reports whether the session's items are still its own, for longer than the margin. It
+// uses the monotonic clock, which goes on while the process is stopped. (On Linux that clock stands
+// still while the machine sleeps: then only the next extension shows that the session is over.) It
+// is called under mu.
 func (w *worker) certain() bool { return time.Now().Before(w.until.Add(-w.margin())) }
 
 func later(a, b time.Time) time.Time {
@@ -122,7 +124,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// beat extends the session, and ends the handlers of what it cannot extend.
+// beat extends the session, and cancels the handlers of items that it cannot extend.
 func (w *worker) beat(ctx context.Context) {
 	for {
 		timer := time.NewTimer(w.beatPause())
@@ -181,7 +183,7 @@ func (w *worker) beatPause() time.Duration {
 	return pause
 }
 
-// extended takes in the answer to an extension.
+// extended handles the answer to an extension.
 func (w *worker) extended(e queuing.Extension, began time.Time, lost []queuing.Delivery, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -192,8 +194,9 @@ func (w *worker) extended(e queuing.Extension, began time.Time, lost []queuing.D
 	alive := err == nil && w.leaving != e.Session // while it is left, nobody knows whose they are
 	switch {
 	case alive:
-		// If all are lost the session may have been over, and then what a take had reserved before is lost too, though the call
-		// did not name it, since the take was answered later. Nothing is certain until a call has named that.
+		// If all are lost, the session may have ended. Then the items of an earlier take are lost
+		// too, even if this call did not name them because the take was answered later. Nothing is
+		// certain until a call has named them.
 		if keeps(e.Deliveries, lost) {
 			w.until = later(w.until, began.Add(w.config.Lease))
 		}
@@ -233,7 +236,7 @@ func (w *worker) extended(e queuing.Extension, began time.Time, lost []queuing.D
 	}
 }
 
-// keeps reports whether some deliveries are not among those that are lost.
+// keeps reports whether some deliveries are not lost.
 func keeps(all, lost []queuing.Delivery) bool {
 	if len(lost) == 0 {
 		return true
@@ -245,7 +248,8 @@ func keeps(all, lost []queuing.Delivery) bool {
 	return slices.ContainsFunc(all, func(d queuing.Delivery) bool { return !is[d] })
 }
 
-// answered says that the store answers again, if it was said that items are lost. It is called under mu.
+// answered logs that the store answers again, if a warning said that items are lost. It is called
+// under mu.
 func (w *worker) answered() {
 	if w.unextended {
 		w.unextended = false

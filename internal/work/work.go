@@ -1,6 +1,7 @@
-// Package work is the engine of the workers of package queue, of relays, of the runners of package saga, and of what consumers redrive: it reserves items under
-// one session, has them handled side by side, extends the session, reports how deliveries end, goes on without a handler
-// that does not return, and stops in two steps.
+// Package work runs the workers of package queue, relays, the runners of package saga, and the
+// redrive of parked messages. It reserves items under one session, calls handlers for them side by
+// side, extends the session, reports how deliveries end, goes on without a handler that does not
+// return, and stops in two steps.
 package work
 
 import (
@@ -23,20 +24,22 @@ import (
 )
 
 var (
-	// ErrLost is matched by the error of ending a delivery that had ended before. It is also the cause of the end of a
-	// handler's context.
+	// ErrLost is returned when you end a delivery that had already ended. It is also the cause with
+	// which a handler's context is cancelled.
 	ErrLost = errors.New("the delivery is lost: the item was given to another worker, or changed by an operator")
 
-	// ErrAbandoned is matched by the error of [Run] if handlers did not return in time. Their goroutines may go on.
+	// ErrAbandoned is returned by [Run] if handlers did not return in time. Their goroutines may go
+	// on.
 	ErrAbandoned = errors.New("handlers did not return")
 
-	// ErrUncommitted is the failure of an item whose completion in a transaction was not committed.
+	// ErrUncommitted is the failure of an item if the transaction that was to complete it was not
+	// committed.
 	ErrUncommitted = errors.New("its completion was not committed")
 )
 
 // A Source is a queue of a store.
 type Source struct {
-	// Watch is that of the store. Outage is what its callers share.
+	// Watch is the store's. Outage is shared with the store's other callers.
 	Watch  func(category messagestore.Category, interval time.Duration) (bell <-chan messagestore.GlobalPosition, stop func())
 	Outage *outage.Outage
 
@@ -45,27 +48,29 @@ type Source struct {
 	Policy queuing.Policy
 	Logger logger.Logger
 
-	// Of a queue of streams: the types that wake, and the messages of this process that open an item or wake one. The
-	// category has other messages, most of them of the worker's own turns, so what else is heard of it is looked at
-	// with pauses.
+	// Only for a queue of streams: the types that wake an item, and the pokes for messages of this
+	// process that open or wake one. Most other messages of the category come from the worker's own
+	// turns, so the worker looks for those only after a pause.
 	Wakes []string
 	Pokes *Pokes
 
-	// Slots are those of a queue of parked messages, a bit each; 0 for another queue.
+	// Slots are the slots of a queue of parked messages, a bit each; 0 for another queue.
 	Slots uint32
 }
 
-// Pokes tell the worker of a process of what the process itself has written. They are safe for concurrent use.
+// Pokes tell a worker about messages that its own process has written. They are safe for concurrent
+// use.
 type Pokes struct {
 	bell chan struct{}
 	last atomic.Int64
 	stop *queuing.Stop
 }
 
-// NewPokes returns pokes that nobody has heard yet.
+// NewPokes returns pokes without a message.
 func NewPokes() *Pokes { return &Pokes{bell: make(chan struct{}, 1), stop: queuing.NewStop()} }
 
-// Stop is where the worker waits for a write that takes its next take along. It is nil without pokes.
+// Stop returns the place where the worker waits for a write that carries its next take. It is nil
+// if p is nil.
 func (p *Pokes) Stop() *queuing.Stop {
 	if p == nil {
 		return nil
@@ -73,7 +78,7 @@ func (p *Pokes) Stop() *queuing.Stop {
 	return p.stop
 }
 
-// Poke has the worker look for a message that was written at a position, unless it has found it.
+// Poke tells the worker to look for a message at a position, unless it has already found it.
 func (p *Pokes) Poke(position messagestore.GlobalPosition) {
 	if p == nil {
 		return
@@ -90,7 +95,7 @@ func (p *Pokes) Poke(position messagestore.GlobalPosition) {
 	}
 }
 
-// heard is received from when there was a poke. It is nil without pokes.
+// heard returns a channel that receives after a poke. It is nil if p is nil.
 func (p *Pokes) heard() <-chan struct{} {
 	if p == nil {
 		return nil
@@ -98,54 +103,58 @@ func (p *Pokes) heard() <-chan struct{} {
 	return p.bell
 }
 
-// Config is what a call of [Run] is to do. All of it is set and within bounds.
+// Config says how [Run] works. All fields are set and within bounds.
 type Config struct {
 	MaxWorkers   int
-	Prefetch     int           // how many items are reserved at most, those that handlers have among them; MaxWorkers or more
-	Behind       int           // how many of those may be given to handlers beside their own: see [Delivery.Behind]
+	Prefetch     int           // how many items are reserved at most, including those with handlers; MaxWorkers or more
+	Behind       int           // how many of those handlers may take in addition to their own: see [Delivery.Behind]
 	Timeout      time.Duration // of a handler; 0 for none: it is never abandoned before the end
 	Grace        time.Duration
 	Lease        time.Duration
 	PollInterval time.Duration
 
-	// Once has Run end when a take has found nothing and no item is out, and Hasty with the first error of the store.
+	// Once ends Run when a take has found nothing and no item is out. Hasty ends it with the first
+	// error of the store.
 	Once, Hasty bool
 
 	// Handle handles an item. It is called in a goroutine of its own, and may panic or end it.
 	Handle func(ctx context.Context, d *Delivery) error
 
-	// Finish says what the error of Handle makes of the item. Stopped says that the error is one of the worker's end, and not of
-	// the item: that has ended the handler's context, or the error is one of a context that ended while the worker stops. It calls
-	// no method of the delivery.
+	// Finish decides how the delivery ends after the error of Handle. Stopped says that the error
+	// comes from the worker's stop and not from the item: the stop has ended the handler's context,
+	// or the error is about a context that ended while the worker stops. Finish calls no method of
+	// the delivery.
 	Finish func(d *Delivery, err error, stopped bool) queuing.Finish
 }
 
-// Counts are what handlers have done.
+// Counts counts what handlers have done.
 type Counts struct{ Completed, Failed, Skipped, Buried, Lost, Abandoned atomic.Int64 }
 
 const (
 	callTimeout     = 15 * time.Second // of a call of the store
-	openInterval    = time.Second      // after which a completion that is not committed yet is asked for again
+	openInterval    = time.Second      // after which the worker asks again for a completion that is not committed yet
 	minStoreBackoff = 50 * time.Millisecond
 
 	maxStoreBackoff = time.Second
 
-	// prefetchTime is for how long what is reserved lasts, at the rate at which handlers return.
+	// prefetchTime is how long the reserved items should last, at the rate at which handlers
+	// return.
 	prefetchTime = 100 * time.Millisecond
 
-	// aheadBytes is about how much data the items have at most that are reserved, unless each has a handler.
+	// aheadBytes bounds, roughly, the data of all reserved items, unless each has a handler.
 	aheadBytes = 4 << 20
 
-	// gatherPause is for how long completed items are gathered at most while the handlers have more than half of what was
-	// reserved ahead of them: a take costs the store as much as the items of some 70 do.
+	// gatherPause is how long completed items are gathered at most, while more than half of the
+	// reserved items still wait for a handler. A take costs the store as much as about 70 items do.
 	gatherPause = 20 * time.Millisecond
 
-	// LeaveTimeout bounds the end of a session whose caller has gone.
+	// LeaveTimeout bounds the call that ends a session after its caller has gone.
 	LeaveTimeout = 5 * time.Second
 )
 
-// Run reserves items and has them handled until ctx ends, the store refuses for good, or [Config].Once is over. It adds to counts. The error
-// matches [ErrAbandoned] if handlers did not return in time; it is nil if ctx ended, or Once was over, and all returned.
+// Run reserves items and calls the handler for them until ctx ends, the store refuses for good, or
+// [Config].Once ends it. It adds to counts. The error matches [ErrAbandoned] if handlers did not
+// return in time; it is nil if Run ended because of ctx or Once and all handlers returned.
 func Run(ctx context.Context, from Source, config Config, counts *Counts) error {
 	w := &worker{
 		Source: from, config: config, counts: counts, notes: &Notes{}, wakes: make(chan struct{}, 1), looks: looks{look: true},
@@ -154,8 +163,8 @@ func Run(ctx context.Context, from Source, config Config, counts *Counts) error 
 	return w.run(ctx)
 }
 
-// A worker is one call of Run. Its parts have a file each. The goroutine of run makes all calls of the
-// store but extensions, and lists of what is held.
+// A worker is one call of Run. Each of its parts has a file. The goroutine of run makes all calls
+// of the store except extensions and lists of held items.
 type worker struct {
 	Source
 
@@ -166,7 +175,7 @@ type worker struct {
 
 	looks // of the goroutine of run
 
-	mu sync.Mutex // of what follows
+	mu sync.Mutex // guards the rest
 	lease
 	dispatch
 	reports
@@ -174,17 +183,17 @@ type worker struct {
 	stopping bool
 }
 
-// looks are when to take items, and what for.
+// looks says when to take items, and why.
 type looks struct {
 	look     bool // there may be an item
 	ticket   int64
 	ticketed bool // there was a ticket since the last item
 	wakeAt   time.Time
-	lookAt   time.Time                   // to look then for what was heard of a queue of streams
+	lookAt   time.Time                   // when to look for messages that were noticed in a queue of streams
 	took     time.Time                   // the last take began
 	lasted   time.Duration               // it lasted
-	misses   int                         // takes in a row that only looked, and found nothing
-	met      messagestore.GlobalPosition // of the items that were delivered, the highest
+	misses   int                         // takes in a row that only looked and found nothing
+	met      messagestore.GlobalPosition // the highest position among the delivered items
 	failures int                         // of the store, in a row
 }
 
@@ -261,7 +270,7 @@ func (w *worker) run(ctx context.Context) error {
 	return errors.Join(lasting, w.drain(ctx, lasting != nil && w.config.Hasty))
 }
 
-// rests reports whether no item is out, and no ending to be reported.
+// rests reports whether no item is out and no ending is left to report.
 func (w *worker) rests() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -269,21 +278,21 @@ func (w *worker) rests() bool {
 }
 
 const (
-	// A worker of a queue of streams looks for what it only heard of so long after its last take. The time doubles with each
-	// take that finds nothing.
+	// After a take, a worker of a queue of streams waits this long before it looks for messages
+	// that it only noticed. The pause doubles with each take that finds nothing.
 	minLookPause = 4 * time.Millisecond
 	maxLookPause = 16 * time.Millisecond
 
-	// lookShare is how many times longer the pause is than a take, at least: where takes are slow, what else is to be done is
-	// slow too, and they are in its way.
+	// After a take that lasted d, the worker waits at least lookShare*d, so that slow takes do not
+	// starve other work.
 	lookShare = 8
 
-	// ridePause is for how long a completed item of a queue of streams, behind which nothing is held, is reported with a take that
-	// is for something else.
+	// ridePause is how long the report of a completed item of a queue of streams may wait for a
+	// take with another purpose, if nothing is held behind the item.
 	ridePause = 3 * time.Millisecond
 )
 
-// rung has the queue looked at because something was written to its category.
+// rung makes the worker look at the queue because something was written to its category.
 func (w *worker) rung() {
 	at := w.took
 	if len(w.Wakes) > 0 {
@@ -296,7 +305,7 @@ func (w *worker) rung() {
 	}
 }
 
-// untilNext is for how long nothing happens by itself.
+// untilNext returns how long the worker has nothing to do unless it is woken.
 func (w *worker) untilNext(soonest time.Time) time.Duration {
 	next := time.Hour
 	for _, at := range []time.Time{soonest, w.wakeAt, w.lookAt} {
@@ -307,7 +316,8 @@ func (w *worker) untilNext(soonest time.Time) time.Duration {
 	return next
 }
 
-// due returns the endings to report now, how many items to reserve if there may be any, and when the next ending is due.
+// due returns the endings to report now, how many items to reserve if there are any, and when the
+// next ending is due.
 func (w *worker) due() (due []*ending, free int, soonest time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -346,7 +356,7 @@ func (w *worker) poll(ctx context.Context) {
 	defer cancel()
 	ready, err := w.Driver.QueueReady(ctx, w.Queue)
 	if err != nil {
-		w.look = true // the take tells of the failure
+		w.look = true // the take will report the failure
 		return
 	}
 	w.look = ready.Ready
@@ -360,7 +370,7 @@ func (w *worker) setWake(after time.Duration) {
 	}
 }
 
-// take reports endings and reserves items. If it fails, the endings are reported again.
+// take reports endings and reserves items. If it fails, the endings are reported again later.
 func (w *worker) take(ctx context.Context, due []*ending, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -375,9 +385,10 @@ func (w *worker) take(ctx context.Context, due []*ending, want int) error {
 	return w.takeIn(ctx, began, due, t, taken, err)
 }
 
-// ride has a write of this process take the next take along, which finds what is written: unless there is no place.
+// ride sends the worker's next take along with a write of this process, so that it finds the new
+// message. If no place is free, the write goes alone.
 func (w *worker) ride(ctx context.Context, call chan<- *queuing.Ride) error {
-	w.look = true // by the next take, if not by this
+	w.look = true // by the next take, if not by this one
 	due, want, _ := w.due()
 	if want == 0 || w.renew {
 		w.putBack(due)
@@ -395,7 +406,7 @@ func (w *worker) ride(ctx context.Context, call chan<- *queuing.Ride) error {
 	return w.takeIn(ctx, began, due, t, taken, err)
 }
 
-// asks returns the take that reports endings and reserves items.
+// asks returns the take that reports the endings and reserves items.
 func (w *worker) asks(due []*ending, want int) queuing.Take {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -409,7 +420,8 @@ func (w *worker) asks(due []*ending, want int) queuing.Take {
 	}
 	if want > 0 {
 		t.Ticket = w.ticket
-		// What another process began is no worse off there: a queue of streams needs no line, and of slots there is one taker.
+		// No ticket is needed for items that another process's write began: a queue of streams has
+		// no line, and each slot has only one taker.
 		if w.look && !w.ticketed && len(w.Wakes) == 0 && w.Slots == 0 {
 			t.Wait = queuing.MaxWait
 		}
@@ -420,7 +432,7 @@ func (w *worker) asks(due []*ending, want int) queuing.Take {
 	return t
 }
 
-// takeIn takes in the answer to a take that began at a time.
+// takeIn handles the answer to a take that began at the given time.
 func (w *worker) takeIn(ctx context.Context, began time.Time, due []*ending, t queuing.Take, taken queuing.Taken, err error) error {
 	ended := len(due)
 	for _, e := range due {
@@ -471,7 +483,7 @@ func (w *worker) takeIn(ctx context.Context, began time.Time, due []*ending, t q
 
 func (w *worker) outageKey() outage.Key { return outage.Key{By: "queue " + w.Queue.Name, To: "take"} }
 
-// storeFailed waits after an error of the store, and returns it if it lasts.
+// storeFailed waits after an error of the store, or returns the error if it lasts.
 func (w *worker) storeFailed(ctx context.Context, err error) error {
 	for _, lasting := range []error{
 		failure.ErrLasting, messagestore.ErrClosed, messagestore.ErrNotPermitted, messagestore.ErrNotSupported, messagestore.ErrInvalid,
@@ -494,8 +506,9 @@ func (w *worker) storeFailed(ctx context.Context, err error) error {
 
 func (w *worker) log() logger.Logger { return w.Logger }
 
-// drain waits for the handlers, reports what they return, and gives back the rest. Endings are reported until LeaveTimeout, or
-// as long as the handlers may take; if the store has refused, they are not.
+// drain waits for the handlers, reports their endings, and gives back the other items. It reports
+// endings until LeaveTimeout, or for as long as the handlers may take. If the store has refused for
+// good, it reports none.
 func (w *worker) drain(ctx context.Context, refused bool) error {
 	ctx, until := context.WithoutCancel(ctx), time.Now().Add(LeaveTimeout)
 	w.mu.Lock()
@@ -548,8 +561,8 @@ func (w *worker) drain(ctx context.Context, refused bool) error {
 	return err
 }
 
-// drainUntil reports endings until there is nothing to wait for, or the time comes. If the store refuses for good, it waits
-// for the handlers alone.
+// drainUntil reports endings until there is nothing to wait for, or until the given time. If the
+// store refuses for good, it only waits for the handlers.
 func (w *worker) drainUntil(ctx context.Context, end time.Time, refused bool) {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
