@@ -1,25 +1,28 @@
-// Package queuing is what package queue asks of a driver: the state of queues. Package internal/queuetest says, as tests,
-// everything that a driver promises.
+// Package queuing has the interface that a driver implements for package queue: the state of
+// queues. The tests of package internal/queuetest specify everything that a driver promises.
 //
-// A queue reads one category, and each message of it is an item of the queue. What the driver keeps is a
-// cursor, up to which all messages of the category were looked at, and a row for each item behind the cursor
-// that is not finished: it is open. So an item is beyond the cursor, or open, or finished. Several
-// queues may read one category; each gets every message.
+// A queue reads one category, and each message of the category is an item of the queue. The driver
+// keeps a cursor, up to which the queue has seen all messages of the category, and a row for each
+// item before the cursor that is not finished: such an item is open. So an item is beyond the
+// cursor, open or finished. Several queues may read one category; each gets every message.
 //
-// An item is delivered to a session, under a version. Whatever gives it back raises the version, so position and version name a
-// delivery, and with the session they are the fence: a call about another version, or of another session, is told that the
-// delivery is lost. A session is a number that nobody can guess, so a call that reaches another database ends nothing there. What
-// became of each delivery that did not finish its item is in the item's log.
+// An item is delivered to a session, under a version. Each time that the item is given back the
+// version rises, so position and version name a delivery. Together with the session they are the
+// fence: for another version or session, the answer is that the delivery is lost. Nobody can guess
+// a session's number, so a call that reaches another database by mistake ends nothing there. The
+// item's log has an entry for each delivery that did not finish the item.
 //
-// Of a stream one item is out at a time, in the order of the stream. An item behind another of its stream that is
-// open is held, until that one is finished or dead.
+// Only one item of a stream is out at a time, in the order of the stream. An item behind an open
+// one of its stream is held until that is finished or dead.
 //
-// In a queue of streams, which takes with [Take].Wakes make, only the first message of each stream is an item, and it
-// lasts until it is completed. A delivery of it is a turn, in which the worker reads the stream, and which it ends with
-// [Wait] or [Suspend] while there is more to come. Later messages of the stream of certain types wake the item.
+// Takes with [Take].Wakes make a queue of streams. In it only the first message of each stream is
+// an item, which lasts until it is completed. A delivery of it is a turn: the worker reads the
+// stream, and ends the turn with [Wait] or [Suspend] while there is more to come. Later messages of
+// the stream wake the item if they have certain types.
 //
-// A queue of parked messages, which [Driver.QueuePark] makes, follows no category: its items are the messages that were parked, and
-// takes with [Take].Slots deliver those that an operator has offered again. Its cursor is [NoCursor].
+// [Driver.QueuePark] makes a queue of parked messages, which follows no category. Its items are the
+// parked messages, and takes with [Take].Slots deliver the items that an operator has offered
+// again. Its cursor is [NoCursor].
 package queuing
 
 import (
@@ -36,77 +39,88 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Driver keeps the state of queues beside the messages. All methods but Finish are steps of their own: in a
-// transaction of the caller's they return [messagestore.ErrNotSupported].
+// A Driver keeps the state of queues in the same database as the messages. All methods except
+// QueueFinish are transactions of their own: within a transaction of the caller's they return
+// [messagestore.ErrNotSupported].
 //
-// Of two calls for one queue that change something, the second sees all of the first. Every change is atomic. A call
-// whose error matches [messagestore.ErrOutcomeUnknown] may have changed the queue; all methods but QueueTake may be
-// called again for the same with the same answer, and QueueTake does if the session is another one: see [Taken].
+// If two calls change the same queue, the second sees all changes of the first. Every change is
+// atomic. A call that returns an error matching [messagestore.ErrOutcomeUnknown] may have changed
+// the queue. All methods except QueueTake may be called again with the same arguments and then give
+// the same answer; for QueueTake this needs a new session: see [Taken].
 //
-// The time of a queue is that of the store's clock. A clock may be ahead for a while, or be set back: where a take finds the clock
-// behind the time of the queue's last change by more than [ClockTolerance], the delays, leases and places in the line that were
-// computed by that time are counted from now on. The date of a message stays as it is. What decides about deliveries are
-// versions, so no promise but those about time hangs on the clock.
+// A queue uses the store's clock. That clock may be ahead for a while, or be set back. If a take
+// finds the clock more than [ClockTolerance] behind the time of the queue's last change, the
+// delays, leases and places in the line that were computed from that time are counted from now on.
+// The date of a message does not change. Versions decide about deliveries, so only promises about
+// time depend on the clock.
 type Driver interface {
 	messagestore.Driver
 
-	// QueueTake finishes deliveries, gives back what sessions that are over have out, and reserves items for a
-	// session, in this order.
+	// QueueTake finishes deliveries, gives back the items of sessions that are over, and reserves
+	// items for a session, in this order.
 	//
-	// The end of a session is a failure of an item that it had out alone, and with it count the ends before; of several it is a
-	// failure of none. It gives back at once the first time, and then after 2, 4, 8 seconds of ends, up to an hour. From the second
-	// end on an item is reserved alone: by a session that has nothing out, and that reserves nothing more until the item's delivery
-	// ends. A session that has items out reserves none until it has none, while such an item is due and no other session waits so.
+	// If a session ends with one item out, that is a failure of the item, and so are the item's
+	// earlier ends of session. If it ends with several items out, it is a failure of none of them.
+	// The item is offered again at once the first time, and then after 2, 4, 8 seconds, up to an
+	// hour. From the second end on, an item is reserved alone: by a session that has nothing out
+	// and reserves nothing more until the item's delivery ends. While such an item is due and no
+	// other session waits for it, a session with items out reserves none until they have ended.
 	QueueTake(ctx context.Context, t Take) (Taken, error)
 
-	// QueueReady reports whether a take may find something, without changing anything and without waiting for
-	// another call. It may be wrong in one way: true though there is nothing.
+	// QueueReady reports whether a take may find something, without changing anything and without
+	// waiting for another call. It may report true although there is nothing, but never the
+	// reverse.
 	QueueReady(ctx context.Context, q Queue) (Ready, error)
 
-	// QueueExtend has a session last its lease from now on, and returns which of the deliveries are not the session's
-	// any more: all of them if the session was over.
+	// QueueExtend restarts a session's lease, and returns the deliveries that the session has lost:
+	// all of them if the session was over.
 	QueueExtend(ctx context.Context, e Extension) (lost []Delivery, err error)
 
-	// QueueLeave ends a session. What it has out is offered again at once, and counts no failure; but what is kept
-	// goes to the next session, if that is not 0.
+	// QueueLeave ends a session. Its items are offered again at once, without a failure, except
+	// that the kept deliveries move to the next session, if that is not 0.
 	QueueLeave(ctx context.Context, l Leave) error
 
-	// QueueFinish completes deliveries of a session without waiting for another call, in the caller's transaction if the
-	// driver is over one. It tells [Done] or [Lost] of each: Lost of all if the queue does not know the session, as in another
-	// database whose positions are alike. A take that reports them as [Committed] lets
-	// go what is held behind them. A queue of streams is refused: a take ends its deliveries, for a completion that
-	// is rolled back would lose what woke the item meanwhile.
+	// QueueFinish completes deliveries of a session without waiting for another call, and in the
+	// caller's transaction if the driver has one. It returns [Done] or [Lost] for each: Lost for
+	// all if the queue does not know the session, for example in another database with the same
+	// positions. A later take that reports them as [Committed] releases the items held behind them.
+	// A queue of streams is refused: only a take ends its deliveries, because a completion that is
+	// rolled back would lose the messages that woke the item meanwhile.
 	QueueFinish(ctx context.Context, q Queue, session int64, deliveries []Delivery) ([]Ending, error)
 
-	// QueueChange does what an operator asks for, to the items that are in a state for it, and returns their
-	// positions.
+	// QueueChange applies an operator's action to the items that are in a state for it, and returns
+	// their positions.
 	QueueChange(ctx context.Context, c Change) (changed []messagestore.GlobalPosition, err error)
 
-	// QueuePark has a queue of parked messages know a message: as a dead item, or as a suspended one that is to be parked. It reports
-	// whether it did: a message that is an open item stays as it is, but that one to be parked is parked, or is finished. So however many
-	// processes park a message, it is one item. A message that is finished, or was, is parked anew. A message that is not there, and
-	// so was removed, is not parked. A queue that follows its category is refused.
+	// QueuePark adds a message to a queue of parked messages: as a dead item, or as a suspended one
+	// if it is still to be parked. It reports whether it changed anything. An open item stays
+	// unchanged, except that an item that is still to be parked becomes parked or finished. So
+	// however many processes park a message, it is one item. A finished message is parked anew. A
+	// message that was removed is not parked. A queue that follows its category is refused.
 	QueuePark(ctx context.Context, p Parking) (parked bool, err error)
 
-	// QueueRemove ends a queue: nothing of it is kept but its name, which takes and changes refuse from then on with
-	// [ErrRemoved], so that no worker that still runs begins again with the first message of the category. A queue whose
-	// items are not all finished is left as it is, unless the removal says otherwise. A queue that is not there, or is
-	// removed, is no error.
+	// QueueRemove ends a queue. Only the queue's name stays: from then on takes and changes refuse
+	// it with [ErrRemoved], so that no worker that still runs starts again with the first message
+	// of the category. If the queue has items that are not finished, QueueRemove does nothing
+	// unless r says otherwise. A queue that does not exist or was removed is not an error.
 	QueueRemove(ctx context.Context, r Removal) (RemovedQueue, error)
 
-	// QueueItem returns what is known of an item. A position at which the queue's category has no message, and in a queue
-	// of streams no first one, is [messagestore.ErrNotFound].
+	// QueueItem returns the facts about an item. The error matches [messagestore.ErrNotFound] if
+	// the queue's category has no message at the position, or in a queue of streams if the message
+	// is not the first of its stream.
 	QueueItem(ctx context.Context, q Queue, position messagestore.GlobalPosition) (Item, error)
 
-	// QueueItems returns open items in a state, in order of position. A list ends before its messages would have more than
-	// [MaxListBytes] of data, but has one item at least: whoever wants all asks on from the last until a list is empty.
+	// QueueItems returns open items in a state, in order of position. A list ends before its
+	// messages exceed [MaxListBytes] of data, but has at least one item. To get all, ask again from
+	// after the last item until a list is empty.
 	QueueItems(ctx context.Context, l List) ([]Item, error)
 
-	// Queues returns the queues that were ever taken from or changed and are not removed, by name.
+	// Queues returns, by name, the queues that were ever changed or taken from and are not removed.
 	Queues(ctx context.Context) ([]Status, error)
 }
 
-// Of returns the driver of a store that keeps queues. For another the error matches [messagestore.ErrNotSupported].
+// Of returns the driver of a store that keeps queues. For any other store the error matches
+// [messagestore.ErrNotSupported].
 func Of(store interface {
 	Driver() (messagestore.Driver, error)
 },
@@ -127,11 +141,13 @@ const (
 	// MaxItems is how many items one call reserves, finishes or lists at most.
 	MaxItems = 1000
 
-	// MaxListBytes bounds the data of a list, but for one item: see [Driver.QueueItems].
+	// MaxListBytes bounds the data of a list, except that one item may exceed it: see
+	// [Driver.QueueItems].
 	MaxListBytes = 4 << 20
 
-	// MaxQueues is how many queues a category has at most, without those that were removed: a trim asks each of them for
-	// each message. A call that would make one more is refused with [ErrTooManyQueues].
+	// MaxQueues is how many queues a category may have, not counting removed ones: a trim checks
+	// each message against all of them. A call that would make one more fails with
+	// [ErrTooManyQueues].
 	MaxQueues = 100
 
 	// MaxFailures bounds [Policy].MaxFailures.
@@ -140,7 +156,7 @@ const (
 	// MaxWait bounds [Take].Wait.
 	MaxWait = 15 * time.Minute
 
-	// MaxLease bounds [Take].Lease, and MinLease does from below.
+	// MinLease and MaxLease bound [Take].Lease.
 	MaxLease = 24 * time.Hour
 	MinLease = 10 * time.Millisecond
 
@@ -159,26 +175,27 @@ const (
 	// Slots is how many slots a category has: see [Take].Slots.
 	Slots = 32
 
-	// NoCursor is the cursor of a queue of parked messages: beyond all messages.
+	// NoCursor is the cursor of a queue of parked messages: it is beyond all messages.
 	NoCursor messagestore.GlobalPosition = 1 << 62
 
-	// Patience is for how long an item is kept for the first in line.
+	// Patience is how long an item is kept for the first in line.
 	Patience = 200 * time.Millisecond
 
-	// ClockTolerance is by how much a clock may go back, and a queue stands still for so long.
+	// ClockTolerance is how far a clock may go back. A queue stands still for up to this time.
 	ClockTolerance = time.Second
 
-	// OrphanInterval is how often a take looks whether an item is held behind one that is finished.
+	// OrphanInterval is how often a take checks whether an item is held behind a finished one.
 	OrphanInterval = time.Second
 )
 
-// A Queue is named, and reads one category for ever.
+// A Queue has a name, and always reads the same category.
 type Queue struct {
 	Name     string
 	Category messagestore.Category
 }
 
-// ValidateQueue refuses a queue that no store has. The error names all mistakes, and matches [messagestore.ErrInvalid].
+// ValidateQueue refuses a queue that no store can have. The error names all mistakes, and matches
+// [messagestore.ErrInvalid].
 func ValidateQueue(q Queue) error {
 	err := q.Category.Validate()
 	if strings.ContainsAny(q.Name, "-+") || strings.ContainsFunc(q.Name, unicode.IsSpace) || len(q.Name) > 255 || text.TypeRule(q.Name) != "" {
@@ -196,10 +213,10 @@ type Delivery struct {
 // String returns position.version.
 func (d Delivery) String() string { return fmt.Sprintf("%d.%d", d.Position, d.Version) }
 
-// Notes are on the progress of deliveries.
+// Notes describe the progress of deliveries.
 type Notes map[Delivery]string
 
-// JSON returns an object with the notes, by position.version; nil for nil.
+// JSON returns an object with the notes, by position.version. It returns nil for nil.
 func (n Notes) JSON() []byte {
 	if n == nil {
 		return nil
@@ -223,15 +240,17 @@ const (
 	Bury      Kind = 'x' // a failure, and dead
 	Committed Kind = 't' // the item was finished by QueueFinish, in a transaction that was committed
 
-	// Behind completes an item of version 0 that is held and was worked on after the item before it in its stream, whose completion
-	// comes before it in the same call, as Complete or Behind: it is finished with that one, or is [Lost]. A worker finds
-	// such items with [Driver.QueueItems]. A queue of streams has none.
+	// Behind completes an item of version 0 that is held, and was worked on after the previous item
+	// of its stream. The completion of that item comes before it in the same call, as Complete or
+	// Behind: both are finished together, or this one is [Lost]. A worker finds such items with
+	// [Driver.QueueItems]. A queue of streams has no such items.
 	Behind Kind = 'b'
 
-	// Wait and Suspend end a turn of a queue of streams that went well: the item is offered again after the delay, or as soon as
-	// a message wakes it that is behind [Finish].Seen. With [MaxDelay] nothing else brings it back. The item's failures
-	// count anew, and its log has no entry, since an item may have thousands of turns. A suspended item is listed as one
-	// until it is offered, with the error.
+	// Wait and Suspend end a successful turn in a queue of streams. The item is offered again after
+	// the delay, or as soon as a message after [Finish].Seen wakes it. With [MaxDelay] only a
+	// message brings it back. The item's failures restart at 0, and its log gets no entry, because
+	// an item may have thousands of turns. A suspended item is listed as suspended, with the error,
+	// until it is offered.
 	Wait    Kind = 'w'
 	Suspend Kind = 's'
 )
@@ -241,43 +260,45 @@ type Finish struct {
 	Delivery
 	Kind  Kind
 	Delay time.Duration // of Retry, Defer, Wait and Suspend; 0 or less is now
-	Error string        // for the log; of Retry, Bury and Suspend it is the item's too; of Wait it takes the place of the item's, also as ""
+	Error string        // for the log; Retry, Bury and Suspend also set the item's error; Wait replaces the item's error, also by ""
 
-	// Session is the one that has the item out. A delivery of another is not ended. An item that is finished already is told
-	// so whatever the session, since nothing is kept of it.
+	// Session is the session that has the item out. A delivery of another session is not ended. For
+	// a finished item the answer does not depend on the session, because nothing is kept of it.
 	//
 	// Defaults to the session of the take.
 	Session int64
 
-	// Seen is, of Wait and Suspend, the global position up to which the caller had read the stream. A message up to there does
-	// not wake the item, even if the queue's cursor comes to it later.
+	// Seen, for Wait and Suspend, is the global position up to which the caller had read the
+	// stream. A message up to there does not wake the item, even if the queue's cursor reaches it
+	// later.
 	Seen messagestore.GlobalPosition
 }
 
-// An Ending is what a call tells of a delivery.
+// An Ending is the answer of a call about a delivery.
 type Ending byte
 
 const (
-	// Done says that the delivery was ended so, by this call or by an earlier one for the same.
+	// Done: the delivery has ended as asked, by this call or an identical earlier one.
 	Done Ending = 'd'
 
-	// Lost says that the delivery had ended otherwise before: its session was over, or an operator changed the
-	// item. Nothing was changed.
+	// Lost: the delivery had ended differently before, because its session was over or an operator
+	// changed the item. Nothing was changed.
 	Lost Ending = 'l'
 
-	// Open answers [Committed] where the item is out still: the transaction was not committed, or not yet.
+	// Open answers [Committed] if the item is still out: the transaction was not committed, or not
+	// yet.
 	Open Ending = 'o'
 )
 
-// A Policy is how a queue treats its items. It travels with each take, so the policy of the process that gives an
-// item back holds.
+// A Policy says how a queue treats its items. Each take has one, so when an item is given back, the
+// policy of the process that gives it back applies.
 type Policy struct {
 	MaxFailures int  // with so many failures an item is dead; 1 to MaxFailures
-	Hold        bool // a dead item keeps later ones of its stream held
-	MaxOut      int  // how many items may be out, of all sessions; 0 for any number
+	Hold        bool // a dead item keeps later items of its stream held
+	MaxOut      int  // how many items may be out in all sessions; 0 for no limit
 
-	// Rate is how many items are reserved in a second at most, by all sessions, and Burst how many at once after a
-	// pause. 0 is any number.
+	// Rate is how many items all sessions together reserve in a second at most. Burst is how many
+	// they may reserve at once after a pause. 0 means no limit.
 	Rate  float64
 	Burst int
 }
@@ -287,55 +308,60 @@ type Take struct {
 	Queue
 	Policy
 
-	// Wakes makes the queue one of streams, and has the types of the messages that wake an item: at most [MaxWakes]. A
-	// message of another type changes nothing. What wakes an item has it offered now, whatever made it later, and also
-	// before the date of its first message; a dead item is not woken.
+	// Wakes makes the queue a queue of streams, and lists the types of the messages that wake an
+	// item: at most [MaxWakes]. Messages of other types change nothing. A message that wakes an
+	// item has it offered now, even if the item was to be offered later or the date of its first
+	// message has not come; a dead item is not woken.
 	//
-	// A queue is one of streams or of items for ever, from its first take on: a take of the other kind is refused.
+	// A queue has streams or items for ever, from its first take on: a take of the other kind is
+	// refused.
 	//
 	// Defaults to a queue of items.
 	Wakes []string
 
-	// Slots makes the take one of a queue of parked messages: bit i takes items whose stream is of member i of a group of [Slots], by
-	// [messagestore.StreamName.GroupMember]. An item of another slot stays, whatever else the take wants. Where no message was
-	// ever parked there is no queue, and the take makes none.
+	// Slots makes the queue a queue of parked messages: if bit i is set, the take reserves items of
+	// streams that belong to member i of a group of [Slots], by
+	// [messagestore.StreamName.GroupMember]. The take leaves the items of other slots alone. If no
+	// message was ever parked, the queue does not exist, and the take does not make it.
 	//
 	// Defaults to a queue that follows its category.
 	Slots uint32
 
-	// Session has what is reserved until its lease is over: Lease from now on, or from the last extension.
+	// Session has the reserved items until its lease is over: Lease from now on, or from the last
+	// extension.
 	Session int64
 	Lease   time.Duration
 
-	// Finishes end deliveries, of this session or of those that they name, before items are reserved.
+	// Finishes end deliveries before items are reserved: deliveries of this session or of the
+	// sessions that they name.
 	Finishes []Finish
 
-	// Want is how many items are wanted. 0 reserves none.
+	// Want is how many items the caller wants. With 0 the take reserves none.
 	Want int
 
-	// Wait is for how long the caller will ask again if nothing is found: then a ticket keeps its place in the
-	// line for so long. 0 leaves none.
+	// Wait is how long the caller will ask again if nothing is found: a ticket keeps its place in
+	// the line for so long. With 0 there is no ticket.
 	Wait time.Duration
 
 	// Ticket is the caller's place in the line from an earlier take, or 0.
 	Ticket int64
 }
 
-// Taken is the answer to a [Take]. If it is lost, the caller continues with a new session, to which it has
-// [Driver.QueueLeave] move the deliveries that it knows; the others are offered again. It asks for the same finishes
-// again: a delivery that the lost call ended is told so.
+// Taken is the answer to a [Take]. If the answer is lost, the caller continues with a new session,
+// to which it moves the deliveries that it knows by [Driver.QueueLeave]; the others are offered
+// again. It repeats the same finishes: the answer to those that the lost call ended is Done.
 type Taken struct {
 	Endings []Ending // of each finish
 	Items   []Taking // in the order in which they became available
 
-	// Ticket is the place in the line that was made, or 0.
+	// Ticket is the new place in the line, or 0.
 	Ticket int64
 
 	// More says that another take may find something at once.
 	More bool
 
-	// Wake is after how much time something may become available without a write to the category; less than 0 if
-	// nothing will.
+	// Wake is the time after which something may become available without a write to the category;
+	// less than 0 if nothing will.
 	Wake time.Duration
 }
 
@@ -349,13 +375,14 @@ type Taking struct {
 // Delivery returns the position and version.
 func (t Taking) Delivery() Delivery { return Delivery{t.Message.GlobalPosition, t.Version} }
 
-// Ready is whether a take may find something, and if not, after how much time; less than 0 for not by itself.
+// Ready says whether a take may find something. If not, Wake is the time after which it may; it is
+// less than 0 if only a write can change that.
 type Ready struct {
 	Ready bool
 	Wake  time.Duration
 
-	Parked bool // the queue is one of parked messages
-	Asked  bool // and there are some that are to be parked
+	Parked bool // it is a queue of parked messages
+	Asked  bool // and some messages are still to be parked
 }
 
 // An Extension extends a session.
@@ -363,10 +390,11 @@ type Extension struct {
 	Queue
 	Session    int64
 	Lease      time.Duration
-	Deliveries []Delivery // of each item one
+	Deliveries []Delivery // at most one of each item
 
-	// Notes are all that the session has, in place of those before; nil leaves those. A note is of at most MaxNoteBytes
-	// and of a delivery. It is shown while the session has the item out under that version. They end with the session.
+	// Notes replace all earlier notes of the session; nil leaves them unchanged. Each belongs to a
+	// delivery and has at most MaxNoteBytes. It is shown while the session has the item out under
+	// that version. Notes end with the session.
 	Notes Notes
 }
 
@@ -379,13 +407,14 @@ type Leave struct {
 	Keep    []Delivery
 }
 
-// An Action is what an operator asks for.
+// An Action is an operator's request.
 type Action string
 
 const (
-	// RetryNow has later, suspended and dead items offered now. The failures of a dead one count anew, and it takes its place in its
-	// stream again: it is held while another of the stream is out, or while an earlier one is open, and later ones are held behind
-	// it. A dead one that would be held behind an item that a transaction is completing is left as it is: ask again.
+	// RetryNow offers later, suspended and dead items now. A dead item's failures restart at 0, and
+	// it takes its place in its stream again: it is held while another item of the stream is out or
+	// an earlier one is open, and later items are held behind it. If a dead item would be held
+	// behind an item that a transaction is completing, it stays dead: ask again.
 	RetryNow Action = "retry"
 
 	Drop   Action = "drop"   // later, suspended, held and dead items are finished
@@ -394,7 +423,7 @@ const (
 	Resume Action = "resume"
 )
 
-// ErrRemoved is matched by the error of a call for a queue that was removed: no other attempt helps.
+// ErrRemoved is returned by a call for a queue that was removed: it will always fail.
 var ErrRemoved error = removedError{}
 
 type removedError struct{}
@@ -403,8 +432,8 @@ func (removedError) Error() string { return "the queue was removed" }
 
 func (removedError) Is(target error) bool { return target == failure.ErrLasting }
 
-// ErrTooManyQueues is matched by the error of a call that would make a queue of a category that has [MaxQueues]. Nothing was
-// changed, and no other attempt helps until a queue of the category is removed.
+// ErrTooManyQueues is returned by a call that would make one more queue in a category that has
+// [MaxQueues]. Nothing was changed, and the call fails until a queue of the category is removed.
 var ErrTooManyQueues error = failure.LastingError(fmt.Sprintf("the category has %d queues, and no more are made: remove those that nothing works on", MaxQueues))
 
 // MaxWaiting bounds the count of [RemovedQueue].Waiting.
@@ -415,8 +444,9 @@ type Removal struct {
 	Queue
 	Unfinished bool // also if there are items that are not finished
 
-	// FreeName keeps no name: a worker that begins, or still runs, has a new queue, from the first message of the category on.
-	// The name of a queue that was removed before is free, too. The name of a queue that was never taken from always is.
+	// FreeName also frees the name: a worker that begins or still runs then has a new queue, which
+	// starts with the first message of the category. It frees the name of a queue that was removed
+	// before, too. The name of a queue that was never taken from is always free.
 	FreeName bool
 }
 
@@ -425,7 +455,8 @@ type RemovedQueue struct {
 	Done     bool // the queue is not there any more
 	NameKept bool // its name is refused
 
-	// The items that were not finished. Waiting is counted up to MaxWaiting, and not of a queue that was never taken from.
+	// The counts of items that were not finished. Waiting is counted up to MaxWaiting; it is not
+	// counted if the queue was never taken from.
 	Waiting, Out, Later, Suspended, Held, Dead int64
 }
 
@@ -434,20 +465,21 @@ func (r RemovedQueue) Unfinished() int64 {
 	return r.Waiting + r.Out + r.Later + r.Suspended + r.Held + r.Dead
 }
 
-// A Parking is of one message.
+// A Parking parks one message.
 type Parking struct {
 	Queue
 	Position messagestore.GlobalPosition
 	Failures int    // 0 to MaxFailures
-	Error    string // the failure, or the reason of the operator that asks
+	Error    string // the failure, or the reason of the operator who asks
 
-	// Asked says that the message is to be parked, by the consumer that has it: its item is suspended until then. Finished
-	// withdraws that, since the consumer has finished the message first. One of them is set at most.
+	// Asked asks the consumer that has the message to park it: its item is suspended until then.
+	// Finished withdraws that, because the consumer has finished the message first. At most one of
+	// the two is set.
 	Asked    bool
 	Finished bool
 }
 
-// A Change is what an operator asks for. Pause and Resume have no positions.
+// A Change is an operator's request. Pause and Resume have no positions.
 type Change struct {
 	Queue
 	Action    Action
@@ -455,23 +487,24 @@ type Change struct {
 	Reason    string // for the log
 }
 
-// A State is where an item is.
+// A State says where an item is.
 type State string
 
 const (
 	Waiting  State = "waiting" // beyond the cursor
 	Out      State = "out"     // reserved
 	Later    State = "later"   // offered at a time, which may have come
-	Held     State = "held"    // behind another of its stream
+	Held     State = "held"    // behind another item of its stream
 	Dead     State = "dead"
 	Finished State = "finished"
 
-	// Suspended is an item that [Suspend] gave back and that is not offered again yet: a message, its time or an operator
-	// does that. In a queue of parked messages it is one that is to be parked.
+	// Suspended is an item that [Suspend] gave back and that is not offered yet: a message, its
+	// time or an operator offers it. In a queue of parked messages it is a message that is still to
+	// be parked.
 	Suspended State = "suspended"
 )
 
-// An Item is what is known of an item.
+// An Item has the facts about an item.
 type Item struct {
 	Message  *messagestore.Message // nil for an open item whose message was removed
 	Position messagestore.GlobalPosition
@@ -479,17 +512,17 @@ type Item struct {
 	Version  int
 	Failures int
 	Session  int64                       // Out
-	Until    time.Time                   // Out: when its session is over, unless that is extended; it may have passed
-	Due      time.Time                   // Later and Suspended, and of a held item the time before which it is not offered
+	Until    time.Time                   // Out: when its session is over unless it is extended; it may have passed
+	Due      time.Time                   // Later and Suspended; for a held item the time before which it is not offered
 	Behind   messagestore.GlobalPosition // Held
 	Closed   bool                        // Dead, and later items of its stream are held
-	Error    string                      // of the last failure or suspension, or of a Wait since; what gave it back without one is in the log
-	Note     string                      // Out: on its progress
+	Error    string                      // of the last failure or suspension, or of a Wait since; the log has the other reasons
+	Note     string                      // Out: about its progress
 	Log      []Entry                     // of QueueItem only, in order
 }
 
-// An Entry of an item's log says how a delivery, or a state, ended that did not finish the item as [Complete] does, nor
-// ended as [Wait] and [Suspend] do.
+// An Entry of an item's log says how a delivery or a state ended, if it did not finish the item as
+// [Complete] does and did not end as [Wait] and [Suspend] do.
 type Entry struct {
 	Version int
 	What    What
@@ -498,7 +531,7 @@ type Entry struct {
 	Text    string // the error, or the operator's reason
 }
 
-// What ended a delivery or a state.
+// What says how a delivery or a state ended.
 type What byte
 
 const (
@@ -518,7 +551,7 @@ var whats = map[What]string{
 	Retried: "retried", Dropped: "dropped", Cancelled: "cancelled", Removed: "message removed",
 }
 
-// String returns it in words: "session over".
+// String returns the words for w, such as "session over".
 func (w What) String() string {
 	if text, ok := whats[w]; ok {
 		return text
@@ -534,32 +567,33 @@ type List struct {
 	Limit int
 }
 
-// A Status is how a queue stands.
+// A Status is the state of a queue.
 type Status struct {
 	Queue
-	Streams                bool // it is one of streams, by its first take
-	Parked                 bool // it is one of parked messages
+	Streams                bool // it is a queue of streams, by its first take
+	Parked                 bool // it is a queue of parked messages
 	Paused                 bool
 	Cursor                 messagestore.GlobalPosition
 	Out, Later, Held, Dead int64
 	Suspended              int64
-	Due                    int64     // of Later, those whose time has come
+	Due                    int64     // of Later, the items whose time has come
 	Sessions               int64     // that are not over
-	Time                   time.Time // of the store's clock, at which all this was so
+	Time                   time.Time // of the store's clock, when this was the state
 
-	// Changed is the time of the last change, and zero for none. If it is after Time, the clock was ahead then, or was set back
-	// since; the next take sees to it.
+	// Changed is the time of the last change, zero if nothing was changed. If it is after Time, the
+	// clock was ahead then, or was set back since; the next take corrects that.
 	Changed time.Time
 
 	Waiting             bool      // something is beyond the cursor
-	Oldest              time.Time // the item that was written first and is open, but dead; zero for none
+	Oldest              time.Time // when the oldest item that is open and not dead was written; zero for none
 	Taken, Back, Buried int64     // counts of deliveries since the queue began
 
-	// Finished counts the items that were finished since the queue began: by a completion, also one of a caller's
-	// transaction from its commit on, by an operator, or because the message was removed.
+	// Finished counts the items that were finished since the queue began: by a completion, by an
+	// operator, or because the message was removed. A completion in a caller's transaction counts
+	// from its commit on.
 	Finished int64
 }
 
-// DueField is the field of a message's metadata with the time before which its item is not offered, in microseconds
-// since 1970 as a JSON number.
+// DueField is the field of a message's metadata with the time before which the item is not offered,
+// in microseconds since 1970 as a JSON number.
 const DueField = "dueAt"

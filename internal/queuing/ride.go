@@ -7,22 +7,26 @@ import (
 	"time"
 )
 
-// ErrAlone ends a ride of which nothing was done: the worker takes by itself.
+// ErrAlone says that a write did not carry the take, and nothing was done: the worker takes without
+// it.
 var ErrAlone = errors.New("the take did not go with the write")
 
-// ridePatience bounds how long a write waits for a worker that said that it waits, and has something else to do since.
+// ridePatience bounds how long a write waits for a worker that said it waits, if the worker has
+// become busy since.
 const ridePatience = time.Second
 
-// A Stop is where a worker waits for a write of its process that takes its next take along. It is safe for concurrent use.
+// A Stop is the place where a worker waits for a write of its process to carry its next take. It is
+// safe for concurrent use.
 type Stop struct {
 	calls chan chan<- *Ride
 	waits atomic.Bool
 }
 
-// NewStop returns a stop at which no worker waits.
+// NewStop returns a stop without a worker.
 func NewStop() *Stop { return &Stop{calls: make(chan chan<- *Ride)} }
 
-// Wait says whether the worker receives from Calls, or will in a moment. If not, each write that calls is told so.
+// Wait says whether the worker receives from Calls, or will in a moment. With false, each waiting
+// write gets nil.
 func (s *Stop) Wait(waits bool) {
 	if s == nil {
 		return
@@ -41,7 +45,8 @@ func (s *Stop) Wait(waits bool) {
 // Waits reports whether a worker waits.
 func (s *Stop) Waits() bool { return s != nil && s.waits.Load() }
 
-// Calls are those of writes. The worker answers each with a ride, or with nil if it wants nothing. It is nil for no stop.
+// Calls returns the calls of writes. The worker answers each with a ride, or with nil if it wants
+// nothing. Calls is nil if s is nil.
 func (s *Stop) Calls() <-chan chan<- *Ride {
 	if s == nil {
 		return nil
@@ -49,7 +54,8 @@ func (s *Stop) Calls() <-chan chan<- *Ride {
 	return s.calls
 }
 
-// Call returns the next take of the worker that waits, nil if none does. The caller ends a ride by Tell.
+// Call returns the next take of the waiting worker, nil if no worker waits. The caller must end the
+// ride by Tell.
 func (s *Stop) Call() *Ride {
 	if !s.Waits() {
 		return nil
@@ -65,7 +71,7 @@ func (s *Stop) Call() *Ride {
 	}
 }
 
-// A Ride is a take that goes with a write.
+// A Ride is a take that a write carries.
 type Ride struct {
 	Take Take
 	told chan rideTold
@@ -76,10 +82,11 @@ type rideTold struct {
 	err error
 }
 
-// NewRide returns a ride of a take.
+// NewRide returns a ride for a take.
 func NewRide(t Take) *Ride { return &Ride{t, make(chan rideTold, 1)} }
 
-// Tell says what became of the take, and what it says first counts: the error is as of [Driver].QueueTake, or [ErrAlone].
+// Tell reports the result of the take, once: later calls do nothing. The error comes from
+// [Driver].QueueTake, or is [ErrAlone].
 func (r *Ride) Tell(taken Taken, err error) {
 	select {
 	case r.told <- rideTold{taken, err}:
@@ -87,7 +94,7 @@ func (r *Ride) Tell(taken Taken, err error) {
 	}
 }
 
-// Told waits for what Tell says.
+// Told waits for Tell and returns its arguments.
 func (r *Ride) Told() (Taken, error) {
 	t := <-r.told
 	return t.Taken, t.err
@@ -95,8 +102,8 @@ func (r *Ride) Told() (Taken, error) {
 
 type stopKey struct{}
 
-// WithStop returns the context of a write that takes along the take of a worker that waits. Of a nil context it is nil, which
-// the write refuses.
+// WithStop returns the context of a write that may carry the take of a waiting worker. For a nil
+// context it returns nil, which the write refuses.
 func WithStop(ctx context.Context, s *Stop) context.Context {
 	if ctx == nil {
 		return nil
@@ -104,7 +111,7 @@ func WithStop(ctx context.Context, s *Stop) context.Context {
 	return context.WithValue(ctx, stopKey{}, s)
 }
 
-// StopOf returns the stop of a write, nil for none.
+// StopOf returns the stop in a write's context, nil without one.
 func StopOf(ctx context.Context) *Stop {
 	s, _ := ctx.Value(stopKey{}).(*Stop)
 	return s
