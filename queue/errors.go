@@ -12,32 +12,34 @@ import (
 )
 
 var (
-	// ErrLost is matched by the error of ending a delivery that had ended before: its session was over, or an
-	// operator changed the item. Nothing was changed. It is also the cause of the end of a handler's context.
+	// ErrLost is returned when you end a delivery that had already ended: its session was over, or
+	// an operator changed the item. Nothing was changed. It is also the cause with which a
+	// handler's context is cancelled.
 	ErrLost = work.ErrLost
 
-	// ErrWorking is returned by [Queue.Work] of a queue that is worked on by an earlier call.
+	// ErrWorking is returned by [Queue.Work] while an earlier call works on the queue.
 	ErrWorking = errors.New("Work is called already")
 
-	// ErrRemoved is matched by the error of a call for a queue that was removed ([Queue.Remove]). [Queue.Work] ends with it.
+	// ErrRemoved is returned by a call for a queue that was removed ([Queue.Remove]). It ends
+	// [Queue.Work].
 	ErrRemoved = queuing.ErrRemoved
 
-	// ErrTooManyQueues is matched by the error of a call that would make one more queue of a category that has 100.
-	// [Queue.Work] ends with it.
+	// ErrTooManyQueues is returned by a call that would make one more queue in a category that has
+	// 100. It ends [Queue.Work].
 	ErrTooManyQueues = queuing.ErrTooManyQueues
 
-	// ErrAbandoned is matched by the error of [Queue.Work] if handlers did not return in time. Their goroutines may
-	// go on.
+	// ErrAbandoned is returned by [Queue.Work] if handlers did not return in time. Their goroutines
+	// may go on.
 	ErrAbandoned = work.ErrAbandoned
 )
 
-// An UnfinishedError says that a queue was not removed, since there are items that are not finished, and how many. Waiting is
-// counted up to 100,000.
+// An UnfinishedError says that a queue was not removed because it has unfinished items, and counts
+// them. Waiting is counted up to 100,000.
 type UnfinishedError struct {
 	Waiting, Out, Later, Suspended, Held, Dead int64
 }
 
-// Error counts them.
+// Error lists the counts.
 func (e *UnfinishedError) Error() string {
 	var counts []string
 	for _, of := range []struct {
@@ -57,10 +59,10 @@ type KeyReusedError struct {
 	Met *messagestore.Message
 }
 
-// Error names the key and the item that was met.
+// Error names the key and the earlier item.
 func (e *KeyReusedError) Error() string {
 	return fmt.Sprintf("unique key %.80q: it is of another item, %s", e.Key, e.Met)
 }
 
-// Unwrap says that a handler that returns it parks its message.
+// Unwrap makes a handler that returns the error park its message.
 func (*KeyReusedError) Unwrap() error { return failure.Parked }

@@ -18,62 +18,71 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// InsertOpts change how an item is inserted. A nil *InsertOpts is a good one.
+// InsertOpts change how an item is inserted. Nil means all defaults.
 type InsertOpts struct {
-	// ID is the message's. An item that is inserted again with the same ID, Key or Unique name, type and data is the same item,
-	// whose date and metadata stand; with others the error matches [messagestore.ErrIDConflict].
+	// ID is the message's id. If you insert again with the same ID, Key or Unique name, type and
+	// data, it is the same item, and its first date and metadata stay. If any of them differs, the
+	// error matches [messagestore.ErrIDConflict].
 	//
 	// Defaults to a new version 7 identifier.
 	ID uuid.UUID
 
-	// Key is whose items are delivered one at a time, in the order of insertion: any text, which is escaped. The item
-	// is in the stream of that name in the queue's category, and the stream's name has at most 255 bytes.
+	// Key orders items: items with one key are delivered one at a time, in the order of insertion.
+	// It is any text; it is escaped to name the item's stream in the queue's category, and the
+	// stream's name has at most 255 bytes.
 	//
 	// Defaults to none: the item has a stream of its own.
 	Key string
 
-	// Unique is a name that one item has until the time that UniqueUntil says. A second item with the name and the same
-	// type and data is a duplicate of the first, whose date, ID and metadata stand; with another type or other data the
-	// error is a [*KeyReusedError]. A name that has a period in it, as "report 2026-11", is for one item a period.
-	// An item has a Key or a Unique name, not both.
+	// Unique is a name that one item has until the time given by UniqueUntil. A second item with
+	// the same name, type and data is a duplicate of the first, and the first one's date, ID and
+	// metadata stay. If the type or the data differs, the error is a [*KeyReusedError]. Put a
+	// period into the name, such as "report 2026-11", to have one item per period. An item has a
+	// Key or a Unique name, not both.
 	//
 	// Defaults to none.
 	Unique string
 
-	// UniqueUntil says until when an item has its Unique name. Items that have had the same name are delivered one at a
-	// time, in order, as items with one Key are. Values other than UntilForgotten are for [Queue.Insert] and [Queue.InsertTx]; of a
-	// queue over a transaction of the caller's the error of Insert matches [messagestore.ErrNotSupported] if an item has had the name. The workers of the
-	// queue free the name: a producer has the Name of the workers' queue in its [Config]. If no worker has taken from the queue of that
-	// name, and workers have from others of the category, a warning is logged.
+	// UniqueUntil says how long an item keeps its Unique name. Items that have had the same name
+	// are delivered one at a time, in order, like items with one Key. Values other than
+	// UntilForgotten work only with [Queue.Insert] and [Queue.InsertTx]; if the queue's store uses
+	// a transaction of yours, Insert returns an error that matches [messagestore.ErrNotSupported]
+	// if an item has had the name. The queue's workers free the name, so a producer needs the same
+	// Name in its [Config] as the workers. If no worker has taken from a queue of that name, but
+	// workers have taken from other queues of the category, a warning is logged.
 	//
 	// Defaults to UntilForgotten.
 	UniqueUntil UniqueUntil
 
-	// ScheduledAt is the time before which the item is not delivered, by the store's clock: of a year from 1 to
+	// ScheduledAt is the time before which the item is not delivered, by the store's clock, in a
+	// year from 1 to 9999. Later items with the same Key wait for it.
 	// 9999. An item with a Key is waited for by those behind it.
 	//
 	// Defaults to now.
 	ScheduledAt time.Time
 
-	// Metadata is the message's. A body that is a [messagestore.Envelope] has its own.
+	// Metadata is the message's metadata. If the body is a [messagestore.Envelope], the envelope's
+	// metadata is used.
 	//
 	// Defaults to none.
 	Metadata messagestore.Metadata
 }
 
-// UniqueUntil says until when an item has its unique name.
+// UniqueUntil says how long an item keeps its unique name.
 type UniqueUntil int
 
 const (
-	// UntilForgotten is for as long as the item's message is kept: see dibs forget.
+	// UntilForgotten keeps the name for as long as the item's message is kept: see dibs forget.
 	UntilForgotten UniqueUntil = iota
 
-	// UntilFinished is until the queue has finished the item, or it is dead. A caller that writes something while a
-	// handler works on the item, and inserts it again, gets a duplicate, and the handler may have missed what it wrote.
+	// UntilFinished keeps the name until the queue has finished the item, or the item is dead. If
+	// you write something while a handler works on the item and then insert it again, you get a
+	// duplicate, and the handler may have missed your write.
 	UntilFinished
 
-	// UntilDelivered is until a worker has the item, and again while it waits to be delivered again. What a caller
-	// wrote before it inserted an item, a later delivery sees: of its item, or of the item that it is a duplicate of.
+	// UntilDelivered keeps the name until a worker has the item, and again while the item waits for
+	// another delivery. Anything written before an insert is seen by a later delivery: of the new
+	// item, or of the item that it duplicates.
 	UntilDelivered
 )
 
@@ -87,7 +96,7 @@ func (u UniqueUntil) String() string {
 	return uniqueUntils[u]
 }
 
-// has reports whether an item in a state has its unique name still.
+// has reports whether an item in a state still has its unique name.
 func (u UniqueUntil) has(state State) bool {
 	switch u {
 	case UntilFinished:
@@ -98,16 +107,17 @@ func (u UniqueUntil) has(state State) bool {
 	return true
 }
 
-// An Inserted says where an item is.
+// An Inserted says where an item was inserted.
 type Inserted struct {
 	ID     uuid.UUID
 	Stream messagestore.StreamName
 
-	// Position names the item to [Queue.Item] and the like. Of several items with one key in a batch, only the last is
-	// told its position; the others have 0.
+	// Position names the item, for example for [Queue.Item]. If several items of a batch have one
+	// key, only the last has its position; the others have 0.
 	Position messagestore.GlobalPosition
 
-	// Duplicate says that the item had been inserted before, with the same ID or Unique name, and that nothing was.
+	// Duplicate says that nothing was inserted, because the item was inserted before with the same
+	// ID or Unique name.
 	Duplicate bool
 }
 
@@ -117,11 +127,13 @@ type Entry struct {
 	Opts *InsertOpts
 }
 
-// Insert adds an item. A store over a transaction of the caller's ([postgres.New] of a pgx.Tx) inserts with that
-// transaction; then later items of the category wait for its end, which they do not for [Queue.InsertTx].
+// Insert adds an item. If the store uses a transaction of yours ([postgres.New] of a pgx.Tx),
+// Insert adds the item in that transaction, and later items of the category wait until the
+// transaction ends. With [Queue.InsertTx] they do not wait.
 //
-// Invalid input is a [*messagestore.InvalidError], before anything is sent. An error that matches
-// [messagestore.ErrOutcomeUnknown] is resolved by [messagestore.Store.Resolve], or by inserting again with the same ID.
+// If the input is invalid, the error is a [*messagestore.InvalidError], and nothing is sent. To
+// resolve an error that matches [messagestore.ErrOutcomeUnknown], call
+// [messagestore.Store.Resolve], or insert again with the same ID.
 func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *InsertOpts) (Inserted, error) {
 	if err := q.use(ctx); err != nil {
 		return Inserted{}, err
@@ -145,17 +157,22 @@ func (q *Queue) Insert(ctx context.Context, body messagestore.Body, opts *Insert
 	return Inserted{ID: written.IDs[0], Stream: w.Stream, Position: written.GlobalPosition, Duplicate: written.Duplicate}, nil
 }
 
-// InsertTx adds an item if a transaction of the caller's on the queue's database is committed: a pgx.Tx, or on SQLite a *sql.Tx, or
-// the transaction of a function of [messagestore.TxStore.Transact], with that function's context. See
-// [messagestore.Store.Stage]: no other item waits for the transaction, and the position is not known yet.
+// InsertTx adds an item if your transaction on the queue's database commits: a pgx.Tx, or on SQLite
+// a *sql.Tx, or the transaction of a function of [messagestore.TxStore.Transact], with that
+// function's context. See [messagestore.Store.Stage]: no other item waits for the transaction, and
+// the position is not known yet.
 //
-// An item whose ID or Unique name is taken, by the time of the commit, by an item of the same content is left out. It is a
-// Duplicate if its Unique name is known to be taken already; that an ID is, is not told. A Unique name that is known to be
-// another content's is a [*KeyReusedError]; what only COMMIT meets fails it, and there the date and the metadata are of the content.
-// A name that is free again, by [InsertOpts].UniqueUntil, is for one item of the transaction: a second one fails COMMIT, as does
-// another transaction that takes the name first. Other errors are those of Stage; after an
-// error roll back. What the transaction appends at once behind the item to the same stream, by [Queue.Insert] say, would come before it, and
-// on PostgreSQL is a [*messagestore.InvalidError].
+// If another item with the same content has the ID or the Unique name at the time of the commit,
+// the item is left out. The result is a Duplicate if its Unique name is already taken when you
+// call; InsertTx does not report that an ID is taken. If another content is known to have the
+// Unique name, the error is a [*KeyReusedError]; if only COMMIT finds that out, COMMIT fails, and
+// for COMMIT the content includes the date and the metadata. A name that is free again, by
+// [InsertOpts].UniqueUntil, is for one item of the transaction: a second one makes COMMIT fail, and
+// so does another transaction that takes the name first.
+//
+// Other errors are those that Stage returns; after an error roll back. Messages that the
+// transaction appends directly to the same stream after InsertTx, for example by [Queue.Insert],
+// would come before the item, so on PostgreSQL they are a [*messagestore.InvalidError].
 func (q *Queue) InsertTx(ctx context.Context, tx any, body messagestore.Body, opts *InsertOpts) (Inserted, error) {
 	if err := q.use(ctx); err != nil {
 		return Inserted{}, err
@@ -194,7 +211,8 @@ func (q *Queue) stage(ctx context.Context, tx any, w messagestore.StreamWrite, o
 	return Inserted{ID: envelopeOf(w).ID, Stream: w.Stream}, nil
 }
 
-// behind has a write expect the last item of its unique name, unless that item has the name still, which is then told.
+// behind makes a write expect the last item with its unique name. If that item still has the name,
+// behind returns it.
 func (q *Queue) behind(ctx context.Context, w *messagestore.StreamWrite, last *messagestore.Message, opts *InsertOpts) (inserted Inserted, has bool, err error) {
 	if opts.UniqueUntil == UntilForgotten {
 		inserted, err = duplicate(*w, last, opts.Unique)
@@ -216,8 +234,9 @@ func (q *Queue) behind(ctx context.Context, w *messagestore.StreamWrite, last *m
 	return Inserted{}, false, nil
 }
 
-// firstStands reports whether the failure of a write is an item of it that was inserted before with another date or other metadata.
-// Those of the first stand: the item gets them, so that the store knows it again.
+// firstStands reports whether a write failed because one of its items was inserted before with
+// another date or other metadata. The first ones stay: firstStands sets them in the item, so that
+// the store recognises it.
 func (q *Queue) firstStands(ctx context.Context, writes []messagestore.StreamWrite, failure error) bool {
 	conflict, is := errors.AsType[*messagestore.IDConflictError](failure)
 	if !is {
@@ -244,7 +263,7 @@ func (q *Queue) firstStands(ctx context.Context, writes []messagestore.StreamWri
 	return false
 }
 
-// messageAt returns the message that has an id, or nil.
+// messageAt returns the message with an id, or nil.
 func (q *Queue) messageAt(ctx context.Context, at *messagestore.IDConflictError) *messagestore.Message {
 	for m, err := range q.store.ReadStream(ctx, at.Stream, at.Position) {
 		if err == nil && m.ID == at.ID {
@@ -255,8 +274,8 @@ func (q *Queue) messageAt(ctx context.Context, at *messagestore.IDConflictError)
 	return nil
 }
 
-// sayUnworked warns, once a minute at most, where no worker frees the queue's unique names and workers have taken from other queues of its
-// category.
+// sayUnworked warns, once a minute at most, if no worker frees the queue's unique names and workers
+// have taken from other queues of its category.
 func (q *Queue) sayUnworked(ctx context.Context) {
 	before, now := q.looked.Load(), time.Now().UnixNano()
 	if before != 0 && now-before < int64(time.Minute) || !q.looked.CompareAndSwap(before, now) {
@@ -264,7 +283,7 @@ func (q *Queue) sayUnworked(ctx context.Context) {
 	}
 	all, err := q.driver.Queues(ctx)
 	if err != nil {
-		return // what is asked next tells of the failure
+		return // the next call will report the failure
 	}
 	var others []string
 	for _, s := range all {
@@ -282,7 +301,7 @@ func (q *Queue) sayUnworked(ctx context.Context) {
 	}
 }
 
-// duplicate tells that a unique name is taken.
+// duplicate returns the answer for a unique name that is taken.
 func duplicate(w messagestore.StreamWrite, first *messagestore.Message, name string) (Inserted, error) {
 	same, err := isSame(w.Bodies[0], first)
 	switch {
@@ -294,8 +313,9 @@ func duplicate(w messagestore.StreamWrite, first *messagestore.Message, name str
 	return Inserted{ID: first.ID, Stream: w.Stream, Position: first.GlobalPosition, Duplicate: true}, nil
 }
 
-// insertUnique writes an item unless another has its name. Where the last item of the name has it no more, the write expects
-// that item to be the last still, so that of two callers that saw it one gets the name.
+// insertUnique writes an item unless another item has its name. If the last item with the name has
+// lost it, the write expects that item still to be the last one. So if two callers saw the same
+// item, only one gets the name.
 func (q *Queue) insertUnique(ctx context.Context, w messagestore.StreamWrite, opts *InsertOpts) (Inserted, error) {
 	if opts.UniqueUntil != UntilForgotten {
 		q.sayUnworked(ctx)
@@ -320,7 +340,7 @@ func (q *Queue) insertUnique(ctx context.Context, w messagestore.StreamWrite, op
 	}
 }
 
-// envelopeOf returns the body of a write of [Queue.Write], which has its ID.
+// envelopeOf returns the body of a write of [Queue.Write], with its ID.
 func envelopeOf(w messagestore.StreamWrite) messagestore.Envelope {
 	envelope, _ := w.Bodies[0].(messagestore.Envelope)
 	return envelope
@@ -338,9 +358,10 @@ func isSame(body messagestore.Body, met *messagestore.Message) (bool, error) {
 	return err == nil && exactjson.Equal(data, met.Data), err
 }
 
-// InsertMany adds items, 1 to 1,000, in steps of up to 100 streams, each whole, and returns where they are. After an error
-// it returns those of the steps before. To insert all again with the same IDs changes nothing.
-// Items with Unique names go by [Queue.Insert].
+// InsertMany adds 1 to 1,000 items and returns where they were inserted. It writes them in steps of
+// up to 100 streams, each step as a whole. After an error it returns the items of the earlier
+// steps; inserting all of them again with the same IDs changes nothing. Use [Queue.Insert] for
+// items with Unique names.
 func (q *Queue) InsertMany(ctx context.Context, entries ...Entry) ([]Inserted, error) {
 	if err := q.use(ctx); err != nil {
 		return nil, err
@@ -379,7 +400,8 @@ func (q *Queue) InsertMany(ctx context.Context, entries ...Entry) ([]Inserted, e
 	return all, nil
 }
 
-// writes gathers the items of each stream into one write, and says which entries each has.
+// writes gathers the items of each stream into one write, and returns the indexes of the entries in
+// each.
 func (q *Queue) writes(entries []Entry) (writes []messagestore.StreamWrite, at [][]int, err error) {
 	if len(entries) < 1 || len(entries) > queuing.MaxItems {
 		return nil, nil, messagestore.NewInvalidError("items", len(entries), fmt.Sprintf("they are 1 to %d", queuing.MaxItems))
@@ -413,9 +435,10 @@ func (q *Queue) writes(entries []Entry) (writes []messagestore.StreamWrite, at [
 	return writes, at, nil
 }
 
-// Write returns the write of an item, which goes beside others: in [messagestore.Store.WriteStreams], in a handler
-// of package reservation, with an inbox, or as a confirmation. With a Unique name it expects no stream, and where
-// the name is taken the whole write meets a version conflict.
+// Write returns the write of an item, for you to write together with others: in
+// [messagestore.Store.WriteStreams], in a handler of package reservation, with an inbox, or as a
+// confirmation. With a Unique name it expects no stream, so the whole write has a version conflict
+// if the name is taken.
 func (q *Queue) Write(body messagestore.Body, opts *InsertOpts) (messagestore.StreamWrite, error) {
 	w, err := q.write(body, opts)
 	if err == nil && opts != nil && opts.UniqueUntil != UntilForgotten {
@@ -458,7 +481,7 @@ func (q *Queue) write(body messagestore.Body, opts *InsertOpts) (messagestore.St
 			if extra == nil {
 				extra = map[string]json.RawMessage{}
 			}
-			extra[queuing.DueField] = json.RawMessage(strconv.FormatInt(max(at.UnixMicro(), 0), 10)) // before 1970 is now
+			extra[queuing.DueField] = json.RawMessage(strconv.FormatInt(max(at.UnixMicro(), 0), 10)) // a time before 1970 means now
 			envelope.Metadata.Extra = extra
 		}
 	}

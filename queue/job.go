@@ -15,33 +15,36 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Job is a delivery of an item: to a handler, which finds it with [JobOf], or by [Queue.Receive]. It is safe for
-// concurrent use. One of Complete, Retry, Defer and Bury ends it, for ever, and so does the return of its handler; a second
-// is [ErrLost] unless it is the same.
+// A Job is a delivery of an item: to a handler, which finds it with [JobOf], or by [Queue.Receive].
+// It is safe for concurrent use. Complete, Retry, Defer or Bury ends it for good, and so does the
+// return of its handler. A second, different call returns [ErrLost].
 //
-// From such a call on, unless it is refused as invalid, its caller is done with the item, also if the answer is lost: the item, or
-// the next of its key, may be with another worker at once, while the handler and its context go on.
+// After such a call you are done with the item, even if the answer is lost, unless the call is
+// refused as invalid. Another worker may have the item or the next one of its key at once, while
+// the handler and its context go on.
 type Job struct {
 	// Message is the item. It is read-only.
 	Message *messagestore.Message
 
-	// Failures is how many failures the item had before, and Deliveries how often it was delivered before.
+	// Failures is how many failures the item had before. Deliveries is how often it was delivered
+	// before.
 	Failures   int
 	Deliveries int
 
 	queue     *Queue
 	delivery  queuing.Delivery
 	end       func(ctx context.Context, f queuing.Finish, why error) (queuing.Ending, error)
-	sessions  func() []int64 // that may have it
+	sessions  func() []int64 // the sessions that may have it
 	notes     *work.Notes    // of the session
-	lost      func() bool    // whether it has ended, as far as the process knows
-	lease     time.Duration  // of a session of its own; 0 in a worker
+	lost      func() bool    // whether it has ended, as far as this process knows
+	lease     time.Duration  // of its own session; 0 in a worker
 	committed *atomic.Bool   // CompleteTx was called
 }
 
 type jobKey struct{}
 
-// JobOf returns the job that a handler works on, or nil if ctx is of no handler of a queue.
+// JobOf returns the job that a handler works on, or nil if ctx does not come from a handler of a
+// queue.
 func JobOf(ctx context.Context) *Job {
 	if ctx == nil {
 		return nil
@@ -50,27 +53,28 @@ func JobOf(ctx context.Context) *Job {
 	return job
 }
 
-// Complete finishes the item. A handler may call it before it returns, and do then what may fail without the item being
-// delivered again, such as to log; its error is logged then, and changes nothing. The error matches [ErrLost] if the
-// item was given to another worker by then. An error that matches [messagestore.ErrOutcomeUnknown], or any other, may be
-// followed by another call. After [Job.CompleteTx] it tells whether that was committed.
+// Complete finishes the item. Call it before the handler returns if something may still fail, such
+// as logging, without causing another delivery: from then on the handler's error is logged and
+// changes nothing. The error matches [ErrLost] if another worker has the item by then. You may call
+// again after an error, even if it matches [messagestore.ErrOutcomeUnknown]. After [Job.CompleteTx]
+// it reports whether that transaction was committed.
 func (j *Job) Complete(ctx context.Context) error {
 	return j.finish(ctx, "complete", queuing.Complete, 0, nil)
 }
 
-// Retry gives the item back as a failure, to be delivered again after d, up to 100 years, or dead with the last one. A d below
-// 0 is 0.
-// Err is kept in the item's log.
+// Retry gives the item back as a failure, to be delivered again after d, up to 100 years, or dead
+// if that was its last failure. A d below 0 is 0. The error is kept in the item's log.
 func (j *Job) Retry(ctx context.Context, d time.Duration, err error) error {
 	return j.finish(ctx, "retry", queuing.Retry, d, err)
 }
 
-// Defer gives the item back, to be delivered again after d, up to 100 years. It counts no failure. A d below 0 is 0.
+// Defer gives the item back without a failure, to be delivered again after d, up to 100 years. A d
+// below 0 is 0.
 func (j *Job) Defer(ctx context.Context, d time.Duration) error {
 	return j.finish(ctx, "defer", queuing.Defer, d, nil)
 }
 
-// Bury makes the item dead. Err is kept in its log.
+// Bury makes the item dead. The error is kept in its log.
 func (j *Job) Bury(ctx context.Context, err error) error {
 	return j.finish(ctx, "bury", queuing.Bury, 0, err)
 }
@@ -83,7 +87,7 @@ func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay 
 	if err := checkDuration("delay", delay, 0, queuing.MaxDelay); err != nil {
 		return j.fail(what, err)
 	}
-	if kind == queuing.Complete && j.committed.Load() { // to complete it again would wait for the transaction
+	if kind == queuing.Complete && j.committed.Load() { // completing it again would wait for the transaction
 		kind = queuing.Committed
 	}
 	finish := queuing.Finish{Delivery: j.delivery, Kind: kind, Delay: delay, Error: errorText(why)}
@@ -98,14 +102,16 @@ func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay 
 	return j.fail(what, err)
 }
 
-// CompleteTx finishes the item in a transaction of the caller's on the queue's database, whose writes and SQL are then made
-// once: a pgx.Tx, or on SQLite a *sql.Tx, or the transaction of a function of [messagestore.TxStore.Transact], with that
-// function's context. Any other is refused before anything is done: the error matches [messagestore.ErrNotSupported].
+// CompleteTx finishes the item in your transaction on the queue's database, so that its writes and
+// SQL take effect once: a pgx.Tx, or on SQLite a *sql.Tx, or the transaction of a function of
+// [messagestore.TxStore.Transact], with that function's context. For any other tx the error matches
+// [messagestore.ErrNotSupported], and nothing is done.
 //
-// The error matches [ErrLost] if the item was given to another worker, or tx is of another database: roll back then. When the
-// handler returns, its worker asks the store whether the transaction was committed. If it was, an error of the handler is
-// logged and changes nothing. If it was not, the error says what becomes of the item as ever; after nil the worker waits
-// for the commit for as long as a handler may take, and then counts a failure.
+// The error matches [ErrLost] if another worker has the item, or if tx belongs to another database:
+// then roll back. When the handler returns, its worker asks the store whether the transaction was
+// committed. If it was, an error of the handler is logged and changes nothing. If it was not, the
+// handler's error decides as usual; after nil the worker waits for the commit for as long as a
+// handler may take, and then counts a failure.
 func (j *Job) CompleteTx(ctx context.Context, tx any) error {
 	if err := j.use(ctx); err != nil {
 		return err
@@ -127,8 +133,8 @@ func (j *Job) CompleteTx(ctx context.Context, tx any) error {
 	return j.fail("complete", err)
 }
 
-// finishIn completes the delivery in a transaction, and reports whether it has. The worker may move it to another session
-// meanwhile.
+// finishIn completes the delivery in a transaction, and reports whether it did. The worker may move
+// the delivery to another session meanwhile.
 func (j *Job) finishIn(ctx context.Context, driver queuing.Driver) (bool, error) {
 	var tried []int64
 	for {
@@ -144,9 +150,10 @@ func (j *Job) finishIn(ctx context.Context, driver queuing.Driver) (bool, error)
 	}
 }
 
-// Extend has a job of [Queue.Receive] last for d from now on, 10 ms to 24 hours, and with it all jobs of that call; it never
-// shortens their time. The error matches [ErrLost] if the item is the caller's no more. A worker extends the jobs of its
-// handlers by itself, up to [WorkConfig.Timeout], and refuses this.
+// Extend makes a job of [Queue.Receive] last for d from now on, 10 ms to 24 hours, and with it all
+// jobs of that call; it never shortens their time. The error matches [ErrLost] if the item is not
+// yours any more. A worker extends the jobs of its handlers, up to [WorkConfig.Timeout], so there
+// Extend fails.
 func (j *Job) Extend(ctx context.Context, d time.Duration) error {
 	if err := j.use(ctx); err != nil {
 		return err
@@ -170,11 +177,12 @@ func (j *Job) Extend(ctx context.Context, d time.Duration) error {
 	return j.fail("extend", err)
 }
 
-// Progress notes how far the job is: at most 1 KiB of visible text, which [Queue.Items] and dibs queue jobs show while it runs. It
-// makes no call of the store: the note goes with the next extension of the session, of a worker each third of its lease,
-// of a job of [Queue.Receive] by [Job.Extend], and at most once a second. The last note wins; an empty one removes it. A note
-// of a delivery that has ended is never shown, and none outlives its delivery. The error matches [ErrLost] if the
-// process knows that the delivery has ended.
+// Progress sets a note on the job's progress: at most 1 KiB of visible text, which [Queue.Items]
+// and dibs queue jobs show while the job runs. It makes no call of the store: the next extension of
+// the session stores the note, at most once a second. A worker extends each third of its lease; for
+// a job of [Queue.Receive], [Job.Extend] does. The last note wins; an empty note removes it. A note
+// is never shown after its delivery has ended. The error matches [ErrLost] if the process knows
+// that the delivery has ended.
 func (j *Job) Progress(note string) error {
 	switch {
 	case j == nil || j.queue == nil:
@@ -217,7 +225,7 @@ func (j *Job) fail(what string, err error) error {
 	return j.queue.fail(fmt.Sprintf("%s %s", what, j.Message), err)
 }
 
-// errorText is the text of an error that the store keeps.
+// errorText returns the text of an error as the store keeps it.
 func errorText(err error) string {
 	if err == nil {
 		return ""

@@ -20,9 +20,10 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A Queue delivers the messages of one category to workers. The store knows it from the first Receive, Work, Cancel or Pause on: only
-// then are its open items kept from a trim and a deletion. It is safe for concurrent use, and nothing has to close
-// it. Two with the same name and category are the same queue.
+// A Queue delivers the messages of one category to workers. The store knows the queue from the
+// first Receive, Work, Cancel or Pause on: only then are its open items protected from a trim and a
+// deletion. A Queue is safe for concurrent use. There is nothing to close. Queues with the same
+// name and category are one queue.
 type Queue struct {
 	store  *messagestore.Store
 	driver queuing.Driver
@@ -31,12 +32,12 @@ type Queue struct {
 	config Config
 
 	working atomic.Bool
-	looked  atomic.Int64 // when it was looked whether workers free unique names; in the future where they do
+	looked  atomic.Int64 // when the queue last checked whether workers free unique names; in the future if they do
 	source  work.Source
 	counts  work.Counts
 }
 
-// WhenDead says what becomes of the items behind one that is dead.
+// WhenDead says how the items behind a dead one are treated.
 type WhenDead int
 
 const (
@@ -44,47 +45,49 @@ const (
 	Hold                 // they wait until the dead one is retried and finished, or dropped
 )
 
-// Config changes how a [Queue] works. A nil *Config is a good one. Processes with different settings may work on one
-// queue: an item is treated as the process says that gives it back.
+// Config changes how a [Queue] works. Nil means all defaults. Processes with different settings may
+// work on one queue: an item is treated according to the process that gives it back.
 type Config struct {
-	// Name is the queue's: 1 to 255 bytes of visible text without white space, - and +. Several queues of one category each get
-	// every item.
+	// Name is the queue's name: 1 to 255 bytes of visible text without white space, - and +.
+	// Several queues of one category each get every item.
 	//
 	// Defaults to the category.
 	Name string
 
-	// MaxFailures is with how many failures an item is dead, 1 to 32,767.
+	// MaxFailures is the number of failures after which an item is dead, 1 to 32,767.
 	//
 	// Defaults to 20.
 	MaxFailures int
 
-	// WhenDead says what becomes of the items of its key behind a dead one.
+	// WhenDead says how the items behind a dead one with the same key are treated.
 	//
 	// Defaults to GoOn.
 	WhenDead WhenDead
 
-	// MaxOut is how many items may be out at a time, in all processes, 0 for any number.
+	// MaxOut is how many items may be out at a time, in all processes; 0 for no limit.
 	//
 	// Defaults to 0.
 	MaxOut int
 
-	// Rate is how many items are delivered in a second at most, in all processes, 1e-6 to 1e9, and Burst how many at
-	// once after a pause. A Rate of 0 is any number. A Burst of 0 is 1.
+	// Rate is how many items are delivered in a second at most, in all processes, 1e-6 to 1e9.
+	// Burst is how many may be delivered at once after a pause. A Rate of 0 means no limit. A Burst
+	// of 0 means 1.
 	//
 	// Defaults to 0.
 	Rate  float64
 	Burst int
 
-	// Logger receives a warning for each failure of a handler, an error for each dead item, and the outages of the
-	// store. There is never an item's data in it, but the texts of handlers' errors and panics, and the names of streams, which have
-	// the items' keys.
+	// Logger receives a warning for each failure of a handler, an error for each dead item, and the
+	// outages of the store. Its entries never have an item's data, but they have the texts of
+	// handlers' errors and panics, and the names of streams, which contain the items' keys.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 
-// New returns a queue over a category. The error names all mistakes and matches [messagestore.ErrInvalid]; it matches
-// [messagestore.ErrNotSupported] for a store whose driver keeps no queues. New makes no round trip.
+// New returns a queue over a category. The error names all mistakes and matches
+// [messagestore.ErrInvalid]; it matches [messagestore.ErrNotSupported] if the store's driver keeps
+// no queues. New makes no round trip.
 func New(store *messagestore.Store, category messagestore.Category, config *Config) (*Queue, error) {
 	q := &Queue{store: store}
 	if config != nil {
@@ -127,7 +130,7 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 	return q, nil
 }
 
-// Name returns the queue's name, and Category the category that it reads.
+// Name returns the queue's name.
 func (q *Queue) Name() string { return q.of.Name }
 
 // Category returns the category that the queue reads.
@@ -151,8 +154,8 @@ func (q *Queue) use(ctx context.Context) error {
 	return nil
 }
 
-// Status returns how the queue stands in its store. The error matches [messagestore.ErrNotFound] for a queue that nothing
-// was ever reserved from by Receive or Work, nor changed.
+// Status returns the queue's state in its store. The error matches [messagestore.ErrNotFound] if
+// nothing was ever reserved from the queue by Receive or Work, and nothing was changed in it.
 func (q *Queue) Status(ctx context.Context) (Status, error) {
 	if err := q.use(ctx); err != nil {
 		return Status{}, err
@@ -169,8 +172,8 @@ func (q *Queue) Status(ctx context.Context) (Status, error) {
 	return Status{}, q.fail("status", messagestore.ErrNotFound)
 }
 
-// Item returns what is known of the item at a position, with its log. The error matches [messagestore.ErrNotFound] if
-// there is none.
+// Item returns the facts about the item at a position, with its log. The error matches
+// [messagestore.ErrNotFound] if it does not exist.
 func (q *Queue) Item(ctx context.Context, position messagestore.GlobalPosition) (Item, error) {
 	if err := q.use(ctx); err != nil {
 		return Item{}, err
@@ -182,20 +185,23 @@ func (q *Queue) Item(ctx context.Context, position messagestore.GlobalPosition) 
 	return itemOf(item), q.fail(fmt.Sprintf("item %d", position), err)
 }
 
-// awaitPoll is how often Await looks at its item at first, and slowestPoll later: no write tells that an item is finished.
+// awaitPoll is how often Await looks at its item at first, and slowestPoll later: no write shows
+// that an item is finished.
 const (
 	awaitPoll   = 100 * time.Millisecond
 	slowestPoll = time.Second
 )
 
-// Await waits until the item at a position is finished or dead, and returns it, and in the order of the streams in the messages
-// there that have it as their cause ([messagestore.Follow]): its result, if the handler wrote one before it ended. The item's log
+// Await waits until the item at a position is finished or dead, and returns it. It also returns the
+// messages in the given streams that have the item as their cause ([messagestore.Follow]), in the
+// order of the streams: the item's result, if the handler wrote one before it ended. The item's log
 // has its failures, and whether it was cancelled or dropped. A dead item may be retried later.
 //
-// It looks when something was written to the category of a stream in in, and every 100 ms, after ten seconds every second.
-// If ctx ends first, the item as it was last comes with the error of ctx. The error matches [messagestore.ErrNotFound] for
-// a position at which the queue's category has no message: of another category, not committed yet, or removed; and
-// [messagestore.ErrInvalid] for a position or name that cannot be.
+// Await looks when something was written to the category of a given stream, and every 100 ms, after
+// ten seconds every second. If ctx ends first, it returns the item's last state with the error of
+// ctx. The error matches [messagestore.ErrNotFound] if the queue's category has no message at the
+// position: it belongs to another category, is not committed yet, or was removed. The error matches
+// [messagestore.ErrInvalid] for an impossible position or name.
 func (q *Queue) Await(ctx context.Context, position messagestore.GlobalPosition, in ...messagestore.StreamName) (Item, []*messagestore.Message, error) {
 	if err := q.use(ctx); err != nil {
 		return Item{}, nil, err
@@ -248,8 +254,9 @@ func (q *Queue) awaitEnd(ctx context.Context, position messagestore.GlobalPositi
 	}
 }
 
-// Items returns items that are not finished and in a state, in order of position from one on: at most limit, 1 to 1,000, and no more
-// after the one with which their messages have 4 MiB of data. To list all, ask on from behind the last until none comes.
+// Items returns unfinished items in a state, in order of position, starting at from: at most limit,
+// 1 to 1,000. It stops after the item with which the messages reach 4 MiB of data. To list all, ask
+// again from after the last item until the result is empty.
 func (q *Queue) Items(ctx context.Context, state State, from messagestore.GlobalPosition, limit int) ([]Item, error) {
 	err := q.use(ctx)
 	switch {
@@ -273,27 +280,30 @@ func (q *Queue) Items(ctx context.Context, state State, from messagestore.Global
 	return items, q.fail("items", err)
 }
 
-// Retry has later and dead items, at 1 to 1,000 positions, offered now, and returns the positions of those that were. The failures of a dead one count
-// anew, and it takes its place in its key again: it waits for the one that is out and for earlier ones that are open, and goes before
-// all later ones. One that would wait for an item that a transaction is completing just then stays dead: ask again. The reason is for
-// the item's log, and may be empty.
+// Retry offers later and dead items at 1 to 1,000 positions now, and returns the positions that it
+// offered. A dead item's failures restart at 0, and it takes its place in its key again: it waits
+// for the item that is out and for earlier open ones, and goes before all later ones. If it would
+// wait for an item that a transaction is just completing, it stays dead: ask again. The reason goes
+// to the item's log, and may be empty.
 func (q *Queue) Retry(ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
 	return q.change(ctx, queuing.RetryNow, reason, positions)
 }
 
-// Drop finishes later, held and dead items, at 1 to 1,000 positions, without a worker, and returns the positions of those that were. The reason is for the
-// item's log.
+// Drop finishes later, held and dead items at 1 to 1,000 positions without a worker, and returns
+// the positions that it finished. The reason goes to the item's log.
 func (q *Queue) Drop(ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
 	return q.change(ctx, queuing.Drop, reason, positions)
 }
 
-// Cancel finishes items at 1 to 1,000 positions in any state, also those that no worker has met yet, and returns the positions of those that were
-// not finished. The context of a handler that works on one ends with [ErrLost], within a third of its worker's lease.
+// Cancel finishes items in any state at 1 to 1,000 positions, even those that no worker has met
+// yet, and returns the positions that it finished. If a handler works on one, the handler's context
+// is cancelled with [ErrLost] within a third of its worker's lease.
 func (q *Queue) Cancel(ctx context.Context, reason string, positions ...messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
 	return q.change(ctx, queuing.Cancel, reason, positions)
 }
 
-// Pause has no process reserve an item until [Queue.Resume]. Items that are out go on. It outlives restarts.
+// Pause stops all processes from reserving items until [Queue.Resume]. Items that are out go on. A
+// pause outlives restarts.
 func (q *Queue) Pause(ctx context.Context) error {
 	_, err := q.change(ctx, queuing.Pause, "", nil)
 	return err
@@ -305,23 +315,26 @@ func (q *Queue) Resume(ctx context.Context) error {
 	return err
 }
 
-// RemoveOpts change a call of [Queue.Remove]. A nil *RemoveOpts is a good one.
+// RemoveOpts change a call of [Queue.Remove]. Nil means all defaults.
 type RemoveOpts struct {
-	// Unfinished removes the queue also if there are items that are not finished.
+	// Unfinished removes the queue even if it has unfinished items.
 	Unfinished bool
 
-	// FreeName keeps no name: a worker that begins, or still runs, has a new queue, and is given every message that its category
-	// still has. It frees the name of a queue that was removed before, too.
+	// FreeName also frees the name: a worker that begins or still runs then has a new queue, and
+	// gets every message that its category still has. It frees the name of a queue that was removed
+	// before, too.
 	FreeName bool
 }
 
-// Remove ends the queue: the store keeps no message for it any more, and forgets what it knew of its items. The messages stay. It
-// removes a queue that nothing works on any more, and that would keep its category from being trimmed.
+// Remove ends the queue: the store stops keeping messages for it, and forgets its items. The
+// messages stay. Use it for a queue that nothing works on any more, because such a queue keeps its
+// category from being trimmed.
 //
-// The name is kept: a worker that still runs, or begins later, ends with [ErrRemoved], since it would begin with the first message
-// of the category. The name of a queue that no worker ever took from is free. The error is an [*UnfinishedError] if there are items
-// that are not finished, and nothing is removed then. A queue that is not there is no error. On PostgreSQL it needs the role
-// dibs_admin.
+// The name stays: a worker that still runs, or begins later, ends with [ErrRemoved], because
+// otherwise it would start with the first message of the category. The name of a queue that no
+// worker ever took from becomes free. If the queue has unfinished items, the error is an
+// [*UnfinishedError] and nothing is removed. Removing a queue that does not exist is not an error.
+// On PostgreSQL it needs the role dibs_admin.
 func (q *Queue) Remove(ctx context.Context, opts *RemoveOpts) (nameKept bool, err error) {
 	if err := q.use(ctx); err != nil {
 		return false, err

@@ -13,27 +13,29 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// ReceiveOpts change a call of [Queue.Receive]. A nil *ReceiveOpts is a good one.
+// ReceiveOpts change a call of [Queue.Receive]. Nil means all defaults.
 type ReceiveOpts struct {
-	// Wait is for how long the call waits for an item, up to 15 minutes. Calls that wait are served in the order in which
-	// they came, across processes.
+	// Wait is how long the call waits for an item, up to 15 minutes. Waiting calls are served in
+	// the order in which they came, across processes.
 	//
 	// Defaults to 0: it does not wait.
 	Wait time.Duration
 
-	// VisibilityTimeout is for how long the jobs of the call are the caller's: 10 ms to 24 hours. Each is then
-	// delivered again, unless it was ended or the time extended. It has a failure if it was the only one left of the call;
-	// after the second time it is delivered alone.
+	// VisibilityTimeout is how long you have the jobs of the call: 10 ms to 24 hours. After that
+	// each is delivered again, unless it was ended or its time was extended. If it was the only job
+	// of the call that was left, this counts as a failure; after the second time it is delivered
+	// alone.
 	//
 	// Defaults to 30 seconds.
 	VisibilityTimeout time.Duration
 }
 
-// receivePoll is how often a call that waits looks for what no wake-up told.
+// receivePoll is how often a waiting call looks for items without a wake-up.
 const receivePoll = 250 * time.Millisecond
 
-// Receive reserves up to n items, 1 to 1,000, and returns their jobs as soon as there is one. It returns none, and no error, if
-// there is none within the time to wait. If ctx ends, items that were reserved meanwhile are given back.
+// Receive reserves up to n items, 1 to 1,000, and returns their jobs as soon as it has one. If no
+// item comes within the time to wait, it returns no jobs and no error. If ctx ends, it gives back
+// items that were reserved meanwhile.
 func (q *Queue) Receive(ctx context.Context, n int, opts *ReceiveOpts) ([]*Job, error) {
 	if err := q.use(ctx); err != nil {
 		return nil, err
@@ -76,14 +78,14 @@ func (q *Queue) receive(ctx context.Context, n int, wait, lease time.Duration) (
 		asked := time.Now()
 		taken, err := q.driver.QueueTake(ctx, t)
 		if err != nil {
-			// What was reserved, or a place in the line, is of nobody else.
+			// Nobody else can have the reserved items, or a place in the line.
 			q.source.Leave(ctx, session, time.Now().Add(work.LeaveTimeout))
 			return nil, err
 		}
 		if len(taken.Items) > 0 && time.Since(asked) < lease {
 			return q.jobs(taken.Items, session, lease), nil
 		}
-		if len(taken.Items) > 0 { // by now they may be another's
+		if len(taken.Items) > 0 { // by now others may have them
 			q.source.Leave(ctx, session, time.Now().Add(work.LeaveTimeout))
 			session, taken.Ticket = work.NewSession(), 0
 			t.Session, t.Ticket = session, 0
@@ -139,7 +141,7 @@ func (q *Queue) jobs(items []queuing.Taking, session int64, lease time.Duration)
 	return jobs
 }
 
-// end ends one delivery by a call of its own. A call whose answer is lost may be repeated.
+// end ends one delivery by a call of its own. If its answer is lost, the call is repeated once.
 func (q *Queue) end(ctx context.Context, session int64, lease time.Duration, f queuing.Finish) (queuing.Ending, error) {
 	t := queuing.Take{Queue: q.of, Policy: q.policy, Session: session, Lease: lease, Finishes: []queuing.Finish{f}}
 	taken, err := q.driver.QueueTake(ctx, t)

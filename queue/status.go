@@ -9,7 +9,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// A State is where an item is.
+// A State says where an item is.
 type State string
 
 // The states of items. An item is beyond the queue's cursor, or open, or finished.
@@ -17,13 +17,13 @@ const (
 	Waiting   State = State(queuing.Waiting)   // beyond the cursor: no worker has met it
 	Out       State = State(queuing.Out)       // delivered
 	Later     State = State(queuing.Later)     // offered at a time, which may have come
-	Held      State = State(queuing.Held)      // behind another of its key
+	Held      State = State(queuing.Held)      // behind another item of its key
 	Dead      State = State(queuing.Dead)      // given up, until a person retries or drops it
 	Finished  State = State(queuing.Finished)  // by a worker, or by an operator
-	Suspended State = State(queuing.Suspended) // offered by a message, its time or an operator, as a saga's item is
+	Suspended State = State(queuing.Suspended) // offered by a message, its time or an operator, like a saga's item
 )
 
-// An Item is what is known of an item.
+// An Item has the facts about an item.
 type Item struct {
 	Message  *messagestore.Message // nil for an open item whose message was removed
 	Position messagestore.GlobalPosition
@@ -32,20 +32,20 @@ type Item struct {
 	Failures int                         // that count against [Config].MaxFailures
 	Session  int64                       // Out: the worker's
 	Until    time.Time                   // Out: when the worker's lease is over, unless it is extended; it may have passed
-	Due      time.Time                   // Later and Suspended, and of a held item the time before which it is not offered
+	Due      time.Time                   // Later and Suspended; for a held item the time before which it is not offered
 	Behind   messagestore.GlobalPosition // Held: the item for which it waits
 	Closed   bool                        // Dead, and later items of its key are held
-	Error    string                      // of the last failure or suspension; the log says what else gave the item back
-	Note     string                      // Out: of [Job.Progress]
-	Log      []LogEntry                  // of [Queue.Item] and [Queue.Await], in order
+	Error    string                      // of the last failure or suspension; the log has the other reasons
+	Note     string                      // Out: from [Job.Progress]
+	Log      []LogEntry                  // only from [Queue.Item] and [Queue.Await], in order
 }
 
-// A LogEntry says how a delivery of an item, or a state of it, ended without finishing the item as its worker does.
+// A LogEntry says how a delivery or a state of an item ended without its worker finishing the item.
 type LogEntry struct {
 	Version int
 
-	// What ended it: failed, deferred, given back, buried, or session over; or an operator's retried, dropped or cancelled;
-	// or message removed.
+	// What is the reason: failed, deferred, given back, buried, or session over; retried, dropped
+	// or cancelled by an operator; or message removed.
 	What string
 
 	Time    time.Time
@@ -64,7 +64,7 @@ func itemOf(of queuing.Item) Item {
 	return item
 }
 
-// A Status is how a queue stands.
+// A Status is the state of a queue.
 type Status struct {
 	Name     string
 	Category messagestore.Category
@@ -73,23 +73,26 @@ type Status struct {
 	Parked  bool // its items are a consumer's parked messages
 	Paused  bool
 
-	// Cursor is the position up to which workers have met all messages. Waiting says that something is beyond it.
+	// Cursor is the position up to which workers have met all messages. Waiting says that there are
+	// messages beyond it.
 	Cursor  messagestore.GlobalPosition
 	Waiting bool
 
 	Out, Later, Suspended, Held, Dead int64
 
-	Due      int64     // of Later, those whose time has come
-	Sessions int64     // of workers, that are not over
-	Oldest   time.Time // the item that was written first and is open, but not dead; zero for none
-	Time     time.Time // of the store's clock, at which all this was so
+	Due      int64     // of Later, the items whose time has come
+	Sessions int64     // workers' sessions that are not over
+	Oldest   time.Time // when the oldest item that is open and not dead was written; zero for none
+	Time     time.Time // of the store's clock, when this was the state
 
-	// Changed is the time of the last change, and zero for none. If it is after Time, the clock was ahead then, or was set
-	// back since: the next worker that asks for items sees to it.
+	// Changed is the time of the last change, zero if nothing was changed. If it is after Time, the
+	// clock was ahead then, or was set back since; the next worker that asks for items corrects
+	// that.
 	Changed time.Time
 
-	// Counts since the queue began: deliveries, deliveries that gave the item back, items that became dead, and items that were
-	// finished, also by an operator, or because the message was removed.
+	// Counts since the queue began: deliveries, deliveries that gave the item back, items that
+	// became dead, and finished items, including those finished by an operator or because the
+	// message was removed.
 	Taken, Back, Buried, Finished int64
 }
 
@@ -101,9 +104,9 @@ func statusOf(s queuing.Status) Status {
 	}
 }
 
-// All returns how the queues of a store stand, relays and sagas included, by name: those that something was ever reserved from, or
-// that were changed, and that are not removed. The error matches [messagestore.ErrNotSupported] for a store whose driver keeps no
-// queues.
+// All returns the states of a store's queues by name, relays and sagas included. It leaves out
+// queues that nothing was ever reserved from or changed in, and removed ones. The error matches
+// [messagestore.ErrNotSupported] if the store's driver keeps no queues.
 func All(ctx context.Context, store *messagestore.Store) ([]Status, error) {
 	if ctx == nil {
 		return nil, messagestore.NewInvalidError("context", nil, "it is nil")

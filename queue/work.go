@@ -13,50 +13,54 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// WorkConfig changes a call of [Queue.Work]. A nil *WorkConfig is a good one.
+// WorkConfig changes a call of [Queue.Work]. Nil means all defaults.
 type WorkConfig struct {
 	// MaxWorkers is how many items the process works on at a time, 1 to 1,000.
 	//
 	// Defaults to 16.
 	MaxWorkers int
 
-	// Prefetch is how many items the process has reserved at most, those that it works on among them: MaxWorkers to
-	// 1,000. With more than MaxWorkers a handler that returns at once is followed by the next, and a take brings many: as
-	// many as handlers returned from in the last 100 ms, so a process that is slow leaves the rest to others. What a
-	// process has reserved is given back when it stops.
+	// Prefetch is how many items the process has reserved at most, including the items that it
+	// works on: MaxWorkers to 1,000. If it exceeds MaxWorkers, a handler that returns is followed
+	// by the next one at once, and a take brings many items: as many as handlers finished in the
+	// last 100 ms, so that a slow process leaves the rest to others. A process gives back its
+	// reserved items when it stops.
 	//
 	// Defaults to MaxWorkers.
 	Prefetch int
 
-	// Timeout ends the context of a handler, 10 ms to 24 hours. A handler that has not returned a Grace later is
-	// abandoned: its item is given back as a failure, its place is filled, and it is counted and logged. Its goroutine
-	// may go on for ever.
+	// Timeout ends the context of a handler, 10 ms to 24 hours. A handler that has not returned a
+	// Grace later is abandoned: its item is given back as a failure, its place is filled, and it is
+	// counted and logged. Its goroutine may go on for ever.
 	//
 	// Defaults to a minute.
 	Timeout time.Duration
 
-	// Grace is for how long handlers go on when Work is to end, before their contexts do, and for how long they may
-	// take then; up to 24 hours.
+	// Grace is how long handlers go on when Work has to end, before their contexts are cancelled,
+	// and how long they may take after that; up to 24 hours.
 	//
 	// Defaults to 10 seconds.
 	Grace time.Duration
 
-	// Lease is how long the items of a process that is gone are not delivered to another, 100 ms to 24 hours. A process
-	// that lives extends it each third. What it cannot extend, it stops: the contexts of its handlers end with
-	// [ErrLost] a tenth of the lease before the end, also of one that waits for the answer to the end of its [Job].
+	// Lease is how long the items of a dead process are kept from others, 100 ms to 24 hours. A
+	// live process extends it each third. If it cannot extend the lease, it stops working on the
+	// items: a tenth of the lease before the end it cancels the contexts of their handlers with
+	// [ErrLost], even if a handler waits for the answer to the end of its [Job].
 	//
 	// Defaults to 10 seconds.
 	Lease time.Duration
 
-	// PollInterval is how often an idle process looks for what no wake-up told, 10 ms to an hour.
+	// PollInterval is how often an idle process looks for items without a wake-up, 10 ms to an
+	// hour.
 	//
 	// Defaults to 100 milliseconds.
 	PollInterval time.Duration
 
-	// MinBackoff and MaxBackoff bound the time after which a failed item is delivered again: it doubles with each
-	// failure, and a random part of up to a half is left out. MinBackoff is from 1 ms, and MaxBackoff up to 30 days.
+	// MinBackoff and MaxBackoff bound the time after which a failed item is delivered again: it
+	// doubles with each failure, and is shortened by a random part of up to a half. MinBackoff is
+	// at least 1 ms, and MaxBackoff at most 30 days.
 	//
-	// Default to a second and an hour.
+	// They default to a second and an hour.
 	MinBackoff, MaxBackoff time.Duration
 }
 
@@ -87,7 +91,7 @@ func (c *WorkConfig) complete() error {
 	return errors.Join(wrong...)
 }
 
-// Counts are what the workers of this process have done since [New].
+// Counts are the counts of this process's workers since [New].
 type Counts struct {
 	Completed int64 // items, skipped ones among them
 	Skipped   int64
@@ -97,33 +101,37 @@ type Counts struct {
 	Abandoned int64 // handlers that did not return in time
 }
 
-// Counts returns what the workers of this process have done.
+// Counts returns the counts of this process's workers.
 func (q *Queue) Counts() Counts {
 	c := &q.counts
 	return Counts{c.Completed.Load(), c.Skipped.Load(), c.Failed.Load(), c.Buried.Load(), c.Lost.Load(), c.Abandoned.Load()}
 }
 
-// A Handler is called with the message of each item. A handler.Mux with a function is one, and so is a
-// handler.HandlerFunc, a function for messages of every type. One with a method Validate() error is validated by
-// [Queue.Work]. It is called from several goroutines.
+// A Handler is called with the message of each item. A handler.Mux with a function implements it,
+// and so does handler.HandlerFunc, a function for messages of every type. If the handler has a
+// method Validate() error, [Queue.Work] calls it first. Handle is called from several goroutines.
 type Handler interface {
 	Handle(ctx context.Context, m *messagestore.Message) error
 }
 
-// Work reserves items and has h handle them, until ctx ends or the store refuses for good. Any number of processes may work on
-// one queue; in one process it is called once at a time for a [Queue].
+// Work reserves items and calls h for them, until ctx ends or the store refuses for good. Any
+// number of processes may work on one queue; in one process only one call may run at a time for a
+// [Queue].
 //
-// An item of a type that a mux has no function for comes again after a back-off, for ever and without a failure, since a newer process
-// may know it; each time a warning is logged. [github.com/dibs-go/dibs/handler.Mux.IgnoreUnknown] has such items completed.
+// If a mux has no function for an item's type, the item comes again after a back-off, without end
+// and without a failure, because a newer process may know the type; each time a warning is logged.
+// With [github.com/dibs-go/dibs/handler.Mux.IgnoreUnknown] such items are completed.
 //
-// When ctx ends, it reserves no more, and handlers have [WorkConfig.Grace] to return. Then their contexts end. An item whose handler
-// returns an error from then on is given back without a failure, whatever the error: but with nil it is completed, and with a
-// disposition of package handler it becomes what that says. What has not returned another Grace later is given back too, and the
-// error, which matches [ErrAbandoned], names it. Work returns nil if ctx ended and all handlers returned.
+// When ctx ends, Work reserves no more, and handlers have [WorkConfig.Grace] to return. Then their
+// contexts are cancelled. If a handler returns an error from then on, its item is given back
+// without a failure, except that a disposition of package handler has its usual effect; with nil
+// the item is completed. Items of handlers that have not returned another Grace later are given
+// back too, and the error, which matches [ErrAbandoned], names them. Work returns nil if ctx ended
+// and all handlers returned.
 //
-// No handler is called for an item whose lease may be over, also if the process was stopped for a while in between: Work asks the
-// store first. A process cannot tell that its machine was suspended, since its clock stands still meanwhile: that it finds out with
-// the next extension.
+// Work calls no handler for an item whose lease may be over, even if the process was paused in
+// between: it asks the store first. A process cannot notice that its machine was suspended, because
+// its clock stands still meanwhile: it finds out with the next extension.
 func (q *Queue) Work(ctx context.Context, h Handler, config *WorkConfig) error {
 	if err := q.use(ctx); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package cron has items come to a queue at their times, without a leader: each process that runs the schedules
-// writes each tick, and the first write wins.
+// Package cron adds items to a queue at set times, without a leader: each process that runs the
+// schedules writes each tick, and the first write wins.
 //
 //	c, err := cron.New(store, "reports", nil)
 //	err = c.Set(ctx, cron.Schedule{Name: "daily", Spec: "0 6 * * *", Zone: "Europe/Prague", Body: Report{}})
@@ -8,16 +8,18 @@
 //	reports, err := queue.New(store, "reports", nil)
 //	err = reports.Work(ctx, mux, nil)
 //
-// A tick is the item itself: a message of the queue's category, in the stream of the schedule's name, at the version
-// after the tick before it, with an id that is made of the stream and the time. So two processes write it
-// once, in order, and a process that comes back knows the last one. The schedules are in the store too, in
-// reports:schedule, so any process adds, changes or removes one, and all others follow.
+// A tick is the item itself: a message of the queue's category, in the stream named after the
+// schedule, at the version after the previous tick, with an id made from the stream and the time.
+// So two processes write it once, in order, and a process that comes back knows the last tick. The
+// schedules are in the store too, in reports:schedule, so any process can add, change or remove a
+// schedule, and all others follow.
 //
-// A tick that is no longer in the store never comes again. Once its stream was forgotten (dibs forget, from a day on), the
-// last tick is not known any more, and no tick comes that is older than a day before that; after a deletion or a trim none
-// that is older than what is left.
+// A tick that was removed from the store never comes again. If the stream was forgotten (dibs
+// forget, from a day on), the last tick is not known any more, and no tick older than a day before
+// that comes. After a deletion or a trim, no tick older than the remaining ones comes.
 //
-// Where a clock was ahead, or is put back, a schedule goes on by the time that it shows then. What has come stays, and comes once.
+// If a clock was ahead, or is set back, a schedule goes on from the time that the clock then shows.
+// Ticks that came stay, and do not come again.
 package cron
 
 import (
@@ -46,9 +48,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Config changes how a [Cron] works. A nil *Config is a good one.
+// Config changes how a [Cron] works. Nil means all defaults.
 type Config struct {
-	// Now tells the time by which ticks come.
+	// Now returns the time by which ticks come.
 	//
 	// Defaults to the store's clock.
 	Now func(ctx context.Context) (time.Time, error)
@@ -58,20 +60,22 @@ type Config struct {
 	// Defaults to 4.
 	Workers int
 
-	// PollInterval is how often a process looks for ticks and for schedules that were changed, 10 ms to a minute.
+	// PollInterval is how often a process looks for ticks and for changed schedules, 10 ms to a
+	// minute.
 	//
 	// Defaults to a second.
 	PollInterval time.Duration
 
-	// Logger receives, from [Cron.Run], warnings of schedules that cannot be read, ten at once by their names and the number of the
-	// others, and the outages of the store.
+	// Logger receives the warnings and outages of [Cron.Run]: up to ten warnings at once for
+	// schedules that cannot be read, then one with the number of the others; and the outages of the
+	// store.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 
-// A Cron keeps schedules of the items of one category, and runs them. It is safe for concurrent use, and nothing has to
-// close it.
+// A Cron keeps the schedules for the items of one category, and runs them. It is safe for
+// concurrent use. There is nothing to close.
 type Cron struct {
 	store    *messagestore.Store
 	queues   queuing.Driver // nil for a store without queues
@@ -112,7 +116,7 @@ func New(store *messagestore.Store, category messagestore.Category, config *Conf
 
 func (c *Cron) schedules() messagestore.Category { return c.category.WithType("schedule") }
 
-// Scheduled is the message that adds or changes a schedule.
+// Scheduled is the body of the message that adds or changes a schedule.
 type Scheduled struct {
 	Name    string          `json:"name"`
 	Spec    string          `json:"spec"`
@@ -120,8 +124,8 @@ type Scheduled struct {
 	CatchUp string          `json:"catchUp,omitempty"`
 	Overlap string          `json:"overlap,omitempty"` // skip, or none
 	Queue   string          `json:"queue,omitempty"`   // of Overlap
-	From    time.Time       `json:"from"`              // ticks come after it
-	Begin   time.Time       `json:"begin,omitzero"`    // those of @every at whole multiples after it; none for From
+	From    time.Time       `json:"from"`              // ticks come after this time
+	Begin   time.Time       `json:"begin,omitzero"`    // ticks of @every come at whole multiples after this time; zero means From
 	Type    string          `json:"type"`
 	Data    json.RawMessage `json:"data"`
 }
@@ -129,7 +133,7 @@ type Scheduled struct {
 // MessageType implements [messagestore.Body].
 func (Scheduled) MessageType() string { return "Scheduled" }
 
-// Unscheduled is the message that removes a schedule.
+// Unscheduled is the body of the message that removes a schedule.
 type Unscheduled struct {
 	Name string `json:"name"`
 }
@@ -137,7 +141,8 @@ type Unscheduled struct {
 // MessageType implements [messagestore.Body].
 func (Unscheduled) MessageType() string { return "Unscheduled" }
 
-// Skipped is the message that a tick was skipped: see [Skip]. It is in reports:skipped, in a stream of the schedule's name.
+// Skipped is the body of the message that records a skipped tick: see [Skip]. It is in
+// reports:skipped, in the stream named after the schedule.
 type Skipped struct {
 	At     time.Time                   `json:"at"`     // the tick
 	Behind messagestore.GlobalPosition `json:"behind"` // the item that was not finished
@@ -146,15 +151,18 @@ type Skipped struct {
 // MessageType implements [messagestore.Body].
 func (Skipped) MessageType() string { return "Skipped" }
 
-// Set adds a schedule, or changes the one of its name. To set the same again writes nothing, in whatever spelling its body's JSON is.
-// Ticks come from then on. What was due of the schedule as it was before comes first: Set writes it, with the body that it had then.
+// Set adds a schedule, or changes the schedule with its name. Setting the same schedule again
+// writes nothing, even if the body's JSON is spelled differently. Ticks come from then on. If ticks
+// of the previous schedule are due, Set first writes them, with the previous body.
 //
-// Any number of processes may set a schedule at once: if they set the same, one writes it, and if not, the last one stands. The
-// error matches [messagestore.ErrInvalid] for a spec, a zone or a body that is none, before anything is sent.
+// Any number of processes may set a schedule at once: if they set the same one, it is written once,
+// and otherwise the last one stays. If the spec, the zone or the body is invalid, the error matches
+// [messagestore.ErrInvalid] and nothing is sent.
 func (c *Cron) Set(ctx context.Context, s Schedule) error { return c.put(ctx, s, "set", false) }
 
-// Add is Set for a name that has no schedule. If there is one that is another, nothing is written, and the error matches
-// [messagestore.ErrVersionConflict]. To add the same again is no mistake.
+// Add is Set for a name without a schedule. If the name has a different schedule, nothing is
+// written, and the error matches [messagestore.ErrVersionConflict]. You may add the same schedule
+// again.
 func (c *Cron) Add(ctx context.Context, s Schedule) error { return c.put(ctx, s, "add", true) }
 
 func (c *Cron) put(ctx context.Context, s Schedule, what string, isNew bool) error {
@@ -204,8 +212,8 @@ func (c *Cron) set(ctx context.Context, s Schedule, isNew bool) error {
 	}
 }
 
-// prepare sets from when the ticks of a schedule come, unless the schedule is the same, and returns the version of its stream. What
-// is due of the schedule that it replaces comes first.
+// prepare decides when the ticks of a schedule begin, unless the schedule is unchanged, and returns
+// the version of its stream. It first writes the due ticks of the schedule that it replaces.
 func (c *Cron) prepare(ctx context.Context, s *Scheduled, p *plan, isNew bool) (version messagestore.Version, same bool, err error) {
 	version = messagestore.NoStream
 	var old *schedule
@@ -242,12 +250,12 @@ func (c *Cron) prepare(ctx context.Context, s *Scheduled, p *plan, isNew bool) (
 	return version, false, c.tick(ctx, old, now, asked)
 }
 
-// queueOf is the queue of [Skip].
+// queueOf returns the queue that [Skip] checks.
 func (c *Cron) queueOf(name string) queuing.Queue {
 	return queuing.Queue{Name: cmp.Or(name, string(c.category)), Category: c.category}
 }
 
-// checkQueue refuses a queue of [Skip] that the store cannot have.
+// checkQueue refuses a queue for [Skip] that the store cannot have.
 func (c *Cron) checkQueue(name string) error {
 	if c.queues == nil {
 		return fmt.Errorf("%w: the store's driver keeps no queues, so no tick can be skipped", messagestore.ErrNotSupported)
@@ -255,7 +263,7 @@ func (c *Cron) checkQueue(name string) error {
 	return queuing.ValidateQueue(c.queueOf(name))
 }
 
-// encode keeps the body as each item will have it.
+// encode stores the body in the form that each item will have.
 func (s *Scheduled) encode(body messagestore.Body) error {
 	s.Type = body.MessageType()
 	if raw, is := body.(messagestore.Raw); is {
@@ -270,7 +278,7 @@ func (s *Scheduled) encode(body messagestore.Body) error {
 	return s.validate()
 }
 
-// validate tells whether the store takes the items.
+// validate reports whether the store takes the items.
 func (s *Scheduled) validate() error {
 	if rule := text.TypeRule(s.Type); rule != "" {
 		return messagestore.NewInvalidError("message type", s.Type, rule)
@@ -281,7 +289,8 @@ func (s *Scheduled) validate() error {
 	return nil
 }
 
-// sameAs reports whether two have the same ticks and the same body, since when they do apart.
+// sameAs reports whether two schedules have the same ticks and the same body. It ignores their
+// start.
 func (s Scheduled) sameAs(other Scheduled) bool {
 	const utc = "UTC"
 	return s.Spec == other.Spec && cmp.Or(s.Zone, utc) == cmp.Or(other.Zone, utc) && s.CatchUp == other.CatchUp && s.Overlap == other.Overlap &&
@@ -296,9 +305,9 @@ func readScheduled(m *messagestore.Message) (s Scheduled, is bool) {
 	return s, err == nil
 }
 
-// Remove removes a schedule, also one that is changed meanwhile. No tick comes once Remove has returned and processes have seen it,
-// within their poll interval, and none that is due and has not come yet. The error matches [messagestore.ErrNotFound] if there
-// was none of the name when Remove was called.
+// Remove removes a schedule, even if it is changed meanwhile. Once Remove has returned and the
+// other processes have noticed it, within their poll interval, no tick comes, not even a due one.
+// The error matches [messagestore.ErrNotFound] if the name had no schedule when Remove was called.
 func (c *Cron) Remove(ctx context.Context, name string) error {
 	err := c.use(ctx)
 	if err == nil {
@@ -332,7 +341,8 @@ func (c *Cron) remove(ctx context.Context, name string) error {
 	}
 }
 
-// List returns the schedules, in order of their names. One that cannot be read is as with [Cron.Status].
+// List returns the schedules, in order of their names. It handles a schedule that cannot be read as
+// [Cron.Status] does.
 func (c *Cron) List(ctx context.Context) ([]Schedule, error) {
 	if err := c.use(ctx); err != nil {
 		return nil, err
@@ -352,7 +362,8 @@ func (c *Cron) List(ctx context.Context) ([]Schedule, error) {
 	return all, nil
 }
 
-// wrong returns the errors of the first ten corrupt schedules of some names, or of all for none.
+// wrong returns the errors of the first ten corrupt schedules with the given names, or of all names
+// if there are none.
 func (f *follower) wrong(names []string) error {
 	var streams []messagestore.StreamName
 	for stream := range f.corrupt {
@@ -372,13 +383,15 @@ func (f *follower) wrong(names []string) error {
 	return errors.Join(all...)
 }
 
-// namedSchedules is how many corrupt schedules an error names, and warnings at once.
+// namedSchedules is how many corrupt schedules an error names, and how many warnings are logged at
+// once.
 const namedSchedules = 10
 
-// ErrCorrupt is matched by the error for a schedule that cannot be read: see [Cron.Status].
+// ErrCorrupt is returned for a schedule that cannot be read: see [Cron.Status].
 var ErrCorrupt = errors.New("corrupt schedule")
 
-// A corruptError names a stored message that is no schedule, though its stream is one's. It matches [ErrCorrupt].
+// A corruptError names a stored message that is not a valid schedule although it is in a schedule's
+// stream. It matches [ErrCorrupt].
 type corruptError struct {
 	Stream   messagestore.StreamName
 	Position messagestore.Version // of the message in the stream
@@ -395,28 +408,30 @@ func (e *corruptError) Error() string {
 // Is reports whether target is [ErrCorrupt].
 func (e *corruptError) Is(target error) bool { return target == ErrCorrupt }
 
-// A Status is how a schedule stands: see [Cron.Status].
+// A Status is the state of a schedule: see [Cron.Status].
 type Status struct {
 	Schedule
 
-	From time.Time // ticks come after it: the time at which the schedule was set
+	From time.Time // ticks come after this time: the schedule was set then
 	Last time.Time // the last tick that came; the zero time if none is known
 
 	// Item is the item of the last tick; 0 if none is known.
 	Item messagestore.GlobalPosition
 
-	// Skips is how many ticks were skipped since the first one (see [Skip]), and Skipped the last of them.
+	// Skips is how many ticks were skipped since the first tick (see [Skip]), and Skipped is the
+	// time of the last of them.
 	Skips   int64
 	Skipped time.Time
 
-	// Next is the next tick that comes; in the past if no process has run the schedules since, and the zero time if none
-	// comes.
+	// Next is the next tick. It is in the past if no process has run the schedules since, and the
+	// zero time if no tick comes.
 	Next time.Time
 }
 
-// Status returns how the schedules of some names stand, or all for none, in order of their names. A name without a schedule is not
-// among them. It reads the last tick of each. A schedule that cannot be read keeps no other from the answer: the others
-// come with an error that matches [ErrCorrupt] and names the first ten such.
+// Status returns the state of the schedules with the given names, or of all schedules without
+// names, in order of their names. It leaves out names without a schedule. It reads the last tick of
+// each. If a schedule cannot be read, Status still returns the others, with an error that matches
+// [ErrCorrupt] and names the first ten such schedules.
 func (c *Cron) Status(ctx context.Context, names ...string) ([]Status, error) {
 	if err := c.use(ctx); err != nil {
 		return nil, err
@@ -478,7 +493,7 @@ func (c *Cron) definition(name string) messagestore.StreamName { return c.schedu
 // tickField is the field of a tick's metadata with its time, in microseconds since 1970.
 const tickField = "tickAt"
 
-// TickOf returns the time of the tick that an item is, and false for another item.
+// TickOf returns the time of an item's tick, and false if the item is not a tick.
 func TickOf(m *messagestore.Message) (time.Time, bool) {
 	if m == nil {
 		return time.Time{}, false
@@ -487,7 +502,7 @@ func TickOf(m *messagestore.Message) (time.Time, bool) {
 	return time.UnixMicro(micros).UTC(), err == nil
 }
 
-// A schedule is one that a process runs.
+// A schedule is a schedule that a process runs.
 type schedule struct {
 	Schedule
 	plan *plan
@@ -495,35 +510,35 @@ type schedule struct {
 	set  time.Time // when it was written, by the store's clock
 	next time.Time // zero for never
 	by   time.Time // the time by which next was computed
-	back time.Time // the time, or the tick since, behind which ticks are due where the clock was ahead; zero where it was not
-	low  time.Time // the earliest time that the clock has shown since it was met, or went back
+	back time.Time // if the clock was ahead: the time, or the tick since, after which ticks are due; zero otherwise
+	low  time.Time // the earliest time that the clock has shown since the schedule was met, or since the clock went back
 
 	known   bool // of the stream
 	version messagestore.Version
-	last    time.Time // tick; zero for none that is known
+	last    time.Time // tick; zero if not known
 	item    messagestore.GlobalPosition
-	since   time.Time // up to it ticks may have come that are no longer in the store
+	since   time.Time // up to this time there may have been ticks that are no longer in the store
 
-	// Of Skip.
+	// Only for Skip.
 	skips   int64
 	skipped time.Time // the last
 }
 
-// A follower knows the schedules of the store.
+// A follower knows the store's schedules.
 type follower struct {
 	cron  *Cron
 	at    messagestore.GlobalPosition
 	known map[messagestore.StreamName]*schedule
 
-	corrupt map[messagestore.StreamName]*corruptError // whose last message is no schedule
-	unsaid  map[messagestore.StreamName]bool          // those that may have become so since the last warning
+	corrupt map[messagestore.StreamName]*corruptError // streams with a last message that is not a valid schedule
+	unsaid  map[messagestore.StreamName]bool          // those that may have become corrupt since the last warning
 }
 
 func (c *Cron) follow() *follower {
 	return &follower{cron: c, known: map[messagestore.StreamName]*schedule{}, corrupt: map[messagestore.StreamName]*corruptError{}, unsaid: map[messagestore.StreamName]bool{}}
 }
 
-// read takes in what was written since.
+// read reads the messages since the last read.
 func (f *follower) read(ctx context.Context) error {
 	for {
 		page, err := f.cron.store.ReadCategoryPage(ctx, messagestore.CategoryQuery{Category: f.cron.schedules(), From: f.at, Limit: 1000})
@@ -555,7 +570,8 @@ func (f *follower) take(m *messagestore.Message) {
 	f.known[m.Stream] = s
 }
 
-// warn logs which schedules have become corrupt since it was called before. Any writer may make any number of them.
+// warn logs the schedules that have become corrupt since the last call. It bounds the warnings,
+// because any writer may make any number of corrupt schedules.
 func (f *follower) warn() {
 	said, more := 0, 0
 	for _, stream := range slices.Sorted(maps.Keys(f.unsaid)) {
@@ -575,7 +591,7 @@ func (f *follower) warn() {
 	}
 }
 
-// scheduleOf returns the schedule of a message, of which nothing else is known yet.
+// scheduleOf returns the schedule in a message, without the facts from its stream.
 func (c *Cron) scheduleOf(m *messagestore.Message) (*schedule, error) {
 	if m.Type != (Scheduled{}).MessageType() {
 		return nil, fmt.Errorf("a message of the type %.80q is no schedule's", m.Type)
@@ -604,8 +620,9 @@ func (c *Cron) scheduleOf(m *messagestore.Message) (*schedule, error) {
 	}}, nil
 }
 
-// Run has the ticks come until ctx ends, and returns nil then. It may run in any number of processes; each tick comes
-// once. It returns an error that lasts, such as [messagestore.ErrNotPermitted].
+// Run makes the ticks come until ctx ends, and then returns nil. It may run in any number of
+// processes; each tick comes once. It returns an error that lasts, such as
+// [messagestore.ErrNotPermitted].
 func (c *Cron) Run(ctx context.Context) error {
 	if err := c.use(ctx); err != nil {
 		return err
@@ -641,7 +658,7 @@ func (c *Cron) Run(ctx context.Context) error {
 	return nil
 }
 
-// round has those ticks come that are due, and returns for how long nothing is.
+// round writes the due ticks, and returns how long no other tick is due.
 func (c *Cron) round(ctx context.Context, f *follower) (time.Duration, error) {
 	if err := f.read(ctx); err != nil {
 		return 0, err
@@ -686,7 +703,8 @@ func (c *Cron) round(ctx context.Context, f *follower) (time.Duration, error) {
 	return pause, failed
 }
 
-// tick writes the ticks of a schedule that are due at a time, which was asked for since then, unless another process did.
+// tick writes the due ticks of a schedule, unless another process did. The clock showed now when it
+// was read, at asked or later.
 func (c *Cron) tick(ctx context.Context, s *schedule, now, asked time.Time) error {
 	if !s.known {
 		if err := c.learn(ctx, s); err != nil {
@@ -729,18 +747,18 @@ func (s *schedule) base() time.Time {
 	return s.latest()
 }
 
-// latest is the latest time that is known of the schedule.
+// latest is the latest time known for the schedule.
 func (s *schedule) latest() time.Time {
 	return later(later(s.from, s.since), later(s.last, s.skipped))
 }
 
-// isAhead reports whether what is known of the schedule is of a clock that was ahead.
+// isAhead reports whether the known times of the schedule come from a clock that was ahead.
 func (s *schedule) isAhead(now time.Time) bool {
 	now = now.Add(queuing.ClockTolerance)
 	return s.by.After(now) || s.base().After(now)
 }
 
-// follow has the schedule go on by a time that its clock shows.
+// follow lets the schedule go on from a time that its clock shows.
 func (s *schedule) follow(now time.Time) {
 	switch {
 	case !s.latest().After(now.Add(queuing.ClockTolerance)):
@@ -753,7 +771,7 @@ func (s *schedule) follow(now time.Time) {
 	}
 }
 
-// came takes in a tick that has come.
+// came records a tick that has come.
 func (s *schedule) came(at time.Time) {
 	if s.last = at; !s.back.IsZero() {
 		s.back = at
@@ -767,10 +785,11 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// forgettable is the least age of a tick that is forgotten.
+// forgettable is the least age at which a tick may be forgotten.
 const forgettable = 24 * time.Hour
 
-// learn finds the last tick of a schedule, or else until when ticks may have come that are gone.
+// learn finds the last tick of a schedule, or else the time up to which ticks may have come and
+// gone.
 func (c *Cron) learn(ctx context.Context, s *schedule) error {
 	s.version, s.last, s.item, s.since = messagestore.NoStream, time.Time{}, 0, time.Time{}
 	const most = 100 // messages of others in the stream
@@ -806,7 +825,7 @@ func (c *Cron) learn(ctx context.Context, s *schedule) error {
 	return nil
 }
 
-// learnSkips finds the last tick of a schedule that was skipped.
+// learnSkips finds the last skipped tick of a schedule.
 func (c *Cron) learnSkips(ctx context.Context, s *schedule) error {
 	s.skips, s.skipped = 0, time.Time{}
 	if s.Overlap != Skip {
@@ -826,7 +845,7 @@ func (c *Cron) learnSkips(ctx context.Context, s *schedule) error {
 	return nil
 }
 
-// forgotten finds until when ticks of a schedule without a stream were forgotten.
+// forgotten finds the time up to which ticks of a schedule without a stream were forgotten.
 func (c *Cron) forgotten(ctx context.Context, s *schedule) error {
 	record, err := c.store.Last(ctx, c.category.WithType("forgotten").Stream("1"))
 	switch {
@@ -841,13 +860,15 @@ func (c *Cron) forgotten(ctx context.Context, s *schedule) error {
 	return nil
 }
 
-// write writes one tick, at the version after the one before it, or tells that it is to be skipped.
+// write writes one tick, at the version after the previous tick, or reports that it has to be
+// skipped.
 func (c *Cron) write(ctx context.Context, s *schedule, at time.Time) (overlaps bool, err error) {
 	for attempt := 1; ; attempt++ {
 		if !s.base().Before(at) {
 			return false, nil // another process was first
 		}
-		// At the version that is expected below, nothing can be unfinished behind it.
+		// If the stream is at the version expected below, no unfinished item can be behind this
+		// one.
 		if overlaps, err := c.overlaps(ctx, s); overlaps || err != nil {
 			return overlaps, err
 		}
@@ -874,7 +895,7 @@ func (c *Cron) write(ctx context.Context, s *schedule, at time.Time) (overlaps b
 	}
 }
 
-// overlaps reports whether a schedule is one of [Skip] and the item of its last tick is not finished.
+// overlaps reports whether a schedule uses [Skip] and the item of its last tick is not finished.
 func (c *Cron) overlaps(ctx context.Context, s *schedule) (bool, error) {
 	if s.Overlap != Skip || s.item == 0 {
 		return false, nil
@@ -886,7 +907,8 @@ func (c *Cron) overlaps(ctx context.Context, s *schedule) (bool, error) {
 	return err == nil && item.State != queuing.Finished && item.State != queuing.Dead, err
 }
 
-// skip records that ticks are skipped. Each record has the id of its tick, so the store has a tick or its record, whichever is first.
+// skip records that ticks are skipped. Each record has the id of its tick, so the store takes
+// either the tick or its record, whichever comes first.
 func (c *Cron) skip(ctx context.Context, s *schedule, ticks []time.Time) error {
 	var records []messagestore.Body
 	for _, at := range ticks {
@@ -910,7 +932,8 @@ func (c *Cron) skip(ctx context.Context, s *schedule, ticks []time.Time) error {
 	return nil
 }
 
-// idOf is the id of a tick: version 7 by its time, and made of the stream's name.
+// idOf returns the id of a tick: version 7 by its time, with a hash of the stream's name and the
+// time.
 func idOf(stream messagestore.StreamName, at time.Time) (id uuid.UUID) {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d", stream, at.UnixMicro()))
 	copy(id[:], sum[:])

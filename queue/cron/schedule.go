@@ -15,7 +15,7 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// CatchUp says what becomes of ticks for which no process was there.
+// CatchUp says how a schedule treats ticks that were due while no process ran.
 type CatchUp int
 
 const (
@@ -34,8 +34,8 @@ func (c CatchUp) String() string {
 	return catchUps[c]
 }
 
-// Overlap says what becomes of a tick that comes while the item of the tick before it is not finished: it waits for a worker or
-// for another attempt, or a worker has it. A dead item is not waited for.
+// Overlap says how a schedule treats a tick if the item of the previous tick is not finished: that
+// item waits for a worker or for another attempt, or a worker has it. A dead item does not count.
 type Overlap int
 
 const (
@@ -58,64 +58,68 @@ const (
 	lateness   = time.Minute // of a tick under None
 )
 
-// A Schedule is when items come, and which.
+// A Schedule says when items come, and with which body.
 type Schedule struct {
-	// Name is the key of the items, so they are delivered one at a time, in order: any text.
+	// Name is any text. It is the key of the items, so they are delivered one at a time, in order.
 	Name string
 
-	// Spec has five fields, minute, hour, day of the month, month and day of the week, as in a crontab, where Sunday is 0
-	// or 7; or it is @yearly, @monthly, @weekly, @daily, @hourly, or @every with a duration of whole seconds, up to 366
-	// days, as in "@every 90s": its ticks come at whole multiples of that after the schedule was set, and a change of
-	// anything else leaves them where they are. 5/15 is 5-59/15.
+	// Spec has five fields as in a crontab: minute, hour, day of the month, month and day of the
+	// week, where Sunday is 0 or 7. Or it is @yearly, @monthly, @weekly, @daily, @hourly, or @every
+	// with a duration of whole seconds, up to 366 days, as in "@every 90s". Its ticks come at whole
+	// multiples of the duration after the schedule was set; a change of anything else does not move
+	// them. 5/15 means 5-59/15.
 	//
-	// Two fields name the day, as crontab(5) has it. If one of them begins with a star, as * and */2 do, the day is one that
-	// both name: "0 9 1-7 * */7" is the first Sunday of each month. If neither does, the day is one that either names:
-	// "0 9 13 * 5" is each 13th and each Friday, and 1-31/2 is a way to write */2 there.
+	// Two fields name the day, as in crontab(5). If one of them begins with a star, as * and */2
+	// do, both must name the day: "0 9 1-7 * */7" is the first Sunday of each month. If neither
+	// does, one of them is enough: "0 9 13 * 5" is each 13th and each Friday. To write */2 in that
+	// case, use 1-31/2.
 	//
-	// Where clocks are changed, a time of fixed hours that a change skips comes at the end of the time that was skipped, and
-	// one that a change repeats comes once. With hours that have a star without a step, as "*" and a list such as "15,*" do, time
-	// goes on as it elapses. Hours of "*/2" are fixed here, and those of "* 2 * * *" are; Debian's cron takes both as it takes "*".
+	// When clocks change, a time of fixed hours that the change skips comes at the end of the
+	// skipped time, and a time that the change repeats comes once. If the hours contain a star
+	// without a step, as "*" and a list such as "15,*" do, ticks follow the elapsed time. Hours of
+	// "*/2" count as fixed here, and so does "* 2 * * *"; Debian's cron treats both like "*".
 	Spec string
 
-	// Zone is the time zone of Spec, as "Europe/Prague".
+	// Zone is the time zone of Spec, such as "Europe/Prague".
 	//
 	// Defaults to UTC.
 	Zone string
 
-	// CatchUp says what becomes of ticks for which no process was there.
+	// CatchUp says how ticks are treated that were due while no process ran.
 	//
 	// Defaults to Last.
 	CatchUp CatchUp
 
-	// Overlap says what becomes of a tick that comes while the item of the tick before it is not finished.
+	// Overlap says how a tick is treated if the item of the previous tick is not finished.
 	//
 	// Defaults to Allow.
 	Overlap Overlap
 
-	// Queue is the name of the queue whose items Overlap is about: see [github.com/dibs-go/dibs/queue.Config]. It is given with
-	// Skip alone.
+	// Queue is the name of the queue that Overlap checks: see
+	// [github.com/dibs-go/dibs/queue.Config]. Set it only with Skip.
 	//
-	// Defaults to the category's.
+	// Defaults to the category's name.
 	Queue string
 
-	// Body is that of each item. The time of the tick is in the message: see [TickOf].
+	// Body is the body of each item. The message also has the time of the tick: see [TickOf].
 	Body messagestore.Body
 }
 
-// A plan is a spec that was parsed.
+// A plan is a parsed spec.
 type plan struct {
-	every time.Duration        // in place of the rest
-	from  time.Time            // of every: its ticks are at whole multiples of it after this
-	spec  *parser.SpecSchedule // of what the clock on the wall shows, as UTC
+	every time.Duration        // if set, the rest is not used
+	from  time.Time            // ticks of every come at whole multiples of it after this time
+	spec  *parser.SpecSchedule // for the time on a wall clock, given as UTC
 	zone  *time.Location
 	fixed bool // no star without a step among the hours
 }
 
-// starBit is in a field of the parser's that holds a star without a step. Of two fields of days one of which has it, both name the
-// day, and else either.
+// starBit is set in a field of the parser's that has a star without a step. If one of the two
+// fields of days has it, both must name the day, and otherwise one is enough.
 const starBit = 1 << 63
 
-// days has a field of days count as crontab(5) does: it names any day if it begins with a star, which may have a step.
+// days makes a field of days count as in crontab(5): it names any day if it begins with a star,
+// even with a step.
 func days(bits uint64, field string) uint64 {
 	if strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?") {
 		return bits | starBit
@@ -171,12 +175,14 @@ func parse(spec, zone string) (*plan, error) {
 	return p, nil
 }
 
-// element is one of a field, or of a list in one. The parser passes over some that are none: *-5 is * to it.
+// element matches an element of a field or of a list. The parser accepts some that are invalid: it
+// reads *-5 as *.
 var element = regexp.MustCompile(`^([*?]|[0-9A-Za-z]+(-[0-9A-Za-z]+)?)(/[0-9]+)?$`)
 
 var weekdays = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat", "7"}
 
-// sundays has 7, which is Sunday in a crontab, as the parser has it: 0. A range up to it becomes a list.
+// sundays replaces 7, which is Sunday in a crontab, by the parser's 0. A range that ends with 7
+// becomes a list.
 func sundays(spec string) string {
 	fields := strings.Fields(spec)
 	if len(fields) != 5 || !strings.Contains(fields[4], "7") {
@@ -208,8 +214,8 @@ func sundays(spec string) string {
 	return strings.Join(fields, " ")
 }
 
-// after returns the first time of a spec after t, or the zero time if none ever comes. The parser looks at no year but t's and the
-// five that follow; 29 February as a Sunday may be forty years off.
+// after returns the first time of a spec after t, or the zero time if it never comes. The parser
+// only looks at the year of t and the next five; 29 February as a Sunday may be forty years away.
 func after(spec *parser.SpecSchedule, t time.Time) time.Time {
 	for range 8 {
 		if at := spec.Next(t); !at.IsZero() {
@@ -220,10 +226,11 @@ func after(spec *parser.SpecSchedule, t time.Time) time.Time {
 	return time.Time{}
 }
 
-// maxRepeated bounds the minutes on the wall that a change of clocks repeats.
+// maxRepeated bounds the wall clock minutes that a change of clocks repeats.
 const maxRepeated = 24 * 60
 
-// next returns the first tick after t, or the zero time if none ever comes. It depends on t alone, and on no tick before.
+// next returns the first tick after t, or the zero time if no tick ever comes. It depends on t
+// only, and on no earlier tick.
 func (p *plan) next(t time.Time) time.Time {
 	switch {
 	case p.every > 0:
@@ -238,7 +245,7 @@ func (p *plan) next(t time.Time) time.Time {
 	}
 }
 
-// nextElapsed goes through the times between two changes of the clocks one by one.
+// nextElapsed goes through the periods between two changes of the clocks one by one.
 func (p *plan) nextElapsed(t time.Time) time.Time {
 	for in := t; ; {
 		_, seconds := in.In(p.zone).Zone()
@@ -258,7 +265,7 @@ func (p *plan) nextElapsed(t time.Time) time.Time {
 	}
 }
 
-// nextOnWall goes by the clock on the wall, which a change puts forward or back.
+// nextOnWall follows the wall clock, which a change puts forward or back.
 func (p *plan) nextOnWall(t time.Time) time.Time {
 	local := t.In(p.zone)
 	wall := time.Date(local.Year(), local.Month(), local.Day(), local.Hour(), local.Minute(), local.Second(), local.Nanosecond(), time.UTC)
@@ -273,8 +280,8 @@ func (p *plan) nextOnWall(t time.Time) time.Time {
 	return time.Time{}
 }
 
-// onWall returns the first time at which the clock in a zone shows what wall has in UTC. If it never does, it returns the time
-// at which the clock is put forward past it.
+// onWall returns the first time at which the clock in a zone shows the date and time that wall has
+// in UTC. If the clock never does, onWall returns the time at which it is put forward past that.
 func onWall(wall time.Time, zone *time.Location) time.Time {
 	at := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), 0, zone)
 	shows := func(t time.Time) bool {
@@ -288,7 +295,7 @@ func onWall(wall time.Time, zone *time.Location) time.Time {
 		}
 		return end
 	}
-	// Repeated: the same is shown before the change, by the offset of that time.
+	// Repeated: the clock shows the same time before the change, with the earlier offset.
 	if !begin.IsZero() {
 		before := begin.Add(-time.Nanosecond)
 		_, offset := before.Zone()
@@ -299,7 +306,7 @@ func onWall(wall time.Time, zone *time.Location) time.Time {
 	return at
 }
 
-// due returns the ticks after one time and up to now that are to come, of a plan.
+// due returns the ticks of a plan that still have to come, after one time and up to now.
 func (p *plan) due(after, now time.Time, catchUp CatchUp) []time.Time {
 	most := maxCatchUp
 	switch catchUp {
@@ -309,7 +316,8 @@ func (p *plan) due(after, now time.Time, catchUp CatchUp) []time.Time {
 		after = later(after, now.Add(-lateness-time.Nanosecond))
 	case All:
 	}
-	// The last ones are looked for in a time that doubles: a spec is gone through tick by tick.
+	// Find the last ticks within a period that doubles, because a spec can only be walked tick by
+	// tick.
 	for back := time.Minute; ; back *= 2 {
 		begin := now.Add(-back)
 		whole := back <= 0 || !begin.After(after) // a duration reaches 292 years
@@ -329,8 +337,9 @@ func (p *plan) due(after, now time.Time, catchUp CatchUp) []time.Time {
 // maxNext is how many ticks [Next] returns at most.
 const maxNext = 1000
 
-// Next returns the next n ticks, 1 to 1,000, of a spec in a zone after a time: those that a schedule would have. The error
-// matches [messagestore.ErrInvalid] for a spec or a zone that is none, or another n.
+// Next returns the next n ticks of a spec in a zone after a time, as a schedule would have them.
+// The error matches [messagestore.ErrInvalid] if the spec or the zone is invalid, or if n is not
+// from 1 to 1,000.
 func Next(spec, zone string, after time.Time, n int) ([]time.Time, error) {
 	p, err := parse(spec, zone)
 	if n < 1 || n > maxNext {
