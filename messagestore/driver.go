@@ -59,11 +59,11 @@ type Driver interface {
 	// other value is not supported.
 	Over(ctx context.Context, tx any) (Driver, error)
 
-	// Stage is an append of one record, not [Append.Conditional], as the last step of the transaction
-	// that the driver is over. Until the transaction is committed nothing waits for it, and then it
-	// happens or the commit fails. A record that is recorded already with its content is left out, as
-	// is one for no stream where the stream begins with its type and data. Over no transaction of the
-	// caller's it is not supported.
+	// Stage is an append of one record, not [Append.Conditional], as the last step of the
+	// transaction that the driver is over. Until the transaction is committed nothing waits for it,
+	// and then it happens or the commit fails. A record that is recorded already with its content
+	// is left out, as is one for no stream where the stream begins with its type and data. Over no
+	// transaction of the caller's it is not supported.
 	Stage(ctx context.Context, a Append) error
 
 	// ReadStream returns messages of one stream, in order. A stream that does not
@@ -82,58 +82,59 @@ type Driver interface {
 	// Version returns the version of a stream, [NoStream] for an empty one.
 	Version(ctx context.Context, stream StreamName) (Version, error)
 
-	// Find returns those messages of a stream that have one of the ids, in order of position. It first
-	// waits for the appends to the stream's category that are under way, abandoned ones included. A
-	// message that it does not find was not written and will not be. In a transaction of the caller's
-	// that holds once it is committed.
+	// Find returns those messages of a stream that have one of the ids, in order of position. It
+	// first waits for the appends to the stream's category that are under way, abandoned ones
+	// included. A message that it does not find was not written and will not be. In a transaction
+	// of the caller's that holds once it is committed.
 	Find(ctx context.Context, stream StreamName, ids []uuid.UUID) ([]*Message, error)
 
-	// Categories returns the names of the categories that contain the text containing, in byte order.
-	// The text "" is in all of them. It does not read every message.
+	// Categories returns the names of the categories that contain the text containing, in byte
+	// order. The text "" is in all of them. It does not read every message.
 	Categories(ctx context.Context, containing string) ([]Category, error)
 
 	// Count returns how many messages ReadCategory would hand out for q, page after
 	// page, and at most q.Limit, which is not bounded here. It stops counting there.
 	Count(ctx context.Context, q CategoryQuery) (int64, error)
 
-	// Heads returns the global position of the last message of each category, in the
-	// order given, 0 for one without messages, so that a process with many readers that wait asks
-	// once for them all. It sees every append that returned before it was called, and reads no
-	// message. It is asked for at most 1,000 categories. Over a transaction it may be not supported.
+	// Heads returns the global position of the last message of each category, in the order given, 0
+	// for one without messages, so that a process with many readers that wait asks once for them
+	// all. It sees every append that returned before it was called, and reads no message. It is
+	// asked for at most 1,000 categories. Over a transaction it may be not supported.
 	Heads(ctx context.Context, categories []Category) ([]GlobalPosition, error)
 
 	// Listen calls heard for the writes of all processes, as soon as they can be read, until ctx is
 	// done or it can go on no longer, and returns why. A call is a hint: it may be missing or come
-	// twice. Each names a category and the position of a message that can be read in it by then, or 0
-	// if no position is known. It first calls heard with the category "", once it listens, for
+	// twice. Each names a category and the position of a message that can be read in it by then, or
+	// 0 if no position is known. It first calls heard with the category "", once it listens, for
 	// everything that was written before. After any error but one that matches [ErrNotSupported] it
 	// may be called again.
 	Listen(ctx context.Context, heard func(category Category, head GlobalPosition)) error
 
 	// TrimCheckpoints removes the old checkpoints of a consumer, as a user that may remove nothing
 	// else: the first messages of a stream of checkpoints but the last keep, and some 10,000 in one
-	// call at most. It returns how many. The version of the stream stays, and so do the positions of
-	// the messages that are left. If one of the messages to remove is not of the type Recorded, it
-	// removes nothing and the error matches [ErrInvalid].
+	// call at most. It returns how many. The version of the stream stays, and so do the positions
+	// of the messages that are left. If one of the messages to remove is not of the type Recorded,
+	// it removes nothing and the error matches [ErrInvalid].
 	TrimCheckpoints(ctx context.Context, stream StreamName, keep int) (removed int64, err error)
 
-	// Now returns the time of the clock that stamps messages: the database server's, or the process's
-	// where the database has no clock of its own. All processes on one store read one clock. In a
-	// transaction too it is the time of the call, not the time at which the transaction began.
+	// Now returns the time of the clock that stamps messages: the database server's, or the
+	// process's where the database has no clock of its own. All processes on one store read one
+	// clock. In a transaction too it is the time of the call, not the time at which the transaction
+	// began.
 	Now(ctx context.Context) (time.Time, error)
 
 	// Epoch returns a text that stays the same for as long as no committed message is lost, by a
 	// restored backup or a failover, and "" where none can be. It may be another though nothing was
-	// lost. It tells also a client that cannot see it by the messages, since only its own writes were
-	// lost.
+	// lost. It tells also a client that cannot see it by the messages, since only its own writes
+	// were lost.
 	Epoch(ctx context.Context) (string, error)
 
 	// Check is [Store.Check] if write is set, and else [Store.CheckReading]. It asks the database
 	// each time, and changes nothing in it.
 	Check(ctx context.Context, write bool) error
 
-	// Connections returns how many connections calls share, 0 for any number. It asks nothing of the
-	// database.
+	// Connections returns how many connections calls share, 0 for any number. It asks nothing of
+	// the database.
 	Connections() int
 
 	// Forgets reports whether an operator can remove the keys of intents and reservations, as dibs
@@ -264,7 +265,8 @@ func (f Filter) Matches(m *Message) bool {
 	return len(f.Types) == 0 || slices.Contains(f.Types, m.Type)
 }
 
-// Validate returns the mistakes in f's correlation, types and group, each an [*InvalidError], or nil.
+// Validate returns the mistakes in f's correlation, types and group, each an [*InvalidError], or
+// nil.
 func (f Filter) Validate() error {
 	return errors.Join(f.validateCorrelation(), f.validateTypes(), f.validateGroup())
 }

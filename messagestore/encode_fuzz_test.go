@@ -193,7 +193,8 @@ type target struct {
 
 func (target) MessageType() string { return "Target" }
 
-// Data of any client decodes as encoding/json decodes it, or is a short error that shows no content.
+// Data of any client decodes as encoding/json decodes it, or is a short error that shows no
+// content.
 func FuzzDecodeAgreesWithEncodingJSON(f *testing.F) {
 	for _, seed := range append(tier.SeedJSONTexts(),
 		`{"amount":1,"text":"x","list":"AQI=","when":"0190b2c8-2f5e-7cc3-98c4-dc0c0c07398f","any":{"a":1e308},"raw":[1],"self":{}}`,
@@ -249,7 +250,8 @@ func FuzzThePathToAByteOfJSON(f *testing.F) {
 	})
 }
 
-// An unknown outcome resolves to this very write if the found messages equal it, and else to a conflict.
+// An unknown outcome resolves to this very write if the found messages equal it, and else to a
+// conflict.
 func FuzzAFoundWriteIsTheOneThatWasLost(f *testing.F) {
 	f.Add(`{}`, `{"properties":{"a":1.0}}`, `{ }`, `{"properties":{"a":1}}`, int64(0))
 	f.Add(`{"a":1}`, ``, `{"a":2}`, ``, int64(3))

@@ -195,8 +195,8 @@ func (e *IDConflictError) Is(target error) bool { return target == ErrIDConflict
 // An OutcomeUnknownError carries the ids by which to find out whether a write happened. Give it
 // to [Store.Resolve], or write the same messages again.
 type OutcomeUnknownError struct {
-	// Writes are what was sent, one for each stream; the store fills them in. Another process needs no more of them than the
-	// streams and the ids.
+	// Writes are what was sent, one for each stream; the store fills them in. Another process needs
+	// no more of them than the streams and the ids.
 	Writes []Append
 
 	Cause error // the failure after the write was sent

@@ -101,8 +101,8 @@ func TestNumbersOfTooManyDigitsAreRefused(t *testing.T) {
 	}
 }
 
-// A body that encodes itself may return anything to encoding/json. The fast validator judges the output as the
-// full one does.
+// A body that encodes itself may return anything to encoding/json. The fast validator judges the
+// output as the full one does.
 func FuzzEncodedJSONIsValidatedAsAnyIs(f *testing.F) {
 	for _, seed := range tier.SeedJSONTexts() {
 		f.Add([]byte(seed))

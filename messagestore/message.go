@@ -103,10 +103,10 @@ func (r *Message) String() string {
 	return fmt.Sprintf("%s %s@%d", quoteName(r.Type), quoteName(r.Stream), r.Position)
 }
 
-// Decode returns the body of r, which must be of T's message type, or an error
-// that matches [ErrInvalid], as it does for a nil r. No data, and the data null, decode as an empty object:
-// as T's zero value or, where T is a pointer, as one to a zero value, never as nil.
-// Numbers that do not fit T's fields are an error.
+// Decode returns the body of r, which must be of T's message type, or an error that matches
+// [ErrInvalid], as it does for a nil r. No data, and the data null, decode as an empty object: as
+// T's zero value or, where T is a pointer, as one to a zero value, never as nil. Numbers that do
+// not fit T's fields are an error.
 func Decode[T Body](r *Message) (T, error) {
 	var body T
 	if r == nil {

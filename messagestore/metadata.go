@@ -251,9 +251,9 @@ func isWhole(raw json.RawMessage) bool {
 	return len(raw) > 0 && raw[0] != 'n' && json.Unmarshal(raw, &n) == nil
 }
 
-// ParseMetadata is for authors of drivers: it returns metadata as a driver stored it. Nothing is the zero Metadata, and so is
-// a text that is not a JSON object: message-db's clients may have written anything. Of a string
-// it may keep parts; bytes it copies.
+// ParseMetadata is for authors of drivers: it returns metadata as a driver stored it. Nothing is
+// the zero Metadata, and so is a text that is not a JSON object: message-db's clients may have
+// written anything. Of a string it may keep parts; bytes it copies.
 func ParseMetadata[T string | []byte | json.RawMessage](raw T) Metadata {
 	if len(raw) == 0 {
 		return Metadata{}

@@ -37,7 +37,8 @@ func (c Category) Stream(id string) StreamName {
 	return StreamName(string(c) + "-" + text.EscapeID(id))
 }
 
-// ofNoCategory begins the invalid name of a stream of a category with a dash: no category holds white space.
+// ofNoCategory begins the invalid name of a stream of a category with a dash: no category holds
+// white space.
 const ofNoCategory = "no category: "
 
 // Entity returns the part of the category before the colon.

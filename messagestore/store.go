@@ -82,7 +82,8 @@ func (s *Store) use(ctx context.Context) (Driver, error) {
 	return s.driver, nil
 }
 
-// Driver returns the driver, for code that asks it for more than a Store has. The error matches [ErrInvalid] for a store without one.
+// Driver returns the driver, for code that asks it for more than a Store has. The error matches
+// [ErrInvalid] for a store without one.
 func (s *Store) Driver() (Driver, error) { return s.use(context.Background()) }
 
 // Close closes the driver if the driver owns its database handle, as one does that was opened
@@ -141,10 +142,11 @@ func (e *writeError) Error() string { return fmt.Sprintf("write %s: %v", quoteNa
 
 func (e *writeError) Unwrap() error { return e.err }
 
-// Over returns a store over a transaction of the caller's on the same database: a pgx.Tx, or on SQLite a *sql.Tx, or the
-// transaction of a function of [TxStore.Transact], with that function's context. It makes no round trip. The store has one user
-// and lives as long as the transaction: what it writes is committed with all the rest, or not at all. The error matches
-// [ErrNotSupported] for a transaction that the driver cannot write in.
+// Over returns a store over a transaction of the caller's on the same database: a pgx.Tx, or on
+// SQLite a *sql.Tx, or the transaction of a function of [TxStore.Transact], with that function's
+// context. It makes no round trip. The store has one user and lives as long as the transaction:
+// what it writes is committed with all the rest, or not at all. The error matches [ErrNotSupported]
+// for a transaction that the driver cannot write in.
 func (s *Store) Over(ctx context.Context, tx any) (*Store, error) {
 	driver, err := s.use(ctx)
 	if v := reflect.ValueOf(tx); err == nil && (!v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()) {
@@ -159,14 +161,17 @@ func (s *Store) Over(ctx context.Context, tx any) (*Store, error) {
 	return &Store{driver: driver, config: s.config}, nil
 }
 
-// Stage has body written when the caller's transaction is committed, over which s is. A transaction that has called
-// [Store.Write] and stays open has later messages of the category wait for its end; one that has staged does not, until
-// COMMIT. Messages that are staged for a stream come in the order of the calls.
+// Stage has body written when the caller's transaction is committed, over which s is. A transaction
+// that has called [Store.Write] and stays open has later messages of the category wait for its end;
+// one that has staged does not, until COMMIT. Messages that are staged for a stream come in the
+// order of the calls.
 //
-// A message whose ID is recorded by then with the same content is left out, as is one for [NoStream] if the stream begins with a
-// message of the same type and data. If the stream is at another version, or the ID is taken, COMMIT fails and all is
-// rolled back: on PostgreSQL with SQLSTATE DB003. On SQLite, where a transaction that writes keeps all others from writing,
-// it is Write. The error matches [ErrNotSupported] if s is over no transaction of the caller's. Invalid input is an [*InvalidError], before anything is sent.
+// A message whose ID is recorded by then with the same content is left out, as is one for
+// [NoStream] if the stream begins with a message of the same type and data. If the stream is at
+// another version, or the ID is taken, COMMIT fails and all is rolled back: on PostgreSQL with
+// SQLSTATE DB003. On SQLite, where a transaction that writes keeps all others from writing, it is
+// Write. The error matches [ErrNotSupported] if s is over no transaction of the caller's. Invalid
+// input is an [*InvalidError], before anything is sent.
 func (s *Store) Stage(ctx context.Context, stream StreamName, expected Version, body Body) error {
 	err := s.stage(ctx, To(stream, expected, body))
 	if err != nil {
@@ -446,8 +451,8 @@ func (s *Store) Epoch(ctx context.Context) (string, error) {
 	return epoch, nil
 }
 
-// outages returns what the packages of this module tell of a store that fails, so that all of a process log
-// an outage as one. They have it by [outage.Of], also of a store that embeds a *Store.
+// outages returns what the packages of this module tell of a store that fails, so that all of a
+// process log an outage as one. They have it by [outage.Of], also of a store that embeds a *Store.
 func (s *Store) outages() *outage.Outage {
 	if s == nil {
 		return nil
@@ -547,8 +552,8 @@ type StreamWrite struct {
 	Past []string
 
 	// After is the id of the message at the expected version. If another message is there, as in
-	// another database or after a rollback of the store, the write meets a version conflict, whose two
-	// versions may be equal. It needs an expected version of at least 0.
+	// another database or after a rollback of the store, the write meets a version conflict, whose
+	// two versions may be equal. It needs an expected version of at least 0.
 	//
 	// Defaults to [uuid.Nil]: the version alone decides.
 	After uuid.UUID

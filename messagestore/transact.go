@@ -95,25 +95,26 @@ const (
 // Transact begins a transaction, calls f in it, writes the result of f as [Store.WriteStreams]
 // does, and commits: f's own SQL and the messages happen together, or neither does.
 //
-// After a definite failure that may not come again, which is a version conflict, a
-// serialization failure, a deadlock, or a connection that was lost before the transaction began, Transact calls f
-// again in a new transaction, up to five times and a little later each time, and then returns the last error; the
-// conflict of a write that is [StreamWrite.Final] it returns at once. So f may run more than once, and its effects
-// outside tx may happen more than once. Another error of f rolls back and is returned as it is.
+// After a definite failure that may not come again, which is a version conflict, a serialization
+// failure, a deadlock, or a connection that was lost before the transaction began, Transact calls f
+// again in a new transaction, up to five times and a little later each time, and then returns the
+// last error; the conflict of a write that is [StreamWrite.Final] it returns at once. So f may run
+// more than once, and its effects outside tx may happen more than once. Another error of f rolls
+// back and is returned as it is.
 //
-// The transaction is not f's to commit or roll back: see [ErrTransactionEnded]. Savepoints
-// are. A write by f through the store, and not through its result, is another transaction: on
-// SQLite it waits for this one, and on PostgreSQL it takes another connection of the pool. A read
-// through the store with f's context is of committed messages; on PostgreSQL it goes by the
-// transaction's connection.
+// The transaction is not f's to commit or roll back: see [ErrTransactionEnded]. Savepoints are. A
+// write by f through the store, and not through its result, is another transaction: on SQLite it
+// waits for this one, and on PostgreSQL it takes another connection of the pool. A read through the
+// store with f's context is of committed messages; on PostgreSQL it goes by the transaction's
+// connection.
 //
 // If the answer to COMMIT is lost, Transact finds out by the ids of the messages whether it
-// happened, and calls f again only if it did not. If f returns no writes, its SQL is
-// committed alone, and a lost answer stays unknown: nothing shows whether it was committed,
-// and [Store.Resolve] cannot tell either. The same holds if f returns only checks, writes without
+// happened, and calls f again only if it did not. If f returns no writes, its SQL is committed
+// alone, and a lost answer stays unknown: nothing shows whether it was committed, and
+// [Store.Resolve] cannot tell either. The same holds if f returns only checks, writes without
 // bodies, which need no message beside them here. If all messages that f returns are recorded
-// already, by their ids, an earlier call has committed them: Transact rolls back and
-// returns where they are, with [Written.Duplicate] set.
+// already, by their ids, an earlier call has committed them: Transact rolls back and returns where
+// they are, with [Written.Duplicate] set.
 func (s *TxStore[Tx]) Transact(ctx context.Context, f func(ctx context.Context, tx Tx) ([]StreamWrite, error)) ([]Written, error) {
 	if f == nil {
 		return nil, fmt.Errorf("transact: %w", NewInvalidError("function", nil, "it is nil"))
@@ -121,8 +122,8 @@ func (s *TxStore[Tx]) Transact(ctx context.Context, f func(ctx context.Context, 
 	return s.transact(ctx, "", func(ctx context.Context, tx Tx, _ *Message) ([]StreamWrite, error) { return f(ctx, tx) })
 }
 
-// TransactFrom is [TxStore.Transact] with the first message of the stream first, which it reads in the transaction, without a call of
-// its own: begun is nil if there is none.
+// TransactFrom is [TxStore.Transact] with the first message of the stream first, which it reads in
+// the transaction, without a call of its own: begun is nil if there is none.
 func (s *TxStore[Tx]) TransactFrom(
 	ctx context.Context, first StreamName,
 	f func(ctx context.Context, tx Tx, begun *Message) ([]StreamWrite, error),

@@ -50,9 +50,9 @@ func validateCheckpoints(stream StreamName, keep int) error {
 	return nil
 }
 
-// Forgets reports whether an operator can remove the keys of intents and reservations from the store, as dibs forget
-// does: on PostgreSQL and SQLite. It sends nothing, and is false for a store without a
-// driver. Where it is false, keys stay taken for ever.
+// Forgets reports whether an operator can remove the keys of intents and reservations from the
+// store, as dibs forget does: on PostgreSQL and SQLite. It sends nothing, and is false for a store
+// without a driver. Where it is false, keys stay taken for ever.
 func (s *Store) Forgets() bool {
 	return s != nil && s.driver != nil && s.driver.Forgets()
 }

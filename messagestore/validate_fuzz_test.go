@@ -19,8 +19,8 @@ import (
 	"github.com/dibs-go/dibs/internal/tier"
 )
 
-// requireShort checks a refusal: one visible line, which does not grow with the value, of the kind that
-// callers match.
+// requireShort checks a refusal: one visible line, which does not grow with the value, of the kind
+// that callers match.
 func requireShort(t *testing.T, err, kind error) {
 	t.Helper()
 	require.NotNil(t, refusal(t, err, kind))

@@ -28,12 +28,13 @@ const (
 	EndOfStream Version = math.MaxInt64
 )
 
-// existsBelow is the number from which [Version.Below] counts down, far from the versions that are mistakes for others.
+// existsBelow is the number from which [Version.Below] counts down, far from the versions that are
+// mistakes for others.
 const existsBelow Version = -1 << 40
 
-// Below returns, for [StreamExists] alone, a version that also expects the stream to be at a version below a bound of 1 to 1<<40:
-// for messages of which a stream is to have so many at most, whoever writes them. With another bound, or of another version, it is no
-// version, and refused.
+// Below returns, for [StreamExists] alone, a version that also expects the stream to be at a
+// version below a bound of 1 to 1<<40: for messages of which a stream is to have so many at most,
+// whoever writes them. With another bound, or of another version, it is no version, and refused.
 func (v Version) Below(bound Version) Version {
 	if v != StreamExists || bound < 1 || bound > -existsBelow {
 		return existsBelow // which is none
@@ -41,8 +42,8 @@ func (v Version) Below(bound Version) Version {
 	return existsBelow - bound
 }
 
-// Exists reports whether v is [StreamExists], with a bound or without one, and then whether a stream at an actual version is within its
-// bound.
+// Exists reports whether v is [StreamExists], with a bound or without one, and then whether a
+// stream at an actual version is within its bound.
 func (v Version) Exists(actual Version) (is, within bool) {
 	if v == StreamExists {
 		return true, true

@@ -24,25 +24,24 @@ const (
 	maxLookBackoff   = time.Second
 	maxListenBackoff = 10 * time.Second
 
-	// listenLinger is how long a driver listens on after the last waiter has left: to listen takes a
-	// connection, and waits that are short and many would make one each.
+	// listenLinger is how long a driver listens on after the last waiter has left: to listen takes
+	// a connection, and waits that are short and many would make one each.
 	listenLinger = 250 * time.Millisecond
 
 	// seldom is how often nothing happens where nothing is to be looked at.
 	seldom = time.Hour
 )
 
-// Watch returns a channel of wake-ups. It receives when there may be messages in category
-// to read: at once after a write through this store, and at most interval after any other;
-// at once after that too, if the driver hears of it. Several writes
-// may be one wake-up, and a wake-up may come without a write. The channel receives the
-// position of a message that is there, so that a reader that has read past it waits on, or
-// 0 if none is known.
+// Watch returns a channel of wake-ups. It receives when there may be messages in category to read:
+// at once after a write through this store, and at most interval after any other; at once after
+// that too, if the driver hears of it. Several writes may be one wake-up, and a wake-up may come
+// without a write. The channel receives the position of a message that is there, so that a reader
+// that has read past it waits on, or 0 if none is known.
 //
-// While at least one category is watched, the store has one or two goroutines. They look at
-// the heads of all watched categories together, if the driver can tell them; else they send a wake-up every interval. They look as often where the
-// driver listens: a notification may be lost, and not every writer sends one. An interval
-// of 0 waits for no other process.
+// While at least one category is watched, the store has one or two goroutines. They look at the
+// heads of all watched categories together, if the driver can tell them; else they send a wake-up
+// every interval. They look as often where the driver listens: a notification may be lost, and not
+// every writer sends one. An interval of 0 waits for no other process.
 //
 // Stop ends it, and with the last one the goroutines; it may be called twice. Where the driver
 // listens, they end a second later, if no other watch begins meanwhile, or with [Store.Close]. The

@@ -367,7 +367,8 @@ func TestALookThatFailsRingsAndIsTakenUpAgain(t *testing.T) {
 	})
 }
 
-// The end of an outage may be met by another than the one that met its beginning, while that one goes on.
+// The end of an outage may be met by another than the one that met its beginning, while that one
+// goes on.
 func TestTheEndOfAnOutageIsThatOfItsBeginning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -397,8 +398,8 @@ func TestTheEndOfAnOutageIsThatOfItsBeginning(t *testing.T) {
 	})
 }
 
-// A handle that was closed stays so: that is no outage, and no look at nothing ends one. Each waiter is woken, to find
-// out for itself.
+// A handle that was closed stays so: that is no outage, and no look at nothing ends one. Each
+// waiter is woken, to find out for itself.
 func TestAClosedHandleIsNoOutage(t *testing.T) {
 	t.Parallel()
 	closed, away := newListening(), newTelling()

@@ -65,8 +65,8 @@ func dump(t *testing.T, url string) string {
 	return strings.Join(append(lines, slices.Sorted(slices.Values(records))...), "\n")
 }
 
-// pgDump returns what pg_dump says. Newer versions of it put a random word around the part that psql
-// is to trust.
+// pgDump returns what pg_dump says. Newer versions of it put a random word around the part that
+// psql is to trust.
 func pgDump(t *testing.T, url string, flags ...string) string {
 	t.Helper()
 	pgtest.NeedsAsNewAsServer(t, "pg_dump")

@@ -60,8 +60,8 @@ func FuzzACatalogIsReadAsItIsWritten(f *testing.F) {
 	})
 }
 
-// Two catalogs differ if and only if one has an object or a fact that the other lacks. A catalog that was
-// mended by the found differences has no drift.
+// Two catalogs differ if and only if one has an object or a fact that the other lacks. A catalog
+// that was mended by the found differences has no drift.
 func FuzzWhatDriftedIsAllThatDiffers(f *testing.F) {
 	f.Add(seedBegins+"\n"+seedCategory, seedCategory+"\n"+seedEpoch) // absent and foreign
 	// another body

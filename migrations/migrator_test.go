@@ -61,9 +61,9 @@ begin
 end
 $trap$`
 
-// The migrating user may be a superuser, and others may make functions in public, as all users
-// may in a database that began before PostgreSQL 15. The owner of a database may even say that names are looked up there
-// first.
+// The migrating user may be a superuser, and others may make functions in public, as all users may
+// in a database that began before PostgreSQL 15. The owner of a database may even say that names
+// are looked up there first.
 func TestMigratorCallsNothingThatOthersLeftForIt(t *testing.T) {
 	t.Parallel()
 	want := dumpOfUp(t)

@@ -17,17 +17,19 @@ import (
 //go:embed schema.sql tables functions catalog.txt
 var embedded embed.FS
 
-// messageStore has the functions, types and views that message-db's clients call, over the tables of the schema dibs.
+// messageStore has the functions, types and views that message-db's clients call, over the tables
+// of the schema dibs.
 //
 //go:embed message_store
 var messageStore embed.FS
 
 const (
-	// messageStoreTaken is SQL for whether message_store.messages is a table, as it is in message-db. Here it is a view.
+	// messageStoreTaken is SQL for whether message_store.messages is a table, as it is in
+	// message-db. Here it is a view.
 	messageStoreTaken = `exists (select from pg_catalog.pg_class where relnamespace = to_regnamespace('message_store') and relname = 'messages' and relkind in ('r', 'p'))`
 
-	// messageStoreLeftOut is the reason for which the schema message_store is left out where it is message-db's own, until
-	// dibs migrate adopt takes its messages over.
+	// messageStoreLeftOut is the reason for which the schema message_store is left out where it is
+	// message-db's own, until dibs migrate adopt takes its messages over.
 	messageStoreLeftOut = "message_store is message-db's own, until it is adopted"
 )
 
@@ -101,9 +103,9 @@ func newFile(p *part, name string, text []byte) file {
 	return f
 }
 
-// cutGrants takes the grants out of a file: statements that begin with a line and end with one. Lines
-// keep their numbers. Each migration reads all files, so there is no regular expression here: that
-// took longer than all else.
+// cutGrants takes the grants out of a file: statements that begin with a line and end with one.
+// Lines keep their numbers. Each migration reads all files, so there is no regular expression here:
+// that took longer than all else.
 func cutGrants(text string) (sql string, grants []string) {
 	var b strings.Builder
 	for text != "" {

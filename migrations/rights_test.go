@@ -233,8 +233,9 @@ func TestEpochIsRaisedOnceByAnyID(t *testing.T) {
 	require.Equal(t, int64(6), one[int64](t, superuser, "select number from dibs.epochs"))
 }
 
-// A function that bans a kind of plan meets costs above which PostgreSQL compiles a statement, for 90 ms of each call. Those below do
-// not ban it: they are called for every message, find all that they read by an index, and each setting costs them time.
+// A function that bans a kind of plan meets costs above which PostgreSQL compiles a statement, for
+// 90 ms of each call. Those below do not ban it: they are called for every message, find all that
+// they read by an index, and each setting costs them time.
 func TestFunctionsAreNotCompiled(t *testing.T) {
 	t.Parallel()
 	hot := []string{

@@ -1,5 +1,5 @@
-// Command soak torments a store with real processes that are really killed, and then checks their history
-// against the promises.
+// Command soak torments a store with real processes that are really killed, and then checks their
+// history against the promises.
 //
 //	make soak                        some minutes
 //	make soak SOAK=--ci              until its goals are reached

@@ -102,8 +102,8 @@ func atOnce(callers, n int, do func(i int) error) error {
 // mostWaited is how long until waits at most.
 const mostWaited = time.Minute
 
-// until waits until something is so, for work that is not measured, and for a minute at most. Its error says then what it
-// waited for, and the state that it saw last.
+// until waits until something is so, for work that is not measured, and for a minute at most. Its
+// error says then what it waited for, and the state that it saw last.
 func until(ctx context.Context, what string, so func() (yes bool, state any, err error)) error {
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()

@@ -161,8 +161,8 @@ func receive(callers int, changes bool, way func(r *requests, ctx context.Contex
 	}
 }
 
-// check compares what is in the database with the requests that were done: rows and messages, whichever
-// way they were written in.
+// check compares what is in the database with the requests that were done: rows and messages,
+// whichever way they were written in.
 func (r *requests) check(ctx context.Context, cell *measure.Cell, done int64) error {
 	var keys, sent, balances int64
 	err := r.pool.QueryRow(ctx, `select
@@ -256,7 +256,8 @@ func (r *requests) tables(ctx context.Context, one request) error {
 	})
 }
 
-// transact carries a request out in a transaction that looks at nothing first: a request that came before is refused at COMMIT.
+// transact carries a request out in a transaction that looks at nothing first: a request that came
+// before is refused at COMMIT.
 func (r *requests) transact(ctx context.Context, one request) error {
 	data := r.data(one)
 	_, err := r.txs.Transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
@@ -269,7 +270,8 @@ func (r *requests) transact(ctx context.Context, one request) error {
 	return err
 }
 
-// tablesAtOnce is tables with its two INSERTs in the round trip of COMMIT, as Dibs sends its own: three in all.
+// tablesAtOnce is tables with its two INSERTs in the round trip of COMMIT, as Dibs sends its own:
+// three in all.
 func (r *requests) tablesAtOnce(ctx context.Context, one request) error {
 	conn, err := r.pool.Acquire(ctx)
 	if err != nil {

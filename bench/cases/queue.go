@@ -92,7 +92,8 @@ type queued interface {
 	completed(ctx context.Context) (int64, error)
 }
 
-// cycleOf has callers insert items, each as many at a time as are one batch, and wait until as many are handled.
+// cycleOf has callers insert items, each as many at a time as are one batch, and wait until as many
+// are handled.
 func cycleOf(open func(context.Context, *measure.Cell) (queued, error), batch, keys int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
 		q, err := open(ctx, cell)

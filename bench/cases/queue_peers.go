@@ -22,7 +22,8 @@ var pgmqShapeSQL string
 // pgmqInvisible is for how many seconds an item that was read is not read again.
 const pgmqInvisible = 60
 
-// cyclePGMQ has each caller send items, read as many, and delete them: no worker has to wait, or to look for items.
+// cyclePGMQ has each caller send items, read as many, and delete them: no worker has to wait, or to
+// look for items.
 func cyclePGMQ(batch int) func(context.Context, *measure.Cell) error {
 	return func(ctx context.Context, cell *measure.Cell) error {
 		url, err := database(ctx, cell, server.Empty)

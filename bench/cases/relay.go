@@ -77,7 +77,8 @@ func outgoingKey(key int) messagestore.StreamName { return outgoing.Stream(fmt.S
 // relayed is a message's content.
 func relayed(key int) messagestore.Envelope { return message(string(outgoingKey(key)), 1) }
 
-// openOutbox opens a store with the messages of all keys, the first of each before the second of any.
+// openOutbox opens a store with the messages of all keys, the first of each before the second of
+// any.
 func openOutbox(ctx context.Context, cell *measure.Cell) (*dibsStore, int64, error) {
 	s, err := openQueueStore(ctx, cell)
 	if err != nil {
@@ -120,7 +121,8 @@ type receiver struct {
 	n    int64
 }
 
-// receiveHTTP starts a receiver, until the cell is over. It refuses all messages of a key, if it is to.
+// receiveHTTP starts a receiver, until the cell is over. It refuses all messages of a key, if it is
+// to.
 func receiveHTTP(cell *measure.Cell, refuses bool) *receiver {
 	r := &receiver{next: map[string]int{}}
 	dead := string(outgoingKey(deadKey))
@@ -141,7 +143,8 @@ func receiveHTTP(cell *measure.Cell, refuses bool) *receiver {
 	return r
 }
 
-// take counts a message, and reports whether it is the next of its stream. One of no stream always is.
+// take counts a message, and reports whether it is the next of its stream. One of no stream always
+// is.
 func (r *receiver) take(stream, position string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,7 +215,8 @@ func post(client *http.Client, url, body string) error {
 	return errors.Join(err, answer.Body.Close())
 }
 
-// openJetStream starts a server with its files on disk and a stream of all that is outgoing, until the cell is over.
+// openJetStream starts a server with its files on disk and a stream of all that is outgoing, until
+// the cell is over.
 func openJetStream(ctx context.Context, cell *measure.Cell) (url string, stream jetstream.Stream, js jetstream.JetStream, err error) {
 	dir, err := os.MkdirTemp("", "dibs-bench-nats-")
 	if err != nil {

@@ -33,8 +33,8 @@ type Cell struct {
 	// Smoke is whether the figures do not matter, and only that all of it works counts.
 	Smoke bool
 
-	// Held is for how long a snapshot is held where that is measured, and Backlog how many items wait where that is; 0
-	// for as suits a run.
+	// Held is for how long a snapshot is held where that is measured, and Backlog how many items
+	// wait where that is; 0 for as suits a run.
 	Held    time.Duration
 	Backlog int64
 

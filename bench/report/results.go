@@ -116,7 +116,8 @@ func NewCase(r measure.Result) Case {
 	return c
 }
 
-// Add takes in the cases of a later run: each takes the place of the case of its name, or comes behind the others.
+// Add takes in the cases of a later run: each takes the place of the case of its name, or comes
+// behind the others.
 func (r *Results) Add(later Results) {
 	added := later.Run
 	for _, c := range later.Cases {

@@ -14,8 +14,9 @@ import (
 // Redis is a Redis server of the bench's own. It is safe for concurrent use.
 type Redis struct{ process *process }
 
-// StartRedis starts redis-server from the PATH, which the caller stops, with a folder below base. sync is when its
-// append-only file is synced (always, everysec or no), "" for no file, and no persistence at all.
+// StartRedis starts redis-server from the PATH, which the caller stops, with a folder below base.
+// sync is when its append-only file is synced (always, everysec or no), "" for no file, and no
+// persistence at all.
 func StartRedis(ctx context.Context, base, sync string) (*Redis, error) {
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {

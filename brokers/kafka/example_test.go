@@ -13,7 +13,8 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
-// A relay produces the messages of payments:outgoing to the topic payments.outgoing, which is there.
+// A relay produces the messages of payments:outgoing to the topic payments.outgoing, which is
+// there.
 func ExampleSink() { //nolint:testableexamples // it needs a broker
 	send := func(ctx context.Context, store *messagestore.Store) error {
 		client, err := kgo.NewClient(kgo.SeedBrokers("localhost:9092"))
@@ -36,8 +37,9 @@ func ExampleSink() { //nolint:testableexamples // it needs a broker
 	_ = send
 }
 
-// The records of the topic "transfers" are requests to an inbox, which all receivers of the group "bank" share. A record
-// that the inbox does not take is recorded in it, before its offset is committed.
+// The records of the topic "transfers" are requests to an inbox, which all receivers of the group
+// "bank" share. A record that the inbox does not take is recorded in it, before its offset is
+// committed.
 func ExampleReceiver() { //nolint:testableexamples // it needs a broker
 	receive := func(ctx context.Context, payments *inbox.Inbox[*sql.Tx], pay func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error)) error {
 		options := []kgo.Opt{kgo.SeedBrokers("localhost:9092")}

@@ -204,7 +204,8 @@ func message(topic string) *outbox.Message {
 	return &outbox.Message{Topic: topic, Message: &messagestore.Message{ID: uuid.New(), Stream: brokertest.Outgoing.Stream("k"), Type: "Paid", Data: []byte("1")}}
 }
 
-// An offset of a topic that was deleted would pass over the first messages of the one that was made in its place.
+// An offset of a topic that was deleted would pass over the first messages of the one that was made
+// in its place.
 func TestWhatIsInHandOfADeletedTopicCommitsNoOffset(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)

@@ -31,24 +31,27 @@ const (
 
 // ReceiverConfig changes how a receiver works. Nil means all defaults.
 type ReceiverConfig struct {
-	// Concurrency is how many messages are passed to the function at a time, each of another key: 1 to 1024.
+	// Concurrency is how many messages are passed to the function at a time, each of another key: 1
+	// to 1024.
 	//
 	// Defaults to 1.
 	Concurrency int
 
-	// MaxDelay bounds the pause before a message comes again, but not one of handler.RetryAfter. The pause begins
-	// with 100 ms, and grows with each failure: 100 ms to 24 h.
+	// MaxDelay bounds the pause before a message comes again, but not one of handler.RetryAfter.
+	// The pause begins with 100 ms, and grows with each failure: 100 ms to 24 h.
 	//
 	// Defaults to 1 min.
 	MaxDelay time.Duration
 
-	// Attempts is the number of calls of the function, in one receiver, after which a message that fails is parked:
-	// 1 to 1,000,000. Another receiver begins at 1: Kafka does not count deliveries.
+	// Attempts is the number of calls of the function, in one receiver, after which a message that
+	// fails is parked: 1 to 1,000,000. Another receiver begins at 1: Kafka does not count
+	// deliveries.
 	//
 	// Defaults to no bound.
 	Attempts int
 
-	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1 h.
+	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1
+	// h.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
@@ -59,8 +62,8 @@ type ReceiverConfig struct {
 	Logger logger.Logger
 }
 
-// A Receiver passes the records of topics to a function. Its methods are safe for concurrent use, but it runs once at a
-// time. There is nothing to close.
+// A Receiver passes the records of topics to a function. Its methods are safe for concurrent use,
+// but it runs once at a time. There is nothing to close.
 type Receiver struct {
 	engine  *receiving.Receiver[*kgo.Record]
 	options []kgo.Opt
@@ -69,18 +72,21 @@ type Receiver struct {
 // ErrRunning is returned by a Run while another goes on.
 var ErrRunning = receiving.ErrRunning
 
-// NewReceiver returns a receiver that passes each record of the topics to f, once to one receiver of the group, and has
-// its offset committed after f has returned nil. A group that is new begins with the first record, unless the options
-// say otherwise. Run makes a client of the options for itself.
+// NewReceiver returns a receiver that passes each record of the topics to f, once to one receiver
+// of the group, and has its offset committed after f has returned nil. A group that is new begins
+// with the first record, unless the options say otherwise. Run makes a client of the options for
+// itself.
 //
-// After an error of f the message comes again, after a pause, unless the error carries a disposition: meanwhile messages
-// of its key wait, and others go on, until the receiver has 1,024 in hand. With handler.RetryAfter it comes
-// again after that time, and with handler.Skip it is logged, counted and passed. With handler.Park and
-// handler.Refuse, and after [ReceiverConfig.Attempts], it is parked: park records it, such as by
-// [inbox.Inbox.Refuse], and then it is passed. After an error of park, whatever its disposition, it
-// comes again. A panic of f or park is an error.
+// After an error of f the message comes again, after a pause, unless the error carries a
+// disposition: meanwhile messages of its key wait, and others go on, until the receiver has 1,024
+// in hand. With handler.RetryAfter it comes again after that time, and with handler.Skip it is
+// logged, counted and passed. With handler.Park and handler.Refuse, and after
+// [ReceiverConfig.Attempts], it is parked: park records it, such as by [inbox.Inbox.Refuse], and
+// then it is passed. After an error of park, whatever its disposition, it comes again. A panic of f
+// or park is an error.
 //
-// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewReceiver calls no server.
+// The error has all mistakes in the arguments together: errors that match
+// [messagestore.ErrInvalid]. NewReceiver calls no server.
 func NewReceiver(
 	options []kgo.Opt, group string, topics []string, f func(ctx context.Context, m *kgo.Record) error,
 	park func(ctx context.Context, m *kgo.Record, reason error) error, config *ReceiverConfig,
@@ -126,10 +132,12 @@ type ReceiverStats struct {
 // Stats returns the counts of this moment.
 func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
-// Run receives messages until ctx is done. Then it takes no more, waits up to [ReceiverConfig.Grace] for those in work,
-// cancels their context, commits the offsets, leaves the group and returns nil. It waits for brokers that are away.
+// Run receives messages until ctx is done. Then it takes no more, waits up to
+// [ReceiverConfig.Grace] for those in work, cancels their context, commits the offsets, leaves the
+// group and returns nil. It waits for brokers that are away.
 //
-// It returns an error only if the options are none of a client, or the receiver runs already ([ErrRunning]).
+// It returns an error only if the options are none of a client, or the receiver runs already
+// ([ErrRunning]).
 func (r *Receiver) Run(ctx context.Context) error {
 	return r.engine.Run(ctx, func(fetching, working context.Context, _ context.CancelFunc) error {
 		n := &fetcher{Receiver: r, partitions: map[place]*partition{}, desk: receiving.NewDesk[*delivery](r.engine, window)}
@@ -191,8 +199,9 @@ func (n *fetcher) fetch(ctx context.Context) error {
 	}
 }
 
-// anew subscribes anew to topics that were deleted and made again: the client consumes the first ones alone. What is in hand of
-// those is passed to the function all the same, and no offset of it is committed.
+// anew subscribes anew to topics that were deleted and made again: the client consumes the first
+// ones alone. What is in hand of those is passed to the function all the same, and no offset of it
+// is committed.
 func (n *fetcher) anew(fetches kgo.Fetches) {
 	var topics []string
 	fetches.EachError(func(topic string, _ int32, err error) {
@@ -245,7 +254,8 @@ func (n *fetcher) commitAll(ctx context.Context) {
 	}
 }
 
-// commit commits the offsets below which all records are done with. After a failure it is tried again by the next call.
+// commit commits the offsets below which all records are done with. After a failure it is tried
+// again by the next call.
 func (n *fetcher) commit(ctx context.Context, client *kgo.Client) {
 	offsets := map[string]map[int32]kgo.EpochOffset{}
 	n.mu.Lock()
@@ -291,7 +301,8 @@ func (n *fetcher) commit(ctx context.Context, client *kgo.Client) {
 	})
 }
 
-// revoked commits what is done with on partitions that go to another receiver, which gets the other records.
+// revoked commits what is done with on partitions that go to another receiver, which gets the other
+// records.
 func (n *fetcher) revoked(ctx context.Context, client *kgo.Client, parts map[string][]int32) {
 	n.commit(ctx, client)
 	n.lost(ctx, client, parts)
@@ -336,8 +347,8 @@ func (d *delivery) Ack(context.Context) error {
 
 func (d *delivery) Parked(ctx context.Context, _ error) error { return d.Ack(ctx) }
 
-// Request returns m as a request for an inbox. Its ID is the header dibs-id, its data are the record's value. Its source
-// is the text that is given, or, if that is empty, the topic.
+// Request returns m as a request for an inbox. Its ID is the header dibs-id, its data are the
+// record's value. Its source is the text that is given, or, if that is empty, the topic.
 //
 // A message that no inbox takes is refused, by handler.Refuse, with an error that matches
 // [messagestore.ErrInvalid]: it has no ID, or its data are no JSON, or too large. The request is then what there is

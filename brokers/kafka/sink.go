@@ -25,7 +25,8 @@ const maxTopic = 249
 
 // SinkConfig changes how a sink sends. Nil means all defaults.
 type SinkConfig struct {
-	// Timeout bounds one attempt to send a message: 1 ms to 1 h. The client may still send it afterwards, in its place.
+	// Timeout bounds one attempt to send a message: 1 ms to 1 h. The client may still send it
+	// afterwards, in its place.
 	//
 	// Defaults to 10 s.
 	Timeout time.Duration
@@ -44,14 +45,16 @@ type Sink struct {
 
 var _ outbox.BatchSink = (*Sink)(nil)
 
-// NewSink returns a sink over client, which produces idempotently, as it does by default: the order of a key hangs on
-// that. A message is taken when all in-sync replicas have it. The package comment has the promises.
+// NewSink returns a sink over client, which produces idempotently, as it does by default: the order
+// of a key hangs on that. A message is taken when all in-sync replicas have it. The package comment
+// has the promises.
 //
-// A message that is larger than the client's or the topic's bound, or whose topic has no name that Kafka takes, is
-// refused, by handler.Refuse. After any other error it is sent again: no such topic, no broker, no answer.
+// A message that is larger than the client's or the topic's bound, or whose topic has no name that
+// Kafka takes, is refused, by handler.Refuse. After any other error it is sent again: no such
+// topic, no broker, no answer.
 //
-// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewSink
-// calls no server.
+// The error has all mistakes in the arguments together: errors that match
+// [messagestore.ErrInvalid]. NewSink calls no server.
 func NewSink(client *kgo.Client, config *SinkConfig) (*Sink, error) {
 	s := &Sink{client: client, made: map[string]int{}}
 	if config != nil {
@@ -136,8 +139,9 @@ func (s *Sink) times(topic string) int {
 	return s.made[topic]
 }
 
-// anew has the client forget a topic that was deleted and made again: it produces to the first one alone. Of the messages
-// that were under way together the first one does so, or others would fail again.
+// anew has the client forget a topic that was deleted and made again: it produces to the first one
+// alone. Of the messages that were under way together the first one does so, or others would fail
+// again.
 func (s *Sink) anew(topic string, made int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

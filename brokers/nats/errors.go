@@ -6,10 +6,10 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 )
 
-// A ForeignMessageError says that no relay of the same category and database has sent the last message of a
-// subject. The message that was to be sent is dead: behind a message of another origin
-// the sink cannot tell whether the stream has it. It is retried after that message was deleted from the
-// stream, or the topic was changed.
+// A ForeignMessageError says that no relay of the same category and database has sent the last
+// message of a subject. The message that was to be sent is dead: behind a message of another origin
+// the sink cannot tell whether the stream has it. It is retried after that message was deleted from
+// the stream, or the topic was changed.
 type ForeignMessageError struct {
 	Subject  string
 	Sequence uint64 // of the last message, in its stream

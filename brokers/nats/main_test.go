@@ -106,8 +106,8 @@ func (b *broker) stream(js jetstream.JetStream, change func(*jetstream.StreamCon
 // remembers has the server know ids for longer than a test takes.
 func remembers(c *jetstream.StreamConfig) { c.Duplicates = time.Hour }
 
-// forget waits until the server has forgotten the ids of all messages: until it takes a message twice whose
-// id came after them. It is removed.
+// forget waits until the server has forgotten the ids of all messages: until it takes a message
+// twice whose id came after them. It is removed.
 func forget(t testing.TB, js jetstream.JetStream) {
 	stream, err := js.Stream(t.Context(), "OUT")
 	require.NoError(t, err)
@@ -177,7 +177,8 @@ func arrived(t testing.TB, js jetstream.JetStream) map[string][]string {
 	return all
 }
 
-// requireOnce requires that the stream has each message of the outbox once, and those of a key in order.
+// requireOnce requires that the stream has each message of the outbox once, and those of a key in
+// order.
 func requireOnce(t testing.TB, store *messagestore.Store, js jetstream.JetStream, without ...string) {
 	t.Helper()
 	left := map[string]bool{}

@@ -32,27 +32,29 @@ const (
 
 // ReceiverConfig changes how a receiver works. Nil means all defaults.
 type ReceiverConfig struct {
-	// Concurrency is how many messages are passed to the function at a time: 1 to 1024. Only with 1 do the
-	// messages come in their order, and a message that is delivered again comes later also then, unless
-	// the consumer's MaxAckPending is 1.
+	// Concurrency is how many messages are passed to the function at a time: 1 to 1024. Only with 1
+	// do the messages come in their order, and a message that is delivered again comes later also
+	// then, unless the consumer's MaxAckPending is 1.
 	//
 	// Defaults to 1.
 	Concurrency int
 
-	// MaxDelay bounds the pause before a message is delivered again, but not one of handler.RetryAfter. The pause begins
-	// with 100 ms, and grows with each delivery: 100 ms to 24 h.
+	// MaxDelay bounds the pause before a message is delivered again, but not one of
+	// handler.RetryAfter. The pause begins with 100 ms, and grows with each delivery: 100 ms to 24
+	// h.
 	//
 	// Defaults to 1 min.
 	MaxDelay time.Duration
 
-	// Attempts is the number of deliveries, as the server counts them, after which a message whose function fails is
-	// parked: 1 to 1,000,000. The consumer's MaxDeliver is higher, or -1: a message that the server
-	// delivers no more is recorded nowhere.
+	// Attempts is the number of deliveries, as the server counts them, after which a message whose
+	// function fails is parked: 1 to 1,000,000. The consumer's MaxDeliver is higher, or -1: a
+	// message that the server delivers no more is recorded nowhere.
 	//
 	// Defaults to no bound.
 	Attempts int
 
-	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1 h.
+	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1
+	// h.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
@@ -73,19 +75,23 @@ type Receiver struct {
 // ErrRunning is returned by a Run while another goes on.
 var ErrRunning = receiving.ErrRunning
 
-// NewReceiver returns a receiver that passes each message of c to f, and acknowledges it after f has returned nil. It
-// waits until the server has confirmed that. If the confirmation is lost, the message may come again.
+// NewReceiver returns a receiver that passes each message of c to f, and acknowledges it after f
+// has returned nil. It waits until the server has confirmed that. If the confirmation is lost, the
+// message may come again.
 //
-// After an error of f the message is delivered again, after a pause, unless the error carries a disposition. With
-// handler.RetryAfter it is delivered again after that time, and with handler.Skip it is logged, counted and acknowledged.
-// With handler.Park and handler.Refuse, and after [ReceiverConfig.Attempts], it is parked: park records
-// it, such as by [inbox.Inbox.Refuse], and then the server is told not to deliver it again. After an error
-// of park, whatever its disposition, it is delivered again. A panic of f or park is an error. While either takes
-// longer than half of the consumer's AckWait the server is told that the message is in work.
+// After an error of f the message is delivered again, after a pause, unless the error carries a
+// disposition. With handler.RetryAfter it is delivered again after that time, and with handler.Skip
+// it is logged, counted and acknowledged. With handler.Park and handler.Refuse, and after
+// [ReceiverConfig.Attempts], it is parked: park records it, such as by [inbox.Inbox.Refuse], and
+// then the server is told not to deliver it again. After an error of park, whatever its
+// disposition, it is delivered again. A panic of f or park is an error. While either takes longer
+// than half of the consumer's AckWait the server is told that the message is in work.
 //
-// The consumer is a pull consumer with explicit acknowledgements. A message is asked for only when f is free.
+// The consumer is a pull consumer with explicit acknowledgements. A message is asked for only when
+// f is free.
 //
-// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewReceiver calls no server.
+// The error has all mistakes in the arguments together: errors that match
+// [messagestore.ErrInvalid]. NewReceiver calls no server.
 func NewReceiver(
 	c jetstream.Consumer, f func(ctx context.Context, m jetstream.Msg) error,
 	park func(ctx context.Context, m jetstream.Msg, reason error) error, config *ReceiverConfig,
@@ -121,9 +127,10 @@ type ReceiverStats struct {
 // Stats returns the counts of this moment.
 func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
-// Run receives messages until ctx is done. Then it takes no more, waits up to [ReceiverConfig.Grace] for those in
-// work, cancels their context and returns nil. It returns an error only if the consumer or its stream was deleted, the
-// connection was closed, or the receiver runs already ([ErrRunning]). It waits for a server that is away.
+// Run receives messages until ctx is done. Then it takes no more, waits up to
+// [ReceiverConfig.Grace] for those in work, cancels their context and returns nil. It returns an
+// error only if the consumer or its stream was deleted, the connection was closed, or the receiver
+// runs already ([ErrRunning]). It waits for a server that is away.
 func (r *Receiver) Run(ctx context.Context) error {
 	return r.engine.Run(ctx, func(fetching, working context.Context, stop context.CancelFunc) error {
 		failures := make([]error, r.engine.Concurrency)
@@ -220,8 +227,9 @@ func reason(err error) string {
 	return s
 }
 
-// Request returns m as a request for an inbox. Its ID is the header Nats-Msg-Id, or dibs-id. Its source is the
-// text that is given, or, if that is empty, the subject without its last token, which is the key's.
+// Request returns m as a request for an inbox. Its ID is the header Nats-Msg-Id, or dibs-id. Its
+// source is the text that is given, or, if that is empty, the subject without its last token, which
+// is the key's.
 //
 // A message that no inbox takes is refused, by handler.Refuse, with an error that matches
 // [messagestore.ErrInvalid]: it has no ID, or its data are no JSON, or too large. The request is then what there is

@@ -32,8 +32,8 @@ func consumerOf(t testing.TB, js jetstream.JetStream, config jetstream.ConsumerC
 	return c
 }
 
-// publish adds messages with ids to a stream that remembers them. A request that is sent while the server goes
-// away gets no answer, and is sent again.
+// publish adds messages with ids to a stream that remembers them. A request that is sent while the
+// server goes away gets no answer, and is sent again.
 func publish(t testing.TB, js jetstream.JetStream, ids ...string) {
 	for _, id := range ids {
 		data := fmt.Appendf(nil, `{"amount":%d}`, len(id))

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// A recent remembers the values of the keys that were used last, up to a bound. It is safe for concurrent
-// use.
+// A recent remembers the values of the keys that were used last, up to a bound. It is safe for
+// concurrent use.
 type recent[K comparable, V any] struct {
 	most int
 

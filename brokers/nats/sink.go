@@ -33,8 +33,8 @@ const (
 	// maxTopics bounds the streams of topics that are remembered.
 	maxTopics = 1024
 
-	// maxConflicts is how often a message is published against the subject's last message before it waits for the
-	// relay's next attempt: another program is publishing.
+	// maxConflicts is how often a message is published against the subject's last message before it
+	// waits for the relay's next attempt: another program is publishing.
 	maxConflicts = 4
 
 	errCodeHeaderTooLarge jetstream.ErrorCode = 10097
@@ -59,14 +59,16 @@ type SinkConfig struct {
 	// Defaults to 5 s.
 	Timeout time.Duration
 
-	// Remember is the number of subjects whose last sequence is remembered: 1 to 1,048,576. For any other
-	// a message is published as the first of its subject; if the server refuses it, the last message is read.
+	// Remember is the number of subjects whose last sequence is remembered: 1 to 1,048,576. For any
+	// other a message is published as the first of its subject; if the server refuses it, the last
+	// message is read.
 	//
 	// Defaults to 65,536.
 	Remember int
 }
 
-// A Sink publishes messages to JetStream. It is safe for concurrent use. The caller closes the connection.
+// A Sink publishes messages to JetStream. It is safe for concurrent use. The caller closes the
+// connection.
 type Sink struct {
 	js     jetstream.JetStream
 	async  jetstream.JetStream // over the same connection: what has no answer in Timeout is waited for no more
@@ -86,16 +88,16 @@ type last struct {
 	global   messagestore.GlobalPosition // -1 if there is none
 }
 
-// NewSink returns a sink that publishes over js. A message is taken when the stream has stored it. The
-// package comment has the promises.
+// NewSink returns a sink that publishes over js. A message is taken when the stream has stored it.
+// The package comment has the promises.
 //
 // A message that is too large for the server or the stream, or whose subject is longer than
-// [MaxSubjectBytes], is refused, by handler.Refuse, and one is parked if the last message of its subject is not of
-// this outbox ([*ForeignMessageError]): it is dead, and holds its key. After any other error it is sent again: no stream
-// has the subject, no connection, no answer.
+// [MaxSubjectBytes], is refused, by handler.Refuse, and one is parked if the last message of its
+// subject is not of this outbox ([*ForeignMessageError]): it is dead, and holds its key. After any
+// other error it is sent again: no stream has the subject, no connection, no answer.
 //
-// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewSink
-// calls no server.
+// The error has all mistakes in the arguments together: errors that match
+// [messagestore.ErrInvalid]. NewSink calls no server.
 func NewSink(js jetstream.JetStream, config *SinkConfig) (*Sink, error) {
 	s := &Sink{js: js}
 	if config != nil {
@@ -157,7 +159,8 @@ func (s *Sink) Stats() SinkStats {
 	return SinkStats{s.published.Load(), s.present.Load(), s.conflicts.Load()}
 }
 
-// SendAll publishes the messages without waiting for one before the next, and then waits for the answers.
+// SendAll publishes the messages without waiting for one before the next, and then waits for the
+// answers.
 func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error {
 	answers := make([]error, len(messages))
 	if ctx == nil {
@@ -286,8 +289,9 @@ func (s *Sink) send(ctx context.Context, subject string, m *outbox.Message, gues
 	return fmt.Errorf("the subject goes on: %w", conflict)
 }
 
-// expected returns the last message that a subject is expected to have, and whether that is a guess: that it has none. The server
-// refuses m if it has another, and then it is read. It reports false where it has to be read before.
+// expected returns the last message that a subject is expected to have, and whether that is a
+// guess: that it has none. The server refuses m if it has another, and then it is read. It reports
+// false where it has to be read before.
 func (s *Sink) expected(subject string, m *outbox.Message, guess bool) (before last, guessed, is bool) {
 	before, known := s.last.get(subject)
 	if known {
@@ -298,8 +302,8 @@ func (s *Sink) expected(subject string, m *outbox.Message, guess bool) (before l
 	return last{global: -1}, guessed, guessed
 }
 
-// settle takes in the server's answer to m, and reports whether it decides what becomes of m: it does not if the subject's
-// last message is another one.
+// settle takes in the server's answer to m, and reports whether it decides what becomes of m: it
+// does not if the subject's last message is another one.
 func (s *Sink) settle(subject string, m *outbox.Message, ack *jetstream.PubAck, err error) (decides bool, _ error) {
 	switch {
 	case err == nil && ack.Duplicate: // by its id; the sequence is not the subject's last, perhaps
@@ -326,7 +330,8 @@ func (s *Sink) conflict(m *outbox.Message, guessed bool) {
 	}
 }
 
-// prepare returns m as it is published behind the message of its subject that has a sequence, 0 for none.
+// prepare returns m as it is published behind the message of its subject that has a sequence, 0 for
+// none.
 func (s *Sink) prepare(subject string, m *outbox.Message, sequence uint64) *nats.Msg {
 	own := m.Headers()
 	header, values := make(nats.Header, len(own)+4), make([]string, 0, len(own)+4)
@@ -403,7 +408,8 @@ func (s *Sink) stream(ctx context.Context, topic, subject string) (jetstream.Str
 	return stream, nil
 }
 
-// wrongSequence reports whether the server says that a subject's last message is not the expected one.
+// wrongSequence reports whether the server says that a subject's last message is not the expected
+// one.
 func wrongSequence(err error) bool {
 	e, is := errors.AsType[*jetstream.APIError](err)
 	return is && (e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)

@@ -94,8 +94,8 @@ func TestAConflictBehindALowerMessageIsTriedAgain(t *testing.T) {
 	requireOnce(t, store, js)
 }
 
-// A batch is published without waiting for one message before the next. What the server refuses since its subject has gone on is
-// looked at again, and each message has its own answer.
+// A batch is published without waiting for one message before the next. What the server refuses
+// since its subject has gone on is looked at again, and each message has its own answer.
 func TestABatchIsPublishedOnceThoughItsSubjectsHaveGoneOn(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -135,8 +135,8 @@ func TestABatchIsPublishedOnceThoughItsSubjectsHaveGoneOn(t *testing.T) {
 	requireOnce(t, store, js)
 }
 
-// Streams of one cardinal id are sent beside each other, so each has a subject of its own: behind a message of a higher
-// position the sink would take a lower one for sent.
+// Streams of one cardinal id are sent beside each other, so each has a subject of its own: behind a
+// message of a higher position the sink would take a lower one for sent.
 func TestStreamsOfOneCardinalIDHaveSubjectsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -321,7 +321,8 @@ func TestAnIDIsKnownWhereTheMessageIsNoMore(t *testing.T) {
 	require.Zero(t, info.State.Msgs)
 }
 
-// After a purge and the time of the ids, a relay of another name fills the stream again, also from a sink that remembers.
+// After a purge and the time of the ids, a relay of another name fills the stream again, also from
+// a sink that remembers.
 func TestAPurgedStreamIsFilledAgain(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)

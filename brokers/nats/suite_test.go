@@ -118,8 +118,8 @@ func (b *suiteBroker) Arrived(t testing.TB) (all []brokertest.Message) {
 	return all
 }
 
-// Publish publishes copies too: the server's own deduplication is by Nats-Msg-Id, which these do not have. A request
-// that is sent while the server goes away gets no answer, and is sent again.
+// Publish publishes copies too: the server's own deduplication is by Nats-Msg-Id, which these do
+// not have. A request that is sent while the server goes away gets no answer, and is sent again.
 func (b *suiteBroker) Publish(t testing.TB, messages ...brokertest.Message) {
 	js := b.connect()
 	for _, m := range messages {
@@ -184,7 +184,8 @@ func newReceiver(c jetstream.Consumer, config brokertest.ReceiverConfig) (suiteR
 	return suiteReceiver{r}, err
 }
 
-// An ownID is a message without the id by which the server deduplicates: the copies of a test have different ones.
+// An ownID is a message without the id by which the server deduplicates: the copies of a test have
+// different ones.
 type ownID struct{ jetstream.Msg }
 
 func (m ownID) Headers() nats.Header {

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// dialWithin bounds a call of the dial function, and the first requests over a connection: a broker that starts
-	// takes connections before it answers.
+	// dialWithin bounds a call of the dial function, and the first requests over a connection: a
+	// broker that starts takes connections before it answers.
 	dialWithin = 10 * time.Second
 
 	// closeWithin bounds the wait for the broker to end a connection.
@@ -24,8 +24,8 @@ const (
 
 var errNoConnection = errors.New("dial returned no connection")
 
-// dialed returns a connection of dial, or an error when ctx is done or dial has taken too long. A connection that comes
-// later is closed.
+// dialed returns a connection of dial, or an error when ctx is done or dial has taken too long. A
+// connection that comes later is closed.
 func dialed(ctx context.Context, dial func(ctx context.Context) (*amqp.Connection, error)) (*amqp.Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialWithin)
 	defer cancel()

@@ -15,8 +15,8 @@ import (
 
 func dial(context.Context) (*amqp.Connection, error) { return amqp.Dial("amqp://localhost/") }
 
-// A relay publishes to the exchange "bank", with the routing key "payments:outgoing". The exchange, a queue and a binding
-// are there: what no queue takes comes back, and is sent again.
+// A relay publishes to the exchange "bank", with the routing key "payments:outgoing". The exchange,
+// a queue and a binding are there: what no queue takes comes back, and is sent again.
 func ExampleSink() { //nolint:testableexamples // it needs a broker
 	send := func(ctx context.Context, store *messagestore.Store) error {
 		sink, err := rabbitbroker.NewSink(dial, &rabbitbroker.SinkConfig{Exchange: "bank"})
@@ -35,7 +35,8 @@ func ExampleSink() { //nolint:testableexamples // it needs a broker
 	_ = send
 }
 
-// The messages of the queue "transfers" are requests to an inbox. A message that the inbox does not take is recorded.
+// The messages of the queue "transfers" are requests to an inbox. A message that the inbox does not
+// take is recorded.
 func ExampleReceiver() { //nolint:testableexamples // it needs a broker
 	receive := func(ctx context.Context, payments *inbox.Inbox[*sql.Tx], pay func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error)) error {
 		receiver, err := rabbitbroker.NewReceiver(dial, "transfers", func(ctx context.Context, m amqp.Delivery) error {

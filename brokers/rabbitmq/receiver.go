@@ -22,30 +22,35 @@ var errCancelled = errors.New("the broker has ended the consumer: the queue was 
 
 // ReceiverConfig changes how a receiver works. Nil means all defaults.
 type ReceiverConfig struct {
-	// Concurrency is how many messages are passed to the function at a time, each of another key: 1 to 1024.
+	// Concurrency is how many messages are passed to the function at a time, each of another key: 1
+	// to 1024.
 	//
 	// Defaults to 1.
 	Concurrency int
 
-	// Prefetch is how many messages the receiver has in hand, in work, ready or to come again: Concurrency to 65,535.
-	// Other receivers of the queue do not get these, and while all of them fail no other message comes.
+	// Prefetch is how many messages the receiver has in hand, in work, ready or to come again:
+	// Concurrency to 65,535. Other receivers of the queue do not get these, and while all of them
+	// fail no other message comes.
 	//
 	// Defaults to 256, or to Concurrency if that is more.
 	Prefetch int
 
-	// MaxDelay bounds the pause before a message comes again, but not one of handler.RetryAfter. The pause begins
-	// with 100 ms, and grows with each failure: 100 ms to 24 h. The broker's consumer_timeout ends a longer one.
+	// MaxDelay bounds the pause before a message comes again, but not one of handler.RetryAfter.
+	// The pause begins with 100 ms, and grows with each failure: 100 ms to 24 h. The broker's
+	// consumer_timeout ends a longer one.
 	//
 	// Defaults to 1 min.
 	MaxDelay time.Duration
 
-	// Attempts is the number of calls of the function, in one receiver and over one connection, after which a message that
-	// fails is parked: 1 to 1,000,000. Another receiver begins at 1: the broker counts what was only in hand, too.
+	// Attempts is the number of calls of the function, in one receiver and over one connection,
+	// after which a message that fails is parked: 1 to 1,000,000. Another receiver begins at 1: the
+	// broker counts what was only in hand, too.
 	//
 	// Defaults to no bound.
 	Attempts int
 
-	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1 h.
+	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1
+	// h.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
@@ -56,8 +61,8 @@ type ReceiverConfig struct {
 	Logger logger.Logger
 }
 
-// A Receiver passes the messages of a queue to a function. Its methods are safe for concurrent use, but it runs once at
-// a time. There is nothing to close.
+// A Receiver passes the messages of a queue to a function. Its methods are safe for concurrent use,
+// but it runs once at a time. There is nothing to close.
 type Receiver struct {
 	engine   *receiving.Receiver[amqp.Delivery]
 	dial     func(ctx context.Context) (*amqp.Connection, error)
@@ -68,19 +73,22 @@ type Receiver struct {
 // ErrRunning is returned by a Run while another goes on.
 var ErrRunning = receiving.ErrRunning
 
-// NewReceiver returns a receiver that passes each message of a queue to f, and acknowledges it after f has returned nil. If the
-// connection is lost before, the message comes again. Run has a connection of dial for itself, as [NewSink] does, and
-// closes it. The queue has to be there: the receiver declares none.
+// NewReceiver returns a receiver that passes each message of a queue to f, and acknowledges it
+// after f has returned nil. If the connection is lost before, the message comes again. Run has a
+// connection of dial for itself, as [NewSink] does, and closes it. The queue has to be there: the
+// receiver declares none.
 //
-// After an error of f the message comes again, after a pause, unless the error carries a disposition: meanwhile messages
-// of its key wait, and others go on, until the receiver has [ReceiverConfig.Prefetch] in hand. With handler.RetryAfter it comes
-// again after that time, and with handler.Skip it is logged, counted and acknowledged. With handler.Park and
-// handler.Refuse, and after [ReceiverConfig.Attempts], it is parked: park records it, such as by
-// [inbox.Inbox.Refuse], and then it is acknowledged. After an error of park, whatever its disposition, it
-// comes again. A panic of f or park is an error. The receiver alone acknowledges: the methods of an [amqp.Delivery] that
-// f and park get return errors.
+// After an error of f the message comes again, after a pause, unless the error carries a
+// disposition: meanwhile messages of its key wait, and others go on, until the receiver has
+// [ReceiverConfig.Prefetch] in hand. With handler.RetryAfter it comes again after that time, and
+// with handler.Skip it is logged, counted and acknowledged. With handler.Park and handler.Refuse,
+// and after [ReceiverConfig.Attempts], it is parked: park records it, such as by
+// [inbox.Inbox.Refuse], and then it is acknowledged. After an error of park, whatever its
+// disposition, it comes again. A panic of f or park is an error. The receiver alone acknowledges:
+// the methods of an [amqp.Delivery] that f and park get return errors.
 //
-// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewReceiver calls no broker.
+// The error has all mistakes in the arguments together: errors that match
+// [messagestore.ErrInvalid]. NewReceiver calls no broker.
 func NewReceiver(
 	dial func(ctx context.Context) (*amqp.Connection, error), queue string, f func(ctx context.Context, m amqp.Delivery) error,
 	park func(ctx context.Context, m amqp.Delivery, reason error) error, config *ReceiverConfig,
@@ -120,9 +128,10 @@ type ReceiverStats struct {
 // Stats returns the counts of this moment.
 func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
-// Run receives messages until ctx is done. Then it takes no more, waits up to [ReceiverConfig.Grace] for those in work,
-// cancels their context, closes its connection, by which the others go back to the queue, and returns nil. It waits for a
-// broker that is away, a queue that is missing and a login that is refused, and logs each failure.
+// Run receives messages until ctx is done. Then it takes no more, waits up to
+// [ReceiverConfig.Grace] for those in work, cancels their context, closes its connection, by which
+// the others go back to the queue, and returns nil. It waits for a broker that is away, a queue
+// that is missing and a login that is refused, and logs each failure.
 //
 // It returns an error only if the receiver runs already ([ErrRunning]).
 func (r *Receiver) Run(ctx context.Context) error {
@@ -157,7 +166,8 @@ func (n *fetcher) fetch(ctx context.Context) error {
 	}
 }
 
-// consume puts messages on the desk until ctx is done or its connection ends. It reports whether one came.
+// consume puts messages on the desk until ctx is done or its connection ends. It reports whether
+// one came.
 func (n *fetcher) consume(ctx context.Context) (came bool, err error) {
 	conn, err := dialed(ctx, n.dial)
 	if err != nil {
@@ -231,8 +241,8 @@ func (d *delivery) Ack(context.Context) error { return d.message.Ack(false) }
 
 func (d *delivery) Parked(ctx context.Context, _ error) error { return d.Ack(ctx) }
 
-// Request returns m as a request for an inbox. Its ID is the header dibs-id, or the message id. Its source is the text
-// that is given, or, if that is empty, the routing key.
+// Request returns m as a request for an inbox. Its ID is the header dibs-id, or the message id. Its
+// source is the text that is given, or, if that is empty, the routing key.
 //
 // A message that no inbox takes is refused, by handler.Refuse, with an error that matches
 // [messagestore.ErrInvalid]: it has no ID, or its data are no JSON, or too large. The request is then what there is

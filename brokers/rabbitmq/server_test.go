@@ -26,8 +26,8 @@ import (
 // program is that of Debian's package itself: the one in the PATH changes the user.
 const program = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
-// ask.erl has the server evaluate expressions of Erlang for the tests: AMQP does not tell how many messages of a queue
-// are delivered and not acknowledged.
+// ask.erl has the server evaluate expressions of Erlang for the tests: AMQP does not tell how many
+// messages of a queue are delivered and not acknowledged.
 //
 //go:embed testdata/ask.erl
 var askErl string
@@ -41,7 +41,8 @@ type server struct {
 	env     []string
 }
 
-// startServer starts a server that takes messages of up to so many bytes. Without RabbitMQ the test skips; in CI it fails.
+// startServer starts a server that takes messages of up to so many bytes. Without RabbitMQ the test
+// skips; in CI it fails.
 func startServer(t testing.TB, maxMessage int) *server {
 	t.Helper()
 	tier.NeedsLong(t)
@@ -155,7 +156,8 @@ func (s *server) ask(ctx context.Context, expression string) (string, error) {
 	return "", errors.Join(fmt.Errorf("the server answers %q", answer[:n]), err)
 }
 
-// messages returns how many messages a queue has, those that are delivered and not acknowledged among them.
+// messages returns how many messages a queue has, those that are delivered and not acknowledged
+// among them.
 func (s *server) messages(t testing.TB, queue string) (n int) {
 	t.Helper()
 	await.That(t, "the server tells of "+queue, func() (bool, any) {

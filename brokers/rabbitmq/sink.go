@@ -24,7 +24,8 @@ var ErrSinkClosed = errors.New("the sink is closed")
 
 var errNack = errors.New("the broker did not take the message (nack): a queue is full, or could not store it")
 
-// A ReturnedError says that the broker has returned a message: its exchange routes it to no queue. The message is sent again.
+// A ReturnedError says that the broker has returned a message: its exchange routes it to no queue.
+// The message is sent again.
 type ReturnedError struct {
 	Exchange   string
 	RoutingKey string
@@ -41,18 +42,19 @@ func (e *ReturnedError) Error() string {
 type SinkConfig struct {
 	// Exchange is the exchange that messages are published to: up to 255 bytes.
 	//
-	// Defaults to the default exchange of RabbitMQ, which routes to the queue whose name is the routing key.
+	// Defaults to the default exchange of RabbitMQ, which routes to the queue whose name is the
+	// routing key.
 	Exchange string
 
-	// Timeout bounds one attempt to send a message: 1 ms to 1 h. A message that was not confirmed by then may have been
-	// taken all the same.
+	// Timeout bounds one attempt to send a message: 1 ms to 1 h. A message that was not confirmed
+	// by then may have been taken all the same.
 	//
 	// Defaults to 10 s.
 	Timeout time.Duration
 }
 
-// A Sink publishes messages over one channel of one connection, each confirmed by the broker, several in flight. It is
-// safe for concurrent use. [Sink.Close] closes its connection.
+// A Sink publishes messages over one channel of one connection, each confirmed by the broker,
+// several in flight. It is safe for concurrent use. [Sink.Close] closes its connection.
 type Sink struct {
 	dial   func(ctx context.Context) (*amqp.Connection, error)
 	config SinkConfig
@@ -74,16 +76,18 @@ type opening struct {
 
 var _ outbox.Sink = (*Sink)(nil)
 
-// NewSink returns a sink that publishes over connections of dial. It is called by the first Send, and again by a Send
-// after a connection has ended; its context ends after 30 s, or with [Sink.Close]. The sink owns the connection. A connection
-// of dial has no recovery of its own ([amqp.Config]). The package comment has the promises.
+// NewSink returns a sink that publishes over connections of dial. It is called by the first Send,
+// and again by a Send after a connection has ended; its context ends after 30 s, or with
+// [Sink.Close]. The sink owns the connection. A connection of dial has no recovery of its own
+// ([amqp.Config]). The package comment has the promises.
 //
-// A message whose topic is longer than 255 bytes, or that is larger than the broker's max_message_size, is refused, by
-// handler.Refuse. After any other error it is sent again: a message that was returned ([*ReturnedError]) or not
-// taken (nack), no such exchange, no connection, no confirmation.
+// A message whose topic is longer than 255 bytes, or that is larger than the broker's
+// max_message_size, is refused, by handler.Refuse. After any other error it is sent again: a
+// message that was returned ([*ReturnedError]) or not taken (nack), no such exchange, no
+// connection, no confirmation.
 //
-// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewSink
-// calls no broker.
+// The error has all mistakes in the arguments together: errors that match
+// [messagestore.ErrInvalid]. NewSink calls no broker.
 func NewSink(dial func(ctx context.Context) (*amqp.Connection, error), config *SinkConfig) (*Sink, error) {
 	s := &Sink{dial: dial}
 	if config != nil {
@@ -115,7 +119,8 @@ type SinkStats struct {
 // Stats returns the counts of this moment.
 func (s *Sink) Stats() SinkStats { return SinkStats{s.published.Load()} }
 
-// Close closes the connection, within 5 s. A Send that goes on, and each later one, returns an error.
+// Close closes the connection, within 5 s. A Send that goes on, and each later one, returns an
+// error.
 func (s *Sink) Close() {
 	s.close()
 	s.mu.Lock()
@@ -306,7 +311,8 @@ func (p *publisher) returned(r amqp.Return) {
 	}
 }
 
-// writeAll publishes messages one after the other: a call may wait for the network, which heeds no context.
+// writeAll publishes messages one after the other: a call may wait for the network, which heeds no
+// context.
 func (p *publisher) writeAll() {
 	for {
 		select {
@@ -371,8 +377,8 @@ func (p *publisher) forget(id string, one *publishing) {
 	}
 }
 
-// answer returns the error of a message whose confirmation has come. The broker returns a message before it confirms
-// it, and the client passes both on in that order.
+// answer returns the error of a message whose confirmation has come. The broker returns a message
+// before it confirms it, and the client passes both on in that order.
 func (p *publisher) answer(one *publishing) error {
 	if one.confirmation.Acked() {
 		seen := make(chan struct{})
@@ -398,7 +404,8 @@ func (p *publisher) answer(one *publishing) error {
 
 var tooLarge = regexp.MustCompile(`message size (\d+) is larger than`)
 
-// refusal returns a refusal, if the channel was ended because of a message that is too large, and this one is no smaller.
+// refusal returns a refusal, if the channel was ended because of a message that is too large, and
+// this one is no smaller.
 func refusal(err error, size int) error {
 	var e *amqp.Error
 	if !errors.As(err, &e) || e.Code != amqp.PreconditionFailed {

@@ -33,8 +33,8 @@ func ExampleSink() { //nolint:testableexamples // it needs a server
 	_ = send
 }
 
-// The entries of the stream "transfers" are requests to an inbox, which all receivers of the group "bank" share. An entry
-// that the inbox does not take is recorded.
+// The entries of the stream "transfers" are requests to an inbox, which all receivers of the group
+// "bank" share. An entry that the inbox does not take is recorded.
 func ExampleReceiver() { //nolint:testableexamples // it needs a server
 	receive := func(ctx context.Context, payments *inbox.Inbox[*sql.Tx], pay func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error)) error {
 		client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})

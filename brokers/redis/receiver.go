@@ -21,43 +21,47 @@ import (
 )
 
 const (
-	// consumerName is that of all receivers of a group: XAUTOCLAIM and XACK do not ask which consumer has an entry.
+	// consumerName is that of all receivers of a group: XAUTOCLAIM and XACK do not ask which
+	// consumer has an entry.
 	consumerName = "dibs"
 
 	// window bounds the entries that a receiver has in hand: in work, ready, or to come again.
 	window = 1024
 
-	// readWait is how long a read waits at the server, also after the receiver was told to stop: an entry that the
-	// server gives out meanwhile must arrive.
+	// readWait is how long a read waits at the server, also after the receiver was told to stop: an
+	// entry that the server gives out meanwhile must arrive.
 	readWait = 500 * time.Millisecond
 )
 
 // ReceiverConfig changes how a receiver works. Nil means all defaults.
 type ReceiverConfig struct {
-	// Concurrency is how many messages are passed to the function at a time, each of another key: 1 to 1024.
+	// Concurrency is how many messages are passed to the function at a time, each of another key: 1
+	// to 1024.
 	//
 	// Defaults to 1.
 	Concurrency int
 
-	// MaxDelay bounds the pause before a message comes again, but not one of handler.RetryAfter. The pause begins
-	// with 100 ms, and grows with each failure: 100 ms to 24 h.
+	// MaxDelay bounds the pause before a message comes again, but not one of handler.RetryAfter.
+	// The pause begins with 100 ms, and grows with each failure: 100 ms to 24 h.
 	//
 	// Defaults to 1 min.
 	MaxDelay time.Duration
 
-	// Attempts is the number of deliveries after which a message whose function fails is parked: 1 to 1,000,000.
-	// Deliveries to receivers that have ended count.
+	// Attempts is the number of deliveries after which a message whose function fails is parked: 1
+	// to 1,000,000. Deliveries to receivers that have ended count.
 	//
 	// Defaults to no bound.
 	Attempts int
 
-	// Lease is how long an entry stays with a receiver that does not extend it. Receivers extend all entries that
-	// they have, three times in that time: 1 s to 1 h. Those of a group have the same.
+	// Lease is how long an entry stays with a receiver that does not extend it. Receivers extend
+	// all entries that they have, three times in that time: 1 s to 1 h. Those of a group have the
+	// same.
 	//
 	// Defaults to 30 s.
 	Lease time.Duration
 
-	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1 h.
+	// Grace is how long the messages in work may take after the receiver is told to stop: 1 ms to 1
+	// h.
 	//
 	// Defaults to 10 s.
 	Grace time.Duration
@@ -68,8 +72,8 @@ type ReceiverConfig struct {
 	Logger logger.Logger
 }
 
-// A Receiver passes the entries of a stream to a function. Its methods are safe for concurrent use, but it runs once at
-// a time. There is nothing to close.
+// A Receiver passes the entries of a stream to a function. Its methods are safe for concurrent use,
+// but it runs once at a time. There is nothing to close.
 type Receiver struct {
 	engine        *receiving.Receiver[redis.XMessage]
 	client        redis.UniversalClient
@@ -80,18 +84,20 @@ type Receiver struct {
 // ErrRunning is returned by a Run while another goes on.
 var ErrRunning = receiving.ErrRunning
 
-// NewReceiver returns a receiver that passes each entry of a stream to f, once to one receiver of the group, and
-// acknowledges it after f has returned nil. If the acknowledgement is lost, the message may come again. The client is
-// as that of [NewSink].
+// NewReceiver returns a receiver that passes each entry of a stream to f, once to one receiver of
+// the group, and acknowledges it after f has returned nil. If the acknowledgement is lost, the
+// message may come again. The client is as that of [NewSink].
 //
-// After an error of f the message comes again, after a pause, unless the error carries a disposition: meanwhile messages
-// of its key wait, and others go on, until the receiver has 1,024 in hand. With handler.RetryAfter it comes
-// again after that time, and with handler.Skip it is logged, counted and acknowledged. With handler.Park and
-// handler.Refuse, and after [ReceiverConfig.Attempts], it is parked: park records it, such as by
-// [inbox.Inbox.Refuse], and then it is acknowledged. After an error of park, whatever its disposition, it
-// comes again. A panic of f or park is an error.
+// After an error of f the message comes again, after a pause, unless the error carries a
+// disposition: meanwhile messages of its key wait, and others go on, until the receiver has 1,024
+// in hand. With handler.RetryAfter it comes again after that time, and with handler.Skip it is
+// logged, counted and acknowledged. With handler.Park and handler.Refuse, and after
+// [ReceiverConfig.Attempts], it is parked: park records it, such as by [inbox.Inbox.Refuse], and
+// then it is acknowledged. After an error of park, whatever its disposition, it comes again. A
+// panic of f or park is an error.
 //
-// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewReceiver calls no server.
+// The error has all mistakes in the arguments together: errors that match
+// [messagestore.ErrInvalid]. NewReceiver calls no server.
 func NewReceiver(
 	client redis.UniversalClient, stream, group string, f func(ctx context.Context, m redis.XMessage) error,
 	park func(ctx context.Context, m redis.XMessage, reason error) error, config *ReceiverConfig,
@@ -140,11 +146,13 @@ type ReceiverStats struct {
 // Stats returns the counts of this moment.
 func (r *Receiver) Stats() ReceiverStats { return ReceiverStats(r.engine.Stats()) }
 
-// Run receives messages until ctx is done. Then it takes no more, waits up to [ReceiverConfig.Grace] for those in work,
-// cancels their context, gives the others back and returns nil. It makes the stream and the group if they are missing,
-// and the group begins with the stream's first entry. It waits for a server that is away.
+// Run receives messages until ctx is done. Then it takes no more, waits up to
+// [ReceiverConfig.Grace] for those in work, cancels their context, gives the others back and
+// returns nil. It makes the stream and the group if they are missing, and the group begins with the
+// stream's first entry. It waits for a server that is away.
 //
-// It returns an error only if the client was closed, the key is no stream, or the receiver runs already ([ErrRunning]).
+// It returns an error only if the client was closed, the key is no stream, or the receiver runs
+// already ([ErrRunning]).
 func (r *Receiver) Run(ctx context.Context) error {
 	return r.engine.Run(ctx, func(fetching, working context.Context, stop context.CancelFunc) error {
 		n := &fetcher{Receiver: r, desk: receiving.NewDesk[*delivery](r.engine, window)}
@@ -289,8 +297,8 @@ func (n *fetcher) extend(ctx context.Context) {
 		if len(ids) == 0 {
 			continue
 		}
-		// Without an idle time to look at it takes each, and makes its idle time 0. An entry that was acknowledged
-		// meanwhile stays so.
+		// Without an idle time to look at it takes each, and makes its idle time 0. An entry that
+		// was acknowledged meanwhile stays so.
 		call, cancel := context.WithTimeout(ctx, n.lease/3)
 		err := n.client.XClaimJustID(call, &redis.XClaimArgs{Stream: n.stream, Group: n.group, Consumer: consumerName, Messages: ids}).Err()
 		cancel()
@@ -304,8 +312,8 @@ func (n *fetcher) extend(ctx context.Context) {
 	}
 }
 
-// giveBack has the entries that were not handled go to another receiver at once: it makes them idle for as long as a
-// lease.
+// giveBack has the entries that were not handled go to another receiver at once: it makes them idle
+// for as long as a lease.
 func (n *fetcher) giveBack(left []*delivery) {
 	if len(left) == 0 {
 		return
@@ -346,12 +354,13 @@ func (d *delivery) Ack(ctx context.Context) error {
 
 func (d *delivery) Parked(ctx context.Context, _ error) error { return d.Ack(ctx) }
 
-// Request returns m as a request for an inbox. Its ID is the field dibs-id, its data are the field [FieldData].
+// Request returns m as a request for an inbox. Its ID is the field dibs-id, its data are the field
+// [FieldData].
 //
 // A message that no inbox takes is refused, by handler.Refuse, with an error that matches
 // [messagestore.ErrInvalid]: it has no ID, or its data are no JSON, or too large. The request is then what there is
-// of it, for [inbox.Inbox.Refuse]. An entry without the field of data is refused too; its data are then the JSON of
-// all its fields.
+// of it, for [inbox.Inbox.Refuse]. An entry without the field of data is refused too; its data are
+// then the JSON of all its fields.
 func Request(m redis.XMessage, source string) (inbox.Request, error) {
 	id, _ := m.Values[outbox.HeaderID].(string)
 	data, has := m.Values[FieldData].(string)

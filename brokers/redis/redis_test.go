@@ -192,7 +192,8 @@ func message(key string, global int64, data string) *outbox.Message {
 	}}
 }
 
-// Positions are compared as numbers, also those that a number of Lua does not hold, and trimmed entries do not come back.
+// Positions are compared as numbers, also those that a number of Lua does not hold, and trimmed
+// entries do not come back.
 func TestTheStreamHasAMessageOnceAlsoWhereItWasTrimmed(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -20,13 +20,16 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
-// FieldData is the field of an entry with a message's data, beside the headers of [outbox.Message.Headers].
+// FieldData is the field of an entry with a message's data, beside the headers of
+// [outbox.Message.Headers].
 const FieldData = "data"
 
-// FieldGlobalPosition is the field with a message's global position. It grows from message to message of a key.
+// FieldGlobalPosition is the field with a message's global position. It grows from message to
+// message of a key.
 const FieldGlobalPosition = "dibs-global-position"
 
-// MaxStreamBytes bounds the name of a stream. Only a topic of a relay's own can be so long: a category always fits.
+// MaxStreamBytes bounds the name of a stream. Only a topic of a relay's own can be so long: a
+// category always fits.
 const MaxStreamBytes = 2048
 
 const maxPrefix = 255
@@ -36,8 +39,9 @@ var appendLua string
 
 var appendScript = redis.NewScript(appendLua)
 
-// A ForeignMessageError says that the last message of a key has the global position of the message that was to be
-// sent, and another id: it is of another database, or of a time that the database has lost. The message is parked.
+// A ForeignMessageError says that the last message of a key has the global position of the message
+// that was to be sent, and another id: it is of another database, or of a time that the database
+// has lost. The message is parked.
 type ForeignMessageError struct {
 	Stream string
 	Key    string
@@ -54,7 +58,8 @@ func (*ForeignMessageError) Unwrap() error { return failure.Parked }
 
 // SinkConfig changes how a sink sends. Nil means all defaults.
 type SinkConfig struct {
-	// Prefix is a text of up to 255 bytes with which the names of all streams begin, such as "bank:".
+	// Prefix is a text of up to 255 bytes with which the names of all streams begin, such as
+	// "bank:".
 	//
 	// Defaults to none.
 	Prefix string
@@ -75,16 +80,17 @@ type Sink struct {
 
 var _ outbox.BatchSink = (*Sink)(nil)
 
-// NewSink returns a sink over client: a [*redis.Client] or a [*redis.ClusterClient] whose options have
-// ContextTimeoutEnabled, without which a call would outlast its context. The package comment has the promises.
+// NewSink returns a sink over client: a [*redis.Client] or a [*redis.ClusterClient] whose options
+// have ContextTimeoutEnabled, without which a call would outlast its context. The package comment
+// has the promises.
 //
-// A message whose stream's name is longer than [MaxStreamBytes], or that is larger than the server's
-// proto-max-bulk-len, 512 MiB by default, is refused, by handler.Refuse. One with the position of another
-// message is parked ([*ForeignMessageError]). After any other error it is sent again: no connection, no answer, no
-// memory, a key that is no stream.
+// A message whose stream's name is longer than [MaxStreamBytes], or that is larger than the
+// server's proto-max-bulk-len, 512 MiB by default, is refused, by handler.Refuse. One with the
+// position of another message is parked ([*ForeignMessageError]). After any other error it is sent
+// again: no connection, no answer, no memory, a key that is no stream.
 //
-// The error has all mistakes in the arguments together: errors that match [messagestore.ErrInvalid]. NewSink
-// calls no server.
+// The error has all mistakes in the arguments together: errors that match
+// [messagestore.ErrInvalid]. NewSink calls no server.
 func NewSink(client redis.UniversalClient, config *SinkConfig) (*Sink, error) {
 	s := &Sink{client: client}
 	if config != nil {
@@ -164,7 +170,8 @@ func (s *Sink) SendAll(ctx context.Context, messages []*outbox.Message) []error 
 	return answers
 }
 
-// send sets the answers of the messages that have none yet, or whose script the server did not know.
+// send sets the answers of the messages that have none yet, or whose script the server did not
+// know.
 func (s *Sink) send(ctx context.Context, messages []*outbox.Message, answers []error, call func(redis.Pipeliner, []string, []any) *redis.Cmd) {
 	calls := make([]*redis.Cmd, len(messages))
 	_, _ = s.client.Pipelined(ctx, func(p redis.Pipeliner) error { // each call has its error
@@ -212,8 +219,8 @@ func (s *Sink) answer(c *redis.Cmd, m *outbox.Message) error {
 
 func (s *Sink) streamOf(m *outbox.Message) string { return s.config.Prefix + m.Topic }
 
-// positionsOf returns the name of the hash with the positions of a stream's keys. In a cluster it is on the stream's
-// node: a part in braces decides, and the whole name where there is none.
+// positionsOf returns the name of the hash with the positions of a stream's keys. In a cluster it
+// is on the stream's node: a part in braces decides, and the whole name where there is none.
 func positionsOf(stream string) string {
 	if open := strings.IndexByte(stream, '{'); open >= 0 && strings.IndexByte(stream[open:], '}') > 1 {
 		return stream + ":dibs-sent"

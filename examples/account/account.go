@@ -16,9 +16,10 @@ type Account struct {
 	Sequence messagestore.GlobalPosition
 }
 
-// Processed reports whether the copy at that global position was handled. Copies for one account are delivered
-// in order, so every copy before the last one was handled. A parked copy would break this: redriven, it would be
-// taken for an old one. So its handler parks none, and its consumer stops at a failure.
+// Processed reports whether the copy at that global position was handled. Copies for one account
+// are delivered in order, so every copy before the last one was handled. A parked copy would break
+// this: redriven, it would be taken for an old one. So its handler parks none, and its consumer
+// stops at a failure.
 func (a Account) Processed(sequence messagestore.GlobalPosition) bool { return sequence <= a.Sequence }
 
 // Projection folds an account's events into an [Account].

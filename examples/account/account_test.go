@@ -116,8 +116,8 @@ func TestDepositIsHandledOnceHoweverOftenItIsSent(t *testing.T) {
 	require.Equal(t, account.Money(500), a.Balance)
 }
 
-// The consumers lose their place, as those do that are killed before their checkpoints, and every message is
-// delivered again.
+// The consumers lose their place, as those do that are killed before their checkpoints, and every
+// message is delivered again.
 func TestMessagesDeliveredAgainChangeNothing(t *testing.T) {
 	f := setup(t)
 	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: 500},
@@ -189,14 +189,15 @@ func TestUnknownCommandStopsTheConsumer(t *testing.T) {
 	require.ErrorIs(t, f.handleWith(&account.Config{Consumer: once}), handler.ErrUnknownType)
 }
 
-// asBefore is a handler that is not told that another consumer calls it, as if the one before had lost its place.
+// asBefore is a handler that is not told that another consumer calls it, as if the one before had
+// lost its place.
 func asBefore(t *testing.T, mux *handler.Mux) consumer.Handler {
 	t.Helper()
 	return handler.HandlerFunc(func(_ context.Context, m *messagestore.Message) error { return mux.Handle(t.Context(), m) })
 }
 
-// An event that two processes decide on at once, one of which was paused past its lease, is written by one of
-// them: the other's version is taken, and it has to decide again.
+// An event that two processes decide on at once, one of which was paused past its lease, is written
+// by one of them: the other's version is taken, and it has to decide again.
 func TestTwoConsumersAtOnceDecideOnce(t *testing.T) {
 	f := setup(t)
 	f.send("1", account.Open{AccountID: "1"}, account.Deposit{AccountID: "1", DepositID: "a", Amount: 500})

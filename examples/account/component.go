@@ -23,9 +23,9 @@ type Config struct {
 
 	// Consumer is for both consumers.
 	//
-	// Defaults to retries for ten seconds: another process may have handled the account since it was
-	// read, as may be while one takes over from another, and so may the other consumer. The handler
-	// reads and decides again.
+	// Defaults to retries for ten seconds: another process may have handled the account since it
+	// was read, as may be while one takes over from another, and so may the other consumer. The
+	// handler reads and decides again.
 	Consumer consumer.Config
 }
 
@@ -42,8 +42,8 @@ func Serve(ctx context.Context, store *messagestore.Store, config *Config) error
 	return group.Wait()
 }
 
-// Consumers returns the component's two consumers: of the commands, and of the copies of withdrawals that the
-// first makes. They have one name and one mux.
+// Consumers returns the component's two consumers: of the commands, and of the copies of
+// withdrawals that the first makes. They have one name and one mux.
 func Consumers(store *messagestore.Store, config *Config) (commands, copies *consumer.Consumer, err error) {
 	var c Config
 	if config != nil {
@@ -70,7 +70,8 @@ type component struct {
 	config   Config
 }
 
-// Handlers returns the handlers of an account's commands, for the consumers of [Commands] and of [Copies].
+// Handlers returns the handlers of an account's commands, for the consumers of [Commands] and of
+// [Copies].
 func Handlers(store *messagestore.Store, config *Config) (*handler.Mux, error) {
 	c := &component{store: store}
 	if config != nil {
@@ -102,7 +103,8 @@ func (c *component) open(m handler.Message[Open]) (messagestore.StreamName, mess
 	return Category.Stream(m.Body.AccountID), Opened{AccountID: m.Body.AccountID, Owner: m.Body.Owner, Processed: c.now()}
 }
 
-// deposit decides for the one command that takes the key. Its event is one write with the reservation.
+// deposit decides for the one command that takes the key. Its event is one write with the
+// reservation.
 func (c *component) deposit(ctx context.Context, m handler.Message[Deposit]) ([]messagestore.StreamWrite, error) {
 	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
 	switch {
@@ -117,8 +119,9 @@ func (c *component) deposit(ctx context.Context, m handler.Message[Deposit]) ([]
 	return []messagestore.StreamWrite{messagestore.To(Category.Stream(m.Body.AccountID), version, messagestore.Follow(m.Message, event))}, nil
 }
 
-// withdraw is called by the second consumer, with the copy of the one command that took the key. The copy may be
-// redelivered: that it was handled is seen from the account, by the copy's place in its category.
+// withdraw is called by the second consumer, with the copy of the one command that took the key.
+// The copy may be redelivered: that it was handled is seen from the account, by the copy's place in
+// its category.
 func (c *component) withdraw(ctx context.Context, m handler.Message[Withdraw]) error {
 	account, version, err := c.accounts.Get(ctx, m.Body.AccountID)
 	if err != nil {

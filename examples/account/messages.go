@@ -13,8 +13,8 @@ const (
 	Category messagestore.Category = "account"
 	Commands messagestore.Category = "account:command"
 
-	// Copies are where the keys of deposits and withdrawals are reserved. The second consumer handles the
-	// copies of withdrawals there.
+	// Copies are where the keys of deposits and withdrawals are reserved. The second consumer
+	// handles the copies of withdrawals there.
 	Copies messagestore.Category = "account:command+reservation+" + name
 )
 
@@ -40,9 +40,9 @@ type Open struct {
 	Owner     string `json:"owner"`
 }
 
-// Deposit asks for money to be paid in. A sender that gets no answer may repeat the write with the same
-// message id, which the store keeps once, or send another message: the deposit's id is the key by which it
-// is handled once.
+// Deposit asks for money to be paid in. A sender that gets no answer may repeat the write with the
+// same message id, which the store keeps once, or send another message: the deposit's id is the key
+// by which it is handled once.
 type Deposit struct {
 	AccountID string `json:"accountId"`
 	DepositID string `json:"depositId"`
@@ -78,7 +78,8 @@ type Deposited struct {
 	Processed time.Time `json:"processedTime"`
 }
 
-// Withdrawn says that money was paid out. Its sequence is the global position of the command's copy.
+// Withdrawn says that money was paid out. Its sequence is the global position of the command's
+// copy.
 type Withdrawn struct {
 	AccountID    string                      `json:"accountId"`
 	WithdrawalID string                      `json:"withdrawalId"`

@@ -130,7 +130,8 @@ func (s *Service) define(ctx context.Context, store *messagestore.Store, config 
 	return nil
 }
 
-// book is the saga: it calls steps and computes, and nothing else. An error undoes the steps that began.
+// book is the saga: it calls steps and computes, and nothing else. An error undoes the steps that
+// began.
 func (s *Service) book(r *saga.Run, t Trip) (Itinerary, error) {
 	room, err := s.hotel.Do(r, t.City)
 	if err != nil {
@@ -141,7 +142,8 @@ func (s *Service) book(r *saga.Run, t Trip) (Itinerary, error) {
 	return Itinerary{flight.Out().Reference, room, car.Out()}, err
 }
 
-// book1 is version 1, which had no car and took the flight first. It is kept until no trip of it is open.
+// book1 is version 1, which had no car and took the flight first. It is kept until no trip of it is
+// open.
 func (s *Service) book1(r *saga.Run, t Trip) (Itinerary, error) {
 	flight, err := s.flight.Do(r, t.City)
 	if err != nil {
@@ -151,8 +153,8 @@ func (s *Service) book1(r *saga.Run, t Trip) (Itinerary, error) {
 	return Itinerary{flight.Reference, room, ""}, err
 }
 
-// Run goes on with the trips, and handles the commands of cars, until ctx is done. Each replica of the service
-// runs it.
+// Run goes on with the trips, and handles the commands of cars, until ctx is done. Each replica of
+// the service runs it.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return again(ctx, s.Trips.Run) })
@@ -162,8 +164,9 @@ func (s *Service) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// again runs a part of the service until ctx is done. A part that ends before, such as a consumer that has stopped at a
-// message, has logged why: it begins again after a pause, and the other parts go on.
+// again runs a part of the service until ctx is done. A part that ends before, such as a consumer
+// that has stopped at a message, has logged why: it begins again after a pause, and the other parts
+// go on.
 func again(ctx context.Context, run func(context.Context) error) error {
 	for {
 		if err := run(ctx); ctx.Err() != nil {

@@ -23,8 +23,8 @@ import (
 	"github.com/dibs-go/dibs/saga"
 )
 
-// A direct calls a server without a network: a goroutine that waits for the network would keep the clock of a bubble
-// from going on.
+// A direct calls a server without a network: a goroutine that waits for the network would keep the
+// clock of a bubble from going on.
 type direct struct{ server http.Handler }
 
 func (d direct) RoundTrip(r *http.Request) (response *http.Response, err error) {
@@ -166,7 +166,8 @@ func TestARefusalUndoesTheTrip(t *testing.T) {
 	}
 }
 
-// The airline is away, or does it and drops the answer: each attempt has the same key, so there is one ticket.
+// The airline is away, or does it and drops the answer: each attempt has the same key, so there is
+// one ticket.
 func TestAnAirlineWithABadDayIssuesOneTicket(t *testing.T) {
 	for name, bad := range map[string]func(a *fakeairline.Airline){
 		"away":           func(a *fakeairline.Airline) { a.Away(3) },
@@ -201,8 +202,8 @@ func TestATicketOfUnknownFateIsCancelled(t *testing.T) {
 	})
 }
 
-// The release before began a trip and was stopped when it had the flight. This one goes on as that would have:
-// without a car, with the one ticket, and with the flight before the hotel.
+// The release before began a trip and was stopped when it had the flight. This one goes on as that
+// would have: without a car, with the one ticket, and with the flight before the hotel.
 func TestATripOfTheReleaseBeforeGoesOnAsItBegan(t *testing.T) {
 	inBubble(t, booking.Config{}, func(t *testing.T, w *world) {
 		store, err := dibs.Open(t.Context(), w.database, nil)
@@ -224,7 +225,8 @@ func TestATripOfTheReleaseBeforeGoesOnAsItBegan(t *testing.T) {
 	})
 }
 
-// Two replicas, on each database, over a network: one is stopped in the middle, and the last room has one guest.
+// Two replicas, on each database, over a network: one is stopped in the middle, and the last room
+// has one guest.
 func TestReplicasShareTheTrips(t *testing.T) {
 	t.Parallel()
 	for name, database := range map[string]func(t *testing.T) string{

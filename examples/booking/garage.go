@@ -55,7 +55,8 @@ func (CarRefused) MessageType() string { return "CarRefused" }
 // MessageType implements [messagestore.Body].
 func (CarReturned) MessageType() string { return "CarReturned" }
 
-// rentCar is the command of the step. Both commands of a trip are in one stream, so they are handled in order.
+// rentCar is the command of the step. Both commands of a trip are in one stream, so they are
+// handled in order.
 func rentCar(_ context.Context, r Rental) (messagestore.StreamWrite, error) {
 	return messagestore.To(carCommands.Stream(r.Trip), messagestore.AnyVersion, RentCar{r}), nil
 }

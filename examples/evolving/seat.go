@@ -145,8 +145,8 @@ func notedUnderEitherName(m *messagestore.Message) (SeatNoted, error) {
 	return SeatNoted{Text: cmp.Or(data.Text, data.Note)}, err
 }
 
-// mailer follows the seats, and mails guests whose seat is held. The consumer reads SeatHeld, and SeatReserved, which
-// is its former name.
+// mailer follows the seats, and mails guests whose seat is held. The consumer reads SeatHeld, and
+// SeatReserved, which is its former name.
 func mailer(store *messagestore.Store, mail handler.Func[SeatHeld]) (*consumer.Consumer, error) {
 	mux := handler.New()
 	handler.On(mux, mail, upcast.Named[SeatHeld]("SeatReserved"))

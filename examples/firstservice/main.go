@@ -76,8 +76,9 @@ func serve(ctx context.Context, url string, listener net.Listener) error {
 	return err
 }
 
-// again runs a part of the service until ctx is done. A part that ends before, such as a consumer that has stopped at a
-// message, has logged why: it begins again after a pause, and the other parts go on.
+// again runs a part of the service until ctx is done. A part that ends before, such as a consumer
+// that has stopped at a message, has logged why: it begins again after a pause, and the other parts
+// go on.
 func again(ctx context.Context, run func(context.Context) error) error {
 	for {
 		if err := run(ctx); ctx.Err() != nil {

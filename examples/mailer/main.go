@@ -1,9 +1,11 @@
-// Mailer sends mails from a queue: in order for each address, again after a failure, and dead in the end.
+// Mailer sends mails from a queue: in order for each address, again after a failure, and dead in
+// the end.
 //
 //	go run ./examples/mailer
 //
-// The mail server refuses one address for good, and another once. The log of sent mails is on a disk that is full: a mail is
-// completed before it is logged, so it is not sent again because of the log.
+// The mail server refuses one address for good, and another once. The log of sent mails is on a
+// disk that is full: a mail is completed before it is logged, so it is not sent again because of
+// the log.
 package main
 
 import (
@@ -69,7 +71,8 @@ func run(ctx context.Context, out io.Writer) ([]queue.Item, error) {
 	for _, m := range []Mail{
 		{"ann@home.example", "First"}, {"ann@home.example", "Second"}, {"ann@home.example", "Third"}, {"bob@nowhere.example", "Hello"},
 	} {
-		// The key: the mails to one address go one after the other, also if one has to be sent again.
+		// The key: the mails to one address go one after the other, also if one has to be sent
+		// again.
 		if last, err = mails.Insert(ctx, m, &queue.InsertOpts{Key: m.To}); err != nil {
 			return nil, err
 		}

@@ -62,8 +62,8 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// API is the handler of POST /accounts/ACCOUNT/payments. The account stands for the client, and is the
-// scope of its keys; another API asks the client's credentials. Tx is the type of the store's
+// API is the handler of POST /accounts/ACCOUNT/payments. The account stands for the client, and is
+// the scope of its keys; another API asks the client's credentials. Tx is the type of the store's
 // transactions.
 type API[Tx any] struct {
 	txs    *messagestore.TxStore[Tx]

@@ -1,5 +1,5 @@
-// Request books a deposit over HTTP with SQL of its own, once for each Idempotency-Key. The database of
-// DATABASE_URL has the schema of Dibs: dibs migrate up.
+// Request books a deposit over HTTP with SQL of its own, once for each Idempotency-Key. The
+// database of DATABASE_URL has the schema of Dibs: dibs migrate up.
 package main
 
 import (

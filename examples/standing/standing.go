@@ -1,10 +1,12 @@
-// Package standing pays standing orders: a queue with a schedule for each order, and a queue of payments in the order of
-// each account. No process leads; any number of them may run the schedules and pay.
+// Package standing pays standing orders: a queue with a schedule for each order, and a queue of
+// payments in the order of each account. No process leads; any number of them may run the schedules
+// and pay.
 //
-// A schedule of package cron has an item come to the queue of due orders each month. Its handler makes a payment of
-// it, under an id that is made of the item's, so a second delivery makes no second payment. The key of a payment is the account
-// that pays: payments of one account go one at a time, in order. A payment that cannot be made holds its account
-// until a person has looked at it ([queue.Hold]).
+// A schedule of package cron has an item come to the queue of due orders each month. Its handler
+// makes a payment of it, under an id that is made of the item's, so a second delivery makes no
+// second payment. The key of a payment is the account that pays: payments of one account go one at
+// a time, in order. A payment that cannot be made holds its account until a person has looked at it
+// ([queue.Hold]).
 package standing
 
 import (
@@ -123,8 +125,9 @@ func (s *Service) Work(ctx context.Context) error {
 	return group.Wait()
 }
 
-// again runs a part of the service until ctx is done. A part that ends before, such as a consumer that has stopped at a
-// message, has logged why: it begins again after a pause, and the other parts go on.
+// again runs a part of the service until ctx is done. A part that ends before, such as a consumer
+// that has stopped at a message, has logged why: it begins again after a pause, and the other parts
+// go on.
 func again(ctx context.Context, run func(context.Context) error) error {
 	for {
 		if err := run(ctx); ctx.Err() != nil {
@@ -149,7 +152,8 @@ func (s *Service) due(ctx context.Context, m handler.Message[Due]) error {
 	return err
 }
 
-// pay has the bank pay, and records it. Both are done once, however often it is called for one payment.
+// pay has the bank pay, and records it. Both are done once, however often it is called for one
+// payment.
 func (s *Service) pay(ctx context.Context, m handler.Message[Pay]) error {
 	if err := s.bank.Pay(ctx, m.ID.String(), m.Message, m.Body); err != nil {
 		return err

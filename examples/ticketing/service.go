@@ -30,8 +30,8 @@ type Config struct {
 }
 
 // Run serves on listener and runs both consumers until ctx ends: then it takes no more requests,
-// finishes those in flight, and hands its share of the messages over to the other replicas. A consumer that stops at a message
-// takes neither the other one nor the HTTP server along.
+// finishes those in flight, and hands its share of the messages over to the other replicas. A
+// consumer that stops at a message takes neither the other one nor the HTTP server along.
 func Run(ctx context.Context, listener net.Listener, config Config) error {
 	store, err := dibs.Open(ctx, config.Database, &messagestore.Config{Logger: config.Logger})
 	if err != nil {
@@ -78,8 +78,9 @@ func Run(ctx context.Context, listener net.Listener, config Config) error {
 	return errors.Join(server.Shutdown(ending), group.Wait())
 }
 
-// again runs a part of the service until ctx is done. A part that ends before, such as a consumer that has stopped at a
-// message, has logged why: it begins again after a pause, and the other parts go on.
+// again runs a part of the service until ctx is done. A part that ends before, such as a consumer
+// that has stopped at a message, has logged why: it begins again after a pause, and the other parts
+// go on.
 func again(ctx context.Context, run func(context.Context) error) error {
 	for {
 		if err := run(ctx); ctx.Err() != nil {

@@ -187,8 +187,8 @@ func TestReplicasHandOver(t *testing.T) {
 	await.Equal(t, "the mails of both replicas", 2, func() int { return len(th.mail.texts("ann@example.com")) })
 }
 
-// A command that no retry helps stops its consumer. The service goes on beside it, and the command is parked by the line that
-// the log has.
+// A command that no retry helps stops its consumer. The service goes on beside it, and the command
+// is parked by the line that the log has.
 func TestACommandThatCannotBeReadTakesNoOtherPartAlong(t *testing.T) {
 	t.Parallel()
 	th := open(t)

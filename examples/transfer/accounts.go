@@ -10,7 +10,8 @@ import (
 	"github.com/dibs-go/dibs/saga"
 )
 
-// The events of an account. Each has the balance after it, so that a reader that has one event knows the account.
+// The events of an account. Each has the balance after it, so that a reader that has one event
+// knows the account.
 type (
 	// Opened begins an account.
 	Opened struct {
@@ -62,7 +63,8 @@ func (s *Service[Tx]) OpenAccounts(ctx context.Context, balances map[string]int6
 	})
 }
 
-// Balance returns the balance of an account. The error matches [messagestore.ErrNotFound] if there is none.
+// Balance returns the balance of an account. The error matches [messagestore.ErrNotFound] if there
+// is none.
 func (s *Service[Tx]) Balance(ctx context.Context, id string) (balance int64, err error) {
 	return balance, s.transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		found, err := s.sql(ctx, tx, `select balance from accounts where id = $1`, []any{id}, &balance)
@@ -73,8 +75,8 @@ func (s *Service[Tx]) Balance(ctx context.Context, id string) (balance int64, er
 	})
 }
 
-// debit is committed once, with its event and the record that the step is done. So it needs no key. The row is changed
-// first: its lock has the events of an account in the order of their balances.
+// debit is committed once, with its event and the record that the step is done. So it needs no key.
+// The row is changed first: its lock has the events of an account in the order of their balances.
 func (s *Service[Tx]) debit(ctx context.Context, tx Tx, t Transfer) (balance int64, err error) {
 	found, err := s.sql(ctx, tx, `update accounts set balance = balance - $2 where id = $1 and balance >= $2 returning balance`,
 		[]any{t.From, t.Amount}, &balance)

@@ -6,8 +6,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The commands to the bank. Their JSON has the form of the bank's API, which has one address for both.
-// Both have the order's id, by which the bank tells that it has a command already.
+// The commands to the bank. Their JSON has the form of the bank's API, which has one address for
+// both. Both have the order's id, by which the bank tells that it has a command already.
 type (
 	// PayOrder asks the bank to pay.
 	PayOrder struct {
@@ -31,12 +31,14 @@ func (PayOrder) MessageType() string { return "PayOrder" }
 // MessageType implements [messagestore.Body].
 func (CancelOrder) MessageType() string { return "CancelOrder" }
 
-// payOrder is the command of the step. Both commands of an order are in one stream, so they are sent in order.
+// payOrder is the command of the step. Both commands of an order are in one stream, so they are
+// sent in order.
 func payOrder(_ context.Context, t Transfer) (messagestore.StreamWrite, error) {
 	return messagestore.To(Outgoing.Stream(t.ID), messagestore.AnyVersion, PayOrder{"pay", t.ID, t.From, t.To, t.Amount}), nil
 }
 
-// cancelOrder does not look at the receipt: a bank whose answer is not known may have paid, and may pay later.
+// cancelOrder does not look at the receipt: a bank whose answer is not known may have paid, and may
+// pay later.
 func cancelOrder(_ context.Context, t Transfer, _ *Receipt) (messagestore.StreamWrite, error) {
 	return messagestore.To(Outgoing.Stream(t.ID), messagestore.AnyVersion, CancelOrder{"cancel", t.ID}), nil
 }
@@ -50,8 +52,8 @@ type Notice struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-// reply returns the writes that tell the saga of a notice. A transfer that is undone waits for no notice: it is
-// undone, whether the bank has cancelled before or after.
+// reply returns the writes that tell the saga of a notice. A transfer that is undone waits for no
+// notice: it is undone, whether the bank has cancelled before or after.
 func (s *Service[Tx]) reply(n Notice) []messagestore.StreamWrite {
 	switch n.Outcome {
 	case "paid":

@@ -37,8 +37,8 @@ func (s *Service[Tx]) Handler() http.Handler {
 // maxBody bounds the bodies of requests.
 const maxBody = 64 << 10
 
-// order takes an order, once for its key, and starts its saga in the same transaction. An answer of 2xx and 4xx is for
-// good; after any other, and after none, the customer sends the order again.
+// order takes an order, once for its key, and starts its saga in the same transaction. An answer of
+// 2xx and 4xx is for good; after any other, and after none, the customer sends the order again.
 func (s *Service[Tx]) order(w http.ResponseWriter, r *http.Request) {
 	var t Transfer
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
@@ -57,7 +57,8 @@ func (s *Service[Tx]) order(w http.ResponseWriter, r *http.Request) {
 	answer(w, result, err, http.StatusAccepted)
 }
 
-// webhook takes a notice of the bank, once for its id, and replies to the saga in the same transaction.
+// webhook takes a notice of the bank, once for its id, and replies to the saga in the same
+// transaction.
 func (s *Service[Tx]) webhook(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil && s.config.Verify != nil {

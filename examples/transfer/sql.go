@@ -8,8 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// SQL runs a statement in a transaction, and scans the first row of its result into the variables of to. It
-// reports whether there was a row. A service that knows its database calls the transaction directly.
+// SQL runs a statement in a transaction, and scans the first row of its result into the variables
+// of to. It reports whether there was a row. A service that knows its database calls the
+// transaction directly.
 type SQL[Tx any] func(ctx context.Context, tx Tx, statement string, args []any, to ...any) (found bool, err error)
 
 // OnSQLite is [SQL] for transactions of database/sql.

@@ -56,7 +56,8 @@ type Config struct {
 	Logger logger.Logger
 }
 
-// A Service transfers money. Tx is the type of the store's transactions. Its methods are safe for concurrent use.
+// A Service transfers money. Tx is the type of the store's transactions. Its methods are safe for
+// concurrent use.
 type Service[Tx any] struct {
 	Transfers *saga.Saga[Transfer, Receipt]
 
@@ -105,8 +106,8 @@ func (s *Service[Tx]) transfer(r *saga.Run, t Transfer) (Receipt, error) {
 // Run goes on with the transfers until ctx is done. Each replica of the service runs it.
 func (s *Service[Tx]) Run(ctx context.Context) error { return s.Transfers.Run(ctx) }
 
-// ToBank returns the relay that posts the commands to the bank. The commands of one order are sent in
-// their order.
+// ToBank returns the relay that posts the commands to the bank. The commands of one order are sent
+// in their order.
 func (s *Service[Tx]) ToBank(url string, config *outbox.HTTPConfig) (*outbox.Relay, error) {
 	bank, err := outbox.HTTP(url, config)
 	if err != nil {
@@ -115,7 +116,8 @@ func (s *Service[Tx]) ToBank(url string, config *outbox.HTTPConfig) (*outbox.Rel
 	return outbox.New(s.txs.Store, Outgoing, "tobank", bank, s.relaying())
 }
 
-// ToSink returns a relay that sends the events of accounts elsewhere, each account's in their order.
+// ToSink returns a relay that sends the events of accounts elsewhere, each account's in their
+// order.
 func (s *Service[Tx]) ToSink(name string, sink outbox.Sink) (*outbox.Relay, error) {
 	return outbox.New(s.txs.Store, Accounts, name, sink, s.relaying())
 }

@@ -28,8 +28,8 @@ import (
 	"github.com/dibs-go/dibs/outbox"
 )
 
-// A fakeBank is the bank's API without a bank: it keeps each order once, remembers one that was cancelled first, and
-// tells by a webhook.
+// A fakeBank is the bank's API without a bank: it keeps each order once, remembers one that was
+// cancelled first, and tells by a webhook.
 type fakeBank struct {
 	webhook func(n transfer.Notice)
 
@@ -97,8 +97,8 @@ func (b *fakeBank) state(order string) string {
 	return b.states[order]
 }
 
-// A direct calls a server without a network: a goroutine that waits for the network would keep the clock of a bubble
-// from going on.
+// A direct calls a server without a network: a goroutine that waits for the network would keep the
+// clock of a bubble from going on.
 type direct struct{ server http.Handler }
 
 func (d direct) RoundTrip(r *http.Request) (response *http.Response, err error) {
@@ -181,7 +181,8 @@ func newService(t *testing.T, store *messagestore.Store, database string, config
 	return s
 }
 
-// inBubble runs a test with a service that runs, on SQLite. Its clock goes on when all goroutines wait.
+// inBubble runs a test with a service that runs, on SQLite. Its clock goes on when all goroutines
+// wait.
 func inBubble(t *testing.T, config transfer.Config, test func(t *testing.T, w *world)) {
 	t.Helper()
 	t.Parallel()
@@ -265,7 +266,8 @@ func (w *world) balance(t *testing.T) int64 {
 	return balance
 }
 
-// A customer clicks three times, and the bank tells twice: one payment, one debit, and one event of each.
+// A customer clicks three times, and the bank tells twice: one payment, one debit, and one event of
+// each.
 func TestAnOrderIsCarriedOutOnce(t *testing.T) {
 	inBubble(t, transfer.Config{}, func(t *testing.T, w *world) {
 		for range 3 {
@@ -298,8 +300,8 @@ func TestARefusalGivesTheMoneyBack(t *testing.T) {
 	})
 }
 
-// The bank is away, or does it and drops the answer: the relay posts the command until the bank has it, and there is one
-// payment.
+// The bank is away, or does it and drops the answer: the relay posts the command until the bank has
+// it, and there is one payment.
 func TestABankWithABadDayPaysOnce(t *testing.T) {
 	for name, bad := range map[string]func(b *fakeBank){
 		"away":           func(b *fakeBank) { b.away = 5 },
@@ -321,7 +323,8 @@ func TestABankWithABadDayPaysOnce(t *testing.T) {
 	}
 }
 
-// The bank is away for longer than the deadline: the transfer is undone at once, and the bank cancels when it is back.
+// The bank is away for longer than the deadline: the transfer is undone at once, and the bank
+// cancels when it is back.
 func TestATransferIsUndoneAfterItsDeadline(t *testing.T) {
 	inBubble(t, transfer.Config{Deadline: 3 * time.Second}, func(t *testing.T, w *world) {
 		w.bank.mu.Lock()

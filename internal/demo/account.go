@@ -1,7 +1,7 @@
-// Package demo has the programs of the examples, each with a demo: it runs the example in processes of their own, kills some,
-// and compares the records with what was asked for. The demos share the stage ([Run]), on which processes are started,
-// killed and stopped; the books ([Books]), in which all records of a run are tables; and the verdict, whose figures are
-// queries of the books.
+// Package demo has the programs of the examples, each with a demo: it runs the example in processes
+// of their own, kills some, and compares the records with what was asked for. The demos share the
+// stage ([Run]), on which processes are started, killed and stopped; the books ([Books]), in which
+// all records of a run are tables; and the verdict, whose figures are queries of the books.
 package demo
 
 import (
@@ -81,7 +81,8 @@ func (*accountDemo) Help() string {
 Then it compares the file with the messages in the store, and tells what became of one withdrawal. The exit code is 0 if both agree, and 1 if not.`
 }
 
-// Run runs the component in processes, sends it every order several times, kills a process, and compares the books.
+// Run runs the component in processes, sends it every order several times, kills a process, and
+// compares the books.
 func (d *accountDemo) Run(ctx context.Context, o *Output) error {
 	orders, seed, err := d.Read()
 	if err != nil {

@@ -17,8 +17,9 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// Books are the records of a run, each kind a table of one database in memory. A figure of the verdict is a query: it
-// shares no code with the parts that made the records. The first error is kept, and returned with the verdict.
+// Books are the records of a run, each kind a table of one database in memory. A figure of the
+// verdict is a query: it shares no code with the parts that made the records. The first error is
+// kept, and returned with the verdict.
 type Books struct {
 	db   *sql.DB
 	err  error
@@ -149,8 +150,8 @@ const (
 	onSQLite   = "select lower(hex(id)) id, stream_name stream, category, position, global_position global, type, coalesce(data, '') data, coalesce(metadata, '{}') metadata, time at from dibs_messages order by global_position"
 	onPostgres = "select replace(id::text, '-', '') id, stream_name stream, category, position, global_position global, type, coalesce(data::text, '') data, coalesce(metadata::text, '{}') metadata, (extract(epoch from time) * 1000000)::bigint at from %smessages order by global_position"
 
-	// A message is named by its place, and its cause is the place of another. The subject is the identifier of its stream, and
-	// the entity the identifier's first part.
+	// A message is named by its place, and its cause is the place of another. The subject is the
+	// identifier of its stream, and the entity the identifier's first part.
 	messages = `
 create table messages as
   select *, stream || '@' || position place, substr(stream, length(category) + 2) subject,
@@ -194,7 +195,8 @@ func (b *Books) AddMessages(all []Stored) {
 	b.Exec(messages)
 }
 
-// Schema is what goes before the name of a table of the run's own: its schema on PostgreSQL, "" on SQLite.
+// Schema is what goes before the name of a table of the run's own: its schema on PostgreSQL, "" on
+// SQLite.
 func Schema(storeURL string) string {
 	u, err := url.Parse(storeURL)
 	if err != nil || u.Query().Get("schema") == "" {

@@ -46,8 +46,8 @@ func (f OrderFlags) Read() ([]Order, uint64, error) {
 	return orders, cmp.Or(f.Seed, uint64(time.Now().UnixNano())), err //nolint:gosec // any bits will do
 }
 
-// ReadOrders reads standing payment orders from a file, "" for the built-in orders. An error names the
-// line.
+// ReadOrders reads standing payment orders from a file, "" for the built-in orders. An error names
+// the line.
 func ReadOrders(path string) ([]Order, error) {
 	raw := paymentOrders
 	if path != "" {

@@ -41,7 +41,8 @@ const (
 	review    = 25 * time.Millisecond // of a payment, before it is ordered
 	bankDelay = 5 * time.Millisecond
 
-	// paused is the server that is stopped. It is not killed: its calls are to come too late, and to come.
+	// paused is the server that is stopped. It is not killed: its calls are to come too late, and
+	// to come.
 	paused = apiServers - 1
 )
 
@@ -86,7 +87,8 @@ func (*paymentsDemo) Help() string {
 Then it compares the file with the payments table, the bank's log, the intents in the store and the answers that the clients got, and tells what became of one payment. The exit code is 0 if all agree, and 1 if not.`
 }
 
-// Run has the API asked for every payment several times, kills servers, stops one, and compares the books.
+// Run has the API asked for every payment several times, kills servers, stops one, and compares the
+// books.
 func (d *paymentsDemo) Run(ctx context.Context, o *Output) error {
 	orders, seed, err := d.Read()
 	if err != nil {
@@ -101,8 +103,8 @@ func (d *paymentsDemo) Run(ctx context.Context, o *Output) error {
 // Work implements [Show].
 func (d *paymentsDemo) Work(ctx context.Context, r *Run) error {
 	d.run, d.bankLog = r, filepath.Join(r.Dir, "bank.jsonl")
-	// Each server has as many connections as it keeps busy: more wait for each other in the database, and each costs a
-	// process there whenever a server was killed.
+	// Each server has as many connections as it keeps busy: more wait for each other in the
+	// database, and each costs a process there whenever a server was killed.
 	r.Set("pool_max_conns", "6")
 	api, err := newAPI(r.Store, r.URL, payments.Config{})
 	if err != nil {
@@ -159,8 +161,8 @@ func (d *paymentsDemo) start() (err error) {
 	return nil
 }
 
-// disturb shows the progress, kills a server after each share of the work, and stops one until others have made
-// its payments.
+// disturb shows the progress, kills a server after each share of the work, and stops one until
+// others have made its payments.
 func (d *paymentsDemo) disturb(ctx context.Context, running bool) (err error) {
 	done := int(d.done.Load())
 	if running {
@@ -197,8 +199,8 @@ func (d *paymentsDemo) disturb(ctx context.Context, running bool) (err error) {
 	return err
 }
 
-// stopServer stops the server that holds its reviews, if there are some: it has looked at the leases of payments, and
-// has not ordered them yet, which are the calls that a token is for.
+// stopServer stops the server that holds its reviews, if there are some: it has looked at the
+// leases of payments, and has not ordered them yet, which are the calls that a token is for.
 func (d *paymentsDemo) stopServer(ctx context.Context) (err error) {
 	if d.held, err = d.reviews(ctx, http.MethodGet); err != nil || len(d.held) == 0 {
 		return err
@@ -209,8 +211,8 @@ func (d *paymentsDemo) stopServer(ctx context.Context) (err error) {
 		}
 		return d.servers[paused].AwaitStop(ctx)
 	}
-	// While it is stopped no process writes to a store in a file: it would keep the others from writing. In PostgreSQL no
-	// transaction does.
+	// While it is stopped no process writes to a store in a file: it would keep the others from
+	// writing. In PostgreSQL no transaction does.
 	if txs, none := messagestore.Transactional[*sql.Tx](d.run.Store); none != nil {
 		err = stop()
 	} else {
@@ -257,8 +259,9 @@ type answer struct {
 	Sum     string // of status, header and body
 }
 
-// client has one client send its part of the plan, with some payments under way. On PostgreSQL two cores are busy with
-// fewer, and more would only be cut off more often; on SQLite the servers wait for one lock.
+// client has one client send its part of the plan, with some payments under way. On PostgreSQL two
+// cores are busy with fewer, and more would only be cut off more often; on SQLite the servers wait
+// for one lock.
 func (d *paymentsDemo) client(ctx context.Context, number int) error {
 	c := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}
 	defer c.CloseIdleConnections()
@@ -309,7 +312,8 @@ func (d *paymentsDemo) do(ctx context.Context, client *http.Client, random *rand
 	return context.Cause(ctx)
 }
 
-// ask sends one request, and hangs up after some time. It reports whether the answer is one for good.
+// ask sends one request, and hangs up after some time. It reports whether the answer is one for
+// good.
 func (d *paymentsDemo) ask(ctx context.Context, client *http.Client, server string, patience time.Duration, payment payments.Payment, planted bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -16,7 +16,8 @@ const (
 	plantEvery = 100
 )
 
-// A paymentPlan lists the requests of each client, in their order. It follows from the file and the seed.
+// A paymentPlan lists the requests of each client, in their order. It follows from the file and the
+// seed.
 type paymentPlan struct {
 	all     []payments.Payment // drawn
 	seed    uint64
@@ -68,7 +69,8 @@ func newPaymentPlan(orders []Order, seed uint64) *paymentPlan {
 	return p
 }
 
-// paymentViews name the records in the books. A call is judged by the greatest token that the bank had seen for its payment.
+// paymentViews name the records in the books. A call is judged by the greatest token that the bank
+// had seen for its payment.
 const paymentViews = `
 create table intent as select *, substr(subject, length(entity) + 2) key, data->>'attempt' attempt,
   data->>'session' session from messages where category = 'payment:intent';
@@ -81,7 +83,8 @@ create table keyed as select p.id, (select coalesce(max(attempt), 0) from intent
   (select count(*) from answer where key = p.id and not planted and status = 201) answers,
   transfers, late from payment p left join (select payment key, sum(number > 0) transfers, max(late) late from judged group by payment) on key = p.id;`
 
-// Verdict implements [Show]: it compares the file with the payments table, the bank's log, the intents and the answers.
+// Verdict implements [Show]: it compares the file with the payments table, the bank's log, the
+// intents and the answers.
 func (d *paymentsDemo) Verdict(ctx context.Context, r *Run, b *Books) (string, error) {
 	calls, err := ReadLines[payments.Call](d.bankLog)
 	if err != nil {
@@ -151,8 +154,8 @@ func (d *paymentsDemo) judge(b *Books, open, lost int) {
 	d.story(b)
 }
 
-// story tells of a payment that had a late order refused by the bank, or that was taken over and paid for twice, or else the
-// nearest to it.
+// story tells of a payment that had a late order refused by the bank, or that was taken over and
+// paid for twice, or else the nearest to it.
 func (d *paymentsDemo) story(b *Books) {
 	for _, key := range b.Texts("select id from keyed order by 100 * coalesce(late, 0) + 4 * min(transfers, 2) + 2 * min(attempts, 2) + (responses = 1) desc limit 1") {
 		b.Story("What became of payment "+key+"?", `

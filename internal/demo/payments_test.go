@@ -39,7 +39,8 @@ func TestPaymentsDemoAgreesWithTheFileThroughKillsAndAStop(t *testing.T) {
 	}
 }
 
-// right fills the books of a run in which nothing is wrong. In each the first payment was taken over once.
+// right fills the books of a run in which nothing is wrong. In each the first payment was taken
+// over once.
 func right(t *testing.T, d *paymentsDemo, b *Books) {
 	t.Helper()
 	orders, err := ReadOrders(writeOrders(t, 12))

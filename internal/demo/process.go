@@ -93,9 +93,9 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// AwaitStop waits until all threads of a process are stopped. A thread that runs is stopped some time after
-// SIGSTOP was sent, and may take the lock of a store in a file until then. Where the system does not tell,
-// it waits for a while.
+// AwaitStop waits until all threads of a process are stopped. A thread that runs is stopped some
+// time after SIGSTOP was sent, and may take the lock of a store in a file until then. Where the
+// system does not tell, it waits for a while.
 func (p *Process) AwaitStop(ctx context.Context) error {
 	stopped := func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
@@ -114,8 +114,8 @@ func (p *Process) AwaitStop(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// Stop ends a process as a deployment does. One that is stopped before it has begun ends by the signal itself,
-// or interrupted.
+// Stop ends a process as a deployment does. One that is stopped before it has begun ends by the
+// signal itself, or interrupted.
 func (p *Process) Stop() error { return p.stop(stopLimit) }
 
 func (p *Process) stop(limit time.Duration) error {

@@ -35,8 +35,8 @@ var (
 // Output is where a command prints.
 type Output struct{ Stdout, Stderr io.Writer }
 
-// The exit codes of a command that was told to end before its work was done, as shells have it for Ctrl-C, and
-// of a run whose limit ended before.
+// The exit codes of a command that was told to end before its work was done, as shells have it for
+// Ctrl-C, and of a run whose limit ended before.
 const (
 	interrupted = 130
 	notDone     = 3
@@ -53,7 +53,8 @@ func (p Program) Run() int {
 }
 
 // Main runs the command of args and returns the exit code: 0 for success, 1 for a failure, 2 for a
-// wrong call, 3 for a run whose limit ended before its work was done, 130 for a command that failed because ctx ended.
+// wrong call, 3 for a run whose limit ended before its work was done, 130 for a command that failed
+// because ctx ended.
 func Main(ctx context.Context, commands any, name, description string, args []string, stdout, stderr io.Writer) int {
 	helped := false
 	parser, err := kong.New(commands,
@@ -116,9 +117,11 @@ type Run struct {
 
 // A Show is one demo.
 type Show interface {
-	// Work starts the processes and ends when all is done, or ctx. The context ends if a process fails.
+	// Work starts the processes and ends when all is done, or ctx. The context ends if a process
+	// fails.
 	Work(ctx context.Context, r *Run) error
-	// Verdict fills the books when the processes have been stopped, and returns how a good run is told.
+	// Verdict fills the books when the processes have been stopped, and returns how a good run is
+	// told.
 	Verdict(ctx context.Context, r *Run, b *Books) (good string, err error)
 }
 

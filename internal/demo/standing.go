@@ -149,7 +149,8 @@ type hold struct {
 	process  int // that waits for the answer, once it is kept
 }
 
-// keep has the next answer kept, so that the process that waits for it has an item when it is killed or stopped.
+// keep has the next answer kept, so that the process that waits for it has an item when it is
+// killed or stopped.
 func (b *standingBank) keep() *hold {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -247,7 +248,8 @@ func (d *standingDemo) of() int {
 	return len(d.orders) * 3
 }
 
-// Work implements [Show]: it starts the processes, sets up the orders, disturbs, and waits until all is paid.
+// Work implements [Show]: it starts the processes, sets up the orders, disturbs, and waits until
+// all is paid.
 func (d *standingDemo) Work(ctx context.Context, r *Run) (err error) {
 	d.run, d.bank = r, &standingBank{failing: d.orders[1].ID, hanging: d.orders[2].ID + "2026-02", keys: map[string]bool{}}
 	address, err := r.Serve(d.bank)
@@ -281,7 +283,8 @@ func (d *standingDemo) Work(ctx context.Context, r *Run) (err error) {
 	return d.disturb(ctx, ordered)
 }
 
-// start has the clock run from a second from now on, so long the start of the processes takes, and starts them.
+// start has the clock run from a second from now on, so long the start of the processes takes, and
+// starts them.
 func (d *standingDemo) start(ctx context.Context, bank string) error {
 	now, err := d.run.Store.Now(ctx)
 	if err != nil {
@@ -305,7 +308,8 @@ func (d *standingDemo) start(ctx context.Context, bank string) error {
 	return nil
 }
 
-// disturb kills a worker, stops one and has it go on, mends what is dead, and waits until all is paid.
+// disturb kills a worker, stops one and has it go on, mends what is dead, and waits until all is
+// paid.
 func (d *standingDemo) disturb(ctx context.Context, ordered chan error) error {
 	var kept *hold
 	var frozen *Process

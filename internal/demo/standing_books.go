@@ -10,7 +10,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// The verdict reads messages and tables, and calls nothing of the queue, of its schedules or of the example.
+// The verdict reads messages and tables, and calls nothing of the queue, of its schedules or of the
+// example.
 
 // A planned is a payment that is to be.
 type planned struct {
@@ -18,8 +19,8 @@ type planned struct {
 	Cents                 int64
 }
 
-// plan returns the payments that the schedules ask for: on the day of each order, at six in the morning in Prague, from when
-// the order was set up on.
+// plan returns the payments that the schedules ask for: on the day of each order, at six in the
+// morning in Prague, from when the order was set up on.
 func (d *standingDemo) plan(ctx context.Context) (all []planned, err error) {
 	prague, err := time.LoadLocation("Europe/Prague")
 	if err != nil {
@@ -63,8 +64,8 @@ var reasons = []struct{ Letter, Text string }{
 	{"x", "buried"},
 }
 
-// standingViews name the records in the books. A tick's month is the one in which its time is in Prague, where six in the
-// morning is on the same day as in UTC.
+// standingViews name the records in the books. A tick's month is the one in which its time is in
+// Prague, where six in the morning is on the same day as in UTC.
 const standingViews = `
 create view tick as select data->>'order' "order", strftime('%Y-%m', (metadata->>'tickAt') / 1000000, 'unixepoch') month from messages where category = 'standing';
 create view payment as select *, data->>'order' "order", data->>'month' month from messages where category = 'standing:payment';

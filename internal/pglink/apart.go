@@ -20,11 +20,12 @@ const (
 	// apartLinger is how long one stays open after its last use.
 	apartLinger = 10 * time.Second
 
-	// apartPing is how long the connection may be unused before it is asked whether it still works, as
-	// pgx asks connections of a pool.
+	// apartPing is how long the connection may be unused before it is asked whether it still works,
+	// as pgx asks connections of a pool.
 	apartPing = time.Second
 
-	// fullLook is how often a call that waits for the pool looks whether its callers hold all of it.
+	// fullLook is how often a call that waits for the pool looks whether its callers hold all of
+	// it.
 	fullLook = 50 * time.Millisecond
 )
 
@@ -52,8 +53,8 @@ func newApart() *apart {
 	return a
 }
 
-// onPool calls f with a connection of the pool. Upkeep does not wait for one while callers hold them
-// all: it gets a connection beside the pool.
+// onPool calls f with a connection of the pool. Upkeep does not wait for one while callers hold
+// them all: it gets a connection beside the pool.
 func (l *Link) onPool(ctx context.Context, f func(db DB) error) error {
 	if !callctx.IsUpkeep(ctx) {
 		conn, err := l.pool.Acquire(ctx)
@@ -112,8 +113,8 @@ func (l *Link) whenFull(ctx context.Context, cancel func()) (stop func()) {
 	}
 }
 
-// Exhausted adds to the error of a context, which has ended while a call waited, that callers hold the
-// whole pool, if they do.
+// Exhausted adds to the error of a context, which has ended while a call waited, that callers hold
+// the whole pool, if they do.
 func (l *Link) Exhausted(err error) error {
 	stat := l.pool.Stat()
 	return exhausted(err, int(stat.AcquiredConns()), int(stat.MaxConns()), adviceOfPool)
@@ -158,7 +159,8 @@ func (l *Link) takeApart(ctx context.Context) (apartConn, error) {
 }
 
 // giveApart keeps a connection for the next call, unless it is broken, or as old as one of the pool
-// may become. After a write that took long pgx reads in a goroutine, until something is read: it ends with this.
+// may become. After a write that took long pgx reads in a goroutine, until something is read: it
+// ends with this.
 func (l *Link) giveApart(ctx context.Context, conn apartConn) {
 	syncing, cancel := context.WithTimeout(context.WithoutCancel(ctx), apartPing)
 	defer cancel()

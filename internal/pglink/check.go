@@ -61,8 +61,8 @@ func (e *UnsafeSettingsError) Error() string {
 	return text
 }
 
-// Is reports whether target is [ErrUnsafeSettings], or [failure.ErrLasting] and an operator has to change a
-// setting.
+// Is reports whether target is [ErrUnsafeSettings], or [failure.ErrLasting] and an operator has to
+// change a setting.
 func (e *UnsafeSettingsError) Is(target error) bool {
 	return target == ErrUnsafeSettings || target == failure.ErrLasting && e.lasts()
 }
@@ -97,8 +97,8 @@ func (e *SchemaVersionError) Error() string {
 		e.Schema, e.Version, e.Serves, e.Need, ErrSchemaTooNew)
 }
 
-// Is reports whether target is [ErrNotMigrated] or [ErrSchemaTooNew], whichever fits, or [failure.ErrLasting]: an
-// operator has to migrate or to upgrade.
+// Is reports whether target is [ErrNotMigrated] or [ErrSchemaTooNew], whichever fits, or
+// [failure.ErrLasting]: an operator has to migrate or to upgrade.
 func (e *SchemaVersionError) Is(target error) bool {
 	if target == failure.ErrLasting {
 		return true
@@ -360,12 +360,13 @@ func (l *Link) ask(ctx context.Context, db DB) (*server, error) {
 	return &s, nil
 }
 
-// keptKB is the size, in kB, of the block by which the check has a session keep the memory that it frees. glibc
-// gives memory back to the system when more than 128 kB of it are free. So the result of a page of 1,000 messages costs page
-// faults at each call: 89 for 300 kB of messages, and none after the block. The server takes 0.83 of the time for such
-// a page, and 0.86 to 0.9 for a backlog of them. glibc raises its bound to twice the size of a large block that is
-// freed (mallopt(3), M_MMAP_THRESHOLD). 200 kB made no difference, 4 MB the same as 1 MB, which takes the server
-// some 1 ms, once a connection, and 10 ms where it is busy. Other allocators do not change by it.
+// keptKB is the size, in kB, of the block by which the check has a session keep the memory that it
+// frees. glibc gives memory back to the system when more than 128 kB of it are free. So the result
+// of a page of 1,000 messages costs page faults at each call: 89 for 300 kB of messages, and none
+// after the block. The server takes 0.83 of the time for such a page, and 0.86 to 0.9 for a backlog
+// of them. glibc raises its bound to twice the size of a large block that is freed (mallopt(3),
+// M_MMAP_THRESHOLD). 200 kB made no difference, 4 MB the same as 1 MB, which takes the server some
+// 1 ms, once a connection, and 10 ms where it is busy. Other allocators do not change by it.
 const keptKB = 1000
 
 // checkParameters are the query's parameters, as text.

@@ -78,8 +78,8 @@ func Retryable(err error) bool {
 	return (code(err) == "40001" || code(err) == "40P01") && Definite(err)
 }
 
-// Stale reports whether a statement that was prepared by name cannot be used any more: the server does
-// not have it, after DISCARD, or its result has changed, after a migration.
+// Stale reports whether a statement that was prepared by name cannot be used any more: the server
+// does not have it, after DISCARD, or its result has changed, after a migration.
 func Stale(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && Definite(err) && (e.Code == "26000" || e.Code == "0A000" && e.Routine == "RevalidateCachedQuery")
@@ -165,8 +165,8 @@ func WithHint(err error, hint string) error {
 	return err
 }
 
-// Roles that the migrations grant rights to, and the functions that readers may not call. Of several roles
-// that may call one, it is with the role whose task it is.
+// Roles that the migrations grant rights to, and the functions that readers may not call. Of
+// several roles that may call one, it is with the role whose task it is.
 var roles = []struct {
 	name      string
 	functions []string
@@ -198,8 +198,8 @@ func roleFor(err error) string {
 // closedError makes an error of a handle that was closed match [ErrClosed].
 func closedError(cause error) error { return fmt.Errorf("%w: %w", ErrClosed, cause) }
 
-// exhausted tells a caller that has waited for a connection until its context ended why there was none. The most
-// frequent holder is a transaction of the caller's own.
+// exhausted tells a caller that has waited for a connection until its context ended why there was
+// none. The most frequent holder is a transaction of the caller's own.
 func exhausted(err error, used, most int, advice string) error {
 	if most == 0 || used < most || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return err
@@ -213,7 +213,8 @@ const (
 	adviceOfSQL  = "end it first, write in it by Transact, or give the *sql.DB more (SetMaxOpenConns)"
 )
 
-// taken tells a caller that has waited for its turn on the connection, or the transaction, of l until its context ended.
+// taken tells a caller that has waited for its turn on the connection, or the transaction, of l
+// until its context ended.
 func (l *Link) taken(err error) error {
 	if l.tx {
 		return fmt.Errorf("%w: another call has the transaction", err)

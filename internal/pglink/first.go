@@ -37,15 +37,16 @@ func (t *Tx) Start(ctx context.Context) error {
 // Begun reports whether the transaction has begun. It may have ended since.
 func (t *Tx) Begun() bool { return t.begun }
 
-// Missed returns the error of a connection that was lost before the server answered to BEGIN, and nil if
-// none was. A caller that left by its context is no such error.
+// Missed returns the error of a connection that was lost before the server answered to BEGIN, and
+// nil if none was. A caller that left by its context is no such error.
 func (t *Tx) Missed() error { return t.lost }
 
 // Apart has BEGIN go by a round trip of its own.
 func (t *Tx) Apart() { t.apart = true }
 
-// Unsent reports whether pgx has closed the connection before it sent BEGIN, as it does for a first statement that it
-// cannot encode, such as one with an argument too few. In a transaction that begins apart such a statement fails alone.
+// Unsent reports whether pgx has closed the connection before it sent BEGIN, as it does for a first
+// statement that it cannot encode, such as one with an argument too few. In a transaction that
+// begins apart such a statement fails alone.
 func (t *Tx) Unsent() bool { return t.unsent }
 
 func (t *Tx) missed(ctx context.Context, err error) {
@@ -59,8 +60,9 @@ func (t *Tx) missed(ctx context.Context, err error) {
 	}
 }
 
-// first sends a statement together with the statements that begin the transaction, and returns the batch with the
-// statement's result next. The batch is nil if the statement is to be sent by itself: the transaction has begun.
+// first sends a statement together with the statements that begin the transaction, and returns the
+// batch with the statement's result next. The batch is nil if the statement is to be sent by
+// itself: the transaction has begun.
 func (t *Tx) first(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
 	switch {
 	case t.begun:
@@ -84,7 +86,8 @@ func (t *Tx) first(ctx context.Context, sql string, args []any) (pgx.BatchResult
 			if t.missed(ctx, err); t.begun || t.conn.IsClosed() || ctx.Err() != nil {
 				return nil, err
 			}
-			// It was refused before BEGIN was sent, as a text that does not parse: it is to fail in the transaction.
+			// It was refused before BEGIN was sent, as a text that does not parse: it is to fail in
+			// the transaction.
 			return nil, t.Start(ctx)
 		}
 		t.begun = true
@@ -92,8 +95,9 @@ func (t *Tx) first(ctx context.Context, sql string, args []any) (pgx.BatchResult
 	return results, nil
 }
 
-// travels reports whether a statement with such arguments can be one of a batch. A text without arguments may be several
-// statements, a batch knows no options, and through a pooler each statement has one.
+// travels reports whether a statement with such arguments can be one of a batch. A text without
+// arguments may be several statements, a batch knows no options, and through a pooler each
+// statement has one.
 func (t *Tx) travels(args []any) bool {
 	if m := t.link.markOf(t.conn); m == nil || m.pooled || len(args) == 0 {
 		return false

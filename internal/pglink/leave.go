@@ -10,8 +10,9 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 )
 
-// LeaveAfter has db's connection closed if the caller still uses it when so long has passed since the end of ctx: a pool has
-// its place again, and the server rolls back. The caller calls stop when it uses db no more, before it gives it back.
+// LeaveAfter has db's connection closed if the caller still uses it when so long has passed since
+// the end of ctx: a pool has its place again, and the server rolls back. The caller calls stop when
+// it uses db no more, before it gives it back.
 func LeaveAfter(ctx context.Context, db DB, patience time.Duration) (stop func()) {
 	conn := Conn(db)
 	var mu sync.Mutex

@@ -46,7 +46,8 @@ type Config struct {
 	Version int           // of the schema that the caller's statements need
 	Logger  logger.Logger // of warnings: names and numbers, never content
 
-	// KeepMemory has each session keep the memory that it frees, up to 2 MB, for its next statement.
+	// KeepMemory has each session keep the memory that it frees, up to 2 MB, for its next
+	// statement.
 	KeepMemory bool
 }
 
@@ -185,8 +186,9 @@ func (l *Link) AsIs(ctx context.Context, f func(db DB) error) error {
 	return f(l.db)
 }
 
-// SQLConn returns a connection of db. Where callers wait for one, database/sql gives up after three in a
-// row that a cancelled call before them has closed: each of those is gone then, and the next is asked for.
+// SQLConn returns a connection of db. Where callers wait for one, database/sql gives up after three
+// in a row that a cancelled call before them has closed: each of those is gone then, and the next
+// is asked for.
 func SQLConn(ctx context.Context, db *sql.DB) (conn *sql.Conn, err error) {
 	const most = 100
 	for range most {

@@ -52,7 +52,8 @@ func parse(url string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// inTheClear returns a host that is not this machine and may be talked to without encryption, or "".
+// inTheClear returns a host that is not this machine and may be talked to without encryption, or
+// "".
 func inTheClear(c *pgx.ConnConfig) string {
 	open := func(host string, secret *tls.Config) bool {
 		here := host == "localhost" || net.ParseIP(host).IsLoopback()

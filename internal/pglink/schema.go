@@ -13,8 +13,8 @@ var (
 	// PostgreSQL cuts off a longer identifier, and does not say so.
 	validSchema = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-	// The underscore is part of a word, so that dibs_owner is not one. Settings and message types are the same for
-	// every schema and keep their names.
+	// The underscore is part of a word, so that dibs_owner is not one. Settings and message types
+	// are the same for every schema and keep their names.
 	schemaWord = regexp.MustCompile(`\b` + DefaultSchema + `\b(:|\.(?:allow_unsafe_settings|lock_timeout|caller_path|caller_role|retention|statement_timeout|transaction)\b)?`)
 )
 

@@ -8,12 +8,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A Tx is the transaction on a connection, for a function that may not end it: Commit and
-// Rollback return an error. Savepoints are the function's own. Through a pooler its statements
-// are sent as [Link.Mode] has it, unless they name a mode.
+// A Tx is the transaction on a connection, for a function that may not end it: Commit and Rollback
+// return an error. Savepoints are the function's own. Through a pooler its statements are sent as
+// [Link.Mode] has it, unless they name a mode.
 //
-// It begins with the function's first statement, in the same round trip, where that is of Exec, Query or QueryRow
-// with arguments, and goes through no pooler. Everything else begins it by a round trip of its own.
+// It begins with the function's first statement, in the same round trip, where that is of Exec,
+// Query or QueryRow with arguments, and goes through no pooler. Everything else begins it by a
+// round trip of its own.
 type Tx struct {
 	link       *Link
 	conn       *pgx.Conn
@@ -34,8 +35,8 @@ type Tx struct {
 
 var _ pgx.Tx = (*Tx)(nil)
 
-// Transaction returns the transaction on conn that these statements begin, BEGIN first; without any it has begun.
-// Commit and Rollback return refusal.
+// Transaction returns the transaction on conn that these statements begin, BEGIN first; without any
+// it has begun. Commit and Rollback return refusal.
 func (l *Link) Transaction(ctx context.Context, conn *pgx.Conn, refusal error, begin ...string) *Tx {
 	return &Tx{link: l, conn: conn, ctx: ctx, refusal: refusal, begin: begin, begun: len(begin) == 0}
 }
@@ -168,8 +169,8 @@ func (t *Tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return t.conn.SendBatch(ctx, b)
 }
 
-// LargeObjects implements [pgx.Tx], by one round trip more. If the connection is lost by then, a call of
-// its value panics, since pgx has no value that fails: see [Tx.WithoutObjects].
+// LargeObjects implements [pgx.Tx], by one round trip more. If the connection is lost by then, a
+// call of its value panics, since pgx has no value that fails: see [Tx.WithoutObjects].
 func (t *Tx) LargeObjects() pgx.LargeObjects {
 	// Only a transaction of pgx's own has large objects, and none begins without a statement.
 	inner, err := t.Conn().BeginTx(t.ctx, pgx.TxOptions{BeginQuery: "select"})
@@ -180,10 +181,12 @@ func (t *Tx) LargeObjects() pgx.LargeObjects {
 	return inner.LargeObjects()
 }
 
-// WithoutObjects reports whether LargeObjects had no connection, so that a panic of the function is due to that.
+// WithoutObjects reports whether LargeObjects had no connection, so that a panic of the function is
+// due to that.
 func (t *Tx) WithoutObjects() bool { return t.without }
 
-// Conn implements [pgx.Tx]. The connection is closed if the transaction does not begin: nothing is to run outside of it.
+// Conn implements [pgx.Tx]. The connection is closed if the transaction does not begin: nothing is
+// to run outside of it.
 func (t *Tx) Conn() *pgx.Conn {
 	if !t.closed && t.Start(t.ctx) != nil && !t.begun {
 		HangUp(t.ctx, t.conn)

@@ -42,8 +42,8 @@ func (c *conn) close() {
 	}
 }
 
-// A side is a direction: messages are read from one connection and written to the other. Messages that arrive
-// together are written together, because each write wakes the reader.
+// A side is a direction: messages are read from one connection and written to the other. Messages
+// that arrive together are written together, because each write wakes the reader.
 type side struct {
 	from net.Conn
 	to   net.Conn      // nil until it is reached
@@ -64,7 +64,8 @@ func (s *side) flush() {
 	}
 }
 
-// pump forwards the messages of one side until that side ends. It keeps reading when the other side is gone.
+// pump forwards the messages of one side until that side ends. It keeps reading when the other side
+// is gone.
 func (c *conn) pump(r *reader, s *side) {
 	defer s.flush()
 	for {

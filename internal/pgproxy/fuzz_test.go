@@ -66,8 +66,8 @@ func first(raw []byte, before int) (message []byte, length int) {
 
 const longest = 1 << 30
 
-// The reader returns each message byte for byte, in whatever pieces it arrives. A malformed message is an
-// error, and allocates no more than the bytes before it.
+// The reader returns each message byte for byte, in whatever pieces it arrives. A malformed message
+// is an error, and allocates no more than the bytes before it.
 func FuzzAMessageIsWhatCameOrRefused(f *testing.F) {
 	// answer byte by byte
 	f.Add(false, []byte("D\x00\x00\x00\v\x00\x01\x00\x00\x00\x011C\x00\x00\x00\rSELECT 1\x00Z\x00\x00\x00\x05I"), []byte("\x00"))
@@ -130,7 +130,8 @@ func FuzzAMessageIsWhatCameOrRefused(f *testing.F) {
 	})
 }
 
-// The proxy forwards all complete messages unchanged, and has forwarded them whenever it waits for more.
+// The proxy forwards all complete messages unchanged, and has forwarded them whenever it waits for
+// more.
 func FuzzWhatCameWholeIsPassedOnBeforeMoreIsWaitedFor(f *testing.F) {
 	// byte by byte
 	f.Add(false, []byte("P\x00\x00\x00\x10\x00select 1\x00\x00\x00B\x00\x00\x00\f\x00\x00\x00\x00\x00\x00\x00\x00E\x00\x00\x00\t\x00\x00\x00\x00\x00S\x00\x00\x00\x04"), []byte("\x00"))

@@ -68,8 +68,8 @@ type reader struct {
 	raw    []byte // the last message
 }
 
-// begin reads a message without a type byte: the first of a client, and the next one after encryption was
-// refused.
+// begin reads a message without a type byte: the first of a client, and the next one after
+// encryption was refused.
 func (r *reader) begin() (m Message, code uint32, err error) {
 	if m, err = r.read(0); err != nil {
 		return m, 0, err

@@ -1,6 +1,6 @@
-// Package pgproxy is a proxy between clients and a PostgreSQL server that injects network faults: it cuts
-// connections, and delays or drops messages. It knows the borders of messages, so a test can do so at any
-// message.
+// Package pgproxy is a proxy between clients and a PostgreSQL server that injects network faults:
+// it cuts connections, and delays or drops messages. It knows the borders of messages, so a test
+// can do so at any message.
 //
 //	p, err := pgproxy.New("tcp", "127.0.0.1:5432")
 //	...
@@ -29,9 +29,10 @@ import (
 // A Fault is the fate of a message.
 type Fault int
 
-// The faults. Close is like the end of a process: a reader sees the end of the stream. Reset is like the
-// restart of a machine: reads and writes fail (over TCP; a Unix socket is closed). Both happen to both sides.
-// A request for encryption, which the proxy answers, either passes or ends its connection.
+// The faults. Close is like the end of a process: a reader sees the end of the stream. Reset is
+// like the restart of a machine: reads and writes fail (over TCP; a Unix socket is closed). Both
+// happen to both sides. A request for encryption, which the proxy answers, either passes or ends
+// its connection.
 const (
 	// Pass has the message go on: none.
 	Pass Fault = iota
@@ -64,9 +65,9 @@ const (
 	ResetAfter
 )
 
-// A Rule returns the fault for each message that arrives at the proxy, in order of arrival, over all
-// connections. It is called by one goroutine at a time, calls no method of the proxy, and is not asked about a
-// connection that has been closed.
+// A Rule returns the fault for each message that arrives at the proxy, in order of arrival, over
+// all connections. It is called by one goroutine at a time, calls no method of the proxy, and is
+// not asked about a connection that has been closed.
 type Rule func(Message) Fault
 
 // A Proxy forwards messages and applies its rule to each. It is safe for concurrent use.
@@ -120,8 +121,8 @@ func (p *Proxy) SetRule(rule Rule) {
 	p.rule = rule
 }
 
-// Record begins a list of arriving messages, without their bodies. It ends, and is returned, when stop is
-// called. There is one list at a time.
+// Record begins a list of arriving messages, without their bodies. It ends, and is returned, when
+// stop is called. There is one list at a time.
 func (p *Proxy) Record() (stop func() []Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,8 +143,8 @@ func (p *Proxy) Release() {
 	p.release = make(chan struct{})
 }
 
-// Close closes all connections, drops held messages, and returns when the proxy's goroutines have ended. It
-// may be called again.
+// Close closes all connections, drops held messages, and returns when the proxy's goroutines have
+// ended. It may be called again.
 func (p *Proxy) Close() error {
 	p.end()
 	err := p.listener.Close()

@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The versions of message-db that a test may ask for. MessageDBNewest is the default; its message_store_version()
-// returns 1.3.0.
+// The versions of message-db that a test may ask for. MessageDBNewest is the default; its
+// message_store_version() returns 1.3.0.
 const (
 	MessageDBNewest = "1.3.1"
 	MessageDB1_2    = "1.2.6"
@@ -77,9 +77,10 @@ func NPMModules(name string, packages ...string) (string, error) {
 	return modules, nil
 }
 
-// MessageDB returns the URL of a database, which no other test uses, with the real message-db in the schema
-// message_store: from its npm package, made by its own install.sh. It is a copy, since to install takes longer than a test does. It is dropped
-// when the test ends; the role message_store is the server's, and stays.
+// MessageDB returns the URL of a database, which no other test uses, with the real message-db in
+// the schema message_store: from its npm package, made by its own install.sh. It is a copy, since
+// to install takes longer than a test does. It is dropped when the test ends; the role
+// message_store is the server's, and stays.
 func MessageDB(t testing.TB) string {
 	t.Helper()
 	return MessageDBOf(t, MessageDBNewest)
@@ -129,7 +130,8 @@ func InstallMessageDB(t testing.TB, database, version string) {
 	runTool(t, database, version, "install.sh", "CREATE_DATABASE=off", "PATH="+withoutCreateDB(t)+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
-// withoutCreateDB returns a folder with a createdb that does nothing: older versions always call it.
+// withoutCreateDB returns a folder with a createdb that does nothing: older versions always call
+// it.
 func withoutCreateDB(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -139,7 +141,8 @@ func withoutCreateDB(t testing.TB) string {
 	return dir
 }
 
-// RunMessageDB runs one of message-db's tools on a database, with extra environment variables, and returns its output.
+// RunMessageDB runs one of message-db's tools on a database, with extra environment variables, and
+// returns its output.
 func RunMessageDB(t testing.TB, database, tool string, env ...string) string {
 	t.Helper()
 	return runTool(t, database, MessageDBNewest, tool, env...)

@@ -30,12 +30,12 @@ import (
 )
 
 const (
-	// patience bounds operations that should be instant: a hung server fails the test that uses it, and not the
-	// whole run at its time limit.
+	// patience bounds operations that should be instant: a hung server fails the test that uses it,
+	// and not the whole run at its time limit.
 	patience = time.Minute
 
-	// connections is the limit of each pool. Go runs as many tests at once as there are processors, and the server
-	// has its own limit.
+	// connections is the limit of each pool. Go runs as many tests at once as there are processors,
+	// and the server has its own limit.
 	connections = 8
 )
 
@@ -115,8 +115,8 @@ func Migrated(t testing.TB) string {
 	return MigratedOn(t, URL(t))
 }
 
-// MigratedOn is [Migrated] on the server of another URL. Each user has a template of its own: only its
-// owner, or a superuser, may copy a database.
+// MigratedOn is [Migrated] on the server of another URL. Each user has a template of its own: only
+// its owner, or a superuser, may copy a database.
 func MigratedOn(t testing.TB, server string) string {
 	t.Helper()
 	config, err := pgx.ParseConfig(server)
@@ -134,8 +134,9 @@ var migrationsHash = sync.OnceValue(func() string {
 	return hex.EncodeToString(hash.Sum(nil)[:8])
 })
 
-// Clock returns the URL of a migrated database that no other test uses and whose clock stands still, and a function that sets the
-// clock by so much ahead of where it stood at first, or behind that if it is less than 0. It takes a superuser.
+// Clock returns the URL of a migrated database that no other test uses and whose clock stands
+// still, and a function that sets the clock by so much ahead of where it stood at first, or behind
+// that if it is less than 0. It takes a superuser.
 func Clock(t testing.TB) (url string, ahead func(time.Duration)) {
 	t.Helper()
 	url = copyOn(t, URL(t), "clock_"+migrationsHash(), func(url string) {
@@ -210,7 +211,8 @@ func makeTemplate(t testing.TB, server, template string, fill func(url string)) 
 	}
 	fill(url)
 	freeze(t, server, url, name)
-	// The lock is of one database: a test that is connected to another database may have been first.
+	// The lock is of one database: a test that is connected to another database may have been
+	// first.
 	_, err = conn.Exec(ctx, "alter database "+name+" rename to "+template)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); err != nil && (!ok || refused.Code != "42P04") {
 		t.Fatalf("keep the template %s: %v", template, err)
@@ -256,8 +258,8 @@ func WaitForLocks(t testing.TB, url, schema string) {
 	$$`)
 }
 
-// Database returns the URL of an empty database that no other test uses. It is dropped when the test ends,
-// even if clients are still connected.
+// Database returns the URL of an empty database that no other test uses. It is dropped when the
+// test ends, even if clients are still connected.
 func Database(t testing.TB) string {
 	t.Helper()
 	return database(t, URL(t), "template0", "")
@@ -279,7 +281,8 @@ func DatabaseInEnglish(t testing.TB) string {
 func database(t testing.TB, server, template, options string) string {
 	t.Helper()
 	name := unique()
-	// By default each page is written to the log, which takes longer than a copy of the files, and so does dropping it.
+	// By default each page is written to the log, which takes longer than a copy of the files, and
+	// so does dropping it.
 	must(t, server, "create database "+name+" template "+template+options+" strategy file_copy")
 	t.Cleanup(func() { run(t, server, "drop database if exists "+name+" with (force)") })
 
@@ -303,8 +306,8 @@ func PoolAs(t testing.TB, role string) *pgxpool.Pool {
 	return ConnectAs(t, URL(t), role)
 }
 
-// ConnectAs returns a pool on the database of a login user that is a member of role, which may be several with
-// commas, and no other. The user is dropped when the test ends.
+// ConnectAs returns a pool on the database of a login user that is a member of role, which may be
+// several with commas, and no other. The user is dropped when the test ends.
 func ConnectAs(t testing.TB, url, role string) *pgxpool.Pool {
 	t.Helper()
 	user, password := "test_"+unique(), unique()
@@ -393,8 +396,8 @@ func run(t testing.TB, url, statement string) bool {
 	return err == nil
 }
 
-// idle has the connections on which [run] has run, for its next statement on the shared database: to
-// connect takes the server as long as to drop a database. They end with the process.
+// idle has the connections on which [run] has run, for its next statement on the shared database:
+// to connect takes the server as long as to drop a database. They end with the process.
 var idle connPool
 
 // A connPool is no pgxpool.Pool since that runs goroutines, which packages' tests look for.
@@ -429,8 +432,8 @@ func (p *connPool) last(url string) *pgx.Conn {
 	return conn
 }
 
-// put keeps a connection. The deadline ends the goroutine in which pgx reads after a write that took long: it would
-// read until the process ends.
+// put keeps a connection. The deadline ends the goroutine in which pgx reads after a write that
+// took long: it would read until the process ends.
 func (p *connPool) put(ctx context.Context, url string, conn *pgx.Conn) {
 	if conn.IsClosed() || url != os.Getenv("TEST_DATABASE_URL") || conn.PgConn().Conn().SetReadDeadline(time.Now()) != nil {
 		conn.Close(ctx)

@@ -248,8 +248,8 @@ func show(t *testing.T, url, setting string) (value string) {
 	return value
 }
 
-// An advisory lock is one of a database: tests that are connected to two of them may make a template
-// at once, and the second finds that it is there.
+// An advisory lock is one of a database: tests that are connected to two of them may make a
+// template at once, and the second finds that it is there.
 func TestATemplateMayBeMadeFromTwoDatabasesAtOnce(t *testing.T) {
 	t.Parallel()
 	template, other := strings.ToLower(rand.Text()), pgtest.Database(t)
@@ -267,7 +267,8 @@ func TestATemplateMayBeMadeFromTwoDatabasesAtOnce(t *testing.T) {
 	}
 }
 
-// A slowConn is a connection of a process that has no turn after it has written, until something happens.
+// A slowConn is a connection of a process that has no turn after it has written, until something
+// happens.
 type slowConn struct {
 	net.Conn
 	written *func()

@@ -53,9 +53,9 @@ func serverCommand(t testing.TB, options ...string) *exec.Cmd {
 	return exec.Command("bash", args...) //nolint:noctx // a script of ours, which ends with its input
 }
 
-// A SharedServer is a migrated server as [Server] starts it, for the tests of one package: to start one
-// takes seconds. The first test that asks for it starts it, and TestMain calls Stop. The zero value is
-// ready. Its tests have to take streams of their own.
+// A SharedServer is a migrated server as [Server] starts it, for the tests of one package: to start
+// one takes seconds. The first test that asks for it starts it, and TestMain calls Stop. The zero
+// value is ready. Its tests have to take streams of their own.
 type SharedServer struct {
 	turn sync.RWMutex // a test that changes settings has it for itself
 
@@ -64,8 +64,8 @@ type SharedServer struct {
 	stop func() error
 }
 
-// Alone returns the server's URL once no other test has the server. No other has it before this one has
-// ended, and its settings are then as they were.
+// Alone returns the server's URL once no other test has the server. No other has it before this one
+// has ended, and its settings are then as they were.
 func (s *SharedServer) Alone(t testing.TB) string {
 	t.Helper()
 	url := s.started(t)
@@ -77,7 +77,8 @@ func (s *SharedServer) Alone(t testing.TB) string {
 	return url
 }
 
-// Together returns the server's URL, for a test that changes no setting: while it runs, no other does.
+// Together returns the server's URL, for a test that changes no setting: while it runs, no other
+// does.
 func (s *SharedServer) Together(t testing.TB) string {
 	t.Helper()
 	url := s.started(t)
@@ -184,7 +185,8 @@ logfile = %[2]s/log
 		t.Fatal(err)
 	}
 
-	// It refuses to run as root. The shell that starts it ends with the test, even if the test is killed.
+	// It refuses to run as root. The shell that starts it ends with the test, even if the test is
+	// killed.
 	command := []string{program, "-q", filepath.Join(dir, "ini")}
 	if os.Geteuid() == 0 {
 		command = append(asPostgres(t, dir), command...)
@@ -235,8 +237,8 @@ func (b *Bouncer) Kill() {
 	}
 }
 
-// asPostgres gives dir and its content to the user postgres, and returns the prefix of a command that runs as
-// that user.
+// asPostgres gives dir and its content to the user postgres, and returns the prefix of a command
+// that runs as that user.
 func asPostgres(t testing.TB, dir string) []string {
 	t.Helper()
 	owner, err := user.Lookup("postgres")

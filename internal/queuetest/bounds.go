@@ -34,8 +34,8 @@ func (f *fixture) ends(t *testing.T, session int64, policy queuing.Policy, want 
 	f.take(t, queuing.Take{Policy: policy})
 }
 
-// Which of the items that a session had has ended it, nobody knows: a process has died. So from the second time on each is delivered
-// alone.
+// Which of the items that a session had has ended it, nobody knows: a process has died. So from the
+// second time on each is delivered alone.
 func onlyTheGuiltyIsBuried(t *testing.T, f *fixture) {
 	four := queuing.Policy{MaxFailures: 4}
 	at := f.insert(t, "", "", "")

@@ -20,11 +20,12 @@ import (
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
-// bugVariable names, in the environment, the bug of the driver that TestQueuesInMemory runs the suite on.
+// bugVariable names, in the environment, the bug of the driver that TestQueuesInMemory runs the
+// suite on.
 const bugVariable = "QUEUETEST_BUG"
 
-// It passes on a sound driver, whose transactions are the test's. TestEveryBugIsFound starts it on broken ones, each in
-// a process of its own, and there it must fail.
+// It passes on a sound driver, whose transactions are the test's. TestEveryBugIsFound starts it on
+// broken ones, each in a process of its own, and there it must fail.
 func TestQueuesInMemory(t *testing.T) {
 	t.Parallel()
 	broken := bug{breaks: func(*driver) {}}
@@ -102,7 +103,8 @@ func (b bug) suite(t *testing.T) (output string, err error) {
 	return string(combined), err
 }
 
-// A driver is a sound one in which some calls are changed: what is asked of it, and what it answers.
+// A driver is a sound one in which some calls are changed: what is asked of it, and what it
+// answers.
 type driver struct {
 	*memory.Driver
 
@@ -130,7 +132,8 @@ type driver struct {
 	anySession         bool
 }
 
-// time is what the driver takes for the time where its clock shows t. It is called by one goroutine at a time.
+// time is what the driver takes for the time where its clock shows t. It is called by one goroutine
+// at a time.
 func (d *driver) time(t time.Time) time.Time {
 	if t.Before(d.latest) && d.back != nil {
 		return d.back(t, d.latest)

@@ -39,8 +39,8 @@ var jumps = []jump{
 	{"-1 h", 0, -time.Hour},
 }
 
-// eachJump calls test for each jump with a queue of its own. The clock is right until the test calls one of the functions; the
-// right time is given in seconds since the clock was right again.
+// eachJump calls test for each jump with a queue of its own. The clock is right until the test
+// calls one of the functions; the right time is given in seconds since the clock was right again.
 func eachJump(t *testing.T, f *fixture, test func(t *testing.T, f *fixture, wrong func(), right func(later time.Duration))) {
 	t.Helper()
 	for _, j := range jumps {

@@ -88,7 +88,8 @@ func leftGivesBack(t *testing.T, f *fixture) {
 	require.Equal(t, queuing.Delivery{Position: at[0], Version: 1}, f.one(t, queuing.Take{Session: 2}).Delivery())
 }
 
-// A caller whose take's answer was lost goes on with another session, and keeps the deliveries that it knows.
+// A caller whose take's answer was lost goes on with another session, and keeps the deliveries that
+// it knows.
 func keptGoOn(t *testing.T, f *fixture) {
 	at := f.insert(t, "", "", "")
 	f.take(t, queuing.Take{Session: 9, Want: 3})
@@ -171,7 +172,8 @@ func lateIsLost(t *testing.T, f *fixture) {
 	f.done(t, queuing.Complete, next)
 }
 
-// A position and a version can be guessed, and another database has the same. A session cannot, and has not.
+// A position and a version can be guessed, and another database has the same. A session cannot, and
+// has not.
 func othersEndNothing(t *testing.T, f *fixture) {
 	at := f.insert(t, "a", "a", "")
 	d, other := f.one(t, queuing.Take{Session: 2}).Delivery(), f.one(t, queuing.Take{Session: 3}).Delivery()
@@ -541,7 +543,8 @@ func hotKeyDelaysNoOther(t *testing.T, f *fixture) {
 	}
 }
 
-// A worker with one place ends each item of a key in the call that takes the next, or in one before it, so none of them is ever held.
+// A worker with one place ends each item of a key in the call that takes the next, or in one before
+// it, so none of them is ever held.
 func aLonePlaceLeavesAHotKey(t *testing.T, f *fixture, together bool) {
 	for range 120 {
 		f.insert(t, "hot")

@@ -102,9 +102,9 @@ func (s *side) state(t require.TestingT) (all []string) {
 	return all
 }
 
-// The driver, and the one in memory, answer the same calls alike, and leave the same state. So a rule that one of them
-// forgets is found, unless the other forgets it too. Both clocks stand still but for what the test has pass, so how fast the
-// machine is changes nothing.
+// The driver, and the one in memory, answer the same calls alike, and leave the same state. So a
+// rule that one of them forgets is found, unless the other forgets it too. Both clocks stand still
+// but for what the test has pass, so how fast the machine is changes nothing.
 func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 	begun := time.Now()
 	rapid.Check(t, func(rt *rapid.T) {

@@ -322,7 +322,8 @@ func whatBreaksTheState(t *testing.T, f *fixture) {
 	require.Nil(t, f.status(t), "no queue was made for a call that was refused")
 }
 
-// However large messages are, a list has 4 MiB of them at most. The rest is listed from behind the last.
+// However large messages are, a list has 4 MiB of them at most. The rest is listed from behind the
+// last.
 func listsEndAtFourMiB(t *testing.T, f *fixture) {
 	data := fmt.Appendf(nil, `{"a":"%s"}`, bytes.Repeat([]byte("a"), 900<<10))
 	var at []messagestore.GlobalPosition

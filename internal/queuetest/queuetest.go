@@ -1,13 +1,13 @@
-// Package queuetest is the conformance suite of [queuing.Driver]: what queues ask of a driver, as tests. The test
-// file of a driver calls [Run]:
+// Package queuetest is the conformance suite of [queuing.Driver]: what queues ask of a driver, as
+// tests. The test file of a driver calls [Run]:
 //
 //	func TestQueues(t *testing.T) {
 //		queuetest.Run(t, queuetest.Options{Open: func(t *testing.T) queuing.Driver { return open(t) }})
 //	}
 //
-// Every sub-test is named by the promise that it would refute, Q1 to Q11 and Q16, or by the part of the interface that it
-// holds to its word. Each has been seen to fail: the package's own tests break a driver in one way after another, and
-// demand that the sub-test meant for it finds out.
+// Every sub-test is named by the promise that it would refute, Q1 to Q11 and Q16, or by the part of
+// the interface that it holds to its word. Each has been seen to fail: the package's own tests
+// break a driver in one way after another, and demand that the sub-test meant for it finds out.
 //
 // Q7 and Q12 to Q15 ask nothing of a driver, and Q10 asks what messagestore/storetest tests.
 package queuetest
@@ -32,25 +32,26 @@ import (
 
 // Options are the subject of the suite.
 type Options struct {
-	// Open returns a driver. It is called once for each sub-test, and the sub-tests run in parallel, each
-	// with a queue and a category of its own, so all drivers may work on one database. Open closes its driver with
-	// t.Cleanup.
+	// Open returns a driver. It is called once for each sub-test, and the sub-tests run in
+	// parallel, each with a queue and a category of its own, so all drivers may work on one
+	// database. Open closes its driver with t.Cleanup.
 	Open func(t *testing.T) queuing.Driver
 
-	// Begin begins a transaction of the caller's on the database of a driver that Open returned. It returns a
-	// driver over the transaction, and the functions of which the sub-test calls one.
+	// Begin begins a transaction of the caller's on the database of a driver that Open returned. It
+	// returns a driver over the transaction, and the functions of which the sub-test calls one.
 	//
 	// Defaults to leaving out the sub-tests that need it.
 	Begin func(t *testing.T, driver queuing.Driver) (tx queuing.Driver, commit, rollBack func() error)
 
-	// OpenWithClock returns a driver as Open does whose store's clock stands still, and a function that sets the clock by so much
-	// ahead of where it stood at first, or behind that if it is less than 0.
+	// OpenWithClock returns a driver as Open does whose store's clock stands still, and a function
+	// that sets the clock by so much ahead of where it stood at first, or behind that if it is less
+	// than 0.
 	//
 	// Defaults to leaving out the sub-tests that need it.
 	OpenWithClock func(t *testing.T) (driver queuing.Driver, ahead func(time.Duration))
 
-	// Bubble says that the driver takes its time from the time package, and waits in a synctest bubble only. The
-	// sub-tests run in one each, and take no time.
+	// Bubble says that the driver takes its time from the time package, and waits in a synctest
+	// bubble only. The sub-tests run in one each, and take no time.
 	//
 	// Defaults to real time, and short leases.
 	Bubble bool
@@ -58,7 +59,8 @@ type Options struct {
 	spare func(*testing.T) // skips a sub-test that takes long, if it is not its turn
 }
 
-// Run tests the drivers that the options open. Sub-tests that are left out are skipped with the reason.
+// Run tests the drivers that the options open. Sub-tests that are left out are skipped with the
+// reason.
 func Run(t *testing.T, options Options) {
 	t.Helper()
 	for _, test := range tests() {
@@ -116,7 +118,8 @@ func tests() []test {
 	return all
 }
 
-// Times that a sub-test lets pass, and one that does not pass within it. No step has to be in time for the first.
+// Times that a sub-test lets pass, and one that does not pass within it. No step has to be in time
+// for the first.
 const (
 	brief = queuing.MinLease
 	long  = time.Hour
@@ -192,8 +195,8 @@ func (f *fixture) insertAt(t require.TestingT, key string, due time.Time) messag
 	return written.GlobalPosition
 }
 
-// full returns a take of the queue with what it leaves open: session 1, a lease that does not end, five failures, and the
-// sessions of the deliveries that it ends.
+// full returns a take of the queue with what it leaves open: session 1, a lease that does not end,
+// five failures, and the sessions of the deliveries that it ends.
 func (f *fixture) full(q queuing.Take) queuing.Take {
 	q.Queue, q.Wakes = f.of, f.wakes
 	q.Session = cmp.Or(q.Session, 1)
@@ -301,13 +304,15 @@ func (f *fixture) item(t testing.TB, at messagestore.GlobalPosition) queuing.Ite
 	return item
 }
 
-// is requires what is known of an item: its state, version and failures, and the kinds of the entries of its log.
+// is requires what is known of an item: its state, version and failures, and the kinds of the
+// entries of its log.
 func (f *fixture) is(t testing.TB, at messagestore.GlobalPosition, want string) {
 	t.Helper()
 	require.Equal(t, want, describe(f.item(t, at)))
 }
 
-// describe returns an item's state, version/failures, and the kinds of the entries of its log: "later 2/1 ru".
+// describe returns an item's state, version/failures, and the kinds of the entries of its log:
+// "later 2/1 ru".
 func describe(item queuing.Item) string {
 	text := fmt.Appendf(nil, "%s %d/%d ", item.State, item.Version, item.Failures)
 	for _, e := range item.Log {

@@ -23,7 +23,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// A worker's calls need no more than dibs_worker, and an operator's no more than dibs_operator and dibs_admin.
+// A worker's calls need no more than dibs_worker, and an operator's no more than dibs_operator and
+// dibs_admin.
 func TestQueuesOnPostgreSQL(t *testing.T) {
 	t.Parallel()
 	options := over(pgtest.PoolAs(t, "dibs_worker, dibs_operator, dibs_admin"))

@@ -117,7 +117,8 @@ func removesItsOwn(t *testing.T, f *fixture) {
 	require.NotNil(t, f.status(t))
 }
 
-// Queues of a category keep its messages, so they are not without bound. Callers that make the last ones at once do not pass it.
+// Queues of a category keep its messages, so they are not without bound. Callers that make the last
+// ones at once do not pass it.
 func queuesAreBounded(t *testing.T, f *fixture) {
 	f.take(t, queuing.Take{})
 	named := func(n int) queuing.Take {

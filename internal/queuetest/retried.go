@@ -133,7 +133,8 @@ func retriedGoInOrder(t *testing.T, f *fixture) {
 	}
 }
 
-// What comes next waits also if the last before it is finished, dead, or was cancelled before it was delivered.
+// What comes next waits also if the last before it is finished, dead, or was cancelled before it
+// was delivered.
 func retriedHoldsWhatComes(t *testing.T, f *fixture) {
 	for name, last := range map[string]func(f *fixture, d queuing.Delivery){
 		"finished":  func(f *fixture, d queuing.Delivery) { f.done(t, queuing.Complete, d) },

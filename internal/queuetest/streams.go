@@ -331,7 +331,8 @@ func deadIsNotWoken(t *testing.T, f *fixture) {
 	require.Equal(t, queuing.Delivery{Position: at, Version: 2}, f.one(t, queuing.Take{}).Delivery())
 }
 
-// The log has no entry of a turn that went well, so an end that is asked for again is told by the item's version.
+// The log has no entry of a turn that went well, so an end that is asked for again is told by the
+// item's version.
 func turnEndedAgain(t *testing.T, f *fixture) {
 	f.streams()
 	at := f.insert(t, "a")[0]

@@ -17,7 +17,8 @@ var transactTests = []test{
 	{"Q5/OtherCallsAreNotSupported", othersAreNotSupported, transactions},
 }
 
-// finishIn completes deliveries in a transaction, with a message, and returns the function that ends it.
+// finishIn completes deliveries in a transaction, with a message, and returns the function that
+// ends it.
 func (f *fixture) finishIn(t testing.TB, want queuing.Ending, d queuing.Delivery, commits bool) {
 	t.Helper()
 	tx, commit, rollBack := f.options.Begin(t.(*testing.T), f.driver) //nolint:errcheck,forcetypeassert // as given

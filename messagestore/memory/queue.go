@@ -31,7 +31,8 @@ type queue struct {
 	log      map[messagestore.GlobalPosition][]queuing.Entry
 }
 
-// queue returns a queue, or a new one for one that is not there. One that was removed is refused if it is to be kept.
+// queue returns a queue, or a new one for one that is not there. One that was removed is refused if
+// it is to be kept.
 func (d *Driver) queue(of queuing.Queue, keep bool) (*queue, error) {
 	q := d.queues[of.Name]
 	if q != nil && q.of == of && q.removed {

@@ -165,7 +165,8 @@ func (d *Driver) callAtReadCommitted(ctx context.Context, db DB, appends []messa
 	return answers, tx.Commit(ctx)
 }
 
-// isOneStream reports whether a write is of messages to one stream, on no condition but its version.
+// isOneStream reports whether a write is of messages to one stream, on no condition but its
+// version.
 func isOneStream(appends []messagestore.Append) bool {
 	return len(appends) == 1 && len(appends[0].Records) > 0 && !appends[0].Conditional()
 }

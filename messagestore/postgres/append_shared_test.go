@@ -62,7 +62,8 @@ func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// By chance the locks of one pair of categories are in this order whatever they are sorted by.
+			// By chance the locks of one pair of categories are in this order whatever they are
+			// sorted by.
 			for _, suffix := range []messagestore.Category{"1", "2", "3", "4", "5"} {
 				one := storetest.Category(t) + "a" + suffix
 				two := one + "b"
@@ -95,8 +96,8 @@ func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
 	}
 }
 
-// The messages of a category come in the order in which the function returned them, and not in that of
-// the locks.
+// The messages of a category come in the order in which the function returned them, and not in that
+// of the locks.
 func TestATransactionKeepsTheOrderOfItsMessages(t *testing.T) {
 	t.Parallel()
 	driver, category := must.New(postgres.New(pgtest.Pool(t), nil)), storetest.Category(t)
@@ -115,8 +116,8 @@ func TestATransactionKeepsTheOrderOfItsMessages(t *testing.T) {
 	}
 }
 
-// Its floor is there before its first position: a message is under way, its position drawn, when a later
-// one is committed.
+// Its floor is there before its first position: a message is under way, its position drawn, when a
+// later one is committed.
 func TestNoReaderPassesAMessageOfATransactionThatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -213,8 +214,8 @@ func TestATransactionGoesBehindAnotherOfItsStream(t *testing.T) {
 	require.NoError(t, await.Receive(t, "the end of the transaction", done))
 }
 
-// A question for a lost write keeps transactions that were sent before it from being committed: they
-// carry an older fence.
+// A question for a lost write keeps transactions that were sent before it from being committed:
+// they carry an older fence.
 func TestATransactionOfBeforeAQuestionIsRefused(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -234,7 +235,8 @@ func TestATransactionOfBeforeAQuestionIsRefused(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// All messages are recorded, one of them is, or one stream is at another version: the answer is for all.
+// All messages are recorded, one of them is, or one stream is at another version: the answer is for
+// all.
 func TestARefusedTransactionIsToldWhatItMet(t *testing.T) {
 	t.Parallel()
 	driver, category := must.New(postgres.New(pgtest.Pool(t), nil)), storetest.Category(t)

@@ -14,7 +14,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
 
-// The sessions of the scenes, and their policy. Leases of cutLease are over before they are asked for again.
+// The sessions of the scenes, and their policy. Leases of cutLease are over before they are asked
+// for again.
 const (
 	cutSession  = 1
 	nextSession = 2
@@ -92,7 +93,8 @@ func queueWarm(w way) func(ctx context.Context, c *attempt) error {
 	}
 }
 
-// requireDone wants each delivery to be ended by this call, or by the one before it whose answer was lost.
+// requireDone wants each delivery to be ended by this call, or by the one before it whose answer
+// was lost.
 func requireDone(endings []queuing.Ending, err error) error {
 	for _, ending := range endings {
 		if err == nil && ending != queuing.Done {
@@ -102,8 +104,9 @@ func requireDone(endings []queuing.Ending, err error) error {
 	return err
 }
 
-// takes reserves items. After a lost answer another session takes over: what the lost call reserved is offered again at
-// once, and what it reserves later, when its lease is over. In the end each item is finished once.
+// takes reserves items. After a lost answer another session takes over: what the lost call reserved
+// is offered again at once, and what it reserves later, when its lease is over. In the end each
+// item is finished once.
 func takes(w way) scene {
 	return scene{
 		name: "queue take: " + w.name, mode: w.mode, thorough: w == prepared, changes: true, before: queueItems, warm: queueWarm(w),

@@ -132,7 +132,8 @@ func eachParameters(e *pglink.Encoder, group []*ticket, notify bool) [][]byte {
 	return parameters
 }
 
-// addWrites adds lists with a value a write: the streams, the expected versions, and how many records each has.
+// addWrites adds lists with a value a write: the streams, the expected versions, and how many
+// records each has.
 func addWrites(e *pglink.Encoder, writes ...*messagestore.Append) {
 	e.Array(pgtype.TextOID, len(writes))
 	for _, w := range writes {

@@ -31,9 +31,10 @@ var (
 	ErrUnsafeSettings = pglink.ErrUnsafeSettings
 )
 
-// An UnsafeSettingsError names, in Settings, all settings for which a server is refused. A consumer stops
-// because of it, unless all of them come from a standby, which may be promoted, or from an old primary, in
-// whose place another server was promoted: the next connection may reach the new one.
+// An UnsafeSettingsError names, in Settings, all settings for which a server is refused. A consumer
+// stops because of it, unless all of them come from a standby, which may be promoted, or from an
+// old primary, in whose place another server was promoted: the next connection may reach the new
+// one.
 type UnsafeSettingsError = pglink.UnsafeSettingsError
 
 // An UnsafeSetting is a setting with a value that is refused: its Name, its Value, and the

@@ -87,8 +87,8 @@ func (f *fences) trust(appends []messagestore.Append) {
 	}
 }
 
-// marked reports of each append whether its category is marked as one whose lock is shared. A store that
-// was put back may have lost the mark: a write that finds that out is refused.
+// marked reports of each append whether its category is marked as one whose lock is shared. A store
+// that was put back may have lost the mark: a write that finds that out is refused.
 func (f *fences) marked(appends []messagestore.Append) []bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

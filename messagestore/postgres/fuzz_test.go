@@ -20,9 +20,9 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
 
-// The validators of the library and the database agree: an accepted message is stored and returned equal, a
-// refused one is refused by both. So no client in any language can store a message that the library would not,
-// and the library sends none that the database refuses.
+// The validators of the library and the database agree: an accepted message is stored and returned
+// equal, a refused one is refused by both. So no client in any language can store a message that
+// the library would not, and the library sends none that the database refuses.
 func FuzzValidatorAgreesWithDatabase(f *testing.F) {
 	long := strings.Repeat("x", 251)
 	for _, name := range []string{
@@ -143,8 +143,8 @@ func requireAgreement(t *testing.T, pool *pgxpool.Pool, stream, messageType, dat
 	}
 }
 
-// validMetadata applies the library's rules to metadata in JSON: those of data, the limit of both together,
-// and the limits of its texts.
+// validMetadata applies the library's rules to metadata in JSON: those of data, the limit of both
+// together, and the limits of its texts.
 func validMetadata(t *testing.T, metadata string, beside int) error {
 	t.Helper()
 	if metadata == "" {

@@ -18,22 +18,24 @@ import (
 )
 
 const (
-	// maxGathered bounds the reads of a group, and gatheredLimit the messages that each of them gets from it. A read that
-	// wants more reads on by itself.
+	// maxGathered bounds the reads of a group, and gatheredLimit the messages that each of them
+	// gets from it. A read that wants more reads on by itself.
 	maxGathered   = 64
 	gatheredLimit = 100
 
-	// maxGatheredBytes bounds the data and metadata that a group holds, but for one message. What does not fit is read alone: of a
-	// page of large messages nearly all.
+	// maxGatheredBytes bounds the data and metadata that a group holds, but for one message. What
+	// does not fit is read alone: of a page of large messages nearly all.
 	maxGatheredBytes = 4 << 20
 
-	// readPatience is how long a read waits for its group before it reads by itself, and how long a read keeps others waiting.
+	// readPatience is how long a read waits for its group before it reads by itself, and how long a
+	// read keeps others waiting.
 	readPatience = time.Second
 )
 
-// A gathering has reads of streams go together, in one statement and one round trip. A read that finds fewer than most reads under
-// way goes straight through, on its caller's goroutine and context. Reads that come meanwhile wait until one of them has ended. No
-// read depends on the others: a read whose group fails, or takes too long, is done again by itself.
+// A gathering has reads of streams go together, in one statement and one round trip. A read that
+// finds fewer than most reads under way goes straight through, on its caller's goroutine and
+// context. Reads that come meanwhile wait until one of them has ended. No read depends on the
+// others: a read whose group fails, or takes too long, is done again by itself.
 type gathering struct {
 	most     int           // flights
 	patience time.Duration // readPatience, but for the tests
@@ -74,7 +76,8 @@ func (g *gathering) enter(q messagestore.StreamQuery) (*flight, *gathered) {
 	return nil, r
 }
 
-// begin adds a flight, unless there are enough. A flight that hangs does not count. It is called under mu.
+// begin adds a flight, unless there are enough. A flight that hangs does not count. It is called
+// under mu.
 func (g *gathering) begin(f *flight) *flight {
 	now := time.Now()
 	if len(g.under) >= g.most {

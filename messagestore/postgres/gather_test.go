@@ -21,7 +21,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
 
-// A library is a store whose reads of streams slow-… and stuck-… wait while their lock is held, and of bad-… fail.
+// A library is a store whose reads of streams slow-… and stuck-… wait while their lock is held, and
+// of bad-… fail.
 type library struct {
 	*postgres.Driver
 
@@ -301,7 +302,8 @@ func largeData(size int, compresses bool) []byte {
 	return fmt.Appendf(nil, `{"a":"%s"}`, text)
 }
 
-// However large messages are, reads that go together hold no more than 4 MiB, and a message. The rest of each page is read alone.
+// However large messages are, reads that go together hold no more than 4 MiB, and a message. The
+// rest of each page is read alone.
 func TestReadsThatGoTogetherHoldFourMiB(t *testing.T) {
 	t.Parallel()
 	_, d := riders(t)

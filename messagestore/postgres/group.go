@@ -40,9 +40,10 @@ const (
 )
 
 // groups commit writes to one database together. A write that finds its shard idle goes straight
-// through, on its caller's goroutine and context: of one message by append_one, and of more as a group of
-// one write, which costs the server half of append. Writes that come meanwhile wait and then go in one
-// transaction, in one round trip: the category is locked once, and the log is synced once.
+// through, on its caller's goroutine and context: of one message by append_one, and of more as a
+// group of one write, which costs the server half of append. Writes that come meanwhile wait and
+// then go in one transaction, in one round trip: the category is locked once, and the log is synced
+// once.
 type groups struct {
 	seed    maphash.Seed
 	shards  []*shard
@@ -73,8 +74,8 @@ func (g *groups) shard(category messagestore.Category) *shard {
 	return g.shards[maphash.String(g.seed, string(category))%uint64(len(g.shards))]
 }
 
-// shardOf returns the shard of a write. Writes to the same categories are in one shard, in whichever
-// order they name them.
+// shardOf returns the shard of a write. Writes to the same categories are in one shard, in
+// whichever order they name them.
 func (g *groups) shardOf(appends []messagestore.Append) *shard {
 	first := appends[0].Stream.Category()
 	for _, a := range appends[1:] {
@@ -238,8 +239,8 @@ func (d *Driver) next(l *shard) {
 func (d *Driver) flush(l *shard) {
 	for {
 		// Callers that were just answered may write again. They get to run before the next group is
-		// taken; else it would hold only the writes that came meanwhile, and every other group would
-		// be small.
+		// taken; else it would hold only the writes that came meanwhile, and every other group
+		// would be small.
 		runtime.Gosched()
 		group := l.take()
 		if group == nil {
@@ -298,7 +299,8 @@ func waitAgain(tickets []*ticket) []*ticket {
 	return those(tickets, func(t *ticket) bool { return t.state.CompareAndSwap(taken, waiting) })
 }
 
-// those returns the elements for which is holds, in a slice of their own: another goroutine or a caller may hold the one they are in.
+// those returns the elements for which is holds, in a slice of their own: another goroutine or a
+// caller may hold the one they are in.
 func those[T any](all []T, is func(T) bool) []T {
 	kept := make([]T, 0, len(all))
 	for _, one := range all {
@@ -309,8 +311,9 @@ func those[T any](all []T, is func(T) bool) []T {
 	return kept
 }
 
-// commit writes a group, and answers all of it or puts it back. A take that a write has along goes with it. A panic, which may be of
-// a hook or a tracer of the pool, is the error of the writes that have no answer then.
+// commit writes a group, and answers all of it or puts it back. A take that a write has along goes
+// with it. A panic, which may be of a hook or a tracer of the pool, is the error of the writes that
+// have no answer then.
 func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 	err := failure.Call(func() error {
 		i := slices.IndexFunc(group, func(t *ticket) bool { return t.stop != nil })
@@ -335,8 +338,8 @@ func (d *Driver) commit(ctx context.Context, l *shard, group []*ticket) {
 	}
 }
 
-// commitWith is commit with the take of a worker that waits. It reports false for a group of which nothing was done, since the
-// server has refused the take.
+// commitWith is commit with the take of a worker that waits. It reports false for a group of which
+// nothing was done, since the server has refused the take.
 func (d *Driver) commitWith(ctx context.Context, l *shard, group []*ticket, stop *queuing.Stop) bool {
 	if len(group) == 1 && isOneStream(group[0].appends) && !stop.Waits() {
 		_ = d.alone(ctx, group[0])

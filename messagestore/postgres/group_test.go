@@ -425,8 +425,8 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 	}
 }
 
-// An id that a transaction which has not ended has recorded is the business of its own write: the others of the group are
-// written, and their categories are free for other processes meanwhile.
+// An id that a transaction which has not ended has recorded is the business of its own write: the
+// others of the group are written, and their categories are free for other processes meanwhile.
 func TestAnIDOfAnOpenTransactionHoldsUpItsOwnWriteAlone(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
@@ -492,9 +492,9 @@ func TestAWriteThatTakesTooLongFailsNoOther(t *testing.T) {
 	require.NoError(t, await.Receive(t, "the end of the second write", second))
 }
 
-// cancelStatements cancels so many statements in turn, as a timeout does, once they wait: those of the
-// processes that a query returns. A timeout that is short enough to be waited for may end other statements
-// on a slow machine.
+// cancelStatements cancels so many statements in turn, as a timeout does, once they wait: those of
+// the processes that a query returns. A timeout that is short enough to be waited for may end other
+// statements on a slow machine.
 func cancelStatements(t *testing.T, times int, waiters string, args ...any) {
 	t.Helper()
 	pool := pgtest.Pool(t)
@@ -512,8 +512,8 @@ func cancelStatements(t *testing.T, times int, waiters string, args ...any) {
 	}
 }
 
-// Where a role has less time for a statement, each write to a category that another session keeps runs out
-// of it in turn: those to others are between them, and not behind them all.
+// Where a role has less time for a statement, each write to a category that another session keeps
+// runs out of it in turn: those to others are between them, and not behind them all.
 func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -790,8 +790,8 @@ func TestGroupsAreNotMadeAboveReadCommitted(t *testing.T) {
 	require.Zero(t, writes)
 }
 
-// Each write of a group, to one stream or several of two categories, has the outcome that it would have
-// by itself.
+// Each write of a group, to one stream or several of two categories, has the outcome that it would
+// have by itself.
 func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -855,8 +855,8 @@ func both(a, b messagestore.StreamName) []messagestore.Append {
 	return []messagestore.Append{record(a), record(b)}
 }
 
-// Writes to two categories, one of which another session has, keep the first of their group from nothing. The
-// next group waits for both categories, and has all of these writes.
+// Writes to two categories, one of which another session has, keep the first of their group from
+// nothing. The next group waits for both categories, and has all of these writes.
 func TestWritesToTwoCategoriesWaitForBothInTheNextGroup(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -892,8 +892,8 @@ func TestWritesToTwoCategoriesWaitForBothInTheNextGroup(t *testing.T) {
 	require.Equal(t, int64(3), writes)
 }
 
-// A group whose first write is to two categories has the one of the lesser name before it waits for the
-// other, whichever the write names first: as append does, so they never wait for each other.
+// A group whose first write is to two categories has the one of the lesser name before it waits for
+// the other, whichever the write names first: as append does, so they never wait for each other.
 func TestAGroupWaitsForItsCategoriesInTheOrderOfTheirNames(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
@@ -932,8 +932,8 @@ func TestAGroupWaitsForItsCategoriesInTheOrderOfTheirNames(t *testing.T) {
 	}
 }
 
-// A process does not hold up itself: writes to the same two categories wait for each other in one shard, whichever
-// they name first.
+// A process does not hold up itself: writes to the same two categories wait for each other in one
+// shard, whichever they name first.
 func TestWritesToTheSameCategoriesWaitInOneShard(t *testing.T) {
 	t.Parallel()
 	c := gather(t)
@@ -962,7 +962,8 @@ func TestWritesToTheSameCategoriesWaitInOneShard(t *testing.T) {
 	require.Equal(t, int64(3), writes)
 }
 
-// A write to several streams goes as a group goes, also where no other waits, and is answered as by itself.
+// A write to several streams goes as a group goes, also where no other waits, and is answered as by
+// itself.
 func TestAWriteToSeveralStreamsIsAGroupOfOne(t *testing.T) {
 	t.Parallel()
 	d := must.New(postgres.New(pgtest.Pool(t), nil))
@@ -1018,8 +1019,8 @@ func TestAWriteToSeveralStreamsIsAGroupOfOne(t *testing.T) {
 	})
 }
 
-// A write to several streams of which one does not fit writes nothing, where no other write of its group is to
-// one of these streams.
+// A write to several streams of which one does not fit writes nothing, where no other write of its
+// group is to one of these streams.
 func TestAWriteOfAGroupIsNotWrittenInPart(t *testing.T) {
 	t.Parallel()
 	d := must.New(postgres.New(pgtest.Pool(t), nil))

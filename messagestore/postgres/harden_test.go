@@ -22,7 +22,8 @@ import (
 	"github.com/dibs-go/dibs/migrations"
 )
 
-// harden runs the statement by which docs/dba.md takes advisory locks from the public, as the page has it.
+// harden runs the statement by which docs/dba.md takes advisory locks from the public, as the page
+// has it.
 func harden(t *testing.T, superuser *pgx.Conn) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/dba.md")

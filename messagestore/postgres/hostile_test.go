@@ -213,8 +213,8 @@ func TestDatabaseRefusesGroupsThatAreNone(t *testing.T) {
 	}
 }
 
-// The write of one message at the version of its stream takes a path of its own, which refuses the same
-// types that may have come.
+// The write of one message at the version of its stream takes a path of its own, which refuses the
+// same types that may have come.
 func TestDatabaseRefusesTypesThatAreNoneForAWriteOfOneMessage(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

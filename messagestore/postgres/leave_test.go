@@ -147,8 +147,8 @@ func (g *gate) goes(t *testing.T, p party, leavers ...int) []error {
 
 var someLeave = [][]int{nil, {0}, {1}, {3}, {0, 1, 2}, {1, 2, 3}, {0, 3}, {0, 1, 2, 3}}
 
-// Callers leave a group of writes before it is sent, and the take that goes with it is refused, or not. Those that stay have their
-// answer, those that left have written nothing.
+// Callers leave a group of writes before it is sent, and the take that goes with it is refused, or
+// not. Those that stay have their answer, those that left have written nothing.
 func TestCallersLeaveAGroupWhoseTakeIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func(t *testing.T, g *gate, take *queuing.Take){
@@ -233,7 +233,8 @@ func (g *gate) writes() map[string]func(ctx context.Context, stream messagestore
 	}
 }
 
-// worker waits for a write that takes a take along, until end is called, and is told what became of it.
+// worker waits for a write that takes a take along, until end is called, and is told what became of
+// it.
 func (*gate) worker(take queuing.Take) (stop *queuing.Stop, told <-chan rode, end func()) {
 	stop = queuing.NewStop()
 	stop.Wait(true)
@@ -254,7 +255,8 @@ func (*gate) worker(take queuing.Take) (stop *queuing.Stop, told <-chan rode, en
 	return stop, answers, func() { close(ended) }
 }
 
-// Callers leave a group of reads before it is sent, and the group fails, or not. Those that stay read what is there.
+// Callers leave a group of reads before it is sent, and the group fails, or not. Those that stay
+// read what is there.
 func TestCallersLeaveAGroupOfReads(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
@@ -285,7 +287,8 @@ func TestCallersLeaveAGroupOfReads(t *testing.T) {
 	}
 }
 
-// A hook or a tracer of the pool that panics, or ends its goroutine, ends no process: the writes that went together have the error.
+// A hook or a tracer of the pool that panics, or ends its goroutine, ends no process: the writes
+// that went together have the error.
 func TestAPanicIsAnErrorOfTheWritesThatWentTogether(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
@@ -342,7 +345,8 @@ func TestAPanicOfAGroupOfReadsHarmsNone(t *testing.T) {
 // ends do not return.
 var ends = map[string]func(){"a panic": func() { panic("broken") }, "the end of a goroutine": runtime.Goexit}
 
-// breaks has a function called once, when the gate is opened: before the group is sent, or when its answer is there.
+// breaks has a function called once, when the gate is opened: before the group is sent, or when its
+// answer is there.
 func (g *gate) breaks(sent bool, f func()) {
 	if sent {
 		g.ended.Store(new(sync.OnceFunc(func() { g.ended.Store(nil); f() })))

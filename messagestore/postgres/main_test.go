@@ -21,13 +21,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(onOwnDatabase{m}) }
 
-// ownServer is the package's own, which syncs: for the tests that change settings of the server, or have a
-// standby.
+// ownServer is the package's own, which syncs: for the tests that change settings of the server, or
+// have a standby.
 var ownServer pgtest.SharedServer
 
-// onOwnDatabase runs the tests on a database of the package's own, whose functions wait for locks as long
-// as it takes. In one that is shared with other packages a writer may wait for a listener, and the listener
-// for a transaction of another test: for more than 10 seconds, on a busy machine.
+// onOwnDatabase runs the tests on a database of the package's own, whose functions wait for locks
+// as long as it takes. In one that is shared with other packages a writer may wait for a listener,
+// and the listener for a transaction of another test: for more than 10 seconds, on a busy machine.
 type onOwnDatabase struct{ m *testing.M }
 
 func (o onOwnDatabase) Run() int {
@@ -84,7 +84,8 @@ func newDatabase(server string) (drop func() error, database string, err error) 
 	return drop, database, nil
 }
 
-// withDatabase names another database of the same server, in either of the forms that a connection string has.
+// withDatabase names another database of the same server, in either of the forms that a connection
+// string has.
 func withDatabase(server, name string) (string, error) {
 	if !strings.Contains(server, "://") {
 		return server + " dbname=" + name, nil // the last one counts

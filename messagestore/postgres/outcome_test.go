@@ -745,7 +745,8 @@ func TestConnectionThatCannotBeMadeWritesNothing(t *testing.T) {
 	require.NotContains(t, err.Error(), "canary")
 }
 
-// Streams of four categories in the one order and in the other, by two drivers, of which each makes groups.
+// Streams of four categories in the one order and in the other, by two drivers, of which each makes
+// groups.
 func TestWritersOfTwoCategoriesInOppositeOrderDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	const writers, rounds = 8, 25
@@ -793,7 +794,8 @@ func TestWritersOfTwoCategoriesInOppositeOrderDoNotDeadlock(t *testing.T) {
 	require.NotContains(t, log.String(), "write one by one")
 }
 
-// REINDEX CONCURRENTLY has each index twice for a while, and the old one is the first that is met, by another name.
+// REINDEX CONCURRENTLY has each index twice for a while, and the old one is the first that is met,
+// by another name.
 func TestAnIndexThatIsMadeAnewIsNotSomebodyElses(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)

@@ -10,15 +10,14 @@
 //	}
 //	store, err := messagestore.New(driver, nil)
 //
-// or, with a pool of the driver's own, [Open]. The schema is made by package
-// migrations. The user needs no more than to be a member of the role dibs_writer, of dibs_worker
-// to work on queues, sagas or relays as well, or of dibs_reader to read only: all access is by
-// functions.
+// or, with a pool of the driver's own, [Open]. The schema is made by package migrations. The user
+// needs no more than to be a member of the role dibs_writer, of dibs_worker to work on queues,
+// sagas or relays as well, or of dibs_reader to read only: all access is by functions.
 //
 // # In a transaction of the caller's
 //
-// A driver over a transaction writes in it. Its writes commit and roll back with everything else
-// in the transaction, and a conflict leaves it usable:
+// A driver over a transaction writes in it. Its writes commit and roll back with everything else in
+// the transaction, and a conflict leaves it usable:
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		if _, err := tx.Exec(ctx, "update invoices set ..."); err != nil {
@@ -34,17 +33,17 @@
 //
 // From its first write to a category to its end the transaction keeps other writers of that
 // category waiting, so it should be short. Two transactions that write to two categories in two
-// calls each may deadlock; PostgreSQL then refuses one of them.
-// [messagestore.Store.WriteStreams] does not.
+// calls each may deadlock; PostgreSQL then refuses one of them. [messagestore.Store.WriteStreams]
+// does not.
 //
-// If the connection is lost during COMMIT, the outcome of the transaction is unknown.
-// [Driver.Find] on another connection resolves it. pgconn.SafeToRetry does not: it calls a COMMIT
-// whose answer was lost safe to repeat.
+// If the connection is lost during COMMIT, the outcome of the transaction is unknown. [Driver.Find]
+// on another connection resolves it. pgconn.SafeToRetry does not: it calls a COMMIT whose answer
+// was lost safe to repeat.
 //
 // # A transaction of the driver's
 //
-// [messagestore.Transactional] gives a transaction whose lost COMMIT is resolved, by the ids of
-// the messages in it:
+// [messagestore.Transactional] gives a transaction whose lost COMMIT is resolved, by the ids of the
+// messages in it:
 //
 //	txs, err := messagestore.Transactional[pgx.Tx](store)
 //	...
@@ -53,28 +52,29 @@
 //		return []messagestore.StreamWrite{messagestore.To(stream, version, Paid{})}, err
 //	})
 //
-// The messages are appended in the round trip of COMMIT, so the category is locked no longer
-// than that. [NewSQL] gives a *sql.Tx in place of the pgx.Tx.
+// The messages are appended in the round trip of COMMIT, so the category is locked no longer than
+// that. [NewSQL] gives a *sql.Tx in place of the pgx.Tx.
 //
 // # Groups
 //
-// Over a pool, writes that come while another is under way are committed together: one round
-// trip, one statement and one sync for all of them, and an outcome for each. A single writer goes
+// Over a pool, writes that come while another is under way are committed together: one round trip,
+// one statement and one sync for all of them, and an outcome for each. A single writer goes
 // straight through. A group waits for the lock of its first write's category; writes to other
-// locked categories go with the next group. A driver has as many shards of such writes as there
-// are processors, up to four, and uses a connection for each. Share one driver in a process.
+// locked categories go with the next group. A driver has as many shards of such writes as there are
+// processors, up to four, and uses a connection for each. Share one driver in a process.
 //
 // So do reads of streams that come while as many are under way as half of the pool has connections:
-// up to 64 in one statement, with 100 messages for each at most, and 4 MiB for all; a read that wants
-// more reads on by itself. The end or failure of one changes nothing for another, and none waits for others for more
-// than a second. Their statement has no caller's context, so a tracer sees it without a parent.
+// up to 64 in one statement, with 100 messages for each at most, and 4 MiB for all; a read that
+// wants more reads on by itself. The end or failure of one changes nothing for another, and none
+// waits for others for more than a second. Their statement has no caller's context, so a tracer
+// sees it without a parent.
 //
 // # Wake-ups
 //
 // A write notifies other processes, by NOTIFY in its transaction; [Driver.Transact] does so behind
-// its COMMIT, in the same round trip. A driver over a pool listens
-// while a consumer or another caller watches ([messagestore.Store.Watch]), on a connection of its
-// own beside the pool. See [Config.NoNotify].
+// its COMMIT, in the same round trip. A driver over a pool listens while a consumer or another
+// caller watches ([messagestore.Store.Watch]), on a connection of its own beside the pool. See
+// [Config.NoNotify].
 //
 // # Connections
 //
@@ -96,27 +96,27 @@
 // # The server
 //
 // The promises are as good as the server's. The driver checks the server of each connection before
-// its first use, in a way that leaves a transaction of the caller's usable; the timeline is
-// checked after that transaction. It refuses with [ErrUnsafeSettings] a server with fsync,
-// full_page_writes or synchronous_commit off (local is enough on one machine), a server in
-// recovery, and an encoding other than UTF-8. It also refuses an old primary once it has been
-// connected to the server that was promoted in its place. It refuses with [ErrNotMigrated] or
-// [ErrSchemaTooNew] a schema that does not fit. The setting
+// its first use, in a way that leaves a transaction of the caller's usable; the timeline is checked
+// after that transaction. It refuses with [ErrUnsafeSettings] a server with fsync, full_page_writes
+// or synchronous_commit off (local is enough on one machine), a server in recovery, and an encoding
+// other than UTF-8. It also refuses an old primary once it has been connected to the server that
+// was promoted in its place. It refuses with [ErrNotMigrated] or [ErrSchemaTooNew] a schema that
+// does not fit. The setting
 //
 //	dibs.allow_unsafe_settings = on
 //
 // of the server, the database or the role, or in the URL, allows all of these but encodings and
-// schema: for tests, for services whose storage is safe without these settings, and to read from
-// a standby, which refuses writes by itself.
+// schema: for tests, for services whose storage is safe without these settings, and to read from a
+// standby, which refuses writes by itself.
 //
 // Later changes are seen by later connections; a pool makes new ones once an hour by default. A
-// statement that sets synchronous_commit in a checked session is not seen. A server that refuses
-// to write, such as a standby behind a pooler, is checked again.
+// statement that sets synchronous_commit in a checked session is not seen. A server that refuses to
+// write, such as a standby behind a pooler, is checked again.
 //
 // If the wait of a COMMIT for a standby is cancelled, the server reports success with a warning.
 // [Open] makes this an unknown outcome. For a pool of the caller's, call [WatchReplication] on its
-// configuration. Such a connection is refused with [ErrUnsafeSettings] if
-// client_min_messages = error withholds the warning.
+// configuration. Such a connection is refused with [ErrUnsafeSettings] if client_min_messages =
+// error withholds the warning.
 //
 // # PgBouncer
 //
@@ -124,10 +124,10 @@
 // one that greeted the client. Then it prepares nothing by name, sends every call as one statement
 // or one transaction, and keeps nothing in a session. The URL needs no parameter for it, and may
 // have none that PgBouncer does not know: settings belong to the role or the database. The check
-// holds for the server that answered, so all servers behind PgBouncer should be alike, and no
-// other client should SET a value that outlives its transaction. A pooler in session mode is
-// treated the same, which costs a little. One in statement mode refuses transactions. The URL may
-// choose a way of sending statements, as pgx has it: default_query_exec_mode=exec.
+// holds for the server that answered, so all servers behind PgBouncer should be alike, and no other
+// client should SET a value that outlives its transaction. A pooler in session mode is treated the
+// same, which costs a little. One in statement mode refuses transactions. The URL may choose a way
+// of sending statements, as pgx has it: default_query_exec_mode=exec.
 package postgres
 
 import (
@@ -180,10 +180,10 @@ type Config struct {
 	// Defaults to false.
 	NoNotify bool
 
-	// GiveMemoryBack leaves the memory of the server's sessions to its allocator. Otherwise the check of a
-	// connection has glibc keep up to 2 MB that the session has freed, for its next statement: the
-	// server reads a page of 1,000 messages in 0.83 of the time. It is for a server with many
-	// connections and little memory.
+	// GiveMemoryBack leaves the memory of the server's sessions to its allocator. Otherwise the
+	// check of a connection has glibc keep up to 2 MB that the session has freed, for its next
+	// statement: the server reads a page of 1,000 messages in 0.83 of the time. It is for a server
+	// with many connections and little memory.
 	//
 	// Defaults to false.
 	GiveMemoryBack bool
@@ -198,7 +198,8 @@ type Config struct {
 }
 
 // New returns a driver over db, which the caller keeps and closes. The error names each mistake: an
-// invalid schema name, a db that is nil. It matches [messagestore.ErrInvalid]. New makes no round trip.
+// invalid schema name, a db that is nil. It matches [messagestore.ErrInvalid]. New makes no round
+// trip.
 func New(db DB, config *Config) (*Driver, error) {
 	d, err := configured(config, pglink.IsNil(db))
 	if err != nil {
@@ -219,7 +220,8 @@ func (d *Driver) over(db DB) {
 
 var errNoDatabase = messagestore.NewInvalidError("database", nil, "it is nil: give a pool, a connection or a transaction")
 
-// configured returns a driver that has no database yet, or all mistakes. With none its database is nil.
+// configured returns a driver that has no database yet, or all mistakes. With none its database is
+// nil.
 func configured(config *Config, none bool) (*Driver, error) {
 	if config == nil {
 		config = &Config{}

@@ -205,8 +205,8 @@ func orNull[T comparable](v T) *T {
 	return &v
 }
 
-// changeQueue calls a function that changes a queue, at READ COMMITTED, in a step of its own. If the answer
-// is lost, the outcome is unknown.
+// changeQueue calls a function that changes a queue, at READ COMMITTED, in a step of its own. If
+// the answer is lost, the outcome is unknown.
 func (d *Driver) changeQueue(ctx context.Context, sql string, args []any, each func(pgx.Rows) error) error {
 	return d.with(ctx, func(db DB) error {
 		if d.link.InTransaction(db) {
@@ -279,7 +279,8 @@ func (d *Driver) QueueLeave(ctx context.Context, l queuing.Leave) error {
 	return d.changeQueue(ctx, d.queries.queues.leave, args, func(pgx.Rows) error { return nil })
 }
 
-// QueueFinish implements [queuing.Driver]. With the context of a function of [Driver.Transact] it is in that transaction.
+// QueueFinish implements [queuing.Driver]. With the context of a function of [Driver.Transact] it
+// is in that transaction.
 func (d *Driver) QueueFinish(ctx context.Context, q queuing.Queue, session int64, deliveries []queuing.Delivery) (endings []queuing.Ending, err error) {
 	positions, versions := split(deliveries)
 	err = d.reads(ctx, func(db DB) error {

@@ -110,15 +110,16 @@ func TestTicketsThatAreOverAreDropped(t *testing.T) {
 	require.Equal(t, []int64{3}, sessions)
 }
 
-// A session keeps the plans that it made when the queue was smaller. By itself, because tables that other tests create and
-// drop may make it plan anew.
+// A session keeps the plans that it made when the queue was smaller. By itself, because tables that
+// other tests create and drop may make it plan anew.
 func TestATakeReadsTheRowsOfItsItemsAndNoOthers(t *testing.T) {
 	for name, before := range map[string]int{"planned with a few rows": 5, "planned with a hundred rows": 100, "planned with a thousand rows": 1000} {
 		t.Run(name, func(t *testing.T) { requireTakeReads(t, before) })
 	}
 }
 
-// requireTakeReads counts the rows that a take looks at when the queue has grown from so many to thousands.
+// requireTakeReads counts the rows that a take looks at when the queue has grown from so many to
+// thousands.
 func requireTakeReads(t *testing.T, before int) {
 	conn, err := pgtest.Connect(t, pgtest.Migrated(t)).Acquire(t.Context())
 	require.NoError(t, err)
@@ -186,7 +187,8 @@ func requireTakeReads(t *testing.T, before int) {
 	require.GreaterOrEqual(t, rowsAfter-rows, 4*keys, "the server counts")
 }
 
-// A call that waits for the queue's lock while the queue is removed finds no head, and begins no new queue.
+// A call that waits for the queue's lock while the queue is removed finds no head, and begins no
+// new queue.
 func TestACallThatWaitedForARemovalIsRefused(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
@@ -234,7 +236,8 @@ func TestACallThatWaitedForARemovalIsRefused(t *testing.T) {
 	}
 }
 
-// The rows of a queue of streams that wait are many, and for long: a session ends, and an item is found, without reading them.
+// The rows of a queue of streams that wait are many, and for long: a session ends, and an item is
+// found, without reading them.
 func TestAQueueOfStreamsReadsNoRowThatWaits(t *testing.T) {
 	t.Parallel()
 	const waiting = 20_000
@@ -287,7 +290,8 @@ func TestAQueueOfStreamsReadsNoRowThatWaits(t *testing.T) {
 	}
 }
 
-// A take looks up the item before each that it meets, and reads no other open row, also in a session that met the queue when it was small.
+// A take looks up the item before each that it meets, and reads no other open row, also in a
+// session that met the queue when it was small.
 func TestATakeReadsNoRowOfOtherKeys(t *testing.T) {
 	t.Parallel()
 	const waiting = 20_000

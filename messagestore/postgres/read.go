@@ -95,8 +95,8 @@ func (d *Driver) Find(ctx context.Context, stream messagestore.StreamName, ids [
 		if d.link.InTransaction(db) {
 			return d.failed(d.link.Read(ctx, db, d.queries.find, []any{string(stream), wanted}, into(&found)))
 		}
-		// READ COMMITTED, also if the user's transactions have another level by default: at a higher
-		// one Find would not see the writes that it waited for.
+		// READ COMMITTED, also if the user's transactions have another level by default: at a
+		// higher one Find would not see the writes that it waited for.
 		tx, err := pglink.Begin(ctx, db)
 		if err != nil {
 			return d.failed(err)

@@ -37,8 +37,8 @@ func reportQueriesFor(schema string) reportQueries {
 	}
 }
 
-// Report is for dibs report: it implements the driver's part of internal/report. It is one statement, which takes no
-// lock that a writer waits for.
+// Report is for dibs report: it implements the driver's part of internal/report. It is one
+// statement, which takes no lock that a writer waits for.
 func (d *Driver) Report(ctx context.Context, q report.Query) (report.Report, error) {
 	by := make([]string, len(q.By))
 	for i, key := range q.By {

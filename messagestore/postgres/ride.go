@@ -25,9 +25,9 @@ var (
 	}
 )
 
-// callEachAndTake writes a group, and takes from a queue, in one transaction and one round trip. The take finds what the group
-// has written. It locks the queue behind the categories, and nobody locks a category behind a queue. If the take is
-// refused, nothing is written.
+// callEachAndTake writes a group, and takes from a queue, in one transaction and one round trip.
+// The take finds what the group has written. It locks the queue behind the categories, and nobody
+// locks a category behind a queue. If the take is refused, nothing is written.
 func (d *Driver) callEachAndTake(ctx context.Context, conn *pgx.Conn, group []*ticket, along *queuing.Ride) (a eachAnswer, refused bool, err error) {
 	parameters, err := encoded(conn.TypeMap(), takeOIDs, takeArguments(along.Take))
 	if err != nil {
@@ -78,7 +78,8 @@ func encoded(m *pgtype.Map, oids []uint32, args []any) ([][]byte, error) {
 	return parameters, nil
 }
 
-// scannerOf returns a function that reads columns in PostgreSQL's binary format, as Scan of rows does.
+// scannerOf returns a function that reads columns in PostgreSQL's binary format, as Scan of rows
+// does.
 func scannerOf(m *pgtype.Map, oids []uint32, columns [][]byte) func(into ...any) error {
 	return func(into ...any) error {
 		if len(into) != len(columns) || len(oids) != len(columns) {

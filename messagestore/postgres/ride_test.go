@@ -124,7 +124,8 @@ func TestATakeGoesWithTheWriteThatItIsToFind(t *testing.T) {
 	require.Equal(t, 2, out)
 }
 
-// What is wrong with the take is the worker's to find out: the write is not refused for it, and not written twice.
+// What is wrong with the take is the worker's to find out: the write is not refused for it, and not
+// written twice.
 func TestAWriteIsWrittenThoughTheTakeThatGoesWithItIsRefused(t *testing.T) {
 	t.Parallel()
 	_, d := riders(t)

@@ -56,7 +56,8 @@ func TestReaderReadsAndCannotWrite(t *testing.T) {
 	}
 }
 
-// A producer inserts, with a transaction of its own too, and cannot touch what others work on. The error names the role that may.
+// A producer inserts, with a transaction of its own too, and cannot touch what others work on. The
+// error names the role that may.
 func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 	t.Parallel()
 	of := queuing.Queue{Name: string(storetest.Category(t))}
@@ -145,8 +146,8 @@ func TestDeniedFunctionNamesARoleThatMayCallIt(t *testing.T) {
 	}
 }
 
-// In a database of its own: some statements take a table's lock before the server looks at the rights, and
-// would wait for a transaction of another test, which then waits for them.
+// In a database of its own: some statements take a table's lock before the server looks at the
+// rights, and would wait for a transaction of another test, which then waits for them.
 func TestNobodyHasRightsOnTables(t *testing.T) {
 	t.Parallel()
 	url := ownDatabase(t)
@@ -234,7 +235,8 @@ func requireDenied(t *testing.T, err error, args ...any) {
 	require.Equal(t, "42501", refused.Code, args...)
 }
 
-// As docs/trust.md says: roles are the server's, so what separates services is the right to connect.
+// As docs/trust.md says: roles are the server's, so what separates services is the right to
+// connect.
 func TestASchemaSeparatesNoRightsAndADatabaseDoes(t *testing.T) {
 	t.Parallel()
 	url := ownDatabase(t)

@@ -250,8 +250,8 @@ func TestASharedCategoryIsNotReadAboveReadCommitted(t *testing.T) {
 	}
 }
 
-// A transaction that has written to another category before goes on from where this one is: a reader
-// still finds the last message that it has read.
+// A transaction that has written to another category before goes on from where this one is: a
+// reader still finds the last message that it has read.
 func TestATransactionHoldsNoReaderBackFromAMessageThatWasThereBefore(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)

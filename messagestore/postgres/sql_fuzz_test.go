@@ -19,8 +19,8 @@ var hostileTexts = []string{
 	"", "account", "account-1", "-", "cat-\n", "cat-\u202e", "\ufeffcat-1", "cat-é", "cat-%s%n", "a-1'; drop table messages;--", "$1", "{}", "{a-1}", "null", "cat-+x", strings.Repeat("x", 256), "\U0010ffff", "true) or (true", "dibs:Tombstone",
 }
 
-// A service with only the rights of a writer gets rows from the functions, within their limits, or a refusal
-// with a reason, for any arguments. The transaction continues from a savepoint.
+// A service with only the rights of a writer gets rows from the functions, within their limits, or
+// a refusal with a reason, for any arguments. The transaction continues from a savepoint.
 func FuzzFunctionsAnswerOrRefuse(f *testing.F) {
 	for _, text := range hostileTexts {
 		f.Add(text, text, `{}`, int64(0), 1)

@@ -17,7 +17,8 @@ var stageSQL string
 
 var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (postgres.New(tx, nil))", messagestore.ErrNotSupported)
 
-// Over implements [messagestore.Driver], for a [pgx.Tx], and for the *sql.Tx of a function of Transact with its context.
+// Over implements [messagestore.Driver], for a [pgx.Tx], and for the *sql.Tx of a function of
+// Transact with its context.
 func (d *Driver) Over(ctx context.Context, tx any) (messagestore.Driver, error) {
 	switch tx := tx.(type) {
 	case pgx.Tx:
@@ -33,10 +34,12 @@ func (d *Driver) Over(ctx context.Context, tx any) (messagestore.Driver, error) 
 	return nil, fmt.Errorf("%w: a %T is no pgx.Tx", messagestore.ErrNotSupported, tx)
 }
 
-// Stage implements [messagestore.Driver]. The message is in an unlogged table until a deferred trigger appends
-// it, in COMMIT. With the context of a function of [Driver.Transact] it is in that transaction.
+// Stage implements [messagestore.Driver]. The message is in an unlogged table until a deferred
+// trigger appends it, in COMMIT. With the context of a function of [Driver.Transact] it is in that
+// transaction.
 //
-// Nobody is notified of it: transactions that notify commit one at a time. A reader finds it when it looks next.
+// Nobody is notified of it: transactions that notify commit one at a time. A reader finds it when
+// it looks next.
 func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
 	if len(a.Records) != 1 || a.Conditional() {
 		return errors.New("one record is staged, at a version, for no stream, or at any")

@@ -26,17 +26,18 @@ var (
 	ringSQL string
 )
 
-// Transact implements [messagestore.TransactDriver] over a pool or a connection. BEGIN and the
-// look at first are one round trip, and so are the append and COMMIT. If first is "", BEGIN goes in the
-// round trip of f's first statement, if that is an Exec, Query or QueryRow with arguments and goes through
-// no pooler. Whatever else f begins with takes one more. If f sends nothing and returns no appends, nothing is sent at all. The transaction is at
-// READ COMMITTED. If first is "", f may begin with SET TRANSACTION. Commit and Rollback of tx
-// are refused and make the call fail; a savepoint is set by its Begin. A read through the store with
-// the context of f is on the transaction's connection, so f has to have read the rows of its own
-// queries by then. Every other call with the context of f needs a second connection, and is an error at
-// once if the pool has one. A function that goes on for more than five seconds after ctx is done loses its connection, and
-// the pool has the place again. Over a transaction the error
-// matches [messagestore.ErrNotSupported].
+// Transact implements [messagestore.TransactDriver] over a pool or a connection. BEGIN and the look
+// at first are one round trip, and so are the append and COMMIT. If first is "", BEGIN goes in the
+// round trip of f's first statement, if that is an Exec, Query or QueryRow with arguments and goes
+// through no pooler. Whatever else f begins with takes one more. If f sends nothing and returns no
+// appends, nothing is sent at all. The transaction is at READ COMMITTED. If first is "", f may
+// begin with SET TRANSACTION. Commit and Rollback of tx are refused and make the call fail; a
+// savepoint is set by its Begin. A read through the store with the context of f is on the
+// transaction's connection, so f has to have read the rows of its own queries by then. Every other
+// call with the context of f needs a second connection, and is an error at once if the pool has
+// one. A function that goes on for more than five seconds after ctx is done loses its connection,
+// and the pool has the place again. Over a transaction the error matches
+// [messagestore.ErrNotSupported].
 func (d *Driver) Transact(
 	ctx context.Context, first messagestore.StreamName,
 	f func(ctx context.Context, tx pgx.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
@@ -103,7 +104,8 @@ type transaction struct {
 type transactionKey struct{ driver *Driver }
 
 // call calls f with a context in which the driver reads on the transaction's connection. Otherwise
-// each function would need a second one: as many as the pool has would wait for each other, for ever.
+// each function would need a second one: as many as the pool has would wait for each other, for
+// ever.
 func (t *transaction) call(ctx context.Context, f func(ctx context.Context) ([]messagestore.Append, error)) (_ []messagestore.Append, err error) {
 	defer func() {
 		t.turn.Lock()
@@ -143,9 +145,9 @@ func (d *Driver) reads(ctx context.Context, f func(db DB) error) error {
 	return f(t.conn)
 }
 
-// onlyConnection reports whether ctx is of a function of [Driver.Transact] that goes on and has the only
-// connection: a call that takes a connection of its own would wait for the function, and the function
-// for the call. Upkeep has a goroutine and, over a pool, a connection of its own.
+// onlyConnection reports whether ctx is of a function of [Driver.Transact] that goes on and has the
+// only connection: a call that takes a connection of its own would wait for the function, and the
+// function for the call. Upkeep has a goroutine and, over a pool, a connection of its own.
 func (d *Driver) onlyConnection(ctx context.Context) bool {
 	t, is := ctx.Value(transactionKey{d}).(*transaction)
 	if !is || callctx.IsUpkeep(ctx) || d.link.Connections() != 1 {
@@ -164,7 +166,8 @@ var errOnlyConnection = errors.New("the transaction of this function has the onl
 // still choose the isolation level.
 const markSQL = "set local dibs.transaction = 'begun'"
 
-// open makes the transaction that f has. It has begun if there is a stream whose first message is to be read.
+// open makes the transaction that f has. It has begun if there is a stream whose first message is
+// to be read.
 func (t *transaction) open(ctx context.Context, first messagestore.StreamName) (begun *messagestore.Message, err error) {
 	var with []string
 	if first == "" {
@@ -177,8 +180,8 @@ func (t *transaction) open(ctx context.Context, first messagestore.StreamName) (
 	return begun, err
 }
 
-// notBegun says of an error by which the transaction has not begun whether another connection may do better: this one
-// was lost, as one of a pool is whose server was restarted.
+// notBegun says of an error by which the transaction has not begun whether another connection may
+// do better: this one was lost, as one of a pool is whose server was restarted.
 func (t *transaction) notBegun(ctx context.Context, err error) error {
 	if ctx.Err() != nil || !t.conn.IsClosed() {
 		return err

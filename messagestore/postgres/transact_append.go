@@ -135,7 +135,8 @@ func (d *Driver) writeShared(a messagestore.Append, fence int64, marked bool, to
 	}}
 }
 
-// readShared reads a record, as one column for the reason of [readOne]: version, global position, time.
+// readShared reads a record, as one column for the reason of [readOne]: version, global position,
+// time.
 func readShared(columns [][]byte) (a answer, err error) {
 	const fields, field = 3, 16 // of each its type, its size and eight bytes
 	if len(columns) != 1 || len(columns[0]) != 4+fields*field || binary.BigEndian.Uint32(columns[0]) != fields {
@@ -235,8 +236,8 @@ func readAsked(columns [][]byte) (a answer, err error) {
 	return a, nil
 }
 
-// learn asks for a fence that a Find of this driver has raised. An append that carries another fence
-// would be refused behind f, and f would run again.
+// learn asks for a fence that a Find of this driver has raised. An append that carries another
+// fence would be refused behind f, and f would run again.
 func (t *transaction) learn(ctx context.Context, appends []messagestore.Append) error {
 	fences := &t.driver.fences
 	answers, err := t.ask(ctx, appends, []string{"savepoint dibs_fence"}, []string{"rollback to savepoint dibs_fence"})
@@ -267,8 +268,8 @@ func (t *transaction) refused(ctx context.Context, err error, appends []messages
 	return nil, d.refused(err, appends)
 }
 
-// isRaised reports whether a statement failed since it was to: it casts the text, which the server's
-// message has in every language.
+// isRaised reports whether a statement failed since it was to: it casts the text, which the
+// server's message has in every language.
 func isRaised(e *pgconn.PgError, text string) bool {
 	return e.Code == "22P02" && strings.Contains(e.Message, text)
 }

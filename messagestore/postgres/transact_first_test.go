@@ -20,7 +20,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// adding rewrites a statement to itself, and adds one to a counter by the connection that it is given.
+// adding rewrites a statement to itself, and adds one to a counter by the connection that it is
+// given.
 type adding string
 
 func (a adding) RewriteQuery(ctx context.Context, conn *pgx.Conn, sql string, _ []any) (string, []any, error) {
@@ -119,8 +120,8 @@ var beginnings = map[string]struct {
 	}},
 }
 
-// Whatever a function does first is of the transaction: it is committed with the message, and rolled back with an error. What has
-// arguments begins it in its own round trip.
+// Whatever a function does first is of the transaction: it is committed with the message, and
+// rolled back with an error. What has arguments begins it in its own round trip.
 func TestATransactionBeginsWithWhateverComesFirst(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)
@@ -188,7 +189,8 @@ func TestATransactionOfNothingSendsNothing(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A first statement that fails aborts the transaction, as any other does, also where its text does not parse.
+// A first statement that fails aborts the transaction, as any other does, also where its text does
+// not parse.
 func TestAFirstStatementThatFailsAbortsTheTransaction(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)
@@ -210,7 +212,8 @@ func TestAFirstStatementThatFailsAbortsTheTransaction(t *testing.T) {
 	}
 }
 
-// A connection of the pool that is gone shows in the function's first statement. That is no failure of the function's.
+// A connection of the pool that is gone shows in the function's first statement. That is no failure
+// of the function's.
 func TestAConnectionThatWasGoneIsNoFailureOfTheFunction(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)
@@ -283,8 +286,9 @@ func TestAConnectionOfADatabaseThatWasGoneIsNoFailure(t *testing.T) {
 	}
 }
 
-// A first statement that cannot be encoded is not sent, and costs the connection. The function is called once more, as if it had begun
-// with anything else: it may go on after the error, and another connection is of no use to it.
+// A first statement that cannot be encoded is not sent, and costs the connection. The function is
+// called once more, as if it had begun with anything else: it may go on after the error, and
+// another connection is of no use to it.
 func TestAFirstStatementThatCannotBeEncodedFailsAlone(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)
@@ -319,7 +323,8 @@ func TestAFirstStatementThatCannotBeEncodedFailsAlone(t *testing.T) {
 	}
 }
 
-// Rows of the first statement that are left open are told as those of any other, and the function's error is its own.
+// Rows of the first statement that are left open are told as those of any other, and the function's
+// error is its own.
 func TestRowsOfTheFirstStatementThatAreLeftOpen(t *testing.T) {
 	t.Parallel()
 	for _, first := range []messagestore.StreamName{"", "none-1"} {
@@ -363,8 +368,8 @@ func TestAReadBeginsTheTransaction(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A context of the function's own that ends in its first statement loses the connection. That is the function's doing, and it is
-// not called again, also if it does not tell.
+// A context of the function's own that ends in its first statement loses the connection. That is
+// the function's doing, and it is not called again, also if it does not tell.
 func TestAFunctionThatLeavesItsFirstStatementIsCalledOnce(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)

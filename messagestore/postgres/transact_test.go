@@ -124,8 +124,8 @@ func TestConformanceOverASQLDatabase(t *testing.T) {
 	storetest.Run(t, storetest.Options{Open: func(*testing.T) messagestore.Driver { return must.New(postgres.NewSQL(db, nil)) }})
 }
 
-// requireUndone runs f in a transaction over a pool of one connection, and requires that nothing of it
-// is committed and that the connection is good for the next.
+// requireUndone runs f in a transaction over a pool of one connection, and requires that nothing of
+// it is committed and that the connection is good for the next.
 func requireUndone(t *testing.T, want error, f func(ctx context.Context, tx pgx.Tx) error) error {
 	t.Helper()
 	all := pgtest.Pool(t)
@@ -507,7 +507,8 @@ func TestASQLDatabaseOfAnotherDriverIsNotSupported(t *testing.T) {
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }
 
-// A function that goes on after the end of its context loses its connection, and not the pool's place.
+// A function that goes on after the end of its context loses its connection, and not the pool's
+// place.
 func TestAFunctionThatNeverReturnsKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	pool, _ := pgtest.PoolOfOne(t, nil)

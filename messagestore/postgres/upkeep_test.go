@@ -21,8 +21,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// Callers hold all connections of a pool. Upkeep reads and writes all the same, on a connection that is
-// made as those of the pool are; another call waits, and its error names the pool.
+// Callers hold all connections of a pool. Upkeep reads and writes all the same, on a connection
+// that is made as those of the pool are; another call waits, and its error names the pool.
 func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
@@ -76,7 +76,8 @@ func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 	}
 }
 
-// A call that waits for one of the pool's connections, and finds that callers hold them all by then.
+// A call that waits for one of the pool's connections, and finds that callers hold them all by
+// then.
 func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
@@ -146,8 +147,8 @@ func TestConnectionsOfUpkeepEndWithTheDriver(t *testing.T) {
 	await.Equal(t, "the sessions", 1, sessions)
 }
 
-// A slowLine returns from the write of a message when its answer was read and another read waits, as where a
-// process is not scheduled for some time. It counts the reads that wait for the server.
+// A slowLine returns from the write of a message when its answer was read and another read waits,
+// as where a process is not scheduled for some time. It counts the reads that wait for the server.
 type slowLine struct {
 	net.Conn
 	t              *testing.T

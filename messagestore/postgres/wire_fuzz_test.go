@@ -155,8 +155,8 @@ func FuzzListOfNumbersIsReadAsPgxReadsIt(f *testing.F) {
 	})
 }
 
-// A reply of append_each has an outcome for each write of the group, and what it met for each that asks and
-// conflicts, or is refused: code that uses an accepted reply never indexes out of range.
+// A reply of append_each has an outcome for each write of the group, and what it met for each that
+// asks and conflicts, or is refused: code that uses an accepted reply never indexes out of range.
 func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 	list := func(oid uint32, elements ...[]byte) []byte {
 		e := pglink.Encoder{}
@@ -290,7 +290,8 @@ func FuzzListIsReadAsPgxReadsIt(f *testing.F) {
 	})
 }
 
-// pgx decodes the parameters of a group to the group's writes: no part of one message is in another.
+// pgx decodes the parameters of a group to the group's writes: no part of one message is in
+// another.
 func FuzzParametersOfAGroupAreReadByPgx(f *testing.F) {
 	f.Add("a-1", "b-2", "Opened", "T\x00", []byte(`{}`), []byte(`{"a":1}`), int64(-2), int64(math.MaxInt64), true)
 	f.Add("", "\xff", "", "", []byte{}, []byte(nil), int64(math.MinInt64), int64(0), false)
@@ -445,7 +446,8 @@ func FuzzNotificationIsOneOrTellsOfNoPosition(f *testing.F) {
 	})
 }
 
-// An outcome is definite only if the server reports an error and keeps the session; no error text shows a row.
+// An outcome is definite only if the server reports an error and keeps the session; no error text
+// shows a row.
 func FuzzWhatTheServerSaysIsOneOfThreeOutcomes(f *testing.F) {
 	for _, code := range []string{"DB001", "DB002", "23505", "40001", "40P01", "55P03", "57P01", "57014", "08006", "25P03", "25006", "42883", "53100", "XX000", "", "\xff"} {
 		f.Add(code, "ERROR", "invalid stream name", "streams", "Key (id)=(canary) already exists.")

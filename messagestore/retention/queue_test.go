@@ -139,7 +139,8 @@ func (k *kept) age(t *testing.T) {
 	k.exec(t, "UPDATE "+k.table("messages")+" SET time = "+change)
 }
 
-// What a queue has not finished stays, whatever its age, and so does what is beyond the queue's cursor.
+// What a queue has not finished stays, whatever its age, and so does what is beyond the queue's
+// cursor.
 func TestOpenItemsStay(t *testing.T) {
 	t.Parallel()
 	onEach(t, openItemsStay)
@@ -226,7 +227,8 @@ func openItemsStay(t *testing.T, k *kept) {
 	require.NoError(t, err)
 }
 
-// The first message of a stream of a queue of streams is open until it is completed, and the whole stream stays with it.
+// The first message of a stream of a queue of streams is open until it is completed, and the whole
+// stream stays with it.
 func TestOpenStreamsStay(t *testing.T) {
 	t.Parallel()
 	onEach(t, openStreamsStay)
@@ -285,8 +287,8 @@ func openStreamsStay(t *testing.T, k *kept) {
 	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 1}, forgotten)
 }
 
-// A completion that is asked for again after its message was removed is told as long as the item's log tells that it was
-// delivered; without a log the position may be of no item.
+// A completion that is asked for again after its message was removed is told as long as the item's
+// log tells that it was delivered; without a log the position may be of no item.
 func TestACompletionIsToldAgainAfterATrim(t *testing.T) {
 	t.Parallel()
 	onEach(t, aCompletionIsToldAgainAfterATrim)
@@ -319,7 +321,8 @@ func aCompletionIsToldAgainAfterATrim(t *testing.T, k *kept) {
 	require.Equal(t, []queuing.Ending{queuing.Done, queuing.Lost, queuing.Lost, queuing.Lost}, take(0, again...).Endings)
 }
 
-// A parked message is not trimmed, and makes no queue that reads its category: it is not forgotten. A deletion takes it.
+// A parked message is not trimmed, and makes no queue that reads its category: it is not forgotten.
+// A deletion takes it.
 func TestAMessageInAQueueOfParkedOnesStays(t *testing.T) {
 	t.Parallel()
 	onEach(t, aMessageInAQueueOfParkedOnesStays)
@@ -360,8 +363,9 @@ func aMessageInAQueueOfParkedOnesStays(t *testing.T, k *kept) {
 	require.Zero(t, all[i].Dead+all[i].Later, "its item has ended")
 }
 
-// queued fills a queue with an item in each state: a is out, then cancelled, then held; b later; c dead; d was cancelled
-// before it was met; e is finished, unreported, with one held behind it; f was expired.
+// queued fills a queue with an item in each state: a is out, then cancelled, then held; b later; c
+// dead; d was cancelled before it was met; e is finished, unreported, with one held behind it; f
+// was expired.
 func queued(t *testing.T, driver queuing.Driver) {
 	t.Helper()
 	store, err := messagestore.New(driver, nil)
@@ -494,8 +498,8 @@ func TestVerifyFindsDamageOfQueues(t *testing.T) {
 	})
 }
 
-// turned fills a queue of streams with an item in each state: a is out after turns that are not logged, b waits, c is
-// suspended, d is dead.
+// turned fills a queue of streams with an item in each state: a is out after turns that are not
+// logged, b waits, c is suspended, d is dead.
 func turned(t *testing.T, driver queuing.Driver) {
 	t.Helper()
 	store, err := messagestore.New(driver, nil)

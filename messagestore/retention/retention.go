@@ -13,14 +13,15 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// ErrOpenItem is matched by the error of deleting a stream with a message that a queue has not finished as an item.
+// ErrOpenItem is matched by the error of deleting a stream with a message that a queue has not
+// finished as an item.
 var ErrOpenItem = errors.New("a message of the stream is an open item of a queue")
 
 // AnyAge is a [TrimOptions.MinAge] that spares nothing.
 const AnyAge time.Duration = -1
 
-// TrimOptions choose the messages that are removed. Keep, Before or Below is needed; with several, a
-// message is removed only if all of them allow it.
+// TrimOptions choose the messages that are removed. Keep, Before or Below is needed; with several,
+// a message is removed only if all of them allow it.
 type TrimOptions struct {
 	// Keep is how many messages stay, those at the end: at least 1.
 	//
@@ -96,8 +97,9 @@ type Trimmed struct {
 	// a reservation, which would be free again. Delete the stream instead.
 	Reservation bool
 
-	// Queue is the name of the queue that has not finished the message at First as an item, or that keeps it as a parked
-	// message: the messages from there on stay. It is empty if no queue held anything back.
+	// Queue is the name of the queue that has not finished the message at First as an item, or that
+	// keeps it as a parked message: the messages from there on stay. It is empty if no queue held
+	// anything back.
 	Queue string
 }
 
@@ -154,15 +156,15 @@ type ForgetOptions struct {
 	// Defaults to false.
 	DryRun bool
 
-	// OnProgress is called after each transaction with the number of messages that it removed: at most
-	// 10,000, or all messages of one key.
+	// OnProgress is called after each transaction with the number of messages that it removed: at
+	// most 10,000, or all messages of one key.
 	//
 	// Defaults to nothing.
 	OnProgress func(removed int64)
 }
 
-// Validate returns nil or an [*messagestore.InvalidError]: whether keys of that age may be forgotten in a
-// category, as far as its name tells.
+// Validate returns nil or an [*messagestore.InvalidError]: whether keys of that age may be
+// forgotten in a category, as far as its name tells.
 func (o *ForgetOptions) Validate(category messagestore.Category, age time.Duration) error {
 	err := category.Validate()
 	switch {
@@ -183,8 +185,9 @@ type Forgotten struct {
 	Keys     int64 // how many went, or would go
 	Messages int64 // how many messages they had
 
-	// Unhandled is when the first command was written that a consumer has yet to pass, for a category of
-	// reservations: of the time from the age before it on, all reservations stay. It is zero if there is none.
+	// Unhandled is when the first command was written that a consumer has yet to pass, for a
+	// category of reservations: of the time from the age before it on, all reservations stay. It is
+	// zero if there is none.
 	Unhandled time.Time
 }
 
@@ -207,9 +210,10 @@ type VerifyConfig struct {
 	// Defaults to false.
 	Amcheck bool
 
-	// OnProgress is called before each part of the work, with the category that comes next, "" for the table, and with the numbers
-	// of messages that were looked at and are to be. Every message is looked at twice: in the table, and in its category.
-	// The total is an estimate of PostgreSQL's until the table was read.
+	// OnProgress is called before each part of the work, with the category that comes next, "" for
+	// the table, and with the numbers of messages that were looked at and are to be. Every message
+	// is looked at twice: in the table, and in its category. The total is an estimate of
+	// PostgreSQL's until the table was read.
 	//
 	// Defaults to nothing.
 	OnProgress func(category messagestore.Category, done, total int64)

@@ -201,7 +201,8 @@ func (b *batch) meet(ctx context.Context, db queryer) (*messagestore.Conflict, e
 	return met, nil
 }
 
-// A clock tells the time, as messages have it. The zero clock is the process's; only tests have another.
+// A clock tells the time, as messages have it. The zero clock is the process's; only tests have
+// another.
 type clock func() time.Time
 
 func (c clock) now() time.Time {

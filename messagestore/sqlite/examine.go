@@ -20,8 +20,8 @@ type State struct {
 	LockWait    time.Duration // how long the write lock took to get
 }
 
-// Examine looks at the file and its settings, for an operator. It takes the write lock for a moment,
-// and changes nothing.
+// Examine looks at the file and its settings, for an operator. It takes the write lock for a
+// moment, and changes nothing.
 func (d *Driver) Examine(ctx context.Context) (State, error) {
 	s := State{Newest: len(schemas)}
 	err := d.reads.read(ctx, func(ctx context.Context, db queryer) error {

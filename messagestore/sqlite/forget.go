@@ -29,18 +29,19 @@ type forgetRecord struct {
 	Reason         string    `json:"reason,omitempty"`
 }
 
-// Forget removes the keys of a category that are older than an age, with all their messages, as package
-// messagestore/postgres/admin does: the requests of an inbox, the items of a category that queues read, and the intents and
-// the reservations of a category whose first manager, or reserver, had a KeyLife. No tombstone is left, and the keys are
-// free. An age of less than the KeyLife, or a day for an inbox and for items, and any other category, is a
-// [*messagestore.InvalidError].
+// Forget removes the keys of a category that are older than an age, with all their messages, as
+// package messagestore/postgres/admin does: the requests of an inbox, the items of a category that
+// queues read, and the intents and the reservations of a category whose first manager, or reserver,
+// had a KeyLife. No tombstone is left, and the keys are free. An age of less than the KeyLife, or a
+// day for an inbox and for items, and any other category, is a [*messagestore.InvalidError].
 //
-// The key that has the last message of its category stays, and so do streams that were deleted, or end with another
-// message, streams with a message that a queue has not finished, or that a consumer of the items has yet to pass or
-// has parked, and reservations that may still be needed: see there. At most 10,000 messages are removed in one transaction, or
-// one key with more, for which writers wait, and each such transaction is recorded by a message of type dibs:Forgotten in
-// payment:intent+forgotten-1, for payment:intent, with numbers and no names. If it ends with an error, some of it may be
-// done; to call it again is safe.
+// The key that has the last message of its category stays, and so do streams that were deleted, or
+// end with another message, streams with a message that a queue has not finished, or that a
+// consumer of the items has yet to pass or has parked, and reservations that may still be needed:
+// see there. At most 10,000 messages are removed in one transaction, or one key with more, for
+// which writers wait, and each such transaction is recorded by a message of type dibs:Forgotten in
+// payment:intent+forgotten-1, for payment:intent, with numbers and no names. If it ends with an
+// error, some of it may be done; to call it again is safe.
 func (d *Driver) Forget(
 	ctx context.Context, category messagestore.Category, age time.Duration, options *retention.ForgetOptions,
 ) (retention.Forgotten, error) {
@@ -147,8 +148,8 @@ func forget(
 	return batch, next, more, appendOwn(ctx, db, category.WithType("forgotten").Stream("1"), "dibs:Forgotten", data, nil)
 }
 
-// keyLife returns how long the keys of a category live at least, 0 for ever. A life that was declared after the first key
-// is none, and neither is one that cannot be read.
+// keyLife returns how long the keys of a category live at least, 0 for ever. A life that was
+// declared after the first key is none, and neither is one that cannot be read.
 func keyLife(ctx context.Context, db queryer, category messagestore.Category, n needed) (time.Duration, error) {
 	if n.inbox || n.items() {
 		return removal.InboxKeyLife, nil
@@ -215,8 +216,8 @@ func neededOf(ctx context.Context, db queryer, category messagestore.Category) (
 	return n, nil
 }
 
-// isOpen reports whether a queue, or that of a consumer's parked messages, has not finished a message of the stream of a key, or of
-// the command of a reservation.
+// isOpen reports whether a queue, or that of a consumer's parked messages, has not finished a
+// message of the stream of a key, or of the command of a reservation.
 func (n needed) isOpen(ctx context.Context, db queryer, last *messagestore.Message, first messagestore.Version) (bool, error) {
 	if !n.queued && !n.reserves {
 		return false, nil
@@ -244,8 +245,9 @@ func (n needed) ends(last message) bool {
 	return kept != nil && (string(kept["reservedHandled"]) != "false" || last.GlobalPosition < n.passed)
 }
 
-// passed returns the lowest global position from which one of the consumers of a category has yet to read, and whether the
-// category has any. A checkpoint that cannot be read counts as 0. A consumer whose ledger was deleted does not count.
+// passed returns the lowest global position from which one of the consumers of a category has yet
+// to read, and whether the category has any. A checkpoint that cannot be read counts as 0. A
+// consumer whose ledger was deleted does not count.
 func passed(ctx context.Context, db queryer, category messagestore.Category) (lowest messagestore.GlobalPosition, any bool, err error) {
 	lasts, err := query(ctx, db, lastsSQL, string(category.WithType("position")))
 	if err != nil {

@@ -18,18 +18,19 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// Open opens the message store in the file at path, and creates it, also the file,
-// if it is not there. Its folder must be. A new file, and those that SQLite puts beside it, may be read and written by the
-// user of this process alone (mode 0600); the mode of a file that is there stays, and those beside it have the same. Any number of processes may open one file
-// at a time, also a new one. The caller closes it.
+// Open opens the message store in the file at path, and creates it, also the file, if it is not
+// there. Its folder must be. A new file, and those that SQLite puts beside it, may be read and
+// written by the user of this process alone (mode 0600); the mode of a file that is there stays,
+// and those beside it have the same. Any number of processes may open one file at a time, also a
+// new one. The caller closes it.
 //
 // An empty path, one with a NUL in it and ":memory:" are refused with an
 // [*messagestore.InvalidError]. Every other error names the file, the cause and the remedy: it
-// matches [ErrNotAStore] if the file is something else, [ErrNewerSchema] if a newer version of
-// this package wrote it, and [ErrBusy] if another process would not let go of it in time.
+// matches [ErrNotAStore] if the file is something else, [ErrNewerSchema] if a newer version of this
+// package wrote it, and [ErrBusy] if another process would not let go of it in time.
 //
-// A database of the application's own can be opened if it has the tables that
-// [Schema] creates. It is set to write-ahead logging, as every store is.
+// A database of the application's own can be opened if it has the tables that [Schema] creates. It
+// is set to write-ahead logging, as every store is.
 func Open(ctx context.Context, path string, config *Config) (*Driver, error) {
 	return open(ctx, "sqlite", path, config)
 }
@@ -118,11 +119,12 @@ func checkPath(path string) (string, error) {
 	return absolute, nil
 }
 
-// making is held while a file is made: to close it would drop the locks that another call of [Open] has taken on it since.
+// making is held while a file is made: to close it would drop the locks that another call of [Open]
+// has taken on it since.
 var making sync.Mutex
 
-// makeFile makes a file that is not there, for its user alone: SQLite would make one for all to read. The files beside it
-// get its mode. Where it cannot be made SQLite says why.
+// makeFile makes a file that is not there, for its user alone: SQLite would make one for all to
+// read. The files beside it get its mode. Where it cannot be made SQLite says why.
 func makeFile(path string) {
 	making.Lock()
 	defer making.Unlock()

@@ -223,7 +223,8 @@ func TestOpeningFlushesWhatAKilledProcessLeft(t *testing.T) {
 	require.Equal(t, before+1, commits())
 }
 
-// What is in a store is its user's: a new file is for no other to read, whatever the umask lets through.
+// What is in a store is its user's: a new file is for no other to read, whatever the umask lets
+// through.
 func TestANewFileIsItsUsersAlone(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

@@ -14,7 +14,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
 
-// A write that panics, or ends its goroutine, is an error of the calls that are committed together, and the next is written.
+// A write that panics, or ends its goroutine, is an error of the calls that are committed together,
+// and the next is written.
 func TestAPanicIsAnErrorOfTheWritesThatWentTogether(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")

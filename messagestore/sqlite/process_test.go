@@ -326,7 +326,8 @@ func TestEveryProcessGetsItsTurns(t *testing.T) {
 	for i := range children {
 		children[i].stop(t)
 	}
-	// How unequal they are depends on the machine, too: TestOneWhoHadTheLockTwiceLeavesItToOthers has the rule.
+	// How unequal they are depends on the machine, too: TestOneWhoHadTheLockTwiceLeavesItToOthers
+	// has the rule.
 	t.Logf("appends when the last process had %d: %v", appends, atEnd)
 }
 

@@ -107,8 +107,8 @@ type queue struct {
 	now     time.Time
 }
 
-// queueOf finds a queue, and adds it if it is to be kept. A queue of another category is refused, and so is one to be kept
-// that was removed.
+// queueOf finds a queue, and adds it if it is to be kept. A queue of another category is refused,
+// and so is one to be kept that was removed.
 func queueOf(ctx context.Context, db queryer, of queuing.Queue, keep bool, now time.Time) (q *queue, refused, err error) {
 	q = &queue{ctx: ctx, db: db, of: of, now: now}
 	var category string
@@ -129,7 +129,8 @@ func queueOf(ctx context.Context, db queryer, of queuing.Queue, keep bool, now t
 	return q, nil, err
 }
 
-// changeQueue calls f in a transaction that can write. Where it is not known whether that was committed, the outcome is unknown.
+// changeQueue calls f in a transaction that can write. Where it is not known whether that was
+// committed, the outcome is unknown.
 func changeQueue[T any](ctx context.Context, d *Driver, of queuing.Queue, inTransaction bool, f func(queuestate.Rows) (T, error)) (answer T, err error) {
 	keep := !inTransaction // in another database's transaction there is none
 	return writeQueue(ctx, d, of, inTransaction, keep, func(q *queue) (T, error) { return f(q) })
@@ -520,8 +521,8 @@ func (q *queue) First(m *messagestore.Message) (*messagestore.Message, error) {
 	return q.message(queueAtSQL, string(m.Stream), 0)
 }
 
-// openItem returns the first position of a stream in a range of a message that a queue has not finished, and the queue's
-// name; "" for none. ButParked leaves out the queues of parked messages.
+// openItem returns the first position of a stream in a range of a message that a queue has not
+// finished, and the queue's name; "" for none. ButParked leaves out the queues of parked messages.
 func openItem(ctx context.Context, db queryer, stream messagestore.StreamName, first, below messagestore.Version, butParked bool) (at messagestore.Version, name string, err error) {
 	_, err = scanOne(ctx, db, queueOpenItemSQL, []any{string(stream), int64(first), int64(below), string(stream.Category()), butParked}, &at, &name)
 	return at, name, err

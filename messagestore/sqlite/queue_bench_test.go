@@ -13,7 +13,8 @@ import (
 	"github.com/dibs-go/dibs/messagestore/storetest"
 )
 
-// BenchmarkQueue inserts, reserves and completes items, ten in a call, beside others that are scheduled for later.
+// BenchmarkQueue inserts, reserves and completes items, ten in a call, beside others that are
+// scheduled for later.
 func BenchmarkQueue(b *testing.B) {
 	const batch = 10
 	for _, scheduled := range []int{0, 10_000} {

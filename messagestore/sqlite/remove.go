@@ -63,8 +63,9 @@ func (d *Driver) TrimCheckpoints(ctx context.Context, stream messagestore.Stream
 	return removed, nil
 }
 
-// change runs f in a transaction that can write. What f assigns is the caller's once change has returned nil: beside an error f may
-// still run, in the writer's goroutine, and the caller touches none of it.
+// change runs f in a transaction that can write. What f assigns is the caller's once change has
+// returned nil: beside an error f may still run, in the writer's goroutine, and the caller touches
+// none of it.
 func (d *Driver) change(ctx context.Context, what string, f func(context.Context, queryer) error) error {
 	return explain(d.writes.do(ctx, &job{
 		run: f,
@@ -89,7 +90,8 @@ func removeBelow(ctx context.Context, db queryer, stream messagestore.StreamName
 	return result.RowsAffected()
 }
 
-// refuseRecords refuses a stream that has the records of trims or of forgotten keys: they are all that is left of what was removed.
+// refuseRecords refuses a stream that has the records of trims or of forgotten keys: they are all
+// that is left of what was removed.
 func refuseRecords(ctx context.Context, db queryer, stream messagestore.StreamName) error {
 	if category := stream.Category(); !isOfType(category, "retention") && !isOfType(category, "forgotten") {
 		return nil

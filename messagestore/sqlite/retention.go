@@ -17,13 +17,14 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
-// Trim removes the first messages of a stream, as package messagestore/postgres/admin does: the last
-// one always stays, and so does the version; the remaining messages keep their positions. It is
-// recorded by messages of type dibs:Trimmed in account:retention-123 for account-123.
+// Trim removes the first messages of a stream, as package messagestore/postgres/admin does: the
+// last one always stays, and so does the version; the remaining messages keep their positions. It
+// is recorded by messages of type dibs:Trimmed in account:retention-123 for account-123.
 //
-// A reservation is left as it is, and so is a message that a queue has not finished as an item, or that a consumer
-// has parked, with all behind it. At most 10,000 messages are removed in one transaction, for which writers wait. If it
-// ends with an error, some of it may be done; to call it again is safe.
+// A reservation is left as it is, and so is a message that a queue has not finished as an item, or
+// that a consumer has parked, with all behind it. At most 10,000 messages are removed in one
+// transaction, for which writers wait. If it ends with an error, some of it may be done; to call it
+// again is safe.
 func (d *Driver) Trim(ctx context.Context, stream messagestore.StreamName, options *retention.TrimOptions) (retention.Trimmed, error) {
 	trimmed := retention.Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}
 	err := removal.CheckName(stream)
@@ -212,8 +213,9 @@ func (d *Driver) streams(ctx context.Context, category messagestore.Category, af
 // there, and the tombstone keeps the digest of a reservation, so that its key stays taken.
 //
 // The error matches [messagestore.ErrVersionConflict] if the stream is at another version,
-// [messagestore.ErrNotFound] if it has no messages, [retention.ErrOpenItem] if a queue has not finished
-// a message of it, [messagestore.ErrInvalid] if it has the records of removals, and [messagestore.ErrNotSupported] for EraseName: on SQLite the name stays.
+// [messagestore.ErrNotFound] if it has no messages, [retention.ErrOpenItem] if a queue has not
+// finished a message of it, [messagestore.ErrInvalid] if it has the records of removals, and
+// [messagestore.ErrNotSupported] for EraseName: on SQLite the name stays.
 func (d *Driver) Delete(
 	ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions,
 ) (retention.Deleted, error) {
@@ -305,8 +307,8 @@ func remove(ctx context.Context, db queryer, stream messagestore.StreamName, exp
 
 // Verify checks the whole store, as of one moment, and reports violations of these rules of
 // [retention.Violation]: indexes (by PRAGMA integrity_check), dense, order, derived, json, sequence,
-// reservation, consumer and queue. Writers go on meanwhile, and raise no alarm. It reads every message.
-// A category that has no message is an error that matches [messagestore.ErrNotFound].
+// reservation, consumer and queue. Writers go on meanwhile, and raise no alarm. It reads every
+// message. A category that has no message is an error that matches [messagestore.ErrNotFound].
 func (d *Driver) Verify(ctx context.Context, config *retention.VerifyConfig) (*retention.Verification, error) {
 	err := config.Validate()
 	if err == nil && config != nil && config.Amcheck {

@@ -14,13 +14,12 @@ import (
 // tables: the first makes version 1. A step that was released is never changed.
 var schemas = []string{schema1SQL, schema2SQL, schema3SQL, schema4SQL}
 
-// Schema creates or upgrades the tables of a message store in the caller's
-// database, within the caller's transaction. It does nothing if they are up to
-// date. If they are of a newer version than this program knows, the error matches
-// [ErrNewerSchema].
+// Schema creates or upgrades the tables of a message store in the caller's database, within the
+// caller's transaction. It does nothing if they are up to date. If they are of a newer version than
+// this program knows, the error matches [ErrNewerSchema].
 //
-// The tables are dibs_store, dibs_messages and those that begin with dibs_queue. A database that has them may be
-// opened with [Open] too, beside the caller's own use of it: in one process only if
+// The tables are dibs_store, dibs_messages and those that begin with dibs_queue. A database that
+// has them may be opened with [Open] too, beside the caller's own use of it: in one process only if
 // that is by modernc.org/sqlite, too (see [New]).
 //
 // A context or a transaction that is nil is refused with an [*messagestore.InvalidError]. If the

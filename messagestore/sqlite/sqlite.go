@@ -118,7 +118,8 @@ func (d *Driver) AppendAll(ctx context.Context, appends []messagestore.Append) (
 	return written, nil
 }
 
-// Over implements [messagestore.Driver], for a *sql.Tx. The calls for one transaction have one driver, whose statements they share.
+// Over implements [messagestore.Driver], for a *sql.Tx. The calls for one transaction have one
+// driver, whose statements they share.
 func (d *Driver) Over(_ context.Context, tx any) (messagestore.Driver, error) {
 	t, is := tx.(*sql.Tx)
 	if !is {
@@ -144,8 +145,8 @@ type overTx struct {
 
 var errNoTransaction = fmt.Errorf("%w: the store is over no transaction of the caller's (sqlite.New(tx))", messagestore.ErrNotSupported)
 
-// Stage implements [messagestore.Driver]. The transaction keeps all others from writing, so the message is appended
-// at once.
+// Stage implements [messagestore.Driver]. The transaction keeps all others from writing, so the
+// message is appended at once.
 func (d *Driver) Stage(ctx context.Context, a messagestore.Append) error {
 	if err := checkContext(ctx); err != nil {
 		return err
@@ -235,8 +236,8 @@ func (d *Driver) Close() error {
 	return d.close()
 }
 
-// Connections implements [messagestore.Driver]: there is no bound that a caller meets, since reads and writes wait for
-// each other in the driver.
+// Connections implements [messagestore.Driver]: there is no bound that a caller meets, since reads
+// and writes wait for each other in the driver.
 func (*Driver) Connections() int { return 0 }
 
 // Epoch implements [messagestore.Driver]: a file has none.

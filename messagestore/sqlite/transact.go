@@ -20,14 +20,14 @@ const (
 	releaseTransactSQL = "RELEASE dibs_transact"
 )
 
-// Transact implements [messagestore.TransactDriver] in a transaction that holds the write
-// lock from its beginning (BEGIN IMMEDIATE). Writers of this driver wait while f runs, at most
-// for [Config.BusyTimeout], and so does another Transact; a write by f through the same store
-// would wait for f itself.
+// Transact implements [messagestore.TransactDriver] in a transaction that holds the write lock from
+// its beginning (BEGIN IMMEDIATE). Writers of this driver wait while f runs, at most for
+// [Config.BusyTimeout], and so does another Transact; a write by f through the same store would
+// wait for f itself.
 //
-// Foreign keys of the caller's tables are not enforced in it: SQLite enforces them on a connection that has
-// said PRAGMA foreign_keys = ON outside of a transaction (https://www.sqlite.org/foreignkeys.html, 2), and the
-// driver's connections do not say so.
+// Foreign keys of the caller's tables are not enforced in it: SQLite enforces them on a connection
+// that has said PRAGMA foreign_keys = ON outside of a transaction
+// (https://www.sqlite.org/foreignkeys.html, 2), and the driver's connections do not say so.
 func (d *Driver) Transact(
 	ctx context.Context, first messagestore.StreamName,
 	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),
@@ -119,8 +119,8 @@ func (t *transactions) run(
 	return guard.run(ctx, tx, t.on, first, f)
 }
 
-// run does all that happens in the transaction. Its statements are prepared on the connection, for the
-// transactions to come too.
+// run does all that happens in the transaction. Its statements are prepared on the connection, for
+// the transactions to come too.
 func (g *guarded) run(
 	ctx context.Context, tx *sql.Tx, db *prepared, first messagestore.StreamName,
 	f func(ctx context.Context, tx *sql.Tx, begun *messagestore.Message) ([]messagestore.Append, error),

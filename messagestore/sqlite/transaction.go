@@ -10,11 +10,11 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 )
 
-// New returns a driver over the caller's transaction: its writes are committed or rolled back
-// with those to the caller's own tables, and it reads as the transaction does. The caller's
-// database needs the tables that [Schema] creates. The transaction may be of any driver for
-// SQLite. Where another one than modernc.org/sqlite has the file open, do not [Open] it in the
-// same process too: two copies of SQLite in one process undo each other's locks
+// New returns a driver over the caller's transaction: its writes are committed or rolled back with
+// those to the caller's own tables, and it reads as the transaction does. The caller's database
+// needs the tables that [Schema] creates. The transaction may be of any driver for SQLite. Where
+// another one than modernc.org/sqlite has the file open, do not [Open] it in the same process too:
+// two copies of SQLite in one process undo each other's locks
 // (https://www.sqlite.org/howtocorrupt.html, 2.2.1).
 //
 //	tx, err := db.BeginTx(ctx, nil) // of a database opened with _txlock=immediate
@@ -36,14 +36,14 @@ import (
 //
 // Begin the transaction with BEGIN IMMEDIATE, as the drivers modernc.org/sqlite and
 // mattn/go-sqlite3 do with _txlock=immediate. A transaction that begins without it, and reads
-// before it writes, is refused with [ErrBusy] if another connection has written in between,
-// however long the busy timeout is.
+// before it writes, is refused with [ErrBusy] if another connection has written in between, however
+// long the busy timeout is.
 //
-// A context that ends stops a write before it starts, never within: SQLite would
-// roll the whole transaction back.
+// A context that ends stops a write before it starts, never within: SQLite would roll the whole
+// transaction back.
 //
-// For a transaction that is nil New returns an error that matches [messagestore.ErrInvalid]. After the
-// transaction's end the error of every call matches [messagestore.ErrClosed].
+// For a transaction that is nil New returns an error that matches [messagestore.ErrInvalid]. After
+// the transaction's end the error of every call matches [messagestore.ErrClosed].
 func New(tx *sql.Tx) (*Driver, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("sqlite: %w", messagestore.NewInvalidError("transaction", nil, "it is nil"))
@@ -74,8 +74,9 @@ func (t transaction) alive(ctx context.Context) error {
 	})
 }
 
-// ended makes the error of a transaction that has ended match [messagestore.ErrClosed]. A statement that
-// was prepared in it has another one, which database/sql does not export, so its text is looked at.
+// ended makes the error of a transaction that has ended match [messagestore.ErrClosed]. A statement
+// that was prepared in it has another one, which database/sql does not export, so its text is
+// looked at.
 func ended(err error) error {
 	switch {
 	case err == nil:

@@ -146,8 +146,8 @@ func (w *writer) loop() {
 	}
 }
 
-// broken ends a turn that has panicked: the panic is the error of its jobs that have no answer, and what they wrote is rolled back
-// with the connection, unless it was committed before.
+// broken ends a turn that has panicked: the panic is the error of its jobs that have no answer, and
+// what they wrote is rolled back with the connection, unless it was committed before.
 func (w *writer) broken(err error, first *ticket) {
 	w.refuse(first, err)
 	for _, t := range w.group {

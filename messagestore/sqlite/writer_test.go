@@ -108,8 +108,9 @@ func TestCallersShareACommit(t *testing.T) {
 	require.EqualValues(t, 64+2, calls)
 }
 
-// inDriver reports whether a function calls a driver, [sqlite.Driver.Call] excepted. It looks at the stacks, since to wait for the
-// functions' ends would order what they did before what comes next, and the race detector would see no race.
+// inDriver reports whether a function calls a driver, [sqlite.Driver.Call] excepted. It looks at
+// the stacks, since to wait for the functions' ends would order what they did before what comes
+// next, and the race detector would see no race.
 func inDriver(function string) bool {
 	stacks := make([]byte, 8<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
@@ -382,7 +383,8 @@ func TestWhatWasFoundMissingIsNotWrittenThoughItsGroupWas(t *testing.T) {
 	require.Equal(t, messagestore.NoStream, version)
 }
 
-// The group asks for the lock as often as one write may in its time, and then once for each other write.
+// The group asks for the lock as often as one write may in its time, and then once for each other
+// write.
 func TestAGroupThatFellApartWaitsForALockOnce(t *testing.T) {
 	t.Parallel()
 	const timeout, many, leastPause = 200 * time.Millisecond, 20, time.Millisecond / 2

@@ -115,7 +115,8 @@ func (m *model) conflicts(writes []messagestore.StreamWrite) *messagestore.Versi
 	return nil
 }
 
-// exists reports whether the expected version is of any stream that is there and within its bound, and it is.
+// exists reports whether the expected version is of any stream that is there and within its bound,
+// and it is.
 func exists(expected, actual messagestore.Version) bool {
 	_, within := expected.Exists(actual)
 	return within && actual != messagestore.NoStream

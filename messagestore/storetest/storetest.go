@@ -5,10 +5,9 @@
 //		storetest.Run(t, storetest.Options{Open: func(t *testing.T) messagestore.Driver { return memory.New() }})
 //	}
 //
-// Every sub-test is named by the promise that it would refute, S1 to S8, or by the
-// method that it holds to its word. Each has been seen to fail: the package's own
-// tests break a driver in one way after another and demand that the sub-test meant
-// for it finds out.
+// Every sub-test is named by the promise that it would refute, S1 to S8, or by the method that it
+// holds to its word. Each has been seen to fail: the package's own tests break a driver in one way
+// after another and demand that the sub-test meant for it finds out.
 package storetest
 
 import (
@@ -34,8 +33,8 @@ type Options struct {
 	// Defaults to leaving out the sub-test that needs it.
 	Reopen func(t *testing.T, driver messagestore.Driver) messagestore.Driver
 
-	// Beside opens another driver on the database of a driver that Open returned, as another process
-	// does.
+	// Beside opens another driver on the database of a driver that Open returned, as another
+	// process does.
 	//
 	// Defaults to leaving out the sub-tests that need it.
 	Beside func(t *testing.T, driver messagestore.Driver) messagestore.Driver

@@ -42,7 +42,8 @@ func (c *Config) meter() metric.Meter {
 	return c.Meters.Meter(scope)
 }
 
-// Middleware returns a middleware that makes a span for each message, and measures how long it takes.
+// Middleware returns a middleware that makes a span for each message, and measures how long it
+// takes.
 func Middleware(config *Config) handler.Middleware {
 	duration, err := config.meter().Float64Histogram("dibs.consumer.duration", metric.WithUnit("s"),
 		metric.WithDescription("How long handlers took."))
@@ -108,8 +109,8 @@ func extract(ctx context.Context, m *messagestore.Message) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceParent: parent, traceState: state})
 }
 
-// Trace returns body with the trace of ctx in its metadata. An [messagestore.Envelope] keeps its id and
-// the rest of its metadata. Without a trace in ctx the body comes back as an envelope that is
+// Trace returns body with the trace of ctx in its metadata. An [messagestore.Envelope] keeps its id
+// and the rest of its metadata. Without a trace in ctx the body comes back as an envelope that is
 // otherwise as it was.
 func Trace(ctx context.Context, body messagestore.Body) messagestore.Envelope {
 	e, ok := body.(messagestore.Envelope)
@@ -124,8 +125,8 @@ func Trace(ctx context.Context, body messagestore.Body) messagestore.Envelope {
 	return e
 }
 
-// Follow is [messagestore.Follow], with the span of ctx as the parent of what is done with the message. Without
-// it, that is the span in which the cause was written.
+// Follow is [messagestore.Follow], with the span of ctx as the parent of what is done with the
+// message. Without it, that is the span in which the cause was written.
 func Follow(ctx context.Context, cause *messagestore.Message, body messagestore.Body) messagestore.Envelope {
 	return Trace(ctx, messagestore.Follow(cause, body))
 }

@@ -11,13 +11,15 @@ import (
 	"github.com/dibs-go/dibs/observe/internal/queues"
 )
 
-// ObserveQueues has it collected how all queues, relays and sagas of the store stand that were ever worked on, those of
-// other processes too: one process that does it is enough. A collection asks the store by one call, for at most 5 seconds,
-// and not within 10 seconds of the last call: then it has the numbers of that. After an error there are no numbers
-// until the store has answered again, and the error is the meter's.
+// ObserveQueues has it collected how all queues, relays and sagas of the store stand that were ever
+// worked on, those of other processes too: one process that does it is enough. A collection asks
+// the store by one call, for at most 5 seconds, and not within 10 seconds of the last call: then it
+// has the numbers of that. After an error there are no numbers until the store has answered again,
+// and the error is the meter's.
 //
-// The function that it returns ends that. For a store that is nil or has no driver the error matches
-// [messagestore.ErrInvalid], and [messagestore.ErrNotSupported] for a driver that keeps no queues; else it is the meter's.
+// The function that it returns ends that. For a store that is nil or has no driver the error
+// matches [messagestore.ErrInvalid], and [messagestore.ErrNotSupported] for a driver that keeps no
+// queues; else it is the meter's.
 func ObserveQueues(store *messagestore.Store, config *Config) (stop func(), err error) {
 	reader, err := queues.New(store)
 	if err != nil {

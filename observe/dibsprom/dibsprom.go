@@ -8,17 +8,18 @@
 //	prometheus.MustRegister(metrics)
 //
 // With the labels category and consumer, of this process: dibs_handled_total, dibs_failed_total,
-// dibs_retried_total, dibs_parked_total, dibs_skipped_total and dibs_store_errors_total. Of the whole
-// group: dibs_lag_messages, dibs_lag_seconds, dibs_dead_letters, dibs_members and dibs_members_gone. And
-// dibs_store_up, which is 0 if the store could not be asked for these.
+// dibs_retried_total, dibs_parked_total, dibs_skipped_total and dibs_store_errors_total. Of the
+// whole group: dibs_lag_messages, dibs_lag_seconds, dibs_dead_letters, dibs_members and
+// dibs_members_gone. And dibs_store_up, which is 0 if the store could not be asked for these.
 //
-// Of [Collector.Middleware]: the histogram dibs_delivery_seconds with the labels category, consumer, type,
-// and outcome, which is handled or failed.
+// Of [Collector.Middleware]: the histogram dibs_delivery_seconds with the labels category,
+// consumer, type, and outcome, which is handled or failed.
 //
-// Of [NewQueues], with the labels category and queue, for all queues, relays and sagas of the store: the gauges
-// dibs_queue_open, dibs_queue_waiting, dibs_queue_out, dibs_queue_later, dibs_queue_due, dibs_queue_held,
-// dibs_queue_suspended, dibs_queue_dead, dibs_queue_oldest_seconds, dibs_queue_sessions and dibs_queue_paused. And
-// dibs_queues_up, which is 0 if the store could not be asked for these. A saga's queue has the name of its category.
+// Of [NewQueues], with the labels category and queue, for all queues, relays and sagas of the
+// store: the gauges dibs_queue_open, dibs_queue_waiting, dibs_queue_out, dibs_queue_later,
+// dibs_queue_due, dibs_queue_held, dibs_queue_suspended, dibs_queue_dead,
+// dibs_queue_oldest_seconds, dibs_queue_sessions and dibs_queue_paused. And dibs_queues_up, which
+// is 0 if the store could not be asked for these. A saga's queue has the name of its category.
 package dibsprom
 
 import (
@@ -49,8 +50,8 @@ var _ prometheus.Collector = (*Collector)(nil)
 // scrapeTimeout bounds the questions to the store in one scrape.
 const scrapeTimeout = 5 * time.Second
 
-// New returns a collector. Each scrape asks the store for the lag, by some queries for each category.
-// For a store that is nil the error matches [messagestore.ErrInvalid].
+// New returns a collector. Each scrape asks the store for the lag, by some queries for each
+// category. For a store that is nil the error matches [messagestore.ErrInvalid].
 func New(store *messagestore.Store, consumers ...*consumer.Consumer) (*Collector, error) {
 	if store == nil {
 		return nil, fmt.Errorf("dibsprom: %w", messagestore.NewInvalidError("store", nil, "it is nil"))

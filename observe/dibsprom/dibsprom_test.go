@@ -191,7 +191,8 @@ type reserve struct{}
 
 func (reserve) MessageType() string { return "Reserve" }
 
-// A collector is one: a second of its kind is refused, and nothing of one that was unregistered is left.
+// A collector is one: a second of its kind is refused, and nothing of one that was unregistered is
+// left.
 func TestACollectorIsUnregistered(t *testing.T) {
 	t.Parallel()
 	store := must.New(messagestore.New(memory.New(), nil))

@@ -20,10 +20,11 @@ var _ prometheus.Collector = (*QueueCollector)(nil)
 
 var queuesUp = prometheus.NewDesc("dibs_queues_up", "1 if the store could be asked for its queues.", nil, nil)
 
-// NewQueues returns a collector of all queues, relays and sagas of the store that were ever worked on, those of other
-// processes too: one process that registers it is enough. A scrape asks the store by one call, for at most 5 seconds, and
-// not within 10 seconds of the last call: then it has the numbers of that. After an error there are no numbers until
-// the store has answered again, and dibs_queues_up is 0.
+// NewQueues returns a collector of all queues, relays and sagas of the store that were ever worked
+// on, those of other processes too: one process that registers it is enough. A scrape asks the
+// store by one call, for at most 5 seconds, and not within 10 seconds of the last call: then it has
+// the numbers of that. After an error there are no numbers until the store has answered again, and
+// dibs_queues_up is 0.
 //
 // For a store that is nil or has no driver the error matches [messagestore.ErrInvalid], and
 // [messagestore.ErrNotSupported] for a driver that keeps no queues.

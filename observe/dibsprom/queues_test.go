@@ -22,7 +22,8 @@ import (
 	"github.com/dibs-go/dibs/saga"
 )
 
-// Of five items of two keys and none: one is out and holds one, one is dead, one is later, and one was met by no worker.
+// Of five items of two keys and none: one is out and holds one, one is dead, one is later, and one
+// was met by no worker.
 func TestAScrapeShowsQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,13 +1,15 @@
-// Package check has the promises of the store and of its consumers, each of which is a query of the history of a run:
-// see package promise for how a folder of them is read, and docs/guarantees.md for what each id promises.
+// Package check has the promises of the store and of its consumers, each of which is a query of the
+// history of a run: see package promise for how a folder of them is read, and docs/guarantees.md
+// for what each id promises.
 //
-// The history is the calls of package history, the nemesis's among them, what the store has in the end, and what the
-// harness measured ([Facts]). A write's outcome is as its process was told, or unknown; what Resolve found counts.
+// The history is the calls of package history, the nemesis's among them, what the store has in the
+// end, and what the harness measured ([Facts]). A write's outcome is as its process was told, or
+// unknown; what Resolve found counts.
 //
 // # What a pass says
 //
-// No promise was seen to be broken, and the [Goals] were reached: enough writes were done, refused and unknown, and
-// enough processes were killed, for that to say something. It is no proof.
+// No promise was seen to be broken, and the [Goals] were reached: enough writes were done, refused
+// and unknown, and enough processes were killed, for that to say something. It is no proof.
 //
 // # To look into a breach
 //
@@ -59,7 +61,8 @@ func (r *Row) Values() ([]any, error) {
 	}, nil
 }
 
-// Facts are the measurements of a harness, beside the calls. Each is a row: what, of which name, how much, and when.
+// Facts are the measurements of a harness, beside the calls. Each is a row: what, of which name,
+// how much, and when.
 type Facts [][]any
 
 // Add adds a measurement.
@@ -70,8 +73,8 @@ func (f *Facts) AddAt(what, name string, n int64, at time.Duration) {
 	*f = append(*f, []any{what, name, n, at.Microseconds()})
 }
 
-// Note writes down the facts, and the categories whose messages are written without a history, such as the positions of
-// consumers: their writers are not checked.
+// Note writes down the facts, and the categories whose messages are written without a history, such
+// as the positions of consumers: their writers are not checked.
 func Note(ctx context.Context, h *promise.History, facts Facts, unrecorded ...messagestore.Category) error {
 	for _, fact := range facts {
 		if err := h.Exec(ctx, "insert into facts values (?, ?, ?, ?)", fact...); err != nil {
@@ -86,7 +89,8 @@ func Note(ctx context.Context, h *promise.History, facts Facts, unrecorded ...me
 	return nil
 }
 
-// Goals are how much must happen in a whole run, or in a part of one by a scale below 1, for it to say anything.
+// Goals are how much must happen in a whole run, or in a part of one by a scale below 1, for it to
+// say anything.
 func Goals(scale float64) promise.Goals {
 	goals := promise.Goals{"healthy": 60, "facts:lag": 1, "facts:usable": 2, "facts:goroutines": 1, "facts:memory": 1, "facts:searched": 1}
 	for key, whole := range map[string]int{

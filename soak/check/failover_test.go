@@ -125,8 +125,8 @@ func TestAConsumerAheadOfTheStoreMustBeTold(t *testing.T) {
 	}
 }
 
-// rewritten is a history in which messages that a failover undid are written again under the same id, and
-// delivered before and after.
+// rewritten is a history in which messages that a failover undid are written again under the same
+// id, and delivered before and after.
 func rewritten(handAgain bool) (w *world, again *act) {
 	w, kept, lost, _, after := undone()
 	m := lost.invoke.Appends[0].Messages[0]
@@ -218,8 +218,8 @@ func TestACommandThatAFailoverUndidIsOwedNothing(t *testing.T) {
 	}
 }
 
-// A consumer that is behind may have read nothing that a backup does not have. Only the epoch tells it that the
-// messages it has handled since are undone.
+// A consumer that is behind may have read nothing that a backup does not have. Only the epoch tells
+// it that the messages it has handled since are undone.
 func TestAConsumerWhoseWorkABackupUndidMustBeTold(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"told", "not told", "it had recorded", "it had read on", "it had handled it before"} {

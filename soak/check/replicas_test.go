@@ -23,7 +23,8 @@ type seated struct {
 
 const ms = int64(1000) // microseconds
 
-// A groupState is what a checkpoint says of a group. One without parts says that all slots are free, at its position.
+// A groupState is what a checkpoint says of a group. One without parts says that all slots are
+// free, at its position.
 type groupState struct {
 	Position messagestore.GlobalPosition `json:"-"`
 	By       string                      `json:"by,omitempty"`
@@ -291,7 +292,8 @@ func TestEachPlantedBugOfAGroupBreaksExactlyItsPromise(t *testing.T) {
 	}
 }
 
-// A member that was killed between two checkpoints leaves messages that come again: as many as it may.
+// A member that was killed between two checkpoints leaves messages that come again: as many as it
+// may.
 func TestAMemberThatIsKilledLeavesAsMuchAsItMay(t *testing.T) {
 	t.Parallel()
 	_, o := inSlots()

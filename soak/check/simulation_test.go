@@ -14,8 +14,8 @@ import (
 	"github.com/dibs-go/dibs/soak/history"
 )
 
-// A simulation is a store, its writers and its consumers that keep every promise, with faults. It does
-// one thing after the other, and each was begun a while before and is answered a while after.
+// A simulation is a store, its writers and its consumers that keep every promise, with faults. It
+// does one thing after the other, and each was begun a while before and is answered a while after.
 type simulation struct {
 	*world
 	rng      *rand.Rand

@@ -55,7 +55,8 @@ func TestTheQueryAndPorcupineAgree(t *testing.T) {
 			if s.first < 0 {
 				rank = 2 * (s.last + 1)
 			}
-			// Near to where it belongs, so that some of these histories are right. At one moment nothing is before another.
+			// Near to where it belongs, so that some of these histories are right. At one moment
+			// nothing is before another.
 			s.at = max(1, 3*int64(rank)+rapid.Int64Range(-5, 5).Draw(t, "time")) * 100
 			s.ended = s.at + rapid.Int64Range(1, 12).Draw(t, "takes")*100 + 50
 			if s.first < 0 {

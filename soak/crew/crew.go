@@ -56,8 +56,8 @@ type Config struct {
 	Forgives func(child *server.Child) bool // an end that is no failure; nil for none
 }
 
-// A Crew is processes that are killed and replaced, the server that they work on, and the nemesis of both. It is safe for
-// concurrent use, but for Serve and Close.
+// A Crew is processes that are killed and replaced, the server that they work on, and the nemesis
+// of both. It is safe for concurrent use, but for Serve and Close.
 type Crew struct {
 	Config
 	Dir      string // has what ends with the run
@@ -120,7 +120,8 @@ func (c *Crew) Close() error {
 // Database is the name of a run's database.
 const Database = "soak"
 
-// Serve starts the server of a run, with a database that has the bug of the run, and tables that are not of Dibs.
+// Serve starts the server of a run, with a database that has the bug of the run, and tables that
+// are not of Dibs.
 func (c *Crew) Serve(ctx context.Context, config *server.PostgresConfig, tables string) (err error) {
 	c.clock = config.Clock
 	if c.Plant != nil {
@@ -146,7 +147,8 @@ func (c *Crew) Serve(ctx context.Context, config *server.PostgresConfig, tables 
 	return err
 }
 
-// Open connects to the store, on a connection that no fault meets but those of the server. Its caller closes it.
+// Open connects to the store, on a connection that no fault meets but those of the server. Its
+// caller closes it.
 func (c *Crew) Open(ctx context.Context) (*postgres.Driver, error) {
 	return postgres.Open(ctx, c.Postgres.URL(Database), &postgres.Config{Logger: logger.Silent()})
 }
@@ -179,7 +181,8 @@ func (c *Crew) Copy(ctx context.Context, table, query string, args ...any) error
 	})
 }
 
-// Rest ends the faults of the server: it is up, and its clock is right and need not be set any more.
+// Rest ends the faults of the server: it is up, and its clock is right and need not be set any
+// more.
 func (c *Crew) Rest(ctx context.Context) error {
 	if c.clock {
 		up := c.Crashed()
@@ -263,8 +266,8 @@ func (c *Crew) Answers() int64 {
 	return n / record
 }
 
-// AwaitAnswers waits until there are so many answers, but not for ever: the server may be down, or nothing goes on. It
-// reports whether ctx did not end.
+// AwaitAnswers waits until there are so many answers, but not for ever: the server may be down, or
+// nothing goes on. It reports whether ctx did not end.
 func (c *Crew) AwaitAnswers(ctx context.Context, answers int64) bool {
 	const most = 10 * time.Second
 	every := 2 * time.Millisecond

@@ -13,8 +13,9 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// A Fault comes again and again: after so many answers of the server, between Answers and twice as many; or, with
-// times, after a time between these and Answers at least, so that a slow machine gets something done.
+// A Fault comes again and again: after so many answers of the server, between Answers and twice as
+// many; or, with times, after a time between these and Answers at least, so that a slow machine
+// gets something done.
 type Fault struct {
 	Answers     int64
 	Least, Most time.Duration
@@ -23,8 +24,8 @@ type Fault struct {
 	Run         func(ctx context.Context, random *rand.Rand) error
 }
 
-// How much longer it is to the next fault once there were enough, and before its time, and in a run without goals.
-// Where the server is always down little goes on that a fault could meet.
+// How much longer it is to the next fault once there were enough, and before its time, and in a run
+// without goals. Where the server is always down little goes on that a fault could meet.
 const (
 	seldom = 8
 	before = 3
@@ -93,8 +94,8 @@ func (c *Crew) Torment(ctx context.Context, p Phase) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// watch tells how far the run is from its goals, and ends a phase where it has reached its own. It is a small part of the
-// work that goes on.
+// watch tells how far the run is from its goals, and ends a phase where it has reached its own. It
+// is a small part of the work that goes on.
 func (c *Crew) watch(ctx context.Context, until promise.Goals, reached func()) error {
 	const least, part = 2 * time.Second, 10
 	if c.Goals == nil {
@@ -134,7 +135,8 @@ func (c *Crew) count(ctx context.Context) (promise.Figures, error) {
 
 const patience = 2 * time.Second // for the answer of a server that may be down
 
-// Trouble records that a fault begins, and when the function that it returns is called that it has ended.
+// Trouble records that a fault begins, and when the function that it returns is called that it has
+// ended.
 func (c *Crew) Trouble(name, target string) (end func()) {
 	call := c.Nemesis.Begin(Event{Call: Faulted, Name: name, Target: target})
 	return func() { c.Nemesis.End(call, Event{Answer: OK}) }
@@ -154,8 +156,8 @@ func (c *Crew) StopProcess(s *Slot, until func(since int64)) {
 	c.Nemesis.End(call, a)
 }
 
-// KillServer kills the server, and starts it again: once in so many times after a while. Nothing that holds Busy for
-// reading meets it down.
+// KillServer kills the server, and starts it again: once in so many times after a while. Nothing
+// that holds Busy for reading meets it down.
 func (c *Crew) KillServer(ctx context.Context, random *rand.Rand, times int, while time.Duration) error {
 	c.Busy.Lock()
 	defer c.Busy.Unlock()
@@ -180,7 +182,8 @@ func (c *Crew) Crashed() (up func()) {
 	return func() { c.Nemesis.End(call, Event{Answer: OK}) }
 }
 
-// Crashes records when a server crashes whose clock is set, and starts it again: it is for [Crew.Torment].
+// Crashes records when a server crashes whose clock is set, and starts it again: it is for
+// [Crew.Torment].
 func (c *Crew) Crashes(ctx context.Context, _ func()) error {
 	return c.Postgres.Crashes(ctx, c.Crashed)
 }
@@ -210,7 +213,8 @@ func When(is func(m pgproxy.Message) bool, fault pgproxy.Fault) pgproxy.Rule {
 // FromServer reports whether a message is the server's.
 func FromServer(m pgproxy.Message) bool { return m.From == pgproxy.Server }
 
-// JumpClock sets the server's clock off by five minutes to an hour, for a moment, and right again for a while.
+// JumpClock sets the server's clock off by five minutes to an hour, for a moment, and right again
+// for a while.
 func (c *Crew) JumpClock(ctx context.Context, random *rand.Rand, lease, right time.Duration) error {
 	off := (5*time.Minute + Dice{random}.Sooner(55*time.Minute)).Truncate(time.Second)
 	if random.IntN(3) == 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// RunProcess does the work of a process if this is one: one that has its task in the environment variable. Then it
-// ends the process.
+// RunProcess does the work of a process if this is one: one that has its task in the environment
+// variable. Then it ends the process.
 func RunProcess[T any](variable string, work func(task T) error) {
 	encoded, ok := os.LookupEnv(variable)
 	if !ok {

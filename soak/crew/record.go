@@ -11,8 +11,9 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// A Head points to what each record has: the number of its call in the file, its time, and its name. A call has the
-// time before it, and its answer the time after it; number and name are the same in both.
+// A Head points to what each record has: the number of its call in the file, its time, and its
+// name. A call has the time before it, and its answer the time after it; number and name are the
+// same in both.
 type Head struct {
 	Op, At *int64
 	Call   *string
@@ -88,13 +89,14 @@ const (
 	// Faulted is any other fault, by its Name.
 	Faulted = "fault"
 
-	// Failover is the loss of a primary to an asynchronous standby, or of the messages written since a backup: from before
-	// the copy stopped to follow, so that all acknowledged before is in the copy, until the new primary accepts writes. Its
-	// answer has the Heads of the new primary before the first write there.
+	// Failover is the loss of a primary to an asynchronous standby, or of the messages written
+	// since a backup: from before the copy stopped to follow, so that all acknowledged before is in
+	// the copy, until the new primary accepts writes. Its answer has the Heads of the new primary
+	// before the first write there.
 	Failover = "failover"
 
-	// Overtake is the time after a failover in which only writers reach the new primary, for it to grow past the
-	// positions of consumers: its answer has the Heads when all others are let there.
+	// Overtake is the time after a failover in which only writers reach the new primary, for it to
+	// grow past the positions of consumers: its answer has the Heads when all others are let there.
 	Overtake = "overtake"
 )
 

@@ -12,8 +12,8 @@ type Scenario struct {
 	Phases  []Phase
 	Healed  func(ctx context.Context) error // is called when there are no more faults, and the server is up; nil for nothing
 
-	// Left tells what there is left to do, "" for nothing. A run waits for that, for the time of Drain at most. Nil for no
-	// wait.
+	// Left tells what there is left to do, "" for nothing. A run waits for that, for the time of
+	// Drain at most. Nil for no wait.
 	Left  func(ctx context.Context) (left string, err error)
 	Drain time.Duration
 

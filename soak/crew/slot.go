@@ -39,7 +39,8 @@ type Task struct {
 	Doom    Doom
 }
 
-// Task returns what a process is told that dies at one of some points, after so many turns: see [Place.Doom].
+// Task returns what a process is told that dies at one of some points, after so many turns: see
+// [Place.Doom].
 func (p Place) Task(points []Point, least, most int) Task {
 	return Task{p.Process, p.Before, p.Seed, p.URL, p.out, Doom{Death: p.Doom(points, least, most)}}
 }
@@ -187,8 +188,8 @@ func (s *Slot) supervise() {
 	}
 }
 
-// Stop gives the slot up: its process is told to end and has so long, before it is killed. It reports whether it ended by
-// itself.
+// Stop gives the slot up: its process is told to end and has so long, before it is killed. It
+// reports whether it ended by itself.
 func (s *Slot) Stop(grace time.Duration) (byItself bool) {
 	s.mu.Lock()
 	s.stopping = true
@@ -258,7 +259,8 @@ func (s *Slot) hear(m pgproxy.Message) pgproxy.Fault {
 	return pgproxy.Pass
 }
 
-// Under has a rule for the connections of the process for a time, unless there is one, and reports whether.
+// Under has a rule for the connections of the process for a time, unless there is one, and reports
+// whether.
 func (s *Slot) Under(ctx context.Context, rule pgproxy.Rule, d time.Duration) bool {
 	if !s.rule.CompareAndSwap(nil, &rule) {
 		return false

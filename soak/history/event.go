@@ -1,6 +1,7 @@
-// Package history has the calls that the clients of a store write down: each before it is made, and its outcome after it.
-// An event is a line of a process's file as package crew writes it, and a row of the table calls as package promise
-// reads it: so the names here are those of the columns and of the JSON that the queries of package check look into.
+// Package history has the calls that the clients of a store write down: each before it is made, and
+// its outcome after it. An event is a line of a process's file as package crew writes it, and a row
+// of the table calls as package promise reads it: so the names here are those of the columns and of
+// the JSON that the queries of package check look into.
 package history
 
 import (
@@ -32,8 +33,8 @@ const (
 	End      = "end"    // of a process, in order
 )
 
-// The answers. A write, or a call that parks or stores a position, that ended as anything but OK and Unknown has changed
-// nothing, and never will. One without an answer is of unknown outcome too.
+// The answers. A write, or a call that parks or stores a position, that ended as anything but OK
+// and Unknown has changed nothing, and never will. One without an answer is of unknown outcome too.
 const (
 	OK         = crew.OK
 	Unknown    = "unknown"
@@ -120,9 +121,9 @@ func (r Ref) String() string { return fmt.Sprintf("%s:%d", r.Process, r.Op) }
 // A Recorder writes the events of one process.
 type Recorder = crew.Recorder[Event, *Event]
 
-// Hash returns a hash of a message's content: its type, its data byte for byte, and its metadata as canonical JSON, so
-// that equal metadata have equal hashes in any spelling. It fails for metadata that are not JSON. All are as the sender
-// gave them.
+// Hash returns a hash of a message's content: its type, its data byte for byte, and its metadata as
+// canonical JSON, so that equal metadata have equal hashes in any spelling. It fails for metadata
+// that are not JSON. All are as the sender gave them.
 func Hash(messageType string, data, metadata json.RawMessage) (int64, error) {
 	h := fnv.New64a()
 	h.Write([]byte(messageType))

@@ -15,8 +15,8 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// A world is the history of one key: a holder that dies, one that takes over while another waits, and the
-// last one, that confirms in a transaction.
+// A world is the history of one key: a holder that dies, one that takes over while another waits,
+// and the last one, that confirms in a transaction.
 type world struct {
 	Messages []*Message
 	Calls    []*Call
@@ -364,7 +364,8 @@ func TestWhatAFailoverHasUndoneIsNotLostOtherwise(t *testing.T) {
 	}
 }
 
-// A version that a failover took back is given out again, and a client that knows it from before writes there.
+// A version that a failover took back is given out again, and a client that knows it from before
+// writes there.
 func TestAnIntentThatAnUndoneLeaseWroteToIsLeftOutAndCounted(t *testing.T) {
 	t.Parallel()
 	stray := func(w *world) {

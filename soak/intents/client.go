@@ -22,8 +22,8 @@ import (
 // Variable is set in the environment of a process of a run: its task, as JSON.
 const Variable = "DIBS_SOAK_INTENTS"
 
-// A task is the work of a process, until its standard input ends. Once something is written to that, the
-// process dies at no failpoint any more.
+// A task is the work of a process, until its standard input ends. Once something is written to
+// that, the process dies at no failpoint any more.
 type task struct {
 	crew.Task         // of no process for the resource
 	Socket     string // of the resource
@@ -47,8 +47,8 @@ const (
 
 var points = []crew.Point{atReserved, atWorked, atConfirmSent, atCommit, atConfirmed, atReleased}
 
-// RunProcess does the work of a process of a run if this is one, and then ends it. main calls it first, and
-// so does the TestMain of a package whose tests have runs.
+// RunProcess does the work of a process of a run if this is one, and then ends it. main calls it
+// first, and so does the TestMain of a package whose tests have runs.
 func RunProcess() { crew.RunProcess(Variable, runProcess) }
 
 func runProcess(t *task) error {
@@ -429,7 +429,8 @@ func (j *job) steps(ctx context.Context) {
 		return
 	}
 	j.Doom.Pass(atWorked)
-	// A key that is done ends the contention for it. So a late client confirms, and another mostly releases.
+	// A key that is done ends the contention for it. So a late client confirms, and another mostly
+	// releases.
 	confirms := 25
 	if late {
 		confirms = 90

@@ -38,7 +38,8 @@ func (r *run) faults() []crew.Fault {
 	return append(all, killServer)
 }
 
-// phase has faults for the time of the run, or until its goals are reached, or its failovers are done.
+// phase has faults for the time of the run, or until its goals are reached, or its failovers are
+// done.
 func (r *run) phase() crew.Phase {
 	p := crew.Phase{Name: "faults", For: r.Duration, Until: r.Goals, Faults: r.faults()}
 	if r.Failovers.total() > 0 {
@@ -90,8 +91,8 @@ func (r *run) hear(m pgproxy.Message) {
 	}
 }
 
-// isCommit reports whether a client asks for the COMMIT of a transaction, and committed whether that is the
-// server's answer.
+// isCommit reports whether a client asks for the COMMIT of a transaction, and committed whether
+// that is the server's answer.
 func isCommit(m pgproxy.Message) bool {
 	return m.From == pgproxy.Client && m.Name == "Parse" && bytes.HasPrefix(m.Body, []byte("\x00commit\x00"))
 }
@@ -114,8 +115,9 @@ func (r *run) cut(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// silence holds all that goes over the connections of every process, for longer than a lease: no extension comes
-// to the server, and the processes, which nothing has stopped, have no excuse for work that begins late.
+// silence holds all that goes over the connections of every process, for longer than a lease: no
+// extension comes to the server, and the processes, which nothing has stopped, have no excuse for
+// work that begins late.
 func (r *run) silence(ctx context.Context, random *rand.Rand) error {
 	d := ttl + crew.Dice{Rand: random}.Sooner(ttl)
 	var all sync.WaitGroup
@@ -126,8 +128,8 @@ func (r *run) silence(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// cutCommit closes connections in the middle of a COMMIT: before it has come to the server, or after it was
-// done; or has it come late.
+// cutCommit closes connections in the middle of a COMMIT: before it has come to the server, or
+// after it was done; or has it come late.
 func (r *run) cutCommit(ctx context.Context, random *rand.Rand) error {
 	s := r.Any(random)
 	switch d := (crew.Dice{Rand: random}).Sooner(ttl); random.IntN(5) {
@@ -213,7 +215,8 @@ func (r *run) failOver(ctx context.Context, random *rand.Rand, kind, name string
 		}
 		crew.Pause(ctx, load)
 	}
-	// Every write from now on, until the standby is the primary, may be undone if it is asynchronous.
+	// Every write from now on, until the standby is the primary, may be undone if it is
+	// asynchronous.
 	call := r.Nemesis.Begin(crew.Event{Call: Failover, Target: kind})
 	if kind == Async {
 		if err := standby.StopFollowing(ctx, old); err != nil {

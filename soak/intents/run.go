@@ -55,8 +55,8 @@ var folder embed.FS
 // Promises are what a run is checked for.
 var Promises = must.New(fs.Sub(folder, "promises"))
 
-// Run has processes work on intents while there are faults, and leaves all that [promise.Check] needs. The result are
-// complaints about the processes themselves.
+// Run has processes work on intents while there are faults, and leaves all that [promise.Check]
+// needs. The result are complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	r := &run{Options: o, commits: make(chan struct{})}
 	return crew.Run(ctx, crew.Config{

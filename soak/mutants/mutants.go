@@ -1,5 +1,5 @@
-// Package mutants has the bugs that are planted to test the soak, each with a scene that provokes it and the promises that
-// it breaks: they are in bugs.txt.
+// Package mutants has the bugs that are planted to test the soak, each with a scene that provokes
+// it and the promises that it breaks: they are in bugs.txt.
 package mutants
 
 import (

@@ -27,8 +27,8 @@ type Scene struct {
 	run      func(ctx context.Context, o crew.Options) (complaints []string, err error)
 }
 
-// Options are those of a run of the scene, with a bug unless m is nil. Each round is twice as long as the one before, and
-// has other dice.
+// Options are those of a run of the scene, with a bug unless m is nil. Each round is twice as long
+// as the one before, and has other dice.
 func (s *Scene) Options(m *Mutant, seed uint64, round int) crew.Options {
 	o := crew.Options{Seed: seed + uint64(round), Duration: s.Time << round, Drain: s.Drain << round} //nolint:gosec // a few
 	if m != nil {
@@ -42,7 +42,8 @@ func (s *Scene) Run(ctx context.Context, o crew.Options) (complaints []string, e
 	return s.run(ctx, o)
 }
 
-// ofStore is a scene of a store. Where the server is killed there is time to do something before it is killed again.
+// ofStore is a scene of a store. Where the server is killed there is time to do something before it
+// is killed again.
 func ofStore(name string, least, gap time.Duration, faults []string, writers int, load work.Load, change func(o *store.Options)) *Scene {
 	return &Scene{name, least, 0, promise.Goals{"done:write": 100, "done:handle": 100}, check.Promises, func(ctx context.Context, c crew.Options) ([]string, error) {
 		o := store.Options{Options: c, Writers: writers, Consumers: 3, Handlers: 2, Faults: append([]string{"none"}, faults...)}
@@ -63,8 +64,9 @@ var (
 	crashes = ofStore("crashes", 8*time.Second, 4*time.Second, []string{"kill-server", "kill-backend"}, 3, work.Load{Goroutines: 3, Pause: 5, Categories: 3, Connections: 4}, nil)
 	lonely  = ofStore("lonely pauses", 10*time.Second, time.Second, []string{"past-deadline"}, 6, work.Load{Goroutines: 1, Pause: 5, Categories: 3, Connections: 4}, nil)
 	cuts    = ofStore("cuts", 4*time.Second, 2*time.Second, []string{"cut"}, 4, work.Load{Goroutines: 3, Pause: 5, Categories: 3, Connections: 4}, nil)
-	// A question about a write waits for a stopped writer that holds the category's lock. So there are many
-	// categories, most of them without a stopped writer, and each client has connections to spare.
+	// A question about a write waits for a stopped writer that holds the category's lock. So there
+	// are many categories, most of them without a stopped writer, and each client has connections
+	// to spare.
 	pauses  = ofStore("pauses", 10*time.Second, time.Second, []string{"past-deadline"}, 4, work.Load{Goroutines: 4, Pause: 5, Categories: 24, Connections: 12}, nil)
 	backups = ofStore("backups", 4*time.Second, 0, nil, 3, work.Load{Goroutines: 3, Pause: 5, Categories: 3, Connections: 4}, func(o *store.Options) { o.Failovers.PutBacks = 1 })
 	crowds  = ofStore("crowds", 10*time.Second, 0, []string{"join-leave", "kill-member", "stop-member"}, 2, work.Load{Goroutines: 2, Pause: 20, Categories: 1, Connections: 4}, func(o *store.Options) {
@@ -115,8 +117,8 @@ var (
 	stalled  = ofQueues("workers without answers", 25*time.Second, queues.Ending.Goals(), queues.Options{Processes: 2, Workers: 8, Inserters: 1, Scene: queues.Ending})
 )
 
-// ofRunners is a scene of sagas, timers and relays. The server is not killed, so that each run has more sagas. Sagas meet their
-// deadlines while it is drained.
+// ofRunners is a scene of sagas, timers and relays. The server is not killed, so that each run has
+// more sagas. Sagas meet their deadlines while it is drained.
 func ofRunners(name string, least time.Duration, kills int, o sagas.Options) *Scene {
 	o.Calm, o.Timers = true, 50
 	goals := promise.Goals{"sagas": 20, "completed": 10, "compensated": 5, "kills": kills, "rung": 200, "letters": 50, "known": 1}

@@ -19,8 +19,8 @@ import (
 	"github.com/dibs-go/dibs/soak/plant"
 )
 
-// packageTypes holds the types of all packages of the repository, to check a package with a planted bug
-// without a build.
+// packageTypes holds the types of all packages of the repository, to check a package with a planted
+// bug without a build.
 type packageTypes struct {
 	root    string
 	exports map[string]string   // by import path: the file of its types
@@ -28,7 +28,8 @@ type packageTypes struct {
 	paths   map[string]string   // by folder: its import path
 }
 
-// loadTypes has the packages below root compiled, as far as they have changed since, and finds their types.
+// loadTypes has the packages below root compiled, as far as they have changed since, and finds
+// their types.
 func loadTypes(ctx context.Context, root string) (*packageTypes, error) {
 	list := exec.CommandContext(ctx, "go", "list", "-deps", "-export", "-json=ImportPath,Dir,Export,GoFiles", "./...")
 	list.Dir, list.Stderr = root, os.Stderr

@@ -24,8 +24,8 @@ type Mutant struct {
 // An Edit puts New in the place of Old. Old must be there exactly once, with any white space.
 type Edit struct{ In, Old, New string }
 
-// Plant edits the functions of a migrated database. An edit that does not match is an error: without
-// the bug the run would say nothing.
+// Plant edits the functions of a migrated database. An edit that does not match is an error:
+// without the bug the run would say nothing.
 func (m *Mutant) Plant(ctx context.Context, conn *pgx.Conn) error {
 	for _, e := range m.SQL {
 		if err := e.plant(ctx, conn); err != nil {
@@ -52,8 +52,8 @@ func (e Edit) plant(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// Overlay returns the source files that the bug changes, each with its changed text, by path below root:
-// the repository.
+// Overlay returns the source files that the bug changes, each with its changed text, by path below
+// root: the repository.
 func (m *Mutant) Overlay(root string) (map[string]string, error) {
 	changed := map[string]string{}
 	for _, e := range m.Go {
@@ -64,8 +64,8 @@ func (m *Mutant) Overlay(root string) (map[string]string, error) {
 	return changed, nil
 }
 
-// overlay looks for Old in all files of the package, so that an edit still applies once code has moved
-// from one file to another.
+// overlay looks for Old in all files of the package, so that an edit still applies once code has
+// moved from one file to another.
 func (e Edit) overlay(root string, changed map[string]string) error {
 	paths, err := filepath.Glob(filepath.Join(root, e.In, "*.go"))
 	if err != nil {
@@ -120,8 +120,8 @@ func Root(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(said)), nil
 }
 
-// Build builds the soak with the bug, which go build reads from an overlay: no file of the repository
-// changes. It returns the program's path, in dir.
+// Build builds the soak with the bug, which go build reads from an overlay: no file of the
+// repository changes. It returns the program's path, in dir.
 func (m *Mutant) Build(ctx context.Context, root, dir string) (program string, err error) {
 	overlay, err := m.writeOverlay(root, dir)
 	if err != nil {

@@ -1,17 +1,22 @@
-// Package promise has the history of a run in SQLite, and holds it against promises, each of which is one query.
+// Package promise has the history of a run in SQLite, and holds it against promises, each of which
+// is one query.
 //
-// The processes of a run write a line to a file of their own before each call, and another after it: a kill -9 loses
-// nothing that was written. [History.Gather] takes these lines into the table calls of history.db, while the run goes on
-// and when it is over, and what the store has in the end is copied into tables beside it. So a run leaves one file that
-// sqlite3 opens, and the memory that a check needs does not grow with the run.
+// The processes of a run write a line to a file of their own before each call, and another after
+// it: a kill -9 loses nothing that was written. [History.Gather] takes these lines into the table
+// calls of history.db, while the run goes on and when it is over, and what the store has in the end
+// is copied into tables beside it. So a run leaves one file that sqlite3 opens, and the memory that
+// a check needs does not grow with the run.
 //
 // A scenario is checked by a folder of SQL:
 //
 //   - schema.sql has its tables beside calls;
-//   - tables.sql, which a check begins with, has tables that several promises look at, made of those;
-//   - figures.sql tells how much was done, in rows of a key, a name and a number: [Goals] are by the key;
-//   - each other file is a promise, named after its id in docs/guarantees.md, with a letter where several queries hold
-//     one promise. Its first line is a comment that tells what is promised, and each row of its result is a breach.
+//   - tables.sql, which a check begins with, has tables that several promises look at, made of
+//     those;
+//   - figures.sql tells how much was done, in rows of a key, a name and a number: [Goals] are by
+//     the key;
+//   - each other file is a promise, named after its id in docs/guarantees.md, with a letter where
+//     several queries hold one promise. Its first line is a comment that tells what is promised,
+//     and each row of its result is a breach.
 //
 // Nothing in a folder knows how Dibs works. A promise is tested with histories that break it.
 package promise
@@ -43,8 +48,8 @@ const Ending = ".calls"
 // File is the name of a history's database, in the folder of its run.
 const File = "history.db"
 
-// calls has each call, and its answer: what was asked and what was told are lines of the process's file. A call without
-// an answer ended never.
+// calls has each call, and its answer: what was asked and what was told are lines of the process's
+// file. A call without an answer ended never.
 const calls = `
 	create table if not exists calls (
 		process text not null,
@@ -110,7 +115,8 @@ func (h *History) run(ctx context.Context, name string) error {
 	return nil
 }
 
-// Gather takes in the lines that were added to the files of processes. A last line that was torn is left out.
+// Gather takes in the lines that were added to the files of processes. A last line that was torn is
+// left out.
 func (h *History) Gather(ctx context.Context) error {
 	paths, err := filepath.Glob(filepath.Join(h.dir, "*"+Ending))
 	if err != nil {

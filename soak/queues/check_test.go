@@ -14,10 +14,10 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// A world is the history of five items: one that is completed; one behind it whose first session was over, and whose
-// late completion is refused; one with a date, that is completed in a transaction; one that fails and is buried; and
-// one that is cancelled while it is held. The first two were staged in one transaction, and the third by its unique
-// name in two.
+// A world is the history of five items: one that is completed; one behind it whose first session
+// was over, and whose late completion is refused; one with a date, that is completed in a
+// transaction; one that fails and is buried; and one that is cancelled while it is held. The first
+// two were staged in one transaction, and the third by its unique name in two.
 type world struct {
 	Messages []*Message
 	Calls    []*Call
@@ -227,8 +227,8 @@ func newWorld() *world {
 	return w
 }
 
-// named adds items of two unique names: one that was free again once it was finished, and one once it was delivered.
-// Of each, a sender met it taken before.
+// named adds items of two unique names: one that was free again once it was finished, and one once
+// it was delivered. Of each, a sender met it taken before.
 func (w *world) named() {
 	sent := func(from int64, id, until string, had int64) {
 		n := []New{{ID: id, Stream: "mail-" + until + "+unique", N: 1, Until: until}}

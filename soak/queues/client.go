@@ -36,8 +36,8 @@ const (
 	connections = 6
 )
 
-// A task is the work of a process, until its standard input ends. Once something is written to that, it inserts no
-// more and dies at no failpoint.
+// A task is the work of a process, until its standard input ends. Once something is written to
+// that, it inserts no more and dies at no failpoint.
 type task struct {
 	crew.Task
 	Inserts bool // and does not work
@@ -72,8 +72,8 @@ type Mail struct {
 // MessageType returns the type.
 func (Mail) MessageType() string { return "Mail" }
 
-// RunProcess does the work of a process of a run if this is one, and then ends it. main calls it first, and
-// so does the TestMain of a package whose tests have runs.
+// RunProcess does the work of a process of a run if this is one, and then ends it. main calls it
+// first, and so does the TestMain of a package whose tests have runs.
 func RunProcess() { crew.RunProcess(Variable, runProcess) }
 
 // A process of a run. It is safe for concurrent use.
@@ -349,7 +349,8 @@ func (h *hand) receive(ctx context.Context, job *queue.Job) {
 // inserts inserts items, in one way or another, until ctx ends.
 func (h *hand) inserts(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
-		// Transactions alone overlap: other inserts keep them apart. Only workers that are not behind meet them open.
+		// Transactions alone overlap: other inserts keep them apart. Only workers that are not
+		// behind meet them open.
 		second := time.Now().Unix()
 		overlap := h.Scene == Overlap || second%3 == 0
 		if overlap && !h.mayInsert(ctx, 8) || n%10 == 0 && !h.mayInsert(ctx, mostBehind) {

@@ -104,7 +104,8 @@ type file struct {
 // sqliteURL begins the URL of a file.
 const sqliteURL = "sqlite:"
 
-// openSQLite opens a file for transactions of the caller's. They wait for others as long as those of the store do.
+// openSQLite opens a file for transactions of the caller's. They wait for others as long as those
+// of the store do.
 func openSQLite(path string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=synchronous(full)")
 }

@@ -27,7 +27,8 @@ func answerOf(err error) Record {
 	return Record{Answer: Failed, Note: err.Error()}
 }
 
-// QueueTake records takes that end deliveries before they are sent, and others if they were given something.
+// QueueTake records takes that end deliveries before they are sent, and others if they were given
+// something.
 func (d *recording) QueueTake(ctx context.Context, t queuing.Take) (queuing.Taken, error) {
 	began := crew.Now()
 	c := Record{Call: Take, Session: t.Session, Lease: t.Lease.Microseconds(), Ticket: t.Ticket, Alone: d.alone}

@@ -73,7 +73,8 @@ func (r *run) awaitLine(ctx context.Context) {
 	}
 }
 
-// stopProcess stops a process until a session was over, or it has been long enough for its own to be.
+// stopProcess stops a process until a session was over, or it has been long enough for its own to
+// be.
 func (r *run) stopProcess(ctx context.Context, random *rand.Rand) error {
 	over := func() int {
 		limited, cancel := context.WithTimeout(ctx, lease)

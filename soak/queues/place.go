@@ -32,14 +32,16 @@ type questions struct {
 	orphans string // items that are held behind none
 }
 
-// The tables of a run beside those of Dibs. Nothing is unique: the checker sees each row that was committed.
+// The tables of a run beside those of Dibs. Nothing is unique: the checker sees each row that was
+// committed.
 const (
 	effects  = "soak_effects"  // rows that handlers write with their completions
 	inserted = "soak_inserted" // rows that callers write with the items that they stage
 	removed  = "soak_removed"  // messages that were trimmed
 )
 
-// postgresTables has a trigger that looks at each message that is removed, and whether its item was open.
+// postgresTables has a trigger that looks at each message that is removed, and whether its item was
+// open.
 const postgresTables = `
 create table ` + effects + ` (position bigint not null, version integer not null);
 create table ` + inserted + ` (process text not null, op bigint not null, id text not null);

@@ -61,8 +61,8 @@ var Scenes = []Scene{Clock, Poison, HotKey, Ending}
 // kills reports whether processes are killed in the scene, but by their own items.
 func (s Scene) kills() bool { return s == Usual || s == Clock }
 
-// Run has processes work on a queue while there are faults, and leaves all that [promise.Check] needs. The result are
-// complaints about the processes themselves.
+// Run has processes work on a queue while there are faults, and leaves all that [promise.Check]
+// needs. The result are complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	if o.Scene == HotKey {
 		o.Processes, o.Workers, o.Inserters = 1, 1, 1

@@ -13,8 +13,8 @@ import (
 	"github.com/dibs-go/dibs/soak/crew"
 )
 
-// stage inserts up to three items in a transaction that writes a row for each, stays open for a moment, and is rolled
-// back now and then.
+// stage inserts up to three items in a transaction that writes a row for each, stays open for a
+// moment, and is rolled back now and then.
 func (h *hand) stage(ctx context.Context) {
 	c := Record{Call: Stage, Tx: true}
 	var entries []queue.Entry
@@ -32,8 +32,9 @@ func (h *hand) stage(ctx context.Context) {
 	h.recorder.End(c, a)
 }
 
-// stageable draws an item: a new one, one that was staged before, maybe by a transaction that is still open, or one of
-// a unique name that other processes draw too. Some of these have another content.
+// stageable draws an item: a new one, one that was staged before, maybe by a transaction that is
+// still open, or one of a unique name that other processes draw too. Some of these have another
+// content.
 func (h *hand) stageable() queue.Entry {
 	e, _ := h.item()
 	body := Mail{1 + h.random.IntN(1000)}
@@ -101,7 +102,8 @@ func (h *hand) stageIn(ctx context.Context, c Record, entries []queue.Entry) Rec
 	return a
 }
 
-// stageOne writes the row of an item and stages it, in any order. A savepoint takes both back now and then.
+// stageOne writes the row of an item and stages it, in any order. A savepoint takes both back now
+// and then.
 func (h *hand) stageOne(ctx context.Context, tx *transaction, c Record, i int, e queue.Entry) error {
 	steps := []func() error{
 		func() error {

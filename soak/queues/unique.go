@@ -20,7 +20,8 @@ const (
 
 var untils = map[string]queue.UniqueUntil{forgotten: queue.UntilForgotten, finished: queue.UntilFinished, delivered: queue.UntilDelivered}
 
-// insertUnique inserts items of a name, one after the other. For a moment all processes have the same name of a few.
+// insertUnique inserts items of a name, one after the other. For a moment all processes have the
+// same name of a few.
 func (h *hand) insertUnique(ctx context.Context) {
 	const moment = 100 // milliseconds
 	n := time.Now().UnixMilli() / moment

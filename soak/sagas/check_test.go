@@ -15,8 +15,8 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// A world is the history of two sagas, two timers and three letters. The saga "a" has all sorts of steps, is suspended and
-// resumed, and completes; "b" is cancelled and undone.
+// A world is the history of two sagas, two timers and three letters. The saga "a" has all sorts of
+// steps, is suspended and resumed, and completes; "b" is cancelled and undone.
 type world struct {
 	Messages []*Message
 	Calls    []*Call
@@ -389,7 +389,8 @@ func TestTurnsThatWereLostExplainThatASagaGoesOnLate(t *testing.T) {
 	require.Contains(t, late(8100, first, second).Broken, promise.Rule("G8b"))
 }
 
-// What a server's clock showed while it was off is held against the time as it was, and what came early by it is no mistake.
+// What a server's clock showed while it was off is held against the time as it was, and what came
+// early by it is no mistake.
 func TestAJumpOfTheClockIsAllowedFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -411,7 +412,8 @@ func TestAJumpOfTheClockIsAllowedFor(t *testing.T) {
 	require.Contains(t, w.check(t).Broken, promise.Rule("G8b"))
 }
 
-// A machine that stands for longer than a lease has a timer ring again, where its delivery came to nothing.
+// A machine that stands for longer than a lease has a timer ring again, where its delivery came to
+// nothing.
 func TestADeliveryThatWasLostExplainsThatATimerRingsAgain(t *testing.T) {
 	t.Parallel()
 	again := func(ms int64, turns ...Turn) *promise.Verdict {

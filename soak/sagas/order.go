@@ -177,7 +177,8 @@ func (p *process) step(ctx context.Context, what string) error {
 	return err
 }
 
-// mood returns what a function of a step comes to. An undo is never refused: that would suspend its saga.
+// mood returns what a function of a step comes to. An undo is never refused: that would suspend its
+// saga.
 func (h *hand) mood(ctx context.Context, what string) error {
 	if !wait(ctx, h.random.Sooner(4*time.Millisecond)) {
 		return ctx.Err()
@@ -197,7 +198,8 @@ func (h *hand) mood(ctx context.Context, what string) error {
 	return nil
 }
 
-// stepTx is the function of a step in a transaction, or its undo: it writes a row, and the step's function a letter too.
+// stepTx is the function of a step in a transaction, or its undo: it writes a row, and the step's
+// function a letter too.
 func (p *process) stepTx(ctx context.Context, tx pgx.Tx, what string) error {
 	h := p.newHand()
 	c := Record{Call: what, Note: "tx"}

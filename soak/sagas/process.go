@@ -29,8 +29,9 @@ const Variable = "DIBS_SOAK_SAGAS"
 
 const connections = 8
 
-// A task is the work of a process, until its standard input ends. Once something is written to that, a runner dies at no
-// failpoint, and customers begin nothing more and end when their sagas have.
+// A task is the work of a process, until its standard input ends. Once something is written to
+// that, a runner dies at no failpoint, and customers begin nothing more and end when their sagas
+// have.
 type task struct {
 	crew.Task
 	Customers int  // 0 for a runner
@@ -49,8 +50,8 @@ const (
 
 var points = []crew.Point{"", atStep, atStepped, atStepped, atSend, atSent, atRing}
 
-// RunProcess does the work of a process of a run if this is one, and then ends it. main calls it first, and
-// so does the TestMain of a package whose tests have runs.
+// RunProcess does the work of a process of a run if this is one, and then ends it. main calls it
+// first, and so does the TestMain of a package whose tests have runs.
 func RunProcess() { crew.RunProcess(Variable, runProcess) }
 
 // A process of a run. It is safe for concurrent use.
@@ -114,8 +115,8 @@ func runProcess(t *task) error {
 // A deepDriver is one level deeper than what records its calls, which goes first.
 type deepDriver struct{ *postgres.Driver }
 
-// A recordedDriver writes down, by their ids, which messages a runner writes to sagas' streams. Transactions of steps are
-// told by their rows.
+// A recordedDriver writes down, by their ids, which messages a runner writes to sagas' streams.
+// Transactions of steps are told by their rows.
 type recordedDriver struct {
 	deepDriver
 	p *process
@@ -198,8 +199,8 @@ func (p *process) run(ctx context.Context, cancel context.CancelFunc) error {
 	return errors.Join(errs...)
 }
 
-// answer answers the commands of an ask: at once, later, too late, never, with a refusal. The reply is the attempt that
-// it answers.
+// answer answers the commands of an ask: at once, later, too late, never, with a refusal. The reply
+// is the attempt that it answers.
 func (p *process) answer(step string) handler.Handler[Parcel] {
 	return saga.Answer(p.orders, step, func(ctx context.Context, m handler.Message[Parcel]) (int, error) {
 		h, attempt := p.newHand(), 1
@@ -263,7 +264,8 @@ func (h *hand) letter() messagestore.StreamWrite {
 	return messagestore.To(posts.Stream(strconv.Itoa(h.random.IntN(postKeys))), messagestore.AnyVersion, Letter{h.random.IntN(1000)})
 }
 
-// customers begin sagas, one after the other each, and see to them; others set timers and post letters.
+// customers begin sagas, one after the other each, and see to them; others set timers and post
+// letters.
 func (p *process) customers(ctx, beginning context.Context) {
 	var all sync.WaitGroup
 	for range p.Customers {
@@ -373,7 +375,8 @@ func (h *hand) flood(ctx context.Context) {
 	h.await(ctx, id)
 }
 
-// mend sees to a suspended saga. Behind a pivot a resolution ends it now and then; else it is cancelled now and then.
+// mend sees to a suspended saga. Behind a pivot a resolution ends it now and then; else it is
+// cancelled now and then.
 func (h *hand) mend(ctx context.Context, id string) {
 	wait(ctx, h.random.Sooner(300*time.Millisecond))
 	what, f := "resume", h.orders.Resume
@@ -389,7 +392,8 @@ func (h *hand) mend(ctx context.Context, id string) {
 	})
 }
 
-// tell writes a message from outside. One whose answer was lost is written again: a second one changes nothing.
+// tell writes a message from outside. One whose answer was lost is written again: a second one
+// changes nothing.
 func (h *hand) tell(ctx context.Context, id, what string, f func() error) {
 	c := h.recorder.Begin(Record{Call: Tell, Saga: id, Note: what})
 	err := f()

@@ -49,13 +49,14 @@ var folder embed.FS
 // Promises are what a run is checked for.
 var Promises = must.New(fs.Sub(folder, "promises"))
 
-// rowsTable has the rows that steps write in their transactions. Nothing is unique: the checker sees each.
+// rowsTable has the rows that steps write in their transactions. Nothing is unique: the checker
+// sees each.
 const rowsTable = "soak_rows"
 
 const tables = "create table " + rowsTable + " (saga text not null, step text not null, what text not null, process text not null)"
 
-// Run has processes run sagas, timers and a relay while there are faults, and leaves all that [promise.Check] needs. The result
-// are complaints about the processes themselves.
+// Run has processes run sagas, timers and a relay while there are faults, and leaves all that
+// [promise.Check] needs. The result are complaints about the processes themselves.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	return crew.Run(ctx, crew.Config{
 		Options: o.Options, Variable: Variable, Log: log, Promises: Promises,
@@ -91,7 +92,8 @@ func (r *run) client(name, role string, customers int) crew.Client {
 	}}
 }
 
-// verify has the operator's own look for damage find what the rules do not look for. A planted bug is for the rules.
+// verify has the operator's own look for damage find what the rules do not look for. A planted bug
+// is for the rules.
 func (r *run) verify(ctx context.Context) error {
 	if r.Plant != nil {
 		return nil
@@ -122,8 +124,8 @@ const leftQuery = `
 		(select count(*) from dibs.messages m join dibs.queues q on q.category = m.category
 			where m.category <> $1 and m.global_position > coalesce((select h.cursor from dibs.queue_heads h where h.queue = q.id order by h.version desc limit 1), 0))`
 
-// left tells what is left. What has lost turns with its process again and again waits for minutes, so an operator has it
-// offered soon.
+// left tells what is left. What has lost turns with its process again and again waits for minutes,
+// so an operator has it offered soon.
 func (r *run) left() func(ctx context.Context) (string, error) {
 	var retry time.Time
 	return func(ctx context.Context) (left string, err error) {
@@ -223,7 +225,8 @@ func (r *run) faults() crew.Phase {
 	return p
 }
 
-// The goals of a run, by the keys of figures.sql: of make ci/long, of one of a minute, and of one whose clock jumps.
+// The goals of a run, by the keys of figures.sql: of make ci/long, of one of a minute, and of one
+// whose clock jumps.
 var (
 	Issue = promise.Goals{
 		"serverKills": 20, "kills": 100, "stops": 30, "cuts": 1000, "sagas": 10_000, "completed": 3000, "compensated": 1000, "suspended": 200, "cancels": 300, "resumes": 100,

@@ -11,9 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// fakeClocks are where Debian has the library that fakes a clock. The one for threads, libfaketimeMT, reads
-// the time under a mutex. PostgreSQL has one thread, and reads the time in signal handlers too: a process whose
-// handler interrupted a reading would wait for itself, and for ever.
+// fakeClocks are where Debian has the library that fakes a clock. The one for threads,
+// libfaketimeMT, reads the time under a mutex. PostgreSQL has one thread, and reads the time in
+// signal handlers too: a process whose handler interrupted a reading would wait for itself, and for
+// ever.
 const fakeClocks = "/usr/lib/*/faketime/libfaketime.so.1"
 
 // FakeClock returns the path of the library that fakes a clock, or the package to
@@ -38,8 +39,8 @@ func (p *Postgres) SetClock(off time.Duration) error {
 	return p.writeClock(fmt.Sprintf("%+d\n", int64(off.Seconds())))
 }
 
-// FreezeClock has the clock of a server stand at a second, until it is set. The server was made with
-// [PostgresConfig.Clock].
+// FreezeClock has the clock of a server stand at a second, until it is set. The server was made
+// with [PostgresConfig.Clock].
 func (p *Postgres) FreezeClock(at time.Time) error {
 	return p.writeClock(at.Local().Format(time.DateTime) + "\n") //nolint:gosmopolitan // it is read so
 }
@@ -60,8 +61,9 @@ func (p *Postgres) RealClock(ctx context.Context) error {
 	return errors.Join(p.Kill(), p.Start(ctx))
 }
 
-// Crashes calls down whenever the server ends its connections, and what that returns once it answers again, until ctx ends. With a
-// clock that can be set it crashes now and then: the library allocates memory when PostgreSQL reads the time in a signal handler.
+// Crashes calls down whenever the server ends its connections, and what that returns once it
+// answers again, until ctx ends. With a clock that can be set it crashes now and then: the library
+// allocates memory when PostgreSQL reads the time in a signal handler.
 func (p *Postgres) Crashes(ctx context.Context, down func() (up func())) error {
 	for {
 		if conn, err := pgx.Connect(ctx, p.URL("postgres")); err == nil {

@@ -65,8 +65,8 @@ const (
 	drip = "drip"
 )
 
-// killed records that the server was killed, when the processes that served clients are gone: they serve on until the
-// postmaster has noticed.
+// killed records that the server was killed, when the processes that served clients are gone: they
+// serve on until the postmaster has noticed.
 func (r *run) killed(ctx context.Context, served []server.Backend) error {
 	call := r.Nemesis.Begin(crew.Event{Call: crew.Kill, Target: crew.Server})
 	ready, err := r.Postgres.Ready()
@@ -175,8 +175,9 @@ func (r *run) pastDeadline(ctx context.Context, random *rand.Rand, begin func(st
 	return nil
 }
 
-// ruled has a rule for the connections of all clients of a role for a while. If the rule may leave a connection dead
-// without the client's knowing, sever cuts it in the end: nothing else here would find it.
+// ruled has a rule for the connections of all clients of a role for a while. If the rule may leave
+// a connection dead without the client's knowing, sever cuts it in the end: nothing else here would
+// find it.
 func (r *run) ruled(
 	ctx context.Context, random *rand.Rand, begin func(string) func(), name string, most time.Duration, sever bool, rule func() pgproxy.Rule,
 ) error {

@@ -71,7 +71,8 @@ func resident(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// stateOf returns the data of a checkpoint, which has the state of its group, and "" for any other message.
+// stateOf returns the data of a checkpoint, which has the state of its group, and "" for any other
+// message.
 func stateOf(m *messagestore.Message) string {
 	if m.Type != "Recorded" || !slices.Contains(m.Stream.Category().Types(), "position") {
 		return ""
@@ -269,7 +270,8 @@ func (r *run) held(ctx context.Context) error {
 	)
 }
 
-// advisory notes all advisory locks that stay: the process that served a client may end a little after it.
+// advisory notes all advisory locks that stay: the process that served a client may end a little
+// after it.
 func (r *run) advisory(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, tooLong)
 	defer cancel()
@@ -289,7 +291,8 @@ var errorLine = regexp.MustCompile(`\[\d+\] (\w{5}) (?:ERROR|FATAL|PANIC):  (.*)
 // textsOfEach is how many errors of one SQLSTATE are kept: their texts have names in them.
 const textsOfEach = 1000
 
-// errorsIn returns the errors of a PostgreSQL's log, each with its SQLSTATE, each text once, and of each SQLSTATE the first.
+// errorsIn returns the errors of a PostgreSQL's log, each with its SQLSTATE, each text once, and of
+// each SQLSTATE the first.
 func errorsIn(log []byte) (lines []string) {
 	seen, ofEach := map[string]bool{}, map[string]int{}
 	for match := range bytes.Lines(log) {
@@ -307,7 +310,8 @@ func errorsIn(log []byte) (lines []string) {
 	return lines
 }
 
-// canaries looks through the files of a run, but the history's database, for text that must not be logged.
+// canaries looks through the files of a run, but the history's database, for text that must not be
+// logged.
 func canaries(dir string) (searched check.Facts, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -338,7 +342,8 @@ func canaries(dir string) (searched check.Facts, err error) {
 	return searched, nil
 }
 
-// verify has the operator's own looks for damage find what the promises do not look for. A planted bug is for the promises.
+// verify has the operator's own looks for damage find what the promises do not look for. A planted
+// bug is for the promises.
 func (r *run) verify(ctx context.Context) error {
 	if r.options.Plant == nil { // which may be in the schema
 		complaints, err := asMigrated(ctx, r.url)

@@ -35,19 +35,19 @@ var crashing = []string{"kill-backend", "kill-server"}
 // sparing are the faults that leave the server as it is, and all connections but few.
 var sparing = []string{"kill-client", cut, "twin", migrate, release, reindex, raiseEpoch}
 
-// leastOfPhase is how long a phase takes that another follows, if there is time: long enough for each fault to meet
-// something.
+// leastOfPhase is how long a phase takes that another follows, if there is time: long enough for
+// each fault to meet something.
 const leastOfPhase = 3 * time.Minute
 
-// How much time there is before a kill of the server, and after it, in which nothing else goes wrong, for it to be alone:
-// see limits in the schema of package check.
+// How much time there is before a kill of the server, and after it, in which nothing else goes
+// wrong, for it to be alone: see limits in the schema of package check.
 const (
 	aloneBefore = time.Second
 	aloneAfter  = 2 * time.Second
 )
 
-// phases returns the phases that the options name, or the first. All but the last have an end: kills, with goals, when
-// the server was killed often enough, and the others after a while.
+// phases returns the phases that the options name, or the first. All but the last have an end:
+// kills, with goals, when the server was killed often enough, and the others after a while.
 func (o *Options) phases(chosen []fault) ([]phase, error) {
 	names := o.Phases
 	if len(names) == 0 {
@@ -97,7 +97,8 @@ func pick(chosen []fault, names []string) (picked []fault) {
 	return picked
 }
 
-// phase returns a phase as the crew has it: in each lane one fault after the other, drawn by its weight.
+// phase returns a phase as the crew has it: in each lane one fault after the other, drawn by its
+// weight.
 func (r *run) phase(p phase) crew.Phase {
 	if len(p.faults) == 0 {
 		return p.Phase

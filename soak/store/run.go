@@ -1,5 +1,5 @@
-// Package store has the runs of a store and its consumers: their clients, their faults, and when all faults are over a
-// look at the store. What was promised is in package check.
+// Package store has the runs of a store and its consumers: their clients, their faults, and when
+// all faults are over a look at the store. What was promised is in package check.
 package store
 
 import (
@@ -93,7 +93,8 @@ func (o *Options) Press() {
 	o.Load.Mix, o.Load.Interval, o.Load.Batch = work.Usual, 50, 100
 }
 
-// Crowded sets the load of a run in which members come and go: a little for each, with many checkpoints.
+// Crowded sets the load of a run in which members come and go: a little for each, with many
+// checkpoints.
 func (o *Options) Crowded() {
 	o.Life, o.Load.Goroutines, o.Load.Categories, o.Load.Streams, o.Load.Pause = 5000, 2, 1, 60, 20
 	o.Load.MaxBytes, o.Load.Interval, o.Load.Batch, o.Load.Lanes = 16<<10, 20, 40, 6
@@ -153,7 +154,8 @@ type run struct {
 	ready int // how often the server had been there by its last kill
 }
 
-// Run torments a store, and leaves all that its check needs. The result are complaints about the run itself.
+// Run torments a store, and leaves all that its check needs. The result are complaints about the
+// run itself.
 func Run(ctx context.Context, o Options, log zerolog.Logger) (complaints []string, err error) {
 	chosen, err := o.choose()
 	if err != nil {
@@ -362,7 +364,8 @@ func (r *run) store(ctx context.Context) (*messagestore.Store, error) {
 	return messagestore.New(driver, nil)
 }
 
-// left names the consumers that have something left to do. Where none gets on for long, it waits no longer.
+// left names the consumers that have something left to do. Where none gets on for long, it waits no
+// longer.
 func (r *run) left() func(ctx context.Context) (string, error) {
 	before, moved := "", time.Now()
 	return func(ctx context.Context) (behind string, err error) {

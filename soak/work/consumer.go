@@ -65,7 +65,8 @@ func (c *client) handle(ctx context.Context) error {
 	go func() { ended <- copies.consume(ctx, handler.HandlerFunc(mux.Handle)) }()
 	err := <-ended
 	if errors.Is(err, consumer.ErrPositionAhead) {
-		// A failover undid what this one had read. The other one is told by itself, if it is ahead too.
+		// A failover undid what this one had read. The other one is told by itself, if it is ahead
+		// too.
 		select {
 		case other := <-ended:
 			return errors.Join(err, other)
@@ -76,7 +77,8 @@ func (c *client) handle(ctx context.Context) error {
 	return errors.Join(err, <-ended)
 }
 
-// toldWithin is how long a consumer may take to find out that it is ahead of the store: it polls each 50 ms.
+// toldWithin is how long a consumer may take to find out that it is ahead of the store: it polls
+// each 50 ms.
 const toldWithin = 10 * time.Second
 
 // CopiesOf is the category of the copies that a handler makes of its commands by Copy.
@@ -224,9 +226,9 @@ func EffectCategory(consumerName string) messagestore.Category {
 
 var errPoison = handler.Park(errors.New("poison"))
 
-// effect writes to the store, at the expected version, and to a file. In a store that may go back the version
-// proves nothing: the effect of a message that was undone is there, if it was in flight. Then the id alone tells
-// whether the message is done.
+// effect writes to the store, at the expected version, and to a file. In a store that may go back
+// the version proves nothing: the effect of a message that was undone is there, if it was in
+// flight. Then the id alone tells whether the message is done.
 func (w *watched) effect(ctx context.Context, m *messagestore.Message) error {
 	if w.task.Parks && m.Type == PoisonType {
 		return errPoison

@@ -54,7 +54,8 @@ func (c *content) body() messagestore.Raw {
 	return messagestore.Raw{Type: messageType, Data: c.data(c.value(), c.size())}
 }
 
-// size is spread evenly over the orders of magnitude, and seldom large; once in a while it is all there may be.
+// size is spread evenly over the orders of magnitude, and seldom large; once in a while it is all
+// there may be.
 func (c *content) size() int {
 	if c.random.IntN(5000) == 0 {
 		return c.max

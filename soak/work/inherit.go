@@ -18,8 +18,8 @@ import (
 	"github.com/dibs-go/dibs/soak/promise"
 )
 
-// A killed process leaves writes of unknown outcome. They are in its history, as they would be in the database
-// or the inbox of a service, and the process that replaces it asks about them.
+// A killed process leaves writes of unknown outcome. They are in its history, as they would be in
+// the database or the inbox of a service, and the process that replaces it asks about them.
 
 // mostInherited bounds how many writes a process asks about, since each question holds
 // writers off.
@@ -86,8 +86,8 @@ func unsettled(path string) (left []history.Event, err error) {
 	return left, nil
 }
 
-// find returns the outcome of writes whose sender is gone or sent them in a transaction. It waits for
-// writes that are still in flight.
+// find returns the outcome of writes whose sender is gone or sent them in a transaction. It waits
+// for writes that are still in flight.
 func (w *caller) find(ctx context.Context, sent []history.Append) ([]messagestore.Written, error) {
 	var written []messagestore.Written
 	for _, a := range sent {

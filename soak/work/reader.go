@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// look asks for versions, and reads the ends of streams, until ctx is done: it witnesses the writes of others
-// and writes nothing.
+// look asks for versions, and reads the ends of streams, until ctx is done: it witnesses the writes
+// of others and writes nothing.
 func (c *client) look(ctx context.Context) error {
 	var all sync.WaitGroup
 	for i := range c.task.Load.Questions {

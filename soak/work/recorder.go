@@ -86,8 +86,8 @@ func (r *recorder) TryWriteStreams(ctx context.Context, writes ...messagestore.S
 	return written, nil, r.end(call, written, err)
 }
 
-// conflictOf returns the conflict that a write of no past types met. A write that met something and has none is a
-// conflict with the expected version, which the checker finds.
+// conflictOf returns the conflict that a write of no past types met. A write that met something and
+// has none is a conflict with the expected version, which the checker finds.
 func conflictOf(writes []messagestore.StreamWrite, met *messagestore.Conflict) *messagestore.VersionConflictError {
 	for i, w := range writes {
 		actual := messagestore.NoStream
@@ -101,7 +101,8 @@ func conflictOf(writes []messagestore.StreamWrite, met *messagestore.Conflict) *
 	return &messagestore.VersionConflictError{Stream: writes[0].Stream, Expected: writes[0].Expected, Actual: writes[0].Expected}
 }
 
-// Version is messagestore.Store's. A handler, or a consumer, that decides by a version witnesses it.
+// Version is messagestore.Store's. A handler, or a consumer, that decides by a version witnesses
+// it.
 func (r *recorder) Version(ctx context.Context, stream messagestore.StreamName) (messagestore.Version, error) {
 	call := r.history.begin(&history.Event{Call: history.Version, Appends: []history.Append{{Stream: stream}}})
 	version, err := r.Store.Version(ctx, stream)
@@ -292,8 +293,8 @@ func valueOf(data json.RawMessage) uint64 {
 	return body.Value
 }
 
-// A journal is the history of this process. If it cannot be written the process ends, by a panic: no step may go
-// unrecorded. It is safe for concurrent use.
+// A journal is the history of this process. If it cannot be written the process ends, by a panic:
+// no step may go unrecorded. It is safe for concurrent use.
 type journal struct{ *history.Recorder }
 
 func (j journal) begin(e *history.Event) (call history.Event) { return j.Begin(*e) }

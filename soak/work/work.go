@@ -1,6 +1,6 @@
-// Package work has the clients of the soak, each in a process of its own that may be killed at any moment:
-// writers, readers, consumers with effects, and handlers of reservations. Each keeps a history: see package
-// history.
+// Package work has the clients of the soak, each in a process of its own that may be killed at any
+// moment: writers, readers, consumers with effects, and handlers of reservations. Each keeps a
+// history: see package history.
 package work
 
 import (
@@ -48,8 +48,8 @@ const (
 	Opposed  Role = "opposed" // a writer whose transactions deadlock
 )
 
-// A Task is the work of a client, until its standard input ends. Once something is written to that, the client
-// dies at no failpoint any more.
+// A Task is the work of a client, until its standard input ends. Once something is written to that,
+// the client dies at no failpoint any more.
 type Task struct {
 	Role    Role
 	Process string // the name, that no other process has: it ends in a number that none has either
@@ -120,8 +120,8 @@ type client struct {
 	behind  *atomic.Bool // a consumer has much left to do
 }
 
-// RunClient does a client's work if this process is one, and then ends it. main calls it first, and so does the TestMain
-// of a package whose tests start clients.
+// RunClient does a client's work if this process is one, and then ends it. main calls it first, and
+// so does the TestMain of a package whose tests start clients.
 func RunClient() {
 	crew.RunProcess(Variable, func(task Task) error {
 		err := run(task)
@@ -169,7 +169,8 @@ func run(task Task) error {
 	return errors.Join(err, w.Close())
 }
 
-// left waits for a moment until no more goroutines are left than there were before, and returns how many there are more.
+// left waits for a moment until no more goroutines are left than there were before, and returns how
+// many there are more.
 func left(before int) int {
 	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before && time.Now().Before(deadline); {
 		<-time.After(10 * time.Millisecond)

@@ -50,8 +50,8 @@ type command struct {
 	body     messagestore.Raw
 }
 
-// write writes until ctx is done, by several callers at once that share a driver, while another resolves the
-// outcomes that the process before it left unknown.
+// write writes until ctx is done, by several callers at once that share a driver, while another
+// resolves the outcomes that the process before it left unknown.
 func (c *client) write(ctx context.Context) error {
 	errs := make([]error, c.task.Load.Goroutines)
 	var inherited error
@@ -88,9 +88,9 @@ func (w *caller) loop(ctx context.Context) error {
 	return nil
 }
 
-// pause waits between two calls, and after a failed call until the store answers. If consumers lag far
-// behind, it pauses longer, and mostly asks or is late: a long lag tests nothing, and they have to catch
-// up in the end.
+// pause waits between two calls, and after a failed call until the store answers. If consumers lag
+// far behind, it pauses longer, and mostly asks or is late: a long lag tests nothing, and they have
+// to catch up in the end.
 func (w *caller) pause(ctx context.Context) {
 	most := time.Duration(2*w.task.Load.Pause+1) * time.Millisecond
 	switch {

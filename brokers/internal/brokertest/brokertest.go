@@ -1,5 +1,6 @@
-// Package brokertest has the promises of the sinks and of the receivers in the modules of brokers, as tests: each
-// module runs [Sinks] and [Receivers] with its broker, which is killed, delivers again, and in another order.
+// Package brokertest has the promises of the sinks and of the receivers in the modules of brokers,
+// as tests: each module runs [Sinks] and [Receivers] with its broker, which is killed, delivers
+// again, and in another order.
 //
 // The suites stand on outbox.Sink, outbox.BatchSink and package inbox alone.
 package brokertest

@@ -35,17 +35,20 @@ type ReceiverBroker interface {
 	// Publish adds messages as any sender does, in their order. It waits until the broker has them.
 	Publish(t testing.TB, messages ...Message)
 
-	// Receiver returns a receiver of the messages over a connection of its own, as another process has it.
+	// Receiver returns a receiver of the messages over a connection of its own, as another process
+	// has it.
 	Receiver(t testing.TB, c ReceiverConfig) Receiver
 
-	// Unsettled returns the number of messages that the broker has not delivered, or would deliver again.
+	// Unsettled returns the number of messages that the broker has not delivered, or would deliver
+	// again.
 	Unsettled(t testing.TB) int
 
 	// Kill ends the broker as kill -9 does, and Start starts it with what it had stored.
 	Kill(t testing.TB)
 	Start(t testing.TB)
 
-	// Remake deletes the place of the messages, such as a topic, with all that it has, and makes it again.
+	// Remake deletes the place of the messages, such as a topic, with all that it has, and makes it
+	// again.
 	Remake(t testing.TB)
 
 	// Address is for the process of [Main].
@@ -79,15 +82,16 @@ type ReceiverOptions struct {
 	// Start starts a broker for a test, and ends it with the test.
 	Start func(t testing.TB) ReceiverBroker
 
-	// Share is Start for a test that does not kill the broker: several may have one, each with a part of its own. Nil
-	// means Start.
+	// Share is Start for a test that does not kill the broker: several may have one, each with a
+	// part of its own. Nil means Start.
 	Share func(t testing.TB) ReceiverBroker
 
-	// Ordered says that one receiver passes the messages of a key to its function in their order, also behind one
-	// that fails.
+	// Ordered says that one receiver passes the messages of a key to its function in their order,
+	// also behind one that fails.
 	Ordered bool
 
-	// Ends says that Run returns an error when the place of the messages is deleted: it is called again.
+	// Ends says that Run returns an error when the place of the messages is deleted: it is called
+	// again.
 	Ends bool
 }
 
@@ -428,7 +432,8 @@ func keyReused(t *testing.T, o ReceiverOptions) {
 	require.JSONEq(t, `{"amount":2}`, string(refused[0].Data))
 }
 
-// What cannot be read is recorded byte for byte, though the store is away at first, and those behind it go on.
+// What cannot be read is recorded byte for byte, though the store is away at first, and those
+// behind it go on.
 func undecodable(t *testing.T, o ReceiverOptions) {
 	b := o.Share(t)
 	bank := newBank(t)
@@ -555,7 +560,8 @@ func ordered(t *testing.T, o ReceiverOptions) {
 	require.Equal(t, want, byKey)
 }
 
-// The function outlasts Grace, and its message goes to another receiver at once: no lease passes in this test.
+// The function outlasts Grace, and its message goes to another receiver at once: no lease passes in
+// this test.
 func givesBack(t *testing.T, o ReceiverOptions) {
 	b := o.Share(t)
 	b.Publish(t, order("one", "a", 1), order("two", "b", 2))
@@ -599,8 +605,8 @@ const (
 	childStore   = "BROKERTEST_STORE"
 )
 
-// Main is called by TestMain. In a process that a test kills it runs child: a receiver at the address, over a
-// connection of its own, which gives its messages to receive.
+// Main is called by TestMain. In a process that a test kills it runs child: a receiver at the
+// address, over a connection of its own, which gives its messages to receive.
 func Main(m *testing.M, child func(ctx context.Context, address string, c ReceiverConfig) error) int {
 	address := os.Getenv(childAddress)
 	if address == "" {
@@ -696,7 +702,8 @@ func killedBrokerOfReceiver(t *testing.T, o ReceiverOptions) {
 	require.Empty(t, bank.refused(t))
 }
 
-// A receiver that runs goes on with a place that was deleted and made again, whose positions begin again too.
+// A receiver that runs goes on with a place that was deleted and made again, whose positions begin
+// again too.
 func placeOfAReceiverMadeAgain(t *testing.T, o ReceiverOptions) {
 	b := o.Share(t)
 	var got seen

@@ -24,14 +24,16 @@ type SinkBroker interface {
 	// Sink returns a sink over a connection of its own, as another process has it.
 	Sink(t testing.TB) outbox.Sink
 
-	// Arrived returns the messages that the broker has, those of a key in the order in which it has them.
+	// Arrived returns the messages that the broker has, those of a key in the order in which it has
+	// them.
 	Arrived(t testing.TB) []Message
 
 	// Kill ends the broker as kill -9 does, and Start starts it with what it had stored.
 	Kill(t testing.TB)
 	Start(t testing.TB)
 
-	// Remake deletes the place of the messages, such as a topic, with all that it has, and makes it again.
+	// Remake deletes the place of the messages, such as a topic, with all that it has, and makes it
+	// again.
 	Remake(t testing.TB)
 }
 
@@ -46,15 +48,16 @@ type SinkOptions struct {
 	// Start starts a broker for a test, and ends it with the test.
 	Start func(t testing.TB) SinkBroker
 
-	// Share is Start for a test that does not kill the broker: several may have one, each with a part of its own. Nil
-	// means Start.
+	// Share is Start for a test that does not kill the broker: several may have one, each with a
+	// part of its own. Nil means Start.
 	Share func(t testing.TB) SinkBroker
 
-	// Once says that the broker has each message once, however often and by whatever sink it is sent. Otherwise it
-	// has each at least once.
+	// Once says that the broker has each message once, however often and by whatever sink it is
+	// sent. Otherwise it has each at least once.
 	Once bool
 
-	// TooLarge is a number of bytes that the data of no message have; 0 if the broker has no such bound.
+	// TooLarge is a number of bytes that the data of no message have; 0 if the broker has no such
+	// bound.
 	TooLarge int
 }
 
@@ -83,9 +86,9 @@ func Sinks(t *testing.T, o SinkOptions) {
 	}
 }
 
-// relay sends messages as package outbox has it: those of a key one after the other, in order, each again until the
-// sink takes it; those of different keys side by side. It ends early when ctx is done, in the middle of anything. Each
-// message that the sink has taken is told.
+// relay sends messages as package outbox has it: those of a key one after the other, in order, each
+// again until the sink takes it; those of different keys side by side. It ends early when ctx is
+// done, in the middle of anything. Each message that the sink has taken is told.
 func relay(ctx context.Context, sink outbox.Sink, messages []*outbox.Message, taken func(*outbox.Message)) error {
 	left := map[string][]*outbox.Message{}
 	for _, m := range messages {
@@ -156,8 +159,8 @@ func forget(t testing.TB, b SinkBroker) {
 	}
 }
 
-// requireArrived requires that the broker has all messages, each with its own content; those of a key in their order,
-// by their first arrivals; and each once, or at least once.
+// requireArrived requires that the broker has all messages, each with its own content; those of a
+// key in their order, by their first arrivals; and each once, or at least once.
 func requireArrived(t testing.TB, o SinkOptions, b SinkBroker, messages []*outbox.Message) {
 	t.Helper()
 	want, first, seen := map[string][]string{}, map[string][]string{}, map[string]Message{}
@@ -292,7 +295,8 @@ func crashes(t *testing.T, o SinkOptions) {
 	requireArrived(t, o, b, all)
 }
 
-// A telling sink tells of each message as soon as its sink has taken it, and says nothing of it to the relay.
+// A telling sink tells of each message as soon as its sink has taken it, and says nothing of it to
+// the relay.
 type telling struct {
 	outbox.Sink
 
@@ -335,7 +339,8 @@ func killedBroker(t *testing.T, o SinkOptions) {
 	requireArrived(t, o, b, all)
 }
 
-// An error of a broker that is away is one after which the message is sent again, and it comes in time.
+// An error of a broker that is away is one after which the message is sent again, and it comes in
+// time.
 func brokerAway(t *testing.T, o SinkOptions) {
 	b := o.Start(t)
 	store := newStore()
@@ -359,7 +364,8 @@ func brokerAway(t *testing.T, o SinkOptions) {
 	requireArrived(t, o, b, all)
 }
 
-// A sink that runs goes on with a place that was deleted and made again, once for all the messages under way.
+// A sink that runs goes on with a place that was deleted and made again, once for all the messages
+// under way.
 func placeOfASinkMadeAgain(t *testing.T, o SinkOptions) {
 	b := o.Share(t)
 	store := newStore()

@@ -10,9 +10,10 @@ import (
 	"github.com/dibs-go/dibs/internal/failure"
 )
 
-// A Desk keeps the deliveries that a receiver has in hand, up to a bound: in work, ready for it, behind another of
-// their key, or to come again after a pause. Deliveries of one key are worked on one after the other, in the order of
-// [Desk.Put], and those of other keys pass a delivery that waits. It is safe for concurrent use.
+// A Desk keeps the deliveries that a receiver has in hand, up to a bound: in work, ready for it,
+// behind another of their key, or to come again after a pause. Deliveries of one key are worked on
+// one after the other, in the order of [Desk.Put], and those of other keys pass a delivery that
+// waits. It is safe for concurrent use.
 type Desk[D interface{ Times() int }] struct {
 	work   func(ctx context.Context, d D, times int) (again time.Duration, ended bool)
 	window int
@@ -46,10 +47,11 @@ func NewDesk[D Delivery[M], M any](r *Receiver[M], window int) *Desk[D] {
 	return k
 }
 
-// Serve has a number of workers handle deliveries, with working, while fetch puts them on the desk and beside does the
-// rest. When ctx is done no worker takes a further delivery; when fetch has returned and each worker has ended its last
-// one, the context of beside is done. Serve returns the deliveries that have not ended, which go back to the broker, and
-// the error of fetch. A worker, or beside, that panics ends it with the panic as the error.
+// Serve has a number of workers handle deliveries, with working, while fetch puts them on the desk
+// and beside does the rest. When ctx is done no worker takes a further delivery; when fetch has
+// returned and each worker has ended its last one, the context of beside is done. Serve returns the
+// deliveries that have not ended, which go back to the broker, and the error of fetch. A worker, or
+// beside, that panics ends it with the panic as the error.
 func (k *Desk[D]) Serve(ctx, working context.Context, workers int, fetch func(context.Context) error, beside func(context.Context)) (unended []D, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -90,7 +92,8 @@ func (k *Desk[D]) end() {
 	k.changed.Broadcast()
 }
 
-// Room waits until there is room for a delivery, and returns for how many. It returns 0 when ctx is done.
+// Room waits until there is room for a delivery, and returns for how many. It returns 0 when ctx is
+// done.
 func (k *Desk[D]) Room(ctx context.Context) int {
 	stop := context.AfterFunc(ctx, func() {
 		k.mu.Lock()
@@ -252,7 +255,8 @@ func (k *Desk[D]) Drop(lost func(D) bool) {
 	k.changed.Broadcast()
 }
 
-// forget marks a delivery as dropped. One that a worker has is removed when the worker puts it back.
+// forget marks a delivery as dropped. One that a worker has is removed when the worker puts it
+// back.
 func (k *Desk[D]) forget(e *entry[D]) {
 	if e.gone {
 		return

@@ -1,7 +1,8 @@
-// Package receiving is what the receivers of all brokers share: a [Receiver] with the settings, the start and the end of
-// a run, the disposition of a function's error, the record of a parked message and the pauses before a message comes
-// again; and, for brokers that deliver a message later only if their connection ends, a [Desk] that keeps it meanwhile.
-// A package in brokers has the broker's own part.
+// Package receiving is what the receivers of all brokers share: a [Receiver] with the settings, the
+// start and the end of a run, the disposition of a function's error, the record of a parked message
+// and the pauses before a message comes again; and, for brokers that deliver a message later only
+// if their connection ends, a [Desk] that keeps it meanwhile. A package in brokers has the broker's
+// own part.
 package receiving
 
 import (
@@ -40,7 +41,8 @@ const (
 // ErrRunning is returned by a Run while another goes on.
 var ErrRunning = errors.New("the receiver is running")
 
-// A Config is the part of a receiver's configuration that all have. The packages of the brokers have the texts.
+// A Config is the part of a receiver's configuration that all have. The packages of the brokers
+// have the texts.
 type Config struct {
 	Concurrency int
 	MaxDelay    time.Duration
@@ -88,7 +90,8 @@ type Stats struct {
 	Acked, Delayed, Parked, Skipped int64
 }
 
-// A Receiver passes messages of a broker, of type M, to the functions of its caller. It is safe for concurrent use.
+// A Receiver passes messages of a broker, of type M, to the functions of its caller. It is safe for
+// concurrent use.
 type Receiver[M any] struct {
 	Config
 
@@ -99,8 +102,8 @@ type Receiver[M any] struct {
 	acked, delayed, parked, skipped atomic.Int64
 }
 
-// New returns a receiver, with the defaults of c. Its error has all mistakes: those in its arguments, and those that the
-// caller has found in others.
+// New returns a receiver, with the defaults of c. Its error has all mistakes: those in its
+// arguments, and those that the caller has found in others.
 func New[M any](
 	f func(ctx context.Context, m M) error, park func(ctx context.Context, m M, reason error) error, c Config, others ...error,
 ) (*Receiver[M], error) {
@@ -122,8 +125,9 @@ func (r *Receiver[M]) Stats() Stats {
 	return Stats{r.acked.Load(), r.delayed.Load(), r.parked.Load(), r.skipped.Load()}
 }
 
-// Run calls run, unless the receiver runs already. The context fetching ends when ctx does, and by stop: no message is
-// asked for any more. The context working, which is that of the functions, ends a Grace later.
+// Run calls run, unless the receiver runs already. The context fetching ends when ctx does, and by
+// stop: no message is asked for any more. The context working, which is that of the functions, ends
+// a Grace later.
 func (r *Receiver[M]) Run(ctx context.Context, run func(fetching, working context.Context, stop context.CancelFunc) error) error {
 	if ctx == nil {
 		return fmt.Errorf("receive: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
@@ -147,8 +151,8 @@ func (r *Receiver[M]) Run(ctx context.Context, run func(fetching, working contex
 	return nil
 }
 
-// Unasked logs that the broker was not asked for messages, and waits: the longer, the more often that has failed without
-// a success. It logs the first failure, the second, the fourth, and so on.
+// Unasked logs that the broker was not asked for messages, and waits: the longer, the more often
+// that has failed without a success. It logs the first failure, the second, the fourth, and so on.
 func (r *Receiver[M]) Unasked(ctx context.Context, failed int, err error) {
 	if failed&(failed-1) == 0 {
 		r.Logger.Warn().Int("failures", failed).Str("error", text.Log(err)).Msg("no message could be asked for")
@@ -167,7 +171,8 @@ type Delivery[M any] interface {
 	// Times is how often the message was delivered, this time included, as far as the broker knows.
 	Times() int
 
-	// Ack tells the broker that it is done with the message, and returns when the broker has confirmed that.
+	// Ack tells the broker that it is done with the message, and returns when the broker has
+	// confirmed that.
 	Ack(ctx context.Context) error
 
 	// Parked is Ack for a message that was recorded and not handled.
@@ -177,8 +182,9 @@ type Delivery[M any] interface {
 	Extend()
 }
 
-// Handle passes a delivery to the caller's function, for the given time, and tells the broker what came of it. If
-// ended is false, the message is to come again after a pause, and at once if that is 0: the receiver stops.
+// Handle passes a delivery to the caller's function, for the given time, and tells the broker what
+// came of it. If ended is false, the message is to come again after a pause, and at once if that is
+// 0: the receiver stops.
 //
 // While a function goes on, the delivery is extended at the interval every, if that is not 0.
 func (r *Receiver[M]) Handle(ctx context.Context, d Delivery[M], times int, every time.Duration) (again time.Duration, ended bool) {
@@ -253,8 +259,9 @@ func guarded(extend func(), every time.Duration, f func() error) error {
 	}
 }
 
-// Request returns a message as a request for an inbox. A message that no inbox takes has an error that is a refusal, by
-// handler.Refuse, and matches [messagestore.ErrInvalid]; the request is then what there is of it, for [inbox.Inbox.Refuse].
+// Request returns a message as a request for an inbox. A message that no inbox takes has an error
+// that is a refusal, by handler.Refuse, and matches [messagestore.ErrInvalid]; the request is then
+// what there is of it, for [inbox.Inbox.Refuse].
 func Request(id, header, source string, data []byte) (inbox.Request, error) {
 	request := inbox.Request{ID: id, Source: source, Data: json.RawMessage(data)}
 	if err := fault(request, header); err != nil {
@@ -285,8 +292,8 @@ func fault(r inbox.Request, header string) error {
 	return nil
 }
 
-// Lane returns the key by which messages with a header dibs-stream are handled in order: the cardinal id of the stream.
-// Without the header there is none.
+// Lane returns the key by which messages with a header dibs-stream are handled in order: the
+// cardinal id of the stream. Without the header there is none.
 func Lane(stream string) (key string, ok bool) {
 	if stream == "" {
 		return "", false

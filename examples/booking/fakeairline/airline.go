@@ -1,5 +1,5 @@
-// Package fakeairline is an airline for tests and the demo: it books each Idempotency-Key once, and has
-// bad days.
+// Package fakeairline is an airline for tests and the demo: it books each Idempotency-Key once, and
+// has bad days.
 package fakeairline
 
 import (
@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// An Airline serves POST /bookings and DELETE /bookings/KEY. The zero Airline is ready to use, by several
-// goroutines.
+// An Airline serves POST /bookings and DELETE /bookings/KEY. The zero Airline is ready to use, by
+// several goroutines.
 type Airline struct {
 	mu       sync.Mutex
 	bookings map[string]string // references by key, "" for a cancelled booking

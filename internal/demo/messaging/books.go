@@ -14,8 +14,8 @@ import (
 	"github.com/dibs-go/dibs/internal/demo/messaging/bank"
 )
 
-// The books are read with the clients of the three stores alone: SQL for the accounts and the messages, SQL for the bank's
-// ledger, and the client of JetStream.
+// The books are read with the clients of the three stores alone: SQL for the accounts and the
+// messages, SQL for the bank's ledger, and the client of JetStream.
 
 // Verdict implements [demo.Show].
 func (d *messagingDemo) Verdict(ctx context.Context, r *demo.Run, b *demo.Books) (string, error) {
@@ -175,7 +175,8 @@ func (d *messagingDemo) judge(b *demo.Books) {
 	d.story(b)
 }
 
-// story tells of a transfer that was undone and has the longest story, from all three stores: the bank had paid it.
+// story tells of a transfer that was undone and has the longest story, from all three stores: the
+// bank had paid it.
 func (d *messagingDemo) story(b *demo.Books) {
 	longest := b.Texts(`select id from done left join payment using (id) where undone > 0
 		order by returns + case state when 'reversed' then 6 when 'cancelled' then 4 when 'refused' then 2 else 0 end desc, id limit 1`)

@@ -75,8 +75,8 @@ const (
 
 	clients = 16
 
-	// window is how many transfers are open at a time. If all were, each would wait for all others, and the bank would
-	// be too late for most.
+	// window is how many transfers are open at a time. If all were, each would wait for all others,
+	// and the bank would be too late for most.
 	window = 256
 )
 
@@ -182,8 +182,8 @@ func (d *messagingDemo) startAll(ctx context.Context) (err error) {
 	return nil
 }
 
-// freePort returns a port without a listener. JetStream opens its own, twice. The system gives no such port to a
-// connection, as it might any other while JetStream is gone.
+// freePort returns a port without a listener. JetStream opens its own, twice. The system gives no
+// such port to a connection, as it might any other while JetStream is gone.
 func freePort() (port int, err error) {
 	const lowest, most, attempts = 10_000, 30_000, 100
 	for range attempts {
@@ -196,7 +196,8 @@ func freePort() (port int, err error) {
 	return 0, err
 }
 
-// makeStream makes the stream of accounts. It forgets ids soon: that each message is there once is not due to them.
+// makeStream makes the stream of accounts. It forgets ids soon: that each message is there once is
+// not due to them.
 func (d *messagingDemo) makeStream(ctx context.Context) error {
 	conn, err := connect(d.brokerURL())
 	if err != nil {
@@ -215,7 +216,8 @@ func (d *messagingDemo) makeStream(ctx context.Context) error {
 	})
 }
 
-// torment kills a process after each share of the work, and has JetStream gone once, until all transfers have ended.
+// torment kills a process after each share of the work, and has JetStream gone once, until all
+// transfers have ended.
 func (d *messagingDemo) torment(ctx context.Context) (done bool, err error) {
 	page, err := d.run.Store.ReadCategoryPage(ctx, messagestore.CategoryQuery{
 		Category: "transfer:saga", From: d.counted, Limit: messagestore.MaxReadMessages,
@@ -285,7 +287,8 @@ func left(ctx context.Context, store *messagestore.Store, ledger *sql.DB) (n int
 	return n, nil
 }
 
-// send sends the orders, with some transfers open at a time, until each copy has an answer for good.
+// send sends the orders, with some transfers open at a time, until each copy has an answer for
+// good.
 func (d *messagingDemo) send(ctx context.Context) error {
 	client := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
 	defer client.CloseIdleConnections()
@@ -303,7 +306,8 @@ func (d *messagingDemo) send(ctx context.Context) error {
 	return sending.Wait()
 }
 
-// sendOne sends a copy of an order until there is an answer for good. An order that reuses a key waits for the other.
+// sendOne sends a copy of an order until there is an answer for good. An order that reuses a key
+// waits for the other.
 func (d *messagingDemo) sendOne(ctx context.Context, client *http.Client, s sending) error {
 	key, want := s.ID, http.StatusAccepted
 	if s.ID = ""; s.planted {

@@ -37,8 +37,8 @@ func writeOrders(t *testing.T, n int) string {
 	return path
 }
 
-// absent returns a seed by which the bank is absent from some orders of accounts with enough money: those it has to
-// cancel.
+// absent returns a seed by which the bank is absent from some orders of accounts with enough money:
+// those it has to cancel.
 func absent(t *testing.T, orders string) (seed uint64) {
 	t.Helper()
 	all, err := demo.ReadOrders(orders)

@@ -30,11 +30,12 @@ const (
 	// lease is short, so that the work of a process that was killed does not wait for long.
 	lease = time.Second
 
-	// patience is how long the bank may take. It is longer than a takeover, and shorter than the bank's worst.
+	// patience is how long the bank may take. It is longer than a takeover, and shorter than the
+	// bank's worst.
 	patience = 4 * time.Second
 
-	// deadline is the deadline of a transfer. On a busy machine one may wait for long until it comes to
-	// the bank.
+	// deadline is the deadline of a transfer. On a busy machine one may wait for long until it
+	// comes to the bank.
 	deadline = 10 * time.Minute
 
 	// bankTimeout is how long one post to the bank may take.

@@ -12,8 +12,8 @@ import (
 	"github.com/dibs-go/dibs/internal/demo"
 )
 
-// right returns a run that agrees: of three transfers of one account the first is paid, the second is undone after the bank
-// has paid, and the third finds no money.
+// right returns a run that agrees: of three transfers of one account the first is paid, the second
+// is undone after the bank has paid, and the third finds no money.
 func right(t *testing.T) (*messagingDemo, *demo.Books) {
 	t.Helper()
 	d := &messagingDemo{gone: 1, plan: &plan{balances: map[string]int64{"1": 100}, planted: 1, orders: []transfer.Transfer{

@@ -120,8 +120,8 @@ func fill(t *testing.T, url string) {
 	}
 }
 
-// messages writes those that there are from the beginning. The last ones have numbers that are drawn
-// and not used, also the last.
+// messages writes those that there are from the beginning. The last ones have numbers that are
+// drawn and not used, also the last.
 var messages = []string{
 	`select write_message(gen_random_uuid()::varchar, 'account-' || n % 7, 'Deposited', jsonb_build_object('n', n, 'b', 1e3, 'a', null),
 			case n % 3 when 0 then jsonb_build_object('correlationStreamName', 'transfer-' || n) when 1 then '{"x": 1.50}' end)
@@ -399,8 +399,8 @@ func TestWriterThatWaitsForTheSwitchWritesToTheStoreOrFails(t *testing.T) {
 	require.Equal(t, before+wrote, one[int](t, conn, "select count(*) from dibs.messages"))
 }
 
-// stopInTheSwitch adopts up to the middle of the switch, where the tables are locked and both schemas
-// are new, until it is released.
+// stopInTheSwitch adopts up to the middle of the switch, where the tables are locked and both
+// schemas are new, until it is released.
 func stopInTheSwitch(t *testing.T, url string) (done <-chan error, release func()) {
 	t.Helper()
 	holder, watcher := connect(t, url), connect(t, url)

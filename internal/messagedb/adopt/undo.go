@@ -21,8 +21,8 @@ type UndoPlan struct {
 	Unfit      []string      // messages written since that message-db's table cannot hold, as account-1@3; some of many
 }
 
-// Obstacles are the reasons for which [Undo] refuses: messages, and the dependents unless it is told
-// to leave them.
+// Obstacles are the reasons for which [Undo] refuses: messages, and the dependents unless it is
+// told to leave them.
 func (p *UndoPlan) Obstacles() []Obstacle {
 	all := make([]Obstacle, 0, len(p.Unfit)+len(p.Dependents))
 	for _, m := range p.Unfit {

@@ -163,7 +163,8 @@ func open(t *testing.T, database, user, path string) session {
 	return s
 }
 
-// unbounded is a URL whose sessions wait for locks, and stay in a transaction, as long as they like.
+// unbounded is a URL whose sessions wait for locks, and stay in a transaction, as long as they
+// like.
 func unbounded(database string) string {
 	return database + "&lock_timeout=0&idle_in_transaction_session_timeout=0"
 }
@@ -296,8 +297,8 @@ type way struct {
 	schema string // its name with a dot, or ""
 }
 
-// ways has each user, each mode, and statements with and without the schema's name: the other of the
-// two each day. The long tier has all pairs.
+// ways has each user, each mode, and statements with and without the schema's name: the other of
+// the two each day. The long tier has all pairs.
 func ways() (all []way) {
 	other := tier.Turn(2)
 	for n, schema := range []string{"", "message_store."} {

@@ -24,7 +24,8 @@ const (
 	pg        = "pg@8.23.1"
 )
 
-// message-db's client for Node behaves the same on our schema and on message-db, to the letter of every error.
+// message-db's client for Node behaves the same on our schema and on message-db, to the letter of
+// every error.
 func TestClientInNodeCannotTellOursFromMessageDB(t *testing.T) {
 	t.Parallel()
 	ours := pgtest.Migrated(t)

@@ -12,20 +12,19 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
-// Delete puts a tombstone at the end of a stream, if the stream is at the expected
-// version, and removes all before it. See [removal.Tombstone]. Other streams that
-// belong to it, such as snapshots and commands, are deleted by calls of
-// their own.
+// Delete puts a tombstone at the end of a stream, if the stream is at the expected version, and
+// removes all before it. See [removal.Tombstone]. Other streams that belong to it, such as
+// snapshots and commands, are deleted by calls of their own.
 //
-// It is decided in the first transaction, in which the tombstone is written; each, and
-// there may be more, removes at most 10,000 messages and holds up writers of the category
-// no longer than that. If Delete ends with an error, some of it may be done. To call it
-// again, at the same version, is safe, and goes on.
+// It is decided in the first transaction, in which the tombstone is written; each, and there may be
+// more, removes at most 10,000 messages and holds up writers of the category no longer than that.
+// If Delete ends with an error, some of it may be done. To call it again, at the same version, is
+// safe, and goes on.
 //
-// The error matches [messagestore.ErrVersionConflict] if the stream is at another
-// version, [messagestore.ErrNotFound] if it has no messages and never had,
-// [retention.ErrOpenItem] if a queue has not finished a message of it, and
-// [messagestore.ErrInvalid] if it has the records of trims or of forgotten keys, or if nothing was sent.
+// The error matches [messagestore.ErrVersionConflict] if the stream is at another version,
+// [messagestore.ErrNotFound] if it has no messages and never had, [retention.ErrOpenItem] if a
+// queue has not finished a message of it, and [messagestore.ErrInvalid] if it has the records of
+// trims or of forgotten keys, or if nothing was sent.
 func (a *Admin) Delete(ctx context.Context, stream messagestore.StreamName, expected messagestore.Version, options *retention.DeleteOptions) (retention.Deleted, error) {
 	if options == nil {
 		options = &retention.DeleteOptions{}

@@ -15,27 +15,29 @@ import (
 )
 
 // Forget removes the keys of a category that are older than an age, by the server's clock, with all
-// their messages: no tombstone is left, and the keys are free. A request for such a key that comes later
-// is carried out again. It removes
+// their messages: no tombstone is left, and the keys are free. A request for such a key that comes
+// later is carried out again. It removes
 //
 //   - the requests of an inbox, such as payments:inbox, whose last message is older;
-//   - the items of a category that queues read: streams whose last message is older, if every queue has finished all of
-//     their messages, and every consumer has passed them;
-//   - the intents of a category whose first manager had a KeyLife (intent.Config), that were confirmed before;
-//   - the reservations in a category of a reserver that had a KeyLife (reservation.Config), if no consumer of the
-//     commands has a command to pass that is younger by less than the age: see [Forgotten.Unhandled]. A copy
-//     that was not delivered yet stays, and so does a reservation while its copy, or a message of its
-//     command's stream, is parked, or is an open item of another queue.
+//   - the items of a category that queues read: streams whose last message is older, if every queue
+//     has finished all of their messages, and every consumer has passed them;
+//   - the intents of a category whose first manager had a KeyLife (intent.Config), that were
+//     confirmed before;
+//   - the reservations in a category of a reserver that had a KeyLife (reservation.Config), if no
+//     consumer of the commands has a command to pass that is younger by less than the age: see
+//     [Forgotten.Unhandled]. A copy that was not delivered yet stays, and so does a reservation
+//     while its copy, or a message of its command's stream, is parked, or is an open item of
+//     another queue.
 //
-// The age is at least the KeyLife, and a day for an inbox and for items. A younger age, and any other category, is a
-// [*messagestore.InvalidError].
+// The age is at least the KeyLife, and a day for an inbox and for items. A younger age, and any
+// other category, is a [*messagestore.InvalidError].
 //
-// The key that has the last message of its category stays, since a consumer that has read it
-// would be ahead of the category. Streams that were deleted, or that end with another message, stay too.
+// The key that has the last message of its category stays, since a consumer that has read it would
+// be ahead of the category. Streams that were deleted, or that end with another message, stay too.
 //
-// It removes at most 10,000 messages in one transaction, or one key with more, and holds up the writers of
-// the category no longer than that. Each is recorded by a message of type dibs:Forgotten in
-// payment:intent+forgotten-1, for payment:intent, with numbers and no names. If it ends with an
+// It removes at most 10,000 messages in one transaction, or one key with more, and holds up the
+// writers of the category no longer than that. Each is recorded by a message of type dibs:Forgotten
+// in payment:intent+forgotten-1, for payment:intent, with numbers and no names. If it ends with an
 // error, some of it may be done; to call it again is safe.
 func (a *Admin) Forget(ctx context.Context, category messagestore.Category, age time.Duration, options *retention.ForgetOptions) (retention.Forgotten, error) {
 	if options == nil {

@@ -14,15 +14,16 @@ import (
 	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
-// Trim removes the first messages of a stream. The last one always stays, and so does the
-// version. The remaining messages keep their positions, without a gap. It is recorded by
-// messages of type dibs:Trimmed in account:retention-123 for account-123.
+// Trim removes the first messages of a stream. The last one always stays, and so does the version.
+// The remaining messages keep their positions, without a gap. It is recorded by messages of type
+// dibs:Trimmed in account:retention-123 for account-123.
 //
-// A message that a queue has not finished stays, and so do all messages after it in its stream. A message that a consumer
-// has parked stays until it is redriven or dropped. A message that was trimmed before its handler failed is not parked.
+// A message that a queue has not finished stays, and so do all messages after it in its stream. A
+// message that a consumer has parked stays until it is redriven or dropped. A message that was
+// trimmed before its handler failed is not parked.
 //
-// It removes at most 10,000 messages in one transaction, and holds up no writer. If it ends with
-// an error, some of it may be done; to call it again is safe. Invalid options are refused with a
+// It removes at most 10,000 messages in one transaction, and holds up no writer. If it ends with an
+// error, some of it may be done; to call it again is safe. Invalid options are refused with a
 // [*messagestore.InvalidError] before anything is sent.
 func (a *Admin) Trim(ctx context.Context, stream messagestore.StreamName, options *retention.TrimOptions) (retention.Trimmed, error) {
 	trimmed := retention.Trimmed{Stream: stream, First: messagestore.NoStream, Version: messagestore.NoStream}

@@ -143,7 +143,8 @@ func TestATrimOfACategoryPassesParkedMessages(t *testing.T) {
 	}, found)
 }
 
-// Other messages that are parked hold nothing back; a trim in parts comes as far as one in one part.
+// Other messages that are parked hold nothing back; a trim in parts comes as far as one in one
+// part.
 func TestATrimLooksAtParkedMessagesOfItsStreamOnly(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)

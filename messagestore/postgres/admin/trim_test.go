@@ -43,8 +43,8 @@ func newArchive(t *testing.T) *archive {
 	return archiveOn(t, pgtest.Pool(t))
 }
 
-// newOwnArchive is [newArchive] in a database of its own, in which locks are waited for as long as it
-// takes.
+// newOwnArchive is [newArchive] in a database of its own, in which locks are waited for as long as
+// it takes.
 func newOwnArchive(t *testing.T) *archive {
 	t.Helper()
 	url := pgtest.Migrated(t)

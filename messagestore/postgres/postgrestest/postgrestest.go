@@ -9,16 +9,16 @@
 //	docker run --rm -d -p 5432:5432 -e POSTGRES_PASSWORD=postgres postgres:17
 //	export TEST_DATABASE_URL=postgres://postgres:postgres@localhost/postgres
 //
-// Its role needs the right to create databases (CREATEDB), and no more. The migration makes the roles
-// of the migrations (dibs_owner, dibs_writer ...) and message_store if the role may (CREATEROLE); a
-// store whose role may not act as dibs_owner belongs to the role. The server need not be
-// durable: fsync, full_page_writes and synchronous_commit may be off.
+// Its role needs the right to create databases (CREATEDB), and no more. The migration makes the
+// roles of the migrations (dibs_owner, dibs_writer ...) and message_store if the role may
+// (CREATEROLE); a store whose role may not act as dibs_owner belongs to the role. The server need
+// not be durable: fsync, full_page_writes and synchronous_commit may be off.
 //
 // Without a URL the test is skipped, and the message names the variable; where the variable CI is
 // set, the test fails, so that a green run has run it.
 //
-// The first test of a role on a server migrates a database and leaves it there as a template, with a name
-// that begins with dibs_test_migrated_. The databases of tests are copies of it, which takes
+// The first test of a role on a server migrates a database and leaves it there as a template, with
+// a name that begins with dibs_test_migrated_. The databases of tests are copies of it, which takes
 // some 50 ms each.
 package postgrestest
 
@@ -43,7 +43,8 @@ const Variable = "TEST_DATABASE_URL"
 
 // Config says where the server is. A nil *Config is a good one.
 type Config struct {
-	// URL names a database on the server, as for [pgxpool.New]. The database itself is not written to.
+	// URL names a database on the server, as for [pgxpool.New]. The database itself is not written
+	// to.
 	//
 	// Defaults to the environment variable TEST_DATABASE_URL.
 	URL string
@@ -88,7 +89,8 @@ func Pool(t testing.TB, config *Config) *pgxpool.Pool {
 
 // URL returns the URL of a migrated database of the test's own, for a service that opens it by
 // itself. The database is dropped when the test ends, even if it is still connected to. The URL
-// holds the setting dibs.allow_unsafe_settings, by which the driver takes a server that is not durable.
+// holds the setting dibs.allow_unsafe_settings, by which the driver takes a server that is not
+// durable.
 func URL(t testing.TB, config *Config) string {
 	t.Helper()
 	server := os.Getenv(Variable)
@@ -107,9 +109,9 @@ func URL(t testing.TB, config *Config) string {
 	return database
 }
 
-// taken returns the URL of a database with the setting by which the driver takes the server as it is: the
-// database is gone after the test, so nothing in it has to outlive a crash. It is in the URL, since only
-// a superuser may set it for a database.
+// taken returns the URL of a database with the setting by which the driver takes the server as it
+// is: the database is gone after the test, so nothing in it has to outlive a crash. It is in the
+// URL, since only a superuser may set it for a database.
 func taken(database string) (string, error) {
 	config, err := pgx.ParseConfig(database)
 	if err != nil {

@@ -88,7 +88,8 @@ func TestTheURLKeepsItsOptions(t *testing.T) {
 	}
 }
 
-// A role that may create databases is enough, also beside one that has made the roles of Dibs, or a template.
+// A role that may create databases is enough, also beside one that has made the roles of Dibs, or a
+// template.
 func TestARoleThatIsNoSuperuserGetsADatabase(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t)

@@ -10,15 +10,16 @@ import (
 )
 
 const (
-	// Interval is the least time from the end of one read of the store to the next: a read counts the open items, which
-	// takes PostgreSQL some hundred milliseconds for a million.
+	// Interval is the least time from the end of one read of the store to the next: a read counts
+	// the open items, which takes PostgreSQL some hundred milliseconds for a million.
 	Interval = 10 * time.Second
 
 	// Timeout bounds a read.
 	Timeout = 5 * time.Second
 )
 
-// A Reader reads the queues of a store, and keeps what it read for the Interval. It is safe for concurrent use.
+// A Reader reads the queues of a store, and keeps what it read for the Interval. It is safe for
+// concurrent use.
 type Reader struct {
 	driver queuing.Driver
 	turn   chan struct{} // the right to what is below
@@ -28,8 +29,8 @@ type Reader struct {
 	err   error
 }
 
-// New returns a reader. For a store that is nil or has no driver the error matches [messagestore.ErrInvalid], and
-// [messagestore.ErrNotSupported] for a driver that keeps no queues.
+// New returns a reader. For a store that is nil or has no driver the error matches
+// [messagestore.ErrInvalid], and [messagestore.ErrNotSupported] for a driver that keeps no queues.
 func New(store *messagestore.Store) (*Reader, error) {
 	if store == nil {
 		return nil, messagestore.NewInvalidError("store", nil, "it is nil")
@@ -41,9 +42,10 @@ func New(store *messagestore.Store) (*Reader, error) {
 	return &Reader{driver: driver, turn: make(chan struct{}, 1)}, nil
 }
 
-// Read returns how the queues stand, as they were up to an Interval ago. It asks the store by one call, which the Timeout
-// bounds; a caller beside it waits for the same answer. An error is kept for the Interval as an answer is, also that of a
-// ctx that ended, so that a slow store is not asked more often.
+// Read returns how the queues stand, as they were up to an Interval ago. It asks the store by one
+// call, which the Timeout bounds; a caller beside it waits for the same answer. An error is kept
+// for the Interval as an answer is, also that of a ctx that ended, so that a slow store is not
+// asked more often.
 func (r *Reader) Read(ctx context.Context) ([]queuing.Status, error) {
 	select {
 	case r.turn <- struct{}{}:

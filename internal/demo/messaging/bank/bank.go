@@ -1,8 +1,9 @@
-// Package bank is the other company of the demo: a bank with a ledger of its own in SQLite, which is reached over HTTP and
-// has bad days. It has none of our code.
+// Package bank is the other company of the demo: a bank with a ledger of its own in SQLite, which
+// is reached over HTTP and has bad days. It has none of our code.
 //
-// It pays an order once, however often it is told to, and remembers an order that was cancelled before it was paid.
-// When it has paid, refused or cancelled, it says so by a webhook, one to three times.
+// It pays an order once, however often it is told to, and remembers an order that was cancelled
+// before it was paid. When it has paid, refused or cancelled, it says so by a webhook, one to three
+// times.
 package bank
 
 import (
@@ -83,7 +84,8 @@ type Bank struct {
 	late   sync.WaitGroup
 }
 
-// New returns a bank over a ledger, which posts its webhooks to an URL. The bank's mood for each order follows from the seed.
+// New returns a bank over a ledger, which posts its webhooks to an URL. The bank's mood for each
+// order follows from the seed.
 func New(ledger *sql.DB, webhook string, seed uint64) *Bank {
 	return &Bank{
 		ledger: ledger, webhook: webhook, seed: seed,
@@ -208,7 +210,8 @@ func (b *Bank) sleeps(order string, visit int) bool {
 	return before
 }
 
-// later carries out a command after something else. If the bank is killed meanwhile, the command is lost.
+// later carries out a command after something else. If the bank is killed meanwhile, the command is
+// lost.
 func (b *Bank) later(ctx context.Context, c command, after func() error) {
 	b.late.Go(func() {
 		if after() == nil {
@@ -327,7 +330,8 @@ func (b *Bank) tell(ctx context.Context, tx *sql.Tx, order, outcome string, numb
 // senders is how many webhooks are under way at a time.
 const senders = 8
 
-// Run sends webhooks until ctx is done. Each has been sent as often as it was to be, or oftener if the bank was killed.
+// Run sends webhooks until ctx is done. Each has been sent as often as it was to be, or oftener if
+// the bank was killed.
 func (b *Bank) Run(ctx context.Context) error {
 	for {
 		sent, err := b.send(ctx)
