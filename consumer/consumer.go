@@ -185,9 +185,6 @@ func (c *Consumer) run(ctx context.Context, catchUp bool) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
-	if ctx == nil {
-		return c.id.Wrap(invalid("context", nil, "there is none"))
-	}
 	if !c.running.CompareAndSwap(false, true) {
 		return c.id.Wrap(ErrRunning)
 	}

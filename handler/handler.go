@@ -132,14 +132,11 @@ func (mux *Mux) Ignored() int64 { return mux.ignored.Load() }
 //
 // The error names the message. It wraps the function's error, or is a [*DecodeError] if the
 // body does not fit T, or matches [ErrUnknownType] if no function is registered for the
-// type; a mux with mistakes returns them for every message. A context or a message that is nil is
+// type; a mux with mistakes returns them for every message. A nil message is
 // an error that matches [messagestore.ErrInvalid]. A panic of a function is not recovered here; a
 // consumer recovers it.
 func (mux *Mux) Handle(ctx context.Context, m *messagestore.Message) error {
-	switch {
-	case ctx == nil:
-		return fmt.Errorf("handle: %w", messagestore.NewInvalidError("context", nil, "it is nil"))
-	case m == nil:
+	if m == nil {
 		return fmt.Errorf("handle: %w", messagestore.NewInvalidError("message", nil, "it is nil"))
 	}
 	mux.seal.Do(mux.build)

@@ -46,8 +46,6 @@ func (h Handler[T]) Handle(ctx context.Context, m Message[T]) error {
 	switch {
 	case h.err != nil:
 		return h.err
-	case ctx == nil:
-		return messagestore.NewInvalidError("context", nil, "it is nil")
 	case h.f == nil:
 		return messagestore.NewInvalidError("function", nil, "it is nil")
 	}

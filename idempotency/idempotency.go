@@ -393,9 +393,6 @@ func reading(f func(*http.Request, []byte) (string, error)) func(*http.Request, 
 type callKey struct{}
 
 func callOf(ctx context.Context) *call {
-	if ctx == nil {
-		return nil
-	}
 	c, _ := ctx.Value(callKey{}).(*call)
 	return c
 }

@@ -215,9 +215,6 @@ const partBytes = 512 << 10
 // The same request is recorded once, with the first reason.
 func (b *Inbox[Tx]) Refuse(ctx context.Context, m Request, reason error) error {
 	fail := func(err error) error { return fmt.Errorf("refuse: %w", err) }
-	if ctx == nil {
-		return fail(messagestore.NewInvalidError("context", nil, "it is nil"))
-	}
 	if reason == nil {
 		return fail(messagestore.NewInvalidError("reason", nil, "it is nil"))
 	}

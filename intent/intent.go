@@ -257,10 +257,3 @@ func write(ctx context.Context, store Store, writes []messagestore.StreamWrite) 
 	}
 	return []messagestore.Written{written}, nil, nil
 }
-
-func checkContext(ctx context.Context) error {
-	if ctx == nil {
-		return messagestore.NewInvalidError("context", nil, "it is nil")
-	}
-	return ctx.Err()
-}

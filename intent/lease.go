@@ -397,7 +397,7 @@ func (l *Lease) Lost(err error) bool {
 // In looks whether the store has the lease. If it has another or none, the error matches
 // [ErrLeaseLost] or [messagestore.ErrNotFound].
 func (l *Lease) In(ctx context.Context, store Store) (*Lease, error) {
-	if err := checkContext(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("lease in a transaction: %w", err)
 	}
 	if isNil(store) {
@@ -450,7 +450,7 @@ func (l *Lease) compare(p *part, s *intentlog.State) *LeaseLostError {
 // the writes. A lease that meets itself at a later version, since a waiter came or an answer was
 // lost, goes again there.
 func (l *Lease) step(ctx context.Context, body func(p *part) messagestore.Body, writes []messagestore.StreamWrite) error {
-	if err := checkContext(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	for {
@@ -648,11 +648,8 @@ func (l *Lease) sayLost(lost error) {
 // sent. An extension that fails is tried again until then.
 //
 // Stop waits for an extension that is under way, and may be called twice. It leaves the lease as
-// it is. Keep panics if ctx is nil.
+// it is.
 func (l *Lease) Keep(ctx context.Context) (work context.Context, stop func()) {
-	if ctx == nil {
-		panic("intent: Keep of a nil context")
-	}
 	work, cancel := context.WithCancelCause(ctx)
 	beating, stopBeating := context.WithCancel(work)
 	var running sync.WaitGroup

@@ -25,7 +25,7 @@ func (m *Manager) Lookup(ctx context.Context, scope, key string) (Intent, error)
 
 // look returns the state of an intent and, of one with a lease, the store's time.
 func (m *Manager) look(ctx context.Context, scope, key string) (*intentlog.State, time.Time, error) {
-	if err := checkContext(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return nil, time.Time{}, err
 	}
 	stream, err := m.Stream(scope, key)
@@ -54,7 +54,7 @@ func (m *Manager) lookAt(ctx context.Context, stream messagestore.StreamName) (*
 // The end of ctx ends the wait. It does not break off a query, which would cost the connection:
 // callers that lose their patience are many.
 func (m *Manager) Await(ctx context.Context, scope, key string) (Intent, error) {
-	if err := checkContext(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return Intent{}, fmt.Errorf("await intent: %w", err)
 	}
 	stream, err := m.Stream(scope, key)
@@ -117,7 +117,7 @@ func (m *Manager) Resume(ctx context.Context, scope, key, session string, token 
 }
 
 func (m *Manager) resume(ctx context.Context, scope, key, session string, token int64) (*Lease, error) {
-	if err := checkContext(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	if token < 1 || token > intentlog.MaxToken {
@@ -168,7 +168,7 @@ func (m *Manager) ForceRelease(ctx context.Context, scope, key, reason string) e
 }
 
 func (m *Manager) forceRelease(ctx context.Context, scope, key, reason string) error {
-	if err := checkContext(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if reason == "" {
@@ -244,7 +244,7 @@ func (m *Manager) List(ctx context.Context, filter Filter) ([]Intent, error) {
 }
 
 func (m *Manager) list(ctx context.Context, filter Filter) ([]Intent, error) {
-	if err := checkContext(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	if len(filter.Status) == 0 {

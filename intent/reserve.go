@@ -266,7 +266,7 @@ func (m *Manager) tell(ctx context.Context, request Request, answer Answer) {
 
 // attempt validates a request.
 func (m *Manager) attempt(ctx context.Context, request Request) (*attempt, error) {
-	if err := checkContext(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	a := &attempt{m: m, request: request, ttl: m.config.TTL}

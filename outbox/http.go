@@ -216,12 +216,9 @@ func (s *HTTPSink) checkTransport() error {
 	return nil
 }
 
-// given returns an error for a context or a message that is nil.
-func given(ctx context.Context, m *Message) error {
-	switch {
-	case ctx == nil:
-		return messagestore.NewInvalidError("context", nil, "it is nil")
-	case m == nil || m.Message == nil:
+// given returns an error for a message that is nil.
+func given(m *Message) error {
+	if m == nil || m.Message == nil {
 		return messagestore.NewInvalidError("message", nil, "it is nil")
 	}
 	return nil
@@ -235,7 +232,7 @@ var refuses = map[int]bool{
 
 // Send posts m. The error for an answer has its disposition: see [HTTP].
 func (s *HTTPSink) Send(ctx context.Context, m *Message) error {
-	if err := given(ctx, m); err != nil {
+	if err := given(m); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)

@@ -34,7 +34,7 @@ type storeSink struct {
 
 // Send writes m, unless the store has it.
 func (s *storeSink) Send(ctx context.Context, m *Message) error {
-	if err := given(ctx, m); err != nil {
+	if err := given(m); err != nil {
 		return fmt.Errorf("into another store: %w", err)
 	}
 	stream := m.Stream

@@ -304,7 +304,7 @@ func mistakes(store *messagestore.Store, name string, sink Sink) (all []error) {
 // flight, gives back the rest and returns nil. It returns another error, or returns earlier, only
 // because of an error of the store that lasts, or of a Send that does not end: see [queue.Queue.Work].
 func (r *Relay) Run(ctx context.Context) error {
-	if err := r.use(ctx); err != nil {
+	if err := r.use(); err != nil {
 		return err
 	}
 	if !r.running.CompareAndSwap(false, true) {
@@ -322,12 +322,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-func (r *Relay) use(ctx context.Context) error {
-	switch {
-	case r == nil || r.queue == nil:
+func (r *Relay) use() error {
+	if r == nil || r.queue == nil {
 		return messagestore.NewInvalidError("relay", nil, "it is not one of New")
-	case ctx == nil:
-		return messagestore.NewInvalidError("context", nil, "it is nil")
 	}
 	return nil
 }
@@ -335,7 +332,7 @@ func (r *Relay) use(ctx context.Context) error {
 // CatchUp sends messages until none is left but dead ones and those behind them, and returns nil. As long
 // as the sink takes a message neither now nor never, CatchUp does not end; the caller bounds it by ctx, whose error it returns then.
 func (r *Relay) CatchUp(ctx context.Context) error {
-	if err := r.use(ctx); err != nil {
+	if err := r.use(); err != nil {
 		return err
 	}
 	running, stop := context.WithCancel(ctx)

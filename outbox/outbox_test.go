@@ -225,8 +225,5 @@ func TestMistakesAreNamedTogether(t *testing.T) {
 	require.Nil(t, sink)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, "invalid store: it is nil")
-	relay := relayOf(store, &receiver{}, nil)
-	require.ErrorIs(t, relay.Run(nil), messagestore.ErrInvalid)     //nolint:staticcheck // on purpose
-	require.ErrorIs(t, relay.CatchUp(nil), messagestore.ErrInvalid) //nolint:staticcheck // on purpose
 	require.ErrorIs(t, new(outbox.Relay).Run(t.Context()), messagestore.ErrInvalid)
 }

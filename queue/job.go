@@ -46,9 +46,6 @@ type jobKey struct{}
 // JobOf returns the job that a handler works on, or nil if ctx does not come from a handler of a
 // queue.
 func JobOf(ctx context.Context) *Job {
-	if ctx == nil {
-		return nil
-	}
 	job, _ := ctx.Value(jobKey{}).(*Job)
 	return job
 }
@@ -80,7 +77,7 @@ func (j *Job) Bury(ctx context.Context, err error) error {
 }
 
 func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay time.Duration, why error) error {
-	if err := j.use(ctx); err != nil {
+	if err := j.use(); err != nil {
 		return err
 	}
 	delay = max(delay, 0)
@@ -113,7 +110,7 @@ func (j *Job) finish(ctx context.Context, what string, kind queuing.Kind, delay 
 // handler's error decides as usual; after nil the worker waits for the commit for as long as a
 // handler may take, and then counts a failure.
 func (j *Job) CompleteTx(ctx context.Context, tx any) error {
-	if err := j.use(ctx); err != nil {
+	if err := j.use(); err != nil {
 		return err
 	}
 	over, err := j.queue.store.Over(ctx, tx)
@@ -155,7 +152,7 @@ func (j *Job) finishIn(ctx context.Context, driver queuing.Driver) (bool, error)
 // yours any more. A worker extends the jobs of its handlers, up to [WorkConfig.Timeout], so there
 // Extend fails.
 func (j *Job) Extend(ctx context.Context, d time.Duration) error {
-	if err := j.use(ctx); err != nil {
+	if err := j.use(); err != nil {
 		return err
 	}
 	if j.lease == 0 {
@@ -208,12 +205,9 @@ func isNote(note string) bool {
 	return true
 }
 
-func (j *Job) use(ctx context.Context) error {
-	switch {
-	case j == nil || j.queue == nil:
+func (j *Job) use() error {
+	if j == nil || j.queue == nil {
 		return messagestore.NewInvalidError("job", nil, "it is of no queue")
-	case ctx == nil:
-		return messagestore.NewInvalidError("context", nil, "it is nil")
 	}
 	return nil
 }

@@ -143,13 +143,10 @@ func (q *Queue) fail(what string, err error) error {
 	return fmt.Errorf("queue %s: %s: %w", q.of.Name, what, err)
 }
 
-// use refuses a queue or a context that is nil.
-func (q *Queue) use(ctx context.Context) error {
-	switch {
-	case q == nil || q.driver == nil:
+// use refuses a queue that New did not make.
+func (q *Queue) use() error {
+	if q == nil || q.driver == nil {
 		return messagestore.NewInvalidError("queue", nil, "it is not one of New")
-	case ctx == nil:
-		return messagestore.NewInvalidError("context", nil, "it is nil")
 	}
 	return nil
 }
@@ -157,7 +154,7 @@ func (q *Queue) use(ctx context.Context) error {
 // Status returns the queue's state in its store. The error matches [messagestore.ErrNotFound] if
 // nothing was ever reserved from the queue by Receive or Work, and nothing was changed in it.
 func (q *Queue) Status(ctx context.Context) (Status, error) {
-	if err := q.use(ctx); err != nil {
+	if err := q.use(); err != nil {
 		return Status{}, err
 	}
 	all, err := q.driver.Queues(ctx)
@@ -175,7 +172,7 @@ func (q *Queue) Status(ctx context.Context) (Status, error) {
 // Item returns the facts about the item at a position, with its log. The error matches
 // [messagestore.ErrNotFound] if it does not exist.
 func (q *Queue) Item(ctx context.Context, position messagestore.GlobalPosition) (Item, error) {
-	if err := q.use(ctx); err != nil {
+	if err := q.use(); err != nil {
 		return Item{}, err
 	}
 	if err := checkPosition(position); err != nil {
@@ -203,7 +200,7 @@ const (
 // position: it belongs to another category, is not committed yet, or was removed. The error matches
 // [messagestore.ErrInvalid] for an impossible position or name.
 func (q *Queue) Await(ctx context.Context, position messagestore.GlobalPosition, in ...messagestore.StreamName) (Item, []*messagestore.Message, error) {
-	if err := q.use(ctx); err != nil {
+	if err := q.use(); err != nil {
 		return Item{}, nil, err
 	}
 	err := checkPosition(position)
@@ -258,7 +255,7 @@ func (q *Queue) awaitEnd(ctx context.Context, position messagestore.GlobalPositi
 // 1 to 1,000. It stops after the item with which the messages reach 4 MiB of data. To list all, ask
 // again from after the last item until the result is empty.
 func (q *Queue) Items(ctx context.Context, state State, from messagestore.GlobalPosition, limit int) ([]Item, error) {
-	err := q.use(ctx)
+	err := q.use()
 	switch {
 	case err != nil:
 		return nil, err
@@ -336,7 +333,7 @@ type RemoveOpts struct {
 // [*UnfinishedError] and nothing is removed. Removing a queue that does not exist is not an error.
 // On PostgreSQL it needs the role dibs_admin.
 func (q *Queue) Remove(ctx context.Context, opts *RemoveOpts) (nameKept bool, err error) {
-	if err := q.use(ctx); err != nil {
+	if err := q.use(); err != nil {
 		return false, err
 	}
 	if opts == nil {
@@ -356,7 +353,7 @@ func (q *Queue) Remove(ctx context.Context, opts *RemoveOpts) (nameKept bool, er
 }
 
 func (q *Queue) change(ctx context.Context, action queuing.Action, reason string, positions []messagestore.GlobalPosition) ([]messagestore.GlobalPosition, error) {
-	if err := q.use(ctx); err != nil {
+	if err := q.use(); err != nil {
 		return nil, err
 	}
 	ofItems := action != queuing.Pause && action != queuing.Resume

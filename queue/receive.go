@@ -37,7 +37,7 @@ const receivePoll = 250 * time.Millisecond
 // item comes within the time to wait, it returns no jobs and no error. If ctx ends, it gives back
 // items that were reserved meanwhile.
 func (q *Queue) Receive(ctx context.Context, n int, opts *ReceiveOpts) ([]*Job, error) {
-	if err := q.use(ctx); err != nil {
+	if err := q.use(); err != nil {
 		return nil, err
 	}
 	if opts == nil {

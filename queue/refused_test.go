@@ -214,7 +214,6 @@ func TestHostileCallsAreRefused(t *testing.T) {
 			"limit":        failure(q.Items(ctx, queue.Dead, 0, 1001)),
 			"from":         failure(q.Items(ctx, queue.Dead, -1, 1)),
 			"no queue":     (*queue.Queue)(nil).Pause(ctx),
-			"no context":   q.Resume(nil), //nolint:staticcheck // it is refused
 			"no job":       queue.JobOf(ctx).Complete(ctx),
 			"no progress":  queue.JobOf(ctx).Progress("half of it"),
 		} {

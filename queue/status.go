@@ -108,9 +108,6 @@ func statusOf(s queuing.Status) Status {
 // queues that nothing was ever reserved from or changed in, and removed ones. The error matches
 // [messagestore.ErrNotSupported] if the store's driver keeps no queues.
 func All(ctx context.Context, store *messagestore.Store) ([]Status, error) {
-	if ctx == nil {
-		return nil, messagestore.NewInvalidError("context", nil, "it is nil")
-	}
 	driver, err := queuing.Of(store)
 	if err != nil {
 		return nil, fmt.Errorf("queues: %w", err)

@@ -252,10 +252,7 @@ func (r *Reserver) serves(ctx context.Context, m *messagestore.Message) error {
 	if err := r.made(); err != nil {
 		return err
 	}
-	switch {
-	case ctx == nil:
-		return messagestore.NewInvalidError("context", nil, "it is nil")
-	case m == nil:
+	if m == nil {
 		return messagestore.NewInvalidError("message", nil, "it is nil")
 	}
 	name := callctx.Consumer(ctx)

@@ -135,9 +135,6 @@ func (c *core) list(ctx context.Context, states []State) iter.Seq2[*life, error]
 	fail := func(err error) iter.Seq2[*life, error] {
 		return func(yield func(*life, error) bool) { yield(nil, err) }
 	}
-	if ctx == nil {
-		return fail(invalid("context", nil, "it is nil"))
-	}
 	var open, ended []State
 	for _, state := range states {
 		switch {

@@ -126,7 +126,6 @@ func TestACallThatIsNoneIsRefusedBeforeItIsSent(t *testing.T) {
 	} {
 		require.ErrorIs(t, err, messagestore.ErrNotFound, name)
 	}
-	require.ErrorIs(t, s.Run(nil), messagestore.ErrInvalid) //nolint:staticcheck // it is the mistake
 	require.Empty(t, w.did())
 }
 

@@ -488,9 +488,6 @@ func (a *adding) end() {
 // stream or to a stream with an invalid name, the error matches [messagestore.ErrInvalid] and
 // nothing is added. You may call Write several times, and from several goroutines.
 func Write(ctx context.Context, writes ...messagestore.StreamWrite) error {
-	if ctx == nil {
-		return fmt.Errorf("saga: write: %w", invalid("context", nil, "it is nil"))
-	}
 	a, _ := ctx.Value(addingOf{}).(*adding)
 	if a == nil {
 		return fmt.Errorf("saga: write: %w", invalid("context", nil, "it is not that of a function of a TxStep"))
@@ -658,9 +655,6 @@ type keyOf struct{}
 // in every process and for the undo, so that the undo can name the thing to undo. It is "" outside
 // of a step.
 func Key(ctx context.Context) string {
-	if ctx == nil {
-		return ""
-	}
 	key, _ := ctx.Value(keyOf{}).(string)
 	return key
 }

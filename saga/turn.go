@@ -61,9 +61,6 @@ func (s *Saga[In, Out]) Stats() Stats {
 // its saga goes on in another process, and the error names it.
 func (s *Saga[In, Out]) Run(ctx context.Context) error {
 	c := s.core
-	if ctx == nil {
-		return fmt.Errorf("sagas of %s: %w", c.category, invalid("context", nil, "it is nil"))
-	}
 	if !c.running.CompareAndSwap(false, true) {
 		return fmt.Errorf("sagas of %s: %w", c.category, invalid("call of Run", nil, "the saga runs already"))
 	}

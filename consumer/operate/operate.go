@@ -125,11 +125,8 @@ func (t *Target) Reset(ctx context.Context, position messagestore.GlobalPosition
 }
 
 func (t *Target) validate(ctx context.Context) error {
-	switch {
-	case t.store == nil:
+	if t.store == nil {
 		return messagestore.NewInvalidError("store", nil, "there is none")
-	case ctx == nil:
-		return messagestore.NewInvalidError("context", nil, "it is nil")
 	}
 	return t.log.Validate()
 }

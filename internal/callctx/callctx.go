@@ -28,9 +28,6 @@ func WithDelivery(ctx context.Context, d *Delivery) context.Context {
 
 // Consumer returns the name of the consumer that delivers the message, or "".
 func Consumer(ctx context.Context) string {
-	if ctx == nil {
-		return ""
-	}
 	if d, ok := ctx.Value(deliveryKey{}).(*Delivery); ok {
 		return d.Consumer
 	}

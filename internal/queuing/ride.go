@@ -102,12 +102,8 @@ func (r *Ride) Told() (Taken, error) {
 
 type stopKey struct{}
 
-// WithStop returns the context of a write that may carry the take of a waiting worker. For a nil
-// context it returns nil, which the write refuses.
+// WithStop returns the context of a write that may carry the take of a waiting worker.
 func WithStop(ctx context.Context, s *Stop) context.Context {
-	if ctx == nil {
-		return nil
-	}
 	return context.WithValue(ctx, stopKey{}, s)
 }
 

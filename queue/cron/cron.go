@@ -166,7 +166,7 @@ func (c *Cron) Set(ctx context.Context, s Schedule) error { return c.put(ctx, s,
 func (c *Cron) Add(ctx context.Context, s Schedule) error { return c.put(ctx, s, "add", true) }
 
 func (c *Cron) put(ctx context.Context, s Schedule, what string, isNew bool) error {
-	if err := c.use(ctx); err != nil {
+	if err := c.use(); err != nil {
 		return err
 	}
 	err := c.set(ctx, s, isNew)
@@ -309,7 +309,7 @@ func readScheduled(m *messagestore.Message) (s Scheduled, is bool) {
 // other processes have noticed it, within their poll interval, no tick comes, not even a due one.
 // The error matches [messagestore.ErrNotFound] if the name had no schedule when Remove was called.
 func (c *Cron) Remove(ctx context.Context, name string) error {
-	err := c.use(ctx)
+	err := c.use()
 	if err == nil {
 		err = c.remove(ctx, name)
 	}
@@ -344,7 +344,7 @@ func (c *Cron) remove(ctx context.Context, name string) error {
 // List returns the schedules, in order of their names. It handles a schedule that cannot be read as
 // [Cron.Status] does.
 func (c *Cron) List(ctx context.Context) ([]Schedule, error) {
-	if err := c.use(ctx); err != nil {
+	if err := c.use(); err != nil {
 		return nil, err
 	}
 	f := c.follow()
@@ -433,7 +433,7 @@ type Status struct {
 // each. If a schedule cannot be read, Status still returns the others, with an error that matches
 // [ErrCorrupt] and names the first ten such schedules.
 func (c *Cron) Status(ctx context.Context, names ...string) ([]Status, error) {
-	if err := c.use(ctx); err != nil {
+	if err := c.use(); err != nil {
 		return nil, err
 	}
 	all, err := c.status(ctx, names)
@@ -474,12 +474,9 @@ func (c *Cron) status(ctx context.Context, names []string) ([]Status, error) {
 	return all, f.wrong(names)
 }
 
-func (c *Cron) use(ctx context.Context) error {
-	switch {
-	case c == nil || c.store == nil:
+func (c *Cron) use() error {
+	if c == nil || c.store == nil {
 		return messagestore.NewInvalidError("cron", nil, "it is not one of New")
-	case ctx == nil:
-		return messagestore.NewInvalidError("context", nil, "it is nil")
 	}
 	return nil
 }
@@ -624,7 +621,7 @@ func (c *Cron) scheduleOf(m *messagestore.Message) (*schedule, error) {
 // processes; each tick comes once. It returns an error that lasts, such as
 // [messagestore.ErrNotPermitted].
 func (c *Cron) Run(ctx context.Context) error {
-	if err := c.use(ctx); err != nil {
+	if err := c.use(); err != nil {
 		return err
 	}
 	f := c.follow()
