@@ -5,18 +5,22 @@ import (
 	"fmt"
 )
 
-// Check returns nil if the database can be reached, has the schema in a version that fits, and
-// lets this user read and write messages; otherwise the error that a write would end with. It is
-// for the start of a service and for its readiness probe. It costs one or two round trips, writes
-// nothing, and takes as long as ctx lets it: give it a deadline, of a few seconds say.
+// Check returns nil if the database can be reached, its schema has a version that fits, and this
+// user may read and write messages. Otherwise it returns the error that a write would return. Use
+// it at the start of a service and in its readiness probe. It costs one or two round trips, writes
+// nothing, and takes as long as ctx allows: set a deadline of a few seconds.
 //
 // The error matches [ErrNotPermitted] if a right is missing, [ErrClosed] if the handle was closed,
-// and the errors of the driver, as for a schema that is not migrated or a server whose settings are
-// not safe: see packages postgres and sqlite. It matches neither if the database cannot be reached.
+// or an error of the driver, for example because the schema is not migrated or the server's
+// settings are not safe: see packages postgres and sqlite. It matches none of them if the database
+// cannot be reached.
+// - CheckReading is [Store.Check] for a service that only reads: the right to write is not asked for.
+// + CheckReading is [Store.Check] for a service that only reads: it does not require the right to
+// write.
 func (s *Store) Check(ctx context.Context) error { return s.check(ctx, true) }
 
-// CheckReading is [Store.Check] for a service that only reads: the right to write is not asked
-// for.
+// CheckReading is [Store.Check] for a service that only reads: it does not require the right to
+// write.
 func (s *Store) CheckReading(ctx context.Context) error { return s.check(ctx, false) }
 
 func (s *Store) check(ctx context.Context, write bool) error {

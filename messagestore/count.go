@@ -10,7 +10,7 @@ import (
 
 // Categories returns the names of the categories that have messages and contain the text
 // containing, in order. The text "" is in all of them. Other clients may have written names that
-// ours may not.
+// this package does not allow.
 func (s *Store) Categories(ctx context.Context, containing string) ([]Category, error) {
 	driver, err := s.use(ctx)
 	if err == nil {
@@ -26,9 +26,8 @@ func (s *Store) Categories(ctx context.Context, containing string) ([]Category, 
 	return found, nil
 }
 
-// Count returns how many messages of a category there are from q.From on that the
-// filter lets through, and stops at q.Limit, which is at least 1 and may be as high
-// as you like.
+// Count returns how many messages of a category, from q.From on, pass the filter. It stops at
+// q.Limit, which is at least 1 and has no upper bound.
 func (s *Store) Count(ctx context.Context, q CategoryQuery) (int64, error) {
 	driver, err := s.use(ctx)
 	if err == nil {
@@ -47,8 +46,8 @@ func (s *Store) Count(ctx context.Context, q CategoryQuery) (int64, error) {
 	return n, nil
 }
 
-// validateContaining refuses a text that no name in any store holds, since databases could not be
-// asked for it.
+// validateContaining refuses a text that no name can contain, because a database might not accept
+// it in a query.
 func validateContaining(text string) error {
 	switch {
 	case !utf8.ValidString(text):
@@ -61,5 +60,6 @@ func validateContaining(text string) error {
 	return nil
 }
 
-// maxContaining is above that of ours: other clients may have written longer names.
+// maxContaining is above the longest name of this package: other clients may have written longer
+// names.
 const maxContaining = 8 << 10

@@ -13,62 +13,60 @@ import (
 	"github.com/dibs-go/dibs/internal/exactjson"
 )
 
-// A Driver keeps messages in one kind of database. Applications use a [Store]; only an author of a
-// driver needs this page. Package storetest says, as tests, everything that a driver promises. A
-// driver that runs functions in transactions of its database library is a [TransactDriver] too.
+// A Driver keeps messages in one kind of database. Applications use a [Store]; only authors of
+// drivers need this page. Package storetest tests everything that a driver promises. A driver that
+// runs functions in transactions of its database library is a [TransactDriver] too.
 //
-// The store has validated all arguments of a driver. A driver is safe for concurrent use, unless it
-// is opened over a transaction, which has one user. A call that the database, or the handle over
-// which the driver is opened, has nothing for returns an error that matches [ErrNotSupported], and
-// so does every later call of its kind.
+// The store has validated all arguments. A driver is safe for concurrent use, unless it is opened
+// over a transaction, which has one user. If the database, or the handle that the driver uses, does
+// not support a call, that call and all later calls of its kind return an error that matches
+// [ErrNotSupported].
 type Driver interface {
 	// Append adds records to the end of one stream as one atomic step.
 	//
-	// Before all else it looks the records' ids up. If all are recorded, in this stream, one
-	// after the other, with equal type, data and metadata (as [Encoded.Same] has it), it returns
-	// their positions, with Duplicate set, at any version of the stream. If only some are, or
-	// with a difference, it returns an [*IDConflictError].
+	// It looks up the records' ids first. If all are recorded, in this stream, one after the other,
+	// with equal type, data and metadata ([Encoded.Same]), it returns their positions with
+	// Duplicate set, at any version of the stream. If only some are, or they differ, it returns an
+	// [*IDConflictError].
 	//
-	// Then, if the stream is not at the expected version, it adds nothing and
-	// returns a [*VersionConflictError].
+	// Then, if the stream is not at the expected version, it adds nothing and returns a
+	// [*VersionConflictError].
 	//
-	// Of two appends to streams of one category, no reader of the category sees
-	// the later one while it can still miss the earlier one.
+	// If two appends are to streams of one category, no reader of the category sees the later one
+	// before the earlier one.
 	//
-	// An error means that nothing was or will be written, unless it is an
-	// [*OutcomeUnknownError].
+	// An error means that nothing was or will be written, unless it is an [*OutcomeUnknownError].
 	Append(ctx context.Context, a Append) (Written, error)
 
-	// AppendAll is Append for several streams, each named once. All of it happens
-	// or none. An append without records checks its stream's version only. The
-	// first append in the order given that cannot be decides the error; with ids
-	// that are recorded already, all records of all appends must be.
+	// AppendAll is Append for several streams, each named once. Either all appends happen or
+	// nothing does. An append without records only checks its stream's version. The error is about
+	// the first append, in the order given, that fails. If one id is recorded already, all records
+	// of all appends must be.
 	AppendAll(ctx context.Context, appends []Append) ([]Written, error)
 
-	// TryAppend is AppendAll, but where that returns a [*VersionConflictError] it adds
-	// nothing and returns what was met, of the step of that write. Of two calls for one
-	// new stream the second meets the first, however they reach the database.
+	// TryAppend is AppendAll, but instead of a [*VersionConflictError] it returns what it found in
+	// the streams, read in the same atomic step. If two calls create one stream, the second finds
+	// the first, however they reach the database.
 	//
-	// In a transaction of the caller's above READ COMMITTED, whose snapshot is too old to show
-	// what was met, it returns the conflict.
+	// In a caller's transaction above READ COMMITTED it returns the error, because the snapshot is
+	// too old to show the other write.
 	TryAppend(ctx context.Context, appends []Append) ([]Written, *Conflict, error)
 
-	// Over returns a driver over a transaction of the caller's, as the database's library has it: a
-	// pgx.Tx, or a *sql.Tx. It asks nothing of the database, and has one user, as the transaction
-	// does. With the context of a function of Transact it is also that function's transaction. Any
-	// other value is not supported.
+	// Over returns a driver over a transaction of the caller, of the type that the database's
+	// library uses: a pgx.Tx or a *sql.Tx. It makes no round trip. The driver has one user, like
+	// the transaction. The transaction may also be the one of a function of Transact, with that
+	// function's context. Any other value is not supported.
 	Over(ctx context.Context, tx any) (Driver, error)
 
-	// Stage is an append of one record, not [Append.Conditional], as the last step of the
-	// transaction that the driver is over. Until the transaction is committed nothing waits for it,
-	// and then it happens or the commit fails. A record that is recorded already with its content
-	// is left out, as is one for no stream where the stream begins with its type and data. Over no
-	// transaction of the caller's it is not supported.
+	// Stage appends one record as the last step of the transaction that the driver is over; the
+	// append is not [Append.Conditional]. Nothing waits for it before COMMIT, which writes it or
+	// fails. The record is left out if it is recorded already with its content, or if it expects no
+	// stream and the stream begins with its type and data. It is supported only over a transaction
+	// of the caller.
 	Stage(ctx context.Context, a Append) error
 
-	// ReadStream returns messages of one stream, in order. A stream that does not
-	// exist has none; that is no error. It sees every append that returned before
-	// it was called.
+	// ReadStream returns messages of one stream, in order. A stream that does not exist has no
+	// messages and is not an error. It sees every append that returned before it was called.
 	ReadStream(ctx context.Context, q StreamQuery) ([]*Message, error)
 
 	// ReadCategory returns messages of one category, in order, and how far it has
@@ -82,71 +80,70 @@ type Driver interface {
 	// Version returns the version of a stream, [NoStream] for an empty one.
 	Version(ctx context.Context, stream StreamName) (Version, error)
 
-	// Find returns those messages of a stream that have one of the ids, in order of position. It
-	// first waits for the appends to the stream's category that are under way, abandoned ones
-	// included. A message that it does not find was not written and will not be. In a transaction
-	// of the caller's that holds once it is committed.
+	// Find returns the messages of a stream with one of these ids, in order of position. It first
+	// waits for the appends to the stream's category that are under way, abandoned ones included. A
+	// message that it does not find was not written and will not be. In a transaction of the caller
+	// this holds once the transaction is committed.
 	Find(ctx context.Context, stream StreamName, ids []uuid.UUID) ([]*Message, error)
 
 	// Categories returns the names of the categories that contain the text containing, in byte
 	// order. The text "" is in all of them. It does not read every message.
 	Categories(ctx context.Context, containing string) ([]Category, error)
 
-	// Count returns how many messages ReadCategory would hand out for q, page after
-	// page, and at most q.Limit, which is not bounded here. It stops counting there.
+	// Count returns how many messages ReadCategory would return for q, page after page. It stops
+	// counting at q.Limit, which has no bound here.
 	Count(ctx context.Context, q CategoryQuery) (int64, error)
 
 	// Heads returns the global position of the last message of each category, in the order given, 0
-	// for one without messages, so that a process with many readers that wait asks once for them
-	// all. It sees every append that returned before it was called, and reads no message. It is
-	// asked for at most 1,000 categories. Over a transaction it may be not supported.
+	// if it has no messages. A process calls it once for all its waiting readers. It sees every
+	// append that returned before it was called, and reads no message. A call has at most 1,000
+	// categories. A driver over a transaction need not support it.
 	Heads(ctx context.Context, categories []Category) ([]GlobalPosition, error)
 
 	// Listen calls heard for the writes of all processes, as soon as they can be read, until ctx is
-	// done or it can go on no longer, and returns why. A call is a hint: it may be missing or come
-	// twice. Each names a category and the position of a message that can be read in it by then, or
-	// 0 if no position is known. It first calls heard with the category "", once it listens, for
-	// everything that was written before. After any error but one that matches [ErrNotSupported] it
-	// may be called again.
+	// done or it fails, and returns the reason. A call is a hint: it may be missing or come twice.
+	// Each names a category and the position of a message that can be read there by now, or 0 if no
+	// position is known. When it has begun to listen it calls heard with the category "", for
+	// everything written before. It may be called again after any error that does not match
+	// [ErrNotSupported].
 	Listen(ctx context.Context, heard func(category Category, head GlobalPosition)) error
 
-	// TrimCheckpoints removes the old checkpoints of a consumer, as a user that may remove nothing
-	// else: the first messages of a stream of checkpoints but the last keep, and some 10,000 in one
-	// call at most. It returns how many. The version of the stream stays, and so do the positions
-	// of the messages that are left. If one of the messages to remove is not of the type Recorded,
+	// TrimCheckpoints removes old checkpoints of a consumer, for a user that may remove nothing
+	// else. It keeps the last keep messages of the stream, and removes at most some 10,000 in one
+	// call. It returns how many it removed. The version of the stream stays, and so do the
+	// positions of the messages that are left. If a message to remove is not of the type Recorded,
 	// it removes nothing and the error matches [ErrInvalid].
 	TrimCheckpoints(ctx context.Context, stream StreamName, keep int) (removed int64, err error)
 
 	// Now returns the time of the clock that stamps messages: the database server's, or the
 	// process's where the database has no clock of its own. All processes on one store read one
-	// clock. In a transaction too it is the time of the call, not the time at which the transaction
-	// began.
+	// clock. It is the time of the call, also in a transaction that began earlier.
 	Now(ctx context.Context) (time.Time, error)
 
-	// Epoch returns a text that stays the same for as long as no committed message is lost, by a
-	// restored backup or a failover, and "" where none can be. It may be another though nothing was
-	// lost. It tells also a client that cannot see it by the messages, since only its own writes
+	// Epoch returns a text that changes when a restored backup or a failover may have lost
+	// committed messages; it may also change when nothing was lost. It is "" if none can be lost.
+	// It warns even a client that cannot tell by the messages it sees, because only its own writes
 	// were lost.
 	Epoch(ctx context.Context) (string, error)
 
-	// Check is [Store.Check] if write is set, and else [Store.CheckReading]. It asks the database
-	// each time, and changes nothing in it.
+	// Check is [Store.Check] if write is set, else [Store.CheckReading]. It asks the database each
+	// time and changes nothing there.
 	Check(ctx context.Context, write bool) error
 
-	// Connections returns how many connections calls share, 0 for any number. It asks nothing of
-	// the database.
+	// Connections returns how many connections calls share, 0 for any number. It makes no round
+	// trip.
 	Connections() int
 
 	// Forgets reports whether an operator can remove the keys of intents and reservations, as dibs
-	// forget does. It asks nothing of the database.
+	// forget does. It makes no round trip.
 	Forgets() bool
 
 	// Close closes the database's handle if the driver has opened it itself.
 	Close() error
 }
 
-// A Conflict is what a write met in place of the versions that it expected. All of it is of one
-// moment, at which no other write to these streams is under way.
+// A Conflict describes the streams of a write that found other versions than it expected, at one
+// moment at which no other write to these streams is under way.
 type Conflict struct {
 	// Time is that moment by the store's clock, in UTC and microseconds.
 	Time time.Time
@@ -162,18 +159,18 @@ type Append struct {
 	Expected Version
 	Records  []Encoded
 
-	// Past are the types of messages that may have come since the expected version. If all
-	// that came are there and of these types, the stream counts as at the expected version,
-	// and the records go to its end. One of another type, or a removed one, is the conflict.
+	// Past are types of messages that may have been written since the expected version. If every
+	// message since then has one of these types and is still there, the stream counts as at the
+	// expected version, and the records go to its end. Otherwise it is a conflict.
 	Past []string
 
-	// After is the id that the message at the expected version has; if another message is there,
-	// or none, that is the conflict. With [uuid.Nil] any message may be.
+	// After is the id of the message at the expected version. If no message or another message is
+	// there, it is a conflict. With [uuid.Nil] any message may be there.
 	After uuid.UUID
 }
 
-// Conditional reports whether the append needs more of its stream than the number of its version:
-// messages of some types, the id of one, or that it exists.
+// Conditional reports whether the append depends on more than the stream's version: on the types of
+// messages, on the id of one, or on whether the stream exists.
 func (a Append) Conditional() bool {
 	exists, _ := a.Expected.Exists(NoStream)
 	return len(a.Past) > 0 || a.After != uuid.Nil || exists
@@ -187,8 +184,8 @@ type Encoded struct {
 	Metadata json.RawMessage // nil for none
 }
 
-// Same reports whether m, with metadata as it is stored, is r: the same id, type, data and
-// metadata, as JSON with exact numbers. A driver whose database cannot compare JSON calls it.
+// Same reports whether m, with its metadata in stored form, equals r: the same id, type, data and
+// metadata, compared as JSON with exact numbers. It is for databases that cannot compare JSON.
 func (r Encoded) Same(m *Message, metadata json.RawMessage) bool {
 	return m.ID == r.ID && m.Type == r.Type && exactjson.Equal(m.Data, r.Data) && exactjson.Equal(metadata, r.Metadata)
 }
@@ -201,18 +198,18 @@ type Written struct {
 	// version after the write. With Duplicate, other messages may have come since.
 	Version Version
 
-	// GlobalPosition is the last message's. It is 0 if there was only a check.
+	// GlobalPosition is the last message's. It is 0 if the write was only a check.
 	GlobalPosition GlobalPosition
 
-	// Time is the last message's, by the store's clock. It is zero if there was only a check.
+	// Time is the last message's, by the store's clock. It is zero if the write was only a check.
 	Time time.Time
 
 	// IDs are the messages', in order.
 	IDs []uuid.UUID
 
-	// Duplicate says that the messages had been written before, by an earlier
-	// write with the same ids, and that this one changed nothing. A write whose
-	// answer was lost, and that the store looked up, cannot tell: then it is false.
+	// Duplicate: an earlier write with the same ids wrote the messages, and this one changed
+	// nothing. It is false if the answer was lost and the store looked the messages up, because
+	// then nothing shows which write wrote them.
 	Duplicate bool
 }
 
@@ -232,8 +229,8 @@ type CategoryQuery struct {
 	Filter   Filter
 }
 
-// A Filter narrows a category. The zero value lets everything through; all fields that are set
-// must hold.
+// A Filter selects messages of a category. The zero value lets all through; otherwise a message
+// must meet every field that is set.
 type Filter struct {
 	// Types are the message types to let through. None lets all.
 	Types []string
@@ -241,9 +238,9 @@ type Filter struct {
 	// Correlation lets messages through that have a correlation stream of this category.
 	Correlation Category
 
-	// GroupSize splits the category among so many members of a consumer group, by
-	// [StreamName.GroupMember], and GroupMember, from 0, is the one to read for.
-	// Size 0 does not split.
+	// GroupSize splits the category among that many members of a consumer group, by
+	// [StreamName.GroupMember]; GroupMember, from 0, is the member to read for. Size 0 does not
+	// split.
 	GroupSize   int
 	GroupMember int
 }
@@ -253,8 +250,7 @@ func (f Filter) IsZero() bool {
 	return len(f.Types) == 0 && f.Correlation == "" && f.GroupSize == 0 && f.GroupMember == 0
 }
 
-// Matches reports whether f lets m through. Drivers whose database cannot filter
-// use it.
+// Matches reports whether f lets m through. It is for databases that cannot filter.
 func (f Filter) Matches(m *Message) bool {
 	if f.Correlation != "" && m.Metadata.CorrelationStream.Category() != f.Correlation {
 		return false
@@ -311,27 +307,23 @@ func (f Filter) validateGroup() error {
 type CategoryPage struct {
 	Messages []*Message
 
-	// Next is where to go on: every message before it that the filter lets
-	// through has been returned, and none will appear there. It advances over
-	// messages that the filter keeps back, so that a reader of few messages does
-	// not look at the same many again. At the end of the category it is the
-	// position after the last message looked at, or the query's From if there was
-	// none.
+	// Next is where to go on: every message before it that the filter lets through has been
+	// returned, and no new one will appear there. It also passes messages that the filter excludes,
+	// so that you do not look at them again. At the end of the category it is the position after
+	// the last message looked at, or the query's From if there was none.
 	Next GlobalPosition
 
-	// First and Last are the first and the last message looked at, whether the filter
-	// lets them through or not; Next is right behind Last. They are zero if none was
-	// looked at. Where they are the first and the last of Messages, a driver may leave
-	// them to the store.
+	// First and Last are the first and the last message looked at, whether the filter lets them
+	// through or not; Next is right behind Last. They are zero if no message was looked at. If they
+	// are the first and the last of Messages, a driver may leave them to the store.
 	First, Last Mark
 
-	// More says that the page ended before the category did.
+	// More is set if the page ended before the category did.
 	More bool
 }
 
-// A Mark tells a message from any that a store puts in its place after it went back, by a
-// restored backup or a failover: then a position is given out again, to another message or,
-// at another time, to the same.
+// A Mark identifies a message even if the store loses it, by a restored backup or a failover, and
+// then uses its position again: for another message, or for the same one at another time.
 type Mark struct {
 	ID             uuid.UUID
 	Stream         StreamName
@@ -343,7 +335,7 @@ type Mark struct {
 // IsZero reports whether m marks no message.
 func (m Mark) IsZero() bool { return m.ID == uuid.Nil }
 
-// Limits, the same for every driver, so that messages can be moved from one to another.
+// Limits. They are the same for every driver, so that messages can be moved between databases.
 const (
 	// MaxWriteMessages bounds the messages of one write.
 	MaxWriteMessages = 1000

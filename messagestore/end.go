@@ -5,15 +5,14 @@ import (
 	"time"
 )
 
-// PositionAt returns the global position from which the messages of category were written
-// at t or later, by the store's clock, and the end if there are none. A consumer that is
-// reset to it handles everything since t again.
+// PositionAt returns the global position from which the messages of category were written at t or
+// later, by the store's clock, or the end without such messages. Reset a consumer to it to handle
+// everything since t again.
 //
-// Times within a category follow the positions with small exceptions: clocks are set back,
-// and clients of message-db date a message with the beginning of their transaction. So
-// PositionAt steps back from the position that it found for as long as it meets messages of
-// t or later, and stops after 100 in a row that are before t. The position may be earlier
-// than necessary, and is hardly ever later.
+// Times within a category follow the positions, with small exceptions: clocks are set back, and
+// clients of message-db date a message with the beginning of their transaction. So PositionAt steps
+// back from the position that it found while there are messages of t or later, and stops after 100
+// in a row that are before t. The position may be earlier than necessary, and is hardly ever later.
 func (s *Store) PositionAt(ctx context.Context, category Category, t time.Time) (GlobalPosition, error) {
 	end, err := s.End(ctx, category)
 	if err != nil {
@@ -43,12 +42,12 @@ func (s *Store) PositionAt(ctx context.Context, category Category, t time.Time) 
 	return m.GlobalPosition, nil
 }
 
-// calmBefore is how many messages in a row before a time show that no earlier message is of
-// that time.
+// calmBefore is how many messages in a row must be before a time for [Store.PositionAt] to look no
+// further back.
 const calmBefore = 100
 
-// stepBack returns the first position before at of a message of t or later, with fewer than
-// calmBefore others in a row between it and the next such message.
+// stepBack returns the position of the first message of t or later that is before at, or at. It
+// stops looking after calmBefore messages in a row that are before t.
 func (s *Store) stepBack(ctx context.Context, category Category, at GlobalPosition, t time.Time) (GlobalPosition, error) {
 	width := GlobalPosition(calmBefore)
 	for at > 0 {
@@ -86,12 +85,13 @@ func (s *Store) stepBack(ctx context.Context, category Category, at GlobalPositi
 	return at, nil
 }
 
-// End returns the global position after the last message of category, 0 if it has none. It
-// takes some fifty reads of one message: it steps forward in growing steps, and then halves
-// the gap between the last message that it found and the first position without one after it.
+// End returns the global position after the last message of category, or 0 if it is empty. It takes
+// some fifty reads of one message: it steps forward in growing steps, and then halves the gap
+// between the last message that it found and the first position without one after it.
 func (s *Store) End(ctx context.Context, category Category) (GlobalPosition, error) {
 	next := func(from GlobalPosition) (GlobalPosition, bool, error) {
-		// A message at exactly From may stand before a message whose write is under way.
+		// If the query began at from, it could return a message there although an earlier write is
+		// still under way.
 		page, err := s.ReadCategoryPage(ctx, CategoryQuery{Category: category, From: max(0, from-1), Limit: 2})
 		for _, m := range page.Messages {
 			if m.GlobalPosition >= from {
@@ -107,7 +107,7 @@ func (s *Store) End(ctx context.Context, category Category) (GlobalPosition, err
 	const far = GlobalPosition(1) << 62
 	empty, step := far, GlobalPosition(1)
 	for last+1 < empty {
-		// In steps until there is no message, then in halves.
+		// Step forward until there is no message, then halve the gap.
 		probe := last + step
 		if empty < far || probe >= far || probe < last {
 			probe = last + (empty-last)/2
@@ -125,7 +125,7 @@ func (s *Store) End(ctx context.Context, category Category) (GlobalPosition, err
 	return last + 1, nil
 }
 
-// firstOf returns the first message for q, nil if there is none.
+// firstOf returns the first message for q, or nil.
 func (s *Store) firstOf(ctx context.Context, q CategoryQuery) (*Message, error) {
 	q.Limit = 1
 	for {

@@ -11,71 +11,68 @@ import (
 	"github.com/google/uuid"
 )
 
-// Answers and failures of a store, to match with [errors.Is].
+// Answers and failures of a store, for [errors.Is].
 var (
-	// ErrVersionConflict is matched by the error of a write whose stream is not
-	// at the version the write expects: another writer was first. Nothing was
-	// written. See [VersionConflictError].
+	// ErrVersionConflict is returned when a stream is not at the version that a write expects:
+	// another writer was first. Nothing was written. See [VersionConflictError].
 	ErrVersionConflict = errors.New("version conflict")
 
-	// ErrIDConflict is matched by the error of a write with the id of a message
-	// that is recorded already, with other content or elsewhere. Nothing was
-	// written. See [IDConflictError].
+	// ErrIDConflict is returned when a message's id is recorded already, with other content or
+	// elsewhere. Nothing was written. See [IDConflictError].
 	ErrIDConflict = errors.New("message id conflict")
 
-	// ErrOutcomeUnknown is matched by the error of a write that may or may not
-	// have happened: the connection was lost, or the context ended, after it was
-	// sent and before it was answered. [Store.Resolve] finds out, and writing the
-	// same messages with the same ids again is safe. See [OutcomeUnknownError].
+	// ErrOutcomeUnknown is returned when a write may or may not have happened: the connection was
+	// lost, or the context ended, after the write was sent and before the answer came.
+	// [Store.Resolve] finds out, and writing the same messages with the same ids again is safe. See
+	// [OutcomeUnknownError].
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 
-	// ErrNotWritten is returned by [Store.Resolve] for a write of unknown outcome
-	// that turns out not to have happened, and never will.
+	// ErrNotWritten is returned by [Store.Resolve] when a write of unknown outcome has not happened
+	// and never will.
 	ErrNotWritten = errors.New("not written")
 
-	// ErrDeleted is matched by the error of [Store.Resolve] for a write to a stream that was
-	// deleted since: whether it happened is no longer known. To write the same messages again,
-	// at the version expected then, is safe.
+	// ErrDeleted is returned by [Store.Resolve] when the stream of the write was deleted since:
+	// nobody knows whether the write happened. It is safe to write the same messages again with the
+	// same expected version.
 	ErrDeleted = errors.New("the stream was deleted")
 
-	// ErrNotFound is returned by [Store.Last] if there is no such message.
+	// ErrNotFound is returned by [Store.Last] when the message does not exist.
 	ErrNotFound = errors.New("no such message")
 
-	// ErrClosed is matched by the error of a call on a store whose database handle was closed: by
-	// [Store.Close], or by its owner, as by Close of a pool, or by the end of a transaction. It
-	// stays so. Nothing was written, unless the error matches [ErrOutcomeUnknown] too: then an
-	// earlier attempt of the call may have written.
+	// ErrClosed is returned when the store's database handle was closed: by [Store.Close], by its
+	// owner (Close of a pool) or by the end of a transaction. Every later call returns it too.
+	// Nothing was written, unless the error also matches [ErrOutcomeUnknown]: then an earlier
+	// attempt of the call may have written.
 	ErrClosed = errors.New("the store is closed")
 
-	// ErrNotPermitted is matched by the error of a call to which the database's user has no
-	// right. Nothing was read or written. It stays so until an operator grants the right, and the
-	// error names the role to grant.
+	// ErrNotPermitted is returned when the database's user lacks the right to a call. Nothing was
+	// read or written. It stays so until an operator grants the right; the error names the role to
+	// grant.
 	ErrNotPermitted = errors.New("not permitted")
 
-	// ErrNotSupported is matched by the error of a call that a store's driver cannot do.
+	// ErrNotSupported is returned when the store's driver cannot do what a call asks for.
 	ErrNotSupported = errors.New("not supported by this driver")
 )
 
-// ErrInvalid is matched by the error of input that is refused before any round trip. It
-// comes as an [*InvalidError], whose Field tells which input it is.
+// ErrInvalid is returned when input is refused before any round trip, as an [*InvalidError].
 var ErrInvalid = errors.New("invalid")
 
-// An InvalidError says which input was refused, and by which rule. Nothing was sent or
+// An InvalidError names the input that was refused and the rule that it breaks. Nothing was sent or
 // written.
 type InvalidError struct {
 	Field string // which input: "stream name", "data"
 	Rule  string // the rule that it breaks, in words
 	Value string // the value, shortened and quoted
-	Index int    // the message of a batch, from 0, or -1
+	Index int    // the index of the message in a batch, from 0, or -1
 
-	// Kind is a sentinel of the package that refused, which the error matches besides
-	// ErrInvalid. Nil is none.
+	// Kind is a sentinel of the package that refused; the error matches it and ErrInvalid. It may
+	// be nil.
 	Kind error
 }
 
-// NewInvalidError returns an error that matches [ErrInvalid], with which a driver, or a package
-// over a store, refuses its own input. The value is kept shortened and quoted; an int, an int64
-// and a bool as they are, and nil as nothing.
+// NewInvalidError returns an error that matches [ErrInvalid], for drivers and packages over a store
+// that refuse their own input. It keeps the value shortened and quoted; an int, an int64 or a bool
+// unquoted; and nil as no value.
 func NewInvalidError(field string, value any, rule string) *InvalidError {
 	return &InvalidError{Field: field, Rule: rule, Value: quote(value), Index: -1}
 }
@@ -83,8 +80,8 @@ func NewInvalidError(field string, value any, rule string) *InvalidError {
 // Error returns "invalid stream name "cat-": the identifier is empty".
 func (e *InvalidError) Error() string { return e.text(e.Value) }
 
-// WithoutValue returns the text of Error without the value, which may be a part of a message's
-// content: "invalid stream name: the identifier is empty". The library's loggers get this one.
+// WithoutValue returns the text of Error without the value, which may be part of a message's
+// content: "invalid stream name: the identifier is empty". The library logs this text.
 func (e *InvalidError) WithoutValue() string { return e.text("") }
 
 func (e *InvalidError) text(value string) string {
@@ -106,7 +103,7 @@ func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 // Unwrap returns the sentinel of the package that refused, or nil.
 func (e *InvalidError) Unwrap() error { return e.Kind }
 
-// at returns err with the index of the message that it speaks of.
+// at returns err with the index of the message that it is about.
 func at(index int, err error) error {
 	if invalid, ok := errors.AsType[*InvalidError](err); ok {
 		located := *invalid
@@ -116,8 +113,8 @@ func at(index int, err error) error {
 	return fmt.Errorf("message %d: %w", index, err)
 }
 
-// quote returns value as one short line: an error is read by a person and must
-// not carry a payload or break a log.
+// quote returns value as one short line, so that an error is readable, holds no payload and does
+// not break a log.
 func quote(value any) string {
 	const most = 48
 	var s string
@@ -151,10 +148,9 @@ type VersionConflictError struct {
 	Stream   StreamName
 	Expected Version
 
-	// Actual is the version the stream was at. In a PostgreSQL transaction at
-	// REPEATABLE READ or above, whose snapshot cannot see the other writer's
-	// messages, it is the least that the version can be. It is Expected where
-	// another message is there than StreamWrite.After names.
+	// Actual is the version of the stream. In a PostgreSQL transaction at REPEATABLE READ or above,
+	// it is the lowest version possible, because the snapshot does not show the other writer's
+	// messages. It equals Expected if another message is there than StreamWrite.After names.
 	Actual Version
 }
 
@@ -176,7 +172,7 @@ func (e *VersionConflictError) Error() string {
 // Is reports whether target is [ErrVersionConflict].
 func (e *VersionConflictError) Is(target error) bool { return target == ErrVersionConflict }
 
-// An IDConflictError says where the message is that has the id already.
+// An IDConflictError says where the message with the id is.
 type IDConflictError struct {
 	ID     uuid.UUID
 	Stream StreamName // that holds the id
@@ -192,11 +188,11 @@ func (e *IDConflictError) Error() string {
 // Is reports whether target is [ErrIDConflict].
 func (e *IDConflictError) Is(target error) bool { return target == ErrIDConflict }
 
-// An OutcomeUnknownError carries the ids by which to find out whether a write happened. Give it
-// to [Store.Resolve], or write the same messages again.
+// An OutcomeUnknownError has the ids by which [Store.Resolve] finds out whether a write happened.
+// You may also write the same messages again.
 type OutcomeUnknownError struct {
-	// Writes are what was sent, one for each stream; the store fills them in. Another process needs
-	// no more of them than the streams and the ids.
+	// Writes are the appends that were sent, one for each stream; the store fills them in. To
+	// resolve the outcome in another process, the streams and the ids are enough.
 	Writes []Append
 
 	Cause error // the failure after the write was sent

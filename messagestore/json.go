@@ -16,12 +16,12 @@ import (
 // maxDepth bounds how deep objects and arrays may be nested in each other.
 const maxDepth = 512
 
-// validateJSON reports why raw may not be stored as field, or nil. It lets one JSON object pass
-// that PostgreSQL stores as json and can cast to jsonb, and that any driver returns as it is:
-// valid UTF-8, without U+0000 and lone surrogates (which jsonb cannot hold), with numbers in
-// the range of PostgreSQL's numeric, nested at most 512 deep.
+// validateJSON returns an error if raw may not be stored as field. It accepts one JSON object that
+// PostgreSQL can store as json and cast to jsonb, and that every driver returns unchanged: valid
+// UTF-8, without U+0000 and lone surrogates (which jsonb cannot hold), with numbers in the range of
+// PostgreSQL's numeric, nested at most 512 deep.
 //
-// A key that an object has twice is kept; readers see the last, as jsonb does.
+// An object may have a key twice; readers see the last, like jsonb.
 func validateJSON(field string, raw []byte) error {
 	if !json.Valid(raw) && utf8.Valid(raw) {
 		var whole json.RawMessage
@@ -35,8 +35,8 @@ func validateJSON(field string, raw []byte) error {
 	return validateEncoded(field, raw)
 }
 
-// validateEncoded is [validateJSON] for the output of encoding/json. That is valid JSON in any
-// case; the checks are for bodies that encode themselves.
+// validateEncoded is [validateJSON] for the output of encoding/json. That is always valid JSON; the
+// checks are for bodies that encode themselves.
 func validateEncoded(field string, raw []byte) error {
 	if i := invalidUTF8(raw); i >= 0 {
 		return NewInvalidError(field, raw, fmt.Sprintf("not valid UTF-8 at byte %d", i))
@@ -220,7 +220,7 @@ func jsonPath(raw []byte, offset int) string {
 	return strings.Trim(quote(path.String()), `"`)
 }
 
-// plain reports whether s is in JSON as it is, between quotes.
+// plain reports whether s needs no escapes in JSON.
 func plain(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' || s[i] == '"' || s[i] == '\\' {

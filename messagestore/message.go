@@ -23,8 +23,9 @@ type Body interface {
 	MessageType() string
 }
 
-// An Envelope is a body with an id and metadata of the caller's choice. Most writes need none:
-// [Store.Write] takes a bare body and makes one. An Envelope is itself a Body, so the two mix.
+// An Envelope is a body with an id and metadata of the caller's choice. Most writes do not need
+// one: [Store.Write] takes a bare body and makes the envelope. An Envelope is itself a Body, so you
+// can mix both.
 type Envelope struct {
 	// ID makes a repeated write recognisable: writing the same message with the same id again
 	// changes nothing and returns the result of the first write. The zero value asks for a new
@@ -43,7 +44,7 @@ func (m Envelope) MessageType() string {
 	return m.Body.MessageType()
 }
 
-// envelope returns body as a message: itself if it is one, or in a new one.
+// envelope returns body if it is an Envelope, else a new Envelope around it.
 func envelope(body Body) Envelope {
 	if m, ok := isMessage(body); ok {
 		return m
@@ -84,8 +85,8 @@ type Message struct {
 	Metadata       Metadata
 }
 
-// Body returns r's content as a body that is recorded under the same type, byte
-// for byte. No data, and the data null, which other clients may write, are an empty object.
+// Body returns r's content as a body of the same type, byte for byte. Missing data and the data
+// null, which other clients may write, become an empty object.
 func (r *Message) Body() Raw {
 	data := r.Data
 	if trimmed := bytes.TrimSpace(data); len(trimmed) == 0 || string(trimmed) == "null" {
@@ -97,16 +98,15 @@ func (r *Message) Body() Raw {
 // Mark returns r's mark.
 func (r *Message) Mark() Mark { return Mark{r.ID, r.Stream, r.Position, r.GlobalPosition, r.Time} }
 
-// String names r by type, stream and position: "Deposit account:command-123@0". A name
-// that ours may not have, and other clients may, is shortened and quoted.
+// String names r by type, stream and position: "Deposit account:command-123@0". A name that this
+// package does not allow, but other clients may write, is shortened and quoted.
 func (r *Message) String() string {
 	return fmt.Sprintf("%s %s@%d", quoteName(r.Type), quoteName(r.Stream), r.Position)
 }
 
-// Decode returns the body of r, which must be of T's message type, or an error that matches
-// [ErrInvalid], as it does for a nil r. No data, and the data null, decode as an empty object: as
-// T's zero value or, where T is a pointer, as one to a zero value, never as nil. Numbers that do
-// not fit T's fields are an error.
+// Decode returns the body of r. The error matches [ErrInvalid] if r is nil or not of T's message
+// type, or if a number does not fit T's fields. Missing data and the data null decode as an empty
+// object: T's zero value or, if T is a pointer, a pointer to a zero value, never nil.
 func Decode[T Body](r *Message) (T, error) {
 	var body T
 	if r == nil {
@@ -129,7 +129,7 @@ func Decode[T Body](r *Message) (T, error) {
 	return body, nil
 }
 
-// An unfitError is one of encoding/json as a short line. Its own text holds the number
+// An unfitError is an error of encoding/json, as a short line. The original text holds the number
 // or the time that does not fit, however long that is.
 type unfitError struct{ cause error }
 
@@ -155,16 +155,16 @@ func (e *unfitError) Error() string {
 // WithoutValue returns the text for a log.
 func (e *unfitError) WithoutValue() string { return text.Log(e.cause) }
 
-// Unwrap returns the cause, and that a consumer does not retry the message that it was handling.
+// Unwrap returns the cause and [failure.Refused], so that a consumer does not retry the message.
 func (e *unfitError) Unwrap() []error { return []error{e.cause, failure.Refused} }
 
 // Follow puts body in an envelope that records prev as its cause.
 //
-// The new message gets prev's stream, position and global position as its cause; prev's
-// correlation stream and reply stream, or its own envelope's if prev has none; and deep copies of
-// prev's properties. Properties of its own envelope win over prev's. It does not get: the id,
-// local properties, the schema version, prev's own causation, and metadata of other clients that
-// this package does not know. Where prev is nil, the envelope is refused by the write.
+// The new message gets prev's stream, position and global position as its cause; prev's correlation
+// stream and reply stream, or those in body's own envelope if prev lacks them; and deep copies of
+// prev's properties, which properties in body's own envelope override. It does not get prev's id,
+// local properties, schema version, causation, or metadata of other clients that this package does
+// not know. If prev is nil, the write refuses the envelope.
 func Follow(prev *Message, body Body) Envelope {
 	if prev == nil {
 		return Envelope{Body: refusedBody{body, NewInvalidError("cause", nil, "Follow was given a message that is nil")}}
@@ -179,7 +179,7 @@ func Follow(prev *Message, body Body) Envelope {
 	return m
 }
 
-// A refusedBody is not written.
+// A refusedBody makes the write fail.
 type refusedBody struct {
 	Body
 	err error

@@ -14,11 +14,11 @@ import (
 	"github.com/dibs-go/dibs/internal/text"
 )
 
-// Properties are free values that travel with a message, by name. A value has the types that
-// encoding/json gives it, but numbers are [json.Number], so that none is rounded.
+// Properties are free values that travel with a message, by name. A value has the type that
+// encoding/json gives it, except that numbers are [json.Number], so that they are not rounded.
 type Properties map[string]any
 
-// Get returns the property as a string, or "" if it is not there or not one.
+// Get returns the property if it is a string, else "".
 func (p Properties) Get(name string) string {
 	s, _ := p[name].(string)
 	return s
@@ -71,8 +71,8 @@ func deepCopy(value any) any {
 // Metadata says where a message came from and goes with it. Its JSON names are
 // message-db's and Eventide's, so that their clients read ours and we theirs.
 type Metadata struct {
-	// The message that this one follows. All three are set, or none: no stream
-	// means no cause.
+	// The message that this one follows. Set all three or leave all three: without a stream there
+	// is no cause.
 	CausationStream         StreamName
 	CausationPosition       Version
 	CausationGlobalPosition GlobalPosition
@@ -91,8 +91,8 @@ type Metadata struct {
 	// SchemaVersion is the version of the body's schema, in words of your own.
 	SchemaVersion string
 
-	// Extra holds the fields that another client wrote and this package does not
-	// know, or not with such a value. They are kept, never interpreted.
+	// Extra holds fields of other clients that this package does not know, or with values that do
+	// not fit. They are kept but not interpreted.
 	Extra map[string]json.RawMessage
 }
 
@@ -113,15 +113,15 @@ var metadataFields = []string{
 	replyStreamField, propertiesField, localPropertiesField, schemaVersionField,
 }
 
-// IsZero reports whether there is nothing in m.
+// IsZero reports whether m is empty.
 func (m Metadata) IsZero() bool {
 	return m.CausationStream == "" && m.CausationPosition == 0 && m.CausationGlobalPosition == 0 &&
 		m.CorrelationStream == "" && m.ReplyStream == "" && m.SchemaVersion == "" &&
 		len(m.Properties) == 0 && len(m.Local) == 0 && len(m.Extra) == 0
 }
 
-// Correlated reports whether the message belongs to the process of name: a
-// stream, or a category for any stream of it.
+// Correlated reports whether the message's correlation is name: a stream, or a category, which
+// stands for each of its streams.
 func (m Metadata) Correlated(name string) bool {
 	if m.CorrelationStream == "" {
 		return false
@@ -172,8 +172,8 @@ func (m Metadata) MarshalJSON() ([]byte, error) {
 	return append(o.text, '}'), nil
 }
 
-// An objectEncoder appends fields to a JSON object whose opening brace is written. Text and
-// numbers, which are all that most metadata has, it writes by itself.
+// An objectEncoder appends fields to a JSON object after the opening brace. It encodes text and
+// numbers, which are all that most metadata has, without encoding/json.
 type objectEncoder struct {
 	text []byte
 	err  error // the first
@@ -251,9 +251,9 @@ func isWhole(raw json.RawMessage) bool {
 	return len(raw) > 0 && raw[0] != 'n' && json.Unmarshal(raw, &n) == nil
 }
 
-// ParseMetadata is for authors of drivers: it returns metadata as a driver stored it. Nothing is
-// the zero Metadata, and so is a text that is not a JSON object: message-db's clients may have
-// written anything. Of a string it may keep parts; bytes it copies.
+// ParseMetadata is for authors of drivers: it parses metadata in stored form. Empty input gives the
+// zero Metadata, and so does a text that is not a JSON object: message-db's clients may have
+// written anything. The result may refer to parts of a string; bytes are copied.
 func ParseMetadata[T string | []byte | json.RawMessage](raw T) Metadata {
 	if len(raw) == 0 {
 		return Metadata{}
@@ -292,8 +292,7 @@ func (m Metadata) validate() error {
 		if stream.value == "" {
 			continue
 		}
-		// A message may come from, and go to, a stream that another client named:
-		// the text is bound, the grammar is not.
+		// Another client may have named the stream, so only the text is checked, not the grammar.
 		if rule := text.NameRule(string(stream.value)); rule != "" {
 			return fail(stream.name, string(stream.value), rule)
 		}
@@ -311,7 +310,7 @@ func (m Metadata) validate() error {
 	return nil
 }
 
-// The names under which a trace travels among the properties: W3C Trace Context
+// The names of the properties that hold a trace: W3C Trace Context
 // (https://www.w3.org/TR/trace-context/).
 const (
 	traceParent = "traceparent"
@@ -320,8 +319,8 @@ const (
 
 var traceParentForm = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// SetTrace puts a W3C trace context among the properties, from where it passes to
-// the messages that follow. An empty parent removes it. The state may be empty.
+// SetTrace sets the properties of a W3C trace context; they pass to the messages that follow. An
+// empty parent removes it. The state may be empty.
 func (m *Metadata) SetTrace(parent, state string) error {
 	if parent == "" {
 		m.Properties = merge(m.Properties, nil) // others may hold the map
@@ -344,7 +343,7 @@ func (m *Metadata) SetTrace(parent, state string) error {
 	return nil
 }
 
-// Trace returns the W3C trace context among the properties, or empty strings.
+// Trace returns the W3C trace context of the properties, or empty strings.
 func (m Metadata) Trace() (parent, state string) {
 	return m.Properties.Get(traceParent), m.Properties.Get(traceState)
 }

@@ -8,28 +8,27 @@ import (
 	"github.com/dibs-go/dibs/internal/text"
 )
 
-// maxGroupSize bounds how many members share a category.
+// maxGroupSize is how many members may share a category.
 const maxGroupSize = 1024
 
-// A Category names a kind of stream, like "account" or "account:command". It is
-// given a type of its own so that a stream's name cannot be passed for it.
+// A Category names a kind of stream, like "account" or "account:command". It has its own type so
+// that you cannot pass a stream's name for it.
 //
-// It is an entity, and then, after a colon, any number of types joined by plus
-// signs: "account:command+position". None of them is empty or holds a dash, a
-// colon, a plus sign or white space.
+// It is an entity, which may be followed by a colon and any number of types joined by plus signs:
+// "account:command+position". Entity and types are not empty and hold no dash, colon, plus sign or
+// white space.
 type Category string
 
-// Stream returns the name of the category's stream with the identifier id, which may come from
-// outside: it is one part of the name whatever is in it. [StreamName.With] makes a
-// compound identifier.
+// Stream returns the name of the category's stream with the identifier id. The id may come from
+// outside: any text is one part of the name. [StreamName.With] makes a compound identifier.
 //
-// The plus sign, which divides the parts, the percent sign, white space at either end and the
-// characters that no name may hold are each written as the bytes of their UTF-8, a percent
-// sign and two hexadecimal digits for a byte: "ann+x@y.cz" is the part "ann%2Bx@y.cz". All else
-// stands for itself. Idempotence keys are written so too. [StreamName.IDs] is the inverse.
+// Stream escapes the plus sign, which divides the parts, the percent sign, white space at either
+// end and the characters that no name may hold. It writes each byte of their UTF-8 as a percent
+// sign and two hexadecimal digits: "ann+x@y.cz" is the part "ann%2Bx@y.cz". Everything else stands
+// for itself. Idempotence keys are escaped in the same way. [StreamName.IDs] is the inverse.
 //
-// The name is checked where it is used; [StreamName.Validate] checks it at once. It is invalid if
-// the category is, or if id is empty, not valid UTF-8 or too long.
+// Calls that use the name check it; [StreamName.Validate] checks it at once. It is invalid if the
+// category is invalid, or if id is empty, not valid UTF-8 or too long.
 func (c Category) Stream(id string) StreamName {
 	if strings.Contains(string(c), "-") { // else it would be a stream of the category before the dash
 		return StreamName(ofNoCategory + string(c))
@@ -37,8 +36,8 @@ func (c Category) Stream(id string) StreamName {
 	return StreamName(string(c) + "-" + text.EscapeID(id))
 }
 
-// ofNoCategory begins the invalid name of a stream of a category with a dash: no category holds
-// white space.
+// ofNoCategory begins the name of a stream if its category has a dash, to make the name invalid: no
+// category holds white space.
 const ofNoCategory = "no category: "
 
 // Entity returns the part of the category before the colon.
@@ -47,7 +46,7 @@ func (c Category) Entity() string {
 	return entity
 }
 
-// Types returns the types after the colon, none if there is no colon.
+// Types returns the types after the colon. Without a colon there are no types.
 func (c Category) Types() []string {
 	_, types, ok := strings.Cut(string(c), ":")
 	if !ok {
@@ -56,7 +55,7 @@ func (c Category) Types() []string {
 	return strings.Split(types, "+")
 }
 
-// WithType returns the category with one type more: "account" with "command" is
+// WithType returns the category with another type added: "account" with "command" is
 // "account:command", and that with "position" is "account:command+position".
 func (c Category) WithType(name string) Category {
 	if strings.Contains(string(c), ":") {
@@ -108,15 +107,15 @@ func (n StreamName) Category() Category {
 	return Category(category)
 }
 
-// ID returns the part of the name after the first dash, or "" for none.
+// ID returns the part of the name after the first dash, or "".
 func (n StreamName) ID() string {
 	_, id, _ := strings.Cut(string(n), "-")
 	return id
 }
 
-// IDs returns the parts of the identifier as they were given to [Category.Stream] and
-// [StreamName.With], none if there is no identifier. A part that another client wrote, and that
-// [Category.Stream] does not make, is returned as it is.
+// IDs returns the parts of the identifier, unescaped: the ids that were passed to [Category.Stream]
+// and [StreamName.With]. It returns nil without an identifier. A part of another client that
+// [Category.Stream] would not write is returned unchanged.
 func (n StreamName) IDs() []string {
 	if n.ID() == "" {
 		return nil
@@ -129,18 +128,17 @@ func (n StreamName) IDs() []string {
 }
 
 // CardinalID returns the first of [StreamName.IDs], or "": the id of the entity. Consumer groups
-// are divided by it, as it is in the name.
+// divide a category by its escaped form.
 func (n StreamName) CardinalID() string { return unescaped(n.cardinalPart()) }
 
-// cardinalPart is the cardinal identifier as it is in the name.
+// cardinalPart returns the cardinal id, escaped.
 func (n StreamName) cardinalPart() string {
 	part, _, _ := strings.Cut(n.ID(), "+")
 	return part
 }
 
-// With returns the name with ids added to its identifier, which is then compound, so that
-// "account:command-123" with "AAA" is "account:command-123+AAA". Each is one part, as in
-// [Category.Stream].
+// With returns the name with ids added to its identifier: "account:command-123" with "AAA" is
+// "account:command-123+AAA". Each id is escaped to one part, as in [Category.Stream].
 func (n StreamName) With(ids ...string) StreamName {
 	for _, id := range ids {
 		n += StreamName("+" + text.EscapeID(id))
@@ -150,9 +148,9 @@ func (n StreamName) With(ids ...string) StreamName {
 
 // Validate returns nil or an [*InvalidError].
 //
-// A name is valid UTF-8 of at most 255 bytes, without control or
-// format characters and without white space at either end. Its category is one by
-// [Category.Validate], and no part of its identifier is empty.
+// A valid name is UTF-8 of at most 255 bytes, without control or format characters and without
+// white space at either end. Its category passes [Category.Validate], and every part of its
+// identifier has at least one byte.
 func (n StreamName) Validate() error {
 	if category, ok := strings.CutPrefix(string(n), ofNoCategory); ok {
 		if err := Category(category).Validate(); err != nil {
@@ -176,7 +174,7 @@ func (n StreamName) Validate() error {
 	return nil
 }
 
-// unescaped returns the id of part, or the part itself if no id has it.
+// unescaped returns the id that is escaped as part, or part itself if no id is.
 func unescaped(part string) string {
 	if strings.IndexByte(part, '%') < 0 {
 		return part
@@ -188,14 +186,14 @@ func unescaped(part string) string {
 }
 
 // GroupMember returns which member of a consumer group of the given size reads the stream, from 0.
-// All streams with one cardinal identifier have one member; a stream without an identifier goes by
-// its category. A size below 1 counts as 1.
+// All streams with one cardinal id go to one member; for a stream without an identifier its
+// category counts. A size below 1 counts as 1.
 func (n StreamName) GroupMember(size int) int {
 	return groupMember(n.GroupHash(), max(size, 1))
 }
 
-// GroupHash returns message-db's hash of the cardinal identifier, as it is written in the name.
-// [StreamName.GroupMember] is its remainder by the group's size.
+// GroupHash returns message-db's hash of the escaped cardinal id. [StreamName.GroupMember] is its
+// remainder by the group's size.
 func (n StreamName) GroupHash() int64 {
 	key := n.cardinalPart()
 	if key == "" {
@@ -204,8 +202,8 @@ func (n StreamName) GroupHash() int64 {
 	return text.Hash64(key)
 }
 
-// groupMember is message-db's rule, |hash| mod size, without its overflow: the
-// absolute value of the smallest number does not exist, its remainder does.
+// groupMember is message-db's rule, |hash| mod size, without the overflow for the smallest number,
+// which has no absolute value.
 func groupMember(hash int64, size int) int {
 	remainder := int(hash % int64(size))
 	if remainder < 0 {

@@ -20,8 +20,8 @@ import (
 	"github.com/dibs-go/dibs/logger"
 )
 
-// A Store writes messages to streams and reads them back. It is safe for
-// concurrent use if its driver is: all are but one over a transaction.
+// A Store writes messages to streams and reads them back. It is safe for concurrent use, unless its
+// driver is over a transaction.
 type Store struct {
 	driver  Driver
 	config  Config
@@ -29,7 +29,7 @@ type Store struct {
 	outage  outage.Outage
 }
 
-// Config changes how a [Store] works. A nil *Config is a good one.
+// Config configures a [Store]. nil means the defaults.
 type Config struct {
 	// BatchSize is how many messages one read asks the driver for: 1 to
 	// [MaxReadMessages].
@@ -37,16 +37,16 @@ type Config struct {
 	// Defaults to 1000.
 	BatchSize int
 
-	// Logger receives one debug event per write and per batch read, and a warning for
-	// each write whose outcome has to be found out and for an outage that a watch meets first, of
-	// names and numbers, never of content.
+	// Logger receives one debug event per write and per batch read. It receives a warning when the
+	// store has to find out the outcome of a write, and when a watch is the first to notice an
+	// outage. Events have names and numbers, never content.
 	//
 	// Defaults to warnings and errors on standard error ([logger.StandardError]).
 	Logger logger.Logger
 }
 
-// New returns a store that keeps its messages with driver. The error names each mistake: a driver
-// that is nil, a batch size that is out of bounds. It matches [ErrInvalid].
+// New returns a store that keeps its messages with driver. The error matches [ErrInvalid] and names
+// each mistake: a nil driver, a batch size out of bounds.
 func New(driver Driver, config *Config) (*Store, error) {
 	s := &Store{driver: driver}
 	if config != nil {
@@ -68,8 +68,7 @@ func New(driver Driver, config *Config) (*Store, error) {
 	return s, nil
 }
 
-// use returns the driver, or an [*InvalidError] for a store without one or for a context that is
-// nil.
+// use returns the driver, or an [*InvalidError] if the store has no driver or ctx is nil.
 func (s *Store) use(ctx context.Context) (Driver, error) {
 	switch {
 	case s == nil:
@@ -82,12 +81,12 @@ func (s *Store) use(ctx context.Context) (Driver, error) {
 	return s.driver, nil
 }
 
-// Driver returns the driver, for code that asks it for more than a Store has. The error matches
-// [ErrInvalid] for a store without one.
+// Driver returns the driver, for code that needs more than a Store offers. The error matches
+// [ErrInvalid] if the store has no driver.
 func (s *Store) Driver() (Driver, error) { return s.use(context.Background()) }
 
-// Close closes the driver if the driver owns its database handle, as one does that was opened
-// by URL or path. A handle that the caller gave to the driver stays the caller's to close.
+// Close closes the database handle if the driver opened it, by a URL or a path. A handle that you
+// gave to the driver is yours to close.
 func (s *Store) Close() error {
 	if s == nil {
 		return nil
@@ -99,13 +98,13 @@ func (s *Store) Close() error {
 	return s.driver.Close()
 }
 
-// Write adds bodies to the end of stream, all or none and nothing between them,
-// if the stream is at the expected version.
+// Write adds bodies to the end of stream if the stream is at the expected version. It adds them
+// all, with no other message between them, or adds nothing.
 //
-// If it is not, the error matches [ErrVersionConflict] and nothing was written. A message whose
-// id is recorded already is not written again: see [Written] and [ErrIDConflict]. An error that
-// matches [ErrOutcomeUnknown] says that the outcome is not known; any other that nothing was
-// written. Invalid input is refused, whole, before anything is sent, with an [*InvalidError].
+// If the stream is at another version, the error matches [ErrVersionConflict]. A message whose id
+// is recorded already is not written again: see [Written] and [ErrIDConflict]. If the error matches
+// [ErrOutcomeUnknown], the messages may have been written; after any other error nothing was
+// written. Invalid input is an [*InvalidError], before anything is sent.
 func (s *Store) Write(ctx context.Context, stream StreamName, expected Version, bodies ...Body) (Written, error) {
 	driver, err := s.use(ctx)
 	var a Append
@@ -131,8 +130,8 @@ func (s *Store) Write(ctx context.Context, stream StreamName, expected Version, 
 	return written[0], nil
 }
 
-// A writeError puts the stream in front of the cause. Its text is made when it is read: most
-// conflicts are an answer, and never printed.
+// A writeError puts the stream in front of the cause. It makes the text only when asked for it:
+// most conflicts are answers, and never printed.
 type writeError struct {
 	stream StreamName
 	err    error
@@ -142,11 +141,11 @@ func (e *writeError) Error() string { return fmt.Sprintf("write %s: %v", quoteNa
 
 func (e *writeError) Unwrap() error { return e.err }
 
-// Over returns a store over a transaction of the caller's on the same database: a pgx.Tx, or on
-// SQLite a *sql.Tx, or the transaction of a function of [TxStore.Transact], with that function's
-// context. It makes no round trip. The store has one user and lives as long as the transaction:
-// what it writes is committed with all the rest, or not at all. The error matches [ErrNotSupported]
-// for a transaction that the driver cannot write in.
+// Over returns a store over your transaction on the same database: a pgx.Tx, on SQLite a *sql.Tx,
+// or the transaction of a function of [TxStore.Transact], with that function's context. It makes no
+// round trip. The store has one user and lives as long as the transaction, which commits or rolls
+// back its writes. The error matches [ErrNotSupported] if the driver cannot write in this
+// transaction.
 func (s *Store) Over(ctx context.Context, tx any) (*Store, error) {
 	driver, err := s.use(ctx)
 	if v := reflect.ValueOf(tx); err == nil && (!v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()) {
@@ -161,17 +160,16 @@ func (s *Store) Over(ctx context.Context, tx any) (*Store, error) {
 	return &Store{driver: driver, config: s.config}, nil
 }
 
-// Stage has body written when the caller's transaction is committed, over which s is. A transaction
-// that has called [Store.Write] and stays open has later messages of the category wait for its end;
-// one that has staged does not, until COMMIT. Messages that are staged for a stream come in the
-// order of the calls.
+// Stage writes body when your transaction, over which s is, commits. An open transaction that has
+// called [Store.Write] makes readers and writers of the category wait; after Stage nobody waits
+// until COMMIT. Messages staged for one stream are written in the order of the calls.
 //
-// A message whose ID is recorded by then with the same content is left out, as is one for
-// [NoStream] if the stream begins with a message of the same type and data. If the stream is at
-// another version, or the ID is taken, COMMIT fails and all is rolled back: on PostgreSQL with
-// SQLSTATE DB003. On SQLite, where a transaction that writes keeps all others from writing, it is
-// Write. The error matches [ErrNotSupported] if s is over no transaction of the caller's. Invalid
-// input is an [*InvalidError], before anything is sent.
+// The message is left out if its ID is recorded by then with the same content, or if it expects
+// [NoStream] and the stream begins with a message of the same type and data. If the stream is at
+// another version, or the ID is taken, COMMIT fails and everything is rolled back: on PostgreSQL
+// with SQLSTATE DB003. On SQLite, where one transaction writes at a time, Stage is Write. The error
+// matches [ErrNotSupported] if s is not over a transaction of yours. Invalid input is an
+// [*InvalidError], before anything is sent.
 func (s *Store) Stage(ctx context.Context, stream StreamName, expected Version, body Body) error {
 	err := s.stage(ctx, To(stream, expected, body))
 	if err != nil {
@@ -198,28 +196,28 @@ func (s *Store) stage(ctx context.Context, w StreamWrite) error {
 	return driver.Stage(ctx, a)
 }
 
-// WriteInitial writes body as the first message of stream and reports whether it
-// did. That another writer was first is an answer, not an error.
+// WriteInitial writes body as the first message of stream and reports whether it did. If another
+// writer was first, it returns false and no error.
 //
-// A caller that may call it again for the same message, say after an unknown outcome, gives the
-// message an id: then it recognises its own first write.
+// If you may call it again for the same message, for example after an unknown outcome, give the
+// message an id: then the second call returns true for its own first write.
 func (s *Store) WriteInitial(ctx context.Context, stream StreamName, body Body) (wrote bool, err error) {
 	written, err := s.Write(ctx, stream, NoStream, body)
 	if errors.Is(err, ErrVersionConflict) {
 		return false, nil
 	}
-	// The message may have been written before, and not as the first.
+	// The message may have been written before, at a later position.
 	return err == nil && written.Version == 0, err
 }
 
-// settle runs a write until its outcome is known or the context is done. A write
-// may be repeated because its messages have ids.
+// settle runs a write until its outcome is known or the context is done. It may repeat the write
+// because the messages have ids.
 func settle(ctx context.Context, s *Store, appends []Append, write func(context.Context) ([]Written, error)) ([]Written, error) {
 	const attempts = 3
 	for attempt := 1; ; attempt++ {
 		written, err := write(ctx)
 		unknown, ok := errors.AsType[*OutcomeUnknownError](err)
-		if ok { // one of our own: a driver may give several callers the same
+		if ok { // our own copy: a driver may give several callers the same error
 			unknown = &OutcomeUnknownError{Writes: appends, Cause: unknown.Cause}
 			err = unknown
 		}
@@ -248,8 +246,8 @@ func settle(ctx context.Context, s *Store, appends []Append, write func(context.
 
 func (s *Store) wrote(ctx context.Context, written []Written) { s.wake(ctx, written, true) }
 
-// wake tells of messages that were written. If other transactions that began before may still add
-// messages before them, a reader that has been here looks again.
+// wake wakes the waiters for messages that were written. Without inOrder, transactions that began
+// earlier may still add messages before these, so the waiters do not learn a position.
 func (s *Store) wake(ctx context.Context, written []Written, inOrder bool) {
 	for _, w := range written {
 		s.config.Logger.Debug().Str("stream", string(w.Stream)).Int64("version", int64(w.Version)).Bool("duplicate", w.Duplicate).Msg("write")
@@ -264,16 +262,15 @@ func (s *Store) wake(ctx context.Context, written []Written, inOrder bool) {
 	}
 }
 
-// Resolve finds out whether a write happened whose error matches [ErrOutcomeUnknown]. It
-// returns the result of the write, or [ErrNotWritten] if it did not happen and never will, or
-// [ErrIDConflict] if it did not because an id was used before for something else; any other
-// error means that the outcome is still unknown. It works on any store over the same database.
-// In a transaction of yours the answer holds once that is committed; above READ COMMITTED,
+// Resolve finds out whether a write happened after an error that matches [ErrOutcomeUnknown]. It
+// returns the result of the write; [ErrNotWritten] if it did not happen and never will; or
+// [ErrIDConflict] if it failed because an id was used before for something else. After any other
+// error the outcome is still unknown. Any store over the same database can resolve the write. In a
+// transaction of yours the answer holds once the transaction is committed; above READ COMMITTED,
 // PostgreSQL refuses to say that something was not written.
 //
-// Removed messages are forgotten. A message that has been trimmed is not found, so ask within the
-// time that trimming spares, by default 15 minutes. For a deleted stream the error matches
-// [ErrDeleted].
+// Resolve does not find a message that has been trimmed, so call it within the time that trimming
+// spares, by default 15 minutes. If the stream was deleted, the error matches [ErrDeleted].
 func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 	driver, useErr := s.use(ctx)
 	if useErr != nil {
@@ -311,8 +308,8 @@ func (s *Store) Resolve(ctx context.Context, err error) ([]Written, error) {
 	return all, nil
 }
 
-// notOf returns nil if a write wrote found. Ids that were used before, for something else, are
-// there as well, and are not this write's success. Of a record without a type only the id is known.
+// notOf returns nil if the append wrote the messages found, and an error if an id was used before
+// for something else. If a record has no type, only its id is known and compared.
 func notOf(a Append, found []*Message) error {
 	for i, r := range a.Records {
 		m := found[i]
@@ -327,15 +324,15 @@ func notOf(a Append, found []*Message) error {
 	return nil
 }
 
-// ReadStream yields the messages of stream from position from on, in order, until
-// the end that the stream has when it gets there. A stream that does not exist
-// yields nothing. After an error it yields nothing more.
+// ReadStream yields the messages of stream from position from on, in order, up to the end,
+// including messages written while it reads. A stream that does not exist yields nothing. It ends
+// after an error.
 func (s *Store) ReadStream(ctx context.Context, stream StreamName, from Version) iter.Seq2[*Message, error] {
 	return s.stream(ctx, StreamQuery{Stream: stream, From: from})
 }
 
-// ReadStreamBackwards yields the messages of stream from position from down to the
-// first. [EndOfStream] starts with the last.
+// ReadStreamBackwards yields the messages of stream from position from down to the first. Start
+// with the last message by [EndOfStream].
 func (s *Store) ReadStreamBackwards(ctx context.Context, stream StreamName, from Version) iter.Seq2[*Message, error] {
 	return s.stream(ctx, StreamQuery{Stream: stream, From: from, Backwards: true})
 }
@@ -377,9 +374,9 @@ func (s *Store) stream(ctx context.Context, q StreamQuery) iter.Seq2[*Message, e
 	}
 }
 
-// ReadCategory yields the messages of every stream in category from global position
-// from on, in order, as [Store.ReadStream] does for one. [Store.ReadCategoryPage] tells
-// how far a filtered reader has looked.
+// ReadCategory yields the messages of every stream in category from global position from on, in
+// order, as [Store.ReadStream] does for one stream. To know how far a filtered reader has looked,
+// use [Store.ReadCategoryPage].
 func (s *Store) ReadCategory(ctx context.Context, category Category, from GlobalPosition, filter Filter) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
 		if _, err := s.use(ctx); err != nil {
@@ -405,9 +402,8 @@ func (s *Store) ReadCategory(ctx context.Context, category Category, from Global
 	}
 }
 
-// ReadCategoryPage returns one batch of a category and how far it has looked: where a
-// reader that remembers one number goes on, even if the filter let nothing
-// through.
+// ReadCategoryPage returns one batch of a category and the position at which to go on, even if the
+// filter let nothing through.
 func (s *Store) ReadCategoryPage(ctx context.Context, q CategoryQuery) (CategoryPage, error) {
 	driver, err := s.use(ctx)
 	if err == nil {
@@ -434,8 +430,8 @@ func (s *Store) ReadCategoryPage(ctx context.Context, q CategoryQuery) (Category
 }
 
 // Epoch returns a text that changes when the store may have lost committed messages: after any
-// failover, after the restore of a backup to a moment, and when an operator says so. It is "" if
-// the driver cannot tell.
+// failover, after a point-in-time restore, and when an operator says so. It is "" if the driver
+// cannot tell.
 func (s *Store) Epoch(ctx context.Context) (string, error) {
 	driver, err := s.use(ctx)
 	if err != nil {
@@ -451,8 +447,9 @@ func (s *Store) Epoch(ctx context.Context) (string, error) {
 	return epoch, nil
 }
 
-// outages returns what the packages of this module tell of a store that fails, so that all of a
-// process log an outage as one. They have it by [outage.Of], also of a store that embeds a *Store.
+// outages returns the state of the store's outage, which all packages of this module share, so that
+// a process logs each outage once. They get it by [outage.Of], which also accepts a type that
+// embeds a *Store.
 func (s *Store) outages() *outage.Outage {
 	if s == nil {
 		return nil
@@ -536,30 +533,29 @@ func (s *Store) Now(ctx context.Context) (time.Time, error) {
 	return now.UTC().Truncate(time.Microsecond), nil
 }
 
-// A StreamWrite is one stream's part of a [Store.WriteStreams]. Without bodies it only checks
-// that the stream is at the expected version, which then may not be [AnyVersion].
+// A StreamWrite is one stream's part of [Store.WriteStreams]. Without bodies it only checks that
+// the stream is at the expected version, which then may not be [AnyVersion].
 type StreamWrite struct {
 	Stream   StreamName
 	Expected Version
 	Bodies   []Body
 
-	// Past are types of messages that may have come since the expected version, at most
-	// 100. If every message that came is of one of them and still there, the
-	// bodies are written behind them; one of another type, or a removed one, is the version
-	// conflict. It needs an expected version.
+	// Past are up to 100 types of messages that may have been written since the expected version.
+	// If every message since then has one of these types and is still there, the bodies are written
+	// behind them; otherwise it is a version conflict. Past needs an expected version.
 	//
-	// Defaults to none: nothing may have come.
+	// Defaults to no types: the stream must be at the expected version.
 	Past []string
 
-	// After is the id of the message at the expected version. If another message is there, as in
-	// another database or after a rollback of the store, the write meets a version conflict, whose
-	// two versions may be equal. It needs an expected version of at least 0.
+	// After is the id of the message at the expected version. If another message is there, because
+	// this is another database or the store went back to a backup, it is a version conflict, even
+	// if the versions are equal. After needs an expected version of at least 0.
 	//
 	// Defaults to [uuid.Nil]: the version alone decides.
 	After uuid.UUID
 
-	// Final says that no other attempt resolves a conflict of this write: [TxStore.Transact] then
-	// returns it, and calls its function no more.
+	// Final makes [TxStore.Transact] return a version conflict of this write at once, instead of
+	// calling its function again.
 	//
 	// Defaults to false.
 	Final bool
@@ -570,9 +566,9 @@ func To(stream StreamName, expected Version, bodies ...Body) StreamWrite {
 	return StreamWrite{Stream: stream, Expected: expected, Bodies: bodies}
 }
 
-// WriteStreams is [Store.Write] for up to [MaxWriteStreams] streams, each named once
-// and at its own expected version: all of it is written, or nothing. At least one
-// stream has bodies. Of several conflicts the error names the first in the order given.
+// WriteStreams is [Store.Write] for up to [MaxWriteStreams] streams, each named once and at its own
+// expected version. It writes everything or nothing. At least one stream must have bodies. If
+// several conflict, the error names the first in the order given.
 func (s *Store) WriteStreams(ctx context.Context, writes ...StreamWrite) ([]Written, error) {
 	driver, err := s.use(ctx)
 	if err != nil {
@@ -594,11 +590,11 @@ func (s *Store) WriteStreams(ctx context.Context, writes ...StreamWrite) ([]Writ
 	return written, nil
 }
 
-// TryWrite is [Store.Write], but a write that is not at its version is answered with what it
-// met: the stream's last message and the time, in the same round trip. Then the result is not nil,
-// nothing was written, and there is no error.
+// TryWrite is [Store.Write], but if the stream is at another version it returns a Conflict instead
+// of an error: the stream's last message and the time, from the same round trip. Then nothing was
+// written.
 //
-// In a transaction of yours above READ COMMITTED a conflict is an error, as in Write.
+// In a transaction of yours above READ COMMITTED a conflict is an error, like in Write.
 func (s *Store) TryWrite(ctx context.Context, stream StreamName, expected Version, bodies ...Body) (Written, *Conflict, error) {
 	written, met, err := s.TryWriteStreams(ctx, To(stream, expected, bodies...))
 	if err != nil || met != nil {
@@ -607,8 +603,8 @@ func (s *Store) TryWrite(ctx context.Context, stream StreamName, expected Versio
 	return written[0], nil, nil
 }
 
-// TryWriteStreams is [Store.WriteStreams] with the answer of [Store.TryWrite]: where one
-// stream is not at its version, the last messages of all of them.
+// TryWriteStreams is [Store.WriteStreams] with the answer of [Store.TryWrite]: if one stream is at
+// another version, it returns the last messages of all streams.
 func (s *Store) TryWriteStreams(ctx context.Context, writes ...StreamWrite) ([]Written, *Conflict, error) {
 	driver, err := s.use(ctx)
 	if err != nil {
@@ -636,7 +632,7 @@ func (s *Store) TryWriteStreams(ctx context.Context, writes ...StreamWrite) ([]W
 	return written, nil, nil
 }
 
-// streamsError puts the call in front of the cause and, of a conflict, the stream.
+// streamsError puts the call in front of the cause and, for a conflict, the stream.
 func streamsError(doing string, err error) error {
 	if conflict, ok := errors.AsType[*VersionConflictError](err); ok {
 		return fmt.Errorf("%s: %s: %w", doing, quoteName(conflict.Stream), err)
@@ -726,7 +722,7 @@ func tooMany(messages int) error {
 // validateBatch checks the rules for a write as a whole.
 func validateBatch(appends []Append) error {
 	if len(appends) == 1 && len(appends[0].Records) == 1 {
-		return nil // it is within the bounds of a message, and alone
+		return nil // one message within its bounds needs no check of the whole
 	}
 	ids := map[uuid.UUID]int{}
 	messages, size := 0, 0
@@ -824,7 +820,7 @@ func encodeData(body Body) (json.RawMessage, error) {
 	return data, validate("data", data)
 }
 
-// hidesAll reports whether a type is a struct with fields, and encoding/json can see none of them.
+// hidesAll reports whether a type is a struct with fields, and encoding/json sees none.
 func hidesAll(t reflect.Type) bool {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -864,8 +860,8 @@ func encodeMetadata(m Metadata) (json.RawMessage, error) {
 	return encoded, validateEncoded("metadata", encoded)
 }
 
-// quoteName returns a name as error texts show it: as it is, or quoted if it should not be shown as
-// it is. Of a stream of no category it is what was given for a category.
+// quoteName returns a name as error texts show it, quoted if it breaks the rules for names. For a
+// stream of an invalid category it returns the text that was passed as the category.
 func quoteName[N ~string](name N) string {
 	if category, of := strings.CutPrefix(string(name), ofNoCategory); of && strings.Contains(category, "-") {
 		return quoteName(category)

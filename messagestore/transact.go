@@ -13,61 +13,59 @@ import (
 	"github.com/dibs-go/dibs/internal/text"
 )
 
-// A TransactDriver can run a function in a transaction of its own, of the type Tx of its
-// database library, and append messages before it commits. Only the drivers of this module are
-// ones: a RetryableError is of an internal package. Package storetest has their tests:
-// RunTransact.
+// A TransactDriver is a driver that can run a function in a transaction of its database library's
+// type Tx, and append messages before it commits. Only drivers of this module can be
+// TransactDrivers, because RetryableError is in an internal package. RunTransact of package
+// storetest tests them.
 type TransactDriver[Tx any] interface {
 	Driver
 
 	// Transact begins a transaction, reads the first message of the stream first in it, calls f
-	// once, adds the appends of f as AppendAll does, and commits. The message is nil if the
-	// stream is empty or first is "". Append and COMMIT are one round trip where the database
-	// has round trips.
+	// once, adds the appends that f returns as AppendAll does, and commits. The message is nil if
+	// the stream is empty or first is "". Append and COMMIT are one round trip, if the database has
+	// round trips.
 	//
-	//   - If f returns an error, Transact rolls back and returns that error; in a
-	//     [*failure.RetryableError] if it is a failure of the database that running f again may not
-	//     meet.
-	//   - If f was called and the transaction had not begun when its connection was lost, the
-	//     error is a [*failure.RetryableError] with NotBegun set, whatever f returned.
-	//   - If f panics, Transact rolls back, and the panic goes on.
+	//   - If f returns an error, Transact rolls back and returns that error, in a
+	//     [*failure.RetryableError] if it is a failure of the database and running f again may
+	//     succeed.
+	//   - If f was called and the connection was lost before the transaction had begun, the error
+	//     is a [*failure.RetryableError] with NotBegun set, whatever f returned.
+	//   - If f panics, Transact rolls back and panics again.
 	//   - If f returns no appends, the transaction is committed without messages.
-	//   - If the append is refused, Transact rolls back and returns the
-	//     [*VersionConflictError] or [*IDConflictError].
-	//   - If all messages are recorded already, an earlier call has committed: Transact
-	//     rolls back and returns where they are, with Duplicate set.
-	//   - If f committed or rolled back the transaction, Transact commits nothing more, and
-	//     the error matches [ErrTransactionEnded].
+	//   - If the append is refused, Transact rolls back and returns the [*VersionConflictError] or
+	//     [*IDConflictError].
+	//   - If all messages are recorded already, an earlier call has committed: Transact rolls back
+	//     and returns where they are, with Duplicate set.
+	//   - If f committed or rolled back the transaction, Transact commits nothing more, and the
+	//     error matches [ErrTransactionEnded].
 	//   - A serialization failure or a deadlock, in the append or in COMMIT, is a
 	//     [*failure.RetryableError].
-	//   - If the answer to COMMIT is lost, the error is an [*OutcomeUnknownError]. Find
-	//     resolves it as it does for Append: it waits for such a commit, or keeps it from
-	//     happening.
+	//   - If the answer to COMMIT is lost, the error is an [*OutcomeUnknownError]. Find resolves it
+	//     like Append's: it waits for the commit, or prevents it.
 	//
-	// Every other error means that nothing is or will be committed. A driver that is opened
-	// over a transaction returns [ErrNotSupported]. With f nil, Transact only says whether
-	// the driver can: it returns nil or [ErrNotSupported] without a round trip.
+	// After any other error nothing is or will be committed. A driver over a transaction returns
+	// [ErrNotSupported]. If f is nil, Transact only reports whether the driver supports it: it
+	// returns nil or [ErrNotSupported] without a round trip.
 	Transact(ctx context.Context, first StreamName, f func(ctx context.Context, tx Tx, begun *Message) ([]Append, error)) ([]Written, error)
 }
 
-// ErrTransactionEnded is matched by the error of a [TxStore.Transact] whose function
-// committed or rolled back the transaction by itself. No message was written. Drivers refuse
-// such a call where their library lets them, and then nothing at all is committed; a
-// statement of the text COMMIT they only find out, and then the function's own SQL may be
-// committed.
+// ErrTransactionEnded is returned when the function of [TxStore.Transact] committed or rolled back
+// the transaction itself. No message was written. Drivers refuse a call of Commit or Rollback if
+// their library allows that, and then nothing is committed. They can only detect a COMMIT that runs
+// as a statement, and then the function's own SQL may be committed.
 var ErrTransactionEnded = errors.New("the function ended the transaction that it was given")
 
-// A TxStore is a [Store] that can write in one transaction with the caller's own SQL. Tx is
-// the transaction's type in the database library: pgx.Tx or *sql.Tx. It is safe for
-// concurrent use.
+// A TxStore is a [Store] that can write in one transaction with the caller's own SQL. Tx is the
+// transaction's type in the database library: pgx.Tx or *sql.Tx. A TxStore is safe for concurrent
+// use.
 type TxStore[Tx any] struct {
 	*Store
 	driver TransactDriver[Tx]
 }
 
 // Transactional returns a store that runs transactions of type Tx, over the same driver. The error
-// matches [ErrNotSupported] if its driver has none of that type, or is opened over a transaction
-// itself.
+// matches [ErrNotSupported] if the driver has transactions of another type, or is itself over a
+// transaction.
 func Transactional[Tx any](store *Store) (*TxStore[Tx], error) {
 	used, err := store.use(context.Background())
 	if err != nil {
@@ -83,7 +81,7 @@ func Transactional[Tx any](store *Store) (*TxStore[Tx], error) {
 	return &TxStore[Tx]{store, driver}, nil
 }
 
-// transactAttempts bounds how often [TxStore.Transact] calls its function.
+// transactAttempts is how often [TxStore.Transact] calls its function at most.
 const transactAttempts = 5
 
 // The pauses of [TxStore.Transact] before it calls its function again.
@@ -93,28 +91,26 @@ const (
 )
 
 // Transact begins a transaction, calls f in it, writes the result of f as [Store.WriteStreams]
-// does, and commits: f's own SQL and the messages happen together, or neither does.
+// does, and commits: f's own SQL and the messages are committed together, or neither is.
 //
-// After a definite failure that may not come again, which is a version conflict, a serialization
-// failure, a deadlock, or a connection that was lost before the transaction began, Transact calls f
-// again in a new transaction, up to five times and a little later each time, and then returns the
-// last error; the conflict of a write that is [StreamWrite.Final] it returns at once. So f may run
-// more than once, and its effects outside tx may happen more than once. Another error of f rolls
-// back and is returned as it is.
+// Transact calls f again, in a new transaction, after a version conflict, a serialization failure,
+// a deadlock, or a connection that was lost before the transaction began. It calls f up to five
+// times, with a growing pause between, and then returns the last error. It returns the conflict of
+// a [StreamWrite.Final] write at once. So f, and its effects outside tx, may happen more than once.
+// If f returns any other error, Transact rolls back and returns that error.
 //
-// The transaction is not f's to commit or roll back: see [ErrTransactionEnded]. Savepoints are. A
-// write by f through the store, and not through its result, is another transaction: on SQLite it
-// waits for this one, and on PostgreSQL it takes another connection of the pool. A read through the
-// store with f's context is of committed messages; on PostgreSQL it goes by the transaction's
-// connection.
+// Do not commit or roll back tx in f: see [ErrTransactionEnded]. You may use savepoints. Do not
+// write through the store in f, but return the writes: a write through the store is another
+// transaction, which on SQLite waits for this one, and on PostgreSQL takes another connection of
+// the pool. A read through the store with f's context sees committed messages; on PostgreSQL it
+// uses the transaction's connection.
 //
 // If the answer to COMMIT is lost, Transact finds out by the ids of the messages whether it
 // happened, and calls f again only if it did not. If f returns no writes, its SQL is committed
-// alone, and a lost answer stays unknown: nothing shows whether it was committed, and
-// [Store.Resolve] cannot tell either. The same holds if f returns only checks, writes without
-// bodies, which need no message beside them here. If all messages that f returns are recorded
-// already, by their ids, an earlier call has committed them: Transact rolls back and returns where
-// they are, with [Written.Duplicate] set.
+// alone, and a lost answer stays unknown: [Store.Resolve] cannot tell either. The same holds if f
+// returns only checks (writes without bodies), which Transact allows. If the ids of all messages
+// that f returns are recorded already, an earlier call has committed them: Transact rolls back and
+// returns where they are, with [Written.Duplicate] set.
 func (s *TxStore[Tx]) Transact(ctx context.Context, f func(ctx context.Context, tx Tx) ([]StreamWrite, error)) ([]Written, error) {
 	if f == nil {
 		return nil, fmt.Errorf("transact: %w", NewInvalidError("function", nil, "it is nil"))
@@ -122,8 +118,8 @@ func (s *TxStore[Tx]) Transact(ctx context.Context, f func(ctx context.Context, 
 	return s.transact(ctx, "", func(ctx context.Context, tx Tx, _ *Message) ([]StreamWrite, error) { return f(ctx, tx) })
 }
 
-// TransactFrom is [TxStore.Transact] with the first message of the stream first, which it reads in
-// the transaction, without a call of its own: begun is nil if there is none.
+// TransactFrom is [TxStore.Transact], but also reads the first message of the stream first in the
+// transaction, without another round trip, and passes it to f as begun: nil if the stream is empty.
 func (s *TxStore[Tx]) TransactFrom(
 	ctx context.Context, first StreamName,
 	f func(ctx context.Context, tx Tx, begun *Message) ([]StreamWrite, error),
@@ -163,7 +159,7 @@ func (s *TxStore[Tx]) transactOnce(
 ) (written []Written, again bool, err error) {
 	var appends []Append
 	var writes []StreamWrite
-	var refused, invalid error // of f, and of its result
+	var refused, invalid error // refused is f's error, invalid is that of its result
 	written, err = s.driver.Transact(ctx, first, func(ctx context.Context, tx Tx, begun *Message) ([]Append, error) {
 		if writes, refused = f(ctx, tx, begun); refused != nil {
 			return nil, refused
@@ -195,13 +191,13 @@ func (s *TxStore[Tx]) transactOnce(
 	}
 }
 
-// isFinal reports whether err is the conflict of a write that is final.
+// isFinal reports whether err is the version conflict of a final write.
 func isFinal(writes []StreamWrite, err error) bool {
 	conflict, ok := errors.AsType[*VersionConflictError](err)
 	return ok && slices.ContainsFunc(writes, func(w StreamWrite) bool { return w.Final && w.Stream == conflict.Stream })
 }
 
-// resolveTransaction finds out by the messages of a transaction whether it was committed.
+// resolveTransaction finds out by its messages whether a transaction was committed.
 func (s *Store) resolveTransaction(ctx context.Context, unknown *OutcomeUnknownError) (written []Written, again bool, err error) {
 	err = fmt.Errorf("transact: %w", unknown)
 	if len(unknown.Writes) == 0 || ctx.Err() != nil {

@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// minCheckpoints is how many checkpoints [Store.TrimCheckpoints] keeps at least.
+// minCheckpoints is the least number of checkpoints that [Store.TrimCheckpoints] keeps.
 const minCheckpoints = 100
 
-// TrimCheckpoints removes old checkpoints of a consumer: the first messages of the stream, but the
-// last keep, which is at least 100. It removes some 10,000 in one call at most, and
-// returns how many. The version of the stream stays, and so do the positions of the messages that
-// are left, without a gap. Their ids are forgotten.
+// TrimCheckpoints removes old checkpoints of a consumer: all messages of the stream but the last
+// keep, which is at least 100. It removes at most some 10,000 in one call, and returns how many.
+// The version of the stream stays, and so do the positions of the messages that are left, without a
+// gap. Their ids are forgotten.
 //
-// Consumers call it for themselves, so their users need no right but that to write. The stream is
-// one in which a consumer keeps its checkpoints, as account:position-accounts+0; any other is
-// refused with [ErrInvalid]. The error matches [ErrNotSupported] if the driver is over a
-// transaction that cannot see the latest messages.
+// Consumers call it themselves, so their users need only the right to write. The stream must be a
+// consumer's stream of checkpoints, like account:position-accounts+0; otherwise the error matches
+// [ErrInvalid]. The error matches [ErrNotSupported] if the driver is over a transaction that cannot
+// see the latest messages.
 func (s *Store) TrimCheckpoints(ctx context.Context, stream StreamName, keep int) (removed int64, err error) {
 	driver, err := s.use(ctx)
 	if err == nil {
@@ -33,7 +33,7 @@ func (s *Store) TrimCheckpoints(ctx context.Context, stream StreamName, keep int
 	return removed, nil
 }
 
-// validateCheckpoints refuses a stream that has not the name of one of checkpoints: category,
+// validateCheckpoints refuses a stream that is not named like a stream of checkpoints: category,
 // consumer and generation.
 func validateCheckpoints(stream StreamName, keep int) error {
 	if err := stream.Validate(); err != nil {
@@ -51,8 +51,8 @@ func validateCheckpoints(stream StreamName, keep int) error {
 }
 
 // Forgets reports whether an operator can remove the keys of intents and reservations from the
-// store, as dibs forget does: on PostgreSQL and SQLite. It sends nothing, and is false for a store
-// without a driver. Where it is false, keys stay taken for ever.
+// store, as dibs forget does: on PostgreSQL and SQLite. It makes no round trip, and returns false
+// for a store without a driver. If it returns false, keys stay taken for ever.
 func (s *Store) Forgets() bool {
 	return s != nil && s.driver != nil && s.driver.Forgets()
 }

@@ -11,15 +11,15 @@ import (
 type Version int64
 
 const (
-	// NoStream is the version of a stream with no messages. Writing with it is an initial
-	// write: of any number of writers one succeeds, once.
+	// NoStream is the version of a stream with no messages. Writing with it is an initial write: of
+	// any number of writers, one succeeds.
 	NoStream Version = -1
 
-	// AnyVersion turns the check off. The zero Version is not it: a version left
-	// out of a write by mistake expects one message, and conflicts.
+	// AnyVersion turns the check off. It is not the zero Version: a write that leaves out the
+	// version by mistake expects one message, and conflicts.
 	AnyVersion Version = -2
 
-	// StreamExists expects a stream with a message, at whatever version. A stream without messages
+	// StreamExists expects a stream with a message, at any version. A stream without messages
 	// conflicts, and so does a deleted stream: only its tombstone is left of it. The name and the
 	// number are EventStoreDB's.
 	StreamExists Version = -4
@@ -32,9 +32,9 @@ const (
 // mistakes for others.
 const existsBelow Version = -1 << 40
 
-// Below returns, for [StreamExists] alone, a version that also expects the stream to be at a
-// version below a bound of 1 to 1<<40: for messages of which a stream is to have so many at most,
-// whoever writes them. With another bound, or of another version, it is no version, and refused.
+// Below returns a version that expects the stream to exist at a version below bound, so that
+// writers can limit how many messages a stream gets. It is for [StreamExists] only, with a bound of
+// 1 to 1<<40; otherwise the result is invalid and a write refuses it.
 func (v Version) Below(bound Version) Version {
 	if v != StreamExists || bound < 1 || bound > -existsBelow {
 		return existsBelow // which is none
@@ -42,8 +42,8 @@ func (v Version) Below(bound Version) Version {
 	return existsBelow - bound
 }
 
-// Exists reports whether v is [StreamExists], with a bound or without one, and then whether a
-// stream at an actual version is within its bound.
+// Exists reports whether v is [StreamExists], with or without a bound, and if so whether the actual
+// version of a stream is below the bound.
 func (v Version) Exists(actual Version) (is, within bool) {
 	if v == StreamExists {
 		return true, true
@@ -68,13 +68,12 @@ func (v Version) String() string {
 	return strconv.FormatInt(int64(v), 10)
 }
 
-// A GlobalPosition is a category's cursor: a number that grows from message to
-// message of one category, in the order in which they were committed. It is not
-// dense, and two of them from different categories say nothing about each other.
-// The first is at least 1, so 0 reads from the start.
+// A GlobalPosition is the place of a message in its category: a number that grows from message to
+// message, in the order in which they were committed. It has gaps, and positions of different
+// categories cannot be compared. The first is at least 1, so 0 reads from the start.
 type GlobalPosition int64
 
-// Next returns the position from which to go on after p.
+// Next returns the position at which to go on after p.
 func (p GlobalPosition) Next() GlobalPosition {
 	if p == math.MaxInt64 {
 		return p

@@ -14,39 +14,39 @@ import (
 )
 
 const (
-	// headsTimeout bounds one look at the heads, so that a connection whose other end is gone
-	// does not hold up the waiters for minutes.
+	// headsTimeout bounds one read of the heads, so that a dead connection does not hold up the
+	// waiters for minutes.
 	headsTimeout = 15 * time.Second
 
-	// A failure is tried again after a wait that doubles. A look is one query for all waiters,
-	// so it may be tried often; listening takes a connection.
+	// After a failure the wait doubles. Reading the heads is one query for all waiters, so it may
+	// be retried often; listening takes a connection.
 	minWatchBackoff  = 50 * time.Millisecond
 	maxLookBackoff   = time.Second
 	maxListenBackoff = 10 * time.Second
 
-	// listenLinger is how long a driver listens on after the last waiter has left: to listen takes
-	// a connection, and waits that are short and many would make one each.
+	// listenLinger is how long a driver goes on listening after the last waiter has left. Listening
+	// takes a connection, and each of many short waits would open one.
 	listenLinger = 250 * time.Millisecond
 
-	// seldom is how often nothing happens where nothing is to be looked at.
+	// seldom is the interval of the timer when there is no head to look at.
 	seldom = time.Hour
 )
 
-// Watch returns a channel of wake-ups. It receives when there may be messages in category to read:
-// at once after a write through this store, and at most interval after any other; at once after
-// that too, if the driver hears of it. Several writes may be one wake-up, and a wake-up may come
-// without a write. The channel receives the position of a message that is there, so that a reader
-// that has read past it waits on, or 0 if none is known.
+// Watch returns a channel of wake-ups. A wake-up comes when there may be messages in category to
+// read: at once after a write through this store, or after a write that the driver hears of, and at
+// most interval after any other write. Several writes may be one wake-up, and a wake-up may come
+// without a write. Its value is the position of a message that can be read, so that a reader that
+// is past it keeps waiting, or 0 if no position is known.
 //
-// While at least one category is watched, the store has one or two goroutines. They look at the
-// heads of all watched categories together, if the driver can tell them; else they send a wake-up
-// every interval. They look as often where the driver listens: a notification may be lost, and not
-// every writer sends one. An interval of 0 waits for no other process.
+// While at least one category is watched, the store has one or two goroutines. They read the heads
+// of all watched categories together, if the driver supports that; else they send a wake-up every
+// interval. They do so even if the driver listens: a notification may be lost, and not every writer
+// sends one. With an interval of 0, Watch does not look for writes of other processes.
 //
-// Stop ends it, and with the last one the goroutines; it may be called twice. Where the driver
-// listens, they end a second later, if no other watch begins meanwhile, or with [Store.Close]. The
-// channel is never closed. Stop is called before the driver is closed. A store that is nil sends no
-// wake-up.
+// Call stop when you are done, before the driver is closed; you may call it twice. The channel is
+// never closed. The last stop ends the goroutines; if the driver listens, they end a quarter of a
+// second later, unless another watch begins meanwhile, or at [Store.Close]. A nil store sends no
+// wake-ups.
 func (s *Store) Watch(category Category, interval time.Duration) (bell <-chan GlobalPosition, stop func()) {
 	if s == nil {
 		return nil, func() {}
@@ -93,7 +93,7 @@ type watches struct {
 	again   chan struct{} // receives when a category may be due sooner than it was
 }
 
-// A watched category has waiters.
+// A watched is a category with waiters.
 type watched struct {
 	category Category
 	watchers []*watcher     // none once the last watcher has left
@@ -131,8 +131,8 @@ func (w *watches) leave(c *watched, b *watcher) {
 	end()
 }
 
-// endLinger ends the goroutines if they linger: since the last waiter left for the given time, or,
-// if that is 0, since any.
+// endLinger ends the goroutines if they linger since the last waiter left for the left-th time, or,
+// if left is 0, since any time.
 func (w *watches) endLinger(left int) {
 	w.mu.Lock()
 	end := func() {}
@@ -153,7 +153,7 @@ func (c *watched) setInterval() {
 	}
 }
 
-// ring wakes all waiters: there is a message at head, 0 for unknown.
+// ring wakes all waiters for a message at head, 0 for unknown.
 func (c *watched) ring(head GlobalPosition) {
 	for _, b := range c.watchers {
 		told := head
@@ -168,8 +168,8 @@ func (c *watched) ring(head GlobalPosition) {
 	}
 }
 
-// heard wakes the waiters for a write of this store, or for a write that the driver heard of, if
-// it is news.
+// heard wakes the waiters for a write of this store, or for a write that the driver noticed, unless
+// they know already.
 func (w *watches) heard(category Category, head GlobalPosition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -210,14 +210,14 @@ func (w *watches) begin(s *Store) {
 	}
 }
 
-// What fails in an outage of the store.
+// The parts of the store that an outage can stop.
 var (
 	looks   = outage.Key{By: "watch", To: "look at heads"}
 	listens = outage.Key{By: "watch", To: "listen"}
 )
 
-// lookOut looks at the heads of all watched categories, each as often as it has to be, until
-// ctx is done. If the heads cannot be read, it wakes every waiter to poll for itself.
+// lookOut reads the heads of all watched categories, each as often as its waiters need, until ctx
+// is done. If the heads cannot be read, it wakes every waiter to poll for itself.
 func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 	canTell := true
 	timer := time.NewTimer(seldom)
@@ -234,7 +234,7 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 		var heads []GlobalPosition
 		var err error
 		if canTell && len(l.asked) > 0 {
-			err = func() (err error) { // a goroutine of its own, for one that ends it, would cost more than the look
+			err = func() (err error) { // a goroutine of its own, for a driver that ends it, would cost more than the look
 				err = failure.ErrExited
 				defer failure.Catch(&err)
 				heads, err = s.heads(ctx, l.categories)
@@ -265,14 +265,14 @@ func (s *Store) lookOut(ctx context.Context, again <-chan struct{}) {
 	}
 }
 
-// A look is at the heads of categories. It is used again for the next.
+// A look is one read of the heads of categories. It is reused for the next read.
 type look struct {
 	asked      []*watched
 	categories []Category // of asked
 }
 
-// ask fills l with the categories to look at, if one is due, and with the categories that will be
-// due soon, so that one look is enough for all.
+// ask fills l with the categories that are due, if any, and those due soon, so that one read serves
+// all.
 func (w *watches) ask(l *look, now time.Time) {
 	l.asked, l.categories = l.asked[:0], l.categories[:0]
 	w.mu.Lock()
@@ -304,15 +304,15 @@ func (w *watches) answer(l *look, heads []GlobalPosition) {
 			c.head = head
 			c.ring(head)
 		case head < c.head && c.head == c.asked:
-			// Nothing was written since it was asked, and still there is less: the
-			// store was put back, or trimmed.
+			// Nothing was written since the query, and yet the head is lower: the store was
+			// restored or trimmed.
 			c.head = head
 			c.ring(0)
 		}
 	}
 }
 
-// ringAll wakes the waiters of all categories that l could not look at.
+// ringAll wakes the waiters of all categories that l could not read.
 func (w *watches) ringAll(l *look) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -321,7 +321,7 @@ func (w *watches) ringAll(l *look) {
 	}
 }
 
-// nextDue returns when there is a head to look at.
+// nextDue returns when the next head is due.
 func (w *watches) nextDue() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
