@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
@@ -39,7 +38,6 @@ func BenchmarkWrite(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		_, err := store.Write(b.Context(), "account-01932b5c-8f4e-7d11-a1b2-c3d4e5f60718", 6, m)
-		require.NoError(b, err)
+		must.Do(store.Write(b.Context(), "account-01932b5c-8f4e-7d11-a1b2-c3d4e5f60718", 6, m))(b)
 	}
 }

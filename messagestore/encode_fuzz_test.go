@@ -3,7 +3,6 @@ package messagestore
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/tier"
 )
@@ -98,8 +98,7 @@ func FuzzABodyIsKeptOrRefused(f *testing.F) {
 		require.True(t, valid, "%s", record.Data)
 		require.NotEqual(t, uuid.Nil, record.ID)
 		require.LessOrEqual(t, len(record.Data)+len(record.Metadata), MaxMessageBytes)
-		got, err := Decode[fuzzed](&Message{Type: record.Type, Data: record.Data})
-		require.NoError(t, err)
+		got := must.Do(Decode[fuzzed](&Message{Type: record.Type, Data: record.Data}))(t)
 		require.Equal(t, text, got.Text)
 		require.Equal(t, map[string]string{name: value}, got.Deep.Fields)
 		require.Equal(t, []any{value}, got.Any)
@@ -268,8 +267,7 @@ func FuzzAFoundWriteIsTheOneThatWasLost(f *testing.F) {
 			require.True(t, exactjson.Equal(w.Records[0].Data, m.Data))
 			return
 		}
-		conflict, ok := errors.AsType[*IDConflictError](err)
-		require.True(t, ok)
+		conflict := must.As[*IDConflictError](t, err)
 		require.Equal(t, strconv.FormatInt(position, 10), strconv.FormatInt(int64(conflict.Position), 10))
 		if ours, err := encodeMetadata(m.Metadata); err == nil {
 			require.False(t, exactjson.Equal(w.Records[0].Data, m.Data) && exactjson.Equal(w.Records[0].Metadata, ours))

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/tier"
 )
@@ -85,8 +86,7 @@ func FuzzValidateJSON(f *testing.F) {
 		require.True(t, utf8.Valid(raw))
 		var object map[string]any
 		require.NoError(t, unmarshalExact(raw, &object))
-		canonical, err := exactjson.Canonical(raw)
-		require.NoError(t, err)
+		canonical := must.Do(exactjson.Canonical(raw))(t)
 		require.NotContains(t, string(canonical), `\u0000`+"\x00")
 		require.NoError(t, validateJSON("data", canonical), "%s", canonical)
 		require.True(t, exactjson.Equal(raw, canonical))
@@ -118,8 +118,7 @@ func FuzzEncodedJSONIsValidatedAsAnyIs(f *testing.F) {
 		}
 		require.True(t, json.Valid(encoded), "%q", encoded)
 		require.Equal(t, validateJSON("data", encoded), validateEncoded("data", encoded))
-		again, err := json.Marshal(Metadata{Extra: map[string]json.RawMessage{"x": raw}})
-		require.NoError(t, err)
+		again := must.Do(json.Marshal(Metadata{Extra: map[string]json.RawMessage{"x": raw}}))(t)
 		require.True(t, json.Valid(again), "%q", again)
 	})
 }
@@ -144,12 +143,9 @@ func FuzzMetadata(f *testing.F) {
 		}
 		require.NoError(t, err, "every object is metadata")
 
-		encoded, err := json.Marshal(m)
-		require.NoError(t, err)
+		encoded := must.Do(json.Marshal(m))(t)
 		read := ParseMetadata(encoded)
-		again, err := json.Marshal(read)
-		require.NoError(t, err)
-		require.Equal(t, string(encoded), string(again))
+		require.Equal(t, string(encoded), string(must.Do(json.Marshal(read))(t)))
 
 		// No member is invented, and none is lost but empty ones.
 		var kept map[string]json.RawMessage
@@ -224,8 +220,7 @@ func TestMetadataAsItMostlyIsIsScanned(t *testing.T) {
 		CausationStream: "a-1", CausationPosition: 1, CausationGlobalPosition: 2, CorrelationStream: "b", ReplyStream: "c", SchemaVersion: "1",
 		Properties: Properties{"a": "b"}, Local: Properties{"c": "d"},
 	}
-	encoded, err := json.Marshal(full)
-	require.NoError(t, err)
+	encoded := must.Do(json.Marshal(full))(t)
 	scanned, ok := scanMetadata(string(encoded))
 	require.True(t, ok, "what the library writes, %s", encoded)
 	require.Equal(t, full, scanned)

@@ -41,8 +41,7 @@ func TestAConflictIsAnsweredWithTheLastMessageAndTheTime(t *testing.T) {
 
 func TestLostAnswerOfAWriteThatHappenedIsNoMeeting(t *testing.T) {
 	driver, store := script(step{true, nil}, step{true, errLost})
-	_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{"before"})
-	require.NoError(t, err)
+	must.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{"before"}))(t)
 
 	written, met, err := store.TryWrite(t.Context(), stream, 0, opened{"a"}, opened{"b"})
 
@@ -50,9 +49,7 @@ func TestLostAnswerOfAWriteThatHappenedIsNoMeeting(t *testing.T) {
 	require.Nil(t, met)
 	require.Equal(t, messagestore.Version(2), written.Version)
 	require.Len(t, written.IDs, 2)
-	last, err := store.Last(t.Context(), stream)
-	require.NoError(t, err)
-	require.Equal(t, last.Time, written.Time)
+	require.Equal(t, must.Do(store.Last(t.Context(), stream))(t).Time, written.Time)
 	require.Equal(t, 2, driver.appends, "it is not written again")
 	requireMessages(t, store, stream, 3)
 }
@@ -77,8 +74,7 @@ func TestLostWriteThatDidNotHappenCanMeetAnotherWhenItIsWrittenOnceMore(t *testi
 // The loser's messages are not found, and it meets the winner at the second attempt.
 func TestLostMeetingIsMetOnceMore(t *testing.T) {
 	driver, store := script(step{true, nil}, step{true, errLost}, step{true, nil})
-	winner, err := store.Write(t.Context(), "account-2", messagestore.NoStream, opened{"winner"})
-	require.NoError(t, err)
+	winner := must.Do(store.Write(t.Context(), "account-2", messagestore.NoStream, opened{"winner"}))(t)
 
 	written, met, err := store.TryWriteStreams(t.Context(), messagestore.To("account-1", messagestore.NoStream, opened{"a"}), messagestore.To("account-2", messagestore.NoStream, opened{"b"}))
 
@@ -111,8 +107,7 @@ func TestOutcomeOfAWriteOrLastIsUnknownWhenTheContextIsDone(t *testing.T) {
 
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.Nil(t, met)
-	written, err := store.Resolve(t.Context(), err)
-	require.NoError(t, err)
+	written := must.Do(store.Resolve(t.Context(), err))(t)
 	require.Equal(t, messagestore.Version(0), written[0].Version)
 	require.NotZero(t, written[0].Time)
 }

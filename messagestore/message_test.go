@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -141,13 +142,11 @@ func TestCorrelatedComparesTheCategoryOrTheStream(t *testing.T) {
 
 func TestDecodeGivesTheBodyOfItsType(t *testing.T) {
 	m := &messagestore.Message{Stream: "account-1", Position: 2, Type: "Opened", Data: json.RawMessage(`{"name":"Ann","unknown":1}`)}
-	body, err := messagestore.Decode[opened](m)
-	require.NoError(t, err)
+	body := must.Do(messagestore.Decode[opened](m))(t)
 	require.Equal(t, opened{"Ann"}, body)
 
 	m.Data = nil
-	body, err = messagestore.Decode[opened](m)
-	require.NoError(t, err)
+	body = must.Do(messagestore.Decode[opened](m))(t)
 	require.Equal(t, opened{}, body)
 }
 
@@ -168,24 +167,16 @@ func (*total) MessageType() string { return "Total" }
 
 func TestDecodeOfNothingIsAnEmptyBodyAndNeverNil(t *testing.T) {
 	for _, data := range []json.RawMessage{nil, {}, json.RawMessage(`null`)} {
-		body, err := messagestore.Decode[*closed](&messagestore.Message{Stream: "account-1", Type: "Closed", Data: data})
-		require.NoError(t, err)
-		require.Equal(t, &closed{}, body, "%s", data)
+		require.Equal(t, &closed{}, must.Do(messagestore.Decode[*closed](&messagestore.Message{Stream: "account-1", Type: "Closed", Data: data}))(t), "%s", data)
 
-		value, err := messagestore.Decode[opened](&messagestore.Message{Stream: "account-1", Type: "Opened", Data: data})
-		require.NoError(t, err)
-		require.Equal(t, opened{}, value)
+		require.Equal(t, opened{}, must.Do(messagestore.Decode[opened](&messagestore.Message{Stream: "account-1", Type: "Opened", Data: data}))(t))
 
 		// Those that no object fits are their zero values.
-		list, err := messagestore.Decode[tags](&messagestore.Message{Stream: "account-1", Type: "Tags", Data: data})
-		require.NoError(t, err)
-		require.Empty(t, list)
-		sum, err := messagestore.Decode[*total](&messagestore.Message{Stream: "account-1", Type: "Total", Data: data})
-		require.NoError(t, err)
+		require.Empty(t, must.Do(messagestore.Decode[tags](&messagestore.Message{Stream: "account-1", Type: "Tags", Data: data}))(t))
+		sum := must.Do(messagestore.Decode[*total](&messagestore.Message{Stream: "account-1", Type: "Total", Data: data}))(t)
 		require.Equal(t, new(total), sum)
 	}
-	body, err := messagestore.Decode[*closed](&messagestore.Message{Stream: "account-1", Type: "Closed", Data: json.RawMessage(`{"reason":"moved"}`)})
-	require.NoError(t, err)
+	body := must.Do(messagestore.Decode[*closed](&messagestore.Message{Stream: "account-1", Type: "Closed", Data: json.RawMessage(`{"reason":"moved"}`)}))(t)
 	require.Equal(t, &closed{"moved"}, body)
 }
 

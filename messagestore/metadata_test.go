@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -16,8 +17,7 @@ func TestMetadataHasMessageDBsNames(t *testing.T) {
 		Properties: messagestore.Properties{"html": "<&>", "n": json.Number("12345678901234567890.10")}, Local: messagestore.Properties{"a": nil}, SchemaVersion: "2",
 		Extra: map[string]json.RawMessage{"z": json.RawMessage(`1.0`), "user \"id\"": json.RawMessage(`{"a":[]}`)},
 	}
-	encoded, err := json.Marshal(full)
-	require.NoError(t, err)
+	encoded := must.Do(json.Marshal(full))(t)
 	require.JSONEq(t, `{"causationMessageStreamName":"account-1","causationMessagePosition":0,"causationMessageGlobalPosition":0,`+
 		`"correlationStreamName":"transfer-1","replyStreamName":"account:reply","properties":{"html":"<&>","n":12345678901234567890.10},`+
 		`"localProperties":{"a":null},"schemaVersion":"2","user \"id\"":{"a":[]},"z":1.0}`, string(encoded))
@@ -25,8 +25,7 @@ func TestMetadataHasMessageDBsNames(t *testing.T) {
 
 	require.Equal(t, full, messagestore.ParseMetadata(encoded))
 
-	encoded, err = json.Marshal(messagestore.Metadata{})
-	require.NoError(t, err)
+	encoded = must.Do(json.Marshal(messagestore.Metadata{}))(t)
 	require.Equal(t, `{}`, string(encoded))
 	require.True(t, messagestore.Metadata{}.IsZero())
 	require.False(t, full.IsZero())
@@ -104,8 +103,7 @@ func TestHostileTracesAreRefused(t *testing.T) {
 		"00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\n",
 	} {
 		var m messagestore.Metadata
-		err := m.SetTrace(parent, "")
-		require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", parent)
+		require.ErrorIs(t, m.SetTrace(parent, ""), messagestore.ErrInvalid, "%q", parent)
 		require.True(t, m.IsZero())
 	}
 	var m messagestore.Metadata
@@ -118,9 +116,8 @@ func TestNamesInMetadataAreEncodedWhateverIsInThem(t *testing.T) {
 		names = append(names, messagestore.StreamName("account-"+string(c)+"x"))
 	}
 	for _, name := range names {
-		raw, err := messagestore.Metadata{CorrelationStream: name, CausationStream: name, CausationGlobalPosition: 1 << 60}.MarshalJSON()
+		raw := must.Do(messagestore.Metadata{CorrelationStream: name, CausationStream: name, CausationGlobalPosition: 1 << 60}.MarshalJSON())(t)
 
-		require.NoError(t, err)
 		var fields map[string]json.RawMessage
 		require.NoError(t, json.Unmarshal(raw, &fields), "%s", raw)
 		var decoded messagestore.StreamName

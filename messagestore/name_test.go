@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -39,8 +40,7 @@ func TestStreamNameIsSplitAtItsFirstDash(t *testing.T) {
 		"cat-\U0001F600\uFFFD":     {"cat", "cat", nil, "\U0001F600\uFFFD", []string{"\U0001F600\uFFFD"}, "\U0001F600\uFFFD"},
 		"account:a+b+c-\u00b9+\\1": {"account:a+b+c", "account", []string{"a", "b", "c"}, "\u00b9+\\1", []string{"\u00b9", "\\1"}, "\u00b9"},
 	} {
-		err := name.Validate()
-		require.NoError(t, err, "%q", name)
+		require.NoError(t, name.Validate(), "%q", name)
 		require.Equal(t, want.category, name.Category())
 		require.NoError(t, want.category.Validate())
 		require.Equal(t, want.entity, want.category.Entity())
@@ -227,8 +227,7 @@ func TestAStreamOfACategoryWithADashIsRefused(t *testing.T) {
 	requireInvalid(t, err, messagestore.ErrInvalid, "category", `"my-seat"`, rule)
 	require.EqualError(t, err, `write my-seat: invalid category "my-seat": `+rule)
 	require.NotContains(t, fmt.Sprintf("%q", stream), `\x00`)
-	_, err = store.Last(t.Context(), stream.With("2"))
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorIs(t, must.ErrorOf(store.Last(t.Context(), stream.With("2"))), messagestore.ErrInvalid)
 	require.ErrorIs(t, messagestore.StreamName("no category: account").Validate(), messagestore.ErrInvalid)
 	require.NotEqual(t, messagestore.Category("my"), stream.Category())
 }

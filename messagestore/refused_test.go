@@ -62,13 +62,11 @@ func TestHostileTypesAreRefused(t *testing.T) {
 		"Opened ":                  {`"Opened "`, "white space at its start or end"},
 	} {
 		require.Equal(t, want.rule, text.TypeRule(name))
-		err := refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)})
-		requireInvalid(t, err, messagestore.ErrInvalid, "message type", want.value, want.rule)
+		requireInvalid(t, refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)}), messagestore.ErrInvalid, "message type", want.value, want.rule)
 
 		store := untouchedStore(t)
-		_, err = store.LastOfType(t.Context(), stream, name)
-		requireInvalid(t, err, messagestore.ErrInvalid, "message type", want.value, want.rule)
-		_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{"Opened", name}}})
+		requireInvalid(t, must.ErrorOf(store.LastOfType(t.Context(), stream, name)), messagestore.ErrInvalid, "message type", want.value, want.rule)
+		_, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{"Opened", name}}})
 		requireInvalid(t, err, messagestore.ErrInvalid, "message type", want.value, want.rule)
 	}
 	for _, name := range []string{"Opened", "Opened Again", "a-b+c:d", "dibs", "Dibs:Opened", "x dibs:", "é", "%", "'", strings.Repeat("x", 255)} {
@@ -81,23 +79,19 @@ func TestTypesOfTheStoreItselfAreReadAndNotWritten(t *testing.T) {
 	const rule = "types that begin with dibs: are the store's own"
 	for _, name := range []string{removal.TombstoneType, "dibs:", "dibs:Opened"} {
 		require.Equal(t, rule, text.TypeRule(name))
-		err := refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)})
-		requireInvalid(t, err, messagestore.ErrInvalid, "message type", strconv.Quote(name), rule)
+		requireInvalid(t, refused(t, messagestore.Raw{Type: name, Data: json.RawMessage(`{}`)}), messagestore.ErrInvalid, "message type", strconv.Quote(name), rule)
 	}
 	require.ErrorIs(t, refused(t, removal.Tombstone{}), messagestore.ErrInvalid)
 
 	store := must.New(messagestore.New(memory.New(), nil))
-	_, err := store.LastOfType(t.Context(), stream, removal.TombstoneType)
-	require.ErrorIs(t, err, messagestore.ErrNotFound)
-	_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{removal.TombstoneType}}})
-	require.NoError(t, err)
+	require.ErrorIs(t, must.ErrorOf(store.LastOfType(t.Context(), stream, removal.TombstoneType)), messagestore.ErrNotFound)
+	must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1, Filter: messagestore.Filter{Types: []string{removal.TombstoneType}}}))(t)
 }
 
 // A message without an id gets one: no nil id reaches a driver.
 func TestMessageWithoutIDGetsANewOne(t *testing.T) {
 	store := must.New(messagestore.New(memory.New(), nil))
-	written, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{}, messagestore.Envelope{Body: opened{}}, &messagestore.Envelope{Body: opened{}})
-	require.NoError(t, err)
+	written := must.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{}, messagestore.Envelope{Body: opened{}}, &messagestore.Envelope{Body: opened{}}))(t)
 	seen := map[uuid.UUID]bool{uuid.Nil: true}
 	for _, id := range written.IDs {
 		require.False(t, seen[id])
@@ -144,8 +138,7 @@ func TestHostileDataAreRefused(t *testing.T) {
 		deep:                           {`"` + strings.ReplaceAll(deep[:48], `"`, `\"`) + `"… (3079 bytes)`, "nested more than 512 deep at .a.a.a.a.a.a.a.a…"},
 		`{"a":"` + strings.Repeat("x", 1<<20) + `"}`: {`"{\"a\":\"` + strings.Repeat("x", 42) + `"… (1048584 bytes)`, "too long: at most 983040 bytes"},
 	} {
-		err := refused(t, raw(data))
-		requireInvalid(t, err, messagestore.ErrInvalid, "data", want.value, want.rule)
+		requireInvalid(t, refused(t, raw(data)), messagestore.ErrInvalid, "data", want.value, want.rule)
 	}
 }
 
@@ -154,18 +147,14 @@ func TestUnusualDataAreAccepted(t *testing.T) {
 	for i := range 50_000 {
 		keys[strings.Repeat("k", i%7)+string(rune('a'+i%26))+uuid.NewString()[:4]] = i
 	}
-	wide, err := json.Marshal(keys)
-	require.NoError(t, err)
+	wide := must.Do(json.Marshal(keys))(t)
 	for _, data := range []string{
 		`{}`, ` {"a" : 1} `, `{"a":1,"a":2}`, `{"a":"\ud83d\ude00"}`, `{"a":"\\u0000"}`, `{"a":"\\ud800"}`, `{"n":1e400}`, `{"n":-0}`, `{"n":1e131071}`,
 		`{"n":0e999999}`, strings.Repeat(`{"a":`, 511) + "{}" + strings.Repeat("}", 511), string(wide[:0]) + string(wide), `{"":0}`, `{"\u0001":"\u007f"}`,
 	} {
 		store := must.New(messagestore.New(memory.New(), nil))
-		_, err := store.Write(t.Context(), stream, messagestore.NoStream, raw(data))
-		require.NoError(t, err, "%.100s", data)
-		last, err := store.Last(t.Context(), stream)
-		require.NoError(t, err)
-		require.Equal(t, data, string(last.Data), "it is kept byte for byte")
+		require.NoError(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, raw(data))), "%.100s", data)
+		require.Equal(t, data, string(must.Do(store.Last(t.Context(), stream))(t).Data), "it is kept byte for byte")
 	}
 }
 
@@ -258,11 +247,8 @@ func TestBodiesEncodeAsTheyAre(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := must.New(messagestore.New(memory.New(), nil))
-			_, err := store.Write(t.Context(), stream, messagestore.NoStream, test.body)
-			require.NoError(t, err)
-			last, err := store.Last(t.Context(), stream)
-			require.NoError(t, err)
-			require.Equal(t, test.want, string(last.Data))
+			must.Do(store.Write(t.Context(), stream, messagestore.NoStream, test.body))(t)
+			require.Equal(t, test.want, string(must.Do(store.Last(t.Context(), stream))(t).Data))
 		})
 	}
 }
@@ -289,8 +275,7 @@ func TestHostileMetadataAreRefused(t *testing.T) {
 		"a property out of range":     {messagestore.Metadata{Properties: messagestore.Properties{"n": json.Number("1e200000")}}, "metadata", `"{\"properties\":{\"n\":1e200000}}"`, "number out of range at .properties.n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := refused(t, messagestore.Envelope{Body: opened{}, Metadata: test.metadata})
-			requireInvalid(t, err, messagestore.ErrInvalid, test.field, test.value, test.rule)
+			requireInvalid(t, refused(t, messagestore.Envelope{Body: opened{}, Metadata: test.metadata}), messagestore.ErrInvalid, test.field, test.value, test.rule)
 		})
 	}
 	err := refused(t, messagestore.Envelope{Body: raw(`{}`), Metadata: messagestore.Metadata{SchemaVersion: "1", Properties: messagestore.Properties{"a": strings.Repeat("x", 1<<20)}}})
@@ -313,9 +298,8 @@ func TestHostileVersionsAreRefused(t *testing.T) {
 	store := untouchedStore(t)
 	const rule = "it is a position from 0, NoStream (-1), AnyVersion (-2) or StreamExists (-4)"
 	for expected, value := range map[messagestore.Version]string{-3: "-3", -5: "-5", math.MinInt64: "-9223372036854775808"} {
-		_, err := store.Write(t.Context(), stream, expected, opened{})
-		requireInvalid(t, err, messagestore.ErrInvalid, "expected version", value, rule)
-		_, err = store.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: []messagestore.Body{opened{}}})
+		requireInvalid(t, must.ErrorOf(store.Write(t.Context(), stream, expected, opened{})), messagestore.ErrInvalid, "expected version", value, rule)
+		_, err := store.WriteStreams(t.Context(), messagestore.StreamWrite{Stream: stream, Expected: expected, Bodies: []messagestore.Body{opened{}}})
 		requireInvalid(t, err, messagestore.ErrInvalid, "expected version", value, rule)
 	}
 	_, err := store.WriteStreams(t.Context(),
@@ -350,8 +334,7 @@ func TestHostilePositionsAndLimitsAreRefused(t *testing.T) {
 		if limit == 0 {
 			continue // a configuration's default
 		}
-		_, err = messagestore.New(untouched{}, &messagestore.Config{BatchSize: limit})
-		requireInvalid(t, err, messagestore.ErrInvalid, "batch size", value, limitRule)
+		requireInvalid(t, must.ErrorOf(messagestore.New(untouched{}, &messagestore.Config{BatchSize: limit})), messagestore.ErrInvalid, "batch size", value, limitRule)
 	}
 }
 
@@ -456,8 +439,7 @@ func TestHostileBatchesOfStreamsAreRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := store.WriteStreams(t.Context(), test.writes...)
-			requireInvalid(t, err, test.kind, test.field, test.value, test.rule)
+			requireInvalid(t, must.ErrorOf(store.WriteStreams(t.Context(), test.writes...)), test.kind, test.field, test.value, test.rule)
 			_, met, err := store.TryWriteStreams(t.Context(), test.writes...)
 			require.Nil(t, met)
 			requireInvalid(t, err, test.kind, test.field, test.value, test.rule)

@@ -103,12 +103,10 @@ func requireMessages(t *testing.T, store *messagestore.Store, stream messagestor
 
 func TestLostAnswerOfAWriteThatHappenedIsFound(t *testing.T) {
 	driver, store := script(step{true, nil}, step{true, errLost})
-	_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{"before"})
-	require.NoError(t, err)
+	must.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{"before"}))(t)
 
-	written, err := store.Write(t.Context(), stream, 0, opened{"a"}, opened{"b"})
+	written := must.Do(store.Write(t.Context(), stream, 0, opened{"a"}, opened{"b"}))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(2), written.Version)
 	require.Equal(t, messagestore.GlobalPosition(3), written.GlobalPosition)
 	require.Len(t, written.IDs, 2)
@@ -120,9 +118,8 @@ func TestLostAnswerOfAWriteThatHappenedIsFound(t *testing.T) {
 func TestLostWriteThatDidNotHappenIsWrittenOnceMore(t *testing.T) {
 	driver, store := script(step{false, errLost}, step{true, nil})
 
-	written, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{"a"})
+	written := must.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{"a"}))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(0), written.Version)
 	require.False(t, written.Duplicate)
 	require.Equal(t, 2, driver.appends)
@@ -136,10 +133,7 @@ func TestLostWriteCanMeetAConflictWhenItIsWrittenOnceMore(t *testing.T) {
 		return err
 	}
 
-	wrote, err := store.WriteInitial(t.Context(), stream, opened{"a"})
-
-	require.NoError(t, err)
-	require.False(t, wrote)
+	require.False(t, must.Do(store.WriteInitial(t.Context(), stream, opened{"a"}))(t))
 	requireMessages(t, store, stream, 1)
 }
 
@@ -187,7 +181,6 @@ func TestOutcomeIsUnknownAtOnceWhenTheContextIsDone(t *testing.T) {
 		cancel()
 
 		_, err := store.Write(ctx, stream, messagestore.NoStream, opened{"a"})
-
 		require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 		require.Equal(t, 1, driver.appends)
 		require.Zero(t, driver.finds)
@@ -207,12 +200,11 @@ func TestLostWriteOfSeveralStreamsIsFoundWhole(t *testing.T) {
 	for _, happened := range []bool{true, false} {
 		driver, store := script(step{happened, errLost}, step{true, nil})
 
-		written, err := store.WriteStreams(t.Context(),
+		written := must.Do(store.WriteStreams(t.Context(),
 			messagestore.StreamWrite{Stream: "account-1", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{"a"}, opened{"b"}}},
 			messagestore.StreamWrite{Stream: "account-2", Expected: messagestore.NoStream},
-			messagestore.StreamWrite{Stream: "order-1", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{"c"}}})
+			messagestore.StreamWrite{Stream: "order-1", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{"c"}}}))(t)
 
-		require.NoError(t, err)
 		require.Len(t, written, 3)
 		require.Equal(t, messagestore.Version(1), written[0].Version)
 		require.Equal(t, messagestore.StreamName("account-2"), written[1].Stream)
@@ -242,10 +234,9 @@ func TestLostWriteWhoseIDIsUsedForSomethingElseIsAConflict(t *testing.T) {
 		"another order":  {[]messagestore.Body{second, first}, true},
 	} {
 		driver, store := script(step{true, nil}, step{false, errLost})
-		_, err := store.Write(t.Context(), stream, messagestore.NoStream, first, second)
-		require.NoError(t, err)
+		must.Do(store.Write(t.Context(), stream, messagestore.NoStream, first, second))(t)
 
-		_, err = store.Write(t.Context(), stream, 1, test.again...)
+		_, err := store.Write(t.Context(), stream, 1, test.again...)
 
 		require.Equal(t, test.conflict, err != nil, name)
 		if test.conflict {
@@ -261,8 +252,7 @@ func TestResolveWantsAnUnknownOutcome(t *testing.T) {
 	_, err := untouchedStore(t).Resolve(t.Context(), messagestore.ErrVersionConflict)
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	require.EqualError(t, err, "resolve: not an unknown outcome: version conflict")
-	_, err = untouchedStore(t).Resolve(t.Context(), nil)
-	require.Error(t, err)
+	require.Error(t, must.ErrorOf(untouchedStore(t).Resolve(t.Context(), nil)))
 }
 
 func TestWatchRingsForWritesToItsCategory(t *testing.T) {
@@ -283,24 +273,21 @@ func TestWatchRingsForWritesToItsCategory(t *testing.T) {
 	require.False(t, rings(bell))
 
 	for i := range 3 {
-		_, err := store.Write(t.Context(), stream, messagestore.Version(i-1), opened{})
-		require.NoError(t, err)
+		must.Do(store.Write(t.Context(), stream, messagestore.Version(i-1), opened{}))(t)
 	}
 	require.True(t, rings(bell))
 	require.False(t, rings(bell), "several writes ring once")
 	require.True(t, rings(second))
 	require.False(t, rings(other))
 
-	_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{})
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.ErrorIs(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, opened{})), messagestore.ErrVersionConflict)
 	require.False(t, rings(bell), "a refused write does not ring")
 
 	stop()
 	stop()
-	_, err = store.WriteStreams(t.Context(),
+	must.Do(store.WriteStreams(t.Context(),
 		messagestore.StreamWrite{Stream: "account-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}},
-		messagestore.StreamWrite{Stream: "order-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}})
-	require.NoError(t, err)
+		messagestore.StreamWrite{Stream: "order-2", Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened{}}}))(t)
 	require.False(t, rings(bell), "it was stopped")
 	require.True(t, rings(second))
 	require.True(t, rings(other))
@@ -308,8 +295,7 @@ func TestWatchRingsForWritesToItsCategory(t *testing.T) {
 
 func TestReadingStopsWhenTheReaderDoes(t *testing.T) {
 	store := must.New(messagestore.New(memory.New(), &messagestore.Config{BatchSize: 2}))
-	_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{"0"}, opened{"1"}, opened{"2"})
-	require.NoError(t, err)
+	must.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{"0"}, opened{"1"}, opened{"2"}))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
@@ -345,13 +331,11 @@ func TestToIsAStreamWrite(t *testing.T) {
 func TestNowIsTheTimeOfTheBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := must.New(messagestore.New(memory.New(), nil))
-		before, err := store.Now(t.Context())
-		require.NoError(t, err)
+		before := must.Do(store.Now(t.Context()))(t)
 
 		time.Sleep(time.Hour)
 
-		after, err := store.Now(t.Context())
-		require.NoError(t, err)
+		after := must.Do(store.Now(t.Context()))(t)
 		require.Equal(t, time.Hour, after.Sub(before))
 	})
 }
@@ -376,8 +360,7 @@ func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = store.Version(ctx, stream)
-	require.EqualError(t, err, "read version of account-1: context canceled")
+	require.EqualError(t, must.ErrorOf(store.Version(ctx, stream)), "read version of account-1: context canceled")
 	for _, err := range store.ReadStream(ctx, stream, 0) {
 		require.EqualError(t, err, "read account-1: context canceled")
 	}
@@ -385,8 +368,7 @@ func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
 	require.EqualError(t, err, "write streams: account-1: version conflict: expected 4, found no stream")
 
 	id := uuid.MustParse("0199a7a0-0000-7000-8000-000000000001")
-	_, err = store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{ID: id, Body: opened{"a"}})
-	require.NoError(t, err)
+	must.Do(store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{ID: id, Body: opened{"a"}}))(t)
 	_, err = store.Write(t.Context(), "order-1", messagestore.NoStream, messagestore.Envelope{ID: id, Body: opened{"a"}})
 	require.EqualError(t, err, `write order-1: message id conflict: 0199a7a0-0000-7000-8000-000000000001 is recorded with other content or elsewhere, as "account-1"@0`)
 	require.Equal(t, "any version", messagestore.AnyVersion.String())
@@ -395,13 +377,11 @@ func TestErrorsOfTheDriverSayWhatWasDone(t *testing.T) {
 func TestLogHasNamesAndNumbersAndNoContent(t *testing.T) {
 	var log bytes.Buffer
 	store := must.New(messagestore.New(memory.New(), &messagestore.Config{Logger: logger.Zerolog(zerolog.New(&log))}))
-	_, err := store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{
+	must.Do(store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Envelope{
 		Body: opened{"secret"}, Metadata: messagestore.Metadata{Properties: messagestore.Properties{"token": "secret"}},
-	})
-	require.NoError(t, err)
+	}))(t)
 	requireMessages(t, store, stream, 1)
-	_, err = store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1})
-	require.NoError(t, err)
+	must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1}))(t)
 
 	require.Contains(t, log.String(), `"stream":"account-1","version":0,"duplicate":false,"message":"write"`)
 	require.Contains(t, log.String(), `"message":"read stream"`)
@@ -412,22 +392,16 @@ func TestLogHasNamesAndNumbersAndNoContent(t *testing.T) {
 func TestWriteInitialIsNotTrueForAMessageThatIsNotFirst(t *testing.T) {
 	store := must.New(messagestore.New(memory.New(), nil))
 	m := messagestore.Envelope{ID: uuid.New(), Body: opened{"second"}}
-	_, err := store.Write(t.Context(), "account-1", messagestore.NoStream, opened{"first"}, m)
-	require.NoError(t, err)
+	must.Do(store.Write(t.Context(), "account-1", messagestore.NoStream, opened{"first"}, m))(t)
 
-	wrote, err := store.WriteInitial(t.Context(), "account-1", m)
-
-	require.NoError(t, err)
-	require.False(t, wrote)
+	require.False(t, must.Do(store.WriteInitial(t.Context(), "account-1", m))(t))
 }
 
 func TestWriteInitialOfTheFirstMessageAgainIsTrue(t *testing.T) {
 	store := must.New(messagestore.New(memory.New(), nil))
 	m := messagestore.Envelope{ID: uuid.New(), Body: opened{"first"}}
 	for range 2 {
-		wrote, err := store.WriteInitial(t.Context(), "account-1", m)
-		require.NoError(t, err)
-		require.True(t, wrote)
+		require.True(t, must.Do(store.WriteInitial(t.Context(), "account-1", m))(t))
 	}
 }
 
@@ -448,8 +422,7 @@ func TestABufferMayBeUsedAgainAfterTheWrite(t *testing.T) {
 	store := must.New(messagestore.New(driver, nil))
 	buffer := []byte(`{"a":1}`)
 	raw := messagestore.Raw{Type: "Opened", Data: buffer}
-	_, err := store.Write(t.Context(), "account-1", messagestore.AnyVersion, raw, &raw)
-	require.NoError(t, err)
+	must.Do(store.Write(t.Context(), "account-1", messagestore.AnyVersion, raw, &raw))(t)
 
 	copy(buffer, `{"b":2}`)
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/text"
 	"github.com/dibs-go/dibs/internal/tier"
 )
@@ -30,8 +31,7 @@ func refusal(t *testing.T, err, kind error) *InvalidError {
 	t.Helper()
 	require.ErrorIs(t, err, ErrInvalid)
 	require.ErrorIs(t, err, kind)
-	invalid, ok := errors.AsType[*InvalidError](err)
-	require.True(t, ok, "%T", err)
+	invalid := must.As[*InvalidError](t, err)
 	require.NotEmpty(t, invalid.Field)
 	require.NotEmpty(t, invalid.Rule)
 	require.Less(t, len(err.Error()), 1000)
@@ -115,9 +115,7 @@ func FuzzARefusedValueIsShownShort(f *testing.F) {
 			require.LessOrEqual(t, len(invalid.Value), 48*len(`\x00`)+len(`""… (9223372036854775807 bytes)`))
 			if _, isText := v.(string); isText && want != "" {
 				require.Equal(t, want, invalid.Value)
-				back, err := strconv.Unquote(invalid.Value)
-				require.NoError(t, err)
-				require.Equal(t, value, back)
+				require.Equal(t, value, must.Do(strconv.Unquote(invalid.Value))(t))
 			}
 		}
 		e := NewInvalidError("field", number, "rule")

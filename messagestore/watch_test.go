@@ -246,8 +246,7 @@ func TestAWriteThatIsHeardOfTwiceRingsOnce(t *testing.T) {
 		defer endListening(stop)
 
 		synctest.Wait()
-		written, err := store.Write(t.Context(), stream, messagestore.NoStream, opened{})
-		require.NoError(t, err)
+		written := must.Do(store.Write(t.Context(), stream, messagestore.NoStream, opened{}))(t)
 		require.Equal(t, written.GlobalPosition, rang(bell))
 		driver.hear("account", written.GlobalPosition)
 		time.Sleep(time.Minute)

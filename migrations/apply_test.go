@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -114,8 +115,7 @@ func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 		"goose": func(t *testing.T, url string) {
 			t.Helper()
 			folder := t.TempDir()
-			file, err := os.Create(filepath.Join(folder, "00001_dibs.sql"))
-			require.NoError(t, err)
+			file := must.Do(os.Create(filepath.Join(folder, "00001_dibs.sql")))(t)
 			require.NoError(t, migrations.PrintGoose(file, nil))
 			require.NoError(t, file.Close())
 			goose := exec.CommandContext(t.Context(), "go", "run", "./goose", url, folder)
@@ -136,8 +136,7 @@ func TestPsqlGooseAndUpMakeTheSameDatabase(t *testing.T) {
 
 			requireSame(t, up, dump(t, url))
 			conn := connect(t, url)
-			status, err := migrations.Status(t.Context(), conn, nil)
-			require.NoError(t, err)
+			status := must.Do(migrations.Status(t.Context(), conn, nil))(t)
 			for _, m := range status {
 				require.True(t, m.Applied && !m.Changed && !m.Unknown, m.Name)
 			}
@@ -169,8 +168,7 @@ func TestScriptThatIsNotInATransactionIsRefused(t *testing.T) {
 func TestScriptOfAnOlderReleaseIsRefused(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
-	_, err := connect(t, url).Exec(t.Context(), "update dibs.migrations set version = version + 1, sha256 = md5('x') where name = 'functions/append.sql'")
-	require.NoError(t, err)
+	must.Do(connect(t, url).Exec(t.Context(), "update dibs.migrations set version = version + 1, sha256 = md5('x') where name = 'functions/append.sql'"))(t)
 	before := pgDump(t, url)
 
 	out, err := psql(t, url).CombinedOutput()
@@ -185,10 +183,8 @@ func TestScriptOfAnOlderReleaseIsRefused(t *testing.T) {
 func TestScriptIsBoundedInTime(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
-	tx, err := connect(t, url).Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
-	require.NoError(t, err)
+	tx := must.Do(connect(t, url).Begin(t.Context()))(t)
+	must.Do(tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode"))(t)
 	for settings, says := range map[string]string{
 		"-c dibs.statement_timeout=20ms": "canceling statement due to statement timeout",
 		"-c dibs.lock_timeout=20ms":      "canceling statement due to lock timeout",
@@ -224,8 +220,7 @@ func TestMessageDBIsLeftAsItIs(t *testing.T) {
 			requireSame(t, before, pgDump(t, url, "--schema=message_store"))
 			conn := connect(t, url)
 			requireWorks(t, conn, "dibs")
-			status, err := migrations.Status(t.Context(), conn, nil)
-			require.NoError(t, err)
+			status := must.Do(migrations.Status(t.Context(), conn, nil))(t)
 			var left []migrations.Migration
 			for _, m := range status {
 				if !strings.HasPrefix(m.Name, "message_store/") {

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -14,8 +15,7 @@ import (
 // After a change: go test ./migrations -run TestCatalog -update.
 func TestCatalogIsWhatTheFilesMake(t *testing.T) {
 	t.Parallel()
-	is, err := migrations.ReadCatalogs(t.Context(), func() *pgx.Conn { return connect(t, pgtest.Database(t)) })
-	require.NoError(t, err)
+	is := must.Do(migrations.ReadCatalogs(t.Context(), func() *pgx.Conn { return connect(t, pgtest.Database(t)) }))(t)
 	for prefix, text := range is {
 		if *update {
 			require.NoError(t, os.WriteFile(prefix+"catalog.txt", []byte(text), 0o600))
@@ -27,8 +27,7 @@ func TestCatalogIsWhatTheFilesMake(t *testing.T) {
 
 func drift(t *testing.T, conn *pgx.Conn, config *migrations.Config) *migrations.DriftReport {
 	t.Helper()
-	report, err := migrations.Drift(t.Context(), conn, config)
-	require.NoError(t, err)
+	report := must.Do(migrations.Drift(t.Context(), conn, config))(t)
 	return report
 }
 
@@ -62,14 +61,11 @@ func TestDriftIsFound(t *testing.T) {
 		{"grant execute on function dibs.trim to dibs_admin with grant option", "has: grant execute to dibs_admin with grant option"},
 		{"alter table dibs.fences set unlogged", "table dibs.fences: has: not logged"},
 	} {
-		tx, err := conn.Begin(t.Context())
-		require.NoError(t, err)
-		_, err = tx.Exec(t.Context(), test.change)
-		require.NoError(t, err, test.change)
+		tx := must.Do(conn.Begin(t.Context()))(t)
+		require.NoError(t, must.ErrorOf(tx.Exec(t.Context(), test.change)), test.change)
 
-		report, err := migrations.Drift(t.Context(), tx, nil)
+		report := must.Do(migrations.Drift(t.Context(), tx, nil))(t)
 
-		require.NoError(t, err)
 		require.Len(t, report.Differences, 1, test.change)
 		require.Contains(t, report.Differences[0].String(), test.found, test.change)
 		require.NoError(t, tx.Rollback(t.Context()))
@@ -86,8 +82,7 @@ func TestIndexForReadersOfAllAndStorageParametersAreNoDrift(t *testing.T) {
 		"alter table dibs.messages set (autovacuum_freeze_min_age = 0, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000)",
 		"update dibs.settings set sql_condition = true, strict_names = true",
 	} {
-		_, err := conn.Exec(t.Context(), change)
-		require.NoError(t, err)
+		must.Do(conn.Exec(t.Context(), change))(t)
 		require.Empty(t, drift(t, conn, nil).Differences, change)
 	}
 }

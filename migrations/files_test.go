@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/migrations"
 )
 
@@ -58,18 +59,17 @@ func TestTableFilesAreNumberedWithoutAGap(t *testing.T) {
 func TestFunctionsComeAfterThoseThatTheyNeed(t *testing.T) {
 	t.Parallel()
 	const body = " language sql return "
-	order, err := migrations.Order(map[string]string{
+	order := must.Do(migrations.Order(map[string]string{
 		"tables/0001_t.sql":     "create table dibs.t ();",
 		"functions/a.sql":       "-- dibs.c in a comment\ncreate or replace function dibs.a()" + body + "dibs.z() + dibs.m();",
 		"functions/m.sql":       "create or replace function dibs.m()" + body + "1;",
 		"functions/c.sql":       "create or replace view dibs.c as select dibs.a();",
 		"functions/z.sql":       "create or replace function dibs.z()\nlanguage plpgsql as $$ begin return dibs.c(); end $$;",
 		"functions/other.d.sql": "create or replace function other.d()" + body + "dibs.c();",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, []string{"tables/0001_t.sql", "functions/m.sql", "functions/z.sql", "functions/a.sql", "functions/c.sql", "functions/other.d.sql"}, order)
 
-	_, err = migrations.Order(map[string]string{
+	_, err := migrations.Order(map[string]string{
 		"functions/a.sql": "create or replace function dibs.a()" + body + "dibs.b();",
 		"functions/b.sql": "create or replace function dibs.b()" + body + "dibs.a();",
 	})

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -17,24 +16,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/migrations"
 )
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(t.Context(), url))(t)
 	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
 
 func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), sql, args...)
-	require.NoError(t, err)
-	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
-	require.NoError(t, err)
+	rows := must.Do(conn.Query(t.Context(), sql, args...))(t)
+	value := must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[T]))(t)
 	return value
 }
 
@@ -59,14 +56,12 @@ func TestUpAgainChangesNothing(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
-	before, err := migrations.Status(t.Context(), conn, nil)
-	require.NoError(t, err)
+	before := must.Do(migrations.Status(t.Context(), conn, nil))(t)
 	requireWorks(t, conn, "dibs")
 
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 
-	after, err := migrations.Status(t.Context(), conn, nil)
-	require.NoError(t, err)
+	after := must.Do(migrations.Status(t.Context(), conn, nil))(t)
 	require.Equal(t, before, after)
 	files := migrations.Files()
 	require.Len(t, after, len(files))
@@ -82,9 +77,8 @@ func TestStatusOfAnEmptyDatabaseChangesNothing(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
 
-	status, err := migrations.Status(t.Context(), conn, nil)
+	status := must.Do(migrations.Status(t.Context(), conn, nil))(t)
 
-	require.NoError(t, err)
 	require.Len(t, status, len(migrations.Files()))
 	for _, m := range status {
 		require.Equal(t, migrations.Migration{Name: m.Name}, m)
@@ -116,15 +110,12 @@ func TestRunnerKilledHalfWayLeavesNothing(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	watcher, holder, killed := connect(t, url), connect(t, url), connect(t, url)
-	_, err := holder.Exec(t.Context(), "select pg_advisory_lock(1)")
-	require.NoError(t, err)
+	must.Do(holder.Exec(t.Context(), "select pg_advisory_lock(1)"))(t)
 	halfWay := migrations.Part{Prefix: "waits/", Files: map[string]string{"tables/0001_waits.sql": "set local lock_timeout = 0; select pg_advisory_xact_lock(1);"}}
-	done := make(chan error, 1)
-	go func() { done <- migrations.UpWith(t.Context(), killed, nil, halfWay) }()
+	done := await.Go(func() error { return migrations.UpWith(t.Context(), killed, nil, halfWay) })
 	awaitBlocked(t, watcher, killed)
 
-	_, err = watcher.Exec(t.Context(), "select pg_terminate_backend($1)", int32(killed.PgConn().PID()))
-	require.NoError(t, err)
+	must.Do(watcher.Exec(t.Context(), "select pg_terminate_backend($1)", int32(killed.PgConn().PID())))(t)
 
 	require.Error(t, await.Receive(t, "the end of the killed migration", done))
 	require.False(t, one[bool](t, watcher, "select to_regnamespace('dibs') is not null"))
@@ -140,8 +131,7 @@ func TestFileThatFailsLeavesNothing(t *testing.T) {
 	err := migrations.UpWith(t.Context(), conn, nil, broken)
 
 	require.ErrorContains(t, err, "migrate: broken/tables/0001_broken.sql: line 3: ")
-	_, ok := errors.AsType[*pgconn.PgError](err)
-	require.True(t, ok)
+	_ = must.As[*pgconn.PgError](t, err)
 	require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
 }
 
@@ -199,8 +189,7 @@ func TestChangedTableFileIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, migrations.ErrChanged)
 	require.ErrorContains(t, err, "test/tables/0001_a.sql: changed after it was applied")
 	require.False(t, one[bool](t, conn, "select to_regclass('dibs.never') is not null"))
-	status, err := migrations.StatusWith(t.Context(), conn, nil, changed)
-	require.NoError(t, err)
+	status := must.Do(migrations.StatusWith(t.Context(), conn, nil, changed))(t)
 	last := status[len(status)-2:]
 	require.True(t, last[0].Changed && last[0].Applied)
 	require.False(t, last[1].Applied)
@@ -227,8 +216,7 @@ func TestNewerDatabaseIsRefused(t *testing.T) {
 
 		require.ErrorIs(t, err, migrations.ErrTooNew, name)
 		require.ErrorContains(t, err, test.unknown, name)
-		status, err := migrations.StatusWith(t.Context(), conn, nil, now)
-		require.NoError(t, err)
+		status := must.Do(migrations.StatusWith(t.Context(), conn, nil, now))(t)
 		i := slices.IndexFunc(status, func(m migrations.Migration) bool { return m.Name == test.unknown })
 		require.True(t, status[i].Unknown, name)
 		require.True(t, one[bool](t, conn, "select count(*) = 1 from dibs.migrations where name ~ '^(test|queue)/'"), "nothing was changed")
@@ -262,8 +250,7 @@ func TestChangedFunctionIsInstalledAndAGoneOneIsDropped(t *testing.T) {
 		"functions/a.sql": "create or replace function dibs.a() returns integer language sql return 2;\n\ngrant execute on function dibs.a to dibs_writer;\n",
 		"functions/b.sql": "", "functions/c.sql": "",
 	})
-	status, err := migrations.StatusWith(t.Context(), conn, nil, changed)
-	require.NoError(t, err)
+	status := must.Do(migrations.StatusWith(t.Context(), conn, nil, changed))(t)
 	last := status[len(status)-3:]
 	require.False(t, last[0].Applied)
 	require.True(t, last[1].Gone && last[2].Gone)
@@ -325,8 +312,7 @@ grant execute on function dibs.take to dibs_writer;
 		_, err := reader.Exec(t.Context(), denied)
 		require.Equal(t, "42501", code(t, err), denied)
 	}
-	report, err := migrations.DriftWith(t.Context(), conn, queue)
-	require.NoError(t, err)
+	report := must.Do(migrations.DriftWith(t.Context(), conn, queue))(t)
 	for _, d := range report.Differences {
 		require.Contains(t, []string{"table dibs.items", "function dibs.take()", "function dibs.take_one()"}, d.Object)
 	}
@@ -339,22 +325,19 @@ grant execute on function dibs.take to dibs_writer;
 	requireWorks(t, conn, "dibs")
 
 	// As if it had never been.
-	_, err = conn.Exec(t.Context(), "drop table dibs.items; drop function dibs.take, dibs.take_one; delete from dibs.migrations where name like 'queue/%'; truncate dibs.messages")
+	_, err := conn.Exec(t.Context(), "drop table dibs.items; drop function dibs.take, dibs.take_one; delete from dibs.migrations where name like 'queue/%'; truncate dibs.messages")
 	require.Error(t, err, "messages are only ever added")
-	_, err = conn.Exec(t.Context(), "drop table dibs.items; drop function dibs.take, dibs.take_one; delete from dibs.migrations where name like 'queue/%'")
-	require.NoError(t, err)
+	must.Do(conn.Exec(t.Context(), "drop table dibs.items; drop function dibs.take, dibs.take_one; delete from dibs.migrations where name like 'queue/%'"))(t)
 	require.Empty(t, drift(t, conn, nil).Differences)
 }
 
 func TestConnectionInATransactionIsRefused(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Database(t))
-	tx, err := conn.Begin(t.Context())
-	require.NoError(t, err)
+	tx := must.Do(conn.Begin(t.Context()))(t)
 
 	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrInTransaction)
-	_, err = migrations.Status(t.Context(), conn, nil)
-	require.ErrorIs(t, err, migrations.ErrInTransaction)
+	require.ErrorIs(t, must.ErrorOf(migrations.Status(t.Context(), conn, nil)), migrations.ErrInTransaction)
 	require.NoError(t, tx.Rollback(t.Context()))
 }
 
@@ -362,13 +345,10 @@ func TestContextEndsTheWaitForAnother(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	watcher, holder, waiting := connect(t, url), connect(t, url), connect(t, url)
-	tx, err := holder.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), "select pg_advisory_xact_lock($1::int, hashtext('dibs'))", 0x6469626d)
-	require.NoError(t, err)
+	tx := must.Do(holder.Begin(t.Context()))(t)
+	must.Do(tx.Exec(t.Context(), "select pg_advisory_xact_lock($1::int, hashtext('dibs'))", 0x6469626d))(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- migrations.Up(ctx, waiting, nil) }()
+	done := await.Go(func() error { return migrations.Up(ctx, waiting, nil) })
 	awaitBlocked(t, watcher, waiting)
 
 	cancel()
@@ -390,8 +370,7 @@ func TestUserWhoMayNotMakeRolesOwnsTheSchema(t *testing.T) {
 	require.Equal(t, user, one[string](t, conn, "select pg_get_userbyid(relowner)::text from pg_class where oid = 'dibs.messages'::regclass"))
 	stranger, _ := connectAs(t, url, "")
 	_, err := stranger.Exec(t.Context(), "select dibs.stream_version('a-1')")
-	refused, ok := errors.AsType[*pgconn.PgError](err)
-	require.True(t, ok)
+	refused := must.As[*pgconn.PgError](t, err)
 	require.Equal(t, "42501", refused.Code)
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 }
@@ -414,20 +393,16 @@ func TestUserWhoMayMakeRolesMakesThemOwnTheSchema(t *testing.T) {
 // connectAs returns a connection of a new user with CREATE on the database.
 func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
 	t.Helper()
-	config, err := pgx.ParseConfig(url)
-	require.NoError(t, err)
+	config := must.Do(pgx.ParseConfig(url))(t)
 	admin := connect(t, url)
 	user, password := "test_"+strings.ToLower(rand.Text()), rand.Text()
-	_, err = admin.Exec(t.Context(), fmt.Sprintf("create role %s login password '%s' %s; grant create on database %s to %[1]s", user, password, attributes, config.Database))
-	require.NoError(t, err)
+	must.Do(admin.Exec(t.Context(), fmt.Sprintf("create role %s login password '%s' %s; grant create on database %s to %[1]s", user, password, attributes, config.Database)))(t)
 	t.Cleanup(func() {
 		// Before the database is dropped, while the user's objects can be named.
-		_, err := admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+user+" cascade; drop role "+user)
-		require.NoError(t, err)
+		must.Do(admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+user+" cascade; drop role "+user))(t)
 	})
 	config.User, config.Password = user, password
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	require.NoError(t, err)
+	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
 	return conn, user
 }
@@ -439,11 +414,9 @@ func TestPrintedScriptIsWhatUpDoes(t *testing.T) {
 	require.NoError(t, migrations.Print(&script, &migrations.Config{Schema: "other"}))
 	require.Contains(t, script.String(), "-- Makes a message store in the schema other,")
 	sql := regexp.MustCompile(`(?m)^\\.*\n`).ReplaceAllString(script.String(), "") // psql's own
-	_, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
-	require.NoError(t, err)
+	must.Do(conn.PgConn().Exec(t.Context(), sql).ReadAll())(t)
 
-	status, err := migrations.Status(t.Context(), conn, &migrations.Config{Schema: "other"})
-	require.NoError(t, err)
+	status := must.Do(migrations.Status(t.Context(), conn, &migrations.Config{Schema: "other"}))(t)
 	for _, m := range status {
 		require.True(t, m.Applied && !m.Changed || m.LeftOut == "it is only for the store in the schema dibs", m.Name)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/migrations"
@@ -77,22 +78,19 @@ func TestMigratorCallsNothingThatOthersLeftForIt(t *testing.T) {
 				migrate := ways(t)[name]
 				url := pgtest.Database(t)
 				owner := connect(t, url)
-				_, err := owner.Exec(t.Context(), trap)
-				require.NoError(t, err)
-				_, err = owner.Exec(t.Context(), "set search_path = public, pg_catalog; select format('a', 'b')")
+				must.Do(owner.Exec(t.Context(), trap))(t)
+				_, err := owner.Exec(t.Context(), "set search_path = public, pg_catalog; select format('a', 'b')")
 				require.ErrorContains(t, err, "trapped", "or else this test shows nothing")
 				_, err = owner.Exec(t.Context(), "reset search_path; select format('a', 'b'::pg_catalog.text)")
 				require.ErrorContains(t, err, "trapped", "or else this test shows nothing")
 				database := pgx.Identifier{owner.Config().Database}.Sanitize()
-				_, err = owner.Exec(t.Context(), "alter database "+database+" set search_path = "+path)
-				require.NoError(t, err)
+				must.Do(owner.Exec(t.Context(), "alter database "+database+" set search_path = "+path))(t)
 
 				migrate(url)
 
 				conn := connect(t, url)
 				require.NoError(t, migrations.Up(t.Context(), conn, nil))
-				_, err = migrations.Status(t.Context(), conn, nil)
-				require.NoError(t, err)
+				must.Do(migrations.Status(t.Context(), conn, nil))(t)
 				require.Empty(t, drift(t, conn, nil).Differences)
 				require.Equal(t, path, showSearchPath(t, conn))
 				requireSame(t, want, dump(t, url))
@@ -127,11 +125,9 @@ func TestDefaultPrivilegesGiveNobodyRights(t *testing.T) {
 					}
 				}
 			}
-			_, err := superuser.Exec(t.Context(), sql.String())
-			require.NoError(t, err)
+			must.Do(superuser.Exec(t.Context(), sql.String()))(t)
 			t.Cleanup(func() {
-				_, err := superuser.Exec(context.WithoutCancel(t.Context()), strings.ReplaceAll(strings.ReplaceAll(sql.String(), " grant ", " revoke "), " to ", " from "))
-				require.NoError(t, err)
+				must.Do(superuser.Exec(context.WithoutCancel(t.Context()), strings.ReplaceAll(strings.ReplaceAll(sql.String(), " grant ", " revoke "), " to ", " from ")))(t)
 			})
 
 			ways(t)[name](url)
@@ -146,8 +142,7 @@ func TestDefaultPrivilegesGiveNobodyRights(t *testing.T) {
 func settingsOf(t *testing.T, conn *pgx.Conn) (all []string) {
 	t.Helper()
 	for _, setting := range []string{"search_path", "role", "lock_timeout", "statement_timeout", "client_min_messages", "standard_conforming_strings", "transaction_read_only", "transaction_isolation"} {
-		var value string
-		require.NoError(t, conn.QueryRow(t.Context(), "show "+setting).Scan(&value))
+		value := pgtest.Value[string](t, conn, "show "+setting)
 		all = append(all, setting+" = "+value)
 	}
 	return all
@@ -172,17 +167,14 @@ func (*atLock) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) 
 // lose them.
 func TestSessionKeepsItsSettings(t *testing.T) {
 	t.Parallel()
-	config, err := pgx.ParseConfig(pgtest.Database(t))
-	require.NoError(t, err)
+	config := must.Do(pgx.ParseConfig(pgtest.Database(t)))(t)
 	lock := &atLock{t: t}
 	config.Tracer = lock
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	require.NoError(t, err)
+	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	defer conn.Close(t.Context())
-	_, err = conn.Exec(t.Context(), `
+	must.Do(conn.Exec(t.Context(), `
 		set search_path = public, "$user"; set lock_timeout = '50min'; set client_min_messages = debug1; set standard_conforming_strings = off; set escape_string_warning = off;
-		set default_transaction_read_only = on; set default_transaction_isolation = serializable; set statement_timeout = '55min'`)
-	require.NoError(t, err)
+		set default_transaction_read_only = on; set default_transaction_isolation = serializable; set statement_timeout = '55min'`))(t)
 	before := settingsOf(t, conn)
 
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
@@ -191,15 +183,12 @@ func TestSessionKeepsItsSettings(t *testing.T) {
 	require.Subset(t, lock.settings, []string{"lock_timeout = 0", "statement_timeout = 0"})
 	require.Equal(t, before, settingsOf(t, conn))
 
-	_, err = migrations.Status(t.Context(), conn, nil)
-	require.NoError(t, err)
+	must.Do(migrations.Status(t.Context(), conn, nil))(t)
 	require.Equal(t, before, settingsOf(t, conn))
 
-	tx, err := conn.Begin(t.Context())
-	require.NoError(t, err)
+	tx := must.Do(conn.Begin(t.Context()))(t)
 	before = settingsOf(t, conn)
-	_, err = migrations.Drift(t.Context(), tx, nil)
-	require.NoError(t, err)
+	must.Do(migrations.Drift(t.Context(), tx, nil))(t)
 	require.Equal(t, before, settingsOf(t, conn), "nor does a transaction that the drift is looked for in")
 	require.NoError(t, tx.Rollback(t.Context()))
 }
@@ -209,20 +198,16 @@ func TestMigratorWaitsABoundedTimeForALockedTable(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
 	conn, holder := connect(t, url), connect(t, url)
-	tx, err := holder.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode")
-	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), "set dibs.lock_timeout = '20ms'")
-	require.NoError(t, err)
+	tx := must.Do(holder.Begin(t.Context()))(t)
+	must.Do(tx.Exec(t.Context(), "lock table dibs.migrations in access exclusive mode"))(t)
+	must.Do(conn.Exec(t.Context(), "set dibs.lock_timeout = '20ms'"))(t)
 
-	_, err = migrations.Status(t.Context(), conn, nil)
+	_, err := migrations.Status(t.Context(), conn, nil)
 	require.Equal(t, "55P03", code(t, err))
 	err = migrations.Up(t.Context(), conn, nil)
 	require.Equal(t, "55P03", code(t, err))
 	require.NoError(t, tx.Rollback(t.Context()))
-	_, err = conn.Exec(t.Context(), "reset dibs.lock_timeout")
-	require.NoError(t, err)
+	must.Do(conn.Exec(t.Context(), "reset dibs.lock_timeout"))(t)
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 }
 
@@ -252,8 +237,7 @@ func TestSchemaThatIsAnothersIsNotUsed(t *testing.T) {
 			} {
 				url := pgtest.Database(t)
 				squatter, user := connectAs(t, url, "")
-				_, err := squatter.Exec(t.Context(), test.made)
-				require.NoError(t, err)
+				must.Do(squatter.Exec(t.Context(), test.made))(t)
 
 				out, err := migrate(url)
 
@@ -287,27 +271,23 @@ func TestMadeUpStoreGetsNothingFromASuperuser(t *testing.T) {
 			url := pgtest.Database(t)
 			superuser := connect(t, url)
 			squatter, user := connectAs(t, url, "")
-			_, err := squatter.Exec(t.Context(), `
+			must.Do(squatter.Exec(t.Context(), `
 				create schema dibs; grant all on schema dibs to public;
 				create function dibs.rise() returns text language plpgsql as $$ begin perform set_config('role', 'none', true); execute 'create table public.risen ()'; return null; end $$;
-				create function dibs.grant_rights() returns void language plpgsql as $$ begin perform dibs.rise(); end $$;`)
-			require.NoError(t, err)
+				create function dibs.grant_rights() returns void language plpgsql as $$ begin perform dibs.rise(); end $$;`))(t)
 			var names, sums []string
 			for _, f := range migrations.Files() {
 				names, sums = append(names, f.Name), append(sums, f.SHA256)
 			}
 			create, fill, _ := strings.Cut(migrationsTable, "; insert")
-			_, err = squatter.Exec(t.Context(), create)
-			require.NoError(t, err)
+			must.Do(squatter.Exec(t.Context(), create))(t)
 			if fill != "" {
-				_, err = squatter.Exec(t.Context(), "insert"+fill, names, sums)
-				require.NoError(t, err)
+				must.Do(squatter.Exec(t.Context(), "insert"+fill, names, sums))(t)
 			}
 
-			_, err = migrations.Status(t.Context(), superuser, nil)
-			require.NoError(t, err)
+			must.Do(migrations.Status(t.Context(), superuser, nil))(t)
 			drift(t, superuser, nil)
-			err = migrations.Up(t.Context(), superuser, nil)
+			err := migrations.Up(t.Context(), superuser, nil)
 
 			require.ErrorIs(t, err, migrations.ErrForeignSchema)
 			require.ErrorContains(t, err, "dibs belongs to "+user)

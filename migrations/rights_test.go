@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
@@ -50,10 +51,8 @@ func rightsIn(t *testing.T, conn interface {
 }, roles ...string,
 ) map[string]string {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), readRights, roles)
-	require.NoError(t, err)
-	lines, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Object, Rights string }])
-	require.NoError(t, err)
+	rows := must.Do(conn.Query(t.Context(), readRights, roles))(t)
+	lines := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Object, Rights string }]))(t)
 	all := map[string]string{}
 	for _, l := range lines {
 		require.NotContains(t, all, l.Object, "one function to a name")
@@ -69,11 +68,9 @@ func TestRightsAreTheseAndNoOther(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.Migrated(t))
 	stranger := "test_" + strings.ToLower(rand.Text())
-	_, err := conn.Exec(t.Context(), "create role "+stranger+" login")
-	require.NoError(t, err)
+	must.Do(conn.Exec(t.Context(), "create role "+stranger+" login"))(t)
 	t.Cleanup(func() {
-		_, err := conn.Exec(context.WithoutCancel(t.Context()), "drop role "+stranger)
-		require.NoError(t, err)
+		must.Do(conn.Exec(context.WithoutCancel(t.Context()), "drop role "+stranger))(t)
 	})
 	roles := append(slices.Clone(allRoles), stranger)
 
@@ -109,10 +106,8 @@ func TestGrantThatIsNotInTheMatrixIsSeen(t *testing.T) {
 		"create operator dibs.=== (leftarg = text, rightarg = text, function = texteq)", "create statistics dibs.mine on type, category from dibs.messages", "create collation dibs.mine from \"C\"",
 		"alter default privileges in schema dibs grant select on tables to public; create table dibs.mine ()",
 	} {
-		tx, err := conn.Begin(t.Context())
-		require.NoError(t, err)
-		_, err = tx.Exec(t.Context(), change)
-		require.NoError(t, err, change)
+		tx := must.Do(conn.Begin(t.Context()))(t)
+		require.NoError(t, must.ErrorOf(tx.Exec(t.Context(), change)), change)
 		require.NotEqual(t, wanted, rightsIn(t, tx, roles...), change)
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
@@ -128,10 +123,8 @@ func TestDefinersResolveNamesThemselves(t *testing.T) {
 			coalesce((select substr(c, 13) from unnest(p.proconfig) c where starts_with(c, 'search_path=')), '')
 		from pg_proc p
 		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace) and p.prosecdef`
-	rows, err := conn.Query(t.Context(), definers)
-	require.NoError(t, err)
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Function, Owner, Path string }])
-	require.NoError(t, err)
+	rows := must.Do(conn.Query(t.Context(), definers))(t)
+	found := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Function, Owner, Path string }]))(t)
 	require.Greater(t, len(found), 10)
 	for _, f := range found {
 		require.Equal(t, "dibs_owner", f.Owner, f.Function)
@@ -154,14 +147,12 @@ func TestNullsAndHugeArraysAreRefused(t *testing.T) {
 			(select string_agg('null::' || format_type(a.type, null), ', ' order by a.n) from unnest(p.proargtypes::oid[]) with ordinality a (type, n)))
 		from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 		where n.nspname in ('dibs', 'message_store') and has_function_privilege($1::text, p.oid, 'execute')`
-	rows, err := superuser.Query(t.Context(), calls, user)
-	require.NoError(t, err)
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
+	rows := must.Do(superuser.Query(t.Context(), calls, user))(t)
+	all := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
 		Name string
 		Ours bool
 		SQL  string
-	}])
-	require.NoError(t, err)
+	}]))(t)
 	require.Greater(t, len(all), 25)
 	var answered []string
 	for _, call := range all {
@@ -241,10 +232,7 @@ func TestFunctionsAreNotCompiled(t *testing.T) {
 	hot := []string{
 		"append", "append_each", "append_one", "append_several", "append_shared", "append_staged", "queue_lock", "read_shared_category", "stream_version",
 	}
-	rows, err := pgtest.Pool(t).Query(t.Context(), `select p.proname::text from pg_proc p
-		where p.pronamespace = 'dibs'::regnamespace and 'enable_seqscan=off' = any (p.proconfig) and 'jit=off' <> all (p.proconfig) order by 1`)
-	require.NoError(t, err)
-	compiled, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(t, err)
-	require.Equal(t, hot, compiled)
+	rows := must.Do(pgtest.Pool(t).Query(t.Context(), `select p.proname::text from pg_proc p
+		where p.pronamespace = 'dibs'::regnamespace and 'enable_seqscan=off' = any (p.proconfig) and 'jit=off' <> all (p.proconfig) order by 1`))(t)
+	require.Equal(t, hot, must.Do(pgx.CollectRows(rows, pgx.RowTo[string]))(t))
 }

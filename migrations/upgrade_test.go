@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/migrations"
@@ -21,8 +22,7 @@ import (
 func TestEveryEarlierStateIsUpgraded(t *testing.T) {
 	t.Parallel()
 	states := map[string]func(t *testing.T, url string){}
-	releases, err := filepath.Glob("testdata/releases/*.sql")
-	require.NoError(t, err)
+	releases := must.Do(filepath.Glob("testdata/releases/*.sql"))(t)
 	for _, name := range releases {
 		states[name] = func(t *testing.T, url string) {
 			t.Helper()
@@ -51,8 +51,7 @@ func TestEveryEarlierStateIsUpgraded(t *testing.T) {
 				t.Parallel()
 				url := pgtest.Database(t)
 				make(t, url)
-				status, err := migrations.Status(t.Context(), connect(t, url), nil)
-				require.NoError(t, err)
+				status := must.Do(migrations.Status(t.Context(), connect(t, url), nil))(t)
 				for _, m := range status {
 					require.False(t, m.Changed || m.Unknown, m.Name)
 				}

@@ -49,7 +49,7 @@ var imports = map[string][]string{
 
 	"queue":                        {"logger", "messagestore", "internal/queuing", "internal/failure", "internal/exactjson", "internal/retry", "internal/text", "internal/work", "internal/outage", "internal/wakeups"},
 	"internal/work":                {"handler", "logger", "messagestore", "internal/queuing", "internal/outage", "internal/failure", "internal/callctx", "internal/retry", "internal/text"},
-	"internal/queuetest":           {"messagestore", "messagestore/memory", "internal/queuing", "internal/await"},
+	"internal/queuetest":           {"messagestore", "messagestore/memory", "internal/queuing", "internal/await", "internal/must"},
 	"queue/cron":                   {"logger", "messagestore", "internal/queuing", "internal/outage", "internal/exactjson", "internal/text", "internal/failure"},
 	"consumer":                     {"logger", "messagestore", "consumer/internal/...", "internal/queuing", "internal/outage", "internal/failure", "internal/callctx", "internal/text", "internal/work"},
 	"consumer/operate":             {"messagestore", "internal/queuing", "queue", "consumer/internal/...", "internal/report", "internal/text"},

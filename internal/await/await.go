@@ -64,6 +64,13 @@ func Receive[T any](t testing.TB, what string, from <-chan T) T {
 	}
 }
 
+// Go starts f, and returns the channel on which its result comes: see [Receive].
+func Go[T any](f func() T) <-chan T {
+	result := make(chan T, 1)
+	go func() { result <- f() }()
+	return result
+}
+
 // Close has the test call a function at its end that waits until nothing is in use any more, such as
 // a pool's Close: a handler that keeps a connection would have the test hang.
 func Close(t testing.TB, what string, end func()) {

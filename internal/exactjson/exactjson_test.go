@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/must"
 )
 
 func TestCanonicalIsOneSpelling(t *testing.T) {
@@ -26,16 +27,13 @@ func TestCanonicalIsOneSpelling(t *testing.T) {
 		got, err := exactjson.Canonical(json.RawMessage(raw))
 		require.NoError(t, err, raw)
 		require.Equal(t, want, string(got), raw)
-		again, err := exactjson.Canonical(got)
-		require.NoError(t, err)
-		require.Equal(t, got, again)
+		require.Equal(t, got, must.Do(exactjson.Canonical(got))(t))
 	}
 }
 
 func TestCanonicalIsOfOneValue(t *testing.T) {
 	for _, raw := range []string{``, ` `, `{`, `{}{}`, `{} x`, `nope`, `1 2`, `{"a":1e99999999999999999999}`} {
-		_, err := exactjson.Canonical(json.RawMessage(raw))
-		require.ErrorContains(t, err, "canonical JSON: ", "%q", raw)
+		require.ErrorContains(t, must.ErrorOf(exactjson.Canonical(json.RawMessage(raw))), "canonical JSON: ", "%q", raw)
 	}
 }
 
@@ -77,9 +75,7 @@ func TestCanonicalIsAsTheValueIs(t *testing.T) {
 		b, err := exactjson.Canonical(json.RawMessage(other))
 		require.NoError(t, err, other)
 		require.Equal(t, string(a), string(b), "%s and %s", one, other)
-		again, err := exactjson.Canonical(a)
-		require.NoError(t, err)
-		require.Equal(t, string(a), string(again))
+		require.Equal(t, string(a), string(must.Do(exactjson.Canonical(a))(t)))
 		require.True(t, json.Valid(a))
 
 		changed := spell(t, change(t, v))

@@ -7,24 +7,22 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/dibs-go/dibs/internal/must"
 )
 
 func TestAConnectionWhoseOtherEndIsGoneIsGivenUp(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	listener := must.Do(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
-	config, err := parse("postgres://postgres@127.0.0.1/any")
-	require.NoError(t, err)
+	config := must.Do(parse("postgres://postgres@127.0.0.1/any"))(t)
 
-	conn, err := config.ConnConfig.DialFunc(t.Context(), "tcp", listener.Addr().String())
-	require.NoError(t, err)
+	conn := must.Do(config.ConnConfig.DialFunc(t.Context(), "tcp", listener.Addr().String()))(t)
 	defer conn.Close()
 
 	tcp, ok := conn.(*net.TCPConn)
 	require.True(t, ok)
-	raw, err := tcp.SyscallConn()
-	require.NoError(t, err)
+	raw := must.Do(tcp.SyscallConn())(t)
 	option := func(level, name int) (value int) {
 		var failed error
 		require.NoError(t, raw.Control(func(fd uintptr) { value, failed = syscall.GetsockoptInt(int(fd), level, name) }))
@@ -40,11 +38,9 @@ func TestAConnectionWhoseOtherEndIsGoneIsGivenUp(t *testing.T) {
 func TestASocketOfUnixIsDialedToo(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "s")
-	listener, err := net.Listen("unix", path)
-	require.NoError(t, err)
+	listener := must.Do(net.Listen("unix", path))(t)
 	defer listener.Close()
 
-	conn, err := dial(t.Context(), "unix", path)
-	require.NoError(t, err)
+	conn := must.Do(dial(t.Context(), "unix", path))(t)
 	require.NoError(t, conn.Close())
 }

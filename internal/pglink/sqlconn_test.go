@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pglink"
 )
 
@@ -33,12 +34,10 @@ func TestAConnectionIsAskedForUntilOneIsGood(t *testing.T) {
 	db := sql.OpenDB(&connector{bad: 10})
 	defer db.Close()
 
-	conn, err := pglink.SQLConn(t.Context(), db)
+	conn := must.Do(pglink.SQLConn(t.Context(), db))(t)
 
-	require.NoError(t, err)
 	require.NoError(t, conn.Close())
 	away := sql.OpenDB(&connector{bad: 1_000_000})
 	defer away.Close()
-	_, err = pglink.SQLConn(t.Context(), away)
-	require.ErrorIs(t, err, driver.ErrBadConn)
+	require.ErrorIs(t, must.ErrorOf(pglink.SQLConn(t.Context(), away)), driver.ErrBadConn)
 }

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
@@ -41,15 +42,12 @@ func set(t *testing.T) *bench {
 	t.Helper()
 	direct := pgtest.Connect(t, pgtest.URL(t))
 	table := "notes_" + strings.ToLower(rand.Text())
-	_, err := direct.Exec(t.Context(), "create table "+table+" (note text)")
-	require.NoError(t, err)
+	must.Do(direct.Exec(t.Context(), "create table "+table+" (note text)"))(t)
 	t.Cleanup(func() {
-		_, err := direct.Exec(context.WithoutCancel(t.Context()), "drop table "+table)
-		require.NoError(t, err)
+		must.Do(direct.Exec(context.WithoutCancel(t.Context()), "drop table "+table))(t)
 	})
 	config := direct.Config().ConnConfig
-	proxy, err := pgproxy.New(pgconn.NetworkAddress(config.Host, config.Port))
-	require.NoError(t, err)
+	proxy := must.Do(pgproxy.New(pgconn.NetworkAddress(config.Host, config.Port)))(t)
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
 	config.Host, config.Port, config.TLSConfig, config.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil
 	b := &bench{
@@ -139,16 +137,14 @@ func TestBeginningOfAConnectionIsSeen(t *testing.T) {
 	b := set(t)
 	stop := b.proxy.Record()
 	config := b.config.Copy()
-	encrypted, err := pgx.ParseConfig("postgres://localhost?sslmode=prefer")
-	require.NoError(t, err)
+	encrypted := must.Do(pgx.ParseConfig("postgres://localhost?sslmode=prefer"))(t)
 	config.TLSConfig = encrypted.TLSConfig
 	plain := *encrypted.Fallbacks[0]
 	plain.Host, plain.Port = config.Host, config.Port
 	config.Fallbacks = []*pgconn.FallbackConfig{&plain}
 
-	conn, err := pgx.ConnectConfig(t.Context(), config)
+	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
 
-	require.NoError(t, err)
 	require.NoError(t, conn.Close(t.Context()))
 	seen := texts(stop())
 	require.Equal(t, []string{"client 2: SSLRequest", "client 3: StartupMessage", "server 3: Authentication"}, seen[:3])
@@ -228,8 +224,7 @@ func TestHeldMessageArrivesThoughItsSenderIsGone(t *testing.T) {
 		}
 		return fault
 	})
-	done := make(chan error, 1)
-	go func() { done <- b.write(ctx) }()
+	done := await.Go(func() error { return b.write(ctx) })
 	await.Receive(t, "the message is held", holds)
 	leave()
 	require.ErrorIs(t, await.Receive(t, "the call ends", done), context.Canceled)
@@ -254,8 +249,7 @@ func TestHeldReplyIsLate(t *testing.T) {
 		}
 		return pgproxy.Pass
 	})
-	done := make(chan error, 1)
-	go func() { done <- b.write(t.Context()) }()
+	done := await.Go(func() error { return b.write(t.Context()) })
 	await.Receive(t, "the message is held", holds)
 	require.Equal(t, 1, b.written())
 	require.Empty(t, done)
@@ -271,12 +265,10 @@ func TestLostReplyIsNeverHeard(t *testing.T) {
 	b := set(t)
 	ctx, leave := context.WithCancel(t.Context())
 	b.proxy.SetRule(once(pgproxy.Server, "ParseComplete", pgproxy.Lose))
-	done := make(chan error, 1)
-	go func() { done <- b.write(ctx) }()
+	done := await.Go(func() error { return b.write(ctx) })
 
 	await.Equal(t, "messages that are written", 1, b.written)
-	_, err := b.direct.Exec(t.Context(), "select pg_terminate_backend($1)", b.conn.PgConn().PID())
-	require.NoError(t, err)
+	must.Do(b.direct.Exec(t.Context(), "select pg_terminate_backend($1)", b.conn.PgConn().PID()))(t)
 	b.awaitEndOfBackend()
 
 	require.Empty(t, done, "the end of the server is lost too")
@@ -290,8 +282,7 @@ func TestLostClientIsNotMissed(t *testing.T) {
 	b := set(t)
 	b.proxy.SetRule(once(pgproxy.Client, "Terminate", pgproxy.Lose))
 	require.NoError(t, b.conn.Close(t.Context()))
-	_, err := b.conn.Exec(t.Context(), "select 1")
-	require.Error(t, err)
+	require.Error(t, must.ErrorOf(b.conn.Exec(t.Context(), "select 1")))
 
 	require.Equal(t, 1, b.backends())
 	require.NoError(t, b.proxy.Close())
@@ -304,8 +295,7 @@ func TestForsakenClientIsNotTold(t *testing.T) {
 	b := set(t)
 	ctx, leave := context.WithCancel(t.Context())
 	b.proxy.SetRule(once(pgproxy.Client, "Parse", pgproxy.Forsake))
-	done := make(chan error, 1)
-	go func() { done <- b.write(ctx) }()
+	done := await.Go(func() error { return b.write(ctx) })
 
 	b.awaitEndOfBackend()
 
@@ -322,35 +312,28 @@ func TestWhatDripsArrivesWhole(t *testing.T) {
 	text := strings.Repeat("drip ", 1000)
 	var got string
 
-	err := b.conn.QueryRow(t.Context(), "select $1::text", text).Scan(&got)
+	require.NoError(t, b.conn.QueryRow(t.Context(), "select $1::text", text).Scan(&got))
 
-	require.NoError(t, err)
 	require.Equal(t, text, got)
 }
 
 func TestAMessageIsPassedOnThoughTheNextIsNotAllThere(t *testing.T) {
 	t.Parallel()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	listener := must.Do(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
-	proxy, err := pgproxy.New("tcp", listener.Addr().String())
-	require.NoError(t, err)
+	proxy := must.Do(pgproxy.New("tcp", listener.Addr().String()))(t)
 	defer func() { require.NoError(t, proxy.Close()) }()
-	client, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", proxy.Port()))
-	require.NoError(t, err)
+	client := must.Do(new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", proxy.Port())))(t)
 	defer client.Close()
 	whole := "\x00\x00\x00\x08\x00\x03\x00\x00" + "Q\x00\x00\x00\x0dselect 1\x00" // a StartupMessage, a Query
 
-	_, err = io.WriteString(client, whole+"Q\x00")
+	must.Do(io.WriteString(client, whole+"Q\x00"))(t)
 
-	require.NoError(t, err)
-	server, err := listener.Accept()
-	require.NoError(t, err)
+	server := must.Do(listener.Accept())(t)
 	defer server.Close()
 	require.NoError(t, server.SetReadDeadline(time.Now().Add(await.Limit)))
 	arrived := make([]byte, len(whole))
-	_, err = io.ReadFull(server, arrived)
-	require.NoError(t, err)
+	must.Do(io.ReadFull(server, arrived))(t)
 	require.Equal(t, whole, string(arrived))
 }
 
@@ -362,11 +345,7 @@ func TestDroppedCancelRequestCancelsNothing(t *testing.T) {
 		require.NoError(t, b.direct.QueryRow(t.Context(), blocked, b.conn.PgConn().PID()).Scan(&found))
 		return found
 	}
-	done := make(chan error, 1)
-	go func() {
-		_, err := b.conn.Exec(t.Context(), "select pg_sleep(3600)")
-		done <- err
-	}()
+	done := await.Go(func() error { return must.ErrorOf(b.conn.Exec(t.Context(), "select pg_sleep(3600)")) })
 	await.True(t, "the session sleeps", sleeps)
 
 	b.proxy.SetRule(func(pgproxy.Message) pgproxy.Fault { return pgproxy.Drop })
@@ -375,8 +354,7 @@ func TestDroppedCancelRequestCancelsNothing(t *testing.T) {
 
 	b.proxy.SetRule(nil)
 	require.NoError(t, b.conn.PgConn().CancelRequest(t.Context()))
-	canceled, ok := errors.AsType[*pgconn.PgError](await.Receive(t, "the call ends", done))
-	require.True(t, ok)
+	canceled := must.As[*pgconn.PgError](t, await.Receive(t, "the call ends", done))
 	require.Equal(t, "57014", canceled.Code)
 }
 
@@ -418,8 +396,7 @@ func TestCloseEndsEverything(t *testing.T) {
 		close(holds)
 		return pgproxy.Hold
 	})
-	done := make(chan error, 1)
-	go func() { done <- b.write(t.Context()) }()
+	done := await.Go(func() error { return b.write(t.Context()) })
 	await.Receive(t, "the message is held", holds)
 
 	require.NoError(t, b.proxy.Close())
@@ -427,17 +404,15 @@ func TestCloseEndsEverything(t *testing.T) {
 	require.Error(t, await.Receive(t, "the call ends", done))
 	require.NoError(t, b.proxy.Close())
 	b.awaitEndOfBackend()
-	_, err := pgx.ConnectConfig(t.Context(), b.config)
-	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.ErrorIs(t, must.ErrorOf(pgx.ConnectConfig(t.Context(), b.config)), syscall.ECONNREFUSED)
 }
 
 func TestServerThatIsNotThereIsAConnectionThatEnds(t *testing.T) {
 	t.Parallel()
-	proxy, err := pgproxy.New("unix", t.TempDir()+"/nobody")
-	require.NoError(t, err)
+	proxy := must.Do(pgproxy.New("unix", t.TempDir()+"/nobody"))(t)
 	defer func() { require.NoError(t, proxy.Close()) }()
 
-	_, err = pgx.Connect(t.Context(), fmt.Sprintf("postgres://user@127.0.0.1:%d/database?sslmode=disable", proxy.Port()))
+	_, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://user@127.0.0.1:%d/database?sslmode=disable", proxy.Port()))
 
 	require.Error(t, err)
 	require.True(t, errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF), "%v", err)

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgproxy"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
@@ -15,8 +16,7 @@ func TestNewConnectionsLeadToTheServerThatTheProxyWasToldOf(t *testing.T) {
 	t.Parallel()
 	config := pgtest.Connect(t, pgtest.URL(t)).Config().ConnConfig
 	network, address := pgconn.NetworkAddress(config.Host, config.Port)
-	proxy, err := pgproxy.New(network, nowhere(network))
-	require.NoError(t, err)
+	proxy := must.Do(pgproxy.New(network, nowhere(network)))(t)
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
 	through := config.Copy()
 	through.Host, through.Port, through.TLSConfig, through.Fallbacks = "127.0.0.1", proxy.Port(), nil, nil

@@ -20,8 +20,7 @@ func TestWhoWaitsForAnAnswerThatWasLostHearsOfItWhenTheConnectionIsSevered(t *te
 		close(lost)
 		return pgproxy.Lose
 	})
-	ended := make(chan error, 1)
-	go func() { ended <- b.write(t.Context()) }()
+	ended := await.Go(func() error { return b.write(t.Context()) })
 	await.Receive(t, "the message is lost", lost)
 
 	b.proxy.SetRule(nil)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -21,10 +22,7 @@ func TestPoolIsMigrated(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 
-	var exists bool
-	err := pool.QueryRow(t.Context(), "select to_regclass('dibs.messages') is not null").Scan(&exists)
-	require.NoError(t, err)
-	require.True(t, exists)
+	require.True(t, pgtest.Value[bool](t, pool, "select to_regclass('dibs.messages') is not null"))
 }
 
 func TestSchemaInSharedIsOneTestsOwn(t *testing.T) {
@@ -32,8 +30,7 @@ func TestSchemaInSharedIsOneTestsOwn(t *testing.T) {
 	pool := pgtest.Pool(t)
 	count := func(name string) (n int) {
 		t.Helper()
-		err := pool.QueryRow(t.Context(), "select count(*) from pg_namespace where nspname = $1", name).Scan(&n)
-		require.NoError(t, err)
+		require.NoError(t, pool.QueryRow(t.Context(), "select count(*) from pg_namespace where nspname = $1", name).Scan(&n))
 		return n
 	}
 
@@ -53,14 +50,12 @@ func TestSchemaInSharedIsOneTestsOwn(t *testing.T) {
 func TestSchemaIsOneTestsOwn(t *testing.T) {
 	t.Parallel()
 	first, schema := pgtest.Schema(t)
-	_, err := first.Exec(t.Context(), "drop table "+schema+".removals")
-	require.NoError(t, err)
+	must.Do(first.Exec(t.Context(), "drop table "+schema+".removals"))(t)
 
 	second, schema := pgtest.Schema(t)
 
 	var there, other bool
-	err = second.QueryRow(t.Context(), "select to_regclass($1 || '.removals') is not null, to_regnamespace('dibs') is not null", schema).Scan(&there, &other)
-	require.NoError(t, err)
+	require.NoError(t, second.QueryRow(t.Context(), "select to_regclass($1 || '.removals') is not null, to_regnamespace('dibs') is not null", schema).Scan(&there, &other))
 	require.True(t, there)
 	require.False(t, other)
 }
@@ -80,8 +75,7 @@ func TestCopiesAreOfOneTemplateAndApart(t *testing.T) {
 
 	require.Equal(t, 1, filled)
 	var n int
-	conn, err := pgx.Connect(t.Context(), second)
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(t.Context(), second))(t)
 	defer conn.Close(t.Context())
 	require.NoError(t, conn.QueryRow(t.Context(), "select n from thing").Scan(&n))
 	require.Equal(t, 1, n)
@@ -95,22 +89,17 @@ func TestCopiesOfAFrozenDatabaseAreFilledAndApart(t *testing.T) {
 	copied := pgtest.Freeze(t, url)
 
 	for range 2 {
-		conn, err := pgx.Connect(t.Context(), copied(t))
-		require.NoError(t, err)
+		conn := must.Do(pgx.Connect(t.Context(), copied(t)))(t)
 		defer conn.Close(t.Context())
-		var n int
-		require.NoError(t, conn.QueryRow(t.Context(), "update thing set n = n + 1 returning n").Scan(&n))
-		require.Equal(t, 2, n)
+		require.Equal(t, 2, pgtest.Value[int](t, conn, "update thing set n = n + 1 returning n"))
 	}
-	_, err := pgx.Connect(t.Context(), url)
-	require.ErrorContains(t, err, "not currently accepting connections")
+	require.ErrorContains(t, must.ErrorOf(pgx.Connect(t.Context(), url)), "not currently accepting connections")
 }
 
 func TestFunctionsWaitForLocks(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Migrated(t)
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(t.Context(), url))(t)
 	defer conn.Close(t.Context())
 	bounded := func() (n int) {
 		t.Helper()
@@ -127,13 +116,11 @@ func TestFunctionsWaitForLocks(t *testing.T) {
 
 func TestMigratedDatabaseNeedsNoMigration(t *testing.T) {
 	t.Parallel()
-	conn, err := pgx.Connect(t.Context(), pgtest.Migrated(t))
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(t.Context(), pgtest.Migrated(t)))(t)
 	defer conn.Close(t.Context())
 
-	status, err := migrations.Status(t.Context(), conn, nil)
+	status := must.Do(migrations.Status(t.Context(), conn, nil))(t)
 
-	require.NoError(t, err)
 	require.NotEmpty(t, status)
 	for _, m := range status {
 		require.True(t, m.Applied, m.Name)
@@ -143,11 +130,9 @@ func TestMigratedDatabaseNeedsNoMigration(t *testing.T) {
 func execute(t *testing.T, url, statement string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	conn, err := pgx.Connect(ctx, url)
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(ctx, url))(t)
 	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, statement)
-	require.NoError(t, err)
+	must.Do(conn.Exec(ctx, statement))(t)
 }
 
 func TestDatabaseIsDroppedThoughSomebodyIsConnected(t *testing.T) {
@@ -156,16 +141,11 @@ func TestDatabaseIsDroppedThoughSomebodyIsConnected(t *testing.T) {
 
 	var name string
 	t.Run("while the test runs", func(t *testing.T) {
-		conn, err := pgx.Connect(t.Context(), pgtest.Database(t))
-		require.NoError(t, err)
-		err = conn.QueryRow(t.Context(), "select current_database()").Scan(&name)
-		require.NoError(t, err)
+		conn := must.Do(pgx.Connect(t.Context(), pgtest.Database(t)))(t)
+		require.NoError(t, conn.QueryRow(t.Context(), "select current_database()").Scan(&name))
 	})
 
-	var n int
-	err := pool.QueryRow(t.Context(), "select count(*) from pg_database where datname = $1", name).Scan(&n)
-	require.NoError(t, err)
-	require.Equal(t, 0, n)
+	require.Equal(t, 0, pgtest.Value[int](t, pool, "select count(*) from pg_database where datname = $1", name))
 }
 
 func TestServerIsOneTestsOwnAndSyncs(t *testing.T) {
@@ -183,8 +163,7 @@ func TestServerIsOneTestsOwnAndSyncs(t *testing.T) {
 	}
 
 	for _, url := range []string{own, standby} {
-		_, err := pgx.Connect(t.Context(), url)
-		require.Error(t, err)
+		require.Error(t, must.ErrorOf(pgx.Connect(t.Context(), url)))
 	}
 }
 
@@ -219,8 +198,7 @@ func TestASharedServerIsOneTestsAtATimeAndHasItsSettingsBack(t *testing.T) {
 
 	require.NoError(t, shared.Stop())
 
-	_, err := pgx.Connect(t.Context(), url)
-	require.Error(t, err)
+	require.Error(t, must.ErrorOf(pgx.Connect(t.Context(), url)))
 }
 
 func TestPgBouncerIsInFrontOfTheDatabase(t *testing.T) {
@@ -235,14 +213,12 @@ func TestPgBouncerIsInFrontOfTheDatabase(t *testing.T) {
 		t.Skip("no PgBouncer was started")
 	}
 
-	_, err := pgx.Connect(t.Context(), through.URL)
-	require.Error(t, err)
+	require.Error(t, must.ErrorOf(pgx.Connect(t.Context(), through.URL)))
 }
 
 func show(t *testing.T, url, setting string) (value string) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(t.Context(), url))(t)
 	defer conn.Close(t.Context())
 	require.NoError(t, conn.QueryRow(t.Context(), "show "+setting).Scan(&value))
 	return value
@@ -254,8 +230,7 @@ func TestATemplateMayBeMadeFromTwoDatabasesAtOnce(t *testing.T) {
 	t.Parallel()
 	template, other := strings.ToLower(rand.Text()), pgtest.Database(t)
 	t.Cleanup(func() {
-		_, err := pgtest.Pool(t).Exec(context.WithoutCancel(t.Context()), "drop database dibs_test_"+template)
-		require.NoError(t, err)
+		must.Do(pgtest.Pool(t).Exec(context.WithoutCancel(t.Context()), "drop database dibs_test_"+template))(t)
 	})
 	empty := func(string) {}
 
@@ -282,27 +257,24 @@ func (c slowConn) Write(b []byte) (int, error) {
 
 func TestAConnectionThatIsKeptHasNoGoroutine(t *testing.T) {
 	url, written := pgtest.URL(t), func() {}
-	config, err := pgx.ParseConfig(url)
-	require.NoError(t, err)
+	config := must.Do(pgx.ParseConfig(url))(t)
 	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
 		return slowConn{conn, &written}, err
 	}
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	require.NoError(t, err)
+	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	reads := func() bool {
 		stacks := make([]byte, 1<<20)
 		return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "bgRead(")
 	}
 	written = func() { await.True(t, "pgx reads in a goroutine of its own", reads) }
 	await.True(t, "the goroutine is left", func() bool {
-		_, err := conn.Exec(t.Context(), "select 1")
-		require.NoError(t, err)
+		must.Do(conn.Exec(t.Context(), "select 1"))(t)
 		return reads()
 	})
 	written = func() {}
 
-	err = pgtest.KeptAgain(t.Context(), url, conn, func() {
+	err := pgtest.KeptAgain(t.Context(), url, conn, func() {
 		await.True(t, "the goroutine ends", func() bool { return !reads() })
 	})
 

@@ -35,8 +35,7 @@ func (l *line) insert(t *testing.T, keys ...string) {
 		if key == "" {
 			key = uuid.NewString()
 		}
-		_, err := l.store.Write(t.Context(), mail.Category.Stream(key), messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)})
-		require.NoError(t, err)
+		must.Do(l.store.Write(t.Context(), mail.Category.Stream(key), messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)}))(t)
 	}
 }
 
@@ -45,8 +44,7 @@ func (l *line) take(t *testing.T, take queuing.Take) queuing.Taken {
 	take.Queue, take.Lease = mail, time.Minute
 	take.Session = max(take.Session, 1)
 	take.MaxFailures = max(take.MaxFailures, 5)
-	taken, err := l.QueueTake(t.Context(), take)
-	require.NoError(t, err)
+	taken := must.Do(l.QueueTake(t.Context(), take))(t)
 	return taken
 }
 

@@ -14,18 +14,19 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/memory"
 )
 
 var modelTests = []test{
-	{"Model/AnswersRandomCallsAsInMemory", func(t *testing.T, f *fixture) { answersAsInMemory(t, f, nil, false) }, busy | clock},
-	{"Model/AnswersRandomCallsOfStreamsAsInMemory", func(t *testing.T, f *fixture) { answersAsInMemory(t, f, []string{signal}, false) }, busy | clock},
-	{"Model/AnswersRandomCallsAsInMemoryWhileTheClockJumps", func(t *testing.T, f *fixture) {
+	{"Model/AnswersRandomCallsAsInMemory", busy | clock, func(t *testing.T, f *fixture) { answersAsInMemory(t, f, nil, false) }},
+	{"Model/AnswersRandomCallsOfStreamsAsInMemory", busy | clock, func(t *testing.T, f *fixture) { answersAsInMemory(t, f, []string{signal}, false) }},
+	{"Model/AnswersRandomCallsAsInMemoryWhileTheClockJumps", busy | clock, func(t *testing.T, f *fixture) {
 		answersAsInMemory(t, f, nil, true)
 		answersAsInMemory(t, f, []string{signal}, true)
-	}, busy | clock},
+	}},
 }
 
 // A side is one of the stores that get the same calls. Its items are known by their numbers.
@@ -182,8 +183,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 						q.Finishes = append(q.Finishes, queuing.Finish{Delivery: queuing.Delivery{Position: s.at[n]}, Kind: queuing.Behind})
 					}
 				}
-				taken, err := s.driver.QueueTake(context.Background(), q)
-				require.NoError(rt, err)
+				taken := must.Do(s.driver.QueueTake(context.Background(), q))(rt)
 				s.took(me, taken)
 				if s == sides[0] {
 					for _, item := range taken.Items {
@@ -231,12 +231,10 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 				d := rapid.SampledFrom(versions).Draw(rt, "delivery")
 				by := guess()
 				each(fmt.Sprintf("finish of %v by %d, reported", d, by), func(s *side) string {
-					endings, err := s.driver.QueueFinish(context.Background(), of, cmp.Or(by, s.sessionOf(delivery(s, d), 1)), []queuing.Delivery{delivery(s, d)})
-					require.NoError(rt, err)
-					reported, err := s.driver.QueueTake(context.Background(), queuing.Take{
+					endings := must.Do(s.driver.QueueFinish(context.Background(), of, cmp.Or(by, s.sessionOf(delivery(s, d), 1)), []queuing.Delivery{delivery(s, d)}))(rt)
+					reported := must.Do(s.driver.QueueTake(context.Background(), queuing.Take{
 						Queue: of, Policy: policy, Session: 1, Lease: 24 * time.Hour, Finishes: []queuing.Finish{{Delivery: delivery(s, d), Kind: queuing.Committed}},
-					})
-					require.NoError(rt, err)
+					}))(rt)
 					return fmt.Sprintf("%c", append(endings, reported.Endings...))
 				})
 			},
@@ -272,8 +270,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 							e.Notes[delivery(s, n)] = fmt.Sprint("half of it, \"", i)
 						}
 					}
-					lost, err := s.driver.QueueExtend(context.Background(), e)
-					require.NoError(rt, err)
+					lost := must.Do(s.driver.QueueExtend(context.Background(), e))(rt)
 					return fmt.Sprint(len(lost))
 				})
 			},
@@ -291,8 +288,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 					for _, n := range numbers {
 						c.Positions = append(c.Positions, s.at[n])
 					}
-					changed, err := s.driver.QueueChange(context.Background(), c)
-					require.NoError(rt, err)
+					changed := must.Do(s.driver.QueueChange(context.Background(), c))(rt)
 					return fmt.Sprint(s.numbers(changed))
 				})
 			},
@@ -300,8 +296,7 @@ func answersAsInMemory(t *testing.T, f *fixture, wakes []string, jumps bool) {
 				for _, state := range []queuing.State{queuing.Waiting, queuing.Out, queuing.Later, queuing.Suspended, queuing.Held, queuing.Dead} {
 					var lists []string
 					for _, s := range sides {
-						items, err := s.driver.QueueItems(context.Background(), queuing.List{Queue: of, State: state, Limit: 1000})
-						require.NoError(rt, err)
+						items := must.Do(s.driver.QueueItems(context.Background(), queuing.List{Queue: of, State: state, Limit: 1000}))(rt)
 						var listed []messagestore.GlobalPosition
 						for _, item := range items {
 							listed = append(listed, item.Position)

@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -97,8 +98,8 @@ func Run(t *testing.T, options Options) {
 // A test is one sub-test of the suite.
 type test struct {
 	name  string
-	run   func(t *testing.T, f *fixture)
 	needs need
+	run   func(t *testing.T, f *fixture)
 }
 
 // A need says what a sub-test cannot be run without.
@@ -188,10 +189,9 @@ func (f *fixture) insertAt(t require.TestingT, key string, due time.Time) messag
 	if !due.IsZero() {
 		item.Metadata = fmt.Appendf(nil, `{%q:%d}`, queuing.DueField, due.UnixMicro())
 	}
-	written, err := f.driver.Append(context.Background(), messagestore.Append{
+	written := must.Do(f.driver.Append(context.Background(), messagestore.Append{
 		Stream: f.of.Category.Stream(cmp.Or(key, item.ID.String())), Expected: messagestore.AnyVersion, Records: []messagestore.Encoded{item},
-	})
-	require.NoError(t, err)
+	}))(t)
 	return written.GlobalPosition
 }
 
@@ -212,8 +212,7 @@ func (f *fixture) full(q queuing.Take) queuing.Take {
 func (f *fixture) take(t testing.TB, q queuing.Take) queuing.Taken {
 	t.Helper()
 	q = f.full(q)
-	taken, err := f.driver.QueueTake(t.Context(), q)
-	require.NoError(t, err)
+	taken := must.Do(f.driver.QueueTake(t.Context(), q))(t)
 	f.took(q.Session, taken)
 	require.Len(t, taken.Endings, len(q.Finishes))
 	require.LessOrEqual(t, len(taken.Items), q.Want)
@@ -273,8 +272,7 @@ func requireEnding(t testing.TB, want, got queuing.Ending) {
 
 func (f *fixture) extend(t testing.TB, session int64, lease time.Duration, deliveries ...queuing.Delivery) (lost []queuing.Delivery) {
 	t.Helper()
-	lost, err := f.driver.QueueExtend(t.Context(), queuing.Extension{Queue: f.of, Session: session, Lease: lease, Deliveries: deliveries})
-	require.NoError(t, err)
+	lost = must.Do(f.driver.QueueExtend(t.Context(), queuing.Extension{Queue: f.of, Session: session, Lease: lease, Deliveries: deliveries}))(t)
 	return lost
 }
 
@@ -291,15 +289,13 @@ func (f *fixture) change(t testing.TB, action queuing.Action, at ...messagestore
 	if len(at) > 0 {
 		c.Reason = "sent twice"
 	}
-	changed, err := f.driver.QueueChange(t.Context(), c)
-	require.NoError(t, err)
+	changed := must.Do(f.driver.QueueChange(t.Context(), c))(t)
 	return changed
 }
 
 func (f *fixture) item(t testing.TB, at messagestore.GlobalPosition) queuing.Item {
 	t.Helper()
-	item, err := f.driver.QueueItem(t.Context(), f.of, at)
-	require.NoError(t, err)
+	item := must.Do(f.driver.QueueItem(t.Context(), f.of, at))(t)
 	require.Equal(t, at, item.Position)
 	return item
 }
@@ -323,15 +319,13 @@ func describe(item queuing.Item) string {
 
 func (f *fixture) ready(t testing.TB) queuing.Ready {
 	t.Helper()
-	ready, err := f.driver.QueueReady(t.Context(), f.of)
-	require.NoError(t, err)
+	ready := must.Do(f.driver.QueueReady(t.Context(), f.of))(t)
 	return ready
 }
 
 // status returns how the queue stands, or nil if it is not there.
 func (f *fixture) status(t require.TestingT) *queuing.Status {
-	all, err := f.driver.Queues(context.Background())
-	require.NoError(t, err)
+	all := must.Do(f.driver.Queues(context.Background()))(t)
 	for _, status := range all {
 		if status.Name == f.of.Name {
 			return &status
@@ -342,8 +336,7 @@ func (f *fixture) status(t require.TestingT) *queuing.Status {
 
 func (f *fixture) now(t testing.TB) time.Time {
 	t.Helper()
-	now, err := f.driver.Now(t.Context())
-	require.NoError(t, err)
+	now := must.Do(f.driver.Now(t.Context()))(t)
 	return now
 }
 

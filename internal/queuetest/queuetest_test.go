@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/dibs-go/dibs/internal/must"
@@ -42,8 +41,7 @@ func TestQueuesThroughPgBouncer(t *testing.T) {
 	options := over(pgtest.Connect(t, bouncer.URL))
 	options.OpenWithClock = func(t *testing.T) (queuing.Driver, func(time.Duration)) {
 		database, ahead := pgtest.Clock(t)
-		through, err := url.Parse(bouncer.URL)
-		require.NoError(t, err)
+		through := must.Do(url.Parse(bouncer.URL))(t)
 		through.Path = "/" + must.New(pgx.ParseConfig(database)).Database
 		return must.New(postgres.New(pgtest.Connect(t, through.String()), nil)), ahead
 	}
@@ -56,8 +54,7 @@ func over(pool *pgxpool.Pool) Options {
 	return Options{
 		Open: func(*testing.T) queuing.Driver { return must.New(postgres.New(pool, nil)) },
 		Begin: func(t *testing.T, _ queuing.Driver) (queuing.Driver, func() error, func() error) {
-			tx, err := pool.Begin(t.Context())
-			require.NoError(t, err)
+			tx := must.Do(pool.Begin(t.Context()))(t)
 			return must.New(postgres.New(tx, nil)), func() error { return tx.Commit(t.Context()) }, func() error { return tx.Rollback(t.Context()) }
 		},
 	}

@@ -48,9 +48,8 @@ func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
 			return err
 		}},
 		"in a caller's transaction": {false, func(first, second messagestore.Append) error {
-			tx, err := connect(t, pgtest.URL(t)).Begin(t.Context())
-			require.NoError(t, err)
-			if _, err = must.New(postgres.New(tx, nil)).AppendAll(t.Context(), []messagestore.Append{second, first}); err != nil {
+			tx := must.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
+			if _, err := must.New(postgres.New(tx, nil)).AppendAll(t.Context(), []messagestore.Append{second, first}); err != nil {
 				return err
 			}
 			return tx.Commit(t.Context())
@@ -68,14 +67,12 @@ func TestAWriteOfTwoStreamsLocksInTheOrderOfTheirNames(t *testing.T) {
 				one := storetest.Category(t) + "a" + suffix
 				two := one + "b"
 				for _, category := range []messagestore.Category{one, two} {
-					_, err := transacted(t.Context(), driver, appendOne(category.Stream("first"), messagestore.NoStream))
-					require.NoError(t, err)
+					must.Do(transacted(t.Context(), driver, appendOne(category.Stream("first"), messagestore.NoStream)))(t)
 				}
 				holder, store := begun(t, pool)
 				write(t, store, one.Stream("first"), 0, opened())
 				first, second := appendOne(one.Stream("first"), messagestore.AnyVersion), appendOne(two.Stream("second"), messagestore.AnyVersion)
-				done := make(chan error, 1)
-				go func() { done <- c.write(first, second) }()
+				done := await.Go(func() error { return c.write(first, second) })
 				await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
 
 				// The second stream is nobody's.
@@ -105,8 +102,7 @@ func TestATransactionKeepsTheOrderOfItsMessages(t *testing.T) {
 		appendOne(category.Stream("b"), messagestore.NoStream), appendOne(category.Stream("a"), messagestore.NoStream), appendOne(category.Stream("c"), messagestore.NoStream),
 	}
 	for range 2 {
-		written, err := transacted(t.Context(), driver, appends...)
-		require.NoError(t, err)
+		written := must.Do(transacted(t.Context(), driver, appends...))(t)
 		require.Less(t, written[0].GlobalPosition, written[1].GlobalPosition)
 		require.Less(t, written[1].GlobalPosition, written[2].GlobalPosition)
 		for i := range appends {
@@ -123,25 +119,17 @@ func TestNoReaderPassesAMessageOfATransactionThatIsUnderWay(t *testing.T) {
 	pool := pgtest.Pool(t)
 	driver, category := must.New(postgres.New(pool, nil)), storetest.Category(t)
 	store := must.New(messagestore.New(driver, nil))
-	_, err := transacted(t.Context(), driver, appendOne(category.Stream("first"), messagestore.NoStream))
-	require.NoError(t, err)
+	must.Do(transacted(t.Context(), driver, appendOne(category.Stream("first"), messagestore.NoStream)))(t)
 
 	// It waits for a message with the same id in the index, with its position drawn.
 	slow := appendOne(category.Stream("slow"), messagestore.NoStream)
-	holder, err := connect(t, pgtest.URL(t)).Begin(t.Context())
-	require.NoError(t, err)
+	holder := must.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
 	same := slow
 	same.Stream = (storetest.Category(t) + "held").Stream("1")
-	_, err = must.New(postgres.New(holder, nil)).AppendAll(t.Context(), []messagestore.Append{same})
-	require.NoError(t, err)
-	done := make(chan error, 1)
-	go func() {
-		_, err := transacted(t.Context(), driver, slow)
-		done <- err
-	}()
+	must.Do(must.New(postgres.New(holder, nil)).AppendAll(t.Context(), []messagestore.Append{same}))(t)
+	done := await.Go(func() error { return must.ErrorOf(transacted(t.Context(), driver, slow)) })
 	await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
-	_, err = transacted(t.Context(), driver, appendOne(category.Stream("fast"), messagestore.NoStream))
-	require.NoError(t, err)
+	must.Do(transacted(t.Context(), driver, appendOne(category.Stream("fast"), messagestore.NoStream)))(t)
 
 	require.Equal(t, []messagestore.StreamName{category.Stream("first")}, streamsOf(t, store, category))
 
@@ -161,23 +149,20 @@ func TestATransactionIsToldThatAnIdIsTaken(t *testing.T) {
 		if !same {
 			other.Stream = category.Stream("early")
 		}
-		holder, err := connect(t, pgtest.URL(t)).Begin(t.Context())
-		require.NoError(t, err)
-		early, err := must.New(postgres.New(holder, nil)).AppendAll(t.Context(), []messagestore.Append{other})
-		require.NoError(t, err)
+		holder := must.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
+		early := must.Do(must.New(postgres.New(holder, nil)).AppendAll(t.Context(), []messagestore.Append{other}))(t)
 		type end struct {
 			written []messagestore.Written
 			err     error
 		}
-		done := make(chan end, 1)
-		go func() {
+		done := await.Go(func() end {
 			var e end
 			e.err = retried(func() (err error) {
 				e.written, err = transacted(t.Context(), driver, a)
 				return err
 			})
-			done <- e
-		}()
+			return e
+		})
 		await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
 		require.NoError(t, holder.Commit(t.Context()))
 
@@ -197,18 +182,16 @@ func TestATransactionGoesBehindAnotherOfItsStream(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
-	_, err := transacted(t.Context(), driver, appendOne(stream, messagestore.NoStream))
-	require.NoError(t, err)
+	must.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.NoStream)))(t)
 	holder, store := begun(t, pool)
 	write(t, store, stream, 0, opened())
-	done := make(chan error, 1)
-	go func() {
+	done := await.Go(func() error {
 		written, err := transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))
 		if err == nil && written[0].Version != 2 {
 			err = fmt.Errorf("it is at %d", written[0].Version)
 		}
-		done <- err
-	}()
+		return err
+	})
 	await.True(t, "a session that waits for the holder", func() bool { return blocks(t, pool, holder.Conn().PgConn().PID()) })
 	require.NoError(t, holder.Commit(t.Context()))
 	require.NoError(t, await.Receive(t, "the end of the transaction", done))
@@ -220,19 +203,15 @@ func TestATransactionOfBeforeAQuestionIsRefused(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	driver, other, stream := must.New(postgres.New(pool, nil)), must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
-	_, err := transacted(t.Context(), driver, appendOne(stream, messagestore.NoStream))
-	require.NoError(t, err)
+	must.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.NoStream)))(t)
 	lost := appendOne(stream, messagestore.AnyVersion)
-	found, err := other.Find(t.Context(), stream, []uuid.UUID{lost.Records[0].ID})
-	require.NoError(t, err)
-	require.Empty(t, found)
+	require.Empty(t, must.Do(other.Find(t.Context(), stream, []uuid.UUID{lost.Records[0].ID}))(t))
 
-	_, err = transacted(t.Context(), driver, lost)
+	_, err := transacted(t.Context(), driver, lost)
 
 	require.ErrorAs(t, err, new(*failure.RetryableError))
 	require.ErrorContains(t, err, "a fence was raised")
-	_, err = transacted(t.Context(), driver, lost)
-	require.NoError(t, err)
+	must.Do(transacted(t.Context(), driver, lost))(t)
 }
 
 // All messages are recorded, one of them is, or one stream is at another version: the answer is for
@@ -241,22 +220,18 @@ func TestARefusedTransactionIsToldWhatItMet(t *testing.T) {
 	t.Parallel()
 	driver, category := must.New(postgres.New(pgtest.Pool(t), nil)), storetest.Category(t)
 	a, b := appendOne(category.Stream("a"), messagestore.NoStream), appendOne((category+"b").Stream("b"), messagestore.NoStream)
-	first, err := transacted(t.Context(), driver, b, a)
-	require.NoError(t, err)
+	first := must.Do(transacted(t.Context(), driver, b, a))(t)
 
-	again, err := transacted(t.Context(), driver, b, a)
-	require.NoError(t, err)
+	again := must.Do(transacted(t.Context(), driver, b, a))(t)
 	for i := range first {
 		first[i].Duplicate = true
 	}
 	require.Equal(t, first, again)
 
-	_, err = transacted(t.Context(), driver, a, appendOne((category+"b").Stream("new"), messagestore.NoStream))
-	require.ErrorIs(t, err, messagestore.ErrIDConflict)
+	require.ErrorIs(t, must.ErrorOf(transacted(t.Context(), driver, a, appendOne((category+"b").Stream("new"), messagestore.NoStream))), messagestore.ErrIDConflict)
 
 	conflict := new(messagestore.VersionConflictError)
-	_, err = transacted(t.Context(), driver, appendOne((category+"b").Stream("b"), 7), appendOne(category.Stream("a"), 8))
-	require.ErrorAs(t, err, &conflict)
+	require.ErrorAs(t, must.ErrorOf(transacted(t.Context(), driver, appendOne((category+"b").Stream("b"), 7), appendOne(category.Stream("a"), 8))), &conflict)
 	require.Equal(t, messagestore.VersionConflictError{Stream: b.Stream, Expected: 7, Actual: 0}, *conflict)
 }
 
@@ -266,21 +241,15 @@ func TestATransactionMarksACategoryAgain(t *testing.T) {
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
 	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
 	for _, lost := range []string{"delete from dibs.fences", "update dibs.fences set shared = false"} {
-		_, err := transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))
-		require.NoError(t, err)
-		_, err = pool.Exec(t.Context(), lost)
-		require.NoError(t, err)
+		must.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion)))(t)
+		must.Do(pool.Exec(t.Context(), lost))(t)
 
-		_, err = transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))
-		require.ErrorAs(t, err, new(*failure.RetryableError))
+		require.ErrorAs(t, must.ErrorOf(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))), new(*failure.RetryableError))
 		for range 2 {
-			_, err = transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion))
-			require.NoError(t, err)
+			must.Do(transacted(t.Context(), driver, appendOne(stream, messagestore.AnyVersion)))(t)
 		}
 
-		var shared bool
-		require.NoError(t, pool.QueryRow(t.Context(), "select shared from dibs.fences where category = $1", string(stream.Category())).Scan(&shared))
-		require.True(t, shared)
+		require.True(t, pgtest.Value[bool](t, pool, "select shared from dibs.fences where category = $1", string(stream.Category())))
 	}
 }
 
@@ -289,18 +258,13 @@ func TestATransactionWritesToAStreamThatWasErased(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	driver, category := must.New(postgres.New(pool, nil)), storetest.Category(t)
-	_, err := transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.NoStream))
-	require.NoError(t, err)
-	_, err = must.New(admin.New(pool, nil)).Delete(t.Context(), category.Stream("gone"), 0, &retention.DeleteOptions{EraseName: true})
-	require.NoError(t, err)
+	must.Do(transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.NoStream)))(t)
+	must.Do(must.New(admin.New(pool, nil)).Delete(t.Context(), category.Stream("gone"), 0, &retention.DeleteOptions{EraseName: true}))(t)
 
-	_, err = transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.NoStream))
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	written, err := transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.AnyVersion))
-	require.NoError(t, err)
+	require.ErrorIs(t, must.ErrorOf(transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.NoStream))), messagestore.ErrVersionConflict)
+	written := must.Do(transacted(t.Context(), driver, appendOne(category.Stream("gone"), messagestore.AnyVersion)))(t)
 	require.EqualValues(t, 2, written[0].Version)
-	written, err = transacted(t.Context(), driver, appendOne(category.Stream("other"), messagestore.NoStream))
-	require.NoError(t, err)
+	written = must.Do(transacted(t.Context(), driver, appendOne(category.Stream("other"), messagestore.NoStream)))(t)
 	require.EqualValues(t, 0, written[0].Version)
 }
 
@@ -309,21 +273,18 @@ func TestATriggerAtCommitWritesMessages(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
 	store, category := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t)
-	_, err := pool.Exec(t.Context(), `
+	must.Do(pool.Exec(t.Context(), `
 		create table public.staged (stream text, id uuid);
 		create function public.send() returns trigger language plpgsql as $$
 		begin
 			perform dibs.append_shared(new.stream, -2, new.id, 'Sent', '{}', null);
 			return null;
 		end $$;
-		create constraint trigger send after insert on public.staged deferrable initially deferred for each row execute function public.send()`)
-	require.NoError(t, err)
+		create constraint trigger send after insert on public.staged deferrable initially deferred for each row execute function public.send()`))(t)
 	id := uuid.Must(uuid.NewV7())
 
-	tx, err := pool.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), "insert into public.staged values ($1, $2), ($3, gen_random_uuid())", string(category.Stream("1")), id, string(category.Stream("2")))
-	require.NoError(t, err)
+	tx := must.Do(pool.Begin(t.Context()))(t)
+	must.Do(tx.Exec(t.Context(), "insert into public.staged values ($1, $2), ($3, gen_random_uuid())", string(category.Stream("1")), id, string(category.Stream("2"))))(t)
 	require.Empty(t, streamsOf(t, store, category))
 	require.NoError(t, tx.Commit(t.Context()))
 	require.Equal(t, []messagestore.StreamName{category.Stream("1"), category.Stream("2")}, streamsOf(t, store, category))
@@ -332,7 +293,7 @@ func TestATriggerAtCommitWritesMessages(t *testing.T) {
 		"23505": "('" + string(category.Stream("3")) + "', '" + id.String() + "')", // recorded already
 		"DB001": "('" + string(category) + "', gen_random_uuid())",                 // no stream
 	} {
-		_, err = pool.Exec(t.Context(), "insert into public.staged values "+values)
+		_, err := pool.Exec(t.Context(), "insert into public.staged values "+values)
 		refused := new(pgconn.PgError)
 		require.ErrorAs(t, err, &refused)
 		require.Equal(t, sqlstate, refused.Code)

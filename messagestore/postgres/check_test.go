@@ -38,8 +38,7 @@ const override = "dibs.allow_unsafe_settings"
 // with adds parameters to a URL.
 func with(t *testing.T, where string, parameters ...string) string {
 	t.Helper()
-	u, err := url.Parse(where)
-	require.NoError(t, err)
+	u := must.Do(url.Parse(where))(t)
 	query := u.Query()
 	for i := 0; i < len(parameters); i += 2 {
 		query.Set(parameters[i], parameters[i+1])
@@ -65,8 +64,7 @@ func loginIn(t *testing.T, url, role string) string {
 	}
 	t.Cleanup(func() {
 		// The commit waits for no standby, which a test may have told the server to have.
-		_, err := admin.Exec(contextOf(t), "set synchronous_commit = local; drop owned by "+user+"; drop role "+user)
-		require.NoError(t, err)
+		must.Do(admin.Exec(contextOf(t), "set synchronous_commit = local; drop owned by "+user+"; drop role "+user))(t)
 	})
 	return user
 }
@@ -84,8 +82,7 @@ func tryOpen(t *testing.T, url string) error {
 func exec(t *testing.T, conn *pgx.Conn, statements ...string) {
 	t.Helper()
 	for _, statement := range statements {
-		_, err := conn.Exec(t.Context(), statement)
-		require.NoError(t, err, statement)
+		require.NoError(t, must.ErrorOf(conn.Exec(t.Context(), statement)), statement)
 	}
 }
 
@@ -106,15 +103,12 @@ func setOnServer(t *testing.T, conn *pgx.Conn, name, value string) {
 // checkpointer has read the setting too.
 func awaitWaits(t *testing.T, admin *pgx.Conn) {
 	t.Helper()
-	conn, err := pgx.ConnectConfig(t.Context(), admin.Config())
-	require.NoError(t, err)
+	conn := must.Do(pgx.ConnectConfig(t.Context(), admin.Config()))(t)
 	defer conn.Close(t.Context())
 	for done := false; !done; {
-		committed := make(chan error, 1)
-		go func() {
-			_, err := conn.Exec(t.Context(), "select pg_logical_emit_message(true, 'dibs', '')")
-			committed <- err
-		}()
+		committed := await.Go(func() error {
+			return must.ErrorOf(conn.Exec(t.Context(), "select pg_logical_emit_message(true, 'dibs', '')"))
+		})
 		await.True(t, "a commit that ends or waits for a standby", func() bool {
 			if len(committed) > 0 {
 				return true
@@ -132,8 +126,7 @@ func requireUnsafe(t *testing.T, err error, settings ...postgres.UnsafeSetting) 
 	t.Helper()
 	require.ErrorIs(t, err, postgres.ErrUnsafeSettings)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-	unsafe, ok := errors.AsType[*postgres.UnsafeSettingsError](err)
-	require.True(t, ok)
+	unsafe := must.As[*postgres.UnsafeSettingsError](t, err)
 	require.Equal(t, settings, unsafe.Settings)
 	for _, s := range settings {
 		require.ErrorContains(t, err, s.Name+" is "+s.Value+" and has to be "+s.Need)
@@ -225,8 +218,7 @@ func TestOverrideTakesTheServerAsItIs(t *testing.T) {
 
 	// Somebody may have forgotten that it is there.
 	var log bytes.Buffer
-	driver, err := postgres.Open(t.Context(), with(t, lazy, override, "on"), &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))})
-	require.NoError(t, err)
+	driver := must.Do(postgres.Open(t.Context(), with(t, lazy, override, "on"), &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))}))(t)
 	require.NoError(t, driver.Close())
 	require.Contains(t, log.String(), "synchronous_commit is off")
 }
@@ -242,8 +234,7 @@ func TestEncodingThatCannotHoldEveryMessageIsRefused(t *testing.T) {
 	for _, encoding := range []string{"SQL_ASCII", "LATIN1"} {
 		// No override changes the encoding of messages.
 		err := tryOpen(t, with(t, pgtest.DatabaseIn(t, encoding), override, "on"))
-		unsafe, ok := errors.AsType[*postgres.UnsafeSettingsError](err)
-		require.True(t, ok, "%v", err)
+		unsafe := must.As[*postgres.UnsafeSettingsError](t, err)
 		require.Equal(t, postgres.UnsafeSetting{Name: "server_encoding", Value: encoding, Need: "UTF8"}, unsafe.Settings[0])
 		require.NotContains(t, err.Error(), override)
 	}
@@ -259,8 +250,7 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 		_, err := must.New(postgres.New(connect(t, pgtest.URL(t)), &postgres.Config{Schema: schema})).Version(t.Context(), stream)
 		return err
 	}
-	var made int
-	require.NoError(t, pool.QueryRow(t.Context(), "select version from "+schema+".schema_version()").Scan(&made))
+	made := pgtest.Value[int](t, pool, "select version from "+schema+".schema_version()")
 	require.NoError(t, call(schema))
 
 	for _, test := range []struct {
@@ -274,17 +264,15 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 		{made + 4, made - 1, nil, ""},
 		{made + 4, made + 2, postgres.ErrSchemaTooNew, fmt.Sprintf("has version %d, which works from version %d on, and this release is made for %d: ", made+4, made+2, made)},
 	} {
-		_, err := pool.Exec(t.Context(), fmt.Sprintf("create or replace function %s.schema_version(out version integer, out serves integer) language sql as $$ select %d, %d $$", schema, test.version, test.serves))
-		require.NoError(t, err)
-		err = call(schema)
+		must.Do(pool.Exec(t.Context(), fmt.Sprintf("create or replace function %s.schema_version(out version integer, out serves integer) language sql as $$ select %d, %d $$", schema, test.version, test.serves)))(t)
+		err := call(schema)
 		if test.err == nil {
 			require.NoError(t, err)
 			continue
 		}
 		require.ErrorIs(t, err, test.err)
 		require.ErrorContains(t, err, test.says)
-		versions, ok := errors.AsType[*pglink.SchemaVersionError](err)
-		require.True(t, ok)
+		versions := must.As[*pglink.SchemaVersionError](t, err)
 		require.Equal(t, &pglink.SchemaVersionError{Schema: schema, Version: test.version, Serves: test.serves, Need: made}, versions)
 		require.ErrorIs(t, err, failure.ErrLasting)
 		for _, other := range []error{postgres.ErrNotMigrated, postgres.ErrSchemaTooNew} {
@@ -293,15 +281,13 @@ func TestSchemaThatDoesNotFitIsRefused(t *testing.T) {
 	}
 
 	require.ErrorIs(t, call("nobody_made_this"), postgres.ErrNotMigrated)
-	_, err := pool.Exec(t.Context(), "drop function "+schema+".schema_version()")
-	require.NoError(t, err)
-	err = call(schema)
+	must.Do(pool.Exec(t.Context(), "drop function "+schema+".schema_version()"))(t)
+	err := call(schema)
 	require.ErrorIs(t, err, postgres.ErrNotMigrated)
 	require.ErrorContains(t, err, "dibs migrate up")
 
 	// Open says it at once.
-	_, err = postgres.Open(t.Context(), pgtest.URL(t), config)
-	require.ErrorIs(t, err, postgres.ErrNotMigrated)
+	require.ErrorIs(t, must.ErrorOf(postgres.Open(t.Context(), pgtest.URL(t), config)), postgres.ErrNotMigrated)
 }
 
 func TestRefusalLeavesTheTransactionUsable(t *testing.T) {
@@ -317,14 +303,11 @@ func TestRefusalLeavesTheTransactionUsable(t *testing.T) {
 		{with(t, pgtest.URL(t), "synchronous_commit", "off", override, "off"), nil, postgres.ErrUnsafeSettings},
 		{pgtest.URL(t), &postgres.Config{Schema: "nobody_made_this"}, postgres.ErrNotMigrated},
 	} {
-		tx, err := connect(t, refused.url).Begin(t.Context())
-		require.NoError(t, err)
+		tx := must.Do(connect(t, refused.url).Begin(t.Context()))(t)
 		for range 2 { // it is asked again, and says the same
-			_, err = must.New(postgres.New(tx, refused.config)).Append(t.Context(), appendOne(stream, messagestore.NoStream))
-			require.ErrorIs(t, err, refused.err)
+			require.ErrorIs(t, must.ErrorOf(must.New(postgres.New(tx, refused.config)).Append(t.Context(), appendOne(stream, messagestore.NoStream))), refused.err)
 		}
-		_, err = tx.Exec(t.Context(), "select 1")
-		require.NoError(t, err)
+		must.Do(tx.Exec(t.Context(), "select 1"))(t)
 		require.NoError(t, tx.Commit(t.Context()))
 	}
 }
@@ -346,13 +329,11 @@ func TestAMissingRightLeavesTheTransactionUsable(t *testing.T) {
 		requireDenied(t, outside, name)
 		require.ErrorContains(t, outside, rights.says, name)
 
-		tx, err := conn.Begin(t.Context())
-		require.NoError(t, err)
+		tx := must.Do(conn.Begin(t.Context()))(t)
 		_, inside := must.New(postgres.New(tx, nil)).Version(t.Context(), stream)
 		require.Equal(t, outside, inside, name)
 
-		_, err = tx.Exec(t.Context(), "select 1")
-		require.NoError(t, err, name)
+		require.NoError(t, must.ErrorOf(tx.Exec(t.Context(), "select 1")), name)
 		require.NoError(t, tx.Commit(t.Context()), name)
 	}
 }
@@ -392,8 +373,7 @@ func TestServerIsAskedOnceForEachConnection(t *testing.T) {
 	stream := storetest.Category(t).Stream("1")
 
 	for range 3 {
-		_, err := must.New(postgres.New(pool, nil)).Version(t.Context(), stream)
-		require.NoError(t, err)
+		must.Do(must.New(postgres.New(pool, nil)).Version(t.Context(), stream))(t)
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), stream, messagestore.AnyVersion, opened())
 			return nil
@@ -402,8 +382,7 @@ func TestServerIsAskedOnceForEachConnection(t *testing.T) {
 	require.Equal(t, int64(1), asked.checks.Load())
 
 	pool.Reset() // and so another connection
-	_, err := must.New(postgres.New(pool, nil)).Version(t.Context(), stream)
-	require.NoError(t, err)
+	must.Do(must.New(postgres.New(pool, nil)).Version(t.Context(), stream))(t)
 	require.Equal(t, int64(2), asked.checks.Load())
 }
 
@@ -423,8 +402,7 @@ func TestServerIsAskedOnceMoreAfterTheTransactionThatAConnectionWasFirstUsedIn(t
 			return nil
 		}))
 		require.Equal(t, checks, asked.checks.Load())
-		_, err := must.New(postgres.New(pool, nil)).Version(t.Context(), stream)
-		require.NoError(t, err)
+		must.Do(must.New(postgres.New(pool, nil)).Version(t.Context(), stream))(t)
 		require.Equal(t, int64(2), asked.checks.Load())
 	}
 }
@@ -434,22 +412,17 @@ func TestServerThatDoesNotTellItsTimelineIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	url := ownDatabase(t)
 	exec(t, connect(t, url), "revoke execute on function pg_catalog.pg_control_system() from public")
-	config, err := pgx.ParseConfig(with(t, url, "user", loginIn(t, url, "dibs_writer")))
-	require.NoError(t, err)
+	config := must.Do(pgx.ParseConfig(with(t, url, "user", loginIn(t, url, "dibs_writer"))))(t)
 	var asked spy
 	asked.listen(config)
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	require.NoError(t, err)
+	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	defer conn.Close(contextOf(t))
 	driver := must.New(postgres.New(conn, nil))
-	epoch, err := driver.Epoch(t.Context())
-	require.NoError(t, err)
-	require.Regexp(t, "^//0", epoch)
+	require.Regexp(t, "^//0", must.Do(driver.Epoch(t.Context()))(t))
 	before := asked.checks.Load()
 
 	for range 3 {
-		_, err := driver.Version(t.Context(), storetest.Category(t).Stream("1"))
-		require.NoError(t, err)
+		must.Do(driver.Version(t.Context(), storetest.Category(t).Stream("1")))(t)
 	}
 
 	require.Equal(t, int64(1), before)
@@ -459,21 +432,18 @@ func TestServerThatDoesNotTellItsTimelineIsAskedOnce(t *testing.T) {
 func TestServerIsAskedInOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
-	config, err := pgx.ParseConfig(pgtest.URL(t))
-	require.NoError(t, err)
+	config := must.Do(pgx.ParseConfig(pgtest.URL(t)))(t)
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // each statement is one round trip
 	var asked spy
 	asked.listen(config)
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	require.NoError(t, err)
+	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	defer conn.Close(contextOf(t))
 	driver, stream := must.New(postgres.New(conn, nil)), storetest.Category(t).Stream("1")
 
 	var trips []int64
 	for range 2 {
 		before := asked.sent.Load()
-		_, err := driver.Version(t.Context(), stream)
-		require.NoError(t, err)
+		must.Do(driver.Version(t.Context(), stream))(t)
 		trips = append(trips, asked.sent.Load()-before)
 	}
 
@@ -494,13 +464,11 @@ func TestServerThatRefusesToWriteIsAskedAgain(t *testing.T) {
 
 	_, err := driver.Append(t.Context(), appendOne(stream, messagestore.NoStream))
 
-	refused, ok := errors.AsType[*pgconn.PgError](err)
-	require.True(t, ok, "%v", err)
+	refused := must.As[*pgconn.PgError](t, err)
 	require.Equal(t, "25006", refused.Code)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.Equal(t, int64(1), asked.checks.Load())
-	_, err = driver.Version(t.Context(), stream)
-	require.NoError(t, err, "a session that only reads is good for reading")
+	require.NoError(t, must.ErrorOf(driver.Version(t.Context(), stream)), "a session that only reads is good for reading")
 	require.Equal(t, int64(2), asked.checks.Load())
 }
 
@@ -510,8 +478,7 @@ func TestWritesOfAGroupToARefusedServerAreRefused(t *testing.T) {
 	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["client_encoding"] = "LATIN1" })
 	driver := must.New(postgres.New(pool, nil))
 	category := storetest.Category(t)
-	only, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
+	only := must.Do(pool.Acquire(t.Context()))(t)
 	var wg sync.WaitGroup
 	errs := make([]error, 8)
 	for i := range errs {
@@ -556,18 +523,14 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 
 	pool := pgtest.Connect(t, url)
 	driver := must.New(postgres.New(pool, nil))
-	_, err = driver.Version(t.Context(), stream)
-	requireUnsafe(t, err, recovering)
+	requireUnsafe(t, must.ErrorOf(driver.Version(t.Context(), stream)), recovering)
 
 	// The override is for readers.
 	reader := must.New(messagestore.New(open(t, with(t, url, override, "on")), nil))
-	version, err := reader.Version(t.Context(), stream)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(0), version)
+	require.Equal(t, messagestore.Version(0), must.Do(reader.Version(t.Context(), stream))(t))
 	_, err = reader.Write(t.Context(), stream, 0, opened())
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-	refused, ok := errors.AsType[*pgconn.PgError](err)
-	require.True(t, ok, "%v", err)
+	refused := must.As[*pgconn.PgError](t, err)
 	require.Equal(t, "25006", refused.Code)
 
 	handled := make(chan *messagestore.Message, 1)
@@ -576,8 +539,7 @@ func TestStandbyIsRefusedUntilItIsPromoted(t *testing.T) {
 		return nil
 	}), nil))
 	ctx, stop := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- c.Run(ctx) }()
+	ran := await.Go(func() error { return c.Run(ctx) })
 	promote(t, url)
 	require.Equal(t, stream, await.Receive(t, "a message", handled).Stream, "it goes on by itself")
 	write(t, must.New(messagestore.New(driver, nil)), stream, 0, opened())

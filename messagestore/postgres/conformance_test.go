@@ -45,8 +45,7 @@ func TestConformanceInATransaction(t *testing.T) {
 	pgtest.Pool(t)
 	storetest.Run(t, storetest.Options{
 		Open: func(t *testing.T) messagestore.Driver {
-			tx, err := connect(t, pgtest.URL(t)).Begin(t.Context())
-			require.NoError(t, err)
+			tx := must.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
 			return must.New(postgres.New(tx, nil))
 		},
 		OneUser: true,
@@ -56,8 +55,7 @@ func TestConformanceInATransaction(t *testing.T) {
 // connect returns a connection that is closed when the test ends, and with it its transaction.
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(t.Context(), url))(t)
 	t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
 	return conn
 }

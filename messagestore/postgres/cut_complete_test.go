@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
 )
@@ -77,8 +78,7 @@ func TestEveryCallIsCutOrSaysWhyNot(t *testing.T) {
 			there[of.Elem().Name()+"."+method.Name] = true
 		}
 	}
-	source, err := os.ReadFile("export_test.go")
-	require.NoError(t, err)
+	source := must.Do(os.ReadFile("export_test.go"))(t)
 	for _, method := range ofTests.FindAllStringSubmatch(string(source), -1) {
 		delete(there, method[1]+"."+method[2])
 	}

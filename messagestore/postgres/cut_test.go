@@ -385,8 +385,7 @@ func (m *matrix) table() string {
 // or unknown and resolved truly.
 func TestEveryCutEndsInOneRightAnswer(t *testing.T) {
 	t.Parallel()
-	_, err := pgtest.Pool(t).Exec(t.Context(), cutTableSQL)
-	require.NoError(t, err)
+	must.Do(pgtest.Pool(t).Exec(t.Context(), cutTableSQL))(t)
 	t.Run("prepared and exec", func(t *testing.T) {
 		t.Parallel()
 		cutAll(t, everyChange)
@@ -417,8 +416,7 @@ func cutAll(t *testing.T, ways []way) {
 	const workers = 8
 	config := pgtest.Pool(t).Config()
 	config.MaxConns = 3 * workers
-	direct, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	direct := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	await.Close(t, "the pool is closed: no connection is in use", direct.Close)
 	m := &matrix{direct: direct, base: config, schemas: make(chan string, workers), count: map[string]map[string]int{}}
 	for range workers {

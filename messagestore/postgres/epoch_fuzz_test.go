@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -80,7 +81,6 @@ func writtenMark(t *testing.T, m messagestore.Mark) json.RawMessage {
 		micros := m.Time.UnixMicro()
 		written.Time = &micros
 	}
-	raw, err := json.Marshal(written)
-	require.NoError(t, err)
+	raw := must.Do(json.Marshal(written))(t)
 	return raw
 }

@@ -16,13 +16,10 @@ func TestAnEpochIsOfTheServerAndItsTimeline(t *testing.T) {
 	t.Parallel()
 	adm, writer := must.New(postgres.New(pgtest.Pool(t), nil)), must.New(postgres.New(pgtest.PoolAs(t, "dibs_writer"), nil))
 
-	epoch, err := adm.Epoch(t.Context())
-	require.NoError(t, err)
+	epoch := must.Do(adm.Epoch(t.Context()))(t)
 	require.Regexp(t, `^[0-9]+/[0-9A-F]{8}/0\.[0-9a-f-]{36}$`, epoch)
 	for range 2 {
-		same, err := writer.Epoch(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, epoch, same)
+		require.Equal(t, epoch, must.Do(writer.Epoch(t.Context()))(t))
 	}
 }
 
@@ -34,16 +31,12 @@ func TestWhoMayNotAskTheServerHasTheEpochThatWasRaised(t *testing.T) {
 		"revoke execute on function pg_catalog.pg_control_system() from public",
 		"revoke execute on function pg_catalog.pg_walfile_name(pg_catalog.pg_lsn) from public",
 	} {
-		tx, err := connect(t, url).Begin(t.Context())
-		require.NoError(t, err)
+		tx := must.Do(connect(t, url).Begin(t.Context()))(t)
 		defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // there is nothing to undo
-		_, err = tx.Exec(t.Context(), revoke+"; set local role dibs_writer")
-		require.NoError(t, err)
+		must.Do(tx.Exec(t.Context(), revoke+"; set local role dibs_writer"))(t)
 		driver := must.New(postgres.New(tx, nil))
 
-		epoch, err := driver.Epoch(t.Context())
-		require.NoError(t, err)
-		require.Regexp(t, `^//0\.[0-9a-f-]{36}$`, epoch)
+		require.Regexp(t, `^//0\.[0-9a-f-]{36}$`, must.Do(driver.Epoch(t.Context()))(t))
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
 }
@@ -51,13 +44,9 @@ func TestWhoMayNotAskTheServerHasTheEpochThatWasRaised(t *testing.T) {
 // A role with single grants works without the epoch.
 func TestWhoMayNotAskForTheEpochHasNone(t *testing.T) {
 	t.Parallel()
-	tx, err := connect(t, ownDatabase(t)).Begin(t.Context())
-	require.NoError(t, err)
+	tx := must.Do(connect(t, ownDatabase(t)).Begin(t.Context()))(t)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // there is nothing to undo
-	_, err = tx.Exec(t.Context(), "revoke execute on function dibs.epoch() from dibs_writer; set local role dibs_writer")
-	require.NoError(t, err)
+	must.Do(tx.Exec(t.Context(), "revoke execute on function dibs.epoch() from dibs_writer; set local role dibs_writer"))(t)
 
-	epoch, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Epoch(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, epoch)
+	require.Empty(t, must.Do(must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Epoch(t.Context()))(t))
 }

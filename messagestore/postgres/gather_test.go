@@ -36,7 +36,7 @@ func newLibrary(t *testing.T) *library {
 	var l library
 	url := pgtest.Migrated(t)
 	l.other = pgtest.Connect(t, url)
-	_, err := l.other.Exec(t.Context(), `
+	must.Do(l.other.Exec(t.Context(), `
 		alter function dibs.read_stream rename to read_stream_itself;
 		create function dibs.read_stream(stream text, from_position bigint, max_messages integer, backwards boolean) returns table (
 			id uuid, stream_name text, type text, "position" bigint, global_position bigint, data json, metadata json, "time" timestamptz
@@ -50,8 +50,7 @@ func newLibrary(t *testing.T) *library {
 				raise exception 'bad';
 			end if;
 			return query select * from dibs.read_stream_itself(stream, from_position, max_messages, backwards);
-		end $$`)
-	require.NoError(t, err)
+		end $$`))(t)
 	config := must.New(pgxpool.ParseConfig(url))
 	config.MaxConns = 4
 	config.ConnConfig.Tracer = &l.sent
@@ -64,10 +63,8 @@ func newLibrary(t *testing.T) *library {
 // hold takes a lock, 1 for the slow streams and 2 for the stuck, until its end.
 func (l *library) hold(t *testing.T, lock int) (end func()) {
 	t.Helper()
-	conn, err := l.other.Acquire(t.Context())
-	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), "select pg_advisory_lock($1)", lock)
-	require.NoError(t, err)
+	conn := must.Do(l.other.Acquire(t.Context()))(t)
+	must.Do(conn.Exec(t.Context(), "select pg_advisory_lock($1)", lock))(t)
 	end = sync.OnceFunc(func() {
 		_, _ = conn.Exec(context.WithoutCancel(t.Context()), "select pg_advisory_unlock_all()")
 		conn.Release()
@@ -98,8 +95,7 @@ func (l *library) read(ctx context.Context, names ...messagestore.StreamName) <-
 func (l *library) write(t *testing.T, streams ...messagestore.StreamName) {
 	t.Helper()
 	for _, name := range streams {
-		_, err := l.Append(t.Context(), record(name))
-		require.NoError(t, err)
+		must.Do(l.Append(t.Context(), record(name)))(t)
 	}
 }
 
@@ -140,24 +136,19 @@ func TestReadsThatGoTogetherFindWhatEachFindsAlone(t *testing.T) {
 			a.Records = append(a.Records, messagestore.Encoded{ID: uuid.Must(uuid.NewV7()), Type: fmt.Sprint("Read", len(a.Records)%3), Data: fmt.Appendf(nil, `{"n":%d}`, len(a.Records)), Metadata: []byte(`{"a":"b"}`)})
 		}
 		if n > 0 {
-			_, err := l.Append(t.Context(), a)
-			require.NoError(t, err)
+			must.Do(l.Append(t.Context(), a))(t)
 		}
 	}
 	large := messagestore.Category("books").Stream("large")
 	for i := range 12 { // more than a group holds
 		a := record(large)
 		a.Records[0].Data = largeData(700<<10, i%2 == 0)
-		_, err := l.Append(t.Context(), a)
-		require.NoError(t, err)
+		must.Do(l.Append(t.Context(), a))(t)
 	}
 	l.write(t, "books-erased", "books-erased", "books-deleted")
-	_, err := l.pool.Exec(t.Context(), "select dibs.delete_stream('books-erased', erase_name => true)")
-	require.NoError(t, err)
-	_, err = l.pool.Exec(t.Context(), "select dibs.delete_stream('books-deleted')")
-	require.NoError(t, err)
-	conn, err := l.other.Acquire(t.Context())
-	require.NoError(t, err)
+	must.Do(l.pool.Exec(t.Context(), "select dibs.delete_stream('books-erased', erase_name => true)"))(t)
+	must.Do(l.pool.Exec(t.Context(), "select dibs.delete_stream('books-deleted')"))(t)
+	conn := must.Do(l.other.Acquire(t.Context()))(t)
 	defer conn.Release()
 	alone := must.New(postgres.New(conn.Conn(), nil))
 
@@ -319,9 +310,8 @@ func TestReadsThatGoTogetherHoldFourMiB(t *testing.T) {
 			queries[i] = messagestore.StreamQuery{Stream: stream, Limit: 100}
 		}
 
-		pages, err := d.ReadTogether(t.Context(), queries...)
+		pages := must.Do(d.ReadTogether(t.Context(), queries...))(t)
 
-		require.NoError(t, err)
 		held := 0
 		for _, page := range pages {
 			for _, m := range page {

@@ -51,8 +51,7 @@ func gatherOver(t *testing.T, driver *postgres.Driver) *crowd {
 	t.Helper()
 	pool := pgtest.Pool(t)
 	c := &crowd{t: t, driver: driver, category: storetest.Category(t), first: make(chan error, 1)}
-	holder, err := lockCategory(t.Context(), pool, c.category)
-	require.NoError(t, err)
+	holder := must.Do(lockCategory(t.Context(), pool, c.category))(t)
 	c.release = sync.OnceFunc(func() { require.NoError(t, holder()) })
 	t.Cleanup(c.release)
 	go func() {
@@ -211,9 +210,7 @@ func TestACallerThatLeavesBeforeItsTurnWritesNothing(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.NoError(t, stayed)
-	version, err := c.driver.Version(t.Context(), c.category.Stream("left"))
-	require.NoError(t, err)
-	require.Equal(t, messagestore.NoStream, version)
+	require.Equal(t, messagestore.NoStream, must.Do(c.driver.Version(t.Context(), c.category.Stream("left")))(t))
 }
 
 // The connection is cut while the group is under way. Nobody knows, the store asks,
@@ -240,9 +237,7 @@ func TestAGroupWhoseConnectionIsLostIsSettled(t *testing.T) {
 
 	for i, err := range errs {
 		require.NoError(t, err)
-		version, err := store.Version(t.Context(), c.category.Stream(fmt.Sprint(i)))
-		require.NoError(t, err)
-		require.Equal(t, messagestore.Version(0), version)
+		require.Equal(t, messagestore.Version(0), must.Do(store.Version(t.Context(), c.category.Stream(fmt.Sprint(i))))(t))
 	}
 }
 
@@ -250,12 +245,11 @@ func TestAGroupWhoseConnectionIsLostIsSettled(t *testing.T) {
 // the group has to wait for it in turn.
 func lockCategoryWhenFree(t *testing.T, pool *pgxpool.Pool, c *crowd) (release func() error) {
 	t.Helper()
-	got := make(chan error, 1)
-	go func() {
+	got := await.Go(func() error {
 		var err error
 		release, err = lockCategory(t.Context(), pool, c.category)
-		got <- err
-	}()
+		return err
+	})
 	awaitTwoLockWaiters(t, pool, c.category)
 	c.release()
 	require.NoError(t, await.Receive(t, "the lock", got))
@@ -308,11 +302,7 @@ func TestRepeatsInAGroupAreOneMessage(t *testing.T) {
 		c.add(t.Context(), a, func(w messagestore.Written, err error) { got[i], errs[i] = w, err })
 	}
 	// Behind the crowd's first write, and before the group.
-	done := make(chan error, 1)
-	go func() {
-		_, err := elsewhere.Append(t.Context(), before)
-		done <- err
-	}()
+	done := await.Go(func() error { return must.ErrorOf(elsewhere.Append(t.Context(), before)) })
 	awaitTwoLockWaiters(t, pgtest.Pool(t), c.category)
 
 	c.release()
@@ -343,8 +333,7 @@ func TestABusyCategoryHoldsUpNoOther(t *testing.T) {
 	for n := 0; !c.driver.InOneShard(free, busy); n++ {
 		busy = messagestore.Category(fmt.Sprintf("%sy%d", c.category, n))
 	}
-	holder, err := lockCategory(t.Context(), pool, busy)
-	require.NoError(t, err)
+	holder := must.Do(lockCategory(t.Context(), pool, busy))(t)
 	letGo := sync.OnceValue(holder)
 	t.Cleanup(func() { _ = letGo() })
 	var last error
@@ -393,14 +382,11 @@ func TestAGroupTakesItsCategoriesForWhatTheyAreInEveryLanguage(t *testing.T) {
 func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	_, err := pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category set lock_timeout = '20ms'`)
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category set lock_timeout = '20ms'`))(t)
 	config := &postgres.Config{Schema: schema}
-	holder, err := pool.Begin(t.Context())
-	require.NoError(t, err)
+	holder := must.Do(pool.Begin(t.Context()))(t)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
-	_, err = must.New(postgres.New(holder, config)).Append(t.Context(), record("stuck-0"))
-	require.NoError(t, err)
+	must.Do(must.New(postgres.New(holder, config)).Append(t.Context(), record("stuck-0")))(t)
 	driver := must.New(postgres.New(pool, config))
 
 	answers := driver.AppendAllEach(t.Context(), [][]messagestore.Append{
@@ -416,8 +402,7 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 
 	for _, i := range []int{0, 1, 3, 5} {
 		require.NotErrorIs(t, answers[i].Err, messagestore.ErrOutcomeUnknown)
-		refused, ok := errors.AsType[*pgconn.PgError](answers[i].Err)
-		require.True(t, ok, "%v", answers[i].Err)
+		refused := must.As[*pgconn.PgError](t, answers[i].Err)
 		require.Equal(t, "55P03", refused.Code)
 	}
 	for _, i := range []int{2, 4, 6, 7} {
@@ -430,15 +415,12 @@ func TestAStuckPeerFailsTheWritesToItsCategoryAndNoOther(t *testing.T) {
 func TestAnIDOfAnOpenTransactionHoldsUpItsOwnWriteAlone(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	_, err := pool.Exec(t.Context(), "alter function "+schema+`.append set lock_timeout = '50ms'`)
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "alter function "+schema+`.append set lock_timeout = '50ms'`))(t)
 	config := &postgres.Config{Schema: schema}
-	holder, err := pool.Begin(t.Context())
-	require.NoError(t, err)
+	holder := must.Do(pool.Begin(t.Context()))(t)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
 	held := record("held-0")
-	_, err = must.New(postgres.New(holder, config)).Append(t.Context(), held)
-	require.NoError(t, err)
+	must.Do(must.New(postgres.New(holder, config)).Append(t.Context(), held))(t)
 	same := record("mine-1")
 	same.Records[0].ID = held.Records[0].ID
 	driver := must.New(postgres.New(pool, config))
@@ -455,13 +437,10 @@ func TestAnIDOfAnOpenTransactionHoldsUpItsOwnWriteAlone(t *testing.T) {
 func TestOneByOneACategoryIsWaitedForOnce(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.SchemaInShared(t)
-	_, err := pool.Exec(t.Context(), "alter function "+schema+".append set lock_timeout = '50ms'")
-	require.NoError(t, err)
-	holder, err := pool.Begin(t.Context())
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "alter function "+schema+".append set lock_timeout = '50ms'"))(t)
+	holder := must.Do(pool.Begin(t.Context()))(t)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
-	_, err = must.New(postgres.New(holder, &postgres.Config{Schema: schema})).Append(t.Context(), record("stuck-0"))
-	require.NoError(t, err)
+	must.Do(must.New(postgres.New(holder, &postgres.Config{Schema: schema})).Append(t.Context(), record("stuck-0")))(t)
 	old := limitedPool(t, "default_transaction_isolation", "repeatable read")
 	driver := must.New(postgres.New(old, &postgres.Config{Schema: schema}))
 
@@ -519,8 +498,7 @@ func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
 	pool := pgtest.Pool(t)
 	stuck, other := storetest.Category(t), storetest.Category(t).Stream("1")
 	driver := must.New(postgres.New(pool, nil))
-	holder, err := lockCategory(t.Context(), pool, stuck)
-	require.NoError(t, err)
+	holder := must.Do(lockCategory(t.Context(), pool, stuck))(t)
 	letGo := sync.OnceValue(holder)
 	t.Cleanup(func() { _ = letGo() })
 	const writes = 10
@@ -528,13 +506,11 @@ func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
 	for i := range writes {
 		group = append(group, record(stuck.Stream(fmt.Sprint(i))))
 	}
-	done := make(chan []postgres.Answer, 1)
-	go func() { done <- driver.AppendEach(t.Context(), append(group, record(other))) }()
+	done := await.Go(func() []postgres.Answer { return driver.AppendEach(t.Context(), append(group, record(other))) })
 
 	cancelStatements(t, 2, lockWaitersSQL, string(stuck)) // the group, and the first write by itself
 	await.Equal(t, "the version of the other category's stream", 0, func() messagestore.Version {
-		version, err := must.New(postgres.New(pool, nil)).Version(t.Context(), other)
-		require.NoError(t, err)
+		version := must.Do(must.New(postgres.New(pool, nil)).Version(t.Context(), other))(t)
 		return version
 	})
 	require.NoError(t, letGo())
@@ -559,8 +535,7 @@ func TestASlowWriteCostsItsGroupOneTimeout(t *testing.T) {
 		"create function %[1]s.slowly() returns trigger language plpgsql as 'begin if new.type = ''Slow'' then perform pg_sleep(600); end if; return new; end'",
 		"create trigger slowly before insert on %[1]s.messages for each row execute function %[1]s.slowly()",
 	} {
-		_, err := pool.Exec(t.Context(), fmt.Sprintf(statement, schema))
-		require.NoError(t, err)
+		must.Do(pool.Exec(t.Context(), fmt.Sprintf(statement, schema)))(t)
 	}
 	var log bytes.Buffer
 	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema, Logger: logger.Zerolog(zerolog.New(&log))}))
@@ -570,8 +545,7 @@ func TestASlowWriteCostsItsGroupOneTimeout(t *testing.T) {
 	}
 	group[3].Records[0].Type = "Slow"
 
-	done := make(chan []postgres.Answer, 1)
-	go func() { done <- driver.AppendEach(t.Context(), group) }()
+	done := await.Go(func() []postgres.Answer { return driver.AppendEach(t.Context(), group) })
 
 	// The group, and the slow write by itself.
 	cancelStatements(t, 2, "select pid from pg_stat_activity where datname = $1 and wait_event = 'PgSleep'", pool.Config().ConnConfig.Database)
@@ -594,23 +568,18 @@ func TestASlowWriteOfSeveralMessagesIsNotTriedAgain(t *testing.T) {
 		"create function %[1]s.slowly() returns trigger language plpgsql as 'begin perform nextval(''%[1]s.begun''), pg_sleep(600); return new; end'",
 		"create trigger slowly before insert on %[1]s.messages for each row execute function %[1]s.slowly()",
 	} {
-		_, err := pool.Exec(t.Context(), fmt.Sprintf(statement, schema))
-		require.NoError(t, err)
+		must.Do(pool.Exec(t.Context(), fmt.Sprintf(statement, schema)))(t)
 	}
 	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema, Logger: logger.Silent()}))
 	category := storetest.Category(t)
 
-	done := make(chan error, 1)
-	go func() {
-		_, err := driver.AppendAll(t.Context(), both(category.Stream("1"), category.Stream("2")))
-		done <- err
-	}()
+	done := await.Go(func() error {
+		return must.ErrorOf(driver.AppendAll(t.Context(), both(category.Stream("1"), category.Stream("2"))))
+	})
 	cancelStatements(t, 1, "select pid from pg_stat_activity where datname = $1 and wait_event = 'PgSleep'", pool.Config().ConnConfig.Database)
 
 	require.Equal(t, "57014", refusal(t, await.Receive(t, "the end of the write", done)).Code)
-	var begun int
-	require.NoError(t, pool.QueryRow(t.Context(), fmt.Sprintf("select last_value from %s.begun", schema)).Scan(&begun))
-	require.Equal(t, 1, begun)
+	require.Equal(t, 1, pgtest.Value[int](t, pool, fmt.Sprintf("select last_value from %s.begun", schema)))
 }
 
 // limitedPool returns a pool whose connections have a setting.
@@ -618,8 +587,7 @@ func limitedPool(t *testing.T, setting, value string) *pgxpool.Pool {
 	t.Helper()
 	config := pgtest.Pool(t).Config()
 	config.ConnConfig.RuntimeParams[setting] = value
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	return pool
 }
@@ -646,20 +614,14 @@ func TestWhoLeavesBeforeThereIsAConnectionWritesNothing(t *testing.T) {
 			t.Parallel()
 			config := pgtest.Pool(t).Config()
 			config.MaxConns = 1
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			require.NoError(t, err)
+			pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 			await.Close(t, "the pool is closed: no connection is in use", pool.Close)
-			conn, err := pool.Acquire(t.Context())
-			require.NoError(t, err)
+			conn := must.Do(pool.Acquire(t.Context()))(t)
 			release := sync.OnceFunc(conn.Release)
 			t.Cleanup(release)
 			c := &crowd{t: t, driver: must.New(postgres.New(pool, nil)), category: storetest.Category(t)}
 			begins, endFirst := context.WithCancel(t.Context())
-			first := make(chan error, 1)
-			go func() {
-				_, err := c.driver.Append(begins, record(c.category.Stream("first")))
-				first <- err
-			}()
+			first := await.Go(func() error { return must.ErrorOf(c.driver.Append(begins, record(c.category.Stream("first")))) })
 			awaitBusy(t, c.driver, c.category)
 			ctx, leave := context.WithCancel(t.Context())
 			left := make(chan error, callers)
@@ -679,12 +641,10 @@ func TestWhoLeavesBeforeThereIsAConnectionWritesNothing(t *testing.T) {
 				require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 			}
 			release()
-			_, err = c.driver.Append(t.Context(), record(c.category.Stream("after"))) // in the same line
+			_, err := c.driver.Append(t.Context(), record(c.category.Stream("after"))) // in the same line
 			require.NoError(t, err)
 			for i := range callers {
-				version, err := c.driver.Version(t.Context(), c.category.Stream(fmt.Sprint(i)))
-				require.NoError(t, err)
-				require.Equal(t, messagestore.NoStream, version)
+				require.Equal(t, messagestore.NoStream, must.Do(c.driver.Version(t.Context(), c.category.Stream(fmt.Sprint(i))))(t))
 			}
 		})
 	}
@@ -707,11 +667,9 @@ func goesOnWithTheFence(t *testing.T, streams int) {
 	for i := range errs {
 		c.add(t.Context(), record(c.category.Stream(fmt.Sprint(i%streams))), func(_ messagestore.Written, err error) { errs[i] = err })
 	}
-	found := make(chan error, 1)
-	go func() {
-		_, err := asker.Find(t.Context(), c.category.Stream("0"), []uuid.UUID{uuid.New()})
-		found <- err
-	}()
+	found := await.Go(func() error {
+		return must.ErrorOf(asker.Find(t.Context(), c.category.Stream("0"), []uuid.UUID{uuid.New()}))
+	})
 	awaitTwoLockWaiters(t, pgtest.Pool(t), c.category)
 
 	c.release()
@@ -740,12 +698,10 @@ func TestOnlyWhatWasRecordedOrErasedLeavesAGroup(t *testing.T) {
 	} {
 		stream := category.Stream(strings.ReplaceAll(name, " ", ""))
 		before := record(stream)
-		_, err := driver.Append(t.Context(), before)
-		require.NoError(t, err)
+		must.Do(driver.Append(t.Context(), before))(t)
 		again := before
 		if change == nil {
-			_, err := must.New(admin.New(pool, nil)).Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
-			require.NoError(t, err)
+			must.Do(must.New(admin.New(pool, nil)).Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true}))(t)
 			again = record(stream)
 			again.Expected = messagestore.NoStream
 		} else {
@@ -795,8 +751,7 @@ func TestGroupsAreNotMadeAboveReadCommitted(t *testing.T) {
 func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	conn, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
+	conn := must.Do(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
 	one := must.New(postgres.New(conn.Conn(), nil))
 	rapid.Check(t, func(r *rapid.T) {
@@ -838,8 +793,7 @@ func TestAGroupAnswersAsItsWritesWouldOneByOne(t *testing.T) {
 			for i, answer := range answers {
 				require.Equal(r, want[i], told(answer.All, answer.Err), "%d of %v", i, group)
 				for k, written := range answer.All {
-					found, err := one.Find(t.Context(), group[i][k].Stream, written.IDs[len(written.IDs)-1:])
-					require.NoError(t, err)
+					found := must.Do(one.Find(t.Context(), group[i][k].Stream, written.IDs[len(written.IDs)-1:]))(t)
 					require.Len(r, found, 1)
 					require.Equal(r, found[0].GlobalPosition, written.GlobalPosition)
 					require.Equal(r, found[0].Position, written.Version)
@@ -862,30 +816,26 @@ func TestWritesToTwoCategoriesWaitForBothInTheNextGroup(t *testing.T) {
 	pool := pgtest.Pool(t)
 	d := must.New(postgres.New(pool, nil))
 	category, busy := storetest.Category(t), storetest.Category(t)+"busy"
-	release, err := lockCategory(t.Context(), pool, busy)
-	require.NoError(t, err)
+	release := must.Do(lockCategory(t.Context(), pool, busy))(t)
 	single := []messagestore.Append{record(category.Stream("single"))}
 	there, back := both(category.Stream("both"), busy.Stream("both")), both(busy.Stream("both"), category.Stream("both"))
-	answered := make(chan []postgres.Answer, 1)
-
-	go func() { answered <- d.AppendAllEach(t.Context(), [][]messagestore.Append{single, there, back}) }()
+	answered := await.Go(func() []postgres.Answer {
+		return d.AppendAllEach(t.Context(), [][]messagestore.Append{single, there, back})
+	})
 
 	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	await.Equal(t, "the version of the stream of one category", 0, func() messagestore.Version {
-		version, err := store.Version(t.Context(), single[0].Stream)
-		require.NoError(t, err)
+		version := must.Do(store.Version(t.Context(), single[0].Stream))(t)
 		return version
 	})
-	version, err := store.Version(t.Context(), there[0].Stream)
-	require.NoError(t, err)
+	version := must.Do(store.Version(t.Context(), there[0].Stream))(t)
 	require.Equal(t, messagestore.NoStream, version)
 	awaitLockWaiters(t, pool, busy)
 	require.NoError(t, release())
 	for _, answer := range await.Receive(t, "the end of the call", answered) {
 		require.NoError(t, answer.Err)
 	}
-	version, err = store.Version(t.Context(), there[1].Stream)
-	require.NoError(t, err)
+	version = must.Do(store.Version(t.Context(), there[1].Stream))(t)
 	require.EqualValues(t, 1, version)
 	flushes, writes := d.Flushes()
 	require.Equal(t, int64(2), flushes)
@@ -907,21 +857,17 @@ func TestAGroupWaitsForItsCategoriesInTheOrderOfTheirNames(t *testing.T) {
 		{greater.Stream("1"), lesser.Stream("1")},
 	} {
 		d := must.New(postgres.New(pool, nil))
-		holder, err := lockCategory(t.Context(), pool, lesser)
-		require.NoError(t, err)
+		holder := must.Do(lockCategory(t.Context(), pool, lesser))(t)
 		release := sync.OnceValue(holder)
 		t.Cleanup(func() { _ = release() })
-		answered := make(chan []postgres.Answer, 1)
-		go func() {
+		answered := await.Go(func() []postgres.Answer {
 			write := both(streams[0], streams[1])
-			answered <- d.AppendAllEach(t.Context(), [][]messagestore.Append{write, both(streams[0], streams[1])})
-		}()
+			return d.AppendAllEach(t.Context(), [][]messagestore.Append{write, both(streams[0], streams[1])})
+		})
 		awaitLockWaiters(t, pool, lesser)
 
-		var free bool
-		err = pool.QueryRow(t.Context(), "select pg_try_advisory_xact_lock(1684628083, dibs.lock_key($1))", string(greater)).Scan(&free)
+		free := pgtest.Value[bool](t, pool, "select pg_try_advisory_xact_lock(1684628083, dibs.lock_key($1))", string(greater))
 
-		require.NoError(t, err)
 		require.True(t, free, "while %s is waited for, for a write to %v", lesser, streams)
 		require.NoError(t, release())
 		for _, answer := range await.Receive(t, "the end of the call", answered) {
@@ -976,37 +922,29 @@ func TestAWriteToSeveralStreamsIsAGroupOfOne(t *testing.T) {
 		require.Equal(t, before+more, after, what)
 	}
 	flushed("one message", 0, func() {
-		_, err := d.Append(t.Context(), record(category.Stream("one")))
-		require.NoError(t, err)
+		must.Do(d.Append(t.Context(), record(category.Stream("one"))))(t)
 	})
 	two := both(category.Stream("a1"), category.Stream("a2"))
 	flushed("two streams", 1, func() {
-		written, err := d.AppendAll(t.Context(), two)
-		require.NoError(t, err)
+		written := must.Do(d.AppendAll(t.Context(), two))(t)
 		require.Len(t, written, 2)
 		require.Less(t, written[0].GlobalPosition, written[1].GlobalPosition)
 	})
 	pair := record(category.Stream("pair"))
 	pair.Records = append(pair.Records, record(category.Stream("pair")).Records...)
 	flushed("two messages", 0, func() {
-		written, err := d.Append(t.Context(), pair)
-		require.NoError(t, err)
-		require.EqualValues(t, 1, written.Version)
+		require.EqualValues(t, 1, must.Do(d.Append(t.Context(), pair))(t).Version)
 	})
 	flushed("a conflict", 1, func() {
 		stale := both(category.Stream("new"), category.Stream("a2"))
 		stale[0].Expected, stale[1].Expected = messagestore.NoStream, messagestore.NoStream
 		_, err := d.AppendAll(t.Context(), stale)
-		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
-		require.True(t, ok, "%v", err)
+		conflict := must.As[*messagestore.VersionConflictError](t, err)
 		require.Equal(t, &messagestore.VersionConflictError{Stream: category.Stream("a2"), Expected: messagestore.NoStream, Actual: 0}, conflict)
-		version, err := d.Version(t.Context(), category.Stream("new"))
-		require.NoError(t, err)
-		require.Equal(t, messagestore.NoStream, version)
+		require.Equal(t, messagestore.NoStream, must.Do(d.Version(t.Context(), category.Stream("new")))(t))
 	})
 	flushed("the same again", 1, func() {
-		written, err := d.AppendAll(t.Context(), two)
-		require.NoError(t, err)
+		written := must.Do(d.AppendAll(t.Context(), two))(t)
 		require.True(t, written[0].Duplicate)
 		require.True(t, written[1].Duplicate)
 	})
@@ -1038,15 +976,12 @@ func TestAWriteOfAGroupIsNotWrittenInPart(t *testing.T) {
 
 		require.NoError(t, answers[0].Err)
 		require.NoError(t, answers[3].Err)
-		conflict, ok := errors.AsType[*messagestore.VersionConflictError](answers[1].Err)
-		require.True(t, ok, "%v", answers[1].Err)
+		conflict := must.As[*messagestore.VersionConflictError](t, answers[1].Err)
 		require.EqualValues(t, 0, conflict.Expected)
 		require.Equal(t, messagestore.NoStream, conflict.Actual)
 		require.Equal(t, []*messagestore.Message{nil, nil}, answers[2].Met.Last)
 		for _, a := range append(half, met...) {
-			version, err := d.Version(t.Context(), a.Stream)
-			require.NoError(t, err)
-			require.Equal(t, messagestore.NoStream, version, a.Stream)
+			require.Equal(t, messagestore.NoStream, must.Do(d.Version(t.Context(), a.Stream))(t), a.Stream)
 		}
 	}
 	flushes, writes := d.Flushes()
@@ -1063,10 +998,8 @@ func TestAWriteToSeveralStreamsLeavesItsGroupForAnIDThatIsThere(t *testing.T) {
 		return both(category.Stream(name+"1"), category.Stream(name+"2"))
 	}
 	before, half := both("before"), both("half")
-	_, err := d.AppendAll(t.Context(), before)
-	require.NoError(t, err)
-	_, err = d.Append(t.Context(), half[1])
-	require.NoError(t, err)
+	must.Do(d.AppendAll(t.Context(), before))(t)
+	must.Do(d.Append(t.Context(), half[1]))(t)
 	half[0].Expected = 7
 	again := slices.Clone(before)
 	again[0].Expected = messagestore.NoStream

@@ -54,8 +54,7 @@ func (l *line) requireHungUp(t *testing.T) {
 // overLines returns a driver over a pool, and the connections that it makes.
 func overLines(t *testing.T, url string, afterConnect func(context.Context, *pgx.Conn) error) (*postgres.Driver, <-chan *line) {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(url)
-	require.NoError(t, err)
+	config := must.Do(pgxpool.ParseConfig(url))(t)
 	config.AfterConnect = afterConnect
 	lines := make(chan *line, 10)
 	dial := config.ConnConfig.DialFunc
@@ -68,8 +67,7 @@ func overLines(t *testing.T, url string, afterConnect func(context.Context, *pgx
 		lines <- l
 		return l, nil
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	return must.New(postgres.New(pool, nil)), lines
 }
@@ -80,9 +78,7 @@ func TestWhoListensNoMoreSaysGoodbye(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
-	err := driver.Listen(ctx, func(messagestore.Category, messagestore.GlobalPosition) { cancel() })
-
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, driver.Listen(ctx, func(messagestore.Category, messagestore.GlobalPosition) { cancel() }), context.Canceled)
 	await.Receive(t, "a connection", lines).requireHungUp(t)
 }
 
@@ -93,8 +89,6 @@ func TestAConnectionThatCannotListenIsNotLeftOpen(t *testing.T) {
 	unable := errors.New("not this one")
 	driver, lines := overLines(t, pgtest.URL(t), func(context.Context, *pgx.Conn) error { return unable })
 
-	err := driver.Listen(t.Context(), nil)
-
-	require.ErrorIs(t, err, unable)
+	require.ErrorIs(t, driver.Listen(t.Context(), nil), unable)
 	await.Receive(t, "a connection", lines).requireHungUp(t)
 }

@@ -124,20 +124,16 @@ func TestHostileCallsLeaveThePoolUsable(t *testing.T) {
 					require.ErrorIs(t, err, test.kind, way)
 					require.ErrorIs(t, err, messagestore.ErrInvalid, way)
 				} else if !errors.Is(err, messagestore.ErrInvalid) {
-					refused, ok := errors.AsType[*pgconn.PgError](err)
-					require.True(t, ok, "%s: %v", way, err)
+					refused := must.As[*pgconn.PgError](t, err)
 					require.Contains(t, []string{"22", "54"}, refused.Code[:2], "%s: %v", way, err)
 				}
 				require.Less(t, len(err.Error()), 500)
 				require.False(t, strings.ContainsFunc(err.Error(), unicode.IsControl), "%q", err)
 				require.Zero(t, pool.Stat().AcquiredConns(), way)
 			}
-			page, err := driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 10})
-			require.NoError(t, err)
+			page := must.Do(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 10}))(t)
 			require.Empty(t, page.Messages, "neither it nor what came before it was written")
-			written, err := driver.Append(t.Context(), appendOne(good, messagestore.NoStream))
-			require.NoError(t, err)
-			require.Zero(t, written.Version)
+			require.Zero(t, must.Do(driver.Append(t.Context(), appendOne(good, messagestore.NoStream)))(t).Version)
 		})
 	}
 }
@@ -194,15 +190,13 @@ func TestForgedNotificationsLoseNothing(t *testing.T) {
 		"dibs." + string(stream.Category()) + "-9223372036854775808", "dibs." + string(stream.Category()) + "-x", "dibs." + strings.Repeat("x", 7000), "dibs.\u202e\n-1",
 		"dibs." + string(stream.Category()) + "-9223372036854775807", // that there will be no more
 	} {
-		_, err := pool.Exec(t.Context(), "select pg_notify('dibs_messages', $1)", payload)
-		require.NoError(t, err)
+		must.Do(pool.Exec(t.Context(), "select pg_notify('dibs_messages', $1)", payload))(t)
 	}
 	for n := range 3 {
 		write(t, writer, stream, messagestore.Version(n-1), opened())
 		await.Equal(t, "the version at a wake-up", messagestore.Version(n), func() messagestore.Version {
 			await.Receive(t, "a wake-up", bell)
-			version, err := reader.Version(t.Context(), stream)
-			require.NoError(t, err)
+			version := must.Do(reader.Version(t.Context(), stream))(t)
 			return version
 		})
 	}
@@ -257,8 +251,7 @@ func TestWhatOtherClientsWriteNeverStopsAReader(t *testing.T) {
 		require.Less(t, len(line), 4000)
 		require.NotContains(t, string(line), strings.Repeat("7", 1000))
 	}
-	parked, err := must.New(operate.Consumer(store, category, "ledger").Parked()).Items(t.Context(), queue.Dead, 0, 100)
-	require.NoError(t, err)
+	parked := must.Do(must.New(operate.Consumer(store, category, "ledger").Parked()).Items(t.Context(), queue.Dead, 0, 100))(t)
 	require.Len(t, parked, 4)
 	for _, p := range parked {
 		require.Less(t, len(p.Error), 1100)

@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,8 +65,7 @@ func appendRaw(t *testing.T, db querier, a rawAppend) error {
 // can tell, and that the value is not shown.
 func requireRefused(t *testing.T, err error, column string) {
 	t.Helper()
-	refused, ok := errors.AsType[*pgconn.PgError](err)
-	require.True(t, ok, "%v", err)
+	refused := must.As[*pgconn.PgError](t, err)
 	require.Equal(t, "DB001", refused.Code, refused.Message)
 	require.Equal(t, column, refused.ColumnName)
 	require.NotContains(t, refused.Message+refused.Detail+refused.Hint, "canary")
@@ -126,14 +124,12 @@ func TestDatabaseRefusesWhatTheLibraryRefuses(t *testing.T) {
 	} {
 		for _, call := range calls {
 			for _, call.twice = range []bool{false, true} {
-				err := appendRaw(t, pool, call)
-				requireRefused(t, err, column)
+				requireRefused(t, appendRaw(t, pool, call), column)
 			}
 			if call.trusted {
 				continue
 			}
-			refused, ok := errors.AsType[*pgconn.PgError](appendEachRaw(t, pool, call))
-			require.True(t, ok, "%v", call)
+			refused := must.As[*pgconn.PgError](t, appendEachRaw(t, pool, call))
 			require.Equal(t, "DB001", refused.Code, "%v: %s", call, refused.Message)
 		}
 	}
@@ -206,8 +202,7 @@ func TestDatabaseRefusesGroupsThatAreNone(t *testing.T) {
 		`'{a-1}', '{-2}', '{1}', '{0}', '{00000000-0000-0000-0000-000000000000}', '{T}', '{"{}"}', '{null}'`:                               "data",
 	} {
 		_, err := pool.Exec(t.Context(), "select * from dibs.append_each("+arguments+")")
-		refused, ok := errors.AsType[*pgconn.PgError](err)
-		require.True(t, ok, "%s: %v", arguments, err)
+		refused := must.As[*pgconn.PgError](t, err)
 		require.Equal(t, "DB001", refused.Code, "%s: %s", arguments, refused.Message)
 		require.Equal(t, column, refused.ColumnName, arguments)
 	}
@@ -229,9 +224,7 @@ func TestDatabaseRefusesTypesThatAreNoneForAWriteOfOneMessage(t *testing.T) {
 	} {
 		stream := category.Stream(strconv.Itoa(i))
 
-		refused, ok := errors.AsType[*pgconn.PgError](append1(stream, past))
-
-		require.True(t, ok, past)
+		refused := must.As[*pgconn.PgError](t, append1(stream, past))
 		require.Equal(t, "DB001", refused.Code, "%s: %s", past, refused.Message)
 		require.Equal(t, "past", refused.ColumnName, past)
 		require.Nil(t, lastOf(t, must.New(postgres.New(pool, nil)), stream), past)
@@ -287,8 +280,7 @@ func TestDatabaseRefusesCallsThatAreNone(t *testing.T) {
 		`'{a-1}', '{-1}', '{1001}', array_fill(gen_random_uuid(), '{1001}'), array_fill('T'::text, '{1001}'), array_fill('{}'::json, '{1001}'), array_fill(null::json, '{1001}')`: "ids",
 	} {
 		_, err := pool.Exec(t.Context(), "select * from dibs.append("+arguments+")")
-		refused, ok := errors.AsType[*pgconn.PgError](err)
-		require.True(t, ok, "%s: %v", arguments, err)
+		refused := must.As[*pgconn.PgError](t, err)
 		require.Equal(t, "DB001", refused.Code, "%s: %s", arguments, refused.Message)
 		require.Equal(t, column, refused.ColumnName, arguments)
 	}
@@ -309,8 +301,7 @@ func TestDatabaseRefusesCallsThatAreNone(t *testing.T) {
 		"read_category('a', group_size => 1025, group_member => 0)": "group_member",
 	} {
 		_, err := pool.Exec(t.Context(), "select * from dibs."+call)
-		refused, ok := errors.AsType[*pgconn.PgError](err)
-		require.True(t, ok, "%s: %v", call, err)
+		refused := must.As[*pgconn.PgError](t, err)
 		require.Equal(t, "DB001", refused.Code, "%s: %s", call, refused.Message)
 		require.Equal(t, column, refused.ColumnName, call)
 	}
@@ -329,8 +320,7 @@ func TestRefusalOfTheDatabaseIsAnInvalidError(t *testing.T) {
 
 	a = appendOne(storetest.Category(t).Stream("1"), messagestore.NoStream)
 	a.Records[0].Data = []byte(`["canary"]`)
-	_, err = driver.Append(t.Context(), a)
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), a)), messagestore.ErrInvalid)
 }
 
 // The details that the server gives for an error show the row.
@@ -342,8 +332,7 @@ func TestErrorsShowNoValuesOfRows(t *testing.T) {
 
 	_, err := driver.Append(t.Context(), a)
 
-	refused, ok := errors.AsType[*pgconn.PgError](err)
-	require.True(t, ok, "%v", err)
+	refused := must.As[*pgconn.PgError](t, err)
 	require.Equal(t, "22P02", refused.Code)
 	require.NotContains(t, refused.Detail+refused.Where+refused.Hint+refused.InternalQuery+err.Error(), "canary")
 }
@@ -352,13 +341,11 @@ func TestErrorsShowNoValuesOfRows(t *testing.T) {
 func TestGroupOfTheSmallestHash(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	_, err := pool.Exec(t.Context(), "insert into "+schema+".messages (category, stream_name, position, type, id, group_hash) values ('a', 'a-1', 0, 'T', gen_random_uuid(), -9223372036854775808)")
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "insert into "+schema+".messages (category, stream_name, position, type, id, group_hash) values ('a', 'a-1', 0, 'T', gen_random_uuid(), -9223372036854775808)"))(t)
 	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
 	found := 0
 	for member := range 3 {
-		page, err := driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: 10, Filter: messagestore.Filter{GroupSize: 3, GroupMember: member}})
-		require.NoError(t, err)
+		page := must.Do(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: 10, Filter: messagestore.Filter{GroupSize: 3, GroupMember: member}}))(t)
 		found += len(page.Messages)
 	}
 	require.Equal(t, 1, found)

@@ -25,8 +25,7 @@ func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 	t.Parallel()
 	closed := func(t *testing.T) *pgxpool.Pool {
 		t.Helper()
-		pool, err := pgxpool.New(t.Context(), pgtest.URL(t))
-		require.NoError(t, err)
+		pool := must.Do(pgxpool.New(t.Context(), pgtest.URL(t)))(t)
 		return pool
 	}
 	run := func(pool *pgxpool.Pool) <-chan error {
@@ -63,11 +62,9 @@ func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 	})
 	t.Run("NoSuchDatabase", func(t *testing.T) {
 		t.Parallel()
-		config, err := pgxpool.ParseConfig(pgtest.URL(t))
-		require.NoError(t, err)
+		config := must.Do(pgxpool.ParseConfig(pgtest.URL(t)))(t)
 		config.ConnConfig.Database = "no_such_database"
-		pool, err := pgxpool.NewWithConfig(t.Context(), config)
-		require.NoError(t, err)
+		pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 		defer pool.Close()
 		require.ErrorContains(t, await.Receive(t, "the consumer's end", run(pool)), "no_such_database")
 	})

@@ -118,8 +118,7 @@ func (g *gate) goes(t *testing.T, p party, leavers ...int) []error {
 	answers := make(chan ended, p.calls)
 	leave := make([]context.CancelFunc, p.calls)
 	g.close()
-	first := make(chan error, 1)
-	go func() { first <- p.call(t.Context(), -1) }()
+	first := await.Go(func() error { return p.call(t.Context(), -1) })
 	await.Receive(t, "the first call at the gate", g.came)
 	for i := range p.calls {
 		ctx, end := context.WithCancel(t.Context())
@@ -157,8 +156,7 @@ func TestCallersLeaveAGroupWhoseTakeIsRefused(t *testing.T) {
 		"waits for too long": func(t *testing.T, g *gate, _ *queuing.Take) { t.Helper(); g.stuck(t) },
 		"has no right": func(t *testing.T, g *gate, _ *queuing.Take) {
 			t.Helper()
-			_, err := g.pool.Exec(t.Context(), "revoke execute on function dibs.queue_take from dibs_writer")
-			require.NoError(t, err)
+			must.Do(g.pool.Exec(t.Context(), "revoke execute on function dibs.queue_take from dibs_writer"))(t)
 			g.role = "dibs_writer"
 		},
 	} {
@@ -206,13 +204,10 @@ func TestCallersLeaveAGroupWhoseTakeIsRefused(t *testing.T) {
 // stuck has takes from the queue wait for too long.
 func (g *gate) stuck(t *testing.T) {
 	t.Helper()
-	other, err := g.pool.Begin(t.Context())
-	require.NoError(t, err)
+	other := must.Do(g.pool.Begin(t.Context()))(t)
 	t.Cleanup(func() { _ = other.Rollback(context.WithoutCancel(t.Context())) })
-	_, err = other.Exec(t.Context(), "select dibs.queue_lock('turns', 'turns', true)")
-	require.NoError(t, err)
-	_, err = g.pool.Exec(t.Context(), "alter function dibs.queue_take set lock_timeout = '20ms'")
-	require.NoError(t, err)
+	must.Do(other.Exec(t.Context(), "select dibs.queue_lock('turns', 'turns', true)"))(t)
+	must.Do(g.pool.Exec(t.Context(), "alter function dibs.queue_take set lock_timeout = '20ms'"))(t)
 }
 
 // writes are the kinds of writes that go together.

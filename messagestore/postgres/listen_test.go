@@ -95,16 +95,14 @@ func TestOnlyWhatIsOfTheSchemaIsHeard(t *testing.T) {
 
 func notify(t *testing.T, pool *pgxpool.Pool, payload string) {
 	t.Helper()
-	_, err := pool.Exec(t.Context(), "select pg_notify('dibs_messages', $1)", payload)
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "select pg_notify('dibs_messages', $1)", payload))(t)
 }
 
 func TestWithoutNotificationsMessagesAreFoundByPolling(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
 	quiet := &postgres.Config{NoNotify: true}
-	driver, err := postgres.Open(t.Context(), url, quiet)
-	require.NoError(t, err)
+	driver := must.Do(postgres.Open(t.Context(), url, quiet))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	bell := watch(t, driver, "account", 10*time.Millisecond)
 
@@ -137,8 +135,7 @@ func TestWhatACompatibleClientWritesIsFoundByPolling(t *testing.T) {
 	bell := watch(t, open(t, url), "account", 10*time.Millisecond)
 	awaitListener(t, elsewhere)
 
-	_, err := elsewhere.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::text, 'account-1', 'Opened', '{}')")
-	require.NoError(t, err)
+	must.Do(elsewhere.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::text, 'account-1', 'Opened', '{}')"))(t)
 
 	requireRing(t, bell, 1)
 }
@@ -165,13 +162,11 @@ func TestOverAnythingButAPoolAWatchLeavesTheDriverAlone(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	conn := connect(t, pgtest.URL(t))
-	tx, err := pool.Begin(t.Context())
-	require.NoError(t, err)
+	tx := must.Do(pool.Begin(t.Context()))(t)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // there is nothing to undo
 	for _, db := range []postgres.DB{conn, tx} {
 		driver := must.New(postgres.New(db, nil))
-		_, err := driver.Heads(t.Context(), nil)
-		require.ErrorIs(t, err, messagestore.ErrNotSupported)
+		require.ErrorIs(t, must.ErrorOf(driver.Heads(t.Context(), nil)), messagestore.ErrNotSupported)
 		require.ErrorIs(t, driver.Listen(t.Context(), nil), messagestore.ErrNotSupported)
 
 		bell := watch(t, driver, storetest.Category(t), time.Millisecond)
@@ -202,25 +197,20 @@ func TestHeadsAreFoundByAnIndex(t *testing.T) {
 	}
 	pages := func() int {
 		// On a connection of its own: a plan that was made for the empty table is kept.
-		var plan string
-		err := elsewhere.QueryRow(t.Context(), "explain (analyze, buffers, format json) select dibs.heads($1)", pgx.QueryExecModeSimpleProtocol, categories).Scan(&plan)
-		require.NoError(t, err)
+		plan := pgtest.Value[string](t, elsewhere, "explain (analyze, buffers, format json) select dibs.heads($1)", pgx.QueryExecModeSimpleProtocol, categories)
 		sum := 0
 		for _, kind := range []string{"Hit", "Read"} {
 			var n int
 			_, rest, _ := strings.Cut(plan, fmt.Sprintf(`"Shared %s Blocks": `, kind))
-			_, err := fmt.Sscan(rest, &n)
-			require.NoError(t, err)
+			must.Do(fmt.Sscan(rest, &n))(t)
 			sum += n
 		}
 		return sum
 	}
 	pages()
-	_, err := elsewhere.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, type, position, id, data)
-		select 'account' || n % 10, 0, 'account' || n % 10 || '-' || n, 'Opened', 0, gen_random_uuid(), '{}' from generate_series(1, 30000) n`)
-	require.NoError(t, err)
+	must.Do(elsewhere.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, type, position, id, data)
+		select 'account' || n % 10, 0, 'account' || n % 10 || '-' || n, 'Opened', 0, gen_random_uuid(), '{}' from generate_series(1, 30000) n`))(t)
 	require.Less(t, pages(), 1500)
-	_, err = elsewhere.Exec(t.Context(), "analyze dibs.messages")
-	require.NoError(t, err)
+	must.Do(elsewhere.Exec(t.Context(), "analyze dibs.messages"))(t)
 	require.Less(t, pages(), 1500)
 }

@@ -28,8 +28,7 @@ import (
 
 // lastOf returns the last message as a reader of the stream gets it.
 func lastOf(t require.TestingT, driver *postgres.Driver, stream messagestore.StreamName) *messagestore.Message {
-	all, err := driver.ReadStream(context.Background(), messagestore.StreamQuery{Stream: stream, From: messagestore.EndOfStream, Backwards: true, Limit: 1})
-	require.NoError(t, err)
+	all := must.Do(driver.ReadStream(context.Background(), messagestore.StreamQuery{Stream: stream, From: messagestore.EndOfStream, Backwards: true, Limit: 1}))(t)
 	if len(all) == 0 {
 		return nil
 	}
@@ -65,8 +64,7 @@ func TestLoserMeetsItsWinnerOfTheSameGroup(t *testing.T) {
 	driver := must.New(postgres.New(pgtest.Pool(t), nil))
 	category := storetest.Category(t)
 	a, b, c, old, empty := category.Stream("a"), category.Stream("b"), category.Stream("c"), category.Stream("old"), category.Stream("empty")
-	_, err := driver.Append(t.Context(), typed(old, messagestore.NoStream, "Opened", "Closed"))
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), typed(old, messagestore.NoStream, "Opened", "Closed")))(t)
 	flushes, _ := driver.Flushes()
 
 	answers := driver.AppendOrMeetEach(t.Context(), []messagestore.Append{
@@ -150,8 +148,7 @@ func TestGroupMeetsTheLastMessageOrWrites(t *testing.T) {
 						at := messagestore.NoStream
 						if last != nil {
 							at = last.Position
-							there, err := driver.ReadStream(context.Background(), messagestore.StreamQuery{Stream: last.Stream, From: last.Position, Limit: 1})
-							require.NoError(r, err)
+							there := must.Do(driver.ReadStream(context.Background(), messagestore.StreamQuery{Stream: last.Stream, From: last.Position, Limit: 1}))(r)
 							require.Equal(r, there[0], last)
 							require.Equal(r, group[i][k].Stream, last.Stream)
 						}
@@ -163,8 +160,7 @@ func TestGroupMeetsTheLastMessageOrWrites(t *testing.T) {
 					require.ErrorIs(r, answer.Err, messagestore.ErrVersionConflict)
 				default:
 					for k, written := range answer.All {
-						found, err := driver.Find(context.Background(), group[i][k].Stream, written.IDs)
-						require.NoError(r, err)
+						found := must.Do(driver.Find(context.Background(), group[i][k].Stream, written.IDs))(r)
 						require.Len(r, found, len(group[i][k].Records))
 						last := found[len(found)-1]
 						require.Equal(r, messagestore.Written{
@@ -258,8 +254,7 @@ func TestTransactionAboveReadCommittedGetsTheConflict(t *testing.T) {
 			require.Nil(t, written)
 			if level != pgx.ReadCommitted {
 				require.Nil(t, met)
-				conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
-				require.True(t, ok, "%v", err)
+				conflict := must.As[*messagestore.VersionConflictError](t, err)
 				require.Equal(t, other, conflict.Stream)
 				continue
 			}
@@ -307,15 +302,12 @@ func TestMeetingIsReadHoweverItWasSent(t *testing.T) {
 			config := pgtest.Pool(t).Config().ConnConfig
 			config.DefaultQueryExecMode = mode
 			config.RuntimeParams["timezone"] = "Asia/Kathmandu"
-			conn, err := pgx.ConnectConfig(t.Context(), config)
-			require.NoError(t, err)
+			conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
 			t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
 			category := storetest.Category(t)
 			a, b, empty := category.Stream("a"), category.Stream("b"), category.Stream("empty")
-			_, err = shared.AppendAll(t.Context(), []messagestore.Append{typed(a, messagestore.NoStream, "Opened", `Clo"s\ed'`), typed(b, messagestore.NoStream, "Opened")})
-			require.NoError(t, err)
-			tx, err := conn.Begin(t.Context())
-			require.NoError(t, err)
+			must.Do(shared.AppendAll(t.Context(), []messagestore.Append{typed(a, messagestore.NoStream, "Opened", `Clo"s\ed'`), typed(b, messagestore.NoStream, "Opened")}))(t)
+			tx := must.Do(conn.Begin(t.Context()))(t)
 			inside := must.New(postgres.New(tx, nil))
 
 			_, met, err := inside.TryAppend(t.Context(), []messagestore.Append{typed(b, messagestore.NoStream, "Lost"), typed(a, messagestore.NoStream, "Lost", "Lost"), typed(empty, 0)})
@@ -346,10 +338,8 @@ func TestRemovedStreamMeetsItsTombstone(t *testing.T) {
 		driver := must.New(postgres.New(pool, nil))
 		category := storetest.Category(t)
 		gone, other := category.Stream("gone"), category.Stream("other")
-		_, err := driver.Append(t.Context(), typed(gone, messagestore.NoStream, "Opened", "Closed"))
-		require.NoError(t, err)
-		_, err = must.New(admin.New(pool, nil)).Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase})
-		require.NoError(t, err)
+		must.Do(driver.Append(t.Context(), typed(gone, messagestore.NoStream, "Opened", "Closed")))(t)
+		must.Do(must.New(admin.New(pool, nil)).Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase}))(t)
 
 		for _, appends := range [][]messagestore.Append{
 			{typed(gone, messagestore.NoStream, "Lost")},
@@ -414,8 +404,7 @@ func TestLargeMessageIsNotSentAlong(t *testing.T) {
 			if test.metadata > 0 {
 				a.Records[0].Metadata = []byte(`{"page":"` + text(test.metadata) + `"}`)
 			}
-			_, err := driver.Append(t.Context(), a)
-			require.NoError(t, err)
+			must.Do(driver.Append(t.Context(), a))(t)
 
 			for _, call := range []string{
 				"select met_data is not null, met_metadata is not null from dibs.append_one($1, -1, gen_random_uuid(), 'T', '{}', null, meet => true)",
@@ -458,8 +447,7 @@ func TestMessageThatIsRemovedAfterItWasMetIsNotTold(t *testing.T) {
 		stream := storetest.Category(t).Stream("1")
 		large := typed(stream, messagestore.NoStream, "Opened", "Large")
 		large.Records[1].Data = []byte(`{"a":"` + strings.Repeat("x", 20_000) + `"}`)
-		_, err := shared.Append(t.Context(), large)
-		require.NoError(t, err)
+		must.Do(shared.Append(t.Context(), large))(t)
 		config := pgtest.Pool(t).Config()
 		config.ConnConfig.Tracer = &interruption{"dibs.read_stream(", func() {
 			_, err := must.New(admin.New(pgtest.Pool(t), nil)).Delete(t.Context(), stream, 1, &retention.DeleteOptions{EraseName: erase})
@@ -467,8 +455,7 @@ func TestMessageThatIsRemovedAfterItWasMetIsNotTold(t *testing.T) {
 				t.Error(err)
 			}
 		}}
-		pool, err := pgxpool.NewWithConfig(t.Context(), config)
-		require.NoError(t, err)
+		pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 		await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 
 		_, met, err := must.New(postgres.New(pool, nil)).TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
@@ -485,8 +472,7 @@ func TestMessageWithoutDataIsMet(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	stream := storetest.Category(t).Stream("1")
-	_, err := pool.Exec(t.Context(), "select message_store.write_message($1, $2, 'Empty', null)", uuid.NewString(), string(stream))
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "select message_store.write_message($1, $2, 'Empty', null)", uuid.NewString(), string(stream)))(t)
 	driver := must.New(postgres.New(pool, nil))
 
 	_, met, err := driver.TryAppend(t.Context(), []messagestore.Append{typed(stream, messagestore.NoStream, "Lost")})
@@ -504,16 +490,15 @@ func TestWriteMeetsBehindAFence(t *testing.T) {
 		driver := must.New(postgres.New(pool, nil))
 		category := storetest.Category(t)
 		stream := category.Stream("1")
-		_, err := driver.Append(t.Context(), typed(stream, messagestore.NoStream, "Opened"))
-		require.NoError(t, err)
-		_, err = must.New(postgres.New(pool, nil)).Find(t.Context(), stream, []uuid.UUID{uuid.New()})
-		require.NoError(t, err)
+		must.Do(driver.Append(t.Context(), typed(stream, messagestore.NoStream, "Opened")))(t)
+		must.Do(must.New(postgres.New(pool, nil)).Find(t.Context(), stream, []uuid.UUID{uuid.New()}))(t)
 		var met *messagestore.Conflict
 		if group {
 			answers := driver.AppendOrMeetEach(t.Context(), []messagestore.Append{typed(stream, 7, "Lost"), typed(category.Stream("2"), -1, "Won")}, 0)
 			require.NoError(t, errors.Join(answers[0].Err, answers[1].Err))
 			met = answers[0].Met
 		} else {
+			var err error
 			_, met, err = driver.TryAppend(t.Context(), []messagestore.Append{typed(stream, 7, "Lost")})
 			require.NoError(t, err)
 		}
@@ -570,8 +555,7 @@ func TestTimeOfAWriteIsTheMessages(t *testing.T) {
 
 func lastOfIDs(t *testing.T, driver *postgres.Driver, w messagestore.Written) *messagestore.Message {
 	t.Helper()
-	found, err := driver.Find(t.Context(), w.Stream, w.IDs)
-	require.NoError(t, err)
+	found := must.Do(driver.Find(t.Context(), w.Stream, w.IDs))(t)
 	require.Len(t, found, len(w.IDs))
 	return found[len(found)-1]
 }
@@ -588,10 +572,8 @@ func TestPastARemovedMessageIsAConflict(t *testing.T) {
 	driver, remover := must.New(postgres.New(pool, nil)), must.New(admin.New(pool, nil))
 	category := storetest.Category(t)
 	trimmed := category.Stream("trimmed")
-	_, err := driver.Append(t.Context(), typed(trimmed, messagestore.NoStream, "Reserved", "Extended", "Extended", "Extended"))
-	require.NoError(t, err)
-	_, err = remover.Trim(t.Context(), trimmed, &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge})
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), typed(trimmed, messagestore.NoStream, "Reserved", "Extended", "Extended", "Extended")))(t)
+	must.Do(remover.Trim(t.Context(), trimmed, &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge}))(t)
 	write := func(a messagestore.Append, types ...string) error {
 		_, err := driver.Append(t.Context(), goingPast(a, types...))
 		return err
@@ -610,10 +592,8 @@ func TestPastARemovedMessageIsAConflict(t *testing.T) {
 
 	for _, erase := range []bool{false, true} {
 		gone := category.Stream(fmt.Sprint("gone", erase))
-		_, err = driver.Append(t.Context(), typed(gone, messagestore.NoStream, "Reserved", "Extended"))
-		require.NoError(t, err)
-		_, err = remover.Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase})
-		require.NoError(t, err)
+		must.Do(driver.Append(t.Context(), typed(gone, messagestore.NoStream, "Reserved", "Extended")))(t)
+		must.Do(remover.Delete(t.Context(), gone, 1, &retention.DeleteOptions{EraseName: erase}))(t)
 		for _, expected := range []messagestore.Version{messagestore.NoStream, 0} {
 			require.ErrorIs(t, write(typed(gone, expected, "Confirmed"), "Extended", "Reserved", removal.TombstoneType), messagestore.ErrVersionConflict)
 			require.ErrorIs(t, check(gone, expected, "Extended", "Reserved", removal.TombstoneType), messagestore.ErrVersionConflict)
@@ -631,13 +611,11 @@ func TestPastOfATransactionThatIsTooOldIsASerializationFailure(t *testing.T) {
 			t.Run(name+", for "+kind, func(t *testing.T) {
 				t.Parallel()
 				eachLevelAfter(t, func(outside *postgres.Driver, stream messagestore.StreamName) {
-					_, err := outside.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved", "Extended"))
-					require.NoError(t, err)
+					must.Do(outside.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved", "Extended")))(t)
 				}, func(t *testing.T, level pgx.TxIsoLevel, tx pgx.Tx, outside *postgres.Driver, stream messagestore.StreamName) {
-					_, err := outside.Append(t.Context(), typed(stream, 1, came))
-					require.NoError(t, err)
+					must.Do(outside.Append(t.Context(), typed(stream, 1, came)))(t)
 
-					_, err = must.New(postgres.New(tx, nil)).AppendAll(t.Context(), []messagestore.Append{goingPast(typed(stream, 0, types...), "Extended")})
+					_, err := must.New(postgres.New(tx, nil)).AppendAll(t.Context(), []messagestore.Append{goingPast(typed(stream, 0, types...), "Extended")})
 
 					switch {
 					case level != pgx.ReadCommitted:
@@ -657,16 +635,14 @@ func TestPastOfATransactionThatIsTooOldIsASerializationFailure(t *testing.T) {
 func TestPastAnotherTypeIsAConflictAtEveryLevel(t *testing.T) {
 	t.Parallel()
 	eachLevelAfter(t, func(outside *postgres.Driver, stream messagestore.StreamName) {
-		_, err := outside.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved", "Released", "Extended"))
-		require.NoError(t, err)
+		must.Do(outside.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved", "Released", "Extended")))(t)
 	}, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *postgres.Driver, stream messagestore.StreamName) {
 		inside := must.New(postgres.New(tx, nil))
 		for _, a := range []messagestore.Append{typed(stream, 0, "Confirmed"), typed(stream, 0)} {
 			_, err := inside.AppendAll(t.Context(), []messagestore.Append{goingPast(a, "Extended")})
 			require.Equal(t, &messagestore.VersionConflictError{Stream: stream, Expected: 0, Actual: 2}, err)
 		}
-		_, err := inside.AppendAll(t.Context(), []messagestore.Append{goingPast(typed(stream, 1, "Confirmed"), "Extended")})
-		require.NoError(t, err)
+		must.Do(inside.AppendAll(t.Context(), []messagestore.Append{goingPast(typed(stream, 1, "Confirmed"), "Extended")}))(t)
 		requireUsable(t, tx, must.New(messagestore.New(outside, nil)))
 	})
 }
@@ -685,8 +661,7 @@ func eachLevelAfter(
 			stream := storetest.Category(t).Stream("1")
 			fill(outside, stream)
 			tx := begin(t, level)
-			_, err := tx.Exec(t.Context(), "select from dibs.stream_version('snapshot-1')")
-			require.NoError(t, err)
+			must.Do(tx.Exec(t.Context(), "select from dibs.stream_version('snapshot-1')"))(t)
 			test(t, level, tx, outside, stream)
 		})
 	}
@@ -699,21 +674,16 @@ func TestTransactDoesNotPassACheckOnAnOldSnapshot(t *testing.T) {
 	driver := must.New(postgres.New(pgtest.Pool(t), nil))
 	for _, types := range [][]string{nil, {"Confirmed"}} {
 		stream := storetest.Category(t).Stream("1")
-		_, err := driver.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved"))
-		require.NoError(t, err)
+		must.Do(driver.Append(t.Context(), typed(stream, messagestore.NoStream, "Reserved")))(t)
 
-		_, err = driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
-			_, err := tx.Exec(ctx, "set transaction isolation level repeatable read")
-			require.NoError(t, err)
-			_, err = tx.Exec(ctx, "select from dibs.stream_version('snapshot-1')")
-			require.NoError(t, err)
-			_, err = driver.Append(ctx, typed(stream, 0, "Extended"))
-			require.NoError(t, err)
+		_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+			must.Do(tx.Exec(ctx, "set transaction isolation level repeatable read"))(t)
+			must.Do(tx.Exec(ctx, "select from dibs.stream_version('snapshot-1')"))(t)
+			must.Do(driver.Append(ctx, typed(stream, 0, "Extended")))(t)
 			return []messagestore.Append{goingPast(typed(stream, 0, types...), "Extended")}, nil
 		})
 
-		_, ok := errors.AsType[*failure.RetryableError](err)
-		require.True(t, ok, "%v", err)
+		_ = must.As[*failure.RetryableError](t, err)
 		require.Equal(t, messagestore.Version(1), lastOf(t, driver, stream).Position)
 	}
 }

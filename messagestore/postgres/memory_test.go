@@ -26,8 +26,7 @@ func pageFaults(t *testing.T, pid uint32) int {
 	}
 	const minorFaults = 7 // behind the name: see proc(5)
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	n, err := strconv.Atoi(fields[minorFaults])
-	require.NoError(t, err)
+	n := must.Do(strconv.Atoi(fields[minorFaults]))(t)
 	return n
 }
 
@@ -41,8 +40,7 @@ func TestASessionKeepsTheMemoryOfAPageForTheNext(t *testing.T) {
 	for i := range bodies {
 		bodies[i] = body
 	}
-	_, err := store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, bodies...)
-	require.NoError(t, err)
+	must.Do(store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, bodies...))(t)
 	perPage := func(config *postgres.Config) int {
 		pool, pid := pgtest.PoolOfOne(t, nil)
 		store := must.New(messagestore.New(must.New(postgres.New(pool, config)), nil))
@@ -52,9 +50,7 @@ func TestASessionKeepsTheMemoryOfAPageForTheNext(t *testing.T) {
 			if i == pages { // by now it has what it keeps
 				before = pageFaults(t, pid)
 			}
-			page, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: len(bodies)})
-			require.NoError(t, err)
-			require.Len(t, page.Messages, len(bodies))
+			require.Len(t, must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: len(bodies)}))(t).Messages, len(bodies))
 		}
 		return (pageFaults(t, pid) - before) / pages
 	}

@@ -19,9 +19,8 @@ func TestStreamWithoutIdentifierIsOneMembers(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	category := storetest.Category(t)
-	_, err := pool.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
-		values (dibs.category($1), dibs.group_hash($1), $1, 0, 'Opened', gen_random_uuid(), '{}')`, string(category))
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
+		values (dibs.category($1), dibs.group_hash($1), $1, 0, 'Opened', gen_random_uuid(), '{}')`, string(category)))(t)
 	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 
 	for _, size := range []int{1, 2, 3, 64} {

@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"errors"
 	"net"
 	"testing"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 )
@@ -37,12 +37,10 @@ func TestNilDatabaseIsRefused(t *testing.T) {
 // The server answers no connection. The first connection that it accepts is the test's own.
 func TestABadSchemaIsRefusedBeforeAnyConnection(t *testing.T) {
 	t.Parallel()
-	server, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	server := must.Do(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer server.Close()
 	url := "postgres://dibs@" + server.Addr().String() + "/dibs?sslmode=disable&connect_timeout=1"
-	pool, err := pgxpool.New(t.Context(), url)
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.New(t.Context(), url))(t)
 	defer pool.Close()
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close()
@@ -54,18 +52,15 @@ func TestABadSchemaIsRefusedBeforeAnyConnection(t *testing.T) {
 		_, madeSQL := postgres.NewSQL(db, config)
 
 		for _, err := range []error{opened, made, madeSQL} {
-			invalid, ok := errors.AsType[*messagestore.InvalidError](err)
-			require.True(t, ok, "%q: %v", schema, err)
+			invalid := must.As[*messagestore.InvalidError](t, err)
 			require.Equal(t, "schema", invalid.Field, "%q", schema)
 			require.ErrorIs(t, err, messagestore.ErrInvalid, "%q", schema)
 		}
 	}
 
-	own, err := net.Dial("tcp", server.Addr().String())
-	require.NoError(t, err)
+	own := must.Do(net.Dial("tcp", server.Addr().String()))(t)
 	defer own.Close()
-	first, err := server.Accept()
-	require.NoError(t, err)
+	first := must.Do(server.Accept())(t)
 	defer first.Close()
 	require.Equal(t, own.LocalAddr().String(), first.RemoteAddr().String(), "a connection came before the test's own")
 }

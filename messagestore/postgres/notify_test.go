@@ -26,8 +26,7 @@ func TestAWriteOfAnotherProcessRingsAtOnce(t *testing.T) {
 
 	written := write(t, must.New(messagestore.New(other, nil)), "account-1", messagestore.NoStream, opened())
 	requireRing(t, bell, written.GlobalPosition)
-	all, err := other.AppendAll(t.Context(), []messagestore.Append{appendOne("order-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion)})
-	require.NoError(t, err)
+	all := must.Do(other.AppendAll(t.Context(), []messagestore.Append{appendOne("order-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion)}))(t)
 	requireRing(t, bell, all[1].GlobalPosition)
 	for _, a := range other.AppendEach(t.Context(), []messagestore.Append{appendOne("order-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion)}) {
 		require.NoError(t, a.Err)
@@ -35,8 +34,7 @@ func TestAWriteOfAnotherProcessRingsAtOnce(t *testing.T) {
 	}
 	requireRing(t, bell, written.GlobalPosition)
 
-	tx, err := elsewhere.Begin(t.Context())
-	require.NoError(t, err)
+	tx := must.Do(elsewhere.Begin(t.Context()))(t)
 	written = write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), "account-3", messagestore.NoStream, opened())
 	require.NoError(t, tx.Commit(t.Context()))
 	requireRing(t, bell, written.GlobalPosition)
@@ -71,8 +69,7 @@ func TestAListenerThatIsKilledMissesNothing(t *testing.T) {
 	for range 5 {
 		awaitListener(t, elsewhere)
 		before := listeners(t, elsewhere)
-		_, err := elsewhere.Exec(t.Context(), "select pg_terminate_backend($1, 10000)", before[0])
-		require.NoError(t, err)
+		must.Do(elsewhere.Exec(t.Context(), "select pg_terminate_backend($1, 10000)", before[0]))(t)
 
 		written := write(t, store, "account-1", messagestore.AnyVersion, opened())
 
@@ -89,15 +86,13 @@ func TestWhatIsNotified(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
 	conn := connect(t, url)
-	_, err := conn.Exec(t.Context(), "select dibs.listen()")
-	require.NoError(t, err)
+	must.Do(conn.Exec(t.Context(), "select dibs.listen()"))(t)
 	notified := func() (payloads []string) {
 		notify(t, elsewhere, "end")
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		for {
-			n, err := conn.WaitForNotification(ctx)
-			require.NoError(t, err)
+			n := must.Do(conn.WaitForNotification(ctx))(t)
 			if n.Payload == "end" {
 				return payloads
 			}
@@ -113,20 +108,16 @@ func TestWhatIsNotified(t *testing.T) {
 			return []string{fmt.Sprintf("dibs.%s-%d", w.Stream.Category(), w.GlobalPosition)}
 		}
 		first := appendOne("account-1", messagestore.AnyVersion)
-		written, err := driver.Append(t.Context(), first)
-		require.NoError(t, err)
+		written := must.Do(driver.Append(t.Context(), first))(t)
 		require.Equal(t, payload(written), notified())
 
-		_, err = driver.Append(t.Context(), first)
-		require.NoError(t, err)
-		_, err = driver.Append(t.Context(), appendOne("account-1", 1000))
-		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+		must.Do(driver.Append(t.Context(), first))(t)
+		require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOne("account-1", 1000))), messagestore.ErrVersionConflict)
 		require.Empty(t, notified(), "nothing was written")
 
-		all, err := driver.AppendAll(t.Context(), []messagestore.Append{
+		all := must.Do(driver.AppendAll(t.Context(), []messagestore.Append{
 			appendOne("account-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion), appendOne("order-1", messagestore.AnyVersion),
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.ElementsMatch(t, append(payload(all[1]), payload(all[2])...), notified())
 
 		each := driver.AppendEach(t.Context(), []messagestore.Append{
@@ -136,10 +127,8 @@ func TestWhatIsNotified(t *testing.T) {
 		require.ErrorIs(t, each[4].Err, messagestore.ErrVersionConflict)
 		require.ElementsMatch(t, append(payload(each[1].Written), payload(each[3].Written)...), notified())
 
-		tx, err := elsewhere.Begin(t.Context())
-		require.NoError(t, err)
-		_, err = must.New(postgres.New(tx, config)).Append(t.Context(), appendOne("account-1", messagestore.AnyVersion))
-		require.NoError(t, err)
+		tx := must.Do(elsewhere.Begin(t.Context()))(t)
+		must.Do(must.New(postgres.New(tx, config)).Append(t.Context(), appendOne("account-1", messagestore.AnyVersion)))(t)
 		require.NoError(t, tx.Rollback(t.Context()))
 		require.Empty(t, notified(), "it was rolled back")
 	}
@@ -158,8 +147,7 @@ func TestNobodyIsNotifiedWhereNobodyListens(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		for {
-			n, err := deaf.WaitForNotification(ctx)
-			require.NoError(t, err)
+			n := must.Do(deaf.WaitForNotification(ctx))(t)
 			if n.Payload == "end" {
 				return payloads
 			}
@@ -167,8 +155,7 @@ func TestNobodyIsNotifiedWhereNobodyListens(t *testing.T) {
 		}
 	}
 	writes := func() {
-		_, err := driver.Append(t.Context(), appendOne("account-1", messagestore.AnyVersion))
-		require.NoError(t, err)
+		must.Do(driver.Append(t.Context(), appendOne("account-1", messagestore.AnyVersion)))(t)
 		for _, a := range driver.AppendEach(t.Context(), []messagestore.Append{appendOne("account-1", messagestore.AnyVersion), appendOne("account-2", messagestore.AnyVersion)}) {
 			require.NoError(t, a.Err)
 		}
@@ -177,8 +164,7 @@ func TestNobodyIsNotifiedWhereNobodyListens(t *testing.T) {
 	writes()
 	require.Empty(t, hears())
 	for _, conn := range []*pgx.Conn{one, other} {
-		_, err := conn.Exec(t.Context(), "select dibs.listen()")
-		require.NoError(t, err)
+		must.Do(conn.Exec(t.Context(), "select dibs.listen()"))(t)
 		writes()
 		require.Len(t, hears(), 2)
 	}
@@ -192,23 +178,15 @@ func TestWhoBeginsToListenWaitsForWritersThatHaveLooked(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
 	writer, listener := connect(t, url), connect(t, url)
-	tx, err := writer.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), "select dibs.append_one('account-1', -1, gen_random_uuid(), 'Opened', '{}', null, notify => true)")
-	require.NoError(t, err)
-	began := make(chan error, 1)
-	go func() {
-		_, err := listener.Exec(t.Context(), "select dibs.listen()")
-		began <- err
-	}()
+	tx := must.Do(writer.Begin(t.Context()))(t)
+	must.Do(tx.Exec(t.Context(), "select dibs.append_one('account-1', -1, gen_random_uuid(), 'Opened', '{}', null, notify => true)"))(t)
+	began := await.Go(func() error { return must.ErrorOf(listener.Exec(t.Context(), "select dibs.listen()")) })
 	waitUntilBlocked(t, elsewhere, listener.PgConn().PID())
 
 	require.NoError(t, tx.Commit(t.Context()))
 
 	require.NoError(t, await.Receive(t, "the begin of listening", began))
-	var head int64
-	require.NoError(t, listener.QueryRow(t.Context(), "select dibs.stream_version('account-1')").Scan(&head))
-	require.Zero(t, head)
+	require.Zero(t, pgtest.Value[int64](t, listener, "select dibs.stream_version('account-1')"))
 }
 
 // A write through one wakes the listeners beside it.
@@ -229,8 +207,7 @@ func TestWritesThroughPgBouncerAreHeard(t *testing.T) {
 func TestListeningTakesNoConnectionOfThePool(t *testing.T) {
 	t.Parallel()
 	url, elsewhere := listeningDatabase(t)
-	config, err := pgxpool.ParseConfig(url)
-	require.NoError(t, err)
+	config := must.Do(pgxpool.ParseConfig(url))(t)
 	config.MaxConns = 1
 	user := config.ConnConfig.User
 	config.ConnConfig.User = "nobody"
@@ -242,19 +219,16 @@ func TestListeningTakesNoConnectionOfThePool(t *testing.T) {
 		_, err := c.Exec(ctx, "set application_name = 'as the pool is'")
 		return err
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 
 	bell := watch(t, must.New(postgres.New(pool, nil)), "account", time.Hour)
 	awaitListener(t, elsewhere)
-	held, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
+	held := must.Do(pool.Acquire(t.Context()))(t)
 	defer held.Release()
 	written := write(t, must.New(messagestore.New(must.New(postgres.New(elsewhere, nil)), nil)), "account-1", messagestore.NoStream, opened())
 
 	requireRing(t, bell, written.GlobalPosition)
-	var name string
-	require.NoError(t, elsewhere.QueryRow(t.Context(), "select application_name from pg_stat_activity where pid = $1", listeners(t, elsewhere)[0]).Scan(&name))
+	name := pgtest.Value[string](t, elsewhere, "select application_name from pg_stat_activity where pid = $1", listeners(t, elsewhere)[0])
 	require.Equal(t, "as the pool is", name)
 }

@@ -51,23 +51,16 @@ func TestKilledBackendLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	pool, pid := pgtest.PoolOfOne(t, nil)
 	driver := must.New(postgres.New(pool, nil))
 	a := appendOne(category.Stream("1"), messagestore.NoStream)
-	done := make(chan error, 1)
-	go func() {
-		_, err := driver.Append(t.Context(), a)
-		done <- err
-	}()
+	done := await.Go(func() error { return must.ErrorOf(driver.Append(t.Context(), a)) })
 	waitUntilBlocked(t, shared, pid)
 
-	_, err := shared.Exec(t.Context(), "select pg_terminate_backend($1)", int32(pid))
-	require.NoError(t, err)
+	must.Do(shared.Exec(t.Context(), "select pg_terminate_backend($1)", int32(pid)))(t)
 
-	err = await.Receive(t, "the end of the call", done)
-	unknown, ok := errors.AsType[*messagestore.OutcomeUnknownError](err)
-	require.True(t, ok, "%v", err)
+	err := await.Receive(t, "the end of the call", done)
+	unknown := must.As[*messagestore.OutcomeUnknownError](t, err)
 	require.Equal(t, []messagestore.Append{a}, unknown.Writes)
 	require.NoError(t, holder.Rollback(t.Context()))
-	_, err = must.New(messagestore.New(driver, nil)).Resolve(t.Context(), unknown)
-	require.ErrorIs(t, err, messagestore.ErrNotWritten)
+	require.ErrorIs(t, must.ErrorOf(must.New(messagestore.New(driver, nil)).Resolve(t.Context(), unknown)), messagestore.ErrNotWritten)
 }
 
 // The lock holds the question back until the write that it asks about is over.
@@ -87,11 +80,10 @@ func TestResolveWaitsForAWriteWhoseCallerIsGone(t *testing.T) {
 		written []messagestore.Written
 		err     error
 	}
-	done := make(chan answer, 1)
-	go func() {
+	done := await.Go(func() answer {
 		written, err := must.New(messagestore.New(must.New(postgres.New(asking, nil)), nil)).Resolve(t.Context(), lost)
-		done <- answer{written, err}
-	}()
+		return answer{written, err}
+	})
 	waitUntilBlocked(t, pool, pid)
 
 	require.NoError(t, holder.Commit(t.Context()))
@@ -110,11 +102,9 @@ func TestContextThatEndsWhileWaitingLeavesAnUnknownOutcome(t *testing.T) {
 	pool, pid := pgtest.PoolOfOne(t, nil)
 	driver := must.New(postgres.New(pool, nil))
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		_, err := driver.Append(ctx, appendOne(category.Stream("1"), messagestore.NoStream))
-		done <- err
-	}()
+	done := await.Go(func() error {
+		return must.ErrorOf(driver.Append(ctx, appendOne(category.Stream("1"), messagestore.NoStream)))
+	})
 	waitUntilBlocked(t, shared, pid)
 
 	cancel()
@@ -125,13 +115,11 @@ func TestContextThatEndsWhileWaitingLeavesAnUnknownOutcome(t *testing.T) {
 	// pgx asks the server to cancel the statement in its own time; before that, the
 	// lock might still be given to it.
 	await.True(t, "a backend that waits no more", func() bool {
-		var waits bool
-		require.NoError(t, shared.QueryRow(t.Context(), "select exists (select from pg_locks where pid = $1 and not granted)", pid).Scan(&waits))
+		waits := pgtest.Value[bool](t, shared, "select exists (select from pg_locks where pid = $1 and not granted)", pid)
 		return !waits
 	})
 	require.NoError(t, holder.Commit(t.Context()))
-	_, err = must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err)
-	require.ErrorIs(t, err, messagestore.ErrNotWritten)
+	require.ErrorIs(t, must.ErrorOf(must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err)), messagestore.ErrNotWritten)
 }
 
 func TestContextThatHasEndedSendsNothing(t *testing.T) {
@@ -148,20 +136,17 @@ func TestContextThatHasEndedSendsNothing(t *testing.T) {
 func TestWaitingForAStuckPeerEndsDefinitely(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	_, err := pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category(text) set lock_timeout = '20ms'`)
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "alter function "+schema+`.wait_for_category(text) set lock_timeout = '20ms'`))(t)
 	config := &postgres.Config{Schema: schema}
 	category := storetest.Category(t)
-	holder, err := pool.Begin(t.Context())
-	require.NoError(t, err)
+	holder := must.Do(pool.Begin(t.Context()))(t)
 	defer holder.Rollback(t.Context()) //nolint:errcheck // whatever became of the test
 	write(t, must.New(messagestore.New(must.New(postgres.New(holder, config)), nil)), category.Stream("held"), messagestore.NoStream, opened())
 
-	_, err = must.New(postgres.New(pool, config)).Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream))
+	_, err := must.New(postgres.New(pool, config)).Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream))
 
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-	refused, ok := errors.AsType[*pgconn.PgError](err)
-	require.True(t, ok, "%v", err)
+	refused := must.As[*pgconn.PgError](t, err)
 	require.Equal(t, "55P03", refused.Code)
 }
 
@@ -186,8 +171,7 @@ func TestWhatIsNoneOfOurConstraintsIsRefusedOnce(t *testing.T) {
 			t.Parallel()
 			pool, schema := pgtest.Schema(t)
 			for _, statement := range statements {
-				_, err := pool.Exec(t.Context(), fmt.Sprintf(statement, schema))
-				require.NoError(t, err)
+				must.Do(pool.Exec(t.Context(), fmt.Sprintf(statement, schema)))(t)
 			}
 			driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
 			category := storetest.Category(t)
@@ -197,8 +181,7 @@ func TestWhatIsNoneOfOurConstraintsIsRefusedOnce(t *testing.T) {
 				return a
 			}
 			first := invoice("1")
-			_, err := driver.Append(t.Context(), first)
-			require.NoError(t, err)
+			must.Do(driver.Append(t.Context(), first))(t)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 
@@ -212,9 +195,7 @@ func TestWhatIsNoneOfOurConstraintsIsRefusedOnce(t *testing.T) {
 				require.Equal(t, "theirs", refused.ConstraintName)
 			}
 			require.NoError(t, group[0].Err)
-			again, err := driver.Append(ctx, first)
-			require.NoError(t, err)
-			require.True(t, again.Duplicate)
+			require.True(t, must.Do(driver.Append(ctx, first))(t).Duplicate)
 		})
 	}
 }
@@ -226,20 +207,16 @@ func TestASequenceThatIsBehindIsNotDrawnFromUntilItFits(t *testing.T) {
 	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
 	stream := storetest.Category(t).Stream("1")
 	for range 10 {
-		_, err := driver.Append(t.Context(), record(stream))
-		require.NoError(t, err)
+		must.Do(driver.Append(t.Context(), record(stream)))(t)
 	}
-	_, err := pool.Exec(t.Context(), "select setval('"+schema+".messages_global_position_seq', 1)")
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "select setval('"+schema+".messages_global_position_seq', 1)"))(t)
 
-	_, err = driver.Append(t.Context(), record(stream))
+	_, err := driver.Append(t.Context(), record(stream))
 
 	refused := refusal(t, err)
 	require.Equal(t, "23505", refused.Code)
 	require.Equal(t, "messages_pkey", refused.ConstraintName)
-	version, err := driver.Version(t.Context(), stream)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(9), version)
+	require.Equal(t, messagestore.Version(9), must.Do(driver.Version(t.Context(), stream))(t))
 }
 
 func TestSerializationFailureIsTriedAgain(t *testing.T) {
@@ -250,11 +227,9 @@ func TestSerializationFailureIsTriedAgain(t *testing.T) {
 	pool, pid := pgtest.PoolOfOne(t, func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
 	})
-	done := make(chan error, 1)
-	go func() {
-		_, err := must.New(postgres.New(pool, nil)).Append(t.Context(), appendOne(stream, messagestore.AnyVersion))
-		done <- err
-	}()
+	done := await.Go(func() error {
+		return must.ErrorOf(must.New(postgres.New(pool, nil)).Append(t.Context(), appendOne(stream, messagestore.AnyVersion)))
+	})
 	waitUntilBlocked(t, shared, pid)
 
 	require.NoError(t, holder.Commit(t.Context()))
@@ -266,10 +241,8 @@ func TestSerializationFailureIsTriedAgain(t *testing.T) {
 func proxied(t *testing.T) (*pgproxy.Proxy, *pgxpool.Pool) {
 	t.Helper()
 	base := pgtest.Pool(t).Config()
-	proxy, err := pgproxy.New(pgconn.NetworkAddress(base.ConnConfig.Host, base.ConnConfig.Port))
-	require.NoError(t, err)
-	pool, err := pgxpool.NewWithConfig(t.Context(), through(proxy, base))
-	require.NoError(t, err)
+	proxy := must.Do(pgproxy.New(pgconn.NetworkAddress(base.ConnConfig.Host, base.ConnConfig.Port)))(t)
+	pool := must.Do(pgxpool.NewWithConfig(t.Context(), through(proxy, base)))(t)
 	t.Cleanup(func() {
 		require.NoError(t, proxy.Close())
 		pool.Close()
@@ -351,8 +324,7 @@ func cutCanary(proxy *pgproxy.Proxy, written bool) (met chan struct{}) {
 // backendOf returns the backend of a pool's only connection.
 func backendOf(t *testing.T, pool *pgxpool.Pool) uint32 {
 	t.Helper()
-	conn, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
+	conn := must.Do(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
 	require.Equal(t, int32(1), pool.Stat().TotalConns())
 	return conn.Conn().PgConn().PID()
@@ -363,8 +335,7 @@ func awaitEndOf(t *testing.T, backend uint32) {
 	t.Helper()
 	pool := pgtest.Pool(t)
 	await.True(t, fmt.Sprintf("the end of backend %d", backend), func() bool {
-		var there bool
-		require.NoError(t, pool.QueryRow(t.Context(), "select exists (select from pg_stat_activity where pid = $1)", backend).Scan(&there))
+		there := pgtest.Value[bool](t, pool, "select exists (select from pg_stat_activity where pid = $1)", backend)
 		return !there
 	})
 }
@@ -390,7 +361,6 @@ func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
 
 			met := cutCanary(proxy, written)
 			_, err := must.New(postgres.New(pool, nil)).Append(t.Context(), a)
-
 			require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 			await.Receive(t, "the fault", met)
 			found, err := store.Resolve(t.Context(), err)
@@ -438,15 +408,12 @@ func TestAWriteThatIsNeverAnsweredDoesNotKeepItsLine(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 
-	_, err = driver.Append(ctx, record(category.Stream("2")))
+	must.Do(driver.Append(ctx, record(category.Stream("2"))))(t)
 
-	require.NoError(t, err)
 	err = await.Receive(t, "the first write", first)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	found, err := must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(0), found[0].Version)
+	require.Equal(t, messagestore.Version(0), must.Do(must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err))(t)[0].Version)
 }
 
 func TestStoreWritesOnceThoughTheAnswerIsLost(t *testing.T) {
@@ -464,9 +431,7 @@ func TestStoreWritesOnceThoughTheAnswerIsLost(t *testing.T) {
 
 			await.Receive(t, "the fault", met)
 			require.Equal(t, messagestore.Version(1), got.Version)
-			version, err := store.Version(t.Context(), stream)
-			require.NoError(t, err)
-			require.Equal(t, messagestore.Version(1), version)
+			require.Equal(t, messagestore.Version(1), must.Do(store.Version(t.Context(), stream))(t))
 		})
 	}
 }
@@ -496,14 +461,11 @@ func TestWriteThatArrivesAfterItWasFoundMissingIsTurnedAway(t *testing.T) {
 	lost := await.Receive(t, "the end of the call", done)
 	require.ErrorIs(t, lost, messagestore.ErrOutcomeUnknown)
 
-	_, err := store.Resolve(t.Context(), lost)
-	require.ErrorIs(t, err, messagestore.ErrNotWritten)
+	require.ErrorIs(t, must.ErrorOf(store.Resolve(t.Context(), lost)), messagestore.ErrNotWritten)
 	proxy.Release()
 	awaitEndOf(t, backend)
 
-	version, err := store.Version(t.Context(), stream)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.NoStream, version)
+	require.Equal(t, messagestore.NoStream, must.Do(store.Version(t.Context(), stream))(t))
 	written := write(t, store, stream, messagestore.NoStream, message) // a new write is meant
 	require.False(t, written.Duplicate)
 }
@@ -532,9 +494,7 @@ func TestWriteThatArrivesLateIsWritten(t *testing.T) {
 	proxy.Release()
 	awaitEndOf(t, backend)
 
-	written, err := store.Resolve(t.Context(), lost)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(1), written[0].Version)
+	require.Equal(t, messagestore.Version(1), must.Do(store.Resolve(t.Context(), lost))(t)[0].Version)
 }
 
 // A caller that is told that nobody knows, and then that it was not written, is not
@@ -557,11 +517,9 @@ func TestGroupDoesNotWriteForACallerThatWasToldItDidNot(t *testing.T) {
 	require.NoError(t, again())
 	c.wg.Wait()
 
-	version, err := c.driver.Version(t.Context(), gone.Stream)
-	require.NoError(t, err)
+	version := must.Do(c.driver.Version(t.Context(), gone.Stream))(t)
 	require.Equal(t, messagestore.NoStream, version)
-	version, err = c.driver.Version(t.Context(), stays.Stream)
-	require.NoError(t, err)
+	version = must.Do(c.driver.Version(t.Context(), stays.Stream))(t)
 	require.Equal(t, messagestore.Version(0), version)
 }
 
@@ -580,8 +538,7 @@ func TestAFenceThatWasLearnedOfALostHistoryHoldsNobodyUp(t *testing.T) {
 	require.Equal(t, int64(2), writes, "together")
 
 	c.driver.Learn(c.category, 7)
-	_, err := c.driver.Append(t.Context(), record(c.category.Stream("alone")))
-	require.NoError(t, err)
+	must.Do(c.driver.Append(t.Context(), record(c.category.Stream("alone"))))(t)
 }
 
 // A write on its way with such a fence is refused too.
@@ -591,8 +548,7 @@ func TestAFenceIsRaisedToWhereItNeverWas(t *testing.T) {
 	driver := must.New(postgres.New(pool, nil))
 	stream := storetest.Category(t).Stream("1")
 	for _, before := range []int64{1, 2} { // it was there, or is where the next one would be
-		_, err := driver.Find(t.Context(), stream, []uuid.UUID{uuid.New()})
-		require.NoError(t, err)
+		must.Do(driver.Find(t.Context(), stream, []uuid.UUID{uuid.New()}))(t)
 		var outcome string
 		require.NoError(t, pool.QueryRow(t.Context(),
 			"select outcome from dibs.append(array[$1], '{-1}', '{1}', array[gen_random_uuid()], '{T}', '{\"{}\"}', '{null}', array[$2::bigint])", string(stream), before,
@@ -609,8 +565,7 @@ func TestGroupThatIsSentAfterItsCallerLeftGoesWithoutIt(t *testing.T) {
 	pgtest.Pool(t)
 	pool, _ := pgtest.PoolOfOne(t, nil)
 	driver := must.New(postgres.New(pool, nil))
-	only, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
+	only := must.Do(pool.Acquire(t.Context()))(t)
 	release := sync.OnceFunc(only.Release)
 	defer release()
 	firstCtx, leaveFirst := context.WithCancel(t.Context())
@@ -642,9 +597,7 @@ func TestGroupThatIsSentAfterItsCallerLeftGoesWithoutIt(t *testing.T) {
 	release()
 
 	require.NoError(t, await.Receive(t, "the end of the call", stays))
-	version, err := driver.Version(t.Context(), category.Stream("gone"))
-	require.NoError(t, err)
-	require.Equal(t, messagestore.NoStream, version)
+	require.Equal(t, messagestore.NoStream, must.Do(driver.Version(t.Context(), category.Stream("gone")))(t))
 }
 
 // pgx waits for a silent server when it closes, and the caller of Open does not.
@@ -665,11 +618,7 @@ func TestOpeningEndsWithItsContextThoughTheServerIsSilent(t *testing.T) {
 		Scheme: "postgres", User: url.UserPassword(conn.User, conn.Password), Host: fmt.Sprintf("%s:%d", conn.Host, conn.Port),
 		Path: "/" + conn.Database, RawQuery: "sslmode=disable",
 	}
-	done := make(chan error, 1)
-	go func() {
-		_, err := postgres.Open(ctx, u.String(), nil)
-		done <- err
-	}()
+	done := await.Go(func() error { return must.ErrorOf(postgres.Open(ctx, u.String(), nil)) })
 	await.Receive(t, "the silent server", silent)
 
 	leave()
@@ -684,11 +633,9 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 	store, adm := must.New(messagestore.New(must.New(postgres.New(direct, nil)), nil)), must.New(admin.New(direct, nil))
 	category := storetest.Category(t)
 	write(t, store, category.Stream("1"), messagestore.NoStream, opened())
-	_, err := adm.Delete(t.Context(), category.Stream("1"), 0, nil)
-	require.NoError(t, err)
+	must.Do(adm.Delete(t.Context(), category.Stream("1"), 0, nil))(t)
 	write(t, store, category.Stream("2"), messagestore.NoStream, opened())
-	erased, err := adm.Delete(t.Context(), category.Stream("2"), 0, &retention.DeleteOptions{EraseName: true})
-	require.NoError(t, err)
+	erased := must.Do(adm.Delete(t.Context(), category.Stream("2"), 0, &retention.DeleteOptions{EraseName: true}))(t)
 	for name, call := range map[string]struct {
 		ends func(db postgres.DB) error
 		with error
@@ -717,9 +664,7 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 				lost = true
 				return pgproxy.Lose
 			})
-			done := make(chan error, 1)
-
-			go func() { done <- call.ends(pool) }()
+			done := await.Go(func() error { return call.ends(pool) })
 
 			require.ErrorIs(t, await.Receive(t, "the end of the call, which waits for no server", done), call.with)
 			proxy.SetRule(nil)
@@ -730,13 +675,11 @@ func TestCallEndsThoughItsRollbackIsLost(t *testing.T) {
 
 func TestConnectionThatCannotBeMadeWritesNothing(t *testing.T) {
 	t.Parallel()
-	config, err := pgxpool.ParseConfig("postgres://user:canary@127.0.0.1:1/database?sslmode=disable")
-	require.NoError(t, err)
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	config := must.Do(pgxpool.ParseConfig("postgres://user:canary@127.0.0.1:1/database?sslmode=disable"))(t)
+	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	defer pool.Close()
 
-	_, err = must.New(postgres.New(pool, nil)).Append(t.Context(), appendOne("account-1", messagestore.NoStream))
+	_, err := must.New(postgres.New(pool, nil)).Append(t.Context(), appendOne("account-1", messagestore.NoStream))
 
 	require.Error(t, err)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
@@ -786,9 +729,7 @@ func TestWritersOfTwoCategoriesInOppositeOrderDoNotDeadlock(t *testing.T) {
 	close(failures)
 	require.NoError(t, await.Receive(t, "the writers' failures", failures))
 	for _, stream := range streams {
-		version, err := store.Version(t.Context(), stream)
-		require.NoError(t, err)
-		require.Equal(t, messagestore.Version(writers*rounds-1), version)
+		require.Equal(t, messagestore.Version(writers*rounds-1), must.Do(store.Version(t.Context(), stream))(t))
 	}
 	require.NotContains(t, log.String(), "write again")
 	require.NotContains(t, log.String(), "write one by one")
@@ -802,21 +743,17 @@ func TestAnIndexThatIsMadeAnewIsNotSomebodyElses(t *testing.T) {
 	config := &postgres.Config{Schema: schema}
 	stream := storetest.Category(t).Stream("1")
 	for index, name := range map[string]string{"messages_id": "messages_id_ccold", "messages_stream": "messages_stream_ccold1"} {
-		_, err := pool.Exec(t.Context(), fmt.Sprintf("alter table %s.messages rename constraint %s to %s", schema, index, name))
-		require.NoError(t, err)
+		must.Do(pool.Exec(t.Context(), fmt.Sprintf("alter table %s.messages rename constraint %s to %s", schema, index, name)))(t)
 	}
 	first := record(stream)
 	err := pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), "select from "+schema+".messages")
-		require.NoError(t, err)
-		_, err = must.New(postgres.New(pool, config)).Append(t.Context(), first)
-		require.NoError(t, err)
+		must.Do(tx.Exec(t.Context(), "select from "+schema+".messages"))(t)
+		must.Do(must.New(postgres.New(pool, config)).Append(t.Context(), first))(t)
 
 		late := record(stream)
 		late.Expected = messagestore.NoStream
-		_, err = must.New(postgres.New(tx, config)).Append(t.Context(), late)
-		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-		_, err = tx.Exec(t.Context(), "select 1") // goes on
+		require.ErrorIs(t, must.ErrorOf(must.New(postgres.New(tx, config)).Append(t.Context(), late)), messagestore.ErrVersionConflict)
+		_, err := tx.Exec(t.Context(), "select 1") // goes on
 		return err
 	})
 	require.NoError(t, err)

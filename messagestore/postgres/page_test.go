@@ -23,13 +23,11 @@ func TestAPageOfLargeMessagesEndsEarly(t *testing.T) {
 	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
 	body := messagestore.Raw{Type: "T", Data: json.RawMessage(fmt.Sprintf(`{"note": %q}`, strings.Repeat("x", size)))}
 	for range messages / 10 {
-		_, err := store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, body, body, body, body, body, body, body, body, body, body)
-		require.NoError(t, err)
+		must.Do(store.Write(t.Context(), category.Stream("1"), messagestore.AnyVersion, body, body, body, body, body, body, body, body, body, body))(t)
 	}
 	q := messagestore.CategoryQuery{Category: category, Limit: messages}
 	for _, want := range []int{23, 23, 4} {
-		page, err := store.ReadCategoryPage(t.Context(), q)
-		require.NoError(t, err)
+		page := must.Do(store.ReadCategoryPage(t.Context(), q))(t)
 		require.Len(t, page.Messages, want)
 		require.LessOrEqual(t, want*len(body.Data), pageBytes)
 		require.Equal(t, page.Messages[want-1].GlobalPosition+1, page.Next)

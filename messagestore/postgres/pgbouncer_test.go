@@ -20,8 +20,7 @@ import (
 // open returns a driver over a pool of its own.
 func open(t *testing.T, url string) *postgres.Driver {
 	t.Helper()
-	driver, err := postgres.Open(t.Context(), url, nil)
-	require.NoError(t, err)
+	driver := must.Do(postgres.Open(t.Context(), url, nil))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	return driver
 }
@@ -47,8 +46,7 @@ func TestConformanceInATransactionThroughPgBouncer(t *testing.T) {
 	through := pgtest.PgBouncer(t, pgtest.URL(t))
 	storetest.Run(t, storetest.Options{
 		Open: func(t *testing.T) messagestore.Driver {
-			tx, err := connect(t, through.URL).Begin(t.Context())
-			require.NoError(t, err)
+			tx := must.Do(connect(t, through.URL).Begin(t.Context()))(t)
 			return must.New(postgres.New(tx, nil))
 		},
 		OneUser: true,
@@ -91,9 +89,7 @@ func TestPgBouncerInStatementModeRefusesTransactions(t *testing.T) {
 	write(t, must.New(messagestore.New(driver, nil)), stream, messagestore.NoStream, opened())
 	conn := connect(t, through.URL)
 
-	_, err := conn.Begin(t.Context())
-
-	require.ErrorContains(t, err, "transaction blocks not allowed in statement pooling mode")
+	require.ErrorContains(t, must.ErrorOf(conn.Begin(t.Context())), "transaction blocks not allowed in statement pooling mode")
 }
 
 // A false positive would cost speed, a false negative every second statement.
@@ -123,8 +119,7 @@ func TestPgBouncerIsFoundByItself(t *testing.T) {
 func mode(t *testing.T, conn *pgx.Conn) pgx.QueryExecMode {
 	t.Helper()
 	driver := must.New(postgres.New(conn, nil))
-	_, err := driver.Version(t.Context(), storetest.Category(t).Stream("1"))
-	require.NoError(t, err)
+	must.Do(driver.Version(t.Context(), storetest.Category(t).Stream("1")))(t)
 	return driver.Mode(conn)
 }
 
@@ -133,14 +128,10 @@ func TestVerifyPreparesNothingThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	through := pgtest.PgBouncer(t, ownDatabase(t), "default_pool_size = 1")
 	for range 2 { // pools, which have one server in turn
-		found, err := must.New(admin.New(pgtest.Connect(t, through.URL), nil)).Verify(t.Context(), nil)
-		require.NoError(t, err)
-		require.Empty(t, found.Violations)
+		require.Empty(t, must.Do(must.New(admin.New(pgtest.Connect(t, through.URL), nil)).Verify(t.Context(), nil))(t).Violations)
 	}
 
-	var prepared int
-	require.NoError(t, connect(t, through.URL).QueryRow(t.Context(), "select count(*) from pg_prepared_statements", pgx.QueryExecModeExec).Scan(&prepared))
-	require.Zero(t, prepared)
+	require.Zero(t, pgtest.Value[int](t, connect(t, through.URL), "select count(*) from pg_prepared_statements", pgx.QueryExecModeExec))
 }
 
 func TestWritesThatWaitAreCommittedTogetherThroughPgBouncer(t *testing.T) {
@@ -162,9 +153,7 @@ func TestWritesThatWaitAreCommittedTogetherThroughPgBouncer(t *testing.T) {
 		c.wg.Wait()
 
 		require.NoError(t, await.Receive(t, "the first write", c.first))
-		version, err := must.New(postgres.New(shared, nil)).Version(t.Context(), stream)
-		require.NoError(t, err)
-		require.Equal(t, messagestore.Version(7), version)
+		require.Equal(t, messagestore.Version(7), must.Do(must.New(postgres.New(shared, nil)).Version(t.Context(), stream))(t))
 		flushes, writes := c.driver.Flushes()
 		require.Equal(t, int64(1), flushes)
 		require.Equal(t, int64(8), writes)
@@ -179,28 +168,22 @@ func TestKilledPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
 	driver := open(t, through.URL)
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
-	lost := make(chan error, 1)
-	go func() {
-		_, err := driver.Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream))
-		lost <- err
-	}()
+	lost := await.Go(func() error {
+		return must.ErrorOf(driver.Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream)))
+	})
 	awaitLockWaiters(t, shared, category)
 
 	through.Kill()
 
 	err := await.Receive(t, "the end of the write", lost)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-	resolved := make(chan error, 1)
-	go func() {
-		_, err := must.New(messagestore.New(must.New(postgres.New(shared, nil)), nil)).Resolve(t.Context(), err)
-		resolved <- err
-	}()
+	resolved := await.Go(func() error {
+		return must.ErrorOf(must.New(messagestore.New(must.New(postgres.New(shared, nil)), nil)).Resolve(t.Context(), err))
+	})
 	awaitTwoLockWaiters(t, shared, category)
 	require.NoError(t, holder.Commit(t.Context()))
 	require.NoError(t, await.Receive(t, "the end of Resolve", resolved))
-	version, err := must.New(postgres.New(shared, nil)).Version(t.Context(), category.Stream("1"))
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(0), version)
+	require.Equal(t, messagestore.Version(0), must.Do(must.New(postgres.New(shared, nil)).Version(t.Context(), category.Stream("1")))(t))
 }
 
 func TestServerKilledBehindPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *testing.T) {
@@ -210,11 +193,9 @@ func TestServerKilledBehindPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *t
 	driver := open(t, through.URL)
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
-	lost := make(chan error, 1)
-	go func() {
-		_, err := driver.Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream))
-		lost <- err
-	}()
+	lost := await.Go(func() error {
+		return must.ErrorOf(driver.Append(t.Context(), appendOne(category.Stream("1"), messagestore.NoStream)))
+	})
 	awaitLockWaiters(t, shared, category)
 
 	killLockWaiters(t, shared, category)
@@ -222,11 +203,8 @@ func TestServerKilledBehindPgBouncerLeavesAnUnknownOutcomeThatCanBeResolved(t *t
 	err := await.Receive(t, "the end of the write", lost)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.NoError(t, holder.Commit(t.Context()))
-	_, err = must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err)
-	require.ErrorIs(t, err, messagestore.ErrNotWritten)
-	version, err := driver.Version(t.Context(), category.Stream("1"))
-	require.NoError(t, err)
-	require.Equal(t, messagestore.NoStream, version)
+	require.ErrorIs(t, must.ErrorOf(must.New(messagestore.New(driver, nil)).Resolve(t.Context(), err)), messagestore.ErrNotWritten)
+	require.Equal(t, messagestore.NoStream, must.Do(driver.Version(t.Context(), category.Stream("1")))(t))
 }
 
 // The store asks by itself, on another connection.
@@ -237,28 +215,23 @@ func TestStoreWritesOnceThoughTheServerIsKilledBehindPgBouncer(t *testing.T) {
 	store := must.New(messagestore.New(open(t, through.URL), nil))
 	category := storetest.Category(t)
 	holder := holdCategory(t, category.Stream("held"))
-	done := make(chan error, 1)
-	go func() {
-		_, err := store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, opened())
-		done <- err
-	}()
+	done := await.Go(func() error {
+		return must.ErrorOf(store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, opened()))
+	})
 	awaitLockWaiters(t, shared, category)
 
 	killLockWaiters(t, shared, category)
 	require.NoError(t, holder.Commit(t.Context()))
 
 	require.NoError(t, await.Receive(t, "the end of the call", done))
-	version, err := store.Version(t.Context(), category.Stream("1"))
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(0), version)
+	require.Equal(t, messagestore.Version(0), must.Do(store.Version(t.Context(), category.Stream("1")))(t))
 }
 
 func killLockWaiters(t *testing.T, pool *pgxpool.Pool, category messagestore.Category) {
 	t.Helper()
-	_, err := pool.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_locks
+	must.Do(pool.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_locks
 		where locktype = 'advisory' and classid = 1684628083
-		and objid::bigint = dibs.lock_key($1)::bigint & 4294967295 and not granted`, string(category))
-	require.NoError(t, err)
+		and objid::bigint = dibs.lock_key($1)::bigint & 4294967295 and not granted`, string(category)))(t)
 }
 
 // awaitTwoLockWaiters returns when two wait for the category's lock.

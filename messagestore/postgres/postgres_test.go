@@ -49,23 +49,18 @@ func TestEveryModeOfSendingMeansTheSame(t *testing.T) {
 
 			write(t, store, stream, messagestore.NoStream, message, opened())
 			require.True(t, write(t, store, stream, messagestore.NoStream, message).Duplicate)
-			_, err := store.Write(t.Context(), stream, messagestore.NoStream, opened())
-			require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+			require.ErrorIs(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, opened())), messagestore.ErrVersionConflict)
 
-			page, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 10, Filter: messagestore.Filter{
+			page := must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 10, Filter: messagestore.Filter{
 				Types: []string{"Opened", `a"b`}, Correlation: "process", GroupSize: 1,
-			}})
-			require.NoError(t, err)
+			}}))(t)
 			require.Len(t, page.Messages, 1)
 			require.Equal(t, message.Body, page.Messages[0].Body(), "byte for byte")
 			require.Equal(t, message.ID, page.Messages[0].ID)
 			require.Equal(t, time.UTC, page.Messages[0].Time.Location())
 			require.WithinDuration(t, time.Now(), page.Messages[0].Time, time.Minute)
-			last, err := store.LastOfType(t.Context(), stream, "Opened")
-			require.NoError(t, err)
-			require.Equal(t, messagestore.Version(1), last.Position)
-			found, err := store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}})
-			require.NoError(t, err)
+			require.Equal(t, messagestore.Version(1), must.Do(store.LastOfType(t.Context(), stream, "Opened"))(t).Position)
+			found := must.Do(store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}}))(t)
 			require.Len(t, found, 1)
 		})
 	}
@@ -138,9 +133,7 @@ func TestCallsOverOneConnectionTakeTurns(t *testing.T) {
 	for err := range failures {
 		require.NoError(t, err)
 	}
-	version, err := store.Version(t.Context(), stream)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(writers-1), version)
+	require.Equal(t, messagestore.Version(writers-1), must.Do(store.Version(t.Context(), stream))(t))
 }
 
 // A transaction that was begun by hand is its giver's all the same: nothing is
@@ -150,15 +143,11 @@ func TestTransactionBegunByHandIsOne(t *testing.T) {
 	pool := pgtest.Pool(t)
 	conn := connect(t, pgtest.URL(t))
 	stream := storetest.Category(t).Stream("1")
-	_, err := conn.Exec(t.Context(), "begin isolation level repeatable read; select")
-	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), "select dibs.stream_version('a-1')")
-	require.NoError(t, err)
+	must.Do(conn.Exec(t.Context(), "begin isolation level repeatable read; select"))(t)
+	must.Do(conn.Exec(t.Context(), "select dibs.stream_version('a-1')"))(t)
 	write(t, must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), stream, messagestore.NoStream, opened())
 
-	_, err = must.New(postgres.New(conn, nil)).Append(t.Context(), appendOne(stream, messagestore.AnyVersion))
-
-	require.ErrorContains(t, err, "40001")
+	require.ErrorContains(t, must.ErrorOf(must.New(postgres.New(conn, nil)).Append(t.Context(), appendOne(stream, messagestore.AnyVersion))), "40001")
 	require.Equal(t, byte('E'), conn.PgConn().TxStatus())
 }
 
@@ -170,10 +159,8 @@ func TestDatabaseWithoutTheSchemaSaysSo(t *testing.T) {
 	_, err := driver.Append(t.Context(), appendOne("account-1", messagestore.NoStream))
 	require.ErrorIs(t, err, postgres.ErrNotMigrated)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-	_, err = driver.Version(t.Context(), "account-1")
-	require.ErrorIs(t, err, postgres.ErrNotMigrated)
-	_, err = driver.Find(t.Context(), "account-1", nil)
-	require.ErrorIs(t, err, postgres.ErrNotMigrated)
+	require.ErrorIs(t, must.ErrorOf(driver.Version(t.Context(), "account-1")), postgres.ErrNotMigrated)
+	require.ErrorIs(t, must.ErrorOf(driver.Find(t.Context(), "account-1", nil)), postgres.ErrNotMigrated)
 }
 
 func TestSchemaThatIsNoneIsRefused(t *testing.T) {
@@ -181,22 +168,19 @@ func TestSchemaThatIsNoneIsRefused(t *testing.T) {
 	driver, err := postgres.New(pgtest.Pool(t), &postgres.Config{Schema: `a"; drop schema dibs; --`})
 	require.Nil(t, driver)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = postgres.Open(t.Context(), pgtest.URL(t), &postgres.Config{Schema: "pg_catalog"})
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorIs(t, must.ErrorOf(postgres.Open(t.Context(), pgtest.URL(t), &postgres.Config{Schema: "pg_catalog"})), messagestore.ErrInvalid)
 }
 
 func TestOpenedDriverOwnsItsPool(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	driver, err := postgres.Open(t.Context(), pgtest.URL(t), nil)
-	require.NoError(t, err)
+	driver := must.Do(postgres.Open(t.Context(), pgtest.URL(t), nil))(t)
 	store := must.New(messagestore.New(driver, nil))
 	write(t, store, storetest.Category(t).Stream("1"), messagestore.NoStream, opened())
 	require.NoError(t, store.Close())
 	require.NoError(t, store.Close())
 
-	_, err = store.Version(t.Context(), "account-1")
-	require.Error(t, err)
+	require.Error(t, must.ErrorOf(store.Version(t.Context(), "account-1")))
 	require.NoError(t, must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)).Close(), "what is given is not closed")
 	require.NoError(t, pool.Ping(t.Context()))
 }
@@ -232,8 +216,7 @@ func TestAURLWithAZeroIsRefused(t *testing.T) {
 		"postgres://u@127.0.0.1:1/d?application_name=a%00options%00-csearch_path=b", "postgres://u@127.0.0.1:1/d%00e", "postgres://u%00v@127.0.0.1:1/d",
 		"postgres://u@127.0.0.1:1/d?search%00_path=a",
 	} {
-		_, err := postgres.Open(t.Context(), u, nil)
-		require.ErrorIs(t, err, messagestore.ErrInvalid, u)
+		require.ErrorIs(t, must.ErrorOf(postgres.Open(t.Context(), u, nil)), messagestore.ErrInvalid, u)
 	}
 }
 
@@ -254,8 +237,7 @@ func TestAConnectionInTheClearIsLogged(t *testing.T) {
 		"user=u database=d host=/var/run/postgresql sslmode=prefer": "",
 	} {
 		var log bytes.Buffer
-		_, err := postgres.Open(ctx, u, &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))})
-		require.Error(t, err)
+		require.Error(t, must.ErrorOf(postgres.Open(ctx, u, &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))})))
 		require.Equal(t, host != "", strings.Contains(log.String(), "may not be encrypted"), "%s: %s", u, log.String())
 		require.Contains(t, log.String(), host)
 	}
@@ -266,9 +248,7 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	_, err := postgres.Open(ctx, pgtest.URL(t), nil)
-
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, must.ErrorOf(postgres.Open(ctx, pgtest.URL(t), nil)), context.Canceled)
 }
 
 // A plan that was made for a table of one page, where reading all of it is cheapest,
@@ -278,12 +258,10 @@ func TestNothingReadsTheWholeTable(t *testing.T) {
 	everything, schema := pgtest.Schema(t)
 	small := must.New(messagestore.New(must.New(postgres.New(everything, &postgres.Config{Schema: schema})), nil))
 	write(t, small, storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened())
-	_, err := everything.Exec(t.Context(), "analyze "+schema+".messages")
-	require.NoError(t, err)
+	must.Do(everything.Exec(t.Context(), "analyze "+schema+".messages"))(t)
 	config := everything.Config()
 	config.MaxConns = 1 // one session, and so one set of plans
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	defer pool.Close()
 	store := must.New(messagestore.New(must.New(postgres.New(pool, &postgres.Config{Schema: schema})), nil))
 	stream := storetest.Category(t).Stream("1")
@@ -292,14 +270,10 @@ func TestNothingReadsTheWholeTable(t *testing.T) {
 		message := opened()
 		write(t, store, stream, messagestore.AnyVersion, message)
 		write(t, store, stream, messagestore.AnyVersion, opened(), opened())
-		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, message, opened())
-		require.ErrorIs(t, err, messagestore.ErrIDConflict)
-		_, err = store.Write(t.Context(), stream, messagestore.NoStream, opened(), opened())
-		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-		_, err = store.Last(t.Context(), stream)
-		require.NoError(t, err)
-		_, err = store.LastOfType(t.Context(), stream, "Opened")
-		require.NoError(t, err)
+		require.ErrorIs(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.AnyVersion, message, opened())), messagestore.ErrIDConflict)
+		require.ErrorIs(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, opened(), opened())), messagestore.ErrVersionConflict)
+		must.Do(store.Last(t.Context(), stream))(t)
+		must.Do(store.LastOfType(t.Context(), stream, "Opened"))(t)
 		for _, filter := range []messagestore.Filter{{}, {Types: []string{"Opened"}}, {GroupSize: 2}} {
 			for _, err := range store.ReadCategory(t.Context(), stream.Category(), 0, filter) {
 				require.NoError(t, err)
@@ -308,15 +282,13 @@ func TestNothingReadsTheWholeTable(t *testing.T) {
 		for _, err := range store.ReadStreamBackwards(t.Context(), stream, messagestore.EndOfStream) {
 			require.NoError(t, err)
 		}
-		_, err = store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}})
-		require.NoError(t, err)
+		must.Do(store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: message.ID}}}}}))(t)
 	}
 
 	pool.Close() // its session reports its work
 	await.That(t, "the session's report of its reads", func() (bool, any) {
 		var scans, reads int64
-		err := everything.QueryRow(t.Context(), "select seq_scan, idx_scan from pg_stat_user_tables where schemaname = $1 and relname = 'messages'", strings.Trim(schema, `"`)).Scan(&scans, &reads)
-		require.NoError(t, err)
+		require.NoError(t, everything.QueryRow(t.Context(), "select seq_scan, idx_scan from pg_stat_user_tables where schemaname = $1 and relname = 'messages'", strings.Trim(schema, `"`)).Scan(&scans, &reads))
 		require.LessOrEqual(t, scans, int64(3), "one for each index that was built")
 		return reads > 300, reads
 	})
@@ -326,16 +298,14 @@ func TestNothingReadsTheWholeTable(t *testing.T) {
 func TestFilteredReaderAdvancesOverWhatItDoesNotWant(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	_, err := pool.Exec(t.Context(), "insert into "+schema+`.messages (category, group_hash, stream_name, position, type, id)
-		select 'a', n, 'a-' || n, 0, case n when 25000 then 'Wanted' else 'Other' end, gen_random_uuid() from generate_series(1, 25100) n`)
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "insert into "+schema+`.messages (category, group_hash, stream_name, position, type, id)
+		select 'a', n, 'a-' || n, 0, case n when 25000 then 'Wanted' else 'Other' end, gen_random_uuid() from generate_series(1, 25100) n`))(t)
 	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
 	q := messagestore.CategoryQuery{Category: "a", Limit: 10, Filter: messagestore.Filter{Types: []string{"Wanted"}}}
 	var nexts []messagestore.GlobalPosition
 	var wanted []*messagestore.Message
 	for more := true; more; {
-		page, err := driver.ReadCategory(t.Context(), q)
-		require.NoError(t, err)
+		page := must.Do(driver.ReadCategory(t.Context(), q))(t)
 		nexts, wanted = append(nexts, page.Next), append(wanted, page.Messages...)
 		q.From, more = page.Next, page.More
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/queuing"
@@ -24,22 +25,19 @@ func TestATakeThatReservesNothingSpendsNoTokens(t *testing.T) {
 	driver := must.New(postgres.New(pool, nil))
 	store := must.New(messagestore.New(driver, nil))
 	for _, key := range []string{"a", "b", "c"} {
-		_, err := store.Write(t.Context(), mail.Category.Stream(key), messagestore.NoStream, messagestore.Raw{Type: "Send", Data: []byte(`{}`)})
-		require.NoError(t, err)
+		must.Do(store.Write(t.Context(), mail.Category.Stream(key), messagestore.NoStream, messagestore.Raw{Type: "Send", Data: []byte(`{}`)}))(t)
 	}
 	take := func(want int, finishes ...queuing.Finish) queuing.Taken {
 		t.Helper()
-		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+		taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{
 			Queue: mail, Policy: queuing.Policy{MaxFailures: 5, Rate: 0.001, Burst: 1}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
-		})
-		require.NoError(t, err)
+		}))(t)
 		return taken
 	}
 	first := take(1)
 	require.Len(t, first.Items, 1)
 	require.Empty(t, take(1).Items)
-	_, err := pool.Exec(t.Context(), "update dibs.queue_heads set at = at - interval '2000 s'")
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "update dibs.queue_heads set at = at - interval '2000 s'"))(t)
 	take(0, queuing.Finish{Delivery: first.Items[0].Delivery(), Kind: queuing.Complete})
 	require.Len(t, take(1).Items, 1, "the token of the time before it")
 }
@@ -51,10 +49,9 @@ func TestWhatIsHeldBehindAFinishedItemIsFoundAmongMany(t *testing.T) {
 	driver := must.New(postgres.New(pool, nil))
 	take := func(want int, finishes ...queuing.Finish) queuing.Taken {
 		t.Helper()
-		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+		taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{
 			Queue: mail, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
-		})
-		require.NoError(t, err)
+		}))(t)
 		return taken
 	}
 	insert := func(key string, n int) {
@@ -64,8 +61,7 @@ func TestWhatIsHeldBehindAFinishedItemIsFoundAmongMany(t *testing.T) {
 			for i := range records {
 				records[i] = messagestore.Encoded{ID: uuid.New(), Type: "Send", Data: []byte(`{}`)}
 			}
-			_, err := driver.Append(t.Context(), messagestore.Append{Stream: mail.Category.Stream(key), Expected: messagestore.AnyVersion, Records: records})
-			require.NoError(t, err)
+			must.Do(driver.Append(t.Context(), messagestore.Append{Stream: mail.Category.Stream(key), Expected: messagestore.AnyVersion, Records: records}))(t)
 			n -= len(records)
 		}
 	}
@@ -76,11 +72,9 @@ func TestWhatIsHeldBehindAFinishedItemIsFoundAmongMany(t *testing.T) {
 		out = append(out, take(1).Items...)
 	}
 	require.Empty(t, take(1).Items)
-	_, err := driver.QueueFinish(t.Context(), mail, 1, []queuing.Delivery{out[1].Delivery()})
-	require.NoError(t, err)
+	must.Do(driver.QueueFinish(t.Context(), mail, 1, []queuing.Delivery{out[1].Delivery()}))(t)
 
-	_, err = pool.Exec(t.Context(), "update dibs.queue_heads set checked = checked - interval '1 hour'")
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "update dibs.queue_heads set checked = checked - interval '1 hour'"))(t)
 
 	taken := take(1)
 	require.Len(t, taken.Items, 1)
@@ -94,20 +88,16 @@ func TestTicketsThatAreOverAreDropped(t *testing.T) {
 	driver := must.New(postgres.New(pool, nil))
 	wait := func(session int64) {
 		t.Helper()
-		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+		taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{
 			Queue: mail, Policy: queuing.Policy{MaxFailures: 5}, Session: session, Lease: time.Hour, Want: 1, Wait: time.Minute,
-		})
-		require.NoError(t, err)
+		}))(t)
 		require.NotZero(t, taken.Ticket)
 	}
 	wait(1)
 	wait(2)
-	_, err := pool.Exec(t.Context(), "update dibs.queue_tickets set until = until - interval '2 minutes'")
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "update dibs.queue_tickets set until = until - interval '2 minutes'"))(t)
 	wait(3)
-	var sessions []int64
-	require.NoError(t, pool.QueryRow(t.Context(), "select array_agg(session) from dibs.queue_tickets").Scan(&sessions))
-	require.Equal(t, []int64{3}, sessions)
+	require.Equal(t, []int64{3}, pgtest.Value[[]int64](t, pool, "select array_agg(session) from dibs.queue_tickets"))
 }
 
 // A session keeps the plans that it made when the queue was smaller. By itself, because tables that
@@ -121,13 +111,11 @@ func TestATakeReadsTheRowsOfItsItemsAndNoOthers(t *testing.T) {
 // requireTakeReads counts the rows that a take looks at when the queue has grown from so many to
 // thousands.
 func requireTakeReads(t *testing.T, before int) {
-	conn, err := pgtest.Connect(t, pgtest.Migrated(t)).Acquire(t.Context())
-	require.NoError(t, err)
+	conn := must.Do(pgtest.Connect(t, pgtest.Migrated(t)).Acquire(t.Context()))(t)
 	defer conn.Release()
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		_, err := conn.Exec(t.Context(), sql, args...)
-		require.NoError(t, err)
+		must.Do(conn.Exec(t.Context(), sql, args...))(t)
 	}
 	insert := func(name string, keys, each int) {
 		t.Helper()
@@ -163,9 +151,7 @@ func requireTakeReads(t *testing.T, before int) {
 	insert("large", keys, each)
 	take(1000)
 	require.Len(t, positions, keys+1, "the first of each key")
-	var held int
-	require.NoError(t, conn.QueryRow(t.Context(), "select count(*) from dibs.queue_open where state = 'h'").Scan(&held))
-	require.GreaterOrEqual(t, held, keys*(each-1))
+	require.GreaterOrEqual(t, pgtest.Value[int](t, conn, "select count(*) from dibs.queue_open where state = 'h'"), keys*(each-1))
 
 	exec("begin")
 	rows, _ := looked()
@@ -208,30 +194,20 @@ func TestACallThatWaitedForARemovalIsRefused(t *testing.T) {
 	} {
 		for _, free := range []bool{false, true} {
 			driver := must.New(postgres.New(pool, nil))
-			_, err := driver.QueueRemove(t.Context(), queuing.Removal{Queue: mail, FreeName: true})
-			require.NoError(t, err)
-			_, err = driver.QueueTake(t.Context(), queuing.Take{Queue: mail, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour})
-			require.NoError(t, err)
-			tx, err := pool.Begin(t.Context())
-			require.NoError(t, err)
-			_, err = tx.Exec(t.Context(), "select dibs.queue_remove('mail', 'mail', true, $1)", free)
-			require.NoError(t, err)
-			conn, err := pool.Acquire(t.Context())
-			require.NoError(t, err)
-			called := make(chan error, 1)
-			go func() { called <- call(must.New(postgres.New(conn.Conn(), nil))) }()
+			must.Do(driver.QueueRemove(t.Context(), queuing.Removal{Queue: mail, FreeName: true}))(t)
+			must.Do(driver.QueueTake(t.Context(), queuing.Take{Queue: mail, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour}))(t)
+			tx := must.Do(pool.Begin(t.Context()))(t)
+			must.Do(tx.Exec(t.Context(), "select dibs.queue_remove('mail', 'mail', true, $1)", free))(t)
+			conn := must.Do(pool.Acquire(t.Context()))(t)
+			called := await.Go(func() error { return call(must.New(postgres.New(conn.Conn(), nil))) })
 			waitUntilBlocked(t, pool, conn.Conn().PgConn().PID())
 
 			require.NoError(t, tx.Commit(t.Context()))
 
 			require.ErrorIs(t, <-called, queuing.ErrRemoved, name)
 			conn.Release()
-			all, err := driver.Queues(t.Context())
-			require.NoError(t, err)
-			require.Empty(t, all)
-			var left int
-			require.NoError(t, pool.QueryRow(t.Context(), "select count(*) from dibs.queue_heads").Scan(&left))
-			require.Zero(t, left)
+			require.Empty(t, must.Do(driver.Queues(t.Context()))(t))
+			require.Zero(t, pgtest.Value[int](t, pool, "select count(*) from dibs.queue_heads"))
 		}
 	}
 }
@@ -258,8 +234,7 @@ func TestAQueueOfStreamsReadsNoRowThatWaits(t *testing.T) {
 		if strings.Contains(statement, "$1") {
 			args = []any{waiting}
 		}
-		_, err := pool.Exec(t.Context(), statement, args...)
-		require.NoError(t, err, statement)
+		require.NoError(t, must.ErrorOf(pool.Exec(t.Context(), statement, args...)), statement)
 	}
 	const take = "select cardinality(positions) from dibs.queue_take('mail', 'mail', $1, $2, null, null, null, null, null, 10, 0, null, 5, false, null, null, null, null, array['Wake'])"
 	for _, call := range []struct {
@@ -272,11 +247,9 @@ func TestAQueueOfStreamsReadsNoRowThatWaits(t *testing.T) {
 		{"a take that meets a session that is over", take, []any{3, 3_600_000_000}},
 	} {
 		if call.args[0] == 3 {
-			_, err := pool.Exec(t.Context(), "update dibs.queue_sessions set until = now() - interval '0.5 s' where session = 2; update dibs.queue_heads set seen = now() - interval '1 h', wake = '-infinity'")
-			require.NoError(t, err)
+			must.Do(pool.Exec(t.Context(), "update dibs.queue_sessions set until = now() - interval '0.5 s' where session = 2; update dibs.queue_heads set seen = now() - interval '1 h', wake = '-infinity'"))(t)
 		}
-		tx, err := pool.Begin(t.Context())
-		require.NoError(t, err)
+		tx := must.Do(pool.Begin(t.Context()))(t)
 		read := func() (rows int) {
 			require.NoError(t, tx.QueryRow(t.Context(), "select seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables where relname = 'queue_open'").Scan(&rows))
 			return rows
@@ -299,8 +272,7 @@ func TestATakeReadsNoRowOfOtherKeys(t *testing.T) {
 	defer conn.Release()
 	exec := func(statement string, args ...any) {
 		t.Helper()
-		_, err := conn.Exec(t.Context(), statement, args...)
-		require.NoError(t, err, statement)
+		require.NoError(t, must.ErrorOf(conn.Exec(t.Context(), statement, args...)), statement)
 	}
 	insert := func(position, from, streams int) {
 		t.Helper()
@@ -341,15 +313,12 @@ func TestAStreamThatIsCancelledBeforeItIsMetIsNotOffered(t *testing.T) {
 	require.NoError(t, err)
 	var written []messagestore.Written
 	for _, name := range []string{"1", "2", "3"} {
-		w, err := d.Append(t.Context(), record(turnsOf.Category.Stream(name)))
-		require.NoError(t, err)
+		w := must.Do(d.Append(t.Context(), record(turnsOf.Category.Stream(name))))(t)
 		written = append(written, w)
 	}
-	cancelled, err := d.QueueChange(t.Context(), queuing.Change{Queue: turnsOf, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{written[1].GlobalPosition}})
-	require.NoError(t, err)
+	cancelled := must.Do(d.QueueChange(t.Context(), queuing.Change{Queue: turnsOf, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{written[1].GlobalPosition}}))(t)
 	require.Len(t, cancelled, 1)
-	taken, err := d.QueueTake(t.Context(), takeOf(7))
-	require.NoError(t, err)
+	taken := must.Do(d.QueueTake(t.Context(), takeOf(7)))(t)
 	var offered []messagestore.GlobalPosition
 	for _, item := range taken.Items {
 		offered = append(offered, item.Message.GlobalPosition)

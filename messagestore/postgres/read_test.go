@@ -26,13 +26,11 @@ import (
 // tables that other tests create and drop may make it plan anew.
 func TestAPlanThatWasMadeForAnEmptyTableReadsNoMoreThanItHasTo(t *testing.T) {
 	pool, schema := pgtest.Schema(t)
-	conn, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
+	conn := must.Do(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
 	exec := func(sql string, args ...any) {
 		t.Helper()
-		_, err := conn.Exec(t.Context(), strings.ReplaceAll(sql, "dibs.", schema+"."), args...)
-		require.NoError(t, err)
+		must.Do(conn.Exec(t.Context(), strings.ReplaceAll(sql, "dibs.", schema+"."), args...))(t)
 	}
 	id := uuid.New()
 	calls := map[string]struct {
@@ -69,8 +67,7 @@ func TestAPlanThatWasMadeForAnEmptyTableReadsNoMoreThanItHasTo(t *testing.T) {
 	for name, call := range calls {
 		exec("begin")
 		rows, scans := looked()
-		messages, err := conn.Exec(t.Context(), strings.ReplaceAll(call.sql, "dibs.", schema+"."))
-		require.NoError(t, err)
+		messages := must.Do(conn.Exec(t.Context(), strings.ReplaceAll(call.sql, "dibs.", schema+".")))(t)
 		rowsAfter, scansAfter := looked()
 		exec("rollback")
 
@@ -88,15 +85,13 @@ func TestAFilteredPageSaysHowFarItHasLooked(t *testing.T) {
 	driver := must.New(postgres.New(pool, &postgres.Config{Schema: schema}))
 	insert := func(first, last int, category, messageType string) {
 		t.Helper()
-		_, err := pool.Exec(t.Context(), `insert into `+schema+`.messages (id, category, group_hash, stream_name, position, global_position, type, data)
-			select gen_random_uuid(), $3::text, n, $3 || '-' || n, 0, n, $4, '{}' from generate_series($1::bigint, $2) n`, first, last, category, messageType)
-		require.NoError(t, err)
+		must.Do(pool.Exec(t.Context(), `insert into `+schema+`.messages (id, category, group_hash, stream_name, position, global_position, type, data)
+			select gen_random_uuid(), $3::text, n, $3 || '-' || n, 0, n, $4, '{}' from generate_series($1::bigint, $2) n`, first, last, category, messageType))(t)
 	}
 	// The messages' global positions are read, and where to go on, and whether there is more.
 	requirePage := func(category messagestore.Category, from messagestore.GlobalPosition, limit int, filter messagestore.Filter, next messagestore.GlobalPosition, more bool, want ...messagestore.GlobalPosition) {
 		t.Helper()
-		page, err := driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, From: from, Limit: limit, Filter: filter})
-		require.NoError(t, err)
+		page := must.Do(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, From: from, Limit: limit, Filter: filter}))(t)
 		var got []messagestore.GlobalPosition
 		for _, m := range page.Messages {
 			got = append(got, m.GlobalPosition)
@@ -144,15 +139,13 @@ func TestAFilteredPageSaysHowFarItHasLooked(t *testing.T) {
 func TestWhatFiltersNothingIsNoFilter(t *testing.T) {
 	t.Parallel()
 	pool, schema := pgtest.Schema(t)
-	_, err := pool.Exec(t.Context(), `insert into `+schema+`.messages (id, category, group_hash, stream_name, position, type, data)
-		select gen_random_uuid(), 'a', n, 'a-' || n, 0, 'T', '{}' from generate_series(1, 5) n`)
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), `insert into `+schema+`.messages (id, category, group_hash, stream_name, position, type, data)
+		select gen_random_uuid(), 'a', n, 'a-' || n, 0, 'T', '{}' from generate_series(1, 5) n`))(t)
 	for _, limit := range []int{1, 4, 5, 6} {
 		for _, from := range []int{0, 1, 3, 5, 6, 100} {
 			var pages []string
 			for _, args := range []string{"", ", '{}'", ", null, null, 1, 0", ", '{T}'", ", '{}', null, 1, 0"} {
-				var page string
-				require.NoError(t, pool.QueryRow(t.Context(), fmt.Sprintf("select string_agg(case when more is null then to_json(p)::text else global_position || ' ' || more end, ' ') from %s.read_category('a', %d, %d%s) p", schema, from, limit, args)).Scan(&page))
+				page := pgtest.Value[string](t, pool, fmt.Sprintf("select string_agg(case when more is null then to_json(p)::text else global_position || ' ' || more end, ' ') from %s.read_category('a', %d, %d%s) p", schema, from, limit, args))
 				pages = append(pages, page)
 			}
 			for _, page := range pages {
@@ -172,19 +165,16 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 	full := messagestore.Envelope{ID: uuid.New(), Body: messagestore.Raw{Type: "Opened", Data: json.RawMessage(`{"a": "é\n", "b":[1.10]}`)}, Metadata: messagestore.Metadata{
 		CausationStream: "b-1", CausationPosition: 3, CausationGlobalPosition: 4, Properties: messagestore.Properties{"n": json.Number("1.10")},
 	}}
-	_, err := store.Write(t.Context(), "a-1", messagestore.NoStream, full, messagestore.Raw{Type: "Closed", Data: json.RawMessage(`{}`)})
-	require.NoError(t, err)
+	must.Do(store.Write(t.Context(), "a-1", messagestore.NoStream, full, messagestore.Raw{Type: "Closed", Data: json.RawMessage(`{}`)}))(t)
 	// Messages that clients of message-db may have written.
 	odd := uuid.New()
-	_, err = pool.Exec(t.Context(), "insert into "+schema+`.messages (id, category, group_hash, stream_name, position, type, data, metadata, time) values
+	must.Do(pool.Exec(t.Context(), "insert into "+schema+`.messages (id, category, group_hash, stream_name, position, type, data, metadata, time) values
 		($1, 'a', 0, 'a-1', 2, '', null, null, 'infinity'), (gen_random_uuid(), 'a', 0, 'a-2', 0, 'Opened', '[]', 'null', '-infinity'),
 		(gen_random_uuid(), 'a', 0, 'a-2', 1, 'Opened', ' {} ', '{"causationMessageStreamName": 7}', '0001-01-01 00:00:00.000001+00 BC'),
-		(gen_random_uuid(), 'a', 0, 'a-2', 2, 'Opened', null, null, '2026-01-02 03:04:05.678901+02')`, odd)
-	require.NoError(t, err)
+		(gen_random_uuid(), 'a', 0, 'a-2', 2, 'Opened', null, null, '2026-01-02 03:04:05.678901+02')`, odd))(t)
 	// Positions of as many digits as a number has bytes.
-	_, err = pool.Exec(t.Context(), "insert into "+schema+`.messages (id, category, group_hash, stream_name, position, global_position, type) values
-		(gen_random_uuid(), 'a', 0, 'a-2', 87654321, 12345677, 'Opened')`)
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "insert into "+schema+`.messages (id, category, group_hash, stream_name, position, global_position, type) values
+		(gen_random_uuid(), 'a', 0, 'a-2', 87654321, 12345677, 'Opened')`))(t)
 
 	type answers struct {
 		one, two, none, found []*messagestore.Message
@@ -193,22 +183,16 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 	}
 	read := func(d messagestore.Driver) (a answers) {
 		for stream, into := range map[messagestore.StreamName]*[]*messagestore.Message{"a-1": &a.one, "a-2": &a.two, "a-none": &a.none} {
-			var err error
-			*into, err = d.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 10})
-			require.NoError(t, err)
+			*into = must.Do(d.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 10}))(t)
 		}
 		for _, filter := range []messagestore.Filter{{}, {Types: []string{"Opened"}}, {Types: []string{"none"}}} {
 			for _, limit := range []int{4, 100} {
-				page, err := d.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: limit, Filter: filter})
-				require.NoError(t, err)
+				page := must.Do(d.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: limit, Filter: filter}))(t)
 				a.pages = append(a.pages, page)
 			}
 		}
-		var err error
-		a.last, err = d.Last(t.Context(), "a-2", "")
-		require.NoError(t, err)
-		a.found, err = d.Find(t.Context(), "a-1", []uuid.UUID{full.ID, odd})
-		require.NoError(t, err)
+		a.last = must.Do(d.Last(t.Context(), "a-2", ""))(t)
+		a.found = must.Do(d.Find(t.Context(), "a-1", []uuid.UUID{full.ID, odd}))(t)
 		return a
 	}
 	want := read(must.New(postgres.New(pool, &postgres.Config{Schema: schema})))
@@ -232,14 +216,11 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 			if mode == pgx.QueryExecModeCacheDescribe && descriptions == 0 {
 				continue // pgx refuses that itself
 			}
-			c, err := pgx.ParseConfig(pool.Config().ConnString())
-			require.NoError(t, err)
+			c := must.Do(pgx.ParseConfig(pool.Config().ConnString()))(t)
 			c.DefaultQueryExecMode, c.DescriptionCacheCapacity = mode, descriptions
-			conn, err := pgx.ConnectConfig(t.Context(), c)
-			require.NoError(t, err)
+			conn := must.Do(pgx.ConnectConfig(t.Context(), c))(t)
 			require.Equal(t, want, read(must.New(postgres.New(conn, config))), "%v", mode)
-			tx, err := conn.Begin(t.Context())
-			require.NoError(t, err)
+			tx := must.Do(conn.Begin(t.Context()))(t)
 			require.Equal(t, want, read(must.New(postgres.New(tx, config))), "%v in a transaction", mode)
 			require.NoError(t, tx.Rollback(t.Context()))
 			if mode == pgx.QueryExecModeExec {
@@ -253,18 +234,14 @@ func TestMessagesAreTheSameInWhateverFormatTheyCome(t *testing.T) {
 // Its connection may be another's by then.
 func TestTransactionThatHasEndedReadsNothing(t *testing.T) {
 	t.Parallel()
-	tx, err := pgtest.Pool(t).Begin(t.Context())
-	require.NoError(t, err)
+	tx := must.Do(pgtest.Pool(t).Begin(t.Context()))(t)
 	driver := must.New(postgres.New(tx, nil))
 	stream := storetest.Category(t).Stream("1")
-	_, err = driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 1})
-	require.NoError(t, err)
+	must.Do(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 1}))(t)
 
 	require.NoError(t, tx.Rollback(t.Context()))
-	_, err = driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 1})
-	require.ErrorIs(t, err, pgx.ErrTxClosed)
-	_, err = driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 1})
-	require.ErrorIs(t, err, pgx.ErrTxClosed)
+	require.ErrorIs(t, must.ErrorOf(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, Limit: 1})), pgx.ErrTxClosed)
+	require.ErrorIs(t, must.ErrorOf(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 1})), pgx.ErrTxClosed)
 }
 
 // A limit is sent as an integer of four bytes, which must not make a good one of it.
@@ -273,18 +250,15 @@ func TestLimitThatIsNoneIsRefused(t *testing.T) {
 	pool := pgtest.Pool(t)
 	for _, limit := range []int{0, -1, 10_001, 1<<32 + 5, -1<<32 + 5} {
 		driver := must.New(postgres.New(pool, nil))
-		_, err := driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "a-1", Limit: limit})
-		require.ErrorContains(t, err, "invalid limit", "%d", limit)
-		_, err = driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: limit})
-		require.ErrorContains(t, err, "invalid limit", "%d", limit)
+		require.ErrorContains(t, must.ErrorOf(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "a-1", Limit: limit})), "invalid limit", "%d", limit)
+		require.ErrorContains(t, must.ErrorOf(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "a", Limit: limit})), "invalid limit", "%d", limit)
 	}
 }
 
 // A message stays as it is while other messages change and the connection is used again.
 func TestMessagesShareNothing(t *testing.T) {
 	t.Parallel()
-	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	category, driver := storetest.Category(t), must.New(postgres.New(pool, nil))
 	for i := range 3 {
@@ -294,8 +268,7 @@ func TestMessagesShareNothing(t *testing.T) {
 		}
 		write(t, must.New(messagestore.New(driver, nil)), category.Stream(fmt.Sprint(i)), messagestore.NoStream, bodies...)
 	}
-	page, err := driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 1000})
-	require.NoError(t, err)
+	page := must.Do(driver.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 1000}))(t)
 	require.Len(t, page.Messages, 300)
 	before := fmt.Sprintf("%+v", values(page.Messages))
 
@@ -303,8 +276,7 @@ func TestMessagesShareNothing(t *testing.T) {
 		_ = append(m.Data, "overwritten"...)
 	}
 	for i := range 3 {
-		_, err := driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: category.Stream(fmt.Sprint(i)), Limit: 100})
-		require.NoError(t, err)
+		must.Do(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: category.Stream(fmt.Sprint(i)), Limit: 100}))(t)
 	}
 	require.Equal(t, before, fmt.Sprintf("%+v", values(page.Messages)))
 }

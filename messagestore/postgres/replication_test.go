@@ -28,9 +28,7 @@ import (
 func cancelWait(t *testing.T, adm *pgx.Conn) {
 	t.Helper()
 	await.True(t, "a commit that waits for a standby", func() bool {
-		var cancelled bool
-		err := adm.QueryRow(t.Context(), "select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep'").Scan(&cancelled)
-		require.NoError(t, err)
+		cancelled := pgtest.Value[bool](t, adm, "select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep'")
 		return cancelled
 	})
 }
@@ -41,13 +39,11 @@ func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 	url := ownServer.Alone(t)
 	adm := connect(t, url)
 	through := pgtest.PgBouncer(t, url)
-	config, err := pgxpool.ParseConfig(url)
-	require.NoError(t, err)
+	config := must.Do(pgxpool.ParseConfig(url))(t)
 	noticed := 0
 	config.ConnConfig.OnNotice = func(*pgconn.PgConn, *pgconn.Notice) { noticed++ }
 	postgres.WatchReplication(config.ConnConfig)
-	own, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	own := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	await.Close(t, "the pool is closed: no connection is in use", own.Close)
 	setOnServer(t, adm, "synchronous_standby_names", "nobody")
 
@@ -68,8 +64,7 @@ func TestCancelledWaitForAStandbyIsAnUnknownOutcome(t *testing.T) {
 		require.ErrorContains(t, err, "standby", name)
 
 		// The connection is as good as before.
-		_, err = driver.Version(t.Context(), stream)
-		require.NoError(t, err, name)
+		require.NoError(t, must.ErrorOf(driver.Version(t.Context(), stream)), name)
 	}
 	require.Equal(t, 1, noticed, "who wants to see notices does")
 }
@@ -124,8 +119,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 		return err
 	}
 	for _, call := range []func() error{again, asked, again, conflict} {
-		done := make(chan error, 1)
-		go func() { done <- call() }()
+		done := await.Go(func() error { return call() })
 		cancelWait(t, adm)
 		err := await.Receive(t, "the end of the call", done)
 		require.Error(t, err)
@@ -138,9 +132,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeWritten(t *testing.T) {
 	}
 
 	setOnServer(t, adm, "synchronous_standby_names", "") // as if the standby were there
-	written, err := store.Resolve(t.Context(), lost)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(0), written[0].Version)
+	require.Equal(t, messagestore.Version(0), must.Do(store.Resolve(t.Context(), lost))(t)[0].Version)
 	require.NoError(t, again())
 }
 
@@ -151,11 +143,9 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 	url := ownServer.Alone(t)
 	conn := connect(t, url)
 	driver := open(t, url)
-	config, err := pgxpool.ParseConfig(url)
-	require.NoError(t, err)
+	config := must.Do(pgxpool.ParseConfig(url))(t)
 	postgres.WatchReplication(config.ConnConfig)
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	adm := must.New(admin.New(pool, nil))
 	category := storetest.Category(t)
@@ -190,8 +180,7 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 		require.NoError(t, call(), name)
 	}
 	for _, id := range []string{"deleted", "erased"} {
-		deleted, err := adm.Delete(t.Context(), category.Stream(id), 2, &retention.DeleteOptions{EraseName: id == "erased"})
-		require.NoError(t, err)
+		deleted := must.Do(adm.Delete(t.Context(), category.Stream(id), 2, &retention.DeleteOptions{EraseName: id == "erased"}))(t)
 		require.True(t, deleted.Already)
 		require.Equal(t, int64(3), deleted.Messages)
 	}
@@ -200,11 +189,9 @@ func TestWhatNoStandbyHasIsNotSaidToBeRemoved(t *testing.T) {
 // cancelWaits makes a call, and cancels every wait for a standby until it has ended.
 func cancelWaits(t *testing.T, adm *pgx.Conn, call func() error) (ended error) {
 	t.Helper()
-	done := make(chan error, 1)
-	go func() { done <- call() }()
+	done := await.Go(func() error { return call() })
 	await.True(t, "the end of the call", func() bool {
-		_, err := adm.Exec(t.Context(), "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
-		require.NoError(t, err)
+		must.Do(adm.Exec(t.Context(), "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'"))(t)
 		select {
 		case ended = <-done:
 			return true
@@ -224,15 +211,12 @@ func TestUnwatchedConnectionsAreNamedInTheLog(t *testing.T) {
 	config := &postgres.Config{Logger: logger.Zerolog(zerolog.New(&log))}
 	stream := storetest.Category(t).Stream("1")
 
-	driver, err := postgres.Open(t.Context(), url, config)
-	require.NoError(t, err)
+	driver := must.Do(postgres.Open(t.Context(), url, config))(t)
 	require.NoError(t, driver.Close())
-	_, err = must.New(postgres.New(pgtest.Connect(t, with(t, url, "synchronous_commit", "local")), config)).Version(t.Context(), stream)
-	require.NoError(t, err)
+	must.Do(must.New(postgres.New(pgtest.Connect(t, with(t, url, "synchronous_commit", "local")), config)).Version(t.Context(), stream))(t)
 	require.Empty(t, log.String())
 
-	_, err = must.New(postgres.New(pgtest.Connect(t, url), config)).Version(t.Context(), stream)
-	require.NoError(t, err)
+	must.Do(must.New(postgres.New(pgtest.Connect(t, url), config)).Version(t.Context(), stream))(t)
 	require.Contains(t, log.String(), "WatchReplication")
 }
 
@@ -244,13 +228,11 @@ func TestConflictsOfAGroupAreToldOnceTheStandbyHasWhatIsInTheirWay(t *testing.T)
 	adm := connect(t, url)
 	driver := open(t, url)
 	stream := storetest.Category(t).Stream("1")
-	_, err := driver.Append(t.Context(), appendOne(stream, messagestore.NoStream))
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), appendOne(stream, messagestore.NoStream)))(t)
 	setOnServer(t, adm, "synchronous_standby_names", "nobody")
-	done := make(chan []postgres.Answer, 1)
-	go func() {
-		done <- driver.AppendEach(t.Context(), []messagestore.Append{appendOne(stream, messagestore.NoStream), appendOne(stream, messagestore.NoStream)})
-	}()
+	done := await.Go(func() []postgres.Answer {
+		return driver.AppendEach(t.Context(), []messagestore.Append{appendOne(stream, messagestore.NoStream), appendOne(stream, messagestore.NoStream)})
+	})
 
 	cancelWait(t, adm)
 

@@ -29,15 +29,14 @@ type rode struct {
 func worker(take queuing.Take) (stop *queuing.Stop, told <-chan rode) {
 	stop = queuing.NewStop()
 	stop.Wait(true)
-	answers := make(chan rode, 1)
-	go func() {
+	answers := await.Go(func() rode {
 		call := <-stop.Calls()
 		stop.Wait(false)
 		ride := queuing.NewRide(take)
 		call <- ride
 		taken, err := ride.Told()
-		answers <- rode{taken, err}
-	}()
+		return rode{taken, err}
+	})
 	return stop, answers
 }
 
@@ -57,8 +56,7 @@ func riders(t *testing.T) (*pgxpool.Pool, *postgres.Driver) {
 func waitLess(t *testing.T, pool *pgxpool.Pool, functions ...string) {
 	t.Helper()
 	for _, name := range functions {
-		_, err := pool.Exec(t.Context(), fmt.Sprintf("alter function dibs.%s set lock_timeout = '500ms'", name))
-		require.NoError(t, err)
+		must.Do(pool.Exec(t.Context(), fmt.Sprintf("alter function dibs.%s set lock_timeout = '500ms'", name)))(t)
 	}
 }
 
@@ -90,7 +88,7 @@ func (s *statements) since() []string {
 func TestATakeGoesWithTheWriteThatItIsToFind(t *testing.T) {
 	t.Parallel()
 	pool, d := riders(t)
-	_, err := pool.Exec(t.Context(), `
+	must.Do(pool.Exec(t.Context(), `
 		create table public.seen (position bigint, xid xid8);
 		create function public.see() returns trigger language plpgsql security definer as $$
 		begin
@@ -98,8 +96,7 @@ func TestATakeGoesWithTheWriteThatItIsToFind(t *testing.T) {
 			return null;
 		end $$;
 		create trigger see after insert on dibs.messages for each row execute function public.see('global_position');
-		create trigger see after insert on dibs.queue_open for each row execute function public.see('position')`)
-	require.NoError(t, err)
+		create trigger see after insert on dibs.queue_open for each row execute function public.see('position')`))(t)
 	for _, name := range []string{"1", "2"} { // once with a new queue, and once more
 		stop, told := worker(takeOf(7))
 		written, err := d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream(name)))
@@ -116,12 +113,8 @@ func TestATakeGoesWithTheWriteThatItIsToFind(t *testing.T) {
 		require.NoError(t, pool.QueryRow(t.Context(), "select count(*), count(distinct xid) from public.seen where position = $1", written.GlobalPosition).Scan(&rows, &transactions))
 		require.Equal(t, []int{2, 1}, []int{rows, transactions}, "the message and its row, in one transaction")
 	}
-	other, err := d.QueueTake(t.Context(), takeOf(8))
-	require.NoError(t, err)
-	require.Empty(t, other.Items)
-	var out int
-	require.NoError(t, pool.QueryRow(t.Context(), "select count(*) from dibs.queue_open where session = 7 and state = 'o'").Scan(&out))
-	require.Equal(t, 2, out)
+	require.Empty(t, must.Do(d.QueueTake(t.Context(), takeOf(8)))(t).Items)
+	require.Equal(t, 2, pgtest.Value[int](t, pool, "select count(*) from dibs.queue_open where session = 7 and state = 'o'"))
 }
 
 // What is wrong with the take is the worker's to find out: the write is not refused for it, and not
@@ -143,11 +136,9 @@ func TestAWriteIsWrittenThoughTheTakeThatGoesWithItIsRefused(t *testing.T) {
 func TestAWriteIsWrittenThoughTheQueueIsStuck(t *testing.T) {
 	t.Parallel()
 	pool, d := riders(t)
-	other, err := pool.Begin(t.Context())
-	require.NoError(t, err)
+	other := must.Do(pool.Begin(t.Context()))(t)
 	defer func() { _ = other.Rollback(context.WithoutCancel(t.Context())) }()
-	_, err = other.Exec(t.Context(), "select dibs.queue_lock('turns', 'turns', true)")
-	require.NoError(t, err)
+	must.Do(other.Exec(t.Context(), "select dibs.queue_lock('turns', 'turns', true)"))(t)
 	waitLess(t, pool, "queue_take")
 	stop, told := worker(takeOf(7))
 	written, err := d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream("1")))
@@ -162,13 +153,11 @@ func TestATakeGoesWithAWriteThatConflicts(t *testing.T) {
 	_, d := riders(t)
 	first := record(turnsOf.Category.Stream("1"))
 	first.Expected = messagestore.NoStream
-	_, err := d.Append(t.Context(), first)
-	require.NoError(t, err)
+	must.Do(d.Append(t.Context(), first))(t)
 	again := record(turnsOf.Category.Stream("1"))
 	again.Expected = messagestore.NoStream
 	stop, told := worker(takeOf(7))
-	_, err = d.Append(queuing.WithStop(t.Context(), stop), again)
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.ErrorIs(t, must.ErrorOf(d.Append(queuing.WithStop(t.Context(), stop), again)), messagestore.ErrVersionConflict)
 	taken := await.Receive(t, "the take", told)
 	require.NoError(t, taken.err)
 	require.Len(t, taken.Items, 1)
@@ -183,15 +172,13 @@ func TestATakeThatWaitsWithItsWriteIsToldThatItWentAlone(t *testing.T) {
 	pool := must.New(pgxpool.NewWithConfig(t.Context(), config))
 	t.Cleanup(pool.Close)
 	d := must.New(postgres.New(pool, nil))
-	other, err := pool.Begin(t.Context())
-	require.NoError(t, err)
+	other := must.Do(pool.Begin(t.Context()))(t)
 	defer func() { _ = other.Rollback(context.WithoutCancel(t.Context())) }()
-	_, err = other.Exec(t.Context(), "select dibs.lock_category('turns')")
-	require.NoError(t, err)
+	must.Do(other.Exec(t.Context(), "select dibs.lock_category('turns')"))(t)
 	waitLess(t, pool, "wait_for_category", "append_each", "append_one")
 	sent.since()
 	stop, told := worker(takeOf(7))
-	_, err = d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream("1")))
+	_, err := d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream("1")))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.Len(t, sent.since(), 1, "the lock is waited for once")
@@ -203,12 +190,11 @@ func TestAWriteAndItsTakeShareAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	pool, d := riders(t)
 	require.NoError(t, pool.Ping(t.Context()))
-	_, err := pool.Exec(t.Context(), `
+	must.Do(pool.Exec(t.Context(), `
 		create function public.cut() returns trigger language plpgsql security definer as $$ begin perform pg_terminate_backend(pg_backend_pid()); return null; end $$;
-		create trigger cut after insert on dibs.queue_open for each row execute function public.cut()`)
-	require.NoError(t, err)
+		create trigger cut after insert on dibs.queue_open for each row execute function public.cut()`))(t)
 	stop, told := worker(takeOf(7))
-	_, err = d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream("1")))
+	_, err := d.Append(queuing.WithStop(t.Context(), stop), record(turnsOf.Category.Stream("1")))
 	taken := await.Receive(t, "the take", told)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, taken.err, messagestore.ErrOutcomeUnknown)

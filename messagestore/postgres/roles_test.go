@@ -1,8 +1,6 @@
 package postgres_test
 
 import (
-	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -38,16 +36,12 @@ func TestReaderReadsAndCannotWrite(t *testing.T) {
 	write(t, must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil)), stream, messagestore.NoStream, opened())
 	reader := must.New(messagestore.New(must.New(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil)), nil))
 
-	_, err := reader.Write(t.Context(), stream, messagestore.AnyVersion, opened())
-	requireDenied(t, err)
-	_, err = reader.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: uuid.New()}}}}})
+	requireDenied(t, must.ErrorOf(reader.Write(t.Context(), stream, messagestore.AnyVersion, opened())))
+	_, err := reader.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: stream, Records: []messagestore.Encoded{{ID: uuid.New()}}}}})
 	requireDenied(t, err)
 
-	last, err := reader.Last(t.Context(), stream)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(0), last.Position)
-	_, err = reader.Version(t.Context(), stream)
-	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(0), must.Do(reader.Last(t.Context(), stream))(t).Position)
+	must.Do(reader.Version(t.Context(), stream))(t)
 	for _, err := range reader.ReadStream(t.Context(), stream, 0) {
 		require.NoError(t, err)
 	}
@@ -65,8 +59,7 @@ func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 	worker := must.New(postgres.New(pgtest.PoolAs(t, "dibs_worker"), nil))
 	write(t, must.New(messagestore.New(worker, nil)), of.Category.Stream("1"), messagestore.NoStream, opened())
 	take := queuing.Take{Queue: of, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour, Want: 1}
-	taken, err := worker.QueueTake(t.Context(), take)
-	require.NoError(t, err)
+	taken := must.Do(worker.QueueTake(t.Context(), take))(t)
 	out := taken.Items[0].Delivery()
 
 	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_operator", "dibs_admin"} {
@@ -85,10 +78,8 @@ func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 			require.ErrorContains(t, err, "grant dibs_worker to the user of this connection", role+" "+name)
 		}
 	}
-	_, err = must.New(postgres.New(pgtest.PoolAs(t, "dibs_writer"), nil)).QueueReady(t.Context(), of)
-	require.NoError(t, err, "as a consumer does, which parks")
-	_, err = must.New(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil)).QueueReady(t.Context(), of)
-	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
+	require.NoError(t, must.ErrorOf(must.New(postgres.New(pgtest.PoolAs(t, "dibs_writer"), nil)).QueueReady(t.Context(), of)), "as a consumer does, which parks")
+	require.ErrorIs(t, must.ErrorOf(must.New(postgres.New(pgtest.PoolAs(t, "dibs_reader"), nil)).QueueReady(t.Context(), of)), messagestore.ErrNotPermitted)
 	for _, role := range []string{"dibs_writer", "dibs_reader", "dibs_worker"} {
 		other := must.New(postgres.New(pgtest.PoolAs(t, role), nil))
 		for _, c := range []queuing.Change{
@@ -109,8 +100,7 @@ func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 		require.ErrorContains(t, err, "grant dibs_admin to the user of this connection", role)
 	}
 
-	item, err := worker.QueueItem(t.Context(), of, out.Position)
-	require.NoError(t, err)
+	item := must.Do(worker.QueueItem(t.Context(), of, out.Position))(t)
 	require.Equal(t, queuing.Out, item.State)
 	require.Equal(t, int64(1), item.Session)
 }
@@ -118,20 +108,18 @@ func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 // A right that is missing is one that the error tells how to get.
 func TestDeniedFunctionNamesARoleThatMayCallIt(t *testing.T) {
 	t.Parallel()
-	rows, err := pgtest.Pool(t).Query(t.Context(), `
+	rows := must.Do(pgtest.Pool(t).Query(t.Context(), `
 		select p.proname::text, array_agg(r.role order by r.n), count(*) filter (where r.role = 'dibs_reader') > 0
 		from pg_proc p
 		cross join unnest('{dibs_reader,dibs_writer,dibs_worker,dibs_operator,dibs_admin}'::text[]) with ordinality r (role, n)
 		where p.pronamespace = 'dibs'::regnamespace and has_function_privilege(r.role, p.oid, 'execute')
-		group by 1`)
-	require.NoError(t, err)
+		group by 1`))(t)
 	type granted struct {
 		Function string
 		Roles    []string
 		Readers  bool
 	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[granted])
-	require.NoError(t, err)
+	all := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[granted]))(t)
 	require.Greater(t, len(all), 30)
 	for _, f := range all {
 		text := pglink.Failed(&pgconn.PgError{Severity: "ERROR", Code: pglink.Denied, Message: "permission denied for function " + f.Function}).Error()
@@ -165,8 +153,7 @@ func TestNobodyHasRightsOnTables(t *testing.T) {
 			"create index on dibs.messages (type)", "create trigger t before insert on dibs.messages for each row execute function suppress_redundant_updates_trigger()",
 			"copy dibs.messages to stdout", "set role dibs_owner",
 		} {
-			_, err := pool.Exec(t.Context(), statement)
-			requireDenied(t, err, "%s: %s", role, statement)
+			requireDenied(t, must.ErrorOf(pool.Exec(t.Context(), statement)), "%s: %s", role, statement)
 		}
 	}
 }
@@ -176,8 +163,7 @@ func TestNobodyHasRightsOnTables(t *testing.T) {
 func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.PoolAs(t, "dibs_writer")
-	conn, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
+	conn := must.Do(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
 	for _, statement := range []string{
 		"create temp table messages (stream_name text, position bigint, fake text)",
@@ -193,8 +179,7 @@ func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 		"set transform_null_equals = on",
 		"set array_nulls = off",
 	} {
-		_, err := conn.Exec(t.Context(), statement)
-		require.NoError(t, err, statement)
+		require.NoError(t, must.ErrorOf(conn.Exec(t.Context(), statement)), statement)
 	}
 	store := must.New(messagestore.New(must.New(postgres.New(conn, nil)), nil))
 	stream := storetest.Category(t).Stream("1")
@@ -203,19 +188,14 @@ func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 	write(t, store, stream, messagestore.NoStream, message)
 	again := write(t, store, stream, messagestore.NoStream, message)
 	require.True(t, again.Duplicate)
-	_, err = store.Write(t.Context(), stream, messagestore.NoStream, opened(), opened())
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	page, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10})
-	require.NoError(t, err)
-	require.Len(t, page.Messages, 1)
+	require.ErrorIs(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.NoStream, opened(), opened())), messagestore.ErrVersionConflict)
+	require.Len(t, must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: stream.Category(), Limit: 10}))(t).Messages, 1)
 	for _, name := range []string{"a-\u0001", "a-\u200b", "a-1 ", "a-", "a", " a-1"} {
-		err := appendRaw(t, conn, rawAppend{stream: name})
-		requireRefused(t, err, "streams")
+		requireRefused(t, appendRaw(t, conn, rawAppend{stream: name}), "streams")
 	}
 
 	for _, name := range []string{"text", "uuid", "jsonb", "json"} {
-		_, err := conn.Exec(t.Context(), "create domain pg_temp."+name+" as integer")
-		require.NoError(t, err)
+		must.Do(conn.Exec(t.Context(), "create domain pg_temp."+name+" as integer"))(t)
 	}
 	name := string(stream.Category())
 	for _, call := range []string{
@@ -223,15 +203,13 @@ func TestSessionOfTheCallerHijacksNothing(t *testing.T) {
 		"append('{" + name + "-2}', '{4}', '{1}', array[gen_random_uuid()], '{T}', '{\"{}\"}', array_fill(null::pg_catalog.json, '{1}'))",
 		"read_category('" + name + "', 0, 10, '{T}')", "read_stream('" + name + "-2')", "last_message('" + name + "-2', 'T')", "find_messages('" + name + "-2', array[gen_random_uuid()])",
 	} {
-		_, err := conn.Exec(t.Context(), "select * from dibs."+call)
-		require.NoError(t, err, call)
+		require.NoError(t, must.ErrorOf(conn.Exec(t.Context(), "select * from dibs."+call)), call)
 	}
 }
 
 func requireDenied(t *testing.T, err error, args ...any) {
 	t.Helper()
-	refused, ok := errors.AsType[*pgconn.PgError](err)
-	require.True(t, ok, append([]any{fmt.Sprint(err) + ": %s %s"}, args...)...)
+	refused := must.As[*pgconn.PgError](t, err)
 	require.Equal(t, "42501", refused.Code, args...)
 }
 
@@ -248,13 +226,10 @@ func TestASchemaSeparatesNoRightsAndADatabaseDoes(t *testing.T) {
 		write(t, store, storetest.Category(t).Stream("1"), messagestore.NoStream, opened())
 	}
 	user := loginIn(t, url, "dibs_writer")
-	_, err := admin.Exec(t.Context(), "do $$ begin execute format('revoke connect on database %I from public', current_database()); end $$")
-	require.NoError(t, err)
+	must.Do(admin.Exec(t.Context(), "do $$ begin execute format('revoke connect on database %I from public', current_database()); end $$"))(t)
 
-	_, err = pgtest.Connect(t, with(t, url, "user", user)).Exec(t.Context(), "select 1")
-	requireDenied(t, err)
-	_, err = admin.Exec(t.Context(), "do $$ begin execute format('grant connect on database %I to "+user+"', current_database()); end $$")
-	require.NoError(t, err)
+	requireDenied(t, must.ErrorOf(pgtest.Connect(t, with(t, url, "user", user)).Exec(t.Context(), "select 1")))
+	must.Do(admin.Exec(t.Context(), "do $$ begin execute format('grant connect on database %I to "+user+"', current_database()); end $$"))(t)
 
 	write(t, must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, with(t, url, "user", user)), nil)), nil)), storetest.Category(t).Stream("1"), messagestore.NoStream, opened())
 }

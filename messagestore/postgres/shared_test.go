@@ -34,8 +34,7 @@ func shares(t *testing.T, pool *pgxpool.Pool, category messagestore.Category) {
 // begun returns a transaction and a store over it.
 func begun(t *testing.T, pool *pgxpool.Pool) (pgx.Tx, *messagestore.Store) {
 	t.Helper()
-	tx, err := connect(t, pool.Config().ConnString()).Begin(t.Context())
-	require.NoError(t, err)
+	tx := must.Do(connect(t, pool.Config().ConnString()).Begin(t.Context()))(t)
 	return tx, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil))
 }
 
@@ -63,17 +62,14 @@ func categoryReaders(t *testing.T, pool *pgxpool.Pool) map[string]func(category 
 	t.Helper()
 	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	rows := func(sql string, args ...any) []messagestore.StreamName {
-		found, err := pool.Query(t.Context(), sql, args...)
-		require.NoError(t, err)
-		streams, err := pgx.CollectRows(found, pgx.RowTo[messagestore.StreamName])
-		require.NoError(t, err)
+		found := must.Do(pool.Query(t.Context(), sql, args...))(t)
+		streams := must.Do(pgx.CollectRows(found, pgx.RowTo[messagestore.StreamName]))(t)
 		return streams
 	}
 	return map[string]func(category messagestore.Category) []messagestore.StreamName{
 		"a page": func(category messagestore.Category) []messagestore.StreamName { return streamsOf(t, store, category) },
 		"a page with a filter": func(category messagestore.Category) []messagestore.StreamName {
-			page, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, Filter: messagestore.Filter{Types: []string{"Opened"}}})
-			require.NoError(t, err)
+			page := must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, Filter: messagestore.Filter{Types: []string{"Opened"}}}))(t)
 			streams := make([]messagestore.StreamName, len(page.Messages))
 			for i, m := range page.Messages {
 				streams[i] = m.Stream
@@ -126,19 +122,16 @@ func TestReadersStopBelowATransactionThatIsUnderWay(t *testing.T) {
 func TestAPreparedTransactionHoldsReadersBack(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	var most int
-	require.NoError(t, pool.QueryRow(t.Context(), "select current_setting('max_prepared_transactions')::int").Scan(&most))
+	most := pgtest.Value[int](t, pool, "select current_setting('max_prepared_transactions')::int")
 	if most == 0 {
 		t.Skip("the server has max_prepared_transactions = 0")
 	}
 	category := storetest.Category(t)
 	shares(t, pool, category)
 	conn := connect(t, pgtest.URL(t))
-	tx, err := conn.Begin(t.Context())
-	require.NoError(t, err)
+	tx := must.Do(conn.Begin(t.Context()))(t)
 	write(t, must.New(messagestore.New(must.New(postgres.New(tx, &postgres.Config{NoNotify: true})), nil)), category.Stream("slow"), messagestore.NoStream, opened())
-	_, err = conn.Exec(t.Context(), fmt.Sprintf("prepare transaction '%s'", category))
-	require.NoError(t, err)
+	must.Do(conn.Exec(t.Context(), fmt.Sprintf("prepare transaction '%s'", category)))(t)
 	t.Cleanup(func() { _, _ = pool.Exec(context.Background(), fmt.Sprintf("rollback prepared '%s'", category)) })
 
 	fast, fastStore := begun(t, pool)
@@ -147,8 +140,7 @@ func TestAPreparedTransactionHoldsReadersBack(t *testing.T) {
 	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	require.Len(t, streamsOf(t, store, category), 1)
 
-	_, err = conn.Exec(t.Context(), fmt.Sprintf("commit prepared '%s'", category))
-	require.NoError(t, err)
+	must.Do(conn.Exec(t.Context(), fmt.Sprintf("commit prepared '%s'", category)))(t)
 	require.Equal(t, []messagestore.StreamName{category.Stream("first"), category.Stream("slow"), category.Stream("fast")}, streamsOf(t, store, category))
 }
 
@@ -191,9 +183,8 @@ func TestWhichWritersWaitForATransaction(t *testing.T) {
 			return err
 		}},
 		"a transaction at REPEATABLE READ": {true, func(t *testing.T, category messagestore.Category) error {
-			tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-			require.NoError(t, err)
-			_, err = must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), category.Stream("another"), messagestore.NoStream, opened())
+			tx := must.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}))(t)
+			_, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), category.Stream("another"), messagestore.NoStream, opened())
 			return err
 		}},
 		"a write by itself": {true, func(t *testing.T, category messagestore.Category) error {
@@ -216,9 +207,8 @@ func TestWhichWritersWaitForATransaction(t *testing.T) {
 			category := storetest.Category(t)
 			shares(t, pool, category)
 			slow, slowStore := begun(t, pool)
-			_, err := slowStore.WriteStreams(t.Context(),
-				messagestore.To(category.Stream("slow"), messagestore.NoStream, opened()), messagestore.StreamWrite{Stream: category.Stream("first"), Expected: 0})
-			require.NoError(t, err)
+			must.Do(slowStore.WriteStreams(t.Context(),
+				messagestore.To(category.Stream("slow"), messagestore.NoStream, opened()), messagestore.StreamWrite{Stream: category.Stream("first"), Expected: 0}))(t)
 
 			done := make(chan error, 1)
 			go func() { done <- c.write(t, category) }()
@@ -242,9 +232,8 @@ func TestASharedCategoryIsNotReadAboveReadCommitted(t *testing.T) {
 	shares(t, pool, category)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 		alone(t, level)
-		tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
-		require.NoError(t, err)
-		_, err = must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
+		tx := must.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
+		_, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
 		require.ErrorContains(t, err, "read at READ COMMITTED", level)
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
@@ -262,16 +251,13 @@ func TestATransactionHoldsNoReaderBackFromAMessageThatWasThereBefore(t *testing.
 	slow, slowStore := begun(t, pool)
 	write(t, slowStore, other.Stream("slow"), messagestore.NoStream, opened())
 	write(t, store, category.Stream("read"), messagestore.NoStream, opened())
-	page, err := store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
-	require.NoError(t, err)
+	page := must.Do(store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100}))(t)
 	require.Len(t, page.Messages, 2)
 
 	write(t, slowStore, category.Stream("slow"), messagestore.NoStream, opened())
 
 	require.Equal(t, []messagestore.StreamName{category.Stream("first"), category.Stream("read")}, streamsOf(t, store, category))
-	end, err := store.End(t.Context(), category)
-	require.NoError(t, err)
-	require.Equal(t, page.Next, end)
+	require.Equal(t, page.Next, must.Do(store.End(t.Context(), category))(t))
 	require.NoError(t, slow.Commit(t.Context()))
 	require.Len(t, streamsOf(t, store, category), 3)
 }
@@ -283,27 +269,21 @@ func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
 	pool := pgtest.Pool(t)
 	category := storetest.Category(t)
 	shares(t, pool, category)
-	txs, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)))
-	require.NoError(t, err)
-	page, err := txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100})
-	require.NoError(t, err)
+	txs := must.Do(messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))))(t)
+	page := must.Do(txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100}))(t)
 	bell, stop := txs.Watch(category, 10*time.Millisecond)
 	defer stop()
 
 	slow, slowStore := begun(t, pool)
 	write(t, slowStore, category.Stream("slow"), messagestore.NoStream, opened())
-	_, err = txs.Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
+	must.Do(txs.Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
 		return []messagestore.StreamWrite{messagestore.To(category.Stream("fast"), messagestore.NoStream, opened())}, nil
-	})
-	require.NoError(t, err)
+	}))(t)
 
 	// Its own ring, with which there is nothing to read yet.
 	require.Zero(t, await.Receive(t, "a ring", bell))
-	heads, err := must.New(postgres.New(pool, nil)).Heads(t.Context(), []messagestore.Category{category})
-	require.NoError(t, err)
-	require.Equal(t, page.Next-1, heads[0])
-	held, err := txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, From: page.Next})
-	require.NoError(t, err)
+	require.Equal(t, page.Next-1, must.Do(must.New(postgres.New(pool, nil)).Heads(t.Context(), []messagestore.Category{category}))(t)[0])
+	held := must.Do(txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, From: page.Next}))(t)
 	require.Empty(t, held.Messages)
 	require.Equal(t, page.Next, held.Next)
 
@@ -313,8 +293,7 @@ func TestAMessageBehindATransactionThatRollsBackIsFound(t *testing.T) {
 		if at > 0 && at < held.Next {
 			continue
 		}
-		held, err = txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, From: held.Next})
-		require.NoError(t, err)
+		held = must.Do(txs.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: category, Limit: 100, From: held.Next}))(t)
 		found = len(held.Messages)
 	}
 	require.Equal(t, category.Stream("fast"), held.Messages[0].Stream)
@@ -326,8 +305,7 @@ func TestReadersOfTransactionsThatOverlapSkipNothing(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
-	txs, err := messagestore.Transactional[pgx.Tx](store)
-	require.NoError(t, err)
+	txs := must.Do(messagestore.Transactional[pgx.Tx](store))(t)
 	categories := []messagestore.Category{storetest.Category(t) + "a", storetest.Category(t) + "b"}
 	const writers, streams = 6, 5
 	rounds := 15
@@ -434,12 +412,11 @@ func begunOnce(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, *messagestore.S
 func TestAUniqueViolationOfTheCallersIsReturnedAtOnce(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	txs, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)))
-	require.NoError(t, err)
+	txs := must.Do(messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))))(t)
 	category := storetest.Category(t)
 	calls := 0
 
-	_, err = txs.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
+	_, err := txs.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 		calls++
 		_, err := tx.Exec(ctx, "create temp table once (id int unique deferrable initially deferred) on commit drop; insert into once values (1), (1)")
 		return []messagestore.StreamWrite{messagestore.To(category.Stream("1"), messagestore.NoStream, opened())}, err

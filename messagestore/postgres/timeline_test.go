@@ -23,8 +23,7 @@ func moving(t *testing.T, url string) (pool *pgxpool.Pool, to func(url string)) 
 	t.Helper()
 	var target atomic.Pointer[string]
 	target.Store(&url)
-	config, err := pgxpool.ParseConfig(url)
-	require.NoError(t, err)
+	config := must.Do(pgxpool.ParseConfig(url))(t)
 	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		there, err := pgx.ParseConfig(*target.Load())
 		if err == nil {
@@ -32,8 +31,7 @@ func moving(t *testing.T, url string) (pool *pgxpool.Pool, to func(url string)) 
 		}
 		return err
 	}
-	pool, err = pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	pool = must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	return pool, func(url string) { target.Store(&url) }
 }
@@ -41,9 +39,7 @@ func moving(t *testing.T, url string) (pool *pgxpool.Pool, to func(url string)) 
 // promote makes a standby a primary, and returns once it is one.
 func promote(t *testing.T, standby string) {
 	t.Helper()
-	var promoted bool
-	require.NoError(t, connect(t, standby).QueryRow(t.Context(), "select pg_promote()").Scan(&promoted))
-	require.True(t, promoted, "it is a primary within a minute")
+	require.True(t, pgtest.Value[bool](t, connect(t, standby), "select pg_promote()"), "it is a primary within a minute")
 }
 
 func requireLeft(t *testing.T, err error) {
@@ -63,38 +59,32 @@ func TestAPrimaryThatWasLeftIsRefused(t *testing.T) {
 	stream := storetest.Category(t).Stream("1")
 	write(t, store, stream, messagestore.NoStream, opened())
 	left := open(t, old)
-	stays, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
+	stays := must.Do(pool.Acquire(t.Context()))(t)
 	defer stays.Release()
 
 	promote(t, promoted)
 	to(promoted)
 	write(t, store, stream, messagestore.AnyVersion, opened()) // on a connection of its own, which is kept
-	moved, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
+	moved := must.Do(pool.Acquire(t.Context()))(t)
 	defer moved.Release()
 	stays.Release()
 
-	_, err = store.Write(t.Context(), stream, messagestore.AnyVersion, opened())
-	requireLeft(t, err)
+	requireLeft(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.AnyVersion, opened())))
 	moved.Release()
 	write(t, store, stream, messagestore.AnyVersion, opened())
 
 	// The old one is reached again.
 	to(old)
 	pool.Reset()
-	_, err = store.Write(t.Context(), stream, messagestore.AnyVersion, opened())
-	requireLeft(t, err)
-	_, err = store.Version(t.Context(), stream)
-	requireLeft(t, err)
+	requireLeft(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.AnyVersion, opened())))
+	requireLeft(t, must.ErrorOf(store.Version(t.Context(), stream)))
 	version, err := left.Version(t.Context(), stream)
 	require.NoError(t, err, "who has never been on another takes it")
 	require.Equal(t, messagestore.Version(0), version, "nothing was written there")
 
 	to(promoted)
 	write(t, store, stream, messagestore.AnyVersion, opened())
-	version, err = store.Version(t.Context(), stream)
-	require.NoError(t, err)
+	version = must.Do(store.Version(t.Context(), stream))(t)
 	require.GreaterOrEqual(t, version, messagestore.Version(2))
 }
 
@@ -107,8 +97,7 @@ func TestAPrimaryThatWasLeftIsRefusedOnAConnectionThatWasUsedFirstInATransaction
 	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	stream := storetest.Category(t).Stream("1")
 	acquire := func() *pgxpool.Conn {
-		conn, err := pool.Acquire(t.Context())
-		require.NoError(t, err)
+		conn := must.Do(pool.Acquire(t.Context()))(t)
 		t.Cleanup(conn.Release)
 		return conn
 	}
@@ -127,8 +116,7 @@ func TestAPrimaryThatWasLeftIsRefusedOnAConnectionThatWasUsedFirstInATransaction
 	moved := acquire()
 	for _, stays := range []*pgxpool.Conn{first, second} {
 		stays.Release()
-		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, opened())
-		requireLeft(t, err)
+		requireLeft(t, must.ErrorOf(store.Write(t.Context(), stream, messagestore.AnyVersion, opened())))
 	}
 
 	moved.Release()

@@ -126,8 +126,7 @@ func TestATransactionBeginsWithWhateverComesFirst(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)
 	newCounters(t, all)
-	_, err := all.Exec(t.Context(), "select pg_advisory_xact_lock(7); create table if not exists public.transact_copies (name text)")
-	require.NoError(t, err)
+	must.Do(all.Exec(t.Context(), "select pg_advisory_xact_lock(7); create table if not exists public.transact_copies (name text)"))(t)
 	for name, first := range beginnings {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -157,9 +156,7 @@ func TestATransactionBeginsWithWhateverComesFirst(t *testing.T) {
 			}
 			require.Equal(t, first.trips, trips)
 			require.Equal(t, 2, counted(all)(t, nil, string(stream)))
-			version, err := driver.Version(t.Context(), stream)
-			require.NoError(t, err)
-			require.EqualValues(t, 1, version)
+			require.EqualValues(t, 1, must.Do(driver.Version(t.Context(), stream))(t))
 		})
 	}
 }
@@ -170,23 +167,20 @@ func TestATransactionOfNothingSendsNothing(t *testing.T) {
 	proxy, pool := proxied(t)
 	driver := must.New(postgres.New(pool, nil))
 	nothing := func(context.Context, pgx.Tx, *messagestore.Message) ([]messagestore.Append, error) { return nil, nil }
-	_, err := driver.Transact(t.Context(), "", nothing)
-	require.NoError(t, err)
+	must.Do(driver.Transact(t.Context(), "", nothing))(t)
 	stop := proxy.Record()
 
-	_, err = driver.Transact(t.Context(), "", nothing)
+	must.Do(driver.Transact(t.Context(), "", nothing))(t)
 
-	require.NoError(t, err)
 	require.Empty(t, stop())
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err = driver.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+	_, err := driver.Transact(ctx, "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
 		cancel()
 		_, err := tx.Exec(ctx, "select $1::int", 1)
 		return nil, err
 	})
 	require.ErrorIs(t, err, context.Canceled)
-	_, err = driver.Version(t.Context(), storetest.Category(t).Stream("1"))
-	require.NoError(t, err)
+	must.Do(driver.Version(t.Context(), storetest.Category(t).Stream("1")))(t)
 }
 
 // A first statement that fails aborts the transaction, as any other does, also where its text does
@@ -200,10 +194,8 @@ func TestAFirstStatementThatFailsAbortsTheTransaction(t *testing.T) {
 		driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
 		var refused *pgconn.PgError
 		_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
-			_, err := tx.Exec(ctx, sql, 0)
-			require.Error(t, err, sql)
-			_, err = tx.Exec(ctx, addSQL, string(stream))
-			require.ErrorAs(t, err, &refused)
+			require.Error(t, must.ErrorOf(tx.Exec(ctx, sql, 0)), sql)
+			require.ErrorAs(t, must.ErrorOf(tx.Exec(ctx, addSQL, string(stream))), &refused)
 			return []messagestore.Append{appendOne(stream, messagestore.NoStream)}, nil
 		})
 		require.ErrorContains(t, err, "aborts the transaction", sql)
@@ -224,27 +216,23 @@ func TestAConnectionThatWasGoneIsNoFailureOfTheFunction(t *testing.T) {
 				t.Parallel()
 				_, pool := proxied(t)
 				store, stream := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t).Stream("1")
-				transactional, err := messagestore.Transactional[pgx.Tx](store)
-				require.NoError(t, err)
+				transactional := must.Do(messagestore.Transactional[pgx.Tx](store))(t)
 				var pid, calls int
 				require.NoError(t, pool.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&pid))
-				_, err = transactional.Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
+				must.Do(transactional.Transact(t.Context(), func(context.Context, pgx.Tx) ([]messagestore.StreamWrite, error) {
 					return nil, nil // it is checked, and has the driver's statements
-				})
-				require.NoError(t, err)
-				_, err = all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid)
-				require.NoError(t, err)
+				}))(t)
+				must.Do(all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid))(t)
 
-				_, err = transactional.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
+				must.Do(transactional.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 					calls++
 					err := first.add(ctx, tx, string(stream))
 					if swallows {
 						err = nil
 					}
 					return []messagestore.StreamWrite{messagestore.To(stream, messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte("{}")})}, err
-				})
+				}))(t)
 
-				require.NoError(t, err)
 				require.Equal(t, 1, counted(all)(t, nil, string(stream)))
 				require.LessOrEqual(t, calls, 2)
 			})
@@ -257,32 +245,26 @@ func TestAConnectionOfADatabaseThatWasGoneIsNoFailure(t *testing.T) {
 	t.Parallel()
 	all := pgtest.Pool(t)
 	for _, first := range []messagestore.StreamName{"", "none-1"} {
-		db, err := sql.Open("pgx", pgtest.URL(t))
-		require.NoError(t, err)
+		db := must.Do(sql.Open("pgx", pgtest.URL(t)))(t)
 		t.Cleanup(func() { require.NoError(t, db.Close()) })
 		db.SetMaxOpenConns(1)
 		store, stream := must.New(messagestore.New(must.New(postgres.NewSQL(db, nil)), nil)), storetest.Category(t).Stream("1")
-		transactional, err := messagestore.Transactional[*sql.Tx](store)
-		require.NoError(t, err)
+		transactional := must.Do(messagestore.Transactional[*sql.Tx](store))(t)
 		calls := 0
 		add := func(ctx context.Context, _ *sql.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 			calls++
 			return []messagestore.StreamWrite{messagestore.To(stream, messagestore.AnyVersion, messagestore.Raw{Type: "Opened", Data: []byte("{}")})}, nil
 		}
-		_, err = transactFrom(t.Context(), transactional, first, add) // it is checked, and has the driver's statements
+		_, err := transactFrom(t.Context(), transactional, first, add) // it is checked, and has the driver's statements
 		require.NoError(t, err)
 		var pid int
 		require.NoError(t, db.QueryRowContext(t.Context(), "select pg_backend_pid()").Scan(&pid))
-		_, err = all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid)
-		require.NoError(t, err)
+		must.Do(all.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", pid))(t)
 
-		_, err = transactFrom(t.Context(), transactional, first, add)
+		must.Do(transactFrom(t.Context(), transactional, first, add))(t)
 
-		require.NoError(t, err)
 		require.Equal(t, 2, calls)
-		version, err := store.Version(t.Context(), stream)
-		require.NoError(t, err)
-		require.EqualValues(t, 1, version)
+		require.EqualValues(t, 1, must.Do(store.Version(t.Context(), stream))(t))
 	}
 }
 
@@ -297,10 +279,9 @@ func TestAFirstStatementThatCannotBeEncodedFailsAlone(t *testing.T) {
 		for _, goesOn := range []bool{false, true} {
 			_, pool := proxied(t)
 			store, stream := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t).Stream("1")
-			transactional, err := messagestore.Transactional[pgx.Tx](store)
-			require.NoError(t, err)
+			transactional := must.Do(messagestore.Transactional[pgx.Tx](store))(t)
 			calls := 0
-			_, err = transactional.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
+			_, err := transactional.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 				calls++
 				_, err := tx.Exec(ctx, "select $1::int", wrong...)
 				require.Error(t, err)
@@ -332,8 +313,7 @@ func TestRowsOfTheFirstStatementThatAreLeftOpen(t *testing.T) {
 			_, pool := proxied(t)
 			driver := must.New(postgres.New(pool, nil))
 			_, err := driver.Transact(t.Context(), first, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
-				rows, err := tx.Query(ctx, "select generate_series(1, $1::int)", 3)
-				require.NoError(t, err)
+				rows := must.Do(tx.Query(ctx, "select generate_series(1, $1::int)", 3))(t)
 				require.True(t, rows.Next())
 				require.NoError(t, rows.Err())
 				return nil, wrong
@@ -354,18 +334,13 @@ func TestAReadBeginsTheTransaction(t *testing.T) {
 	all := pgtest.Pool(t)
 	_, pool := proxied(t)
 	driver := must.New(postgres.New(pool, nil))
-	var pid uint32
-	require.NoError(t, pool.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&pid))
-	_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
-		_, err := driver.Version(ctx, storetest.Category(t).Stream("1"))
-		require.NoError(t, err)
-		var state string
-		require.NoError(t, all.QueryRow(t.Context(), "select state from pg_stat_activity where pid = $1", pid).Scan(&state))
-		require.Equal(t, "idle in transaction", state)
+	pid := pgtest.Value[uint32](t, pool, "select pg_backend_pid()")
+	must.Do(driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+		must.Do(driver.Version(ctx, storetest.Category(t).Stream("1")))(t)
+		require.Equal(t, "idle in transaction", pgtest.Value[string](t, all, "select state from pg_stat_activity where pid = $1", pid))
 		require.Equal(t, pid, tx.Conn().PgConn().PID())
 		return nil, nil
-	})
-	require.NoError(t, err)
+	}))(t)
 }
 
 // A context of the function's own that ends in its first statement loses the connection. That is
@@ -377,10 +352,9 @@ func TestAFunctionThatLeavesItsFirstStatementIsCalledOnce(t *testing.T) {
 	for _, first := range []messagestore.StreamName{"", "none-1"} {
 		_, pool := proxied(t)
 		store, stream := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), storetest.Category(t).Stream("1")
-		transactional, err := messagestore.Transactional[pgx.Tx](store)
-		require.NoError(t, err)
+		transactional := must.Do(messagestore.Transactional[pgx.Tx](store))(t)
 		calls := 0
-		_, err = transactFrom(t.Context(), transactional, first, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
+		_, err := transactFrom(t.Context(), transactional, first, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.StreamWrite, error) {
 			calls++
 			over, cancel := context.WithCancel(ctx)
 			cancel()
@@ -399,8 +373,7 @@ func TestAFunctionThatLeavesItsFirstStatementIsCalledOnce(t *testing.T) {
 			_, err = tx.Exec(sent, statement, 60)
 			watching.Wait()
 			require.Error(t, err)
-			_, err = tx.Exec(ctx, addSQL, string(stream))
-			require.Error(t, err)
+			require.Error(t, must.ErrorOf(tx.Exec(ctx, addSQL, string(stream))))
 			return []messagestore.StreamWrite{messagestore.To(stream, messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte("{}")})}, nil
 		})
 		require.ErrorContains(t, err, "lost before COMMIT", first)

@@ -31,8 +31,7 @@ const (
 
 func newCounters(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	_, err := pool.Exec(t.Context(), "select pg_advisory_xact_lock(7); create table if not exists public.transact_counters (name text primary key, n bigint)")
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "select pg_advisory_xact_lock(7); create table if not exists public.transact_counters (name text primary key, n bigint)"))(t)
 }
 
 func counted(pool *pgxpool.Pool) func(*testing.T, messagestore.Driver, string) int {
@@ -87,8 +86,7 @@ func TestConformanceOfTransactionsThroughPgBouncer(t *testing.T) {
 
 func openSQL(t *testing.T, url string) *sql.DB {
 	t.Helper()
-	config, err := pgx.ParseConfig(url)
-	require.NoError(t, err)
+	config := must.Do(pgx.ParseConfig(url))(t)
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(8)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
@@ -132,21 +130,19 @@ func requireUndone(t *testing.T, want error, f func(ctx context.Context, tx pgx.
 	newCounters(t, all)
 	config := all.Config()
 	config.MaxConns = 1
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
 	a := appendOne(stream, messagestore.NoStream)
 	transact := func(f func(ctx context.Context, tx pgx.Tx) error) error {
 		_, err := driver.Transact(t.Context(), stream, func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
-			_, err := tx.Exec(ctx, addSQL, string(stream))
-			require.NoError(t, err)
+			must.Do(tx.Exec(ctx, addSQL, string(stream)))(t)
 			return []messagestore.Append{a}, f(ctx, tx)
 		})
 		return err
 	}
 
-	err = transact(f)
+	err := transact(f)
 
 	require.Error(t, err)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
@@ -166,8 +162,7 @@ func requireUndone(t *testing.T, want error, f func(ctx context.Context, tx pgx.
 func TestAFunctionWithTheOnlyConnectionIsToldSo(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
-	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	db := openSQL(t, pgtest.URL(t))
 	db.SetMaxOpenConns(1)
@@ -218,8 +213,7 @@ func TestAFunctionWithTheOnlyConnectionIsToldSo(t *testing.T) {
 func TestTheErrorOfATransactionNamesItOnce(t *testing.T) {
 	t.Parallel()
 	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil))
-	transactional, err := messagestore.Transactional[pgx.Tx](store)
-	require.NoError(t, err)
+	transactional := must.Do(messagestore.Transactional[pgx.Tx](store))(t)
 	for _, ends := range []string{"select 1/0", "commit"} {
 		_, err := transactional.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) ([]messagestore.StreamWrite, error) {
 			_, _ = tx.Exec(ctx, ends)
@@ -236,13 +230,11 @@ func TestAWriteThatLeavesBehindOneWithoutAConnectionIsToldSo(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
 	stream := storetest.Category(t).Stream("1")
-	pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	driver := must.New(postgres.New(pool, nil))
 	store := must.New(messagestore.New(driver, nil))
-	held, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
+	held := must.Do(pool.Acquire(t.Context()))(t)
 	first, second := make(chan error, 1), make(chan error, 1)
 	write := func(ctx context.Context, ended chan error) {
 		_, err := store.Write(ctx, stream, messagestore.AnyVersion, opened())
@@ -256,7 +248,7 @@ func TestAWriteThatLeavesBehindOneWithoutAConnectionIsToldSo(t *testing.T) {
 	go write(ctx, second)
 	await.True(t, "a write behind it", func() bool { return driver.Waiting() == 1 })
 	cancel()
-	err = await.Receive(t, "the end of the write behind it", second)
+	err := await.Receive(t, "the end of the write behind it", second)
 	held.Release()
 
 	require.ErrorIs(t, err, context.Canceled)
@@ -294,8 +286,7 @@ func TestReadsOfAFunctionTakeNoSecondConnection(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) (store *messagestore.Store, transact func(f func(ctx context.Context) error) error){
 		"pgx": func(t *testing.T) (*messagestore.Store, func(f func(ctx context.Context) error) error) {
 			t.Helper()
-			pool, err := pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1")
-			require.NoError(t, err)
+			pool := must.Do(pgxpool.New(t.Context(), pgtest.URL(t)+"&pool_max_conns=1"))(t)
 			await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 			store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 			return store, transactOf[pgx.Tx](t, store)
@@ -312,11 +303,10 @@ func TestReadsOfAFunctionTakeNoSecondConnection(t *testing.T) {
 			t.Parallel()
 			store, transact := open(t)
 			stream := storetest.Category(t).Stream("1")
-			_, err := store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Raw{Type: "T", Data: []byte("{}")})
-			require.NoError(t, err)
+			must.Do(store.Write(t.Context(), stream, messagestore.NoStream, messagestore.Raw{Type: "T", Data: []byte("{}")}))(t)
 			var kept context.Context
 
-			err = transact(func(ctx context.Context) error {
+			err := transact(func(ctx context.Context) error {
 				kept = ctx //nolint:fatcontext // one that outlives its function is what is tested
 				ctx, cancel := context.WithTimeout(ctx, time.Minute)
 				defer cancel()
@@ -345,8 +335,7 @@ func transactOf[Tx any](t *testing.T, store *messagestore.Store) func(f func(ctx
 
 func transactIn[Tx any](t *testing.T, store *messagestore.Store) func(ctx context.Context, f func(ctx context.Context) error) error {
 	t.Helper()
-	txs, err := messagestore.Transactional[Tx](store)
-	require.NoError(t, err)
+	txs := must.Do(messagestore.Transactional[Tx](store))(t)
 	return func(ctx context.Context, f func(ctx context.Context) error) error {
 		_, err := txs.Transact(ctx, func(ctx context.Context, _ Tx) ([]messagestore.StreamWrite, error) {
 			return nil, f(ctx)
@@ -367,8 +356,7 @@ func TestTransactionWithRowsLeftOpenIsRolledBack(t *testing.T) {
 func TestTransactionThatAStatementAbortedIsRolledBack(t *testing.T) {
 	t.Parallel()
 	err := requireUndone(t, nil, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "select 1/0")
-		require.Error(t, err)
+		require.Error(t, must.ErrorOf(tx.Exec(ctx, "select 1/0")))
 		return nil
 	})
 	require.ErrorContains(t, err, "aborts the transaction")
@@ -395,9 +383,7 @@ func TestTransactionThatIsCommittedByItsTextWritesNoMessage(t *testing.T) {
 			return []messagestore.Append{appendOne(stream, messagestore.NoStream)}, err
 		})
 		require.ErrorIs(t, err, messagestore.ErrTransactionEnded, text)
-		version, err := driver.Version(t.Context(), stream)
-		require.NoError(t, err)
-		require.Equal(t, messagestore.NoStream, version, text)
+		require.Equal(t, messagestore.NoStream, must.Do(driver.Version(t.Context(), stream))(t), text)
 	}
 }
 
@@ -406,13 +392,11 @@ func TestTransactionHasSavepointsAndChoosesItsLevel(t *testing.T) {
 	pool := pgtest.Pool(t)
 	newCounters(t, pool)
 	driver, stream := must.New(postgres.New(pool, nil)), storetest.Category(t).Stream("1")
-	_, err := driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
-		_, err := tx.Exec(ctx, "set transaction isolation level serializable")
-		require.NoError(t, err)
+	must.Do(driver.Transact(t.Context(), "", func(ctx context.Context, tx pgx.Tx, _ *messagestore.Message) ([]messagestore.Append, error) {
+		must.Do(tx.Exec(ctx, "set transaction isolation level serializable"))(t)
 		require.ErrorContains(t, pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error {
-			_, err := inner.Exec(ctx, addSQL, string(stream))
-			require.NoError(t, err)
-			_, err = inner.Exec(ctx, "select 1/0")
+			must.Do(inner.Exec(ctx, addSQL, string(stream)))(t)
+			_, err := inner.Exec(ctx, "select 1/0")
 			return err
 		}), "division by zero")
 		require.NoError(t, pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error {
@@ -420,11 +404,9 @@ func TestTransactionHasSavepointsAndChoosesItsLevel(t *testing.T) {
 			return err
 		}))
 		objects := tx.LargeObjects()
-		_, err = objects.Create(ctx, 0)
-		require.NoError(t, err)
+		must.Do(objects.Create(ctx, 0))(t)
 		return []messagestore.Append{appendOne(stream, messagestore.NoStream)}, nil
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Equal(t, 1, counted(pool)(t, nil, string(stream)))
 }
 
@@ -452,13 +434,10 @@ func TestATransactionGoesOnWithoutWhatWasPrepared(t *testing.T) {
 				})
 			}
 			require.NoError(t, transact("select"))
-			_, err := pool.Exec(t.Context(), test.before)
-			require.NoError(t, err)
+			must.Do(pool.Exec(t.Context(), test.before))(t)
 			require.NoError(t, transact(test.between))
 			require.NoError(t, transact(test.between))
-			version, err := d.Version(t.Context(), stream)
-			require.NoError(t, err)
-			require.EqualValues(t, 2, version)
+			require.EqualValues(t, 2, must.Do(d.Version(t.Context(), stream))(t))
 		})
 	}
 }
@@ -475,9 +454,8 @@ func retried(f func() error) (err error) {
 
 func TestTransactIsNotSupportedInATransaction(t *testing.T) {
 	t.Parallel()
-	tx, err := connect(t, pgtest.URL(t)).Begin(t.Context())
-	require.NoError(t, err)
-	_, err = messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)))
+	tx := must.Do(connect(t, pgtest.URL(t)).Begin(t.Context()))(t)
+	_, err := messagestore.Transactional[pgx.Tx](must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 	_, err = messagestore.Transactional[*sql.Tx](must.New(messagestore.New(must.New(postgres.New(pgtest.Pool(t), nil)), nil)))
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
@@ -498,9 +476,8 @@ func TestASQLDatabaseOfAnotherDriverIsNotSupported(t *testing.T) {
 	db := sql.OpenDB(foreign{})
 	defer db.Close()
 	driver := must.New(postgres.NewSQL(db, nil))
-	_, err := driver.Version(t.Context(), "account-1")
-	require.ErrorIs(t, err, messagestore.ErrNotSupported)
-	_, err = driver.Transact(t.Context(), "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.Append, error) {
+	require.ErrorIs(t, must.ErrorOf(driver.Version(t.Context(), "account-1")), messagestore.ErrNotSupported)
+	_, err := driver.Transact(t.Context(), "", func(context.Context, *sql.Tx, *messagestore.Message) ([]messagestore.Append, error) {
 		t.Error("it was called")
 		return nil, nil
 	})
@@ -535,7 +512,6 @@ func TestAFunctionThatNeverReturnsKeepsNoConnection(t *testing.T) {
 	require.Equal(t, messagestore.NoStream, version)
 	close(end)
 	require.ErrorIs(t, await.Receive(t, "the end of the transaction", ended), context.Canceled)
-	version, err = driver.Version(limited, stream)
-	require.NoError(t, err)
+	version = must.Do(driver.Version(limited, stream))(t)
 	require.Equal(t, messagestore.NoStream, version)
 }

@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -43,10 +42,8 @@ func eachLevel(t *testing.T, test func(t *testing.T, level pgx.TxIsoLevel, tx pg
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
 			alone(t, level)
-			tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
-			require.NoError(t, err)
-			_, err = tx.Exec(t.Context(), "select from dibs.stream_version('snapshot-1')")
-			require.NoError(t, err)
+			tx := must.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
+			must.Do(tx.Exec(t.Context(), "select from dibs.stream_version('snapshot-1')"))(t)
 
 			test(t, level, tx, must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)))
 		})
@@ -59,8 +56,7 @@ func opened() messagestore.Envelope {
 
 func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
 	t.Helper()
-	written, err := store.Write(t.Context(), stream, expected, bodies...)
-	require.NoError(t, err)
+	written := must.Do(store.Write(t.Context(), stream, expected, bodies...))(t)
 	return written
 }
 
@@ -70,9 +66,7 @@ func requireUsable(t *testing.T, tx pgx.Tx, outside *messagestore.Store) {
 	stream := storetest.Category(t).Stream("after")
 	write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), stream, messagestore.NoStream, opened())
 	require.NoError(t, tx.Commit(t.Context()))
-	version, err := outside.Version(t.Context(), stream)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(0), version)
+	require.Equal(t, messagestore.Version(0), must.Do(outside.Version(t.Context(), stream))(t))
 }
 
 func TestWritesCommitAndRollBackWithTheTransaction(t *testing.T) {
@@ -80,21 +74,17 @@ func TestWritesCommitAndRollBackWithTheTransaction(t *testing.T) {
 	eachLevel(t, func(t *testing.T, _ pgx.TxIsoLevel, tx pgx.Tx, outside *messagestore.Store) {
 		kept, undone := storetest.Category(t).Stream("kept"), storetest.Category(t).Stream("undone")
 		write(t, must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)), kept, messagestore.NoStream, opened())
-		savepoint, err := tx.Begin(t.Context())
-		require.NoError(t, err)
+		savepoint := must.Do(tx.Begin(t.Context()))(t)
 		write(t, must.New(messagestore.New(must.New(postgres.New(savepoint, nil)), nil)), undone, messagestore.NoStream, opened())
 		require.NoError(t, savepoint.Rollback(t.Context()))
-		version, err := outside.Version(t.Context(), kept)
-		require.NoError(t, err)
+		version := must.Do(outside.Version(t.Context(), kept))(t)
 		require.Equal(t, messagestore.NoStream, version)
 
 		require.NoError(t, tx.Commit(t.Context()))
 
-		version, err = outside.Version(t.Context(), kept)
-		require.NoError(t, err)
+		version = must.Do(outside.Version(t.Context(), kept))(t)
 		require.Equal(t, messagestore.Version(0), version)
-		version, err = outside.Version(t.Context(), undone)
-		require.NoError(t, err)
+		version = must.Do(outside.Version(t.Context(), undone))(t)
 		require.Equal(t, messagestore.NoStream, version)
 	})
 }
@@ -108,15 +98,12 @@ func TestConflictLeavesTheTransactionUsable(t *testing.T) {
 		write(t, inside, stream, messagestore.NoStream, first)
 
 		_, err := inside.Write(t.Context(), stream, messagestore.NoStream, opened())
-		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
-		require.True(t, ok, "%v", err)
+		conflict := must.As[*messagestore.VersionConflictError](t, err)
 		require.Equal(t, messagestore.VersionConflictError{Stream: stream, Expected: messagestore.NoStream, Actual: 0}, *conflict)
 
 		first.Body = messagestore.Raw{Type: "Closed", Data: []byte(`{}`)}
-		_, err = inside.Write(t.Context(), stream, messagestore.AnyVersion, first)
-		require.ErrorIs(t, err, messagestore.ErrIDConflict)
-		_, err = inside.Write(t.Context(), stream, messagestore.AnyVersion, opened(), first)
-		require.ErrorIs(t, err, messagestore.ErrIDConflict)
+		require.ErrorIs(t, must.ErrorOf(inside.Write(t.Context(), stream, messagestore.AnyVersion, first)), messagestore.ErrIDConflict)
+		require.ErrorIs(t, must.ErrorOf(inside.Write(t.Context(), stream, messagestore.AnyVersion, opened(), first)), messagestore.ErrIDConflict)
 		requireUsable(t, tx, outside)
 	})
 }
@@ -133,8 +120,7 @@ func TestConflictWithWhatTheTransactionCannotSee(t *testing.T) {
 
 		_, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), stream, messagestore.NoStream, opened(), opened())
 
-		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
-		require.True(t, ok, "%v", err)
+		conflict := must.As[*messagestore.VersionConflictError](t, err)
 		require.Equal(t, stream, conflict.Stream)
 		require.Equal(t, messagestore.NoStream, conflict.Expected)
 		if level == pgx.ReadCommitted {
@@ -157,8 +143,7 @@ func TestCheckMeetsWhatTheTransactionCannotSee(t *testing.T) {
 			messagestore.StreamWrite{Stream: checked, Expected: messagestore.NoStream},
 			messagestore.StreamWrite{Stream: written, Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened()}})
 
-		conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
-		require.True(t, ok, "%v", err)
+		conflict := must.As[*messagestore.VersionConflictError](t, err)
 		require.Equal(t, checked, conflict.Stream)
 		requireUsable(t, tx, outside)
 	})
@@ -191,8 +176,7 @@ func TestTransactionTooOldToTellIsASerializationFailure(t *testing.T) {
 				}
 				require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 				require.NotErrorIs(t, err, messagestore.ErrVersionConflict)
-				refused, ok := errors.AsType[*pgconn.PgError](err)
-				require.True(t, ok, "%v", err)
+				refused := must.As[*pgconn.PgError](t, err)
 				require.Equal(t, "40001", refused.Code)
 			})
 		})
@@ -209,25 +193,22 @@ func TestIDTakenInAnotherCategoryMeanwhileIsARow(t *testing.T) {
 			outside := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 			theirs, ours := storetest.Category(t).Stream("1"), storetest.Category(t).Stream("2")
 			taken := opened()
-			other, err := pool.Begin(t.Context())
-			require.NoError(t, err)
+			other := must.Do(pool.Begin(t.Context()))(t)
 			write(t, must.New(messagestore.New(must.New(postgres.New(other, nil)), nil)), theirs, messagestore.NoStream, taken)
 
 			tx := begin(t, pgx.ReadCommitted)
-			done := make(chan error, 1)
-			go func() {
+			done := await.Go(func() error {
 				messages := []messagestore.Body{taken}
 				for range bodies - 1 {
 					messages = append(messages, opened())
 				}
 				_, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), ours, messagestore.NoStream, messages...)
-				done <- err
-			}()
+				return err
+			})
 			waitUntilBlocked(t, pool, tx.Conn().PgConn().PID())
 			require.NoError(t, other.Commit(t.Context()))
 
-			conflict, ok := errors.AsType[*messagestore.IDConflictError](await.Receive(t, "the end of the call", done))
-			require.True(t, ok)
+			conflict := must.As[*messagestore.IDConflictError](t, await.Receive(t, "the end of the call", done))
 			require.Equal(t, messagestore.IDConflictError{ID: taken.ID, Stream: theirs, Position: 0}, *conflict)
 			requireUsable(t, tx, outside)
 		})
@@ -253,8 +234,7 @@ func TestWhatATransactionCannotSeeIsNotSaidToBeNotWritten(t *testing.T) {
 			return
 		}
 		require.NotErrorIs(t, err, messagestore.ErrNotWritten)
-		refused, ok := errors.AsType[*pgconn.PgError](err)
-		require.True(t, ok, "%v", err)
+		refused := must.As[*pgconn.PgError](t, err)
 		require.Equal(t, "0A000", refused.Code)
 		require.Equal(t, "what was not written is known at READ COMMITTED only, and this transaction is at "+string(level), refused.Message)
 	})
@@ -269,18 +249,14 @@ func TestWhatATransactionSeesIsFoundAtEveryLevel(t *testing.T) {
 		driver := must.New(postgres.New(tx, nil))
 		write(t, must.New(messagestore.New(driver, nil)), stream, messagestore.NoStream, message)
 
-		found, err := driver.Find(t.Context(), stream, []uuid.UUID{message.ID})
-
-		require.NoError(t, err)
-		require.Len(t, found, 1)
+		require.Len(t, must.Do(driver.Find(t.Context(), stream, []uuid.UUID{message.ID}))(t), 1)
 		requireUsable(t, tx, outside)
 	})
 }
 
 func begin(t *testing.T, level pgx.TxIsoLevel) pgx.Tx {
 	t.Helper()
-	tx, err := connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
-	require.NoError(t, err)
+	tx := must.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
 	return tx
 }
 
@@ -288,10 +264,8 @@ func begin(t *testing.T, level pgx.TxIsoLevel) pgx.Tx {
 func waitUntilBlocked(t *testing.T, db postgres.DB, pid uint32) {
 	t.Helper()
 	await.True(t, fmt.Sprintf("backend %d, which waits for a lock", pid), func() bool {
-		rows, err := db.Query(t.Context(), "select cardinality(pg_blocking_pids($1)) > 0", int32(pid))
-		require.NoError(t, err)
-		blocked, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
-		require.NoError(t, err)
+		rows := must.Do(db.Query(t.Context(), "select cardinality(pg_blocking_pids($1)) > 0", int32(pid)))(t)
+		blocked := must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]))(t)
 		return blocked
 	})
 }
@@ -302,17 +276,13 @@ func TestOneMessageOfATransactionThatIsTooOldMeetsAConflict(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	stream := storetest.Category(t).Stream("1")
-	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	tx := must.Do(pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}))(t)
+	defer tx.Rollback(t.Context())                                   //nolint:errcheck // whatever became of the test
+	_, err := tx.Exec(t.Context(), "select 1 from pg_class limit 1") // it begins to see
 	require.NoError(t, err)
-	defer tx.Rollback(t.Context())                                  //nolint:errcheck // whatever became of the test
-	_, err = tx.Exec(t.Context(), "select 1 from pg_class limit 1") // it begins to see
-	require.NoError(t, err)
-	_, err = must.New(postgres.New(pool, nil)).Append(t.Context(), appendOne(stream, messagestore.NoStream))
-	require.NoError(t, err)
+	must.Do(must.New(postgres.New(pool, nil)).Append(t.Context(), appendOne(stream, messagestore.NoStream)))(t)
 
-	var outcome string
-	err = tx.QueryRow(t.Context(), "select outcome from dibs.append_one($1, -1, gen_random_uuid(), 'Opened', '{}', null)", string(stream)).Scan(&outcome)
+	outcome := pgtest.Value[string](t, tx, "select outcome from dibs.append_one($1, -1, gen_random_uuid(), 'Opened', '{}', null)", string(stream))
 
-	require.NoError(t, err)
 	require.Equal(t, "version_conflict", outcome)
 }

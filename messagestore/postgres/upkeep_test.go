@@ -29,8 +29,7 @@ func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 	for name, url := range map[string]string{"Straight": pgtest.URL(t), "ThroughPgBouncer": pgtest.PgBouncer(t, pgtest.URL(t)).URL} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			config, err := pgxpool.ParseConfig(url)
-			require.NoError(t, err)
+			config := must.Do(pgxpool.ParseConfig(url))(t)
 			var before, after atomic.Int64
 			config.MaxConns = 2
 			config.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
@@ -41,8 +40,7 @@ func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 				after.Add(1)
 				return nil
 			}
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			require.NoError(t, err)
+			pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 			await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 			driver := must.New(postgres.New(pool, nil))
 			t.Cleanup(func() { require.NoError(t, driver.Close()) })
@@ -51,27 +49,22 @@ func TestUpkeepDoesNotWaitForCallersThatHoldTheWholePool(t *testing.T) {
 			write(t, store, stream, messagestore.NoStream, opened())
 			require.Equal(t, 2, store.Connections())
 			for range 2 {
-				conn, err := pool.Acquire(t.Context())
-				require.NoError(t, err)
+				conn := must.Do(pool.Acquire(t.Context()))(t)
 				t.Cleanup(conn.Release)
 			}
 			ctx, cancel := context.WithTimeout(callctx.WithUpkeep(t.Context()), await.Limit)
 			defer cancel()
 
 			for range 3 {
-				_, err := store.Write(ctx, stream, messagestore.AnyVersion, opened())
-				require.NoError(t, err)
-				_, err = store.Last(ctx, stream)
-				require.NoError(t, err)
+				must.Do(store.Write(ctx, stream, messagestore.AnyVersion, opened()))(t)
+				must.Do(store.Last(ctx, stream))(t)
 			}
 
 			require.Equal(t, []int64{3, 3}, []int64{before.Load(), after.Load()}, "one beside the pool of two, for all calls")
 			short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
-			_, err = store.Last(short, stream)
-			require.ErrorContains(t, err, "all connections of the pool are in use (2 of 2)")
-			_, err = store.Write(short, stream, messagestore.AnyVersion, opened())
-			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorContains(t, must.ErrorOf(store.Last(short, stream)), "all connections of the pool are in use (2 of 2)")
+			require.ErrorIs(t, must.ErrorOf(store.Write(short, stream, messagestore.AnyVersion, opened())), context.DeadlineExceeded)
 		})
 	}
 }
@@ -82,8 +75,7 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 	t.Parallel()
 	url := pgtest.URL(t)
 	pgtest.Pool(t)
-	config, err := pgxpool.ParseConfig(url)
-	require.NoError(t, err)
+	config := must.Do(pgxpool.ParseConfig(url))(t)
 	config.MaxConns = 1
 	dialled, goOn := make(chan struct{}), make(chan struct{})
 	var dials atomic.Int64
@@ -98,8 +90,7 @@ func TestUpkeepThatWaitsForAPoolThatFillsUpGetsAConnectionBesideIt(t *testing.T)
 		}
 		return nil
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	held := make(chan *pgxpool.Conn, 1)
@@ -131,11 +122,9 @@ func TestConnectionsOfUpkeepEndWithTheDriver(t *testing.T) {
 	t.Parallel()
 	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = t.Name() })
 	driver := must.New(postgres.New(pool, nil))
-	conn, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
+	conn := must.Do(pool.Acquire(t.Context()))(t)
 	defer conn.Release()
-	_, err = driver.Now(callctx.WithUpkeep(t.Context()))
-	require.NoError(t, err)
+	must.Do(driver.Now(callctx.WithUpkeep(t.Context())))(t)
 	sessions := func() (n int) {
 		require.NoError(t, conn.QueryRow(t.Context(), "select count(*) from pg_stat_activity where application_name = $1", t.Name()).Scan(&n))
 		return n
@@ -174,8 +163,7 @@ func (l slowLine) Read(b []byte) (int, error) {
 func TestAConnectionBesideThePoolIsNotReadBetweenCalls(t *testing.T) {
 	t.Parallel()
 	pgtest.Pool(t)
-	config, err := pgxpool.ParseConfig(pgtest.URL(t))
-	require.NoError(t, err)
+	config := must.Do(pgxpool.ParseConfig(pgtest.URL(t)))(t)
 	config.MaxConns = 1
 	var begun, waiting atomic.Int64
 	dial := config.ConnConfig.DialFunc
@@ -183,19 +171,16 @@ func TestAConnectionBesideThePoolIsNotReadBetweenCalls(t *testing.T) {
 		conn, err := dial(ctx, network, address)
 		return slowLine{conn, t, &begun, &waiting}, err
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	await.Close(t, "the pool is closed: no connection is in use", pool.Close)
 	driver := must.New(postgres.New(pool, nil))
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	store := must.New(messagestore.New(driver, nil))
-	conn, err := pool.Acquire(t.Context())
-	require.NoError(t, err)
+	conn := must.Do(pool.Acquire(t.Context()))(t)
 	t.Cleanup(conn.Release)
 	require.NoError(t, conn.Conn().PgConn().SyncConn(t.Context()))
 
-	_, err = store.Write(callctx.WithUpkeep(t.Context()), storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened())
+	must.Do(store.Write(callctx.WithUpkeep(t.Context()), storetest.Category(t).Stream("1"), messagestore.AnyVersion, opened()))(t)
 
-	require.NoError(t, err)
 	require.Zero(t, waiting.Load(), "a goroutine of pgx reads until the connection is closed")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pglink"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
@@ -217,8 +218,7 @@ func FuzzAnswerOfAGroupIsAboutEachOfItsWrites(f *testing.F) {
 	f.Fuzz(func(t *testing.T, outcomes, versions, positions, times, m0, m1, m2, m3, m4, m5, m6, m7 []byte, one, two uint8, meet bool) {
 		for n := range 15 {
 			if n != 12 {
-				_, err := readEach(make([][]byte, n))
-				require.Error(t, err)
+				require.Error(t, must.ErrorOf(readEach(make([][]byte, n))))
 			}
 		}
 		columns := [][]byte{outcomes, versions, positions, times, m0, m1, m2, m3, m4, m5, m6, m7}
@@ -476,8 +476,7 @@ func FuzzWhatTheServerSaysIsOneOfThreeOutcomes(f *testing.F) {
 			require.False(t, pglink.Retryable(err), "what may have happened is not done again")
 		}
 		if pglink.Definite(said) && code == "DB001" {
-			invalid, ok := errors.AsType[*messagestore.InvalidError](err)
-			require.True(t, ok)
+			invalid := must.As[*messagestore.InvalidError](t, err)
 			require.Empty(t, invalid.Value)
 			require.ErrorIs(t, err, messagestore.ErrInvalid)
 		}

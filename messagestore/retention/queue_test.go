@@ -60,16 +60,13 @@ func on(t *testing.T, kinds map[string]func(t *testing.T) *kept, test func(t *te
 func onSQLite(t *testing.T) *kept {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "store.db")
-	driver, err := sqlite.Open(t.Context(), path, nil)
-	require.NoError(t, err)
+	driver := must.Do(sqlite.Open(t.Context(), path, nil))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	db, err := sql.Open("sqlite", path)
-	require.NoError(t, err)
+	db := must.Do(sql.Open("sqlite", path))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return &kept{driver, driver, must.New(messagestore.New(driver, nil)), func(t *testing.T, statement string) {
 		t.Helper()
-		_, err := db.ExecContext(t.Context(), statement)
-		require.NoError(t, err, statement)
+		require.NoError(t, must.ErrorOf(db.ExecContext(t.Context(), statement)), statement)
 	}, func(t *testing.T, query string) (n int) {
 		t.Helper()
 		require.NoError(t, db.QueryRowContext(t.Context(), query).Scan(&n))
@@ -106,8 +103,7 @@ func (k *kept) table(name string) string {
 func (k *kept) take(t *testing.T, c queuing.Take, want int, finishes ...queuing.Finish) queuing.Taken {
 	t.Helper()
 	c.Policy, c.Session, c.Lease, c.Want, c.Finishes = queuing.Policy{MaxFailures: 10}, 1, time.Hour, want, finishes
-	taken, err := k.driver.QueueTake(t.Context(), c)
-	require.NoError(t, err)
+	taken := must.Do(k.driver.QueueTake(t.Context(), c))(t)
 	return taken
 }
 
@@ -124,8 +120,7 @@ func (k *kept) takeAll(t *testing.T, c queuing.Take, want int, finishes ...queui
 func (k *kept) fill(t *testing.T, stream messagestore.StreamName, n int) {
 	t.Helper()
 	for range n {
-		_, err := k.store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte(`{}`)})
-		require.NoError(t, err)
+		must.Do(k.store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte(`{}`)}))(t)
 	}
 }
 
@@ -165,28 +160,24 @@ func openItemsStay(t *testing.T, k *kept) {
 	}
 	trim := func(stream messagestore.StreamName) retention.Trimmed {
 		t.Helper()
-		trimmed, err := k.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
-		require.NoError(t, err)
+		trimmed := must.Do(k.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
 		return trimmed
 	}
 	forget := func() retention.Forgotten {
 		t.Helper()
-		forgotten, err := k.Forget(t.Context(), category, 24*time.Hour, nil)
-		require.NoError(t, err)
+		forgotten := must.Do(k.Forget(t.Context(), category, 24*time.Hour, nil))(t)
 		return forgotten
 	}
 	logged := func() int { return k.count(t, "SELECT count(*) FROM "+k.table("queue_log")) }
 
-	_, err := k.Forget(t.Context(), category, 24*time.Hour, nil)
-	require.ErrorIs(t, err, messagestore.ErrInvalid, "no queue reads it")
+	require.ErrorIs(t, must.ErrorOf(k.Forget(t.Context(), category, 24*time.Hour, nil)), messagestore.ErrInvalid, "no queue reads it")
 	require.Empty(t, take(0)) // the queue is there, and has looked at nothing
 	require.NoError(t, driver.QueueLeave(t.Context(), queuing.Leave{Queue: q, Session: 2}))
 	require.Equal(t, retention.Trimmed{Stream: a, Version: 2, Queue: q.Name}, trim(a))
 	items := take(10)
 	require.Len(t, items, 3, "the first of each stream")
 	require.Equal(t, retention.Trimmed{Stream: a, Version: 2, Queue: q.Name}, trim(a))
-	_, err = k.Delete(t.Context(), b, messagestore.AnyVersion, &retention.DeleteOptions{DryRun: true})
-	require.ErrorIs(t, err, retention.ErrOpenItem)
+	require.ErrorIs(t, must.ErrorOf(k.Delete(t.Context(), b, messagestore.AnyVersion, &retention.DeleteOptions{DryRun: true})), retention.ErrOpenItem)
 	require.Zero(t, forget())
 
 	second := take(1, ended(items[0], queuing.Complete))
@@ -198,33 +189,25 @@ func openItemsStay(t *testing.T, k *kept) {
 	require.Zero(t, forget(), "the last of the stream is out")
 	require.Empty(t, take(1, ended(last[0], queuing.Complete)))
 	require.Equal(t, 1, logged())
-	_, err = k.Forget(t.Context(), category, 24*time.Hour-1, nil)
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorIs(t, must.ErrorOf(k.Forget(t.Context(), category, 24*time.Hour-1, nil)), messagestore.ErrInvalid)
 	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 2}, forget())
 	require.Zero(t, logged(), "the log goes with the item")
-	version, err := store.Version(t.Context(), b)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.NoStream, version)
+	require.Equal(t, messagestore.NoStream, must.Do(store.Version(t.Context(), b))(t))
 
-	changed, err := driver.QueueChange(t.Context(), queuing.Change{
+	changed := must.Do(driver.QueueChange(t.Context(), queuing.Change{
 		Queue: q, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{second[0].Message.GlobalPosition}, Reason: "asked",
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Len(t, changed, 1)
 	require.Equal(t, retention.Trimmed{Stream: a, Removed: 1, First: 2, Version: 2}, trim(a), "the last stays anyway")
-	_, err = k.Delete(t.Context(), a, messagestore.AnyVersion, nil)
-	require.ErrorIs(t, err, retention.ErrOpenItem)
+	require.ErrorIs(t, must.ErrorOf(k.Delete(t.Context(), a, messagestore.AnyVersion, nil)), retention.ErrOpenItem)
 	third := take(1)
 	require.Equal(t, a, third[0].Message.Stream)
 	require.Empty(t, take(0, ended(third[0], queuing.Bury)))
-	_, err = k.Delete(t.Context(), a, messagestore.AnyVersion, nil)
-	require.ErrorIs(t, err, retention.ErrOpenItem, "it may be redriven")
-	_, err = driver.QueueChange(t.Context(), queuing.Change{
+	require.ErrorIs(t, must.ErrorOf(k.Delete(t.Context(), a, messagestore.AnyVersion, nil)), retention.ErrOpenItem, "it may be redriven")
+	must.Do(driver.QueueChange(t.Context(), queuing.Change{
 		Queue: q, Action: queuing.Drop, Positions: []messagestore.GlobalPosition{third[0].Message.GlobalPosition}, Reason: "asked",
-	})
-	require.NoError(t, err)
-	_, err = k.Delete(t.Context(), a, messagestore.AnyVersion, nil)
-	require.NoError(t, err)
+	}))(t)
+	must.Do(k.Delete(t.Context(), a, messagestore.AnyVersion, nil))(t)
 }
 
 // The first message of a stream of a queue of streams is open until it is completed, and the whole
@@ -249,17 +232,11 @@ func openStreamsStay(t *testing.T, k *kept) {
 	}
 	stays := func(state queuing.State, position messagestore.GlobalPosition) {
 		t.Helper()
-		item, err := driver.QueueItem(t.Context(), q, position)
-		require.NoError(t, err)
-		require.Equal(t, state, item.State)
-		trimmed, err := k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
-		require.NoError(t, err)
+		require.Equal(t, state, must.Do(driver.QueueItem(t.Context(), q, position))(t).State)
+		trimmed := must.Do(k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
 		require.Equal(t, retention.Trimmed{Stream: a, Version: 4, Queue: q.Name}, trimmed)
-		_, err = k.Delete(t.Context(), a, messagestore.AnyVersion, nil)
-		require.ErrorIs(t, err, retention.ErrOpenItem)
-		forgotten, err := k.Forget(t.Context(), category, 24*time.Hour, nil)
-		require.NoError(t, err)
-		require.Zero(t, forgotten)
+		require.ErrorIs(t, must.ErrorOf(k.Delete(t.Context(), a, messagestore.AnyVersion, nil)), retention.ErrOpenItem)
+		require.Zero(t, must.Do(k.Forget(t.Context(), category, 24*time.Hour, nil))(t))
 	}
 	items := take(10)
 	require.Len(t, items, 2)
@@ -273,18 +250,14 @@ func openStreamsStay(t *testing.T, k *kept) {
 	}{{queuing.Wait, queuing.Later}, {queuing.Suspend, queuing.Suspended}, {queuing.Bury, queuing.Dead}} {
 		require.Empty(t, take(1, queuing.Finish{Delivery: first, Kind: turn.kind, Delay: queuing.MaxDelay, Seen: last.Position}))
 		stays(turn.state, first.Position)
-		_, err := driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{first.Position}})
-		require.NoError(t, err)
+		must.Do(driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{first.Position}}))(t)
 		first = take(1)[0].Delivery()
 	}
 
 	require.Empty(t, take(1, queuing.Finish{Delivery: first, Kind: queuing.Complete}))
-	trimmed, err := k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
-	require.NoError(t, err)
+	trimmed := must.Do(k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
 	require.Equal(t, retention.Trimmed{Stream: a, Removed: 4, First: 4, Version: 4}, trimmed)
-	forgotten, err := k.Forget(t.Context(), category, 24*time.Hour, nil)
-	require.NoError(t, err)
-	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 1}, forgotten)
+	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 1}, must.Do(k.Forget(t.Context(), category, 24*time.Hour, nil))(t))
 }
 
 // A completion that is asked for again after its message was removed is told as long as the item's
@@ -314,10 +287,7 @@ func aCompletionIsToldAgainAfterATrim(t *testing.T, k *kept) {
 	again := []queuing.Finish{ended(first, 1, queuing.Complete), ended(second, 0, queuing.Complete), ended(first, 0, queuing.Complete), ended(first, 2, queuing.Complete)}
 	require.Equal(t, []queuing.Ending{queuing.Done, queuing.Done, queuing.Lost, queuing.Lost}, take(0, again...).Endings)
 
-	trimmed, err := k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
-
-	require.NoError(t, err)
-	require.EqualValues(t, 2, trimmed.Removed)
+	require.EqualValues(t, 2, must.Do(k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t).Removed)
 	require.Equal(t, []queuing.Ending{queuing.Done, queuing.Lost, queuing.Lost, queuing.Lost}, take(0, again...).Endings)
 }
 
@@ -335,30 +305,21 @@ func aMessageInAQueueOfParkedOnesStays(t *testing.T, k *kept) {
 	q := queuing.Queue{Name: "parked:mail:c", Category: category}
 	a := category.Stream("a")
 	k.fill(t, a, 3)
-	at, err := k.store.Last(t.Context(), a)
-	require.NoError(t, err)
-	parked, err := driver.QueuePark(t.Context(), queuing.Parking{Queue: q, Position: at.GlobalPosition, Failures: 1, Error: "no"})
-	require.NoError(t, err)
-	require.True(t, parked)
+	at := must.Do(k.store.Last(t.Context(), a))(t)
+	require.True(t, must.Do(driver.QueuePark(t.Context(), queuing.Parking{Queue: q, Position: at.GlobalPosition, Failures: 1, Error: "no"}))(t))
 	k.fill(t, a, 2)
 
-	trimmed, err := k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
-	require.NoError(t, err)
+	trimmed := must.Do(k.Trim(t.Context(), a, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
 	require.Equal(t, retention.Trimmed{Stream: a, Removed: 2, First: 2, Version: 4, Queue: q.Name}, trimmed)
-	_, err = k.Forget(t.Context(), category, 24*time.Hour, nil)
-	require.ErrorIs(t, err, messagestore.ErrInvalid, "no queue reads it")
-	_, err = k.Delete(t.Context(), a, messagestore.AnyVersion, nil)
-	require.NoError(t, err)
+	require.ErrorIs(t, must.ErrorOf(k.Forget(t.Context(), category, 24*time.Hour, nil)), messagestore.ErrInvalid, "no queue reads it")
+	must.Do(k.Delete(t.Context(), a, messagestore.AnyVersion, nil))(t)
 
-	_, err = driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{at.GlobalPosition}})
-	require.NoError(t, err)
-	taken, err := driver.QueueTake(t.Context(), queuing.Take{
+	must.Do(driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: []messagestore.GlobalPosition{at.GlobalPosition}}))(t)
+	taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{
 		Queue: q, Policy: queuing.Policy{MaxFailures: 1}, Session: 1, Lease: time.Hour, Want: 1, Slots: math.MaxUint32,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.Empty(t, taken.Items)
-	all, err := driver.Queues(t.Context())
-	require.NoError(t, err)
+	all := must.Do(driver.Queues(t.Context()))(t)
 	i := slices.IndexFunc(all, func(s queuing.Status) bool { return s.Queue == q })
 	require.Zero(t, all[i].Dead+all[i].Later, "its item has ended")
 }
@@ -368,8 +329,7 @@ func aMessageInAQueueOfParkedOnesStays(t *testing.T, k *kept) {
 // was expired.
 func queued(t *testing.T, driver queuing.Driver) {
 	t.Helper()
-	store, err := messagestore.New(driver, nil)
-	require.NoError(t, err)
+	store := must.Do(messagestore.New(driver, nil))(t)
 	at := map[messagestore.StreamName]messagestore.GlobalPosition{}
 	for _, stream := range []messagestore.StreamName{"mail-a", "mail-b", "mail-c", "mail-d", "mail-e", "mail-f"} {
 		n := 1
@@ -377,26 +337,22 @@ func queued(t *testing.T, driver queuing.Driver) {
 			n = 3
 		}
 		for range n {
-			_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)})
-			require.NoError(t, err)
+			must.Do(store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)}))(t)
 		}
-		m, err := store.Last(t.Context(), stream)
-		require.NoError(t, err)
+		m := must.Do(store.Last(t.Context(), stream))(t)
 		at[stream] = m.GlobalPosition
 	}
 	q := queuing.Queue{Name: "mail", Category: "mail"}
 	take := func(session int64, lease time.Duration, want int, finishes ...queuing.Finish) []queuing.Taking {
 		t.Helper()
-		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+		taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{
 			Queue: q, Policy: queuing.Policy{MaxFailures: 10}, Session: session, Lease: lease, Want: want, Finishes: finishes,
-		})
-		require.NoError(t, err)
+		}))(t)
 		return taken.Items
 	}
 	cancel := func(position messagestore.GlobalPosition) {
 		t.Helper()
-		changed, err := driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{position}, Reason: "asked"})
-		require.NoError(t, err)
+		changed := must.Do(driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.Cancel, Positions: []messagestore.GlobalPosition{position}, Reason: "asked"}))(t)
 		require.Len(t, changed, 1)
 	}
 	cancel(at["mail-d"])
@@ -408,12 +364,10 @@ func queued(t *testing.T, driver queuing.Driver) {
 	take(1, time.Hour, 0,
 		queuing.Finish{Delivery: items[1].Delivery(), Kind: queuing.Retry, Delay: time.Hour, Error: "it failed"},
 		queuing.Finish{Delivery: items[2].Delivery(), Kind: queuing.Bury, Error: "it cannot be"})
-	_, err = driver.QueueFinish(t.Context(), q, 1, []queuing.Delivery{items[3].Delivery()})
-	require.NoError(t, err)
+	must.Do(driver.QueueFinish(t.Context(), q, 1, []queuing.Delivery{items[3].Delivery()}))(t)
 	await.True(t, "the session is over", func() bool {
 		take(1, time.Hour, 0)
-		item, err := driver.QueueItem(t.Context(), q, at["mail-f"])
-		require.NoError(t, err)
+		item := must.Do(driver.QueueItem(t.Context(), q, at["mail-f"]))(t)
 		return item.State == queuing.Later
 	})
 }
@@ -444,15 +398,13 @@ func requireFound(t *testing.T, fill func(t *testing.T, driver queuing.Driver), 
 					}
 				}
 				fill(t, k.driver)
-				found, err := k.Verify(t.Context(), nil)
-				require.NoError(t, err)
+				found := must.Do(k.Verify(t.Context(), nil))(t)
 				require.Empty(t, found.Violations)
 				require.EqualValues(t, 1, found.Checked.Queues)
 
 				k.exec(t, d.statement)
 
-				found, err = k.Verify(t.Context(), nil)
-				require.NoError(t, err)
+				found = must.Do(k.Verify(t.Context(), nil))(t)
 				var all []string
 				for _, v := range found.Violations {
 					require.Contains(t, rules, v.Rule)
@@ -502,20 +454,17 @@ func TestVerifyFindsDamageOfQueues(t *testing.T) {
 // logged, b waits, c is suspended, d is dead.
 func turned(t *testing.T, driver queuing.Driver) {
 	t.Helper()
-	store, err := messagestore.New(driver, nil)
-	require.NoError(t, err)
+	store := must.Do(messagestore.New(driver, nil))(t)
 	q := queuing.Queue{Name: "saga", Category: "saga"}
 	take := func(want int, finishes ...queuing.Finish) []queuing.Taking {
 		t.Helper()
-		taken, err := driver.QueueTake(t.Context(), queuing.Take{
+		taken := must.Do(driver.QueueTake(t.Context(), queuing.Take{
 			Queue: q, Wakes: []string{"Send"}, Policy: queuing.Policy{MaxFailures: 10}, Session: 1, Lease: time.Hour, Want: want, Finishes: finishes,
-		})
-		require.NoError(t, err)
+		}))(t)
 		return taken.Items
 	}
 	for _, stream := range []messagestore.StreamName{"saga-a", "saga-b", "saga-c", "saga-d", "saga-a", "saga-b"} {
-		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)})
-		require.NoError(t, err)
+		must.Do(store.Write(t.Context(), stream, messagestore.AnyVersion, messagestore.Raw{Type: "Send", Data: []byte(`{}`)}))(t)
 	}
 	items := take(10)
 	require.Len(t, items, 4)
@@ -528,8 +477,7 @@ func turned(t *testing.T, driver queuing.Driver) {
 	for _, item := range items {
 		all = append(all, item.Message.GlobalPosition)
 	}
-	_, err = driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: all, Reason: "asked"})
-	require.NoError(t, err)
+	must.Do(driver.QueueChange(t.Context(), queuing.Change{Queue: q, Action: queuing.RetryNow, Positions: all, Reason: "asked"}))(t)
 	require.Len(t, take(10), 4)
 	take(0, end(1, 2, queuing.Wait), end(2, 2, queuing.Suspend), end(3, 2, queuing.Bury))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/await"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -51,15 +52,13 @@ func BenchmarkReadCategory(b *testing.B) {
 	category := storetest.Category(b)
 	const messages = 20_000
 	for range messages / 500 {
-		_, err := driver.Append(b.Context(), appendOf(category.Stream(uuid.NewString()), messagestore.NoStream, 500))
-		require.NoError(b, err)
+		must.Do(driver.Append(b.Context(), appendOf(category.Stream(uuid.NewString()), messagestore.NoStream, 500)))(b)
 	}
 	read := 0
 	for b.Loop() {
 		from, more := messagestore.GlobalPosition(0), true
 		for more {
-			page, err := driver.ReadCategory(b.Context(), messagestore.CategoryQuery{Category: category, From: from, Limit: 1000})
-			require.NoError(b, err)
+			page := must.Do(driver.ReadCategory(b.Context(), messagestore.CategoryQuery{Category: category, From: from, Limit: 1000}))(b)
 			from, more, read = page.Next, page.More, read+len(page.Messages)
 		}
 	}
@@ -111,18 +110,15 @@ func appendOf(stream messagestore.StreamName, expected messagestore.Version, mes
 func BenchmarkReadShort(b *testing.B) {
 	driver := open(b, newFile(b), nil)
 	category := storetest.Category(b)
-	_, err := driver.Append(b.Context(), appendOf(category.Stream("1"), messagestore.NoStream, 10))
-	require.NoError(b, err)
+	must.Do(driver.Append(b.Context(), appendOf(category.Stream("1"), messagestore.NoStream, 10)))(b)
 	b.Run("last", func(b *testing.B) {
 		for b.Loop() {
-			_, err := driver.Last(b.Context(), category.Stream("1"), "")
-			require.NoError(b, err)
+			must.Do(driver.Last(b.Context(), category.Stream("1"), ""))(b)
 		}
 	})
 	b.Run("page", func(b *testing.B) {
 		for b.Loop() {
-			_, err := driver.ReadCategory(b.Context(), messagestore.CategoryQuery{Category: category, Limit: 10})
-			require.NoError(b, err)
+			must.Do(driver.ReadCategory(b.Context(), messagestore.CategoryQuery{Category: category, Limit: 10}))(b)
 		}
 	})
 }

@@ -18,8 +18,7 @@ import (
 func TestCheckFindsAFileThatIsGoneOrReplaced(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")
-	driver, err := sqlite.Open(t.Context(), path, nil)
-	require.NoError(t, err)
+	driver := must.Do(sqlite.Open(t.Context(), path, nil))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	store := must.New(messagestore.New(driver, nil))
 	require.NoError(t, store.Check(t.Context()))
@@ -35,8 +34,7 @@ func TestCheckFindsAFileThatIsGoneOrReplaced(t *testing.T) {
 
 func TestCheckOfAClosedStore(t *testing.T) {
 	t.Parallel()
-	driver, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil)
-	require.NoError(t, err)
+	driver := must.Do(sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), nil))(t)
 	require.NoError(t, driver.Close())
 	store := must.New(messagestore.New(driver, nil))
 	require.ErrorIs(t, store.Check(t.Context()), messagestore.ErrClosed)
@@ -45,11 +43,9 @@ func TestCheckOfAClosedStore(t *testing.T) {
 
 func TestCheckOverATransactionNeedsTheTables(t *testing.T) {
 	t.Parallel()
-	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "app.db"))
-	require.NoError(t, err)
+	db := must.Do(sql.Open("sqlite", filepath.Join(t.TempDir(), "app.db")))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	tx, err := db.BeginTx(t.Context(), nil)
-	require.NoError(t, err)
+	tx := must.Do(db.BeginTx(t.Context(), nil))(t)
 	defer func() { require.NoError(t, tx.Rollback()) }()
 	store := must.New(messagestore.New(must.New(sqlite.New(tx)), nil))
 	require.ErrorIs(t, store.Check(t.Context()), sqlite.ErrNoSchema)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	modernc "modernc.org/sqlite"
+
+	"github.com/dibs-go/dibs/internal/must"
 )
 
 // A fault sees each statement before it is executed, and its first argument, in the form
@@ -95,13 +97,12 @@ func (s faultyStmt) with(args []driver.NamedValue) string {
 
 func TestFaultsAreMade(t *testing.T) {
 	t.Parallel()
-	db, err := sql.Open(faulty(t, func(statement string, _ faultyConn) error {
+	db := must.Do(sql.Open(faulty(t, func(statement string, _ faultyConn) error {
 		if statement == "SELECT 1" {
 			return sqliteError(10)
 		}
 		return nil
-	}), newFile(t))
-	require.NoError(t, err)
+	}), newFile(t)))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	var n int
 	require.ErrorIs(t, db.QueryRow("SELECT 1").Scan(&n), sqliteError(10))

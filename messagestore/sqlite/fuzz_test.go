@@ -29,8 +29,7 @@ func FuzzAPathIsOnlyAPath(f *testing.F) {
 		if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
 			return // checkPath makes it so
 		}
-		u, err := url.Parse(sqlite.DataSource(filepath.Clean(path), "a=b", "c(d)"))
-		require.NoError(t, err)
+		u := must.Do(url.Parse(sqlite.DataSource(filepath.Clean(path), "a=b", "c(d)")))(t)
 		require.Equal(t, "file", u.Scheme)
 		require.Equal(t, filepath.Clean(path), u.Path)
 		require.Empty(t, u.Host)
@@ -46,8 +45,7 @@ func FuzzAFileKeepsWhatMemoryKeeps(f *testing.F) {
 		f.Add("account-1", "Opened", seed, "", "x")
 		f.Add("a:b+c-\u00e9 1+2", "T\u00a0x", `{}`, "b-1", seed)
 	}
-	driver, err := sqlite.Open(f.Context(), newFile(f), nil)
-	require.NoError(f, err)
+	driver := must.Do(sqlite.Open(f.Context(), newFile(f), nil))(f)
 	f.Cleanup(func() { require.NoError(f, driver.Close()) })
 	for _, data := range tier.SeedJSON("a") {
 		f.Add("account-1", "Opened", data, "", "x")
@@ -66,16 +64,12 @@ func FuzzAFileKeepsWhatMemoryKeeps(f *testing.F) {
 			return
 		}
 		require.NoError(t, err)
-		want, err := inMemory.Last(t.Context(), messagestore.StreamName(stream))
-		require.NoError(t, err)
-		got, err := inFile.Last(t.Context(), messagestore.StreamName(stream))
-		require.NoError(t, err)
+		want := must.Do(inMemory.Last(t.Context(), messagestore.StreamName(stream)))(t)
+		got := must.Do(inFile.Last(t.Context(), messagestore.StreamName(stream)))(t)
 		require.Equal(t, written.Version, got.Position)
 		require.Equal(t, data, string(got.Data))
 		got.Position, got.GlobalPosition, got.Time = want.Position, want.GlobalPosition, want.Time
 		require.Equal(t, want, got)
-		again, err := inFile.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, m)
-		require.NoError(t, err)
-		require.True(t, again.Duplicate)
+		require.True(t, must.Do(inFile.Write(t.Context(), messagestore.StreamName(stream), messagestore.AnyVersion, m))(t).Duplicate)
 	})
 }

@@ -55,9 +55,7 @@ func TestALoserMeetsTheWinnerOfItsOwnCommit(t *testing.T) {
 	require.Equal(t, winner.appends[0].Records[1].ID, loser.met.Last[1].ID)
 	require.Nil(t, loser.met.Last[2])
 	require.False(t, loser.met.Time.Before(winner.written[0].Time))
-	version, err := driver.Version(t.Context(), "account-2")
-	require.NoError(t, err)
-	require.Equal(t, messagestore.NoStream, version)
+	require.Equal(t, messagestore.NoStream, must.Do(driver.Version(t.Context(), "account-2"))(t))
 }
 
 // The end of a lease is compared with the time of the conflict. A time of before the wait for
@@ -74,9 +72,7 @@ func TestTheTimesOfAWriteAndOfAMeetingAreTakenUnderTheLock(t *testing.T) {
 	require.NoError(t, errors.Join(errs...))
 	require.False(t, winner.written[0].Time.Before(released), "written at %v, before the lock was free at %v", winner.written[0].Time, released)
 	require.False(t, loser.met.Time.Before(released), "met at %v, before the lock was free at %v", loser.met.Time, released)
-	messages, err := driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "account-1", Limit: 1})
-	require.NoError(t, err)
-	require.Equal(t, messages[0].Time, winner.written[0].Time)
+	require.Equal(t, must.Do(driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: "account-1", Limit: 1}))(t)[0].Time, winner.written[0].Time)
 }
 
 // The winner of a transaction that was rolled back was never there.
@@ -84,14 +80,13 @@ func TestAMeetingThatWasRolledBackIsForgotten(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
 	var broken atomic.Bool
-	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
+	driver := must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
 		bad := strings.HasSuffix(statement, "[account-bad]") && broken.CompareAndSwap(false, true)
 		if bad || strings.HasSuffix(statement, "[account-winner]") && broken.Load() {
 			return sqliteError(10 | 1<<8) // SQLITE_IOERR_READ
 		}
 		return nil
-	}), path, patient)
-	require.NoError(t, err)
+	}), path, patient))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	winner := meeting(appendOf("account-winner", messagestore.NoStream, 1), appendOf("account-1", messagestore.NoStream, 1))
 	loser := meeting(appendOf("account-1", messagestore.NoStream, 1))
@@ -112,8 +107,7 @@ func TestAMeetingLeavesTheTransactionUsable(t *testing.T) {
 	tx := begin(t, db)
 	driver := must.New(sqlite.New(tx))
 	first := appendOf("invoice-1", messagestore.NoStream, 2)
-	_, err := driver.Append(t.Context(), first)
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), first))(t)
 
 	refused := meeting(appendOf("invoice-2", messagestore.NoStream, 1), appendOf("invoice-1", 0, 1))
 	require.NoError(t, refused.on(t, driver)())
@@ -145,13 +139,12 @@ func TestARemovedMessageIsNotWrittenPast(t *testing.T) {
 	} {
 		path := newFile(t)
 		driver := open(t, path, nil)
-		_, err := driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 5))
-		require.NoError(t, err)
+		must.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 5)))(t)
 		execute(t, database(t, path), "DELETE FROM dibs_messages WHERE position = ?", test.removed)
 		a := appendOf("account-1", test.expected, 1)
 		a.Past = []string{"Withdrawn", "Deposited"}
 
-		_, err = driver.Append(t.Context(), a)
+		_, err := driver.Append(t.Context(), a)
 		_, met, meetErr := driver.TryAppend(t.Context(), []messagestore.Append{{Stream: "account-1", Expected: test.expected, Past: a.Past}, appendOf("account-2", messagestore.NoStream, 1)})
 
 		require.NoError(t, meetErr)

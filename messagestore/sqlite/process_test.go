@@ -154,11 +154,8 @@ func start(t testing.TB, role, path string, category messagestore.Category, call
 	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, pathVariable+"="+path,
 		categoryVariable+"="+string(category), callersVariable+"="+strconv.Itoa(callers))
 	p.cmd.Stderr = &p.stderr
-	var err error
-	p.stdin, err = p.cmd.StdinPipe()
-	require.NoError(t, err)
-	stdout, err := p.cmd.StdoutPipe()
-	require.NoError(t, err)
+	p.stdin = must.Do(p.cmd.StdinPipe())(t)
+	stdout := must.Do(p.cmd.StdoutPipe())(t)
 	require.NoError(t, p.cmd.Start())
 	go func() {
 		defer close(p.read)
@@ -189,8 +186,7 @@ func heardAll(t testing.TB, done <-chan struct{}, children ...*process) {
 		}()
 	}
 	if child := await.Receive(t, "the children have said enough", over); child != nil {
-		err := child.cmd.Wait()
-		require.Fail(t, "a child ended by itself", "%v: %s", err, child.stderr.String())
+		require.Fail(t, "a child ended by itself", "%v: %s", child.cmd.Wait(), child.stderr.String())
 	}
 }
 
@@ -207,8 +203,7 @@ func (p *process) stop(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.stdin.Close())
 	await.Receive(t, "a child ends", p.read)
-	err := p.cmd.Wait()
-	require.NoError(t, err, p.stderr.String())
+	require.NoError(t, p.cmd.Wait(), p.stderr.String())
 }
 
 func TestKilledWritersLoseNothingThatWasAcknowledged(t *testing.T) {
@@ -391,8 +386,7 @@ func BenchmarkAppendBesideABusyProcess(b *testing.B) {
 	var longest time.Duration
 	for b.Loop() {
 		begun := time.Now()
-		_, err := driver.Append(b.Context(), appendOf(category.Stream(uuid.NewString()), messagestore.NoStream, 1))
-		require.NoError(b, err)
+		must.Do(driver.Append(b.Context(), appendOf(category.Stream(uuid.NewString()), messagestore.NoStream, 1)))(b)
 		longest = max(longest, time.Since(begun))
 	}
 	b.ReportMetric(float64(longest)/1e6, "ms-longest")

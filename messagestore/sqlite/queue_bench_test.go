@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/queuing"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/storetest"
@@ -28,21 +29,17 @@ func BenchmarkQueue(b *testing.B) {
 						each[i] = appendOf(q.Category.Stream(uuid.NewString()), messagestore.NoStream, 1)
 						each[i].Records[0].Metadata = []byte(metadata)
 					}
-					_, err := driver.AppendAll(b.Context(), each)
-					require.NoError(b, err)
+					must.Do(driver.AppendAll(b.Context(), each))(b)
 				}
 			}
 			take := queuing.Take{Queue: q, Policy: queuing.Policy{MaxFailures: 5}, Session: 1, Lease: time.Hour, Want: batch}
 			insert(scheduled, fmt.Sprintf(`{"dueAt":%d}`, time.Now().Add(time.Hour).UnixMicro()))
 			for range scheduled/8/batch + 1 {
-				taken, err := driver.QueueTake(b.Context(), take)
-				require.NoError(b, err)
-				require.Empty(b, taken.Items)
+				require.Empty(b, must.Do(driver.QueueTake(b.Context(), take))(b).Items)
 			}
 			for b.Loop() {
 				insert(batch, `{}`)
-				taken, err := driver.QueueTake(b.Context(), take)
-				require.NoError(b, err)
+				taken := must.Do(driver.QueueTake(b.Context(), take))(b)
 				require.Len(b, taken.Items, batch)
 				take.Finishes = take.Finishes[:0]
 				for _, item := range taken.Items {

@@ -35,8 +35,7 @@ func TestQueuesOnSQLite(t *testing.T) {
 			db, err := sql.Open("sqlite", "file:"+file.(string)+"?_txlock=immediate&_pragma=busy_timeout(10000)") //nolint:errcheck // so stored
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, db.Close()) })
-			tx, err := db.BeginTx(t.Context(), nil)
-			require.NoError(t, err)
+			tx := must.Do(db.BeginTx(t.Context(), nil))(t)
 			return must.New(sqlite.New(tx)), tx.Commit, tx.Rollback
 		},
 	})

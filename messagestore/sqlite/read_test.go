@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -15,12 +16,10 @@ func TestContentIsKeptByteForByte(t *testing.T) {
 	data := json.RawMessage("{ \"b\":1.00,\n\"a\" : 1e2, \"b\": \"\\u00e9 é 😀\" }\n")
 	a := appendOf("account-1", messagestore.NoStream, 1)
 	a.Records[0].Data, a.Records[0].Metadata = data, json.RawMessage(`{"properties": {"n": 12345678901234567890.10}}`)
-	_, err := driver.Append(t.Context(), a)
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), a))(t)
 
-	m, err := driver.Last(t.Context(), "account-1", "")
+	m := must.Do(driver.Last(t.Context(), "account-1", ""))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, string(data), string(m.Data))
 	require.Equal(t, json.Number("12345678901234567890.10"), m.Metadata.Properties["n"])
 }
@@ -36,15 +35,12 @@ func TestFilteredPageLooksAtABoundedPart(t *testing.T) {
 		SELECT 'account-1', 'account', n, 'Deposited', randomblob(16), 0, 0 FROM numbers`, messagestore.MaxReadMessages+500)
 	wanted := appendOf("account-wanted", messagestore.NoStream, 1)
 	wanted.Records[0].Type = "Wanted"
-	w, err := driver.Append(t.Context(), wanted)
-	require.NoError(t, err)
+	w := must.Do(driver.Append(t.Context(), wanted))(t)
 	q := messagestore.CategoryQuery{Category: "account", Limit: 10, Filter: messagestore.Filter{Types: []string{"Wanted"}}}
 
-	first, err := driver.ReadCategory(t.Context(), q)
-	require.NoError(t, err)
+	first := must.Do(driver.ReadCategory(t.Context(), q))(t)
 	q.From = first.Next
-	second, err := driver.ReadCategory(t.Context(), q)
-	require.NoError(t, err)
+	second := must.Do(driver.ReadCategory(t.Context(), q))(t)
 
 	require.Empty(t, first.Messages)
 	require.True(t, first.More)

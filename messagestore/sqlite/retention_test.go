@@ -32,11 +32,9 @@ type kept struct {
 func newKept(t *testing.T) *kept {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "store.db")
-	driver, err := sqlite.Open(t.Context(), path, nil)
-	require.NoError(t, err)
+	driver := must.Do(sqlite.Open(t.Context(), path, nil))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	db, err := sql.Open("sqlite", path)
-	require.NoError(t, err)
+	db := must.Do(sql.Open("sqlite", path))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return &kept{driver, must.New(messagestore.New(driver, nil)), db}
 }
@@ -50,23 +48,20 @@ func (k *kept) fill(t *testing.T, stream messagestore.StreamName, n int) {
 
 func (k *kept) write(t *testing.T, stream messagestore.StreamName, bodies ...messagestore.Body) messagestore.Written {
 	t.Helper()
-	written, err := k.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...)
-	require.NoError(t, err)
+	written := must.Do(k.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
 	return written
 }
 
 func (k *kept) damage(t *testing.T, statements ...string) {
 	t.Helper()
 	for _, statement := range statements {
-		_, err := k.db.ExecContext(t.Context(), statement)
-		require.NoError(t, err, statement)
+		require.NoError(t, must.ErrorOf(k.db.ExecContext(t.Context(), statement)), statement)
 	}
 }
 
 func (k *kept) rules(t *testing.T) (rules []string) {
 	t.Helper()
-	found, err := k.Verify(t.Context(), nil)
-	require.NoError(t, err)
+	found := must.Do(k.Verify(t.Context(), nil))(t)
 	for _, v := range found.Violations {
 		rules = append(rules, v.Rule+" "+string(v.Stream))
 	}
@@ -79,31 +74,25 @@ func TestTrimKeepsTheLastAndTheVersion(t *testing.T) {
 	t.Parallel()
 	k := newKept(t)
 	k.fill(t, "account-1", 10)
-	trimmed, err := k.Trim(t.Context(), "account-1", &retention.TrimOptions{Keep: 3})
-	require.NoError(t, err)
+	trimmed := must.Do(k.Trim(t.Context(), "account-1", &retention.TrimOptions{Keep: 3}))(t)
 	require.Equal(t, retention.Trimmed{Stream: "account-1", First: 0, Version: 9, Recent: true}, trimmed)
 
 	options := &retention.TrimOptions{Keep: 3, MinAge: atOnce, Reason: "old", DryRun: true}
 	want := retention.Trimmed{Stream: "account-1", Removed: 7, First: 7, Version: 9}
-	trimmed, err = k.Trim(t.Context(), "account-1", options)
-	require.NoError(t, err)
+	trimmed = must.Do(k.Trim(t.Context(), "account-1", options))(t)
 	require.Equal(t, want, trimmed)
 	options.DryRun = false
-	trimmed, err = k.Trim(t.Context(), "account-1", options)
-	require.NoError(t, err)
+	trimmed = must.Do(k.Trim(t.Context(), "account-1", options))(t)
 	require.Equal(t, want, trimmed)
-	m, err := k.store.Last(t.Context(), "account:retention-1")
-	require.NoError(t, err)
+	m := must.Do(k.store.Last(t.Context(), "account:retention-1"))(t)
 	require.JSONEq(t, `{"stream":"account-1","removed":7,"from":0,"upTo":6,"reason":"old"}`, string(m.Data))
 
 	written := k.write(t, "account-1", messagestore.Raw{Type: "T", Data: []byte(`{}`)})
 	require.Equal(t, messagestore.Version(10), written.Version)
-	trimmed, err = k.Trim(t.Context(), "account-1", &retention.TrimOptions{Before: time.Now().Add(time.Hour), MinAge: atOnce})
-	require.NoError(t, err)
+	trimmed = must.Do(k.Trim(t.Context(), "account-1", &retention.TrimOptions{Before: time.Now().Add(time.Hour), MinAge: atOnce}))(t)
 	require.Equal(t, messagestore.Version(10), trimmed.First, "the last stays")
 	require.Empty(t, k.rules(t))
-	trimmed, err = k.Trim(t.Context(), "none-1", options)
-	require.NoError(t, err)
+	trimmed = must.Do(k.Trim(t.Context(), "none-1", options))(t)
 	require.Equal(t, messagestore.NoStream, trimmed.Version)
 }
 
@@ -118,8 +107,7 @@ func TestTrimOfMoreThanOneTransactionHolds(t *testing.T) {
 		k.write(t, "log-1", bodies...)
 	}
 	var steps []int64
-	trimmed, err := k.Trim(t.Context(), "log-1", &retention.TrimOptions{Keep: 1, MinAge: atOnce, OnProgress: func(n int64) { steps = append(steps, n) }})
-	require.NoError(t, err)
+	trimmed := must.Do(k.Trim(t.Context(), "log-1", &retention.TrimOptions{Keep: 1, MinAge: atOnce, OnProgress: func(n int64) { steps = append(steps, n) }}))(t)
 	require.Equal(t, []int64{10_000, 999}, steps)
 	require.Equal(t, int64(10_999), trimmed.Removed)
 	require.Empty(t, k.rules(t))
@@ -131,8 +119,7 @@ func TestTrimLeavesReservationsAndParkedMessages(t *testing.T) {
 	mark := messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x", "other": "y"}
 	k.write(t, "account:command-1+AAA", messagestore.Envelope{Body: messagestore.Raw{Type: "T", Data: []byte(`{}`)}, Metadata: messagestore.Metadata{Local: mark}})
 	k.fill(t, "account:command-1+AAA", 3)
-	trimmed, err := k.Trim(t.Context(), "account:command-1+AAA", &retention.TrimOptions{Keep: 1, MinAge: atOnce})
-	require.NoError(t, err)
+	trimmed := must.Do(k.Trim(t.Context(), "account:command-1+AAA", &retention.TrimOptions{Keep: 1, MinAge: atOnce}))(t)
 	require.True(t, trimmed.Reservation)
 	require.Zero(t, trimmed.Removed)
 
@@ -140,17 +127,12 @@ func TestTrimLeavesReservationsAndParkedMessages(t *testing.T) {
 	parked := k.write(t, "account-1", messagestore.Envelope{ID: uuid.New(), Body: messagestore.Raw{Type: "T", Data: []byte(`{}`)}})
 	k.fill(t, "account-1", 3)
 	of := queuing.Queue{Name: "account:parked:accounts", Category: "account"}
-	is, err := k.QueuePark(t.Context(), queuing.Parking{Queue: of, Position: parked.GlobalPosition, Failures: 1, Error: "no"})
-	require.NoError(t, err)
-	require.True(t, is)
+	require.True(t, must.Do(k.QueuePark(t.Context(), queuing.Parking{Queue: of, Position: parked.GlobalPosition, Failures: 1, Error: "no"}))(t))
 	options := &retention.TrimOptions{Keep: 1, MinAge: atOnce}
-	trimmed, err = k.Trim(t.Context(), "account-1", options)
-	require.NoError(t, err)
+	trimmed = must.Do(k.Trim(t.Context(), "account-1", options))(t)
 	require.Equal(t, retention.Trimmed{Stream: "account-1", Removed: 2, First: 2, Version: 5, Queue: of.Name}, trimmed)
-	_, err = k.QueueChange(t.Context(), queuing.Change{Queue: of, Action: queuing.Drop, Positions: []messagestore.GlobalPosition{parked.GlobalPosition}})
-	require.NoError(t, err)
-	trimmed, err = k.Trim(t.Context(), "account-1", options)
-	require.NoError(t, err)
+	must.Do(k.QueueChange(t.Context(), queuing.Change{Queue: of, Action: queuing.Drop, Positions: []messagestore.GlobalPosition{parked.GlobalPosition}}))(t)
+	trimmed = must.Do(k.Trim(t.Context(), "account-1", options))(t)
 	require.Equal(t, int64(3), trimmed.Removed)
 }
 
@@ -161,35 +143,27 @@ func TestDeleteLeavesATombstone(t *testing.T) {
 	mark := messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x", "other": "y"}
 	k.write(t, "account:command-1+AAA", messagestore.Envelope{Body: messagestore.Raw{Type: "T", Data: []byte(`{}`)}, Metadata: messagestore.Metadata{Local: mark}})
 	k.fill(t, "account:command-1+AAA", 2)
-	_, err := k.Delete(t.Context(), "account:command-1+AAA", 5, nil)
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	deleted, err := k.Delete(t.Context(), "account:command-1+AAA", 2, &retention.DeleteOptions{Reason: "asked"})
-	require.NoError(t, err)
+	require.ErrorIs(t, must.ErrorOf(k.Delete(t.Context(), "account:command-1+AAA", 5, nil)), messagestore.ErrVersionConflict)
+	deleted := must.Do(k.Delete(t.Context(), "account:command-1+AAA", 2, &retention.DeleteOptions{Reason: "asked"}))(t)
 	want := retention.Deleted{Stream: "account:command-1+AAA", Messages: 3, Version: 3, Tombstone: "account:command-1+AAA"}
 	require.Equal(t, want, deleted)
-	again, err := k.Delete(t.Context(), "account:command-1+AAA", 2, nil)
-	require.NoError(t, err)
+	again := must.Do(k.Delete(t.Context(), "account:command-1+AAA", 2, nil))(t)
 	want.Already = true
 	require.Equal(t, want, again)
 
-	m, err := k.store.Last(t.Context(), "account:command-1+AAA")
-	require.NoError(t, err)
+	m := must.Do(k.store.Last(t.Context(), "account:command-1+AAA"))(t)
 	require.True(t, m.IsTombstone())
 	require.Equal(t, messagestore.Properties{"reservedKey": "AAA", "reservedDigest": "x"}, m.Metadata.Local)
-	wrote, err := k.store.WriteInitial(t.Context(), "account:command-1+AAA", messagestore.Raw{Type: "T", Data: []byte(`{}`)})
-	require.NoError(t, err)
-	require.False(t, wrote)
-	_, err = k.store.Write(t.Context(), "account:command-1+AAA", messagestore.StreamExists, messagestore.Raw{Type: "T", Data: []byte(`{}`)})
+	require.False(t, must.Do(k.store.WriteInitial(t.Context(), "account:command-1+AAA", messagestore.Raw{Type: "T", Data: []byte(`{}`)}))(t))
+	_, err := k.store.Write(t.Context(), "account:command-1+AAA", messagestore.StreamExists, messagestore.Raw{Type: "T", Data: []byte(`{}`)})
 	require.ErrorContains(t, err, "version conflict: expected an existing stream, found 3 (the stream was deleted)")
 	require.Equal(t, messagestore.Version(4), k.write(t, "account:command-1+AAA", messagestore.Raw{Type: "T", Data: []byte(`{}`)}).Version)
-	deleted, err = k.Delete(t.Context(), "account:command-1+AAA", messagestore.AnyVersion, nil)
-	require.NoError(t, err)
+	deleted = must.Do(k.Delete(t.Context(), "account:command-1+AAA", messagestore.AnyVersion, nil))(t)
 	require.Equal(t, int64(1), deleted.Messages)
 	require.Equal(t, messagestore.Version(5), deleted.Version)
 	require.Empty(t, k.rules(t))
 
-	_, err = k.Delete(t.Context(), "none-1", messagestore.AnyVersion, nil)
-	require.ErrorIs(t, err, messagestore.ErrNotFound)
+	require.ErrorIs(t, must.ErrorOf(k.Delete(t.Context(), "none-1", messagestore.AnyVersion, nil)), messagestore.ErrNotFound)
 	_, err = k.Delete(t.Context(), "account:command-1+AAA", messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
 	require.ErrorIs(t, err, messagestore.ErrNotSupported)
 }
@@ -200,23 +174,18 @@ func TestTheRecordsOfRemovalsStay(t *testing.T) {
 	k := newKept(t)
 	k.fill(t, "account-1", 5)
 	for keep := int64(4); keep > 0; keep -= 2 {
-		_, err := k.Trim(t.Context(), "account-1", &retention.TrimOptions{Keep: keep, MinAge: atOnce})
-		require.NoError(t, err)
+		must.Do(k.Trim(t.Context(), "account-1", &retention.TrimOptions{Keep: keep, MinAge: atOnce}))(t)
 	}
 	k.write(t, "payments:intent+forgotten-1", messagestore.Raw{Type: "T", Data: []byte(`{}`)})
 	k.damage(t, "update dibs_messages set type = 'dibs:Forgotten' where stream_name = 'payments:intent+forgotten-1'")
 	k.fill(t, "customer:retention-1", 2) // a user's
 
 	for _, records := range []messagestore.StreamName{"account:retention-1", "payments:intent+forgotten-1"} {
-		_, err := k.Delete(t.Context(), records, messagestore.AnyVersion, nil)
-		require.ErrorIs(t, err, messagestore.ErrInvalid)
+		require.ErrorIs(t, must.ErrorOf(k.Delete(t.Context(), records, messagestore.AnyVersion, nil)), messagestore.ErrInvalid)
 	}
 
-	m, err := k.store.Last(t.Context(), "account:retention-1")
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(1), m.Position)
-	_, err = k.Delete(t.Context(), "customer:retention-1", messagestore.AnyVersion, nil)
-	require.NoError(t, err)
+	require.Equal(t, messagestore.Version(1), must.Do(k.store.Last(t.Context(), "account:retention-1"))(t).Position)
+	must.Do(k.Delete(t.Context(), "customer:retention-1", messagestore.AnyVersion, nil))(t)
 	require.Empty(t, k.rules(t))
 }
 
@@ -260,27 +229,21 @@ func TestVerifyCountsConsumersAndTheirQueues(t *testing.T) {
 			}
 			return nil
 		})
-		c, err := consumer.New(k.store, "account", name, refusing, &consumer.Config{Start: consumer.FromStart(), Logger: logger.Silent()})
-		require.NoError(t, err)
+		c := must.Do(consumer.New(k.store, "account", name, refusing, &consumer.Config{Start: consumer.FromStart(), Logger: logger.Silent()}))(t)
 		require.NoError(t, c.CatchUp(t.Context()))
 	}
 
 	k.fill(t, "account-2", 2)
 	of := queuing.Queue{Name: "account:parked:accounts", Category: "account"}
 	for at, p := range map[messagestore.StreamName]queuing.Parking{"account-1": {Asked: true}, "account-2": {Failures: 7}} {
-		last, err := k.store.Last(t.Context(), at)
-		require.NoError(t, err)
+		last := must.Do(k.store.Last(t.Context(), at))(t)
 		p.Queue, p.Position = of, last.GlobalPosition
-		is, err := k.QueuePark(t.Context(), p)
-		require.NoError(t, err)
-		require.True(t, is)
+		require.True(t, must.Do(k.QueuePark(t.Context(), p))(t))
 	}
-	_, err := k.Delete(t.Context(), "account-2", messagestore.AnyVersion, nil)
-	require.NoError(t, err)
+	must.Do(k.Delete(t.Context(), "account-2", messagestore.AnyVersion, nil))(t)
 
-	found, err := k.Verify(t.Context(), nil)
+	found := must.Do(k.Verify(t.Context(), nil))(t)
 
-	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 	require.EqualValues(t, 2, found.Checked.Consumers)
 	require.EqualValues(t, 2, found.Checked.Queues)
@@ -293,26 +256,22 @@ func TestVerifyCountsAndBounds(t *testing.T) {
 		k.fill(t, messagestore.StreamName(fmt.Sprintf("account-%d", i)), 2)
 	}
 	k.fill(t, "other-1", 1)
-	found, err := k.Verify(t.Context(), nil)
-	require.NoError(t, err)
+	found := must.Do(k.Verify(t.Context(), nil))(t)
 	require.Equal(t, retention.Checked{Categories: 2, Streams: 6, Messages: 11}, found.Checked)
 	require.NotEmpty(t, found.NotChecked)
 	k.damage(t, "UPDATE dibs_messages SET group_hash = 1 WHERE category = 'account'")
-	found, err = k.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 3, Categories: []messagestore.Category{"account"}})
-	require.NoError(t, err)
+	found = must.Do(k.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 3, Categories: []messagestore.Category{"account"}}))(t)
 	require.Len(t, found.Violations, 3)
 	require.True(t, found.More)
 	require.Equal(t, int64(10), found.Checked.Messages)
-	_, err = k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"none"}})
-	require.ErrorIs(t, err, messagestore.ErrNotFound)
+	require.ErrorIs(t, must.ErrorOf(k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"none"}})), messagestore.ErrNotFound)
 	for category, rule := range map[messagestore.Category]string{
 		"":          `invalid category "": it is empty`,
 		"account-1": `invalid category "account-1": it is the name of a stream: a category has no dash`,
 		"a\xff":     `invalid category "a\xff": it is not valid UTF-8, or holds a character U+0000`,
 		"a\x00":     `invalid category "a\x00": it is not valid UTF-8, or holds a character U+0000`,
 	} {
-		_, err = k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{category}})
-		require.ErrorContains(t, err, rule)
+		require.ErrorContains(t, must.ErrorOf(k.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{category}})), rule)
 	}
 }
 
@@ -320,8 +279,7 @@ func TestExamineTellsOfTheFile(t *testing.T) {
 	t.Parallel()
 	k := newKept(t)
 	k.fill(t, "account-1", 3)
-	state, err := k.Examine(t.Context())
-	require.NoError(t, err)
+	state := must.Do(k.Examine(t.Context()))(t)
 	require.Equal(t, int64(3), state.Messages)
 	require.Equal(t, "wal", state.JournalMode)
 	require.Equal(t, 2, state.Synchronous)
@@ -355,31 +313,21 @@ func TestOldRequestsAreForgotten(t *testing.T) {
 	_, err := k.Forget(t.Context(), inbox, 24*time.Hour-1, nil)
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	require.ErrorContains(t, err, "the keys live 24h0m0s, so it is at least that")
-	_, err = k.Forget(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{Reason: " "})
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	planned, err := k.Forget(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{DryRun: true})
-	require.NoError(t, err)
+	require.ErrorIs(t, must.ErrorOf(k.Forget(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{Reason: " "})), messagestore.ErrInvalid)
+	planned := must.Do(k.Forget(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{DryRun: true}))(t)
 	require.Equal(t, retention.Forgotten{Keys: 2, Messages: 3}, planned)
 	var removed []int64
-	forgotten, err := k.Forget(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{Reason: "age", OnProgress: func(n int64) { removed = append(removed, n) }})
+	forgotten := must.Do(k.Forget(t.Context(), inbox, 24*time.Hour, &retention.ForgetOptions{Reason: "age", OnProgress: func(n int64) { removed = append(removed, n) }}))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, planned, forgotten)
 	require.Equal(t, []int64{3}, removed)
 	for key, version := range map[string]messagestore.Version{"old": -1, "young": 0, "undone": -1, "undone just now": 1, "other": 1, "last": 1} {
-		there, err := k.store.Version(t.Context(), inbox.Stream(key))
-		require.NoError(t, err)
-		require.Equal(t, version, there, key)
+		require.Equal(t, version, must.Do(k.store.Version(t.Context(), inbox.Stream(key)))(t), key)
 	}
-	record, err := k.store.Last(t.Context(), "payments:inbox+forgotten-1")
-	require.NoError(t, err)
+	record := must.Do(k.store.Last(t.Context(), "payments:inbox+forgotten-1"))(t)
 	require.Equal(t, "dibs:Forgotten", record.Type)
 	require.Contains(t, string(record.Data), `"streams":2,"messages":3,"keyLifeSeconds":86400,"reason":"age"`)
-	again, err := k.Forget(t.Context(), inbox, 24*time.Hour, nil)
-	require.NoError(t, err)
-	require.Zero(t, again)
-	version, err := k.store.Version(t.Context(), "payments:inbox+forgotten-1")
-	require.NoError(t, err)
-	require.Zero(t, version)
+	require.Zero(t, must.Do(k.Forget(t.Context(), inbox, 24*time.Hour, nil))(t))
+	require.Zero(t, must.Do(k.store.Version(t.Context(), "payments:inbox+forgotten-1"))(t))
 	require.Empty(t, k.rules(t))
 }

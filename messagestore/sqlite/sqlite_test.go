@@ -63,8 +63,7 @@ func open(t testing.TB, path string, config *sqlite.Config) *sqlite.Driver {
 	if config == nil {
 		config = patient
 	}
-	driver, err := sqlite.Open(t.Context(), path, config)
-	require.NoError(t, err)
+	driver := must.Do(sqlite.Open(t.Context(), path, config))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	return driver
 }
@@ -83,8 +82,7 @@ func newDatabase(t testing.TB) *sql.DB {
 // database opens a file as an application does that knows nothing of messages.
 func database(t testing.TB, path string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(600000)")
-	require.NoError(t, err)
+	db := must.Do(sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(600000)"))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return db
 }
@@ -94,8 +92,7 @@ func database(t testing.TB, path string) *sql.DB {
 // itself, at some time while the test cleans up.
 func begin(t testing.TB, db *sql.DB) *sql.Tx {
 	t.Helper()
-	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), nil)
-	require.NoError(t, err)
+	tx := must.Do(db.BeginTx(context.WithoutCancel(t.Context()), nil))(t)
 	t.Cleanup(func() {
 		if err := tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
 			require.NoError(t, err)
@@ -109,6 +106,5 @@ func execute(t testing.TB, db interface {
 }, statement string, args ...any,
 ) {
 	t.Helper()
-	_, err := db.Exec(statement, args...)
-	require.NoError(t, err)
+	must.Do(db.Exec(statement, args...))(t)
 }

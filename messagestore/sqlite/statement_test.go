@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore/sqlite"
 )
 
@@ -47,11 +48,9 @@ func TestStatementsOfATakeGoByAnIndex(t *testing.T) {
 
 func columnOf(t *testing.T, db *sql.DB, statement string, index int) (values []string) {
 	t.Helper()
-	rows, err := db.Query(statement, make([]any, 10)...)
-	require.NoError(t, err)
+	rows := must.Do(db.Query(statement, make([]any, 10)...))(t)
 	defer rows.Close()
-	columns, err := rows.Columns()
-	require.NoError(t, err)
+	columns := must.Do(rows.Columns())(t)
 	for rows.Next() {
 		row := make([]any, len(columns))
 		var value sql.NullString

@@ -27,17 +27,14 @@ func add(ctx context.Context, tx *sql.Tx, counter string) error {
 
 func newCounters(t testing.TB, path string) {
 	t.Helper()
-	db, err := sql.Open("sqlite", path)
-	require.NoError(t, err)
+	db := must.Do(sql.Open("sqlite", path))(t)
 	defer db.Close()
-	_, err = db.ExecContext(t.Context(), "CREATE TABLE counters (name TEXT PRIMARY KEY, n INTEGER NOT NULL) STRICT")
-	require.NoError(t, err)
+	must.Do(db.ExecContext(t.Context(), "CREATE TABLE counters (name TEXT PRIMARY KEY, n INTEGER NOT NULL) STRICT"))(t)
 }
 
 func count(t *testing.T, path, counter string) int {
 	t.Helper()
-	db, err := sql.Open("sqlite", path)
-	require.NoError(t, err)
+	db := must.Do(sql.Open("sqlite", path))(t)
 	defer db.Close()
 	var n int
 	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT coalesce(sum(n), 0) FROM counters WHERE name = ?", counter).Scan(&n))
@@ -68,8 +65,7 @@ func TestConformanceOfTransactions(t *testing.T) {
 
 func transactional(t *testing.T, driver messagestore.Driver) *messagestore.TxStore[*sql.Tx] {
 	t.Helper()
-	store, err := messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil)))
-	require.NoError(t, err)
+	store := must.Do(messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil))))(t)
 	return store
 }
 
@@ -94,9 +90,7 @@ func TestStatementsThatEndTheTransactionAreFound(t *testing.T) {
 
 		require.ErrorIs(t, err, messagestore.ErrTransactionEnded, statement)
 		require.NotContains(t, err.Error(), "\n", statement)
-		version, err := store.Version(t.Context(), "account-1")
-		require.NoError(t, err)
-		require.Equal(t, messagestore.NoStream, version)
+		require.Equal(t, messagestore.NoStream, must.Do(store.Version(t.Context(), "account-1"))(t))
 		_, err = store.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 			return []messagestore.StreamWrite{messagestore.To("account-1", messagestore.NoStream, storetest.Opened{})}, add(ctx, tx, "a")
 		})
@@ -111,13 +105,12 @@ func TestAFailedCommitOfATransactionIsResolved(t *testing.T) {
 	t.Parallel()
 	var fail atomic.Bool
 	path := newFile(t)
-	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
+	driver := must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
 		if statement == "COMMIT" && fail.CompareAndSwap(true, false) {
 			return sqliteError(10)
 		}
 		return nil
-	}), path, patient)
-	require.NoError(t, err)
+	}), path, patient))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	newCounters(t, path)
 	store := transactional(t, driver)
@@ -128,13 +121,12 @@ func TestAFailedCommitOfATransactionIsResolved(t *testing.T) {
 	}
 	fail.Store(true)
 
-	_, err = store.Transact(t.Context(), f)
+	must.Do(store.Transact(t.Context(), f))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, 2, calls)
 	require.Equal(t, 1, count(t, path, "a"))
 	fail.Store(true)
-	_, err = store.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
+	_, err := store.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) ([]messagestore.StreamWrite, error) {
 		return nil, add(ctx, tx, "a")
 	})
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown, "no message shows it")
@@ -145,7 +137,7 @@ func TestWritersWaitForAFunction(t *testing.T) {
 	t.Parallel()
 	driver := open(t, newFile(t), &sqlite.Config{BusyTimeout: 50 * time.Millisecond})
 	store := transactional(t, driver)
-	_, err := store.Transact(t.Context(), func(ctx context.Context, _ *sql.Tx) ([]messagestore.StreamWrite, error) {
+	must.Do(store.Transact(t.Context(), func(ctx context.Context, _ *sql.Tx) ([]messagestore.StreamWrite, error) {
 		_, err := store.Write(ctx, "account-1", messagestore.NoStream, storetest.Opened{}) // waits for this function
 		require.ErrorIs(t, err, sqlite.ErrBusy)
 		require.ErrorContains(t, err, "busy")
@@ -154,19 +146,16 @@ func TestWritersWaitForAFunction(t *testing.T) {
 		})
 		require.ErrorIs(t, err, sqlite.ErrBusy)
 		return nil, nil
-	})
-	require.NoError(t, err)
-	_, err = store.Write(t.Context(), "account-1", messagestore.NoStream, storetest.Opened{})
-	require.NoError(t, err)
+	}))(t)
+	must.Do(store.Write(t.Context(), "account-1", messagestore.NoStream, storetest.Opened{}))(t)
 }
 
 func TestACloseWaitsForTheFunction(t *testing.T) {
 	t.Parallel()
-	driver, err := sqlite.Open(t.Context(), newFile(t), patient)
-	require.NoError(t, err)
+	driver := must.Do(sqlite.Open(t.Context(), newFile(t), patient))(t)
 	store := transactional(t, driver)
 	closed := make(chan error, 1)
-	_, err = store.Transact(t.Context(), func(ctx context.Context, _ *sql.Tx) ([]messagestore.StreamWrite, error) {
+	must.Do(store.Transact(t.Context(), func(ctx context.Context, _ *sql.Tx) ([]messagestore.StreamWrite, error) {
 		go func() { closed <- driver.Close() }()
 		await.True(t, "the close has begun", func() bool {
 			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
@@ -176,10 +165,9 @@ func TestACloseWaitsForTheFunction(t *testing.T) {
 		})
 		require.Empty(t, closed)
 		return []messagestore.StreamWrite{messagestore.To("account-1", messagestore.NoStream, storetest.Opened{})}, nil
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.NoError(t, await.Receive(t, "the close ends", closed))
-	_, err = store.Transact(t.Context(), func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
+	_, err := store.Transact(t.Context(), func(context.Context, *sql.Tx) ([]messagestore.StreamWrite, error) {
 		return nil, nil
 	})
 	require.ErrorIs(t, err, messagestore.ErrClosed)

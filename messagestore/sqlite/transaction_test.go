@@ -21,8 +21,7 @@ func TestMessageAndTableCommitTogether(t *testing.T) {
 	pay := func(id string) *sql.Tx {
 		tx := begin(t, db)
 		execute(t, tx, "INSERT INTO invoices VALUES (?, 1)", id)
-		_, err := must.New(sqlite.New(tx)).Append(t.Context(), appendOf(messagestore.StreamName("invoice-"+id), messagestore.NoStream, 2))
-		require.NoError(t, err)
+		must.Do(must.New(sqlite.New(tx)).Append(t.Context(), appendOf(messagestore.StreamName("invoice-"+id), messagestore.NoStream, 2)))(t)
 		return tx
 	}
 
@@ -30,11 +29,9 @@ func TestMessageAndTableCommitTogether(t *testing.T) {
 	require.NoError(t, pay("2").Rollback())
 
 	tx := begin(t, db)
-	version, err := must.New(sqlite.New(tx)).Version(t.Context(), "invoice-1")
-	require.NoError(t, err)
+	version := must.Do(must.New(sqlite.New(tx)).Version(t.Context(), "invoice-1"))(t)
 	require.EqualValues(t, 1, version)
-	version, err = must.New(sqlite.New(tx)).Version(t.Context(), "invoice-2")
-	require.NoError(t, err)
+	version = must.Do(must.New(sqlite.New(tx)).Version(t.Context(), "invoice-2"))(t)
 	require.Equal(t, messagestore.NoStream, version)
 	var paid int
 	require.NoError(t, tx.QueryRow("SELECT count(*) FROM invoices").Scan(&paid))
@@ -49,22 +46,17 @@ func TestConflictLeavesTheTransactionUsable(t *testing.T) {
 	tx := begin(t, db)
 	driver := must.New(sqlite.New(tx))
 	first := appendOf("invoice-1", messagestore.NoStream, 1)
-	_, err := driver.Append(t.Context(), first)
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), first))(t)
 	execute(t, tx, "INSERT INTO invoices VALUES ('before')")
 
-	_, err = driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	_, err = driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 3))
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))), messagestore.ErrVersionConflict)
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 3))), messagestore.ErrVersionConflict)
 	second := appendOf("invoice-2", messagestore.NoStream, 2)
 	second.Records[1].ID = first.Records[0].ID // the first message goes in before the second is refused
-	_, err = driver.Append(t.Context(), second)
-	require.ErrorIs(t, err, messagestore.ErrIDConflict)
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), second)), messagestore.ErrIDConflict)
 
 	execute(t, tx, "INSERT INTO invoices VALUES ('after')")
-	_, err = driver.Append(t.Context(), appendOf("invoice-1", 0, 1))
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), appendOf("invoice-1", 0, 1)))(t)
 	require.NoError(t, tx.Commit())
 	var invoices, messages int
 	require.NoError(t, db.QueryRow("SELECT (SELECT count(*) FROM invoices), (SELECT count(*) FROM dibs_messages)").Scan(&invoices, &messages))
@@ -77,16 +69,13 @@ func TestEndedContextLeavesTheTransactionUsable(t *testing.T) {
 	db := newDatabase(t)
 	tx := begin(t, db)
 	driver := must.New(sqlite.New(tx))
-	_, err := driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	_, err = driver.Append(ctx, appendOf("invoice-1", 0, 1))
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, must.ErrorOf(driver.Append(ctx, appendOf("invoice-1", 0, 1))), context.Canceled)
 
-	_, err = driver.Append(t.Context(), appendOf("invoice-1", 0, 1))
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), appendOf("invoice-1", 0, 1)))(t)
 	require.NoError(t, tx.Commit())
 }
 
@@ -98,11 +87,9 @@ func TestTransactionThatReadTooEarlyIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	tx := begin(t, db)
-	version, err := must.New(sqlite.New(tx)).Version(t.Context(), "invoice-1")
-	require.NoError(t, err)
+	version := must.Do(must.New(sqlite.New(tx)).Version(t.Context(), "invoice-1"))(t)
 	require.Equal(t, messagestore.NoStream, version)
-	_, err = beside.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
-	require.NoError(t, err)
+	must.Do(beside.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
 
 	_, err = must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", version, 1))
 
@@ -117,23 +104,18 @@ func TestTransactionWithoutLockWritesToWhatIsThere(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")
 	beside := open(t, path, nil)
-	db, err := sql.Open("sqlite", "file:"+path)
-	require.NoError(t, err)
+	db := must.Do(sql.Open("sqlite", "file:"+path))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	tx := begin(t, db)
-	_, err = beside.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
-	require.NoError(t, err)
+	must.Do(beside.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
 
-	_, err = must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", 0, 1))
-	require.NoError(t, err)
+	must.Do(must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", 0, 1)))(t)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = beside.Append(ctx, appendOf("invoice-1", 1, 1))
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, must.ErrorOf(beside.Append(ctx, appendOf("invoice-1", 1, 1))), context.Canceled)
 	require.NoError(t, tx.Commit())
-	_, err = beside.Append(t.Context(), appendOf("invoice-1", 1, 1))
-	require.NoError(t, err)
+	must.Do(beside.Append(t.Context(), appendOf("invoice-1", 1, 1)))(t)
 }
 
 func TestDatabaseWithoutTablesSaysHowToCreateThem(t *testing.T) {
@@ -141,15 +123,12 @@ func TestDatabaseWithoutTablesSaysHowToCreateThem(t *testing.T) {
 	tx := begin(t, database(t, newFile(t)))
 	driver := must.New(sqlite.New(tx))
 
-	_, err := driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
-	require.ErrorIs(t, err, sqlite.ErrNoSchema)
-	_, err = driver.Version(t.Context(), "invoice-1")
-	require.ErrorIs(t, err, sqlite.ErrNoSchema)
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))), sqlite.ErrNoSchema)
+	require.ErrorIs(t, must.ErrorOf(driver.Version(t.Context(), "invoice-1")), sqlite.ErrNoSchema)
 
 	require.NoError(t, sqlite.Schema(t.Context(), tx))
 	require.NoError(t, sqlite.Schema(t.Context(), tx), "again")
-	_, err = driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
 	require.NoError(t, driver.Close(), "closes nothing")
 	require.NoError(t, tx.Commit())
 }
@@ -168,13 +147,10 @@ func TestApplicationsDatabaseOpensAsAStore(t *testing.T) {
 
 	store := open(t, path, nil)
 	tx = begin(t, db)
-	w, err := must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1))
-	require.NoError(t, err)
-	before, err := store.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "invoice", Limit: 10})
-	require.NoError(t, err)
+	w := must.Do(must.New(sqlite.New(tx)).Append(t.Context(), appendOf("invoice-1", messagestore.NoStream, 1)))(t)
+	before := must.Do(store.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "invoice", Limit: 10}))(t)
 	require.NoError(t, tx.Commit())
-	after, err := store.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "invoice", Limit: 10})
-	require.NoError(t, err)
+	after := must.Do(store.ReadCategory(t.Context(), messagestore.CategoryQuery{Category: "invoice", Limit: 10}))(t)
 
 	require.Empty(t, before.Messages)
 	require.Len(t, after.Messages, 1)
@@ -190,25 +166,19 @@ func TestAfterAWriteThatFailedATransactionWritesNoMore(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
 	beside := open(t, path, nil)
-	db, err := sql.Open(faulty(t, func(statement string, on faultyConn) error {
+	db := must.Do(sql.Open(faulty(t, func(statement string, on faultyConn) error {
 		if strings.HasSuffix(statement, "[account-bad]") {
 			_ = on.execute("ROLLBACK")
 			return sqliteError(10 | 1<<8) // SQLITE_IOERR_READ
 		}
 		return nil
-	}), "file:"+path+"?_txlock=immediate")
-	require.NoError(t, err)
+	}), "file:"+path+"?_txlock=immediate"))(t)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	tx := begin(t, db)
 	driver := must.New(sqlite.New(tx))
-	_, err = driver.Append(t.Context(), appendOf("account-bad", messagestore.NoStream, 1))
-	require.ErrorIs(t, err, sqliteError(10|1<<8))
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("account-bad", messagestore.NoStream, 1))), sqliteError(10|1<<8))
 
-	_, err = driver.Append(t.Context(), appendOf("account-2", messagestore.NoStream, 1))
-
-	require.ErrorIs(t, err, sqliteError(10|1<<8))
+	require.ErrorIs(t, must.ErrorOf(driver.Append(t.Context(), appendOf("account-2", messagestore.NoStream, 1))), sqliteError(10|1<<8))
 	_ = tx.Rollback() // there is none any more
-	version, err := beside.Version(t.Context(), "account-2")
-	require.NoError(t, err)
-	require.Equal(t, messagestore.NoStream, version)
+	require.Equal(t, messagestore.NoStream, must.Do(beside.Version(t.Context(), "account-2"))(t))
 }

@@ -124,12 +124,10 @@ func TestACallWhoseCallerHasLeftHarmsNothing(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
 	driver := open(t, path, nil)
-	_, err := driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 3))
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 3)))(t)
 	q := queuing.Queue{Name: "q", Category: "account"}
 	take := queuing.Take{Queue: q, Policy: queuing.Policy{MaxFailures: 1}, Session: 1, Lease: time.Hour, Want: 1}
-	_, err = driver.QueueTake(t.Context(), take)
-	require.NoError(t, err)
+	must.Do(driver.QueueTake(t.Context(), take))(t)
 	of := map[string]func(ctx context.Context) error{
 		"AppendAll": func(ctx context.Context) error {
 			_, err := driver.AppendAll(ctx, []messagestore.Append{appendOf("account-2", messagestore.AnyVersion, 1)})
@@ -218,21 +216,18 @@ func committing(t *testing.T, path string, more fault, config *sqlite.Config) (d
 	t.Helper()
 	begun, blocked := make(chan struct{}), make(chan struct{})
 	var armed atomic.Bool
-	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
+	driver = must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
 		if statement == "COMMIT" && armed.CompareAndSwap(true, false) {
 			close(begun)
 			<-blocked
 		}
 		return more(statement, on)
-	}), path, config)
-	require.NoError(t, err)
+	}), path, config))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	armed.Store(true)
-	first := make(chan error, 1)
-	go func() {
-		_, err := driver.Append(context.WithoutCancel(t.Context()), appendOf("filler-1", messagestore.AnyVersion, 1))
-		first <- err
-	}()
+	first := await.Go(func() error {
+		return must.ErrorOf(driver.Append(context.WithoutCancel(t.Context()), appendOf("filler-1", messagestore.AnyVersion, 1)))
+	})
 	proceed := sync.OnceFunc(func() { close(blocked) })
 	t.Cleanup(proceed)
 	await.Receive(t, "the first commit is under way", begun)
@@ -259,8 +254,7 @@ func TestBadAppendHarmsNoneOfItsGroup(t *testing.T) {
 	path := newFile(t)
 	driver := open(t, path, nil)
 	recorded := appendOf("account-0", messagestore.NoStream, 1)
-	_, err := driver.Append(t.Context(), recorded)
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), recorded))(t)
 	reused := appendOf("account-3", messagestore.NoStream, 3)
 	reused.Records[2].ID = recorded.Records[0].ID
 
@@ -276,8 +270,7 @@ func TestBadAppendHarmsNoneOfItsGroup(t *testing.T) {
 	)
 
 	require.NoError(t, errs[0])
-	conflict, ok := errors.AsType[*messagestore.VersionConflictError](errs[1])
-	require.True(t, ok)
+	conflict := must.As[*messagestore.VersionConflictError](t, errs[1])
 	require.EqualValues(t, 0, conflict.Actual)
 	require.ErrorIs(t, errs[2], messagestore.ErrVersionConflict)
 	require.ErrorIs(t, errs[3], messagestore.ErrIDConflict)
@@ -287,9 +280,7 @@ func TestBadAppendHarmsNoneOfItsGroup(t *testing.T) {
 	for stream, want := range map[messagestore.StreamName]messagestore.Version{
 		"account-0": 0, "account-1": 2, "account-2": messagestore.NoStream, "account-3": 0,
 	} {
-		got, err := driver.Version(t.Context(), stream)
-		require.NoError(t, err)
-		require.Equal(t, want, got, stream)
+		require.Equal(t, want, must.Do(driver.Version(t.Context(), stream))(t), stream)
 	}
 	commits, _ := driver.Commits()
 	require.EqualValues(t, 2, commits)
@@ -298,14 +289,13 @@ func TestBadAppendHarmsNoneOfItsGroup(t *testing.T) {
 func TestFailedAppendHarmsNoneOfItsGroup(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
-	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
+	driver := must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
 		if strings.HasSuffix(statement, "[account-bad]") {
 			_ = on.execute("ROLLBACK")    // as SQLite does by itself, or does not
 			return sqliteError(10 | 1<<8) // SQLITE_IOERR_READ
 		}
 		return nil
-	}), path, patient)
-	require.NoError(t, err)
+	}), path, patient))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 
 	errs := together(
@@ -320,9 +310,7 @@ func TestFailedAppendHarmsNoneOfItsGroup(t *testing.T) {
 	require.NotErrorIs(t, errs[1], messagestore.ErrOutcomeUnknown)
 	require.NoError(t, errs[2])
 	for stream, want := range map[messagestore.StreamName]messagestore.Version{"account-1": 0, "account-2": 1} {
-		got, err := driver.Version(t.Context(), stream)
-		require.NoError(t, err)
-		require.Equal(t, want, got, stream)
+		require.Equal(t, want, must.Do(driver.Version(t.Context(), stream))(t), stream)
 	}
 }
 
@@ -332,7 +320,7 @@ func TestWhatWasFoundMissingIsNotWrittenThoughItsGroupWas(t *testing.T) {
 	var stop atomic.Bool
 	again, blocked := make(chan struct{}), make(chan struct{})
 	proceed := sync.OnceFunc(func() { close(blocked) })
-	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
+	driver := must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
 		switch {
 		case strings.HasSuffix(statement, "[account-bad]") && stop.CompareAndSwap(false, true):
 			_ = on.execute("ROLLBACK")
@@ -343,8 +331,7 @@ func TestWhatWasFoundMissingIsNotWrittenThoughItsGroupWas(t *testing.T) {
 			<-blocked
 		}
 		return nil
-	}), path, patient)
-	require.NoError(t, err)
+	}), path, patient))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	t.Cleanup(proceed)
 	begun := again
@@ -368,19 +355,15 @@ func TestWhatWasFoundMissingIsNotWrittenThoughItsGroupWas(t *testing.T) {
 	release()
 	await.Receive(t, "the group falls apart", begun) // and the lock is free
 	leave()
-	err = await.Receive(t, "the call ends", result)
+	err := await.Receive(t, "the call ends", result)
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 
-	_, err = must.New(messagestore.New(open(t, path, nil), nil)).Resolve(t.Context(), err)
-
-	require.ErrorIs(t, err, messagestore.ErrNotWritten)
+	require.ErrorIs(t, must.ErrorOf(must.New(messagestore.New(open(t, path, nil), nil)).Resolve(t.Context(), err)), messagestore.ErrNotWritten)
 	proceed()
 	require.NoError(t, errors.Join(await.Receive(t, "a call ends", others), await.Receive(t, "a call ends", others)))
 	_, err = driver.Append(t.Context(), appendOf("account-2", messagestore.NoStream, 1)) // after all of the group
 	require.NoError(t, err)
-	version, err := driver.Version(t.Context(), "account-1")
-	require.NoError(t, err)
-	require.Equal(t, messagestore.NoStream, version)
+	require.Equal(t, messagestore.NoStream, must.Do(driver.Version(t.Context(), "account-1"))(t))
 }
 
 // The group asks for the lock as often as one write may in its time, and then once for each other
@@ -458,9 +441,7 @@ func TestCallerWhoLeavesBeforeItsCommitWritesNothing(t *testing.T) {
 
 	release()
 	for _, stream := range []messagestore.StreamName{"account-1", "account-2"} {
-		w, err := driver.Append(t.Context(), appendOf(stream, messagestore.NoStream, 1))
-		require.NoError(t, err)
-		require.EqualValues(t, 0, w.Version)
+		require.EqualValues(t, 0, must.Do(driver.Append(t.Context(), appendOf(stream, messagestore.NoStream, 1)))(t).Version)
 	}
 }
 
@@ -470,35 +451,30 @@ func TestCallerWhoLeavesDuringTheCommitDoesNotKnow(t *testing.T) {
 	committing, blocked := make(chan struct{}), make(chan struct{})
 	proceed := sync.OnceFunc(func() { close(blocked) })
 	var stop atomic.Bool
-	driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
+	driver := must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, _ faultyConn) error {
 		if statement == "COMMIT" && stop.CompareAndSwap(true, false) {
 			close(committing)
 			<-blocked
 		}
 		return nil
-	}), path, patient)
-	require.NoError(t, err)
+	}), path, patient))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
 	t.Cleanup(proceed)
 	stop.Store(true)
 	store := must.New(messagestore.New(driver, nil))
 	ctx, cancel := context.WithCancel(t.Context())
-	result := make(chan error, 1)
-	go func() {
-		_, err := store.Write(ctx, "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)})
-		result <- err
-	}()
+	result := await.Go(func() error {
+		return must.ErrorOf(store.Write(ctx, "account-1", messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{}`)}))
+	})
 	await.Receive(t, "the commit is under way", committing)
 	cancel()
 
-	err = await.Receive(t, "the call ends though its commit does not", result)
+	err := await.Receive(t, "the call ends though its commit does not", result)
 
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 	require.ErrorIs(t, err, context.Canceled)
 	proceed()
-	written, err := store.Resolve(t.Context(), err)
-	require.NoError(t, err)
-	require.EqualValues(t, 0, written[0].Version)
+	require.EqualValues(t, 0, must.Do(store.Resolve(t.Context(), err))(t)[0].Version)
 }
 
 func TestBusyDatabaseIsADefiniteError(t *testing.T) {
@@ -510,14 +486,11 @@ func TestBusyDatabaseIsADefiniteError(t *testing.T) {
 	_, err := driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1))
 	require.ErrorIs(t, err, sqlite.ErrBusy)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-	_, err = driver.Find(t.Context(), "account-1", []uuid.UUID{uuid.New()})
-	require.ErrorIs(t, err, sqlite.ErrBusy)
-	_, err = driver.Version(t.Context(), "account-1")
-	require.NoError(t, err, "readers do not wait")
+	require.ErrorIs(t, must.ErrorOf(driver.Find(t.Context(), "account-1", []uuid.UUID{uuid.New()})), sqlite.ErrBusy)
+	require.NoError(t, must.ErrorOf(driver.Version(t.Context(), "account-1")), "readers do not wait")
 
 	release()
-	_, err = driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1))
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1)))(t)
 }
 
 func TestCommitThatMeetsALockIsTriedAgain(t *testing.T) {
@@ -530,19 +503,16 @@ func TestCommitThatMeetsALockIsTriedAgain(t *testing.T) {
 		}
 		return nil
 	})
-	driver, err := sqlite.OpenWith(t.Context(), name, path, patient)
-	require.NoError(t, err)
+	driver := must.Do(sqlite.OpenWith(t.Context(), name, path, patient))(t)
 	t.Cleanup(func() { require.NoError(t, driver.Close()) })
-	hasty, err := sqlite.OpenWith(t.Context(), name, path, &sqlite.Config{BusyTimeout: 50 * time.Millisecond})
-	require.NoError(t, err)
+	hasty := must.Do(sqlite.OpenWith(t.Context(), name, path, &sqlite.Config{BusyTimeout: 50 * time.Millisecond}))(t)
 	t.Cleanup(func() { require.NoError(t, hasty.Close()) })
 
 	refusals.Store(3)
-	_, err = driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1))
-	require.NoError(t, err)
+	must.Do(driver.Append(t.Context(), appendOf("account-1", messagestore.NoStream, 1)))(t)
 	require.Negative(t, refusals.Load())
 	refusals.Store(1 << 40)
-	_, err = hasty.Append(t.Context(), appendOf("account-1", 0, 1))
+	_, err := hasty.Append(t.Context(), appendOf("account-1", 0, 1))
 	require.ErrorIs(t, err, sqlite.ErrBusy)
 	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 
@@ -561,7 +531,7 @@ func TestFailedCommitIsUnknownUntilItIsSettled(t *testing.T) {
 			t.Parallel()
 			path := newFile(t)
 			var failures atomic.Int64
-			driver, err := sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
+			driver := must.Do(sqlite.OpenWith(t.Context(), faulty(t, func(statement string, on faultyConn) error {
 				if statement != "COMMIT" || failures.Add(-1) < 0 {
 					return nil
 				}
@@ -571,8 +541,7 @@ func TestFailedCommitIsUnknownUntilItIsSettled(t *testing.T) {
 					}
 				}
 				return sqliteError(10 | 4<<8) // SQLITE_IOERR_FSYNC
-			}), path, patient)
-			require.NoError(t, err)
+			}), path, patient))(t)
 			t.Cleanup(func() { require.NoError(t, driver.Close()) })
 			settled := func() (n int) {
 				require.NoError(t, database(t, path).QueryRow("SELECT settled FROM dibs_store").Scan(&n))
@@ -581,9 +550,8 @@ func TestFailedCommitIsUnknownUntilItIsSettled(t *testing.T) {
 
 			failures.Store(1)
 			a := appendOf("account-1", messagestore.NoStream, 2)
-			_, err = driver.Append(t.Context(), a)
-			unknown, ok := errors.AsType[*messagestore.OutcomeUnknownError](err)
-			require.True(t, ok, err)
+			_, err := driver.Append(t.Context(), a)
+			unknown := must.As[*messagestore.OutcomeUnknownError](t, err)
 			require.Equal(t, a.Stream, unknown.Writes[0].Stream)
 			require.Len(t, unknown.Writes[0].Records, 2)
 			before := settled()
@@ -591,8 +559,7 @@ func TestFailedCommitIsUnknownUntilItIsSettled(t *testing.T) {
 			failures.Store(1)
 			_, err = driver.Find(t.Context(), a.Stream, []uuid.UUID{a.Records[0].ID, a.Records[1].ID})
 			require.ErrorIs(t, err, sqliteError(10|4<<8), "what could not be settled is not found missing")
-			found, err := driver.Find(t.Context(), a.Stream, []uuid.UUID{a.Records[0].ID, a.Records[1].ID})
-			require.NoError(t, err)
+			found := must.Do(driver.Find(t.Context(), a.Stream, []uuid.UUID{a.Records[0].ID, a.Records[1].ID}))(t)
 			if happens {
 				require.Len(t, found, 2)
 				return
@@ -789,8 +756,7 @@ func TestClosedDriverRefusesEveryCall(t *testing.T) {
 func TestTransactionOfAnEndedContextRefusesEveryCall(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	tx, err := newDatabase(t).BeginTx(ctx, nil)
-	require.NoError(t, err)
+	tx := must.Do(newDatabase(t).BeginTx(ctx, nil))(t)
 	driver := must.New(sqlite.New(tx))
 	require.NoError(t, everyCall["append"](t.Context(), driver))
 

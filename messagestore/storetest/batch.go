@@ -6,77 +6,67 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 var batchTests = []test{
-	{"S2/BatchIsInOrder", batchIsInOrder, 0},
-	{"S2/RefusedBatchWritesNothing", refusedBatchWritesNothing, 0},
-	{"S2/BatchOfTheMostMessages", batchOfTheMostMessages, 0},
-	{"S2/BatchesStayTogether", batchesStayTogether, manyUsers},
-}
+	{"S2/BatchIsInOrder", 0, func(t *testing.T, f *fixture) {
+		stream := f.stream()
+		f.write(t, stream, messagestore.NoStream, opened(10)...)
 
-func batchIsInOrder(t *testing.T, f *fixture) {
-	stream := f.stream()
-	f.write(t, stream, messagestore.NoStream, opened(10)...)
+		require.Equal(t, numbers(0, 9), names(t, f.read(t, stream)))
+		require.Equal(t, numbers(0, 9), names(t, f.readCategory(t, f.category, messagestore.Filter{})))
+	}},
+	{"S2/RefusedBatchWritesNothing", 0, func(t *testing.T, f *fixture) {
+		stream := f.stream()
+		first := raw("Opened", `{"name":"first"}`)
+		f.write(t, stream, messagestore.NoStream, first)
 
-	require.Equal(t, numbers(0, 9), names(t, f.read(t, stream)))
-	require.Equal(t, numbers(0, 9), names(t, f.readCategory(t, f.category, messagestore.Filter{})))
-}
+		require.ErrorIs(t, must.ErrorOf(f.store.Write(t.Context(), stream, messagestore.NoStream, opened(3)...)), messagestore.ErrVersionConflict)
+		require.Len(t, f.read(t, stream), 1)
 
-func refusedBatchWritesNothing(t *testing.T, f *fixture) {
-	stream := f.stream()
-	first := raw("Opened", `{"name":"first"}`)
-	f.write(t, stream, messagestore.NoStream, first)
+		// The last message of the batch cannot be written.
+		changed := messagestore.Envelope{ID: first.ID, Body: Opened{Name: "changed"}}
+		require.ErrorIs(t, must.ErrorOf(f.store.Write(t.Context(), stream, 0, append(opened(3), changed)...)), messagestore.ErrIDConflict)
+		require.Len(t, f.read(t, stream), 1)
+	}},
+	{"S2/BatchOfTheMostMessages", 0, func(t *testing.T, f *fixture) {
+		stream := f.stream()
+		written := f.write(t, stream, messagestore.NoStream, opened(messagestore.MaxWriteMessages)...)
 
-	_, err := f.store.Write(t.Context(), stream, messagestore.NoStream, opened(3)...)
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	require.Len(t, f.read(t, stream), 1)
-
-	// The last message of the batch cannot be written.
-	changed := messagestore.Envelope{ID: first.ID, Body: Opened{Name: "changed"}}
-	_, err = f.store.Write(t.Context(), stream, 0, append(opened(3), changed)...)
-	require.ErrorIs(t, err, messagestore.ErrIDConflict)
-	require.Len(t, f.read(t, stream), 1)
-}
-
-func batchOfTheMostMessages(t *testing.T, f *fixture) {
-	stream := f.stream()
-	written := f.write(t, stream, messagestore.NoStream, opened(messagestore.MaxWriteMessages)...)
-
-	messages := f.read(t, stream)
-	require.Len(t, messages, messagestore.MaxWriteMessages)
-	requireDense(t, messages)
-	require.Equal(t, written.IDs, ids(messages))
-	require.Equal(t, numbers(0, messagestore.MaxWriteMessages-1), names(t, messages))
-}
-
-func batchesStayTogether(t *testing.T, f *fixture) {
-	const writers, batches, size = 6, 15, 5
-	stream := f.stream()
-	race(t, writers, func(writer int) error {
-		for batch := range batches {
-			bodies := make([]messagestore.Body, size)
-			for i := range bodies {
-				bodies[i] = Opened{Name: fmt.Sprint(writer, batch, i)}
+		messages := f.read(t, stream)
+		require.Len(t, messages, messagestore.MaxWriteMessages)
+		requireDense(t, messages)
+		require.Equal(t, written.IDs, ids(messages))
+		require.Equal(t, numbers(0, messagestore.MaxWriteMessages-1), names(t, messages))
+	}},
+	{"S2/BatchesStayTogether", manyUsers, func(t *testing.T, f *fixture) {
+		const writers, batches, size = 6, 15, 5
+		stream := f.stream()
+		race(t, writers, func(writer int) error {
+			for batch := range batches {
+				bodies := make([]messagestore.Body, size)
+				for i := range bodies {
+					bodies[i] = Opened{Name: fmt.Sprint(writer, batch, i)}
+				}
+				if _, err := f.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...); err != nil {
+					return err
+				}
 			}
-			if _, err := f.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...); err != nil {
-				return err
+			return nil
+		})
+
+		messages := f.read(t, stream)
+		require.Len(t, messages, writers*batches*size)
+		requireDense(t, messages)
+		all := names(t, messages)
+		for at := 0; at < len(all); at += size {
+			var writer, batch, i int
+			must.Do(fmt.Sscan(all[at], &writer, &batch, &i))(t)
+			for i := range size {
+				require.Equal(t, fmt.Sprint(writer, batch, i), all[at+i], "a batch has no message of another inside it")
 			}
 		}
-		return nil
-	})
-
-	messages := f.read(t, stream)
-	require.Len(t, messages, writers*batches*size)
-	requireDense(t, messages)
-	all := names(t, messages)
-	for at := 0; at < len(all); at += size {
-		var writer, batch, i int
-		_, err := fmt.Sscan(all[at], &writer, &batch, &i)
-		require.NoError(t, err)
-		for i := range size {
-			require.Equal(t, fmt.Sprint(writer, batch, i), all[at+i], "a batch has no message of another inside it")
-		}
-	}
+	}},
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -826,12 +827,11 @@ func (d *driver) behind(tell func(context.Context, messagestore.Append) error) {
 			written written
 			err     error
 		}
-		done := make(chan result, 1)
-		go func() {
+		done := await.Go(func() result {
 			<-time.After(time.Millisecond)
 			w, err := d.Driver.Append(context.WithoutCancel(ctx), a)
-			done <- result{w, err}
-		}()
+			return result{w, err}
+		})
 		select {
 		case r := <-done:
 			return r.written, r.err

@@ -13,129 +13,116 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 var contextTests = []test{
-	{"S4/CancelledContextWritesNothing", cancelledContextWritesNothing, 0},
-	{"S4/CancelledWriteTellsTheTruth", cancelledWriteTellsTheTruth, manyUsers},
-	{"S8/CancelledContextReadsNothing", cancelledContextReadsNothing, 0},
-	{"S8/CallsEndWithTheirDeadline", callsEndWithTheirDeadline, manyUsers},
-}
+	{"S4/CancelledContextWritesNothing", 0, func(t *testing.T, f *fixture) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
 
-func cancelledContextWritesNothing(t *testing.T, f *fixture) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
+		_, err := f.store.Write(ctx, f.stream(), messagestore.NoStream, Opened{})
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown, "nothing was sent, so nothing is unknown")
+		_, err = f.store.WriteStreams(ctx, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
 
-	_, err := f.store.Write(ctx, f.stream(), messagestore.NoStream, Opened{})
-	require.ErrorIs(t, err, context.Canceled)
-	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown, "nothing was sent, so nothing is unknown")
-	_, err = f.store.WriteStreams(ctx, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))
-	require.ErrorIs(t, err, context.Canceled)
-	require.NotErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+		require.Empty(t, f.read(t, f.stream()))
+		require.Empty(t, f.readCategory(t, f.category, messagestore.Filter{}))
+	}},
+	// A write that is cut off returns its outcome, or that the outcome is unknown; Resolve then
+	// knows it, and that answer stays true.
+	{"S4/CancelledWriteTellsTheTruth", manyUsers, func(t *testing.T, f *fixture) {
+		const writers, rounds = 64, 3
+		type attempt struct {
+			stream   messagestore.StreamName
+			id       uuid.UUID
+			err      error // of the write
+			resolved error // of Resolve, if the write's outcome was unknown
+		}
+		var mu sync.Mutex
+		var attempts []attempt
+		for range rounds {
+			race(t, writers, func(i int) error {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(3000))*time.Microsecond)
+				defer cancel()
+				message := raw("Opened", `{}`)
+				a := attempt{stream: f.stream(fmt.Sprint(i % 4)), id: message.ID}
+				_, a.err = f.store.Write(ctx, a.stream, messagestore.AnyVersion, message)
+				if errors.Is(a.err, messagestore.ErrOutcomeUnknown) {
+					_, a.resolved = f.store.Resolve(t.Context(), a.err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				attempts = append(attempts, a)
+				return nil
+			})
+		}
+		f.write(t, f.stream("0"), messagestore.AnyVersion, Opened{Name: "after"}) // the driver goes on
 
-	require.Empty(t, f.read(t, f.stream()))
-	require.Empty(t, f.readCategory(t, f.category, messagestore.Filter{}))
-}
-
-func cancelledContextReadsNothing(t *testing.T, f *fixture) {
-	f.fill(t, f.stream(), 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-
-	_, err := f.driver.ReadStream(ctx, messagestore.StreamQuery{Stream: f.stream(), Limit: 1})
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = f.driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: f.category, Limit: 1})
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = f.driver.Last(ctx, f.stream(), "")
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = f.driver.Version(ctx, f.stream())
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = f.driver.Find(ctx, f.stream(), []uuid.UUID{uuid.New()})
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = f.driver.Now(ctx)
-	require.ErrorIs(t, err, context.Canceled)
-}
-
-// A write that is cut off returns its outcome, or that the outcome is unknown; Resolve then
-// knows it, and that answer stays true.
-func cancelledWriteTellsTheTruth(t *testing.T, f *fixture) {
-	const writers, rounds = 64, 3
-	type attempt struct {
-		stream   messagestore.StreamName
-		id       uuid.UUID
-		err      error // of the write
-		resolved error // of Resolve, if the write's outcome was unknown
-	}
-	var mu sync.Mutex
-	var attempts []attempt
-	for range rounds {
-		race(t, writers, func(i int) error {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(3000))*time.Microsecond)
-			defer cancel()
-			message := raw("Opened", `{}`)
-			a := attempt{stream: f.stream(fmt.Sprint(i % 4)), id: message.ID}
-			_, a.err = f.store.Write(ctx, a.stream, messagestore.AnyVersion, message)
-			if errors.Is(a.err, messagestore.ErrOutcomeUnknown) {
-				_, a.resolved = f.store.Resolve(t.Context(), a.err)
+		for _, a := range attempts {
+			there := slices.Contains(ids(f.read(t, a.stream)), a.id)
+			switch {
+			case a.err == nil:
+				require.True(t, there, "a write that was acknowledged is there")
+			case !errors.Is(a.err, messagestore.ErrOutcomeUnknown):
+				require.False(t, there, "a write that failed for good is not there: %v", a.err)
+				require.ErrorIs(t, a.err, context.DeadlineExceeded)
+			case a.resolved == nil:
+				require.True(t, there, "a write that was found is there")
+			default:
+				require.ErrorIs(t, a.resolved, messagestore.ErrNotWritten, "an unknown outcome can be resolved")
+				require.False(t, there, "a write that was found missing never comes")
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			attempts = append(attempts, a)
+		}
+		for i := range 4 {
+			requireDense(t, f.read(t, f.stream(fmt.Sprint(i))))
+		}
+	}},
+	{"S8/CancelledContextReadsNothing", 0, func(t *testing.T, f *fixture) {
+		f.fill(t, f.stream(), 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+
+		require.ErrorIs(t, must.ErrorOf(f.driver.ReadStream(ctx, messagestore.StreamQuery{Stream: f.stream(), Limit: 1})), context.Canceled)
+		require.ErrorIs(t, must.ErrorOf(f.driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: f.category, Limit: 1})), context.Canceled)
+		require.ErrorIs(t, must.ErrorOf(f.driver.Last(ctx, f.stream(), "")), context.Canceled)
+		require.ErrorIs(t, must.ErrorOf(f.driver.Version(ctx, f.stream())), context.Canceled)
+		require.ErrorIs(t, must.ErrorOf(f.driver.Find(ctx, f.stream(), []uuid.UUID{uuid.New()})), context.Canceled)
+		require.ErrorIs(t, must.ErrorOf(f.driver.Now(ctx)), context.Canceled)
+	}},
+	// A call that waits for others, for a lock, a connection or a disk, waits no longer
+	// than it was told to. On a machine that does much else any goroutine is late: the call may
+	// be late by a second, and by five times the longest that a goroutine beside it, which only
+	// wakes up again and again, has slept too long in the meantime.
+	{"S8/CallsEndWithTheirDeadline", manyUsers, func(t *testing.T, f *fixture) {
+		const writers, each = 24, 8
+		const grace = time.Second
+		race(t, writers, func(i int) error {
+			for n := range each {
+				deadline := time.Now().Add(time.Duration(1+n*3) * time.Millisecond)
+				ctx, cancel := context.WithDeadline(t.Context(), deadline)
+				stalled := longestStall()
+				var err error
+				if i%4 == 0 {
+					_, err = f.driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: f.category, Limit: 100})
+				} else {
+					_, err = f.store.Write(ctx, f.stream(fmt.Sprint(n%2)), messagestore.AnyVersion, opened(20)...)
+				}
+				late := time.Since(deadline)
+				cancel()
+				if stall := stalled(); late > grace+5*stall {
+					return fmt.Errorf("a call ended %v after its deadline, and a goroutine beside it was late by %v at most: %w", late, stall, err)
+				}
+				if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+					return err
+				}
+			}
 			return nil
 		})
-	}
-	f.write(t, f.stream("0"), messagestore.AnyVersion, Opened{Name: "after"}) // the driver goes on
-
-	for _, a := range attempts {
-		there := slices.Contains(ids(f.read(t, a.stream)), a.id)
-		switch {
-		case a.err == nil:
-			require.True(t, there, "a write that was acknowledged is there")
-		case !errors.Is(a.err, messagestore.ErrOutcomeUnknown):
-			require.False(t, there, "a write that failed for good is not there: %v", a.err)
-			require.ErrorIs(t, a.err, context.DeadlineExceeded)
-		case a.resolved == nil:
-			require.True(t, there, "a write that was found is there")
-		default:
-			require.ErrorIs(t, a.resolved, messagestore.ErrNotWritten, "an unknown outcome can be resolved")
-			require.False(t, there, "a write that was found missing never comes")
-		}
-	}
-	for i := range 4 {
-		requireDense(t, f.read(t, f.stream(fmt.Sprint(i))))
-	}
-}
-
-// A call that waits for others, for a lock, a connection or a disk, waits no longer
-// than it was told to. On a machine that does much else any goroutine is late: the call may
-// be late by a second, and by five times the longest that a goroutine beside it, which only
-// wakes up again and again, has slept too long in the meantime.
-func callsEndWithTheirDeadline(t *testing.T, f *fixture) {
-	const writers, each = 24, 8
-	const grace = time.Second
-	race(t, writers, func(i int) error {
-		for n := range each {
-			deadline := time.Now().Add(time.Duration(1+n*3) * time.Millisecond)
-			ctx, cancel := context.WithDeadline(t.Context(), deadline)
-			stalled := longestStall()
-			var err error
-			if i%4 == 0 {
-				_, err = f.driver.ReadCategory(ctx, messagestore.CategoryQuery{Category: f.category, Limit: 100})
-			} else {
-				_, err = f.store.Write(ctx, f.stream(fmt.Sprint(n%2)), messagestore.AnyVersion, opened(20)...)
-			}
-			late := time.Since(deadline)
-			cancel()
-			if stall := stalled(); late > grace+5*stall {
-				return fmt.Errorf("a call ended %v after its deadline, and a goroutine beside it was late by %v at most: %w", late, stall, err)
-			}
-			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-				return err
-			}
-		}
-		return nil
-	})
+	}},
 }
 
 // longestStall measures, until the returned function is called, by how much a goroutine that

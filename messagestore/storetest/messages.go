@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
@@ -56,8 +57,7 @@ func record(messageType, data string) messagestore.Encoded {
 // write is a write that must succeed.
 func (f *fixture) write(t *testing.T, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
 	t.Helper()
-	written, err := f.store.Write(t.Context(), stream, expected, bodies...)
-	require.NoError(t, err)
+	written := must.Do(f.store.Write(t.Context(), stream, expected, bodies...))(t)
 	return written
 }
 
@@ -74,8 +74,7 @@ func (f *fixture) read(t *testing.T, stream messagestore.StreamName) []*messages
 	t.Helper()
 	var all []*messagestore.Message
 	for {
-		page, err := f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(len(all)), Limit: 1000})
-		require.NoError(t, err)
+		page := must.Do(f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(len(all)), Limit: 1000}))(t)
 		if all = append(all, page...); len(page) < 1000 {
 			return all
 		}
@@ -95,8 +94,7 @@ func (f *fixture) readFrom(t *testing.T, q messagestore.CategoryQuery) ([]*messa
 	t.Helper()
 	var all []*messagestore.Message
 	for {
-		page, err := f.driver.ReadCategory(t.Context(), q)
-		require.NoError(t, err)
+		page := must.Do(f.driver.ReadCategory(t.Context(), q))(t)
 		all = append(all, page.Messages...)
 		requireHonest(t, q, page)
 		if !page.More {
@@ -151,8 +149,7 @@ func requireDense(t *testing.T, messages []*messagestore.Message) {
 func conflict(t *testing.T, err error) messagestore.VersionConflictError {
 	t.Helper()
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	facts, ok := errors.AsType[*messagestore.VersionConflictError](err)
-	require.True(t, ok, "a version conflict is a *VersionConflictError")
+	facts := must.As[*messagestore.VersionConflictError](t, err)
 	return *facts
 }
 
@@ -160,8 +157,7 @@ func conflict(t *testing.T, err error) messagestore.VersionConflictError {
 func idConflict(t *testing.T, err error) messagestore.IDConflictError {
 	t.Helper()
 	require.ErrorIs(t, err, messagestore.ErrIDConflict)
-	facts, ok := errors.AsType[*messagestore.IDConflictError](err)
-	require.True(t, ok, "an id conflict is an *IDConflictError")
+	facts := must.As[*messagestore.IDConflictError](t, err)
 	return *facts
 }
 
@@ -177,8 +173,7 @@ func names(t *testing.T, messages []*messagestore.Message) []string {
 	t.Helper()
 	all := make([]string, len(messages))
 	for i, m := range messages {
-		body, err := messagestore.Decode[Opened](m)
-		require.NoError(t, err)
+		body := must.Do(messagestore.Decode[Opened](m))(t)
 		all[i] = body.Name
 	}
 	return all

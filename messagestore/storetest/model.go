@@ -13,33 +13,32 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dibs-go/dibs/internal/exactjson"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 var modelTests = []test{
-	{"Model/AnyHistoryIsAsTheModelHasIt", anyHistoryIsAsTheModelHasIt, 0},
-}
-
-// Random histories of writes, repeats and reads are run on the driver and on a
-// model of a few lines, and the two have to agree. Rapid shrinks a history in
-// which they do not to a short one.
-func anyHistoryIsAsTheModelHasIt(t *testing.T, f *fixture) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(f)
-		actions := map[string]func(*rapid.T){
-			"write":          m.write,
-			"write initial":  m.writeInitial,
-			"repeat":         m.repeat,
-			"repeat changed": m.repeatChanged,
-			"read stream":    m.readStream,
-			"read backwards": m.readBackwards,
-			"read category":  m.readCategory,
-			"last":           m.last,
-			"write streams":  m.writeStreams,
-			"try to write":   m.writeOrLast,
-		}
-		t.Repeat(actions)
-	})
+	// Random histories of writes, repeats and reads are run on the driver and on a
+	// model of a few lines, and the two have to agree. Rapid shrinks a history in
+	// which they do not to a short one.
+	{"Model/AnyHistoryIsAsTheModelHasIt", 0, func(t *testing.T, f *fixture) {
+		rapid.Check(t, func(t *rapid.T) {
+			m := newModel(f)
+			actions := map[string]func(*rapid.T){
+				"write":          m.write,
+				"write initial":  m.writeInitial,
+				"repeat":         m.repeat,
+				"repeat changed": m.repeatChanged,
+				"read stream":    m.readStream,
+				"read backwards": m.readBackwards,
+				"read category":  m.readCategory,
+				"last":           m.last,
+				"write streams":  m.writeStreams,
+				"try to write":   m.writeOrLast,
+			}
+			t.Repeat(actions)
+		})
+	}},
 }
 
 // A model is a store as simple as it can be said, beside the store under test.
@@ -177,8 +176,7 @@ func (m *model) write(t *rapid.T) {
 func (m *model) writeInitial(t *rapid.T) {
 	stream := m.drawStream(t)
 	message := drawMessages(t, 1)[0]
-	wrote, err := m.store.WriteInitial(t.Context(), stream, message)
-	require.NoError(t, err)
+	wrote := must.Do(m.store.WriteInitial(t.Context(), stream, message))(t)
 	require.Equal(t, len(m.streams[stream]) == 0, wrote)
 	if wrote {
 		written, err := m.store.Write(t.Context(), stream, messagestore.NoStream, message) // to learn where
@@ -254,8 +252,7 @@ func (m *model) drawPast(t *rapid.T) past {
 
 func (m *model) repeat(t *rapid.T) {
 	p := m.drawPast(t)
-	again, err := m.do(t.Context(), p.writes)
-	require.NoError(t, err)
+	again := must.Do(m.do(t.Context(), p.writes))(t)
 	for i, w := range p.writes {
 		if len(w.Bodies) > 0 {
 			want := p.result[i]
@@ -294,8 +291,7 @@ func (m *model) repeatChanged(t *rapid.T) {
 	}
 	bodies[n] = changed
 	p.writes[i].Bodies = bodies
-	_, err := m.do(t.Context(), p.writes)
-	require.ErrorIs(t, err, messagestore.ErrIDConflict)
+	require.ErrorIs(t, must.ErrorOf(m.do(t.Context(), p.writes)), messagestore.ErrIDConflict)
 }
 
 // same compares messages as they were read with entries as they were written.
@@ -315,8 +311,7 @@ func (m *model) readStream(t *rapid.T) {
 	all := m.streams[stream]
 	from := rapid.IntRange(0, len(all)+1).Draw(t, "from")
 	limit := rapid.IntRange(1, 5).Draw(t, "limit")
-	got, err := m.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: limit})
-	require.NoError(t, err)
+	got := must.Do(m.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: limit}))(t)
 	same(t, all[min(from, len(all)):min(from+limit, len(all))], got)
 	for i, message := range got {
 		require.Equal(t, messagestore.Version(from+i), message.Position)
@@ -328,8 +323,7 @@ func (m *model) readBackwards(t *rapid.T) {
 	all := slices.Clone(m.streams[stream])
 	from := rapid.IntRange(0, len(all)+1).Draw(t, "from")
 	limit := rapid.IntRange(1, 5).Draw(t, "limit")
-	got, err := m.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: limit, Backwards: true})
-	require.NoError(t, err)
+	got := must.Do(m.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: limit, Backwards: true}))(t)
 	want := all[:min(from+1, len(all))]
 	slices.Reverse(want)
 	same(t, want[:min(limit, len(want))], got)
@@ -366,8 +360,7 @@ func (m *model) readCategory(t *rapid.T) {
 	}
 	var got []*messagestore.Message
 	for {
-		page, err := m.driver.ReadCategory(t.Context(), q)
-		require.NoError(t, err)
+		page := must.Do(m.driver.ReadCategory(t.Context(), q))(t)
 		require.NoError(t, honest(q, page))
 		got = append(got, page.Messages...)
 		if q.From = page.Next; !page.More {
@@ -381,8 +374,7 @@ func (m *model) readCategory(t *rapid.T) {
 func (m *model) last(t *rapid.T) {
 	stream := m.drawStream(t)
 	messageType := rapid.SampledFrom([]string{"", "Opened", "Deposited", "none"}).Draw(t, "type")
-	version, err := m.driver.Version(t.Context(), stream)
-	require.NoError(t, err)
+	version := must.Do(m.driver.Version(t.Context(), stream))(t)
 	require.Equal(t, m.version(stream), version)
 
 	got, err := m.driver.Last(t.Context(), stream, messageType)

@@ -18,88 +18,82 @@ import (
 )
 
 var orderTests = []test{
-	{"S6/OrderFollowsTime", orderFollowsTime, manyUsers},
-	{"S6/ReaderMissesNothing", readerMissesNothing, manyUsers},
-	{"S6/ReaderOfSeveralCategoriesMissesNothing", readerOfSeveralCategories, manyUsers},
-}
-
-// A write that was answered before another was asked for is before it in their category, in
-// every two streams.
-func orderFollowsTime(t *testing.T, f *fixture) {
-	const each = 20
-	type span struct {
-		began, ended int64 // of a clock that both share
-		at           messagestore.GlobalPosition
-	}
-	var clock atomic.Int64
-	spans := make([][]span, writers)
-	race(t, writers, func(i int) error {
-		for n := range each {
-			began := clock.Add(1)
-			w, err := f.store.Write(t.Context(), f.stream(fmt.Sprint((i+n)%5)), messagestore.AnyVersion, opened(1+n%3)...)
-			if err != nil {
-				return err
+	// A write that was answered before another was asked for is before it in their category, in
+	// every two streams.
+	{"S6/OrderFollowsTime", manyUsers, func(t *testing.T, f *fixture) {
+		const each = 20
+		type span struct {
+			began, ended int64 // of a clock that both share
+			at           messagestore.GlobalPosition
+		}
+		var clock atomic.Int64
+		spans := make([][]span, writers)
+		race(t, writers, func(i int) error {
+			for n := range each {
+				began := clock.Add(1)
+				w, err := f.store.Write(t.Context(), f.stream(fmt.Sprint((i+n)%5)), messagestore.AnyVersion, opened(1+n%3)...)
+				if err != nil {
+					return err
+				}
+				spans[i] = append(spans[i], span{began: began, ended: clock.Add(1), at: w.GlobalPosition})
 			}
-			spans[i] = append(spans[i], span{began: began, ended: clock.Add(1), at: w.GlobalPosition})
-		}
-		return nil
-	})
+			return nil
+		})
 
-	all := slices.Concat(spans...)
-	byEnd := slices.SortedFunc(slices.Values(all), func(a, b span) int { return cmp.Compare(a.ended, b.ended) })
-	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.began, b.began) })
-	var highest messagestore.GlobalPosition // of the writes that ended before this one began
-	done := 0
-	for _, s := range all {
-		for ; byEnd[done].ended < s.began; done++ {
-			highest = max(highest, byEnd[done].at)
+		all := slices.Concat(spans...)
+		byEnd := slices.SortedFunc(slices.Values(all), func(a, b span) int { return cmp.Compare(a.ended, b.ended) })
+		slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.began, b.began) })
+		var highest messagestore.GlobalPosition // of the writes that ended before this one began
+		done := 0
+		for _, s := range all {
+			for ; byEnd[done].ended < s.began; done++ {
+				highest = max(highest, byEnd[done].at)
+			}
+			require.Greater(t, s.at, highest, "a later write has a higher global position")
 		}
-		require.Greater(t, s.at, highest, "a later write has a higher global position")
-	}
 
-	seen := map[messagestore.GlobalPosition]bool{}
-	for _, m := range f.readCategory(t, f.category, messagestore.Filter{}) {
-		require.False(t, seen[m.GlobalPosition], "global position %d is there twice", m.GlobalPosition)
-		seen[m.GlobalPosition] = true
-	}
-	for stream := range 5 {
-		requireDense(t, f.read(t, f.stream(fmt.Sprint(stream))))
-	}
-}
-
-// Consumers stand on this: a reader that remembers one number sees every message once, in an
-// order that does not change, while others write.
-func readerMissesNothing(t *testing.T, f *fixture) {
-	f.pollWhileWriting(t, []messagestore.Category{f.category}, func(ctx context.Context, writer, n int) error {
-		stream := f.stream(fmt.Sprint((writer + n) % 6))
-		bodies := opened(1 + n%3)
-		if n%2 == 0 {
-			bodies = append(bodies, deposited{int64(n)})
+		seen := map[messagestore.GlobalPosition]bool{}
+		for _, m := range f.readCategory(t, f.category, messagestore.Filter{}) {
+			require.False(t, seen[m.GlobalPosition], "global position %d is there twice", m.GlobalPosition)
+			seen[m.GlobalPosition] = true
 		}
-		_, err := f.store.Write(ctx, stream, messagestore.AnyVersion, bodies...)
-		return err
-	})
-}
-
-func readerOfSeveralCategories(t *testing.T, f *fixture) {
-	commands := f.category.WithType("command")
-	f.pollWhileWriting(t, []messagestore.Category{f.category, commands}, func(ctx context.Context, writer, n int) error {
-		id := fmt.Sprint((writer + n) % 6)
-		one := messagestore.StreamWrite{Stream: f.stream(id), Expected: messagestore.AnyVersion, Bodies: append(opened(1+n%2), deposited{int64(n)})}
-		two := messagestore.StreamWrite{Stream: commands.Stream(id), Expected: messagestore.AnyVersion, Bodies: append(opened(n%2), deposited{int64(n)})}
-		var err error
-		switch n % 4 {
-		case 0:
-			_, err = f.store.WriteStreams(ctx, one, two)
-		case 1:
-			_, err = f.store.WriteStreams(ctx, two, one)
-		case 2:
-			_, err = f.store.Write(ctx, one.Stream, messagestore.AnyVersion, one.Bodies...)
-		case 3:
-			_, err = f.store.Write(ctx, two.Stream, messagestore.AnyVersion, two.Bodies...)
+		for stream := range 5 {
+			requireDense(t, f.read(t, f.stream(fmt.Sprint(stream))))
 		}
-		return err
-	})
+	}},
+	// Consumers stand on this: a reader that remembers one number sees every message once, in an
+	// order that does not change, while others write.
+	{"S6/ReaderMissesNothing", manyUsers, func(t *testing.T, f *fixture) {
+		f.pollWhileWriting(t, []messagestore.Category{f.category}, func(ctx context.Context, writer, n int) error {
+			stream := f.stream(fmt.Sprint((writer + n) % 6))
+			bodies := opened(1 + n%3)
+			if n%2 == 0 {
+				bodies = append(bodies, deposited{int64(n)})
+			}
+			_, err := f.store.Write(ctx, stream, messagestore.AnyVersion, bodies...)
+			return err
+		})
+	}},
+	{"S6/ReaderOfSeveralCategoriesMissesNothing", manyUsers, func(t *testing.T, f *fixture) {
+		commands := f.category.WithType("command")
+		f.pollWhileWriting(t, []messagestore.Category{f.category, commands}, func(ctx context.Context, writer, n int) error {
+			id := fmt.Sprint((writer + n) % 6)
+			one := messagestore.StreamWrite{Stream: f.stream(id), Expected: messagestore.AnyVersion, Bodies: append(opened(1+n%2), deposited{int64(n)})}
+			two := messagestore.StreamWrite{Stream: commands.Stream(id), Expected: messagestore.AnyVersion, Bodies: append(opened(n%2), deposited{int64(n)})}
+			var err error
+			switch n % 4 {
+			case 0:
+				_, err = f.store.WriteStreams(ctx, one, two)
+			case 1:
+				_, err = f.store.WriteStreams(ctx, two, one)
+			case 2:
+				_, err = f.store.Write(ctx, one.Stream, messagestore.AnyVersion, one.Bodies...)
+			case 3:
+				_, err = f.store.Write(ctx, two.Stream, messagestore.AnyVersion, two.Bodies...)
+			}
+			return err
+		})
+	}},
 }
 
 // A poller reads a category while it is written to, as a consumer does.

@@ -61,8 +61,8 @@ func Run(t *testing.T, options Options) {
 // A test is one sub-test of the suite.
 type test struct {
 	name  string
-	run   func(t *testing.T, f *fixture)
 	needs need
+	run   func(t *testing.T, f *fixture)
 }
 
 // A need is an ability of a driver without which a sub-test is skipped.

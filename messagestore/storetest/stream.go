@@ -15,14 +15,91 @@ import (
 )
 
 var streamTests = []test{
-	{"Stream/PagesForwards", pagesForwards, 0},
-	{"Stream/PagesBackwards", pagesBackwards, 0},
-	{"Stream/BeyondTheEnd", streamBeyondTheEnd, 0},
-	{"Stream/EmptyHasNone", emptyHasNone, 0},
-	{"Stream/TenThousandMessages", tenThousandMessages, 0},
-	{"Stream/NamesAreExact", namesAreExact, 0},
-	{"Stream/UnicodeFormsAreDistinct", unicodeFormsAreDistinct, 0},
-	{"Stream/CaseIsDistinct", caseIsDistinct, 0},
+	{"Stream/PagesForwards", 0, func(t *testing.T, f *fixture) {
+		stream := f.stream()
+		f.write(t, stream, messagestore.NoStream, opened(6)...)
+		for _, size := range batchSizes {
+			store := must.New(messagestore.New(f.driver, &messagestore.Config{BatchSize: size}))
+			for from := range 6 {
+				require.Equal(t, numbers(from, 5), collect(t, store.ReadStream(t.Context(), stream, messagestore.Version(from))),
+					"from %d in batches of %d", from, size)
+
+				page := must.Do(f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: size}))(t)
+				require.Equal(t, numbers(from, min(from+size, 6)-1), names(t, page))
+			}
+		}
+	}},
+	{"Stream/PagesBackwards", 0, func(t *testing.T, f *fixture) {
+		stream := f.stream()
+		f.write(t, stream, messagestore.NoStream, opened(6)...)
+		for _, size := range batchSizes {
+			store := must.New(messagestore.New(f.driver, &messagestore.Config{BatchSize: size}))
+			for from := range 6 {
+				require.Equal(t, numbers(from, 0), collect(t, store.ReadStreamBackwards(t.Context(), stream, messagestore.Version(from))),
+					"from %d in batches of %d", from, size)
+			}
+			for _, from := range []messagestore.Version{6, 1000, messagestore.EndOfStream} {
+				require.Equal(t, numbers(5, 0), collect(t, store.ReadStreamBackwards(t.Context(), stream, from)), "from %d in batches of %d", from, size)
+			}
+		}
+	}},
+	{"Stream/BeyondTheEnd", 0, func(t *testing.T, f *fixture) {
+		stream := f.stream()
+		f.fill(t, stream, 2)
+		for _, from := range []messagestore.Version{2, 3, math.MaxInt32 + 1, math.MaxInt64} {
+			require.Empty(t, must.Do(f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: from, Limit: 10}))(t), "from %d", from)
+		}
+	}},
+	{"Stream/EmptyHasNone", 0, func(t *testing.T, f *fixture) {
+		f.fill(t, f.stream("other"), 1)
+		for _, from := range []messagestore.Version{0, 1, messagestore.EndOfStream} {
+			require.Empty(t, collect(t, f.store.ReadStream(t.Context(), f.stream(), from)))
+			require.Empty(t, collect(t, f.store.ReadStreamBackwards(t.Context(), f.stream(), from)))
+		}
+	}},
+	{"Stream/TenThousandMessages", 0, func(t *testing.T, f *fixture) {
+		const messages = 10_000
+		stream := f.stream()
+		store := must.New(messagestore.New(f.driver, nil))
+		all := opened(messages)
+		for at := 0; at < messages; at += messagestore.MaxWriteMessages {
+			f.write(t, stream, messagestore.Version(at-1), all[at:at+messagestore.MaxWriteMessages]...)
+		}
+
+		require.Equal(t, numbers(0, messages-1), collect(t, store.ReadStream(t.Context(), stream, 0)))
+		require.Equal(t, numbers(messages-1, 0), collect(t, store.ReadStreamBackwards(t.Context(), stream, messagestore.EndOfStream)))
+		require.Equal(t, numbers(0, messages-1), collect(t, store.ReadCategory(t.Context(), f.category, 0, messagestore.Filter{})))
+	}},
+	{"Stream/NamesAreExact", 0, func(t *testing.T, f *fixture) {
+		c := f.category
+		f.requireApart(t, []messagestore.StreamName{
+			named(c, "1"), named(c, "11"), named(c, "1+1"), named(c, "1+1+1"), named(c, "-1"), named(c, "1-"), named(c, "1-1"),
+			named(c, "%"), named(c, "_"), named(c, "%%"), named(c, "1%"), named(c, `\`), named(c, `\\`), named(c, `\%`), named(c, "*"), named(c, ">"), named(c, "."),
+			named(c, `'`), named(c, `''`), named(c, `"`), named(c, "`"), named(c, "1'; DROP TABLE messages;--"), named(c, "%s%d%n"), named(c, "${x}"), named(c, "$1"), named(c, "?"),
+			named(c, "a b"), named(c, "a/b"), named(c, "a:b"), named(c, "a,b"), named(c, "{a}"), named(c, "[a]"), named(c, "NULL"), named(c, "0"), named(c, "01"),
+			c.WithType("command").Stream("1"), c.WithType("commands").Stream("1"), c.WithType("command").WithType("position").Stream("1"),
+			(c + "x").Stream("1"), (c + "%").Stream("1"), (c + "_").Stream("1"), (c + "'").Stream("1"), c[:len(c)-1].Stream("1"),
+			c.Stream(strings.Repeat("l", text.MaxNameBytes-len(c)-1)), c.Stream(strings.Repeat("l", text.MaxNameBytes-len(c)-2)),
+		})
+	}},
+	{"Stream/UnicodeFormsAreDistinct", 0, func(t *testing.T, f *fixture) {
+		c := f.category
+		f.requireApart(t, []messagestore.StreamName{
+			c.Stream("\u00e9"), c.Stream("e\u0301"), // é, composed and not
+			c.Stream("\ufb01"), c.Stream("fi"), // a ligature
+			c.Stream("\u2460"), c.Stream("1"), // ① sorts with 1 in many locales
+			c.Stream("\U0001F468"), c.Stream("\U0001F469"), c.Stream("\uFFFD"), c.Stream("\U0010FFFD"),
+			(c + "\u00e9").Stream("1"), (c + "e\u0301").Stream("1"),
+		})
+	}},
+	{"Stream/CaseIsDistinct", 0, func(t *testing.T, f *fixture) {
+		c := f.category
+		upper := messagestore.Category(strings.ToUpper(string(c)))
+		f.requireApart(t, []messagestore.StreamName{
+			c.Stream("a"), c.Stream("A"), upper.Stream("a"), upper.Stream("A"), c.Stream("ß"), c.Stream("ss"), c.Stream("SS"), c.Stream("ı"), c.Stream("i"), c.Stream("I"),
+		})
+		require.Equal(t, "Opened", f.read(t, c.Stream("a"))[0].Type)
+	}},
 }
 
 func collect(t *testing.T, messages iter.Seq2[*messagestore.Message, error]) []string {
@@ -30,8 +107,7 @@ func collect(t *testing.T, messages iter.Seq2[*messagestore.Message, error]) []s
 	all := []string{}
 	for m, err := range messages {
 		require.NoError(t, err)
-		body, err := messagestore.Decode[Opened](m)
-		require.NoError(t, err)
+		body := must.Do(messagestore.Decode[Opened](m))(t)
 		all = append(all, body.Name)
 	}
 	return all
@@ -40,69 +116,6 @@ func collect(t *testing.T, messages iter.Seq2[*messagestore.Message, error]) []s
 // batchSizes, for six messages, are one, a size that leaves a rest, exact parts of six, six, and
 // more than there are.
 var batchSizes = []int{1, 4, 3, 2, 6, 7}
-
-func pagesForwards(t *testing.T, f *fixture) {
-	stream := f.stream()
-	f.write(t, stream, messagestore.NoStream, opened(6)...)
-	for _, size := range batchSizes {
-		store := must.New(messagestore.New(f.driver, &messagestore.Config{BatchSize: size}))
-		for from := range 6 {
-			require.Equal(t, numbers(from, 5), collect(t, store.ReadStream(t.Context(), stream, messagestore.Version(from))),
-				"from %d in batches of %d", from, size)
-
-			page, err := f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: messagestore.Version(from), Limit: size})
-			require.NoError(t, err)
-			require.Equal(t, numbers(from, min(from+size, 6)-1), names(t, page))
-		}
-	}
-}
-
-func pagesBackwards(t *testing.T, f *fixture) {
-	stream := f.stream()
-	f.write(t, stream, messagestore.NoStream, opened(6)...)
-	for _, size := range batchSizes {
-		store := must.New(messagestore.New(f.driver, &messagestore.Config{BatchSize: size}))
-		for from := range 6 {
-			require.Equal(t, numbers(from, 0), collect(t, store.ReadStreamBackwards(t.Context(), stream, messagestore.Version(from))),
-				"from %d in batches of %d", from, size)
-		}
-		for _, from := range []messagestore.Version{6, 1000, messagestore.EndOfStream} {
-			require.Equal(t, numbers(5, 0), collect(t, store.ReadStreamBackwards(t.Context(), stream, from)), "from %d in batches of %d", from, size)
-		}
-	}
-}
-
-func streamBeyondTheEnd(t *testing.T, f *fixture) {
-	stream := f.stream()
-	f.fill(t, stream, 2)
-	for _, from := range []messagestore.Version{2, 3, math.MaxInt32 + 1, math.MaxInt64} {
-		page, err := f.driver.ReadStream(t.Context(), messagestore.StreamQuery{Stream: stream, From: from, Limit: 10})
-		require.NoError(t, err)
-		require.Empty(t, page, "from %d", from)
-	}
-}
-
-func emptyHasNone(t *testing.T, f *fixture) {
-	f.fill(t, f.stream("other"), 1)
-	for _, from := range []messagestore.Version{0, 1, messagestore.EndOfStream} {
-		require.Empty(t, collect(t, f.store.ReadStream(t.Context(), f.stream(), from)))
-		require.Empty(t, collect(t, f.store.ReadStreamBackwards(t.Context(), f.stream(), from)))
-	}
-}
-
-func tenThousandMessages(t *testing.T, f *fixture) {
-	const messages = 10_000
-	stream := f.stream()
-	store := must.New(messagestore.New(f.driver, nil))
-	all := opened(messages)
-	for at := 0; at < messages; at += messagestore.MaxWriteMessages {
-		f.write(t, stream, messagestore.Version(at-1), all[at:at+messagestore.MaxWriteMessages]...)
-	}
-
-	require.Equal(t, numbers(0, messages-1), collect(t, store.ReadStream(t.Context(), stream, 0)))
-	require.Equal(t, numbers(messages-1, 0), collect(t, store.ReadStreamBackwards(t.Context(), stream, messagestore.EndOfStream)))
-	require.Equal(t, numbers(0, messages-1), collect(t, store.ReadCategory(t.Context(), f.category, 0, messagestore.Filter{})))
-}
 
 // requireApart writes to each of the streams and demands that each has the messages written to
 // it and no other.
@@ -116,13 +129,9 @@ func (f *fixture) requireApart(t *testing.T, streams []messagestore.StreamName) 
 		require.Equal(t, []string{string(stream)}, names(t, messages))
 		require.Equal(t, stream, messages[0].Stream)
 
-		last, err := f.driver.Last(t.Context(), stream, "")
-		require.NoError(t, err)
-		require.Equal(t, messages[0], last)
+		require.Equal(t, messages[0], must.Do(f.driver.Last(t.Context(), stream, ""))(t))
 
-		version, err := f.driver.Version(t.Context(), stream)
-		require.NoError(t, err)
-		require.Equal(t, messagestore.Version(0), version)
+		require.Equal(t, messagestore.Version(0), must.Do(f.driver.Version(t.Context(), stream))(t))
 	}
 	own := map[messagestore.Category][]string{}
 	for _, stream := range streams {
@@ -131,39 +140,6 @@ func (f *fixture) requireApart(t *testing.T, streams []messagestore.StreamName) 
 	for category, want := range own {
 		require.Equal(t, want, names(t, f.readCategory(t, category, messagestore.Filter{})), "category %s", category)
 	}
-}
-
-func namesAreExact(t *testing.T, f *fixture) {
-	c := f.category
-	f.requireApart(t, []messagestore.StreamName{
-		named(c, "1"), named(c, "11"), named(c, "1+1"), named(c, "1+1+1"), named(c, "-1"), named(c, "1-"), named(c, "1-1"),
-		named(c, "%"), named(c, "_"), named(c, "%%"), named(c, "1%"), named(c, `\`), named(c, `\\`), named(c, `\%`), named(c, "*"), named(c, ">"), named(c, "."),
-		named(c, `'`), named(c, `''`), named(c, `"`), named(c, "`"), named(c, "1'; DROP TABLE messages;--"), named(c, "%s%d%n"), named(c, "${x}"), named(c, "$1"), named(c, "?"),
-		named(c, "a b"), named(c, "a/b"), named(c, "a:b"), named(c, "a,b"), named(c, "{a}"), named(c, "[a]"), named(c, "NULL"), named(c, "0"), named(c, "01"),
-		c.WithType("command").Stream("1"), c.WithType("commands").Stream("1"), c.WithType("command").WithType("position").Stream("1"),
-		(c + "x").Stream("1"), (c + "%").Stream("1"), (c + "_").Stream("1"), (c + "'").Stream("1"), c[:len(c)-1].Stream("1"),
-		c.Stream(strings.Repeat("l", text.MaxNameBytes-len(c)-1)), c.Stream(strings.Repeat("l", text.MaxNameBytes-len(c)-2)),
-	})
-}
-
-func unicodeFormsAreDistinct(t *testing.T, f *fixture) {
-	c := f.category
-	f.requireApart(t, []messagestore.StreamName{
-		c.Stream("\u00e9"), c.Stream("e\u0301"), // é, composed and not
-		c.Stream("\ufb01"), c.Stream("fi"), // a ligature
-		c.Stream("\u2460"), c.Stream("1"), // ① sorts with 1 in many locales
-		c.Stream("\U0001F468"), c.Stream("\U0001F469"), c.Stream("\uFFFD"), c.Stream("\U0010FFFD"),
-		(c + "\u00e9").Stream("1"), (c + "e\u0301").Stream("1"),
-	})
-}
-
-func caseIsDistinct(t *testing.T, f *fixture) {
-	c := f.category
-	upper := messagestore.Category(strings.ToUpper(string(c)))
-	f.requireApart(t, []messagestore.StreamName{
-		c.Stream("a"), c.Stream("A"), upper.Stream("a"), upper.Stream("A"), c.Stream("ß"), c.Stream("ss"), c.Stream("SS"), c.Stream("ı"), c.Stream("i"), c.Stream("I"),
-	})
-	require.Equal(t, "Opened", f.read(t, c.Stream("a"))[0].Type)
 }
 
 // spread writes one message to each of n streams, in turn, until there are total.

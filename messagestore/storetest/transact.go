@@ -48,8 +48,7 @@ func RunTransact[Tx any](t *testing.T, options TransactOptions[Tx]) {
 				t.Skip("not applicable: the database has no failures that another attempt may not meet")
 			}
 			driver := options.Open(t)
-			store, err := messagestore.Transactional[Tx](must.New(messagestore.New(driver, &messagestore.Config{BatchSize: 3})))
-			require.NoError(t, err)
+			store := must.Do(messagestore.Transactional[Tx](must.New(messagestore.New(driver, &messagestore.Config{BatchSize: 3}))))(t)
 			category := freshCategory()
 			test.run(t, &transacting[Tx]{
 				TransactOptions: options, fixture: &fixture{driver: driver, store: store.Store, category: category}, tx: store, counter: string(category),
@@ -114,10 +113,9 @@ func commitsBoth[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
 	other := f.category.WithType("other").Stream("1")
 
-	written, err := f.tx.Transact(t.Context(), f.adding(&calls,
-		messagestore.To(f.stream(), messagestore.NoStream, opened(2)...), messagestore.To(other, messagestore.NoStream, opened(1)...)))
+	written := must.Do(f.tx.Transact(t.Context(), f.adding(&calls,
+		messagestore.To(f.stream(), messagestore.NoStream, opened(2)...), messagestore.To(other, messagestore.NoStream, opened(1)...))))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, 1, calls)
 	require.Equal(t, 1, f.count(t))
 	messages := f.read(t, f.stream())
@@ -132,9 +130,7 @@ func commitsBoth[Tx any](t *testing.T, f *transacting[Tx]) {
 
 func commitsWithoutMessages[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	written, err := f.tx.Transact(t.Context(), f.adding(&calls))
-	require.NoError(t, err)
-	require.Empty(t, written)
+	require.Empty(t, must.Do(f.tx.Transact(t.Context(), f.adding(&calls)))(t))
 	require.Equal(t, 1, f.count(t))
 }
 
@@ -165,8 +161,7 @@ func panicRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
 	require.PanicsWithValue(t, "of the caller", func() {
 		_, _ = f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
-			_, err := f.adding(&calls)(ctx, tx)
-			require.NoError(t, err)
+			must.Do(f.adding(&calls)(ctx, tx))(t)
 			panic("of the caller")
 		})
 	})
@@ -181,13 +176,12 @@ func cancelledTransactRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := f.tx.Transact(ctx, f.adding(&calls))
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, must.ErrorOf(f.tx.Transact(ctx, f.adding(&calls))), context.Canceled)
 	require.Zero(t, calls)
 
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
-	_, err = f.tx.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
+	_, err := f.tx.Transact(ctx, func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		_, addErr := f.adding(&calls)(ctx, tx)
 		cancel()
 		return []messagestore.StreamWrite{messagestore.To(f.stream(), messagestore.NoStream, opened(1)...)}, addErr
@@ -201,7 +195,7 @@ func cancelledTransactRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 func conflictRunsAgain[Tx any](t *testing.T, f *transacting[Tx]) {
 	f.fill(t, f.stream(), 1)
 	calls := 0
-	written, err := f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
+	written := must.Do(f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		calls++
 		expected := messagestore.NoStream // which it is not
 		if calls == 2 {
@@ -210,9 +204,8 @@ func conflictRunsAgain[Tx any](t *testing.T, f *transacting[Tx]) {
 		return []messagestore.StreamWrite{
 			messagestore.To(f.stream("other"), messagestore.NoStream, opened(1)...), messagestore.To(f.stream(), expected, opened(1)...),
 		}, f.Add(ctx, tx, f.counter)
-	})
+	}))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, 2, calls)
 	require.Equal(t, messagestore.Version(1), written[1].Version)
 	require.Equal(t, 1, f.count(t), "the first attempt was rolled back")
@@ -245,13 +238,11 @@ func idConflictRollsBack[Tx any](t *testing.T, f *transacting[Tx]) {
 func duplicateIsDoneOnce[Tx any](t *testing.T, f *transacting[Tx]) {
 	write := messagestore.To(f.stream(), messagestore.NoStream, messagestore.Envelope{ID: uuid.New(), Body: Opened{Name: "once"}})
 	calls := 0
-	first, err := f.tx.Transact(t.Context(), f.adding(&calls, write))
-	require.NoError(t, err)
+	first := must.Do(f.tx.Transact(t.Context(), f.adding(&calls, write)))(t)
 	f.write(t, f.stream(), 0, Opened{})
 
-	second, err := f.tx.Transact(t.Context(), f.adding(&calls, write))
+	second := must.Do(f.tx.Transact(t.Context(), f.adding(&calls, write)))(t)
 
-	require.NoError(t, err)
 	first[0].Duplicate = true
 	require.Equal(t, first, second)
 	require.Equal(t, 1, f.count(t))
@@ -259,15 +250,13 @@ func duplicateIsDoneOnce[Tx any](t *testing.T, f *transacting[Tx]) {
 }
 
 func transactsPastTypes[Tx any](t *testing.T, f *transacting[Tx]) {
-	_, err := f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended", "Waiting")...)
-	require.NoError(t, err)
+	must.Do(f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended", "Waiting")...))(t)
 	calls := 0
 
-	written, err := f.tx.Transact(t.Context(), f.adding(&calls, goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Waiting", "Extended")))
-	require.NoError(t, err)
+	written := must.Do(f.tx.Transact(t.Context(), f.adding(&calls, goingPast(messagestore.To(f.stream(), 0, typed("Confirmed")...), "Waiting", "Extended"))))(t)
 	require.Equal(t, messagestore.Version(3), written[0].Version)
 
-	written, err = f.tx.Transact(t.Context(), f.adding(&calls, goingPast(messagestore.To(f.stream(), 2), "Confirmed")))
+	written, err := f.tx.Transact(t.Context(), f.adding(&calls, goingPast(messagestore.To(f.stream(), 2), "Confirmed")))
 	require.NoError(t, err, "a check alone")
 	require.Equal(t, []messagestore.Written{{Stream: f.stream(), Version: 3}}, written)
 	require.Equal(t, 2, calls)
@@ -285,9 +274,7 @@ func transactsToAStreamThatExists[Tx any](t *testing.T, f *transacting[Tx]) {
 	f.write(t, f.stream(), messagestore.NoStream, opened(2)...)
 	calls := 0
 	for _, w := range []messagestore.StreamWrite{messagestore.To(f.stream(), messagestore.StreamExists, opened(1)...), messagestore.To(f.stream(), messagestore.StreamExists)} {
-		written, err := f.tx.Transact(t.Context(), f.adding(&calls, w))
-		require.NoError(t, err)
-		require.Equal(t, messagestore.Version(2), written[0].Version)
+		require.Equal(t, messagestore.Version(2), must.Do(f.tx.Transact(t.Context(), f.adding(&calls, w)))(t)[0].Version)
 	}
 	require.Equal(t, 2, f.count(t))
 
@@ -300,8 +287,7 @@ func transactsToAStreamThatExists[Tx any](t *testing.T, f *transacting[Tx]) {
 }
 
 func transactsAfter[Tx any](t *testing.T, f *transacting[Tx]) {
-	first, err := f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended")...)
-	require.NoError(t, err)
+	first := must.Do(f.store.Write(t.Context(), f.stream(), messagestore.NoStream, typed("Reserved", "Extended")...))(t)
 	calls := 0
 	for _, w := range []messagestore.StreamWrite{messagestore.To(f.stream(), 1, opened(1)...), messagestore.To(f.stream(), 1)} {
 		_, err := f.tx.Transact(t.Context(), f.adding(&calls, follows(first.IDs[0], w)))
@@ -309,8 +295,7 @@ func transactsAfter[Tx any](t *testing.T, f *transacting[Tx]) {
 		require.Zero(t, f.count(t))
 	}
 
-	written, err := f.tx.Transact(t.Context(), f.adding(&calls, follows(first.IDs[1], messagestore.To(f.stream(), 1, opened(1)...)), messagestore.To(f.stream("other"), messagestore.NoStream, opened(1)...)))
-	require.NoError(t, err)
+	written := must.Do(f.tx.Transact(t.Context(), f.adding(&calls, follows(first.IDs[1], messagestore.To(f.stream(), 1, opened(1)...)), messagestore.To(f.stream("other"), messagestore.NoStream, opened(1)...))))(t)
 	require.Equal(t, messagestore.Version(2), written[0].Version)
 	require.Equal(t, 1, f.count(t))
 }
@@ -322,12 +307,10 @@ func firstMessageIsSeen[Tx any](t *testing.T, f *transacting[Tx]) {
 		return nil, nil
 	}
 	for range 2 {
-		_, err := f.tx.TransactFrom(t.Context(), f.stream(), look)
-		require.NoError(t, err)
+		must.Do(f.tx.TransactFrom(t.Context(), f.stream(), look))(t)
 		f.fill(t, f.stream(), 2)
 	}
-	_, err := f.tx.TransactFrom(t.Context(), "", look)
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
+	require.ErrorIs(t, must.ErrorOf(f.tx.TransactFrom(t.Context(), "", look)), messagestore.ErrInvalid)
 
 	require.Equal(t, []*messagestore.Message{nil, f.read(t, f.stream())[0]}, seen)
 }
@@ -340,8 +323,7 @@ func endIsRefused[Tx any](t *testing.T, f *transacting[Tx], end func(context.Con
 	for _, returned := range []error{nil, errOfTheCaller} {
 		calls := 0
 		_, err := f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
-			writes, err := f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))(ctx, tx)
-			require.NoError(t, err)
+			writes := must.Do(f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))(ctx, tx))(t)
 			require.ErrorIs(t, end(ctx, tx), messagestore.ErrTransactionEnded)
 			return writes, returned
 		})
@@ -352,22 +334,20 @@ func endIsRefused[Tx any](t *testing.T, f *transacting[Tx], end func(context.Con
 		require.Empty(t, f.read(t, f.stream()))
 	}
 	calls := 0
-	_, err := f.tx.Transact(t.Context(), f.adding(&calls))
-	require.NoError(t, err, "the next transaction is sound")
+	require.NoError(t, must.ErrorOf(f.tx.Transact(t.Context(), f.adding(&calls))), "the next transaction is sound")
 	require.Equal(t, 1, f.count(t))
 }
 
 func retryableFailureRunsAgain[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	_, err := f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
+	must.Do(f.tx.Transact(t.Context(), func(ctx context.Context, tx Tx) ([]messagestore.StreamWrite, error) {
 		writes, err := f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(1)...))(ctx, tx)
 		if err == nil && calls < 3 {
 			err = fmt.Errorf("in my own words: %w", f.Fail(ctx, tx))
 		}
 		return writes, err
-	})
+	}))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, 3, calls)
 	require.Equal(t, 1, f.count(t))
 	require.Len(t, f.read(t, f.stream()), 1)
@@ -455,35 +435,31 @@ func (d *losing[Tx]) Transact(
 
 func (f *transacting[Tx]) losing(t *testing.T, committed bool) *messagestore.TxStore[Tx] {
 	t.Helper()
-	store, err := messagestore.Transactional[Tx](must.New(messagestore.New(&losing[Tx]{
+	store := must.Do(messagestore.Transactional[Tx](must.New(messagestore.New(&losing[Tx]{
 		TransactDriver: f.driver.(messagestore.TransactDriver[Tx]), committed: committed, //nolint:errcheck // it is one
-	}, nil)))
-	require.NoError(t, err)
+	}, nil))))(t)
 	return store
 }
 
 func lostAnswerIsResolved[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	written, err := f.losing(t, true).Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(2)...)))
+	written := must.Do(f.losing(t, true).Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(2)...))))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(1), written[0].Version)
 	require.Equal(t, 1, calls)
 	require.Equal(t, 1, f.count(t))
 	require.Len(t, f.read(t, f.stream()), 2)
 
-	_, err = f.losing(t, true).Transact(t.Context(), f.adding(&calls))
+	_, err := f.losing(t, true).Transact(t.Context(), f.adding(&calls))
 	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown, "no message shows it")
 	require.Equal(t, 2, calls)
-	_, err = f.store.Resolve(t.Context(), err)
-	require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
+	require.ErrorIs(t, must.ErrorOf(f.store.Resolve(t.Context(), err)), messagestore.ErrOutcomeUnknown)
 }
 
 func lostCommitRunsAgain[Tx any](t *testing.T, f *transacting[Tx]) {
 	calls := 0
-	written, err := f.losing(t, false).Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(2)...)))
+	written := must.Do(f.losing(t, false).Transact(t.Context(), f.adding(&calls, messagestore.To(f.stream(), messagestore.NoStream, opened(2)...))))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, messagestore.Version(1), written[0].Version)
 	require.Equal(t, 2, calls)
 	require.Equal(t, 1, f.count(t))

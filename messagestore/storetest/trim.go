@@ -6,16 +6,86 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 )
 
 var trimTests = []test{
-	{"Trim/KeepsTheLastCheckpoints", trimKeepsTheLastCheckpoints, 0},
-	{"Trim/VersionsGoOn", trimVersionsGoOn, 0},
-	{"Trim/ReadersGoOnBehindIt", trimReadersGoOnBehindIt, 0},
-	{"Trim/LeavesOtherStreamsAlone", trimLeavesOtherStreamsAlone, 0},
-	{"Trim/RefusesWhatIsNoCheckpoint", trimRefusesWhatIsNoCheckpoint, 0},
+	{"Trim/KeepsTheLastCheckpoints", 0, func(t *testing.T, f *fixture) {
+		stream := f.checkpoints(t, 0, minCheckpoints+30)
+		removed := must.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
+		require.Equal(t, int64(30), removed)
+
+		left := f.read(t, stream)
+		require.Len(t, left, minCheckpoints)
+		for i, m := range left {
+			require.Equal(t, messagestore.Version(30+i), m.Position)
+			require.JSONEq(t, fmt.Sprintf(`{"position":%d}`, 30+i), string(m.Data))
+		}
+		removed = must.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
+		require.Zero(t, removed)
+		removed = must.Do(f.store.TrimCheckpoints(t.Context(), f.category.WithType("position").Stream("none").With("0"), minCheckpoints))(t)
+		require.Zero(t, removed)
+	}},
+	{"Trim/VersionsGoOn", 0, func(t *testing.T, f *fixture) {
+		const n = minCheckpoints + 5
+		stream := f.checkpoints(t, 0, n)
+		for round := range 3 {
+			must.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
+			version := must.Do(f.store.Version(t.Context(), stream))(t)
+			require.Equal(t, messagestore.Version(n-1+round), version)
+
+			require.ErrorIs(t, must.ErrorOf(f.store.Write(t.Context(), stream, version-1, raw(removal.CheckpointType, `{"position":1}`))), messagestore.ErrVersionConflict)
+			_, err := f.store.Write(t.Context(), stream, messagestore.NoStream, raw(removal.CheckpointType, `{"position":1}`))
+			require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+			written := f.write(t, stream, version, raw(removal.CheckpointType, `{"position":1}`))
+			require.Equal(t, version+1, written.Version)
+		}
+	}},
+	{"Trim/ReadersGoOnBehindIt", 0, func(t *testing.T, f *fixture) {
+		stream := f.checkpoints(t, 0, minCheckpoints+20)
+		before := f.readCategory(t, stream.Category(), messagestore.Filter{})
+		must.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
+
+		require.Equal(t, before[20:], f.readCategory(t, stream.Category(), messagestore.Filter{}))
+		require.Equal(t, before[20:], f.read(t, stream))
+		var backwards []*messagestore.Message
+		for m, err := range f.store.ReadStreamBackwards(t.Context(), stream, 21) {
+			require.NoError(t, err)
+			backwards = append(backwards, m)
+		}
+		require.Equal(t, []*messagestore.Message{before[21], before[20]}, backwards)
+		var behind []*messagestore.Message
+		for m, err := range f.store.ReadStream(t.Context(), stream, minCheckpoints+18) {
+			require.NoError(t, err)
+			behind = append(behind, m)
+		}
+		require.Equal(t, before[len(before)-2:], behind)
+		require.Equal(t, before[len(before)-1], must.Do(f.store.Last(t.Context(), stream))(t))
+	}},
+	{"Trim/LeavesOtherStreamsAlone", 0, func(t *testing.T, f *fixture) {
+		stream, other := f.checkpoints(t, 0, minCheckpoints+10), f.checkpoints(t, 1, minCheckpoints+10)
+		f.write(t, f.stream(), messagestore.NoStream, Opened{})
+		before := f.read(t, other)
+		must.Do(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints))(t)
+		require.Equal(t, before, f.read(t, other))
+		require.Len(t, f.read(t, f.stream()), 1)
+	}},
+	{"Trim/RefusesWhatIsNoCheckpoint", 0, func(t *testing.T, f *fixture) {
+		stream := f.category.WithType("position").Stream("accounts").With("2")
+		f.write(t, stream, messagestore.NoStream, raw("Opened", `{}`))
+		var bodies []messagestore.Body
+		for range minCheckpoints + 10 {
+			bodies = append(bodies, raw(removal.CheckpointType, `{"position":1}`))
+		}
+		f.write(t, stream, 0, bodies...)
+
+		require.ErrorIs(t, must.ErrorOf(f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)), messagestore.ErrInvalid)
+		if !f.options.OneUser { // a transaction may be over then
+			require.Len(t, f.read(t, stream), minCheckpoints+11)
+		}
+	}},
 }
 
 // checkpoints fills a stream of checkpoints of the fixture's category.
@@ -31,94 +101,4 @@ func (f *fixture) checkpoints(t *testing.T, generation, n int) messagestore.Stre
 	}
 	f.write(t, stream, messagestore.NoStream, bodies...)
 	return stream
-}
-
-func trimKeepsTheLastCheckpoints(t *testing.T, f *fixture) {
-	stream := f.checkpoints(t, 0, minCheckpoints+30)
-	removed, err := f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)
-	require.NoError(t, err)
-	require.Equal(t, int64(30), removed)
-
-	left := f.read(t, stream)
-	require.Len(t, left, minCheckpoints)
-	for i, m := range left {
-		require.Equal(t, messagestore.Version(30+i), m.Position)
-		require.JSONEq(t, fmt.Sprintf(`{"position":%d}`, 30+i), string(m.Data))
-	}
-	removed, err = f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)
-	require.NoError(t, err)
-	require.Zero(t, removed)
-	removed, err = f.store.TrimCheckpoints(t.Context(), f.category.WithType("position").Stream("none").With("0"), minCheckpoints)
-	require.NoError(t, err)
-	require.Zero(t, removed)
-}
-
-func trimVersionsGoOn(t *testing.T, f *fixture) {
-	const n = minCheckpoints + 5
-	stream := f.checkpoints(t, 0, n)
-	for round := range 3 {
-		_, err := f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)
-		require.NoError(t, err)
-		version, err := f.store.Version(t.Context(), stream)
-		require.NoError(t, err)
-		require.Equal(t, messagestore.Version(n-1+round), version)
-
-		_, err = f.store.Write(t.Context(), stream, version-1, raw(removal.CheckpointType, `{"position":1}`))
-		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-		_, err = f.store.Write(t.Context(), stream, messagestore.NoStream, raw(removal.CheckpointType, `{"position":1}`))
-		require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-		written := f.write(t, stream, version, raw(removal.CheckpointType, `{"position":1}`))
-		require.Equal(t, version+1, written.Version)
-	}
-}
-
-func trimReadersGoOnBehindIt(t *testing.T, f *fixture) {
-	stream := f.checkpoints(t, 0, minCheckpoints+20)
-	before := f.readCategory(t, stream.Category(), messagestore.Filter{})
-	_, err := f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)
-	require.NoError(t, err)
-
-	require.Equal(t, before[20:], f.readCategory(t, stream.Category(), messagestore.Filter{}))
-	require.Equal(t, before[20:], f.read(t, stream))
-	var backwards []*messagestore.Message
-	for m, err := range f.store.ReadStreamBackwards(t.Context(), stream, 21) {
-		require.NoError(t, err)
-		backwards = append(backwards, m)
-	}
-	require.Equal(t, []*messagestore.Message{before[21], before[20]}, backwards)
-	var behind []*messagestore.Message
-	for m, err := range f.store.ReadStream(t.Context(), stream, minCheckpoints+18) {
-		require.NoError(t, err)
-		behind = append(behind, m)
-	}
-	require.Equal(t, before[len(before)-2:], behind)
-	last, err := f.store.Last(t.Context(), stream)
-	require.NoError(t, err)
-	require.Equal(t, before[len(before)-1], last)
-}
-
-func trimLeavesOtherStreamsAlone(t *testing.T, f *fixture) {
-	stream, other := f.checkpoints(t, 0, minCheckpoints+10), f.checkpoints(t, 1, minCheckpoints+10)
-	f.write(t, f.stream(), messagestore.NoStream, Opened{})
-	before := f.read(t, other)
-	_, err := f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)
-	require.NoError(t, err)
-	require.Equal(t, before, f.read(t, other))
-	require.Len(t, f.read(t, f.stream()), 1)
-}
-
-func trimRefusesWhatIsNoCheckpoint(t *testing.T, f *fixture) {
-	stream := f.category.WithType("position").Stream("accounts").With("2")
-	f.write(t, stream, messagestore.NoStream, raw("Opened", `{}`))
-	var bodies []messagestore.Body
-	for range minCheckpoints + 10 {
-		bodies = append(bodies, raw(removal.CheckpointType, `{"position":1}`))
-	}
-	f.write(t, stream, 0, bodies...)
-
-	_, err := f.store.TrimCheckpoints(t.Context(), stream, minCheckpoints)
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	if !f.options.OneUser { // a transaction may be over then
-		require.Len(t, f.read(t, stream), minCheckpoints+11)
-	}
 }

@@ -12,64 +12,117 @@ import (
 )
 
 var writeTests = []test{
-	{"S1/AcknowledgedIsThereAfterReopening", acknowledgedIsThereAfterReopening, reopening},
-	{"S3/PositionsAreDense", positionsAreDense, 0},
-	{"S3/WriteSaysWhere", writeSaysWhere, 0},
-	{"S3/WrongVersionWritesNothing", wrongVersionWritesNothing, 0},
-	{"S3/ConflictTellsStreamExpectedAndActual", conflictTellsFacts, 0},
-	{"S3/AnyVersionWritesToTheEnd", anyVersionWritesToTheEnd, 0},
-	{"S3/StreamsHaveVersionsOfTheirOwn", streamsHaveVersionsOfTheirOwn, 0},
-	{"S4/RefusedWriteIsNeverSeen", refusedWriteIsNeverSeen, 0},
-}
+	{"S1/AcknowledgedIsThereAfterReopening", reopening, func(t *testing.T, f *fixture) {
+		stream := f.stream()
+		f.write(t, stream, messagestore.NoStream, opened(2)...)
+		last := f.write(t, stream, 1, Opened{Name: "last"})
+		before := f.read(t, stream)
 
-func acknowledgedIsThereAfterReopening(t *testing.T, f *fixture) {
-	stream := f.stream()
-	f.write(t, stream, messagestore.NoStream, opened(2)...)
-	last := f.write(t, stream, 1, Opened{Name: "last"})
-	before := f.read(t, stream)
+		f.driver = f.options.Reopen(t, f.driver)
 
-	f.driver = f.options.Reopen(t, f.driver)
+		require.Equal(t, before, f.read(t, stream))
+		require.Equal(t, before, f.readCategory(t, f.category, messagestore.Filter{}))
+		f.store = must.New(messagestore.New(f.driver, nil))
+		next := f.write(t, stream, last.Version, Opened{Name: "after"})
+		require.Greater(t, next.GlobalPosition, last.GlobalPosition)
+	}},
+	{"S3/PositionsAreDense", 0, func(t *testing.T, f *fixture) {
+		stream := f.stream()
+		version := messagestore.NoStream
+		for n := range 5 {
+			version = f.write(t, stream, version, opened(n+1)...).Version
+			f.write(t, f.stream("other"), messagestore.AnyVersion, Opened{})
+		}
 
-	require.Equal(t, before, f.read(t, stream))
-	require.Equal(t, before, f.readCategory(t, f.category, messagestore.Filter{}))
-	f.store = must.New(messagestore.New(f.driver, nil))
-	next := f.write(t, stream, last.Version, Opened{Name: "after"})
-	require.Greater(t, next.GlobalPosition, last.GlobalPosition)
-}
+		messages := f.read(t, stream)
+		require.Len(t, messages, 15)
+		requireDense(t, messages)
+	}},
+	{"S3/WriteSaysWhere", 0, func(t *testing.T, f *fixture) {
+		stream := f.stream()
+		first := raw("Opened", `{"name":"first"}`)
+		one := f.write(t, stream, messagestore.NoStream, first)
+		two := f.write(t, stream, one.Version, opened(2)...)
 
-func positionsAreDense(t *testing.T, f *fixture) {
-	stream := f.stream()
-	version := messagestore.NoStream
-	for n := range 5 {
-		version = f.write(t, stream, version, opened(n+1)...).Version
-		f.write(t, f.stream("other"), messagestore.AnyVersion, Opened{})
-	}
+		require.Equal(t, messagestore.Version(0), one.Version)
+		require.Equal(t, messagestore.Version(2), two.Version)
+		require.Equal(t, []uuid.UUID{first.ID}, one.IDs)
+		require.Positive(t, one.GlobalPosition)
 
-	messages := f.read(t, stream)
-	require.Len(t, messages, 15)
-	requireDense(t, messages)
-}
+		messages := f.read(t, stream)
+		require.Len(t, messages, 3)
+		for _, written := range []messagestore.Written{one, two} {
+			last := messages[written.Version]
+			require.Equal(t, stream, written.Stream)
+			require.Equal(t, last.GlobalPosition, written.GlobalPosition, "the global position is the last message's")
+			require.Equal(t, ids(messages[int(written.Version)+1-len(written.IDs):written.Version+1]), written.IDs)
+			require.False(t, written.Duplicate)
+		}
+	}},
+	{"S3/WrongVersionWritesNothing", 0, func(t *testing.T, f *fixture) {
+		for _, messages := range []int{0, 3} {
+			stream := f.stream("with", string(rune('0'+messages)))
+			f.fill(t, stream, messages)
+			for _, wrong := range wrongVersions(messages) {
+				_, err := f.store.Write(t.Context(), stream, wrong, Opened{Name: "late"}, Opened{Name: "later"})
 
-func writeSaysWhere(t *testing.T, f *fixture) {
-	stream := f.stream()
-	first := raw("Opened", `{"name":"first"}`)
-	one := f.write(t, stream, messagestore.NoStream, first)
-	two := f.write(t, stream, one.Version, opened(2)...)
+				require.ErrorIs(t, err, messagestore.ErrVersionConflict, "expected version %v of %d messages", wrong, messages)
+				require.Len(t, f.read(t, stream), messages)
+			}
+		}
+	}},
+	{"S3/ConflictTellsStreamExpectedAndActual", 0, func(t *testing.T, f *fixture) {
+		for _, messages := range []int{0, 3} {
+			stream := f.stream("with", string(rune('0'+messages)))
+			f.fill(t, stream, messages)
+			for _, wrong := range wrongVersions(messages) {
+				_, err := f.store.Write(t.Context(), stream, wrong, Opened{Name: "late"})
 
-	require.Equal(t, messagestore.Version(0), one.Version)
-	require.Equal(t, messagestore.Version(2), two.Version)
-	require.Equal(t, []uuid.UUID{first.ID}, one.IDs)
-	require.Positive(t, one.GlobalPosition)
+				require.Equal(t, messagestore.VersionConflictError{
+					Stream: stream, Expected: wrong, Actual: messagestore.Version(messages - 1),
+				}, conflict(t, err))
+			}
+		}
+	}},
+	{"S3/AnyVersionWritesToTheEnd", 0, func(t *testing.T, f *fixture) {
+		stream := f.stream()
+		require.Equal(t, messagestore.Version(0), f.write(t, stream, messagestore.AnyVersion, Opened{Name: "0"}).Version)
+		require.Equal(t, messagestore.Version(2), f.write(t, stream, messagestore.AnyVersion, Opened{Name: "1"}, Opened{Name: "2"}).Version)
+		require.Equal(t, messagestore.Version(3), f.write(t, stream, 2, Opened{Name: "3"}).Version)
 
-	messages := f.read(t, stream)
-	require.Len(t, messages, 3)
-	for _, written := range []messagestore.Written{one, two} {
-		last := messages[written.Version]
-		require.Equal(t, stream, written.Stream)
-		require.Equal(t, last.GlobalPosition, written.GlobalPosition, "the global position is the last message's")
-		require.Equal(t, ids(messages[int(written.Version)+1-len(written.IDs):written.Version+1]), written.IDs)
-		require.False(t, written.Duplicate)
-	}
+		require.Equal(t, numbers(0, 3), names(t, f.read(t, stream)))
+	}},
+	{"S3/StreamsHaveVersionsOfTheirOwn", 0, func(t *testing.T, f *fixture) {
+		f.fill(t, f.stream("1"), 3)
+
+		other := f.write(t, f.stream("2"), messagestore.NoStream, Opened{})
+
+		require.Equal(t, messagestore.Version(0), other.Version)
+		elsewhere := f.write(t, f.category.WithType("command").Stream("1"), messagestore.NoStream, Opened{})
+		require.Equal(t, messagestore.Version(0), elsewhere.Version)
+	}},
+	// No way of reading shows a trace of a refused write.
+	{"S4/RefusedWriteIsNeverSeen", 0, func(t *testing.T, f *fixture) {
+		stream := f.stream()
+		first := raw("Opened", `{"name":"first"}`)
+		f.write(t, stream, messagestore.NoStream, first)
+
+		late, taken := raw("Late", `{}`), raw("Late", `{}`)
+		require.ErrorIs(t, must.ErrorOf(f.store.Write(t.Context(), stream, messagestore.NoStream, late)), messagestore.ErrVersionConflict)
+		_, err := f.store.Write(t.Context(), stream, 0, taken, messagestore.Envelope{ID: first.ID, Body: Opened{Name: "changed"}})
+		require.ErrorIs(t, err, messagestore.ErrIDConflict)
+		require.ErrorIs(t, must.ErrorOf(f.store.Write(t.Context(), f.stream("2"), 5, late)), messagestore.ErrVersionConflict)
+
+		require.Len(t, f.read(t, stream), 1)
+		require.Empty(t, f.read(t, f.stream("2")))
+		require.Len(t, f.readCategory(t, f.category, messagestore.Filter{}), 1)
+		require.Empty(t, must.Do(f.driver.Find(t.Context(), stream, []uuid.UUID{late.ID, taken.ID}))(t))
+		require.ErrorIs(t, must.ErrorOf(f.store.LastOfType(t.Context(), stream, "Late")), messagestore.ErrNotFound)
+		require.Equal(t, messagestore.NoStream, must.Do(f.store.Version(t.Context(), f.stream("2")))(t))
+
+		// A refused id is free again.
+		require.False(t, f.write(t, stream, 0, late).Duplicate)
+	}},
 }
 
 // wrongVersions are the expectations that a stream with so many messages refuses.
@@ -79,80 +132,4 @@ func wrongVersions(messages int) []messagestore.Version {
 	}
 	last := messagestore.Version(messages - 1)
 	return []messagestore.Version{messagestore.NoStream, last - 1, last + 1, last + 2, math.MaxInt64 - 1, math.MaxInt64}
-}
-
-func wrongVersionWritesNothing(t *testing.T, f *fixture) {
-	for _, messages := range []int{0, 3} {
-		stream := f.stream("with", string(rune('0'+messages)))
-		f.fill(t, stream, messages)
-		for _, wrong := range wrongVersions(messages) {
-			_, err := f.store.Write(t.Context(), stream, wrong, Opened{Name: "late"}, Opened{Name: "later"})
-
-			require.ErrorIs(t, err, messagestore.ErrVersionConflict, "expected version %v of %d messages", wrong, messages)
-			require.Len(t, f.read(t, stream), messages)
-		}
-	}
-}
-
-func conflictTellsFacts(t *testing.T, f *fixture) {
-	for _, messages := range []int{0, 3} {
-		stream := f.stream("with", string(rune('0'+messages)))
-		f.fill(t, stream, messages)
-		for _, wrong := range wrongVersions(messages) {
-			_, err := f.store.Write(t.Context(), stream, wrong, Opened{Name: "late"})
-
-			require.Equal(t, messagestore.VersionConflictError{
-				Stream: stream, Expected: wrong, Actual: messagestore.Version(messages - 1),
-			}, conflict(t, err))
-		}
-	}
-}
-
-func anyVersionWritesToTheEnd(t *testing.T, f *fixture) {
-	stream := f.stream()
-	require.Equal(t, messagestore.Version(0), f.write(t, stream, messagestore.AnyVersion, Opened{Name: "0"}).Version)
-	require.Equal(t, messagestore.Version(2), f.write(t, stream, messagestore.AnyVersion, Opened{Name: "1"}, Opened{Name: "2"}).Version)
-	require.Equal(t, messagestore.Version(3), f.write(t, stream, 2, Opened{Name: "3"}).Version)
-
-	require.Equal(t, numbers(0, 3), names(t, f.read(t, stream)))
-}
-
-func streamsHaveVersionsOfTheirOwn(t *testing.T, f *fixture) {
-	f.fill(t, f.stream("1"), 3)
-
-	other := f.write(t, f.stream("2"), messagestore.NoStream, Opened{})
-
-	require.Equal(t, messagestore.Version(0), other.Version)
-	elsewhere := f.write(t, f.category.WithType("command").Stream("1"), messagestore.NoStream, Opened{})
-	require.Equal(t, messagestore.Version(0), elsewhere.Version)
-}
-
-// No way of reading shows a trace of a refused write.
-func refusedWriteIsNeverSeen(t *testing.T, f *fixture) {
-	stream := f.stream()
-	first := raw("Opened", `{"name":"first"}`)
-	f.write(t, stream, messagestore.NoStream, first)
-
-	late, taken := raw("Late", `{}`), raw("Late", `{}`)
-	_, err := f.store.Write(t.Context(), stream, messagestore.NoStream, late)
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	_, err = f.store.Write(t.Context(), stream, 0, taken, messagestore.Envelope{ID: first.ID, Body: Opened{Name: "changed"}})
-	require.ErrorIs(t, err, messagestore.ErrIDConflict)
-	_, err = f.store.Write(t.Context(), f.stream("2"), 5, late)
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-
-	require.Len(t, f.read(t, stream), 1)
-	require.Empty(t, f.read(t, f.stream("2")))
-	require.Len(t, f.readCategory(t, f.category, messagestore.Filter{}), 1)
-	found, err := f.driver.Find(t.Context(), stream, []uuid.UUID{late.ID, taken.ID})
-	require.NoError(t, err)
-	require.Empty(t, found)
-	_, err = f.store.LastOfType(t.Context(), stream, "Late")
-	require.ErrorIs(t, err, messagestore.ErrNotFound)
-	version, err := f.store.Version(t.Context(), f.stream("2"))
-	require.NoError(t, err)
-	require.Equal(t, messagestore.NoStream, version)
-
-	// A refused id is free again.
-	require.False(t, f.write(t, stream, 0, late).Duplicate)
 }

@@ -30,12 +30,10 @@ import (
 func do(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
 	if len(args) == 0 {
-		_, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
-		require.NoError(t, err)
+		must.Do(conn.PgConn().Exec(t.Context(), sql).ReadAll())(t)
 		return
 	}
-	_, err := conn.Exec(t.Context(), sql, args...)
-	require.NoError(t, err)
+	must.Do(conn.Exec(t.Context(), sql, args...))(t)
 }
 
 // sqlstate returns the SQLSTATE of an error that the server gave.
@@ -75,8 +73,7 @@ func adopted(t *testing.T) (url string, conn *pgx.Conn) {
 		pgtest.InstallMessageDB(t, url, pgtest.MessageDBNewest)
 		fill(t, url)
 		migrate(t, url)
-		_, err := run(t, url, nil)
-		require.NoError(t, err)
+		must.Do(run(t, url, nil))(t)
 	})
 	return url, connect(t, url)
 }
@@ -89,11 +86,9 @@ func copyOf(t *testing.T, name string, make func(url string)) string {
 	require.NoError(t, migrations.Print(hash, nil))
 	fmt.Fprint(hash, pgtest.MessageDBNewest)
 	for _, pattern := range []string{"*.go", "sql/*.sql"} {
-		names, err := filepath.Glob(pattern)
-		require.NoError(t, err)
+		names := must.Do(filepath.Glob(pattern))(t)
 		for _, name := range names {
-			text, err := os.ReadFile(name)
-			require.NoError(t, err)
+			text := must.Do(os.ReadFile(name))(t)
 			hash.Write(text)
 		}
 	}
@@ -103,8 +98,7 @@ func copyOf(t *testing.T, name string, make func(url string)) string {
 // migrate leaves no session, for a template.
 func migrate(t *testing.T, url string) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(t.Context(), url))(t)
 	defer conn.Close(t.Context())
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 }
@@ -112,8 +106,7 @@ func migrate(t *testing.T, url string) {
 // fill writes through write_message, as message-db's clients do, and leaves no session.
 func fill(t *testing.T, url string) {
 	t.Helper()
-	client, err := pgx.Connect(t.Context(), pgtest.As(t, url, "message_store"))
-	require.NoError(t, err)
+	client := must.Do(pgx.Connect(t.Context(), pgtest.As(t, url, "message_store")))(t)
 	defer client.Close(t.Context())
 	for _, sql := range messages {
 		do(t, client, sql)
@@ -199,9 +192,8 @@ func TestAdoptionKeepsEveryMessage(t *testing.T) {
 	before, answers := fingerprint(t, conn, "message_store.messages"), asked(t, url)
 	drawn := one[int64](t, conn, "select last_value from message_store.messages_global_position_seq")
 
-	done, err := run(t, url, nil)
+	done := must.Do(run(t, url, nil))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, adopt.Adopted, done.State)
 	require.Equal(t, "1.3.0", done.Version)
 	require.Equal(t, one[int64](t, conn, "select count(*) from dibs.messages"), done.Messages)
@@ -214,8 +206,7 @@ func TestAdoptionKeepsEveryMessage(t *testing.T) {
 	require.Equal(t, drawn+1, one[int64](t, conn, "select max(global_position) from message_store.messages"), "no number is used again")
 	requireOurs(t, conn)
 
-	report, err := migrations.Drift(t.Context(), conn, nil)
-	require.NoError(t, err)
+	report := must.Do(migrations.Drift(t.Context(), conn, nil))(t)
 	require.Empty(t, report.Differences)
 	require.Empty(t, report.NotApplied)
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
@@ -225,24 +216,18 @@ func TestAdoptionKeepsEveryMessage(t *testing.T) {
 
 	do(t, conn, "drop schema message_store_before_dibs, dibs_adoption cascade")
 	write(t, conn, "account-1")
-	_, err = adopt.Undo(t.Context(), connector(url), nil)
-	require.ErrorIs(t, err, adopt.ErrNothingToUndo)
-	status, err := adopt.Status(t.Context(), conn)
-	require.NoError(t, err)
-	require.Nil(t, status)
+	require.ErrorIs(t, must.ErrorOf(adopt.Undo(t.Context(), connector(url), nil)), adopt.ErrNothingToUndo)
+	require.Nil(t, must.Do(adopt.Status(t.Context(), conn))(t))
 }
 
 func TestEmptyMessageDBIsAdopted(t *testing.T) {
 	t.Parallel()
 	url := pgtest.MessageDB(t)
 	conn := connect(t, url)
-	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
-	require.NoError(t, err)
-	require.Empty(t, plan.Obstacles)
+	require.Empty(t, must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
 
-	_, err = run(t, url, nil)
+	must.Do(run(t, url, nil))(t)
 
-	require.NoError(t, err)
 	write(t, conn, "account-1")
 	require.Equal(t, int64(1), one[int64](t, conn, "select global_position from message_store.messages"))
 }
@@ -320,10 +305,8 @@ func TestAdoptionLosesNoAcknowledgedWrite(t *testing.T) {
 	}
 	// Each adds to the tail that the switch takes.
 	await.That(t, "10 messages of each writer before the adoption", func() (bool, any) {
-		rows, err := conn.Query(t.Context(), "select count(*) from message_store.messages where stream_name like 'live%' group by stream_name")
-		require.NoError(t, err)
-		counts, err := pgx.CollectRows(rows, pgx.RowTo[int])
-		require.NoError(t, err)
+		rows := must.Do(conn.Query(t.Context(), "select count(*) from message_store.messages where stream_name like 'live%' group by stream_name"))(t)
+		counts := must.Do(pgx.CollectRows(rows, pgx.RowTo[int]))(t)
 		return len(counts) == writers && slices.Min(counts) >= 10, counts
 	})
 
@@ -416,8 +399,7 @@ func stopInTheSwitch(t *testing.T, url string) (done <-chan error, release func(
 			t.Error(err)
 		}
 	})
-	ended := make(chan error, 1)
-	go func() { _, err := run(t, url, lock); ended <- err }()
+	ended := await.Go(func() error { return must.ErrorOf(run(t, url, lock)) })
 	await.That(t, "the switch that waits for dibs.migrations", func() (bool, any) {
 		waits := one[int](t, watcher, "select count(*) from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = 'dibs.migrations'::regclass and not granted")
 		return waits == 1, waits
@@ -454,13 +436,12 @@ func TestMessageThatIsCommittedLateIsAdopted(t *testing.T) {
 		}
 	})
 
-	_, err := run(t, url, func(p adopt.Progress) {
+	must.Do(run(t, url, func(p adopt.Progress) {
 		followed = followed || p.Phase == adopt.Following
 		begin(p)
 		commit(p)
-	})
+	}))(t)
 
-	require.NoError(t, err)
 	require.True(t, followed)
 	require.True(t, one[bool](t, conn, `select (select global_position from dibs.messages where stream_name = 'late-1')
 		< (select global_position from dibs.messages where stream_name = 'early-1')`))
@@ -475,8 +456,7 @@ func TestMessageDBOnlyAddsWhileItIsAdopted(t *testing.T) {
 	stopped := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	_, err := adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Comparing, func() { cancel(stopped) })})
-	require.Error(t, err)
+	require.Error(t, must.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Comparing, func() { cancel(stopped) })})))
 
 	for _, sql := range []string{
 		"insert into message_store.messages (global_position, stream_name, position, type) values (3, 'a-1', 100, 'T')",
@@ -488,8 +468,7 @@ func TestMessageDBOnlyAddsWhileItIsAdopted(t *testing.T) {
 		require.Equal(t, "55000", sqlstate(err), sql)
 	}
 	write(t, other, "account-1")
-	_, err = run(t, url, nil)
-	require.NoError(t, err)
+	must.Do(run(t, url, nil))(t)
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
 
@@ -501,28 +480,25 @@ func TestNobodyWritesNativelyWhileMessagesAreAdopted(t *testing.T) {
 	append := `select outcome from dibs.append('{account-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, must.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})), context.Canceled)
 
-	_, err = conn.Exec(t.Context(), append)
+	_, err := conn.Exec(t.Context(), append)
 	require.Equal(t, "55000", sqlstate(err))
 	require.ErrorContains(t, err, "being adopted")
 	for _, sql := range []string{append, "set dibs.adopting = 'on'; " + append, "select * from dibs.read_category('account')"} {
-		_, err = user.PgConn().Exec(t.Context(), sql).ReadAll()
+		_, err := user.PgConn().Exec(t.Context(), sql).ReadAll()
 		require.Equal(t, "42501", sqlstate(err), sql)
 	}
 	for _, c := range []*pgx.Conn{user, conn} {
-		_, err = must.New(messagestore.New(must.New(postgres.New(c, nil)), nil)).Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte("{}")})
+		_, err := must.New(messagestore.New(must.New(postgres.New(c, nil)), nil)).Write(t.Context(), "account-1", messagestore.AnyVersion, messagestore.Raw{Type: "T", Data: []byte("{}")})
 		require.ErrorIs(t, err, postgres.ErrAdopting)
 	}
 	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrAdopting)
-	status, err := adopt.Status(t.Context(), conn)
-	require.NoError(t, err)
+	status := must.Do(adopt.Status(t.Context(), conn))(t)
 	require.Equal(t, adopt.Adopting, status.State)
 	require.Equal(t, one[int64](t, conn, "select count(*) from dibs.messages"), status.Copied)
 
-	_, err = run(t, url, nil)
-	require.NoError(t, err)
+	must.Do(run(t, url, nil))(t)
 	do(t, user, append)
 	require.Equal(t, 201, one[int](t, user, "select count(id) from dibs.read_category('account', 0, 1000)"))
 }
@@ -534,11 +510,10 @@ func TestOnlyTheOwnerMayFillTheStore(t *testing.T) {
 	user, name := connectAs(t, url, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, must.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})), context.Canceled)
 	do(t, conn, fmt.Sprintf("grant usage on schema dibs to %s; grant insert on dibs.messages to %[1]s; grant usage on sequence dibs.messages_global_position_seq to %[1]s", name))
 
-	_, err = user.PgConn().Exec(t.Context(), "set dibs.adopting = 'on'; insert into dibs.messages (category, group_hash, stream_name, position, type, id) values ('a', 0, 'a-1', 0, 'T', gen_random_uuid())").ReadAll()
+	_, err := user.PgConn().Exec(t.Context(), "set dibs.adopting = 'on'; insert into dibs.messages (category, group_hash, stream_name, position, type, id) values ('a', 0, 'a-1', 0, 'T', gen_random_uuid())").ReadAll()
 
 	require.Equal(t, "55000", sqlstate(err))
 }
@@ -578,9 +553,8 @@ func TestAdoptionGoesOnAfterItWasKilled(t *testing.T) {
 		require.Equal(t, count, one[int](t, conn, "select count(*) from message_store.messages where to_regclass('message_store_before_dibs.messages') is null"))
 	}
 
-	_, err := run(t, url, nil)
+	must.Do(run(t, url, nil))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, count, one[int](t, conn, "select count(*) from dibs.messages"))
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 	requireOurs(t, conn)
@@ -600,8 +574,7 @@ func TestAdoptionKilledInItsSwitchLeavesMessageDB(t *testing.T) {
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 	require.False(t, one[bool](t, conn, "select to_regnamespace('message_store_before_dibs') is not null"))
 	write(t, conn, "account-1")
-	_, err := run(t, url, nil)
-	require.NoError(t, err)
+	must.Do(run(t, url, nil))(t)
 }
 
 func TestTwoDoNotAdoptAtOnce(t *testing.T) {
@@ -651,14 +624,10 @@ func TestTamperedCopyIsNotSwitchedTo(t *testing.T) {
 		right.mend(t, tamperer)
 	}
 	right.tamper(t, tamperer, "delete from dibs.messages where stream_name = 'account-1' and position = 3")
-	_, err := run(t, url, nil)
-	require.ErrorIs(t, err, adopt.ErrCopyDiffers, "it is compared anew")
+	require.ErrorIs(t, must.ErrorOf(run(t, url, nil)), adopt.ErrCopyDiffers, "it is compared anew")
 
-	undone, err := adopt.Undo(t.Context(), connector(url), nil)
-	require.NoError(t, err)
-	require.True(t, undone.Abandons)
-	_, err = run(t, url, nil)
-	require.NoError(t, err)
+	require.True(t, must.Do(adopt.Undo(t.Context(), connector(url), nil))(t).Abandons)
+	must.Do(run(t, url, nil))(t)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 }
 
@@ -713,8 +682,7 @@ func TestTamperedTailIsNotSwitchedTo(t *testing.T) {
 		right.mend(t, tamperer)
 	}
 	write(t, conn, "account-1")
-	_, err := run(t, url, nil)
-	require.NoError(t, err)
+	must.Do(run(t, url, nil))(t)
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
 
@@ -722,10 +690,8 @@ func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
 	t.Parallel()
 	url, conn := adopting(t)
 	holder := connect(t, url)
-	tx, err := holder.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), "select count(*) from message_store.messages")
-	require.NoError(t, err)
+	tx := must.Do(holder.Begin(t.Context()))(t)
+	must.Do(tx.Exec(t.Context(), "select count(*) from message_store.messages"))(t)
 	config := &adopt.Config{LockTimeout: time.Millisecond, LockTries: 2} // too short for a watch
 	var told atomic.Bool
 	config.Progress = func(p adopt.Progress) {
@@ -734,18 +700,16 @@ func TestWhoeverHoldsTheTableIsNamed(t *testing.T) {
 		}
 	}
 
-	_, err = adopt.Run(t.Context(), connector(url), config)
+	_, err := adopt.Run(t.Context(), connector(url), config)
 
 	require.ErrorIs(t, err, adopt.ErrLocked)
-	locked, ok := errors.AsType[*adopt.LockedError](err)
-	require.True(t, ok)
+	locked := must.As[*adopt.LockedError](t, err)
 	require.Equal(t, int32(holder.PgConn().PID()), locked.Blockers[0].PID)
 	require.ErrorContains(t, err, fmt.Sprintf("process %d of postgres", holder.PgConn().PID()))
 	require.True(t, told.Load())
 	write(t, conn, "account-1")
 	require.NoError(t, tx.Rollback(t.Context()))
-	_, err = run(t, url, nil)
-	require.NoError(t, err)
+	must.Do(run(t, url, nil))(t)
 }
 
 func TestPlanTellsAndChangesNothing(t *testing.T) {
@@ -755,9 +719,8 @@ func TestPlanTellsAndChangesNothing(t *testing.T) {
 	catalog := "select md5(string_agg(c.oid || c.relname || c.relnamespace, ',' order by c.oid)) from pg_class c where c.oid >= 16384 and relnamespace <> 'pg_toast'::regnamespace"
 	was := one[string](t, conn, catalog)
 
-	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
+	plan := must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
 
-	require.NoError(t, err)
 	require.Empty(t, plan.Obstacles)
 	require.Empty(t, plan.Warnings)
 	require.Equal(t, "1.3.0", plan.Version)
@@ -806,24 +769,19 @@ func TestWhatCannotBeAdoptedIsRefused(t *testing.T) {
 		_, err = run(t, url, nil)
 
 		require.ErrorIs(t, err, adopt.ErrCannotAdopt, c.sql)
-		refused, ok := errors.AsType[*adopt.CannotAdoptError](err)
-		require.True(t, ok)
+		refused := must.As[*adopt.CannotAdoptError](t, err)
 		require.Equal(t, before.Obstacles, refused.Obstacles)
 		require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"), c.sql)
 		do(t, conn, c.undo)
 	}
-	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
-	require.NoError(t, err)
-	require.Empty(t, plan.Obstacles)
+	require.Empty(t, must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
 }
 
 func TestDatabaseWithoutMessageDBIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{pgtest.Database(t), pgtest.Migrated(t)} {
-		_, err := adopt.Run(t.Context(), connector(url), nil)
-		require.ErrorIs(t, err, adopt.ErrCannotAdopt)
-		_, err = adopt.Undo(t.Context(), connector(url), nil)
-		require.ErrorIs(t, err, adopt.ErrNothingToUndo)
+		require.ErrorIs(t, must.ErrorOf(adopt.Run(t.Context(), connector(url), nil)), adopt.ErrCannotAdopt)
+		require.ErrorIs(t, must.ErrorOf(adopt.Undo(t.Context(), connector(url), nil)), adopt.ErrNothingToUndo)
 	}
 }
 
@@ -858,11 +816,9 @@ func TestDependentsAreInTheWay(t *testing.T) {
 		grant usage on schema message_store to `+"app_"+strings.ToLower(t.Name()))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		admin, err := pgx.Connect(ctx, url)
-		require.NoError(t, err)
+		admin := must.Do(pgx.Connect(ctx, url))(t)
 		defer admin.Close(ctx)
-		_, err = admin.PgConn().Exec(ctx, "drop owned by app_"+strings.ToLower(t.Name())+"; drop role app_"+strings.ToLower(t.Name())).ReadAll()
-		require.NoError(t, err)
+		must.Do(admin.PgConn().Exec(ctx, "drop owned by app_"+strings.ToLower(t.Name())+"; drop role app_"+strings.ToLower(t.Name())).ReadAll())(t)
 	})
 
 	_, err := run(t, url, nil)
@@ -874,15 +830,13 @@ func TestDependentsAreInTheWay(t *testing.T) {
 	require.NotContains(t, err.Error(), "by_name", "it finds the new view by its name")
 	require.NotContains(t, err.Error(), "app.totals", "it goes on with what it is made of")
 	config := &adopt.Config{LeaveDependents: true}
-	plan, err := adopt.NewPlan(t.Context(), connector(url), config)
-	require.NoError(t, err)
+	plan := must.Do(adopt.NewPlan(t.Context(), connector(url), config))(t)
 	require.Empty(t, plan.Obstacles)
 	warnings := strings.Join(plan.Warnings, "\n")
 	require.Contains(t, warnings, "publication p")
 	require.Contains(t, warnings, "role app_")
 	require.Contains(t, warnings, "view app.accounts")
-	_, err = adopt.Run(t.Context(), connector(url), config)
-	require.NoError(t, err)
+	must.Do(adopt.Run(t.Context(), connector(url), config))(t)
 	write(t, conn, "account-1")
 	require.Equal(t, one[int64](t, conn, "select max(global_position) from message_store.messages"), one[int64](t, conn, "select app.by_name()"))
 	require.Less(t, one[int64](t, conn, "select app.latest()"), one[int64](t, conn, "select app.by_name()"))
@@ -902,19 +856,14 @@ func TestUserWhoIsNoSuperuserAdopts(t *testing.T) {
 		if member {
 			do(t, conn, "grant dibs_owner to "+name)
 		}
-		plan, err := adopt.NewPlan(t.Context(), mine, nil)
-		require.NoError(t, err)
-		require.Empty(t, plan.Obstacles)
+		require.Empty(t, must.Do(adopt.NewPlan(t.Context(), mine, nil))(t).Obstacles)
 
-		_, err = adopt.Run(t.Context(), mine, nil)
+		must.Do(adopt.Run(t.Context(), mine, nil))(t)
 
-		require.NoError(t, err)
 		require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 		client := connect(t, pgtest.As(t, url, "message_store"))
 		write(t, client, "account-1")
-		undone, err := adopt.Undo(t.Context(), mine, nil)
-		require.NoError(t, err)
-		require.Equal(t, int64(1), undone.Since)
+		require.Equal(t, int64(1), must.Do(adopt.Undo(t.Context(), mine, nil))(t).Since)
 		write(t, connect(t, pgtest.As(t, url, "message_store")), "account-1")
 		if !member {
 			do(t, conn, "drop schema dibs, dibs_adoption, message_store_by_dibs cascade")
@@ -931,8 +880,7 @@ func TestUserWithoutRightsIsRefused(t *testing.T) {
 
 	_, err := adopt.Run(t.Context(), mine, nil)
 
-	refused, ok := errors.AsType[*adopt.CannotAdoptError](err)
-	require.True(t, ok, err)
+	refused := must.As[*adopt.CannotAdoptError](t, err)
 	require.Equal(t, adopt.ObstacleRights, refused.Obstacles[0].Kind)
 }
 
@@ -953,12 +901,10 @@ func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 	answers := asked(t, url)
 	drawn := one[int64](t, conn, "select last_value from dibs.messages_global_position_seq")
 
-	plan, err := adopt.NewUndoPlan(t.Context(), connector(url), nil)
-	require.NoError(t, err)
+	plan := must.Do(adopt.NewUndoPlan(t.Context(), connector(url), nil))(t)
 	require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
-	undone, err := adopt.Undo(t.Context(), connector(url), nil)
+	undone := must.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, plan.Since, undone.Since)
 	require.Equal(t, plan.Removed, undone.Removed)
 	require.Equal(t, stale, undone.Removed)
@@ -968,26 +914,20 @@ func TestUndoGivesBackWhatWasWrittenSince(t *testing.T) {
 	write(t, client, "account-1")
 	require.Equal(t, drawn+1, one[int64](t, conn, "select max(global_position) from message_store.messages"))
 	do(t, conn, "delete from message_store.messages where stream_name = 'account-6'; update message_store.messages set type = 'T2' where stream_name = 'account-6'")
-	_, err = conn.Exec(t.Context(), `select outcome from dibs.append('{account-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`)
+	_, err := conn.Exec(t.Context(), `select outcome from dibs.append('{account-1}', '{-2}', '{1}', array[gen_random_uuid()], '{Opened}', '{"{}"}', '{null}')`)
 	require.Equal(t, "55000", sqlstate(err))
 	require.ErrorContains(t, err, "given back")
 	require.ErrorIs(t, migrations.Up(t.Context(), conn, nil), migrations.ErrAdopting)
-	_, err = adopt.Undo(t.Context(), connector(url), nil)
-	require.ErrorIs(t, err, adopt.ErrNothingToUndo)
+	require.ErrorIs(t, must.ErrorOf(adopt.Undo(t.Context(), connector(url), nil)), adopt.ErrNothingToUndo)
 
 	// And there again.
 	want = fingerprint(t, conn, "message_store.messages")
-	plan2, err := adopt.NewPlan(t.Context(), connector(url), nil)
-	require.NoError(t, err)
-	require.Empty(t, plan2.Obstacles)
-	_, err = run(t, url, nil)
-	require.NoError(t, err)
+	require.Empty(t, must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
+	must.Do(run(t, url, nil))(t)
 	require.Equal(t, want, fingerprint(t, conn, "message_store.messages"))
 	write(t, client, "account-1")
 	requireOurs(t, conn)
-	report, err := migrations.Drift(t.Context(), conn, nil)
-	require.NoError(t, err)
-	require.Empty(t, report.Differences)
+	require.Empty(t, must.Do(migrations.Drift(t.Context(), conn, nil))(t).Differences)
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 }
 
@@ -1035,18 +975,15 @@ func TestUndoNamesMessagesThatCannotBeGivenBack(t *testing.T) {
 	do(t, conn, `select dibs.append_one('unfit-2', -1, gen_random_uuid(), 'T', '{"a":"\ud800"}', null)`)
 	do(t, conn, `select dibs.append_one('fit-1', -1, gen_random_uuid(), 'T', '{"a":"\u00e9 1e200000"}', null)`)
 
-	plan, err := adopt.NewUndoPlan(t.Context(), connector(url), nil)
-	require.NoError(t, err)
+	plan := must.Do(adopt.NewUndoPlan(t.Context(), connector(url), nil))(t)
 	require.Equal(t, []string{"unfit-1@0", "unfit-1@1", "unfit-2@0"}, plan.Unfit)
 	require.Equal(t, adopt.ObstacleMessages, plan.Obstacles()[0].Kind)
-	_, err = adopt.Undo(t.Context(), connector(url), &adopt.Config{LeaveDependents: true})
-	require.ErrorContains(t, err, "unfit-1@0 has data that jsonb cannot hold")
+	require.ErrorContains(t, must.ErrorOf(adopt.Undo(t.Context(), connector(url), &adopt.Config{LeaveDependents: true})), "unfit-1@0 has data that jsonb cannot hold")
 	require.Equal(t, "v", one[string](t, conn, "select relkind::text from pg_class where oid = 'message_store.messages'::regclass"), "nothing was done")
 
 	do(t, conn, "select dibs.delete_stream('unfit-1')")
 	do(t, conn, "select dibs.delete_stream('unfit-2')")
-	_, err = adopt.Undo(t.Context(), connector(url), nil)
-	require.NoError(t, err)
+	must.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
 }
 
 func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
@@ -1084,8 +1021,7 @@ func TestUndoLosesNoAcknowledgedWrite(t *testing.T) {
 		return one[int](t, conn, "select count(distinct stream_name) from dibs.messages where stream_name like 'live-%' and position > 3")
 	})
 
-	_, err := adopt.Undo(t.Context(), connector(url), patient(nil))
-	require.NoError(t, err)
+	must.Do(adopt.Undo(t.Context(), connector(url), patient(nil)))(t)
 	at := one[int](t, conn, "select count(*) from message_store.messages")
 	await.That(t, "5 messages after the undo", func() (bool, any) {
 		now := one[int](t, conn, "select count(*) from message_store.messages")
@@ -1105,24 +1041,16 @@ func TestAdoptionThatWasBegunIsAbandoned(t *testing.T) {
 	before := fingerprint(t, conn, "message_store.messages")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, must.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Indexing, cancel)})), context.Canceled)
 
-	undone, err := adopt.Undo(t.Context(), connector(url), nil)
-
-	require.NoError(t, err)
-	require.True(t, undone.Abandons)
+	require.True(t, must.Do(adopt.Undo(t.Context(), connector(url), nil))(t).Abandons)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 	do(t, conn, "delete from message_store.messages where global_position = 1")
 	require.Zero(t, one[int](t, conn, "select count(*) from dibs.messages"))
 	require.NoError(t, migrations.Up(t.Context(), conn, nil))
 	requireOurs(t, conn)
-	report, err := migrations.Drift(t.Context(), conn, nil)
-	require.NoError(t, err)
-	require.Empty(t, report.Differences)
-	status, err := adopt.Status(t.Context(), conn)
-	require.NoError(t, err)
-	require.Nil(t, status)
+	require.Empty(t, must.Do(migrations.Drift(t.Context(), conn, nil))(t).Differences)
+	require.Nil(t, must.Do(adopt.Status(t.Context(), conn))(t))
 }
 
 func TestInvalidAdoptConfigIsRefused(t *testing.T) {
@@ -1131,7 +1059,6 @@ func TestInvalidAdoptConfigIsRefused(t *testing.T) {
 	for _, config := range []adopt.Config{
 		{Workers: -1}, {Workers: 17}, {RangeMessages: -1}, {RangeMessages: 1_000_001}, {LockTimeout: -1}, {LockTimeout: 2 * time.Hour}, {LockTries: -1},
 	} {
-		_, err := adopt.Run(t.Context(), never, &config)
-		require.ErrorContains(t, err, "adopt: invalid ")
+		require.ErrorContains(t, must.ErrorOf(adopt.Run(t.Context(), never, &config)), "adopt: invalid ")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
@@ -24,9 +25,7 @@ import (
 func BenchmarkAdopt(b *testing.B) {
 	rows := 200_000
 	if text := os.Getenv("DIBS_ADOPT_ROWS"); text != "" {
-		var err error
-		rows, err = strconv.Atoi(text)
-		require.NoError(b, err)
+		rows = must.Do(strconv.Atoi(text))(b)
 	}
 	var size int64
 	var held, waited time.Duration
@@ -57,20 +56,17 @@ func BenchmarkAdopt(b *testing.B) {
 func fillToMeasure(b *testing.B, url string, rows int) (size int64) {
 	b.Helper()
 	ctx := b.Context()
-	conn, err := pgx.Connect(ctx, url)
-	require.NoError(b, err)
+	conn := must.Do(pgx.Connect(ctx, url))(b)
 	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, `insert into message_store.messages (stream_name, position, type, data, metadata)
+	must.Do(conn.Exec(ctx, `insert into message_store.messages (stream_name, position, type, data, metadata)
 		select 'category' || n % 20 || '-' || n % 100000, n / 100000, 'SomethingHappened',
 			jsonb_build_object('accountId', gen_random_uuid(), 'amount', n, 'note', repeat('x', 30),
 				'time', '2026-01-01T00:00:00.000Z', 'processedTime', '2026-01-01T00:00:00.000Z'),
 			jsonb_build_object('causationMessageStreamName', 'category:command-' || n % 100000, 'causationMessagePosition', n,
 				'causationMessageGlobalPosition', n, 'correlationStreamName', 'other-' || n, 'schemaVersion', '1')
-		from generate_series(0, $1 - 1) n`, rows)
-	require.NoError(b, err)
+		from generate_series(0, $1 - 1) n`, rows))(b)
 	for _, sql := range []string{"vacuum analyze message_store.messages", "checkpoint"} {
-		_, err = conn.Exec(ctx, sql)
-		require.NoError(b, err)
+		must.Do(conn.Exec(ctx, sql))(b)
 	}
 	require.NoError(b, conn.QueryRow(ctx, "select pg_table_size('message_store.messages') / count(*) from message_store.messages").Scan(&size))
 	return size
@@ -80,8 +76,7 @@ func fillToMeasure(b *testing.B, url string, rows int) (size int64) {
 // it is stopped, and returns how long the slowest of them took.
 func keepWriting(b *testing.B, url string) (stop func() time.Duration) {
 	b.Helper()
-	conn, err := pgx.Connect(b.Context(), pgtest.As(b, url, "message_store"))
-	require.NoError(b, err)
+	conn := must.Do(pgx.Connect(b.Context(), pgtest.As(b, url, "message_store")))(b)
 	var slowest time.Duration
 	ended := make(chan struct{})
 	var all sync.WaitGroup

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/tier"
 )
 
@@ -50,8 +51,7 @@ func connector(url string) adopt.Connect {
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(t.Context(), url))(t)
 	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
 	return conn
 }
@@ -59,28 +59,23 @@ func connect(t *testing.T, url string) *pgx.Conn {
 // connectAs returns a connection of a new user with the right to create in the database.
 func connectAs(t *testing.T, url, attributes string) (*pgx.Conn, string) {
 	t.Helper()
-	config, err := pgx.ParseConfig(url)
-	require.NoError(t, err)
+	config := must.Do(pgx.ParseConfig(url))(t)
 	admin := connect(t, url)
 	user, password := "test_"+strings.ToLower(rand.Text()), rand.Text()
 	do(t, admin, fmt.Sprintf("create role %s login password '%s' %s; grant create on database %s to %[1]s", user, password, attributes, config.Database))
 	t.Cleanup(func() {
 		// Before the database is dropped, while the user's objects can be named.
-		_, err := admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+user+" cascade; drop role "+user)
-		require.NoError(t, err)
+		must.Do(admin.Exec(context.WithoutCancel(t.Context()), "drop owned by "+user+" cascade; drop role "+user))(t)
 	})
 	config.User, config.Password = user, password
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	require.NoError(t, err)
+	conn := must.Do(pgx.ConnectConfig(t.Context(), config))(t)
 	t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
 	return conn, user
 }
 
 func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), sql, args...)
-	require.NoError(t, err)
-	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
-	require.NoError(t, err)
+	rows := must.Do(conn.Query(t.Context(), sql, args...))(t)
+	value := must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[T]))(t)
 	return value
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/dibs-go/dibs/internal/await"
 	"github.com/dibs-go/dibs/internal/messagedb/adopt"
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 )
@@ -93,17 +94,14 @@ func TestAdoptionDoesNotDependOnSettings(t *testing.T) {
 		}
 	})
 
-	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
-	require.NoError(t, err)
+	plan := must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
 	require.Contains(t, strings.Join(plan.Warnings, ""), "synchronous_commit is off", "it is what others have")
 	require.Contains(t, strings.Join(plan.Warnings, ""), "publication everything is of all tables")
-	_, err = adopt.Run(t.Context(), opening, patient(look))
+	must.Do(adopt.Run(t.Context(), opening, patient(look)))(t)
 
-	require.NoError(t, err)
 	require.Empty(t, bounds)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
-	_, err = adopt.Undo(t.Context(), opening, patient(nil))
-	require.NoError(t, err)
+	must.Do(adopt.Undo(t.Context(), opening, patient(nil)))(t)
 }
 
 // Through one, the lock of the session and its settings would be somebody else's.
@@ -112,9 +110,7 @@ func TestPoolerIsNotAdoptedThrough(t *testing.T) {
 	url, conn := messageDB(t)
 	bouncer := pgtest.PgBouncer(t, url)
 
-	_, err := adopt.Run(t.Context(), connector(bouncer.URL), nil)
-
-	require.ErrorIs(t, err, adopt.ErrPooled)
+	require.ErrorIs(t, must.ErrorOf(adopt.Run(t.Context(), connector(bouncer.URL), nil)), adopt.ErrPooled)
 	require.False(t, one[bool](t, conn, "select to_regnamespace('dibs') is not null"))
 	require.Zero(t, one[int](t, conn, "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"))
 	require.Zero(t, one[int](t, conn, "select count(*) from pg_stat_activity where application_name = 'dibs migrate adopt' and datname = current_database()"))
@@ -142,9 +138,8 @@ func TestOtherEncodingIsRefused(t *testing.T) {
 	url := pgtest.DatabaseIn(t, "LATIN1")
 	pgtest.InstallMessageDB(t, url, pgtest.MessageDBNewest)
 
-	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
+	plan := must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, []adopt.Obstacle{{Kind: adopt.ObstacleSource, Problem: "the database's encoding is LATIN1, and it has to be UTF8"}}, plan.Obstacles)
 }
 
@@ -191,9 +186,7 @@ func TestUnusualTablesAreRefused(t *testing.T) {
 			do(t, conn, sql)
 		}
 	}
-	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
-	require.NoError(t, err)
-	require.Empty(t, plan.Obstacles)
+	require.Empty(t, must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t).Obstacles)
 }
 
 // The switch would cut off a role that uses message-db under its own name.
@@ -215,13 +208,11 @@ func TestRolesThatWouldBeCutOffAreInTheWay(t *testing.T) {
 		do(t, conn, "grant message_store to "+role)
 	}
 	require.NotContains(t, err.Error(), member)
-	_, err = run(t, url, nil)
-	require.NoError(t, err)
+	must.Do(run(t, url, nil))(t)
 	for _, conn := range []*pgx.Conn{user, owner} {
 		write(t, conn, "account-1")
 	}
-	_, err = adopt.Undo(t.Context(), connector(url), nil)
-	require.NoError(t, err)
+	must.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
 	do(t, conn, "revoke message_store from "+name)
 	write(t, user, "account-1")
 }
@@ -237,8 +228,7 @@ func TestPreparedTransactionInTheWayIsNamed(t *testing.T) {
 	require.ErrorIs(t, err, adopt.ErrLocked)
 	require.ErrorContains(t, err, `the prepared transaction "dibs left by a test" of postgres`)
 	do(t, conn, "commit prepared 'dibs left by a test'")
-	_, err = run(t, url, nil)
-	require.NoError(t, err)
+	must.Do(run(t, url, nil))(t)
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 }
 
@@ -258,9 +248,8 @@ func TestSwitchReadsTheTailOnly(t *testing.T) {
 		}
 	})
 
-	_, err := adopt.Run(t.Context(), connector(url), &adopt.Config{Progress: comparing})
+	must.Do(adopt.Run(t.Context(), connector(url), &adopt.Config{Progress: comparing}))(t)
 
-	require.NoError(t, err)
 	await.Equal(t, "sessions of the adoption, whose reads are known when they have ended", 0, func() int {
 		return one[int](t, conn, "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'dibs migrate adopt'")
 	})
@@ -313,9 +302,8 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 		}
 	}
 
-	done, err := adoptPatiently(t.Context(), url, config)
+	done := must.Do(adoptPatiently(t.Context(), url, config))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 	require.GreaterOrEqual(t, one[int64](t, conn, "select frontier from dibs_adoption.state"), one[int64](t, conn, "select max(global_position) from message_store.messages where stream_name = 'comparing-1'"))
 	require.Equal(t, done.Messages, one[int64](t, conn, "select sum(messages)::bigint from dibs_adoption.ranges"), "the switch had nothing to copy")
@@ -326,17 +314,15 @@ func TestWhatIsWrittenMeanwhileIsSettledBeforeTheSwitch(t *testing.T) {
 func TestStoreWithoutItsCompatibleSchemaIsRefused(t *testing.T) {
 	t.Parallel()
 	url, conn := adopted(t)
-	_, err := adopt.Undo(t.Context(), connector(url), nil)
-	require.NoError(t, err)
+	must.Do(adopt.Undo(t.Context(), connector(url), nil))(t)
 	do(t, conn, "drop schema message_store_by_dibs cascade")
 
-	_, err = run(t, url, nil)
+	_, err := run(t, url, nil)
 
 	require.ErrorIs(t, err, adopt.ErrCannotAdopt)
 	require.ErrorContains(t, err, "drop the schemas dibs and dibs_adoption")
 	do(t, conn, "drop schema dibs, dibs_adoption cascade")
-	_, err = run(t, url, nil)
-	require.NoError(t, err)
+	must.Do(run(t, url, nil))(t)
 }
 
 // When there is no way back, none is kept.
@@ -352,9 +338,7 @@ func TestNothingIsNotedWithoutTheOldTable(t *testing.T) {
 	do(t, conn, "select dibs.trim('account-4', keep => 2, min_age => '0')")
 
 	require.Equal(t, noted, one[int](t, conn, "select count(*) from dibs_adoption.removed"))
-	status, err := adopt.Status(t.Context(), conn)
-	require.NoError(t, err)
-	require.False(t, status.HasOld)
+	require.False(t, must.Do(adopt.Status(t.Context(), conn))(t).HasOld)
 }
 
 // Messages deleted or written by hand are no obstacle, and no surprise either.
@@ -365,17 +349,15 @@ func TestPlanWarnsOfWhatWasDoneByHand(t *testing.T) {
 		delete from message_store.messages where stream_name = 'account-2' and position < 7;
 		insert into message_store.messages (stream_name, position, type) values ('forged-1', 0, 'dibs:Tombstone')`)
 
-	plan, err := adopt.NewPlan(t.Context(), connector(url), nil)
+	plan := must.Do(adopt.NewPlan(t.Context(), connector(url), nil))(t)
 
-	require.NoError(t, err)
 	require.Empty(t, plan.Obstacles)
 	require.Equal(t, []string{
 		"streams that do not begin at position 0, or have gaps: 2; they stay so, and dibs verify tells of them",
 		"messages of a type that begins with dibs: 1; services in Go take them for the store's own, and not for messages",
 	}, plan.Warnings)
 	before := fingerprint(t, conn, "message_store.messages")
-	_, err = run(t, url, nil)
-	require.NoError(t, err)
+	must.Do(run(t, url, nil))(t)
 	require.Equal(t, before, fingerprint(t, conn, "message_store.messages"))
 }
 
@@ -389,9 +371,7 @@ func TestStandbyIsNotAdopted(t *testing.T) {
 		require.ErrorIs(t, err, adopt.ErrCannotAdopt)
 		require.ErrorContains(t, err, "this server is a standby")
 	}
-	plan, err := adopt.NewPlan(t.Context(), connector(standby), nil)
-	require.NoError(t, err)
-	require.Len(t, plan.Obstacles, 1)
+	require.Len(t, must.Do(adopt.NewPlan(t.Context(), connector(standby), nil))(t).Obstacles, 1)
 }
 
 // A backend that dies takes the server down: all sessions end, and unlogged tables are
@@ -427,8 +407,7 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		_, err := run(t, url, crash)
-		require.Error(t, err, phase)
+		require.Error(t, must.ErrorOf(run(t, url, crash)), phase)
 		// The server may take a connection before it ends all of them.
 		await.That(t, "a write after the crash", func() (bool, any) {
 			conn, err := pgx.Connect(t.Context(), url)
@@ -442,9 +421,8 @@ func TestAdoptionGoesOnAfterTheServerCrashed(t *testing.T) {
 		})
 	}
 
-	_, err := run(t, url, nil)
+	must.Do(run(t, url, nil))(t)
 
-	require.NoError(t, err)
 	conn := recovered()
 	require.Equal(t, fingerprint(t, conn, "message_store_before_dibs.messages"), fingerprint(t, conn, "message_store.messages"))
 	require.Equal(t, len(phases), one[int](t, conn, "select count(*) from message_store.messages where stream_name = 'between-1'"))
@@ -458,11 +436,8 @@ func TestComparisonBeginsAnew(t *testing.T) {
 	url, conn := adopting(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Comparing, cancel)})
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, must.ErrorOf(adopt.Run(ctx, connector(url), &adopt.Config{Progress: at(adopt.Comparing, cancel)})), context.Canceled)
 	do(t, conn, "insert into dibs_adoption.sums (stream_name, tail, messages, checksum) values ('account-1', false, 29, 4711)")
 
-	_, err = run(t, url, nil)
-
-	require.NoError(t, err)
+	must.Do(run(t, url, nil))(t)
 }

@@ -43,8 +43,7 @@ func (c *client) hears(sql string, a answer) {
 // waits for its end.
 func (c *client) waits(sql string) (then func()) {
 	c.t.Helper()
-	done := make(chan answer, 1)
-	go func() { done <- c.do(c.t, step{sql: sql}, modes[0], "message_store.") }()
+	done := await.Go(func() answer { return c.do(c.t, step{sql: sql}, modes[0], "message_store.") })
 	await.That(c.t, c.name+" waits for another session in "+sql, func() (bool, any) {
 		blocking := one[[]int32](c.t, c.admin, "select pg_blocking_pids($1)", int32(c.conn.PID()))
 		return len(blocking) > 0, blocking
@@ -196,8 +195,7 @@ var scenes = map[string]func(s *scene){
 		b.begins("read committed")
 		b.says(putTo("y-1"))
 		then := a.waits(putTo("y-1"))
-		answers := make(chan answer, 1)
-		go func() { answers <- b.do(s.t, step{sql: putTo("x-1")}, modes[0], "message_store.") }()
+		answers := await.Go(func() answer { return b.do(s.t, step{sql: putTo("x-1")}, modes[0], "message_store.") })
 		mark := len(s.heard)
 		then()
 		last := await.Receive(s.t, "the answer to b", answers)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 )
@@ -245,8 +246,7 @@ func TestOnlyTheOwnerOpensConditions(t *testing.T) {
 	exec(t, admin, "delete from dibs.settings")
 	require.Equal(t, closed, s.do(t, step{sql: get}, modes[0], "").Error)
 	exec(t, admin, "insert into dibs.settings default values")
-	_, err := admin.Exec(t.Context(), "insert into dibs.settings values (true, true)")
-	require.ErrorContains(t, err, "settings_one_row")
+	require.ErrorContains(t, must.ErrorOf(admin.Exec(t.Context(), "insert into dibs.settings values (true, true)")), "settings_one_row")
 }
 
 func TestStrictNamesRefuseWhatAppendWould(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/migrations"
@@ -96,14 +97,12 @@ func connect(t *testing.T, database string) *pgx.Conn {
 
 func exec(t *testing.T, conn *pgx.Conn, sql string) {
 	t.Helper()
-	_, err := conn.PgConn().Exec(context.WithoutCancel(t.Context()), sql).ReadAll()
-	require.NoError(t, err, sql)
+	require.NoError(t, must.ErrorOf(conn.PgConn().Exec(context.WithoutCancel(t.Context()), sql).ReadAll()), sql)
 }
 
 func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), sql, args...)
-	require.NoError(t, err)
+	rows := must.Do(conn.Query(t.Context(), sql, args...))(t)
 	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
 	require.NoError(t, err, sql)
 	return value
@@ -151,14 +150,12 @@ func open(t *testing.T, database, user, path string) session {
 	if path != "" {
 		target += "&search_path=" + url.PathEscape(path)
 	}
-	config, err := pgconn.ParseConfig(target)
-	require.NoError(t, err)
+	config := must.Do(pgconn.ParseConfig(target))(t)
 	s := session{notices: new([]string)}
 	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
 		*s.notices = append(*s.notices, n.Severity+" "+n.Code+" "+n.Message)
 	}
-	s.conn, err = pgconn.ConnectConfig(t.Context(), config)
-	require.NoError(t, err)
+	s.conn = must.Do(pgconn.ConnectConfig(t.Context(), config))(t)
 	t.Cleanup(func() { s.conn.Close(context.WithoutCancel(t.Context())) })
 	return s
 }

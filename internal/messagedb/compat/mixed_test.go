@@ -93,8 +93,7 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 		}
 	}
 	client := func() *pgx.Conn {
-		conn, err := pgx.Connect(context.WithoutCancel(t.Context()), pgtest.As(t, database, "message_store"))
-		require.NoError(t, err)
+		conn := must.Do(pgx.Connect(context.WithoutCancel(t.Context()), pgtest.As(t, database, "message_store")))(t)
 		return conn
 	}
 
@@ -407,8 +406,7 @@ func TestEachKindReadsWhatTheOtherWrote(t *testing.T) {
 	store := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, database), nil)), nil))
 	require.Empty(t, s.do(t, step{sql: `select write_message($1, 'a-1', 'Noted', '{"writer": 1, "n": 2}', '{"correlationStreamName": "c-1", "other": [1]}')`, args: []any{id(1)}}, modes[1], "").Error)
 	require.Empty(t, s.do(t, step{sql: `select write_message($1, 'a-1', 'Noted', null)`, args: []any{id(2)}}, modes[1], "").Error)
-	native, err := store.Write(t.Context(), "a-1", 1, noted{Writer: 3, N: 4})
-	require.NoError(t, err)
+	native := must.Do(store.Write(t.Context(), "a-1", 1, noted{Writer: 3, N: 4}))(t)
 
 	var got []string
 	for m, err := range store.ReadStream(t.Context(), "a-1", 0) {
@@ -418,8 +416,7 @@ func TestEachKindReadsWhatTheOtherWrote(t *testing.T) {
 	require.Equal(t, []string{"0 " + id(1) + ` {"n": 2, "writer": 1} c-1`, "1 " + id(2) + "  ", "2 " + idsOf(native)[0] + ` {"writer":3,"n":4} `}, got)
 	require.Equal(t, []string{`2 | {"writer":3,"n":4} | ∅`}, s.do(t, step{sql: "select position, data, metadata from get_stream_messages('a-1', 2)"}, modes[0], "").Rows, "as it was written")
 	require.Equal(t, []string{`{"n": 4, "writer": 3}`}, s.do(t, step{sql: "select data from messages where position = 2"}, modes[0], "").Rows, "as jsonb has it")
-	_, err = store.Write(t.Context(), "a-1", 0, noted{})
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.ErrorIs(t, must.ErrorOf(store.Write(t.Context(), "a-1", 0, noted{})), messagestore.ErrVersionConflict)
 }
 
 // A message that was written and removed since is not there for a transaction that began

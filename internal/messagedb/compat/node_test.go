@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 )
 
@@ -47,8 +48,7 @@ func runInNode(t *testing.T, database string) []string {
 	if err != nil {
 		pgtest.Missing(t, fmt.Sprintf("no client of message-db, which npm did not install: %v", err))
 	}
-	config, err := pgx.ParseConfig(database)
-	require.NoError(t, err)
+	config := must.Do(pgx.ParseConfig(database))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	node := osexec.CommandContext(ctx, "node", filepath.Join("testdata", "client.cjs"))

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/migrations"
 )
@@ -17,8 +18,7 @@ import (
 // strings returns the first column of a query.
 func all(t *testing.T, conn *pgx.Conn, sql string) []string {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), sql)
-	require.NoError(t, err)
+	rows := must.Do(conn.Query(t.Context(), sql))(t)
 	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err, sql)
 	return values

@@ -43,26 +43,22 @@ func TestADeletedStreamIsATombstone(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 3)
 
-	planned, err := a.admin.Delete(t.Context(), stream, 2, &retention.DeleteOptions{DryRun: true})
-	require.NoError(t, err)
+	planned := must.Do(a.admin.Delete(t.Context(), stream, 2, &retention.DeleteOptions{DryRun: true}))(t)
 	require.Len(t, a.read(t, stream), 3)
-	deleted, err := a.admin.Delete(t.Context(), stream, 2, &retention.DeleteOptions{Reason: "asked for"})
+	deleted := must.Do(a.admin.Delete(t.Context(), stream, 2, &retention.DeleteOptions{Reason: "asked for"}))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, retention.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: stream}, deleted)
 	require.Equal(t, planned, deleted)
 	left := a.read(t, stream)
 	require.Len(t, left, 1)
 	require.True(t, left[0].IsTombstone())
 	require.Equal(t, messagestore.Version(3), left[0].Position)
-	tombstone, err := messagestore.Decode[removal.Tombstone](left[0])
-	require.NoError(t, err)
+	tombstone := must.Do(messagestore.Decode[removal.Tombstone](left[0]))(t)
 	require.NotEmpty(t, tombstone.By)
 	tombstone.By = ""
 	require.Equal(t, removal.Tombstone{Messages: 3, UpTo: 2, Reason: "asked for"}, tombstone)
 
-	again, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
-	require.NoError(t, err)
+	again := must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil))(t)
 	require.Equal(t, retention.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: stream, Already: true}, again)
 	require.Equal(t, left, a.read(t, stream), "deleting twice changes nothing")
 }
@@ -72,16 +68,12 @@ func TestAnErasedStreamHasNoNameAnyMore(t *testing.T) {
 	a := newArchive(t)
 	stream := a.category.Stream("Ann Ärger")
 	a.fill(t, stream, 3)
-	_, err := a.admin.Trim(t.Context(), stream, anyAge)
-	require.NoError(t, err)
+	must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 
-	deleted, err := a.admin.Delete(t.Context(), stream, 2, erase)
+	deleted := must.Do(a.admin.Delete(t.Context(), stream, 2, erase))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, retention.Deleted{Stream: stream, Messages: 2, Version: 3, Tombstone: digestStream(stream)}, deleted)
-	var traces int
-	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages m where m::text like '%Ärger%'").Scan(&traces))
-	require.Zero(t, traces, "not in its records either")
+	require.Zero(t, pgtest.Value[int](t, a.pool, "select count(*) from dibs.messages m where m::text like '%Ärger%'"), "not in its records either")
 	var there []messagestore.StreamName
 	for m, err := range a.ReadCategory(t.Context(), a.category, 0, messagestore.Filter{}) {
 		require.NoError(t, err)
@@ -100,25 +92,21 @@ func TestAnErasedStreamHasNoNameAnyMore(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, m.IsTombstone())
 	}
-	_, err = a.LastOfType(t.Context(), stream, "Opened")
-	require.ErrorIs(t, err, messagestore.ErrNotFound)
+	require.ErrorIs(t, must.ErrorOf(a.LastOfType(t.Context(), stream, "Opened")), messagestore.ErrNotFound)
 	for _, err := range a.ReadStream(t.Context(), stream, 4) {
 		require.NoError(t, err)
 		require.Fail(t, "there is nothing after the tombstone")
 	}
 
-	again, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase)
-	require.NoError(t, err)
+	again := must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase))(t)
 	require.True(t, again.Already)
-	again, err = a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
-	require.NoError(t, err)
+	again = must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil))(t)
 	require.True(t, again.Already)
 }
 
 func last(t *testing.T, a *archive, stream messagestore.StreamName) []*messagestore.Message {
 	t.Helper()
-	m, err := a.Last(t.Context(), stream)
-	require.NoError(t, err)
+	m := must.Do(a.Last(t.Context(), stream))(t)
 	return []*messagestore.Message{m}
 }
 
@@ -132,20 +120,16 @@ func TestADeletedStreamGoesOnAfterItsTombstone(t *testing.T) {
 				a := newArchive(t)
 				stream := a.category.Stream("1")
 				a.fill(t, stream, 3)
-				_, err := a.admin.Delete(t.Context(), stream, 2, options)
-				require.NoError(t, err)
+				must.Do(a.admin.Delete(t.Context(), stream, 2, options))(t)
 				bodies := make([]messagestore.Body, batch)
 				for i := range bodies {
 					bodies[i] = opened()
 				}
 
-				version, err := a.Version(t.Context(), stream)
-				require.NoError(t, err)
-				require.Equal(t, messagestore.Version(3), version)
+				require.Equal(t, messagestore.Version(3), must.Do(a.Version(t.Context(), stream))(t))
 				for _, wrong := range []messagestore.Version{messagestore.NoStream, 0, 2, 4, messagestore.StreamExists} {
-					_, err = a.Write(t.Context(), stream, wrong, bodies...)
-					conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
-					require.True(t, ok, "%v", err)
+					_, err := a.Write(t.Context(), stream, wrong, bodies...)
+					conflict := must.As[*messagestore.VersionConflictError](t, err)
 					require.Equal(t, messagestore.VersionConflictError{Stream: stream, Expected: wrong, Actual: 3}, *conflict)
 				}
 				expected := messagestore.Version(3)
@@ -161,8 +145,7 @@ func TestADeletedStreamGoesOnAfterItsTombstone(t *testing.T) {
 					for i, m := range all {
 						require.Equal(t, all[0].Position+messagestore.Version(i), m.Position)
 					}
-					deleted, err := a.admin.Delete(t.Context(), stream, written.Version, options)
-					require.NoError(t, err)
+					deleted := must.Do(a.admin.Delete(t.Context(), stream, written.Version, options))(t)
 					require.Equal(t, int64(batch), deleted.Messages)
 					require.Equal(t, written.Version+1, deleted.Version)
 					for i, body := range bodies { // the ids are free again
@@ -181,27 +164,23 @@ func TestAWriteThatIsRefusedDoesNotBringANameBack(t *testing.T) {
 	a := newArchive(t)
 	erased, other := a.category.Stream("erased"), a.category.Stream("other")
 	a.fill(t, erased, 1)
-	_, err := a.admin.Delete(t.Context(), erased, messagestore.AnyVersion, erase)
-	require.NoError(t, err)
+	must.Do(a.admin.Delete(t.Context(), erased, messagestore.AnyVersion, erase))(t)
 	a.fill(t, other, 1)
 
-	_, err = a.WriteStreams(t.Context(),
+	_, err := a.WriteStreams(t.Context(),
 		messagestore.StreamWrite{Stream: erased, Expected: 1, Bodies: []messagestore.Body{opened()}},
 		messagestore.StreamWrite{Stream: other, Expected: messagestore.NoStream, Bodies: []messagestore.Body{opened()}})
 	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
 	taken := opened()
 	write(t, a.Store, other, 0, taken)
-	_, err = a.Write(t.Context(), erased, 1, taken)
-	require.ErrorIs(t, err, messagestore.ErrIDConflict)
+	require.ErrorIs(t, must.ErrorOf(a.Write(t.Context(), erased, 1, taken)), messagestore.ErrIDConflict)
 
-	var rows int
-	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages where stream_name = $1", string(erased)).Scan(&rows))
+	rows := pgtest.Value[int](t, a.pool, "select count(*) from dibs.messages where stream_name = $1", string(erased))
 	require.Zero(t, rows)
 
-	_, err = a.WriteStreams(t.Context(),
+	must.Do(a.WriteStreams(t.Context(),
 		messagestore.StreamWrite{Stream: erased, Expected: 1}, // only a check
-		messagestore.StreamWrite{Stream: other, Expected: 1, Bodies: []messagestore.Body{opened()}})
-	require.NoError(t, err)
+		messagestore.StreamWrite{Stream: other, Expected: 1, Bodies: []messagestore.Body{opened()}}))(t)
 	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages where stream_name = $1", string(erased)).Scan(&rows))
 	require.Zero(t, rows)
 }
@@ -213,19 +192,15 @@ func TestDeletionAtAnotherVersionIsAConflict(t *testing.T) {
 	a.fill(t, stream, 3)
 
 	_, err := a.admin.Delete(t.Context(), stream, 1, nil)
-	conflict, ok := errors.AsType[*messagestore.VersionConflictError](err)
-	require.True(t, ok, "%v", err)
+	conflict := must.As[*messagestore.VersionConflictError](t, err)
 	require.Equal(t, messagestore.VersionConflictError{Stream: stream, Expected: 1, Actual: 2}, *conflict)
 	require.Len(t, a.read(t, stream), 3)
-	_, err = a.admin.Delete(t.Context(), a.category.Stream("none"), messagestore.AnyVersion, nil)
-	require.ErrorIs(t, err, messagestore.ErrNotFound)
+	require.ErrorIs(t, must.ErrorOf(a.admin.Delete(t.Context(), a.category.Stream("none"), messagestore.AnyVersion, nil)), messagestore.ErrNotFound)
 
 	// It is a row: the transaction goes on.
 	tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
-	_, err = must.New(admin.New(tx, nil)).Delete(t.Context(), stream, 1, nil)
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
-	_, err = must.New(admin.New(tx, nil)).Delete(t.Context(), stream, 2, nil)
-	require.NoError(t, err)
+	require.ErrorIs(t, must.ErrorOf(must.New(admin.New(tx, nil)).Delete(t.Context(), stream, 1, nil)), messagestore.ErrVersionConflict)
+	must.Do(must.New(admin.New(tx, nil)).Delete(t.Context(), stream, 2, nil))(t)
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.Len(t, a.read(t, stream), 3, "a deletion in a transaction is the transaction's")
 }
@@ -236,15 +211,12 @@ func TestANameIsErasedLater(t *testing.T) {
 	a := newArchive(t)
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 3)
-	_, err := a.admin.Delete(t.Context(), stream, 2, &retention.DeleteOptions{Reason: "first"})
-	require.NoError(t, err)
+	must.Do(a.admin.Delete(t.Context(), stream, 2, &retention.DeleteOptions{Reason: "first"}))(t)
 
-	deleted, err := a.admin.Delete(t.Context(), stream, 2, erase)
+	deleted := must.Do(a.admin.Delete(t.Context(), stream, 2, erase))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, retention.Deleted{Stream: stream, Messages: 3, Version: 3, Tombstone: digestStream(stream)}, deleted)
-	tombstone, err := messagestore.Decode[removal.Tombstone](a.read(t, stream)[0])
-	require.NoError(t, err)
+	tombstone := must.Do(messagestore.Decode[removal.Tombstone](a.read(t, stream)[0]))(t)
 	require.True(t, tombstone.NameErased)
 	require.Equal(t, "first", tombstone.Reason)
 }
@@ -265,9 +237,8 @@ func TestDeletionWorksInParts(t *testing.T) {
 				require.True(t, last(t, a, stream)[0].IsTombstone(), "it is decided")
 			}
 
-			deleted, err := a.admin.Delete(t.Context(), stream, 20999, &meanwhile)
+			deleted := must.Do(a.admin.Delete(t.Context(), stream, 20999, &meanwhile))(t)
 
-			require.NoError(t, err)
 			require.Equal(t, 2, parts)
 			require.Equal(t, int64(21000), deleted.Messages)
 			require.Equal(t, messagestore.Version(21000), deleted.Version)
@@ -285,24 +256,19 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 	a.fillMany(t, stream, 31000)
 	config := a.pool.Config()
 	config.MaxConns, config.ConnConfig.RuntimeParams["application_name"] = 1, "deleting"
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	defer pool.Close()
 	const end = "select count(*) filter (where pg_terminate_backend(pid, 60000)) from pg_stat_activity where datname = current_database() and application_name = 'deleting'"
 	parts := 0
 	ended := make(chan error, 9)
 	options := &retention.DeleteOptions{OnProgress: func() {
 		if parts++; parts == 1 {
-			var sessions int
-			require.NoError(t, a.pool.QueryRow(t.Context(), end).Scan(&sessions))
-			require.Positive(t, sessions)
+			require.Positive(t, pgtest.Value[int](t, a.pool, end))
 			return
 		}
 		// The next part waits for this one, until its session is ended.
-		holder, err := a.pool.Begin(t.Context())
-		require.NoError(t, err)
-		_, err = holder.Exec(t.Context(), "select dibs.lock_retention($1)", string(a.category))
-		require.NoError(t, err)
+		holder := must.Do(a.pool.Begin(t.Context()))(t)
+		must.Do(holder.Exec(t.Context(), "select dibs.lock_retention($1)", string(a.category)))(t)
 		go func() {
 			defer holder.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing was changed
 			ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
@@ -315,10 +281,7 @@ func TestADeletionOutlivesItsSessions(t *testing.T) {
 		}()
 	}}
 
-	deleted, err := must.New(admin.New(pool, nil)).Delete(t.Context(), stream, messagestore.AnyVersion, options)
-
-	require.NoError(t, err)
-	require.Equal(t, int64(31000), deleted.Messages)
+	require.Equal(t, int64(31000), must.Do(must.New(admin.New(pool, nil)).Delete(t.Context(), stream, messagestore.AnyVersion, options))(t).Messages)
 	require.Equal(t, 3, parts)
 	for range parts - 1 {
 		require.NoError(t, await.Receive(t, "the end of the session that waits", ended))
@@ -367,8 +330,7 @@ func TestATombstoneKeepsWhatAReservationNeeds(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		stream := a.category.Stream("1").With(fmt.Sprint(again))
 		write(t, a.Store, stream, messagestore.NoStream, messagestore.Envelope{Body: opened().Body, Metadata: messagestore.Metadata{Local: local}}, opened())
-		_, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
-		require.NoError(t, err)
+		must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil))(t)
 		want := messagestore.Properties{
 			"reservedDigest": "abc", "reservedKey": "secret", "reservedFor": "receipts", "reservedBy": "accounts", "reservedHandled": true,
 		}
@@ -377,9 +339,8 @@ func TestATombstoneKeepsWhatAReservationNeeds(t *testing.T) {
 			a.fill(t, stream, 2)
 		}
 
-		_, err = a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase)
+		must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase))(t)
 
-		require.NoError(t, err)
 		want["reservedKey"] = "(erased)"
 		require.Equal(t, messagestore.Metadata{Local: want}, a.read(t, stream)[0].Metadata)
 	}
@@ -395,25 +356,20 @@ func TestADeletedStreamDoesNotTellWhatWasWritten(t *testing.T) {
 			stream := a.category.Stream("1")
 			written := a.fill(t, stream, 2)
 			lost := &messagestore.OutcomeUnknownError{Cause: errCut, Writes: []messagestore.Append{{Stream: stream, Expected: 0, Records: []messagestore.Encoded{{ID: written[1].ID}}}}}
-			found, err := a.Resolve(t.Context(), lost)
-			require.NoError(t, err)
-			require.Len(t, found, 1)
+			require.Len(t, must.Do(a.Resolve(t.Context(), lost))(t), 1)
 
-			_, err = a.admin.Delete(t.Context(), stream, 1, options)
-			require.NoError(t, err)
-			_, err = a.Resolve(t.Context(), lost)
+			must.Do(a.admin.Delete(t.Context(), stream, 1, options))(t)
+			_, err := a.Resolve(t.Context(), lost)
 			require.ErrorIs(t, err, messagestore.ErrDeleted)
 			require.NotErrorIs(t, err, messagestore.ErrNotWritten)
 
 			// To write it again at the version that it had then is answered.
-			_, err = a.Write(t.Context(), stream, 0, written[1])
-			require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+			require.ErrorIs(t, must.ErrorOf(a.Write(t.Context(), stream, 0, written[1])), messagestore.ErrVersionConflict)
 
 			after := opened()
 			write(t, a.Store, stream, 2, after)
 			lost.Writes[0].Records[0].ID = after.ID
-			_, err = a.Resolve(t.Context(), lost)
-			require.NoError(t, err, "what was written since is known")
+			require.NoError(t, must.ErrorOf(a.Resolve(t.Context(), lost)), "what was written since is known")
 		})
 	}
 }
@@ -424,12 +380,11 @@ func TestAStreamThatIsBeingDeletedDoesNotTellWhatWasWritten(t *testing.T) {
 	a := newArchive(t)
 	stream := a.category.Stream("1")
 	written := a.fill(t, stream, 5)
-	_, err := a.pool.Exec(t.Context(), "select dibs.delete_stream($1, max_messages => 2)", string(stream))
-	require.NoError(t, err)
+	must.Do(a.pool.Exec(t.Context(), "select dibs.delete_stream($1, max_messages => 2)", string(stream)))(t)
 	require.Equal(t, []int{2, 3, 4, 5}, a.positions(t, stream))
 
 	for range 2 {
-		_, err = a.Resolve(t.Context(), &messagestore.OutcomeUnknownError{
+		_, err := a.Resolve(t.Context(), &messagestore.OutcomeUnknownError{
 			Cause: errCut, Writes: []messagestore.Append{{Stream: stream, Expected: messagestore.NoStream, Records: []messagestore.Encoded{{ID: written[0].ID}}}},
 		})
 		require.ErrorIs(t, err, messagestore.ErrDeleted)
@@ -450,8 +405,7 @@ func TestATombstoneThatStandsForAnotherStreamStays(t *testing.T) {
 		a := newArchive(t)
 		stream := a.category.Stream("1")
 		a.fill(t, stream, 2)
-		deleted, err := a.admin.Delete(t.Context(), stream, 1, erase)
-		require.NoError(t, err)
+		deleted := must.Do(a.admin.Delete(t.Context(), stream, 1, erase))(t)
 		if others > 0 {
 			a.fill(t, deleted.Tombstone, others) // another client
 		}
@@ -475,8 +429,7 @@ func TestATombstoneThatStandsForAnotherStreamStays(t *testing.T) {
 
 		require.Equal(t, messagestore.Version(3), write(t, a.Store, stream, messagestore.AnyVersion, opened()).Version)
 		require.Equal(t, []int{2, 3}, a.positions(t, stream))
-		_, err = a.admin.Delete(t.Context(), deleted.Tombstone, messagestore.AnyVersion, nil)
-		require.NoError(t, err, "now it stands for nothing")
+		require.NoError(t, must.ErrorOf(a.admin.Delete(t.Context(), deleted.Tombstone, messagestore.AnyVersion, nil)), "now it stands for nothing")
 	}
 }
 
@@ -515,13 +468,11 @@ func TestTheRecordsOfRemovalsStay(t *testing.T) {
 	a.fill(t, stream, 5)
 	a.fill(t, own, 2)
 	for keep := int64(4); keep > 0; keep -= 2 {
-		_, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: keep, MinAge: retention.AnyAge})
-		require.NoError(t, err)
+		must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: keep, MinAge: retention.AnyAge}))(t)
 	}
-	_, err := a.pool.Exec(t.Context(), `
+	must.Do(a.pool.Exec(t.Context(), `
 		insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
-		values (split_part($1, '-', 1), dibs.group_hash($1), $1, 0, 'dibs:Forgotten', gen_random_uuid(), '{}')`, string(forgotten))
-	require.NoError(t, err)
+		values (split_part($1, '-', 1), dibs.group_hash($1), $1, 0, 'dibs:Forgotten', gen_random_uuid(), '{}')`, string(forgotten)))(t)
 
 	for _, of := range []messagestore.StreamName{records, forgotten} {
 		before := len(a.read(t, of))
@@ -533,10 +484,8 @@ func TestTheRecordsOfRemovalsStay(t *testing.T) {
 		require.Len(t, a.read(t, of), before)
 	}
 
-	_, err = a.admin.Delete(t.Context(), own, messagestore.AnyVersion, nil)
-	require.NoError(t, err)
-	_, err = a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase)
-	require.NoError(t, err)
+	must.Do(a.admin.Delete(t.Context(), own, messagestore.AnyVersion, nil))(t)
+	must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, erase))(t)
 	for _, m := range a.read(t, records) {
 		require.True(t, m.IsTombstone())
 	}
@@ -549,25 +498,21 @@ func TestTheRecordsOfAnErasedStreamGoInParts(t *testing.T) {
 	stream := a.category.Stream("Ann")
 	records := a.category.WithType("retention").Stream("Ann")
 	a.fill(t, stream, 8)
-	_, err := a.pool.Exec(t.Context(), "select dibs.trim($1, 1, min_age => '0', max_messages => 1) from generate_series(1, 7)", string(stream))
-	require.NoError(t, err)
+	must.Do(a.pool.Exec(t.Context(), "select dibs.trim($1, 1, min_age => '0', max_messages => 1) from generate_series(1, 7)", string(stream)))(t)
 	require.Len(t, a.read(t, records), 7)
 
 	calls, left := 0, 7
 	for more := true; more; calls++ {
 		require.NoError(t, a.pool.QueryRow(t.Context(), "select more from dibs.delete_stream($1, erase_name => true, max_messages => 3)", string(stream)).Scan(&more))
-		var rows int
-		require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages where stream_name = $1 and type = 'dibs:Trimmed'", string(records)).Scan(&rows))
+		rows := pgtest.Value[int](t, a.pool, "select count(*) from dibs.messages where stream_name = $1 and type = 'dibs:Trimmed'", string(records))
 		require.LessOrEqual(t, left-rows, 3)
 		left = rows
-		found, err := a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}})
-		require.NoError(t, err)
+		found := must.Do(a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}}))(t)
 		require.Empty(t, found.Violations)
 	}
 	require.Equal(t, 3, calls)
-	var traces int
-	require.NoError(t, a.pool.QueryRow(t.Context(), "select count(*) from dibs.messages m where m.category in ($1, $2) and m::text like '%Ann%'",
-		string(a.category), string(records.Category())).Scan(&traces))
+	traces := pgtest.Value[int](t, a.pool, "select count(*) from dibs.messages m where m.category in ($1, $2) and m::text like '%Ann%'",
+		string(a.category), string(records.Category()))
 	require.Zero(t, traces)
 }
 
@@ -637,8 +582,7 @@ func TestWritersAndADeletion(t *testing.T) {
 				versions[w.version] = true
 				require.Equal(t, w.version > lastTombstone, there[w.id], "position %d, tombstone %d", w.version, lastTombstone)
 			}
-			version, err := a.Version(t.Context(), stream)
-			require.NoError(t, err)
+			version := must.Do(a.Version(t.Context(), stream))(t)
 			require.Equal(t, len(all)+int(deletions.Load()), int(version)+1, "every position is a message's or a tombstone's")
 		})
 	}
@@ -652,29 +596,22 @@ func TestOnlyAdministratorsRemove(t *testing.T) {
 	a.fill(t, stream, 3)
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {
 		adm := must.New(admin.New(pgtest.PoolAs(t, role), nil))
-		_, err := adm.Trim(t.Context(), stream, anyAge)
-		requireDenied(t, err)
-		_, err = adm.Delete(t.Context(), stream, 2, nil)
-		requireDenied(t, err)
-		_, err = pgtest.PoolAs(t, role).Exec(t.Context(), "set dibs.retention = on; select dibs.remove_messages('a-1', 1)")
-		requireDenied(t, err)
+		requireDenied(t, must.ErrorOf(adm.Trim(t.Context(), stream, anyAge)))
+		requireDenied(t, must.ErrorOf(adm.Delete(t.Context(), stream, 2, nil)))
+		requireDenied(t, must.ErrorOf(pgtest.PoolAs(t, role).Exec(t.Context(), "set dibs.retention = on; select dibs.remove_messages('a-1', 1)")))
 	}
 	pool := pgtest.PoolAs(t, "dibs_admin")
-	var user string
-	require.NoError(t, pool.QueryRow(t.Context(), "select session_user").Scan(&user))
+	user := pgtest.Value[string](t, pool, "select session_user")
 	adm := must.New(admin.New(pool, nil))
-	_, err := adm.Trim(t.Context(), stream, anyAge)
-	require.NoError(t, err)
+	must.Do(adm.Trim(t.Context(), stream, anyAge))(t)
 	var data struct{ By string }
 	decodeInto(t, a.read(t, a.category.WithType("retention").Stream("1"))[0], &data)
 	require.Equal(t, user, data.By, "who logged in, and not who owns the function")
-	_, err = adm.Delete(t.Context(), stream, 2, erase)
-	require.NoError(t, err)
+	must.Do(adm.Delete(t.Context(), stream, 2, erase))(t)
 	for _, err := range adm.TrimCategory(t.Context(), a.category, anyAge) {
 		require.NoError(t, err)
 	}
-	_, err = pool.Exec(t.Context(), "set dibs.retention = on; delete from dibs.messages")
-	requireDenied(t, err)
+	requireDenied(t, must.ErrorOf(pool.Exec(t.Context(), "set dibs.retention = on; delete from dibs.messages")))
 }
 
 // A role with the right to delete from the table, granted by mistake, cannot delete by calling
@@ -688,12 +625,10 @@ func TestTheSettingOfRemovalsHelpsNobodyElse(t *testing.T) {
 		"create role " + role, "grant usage on schema " + schema + " to " + role,
 		"grant all on all tables in schema " + schema + " to " + role, "grant all on all functions in schema " + schema + " to " + role,
 	} {
-		_, err := pool.Exec(t.Context(), statement)
-		require.NoError(t, err)
+		must.Do(pool.Exec(t.Context(), statement))(t)
 	}
 	t.Cleanup(func() {
-		_, err := pool.Exec(context.WithoutCancel(t.Context()), "drop owned by "+role+"; drop role "+role)
-		require.NoError(t, err)
+		must.Do(pool.Exec(context.WithoutCancel(t.Context()), "drop owned by "+role+"; drop role "+role))(t)
 	})
 	for statement, allowed := range map[string]bool{
 		"delete from %s.messages where stream_name = 'a-1'": false,
@@ -701,12 +636,10 @@ func TestTheSettingOfRemovalsHelpsNobodyElse(t *testing.T) {
 		"select %s.trim('a-1', 1, min_age => '0')":          true, // that was granted
 	} {
 		tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
-		_, err := tx.Exec(t.Context(), "select from "+schema+".append(array['a-1'], array[-2::bigint], array[2], array[gen_random_uuid(), gen_random_uuid()], array['T', 'T'], array['{}'::json, '{}'], array[null::json, null])")
-		require.NoError(t, err)
-		_, err = tx.Exec(t.Context(), "set local role "+role+"; set local dibs.retention = on")
-		require.NoError(t, err)
+		must.Do(tx.Exec(t.Context(), "select from "+schema+".append(array['a-1'], array[-2::bigint], array[2], array[gen_random_uuid(), gen_random_uuid()], array['T', 'T'], array['{}'::json, '{}'], array[null::json, null])"))(t)
+		must.Do(tx.Exec(t.Context(), "set local role "+role+"; set local dibs.retention = on"))(t)
 
-		_, err = tx.Exec(t.Context(), fmt.Sprintf(statement, schema))
+		_, err := tx.Exec(t.Context(), fmt.Sprintf(statement, schema))
 
 		if allowed {
 			require.NoError(t, err)

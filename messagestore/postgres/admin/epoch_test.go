@@ -25,15 +25,13 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	seen := map[string]bool{}
 	epoch := func() string {
 		t.Helper()
-		epoch, err := store.Epoch(t.Context())
-		require.NoError(t, err)
+		epoch := must.Do(store.Epoch(t.Context()))(t)
 		return epoch
 	}
 	seen[epoch()] = true
 	raise := func() string {
 		t.Helper()
-		raised, err := adm.RaiseEpoch(t.Context())
-		require.NoError(t, err)
+		raised := must.Do(adm.RaiseEpoch(t.Context()))(t)
 		return raised
 	}
 	for range 3 {
@@ -44,13 +42,11 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	}
 
 	// A backup has the number that was given out since, and not the id.
-	_, err := pool.Exec(t.Context(), "update "+schema+".epochs set number = 1, id = gen_random_uuid()")
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "update "+schema+".epochs set number = 1, id = gen_random_uuid()"))(t)
 	require.False(t, seen[raise()])
 
 	// Somebody has removed the row.
-	_, err = pool.Exec(t.Context(), "delete from "+schema+".epochs")
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "delete from "+schema+".epochs"))(t)
 	without := epoch()
 	require.NotEqual(t, without, raise())
 

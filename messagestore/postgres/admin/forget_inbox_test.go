@@ -43,20 +43,17 @@ func TestOldRequestsAreForgottenKeyAndAll(t *testing.T) {
 	}
 	a.age(t, a.category.Stream("undone"), 1000, 2*day)
 	a.age(t, a.category.Stream("other"), 1000, 2*day)
-	_, err := a.admin.Delete(t.Context(), a.category.Stream("deleted"), messagestore.AnyVersion, nil)
-	require.NoError(t, err)
+	must.Do(a.admin.Delete(t.Context(), a.category.Stream("deleted"), messagestore.AnyVersion, nil))(t)
 	a.age(t, a.category.Stream("deleted"), 1000, 2*day)
 	write(t, a.Store, a.category.Stream("last"), messagestore.AnyVersion, messagestore.Raw{Type: "Received", Data: []byte(`{}`)})
 	a.age(t, a.category.Stream("last"), 1000, 2*day)
 	records := a.category.WithType("forgotten").Stream("1")
 
-	planned, err := a.admin.Forget(t.Context(), a.category, day, &retention.ForgetOptions{DryRun: true})
-	require.NoError(t, err)
+	planned := must.Do(a.admin.Forget(t.Context(), a.category, day, &retention.ForgetOptions{DryRun: true}))(t)
 	require.Empty(t, a.read(t, records))
 	var removed []int64
-	forgotten, err := a.admin.Forget(t.Context(), a.category, day, &retention.ForgetOptions{Reason: "ticket 1", OnProgress: func(n int64) { removed = append(removed, n) }})
+	forgotten := must.Do(a.admin.Forget(t.Context(), a.category, day, &retention.ForgetOptions{Reason: "ticket 1", OnProgress: func(n int64) { removed = append(removed, n) }}))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, retention.Forgotten{Keys: 2, Messages: 3}, forgotten)
 	require.Equal(t, forgotten, planned)
 	require.Equal(t, []int64{3}, removed)
@@ -69,15 +66,10 @@ func TestOldRequestsAreForgottenKeyAndAll(t *testing.T) {
 	require.Regexp(t, `"streams": ?2`, string(record[0].Data))
 	require.Contains(t, string(record[0].Data), "ticket 1")
 	require.NotContains(t, string(record[0].Data), "old")
-	again, err := a.admin.Forget(t.Context(), a.category, day, nil)
-	require.NoError(t, err)
-	require.Zero(t, again)
+	require.Zero(t, must.Do(a.admin.Forget(t.Context(), a.category, day, nil))(t))
 	require.Len(t, a.read(t, records), 1, "of something that was done")
-	wrote, err := a.WriteInitial(t.Context(), a.category.Stream("old"), messagestore.Raw{Type: "Received", Data: []byte(`{}`)})
-	require.NoError(t, err)
-	require.True(t, wrote, "the key is free")
-	found, err := a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, a.category.WithType("forgotten")}})
-	require.NoError(t, err)
+	require.True(t, must.Do(a.WriteInitial(t.Context(), a.category.Stream("old"), messagestore.Raw{Type: "Received", Data: []byte(`{}`)}))(t), "the key is free")
+	found := must.Do(a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, a.category.WithType("forgotten")}}))(t)
 	require.Empty(t, found.Violations)
 }
 
@@ -108,20 +100,15 @@ func TestOnlyAnInboxIsForgottenAndNothingOfTheLastDay(t *testing.T) {
 		"'a:inbox', '2 days', dry_run => null":                   "dry_run",
 		"'a:inbox', '2 days', id => '" + uuid.Nil.String() + "'": "id",
 	} {
-		_, err := a.pool.Exec(t.Context(), "select dibs.forget("+call+")")
-		requireRefused(t, err, column)
+		requireRefused(t, must.ErrorOf(a.pool.Exec(t.Context(), "select dibs.forget("+call+")")), column)
 	}
-	var outcome string
-	require.NoError(t, a.pool.QueryRow(t.Context(), "select outcome from dibs.forget($1, '23:59:59')", string(a.category)).Scan(&outcome))
-	require.Equal(t, "inside_key_life", outcome)
+	require.Equal(t, "inside_key_life", pgtest.Value[string](t, a.pool, "select outcome from dibs.forget($1, '23:59:59')", string(a.category)))
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {
 		_, err := must.New(admin.New(pgtest.PoolAs(t, role), &postgres.Config{})).Forget(t.Context(), a.category, 48*time.Hour, nil)
 		require.ErrorContains(t, err, "permission denied", role)
 	}
 	require.Len(t, a.read(t, a.category.Stream("old")), 1)
-	forgotten, err := must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), nil)).Forget(t.Context(), a.category, 48*time.Hour, nil)
-	require.NoError(t, err)
-	require.Equal(t, int64(1), forgotten.Keys)
+	require.Equal(t, int64(1), must.Do(must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), nil)).Forget(t.Context(), a.category, 48*time.Hour, nil))(t).Keys)
 }
 
 // A repetition of a call, whose answer was lost, answers as it did.
@@ -162,17 +149,15 @@ func TestARequestThatIsUndoneMeanwhileStays(t *testing.T) {
 	a := newOwnArchive(t).inbox(t, map[string]time.Duration{"old": 48 * time.Hour, "older": 72 * time.Hour})
 	write(t, a.Store, a.category.Stream("last"), messagestore.AnyVersion, messagestore.Raw{Type: "Received", Data: []byte(`{}`)})
 	tx := begin(t, a.pool.Config().ConnString(), pgx.ReadCommitted)
-	_, err := tx.Exec(t.Context(), `select * from dibs.append(array[$1], '{0}', '{1}', array[gen_random_uuid()], '{Undone}', '{"{}"}', '{null}')`, string(a.category.Stream("old")))
-	require.NoError(t, err)
+	must.Do(tx.Exec(t.Context(), `select * from dibs.append(array[$1], '{0}', '{1}', array[gen_random_uuid()], '{Undone}', '{"{}"}', '{null}')`, string(a.category.Stream("old"))))(t)
 	forget := "select requests from (select streams as requests from dibs.forget('" + string(a.category) + "', '1 day')) f"
-	done := make(chan int64, 1)
-	go func() {
+	done := await.Go(func() int64 {
 		var requests int64
 		if err := a.pool.QueryRow(t.Context(), forget).Scan(&requests); err != nil {
 			t.Error(err)
 		}
-		done <- requests
-	}()
+		return requests
+	})
 	await.Equal(t, "the removal waits for the category", "advisory", func() (event string) {
 		require.NoError(t, a.pool.QueryRow(t.Context(), "select coalesce(max(wait_event), '') from pg_stat_activity where query = $1", forget).Scan(&event))
 		return event

@@ -37,15 +37,13 @@ func newPromises(t *testing.T, life time.Duration) *promises {
 
 func (a *archive) promises(t *testing.T, life time.Duration) *promises {
 	t.Helper()
-	m, err := intent.New(a.Store, a.category, &intent.Config{KeyLife: life})
-	require.NoError(t, err)
+	m := must.Do(intent.New(a.Store, a.category, &intent.Config{KeyLife: life}))(t)
 	return &promises{a, m}
 }
 
 func (p *promises) hold(t *testing.T, scope, key string) *intent.Lease {
 	t.Helper()
-	answer, err := p.intents.Reserve(t.Context(), intent.Request{Scope: scope, Key: key, Content: key, TTL: 24 * time.Hour})
-	require.NoError(t, err)
+	answer := must.Do(p.intents.Reserve(t.Context(), intent.Request{Scope: scope, Key: key, Content: key, TTL: 24 * time.Hour}))(t)
 	require.Equal(t, intent.Reserved, answer.Outcome)
 	return answer.Lease
 }
@@ -64,8 +62,7 @@ func (p *promises) done(t *testing.T, scope, key string, extensions int, ago tim
 
 func (p *promises) forget(t *testing.T, age time.Duration, options *retention.ForgetOptions) retention.Forgotten {
 	t.Helper()
-	forgotten, err := p.admin.Forget(t.Context(), p.category, age, options)
-	require.NoError(t, err)
+	forgotten := must.Do(p.admin.Forget(t.Context(), p.category, age, options))(t)
 	return forgotten
 }
 
@@ -79,16 +76,14 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 	p := newPromises(t, time.Minute)
 	first := p.done(t, "", "first", 0, 2*time.Hour)
 	trimmed := p.done(t, "acme", "trimmed", 3, 2*time.Hour)
-	_, err := p.admin.Trim(t.Context(), trimmed.Stream(), &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge})
-	require.NoError(t, err)
+	must.Do(p.admin.Trim(t.Context(), trimmed.Stream(), &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge}))(t)
 	kept := map[messagestore.StreamName]int{p.done(t, "", "young", 0, 0).Stream(): 2}
 	held := p.hold(t, "", "held")
 	released := p.hold(t, "", "released")
 	require.NoError(t, released.Release(t.Context(), ""))
 	kept[held.Stream()], kept[released.Stream()] = 1, 2
 	deleted := p.done(t, "", "deleted", 0, 2*time.Hour)
-	_, err = p.admin.Delete(t.Context(), deleted.Stream(), messagestore.AnyVersion, nil)
-	require.NoError(t, err)
+	must.Do(p.admin.Delete(t.Context(), deleted.Stream(), messagestore.AnyVersion, nil))(t)
 	kept[deleted.Stream()] = 1
 	for stream := range kept {
 		p.age(t, stream, 1000, 2*time.Hour)
@@ -108,13 +103,10 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 		require.Len(t, p.read(t, stream), messages, stream)
 	}
 	for _, l := range []*intent.Lease{first, trimmed} {
-		version, err := p.Version(t.Context(), l.Stream())
-		require.NoError(t, err)
-		require.Equal(t, messagestore.NoStream, version, "no tombstone")
+		require.Equal(t, messagestore.NoStream, must.Do(p.Version(t.Context(), l.Stream()))(t), "no tombstone")
 	}
-	var names int
-	require.NoError(t, p.pool.QueryRow(t.Context(), "select count(*) from dibs.messages where category like $1 || '%' and (stream_name || data::text) like '%trimmed%'",
-		string(p.category)).Scan(&names))
+	names := pgtest.Value[int](t, p.pool, "select count(*) from dibs.messages where category like $1 || '%' and (stream_name || data::text) like '%trimmed%'",
+		string(p.category))
 	require.Zero(t, names, "nor a record of a trim")
 	require.Len(t, p.records(t), 1)
 	record := p.records(t)[0]
@@ -128,8 +120,7 @@ func TestFinishedIntentsAreForgottenKeyAndAll(t *testing.T) {
 	again := p.hold(t, "", "first")
 	require.Equal(t, 1, again.Attempt())
 	require.Greater(t, again.Token(), first.Token())
-	found, err := p.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{p.category, p.category.WithType("life"), p.category.WithType("forgotten")}})
-	require.NoError(t, err)
+	found := must.Do(p.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{p.category, p.category.WithType("life"), p.category.WithType("forgotten")}}))(t)
 	require.Empty(t, found.Violations)
 }
 
@@ -142,26 +133,21 @@ func TestKeysAreForgottenOnlyWhereAndWhenThatWasDeclared(t *testing.T) {
 	ever.done(t, "", "k", 0, 1000*time.Hour)
 	ever.hold(t, "", "last")
 
-	_, err := p.admin.Forget(t.Context(), p.category, 59*time.Minute, nil)
-	requireInvalid(t, err, "age", "the keys live 1h0m0s, so it is at least that")
-	_, err = ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)
+	requireInvalid(t, must.ErrorOf(p.admin.Forget(t.Context(), p.category, 59*time.Minute, nil)), "age", "the keys live 1h0m0s, so it is at least that")
+	_, err := ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)
 	requireInvalid(t, err, "category", "it is no inbox, no queue reads it, and no KeyLife was declared in it before its first key, so its keys stay for ever")
 	for _, forged := range []string{`{"seconds":0}`, `{"seconds":-1}`, `{"seconds":"x"}`, `{}`, `{"seconds":1e3}`} {
-		_, err := ever.Write(t.Context(), removal.KeyLifeStream(ever.category), messagestore.AnyVersion, messagestore.Raw{Type: "KeyLifeDeclared", Data: []byte(forged)})
-		require.NoError(t, err)
-		_, err = ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)
-		requireInvalid(t, err, "category", "no KeyLife was declared")
+		must.Do(ever.Write(t.Context(), removal.KeyLifeStream(ever.category), messagestore.AnyVersion, messagestore.Raw{Type: "KeyLifeDeclared", Data: []byte(forged)}))(t)
+		requireInvalid(t, must.ErrorOf(ever.admin.Forget(t.Context(), ever.category, 999*time.Hour, nil)), "category", "no KeyLife was declared")
 	}
 	other := newPromises(t, 0)
 	write(t, other.Store, removal.KeyLifeStream(other.category), messagestore.NoStream, messagestore.Raw{Type: "Opened", Data: []byte(`{"seconds":60}`)})
-	_, err = other.admin.Forget(t.Context(), other.category, time.Hour, nil)
-	requireInvalid(t, err, "category", "no KeyLife was declared")
+	requireInvalid(t, must.ErrorOf(other.admin.Forget(t.Context(), other.category, time.Hour, nil)), "category", "no KeyLife was declared")
 	late := newPromises(t, 0) // another manager's first intent came in before the life was written down
 	late.done(t, "", "k", 0, 1000*time.Hour)
 	late.hold(t, "", "last")
 	write(t, late.Store, removal.KeyLifeStream(late.category), messagestore.NoStream, removal.KeyLifeDeclared{Seconds: 60})
-	_, err = late.admin.Forget(t.Context(), late.category, 999*time.Hour, nil)
-	requireInvalid(t, err, "category", "before its first key, so its keys stay for ever")
+	requireInvalid(t, must.ErrorOf(late.admin.Forget(t.Context(), late.category, 999*time.Hour, nil)), "category", "before its first key, so its keys stay for ever")
 	require.Len(t, late.read(t, late.category.Stream("k")), 2)
 	require.Len(t, p.read(t, p.category.Stream("k")), 2)
 	require.Len(t, ever.read(t, ever.category.Stream("k")), 2)
@@ -199,14 +185,11 @@ func TestTheLastMessageOfACategoryIsNotForgotten(t *testing.T) {
 	p := newPromises(t, time.Minute)
 	p.done(t, "", "a", 0, 2*time.Hour)
 	p.done(t, "", "b", 0, 2*time.Hour)
-	before, err := p.End(t.Context(), p.category)
-	require.NoError(t, err)
+	before := must.Do(p.End(t.Context(), p.category))(t)
 
 	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 2}, p.forget(t, time.Hour, nil))
 
-	after, err := p.End(t.Context(), p.category)
-	require.NoError(t, err)
-	require.Equal(t, before, after)
+	require.Equal(t, before, must.Do(p.End(t.Context(), p.category))(t))
 	require.Len(t, p.read(t, p.category.Stream("b")), 2)
 }
 
@@ -260,9 +243,8 @@ func TestForgetWhoseAnswerIsLostIsToldAsItWas(t *testing.T) {
 	p.hold(t, "", "last")
 
 	cuts.Store(1)
-	forgotten, err := must.New(admin.New(pool, nil)).Forget(t.Context(), p.category, time.Hour, nil)
+	forgotten := must.Do(must.New(admin.New(pool, nil)).Forget(t.Context(), p.category, time.Hour, nil))(t)
 
-	require.NoError(t, err)
 	require.Zero(t, cuts.Load())
 	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 2}, forgotten)
 	require.Len(t, p.records(t), 1)
@@ -293,16 +275,11 @@ func TestKeysAreReservedWhileTheyAreForgotten(t *testing.T) {
 		tokens[key] = p.done(t, "", key, 0, 2*time.Hour).Token()
 	}
 	p.hold(t, "", "last")
-	done := make(chan error, 1)
-	go func() {
-		_, err := p.admin.Forget(t.Context(), p.category, time.Hour, nil)
-		done <- err
-	}()
+	done := await.Go(func() error { return must.ErrorOf(p.admin.Forget(t.Context(), p.category, time.Hour, nil)) })
 	for n := range keys {
 		key := fmt.Sprint(n)
 		await.That(t, "the key is free", func() (bool, any) {
-			answer, err := p.intents.Reserve(t.Context(), intent.Request{Key: key, Content: key})
-			require.NoError(t, err)
+			answer := must.Do(p.intents.Reserve(t.Context(), intent.Request{Key: key, Content: key}))(t)
 			if answer.Outcome == intent.Done {
 				return false, answer.Outcome
 			}
@@ -323,7 +300,5 @@ func TestOnlyAnAdminForgets(t *testing.T) {
 		_, err := must.New(admin.New(pgtest.PoolAs(t, role), &postgres.Config{})).Forget(t.Context(), p.category, time.Hour, nil)
 		require.ErrorContains(t, err, "permission denied", role)
 	}
-	forgotten, err := must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), nil)).Forget(t.Context(), p.category, time.Hour, nil)
-	require.NoError(t, err)
-	require.Equal(t, int64(1), forgotten.Keys)
+	require.Equal(t, int64(1), must.Do(must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), nil)).Forget(t.Context(), p.category, time.Hour, nil))(t).Keys)
 }

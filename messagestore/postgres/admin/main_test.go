@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/tier"
 	"github.com/dibs-go/dibs/messagestore"
 )
@@ -30,8 +31,7 @@ func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Co
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(t.Context(), url))(t)
 	t.Cleanup(func() { require.NoError(t, conn.Close(contextOf(t))) })
 	return conn
 }
@@ -48,8 +48,7 @@ func over(group *sync.WaitGroup) <-chan struct{} {
 
 func begin(t *testing.T, url string, level pgx.TxIsoLevel) pgx.Tx {
 	t.Helper()
-	tx, err := connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
-	require.NoError(t, err)
+	tx := must.Do(connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
 	return tx
 }
 
@@ -59,8 +58,7 @@ func opened() messagestore.Envelope {
 
 func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
 	t.Helper()
-	written, err := store.Write(t.Context(), stream, expected, bodies...)
-	require.NoError(t, err)
+	written := must.Do(store.Write(t.Context(), stream, expected, bodies...))(t)
 	return written
 }
 
@@ -68,8 +66,7 @@ func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamNa
 // can tell, and that the value is not shown.
 func requireRefused(t *testing.T, err error, column string) {
 	t.Helper()
-	refused, ok := errors.AsType[*pgconn.PgError](err)
-	require.True(t, ok, "%v", err)
+	refused := must.As[*pgconn.PgError](t, err)
 	require.Equal(t, "DB001", refused.Code, refused.Message)
 	require.Equal(t, column, refused.ColumnName)
 	require.NotContains(t, refused.Message+refused.Detail+refused.Hint, "canary")
@@ -77,7 +74,6 @@ func requireRefused(t *testing.T, err error, column string) {
 
 func requireDenied(t *testing.T, err error) {
 	t.Helper()
-	refused, ok := errors.AsType[*pgconn.PgError](err)
-	require.True(t, ok, "%v", err)
+	refused := must.As[*pgconn.PgError](t, err)
 	require.Equal(t, "42501", refused.Code)
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/dibs-go/dibs/internal/must"
+	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/internal/removal"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/retention"
@@ -165,16 +167,14 @@ func (h *removing) delete(t *testing.T, r *rapid.T, name messagestore.StreamName
 func (h *removing) foresee(t *testing.T) {
 	t.Helper()
 	for _, s := range h.streams {
-		var version int64
-		require.NoError(t, h.pool.QueryRow(t.Context(), h.sql("select dibs.stream_version($1)"), string(s.name)).Scan(&version))
+		version := pgtest.Value[int64](t, h.pool, h.sql("select dibs.stream_version($1)"), string(s.name))
 		s.version = max(s.version, version)
 	}
 }
 
 func (h *removing) check(t *testing.T, r *rapid.T, s *removedStream) {
 	t.Helper()
-	var version int64
-	require.NoError(t, h.pool.QueryRow(t.Context(), h.sql("select dibs.stream_version($1)"), string(s.name)).Scan(&version))
+	version := pgtest.Value[int64](t, h.pool, h.sql("select dibs.stream_version($1)"), string(s.name))
 	if version != s.version {
 		r.Fatalf("%s: at %d, and was at %d", s.name, version, s.version)
 	}
@@ -182,10 +182,8 @@ func (h *removing) check(t *testing.T, r *rapid.T, s *removedStream) {
 		Position int64
 		Type     string
 	}
-	rows, err := h.pool.Query(t.Context(), h.sql(`select "position", type from dibs.read_stream($1)`), string(s.name))
-	require.NoError(t, err)
-	read, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
-	require.NoError(t, err)
+	rows := must.Do(h.pool.Query(t.Context(), h.sql(`select "position", type from dibs.read_stream($1)`), string(s.name)))(t)
+	read := must.Do(pgx.CollectRows(rows, pgx.RowToStructByPos[row]))(t)
 	if len(read) == 0 {
 		if s.version != -1 {
 			r.Fatalf("%s: nothing to read, and is at %d", s.name, s.version)

@@ -22,21 +22,17 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 	writer := pgtest.Connect(t, url+"&options=-c%20role%3Ddibs_writer")
 	store := must.New(messagestore.New(must.New(postgres.New(writer, nil)), nil))
 	category := storetest.Category(t)
-	_, err := store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, messagestore.Raw{Type: "T", Data: []byte(`{}`)})
-	require.NoError(t, err)
+	must.Do(store.Write(t.Context(), category.Stream("1"), messagestore.NoStream, messagestore.Raw{Type: "T", Data: []byte(`{}`)}))(t)
 	positions := category.WithType("position")
-	_, err = store.Write(t.Context(), positions.Stream("accounts"), messagestore.NoStream, messagestore.Raw{Type: "Started", Data: []byte(`{"start":0}`)})
-	require.NoError(t, err)
+	must.Do(store.Write(t.Context(), positions.Stream("accounts"), messagestore.NoStream, messagestore.Raw{Type: "Started", Data: []byte(`{"start":0}`)}))(t)
 	stream := positions.Stream("accounts").With("0")
 	for range 3 {
 		bodies := make([]messagestore.Body, 150)
 		for i := range bodies {
 			bodies[i] = messagestore.Raw{Type: "Recorded", Data: []byte(`{"position":1}`)}
 		}
-		_, err := store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...)
-		require.NoError(t, err)
-		_, err = store.TrimCheckpoints(t.Context(), stream, 100)
-		require.NoError(t, err)
+		must.Do(store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
+		must.Do(store.TrimCheckpoints(t.Context(), stream, 100))(t)
 	}
 	var first, records, upTo int64
 	require.NoError(t, owner.QueryRow(t.Context(), "select min(position) from dibs.messages where stream_name = $1", string(stream)).Scan(&first))
@@ -46,9 +42,7 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 	require.Equal(t, int64(1), records)
 	require.Equal(t, int64(349), upTo)
 
-	found, err := must.New(admin.New(owner, nil)).Verify(t.Context(), nil)
-	require.NoError(t, err)
-	require.Empty(t, found.Violations)
+	require.Empty(t, must.Do(must.New(admin.New(owner, nil)).Verify(t.Context(), nil))(t).Violations)
 
 	for name, refused := range map[string]string{
 		string(category.Stream("1")):                  "DB001",
@@ -61,17 +55,14 @@ func TestWriterTrimsCheckpointsAndNothingElse(t *testing.T) {
 		string(category) + ":position-accounts+0+0":   "DB001",
 		string(category) + ":position-accounts+0+key": "DB001",
 	} {
-		_, err := writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, 100)", name)
-		require.ErrorContains(t, err, refused, "%q", name)
+		require.ErrorContains(t, must.ErrorOf(writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, 100)", name)), refused, "%q", name)
 	}
 	for _, keep := range []string{"99", "0", "-1", "null"} {
-		_, err := writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, "+keep+")", string(stream))
-		require.ErrorContains(t, err, "invalid keep")
+		require.ErrorContains(t, must.ErrorOf(writer.Exec(t.Context(), "select dibs.trim_checkpoints($1, "+keep+")", string(stream))), "invalid keep")
 	}
-	_, err = writer.Exec(t.Context(), "select from dibs.trim($1, 1)", string(stream))
-	require.ErrorContains(t, err, "42501")
+	require.ErrorContains(t, must.ErrorOf(writer.Exec(t.Context(), "select from dibs.trim($1, 1)", string(stream))), "42501")
 	reader := must.New(messagestore.New(must.New(postgres.New(pgtest.Connect(t, url+"&options=-c%20role%3Ddibs_reader"), nil)), nil))
-	_, err = reader.TrimCheckpoints(t.Context(), stream, 100)
+	_, err := reader.TrimCheckpoints(t.Context(), stream, 100)
 	require.ErrorIs(t, err, messagestore.ErrNotPermitted)
 	require.ErrorContains(t, err, "grant dibs_writer")
 }
@@ -85,6 +76,5 @@ func TestTrimCheckpointsOfAnotherStreamIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, messagestore.ErrInvalid, stream)
 		require.ErrorContains(t, err, "it is not one of a consumer's checkpoints, as account:position-accounts+0")
 	}
-	_, err := store.TrimCheckpoints(t.Context(), "account:position-a+0", 99)
-	require.ErrorContains(t, err, "invalid keep 99: it is at least 100")
+	require.ErrorContains(t, must.ErrorOf(store.TrimCheckpoints(t.Context(), "account:position-a+0", 99)), "invalid keep 99: it is at least 100")
 }

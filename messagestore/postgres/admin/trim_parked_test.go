@@ -32,9 +32,7 @@ func (a *archive) park(t *testing.T, name string, messages ...*messagestore.Mess
 	})
 	parked := must.New(operate.Consumer(a.Store, category, name).Parked())
 	for _, m := range messages {
-		item, err := parked.Item(t.Context(), m.GlobalPosition)
-		require.NoError(t, err)
-		require.Equal(t, queue.Dead, item.State)
+		require.Equal(t, queue.Dead, must.Do(parked.Item(t.Context(), m.GlobalPosition))(t).State)
 	}
 	return parked
 }
@@ -42,8 +40,7 @@ func (a *archive) park(t *testing.T, name string, messages ...*messagestore.Mess
 // redrive has a consumer deliver one parked message again.
 func (a *archive) redrive(t *testing.T, name string, m *messagestore.Message, failure error) {
 	t.Helper()
-	_, err := must.New(operate.Consumer(a.Store, m.Stream.Category(), name).Parked()).Retry(t.Context(), "", m.GlobalPosition)
-	require.NoError(t, err)
+	must.Do(must.New(operate.Consumer(a.Store, m.Stream.Category(), name).Parked()).Retry(t.Context(), "", m.GlobalPosition))(t)
 	var delivered []uuid.UUID
 	a.catchUp(t, m.Stream.Category(), name, func(m *messagestore.Message) error {
 		delivered = append(delivered, m.ID)
@@ -78,12 +75,8 @@ func TestAMessageThatIsParkedIsNotTrimmed(t *testing.T) {
 			dry.DryRun = true
 			trim := func(want retention.Trimmed) {
 				t.Helper()
-				planned, err := a.admin.Trim(t.Context(), stream, &dry)
-				require.NoError(t, err)
-				require.Equal(t, want, planned, "dry run")
-				trimmed, err := a.admin.Trim(t.Context(), stream, anyAge)
-				require.NoError(t, err)
-				require.Equal(t, want, trimmed)
+				require.Equal(t, want, must.Do(a.admin.Trim(t.Context(), stream, &dry))(t), "dry run")
+				require.Equal(t, want, must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t))
 			}
 
 			trim(retention.Trimmed{Stream: stream, Removed: 2, First: 2, Version: 5, Queue: low.Name()})
@@ -93,8 +86,7 @@ func TestAMessageThatIsParkedIsNotTrimmed(t *testing.T) {
 			a.redrive(t, "one", messages[2], nil)
 			trim(retention.Trimmed{Stream: stream, Removed: 1, First: 3, Version: 5, Queue: high.Name()})
 			a.redrive(t, "other", messages[3], errors.New("no"))
-			_, err := high.Drop(t.Context(), "void", messages[3].GlobalPosition)
-			require.NoError(t, err)
+			must.Do(high.Drop(t.Context(), "void", messages[3].GlobalPosition))(t)
 			trim(retention.Trimmed{Stream: stream, Removed: 1, First: 4, Version: 5})
 			require.Equal(t, []int{4, 5}, a.positions(t, stream))
 		})
@@ -114,8 +106,7 @@ func TestATrimEndsAtTheLowestParkedMessage(t *testing.T) {
 		"one":   a.park(t, "one", messages[4], messages[5]).Name(),
 	}
 	for at := 2; at <= 5; at++ {
-		trimmed, err := a.admin.Trim(t.Context(), stream, anyAge)
-		require.NoError(t, err)
+		trimmed := must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 		require.Equal(t, messagestore.Version(at), trimmed.First)
 		require.Equal(t, queues[consumers[at]], trimmed.Queue)
 		a.redrive(t, consumers[at], messages[at], nil)
@@ -153,8 +144,7 @@ func TestATrimLooksAtParkedMessagesOfItsStreamOnly(t *testing.T) {
 	a.fill(t, a.category.Stream("2"), 2)
 	messages := a.read(t, stream)
 	a.park(t, "one", a.read(t, a.category.Stream("2"))[0], messages[5]) // the second stays for keep
-	trimmed, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 5, MinAge: retention.AnyAge})
-	require.NoError(t, err)
+	trimmed := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 5, MinAge: retention.AnyAge}))(t)
 	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 1, First: 1, Version: 5}, trimmed)
 
 	parked := a.park(t, "two", messages[3])
@@ -165,7 +155,7 @@ func TestATrimLooksAtParkedMessagesOfItsStreamOnly(t *testing.T) {
 		var removed, first int64
 		var more bool
 		var held *string
-		err = a.pool.QueryRow(t.Context(), "select removed, first_position, more, queue from dibs.trim($1, 1, min_age => '0', max_messages => 1)", string(stream)).
+		err := a.pool.QueryRow(t.Context(), "select removed, first_position, more, queue from dibs.trim($1, 1, min_age => '0', max_messages => 1)", string(stream)).
 			Scan(&removed, &first, &more, &held)
 		require.NoError(t, err)
 		require.Equal(t, want.removed, removed)

@@ -72,9 +72,8 @@ func (a *archive) fill(t *testing.T, stream messagestore.StreamName, messages in
 // fillMany writes so many messages to a stream that has none, faster than a client would.
 func (a *archive) fillMany(t *testing.T, stream messagestore.StreamName, messages int) {
 	t.Helper()
-	_, err := a.pool.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
-		select $1, dibs.group_hash($2), $2, n, 'Opened', gen_random_uuid(), '{}' from generate_series(0, $3 - 1) n`, string(stream.Category()), string(stream), messages)
-	require.NoError(t, err)
+	must.Do(a.pool.Exec(t.Context(), `insert into dibs.messages (category, group_hash, stream_name, position, type, id, data)
+		select $1, dibs.group_hash($2), $2, n, 'Opened', gen_random_uuid(), '{}' from generate_series(0, $3 - 1) n`, string(stream.Category()), string(stream), messages))(t)
 }
 
 func (a *archive) read(t *testing.T, stream messagestore.StreamName) []*messagestore.Message {
@@ -98,14 +97,12 @@ func (a *archive) positions(t *testing.T, stream messagestore.StreamName) (posit
 // age makes the messages of a stream up to a position older. No client can do this.
 func (a *archive) age(t *testing.T, stream messagestore.StreamName, upTo messagestore.Version, by time.Duration) {
 	t.Helper()
-	tx, err := a.pool.Begin(t.Context())
-	require.NoError(t, err)
+	tx := must.Do(a.pool.Begin(t.Context()))(t)
 	for _, statement := range []string{
 		"set local session_replication_role = replica", // without triggers
 		fmt.Sprintf("update dibs.messages set time = time - interval '%d s' where stream_name = '%s' and position <= %d", int(by.Seconds()), stream, upTo),
 	} {
-		_, err = tx.Exec(t.Context(), statement)
-		require.NoError(t, err)
+		must.Do(tx.Exec(t.Context(), statement))(t)
 	}
 	require.NoError(t, tx.Commit(t.Context()))
 }
@@ -118,26 +115,17 @@ func TestTrimKeepsTheLastMessagesAndTheirPositions(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 5)
 
-	trimmed, err := a.admin.Trim(t.Context(), stream, anyAge)
-
-	require.NoError(t, err)
-	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 3, First: 3, Version: 4}, trimmed)
+	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 3, First: 3, Version: 4}, must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t))
 	require.Equal(t, []int{3, 4}, a.positions(t, stream))
-	version, err := a.Version(t.Context(), stream)
-	require.NoError(t, err)
-	require.Equal(t, messagestore.Version(4), version)
-	_, err = a.Write(t.Context(), stream, messagestore.NoStream, opened())
-	require.ErrorIs(t, err, messagestore.ErrVersionConflict)
+	require.Equal(t, messagestore.Version(4), must.Do(a.Version(t.Context(), stream))(t))
+	require.ErrorIs(t, must.ErrorOf(a.Write(t.Context(), stream, messagestore.NoStream, opened())), messagestore.ErrVersionConflict)
 	require.Equal(t, messagestore.Version(5), write(t, a.Store, stream, 4, opened()).Version)
 
-	again, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 10, MinAge: retention.AnyAge})
-	require.NoError(t, err)
+	again := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 10, MinAge: retention.AnyAge}))(t)
 	require.Equal(t, retention.Trimmed{Stream: stream, First: 3, Version: 5}, again)
-	none, err := a.admin.Trim(t.Context(), a.category.Stream("none"), anyAge)
-	require.NoError(t, err)
+	none := must.Do(a.admin.Trim(t.Context(), a.category.Stream("none"), anyAge))(t)
 	require.Equal(t, retention.Trimmed{Stream: a.category.Stream("none"), First: messagestore.NoStream, Version: messagestore.NoStream}, none)
-	one, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Before: time.Now().Add(time.Hour), MinAge: retention.AnyAge})
-	require.NoError(t, err)
+	one := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Before: time.Now().Add(time.Hour), MinAge: retention.AnyAge}))(t)
 	require.Equal(t, messagestore.Version(5), one.First, "the last message stays")
 }
 
@@ -148,25 +136,20 @@ func TestATrimIsRecorded(t *testing.T) {
 	a.fill(t, stream, 5)
 	records := a.category.WithType("retention").Stream("1")
 
-	_, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 3, MinAge: retention.AnyAge, DryRun: true})
-	require.NoError(t, err)
+	must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 3, MinAge: retention.AnyAge, DryRun: true}))(t)
 	require.Empty(t, a.read(t, records))
-	_, err = a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 3, MinAge: retention.AnyAge, Reason: "old"})
-	require.NoError(t, err)
-	_, err = a.admin.Trim(t.Context(), stream, anyAge)
-	require.NoError(t, err)
+	must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 3, MinAge: retention.AnyAge, Reason: "old"}))(t)
+	must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 
 	found := a.read(t, records)
 	require.Len(t, found, 2)
 	require.Equal(t, "dibs:Trimmed", found[0].Type)
-	var user string
-	require.NoError(t, a.pool.QueryRow(t.Context(), "select session_user").Scan(&user))
+	user := pgtest.Value[string](t, a.pool, "select session_user")
 	require.JSONEq(t, fmt.Sprintf(`{"stream":%q,"removed":2,"from":0,"upTo":1,"by":%q,"reason":"old"}`, stream, user), string(found[0].Data))
 	require.JSONEq(t, fmt.Sprintf(`{"stream":%q,"removed":1,"from":2,"upTo":2,"by":%q}`, stream, user), string(found[1].Data))
 
 	// The records are trimmed too, and that is not recorded.
-	_, err = a.admin.Trim(t.Context(), records, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
-	require.NoError(t, err)
+	must.Do(a.admin.Trim(t.Context(), records, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
 	require.Equal(t, []int{1}, a.positions(t, records))
 	require.Empty(t, a.read(t, records.Category().WithType("retention").Stream("1")))
 }
@@ -177,22 +160,17 @@ func TestTheRecordOfATrimIsNeitherForgedNorTrimmedAway(t *testing.T) {
 	a := newArchive(t)
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 5)
-	_, err := a.admin.Trim(t.Context(), stream, anyAge)
-	require.NoError(t, err)
+	must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 	records := a.category.WithType("retention").Stream("1")
 	forged := messagestore.Raw{Type: "dibs:Trimmed", Data: a.read(t, records)[0].Data}
 
-	_, err = a.Write(t.Context(), records, messagestore.AnyVersion, forged)
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = a.pool.Exec(t.Context(), "select dibs.append(array[$1], array[-2::bigint], array[1], array[gen_random_uuid()], array['dibs:Trimmed'], array['{}'::json], array[null::json])", string(records))
+	require.ErrorIs(t, must.ErrorOf(a.Write(t.Context(), records, messagestore.AnyVersion, forged)), messagestore.ErrInvalid)
+	_, err := a.pool.Exec(t.Context(), "select dibs.append(array[$1], array[-2::bigint], array[1], array[gen_random_uuid()], array['dibs:Trimmed'], array['{}'::json], array[null::json])", string(records))
 	requireRefused(t, err, "types")
 	a.fill(t, records, 3)
-	trimmed, err := a.admin.Trim(t.Context(), records, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
-	require.NoError(t, err)
-	require.Zero(t, trimmed.Removed, "the last record stays")
+	require.Zero(t, must.Do(a.admin.Trim(t.Context(), records, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t).Removed, "the last record stays")
 
-	found, err := a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}})
-	require.NoError(t, err)
+	found := must.Do(a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}}))(t)
 	require.Empty(t, found.Violations)
 }
 
@@ -203,21 +181,17 @@ func TestTrimSparesWhatIsYoung(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 5)
 
-	trimmed, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1})
-	require.NoError(t, err)
+	trimmed := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1}))(t)
 	require.Equal(t, retention.Trimmed{Stream: stream, First: 0, Version: 4, Recent: true}, trimmed)
 
 	a.age(t, stream, 1, time.Hour)
-	trimmed, err = a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1})
-	require.NoError(t, err)
+	trimmed = must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1}))(t)
 	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 2, First: 2, Version: 4, Recent: true}, trimmed)
 
 	a.age(t, stream, 3, 10*time.Minute)
-	trimmed, err = a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: 5 * time.Minute, DryRun: true})
-	require.NoError(t, err)
+	trimmed = must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: 5 * time.Minute, DryRun: true}))(t)
 	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 2, First: 4, Version: 4}, trimmed)
-	trimmed, err = a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1})
-	require.NoError(t, err)
+	trimmed = must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1}))(t)
 	require.Zero(t, trimmed.Removed)
 }
 
@@ -230,11 +204,9 @@ func TestTrimBeforeATime(t *testing.T) {
 	a.age(t, stream, 3, 2*time.Hour)
 	before := time.Now().Add(-time.Hour)
 
-	both, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Before: before, Keep: 5})
-	require.NoError(t, err)
+	both := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Before: before, Keep: 5}))(t)
 	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 1, First: 1, Version: 5}, both)
-	trimmed, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Before: before})
-	require.NoError(t, err)
+	trimmed := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Before: before}))(t)
 	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 3, First: 4, Version: 5}, trimmed)
 	require.Equal(t, []int{4, 5}, a.positions(t, stream))
 }
@@ -249,10 +221,7 @@ func TestTrimRemovesABeginningWhateverTheTimes(t *testing.T) {
 	a.age(t, stream, 1, -2*time.Hour) // 0 and 1 are young
 	a.age(t, stream, 0, 2*time.Hour)  // and 0 is not
 
-	trimmed, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1})
-
-	require.NoError(t, err)
-	require.Equal(t, int64(1), trimmed.Removed)
+	require.Equal(t, int64(1), must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1}))(t).Removed)
 	require.Equal(t, []int{1, 2, 3, 4}, a.positions(t, stream))
 }
 
@@ -264,13 +233,9 @@ func TestTrimWorksInParts(t *testing.T) {
 	var parts []int64
 	options := &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge, OnProgress: func(removed int64) { parts = append(parts, removed) }}
 
-	planned, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge, DryRun: true})
-	require.NoError(t, err)
+	planned := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge, DryRun: true}))(t)
 	require.Equal(t, int64(10999), planned.Removed)
-	trimmed, err := a.admin.Trim(t.Context(), stream, options)
-
-	require.NoError(t, err)
-	require.Equal(t, planned, trimmed)
+	require.Equal(t, planned, must.Do(a.admin.Trim(t.Context(), stream, options))(t))
 	require.Equal(t, []int64{10000, 999}, parts)
 	require.Equal(t, []int{10999}, a.positions(t, stream))
 }
@@ -282,9 +247,8 @@ func TestAReservationIsNotTrimmed(t *testing.T) {
 	write(t, a.Store, stream, messagestore.NoStream,
 		messagestore.Envelope{Body: opened().Body, Metadata: messagestore.Metadata{Local: messagestore.Properties{"reservedDigest": "abc"}}}, opened())
 
-	trimmed, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
+	trimmed := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
 
-	require.NoError(t, err)
 	require.True(t, trimmed.Reservation)
 	require.Zero(t, trimmed.Removed)
 	require.Len(t, a.read(t, stream), 2)
@@ -303,8 +267,7 @@ func TestTrimOfACategoryIsOfEachStream(t *testing.T) {
 		a.fill(t, stream, 5)
 	}
 	// As message-db's clients may have it: a stream without an identifier.
-	_, err := a.pool.Exec(t.Context(), "insert into dibs.messages (category, group_hash, stream_name, position, type, id) select $1, dibs.group_hash($1), $1, n, 'T', gen_random_uuid() from generate_series(0, 3) n", string(a.category))
-	require.NoError(t, err)
+	must.Do(a.pool.Exec(t.Context(), "insert into dibs.messages (category, group_hash, stream_name, position, type, id) select $1, dibs.group_hash($1), $1, n, 'T', gen_random_uuid() from generate_series(0, 3) n", string(a.category)))(t)
 
 	var removed []int64
 	for trimmed, err := range a.admin.TrimCategory(t.Context(), a.category, anyAge) {
@@ -380,8 +343,7 @@ func TestWritersDoNotNoticeThatTheirStreamIsTrimmed(t *testing.T) {
 		require.NoError(t, await.Receive(t, "the end of a trimmer", trimmed))
 	}
 
-	last, err := a.admin.Trim(t.Context(), stream, anyAge)
-	require.NoError(t, err)
+	last := must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 	require.Equal(t, []int{writers*writes - 2, writers*writes - 1}, a.positions(t, stream))
 	require.Equal(t, int64(writers*writes-2), removed.Load()+last.Removed, "each was removed once")
 	var recorded int64
@@ -404,17 +366,14 @@ func TestTrimHoldsUpNoWriter(t *testing.T) {
 	stream := a.category.Stream("1")
 	a.fill(t, stream, 5)
 	tx := begin(t, pgtest.URL(t), pgx.ReadCommitted)
-	_, err := must.New(admin.New(tx, nil)).Trim(t.Context(), stream, anyAge)
-	require.NoError(t, err)
+	must.Do(must.New(admin.New(tx, nil)).Trim(t.Context(), stream, anyAge))(t)
 
 	write(t, a.Store, stream, 4, opened())
 
 	require.NoError(t, tx.Commit(t.Context()))
 	holder := begin(t, pgtest.URL(t), pgx.ReadCommitted)
 	write(t, must.New(messagestore.New(must.New(postgres.New(holder, nil)), nil)), stream, messagestore.AnyVersion, opened())
-	trimmed, err := a.admin.Trim(t.Context(), stream, anyAge)
-	require.NoError(t, err)
-	require.Equal(t, int64(1), trimmed.Removed)
+	require.Equal(t, int64(1), must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t).Removed)
 	require.NoError(t, holder.Commit(t.Context()))
 	require.Equal(t, []int{4, 5, 6}, a.positions(t, stream))
 }
@@ -431,18 +390,15 @@ func TestATransactionOlderThanARemovalDoesNotWriteIntoTheGap(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, a *archive, stream messagestore.StreamName){
 		"trim": func(t *testing.T, a *archive, stream messagestore.StreamName) {
 			t.Helper()
-			_, err := a.admin.Trim(t.Context(), stream, anyAge)
-			require.NoError(t, err)
+			must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t)
 		},
 		"delete": func(t *testing.T, a *archive, stream messagestore.StreamName) {
 			t.Helper()
-			_, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil)
-			require.NoError(t, err)
+			must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, nil))(t)
 		},
 		"erase": func(t *testing.T, a *archive, stream messagestore.StreamName) {
 			t.Helper()
-			_, err := a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true})
-			require.NoError(t, err)
+			must.Do(a.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: true}))(t)
 		},
 	} {
 		for _, before := range []int{0, 2} {
@@ -459,15 +415,13 @@ func TestATransactionOlderThanARemovalDoesNotWriteIntoTheGap(t *testing.T) {
 						defer serializable.Unlock()
 					}
 					tx := begin(t, url, level)
-					_, err := tx.Exec(t.Context(), "select from dibs.stream_version($1)", string(stream))
-					require.NoError(t, err)
+					must.Do(tx.Exec(t.Context(), "select from dibs.stream_version($1)", string(stream)))(t)
 					a.fill(t, stream, 5)
 					remove(t, a, stream)
 
-					_, err = must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), stream, messagestore.Version(before-1), opened())
+					_, err := must.New(messagestore.New(must.New(postgres.New(tx, nil)), nil)).Write(t.Context(), stream, messagestore.Version(before-1), opened())
 
-					refused, ok := errors.AsType[*pgconn.PgError](err)
-					require.True(t, ok, "%v", err)
+					refused := must.As[*pgconn.PgError](t, err)
 					require.Equal(t, "40001", refused.Code)
 					require.NoError(t, tx.Rollback(t.Context()))
 				}
@@ -493,15 +447,12 @@ func TestAMessageThatIsWrittenAgainWhileItIsTrimmedIsTheFirstOrNew(t *testing.T)
 			bodies = append(bodies, m)
 		}
 		a.fill(t, stream, 1)
-		trimmed := make(chan error, 1)
-		go func() {
-			_, err := a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge})
-			trimmed <- err
-		}()
+		trimmed := await.Go(func() error {
+			return must.ErrorOf(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))
+		})
 
-		written, err := a.Write(t.Context(), stream, messagestore.AnyVersion, bodies...)
+		written := must.Do(a.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
 
-		require.NoError(t, err)
 		require.NoError(t, await.Receive(t, "the end of the trim", trimmed))
 		require.Positive(t, written.GlobalPosition)
 		if written.Duplicate {
@@ -595,14 +546,12 @@ func TestDatabaseRefusesInvalidRemovals(t *testing.T) {
 		"category_streams('a-1')":                                 "category",
 		"category_streams('a', max_streams => 0)":                 "max_streams",
 	} {
-		_, err := pool.Exec(t.Context(), "select * from dibs."+call)
-		requireRefused(t, err, column)
+		requireRefused(t, must.ErrorOf(pool.Exec(t.Context(), "select * from dibs."+call)), column)
 	}
 	for _, call := range []string{"trim('a-1', 1)", "delete_stream('a-1')", "forget('a', '1 h')"} {
 		tx := begin(t, pgtest.URL(t), pgx.RepeatableRead)
 		_, err := tx.Exec(t.Context(), "select * from dibs."+call)
-		refused, ok := errors.AsType[*pgconn.PgError](err)
-		require.True(t, ok)
+		refused := must.As[*pgconn.PgError](t, err)
 		require.Equal(t, "0A000", refused.Code)
 	}
 }
@@ -624,15 +573,12 @@ func TestARemovalWhoseAnswerIsLostIsToldAsItWas(t *testing.T) {
 	a.fill(t, stream, 5)
 
 	cuts.Store(1)
-	trimmed, err := adm.Trim(t.Context(), stream, anyAge)
-	require.NoError(t, err)
-	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 3, First: 3, Version: 4}, trimmed)
+	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 3, First: 3, Version: 4}, must.Do(adm.Trim(t.Context(), stream, anyAge))(t))
 	require.Len(t, a.read(t, a.category.WithType("retention").Stream("1")), 1)
 
 	for _, erase := range []bool{false, true} {
 		cuts.Store(1)
-		deleted, err := adm.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase})
-		require.NoError(t, err)
+		deleted := must.Do(adm.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase}))(t)
 		require.False(t, deleted.Already)
 		require.Equal(t, messagestore.Version(5), deleted.Version)
 		require.Equal(t, int64(2), deleted.Messages)

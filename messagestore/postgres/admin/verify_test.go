@@ -56,8 +56,7 @@ func (v *verified) damage(t *testing.T, statements ...string) {
 
 func (v *verified) verify(t *testing.T) *retention.Verification {
 	t.Helper()
-	found, err := v.admin.Verify(t.Context(), nil)
-	require.NoError(t, err)
+	found := must.Do(v.admin.Verify(t.Context(), nil))(t)
 	return found
 }
 
@@ -74,15 +73,12 @@ type fields map[string]any
 
 func (v *verified) write(t *testing.T, stream messagestore.StreamName, bodies ...messagestore.Body) {
 	t.Helper()
-	_, err := v.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...)
-	require.NoError(t, err)
+	must.Do(v.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
 }
 
 func (v *verified) reserve(t *testing.T, source *messagestore.Message, name string) {
 	t.Helper()
-	result, err := must.New(reservation.New(v.store, name, nil)).Reserve(t.Context(), source, "AAA")
-	require.NoError(t, err)
-	require.Equal(t, reservation.Reserved, result.Outcome)
+	require.Equal(t, reservation.Reserved, must.Do(must.New(reservation.New(v.store, name, nil)).Reserve(t.Context(), source, "AAA"))(t).Outcome)
 }
 
 // healthy writes something of every kind.
@@ -92,12 +88,10 @@ func (v *verified) healthy(t *testing.T) {
 	v.write(t, "account-1", event, event, event)
 	v.write(t, "account-2", event)
 	v.write(t, "account:command-1", body{"Open", fields{"key": "AAA"}}, body{"Open", fields{"key": "AAA"}})
-	first, err := v.store.Last(t.Context(), "account:command-1")
-	require.NoError(t, err)
+	first := must.Do(v.store.Last(t.Context(), "account:command-1"))(t)
 	v.reserve(t, first, "accounts")
 	v.reserve(t, first, "billing")
-	page, err := v.store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1})
-	require.NoError(t, err)
+	page := must.Do(v.store.ReadCategoryPage(t.Context(), messagestore.CategoryQuery{Category: "account", Limit: 1}))(t)
 	v.write(t, "account:position-accounts", body{"Started", fields{"start": 0}}, body{"Started", fields{"start": 2, "after": page.Last.ID, "reset": true}})
 	v.write(t, "account:position-accounts+0", body{"Recorded", fields{"position": 1}}, body{"Recorded", fields{"position": 3, "after": uuid.New()}}) // and given up
 	v.write(t, "account:position-accounts+1", body{"Recorded", fields{"position": 5}})
@@ -112,13 +106,11 @@ func TestVerifyFindsTheSameWhereBackslashesEscape(t *testing.T) {
 	v.healthy(t)
 	config := v.pool.Config()
 	config.ConnConfig.RuntimeParams["standard_conforming_strings"] = "off"
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
+	pool := must.Do(pgxpool.NewWithConfig(t.Context(), config))(t)
 	defer pool.Close()
 
-	found, err := must.New(admin.New(pool, &postgres.Config{Schema: v.schema})).Verify(t.Context(), nil)
+	found := must.Do(must.New(admin.New(pool, &postgres.Config{Schema: v.schema})).Verify(t.Context(), nil))(t)
 
-	require.NoError(t, err)
 	require.Equal(t, v.verify(t), found)
 }
 
@@ -340,8 +332,7 @@ func TestVerifyFindsWhatAnIndexMisses(t *testing.T) {
 		t.Run(index, func(t *testing.T) {
 			t.Parallel()
 			v := newVerified(t)
-			_, err := v.pool.Exec(t.Context(), "create extension amcheck")
-			require.NoError(t, err)
+			must.Do(v.pool.Exec(t.Context(), "create extension amcheck"))(t)
 			v.healthy(t)
 			set := "update pg_index set indisready = %t, indisvalid = %t where indexrelid = 'dibs." + index + "'::regclass"
 			v.damage(t, fmt.Sprintf(set, false, false))
@@ -351,8 +342,7 @@ func TestVerifyFindsWhatAnIndexMisses(t *testing.T) {
 			found := v.verify(t)
 
 			require.Contains(t, texts(found), want)
-			found, err = v.admin.Verify(t.Context(), &retention.VerifyConfig{Amcheck: true})
-			require.NoError(t, err)
+			found = must.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{Amcheck: true}))(t)
 			require.Contains(t, strings.Join(texts(found), "\n"), "indexes: expected an index "+index+" as amcheck wants it, found heap tuple")
 		})
 	}
@@ -376,17 +366,14 @@ func TestVerifyKnowsWhatWasRemovedOnRecord(t *testing.T) {
 		v.write(t, messagestore.Category("account").Stream(fmt.Sprint(n)), event, event, event, event, event)
 	}
 	for _, keep := range []int64{4, 2} {
-		_, err := v.admin.Trim(t.Context(), "account-0", &retention.TrimOptions{Keep: keep, MinAge: retention.AnyAge})
-		require.NoError(t, err)
+		must.Do(v.admin.Trim(t.Context(), "account-0", &retention.TrimOptions{Keep: keep, MinAge: retention.AnyAge}))(t)
 	}
 	for stream, erase := range map[messagestore.StreamName]bool{"account-1": false, "account-2": true, "account-3": true, "account-4": true} {
-		_, err := v.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase})
-		require.NoError(t, err)
+		must.Do(v.admin.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase}))(t)
 	}
 	v.write(t, "account-1", event)
 	v.write(t, "account-3", event)
-	_, err := pool.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::varchar, 'account-4', 'Opened', '{}')")
-	require.NoError(t, err)
+	must.Do(pool.Exec(t.Context(), "select message_store.write_message(gen_random_uuid()::varchar, 'account-4', 'Opened', '{}')"))(t)
 
 	found := v.verify(t)
 	require.Empty(t, found.Violations)
@@ -424,14 +411,12 @@ func TestVerifyListsNoMoreViolationsThanAsked(t *testing.T) {
 	v.write(t, "account-3", body{"Opened", fields{}}, body{"Opened", fields{}})
 	v.damage(t, "delete from dibs.messages where stream_name = 'account-3' and position = 0")
 
-	found, err := v.admin.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 1, Categories: []messagestore.Category{"account"}})
+	found := must.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 1, Categories: []messagestore.Category{"account"}}))(t)
 
-	require.NoError(t, err)
 	require.Len(t, found.Violations, 1)
 	require.True(t, found.More)
 	require.Equal(t, int64(1), found.Checked.Categories)
-	all, err := v.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"account"}})
-	require.NoError(t, err)
+	all := must.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"account"}}))(t)
 	require.Len(t, all.Violations, 2)
 	require.False(t, all.More)
 }
@@ -440,11 +425,9 @@ func TestVerifyIsForMembersOfDibsAdmin(t *testing.T) {
 	t.Parallel()
 	_, schema := pgtest.SchemaInShared(t) // what all tests write takes long to verify
 	config := &postgres.Config{Schema: schema}
-	_, err := must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), config)).Verify(t.Context(), nil)
-	require.NoError(t, err)
+	must.Do(must.New(admin.New(pgtest.PoolAs(t, "dibs_admin"), config)).Verify(t.Context(), nil))(t)
 	for _, role := range []string{"dibs_reader", "dibs_writer"} {
-		_, err := must.New(admin.New(pgtest.PoolAs(t, role), config)).Verify(t.Context(), nil)
-		requireDenied(t, err)
+		requireDenied(t, must.ErrorOf(must.New(admin.New(pgtest.PoolAs(t, role), config)).Verify(t.Context(), nil)))
 	}
 }
 
@@ -459,13 +442,12 @@ func TestVerifySeesOneMoment(t *testing.T) {
 	}
 	var told []progress
 
-	found, err := v.admin.Verify(t.Context(), &retention.VerifyConfig{OnProgress: func(category messagestore.Category, done, total int64) {
+	found := must.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{OnProgress: func(category messagestore.Category, done, total int64) {
 		told = append(told, progress{category, done, total})
 		v.write(t, "account-1", body{"Opened", fields{}})
 		v.write(t, messagestore.Category("new").Stream(fmt.Sprint(len(told))), body{"Opened", fields{}})
-	}})
+	}}))(t)
 
-	require.NoError(t, err)
 	require.Empty(t, found.Violations)
 	require.Equal(t, int64(16), found.Checked.Messages)
 	require.Len(t, told, 7)
@@ -489,30 +471,23 @@ func TestVerifyReadsThroughAPoolerAndFromAStandby(t *testing.T) {
 
 func requireNoViolation(t *testing.T, db postgres.DB) {
 	t.Helper()
-	found, err := must.New(admin.New(db, nil)).Verify(t.Context(), nil)
-	require.NoError(t, err)
-	require.Empty(t, found.Violations)
+	require.Empty(t, must.Do(must.New(admin.New(db, nil)).Verify(t.Context(), nil))(t).Violations)
 }
 
 func TestVerifyRefusesWhatItCannotWorkWith(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
-	tx, err := pool.Begin(t.Context())
-	require.NoError(t, err)
+	tx := must.Do(pool.Begin(t.Context()))(t)
 	defer tx.Rollback(contextOf(t)) //nolint:errcheck // nothing was done in it
 
-	_, err = must.New(admin.New(tx, nil)).Verify(t.Context(), nil)
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = must.New(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 100_001})
-	require.ErrorIs(t, err, messagestore.ErrInvalid)
-	_, err = must.New(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
+	require.ErrorIs(t, must.ErrorOf(must.New(admin.New(tx, nil)).Verify(t.Context(), nil)), messagestore.ErrInvalid)
+	require.ErrorIs(t, must.ErrorOf(must.New(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 100_001})), messagestore.ErrInvalid)
+	_, err := must.New(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{"account-1"}})
 	require.ErrorIs(t, err, messagestore.ErrInvalid)
 	_, err = must.New(admin.New(pool, nil)).Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{storetest.Category(t)}})
 	require.ErrorIs(t, err, messagestore.ErrNotFound, "a category without a message was not looked at")
-	_, err = must.New(admin.New(pgtest.Connect(t, pgtest.Database(t)), nil)).Verify(t.Context(), nil)
-	require.ErrorIs(t, err, postgres.ErrNotMigrated)
-	_, err = must.New(admin.New(pgtest.PoolAs(t, "dibs_reader"), nil)).Verify(t.Context(), nil)
-	requireDenied(t, err)
+	require.ErrorIs(t, must.ErrorOf(must.New(admin.New(pgtest.Connect(t, pgtest.Database(t)), nil)).Verify(t.Context(), nil)), postgres.ErrNotMigrated)
+	requireDenied(t, must.ErrorOf(must.New(admin.New(pgtest.PoolAs(t, "dibs_reader"), nil)).Verify(t.Context(), nil)))
 }
 
 // A writer that calls append_one or append_each itself can store JSON that jsonb cannot hold. Then
@@ -522,11 +497,9 @@ func TestVerifyNamesDataThatJsonbCannotHold(t *testing.T) {
 	v := newVerified(t)
 	v.write(t, "fit-1", body{"T", fields{"a": "\u00e9", "b": strings.Repeat("x", 2000), "c": 1e300}})
 	for i, data := range []string{`{"a":"\u0000"}`, `{"a":"\ud800"}`, `{"a":1e200000}`, `{"a":"` + strings.Repeat("x", 2000) + `","b":1` + strings.Repeat("0", 140_000) + `}`} {
-		_, err := v.pool.Exec(t.Context(), "select "+v.schema+".append_one($1, -1, gen_random_uuid(), 'T', $2::text::json, null)", fmt.Sprintf("unfit-%d", i), data)
-		require.NoError(t, err)
+		must.Do(v.pool.Exec(t.Context(), "select "+v.schema+".append_one($1, -1, gen_random_uuid(), 'T', $2::text::json, null)", fmt.Sprintf("unfit-%d", i), data))(t)
 	}
-	_, err := v.pool.Exec(t.Context(), "select "+v.schema+`.append_one('unfit-5', -1, gen_random_uuid(), 'T', '{}', '{"properties":{"a":1e200000}}')`)
-	require.NoError(t, err)
+	must.Do(v.pool.Exec(t.Context(), "select "+v.schema+`.append_one('unfit-5', -1, gen_random_uuid(), 'T', '{}', '{"properties":{"a":1e200000}}')`))(t)
 
 	var found []string
 	for _, violation := range v.verify(t).Violations {
@@ -548,8 +521,7 @@ func TestVerifyListsTheLatestViolationsFirst(t *testing.T) {
 		v.write(t, messagestore.StreamName(fmt.Sprintf("gap-%d", i)), body{"T", fields{}}, body{"T", fields{}}, body{"T", fields{}})
 	}
 	v.damage(t, "delete from dibs.messages where position = 1", "delete from dibs.messages where stream_name in ('gap-0', 'gap-7') and position = 0")
-	found, err := v.admin.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 1})
-	require.NoError(t, err)
+	found := must.Do(v.admin.Verify(t.Context(), &retention.VerifyConfig{MaxViolations: 1}))(t)
 	require.True(t, found.More)
 	var streams []messagestore.StreamName
 	for _, violation := range found.Violations {
@@ -563,14 +535,12 @@ func TestVerifyFindsWhatWasStagedAndNotAppended(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Connect(t, pgtest.Migrated(t))
 	v := &verified{pool, "dibs", must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil)), must.New(admin.New(pool, nil))}
-	_, err := pool.Exec(t.Context(), "set session_replication_role = replica; "+
+	must.Do(pool.Exec(t.Context(), "set session_replication_role = replica; "+
 		"insert into dibs.staged (xact, stream, expected, id, type, data) "+
-		"values ('1', 'mail-a', -2, 'ffffffff-0000-4000-8000-000000000001', 'Send', '{}'); reset session_replication_role")
-	require.NoError(t, err)
+		"values ('1', 'mail-a', -2, 'ffffffff-0000-4000-8000-000000000001', 'Send', '{}'); reset session_replication_role"))(t)
 
-	found, err := v.admin.Verify(t.Context(), nil)
+	found := must.Do(v.admin.Verify(t.Context(), nil))(t)
 
-	require.NoError(t, err)
 	require.Len(t, found.Violations, 1)
 	require.Contains(t, found.Violations[0].String(), "message ffffffff-0000-4000-8000-000000000001: appended by its transaction, found staged")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/dibs-go/dibs/internal/must"
 	"github.com/dibs-go/dibs/internal/pgtest"
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres/postgrestest"
@@ -32,27 +33,20 @@ func TestEachTestHasADatabaseOfItsOwnWhichIsDropped(t *testing.T) {
 			store := postgrestest.New(t, nil)
 
 			// Both write the first message of one stream, and see no other.
-			_, err := store.Write(t.Context(), "account-123", messagestore.NoStream, opened{"Ann"})
-			require.NoError(t, err)
-			var messages int
-			require.NoError(t, pool.QueryRow(t.Context(), "select count(*) from dibs.messages").Scan(&messages))
-			require.Zero(t, messages, "a database of its own")
+			must.Do(store.Write(t.Context(), "account-123", messagestore.NoStream, opened{"Ann"}))(t)
+			require.Zero(t, pgtest.Value[int](t, pool, "select count(*) from dibs.messages"), "a database of its own")
 		})
 	}
 
-	conn, err := pgx.Connect(t.Context(), server)
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(t.Context(), server))(t)
 	defer conn.Close(t.Context())
-	var there bool
-	require.NoError(t, conn.QueryRow(t.Context(), "select exists (select from pg_database where datname = $1)", database).Scan(&there))
-	require.False(t, there, "%s was dropped", database)
+	require.False(t, pgtest.Value[bool](t, conn, "select exists (select from pg_database where datname = $1)", database), "%s was dropped", database)
 }
 
 // withOptions returns the URL of the server with options for its sessions.
 func withOptions(t *testing.T, options string) string {
 	t.Helper()
-	server, err := url.Parse(pgtest.URL(t))
-	require.NoError(t, err)
+	server := must.Do(url.Parse(pgtest.URL(t)))(t)
 	server.RawQuery += "&options=" + strings.ReplaceAll(url.QueryEscape(options), "+", "%20")
 	return server.String()
 }
@@ -64,23 +58,19 @@ func TestAServerThatMayForgetIsTaken(t *testing.T) {
 
 	pool := postgrestest.Pool(t, &postgrestest.Config{URL: server})
 
-	var setting string
-	require.NoError(t, pool.QueryRow(t.Context(), "select current_setting('dibs.allow_unsafe_settings')").Scan(&setting))
-	require.Equal(t, "on", setting)
+	require.Equal(t, "on", pgtest.Value[string](t, pool, "select current_setting('dibs.allow_unsafe_settings')"))
 }
 
 // A URL keeps the options that it has, in both of its forms, for clients of libpq too.
 func TestTheURLKeepsItsOptions(t *testing.T) {
 	t.Parallel()
-	server, err := pgx.ParseConfig(pgtest.URL(t))
-	require.NoError(t, err)
+	server := must.Do(pgx.ParseConfig(pgtest.URL(t)))(t)
 	inWords := fmt.Sprintf(`host=%s port=%d user=%s password='%s' dbname=%s options='-c dibs_test.name=it\\\'s\\ here+'`,
 		server.Host, server.Port, server.User, server.Password, server.Database)
 	for _, of := range []string{withOptions(t, `-c dibs_test.name=it\'s\ here+`), inWords} {
 		database := postgrestest.URL(t, &postgrestest.Config{URL: of})
 
-		conn, err := pgx.Connect(t.Context(), database)
-		require.NoError(t, err)
+		conn := must.Do(pgx.Connect(t.Context(), database))(t)
 		var name, override string
 		require.NoError(t, conn.QueryRow(t.Context(), "select current_setting('dibs_test.name'), current_setting('dibs.allow_unsafe_settings')").Scan(&name, &override))
 		require.NoError(t, conn.Close(t.Context()))
@@ -93,18 +83,15 @@ func TestTheURLKeepsItsOptions(t *testing.T) {
 func TestARoleThatIsNoSuperuserGetsADatabase(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Server(t)
-	conn, err := pgx.Connect(t.Context(), server)
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(t.Context(), server))(t)
 	defer conn.Close(t.Context())
 	for _, role := range []struct{ name, may string }{{"plain", "createdb"}, {"first", "createdb createrole"}, {"second", "createdb createrole"}, {"plain_too", "createdb"}} {
-		_, err := conn.Exec(t.Context(), "create role "+role.name+" login "+role.may)
-		require.NoError(t, err)
-		as, err := url.Parse(server)
-		require.NoError(t, err)
+		must.Do(conn.Exec(t.Context(), "create role "+role.name+" login "+role.may))(t)
+		as := must.Do(url.Parse(server))(t)
 		as.User = url.User(role.name)
 
 		for range 2 {
-			_, err = postgrestest.New(t, &postgrestest.Config{URL: as.String()}).Write(t.Context(), "account-123", messagestore.NoStream, opened{})
+			_, err := postgrestest.New(t, &postgrestest.Config{URL: as.String()}).Write(t.Context(), "account-123", messagestore.NoStream, opened{})
 
 			require.NoError(t, err, role.name)
 		}
@@ -115,21 +102,16 @@ func TestARoleThatIsNoSuperuserGetsADatabase(t *testing.T) {
 func TestARoleThatMayNotCreateDatabasesIsToldSo(t *testing.T) {
 	t.Parallel()
 	server := pgtest.URL(t)
-	conn, err := pgx.Connect(t.Context(), server)
-	require.NoError(t, err)
+	conn := must.Do(pgx.Connect(t.Context(), server))(t)
 	defer conn.Close(t.Context())
 	const role = "dibs_test_without_createdb"
-	_, err = conn.Exec(t.Context(), "create role "+role+" login password 'secret'")
-	require.NoError(t, err)
+	must.Do(conn.Exec(t.Context(), "create role "+role+" login password 'secret'"))(t)
 	t.Cleanup(func() {
-		conn, err := pgx.Connect(context.WithoutCancel(t.Context()), server)
-		require.NoError(t, err)
+		conn := must.Do(pgx.Connect(context.WithoutCancel(t.Context()), server))(t)
 		defer conn.Close(context.WithoutCancel(t.Context()))
-		_, err = conn.Exec(context.WithoutCancel(t.Context()), "drop role "+role)
-		require.NoError(t, err)
+		must.Do(conn.Exec(context.WithoutCancel(t.Context()), "drop role "+role))(t)
 	})
-	as, err := url.Parse(server)
-	require.NoError(t, err)
+	as := must.Do(url.Parse(server))(t)
 	as.User = url.UserPassword(role, "secret")
 	r := &recorder{TB: t}
 
@@ -143,12 +125,8 @@ func TestTheURLIsThatOfTheConfigFirst(t *testing.T) {
 	server := pgtest.URL(t)
 	t.Setenv(postgrestest.Variable, "postgres://nobody@localhost:1/none")
 
-	database, err := url.Parse(postgrestest.URL(t, &postgrestest.Config{URL: server}))
-
-	require.NoError(t, err)
-	require.NotEqual(t, "/none", database.Path)
-	_, err = postgrestest.New(t, &postgrestest.Config{URL: server}).Write(t.Context(), "account-123", messagestore.NoStream, opened{})
-	require.NoError(t, err)
+	require.NotEqual(t, "/none", must.Do(url.Parse(postgrestest.URL(t, &postgrestest.Config{URL: server})))(t).Path)
+	must.Do(postgrestest.New(t, &postgrestest.Config{URL: server}).Write(t.Context(), "account-123", messagestore.NoStream, opened{}))(t)
 }
 
 // recorder is a testing.TB that remembers why it was skipped or failed.
