@@ -346,34 +346,6 @@ func canary() messagestore.Envelope {
 	return m
 }
 
-// The driver tells that it does not know, in both cases alike; the store asks.
-func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
-	t.Parallel()
-	for _, written := range []bool{false, true} {
-		t.Run(fmt.Sprint("written ", written), func(t *testing.T) {
-			t.Parallel()
-			proxy, pool := proxied(t)
-			stream := storetest.Category(t).Stream("1")
-			message := canary()
-			store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
-			write(t, store, stream, messagestore.NoStream, opened()) // so that the statement is prepared
-			a := messagestore.Append{Stream: stream, Expected: 0, Records: []messagestore.Encoded{{ID: message.ID, Type: "Opened", Data: []byte(`{"name":"canary"}`)}}}
-
-			met := cutCanary(proxy, written)
-			_, err := must.New(postgres.New(pool, nil)).Append(t.Context(), a)
-			require.ErrorIs(t, err, messagestore.ErrOutcomeUnknown)
-			await.Receive(t, "the fault", met)
-			found, err := store.Resolve(t.Context(), err)
-			if !written {
-				require.ErrorIs(t, err, messagestore.ErrNotWritten)
-				return
-			}
-			require.NoError(t, err)
-			require.Equal(t, messagestore.Version(1), found[0].Version)
-		})
-	}
-}
-
 // The network swallows the answer, and the caller has no deadline: writes in its shard wait for
 // the timeout, and not until the system closes the connection.
 func TestAWriteThatIsNeverAnsweredDoesNotKeepItsLine(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"github.com/dibs-go/dibs/messagestore"
 	"github.com/dibs-go/dibs/messagestore/postgres"
 	"github.com/dibs-go/dibs/messagestore/postgres/admin"
-	"github.com/dibs-go/dibs/messagestore/retention"
 )
 
 // inboxed returns an archive whose category is an inbox, with requests of some ages.
@@ -33,46 +32,6 @@ func (a *archive) inbox(t *testing.T, ages map[string]time.Duration) *archive {
 	return a
 }
 
-func TestOldRequestsAreForgottenKeyAndAll(t *testing.T) {
-	t.Parallel()
-	const day = 24 * time.Hour
-	a := inboxed(t, map[string]time.Duration{"old": 2 * day, "undone": 3 * day, "undone just now": 3 * day, "young": day - 12*time.Hour, "deleted": 3 * day, "other": 3 * day})
-	undone := messagestore.Raw{Type: "Undone", Data: []byte(`{}`)}
-	for stream, body := range map[string]messagestore.Body{"undone": undone, "undone just now": undone, "other": messagestore.Raw{Type: "Other", Data: []byte(`{}`)}} {
-		write(t, a.Store, a.category.Stream(stream), 0, body)
-	}
-	a.age(t, a.category.Stream("undone"), 1000, 2*day)
-	a.age(t, a.category.Stream("other"), 1000, 2*day)
-	must.Do(a.admin.Delete(t.Context(), a.category.Stream("deleted"), messagestore.AnyVersion, nil))(t)
-	a.age(t, a.category.Stream("deleted"), 1000, 2*day)
-	write(t, a.Store, a.category.Stream("last"), messagestore.AnyVersion, messagestore.Raw{Type: "Received", Data: []byte(`{}`)})
-	a.age(t, a.category.Stream("last"), 1000, 2*day)
-	records := a.category.WithType("forgotten").Stream("1")
-
-	planned := must.Do(a.admin.Forget(t.Context(), a.category, day, &retention.ForgetOptions{DryRun: true}))(t)
-	require.Empty(t, a.read(t, records))
-	var removed []int64
-	forgotten := must.Do(a.admin.Forget(t.Context(), a.category, day, &retention.ForgetOptions{Reason: "ticket 1", OnProgress: func(n int64) { removed = append(removed, n) }}))(t)
-
-	require.Equal(t, retention.Forgotten{Keys: 2, Messages: 3}, forgotten)
-	require.Equal(t, forgotten, planned)
-	require.Equal(t, []int64{3}, removed)
-	for key, messages := range map[string]int{"old": 0, "undone": 0, "undone just now": 2, "young": 1, "deleted": 1, "other": 2, "last": 1} {
-		require.Len(t, a.read(t, a.category.Stream(key)), messages, key)
-	}
-	record := a.read(t, records)
-	require.Len(t, record, 1)
-	require.Equal(t, "dibs:Forgotten", record[0].Type)
-	require.Regexp(t, `"streams": ?2`, string(record[0].Data))
-	require.Contains(t, string(record[0].Data), "ticket 1")
-	require.NotContains(t, string(record[0].Data), "old")
-	require.Zero(t, must.Do(a.admin.Forget(t.Context(), a.category, day, nil))(t))
-	require.Len(t, a.read(t, records), 1, "of something that was done")
-	require.True(t, must.Do(a.WriteInitial(t.Context(), a.category.Stream("old"), messagestore.Raw{Type: "Received", Data: []byte(`{}`)}))(t), "the key is free")
-	found := must.Do(a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, a.category.WithType("forgotten")}}))(t)
-	require.Empty(t, found.Violations)
-}
-
 func TestOnlyAnInboxIsForgottenAndNothingOfTheLastDay(t *testing.T) {
 	t.Parallel()
 	a := inboxed(t, map[string]time.Duration{"old": 100 * time.Hour})
@@ -86,21 +45,6 @@ func TestOnlyAnInboxIsForgottenAndNothingOfTheLastDay(t *testing.T) {
 		invalid := (*messagestore.InvalidError)(nil)
 		require.ErrorAs(t, err, &invalid)
 		require.Equal(t, "age", invalid.Field)
-	}
-	for call, column := range map[string]string{
-		"null, '2 days'":                                         "stream",
-		"'a-b:inbox', '2 days'":                                  "category",
-		"'a:inbox', null":                                        "older_than",
-		"'a:inbox', '0'":                                         "older_than",
-		"'a:inbox', '-2 days'":                                   "older_than",
-		"'a:inbox', '101 years'":                                 "older_than",
-		"'a:inbox', '2 days', ''":                                "reason",
-		"'a:inbox', '2 days', null, -1":                          "from_position",
-		"'a:inbox', '2 days', max_messages => 0":                 "max_messages",
-		"'a:inbox', '2 days', dry_run => null":                   "dry_run",
-		"'a:inbox', '2 days', id => '" + uuid.Nil.String() + "'": "id",
-	} {
-		requireRefused(t, must.ErrorOf(a.pool.Exec(t.Context(), "select dibs.forget("+call+")")), column)
 	}
 	require.Equal(t, "inside_key_life", pgtest.Value[string](t, a.pool, "select outcome from dibs.forget($1, '23:59:59')", string(a.category)))
 	for _, role := range []string{"dibs_writer", "dibs_reader"} {

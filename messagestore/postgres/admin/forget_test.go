@@ -1,15 +1,11 @@
 package admin_test
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/dibs-go/dibs/intent"
@@ -225,29 +221,6 @@ func TestIntentsAreForgottenInBatches(t *testing.T) {
 		require.Empty(t, p.read(t, p.category.Stream(key)), key)
 	}
 	require.Len(t, p.read(t, p.category.Stream("last")), 1)
-}
-
-// One whose answer is lost happens once, and the repetition returns the first answer.
-func TestForgetWhoseAnswerIsLostIsToldAsItWas(t *testing.T) {
-	t.Parallel()
-	p := newPromises(t, time.Minute)
-	var cuts atomic.Int32
-	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) {
-		dial := c.ConnConfig.DialFunc
-		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := dial(ctx, network, address)
-			return &deafConn{conn, &cuts}, err
-		}
-	})
-	p.done(t, "", "a", 0, 2*time.Hour)
-	p.hold(t, "", "last")
-
-	cuts.Store(1)
-	forgotten := must.Do(must.New(admin.New(pool, nil)).Forget(t.Context(), p.category, time.Hour, nil))(t)
-
-	require.Zero(t, cuts.Load())
-	require.Equal(t, retention.Forgotten{Keys: 1, Messages: 2}, forgotten)
-	require.Len(t, p.records(t), 1)
 }
 
 // A client that appends to a result, as none should, keeps the intent.

@@ -1,11 +1,8 @@
 package admin_test
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -109,26 +106,6 @@ func (a *archive) age(t *testing.T, stream messagestore.StreamName, upTo message
 
 var anyAge = &retention.TrimOptions{Keep: 2, MinAge: retention.AnyAge}
 
-func TestTrimKeepsTheLastMessagesAndTheirPositions(t *testing.T) {
-	t.Parallel()
-	a := newArchive(t)
-	stream := a.category.Stream("1")
-	a.fill(t, stream, 5)
-
-	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 3, First: 3, Version: 4}, must.Do(a.admin.Trim(t.Context(), stream, anyAge))(t))
-	require.Equal(t, []int{3, 4}, a.positions(t, stream))
-	require.Equal(t, messagestore.Version(4), must.Do(a.Version(t.Context(), stream))(t))
-	require.ErrorIs(t, must.ErrorOf(a.Write(t.Context(), stream, messagestore.NoStream, opened())), messagestore.ErrVersionConflict)
-	require.Equal(t, messagestore.Version(5), write(t, a.Store, stream, 4, opened()).Version)
-
-	again := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 10, MinAge: retention.AnyAge}))(t)
-	require.Equal(t, retention.Trimmed{Stream: stream, First: 3, Version: 5}, again)
-	none := must.Do(a.admin.Trim(t.Context(), a.category.Stream("none"), anyAge))(t)
-	require.Equal(t, retention.Trimmed{Stream: a.category.Stream("none"), First: messagestore.NoStream, Version: messagestore.NoStream}, none)
-	one := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Before: time.Now().Add(time.Hour), MinAge: retention.AnyAge}))(t)
-	require.Equal(t, messagestore.Version(5), one.First, "the last message stays")
-}
-
 func TestATrimIsRecorded(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)
@@ -172,86 +149,6 @@ func TestTheRecordOfATrimIsNeitherForgedNorTrimmedAway(t *testing.T) {
 
 	found := must.Do(a.admin.Verify(t.Context(), &retention.VerifyConfig{Categories: []messagestore.Category{a.category, records.Category()}}))(t)
 	require.Empty(t, found.Violations)
-}
-
-// The ids of removed messages are forgotten, so young messages stay.
-func TestTrimSparesWhatIsYoung(t *testing.T) {
-	t.Parallel()
-	a := newArchive(t)
-	stream := a.category.Stream("1")
-	a.fill(t, stream, 5)
-
-	trimmed := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1}))(t)
-	require.Equal(t, retention.Trimmed{Stream: stream, First: 0, Version: 4, Recent: true}, trimmed)
-
-	a.age(t, stream, 1, time.Hour)
-	trimmed = must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1}))(t)
-	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 2, First: 2, Version: 4, Recent: true}, trimmed)
-
-	a.age(t, stream, 3, 10*time.Minute)
-	trimmed = must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: 5 * time.Minute, DryRun: true}))(t)
-	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 2, First: 4, Version: 4}, trimmed)
-	trimmed = must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1}))(t)
-	require.Zero(t, trimmed.Removed)
-}
-
-func TestTrimBeforeATime(t *testing.T) {
-	t.Parallel()
-	a := newArchive(t)
-	stream := a.category.Stream("1")
-	a.fill(t, stream, 6)
-	a.age(t, stream, 5, 30*time.Minute)
-	a.age(t, stream, 3, 2*time.Hour)
-	before := time.Now().Add(-time.Hour)
-
-	both := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Before: before, Keep: 5}))(t)
-	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 1, First: 1, Version: 5}, both)
-	trimmed := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Before: before}))(t)
-	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 3, First: 4, Version: 5}, trimmed)
-	require.Equal(t, []int{4, 5}, a.positions(t, stream))
-}
-
-// A clock that was set back makes no hole: the removed messages are a beginning of the stream.
-func TestTrimRemovesABeginningWhateverTheTimes(t *testing.T) {
-	t.Parallel()
-	a := newArchive(t)
-	stream := a.category.Stream("1")
-	a.fill(t, stream, 5)
-	a.age(t, stream, 4, 2*time.Hour)
-	a.age(t, stream, 1, -2*time.Hour) // 0 and 1 are young
-	a.age(t, stream, 0, 2*time.Hour)  // and 0 is not
-
-	require.Equal(t, int64(1), must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1}))(t).Removed)
-	require.Equal(t, []int{1, 2, 3, 4}, a.positions(t, stream))
-}
-
-func TestTrimWorksInParts(t *testing.T) {
-	t.Parallel()
-	a := newArchive(t)
-	stream := a.category.Stream("1")
-	a.fillMany(t, stream, 11000)
-	var parts []int64
-	options := &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge, OnProgress: func(removed int64) { parts = append(parts, removed) }}
-
-	planned := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge, DryRun: true}))(t)
-	require.Equal(t, int64(10999), planned.Removed)
-	require.Equal(t, planned, must.Do(a.admin.Trim(t.Context(), stream, options))(t))
-	require.Equal(t, []int64{10000, 999}, parts)
-	require.Equal(t, []int{10999}, a.positions(t, stream))
-}
-
-func TestAReservationIsNotTrimmed(t *testing.T) {
-	t.Parallel()
-	a := newArchive(t)
-	stream := a.category.Stream("1")
-	write(t, a.Store, stream, messagestore.NoStream,
-		messagestore.Envelope{Body: opened().Body, Metadata: messagestore.Metadata{Local: messagestore.Properties{"reservedDigest": "abc"}}}, opened())
-
-	trimmed := must.Do(a.admin.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
-
-	require.True(t, trimmed.Reservation)
-	require.Zero(t, trimmed.Removed)
-	require.Len(t, a.read(t, stream), 2)
 }
 
 func TestTrimOfACategoryIsOfEachStream(t *testing.T) {
@@ -536,6 +433,8 @@ func TestDatabaseRefusesInvalidRemovals(t *testing.T) {
 		"forget('a-1', '1 h')":                                    "category",
 		"forget('a', null)":                                       "older_than",
 		"forget('a', '-1 s')":                                     "older_than",
+		"forget('a:inbox', '0')":                                  "older_than",
+		"forget('a:inbox', '101 years')":                          "older_than",
 		"forget('a', '1 h', '')":                                  "reason",
 		"forget('a', '1 h', null, -1)":                            "from_position",
 		"forget('a', '1 h', null, null)":                          "from_position",
@@ -554,49 +453,4 @@ func TestDatabaseRefusesInvalidRemovals(t *testing.T) {
 		refused := must.As[*pgconn.PgError](t, err)
 		require.Equal(t, "0A000", refused.Code)
 	}
-}
-
-// A removal whose answer is lost happens once, and its repetition returns the first answer.
-func TestARemovalWhoseAnswerIsLostIsToldAsItWas(t *testing.T) {
-	t.Parallel()
-	a := newArchive(t)
-	var cuts atomic.Int32
-	pool, _ := pgtest.PoolOfOne(t, func(c *pgxpool.Config) {
-		dial := c.ConnConfig.DialFunc
-		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := dial(ctx, network, address)
-			return &deafConn{conn, &cuts}, err
-		}
-	})
-	adm := must.New(admin.New(pool, nil))
-	stream := a.category.Stream("1")
-	a.fill(t, stream, 5)
-
-	cuts.Store(1)
-	require.Equal(t, retention.Trimmed{Stream: stream, Removed: 3, First: 3, Version: 4}, must.Do(adm.Trim(t.Context(), stream, anyAge))(t))
-	require.Len(t, a.read(t, a.category.WithType("retention").Stream("1")), 1)
-
-	for _, erase := range []bool{false, true} {
-		cuts.Store(1)
-		deleted := must.Do(adm.Delete(t.Context(), stream, messagestore.AnyVersion, &retention.DeleteOptions{EraseName: erase}))(t)
-		require.False(t, deleted.Already)
-		require.Equal(t, messagestore.Version(5), deleted.Version)
-		require.Equal(t, int64(2), deleted.Messages)
-	}
-	require.Zero(t, cuts.Load())
-}
-
-// A deafConn does not hear the answer to a COMMIT, as often as it is told.
-type deafConn struct {
-	net.Conn
-	cuts *atomic.Int32
-}
-
-func (c *deafConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if bytes.Contains(b[:n], []byte("COMMIT\x00")) && c.cuts.CompareAndSwap(1, 0) {
-		c.Close()
-		return 0, errCut
-	}
-	return n, err
 }
