@@ -27,8 +27,7 @@ func TestCatalogIsWhatTheFilesMake(t *testing.T) {
 
 func drift(t *testing.T, conn *pgx.Conn, config *migrations.Config) *migrations.DriftReport {
 	t.Helper()
-	report := must.Do(migrations.Drift(t.Context(), conn, config))(t)
-	return report
+	return must.Do(migrations.Drift(t.Context(), conn, config))(t)
 }
 
 // Each of these is something that somebody did by hand.

@@ -31,8 +31,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 func one[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	t.Helper()
 	rows := must.Do(conn.Query(t.Context(), sql, args...))(t)
-	value := must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[T]))(t)
-	return value
+	return must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[T]))(t)
 }
 
 // awaitBlocked returns once a connection waits for a lock.

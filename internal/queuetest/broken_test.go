@@ -422,20 +422,19 @@ func removes(change func(*queuing.Removal)) func(*driver) {
 
 var bugs = []bug{
 	// Q1
-	{"items in the reverse order", []string{"Q1/EachItemIsDeliveredInItsOrder"}, answers(func(_ queuing.Take, taken *queuing.Taken) { slices.Reverse(taken.Items) })},
-	{
-		"an item to two", []string{"Q1/EachItemIsDeliveredInItsOrder", "Q3/ManyTakersKeepTheOrder", "Q9/NoMoreThanMaxOut"},
-		func(d *driver) { d.offer(queuing.Out, func(queuing.Queue, queuing.Item) bool { return true }) },
-	},
-	{
-		"an item that gets lost", []string{"Q1/EachItemIsDeliveredInItsOrder"},
-		answers(func(_ queuing.Take, taken *queuing.Taken) { taken.Items = taken.Items[:min(len(taken.Items), 9)] }),
-	},
+	{"items in the reverse order", []string{"Q1/EachItemIsDeliveredInItsOrder"}, answers(func(_ queuing.Take, taken *queuing.Taken) {
+		slices.Reverse(taken.Items)
+	})},
+	{"an item to two", []string{"Q1/EachItemIsDeliveredInItsOrder", "Q3/ManyTakersKeepTheOrder", "Q9/NoMoreThanMaxOut"}, func(d *driver) {
+		d.offer(queuing.Out, func(queuing.Queue, queuing.Item) bool { return true })
+	}},
+	{"an item that gets lost", []string{"Q1/EachItemIsDeliveredInItsOrder"}, answers(func(_ queuing.Take, taken *queuing.Taken) {
+		taken.Items = taken.Items[:min(len(taken.Items), 9)]
+	})},
 	{"one queue for all of a category", []string{"Q1/EachQueueGetsEachMessage"}, asks(func(q *queuing.Take) { q.Name = string(q.Category) })},
-	{
-		"a lease that does not end", []string{"Q1/SessionThatIsOverGivesBack", "Q4/SessionThatIsOverIsNotExtended", "Q11/ReadyTellsOfAllThatIsOffered"},
-		asks(func(q *queuing.Take) { q.Lease = queuing.MaxLease }),
-	},
+	{"a lease that does not end", []string{"Q1/SessionThatIsOverGivesBack", "Q4/SessionThatIsOverIsNotExtended", "Q11/ReadyTellsOfAllThatIsOffered"}, asks(func(q *queuing.Take) {
+		q.Lease = queuing.MaxLease
+	})},
 	{"a session that is over and keeps the version", []string{"Q1/SessionThatIsOverGivesBack", "Q2/LateEndIsLost"}, func(d *driver) {
 		d.ask = func(q *queuing.Take) {
 			for i, f := range q.Finishes {
@@ -451,10 +450,9 @@ var bugs = []bug{
 	}},
 	{"a session that cannot be left", []string{"Q1/LeftSessionGivesBack", "Q8/APlaceEndsWithItsSession"}, func(d *driver) { d.leave = func(*queuing.Leave) bool { return false } }},
 	{"a session that keeps nothing", []string{"Q1/KeptDeliveriesGoToTheNextSession"}, func(d *driver) { d.leave = func(l *queuing.Leave) bool { l.Keep = nil; return true } }},
-	{
-		"a next session without an end", []string{"Q1/KeptDeliveriesGoToTheNextSession"},
-		func(d *driver) { d.leave = func(l *queuing.Leave) bool { l.Lease = queuing.MaxLease; return true } },
-	},
+	{"a next session without an end", []string{"Q1/KeptDeliveriesGoToTheNextSession"}, func(d *driver) {
+		d.leave = func(l *queuing.Leave) bool { l.Lease = queuing.MaxLease; return true }
+	}},
 	{"an extension for a moment", []string{"Q1/ExtendedSessionLasts"}, func(d *driver) { d.extend = func(e *queuing.Extension) { e.Lease = queuing.MinLease } }},
 	{"a session that keeps its first lease", []string{"Q1/SessionThatTakesLasts"}, func(d *driver) {
 		leases := map[int64]time.Duration{}
@@ -514,14 +512,11 @@ var bugs = []bug{
 			}
 		}
 	}},
-	{
-		"each end is told that it counts", []string{"Q2/OneOfManyEnds", "Q2/EndingAgainIsTheSame", "Q2/LateEndIsLost", "Q2/WhatWasNotDeliveredIsLost"},
-		answers(func(_ queuing.Take, taken *queuing.Taken) {
-			for i := range taken.Endings {
-				taken.Endings[i] = queuing.Done
-			}
-		}),
-	},
+	{"each end is told that it counts", []string{"Q2/OneOfManyEnds", "Q2/EndingAgainIsTheSame", "Q2/LateEndIsLost", "Q2/WhatWasNotDeliveredIsLost"}, answers(func(_ queuing.Take, taken *queuing.Taken) {
+		for i := range taken.Endings {
+			taken.Endings[i] = queuing.Done
+		}
+	})},
 	{"a cancelled item that is not finished", []string{"Q2/CancelledIsLost", "Q3/CancelledItemKeepsTheOrder", "Operate/CancelFinishesInAnyState"}, ignores(queuing.Cancel)},
 	// Q3
 	{"a held item that is completed whatever becomes of the one before it", []string{"Q3/HeldItemsAreCompletedWithTheOneBefore"}, answers(func(t queuing.Take, taken *queuing.Taken) {
@@ -531,16 +526,12 @@ var bugs = []bug{
 			}
 		}
 	})},
-	{
-		"a key that holds nothing", []string{"Q3/OneOfAKeyIsOutAtATime", "Q3/OrderOutlivesFailures", "Q3/ManyTakersKeepTheOrder"},
-		func(d *driver) { d.offer(queuing.Held, func(queuing.Queue, queuing.Item) bool { return true }) },
-	},
-	{
-		"an item that is given back and loses its place", []string{"Q3/OrderOutlivesFailures"},
-		func(d *driver) {
-			d.offer(queuing.Held, func(q queuing.Queue, item queuing.Item) bool { return d.known(q, item.Behind).State == queuing.Later })
-		},
-	},
+	{"a key that holds nothing", []string{"Q3/OneOfAKeyIsOutAtATime", "Q3/OrderOutlivesFailures", "Q3/ManyTakersKeepTheOrder"}, func(d *driver) {
+		d.offer(queuing.Held, func(queuing.Queue, queuing.Item) bool { return true })
+	}},
+	{"an item that is given back and loses its place", []string{"Q3/OrderOutlivesFailures"}, func(d *driver) {
+		d.offer(queuing.Held, func(q queuing.Queue, item queuing.Item) bool { return d.known(q, item.Behind).State == queuing.Later })
+	}},
 	{"a dead item that keeps its key", []string{"Q3/DeadItemLetsGo"}, asks(func(q *queuing.Take) { q.Hold = true })},
 	{"a dead item that lets go though it is to hold", []string{"Q3/DeadItemHoldsIfAsked"}, asks(func(q *queuing.Take) { q.Hold = false })},
 	{"a cancelled item that lets go what is behind another", []string{"Q3/CancelledItemKeepsTheOrder", "Q3/WhatComesWhileARetriedItemIsOutWaits"}, func(d *driver) {
@@ -548,12 +539,9 @@ var bugs = []bug{
 			return d.known(q, item.Behind).State == queuing.Finished
 		})
 	}},
-	{
-		"a retried item that waits for no other of its key", []string{"Q3/ARetriedItemIsNextHoweverTheOneThatIsOutEnds", "Q3/ARetriedItemIsNextAfterATransaction", "Q3/RetriedItemsGoInTheirOrder", "Q3/ARetriedItemGoesBeforeAClosedOne"},
-		func(d *driver) {
-			d.offer(queuing.Held, func(_ queuing.Queue, item queuing.Item) bool { return item.Version > 0 })
-		},
-	},
+	{"a retried item that waits for no other of its key", []string{"Q3/ARetriedItemIsNextHoweverTheOneThatIsOutEnds", "Q3/ARetriedItemIsNextAfterATransaction", "Q3/RetriedItemsGoInTheirOrder", "Q3/ARetriedItemGoesBeforeAClosedOne"}, func(d *driver) {
+		d.offer(queuing.Held, func(_ queuing.Queue, item queuing.Item) bool { return item.Version > 0 })
+	}},
 	{"a report that lets nothing go", []string{"Q3/ReportedCompletionLetsGo"}, func(d *driver) {
 		d.ask = func(q *queuing.Take) {
 			q.Finishes = slices.DeleteFunc(q.Finishes, func(f queuing.Finish) bool { return f.Kind == queuing.Committed })
@@ -577,10 +565,9 @@ var bugs = []bug{
 		}
 	}},
 	// Q4
-	{
-		"an extension that tells of nothing", []string{"Q4/ExtensionTellsWhatIsLost", "Q4/SessionThatIsOverIsNotExtended", "Q2/CancelledIsLost"},
-		func(d *driver) { d.lost = func([]queuing.Delivery) []queuing.Delivery { return nil } },
-	},
+	{"an extension that tells of nothing", []string{"Q4/ExtensionTellsWhatIsLost", "Q4/SessionThatIsOverIsNotExtended", "Q2/CancelledIsLost"}, func(d *driver) {
+		d.lost = func([]queuing.Delivery) []queuing.Delivery { return nil }
+	}},
 
 	{"notes that are those of any version", []string{"Operate/NotesAreOfOneDelivery"}, func(d *driver) {
 		d.extend = func(e *queuing.Extension) {
@@ -599,12 +586,9 @@ var bugs = []bug{
 	{"a commit without its completions", []string{"Q5/CommittedIsFinished"}, func(d *driver) { d.commits = func(queuing.Driver, pending) error { return nil } }},
 	{"a completion that outlives its rollback", []string{"Q5/RolledBackIsOut"}, func(d *driver) { d.rollsBack = finishAll }},
 	{"a completion in a transaction without a version", []string{"Q5/LateCompletionIsLost"}, func(d *driver) { d.anyVersion, d.anySession = true, true }},
-	{
-		"a take in a transaction", []string{"Q5/OtherCallsAreNotSupported"},
-		func(d *driver) {
-			d.take = func(q queuing.Take) (queuing.Taken, error) { return d.Driver.QueueTake(context.Background(), q) }
-		},
-	},
+	{"a take in a transaction", []string{"Q5/OtherCallsAreNotSupported"}, func(d *driver) {
+		d.take = func(q queuing.Take) (queuing.Taken, error) { return d.Driver.QueueTake(context.Background(), q) }
+	}},
 	// Q6
 	{"an error that is not kept", []string{"Q6/FailuresAreInTheLog"}, finishes(func(f *queuing.Finish) { f.Error = "" })},
 	{"failures without end", []string{"Q6/TheLastFailureBuries", "Model/AnswersRandomCallsAsInMemory"}, asks(func(q *queuing.Take) { q.MaxFailures = queuing.MaxFailures })},
@@ -613,12 +597,9 @@ var bugs = []bug{
 			f.Kind = queuing.Retry
 		}
 	})},
-	{
-		"an item that takes one process after the other", []string{"Q6/SessionsThatAreOverAreBackedOffFrom"},
-		func(d *driver) {
-			d.offer(queuing.Later, func(q queuing.Queue, item queuing.Item) bool { return d.expiries(q, item.Position) > 1 })
-		},
-	},
+	{"an item that takes one process after the other", []string{"Q6/SessionsThatAreOverAreBackedOffFrom"}, func(d *driver) {
+		d.offer(queuing.Later, func(q queuing.Queue, item queuing.Item) bool { return d.expiries(q, item.Position) > 1 })
+	}},
 	// Q8
 	{"a line in which each is the first", []string{"Q8/ServedInTheirOrder"}, func(d *driver) {
 		d.ask = func(q *queuing.Take) { q.Wait, q.Ticket = 0, 0 }
@@ -628,25 +609,22 @@ var bugs = []bug{
 			}
 		}
 	}},
-	{
-		"a line that waits for its first for ever", []string{"Q8/ACallerThatDoesNotComeIsPassedOver", "Q8/WhatIsLeftIsOffered", "Q8/APlaceEndsWithItsWait", "Q8/APlaceEndsWithItsSession"},
-		func(d *driver) {
-			first := int64(0)
-			d.ask = func(q *queuing.Take) {
-				if first != 0 && first != q.Session {
-					q.Want = 0
-				}
+	{"a line that waits for its first for ever", []string{"Q8/ACallerThatDoesNotComeIsPassedOver", "Q8/WhatIsLeftIsOffered", "Q8/APlaceEndsWithItsWait", "Q8/APlaceEndsWithItsSession"}, func(d *driver) {
+		first := int64(0)
+		d.ask = func(q *queuing.Take) {
+			if first != 0 && first != q.Session {
+				q.Want = 0
 			}
-			d.answer = func(q queuing.Take, taken *queuing.Taken) {
-				if q.Wait > 0 && first == 0 {
-					first = q.Session
-				}
-				if q.Wait > 0 {
-					taken.Ticket = q.Session
-				}
+		}
+		d.answer = func(q queuing.Take, taken *queuing.Taken) {
+			if q.Wait > 0 && first == 0 {
+				first = q.Session
 			}
-		},
-	},
+			if q.Wait > 0 {
+				taken.Ticket = q.Session
+			}
+		}
+	}},
 	{"a session that waits for itself", []string{"Q8/ASessionDoesNotWaitForItself"}, func(d *driver) {
 		waits := map[int64]bool{}
 		d.ask = func(q *queuing.Take) {
@@ -666,19 +644,13 @@ var bugs = []bug{
 			return item, err
 		}
 	}},
-	{
-		"a date that does not count", []string{"Q9/NotBeforeItsDate"},
-		func(d *driver) {
-			d.offer(queuing.Later, func(_ queuing.Queue, item queuing.Item) bool { return item.Version == 0 })
-		},
-	},
+	{"a date that does not count", []string{"Q9/NotBeforeItsDate"}, func(d *driver) {
+		d.offer(queuing.Later, func(_ queuing.Queue, item queuing.Item) bool { return item.Version == 0 })
+	}},
 	{"a delay that does not count", []string{"Q9/NotBeforeItsDelay", "Model/AnswersRandomCallsAsInMemory"}, finishes(func(f *queuing.Finish) { f.Delay = 0 })},
-	{
-		"an item that ends its sessions in company", []string{"Q6/OnlyWhatEndsItsSessionIsBuried", "Q6/OneSessionWaitsToHaveAnItemAlone"},
-		func(d *driver) {
-			d.offer(queuing.Later, func(q queuing.Queue, item queuing.Item) bool { return d.expiries(q, item.Position) > 1 })
-		},
-	},
+	{"an item that ends its sessions in company", []string{"Q6/OnlyWhatEndsItsSessionIsBuried", "Q6/OneSessionWaitsToHaveAnItemAlone"}, func(d *driver) {
+		d.offer(queuing.Later, func(q queuing.Queue, item queuing.Item) bool { return d.expiries(q, item.Position) > 1 })
+	}},
 	{"more than MaxOut", []string{"Q9/NoMoreThanMaxOut"}, asks(func(q *queuing.Take) { q.MaxOut = 0 })},
 	{"MaxOut of each session", []string{"Q9/NoMoreThanMaxOut"}, func(d *driver) {
 		has := map[int64]bool{}
@@ -702,14 +674,12 @@ var bugs = []bug{
 	{"nothing that comes by itself", []string{"Q9/WakeTellsWhen"}, answers(func(_ queuing.Take, taken *queuing.Taken) { taken.Wake = -1 })},
 	{"nothing more", []string{"Q9/WakeTellsWhen"}, answers(func(_ queuing.Take, taken *queuing.Taken) { taken.More = false })},
 	// Clock
-	{
-		"a time that stands where the clock goes back", []string{"Clock/DelaysGoOn", "Clock/DatesStay", "Clock/ADeadWorkersItemsComeBack", "Clock/TheRateGoesOn", "Clock/NothingIsKeptForACallerThatHasGone", "Clock/TurnsAreOffered", "Clock/StatusTells", "Model/AnswersRandomCallsAsInMemoryWhileTheClockJumps"},
-		func(d *driver) { d.back = func(_, latest time.Time) time.Time { return latest } },
-	},
-	{
-		"a time that goes back far", []string{"Clock/ASmallStepChangesNothing", "Clock/DelaysFromBeforeStay"},
-		func(d *driver) { d.back = func(t, _ time.Time) time.Time { return t.Add(-time.Hour) } },
-	},
+	{"a time that stands where the clock goes back", []string{"Clock/DelaysGoOn", "Clock/DatesStay", "Clock/ADeadWorkersItemsComeBack", "Clock/TheRateGoesOn", "Clock/NothingIsKeptForACallerThatHasGone", "Clock/TurnsAreOffered", "Clock/StatusTells", "Model/AnswersRandomCallsAsInMemoryWhileTheClockJumps"}, func(d *driver) {
+		d.back = func(_, latest time.Time) time.Time { return latest }
+	}},
+	{"a time that goes back far", []string{"Clock/ASmallStepChangesNothing", "Clock/DelaysFromBeforeStay"}, func(d *driver) {
+		d.back = func(t, _ time.Time) time.Time { return t.Add(-time.Hour) }
+	}},
 	{"extensions for a moment while the clock is behind", []string{"Clock/AWorkerThatLivesKeepsItsItems"}, func(d *driver) {
 		d.back = same
 		d.extend = func(e *queuing.Extension) {
@@ -773,14 +743,10 @@ var bugs = []bug{
 		}
 	}},
 	// An operator's calls, and refusals
-	{
-		"a retry that does nothing", []string{"Operate/RetryOffersNow", "Q3/ARetriedItemGoesBeforeOneThatWaitsForItsTime", "Q3/HeldItemsAreCompletedBesideARetriedOne"},
-		ignores(queuing.RetryNow),
-	},
-	{
-		"a reason that is not kept", []string{"Operate/RetryOffersNow", "Q2/CancelledIsLost"},
-		func(d *driver) { d.change = func(c *queuing.Change) bool { c.Reason = ""; return true } },
-	},
+	{"a retry that does nothing", []string{"Operate/RetryOffersNow", "Q3/ARetriedItemGoesBeforeOneThatWaitsForItsTime", "Q3/HeldItemsAreCompletedBesideARetriedOne"}, ignores(queuing.RetryNow)},
+	{"a reason that is not kept", []string{"Operate/RetryOffersNow", "Q2/CancelledIsLost"}, func(d *driver) {
+		d.change = func(c *queuing.Change) bool { c.Reason = ""; return true }
+	}},
 	{"what is out can be dropped", []string{"Operate/DropFinishesWhatIsNotOut", "Model/AnswersRandomCallsAsInMemory"}, func(d *driver) {
 		d.change = func(c *queuing.Change) bool {
 			if c.Action == queuing.Drop {
@@ -792,15 +758,13 @@ var bugs = []bug{
 	{"a list from its beginning", []string{"Operate/ListsByState"}, func(d *driver) { d.list = func(l *queuing.List) { l.From = 0 } }},
 	{"a list without end", []string{"Operate/ListsByState"}, func(d *driver) { d.list = func(l *queuing.List) { l.Limit = queuing.MaxItems } }},
 	{"a list of any size", []string{"Operate/ListsEndAtFourMiB"}, func(d *driver) { d.large = true }},
-	{
-		"finished items that are not counted", []string{"Operate/StatusCounts", "Operate/StatusCountsWhatIsCommitted", "Operate/StatusCountsWhatIsCancelled", "Model/AnswersRandomCallsAsInMemory"},
-		func(d *driver) { d.status = func(s *queuing.Status) { s.Finished = 0 } },
-	},
+	{"finished items that are not counted", []string{"Operate/StatusCounts", "Operate/StatusCountsWhatIsCommitted", "Operate/StatusCountsWhatIsCancelled", "Model/AnswersRandomCallsAsInMemory"}, func(d *driver) {
+		d.status = func(s *queuing.Status) { s.Finished = 0 }
+	}},
 	{"a status without the oldest", []string{"Operate/StatusCounts"}, func(d *driver) { d.status = func(s *queuing.Status) { s.Oldest = s.Oldest.Add(long) } }},
-	{
-		"sessions that are over and count", []string{"Operate/StatusCountsSessionsAndWhatIsDue"},
-		func(d *driver) { d.status = func(s *queuing.Status) { s.Sessions = max(s.Sessions, 2) } },
-	},
+	{"sessions that are over and count", []string{"Operate/StatusCountsSessionsAndWhatIsDue"}, func(d *driver) {
+		d.status = func(s *queuing.Status) { s.Sessions = max(s.Sessions, 2) }
+	}},
 	{"what is later and counts as due", []string{"Operate/StatusCountsSessionsAndWhatIsDue"}, func(d *driver) { d.status = func(s *queuing.Status) { s.Due = s.Later } }},
 	{"an item that is out without an end", []string{"Operate/StatusCountsSessionsAndWhatIsDue"}, func(d *driver) {
 		d.item = func(q queuing.Queue, at messagestore.GlobalPosition) (queuing.Item, error) {
@@ -829,10 +793,9 @@ var bugs = []bug{
 			f.Kind = queuing.Wait
 		}
 	})},
-	{
-		"what came while the item was out is forgotten", []string{"Q16/WokenWhileOutIsOfferedAgain", "Model/AnswersRandomCallsOfStreamsAsInMemory"},
-		turns(func(f *queuing.Finish) { f.Seen = 1 << 60 }),
-	},
+	{"what came while the item was out is forgotten", []string{"Q16/WokenWhileOutIsOfferedAgain", "Model/AnswersRandomCallsOfStreamsAsInMemory"}, turns(func(f *queuing.Finish) {
+		f.Seen = 1 << 60
+	})},
 	{"nothing wakes", []string{"Q16/WokenWhileItWaits", "Q16/WokenBeforeItsDate", "Q16/SuspendedIsOfferedByAll"}, asks(func(q *queuing.Take) {
 		if q.Wakes != nil {
 			q.Wakes = []string{"Nothing"}
@@ -908,13 +871,10 @@ var bugs = []bug{
 			}
 		}
 	}},
-	{
-		"every park told that it was the first", []string{"Parked/IsOneItemHoweverManyParkIt", "Parked/ARemovedMessageIsNotParked"},
-		parks(func(d *driver, p queuing.Parking) (bool, error) {
-			_, err := d.Driver.QueuePark(context.Background(), p)
-			return true, err
-		}),
-	},
+	{"every park told that it was the first", []string{"Parked/IsOneItemHoweverManyParkIt", "Parked/ARemovedMessageIsNotParked"}, parks(func(d *driver, p queuing.Parking) (bool, error) {
+		_, err := d.Driver.QueuePark(context.Background(), p)
+		return true, err
+	})},
 	{"a take that makes a queue where nothing was parked", []string{"Parked/NothingElseIsAnItem", "Parked/ItsNameIsFreeOnceItIsRemoved"}, func(d *driver) {
 		d.ask = func(q *queuing.Take) {
 			if q.Slots != 0 {
@@ -925,24 +885,20 @@ var bugs = []bug{
 			}
 		}
 	}},
-	{
-		"parked messages of a stream that go side by side", []string{"Parked/RetriedGoInTheOrderOfTheirStream"},
-		func(d *driver) { d.offer(queuing.Held, func(queuing.Queue, queuing.Item) bool { return true }) },
-	},
+	{"parked messages of a stream that go side by side", []string{"Parked/RetriedGoInTheOrderOfTheirStream"}, func(d *driver) {
+		d.offer(queuing.Held, func(queuing.Queue, queuing.Item) bool { return true })
+	}},
 	{"parked messages taken by any member", []string{"Parked/IsTakenByTheSlotsAlone", "Parked/WhatEndedItsSessionTwiceIsOfItsSlot"}, asks(func(q *queuing.Take) {
 		if q.Slots != 0 {
 			q.Slots = allSlots
 		}
 	})},
-	{
-		"what was finished is not parked again", []string{"Parked/IsParkedAnewOnceItIsFinished", "Parked/IsParkedBesideARetriedOneOfItsStream"},
-		parks(func(d *driver, p queuing.Parking) (bool, error) {
-			if d.known(p.Queue, p.Position).State == queuing.Finished {
-				return false, nil
-			}
-			return d.Driver.QueuePark(context.Background(), p)
-		}),
-	},
+	{"what was finished is not parked again", []string{"Parked/IsParkedAnewOnceItIsFinished", "Parked/IsParkedBesideARetriedOneOfItsStream"}, parks(func(d *driver, p queuing.Parking) (bool, error) {
+		if d.known(p.Queue, p.Position).State == queuing.Finished {
+			return false, nil
+		}
+		return d.Driver.QueuePark(context.Background(), p)
+	})},
 	{"what is to be parked is parked at once", []string{"Parked/IsSuspendedWhileItIsToBeParked"}, parks(func(d *driver, p queuing.Parking) (bool, error) {
 		p.Asked = false
 		return d.Driver.QueuePark(context.Background(), p)

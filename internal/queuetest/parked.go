@@ -227,8 +227,7 @@ func (f *fixture) parking(at messagestore.GlobalPosition) queuing.Parking {
 
 func (f *fixture) park(t testing.TB, p queuing.Parking) bool {
 	t.Helper()
-	parked := must.Do(f.driver.QueuePark(t.Context(), p))(t)
-	return parked
+	return must.Do(f.driver.QueuePark(t.Context(), p))(t)
 }
 
 // slotsOf returns the slot of a message, and the others.

@@ -289,8 +289,7 @@ func (f *fixture) change(t testing.TB, action queuing.Action, at ...messagestore
 	if len(at) > 0 {
 		c.Reason = "sent twice"
 	}
-	changed := must.Do(f.driver.QueueChange(t.Context(), c))(t)
-	return changed
+	return must.Do(f.driver.QueueChange(t.Context(), c))(t)
 }
 
 func (f *fixture) item(t testing.TB, at messagestore.GlobalPosition) queuing.Item {
@@ -319,8 +318,7 @@ func describe(item queuing.Item) string {
 
 func (f *fixture) ready(t testing.TB) queuing.Ready {
 	t.Helper()
-	ready := must.Do(f.driver.QueueReady(t.Context(), f.of))(t)
-	return ready
+	return must.Do(f.driver.QueueReady(t.Context(), f.of))(t)
 }
 
 // status returns how the queue stands, or nil if it is not there.
@@ -336,8 +334,7 @@ func (f *fixture) status(t require.TestingT) *queuing.Status {
 
 func (f *fixture) now(t testing.TB) time.Time {
 	t.Helper()
-	now := must.Do(f.driver.Now(t.Context()))(t)
-	return now
+	return must.Do(f.driver.Now(t.Context()))(t)
 }
 
 func positions(taken queuing.Taken) (at []messagestore.GlobalPosition) {

@@ -81,6 +81,5 @@ func writtenMark(t *testing.T, m messagestore.Mark) json.RawMessage {
 		micros := m.Time.UnixMicro()
 		written.Time = &micros
 	}
-	raw := must.Do(json.Marshal(written))(t)
-	return raw
+	return must.Do(json.Marshal(written))(t)
 }

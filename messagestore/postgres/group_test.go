@@ -510,8 +510,7 @@ func TestAStuckPeerHoldsNobodyElseUpForEachWriteToItsCategory(t *testing.T) {
 
 	cancelStatements(t, 2, lockWaitersSQL, string(stuck)) // the group, and the first write by itself
 	await.Equal(t, "the version of the other category's stream", 0, func() messagestore.Version {
-		version := must.Do(must.New(postgres.New(pool, nil)).Version(t.Context(), other))(t)
-		return version
+		return must.Do(must.New(postgres.New(pool, nil)).Version(t.Context(), other))(t)
 	})
 	require.NoError(t, letGo())
 
@@ -825,8 +824,7 @@ func TestWritesToTwoCategoriesWaitForBothInTheNextGroup(t *testing.T) {
 
 	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	await.Equal(t, "the version of the stream of one category", 0, func() messagestore.Version {
-		version := must.Do(store.Version(t.Context(), single[0].Stream))(t)
-		return version
+		return must.Do(store.Version(t.Context(), single[0].Stream))(t)
 	})
 	version := must.Do(store.Version(t.Context(), there[0].Stream))(t)
 	require.Equal(t, messagestore.NoStream, version)

@@ -44,12 +44,13 @@ func TestHardeningOfThePageTakesLocksFromStrangersAndStopsNoService(t *testing.T
 	harden(t, superuser)
 
 	stranger := connect(t, with(t, url, "user", loginIn(t, url, "dibs_worker")))
-	rows := must.Do(superuser.Query(t.Context(), `
+	rows, err := superuser.Query(t.Context(), `
 		select distinct l.name
 		from pg_proc p
 		cross join lateral regexp_matches(p.prosrc, '(pg_(?:try_)?advisory_\w*lock\w*)\(', 'g') m
 		cross join lateral (select m[1] as name) l
-		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace)`))(t)
+		where p.pronamespace in ('dibs'::regnamespace, 'message_store'::regnamespace)`)
+	require.NoError(t, err)
 	called := must.Do(pgx.CollectRows(rows, pgx.RowTo[string]))(t)
 	require.Greater(t, len(called), 5)
 	for _, name := range called {
@@ -74,7 +75,7 @@ func TestHardeningOfThePageTakesLocksFromStrangersAndStopsNoService(t *testing.T
 		t.Fatal("no wake-up")
 	}
 	must.Do(store.WriteStreams(t.Context(), messagestore.To(category.Stream("2"), messagestore.AnyVersion, opened()), messagestore.To(category.Stream("3"), messagestore.AnyVersion, opened())))(t)
-	_, err := store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: category.Stream("1"), Records: []messagestore.Encoded{{ID: uuid.New()}}}}})
+	_, err = store.Resolve(t.Context(), &messagestore.OutcomeUnknownError{Writes: []messagestore.Append{{Stream: category.Stream("1"), Records: []messagestore.Encoded{{ID: uuid.New()}}}}})
 	require.ErrorIs(t, err, messagestore.ErrNotWritten)
 	for range 3 { // the first transaction that writes to a category makes it shared, and later ones take other locks
 		require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {

@@ -196,8 +196,7 @@ func TestForgedNotificationsLoseNothing(t *testing.T) {
 		write(t, writer, stream, messagestore.Version(n-1), opened())
 		await.Equal(t, "the version at a wake-up", messagestore.Version(n), func() messagestore.Version {
 			await.Receive(t, "a wake-up", bell)
-			version := must.Do(reader.Version(t.Context(), stream))(t)
-			return version
+			return must.Do(reader.Version(t.Context(), stream))(t)
 		})
 	}
 }

@@ -25,8 +25,7 @@ func TestAConsumerReturnsWhatNoRetryMends(t *testing.T) {
 	t.Parallel()
 	closed := func(t *testing.T) *pgxpool.Pool {
 		t.Helper()
-		pool := must.Do(pgxpool.New(t.Context(), pgtest.URL(t)))(t)
-		return pool
+		return must.Do(pgxpool.New(t.Context(), pgtest.URL(t)))(t)
 	}
 	run := func(pool *pgxpool.Pool) <-chan error {
 		ended := make(chan error, 1)

@@ -26,8 +26,7 @@ func pageFaults(t *testing.T, pid uint32) int {
 	}
 	const minorFaults = 7 // behind the name: see proc(5)
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	n := must.Do(strconv.Atoi(fields[minorFaults]))(t)
-	return n
+	return must.Do(strconv.Atoi(fields[minorFaults]))(t)
 }
 
 // glibc gives the memory of a page's result back to the system behind each statement.

@@ -28,8 +28,7 @@ import (
 func cancelWait(t *testing.T, adm *pgx.Conn) {
 	t.Helper()
 	await.True(t, "a commit that waits for a standby", func() bool {
-		cancelled := pgtest.Value[bool](t, adm, "select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep'")
-		return cancelled
+		return pgtest.Value[bool](t, adm, "select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep'")
 	})
 }
 

@@ -108,12 +108,13 @@ func TestWriterDoesNotWorkOnQueues(t *testing.T) {
 // A right that is missing is one that the error tells how to get.
 func TestDeniedFunctionNamesARoleThatMayCallIt(t *testing.T) {
 	t.Parallel()
-	rows := must.Do(pgtest.Pool(t).Query(t.Context(), `
+	rows, err := pgtest.Pool(t).Query(t.Context(), `
 		select p.proname::text, array_agg(r.role order by r.n), count(*) filter (where r.role = 'dibs_reader') > 0
 		from pg_proc p
 		cross join unnest('{dibs_reader,dibs_writer,dibs_worker,dibs_operator,dibs_admin}'::text[]) with ordinality r (role, n)
 		where p.pronamespace = 'dibs'::regnamespace and has_function_privilege(r.role, p.oid, 'execute')
-		group by 1`))(t)
+		group by 1`)
+	require.NoError(t, err)
 	type granted struct {
 		Function string
 		Roles    []string

@@ -62,9 +62,9 @@ func categoryReaders(t *testing.T, pool *pgxpool.Pool) map[string]func(category 
 	t.Helper()
 	store := must.New(messagestore.New(must.New(postgres.New(pool, nil)), nil))
 	rows := func(sql string, args ...any) []messagestore.StreamName {
-		found := must.Do(pool.Query(t.Context(), sql, args...))(t)
-		streams := must.Do(pgx.CollectRows(found, pgx.RowTo[messagestore.StreamName]))(t)
-		return streams
+		found, err := pool.Query(t.Context(), sql, args...)
+		require.NoError(t, err)
+		return must.Do(pgx.CollectRows(found, pgx.RowTo[messagestore.StreamName]))(t)
 	}
 	return map[string]func(category messagestore.Category) []messagestore.StreamName{
 		"a page": func(category messagestore.Category) []messagestore.StreamName { return streamsOf(t, store, category) },

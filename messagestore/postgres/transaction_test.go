@@ -56,8 +56,7 @@ func opened() messagestore.Envelope {
 
 func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
 	t.Helper()
-	written := must.Do(store.Write(t.Context(), stream, expected, bodies...))(t)
-	return written
+	return must.Do(store.Write(t.Context(), stream, expected, bodies...))(t)
 }
 
 // requireUsable writes in the transaction, commits it, and sees it outside.
@@ -256,8 +255,7 @@ func TestWhatATransactionSeesIsFoundAtEveryLevel(t *testing.T) {
 
 func begin(t *testing.T, level pgx.TxIsoLevel) pgx.Tx {
 	t.Helper()
-	tx := must.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
-	return tx
+	return must.Do(connect(t, pgtest.URL(t)).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
 }
 
 // waitUntilBlocked returns when the backend waits for somebody's lock.
@@ -265,8 +263,7 @@ func waitUntilBlocked(t *testing.T, db postgres.DB, pid uint32) {
 	t.Helper()
 	await.True(t, fmt.Sprintf("backend %d, which waits for a lock", pid), func() bool {
 		rows := must.Do(db.Query(t.Context(), "select cardinality(pg_blocking_pids($1)) > 0", int32(pid)))(t)
-		blocked := must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]))(t)
-		return blocked
+		return must.Do(pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]))(t)
 	})
 }
 

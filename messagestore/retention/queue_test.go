@@ -103,8 +103,7 @@ func (k *kept) table(name string) string {
 func (k *kept) take(t *testing.T, c queuing.Take, want int, finishes ...queuing.Finish) queuing.Taken {
 	t.Helper()
 	c.Policy, c.Session, c.Lease, c.Want, c.Finishes = queuing.Policy{MaxFailures: 10}, 1, time.Hour, want, finishes
-	taken := must.Do(k.driver.QueueTake(t.Context(), c))(t)
-	return taken
+	return must.Do(k.driver.QueueTake(t.Context(), c))(t)
 }
 
 // takeAll is take that demands that the deliveries have ended as asked.
@@ -160,13 +159,11 @@ func openItemsStay(t *testing.T, k *kept) {
 	}
 	trim := func(stream messagestore.StreamName) retention.Trimmed {
 		t.Helper()
-		trimmed := must.Do(k.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
-		return trimmed
+		return must.Do(k.Trim(t.Context(), stream, &retention.TrimOptions{Keep: 1, MinAge: retention.AnyAge}))(t)
 	}
 	forget := func() retention.Forgotten {
 		t.Helper()
-		forgotten := must.Do(k.Forget(t.Context(), category, 24*time.Hour, nil))(t)
-		return forgotten
+		return must.Do(k.Forget(t.Context(), category, 24*time.Hour, nil))(t)
 	}
 	logged := func() int { return k.count(t, "SELECT count(*) FROM "+k.table("queue_log")) }
 

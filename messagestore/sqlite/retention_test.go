@@ -44,10 +44,9 @@ func (k *kept) fill(t *testing.T, stream messagestore.StreamName, n int) {
 	}
 }
 
-func (k *kept) write(t *testing.T, stream messagestore.StreamName, bodies ...messagestore.Body) messagestore.Written {
+func (k *kept) write(t *testing.T, stream messagestore.StreamName, bodies ...messagestore.Body) {
 	t.Helper()
-	written := must.Do(k.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
-	return written
+	must.Do(k.store.Write(t.Context(), stream, messagestore.AnyVersion, bodies...))(t)
 }
 
 func (k *kept) damage(t *testing.T, statements ...string) {
@@ -65,8 +64,6 @@ func (k *kept) rules(t *testing.T) (rules []string) {
 	}
 	return rules
 }
-
-var atOnce = retention.AnyAge
 
 func TestVerifyFindsDamage(t *testing.T) {
 	t.Parallel()

@@ -65,8 +65,7 @@ func TestConformanceOfTransactions(t *testing.T) {
 
 func transactional(t *testing.T, driver messagestore.Driver) *messagestore.TxStore[*sql.Tx] {
 	t.Helper()
-	store := must.Do(messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil))))(t)
-	return store
+	return must.Do(messagestore.Transactional[*sql.Tx](must.New(messagestore.New(driver, nil))))(t)
 }
 
 func TestATransactionOfTheCallerBeginsNoOther(t *testing.T) {

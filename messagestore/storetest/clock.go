@@ -46,6 +46,5 @@ var clockTests = []test{
 
 func (f *fixture) now(t *testing.T) time.Time {
 	t.Helper()
-	now := must.Do(f.store.Now(t.Context()))(t)
-	return now
+	return must.Do(f.store.Now(t.Context()))(t)
 }

@@ -65,6 +65,5 @@ func tellsHeads(t *testing.T, driver messagestore.Driver) bool {
 
 func (f *fixture) heads(t *testing.T, categories ...messagestore.Category) []messagestore.GlobalPosition {
 	t.Helper()
-	heads := must.Do(f.driver.Heads(t.Context(), categories))(t)
-	return heads
+	return must.Do(f.driver.Heads(t.Context(), categories))(t)
 }

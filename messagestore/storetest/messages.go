@@ -57,8 +57,7 @@ func record(messageType, data string) messagestore.Encoded {
 // write is a write that must succeed.
 func (f *fixture) write(t *testing.T, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
 	t.Helper()
-	written := must.Do(f.store.Write(t.Context(), stream, expected, bodies...))(t)
-	return written
+	return must.Do(f.store.Write(t.Context(), stream, expected, bodies...))(t)
 }
 
 // fill writes n messages to stream, one at a time.

@@ -244,8 +244,7 @@ var reportTests = []test{
 func (f *fixture) report(t *testing.T, q report.Query) report.Report {
 	t.Helper()
 	q.Category = f.category
-	r := must.Do(report.Of(t.Context(), f.store, q))(t)
-	return r
+	return must.Do(report.Of(t.Context(), f.store, q))(t)
 }
 
 // reported returns the names of a report's rows, and how many messages each has.

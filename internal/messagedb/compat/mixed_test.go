@@ -93,8 +93,7 @@ func TestClientsOfBothKindsWriteAndReadAtOnce(t *testing.T) {
 		}
 	}
 	client := func() *pgx.Conn {
-		conn := must.Do(pgx.Connect(context.WithoutCancel(t.Context()), pgtest.As(t, database, "message_store")))(t)
-		return conn
+		return must.Do(pgx.Connect(context.WithoutCancel(t.Context()), pgtest.As(t, database, "message_store")))(t)
 	}
 
 	// Each transaction writes in one category, to one stream or two.

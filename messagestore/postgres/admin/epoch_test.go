@@ -25,14 +25,12 @@ func TestAnEpochThatIsRaisedIsAnotherThanAllBefore(t *testing.T) {
 	seen := map[string]bool{}
 	epoch := func() string {
 		t.Helper()
-		epoch := must.Do(store.Epoch(t.Context()))(t)
-		return epoch
+		return must.Do(store.Epoch(t.Context()))(t)
 	}
 	seen[epoch()] = true
 	raise := func() string {
 		t.Helper()
-		raised := must.Do(adm.RaiseEpoch(t.Context()))(t)
-		return raised
+		return must.Do(adm.RaiseEpoch(t.Context()))(t)
 	}
 	for range 3 {
 		raised := raise()

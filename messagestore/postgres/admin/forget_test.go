@@ -58,8 +58,7 @@ func (p *promises) done(t *testing.T, scope, key string, extensions int, ago tim
 
 func (p *promises) forget(t *testing.T, age time.Duration, options *retention.ForgetOptions) retention.Forgotten {
 	t.Helper()
-	forgotten := must.Do(p.admin.Forget(t.Context(), p.category, age, options))(t)
-	return forgotten
+	return must.Do(p.admin.Forget(t.Context(), p.category, age, options))(t)
 }
 
 func (p *promises) records(t *testing.T) []*messagestore.Message {

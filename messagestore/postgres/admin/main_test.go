@@ -48,8 +48,7 @@ func over(group *sync.WaitGroup) <-chan struct{} {
 
 func begin(t *testing.T, url string, level pgx.TxIsoLevel) pgx.Tx {
 	t.Helper()
-	tx := must.Do(connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
-	return tx
+	return must.Do(connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level}))(t)
 }
 
 func opened() messagestore.Envelope {
@@ -58,8 +57,7 @@ func opened() messagestore.Envelope {
 
 func write(t *testing.T, store *messagestore.Store, stream messagestore.StreamName, expected messagestore.Version, bodies ...messagestore.Body) messagestore.Written {
 	t.Helper()
-	written := must.Do(store.Write(t.Context(), stream, expected, bodies...))(t)
-	return written
+	return must.Do(store.Write(t.Context(), stream, expected, bodies...))(t)
 }
 
 // requireRefused demands the code and the column by which a client in any language

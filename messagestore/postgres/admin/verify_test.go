@@ -56,8 +56,7 @@ func (v *verified) damage(t *testing.T, statements ...string) {
 
 func (v *verified) verify(t *testing.T) *retention.Verification {
 	t.Helper()
-	found := must.Do(v.admin.Verify(t.Context(), nil))(t)
-	return found
+	return must.Do(v.admin.Verify(t.Context(), nil))(t)
 }
 
 // A body is any message.
